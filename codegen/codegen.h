@@ -1,0 +1,37 @@
+/* A code generator turns one kernel (loop IR) into code.  Every backend is one struct, listed in
+ * backends.def; the shared library of each is opened on first use. */
+#ifndef KILN_CODEGEN_H
+#define KILN_CODEGEN_H
+#include "ir/loop.h"
+
+/* Machine code as a relocatable object with one function, `kernel`: no external symbols, so it can be
+ * kept on disk and loaded without the generator. */
+struct code {
+    void *bytes;  /* mem_alloc'ed; free with mem_free */
+    size_t size;
+};
+
+enum emit_kind { EMIT_OBJECT, EMIT_LLVM, EMIT_ASM }; /* the last two: text for people */
+
+struct backend {
+    const char *name;
+    uint32_t abi;                                          /* KERNEL_ABI it was built with */
+    bool (*caps)(struct caps *out, struct err *e);         /* this machine's target */
+    bool (*compile)(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e); /* thread-safe */
+};
+#define KERNEL_ABI 1u
+
+/* ---- codegen.c ---- */
+/* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */
+const struct backend *backend_get(const char *name, struct err *e);
+
+/* ---- objload.c: maps an object made by a backend; x86-64 and AArch64 ELF ---- */
+struct loaded {
+    kernel_fn *fn;
+    void *map;
+    size_t map_size;
+};
+bool object_load(const struct code *c, struct loaded *out, struct err *e);
+void object_unload(struct loaded *l);
+
+#endif

@@ -1,0 +1,46 @@
+/* Types shared by every public header: dtypes, status codes, call sites. */
+#ifndef KILN_TYPES_H
+#define KILN_TYPES_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define KL_API
+#else
+#define KL_API __attribute__((visibility("default")))
+#endif
+
+#define KL_MAX_RANK 8 /* most dimensions a tensor may have */
+
+/* Element types. KL_BOOL is stored as one byte, 0 or 1. */
+typedef enum kl_dtype {
+    KL_BOOL, KL_U8, KL_U16, KL_U32, KL_U64, KL_I8, KL_I16, KL_I32, KL_I64, KL_F32, KL_F64,
+    KL_DTYPE_COUNT
+} kl_dtype;
+
+/* What a call can report. KL_OK is 0; the others are the code of kl_last_error_code(). */
+typedef enum kl_status {
+    KL_OK,
+    KL_ERR_ARGUMENT, /* a null pointer, an unknown name, a value out of range */
+    KL_ERR_HANDLE,   /* a stale, released or foreign handle */
+    KL_ERR_SHAPE,    /* shapes or axes that do not fit the op */
+    KL_ERR_TYPE,     /* dtypes that do not fit the op */
+    KL_ERR_DEVICE,   /* a device that is not there, or two devices in one op */
+    KL_ERR_TRACE,    /* begin twice, end without begin, a read of what is not yet computed */
+    KL_ERR_GRAD,     /* a gradient that does not exist */
+    KL_ERR_MEMORY,   /* an allocation failed or the memory limit is reached */
+    KL_ERR_COMPILE,  /* a code generator refused a kernel */
+    KL_ERR_IO,       /* a file that is missing, truncated or not what it should be */
+    KL_ERR_PARSE,    /* text that is not a valid graph */
+    KL_ERR_INTERNAL  /* a broken promise inside Kiln: please report it */
+} kl_status;
+
+/* Where a call was made. The macros of <kiln/kiln.h> pass a static one; NULL is allowed. */
+typedef struct kl_site {
+    const char *file;
+    int line;
+    const char *func;
+} kl_site;
+
+#endif

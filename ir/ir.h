@@ -1,0 +1,257 @@
+/* The graph IR: one header for the whole folder, prototypes grouped by the file that defines them.
+ *
+ * A graph is an array of 64-byte nodes in execution order (operands before users), named by index.
+ * Node 0 is NIL: never a value, and what every builder returns after a failure, so errors are
+ * sticky: build freely, then look at g->err once.  Nothing here locks; a graph has one owner. */
+#ifndef KILN_IR_H
+#define KILN_IR_H
+#include <kiln/types.h>
+#include <stdio.h>
+
+typedef uint32_t ref; /* index of a node in its graph */
+#define NIL 0u
+
+enum op {
+    OP_nil,
+#define ST(name, ...) OP_##name,
+#define EW1(name, ...) OP_##name,
+#define EW2(name, ...) OP_##name,
+#define EW3(name, ...) OP_##name,
+#include "ops.def"
+    OP_COUNT
+};
+
+/* ---- errors: filled once, the first cause stays ---- */
+struct err {
+    kl_status code;
+    char msg[1024];
+};
+
+/* ---- shapes: interned per graph, so equal shapes have equal ids; id 0 is the scalar ---- */
+struct shape {
+    uint32_t rank;
+    uint32_t pad;
+    int64_t dim[KL_MAX_RANK];
+};
+
+#define MAX_OPERANDS 4
+
+/* Attributes; all 32 bytes are hashed, so unused ones stay 0. */
+union attr {
+    struct { uint32_t index; } leaf;                 /* input, state, slot: ordinal in the graph */
+    struct { uint64_t bits; } konst;                 /* const: the value's bits, low bytes first */
+    struct { uint32_t axis; } axis;                  /* iota */
+    struct { uint8_t perm[KL_MAX_RANK]; } permute;   /* result axis i is operand axis perm[i] */
+    struct {                                         /* sum, reduce_max */
+        uint32_t axes;                               /* bit i: axis i is reduced */
+        uint32_t lanes;                              /* written by pass numerics, 0 before: */
+        uint64_t chunk;                              /*   see the comment at numeric order below */
+    } reduce;
+    struct {                                         /* dot: axis lists as nibbles, first in the low bits */
+        uint32_t batch_a, batch_b, con_a, con_b;
+        uint8_t nbatch, ncon;
+        uint16_t lanes;                              /* written by pass numerics, 0 before: */
+        uint32_t kblock;                             /*   see the comment at numeric order below */
+    } dot;
+    uint64_t word[4];
+};
+
+enum { MARK_STOP = 1 };           /* node.flags: no gradient flows through this node */
+
+struct node {
+    uint16_t op;
+    uint8_t dtype, nin;
+    uint32_t shape;
+    ref in[MAX_OPERANDS];
+    uint32_t site;                /* index in g->site, outside the hash */
+    uint16_t device, flags;
+    union attr attr;
+};
+_Static_assert(sizeof(struct node) == 64, "a node is one cache line");
+
+/* Numeric order, the same for every executor (design section 5).  Pass numerics writes it:
+ *
+ * reduce: the reduced elements are numbered k = 0..n-1 in row-major order of the reduced axes
+ *   and cut into chunks of `chunk` numbers.  With lanes 64, element k of a chunk (counted from the
+ *   chunk's start) is accumulated into lane k % 64 in ascending order, each lane starting from the
+ *   identity, and the lanes are then folded: lane i takes in lane i+32, then i+16, 8, 4, 2, 1
+ *   (acc = f(acc_i, acc_i+h)).  With lanes 1 a chunk is one ascending chain.  The chunks' results
+ *   are combined as one ascending chain that starts with the first chunk's result.
+ * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
+ *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
+ *   results are added in ascending order, starting with the first block's.  lanes is 1. */
+
+enum out_kind { OUT_RETURN, OUT_ASSIGN };
+struct output {
+    uint32_t kind;                /* enum out_kind */
+    ref value;
+    uint32_t state;               /* OUT_ASSIGN: the state's ordinal */
+    uint32_t pad;
+};
+
+struct leaf {                     /* an input, a state or a slot, by ordinal */
+    uint8_t dtype;
+    uint32_t shape;
+    char name[24];
+};
+
+struct leaves { struct leaf *v; uint32_t n, cap; };
+
+struct graph {
+    char name[64];
+    struct node *node;   uint32_t nnode, node_cap;     /* node[0] is NIL */
+    struct shape *shape; uint32_t nshape, shape_cap;
+    struct output *out;  uint32_t nout, out_cap;
+    struct leaves input, state, slot;
+    kl_site *site;       uint32_t nsite, site_cap;     /* site[0] is "unknown"; strings are not owned */
+    char **text;         uint32_t ntext;               /* strings this graph owns (parsed site names) */
+    uint32_t cur_site;   uint16_t cur_device;          /* given to nodes made from here on */
+    uint32_t *group;     /* pass fuse: the kernel group of each node, GROUP_NONE if none; or NULL */
+    uint32_t ngroup;
+    struct err err;      /* the first failure; code KL_OK while all is well */
+};
+#define GROUP_NONE UINT32_MAX
+
+/* What is known of an op.  Functions are NULL for elementwise rows except eval. */
+struct lower;
+enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LOGIC = 'L', CLASS_COMPARE = 'C', CLASS_WHERE = 'W' };
+struct opinfo {
+    const char *name, *doc, *value, *autocast, *batching; /* value: the row's expression as text */
+    uint8_t nin, cls;                                     /* cls: enum op_class */
+    /* Result dtype and shape of a node whose other fields are set; false: *e says why, naming the shapes. */
+    bool (*shape)(struct graph *g, struct node *n, struct shape *out, struct err *e);
+    /* Computes the node's elements, row-major, from its operands' (each row-major). */
+    void (*eval)(const struct graph *g, const struct node *n, void *out, const void *const *in);
+    /* Gradient: writes to din[] what flows to each operand (NIL: nothing) given dy for node y. */
+    void (*vjp)(struct graph *g, ref y, ref dy, ref *din);
+    /* One element as loop IR; see lower.h. */
+    uint32_t (*lower)(struct lower *l, ref n, const uint32_t *coord);
+};
+extern const struct opinfo opinfo[OP_COUNT];
+
+static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
+static inline bool op_is_view(unsigned op) { return op == OP_reshape || op == OP_permute || op == OP_expand; }
+static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
+static inline bool op_is_reduce(unsigned op) { return op == OP_sum || op == OP_reduce_max; }
+
+/* ---- mem.c: all of Kiln's own memory ---- */
+void *mem_alloc(size_t bytes);                    /* zeroed; NULL when out of memory */
+void *mem_grow(void *p, size_t old_bytes, size_t new_bytes); /* new bytes zeroed; NULL leaves p as it was */
+void mem_free(void *p);                           /* NULL is fine */
+/* Makes room for one more element of a growable array; false when out of memory. */
+bool mem_reserve(void *array_ptr, uint32_t *cap, uint32_t need, size_t elem);
+
+/* ---- dtype.c ---- */
+size_t dtype_size(unsigned dt);
+const char *dtype_name(unsigned dt);
+int dtype_parse(const char *s, size_t len);       /* -1: unknown */
+char dtype_kind(unsigned dt);                     /* 'B' 'U' 'I' 'F' */
+static inline bool dtype_is_float(unsigned dt) { return dtype_kind(dt) == 'F'; }
+uint64_t dtype_bits(unsigned dt, double v);       /* v converted to dt, as bits */
+uint64_t dtype_bits_i64(unsigned dt, int64_t v);
+double dtype_value(unsigned dt, uint64_t bits);
+
+/* ---- shape.c ---- */
+bool shape_numel(const struct shape *s, int64_t *n); /* false: the product does not fit in 2^62 bytes' worth */
+int64_t shape_count(const struct shape *s);          /* numel of a shape known to be valid */
+bool shape_equal(const struct shape *a, const struct shape *b);
+const char *shape_text(const struct shape *s, char *buf, size_t n); /* "[2,3]" */
+struct shape shape_make(uint32_t rank, const int64_t *dim);
+
+/* ---- error.c ---- */
+/* Records an error unless one is there already; returns false. */
+bool err_set(struct err *e, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+const char *status_name(kl_status s);
+
+/* ---- graph.c ---- */
+struct graph *graph_new(const char *name);        /* NULL when out of memory */
+void graph_free(struct graph *g);                 /* NULL is fine */
+void graph_reset(struct graph *g);                /* empty again, keeping its memory */
+struct graph *graph_clone(const struct graph *g);
+uint32_t graph_shape(struct graph *g, const struct shape *s); /* interns */
+uint32_t graph_site(struct graph *g, const kl_site *s);       /* interns by pointer contents; NULL -> 0 */
+/* Appends a node: fills dtype and shape through the op's rule, checks operands.  `proto` has op, nin,
+ * in and attr set (and dtype and shape for leaves, cast and the view ops' target shape).  NIL on error. */
+ref graph_add(struct graph *g, const struct node *proto, const struct shape *target);
+ref graph_copy_node(struct graph *g, const struct graph *from, const struct node *n, const ref *in); /* no re-check */
+bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state);
+uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name); /* ordinal */
+static inline const struct shape *node_shape(const struct graph *g, ref r) { return &g->shape[g->node[r].shape]; }
+static inline const struct node *node_at(const struct graph *g, ref r) { return &g->node[r]; }
+int64_t node_numel(const struct graph *g, ref r);
+size_t node_bytes(const struct graph *g, ref r);
+
+/* ---- build.c: builders for gradient rules, passes and tests; NIL operands give NIL ---- */
+#define ST(name, ...)
+#define EW1(name, ...) ref n_##name(struct graph *g, ref a);
+#define EW2(name, ...) ref n_##name(struct graph *g, ref a, ref b);
+#define EW3(name, ...) ref n_##name(struct graph *g, ref a, ref b, ref c);
+#include "ops.def"
+ref n_input(struct graph *g, unsigned dtype, const struct shape *s, const char *name);
+ref n_state(struct graph *g, unsigned dtype, const struct shape *s, const char *name);
+ref n_slot(struct graph *g, unsigned dtype, const char *name);
+ref n_const(struct graph *g, unsigned dtype, uint64_t bits);
+ref n_k(struct graph *g, ref like, double v);     /* constant of like's dtype, expanded to its shape */
+ref n_iota(struct graph *g, unsigned dtype, const struct shape *s, uint32_t axis);
+ref n_random(struct graph *g, unsigned dtype, const struct shape *s, ref seed); /* dtype u32 or u64 */
+ref n_reshape(struct graph *g, ref a, const struct shape *s);
+ref n_permute(struct graph *g, ref a, const uint8_t *perm);
+ref n_expand(struct graph *g, ref a, const struct shape *s);
+ref n_broadcast(struct graph *g, ref a, const struct shape *s); /* right-aligned: reshape, then expand */
+ref n_cast(struct graph *g, ref a, unsigned dtype);
+ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
+ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
+ref n_grad(struct graph *g, ref loss, ref wrt);
+ref n_pick(struct graph *g, ref a, ref b);        /* 1 where a > b, 0.5 where equal, else 0, in a's dtype */
+
+/* ---- attr.c: dot's axis lists ---- */
+static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 * i)) & 15u; }
+static inline uint32_t axis_put(uint32_t list, unsigned i, unsigned axis) { return list | (uint32_t)axis << (4 * i); }
+struct dot_dims { int64_t batch, m, n, k; };      /* products of the four kinds of dimension */
+struct dot_dims dot_sizes(const struct graph *g, const struct node *n);
+
+/* ---- hash.c ---- */
+struct hash128 { uint64_t lo, hi; };
+/* XXH3-128 over everything that decides the program: nodes (without sites), shapes, outputs, leaves' types. */
+struct hash128 graph_hash(const struct graph *g);
+bool graph_same(const struct graph *a, const struct graph *b); /* equal in all that is hashed */
+struct hash128 bytes_hash(const void *p, size_t n);
+
+/* ---- verify.c ---- */
+/* Every invariant of this header; false: *e names the node and the rule. Cheap: linear in nodes. */
+bool graph_verify(const struct graph *g, struct err *e);
+
+/* ---- print.c, parse.c ---- */
+bool graph_print(const struct graph *g, FILE *f);
+char *graph_text(const struct graph *g);          /* free with mem_free */
+/* Parses one graph; NULL: *e has line:column and the reason. Refuses hostile text without large allocations. */
+struct graph *graph_parse(const char *text, size_t len, const char *file, struct err *e);
+
+/* ---- scalar.c: one element of an elementwise op, by the same expressions as every backend ---- */
+/* Applies elementwise op to n contiguous elements; dtype is the operands' (where: that of b). */
+bool scalar_apply(unsigned op, unsigned dtype, void *out, const void *const *in, int64_t n);
+bool scalar_cast(void *out, unsigned to, const void *in, unsigned from, int64_t n);
+uint32_t scalar_threefry_u32(uint64_t seed, uint64_t index);
+uint64_t scalar_threefry_u64(uint64_t seed, uint64_t index);
+
+/* ---- interp.c: the oracle ---- */
+struct bind {                     /* what a graph runs on: row-major arrays, by ordinal */
+    const void *const *input;     /* one per input */
+    const void *const *state;     /* one per state, the values before the run */
+    const uint64_t *slot;         /* one per slot, the bits of its dtype */
+    void *const *out;             /* one per output: return values and new states; must not alias inputs */
+};
+/* Evaluates a graph without grad nodes and with numerics written; one thread, no kernel. */
+bool interp_run(const struct graph *g, const struct bind *b, struct err *e);
+/* One node from its operands' values. */
+void interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in);
+
+/* ---- structural rules, by family file: op_leaf.c op_view.c op_cast.c op_reduce.c op_dot.c op_grad.c ---- */
+#define ST(name, ...)                                                                            \
+    bool shape_##name(struct graph *, struct node *, struct shape *, struct err *);              \
+    void eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \
+    void vjp_##name(struct graph *, ref, ref, ref *);                                            \
+    uint32_t lower_##name(struct lower *, ref, const uint32_t *);
+#include "ops.def"
+
+#endif

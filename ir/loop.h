@@ -1,0 +1,163 @@
+/* The loop IR: what a kernel is before any code generator sees it.
+ *
+ * A kernel is a flat array of instructions; loops nest by LOOP ... END.  Every instruction is an SSA
+ * value named by index, of one scalar dtype.  Inside a vector loop the kernel is SPMD: a value that
+ * depends on the loop's variable (or on SPLAT) is "varying", one per lane, the rest are uniform and
+ * computed once.  Control flow is always uniform; lanes differ only through predicates.
+ *
+ *   loop parallel  the kernel's outermost loop, at most one; iterations are independent and are
+ *                  shared out among threads (the kernel function gets begin and end)
+ *   loop serial    in order, may carry values
+ *   loop vector    lo 0, hi a constant W of 1..64: all W lanes at once; never nested in another vector loop
+ *
+ * Carried values: `carry` instructions stand directly behind their loop, each with an initial value;
+ * `next` instructions stand directly before its end, one per carry; `out` reads a carry's final value
+ * after the end (with no iteration: the initial value).  A carry is varying if its initial value is. */
+#ifndef KILN_LOOP_H
+#define KILN_LOOP_H
+#include "ir.h"
+
+typedef uint32_t val; /* index of an instruction; 0 is "none" */
+
+enum lop {
+    L_NIL,
+    L_CONST,  /* imm: the bits; dtype                                                     */
+    L_SLOT,   /* imm: slot ordinal; uniform read of a slot                                */
+    L_LOOP,   /* a lo, b hi (i64, uniform), imm step > 0, kind; value: the variable (i64) */
+    L_CARRY,  /* a init                                                                   */
+    L_NEXT,   /* a carry, b value                                                         */
+    L_END,    /* a loop                                                                   */
+    L_OUT,    /* a carry                                                                  */
+    L_IF,     /* a condition (bool, uniform): runs up to its END once or not at all        */
+    L_LOAD,   /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0 */
+    L_STORE,  /* a index, b value, c predicate or 0, imm: buffer                           */
+    L_SPLAT,  /* a: the same value in every lane, as a varying value                       */
+    L_FOLD,   /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
+    L_PRIM,   /* first of the primitives: L_PRIM + enum prim, operands a b c               */
+};
+
+enum prim {
+#define PRIM(NAME, name, ...) P_##NAME,
+#include "prims.def"
+    P_COUNT
+};
+#define L_OP(prim) (L_PRIM + (prim))
+
+enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR };
+enum fold { FOLD_ADD, FOLD_MAX }; /* max as in ops.def: NaN if any is NaN */
+
+struct linst {
+    uint8_t op, dtype, kind, varying;
+    val a, b, c;
+    uint64_t imm;
+};
+_Static_assert(sizeof(struct linst) == 24, "no padding: kernels are hashed as bytes");
+
+enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH };
+struct lbuf {
+    uint8_t dtype, role;
+    uint16_t pad;
+    uint32_t id;            /* BUF_IN, BUF_OUT: which of the kernel's arguments; several lbufs may share memory
+                               only where the program says so (state updated in place, same index) */
+    int64_t count;          /* elements; scratch: per thread, 64-byte aligned */
+};
+
+/* Every scheduling decision of one kernel, so that a tuner edits only this. */
+struct schedule {
+    uint16_t kind;          /* enum sched_kind */
+    uint16_t width;         /* lanes of the vector loops */
+    uint16_t mr, nr;        /* dot: register tile rows and columns */
+    uint32_t kc;            /* dot: contraction block, equal to the node's kblock */
+    uint8_t pack_a, pack_b; /* dot: operand copied into scratch panels first */
+    uint16_t pad;
+    int64_t grain;          /* parallel iterations worth one task; 0: never split */
+};
+enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_CHUNK_REDUCE, SCHED_DOT };
+
+struct kernel {
+    char name[64];                                   /* for people; outside the hash */
+    struct linst *inst; uint32_t ninst, inst_cap;    /* inst[0] is NIL */
+    struct lbuf *buf;   uint32_t nbuf, buf_cap;
+    struct schedule sched;
+    int64_t extent;                                  /* iterations of the parallel loop; 1 without one */
+    int64_t flops, bytes;                            /* estimates: arithmetic and memory traffic */
+    struct index_table *index;                       /* index.c: linear forms while building */
+    struct err err;
+};
+
+/* The compiled form every code generator makes:
+ *   buf[i]   start of lbuf i (scratch: this thread's)
+ *   slot[i]  the bits of slot i
+ *   begin, end   the part of the parallel loop to run (0, 1 without one) */
+typedef void kernel_fn(void *const *buf, const uint64_t *slot, int64_t begin, int64_t end);
+
+/* What a pass or a code generator may know of a target. */
+struct caps {
+    char name[64];              /* e.g. the CPU name; part of disk keys */
+    char features[1024];
+    uint32_t vector_bytes;      /* of one register: 16, 32, 64 */
+    uint32_t vector_regs;
+    uint32_t threads;
+    int64_t l1_bytes, l2_bytes, l3_bytes;
+};
+
+/* ---- kernel.c: building and freeing ---- */
+struct kernel *kernel_new(const char *name);
+void kernel_free(struct kernel *k);
+uint32_t k_buf(struct kernel *k, enum buf_role role, unsigned dtype, int64_t count, uint32_t id);
+val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, uint64_t imm); /* sets varying */
+val k_const(struct kernel *k, unsigned dtype, double v);
+val k_bits(struct kernel *k, unsigned dtype, uint64_t bits);
+val k_int(struct kernel *k, int64_t v);             /* i64 */
+val k_loop(struct kernel *k, enum loop_kind kind, val lo, val hi, int64_t step);
+val k_carry(struct kernel *k, val init);
+void k_next(struct kernel *k, val carry, val value);
+void k_end(struct kernel *k, val loop);
+val k_out(struct kernel *k, val carry);
+val k_if(struct kernel *k, val cond);
+val k_load(struct kernel *k, uint32_t buf, val index, val pred);
+void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
+val k_splat(struct kernel *k, val a);
+val k_fold(struct kernel *k, enum fold f, val a);
+val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
+val k_cast(struct kernel *k, val a, unsigned dtype);
+static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst[v].dtype; }
+
+/* ---- index.c: i64 index arithmetic that simplifies itself ----
+ * Values made here carry a linear form over loop variables and a range, so views (div, mod) fold away. */
+val ix_add(struct kernel *k, val a, val b);
+val ix_sub(struct kernel *k, val a, val b);
+val ix_scale(struct kernel *k, val a, int64_t c);
+val ix_div(struct kernel *k, val a, int64_t c);     /* floor, c > 0 */
+val ix_mod(struct kernel *k, val a, int64_t c);     /* a - c*floor(a/c) */
+/* Coefficient of loop variable `var` in v and whether v is linear in it. */
+bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride);
+bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
+bool ix_const(const struct kernel *k, val v, int64_t *c);
+
+/* ---- scalar_build.c: the op rows as loop IR ---- */
+/* The value of elementwise op for operands in[], by the row's expression. */
+val k_op(struct kernel *k, unsigned op, const val *in);
+val k_threefry(struct kernel *k, unsigned dtype, val seed, val index);
+val k_fold_step(struct kernel *k, enum fold f, val acc, val x);
+uint64_t fold_identity(enum fold f, unsigned dtype);
+
+/* ---- kernel_text.c ---- */
+bool kernel_print(const struct kernel *k, FILE *f);
+/* ---- kernel_verify.c ---- */
+bool kernel_verify(const struct kernel *k, struct err *e);
+/* ---- kernel_interp.c: runs a kernel without compiling it, every access bounds-checked ---- */
+bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end, struct err *e);
+/* ---- hash: everything but the name ---- */
+struct hash128 kernel_hash(const struct kernel *k);
+bool kernel_same(const struct kernel *a, const struct kernel *b);
+
+/* ---- lowering one element (struct opinfo.lower) ---- */
+struct lower {
+    struct kernel *k;
+    const struct graph *g;
+    /* The element of operand r at coord (rank vals): computed in place, or a load where r is stored. */
+    val (*at)(struct lower *l, ref r, const val *coord);
+};
+
+#endif

@@ -1,0 +1,65 @@
+/* Graph to graph and graph to kernels: one internal header for the folder.
+ *
+ *   captured -> autodiff -> simplify -> dce -> numerics -> fuse      (passes.def, in order)
+ *            -> lower (one kernel a group) -> plan (storage, commands) = a program */
+#ifndef KILN_PASSES_H
+#define KILN_PASSES_H
+#include "ir/ir.h"
+#include "ir/loop.h"
+
+/* A pass: <0 error (in g->err), 0 unchanged, 1 changed.  Any pass runs on any valid graph. */
+typedef int pass_fn(struct graph *g);
+#define PASS(name, stage, doc) pass_fn pass_##name;
+#include "passes.def"
+
+struct pass_info { const char *name, *stage, *doc; pass_fn *run; };
+extern const struct pass_info pass_list[];
+extern const unsigned pass_count;
+const struct pass_info *pass_find(const char *name, size_t len); /* NULL: no such pass */
+
+struct pass_options {
+    bool fuse;                 /* false: every op its own kernel; decides grouping and nothing else */
+    bool verify;               /* verify before the first pass and after each */
+    /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
+    void (*dump)(void *ctx, const char *stage, const struct graph *g);
+    void *ctx;
+};
+/* ---- run.c ---- The default pipeline.  false: g->err. */
+bool passes_run(struct graph *g, const struct pass_options *o);
+
+/* ---- fuse.c ---- Fills g->group; `unfused` gives every op its own group. */
+int pass_fuse_groups(struct graph *g, bool unfused);
+
+/* ---- lower.c, lower_*.c: one group to one kernel ---- */
+struct arg { ref node; uint32_t role; };       /* lbuf i with role in or out holds this node's value */
+struct lowered { struct kernel *k; struct arg *arg; uint32_t narg; }; /* arg[id] belongs to lbufs with that id */
+bool lower_group(const struct graph *g, uint32_t group, const struct caps *caps, struct lowered *out, struct err *e);
+
+/* ---- plan.c: storage and commands ---- */
+enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH };
+struct loc { uint32_t kind, index; int64_t offset; }; /* arena: byte offset; scratch: byte offset in a thread's scratch */
+
+enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP };
+struct command {
+    uint16_t kind, device;
+    uint32_t kernel;              /* CMD_KERNEL: index in program.kernel */
+    uint32_t wait, signal;        /* event numbers, 0 for none: in-order queues need none */
+    struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source */
+    int64_t bytes;                /* CMD_COPY: size */
+};
+struct program {
+    struct graph *g;              /* after all passes; owned */
+    struct kernel **kernel; uint32_t nkernel;   /* different kernels only: equal ones are shared */
+    struct command *cmd; uint32_t ncmd;
+    int64_t arena_bytes, scratch_bytes;         /* scratch: per thread */
+    int64_t peak_bytes;           /* arena_bytes + outputs not in place + inputs + states */
+    int64_t lower_bound_bytes;    /* largest set of values alive at once, whatever the placement */
+    bool *in_place;               /* per output: OUT_ASSIGN may write over its state */
+};
+/* Consumes nothing: g stays the caller's.  interpret: one CMD_INTERP command and no kernel. */
+struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
+void program_free(struct program *p);
+/* ---- plan_check.c: an independent checker: no two values alive at once overlap, every read follows its write ---- */
+bool program_check(const struct program *p, struct err *e);
+
+#endif

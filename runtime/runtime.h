@@ -1,0 +1,79 @@
+/* Devices, buffers, threads, the program cache and the executor: one internal header for the folder. */
+#ifndef KILN_RUNTIME_H
+#define KILN_RUNTIME_H
+#include "codegen/codegen.h"
+#include "ir/ir.h"
+#include "passes/passes.h"
+#include <stdatomic.h>
+
+/* ---- device.c ---- */
+enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_KINDS };
+/* Number of a device by name ("ref", "cpu"), -1 with the reason in *e if unknown, not built or not working. */
+int device_find(const char *name, struct err *e);
+/* KILN_DEVICE if set, else the best that really works; *why (never NULL) says why a better one was passed over, or "". */
+int device_default(const char **why, struct err *e);
+const char *device_name(int device);
+
+/* ---- buffer.c: memory of a device, shared by reference count ---- */
+struct buffer {
+    atomic_uint refs;
+    uint32_t device;
+    size_t bytes;
+    void *data;              /* 64-byte aligned; at least one byte past bytes rounded up to 64 */
+    void (*release)(void *); /* borrowed memory (kl_wrap): called when the last reference goes; else NULL */
+    void *release_ctx;
+};
+struct buffer *buffer_new(int device, size_t bytes, struct err *e);    /* not zeroed; kept in a pool between uses */
+struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e);
+struct buffer *buffer_ref(struct buffer *b);
+void buffer_unref(struct buffer *b);     /* NULL is fine */
+bool buffer_exclusive(const struct buffer *b);
+void buffer_trim(void);                  /* gives pooled memory back to the system */
+struct buffer_stats { size_t live, peak, pooled; };
+struct buffer_stats buffer_stats(void);  /* bytes */
+
+/* ---- pool.c: the thread pool; the caller is worker 0 ---- */
+typedef void pool_fn(void *ctx, int64_t begin, int64_t end, unsigned worker);
+void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain); /* returns when all of 0..extent is done */
+unsigned pool_threads(void);             /* KILN_THREADS or the option, else the processors this process may use */
+void pool_set_threads(unsigned n);       /* 0: the default again */
+
+/* ---- cache.c: graph -> program -> code ---- */
+struct exec {                            /* immutable once made; shared by threads */
+    struct hash128 key;
+    struct graph *captured;              /* compared on a hit */
+    struct program *program;
+    kernel_fn **fn;                      /* per program kernel */
+    int device;
+    bool fuse;
+    uint64_t runs;
+};
+/* The compiled form of a recorded graph, from the cache or made now.  NULL: *e.  Never evicted while in use. */
+const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
+
+/* ---- executor.c ---- */
+/* Runs a program.  input[i], state[i]: one buffer each; slot[i]: bits.  out[i] receives a new reference per
+ * output: a fresh buffer, or, for an assign that may be in place and whose state buffer is exclusive to the
+ * caller (state_exclusive[i]), the state's own buffer.  Everything that can fail fails before the first write. */
+bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
+              const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e);
+
+/* ---- counters.c ---- */
+#define COUNTERS(X) X(graphs_built) X(compiles) X(disk_hits) X(launches)
+struct counters {
+#define X(name) atomic_uint_fast64_t name;
+    COUNTERS(X)
+#undef X
+};
+extern struct counters counters;
+
+/* ---- dump.c: KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API ---- */
+/* Directory where every stage of the next program built on this thread is written as <trace>.<stage>.<ext>; NULL: off. */
+void dump_next_to(const char *dir);
+
+/* ---- options.c ---- */
+bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
+bool option_set(const char *name, int64_t value, struct err *e); /* "fuse", "threads" */
+bool option_get(const char *name, int64_t *value, struct err *e);
+
+#endif
