@@ -134,6 +134,10 @@ val ix_mod(struct kernel *k, val a, int64_t c);     /* a - c*floor(a/c) */
 bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride);
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
 bool ix_const(const struct kernel *k, val v, int64_t *c);
+bool ix_depends(const struct kernel *k, val v, val var);  /* does v use var at all? */
+bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms */
+void index_scope_end(struct kernel *k);                   /* k_end calls it */
+void index_free(struct kernel *k);                        /* kernel_free calls it */
 
 /* ---- scalar_build.c: the op rows as loop IR ---- */
 /* The value of elementwise op for operands in[], by the row's expression. */
