@@ -136,7 +136,7 @@ static void take_prologue(struct fuser *f, uint32_t reduce)
         return;
     struct group *gm = &f->group[m];
     bool few_rows = gr->numel < 64 && gm->numel > (1 << 16);
-    if (gm->anchor || gm->numel != node_numel(f->g, s) || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
+    if (gm->anchor || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
         return;
     for (ref r = gm->first; r; r = f->next[r]) {
         f->g->group[r] = reduce;
