@@ -54,6 +54,7 @@ struct command {
     uint32_t kernel;              /* CMD_KERNEL: index in program.kernel */
     uint32_t wait, signal;        /* event numbers, 0 for none: in-order queues need none */
     struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source */
+    ref *value;                   /* the node each arg holds, NIL for scratch: for the checker; may be NULL */
     int64_t bytes;                /* CMD_COPY: size */
 };
 struct program {
