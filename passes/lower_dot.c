@@ -23,49 +23,46 @@ struct dot {
 
 enum { UNROLL_K = 4, ROWS_PER_TASK = 256 };
 
-static bool listed(uint32_t list, unsigned n, unsigned axis)
-{
-    for (unsigned i = 0; i < n; i++)
-        if (axis_get(list, i) == axis)
-            return true;
-    return false;
-}
+/* Operand 0 or 1's axes of each kind: batch and contracted in list order, the free ones ascending. */
+struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
 
-/* Splits an operand's axes: batch and contracted in list order, the free ones ascending. */
-static void split_axes(const struct dot *d, bool second, struct shape *batch, struct shape *free_axes, struct shape *con)
+static struct axes axes_of(const struct dot *d, bool second)
 {
-    const struct shape *s = second ? &d->b : &d->a;
+    struct axes x = {0};
+    unsigned nb = d->n->attr.dot.nbatch, nc = d->n->attr.dot.ncon;
     uint32_t bl = second ? d->n->attr.dot.batch_b : d->n->attr.dot.batch_a;
     uint32_t cl = second ? d->n->attr.dot.con_b : d->n->attr.dot.con_a;
-    *batch = *free_axes = *con = (struct shape){0};
-    for (unsigned i = 0; i < d->n->attr.dot.nbatch; i++)
-        batch->dim[batch->rank++] = s->dim[axis_get(bl, i)];
-    for (unsigned i = 0; i < d->n->attr.dot.ncon; i++)
-        con->dim[con->rank++] = s->dim[axis_get(cl, i)];
-    for (unsigned x = 0; x < s->rank; x++)
-        if (!listed(bl, d->n->attr.dot.nbatch, x) && !listed(cl, d->n->attr.dot.ncon, x))
-            free_axes->dim[free_axes->rank++] = s->dim[x];
+    for (unsigned i = 0; i < nb; i++)
+        x.batch[i] = (uint8_t)axis_get(bl, i);
+    for (unsigned i = 0; i < nc; i++)
+        x.con[i] = (uint8_t)axis_get(cl, i);
+    x.nfree = dot_free_axes(second ? d->b.rank : d->a.rank, bl, nb, cl, nc, x.fr);
+    return x;
+}
+
+static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
+{
+    struct shape r = {.rank = n};
+    for (uint32_t i = 0; i < n; i++)
+        r.dim[i] = s->dim[axis[i]];
+    return r;
 }
 
 /* The element of an operand at (batch, free index i, contracted index k). */
 static val element(const struct dot *d, bool second, val i, val kk)
 {
     struct kernel *k = d->w->k;
-    const struct shape *s = second ? &d->b : &d->a;
-    uint32_t bl = second ? d->n->attr.dot.batch_b : d->n->attr.dot.batch_a;
-    uint32_t cl = second ? d->n->attr.dot.con_b : d->n->attr.dot.con_a;
+    struct axes x = axes_of(d, second);
     val batch[KL_MAX_RANK], fr[KL_MAX_RANK], con[KL_MAX_RANK], coord[KL_MAX_RANK] = {0};
     lower_unflatten(k, &d->batch, d->batch_index, batch);
     lower_unflatten(k, second ? &d->free_b : &d->free_a, i, fr);
     lower_unflatten(k, &d->con, kk, con);
-    uint32_t nfree = 0;
-    for (unsigned j = 0; j < d->n->attr.dot.nbatch; j++)
-        coord[axis_get(bl, j)] = batch[j];
-    for (unsigned j = 0; j < d->n->attr.dot.ncon; j++)
-        coord[axis_get(cl, j)] = con[j];
-    for (unsigned x = 0; x < s->rank; x++)
-        if (!listed(bl, d->n->attr.dot.nbatch, x) && !listed(cl, d->n->attr.dot.ncon, x))
-            coord[x] = fr[nfree++];
+    for (unsigned j = 0; j < d->batch.rank; j++)
+        coord[x.batch[j]] = batch[j];
+    for (unsigned j = 0; j < d->con.rank; j++)
+        coord[x.con[j]] = con[j];
+    for (unsigned j = 0; j < x.nfree; j++)
+        coord[x.fr[j]] = fr[j];
     lower_point(d->w);
     return lower_at(d->w, d->n->in[second], coord);
 }
@@ -313,9 +310,11 @@ void lower_dot_group(struct lowering *w)
     const struct node *n = &w->g->node[w->anchor];
     struct dot d = {.w = w, .n = n, .a = *node_shape(w->g, n->in[0]), .b = *node_shape(w->g, n->in[1]),
                     .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n)};
-    struct shape ignore;
-    split_axes(&d, false, &d.batch, &d.free_a, &d.con);
-    split_axes(&d, true, &ignore, &d.free_b, &ignore);
+    struct axes a = axes_of(&d, false), b = axes_of(&d, true);
+    d.batch = pick(&d.a, a.batch, n->attr.dot.nbatch);
+    d.con = pick(&d.a, a.con, n->attr.dot.ncon);
+    d.free_a = pick(&d.a, a.fr, a.nfree);
+    d.free_b = pick(&d.b, b.fr, b.nfree);
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     choose_tiles(&d);

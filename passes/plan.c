@@ -28,6 +28,7 @@ struct planner {
     struct value *value;      /* per node; node NIL: not stored */
     ref *by_size;
     uint32_t cmd_cap;
+    uint32_t first_kernel;    /* command number of the first kernel: copies come before */
     struct err *e;
 };
 
@@ -192,16 +193,16 @@ static bool copy_duplicates(struct planner *p)
 }
 
 /* First and last command of every stored value; outputs take their own buffers. */
-static void lifetimes(struct planner *p, uint32_t first_cmd)
+static void lifetimes(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
         const struct lowered *l = &p->low[p->order[pos]];
         for (uint32_t a = 0; a < l->narg; a++) {
             struct value *v = &p->value[l->arg[a].node];
             if (l->arg[a].role == BUF_OUT)
-                *v = (struct value){.node = l->arg[a].node, .first = first_cmd + pos,
+                *v = (struct value){.node = l->arg[a].node, .first = p->first_kernel + pos,
                                     .bytes = round64((int64_t)node_bytes(p->g, l->arg[a].node))};
-            v->last = first_cmd + pos;
+            v->last = p->first_kernel + pos;
         }
     }
     for (uint32_t i = p->g->nout; i-- > 0;) { /* backward: the first output with a value holds it */
@@ -252,15 +253,15 @@ static void place_arena(struct planner *p)
     }
 }
 
-/* One program kernel for all equal ones; takes over l->k. */
-static bool program_kernel(struct planner *p, struct lowered *l, uint32_t *index)
+/* The number of the program's kernel equal to k, which the program takes over if it is the first such. */
+static uint32_t program_kernel(struct program *p, struct kernel *k)
 {
-    struct program *out = p->p;
-    for (*index = 0; *index < out->nkernel; ++*index)
-        if (kernel_same(out->kernel[*index], l->k))
-            return true;
-    out->kernel[out->nkernel++] = l->k;
-    return true;
+    uint32_t i = 0;
+    while (i < p->nkernel && !kernel_same(p->kernel[i], k))
+        i++;
+    if (i == p->nkernel)
+        p->kernel[p->nkernel++] = k;
+    return i;
 }
 
 static bool kernel_commands(struct planner *p)
@@ -269,8 +270,9 @@ static bool kernel_commands(struct planner *p)
         struct lowered *l = &p->low[p->order[pos]];
         const struct kernel *k = l->k;
         struct command *c = add_command(p, CMD_KERNEL, k->nbuf);
-        if (!c || !program_kernel(p, l, &c->kernel))
+        if (!c)
             return false;
+        c->kernel = program_kernel(p->p, l->k);
         int64_t scratch = 0;
         for (uint32_t b = 0; b < k->nbuf; b++) {
             if (k->buf[b].role == BUF_SCRATCH) {
@@ -302,7 +304,20 @@ static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t o
     return true;
 }
 
-/* May output i, an assign, be written over the state's old value? */
+/* Does kernel l, reading the state as argument `in`, allow node `value` to be written over it? */
+static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in, ref value)
+{
+    const struct lowered *l = &p->low[p->order[pos]];
+    const struct kernel *k = p->p->kernel[p->p->cmd[p->first_kernel + pos].kernel];
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        for (uint32_t w = 0; w < k->nbuf; w++)
+            if (k->buf[b].role == BUF_IN && k->buf[b].id == in && k->buf[w].role == BUF_OUT &&
+                l->arg[k->buf[w].id].node == value && !reads_what_it_writes(k, b, w))
+                return false;
+    return true;
+}
+
+/* May output i, an assign, be written over the state's old value?  Nothing may read the state later. */
 static bool may_be_in_place(const struct planner *p, uint32_t i)
 {
     const struct output *o = &p->g->out[i];
@@ -311,22 +326,14 @@ static bool may_be_in_place(const struct planner *p, uint32_t i)
         return false;
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
         const struct lowered *l = &p->low[p->order[pos]];
-        const struct command *c = NULL;
         for (uint32_t a = 0; a < l->narg; a++) {
             const struct node *n = &p->g->node[l->arg[a].node];
             if (n->op != OP_state || n->attr.leaf.index != o->state)
                 continue;
-            uint32_t cmd = v->first - 0;
-            uint32_t mine = p->p->ncmd - p->g->ngroup + pos;
-            if (mine > cmd)
+            if (p->first_kernel + pos > v->first)
                 return false;
-            c = &p->p->cmd[mine];
-            const struct kernel *k = p->p->kernel[c->kernel];
-            for (uint32_t b = 0; mine == cmd && b < k->nbuf; b++)
-                for (uint32_t w = 0; w < k->nbuf; w++)
-                    if (k->buf[b].role == BUF_IN && k->buf[b].id == a && k->buf[w].role == BUF_OUT &&
-                        l->arg[k->buf[w].id].node == v->node && !reads_what_it_writes(k, b, w))
-                        return false;
+            if (p->first_kernel + pos == v->first && !allows_overwrite(p, pos, a, v->node))
+                return false;
         }
     }
     return true;
@@ -364,7 +371,8 @@ static bool plan_kernels(struct planner *p)
 {
     if (!lower_all(p) || !dependences(p) || !readers_before_writers(p) || !sort_groups(p) || !copy_leaves(p))
         return false;
-    lifetimes(p, p->p->ncmd);
+    p->first_kernel = p->p->ncmd;
+    lifetimes(p);
     place_arena(p);
     if (!kernel_commands(p))
         return false;
