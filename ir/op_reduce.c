@@ -36,7 +36,7 @@ static bool shape_reduce(const struct graph *g, struct node *n, struct shape *ou
             if (i >= out->rank) {
                 char text[SHAPE_TEXT];
                 return err_set(e, KL_ERR_SHAPE, "%s: axis %u is out of range for shape %s", op, i,
-                               shape_text(out, text, sizeof text));
+                               shape_text(&g->shape[a->shape], text, sizeof text));
             }
             out->dim[i] = 1;
         }
