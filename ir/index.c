@@ -61,6 +61,8 @@ static struct form form_const(int64_t c) { return (struct form){.c = c, .lo = c,
 
 static int64_t const_value(const struct linst *i) { return (int64_t)i->imm; }
 
+static struct form form_of(const struct kernel *k, val v);
+
 /* The range of a value that is its own atom. */
 static void atom_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi)
 {
@@ -71,11 +73,10 @@ static void atom_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi)
         const struct linst *a = &k->inst[i->a], *b = &k->inst[i->b];
         if (a->op == L_CONST)
             *lo = const_value(a);
-        if (b->op == L_CONST) {
-            *hi = const_value(b) - 1;
-            if (a->op == L_CONST && *hi >= *lo)
-                *hi = *lo + (*hi - *lo) / (int64_t)i->imm * (int64_t)i->imm;
-        }
+        struct form hi_form = form_of(k, i->b);
+        *hi = hi_form.hi < RANGE_MAX ? hi_form.hi - 1 : RANGE_MAX;
+        if (b->op == L_CONST && a->op == L_CONST && *hi >= *lo)
+            *hi = *lo + (*hi - *lo) / (int64_t)i->imm * (int64_t)i->imm;
     }
 }
 
@@ -177,6 +178,15 @@ static void remember(struct kernel *k, val v, const struct form *f)
     x->e[v] = (struct entry){.known = true, .lo = f->lo, .hi = f->hi, .n = f->n, .c = f->c, .t = t};
 }
 
+/* Index instructions are marked, so that a pass can tell them from data that happens to be i64. */
+static val index_prim(struct kernel *k, enum prim p, val a, val b)
+{
+    val v = k_prim(k, p, a, b, 0);
+    if (v)
+        k->inst[v].kind = INST_INDEX;
+    return v;
+}
+
 /* A value for the form: constant last, so that it becomes an address offset. */
 static val form_value(struct kernel *k, const struct form *f)
 {
@@ -186,11 +196,11 @@ static val form_value(struct kernel *k, const struct form *f)
     for (uint32_t i = 0; i < f->n; i++) {
         val t = f->t[i].atom;
         if (f->t[i].coef != 1)
-            t = k_prim(k, P_MUL, t, k_int(k, f->t[i].coef), 0);
-        sum = sum ? k_prim(k, P_ADD, sum, t, 0) : t;
+            t = index_prim(k, P_MUL, t, k_int(k, f->t[i].coef));
+        sum = sum ? index_prim(k, P_ADD, sum, t) : t;
     }
     if (f->c)
-        sum = k_prim(k, P_ADD, sum, k_int(k, f->c), 0);
+        sum = index_prim(k, P_ADD, sum, k_int(k, f->c));
     bool atom = f->n == 1 && f->t[0].coef == 1 && f->c == 0;
     if (!atom)
         remember(k, sum, f);
@@ -207,7 +217,7 @@ static val combine(struct kernel *k, val a, val b, int64_t s)
             return a;
         return form_value(k, &f);
     }
-    return k_prim(k, P_ADD, a, s == 1 ? b : k_prim(k, P_MUL, b, k_int(k, s), 0), 0);
+    return index_prim(k, P_ADD, a, s == 1 ? b : index_prim(k, P_MUL, b, k_int(k, s)));
 }
 
 val ix_add(struct kernel *k, val a, val b) { return combine(k, a, b, 1); }
@@ -266,8 +276,8 @@ val ix_div(struct kernel *k, val a, int64_t c)
     if (!quot) {
         /* DIV truncates; a negative numerator is shifted up by a multiple of c first. */
         int64_t shift = rest.lo < 0 && rest.lo > -RANGE_MAX ? floor_div(rest.lo, c) : 0;
-        val pos = shift ? k_prim(k, P_ADD, num, k_int(k, -shift * c), 0) : num;
-        quot = k_prim(k, P_DIV, pos, k_int(k, c), 0);
+        val pos = shift ? index_prim(k, P_ADD, num, k_int(k, -shift * c)) : num;
+        quot = index_prim(k, P_DIV, pos, k_int(k, c));
         struct form atom = {.n = 1, .lo = floor_div(rest.lo, c) - shift, .hi = floor_div(rest.hi, c) - shift};
         atom.t[0] = (struct term){quot, 1};
         remember(k, quot, &atom);
@@ -341,6 +351,14 @@ bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi)
     *lo = f.lo;
     *hi = f.hi;
     return f.lo > -RANGE_MAX && f.hi < RANGE_MAX;
+}
+
+void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi)
+{
+    struct form f = form_of(k, v);
+    f.lo = f.lo > lo ? f.lo : lo;
+    f.hi = f.hi < hi ? f.hi : hi;
+    remember(k, v, &f);
 }
 
 bool ix_const(const struct kernel *k, val v, int64_t *c)

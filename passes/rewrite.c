@@ -1,13 +1,5 @@
+/* Building a graph's successor beside it. */
 #include "rewrite.h"
-#include <string.h>
-
-static bool copy_leaves(struct graph *to, struct leaves *dst, const struct graph *from, const struct leaves *src)
-{
-    for (uint32_t i = 0; i < src->n; i++)
-        if (graph_leaf(to, dst, src->v[i].dtype, &from->shape[src->v[i].shape], src->v[i].name) == UINT32_MAX)
-            return false;
-    return true;
-}
 
 bool rewrite_begin(struct rewrite *w, struct graph *g)
 {
@@ -18,8 +10,7 @@ bool rewrite_begin(struct rewrite *w, struct graph *g)
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);
     for (uint32_t i = 1; i < g->nsite; i++)
         graph_site(w->to, &g->site[i]);
-    return copy_leaves(w->to, &w->to->input, g, &g->input) && copy_leaves(w->to, &w->to->state, g, &g->state) &&
-           copy_leaves(w->to, &w->to->slot, g, &g->slot);
+    return graph_copy_leaves(w->to, g);
 }
 
 void rewrite_site(struct rewrite *w, ref r)
@@ -37,6 +28,17 @@ ref rewrite_copy(struct rewrite *w, ref r)
     return w->map[r] = graph_copy_node(w->to, w->from, n, in);
 }
 
+static void move_texts(struct graph *to, struct graph *from)
+{
+    to->text = from->text;
+    to->ntext = from->ntext;
+    to->text_cap = from->text_cap;
+    to->text_index = from->text_index;
+    from->text = NULL;
+    from->ntext = from->text_cap = 0;
+    from->text_index = (struct intern){0};
+}
+
 int rewrite_end(struct rewrite *w)
 {
     struct graph *g = w->from, *to = w->to;
@@ -49,10 +51,7 @@ int rewrite_end(struct rewrite *w)
             struct graph old = *g;
             *g = *to;
             *to = old;
-            g->text = old.text;
-            g->ntext = old.ntext;
-            to->text = NULL;
-            to->ntext = 0;
+            move_texts(g, to);
         }
     } else if (to && to->err.code && !g->err.code) {
         g->err = to->err;

@@ -83,8 +83,7 @@ static ref fold_constants(struct graph *g, const struct node *n)
         in[i] = &operand(g, n, i)->attr.konst.bits; /* little-endian: the low bytes are the value */
     }
     uint64_t bits = 0;
-    interp_node(g, n, &bits, in);
-    return n_const(g, n->dtype, bits);
+    return interp_node(g, n, &bits, in) ? n_const(g, n->dtype, bits) : NIL;
 }
 
 /* Views of views and views that change nothing. */
