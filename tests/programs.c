@@ -137,7 +137,12 @@ static void wrong_value(struct program *p) { p->cmd[ADD].arg[1].offset = 0; }
 static void wrong_leaf(struct program *p) { p->cmd[UPDATE].arg[0] = (struct loc){.kind = LOC_INPUT}; }
 static void wrong_output(struct program *p) { p->cmd[COPY_W].value[0] = p->cmd[NEG].value[1]; }
 static void output_too_early(struct program *p) { swap(p, ADD, UPDATE); }
-static void output_missing(struct program *p) { p->ncmd--; mem_free(p->cmd[UPDATE].arg); mem_free(p->cmd[UPDATE].value); }
+static void output_missing(struct program *p)
+{
+    p->ncmd--;
+    mem_free(p->cmd[UPDATE].arg);
+    mem_free(p->cmd[UPDATE].value);
+}
 static void output_twice(struct program *p)
 {
     struct command *c = &p->cmd[p->ncmd++];
@@ -286,7 +291,8 @@ static bool run_once(const struct exec *x, bool exclusive, const char **what)
     struct buffer *in = filled(1, 2), *w = filled(100, 10), *out[OUTPUTS];
     bool ok = in && w && exec_run(x, &in, &w, &exclusive, NULL, out, &e);
     *what = ok ? "wrong values" : e.msg;
-    ok = ok && holds(out[OUT_T3], -2, -4) && holds(out[OUT_W], 100, 10) && holds(out[OUT_W2], 98, 6) && holds(in, 1, 2);
+    ok = ok && holds(out[OUT_T3], -2, -4) && holds(out[OUT_W], 100, 10) && holds(out[OUT_W2], 98, 6) &&
+         holds(in, 1, 2);
     if (ok)
         ok = exclusive ? out[OUT_W2] == w : out[OUT_W2] != w && holds(w, 100, 10);
     for (int i = 0; ok && i < OUTPUTS; i++)
@@ -324,7 +330,8 @@ static void test_executor(void)
     check(buffer_stats().live == before.live, "nothing left over", "live bytes differ");
     uint64_t launches = atomic_load(&counters.launches);
     size_t pooled = buffer_stats().pooled;
-    check(run_once(&x, true, &what) && atomic_load(&counters.launches) - launches == 4, "launches counts kernels", what);
+    bool ok = run_once(&x, true, &what) && atomic_load(&counters.launches) - launches == 4;
+    check(ok, "launches counts kernels", what);
     check(buffer_stats().pooled == pooled, "the steady state allocates nothing", "pooled bytes differ");
 
     pthread_t thread[4];
