@@ -128,7 +128,8 @@ struct opinfo {
     /* Result dtype and shape of a node whose other fields are set; false: *e says why, naming the shapes.
      * Where the caller chooses the shape (leaves, reshape, expand, iota, random), *out holds it on entry. */
     bool (*shape)(const struct graph *g, struct node *n, struct shape *out, struct err *e);
-    /* Computes the node's elements, row-major, from its operands' (each row-major); false: out of memory. */
+    /* Computes the node's elements, row-major, from its operands' (each row-major); false: out of memory
+     * (or what interp_run checks first: no numeric order, a grad node). */
     bool (*eval)(const struct graph *g, const struct node *n, void *out, const void *const *in);
     /* Gradient: writes to din[] what flows to each operand (NIL: nothing) given dy for node y. */
     void (*vjp)(struct graph *g, ref y, ref dy, ref *din);
@@ -264,7 +265,7 @@ struct bind {                     /* what a graph runs on: row-major arrays, by 
 };
 /* Evaluates a graph without grad nodes and with numerics written; one thread, no kernel. */
 bool interp_run(const struct graph *g, const struct bind *b, struct err *e);
-/* One node from its operands' values (leaves but const and iota excepted); false: out of memory. */
+/* One node from its operands' values; input, state and slot copy in[0].  false: as struct opinfo's eval. */
 bool interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in);
 
 /* ---- structural rules, by family file: op_leaf.c op_view.c op_cast.c op_reduce.c op_dot.c op_grad.c ---- */

@@ -41,7 +41,8 @@ static const char *const loc_name[] = {[LOC_ARENA] = "arena", [LOC_INPUT] = "inp
                                        [LOC_OUT] = "output", [LOC_SCRATCH] = "scratch"};
 
 static bool fail(const struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static bool fail(const struct check *c, const char *fmt, ...) {
+static bool fail(const struct check *c, const char *fmt, ...)
+{
     char what[256];
     va_list ap;
     va_start(ap, fmt);
@@ -50,41 +51,48 @@ static bool fail(const struct check *c, const char *fmt, ...) {
     return err_set(c->e, KL_ERR_INTERNAL, "plan of graph %s, command %u: %s", c->p->g->name, c->cmd, what);
 }
 
-static int64_t leaf_bytes(const struct graph *g, const struct leaf *l) {
+static int64_t leaf_bytes(const struct graph *g, const struct leaf *l)
+{
     return shape_count(&g->shape[l->shape]) * (int64_t)dtype_size(l->dtype);
 }
 
 static int64_t output_bytes(const struct graph *g, uint32_t i) { return (int64_t)node_bytes(g, g->out[i].value); }
 
 /* The state that an output writes over; false if it has memory of its own. */
-static bool over_state(const struct program *p, uint32_t out, uint32_t *state) {
+static bool over_state(const struct program *p, uint32_t out, uint32_t *state)
+{
     *state = p->g->out[out].state;
     return p->in_place[out];
 }
 
 /* A reshape holds its operand's bytes. */
-static ref same_bytes(const struct graph *g, ref r) {
+static ref same_bytes(const struct graph *g, ref r)
+{
     while (g->node[r].op == OP_reshape) r = g->node[r].in[0];
     return r;
 }
 
-static bool out_of_memory(const struct check *c) {
+static bool out_of_memory(const struct check *c)
+{
     return err_set(c->e, KL_ERR_MEMORY, "no memory to check the plan of graph %s", c->p->g->name);
 }
 
 /* ---- the kernel that updates a state in place ---- */
 
-static bool pure(const struct linst *i) {
+static bool pure(const struct linst *i)
+{
     return i->op == L_CONST || i->op == L_SLOT || i->op == L_SPLAT || i->op >= L_PRIM;
 }
 
-static bool same_inst(const struct linst *x, const struct linst *y, const uint32_t *of) {
+static bool same_inst(const struct linst *x, const struct linst *y, const uint32_t *of)
+{
     return x->op == y->op && x->dtype == y->dtype && x->imm == y->imm && of[x->a] == of[y->a] && of[x->b] == of[y->b] &&
            of[x->c] == of[y->c];
 }
 
 /* Value numbers of a kernel's instructions by hashing; NULL when out of memory. */
-static uint32_t *value_numbers(const struct kernel *k) {
+static uint32_t *value_numbers(const struct kernel *k)
+{
     uint32_t slots = 16;
     while (slots < 2 * k->ninst) slots *= 2;
     uint32_t *of = mem_alloc(k->ninst * sizeof *of), *table = mem_alloc(slots * sizeof *table);
@@ -108,7 +116,8 @@ static uint32_t *value_numbers(const struct kernel *k) {
 }
 
 /* Each load of lbuf `old` is followed, not preceded, by a store to lbuf `now` of the same index. */
-static bool check_update(const struct check *c, const struct kernel *k, uint32_t old, uint32_t now) {
+static bool check_update(const struct check *c, const struct kernel *k, uint32_t old, uint32_t now)
+{
     uint32_t *of = value_numbers(k);
     uint32_t *stored = mem_alloc(k->ninst * sizeof *stored); /* stored[v]: the first store at index number v, or 0 */
     uint32_t bad = 0;
@@ -125,14 +134,16 @@ static bool check_update(const struct check *c, const struct kernel *k, uint32_t
 }
 
 /* ---- one command ---- */
-static bool add_access(struct check *c, struct access a) {
+static bool add_access(struct check *c, struct access a)
+{
     if (!mem_reserve(&c->acc, &c->acc_cap, c->nacc + 1, sizeof *c->acc))
         return out_of_memory(c);
     c->acc[c->nacc++] = a;
     return true;
 }
 
-static bool collect(struct check *c) {
+static bool collect(struct check *c)
+{
     const struct program *p = c->p;
     const struct graph *g = p->g;
     const struct command *m = &p->cmd[c->cmd];
@@ -166,7 +177,8 @@ static bool collect(struct check *c) {
     return true;
 }
 
-static bool check_bounds(const struct check *c, const struct access *a) {
+static bool check_bounds(const struct check *c, const struct access *a)
+{
     const struct program *p = c->p;
     const struct graph *g = p->g;
     int64_t size = -1; /* no such place */
@@ -186,7 +198,8 @@ static bool check_bounds(const struct check *c, const struct access *a) {
 }
 
 /* The memory an access touches: a state's for an output that writes over it. */
-static struct loc memory_of(const struct program *p, const struct access *a) {
+static struct loc memory_of(const struct program *p, const struct access *a)
+{
     struct loc l = a->loc;
     uint32_t state;
     if (l.kind == LOC_OUT && over_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
@@ -194,12 +207,14 @@ static struct loc memory_of(const struct program *p, const struct access *a) {
     return l;
 }
 
-static bool overlap(const struct program *p, const struct access *a, const struct access *b) {
+static bool overlap(const struct program *p, const struct access *a, const struct access *b)
+{
     struct loc x = memory_of(p, a), y = memory_of(p, b);
     return x.kind == y.kind && x.index == y.index && x.offset < y.offset + b->bytes && y.offset < x.offset + a->bytes;
 }
 
-static bool check_overlaps(const struct check *c) {
+static bool check_overlaps(const struct check *c)
+{
     const struct command *m = &c->p->cmd[c->cmd];
     for (uint32_t i = 0; i < c->nacc; i++)
         for (uint32_t j = 0; j < c->nacc; j++) {
@@ -212,7 +227,8 @@ static bool check_overlaps(const struct check *c) {
     return true;
 }
 
-static bool check_read(const struct check *c, const struct access *a) {
+static bool check_read(const struct check *c, const struct access *a)
+{
     const struct graph *g = c->p->g;
     ref want = same_bytes(g, a->value), have = NIL;
     uint32_t index = a->loc.index;
@@ -240,7 +256,8 @@ static bool check_read(const struct check *c, const struct access *a) {
     return true;
 }
 
-static bool check_write(struct check *c, const struct access *a) {
+static bool check_write(struct check *c, const struct access *a)
+{
     const struct graph *g = c->p->g;
     ref value = same_bytes(g, a->value);
     int64_t begin = a->loc.offset, end = begin + a->bytes;
@@ -264,7 +281,8 @@ static bool check_write(struct check *c, const struct access *a) {
     return true;
 }
 
-static bool check_command(struct check *c) {
+static bool check_command(struct check *c)
+{
     if (!collect(c)) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!check_bounds(c, &c->acc[i])) return false;
@@ -277,7 +295,8 @@ static bool check_command(struct check *c) {
 }
 
 /* Outputs in place are assigns, of the state's size, one per state. */
-static bool check_in_place(const struct check *c) {
+static bool check_in_place(const struct check *c)
+{
     const struct graph *g = c->p->g;
     for (uint32_t i = 0; i < g->nout; i++) {
         if (!c->p->in_place[i]) continue;
@@ -292,7 +311,8 @@ static bool check_in_place(const struct check *c) {
     return true;
 }
 
-bool program_check(const struct program *p, struct err *e) {
+bool program_check(const struct program *p, struct err *e)
+{
     struct check c = {.p = p, .e = e};
     c.written = mem_alloc(p->g->nout + 1);
     c.gone = mem_alloc(p->g->state.n + 1);

@@ -17,7 +17,7 @@ enum { ALIGN = 64, SLACK = 64, SMALLEST = 256, CLASSES = 4 * 54, WRAPPED = CLASS
 
 struct block {
     struct buffer buffer; /* first: a buffer is its block */
-    uint32_t class;       /* WRAPPED: the memory is somebody else's */
+    uint32_t cls;         /* size class; WRAPPED: the memory is somebody else's */
     struct block *next;   /* in its class's list */
 };
 
@@ -30,82 +30,89 @@ static void before_fork(void) { pthread_mutex_lock(&lock); }
 static void after_fork(void) { pthread_mutex_unlock(&lock); }
 static void watch_fork(void) { pthread_atfork(before_fork, after_fork, after_fork); }
 
-static size_t class_bytes(uint32_t class) { return (size_t)(SMALLEST / 4) * (4 + class % 4) << class / 4; }
+static size_t class_bytes(uint32_t cls) { return (size_t)(SMALLEST / 4) * (4 + cls % 4) << cls / 4; }
 
-static uint32_t class_of(size_t bytes) {
+static uint32_t class_of(size_t bytes)
+{
     uint32_t power = 0;
     while ((size_t)SMALLEST << (power + 1) <= bytes) power++;
-    uint32_t class = 4 * power;
-    while (class_bytes(class) < bytes) class++;
-    return class;
+    uint32_t cls = 4 * power;
+    while (class_bytes(cls) < bytes) cls++;
+    return cls;
 }
 
-static struct block *make_block(uint32_t class) {
-    char *p = mem_alloc(sizeof(struct block) + ALIGN + class_bytes(class));
+static struct block *make_block(uint32_t cls)
+{
+    char *p = mem_alloc(sizeof(struct block) + ALIGN + class_bytes(cls));
     if (!p) return NULL;
     struct block *b = (struct block *)p;
-    b->class = class;
+    b->cls = cls;
     b->buffer.data = p + (sizeof *b + (ALIGN - ((uintptr_t)p + sizeof *b) % ALIGN) % ALIGN);
     return b;
 }
 
 /* Notes a block of the class as in use; holds the lock. */
-static void count_live(uint32_t class) {
-    stats.live += class_bytes(class);
+static void count_live(uint32_t cls)
+{
+    stats.live += class_bytes(cls);
     if (stats.live > stats.peak) stats.peak = stats.live;
 }
 
-static struct block *take_idle(uint32_t class) {
+static struct block *take_idle(uint32_t cls)
+{
     pthread_mutex_lock(&lock);
-    struct block *b = idle[class];
+    struct block *b = idle[cls];
     if (b) {
-        idle[class] = b->next;
-        stats.pooled -= class_bytes(class);
-        count_live(class);
+        idle[cls] = b->next;
+        stats.pooled -= class_bytes(cls);
+        count_live(cls);
     }
     pthread_mutex_unlock(&lock);
     return b;
 }
 
-static struct block *take_new(uint32_t class) {
-    struct block *b = make_block(class);
+static struct block *take_new(uint32_t cls)
+{
+    struct block *b = make_block(cls);
     if (!b) {
         buffer_trim();
-        b = make_block(class);
+        b = make_block(cls);
     }
     if (!b) return NULL;
     pthread_mutex_lock(&lock);
-    count_live(class);
+    count_live(cls);
     pthread_mutex_unlock(&lock);
     return b;
 }
 
-struct buffer *buffer_new(int device, size_t bytes, struct err *e) {
+struct buffer *buffer_new(int device, size_t bytes, struct err *e)
+{
     pthread_once(&fork_once, watch_fork);
     struct block *b = NULL;
     if (bytes < SIZE_MAX / 8) {
-        uint32_t class = class_of(bytes + SLACK);
-        b = take_idle(class);
-        if (!b) b = take_new(class);
+        uint32_t cls = class_of(bytes + SLACK);
+        b = take_idle(cls);
+        if (!b) b = take_new(cls);
     }
     if (!b) {
         err_set(e, KL_ERR_MEMORY, "device %s: no memory for a buffer of %zu bytes", device_name(device), bytes);
         return NULL;
     }
-    ASAN_UNPOISON_MEMORY_REGION(b->buffer.data, class_bytes(b->class));
+    ASAN_UNPOISON_MEMORY_REGION(b->buffer.data, class_bytes(b->cls));
     atomic_init(&b->buffer.refs, 1);
     b->buffer.device = (uint32_t)device;
     b->buffer.bytes = bytes;
     return &b->buffer;
 }
 
-struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e) {
+struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e)
+{
     struct block *b = mem_alloc(sizeof *b);
     if (!b) {
         err_set(e, KL_ERR_MEMORY, "no memory to wrap a buffer of %zu bytes", bytes);
         return NULL;
     }
-    b->class = WRAPPED;
+    b->cls = WRAPPED;
     b->buffer = (struct buffer){.device = (uint32_t)device, .bytes = bytes, .data = data};
     b->buffer.release = release;
     b->buffer.release_ctx = ctx;
@@ -113,34 +120,38 @@ struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)
     return &b->buffer;
 }
 
-struct buffer *buffer_ref(struct buffer *b) {
+struct buffer *buffer_ref(struct buffer *b)
+{
     atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
     return b;
 }
 
-void buffer_unref(struct buffer *buffer) {
+void buffer_unref(struct buffer *buffer)
+{
     if (!buffer || atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) != 1) return;
     struct block *b = (struct block *)buffer;
-    if (b->class == WRAPPED) {
+    if (b->cls == WRAPPED) {
         if (buffer->release) buffer->release(buffer->release_ctx);
         mem_free(b);
         return;
     }
-    size_t size = class_bytes(b->class);
+    size_t size = class_bytes(b->cls);
     ASAN_POISON_MEMORY_REGION(buffer->data, size);
     pthread_mutex_lock(&lock);
-    b->next = idle[b->class];
-    idle[b->class] = b;
+    b->next = idle[b->cls];
+    idle[b->cls] = b;
     stats.live -= size;
     stats.pooled += size;
     pthread_mutex_unlock(&lock);
 }
 
-bool buffer_exclusive(const struct buffer *b) {
+bool buffer_exclusive(const struct buffer *b)
+{
     return atomic_load_explicit(&b->refs, memory_order_acquire) == 1;
 }
 
-void buffer_trim(void) {
+void buffer_trim(void)
+{
     struct block *all = NULL;
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < CLASSES; i++)
@@ -154,13 +165,14 @@ void buffer_trim(void) {
     pthread_mutex_unlock(&lock);
     while (all) {
         struct block *next = all->next;
-        ASAN_UNPOISON_MEMORY_REGION(all->buffer.data, class_bytes(all->class));
+        ASAN_UNPOISON_MEMORY_REGION(all->buffer.data, class_bytes(all->cls));
         mem_free(all);
         all = next;
     }
 }
 
-struct buffer_stats buffer_stats(void) {
+struct buffer_stats buffer_stats(void)
+{
     pthread_mutex_lock(&lock);
     struct buffer_stats s = stats;
     pthread_mutex_unlock(&lock);

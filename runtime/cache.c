@@ -36,7 +36,8 @@ static struct code_entry *codes[BUCKETS];
 /* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
 static void before_fork(void) { pthread_mutex_lock(&lock); }
 static void parent_after_fork(void) { pthread_mutex_unlock(&lock); }
-static void child_after_fork(void) {
+static void child_after_fork(void)
+{
     for (unsigned i = 0; i < BUCKETS; i++) {
         for (struct entry **p = &programs[i]; *p;)
             if ((*p)->ready) p = &(*p)->next;
@@ -53,7 +54,8 @@ static void watch_fork(void) { pthread_atfork(before_fork, parent_after_fork, ch
 static bool same_key(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
 
 /* ---- kernel -> code ---- */
-static struct kernel *copy_kernel(const struct kernel *k) {
+static struct kernel *copy_kernel(const struct kernel *k)
+{
     struct kernel *c = kernel_new(k->name);
     if (!c) return NULL;
     if (!mem_reserve(&c->inst, &c->inst_cap, k->ninst, sizeof *k->inst) ||
@@ -72,7 +74,8 @@ static struct kernel *copy_kernel(const struct kernel *k) {
     return c;
 }
 
-static bool compile(struct code_entry *c, const struct backend *b, struct err *e) {
+static bool compile(struct code_entry *c, const struct backend *b, struct err *e)
+{
     struct code code = {0};
     atomic_fetch_add_explicit(&counters.compiles, 1, memory_order_relaxed);
     if (!b->compile(c->kernel, EMIT_OBJECT, &code, e)) return false;
@@ -84,7 +87,8 @@ static bool compile(struct code_entry *c, const struct backend *b, struct err *e
     return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
 }
 
-static kernel_fn *code_get(const struct kernel *k, const struct backend *b, struct err *e) {
+static kernel_fn *code_get(const struct kernel *k, const struct backend *b, struct err *e)
+{
     struct hash128 key = kernel_hash(k);
     struct code_entry **bucket = &codes[key.lo % BUCKETS], *c;
     pthread_mutex_lock(&lock);
@@ -132,7 +136,8 @@ struct compile_all {
     struct err err;
 };
 
-static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker) {
+static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
     (void)worker;
     struct compile_all *all = ctx;
     for (int64_t i = begin; i < end; i++) {
@@ -148,7 +153,8 @@ static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
     }
 }
 
-static bool checks_on(void) {
+static bool checks_on(void)
+{
 #ifndef NDEBUG
     return true;
 #else
@@ -159,7 +165,8 @@ static bool checks_on(void) {
 
 /* Plans the program of a clone of the captured graph. */
 static struct program *plan(const struct graph *captured, bool fuse, const struct backend *b, const struct caps *caps,
-                            struct dump *dump, struct err *e) {
+                            struct dump *dump, struct err *e)
+{
     struct graph *g = graph_clone(captured);
     if (!g) {
         err_set(e, KL_ERR_MEMORY, "no memory to compile graph %s", captured->name);
@@ -178,7 +185,8 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
 }
 
 /* Fills in all of x but its key; on failure x may be partly filled. */
-static bool build(struct exec *x, const struct graph *captured, struct dump *dump, struct err *e) {
+static bool build(struct exec *x, const struct graph *captured, struct dump *dump, struct err *e)
+{
     struct caps caps;
     const struct backend *b = device_backend(x->device, &caps);
     if (!(x->captured = graph_clone(captured)))
@@ -197,7 +205,8 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
     return err_set(e, all.err.code, "%s", all.err.msg);
 }
 
-static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse) {
+static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse)
+{
     struct entry *t = mem_alloc(sizeof *t);
     if (!t) return NULL;
     t->exec.key = key;
@@ -207,14 +216,16 @@ static struct entry *entry_new(struct hash128 key, const struct graph *captured,
     return t;
 }
 
-static void entry_free(struct entry *t) {
+static void entry_free(struct entry *t)
+{
     graph_free(t->exec.captured);
     program_free(t->exec.program);
     mem_free(t->exec.fn);
     mem_free(t);
 }
 
-const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e) {
+const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e)
+{
     pthread_once(&fork_once, watch_fork);
     struct hash128 key = graph_hash(captured);
     struct entry **bucket = &programs[key.lo % BUCKETS], *t;

@@ -14,17 +14,20 @@ static struct caps cpu_caps;
 static struct err cpu_err;
 static char cpu_why[sizeof cpu_err.msg + 16];
 
-static void probe_cpu(void) {
+static void probe_cpu(void)
+{
     const struct backend *b = backend_get("llvm", &cpu_err);
     if (b && b->caps(&cpu_caps, &cpu_err)) cpu_backend = b;
     else snprintf(cpu_why, sizeof cpu_why, "device cpu: %s", cpu_err.msg);
 }
 
-const char *device_name(int device) {
+const char *device_name(int device)
+{
     return device >= 0 && device < DEVICE_KINDS ? name_of[device] : "?";
 }
 
-const struct backend *device_backend(int device, struct caps *caps) {
+const struct backend *device_backend(int device, struct caps *caps)
+{
     if (caps) memset(caps, 0, sizeof *caps);
     if (device != DEVICE_CPU) return NULL;
     pthread_once(&cpu_once, probe_cpu);
@@ -32,7 +35,8 @@ const struct backend *device_backend(int device, struct caps *caps) {
     return cpu_backend;
 }
 
-int device_find(const char *name, struct err *e) {
+int device_find(const char *name, struct err *e)
+{
     if (name && !strcmp(name, "ref")) return DEVICE_REF;
     if (name && !strcmp(name, "cpu")) {
         if (device_backend(DEVICE_CPU, NULL)) return DEVICE_CPU;
@@ -43,7 +47,8 @@ int device_find(const char *name, struct err *e) {
     return -1;
 }
 
-int device_default(const char **why, struct err *e) {
+int device_default(const char **why, struct err *e)
+{
     *why = "";
     const char *env = getenv("KILN_DEVICE");
     if (env && *env) return device_find(env, e);

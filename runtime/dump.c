@@ -13,11 +13,13 @@ struct dump {
 
 static _Thread_local char requested[1024]; /* by dump_next_to; "" for none */
 
-void dump_next_to(const char *dir) {
+void dump_next_to(const char *dir)
+{
     snprintf(requested, sizeof requested, "%s", dir ? dir : "");
 }
 
-struct dump *dump_begin(const char *trace) {
+struct dump *dump_begin(const char *trace)
+{
     const char *stages = getenv("KILN_DUMP"), *dir = getenv("KILN_DUMP_DIR");
     if (!*requested && !(stages && *stages)) return NULL;
     struct dump *d = mem_alloc(sizeof *d);
@@ -32,7 +34,8 @@ struct dump *dump_begin(const char *trace) {
     return d;
 }
 
-static bool wants(const struct dump *d, const char *stage) {
+static bool wants(const struct dump *d, const char *stage)
+{
     if (!d->stages) return true;
     size_t n = strlen(stage);
     for (const char *p = d->stages; *p; p += strcspn(p, ","), p += *p == ',')
@@ -40,20 +43,23 @@ static bool wants(const struct dump *d, const char *stage) {
     return false;
 }
 
-static FILE *open_stage(const struct dump *d, const char *stage, const char *ext) {
+static FILE *open_stage(const struct dump *d, const char *stage, const char *ext)
+{
     char path[sizeof d->dir + sizeof d->trace + 32];
     snprintf(path, sizeof path, "%s/%s.%s.%s", d->dir, d->trace, stage, ext);
     return wants(d, stage) ? fopen(path, "w") : NULL;
 }
 
-void dump_graph(void *dump, const char *stage, const struct graph *g) {
+void dump_graph(void *dump, const char *stage, const struct graph *g)
+{
     FILE *f = open_stage(dump, stage, "kir");
     if (!f) return;
     graph_print(g, f);
     fclose(f);
 }
 
-static void dump_code(const struct dump *d, const struct program *p, const struct backend *b, enum emit_kind kind) {
+static void dump_code(const struct dump *d, const struct program *p, const struct backend *b, enum emit_kind kind)
+{
     FILE *f = kind == EMIT_LLVM ? open_stage(d, "llvm", "ll") : open_stage(d, "asm", "s");
     if (!f) return;
     for (uint32_t i = 0; i < p->nkernel; i++) {
@@ -67,7 +73,8 @@ static void dump_code(const struct dump *d, const struct program *p, const struc
     fclose(f);
 }
 
-void dump_program(struct dump *d, const struct program *p, const struct backend *b) {
+void dump_program(struct dump *d, const struct program *p, const struct backend *b)
+{
     FILE *f = open_stage(d, "scheduled", "loop");
     if (f) {
         for (uint32_t i = 0; i < p->nkernel; i++) kernel_print(p->kernel[i], f);
@@ -78,6 +85,7 @@ void dump_program(struct dump *d, const struct program *p, const struct backend 
     dump_code(d, p, b, EMIT_ASM);
 }
 
-void dump_end(struct dump *d) {
+void dump_end(struct dump *d)
+{
     mem_free(d);
 }

@@ -20,7 +20,8 @@ struct run {
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
 /* Where an argument lies for one worker. */
-static void *resolve(const struct run *r, const struct loc *l, unsigned worker) {
+static void *resolve(const struct run *r, const struct loc *l, unsigned worker)
+{
     char *base = NULL;
     switch (l->kind) {
     case LOC_ARENA:   base = r->arena; break;
@@ -32,7 +33,8 @@ static void *resolve(const struct run *r, const struct loc *l, unsigned worker) 
     return base + l->offset;
 }
 
-static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker) {
+static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
     const struct run *r = ctx;
     const struct command *c = r->cmd;
     void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
@@ -40,7 +42,8 @@ static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker) {
     r->x->fn[c->kernel](arg, r->slot, begin, end);
 }
 
-static void run_copy(const struct run *r) {
+static void run_copy(const struct run *r)
+{
     void *to = resolve(r, &r->cmd->arg[0], 0);
     const void *from = resolve(r, &r->cmd->arg[1], 0);
     if (to != from) memcpy(to, from, (size_t)r->cmd->bytes); /* the same: a state assigned to itself in place */
@@ -54,14 +57,16 @@ struct interp_call {
     bool ok;
 };
 
-static void call_interp(void *ctx, int64_t begin, int64_t end, unsigned worker) {
+static void call_interp(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
     (void)begin, (void)end, (void)worker;
     struct interp_call *c = ctx;
     c->ok = interp_run(c->g, &c->bind, c->e);
 }
 
 /* A program for the interpreter is one command.  The pointers that struct bind wants lie in the scratch. */
-static bool run_interp(const struct run *r, struct err *e) {
+static bool run_interp(const struct run *r, struct err *e)
+{
     const struct graph *g = r->x->program->g;
     void **p = (void **)r->scratch;
     for (uint32_t i = 0; i < g->input.n; i++) p[i] = r->input[i]->data;
@@ -76,7 +81,8 @@ static bool run_interp(const struct run *r, struct err *e) {
 static bool interprets(const struct program *p) { return p->ncmd == 1 && p->cmd[0].kind == CMD_INTERP; }
 
 /* A buffer for every output: its own, or the state's where it may be updated in place. */
-static bool make_outputs(const struct run *r, const bool *exclusive, struct err *e) {
+static bool make_outputs(const struct run *r, const bool *exclusive, struct err *e)
+{
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
     for (uint32_t i = 0; i < g->nout; i++) {
@@ -90,7 +96,8 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
 }
 
 /* The execution's own memory: the arena, then each worker's part. */
-static struct buffer *make_workspace(struct run *r, unsigned workers, struct err *e) {
+static struct buffer *make_workspace(struct run *r, unsigned workers, struct err *e)
+{
     const struct program *p = r->x->program;
     size_t pointers = interprets(p) ? (size_t)p->g->input.n + p->g->state.n + p->g->nout : r->x->max_args;
     size_t arena = round_up((size_t)p->arena_bytes);
@@ -103,7 +110,8 @@ static struct buffer *make_workspace(struct run *r, unsigned workers, struct err
     return b;
 }
 
-static bool run_commands(struct run *r, unsigned workers, struct err *e) {
+static bool run_commands(struct run *r, unsigned workers, struct err *e)
+{
     const struct program *p = r->x->program;
     uint64_t launches = 0;
     for (uint32_t i = 0; i < p->ncmd; i++) {
@@ -123,7 +131,8 @@ static bool run_commands(struct run *r, unsigned workers, struct err *e) {
 }
 
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
-              const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e) {
+              const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
+{
     uint32_t nout = x->program->g->nout;
     unsigned workers = pool_threads();
     struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot};

@@ -50,7 +50,8 @@ static atomic_bool may_spin;               /* false with more workers than proce
 /* ---- floating point: round to nearest, denormals kept, exceptions masked ---- */
 #if defined(__SSE__)
 typedef unsigned fp_env;
-static fp_env fp_enter(void) {
+static fp_env fp_enter(void)
+{
     fp_env old = _mm_getcsr();
     _mm_setcsr(0x1f80);
     return old;
@@ -59,7 +60,8 @@ static void fp_leave(fp_env old) { _mm_setcsr(old); }
 #elif defined(__aarch64__)
 typedef uint64_t fp_env;
 static void fp_leave(fp_env env) { __asm__ volatile("msr fpcr, %0" : : "r"(env)); }
-static fp_env fp_enter(void) {
+static fp_env fp_enter(void)
+{
     fp_env old;
     __asm__ volatile("mrs %0, fpcr" : "=r"(old));
     fp_leave(0);
@@ -67,7 +69,8 @@ static fp_env fp_enter(void) {
 }
 #else
 typedef fenv_t fp_env;
-static fp_env fp_enter(void) {
+static fp_env fp_enter(void)
+{
     fp_env old;
     fegetenv(&old);
     fesetenv(FE_DFL_ENV);
@@ -76,20 +79,23 @@ static fp_env fp_enter(void) {
 static void fp_leave(fp_env old) { fesetenv(&old); }
 #endif
 
-static void run_here(pool_fn *fn, void *ctx, int64_t begin, int64_t end, unsigned worker) {
+static void run_here(pool_fn *fn, void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
     fp_env env = fp_enter();
     fn(ctx, begin, end, worker);
     fp_leave(env);
 }
 
 /* ---- waiting and waking ---- */
-static int64_t now_ns(void) {
+static int64_t now_ns(void)
+{
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static void cpu_relax(void) {
+static void cpu_relax(void)
+{
 #if defined(__SSE__)
     _mm_pause();
 #elif defined(__aarch64__)
@@ -98,7 +104,8 @@ static void cpu_relax(void) {
 }
 
 /* Waits until the word is no longer IDLE and returns it. */
-static unsigned wait_for(atomic_uint *word) {
+static unsigned wait_for(atomic_uint *word)
+{
     unsigned v = atomic_load_explicit(word, memory_order_acquire);
     if (v == IDLE && atomic_load_explicit(&may_spin, memory_order_relaxed)) {
         int64_t until = now_ns() + SPIN_NS;
@@ -117,18 +124,21 @@ static unsigned wait_for(atomic_uint *word) {
     return v;
 }
 
-static void post(atomic_uint *word, unsigned v) {
+static void post(atomic_uint *word, unsigned v)
+{
     if (atomic_exchange(word, v) == ASLEEP) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 /* ---- workers ---- */
-static void run_share(unsigned worker) {
+static void run_share(unsigned worker)
+{
     int64_t each = pool.extent / pool.shares, rest = pool.extent % pool.shares;
     int64_t begin = worker * each + (worker < rest ? worker : rest);
     run_here(pool.fn, pool.ctx, begin, begin + each + (worker < rest), worker);
 }
 
-static void *worker_main(void *arg) {
+static void *worker_main(void *arg)
+{
     struct worker *w = arg;
     while (wait_for(&w->word) == WORK) {
         run_share(w->index);
@@ -140,7 +150,8 @@ static void *worker_main(void *arg) {
 
 /* Ties worker i to the i-th processor of the process's set.  Unpinned threads may share a core for a whole run;
  * a failure costs speed only. */
-static void pin(pthread_attr_t *attr, unsigned index) {
+static void pin(pthread_attr_t *attr, unsigned index)
+{
     cpu_set_t all, one;
     if (sched_getaffinity(getpid(), sizeof all, &all)) return;
     unsigned nth = index % processors;
@@ -153,7 +164,8 @@ static void pin(pthread_attr_t *attr, unsigned index) {
         }
 }
 
-static bool start_worker(unsigned index) {
+static bool start_worker(unsigned index)
+{
     struct worker *w = &workers[index];
     w->index = index;
     atomic_store(&w->word, IDLE);
@@ -170,7 +182,8 @@ static bool start_worker(unsigned index) {
 }
 
 /* Starts workers up to `need` (fewer where the system gives none) and stops those past `limit`.  Owner only. */
-static void resize(unsigned need, unsigned limit) {
+static void resize(unsigned need, unsigned limit)
+{
     for (; pool.started > limit; pool.started--) {
         struct worker *w = &workers[pool.started - 1];
         post(&w->word, EXIT);
@@ -181,12 +194,14 @@ static void resize(unsigned need, unsigned limit) {
 }
 
 /* A forked child has none of its parent's workers, and perhaps a job that nobody will finish. */
-static void after_fork(void) {
+static void after_fork(void)
+{
     pool.owner = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pool.started = 1;
 }
 
-static void initialize(void) {
+static void initialize(void)
+{
     cpu_set_t set;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     if (!sched_getaffinity(getpid(), sizeof set, &set)) processors = (unsigned)CPU_COUNT(&set);
@@ -201,14 +216,16 @@ static void initialize(void) {
     pthread_atfork(NULL, NULL, after_fork);
 }
 
-unsigned pool_threads(void) {
+unsigned pool_threads(void)
+{
     pthread_once(&once, initialize);
     unsigned n = atomic_load_explicit(&wanted, memory_order_relaxed);
     return n ? n : default_threads;
 }
 
 /* Takes effect at once unless a job is running; then the next job does it. */
-void pool_set_threads(unsigned n) {
+void pool_set_threads(unsigned n)
+{
     atomic_store(&wanted, n > POOL_MAX_THREADS ? POOL_MAX_THREADS : n);
     n = pool_threads();
     if (pthread_mutex_trylock(&pool.owner)) return;
@@ -216,7 +233,8 @@ void pool_set_threads(unsigned n) {
     pthread_mutex_unlock(&pool.owner);
 }
 
-void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers) {
+void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers)
+{
     if (extent <= 0) return;
     unsigned threads = pool_threads(), shares = threads < max_workers ? threads : max_workers;
     int64_t worth = grain > 0 ? extent / grain : 1;
@@ -241,6 +259,7 @@ void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigne
     pthread_mutex_unlock(&pool.owner);
 }
 
-void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain) {
+void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain)
+{
     pool_run_max(fn, ctx, extent, grain, UINT32_MAX);
 }

@@ -10,7 +10,7 @@
 enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_KINDS };
 /* Number of a device by name ("ref", "cpu"), -1 with the reason in *e if unknown, not built or not working. */
 int device_find(const char *name, struct err *e);
-/* KILN_DEVICE if set, else the best that really works; *why (never NULL) says why a better one was passed over, or "". */
+/* KILN_DEVICE if set, else the best that really works; *why (never NULL): why a better one was passed over, or "". */
 int device_default(const char **why, struct err *e);
 const char *device_name(int device);
 /* The code generator of a device that device_find accepted; NULL for ref.  *caps (may be NULL): its target. */
@@ -82,7 +82,7 @@ struct dump *dump_begin(const char *trace);
 void dump_graph(void *dump, const char *stage, const struct graph *g); /* pass_options.dump */
 void dump_program(struct dump *d, const struct program *p, const struct backend *b); /* b may be NULL: no code stages */
 void dump_end(struct dump *d);
-/* Directory where every stage of the next program built on this thread is written as <trace>.<stage>.<ext>; NULL: off. */
+/* Directory for every stage of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
 void dump_next_to(const char *dir);
 
 /* ---- options.c ---- */
