@@ -1,5 +1,4 @@
 /* Optimizers.  They record by the public calls alone, as a user's own could. */
-#define KL_NO_CALL_SITES
 #include "frontend/frontend.h"
 #include <kiln/optim.h>
 #include <math.h>
@@ -37,12 +36,12 @@ static kl_tensor state_like(const kl_site *site, kl_tensor t, const char *name)
 static kl_optimizer *optimizer_new(const kl_site *site, const char *op, const kl_tensor *param, int n, int states)
 {
     if (n < 0 || (n > 0 && !param)) {
-        fail_at(site, KL_ERR_ARGUMENT, "%s: %d parameters at %s", op, n, param ? "an array" : "NULL");
+        fail(thread_self(), site, KL_ERR_ARGUMENT, "%s: %d parameters at %s", op, n, param ? "an array" : "NULL");
         return NULL;
     }
     kl_optimizer *o = mem_alloc(sizeof *o + (size_t)n * sizeof o->of[0]);
     if (!o) {
-        fail_at(site, KL_ERR_MEMORY, "%s: out of memory", op);
+        fail(thread_self(), site, KL_ERR_MEMORY, "%s: out of memory", op);
         return NULL;
     }
     o->n = n;
@@ -100,12 +99,22 @@ static kl_status sgd_step(const kl_site *site, const kl_sgd_options *s, const st
     return kl_assign_at(site, p, kl_sub_at(site, p, kl_mul_scalar_at(site, v, lr)));
 }
 
+/* x to the n by multiplications alone: libm's pow may differ in the last bit from one processor to the next. */
+static double power(double x, int64_t n)
+{
+    double y = 1;
+    for (; n > 0; n >>= 1, x *= x)
+        if (n & 1)
+            y *= x;
+    return y;
+}
+
 /* The bias corrections are folded into two numbers: with c1 = 1 - beta1^t and c2 = 1 - beta2^t,
  * lr (m / c1) / (sqrt(v / c2) + eps) = (lr / c1) m / (sqrt(v) / sqrt(c2) + eps). */
 static kl_status adam_step(const kl_site *site, const kl_adam_options *a, int64_t step, const struct tracked *t,
                            kl_tensor g, double lr)
 {
-    double c1 = 1 - pow(a->beta1, (double)step), c2 = 1 - pow(a->beta2, (double)step);
+    double c1 = 1 - power(a->beta1, step), c2 = 1 - power(a->beta2, step);
     kl_tensor p = t->param;
     kl_tensor m = blend(site, t->m, a->beta1, g, 1 - a->beta1);
     kl_tensor v = blend(site, t->v, a->beta2, kl_mul_at(site, g, g), 1 - a->beta2);
@@ -121,9 +130,9 @@ static kl_status adam_step(const kl_site *site, const kl_adam_options *a, int64_
 kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *o, kl_tensor loss, double lr)
 {
     if (!o)
-        return fail_at(site, KL_ERR_ARGUMENT, "optimizer_step: no optimizer");
+        return fail(thread_self(), site, KL_ERR_ARGUMENT, "optimizer_step: no optimizer");
     if (!kl_tracing())
-        return fail_at(site, KL_ERR_TRACE, "optimizer_step: no trace is open");
+        return fail(thread_self(), site, KL_ERR_TRACE, "optimizer_step: no trace is open");
     for (int i = 0; i < o->n; i++) {
         const struct tracked *t = &o->of[i];
         kl_tensor g = kl_grad_at(site, loss, t->param);
@@ -143,7 +152,7 @@ int64_t kl_optimizer_steps(const kl_optimizer *o)
 kl_status kl_optimizer_set_steps(kl_optimizer *o, int64_t steps)
 {
     if (!o || steps < 0)
-        return fail_at(NULL, KL_ERR_ARGUMENT, "optimizer_set_steps: %s", o ? "a negative number" : "no optimizer");
+        return fail(thread_self(), NULL, KL_ERR_ARGUMENT, "optimizer_set_steps: %s", o ? "a negative number" : "no optimizer");
     o->steps = steps;
     return KL_OK;
 }
