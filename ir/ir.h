@@ -72,14 +72,16 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
 /* Numeric order, the same for every executor (design section 5).  Pass numerics writes it:
  *
  * reduce: the reduced elements are numbered k = 0..n-1 in row-major order of the reduced axes
- *   and cut into chunks of `chunk` numbers.  With lanes 64, element k of a chunk (counted from the
- *   chunk's start) is accumulated into lane k % 64 in ascending order, each lane starting from the
- *   identity, and the lanes are then folded: lane i takes in lane i+32, then i+16, 8, 4, 2, 1
- *   (acc = f(acc_i, acc_i+h)).  With lanes 1 a chunk is one ascending chain.  The chunks' results
- *   are combined as one ascending chain that starts with the first chunk's result.
+ *   and cut into chunks of `chunk` consecutive numbers, the last one shorter.  With lanes 64, element j
+ *   of a chunk (counted from the chunk's start) is accumulated into lane j % 64 in ascending order, each
+ *   of the 64 lanes starting from the identity, and the lanes are then folded: lane i takes in lane
+ *   i+32, then i+16, 8, 4, 2, 1 (acc = f(acc_i, acc_i+h)).  With lanes 1 a chunk is one ascending chain
+ *   from the identity.  The chunks' results are combined as one ascending chain that starts with the
+ *   first chunk's result; n = 0 gives the identity.  Identity: sum +0, reduce_max -infinity or the
+ *   lowest integer.
  * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
- *   results are added in ascending order, starting with the first block's.  lanes is 1. */
+ *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1. */
 
 enum out_kind { OUT_RETURN, OUT_ASSIGN };
 struct output {
@@ -97,6 +99,8 @@ struct leaf {                     /* an input, a state or a slot, by ordinal */
 
 struct leaves { struct leaf *v; uint32_t n, cap; };
 
+struct intern { uint32_t *slot, cap, n; }; /* hash index of a table: slots hold id + 1, 0 is free */
+
 struct graph {
     char name[64];
     struct node *node;   uint32_t nnode, node_cap;     /* node[0] is NIL */
@@ -104,27 +108,32 @@ struct graph {
     struct output *out;  uint32_t nout, out_cap;
     struct leaves input, state, slot;
     kl_site *site;       uint32_t nsite, site_cap;     /* site[0] is "unknown"; strings are not owned */
-    char **text;         uint32_t ntext;               /* strings this graph owns (parsed site names) */
+    char **text;         uint32_t ntext, text_cap;     /* strings this graph owns (parsed site names) */
+    struct intern shape_index, site_index, text_index;
     uint32_t cur_site;   uint16_t cur_device;          /* given to nodes made from here on */
-    uint32_t *group;     /* pass fuse: the kernel group of each node, GROUP_NONE if none; or NULL */
+    uint32_t *group;     /* pass fuse: the kernel group of each node, GROUP_NONE if none; or NULL
+                            (graph_add drops it: it would have no entry for the new node) */
     uint32_t ngroup;
     struct err err;      /* the first failure; code KL_OK while all is well */
 };
 #define GROUP_NONE UINT32_MAX
+#define LEAF_NONE UINT32_MAX
 
-/* What is known of an op.  Functions are NULL for elementwise rows except eval. */
+/* What is known of an op; every function is set for every op. */
 struct lower;
 enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LOGIC = 'L', CLASS_COMPARE = 'C', CLASS_WHERE = 'W' };
 struct opinfo {
     const char *name, *doc, *value, *autocast, *batching; /* value: the row's expression as text */
     uint8_t nin, cls;                                     /* cls: enum op_class */
-    /* Result dtype and shape of a node whose other fields are set; false: *e says why, naming the shapes. */
-    bool (*shape)(struct graph *g, struct node *n, struct shape *out, struct err *e);
-    /* Computes the node's elements, row-major, from its operands' (each row-major). */
-    void (*eval)(const struct graph *g, const struct node *n, void *out, const void *const *in);
+    /* Result dtype and shape of a node whose other fields are set; false: *e says why, naming the shapes.
+     * Where the caller chooses the shape (leaves, reshape, expand, iota, random), *out holds it on entry. */
+    bool (*shape)(const struct graph *g, struct node *n, struct shape *out, struct err *e);
+    /* Computes the node's elements, row-major, from its operands' (each row-major); false: out of memory
+     * (or what interp_run checks first: no numeric order, a grad node). */
+    bool (*eval)(const struct graph *g, const struct node *n, void *out, const void *const *in);
     /* Gradient: writes to din[] what flows to each operand (NIL: nothing) given dy for node y. */
     void (*vjp)(struct graph *g, ref y, ref dy, ref *din);
-    /* One element as loop IR; see lower.h. */
+    /* One element as loop IR; see struct lower in loop.h. */
     uint32_t (*lower)(struct lower *l, ref n, const uint32_t *coord);
 };
 extern const struct opinfo opinfo[OP_COUNT];
@@ -155,6 +164,7 @@ double dtype_value(unsigned dt, uint64_t bits);
 bool shape_numel(const struct shape *s, int64_t *n); /* false: the product does not fit in 2^62 bytes' worth */
 int64_t shape_count(const struct shape *s);          /* numel of a shape known to be valid */
 bool shape_equal(const struct shape *a, const struct shape *b);
+#define SHAPE_TEXT 192                               /* bytes that hold the text of any shape */
 const char *shape_text(const struct shape *s, char *buf, size_t n); /* "[2,3]" */
 struct shape shape_make(uint32_t rank, const int64_t *dim);
 
@@ -163,19 +173,28 @@ struct shape shape_make(uint32_t rank, const int64_t *dim);
 bool err_set(struct err *e, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 const char *status_name(kl_status s);
 
+/* ---- intern.c ---- Tables without duplicates. */
+uint32_t graph_shape(struct graph *g, const struct shape *s); /* 0 and g->err: not a legal shape, out of memory */
+uint32_t graph_site(struct graph *g, const kl_site *s);       /* by its strings' contents; NULL -> 0 */
+const char *graph_string(struct graph *g, const char *s, size_t len); /* a copy the graph owns; NULL: g->err */
+bool graph_owns(const struct graph *g, const char *s);        /* s came from graph_string */
+uint32_t intern_shape_find(const struct graph *g, const struct shape *s); /* its id; UINT32_MAX: not interned */
+
 /* ---- graph.c ---- */
 struct graph *graph_new(const char *name);        /* NULL when out of memory */
 void graph_free(struct graph *g);                 /* NULL is fine */
 void graph_reset(struct graph *g);                /* empty again, keeping its memory */
-struct graph *graph_clone(const struct graph *g);
-uint32_t graph_shape(struct graph *g, const struct shape *s); /* interns */
-uint32_t graph_site(struct graph *g, const kl_site *s);       /* interns by pointer contents; NULL -> 0 */
+struct graph *graph_clone(const struct graph *g); /* NULL when out of memory */
 /* Appends a node: fills dtype and shape through the op's rule, checks operands.  `proto` has op, nin,
- * in and attr set (and dtype and shape for leaves, cast and the view ops' target shape).  NIL on error. */
+ * in, flags and attr set, and dtype where the op does not say it (leaves, cast, random); `target` is the
+ * result's shape for input, state, iota, random, reshape and expand, else NULL.  NIL: g->err. */
 ref graph_add(struct graph *g, const struct node *proto, const struct shape *target);
-ref graph_copy_node(struct graph *g, const struct graph *from, const struct node *n, const ref *in); /* no re-check */
-bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state);
-uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name); /* ordinal */
+/* Appends a copy of `from`'s node n with operands in[] of g, unchecked; leaf ordinals stay as they are. */
+ref graph_copy_node(struct graph *g, const struct graph *from, const struct node *n, const ref *in);
+bool graph_copy_leaves(struct graph *g, const struct graph *from); /* the three tables; g has none yet */
+bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state); /* false: g->err */
+/* A new entry of one of g's leaf tables: its ordinal, LEAF_NONE: g->err.  Long names are cut. */
+uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name);
 static inline const struct shape *node_shape(const struct graph *g, ref r) { return &g->shape[g->node[r].shape]; }
 static inline const struct node *node_at(const struct graph *g, ref r) { return &g->node[r]; }
 int64_t node_numel(const struct graph *g, ref r);
@@ -209,10 +228,13 @@ static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 
 static inline uint32_t axis_put(uint32_t list, unsigned i, unsigned axis) { return list | (uint32_t)axis << (4 * i); }
 struct dot_dims { int64_t batch, m, n, k; };      /* products of the four kinds of dimension */
 struct dot_dims dot_sizes(const struct graph *g, const struct node *n);
+/* Axes of a rank in neither list, ascending, into out; returns how many. */
+uint32_t dot_free_axes(uint32_t rank, uint32_t batch, unsigned nbatch, uint32_t con, unsigned ncon, uint8_t *out);
 
 /* ---- hash.c ---- */
 struct hash128 { uint64_t lo, hi; };
-/* XXH3-128 over everything that decides the program: nodes (without sites), shapes, outputs, leaves' types. */
+/* XXH3-128 over everything that decides the program: nodes (without sites), their shapes, outputs, leaves'
+ * types; names, sites and the order in which shapes were interned do not count. */
 struct hash128 graph_hash(const struct graph *g);
 bool graph_same(const struct graph *a, const struct graph *b); /* equal in all that is hashed */
 struct hash128 bytes_hash(const void *p, size_t n);
@@ -243,15 +265,24 @@ struct bind {                     /* what a graph runs on: row-major arrays, by 
 };
 /* Evaluates a graph without grad nodes and with numerics written; one thread, no kernel. */
 bool interp_run(const struct graph *g, const struct bind *b, struct err *e);
-/* One node from its operands' values. */
-void interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in);
+/* One node from its operands' values; input, state and slot copy in[0].  false: as struct opinfo's eval. */
+bool interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in);
 
 /* ---- structural rules, by family file: op_leaf.c op_view.c op_cast.c op_reduce.c op_dot.c op_grad.c ---- */
 #define ST(name, ...)                                                                            \
-    bool shape_##name(struct graph *, struct node *, struct shape *, struct err *);              \
-    void eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \
+    bool shape_##name(const struct graph *, struct node *, struct shape *, struct err *);        \
+    bool eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \
     void vjp_##name(struct graph *, ref, ref, ref *);                                            \
     uint32_t lower_##name(struct lower *, ref, const uint32_t *);
 #include "ops.def"
+void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din); /* vjp.c: the gradient columns of ops.def */
+
+/* What the families share. */
+bool attr_rest_zero(const struct node *n, size_t used, struct err *e); /* attr.c: bytes from `used` on are 0 */
+struct shape coord_strides(const struct shape *s); /* shape.c: dim[i] is the row-major stride of axis i */
+/* op_view.c: out, row-major of shape s, takes element (i, j, ..) from in[i*stride->dim[0] + j*stride->dim[1] ..] */
+void gather(void *out, const void *in, size_t elem, const struct shape *s, const struct shape *stride);
+/* op_view.c: does the same for a list of axes: axis[i] of operand shape s, n of them, to the row-major order of the list */
+void gather_axes(void *out, const void *in, size_t elem, const struct shape *s, const uint8_t *axis, uint32_t n);
 
 #endif

@@ -43,6 +43,7 @@ enum prim {
 };
 #define L_OP(prim) (L_PRIM + (prim))
 
+enum { INST_INDEX = 1 };  /* linst.kind of a primitive: index arithmetic made by ix_*, not data */
 enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR };
 enum fold { FOLD_ADD, FOLD_MAX }; /* max as in ops.def: NaN if any is NaN */
 
@@ -134,6 +135,15 @@ val ix_mod(struct kernel *k, val a, int64_t c);     /* a - c*floor(a/c) */
 bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride);
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
 bool ix_const(const struct kernel *k, val v, int64_t *c);
+void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi); /* promises lo <= v <= hi */
+bool ix_depends(const struct kernel *k, val v, val var);  /* does v use var at all? */
+bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms */
+void index_scope_end(struct kernel *k);                   /* k_end calls it */
+void index_free(struct kernel *k);                        /* kernel_free calls it */
+
+/* ---- kernel_clean.c ---- */
+/* Equal computations in reach become one, unused ones go, values are renumbered; ends the building of k. */
+bool kernel_clean(struct kernel *k);
 
 /* ---- scalar_build.c: the op rows as loop IR ---- */
 /* The value of elementwise op for operands in[], by the row's expression. */

@@ -27,6 +27,15 @@ struct pass_options {
 /* ---- run.c ---- The default pipeline.  false: g->err. */
 bool passes_run(struct graph *g, const struct pass_options *o);
 
+/* ---- groups.c ---- What a graph with groups means.
+ * A node with group GROUP_NONE is never stored: it is a leaf, a view, or a scalar cheap enough to be computed
+ * again wherever it is used.  Views are indices: they have a group only where an output needs them stored. */
+/* The node below the views of r; *linear: only reshapes in between, so element i is element i. */
+ref node_source(const struct graph *g, ref r, bool *linear);
+bool node_is_stored_leaf(const struct graph *g, ref r);     /* input or state: in memory already */
+/* Marks the nodes whose values outlive their kernel (array of g->nnode, zeroed by the caller). */
+void groups_stored(const struct graph *g, bool *stored);
+
 /* ---- fuse.c ---- Fills g->group; `unfused` gives every op its own group. */
 int pass_fuse_groups(struct graph *g, bool unfused);
 
@@ -45,6 +54,7 @@ struct command {
     uint32_t kernel;              /* CMD_KERNEL: index in program.kernel */
     uint32_t wait, signal;        /* event numbers, 0 for none: in-order queues need none */
     struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source */
+    ref *value;                   /* the node each arg holds, NIL for scratch: for the checker; may be NULL */
     int64_t bytes;                /* CMD_COPY: size */
 };
 struct program {

@@ -10,16 +10,18 @@
 enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_KINDS };
 /* Number of a device by name ("ref", "cpu"), -1 with the reason in *e if unknown, not built or not working. */
 int device_find(const char *name, struct err *e);
-/* KILN_DEVICE if set, else the best that really works; *why (never NULL) says why a better one was passed over, or "". */
+/* KILN_DEVICE if set, else the best that really works; *why (never NULL): why a better one was passed over, or "". */
 int device_default(const char **why, struct err *e);
 const char *device_name(int device);
+/* The code generator of a device that device_find accepted; NULL for ref.  *caps (may be NULL): its target. */
+const struct backend *device_backend(int device, struct caps *caps);
 
 /* ---- buffer.c: memory of a device, shared by reference count ---- */
 struct buffer {
     atomic_uint refs;
     uint32_t device;
     size_t bytes;
-    void *data;              /* 64-byte aligned; at least one byte past bytes rounded up to 64 */
+    void *data;              /* 64-byte aligned, 64 readable bytes past the end; wrapped memory: as it came */
     void (*release)(void *); /* borrowed memory (kl_wrap): called when the last reference goes; else NULL */
     void *release_ctx;
 };
@@ -32,9 +34,15 @@ void buffer_trim(void);                  /* gives pooled memory back to the syst
 struct buffer_stats { size_t live, peak, pooled; };
 struct buffer_stats buffer_stats(void);  /* bytes */
 
-/* ---- pool.c: the thread pool; the caller is worker 0 ---- */
+/* ---- pool.c: the thread pool; the caller is worker 0 ----
+ * Calls fn on contiguous shares of 0..extent, each worth at least `grain` iterations (0: one share, in the
+ * caller).  Any thread may call, also from inside a job; only one job at a time is shared out, the others run
+ * whole in their callers.  fn runs in the default floating-point environment, restored afterwards. */
+#define POOL_MAX_THREADS 1024
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, unsigned worker);
 void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain); /* returns when all of 0..extent is done */
+/* The same with at most max_workers workers, for callers with a fixed number of per-worker places. */
+void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers);
 unsigned pool_threads(void);             /* KILN_THREADS or the option, else the processors this process may use */
 void pool_set_threads(unsigned n);       /* 0: the default again */
 
@@ -44,11 +52,11 @@ struct exec {                            /* immutable once made; shared by threa
     struct graph *captured;              /* compared on a hit */
     struct program *program;
     kernel_fn **fn;                      /* per program kernel */
+    uint32_t max_args;                   /* most arguments of a command */
     int device;
     bool fuse;
-    uint64_t runs;
 };
-/* The compiled form of a recorded graph, from the cache or made now.  NULL: *e.  Never evicted while in use. */
+/* The compiled form of a recorded graph, from the cache or made now.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
 
 /* ---- executor.c ---- */
@@ -68,7 +76,13 @@ struct counters {
 extern struct counters counters;
 
 /* ---- dump.c: KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API ---- */
-/* Directory where every stage of the next program built on this thread is written as <trace>.<stage>.<ext>; NULL: off. */
+struct dump;
+/* What is to be written for a program of this trace name; NULL: nothing.  Takes the request of dump_next_to. */
+struct dump *dump_begin(const char *trace);
+void dump_graph(void *dump, const char *stage, const struct graph *g); /* pass_options.dump */
+void dump_program(struct dump *d, const struct program *p, const struct backend *b); /* b may be NULL: no code stages */
+void dump_end(struct dump *d);
+/* Directory for every stage of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
 void dump_next_to(const char *dir);
 
 /* ---- options.c ---- */

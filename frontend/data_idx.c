@@ -1,0 +1,218 @@
+/* IDX files: 00 00 type rank, then rank big-endian 32-bit dimensions, then the elements.
+ *
+ * zlib's gz* calls ignore bytes behind the compressed stream, so the file is inflated here instead. */
+#include "frontend/frontend.h"
+#include <errno.h>
+#include <kiln/data.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
+enum { IDX_U8 = 0x08, CHUNK = 1 << 15, DEFLATE_RATIO = 1032 };
+
+struct source {
+    FILE *f;
+    const char *path;
+    struct err *err;
+    bool gzip, ended; /* ended: the end of the compressed stream was met */
+    int64_t size;     /* of the file on disk */
+    z_stream z;       /* its next_in and avail_in serve plain files too */
+    uint8_t chunk[CHUNK];
+};
+
+static bool source_open(struct source *s, const char *path, struct err *e)
+{
+    *s = (struct source){.path = path, .err = e};
+    s->f = fopen(path, "rb");
+    if (!s->f)
+        return err_set(e, KL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    struct stat st;
+    if (fstat(fileno(s->f), &st) != 0 || !S_ISREG(st.st_mode))
+        return err_set(e, KL_ERR_IO, "%s is not a regular file", path);
+    s->size = st.st_size;
+    s->z.next_in = s->chunk;
+    s->z.avail_in = (uInt)fread(s->chunk, 1, CHUNK, s->f);
+    if (ferror(s->f))
+        return err_set(e, KL_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+    if (s->z.avail_in >= 2 && s->chunk[0] == 0x1f && s->chunk[1] == 0x8b) {
+        if (inflateInit2(&s->z, 16 + MAX_WBITS) != Z_OK)
+            return err_set(e, KL_ERR_MEMORY, "out of memory while reading %s", path);
+        s->gzip = true;
+    }
+    return true;
+}
+
+static void source_close(struct source *s)
+{
+    if (s->gzip)
+        inflateEnd(&s->z);
+    if (s->f)
+        fclose(s->f);
+}
+
+/* Makes at least one byte of the file available in s->z; false at its end or on a read error. */
+static bool source_fill(struct source *s)
+{
+    if (s->z.avail_in)
+        return true;
+    s->z.next_in = s->chunk;
+    s->z.avail_in = (uInt)fread(s->chunk, 1, CHUNK, s->f);
+    if (ferror(s->f))
+        return err_set(s->err, KL_ERR_IO, "cannot read %s: %s", s->path, strerror(errno));
+    return s->z.avail_in > 0;
+}
+
+/* Reads up to n bytes of the (decompressed) content; *got < n only at its end. */
+static bool source_read(struct source *s, uint8_t *to, int64_t n, int64_t *got)
+{
+    *got = 0;
+    while (*got < n && !s->ended && source_fill(s)) {
+        uInt want = n - *got > CHUNK ? CHUNK : (uInt)(n - *got);
+        if (!s->gzip) {
+            uInt take = s->z.avail_in < want ? s->z.avail_in : want;
+            memcpy(to + *got, s->z.next_in, take);
+            s->z.next_in += take;
+            s->z.avail_in -= take;
+            *got += take;
+            continue;
+        }
+        s->z.next_out = to + *got;
+        s->z.avail_out = want;
+        int rc = inflate(&s->z, Z_NO_FLUSH);
+        *got += want - s->z.avail_out;
+        if (rc == Z_STREAM_END)
+            s->ended = true;
+        else if (rc == Z_MEM_ERROR)
+            return err_set(s->err, KL_ERR_MEMORY, "out of memory while reading %s", s->path);
+        else if (rc != Z_OK)
+            return err_set(s->err, KL_ERR_IO, "%s is damaged: %s", s->path, s->z.msg ? s->z.msg : "bad gzip data");
+    }
+    return s->err->code == KL_OK;
+}
+
+/* Reads exactly n bytes of `what`. */
+static bool source_need(struct source *s, uint8_t *to, int64_t n, const char *what)
+{
+    int64_t got;
+    if (!source_read(s, to, n, &got))
+        return false;
+    if (got < n)
+        return err_set(s->err, KL_ERR_IO, "%s is truncated: %lld of %lld bytes of its %s", s->path, (long long)got,
+                       (long long)n, what);
+    return true;
+}
+
+/* The content must end here, and the file with it. */
+static bool source_finish(struct source *s)
+{
+    uint8_t extra;
+    int64_t got;
+    if (!source_read(s, &extra, 1, &got))
+        return false;
+    if (got > 0)
+        return err_set(s->err, KL_ERR_IO, "%s has bytes left over after its last element", s->path);
+    if (s->gzip && !s->ended)
+        return err_set(s->err, KL_ERR_IO, "%s is truncated: its compressed stream has no end", s->path);
+    if (source_fill(s))
+        return err_set(s->err, KL_ERR_IO, "%s has bytes left over after its compressed stream", s->path);
+    return s->err->code == KL_OK;
+}
+
+/* "[60000,28,28]", with "?" for a dimension below 0. */
+static const char *dims_text(int rank, const int64_t *dim, char *buf, size_t size)
+{
+    size_t used = (size_t)snprintf(buf, size, "[");
+    for (int i = 0; i < rank; i++) {
+        const char *sep = i ? "," : "";
+        if (dim[i] < 0)
+            used += (size_t)snprintf(buf + used, size - used, "%s?", sep);
+        else
+            used += (size_t)snprintf(buf + used, size - used, "%s%lld", sep, (long long)dim[i]);
+    }
+    snprintf(buf + used, size - used, "]");
+    return buf;
+}
+
+static bool read_header(struct source *s, kl_idx *out)
+{
+    uint8_t head[4], be[4];
+    if (!source_need(s, head, sizeof head, "header"))
+        return false;
+    if (head[0] || head[1])
+        return err_set(s->err, KL_ERR_IO, "%s is not an IDX file: it starts with bytes %02x %02x, not 00 00", s->path,
+                       head[0], head[1]);
+    if (head[2] != IDX_U8)
+        return err_set(s->err, KL_ERR_IO, "%s has elements of IDX type 0x%02x; only 0x08, unsigned bytes, can be read",
+                       s->path, head[2]);
+    if (head[3] < 1 || head[3] > KL_MAX_RANK)
+        return err_set(s->err, KL_ERR_IO, "%s has %d dimensions; 1 to %d can be read", s->path, head[3], KL_MAX_RANK);
+    out->rank = head[3];
+    out->count = 1;
+    for (int i = 0; i < out->rank; i++) {
+        if (!source_need(s, be, sizeof be, "dimensions"))
+            return false;
+        out->dim[i] = (int64_t)be[0] << 24 | be[1] << 16 | be[2] << 8 | be[3];
+        if (__builtin_mul_overflow(out->count, out->dim[i], &out->count))
+            return err_set(s->err, KL_ERR_IO, "%s has dimensions too large to hold", s->path);
+    }
+    return true;
+}
+
+static bool check_dims(const struct source *s, const kl_idx *idx, int rank, const int64_t *dim)
+{
+    bool same = rank <= 0 || rank == idx->rank;
+    for (int i = 0; same && dim && i < rank; i++)
+        same = dim[i] < 0 || dim[i] == idx->dim[i];
+    if (same)
+        return true;
+    char has[256], wants[256]; /* KL_MAX_RANK numbers of up to 20 digits fit */
+    dims_text(idx->rank, idx->dim, has, sizeof has);
+    if (!dim)
+        return err_set(s->err, KL_ERR_IO, "%s has shape %s, expected %d dimensions", s->path, has, rank);
+    return err_set(s->err, KL_ERR_IO, "%s has shape %s, expected %s", s->path, has,
+                   dims_text(rank, dim, wants, sizeof wants));
+}
+
+static bool read_elements(struct source *s, kl_idx *out)
+{
+    /* A short file that announces a huge array must not cost a huge allocation. */
+    if (out->count / DEFLATE_RATIO > s->size)
+        return err_set(s->err, KL_ERR_IO, "%s is truncated: %lld bytes cannot hold the %lld elements it announces",
+                       s->path, (long long)s->size, (long long)out->count);
+    out->data = mem_alloc((size_t)out->count + 1); /* + 1: an empty array has an address too */
+    if (!out->data)
+        return err_set(s->err, KL_ERR_MEMORY, "out of memory: %lld bytes for %s", (long long)out->count, s->path);
+    return source_need(s, out->data, out->count, "elements");
+}
+
+static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim, struct err *e)
+{
+    struct source s;
+    bool ok = source_open(&s, path, e) && read_header(&s, out) && check_dims(&s, out, rank, dim) &&
+              read_elements(&s, out) && source_finish(&s);
+    source_close(&s);
+    if (!ok)
+        kl_idx_free(out);
+    return ok;
+}
+
+kl_status kl_idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim)
+{
+    struct err e = {0};
+    if (!out || !path || rank > KL_MAX_RANK) {
+        err_set(&e, KL_ERR_ARGUMENT, "kl_idx_read: %s",
+                !out ? "out is NULL" : !path ? "path is NULL" : "rank is larger than KL_MAX_RANK");
+        return report(&e);
+    }
+    *out = (kl_idx){0};
+    return idx_read(out, path, rank, dim, &e) ? KL_OK : report(&e);
+}
+
+void kl_idx_free(kl_idx *idx)
+{
+    if (!idx)
+        return;
+    mem_free(idx->data);
+    *idx = (kl_idx){0};
+}

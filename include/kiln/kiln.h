@@ -1,0 +1,211 @@
+/* Kiln: a lazy tensor compiler.
+ *
+ *   kl_device dev = kl_device_default();
+ *   kl_tensor w = kl_randn(dev, KL_F32, 2, (int64_t[]){784, 10}, 42);
+ *   kl_requires_grad(w);
+ *   for (int step = 0; step < steps; step++) {
+ *       kl_trace_begin("train_step");
+ *       kl_tensor x = kl_input(dev, KL_F32, 2, (int64_t[]){128, 784}, images);
+ *       kl_tensor y = kl_input(dev, KL_I32, 1, (int64_t[]){128}, labels);
+ *       kl_tensor loss = kl_cross_entropy(kl_matmul(x, w), y);
+ *       kl_assign(w, kl_sub(w, kl_mul_scalar(kl_grad(loss, w), lr)));
+ *       kl_keep(loss);
+ *       if (kl_trace_end() != KL_OK) { fprintf(stderr, "%s\n", kl_last_error()); break; }
+ *       printf("%f\n", kl_item_f32(loss));
+ *       kl_release(loss);
+ *   }
+ *
+ * Calls record; nothing runs before kl_trace_end, or, outside a trace, before a read.  A step recorded again
+ * with the same ops, shapes and dtypes is compiled once: data and numbers given at run time (kl_input,
+ * kl_scalar, the *_scalar ops, seeds) never compile again.
+ *
+ * A tensor is a handle passed by value.  Inside a trace new handles are temporaries: they go with the trace
+ * unless kept (kl_keep).  Outside one they live until kl_release or the end of the enclosing scope.
+ *
+ * Errors: a call that fails returns a poison handle (or a status) and sets kl_last_error().  Calls given a
+ * poison handle return poison silently, so it is enough to look at kl_trace_end() and at reads.  Inside a
+ * trace the first error belongs to the trace: kl_trace_end() returns it, drops the trace and leaves every
+ * value as it was.  The library never exits, aborts or prints unasked.
+ *
+ * Threads may record their own traces at once and share values; a handle of another thread's open trace is an
+ * error.  Under GCC and Clang each function here that can fail is also a macro that passes the caller's file
+ * and line to its `_at` twin; define KL_NO_CALL_SITES before including to have plain functions only. */
+#ifndef KILN_KILN_H
+#define KILN_KILN_H
+#include <kiln/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A tensor: valid until released; {0} is kl_none. */
+typedef struct kl_tensor { uint64_t id; } kl_tensor;
+/* A device; {0} is none. */
+typedef struct kl_device { uint32_t id; } kl_device;
+
+#ifdef __cplusplus
+#define kl_none (kl_tensor{0})
+#else
+#define kl_none ((kl_tensor){0})
+#endif
+
+#if defined(__GNUC__)
+#define KL_HERE (__extension__({ static const kl_site kl_site_ = {__FILE__, __LINE__, __func__}; &kl_site_; }))
+#else
+#define KL_HERE ((const kl_site *)0)
+#endif
+
+/* ---- the library ---- */
+
+/* "major.minor.patch". */
+KL_API const char *kl_version(void);
+/* Options: "fuse" (1: group ops into kernels, 0: each op its own; the results are the same bits), "threads"
+ * (0: as many as processors).  [errors ARGUMENT] */
+KL_API kl_status kl_set_option(const char *name, int64_t value);
+KL_API kl_status kl_get_option(const char *name, int64_t *value);
+/* Process-wide counters: "graphs_built", "compiles", "disk_hits", "launches"; -1 for an unknown name. */
+KL_API int64_t kl_counter(const char *name);
+/* Writes every stage of the next program built by this thread to files in `dir`, which exists; NULL: not any more. */
+KL_API void kl_dump_next(const char *dir);
+
+/* ---- errors, per thread ---- */
+
+/* The last error as "file:line: op: what is wrong", "" if none.  Valid until this thread's next failing call. */
+KL_API const char *kl_last_error(void);
+KL_API kl_status kl_last_error_code(void);
+KL_API void kl_clear_error(void);
+/* The name of a status: "SHAPE" for KL_ERR_SHAPE. */
+KL_API const char *kl_status_name(kl_status status);
+
+/* ---- devices ---- */
+
+/* The device KILN_DEVICE names, else the best that works here.  [errors DEVICE: {0}] */
+KL_API kl_device kl_device_default(void);
+/* "ref" (the interpreter) or "cpu".  [errors DEVICE: {0}, with the reason it cannot be used] */
+KL_API kl_device kl_device_named(const char *name);
+/* Its name; "none" for {0}. */
+KL_API const char *kl_device_name(kl_device device);
+/* Why kl_device_default() passed over a better device; "" when it did not. */
+KL_API const char *kl_device_fallback_reason(void);
+/* Waits until all work submitted to the device is done.  [errors DEVICE, and those of the work] */
+KL_API kl_status kl_sync(kl_device device);
+
+/* ---- dtypes ---- */
+
+KL_API const char *kl_dtype_name(kl_dtype dtype); /* "f32" */
+KL_API size_t kl_dtype_size(kl_dtype dtype);      /* bytes of one element */
+
+/* ---- what is known of a tensor without computing it ---- */
+
+/* Number of dimensions, -1 for a bad handle. */
+KL_API int kl_rank(kl_tensor t);
+/* Writes the dimensions to dims[0..rank-1] (room for KL_MAX_RANK is always enough); returns the rank or -1. */
+KL_API int kl_shape(kl_tensor t, int64_t *dims);
+/* Number of elements, -1 for a bad handle. */
+KL_API int64_t kl_numel(kl_tensor t);
+/* Element type, KL_DTYPE_COUNT for a bad handle. */
+KL_API kl_dtype kl_dtype_of(kl_tensor t);
+/* Device, {0} for a bad handle. */
+KL_API kl_device kl_device_of(kl_tensor t);
+/* KL_OK for a usable handle, else why not: the cause of a poison handle, HANDLE for one that is stale or foreign. */
+KL_API kl_status kl_check(kl_tensor t);
+
+/* ---- traces ---- */
+
+/* Starts recording on this thread; the name shows in dumps and messages.  [errors TRACE: one is open] */
+KL_API kl_status kl_trace_begin(const char *name);
+/* Compiles what was recorded unless known, runs it, and makes kept and assigned handles values.
+ * [errors: TRACE without a begin, else the first error since kl_trace_begin; every value is then as before] */
+KL_API kl_status kl_trace_end(void);
+/* Drops the open trace of this thread unrun; harmless without one. */
+KL_API void kl_trace_abandon(void);
+/* Whether this thread has a trace open. */
+KL_API bool kl_tracing(void);
+
+/* Makes a handle outlive the trace, or the scope, it was made in; the caller releases it.  Returns t.
+ * [errors HANDLE] */
+KL_API kl_tensor kl_keep(kl_tensor t);
+/* Gives state the value of `value` (same shape, dtype and device): from here on the handle means the new
+ * value; in a trace the change becomes visible outside at kl_trace_end.  Done in place where no one else
+ * holds the old value.  [errors HANDLE, SHAPE, TYPE, DEVICE] */
+KL_API kl_status kl_assign(kl_tensor state, kl_tensor value);
+/* Gives up a handle; kl_none and poison are fine.  Values recorded from it stay as they are.  [errors HANDLE] */
+KL_API kl_status kl_release(kl_tensor t);
+/* Handles made outside a trace between begin and end are released at the end unless kept.  Scopes nest. */
+KL_API kl_status kl_scope_begin(void);
+KL_API kl_status kl_scope_end(void);
+/* A name for dumps, cut at 23 bytes.  [errors HANDLE] */
+KL_API kl_status kl_set_name(kl_tensor t, const char *name);
+
+/* What the last kl_trace_end of this thread ran. */
+typedef struct kl_run_info {
+    int64_t kernels;           /* kernels launched */
+    int64_t nodes;             /* nodes recorded */
+    int64_t arena_bytes;       /* temporaries */
+    int64_t peak_bytes;        /* temporaries, inputs, states and outputs */
+    int64_t lower_bound_bytes; /* what no placement of temporaries can be below */
+    int64_t graphs_built;      /* programs planned and kernels compiled by it: 0 when it was known */
+    int64_t compiles;
+} kl_run_info;
+/* [errors TRACE: nothing has run on this thread] */
+KL_API kl_status kl_trace_info(kl_run_info *info);
+
+/* ---- gradients ---- */
+
+/* Marks t as something to differentiate with respect to: outside a trace, what depends on it stays
+ * differentiable after it is read.  [errors HANDLE, TYPE: not a float] */
+KL_API kl_status kl_requires_grad(kl_tensor t);
+/* The gradient of the sum of loss's elements in wrt, shaped like wrt; differentiable itself.  Zeros where the
+ * loss does not depend on wrt.  [errors HANDLE, DEVICE, TYPE: not floats, GRAD: loss keeps no history] */
+KL_API kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt);
+/* The same value, through which no gradient flows. */
+KL_API kl_tensor kl_stop_gradient(kl_tensor t);
+
+/* ---- reads: compute what they need, no more; in a trace only of values made before it ---- */
+
+/* Copies the elements, row-major, to `data`; bytes must be their size.  [errors ARGUMENT, HANDLE, TRACE] */
+KL_API kl_status kl_read(kl_tensor t, void *data, size_t bytes);
+/* The only element of a tensor with one, converted.  [errors as kl_read, SHAPE; then NaN or 0] */
+KL_API float kl_item_f32(kl_tensor t);
+KL_API double kl_item_f64(kl_tensor t);
+KL_API int64_t kl_item_i64(kl_tensor t);
+
+/* ---- the same with a call site, which may be NULL ---- */
+KL_API kl_status kl_trace_begin_at(const kl_site *site, const char *name);
+KL_API kl_status kl_trace_end_at(const kl_site *site);
+KL_API kl_tensor kl_keep_at(const kl_site *site, kl_tensor t);
+KL_API kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value);
+KL_API kl_status kl_release_at(const kl_site *site, kl_tensor t);
+KL_API kl_status kl_scope_end_at(const kl_site *site);
+KL_API kl_status kl_set_name_at(const kl_site *site, kl_tensor t, const char *name);
+KL_API kl_status kl_requires_grad_at(const kl_site *site, kl_tensor t);
+KL_API kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt);
+KL_API kl_tensor kl_stop_gradient_at(const kl_site *site, kl_tensor t);
+KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t bytes);
+KL_API float kl_item_f32_at(const kl_site *site, kl_tensor t);
+KL_API double kl_item_f64_at(const kl_site *site, kl_tensor t);
+KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
+
+#ifndef KL_NO_CALL_SITES
+#define kl_trace_begin(...) kl_trace_begin_at(KL_HERE, __VA_ARGS__)
+#define kl_trace_end() kl_trace_end_at(KL_HERE)
+#define kl_keep(...) kl_keep_at(KL_HERE, __VA_ARGS__)
+#define kl_assign(...) kl_assign_at(KL_HERE, __VA_ARGS__)
+#define kl_release(...) kl_release_at(KL_HERE, __VA_ARGS__)
+#define kl_scope_end() kl_scope_end_at(KL_HERE)
+#define kl_set_name(...) kl_set_name_at(KL_HERE, __VA_ARGS__)
+#define kl_requires_grad(...) kl_requires_grad_at(KL_HERE, __VA_ARGS__)
+#define kl_grad(...) kl_grad_at(KL_HERE, __VA_ARGS__)
+#define kl_stop_gradient(...) kl_stop_gradient_at(KL_HERE, __VA_ARGS__)
+#define kl_read(...) kl_read_at(KL_HERE, __VA_ARGS__)
+#define kl_item_f32(...) kl_item_f32_at(KL_HERE, __VA_ARGS__)
+#define kl_item_f64(...) kl_item_f64_at(KL_HERE, __VA_ARGS__)
+#define kl_item_i64(...) kl_item_i64_at(KL_HERE, __VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#include <kiln/ops.h>
+#endif

@@ -1,0 +1,203 @@
+/* The ops: everything that makes a tensor.  Included by <kiln/kiln.h>.
+ *
+ * All return a new handle, or poison after an error (see kiln.h).  All operands are on one device.  Dtypes are
+ * never promoted: cast with kl_cast.  "Broadcast" is numpy's: shapes are aligned at the right, and a length
+ * of 1 (or a missing axis) is repeated.  An axis may be negative, counted from the last.
+ * Every op may fail with HANDLE (a bad operand) and MEMORY; other errors are named in brackets. */
+#ifndef KILN_OPS_H
+#define KILN_OPS_H
+#include <kiln/kiln.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Declares kl_NAME(PARAMETERS) and its twin kl_NAME_at with a call site. */
+#define KL_OP(name, ...)                     \
+    KL_API kl_tensor kl_##name(__VA_ARGS__); \
+    KL_API kl_tensor kl_##name##_at(const kl_site *site, __VA_ARGS__);
+#define KL_OP1(name) KL_OP(name, kl_tensor a)
+#define KL_OP2(name) KL_OP(name, kl_tensor a, kl_tensor b)
+#define KL_OP3(name) KL_OP(name, kl_tensor a, kl_tensor b, kl_tensor c)
+
+/* ---- making tensors ---- */
+
+/* The caller's data, row-major, copied before the call returns; in a trace, data of this run.  [SHAPE, DEVICE] */
+KL_OP(input, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, const void *data)
+/* The caller's memory without a copy.  It must not change until release(ctx) is called, once, when no one uses
+ * it any more, also after an error; release may be NULL.  [SHAPE, DEVICE] */
+KL_OP(wrap, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, void *data, void (*release)(void *ctx),
+      void *ctx)
+KL_OP(zeros, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
+KL_OP(ones, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
+/* Every element `value`, a number of this run: another value does not compile again. */
+KL_OP(full, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, double value)
+/* [] A number of this run. */
+KL_OP(scalar, kl_device device, kl_dtype dtype, double value)
+/* [] A number compiled in: another value is another program. */
+KL_OP(const, kl_device device, kl_dtype dtype, double value)
+/* [n] 0, 1, ... n-1.  [SHAPE] */
+KL_OP(arange, kl_device device, kl_dtype dtype, int64_t n)
+/* Each element's own index along an axis.  [SHAPE] */
+KL_OP(iota, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, int axis)
+/* Random bits (KL_U32 or KL_U64): element i depends on the seed and i alone, the same on every device.  [TYPE] */
+KL_OP(random_bits, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed)
+/* Uniform in [0, 1), KL_F32 (multiples of 2^-24) or KL_F64 (of 2^-53).  [TYPE] */
+KL_OP(rand, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed)
+/* Standard normal, KL_F32 or KL_F64.  [TYPE] */
+KL_OP(randn, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed)
+
+/* ---- elementwise: one operand ---- */
+KL_OP1(neg)   /* -a */
+KL_OP1(abs)   /* |a| */
+KL_OP1(exp)   /* e to the a; floats [TYPE] */
+KL_OP1(log)   /* natural logarithm; floats [TYPE] */
+KL_OP1(tanh)  /* floats [TYPE] */
+KL_OP1(sqrt)  /* floats [TYPE] */
+KL_OP1(rsqrt) /* 1 / sqrt(a); floats [TYPE] */
+KL_OP1(not)   /* bitwise complement; logical for bool; not floats [TYPE] */
+
+/* ---- elementwise: operands broadcast and have one dtype [SHAPE, TYPE] ---- */
+KL_OP2(add)
+KL_OP2(sub)
+KL_OP2(mul)
+KL_OP2(div)   /* integers: toward zero, x/0 is 0 */
+KL_OP2(max)   /* larger; NaN if either is */
+KL_OP2(min)   /* smaller; NaN if either is */
+KL_OP2(and)   /* bitwise; not floats */
+KL_OP2(or)    /* bitwise; not floats */
+KL_OP2(xor)   /* bitwise; not floats */
+KL_OP2(eq)    /* the compares give bool */
+KL_OP2(ne)
+KL_OP2(lt)
+KL_OP2(le)
+KL_OP2(gt)
+KL_OP2(ge)
+KL_OP3(where) /* b where a (bool) is true, else c */
+
+/* a op value, the number converted to a's dtype and given anew at each run. */
+KL_OP(add_scalar, kl_tensor a, double value)
+KL_OP(sub_scalar, kl_tensor a, double value)
+KL_OP(mul_scalar, kl_tensor a, double value)
+KL_OP(div_scalar, kl_tensor a, double value)
+KL_OP(max_scalar, kl_tensor a, double value)
+KL_OP(min_scalar, kl_tensor a, double value)
+
+/* The values in another dtype: float to integer truncates and saturates, NaN gives 0; integers wrap. */
+KL_OP(cast, kl_tensor a, kl_dtype dtype)
+
+/* ---- views: never a copy ---- */
+
+/* The same elements in another shape; one dimension may be -1.  [SHAPE] */
+KL_OP(reshape, kl_tensor a, int rank, const int64_t *dims)
+/* Axis i of the result is axis axes[i] of a; one for each of a's axes.  [SHAPE] */
+KL_OP(permute, kl_tensor a, const int *axes)
+/* Two axes exchanged.  [SHAPE] */
+KL_OP(transpose, kl_tensor a, int axis0, int axis1)
+/* Broadcast to a shape; -1 keeps a's length.  [SHAPE] */
+KL_OP(expand, kl_tensor a, int rank, const int64_t *dims)
+/* A new axis of length 1 before axis `axis` of a (-1: after the last).  [SHAPE] */
+KL_OP(unsqueeze, kl_tensor a, int axis)
+/* Without an axis of length 1.  [SHAPE] */
+KL_OP(squeeze, kl_tensor a, int axis)
+
+/* ---- reductions over `axes` (NULL: all); reduced axes keep length 1 with keepdims, else go [SHAPE] ---- */
+KL_OP(sum, kl_tensor a, int naxes, const int *axes, bool keepdims)
+KL_OP(reduce_max, kl_tensor a, int naxes, const int *axes, bool keepdims) /* NaN if any is NaN */
+KL_OP(mean, kl_tensor a, int naxes, const int *axes, bool keepdims)       /* floats [TYPE] */
+KL_OP(sum_all, kl_tensor a)                                               /* [] */
+/* Index (i32) of the first largest element, or of the first NaN, along an axis, which goes.  [SHAPE] */
+KL_OP(argmax, kl_tensor a, int axis)
+
+/* ---- products ---- */
+
+/* a: [..., M, K]  b: [..., K, N]  ->  [..., M, N]; leading axes broadcast; a vector [K] on either side loses
+ * its M or N.  [SHAPE, TYPE] */
+KL_OP(matmul, kl_tensor a, kl_tensor b)
+/* Sum of products over the contracted pairs of axes, for each index of the batch pairs:
+ * [batch..., rest of a..., rest of b...].  [SHAPE, TYPE] */
+KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, const int *batch_b, int ncontract,
+      const int *contract_a, const int *contract_b)
+/* x: [..., K]  w: [K, N]  b: [N] or kl_none  ->  x w + b.  [SHAPE, TYPE] */
+KL_OP(linear, kl_tensor x, kl_tensor w, kl_tensor b)
+
+/* ---- composites, made of the above; floats [TYPE] ---- */
+KL_OP(square, kl_tensor a)
+KL_OP(relu, kl_tensor a)    /* gradient 0 at 0 */
+KL_OP(sigmoid, kl_tensor a)
+KL_OP(softmax, kl_tensor a, int axis)
+KL_OP(log_softmax, kl_tensor a, int axis)
+/* logits: [N, C] floats  labels: [N] integers in 0..C-1  ->  [] mean of -log softmax(logits)[i, labels[i]].
+ * A label outside the range counts as a class of logit equal to the row's largest.  [SHAPE, TYPE] */
+KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
+
+#ifndef KL_NO_CALL_SITES
+#define kl_input(...) kl_input_at(KL_HERE, __VA_ARGS__)
+#define kl_wrap(...) kl_wrap_at(KL_HERE, __VA_ARGS__)
+#define kl_zeros(...) kl_zeros_at(KL_HERE, __VA_ARGS__)
+#define kl_ones(...) kl_ones_at(KL_HERE, __VA_ARGS__)
+#define kl_full(...) kl_full_at(KL_HERE, __VA_ARGS__)
+#define kl_scalar(...) kl_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_const(...) kl_const_at(KL_HERE, __VA_ARGS__)
+#define kl_arange(...) kl_arange_at(KL_HERE, __VA_ARGS__)
+#define kl_iota(...) kl_iota_at(KL_HERE, __VA_ARGS__)
+#define kl_random_bits(...) kl_random_bits_at(KL_HERE, __VA_ARGS__)
+#define kl_rand(...) kl_rand_at(KL_HERE, __VA_ARGS__)
+#define kl_randn(...) kl_randn_at(KL_HERE, __VA_ARGS__)
+#define kl_neg(...) kl_neg_at(KL_HERE, __VA_ARGS__)
+#define kl_abs(...) kl_abs_at(KL_HERE, __VA_ARGS__)
+#define kl_exp(...) kl_exp_at(KL_HERE, __VA_ARGS__)
+#define kl_log(...) kl_log_at(KL_HERE, __VA_ARGS__)
+#define kl_tanh(...) kl_tanh_at(KL_HERE, __VA_ARGS__)
+#define kl_sqrt(...) kl_sqrt_at(KL_HERE, __VA_ARGS__)
+#define kl_rsqrt(...) kl_rsqrt_at(KL_HERE, __VA_ARGS__)
+#define kl_not(...) kl_not_at(KL_HERE, __VA_ARGS__)
+#define kl_add(...) kl_add_at(KL_HERE, __VA_ARGS__)
+#define kl_sub(...) kl_sub_at(KL_HERE, __VA_ARGS__)
+#define kl_mul(...) kl_mul_at(KL_HERE, __VA_ARGS__)
+#define kl_div(...) kl_div_at(KL_HERE, __VA_ARGS__)
+#define kl_max(...) kl_max_at(KL_HERE, __VA_ARGS__)
+#define kl_min(...) kl_min_at(KL_HERE, __VA_ARGS__)
+#define kl_and(...) kl_and_at(KL_HERE, __VA_ARGS__)
+#define kl_or(...) kl_or_at(KL_HERE, __VA_ARGS__)
+#define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
+#define kl_eq(...) kl_eq_at(KL_HERE, __VA_ARGS__)
+#define kl_ne(...) kl_ne_at(KL_HERE, __VA_ARGS__)
+#define kl_lt(...) kl_lt_at(KL_HERE, __VA_ARGS__)
+#define kl_le(...) kl_le_at(KL_HERE, __VA_ARGS__)
+#define kl_gt(...) kl_gt_at(KL_HERE, __VA_ARGS__)
+#define kl_ge(...) kl_ge_at(KL_HERE, __VA_ARGS__)
+#define kl_where(...) kl_where_at(KL_HERE, __VA_ARGS__)
+#define kl_add_scalar(...) kl_add_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_sub_scalar(...) kl_sub_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_mul_scalar(...) kl_mul_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_div_scalar(...) kl_div_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_max_scalar(...) kl_max_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_min_scalar(...) kl_min_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_cast(...) kl_cast_at(KL_HERE, __VA_ARGS__)
+#define kl_reshape(...) kl_reshape_at(KL_HERE, __VA_ARGS__)
+#define kl_permute(...) kl_permute_at(KL_HERE, __VA_ARGS__)
+#define kl_transpose(...) kl_transpose_at(KL_HERE, __VA_ARGS__)
+#define kl_expand(...) kl_expand_at(KL_HERE, __VA_ARGS__)
+#define kl_unsqueeze(...) kl_unsqueeze_at(KL_HERE, __VA_ARGS__)
+#define kl_squeeze(...) kl_squeeze_at(KL_HERE, __VA_ARGS__)
+#define kl_sum(...) kl_sum_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
+#define kl_mean(...) kl_mean_at(KL_HERE, __VA_ARGS__)
+#define kl_sum_all(...) kl_sum_all_at(KL_HERE, __VA_ARGS__)
+#define kl_argmax(...) kl_argmax_at(KL_HERE, __VA_ARGS__)
+#define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
+#define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
+#define kl_linear(...) kl_linear_at(KL_HERE, __VA_ARGS__)
+#define kl_square(...) kl_square_at(KL_HERE, __VA_ARGS__)
+#define kl_relu(...) kl_relu_at(KL_HERE, __VA_ARGS__)
+#define kl_sigmoid(...) kl_sigmoid_at(KL_HERE, __VA_ARGS__)
+#define kl_softmax(...) kl_softmax_at(KL_HERE, __VA_ARGS__)
+#define kl_log_softmax(...) kl_log_softmax_at(KL_HERE, __VA_ARGS__)
+#define kl_cross_entropy(...) kl_cross_entropy_at(KL_HERE, __VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,50 @@
+/* Attributes: dot's axis lists, and the rule that unused bytes are 0. */
+#include "ir/ir.h"
+#include <string.h>
+
+bool attr_rest_zero(const struct node *n, size_t used, struct err *e)
+{
+    unsigned char bytes[sizeof n->attr];
+    memcpy(bytes, &n->attr, sizeof bytes);
+    for (size_t i = used; i < sizeof bytes; i++)
+        if (bytes[i])
+            return err_set(e, KL_ERR_INTERNAL, "%s: unused attribute byte %zu is not 0", opinfo[n->op].name, i);
+    return true;
+}
+
+static bool in_list(uint32_t list, unsigned n, unsigned axis)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (axis_get(list, i) == axis)
+            return true;
+    return false;
+}
+
+uint32_t dot_free_axes(uint32_t rank, uint32_t batch, unsigned nbatch, uint32_t con, unsigned ncon, uint8_t *out)
+{
+    uint32_t n = 0;
+    for (uint32_t axis = 0; axis < rank; axis++)
+        if (!in_list(batch, nbatch, axis) && !in_list(con, ncon, axis))
+            out[n++] = (uint8_t)axis;
+    return n;
+}
+
+struct dot_dims dot_sizes(const struct graph *g, const struct node *n)
+{
+    const struct shape *a = node_shape(g, n->in[0]), *b = node_shape(g, n->in[1]);
+    struct dot_dims d = {1, 1, 1, 1};
+    for (unsigned i = 0; i < n->attr.dot.nbatch; i++)
+        d.batch *= a->dim[axis_get(n->attr.dot.batch_a, i)];
+    for (unsigned i = 0; i < n->attr.dot.ncon; i++)
+        d.k *= a->dim[axis_get(n->attr.dot.con_a, i)];
+    uint8_t free_axis[KL_MAX_RANK];
+    uint32_t nfree = dot_free_axes(a->rank, n->attr.dot.batch_a, n->attr.dot.nbatch, n->attr.dot.con_a,
+                                   n->attr.dot.ncon, free_axis);
+    for (uint32_t i = 0; i < nfree; i++)
+        d.m *= a->dim[free_axis[i]];
+    nfree = dot_free_axes(b->rank, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b, n->attr.dot.ncon,
+                          free_axis);
+    for (uint32_t i = 0; i < nfree; i++)
+        d.n *= b->dim[free_axis[i]];
+    return d;
+}

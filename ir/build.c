@@ -1,0 +1,136 @@
+/* Builders: one call a node.  A NIL operand means that an error is recorded already. */
+#include "ir/ir.h"
+#include <string.h>
+
+static ref add(struct graph *g, enum op op, unsigned nin, ref a, ref b, ref c)
+{
+    return graph_add(g, &(struct node){.op = (uint16_t)op, .nin = (uint8_t)nin, .in = {a, b, c}}, NULL);
+}
+
+#define ST(name, ...)
+#define EW1(name, ...) ref n_##name(struct graph *g, ref a) { return add(g, OP_##name, 1, a, NIL, NIL); }
+#define EW2(name, ...) ref n_##name(struct graph *g, ref a, ref b) { return add(g, OP_##name, 2, a, b, NIL); }
+#define EW3(name, ...) ref n_##name(struct graph *g, ref a, ref b, ref c) { return add(g, OP_##name, 3, a, b, c); }
+#include "ops.def"
+
+static ref leaf(struct graph *g, enum op op, struct leaves *l, unsigned dtype, const struct shape *s, const char *name)
+{
+    struct shape target = *s;
+    uint32_t index = graph_leaf(g, l, dtype, &target, name);
+    if (index == LEAF_NONE)
+        return NIL;
+    struct node n = {.op = (uint16_t)op, .dtype = (uint8_t)dtype, .attr.leaf.index = index};
+    return graph_add(g, &n, &target);
+}
+
+ref n_input(struct graph *g, unsigned dtype, const struct shape *s, const char *name)
+{
+    return leaf(g, OP_input, &g->input, dtype, s, name);
+}
+
+ref n_state(struct graph *g, unsigned dtype, const struct shape *s, const char *name)
+{
+    return leaf(g, OP_state, &g->state, dtype, s, name);
+}
+
+ref n_slot(struct graph *g, unsigned dtype, const char *name)
+{
+    struct shape scalar = {0};
+    return leaf(g, OP_slot, &g->slot, dtype, &scalar, name);
+}
+
+ref n_const(struct graph *g, unsigned dtype, uint64_t bits)
+{
+    struct node n = {.op = OP_const, .dtype = (uint8_t)dtype, .attr.konst.bits = bits};
+    return graph_add(g, &n, NULL);
+}
+
+ref n_k(struct graph *g, ref like, double v)
+{
+    if (g->err.code != KL_OK || like == NIL)
+        return NIL;
+    unsigned dtype = node_at(g, like)->dtype;
+    ref k = n_const(g, dtype, dtype_bits(dtype, v));
+    return n_broadcast(g, k, node_shape(g, like));
+}
+
+ref n_iota(struct graph *g, unsigned dtype, const struct shape *s, uint32_t axis)
+{
+    struct node n = {.op = OP_iota, .dtype = (uint8_t)dtype, .attr.axis.axis = axis};
+    return graph_add(g, &n, s);
+}
+
+ref n_random(struct graph *g, unsigned dtype, const struct shape *s, ref seed)
+{
+    struct node n = {.op = OP_random, .dtype = (uint8_t)dtype, .nin = 1, .in = {seed}};
+    return graph_add(g, &n, s);
+}
+
+ref n_reshape(struct graph *g, ref a, const struct shape *s)
+{
+    return graph_add(g, &(struct node){.op = OP_reshape, .nin = 1, .in = {a}}, s);
+}
+
+ref n_permute(struct graph *g, ref a, const uint8_t *perm)
+{
+    if (g->err.code != KL_OK)
+        return NIL;
+    struct node n = {.op = OP_permute, .nin = 1, .in = {a}};
+    if (a != NIL && a < g->nnode)
+        memcpy(n.attr.permute.perm, perm, node_shape(g, a)->rank);
+    return graph_add(g, &n, NULL);
+}
+
+ref n_expand(struct graph *g, ref a, const struct shape *s)
+{
+    return graph_add(g, &(struct node){.op = OP_expand, .nin = 1, .in = {a}}, s);
+}
+
+/* Steps that change nothing are left out. */
+ref n_broadcast(struct graph *g, ref a, const struct shape *s)
+{
+    if (g->err.code != KL_OK || a == NIL)
+        return NIL;
+    struct shape target = *s, from = *node_shape(g, a);
+    if (from.rank > target.rank) {
+        char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
+        err_set(&g->err, KL_ERR_SHAPE, "broadcast: shape %s does not fit %s", shape_text(&from, ta, sizeof ta),
+                shape_text(&target, tb, sizeof tb));
+        return NIL;
+    }
+    struct shape aligned = {.rank = target.rank};
+    for (uint32_t i = 0; i < target.rank; i++) {
+        uint32_t lead = target.rank - from.rank;
+        aligned.dim[i] = i < lead ? 1 : from.dim[i - lead];
+    }
+    if (aligned.rank != from.rank)
+        a = n_reshape(g, a, &aligned);
+    return shape_equal(&aligned, &target) ? a : n_expand(g, a, &target);
+}
+
+ref n_cast(struct graph *g, ref a, unsigned dtype)
+{
+    return graph_add(g, &(struct node){.op = OP_cast, .dtype = (uint8_t)dtype, .nin = 1, .in = {a}}, NULL);
+}
+
+ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes)
+{
+    struct node n = {.op = (uint16_t)op, .nin = 1, .in = {a}, .attr.reduce.axes = axes};
+    return graph_add(g, &n, NULL);
+}
+
+ref n_dot(struct graph *g, ref a, ref b, const union attr *dims)
+{
+    return graph_add(g, &(struct node){.op = OP_dot, .nin = 2, .in = {a, b}, .attr = *dims}, NULL);
+}
+
+ref n_grad(struct graph *g, ref loss, ref wrt)
+{
+    return add(g, OP_grad, 2, loss, wrt, NIL);
+}
+
+ref n_pick(struct graph *g, ref a, ref b)
+{
+    ref tie = n_where(g, n_eq(g, a, b), n_k(g, a, 0.5), n_k(g, a, 0));
+    return n_where(g, n_gt(g, a, b), n_k(g, a, 1), tie);
+}

@@ -1,0 +1,107 @@
+/* Hashing and comparing graphs by what decides the program: ops, dtypes, operands, shapes by value,
+ * attributes, devices, marks, outputs and the leaves' types.  Names, sites and the numbering of shapes are
+ * left out, so a graph and its re-parsed text are the same. */
+#include "ir/ir.h"
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+static struct hash128 from_xxh(XXH128_hash_t h)
+{
+    return (struct hash128){h.low64, h.high64};
+}
+
+struct hash128 bytes_hash(const void *p, size_t n)
+{
+    return from_xxh(XXH3_128bits(p, n));
+}
+
+/* Records are gathered in a buffer: one large update costs far less than many small ones. */
+struct sink {
+    XXH3_state_t state;
+    size_t n;
+    unsigned char bytes[4096];
+};
+
+static void put(struct sink *s, const void *p, size_t n)
+{
+    if (s->n + n > sizeof s->bytes) {
+        XXH3_128bits_update(&s->state, s->bytes, s->n);
+        s->n = 0;
+    }
+    memcpy(s->bytes + s->n, p, n);
+    s->n += n;
+}
+
+/* A node record says its rank, so what follows it is never ambiguous. */
+static void put_node(struct sink *s, const struct graph *g, const struct node *n)
+{
+    const struct shape *shape = &g->shape[n->shape];
+    struct node record = *n;
+    record.site = 0;
+    record.shape = shape->rank;
+    put(s, &record, sizeof record);
+    put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
+}
+
+static void put_leaves(struct sink *s, const struct graph *g, const struct leaves *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct shape *shape = &g->shape[l->v[i].shape];
+        uint32_t head[2] = {l->v[i].dtype, shape->rank};
+        put(s, head, sizeof head);
+        put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
+    }
+}
+
+struct hash128 graph_hash(const struct graph *g)
+{
+    struct sink s;
+    s.n = 0;
+    XXH3_128bits_reset(&s.state);
+    uint32_t counts[] = {g->nnode, g->nout, g->input.n, g->state.n, g->slot.n, 0};
+    put(&s, counts, sizeof counts);
+    for (uint32_t i = 0; i < g->nnode; i++)
+        put_node(&s, g, &g->node[i]);
+    for (uint32_t i = 0; i < g->nout; i++)
+        put(&s, &g->out[i], sizeof g->out[i]);
+    put_leaves(&s, g, &g->input);
+    put_leaves(&s, g, &g->state);
+    put_leaves(&s, g, &g->slot);
+    XXH3_128bits_update(&s.state, s.bytes, s.n);
+    return from_xxh(XXH3_128bits_digest(&s.state));
+}
+
+static bool same_shape(const struct graph *a, uint32_t sa, const struct graph *b, uint32_t sb)
+{
+    return shape_equal(&a->shape[sa], &b->shape[sb]);
+}
+
+static bool same_node(const struct graph *a, const struct node *x, const struct graph *b, const struct node *y)
+{
+    struct node p = *x, q = *y;
+    p.site = q.site = 0;
+    p.shape = q.shape = 0;
+    return memcmp(&p, &q, sizeof p) == 0 && same_shape(a, x->shape, b, y->shape);
+}
+
+static bool same_leaves(const struct graph *a, const struct leaves *x, const struct graph *b, const struct leaves *y)
+{
+    if (x->n != y->n)
+        return false;
+    for (uint32_t i = 0; i < x->n; i++)
+        if (x->v[i].dtype != y->v[i].dtype || !same_shape(a, x->v[i].shape, b, y->v[i].shape))
+            return false;
+    return true;
+}
+
+bool graph_same(const struct graph *a, const struct graph *b)
+{
+    if (a->nnode != b->nnode || a->nout != b->nout || !same_leaves(a, &a->input, b, &b->input) ||
+        !same_leaves(a, &a->state, b, &b->state) || !same_leaves(a, &a->slot, b, &b->slot))
+        return false;
+    for (uint32_t i = 0; i < a->nnode; i++)
+        if (!same_node(a, &a->node[i], b, &b->node[i]))
+            return false;
+    return a->nout == 0 || memcmp(a->out, b->out, a->nout * sizeof *a->out) == 0;
+}

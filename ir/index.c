@@ -1,0 +1,369 @@
+/* Index arithmetic that simplifies itself.
+ *
+ * Every i64 index value has a linear form: constant + sum of coefficient * atom, where an atom is a
+ * loop variable or a value that is not linear (a quotient, something loaded).  mod is not an atom:
+ * a mod c is a - c*(a/c), so that linearising what was delinearised cancels term by term, and a
+ * reshape between two row-major shapes costs nothing.  Ranges come from constant loop bounds. */
+#include "loop.h"
+#include <string.h>
+
+enum { MAX_TERMS = 12 };
+
+struct term { val atom; int64_t coef; };
+struct form {
+    uint32_t n;
+    int64_t c, lo, hi;       /* constant term; inclusive range, known only if lo <= hi */
+    struct term t[MAX_TERMS];
+};
+struct entry { bool known; uint32_t n; int64_t c, lo, hi; struct term *t; };
+struct index_table {
+    struct entry *e;         /* by val */
+    uint32_t cap;
+    struct { val a; int64_t c; val q; } div[64]; /* quotients made in this loop body */
+    uint32_t ndiv;
+};
+
+#define RANGE_MAX (INT64_C(1) << 61)
+
+static struct index_table *table(struct kernel *k)
+{
+    if (!k->index)
+        k->index = mem_alloc(sizeof *k->index);
+    if (!k->index) {
+        err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
+        return NULL;
+    }
+    if (k->index->cap < k->ninst) {
+        uint32_t cap = k->inst_cap > k->ninst ? k->inst_cap : k->ninst;
+        void *p = mem_grow(k->index->e, k->index->cap * sizeof *k->index->e, cap * sizeof *k->index->e);
+        if (!p) {
+            err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
+            return NULL;
+        }
+        k->index->e = p;
+        k->index->cap = cap;
+    }
+    return k->index;
+}
+
+void index_free(struct kernel *k)
+{
+    if (!k->index)
+        return;
+    for (uint32_t i = 0; i < k->index->cap; i++)
+        mem_free(k->index->e[i].t);
+    mem_free(k->index->e);
+    mem_free(k->index);
+    k->index = NULL;
+}
+
+static struct form form_const(int64_t c) { return (struct form){.c = c, .lo = c, .hi = c}; }
+
+static int64_t const_value(const struct linst *i) { return (int64_t)i->imm; }
+
+static struct form form_of(const struct kernel *k, val v);
+
+/* The range of a value that is its own atom. */
+static void atom_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi)
+{
+    const struct linst *i = &k->inst[v];
+    *lo = -RANGE_MAX;
+    *hi = RANGE_MAX;
+    if (i->op == L_LOOP) {
+        const struct linst *a = &k->inst[i->a], *b = &k->inst[i->b];
+        if (a->op == L_CONST)
+            *lo = const_value(a);
+        struct form hi_form = form_of(k, i->b);
+        *hi = hi_form.hi < RANGE_MAX ? hi_form.hi - 1 : RANGE_MAX;
+        if (b->op == L_CONST && a->op == L_CONST && *hi >= *lo)
+            *hi = *lo + (*hi - *lo) / (int64_t)i->imm * (int64_t)i->imm;
+    }
+}
+
+static struct form form_of(const struct kernel *k, val v)
+{
+    const struct linst *i = &k->inst[v];
+    if (i->op == L_CONST)
+        return form_const(const_value(i));
+    if (k->index && v < k->index->cap && k->index->e[v].known) {
+        const struct entry *e = &k->index->e[v];
+        struct form f = {.n = e->n, .c = e->c, .lo = e->lo, .hi = e->hi};
+        if (e->n)
+            memcpy(f.t, e->t, e->n * sizeof *f.t);
+        return f;
+    }
+    struct form f = {.n = 1};
+    f.t[0] = (struct term){v, 1};
+    atom_range(k, v, &f.lo, &f.hi);
+    return f;
+}
+
+static int64_t sat_add(int64_t a, int64_t b)
+{
+    int64_t s;
+    if (__builtin_add_overflow(a, b, &s) || s > RANGE_MAX || s < -RANGE_MAX)
+        return a > 0 ? RANGE_MAX : -RANGE_MAX;
+    return s;
+}
+
+static int64_t sat_mul(int64_t a, int64_t b)
+{
+    int64_t p;
+    if (__builtin_mul_overflow(a, b, &p) || p > RANGE_MAX || p < -RANGE_MAX)
+        return (a < 0) == (b < 0) ? RANGE_MAX : -RANGE_MAX;
+    return p;
+}
+
+/* Recomputes the range from the atoms'; keeps a tighter one already known. */
+static void form_range(const struct kernel *k, struct form *f)
+{
+    int64_t lo = f->c, hi = f->c;
+    for (uint32_t i = 0; i < f->n; i++) {
+        int64_t alo, ahi;
+        struct form a = form_of(k, f->t[i].atom);
+        alo = a.lo;
+        ahi = a.hi;
+        int64_t p = sat_mul(alo, f->t[i].coef), q = sat_mul(ahi, f->t[i].coef);
+        lo = sat_add(lo, p < q ? p : q);
+        hi = sat_add(hi, p < q ? q : p);
+    }
+    f->lo = lo > f->lo ? lo : f->lo;
+    f->hi = hi < f->hi ? hi : f->hi;
+}
+
+/* r = a + s*b; false when there are too many terms. Terms stay sorted by atom: outer loops first. */
+static bool form_add(const struct kernel *k, const struct form *a, const struct form *b, int64_t s, struct form *r)
+{
+    struct form f = {.c = a->c + s * b->c};
+    uint32_t i = 0, j = 0;
+    while (i < a->n || j < b->n) {
+        struct term t;
+        if (j >= b->n || (i < a->n && a->t[i].atom < b->t[j].atom)) {
+            t = a->t[i++];
+        } else if (i >= a->n || b->t[j].atom < a->t[i].atom) {
+            t = (struct term){b->t[j].atom, s * b->t[j].coef};
+            j++;
+        } else {
+            t = (struct term){a->t[i].atom, a->t[i].coef + s * b->t[j].coef};
+            i++, j++;
+        }
+        if (!t.coef)
+            continue;
+        if (f.n == MAX_TERMS)
+            return false;
+        f.t[f.n++] = t;
+    }
+    int64_t p = sat_mul(b->lo, s), q = sat_mul(b->hi, s);
+    f.lo = sat_add(a->lo, p < q ? p : q);
+    f.hi = sat_add(a->hi, p < q ? q : p);
+    form_range(k, &f);
+    *r = f;
+    return true;
+}
+
+static void remember(struct kernel *k, val v, const struct form *f)
+{
+    struct index_table *x = table(k);
+    if (!x || !v || x->e[v].known)
+        return;
+    struct term *t = NULL;
+    if (f->n) {
+        t = mem_alloc(f->n * sizeof *t);
+        if (!t) {
+            err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
+            return;
+        }
+        memcpy(t, f->t, f->n * sizeof *t);
+    }
+    x->e[v] = (struct entry){.known = true, .lo = f->lo, .hi = f->hi, .n = f->n, .c = f->c, .t = t};
+}
+
+/* Index instructions are marked, so that a pass can tell them from data that happens to be i64. */
+static val index_prim(struct kernel *k, enum prim p, val a, val b)
+{
+    val v = k_prim(k, p, a, b, 0);
+    if (v)
+        k->inst[v].kind = INST_INDEX;
+    return v;
+}
+
+/* A value for the form: constant last, so that it becomes an address offset. */
+static val form_value(struct kernel *k, const struct form *f)
+{
+    if (!f->n)
+        return k_int(k, f->c);
+    val sum = 0;
+    for (uint32_t i = 0; i < f->n; i++) {
+        val t = f->t[i].atom;
+        if (f->t[i].coef != 1)
+            t = index_prim(k, P_MUL, t, k_int(k, f->t[i].coef));
+        sum = sum ? index_prim(k, P_ADD, sum, t) : t;
+    }
+    if (f->c)
+        sum = index_prim(k, P_ADD, sum, k_int(k, f->c));
+    bool atom = f->n == 1 && f->t[0].coef == 1 && f->c == 0;
+    if (!atom)
+        remember(k, sum, f);
+    return sum;
+}
+
+static val combine(struct kernel *k, val a, val b, int64_t s)
+{
+    if (!a || !b)
+        return 0;
+    struct form fa = form_of(k, a), fb = form_of(k, b), f;
+    if (form_add(k, &fa, &fb, s, &f)) {
+        if (f.n == fa.n && f.c == fa.c && !memcmp(f.t, fa.t, f.n * sizeof *f.t))
+            return a;
+        return form_value(k, &f);
+    }
+    return index_prim(k, P_ADD, a, s == 1 ? b : index_prim(k, P_MUL, b, k_int(k, s)));
+}
+
+val ix_add(struct kernel *k, val a, val b) { return combine(k, a, b, 1); }
+val ix_sub(struct kernel *k, val a, val b) { return combine(k, a, b, -1); }
+
+val ix_scale(struct kernel *k, val a, int64_t c)
+{
+    if (!a)
+        return 0;
+    if (c == 1)
+        return a;
+    return combine(k, k_int(k, 0), a, c);
+}
+
+/* Splits f into c*q + rest with 0 <= rest < c if the form allows it. */
+static bool form_split(const struct kernel *k, const struct form *f, int64_t c, struct form *q, struct form *rest)
+{
+    *q = form_const(0);
+    *rest = form_const(0);
+    for (uint32_t i = 0; i < f->n; i++) {
+        struct form *to = f->t[i].coef % c == 0 ? q : rest;
+        to->t[to->n++] = (struct term){f->t[i].atom, to == q ? f->t[i].coef / c : f->t[i].coef};
+    }
+    int64_t qc = f->c / c, rc = f->c % c;
+    if (rc < 0)
+        qc--, rc += c;
+    q->c = qc;
+    rest->c = rc;
+    q->lo = rest->lo = -RANGE_MAX;
+    q->hi = rest->hi = RANGE_MAX;
+    form_range(k, q);
+    form_range(k, rest);
+    return rest->lo >= 0 && rest->hi < c;
+}
+
+static int64_t floor_div(int64_t a, int64_t c) { return a >= 0 ? a / c : -((-a + c - 1) / c); }
+
+/* floor(a/c) for any a: the divisible part comes out, the rest becomes one quotient atom. */
+val ix_div(struct kernel *k, val a, int64_t c)
+{
+    if (!a || c == 1)
+        return a;
+    struct form f = form_of(k, a), q, rest;
+    if (f.lo >= 0 && f.hi < c)
+        return k_int(k, 0);
+    if (form_split(k, &f, c, &q, &rest))
+        return form_value(k, &q);
+    struct index_table *x = table(k);
+    if (!x)
+        return 0;
+    val num = q.n || q.c ? form_value(k, &rest) : a;
+    val quot = 0;
+    for (uint32_t i = 0; i < x->ndiv && !quot; i++)
+        if (x->div[i].a == num && x->div[i].c == c)
+            quot = x->div[i].q;
+    if (!quot) {
+        /* DIV truncates; a negative numerator is shifted up by a multiple of c first. */
+        int64_t shift = rest.lo < 0 && rest.lo > -RANGE_MAX ? floor_div(rest.lo, c) : 0;
+        val pos = shift ? index_prim(k, P_ADD, num, k_int(k, -shift * c)) : num;
+        quot = index_prim(k, P_DIV, pos, k_int(k, c));
+        struct form atom = {.n = 1, .lo = floor_div(rest.lo, c) - shift, .hi = floor_div(rest.hi, c) - shift};
+        atom.t[0] = (struct term){quot, 1};
+        remember(k, quot, &atom);
+        if (shift) {
+            quot = ix_add(k, quot, k_int(k, shift));
+        } else if (x->ndiv < 64) {
+            x->div[x->ndiv].a = num;
+            x->div[x->ndiv].c = c;
+            x->div[x->ndiv++].q = quot;
+        }
+    }
+    return q.n || q.c ? ix_add(k, quot, form_value(k, &q)) : quot;
+}
+
+val ix_mod(struct kernel *k, val a, int64_t c)
+{
+    if (!a)
+        return 0;
+    if (c == 1)
+        return k_int(k, 0);
+    val r = ix_sub(k, a, ix_scale(k, ix_div(k, a, c), c));
+    struct index_table *x = table(k);
+    if (x && r && x->e[r].known) {
+        if (x->e[r].lo < 0)
+            x->e[r].lo = 0;
+        if (x->e[r].hi > c - 1)
+            x->e[r].hi = c - 1;
+    }
+    return r;
+}
+
+/* Quotients are reused only inside the loop body that made them. */
+void index_scope_end(struct kernel *k)
+{
+    if (k->index)
+        k->index->ndiv = 0;
+}
+
+bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride)
+{
+    struct form f = form_of(k, v);
+    *stride = 0;
+    for (uint32_t i = 0; i < f.n; i++) {
+        if (f.t[i].atom == var)
+            *stride = f.t[i].coef;
+        else if (ix_depends(k, f.t[i].atom, var))
+            return false;
+    }
+    return true;
+}
+
+bool ix_depends(const struct kernel *k, val v, val var)
+{
+    if (v == var)
+        return true;
+    const struct linst *i = &k->inst[v];
+    if (i->op < L_PRIM && i->op != L_LOAD && i->op != L_SPLAT)
+        return false;
+    return (i->a && ix_depends(k, i->a, var)) || (i->b && ix_depends(k, i->b, var)) || (i->c && ix_depends(k, i->c, var));
+}
+
+bool ix_same(const struct kernel *k, val a, val b)
+{
+    struct form fa = form_of(k, a), fb = form_of(k, b);
+    return fa.n == fb.n && fa.c == fb.c && !memcmp(fa.t, fb.t, fa.n * sizeof *fa.t);
+}
+
+bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi)
+{
+    struct form f = form_of(k, v);
+    *lo = f.lo;
+    *hi = f.hi;
+    return f.lo > -RANGE_MAX && f.hi < RANGE_MAX;
+}
+
+void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi)
+{
+    struct form f = form_of(k, v);
+    f.lo = f.lo > lo ? f.lo : lo;
+    f.hi = f.hi < hi ? f.hi : hi;
+    remember(k, v, &f);
+}
+
+bool ix_const(const struct kernel *k, val v, int64_t *c)
+{
+    struct form f = form_of(k, v);
+    *c = f.c;
+    return f.n == 0;
+}

@@ -1,0 +1,131 @@
+/* Cleans a finished kernel: scoped value numbering, then dead code, then compaction.
+ *
+ * A computation may stand for an equal later one only while the loop or if that holds it is still open:
+ * that is the dominator relation of structured code, so one walk with a table suffices. */
+#include "loop.h"
+#include <string.h>
+
+struct clean {
+    struct kernel *k;
+    val *map;          /* old value -> the value that stands for it */
+    uint32_t *scope;   /* per value: the scope it was made in */
+    bool *open;        /* per scope: not yet ended; a scope is named by its LOOP or IF, 0 is the kernel */
+    val *slot; uint32_t mask;
+};
+
+static bool is_pure(const struct linst *i)
+{
+    return i->op >= L_PRIM || i->op == L_CONST || i->op == L_SLOT || i->op == L_SPLAT || i->op == L_FOLD;
+}
+
+static uint32_t inst_hash(const struct linst *i)
+{
+    uint64_t w[3], h = 0;
+    memcpy(w, i, sizeof w);
+    for (int j = 0; j < 3; j++)
+        h = (h ^ w[j]) * UINT64_C(0x9e3779b97f4a7c15), h ^= h >> 29;
+    return (uint32_t)h;
+}
+
+/* The open value equal to v, or v. Anything not in reach any more gives up its place. */
+static val number(struct clean *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    uint32_t h = inst_hash(i) & c->mask;
+    for (; c->slot[h]; h = (h + 1) & c->mask) {
+        val o = c->slot[h];
+        if (!memcmp(&c->k->inst[o], i, sizeof *i)) {
+            if (c->open[c->scope[o]])
+                return o;
+            break;
+        }
+    }
+    c->slot[h] = v;
+    return v;
+}
+
+static void operands_map(struct linst *i, const val *map)
+{
+    i->a = map[i->a];
+    i->b = map[i->b];
+    i->c = map[i->c];
+}
+
+static void unify(struct clean *c)
+{
+    struct kernel *k = c->k;
+    uint32_t scope = 0, *parent = c->scope; /* a scope's own scope is its parent */
+    c->open[0] = true;
+    for (val v = 1; v < k->ninst; v++) {
+        struct linst *i = &k->inst[v];
+        operands_map(i, c->map);
+        c->map[v] = v;
+        c->scope[v] = scope;
+        if (i->op == L_LOOP || i->op == L_IF) {
+            scope = v;
+            c->open[v] = true;
+        } else if (i->op == L_END) {
+            c->open[scope] = false;
+            scope = parent[scope];
+            c->scope[v] = scope;
+        } else if (is_pure(i)) {
+            c->map[v] = number(c, v);
+        }
+    }
+}
+
+/* Live: stores, control flow around them, and all they use.  A carry is live with its loop. */
+static void mark(const struct kernel *k, bool *live)
+{
+    for (val v = k->ninst; v-- > 1;) {
+        const struct linst *i = &k->inst[v];
+        live[v] |= i->op == L_STORE || i->op == L_LOOP || i->op == L_IF || i->op == L_END || i->op == L_NEXT || i->op == L_CARRY;
+        if (live[v])
+            live[i->a] = live[i->b] = live[i->c] = true;
+    }
+}
+
+static void compact(struct kernel *k, const bool *live, val *map)
+{
+    uint32_t n = 1;
+    memset(map, 0, k->ninst * sizeof *map);
+    for (val v = 1; v < k->ninst; v++) {
+        if (!live[v])
+            continue;
+        struct linst i = k->inst[v];
+        operands_map(&i, map);
+        map[v] = n;
+        k->inst[n++] = i;
+    }
+    k->ninst = n;
+}
+
+bool kernel_clean(struct kernel *k)
+{
+    if (k->err.code)
+        return false;
+    uint32_t size = 256;
+    while (size < 2 * k->ninst)
+        size *= 2;
+    struct clean c = {.k = k, .mask = size - 1};
+    c.map = mem_alloc(k->ninst * sizeof *c.map);
+    c.scope = mem_alloc(k->ninst * sizeof *c.scope);
+    c.open = mem_alloc(k->ninst * sizeof *c.open);
+    c.slot = mem_alloc(size * sizeof *c.slot);
+    bool *live = mem_alloc(k->ninst * sizeof *live);
+    bool ok = c.map && c.scope && c.open && c.slot && live;
+    if (ok) {
+        unify(&c);
+        mark(k, live);
+        compact(k, live, c.map);
+        index_free(k); /* linear forms name the old values */
+    } else {
+        err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
+    }
+    mem_free(c.map);
+    mem_free(c.scope);
+    mem_free(c.open);
+    mem_free(c.slot);
+    mem_free(live);
+    return ok;
+}

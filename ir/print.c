@@ -1,0 +1,253 @@
+/* A graph as .kir text (grammar: ir/README.md).  Everything the hash covers is written, and so are
+ * names, call sites and kernel groups, so parse.c gives the same graph back.
+ *
+ * A node is called %N by its index, or by the name of the leaf it reads where that name is a plain
+ * one and not taken.  Printing never fails on a broken graph: dumps are for finding what broke it. */
+#include "text.h"
+#include <string.h>
+
+enum { SITE_COLUMN = 64 };
+
+struct printer {
+    struct text t;
+    const struct graph *g;
+    bool *named;            /* per node: called by its leaf's name */
+    uint32_t declared[3];   /* inputs, states, slots mentioned so far */
+};
+
+static const struct leaves *leaves_of(const struct graph *g, unsigned op)
+{
+    return op == OP_input ? &g->input : op == OP_state ? &g->state : op == OP_slot ? &g->slot : NULL;
+}
+
+static const struct leaf *leaf_of(const struct graph *g, const struct node *n)
+{
+    const struct leaves *l = leaves_of(g, n->op);
+    return l && n->attr.leaf.index < l->n ? &l->v[n->attr.leaf.index] : NULL;
+}
+
+static bool choose_names(struct printer *p)
+{
+    struct names taken = {0};
+    bool ok = true;
+    for (ref r = 1; ok && r < p->g->nnode; r++) {
+        const struct leaf *l = leaf_of(p->g, &p->g->node[r]);
+        if (!l || !is_name(l->name))
+            continue;
+        uint32_t *owner = names_at(&taken, l->name, strlen(l->name));
+        ok = owner;
+        if (ok && !*owner) {
+            *owner = r;
+            p->named[r] = true;
+        }
+    }
+    names_free(&taken);
+    return ok;
+}
+
+static void put_name(struct printer *p, ref r)
+{
+    if (r < p->g->nnode && p->named[r])
+        text_put(&p->t, "%%%s", leaf_of(p->g, &p->g->node[r])->name);
+    else
+        text_put(&p->t, "%%%u", r);
+}
+
+static void put_type(struct printer *p, unsigned dtype, uint32_t shape)
+{
+    char buf[192];
+    text_put(&p->t, " : %s%s", dtype_name(dtype),
+             shape < p->g->nshape ? shape_text(&p->g->shape[shape], buf, sizeof buf) : "[?]");
+}
+
+static void put_leaf(struct printer *p, unsigned op, uint32_t ordinal)
+{
+    const struct leaves *l = leaves_of(p->g, op);
+    text_put(&p->t, "%s %u", opinfo[op].name, ordinal);
+    if (ordinal < l->n && l->v[ordinal].name[0]) {
+        text_put(&p->t, " ");
+        text_quoted(&p->t, l->v[ordinal].name);
+    }
+}
+
+/* Lines for the leaves below `end` that no node has mentioned: ordinals ascend through the text. */
+static void declare_leaves(struct printer *p, unsigned op, uint32_t end)
+{
+    const struct leaves *l = leaves_of(p->g, op);
+    uint32_t *seen = &p->declared[op == OP_input ? 0 : op == OP_state ? 1 : 2];
+    for (; *seen < end && *seen < l->n; ++*seen) {
+        text_put(&p->t, "  ");
+        put_leaf(p, op, *seen);
+        put_type(p, l->v[*seen].dtype, l->v[*seen].shape);
+        text_put(&p->t, "\n");
+    }
+}
+
+static void mention_leaf(struct printer *p, const struct node *n)
+{
+    uint32_t *seen = &p->declared[n->op == OP_input ? 0 : n->op == OP_state ? 1 : 2];
+    declare_leaves(p, n->op, n->attr.leaf.index);
+    if (*seen == n->attr.leaf.index)
+        ++*seen;
+}
+
+static void put_mask(struct printer *p, const char *word, uint32_t mask)
+{
+    const char *sep = "";
+    text_put(&p->t, " %s(", word);
+    for (unsigned i = 0; i < 32; i++)
+        if (mask >> i & 1) {
+            text_put(&p->t, "%s%u", sep, i);
+            sep = ", ";
+        }
+    text_put(&p->t, ")");
+}
+
+static void put_axis_pairs(struct printer *p, const char *word, uint32_t a, uint32_t b, unsigned n)
+{
+    if (!n)
+        return;
+    text_put(&p->t, " %s(", word);
+    for (unsigned i = 0; i < n && i < KL_MAX_RANK; i++)
+        text_put(&p->t, "%s%u", i ? ", " : "", axis_get(a, i));
+    text_put(&p->t, "; ");
+    for (unsigned i = 0; i < n && i < KL_MAX_RANK; i++)
+        text_put(&p->t, "%s%u", i ? ", " : "", axis_get(b, i));
+    text_put(&p->t, ")");
+}
+
+static void put_attr(struct printer *p, const struct node *n)
+{
+    const union attr *a = &n->attr;
+    if (n->op == OP_iota) {
+        text_put(&p->t, " axis(%u)", a->axis.axis);
+    } else if (n->op == OP_permute) {
+        uint32_t rank = n->shape < p->g->nshape ? p->g->shape[n->shape].rank : 0;
+        text_put(&p->t, " perm(");
+        for (uint32_t i = 0; i < rank && i < KL_MAX_RANK; i++)
+            text_put(&p->t, "%s%u", i ? ", " : "", a->permute.perm[i]);
+        text_put(&p->t, ")");
+    } else if (op_is_reduce(n->op)) {
+        put_mask(p, "axes", a->reduce.axes);
+        if (a->reduce.lanes || a->reduce.chunk)
+            text_put(&p->t, " order(lanes %u, chunk %llu)", a->reduce.lanes, (unsigned long long)a->reduce.chunk);
+    } else if (n->op == OP_dot) {
+        put_axis_pairs(p, "batch", a->dot.batch_a, a->dot.batch_b, a->dot.nbatch);
+        put_axis_pairs(p, "contract", a->dot.con_a, a->dot.con_b, a->dot.ncon);
+        if (a->dot.lanes || a->dot.kblock)
+            text_put(&p->t, " order(lanes %u, kblock %u)", a->dot.lanes, a->dot.kblock);
+    }
+}
+
+static void put_device(struct printer *p, unsigned device)
+{
+    if (device_text(device))
+        text_put(&p->t, " @%s", device_text(device));
+    else
+        text_put(&p->t, " @%u", device);
+}
+
+/* A call site as a trailing comment.  Control characters, which would end it, print as '?'. */
+static void put_site(struct printer *p, uint32_t site, size_t line_start)
+{
+    if (!site || site >= p->g->nsite || !p->g->site[site].file || !p->g->site[site].file[0])
+        return;
+    const kl_site *s = &p->g->site[site];
+    text_pad(&p->t, line_start, SITE_COLUMN);
+    text_put(&p->t, "# ");
+    for (const char *c = s->file; *c; c++)
+        text_put(&p->t, "%c", (unsigned char)*c < 0x20 ? '?' : *c);
+    text_put(&p->t, ":%d", s->line > 0 ? s->line : 0);
+    if (s->func && is_name(s->func))
+        text_put(&p->t, " %s", s->func);
+}
+
+static void put_node(struct printer *p, ref r, unsigned home_device)
+{
+    const struct node *n = &p->g->node[r];
+    if (n->op == OP_nil || n->op >= OP_COUNT) {
+        text_put(&p->t, "  %%%u = ?\n", r);
+        return;
+    }
+    if (leaves_of(p->g, n->op))
+        mention_leaf(p, n);
+    size_t line_start = p->t.len;
+    text_put(&p->t, "  ");
+    put_name(p, r);
+    text_put(&p->t, " = ");
+    if (leaves_of(p->g, n->op)) {
+        put_leaf(p, n->op, n->attr.leaf.index);
+    } else {
+        text_put(&p->t, "%s", opinfo[n->op].name);
+        for (unsigned i = 0; i < n->nin && i < MAX_OPERANDS; i++) {
+            text_put(&p->t, i ? ", " : " ");
+            put_name(p, n->in[i]);
+        }
+        if (n->op == OP_const) {
+            text_put(&p->t, " ");
+            text_literal(&p->t, n->dtype, n->attr.konst.bits);
+        } else {
+            put_attr(p, n);
+        }
+    }
+    if (n->flags & MARK_STOP)
+        text_put(&p->t, " stop");
+    put_type(p, n->dtype, n->shape);
+    if (n->device != home_device)
+        put_device(p, n->device);
+    if (p->g->group && p->g->group[r] != GROUP_NONE)
+        text_put(&p->t, " group %u", p->g->group[r]);
+    put_site(p, n->site, line_start);
+    text_put(&p->t, "\n");
+}
+
+static void put_graph(struct printer *p)
+{
+    const struct graph *g = p->g;
+    unsigned home_device = g->nnode > 1 ? g->node[1].device : 0;
+    text_put(&p->t, "graph @");
+    if (is_name(g->name))
+        text_put(&p->t, "%s", g->name);
+    else
+        text_quoted(&p->t, g->name);
+    if (home_device)
+        put_device(p, home_device);
+    text_put(&p->t, " {\n");
+    for (ref r = 1; r < g->nnode; r++)
+        put_node(p, r, home_device);
+    declare_leaves(p, OP_input, UINT32_MAX);
+    declare_leaves(p, OP_state, UINT32_MAX);
+    declare_leaves(p, OP_slot, UINT32_MAX);
+    for (uint32_t i = 0; i < g->nout; i++) {
+        if (g->out[i].kind == OUT_ASSIGN)
+            text_put(&p->t, "  assign %u = ", g->out[i].state);
+        else
+            text_put(&p->t, "  return ");
+        put_name(p, g->out[i].value);
+        text_put(&p->t, "\n");
+    }
+    text_put(&p->t, "}\n");
+}
+
+char *graph_text(const struct graph *g)
+{
+    struct printer p = {.g = g, .named = mem_alloc((g->nnode + 1) * sizeof(bool))};
+    if (p.named && choose_names(&p))
+        put_graph(&p);
+    else
+        p.t.failed = true;
+    mem_free(p.named);
+    if (p.t.failed) {
+        mem_free(p.t.s);
+        p.t.s = NULL;
+    }
+    return p.t.s;
+}
+
+bool graph_print(const struct graph *g, FILE *f)
+{
+    char *s = graph_text(g);
+    bool ok = s && fputs(s, f) >= 0;
+    mem_free(s);
+    return ok;
+}

@@ -1,0 +1,298 @@
+#include "text.h"
+#include <locale.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool text_room(struct text *t, size_t more)
+{
+    if (t->failed || t->len + more < t->cap)
+        return !t->failed;
+    size_t cap = t->cap ? t->cap : 256;
+    while (cap <= t->len + more)
+        cap *= 2;
+    char *s = mem_grow(t->s, t->cap, cap);
+    if (!s) {
+        t->failed = true;
+        return false;
+    }
+    t->s = s;
+    t->cap = cap;
+    return true;
+}
+
+void text_put(struct text *t, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0 || !text_room(t, (size_t)n + 1))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(t->s + t->len, t->cap - t->len, fmt, ap);
+    va_end(ap);
+    t->len += (size_t)n;
+}
+
+void text_quoted(struct text *t, const char *s)
+{
+    text_put(t, "\"");
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            text_put(t, "\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            text_put(t, "\\x%02x", c);
+        else
+            text_put(t, "%c", c);
+    }
+    text_put(t, "\"");
+}
+
+void text_pad(struct text *t, size_t line_start, size_t column)
+{
+    size_t at = t->len - line_start;
+    text_put(t, "%*s", (int)(at + 2 < column ? column - at : 2), "");
+}
+
+static struct name *names_find(struct name *v, uint32_t size, const char *s, size_t len)
+{
+    uint32_t h = (uint32_t)bytes_hash(s, len).lo & (size - 1);
+    while (v[h].s && (v[h].len != len || memcmp(v[h].s, s, len)))
+        h = (h + 1) & (size - 1);
+    return &v[h];
+}
+
+uint32_t *names_at(struct names *t, const char *s, size_t len)
+{
+    if (2 * t->n >= t->size) {
+        uint32_t size = t->size ? 2 * t->size : 64;
+        struct name *v = mem_alloc(size * sizeof *v);
+        if (!v)
+            return NULL;
+        for (uint32_t i = 0; i < t->size; i++)
+            if (t->v[i].s)
+                *names_find(v, size, t->v[i].s, t->v[i].len) = t->v[i];
+        mem_free(t->v);
+        t->v = v;
+        t->size = size;
+    }
+    struct name *n = names_find(t->v, t->size, s, len);
+    if (!n->s) {
+        *n = (struct name){s, len, 0};
+        t->n++;
+    }
+    return &n->value;
+}
+
+void names_free(struct names *t)
+{
+    mem_free(t->v);
+    *t = (struct names){0};
+}
+
+bool is_name_char(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+}
+
+bool is_name(const char *s)
+{
+    if (!is_name_char(*s) || (*s >= '0' && *s <= '9') || *s == '.')
+        return false;
+    while (is_name_char(*s))
+        s++;
+    return !*s;
+}
+
+/* Decimal conversion must not follow the embedder's locale, which may write 0.5 as 0,5. */
+struct c_locale { locale_t c, old; };
+
+static struct c_locale c_locale_enter(void)
+{
+    struct c_locale l = {.c = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
+    l.old = l.c ? uselocale(l.c) : (locale_t)0;
+    return l;
+}
+
+static void c_locale_leave(struct c_locale l)
+{
+    if (!l.c)
+        return;
+    uselocale(l.old);
+    freelocale(l.c);
+}
+
+static const char *read_float(unsigned dtype, const char *s, uint64_t *bits)
+{
+    char *end;
+    if (dtype_size(dtype) == 4) {
+        float v = strtof(s, &end);
+        uint32_t b;
+        memcpy(&b, &v, sizeof b);
+        *bits = b;
+    } else {
+        double v = strtod(s, &end);
+        memcpy(bits, &v, sizeof v);
+    }
+    return end;
+}
+
+static uint64_t exponent_bits(unsigned dtype) { return dtype_size(dtype) == 4 ? 0x7f800000u : 0x7ff0000000000000u; }
+static uint64_t quiet_nan(unsigned dtype) { return dtype_size(dtype) == 4 ? 0x7fc00000u : 0x7ff8000000000000u; }
+static uint64_t sign_bit(unsigned dtype) { return 1ull << (8 * dtype_size(dtype) - 1); }
+static uint64_t all_bits(unsigned dtype) { return 2 * sign_bit(dtype) - 1; }
+
+/* The fewest digits that read back to the same bits. */
+static void text_float(struct text *t, unsigned dtype, uint64_t bits)
+{
+    uint64_t magnitude = bits & ~sign_bit(dtype), inf = exponent_bits(dtype);
+    if (magnitude == inf) {
+        text_put(t, bits == inf ? "inf" : "-inf");
+    } else if (bits == quiet_nan(dtype)) {
+        text_put(t, "nan");
+    } else if (magnitude > inf) {
+        text_put(t, "bits(0x%llx)", (unsigned long long)bits);
+    } else {
+        char s[40];
+        uint64_t back = ~bits;
+        struct c_locale l = c_locale_enter();
+        for (int digits = 1; back != bits && digits <= 17; digits++) {
+            snprintf(s, sizeof s, "%.*g", digits, dtype_value(dtype, bits));
+            read_float(dtype, s, &back);
+        }
+        c_locale_leave(l);
+        text_put(t, "%s%s", s, strpbrk(s, ".e") ? "" : ".0");
+    }
+}
+
+void text_literal(struct text *t, unsigned dtype, uint64_t bits)
+{
+    char kind = dtype_kind(dtype);
+    if (!dtype_size(dtype) || (bits & ~all_bits(dtype)) || (kind == 'B' && bits > 1))
+        text_put(t, "bits(0x%llx)", (unsigned long long)bits);
+    else if (kind == 'B')
+        text_put(t, bits ? "true" : "false");
+    else if (kind == 'F')
+        text_float(t, dtype, bits);
+    else if (kind == 'I' && (bits & sign_bit(dtype)))
+        text_put(t, "-%llu", (unsigned long long)((~bits & all_bits(dtype)) + 1));
+    else
+        text_put(t, "%llu", (unsigned long long)bits);
+}
+
+static bool all_digits(const char *s)
+{
+    const char *p = s;
+    while (*p >= '0' && *p <= '9')
+        p++;
+    return p > s && !*p;
+}
+
+/* digits ['.' digits] [e [sign] digits] */
+static bool is_decimal(const char *s)
+{
+    const char *p = s;
+    size_t n = 0;
+    for (; *p >= '0' && *p <= '9'; p++)
+        n++;
+    if (*p == '.')
+        for (p++; *p >= '0' && *p <= '9'; p++)
+            n++;
+    if (!n)
+        return false;
+    if (*p == 'e' || *p == 'E') {
+        p++;
+        p += *p == '+' || *p == '-';
+        return all_digits(p);
+    }
+    return !*p;
+}
+
+static bool parse_bits(unsigned dtype, const char *s, size_t len, uint64_t *bits)
+{
+    if (len < 9 || memcmp(s, "bits(0x", 7) || s[len - 1] != ')')
+        return false;
+    uint64_t v = 0;
+    for (const char *p = s + 7; p < s + len - 1; p++) {
+        int d = *p >= '0' && *p <= '9' ? *p - '0' : *p >= 'a' && *p <= 'f' ? *p - 'a' + 10 : -1;
+        if (d < 0 || v >> 60)
+            return false;
+        v = v << 4 | (unsigned)d;
+    }
+    *bits = v;
+    return !(v & ~all_bits(dtype)) && (dtype_kind(dtype) != 'B' || v <= 1);
+}
+
+static bool parse_integer(unsigned dtype, const char *s, uint64_t *bits)
+{
+    bool negative = *s == '-';
+    uint64_t v = 0, top = sign_bit(dtype);
+    for (const char *p = s + negative; *p; p++) {
+        unsigned d = (unsigned)(*p - '0');
+        if (v > (UINT64_MAX - d) / 10)
+            return false;
+        v = v * 10 + d;
+    }
+    uint64_t limit = dtype_kind(dtype) == 'I' ? (negative ? top : top - 1) : negative ? 0 : all_bits(dtype);
+    *bits = (negative ? 0 - v : v) & all_bits(dtype);
+    return v <= limit;
+}
+
+bool literal_parse(unsigned dtype, const char *token, size_t len, uint64_t *bits, const char **why)
+{
+    char s[MAX_LITERAL + 1], kind = dtype_kind(dtype);
+    *why = "the number is too long";
+    if (len > MAX_LITERAL)
+        return false;
+    memcpy(s, token, len);
+    s[len] = 0;
+    if (!strncmp(s, "bits", 4)) {
+        *why = "expected bits(0xHEX) with no more bits than the dtype has";
+        return parse_bits(dtype, s, len, bits);
+    }
+    if (kind == 'B') {
+        *why = "expected true or false";
+        *bits = !strcmp(s, "true");
+        return *bits || !strcmp(s, "false");
+    }
+    const char *digits = s + (*s == '-');
+    if (kind != 'F') {
+        *why = "expected an integer";
+        if (!all_digits(digits))
+            return false;
+        *why = "the integer does not fit the dtype";
+        return parse_integer(dtype, s, bits);
+    }
+    uint64_t inf = exponent_bits(dtype), sign = *s == '-' ? sign_bit(dtype) : 0;
+    if (!strcmp(digits, "inf")) {
+        *bits = inf | sign;
+    } else if (!strcmp(s, "nan")) {
+        *bits = quiet_nan(dtype);
+    } else {
+        *why = "expected a number, inf, -inf, nan or bits(0xHEX)";
+        if (!is_decimal(digits))
+            return false;
+        struct c_locale l = c_locale_enter();
+        read_float(dtype, s, bits);
+        c_locale_leave(l);
+        *why = "the number is too large for the dtype";
+        return (*bits & inf) != inf;
+    }
+    return true;
+}
+
+/* In the order of enum device_kind (runtime.h). */
+static const char *const device_names[] = {"ref", "cpu"};
+enum { DEVICE_NAMES = sizeof device_names / sizeof *device_names };
+
+const char *device_text(unsigned device) { return device < DEVICE_NAMES ? device_names[device] : NULL; }
+
+int device_by_text(const char *s, size_t len)
+{
+    for (int i = 0; i < DEVICE_NAMES; i++)
+        if (strlen(device_names[i]) == len && !memcmp(s, device_names[i], len))
+            return i;
+    return -1;
+}

@@ -1,0 +1,124 @@
+/* The verifier: every invariant of ir.h, checked so that no index is followed before it is known to be
+ * in range.  Dtypes and shapes are derived again by the ops' own rules. */
+#include "ir/ir.h"
+#include <string.h>
+
+static bool broken(const struct graph *g, struct err *e, const char *what, uint32_t index, const char *rule)
+{
+    return err_set(e, KL_ERR_INTERNAL, "graph @%.63s: %s %u: %s", g->name, what, index, rule);
+}
+
+static bool verify_shapes(const struct graph *g, struct err *e)
+{
+    if (g->nshape == 0 || g->shape[0].rank != 0)
+        return broken(g, e, "shape", 0, "is not the scalar");
+    for (uint32_t i = 0; i < g->nshape; i++) {
+        const struct shape *s = &g->shape[i];
+        int64_t count;
+        if (!shape_numel(s, &count))
+            return broken(g, e, "shape", i, "has a bad rank, a negative dimension or too many elements");
+        struct shape clean = shape_make(s->rank, s->dim);
+        if (memcmp(&clean, s, sizeof clean) != 0)
+            return broken(g, e, "shape", i, "has unused fields that are not 0");
+        if (intern_shape_find(g, s) != i)
+            return broken(g, e, "shape", i, "is not interned, or interned twice");
+    }
+    return true;
+}
+
+static bool verify_leaves(const struct graph *g, const char *what, const struct leaves *l, bool scalar, struct err *e)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct leaf *leaf = &l->v[i];
+        if (leaf->dtype >= KL_DTYPE_COUNT)
+            return broken(g, e, what, i, "has no valid dtype");
+        if (leaf->shape >= g->nshape)
+            return broken(g, e, what, i, "has no valid shape");
+        if (scalar && g->shape[leaf->shape].rank != 0)
+            return broken(g, e, what, i, "is not a scalar");
+        if (!memchr(leaf->name, 0, sizeof leaf->name))
+            return broken(g, e, what, i, "has an unterminated name");
+    }
+    return true;
+}
+
+static bool verify_node(const struct graph *g, ref r, struct err *e)
+{
+    const struct node *n = node_at(g, r);
+    if (n->op == OP_nil || n->op >= OP_COUNT)
+        return broken(g, e, "node", r, "has no valid op");
+    const struct opinfo *o = &opinfo[n->op];
+    if (n->nin != o->nin)
+        return broken(g, e, "node", r, "has the wrong number of operands for its op");
+    for (unsigned i = 0; i < MAX_OPERANDS; i++) {
+        if (i >= n->nin && n->in[i] != NIL)
+            return broken(g, e, "node", r, "has an operand behind its last");
+        if (i < n->nin && (n->in[i] == NIL || n->in[i] >= r))
+            return broken(g, e, "node", r, "has an operand that does not stand before it");
+    }
+    if (n->dtype >= KL_DTYPE_COUNT)
+        return broken(g, e, "node", r, "has no valid dtype");
+    if (n->shape >= g->nshape)
+        return broken(g, e, "node", r, "has no valid shape");
+    if (n->site >= g->nsite)
+        return broken(g, e, "node", r, "has no valid call site");
+    if (n->flags & ~MARK_STOP)
+        return broken(g, e, "node", r, "has unknown marks");
+    struct node derived = *n;
+    struct shape shape = g->shape[n->shape];
+    struct err why = {0};
+    if (!o->shape(g, &derived, &shape, &why))
+        return err_set(e, why.code, "graph @%.63s: node %u: %s", g->name, r, why.msg);
+    if (derived.dtype != n->dtype)
+        return broken(g, e, "node", r, "has another dtype than its op gives");
+    if (!shape_equal(&shape, &g->shape[n->shape]))
+        return broken(g, e, "node", r, "has another shape than its op gives");
+    return true;
+}
+
+static bool verify_outputs(const struct graph *g, struct err *e)
+{
+    for (uint32_t i = 0; i < g->nout; i++) {
+        const struct output *o = &g->out[i];
+        if (o->kind != OUT_RETURN && o->kind != OUT_ASSIGN)
+            return broken(g, e, "output", i, "is neither return nor assign");
+        if (o->value == NIL || o->value >= g->nnode)
+            return broken(g, e, "output", i, "is not a node");
+        if (o->pad != 0 || (o->kind == OUT_RETURN && o->state != 0))
+            return broken(g, e, "output", i, "has unused fields that are not 0");
+        if (o->kind == OUT_RETURN)
+            continue;
+        if (o->state >= g->state.n)
+            return broken(g, e, "output", i, "assigns a state that does not exist");
+        if (g->state.v[o->state].dtype != node_at(g, o->value)->dtype)
+            return broken(g, e, "output", i, "has another dtype than the state it assigns");
+        if (g->state.v[o->state].shape != node_at(g, o->value)->shape)
+            return broken(g, e, "output", i, "has another shape than the state it assigns");
+        for (uint32_t j = 0; j < i; j++)
+            if (g->out[j].kind == OUT_ASSIGN && g->out[j].state == o->state)
+                return broken(g, e, "output", i, "assigns a state that is assigned already");
+    }
+    return true;
+}
+
+static bool verify_groups(const struct graph *g, struct err *e)
+{
+    for (uint32_t i = 0; g->group && i < g->nnode; i++)
+        if (g->group[i] != GROUP_NONE && g->group[i] >= g->ngroup)
+            return broken(g, e, "node", i, "is in a group that does not exist");
+    return true;
+}
+
+bool graph_verify(const struct graph *g, struct err *e)
+{
+    static const struct node nil;
+    if (g->nnode == 0 || memcmp(&g->node[0], &nil, sizeof nil) != 0)
+        return broken(g, e, "node", 0, "is not NIL");
+    if (!verify_shapes(g, e) || !verify_leaves(g, "input", &g->input, false, e) ||
+        !verify_leaves(g, "state", &g->state, false, e) || !verify_leaves(g, "slot", &g->slot, true, e))
+        return false;
+    for (ref r = 1; r < g->nnode; r++)
+        if (!verify_node(g, r, e))
+            return false;
+    return verify_outputs(g, e) && verify_groups(g, e);
+}

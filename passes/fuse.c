@@ -1,0 +1,231 @@
+/* Groups nodes into kernels.
+ *
+ * In: a graph without grad nodes.  Out: g->group; no node changes, so no number does.
+ *
+ * A group has at most one anchor (reduce or dot).  Around it stand elementwise nodes: before a reduce,
+ * one value per reduced element (the prologue); after an anchor, one value per result (the epilogue).
+ * Without an anchor a group is an elementwise DAG over one index.  Two nodes share a group only where
+ * element i of one needs just element i of the other, so every value is computed once.
+ *
+ * One walk in execution order: each node starts a group of its own and is merged with the groups it reads
+ * from, unless that would close a cycle between groups.  Scalars made of leaves alone are left out: every
+ * kernel that needs one computes it again. */
+#include "passes.h"
+
+enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24 };
+
+struct group {
+    ref first, last;    /* members, linked by fuser.next */
+    ref anchor;         /* NIL: elementwise */
+    int64_t numel;      /* elements of the results: of the anchor if there is one */
+    uint32_t nodes, reads;
+    bool merged;        /* into another: no longer a group */
+};
+
+struct fuser {
+    struct graph *g;
+    struct group *group; uint32_t ngroup;
+    ref *next;          /* per node: next member of its group */
+    bool *prologue;     /* per node: computed per reduced element */
+    uint32_t *seen;     /* per group: stamp of the last search that passed here */
+    uint32_t *stack;
+    uint32_t stamp;
+};
+
+static uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; }
+
+static bool is_compute(const struct node *n)
+{
+    return op_is_elementwise(n->op) || n->op == OP_cast || n->op == OP_random || op_is_reduce(n->op) || n->op == OP_dot;
+}
+
+static bool is_anchor(const struct node *n) { return op_is_reduce(n->op) || n->op == OP_dot; }
+
+/* A scalar whose operands are leaves or such scalars. */
+static bool is_free_scalar(const struct fuser *f, ref r)
+{
+    const struct node *n = &f->g->node[r];
+    if (is_anchor(n) || node_numel(f->g, r) != 1)
+        return false;
+    for (unsigned i = 0; i < n->nin; i++) {
+        bool linear;
+        if (group_of(f, node_source(f->g, n->in[i], &linear)) != GROUP_NONE)
+            return false;
+    }
+    return true;
+}
+
+static uint32_t group_new(struct fuser *f, ref r)
+{
+    uint32_t id = f->ngroup++;
+    const struct node *n = &f->g->node[r];
+    f->group[id] = (struct group){.first = r, .last = r, .anchor = is_anchor(n) ? r : NIL, .numel = node_numel(f->g, r),
+                                  .nodes = 1, .reads = n->nin};
+    f->g->group[r] = id;
+    return id;
+}
+
+/* Is there a path of dependences from group `from` to group `to` through a third group? */
+static bool path_around(struct fuser *f, uint32_t from, uint32_t to)
+{
+    uint32_t n = 0;
+    f->stamp++;
+    f->seen[to] = f->stamp;
+    f->stack[n++] = to;
+    while (n) {
+        uint32_t cur = f->stack[--n];
+        for (ref r = f->group[cur].first; r; r = f->next[r])
+            for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+                bool linear;
+                uint32_t s = group_of(f, node_source(f->g, f->g->node[r].in[i], &linear));
+                if (s == GROUP_NONE || (cur == to && s == from))
+                    continue;
+                if (s == from)
+                    return true;
+                if (f->seen[s] != f->stamp) {
+                    f->seen[s] = f->stamp;
+                    f->stack[n++] = s;
+                }
+            }
+    }
+    return false;
+}
+
+/* Does b read anything of a at another index than its own? */
+static bool reads_elsewhere(const struct fuser *f, uint32_t a, uint32_t b)
+{
+    for (ref r = f->group[b].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref s = node_source(f->g, f->g->node[r].in[i], &linear);
+            if (group_of(f, s) == a && (!linear || f->prologue[s]))
+                return true;
+        }
+    return false;
+}
+
+/* Merges b, which reads from a, into a's group (or the other way round); false if they must stay apart. */
+static bool merge(struct fuser *f, uint32_t a, uint32_t b)
+{
+    struct group *ga = &f->group[a], *gb = &f->group[b];
+    if ((ga->anchor && gb->anchor) || ga->numel != gb->numel || ga->nodes + gb->nodes > MAX_GROUP_NODES ||
+        ga->reads + gb->reads > MAX_GROUP_READS + ga->nodes + gb->nodes)
+        return false;
+    if (reads_elsewhere(f, a, b) || reads_elsewhere(f, b, a) || path_around(f, a, b) || path_around(f, b, a))
+        return false;
+    for (ref r = gb->first; r; r = f->next[r])
+        f->g->group[r] = a;
+    f->next[ga->last] = gb->first;
+    ga->last = gb->last;
+    ga->nodes += gb->nodes;
+    ga->reads += gb->reads;
+    if (gb->anchor)
+        ga->anchor = gb->anchor;
+    gb->merged = true;
+    return true;
+}
+
+/* A reduce takes in the elementwise group that makes its operand, if that loses no parallelism. */
+static void take_prologue(struct fuser *f, uint32_t reduce)
+{
+    struct group *gr = &f->group[reduce];
+    bool linear;
+    ref s = node_source(f->g, f->g->node[gr->anchor].in[0], &linear);
+    uint32_t m = group_of(f, s);
+    if (m == GROUP_NONE || !linear)
+        return;
+    struct group *gm = &f->group[m];
+    bool few_rows = gr->numel < 64 && gm->numel > (1 << 16);
+    if (gm->anchor || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
+        return;
+    for (ref r = gm->first; r; r = f->next[r]) {
+        f->g->group[r] = reduce;
+        f->prologue[r] = true;
+    }
+    f->next[gr->last] = gm->first;
+    gr->last = gm->last;
+    gr->nodes += gm->nodes;
+    gr->reads += gm->reads;
+    gm->merged = true;
+}
+
+static void fuse_node(struct fuser *f, ref r)
+{
+    const struct node *n = &f->g->node[r];
+    uint32_t id = group_new(f, r);
+    if (op_is_reduce(n->op)) {
+        take_prologue(f, id);
+        return;
+    }
+    for (unsigned i = 0; n->op != OP_dot && i < n->nin; i++) {
+        bool linear;
+        ref s = node_source(f->g, n->in[i], &linear);
+        uint32_t a = group_of(f, s);
+        if (linear && a != GROUP_NONE && a != id && !f->prologue[s] && merge(f, a, id))
+            id = a;
+    }
+}
+
+/* An output that no kernel stores yet, and that is not in memory already, becomes a kernel. */
+static void store_outputs(struct fuser *f)
+{
+    for (uint32_t i = 0; i < f->g->nout; i++) {
+        bool linear;
+        ref v = f->g->out[i].value, s = node_source(f->g, v, &linear);
+        if (group_of(f, v) != GROUP_NONE)
+            continue;
+        if (!linear || (group_of(f, s) == GROUP_NONE && !node_is_stored_leaf(f->g, s)))
+            group_new(f, v);
+    }
+}
+
+/* Numbers the groups that are left 0, 1, ... in the order of their first nodes. */
+static void renumber(struct fuser *f)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->ngroup; i++)
+        if (!f->group[i].merged)
+            f->seen[i] = n++;
+    for (ref r = 1; r < f->g->nnode; r++)
+        if (f->g->group[r] != GROUP_NONE)
+            f->g->group[r] = f->seen[f->g->group[r]];
+    f->g->ngroup = n;
+}
+
+int pass_fuse_groups(struct graph *g, bool unfused)
+{
+    uint32_t n = g->nnode;
+    struct fuser f = {.g = g};
+    f.group = mem_alloc(n * sizeof *f.group);
+    f.next = mem_alloc(n * sizeof *f.next);
+    f.prologue = mem_alloc(n * sizeof *f.prologue);
+    f.seen = mem_alloc(n * sizeof *f.seen);
+    f.stack = mem_alloc(n * sizeof *f.stack);
+    mem_free(g->group);
+    g->group = mem_alloc(n * sizeof *g->group);
+    bool ok = f.group && f.next && f.prologue && f.seen && f.stack && g->group;
+    if (!ok) {
+        err_set(&g->err, KL_ERR_MEMORY, "out of memory fusing @%s", g->name);
+    } else {
+        for (ref r = 0; r < n; r++)
+            g->group[r] = GROUP_NONE;
+        for (ref r = 1; r < n; r++) {
+            if (!is_compute(&g->node[r]))
+                continue;
+            if (unfused)
+                group_new(&f, r);
+            else if (!is_free_scalar(&f, r))
+                fuse_node(&f, r);
+        }
+        store_outputs(&f);
+        renumber(&f);
+    }
+    mem_free(f.group);
+    mem_free(f.next);
+    mem_free(f.prologue);
+    mem_free(f.seen);
+    mem_free(f.stack);
+    return ok ? 1 : -1;
+}
+
+int pass_fuse(struct graph *g) { return pass_fuse_groups(g, false); }

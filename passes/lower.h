@@ -1,0 +1,52 @@
+/* Lowering one group to one kernel: what the schedules (lower_map, lower_reduce, lower_dot) share. */
+#ifndef KILN_LOWER_H
+#define KILN_LOWER_H
+#include "passes.h"
+
+struct memo { uint32_t point; val coord[KL_MAX_RANK]; val value; };
+
+struct lowering {
+    struct lower l;          /* first: op rules get a pointer to it */
+    struct kernel *k;
+    const struct graph *g;
+    uint32_t group;
+    const struct caps *caps;
+    const bool *stored;      /* per node */
+    struct lowered *out;
+    uint32_t arg_cap;
+    uint32_t *read_buf, *write_buf; /* per node: lbuf + 1 */
+    struct memo *memo;       /* per node: its value at the current point */
+    uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
+    ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
+    val anchor_value;
+    val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
+    val lane;                /* the open vector loop's variable, 0: none */
+};
+
+/* ---- lower.c ---- */
+void lower_point(struct lowering *w);                                     /* forget memos: coordinates change */
+val lower_at(struct lowering *w, ref r, const val *coord);
+/* Coordinates of element i (row-major) of a shape, and back. */
+void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord);
+val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
+/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
+void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
+/* Scalars made of leaves are computed once, here, before any loop. */
+void lower_scalars(struct lowering *w);
+/* Sets the size of a task from the work of one iteration, in elements. */
+void lower_grain(struct lowering *w, int64_t work);
+uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
+/* Is member r computed per reduced element (prologue) of the group's reduce? */
+bool lower_in_prologue(const struct lowering *w, ref r);
+
+/* A kernel built only to look at its indices: begin copies w with an empty kernel, end frees it and passes on its error. */
+struct trial { struct lowering w; struct lowered out; };
+bool trial_begin(struct trial *t, const struct lowering *w);
+void trial_end(struct trial *t, struct lowering *w);
+
+/* ---- lower_map.c, lower_reduce.c, lower_dot.c ---- */
+void lower_map(struct lowering *w);
+void lower_reduce(struct lowering *w);
+void lower_dot_group(struct lowering *w);
+
+#endif

@@ -1,0 +1,338 @@
+/* Groups around a dot: a tiled matrix product with the epilogue at the store.
+ *
+ * The register tile is MR rows by NR columns: NR is the vector loop's width, the MR rows are MR carried
+ * accumulators of a serial loop over k, each step loading one row of B (a vector) and MR elements of A
+ * (broadcast).  A parallel iteration owns NR columns and a block of rows; for each k-block of pass
+ * numerics it walks the row tiles, adding to partial sums in scratch, and the last k-block ends in the
+ * epilogue.  B is copied into a scratch panel first when its columns are not neighbours in memory or
+ * when enough row tiles will read it again.  Neither tiles nor packing touch the order of a chain. */
+#include "lower.h"
+#include <string.h>
+
+struct dot {
+    struct lowering *w;
+    const struct node *n;
+    struct shape a, b, out;
+    struct shape batch, free_a, free_b, con;     /* lengths of the four kinds of dimension */
+    struct dot_dims size;
+    int64_t kblock, blocks;
+    int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
+    uint32_t panel, partial;                     /* scratch lbufs + 1, 0: none */
+    val batch_index;
+};
+
+enum { UNROLL_K = 4, ROWS_PER_TASK = 256 };
+
+/* Operand 0 or 1's axes of each kind: batch and contracted in list order, the free ones ascending. */
+struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
+
+static struct axes axes_of(const struct dot *d, bool second)
+{
+    struct axes x = {0};
+    unsigned nb = d->n->attr.dot.nbatch, nc = d->n->attr.dot.ncon;
+    uint32_t bl = second ? d->n->attr.dot.batch_b : d->n->attr.dot.batch_a;
+    uint32_t cl = second ? d->n->attr.dot.con_b : d->n->attr.dot.con_a;
+    for (unsigned i = 0; i < nb; i++)
+        x.batch[i] = (uint8_t)axis_get(bl, i);
+    for (unsigned i = 0; i < nc; i++)
+        x.con[i] = (uint8_t)axis_get(cl, i);
+    x.nfree = dot_free_axes(second ? d->b.rank : d->a.rank, bl, nb, cl, nc, x.fr);
+    return x;
+}
+
+static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
+{
+    struct shape r = {.rank = n};
+    for (uint32_t i = 0; i < n; i++)
+        r.dim[i] = s->dim[axis[i]];
+    return r;
+}
+
+/* The element of an operand at (batch, free index i, contracted index k). */
+static val element(const struct dot *d, bool second, val i, val kk)
+{
+    struct kernel *k = d->w->k;
+    struct axes x = axes_of(d, second);
+    val batch[KL_MAX_RANK], fr[KL_MAX_RANK], con[KL_MAX_RANK], coord[KL_MAX_RANK] = {0};
+    lower_unflatten(k, &d->batch, d->batch_index, batch);
+    lower_unflatten(k, second ? &d->free_b : &d->free_a, i, fr);
+    lower_unflatten(k, &d->con, kk, con);
+    for (unsigned j = 0; j < d->batch.rank; j++)
+        coord[x.batch[j]] = batch[j];
+    for (unsigned j = 0; j < d->con.rank; j++)
+        coord[x.con[j]] = con[j];
+    for (unsigned j = 0; j < x.nfree; j++)
+        coord[x.fr[j]] = fr[j];
+    lower_point(d->w);
+    return lower_at(d->w, d->n->in[second], coord);
+}
+
+/* Stores everything made of the result at (row m, column n). */
+static void epilogue(const struct dot *d, val m, val n, val result)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val coord[KL_MAX_RANK] = {0};
+    lower_unflatten(k, &d->batch, d->batch_index, coord);
+    lower_unflatten(k, &d->free_a, m, coord + d->batch.rank);
+    lower_unflatten(k, &d->free_b, n, coord + d->batch.rank + d->free_a.rank);
+    lower_point(w);
+    w->anchor_value = result;
+    for (ref r = 1; r < w->g->nnode; r++)
+        if (w->g->group[r] == w->group && w->stored[r])
+            lower_store(w, r, &d->out, coord);
+}
+
+struct tile {
+    val m0, n0;            /* first row and column */
+    int64_t rows, cols;    /* cols < nr: the last columns, predicated */
+    val kb, k0;            /* number and first index of the k-block */
+    int64_t kc;            /* its length */
+    bool last;             /* ends in the epilogue */
+};
+
+static val multiply_add(struct kernel *k, val a, val b, val acc)
+{
+    if (dtype_is_float(val_dtype(k, acc)))
+        return k_prim(k, P_FMA, a, b, acc);
+    return k_prim(k, P_ADD, acc, k_prim(k, P_MUL, a, b, 0), 0);
+}
+
+/* `steps` products from k index k0 + off on every accumulator. */
+static void products(const struct dot *d, const struct tile *t, val off, int steps, val *acc)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    for (int u = 0; u < steps; u++) {
+        val ku = ix_add(k, off, k_int(k, u)), kk = ix_add(k, t->k0, ku), b;
+        if (d->panel)
+            b = k_load(k, d->panel - 1, ix_add(k, ix_scale(k, ku, d->nr), w->lane), 0);
+        else
+            b = element(d, true, ix_add(k, t->n0, w->lane), kk);
+        val pred = w->pred;
+        w->pred = 0; /* a row that is not there is not in the tile */
+        for (int64_t i = 0; i < t->rows; i++)
+            acc[i] = multiply_add(k, element(d, false, ix_add(k, t->m0, k_int(k, i)), kk), b, acc[i]);
+        w->pred = pred;
+    }
+}
+
+enum { MAX_ROWS = 32 };
+
+/* One register tile of one k-block. */
+static void emit_tile(const struct dot *d, const struct tile *t)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val acc[MAX_ROWS], zero = k_bits(k, d->n->dtype, 0);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
+    w->pred = t->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, t->cols), 0) : 0;
+    for (int64_t i = 0; i < t->rows; i++)
+        acc[i] = k_splat(k, zero);
+    int64_t whole = t->kc / UNROLL_K * UNROLL_K;
+    if (whole) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL_K);
+        val carry[MAX_ROWS];
+        for (int64_t i = 0; i < t->rows; i++)
+            acc[i] = carry[i] = k_carry(k, acc[i]);
+        products(d, t, j, UNROLL_K, acc);
+        for (int64_t i = 0; i < t->rows; i++)
+            k_next(k, carry[i], acc[i]);
+        k_end(k, j);
+        for (int64_t i = 0; i < t->rows; i++)
+            acc[i] = k_out(k, carry[i]);
+    }
+    products(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
+    for (int64_t i = 0; i < t->rows; i++) {
+        val m = ix_add(k, t->m0, k_int(k, i));
+        if (d->partial) {
+            /* Rows of the task, NR columns: the sum of the k-blocks before this one. */
+            val at = ix_add(k, ix_scale(k, ix_mod(k, m, d->mblock), d->nr), w->lane);
+            val before = k_load(k, d->partial - 1, at, 0);
+            val sum = k_prim(k, P_ADD, before, acc[i], 0);
+            acc[i] = t->last ? sum : k_prim(k, P_SELECT, k_prim(k, P_EQ, t->kb, k_int(k, 0), 0), acc[i], sum);
+            if (!t->last)
+                k_store(k, d->partial - 1, at, acc[i], 0);
+        }
+        if (t->last)
+            epilogue(d, m, ix_add(k, t->n0, w->lane), acc[i]);
+    }
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+}
+
+/* Copies kc rows of NR columns of B into the panel. */
+static void emit_pack(const struct dot *d, const struct tile *t, bool contiguous)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->kc), 1);
+    val kk = ix_add(k, t->k0, j), row = ix_scale(k, j, d->nr);
+    if (contiguous || t->cols < d->nr) {
+        w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
+        w->pred = t->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, t->cols), 0) : 0;
+        k_store(k, d->panel - 1, ix_add(k, row, w->lane), element(d, true, ix_add(k, t->n0, w->lane), kk), 0);
+        k_end(k, w->lane);
+        w->lane = w->pred = 0;
+    } else { /* a gather costs more than its loads */
+        for (int64_t i = 0; i < d->nr; i++)
+            k_store(k, d->panel - 1, ix_add(k, row, k_int(k, i)), element(d, true, ix_add(k, t->n0, k_int(k, i)), kk), 0);
+    }
+    k_end(k, j);
+}
+
+/* All row tiles of the task for one k-block. */
+static void emit_rows(const struct dot *d, struct tile *t, val first_row, int64_t rows)
+{
+    struct kernel *k = d->w->k;
+    int64_t tiles = rows / d->mr, rest = rows % d->mr;
+    if (tiles) {
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1);
+        t->m0 = ix_add(k, first_row, ix_scale(k, i, d->mr));
+        t->rows = d->mr;
+        emit_tile(d, t);
+        k_end(k, i);
+    }
+    if (rest) {
+        t->m0 = ix_add(k, first_row, k_int(k, tiles * d->mr));
+        t->rows = rest;
+        emit_tile(d, t);
+    }
+}
+
+/* The task's k-blocks: all but the last in a loop, then the last with the epilogue. */
+static void emit_task(const struct dot *d, val first_row, int64_t rows, val n0, int64_t cols, bool contiguous)
+{
+    struct kernel *k = d->w->k;
+    struct tile t = {.n0 = n0, .cols = cols, .kc = d->kblock};
+    if (d->blocks > 1) {
+        val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks - 1), 1);
+        t.kb = kb;
+        t.k0 = ix_scale(k, kb, d->kblock);
+        if (d->panel)
+            emit_pack(d, &t, contiguous);
+        emit_rows(d, &t, first_row, rows);
+        k_end(k, kb);
+    }
+    t.last = true;
+    t.kb = k_int(k, d->blocks - 1);
+    t.k0 = k_int(k, (d->blocks - 1) * d->kblock);
+    t.kc = d->size.k - (d->blocks - 1) * d->kblock;
+    if (d->panel)
+        emit_pack(d, &t, contiguous);
+    emit_rows(d, &t, first_row, rows);
+}
+
+/* Are neighbouring columns of B neighbours in memory (or the same element), so that vectors can be read in place? */
+static bool columns_contiguous(const struct dot *d)
+{
+    struct trial t;
+    bool yes = true;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+        val x = element(&copy, true, i, j);
+        int64_t stride;
+        yes = k->inst[x].op != L_LOAD || (ix_stride(k, k->inst[x].a, i, &stride) && stride >= 0 && stride <= 1);
+    }
+    trial_end(&t, d->w);
+    return yes;
+}
+
+/* Even row tiles, at most `most` rows each. */
+static int64_t even_rows(int64_t m, int64_t most)
+{
+    int64_t tiles = (m + most - 1) / most;
+    return tiles ? (m + tiles - 1) / tiles : 1;
+}
+
+static void choose_tiles(struct dot *d)
+{
+    const struct caps *c = d->w->caps;
+    int64_t lanes = c->vector_bytes / (int64_t)dtype_size(d->n->dtype), vectors = 2;
+    if (lanes > 32)
+        lanes = 32;
+    if (d->size.n <= lanes)
+        vectors = 1;
+    d->nr = vectors * lanes;
+    int64_t most = ((int64_t)c->vector_regs - 4) / vectors;
+    if (most > 24)
+        most = 24;
+    d->mr = even_rows(d->size.m, most);
+    d->mblock = d->size.m <= ROWS_PER_TASK * 2 ? d->size.m : even_rows(d->size.m, ROWS_PER_TASK) / d->mr * d->mr;
+    if (d->mblock < 1)
+        d->mblock = 1;
+}
+
+static void fill_schedule(const struct dot *d)
+{
+    d->w->k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr, .nr = (uint16_t)d->nr,
+                                       .kc = (uint32_t)d->kblock, .pack_b = d->panel != 0};
+}
+
+static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t limit)
+{
+    return needed ? k_if(k, k_prim(k, p, x, k_int(k, limit), 0)) : 0;
+}
+
+static void emit_columns(const struct dot *d, val row_block, val col, bool contiguous)
+{
+    struct kernel *k = d->w->k;
+    int64_t full_rows = d->size.m / d->mblock, rest_rows = d->size.m % d->mblock;
+    int64_t full_cols = d->size.n / d->nr, rest_cols = d->size.n % d->nr;
+    for (int tail_rows = 0; tail_rows < 2; tail_rows++) {
+        int64_t rows = tail_rows ? rest_rows : d->mblock;
+        if (!rows || (!tail_rows && !full_rows))
+            continue;
+        val in_rows = open_if(k, full_rows && rest_rows, tail_rows ? P_EQ : P_LT, row_block, full_rows);
+        val first = tail_rows ? k_int(k, full_rows * d->mblock) : ix_scale(k, row_block, d->mblock);
+        for (int tail_cols = 0; tail_cols < 2; tail_cols++) {
+            int64_t cols = tail_cols ? rest_cols : d->nr;
+            if (!cols || (!tail_cols && !full_cols))
+                continue;
+            val in_cols = open_if(k, full_cols && rest_cols, tail_cols ? P_EQ : P_LT, col, full_cols);
+            emit_task(d, first, rows, tail_cols ? k_int(k, full_cols * d->nr) : ix_scale(k, col, d->nr), cols, contiguous);
+            if (in_cols)
+                k_end(k, in_cols);
+        }
+        if (in_rows)
+            k_end(k, in_rows);
+    }
+}
+
+void lower_dot_group(struct lowering *w)
+{
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[w->anchor];
+    struct dot d = {.w = w, .n = n, .a = *node_shape(w->g, n->in[0]), .b = *node_shape(w->g, n->in[1]),
+                    .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n)};
+    struct axes a = axes_of(&d, false), b = axes_of(&d, true);
+    d.batch = pick(&d.a, a.batch, n->attr.dot.nbatch);
+    d.con = pick(&d.a, a.con, n->attr.dot.ncon);
+    d.free_a = pick(&d.a, a.fr, a.nfree);
+    d.free_b = pick(&d.b, b.fr, b.nfree);
+    d.kblock = n->attr.dot.kblock;
+    d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
+    choose_tiles(&d);
+    int64_t row_blocks = (d.size.m + d.mblock - 1) / d.mblock, col_blocks = (d.size.n + d.nr - 1) / d.nr;
+    k->extent = d.size.batch * row_blocks * col_blocks;
+    bool contiguous = k->extent ? columns_contiguous(&d) : true;
+    lower_scalars(w);
+    if (!contiguous || d.mblock >= 12 * d.mr)
+        d.panel = 1 + k_buf(k, BUF_SCRATCH, n->dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
+    if (d.blocks > 1)
+        d.partial = 1 + k_buf(k, BUF_SCRATCH, n->dtype, d.mblock * d.nr, 0);
+    fill_schedule(&d);
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    if (k->extent) {
+        d.batch_index = ix_div(k, p, row_blocks * col_blocks);
+        val col = ix_mod(k, ix_div(k, p, row_blocks), col_blocks), row_block = ix_mod(k, p, row_blocks);
+        emit_columns(&d, row_block, col, contiguous);
+    }
+    k_end(k, p);
+    lower_grain(w, 2 * d.mblock * d.nr * d.size.k / 16);
+}

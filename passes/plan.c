@@ -1,0 +1,476 @@
+/* Graph with groups to program: order of kernels, storage of values, commands.
+ *
+ * Order: dependences, and, where no cycle forbids it, every reader of a state before the kernel that
+ * writes its new value, so that the write can go in place.  Among ready kernels the lowest group number
+ * goes first, which keeps the order of recording and so short lifetimes.
+ * Storage: outputs in their own buffers, the rest in one arena.  Offsets by decreasing size, each at the
+ * lowest place free over its lifetime (greedy by size: Pisarchyk and Lee, "Efficient memory management
+ * for deep neural net inference", 2020). */
+#include "passes.h"
+#include <string.h>
+
+struct value {            /* a stored node */
+    ref node;
+    int64_t bytes;        /* rounded up to 64 */
+    uint32_t first, last; /* commands that write and last read it */
+    struct loc loc;
+    bool placed;
+};
+
+struct planner {
+    const struct graph *g;
+    const struct caps *caps;
+    struct program *p;
+    struct lowered *low;      /* per group */
+    uint32_t *order;          /* position -> group */
+    struct { uint32_t *v, n, cap; } *succ; /* per group */
+    uint32_t *pending;        /* per group: unmet dependences */
+    struct value *value;      /* per node; node NIL: not stored */
+    ref *by_size;
+    uint32_t cmd_cap;
+    uint32_t first_kernel;    /* command number of the first kernel: copies come before */
+    struct err *e;
+};
+
+static bool oom(struct planner *p) { return err_set(p->e, KL_ERR_MEMORY, "out of memory planning @%s", p->g->name); }
+
+static int64_t round64(int64_t n) { return (n + 63) / 64 * 64; }
+
+static bool lower_all(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->ngroup; i++)
+        if (!lower_group(p->g, i, p->caps, &p->low[i], p->e))
+            return false;
+    return true;
+}
+
+static bool add_edge(struct planner *p, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; i < p->succ[from].n; i++)
+        if (p->succ[from].v[i] == to)
+            return true;
+    if (!mem_reserve(&p->succ[from].v, &p->succ[from].cap, p->succ[from].n + 1, sizeof(uint32_t)))
+        return oom(p);
+    p->succ[from].v[p->succ[from].n++] = to;
+    p->pending[to]++;
+    return true;
+}
+
+static bool reaches(const struct planner *p, uint32_t from, uint32_t to, bool *seen)
+{
+    if (from == to)
+        return true;
+    if (seen[from])
+        return false;
+    seen[from] = true;
+    for (uint32_t i = 0; i < p->succ[from].n; i++)
+        if (reaches(p, p->succ[from].v[i], to, seen))
+            return true;
+    return false;
+}
+
+static bool dependences(struct planner *p)
+{
+    const struct graph *g = p->g;
+    for (uint32_t i = 0; i < g->ngroup; i++)
+        for (uint32_t a = 0; a < p->low[i].narg; a++) {
+            ref r = p->low[i].arg[a].node;
+            if (p->low[i].arg[a].role == BUF_IN && !node_is_stored_leaf(g, r) && !add_edge(p, g->group[r], i))
+                return false;
+        }
+    return true;
+}
+
+static bool reads_state(const struct planner *p, uint32_t group, uint32_t state)
+{
+    for (uint32_t a = 0; a < p->low[group].narg; a++) {
+        const struct node *n = &p->g->node[p->low[group].arg[a].node];
+        if (n->op == OP_state && n->attr.leaf.index == state)
+            return true;
+    }
+    return false;
+}
+
+/* The group that computes output i's value straight into its buffer, GROUP_NONE if it is copied there. */
+static uint32_t writer_of(const struct planner *p, uint32_t i)
+{
+    bool linear;
+    ref r = node_source(p->g, p->g->out[i].value, &linear);
+    return linear ? p->g->group[r] : p->g->group[p->g->out[i].value];
+}
+
+static ref stored_node(const struct graph *g, ref value)
+{
+    bool linear;
+    ref r = node_source(g, value, &linear);
+    return linear && (g->group[r] != GROUP_NONE || node_is_stored_leaf(g, r)) ? r : value;
+}
+
+static bool readers_before_writers(struct planner *p)
+{
+    bool *seen = mem_alloc(p->g->ngroup + 1);
+    bool ok = seen || oom(p);
+    for (uint32_t i = 0; ok && i < p->g->nout; i++) {
+        uint32_t w = p->g->out[i].kind == OUT_ASSIGN ? writer_of(p, i) : GROUP_NONE;
+        for (uint32_t r = 0; ok && w != GROUP_NONE && r < p->g->ngroup; r++) {
+            if (r == w || !reads_state(p, r, p->g->out[i].state))
+                continue;
+            memset(seen, 0, p->g->ngroup);
+            if (!reaches(p, w, r, seen))
+                ok = add_edge(p, r, w);
+        }
+    }
+    mem_free(seen);
+    return ok;
+}
+
+static bool sort_groups(struct planner *p)
+{
+    uint32_t n = p->g->ngroup;
+    for (uint32_t done = 0; done < n; done++) {
+        uint32_t next = 0;
+        while (next < n && p->pending[next])
+            next++;
+        if (next == n)
+            return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a circle", p->g->name);
+        p->pending[next] = UINT32_MAX;
+        p->order[done] = next;
+        for (uint32_t i = 0; i < p->succ[next].n; i++)
+            p->pending[p->succ[next].v[i]]--;
+    }
+    return true;
+}
+
+static struct command *add_command(struct planner *p, enum cmd_kind kind, uint32_t narg)
+{
+    if (!mem_reserve(&p->p->cmd, &p->cmd_cap, p->p->ncmd + 1, sizeof *p->p->cmd))
+        return oom(p), NULL;
+    struct command *c = &p->p->cmd[p->p->ncmd++];
+    *c = (struct command){.kind = (uint16_t)kind, .arg = mem_alloc((narg + !narg) * sizeof *c->arg), .narg = narg};
+    if (!c->arg)
+        oom(p);
+    return c->arg ? c : NULL;
+}
+
+static struct loc leaf_loc(const struct node *n)
+{
+    return (struct loc){.kind = n->op == OP_input ? LOC_INPUT : LOC_STATE, .index = n->attr.leaf.index};
+}
+
+/* Outputs that are a leaf's value: copied first, before any kernel can write over a state. */
+static bool copy_leaves(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->nout; i++) {
+        ref r = stored_node(p->g, p->g->out[i].value);
+        if (!node_is_stored_leaf(p->g, r))
+            continue;
+        struct command *c = add_command(p, CMD_COPY, 2);
+        if (!c)
+            return false;
+        c->arg[0] = (struct loc){.kind = LOC_OUT, .index = i};
+        c->arg[1] = leaf_loc(&p->g->node[r]);
+        c->bytes = (int64_t)node_bytes(p->g, r);
+    }
+    return true;
+}
+
+/* Outputs whose value another output holds already: copied last. */
+static bool copy_duplicates(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->nout; i++) {
+        ref r = stored_node(p->g, p->g->out[i].value);
+        const struct value *v = &p->value[r];
+        if (!v->node || (v->loc.kind == LOC_OUT && v->loc.index == i))
+            continue;
+        struct command *c = add_command(p, CMD_COPY, 2);
+        if (!c)
+            return false;
+        c->arg[0] = (struct loc){.kind = LOC_OUT, .index = i};
+        c->arg[1] = v->loc;
+        c->bytes = (int64_t)node_bytes(p->g, r);
+    }
+    return true;
+}
+
+/* First and last command of every stored value; outputs take their own buffers. */
+static void lifetimes(struct planner *p)
+{
+    for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
+        const struct lowered *l = &p->low[p->order[pos]];
+        for (uint32_t a = 0; a < l->narg; a++) {
+            struct value *v = &p->value[l->arg[a].node];
+            if (l->arg[a].role == BUF_OUT)
+                *v = (struct value){.node = l->arg[a].node, .first = p->first_kernel + pos,
+                                    .bytes = round64((int64_t)node_bytes(p->g, l->arg[a].node))};
+            v->last = p->first_kernel + pos;
+        }
+    }
+    for (uint32_t i = p->g->nout; i-- > 0;) { /* backward: the first output with a value holds it */
+        struct value *v = &p->value[stored_node(p->g, p->g->out[i].value)];
+        if (v->node) {
+            v->loc = (struct loc){.kind = LOC_OUT, .index = i};
+            v->placed = true;
+        }
+    }
+}
+
+static bool overlaps(const struct value *a, const struct value *b) { return a->first <= b->last && b->first <= a->last; }
+
+/* Lowest offset where v fits beside the placed values alive with it. */
+static int64_t lowest_place(const struct planner *p, const struct value *v, const ref *placed, uint32_t n)
+{
+    int64_t at = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t i = 0; i < n; i++) {
+            const struct value *o = &p->value[placed[i]];
+            if (overlaps(v, o) && at < o->loc.offset + o->bytes && o->loc.offset < at + v->bytes) {
+                at = o->loc.offset + o->bytes;
+                moved = true;
+            }
+        }
+    }
+    return at;
+}
+
+static void place_arena(struct planner *p)
+{
+    uint32_t n = 0, done = 0;
+    for (ref r = 1; r < p->g->nnode; r++) {
+        if (!p->value[r].node || p->value[r].placed)
+            continue;
+        uint32_t i = n++;
+        for (; i > 0 && p->value[p->by_size[i - 1]].bytes < p->value[r].bytes; i--)
+            p->by_size[i] = p->by_size[i - 1];
+        p->by_size[i] = r;
+    }
+    for (; done < n; done++) {
+        struct value *v = &p->value[p->by_size[done]];
+        v->loc = (struct loc){.kind = LOC_ARENA, .offset = lowest_place(p, v, p->by_size, done)};
+        v->placed = true;
+        if (v->loc.offset + v->bytes > p->p->arena_bytes)
+            p->p->arena_bytes = v->loc.offset + v->bytes;
+    }
+}
+
+/* The number of the program's kernel equal to k, which the program takes over if it is the first such. */
+static uint32_t program_kernel(struct program *p, struct kernel *k)
+{
+    uint32_t i = 0;
+    while (i < p->nkernel && !kernel_same(p->kernel[i], k))
+        i++;
+    if (i == p->nkernel)
+        p->kernel[p->nkernel++] = k;
+    return i;
+}
+
+static bool kernel_commands(struct planner *p)
+{
+    for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
+        struct lowered *l = &p->low[p->order[pos]];
+        const struct kernel *k = l->k;
+        struct command *c = add_command(p, CMD_KERNEL, k->nbuf);
+        if (!c)
+            return false;
+        c->kernel = program_kernel(p->p, l->k);
+        int64_t scratch = 0;
+        for (uint32_t b = 0; b < k->nbuf; b++) {
+            if (k->buf[b].role == BUF_SCRATCH) {
+                c->arg[b] = (struct loc){.kind = LOC_SCRATCH, .offset = scratch};
+                scratch += round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
+                continue;
+            }
+            ref r = l->arg[k->buf[b].id].node;
+            c->arg[b] = node_is_stored_leaf(p->g, r) ? leaf_loc(&p->g->node[r]) : p->value[r].loc;
+        }
+        if (scratch > p->p->scratch_bytes)
+            p->p->scratch_bytes = scratch;
+    }
+    return true;
+}
+
+/* Does the kernel read lbuf `in` only at elements that it then overwrites through lbuf `out` in the same iteration? */
+static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t out)
+{
+    for (val v = 1; v < k->ninst; v++) {
+        if (k->inst[v].op != L_LOAD || k->inst[v].imm != in)
+            continue;
+        bool found = false;
+        for (val s = v + 1; s < k->ninst && !found; s++)
+            found = k->inst[s].op == L_STORE && k->inst[s].imm == out && k->inst[s].a == k->inst[v].a;
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+/* Does kernel l, reading the state as argument `in`, allow node `value` to be written over it? */
+static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in, ref value)
+{
+    const struct lowered *l = &p->low[p->order[pos]];
+    const struct kernel *k = p->p->kernel[p->p->cmd[p->first_kernel + pos].kernel];
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        for (uint32_t w = 0; w < k->nbuf; w++)
+            if (k->buf[b].role == BUF_IN && k->buf[b].id == in && k->buf[w].role == BUF_OUT &&
+                l->arg[k->buf[w].id].node == value && !reads_what_it_writes(k, b, w))
+                return false;
+    return true;
+}
+
+/* May output i, an assign, be written over the state's old value?  Nothing may read the state later. */
+static bool may_be_in_place(const struct planner *p, uint32_t i)
+{
+    const struct output *o = &p->g->out[i];
+    const struct value *v = &p->value[stored_node(p->g, o->value)];
+    if (o->kind != OUT_ASSIGN || !v->node || v->loc.kind != LOC_OUT || v->loc.index != i)
+        return false;
+    for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
+        const struct lowered *l = &p->low[p->order[pos]];
+        for (uint32_t a = 0; a < l->narg; a++) {
+            const struct node *n = &p->g->node[l->arg[a].node];
+            if (n->op != OP_state || n->attr.leaf.index != o->state)
+                continue;
+            if (p->first_kernel + pos > v->first)
+                return false;
+            if (p->first_kernel + pos == v->first && !allows_overwrite(p, pos, a, v->node))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Bytes of everything the caller holds: inputs, states and outputs that are not in place. */
+static int64_t held_bytes(const struct program *p)
+{
+    int64_t n = 0;
+    for (ref r = 1; r < p->g->nnode; r++)
+        if (node_is_stored_leaf(p->g, r))
+            n += (int64_t)node_bytes(p->g, r);
+    for (uint32_t i = 0; i < p->g->nout; i++)
+        if (!p->in_place[i])
+            n += (int64_t)node_bytes(p->g, p->g->out[i].value);
+    return n;
+}
+
+static void account(struct planner *p)
+{
+    int64_t most = 0;
+    for (uint32_t c = 0; c < p->p->ncmd; c++) {
+        int64_t alive = 0;
+        for (ref r = 1; r < p->g->nnode; r++)
+            if (p->value[r].node && p->value[r].loc.kind == LOC_ARENA && p->value[r].first <= c && c <= p->value[r].last)
+                alive += (int64_t)node_bytes(p->g, r);
+        most = alive > most ? alive : most;
+    }
+    int64_t held = held_bytes(p->p);
+    p->p->peak_bytes = held + p->p->arena_bytes;
+    p->p->lower_bound_bytes = held + most;
+}
+
+static bool plan_kernels(struct planner *p)
+{
+    if (!lower_all(p) || !dependences(p) || !readers_before_writers(p) || !sort_groups(p) || !copy_leaves(p))
+        return false;
+    p->first_kernel = p->p->ncmd;
+    lifetimes(p);
+    place_arena(p);
+    if (!kernel_commands(p))
+        return false;
+    for (uint32_t i = 0; i < p->g->nout; i++)
+        p->p->in_place[i] = may_be_in_place(p, i);
+    account(p);
+    return copy_duplicates(p);
+}
+
+static bool owned_by_program(const struct program *p, const struct kernel *k)
+{
+    for (uint32_t i = 0; i < p->nkernel; i++)
+        if (p->kernel[i] == k)
+            return true;
+    return false;
+}
+
+static void planner_free(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->ngroup; i++) {
+        if (p->low) {
+            if (p->low[i].k && !(p->p && owned_by_program(p->p, p->low[i].k)))
+                kernel_free(p->low[i].k);
+            mem_free(p->low[i].arg);
+        }
+        if (p->succ)
+            mem_free(p->succ[i].v);
+    }
+    mem_free(p->low);
+    mem_free(p->succ);
+    mem_free(p->order);
+    mem_free(p->pending);
+    mem_free(p->value);
+    mem_free(p->by_size);
+}
+
+/* The interpreter holds every value from its node to its last use. */
+static bool plan_interpreter(struct planner *p)
+{
+    const struct graph *g = p->g;
+    if (!add_command(p, CMD_INTERP, 0))
+        return false;
+    uint32_t *last = p->order;
+    for (ref r = 1; r < g->nnode; r++)
+        for (unsigned i = 0; i < g->node[r].nin; i++)
+            last[g->node[r].in[i]] = r;
+    int64_t most = 0;
+    for (ref now = 1; now < g->nnode; now++) {
+        int64_t alive = 0;
+        for (ref r = 1; r <= now; r++)
+            if (!node_is_stored_leaf(g, r) && last[r] >= now)
+                alive += (int64_t)node_bytes(g, r);
+        most = alive > most ? alive : most;
+    }
+    p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
+    return true;
+}
+
+struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
+{
+    uint32_t ng = g->ngroup + 1;
+    struct planner p = {.g = g, .caps = caps, .e = e, .p = mem_alloc(sizeof *p.p)};
+    p.low = mem_alloc(ng * sizeof *p.low);
+    p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
+    p.succ = mem_alloc(ng * sizeof *p.succ);
+    p.pending = mem_alloc(ng * sizeof *p.pending);
+    p.value = mem_alloc(g->nnode * sizeof *p.value);
+    p.by_size = mem_alloc(g->nnode * sizeof *p.by_size);
+    bool ok = p.p && p.low && p.order && p.succ && p.pending && p.value && p.by_size;
+    if (ok) {
+        p.p->g = graph_clone(g);
+        p.p->kernel = mem_alloc(ng * sizeof *p.p->kernel);
+        p.p->in_place = mem_alloc((g->nout + 1) * sizeof *p.p->in_place);
+        ok = p.p->g && p.p->kernel && p.p->in_place;
+    }
+    if (!ok)
+        oom(&p);
+    else
+        ok = interpret ? plan_interpreter(&p) : plan_kernels(&p);
+    planner_free(&p);
+    if (!ok) {
+        program_free(p.p);
+        return NULL;
+    }
+    return p.p;
+}
+
+void program_free(struct program *p)
+{
+    if (!p)
+        return;
+    for (uint32_t i = 0; i < p->ncmd; i++)
+        mem_free(p->cmd[i].arg);
+    for (uint32_t i = 0; i < p->nkernel; i++)
+        kernel_free(p->kernel[i]);
+    mem_free(p->cmd);
+    mem_free(p->kernel);
+    mem_free(p->in_place);
+    graph_free(p->g);
+    mem_free(p);
+}

@@ -1,0 +1,330 @@
+/* Checks a planned program from nothing but its commands: it follows who writes and who reads each range of
+ * memory, in order, and knows nothing of how the planner placed them.
+ *
+ *   every argument lies inside its memory, aligned to its elements
+ *   within one command nothing written overlaps anything else, but for a state updated in place
+ *   every read of the arena or an output finds what was written there before and not overwritten since; where
+ *     the commands name their values (command.value), the very value it names
+ *   inputs and states are only read, but for the states of outputs in place
+ *   such a state is read by no command after the one that writes it, and that one reads each old element only
+ *     at the index where it then stores the new one
+ *   every output is written exactly once, whole */
+#include "passes/passes.h"
+#include <stdarg.h>
+#include <string.h>
+
+struct access { /* one argument of the command being checked */
+    struct loc loc;
+    int64_t bytes;
+    uint32_t align;
+    ref value;
+    uint32_t lbuf;
+    bool write;
+};
+
+struct held { /* what a range of the arena holds */
+    int64_t begin, end;
+    ref value;
+};
+
+struct check {
+    const struct program *p;
+    struct err *e;
+    uint32_t cmd; /* the command being checked */
+    struct access *acc; uint32_t nacc, acc_cap;
+    struct held *held; uint32_t nheld, held_cap;
+    bool *written; /* per output */
+    bool *gone;    /* per state: overwritten by an earlier command */
+};
+
+static const char *const loc_name[] = {[LOC_ARENA] = "arena", [LOC_INPUT] = "input", [LOC_STATE] = "state",
+                                       [LOC_OUT] = "output", [LOC_SCRATCH] = "scratch"};
+
+static bool fail(const struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static bool fail(const struct check *c, const char *fmt, ...)
+{
+    char what[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return err_set(c->e, KL_ERR_INTERNAL, "plan of graph %s, command %u: %s", c->p->g->name, c->cmd, what);
+}
+
+static int64_t leaf_bytes(const struct graph *g, const struct leaf *l)
+{
+    return shape_count(&g->shape[l->shape]) * (int64_t)dtype_size(l->dtype);
+}
+
+static int64_t output_bytes(const struct graph *g, uint32_t i) { return (int64_t)node_bytes(g, g->out[i].value); }
+
+/* The state that an output writes over; false if it has memory of its own. */
+static bool over_state(const struct program *p, uint32_t out, uint32_t *state)
+{
+    *state = p->g->out[out].state;
+    return p->in_place[out];
+}
+
+/* A reshape holds its operand's bytes. */
+static ref same_bytes(const struct graph *g, ref r)
+{
+    while (g->node[r].op == OP_reshape) r = g->node[r].in[0];
+    return r;
+}
+
+static bool out_of_memory(const struct check *c)
+{
+    return err_set(c->e, KL_ERR_MEMORY, "no memory to check the plan of graph %s", c->p->g->name);
+}
+
+/* ---- the kernel that updates a state in place ---- */
+
+static bool pure(const struct linst *i)
+{
+    return i->op == L_CONST || i->op == L_SLOT || i->op == L_SPLAT || i->op >= L_PRIM;
+}
+
+static bool same_inst(const struct linst *x, const struct linst *y, const uint32_t *of)
+{
+    return x->op == y->op && x->dtype == y->dtype && x->imm == y->imm && of[x->a] == of[y->a] && of[x->b] == of[y->b] &&
+           of[x->c] == of[y->c];
+}
+
+/* Value numbers of a kernel's instructions by hashing; NULL when out of memory. */
+static uint32_t *value_numbers(const struct kernel *k)
+{
+    uint32_t slots = 16;
+    while (slots < 2 * k->ninst) slots *= 2;
+    uint32_t *of = mem_alloc(k->ninst * sizeof *of), *table = mem_alloc(slots * sizeof *table);
+    for (uint32_t i = 1; of && table && i < k->ninst; i++) {
+        const struct linst *n = &k->inst[i];
+        of[i] = i;
+        if (!pure(n)) continue;
+        uint64_t h = n->op + 31 * (n->dtype + 31 * n->imm);
+        h = ((h * 31 + of[n->a]) * 31 + of[n->b]) * 31 + of[n->c];
+        uint32_t s = (uint32_t)((h * 0x9e3779b97f4a7c15u) >> 32) & (slots - 1);
+        while (table[s] && !same_inst(&k->inst[table[s]], n, of)) s = (s + 1) & (slots - 1);
+        if (table[s]) of[i] = of[table[s]];
+        else table[s] = i;
+    }
+    mem_free(table);
+    if (!table) {
+        mem_free(of);
+        return NULL;
+    }
+    return of;
+}
+
+/* Each load of lbuf `old` is followed, not preceded, by a store to lbuf `now` of the same index. */
+static bool check_update(const struct check *c, const struct kernel *k, uint32_t old, uint32_t now)
+{
+    uint32_t *of = value_numbers(k);
+    uint32_t *stored = mem_alloc(k->ninst * sizeof *stored); /* stored[v]: the first store at index number v, or 0 */
+    uint32_t bad = 0;
+    for (uint32_t i = k->ninst; of && stored && --i > 0;)
+        if (k->inst[i].op == L_STORE && k->inst[i].imm == now) stored[of[k->inst[i].a]] = i;
+    for (uint32_t i = 1; of && stored && i < k->ninst && !bad; i++)
+        if (k->inst[i].op == L_LOAD && k->inst[i].imm == old && stored[of[k->inst[i].a]] < i) bad = i;
+    bool ok = of && stored;
+    mem_free(of);
+    mem_free(stored);
+    if (!ok) return out_of_memory(c);
+    return !bad || fail(c, "kernel %s updates a state in place, but its load %u of the old value is not followed by a "
+                           "store to the same index", k->name, bad);
+}
+
+/* ---- one command ---- */
+static bool add_access(struct check *c, struct access a)
+{
+    if (!mem_reserve(&c->acc, &c->acc_cap, c->nacc + 1, sizeof *c->acc))
+        return out_of_memory(c);
+    c->acc[c->nacc++] = a;
+    return true;
+}
+
+static bool collect(struct check *c)
+{
+    const struct program *p = c->p;
+    const struct graph *g = p->g;
+    const struct command *m = &p->cmd[c->cmd];
+    c->nacc = 0;
+    if (m->kind == CMD_INTERP) {
+        if (p->ncmd != 1) return fail(c, "the interpreter runs whole programs only");
+        for (uint32_t i = 0; i < g->nout; i++) {
+            struct access a = {{LOC_OUT, i, 0}, output_bytes(g, i), 1, g->out[i].value, i, true};
+            if (!add_access(c, a)) return false;
+        }
+        return true;
+    }
+    const struct kernel *k = NULL;
+    if (m->kind == CMD_KERNEL) {
+        if (m->kernel >= p->nkernel) return fail(c, "there is no kernel %u", m->kernel);
+        k = p->kernel[m->kernel];
+    }
+    uint32_t expected = k ? k->nbuf : 2;
+    if (m->narg != expected) return fail(c, "%u arguments where %u are due", m->narg, expected);
+    for (uint32_t i = 0; i < m->narg; i++) {
+        struct access a = {m->arg[i], m->bytes, 1, m->value ? m->value[i] : NIL, i, i == 0};
+        if (k) {
+            bool scratch = k->buf[i].role == BUF_SCRATCH;
+            if (scratch != (a.loc.kind == LOC_SCRATCH)) return fail(c, "argument %u mixes up scratch and values", i);
+            a.write = k->buf[i].role != BUF_IN;
+            a.align = scratch ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
+            a.bytes = k->buf[i].count * (int64_t)dtype_size(k->buf[i].dtype);
+        }
+        if (!add_access(c, a)) return false;
+    }
+    return true;
+}
+
+static bool check_bounds(const struct check *c, const struct access *a)
+{
+    const struct program *p = c->p;
+    const struct graph *g = p->g;
+    int64_t size = -1; /* no such place */
+    switch (a->loc.kind) {
+    case LOC_ARENA:   size = p->arena_bytes; break;
+    case LOC_SCRATCH: size = p->scratch_bytes; break;
+    case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(g, &g->input.v[a->loc.index]); break;
+    case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(g, &g->state.v[a->loc.index]); break;
+    case LOC_OUT:     if (a->loc.index < g->nout) size = output_bytes(g, a->loc.index); break;
+    default:          return fail(c, "argument %u has no place", a->lbuf);
+    }
+    if (a->loc.offset < 0 || a->bytes < 0 || a->bytes > size || a->loc.offset > size - a->bytes)
+        return fail(c, "argument %u: bytes %lld to %lld of %s %u, which has %lld", a->lbuf, (long long)a->loc.offset,
+                    (long long)(a->loc.offset + a->bytes), loc_name[a->loc.kind], a->loc.index, (long long)size);
+    if (a->loc.offset % a->align) return fail(c, "argument %u is not aligned to %u bytes", a->lbuf, a->align);
+    return true;
+}
+
+/* The memory an access touches: a state's for an output that writes over it. */
+static struct loc memory_of(const struct program *p, const struct access *a)
+{
+    struct loc l = a->loc;
+    uint32_t state;
+    if (l.kind == LOC_OUT && over_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
+    if (l.kind == LOC_ARENA || l.kind == LOC_SCRATCH) l.index = 0;
+    return l;
+}
+
+static bool overlap(const struct program *p, const struct access *a, const struct access *b)
+{
+    struct loc x = memory_of(p, a), y = memory_of(p, b);
+    return x.kind == y.kind && x.index == y.index && x.offset < y.offset + b->bytes && y.offset < x.offset + a->bytes;
+}
+
+static bool check_overlaps(const struct check *c)
+{
+    const struct command *m = &c->p->cmd[c->cmd];
+    for (uint32_t i = 0; i < c->nacc; i++)
+        for (uint32_t j = 0; j < c->nacc; j++) {
+            const struct access *w = &c->acc[i], *o = &c->acc[j];
+            if (i == j || !w->write || !overlap(c->p, w, o)) continue;
+            bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE; /* so the output is in place */
+            if (!update) return fail(c, "argument %u is written and overlaps argument %u", w->lbuf, o->lbuf);
+            if (m->kind == CMD_KERNEL && !check_update(c, c->p->kernel[m->kernel], o->lbuf, w->lbuf)) return false;
+        }
+    return true;
+}
+
+static bool check_read(const struct check *c, const struct access *a)
+{
+    const struct graph *g = c->p->g;
+    ref want = same_bytes(g, a->value), have = NIL;
+    uint32_t index = a->loc.index;
+    if (a->loc.kind == LOC_ARENA) {
+        const struct held *h = NULL;
+        for (uint32_t i = 0; i < c->nheld && !h; i++)
+            if (c->held[i].begin <= a->loc.offset && a->loc.offset + a->bytes <= c->held[i].end) h = &c->held[i];
+        if (!h && a->bytes)
+            return fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value", a->lbuf,
+                        (long long)a->loc.offset, (long long)(a->loc.offset + a->bytes));
+        have = h ? h->value : NIL;
+    } else if (a->loc.kind == LOC_OUT) {
+        if (!c->written[index]) return fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
+        have = same_bytes(g, g->out[index].value);
+    } else {
+        bool state = a->loc.kind == LOC_STATE;
+        if (state && c->gone[index])
+            return fail(c, "argument %u reads state %u after it is overwritten in place", a->lbuf, index);
+        const struct node *n = &g->node[want];
+        if (want && (n->op != (state ? OP_state : OP_input) || n->attr.leaf.index != index))
+            return fail(c, "argument %u is named %%%u but is %s %u", a->lbuf, want, loc_name[a->loc.kind], index);
+    }
+    if (want && have && want != have)
+        return fail(c, "argument %u reads %%%u where %%%u is", a->lbuf, want, have);
+    return true;
+}
+
+static bool check_write(struct check *c, const struct access *a)
+{
+    const struct graph *g = c->p->g;
+    ref value = same_bytes(g, a->value);
+    int64_t begin = a->loc.offset, end = begin + a->bytes;
+    if (a->loc.kind == LOC_ARENA) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < c->nheld; i++) /* what it overwrites is no value any more */
+            if (end <= c->held[i].begin || c->held[i].end <= begin) c->held[n++] = c->held[i];
+        c->nheld = n;
+        if (!mem_reserve(&c->held, &c->held_cap, n + 1, sizeof *c->held))
+            return out_of_memory(c);
+        c->held[c->nheld++] = (struct held){begin, end, value};
+        return true;
+    }
+    uint32_t i = a->loc.index, state;
+    if (a->loc.kind != LOC_OUT) return fail(c, "argument %u writes %s %u", a->lbuf, loc_name[a->loc.kind], i);
+    if (c->written[i]) return fail(c, "output %u is written a second time", i);
+    if (a->bytes != output_bytes(g, i)) return fail(c, "writes %lld bytes of output %u", (long long)a->bytes, i);
+    if (value && value != same_bytes(g, g->out[i].value)) return fail(c, "output %u receives %%%u", i, value);
+    c->written[i] = true;
+    if (over_state(c->p, i, &state)) c->gone[state] = true;
+    return true;
+}
+
+static bool check_command(struct check *c)
+{
+    if (!collect(c)) return false;
+    for (uint32_t i = 0; i < c->nacc; i++)
+        if (!check_bounds(c, &c->acc[i])) return false;
+    if (!check_overlaps(c)) return false;
+    for (uint32_t i = 0; i < c->nacc; i++)
+        if (!c->acc[i].write && !check_read(c, &c->acc[i])) return false;
+    for (uint32_t i = 0; i < c->nacc; i++)
+        if (c->acc[i].write && c->acc[i].loc.kind != LOC_SCRATCH && !check_write(c, &c->acc[i])) return false;
+    return true;
+}
+
+/* Outputs in place are assigns, of the state's size, one per state. */
+static bool check_in_place(const struct check *c)
+{
+    const struct graph *g = c->p->g;
+    for (uint32_t i = 0; i < g->nout; i++) {
+        if (!c->p->in_place[i]) continue;
+        uint32_t state = g->out[i].state;
+        if (g->out[i].kind != OUT_ASSIGN || state >= g->state.n) return fail(c, "output %u in place is no assign", i);
+        if (output_bytes(g, i) != leaf_bytes(g, &g->state.v[state]))
+            return fail(c, "output %u in place has not its state's size", i);
+        for (uint32_t j = 0; j < i; j++)
+            if (c->p->in_place[j] && g->out[j].state == state)
+                return fail(c, "outputs %u and %u are both in place of state %u", j, i, state);
+    }
+    return true;
+}
+
+bool program_check(const struct program *p, struct err *e)
+{
+    struct check c = {.p = p, .e = e};
+    c.written = mem_alloc(p->g->nout + 1);
+    c.gone = mem_alloc(p->g->state.n + 1);
+    bool ok = c.written && c.gone;
+    if (!ok) err_set(e, KL_ERR_MEMORY, "no memory to check the plan of graph %s", p->g->name);
+    ok = ok && check_in_place(&c);
+    for (; ok && c.cmd < p->ncmd; c.cmd++) ok = check_command(&c);
+    for (uint32_t i = 0; ok && i < p->g->nout; i++)
+        if (!c.written[i]) ok = fail(&c, "the end, and output %u was never written", i);
+    mem_free(c.acc);
+    mem_free(c.held);
+    mem_free(c.written);
+    mem_free(c.gone);
+    return ok;
+}

@@ -1,0 +1,62 @@
+/* Building a graph's successor beside it. */
+#include "rewrite.h"
+
+bool rewrite_begin(struct rewrite *w, struct graph *g)
+{
+    *w = (struct rewrite){.from = g};
+    w->map = mem_alloc(g->nnode * sizeof *w->map);
+    w->to = graph_new(g->name);
+    if (!w->map || !w->to)
+        return err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);
+    for (uint32_t i = 1; i < g->nsite; i++)
+        graph_site(w->to, &g->site[i]);
+    return graph_copy_leaves(w->to, g);
+}
+
+void rewrite_site(struct rewrite *w, ref r)
+{
+    w->to->cur_site = w->from->node[r].site;
+    w->to->cur_device = w->from->node[r].device;
+}
+
+ref rewrite_copy(struct rewrite *w, ref r)
+{
+    const struct node *n = &w->from->node[r];
+    ref in[MAX_OPERANDS] = {0};
+    for (unsigned i = 0; i < n->nin; i++)
+        in[i] = w->map[n->in[i]];
+    return w->map[r] = graph_copy_node(w->to, w->from, n, in);
+}
+
+static void move_texts(struct graph *to, struct graph *from)
+{
+    to->text = from->text;
+    to->ntext = from->ntext;
+    to->text_cap = from->text_cap;
+    to->text_index = from->text_index;
+    from->text = NULL;
+    from->ntext = from->text_cap = 0;
+    from->text_index = (struct intern){0};
+}
+
+int rewrite_end(struct rewrite *w)
+{
+    struct graph *g = w->from, *to = w->to;
+    if (!g->err.code && to && w->map) {
+        for (uint32_t i = 0; i < g->nout; i++)
+            graph_output(to, g->out[i].kind, w->map[g->out[i].value], g->out[i].state);
+        if (to->err.code) {
+            g->err = to->err;
+        } else { /* g keeps its identity and the texts its sites point to */
+            struct graph old = *g;
+            *g = *to;
+            *to = old;
+            move_texts(g, to);
+        }
+    } else if (to && to->err.code && !g->err.code) {
+        g->err = to->err;
+    }
+    mem_free(w->map);
+    graph_free(to);
+    return g->err.code ? -1 : 1;
+}

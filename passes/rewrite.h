@@ -1,0 +1,18 @@
+/* Rewriting: a pass builds a new graph from the old one, node by node, and then swaps them. */
+#ifndef KILN_REWRITE_H
+#define KILN_REWRITE_H
+#include "ir/ir.h"
+
+struct rewrite {
+    struct graph *from, *to; /* `to` starts as from's leaves, sites and name without nodes */
+    ref *map;                /* from's node -> to's node, NIL where none yet */
+};
+
+/* ---- rewrite.c ---- */
+bool rewrite_begin(struct rewrite *w, struct graph *g);
+ref rewrite_copy(struct rewrite *w, ref r);  /* copies node r with its operands mapped; sets and returns map[r] */
+void rewrite_site(struct rewrite *w, ref r); /* nodes built from here on carry r's call site and device */
+/* Maps the outputs, replaces g's contents and frees the scratch; also after a failure. -1 on error, else 1. */
+int rewrite_end(struct rewrite *w);
+
+#endif

@@ -1,0 +1,45 @@
+/* The only loop over the pipeline: run, verify, dump. */
+#include "passes.h"
+#include <string.h>
+
+const struct pass_info pass_list[] = {
+#define PASS(name, stage, doc) {#name, stage, doc, pass_##name},
+#include "passes.def"
+};
+const unsigned pass_count = sizeof pass_list / sizeof *pass_list;
+
+const struct pass_info *pass_find(const char *name, size_t len)
+{
+    for (unsigned i = 0; i < pass_count; i++)
+        if (strlen(pass_list[i].name) == len && !memcmp(pass_list[i].name, name, len))
+            return &pass_list[i];
+    return NULL;
+}
+
+static bool check(struct graph *g, const struct pass_options *o, const char *after)
+{
+    struct err e = {0};
+    if (o->verify && !graph_verify(g, &e))
+        return err_set(&g->err, KL_ERR_INTERNAL, "after %s: %s", after, e.msg);
+    return true;
+}
+
+bool passes_run(struct graph *g, const struct pass_options *o)
+{
+    if (!check(g, o, "recording"))
+        return false;
+    if (o->dump)
+        o->dump(o->ctx, "captured", g);
+    for (unsigned i = 0; i < pass_count; i++) {
+        const struct pass_info *p = &pass_list[i];
+        int changed = p->run == pass_fuse ? pass_fuse_groups(g, !o->fuse) : p->run(g);
+        if (changed < 0 || g->err.code)
+            return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);
+        if (!check(g, o, p->name))
+            return false;
+        bool last_of_stage = i + 1 == pass_count || strcmp(p->stage, pass_list[i + 1].stage) != 0;
+        if (o->dump && last_of_stage)
+            o->dump(o->ctx, p->stage, g);
+    }
+    return true;
+}

@@ -1,0 +1,180 @@
+/* Buffers: reference-counted memory.
+ *
+ * Memory that is given back waits in a list of its size class and is handed out again as it is, so that a
+ * program in its steady state neither calls the system nor meets a page fault.  A class is a quarter of a power
+ * of two: at most a fifth of a block is unused. */
+#include "runtime/runtime.h"
+#include <pthread.h>
+#include <string.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
+
+enum { ALIGN = 64, SLACK = 64, SMALLEST = 256, CLASSES = 4 * 54, WRAPPED = CLASSES };
+
+struct block {
+    struct buffer buffer; /* first: a buffer is its block */
+    uint32_t cls;         /* size class; WRAPPED: the memory is somebody else's */
+    struct block *next;   /* in its class's list */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the lists and the statistics */
+static struct block *idle[CLASSES];
+static struct buffer_stats stats;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+static void watch_fork(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+
+static size_t class_bytes(uint32_t cls) { return (size_t)(SMALLEST / 4) * (4 + cls % 4) << cls / 4; }
+
+static uint32_t class_of(size_t bytes)
+{
+    uint32_t power = 0;
+    while ((size_t)SMALLEST << (power + 1) <= bytes) power++;
+    uint32_t cls = 4 * power;
+    while (class_bytes(cls) < bytes) cls++;
+    return cls;
+}
+
+static struct block *make_block(uint32_t cls)
+{
+    char *p = mem_alloc(sizeof(struct block) + ALIGN + class_bytes(cls));
+    if (!p) return NULL;
+    struct block *b = (struct block *)p;
+    b->cls = cls;
+    b->buffer.data = p + (sizeof *b + (ALIGN - ((uintptr_t)p + sizeof *b) % ALIGN) % ALIGN);
+    return b;
+}
+
+/* Notes a block of the class as in use; holds the lock. */
+static void count_live(uint32_t cls)
+{
+    stats.live += class_bytes(cls);
+    if (stats.live > stats.peak) stats.peak = stats.live;
+}
+
+static struct block *take_idle(uint32_t cls)
+{
+    pthread_mutex_lock(&lock);
+    struct block *b = idle[cls];
+    if (b) {
+        idle[cls] = b->next;
+        stats.pooled -= class_bytes(cls);
+        count_live(cls);
+    }
+    pthread_mutex_unlock(&lock);
+    return b;
+}
+
+static struct block *take_new(uint32_t cls)
+{
+    struct block *b = make_block(cls);
+    if (!b) {
+        buffer_trim();
+        b = make_block(cls);
+    }
+    if (!b) return NULL;
+    pthread_mutex_lock(&lock);
+    count_live(cls);
+    pthread_mutex_unlock(&lock);
+    return b;
+}
+
+struct buffer *buffer_new(int device, size_t bytes, struct err *e)
+{
+    pthread_once(&fork_once, watch_fork);
+    struct block *b = NULL;
+    if (bytes < SIZE_MAX / 8) {
+        uint32_t cls = class_of(bytes + SLACK);
+        b = take_idle(cls);
+        if (!b) b = take_new(cls);
+    }
+    if (!b) {
+        err_set(e, KL_ERR_MEMORY, "device %s: no memory for a buffer of %zu bytes", device_name(device), bytes);
+        return NULL;
+    }
+    ASAN_UNPOISON_MEMORY_REGION(b->buffer.data, class_bytes(b->cls));
+    atomic_init(&b->buffer.refs, 1);
+    b->buffer.device = (uint32_t)device;
+    b->buffer.bytes = bytes;
+    return &b->buffer;
+}
+
+struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e)
+{
+    struct block *b = mem_alloc(sizeof *b);
+    if (!b) {
+        err_set(e, KL_ERR_MEMORY, "no memory to wrap a buffer of %zu bytes", bytes);
+        return NULL;
+    }
+    b->cls = WRAPPED;
+    b->buffer = (struct buffer){.device = (uint32_t)device, .bytes = bytes, .data = data};
+    b->buffer.release = release;
+    b->buffer.release_ctx = ctx;
+    atomic_init(&b->buffer.refs, 1);
+    return &b->buffer;
+}
+
+struct buffer *buffer_ref(struct buffer *b)
+{
+    atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+    return b;
+}
+
+void buffer_unref(struct buffer *buffer)
+{
+    if (!buffer || atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) != 1) return;
+    struct block *b = (struct block *)buffer;
+    if (b->cls == WRAPPED) {
+        if (buffer->release) buffer->release(buffer->release_ctx);
+        mem_free(b);
+        return;
+    }
+    size_t size = class_bytes(b->cls);
+    ASAN_POISON_MEMORY_REGION(buffer->data, size);
+    pthread_mutex_lock(&lock);
+    b->next = idle[b->cls];
+    idle[b->cls] = b;
+    stats.live -= size;
+    stats.pooled += size;
+    pthread_mutex_unlock(&lock);
+}
+
+bool buffer_exclusive(const struct buffer *b)
+{
+    return atomic_load_explicit(&b->refs, memory_order_acquire) == 1;
+}
+
+void buffer_trim(void)
+{
+    struct block *all = NULL;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < CLASSES; i++)
+        while (idle[i]) {
+            struct block *b = idle[i];
+            idle[i] = b->next;
+            b->next = all;
+            all = b;
+        }
+    stats.pooled = 0;
+    pthread_mutex_unlock(&lock);
+    while (all) {
+        struct block *next = all->next;
+        ASAN_UNPOISON_MEMORY_REGION(all->buffer.data, class_bytes(all->cls));
+        mem_free(all);
+        all = next;
+    }
+}
+
+struct buffer_stats buffer_stats(void)
+{
+    pthread_mutex_lock(&lock);
+    struct buffer_stats s = stats;
+    pthread_mutex_unlock(&lock);
+    return s;
+}

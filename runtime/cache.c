@@ -1,0 +1,266 @@
+/* The program cache: captured graph -> program, and kernel -> loaded code, shared by all programs.
+ *
+ * Both levels work alike.  An entry is found by hash and compared in full.  Who finds none puts in an unfinished
+ * one, builds it outside the lock and announces it; who finds an unfinished one waits, so that threads that miss
+ * together build once.  A failed entry is taken out again.  Nobody waits while holding an unfinished kernel, so
+ * the waits cannot go in a circle. */
+#include "runtime/runtime.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKETS = 1024 };
+
+struct entry {
+    struct exec exec;              /* first: an exec is its entry */
+    const struct graph *graph;     /* compared: the builder's own while unfinished, then exec.captured */
+    bool ready;
+    struct entry *next;
+};
+
+struct code_entry {
+    struct hash128 key;
+    const struct kernel *kernel;   /* compared: the builder's own while unfinished, then `copy` */
+    struct kernel *copy;
+    struct loaded loaded;
+    bool ready;
+    struct code_entry *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards both tables and all entries not ready */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static struct entry *programs[BUCKETS];
+static struct code_entry *codes[BUCKETS];
+
+/* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void parent_after_fork(void) { pthread_mutex_unlock(&lock); }
+static void child_after_fork(void)
+{
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        for (struct entry **p = &programs[i]; *p;)
+            if ((*p)->ready) p = &(*p)->next;
+            else *p = (*p)->next;
+        for (struct code_entry **p = &codes[i]; *p;)
+            if ((*p)->ready) p = &(*p)->next;
+            else *p = (*p)->next;
+    }
+    changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    pthread_mutex_unlock(&lock);
+}
+static void watch_fork(void) { pthread_atfork(before_fork, parent_after_fork, child_after_fork); }
+
+static bool same_key(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
+
+/* ---- kernel -> code ---- */
+static struct kernel *copy_kernel(const struct kernel *k)
+{
+    struct kernel *c = kernel_new(k->name);
+    if (!c) return NULL;
+    if (!mem_reserve(&c->inst, &c->inst_cap, k->ninst, sizeof *k->inst) ||
+        !mem_reserve(&c->buf, &c->buf_cap, k->nbuf, sizeof *k->buf)) {
+        kernel_free(c);
+        return NULL;
+    }
+    memcpy(c->inst, k->inst, k->ninst * sizeof *k->inst);
+    if (k->nbuf) memcpy(c->buf, k->buf, k->nbuf * sizeof *k->buf);
+    c->ninst = k->ninst;
+    c->nbuf = k->nbuf;
+    c->sched = k->sched;
+    c->extent = k->extent;
+    c->flops = k->flops;
+    c->bytes = k->bytes;
+    return c;
+}
+
+static bool compile(struct code_entry *c, const struct backend *b, struct err *e)
+{
+    struct code code = {0};
+    atomic_fetch_add_explicit(&counters.compiles, 1, memory_order_relaxed);
+    if (!b->compile(c->kernel, EMIT_OBJECT, &code, e)) return false;
+    bool ok = object_load(&code, &c->loaded, e);
+    mem_free(code.bytes);
+    if (!ok) return false;
+    if ((c->copy = copy_kernel(c->kernel))) return true;
+    object_unload(&c->loaded);
+    return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
+}
+
+static kernel_fn *code_get(const struct kernel *k, const struct backend *b, struct err *e)
+{
+    struct hash128 key = kernel_hash(k);
+    struct code_entry **bucket = &codes[key.lo % BUCKETS], *c;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        for (c = *bucket; c; c = c->next)
+            if (same_key(c->key, key) && kernel_same(c->kernel, k)) break;
+        if (!c || c->ready) break;
+        pthread_cond_wait(&changed, &lock);
+    }
+    bool build = !c && (c = mem_alloc(sizeof *c));
+    if (build) {
+        c->key = key;
+        c->kernel = k;
+        c->next = *bucket;
+        *bucket = c;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!c) err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", k->name);
+    if (!build) return c ? c->loaded.fn : NULL;
+
+    bool ok = compile(c, b, e);
+    kernel_fn *fn = c->loaded.fn;
+    pthread_mutex_lock(&lock);
+    if (ok) {
+        c->kernel = c->copy;
+        c->ready = true;
+    } else {
+        struct code_entry **p = bucket;
+        while (*p != c) p = &(*p)->next;
+        *p = c->next;
+        mem_free(c);
+    }
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return ok ? fn : NULL;
+}
+
+/* ---- graph -> program ---- */
+struct compile_all {
+    const struct program *program;
+    kernel_fn **fn;
+    const struct backend *backend;
+    pthread_mutex_t lock;          /* guards the rest: the failure of the first kernel that failed */
+    uint32_t failed;
+    struct err err;
+};
+
+static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)worker;
+    struct compile_all *all = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        struct err e = {0};
+        if ((all->fn[i] = code_get(all->program->kernel[i], all->backend, &e))) continue;
+        pthread_mutex_lock(&all->lock);
+        if (i < all->failed) {
+            all->failed = (uint32_t)i;
+            all->err = e;
+        }
+        pthread_mutex_unlock(&all->lock);
+        return;
+    }
+}
+
+static bool checks_on(void)
+{
+#ifndef NDEBUG
+    return true;
+#else
+    const char *env = getenv("KILN_CHECK");
+    return env && *env && strcmp(env, "0") != 0;
+#endif
+}
+
+/* Plans the program of a clone of the captured graph. */
+static struct program *plan(const struct graph *captured, bool fuse, const struct backend *b, const struct caps *caps,
+                            struct dump *dump, struct err *e)
+{
+    struct graph *g = graph_clone(captured);
+    if (!g) {
+        err_set(e, KL_ERR_MEMORY, "no memory to compile graph %s", captured->name);
+        return NULL;
+    }
+    struct pass_options o = {.fuse = fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
+    struct program *p = NULL;
+    if (passes_run(g, &o)) p = program_plan(g, caps, !b, e);
+    else err_set(e, g->err.code, "%s", g->err.msg);
+    graph_free(g);
+    if (p && checks_on() && !program_check(p, e)) {
+        program_free(p);
+        return NULL;
+    }
+    return p;
+}
+
+/* Fills in all of x but its key; on failure x may be partly filled. */
+static bool build(struct exec *x, const struct graph *captured, struct dump *dump, struct err *e)
+{
+    struct caps caps;
+    const struct backend *b = device_backend(x->device, &caps);
+    if (!(x->captured = graph_clone(captured)))
+        return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
+    if (!(x->program = plan(captured, x->fuse, b, &caps, dump, e))) return false;
+    atomic_fetch_add_explicit(&counters.graphs_built, 1, memory_order_relaxed);
+    if (dump) dump_program(dump, x->program, b);
+    uint32_t n = x->program->nkernel;
+    if (!(x->fn = mem_alloc((n + 1) * sizeof *x->fn)))
+        return err_set(e, KL_ERR_MEMORY, "no memory for %u kernels of graph %s", n, captured->name);
+    for (uint32_t i = 0; i < x->program->ncmd; i++)
+        if (x->program->cmd[i].narg > x->max_args) x->max_args = x->program->cmd[i].narg;
+    struct compile_all all = {x->program, x->fn, b, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
+    pool_run(compile_some, &all, n, 1);
+    if (all.failed == UINT32_MAX) return true;
+    return err_set(e, all.err.code, "%s", all.err.msg);
+}
+
+static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse)
+{
+    struct entry *t = mem_alloc(sizeof *t);
+    if (!t) return NULL;
+    t->exec.key = key;
+    t->exec.device = device;
+    t->exec.fuse = fuse;
+    t->graph = captured;
+    return t;
+}
+
+static void entry_free(struct entry *t)
+{
+    graph_free(t->exec.captured);
+    program_free(t->exec.program);
+    mem_free(t->exec.fn);
+    mem_free(t);
+}
+
+const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e)
+{
+    pthread_once(&fork_once, watch_fork);
+    struct hash128 key = graph_hash(captured);
+    struct entry **bucket = &programs[key.lo % BUCKETS], *t;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        for (t = *bucket; t; t = t->next)
+            if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
+                graph_same(t->graph, captured)) break;
+        if (!t || t->ready) break;
+        pthread_cond_wait(&changed, &lock);
+    }
+    bool make = !t && (t = entry_new(key, captured, device, fuse));
+    if (make) {
+        t->next = *bucket;
+        *bucket = t;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!t) err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
+    if (!make) return t ? &t->exec : NULL;
+
+    struct dump *dump = dump_begin(captured->name);
+    bool ok = build(&t->exec, captured, dump, e);
+    dump_end(dump);
+    pthread_mutex_lock(&lock);
+    if (ok) {
+        t->graph = t->exec.captured;
+        t->ready = true;
+    } else {
+        struct entry **p = bucket;
+        while (*p != t) p = &(*p)->next;
+        *p = t->next;
+    }
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (ok) return &t->exec;
+    entry_free(t);
+    return NULL;
+}

@@ -1,0 +1,47 @@
+/* Options by name; the environment gives their defaults. */
+#include "runtime/runtime.h"
+#include <stdlib.h>
+#include <string.h>
+
+static atomic_int fuse_option = -1; /* -1: not set, the environment decides */
+
+bool option_fuse(void)
+{
+    int v = atomic_load_explicit(&fuse_option, memory_order_relaxed);
+    if (v >= 0) return v;
+    const char *env = getenv("KILN_FUSE");
+    return !env || strcmp(env, "0") != 0;
+}
+
+static bool unknown(const char *name, struct err *e)
+{
+    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads", name ? name : "");
+}
+
+static bool out_of_range(const char *name, int64_t value, int64_t hi, struct err *e)
+{
+    return err_set(e, KL_ERR_ARGUMENT, "option %s: %lld is not in 0..%lld", name, (long long)value, (long long)hi);
+}
+
+bool option_set(const char *name, int64_t value, struct err *e)
+{
+    if (name && !strcmp(name, "fuse")) {
+        if (value < 0 || value > 1) return out_of_range(name, value, 1, e);
+        atomic_store(&fuse_option, (int)value);
+        return true;
+    }
+    if (name && !strcmp(name, "threads")) {
+        if (value < 0 || value > POOL_MAX_THREADS) return out_of_range(name, value, POOL_MAX_THREADS, e);
+        pool_set_threads((unsigned)value);
+        return true;
+    }
+    return unknown(name, e);
+}
+
+bool option_get(const char *name, int64_t *value, struct err *e)
+{
+    if (name && !strcmp(name, "fuse")) *value = option_fuse();
+    else if (name && !strcmp(name, "threads")) *value = pool_threads();
+    else return unknown(name, e);
+    return true;
+}

@@ -1,0 +1,265 @@
+/* The thread pool: fork and join over a range.
+ *
+ * Each worker has a cache line of its own with one word that says what it is to do: the caller writes WORK
+ * there, the worker puts IDLE back when its share is done, and whoever waits spins a little before it sleeps on
+ * the word itself.  The last worker to finish writes the caller's word.  Workers start on the first job that
+ * has work for them and stay.  Which worker runs which share depends on the extent and the number of workers only. */
+#define _GNU_SOURCE
+#include "runtime/runtime.h"
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#elif !defined(__aarch64__)
+#include <fenv.h>
+#endif
+
+enum { SPIN_NS = 50000 };
+enum { IDLE, WORK, EXIT, ASLEEP }; /* ASLEEP: idle, and to be woken by a futex call */
+
+struct worker {
+    _Alignas(64) atomic_uint word;
+    unsigned index;
+    pthread_t thread;
+};
+
+static struct {
+    pthread_mutex_t owner; /* held by the caller whose job is being shared out; guards what follows */
+    unsigned started;      /* workers there are, the caller included */
+    pool_fn *fn;
+    void *ctx;
+    int64_t extent;
+    unsigned shares;
+    _Alignas(64) atomic_uint pending; /* shares not done yet, but for the caller's */
+    _Alignas(64) atomic_uint done;    /* the caller's word: WORK once pending is 0 */
+} pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .started = 1};
+
+static struct worker workers[POOL_MAX_THREADS]; /* workers[0], the caller, stays unused */
+static atomic_uint wanted;                 /* pool_set_threads; 0: the default */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static unsigned processors = 1;            /* how many this process may use */
+static unsigned default_threads = 1;
+static atomic_bool may_spin;               /* false with more workers than processors: spinning only delays them */
+
+/* ---- floating point: round to nearest, denormals kept, exceptions masked ---- */
+#if defined(__SSE__)
+typedef unsigned fp_env;
+static fp_env fp_enter(void)
+{
+    fp_env old = _mm_getcsr();
+    _mm_setcsr(0x1f80);
+    return old;
+}
+static void fp_leave(fp_env old) { _mm_setcsr(old); }
+#elif defined(__aarch64__)
+typedef uint64_t fp_env;
+static void fp_leave(fp_env env) { __asm__ volatile("msr fpcr, %0" : : "r"(env)); }
+static fp_env fp_enter(void)
+{
+    fp_env old;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(old));
+    fp_leave(0);
+    return old;
+}
+#else
+typedef fenv_t fp_env;
+static fp_env fp_enter(void)
+{
+    fp_env old;
+    fegetenv(&old);
+    fesetenv(FE_DFL_ENV);
+    return old;
+}
+static void fp_leave(fp_env old) { fesetenv(&old); }
+#endif
+
+static void run_here(pool_fn *fn, void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    fp_env env = fp_enter();
+    fn(ctx, begin, end, worker);
+    fp_leave(env);
+}
+
+/* ---- waiting and waking ---- */
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void cpu_relax(void)
+{
+#if defined(__SSE__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Waits until the word is no longer IDLE and returns it. */
+static unsigned wait_for(atomic_uint *word)
+{
+    unsigned v = atomic_load_explicit(word, memory_order_acquire);
+    if (v == IDLE && atomic_load_explicit(&may_spin, memory_order_relaxed)) {
+        int64_t until = now_ns() + SPIN_NS;
+        do {
+            for (int i = 0; i < 16 && v == IDLE; i++) {
+                cpu_relax();
+                v = atomic_load_explicit(word, memory_order_acquire);
+            }
+        } while (v == IDLE && now_ns() < until);
+    }
+    if (v != IDLE) return v;
+    unsigned idle = IDLE;
+    if (!atomic_compare_exchange_strong(word, &idle, ASLEEP)) return idle;
+    while ((v = atomic_load_explicit(word, memory_order_acquire)) == ASLEEP)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, ASLEEP, NULL, NULL, 0);
+    return v;
+}
+
+static void post(atomic_uint *word, unsigned v)
+{
+    if (atomic_exchange(word, v) == ASLEEP) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* ---- workers ---- */
+static void run_share(unsigned worker)
+{
+    int64_t each = pool.extent / pool.shares, rest = pool.extent % pool.shares;
+    int64_t begin = worker * each + (worker < rest ? worker : rest);
+    run_here(pool.fn, pool.ctx, begin, begin + each + (worker < rest), worker);
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *w = arg;
+    while (wait_for(&w->word) == WORK) {
+        run_share(w->index);
+        atomic_store_explicit(&w->word, IDLE, memory_order_release);
+        if (atomic_fetch_sub(&pool.pending, 1) == 1) post(&pool.done, WORK);
+    }
+    return NULL;
+}
+
+/* Ties worker i to the i-th processor of the process's set.  Unpinned threads may share a core for a whole run;
+ * a failure costs speed only. */
+static void pin(pthread_attr_t *attr, unsigned index)
+{
+    cpu_set_t all, one;
+    if (sched_getaffinity(getpid(), sizeof all, &all)) return;
+    unsigned nth = index % processors;
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all) && nth-- == 0) {
+            CPU_ZERO(&one);
+            CPU_SET(cpu, &one);
+            pthread_attr_setaffinity_np(attr, sizeof one, &one);
+            return;
+        }
+}
+
+static bool start_worker(unsigned index)
+{
+    struct worker *w = &workers[index];
+    w->index = index;
+    atomic_store(&w->word, IDLE);
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr)) return false;
+    pin(&attr, index);
+    sigset_t all, old; /* signals are for the embedder's threads */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    bool ok = !pthread_create(&w->thread, &attr, worker_main, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
+    return ok;
+}
+
+/* Starts workers up to `need` (fewer where the system gives none) and stops those past `limit`.  Owner only. */
+static void resize(unsigned need, unsigned limit)
+{
+    for (; pool.started > limit; pool.started--) {
+        struct worker *w = &workers[pool.started - 1];
+        post(&w->word, EXIT);
+        pthread_join(w->thread, NULL);
+    }
+    while (pool.started < need && start_worker(pool.started)) pool.started++;
+    atomic_store_explicit(&may_spin, pool.started <= processors, memory_order_relaxed);
+}
+
+/* A forked child has none of its parent's workers, and perhaps a job that nobody will finish. */
+static void after_fork(void)
+{
+    pool.owner = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    pool.started = 1;
+}
+
+static void initialize(void)
+{
+    cpu_set_t set;
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (!sched_getaffinity(getpid(), sizeof set, &set)) processors = (unsigned)CPU_COUNT(&set);
+    else if (online > 0) processors = (unsigned)online; /* more than a cpu_set_t can name */
+    default_threads = processors;
+    const char *env = getenv("KILN_THREADS");
+    if (env && *env) {
+        char *end;
+        long n = strtol(env, &end, 10);
+        if (!*end && n > 0) default_threads = n > POOL_MAX_THREADS ? POOL_MAX_THREADS : (unsigned)n;
+    }
+    pthread_atfork(NULL, NULL, after_fork);
+}
+
+unsigned pool_threads(void)
+{
+    pthread_once(&once, initialize);
+    unsigned n = atomic_load_explicit(&wanted, memory_order_relaxed);
+    return n ? n : default_threads;
+}
+
+/* Takes effect at once unless a job is running; then the next job does it. */
+void pool_set_threads(unsigned n)
+{
+    atomic_store(&wanted, n > POOL_MAX_THREADS ? POOL_MAX_THREADS : n);
+    n = pool_threads();
+    if (pthread_mutex_trylock(&pool.owner)) return;
+    resize(1, n);
+    pthread_mutex_unlock(&pool.owner);
+}
+
+void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers)
+{
+    if (extent <= 0) return;
+    unsigned threads = pool_threads(), shares = threads < max_workers ? threads : max_workers;
+    int64_t worth = grain > 0 ? extent / grain : 1;
+    if (shares > worth) shares = worth > 1 ? (unsigned)worth : 1;
+    if (shares <= 1 || pthread_mutex_trylock(&pool.owner)) {
+        run_here(fn, ctx, 0, extent, 0);
+        return;
+    }
+    resize(shares, threads);
+    if (shares > pool.started) shares = pool.started;
+    pool.fn = fn;
+    pool.ctx = ctx;
+    pool.extent = extent;
+    pool.shares = shares;
+    if (shares > 1) {
+        atomic_store_explicit(&pool.done, IDLE, memory_order_relaxed);
+        atomic_store_explicit(&pool.pending, shares - 1, memory_order_relaxed);
+        for (unsigned i = 1; i < shares; i++) post(&workers[i].word, WORK);
+    }
+    run_share(0);
+    if (shares > 1) wait_for(&pool.done);
+    pthread_mutex_unlock(&pool.owner);
+}
+
+void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain)
+{
+    pool_run_max(fn, ctx, extent, grain, UINT32_MAX);
+}

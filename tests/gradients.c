@@ -1,0 +1,220 @@
+/* Every gradient rule, first and second order, against central finite differences in double.
+ *
+ * For a function y(x0, x1, ...) the tested number is L = sum(y * weight) with random weights; its gradients
+ * come from grad nodes, the differences from running the same graph at x +- h.  Second order: the same for
+ * L2 = sum(dL/dx0 * weight2).  Elementwise rows come from ops.def, so a new row is tested without an edit. */
+#include "harness.h"
+
+typedef ref make_fn(struct graph *g, const ref *x, const void *ctx);
+
+enum { MAX_X = 3 };
+struct problem {
+    const char *name;
+    make_fn *make;
+    const void *ctx;
+    unsigned nx;
+    struct shape x[MAX_X];
+    bool positive;  /* the function is only defined or smooth there */
+};
+
+static struct rng rng = {777};
+
+/* The graph of L (order 1) or L2 (order 2) and its gradients in each x. */
+static struct graph *build(const struct problem *p, int order, const struct shape *weight_shape)
+{
+    struct graph *g = graph_new(p->name);
+    ref x[MAX_X], loss;
+    for (unsigned i = 0; i < p->nx; i++)
+        x[i] = n_input(g, KL_F64, &p->x[i], "x");
+    ref y = p->make(g, x, p->ctx);
+    ref w = n_input(g, KL_F64, weight_shape ? weight_shape : node_shape(g, y), "w");
+    uint32_t all = (1u << node_shape(g, y)->rank) - 1;
+    loss = n_reduce(g, OP_sum, n_mul(g, y, w), all);
+    if (order == 2) {
+        ref w2 = n_input(g, KL_F64, &p->x[0], "w2");
+        loss = n_reduce(g, OP_sum, n_mul(g, n_grad(g, loss, x[0]), w2), (1u << p->x[0].rank) - 1);
+    }
+    graph_output(g, OUT_RETURN, loss, 0);
+    for (unsigned i = 0; i < p->nx; i++)
+        graph_output(g, OUT_RETURN, n_grad(g, loss, x[i]), 0);
+    return g;
+}
+
+static double loss_at(const struct graph *g, const struct values *in)
+{
+    struct values out = {0};
+    struct err e = {0};
+    double l = NAN;
+    if (check(run_on(g, "ref", true, in, &(struct values){0}, NULL, &out, &e), "%s: %s", g->name, e.msg))
+        l = *(double *)out.v[0];
+    values_free(&out);
+    return l;
+}
+
+static void compare(const struct problem *p, const struct graph *g, struct values *in, int order)
+{
+    struct values out = {0};
+    struct err e = {0};
+    if (!check(run_on(g, "ref", true, in, &(struct values){0}, NULL, &out, &e), "%s: %s", g->name, e.msg))
+        return;
+    for (unsigned i = 0; i < p->nx; i++)
+        for (int64_t j = 0; j < shape_count(&p->x[i]); j++) {
+            double *x = (double *)in->v[i] + j, keep = *x, h = 1e-5;
+            *x = keep + h;
+            double up = loss_at(g, in);
+            *x = keep - h;
+            double down = loss_at(g, in);
+            *x = keep;
+            double want = (up - down) / (2 * h), got = ((double *)out.v[1 + i])[j];
+            if (!check(fabs(got - want) <= 1e-6 * (1 + fabs(want)) + 1e-6, "%s order %d: d/dx%u[%" PRId64 "] is %.12g, differences say %.12g",
+                       p->name, order, i, j, got, want)) {
+                graph_print(g, stdout);
+                values_free(&out);
+                return;
+            }
+        }
+    values_free(&out);
+}
+
+static void gradient(const struct problem *p)
+{
+    for (int order = 1; order <= 2; order++) {
+        struct graph *g = build(p, order, NULL);
+        struct values in = {0};
+        if (check(!g->err.code, "%s: %s", p->name, g->err.msg)) {
+            values_random(&rng, g, &g->input, false, &in);
+            for (unsigned i = 0; i < p->nx; i++)
+                for (int64_t j = 0; j < shape_count(&p->x[i]); j++) { /* away from 0 and from each other's kinks */
+                    double *x = (double *)in.v[i] + j, u = 0.4 + 1.3 * rng_unit(&rng);
+                    *x = p->positive || rng_below(&rng, 2) ? u : -u;
+                }
+            compare(p, g, &in, order);
+            values_free(&in);
+        }
+        graph_free(g);
+    }
+}
+
+static ref make_elementwise(struct graph *g, const ref *x, const void *ctx)
+{
+    struct node n = {.op = *(const uint16_t *)ctx, .nin = opinfo[*(const uint16_t *)ctx].nin};
+    for (unsigned i = 0; i < n.nin; i++)
+        n.in[i] = x[i];
+    if (n.op == OP_where) {
+        n.in[0] = n_lt(g, x[0], x[1]);
+        n.in[1] = x[1];
+        n.in[2] = x[2];
+    }
+    return graph_add(g, &n, NULL);
+}
+
+/* Float in, float out: the rows that have a gradient to test. */
+static bool differentiable(uint16_t op)
+{
+    struct graph *g = graph_new("try");
+    struct shape s = shape_make(0, NULL);
+    ref x[3];
+    for (int i = 0; i < 3; i++)
+        x[i] = n_input(g, KL_F64, &s, "x");
+    ref y = make_elementwise(g, x, &op);
+    bool yes = y && g->node[y].dtype == KL_F64;
+    graph_free(g);
+    return yes;
+}
+
+static void elementwise_rows(void)
+{
+    for (uint16_t op = 1; op < OP_COUNT; op++) {
+        if (!op_is_elementwise(op) || !differentiable(op))
+            continue;
+        struct problem p = {.name = opinfo[op].name, .make = make_elementwise, .ctx = &op, .nx = opinfo[op].nin,
+                            .positive = op == OP_log || op == OP_sqrt || op == OP_rsqrt};
+        for (unsigned i = 0; i < p.nx; i++)
+            p.x[i] = shape_make(2, (int64_t[]){2, 3});
+        gradient(&p);
+    }
+}
+
+static ref make_reduce(struct graph *g, const ref *x, const void *ctx)
+{
+    const uint32_t *a = ctx;
+    ref y = n_reduce(g, (enum op)a[0], x[0], a[1]);
+    return n_mul(g, y, y);
+}
+
+static ref make_views(struct graph *g, const ref *x, const void *ctx)
+{
+    (void)ctx;
+    struct shape r = shape_make(2, (int64_t[]){4, 6}), big = shape_make(4, (int64_t[]){4, 2, 3, 5});
+    uint8_t perm[KL_MAX_RANK] = {1, 2, 0};
+    ref t = n_permute(g, x[0], perm);                        /* [3,4,2] */
+    ref f = n_reshape(g, t, &r);                             /* [4,6] */
+    struct shape s = shape_make(4, (int64_t[]){4, 2, 3, 1});
+    ref e = n_expand(g, n_reshape(g, f, &s), &big);
+    return n_mul(g, e, n_exp(g, e));
+}
+
+static ref make_cast(struct graph *g, const ref *x, const void *ctx)
+{
+    (void)ctx;
+    return n_exp(g, n_cast(g, n_mul(g, x[0], x[0]), KL_F64));
+}
+
+static ref make_dot(struct graph *g, const ref *x, const void *ctx)
+{
+    ref y = n_dot(g, x[0], x[1], ctx);
+    return n_mul(g, y, n_tanh(g, y));
+}
+
+static void structural(void)
+{
+    for (uint32_t op = OP_sum; op <= OP_reduce_max; op++)
+        for (uint32_t axes = 0; axes < 8; axes++)
+            gradient(&(struct problem){.name = opinfo[op].name, .make = make_reduce, .ctx = (uint32_t[]){op, axes}, .nx = 1,
+                                       .x = {shape_make(3, (int64_t[]){2, 3, 2})}});
+    gradient(&(struct problem){.name = "views", .make = make_views, .nx = 1, .x = {shape_make(3, (int64_t[]){2, 3, 4})}});
+    gradient(&(struct problem){.name = "cast", .make = make_cast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
+    union attr mm = {0}, tt = {0}, batched = {0}, two = {0}, outer = {0};
+    mm.dot.ncon = 1, mm.dot.con_a = 1;
+    tt.dot.ncon = 1, tt.dot.con_b = 1;
+    batched.dot.nbatch = 1, batched.dot.batch_a = 1, batched.dot.batch_b = 0, batched.dot.ncon = 1, batched.dot.con_a = 2, batched.dot.con_b = 2;
+    two.dot.ncon = 2, two.dot.con_a = axis_put(axis_put(0, 0, 2), 1, 0), two.dot.con_b = axis_put(axis_put(0, 0, 0), 1, 2);
+    const struct { const char *name; union attr *d; struct shape a, b; } dots[] = {
+        {"dot", &mm, shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){3, 4})},
+        {"dot transposed", &tt, shape_make(2, (int64_t[]){3, 2}), shape_make(2, (int64_t[]){4, 3})},
+        {"dot batched", &batched, shape_make(3, (int64_t[]){2, 3, 4}), shape_make(3, (int64_t[]){3, 2, 4})},
+        {"dot two axes", &two, shape_make(3, (int64_t[]){2, 2, 3}), shape_make(3, (int64_t[]){3, 2, 2})},
+        {"outer product", &outer, shape_make(1, (int64_t[]){3}), shape_make(2, (int64_t[]){2, 2})}};
+    for (unsigned i = 0; i < sizeof dots / sizeof *dots; i++)
+        gradient(&(struct problem){.name = dots[i].name, .make = make_dot, .ctx = dots[i].d, .nx = 2, .x = {dots[i].a, dots[i].b}});
+}
+
+/* Ties share the gradient evenly; an operand that the loss does not depend on has gradient 0. */
+static void corners(void)
+{
+    struct graph *g = graph_new("corners");
+    struct shape s = shape_make(1, (int64_t[]){4}), none = shape_make(1, (int64_t[]){0});
+    ref x = n_input(g, KL_F64, &s, "x"), z = n_input(g, KL_F64, &s, "z"), e = n_input(g, KL_F64, &none, "e");
+    ref loss = n_reduce(g, OP_reduce_max, x, 1);
+    graph_output(g, OUT_RETURN, n_grad(g, loss, x), 0);
+    graph_output(g, OUT_RETURN, n_grad(g, loss, z), 0);
+    graph_output(g, OUT_RETURN, n_grad(g, n_reduce(g, OP_sum, n_exp(g, e), 1), e), 0);
+    double xs[4] = {1, 3, 3, 2}, zs[4] = {1, 1, 1, 1};
+    struct values in = {.n = 3, .v = {xs, zs, NULL}}, out = {0};
+    struct err err = {0};
+    if (check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out, &err), "corners: %s", err.msg)) {
+        const double *dx = out.v[0], *dz = out.v[1];
+        check(dx[0] == 0 && dx[1] == 0.5 && dx[2] == 0.5 && dx[3] == 0, "ties of a maximum share its gradient");
+        check(dz[0] == 0 && dz[3] == 0, "no path, no gradient");
+        values_free(&out);
+    }
+    graph_free(g);
+}
+
+int main(void)
+{
+    elementwise_rows();
+    structural();
+    corners();
+    return finish();
+}

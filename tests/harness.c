@@ -1,0 +1,164 @@
+#include "harness.h"
+#include <stdarg.h>
+
+unsigned passed, failed, skipped;
+
+bool check(bool ok, const char *fmt, ...)
+{
+    ok ? passed++ : failed++;
+    if (!ok) {
+        va_list ap;
+        va_start(ap, fmt);
+        printf("FAIL: ");
+        vprintf(fmt, ap);
+        printf("\n");
+        va_end(ap);
+    }
+    return ok;
+}
+
+int finish(void)
+{
+    printf("%u passed, %u failed, %u skipped\n", passed, failed, skipped);
+    return failed != 0;
+}
+
+uint64_t rng_next(struct rng *r)
+{
+    r->s ^= r->s >> 12;
+    r->s ^= r->s << 25;
+    r->s ^= r->s >> 27;
+    return r->s * UINT64_C(0x2545F4914F6CDD1D);
+}
+
+int64_t rng_below(struct rng *r, int64_t n) { return n > 0 ? (int64_t)(rng_next(r) % (uint64_t)n) : 0; }
+double rng_unit(struct rng *r) { return (double)(rng_next(r) >> 11) * 0x1p-53; }
+
+static const double specials[] = {0.0, -0.0, 1, -1, 0.5, INFINITY, -INFINITY, NAN, 1e-310, -1e-310, 1e-40, -1e-40, 0x1p-149,
+                                  3.4028234663852886e38, 1.7976931348623157e308, 0x1p-126, 88.7, -103.9, 710.0, 2147483648.0, 4294967296.0, 1e19};
+
+static double random_number(struct rng *r, bool wild)
+{
+    if (wild && rng_below(r, 4) == 0)
+        return specials[rng_below(r, sizeof specials / sizeof *specials)];
+    double u = 4 * rng_unit(r) - 2;
+    return wild && rng_below(r, 4) == 0 ? u * pow(2, (double)rng_below(r, 200) - 100) : u;
+}
+
+void fill_random(struct rng *r, unsigned dtype, void *p, int64_t n, bool wild)
+{
+    size_t size = dtype_size(dtype);
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t bits;
+        if (dtype == KL_BOOL)
+            bits = rng_next(r) & 1;
+        else if (dtype_is_float(dtype))
+            bits = wild && rng_below(r, 8) == 0 ? rng_next(r) : dtype_bits(dtype, random_number(r, wild));
+        else if (wild)
+            bits = rng_below(r, 2) ? rng_next(r) : (uint64_t)(rng_below(r, 5) - 2);
+        else
+            bits = (uint64_t)(rng_below(r, 19) - (dtype_kind(dtype) == 'I' ? 9 : 0));
+        memcpy((char *)p + (size_t)i * size, &bits, size); /* little-endian */
+    }
+}
+
+void values_random(struct rng *r, const struct graph *g, const struct leaves *l, bool wild, struct values *out)
+{
+    out->n = l->n;
+    for (uint32_t i = 0; i < l->n; i++) {
+        int64_t n = shape_count(&g->shape[l->v[i].shape]);
+        out->v[i] = calloc((size_t)n + 1, dtype_size(l->v[i].dtype));
+        fill_random(r, l->v[i].dtype, out->v[i], n, wild);
+    }
+}
+
+void values_free(struct values *v)
+{
+    for (uint32_t i = 0; i < v->n; i++)
+        free(v->v[i]);
+    v->n = 0;
+}
+
+static bool upload(int device, const struct graph *g, const struct leaves *l, const struct values *v, struct buffer **b, struct err *e)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        size_t bytes = (size_t)shape_count(&g->shape[l->v[i].shape]) * dtype_size(l->v[i].dtype);
+        if (!(b[i] = buffer_new(device, bytes, e)))
+            return false;
+        if (bytes)
+            memcpy(b[i]->data, v->v[i], bytes);
+    }
+    return true;
+}
+
+bool run_on(const struct graph *g, const char *device, bool fuse, const struct values *input, const struct values *state,
+            const uint64_t *slot, struct values *out, struct err *e)
+{
+    struct buffer *in[MAX_VALUES] = {0}, *st[MAX_VALUES] = {0}, *res[MAX_VALUES] = {0};
+    bool exclusive[MAX_VALUES];
+    int dev = device_find(device, e);
+    const struct exec *x = dev < 0 ? NULL : exec_get(g, dev, fuse, e);
+    for (uint32_t i = 0; i < g->nout; i++)
+        exclusive[i] = true;
+    bool ok = x && upload(dev, g, &g->input, input, in, e) && upload(dev, g, &g->state, state, st, e) &&
+              exec_run(x, in, st, exclusive, slot, res, e);
+    out->n = ok ? g->nout : 0;
+    for (uint32_t i = 0; ok && i < g->nout; i++) {
+        size_t bytes = node_bytes(g, g->out[i].value);
+        out->v[i] = calloc(bytes + 1, 1);
+        if (bytes)
+            memcpy(out->v[i], res[i]->data, bytes);
+    }
+    for (int i = 0; i < MAX_VALUES; i++) {
+        buffer_unref(in[i]);
+        buffer_unref(st[i]);
+        buffer_unref(res[i]);
+    }
+    return ok;
+}
+
+double element_value(unsigned dtype, const void *p, int64_t i)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, (const char *)p + (size_t)i * dtype_size(dtype), dtype_size(dtype));
+    return dtype_value(dtype, bits);
+}
+
+bool same_values(unsigned dtype, const void *a, const void *b, int64_t n, int64_t *at)
+{
+    size_t size = dtype_size(dtype);
+    for (*at = 0; *at < n; ++*at) {
+        if (!memcmp((const char *)a + (size_t)*at * size, (const char *)b + (size_t)*at * size, size))
+            continue;
+        if (dtype_is_float(dtype) && isnan(element_value(dtype, a, *at)) && isnan(element_value(dtype, b, *at)))
+            continue;
+        return false;
+    }
+    return true;
+}
+
+bool agree_everywhere(const struct graph *g, const struct values *input, const struct values *state, const uint64_t *slot,
+                      const char *what)
+{
+    static const struct { const char *device; bool fuse; } way[] = {{"ref", true}, {"cpu", true}, {"cpu", false}};
+    struct values out[3] = {{0}, {0}, {0}};
+    bool ok = true;
+    for (int i = 0; i < 3 && ok; i++) {
+        struct err e = {0};
+        ok = check(run_on(g, way[i].device, way[i].fuse, input, state, slot, &out[i], &e), "%s on %s%s: %s", what, way[i].device,
+                   way[i].fuse ? "" : " unfused", e.msg);
+        for (uint32_t o = 0; i > 0 && ok && o < g->nout; o++) {
+            const struct node *n = &g->node[g->out[o].value];
+            int64_t at;
+            ok = same_values(n->dtype, out[0].v[o], out[i].v[o], node_numel(g, g->out[o].value), &at);
+            check(ok, "%s: output %u element %" PRId64 " is %.17g on cpu%s, %.17g interpreted", what, o, at,
+                  ok ? 0 : element_value(n->dtype, out[i].v[o], at), way[i].fuse ? "" : " unfused",
+                  ok ? 0 : element_value(n->dtype, out[0].v[o], at));
+        }
+    }
+    if (!ok)
+        graph_print(g, stdout);
+    for (int i = 0; i < 3; i++)
+        values_free(&out[i]);
+    return ok;
+}

@@ -1,0 +1,193 @@
+/* Every op of ops.def, every dtype, many sizes and layouts: interpreter, fused and unfused kernels must give
+ * the same bits.  A new row of ops.def is tested here without an edit. */
+#include "harness.h"
+
+static const int64_t sizes[] = {0, 1, 7, 16, 17, 64, 1000};
+static struct rng rng = {20251};
+
+/* An operand of shape s in one of several layouts: whole, transposed, broadcast, reshaped. */
+enum { LAYOUTS = 4 };
+static ref operand(struct graph *g, unsigned dtype, const struct shape *s, int layout)
+{
+    struct shape t = *s;
+    uint8_t swap[KL_MAX_RANK] = {1, 0};
+    switch (layout) {
+    case 1:
+        t.dim[0] = s->dim[1];
+        t.dim[1] = s->dim[0];
+        return n_permute(g, n_input(g, dtype, &t, "t"), swap);
+    case 2:
+        t.dim[0] = 1;
+        return n_expand(g, n_input(g, dtype, &t, "row"), s);
+    case 3:
+        t = shape_make(1, (int64_t[]){shape_count(s)});
+        return n_reshape(g, n_input(g, dtype, &t, "flat"), s);
+    default:
+        return n_input(g, dtype, s, "x");
+    }
+}
+
+static bool run_graph(struct graph *g, bool wild, const char *what)
+{
+    struct values in = {0}, st = {0};
+    uint64_t slot[8];
+    if (!check(!g->err.code, "%s: %s", what, g->err.msg))
+        return false;
+    for (int i = 0; i < 8; i++)
+        slot[i] = dtype_bits(KL_F32, 0.75);
+    values_random(&rng, g, &g->input, wild, &in);
+    values_random(&rng, g, &g->state, wild, &st);
+    bool ok = agree_everywhere(g, &in, &st, slot, what);
+    values_free(&in);
+    values_free(&st);
+    return ok;
+}
+
+/* Does the op take operands of this dtype? */
+static bool accepts(unsigned op, unsigned dtype)
+{
+    struct graph *g = graph_new("accepts");
+    struct shape s = shape_make(0, NULL);
+    struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
+    for (unsigned i = 0; i < n.nin; i++)
+        n.in[i] = n_input(g, op == OP_where && i == 0 ? KL_BOOL : dtype, &s, "x");
+    graph_add(g, &n, NULL);
+    bool ok = !g->err.code;
+    graph_free(g);
+    return ok;
+}
+
+static void elementwise(unsigned op, unsigned dtype)
+{
+    for (unsigned z = 0; z < sizeof sizes / sizeof *sizes; z++)
+        for (int layout = 0; layout < LAYOUTS; layout++) {
+            struct graph *g = graph_new("op");
+            struct shape s = shape_make(2, (int64_t[]){sizes[z] > 64 ? 1 : 3, sizes[z]});
+            if (layout == 0)
+                s = shape_make(1, &sizes[z]);
+            struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
+            for (unsigned i = 0; i < n.nin; i++)
+                n.in[i] = operand(g, op == OP_where && i == 0 ? KL_BOOL : dtype, &s, i == 0 || layout == 0 ? layout : (layout + (int)i) % LAYOUTS);
+            graph_output(g, OUT_RETURN, graph_add(g, &n, NULL), 0);
+            char what[64];
+            snprintf(what, sizeof what, "%s %s[%" PRId64 "] layout %d", opinfo[op].name, dtype_name(dtype), sizes[z], layout);
+            run_graph(g, true, what);
+            graph_free(g);
+        }
+}
+
+static void casts(void)
+{
+    for (unsigned from = 0; from < KL_DTYPE_COUNT; from++)
+        for (unsigned to = 0; to < KL_DTYPE_COUNT; to++) {
+            struct graph *g = graph_new("cast");
+            struct shape s = shape_make(1, (int64_t[]){333});
+            graph_output(g, OUT_RETURN, n_cast(g, n_input(g, from, &s, "x"), to), 0);
+            char what[64];
+            snprintf(what, sizeof what, "cast %s to %s", dtype_name(from), dtype_name(to));
+            run_graph(g, true, what);
+            graph_free(g);
+        }
+}
+
+static void reduces(void)
+{
+    static const struct { uint32_t rank; int64_t dim[4]; } shape[] = {
+        {1, {0}}, {1, {1}}, {1, {63}}, {1, {64}}, {1, {65}}, {1, {1000}}, {1, {40000}}, {2, {3, 0}}, {2, {0, 3}}, {2, {5, 7}},
+        {2, {128, 10}}, {2, {130, 65}}, {2, {1300, 3}}, {3, {4, 5, 70}}, {3, {1, 600, 33}}, {4, {2, 3, 4, 5}}};
+    for (unsigned op = OP_sum; op <= OP_reduce_max; op++)
+        for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
+            for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++)
+                for (uint32_t axes = 1; axes < 1u << shape[i].rank; axes++) {
+                    struct graph *g = graph_new("reduce");
+                    struct shape s = shape_make(shape[i].rank, shape[i].dim);
+                    ref x = n_input(g, dt, &s, "x"), y = n_reduce(g, (enum op)op, x, axes);
+                    if (!y) { /* a dtype that the op refuses */
+                        graph_free(g);
+                        continue;
+                    }
+                    graph_output(g, OUT_RETURN, y, 0);
+                    char what[64];
+                    snprintf(what, sizeof what, "%s %s shape %u axes %u", opinfo[op].name, dtype_name(dt), i, axes);
+                    run_graph(g, false, what);
+                    run_graph(g, true, what);
+                    graph_free(g);
+                }
+}
+
+static ref matmul(struct graph *g, ref a, ref b, bool ta, bool tb)
+{
+    union attr d = {0};
+    d.dot.ncon = 1;
+    d.dot.con_a = ta ? 0 : 1;
+    d.dot.con_b = tb ? 1 : 0;
+    return n_dot(g, a, b, &d);
+}
+
+static void dots(void)
+{
+    static const int64_t mnk[][3] = {{1, 1, 1}, {0, 3, 4}, {3, 0, 4}, {3, 4, 0}, {7, 17, 5}, {13, 33, 9}, {128, 10, 65}, {29, 64, 513}, {300, 40, 1030}, {16, 16, 16}, {700, 70, 12}};
+    for (unsigned dt = KL_U8; dt < KL_DTYPE_COUNT; dt++)
+        for (unsigned i = 0; i < sizeof mnk / sizeof *mnk; i++)
+            for (int t = 0; t < 4; t++) {
+                struct graph *g = graph_new("dot");
+                int64_t m = mnk[i][0], n = mnk[i][1], k = mnk[i][2];
+                struct shape sa = shape_make(2, t & 1 ? (int64_t[]){k, m} : (int64_t[]){m, k});
+                struct shape sb = shape_make(2, t & 2 ? (int64_t[]){n, k} : (int64_t[]){k, n});
+                if (dt != KL_F32 && m * n * k > 100000)
+                    sa = sb = shape_make(2, (int64_t[]){9, 9});
+                ref y = matmul(g, n_input(g, dt, &sa, "a"), n_input(g, dt, &sb, "b"), t & 1, t & 2);
+                graph_output(g, OUT_RETURN, y, 0);
+                char what[64];
+                snprintf(what, sizeof what, "dot %s %" PRId64 "x%" PRId64 "x%" PRId64 " t%d", dtype_name(dt), m, n, k, t);
+                run_graph(g, false, what);
+                graph_free(g);
+            }
+}
+
+/* Batched products with several contracted axes, and an epilogue that reads a broadcast bias. */
+static void dot_general(void)
+{
+    struct graph *g = graph_new("batched");
+    struct shape sa = shape_make(4, (int64_t[]){2, 5, 3, 7}), sb = shape_make(4, (int64_t[]){7, 2, 3, 19}), sc = shape_make(1, (int64_t[]){19});
+    union attr d = {0};
+    d.dot.nbatch = 1;
+    d.dot.batch_b = axis_put(0, 0, 1);
+    d.dot.ncon = 2;
+    d.dot.con_a = axis_put(axis_put(0, 0, 2), 1, 3);
+    d.dot.con_b = axis_put(axis_put(0, 0, 2), 1, 0);
+    ref y = n_dot(g, n_input(g, KL_F32, &sa, "a"), n_input(g, KL_F32, &sb, "b"), &d);
+    struct shape sy = *node_shape(g, y);
+    ref z = n_max(g, n_add(g, y, n_broadcast(g, n_input(g, KL_F32, &sc, "bias"), &sy)), n_k(g, y, 0));
+    graph_output(g, OUT_RETURN, z, 0);
+    graph_output(g, OUT_RETURN, y, 0);
+    run_graph(g, false, "batched dot with epilogue");
+    graph_free(g);
+}
+
+static void random_bits(void)
+{
+    for (unsigned dt = KL_U32; dt <= KL_U64; dt++) {
+        struct graph *g = graph_new("random");
+        struct shape s = shape_make(2, (int64_t[]){5, 41});
+        graph_output(g, OUT_RETURN, n_random(g, dt, &s, n_const(g, KL_U64, UINT64_C(0x0123456789abcdef))), 0);
+        graph_output(g, OUT_RETURN, n_iota(g, KL_I64, &s, 1), 0);
+        graph_output(g, OUT_RETURN, n_iota(g, KL_F32, &s, 0), 0);
+        run_graph(g, false, "random and iota");
+        graph_free(g);
+    }
+}
+
+int main(void)
+{
+    for (unsigned op = 1; op < OP_COUNT; op++)
+        for (unsigned dt = 0; op_is_elementwise(op) && dt < KL_DTYPE_COUNT; dt++)
+            if (accepts(op, dt))
+                elementwise(op, dt);
+    casts();
+    reduces();
+    dots();
+    dot_general();
+    random_bits();
+    return finish();
+}
