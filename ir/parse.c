@@ -637,7 +637,7 @@ static bool node_line(struct parser *p)
     const char *at = p->p;
     struct word name;
     uint32_t *slot;
-    ref r;
+    ref r = NIL;
     if (!node_name(p, &name, &slot))
         return false;
     if (*slot)
