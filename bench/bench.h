@@ -227,23 +227,33 @@ static inline float peak_128(float seed)
     return x[0][0];
 }
 
-/* One run of the widest loop this processor can do: GFLOP/s. */
-static inline double bench_peak_gflops(void)
+static inline int peak_lanes(void)
 {
-    static volatile float sink;
-    int lanes = 4;
-    float (*run)(float) = peak_128;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f"))
-        run = peak_avx512, lanes = 16;
-    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        run = peak_avx2, lanes = 8;
+        return 16;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return 8;
 #endif
+    return 4;
+}
+
+/* The operations of one bench_peak_seconds(). */
+static inline double bench_peak_flops(void) { return 2.0 * peak_lanes() * PEAK_CHAINS * PEAK_STEPS; }
+
+/* The time of one run of the widest loop this processor has. */
+static inline double bench_peak_seconds(void)
+{
+    static volatile float sink;
+    int lanes = peak_lanes();
     double start = bench_now();
-    sink = run(1e-3f);
-    double seconds = bench_now() - start;
+#if defined(__x86_64__)
+    sink = lanes == 16 ? peak_avx512(1e-3f) : lanes == 8 ? peak_avx2(1e-3f) : peak_128(1e-3f);
+#else
+    sink = lanes ? peak_128(1e-3f) : 0;
+#endif
     (void)sink;
-    return 2.0 * lanes * PEAK_CHAINS * PEAK_STEPS / seconds * 1e-9;
+    return bench_now() - start;
 }
 
 #endif

@@ -200,13 +200,14 @@ static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim
 kl_status kl_idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim)
 {
     struct err e = {0};
-    if (!out || !path || rank > KL_MAX_RANK) {
-        err_set(&e, KL_ERR_ARGUMENT, "kl_idx_read: %s",
+    if (out)
+        *out = (kl_idx){0};
+    if (!out || !path || rank > KL_MAX_RANK)
+        err_set(&e, KL_ERR_ARGUMENT, "idx_read: %s",
                 !out ? "out is NULL" : !path ? "path is NULL" : "rank is larger than KL_MAX_RANK");
-        return report(&e);
-    }
-    *out = (kl_idx){0};
-    return idx_read(out, path, rank, dim, &e) ? KL_OK : report(&e);
+    else if (idx_read(out, path, rank, dim, &e))
+        return KL_OK;
+    return report(thread_self(), NULL, e.code, "%s", e.msg);
 }
 
 void kl_idx_free(kl_idx *idx)

@@ -169,5 +169,7 @@ struct lower {
     /* The element of operand r at coord (rank vals): computed in place, or a load where r is stored. */
     val (*at)(struct lower *l, ref r, const val *coord);
 };
+/* op_reduce.c: a carry's initial value, made before its loop: in every lane where a vector loop is open. */
+val lower_init(struct lower *l, unsigned dtype, uint64_t bits);
 
 #endif

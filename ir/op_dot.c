@@ -362,18 +362,11 @@ uint32_t lower_dot(struct lower *l, ref r, const uint32_t *coord)
         err_set(&l->k->err, KL_ERR_INTERNAL, "dot: node %u has no numeric order", r);
         return 0;
     }
-    bool varying = false;
-    for (uint32_t i = 0; i < node_shape(l->g, r)->rank; i++)
-        varying |= l->k->inst[coord[i]].varying;
-    val zero = k_const(l->k, n->dtype, 0), lo = k_int(l->k, 0), hi = k_int(l->k, d.k);
-    if (varying)
-        zero = k_splat(l->k, zero);
+    val zero = lower_init(l, n->dtype, 0), lo = k_int(l->k, 0), hi = k_int(l->k, d.k);
     if (d.k <= kblock)
         return product_chain(l, n, coord, lo, hi, zero);
     /* The chain of blocks starts from -0, which leaves the first block's result as it is. */
-    val start = k_const(l->k, n->dtype, -0.0);
-    if (varying)
-        start = k_splat(l->k, start);
+    val start = lower_init(l, n->dtype, dtype_bits(n->dtype, -0.0));
     val blocks = k_loop(l->k, LOOP_SERIAL, lo, hi, kblock);
     val total = k_carry(l->k, start);
     val end = ix_add(l->k, blocks, k_int(l->k, kblock));

@@ -140,13 +140,26 @@ static val reduced_element(struct lower *l, ref a, uint32_t mask, const val *coo
     return l->at(l, a, at);
 }
 
-/* A carry's first value must vary over the lanes if what is folded into it does. */
-static val carry_for(struct lower *l, val init, const val *coord, uint32_t rank)
+/* Ends close the nearest loop or condition that is still open before them. */
+static bool in_vector_loop(const struct kernel *k)
 {
-    for (uint32_t i = 0; i < rank; i++)
-        if (l->k->inst[coord[i]].varying)
-            return k_carry(l->k, k_splat(l->k, init));
-    return k_carry(l->k, init);
+    uint32_t closed = 0;
+    for (val i = k->ninst; i-- > 1;) {
+        const struct linst *n = &k->inst[i];
+        if (n->op == L_END)
+            closed++;
+        else if ((n->op == L_LOOP || n->op == L_IF) && closed)
+            closed--;
+        else if (n->op == L_LOOP && n->kind == LOOP_VECTOR)
+            return true;
+    }
+    return false;
+}
+
+val lower_init(struct lower *l, unsigned dtype, uint64_t bits)
+{
+    val init = k_bits(l->k, dtype, bits);
+    return in_vector_loop(l->k) ? k_splat(l->k, init) : init;
 }
 
 /* One element as a serial chain a chunk.  Reduces over 64 lanes are anchors, scheduled by passes/.
@@ -168,22 +181,24 @@ static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
                 opinfo[n->op].name, r, n->attr.reduce.lanes);
         return 0;
     }
-    val first = k_bits(l->k, n->dtype, identity), zero = k_int(l->k, 0), hi = k_int(l->k, rows);
+    val first = lower_init(l, n->dtype, identity);
     if (rows == 0)
         return first;
+    val lo = k_int(l->k, 0), hi = k_int(l->k, rows);
     int64_t chunk = n->attr.reduce.chunk < (uint64_t)rows ? (int64_t)n->attr.reduce.chunk : rows;
-    val outer = 0, total = 0, lo = zero;
+    val outer = 0, total = 0;
     if (chunk < rows) {
-        bool float_sum = fold == FOLD_ADD && dtype_is_float(n->dtype);
-        outer = k_loop(l->k, LOOP_SERIAL, zero, hi, chunk);
-        total = carry_for(l, float_sum ? k_const(l->k, n->dtype, -0.0) : first, coord, s->rank);
+        val start = fold == FOLD_ADD ? lower_init(l, n->dtype, dtype_bits(n->dtype, -0.0)) : first;
+        val end = hi;
+        outer = k_loop(l->k, LOOP_SERIAL, lo, hi, chunk);
+        total = k_carry(l->k, start);
         lo = outer;
         hi = ix_add(l->k, outer, k_int(l->k, chunk));
         if (rows % chunk)
-            hi = k_prim(l->k, P_SELECT, k_prim(l->k, P_LT, hi, k_int(l->k, rows), 0), hi, k_int(l->k, rows));
+            hi = k_prim(l->k, P_SELECT, k_prim(l->k, P_LT, hi, end, 0), hi, end);
     }
     val inner = k_loop(l->k, LOOP_SERIAL, lo, hi, 1);
-    val acc = carry_for(l, first, coord, s->rank);
+    val acc = k_carry(l->k, first);
     val x = reduced_element(l, n->in[0], mask, coord, inner);
     k_next(l->k, acc, k_fold_step(l->k, fold, acc, x));
     k_end(l->k, inner);

@@ -146,10 +146,12 @@ static struct command *add_command(struct planner *p, enum cmd_kind kind, uint32
     if (!mem_reserve(&p->p->cmd, &p->cmd_cap, p->p->ncmd + 1, sizeof *p->p->cmd))
         return oom(p), NULL;
     struct command *c = &p->p->cmd[p->p->ncmd++];
-    *c = (struct command){.kind = (uint16_t)kind, .arg = mem_alloc((narg + !narg) * sizeof *c->arg), .narg = narg};
-    if (!c->arg)
-        oom(p);
-    return c->arg ? c : NULL;
+    *c = (struct command){.kind = (uint16_t)kind, .narg = narg};
+    c->arg = mem_alloc((narg + !narg) * sizeof *c->arg);
+    c->value = mem_alloc((narg + !narg) * sizeof *c->value);
+    if (!c->arg || !c->value)
+        return oom(p), NULL;
+    return c;
 }
 
 static struct loc leaf_loc(const struct node *n)
@@ -170,6 +172,7 @@ static bool copy_leaves(struct planner *p)
         c->arg[0] = (struct loc){.kind = LOC_OUT, .index = i};
         c->arg[1] = leaf_loc(&p->g->node[r]);
         c->bytes = (int64_t)node_bytes(p->g, r);
+        c->value[0] = c->value[1] = r;
     }
     return true;
 }
@@ -188,6 +191,7 @@ static bool copy_duplicates(struct planner *p)
         c->arg[0] = (struct loc){.kind = LOC_OUT, .index = i};
         c->arg[1] = v->loc;
         c->bytes = (int64_t)node_bytes(p->g, r);
+        c->value[0] = c->value[1] = r;
     }
     return true;
 }
@@ -282,6 +286,7 @@ static bool kernel_commands(struct planner *p)
             }
             ref r = l->arg[k->buf[b].id].node;
             c->arg[b] = node_is_stored_leaf(p->g, r) ? leaf_loc(&p->g->node[r]) : p->value[r].loc;
+            c->value[b] = r;
         }
         if (scratch > p->p->scratch_bytes)
             p->p->scratch_bytes = scratch;
@@ -464,8 +469,10 @@ void program_free(struct program *p)
 {
     if (!p)
         return;
-    for (uint32_t i = 0; i < p->ncmd; i++)
+    for (uint32_t i = 0; i < p->ncmd; i++) {
         mem_free(p->cmd[i].arg);
+        mem_free(p->cmd[i].value);
+    }
     for (uint32_t i = 0; i < p->nkernel; i++)
         kernel_free(p->kernel[i]);
     mem_free(p->cmd);

@@ -1,7 +1,11 @@
-/* Reading data sets. */
+/* Reading data sets.  Included by <kiln/kiln.h>. */
 #ifndef KILN_DATA_H
 #define KILN_DATA_H
 #include <kiln/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* An array of bytes as the MNIST family of data sets stores them: plain memory, row-major. */
 typedef struct kl_idx {
@@ -20,4 +24,7 @@ KL_API kl_status kl_idx_read(kl_idx *out, const char *path, int rank, const int6
 /* Frees the data and empties *idx; harmless on an empty one. */
 KL_API void kl_idx_free(kl_idx *idx);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,0 +1,70 @@
+/* Finds and opens code generators. */
+#define _GNU_SOURCE
+#include "codegen.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+#ifdef KILN_LLVM
+#define HAS_LLVM true
+#else
+#define HAS_LLVM false
+#endif
+
+static struct { const char *name, *library, *entry; bool built; const struct backend *open; } table[] = {
+#define BACKEND(name, library, entry, built, doc) {#name, library, entry, built, NULL},
+#include "backends.def"
+};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The path of `library` in the folder of the file that holds this function. */
+static bool beside_me(const char *library, char *path, size_t size)
+{
+    Dl_info me;
+    if (!dladdr((void *)(uintptr_t)backend_get, &me) || !me.dli_fname)
+        return false;
+    const char *slash = strrchr(me.dli_fname, '/');
+    int dir = slash ? (int)(slash - me.dli_fname) : 1;
+    return (size_t)snprintf(path, size, "%.*s/%s", dir, slash ? me.dli_fname : ".", library) < size;
+}
+
+/* Opened for good: code it generated may have handlers or thread-local data registered. */
+static const struct backend *open_library(const char *name, const char *library, const char *entry, struct err *e)
+{
+    char path[4096];
+    void *so = beside_me(library, path, sizeof path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
+    if (!so)
+        so = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!so) {
+        err_set(e, KL_ERR_DEVICE, "backend %s: %s", name, dlerror());
+        return NULL;
+    }
+    const struct backend *(*get)(void);
+    *(void **)&get = dlsym(so, entry);
+    const struct backend *b = get ? get() : NULL;
+    if (!b || b->abi != KERNEL_ABI) {
+        err_set(e, KL_ERR_DEVICE, "backend %s: %s is of another version of Kiln", name, library);
+        return NULL;
+    }
+    return b;
+}
+
+const struct backend *backend_get(const char *name, struct err *e)
+{
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (strcmp(table[i].name, name))
+            continue;
+        if (!table[i].built) {
+            err_set(e, KL_ERR_DEVICE, "backend %s is not built into this Kiln", name);
+            return NULL;
+        }
+        pthread_mutex_lock(&lock);
+        if (!table[i].open)
+            table[i].open = open_library(name, table[i].library, table[i].entry, e);
+        const struct backend *b = table[i].open;
+        pthread_mutex_unlock(&lock);
+        return b;
+    }
+    err_set(e, KL_ERR_ARGUMENT, "there is no backend named %s", name);
+    return NULL;
+}

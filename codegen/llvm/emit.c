@@ -1,0 +1,484 @@
+/* A kernel as one LLVM function.  One walk over the flat instructions; loops and ifs are a stack.
+ *
+ * Varying values are arrays of native vectors, computed part by part, so a kernel of width 64 keeps
+ * several independent instructions in flight.  Indices stay scalar (form affine) as long as they can,
+ * which turns most accesses into plain vector loads with an immediate offset; LLVM's own loop strength
+ * reduction makes pointers of what is left. */
+#include "emit.h"
+#include <string.h>
+
+struct scope {
+    val head;                     /* LOOP or IF */
+    LLVMBasicBlockRef before, body, exit;
+    LLVMValueRef next_iv;
+    bool guarded;                 /* may run no iteration: the exit block merges with `before` */
+    bool straight;                /* one iteration, no branch */
+};
+enum { MAX_DEPTH = 32 };
+
+struct walker {
+    struct emitter m;
+    struct scope stack[MAX_DEPTH];
+    unsigned depth;
+    val *next;                    /* per carry: the value of its `next` */
+    struct emitted *final;        /* per carry of a loop that may be skipped: the phi behind it */
+};
+
+static bool constant(const struct kernel *k, val v, int64_t *c)
+{
+    *c = (int64_t)k->inst[v].imm;
+    return k->inst[v].op == L_CONST;
+}
+
+LLVMValueRef emit_scalar(struct emitter *m, val v)
+{
+    if (m->v[v].form == FORM_NONE) { /* constants are made where they are used */
+        m->v[v].form = FORM_UNIFORM;
+        m->v[v].scalar = const_bits(m, m->k->inst[v].dtype, m->k->inst[v].imm);
+    }
+    return m->v[v].scalar;
+}
+
+static LLVMValueRef *parts_of(struct emitter *m, val v)
+{
+    struct emitted *e = &m->v[v];
+    if (!e->part && !(e->part = mem_alloc(MAX_PARTS * sizeof *e->part)))
+        err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
+    return e->part;
+}
+
+/* Lanes lane0 .. lane0 + native - 1 of an affine index. */
+static LLVMValueRef affine_vector(struct emitter *m, const struct emitted *e, unsigned lane0)
+{
+    LLVMValueRef step[64];
+    for (unsigned i = 0; i < m->native; i++)
+        step[i] = LLVMConstInt(m->i64, (uint64_t)(e->stride * (int64_t)(lane0 + i)), 1);
+    LLVMValueRef steps = m->native == 1 ? step[0] : LLVMConstVector(step, m->native);
+    return LLVMBuildAdd(m->b, splat(m, e->scalar, m->native), steps, "");
+}
+
+LLVMValueRef *emit_parts(struct emitter *m, val v)
+{
+    if (m->v[v].form == FORM_NONE)
+        emit_scalar(m, v);
+    struct emitted *e = &m->v[v];
+    if (e->form == FORM_VECTOR)
+        return e->part;
+    LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
+    LLVMValueRef *part = parts_of(m, v);
+    if (!part || e->part_block == here)
+        return part;
+    e->part_block = here;
+    LLVMValueRef same = e->form == FORM_UNIFORM ? splat(m, e->scalar, m->native) : NULL;
+    for (unsigned p = 0; p < m->parts; p++)
+        part[p] = same ? same : affine_vector(m, e, p * m->native);
+    return part;
+}
+
+static void set_uniform(struct emitter *m, val v, LLVMValueRef x)
+{
+    m->v[v].form = FORM_UNIFORM;
+    m->v[v].scalar = x;
+}
+
+static void set_affine(struct emitter *m, val v, LLVMValueRef base, int64_t stride)
+{
+    m->v[v].form = FORM_AFFINE;
+    m->v[v].scalar = base;
+    m->v[v].stride = stride;
+}
+
+/* ---- primitives ---- */
+
+static bool is_scalar_form(const struct emitter *m, val v) { return m->v[v].form != FORM_VECTOR; }
+
+static int64_t stride_of(const struct emitter *m, val v) { return m->v[v].form == FORM_AFFINE ? m->v[v].stride : 0; }
+
+/* Sums and multiples of affine indices are affine. */
+static bool emit_affine(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    enum prim p = (enum prim)(i->op - L_PRIM);
+    if (i->dtype != KL_I64 || !i->varying || (p != P_ADD && p != P_SUB && p != P_MUL))
+        return false;
+    if (!is_scalar_form(m, i->a) || !is_scalar_form(m, i->b))
+        return false;
+    LLVMValueRef a = emit_scalar(m, i->a), b = emit_scalar(m, i->b);
+    int64_t sa = stride_of(m, i->a), sb = stride_of(m, i->b), c;
+    if (p == P_ADD) {
+        set_affine(m, v, LLVMBuildAdd(m->b, a, b, ""), sa + sb);
+    } else if (p == P_SUB) {
+        set_affine(m, v, LLVMBuildSub(m->b, a, b, ""), sa - sb);
+    } else {
+        val k = constant(m->k, i->a, &c) ? i->a : constant(m->k, i->b, &c) ? i->b : 0;
+        if (!k)
+            return false;
+        set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), (k == i->a ? sb : sa) * c);
+    }
+    return true;
+}
+
+static void emit_primitive(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const val operand[3] = {i->a, i->b, i->c};
+    enum prim p = (enum prim)(i->op - L_PRIM);
+    unsigned from = m->k->inst[i->a].dtype, n = 0;
+    if (p == P_SELECT)
+        from = m->k->inst[i->b].dtype;
+    bool varying = false;
+    while (n < 3 && operand[n]) {
+        emit_scalar(m, operand[n]);
+        varying |= m->v[operand[n]].form != FORM_UNIFORM;
+        n++;
+    }
+    if (!varying) {
+        LLVMValueRef x[3];
+        for (unsigned j = 0; j < n; j++)
+            x[j] = m->v[operand[j]].scalar;
+        set_uniform(m, v, emit_prim(m, p, from, i->dtype, x));
+        return;
+    }
+    if (emit_affine(m, v))
+        return;
+    LLVMValueRef *in[3], *out = parts_of(m, v);
+    for (unsigned j = 0; j < n; j++)
+        in[j] = emit_parts(m, operand[j]);
+    for (unsigned q = 0; out && !m->e->code && q < m->parts; q++) {
+        LLVMValueRef x[3];
+        for (unsigned j = 0; j < n; j++)
+            x[j] = in[j][q];
+        out[q] = emit_prim(m, p, from, i->dtype, x);
+    }
+    m->v[v].form = FORM_VECTOR;
+}
+
+/* One step of a fold on scalars or vectors: acc is the lower lane. */
+static LLVMValueRef fold_step(struct emitter *m, enum fold f, unsigned dtype, LLVMValueRef acc, LLVMValueRef x)
+{
+    if (f == FOLD_ADD)
+        return emit_prim(m, P_ADD, dtype, dtype, (LLVMValueRef[]){acc, x});
+    LLVMValueRef keep = emit_prim(m, P_LT, dtype, KL_BOOL, (LLVMValueRef[]){x, acc});
+    if (dtype_is_float(dtype))
+        keep = LLVMBuildOr(m->b, keep, emit_prim(m, P_NE, dtype, KL_BOOL, (LLVMValueRef[]){acc, acc}), "");
+    return LLVMBuildSelect(m->b, keep, acc, x, "");
+}
+
+/* Lane i takes in lane i + h for h = W/2 ... 1: whole vectors first, then halves of one. */
+static void emit_fold(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    LLVMValueRef x[MAX_PARTS], *in = emit_parts(m, i->a);
+    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
+    if (!in)
+        return;
+    memcpy(x, in, m->parts * sizeof *x);
+    for (unsigned h = m->parts / 2; h; h /= 2)
+        for (unsigned p = 0; p < h; p++)
+            x[p] = fold_step(m, (enum fold)i->imm, i->dtype, x[p], x[p + h]);
+    for (unsigned h = m->native / 2; h; h /= 2) {
+        LLVMValueRef lane[64];
+        for (unsigned l = 0; l < m->native; l++)
+            lane[l] = l < h ? LLVMConstInt(i32, l + h, 0) : LLVMGetPoison(i32);
+        LLVMValueRef upper = LLVMBuildShuffleVector(m->b, x[0], LLVMGetPoison(LLVMTypeOf(x[0])), LLVMConstVector(lane, m->native), "");
+        x[0] = fold_step(m, (enum fold)i->imm, i->dtype, x[0], upper);
+    }
+    set_uniform(m, v, m->native == 1 ? x[0] : LLVMBuildExtractElement(m->b, x[0], LLVMConstInt(i32, 0, 0), ""));
+}
+
+/* ---- control flow ---- */
+
+static LLVMBasicBlockRef block(struct emitter *m, const char *name) { return LLVMAppendBasicBlockInContext(m->ctx, m->fn, name); }
+
+/* The carries that stand behind a loop: [first, end). */
+static val carries_end(const struct kernel *k, val loop)
+{
+    val v = loop + 1;
+    while (v < k->ninst && k->inst[v].op == L_CARRY)
+        v++;
+    return v;
+}
+
+/* A phi for carry c in the current block, or one a part. */
+static void carry_phis(struct emitter *m, val c, struct emitted *phi)
+{
+    LLVMTypeRef t = type_of(m, m->k->inst[c].dtype);
+    phi->form = m->k->inst[c].varying ? FORM_VECTOR : FORM_UNIFORM;
+    if (phi->form == FORM_UNIFORM) {
+        phi->scalar = LLVMBuildPhi(m->b, t, "");
+        return;
+    }
+    if (!phi->part && !(phi->part = mem_alloc(MAX_PARTS * sizeof *phi->part)))
+        err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
+    for (unsigned p = 0; phi->part && p < m->parts; p++)
+        phi->part[p] = LLVMBuildPhi(m->b, type_lanes(t, m->native), "");
+}
+
+/* The phi takes `from` when control comes from the end of block pred, where its vectors are made if need be. */
+static void add_incoming(struct emitter *m, const struct emitted *phi, val from, LLVMBasicBlockRef pred)
+{
+    LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
+    LLVMPositionBuilderBefore(m->b, LLVMGetBasicBlockTerminator(pred));
+    if (phi->form == FORM_UNIFORM) {
+        LLVMValueRef x = emit_scalar(m, from);
+        LLVMAddIncoming(phi->scalar, &x, &pred, 1);
+    } else {
+        LLVMValueRef *x = emit_parts(m, from);
+        for (unsigned p = 0; x && phi->part && p < m->parts; p++)
+            LLVMAddIncoming(phi->part[p], &x[p], &pred, 1);
+    }
+    LLVMPositionBuilderAtEnd(m->b, here);
+}
+
+/* One iteration: carries are just their initial values. */
+static void alias(struct emitter *m, val to, val from)
+{
+    if (!m->k->inst[to].varying) {
+        set_uniform(m, to, emit_scalar(m, from));
+        return;
+    }
+    LLVMValueRef *x = emit_parts(m, from), *part = parts_of(m, to);
+    for (unsigned p = 0; x && part && p < m->parts; p++)
+        part[p] = x[p];
+    m->v[to].form = FORM_VECTOR;
+}
+
+static void open_vector(struct emitter *m, val v)
+{
+    int64_t w = 1;
+    constant(m->k, m->k->inst[v].b, &w);
+    unsigned lanes = m->vector_bytes / 4;
+    m->width = (unsigned)w;
+    m->native = m->width < lanes ? m->width : lanes;
+    m->parts = m->width / m->native;
+    set_affine(m, v, LLVMConstInt(m->i64, 0, 0), 1);
+}
+
+static void open_loop(struct walker *w, val v)
+{
+    struct emitter *m = &w->m;
+    const struct linst *i = &m->k->inst[v];
+    struct scope *s = &w->stack[w->depth++];
+    *s = (struct scope){.head = v};
+    val end = carries_end(m->k, v);
+    if (i->kind == LOOP_VECTOR) {
+        open_vector(m, v);
+        s->straight = true;
+        return;
+    }
+    LLVMValueRef lo = emit_scalar(m, i->a), hi = emit_scalar(m, i->b);
+    if (i->kind == LOOP_PARALLEL) {
+        lo = LLVMGetParam(m->fn, 2);
+        hi = LLVMGetParam(m->fn, 3);
+    }
+    int64_t clo, chi, step = (int64_t)i->imm;
+    bool known = i->kind == LOOP_SERIAL && constant(m->k, i->a, &clo) && constant(m->k, i->b, &chi);
+    if (known && clo < chi && chi - clo <= step) {
+        s->straight = true;
+        set_uniform(m, v, lo);
+        for (val c = v + 1; c < end; c++)
+            alias(m, c, m->k->inst[c].a);
+        return;
+    }
+    s->guarded = !(known && clo < chi);
+    s->before = LLVMGetInsertBlock(m->b);
+    s->body = block(m, "loop");
+    s->exit = block(m, "done");
+    if (s->guarded)
+        LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntSLT, lo, hi, ""), s->body, s->exit);
+    else
+        LLVMBuildBr(m->b, s->body);
+    LLVMPositionBuilderAtEnd(m->b, s->body);
+    set_uniform(m, v, LLVMBuildPhi(m->b, m->i64, ""));
+    LLVMAddIncoming(m->v[v].scalar, &lo, &s->before, 1);
+    for (val c = v + 1; c < end; c++)
+        carry_phis(m, c, &m->v[c]);
+    for (val c = v + 1; c < end; c++)
+        add_incoming(m, &m->v[c], m->k->inst[c].a, s->before);
+}
+
+static void close_loop(struct walker *w)
+{
+    struct emitter *m = &w->m;
+    struct scope *s = &w->stack[--w->depth];
+    const struct linst *i = &m->k->inst[s->head];
+    if (i->kind == LOOP_VECTOR) {
+        m->width = m->native = m->parts = 0;
+        return;
+    }
+    val end = carries_end(m->k, s->head);
+    if (s->straight) /* `out` reads what `next` gave */
+        return;
+    LLVMValueRef hi = i->kind == LOOP_PARALLEL ? LLVMGetParam(m->fn, 3) : emit_scalar(m, i->b);
+    LLVMBasicBlockRef latch = LLVMGetInsertBlock(m->b);
+    LLVMValueRef iv = m->v[s->head].scalar, next = LLVMBuildNSWAdd(m->b, iv, LLVMConstInt(m->i64, i->imm, 0), "");
+    LLVMAddIncoming(iv, &next, &latch, 1);
+    LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntSLT, next, hi, ""), s->body, s->exit);
+    LLVMPositionBuilderAtEnd(m->b, s->exit);
+    for (val c = s->head + 1; s->guarded && c < end; c++)
+        carry_phis(m, c, &w->final[c]);
+    for (val c = s->head + 1; c < end; c++) {
+        add_incoming(m, &m->v[c], w->next[c], latch);
+        if (!s->guarded)
+            continue;
+        add_incoming(m, &w->final[c], m->k->inst[c].a, s->before);
+        add_incoming(m, &w->final[c], w->next[c], latch);
+    }
+}
+
+static void open_if(struct walker *w, val v)
+{
+    struct emitter *m = &w->m;
+    struct scope *s = &w->stack[w->depth++];
+    *s = (struct scope){.head = v, .before = LLVMGetInsertBlock(m->b), .body = block(m, "then"), .exit = block(m, "endif")};
+    LLVMBuildCondBr(m->b, emit_scalar(m, m->k->inst[v].a), s->body, s->exit);
+    LLVMPositionBuilderAtEnd(m->b, s->body);
+}
+
+static void close_if(struct walker *w)
+{
+    struct scope *s = &w->stack[--w->depth];
+    LLVMBuildBr(w->m.b, s->exit);
+    LLVMPositionBuilderAtEnd(w->m.b, s->exit);
+}
+
+/* The final value of a carry: the phi behind a loop that may be skipped, else what `next` gave. */
+static void emit_out(struct walker *w, val v)
+{
+    struct emitter *m = &w->m;
+    val c = m->k->inst[v].a;
+    const struct emitted *f = &w->final[c];
+    if (!m->k->inst[v].varying) {
+        set_uniform(m, v, f->form ? f->scalar : emit_scalar(m, w->next[c]));
+        return;
+    }
+    LLVMValueRef *x = f->form ? f->part : emit_parts(m, w->next[c]), *part = parts_of(m, v);
+    for (unsigned p = 0; x && part && p < m->parts; p++)
+        part[p] = x[p];
+    m->v[v].form = FORM_VECTOR;
+}
+
+static void emit_inst(struct walker *w, val v)
+{
+    struct emitter *m = &w->m;
+    const struct linst *i = &m->k->inst[v];
+    switch (i->op) {
+    case L_CONST:
+    case L_SLOT: /* loaded in the entry block */
+    case L_CARRY:
+        break;
+    case L_NEXT:
+        w->next[i->a] = i->b;
+        break;
+    case L_LOOP:
+        open_loop(w, v);
+        break;
+    case L_IF:
+        open_if(w, v);
+        break;
+    case L_END:
+        m->k->inst[i->a].op == L_IF ? close_if(w) : close_loop(w);
+        break;
+    case L_OUT:
+        emit_out(w, v);
+        break;
+    case L_LOAD:
+        emit_load(m, v);
+        break;
+    case L_STORE:
+        emit_store(m, v);
+        break;
+    case L_SPLAT:
+        set_uniform(m, v, emit_scalar(m, i->a));
+        break;
+    case L_FOLD:
+        emit_fold(m, v);
+        break;
+    default:
+        emit_primitive(m, v);
+    }
+}
+
+/* ---- the function ---- */
+
+static void attribute(struct emitter *m, const char *key, const char *value)
+{
+    LLVMAddAttributeAtIndex(m->fn, LLVMAttributeFunctionIndex,
+                            LLVMCreateStringAttribute(m->ctx, key, (unsigned)strlen(key), value, (unsigned)strlen(value)));
+}
+
+static void enum_attribute(struct emitter *m, const char *name)
+{
+    LLVMAddAttributeAtIndex(m->fn, LLVMAttributeFunctionIndex, LLVMCreateEnumAttribute(m->ctx, LLVMGetEnumAttributeKindForName(name, strlen(name)), 0));
+}
+
+static void open_function(struct emitter *m)
+{
+    LLVMTypeRef param[4] = {m->ptr, m->ptr, m->i64, m->i64};
+    m->fn = LLVMAddFunction(m->module, "kernel", LLVMFunctionType(LLVMVoidTypeInContext(m->ctx), param, 4, 0));
+    char bits[16];
+    snprintf(bits, sizeof bits, "%u", 8 * m->vector_bytes);
+    attribute(m, "prefer-vector-width", bits);
+    attribute(m, "min-legal-vector-width", bits);
+    attribute(m, "no-builtins", "");
+    enum_attribute(m, "nounwind");
+#if defined(KILN_ASAN)
+    enum_attribute(m, "sanitize_address");
+#elif defined(KILN_TSAN)
+    enum_attribute(m, "sanitize_thread");
+#endif
+    LLVMPositionBuilderAtEnd(m->b, block(m, "entry"));
+}
+
+/* Buffer addresses and slots are read once. */
+static void read_arguments(struct emitter *m)
+{
+    for (uint32_t i = 0; i < m->k->nbuf; i++) {
+        LLVMValueRef at = LLVMConstInt(m->i64, i, 0);
+        m->buf[i] = LLVMBuildLoad2(m->b, m->ptr, LLVMBuildInBoundsGEP2(m->b, m->ptr, LLVMGetParam(m->fn, 0), &at, 1, ""), "");
+    }
+    for (val v = 1; v < m->k->ninst; v++) {
+        const struct linst *i = &m->k->inst[v];
+        if (i->op != L_SLOT)
+            continue;
+        LLVMValueRef at = LLVMConstInt(m->i64, i->imm, 0);
+        LLVMValueRef p = LLVMBuildInBoundsGEP2(m->b, m->i64, LLVMGetParam(m->fn, 1), &at, 1, "");
+        LLVMTypeRef t = i->dtype == KL_BOOL ? m->i8 : type_of(m, i->dtype); /* little-endian: the low bytes */
+        LLVMValueRef x = LLVMBuildLoad2(m->b, t, p, "");
+        set_uniform(m, v, i->dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(t), "") : x);
+    }
+}
+
+bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx, struct err *e)
+{
+    struct walker w = {.m = {.k = k, .ctx = ctx, .module = module, .vector_bytes = vector_bytes, .e = e}};
+    struct emitter *m = &w.m;
+    m->v = mem_alloc(k->ninst * sizeof *m->v);
+    m->buf = mem_alloc((k->nbuf + 1) * sizeof *m->buf);
+    w.next = mem_alloc(k->ninst * sizeof *w.next);
+    w.final = mem_alloc(k->ninst * sizeof *w.final);
+    m->i1 = LLVMInt1TypeInContext(ctx);
+    m->i8 = LLVMInt8TypeInContext(ctx);
+    m->i64 = LLVMInt64TypeInContext(ctx);
+    m->ptr = LLVMPointerTypeInContext(ctx, 0);
+    m->b = LLVMCreateBuilderInContext(ctx);
+    if (!m->v || !m->buf || !w.next || !w.final) {
+        err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
+    } else {
+        open_function(m);
+        read_arguments(m);
+        for (val v = 1; v < k->ninst && !e->code; v++)
+            emit_inst(&w, v);
+        LLVMBuildRetVoid(m->b);
+        for (val v = 0; v < k->ninst; v++) {
+            mem_free(m->v[v].part);
+            mem_free(w.final[v].part);
+        }
+    }
+    LLVMDisposeBuilder(m->b);
+    mem_free(m->v);
+    mem_free(m->buf);
+    mem_free(w.next);
+    mem_free(w.final);
+    return !e->code;
+}

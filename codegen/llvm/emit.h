@@ -1,0 +1,57 @@
+/* The LLVM emitter's own header: one kernel in, one LLVM function out. */
+#ifndef KILN_LLVM_EMIT_H
+#define KILN_LLVM_EMIT_H
+#include "ir/loop.h"
+#include <llvm-c/Core.h>
+
+enum { MAX_PARTS = 16 };  /* native vectors that hold the lanes of one varying value */
+
+/* What one loop-IR value is in LLVM:
+ *   uniform  scalar
+ *   affine   an index that grows by `stride` a lane from `scalar` at lane 0; vectors only if asked for
+ *   vector   parts[] */
+enum form { FORM_NONE, FORM_UNIFORM, FORM_AFFINE, FORM_VECTOR };
+struct emitted {
+    enum form form;
+    LLVMValueRef scalar;
+    int64_t stride;
+    LLVMValueRef *part;           /* MAX_PARTS entries */
+    LLVMBasicBlockRef part_block; /* where part[] of a uniform or affine value was made */
+};
+
+struct emitter {
+    const struct kernel *k;
+    LLVMContextRef ctx;
+    LLVMModuleRef module;
+    LLVMBuilderRef b;
+    LLVMValueRef fn;
+    struct emitted *v;            /* per loop-IR value */
+    LLVMValueRef *buf;            /* per lbuf: base pointer */
+    unsigned width, native, parts; /* lanes of the open vector loop, of one vector, vectors per value */
+    unsigned vector_bytes;
+    LLVMTypeRef i1, i8, i64, ptr;
+    struct err *e;
+};
+
+/* ---- emit.c ---- */
+/* Adds function `kernel` to the module.  vector_bytes: size of the target's registers. */
+bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx, struct err *e);
+LLVMValueRef *emit_parts(struct emitter *m, val v);      /* the value as vectors, in the current block */
+LLVMValueRef emit_scalar(struct emitter *m, val v);      /* a uniform value */
+
+/* ---- emit_types.c ---- */
+LLVMTypeRef type_of(struct emitter *m, unsigned dtype);           /* in registers: bool is i1 */
+LLVMTypeRef type_lanes(LLVMTypeRef t, unsigned lanes);            /* t itself for one lane */
+LLVMValueRef const_int(LLVMTypeRef t, uint64_t v);                /* splat for vectors */
+LLVMValueRef const_bits(struct emitter *m, unsigned dtype, uint64_t bits);
+LLVMValueRef intrinsic(struct emitter *m, const char *name, LLVMTypeRef *overload, unsigned noverload, LLVMValueRef *arg, unsigned narg);
+LLVMValueRef splat(struct emitter *m, LLVMValueRef scalar, unsigned lanes);
+
+/* ---- emit_prim.c ---- one primitive on scalars or on vectors of any length */
+LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned to, const LLVMValueRef *arg);
+
+/* ---- emit_memory.c ---- */
+void emit_load(struct emitter *m, val v);
+void emit_store(struct emitter *m, val v);
+
+#endif

@@ -1,0 +1,113 @@
+/* The primitives of prims.def as LLVM instructions, with exactly their meaning there: nothing undefined
+ * (guarded division, masked shifts, saturating casts), no fast-math flag, no contraction. */
+#include "emit.h"
+
+static LLVMTypeRef like(LLVMTypeRef scalar, LLVMValueRef shape)
+{
+    LLVMTypeRef t = LLVMTypeOf(shape);
+    return LLVMGetTypeKind(t) == LLVMVectorTypeKind ? LLVMVectorType(scalar, LLVMGetVectorSize(t)) : scalar;
+}
+
+static LLVMValueRef unary(struct emitter *m, const char *name, LLVMValueRef a)
+{
+    LLVMTypeRef t = LLVMTypeOf(a);
+    return intrinsic(m, name, &t, 1, &a, 1);
+}
+
+/* x/0 is 0 and INT_MIN/-1 is INT_MIN; the instruction itself only ever sees safe divisors. */
+static LLVMValueRef divide(struct emitter *m, bool is_signed, LLVMValueRef a, LLVMValueRef b)
+{
+    LLVMTypeRef t = LLVMTypeOf(a);
+    LLVMValueRef zero = const_int(t, 0), one = const_int(t, 1);
+    LLVMValueRef is0 = LLVMBuildICmp(m->b, LLVMIntEQ, b, zero, "");
+    if (!is_signed)
+        return LLVMBuildSelect(m->b, is0, zero, LLVMBuildUDiv(m->b, a, LLVMBuildSelect(m->b, is0, one, b, ""), ""), "");
+    LLVMValueRef minus = LLVMConstAllOnes(t), is_minus = LLVMBuildICmp(m->b, LLVMIntEQ, b, minus, "");
+    LLVMValueRef safe = LLVMBuildSelect(m->b, LLVMBuildOr(m->b, is0, is_minus, ""), one, b, "");
+    LLVMValueRef q = LLVMBuildSDiv(m->b, a, safe, "");
+    q = LLVMBuildSelect(m->b, is_minus, LLVMBuildNeg(m->b, a, ""), q, "");
+    return LLVMBuildSelect(m->b, is0, zero, q, "");
+}
+
+static LLVMValueRef absolute(struct emitter *m, unsigned dtype, LLVMValueRef a)
+{
+    if (dtype_is_float(dtype))
+        return unary(m, "llvm.fabs", a);
+    if (dtype_kind(dtype) != 'I')
+        return a;
+    LLVMTypeRef t = LLVMTypeOf(a);
+    return intrinsic(m, "llvm.abs", &t, 1, (LLVMValueRef[]){a, LLVMConstInt(m->i1, 0, 0)}, 2);
+}
+
+static LLVMValueRef shift(struct emitter *m, enum prim p, unsigned dtype, LLVMValueRef a, LLVMValueRef b)
+{
+    b = LLVMBuildAnd(m->b, b, const_int(LLVMTypeOf(b), 8 * dtype_size(dtype) - 1), "");
+    if (p == P_SHL)
+        return LLVMBuildShl(m->b, a, b, "");
+    return dtype_kind(dtype) == 'I' ? LLVMBuildAShr(m->b, a, b, "") : LLVMBuildLShr(m->b, a, b, "");
+}
+
+static LLVMValueRef compare(struct emitter *m, enum prim p, unsigned dtype, LLVMValueRef a, LLVMValueRef b)
+{
+    bool s = dtype_kind(dtype) == 'I';
+    if (dtype_is_float(dtype)) {
+        static const LLVMRealPredicate f[] = {[P_EQ] = LLVMRealOEQ, [P_NE] = LLVMRealUNE, [P_LT] = LLVMRealOLT, [P_LE] = LLVMRealOLE};
+        return LLVMBuildFCmp(m->b, f[p], a, b, "");
+    }
+    LLVMIntPredicate i = p == P_EQ ? LLVMIntEQ : p == P_NE ? LLVMIntNE : p == P_LT ? (s ? LLVMIntSLT : LLVMIntULT) : s ? LLVMIntSLE : LLVMIntULE;
+    return LLVMBuildICmp(m->b, i, a, b, "");
+}
+
+static LLVMValueRef cast(struct emitter *m, unsigned from, unsigned to, LLVMValueRef a)
+{
+    LLVMTypeRef t = like(type_of(m, to), a), s = LLVMTypeOf(a);
+    char kf = dtype_kind(from), kt = dtype_kind(to);
+    if (from == to)
+        return a;
+    if (kt == 'B')
+        return kf == 'F' ? LLVMBuildFCmp(m->b, LLVMRealUNE, a, LLVMConstNull(s), "") : LLVMBuildICmp(m->b, LLVMIntNE, a, LLVMConstNull(s), "");
+    if (kf == 'F' && kt == 'F')
+        return dtype_size(to) > dtype_size(from) ? LLVMBuildFPExt(m->b, a, t, "") : LLVMBuildFPTrunc(m->b, a, t, "");
+    if (kf == 'F')
+        return intrinsic(m, kt == 'I' ? "llvm.fptosi.sat" : "llvm.fptoui.sat", (LLVMTypeRef[]){t, s}, 2, &a, 1);
+    if (kt == 'F')
+        return kf == 'I' ? LLVMBuildSIToFP(m->b, a, t, "") : LLVMBuildUIToFP(m->b, a, t, "");
+    if (kf != 'B' && dtype_size(to) < dtype_size(from))
+        return LLVMBuildTrunc(m->b, a, t, "");
+    if (kf != 'B' && dtype_size(to) == dtype_size(from))
+        return a;
+    return kf == 'I' ? LLVMBuildSExt(m->b, a, t, "") : LLVMBuildZExt(m->b, a, t, "");
+}
+
+LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned to, const LLVMValueRef *x)
+{
+    bool f = dtype_is_float(from);
+    LLVMTypeRef t = LLVMTypeOf(x[0]);
+    switch (p) {
+    case P_ADD: return f ? LLVMBuildFAdd(m->b, x[0], x[1], "") : LLVMBuildAdd(m->b, x[0], x[1], "");
+    case P_SUB: return f ? LLVMBuildFSub(m->b, x[0], x[1], "") : LLVMBuildSub(m->b, x[0], x[1], "");
+    case P_MUL: return f ? LLVMBuildFMul(m->b, x[0], x[1], "") : LLVMBuildMul(m->b, x[0], x[1], "");
+    case P_DIV: return f ? LLVMBuildFDiv(m->b, x[0], x[1], "") : divide(m, dtype_kind(from) == 'I', x[0], x[1]);
+    case P_NEG: return f ? LLVMBuildFNeg(m->b, x[0], "") : LLVMBuildNeg(m->b, x[0], "");
+    case P_FMA: return intrinsic(m, "llvm.fma", &t, 1, (LLVMValueRef[]){x[0], x[1], x[2]}, 3);
+    case P_SQRT: return unary(m, "llvm.sqrt", x[0]);
+    case P_RINT: return unary(m, "llvm.rint", x[0]);
+    case P_ABS: return absolute(m, from, x[0]);
+    case P_AND: return LLVMBuildAnd(m->b, x[0], x[1], "");
+    case P_OR: return LLVMBuildOr(m->b, x[0], x[1], "");
+    case P_XOR: return LLVMBuildXor(m->b, x[0], x[1], "");
+    case P_NOT: return LLVMBuildNot(m->b, x[0], "");
+    case P_SHL:
+    case P_SHR: return shift(m, p, from, x[0], x[1]);
+    case P_EQ:
+    case P_NE:
+    case P_LT:
+    case P_LE: return compare(m, p, from, x[0], x[1]);
+    case P_SELECT: return LLVMBuildSelect(m->b, x[0], x[1], x[2], "");
+    case P_CAST: return cast(m, from, to, x[0]);
+    case P_BITS: return LLVMBuildBitCast(m->b, x[0], like(type_of(m, to), x[0]), "");
+    case P_COUNT: break;
+    }
+    err_set(m->e, KL_ERR_INTERNAL, "kernel %s: unknown primitive %d", m->k->name, (int)p);
+    return x[0];
+}

@@ -1,0 +1,195 @@
+/* The LLVM backend: kernel to object through the LLVM 19 C API, for the processor it runs on. */
+#include "codegen/codegen.h"
+#include "emit.h"
+#include <llvm-c/Analysis.h>
+#include <llvm-c/Error.h>
+#include <llvm-c/Target.h>
+#include <llvm-c/TargetMachine.h>
+#include <llvm-c/Transforms/PassBuilder.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct {
+    char *triple, *cpu, *features;
+    LLVMTargetRef target;
+    struct caps caps;
+    struct err err;
+} host;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Target machines are not shared between threads, and making one costs as much as a small kernel. */
+enum { MAX_SPARE = 16 };
+static LLVMTargetMachineRef spare[MAX_SPARE];
+static unsigned nspare;
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool has_feature(const char *f)
+{
+    char key[32];
+    snprintf(key, sizeof key, "+%s,", f);
+    return strstr(host.features, key) != NULL;
+}
+
+static int64_t cache_size(int name, int64_t otherwise)
+{
+    long n = sysconf(name);
+    return n > 0 ? n : otherwise;
+}
+
+static void fill_caps(void)
+{
+    struct caps *c = &host.caps;
+    snprintf(c->name, sizeof c->name, "%s", host.cpu);
+    snprintf(c->features, sizeof c->features, "%s", host.features);
+    c->vector_bytes = has_feature("avx512f") && has_feature("avx512bw") && has_feature("avx512vl") ? 64 : has_feature("avx2") ? 32 : 16;
+#if defined(KILN_TSAN)
+    c->vector_bytes = 16; /* the widest access that the thread sanitizer's pass instruments */
+#endif
+    c->vector_regs = c->vector_bytes == 64 ? 32 : 16;
+    c->threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    c->l1_bytes = cache_size(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
+    c->l2_bytes = cache_size(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
+    c->l3_bytes = cache_size(_SC_LEVEL3_CACHE_SIZE, 8 << 20);
+}
+
+static void init(void)
+{
+    char *why = NULL;
+    LLVMInitializeNativeTarget();
+    LLVMInitializeNativeAsmPrinter();
+    host.triple = LLVMGetDefaultTargetTriple();
+    host.cpu = LLVMGetHostCPUName();
+    host.features = LLVMGetHostCPUFeatures();
+    if (LLVMGetTargetFromTriple(host.triple, &host.target, &why)) {
+        err_set(&host.err, KL_ERR_DEVICE, "LLVM: no target for %s: %s", host.triple, why);
+        LLVMDisposeMessage(why);
+        return;
+    }
+    fill_caps();
+    if (!has_feature("fma"))
+        err_set(&host.err, KL_ERR_DEVICE, "LLVM: this processor (%s) has no fused multiply-add, which Kiln's arithmetic needs", host.cpu);
+}
+
+static LLVMTargetMachineRef machine_get(void)
+{
+    LLVMTargetMachineRef tm = NULL;
+    pthread_mutex_lock(&spare_lock);
+    if (nspare)
+        tm = spare[--nspare];
+    pthread_mutex_unlock(&spare_lock);
+    return tm ? tm : LLVMCreateTargetMachine(host.target, host.triple, host.cpu, host.features, LLVMCodeGenLevelDefault, LLVMRelocPIC, LLVMCodeModelSmall);
+}
+
+static void machine_put(LLVMTargetMachineRef tm)
+{
+    pthread_mutex_lock(&spare_lock);
+    if (nspare < MAX_SPARE) {
+        spare[nspare++] = tm;
+        tm = NULL;
+    }
+    pthread_mutex_unlock(&spare_lock);
+    if (tm)
+        LLVMDisposeTargetMachine(tm);
+}
+
+static bool caps(struct caps *out, struct err *e)
+{
+    pthread_once(&once, init);
+    *out = host.caps;
+    return !host.err.code || err_set(e, host.err.code, "%s", host.err.msg);
+}
+
+static bool copy_out(const char *bytes, size_t size, struct code *out, struct err *e)
+{
+    out->bytes = mem_alloc(size + 1);
+    out->size = size;
+    if (!out->bytes)
+        return err_set(e, KL_ERR_MEMORY, "out of memory keeping a kernel's code");
+    memcpy(out->bytes, bytes, size);
+    return true;
+}
+
+/* Sanitizer builds instrument every kernel as the compiler does the rest. */
+static bool instrument(LLVMModuleRef module, LLVMTargetMachineRef tm, struct err *e)
+{
+    const char *pass = NULL;
+#if defined(KILN_ASAN)
+    pass = "asan";
+#elif defined(KILN_TSAN)
+    pass = "tsan-module,function(tsan)";
+#endif
+    if (!pass)
+        return true;
+    LLVMPassBuilderOptionsRef o = LLVMCreatePassBuilderOptions();
+    LLVMErrorRef fail = LLVMRunPasses(module, pass, tm, o);
+    LLVMDisposePassBuilderOptions(o);
+    if (!fail)
+        return true;
+    char *msg = LLVMGetErrorMessage(fail);
+    err_set(e, KL_ERR_COMPILE, "LLVM: pass %s: %s", pass, msg);
+    LLVMDisposeErrorMessage(msg);
+    return false;
+}
+
+static bool verified(LLVMModuleRef module, const struct kernel *k, struct err *e)
+{
+#if !defined(NDEBUG)
+    char *why = NULL;
+    if (LLVMVerifyModule(module, LLVMReturnStatusAction, &why))
+        err_set(e, KL_ERR_INTERNAL, "kernel %s: LLVM refuses it: %s", k->name, why);
+    LLVMDisposeMessage(why);
+#else
+    (void)module, (void)k;
+#endif
+    return !e->code;
+}
+
+static bool generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+{
+    if (kind == EMIT_LLVM) {
+        char *text = LLVMPrintModuleToString(module);
+        bool ok = copy_out(text, strlen(text), out, e);
+        LLVMDisposeMessage(text);
+        return ok;
+    }
+    LLVMMemoryBufferRef buf;
+    char *why = NULL;
+    if (LLVMTargetMachineEmitToMemoryBuffer(tm, module, kind == EMIT_ASM ? LLVMAssemblyFile : LLVMObjectFile, &why, &buf)) {
+        err_set(e, KL_ERR_COMPILE, "kernel %s: LLVM cannot compile it: %s", k->name, why);
+        LLVMDisposeMessage(why);
+        return false;
+    }
+    bool ok = copy_out(LLVMGetBufferStart(buf), LLVMGetBufferSize(buf), out, e);
+    LLVMDisposeMemoryBuffer(buf);
+    return ok;
+}
+
+static bool compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+{
+    *out = (struct code){0};
+    pthread_once(&once, init);
+    if (host.err.code)
+        return err_set(e, host.err.code, "%s", host.err.msg);
+    LLVMContextRef ctx = LLVMContextCreate();
+    LLVMModuleRef module = LLVMModuleCreateWithNameInContext(k->name, ctx);
+    LLVMTargetMachineRef tm = machine_get();
+    LLVMTargetDataRef layout = LLVMCreateTargetDataLayout(tm);
+    LLVMSetModuleDataLayout(module, layout);
+    LLVMSetTarget(module, host.triple);
+    LLVMDisposeTargetData(layout);
+    bool ok = emit_kernel(k, host.caps.vector_bytes, module, ctx, e) && verified(module, k, e) && instrument(module, tm, e) &&
+              generate(module, tm, k, kind, out, e);
+    machine_put(tm);
+    LLVMDisposeModule(module);
+    LLVMContextDispose(ctx);
+    return ok;
+}
+
+__attribute__((visibility("default"))) const struct backend *kiln_backend_llvm(void);
+
+const struct backend *kiln_backend_llvm(void)
+{
+    static const struct backend b = {.name = "llvm", .abi = KERNEL_ABI, .caps = caps, .compile = compile};
+    return &b;
+}

@@ -1,0 +1,249 @@
+/* A loader for the relocatable ELF objects that code generators make: one function, no imports.
+ *
+ * The allocatable sections are copied into one mapping in file order, relocated, and made read-only or
+ * executable.  Sanitizer builds do import (the runtime's reports), so there each imported symbol gets a
+ * table entry and a jump stub.  Every offset in the file is checked: a damaged object is an error. */
+#define _GNU_SOURCE
+#include "codegen.h"
+#include <dlfcn.h>
+#include <elf.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+
+enum { MAX_SECTIONS = 64, STUB = 16 };
+
+struct object {
+    const uint8_t *file;
+    size_t size;
+    const Elf64_Shdr *sh;
+    unsigned nsh;
+    size_t at[MAX_SECTIONS];   /* offset of each section in the mapping, SIZE_MAX: not loaded */
+    const Elf64_Sym *sym;
+    size_t nsym;
+    const char *str;
+    size_t nstr;
+    uint8_t *map;
+    size_t stubs, got, map_size; /* offsets in the mapping; per symbol STUB and 8 bytes */
+    struct err *e;
+};
+
+static bool bad(struct object *o, const char *what) { return err_set(o->e, KL_ERR_COMPILE, "object code is damaged: %s", what); }
+
+static bool in_file(const struct object *o, uint64_t at, uint64_t n) { return at <= o->size && n <= o->size - at; }
+
+static size_t align_up(size_t n, size_t a) { return (n + a - 1) / a * a; }
+
+static bool read_headers(struct object *o)
+{
+    const Elf64_Ehdr *h = (const Elf64_Ehdr *)(const void *)o->file;
+    if (o->size < sizeof *h || memcmp(h->e_ident, ELFMAG, SELFMAG) || h->e_ident[EI_CLASS] != ELFCLASS64 || h->e_type != ET_REL || h->e_machine != EM_X86_64)
+        return bad(o, "not an x86-64 ELF object");
+    if (h->e_shentsize != sizeof(Elf64_Shdr) || h->e_shnum > MAX_SECTIONS || h->e_shoff % 8 || !in_file(o, h->e_shoff, h->e_shnum * sizeof(Elf64_Shdr)))
+        return bad(o, "section headers");
+    o->sh = (const Elf64_Shdr *)(const void *)(o->file + h->e_shoff);
+    o->nsh = h->e_shnum;
+    for (unsigned i = 0; i < o->nsh; i++) {
+        const Elf64_Shdr *s = &o->sh[i];
+        if (s->sh_type != SHT_NOBITS && !in_file(o, s->sh_offset, s->sh_size))
+            return bad(o, "a section lies outside the file");
+        if (s->sh_type != SHT_SYMTAB)
+            continue;
+        if (s->sh_offset % 8 || s->sh_link >= o->nsh || o->sh[s->sh_link].sh_type != SHT_STRTAB)
+            return bad(o, "symbol table");
+        o->sym = (const Elf64_Sym *)(const void *)(o->file + s->sh_offset);
+        o->nsym = s->sh_size / sizeof *o->sym;
+        o->str = (const char *)o->file + o->sh[s->sh_link].sh_offset;
+        o->nstr = o->sh[s->sh_link].sh_size;
+    }
+    for (unsigned i = 0; i < o->nsh; i++)
+        if (o->sh[i].sh_type == SHT_STRTAB && !in_file(o, o->sh[i].sh_offset, o->sh[i].sh_size))
+            return bad(o, "string table");
+    return o->sym && o->nstr && !o->str[o->nstr - 1] ? true : bad(o, "no symbols");
+}
+
+/* Places the allocatable sections, then a stub and a table entry per symbol. */
+static bool lay_out(struct object *o)
+{
+    size_t end = 0;
+    for (unsigned i = 0; i < o->nsh; i++) {
+        const Elf64_Shdr *s = &o->sh[i];
+        o->at[i] = SIZE_MAX;
+        if (!(s->sh_flags & SHF_ALLOC))
+            continue;
+        if (s->sh_addralign > 4096 || (s->sh_addralign & (s->sh_addralign - 1)) || s->sh_size > (1u << 28))
+            return bad(o, "section size or alignment");
+        end = align_up(end, s->sh_addralign > 1 ? s->sh_addralign : 1);
+        o->at[i] = end;
+        end += s->sh_size;
+    }
+    o->stubs = align_up(end, STUB);
+    o->got = o->stubs + o->nsym * STUB;
+    o->map_size = align_up(o->got + o->nsym * 8 + 1, (size_t)sysconf(_SC_PAGESIZE));
+    void *p = mmap(NULL, o->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return err_set(o->e, KL_ERR_MEMORY, "out of memory loading object code");
+    o->map = p;
+    for (unsigned i = 0; i < o->nsh; i++)
+        if (o->at[i] != SIZE_MAX && o->sh[i].sh_type != SHT_NOBITS && o->sh[i].sh_size)
+            memcpy(o->map + o->at[i], o->file + o->sh[i].sh_offset, o->sh[i].sh_size);
+    return true;
+}
+
+/* Imports exist only where a sanitizer's pass put them. */
+static void *import(const char *name)
+{
+#if defined(KILN_ASAN) || defined(KILN_TSAN)
+    return dlsym(RTLD_DEFAULT, name);
+#else
+    (void)name;
+    return NULL;
+#endif
+}
+
+/* The address of symbol i; *stub: it is imported, so near code reaches it through its stub or table entry. */
+static bool symbol_address(struct object *o, size_t i, uint64_t *addr, bool *imported)
+{
+    *imported = false;
+    if (i >= o->nsym)
+        return bad(o, "symbol number");
+    const Elf64_Sym *s = &o->sym[i];
+    if (s->st_shndx != SHN_UNDEF) {
+        if (s->st_shndx >= o->nsh || o->at[s->st_shndx] == SIZE_MAX || s->st_value > o->sh[s->st_shndx].sh_size)
+            return bad(o, "symbol address");
+        *addr = (uint64_t)(uintptr_t)o->map + o->at[s->st_shndx] + s->st_value;
+        return true;
+    }
+    const char *name = s->st_name < o->nstr ? o->str + s->st_name : "";
+    void *p = import(name);
+    if (!p)
+        return err_set(o->e, KL_ERR_COMPILE, "object code needs symbol '%.60s', which kernels may not", name);
+    *addr = (uint64_t)(uintptr_t)p;
+    *imported = true;
+    memcpy(o->map + o->got + 8 * i, addr, 8);
+    uint8_t *stub = o->map + o->stubs + STUB * i; /* jmp *got(%rip) */
+    int32_t rel = (int32_t)((int64_t)(o->got + 8 * i) - (int64_t)(o->stubs + STUB * i + 6));
+    stub[0] = 0xff, stub[1] = 0x25;
+    memcpy(stub + 2, &rel, 4);
+    return true;
+}
+
+static bool fits32(int64_t v) { return v == (int32_t)v; }
+
+static bool relocate_one(struct object *o, unsigned target, const Elf64_Rela *r)
+{
+    unsigned type = (unsigned)ELF64_R_TYPE(r->r_info);
+    size_t sym = ELF64_R_SYM(r->r_info), width = type == R_X86_64_64 ? 8 : 4;
+    uint64_t s = 0;
+    bool imported;
+    if (type == R_X86_64_NONE)
+        return true;
+    if (r->r_offset > o->sh[target].sh_size || o->sh[target].sh_size - r->r_offset < width)
+        return bad(o, "relocation offset");
+    if (!symbol_address(o, sym, &s, &imported))
+        return false;
+    uint8_t *at = o->map + o->at[target] + r->r_offset;
+    int64_t pc = (int64_t)(uintptr_t)at, v;
+    switch (type) {
+    case R_X86_64_64:
+        v = (int64_t)s + r->r_addend;
+        memcpy(at, &v, 8);
+        return true;
+    case R_X86_64_PC32:
+    case R_X86_64_PLT32:
+        v = (imported ? (int64_t)(uintptr_t)(o->map + o->stubs + STUB * sym) : (int64_t)s) + r->r_addend - pc;
+        break;
+    case R_X86_64_GOTPCREL:
+    case R_X86_64_GOTPCRELX:
+    case R_X86_64_REX_GOTPCRELX:
+        memcpy(o->map + o->got + 8 * sym, &s, 8);
+        v = (int64_t)(uintptr_t)(o->map + o->got + 8 * sym) + r->r_addend - pc;
+        break;
+    default:
+        return err_set(o->e, KL_ERR_COMPILE, "object code has relocations of unknown type %u", type);
+    }
+    if (!fits32(v))
+        return bad(o, "relocation out of reach");
+    int32_t v32 = (int32_t)v;
+    memcpy(at, &v32, 4);
+    return true;
+}
+
+/* Unwind tables and the sanitizers' module constructors are carried but never used. */
+static bool needed(const Elf64_Shdr *s) { return s->sh_type == SHT_PROGBITS; }
+
+static bool relocate(struct object *o)
+{
+    for (unsigned i = 0; i < o->nsh; i++) {
+        const Elf64_Shdr *s = &o->sh[i];
+        if (s->sh_type == SHT_REL)
+            return bad(o, "relocations without addends");
+        if (s->sh_type != SHT_RELA)
+            continue;
+        if (s->sh_offset % 8 || s->sh_info >= o->nsh)
+            return bad(o, "relocation section");
+        if (o->at[s->sh_info] == SIZE_MAX || !needed(&o->sh[s->sh_info]))
+            continue;
+        const Elf64_Rela *r = (const Elf64_Rela *)(const void *)(o->file + s->sh_offset);
+        for (size_t j = 0; j < s->sh_size / sizeof *r; j++)
+            if (!relocate_one(o, s->sh_info, &r[j]))
+                return false;
+    }
+    return true;
+}
+
+static kernel_fn *find_kernel(const struct object *o)
+{
+    for (size_t i = 0; i < o->nsym; i++) {
+        const Elf64_Sym *s = &o->sym[i];
+        if (s->st_name >= o->nstr || strcmp(o->str + s->st_name, "kernel") || s->st_shndx >= o->nsh || o->at[s->st_shndx] == SIZE_MAX)
+            continue;
+        if (!(o->sh[s->st_shndx].sh_flags & SHF_EXECINSTR) || s->st_value >= o->sh[s->st_shndx].sh_size)
+            continue;
+        kernel_fn *fn;
+        void *p = o->map + o->at[s->st_shndx] + s->st_value;
+        memcpy(&fn, &p, sizeof fn);
+        return fn;
+    }
+    return NULL;
+}
+
+bool object_load(const struct code *c, struct loaded *out, struct err *e)
+{
+    struct object o = {.file = c->bytes, .size = c->size, .e = e};
+    *out = (struct loaded){0};
+    bool ok = read_headers(&o) && lay_out(&o) && relocate(&o);
+    if (ok && !(out->fn = find_kernel(&o)))
+        ok = bad(&o, "no function 'kernel'");
+    if (ok && mprotect(o.map, o.map_size, PROT_READ | PROT_EXEC))
+        ok = err_set(e, KL_ERR_MEMORY, "the system does not let memory become executable");
+    if (!ok) {
+        if (o.map)
+            munmap(o.map, o.map_size);
+        out->fn = NULL;
+        return false;
+    }
+    out->map = o.map;
+    out->map_size = o.map_size;
+    return true;
+}
+
+#else
+
+bool object_load(const struct code *c, struct loaded *out, struct err *e)
+{
+    (void)c;
+    *out = (struct loaded){0};
+    return err_set(e, KL_ERR_DEVICE, "loading kernels is not written for this processor yet; use device ref");
+}
+
+#endif
+
+void object_unload(struct loaded *l)
+{
+    if (l->map)
+        munmap(l->map, l->map_size);
+    *l = (struct loaded){0};
+}

@@ -1,0 +1,98 @@
+#!/bin/sh
+# The demo on a few hundred images: the same losses, bit for bit, whatever runs the steps, and clear errors.
+# B: the build folder.
+cd "$(dirname "$0")/.." || exit 1
+demo=${B:-build}/examples/fashion_mnist
+source=/usr/share/datasets/fashion-mnist
+scratch=$(mktemp -d)
+trap 'rm -r "$scratch"' EXIT
+p=0
+f=0
+ok() { p=$((p + 1)); }
+bad() { f=$((f + 1)); echo "FAIL $*"; }
+
+# first PART COUNT BYTES: the first COUNT images and labels of a part; BYTES is COUNT as four octal bytes.
+first() {
+    {
+        printf '\0\0\10\3%b\0\0\0\34\0\0\0\34' "$3"
+        gunzip -c "$source/$1-images-idx3-ubyte.gz" | tail -c +17 | head -c $(($2 * 784))
+    } | gzip -1 >"$scratch/$1-images-idx3-ubyte.gz"
+    {
+        printf '\0\0\10\1%b' "$3"
+        gunzip -c "$source/$1-labels-idx1-ubyte.gz" | tail -c +9 | head -c "$2"
+    } | gzip -1 >"$scratch/$1-labels-idx1-ubyte.gz"
+}
+first train 300 '\0\0\01\054'
+first t10k 100 '\0\0\0\0144'
+
+# Two epochs of three steps, the last of each with 44 images.
+# steps NAME VARIABLE... -- ARGUMENT...: writes $scratch/NAME.{losses,out,err}
+steps() {
+    name=$1
+    shift
+    vars=
+    while [ "$1" != -- ]; do
+        vars="$vars $1"
+        shift
+    done
+    shift
+    # shellcheck disable=SC2086
+    env $vars "$demo" --data "$scratch" --dump "$scratch/dump" --epochs 2 --losses "$scratch/$name.losses" "$@" \
+        >"$scratch/$name.out" 2>"$scratch/$name.err" || { bad "$name: status $?"; cat "$scratch/$name.err"; }
+}
+same() {
+    if [ -s "$scratch/base.losses" ] && cmp "$scratch/base.losses" "$scratch/$1.losses"; then ok; else bad "$1: other losses"; fi
+}
+differ() {
+    if [ -s "$scratch/$1.losses" ] && ! cmp -s "$scratch/base.losses" "$scratch/$1.losses"; then ok; else bad "$1: same losses"; fi
+}
+
+steps base KILN_THREADS=1 --
+if [ "$(wc -l <"$scratch/base.losses")" -eq 6 ]; then ok; else bad "base: $(wc -l <"$scratch/base.losses") losses, not 6"; fi
+steps two_threads KILN_THREADS=2 -- && same two_threads
+steps unfused KILN_FUSE=0 KILN_THREADS=1 -- && same unfused
+steps again KILN_THREADS=1 -- && same again
+steps ref -- --device ref && same ref
+steps other_seed KILN_THREADS=1 -- --seed 2 && differ other_seed
+steps other_rate KILN_THREADS=1 -- --lr 0.01 && differ other_rate
+
+# A learning rate and a step number are run-time slots: three or six steps, the same programs.
+steps half KILN_THREADS=1 -- --epochs 1
+for counter in graphs_built compiles; do
+    if [ "$(grep "^$counter:" "$scratch/half.out")" = "$(grep "^$counter:" "$scratch/base.out")" ]; then ok
+    else bad "$counter grew with the steps"; fi
+done
+
+for result in accuracy steps step_us_fused step_us_unfused fused_speedup kernels_fused kernels_unfused graphs_built \
+    compiles peak_bytes lower_bound_bytes; do
+    if [ "$(grep -cE "^$result: [0-9]+(\.[0-9]+)?$" "$scratch/base.out")" -eq 1 ]; then ok; else bad "no result $result"; fi
+done
+if [ -n "$(ls "$(sed -n 's/^ir_dump: //p' "$scratch/base.out")")" ]; then ok; else bad "nothing in ir_dump"; fi
+
+# refuses STATUS PHRASE ARGUMENT...
+refuses() {
+    status=$1
+    phrase=$2
+    shift 2
+    "$demo" --dump "$scratch/dump" "$@" >"$scratch/out" 2>"$scratch/err" </dev/null
+    got=$?
+    if [ "$got" -eq "$status" ] && grep -qF -e "$phrase" "$scratch/err" && [ ! -s "$scratch/out" ]; then ok
+    else bad "$*: status $got, $(cat "$scratch/err")"; fi
+}
+refuses 2 'epochs' --epochs 0
+refuses 2 'epochs' --epochs many
+refuses 2 'batch' --batch -3
+refuses 2 'lr' --lr nan
+refuses 2 'seed' --seed 1x
+refuses 2 'steps' --steps ''
+refuses 2 'nonsense' --nonsense
+refuses 2 'more' more
+refuses 1 "$scratch/none/train-images-idx3-ubyte.gz" --data "$scratch/none"
+refuses 1 'abacus' --data "$scratch" --device abacus
+cp "$scratch/train-images-idx3-ubyte.gz" "$scratch/t10k-labels-idx1-ubyte.gz"
+refuses 1 't10k-labels-idx1-ubyte.gz' --data "$scratch"
+head -c 1000 "$scratch/train-images-idx3-ubyte.gz" >"$scratch/cut" && mv "$scratch/cut" "$scratch/train-images-idx3-ubyte.gz"
+refuses 1 'truncated' --data "$scratch"
+
+echo "$p passed, $f failed, 0 skipped"
+[ "$f" -eq 0 ]

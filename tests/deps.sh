@@ -1,0 +1,54 @@
+#!/bin/sh
+# Fails if a folder includes a header of a folder that it must not know (README, "The house").
+# Argument: the tree to check; without one, this one, after a check that a bad include is noticed.
+root=${1:-$(dirname "$0")/..}
+
+# folder:folders it may include from, itself included; include/ and the like are "kiln"
+arrows='include:kiln ir:ir,kiln codegen:ir,codegen,kiln passes:ir,passes,kiln runtime:ir,passes,codegen,runtime,kiln
+frontend:ir,passes,runtime,frontend,kiln examples:kiln,examples tests:ir,passes,codegen,runtime,frontend,tests,bench,kiln
+bench:ir,passes,codegen,runtime,frontend,bench,tests,kiln'
+
+# Prints each include line that breaks an arrow. A quoted name without a folder is a file beside the includer.
+bad_includes() {
+    for rule in $arrows; do
+        folder=${rule%%:*}
+        [ -d "$1/$folder" ] || continue
+        (cd "$1" && grep -rHnE --include='*.[ch]' --include='*.def' --include='*.inc' '^[[:space:]]*#[[:space:]]*include' "$folder") |
+            awk -v may=",${rule#*:}," '{
+                if (match($0, /"[^"]*"/)) {
+                    path = substr($0, RSTART + 1, RLENGTH - 2)
+                    if (path ~ /\.\.\//) { print; next }
+                    if (path !~ /\//) next
+                } else if (match($0, /<kiln\//)) path = "kiln/"
+                else next
+                sub(/\/.*/, "", path)
+                if (index(may, "," path ",") == 0) print
+            }'
+    done
+    # A user'"'"'s program and the tests named api_ see the public headers only.
+    [ ! -d "$1/tests" ] || (cd "$1" && grep -HnE '^#include "(ir|passes|codegen|runtime|frontend)/' tests/api_*.c 2>/dev/null)
+}
+
+if [ $# -eq 0 ]; then # the check itself must notice
+    scratch=$(mktemp -d)
+    mkdir -p "$scratch/ir" "$scratch/runtime" "$scratch/tests"
+    printf '#include "passes/passes.h"\n' >"$scratch/ir/bad.c"
+    printf '#include "../ir/ir.h"\n' >"$scratch/runtime/bad.h"
+    printf '#include "ir/ir.h"\n#include "bad.h"\n#include <kiln/kiln.h>\n' >"$scratch/runtime/good.c"
+    printf '#include "ir/ir.h"\n' >"$scratch/tests/api_bad.c"
+    found=$(bad_includes "$scratch" | wc -l)
+    rm -r "$scratch"
+    if [ "$found" -ne 3 ]; then
+        echo "FAIL the check found $found of 3 planted bad includes"
+        echo "0 passed, 1 failed, 0 skipped"
+        exit 1
+    fi
+fi
+
+bad=$(bad_includes "$root")
+if [ -n "$bad" ]; then
+    printf 'FAIL includes against the arrows:\n%s\n' "$bad"
+    echo "1 passed, $(echo "$bad" | wc -l) failed, 0 skipped"
+    exit 1
+fi
+echo "2 passed, 0 failed, 0 skipped"

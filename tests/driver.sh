@@ -1,0 +1,47 @@
+#!/bin/sh
+# The driver itself (tests/run.sh): every way in which a suite can go wrong must make the run fail.
+cd "$(dirname "$0")/.." || exit 1
+scratch=$(mktemp -d)
+trap 'rm -r "$scratch"' EXIT
+export KILN_TEST_SCRATCH=$scratch
+p=0
+f=0
+
+# expect STATUS LAST-LINE COMMAND: what the driver makes of a suite that is this one command.
+expect() {
+    echo "one - quick $3" >"$scratch/suites"
+    out=$(KILN_TEST_SUITES=$scratch/suites bash tests/run.sh quick 2>&1)
+    status=$?
+    last=$(echo "$out" | tail -n 1)
+    if [ "$status" -eq "$1" ] && [ "$last" = "$2" ]; then
+        p=$((p + 1))
+    else
+        f=$((f + 1))
+        printf 'FAIL "%s": status %s, "%s"; expected %s, "%s"\n%s\n' "$3" "$status" "$last" "$1" "$2" "$out"
+    fi
+}
+expect 0 "3 passed, 0 failed, 0 skipped" "echo 3 passed, 0 failed, 0 skipped"
+expect 1 "3 passed, 2 failed, 0 skipped" "echo 3 passed, 2 failed, 0 skipped; false"
+expect 1 "3 passed, 2 failed, 0 skipped" "echo 3 passed, 2 failed, 0 skipped"
+expect 1 "3 passed, 1 failed, 0 skipped" "echo 3 passed, 0 failed, 0 skipped; exit 9"
+expect 1 "0 passed, 1 failed, 0 skipped" "echo 0 passed, 0 failed, 0 skipped"
+expect 1 "0 passed, 1 failed, 0 skipped" "echo fine"
+expect 1 "0 passed, 1 failed, 0 skipped" "tests/no_such_program"
+expect 1 "0 passed, 1 failed, 0 skipped" "kill -SEGV \$\$"
+expect 1 "3 passed, 1 failed, 1 skipped" "echo 3 passed, 0 failed, 1 skipped"
+expect 1 "3 passed, 1 failed, 1 skipped" "echo SKIP unheard_of cpu: x; echo 3 passed, 0 failed, 1 skipped"
+
+# Which lines a run chooses; choosing none is a failure, an unknown suite an error.
+echo "two - all echo 1 passed, 0 failed, 0 skipped" >"$scratch/suites"
+for run in quick:1 full:1 all:0 two:0 three:2; do
+    KILN_TEST_SUITES=$scratch/suites bash tests/run.sh "${run%:*}" >/dev/null 2>&1
+    status=$?
+    if [ "$status" -eq "${run#*:}" ]; then
+        p=$((p + 1))
+    else
+        f=$((f + 1))
+        echo "FAIL ./run test ${run%:*}: exit status $status, not ${run#*:}"
+    fi
+done
+echo "$p passed, $f failed, 0 skipped"
+[ "$f" -eq 0 ]

@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Runs the suites of tests/suites.def (./run test [quick|all|SUITE ...]) and prints as its last line the sum:
+# "P passed, F failed, S skipped".  A command that cannot be built, crashes, runs too long, prints no such line or
+# skips for a reason that tests/skips.def does not allow counts as a failure.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+table=${KILN_TEST_SUITES:-tests/suites.def}     # tests/driver.sh sets both
+scratch=${KILN_TEST_SCRATCH:-$PWD/build}
+limit_total=1500   # seconds for a run without arguments or with `quick`
+limit_command=900  # seconds for one command
+logs=$scratch/test-logs
+mkdir -p "$logs"
+export KILN_CACHE_DIR=$scratch/test-cache MESA_SHADER_CACHE_DIR=$scratch/test-cache/mesa
+export UBSAN_OPTIONS=print_stacktrace=1
+rm -rf "$KILN_CACHE_DIR"
+
+suites=$(awk '!/^#/ && NF { print $1 }' "$table" | uniq)
+wanted=" ${*:-full} "
+known=" quick full all "$(echo $suites)" "
+for w in $wanted; do
+    if [[ $known != *" $w "* ]]; then
+        echo "no suite \"$w\"; there are: quick all $(echo $suites)" >&2
+        exit 2
+    fi
+done
+
+# chosen SUITE WHEN: whether a line of the table is part of this run.
+chosen() {
+    case "$wanted" in *" $1 "*) return 0 ;; esac
+    case "$2" in
+    quick) [[ $wanted == *" quick "* || $wanted == *" full "* || $wanted == *" all "* ]] ;;
+    full) [[ $wanted == *" full "* || $wanted == *" all "* ]] ;;
+    all) [[ $wanted == *" all "* ]] ;;
+    esac
+}
+
+# skips_allowed LOG COUNT: each skip gives a listed reason, no more often than listed, and none is silent.
+skips_allowed() {
+    awk -v count="$2" '
+        FNR == NR { if ($0 !~ /^#/ && NF >= 4) most[$1 " " $2] = $3; next }
+        /^SKIP / { sub(/:$/, "", $3); n[$2 " " $3]++; total++ }
+        END {
+            for (r in n) if (n[r] > most[r] + 0) { print "skips not allowed by tests/skips.def: " r ", " n[r] " times"; bad = 1 }
+            if (total + 0 != count) { print count " skips counted, " total + 0 " explained"; bad = 1 }
+            exit bad
+        }' tests/skips.def "$1"
+}
+
+now() { echo "${EPOCHREALTIME/[.,]/}"; }
+seconds() { printf '%d.%d' $((($2 - $1) / 1000000)) $((($2 - $1) / 100000 % 10)); }
+
+passed=0 failed=0 skipped=0 started=$(now) suite_of= suite_started=
+declare -A built
+end_suite() { [ -z "$suite_of" ] || printf '%-12s %s s\n\n' "$suite_of" "$(seconds "$suite_started" "$(now)")"; }
+
+while read -r -u 3 suite preset when command; do
+    case "$suite" in '#'* | '') continue ;; esac
+    chosen "$suite" "$when" || continue
+    if [ "$suite" != "$suite_of" ]; then
+        end_suite
+        suite_of=$suite suite_started=$(now)
+    fi
+
+    B=build
+    case $preset in - | release) ;; *) B=build/$preset ;; esac
+    if [ "$preset" != - ] && [ -z "${built[$preset]:-}" ]; then
+        t=$(now)
+        if ./run build "$preset" >"$logs/build-$preset.log" 2>&1; then built[$preset]=yes; else built[$preset]=no; fi
+        printf 'build %s: %s s\n' "$preset" "$(seconds "$t" "$(now)")"
+        [ "${built[$preset]}" = yes ] || cat "$logs/build-$preset.log"
+        if grep -q 'warning:' "build/build-$preset.log" 2>/dev/null; then
+            grep -A3 'warning:' "build/build-$preset.log" | head -n 40
+            echo "build $preset has warnings"
+            failed=$((failed + 1))
+        fi
+    fi
+
+    t=$(now)
+    log=$logs/$(echo "$suite-$preset-$command" | tr -c 'A-Za-z0-9\n' '_' | cut -c1-120).log
+    status=0
+    if [ "$preset" != - ] && [ "${built[$preset]}" != yes ]; then
+        echo "build $preset failed" >"$log"
+        status=1
+    else
+        B=$B timeout "$limit_command" bash -c "$command" >"$log" 2>&1 </dev/null || status=$?
+    fi
+    last=$(tail -n 1 "$log")
+    reason=
+    if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+        p=$((10#${BASH_REMATCH[1]})) f=$((10#${BASH_REMATCH[2]})) s=$((10#${BASH_REMATCH[3]}))
+        if [ "$f" -eq 0 ] && [ "$status" -ne 0 ]; then
+            reason="exit status $status"
+        elif [ $((p + f + s)) -eq 0 ]; then
+            reason="tested nothing"
+        else
+            reason=$(skips_allowed "$log" "$s")
+        fi
+    else
+        p=0 f=0 s=0 reason="no result (exit status $status$([ "$status" -ne 124 ] || echo ", too slow"))"
+    fi
+    [ -z "$reason" ] || f=$((f + 1))
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf '%-12s %s: %d passed, %d failed, %d skipped (%s s) %s\n' "$suite" "$command" "$p" "$f" "$s" \
+        "$(seconds "$t" "$(now)")" "$reason"
+    if [ "$f" -ne 0 ]; then
+        echo "---- the end of $log"
+        tail -n 60 "$log"
+        echo "----"
+    fi
+done 3<"$table"
+end_suite
+
+total=$((($(now) - started) / 1000000))
+echo "total        $total s"
+if [[ $wanted != *" all "* ]] && [ "$total" -gt "$limit_total" ]; then
+    echo "FAIL the run took more than $limit_total s"
+    failed=$((failed + 1))
+fi
+if [ $((passed + failed + skipped)) -eq 0 ]; then
+    echo "FAIL nothing was tested"
+    failed=1
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,400 @@
+/* Runs the text tests: tests/text FILE|FOLDER...  (without arguments: tests/text)
+ *
+ * A test is one .kir file whose first line says what to do:
+ *   # test: parse            print the graph
+ *   # test: pass NAME,NAME   run passes, then print the graph
+ *   # test: run              autodiff and numerics, then the interpreter: print each output's elements
+ *   # test: error            parsing must fail
+ * What must come out stands behind a line "# expect:"; without one, `parse` must print the file's own text.
+ * An error is marked where it happens: "# error: COLUMN: REASON" behind the line, or a line of its own with
+ * "# error: LINE:COLUMN: REASON".  KILN_BLESS=1 writes what came out into the files.
+ *
+ * Every graph that is printed must also parse back to the same hash and the same text. */
+#include "ir/text.h"
+#include "passes/passes.h"
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char expect_line[] = "\n# expect:\n", error_mark[] = "# error: ";
+
+struct test {
+    const char *path;
+    char *text;             /* the whole file */
+    size_t len;
+    const char *body;       /* behind the first line */
+    const char *expect;     /* behind "# expect:", or NULL */
+    struct text problem;    /* why it failed; empty: passed */
+    bool bless;
+};
+
+static unsigned passed, failed;
+
+/* ---- files ---- */
+
+static char *read_file(const char *path, size_t *len)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return NULL;
+    struct text t = {0};
+    char buf[4096];
+    size_t n;
+    while ((n = fread(buf, 1, sizeof buf, f)) > 0) {
+        char *s = mem_grow(t.s, t.len, t.len + n + 1);
+        if (!s)
+            break;
+        t.s = s;
+        memcpy(t.s + t.len, buf, n);
+        t.len += n;
+    }
+    bool ok = !ferror(f) && (t.s || (t.s = mem_alloc(1)));
+    fclose(f);
+    if (!ok) {
+        mem_free(t.s);
+        return NULL;
+    }
+    t.s[t.len] = 0;
+    *len = t.len;
+    return t.s;
+}
+
+static bool write_file(const char *path, const char *s)
+{
+    FILE *f = fopen(path, "wb");
+    if (!f)
+        return false;
+    bool ok = fputs(s, f) >= 0;
+    return !fclose(f) && ok;
+}
+
+/* ---- comparing ---- */
+
+static size_t line_length(const char *s)
+{
+    const char *nl = strchr(s, '\n');
+    return nl ? (size_t)(nl - s) + 1 : strlen(s);
+}
+
+static void put_lines(struct text *t, const char *sign, const char *s, const char *end)
+{
+    while (s < end) {
+        size_t n = line_length(s);
+        text_put(t, "    %s%.*s%s", sign, (int)n, s, s[n - 1] == '\n' ? "" : "\n");
+        s += n;
+    }
+}
+
+/* The lines that differ: all but the equal ones at both ends. */
+static void put_diff(struct text *t, const char *want, const char *got)
+{
+    const char *w = want + strlen(want), *g = got + strlen(got);
+    while (*want && *got && line_length(want) == line_length(got) && !memcmp(want, got, line_length(want))) {
+        size_t n = line_length(want);
+        want += n;
+        got += n;
+    }
+    while (w > want && g > got && w[-1] == g[-1]) {
+        w--;
+        g--;
+    }
+    w += strlen(w) ? line_length(w) : 0;
+    g += strlen(g) ? line_length(g) : 0;
+    put_lines(t, "- ", want, w);
+    put_lines(t, "+ ", got, g);
+}
+
+static void compare(struct test *t, const char *want, const char *got)
+{
+    if (!strcmp(want, got))
+        return;
+    text_put(&t->problem, "    expected -, got +\n");
+    put_diff(&t->problem, want, got);
+}
+
+/* Prints g and checks that the text means the same graph.  NULL: the problem is noted. */
+static char *print_and_check(struct test *t, const struct graph *g)
+{
+    struct err e = {0};
+    char *text = graph_text(g), *again = NULL;
+    struct graph *back = text ? graph_parse(text, strlen(text), "printed", &e) : NULL;
+    if (!text) {
+        text_put(&t->problem, "    printing failed\n");
+    } else if (!back) {
+        text_put(&t->problem, "    what was printed does not parse: %s\n", e.msg);
+        put_lines(&t->problem, "", text, text + strlen(text));
+    } else {
+        struct hash128 a = graph_hash(g), b = graph_hash(back);
+        again = graph_text(back);
+        if (a.lo != b.lo || a.hi != b.hi || !graph_same(g, back))
+            text_put(&t->problem, "    the printed text parses to another graph\n");
+        if (!again || strcmp(text, again)) {
+            text_put(&t->problem, "    printing, parsing and printing again changes the text\n");
+            put_diff(&t->problem, text, again ? again : "");
+        }
+    }
+    mem_free(again);
+    graph_free(back);
+    return text;
+}
+
+/* ---- the kinds of test ---- */
+
+static struct graph *parse_body(struct test *t)
+{
+    struct err e = {0};
+    size_t end = t->expect ? (size_t)(t->expect - t->text) - strlen(expect_line) + 1 : t->len;
+    struct graph *g = graph_parse(t->text, end, t->path, &e);
+    if (!g)
+        text_put(&t->problem, "    %s\n", e.msg);
+    return g;
+}
+
+/* Compares with the expectation, or rewrites it.  `own`: without one, the body itself is expected. */
+static void expect(struct test *t, const char *got, bool own)
+{
+    const char *want = t->expect ? t->expect : own ? t->body : "";
+    if (!t->bless || t->problem.len || !strcmp(want, got)) {
+        compare(t, want, got);
+        return;
+    }
+    struct text s = {0};
+    size_t keep = t->expect ? (size_t)(t->expect - t->text) - strlen(expect_line) : t->len;
+    while (keep && t->text[keep - 1] == '\n')
+        keep--;
+    text_put(&s, "%.*s%s%s", (int)keep, t->text, expect_line, got);
+    if (s.failed || !write_file(t->path, s.s))
+        text_put(&t->problem, "    cannot write the expectation\n");
+    mem_free(s.s);
+}
+
+static void run_passes(struct test *t, struct graph *g, const char *list, size_t len)
+{
+    while (len && !g->err.code) {
+        const char *comma = memchr(list, ',', len);
+        size_t n = comma ? (size_t)(comma - list) : len;
+        const struct pass_info *p = pass_find(list, n);
+        struct err e = {0};
+        if (!p) {
+            text_put(&t->problem, "    no pass is called '%.*s'\n", (int)n, list);
+            return;
+        }
+        if (p->run(g) >= 0 && !graph_verify(g, &e))
+            text_put(&t->problem, "    after %s: %s\n", p->name, e.msg);
+        list += n + !!comma;
+        len -= n + !!comma;
+    }
+}
+
+static void test_print(struct test *t, const char *passes, size_t len)
+{
+    struct graph *g = parse_body(t);
+    if (!g)
+        return;
+    run_passes(t, g, passes, len);
+    if (g->err.code) {
+        struct text s = {0};
+        text_put(&s, "error: %s\n", g->err.msg);
+        expect(t, s.s ? s.s : "", false);
+        mem_free(s.s);
+    } else if (!t->problem.len) {
+        char *text = print_and_check(t, g);
+        if (text)
+            expect(t, text, !len);
+        mem_free(text);
+    }
+    graph_free(g);
+}
+
+static uint64_t element(unsigned dtype, const void *data, int64_t i)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, (const char *)data + (size_t)i * dtype_size(dtype), dtype_size(dtype));
+    return bits;
+}
+
+static void interpret(struct test *t, struct graph *g)
+{
+    struct text s = {0};
+    struct err e = {0};
+    void **out = mem_alloc((g->nout + 1) * sizeof *out);
+    bool ok = out;
+    if (g->input.n || g->state.n || g->slot.n) {
+        text_put(&t->problem, "    a graph to run has no inputs, states or slots\n");
+        ok = false;
+    }
+    for (uint32_t i = 0; ok && i < g->nout; i++)
+        ok = (out[i] = mem_alloc(node_bytes(g, g->out[i].value)));
+    if (ok && !interp_run(g, &(struct bind){.out = out}, &e)) {
+        text_put(&s, "error: %s\n", e.msg);
+    } else if (ok) {
+        for (uint32_t i = 0; i < g->nout; i++) {
+            ref r = g->out[i].value;
+            char buf[SHAPE_TEXT];
+            unsigned dtype = node_at(g, r)->dtype;
+            text_put(&s, "%s%s:", dtype_name(dtype), shape_text(node_shape(g, r), buf, sizeof buf));
+            for (int64_t k = 0; k < node_numel(g, r); k++) {
+                text_put(&s, " ");
+                text_literal(&s, dtype, element(dtype, out[i], k));
+            }
+            text_put(&s, "\n");
+        }
+    }
+    if (ok)
+        expect(t, s.s ? s.s : "", false);
+    for (uint32_t i = 0; out && i < g->nout; i++)
+        mem_free(out[i]);
+    mem_free(out);
+    mem_free(s.s);
+}
+
+static void test_run(struct test *t)
+{
+    static const char before[] = "autodiff,numerics";
+    struct graph *g = parse_body(t);
+    if (!g)
+        return;
+    run_passes(t, g, before, strlen(before));
+    if (g->err.code)
+        text_put(&t->problem, "    %s\n", g->err.msg);
+    if (!t->problem.len)
+        interpret(t, g);
+    graph_free(g);
+}
+
+/* The mark as "LINE:COLUMN: REASON" in buf; false: there is none. */
+static bool marked_error(const struct test *t, char *buf, size_t size, const char **mark)
+{
+    *mark = strstr(t->body, error_mark);
+    if (!*mark)
+        return false;
+    unsigned line = 1;
+    for (const char *s = t->text; s < *mark; s++)
+        line += *s == '\n';
+    const char *m = *mark + strlen(error_mark);
+    int n = (int)strcspn(m, "\r\n");
+    if ((*mark)[-1] == '\n')
+        snprintf(buf, size, "%.*s", n, m);
+    else
+        snprintf(buf, size, "%u:%.*s", line, n, m);
+    return true;
+}
+
+/* Puts the message into the file: replaces the mark, or adds one behind the first line. */
+static bool bless_error(const struct test *t, const char *message, const char *mark)
+{
+    struct text s = {0};
+    size_t cut = mark ? (size_t)(mark - t->text) : (size_t)(t->body - t->text);
+    bool own_line = !mark || mark[-1] == '\n';
+    const char *rest = mark ? mark + strcspn(mark, "\r\n") : t->body;
+    const char *shown = own_line ? message : strchr(message, ':') + 1;
+    text_put(&s, "%.*s%s%s%s%s", (int)cut, t->text, error_mark, shown, mark ? "" : "\n", rest);
+    bool ok = !s.failed && write_file(t->path, s.s);
+    mem_free(s.s);
+    return ok;
+}
+
+static void test_error(struct test *t)
+{
+    struct err e = {0};
+    char want[1100] = "";
+    const char *mark, *got;
+    struct graph *g = graph_parse(t->text, t->len, NULL, &e);
+    if (g) {
+        text_put(&t->problem, "    parsed, but should have been refused\n");
+        graph_free(g);
+        return;
+    }
+    got = e.msg;
+    bool marked = marked_error(t, want, sizeof want, &mark);
+    if (marked && !strcmp(want, got))
+        return;
+    if (t->bless && bless_error(t, got, mark))
+        return;
+    text_put(&t->problem, "    expected: %s\n    got:      %s\n", marked ? want : "(no '# error: ' mark)", got);
+}
+
+static void run_test(const char *path)
+{
+    struct test t = {.path = path, .bless = getenv("KILN_BLESS") && !strcmp(getenv("KILN_BLESS"), "1")};
+    static const char head[] = "# test: ";
+    t.text = read_file(path, &t.len);
+    if (!t.text) {
+        text_put(&t.problem, "    %s\n", strerror(errno));
+    } else if (strncmp(t.text, head, strlen(head))) {
+        text_put(&t.problem, "    the first line must be '# test: ...'\n");
+    } else {
+        const char *what = t.text + strlen(head);
+        size_t n = strcspn(what, "\n");
+        t.body = what + n + (what[n] == '\n');
+        const char *mark = strstr(t.text, expect_line);
+        t.expect = mark ? mark + strlen(expect_line) : NULL;
+        if (n == 5 && !memcmp(what, "parse", 5))
+            test_print(&t, NULL, 0);
+        else if (n == 5 && !memcmp(what, "error", 5))
+            test_error(&t);
+        else if (n == 3 && !memcmp(what, "run", 3))
+            test_run(&t);
+        else if (n > 5 && !memcmp(what, "pass ", 5))
+            test_print(&t, what + 5, n - 5);
+        else
+            text_put(&t.problem, "    unknown test '%.*s'\n", (int)n, what);
+    }
+    if (t.problem.len || t.problem.failed) {
+        printf("FAIL %s\n%s", path, t.problem.s ? t.problem.s : "    out of memory\n");
+        failed++;
+    } else {
+        passed++;
+    }
+    mem_free(t.problem.s);
+    mem_free(t.text);
+}
+
+/* ---- finding tests ---- */
+
+static int is_test(const struct dirent *d)
+{
+    size_t n = strlen(d->d_name);
+    return n > 4 && !strcmp(d->d_name + n - 4, ".kir");
+}
+
+static bool run_path(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st)) {
+        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        return false;
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        run_test(path);
+        return true;
+    }
+    struct dirent **entry;
+    int n = scandir(path, &entry, is_test, alphasort);
+    for (int i = 0; i < n; i++) {
+        struct text file = {0};
+        text_put(&file, "%s/%s", path, entry[i]->d_name);
+        if (file.s)
+            run_test(file.s);
+        mem_free(file.s);
+        free(entry[i]);
+    }
+    if (n >= 0)
+        free(entry);
+    if (n <= 0)
+        fprintf(stderr, "%s: no .kir files\n", path);
+    return n > 0;
+}
+
+int main(int argc, char **argv)
+{
+    bool ok = true;
+    if (argc < 2)
+        ok = run_path("tests/text");
+    for (int i = 1; i < argc; i++)
+        ok &= run_path(argv[i]);
+    printf("%u passed, %u failed, 0 skipped\n", passed, failed);
+    return ok && !failed ? 0 : 1;
+}
