@@ -23,7 +23,7 @@ struct parser {
     uint32_t group_line;
 };
 
-struct type { unsigned dtype; struct shape shape; };
+struct type { const char *at; unsigned dtype; struct shape shape; };
 
 /* ---- errors ---- */
 
@@ -225,11 +225,11 @@ static bool type(struct parser *p, struct type *t)
     if (!need(p, ':', "':' and the result's type"))
         return false;
     skip_space(p);
-    const char *at = p->p;
+    t->at = p->p;
     struct word w = take_word(p);
     int dtype = dtype_parse(w.s, w.len);
     if (dtype < 0) {
-        p->p = at;
+        p->p = t->at;
         return expected(p, "a dtype such as f32");
     }
     t->dtype = (unsigned)dtype;
@@ -247,7 +247,7 @@ static bool type(struct parser *p, struct type *t)
         t->shape.dim[t->shape.rank++] = (int64_t)d;
     }
     int64_t n;
-    return shape_numel(&t->shape, &n) || fail_at(p, at, KL_ERR_PARSE, "a tensor of this shape has too many elements");
+    return shape_numel(&t->shape, &n) || fail_at(p, t->at, KL_ERR_PARSE, "a tensor of this shape has too many elements");
 }
 
 static bool device(struct parser *p, unsigned *out)
@@ -373,7 +373,9 @@ static bool need_word(struct parser *p, const char *word)
     if (word_is(take_word(p), word))
         return true;
     p->p = at;
-    return expected(p, word);
+    char quoted_word[16];
+    snprintf(quoted_word, sizeof quoted_word, "'%s'", word);
+    return expected(p, quoted_word);
 }
 
 /* "lanes N, chunk N)" or, for dot, "lanes N, kblock N)" */
@@ -539,14 +541,14 @@ static bool mention_leaf(struct parser *p, unsigned op, const struct leaf_text *
 }
 
 /* The type that was written must be the one the op gives. */
-static bool check_type(struct parser *p, ref r, const struct type *t, const char *at)
+static bool check_type(struct parser *p, ref r, const struct type *t)
 {
     const struct node *n = node_at(p->g, r);
     const struct shape *s = node_shape(p->g, r);
     if (n->dtype == t->dtype && shape_equal(s, &t->shape))
         return true;
     char given[SHAPE_TEXT], written[SHAPE_TEXT];
-    return fail_at(p, at, KL_ERR_PARSE, "%s gives %s%s, not %s%s", opinfo[n->op].name, dtype_name(n->dtype),
+    return fail_at(p, t->at, KL_ERR_PARSE, "%s gives %s%s, not %s%s", opinfo[n->op].name, dtype_name(n->dtype),
                    shape_text(s, given, sizeof given), dtype_name(t->dtype),
                    shape_text(&t->shape, written, sizeof written));
 }
@@ -608,7 +610,6 @@ static bool node(struct parser *p, ref *out)
     struct type t;
     if (!attrs(p, &n))
         return false;
-    const char *type_at = p->p;
     unsigned dev;
     uint64_t group;
     const char *group_at, *why;
@@ -629,7 +630,7 @@ static bool node(struct parser *p, ref *out)
     if (!r)
         return graph_failed(p, op_at);
     *out = r;
-    return check_type(p, r, &t, type_at + 1) && (group == GROUP_NONE || set_group(p, r, group, group_at));
+    return check_type(p, r, &t) && (group == GROUP_NONE || set_group(p, r, group, group_at));
 }
 
 static bool node_line(struct parser *p)
