@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef KILN_HAS_REF
-#define KILN_HAS_REF 1
+#ifdef KILN_NO_REF
+#define HAS_REF false
+#else
+#define HAS_REF true
 #endif
 
 static const char *const name_of[DEVICE_KINDS] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu"};
@@ -42,7 +44,7 @@ const struct backend *device_backend(int device, struct caps *caps)
 int device_find(const char *name, struct err *e)
 {
     if (name && !strcmp(name, "ref")) {
-        if (KILN_HAS_REF) return DEVICE_REF;
+        if (HAS_REF) return DEVICE_REF;
         err_set(e, KL_ERR_DEVICE, "device ref is not built into this Kiln");
         return -1;
     }
