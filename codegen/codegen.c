@@ -5,8 +5,10 @@
 #include <pthread.h>
 #include <string.h>
 
-#ifndef KILN_HAS_LLVM
-#define KILN_HAS_LLVM 0
+#ifdef KILN_LLVM
+#define HAS_LLVM true
+#else
+#define HAS_LLVM false
 #endif
 
 static struct { const char *name, *library, *entry; bool built; const struct backend *open; } table[] = {

@@ -253,6 +253,8 @@ struct graph *graph_parse(const char *text, size_t len, const char *file, struct
 /* Applies elementwise op to n contiguous elements; dtype is the operands' (where: that of b). */
 bool scalar_apply(unsigned op, unsigned dtype, void *out, const void *const *in, int64_t n);
 bool scalar_cast(void *out, unsigned to, const void *in, unsigned from, int64_t n);
+/* One primitive (enum prim) on bits: operands of dtype, result of dtype `to` (cast, bits) or as prims.def says. */
+bool scalar_prim(unsigned prim, unsigned dtype, unsigned to, const uint64_t *x, uint64_t *y);
 uint32_t scalar_threefry_u32(uint64_t seed, uint64_t index);
 uint64_t scalar_threefry_u64(uint64_t seed, uint64_t index);
 

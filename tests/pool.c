@@ -1,28 +1,15 @@
 /* The thread pool and the buffers under stress.  Run it under TSan too: what it tests are mostly orders. */
 #define _GNU_SOURCE
-#include "runtime/runtime.h"
+#include "harness.h"
 #include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
-
-static int passed, failed;
-
-static bool check(bool ok, const char *what)
-{
-    if (ok)
-        passed++;
-    else
-        failed++, fprintf(stderr, "pool: %s\n", what);
-    return ok;
-}
 
 #if defined(__SANITIZE_THREAD__)
 const char *__tsan_default_options(void);
@@ -522,6 +509,5 @@ int main(int argc, char **argv)
     test_buffer_too_large();
     test_buffer_threads();
     pool_set_threads(1);
-    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
-    return failed != 0;
+    return finish();
 }

@@ -1,19 +1,6 @@
 /* Programs made by hand: the plan checker refuses each kind of fault, and the executor does what a program says. */
-#include "runtime/runtime.h"
+#include "harness.h"
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-
-static int passed, failed;
-
-static bool check(bool ok, const char *what, const char *detail)
-{
-    if (ok)
-        passed++;
-    else
-        failed++, fprintf(stderr, "programs: %s: %s\n", what, detail);
-    return ok;
-}
 
 /* The program of
  *     t1 = neg x;  t2 = exp t1;  t3 = t1 + t2;  return t3;  return w;  assign w = w + t3
@@ -223,14 +210,14 @@ static void test_checker(void)
 {
     struct err e = {0};
     struct program *p = good_program();
-    check(program_check(p, &e), "a good program is accepted", e.msg);
+    check(program_check(p, &e), "a good program is accepted: %s", e.msg);
     program_free(p);
     for (unsigned i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         p = good_program();
         faults[i].spoil(p);
         e = (struct err){0};
         bool ok = program_check(p, &e);
-        check(!ok && e.code == KL_ERR_INTERNAL && strstr(e.msg, faults[i].phrase), faults[i].name,
+        check(!ok && e.code == KL_ERR_INTERNAL && strstr(e.msg, faults[i].phrase), "%s: %s", faults[i].name,
               ok ? "accepted" : e.msg);
         program_free(p);
     }
@@ -318,21 +305,21 @@ static void test_executor(void)
 {
     struct program *p = runnable_program();
     struct err e = {0};
-    check(program_check(p, &e), "the executor's program is valid", e.msg);
+    check(program_check(p, &e), "the executor's program is valid: %s", e.msg);
     const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = DEVICE_CPU, .max_args = 3};
     const char *what = "";
     struct buffer_stats before = buffer_stats();
     for (unsigned threads = 1; threads <= 4; threads++) {
         pool_set_threads(threads);
-        check(run_once(&x, false, &what), "a state that others hold", what);
-        check(run_once(&x, true, &what), "a state in place", what);
+        check(run_once(&x, false, &what), "a state that others hold: %s", what);
+        check(run_once(&x, true, &what), "a state in place: %s", what);
     }
-    check(buffer_stats().live == before.live, "nothing left over", "live bytes differ");
+    check(buffer_stats().live == before.live, "nothing is left over");
     uint64_t launches = atomic_load(&counters.launches);
     size_t pooled = buffer_stats().pooled;
     bool ok = run_once(&x, true, &what) && atomic_load(&counters.launches) - launches == 4;
-    check(ok, "launches counts kernels", what);
-    check(buffer_stats().pooled == pooled, "the steady state allocates nothing", "pooled bytes differ");
+    check(ok, "launches counts kernels: %s", what);
+    check(buffer_stats().pooled == pooled, "the steady state allocates nothing");
 
     pthread_t thread[4];
     void *bad, *any = NULL;
@@ -342,7 +329,7 @@ static void test_executor(void)
         pthread_join(thread[i], &bad);
         any = bad ? bad : any;
     }
-    check(!any, "four threads run one program", "wrong values");
+    check(!any, "four threads run one program");
     program_free(p);
 }
 
@@ -356,8 +343,8 @@ static void test_no_memory(void)
     bool exclusive = true;
     struct buffer *in = filled(1, 2), *w = filled(100, 10), *out[OUTPUTS];
     bool ok = exec_run(&x, &in, &w, &exclusive, NULL, out, &e);
-    check(!ok && e.code == KL_ERR_MEMORY && !out[0] && !out[1] && !out[2], "no memory for the arena", e.msg);
-    check(holds(w, 100, 10) && buffer_exclusive(w), "the state is as it was", "changed or still held");
+    check(!ok && e.code == KL_ERR_MEMORY && !out[0] && !out[1] && !out[2], "no memory for the arena: %s", e.msg);
+    check(holds(w, 100, 10) && buffer_exclusive(w), "the state is as it was");
     buffer_unref(in);
     buffer_unref(w);
     program_free(p);
@@ -378,6 +365,5 @@ int main(void)
     test_no_memory();
     pool_set_threads(1);
     buffer_trim();
-    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
-    return failed != 0;
+    return finish();
 }

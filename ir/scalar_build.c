@@ -1,0 +1,127 @@
+/* Elementwise ops, Threefry and folds as loop IR: the op rows and math.inc once more, where every value is an
+ * instruction and every primitive appends one.  scalar_c.h gives the same text its meaning as C. */
+#include "loop.h"
+#include <math.h>
+#include <string.h>
+
+enum {
+#define DT(name, en, ctype, utype, bytes, kind) D_##name = en,
+#include "dtypes.def"
+};
+
+/* const_<dtype>: a constant from a C value, exact for 64-bit integers too. */
+#define DT(...)
+#define DTN(name, en, ctype, utype, bytes, kind)                                       \
+    __attribute__((unused)) static val const_##name(struct kernel *k, ctype v)         \
+    {                                                                                  \
+        utype bits;                                                                    \
+        memcpy(&bits, &v, sizeof bits);                                                \
+        return k_bits(k, en, bits);                                                    \
+    }
+#define DTF DTN
+#include "dtypes.def"
+
+/* Operands come as an array because compilers fill one in order, while they evaluate arguments in an order of
+ * their own: the instructions of a kernel must not depend on who compiled Kiln. */
+static val prim(struct kernel *k, enum prim p, const val operand[3])
+{
+    return k_prim(k, p, operand[0], operand[1], operand[2]);
+}
+#define PRIM1(p, a) prim(k, p, (const val[3]){ a, 0, 0 })
+#define PRIM2(p, a, b) prim(k, p, (const val[3]){ a, b, 0 })
+#define PRIM3(p, a, b, c) prim(k, p, (const val[3]){ a, b, c })
+
+#define ADD(a, b) PRIM2(P_ADD, a, b)
+#define SUB(a, b) PRIM2(P_SUB, a, b)
+#define MUL(a, b) PRIM2(P_MUL, a, b)
+#define DIV(a, b) PRIM2(P_DIV, a, b)
+#define NEG(a) PRIM1(P_NEG, a)
+#define FMA(a, b, c) PRIM3(P_FMA, a, b, c)
+#define SQRT(a) PRIM1(P_SQRT, a)
+#define RINT(a) PRIM1(P_RINT, a)
+#define ABS(a) PRIM1(P_ABS, a)
+#define AND(a, b) PRIM2(P_AND, a, b)
+#define OR(a, b) PRIM2(P_OR, a, b)
+#define XOR(a, b) PRIM2(P_XOR, a, b)
+#define NOT(a) PRIM1(P_NOT, a)
+#define SHL(a, b) PRIM2(P_SHL, a, b)
+#define SHR(a, b) PRIM2(P_SHR, a, b)
+#define EQ(a, b) PRIM2(P_EQ, a, b)
+#define NE(a, b) PRIM2(P_NE, a, b)
+#define LT(a, b) PRIM2(P_LT, a, b)
+#define LE(a, b) PRIM2(P_LE, a, b)
+#define SELECT(c, a, b) PRIM3(P_SELECT, c, a, b)
+#define CAST(t, a) k_cast(k, a, D_##t)
+#define BITS(t, a) k_inst(k, L_OP(P_BITS), D_##t, a, 0, 0, 0)
+#define K(t, number) const_##t(k, (number))
+#define K_LIKE(a, number) k_const(k, val_dtype(k, a), (number))
+#define BY_FLOAT(name, a) by_float(k, name##_f32, name##_f64, a)
+
+typedef val fn1(struct kernel *k, val x);
+static val by_float(struct kernel *k, fn1 *f32, fn1 *f64, val a)
+{
+    return val_dtype(k, a) == KL_F32 ? f32(k, a) : f64(k, a);
+}
+
+#define V(t) val
+#define FN1(t, name, x) static val name(struct kernel *k, val x)
+#define FN2(r, t, name, x, y) static val name(struct kernel *k, val x, val y)
+#include "math.inc"
+
+val k_op(struct kernel *k, unsigned op, const val *in)
+{
+    switch (op) {
+#define EW1(name, types, value, ...)                                                   \
+    case OP_##name: {                                                                  \
+        const val a = in[0];                                                           \
+        return value;                                                                  \
+    }
+#define EW2(name, types, value, ...)                                                   \
+    case OP_##name: {                                                                  \
+        const val a = in[0], b = in[1];                                                \
+        return value;                                                                  \
+    }
+#define EW3(name, types, value, ...)                                                   \
+    case OP_##name: {                                                                  \
+        const val a = in[0], b = in[1], c = in[2];                                     \
+        return value;                                                                  \
+    }
+#include "ops.def"
+    default:
+        err_set(&k->err, KL_ERR_INTERNAL, "op %u is not elementwise", op);
+        return 0;
+    }
+}
+
+val k_threefry(struct kernel *k, unsigned dtype, val seed, val index)
+{
+    if (val_dtype(k, seed) != KL_U64) seed = k_cast(k, seed, KL_U64);
+    if (val_dtype(k, index) != KL_U64) index = k_cast(k, index, KL_U64);
+    return dtype == KL_U32 ? threefry_u32(k, seed, index) : threefry_u64(k, seed, index);
+}
+
+val k_fold_step(struct kernel *k, enum fold f, val acc, val x)
+{
+    return k_op(k, f == FOLD_ADD ? OP_add : OP_max, (const val[]){ acc, x });
+}
+
+uint64_t fold_identity(enum fold f, unsigned dtype)
+{
+    if (f == FOLD_ADD) return 0;
+    switch (dtype) {
+#define LOWEST_B(utype, bytes) 0
+#define LOWEST_U(utype, bytes) 0
+#define LOWEST_I(utype, bytes) (utype)(UINT64_C(1) << (8 * (bytes) - 1))
+#define LOWEST_F(utype, bytes) -INFINITY
+#define DT(name, en, ctype, utype, bytes, kind)                                        \
+    case en: {                                                                         \
+        const ctype lowest = (ctype)LOWEST_##kind(utype, bytes);                       \
+        utype bits;                                                                    \
+        memcpy(&bits, &lowest, sizeof bits);                                           \
+        return bits;                                                                   \
+    }
+#include "dtypes.def"
+    default:
+        return 0;
+    }
+}

@@ -1,0 +1,183 @@
+/* Measures every function of ir/math.def against MPFR, in units in the last place of the exact result:
+ *
+ *   - random numbers of every binade and sign, subnormals too, and many more near 1 where the work is;
+ *   - for f32 also every STRIDE-th of all bit patterns;
+ *   - special values, whose results must be exact.
+ *
+ * A result beyond the stated bound, or a wrong special value, fails. */
+#include "ir/ir.h"
+#include <math.h>
+#include <mpfr.h>
+#include <string.h>
+
+#define STRIDE 8191u           /* prime, so that every exponent meets many mantissas */
+#define BATCH 1024
+
+enum function {
+#define MATH_FN(name, ...) FN_##name,
+#include "ir/math.def"
+    FN_COUNT
+};
+
+static const struct {
+    const char *name;
+    unsigned op;
+    double bound[2];           /* f32, f64 */
+    int (*exact)(mpfr_t, const mpfr_t, mpfr_rnd_t);
+} fn[FN_COUNT] = {
+#define MATH_FN(name, f32_ulps, f64_ulps, mpfr) [FN_##name] = { #name, OP_##name, { f32_ulps, f64_ulps }, mpfr },
+#include "ir/math.def"
+};
+
+static const struct format {
+    unsigned dtype;
+    const char *name;
+    int digits;                /* of the significand */
+    int emax;                  /* numbers are below 2^emax */
+    int tiny;                  /* the smallest number is 2^tiny */
+} format[2] = { { KL_F32, "f32", 24, 128, -149 }, { KL_F64, "f64", 53, 1024, -1074 } };
+
+static const struct { enum function f; double x, y; } special[] = {
+    { FN_exp, 0.0, 1.0 }, { FN_exp, -0.0, 1.0 }, { FN_exp, INFINITY, INFINITY }, { FN_exp, -INFINITY, 0.0 },
+    { FN_exp, 1000.0, INFINITY }, { FN_exp, -1000.0, 0.0 }, { FN_exp, 1e30, INFINITY }, { FN_exp, -1e30, 0.0 },
+    { FN_exp, 1e-30, 1.0 }, { FN_exp, NAN, NAN }, { FN_exp, -NAN, NAN },
+    { FN_log, 1.0, 0.0 }, { FN_log, 0.0, -INFINITY }, { FN_log, -0.0, -INFINITY }, { FN_log, INFINITY, INFINITY },
+    { FN_log, -INFINITY, NAN }, { FN_log, -1.0, NAN }, { FN_log, -1e-30, NAN }, { FN_log, NAN, NAN }, { FN_log, -NAN, NAN },
+    { FN_tanh, 0.0, 0.0 }, { FN_tanh, -0.0, -0.0 }, { FN_tanh, INFINITY, 1.0 }, { FN_tanh, -INFINITY, -1.0 },
+    { FN_tanh, 30.0, 1.0 }, { FN_tanh, -30.0, -1.0 }, { FN_tanh, 1e30, 1.0 }, { FN_tanh, NAN, NAN }, { FN_tanh, -NAN, NAN },
+    { FN_tanh, 0x1p-30, 0x1p-30 }, { FN_tanh, -0x1p-140, -0x1p-140 }, { FN_tanh, 0x1p-149, 0x1p-149 },
+};
+
+static unsigned passed, failed;
+
+static uint64_t random_bits(void) /* xorshift64* */
+{
+    static uint64_t s = 0x9e3779b97f4a7c15u;
+    s ^= s >> 12;
+    s ^= s << 25;
+    s ^= s >> 27;
+    return s * 0x2545f4914f6cdd1du;
+}
+
+static double get(const struct format *t, const void *array, unsigned i)
+{
+    return t->dtype == KL_F32 ? (double)((const float *)array)[i] : ((const double *)array)[i];
+}
+
+static void put_bits(const struct format *t, void *array, unsigned i, uint64_t bits)
+{
+    if (t->dtype == KL_F32) ((uint32_t *)array)[i] = (uint32_t)bits;
+    else ((uint64_t *)array)[i] = bits;
+}
+
+/* How far `got` is from the function's value at x; INFINITY where the kind or sign of the result is wrong. */
+static double ulps(enum function f, const struct format *t, double x, double got, mpfr_t arg, mpfr_t exact)
+{
+    mpfr_set_d(arg, x, MPFR_RNDN);
+    fn[f].exact(exact, arg, MPFR_RNDN);
+    if (mpfr_nan_p(exact)) return isnan(got) ? 0 : INFINITY;
+    if (isnan(got) || !!signbit(got) != !!mpfr_signbit(exact)) return INFINITY;
+    if (mpfr_inf_p(exact)) return isinf(got) ? 0 : INFINITY;
+    if (mpfr_zero_p(exact)) return got == 0 ? 0 : INFINITY;
+    /* an infinite result counts as the first number out of range */
+    if (isinf(got)) mpfr_set_si_2exp(arg, got < 0 ? -1 : 1, t->emax, MPFR_RNDN);
+    else mpfr_set_d(arg, got, MPFR_RNDN);
+    long unit = (long)mpfr_get_exp(exact) - t->digits;
+    if (unit < t->tiny) unit = t->tiny;
+    if (unit > t->emax - t->digits) { /* the exact value is out of range too: infinity is right */
+        if (isinf(got)) return 0;
+        unit = t->emax - t->digits;
+    }
+    mpfr_sub(arg, arg, exact, MPFR_RNDN);
+    mpfr_mul_2si(arg, arg, -unit, MPFR_RNDN);
+    return fabs(mpfr_get_d(arg, MPFR_RNDN));
+}
+
+struct sweep {
+    enum function f;
+    const struct format *t;
+    _Alignas(8) unsigned char x[BATCH * 8], y[BATCH * 8];
+    unsigned n;
+    double worst, worst_x;
+    uint64_t count;
+    mpfr_t arg, exact;
+};
+
+static void flush(struct sweep *s)
+{
+    if (!scalar_apply(fn[s->f].op, s->t->dtype, s->y, (const void *const[]){ s->x }, s->n)) {
+        s->worst = INFINITY;
+        return;
+    }
+    for (unsigned i = 0; i < s->n; i++) {
+        double x = get(s->t, s->x, i), e = ulps(s->f, s->t, x, get(s->t, s->y, i), s->arg, s->exact);
+        if (e > s->worst) {
+            s->worst = e;
+            s->worst_x = x;
+        }
+    }
+    s->count += s->n;
+    s->n = 0;
+}
+
+static void add(struct sweep *s, uint64_t bits)
+{
+    put_bits(s->t, s->x, s->n++, bits);
+    if (s->n == BATCH) flush(s);
+}
+
+static void sweep_function(enum function f, unsigned which)
+{
+    static struct sweep s;
+    memset(&s, 0, sizeof s);
+    s.f = f;
+    s.t = &format[which];
+    mpfr_init2(s.arg, 64 + 2 * 53);
+    mpfr_init2(s.exact, 64 + 2 * 53);
+    int stored = s.t->digits - 1, bias = s.t->emax - 1;
+    for (int biased = 0; biased <= 2 * bias; biased++) {
+        bool near = biased > bias - 32 && biased < bias + 12;
+        for (unsigned i = 0; i < (near ? 8192u : 64u); i++) {
+            uint64_t r = random_bits(), sign = r >> 63;
+            uint64_t significand = r & ((UINT64_C(1) << stored) - 1);
+            add(&s, (sign << (s.t->dtype == KL_F32 ? 31 : 63)) | (uint64_t)biased << stored | significand);
+        }
+    }
+    if (s.t->dtype == KL_F32)
+        for (uint64_t bits = 0; bits <= UINT32_MAX; bits += STRIDE) add(&s, bits);
+    flush(&s);
+    mpfr_clear(s.arg);
+    mpfr_clear(s.exact);
+
+    bool ok = s.worst <= fn[f].bound[which];
+    ok ? passed++ : failed++;
+    printf("%-4s %-5s max %.4f ulp at %-24a bound %.1f, %llu inputs: %s\n", fn[f].name, s.t->name, s.worst, s.worst_x,
+           fn[f].bound[which], (unsigned long long)s.count, ok ? "ok" : "FAILED");
+}
+
+static bool same(double a, double b) { return isnan(a) ? isnan(b) : a == b && !!signbit(a) == !!signbit(b); }
+
+static void special_value(enum function f, const struct format *t, double x, double want)
+{
+    float x32 = (float)x, y32 = 0;
+    double y64 = 0;
+    bool f32 = t->dtype == KL_F32;
+    const void *in[] = { f32 ? (const void *)&x32 : &x };
+    bool ok = scalar_apply(fn[f].op, t->dtype, f32 ? (void *)&y32 : &y64, in, 1);
+    double got = f32 ? (double)y32 : y64;
+    ok = ok && same(got, want);
+    ok ? passed++ : failed++;
+    if (!ok) printf("%s(%a) in %s: got %a, want %a\n", fn[f].name, x, t->name, got, want);
+}
+
+int main(void)
+{
+    for (unsigned f = 0; f < FN_COUNT; f++)
+        for (unsigned which = 0; which < 2; which++) sweep_function((enum function)f, which);
+    for (unsigned i = 0; i < sizeof special / sizeof special[0]; i++)
+        for (unsigned which = 0; which < 2; which++)
+            special_value(special[i].f, &format[which], special[i].x, special[i].y);
+    mpfr_free_cache();
+    printf("%u passed, %u failed, 0 skipped\n", passed, failed);
+    return failed != 0;
+}
