@@ -99,6 +99,9 @@ void emit_load(struct emitter *m, val v)
     const struct emitted *index = &m->v[i->a];
     struct emitted *out = &m->v[v];
     uint32_t buf = (uint32_t)i->imm;
+    emit_scalar(m, i->a); /* makes constants; their form is not known before */
+    if (i->b)
+        emit_scalar(m, i->b);
     bool shared = index->form == FORM_UNIFORM || (index->form == FORM_AFFINE && index->stride == 0);
     if (shared && !i->b) {
         out->form = FORM_UNIFORM;
