@@ -271,7 +271,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
     val num = q.n || q.c ? form_value(k, &rest) : a;
     val quot = 0;
     for (uint32_t i = 0; i < x->ndiv && !quot; i++)
-        if (x->div[i].a == num && x->div[i].c == c)
+        if (x->div[i].c == c && ix_same(k, x->div[i].a, num))
             quot = x->div[i].q;
     if (!quot) {
         /* DIV truncates; a negative numerator is shifted up by a multiple of c first. */
