@@ -136,7 +136,7 @@ static bool relocate_one(struct object *o, unsigned target, const Elf64_Rela *r)
 {
     unsigned type = (unsigned)ELF64_R_TYPE(r->r_info);
     size_t sym = ELF64_R_SYM(r->r_info), width = type == R_X86_64_64 ? 8 : 4;
-    uint64_t s;
+    uint64_t s = 0;
     bool imported;
     if (type == R_X86_64_NONE)
         return true;

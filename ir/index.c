@@ -260,6 +260,8 @@ val ix_div(struct kernel *k, val a, int64_t c)
 {
     if (!a || c == 1)
         return a;
+    if (c < 1)
+        return k_int(k, 0);
     struct form f = form_of(k, a), q, rest;
     if (f.lo >= 0 && f.hi < c)
         return k_int(k, 0);
@@ -271,7 +273,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
     val num = q.n || q.c ? form_value(k, &rest) : a;
     val quot = 0;
     for (uint32_t i = 0; i < x->ndiv && !quot; i++)
-        if (x->div[i].a == num && x->div[i].c == c)
+        if (x->div[i].c == c && ix_same(k, x->div[i].a, num))
             quot = x->div[i].q;
     if (!quot) {
         /* DIV truncates; a negative numerator is shifted up by a multiple of c first. */
@@ -296,7 +298,7 @@ val ix_mod(struct kernel *k, val a, int64_t c)
 {
     if (!a)
         return 0;
-    if (c == 1)
+    if (c <= 1)
         return k_int(k, 0);
     val r = ix_sub(k, a, ix_scale(k, ix_div(k, a, c), c));
     struct index_table *x = table(k);

@@ -271,7 +271,7 @@ bool lower_group(const struct graph *g, uint32_t group, const struct caps *caps,
         w.k->extent = 1;
         run_schedule(&w);
         estimate(&w);
-        ok = kernel_clean(w.k) || err_set(e, w.k->err.code, "%s", w.k->err.msg);
+        ok = kernel_clean(w.k) ? kernel_verify(w.k, e) : err_set(e, w.k->err.code, "%s", w.k->err.msg);
     }
     mem_free(stored);
     scratch_free(&w);

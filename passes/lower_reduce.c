@@ -88,8 +88,9 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
 static val chain_chunk(const struct reduce *r, val base, int64_t count)
 {
     struct kernel *k = r->w->k;
+    val init = k_splat(k, identity(r));
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
-    val c = k_carry(k, k_splat(k, identity(r)));
+    val c = k_carry(k, init);
     val x = element(r, ix_add(k, base, j));
     k_next(k, c, k_fold_step(k, r->fold, c, x));
     k_end(k, j);
@@ -110,8 +111,9 @@ static val all_chunks(const struct reduce *r)
     if (r->len <= r->chunk)
         return one_chunk(r, k_int(k, 0), r->len);
     bool lanes = r->n->attr.reduce.lanes == 64;
+    val init = lanes ? identity(r) : k_splat(k, identity(r));
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
-    val total = k_carry(k, lanes ? identity(r) : k_splat(k, identity(r)));
+    val total = k_carry(k, init);
     k_next(k, total, k_fold_step(k, r->fold, total, one_chunk(r, ix_scale(k, c, r->chunk), r->chunk)));
     k_end(k, c);
     val sum = k_out(k, total);

@@ -99,6 +99,9 @@ void emit_load(struct emitter *m, val v)
     const struct emitted *index = &m->v[i->a];
     struct emitted *out = &m->v[v];
     uint32_t buf = (uint32_t)i->imm;
+    emit_scalar(m, i->a); /* a constant gets its form */
+    if (i->b)
+        emit_scalar(m, i->b);
     bool shared = index->form == FORM_UNIFORM || (index->form == FORM_AFFINE && index->stride == 0);
     if (shared && !i->b) {
         out->form = FORM_UNIFORM;
@@ -167,6 +170,7 @@ void emit_store(struct emitter *m, val v)
         store_if(m, emit_scalar(m, i->b), address(m, buf, emit_scalar(m, i->a)), i->c ? emit_scalar(m, i->c) : NULL, m->k->buf[buf].dtype);
         return;
     }
+    emit_scalar(m, i->a); /* a constant gets its form */
     LLVMValueRef *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
     LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_parts(m, i->a);
     for (unsigned p = 0; x && p < m->parts; p++) {
