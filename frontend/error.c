@@ -15,7 +15,7 @@ static void set_last(struct thread *t, const kl_site *site, kl_status code, cons
     vsnprintf(p, (size_t)(end - p), fmt, ap);
 }
 
-kl_status report_at(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+kl_status report(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -24,10 +24,10 @@ kl_status report_at(struct thread *t, const kl_site *site, kl_status code, const
     return code;
 }
 
-kl_status report(const struct err *e)
+kl_status report_err(const struct err *e)
 {
     struct thread *t = thread_self();
-    return t ? report_at(t, NULL, e->code, "%s", e->msg) : KL_ERR_MEMORY;
+    return t ? report(t, NULL, e->code, "%s", e->msg) : KL_ERR_MEMORY;
 }
 
 kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)

@@ -91,10 +91,10 @@ kl_tensor compose_end(struct thread *t, kl_tensor result);
 
 /* ---- error.c ---- */
 /* Sets the thread's last error to "file:line: [composite: ]message"; returns code. */
-kl_status report_at(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+kl_status report(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* The same for an error that knows no call site. */
-kl_status report(const struct err *e);
+kl_status report_err(const struct err *e);
 /* The same, and the open trace has failed. */
 kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

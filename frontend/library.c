@@ -18,7 +18,7 @@ static kl_device found(int index, const struct err *e)
 {
     if (index >= 0)
         return device_of((unsigned)index);
-    report(e);
+    report_err(e);
     return (kl_device){0};
 }
 
@@ -57,14 +57,14 @@ kl_status kl_sync(kl_device d)
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    return device_valid(d) ? KL_OK : report_at(t, NULL, KL_ERR_DEVICE, "sync: %u is no device", d.id);
+    return device_valid(d) ? KL_OK : report(t, NULL, KL_ERR_DEVICE, "sync: %u is no device", d.id);
 }
 
 /* ---- options, counters, dumps ---- */
 
 static kl_status option_result(bool ok, const struct err *e)
 {
-    return ok ? KL_OK : report(e);
+    return ok ? KL_OK : report_err(e);
 }
 
 kl_status kl_set_option(const char *name, int64_t value)

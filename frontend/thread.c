@@ -138,7 +138,7 @@ kl_status kl_scope_begin(void)
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    return scope_push(t) ? KL_OK : report_at(t, NULL, KL_ERR_MEMORY, "scope_begin: out of memory");
+    return scope_push(t) ? KL_OK : report(t, NULL, KL_ERR_MEMORY, "scope_begin: out of memory");
 }
 
 kl_status kl_scope_end_at(const kl_site *site)

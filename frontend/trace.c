@@ -113,7 +113,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
         return fail(t, site, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
     struct trace *tr = trace_of(t);
     if (!tr || !recording_open(&tr->r, name && *name ? name : "trace"))
-        return report_at(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
+        return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
     tr->poison = kl_none;
     tr->device = (kl_device){0};
@@ -389,7 +389,7 @@ kl_status kl_trace_end_at(const kl_site *site)
     if (!t)
         return KL_ERR_MEMORY;
     if (!t->tracing)
-        return report_at(t, site, KL_ERR_TRACE, "trace_end: no trace is open");
+        return report(t, site, KL_ERR_TRACE, "trace_end: no trace is open");
     struct trace *tr = t->trace;
     struct err e;
     e.code = KL_OK;
@@ -397,7 +397,7 @@ kl_status kl_trace_end_at(const kl_site *site)
     if (status)
         t->last = tr->err;
     else if (!run(t, &e))
-        status = report_at(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+        status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
     close_trace(t);
     return status;
 }
@@ -413,7 +413,7 @@ kl_status kl_trace_info(kl_run_info *info)
     if (!t || !info)
         return KL_ERR_ARGUMENT;
     if (!t->has_info)
-        return report_at(t, NULL, KL_ERR_TRACE, "trace_info: no trace has run on this thread");
+        return report(t, NULL, KL_ERR_TRACE, "trace_info: no trace has run on this thread");
     *info = t->info;
     return KL_OK;
 }
