@@ -207,7 +207,7 @@ kl_status kl_idx_read(kl_idx *out, const char *path, int rank, const int64_t *di
                 !out ? "out is NULL" : !path ? "path is NULL" : "rank is larger than KL_MAX_RANK");
     else if (idx_read(out, path, rank, dim, &e))
         return KL_OK;
-    return report(thread_self(), NULL, e.code, "%s", e.msg);
+    return report_err(&e);
 }
 
 void kl_idx_free(kl_idx *idx)

@@ -1,0 +1,120 @@
+/* Errors as the user meets them: text with the call site, per thread, and poison handles that carry it on. */
+#include "frontend.h"
+#include <stdarg.h>
+#include <string.h>
+
+static void set_last(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
+{
+    char *p = t->last.msg, *end = p + sizeof t->last.msg;
+    t->last.code = code;
+    p[0] = 0;
+    if (site && site->file)
+        p += snprintf(p, (size_t)(end - p) / 2, "%.400s:%d: ", site->file, site->line);
+    if (t->composite)
+        p += snprintf(p, (size_t)(end - p) / 2, "%s: ", t->composite);
+    vsnprintf(p, (size_t)(end - p), fmt, ap);
+}
+
+kl_status report(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    set_last(t, site, code, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+kl_status report_err(const struct err *e)
+{
+    struct thread *t = thread_self();
+    return t ? report(t, NULL, e->code, "%s", e->msg) : KL_ERR_MEMORY;
+}
+
+kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+{
+    struct trace *tr = t ? thread_trace(t) : NULL;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (tr && tr->err.code)
+        return tr->err.code;
+    va_list ap;
+    va_start(ap, fmt);
+    set_last(t, site, code, fmt, ap);
+    va_end(ap);
+    if (tr)
+        trace_error(t);
+    return code;
+}
+
+/* In a failed trace all poison is one handle; outside, each is released by whoever got it. */
+kl_tensor poison(struct thread *t)
+{
+    struct trace *tr = thread_trace(t);
+    if (tr && tr->poison.id)
+        return tr->poison;
+    struct cause *c = mem_alloc(sizeof *c);
+    if (!c)
+        return kl_none;
+    atomic_init(&c->refs, 1);
+    c->err = t->last;
+    struct entry *x;
+    if (tr) {
+        x = entry_new_temp(t, tr);
+    } else {
+        front_lock();
+        x = entry_new();
+        front_unlock();
+    }
+    if (!x) {
+        mem_free(c);
+        return kl_none;
+    }
+    x->kind = KIND_POISON;
+    x->cause = c;
+    kl_tensor h = entry_handle(x);
+    if (tr)
+        tr->poison = h;
+    else
+        scope_note(t, h);
+    return h;
+}
+
+kl_tensor refuse(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+{
+    struct trace *tr = thread_trace(t);
+    if (!tr || !tr->err.code) {
+        va_list ap;
+        va_start(ap, fmt);
+        set_last(t, site, code, fmt, ap);
+        va_end(ap);
+        if (tr)
+            trace_error(t);
+    }
+    return poison(t);
+}
+
+const char *kl_last_error(void)
+{
+    struct thread *t = thread_self();
+    return t ? t->last.msg : "out of memory";
+}
+
+kl_status kl_last_error_code(void)
+{
+    struct thread *t = thread_self();
+    return t ? t->last.code : KL_ERR_MEMORY;
+}
+
+void kl_clear_error(void)
+{
+    struct thread *t = thread_self();
+    if (t) {
+        t->last.code = KL_OK;
+        t->last.msg[0] = 0;
+    }
+}
+
+const char *kl_status_name(kl_status status)
+{
+    return status_name(status);
+}

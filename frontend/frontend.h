@@ -1,0 +1,204 @@
+/* Handles, recording and traces: one internal header for the folder, prototypes grouped by file.
+ *
+ * A call on tensors goes through one path, record() in record.c: check the operands, dispatch on their device,
+ * append a node to the recording, make a handle.  The recording is the open trace of the thread or, outside of
+ * traces, the ambient graph of the process.  Composites (nn.c, random.c, parts of ops.c) are made of such calls.
+ *
+ * One lock guards the table's free list, everything about handles that are not temporaries, and the ambient
+ * graph.  Temporaries and their trace are touched by the trace's own thread only, without the lock. */
+#ifndef KILN_FRONTEND_H
+#define KILN_FRONTEND_H
+#define KL_NO_CALL_SITES
+#include "ir/ir.h"
+#include "runtime/runtime.h"
+#include <kiln/kiln.h>
+
+/* ---- handle.c: the table of handles ---- */
+enum handle_kind {
+    KIND_TEMP,   /* node is a node of trace */
+    KIND_VALUE,  /* buffer is its value; NULL: lazy, node is a node of the ambient graph, still to be computed */
+    KIND_POISON, /* cause says why there is no value */
+    KIND_DEAD,   /* a temporary released before its trace ended */
+};
+enum death { DEATH_RELEASED, DEATH_TRACE, DEATH_SCOPE };
+enum { NO_ENTRY = UINT32_MAX };
+
+/* Why a handle is poison; shared by the poison made from it. */
+struct cause {
+    atomic_uint refs;
+    struct err err;
+};
+
+struct entry {
+    atomic_uint generation;      /* odd while the handle is live; a handle with another one is stale */
+    _Atomic(uint8_t) death;      /* enum death of the last handle of this entry */
+    uint8_t kind, dtype;
+    bool requires_grad, busy;    /* busy: a program is writing to the buffer */
+    bool kept;                   /* temporary: becomes a value at the trace's end */
+    uint16_t device;
+    uint32_t index;              /* its own */
+    uint32_t next, prev;         /* free list; temporaries of a trace; handles with an ambient node */
+    uint32_t version;            /* counts rebinding, so that a late result is not given to a newer meaning */
+    ref node;                    /* NIL: none */
+    struct trace *trace;
+    struct buffer *buffer;
+    struct cause *cause;
+    struct shape shape;          /* of a value; a temporary's is its node's */
+    char name[24];
+};
+
+struct thread;
+struct entry *entry_at(uint32_t index);           /* of an index that was handed out */
+/* The entry of a live handle; NULL: *e says what is wrong, `what` names the operand. */
+struct entry *entry_find(kl_tensor h, const char *what, struct err *e);
+static inline kl_tensor entry_handle(const struct entry *x)
+{
+    return (kl_tensor){(uint64_t)atomic_load_explicit(&x->generation, memory_order_relaxed) << 32 | x->index};
+}
+struct entry *entry_new(void);                    /* live; needs the lock; NULL: out of memory */
+void entry_free(struct entry *x, enum death how); /* needs the lock; drops buffer and cause */
+void handle_end(kl_tensor h, enum death how);     /* entry_free once no program writes to it, if it still lives */
+struct entry *entry_new_temp(struct thread *t, struct trace *tr);
+void entry_free_temp(struct thread *t, struct entry *x); /* of an ended trace; ends the handle if it still lives */
+void entries_return(struct thread *t);            /* a thread's free entries, at its end */
+void cause_drop(struct cause *c);
+
+/* ---- thread.c: what a thread has of its own ---- */
+struct thread {
+    struct err last;             /* kl_last_error */
+    struct trace *trace;         /* kept between traces for its memory */
+    bool tracing;
+    uint32_t free;               /* entries for temporaries, linked by next */
+    uint64_t *made;              /* handles made outside traces while a scope is open */
+    uint32_t nmade, made_cap;
+    uint32_t *scope;             /* where each open scope starts in made */
+    uint32_t nscope, scope_cap;
+    const char *composite;       /* the outermost composite that is recording, for messages */
+    unsigned depth;
+    kl_run_info info;
+    bool has_info;
+};
+struct thread *thread_self(void);                 /* NULL: out of memory */
+void front_lock(void);
+void front_unlock(void);                          /* also calls release callbacks that came due */
+void front_wait(void);                            /* until a writer is done; needs the lock */
+void front_wake(void);
+void front_drop(struct buffer *b);                /* buffer_unref that never calls user code under the lock */
+bool scope_note(struct thread *t, kl_tensor h);   /* h was made outside a trace */
+/* A composite outside a trace frees what it made but its result.  Nested composites count as the outermost. */
+struct thread *compose_begin(const char *name);
+kl_tensor compose_end(struct thread *t, kl_tensor result);
+
+/* ---- error.c ---- */
+/* Sets the thread's last error to "file:line: [composite: ]message"; returns code. */
+kl_status report(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* The same for an error that knows no call site. */
+kl_status report_err(const struct err *e);
+/* The same, and the open trace has failed. */
+kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* A poison handle for the thread's last error. */
+kl_tensor poison(struct thread *t);
+/* fail() and poison() in one. */
+kl_tensor refuse(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* ---- record.c: the one path ---- */
+/* A graph being recorded, with the data of its inputs and slots by ordinal. */
+struct recording {
+    struct graph *g;
+    struct buffer **input;
+    uint64_t *slot;
+    uint32_t input_cap, slot_cap;
+};
+/* One op on its way.  For op input `data` is consumed, whatever happens. */
+struct call {
+    const kl_site *site;
+    const char *op;              /* its name in messages */
+    struct node proto;           /* op; dtype, attributes and flags where the op has them */
+    kl_tensor in[MAX_OPERANDS];
+    bool has_target;
+    struct shape target;         /* where the caller chooses the shape */
+    kl_device device;            /* of ops without operands */
+    struct buffer *data;
+    uint64_t bits;               /* op slot */
+};
+kl_tensor record(struct call *c);
+/* dtype, shape and device of a handle; false: reported as a failure of `op`, `what` names the operand. */
+struct view {
+    unsigned dtype;
+    struct shape shape;
+    kl_device device;
+};
+bool describe(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, struct view *v);
+bool recording_input(struct recording *r, uint32_t ordinal, struct buffer *b); /* takes the reference */
+bool recording_slot(struct recording *r, uint32_t ordinal, uint64_t bits);
+bool recording_open(struct recording *r, const char *name); /* empty, memory reused */
+void recording_close(struct recording *r);        /* drops the inputs' data; needs the lock */
+void recording_free(struct recording *r);
+
+/* ---- ambient.c: what is recorded outside of traces; all need the lock ---- */
+struct recording *ambient_recording(void);        /* with room for one op's nodes; NULL: out of memory */
+ref ambient_node(struct entry *x, struct err *e); /* of a value or lazy handle, as it is now */
+void ambient_added(ref r);                        /* notes a node just appended */
+bool ambient_tracked(ref r);                      /* depends on a handle marked by kl_requires_grad */
+void ambient_bind(struct entry *x, ref r);        /* x becomes lazy with that node */
+void ambient_mark(struct entry *x);               /* x has become something to differentiate in */
+void ambient_unbind(struct entry *x);
+/* Computes lazy handles, one program a device, and whatever else with a handle that takes.  Lets go of the lock
+ * while it runs.  Handles that died meanwhile are skipped. */
+bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e);
+void ambient_collect(void);                       /* frees what no handle can reach */
+void ambient_limit(void);                         /* keeps the graph bounded; before an op is recorded */
+
+/* ---- trace.c ---- */
+struct binding {                 /* an outside handle used in a trace; position = the state's ordinal */
+    kl_tensor h;
+    ref node;                    /* the version it means now */
+    bool assigned, released;
+    struct buffer *buffer;       /* while the program runs */
+};
+struct trace {
+    struct recording r;
+    struct err err;              /* the first failure */
+    kl_tensor poison;            /* what a failed trace gives back */
+    kl_device device;            /* {0} before the first node */
+    struct binding *bound;
+    uint32_t nbound, bound_cap;
+    uint32_t *index;             /* hash of entry index -> position in bound + 1 */
+    uint32_t index_cap;
+    uint32_t temps;              /* its temporaries, linked by next */
+    kl_tensor *keep;
+    uint32_t nkeep, keep_cap;
+    struct buffer **out;         /* room for running */
+    bool *exclusive;
+    struct buffer **state;
+    uint32_t out_cap, exclusive_cap, state_cap;
+};
+static inline struct trace *thread_trace(const struct thread *t) { return t->tracing ? t->trace : NULL; }
+struct binding *trace_binding(struct trace *tr, kl_tensor h); /* NULL: not used in it so far */
+/* What the handle means now; NIL: *e, in which `what` names the operand, or the graph's own error. */
+ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e);
+void trace_drop(struct thread *t);                /* ends the trace without running it */
+void trace_free(struct trace *tr);
+void trace_error(struct thread *t);               /* the open trace has failed with the thread's last error */
+
+/* ---- device.c ---- */
+static inline int device_index(kl_device d) { return (int)d.id - 1; }
+static inline kl_device device_of(unsigned index) { return (kl_device){index + 1}; }
+bool device_valid(kl_device d);
+
+/* ---- ops.c ---- */
+/* rank and dims as a shape; false: reported. */
+bool shape_of(struct thread *t, const kl_site *site, const char *op, int rank, const int64_t *dims, struct shape *s);
+/* A possibly negative axis as a position below rank; false: reported. */
+bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int axis, uint32_t *at);
+kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
+                       const struct shape *to);
+kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
+/* ---- create.c ---- */
+/* A compile-time constant on x's device, in x's dtype. */
+kl_tensor const_like(const kl_site *site, const struct view *x, double value);
+
+#endif

@@ -1,0 +1,182 @@
+/* The table of handles.
+ *
+ * A handle is an entry's index and its generation.  Entries live in chunks that double in size and never move or
+ * go away, so any 64 bits can be looked up safely, by any thread, at any time.  The generation is odd while the
+ * handle lives and goes up at both ends of its life: an old copy of the handle no longer fits. */
+#include "frontend.h"
+#include <inttypes.h>
+
+enum { FIRST_CHUNK = 1024, FIRST_BITS = 10, CHUNKS = 32 - FIRST_BITS, REFILL = 64 };
+
+static _Atomic(struct entry *) chunk[CHUNKS]; /* chunk c holds FIRST_CHUNK << c entries */
+static atomic_uint count;                     /* entries handed out so far */
+static uint32_t free_list = NO_ENTRY;
+
+/* Index i + FIRST_CHUNK has its leading one at bit c + FIRST_BITS; the bits below it are the place in chunk c. */
+static uint32_t chunk_of(uint32_t index, uint32_t *place)
+{
+    uint64_t i = (uint64_t)index + FIRST_CHUNK;
+    uint32_t top = 63u - (uint32_t)__builtin_clzll(i);
+    *place = (uint32_t)(i - (UINT64_C(1) << top));
+    return top - FIRST_BITS;
+}
+
+struct entry *entry_at(uint32_t index)
+{
+    uint32_t place, c = chunk_of(index, &place);
+    return &atomic_load_explicit(&chunk[c], memory_order_acquire)[place];
+}
+
+/* One more entry at the end of the table; needs the lock. */
+static struct entry *extend(void)
+{
+    uint32_t index = atomic_load_explicit(&count, memory_order_relaxed), place, c;
+    if (index >= UINT32_MAX - FIRST_CHUNK)
+        return NULL;
+    c = chunk_of(index, &place);
+    struct entry *base = atomic_load_explicit(&chunk[c], memory_order_relaxed);
+    if (!base) {
+        base = mem_alloc(((size_t)FIRST_CHUNK << c) * sizeof *base);
+        if (!base)
+            return NULL;
+        atomic_store_explicit(&chunk[c], base, memory_order_release);
+    }
+    base[place].index = index;
+    atomic_store_explicit(&count, index + 1, memory_order_release);
+    return &base[place];
+}
+
+static struct entry *take(void)
+{
+    if (free_list == NO_ENTRY)
+        return extend();
+    struct entry *x = entry_at(free_list);
+    free_list = x->next;
+    return x;
+}
+
+static void begin_life(struct entry *x)
+{
+    x->dtype = 0;
+    x->requires_grad = x->busy = x->kept = false;
+    x->device = 0;
+    x->next = x->prev = NO_ENTRY;
+    x->version = 0;
+    x->node = NIL;
+    x->trace = NULL;
+    x->buffer = NULL;
+    x->cause = NULL;
+    x->name[0] = 0;
+    atomic_fetch_add_explicit(&x->generation, 1, memory_order_release);
+}
+
+static void end_life(struct entry *x, enum death how)
+{
+    atomic_store_explicit(&x->death, (uint8_t)how, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->generation, 1, memory_order_release);
+}
+
+struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
+{
+    uint32_t index = (uint32_t)h.id, generation = (uint32_t)(h.id >> 32);
+    if (h.id == 0) {
+        err_set(e, KL_ERR_HANDLE, "%s is kl_none", what);
+        return NULL;
+    }
+    struct entry *x = index < atomic_load_explicit(&count, memory_order_acquire) ? entry_at(index) : NULL;
+    uint32_t now = x ? atomic_load_explicit(&x->generation, memory_order_acquire) : 0;
+    if (generation % 2 == 0 || (int32_t)(now - generation) < 0) {
+        err_set(e, KL_ERR_HANDLE, "%s is foreign: 0x%" PRIx64 " was never a handle", what, h.id);
+        return NULL;
+    }
+    if (now == generation)
+        return x;
+    static const char *const text[] = {[DEATH_RELEASED] = "it was released",
+                                       [DEATH_TRACE] = "it was a temporary of a trace that has ended",
+                                       [DEATH_SCOPE] = "it was made in a scope that has ended"};
+    uint8_t how = atomic_load_explicit(&x->death, memory_order_relaxed);
+    err_set(e, KL_ERR_HANDLE, "%s is stale: %s", what, text[now == generation + 1 ? how : DEATH_RELEASED]);
+    return NULL;
+}
+
+void cause_drop(struct cause *c)
+{
+    if (c && atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) == 1)
+        mem_free(c);
+}
+
+struct entry *entry_new(void)
+{
+    struct entry *x = take();
+    if (x)
+        begin_life(x);
+    return x;
+}
+
+void entry_free(struct entry *x, enum death how)
+{
+    end_life(x, how);
+    ambient_unbind(x);
+    front_drop(x->buffer);
+    cause_drop(x->cause);
+    x->next = free_list;
+    free_list = x->index;
+}
+
+void handle_end(kl_tensor h, enum death how)
+{
+    struct err e;
+    e.code = KL_OK;
+    struct entry *x = entry_find(h, "", &e);
+    while (x && x->busy) {
+        front_wait();
+        x = entry_find(h, "", &e);
+    }
+    if (x)
+        entry_free(x, how);
+}
+
+/* Threads keep entries of their own, so that a temporary costs no lock. */
+struct entry *entry_new_temp(struct thread *t, struct trace *tr)
+{
+    if (t->free == NO_ENTRY) {
+        front_lock();
+        for (unsigned i = 0; i < REFILL; i++) {
+            struct entry *x = take();
+            if (!x)
+                break;
+            x->next = t->free;
+            t->free = x->index;
+        }
+        front_unlock();
+        if (t->free == NO_ENTRY)
+            return NULL;
+    }
+    struct entry *x = entry_at(t->free);
+    t->free = x->next;
+    x->kind = KIND_TEMP;
+    begin_life(x);
+    x->trace = tr;
+    x->next = tr->temps;
+    tr->temps = x->index;
+    return x;
+}
+
+void entry_free_temp(struct thread *t, struct entry *x)
+{
+    if (x->kind != KIND_DEAD)
+        end_life(x, DEATH_TRACE);
+    cause_drop(x->cause);
+    x->next = t->free;
+    t->free = x->index;
+}
+
+void entries_return(struct thread *t)
+{
+    while (t->free != NO_ENTRY) {
+        struct entry *x = entry_at(t->free);
+        t->free = x->next;
+        x->next = free_list;
+        free_list = x->index;
+    }
+}

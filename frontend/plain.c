@@ -1,0 +1,53 @@
+/* The ops as plain functions, for callers without call sites.  The elementwise ones are in ops.c. */
+#include "frontend.h"
+
+#define PLAIN(name, params, args) \
+    kl_tensor kl_##name params { return kl_##name##_at args; }
+
+PLAIN(input, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, const void *data),
+      (NULL, device, dtype, rank, dims, data))
+PLAIN(wrap,
+      (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, void *data, void (*release)(void *ctx),
+       void *ctx),
+      (NULL, device, dtype, rank, dims, data, release, ctx))
+PLAIN(zeros, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims), (NULL, device, dtype, rank, dims))
+PLAIN(ones, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims), (NULL, device, dtype, rank, dims))
+PLAIN(full, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, double value),
+      (NULL, device, dtype, rank, dims, value))
+PLAIN(scalar, (kl_device device, kl_dtype dtype, double value), (NULL, device, dtype, value))
+PLAIN(const, (kl_device device, kl_dtype dtype, double value), (NULL, device, dtype, value))
+PLAIN(arange, (kl_device device, kl_dtype dtype, int64_t n), (NULL, device, dtype, n))
+PLAIN(iota, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, int axis),
+      (NULL, device, dtype, rank, dims, axis))
+PLAIN(random_bits, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed),
+      (NULL, device, dtype, rank, dims, seed))
+PLAIN(rand, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed),
+      (NULL, device, dtype, rank, dims, seed))
+PLAIN(randn, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed),
+      (NULL, device, dtype, rank, dims, seed))
+PLAIN(cast, (kl_tensor a, kl_dtype dtype), (NULL, a, dtype))
+PLAIN(grad, (kl_tensor loss, kl_tensor wrt), (NULL, loss, wrt))
+PLAIN(stop_gradient, (kl_tensor a), (NULL, a))
+PLAIN(reshape, (kl_tensor a, int rank, const int64_t *dims), (NULL, a, rank, dims))
+PLAIN(permute, (kl_tensor a, const int *axes), (NULL, a, axes))
+PLAIN(transpose, (kl_tensor a, int axis0, int axis1), (NULL, a, axis0, axis1))
+PLAIN(expand, (kl_tensor a, int rank, const int64_t *dims), (NULL, a, rank, dims))
+PLAIN(unsqueeze, (kl_tensor a, int axis), (NULL, a, axis))
+PLAIN(squeeze, (kl_tensor a, int axis), (NULL, a, axis))
+PLAIN(sum, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
+PLAIN(reduce_max, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
+PLAIN(mean, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
+PLAIN(sum_all, (kl_tensor a), (NULL, a))
+PLAIN(argmax, (kl_tensor a, int axis), (NULL, a, axis))
+PLAIN(matmul, (kl_tensor a, kl_tensor b), (NULL, a, b))
+PLAIN(dot_general,
+      (kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, const int *batch_b, int ncontract,
+       const int *contract_a, const int *contract_b),
+      (NULL, a, b, nbatch, batch_a, batch_b, ncontract, contract_a, contract_b))
+PLAIN(linear, (kl_tensor x, kl_tensor w, kl_tensor b), (NULL, x, w, b))
+PLAIN(square, (kl_tensor a), (NULL, a))
+PLAIN(relu, (kl_tensor a), (NULL, a))
+PLAIN(sigmoid, (kl_tensor a), (NULL, a))
+PLAIN(softmax, (kl_tensor a, int axis), (NULL, a, axis))
+PLAIN(log_softmax, (kl_tensor a, int axis), (NULL, a, axis))
+PLAIN(cross_entropy, (kl_tensor logits, kl_tensor labels), (NULL, logits, labels))

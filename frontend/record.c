@@ -1,0 +1,362 @@
+/* The one path of every op into a graph: operands, dispatch, views, node, handle. */
+#include "frontend.h"
+#include <string.h>
+
+/* ---- recordings ---- */
+
+bool recording_open(struct recording *r, const char *name)
+{
+    if (!r->g)
+        return (r->g = graph_new(name)) != NULL;
+    graph_reset(r->g);
+    snprintf(r->g->name, sizeof r->g->name, "%s", name);
+    return r->g->err.code == KL_OK;
+}
+
+void recording_close(struct recording *r)
+{
+    for (uint32_t i = 0; r->g && i < r->g->input.n && i < r->input_cap; i++) {
+        front_drop(r->input[i]);
+        r->input[i] = NULL;
+    }
+}
+
+void recording_free(struct recording *r)
+{
+    graph_free(r->g);
+    mem_free(r->input);
+    mem_free(r->slot);
+}
+
+bool recording_input(struct recording *r, uint32_t ordinal, struct buffer *b)
+{
+    if (!mem_reserve(&r->input, &r->input_cap, ordinal + 1, sizeof *r->input))
+        return false;
+    r->input[ordinal] = b;
+    return true;
+}
+
+bool recording_slot(struct recording *r, uint32_t ordinal, uint64_t bits)
+{
+    if (!mem_reserve(&r->slot, &r->slot_cap, ordinal + 1, sizeof *r->slot))
+        return false;
+    r->slot[ordinal] = bits;
+    return true;
+}
+
+/* ---- one op ---- */
+
+/* An op between its steps. */
+struct step {
+    struct call *c;
+    struct thread *t;
+    struct trace *tr;        /* NULL: recorded in the ambient graph, under the lock */
+    struct recording *r;
+    ref in[MAX_OPERANDS];
+    kl_device device;
+    struct err e;            /* why it failed; only the code is set before */
+};
+
+static const char *const operand_name[MAX_OPERANDS] = {"operand 1", "operand 2", "operand 3", "operand 4"};
+
+/* A failed builder leaves its reason in the graph, which must stay usable. */
+static bool take_error(struct step *s)
+{
+    struct graph *g = s->r->g;
+    const char *name = opinfo[s->c->proto.op].name;
+    size_t n = strlen(name);
+    const char *msg = g->err.msg;
+    if (!strncmp(msg, name, n) && !strncmp(msg + n, ": ", 2))
+        msg += n + 2; /* the path puts the user's name of the op there */
+    err_set(&s->e, g->err.code, "%s", msg);
+    g->err.code = KL_OK;
+    return false;
+}
+
+static bool resolve(struct step *s, unsigned i)
+{
+    kl_tensor h = s->c->in[i];
+    struct entry *x = entry_find(h, operand_name[i], &s->e);
+    if (!x)
+        return false;
+    if (s->tr)
+        s->in[i] = trace_node(s->tr, x, h, operand_name[i], &s->e);
+    else if (x->kind == KIND_VALUE)
+        s->in[i] = ambient_node(x, &s->e);
+    else if (x->kind == KIND_POISON)
+        s->e = x->cause->err;
+    else
+        err_set(&s->e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", operand_name[i]);
+    if (s->in[i] == NIL && !s->e.code)
+        return take_error(s);
+    return s->in[i] != NIL;
+}
+
+/* All operands on one device; a trace is one program, so it is on one device too. */
+static bool find_device(struct step *s)
+{
+    const struct graph *g = s->r->g;
+    unsigned nin = opinfo[s->c->proto.op].nin;
+    s->device = nin ? device_of(node_at(g, s->in[0])->device) : s->c->device;
+    for (unsigned i = 1; i < nin; i++) {
+        kl_device d = device_of(node_at(g, s->in[i])->device);
+        if (d.id != s->device.id)
+            return err_set(&s->e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(s->device),
+                           kl_device_name(d));
+    }
+    if (!device_valid(s->device))
+        return err_set(&s->e, KL_ERR_DEVICE, "%u is no device", s->device.id);
+    if (s->tr && s->tr->device.id && s->tr->device.id != s->device.id)
+        return err_set(&s->e, KL_ERR_DEVICE, "trace \"%s\" is on device %s and cannot use %s", g->name,
+                       kl_device_name(s->tr->device), kl_device_name(s->device));
+    return true;
+}
+
+/* Numpy's rule for one more operand. */
+static bool broadcast_shape(struct shape *all, const struct shape *s)
+{
+    uint32_t rank = all->rank > s->rank ? all->rank : s->rank;
+    struct shape out = {.rank = rank};
+    for (uint32_t i = 1; i <= rank; i++) { /* from the right */
+        int64_t a = i <= all->rank ? all->dim[all->rank - i] : 1;
+        int64_t b = i <= s->rank ? s->dim[s->rank - i] : 1;
+        if (a != b && a != 1 && b != 1)
+            return false;
+        out.dim[rank - i] = a == 1 ? b : a;
+    }
+    *all = out;
+    return true;
+}
+
+/* Operands of an elementwise op in their common shape, through views where theirs differ. */
+static bool broadcast(struct step *s, unsigned nin)
+{
+    struct graph *g = s->r->g;
+    bool same = true;
+    for (unsigned i = 1; i < nin; i++)
+        same &= node_at(g, s->in[i])->shape == node_at(g, s->in[0])->shape;
+    if (same)
+        return true;
+    struct shape all = *node_shape(g, s->in[0]);
+    for (unsigned i = 1; i < nin; i++)
+        if (!broadcast_shape(&all, node_shape(g, s->in[i]))) {
+            char text[MAX_OPERANDS][SHAPE_TEXT];
+            for (unsigned j = 0; j < nin; j++)
+                shape_text(node_shape(g, s->in[j]), text[j], sizeof text[j]);
+            return nin == 2 ? err_set(&s->e, KL_ERR_SHAPE, "shapes %s and %s do not broadcast", text[0], text[1])
+                            : err_set(&s->e, KL_ERR_SHAPE, "shapes %s, %s and %s do not broadcast", text[0], text[1],
+                                      text[2]);
+        }
+    for (unsigned i = 0; i < nin; i++) {
+        uint32_t before = g->nnode;
+        s->in[i] = n_broadcast(g, s->in[i], &all);
+        for (ref r = before; !s->tr && r < g->nnode; r++)
+            ambient_added(r);
+        if (s->in[i] == NIL)
+            return take_error(s);
+    }
+    return true;
+}
+
+/* Leaves have their data in the recording. */
+static bool add_leaf(struct step *s, struct node *n)
+{
+    struct graph *g = s->r->g;
+    struct call *c = s->c;
+    struct leaves *l = n->op == OP_input ? &g->input : &g->slot;
+    uint32_t ordinal = graph_leaf(g, l, n->dtype, &c->target, "");
+    if (ordinal == LEAF_NONE)
+        return take_error(s);
+    bool ok = n->op == OP_input ? recording_input(s->r, ordinal, c->data) : recording_slot(s->r, ordinal, c->bits);
+    if (!ok) {
+        l->n--;
+        return err_set(&s->e, KL_ERR_MEMORY, "out of memory");
+    }
+    if (n->op == OP_input)
+        c->data = NULL;
+    n->attr.leaf.index = ordinal;
+    return true;
+}
+
+static ref append(struct step *s)
+{
+    struct graph *g = s->r->g;
+    const struct call *c = s->c;
+    struct node n = c->proto;
+    n.nin = opinfo[n.op].nin;
+    g->cur_device = (uint16_t)device_index(s->device);
+    g->cur_site = graph_site(g, c->site);
+    if (op_is_elementwise(n.op) && !broadcast(s, n.nin))
+        return NIL;
+    memcpy(n.in, s->in, sizeof n.in);
+    if ((n.op == OP_input || n.op == OP_slot) && !add_leaf(s, &n))
+        return NIL;
+    ref r = graph_add(g, &n, c->has_target ? &c->target : NULL);
+    if (r == NIL)
+        take_error(s);
+    else if (!s->tr)
+        ambient_added(r);
+    return r;
+}
+
+/* A gradient needs the way from the loss to the variable to be in this graph. */
+static bool check_grad(struct step *s)
+{
+    const struct graph *g = s->r->g;
+    ref loss = s->in[0], wrt = s->in[1];
+    const struct node *n = node_at(g, loss);
+    if (loss == wrt || !dtype_is_float(n->dtype) || !dtype_is_float(node_at(g, wrt)->dtype))
+        return true; /* dtypes are the shape rule's */
+    if (s->tr && op_is_leaf(n->op))
+        return err_set(&s->e, KL_ERR_GRAD, "the loss is a value from outside of the trace: it has no history here");
+    if (!s->tr && !ambient_tracked(wrt))
+        return err_set(&s->e, KL_ERR_GRAD, "the variable is not marked: outside a trace kl_requires_grad comes first");
+    if (!s->tr && !ambient_tracked(loss))
+        return err_set(&s->e, KL_ERR_GRAD, "the loss depends on nothing marked by kl_requires_grad, or was computed "
+                                           "and has no history any more");
+    return true;
+}
+
+static kl_tensor new_handle(struct step *s, ref r)
+{
+    const struct node *n = node_at(s->r->g, r);
+    struct entry *x = s->tr ? entry_new_temp(s->t, s->tr) : entry_new();
+    if (!x) {
+        err_set(&s->e, KL_ERR_MEMORY, "out of memory");
+        return kl_none;
+    }
+    x->device = n->device;
+    if (s->tr) {
+        x->node = r;
+        s->tr->device = s->device;
+    } else {
+        x->kind = KIND_VALUE;
+        x->dtype = n->dtype;
+        x->shape = *node_shape(s->r->g, r);
+        ambient_bind(x, r);
+    }
+    return entry_handle(x);
+}
+
+/* Outside traces data need not become a node before it is used. */
+static kl_tensor new_value(struct step *s)
+{
+    struct call *c = s->c;
+    struct entry *x = entry_new();
+    if (!x) {
+        err_set(&s->e, KL_ERR_MEMORY, "out of memory");
+        return kl_none;
+    }
+    x->kind = KIND_VALUE;
+    x->dtype = c->proto.dtype;
+    x->shape = c->target;
+    x->device = (uint16_t)device_index(c->device);
+    x->buffer = c->data;
+    c->data = NULL;
+    return entry_handle(x);
+}
+
+static kl_tensor run_path(struct step *s)
+{
+    const struct call *c = s->c;
+    unsigned nin = opinfo[c->proto.op].nin;
+    for (unsigned i = 0; i < nin; i++)
+        if (!resolve(s, i))
+            return kl_none;
+    if (!find_device(s))
+        return kl_none;
+    if (!s->tr && c->proto.op == OP_input)
+        return new_value(s);
+    if (c->proto.op == OP_grad && !check_grad(s))
+        return kl_none;
+    ref r = append(s);
+    return r ? new_handle(s, r) : kl_none;
+}
+
+static bool is_poison(kl_tensor h)
+{
+    struct err e;
+    e.code = KL_OK;
+    struct entry *x = entry_find(h, "", &e);
+    return x && x->kind == KIND_POISON;
+}
+
+/* An operand's cause is reported as it is; anything else with this call's site and name. */
+static void fail_call(struct step *s)
+{
+    struct call *c = s->c;
+    bool passed_on = false;
+    for (unsigned i = 0; i < opinfo[c->proto.op].nin && !passed_on; i++)
+        passed_on = is_poison(c->in[i]);
+    if (passed_on) {
+        s->t->last = s->e;
+        if (s->tr)
+            trace_error(s->t);
+    } else {
+        fail(s->t, c->site, s->e.code, "%s: %s", c->op, s->e.msg);
+    }
+}
+
+kl_tensor record(struct call *c)
+{
+    struct step s;
+    s.t = thread_self();
+    kl_tensor h = kl_none;
+    if (s.t && s.t->tracing && s.t->trace->err.code) {
+        h = s.t->trace->poison; /* silent: the first failure is kept */
+    } else if (s.t) {
+        s.c = c;
+        s.tr = thread_trace(s.t);
+        s.e.code = KL_OK;
+        memset(s.in, 0, sizeof s.in);
+        if (!s.tr) {
+            front_lock();
+            ambient_limit();
+        }
+        s.r = s.tr ? &s.tr->r : ambient_recording();
+        if (s.r)
+            h = run_path(&s);
+        else
+            err_set(&s.e, KL_ERR_MEMORY, "out of memory");
+        if (!s.tr)
+            front_unlock();
+        if (h.id && !s.tr && !scope_note(s.t, h))
+            h = kl_none; /* lost until the process ends, but reported */
+        if (!h.id) {
+            if (!s.e.code)
+                err_set(&s.e, KL_ERR_MEMORY, "out of memory");
+            fail_call(&s);
+            h = poison(s.t);
+        }
+    }
+    buffer_unref(c->data);
+    return h;
+}
+
+bool describe(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, struct view *v)
+{
+    struct trace *tr = thread_trace(t);
+    if (tr && tr->err.code)
+        return false;
+    struct err e;
+    e.code = KL_OK;
+    struct entry *x = entry_find(h, what, &e);
+    if (x && x->kind == KIND_TEMP && tr && x->trace == tr) {
+        const struct node *n = node_at(tr->r.g, x->node);
+        *v = (struct view){n->dtype, tr->r.g->shape[n->shape], device_of(n->device)};
+        return true;
+    }
+    if (x && x->kind == KIND_TEMP) {
+        err_set(&e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+    } else if (x && x->kind == KIND_POISON) {
+        t->last = x->cause->err;
+        if (tr)
+            trace_error(t);
+        return false;
+    } else if (x) {
+        *v = (struct view){x->dtype, x->shape, device_of(x->device)};
+        return true;
+    }
+    fail(t, site, e.code, "%s: %s", op, e.msg);
+    return false;
+}

@@ -1,0 +1,178 @@
+/* What each thread has of its own, the lock, and scopes. */
+#include "frontend.h"
+#include <pthread.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
+static struct buffer **due; /* borrowed buffers to let go of once the lock is open; guarded by it */
+static uint32_t ndue, due_cap;
+
+#if defined(__GNUC__) && defined(__ELF__)
+static _Thread_local struct thread *self __attribute__((tls_model("initial-exec"))); /* no call to find it */
+#else
+static _Thread_local struct thread *self;
+#endif
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool key_works;
+
+static void thread_end(void *p)
+{
+    struct thread *t = p;
+    if (t->tracing)
+        trace_drop(t);
+    trace_free(t->trace);
+    front_lock();
+    entries_return(t);
+    front_unlock();
+    mem_free(t->made);
+    mem_free(t->scope);
+    mem_free(t);
+    self = NULL;
+}
+
+/* A child of fork has none of the other threads, so nobody else would open the lock. */
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+
+static void start(void)
+{
+    key_works = pthread_key_create(&key, thread_end) == 0;
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+static struct thread *make_self(void)
+{
+    pthread_once(&once, start);
+    struct thread *t = key_works ? mem_alloc(sizeof *t) : NULL;
+    if (!t || pthread_setspecific(key, t) != 0) {
+        mem_free(t);
+        return NULL;
+    }
+    t->free = NO_ENTRY;
+    return self = t;
+}
+
+struct thread *thread_self(void)
+{
+    return self ? self : make_self();
+}
+
+void front_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void front_unlock(void)
+{
+    struct buffer **drop = due;
+    uint32_t n = ndue;
+    due = NULL;
+    ndue = due_cap = 0;
+    pthread_mutex_unlock(&lock);
+    for (uint32_t i = 0; i < n; i++)
+        buffer_unref(drop[i]);
+    mem_free(drop);
+}
+
+void front_wait(void)
+{
+    pthread_cond_wait(&idle, &lock);
+}
+
+void front_wake(void)
+{
+    pthread_cond_broadcast(&idle);
+}
+
+/* Memory of the user's goes back through a callback, which may call Kiln: never under the lock, unless there is
+ * not even room to note it. */
+void front_drop(struct buffer *b)
+{
+    if (b && b->release && mem_reserve(&due, &due_cap, ndue + 1, sizeof *due))
+        due[ndue++] = b;
+    else
+        buffer_unref(b);
+}
+
+/* ---- scopes ---- */
+
+bool scope_note(struct thread *t, kl_tensor h)
+{
+    if (!t->nscope)
+        return true;
+    if (!mem_reserve(&t->made, &t->made_cap, t->nmade + 1, sizeof *t->made))
+        return false;
+    t->made[t->nmade++] = h.id;
+    return true;
+}
+
+static bool scope_push(struct thread *t)
+{
+    if (!mem_reserve(&t->scope, &t->scope_cap, t->nscope + 1, sizeof *t->scope))
+        return false;
+    t->scope[t->nscope++] = t->nmade;
+    return true;
+}
+
+/* Releases what was made in the innermost scope but `result`, which goes to the scope around it. */
+static void scope_pop(struct thread *t, kl_tensor result)
+{
+    uint32_t from = t->scope[--t->nscope];
+    bool mine = false;
+    front_lock();
+    for (uint32_t i = from; i < t->nmade; i++) {
+        if (t->made[i] == result.id)
+            mine = true;
+        else if (t->made[i])
+            handle_end((kl_tensor){t->made[i]}, DEATH_SCOPE);
+    }
+    front_unlock();
+    t->nmade = from;
+    if (mine && t->nscope)
+        t->made[t->nmade++] = result.id; /* its old place is free */
+}
+
+kl_status kl_scope_begin(void)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    return scope_push(t) ? KL_OK : report(t, NULL, KL_ERR_MEMORY, "scope_begin: out of memory");
+}
+
+kl_status kl_scope_end_at(const kl_site *site)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!t->nscope)
+        return fail(t, site, KL_ERR_ARGUMENT, "scope_end: no scope is open");
+    scope_pop(t, kl_none);
+    return KL_OK;
+}
+
+kl_status kl_scope_end(void)
+{
+    return kl_scope_end_at(NULL);
+}
+
+/* NULL: out of memory, and the composite gives kl_none. */
+struct thread *compose_begin(const char *name)
+{
+    struct thread *t = thread_self();
+    if (!t || (!t->tracing && !scope_push(t)))
+        return NULL;
+    if (t->depth++ == 0)
+        t->composite = name;
+    return t;
+}
+
+kl_tensor compose_end(struct thread *t, kl_tensor result)
+{
+    if (--t->depth == 0)
+        t->composite = NULL;
+    if (!t->tracing)
+        scope_pop(t, result);
+    return result;
+}

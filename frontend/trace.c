@@ -1,0 +1,419 @@
+/* Traces: what a thread records between begin and end, run as one program.
+ *
+ * An outside handle becomes a state of the graph at its first use and is bound there to the node it means;
+ * assigning binds it to another.  At the end the last version of each assigned state is an output, as is each
+ * kept temporary.  Everything that can fail comes before the program's first write, so a failed trace changes
+ * nothing. */
+#include "frontend.h"
+#include <string.h>
+
+/* ---- bindings ---- */
+
+static uint32_t hash_index(uint32_t i) { return (i * UINT32_C(0x9E3779B1)) >> 7; }
+
+struct binding *trace_binding(struct trace *tr, kl_tensor h)
+{
+    for (uint32_t i = hash_index((uint32_t)h.id), n = 0; n < tr->index_cap; i++, n++) {
+        uint32_t at = tr->index[i & (tr->index_cap - 1)];
+        if (!at)
+            return NULL;
+        if (tr->bound[at - 1].h.id == h.id)
+            return &tr->bound[at - 1];
+    }
+    return NULL;
+}
+
+static void place(struct trace *tr, uint32_t at)
+{
+    uint32_t i = hash_index((uint32_t)tr->bound[at].h.id);
+    while (tr->index[i & (tr->index_cap - 1)])
+        i++;
+    tr->index[i & (tr->index_cap - 1)] = at + 1;
+}
+
+/* Room for one more binding; the index is kept at most half full. */
+static bool make_room(struct trace *tr)
+{
+    if (!mem_reserve(&tr->bound, &tr->bound_cap, tr->nbound + 1, sizeof *tr->bound))
+        return false;
+    if (tr->nbound < tr->index_cap / 2)
+        return true;
+    uint32_t cap = tr->index_cap ? 2 * tr->index_cap : 64;
+    uint32_t *index = mem_alloc(cap * sizeof *index);
+    if (!index)
+        return false;
+    mem_free(tr->index);
+    tr->index = index;
+    tr->index_cap = cap;
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        place(tr, i);
+    return true;
+}
+
+static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
+{
+    struct graph *g = tr->r.g;
+    if (!make_room(tr)) {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+        return NIL;
+    }
+    front_lock();
+    struct entry *again = entry_find(h, what, e); /* another thread may have released it just now */
+    unsigned dtype = x->dtype, device = x->device;
+    struct shape shape = x->shape;
+    char name[sizeof x->name];
+    memcpy(name, x->name, sizeof name);
+    front_unlock();
+    if (!again)
+        return NIL;
+    if (!name[0])
+        snprintf(name, sizeof name, "s%u", g->state.n);
+    ref r = n_state(g, dtype, &shape, name);
+    if (r == NIL)
+        return NIL;
+    g->node[r].device = (uint16_t)device;
+    tr->bound[tr->nbound] = (struct binding){.h = h, .node = r};
+    place(tr, tr->nbound++);
+    return r;
+}
+
+ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
+{
+    if (x->kind == KIND_TEMP && x->trace == tr)
+        return x->node;
+    struct binding *b = trace_binding(tr, h);
+    if (b && !b->released)
+        return b->node;
+    if (b)
+        err_set(e, KL_ERR_HANDLE, "%s is stale: it was released earlier in this trace", what);
+    else if (x->kind == KIND_VALUE)
+        return bind(tr, x, h, what, e);
+    else if (x->kind == KIND_POISON)
+        *e = x->cause->err;
+    else
+        err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+    return NIL;
+}
+
+/* ---- begin, drop ---- */
+
+static struct trace *trace_of(struct thread *t)
+{
+    if (!t->trace && (t->trace = mem_alloc(sizeof *t->trace)))
+        t->trace->temps = NO_ENTRY;
+    return t->trace;
+}
+
+kl_status kl_trace_begin_at(const kl_site *site, const char *name)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (t->tracing)
+        return fail(t, site, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
+    struct trace *tr = trace_of(t);
+    if (!tr || !recording_open(&tr->r, name && *name ? name : "trace"))
+        return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
+    tr->err.code = KL_OK;
+    tr->poison = kl_none;
+    tr->device = (kl_device){0};
+    t->tracing = true;
+    return KL_OK;
+}
+
+kl_status kl_trace_begin(const char *name)
+{
+    return kl_trace_begin_at(NULL, name);
+}
+
+bool kl_tracing(void)
+{
+    struct thread *t = thread_self();
+    return t && t->tracing;
+}
+
+void trace_error(struct thread *t)
+{
+    if (!t->trace->err.code) {
+        t->trace->err = t->last;
+        poison(t);
+    }
+}
+
+/* The end of every trace, run or not: temporaries go, what was released in it goes too. */
+static void close_trace(struct thread *t)
+{
+    struct trace *tr = t->trace;
+    t->tracing = false;
+    for (uint32_t i = tr->temps, next; i != NO_ENTRY; i = next) {
+        struct entry *x = entry_at(i);
+        next = x->next;
+        entry_free_temp(t, x);
+    }
+    tr->temps = NO_ENTRY;
+    bool any_data = tr->r.g->input.n > 0;
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        any_data |= tr->bound[i].released;
+    if (any_data) {
+        front_lock();
+        recording_close(&tr->r);
+        for (uint32_t i = 0; i < tr->nbound; i++)
+            if (tr->bound[i].released)
+                handle_end(tr->bound[i].h, DEATH_RELEASED);
+        front_unlock();
+    }
+    if (tr->nbound)
+        memset(tr->index, 0, tr->index_cap * sizeof *tr->index);
+    tr->nbound = tr->nkeep = 0;
+}
+
+void trace_drop(struct thread *t)
+{
+    close_trace(t);
+}
+
+void kl_trace_abandon(void)
+{
+    struct thread *t = thread_self();
+    if (t && t->tracing)
+        close_trace(t);
+}
+
+void trace_free(struct trace *tr)
+{
+    if (!tr)
+        return;
+    recording_free(&tr->r);
+    mem_free(tr->bound);
+    mem_free(tr->index);
+    mem_free(tr->keep);
+    mem_free(tr->out);
+    mem_free(tr->exclusive);
+    mem_free(tr->state);
+    mem_free(tr);
+}
+
+/* ---- end ---- */
+
+/* Temporaries that are kept come first, in the order of kl_keep, then the assigned states by ordinal. */
+static bool add_outputs(struct trace *tr)
+{
+    struct graph *g = tr->r.g;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < tr->nkeep; i++) {
+        struct err e;
+        e.code = KL_OK;
+        struct entry *x = entry_find(tr->keep[i], "", &e);
+        if (!x)
+            continue; /* released after it was kept */
+        tr->keep[n++] = tr->keep[i];
+        if (!graph_output(g, OUT_RETURN, x->node, 0))
+            return false;
+    }
+    tr->nkeep = n;
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        if (tr->bound[i].assigned && !graph_output(g, OUT_ASSIGN, tr->bound[i].node, i))
+            return false;
+    return true;
+}
+
+/* Looks up a state at the end of its trace; needs the lock. */
+static struct entry *state_entry(struct trace *tr, uint32_t i, struct err *e)
+{
+    struct entry *x = entry_find(tr->bound[i].h, "", e);
+    if (!x) {
+        e->code = KL_OK;
+        err_set(e, KL_ERR_HANDLE, "state \"%s\" was released by another thread", tr->r.g->state.v[i].name);
+    }
+    return x;
+}
+
+/* Every state has a value, and none is being written to; needs the lock, which it may let go of meanwhile. */
+static bool settle_states(struct trace *tr, struct err *e)
+{
+    for (uint32_t i = 0; i < tr->nbound;) {
+        struct entry *x = state_entry(tr, i, e);
+        if (!x)
+            return false;
+        if (!x->buffer) {
+            /* One program computes all that are lazy; the rest of h is skipped. */
+            kl_tensor *h = mem_alloc(tr->nbound * sizeof *h);
+            for (uint32_t j = 0; h && j < tr->nbound; j++)
+                h[j] = tr->bound[j].h;
+            bool ok = h ? ambient_compute(h, tr->nbound, e) : err_set(e, KL_ERR_MEMORY, "out of memory");
+            mem_free(h);
+            if (!ok)
+                return false;
+            i = 0;
+        } else if (x->busy) {
+            front_wait();
+            i = 0;
+        } else {
+            i++;
+        }
+    }
+    return true;
+}
+
+static bool may_overwrite(const struct buffer *b)
+{
+    return buffer_exclusive(b) && !b->release; /* never the user's own memory */
+}
+
+/* Takes hold of the states' buffers; those to be assigned are closed to others until release_states.  Needs the
+ * lock.  Old versions that only unreachable lazy nodes hold are let go of first, so that updates stay in place. */
+static bool take_states(struct trace *tr, struct err *e)
+{
+    if (!mem_reserve(&tr->exclusive, &tr->exclusive_cap, tr->nbound, sizeof *tr->exclusive) ||
+        !mem_reserve(&tr->state, &tr->state_cap, tr->nbound, sizeof *tr->state) ||
+        !mem_reserve(&tr->out, &tr->out_cap, tr->r.g->nout, sizeof *tr->out))
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    if (!settle_states(tr, e))
+        return false;
+    bool shared = false;
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        shared |= tr->bound[i].assigned && !buffer_exclusive(entry_at((uint32_t)tr->bound[i].h.id)->buffer);
+    if (shared)
+        ambient_collect();
+    for (uint32_t i = 0; i < tr->nbound; i++) {
+        struct binding *b = &tr->bound[i];
+        struct entry *x = entry_at((uint32_t)b->h.id);
+        tr->exclusive[i] = b->assigned && may_overwrite(x->buffer);
+        tr->state[i] = b->buffer = buffer_ref(x->buffer);
+        x->busy = b->assigned;
+    }
+    return true;
+}
+
+static void release_states(struct trace *tr)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < tr->nbound; i++) {
+        struct binding *b = &tr->bound[i];
+        front_drop(b->buffer);
+        b->buffer = NULL;
+        if (b->assigned)
+            entry_at((uint32_t)b->h.id)->busy = false, any = true;
+    }
+    if (any)
+        front_wake();
+}
+
+/* Kept temporaries become values, states get theirs; needs the lock. */
+static void commit(struct trace *tr)
+{
+    const struct graph *g = tr->r.g;
+    for (uint32_t i = 0; i < g->nout; i++) {
+        const struct output *o = &g->out[i];
+        struct entry *x;
+        if (o->kind == OUT_ASSIGN) {
+            x = entry_at((uint32_t)tr->bound[o->state].h.id);
+            ambient_unbind(x); /* what is recorded lazily keeps the old version */
+            front_drop(x->buffer);
+            x->version++;
+        } else {
+            const struct node *n = node_at(g, o->value);
+            x = entry_at((uint32_t)tr->keep[i].id);
+            x->dtype = n->dtype;
+            x->shape = g->shape[n->shape];
+            x->node = NIL;
+            x->trace = NULL;
+            x->kept = false;
+            x->prev = NO_ENTRY;
+            x->kind = KIND_VALUE;
+        }
+        x->buffer = tr->out[i];
+    }
+}
+
+/* Takes what has become a value off the list of temporaries. */
+static void unlink_values(struct trace *tr)
+{
+    uint32_t *link = &tr->temps;
+    while (*link != NO_ENTRY) {
+        struct entry *x = entry_at(*link);
+        if (x->kind == KIND_VALUE) {
+            *link = x->next;
+            x->next = NO_ENTRY;
+        } else {
+            link = &x->next;
+        }
+    }
+}
+
+static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, uint64_t compiles)
+{
+    const struct program *p = x->program;
+    t->info = (kl_run_info){.nodes = t->trace->r.g->nnode - 1, .arena_bytes = p->arena_bytes, .peak_bytes = p->peak_bytes,
+                            .lower_bound_bytes = p->lower_bound_bytes,
+                            .graphs_built = (int64_t)(atomic_load(&counters.graphs_built) - graphs),
+                            .compiles = (int64_t)(atomic_load(&counters.compiles) - compiles)};
+    for (uint32_t i = 0; i < p->ncmd; i++)
+        t->info.kernels += p->cmd[i].kind == CMD_KERNEL;
+    t->has_info = true;
+}
+
+static bool run(struct thread *t, struct err *e)
+{
+    struct trace *tr = t->trace;
+    struct graph *g = tr->r.g;
+    if (!add_outputs(tr) || g->err.code)
+        return err_set(e, g->err.code, "%s", g->err.msg);
+    if (!g->nout)
+        return true;
+    uint64_t graphs = atomic_load(&counters.graphs_built), compiles = atomic_load(&counters.compiles);
+    const struct exec *x = exec_get(g, device_index(tr->device), option_fuse(), e);
+    if (!x)
+        return false;
+    front_lock();
+    bool ok = take_states(tr, e);
+    front_unlock();
+    if (!ok)
+        return false;
+    ok = exec_run(x, tr->r.input, tr->state, tr->exclusive, tr->r.slot, tr->out, e);
+    front_lock();
+    if (ok)
+        commit(tr);
+    release_states(tr);
+    front_unlock();
+    if (ok) {
+        unlink_values(tr);
+        note_run(t, x, graphs, compiles);
+    }
+    return ok;
+}
+
+kl_status kl_trace_end_at(const kl_site *site)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!t->tracing)
+        return report(t, site, KL_ERR_TRACE, "trace_end: no trace is open");
+    struct trace *tr = t->trace;
+    struct err e;
+    e.code = KL_OK;
+    kl_status status = tr->err.code;
+    if (status)
+        t->last = tr->err;
+    else if (!run(t, &e))
+        status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+    close_trace(t);
+    return status;
+}
+
+kl_status kl_trace_end(void)
+{
+    return kl_trace_end_at(NULL);
+}
+
+kl_status kl_trace_info(kl_run_info *info)
+{
+    struct thread *t = thread_self();
+    if (!t || !info)
+        return KL_ERR_ARGUMENT;
+    if (!t->has_info)
+        return report(t, NULL, KL_ERR_TRACE, "trace_info: no trace has run on this thread");
+    *info = t->info;
+    return KL_OK;
+}
