@@ -61,7 +61,7 @@ static inline void progress_add(struct progress *p, long n, const char *label, d
     p->done += n;
     if (!p->first) {
         p->first = n;
-        p->started = progress_now();
+        p->started = p->drawn = progress_now();
     }
     if (progress_now() - p->drawn >= p->every)
         progress_draw(p, label, loss);
