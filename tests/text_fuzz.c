@@ -278,22 +278,24 @@ static void fuzz_file(const char *path, unsigned mutations)
     size_t len = f ? fread(original, 1, sizeof original / 2, f) : 0;
     if (f)
         fclose(f);
-    report(len > 0, path, "cannot be read");
+    if (!len)
+        report(false, path, "cannot be read");
     char *mark = strstr(original, "\n# expect:\n");
     if (mark && mark < original + len)
         len = (size_t)(mark - original) + 1;
-    for (unsigned i = 0; len && i < mutations; i++) {
+    const char *why = NULL;
+    for (unsigned i = 0; len && !why && i < mutations; i++) {
         size_t n = len;
         bool accepted;
         memcpy(text, original, len);
         for (unsigned k = 1 + random_below(3); k > 0; k--)
             damage(text, &n, sizeof text);
-        const char *why = check_text(text, n, &accepted);
+        why = check_text(text, n, &accepted);
         survivors += accepted;
-        report(!why, path, why);
         if (why)
             printf("%.*s\n----\n", (int)n, text);
     }
+    report(!why, path, why);
     memset(original, 0, sizeof original);
 }
 
