@@ -95,7 +95,8 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
                                        [DEATH_TRACE] = "it was a temporary of a trace that has ended",
                                        [DEATH_SCOPE] = "it was made in a scope that has ended"};
     uint8_t how = atomic_load_explicit(&x->death, memory_order_relaxed);
-    err_set(e, KL_ERR_HANDLE, "%s is stale: %s", what, text[now == generation + 1 ? how : DEATH_RELEASED]);
+    err_set(e, KL_ERR_HANDLE, "%s is stale: %s", what,
+            now == generation + 1 ? text[how] : "it was released, or its trace or scope has ended");
     return NULL;
 }
 
@@ -132,8 +133,12 @@ void handle_end(kl_tensor h, enum death how)
         front_wait();
         x = entry_find(h, "", &e);
     }
-    if (x)
-        entry_free(x, how);
+    if (!x)
+        return;
+    bool borrowed = x->kind == KIND_VALUE && x->buffer && x->buffer->release;
+    entry_free(x, how);
+    if (borrowed)
+        ambient_collect(); /* so that the user gets the memory back */
 }
 
 /* Threads keep entries of their own, so that a temporary costs no lock. */
