@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifdef KILN_LLVM
 #define HAS_LLVM true
@@ -17,24 +18,27 @@ static struct { const char *name, *library, *entry; bool built; const struct bac
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The path of `library` in the folder of the file that holds this function. */
-static bool beside_me(const char *library, char *path, size_t size)
+/* The path of `library` in `folder`, as seen from the file that holds this function: beside libkiln.so, and above
+ * the programs of a build that hold Kiln themselves. */
+static bool near_me(const char *folder, const char *library, char *path, size_t size)
 {
     Dl_info me;
     if (!dladdr((void *)(uintptr_t)backend_get, &me) || !me.dli_fname)
         return false;
     const char *slash = strrchr(me.dli_fname, '/');
     int dir = slash ? (int)(slash - me.dli_fname) : 1;
-    return (size_t)snprintf(path, size, "%.*s/%s", dir, slash ? me.dli_fname : ".", library) < size;
+    return (size_t)snprintf(path, size, "%.*s/%s%s", dir, slash ? me.dli_fname : ".", folder, library) < size;
 }
 
 /* Opened for good: code it generated may have handlers or thread-local data registered. */
 static const struct backend *open_library(const char *name, const char *library, const char *entry, struct err *e)
 {
     char path[4096];
-    void *so = beside_me(library, path, sizeof path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
-    if (!so)
-        so = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    static const char *const folders[] = {"", "../"};
+    size_t i = 0, n = sizeof folders / sizeof *folders;
+    while (i < n && (!near_me(folders[i], library, path, sizeof path) || access(path, F_OK)))
+        i++;
+    void *so = dlopen(i < n ? path : library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!so) {
         err_set(e, KL_ERR_DEVICE, "backend %s: %s", name, dlerror());
         return NULL;

@@ -260,6 +260,8 @@ val ix_div(struct kernel *k, val a, int64_t c)
 {
     if (!a || c == 1)
         return a;
+    if (c < 1)
+        return k_int(k, 0);
     struct form f = form_of(k, a), q, rest;
     if (f.lo >= 0 && f.hi < c)
         return k_int(k, 0);
@@ -296,7 +298,7 @@ val ix_mod(struct kernel *k, val a, int64_t c)
 {
     if (!a)
         return 0;
-    if (c == 1)
+    if (c <= 1)
         return k_int(k, 0);
     val r = ix_sub(k, a, ix_scale(k, ix_div(k, a, c), c));
     struct index_table *x = table(k);

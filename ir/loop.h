@@ -129,7 +129,7 @@ static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst
 val ix_add(struct kernel *k, val a, val b);
 val ix_sub(struct kernel *k, val a, val b);
 val ix_scale(struct kernel *k, val a, int64_t c);
-val ix_div(struct kernel *k, val a, int64_t c);     /* floor, c > 0 */
+val ix_div(struct kernel *k, val a, int64_t c);     /* floor; c < 1, a stride of an empty tensor that no iteration uses, gives 0 */
 val ix_mod(struct kernel *k, val a, int64_t c);     /* a - c*floor(a/c) */
 /* Coefficient of loop variable `var` in v and whether v is linear in it. */
 bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride);

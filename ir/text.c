@@ -144,27 +144,35 @@ static uint64_t quiet_nan(unsigned dtype) { return dtype_size(dtype) == 4 ? 0x7f
 static uint64_t sign_bit(unsigned dtype) { return 1ull << (8 * dtype_size(dtype) - 1); }
 static uint64_t all_bits(unsigned dtype) { return 2 * sign_bit(dtype) - 1; }
 
-/* The fewest digits that read back to the same bits. */
+/* The fewest digits that read back to the same bits; integers of up to 17 digits are written out. */
+static void put_finite(struct text *t, unsigned dtype, uint64_t bits)
+{
+    char s[40];
+    double v = dtype_value(dtype, bits);
+    uint64_t back = ~bits;
+    int digits = 0;
+    struct c_locale l = c_locale_enter();
+    while (back != bits && digits < 17) {
+        snprintf(s, sizeof s, "%.*e", digits++, v);
+        read_float(dtype, s, &back);
+    }
+    int exponent = atoi(strchr(s, 'e') + 1); /* 10 is 10, not 1e+01: more digits are never farther off */
+    snprintf(s, sizeof s, "%.*g", exponent >= digits && exponent < 17 ? exponent + 1 : digits, v);
+    c_locale_leave(l);
+    text_put(t, "%s%s", s, strpbrk(s, ".e") ? "" : ".0");
+}
+
 static void text_float(struct text *t, unsigned dtype, uint64_t bits)
 {
     uint64_t magnitude = bits & ~sign_bit(dtype), inf = exponent_bits(dtype);
-    if (magnitude == inf) {
+    if (magnitude == inf)
         text_put(t, bits == inf ? "inf" : "-inf");
-    } else if (bits == quiet_nan(dtype)) {
+    else if (bits == quiet_nan(dtype))
         text_put(t, "nan");
-    } else if (magnitude > inf) {
+    else if (magnitude > inf)
         text_put(t, "bits(0x%llx)", (unsigned long long)bits);
-    } else {
-        char s[40];
-        uint64_t back = ~bits;
-        struct c_locale l = c_locale_enter();
-        for (int digits = 1; back != bits && digits <= 17; digits++) {
-            snprintf(s, sizeof s, "%.*g", digits, dtype_value(dtype, bits));
-            read_float(dtype, s, &back);
-        }
-        c_locale_leave(l);
-        text_put(t, "%s%s", s, strpbrk(s, ".e") ? "" : ".0");
-    }
+    else
+        put_finite(t, dtype, bits);
 }
 
 void text_literal(struct text *t, unsigned dtype, uint64_t bits)

@@ -8,7 +8,7 @@
  *   inputs and states are only read, but for the states of outputs in place
  *   such a state is read by no command after the one that writes it, and that one reads each old element only
  *     at the index where it then stores the new one
- *   every output is written exactly once, whole */
+ *   every output is written exactly once, whole; one without elements need not be */
 #include "passes/passes.h"
 #include <stdarg.h>
 #include <string.h>
@@ -241,7 +241,8 @@ static bool check_read(const struct check *c, const struct access *a)
                         (long long)a->loc.offset, (long long)(a->loc.offset + a->bytes));
         have = h ? h->value : NIL;
     } else if (a->loc.kind == LOC_OUT) {
-        if (!c->written[index]) return fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
+        if (!c->written[index] && a->bytes)
+            return fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
         have = same_bytes(g, g->out[index].value);
     } else {
         bool state = a->loc.kind == LOC_STATE;

@@ -6,6 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef KILN_NO_REF
+#define HAS_REF false
+#else
+#define HAS_REF true
+#endif
+
 static const char *const name_of[DEVICE_KINDS] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu"};
 
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
@@ -37,7 +43,11 @@ const struct backend *device_backend(int device, struct caps *caps)
 
 int device_find(const char *name, struct err *e)
 {
-    if (name && !strcmp(name, "ref")) return DEVICE_REF;
+    if (name && !strcmp(name, "ref")) {
+        if (HAS_REF) return DEVICE_REF;
+        err_set(e, KL_ERR_DEVICE, "device ref is not built into this Kiln");
+        return -1;
+    }
     if (name && !strcmp(name, "cpu")) {
         if (device_backend(DEVICE_CPU, NULL)) return DEVICE_CPU;
         err_set(e, KL_ERR_DEVICE, "%s; use KILN_DEVICE=ref", cpu_why);
@@ -54,5 +64,5 @@ int device_default(const char **why, struct err *e)
     if (env && *env) return device_find(env, e);
     if (device_backend(DEVICE_CPU, NULL)) return DEVICE_CPU;
     *why = cpu_why;
-    return DEVICE_REF;
+    return device_find("ref", e);
 }

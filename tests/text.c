@@ -236,8 +236,12 @@ static void interpret(struct test *t, struct graph *g)
             unsigned dtype = node_at(g, r)->dtype;
             text_put(&s, "%s%s:", dtype_name(dtype), shape_text(node_shape(g, r), buf, sizeof buf));
             for (int64_t k = 0; k < node_numel(g, r); k++) {
+                uint64_t bits = element(dtype, out[i], k);
                 text_put(&s, " ");
-                text_literal(&s, dtype, element(dtype, out[i], k));
+                if (dtype_value(dtype, bits) != dtype_value(dtype, bits))
+                    text_put(&s, "nan"); /* which NaN is unspecified */
+                else
+                    text_literal(&s, dtype, bits);
             }
             text_put(&s, "\n");
         }

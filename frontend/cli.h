@@ -1,0 +1,33 @@
+/* The `kiln` command: one function a subcommand, each given the arguments behind its name. */
+#ifndef KILN_CLI_H
+#define KILN_CLI_H
+#include "ir/ir.h"
+
+enum { CLI_OK, CLI_FAILED, CLI_USAGE }; /* exit codes: done, refused or failed, not understood */
+
+int cli_opt(int argc, char **argv);  /* cli_graph.c */
+int cli_dump(int argc, char **argv);
+int cli_run(int argc, char **argv);  /* cli_run.c */
+int cli_ops(int argc, char **argv);  /* cli_ops.c */
+
+/* ---- cli.c ---- */
+/* Walks over the arguments.  An option's value is the next argument, or what stands behind '='. */
+struct cli_args {
+    int argc, at;
+    char **argv;
+    const char *option; /* the current option with its dashes; NULL: a plain argument */
+    const char *value;  /* the plain argument; an option's value once cli_value was called */
+    bool attached;      /* value came with '=' */
+    bool failed;        /* an option without value: already reported */
+};
+bool cli_next(struct cli_args *a);               /* false: no more, or failed */
+bool cli_is(const struct cli_args *a, const char *option);
+const char *cli_value(struct cli_args *a);       /* the option's value; NULL: missing, and reported */
+int cli_unexpected(const struct cli_args *a);    /* reports the current argument; CLI_USAGE */
+int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "kiln: ..." on stderr; CLI_FAILED */
+/* All of a file, "-" for standard input, NUL-terminated; NULL: reported. */
+char *cli_read(const char *path, size_t *len);
+struct graph *cli_load(const char *path);        /* NULL: reported */
+int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
+
+#endif

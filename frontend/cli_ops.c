@@ -1,0 +1,79 @@
+/* kiln ops: the table of ops, from ops.def. */
+#include "frontend/cli.h"
+#include <string.h>
+
+struct row { unsigned op; const char *grad[3]; }; /* the gradient columns of an elementwise row as text */
+
+static const struct row rows[] = {
+#define ST(name, ...) {OP_##name, {NULL}},
+#define EW1(name, types, value, ga, ...) {OP_##name, {#ga}},
+#define EW2(name, types, value, ga, gb, ...) {OP_##name, {#ga, #gb}},
+#define EW3(name, types, value, ga, gb, gc, ...) {OP_##name, {#ga, #gb, #gc}},
+#include "ir/ops.def"
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static const char *types_of(const struct opinfo *o)
+{
+    switch ((enum op_class)o->cls) {
+    case CLASS_ANY: return "numbers";
+    case CLASS_FLOAT: return "floats";
+    case CLASS_LOGIC: return "integers, bool";
+    case CLASS_COMPARE: return "any -> bool";
+    case CLASS_WHERE: return "bool, any, any";
+    case CLASS_STRUCT: break;
+    }
+    return "by its rule";
+}
+
+/* The operands that a gradient flows to, such as "a b". */
+static const char *gradient_of(const struct row *r, char buf[8])
+{
+    const struct opinfo *o = &opinfo[r->op];
+    size_t n = 0;
+    for (unsigned i = 0; i < o->nin && i < 3; i++)
+        if (r->grad[i] ? strcmp(r->grad[i], "NIL") != 0 : strcmp(o->batching, "LEAF") != 0)
+            n += (size_t)snprintf(buf + n, 8 - n, "%s%c", n ? " " : "", 'a' + (int)i);
+    return n ? buf : "no";
+}
+
+static void print_table(void)
+{
+    printf("%-11s %-12s %8s  %-15s %-9s %-9s %-9s %s\n", "name", "kind", "operands", "types", "gradient", "autocast",
+           "batching", "meaning");
+    for (unsigned i = 0; i < ROWS; i++) {
+        const struct opinfo *o = &opinfo[rows[i].op];
+        char grad[8];
+        printf("%-11s %-12s %8u  %-15s %-9s %-9s %-9s %s\n", o->name,
+               op_is_elementwise(rows[i].op) ? "elementwise" : "structural", o->nin, types_of(o),
+               gradient_of(&rows[i], grad), o->autocast, o->batching, o->doc);
+    }
+}
+
+static bool print_op(const char *name)
+{
+    for (unsigned i = 0; i < ROWS; i++) {
+        const struct opinfo *o = &opinfo[rows[i].op];
+        if (strcmp(o->name, name))
+            continue;
+        printf("%s: %s\n", o->name, o->doc);
+        printf("  operands  %u, %s\n", o->nin, types_of(o));
+        if (o->value)
+            printf("  value     %s\n", o->value);
+        for (unsigned k = 0; k < 3 && rows[i].grad[k]; k++)
+            printf("  gradient  of %c: %s\n", 'a' + (int)k, rows[i].grad[k]);
+        printf("  autocast  %s\n  batching  %s\n", o->autocast, o->batching);
+        return true;
+    }
+    return false;
+}
+
+int cli_ops(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++)
+        if (!print_op(argv[i]))
+            return cli_error("no op is called '%s'; kiln ops lists them", argv[i]);
+    if (!argc)
+        print_table();
+    return CLI_OK;
+}

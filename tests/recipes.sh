@@ -1,0 +1,35 @@
+#!/bin/sh
+# Follows the README's own recipes in a scratch copy (build/recipes), builds it, and runs the recipes' own checks and
+# the programs of tests/recipes/, which use what the recipes add.
+cd "$(dirname "$0")/.." || exit 1
+scratch=build/recipes
+p=0
+f=0
+ok() { p=$((p + 1)); }
+bad() {
+    f=$((f + 1))
+    echo "FAIL $1"
+}
+
+mkdir -p $scratch
+find $scratch -mindepth 1 -maxdepth 1 ! -name build -exec rm -r {} +
+cp -pr CMakeLists.txt CMakePresets.json README.md run include ir frontend passes codegen runtime tests bench examples $scratch
+for program in tests/recipes/*.c; do cp -p "$program" "$scratch/tests/api_recipe_$(basename "$program")"; done
+rm -rf $scratch/tests/recipes $scratch/checks
+mkdir -p $scratch/checks
+cd $scratch || exit 1
+
+awk -v checks=checks -f tests/recipes.awk README.md && ok || bad "a recipe does not fit the tree"
+if ./run build release; then
+    ok
+    for check in checks/*.sh; do
+        sh -eux "$check" && ok || bad "$(head -n 1 "$check")"
+    done
+    for program in build/tests/api_recipe_*; do
+        "$program" && ok || bad "$program"
+    done
+else
+    bad "the tree with all recipes does not build"
+fi
+echo "$p passed, $f failed, 0 skipped"
+[ "$f" -eq 0 ]
