@@ -139,6 +139,8 @@ struct graph *graph_clone(const struct graph *from)
         memcpy(g->out, from->out, from->nout * sizeof *g->out);
     if (from->group)
         memcpy(g->group, from->group, from->nnode * sizeof *g->group);
+    for (uint32_t i = 0; i < from->state.n; i++)
+        g->state.v[i].assigned = from->state.v[i].assigned;
     g->nnode = from->nnode;
     g->nout = from->nout;
     g->ngroup = from->ngroup;
@@ -255,12 +257,13 @@ bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state
                            shape_text(&g->shape[v->shape], a, sizeof a), s->name, dtype_name(s->dtype),
                            shape_text(&g->shape[s->shape], b, sizeof b));
         }
-        for (uint32_t i = 0; i < g->nout; i++)
-            if (g->out[i].kind == OUT_ASSIGN && g->out[i].state == state)
-                return err_set(&g->err, KL_ERR_INTERNAL, "assign: state \"%s\" is assigned twice", s->name);
+        if (s->assigned)
+            return err_set(&g->err, KL_ERR_INTERNAL, "assign: state \"%s\" is assigned twice", s->name);
     }
     if (!mem_reserve(&g->out, &g->out_cap, g->nout + 1, sizeof *g->out))
         return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
+    if (kind == OUT_ASSIGN)
+        g->state.v[state].assigned = true;
     g->out[g->nout++] = (struct output){.kind = kind, .value = value, .state = kind == OUT_ASSIGN ? state : 0};
     return true;
 }

@@ -93,6 +93,7 @@ struct output {
 
 struct leaf {                     /* an input, a state or a slot, by ordinal */
     uint8_t dtype;
+    bool assigned;                /* a state: an output assigns it */
     uint32_t shape;
     char name[24];
 };

@@ -76,29 +76,44 @@ static bool verify_node(const struct graph *g, ref r, struct err *e)
     return true;
 }
 
+/* assigned: a zeroed entry a state */
+static bool verify_output(const struct graph *g, uint32_t i, bool *assigned, struct err *e)
+{
+    const struct output *o = &g->out[i];
+    if (o->kind != OUT_RETURN && o->kind != OUT_ASSIGN)
+        return broken(g, e, "output", i, "is neither return nor assign");
+    if (o->value == NIL || o->value >= g->nnode)
+        return broken(g, e, "output", i, "is not a node");
+    if (o->pad != 0 || (o->kind == OUT_RETURN && o->state != 0))
+        return broken(g, e, "output", i, "has unused fields that are not 0");
+    if (o->kind == OUT_RETURN)
+        return true;
+    if (o->state >= g->state.n)
+        return broken(g, e, "output", i, "assigns a state that does not exist");
+    if (g->state.v[o->state].dtype != node_at(g, o->value)->dtype)
+        return broken(g, e, "output", i, "has another dtype than the state it assigns");
+    if (g->state.v[o->state].shape != node_at(g, o->value)->shape)
+        return broken(g, e, "output", i, "has another shape than the state it assigns");
+    if (assigned[o->state])
+        return broken(g, e, "output", i, "assigns a state that is assigned already");
+    if (!g->state.v[o->state].assigned)
+        return broken(g, e, "output", i, "assigns a state that is not marked as assigned");
+    return assigned[o->state] = true;
+}
+
 static bool verify_outputs(const struct graph *g, struct err *e)
 {
-    for (uint32_t i = 0; i < g->nout; i++) {
-        const struct output *o = &g->out[i];
-        if (o->kind != OUT_RETURN && o->kind != OUT_ASSIGN)
-            return broken(g, e, "output", i, "is neither return nor assign");
-        if (o->value == NIL || o->value >= g->nnode)
-            return broken(g, e, "output", i, "is not a node");
-        if (o->pad != 0 || (o->kind == OUT_RETURN && o->state != 0))
-            return broken(g, e, "output", i, "has unused fields that are not 0");
-        if (o->kind == OUT_RETURN)
-            continue;
-        if (o->state >= g->state.n)
-            return broken(g, e, "output", i, "assigns a state that does not exist");
-        if (g->state.v[o->state].dtype != node_at(g, o->value)->dtype)
-            return broken(g, e, "output", i, "has another dtype than the state it assigns");
-        if (g->state.v[o->state].shape != node_at(g, o->value)->shape)
-            return broken(g, e, "output", i, "has another shape than the state it assigns");
-        for (uint32_t j = 0; j < i; j++)
-            if (g->out[j].kind == OUT_ASSIGN && g->out[j].state == o->state)
-                return broken(g, e, "output", i, "assigns a state that is assigned already");
-    }
-    return true;
+    bool *assigned = mem_alloc(g->state.n * sizeof *assigned);
+    if (!assigned)
+        return err_set(e, KL_ERR_MEMORY, "graph @%.63s: out of memory", g->name);
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < g->nout; i++)
+        ok = verify_output(g, i, assigned, e);
+    for (uint32_t i = 0; ok && i < g->state.n; i++)
+        ok = assigned[i] == g->state.v[i].assigned ||
+             broken(g, e, "state", i, "is marked as assigned, but no output assigns it");
+    mem_free(assigned);
+    return ok;
 }
 
 static bool verify_groups(const struct graph *g, struct err *e)

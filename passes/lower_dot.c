@@ -21,7 +21,7 @@ struct dot {
     val batch_index;
 };
 
-enum { UNROLL_K = 4, ROWS_PER_TASK = 256 };
+enum { UNROLL_K = 4 };
 
 /* Operand 0 or 1's axes of each kind: batch and contracted in list order, the free ones ascending. */
 struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
@@ -263,9 +263,12 @@ static void choose_tiles(struct dot *d)
     if (most > 24)
         most = 24;
     d->mr = even_rows(d->size.m, most);
-    d->mblock = d->size.m <= ROWS_PER_TASK * 2 ? d->size.m : even_rows(d->size.m, ROWS_PER_TASK) / d->mr * d->mr;
-    if (d->mblock < 1)
-        d->mblock = 1;
+    /* The rows of A that a task reads again for every column tile stay in half of the second-level cache. */
+    int64_t kc = d->size.k < d->kblock ? d->size.k : d->kblock;
+    int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * (int64_t)dtype_size(d->n->dtype));
+    d->mblock = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > d->mr ? fit : d->mr);
+    if (d->mblock < d->size.m)
+        d->mblock = (d->mblock + d->mr - 1) / d->mr * d->mr;
 }
 
 static void fill_schedule(const struct dot *d)
@@ -330,7 +333,7 @@ void lower_dot_group(struct lowering *w)
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (k->extent) {
         d.batch_index = ix_div(k, p, row_blocks * col_blocks);
-        val col = ix_mod(k, ix_div(k, p, row_blocks), col_blocks), row_block = ix_mod(k, p, row_blocks);
+        val row_block = ix_mod(k, ix_div(k, p, col_blocks), row_blocks), col = ix_mod(k, p, col_blocks);
         emit_columns(&d, row_block, col, contiguous);
     }
     k_end(k, p);

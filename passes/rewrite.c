@@ -1,6 +1,18 @@
 /* Building a graph's successor beside it. */
 #include "rewrite.h"
 
+/* The strings that call sites point to: they outlive the graph that loses them. */
+static void move_texts(struct graph *to, struct graph *from)
+{
+    to->text = from->text;
+    to->ntext = from->ntext;
+    to->text_cap = from->text_cap;
+    to->text_index = from->text_index;
+    from->text = NULL;
+    from->ntext = from->text_cap = 0;
+    from->text_index = (struct intern){0};
+}
+
 bool rewrite_begin(struct rewrite *w, struct graph *g)
 {
     *w = (struct rewrite){.from = g};
@@ -8,6 +20,7 @@ bool rewrite_begin(struct rewrite *w, struct graph *g)
     w->to = graph_new(g->name);
     if (!w->map || !w->to)
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);
+    move_texts(w->to, g);
     for (uint32_t i = 1; i < g->nsite; i++)
         graph_site(w->to, &g->site[i]);
     return graph_copy_leaves(w->to, g);
@@ -28,33 +41,21 @@ ref rewrite_copy(struct rewrite *w, ref r)
     return w->map[r] = graph_copy_node(w->to, w->from, n, in);
 }
 
-static void move_texts(struct graph *to, struct graph *from)
-{
-    to->text = from->text;
-    to->ntext = from->ntext;
-    to->text_cap = from->text_cap;
-    to->text_index = from->text_index;
-    from->text = NULL;
-    from->ntext = from->text_cap = 0;
-    from->text_index = (struct intern){0};
-}
-
 int rewrite_end(struct rewrite *w)
 {
     struct graph *g = w->from, *to = w->to;
-    if (!g->err.code && to && w->map) {
-        for (uint32_t i = 0; i < g->nout; i++)
+    if (to && w->map) {
+        for (uint32_t i = 0; i < g->nout && !g->err.code; i++)
             graph_output(to, g->out[i].kind, w->map[g->out[i].value], g->out[i].state);
-        if (to->err.code) {
+        if (!g->err.code && to->err.code)
             g->err = to->err;
-        } else { /* g keeps its identity and the texts its sites point to */
+        if (g->err.code) {
+            move_texts(g, to);
+        } else {
             struct graph old = *g;
             *g = *to;
             *to = old;
-            move_texts(g, to);
         }
-    } else if (to && to->err.code && !g->err.code) {
-        g->err = to->err;
     }
     mem_free(w->map);
     graph_free(to);

@@ -179,9 +179,29 @@ static void test_dumps(int device)
     graph_free(again);
 }
 
+static void test_devices(void)
+{
+    struct err e = {0};
+    const char *why = NULL;
+    check(device_find("tpu", &e) < 0 && e.code == KL_ERR_DEVICE && strstr(e.msg, "tpu") && strstr(e.msg, "ref") &&
+              strstr(e.msg, "cpu"), "an unknown device: %s", e.msg);
+    setenv("KILN_DEVICE", "tpu", 1);
+    e = (struct err){0};
+    check(device_default(&why, &e) < 0 && strstr(e.msg, "tpu"), "KILN_DEVICE is not passed over: %s", e.msg);
+    setenv("KILN_DEVICE", "ref", 1);
+    check(device_default(&why, &e) == DEVICE_REF && !*why, "KILN_DEVICE=ref");
+    unsetenv("KILN_DEVICE");
+    e = (struct err){0};
+    bool cpu = device_find("cpu", &e) == DEVICE_CPU;
+    check(cpu || (e.code == KL_ERR_DEVICE && strstr(e.msg, "KILN_DEVICE=ref")), "no cpu: what to do: %s", e.msg);
+    check(device_default(&why, &e) == (cpu ? DEVICE_CPU : DEVICE_REF) && cpu == !*why, "the default and its reason");
+}
+
 int main(void)
 {
     struct err e = {0};
+    unsetenv("KILN_DUMP");
+    test_devices();
     for (int device = DEVICE_REF; device < DEVICE_KINDS; device++) {
         if (device != DEVICE_REF && device_find(device_name(device), &e) < 0) {
             printf("SKIP not-built %s: %s\n", device_name(device), e.msg);
