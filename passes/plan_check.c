@@ -241,7 +241,8 @@ static bool check_read(const struct check *c, const struct access *a)
                         (long long)a->loc.offset, (long long)(a->loc.offset + a->bytes));
         have = h ? h->value : NIL;
     } else if (a->loc.kind == LOC_OUT) {
-        if (!c->written[index] && a->bytes) return fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
+        if (!c->written[index] && a->bytes)
+            return fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
         have = same_bytes(g, g->out[index].value);
     } else {
         bool state = a->loc.kind == LOC_STATE;
