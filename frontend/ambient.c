@@ -23,6 +23,7 @@ struct ambient {
     uint8_t *track;            /* per node: enum track */
     uint32_t known_cap, track_cap;
     size_t pinned;             /* bytes known */
+    uint32_t borrowed;         /* known values in the user's memory, which is given back as soon as it can be */
 };
 static struct ambient now, spare;
 static uint32_t attached = NO_ENTRY;     /* handles with a node, linked by next and prev */
@@ -46,6 +47,7 @@ static void know(struct ambient *a, ref r, struct buffer *b)
 {
     a->known[r] = buffer_ref(b);
     a->pinned += b->bytes;
+    a->borrowed += b->release != NULL;
 }
 
 void ambient_added(ref r)
@@ -172,6 +174,7 @@ static void forget(struct ambient *a)
         if (a->known[r])
             front_drop(a->known[r]);
     a->pinned = 0;
+    a->borrowed = 0;
 }
 
 static void mark_reachable(uint8_t *need)
@@ -225,6 +228,7 @@ void ambient_collect(void)
     uint8_t *need = mem_alloc(n);
     ref *map = mem_alloc(n * sizeof *map);
     spare.pinned = 0;
+    spare.borrowed = 0;
     if (need && map) {
         mark_reachable(need);
         if (copy_reachable(need, map)) {
@@ -390,7 +394,7 @@ bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)
     for (int d = 0; devices >> d; d++)
         if ((devices >> d & 1) && !compute_on(d, h, n, e))
             return false;
-    if (now.r.g && now.r.g->nnode > 2 * settled + SMALL)
+    if (now.r.g && (now.borrowed || now.r.g->nnode > 2 * settled + SMALL))
         ambient_collect();
     return true;
 }

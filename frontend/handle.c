@@ -132,8 +132,12 @@ void handle_end(kl_tensor h, enum death how)
         front_wait();
         x = entry_find(h, "", &e);
     }
-    if (x)
-        entry_free(x, how);
+    if (!x)
+        return;
+    bool borrowed = x->kind == KIND_VALUE && x->buffer && x->buffer->release;
+    entry_free(x, how);
+    if (borrowed)
+        ambient_collect(); /* so that the user gets the memory back */
 }
 
 /* Threads keep entries of their own, so that a temporary costs no lock. */

@@ -1,0 +1,354 @@
+/* The public ops, one by one, against values worked out by hand or in double. */
+#include "api_check.h"
+
+static kl_device dev;
+
+static kl_tensor f32(int rank, const int64_t *dims, const double *v)
+{
+    float f[256];
+    int64_t n = 1;
+    for (int i = 0; i < rank; i++)
+        n *= dims[i];
+    for (int64_t i = 0; i < n; i++)
+        f[i] = (float)v[i];
+    return kl_input(dev, KL_F32, rank, dims, f);
+}
+#define D(...) DIMS(__VA_ARGS__)
+
+static kl_tensor i32(int rank, const int64_t *dims, const int32_t *v)
+{
+    return kl_input(dev, KL_I32, rank, dims, v);
+}
+
+/* ---- elementwise ---- */
+
+static void unary(void)
+{
+    kl_tensor a = f32(D(4), (double[]){0.25, 1, 2, 9});
+    NEAR_LIST(kl_neg(a), 0, -0.25, -1, -2, -9);
+    NEAR_LIST(kl_abs(kl_neg(a)), 0, 0.25, 1, 2, 9);
+    NEAR_LIST(kl_exp(a), 1e-6, exp(0.25), exp(1), exp(2), exp(9));
+    NEAR_LIST(kl_log(a), 1e-6, log(0.25), 0, log(2), log(9));
+    NEAR_LIST(kl_tanh(a), 1e-6, tanh(0.25), tanh(1), tanh(2), tanh(9));
+    NEAR_LIST(kl_sqrt(a), 1e-7, 0.5, 1, sqrt(2), 3);
+    NEAR_LIST(kl_rsqrt(a), 1e-6, 2, 1, 1 / sqrt(2), 1.0 / 3);
+    NEAR_LIST(kl_square(a), 0, 0.0625, 1, 4, 81);
+    NEAR_LIST(kl_not(i32(D(2), (int32_t[]){0, 5})), 0, -1, -6);
+    NEAR_LIST(kl_not(kl_gt(a, kl_const(dev, KL_F32, 1))), 0, 1, 1, 0, 0);
+    kl_release(a);
+}
+
+static void binary(void)
+{
+    kl_tensor a = f32(D(2, 3), (double[]){1, 2, 3, 4, 5, 6}), row = f32(D(3), (double[]){10, 20, 30}),
+              column = f32(D(2, 1), (double[]){2, 4});
+    NEAR_LIST(kl_add(a, row), 0, 11, 22, 33, 14, 25, 36);
+    NEAR_LIST(kl_add(row, a), 0, 11, 22, 33, 14, 25, 36);
+    NEAR_LIST(kl_sub(a, column), 0, -1, 0, 1, 0, 1, 2);
+    NEAR_LIST(kl_mul(row, column), 0, 20, 40, 60, 40, 80, 120);
+    NEAR_LIST(kl_div(a, column), 0, 0.5, 1, 1.5, 1, 1.25, 1.5);
+    NEAR_LIST(kl_max(a, column), 0, 2, 2, 3, 4, 5, 6);
+    NEAR_LIST(kl_min(a, column), 0, 1, 2, 2, 4, 4, 4);
+    NEAR_LIST(kl_eq(a, column), 0, 0, 1, 0, 1, 0, 0);
+    NEAR_LIST(kl_ne(a, column), 0, 1, 0, 1, 0, 1, 1);
+    NEAR_LIST(kl_lt(a, column), 0, 1, 0, 0, 0, 0, 0);
+    NEAR_LIST(kl_le(a, column), 0, 1, 1, 0, 1, 0, 0);
+    NEAR_LIST(kl_gt(a, column), 0, 0, 0, 1, 0, 1, 1);
+    NEAR_LIST(kl_ge(a, column), 0, 0, 1, 1, 1, 1, 1);
+    NEAR_LIST(kl_where(kl_gt(a, column), row, kl_const(dev, KL_F32, -1)), 0, -1, -1, 30, -1, 20, 30);
+    NEAR_LIST(kl_max(kl_const(dev, KL_F32, NAN), row), 0, NAN, NAN, NAN);
+    kl_tensor p = i32(D(3), (int32_t[]){12, -7, 5}), q = i32(D(3), (int32_t[]){10, 2, 0});
+    NEAR_LIST(kl_and(p, q), 0, 8, 0, 0);
+    NEAR_LIST(kl_or(p, q), 0, 14, -5, 5);
+    NEAR_LIST(kl_xor(p, q), 0, 6, -5, 5);
+    NEAR_LIST(kl_div(p, q), 0, 1, -3, 0);
+    kl_release(a), kl_release(row), kl_release(column), kl_release(p), kl_release(q);
+}
+
+static void scalars_and_casts(void)
+{
+    kl_tensor a = f32(D(3), (double[]){-1.5, 2, 300});
+    NEAR_LIST(kl_add_scalar(a, 1), 0, -0.5, 3, 301);
+    NEAR_LIST(kl_sub_scalar(a, 1), 0, -2.5, 1, 299);
+    NEAR_LIST(kl_mul_scalar(a, 2), 0, -3, 4, 600);
+    NEAR_LIST(kl_div_scalar(a, 2), 0, -0.75, 1, 150);
+    NEAR_LIST(kl_max_scalar(a, 0), 0, 0, 2, 300);
+    NEAR_LIST(kl_min_scalar(a, 0), 0, -1.5, 0, 0);
+    NEAR_LIST(kl_cast(a, KL_I32), 0, -1, 2, 300);
+    NEAR_LIST(kl_cast(a, KL_U8), 0, 0, 2, 255);
+    NEAR_LIST(kl_cast(kl_cast(a, KL_BOOL), KL_F64), 0, 1, 1, 1);
+    CHECK(kl_dtype_of(a) == KL_F32);
+    kl_release(a);
+    NEAR_LIST(kl_add_scalar(i32(D(2), (int32_t[]){1, 2}), 41), 0, 42, 43);
+}
+
+/* ---- making ---- */
+
+static void making(void)
+{
+    NEAR_LIST(kl_zeros(dev, KL_I8, D(2, 2)), 0, 0, 0, 0, 0);
+    NEAR_LIST(kl_ones(dev, KL_BOOL, D(3)), 0, 1, 1, 1);
+    NEAR_LIST(kl_full(dev, KL_F64, D(2), 0.1), 0, 0.1, 0.1);
+    NEAR_LIST(kl_scalar(dev, KL_U16, 7), 0, 7);
+    NEAR_LIST(kl_const(dev, KL_I64, -3), 0, -3);
+    NEAR_LIST(kl_arange(dev, KL_I32, 4), 0, 0, 1, 2, 3);
+    NEAR_LIST(kl_iota(dev, KL_F32, D(2, 3), 0), 0, 0, 0, 0, 1, 1, 1);
+    NEAR_LIST(kl_iota(dev, KL_F32, D(2, 3), -1), 0, 0, 1, 2, 0, 1, 2);
+    kl_tensor empty = kl_zeros(dev, KL_F32, D(0, 3));
+    CHECK(kl_numel(empty) == 0);
+    OK(kl_read(empty, NULL, 0));
+    NEAR_LIST(kl_sum(empty, AXES(0), false), 0, 0, 0, 0);
+    kl_release(empty);
+    kl_tensor s = kl_input(dev, KL_F64, 0, NULL, &(double){2.5});
+    CHECK(kl_rank(s) == 0 && kl_item_f64(s) == 2.5 && kl_item_f32(s) == 2.5f && kl_item_i64(s) == 2);
+    kl_release(s);
+}
+
+static int released;
+static void count_release(void *ctx) { released += *(int *)ctx; }
+
+static void wrapping(void)
+{
+    float data[32] = {1, 2, 3};
+    int one = 1;
+    released = 0;
+    kl_tensor w = kl_wrap(dev, KL_F32, D(3), data, count_release, &one);
+    kl_tensor y = kl_mul_scalar(w, 2);
+    kl_trace_begin("in_place");
+    kl_assign(w, kl_add_scalar(w, 1));
+    OK(kl_trace_end());
+    CHECK(data[0] == 1 && released == 0); /* the caller's memory is never written to; y still needs it */
+    NEAR_LIST(y, 0, 2, 4, 6);
+    NEAR_LIST(w, 0, 2, 3, 4);
+    kl_tensor again = kl_input(dev, KL_F32, D(1), data);
+    kl_release(again);
+    kl_trace_begin("data of a run");
+    kl_tensor z = kl_keep(kl_neg(kl_wrap(dev, KL_F32, D(3), data, count_release, &one)));
+    OK(kl_trace_end());
+    NEAR_LIST(z, 0, -1, -2, -3);
+    CHECK(released == 2);
+    kl_tensor bad = kl_wrap(dev, KL_F32, D(-3), data, count_release, &one);
+    CHECK(released == 3 && kl_check(bad) == KL_ERR_SHAPE);
+    kl_release(bad);
+}
+
+/* ---- views ---- */
+
+static void views(void)
+{
+    kl_tensor a = f32(D(2, 3), (double[]){1, 2, 3, 4, 5, 6});
+    kl_tensor r = kl_reshape(a, D(3, -1));
+    SHAPE(r, 3, 2);
+    NEAR_LIST(r, 0, 1, 2, 3, 4, 5, 6);
+    r = kl_permute(a, (int[]){1, 0});
+    SHAPE(r, 3, 2);
+    NEAR_LIST(r, 0, 1, 4, 2, 5, 3, 6);
+    r = kl_transpose(a, -1, 0);
+    SHAPE(r, 3, 2);
+    NEAR_LIST(r, 0, 1, 4, 2, 5, 3, 6);
+    r = kl_unsqueeze(a, 1);
+    SHAPE(r, 2, 1, 3);
+    kl_tensor e = kl_expand(r, D(2, 2, -1));
+    SHAPE(e, 2, 2, 3);
+    NEAR_LIST(e, 0, 1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6);
+    kl_tensor s = kl_squeeze(r, -2);
+    SHAPE(s, 2, 3);
+    kl_release(s), kl_release(r);
+    r = kl_unsqueeze(a, -1);
+    SHAPE(r, 2, 3, 1);
+    kl_release(r);
+    e = kl_expand(a, D(2, 2, 3));
+    NEAR_LIST(e, 0, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6);
+    r = kl_reshape(kl_sum_all(a), D(1, 1));
+    SHAPE(r, 1, 1);
+    NEAR_LIST(r, 0, 21);
+    kl_release(a);
+}
+
+/* ---- reductions ---- */
+
+static void reductions(void)
+{
+    kl_tensor a = f32(D(2, 3), (double[]){1, 5, 3, 4, 2, 6});
+    NEAR_LIST(kl_sum(a, AXES(0), false), 0, 5, 7, 9);
+    kl_tensor k = kl_sum(a, AXES(-1), true);
+    SHAPE(k, 2, 1);
+    NEAR_LIST(k, 0, 9, 12);
+    NEAR_LIST(kl_sum(a, 0, NULL, false), 0, 21);
+    NEAR_LIST(kl_sum(a, 0, (int[]){0}, false), 0, 1, 5, 3, 4, 2, 6);
+    k = kl_sum(a, AXES(1, 0), true);
+    SHAPE(k, 1, 1);
+    NEAR_LIST(k, 0, 21);
+    NEAR_LIST(kl_sum_all(a), 0, 21);
+    NEAR_LIST(kl_mean(a, AXES(1), false), 1e-7, 3, 4);
+    NEAR_LIST(kl_reduce_max(a, AXES(1), false), 0, 5, 6);
+    NEAR_LIST(kl_reduce_max(a, 0, NULL, false), 0, 6);
+    NEAR_LIST(kl_argmax(a, 1), 0, 1, 2);
+    NEAR_LIST(kl_argmax(a, 0), 0, 1, 0, 1);
+    kl_release(a);
+    a = f32(D(3, 3), (double[]){7, 7, 1, 1, NAN, NAN, -INFINITY, -INFINITY, -INFINITY});
+    NEAR_LIST(kl_argmax(a, 1), 0, 0, 1, 0); /* the first of equals, the first NaN */
+    NEAR_LIST(kl_reduce_max(a, AXES(1), false), 0, 7, NAN, -INFINITY);
+    kl_release(a);
+    NEAR_LIST(kl_argmax(i32(D(3), (int32_t[]){-5, -2, -2}), 0), 0, 1);
+}
+
+/* ---- products ---- */
+
+/* out[b][m][n] by definition; strides 0 where an operand has no batch. */
+static void naive(int batch, int m, int n, int k, const double *a, int64_t sa, const double *b, int64_t sb, double *out)
+{
+    for (int x = 0; x < batch; x++)
+        for (int i = 0; i < m; i++)
+            for (int j = 0; j < n; j++) {
+                double s = 0;
+                for (int p = 0; p < k; p++)
+                    s += a[x * sa + i * k + p] * b[x * sb + p * n + j];
+                out[(x * m + i) * n + j] = s;
+            }
+}
+
+static void products(void)
+{
+    double a[24], b[24], want[64];
+    for (int i = 0; i < 24; i++)
+        a[i] = i % 7 - 3, b[i] = i % 5 - 2;
+    kl_tensor a2 = f32(D(4, 3), a), b2 = f32(D(3, 5), b), a3 = f32(D(2, 4, 3), a), b3 = f32(D(2, 3, 4), b),
+              v = f32(D(3), a);
+    naive(1, 4, 5, 3, a, 0, b, 0, want);
+    NEAR(kl_matmul(a2, b2), 20, want, 1e-6);
+    naive(2, 4, 4, 3, a, 12, b, 12, want);
+    NEAR(kl_matmul(a3, b3), 32, want, 1e-6);
+    naive(2, 4, 5, 3, a, 12, b, 0, want);
+    kl_tensor y = kl_matmul(a3, b2);
+    SHAPE(y, 2, 4, 5);
+    NEAR(y, 40, want, 1e-6);
+    naive(2, 4, 4, 3, a, 0, b, 12, want);
+    NEAR(kl_matmul(a2, b3), 32, want, 1e-6);
+    naive(1, 1, 5, 3, a, 0, b, 0, want);
+    y = kl_matmul(v, b2);
+    SHAPE(y, 5);
+    NEAR(y, 5, want, 1e-6);
+    naive(1, 4, 1, 3, a, 0, a, 0, want);
+    y = kl_matmul(a2, v);
+    SHAPE(y, 4);
+    NEAR(y, 4, want, 1e-6);
+    y = kl_matmul(v, v);
+    CHECK(kl_rank(y) == 0);
+    NEAR_LIST(y, 0, 9 + 4 + 1);
+    naive(2, 1, 4, 3, a, 0, b, 12, want);
+    y = kl_matmul(v, b3);
+    SHAPE(y, 2, 4);
+    NEAR(y, 8, want, 1e-6);
+    naive(1, 4, 5, 3, a, 0, b, 0, want);
+    for (int i = 0; i < 20; i++)
+        want[i] += i % 5;
+    y = kl_arange(dev, KL_F32, 5);
+    NEAR(kl_linear(a2, b2, y), 20, want, 1e-6);
+    kl_release(y);
+    naive(1, 4, 5, 3, a, 0, b, 0, want);
+    NEAR(kl_linear(a2, b2, kl_none), 20, want, 1e-6);
+    /* the transposed product, contracted over both operands' last axes, batch last in a */
+    kl_tensor bt = kl_transpose(b2, 0, 1);
+    NEAR(kl_dot_general(a2, bt, 0, NULL, NULL, 1, (int[]){-1}, (int[]){1}), 20, want, 1e-6);
+    kl_tensor batch_last = kl_permute(a3, (int[]){1, 2, 0});
+    naive(2, 4, 4, 3, a, 12, b, 12, want);
+    NEAR(kl_dot_general(batch_last, b3, 1, (int[]){2}, (int[]){0}, 1, (int[]){1}, (int[]){1}), 32, want, 1e-6);
+    kl_release(bt), kl_release(batch_last);
+    NEAR_LIST(kl_matmul(i32(D(2), (int32_t[]){3, 4}), i32(D(2), (int32_t[]){5, 6})), 0, 39);
+    kl_release(a2), kl_release(b2), kl_release(a3), kl_release(b3), kl_release(v);
+}
+
+/* ---- composites ---- */
+
+static void composites(void)
+{
+    kl_tensor a = f32(D(2, 3), (double[]){1, 2, 3, 1000, 1001, 1002});
+    double z = exp(-2) + exp(-1) + 1, p[3] = {exp(-2) / z, exp(-1) / z, 1 / z};
+    NEAR_LIST(kl_softmax(a, 1), 1e-6, p[0], p[1], p[2], p[0], p[1], p[2]);
+    NEAR_LIST(kl_softmax(a, 0), 1e-6, 0, 0, 0, 1, 1, 1);
+    NEAR_LIST(kl_log_softmax(a, -1), 1e-6, log(p[0]), log(p[1]), log(p[2]), log(p[0]), log(p[1]), log(p[2]));
+    for (int dtype = KL_U8; dtype <= KL_I64; dtype++) {
+        kl_tensor y = kl_cast(i32(D(2), (int32_t[]){2, 0}), (kl_dtype)dtype);
+        NEAR_LIST(kl_cross_entropy(a, y), 1e-6, -(log(p[2]) + log(p[0])) / 2);
+    }
+    kl_release(a);
+    a = f32(D(5), (double[]){-200, -1, 0, 1, NAN});
+    NEAR_LIST(kl_relu(a), 0, 0, 0, 0, 1, NAN);
+    NEAR_LIST(kl_sigmoid(a), 1e-7, 0, 1 / (1 + exp(1)), 0.5, 1 / (1 + exp(-1)), NAN);
+    kl_release(a);
+}
+
+/* ---- random ---- */
+
+static void random_numbers(void)
+{
+    enum { N = 20000 };
+    static double u[N];
+    static uint64_t bits[N];
+    kl_tensor a = kl_rand(dev, KL_F32, D(N), 5);
+    double *v = values_of(a), sum = 0, low = 1, high = 0;
+    for (int i = 0; v && i < N; i++) {
+        sum += v[i];
+        low = v[i] < low ? v[i] : low;
+        high = v[i] > high ? v[i] : high;
+    }
+    CHECK(v && low >= 0 && low < 0.001 && high < 1 && high > 0.999 && fabs(sum / N - 0.5) < 0.01);
+    double *same = values_of(kl_rand(dev, KL_F32, D(N), 5)), *other = values_of(kl_rand(dev, KL_F32, D(N), 6));
+    CHECK(v && same && other && !memcmp(v, same, N * sizeof *v) && memcmp(v, other, N * sizeof *v));
+    free(v), free(same), free(other);
+    kl_release(a);
+
+    /* randn is the inverse of the normal distribution function, which libm has as erfc */
+    a = kl_random_bits(dev, KL_U64, D(N), 9);
+    OK(kl_read(a, bits, sizeof bits));
+    kl_release(a);
+    a = kl_randn(dev, KL_F64, D(N), 9);
+    v = values_of(a);
+    double worst = 0, square = 0;
+    for (int i = 0; v && i < N; i++) {
+        u[i] = ((double)(bits[i] >> 12) + 0.5) * 0x1p-52;
+        double back = erfc(-v[i] / sqrt(2)) / 2, edge = u[i] < 0.5 ? u[i] : 1 - u[i];
+        worst = fmax(worst, fabs(back - u[i]) / edge);
+        square += v[i] * v[i];
+    }
+    CHECK(v && worst < 1e-12);
+    CHECK(fabs(square / N - 1) < 0.05);
+    free(v);
+    kl_release(a);
+    a = kl_randn(dev, KL_F32, D(N), 9);
+    v = values_of(a);
+    uint32_t word[N];
+    kl_tensor b = kl_random_bits(dev, KL_U32, D(N), 9);
+    OK(kl_read(b, word, sizeof word));
+    worst = 0;
+    for (int i = 0; v && i < N; i++) {
+        double p = ((word[i] >> 9) + 0.5) * 0x1p-23, back = erfc(-v[i] / sqrt(2)) / 2;
+        worst = fmax(worst, fabs(back - p) / (p < 0.5 ? p : 1 - p));
+    }
+    CHECK(v && worst < 2e-5);
+    free(v);
+    kl_release(a), kl_release(b);
+}
+
+static void test(kl_device d)
+{
+    dev = d;
+    kl_scope_begin();
+    unary();
+    binary();
+    scalars_and_casts();
+    making();
+    wrapping();
+    views();
+    reductions();
+    products();
+    composites();
+    random_numbers();
+    OK(kl_scope_end());
+}
+
+int main(void)
+{
+    return on_devices(test);
+}
