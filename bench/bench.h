@@ -12,6 +12,7 @@
  */
 #ifndef BENCH_H
 #define BENCH_H
+#include <kiln/kiln.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,6 +97,14 @@ static inline bool bench_open(struct bench *b, const char *name, int argc, char 
         return false;
     }
     return true;
+}
+
+/* The default device, named on stderr. */
+static inline kl_device bench_device(const struct bench *b)
+{
+    kl_device device = kl_device_default();
+    fprintf(stderr, "bench_%s: device %s %s\n", b->name, kl_device_name(device), kl_device_fallback_reason());
+    return device;
 }
 
 /* Adds a row: the times themselves in microseconds, or with work > 0 (operations or bytes a run) billions of them

@@ -1,6 +1,5 @@
 /* Matrix products through the public API against the arithmetic peak of one thread, measured in the same run. */
 #include "bench.h"
-#include <kiln/kiln.h>
 
 enum { ROUNDS = 40 };
 
@@ -45,7 +44,7 @@ int main(int argc, char **argv)
     struct operands o[CASES];
     if (!bench_open(&b, "gemm", argc, argv))
         return b.status;
-    kl_device dev = kl_device_default();
+    kl_device dev = bench_device(&b);
     kl_set_option("threads", 1);
 
     kl_trace_begin("operands");

@@ -1,6 +1,5 @@
 /* The training step of examples/fashion_mnist.c on random images: fused against unfused, one thread, by turns. */
 #include "bench.h"
-#include <kiln/kiln.h>
 
 enum { ROUNDS = 60, LAYERS = 3, BATCH = 128 };
 static const int64_t width[LAYERS + 1] = {784, 512, 512, 10};
@@ -12,10 +11,10 @@ struct model {
     kl_optimizer *optimizer;
 };
 
-static bool model_init(struct model *m)
+static bool model_init(struct model *m, kl_device device)
 {
     kl_tensor parameter[2 * LAYERS];
-    m->device = kl_device_default();
+    m->device = device;
     kl_trace_begin("init");
     for (int i = 0; i < LAYERS; i++) {
         kl_tensor normal = kl_randn(m->device, KL_F32, 2, &width[i], (uint64_t)i);
@@ -68,7 +67,7 @@ int main(int argc, char **argv)
     static struct model m;
     if (!bench_open(&b, "mlp", argc, argv))
         return b.status;
-    bool ok = model_init(&m);
+    bool ok = model_init(&m, bench_device(&b));
     kl_set_option("threads", 1);
     for (int round = -1; ok && round < ROUNDS; round++) /* round -1 compiles */
         for (int fuse = 0; ok && fuse < 2; fuse++) {
