@@ -10,6 +10,7 @@
 struct progress {
     const char *unit;          /* what is counted, e.g. "images" */
     long total, done;          /* in units */
+    long first;                /* units done when the clock was started: the first step's, which compiles */
     double started, drawn;     /* seconds */
     double every;              /* seconds between two drawings */
     bool terminal;
@@ -36,7 +37,7 @@ static inline void progress_draw(struct progress *p, const char *label, double l
     enum { WIDTH = 24 };
     double now = progress_now(), spent = now - p->started;
     double share = p->total > 0 ? (double)p->done / (double)p->total : 1;
-    double rate = spent > 0 ? (double)p->done / spent : 0;
+    double rate = p->done > p->first && spent > 0 ? (double)(p->done - p->first) / spent : 0;
     long left = rate > 0 ? (long)((double)(p->total - p->done) / rate + 0.5) : 0;
     p->drawn = now;
     if (p->terminal) {
@@ -58,6 +59,10 @@ static inline void progress_draw(struct progress *p, const char *label, double l
 static inline void progress_add(struct progress *p, long n, const char *label, double loss)
 {
     p->done += n;
+    if (!p->first) {
+        p->first = n;
+        p->started = p->drawn = progress_now();
+    }
     if (progress_now() - p->drawn >= p->every)
         progress_draw(p, label, loss);
 }

@@ -21,7 +21,7 @@ enum handle_kind {
     KIND_DEAD,   /* a temporary released before its trace ended */
 };
 enum death { DEATH_RELEASED, DEATH_TRACE, DEATH_SCOPE };
-enum { NO_ENTRY = UINT32_MAX };
+#define NO_ENTRY UINT32_MAX
 
 /* Why a handle is poison; shared by the poison made from it. */
 struct cause {

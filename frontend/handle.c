@@ -95,7 +95,8 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
                                        [DEATH_TRACE] = "it was a temporary of a trace that has ended",
                                        [DEATH_SCOPE] = "it was made in a scope that has ended"};
     uint8_t how = atomic_load_explicit(&x->death, memory_order_relaxed);
-    err_set(e, KL_ERR_HANDLE, "%s is stale: %s", what, text[now == generation + 1 ? how : DEATH_RELEASED]);
+    err_set(e, KL_ERR_HANDLE, "%s is stale: %s", what,
+            now == generation + 1 ? text[how] : "it was released, or its trace or scope has ended");
     return NULL;
 }
 

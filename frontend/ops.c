@@ -133,8 +133,8 @@ static bool infer_dim(struct thread *t, const kl_site *site, const struct shape 
 {
     int64_t rest = 1, count = shape_count(from);
     int at = -1;
+    memcpy(out, dims, (size_t)rank * sizeof *out);
     for (int i = 0; i < rank; i++) {
-        out[i] = dims[i];
         if (dims[i] == -1 && at >= 0) {
             fail(t, site, KL_ERR_SHAPE, "reshape: only one dimension may be -1");
             return false;

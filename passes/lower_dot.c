@@ -269,6 +269,8 @@ static void choose_tiles(struct dot *d)
     d->mblock = d->size.m <= fit ? (d->size.m ? d->size.m : 1) : even_rows(d->size.m, fit > d->mr ? fit : d->mr);
     if (d->mblock < d->size.m)
         d->mblock = (d->mblock + d->mr - 1) / d->mr * d->mr;
+    if (d->mblock < 1)
+        d->mblock = 1;
 }
 
 static void fill_schedule(const struct dot *d)

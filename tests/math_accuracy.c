@@ -42,9 +42,11 @@ static const struct { enum function f; double x, y; } special[] = {
     { FN_exp, 1000.0, INFINITY }, { FN_exp, -1000.0, 0.0 }, { FN_exp, 1e30, INFINITY }, { FN_exp, -1e30, 0.0 },
     { FN_exp, 1e-30, 1.0 }, { FN_exp, NAN, NAN }, { FN_exp, -NAN, NAN },
     { FN_log, 1.0, 0.0 }, { FN_log, 0.0, -INFINITY }, { FN_log, -0.0, -INFINITY }, { FN_log, INFINITY, INFINITY },
-    { FN_log, -INFINITY, NAN }, { FN_log, -1.0, NAN }, { FN_log, -1e-30, NAN }, { FN_log, NAN, NAN }, { FN_log, -NAN, NAN },
+    { FN_log, -INFINITY, NAN }, { FN_log, -1.0, NAN }, { FN_log, -1e-30, NAN },
+    { FN_log, NAN, NAN }, { FN_log, -NAN, NAN },
     { FN_tanh, 0.0, 0.0 }, { FN_tanh, -0.0, -0.0 }, { FN_tanh, INFINITY, 1.0 }, { FN_tanh, -INFINITY, -1.0 },
-    { FN_tanh, 30.0, 1.0 }, { FN_tanh, -30.0, -1.0 }, { FN_tanh, 1e30, 1.0 }, { FN_tanh, NAN, NAN }, { FN_tanh, -NAN, NAN },
+    { FN_tanh, 30.0, 1.0 }, { FN_tanh, -30.0, -1.0 }, { FN_tanh, 1e30, 1.0 },
+    { FN_tanh, NAN, NAN }, { FN_tanh, -NAN, NAN },
     { FN_tanh, 0x1p-30, 0x1p-30 }, { FN_tanh, -0x1p-140, -0x1p-140 }, { FN_tanh, 0x1p-149, 0x1p-149 },
 };
 

@@ -30,7 +30,8 @@ static void integers(void)
     static const unsigned kind[2][4] = { { KL_U8, KL_U16, KL_U32, KL_U64 }, { KL_I8, KL_I16, KL_I32, KL_I64 } };
     for (unsigned w = 0; w < 4; w++) {
         unsigned u = kind[0][w], i = kind[1][w], width = 8u << w;
-        uint64_t all = width == 64 ? UINT64_MAX : (UINT64_C(1) << width) - 1, low = UINT64_C(1) << (width - 1), max = low - 1;
+        uint64_t all = width == 64 ? UINT64_MAX : (UINT64_C(1) << width) - 1;
+        uint64_t low = UINT64_C(1) << (width - 1), max = low - 1;
         prim(P_ADD, u, all, 1, 0);
         prim(P_ADD, i, max, 1, low);
         prim(P_SUB, u, 0, 1, all);
@@ -87,7 +88,8 @@ static void floats(void)
     }
     prim(P_NE, KL_F64, nan64, nan64, 1);
     uint64_t y = 0, x = f32(1.0f + 0x1p-12f), minus = f32(-(1.0f + 0x1p-11f));
-    check(scalar_prim(P_FMA, KL_F32, KL_F32, (const uint64_t[3]){ x, x, minus }, &y) && y == f32(0x1p-24f), "fma rounds once");
+    check(scalar_prim(P_FMA, KL_F32, KL_F32, (const uint64_t[3]){ x, x, minus }, &y) && y == f32(0x1p-24f),
+          "fma rounds once");
     check(scalar_prim(P_SELECT, KL_F64, KL_F64, (const uint64_t[3]){ 0, 1, 2 }, &y) && y == 2, "select");
 }
 
@@ -136,7 +138,8 @@ static void casts(void)
 /* scalar_apply has a meaning exactly where the op's class allows the dtype. */
 static void classes(void)
 {
-    static const char *kinds_of[256] = { ['A'] = "UIF", ['F'] = "F", ['L'] = "BUI", ['C'] = "BUIF", ['W'] = "BUIF", ['S'] = "" };
+    static const char *kinds_of[256] = { ['A'] = "UIF", ['F'] = "F", ['L'] = "BUI", ['C'] = "BUIF",
+                                           ['W'] = "BUIF", ['S'] = "" };
     const uint64_t one[1] = { 0 };
     for (unsigned op = 1; op < OP_COUNT; op++)
         for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
@@ -168,8 +171,10 @@ static void threefry(void)
 static void identities(void)
 {
     check(fold_identity(FOLD_ADD, KL_F32) == 0 && fold_identity(FOLD_ADD, KL_I64) == 0, "identity of add");
-    check(fold_identity(FOLD_MAX, KL_F32) == f32(-INFINITY) && fold_identity(FOLD_MAX, KL_F64) == f64(-INFINITY), "of max, floats");
-    check(fold_identity(FOLD_MAX, KL_I8) == 0x80 && fold_identity(FOLD_MAX, KL_I64) == UINT64_C(1) << 63, "of max, signed");
+    check(fold_identity(FOLD_MAX, KL_F32) == f32(-INFINITY) && fold_identity(FOLD_MAX, KL_F64) == f64(-INFINITY),
+          "of max, floats");
+    check(fold_identity(FOLD_MAX, KL_I8) == 0x80 && fold_identity(FOLD_MAX, KL_I64) == UINT64_C(1) << 63,
+          "of max, signed");
     check(fold_identity(FOLD_MAX, KL_U16) == 0 && fold_identity(FOLD_MAX, KL_BOOL) == 0, "of max, unsigned and bool");
 }
 

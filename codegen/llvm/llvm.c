@@ -110,6 +110,24 @@ static bool copy_out(const char *bytes, size_t size, struct code *out, struct er
     return true;
 }
 
+/* A loaded kernel runs no constructors: the sanitizer is up already and kernels have no data to register. */
+static void drop_constructors(LLVMModuleRef module)
+{
+    static const char *const list[] = {"llvm.global_ctors", "llvm.global_dtors", "llvm.used"};
+    for (int i = 0; i < 3; i++) {
+        LLVMValueRef v = LLVMGetNamedGlobal(module, list[i]);
+        if (v)
+            LLVMDeleteGlobal(v);
+    }
+    for (LLVMValueRef f = LLVMGetFirstFunction(module), next; f; f = next) {
+        next = LLVMGetNextFunction(f);
+        if (!LLVMCountBasicBlocks(f) || !strcmp(LLVMGetValueName(f), "kernel"))
+            continue;
+        LLVMReplaceAllUsesWith(f, LLVMConstNull(LLVMTypeOf(f))); /* the deleted lists' elements still count */
+        LLVMDeleteFunction(f);
+    }
+}
+
 /* Sanitizer builds instrument every kernel as the compiler does the rest. */
 static bool instrument(LLVMModuleRef module, LLVMTargetMachineRef tm, struct err *e)
 {
@@ -124,6 +142,7 @@ static bool instrument(LLVMModuleRef module, LLVMTargetMachineRef tm, struct err
     LLVMPassBuilderOptionsRef o = LLVMCreatePassBuilderOptions();
     LLVMErrorRef fail = LLVMRunPasses(module, pass, tm, o);
     LLVMDisposePassBuilderOptions(o);
+    drop_constructors(module);
     if (!fail)
         return true;
     char *msg = LLVMGetErrorMessage(fail);

@@ -1,0 +1,112 @@
+#!/bin/sh
+# The `kiln` command: exit codes, what it prints, what it refuses.  Argument: the build folder.
+kiln=$1/kiln
+tests=$(dirname "$0")
+tmp=$(mktemp -d)
+trap 'rm -r "$tmp"' EXIT
+passed=0 failed=0
+
+# check NAME EXIT PATTERN COMMAND...: the exit code, and a pattern somewhere in stdout or stderr
+check() {
+    name=$1 code=$2 pattern=$3
+    shift 3
+    "$@" >"$tmp/out" 2>&1 </dev/null
+    got=$?
+    if [ "$got" -eq "$code" ] && grep -qe "$pattern" "$tmp/out"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name: exit $got, expected $code and '$pattern' in:"
+        sed 's/^/    /' "$tmp/out"
+    fi
+}
+
+# float array file: npy FILE SHAPE BYTES
+npy() {
+    header=$(printf "{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }" "$2")
+    printf '\223NUMPY\001\000\166\000%-117s\n' "$header" >"$1"
+    printf "$3" >>"$1"
+}
+one='\000\000\200\077' two='\000\000\000\100'
+
+cat >"$tmp/step.kir" <<'END'
+graph @step {
+  %x = input 0 "x" : f32[2]
+  %w = state 0 "w" : f32[2]
+  %lr = slot 0 "lr" : f32[]
+  %r = reshape %lr : f32[1]
+  %e = expand %r : f32[2]
+  %u = mul %x, %e : f32[2]
+  %w2 = sub %w, %u : f32[2]
+  assign 0 = %w2
+  return %u
+}
+END
+cat >"$tmp/sum.kir" <<'END'
+graph @sum {
+  %x = input 0 "x" : f32[3]
+  %dead = neg %x : f32[3]
+  %s = sum %x axes(0) : f32[1]
+  return %s
+}
+END
+npy "$tmp/x.npy" 2, "$one$two"
+npy "$tmp/w.npy" 2, "$two$two"
+npy "$tmp/short.npy" 2, "$one"
+npy "$tmp/wide.npy" '1, 2' "$one$two"
+npy "$tmp/huge.npy" '4611686018427387904, 4' "$one"
+head -c 40 "$tmp/x.npy" >"$tmp/cut.npy"
+
+check usage 2 '^usage: ' "$kiln"
+check help 0 '^passes: autodiff' "$kiln" help
+check 'unknown command' 2 "no command is called 'frob'" "$kiln" frob
+
+check 'all ops' 0 '^where .* b c ' "$kiln" ops
+check 'one op' 0 'value *ADD(a, b)' "$kiln" ops add
+check 'no such op' 1 "no op is called 'frob'" "$kiln" ops frob
+
+check opt 0 'order(lanes 64, chunk 3)' "$kiln" opt "$tmp/sum.kir"
+check 'opt one pass' 0 '%2 = sum %x axes(0) : f32\[1\]$' "$kiln" opt "$tmp/sum.kir" -p dce
+check 'opt no pass' 0 '%3 = sum %x axes(0) : f32\[1\]$' "$kiln" opt "$tmp/sum.kir" -p ''
+"$kiln" opt "$tmp/sum.kir" -p dce,simplify -o "$tmp/sum2.kir"
+check 'opt to file, from standard input' 0 '%2 = sum' sh -c "cat '$tmp/sum2.kir' | '$kiln' opt -"
+check 'opt unknown pass' 1 "no pass is called 'frob'" "$kiln" opt "$tmp/step.kir" -p dce,frob
+check 'opt without file' 2 'needs a file' "$kiln" opt
+check 'opt two files' 2 'unexpected argument' "$kiln" opt "$tmp/step.kir" "$tmp/step.kir"
+check 'opt missing file' 1 'No such file' "$kiln" opt "$tmp/none.kir"
+check 'opt of a folder' 1 'Is a directory' "$kiln" opt "$tmp"
+check 'opt bad graph' 1 'error_return_nothing.kir:4:' "$kiln" opt "$tests/text/error_return_nothing.kir"
+check 'opt option without value' 2 '-p needs a value' "$kiln" opt "$tmp/step.kir" -p
+check 'opt unknown option' 2 'unknown option --frob' "$kiln" opt "$tmp/step.kir" --frob=3
+
+check 'dump stage' 0 'group 0' "$kiln" dump "$tmp/step.kir" --stage fused
+check 'dump unfused' 0 'group 1' "$kiln" dump "$tmp/step.kir" --stage=fused --unfused
+check 'dump captured' 0 '^graph @step {' "$kiln" dump "$tmp/step.kir" --stage captured
+check 'dump unknown stage' 2 "no stage is called 'frob'" "$kiln" dump "$tmp/step.kir" --stage frob
+check 'dump without stage' 2 'needs a file and --stage' "$kiln" dump "$tmp/step.kir"
+check 'dump code of ref' 1 'has no stage llvm' "$kiln" dump "$tmp/step.kir" --stage llvm --device ref
+check 'dump unknown device' 1 'frob' "$kiln" dump "$tmp/step.kir" --stage llvm --device frob
+
+run() {
+    name=$1 code=$2 pattern=$3
+    shift 3
+    check "$name" "$code" "$pattern" "$kiln" run "$tmp/step.kir" --device ref "$@"
+}
+run 'run prints' 0 '^return 1 : f32\[2\] = 0.5 1.0$' --input x="$tmp/x.npy" --state w="$tmp/w.npy" --slot lr=0.5
+run 'run assigns' 0 '^assign 0 "w" : f32\[2\] = 1.5 1.0$' --input 0="$tmp/x.npy" --state 0="$tmp/w.npy" --slot 0=0.5
+run 'run to file' 0 '^return 1' --input x="$tmp/x.npy" --state w="$tmp/w.npy" --slot lr=0 --output w="$tmp/new.npy"
+check 'file written' 0 same sh -c "cmp '$tmp/new.npy' '$tmp/w.npy' && echo same"
+run 'run without input' 1 'input 0 x has no value' --state w="$tmp/w.npy" --slot lr=0.5
+run 'run without slot' 1 'slot 0 lr has no value' --input x="$tmp/x.npy" --state w="$tmp/w.npy"
+run 'run unknown input' 1 "the graph has no input 'q'" --input q="$tmp/x.npy"
+run 'run bad slot' 1 'expected a number' --slot lr=fast
+run 'run unknown output' 1 "no output is number or state 'q'" --output q="$tmp/q.npy"
+run 'run without =' 2 'needs NAME=VALUE' --input x
+run 'run short array' 1 '4 bytes of elements where its shape needs 8' --input x="$tmp/short.npy"
+run 'run other shape' 1 'holds f32\[1,2\]' --input x="$tmp/wide.npy"
+run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
+run 'run cut array' 1 'ends inside the header' --input x="$tmp/cut.npy"
+run 'run no array' 1 'magic number' --input x="$tmp/step.kir"
+
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]
