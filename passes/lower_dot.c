@@ -266,7 +266,7 @@ static void choose_tiles(struct dot *d)
     /* The rows of A that a task reads again for every column tile stay in half of the second-level cache. */
     int64_t kc = d->size.k < d->kblock ? d->size.k : d->kblock;
     int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * (int64_t)dtype_size(d->n->dtype));
-    d->mblock = d->size.m <= fit ? (d->size.m ? d->size.m : 1) : even_rows(d->size.m, fit > d->mr ? fit : d->mr);
+    d->mblock = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > d->mr ? fit : d->mr);
     if (d->mblock < d->size.m)
         d->mblock = (d->mblock + d->mr - 1) / d->mr * d->mr;
     if (d->mblock < 1)
