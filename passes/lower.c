@@ -2,7 +2,7 @@
 #include "lower.h"
 #include <string.h>
 
-enum { PERMANENT = UINT32_MAX }; /* memo.point of scalars computed before the loops */
+#define PERMANENT UINT32_MAX /* memo.point of scalars computed before the loops */
 
 static struct lowering *self(struct lower *l) { return (struct lowering *)l; }
 

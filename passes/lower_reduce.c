@@ -158,7 +158,7 @@ static void emit_columns(struct reduce *r)
     struct kernel *k = w->k;
     /* The vector loop runs over the kept axes behind the last reduced one. */
     struct shape inner = {0}, outer = {0};
-    uint32_t last = 0, kept = 0;
+    uint32_t last = 0;
     for (uint32_t d = 0; d < r->in.rank; d++)
         if (r->n->attr.reduce.axes >> d & 1 && r->in.dim[d] != 1)
             last = d;
@@ -166,7 +166,6 @@ static void emit_columns(struct reduce *r)
         if (!(r->n->attr.reduce.axes >> d & 1)) {
             struct shape *to = d > last ? &inner : &outer;
             to->dim[to->rank++] = r->in.dim[d];
-            kept++;
         }
     int64_t n = shape_count(&inner);
     k->sched.kind = SCHED_COLUMN_REDUCE;

@@ -16,7 +16,8 @@ export ASAN_OPTIONS=allocator_may_return_null=1 TSAN_OPTIONS=allocator_may_retur
 # gcc's ThreadSanitizer cannot start where the kernel randomizes addresses by more bits than it knows.
 fixed_addresses=
 if setarch -R true 2>/dev/null; then fixed_addresses='setarch -R'; fi
-unset KILN_DEVICE KILN_THREADS KILN_FUSE KILN_DUMP KILN_DUMP_DIR KILN_PROFILE KILN_CHECK
+unset KILN_DEVICE KILN_THREADS KILN_FUSE KILN_DUMP KILN_DUMP_DIR KILN_PROFILE
+export KILN_CHECK=1
 rm -rf "$KILN_CACHE_DIR"
 
 suites=$(awk '!/^#/ && NF { print $1 }' "$table" | uniq)
