@@ -38,8 +38,7 @@ uint32_t k_buf(struct kernel *k, enum buf_role role, unsigned dtype, int64_t cou
     return k->nbuf++;
 }
 
-/* Does the instruction's value differ from lane to lane? */
-static bool is_varying(const struct kernel *k, const struct linst *i)
+bool inst_is_varying(const struct kernel *k, const struct linst *i)
 {
     if (i->op == L_SPLAT)
         return true;
@@ -57,7 +56,7 @@ val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, u
         return 0;
     }
     struct linst i = {.op = (uint8_t)op, .dtype = (uint8_t)dtype, .a = a, .b = b, .c = c, .imm = imm};
-    i.varying = is_varying(k, &i);
+    i.varying = inst_is_varying(k, &i);
     k->inst[k->ninst] = i;
     return k->ninst++;
 }

@@ -107,6 +107,7 @@ struct kernel *kernel_new(const char *name);
 void kernel_free(struct kernel *k);
 uint32_t k_buf(struct kernel *k, enum buf_role role, unsigned dtype, int64_t count, uint32_t id);
 val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, uint64_t imm); /* sets varying */
+bool inst_is_varying(const struct kernel *k, const struct linst *i); /* by its operands: what i->varying must be */
 val k_const(struct kernel *k, unsigned dtype, double v);
 val k_bits(struct kernel *k, unsigned dtype, uint64_t bits);
 val k_int(struct kernel *k, int64_t v);             /* i64 */
