@@ -169,6 +169,8 @@ static bool lane_rules(const struct checker *c, val v)
         return false;
     if (!c->vector)
         return fail(c, v, "lanes outside a vector loop");
+    if (i->op == L_SPLAT && c->k->inst[i->a].varying)
+        return fail(c, v, "splat of what varies already");
     if (i->op == L_FOLD && (i->imm > FOLD_MAX || i->dtype == KL_BOOL))
         return fail(c, v, "unknown fold");
     return i->dtype == dt(c, i->a) || fail(c, v, "result of another dtype");

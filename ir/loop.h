@@ -31,7 +31,7 @@ enum lop {
     L_IF,     /* a condition (bool, uniform): runs up to its END once or not at all        */
     L_LOAD,   /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0 */
     L_STORE,  /* a index, b value, c predicate or 0, imm: buffer                           */
-    L_SPLAT,  /* a: the same value in every lane, as a varying value                       */
+    L_SPLAT,  /* a uniform: the same value in every lane, as a varying value               */
     L_FOLD,   /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
     L_PRIM,   /* first of the primitives: L_PRIM + enum prim, operands a b c               */
 };
@@ -119,7 +119,7 @@ val k_out(struct kernel *k, val carry);
 val k_if(struct kernel *k, val cond);
 val k_load(struct kernel *k, uint32_t buf, val index, val pred);
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
-val k_splat(struct kernel *k, val a);
+val k_splat(struct kernel *k, val a);            /* a itself if it varies already */
 val k_fold(struct kernel *k, enum fold f, val a);
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
 val k_cast(struct kernel *k, val a, unsigned dtype);

@@ -258,6 +258,11 @@ static void test_lanes(void)
     refused(k, "unknown fold");
     k = begin();
     v = vector(k, 8);
+    k_inst(k, L_SPLAT, KL_I64, v, 0, 0, 0);
+    k_end(k, v);
+    refused(k, "varies already");
+    k = begin();
+    v = vector(k, 8);
     val x = k_load(k, A, v, 0);
     k->inst[x].varying = 0;
     k_end(k, v);
