@@ -1,6 +1,8 @@
 /* The object loader on a good object and on every damage to it: an error or a loaded kernel, never a crash. */
 #include "kernel_test.h"
 #include <elf.h>
+#include <fcntl.h>
+#include <sys/wait.h>
 
 /* out[i] = in[i] + 1.5 in lanes: code, constants to relocate, and symbols. */
 static struct kernel *small_kernel(void)
@@ -88,6 +90,32 @@ static void test_random_damage(const struct code *c, struct rng *rng)
     check(loads(c->bytes, c->size, &e), "after the damaged objects a good one: %s", e.msg);
     guarded_free(&g);
 }
+
+#if defined(KILN_ASAN)
+/* Compiled kernels are instrumented: one that reads past a buffer ends its process with a report. */
+static void test_instrumented(const struct targets *t)
+{
+    struct kernel *k = kernel_new("past");
+    uint32_t a = k_buf(k, BUF_IN, KL_F32, 17, 0), o = k_buf(k, BUF_OUT, KL_F32, 17, 1);
+    val s = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, 17), 1);
+    k_store(k, o, s, k_load(k, a, s, 0), 0);
+    k_end(k, s);
+    for (size_t n = 16; n <= 17; n++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child) {
+            dup2(open("/dev/null", O_WRONLY), 2);
+            void *buf[2] = {calloc(n, 4), calloc(17, 4)};
+            struct err e = {0};
+            _exit(run_compiled(t, &t->v[t->n - 1], k, buf, NULL, &e) ? 0 : 99);
+        }
+        int status = -1;
+        check(child > 0 && waitpid(child, &status, 0) == child, "no child process");
+        check(WIFEXITED(status) && (WEXITSTATUS(status) == 0) == (n == 17) && WEXITSTATUS(status) != 99, "17 elements of %zu read: status %#x", n, status);
+    }
+    kernel_free(k);
+}
+#endif
 
 /* ---- objects made here: what the loader promises about symbols and relocations ---- */
 
@@ -182,6 +210,9 @@ int main(void)
         test_truncated(&c);
         test_flipped(&c);
         test_random_damage(&c, &rng);
+#if defined(KILN_ASAN)
+        test_instrumented(&t);
+#endif
     }
     mem_free(c.bytes);
     kernel_free(k);
