@@ -121,7 +121,6 @@ void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
 val k_splat(struct kernel *k, val a);
 val k_fold(struct kernel *k, enum fold f, val a);
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
-val k_cast(struct kernel *k, val a, unsigned dtype);
 static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst[v].dtype; }
 
 /* ---- index.c: i64 index arithmetic that simplifies itself ----
@@ -146,7 +145,9 @@ void index_free(struct kernel *k);                        /* kernel_free calls i
 bool kernel_clean(struct kernel *k);
 
 /* ---- scalar_build.c: the op rows as loop IR ---- */
-/* The value of elementwise op for operands in[], by the row's expression. */
+/* a converted as CAST does, rounded once, by as many primitives as that takes. */
+val k_cast(struct kernel *k, val a, unsigned dtype);
+/* The value of elementwise op for operands in[], by the row's expression; half floats through f32. */
 val k_op(struct kernel *k, unsigned op, const val *in);
 val k_threefry(struct kernel *k, unsigned dtype, val seed, val index);
 val k_fold_step(struct kernel *k, enum fold f, val acc, val x);
