@@ -171,8 +171,28 @@ static bool relocate_one(struct object *o, unsigned target, const Elf64_Rela *r)
     return true;
 }
 
-/* Unwind tables and the sanitizers' module constructors are carried but never used. */
-static bool needed(const Elf64_Shdr *s) { return s->sh_type == SHT_PROGBITS; }
+static const Elf64_Sym *kernel_symbol(const struct object *o)
+{
+    for (size_t i = 0; i < o->nsym; i++) {
+        const Elf64_Sym *s = &o->sym[i];
+        if (s->st_name >= o->nstr || strcmp(o->str + s->st_name, "kernel") || s->st_shndx >= o->nsh || o->at[s->st_shndx] == SIZE_MAX)
+            continue;
+        if ((o->sh[s->st_shndx].sh_flags & SHF_EXECINSTR) && s->st_value < o->sh[s->st_shndx].sh_size)
+            return s;
+    }
+    return NULL;
+}
+
+/* The kernel's own code and its constants.  Unwind tables and the sanitizers' module constructors, which
+ * refer to what only a linker defines, are carried but never used. */
+static bool needed(const struct object *o, unsigned section)
+{
+    const Elf64_Shdr *s = &o->sh[section];
+    if (s->sh_type != SHT_PROGBITS || !(s->sh_flags & SHF_EXECINSTR))
+        return s->sh_type == SHT_PROGBITS && !(s->sh_flags & SHF_WRITE);
+    const Elf64_Sym *k = kernel_symbol(o);
+    return k && k->st_shndx == section;
+}
 
 static bool relocate(struct object *o)
 {
@@ -184,7 +204,7 @@ static bool relocate(struct object *o)
             continue;
         if (s->sh_offset % 8 || s->sh_info >= o->nsh)
             return bad(o, "relocation section");
-        if (o->at[s->sh_info] == SIZE_MAX || !needed(&o->sh[s->sh_info]))
+        if (o->at[s->sh_info] == SIZE_MAX || !needed(o, s->sh_info))
             continue;
         const Elf64_Rela *r = (const Elf64_Rela *)(const void *)(o->file + s->sh_offset);
         for (size_t j = 0; j < s->sh_size / sizeof *r; j++)
@@ -196,18 +216,13 @@ static bool relocate(struct object *o)
 
 static kernel_fn *find_kernel(const struct object *o)
 {
-    for (size_t i = 0; i < o->nsym; i++) {
-        const Elf64_Sym *s = &o->sym[i];
-        if (s->st_name >= o->nstr || strcmp(o->str + s->st_name, "kernel") || s->st_shndx >= o->nsh || o->at[s->st_shndx] == SIZE_MAX)
-            continue;
-        if (!(o->sh[s->st_shndx].sh_flags & SHF_EXECINSTR) || s->st_value >= o->sh[s->st_shndx].sh_size)
-            continue;
-        kernel_fn *fn;
-        void *p = o->map + o->at[s->st_shndx] + s->st_value;
-        memcpy(&fn, &p, sizeof fn);
-        return fn;
-    }
-    return NULL;
+    const Elf64_Sym *s = kernel_symbol(o);
+    if (!s)
+        return NULL;
+    kernel_fn *fn;
+    void *p = o->map + o->at[s->st_shndx] + s->st_value;
+    memcpy(&fn, &p, sizeof fn);
+    return fn;
 }
 
 bool object_load(const struct code *c, struct loaded *out, struct err *e)

@@ -7,12 +7,16 @@
  * Without an anchor a group is an elementwise DAG over one index.  Two nodes share a group only where
  * element i of one needs just element i of the other, so every value is computed once.
  *
- * One walk in execution order: each node starts a group of its own and is merged with the groups it reads
- * from, unless that would close a cycle between groups.  Scalars made of leaves alone are left out: every
- * kernel that needs one computes it again. */
+ * First every elementwise node is merged with the elementwise groups it reads from, in execution order and
+ * unless that would close a cycle between groups.  Then dots take in the groups that read their results, if
+ * the cost model likes it, then reduces the groups that make their operands and those that read their
+ * results.  Whole groups move, so no value is stored just because half of its readers moved.  Scalars made of
+ * leaves alone are left out: every kernel that needs one computes it again. */
 #include "passes.h"
 
-enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24 };
+/* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
+ * than a pass from end to end: with more than this many arrays of full size, that pass is the better one. */
+enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24, MAX_TILED_ARRAYS = 2 };
 
 struct group {
     ref first, last;    /* members, linked by fuser.next */
@@ -149,21 +153,78 @@ static void take_prologue(struct fuser *f, uint32_t reduce)
     gm->merged = true;
 }
 
-static void fuse_node(struct fuser *f, ref r)
+/* Merges elementwise node r with the elementwise groups it reads from. */
+static void join_elementwise(struct fuser *f, ref r)
 {
     const struct node *n = &f->g->node[r];
-    uint32_t id = group_new(f, r);
-    if (op_is_reduce(n->op)) {
-        take_prologue(f, id);
-        return;
-    }
-    for (unsigned i = 0; n->op != OP_dot && i < n->nin; i++) {
+    uint32_t id = group_of(f, r);
+    for (unsigned i = 0; i < n->nin; i++) {
         bool linear;
-        ref s = node_source(f->g, n->in[i], &linear);
-        uint32_t a = group_of(f, s);
-        if (linear && a != GROUP_NONE && a != id && !f->prologue[s] && merge(f, a, id))
+        uint32_t a = group_of(f, node_source(f->g, n->in[i], &linear));
+        if (linear && a != GROUP_NONE && a != id && !f->group[a].anchor && merge(f, a, id))
             id = a;
     }
+}
+
+/* Arrays of full size that the group reads from memory, the anchor's own result apart. */
+static uint32_t full_size_reads(const struct fuser *f, uint32_t id, ref anchor)
+{
+    ref seen[MAX_TILED_ARRAYS + 1];
+    uint32_t n = 0;
+    for (ref r = f->group[id].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear, known = false;
+            ref s = node_source(f->g, f->g->node[r].in[i], &linear);
+            bool stored = group_of(f, s) == GROUP_NONE ? node_is_stored_leaf(f->g, s) : group_of(f, s) != id;
+            for (uint32_t j = 0; j < n; j++)
+                known |= seen[j] == s;
+            if (!stored || known || s == anchor || node_numel(f->g, s) < f->group[id].numel)
+                continue;
+            if (n == MAX_TILED_ARRAYS + 1)
+                return n;
+            seen[n++] = s;
+        }
+    return n;
+}
+
+/* The anchor takes in the elementwise groups that read its result, and those that read theirs. */
+static void take_epilogue(struct fuser *f, ref anchor)
+{
+    uint32_t id = group_of(f, anchor);
+    for (ref r = anchor + 1; r < f->g->nnode; r++) {
+        uint32_t b = group_of(f, r);
+        if (b == GROUP_NONE || b == id || f->group[b].anchor)
+            continue;
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref s = node_source(f->g, f->g->node[r].in[i], &linear);
+            if (!linear || group_of(f, s) != id || f->prologue[s])
+                continue;
+            if (f->g->node[anchor].op == OP_dot && full_size_reads(f, b, anchor) > MAX_TILED_ARRAYS)
+                break;
+            if (merge(f, id, b))
+                break;
+        }
+    }
+}
+
+static void fuse_all(struct fuser *f)
+{
+    struct graph *g = f->g;
+    for (ref r = 1; r < g->nnode; r++)
+        if (is_compute(&g->node[r]) && !is_free_scalar(f, r)) {
+            group_new(f, r);
+            if (!is_anchor(&g->node[r]))
+                join_elementwise(f, r);
+        }
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].op == OP_dot)
+            take_epilogue(f, r);
+    for (ref r = 1; r < g->nnode; r++)
+        if (op_is_reduce(g->node[r].op)) {
+            take_prologue(f, group_of(f, r));
+            take_epilogue(f, r);
+        }
 }
 
 /* An output that no kernel stores yet, and that is not in memory already, becomes a kernel. */
@@ -209,14 +270,11 @@ int pass_fuse_groups(struct graph *g, bool unfused)
     } else {
         for (ref r = 0; r < n; r++)
             g->group[r] = GROUP_NONE;
-        for (ref r = 1; r < n; r++) {
-            if (!is_compute(&g->node[r]))
-                continue;
-            if (unfused)
+        for (ref r = 1; unfused && r < n; r++)
+            if (is_compute(&g->node[r]))
                 group_new(&f, r);
-            else if (!is_free_scalar(&f, r))
-                fuse_node(&f, r);
-        }
+        if (!unfused)
+            fuse_all(&f);
         store_outputs(&f);
         renumber(&f);
     }

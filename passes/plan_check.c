@@ -232,17 +232,17 @@ static bool check_read(const struct check *c, const struct access *a)
     const struct graph *g = c->p->g;
     ref want = same_bytes(g, a->value), have = NIL;
     uint32_t index = a->loc.index;
+    if (!a->bytes) return true;
     if (a->loc.kind == LOC_ARENA) {
         const struct held *h = NULL;
         for (uint32_t i = 0; i < c->nheld && !h; i++)
             if (c->held[i].begin <= a->loc.offset && a->loc.offset + a->bytes <= c->held[i].end) h = &c->held[i];
-        if (!h && a->bytes)
+        if (!h)
             return fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value", a->lbuf,
                         (long long)a->loc.offset, (long long)(a->loc.offset + a->bytes));
-        have = h ? h->value : NIL;
+        have = h->value;
     } else if (a->loc.kind == LOC_OUT) {
-        if (!c->written[index] && a->bytes)
-            return fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
+        if (!c->written[index]) return fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
         have = same_bytes(g, g->out[index].value);
     } else {
         bool state = a->loc.kind == LOC_STATE;
@@ -263,6 +263,7 @@ static bool check_write(struct check *c, const struct access *a)
     ref value = same_bytes(g, a->value);
     int64_t begin = a->loc.offset, end = begin + a->bytes;
     if (a->loc.kind == LOC_ARENA) {
+        if (!a->bytes) return true;
         uint32_t n = 0;
         for (uint32_t i = 0; i < c->nheld; i++) /* what it overwrites is no value any more */
             if (end <= c->held[i].begin || c->held[i].end <= begin) c->held[n++] = c->held[i];
