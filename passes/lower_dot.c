@@ -21,7 +21,7 @@ struct dot {
     val batch_index;
 };
 
-enum { UNROLL_K = 4 };
+enum { UNROLL_K = 4, PACK_STEPS = 16 };
 
 /* Operand 0 or 1's axes of each kind: batch and contracted in list order, the free ones ascending. */
 struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
@@ -161,24 +161,58 @@ static void emit_tile(const struct dot *d, const struct tile *t)
     w->lane = w->pred = 0;
 }
 
-/* Copies kc rows of NR columns of B into the panel. */
-static void emit_pack(const struct dot *d, const struct tile *t, bool contiguous)
+/* Copies kc rows of NR neighbouring columns of B into the panel, a vector a row. */
+static void pack_rows(const struct dot *d, const struct tile *t)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->kc), 1);
-    val kk = ix_add(k, t->k0, j), row = ix_scale(k, j, d->nr);
-    if (contiguous || t->cols < d->nr) {
-        w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
-        w->pred = t->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, t->cols), 0) : 0;
-        k_store(k, d->panel - 1, ix_add(k, row, w->lane), element(d, true, ix_add(k, t->n0, w->lane), kk), 0);
-        k_end(k, w->lane);
-        w->lane = w->pred = 0;
-    } else { /* a gather costs more than its loads */
-        for (int64_t i = 0; i < d->nr; i++)
-            k_store(k, d->panel - 1, ix_add(k, row, k_int(k, i)), element(d, true, ix_add(k, t->n0, k_int(k, i)), kk), 0);
-    }
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
+    w->pred = t->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, t->cols), 0) : 0;
+    val b = element(d, true, ix_add(k, t->n0, w->lane), ix_add(k, t->k0, j));
+    k_store(k, d->panel - 1, ix_add(k, ix_scale(k, j, d->nr), w->lane), b, 0);
+    k_end(k, w->lane);
     k_end(k, j);
+    w->lane = w->pred = 0;
+}
+
+/* `steps` elements of column n0 + col from k index `first`, one by one: a gather costs more than its loads. */
+static void pack_column(const struct dot *d, const struct tile *t, val col, val first, int64_t steps)
+{
+    struct kernel *k = d->w->k;
+    for (int64_t u = 0; u < steps; u++) {
+        val j = ix_add(k, first, k_int(k, u));
+        val b = element(d, true, ix_add(k, t->n0, col), ix_add(k, t->k0, j));
+        k_store(k, d->panel - 1, ix_add(k, ix_scale(k, j, d->nr), col), b, 0);
+    }
+}
+
+/* The same for columns that lie apart: PACK_STEPS elements of a column at a time, which share a cache line
+ * where k is contiguous, because the lines of NR columns may not fit in the first-level cache together. */
+static void pack_columns(const struct dot *d, const struct tile *t)
+{
+    struct kernel *k = d->w->k;
+    int64_t whole = t->kc / PACK_STEPS * PACK_STEPS;
+    if (whole) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), PACK_STEPS);
+        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), 1);
+        pack_column(d, t, col, j, PACK_STEPS);
+        k_end(k, col);
+        k_end(k, j);
+    }
+    if (t->kc > whole) {
+        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), 1);
+        pack_column(d, t, col, k_int(k, whole), t->kc - whole);
+        k_end(k, col);
+    }
+}
+
+static void emit_pack(const struct dot *d, const struct tile *t, bool contiguous)
+{
+    if (contiguous)
+        pack_rows(d, t);
+    else
+        pack_columns(d, t);
 }
 
 /* All row tiles of the task for one k-block. */

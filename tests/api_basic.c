@@ -280,9 +280,12 @@ static void gradients(void)
 
 /* ---- memory ---- */
 
-/* Kilobytes in memory; 0 where the system does not say. */
+/* Kilobytes in memory; 0 where the system does not say, or a sanitizer keeps freed memory back. */
 static long resident(void)
 {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return 0;
+#else
     long pages = 0, total = 0;
     FILE *f = fopen("/proc/self/statm", "r");
     if (f) {
@@ -291,6 +294,7 @@ static long resident(void)
         fclose(f);
     }
     return 4 * pages;
+#endif
 }
 
 static void flat_memory(void)
