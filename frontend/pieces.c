@@ -27,8 +27,8 @@ kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, co
         return t ? poison(t) : kl_none;
     for (uint32_t i = 0; step && i < v.shape.rank; i++)
         if (step[i] < 1)
-            return refuse(t, site, KL_ERR_ARGUMENT, "slice: step %" PRId64 " of axis %u is not positive; kl_flip reverses",
-                          step[i], i);
+            return refuse(t, site, KL_ERR_ARGUMENT,
+                          "slice: step %" PRId64 " of axis %u is not positive; kl_flip reverses", step[i], i);
     if (!(t = compose_begin(NULL)))
         return kl_none;
     kl_tensor r = same(site, "slice", a, &v.shape);
@@ -78,7 +78,8 @@ kl_tensor kl_flip_at(const kl_site *site, kl_tensor a, int naxes, const int *axe
             return refuse(t, site, KL_ERR_ARGUMENT, "flip: axis %d is named twice", axes[i]);
         mask |= 1u << at;
     }
-    return record(&(struct call){.site = site, .op = "flip", .proto = {.op = OP_flip, .attr.flip.axes = mask}, .in = {a}});
+    struct call c = {.site = site, .op = "flip", .proto = {.op = OP_flip, .attr.flip.axes = mask}, .in = {a}};
+    return record(&c);
 }
 
 kl_tensor kl_pad_at(const kl_site *site, kl_tensor a, const int64_t *low, const int64_t *high, double value)
@@ -137,8 +138,8 @@ kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor ind
     struct thread *t = thread_self();
     struct view v, x;
     uint32_t at;
-    if (!t || !describe(t, site, "gather", "the tensor", a, &v) || !describe(t, site, "gather", "the index", index, &x) ||
-        !axis_of(t, site, "gather", &v.shape, axis, &at))
+    if (!t || !describe(t, site, "gather", "the tensor", a, &v) ||
+        !describe(t, site, "gather", "the index", index, &x) || !axis_of(t, site, "gather", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
     struct shape out = {0}, flat = shape_make(1, (int64_t[]){shape_count(&x.shape)});
     if (v.shape.rank + x.shape.rank - 1 > KL_MAX_RANK)

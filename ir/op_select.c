@@ -74,7 +74,8 @@ bool shape_pad(const struct graph *g, struct node *n, struct shape *out, struct 
                        (long long)high, (long long)interior);
     if (!pad_span(out->dim[axis], interior, &len) || __builtin_add_overflow(len, low, &len) ||
         __builtin_add_overflow(len, high, &len))
-        return err_set(e, KL_ERR_SHAPE, "pad: axis %u of %s becomes too long", axis, shape_text(out, text, sizeof text));
+        return err_set(e, KL_ERR_SHAPE, "pad: axis %u of %s becomes too long", axis,
+                       shape_text(out, text, sizeof text));
     out->dim[axis] = len;
     n->dtype = a->dtype;
     if (n->attr.pad.zero)
@@ -94,8 +95,8 @@ bool eval_pad(const struct graph *g, const struct node *n, void *out, const void
     for (int64_t o = 0; block && o < from.outer; o++)
         for (int64_t i = 0; i < from.len; i++) {
             int64_t at = i ? n->attr.pad.low + i * step : n->attr.pad.low;
-            memcpy((char *)out + (size_t)(o * to.len + at) * block, (const char *)in[0] + (size_t)(o * from.len + i) * block,
-                   block);
+            memcpy((char *)out + (size_t)(o * to.len + at) * block,
+                   (const char *)in[0] + (size_t)(o * from.len + i) * block, block);
         }
     return true;
 }
@@ -152,7 +153,8 @@ bool shape_concat(const struct graph *g, struct node *n, struct shape *out, stru
         struct shape like = g->shape[b->shape];
         char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
         if (a->dtype != b->dtype)
-            return err_set(e, KL_ERR_TYPE, "concat: dtypes %s and %s differ", dtype_name(a->dtype), dtype_name(b->dtype));
+            return err_set(e, KL_ERR_TYPE, "concat: dtypes %s and %s differ", dtype_name(a->dtype),
+                           dtype_name(b->dtype));
         int64_t len = axis < like.rank ? like.dim[axis] : 0;
         if (axis < like.rank)
             like.dim[axis] = out->dim[axis];
@@ -228,11 +230,13 @@ bool shape_gather(const struct graph *g, struct node *n, struct shape *out, stru
     if (dtype_is_float(index->dtype) || index->dtype == KL_BOOL)
         return err_set(e, KL_ERR_TYPE, "gather: the index must be integers, got %s", dtype_name(index->dtype));
     if (is->rank != 1)
-        return err_set(e, KL_ERR_SHAPE, "gather: the index must have rank 1, got %s", shape_text(is, text, sizeof text));
+        return err_set(e, KL_ERR_SHAPE, "gather: the index must have rank 1, got %s",
+                       shape_text(is, text, sizeof text));
     if (!axis_in_range("gather", out, axis, e))
         return false;
     if (out->dim[axis] == 0 && is->dim[0])
-        return err_set(e, KL_ERR_SHAPE, "gather: axis %u of %s has no elements", axis, shape_text(out, text, sizeof text));
+        return err_set(e, KL_ERR_SHAPE, "gather: axis %u of %s has no elements", axis,
+                       shape_text(out, text, sizeof text));
     out->dim[axis] = is->dim[0];
     n->dtype = a->dtype;
     return attr_rest_zero(n, sizeof n->attr.axis, e);
@@ -258,8 +262,8 @@ bool eval_gather(const struct graph *g, const struct node *n, void *out, const v
     for (int64_t o = 0; block && o < from.outer; o++)
         for (int64_t i = 0; i < count; i++) {
             int64_t at = held_index(node_at(g, n->in[1])->dtype, in[1], i, from.len - 1);
-            memcpy((char *)out + (size_t)(o * count + i) * block, (const char *)in[0] + (size_t)(o * from.len + at) * block,
-                   block);
+            memcpy((char *)out + (size_t)(o * count + i) * block,
+                   (const char *)in[0] + (size_t)(o * from.len + at) * block, block);
         }
     return true;
 }

@@ -248,7 +248,10 @@ static unsigned attrs_allowed(unsigned op)
                               : 0;
 }
 
-static unsigned attrs_required(unsigned op) { return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_PAD); }
+static unsigned attrs_required(unsigned op)
+{
+    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_PAD);
+}
 
 /* "N)" as one of the numbers of a slice or a pad */
 static bool length(struct parser *p, struct node *n, unsigned bit)
