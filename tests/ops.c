@@ -220,6 +220,24 @@ static void pieces(void)
                 }
 }
 
+/* Dots and reduces that read slices and flips of computed and of stored values. */
+static void products_of_pieces(void)
+{
+    for (int kind = 0; kind < 32; kind++) {
+        struct graph *g = graph_new("dot of pieces");
+        struct shape sa = shape_make(2, (int64_t[]){40, 70}), sb = shape_make(2, (int64_t[]){70, 48});
+        ref a = piece(g, KL_F32, &sa, kind & 1 ? LAYOUTS : 1), b = piece(g, KL_F32, &sb, kind & 2 ? LAYOUTS : 1);
+        b = kind & 4 ? n_flip(g, b, 2) : n_slice(g, b, 1, 1, 23, 2);
+        b = kind & 8 ? n_flip(g, b, 1) : b;
+        a = kind & 16 ? n_flip(g, n_slice(g, a, 0, 3, 36, 1), 2) : a;
+        ref y = matmul(g, a, b, false, false);
+        graph_output(g, OUT_RETURN, n_add(g, n_flip(g, y, 3), y), 0);
+        graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, n_slice(g, n_exp(g, y), 0, 1, 17, 2), kind & 1 ? 2 : 1), 0);
+        run_graph(g, false, "dot of pieces");
+        graph_free(g);
+    }
+}
+
 static void bitcasts(void)
 {
     for (unsigned from = 0; from < KL_DTYPE_COUNT; from++)
@@ -281,6 +299,7 @@ int main(void)
     dots();
     dot_general();
     pieces();
+    products_of_pieces();
     bitcasts();
     shifted_states();
     random_bits();
