@@ -40,8 +40,17 @@ struct shape {
 union attr {
     struct { uint32_t index; } leaf;                 /* input, state, slot: ordinal in the graph */
     struct { uint64_t bits; } konst;                 /* const: the value's bits, low bytes first */
-    struct { uint32_t axis; } axis;                  /* iota */
+    struct { uint32_t axis; } axis;                  /* iota, concat, gather */
     struct { uint8_t perm[KL_MAX_RANK]; } permute;   /* result axis i is operand axis perm[i] */
+    struct { uint32_t axes; } flip;                  /* bit i: axis i is reversed */
+    struct {                                         /* slice: elements start, start + step, .. of one axis */
+        uint32_t axis, zero;
+        int64_t start, count, step;
+    } slice;
+    struct {                                         /* pad: so many new elements before, behind and between */
+        uint32_t axis, zero;
+        int64_t low, high, interior;
+    } pad;
     struct {                                         /* sum, reduce_max */
         uint32_t axes;                               /* bit i: axis i is reduced */
         uint32_t lanes;                              /* written by pass numerics, 0 before: */
@@ -129,7 +138,7 @@ struct lower;
 enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LOGIC = 'L', CLASS_COMPARE = 'C', CLASS_WHERE = 'W' };
 struct opinfo {
     const char *name, *doc, *value, *autocast, *batching; /* value: the row's expression as text */
-    uint8_t nin, cls;                                     /* cls: enum op_class */
+    uint8_t nin, cls;                                     /* nin: at most; cls: enum op_class */
     /* Result dtype and shape of a node whose other fields are set; false: *e says why, naming the shapes.
      * Where the caller chooses the shape (leaves, reshape, expand, iota, random), *out holds it on entry. */
     bool (*shape)(const struct graph *g, struct node *n, struct shape *out, struct err *e);
@@ -144,7 +153,11 @@ struct opinfo {
 extern const struct opinfo opinfo[OP_COUNT];
 
 static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
-static inline bool op_is_view(unsigned op) { return op == OP_reshape || op == OP_permute || op == OP_expand; }
+static inline bool op_is_view(unsigned op) { return op >= OP_reshape && op <= OP_flip; }
+/* Element i is not made of element i of the operands alone, and no order is needed to compute it. */
+static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_gather; }
+/* opinfo.nin is the most operands a node of the op has, this the fewest. */
+static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2 : opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
 static inline bool op_is_reduce(unsigned op) { return op == OP_sum || op == OP_reduce_max; }
 
@@ -225,6 +238,12 @@ ref n_reshape(struct graph *g, ref a, const struct shape *s);
 ref n_permute(struct graph *g, ref a, const uint8_t *perm);
 ref n_expand(struct graph *g, ref a, const struct shape *s);
 ref n_broadcast(struct graph *g, ref a, const struct shape *s); /* right-aligned: reshape, then expand */
+ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count, int64_t step);
+ref n_flip(struct graph *g, ref a, uint32_t axes);
+ref n_pad(struct graph *g, ref a, ref value, uint32_t axis, int64_t low, int64_t high, int64_t interior);
+ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis); /* n of 1 up: a tree of concat nodes */
+ref n_gather(struct graph *g, ref a, ref index, uint32_t axis); /* index: integers, rank 1 */
+ref n_bitcast(struct graph *g, ref a, unsigned dtype);
 ref n_cast(struct graph *g, ref a, unsigned dtype);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
@@ -279,7 +298,7 @@ bool interp_run(const struct graph *g, const struct bind *b, struct err *e);
 /* One node from its operands' values; input, state and slot copy in[0].  false: as struct opinfo's eval. */
 bool interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in);
 
-/* ---- structural rules, by family file: op_leaf.c op_view.c op_cast.c op_reduce.c op_dot.c op_grad.c ---- */
+/* ---- structural rules, by family file: op_leaf.c op_view.c op_slice.c op_select.c op_cast.c op_reduce.c op_dot.c op_grad.c ---- */
 #define ST(name, ...)                                                                            \
     bool shape_##name(const struct graph *, struct node *, struct shape *, struct err *);        \
     bool eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \

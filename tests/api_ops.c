@@ -165,6 +165,38 @@ static void views(void)
     kl_release(a);
 }
 
+static void pieces(void)
+{
+    kl_tensor a = f32(D(2, 3), (double[]){1, 2, 3, 4, 5, 6});
+    kl_tensor r = kl_slice(a, (int64_t[]){0, -2}, NULL, NULL);
+    SHAPE(r, 2, 2);
+    NEAR_LIST(r, 0, 2, 3, 5, 6);
+    NEAR_LIST(kl_slice(a, NULL, (int64_t[]){1, 9}, (int64_t[]){1, 2}), 0, 1, 3);
+    NEAR_LIST(kl_slice(a, NULL, NULL, NULL), 0, 1, 2, 3, 4, 5, 6);
+    r = kl_slice(a, (int64_t[]){1, 2}, (int64_t[]){-1, 1}, NULL);
+    SHAPE(r, 0, 0);
+    kl_release(r);
+    NEAR_LIST(kl_narrow(a, -1, 1, 2), 0, 2, 3, 5, 6);
+    NEAR_LIST(kl_flip(a, AXES(1)), 0, 3, 2, 1, 6, 5, 4);
+    NEAR_LIST(kl_flip(a, 0, NULL), 0, 6, 5, 4, 3, 2, 1);
+    r = kl_pad(a, (int64_t[]){1, 0}, (int64_t[]){0, 1}, 7);
+    SHAPE(r, 3, 4);
+    NEAR_LIST(r, 0, 7, 7, 7, 7, 1, 2, 3, 7, 4, 5, 6, 7);
+    NEAR_LIST(kl_pad(a, NULL, NULL, 7), 0, 1, 2, 3, 4, 5, 6);
+    kl_tensor row = f32(D(1, 3), (double[]){7, 8, 9});
+    NEAR_LIST(kl_concat(2, (kl_tensor[]){row, a}, 0), 0, 7, 8, 9, 1, 2, 3, 4, 5, 6);
+    NEAR_LIST(kl_concat(6, (kl_tensor[]){row, row, row, row, row, row}, -1), 0, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9);
+    NEAR_LIST(kl_concat(1, &row, 0), 0, 7, 8, 9);
+    r = kl_gather(a, 1, i32(D(2, 2), (int32_t[]){2, -5, 99, 1}));
+    SHAPE(r, 2, 2, 2);
+    NEAR_LIST(r, 0, 3, 1, 3, 2, 6, 4, 6, 5);
+    r = kl_gather(a, 0, i32(0, NULL, (int32_t[]){1}));
+    SHAPE(r, 3);
+    NEAR_LIST(r, 0, 4, 5, 6);
+    NEAR_LIST(kl_bitcast(f32(D(2), (double[]){1, -0.0}), KL_I32), 0, 0x3f800000, -2147483648.0);
+    kl_release(a), kl_release(row);
+}
+
 /* ---- reductions ---- */
 
 static void reductions(void)
@@ -358,6 +390,7 @@ static void test(kl_device d)
     making();
     wrapping();
     views();
+    pieces();
     reductions();
     products();
     composites();
