@@ -21,7 +21,7 @@ struct backend {
     /* As compile, for another processor of this machine's kind: target's name, features and vector_bytes. */
     bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e);
 };
-#define KERNEL_ABI 2u
+#define KERNEL_ABI 3u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */

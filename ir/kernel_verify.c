@@ -8,6 +8,7 @@ struct checker {
     val *outer;           /* per LOOP or IF: the one around it */
     bool *open;           /* per LOOP or IF */
     val cur;              /* the scope being read */
+    uint64_t width;       /* lanes of the open vector loop */
     bool vector, parallel_seen;
 };
 
@@ -61,6 +62,11 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
     }
     unsigned t = dt(c, in[first]);
     bool is_float = dtype_is_float(t);
+    bool half = dtype_is_half(t), to_half = p == P_CAST && dtype_is_half(i->dtype);
+    if (half && p != P_SELECT && p != P_BITS && p != P_CAST)
+        return fail(c, v, "computes on a half float");
+    if (p == P_CAST && ((half && i->dtype != KL_F32) || (to_half && t != KL_F32)))
+        return fail(c, v, "casts a half float from or to another dtype than f32");
     if (p == P_SELECT && dt(c, i->a) != KL_BOOL)
         return fail(c, v, "select on what is not bool");
     if ((p == P_FMA || p == P_SQRT || p == P_RINT) && !is_float)
@@ -98,6 +104,7 @@ static bool loop_rules(struct checker *c, val v)
         if (lo->op != L_CONST || lo->imm || hi->op != L_CONST || w < 1 || w > 64 || (w & (w - 1)) || i->imm != 1)
             return fail(c, v, "a vector loop runs from 0 to a constant power of two up to 64");
         c->vector = true;
+        c->width = w;
     } else if (i->kind != LOOP_SERIAL) {
         return fail(c, v, "unknown loop kind");
     }
@@ -171,9 +178,21 @@ static bool lane_rules(const struct checker *c, val v)
         return fail(c, v, "lanes outside a vector loop");
     if (i->op == L_SPLAT && c->k->inst[i->a].varying)
         return fail(c, v, "splat of what varies already");
-    if (i->op == L_FOLD && (i->imm > FOLD_MAX || i->dtype == KL_BOOL))
-        return fail(c, v, "unknown fold");
+    if (i->op == L_FOLD && (i->imm > FOLD_MAX || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))
+        return fail(c, v, "unknown fold, or of a dtype that is not computed");
     return i->dtype == dt(c, i->a) || fail(c, v, "result of another dtype");
+}
+
+static bool mix_rules(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    if (!usable(c, v, i->a) || !usable(c, v, i->b))
+        return false;
+    if (i->dtype != dt(c, i->a) || i->dtype != dt(c, i->b))
+        return fail(c, v, "mix of different dtypes");
+    if (!i->varying || i->kind > MIX_HI)
+        return fail(c, v, "unknown mix, or of no lanes");
+    return (c->vector && i->imm && i->imm < c->width && !(i->imm & (i->imm - 1))) || fail(c, v, "mix outside a vector loop or of a wrong distance");
 }
 
 static bool rules(struct checker *c, val v)
@@ -198,6 +217,8 @@ static bool rules(struct checker *c, val v)
     case L_LOAD:
     case L_STORE:
         return memory_rules(c, v);
+    case L_MIX:
+        return mix_rules(c, v);
     case L_SPLAT:
     case L_FOLD:
         return lane_rules(c, v);

@@ -217,6 +217,13 @@ static void test_types(void)
         refused(k, bad[i].rule);
     }
     struct kernel *k = begin();
+    val half = k_const(k, KL_F16, 1);
+    k_prim(k, P_MUL, half, half, 0);
+    refused(k, "computes on a half float");
+    k = begin();
+    k_inst(k, L_OP(P_CAST), KL_F64, k_const(k, KL_BF16, 1), 0, 0, 0);
+    refused(k, "another dtype than f32");
+    k = begin();
     val single = k_const(k, KL_F32, 1), wide = k_const(k, KL_F64, 1);
     k_prim(k, P_ADD, single, wide, 0);
     refused(k, "different dtypes");
@@ -261,6 +268,26 @@ static void test_lanes(void)
     k_inst(k, L_SPLAT, KL_I64, v, 0, 0, 0);
     k_end(k, v);
     refused(k, "varies already");
+    static const unsigned distances[] = {0, 3, 8};
+    for (int i = 0; i < 3; i++) {
+        k = begin();
+        v = vector(k, 8);
+        k_mix(k, MIX_LO, v, v, distances[i]);
+        k_end(k, v);
+        refused(k, "wrong distance");
+    }
+    k = begin();
+    v = vector(k, 8);
+    val one = k_int(k, 1);
+    k_mix(k, MIX_LO, one, one, 2);
+    k_end(k, v);
+    refused(k, "of no lanes");
+    k = begin();
+    v = vector(k, 8);
+    val y = k_load(k, A, v, 0);
+    k_mix(k, MIX_HI, v, y, 2);
+    k_end(k, v);
+    refused(k, "different dtypes");
     k = begin();
     v = vector(k, 8);
     val x = k_load(k, A, v, 0);

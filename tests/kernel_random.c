@@ -16,6 +16,7 @@ struct maker {
     val loops[MAX_DEPTH + 2]; /* open loop variables */
     unsigned nloops, depth, budget;
     bool vector;          /* inside a vector loop */
+    unsigned width;       /* its lanes, 0 outside */
     uint32_t in[KL_DTYPE_COUNT], out[KL_DTYPE_COUNT], work[KL_DTYPE_COUNT];
 };
 
@@ -67,9 +68,11 @@ static void make_prim(struct maker *m)
 {
     struct kernel *k = m->k;
     unsigned t = any_dtype(m);
-    bool f = dtype_is_float(t);
+    bool f = dtype_is_float(t), half = dtype_is_half(t);
     val a = pick(m, t), b = pick(m, t), c = pick(m, t);
     enum prim p = (enum prim)below(m, P_COUNT);
+    if (half && p != P_SELECT && p != P_CAST)
+        p = P_CAST;
     switch (p) {
     case P_FMA:
         keep(m, f ? k_prim(k, p, a, b, c) : 0);
@@ -103,10 +106,21 @@ static void make_prim(struct maker *m)
             keep(m, k_inst(k, L_OP(P_BITS), KL_F32, a, 0, 0, 0));
         else if (t == KL_I64 || t == KL_U64)
             keep(m, k_inst(k, L_OP(P_BITS), KL_F64, a, 0, 0, 0));
+        else if (t == KL_I16 || t == KL_U16)
+            keep(m, k_inst(k, L_OP(P_BITS), below(m, 2) ? KL_F16 : KL_BF16, a, 0, 0, 0));
         break;
     default:
         keep(m, k_prim(k, p, a, b, 0));
     }
+}
+
+static void make_mix(struct maker *m, unsigned dtype)
+{
+    val a = k_splat(m->k, pick(m, dtype)), b = k_splat(m->k, pick(m, dtype));
+    uint32_t distance = m->width / 2;
+    while (distance > 1 && below(m, 2))
+        distance /= 2;
+    keep(m, k_mix(m->k, below(m, 2) ? MIX_LO : MIX_HI, a, b, distance));
 }
 
 static void make_body(struct maker *m, unsigned n);
@@ -138,6 +152,8 @@ static void make_loop(struct maker *m, enum loop_kind kind)
     keep(m, loop);
     m->loops[m->nloops++] = loop;
     m->vector |= kind == LOOP_VECTOR;
+    if (kind == LOOP_VECTOR)
+        m->width = (unsigned)k->inst[hi].imm;
     m->depth++;
     make_body(m, kind == LOOP_VECTOR ? 14 : 6);
     m->depth--;
@@ -148,8 +164,10 @@ static void make_loop(struct maker *m, enum loop_kind kind)
     for (unsigned c = 0; c < ncarry; c++) /* outside lanes all is uniform, within them the carry varies */
         k_next(k, carry[c], next[c]);
     k_end(k, loop);
-    if (kind == LOOP_VECTOR)
+    if (kind == LOOP_VECTOR) {
         m->vector = false;
+        m->width = 0;
+    }
     m->npool = pool;
     for (unsigned c = 0; c < ncarry; c++)
         keep(m, k_out(k, carry[c]));
@@ -198,10 +216,12 @@ static void make_body(struct maker *m, unsigned n)
             make_loop(m, LOOP_VECTOR);
         else if (what == 10 && m->depth < MAX_DEPTH)
             make_if(m);
-        else if (what == 11 && m->vector && t != KL_BOOL)
+        else if (what == 11 && m->vector && t != KL_BOOL && !dtype_is_half(t))
             keep(m, k_fold(k, below(m, 2) ? FOLD_ADD : FOLD_MAX, k_splat(k, pick(m, t))));
-        else if (what == 12 && m->vector && t != KL_BOOL)
+        else if (what == 12 && m->vector && t != KL_BOOL && !dtype_is_half(t))
             keep(m, k_fold(k, below(m, 2) ? FOLD_ADD : FOLD_MAX, k_load(k, m->in[t], make_index(m), 0)));
+        else if (what == 13 && m->width > 1)
+            make_mix(m, t);
         else
             make_prim(m);
     }

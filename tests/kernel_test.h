@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MAX_TARGETS = 5, MAX_BUFS = 40 };
+enum { MAX_TARGETS = 5, MAX_BUFS = 48 };
 struct targets { const struct backend *b; struct caps v[MAX_TARGETS]; unsigned n; };
 
 static inline void add_target(struct targets *t, const char *cpu, uint32_t vector_bytes)
