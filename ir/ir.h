@@ -122,7 +122,8 @@ struct graph {
 
 /* What is known of an op; every function is set for every op. */
 struct lower;
-enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LOGIC = 'L', CLASS_COMPARE = 'C', CLASS_WHERE = 'W' };
+enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LOGIC = 'L', CLASS_COMPARE = 'C',
+                CLASS_WHERE = 'W', CLASS_INT = 'I', CLASS_PREDICATE = 'P' };
 struct opinfo {
     const char *name, *doc, *value, *autocast, *batching; /* value: the row's expression as text */
     uint8_t nin, cls;                                     /* cls: enum op_class */

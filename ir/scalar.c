@@ -8,6 +8,8 @@
 #define RESULT_L(t) t
 #define RESULT_C(t) c_bool
 #define RESULT_W(t) t
+#define RESULT_I(t) t
+#define RESULT_P(t) c_bool
 #define FIRST_A(t) t
 #define FIRST_F(t) t
 #define FIRST_L(t) t
