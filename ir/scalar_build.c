@@ -63,6 +63,7 @@ static val by_float(struct kernel *k, fn1 *f32, fn1 *f64, val a)
     return val_dtype(k, a) == KL_F32 ? f32(k, a) : f64(k, a);
 }
 
+#define CALL(name, ...) name(k, __VA_ARGS__)
 #define V(t) val
 #define FN1(t, name, x) static val name(struct kernel *k, val x)
 #define FN2(r, t, name, x, y) static val name(struct kernel *k, val x, val y)

@@ -175,6 +175,7 @@ static inline bool p_not_bool(bool a) { return !a; }
 #define K_LIKE(a, number) ((__typeof__(a))(number))
 
 /* ---- math.inc ---- */
+#define CALL(name, ...) name(__VA_ARGS__)
 #define V(t) c_##t
 #define FN1(t, name, x) static inline c_##t name(c_##t x)
 #define FN2(r, t, name, x, y) static inline c_##r name(c_##t x, c_##t y)

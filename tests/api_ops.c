@@ -29,6 +29,10 @@ static void unary(void)
     NEAR_LIST(kl_abs(kl_neg(a)), 0, 0.25, 1, 2, 9);
     NEAR_LIST(kl_exp(a), 1e-6, exp(0.25), exp(1), exp(2), exp(9));
     NEAR_LIST(kl_log(a), 1e-6, log(0.25), 0, log(2), log(9));
+    NEAR_LIST(kl_exp2(a), 1e-6, exp2(0.25), 2, 4, 512);
+    NEAR_LIST(kl_expm1(a), 1e-6, expm1(0.25), expm1(1), expm1(2), expm1(9));
+    NEAR_LIST(kl_log2(a), 1e-6, -2, 0, 1, log2(9));
+    NEAR_LIST(kl_log1p(a), 1e-6, log1p(0.25), log(2), log(3), log(10));
     NEAR_LIST(kl_tanh(a), 1e-6, tanh(0.25), tanh(1), tanh(2), tanh(9));
     NEAR_LIST(kl_sqrt(a), 1e-7, 0.5, 1, sqrt(2), 3);
     NEAR_LIST(kl_rsqrt(a), 1e-6, 2, 1, 1 / sqrt(2), 1.0 / 3);

@@ -52,6 +52,10 @@ KL_OP1(neg)   /* -a */
 KL_OP1(abs)   /* |a| */
 KL_OP1(exp)   /* e to the a; floats [TYPE] */
 KL_OP1(log)   /* natural logarithm; floats [TYPE] */
+KL_OP1(exp2)  /* 2 to the a; floats [TYPE] */
+KL_OP1(expm1) /* e to the a, less 1; floats [TYPE] */
+KL_OP1(log2)  /* logarithm to base 2; floats [TYPE] */
+KL_OP1(log1p) /* natural logarithm of 1 + a; floats [TYPE] */
 KL_OP1(tanh)  /* floats [TYPE] */
 KL_OP1(sqrt)  /* floats [TYPE] */
 KL_OP1(rsqrt) /* 1 / sqrt(a); floats [TYPE] */
@@ -159,6 +163,10 @@ KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 #define kl_abs(...) kl_abs_at(KL_HERE, __VA_ARGS__)
 #define kl_exp(...) kl_exp_at(KL_HERE, __VA_ARGS__)
 #define kl_log(...) kl_log_at(KL_HERE, __VA_ARGS__)
+#define kl_exp2(...) kl_exp2_at(KL_HERE, __VA_ARGS__)
+#define kl_expm1(...) kl_expm1_at(KL_HERE, __VA_ARGS__)
+#define kl_log2(...) kl_log2_at(KL_HERE, __VA_ARGS__)
+#define kl_log1p(...) kl_log1p_at(KL_HERE, __VA_ARGS__)
 #define kl_tanh(...) kl_tanh_at(KL_HERE, __VA_ARGS__)
 #define kl_sqrt(...) kl_sqrt_at(KL_HERE, __VA_ARGS__)
 #define kl_rsqrt(...) kl_rsqrt_at(KL_HERE, __VA_ARGS__)
