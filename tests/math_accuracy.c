@@ -55,6 +55,8 @@ static const struct { enum function f; double x, y; } special[] = {
     { FN_log1p, 0.0, 0.0 }, { FN_log1p, -0.0, -0.0 }, { FN_log1p, -1.0, -INFINITY }, { FN_log1p, -2.0, NAN },
     { FN_log1p, INFINITY, INFINITY }, { FN_log1p, -INFINITY, NAN }, { FN_log1p, NAN, NAN },
     { FN_log1p, 0x1p-149, 0x1p-149 }, { FN_log1p, -0x1p-149, -0x1p-149 },
+    { FN_erf, 0.0, 0.0 }, { FN_erf, -0.0, -0.0 }, { FN_erf, INFINITY, 1.0 }, { FN_erf, -INFINITY, -1.0 },
+    { FN_erf, 6.0, 1.0 }, { FN_erf, -1e30, -1.0 }, { FN_erf, NAN, NAN }, { FN_erf, -NAN, NAN },
     { FN_tanh, 0.0, 0.0 }, { FN_tanh, -0.0, -0.0 }, { FN_tanh, INFINITY, 1.0 }, { FN_tanh, -INFINITY, -1.0 },
     { FN_tanh, 30.0, 1.0 }, { FN_tanh, -30.0, -1.0 }, { FN_tanh, 1e30, 1.0 },
     { FN_tanh, NAN, NAN }, { FN_tanh, -NAN, NAN },
