@@ -34,6 +34,8 @@ static void unary(void)
     NEAR_LIST(kl_log2(a), 1e-6, -2, 0, 1, log2(9));
     NEAR_LIST(kl_log1p(a), 1e-6, log1p(0.25), log(2), log(3), log(10));
     NEAR_LIST(kl_tanh(a), 1e-6, tanh(0.25), tanh(1), tanh(2), tanh(9));
+    NEAR_LIST(kl_sin(a), 1e-6, sin(0.25), sin(1), sin(2), sin(9));
+    NEAR_LIST(kl_cos(a), 1e-6, cos(0.25), cos(1), cos(2), cos(9));
     NEAR_LIST(kl_erf(a), 1e-6, erf(0.25), erf(1), erf(2), 1);
     NEAR_LIST(kl_sqrt(a), 1e-7, 0.5, 1, sqrt(2), 3);
     NEAR_LIST(kl_rsqrt(a), 1e-6, 2, 1, 1 / sqrt(2), 1.0 / 3);

@@ -57,6 +57,8 @@ KL_OP1(expm1) /* e to the a, less 1; floats [TYPE] */
 KL_OP1(log2)  /* logarithm to base 2; floats [TYPE] */
 KL_OP1(log1p) /* natural logarithm of 1 + a; floats [TYPE] */
 KL_OP1(tanh)  /* floats [TYPE] */
+KL_OP1(sin)   /* any argument in radians, however large; floats [TYPE] */
+KL_OP1(cos)   /* any argument in radians, however large; floats [TYPE] */
 KL_OP1(erf)   /* error function; floats [TYPE] */
 KL_OP1(sqrt)  /* floats [TYPE] */
 KL_OP1(rsqrt) /* 1 / sqrt(a); floats [TYPE] */
@@ -169,6 +171,8 @@ KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 #define kl_log2(...) kl_log2_at(KL_HERE, __VA_ARGS__)
 #define kl_log1p(...) kl_log1p_at(KL_HERE, __VA_ARGS__)
 #define kl_tanh(...) kl_tanh_at(KL_HERE, __VA_ARGS__)
+#define kl_sin(...) kl_sin_at(KL_HERE, __VA_ARGS__)
+#define kl_cos(...) kl_cos_at(KL_HERE, __VA_ARGS__)
 #define kl_erf(...) kl_erf_at(KL_HERE, __VA_ARGS__)
 #define kl_sqrt(...) kl_sqrt_at(KL_HERE, __VA_ARGS__)
 #define kl_rsqrt(...) kl_rsqrt_at(KL_HERE, __VA_ARGS__)
