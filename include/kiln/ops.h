@@ -52,9 +52,24 @@ KL_OP1(neg)   /* -a */
 KL_OP1(abs)   /* |a| */
 KL_OP1(exp)   /* e to the a; floats [TYPE] */
 KL_OP1(log)   /* natural logarithm; floats [TYPE] */
+KL_OP1(exp2)  /* 2 to the a; floats [TYPE] */
+KL_OP1(expm1) /* e to the a, less 1; floats [TYPE] */
+KL_OP1(log2)  /* logarithm to base 2; floats [TYPE] */
+KL_OP1(log1p) /* natural logarithm of 1 + a; floats [TYPE] */
 KL_OP1(tanh)  /* floats [TYPE] */
+KL_OP1(sin)   /* any argument in radians, however large; floats [TYPE] */
+KL_OP1(cos)   /* any argument in radians, however large; floats [TYPE] */
+KL_OP1(erf)   /* error function; floats [TYPE] */
 KL_OP1(sqrt)  /* floats [TYPE] */
 KL_OP1(rsqrt) /* 1 / sqrt(a); floats [TYPE] */
+KL_OP1(recip) /* 1 / a; floats [TYPE] */
+KL_OP1(floor) /* largest integer not above a; floats, like the next three; gradient 0 [TYPE] */
+KL_OP1(ceil)  /* smallest integer not below a [TYPE] */
+KL_OP1(round) /* nearest integer, ties to even [TYPE] */
+KL_OP1(trunc) /* a without its fraction [TYPE] */
+KL_OP1(sign)  /* 1 where a > 0, -1 where a < 0, else a: a zero or NaN; gradient 0 [TYPE] */
+KL_OP1(is_nan)    /* bool; floats [TYPE] */
+KL_OP1(is_finite) /* bool: neither infinite nor NaN; floats [TYPE] */
 KL_OP1(not)   /* bitwise complement; logical for bool; not floats [TYPE] */
 
 /* ---- elementwise: operands broadcast and have one dtype [SHAPE, TYPE] ---- */
@@ -67,6 +82,9 @@ KL_OP2(min)   /* smaller; NaN if either is */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
+KL_OP2(shl)   /* a << b, the count modulo the width; integers, like the next two */
+KL_OP2(shr)   /* a >> b, copying the sign, the count modulo the width */
+KL_OP2(rem)   /* what a / b leaves, with the sign of a; x/0 leaves 0 */
 KL_OP2(eq)    /* the compares give bool */
 KL_OP2(ne)
 KL_OP2(lt)
@@ -169,9 +187,24 @@ KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 #define kl_abs(...) kl_abs_at(KL_HERE, __VA_ARGS__)
 #define kl_exp(...) kl_exp_at(KL_HERE, __VA_ARGS__)
 #define kl_log(...) kl_log_at(KL_HERE, __VA_ARGS__)
+#define kl_exp2(...) kl_exp2_at(KL_HERE, __VA_ARGS__)
+#define kl_expm1(...) kl_expm1_at(KL_HERE, __VA_ARGS__)
+#define kl_log2(...) kl_log2_at(KL_HERE, __VA_ARGS__)
+#define kl_log1p(...) kl_log1p_at(KL_HERE, __VA_ARGS__)
 #define kl_tanh(...) kl_tanh_at(KL_HERE, __VA_ARGS__)
+#define kl_sin(...) kl_sin_at(KL_HERE, __VA_ARGS__)
+#define kl_cos(...) kl_cos_at(KL_HERE, __VA_ARGS__)
+#define kl_erf(...) kl_erf_at(KL_HERE, __VA_ARGS__)
 #define kl_sqrt(...) kl_sqrt_at(KL_HERE, __VA_ARGS__)
 #define kl_rsqrt(...) kl_rsqrt_at(KL_HERE, __VA_ARGS__)
+#define kl_recip(...) kl_recip_at(KL_HERE, __VA_ARGS__)
+#define kl_floor(...) kl_floor_at(KL_HERE, __VA_ARGS__)
+#define kl_ceil(...) kl_ceil_at(KL_HERE, __VA_ARGS__)
+#define kl_round(...) kl_round_at(KL_HERE, __VA_ARGS__)
+#define kl_trunc(...) kl_trunc_at(KL_HERE, __VA_ARGS__)
+#define kl_sign(...) kl_sign_at(KL_HERE, __VA_ARGS__)
+#define kl_is_nan(...) kl_is_nan_at(KL_HERE, __VA_ARGS__)
+#define kl_is_finite(...) kl_is_finite_at(KL_HERE, __VA_ARGS__)
 #define kl_not(...) kl_not_at(KL_HERE, __VA_ARGS__)
 #define kl_add(...) kl_add_at(KL_HERE, __VA_ARGS__)
 #define kl_sub(...) kl_sub_at(KL_HERE, __VA_ARGS__)
@@ -182,6 +215,9 @@ KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 #define kl_and(...) kl_and_at(KL_HERE, __VA_ARGS__)
 #define kl_or(...) kl_or_at(KL_HERE, __VA_ARGS__)
 #define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
+#define kl_shl(...) kl_shl_at(KL_HERE, __VA_ARGS__)
+#define kl_shr(...) kl_shr_at(KL_HERE, __VA_ARGS__)
+#define kl_rem(...) kl_rem_at(KL_HERE, __VA_ARGS__)
 #define kl_eq(...) kl_eq_at(KL_HERE, __VA_ARGS__)
 #define kl_ne(...) kl_ne_at(KL_HERE, __VA_ARGS__)
 #define kl_lt(...) kl_lt_at(KL_HERE, __VA_ARGS__)
