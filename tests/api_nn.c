@@ -541,8 +541,10 @@ static void misuse(void)
     REFUSED(kl_einsum("abcdefghi", 1, two), KL_ERR_ARGUMENT, "einsum: ", "'i'");
     REFUSED(kl_einsum(NULL, 1, two), KL_ERR_ARGUMENT, "einsum: ");
     REFUSED(kl_einsum("ij", 17, two), KL_ERR_ARGUMENT, "einsum: ", "17");
-    kl_tensor big[] = {kl_zeros(dev, KL_F32, D(1, 1, 1, 1, 1)), kl_zeros(dev, KL_F32, D(1, 1, 1, 1))};
-    REFUSED(kl_einsum("abcde,fghi", 2, big), KL_ERR_SHAPE, "einsum: ", "rank 9");
+    kl_tensor row = kl_zeros(dev, KL_F32, D(1, 1, 1, 1, 1)), pair = kl_zeros(dev, KL_F32, D(1, 1));
+    REFUSED(kl_einsum("abcde,fghij", 2, (kl_tensor[]){row, row}), KL_ERR_ARGUMENT, "einsum: ", "'i'");
+    kl_tensor wide[] = {row, row, pair, pair, pair, pair, pair};
+    REFUSED(kl_einsum("abcde,fghij,af,bg,ch,di,ej", 7, wide), KL_ERR_SHAPE, "einsum: ", "rank 10");
 
     /* in a trace the first error is the trace's, and a state is as it was */
     kl_trace_begin("failed");
