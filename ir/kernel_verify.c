@@ -7,6 +7,7 @@ struct checker {
     val *scope;           /* per value: the LOOP or IF that holds it, 0 the kernel */
     bool *open;           /* per LOOP or IF */
     val cur;              /* the scope being read */
+    uint64_t width;       /* lanes of the open vector loop */
     bool vector, parallel_seen;
 };
 
@@ -95,6 +96,7 @@ static bool loop_rules(struct checker *c, val v)
         if (lo->op != L_CONST || lo->imm || hi->op != L_CONST || w < 1 || w > 64 || (w & (w - 1)) || i->imm != 1)
             return fail(c, v, "a vector loop runs from 0 to a constant power of two up to 64");
         c->vector = true;
+        c->width = w;
     } else if (i->kind != LOOP_SERIAL) {
         return fail(c, v, "unknown loop kind");
     }
@@ -172,6 +174,10 @@ static bool rules(struct checker *c, val v)
     case L_LOAD:
     case L_STORE:
         return memory_rules(c, v);
+    case L_MIX:
+        if (!usable(c, v, i->a) || !usable(c, v, i->b) || i->dtype != dt(c, i->a) || dt(c, i->a) != dt(c, i->b))
+            return fail(c, v, "mix of different dtypes");
+        return (c->vector && i->imm && i->imm < c->width && !(i->imm & (i->imm - 1))) || fail(c, v, "mix outside a vector loop or of a wrong distance");
     case L_SPLAT:
     case L_FOLD:
         return usable(c, v, i->a) && (c->vector || fail(c, v, "lanes outside a vector loop"));
