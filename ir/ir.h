@@ -81,7 +81,11 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  *   lowest integer.
  * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
- *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1. */
+ *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
+ *
+ * On f16 and bf16 every op computes in f32 on the exactly widened operands and rounds its result once, to
+ * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces and dots of them accumulate in f32
+ * in the order above and round at the end. */
 
 enum out_kind { OUT_RETURN, OUT_ASSIGN };
 struct output {
@@ -157,6 +161,9 @@ const char *dtype_name(unsigned dt);
 int dtype_parse(const char *s, size_t len);       /* -1: unknown */
 char dtype_kind(unsigned dt);                     /* 'B' 'U' 'I' 'F' */
 static inline bool dtype_is_float(unsigned dt) { return dtype_kind(dt) == 'F'; }
+static inline bool dtype_is_half(unsigned dt) { return dt == KL_F16 || dt == KL_BF16; }
+/* What an op on dt computes and accumulates in. */
+static inline unsigned dtype_compute(unsigned dt) { return dtype_is_half(dt) ? (unsigned)KL_F32 : dt; }
 uint64_t dtype_bits(unsigned dt, double v);       /* v converted to dt, as bits */
 uint64_t dtype_bits_i64(unsigned dt, int64_t v);
 double dtype_value(unsigned dt, uint64_t bits);
@@ -253,6 +260,7 @@ struct graph *graph_parse(const char *text, size_t len, const char *file, struct
 /* ---- scalar.c: one element of an elementwise op, by the same expressions as every backend ---- */
 /* Applies elementwise op to n contiguous elements; dtype is the operands' (where: that of b). */
 bool scalar_apply(unsigned op, unsigned dtype, void *out, const void *const *in, int64_t n);
+/* Each value converted as the CAST primitive does, rounded once. */
 bool scalar_cast(void *out, unsigned to, const void *in, unsigned from, int64_t n);
 /* One primitive (enum prim) on bits: operands of dtype, result of dtype `to` (cast, bits) or as prims.def says. */
 bool scalar_prim(unsigned prim, unsigned dtype, unsigned to, const uint64_t *x, uint64_t *y);

@@ -142,7 +142,7 @@ static const struct {
     {.tensor = neg_dtype, .code = KL_ERR_TYPE, .text = "neg: needs a number dtype, got bool"},
     {.tensor = not_dtype, .code = KL_ERR_TYPE, .text = "not: needs an integer or bool dtype, got f32"},
     {.tensor = where_condition, .code = KL_ERR_TYPE, .text = "where: the first operand must be bool, got f32"},
-    {.tensor = cast_dtype, .code = KL_ERR_TYPE, .text = "cast: dtype 11 does not exist"},
+    {.tensor = cast_dtype, .code = KL_ERR_TYPE, .text = "cast: dtype 13 does not exist"},
     {.tensor = sum_axis, .code = KL_ERR_SHAPE, .text = "sum: axis 2 is out of range for shape [2,3]"},
     {.tensor = sum_axis_negative, .code = KL_ERR_SHAPE, .text = "sum: axis -3 is out of range for shape [2,3]"},
     {.tensor = sum_twice, .code = KL_ERR_SHAPE, .text = "sum: axis -1 occurs twice"},

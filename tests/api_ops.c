@@ -331,6 +331,23 @@ static void random_numbers(void)
     kl_release(a), kl_release(b);
 }
 
+/* Data of the half types is their bits; sums and products of them accumulate in f32. */
+static void half_floats(void)
+{
+    kl_tensor h = kl_input(dev, KL_F16, D(2, 2), (uint16_t[]){0x3c00, 0xc000, 0x3800, 0x6800}); /* 1 -2 0.5 2048 */
+    kl_tensor b = kl_input(dev, KL_BF16, D(2), (uint16_t[]){0x3f80, 0x4049});                    /* 1 3.140625 */
+    CHECK(kl_dtype_of(kl_exp(h)) == KL_F16 && kl_dtype_size(KL_BF16) == 2 && !strcmp(kl_dtype_name(KL_BF16), "bf16"));
+    NEAR_LIST(kl_neg(h), 0, -1, 2, -0.5, -2048);
+    NEAR_LIST(kl_add(h, kl_const(dev, KL_F16, 1)), 0, 2, -1, 1.5, 2048); /* 2049 is a tie */
+    NEAR_LIST(kl_div(b, kl_const(dev, KL_BF16, 3)), 0, 0.333984375, 1.046875);
+    NEAR_LIST(kl_cast(b, KL_F32), 0, 1, 3.140625);
+    NEAR_LIST(kl_cast(kl_cast(kl_const(dev, KL_F64, 1.0 + 0x1p-11 + 0x1p-40), KL_F16), KL_F64), 0, 1 + 0x1p-10);
+    NEAR_LIST(kl_sum_all(kl_full(dev, KL_BF16, D(1000), 1)), 0, 1000);
+    NEAR_LIST(kl_matmul(kl_full(dev, KL_F16, D(2, 9), 0.5), kl_full(dev, KL_F16, D(9, 1), 0.25)), 0, 1.125, 1.125);
+    CHECK(kl_item_f32(kl_sum_all(h)) == 2048 && kl_item_f64(kl_max(kl_scalar(dev, KL_BF16, 0.1), kl_scalar(dev, KL_BF16, 0))) == 0.10009765625);
+    kl_release(h), kl_release(b);
+}
+
 static void test(kl_device d)
 {
     dev = d;
@@ -345,6 +362,7 @@ static void test(kl_device d)
     products();
     composites();
     random_numbers();
+    half_floats();
     OK(kl_scope_end());
 }
 

@@ -181,6 +181,8 @@ static void compare_leaves(struct graph *g)
     COMPARE(n_random(g, KL_U64, &scalar, X(KL_U64, &scalar)));
     COMPARE(n_cast(g, X(KL_F32, SHAPE(3, 7)), KL_I8));
     COMPARE(n_cast(g, X(KL_I64, SHAPE(19)), KL_F32));
+    COMPARE(n_cast(g, X(KL_I64, SHAPE(19)), KL_BF16));
+    COMPARE(n_cast(g, X(KL_F64, SHAPE(19)), KL_F16));
     COMPARE(n_cast(g, X(KL_F32, SHAPE(5)), KL_F32));
     COMPARE(n_where(g, X(KL_BOOL, SHAPE(5)), X(KL_F32, SHAPE(5)), X(KL_F32, SHAPE(5))));
     COMPARE(n_exp(g, X(KL_F64, SHAPE(5, 5))));
@@ -195,6 +197,9 @@ static void compare_reduces(struct graph *g)
             for (uint32_t axes = 0; axes < 8; axes++)
                 COMPARE(reduce(g, op, X(KL_F32, SHAPE(3, 4, 5)), axes, chunks[c]));
             COMPARE(reduce(g, op, X(KL_F64, SHAPE(23)), 1, chunks[c]));
+            COMPARE(reduce(g, op, X(KL_F16, SHAPE(23)), 1, chunks[c]));
+            COMPARE(reduce(g, op, X(KL_BF16, SHAPE(7, 5)), 2, chunks[c]));
+            COMPARE(reduce(g, op, X(KL_BF16, SHAPE(4, 0)), 2, chunks[c]));
             COMPARE(reduce(g, op, X(KL_I8, SHAPE(9, 4)), 1, chunks[c]));
             COMPARE(reduce(g, op, X(KL_F32, SHAPE(4, 0)), 2, chunks[c]));
         }
@@ -211,6 +216,8 @@ static void compare_dots(struct graph *g)
     for (unsigned i = 0; i < sizeof kblocks / sizeof *kblocks; i++) {
         COMPARE(dot(g, X(KL_F32, SHAPE(3, 17)), X(KL_F32, SHAPE(17, 5)), matrix, kblocks[i]));
         COMPARE(dot(g, X(KL_F64, SHAPE(2, 9)), X(KL_F64, SHAPE(9, 3)), matrix, kblocks[i]));
+        COMPARE(dot(g, X(KL_F16, SHAPE(3, 17)), X(KL_F16, SHAPE(17, 5)), matrix, kblocks[i]));
+        COMPARE(dot(g, X(KL_BF16, SHAPE(2, 9)), X(KL_BF16, SHAPE(9, 3)), matrix, kblocks[i]));
         COMPARE(dot(g, X(KL_U16, SHAPE(2, 9)), X(KL_U16, SHAPE(9, 3)), matrix, kblocks[i]));
         COMPARE(dot(g, X(KL_F32, SHAPE(2, 0)), X(KL_F32, SHAPE(0, 3)), matrix, kblocks[i]));
         COMPARE(dot(g, X(KL_F32, SHAPE(3)), X(KL_F32, SHAPE(4)), outer, kblocks[i]));

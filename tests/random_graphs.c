@@ -16,7 +16,7 @@ struct maker {
 };
 
 static const int64_t dims[] = {0, 1, 1, 2, 3, 5, 7, 16, 17, 33, 64, 65, 100};
-static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_I32, KL_I64, KL_U8, KL_BOOL, KL_I16, KL_U32};
+static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_F16, KL_BF16, KL_I32, KL_I64, KL_U8, KL_BOOL, KL_I16, KL_U32};
 #define PICK(m, a) ((a)[rng_below(&(m)->r, (int64_t)(sizeof(a) / sizeof *(a)))])
 
 static void add(struct maker *m, ref r)
