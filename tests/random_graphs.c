@@ -173,11 +173,13 @@ static ref random_elementwise(struct maker *m, ref x)
     while (!op_is_elementwise(op));
     struct shape s = *node_shape(m->g, x);
     unsigned dt = m->g->node[x].dtype;
-    if (opinfo[op].cls == CLASS_FLOAT && !dtype_is_float(dt))
+    if ((opinfo[op].cls == CLASS_FLOAT || opinfo[op].cls == CLASS_PREDICATE) && !dtype_is_float(dt))
         x = n_cast(m->g, x, dt = KL_F32);
     if (opinfo[op].cls == CLASS_ANY && dt == KL_BOOL)
         x = n_cast(m->g, x, dt = KL_I32);
-    if (opinfo[op].cls == CLASS_LOGIC && dtype_is_float(dt))
+    if (opinfo[op].cls == CLASS_INT && dt == KL_BOOL)
+        x = n_cast(m->g, x, dt = KL_I32);
+    if ((opinfo[op].cls == CLASS_LOGIC || opinfo[op].cls == CLASS_INT) && dtype_is_float(dt))
         x = n_cast(m->g, x, dt = KL_I32);
     struct node n = {.op = op, .nin = opinfo[op].nin};
     for (unsigned i = 0; i < n.nin; i++)
