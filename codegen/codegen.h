@@ -19,7 +19,8 @@ struct backend {
     bool (*caps)(struct caps *out, struct err *e);         /* this machine's target */
     bool (*compile)(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e); /* thread-safe */
     /* As compile, for another processor of this machine's kind: target's name, features and vector_bytes. */
-    bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e);
+    bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
+                        struct err *e);
 };
 #define KERNEL_ABI 3u
 

@@ -96,7 +96,10 @@ void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred)
     k_inst(k, L_STORE, k->inst[value].dtype, index, value, pred, buf);
 }
 
-val k_splat(struct kernel *k, val a) { return k->inst[a].varying ? a : k_inst(k, L_SPLAT, k->inst[a].dtype, a, 0, 0, 0); }
+val k_splat(struct kernel *k, val a)
+{
+    return k->inst[a].varying ? a : k_inst(k, L_SPLAT, k->inst[a].dtype, a, 0, 0, 0);
+}
 val k_fold(struct kernel *k, enum fold f, val a) { return k_inst(k, L_FOLD, k->inst[a].dtype, a, 0, 0, f); }
 
 val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance)

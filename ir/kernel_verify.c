@@ -192,7 +192,8 @@ static bool mix_rules(const struct checker *c, val v)
         return fail(c, v, "mix of different dtypes");
     if (!i->varying || i->kind > MIX_HI)
         return fail(c, v, "unknown mix, or of no lanes");
-    return (c->vector && i->imm && i->imm < c->width && !(i->imm & (i->imm - 1))) || fail(c, v, "mix outside a vector loop or of a wrong distance");
+    bool distance = i->imm && i->imm < c->width && !(i->imm & (i->imm - 1));
+    return (c->vector && distance) || fail(c, v, "mix outside a vector loop or of a wrong distance");
 }
 
 static bool rules(struct checker *c, val v)

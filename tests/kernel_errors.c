@@ -19,8 +19,8 @@ static val serial(struct kernel *k) { return k_loop(k, LOOP_SERIAL, k_int(k, 0),
 static void refused(struct kernel *k, const char *rule)
 {
     struct err e = {0};
-    check(!kernel_verify(k, &e) && e.code == KL_ERR_INTERNAL && strstr(e.msg, rule) && strstr(e.msg, "broken: %"), "not \"%s\" but \"%s\"", rule,
-          e.msg);
+    check(!kernel_verify(k, &e) && e.code == KL_ERR_INTERNAL && strstr(e.msg, rule) && strstr(e.msg, "broken: %"),
+          "not \"%s\" but \"%s\"", rule, e.msg);
     kernel_free(k);
 }
 
@@ -205,10 +205,17 @@ static void test_carries(void)
 
 static void test_types(void)
 {
-    struct { enum prim p; unsigned dtype; unsigned operands; const char *rule; } bad[] = {
-        {P_ADD, KL_F32, 1, "number of operands"}, {P_NEG, KL_F32, 2, "number of operands"}, {P_FMA, KL_I32, 3, "floating"},
-        {P_SQRT, KL_I64, 1, "floating"},          {P_AND, KL_F32, 2, "integers or bool"},   {P_SHL, KL_F64, 2, "integers"},
-        {P_ADD, KL_BOOL, 2, "numbers"},           {P_SHR, KL_BOOL, 2, "numbers"},           {P_SELECT, KL_F32, 3, "not bool"},
+    struct {
+        enum prim p;
+        unsigned dtype;
+        unsigned operands;
+        const char *rule;
+    } bad[] = {
+        {P_ADD, KL_F32, 1, "number of operands"}, {P_NEG, KL_F32, 2, "number of operands"},
+        {P_FMA, KL_I32, 3, "floating"},           {P_SQRT, KL_I64, 1, "floating"},
+        {P_AND, KL_F32, 2, "integers or bool"},   {P_SHL, KL_F64, 2, "integers"},
+        {P_ADD, KL_BOOL, 2, "numbers"},           {P_SHR, KL_BOOL, 2, "numbers"},
+        {P_SELECT, KL_F32, 3, "not bool"},
     };
     for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct kernel *k = begin();
@@ -324,14 +331,12 @@ static void out_of_bounds(struct kernel *k, const char *where)
     void *init[MAX_BUFS], *buf[MAX_BUFS];
     struct guarded g[MAX_BUFS];
     struct err e = {0};
-    for (uint32_t b = 0; b < k->nbuf; b++)
-        init[b] = calloc(buf_bytes(k, b), 1);
+    for (uint32_t b = 0; b < k->nbuf; b++) init[b] = calloc(buf_bytes(k, b), 1);
     set_up(k, (const void *const *)init, g, buf);
     bool ok = kernel_interp(k, buf, NULL, 0, 1, &e);
     check(!ok && strstr(e.msg, where) && strstr(e.msg, "kernel broken: %"), "not \"%s\" but \"%s\"", where, e.msg);
     tear_down(k, g);
-    for (uint32_t b = 0; b < k->nbuf; b++)
-        free(init[b]);
+    for (uint32_t b = 0; b < k->nbuf; b++) free(init[b]);
     kernel_free(k);
 }
 

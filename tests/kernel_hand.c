@@ -15,8 +15,7 @@ static void fill_inputs(const struct kernel *k, bool wild, void **init)
 
 static void free_inputs(const struct kernel *k, void **init)
 {
-    for (uint32_t b = 0; b < k->nbuf; b++)
-        free(init[b]);
+    for (uint32_t b = 0; b < k->nbuf; b++) free(init[b]);
 }
 
 static void compare_random(struct kernel *k, bool wild, const char *what)
@@ -53,10 +52,13 @@ static void test_map(void)
     for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
         for (unsigned w = 0; w < sizeof widths / sizeof *widths; w++) {
             struct kernel *k = kernel_new("map");
-            uint32_t a = k_buf(k, BUF_IN, dtype, 133, 0), b = k_buf(k, BUF_IN, dtype, 133, 1), o = k_buf(k, BUF_OUT, dtype, 133, 2);
+            uint32_t a = k_buf(k, BUF_IN, dtype, 133, 0), b = k_buf(k, BUF_IN, dtype, 133, 1),
+                     o = k_buf(k, BUF_OUT, dtype, 133, 2);
             val v, i, ok, p = open_blocks(k, 133, widths[w], &v, &i, &ok);
             val x = k_load(k, a, i, ok), y = k_load(k, b, i, ok);
-            k_store(k, o, i, k_prim(k, P_SELECT, k_prim(k, P_EQ, k_prim(k, P_AND, i, k_int(k, 4), 0), k_int(k, 0), 0), x, y), ok);
+            k_store(k, o, i,
+                    k_prim(k, P_SELECT, k_prim(k, P_EQ, k_prim(k, P_AND, i, k_int(k, 4), 0), k_int(k, 0), 0), x, y),
+                    ok);
             close_two(k, p, v);
             char what[64];
             snprintf(what, sizeof what, "map of %s, width %u", dtype_name(dtype), widths[w]);
@@ -69,19 +71,42 @@ static void test_map(void)
 
 static bool allowed(enum prim p, unsigned dtype)
 {
-    if (dtype_is_half(dtype))
-        return p == P_SELECT;
+    if (dtype_is_half(dtype)) return p == P_SELECT;
     switch (p) {
-    case P_FMA: case P_SQRT: case P_RINT: return dtype_is_float(dtype);
-    case P_AND: case P_OR: case P_XOR: case P_NOT: return !dtype_is_float(dtype);
-    case P_SHL: case P_SHR: return !dtype_is_float(dtype) && dtype != KL_BOOL;
-    case P_ADD: case P_SUB: case P_MUL: case P_DIV: case P_NEG: case P_ABS: return dtype != KL_BOOL;
-    case P_EQ: case P_NE: case P_LT: case P_LE: case P_SELECT: return true;
-    default: return false; /* cast and bits have a test of their own */
+    case P_FMA:
+    case P_SQRT:
+    case P_RINT:
+        return dtype_is_float(dtype);
+    case P_AND:
+    case P_OR:
+    case P_XOR:
+    case P_NOT:
+        return !dtype_is_float(dtype);
+    case P_SHL:
+    case P_SHR:
+        return !dtype_is_float(dtype) && dtype != KL_BOOL;
+    case P_ADD:
+    case P_SUB:
+    case P_MUL:
+    case P_DIV:
+    case P_NEG:
+    case P_ABS:
+        return dtype != KL_BOOL;
+    case P_EQ:
+    case P_NE:
+    case P_LT:
+    case P_LE:
+    case P_SELECT:
+        return true;
+    default:
+        return false; /* cast and bits have a test of their own */
     }
 }
 
-static const struct { enum prim p; unsigned operands; } prims[] = {
+static const struct {
+    enum prim p;
+    unsigned operands;
+} prims[] = {
 #define PRIM(NAME, name, n, result, doc) {P_##NAME, n},
 #include "ir/prims.def"
 };
@@ -89,17 +114,60 @@ enum { NPRIMS = sizeof prims / sizeof *prims };
 
 static uint64_t edge(unsigned dtype, unsigned i)
 {
-    static const double f[] = {0.0, -0.0, 1, -1, 0.5, -1.5, 2.5, INFINITY, -INFINITY, NAN, 0x1p-149, -0x1p-140, 0x1p-1074, 0x1p-126, 0x1p-1022,
-                               3.4028234663852886e38, 1.7976931348623157e308, 127.5, -128.5, 255.9, 32767.5, 65536, 2147483647.5, -2147483649.0,
-                               4294967295.0, 9007199254740993.0, 9.2233720368547758e18, 1.8446744073709552e19, -1e300, 16777217, 8388607.5, 1e-310};
+    static const double f[] = {0.0,
+                               -0.0,
+                               1,
+                               -1,
+                               0.5,
+                               -1.5,
+                               2.5,
+                               INFINITY,
+                               -INFINITY,
+                               NAN,
+                               0x1p-149,
+                               -0x1p-140,
+                               0x1p-1074,
+                               0x1p-126,
+                               0x1p-1022,
+                               3.4028234663852886e38,
+                               1.7976931348623157e308,
+                               127.5,
+                               -128.5,
+                               255.9,
+                               32767.5,
+                               65536,
+                               2147483647.5,
+                               -2147483649.0,
+                               4294967295.0,
+                               9007199254740993.0,
+                               9.2233720368547758e18,
+                               1.8446744073709552e19,
+                               -1e300,
+                               16777217,
+                               8388607.5,
+                               1e-310};
     unsigned bits = 8 * (unsigned)dtype_size(dtype);
-    if (dtype == KL_BOOL)
-        return i & 1;
-    if (dtype_is_float(dtype))
-        return dtype_bits(dtype, f[i % (sizeof f / sizeof *f)]);
+    if (dtype == KL_BOOL) return i & 1;
+    if (dtype_is_float(dtype)) return dtype_bits(dtype, f[i % (sizeof f / sizeof *f)]);
     uint64_t top = UINT64_C(1) << (bits - 1);
-    const uint64_t x[] = {0, 1, 2, 3, 7, bits - 1, bits, bits + 1, top, top - 1, top + 1, UINT64_MAX, UINT64_MAX - 1, UINT64_MAX - 6,
-                          UINT64_C(0x0123456789abcdef), UINT64_C(0xfedcba9876543210), UINT64_C(0x20000000000001), (UINT64_C(1) << 24) + 1};
+    const uint64_t x[] = {0,
+                          1,
+                          2,
+                          3,
+                          7,
+                          bits - 1,
+                          bits,
+                          bits + 1,
+                          top,
+                          top - 1,
+                          top + 1,
+                          UINT64_MAX,
+                          UINT64_MAX - 1,
+                          UINT64_MAX - 6,
+                          UINT64_C(0x0123456789abcdef),
+                          UINT64_C(0xfedcba9876543210),
+                          UINT64_C(0x20000000000001),
+                          (UINT64_C(1) << 24) + 1};
     return i < sizeof x / sizeof *x ? x[i] : rng_next(&rng);
 }
 
@@ -112,7 +180,9 @@ static void fill_edges(const struct kernel *k, void **init, int64_t n)
         size_t size = dtype_size(k->buf[b].dtype);
         init[b] = calloc(buf_bytes(k, b) + 1, 1);
         for (int64_t i = 0; k->buf[b].role == BUF_IN && i < n; i++) {
-            unsigned e = b == 0 ? (unsigned)(i % EDGES) : b == 1 ? (unsigned)(i / EDGES) : (unsigned)rng_below(&rng, EDGES);
+            unsigned e = b == 0   ? (unsigned)(i % EDGES)
+                         : b == 1 ? (unsigned)(i / EDGES)
+                                  : (unsigned)rng_below(&rng, EDGES);
             uint64_t bits = edge(k->buf[b].dtype, e);
             memcpy((char *)init[b] + (size_t)i * size, &bits, size);
         }
@@ -142,14 +212,13 @@ static void test_prims(unsigned dtype, unsigned width)
         p = i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, n), 1);
     val x = k_load(k, a, i, ok), y = k_load(k, b, i, ok), z = k_load(k, c, i, ok), cond = k_load(k, s, i, ok);
     for (unsigned j = 0; j < NPRIMS; j++) {
-        if (!allowed(prims[j].p, dtype))
-            continue;
+        if (!allowed(prims[j].p, dtype)) continue;
         unsigned m = prims[j].operands;
-        val r = prims[j].p == P_SELECT ? k_prim(k, P_SELECT, cond, x, y) : k_prim(k, prims[j].p, x, m > 1 ? y : 0, m > 2 ? z : 0);
+        val r = prims[j].p == P_SELECT ? k_prim(k, P_SELECT, cond, x, y)
+                                       : k_prim(k, prims[j].p, x, m > 1 ? y : 0, m > 2 ? z : 0);
         k_store(k, k_buf(k, BUF_OUT, val_dtype(k, r), n, 4 + j), i, r, ok);
     }
-    if (v)
-        k_end(k, v);
+    if (v) k_end(k, v);
     k_end(k, p);
     char what[64];
     snprintf(what, sizeof what, "primitives of %s, width %u", dtype_name(dtype), width);
@@ -223,11 +292,11 @@ static void test_addresses(unsigned dtype, unsigned width)
     struct kernel *k = kernel_new("addresses");
     uint32_t a = k_buf(k, BUF_IN, dtype, 2 * n, 0), at = k_buf(k, BUF_IN, KL_U16, n, 1);
     uint32_t o[6];
-    for (uint32_t j = 0; j < 6; j++)
-        o[j] = k_buf(k, BUF_OUT, dtype, n, 2 + j);
+    for (uint32_t j = 0; j < 6; j++) o[j] = k_buf(k, BUF_OUT, dtype, n, 2 + j);
     val v, i, ok, p = open_blocks(k, n, width, &v, &i, &ok);
     val back = ix_sub(k, k_int(k, n - 1), i);
-    val low = k_prim(k, P_AND, k_cast(k, k_load(k, at, i, ok), KL_I64), k_int(k, 255), 0), far = k_prim(k, P_SUB, low, k_int(k, 50), 0);
+    val low = k_prim(k, P_AND, k_cast(k, k_load(k, at, i, ok), KL_I64), k_int(k, 255), 0),
+        far = k_prim(k, P_SUB, low, k_int(k, 50), 0);
     val near = k_prim(k, P_AND, k_prim(k, P_LE, k_int(k, 0), far, 0), k_prim(k, P_LT, far, k_int(k, 2 * n), 0), 0);
     near = k_prim(k, P_AND, near, ok, 0);
     k_store(k, o[0], i, k_load(k, a, ix_add(k, ix_scale(k, i, 2), k_int(k, 1)), ok), ok);
@@ -247,7 +316,8 @@ static void test_index_values(void)
 {
     int64_t n = 40;
     struct kernel *k = kernel_new("index_values");
-    uint32_t o = k_buf(k, BUF_OUT, KL_I64, n, 0), f = k_buf(k, BUF_OUT, KL_F64, n, 1), q = k_buf(k, BUF_OUT, KL_I64, n, 2);
+    uint32_t o = k_buf(k, BUF_OUT, KL_I64, n, 0), f = k_buf(k, BUF_OUT, KL_F64, n, 1),
+             q = k_buf(k, BUF_OUT, KL_I64, n, 2);
     val v, i, ok, p = open_blocks(k, n, 16, &v, &i, &ok);
     val big = k_prim(k, P_MUL, i, k_int(k, INT64_C(0x7123456789abcdef)), 0);
     big = k_prim(k, P_MUL, k_prim(k, P_SUB, k_int(k, 17), big, 0), k_int(k, INT64_C(0x4123456789abcdef)), 0);
@@ -274,11 +344,9 @@ static void test_transpose(unsigned dtype, unsigned width)
     int64_t n = width * width;
     uint32_t a = k_buf(k, BUF_IN, dtype, n, 0), o = k_buf(k, BUF_OUT, dtype, n, 1);
     val v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, width), 1), row[64];
-    for (unsigned r = 0; r < width; r++)
-        row[r] = k_load(k, a, ix_add(k, v, k_int(k, r * width)), 0);
+    for (unsigned r = 0; r < width; r++) row[r] = k_load(k, a, ix_add(k, v, k_int(k, r * width)), 0);
     k_transpose(k, row, width);
-    for (unsigned r = 0; r < width; r++)
-        k_store(k, o, ix_add(k, v, k_int(k, r * width)), row[r], 0);
+    for (unsigned r = 0; r < width; r++) k_store(k, o, ix_add(k, v, k_int(k, r * width)), row[r], 0);
     k_end(k, v);
     void *init[MAX_BUFS];
     fill_inputs(k, true, init);
@@ -298,7 +366,8 @@ static void test_transpose(unsigned dtype, unsigned width)
 static void test_two_widths(void)
 {
     struct kernel *k = kernel_new("two_widths");
-    uint32_t a = k_buf(k, BUF_IN, KL_F32, 65, 0), o = k_buf(k, BUF_OUT, KL_F32, 80, 1), c = k_buf(k, BUF_OUT, KL_F32, 80, 2);
+    uint32_t a = k_buf(k, BUF_IN, KL_F32, 65, 0), o = k_buf(k, BUF_OUT, KL_F32, 80, 1),
+             c = k_buf(k, BUF_OUT, KL_F32, 80, 2);
     val one = k_const(k, KL_F32, 1.25), x = k_load(k, a, k_int(k, 64), 0), zero = k_int(k, 0);
     static const unsigned widths[] = {16, 64};
     for (unsigned w = 0; w < 2; w++) {
@@ -315,7 +384,12 @@ static void test_carries(void)
 {
     struct kernel *k = kernel_new("carries");
     uint32_t n = k_buf(k, BUF_IN, KL_I64, 3, 0), o = k_buf(k, BUF_OUT, KL_I64, 12, 1);
-    val hi[6] = {k_int(k, 0), k_int(k, 1), k_int(k, 9), k_load(k, n, k_int(k, 0), 0), k_load(k, n, k_int(k, 1), 0), k_load(k, n, k_int(k, 2), 0)};
+    val hi[6] = {k_int(k, 0),
+                 k_int(k, 1),
+                 k_int(k, 9),
+                 k_load(k, n, k_int(k, 0), 0),
+                 k_load(k, n, k_int(k, 1), 0),
+                 k_load(k, n, k_int(k, 2), 0)};
     val zero = k_int(k, 0), one = k_int(k, 1);
     for (unsigned j = 0; j < 6; j++) {
         val s = k_loop(k, LOOP_SERIAL, zero, hi[j], 1), a = k_carry(k, zero), b = k_carry(k, one);
@@ -335,7 +409,8 @@ static void test_carries(void)
 static void test_nested(int64_t outer, int64_t inner, unsigned width)
 {
     struct kernel *k = kernel_new("nested");
-    uint32_t a = k_buf(k, BUF_IN, KL_F32, 8 * 70 + 64, 0), o = k_buf(k, BUF_OUT, KL_F32, width, 1), marks = k_buf(k, BUF_OUT, KL_I32, 8, 2);
+    uint32_t a = k_buf(k, BUF_IN, KL_F32, 8 * 70 + 64, 0), o = k_buf(k, BUF_OUT, KL_F32, width, 1),
+             marks = k_buf(k, BUF_OUT, KL_I32, 8, 2);
     val v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, width), 1);
     val start = k_splat(k, k_const(k, KL_F32, 0.5)), turn = k_load(k, a, v, 0);
     val s = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, outer), 1), x = k_carry(k, start), y = k_carry(k, turn);
@@ -352,7 +427,8 @@ static void test_nested(int64_t outer, int64_t inner, unsigned width)
     k_next(k, x, last);
     k_next(k, y, both);
     k_end(k, s);
-    k_store(k, o, v, k_prim(k, P_SUB, k_out(k, x), k_out(k, y), 0), k_prim(k, P_LT, v, k_int(k, (int64_t)width / 2 + 1), 0));
+    k_store(k, o, v, k_prim(k, P_SUB, k_out(k, x), k_out(k, y), 0),
+            k_prim(k, P_LT, v, k_int(k, (int64_t)width / 2 + 1), 0));
     k_end(k, v);
     char what[64];
     snprintf(what, sizeof what, "nested loops %" PRId64 " x %" PRId64 ", width %u", outer, inner, width);
@@ -363,8 +439,10 @@ static void test_nested(int64_t outer, int64_t inner, unsigned width)
 static void test_uniform_predicates(void)
 {
     struct kernel *k = kernel_new("uniform_predicates");
-    uint32_t a = k_buf(k, BUF_IN, KL_I32, 4, 0), o = k_buf(k, BUF_OUT, KL_I32, 16, 1), far = k_buf(k, BUF_OUT, KL_I32, 4, 2);
-    val beyond = k_int(k, 4), no = k_prim(k, P_LT, beyond, beyond, 0), yes = k_prim(k, P_NE, k_load(k, a, k_int(k, 3), 0), k_const(k, KL_I32, 0), 0);
+    uint32_t a = k_buf(k, BUF_IN, KL_I32, 4, 0), o = k_buf(k, BUF_OUT, KL_I32, 16, 1),
+             far = k_buf(k, BUF_OUT, KL_I32, 4, 2);
+    val beyond = k_int(k, 4), no = k_prim(k, P_LT, beyond, beyond, 0),
+        yes = k_prim(k, P_NE, k_load(k, a, k_int(k, 3), 0), k_const(k, KL_I32, 0), 0);
     yes = k_prim(k, P_OR, yes, k_prim(k, P_NOT, no, 0, 0), 0);
     k_store(k, far, beyond, k_load(k, a, beyond, no), no);
     k_store(k, far, k_int(k, 1), k_load(k, a, k_int(k, 1), yes), yes);
@@ -379,9 +457,11 @@ static void test_uniform_predicates(void)
 static void test_scratch(void)
 {
     struct kernel *k = kernel_new("scratch");
-    uint32_t a = k_buf(k, BUF_IN, KL_F32, 20 * 16, 0), s = k_buf(k, BUF_SCRATCH, KL_F32, 20 * 16, 1), o = k_buf(k, BUF_OUT, KL_F32, 20 * 16, 2);
+    uint32_t a = k_buf(k, BUF_IN, KL_F32, 20 * 16, 0), s = k_buf(k, BUF_SCRATCH, KL_F32, 20 * 16, 1),
+             o = k_buf(k, BUF_OUT, KL_F32, 20 * 16, 2);
     for (unsigned pass = 0; pass < 2; pass++) {
-        val r = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, 20), 1), v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, 16), 1);
+        val r = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, 20), 1),
+            v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, 16), 1);
         val row = ix_add(k, ix_scale(k, r, 16), v), column = ix_add(k, ix_scale(k, v, 20), r);
         k_store(k, pass ? o : s, pass ? row : column, k_load(k, pass ? s : a, row, 0), 0);
         k_end(k, v);
@@ -397,7 +477,8 @@ static void test_slots(void)
     val v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, 16), 1);
     for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
         slot[dtype] = dtype_bits(dtype, dtype == KL_BOOL ? 1 : 10 + dtype);
-        val x = k_inst(k, L_SLOT, dtype, 0, 0, 0, dtype), two = dtype == KL_BOOL || dtype_is_half(dtype) ? x : k_prim(k, P_ADD, x, x, 0);
+        val x = k_inst(k, L_SLOT, dtype, 0, 0, 0, dtype),
+            two = dtype == KL_BOOL || dtype_is_half(dtype) ? x : k_prim(k, P_ADD, x, x, 0);
         k_store(k, k_buf(k, BUF_OUT, dtype, 16, dtype), v, two, 0);
     }
     k_end(k, v);
@@ -405,8 +486,7 @@ static void test_slots(void)
     fill_inputs(k, false, init);
     for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
         uint64_t bits = dtype_is_half(dtype) ? slot[dtype] : dtype_bits(dtype, dtype == KL_BOOL ? 1 : 20 + 2 * dtype);
-        for (size_t i = 0; i < 16; i++)
-            memcpy((char *)init[dtype] + i * dtype_size(dtype), &bits, dtype_size(dtype));
+        for (size_t i = 0; i < 16; i++) memcpy((char *)init[dtype] + i * dtype_size(dtype), &bits, dtype_size(dtype));
     }
     agree(&targets, k, (const void *const *)init, slot, (const void *const *)init, "slots");
     free_inputs(k, init);
@@ -418,21 +498,20 @@ static void test_tile(void)
 {
     enum { M = 14, N = 32, K = 24 };
     struct kernel *k = kernel_new("tile");
-    uint32_t a = k_buf(k, BUF_IN, KL_F32, M * K, 0), b = k_buf(k, BUF_IN, KL_F32, K * N, 1), o = k_buf(k, BUF_OUT, KL_F32, M * N, 2);
-    val v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, N), 1), zero = k_splat(k, k_const(k, KL_F32, 0)), acc[M], sum[M];
+    uint32_t a = k_buf(k, BUF_IN, KL_F32, M * K, 0), b = k_buf(k, BUF_IN, KL_F32, K * N, 1),
+             o = k_buf(k, BUF_OUT, KL_F32, M * N, 2);
+    val v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, N), 1), zero = k_splat(k, k_const(k, KL_F32, 0)), acc[M],
+        sum[M];
     val s = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, K), 4);
-    for (int r = 0; r < M; r++)
-        sum[r] = acc[r] = k_carry(k, zero);
+    for (int r = 0; r < M; r++) sum[r] = acc[r] = k_carry(k, zero);
     for (int u = 0; u < 4; u++) {
         val y = k_load(k, b, ix_add(k, ix_add(k, ix_scale(k, s, N), k_int(k, u * N)), v), 0);
         for (int r = 0; r < M; r++)
             sum[r] = k_prim(k, P_FMA, k_load(k, a, ix_add(k, s, k_int(k, r * K + u)), 0), y, sum[r]);
     }
-    for (int r = 0; r < M; r++)
-        k_next(k, acc[r], sum[r]);
+    for (int r = 0; r < M; r++) k_next(k, acc[r], sum[r]);
     k_end(k, s);
-    for (int r = 0; r < M; r++)
-        k_store(k, o, ix_add(k, v, k_int(k, r * N)), k_out(k, acc[r]), 0);
+    for (int r = 0; r < M; r++) k_store(k, o, ix_add(k, v, k_int(k, r * N)), k_out(k, acc[r]), 0);
     k_end(k, v);
     void *init[MAX_BUFS];
     float want[M * N];
@@ -471,7 +550,8 @@ static void test_hash(void)
     char text[512] = "";
     FILE *f = fmemopen(text, sizeof text, "w");
     check(f && kernel_print(c, f) && !fclose(f), "printing failed");
-    check(strstr(text, "%3 = loop serial 0 to 4 {\n    store b0[%3] = 2:f32\n  }\n}\n") != NULL, "unexpected text:\n%s", text);
+    check(strstr(text, "%3 = loop serial 0 to 4 {\n    store b0[%3] = 2:f32\n  }\n}\n") != NULL, "unexpected text:\n%s",
+          text);
     kernel_free(a);
     kernel_free(b);
     kernel_free(c);
@@ -483,8 +563,7 @@ int main(void)
     test_map();
     for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
         static const unsigned widths[] = {0, 4, 32};
-        for (unsigned w = 0; w < 3; w++)
-            test_prims(dtype, widths[w]);
+        for (unsigned w = 0; w < 3; w++) test_prims(dtype, widths[w]);
         test_casts(dtype, 1);
         test_casts(dtype, 32);
         test_addresses(dtype, 32);
@@ -510,8 +589,7 @@ int main(void)
     test_two_widths();
     test_carries();
     for (int64_t outer = 0; outer < 4; outer++)
-        for (int64_t inner = 0; inner < 10; inner += 3)
-            test_nested(outer, inner, outer == 2 ? 64 : 16);
+        for (int64_t inner = 0; inner < 10; inner += 3) test_nested(outer, inner, outer == 2 ? 64 : 16);
     test_uniform_predicates();
     test_scratch();
     test_slots();

@@ -3,7 +3,7 @@
 #include "kernel_test.h"
 
 enum {
-    COUNT = 1024,     /* elements of every buffer; a power of two, so that any index can be masked into range */
+    COUNT = 1024, /* elements of every buffer; a power of two, so that any index can be masked into range */
     MAX_POOL = 400,
     MAX_DEPTH = 4,
 };
@@ -11,12 +11,12 @@ enum {
 struct maker {
     struct kernel *k;
     struct rng r;
-    val pool[MAX_POOL];   /* values in reach */
+    val pool[MAX_POOL]; /* values in reach */
     unsigned npool;
     val loops[MAX_DEPTH + 2]; /* open loop variables */
     unsigned nloops, depth, budget;
-    bool vector;          /* inside a vector loop */
-    unsigned width;       /* its lanes, 0 outside */
+    bool vector;    /* inside a vector loop */
+    unsigned width; /* its lanes, 0 outside */
     uint32_t in[KL_DTYPE_COUNT], out[KL_DTYPE_COUNT], work[KL_DTYPE_COUNT];
 };
 
@@ -24,8 +24,7 @@ static unsigned below(struct maker *m, unsigned n) { return (unsigned)rng_below(
 
 static void keep(struct maker *m, val v)
 {
-    if (v && m->npool < MAX_POOL)
-        m->pool[m->npool++] = v;
+    if (v && m->npool < MAX_POOL) m->pool[m->npool++] = v;
 }
 
 /* A value of the dtype: one in reach, or a constant. */
@@ -33,11 +32,9 @@ static val pick(struct maker *m, unsigned dtype)
 {
     for (unsigned tries = 0; tries < 12 && m->npool; tries++) {
         val v = m->pool[m->npool - 1 - below(m, m->npool < 24 || !below(m, 4) ? m->npool : 24)];
-        if (val_dtype(m->k, v) == dtype)
-            return v;
+        if (val_dtype(m->k, v) == dtype) return v;
     }
-    if (dtype == KL_BOOL)
-        return k_bits(m->k, KL_BOOL, below(m, 2));
+    if (dtype == KL_BOOL) return k_bits(m->k, KL_BOOL, below(m, 2));
     return k_const(m->k, dtype, (double)(int)below(m, 9) - (dtype_kind(dtype) == 'U' ? 0 : 4));
 }
 
@@ -51,13 +48,13 @@ static unsigned any_dtype(struct maker *m)
 static val make_index(struct maker *m)
 {
     struct kernel *k = m->k;
-    if (below(m, 4) == 0)
-        return k_prim(k, P_AND, pick(m, KL_I64), k_int(k, COUNT - 1), 0);
+    if (below(m, 4) == 0) return k_prim(k, P_AND, pick(m, KL_I64), k_int(k, COUNT - 1), 0);
     val i = k_int(k, 256 + below(m, 8));
     for (unsigned l = 0; l < m->nloops; l++) { /* at most one of lanes, the others below 10 */
         static const int64_t by[] = {0, 1, 1, 1, 2, 3, -1, -2};
         int64_t c = by[below(m, 8)];
-        i = below(m, 2) ? ix_add(k, i, ix_scale(k, m->loops[l], c)) : k_prim(k, P_ADD, k_prim(k, P_MUL, m->loops[l], k_int(k, c), 0), i, 0);
+        i = below(m, 2) ? ix_add(k, i, ix_scale(k, m->loops[l], c))
+                        : k_prim(k, P_ADD, k_prim(k, P_MUL, m->loops[l], k_int(k, c), 0), i, 0);
     }
     return i;
 }
@@ -71,28 +68,35 @@ static void make_prim(struct maker *m)
     bool f = dtype_is_float(t), half = dtype_is_half(t);
     val a = pick(m, t), b = pick(m, t), c = pick(m, t);
     enum prim p = (enum prim)below(m, P_COUNT);
-    if (half && p != P_SELECT && p != P_CAST)
-        p = P_CAST;
+    if (half && p != P_SELECT && p != P_CAST) p = P_CAST;
     switch (p) {
     case P_FMA:
         keep(m, f ? k_prim(k, p, a, b, c) : 0);
         break;
-    case P_SQRT: case P_RINT:
+    case P_SQRT:
+    case P_RINT:
         keep(m, f ? k_prim(k, p, a, 0, 0) : 0);
         break;
-    case P_AND: case P_OR: case P_XOR:
+    case P_AND:
+    case P_OR:
+    case P_XOR:
         keep(m, f ? 0 : k_prim(k, p, a, b, 0));
         break;
     case P_NOT:
         keep(m, f ? 0 : k_prim(k, p, a, 0, 0));
         break;
-    case P_SHL: case P_SHR:
+    case P_SHL:
+    case P_SHR:
         keep(m, f || t == KL_BOOL ? 0 : k_prim(k, p, a, b, 0));
         break;
-    case P_NEG: case P_ABS:
+    case P_NEG:
+    case P_ABS:
         keep(m, t == KL_BOOL ? 0 : k_prim(k, p, a, 0, 0));
         break;
-    case P_ADD: case P_SUB: case P_MUL: case P_DIV:
+    case P_ADD:
+    case P_SUB:
+    case P_MUL:
+    case P_DIV:
         keep(m, t == KL_BOOL ? 0 : k_prim(k, p, a, b, 0));
         break;
     case P_SELECT:
@@ -118,8 +122,7 @@ static void make_mix(struct maker *m, unsigned dtype)
 {
     val a = k_splat(m->k, pick(m, dtype)), b = k_splat(m->k, pick(m, dtype));
     uint32_t distance = m->width / 2;
-    while (distance > 1 && below(m, 2))
-        distance /= 2;
+    while (distance > 1 && below(m, 2)) distance /= 2;
     keep(m, k_mix(m->k, below(m, 2) ? MIX_LO : MIX_HI, a, b, distance));
 }
 
@@ -141,8 +144,7 @@ static void make_loop(struct maker *m, enum loop_kind kind)
         hi = k_prim(k, P_AND, k_load(k, m->in[KL_I64], k_int(k, below(m, COUNT)), 0), k_int(k, 7), 0);
     for (unsigned c = 0; c < ncarry; c++) {
         init[c] = pick(m, any_dtype(m));
-        if (m->vector)
-            init[c] = k_splat(k, init[c]);
+        if (m->vector) init[c] = k_splat(k, init[c]);
     }
     val loop = k_loop(k, kind, lo, hi, kind == LOOP_SERIAL ? 1 + below(m, 3) : 1);
     for (unsigned c = 0; c < ncarry; c++) {
@@ -152,15 +154,13 @@ static void make_loop(struct maker *m, enum loop_kind kind)
     keep(m, loop);
     m->loops[m->nloops++] = loop;
     m->vector |= kind == LOOP_VECTOR;
-    if (kind == LOOP_VECTOR)
-        m->width = (unsigned)k->inst[hi].imm;
+    if (kind == LOOP_VECTOR) m->width = (unsigned)k->inst[hi].imm;
     m->depth++;
     make_body(m, kind == LOOP_VECTOR ? 14 : 6);
     m->depth--;
     m->nloops--;
     val next[4];
-    for (unsigned c = 0; c < ncarry; c++)
-        next[c] = pick(m, val_dtype(k, carry[c]));
+    for (unsigned c = 0; c < ncarry; c++) next[c] = pick(m, val_dtype(k, carry[c]));
     for (unsigned c = 0; c < ncarry; c++) /* outside lanes all is uniform, within them the carry varies */
         k_next(k, carry[c], next[c]);
     k_end(k, loop);
@@ -169,16 +169,14 @@ static void make_loop(struct maker *m, enum loop_kind kind)
         m->width = 0;
     }
     m->npool = pool;
-    for (unsigned c = 0; c < ncarry; c++)
-        keep(m, k_out(k, carry[c]));
+    for (unsigned c = 0; c < ncarry; c++) keep(m, k_out(k, carry[c]));
 }
 
 static val uniform_bool(struct maker *m)
 {
     for (unsigned tries = 0; tries < 8; tries++) {
         val v = pick(m, KL_BOOL);
-        if (!m->k->inst[v].varying)
-            return v;
+        if (!m->k->inst[v].varying) return v;
     }
     return k_bits(m->k, KL_BOOL, 1);
 }
@@ -242,8 +240,7 @@ static void test_one(const struct targets *t, uint64_t seed)
         make_loop(&m, LOOP_PARALLEL);
     else
         make_body(&m, 40);
-    if (seed % 3)
-        kernel_clean(m.k);
+    if (seed % 3) kernel_clean(m.k);
     for (uint32_t b = 0; b < m.k->nbuf; b++) {
         init[b] = calloc(buf_bytes(m.k, b), 1);
         fill_random(&m.r, m.k->buf[b].dtype, init[b], m.k->buf[b].count, true);
@@ -251,8 +248,7 @@ static void test_one(const struct targets *t, uint64_t seed)
     char what[48];
     snprintf(what, sizeof what, "random kernel %" PRIu64, seed);
     agree(t, m.k, (const void *const *)init, slot, NULL, what);
-    for (uint32_t b = 0; b < m.k->nbuf; b++)
-        free(init[b]);
+    for (uint32_t b = 0; b < m.k->nbuf; b++) free(init[b]);
     kernel_free(m.k);
 }
 
@@ -260,7 +256,6 @@ int main(int argc, char **argv)
 {
     struct targets t = find_targets();
     uint64_t n = argc > 1 ? strtoull(argv[1], NULL, 10) : 150, first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-    for (uint64_t seed = first; seed < first + n; seed++)
-        test_one(&t, seed);
+    for (uint64_t seed = first; seed < first + n; seed++) test_one(&t, seed);
     return finish();
 }

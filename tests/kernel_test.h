@@ -9,7 +9,11 @@
 #include <unistd.h>
 
 enum { MAX_TARGETS = 5, MAX_BUFS = 48 };
-struct targets { const struct backend *b; struct caps v[MAX_TARGETS]; unsigned n; };
+struct targets {
+    const struct backend *b;
+    struct caps v[MAX_TARGETS];
+    unsigned n;
+};
 
 static inline void add_target(struct targets *t, const char *cpu, uint32_t vector_bytes)
 {
@@ -34,10 +38,8 @@ static inline struct targets find_targets(void)
     t.n = 1;
     check(t.b->caps(&t.v[0], &e), "the target: %s", e.msg);
     bool avx512 = strstr(t.v[0].features, "+avx512f,") && strstr(t.v[0].features, "+avx512vl,");
-    if (avx512)
-        add_target(&t, "x86-64-v4", 64);
-    if (avx512)
-        add_target(&t, "x86-64-v4", 16);
+    if (avx512) add_target(&t, "x86-64-v4", 64);
+    if (avx512) add_target(&t, "x86-64-v4", 16);
     if (strstr(t.v[0].features, "+avx2,")) {
         add_target(&t, "x86-64-v3", 32);
         add_target(&t, "x86-64-v3", 16);
@@ -46,7 +48,11 @@ static inline struct targets find_targets(void)
 }
 
 /* ---- memory that ends where a page that faults begins ---- */
-struct guarded { char *map; size_t size; void *p; };
+struct guarded {
+    char *map;
+    size_t size;
+    void *p;
+};
 
 static inline struct guarded guarded_new(size_t bytes)
 {
@@ -76,29 +82,25 @@ static inline void set_up(const struct kernel *k, const void *const *init, struc
         g[b] = guarded_new(buf_bytes(k, b));
         buf[b] = g[b].p;
         memset(buf[b], 7, buf_bytes(k, b));
-        if (k->buf[b].dtype == KL_BOOL)
-            memset(buf[b], 1, buf_bytes(k, b));
-        if (k->buf[b].role == BUF_IN && k->buf[b].count)
-            memcpy(buf[b], init[b], buf_bytes(k, b));
+        if (k->buf[b].dtype == KL_BOOL) memset(buf[b], 1, buf_bytes(k, b));
+        if (k->buf[b].role == BUF_IN && k->buf[b].count) memcpy(buf[b], init[b], buf_bytes(k, b));
     }
 }
 
 static inline void tear_down(const struct kernel *k, struct guarded *g)
 {
-    for (uint32_t b = 0; b < k->nbuf; b++)
-        guarded_free(&g[b]);
+    for (uint32_t b = 0; b < k->nbuf; b++) guarded_free(&g[b]);
 }
 
-static inline bool run_compiled(const struct targets *t, const struct caps *target, const struct kernel *k, void **buf, const uint64_t *slot,
-                                struct err *e)
+static inline bool run_compiled(const struct targets *t, const struct caps *target, const struct kernel *k, void **buf,
+                                const uint64_t *slot, struct err *e)
 {
     struct code code;
     struct loaded l = {0};
     bool ok = t->b->compile_for(k, target, EMIT_OBJECT, &code, e) && object_load(&code, &l, e);
     if (ok) { /* in two pieces, as threads would */
         int64_t half = k->extent / 2;
-        if (half)
-            l.fn(buf, slot, 0, half);
+        if (half) l.fn(buf, slot, 0, half);
         l.fn(buf, slot, half, k->extent);
     }
     object_unload(&l);
@@ -126,17 +128,16 @@ static inline bool agree(const struct targets *t, const struct kernel *k, const 
         for (uint32_t b = 0; b < k->nbuf && ok; b++) {
             const void *a = i ? bi[b] : want ? want[b] : NULL, *x = i ? bc[b] : bi[b];
             int64_t at;
-            if (k->buf[b].role != BUF_OUT || !a)
-                continue;
+            if (k->buf[b].role != BUF_OUT || !a) continue;
             ok = same_values(k->buf[b].dtype, a, x, k->buf[b].count, &at);
             check(ok, "%s: buffer %u element %" PRId64 " is %.17g on %s/%u, not %.17g", what, b, at,
-                  ok ? 0 : element_value(k->buf[b].dtype, x, at), name, width, ok ? 0 : element_value(k->buf[b].dtype, a, at));
+                  ok ? 0 : element_value(k->buf[b].dtype, x, at), name, width,
+                  ok ? 0 : element_value(k->buf[b].dtype, a, at));
         }
         tear_down(k, gc);
     }
     tear_down(k, gi);
-    if (!ok)
-        kernel_print(k, stdout);
+    if (!ok) kernel_print(k, stdout);
     return ok;
 }
 

@@ -22,8 +22,7 @@ static bool loads(const void *bytes, size_t size, struct err *e)
     bool ok = object_load(&(struct code){(void *)(uintptr_t)bytes, size}, &l, e);
     if (ok != (e->code == KL_OK) || ok != (l.fn != NULL))
         check(false, "loading says %d, its error %d (%s)", ok, (int)e->code, e->msg);
-    if (ok)
-        object_unload(&l);
+    if (ok) object_unload(&l);
     return ok;
 }
 
@@ -31,11 +30,9 @@ static void test_good(const struct code *c)
 {
     struct err e = {0};
     struct loaded l;
-    if (!check(object_load(c, &l, &e), "a good object: %s", e.msg))
-        return;
+    if (!check(object_load(c, &l, &e), "a good object: %s", e.msg)) return;
     float in[16], out[16];
-    for (int i = 0; i < 16; i++)
-        in[i] = (float)i;
+    for (int i = 0; i < 16; i++) in[i] = (float)i;
     l.fn((void *const[]){in, out}, NULL, 0, 1);
     check(out[0] == 1.5f && out[15] == 16.5f, "the loaded kernel gives %g and %g", (double)out[0], (double)out[15]);
     object_unload(&l);
@@ -111,7 +108,8 @@ static void test_instrumented(const struct targets *t)
         }
         int status = -1;
         check(child > 0 && waitpid(child, &status, 0) == child, "no child process");
-        check(WIFEXITED(status) && (WEXITSTATUS(status) == 0) == (n == 17) && WEXITSTATUS(status) != 99, "17 elements of %zu read: status %#x", n, status);
+        check(WIFEXITED(status) && (WEXITSTATUS(status) == 0) == (n == 17) && WEXITSTATUS(status) != 99,
+              "17 elements of %zu read: status %#x", n, status);
     }
     kernel_free(k);
 }
@@ -138,10 +136,15 @@ static struct made make(uint32_t type, const char *extern_name)
     m.h.e_shoff = offsetof(struct made, s);
     m.h.e_shentsize = sizeof *m.s;
     m.h.e_shnum = 5;
-    m.s[1] = (Elf64_Shdr){.sh_type = SHT_PROGBITS, .sh_flags = SHF_ALLOC | SHF_EXECINSTR, .sh_offset = offsetof(struct made, text), .sh_size = 16,
+    m.s[1] = (Elf64_Shdr){.sh_type = SHT_PROGBITS,
+                          .sh_flags = SHF_ALLOC | SHF_EXECINSTR,
+                          .sh_offset = offsetof(struct made, text),
+                          .sh_size = 16,
                           .sh_addralign = 16};
-    m.s[2] = (Elf64_Shdr){.sh_type = SHT_RELA, .sh_offset = offsetof(struct made, r), .sh_size = sizeof m.r, .sh_link = 3, .sh_info = 1};
-    m.s[3] = (Elf64_Shdr){.sh_type = SHT_SYMTAB, .sh_offset = offsetof(struct made, sym), .sh_size = sizeof m.sym, .sh_link = 4};
+    m.s[2] = (Elf64_Shdr){
+        .sh_type = SHT_RELA, .sh_offset = offsetof(struct made, r), .sh_size = sizeof m.r, .sh_link = 3, .sh_info = 1};
+    m.s[3] = (Elf64_Shdr){
+        .sh_type = SHT_SYMTAB, .sh_offset = offsetof(struct made, sym), .sh_size = sizeof m.sym, .sh_link = 4};
     m.s[4] = (Elf64_Shdr){.sh_type = SHT_STRTAB, .sh_offset = offsetof(struct made, str), .sh_size = sizeof m.str};
     snprintf(m.str, sizeof m.str, "_kernel");
     snprintf(m.str + 8, sizeof m.str - 8, "%s", extern_name);
@@ -219,7 +222,8 @@ int main(void)
 #else
     struct loaded l;
     struct err e = {0};
-    check(!object_load(&(struct code){0}, &l, &e) && e.code == KL_ERR_DEVICE, "loading on another processor: %s", e.msg);
+    check(!object_load(&(struct code){0}, &l, &e) && e.code == KL_ERR_DEVICE, "loading on another processor: %s",
+          e.msg);
 #endif
     return finish();
 }

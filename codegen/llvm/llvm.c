@@ -193,7 +193,8 @@ static bool generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const struct
     return ok;
 }
 
-static bool compile_with(LLVMTargetMachineRef tm, unsigned vector_bytes, const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+static bool compile_with(LLVMTargetMachineRef tm, unsigned vector_bytes, const struct kernel *k, enum emit_kind kind,
+                         struct code *out, struct err *e)
 {
     LLVMContextRef ctx = LLVMContextCreate();
     LLVMModuleRef module = LLVMModuleCreateWithNameInContext(k->name, ctx);
@@ -220,7 +221,8 @@ static bool compile(const struct kernel *k, enum emit_kind kind, struct code *ou
     return ok;
 }
 
-static bool compile_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
+static bool compile_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
+                        struct err *e)
 {
     *out = (struct code){0};
     pthread_once(&once, init);
@@ -236,6 +238,7 @@ __attribute__((visibility("default"))) const struct backend *kiln_backend_llvm(v
 
 const struct backend *kiln_backend_llvm(void)
 {
-    static const struct backend b = {.name = "llvm", .abi = KERNEL_ABI, .caps = caps, .compile = compile, .compile_for = compile_for};
+    static const struct backend b = {
+        .name = "llvm", .abi = KERNEL_ABI, .caps = caps, .compile = compile, .compile_for = compile_for};
     return &b;
 }
