@@ -22,9 +22,10 @@ static const struct sizes profile[] = {
     {13, {0, 1, 1, 2, 3, 5, 7, 16, 17, 33, 64, 65, 100}},
     {12, {1, 1, 2, 3, 5, 7, 16, 17, 33, 64, 65, 100}},
     {22, {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 24, 25, 31, 32, 33, 48, 49}}, /* register tiles */
-    {8, {1, 2, 63, 64, 65, 127, 128, 129}},                                           /* lanes of reduces */
-    {10, {1, 2, 3, 5, 511, 512, 513, 520, 1024, 1025}},                                /* column chunks, dot blocks */
-    {9, {1, 2, 3, 16383, 16384, 16385, 20000, 32769, 49152}},                          /* lane chunks */
+    {8, {1, 2, 63, 64, 65, 127, 128, 129}}, /* lanes of reduces */
+    {9, {2, 3, 5, 17, 512, 513, 520, 1024, 1025}}, /* column chunks, dot blocks */
+    {9, {1, 7, 33, 511, 512, 513, 600, 1030, 2100}},
+    {9, {1, 2, 3, 16383, 16384, 16385, 20000, 32769, 49152}}, /* lane chunks */
 };
 static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_F64, KL_I32, KL_I64,
                                   KL_U8, KL_BOOL, KL_I16, KL_U32, KL_I8, KL_U16, KL_U64};
@@ -33,6 +34,8 @@ static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_F64
 static bool chance(struct maker *m, int64_t one_in) { return rng_below(&m->r, one_in) == 0; }
 static int64_t random_dim(struct maker *m) { return m->dims->v[rng_below(&m->r, m->dims->n)]; }
 static ref any(struct maker *m) { return m->pool[rng_below(&m->r, m->n)]; }
+/* Late values need more of the graph. */
+static ref late(struct maker *m) { return m->pool[m->n - 1 - rng_below(&m->r, m->n) % (1 + m->n / 4)]; }
 static bool fits(const struct shape *s)
 {
     int64_t n;
@@ -189,7 +192,8 @@ static ref random_dot(struct maker *m, ref a)
     uint8_t role[KL_MAX_RANK], from[KL_MAX_RANK]; /* of b's axes: the role, and a's axis it goes with */
     uint32_t contracted = s.rank ? (uint32_t)rng_below(&m->r, s.rank) : 0;
     for (uint32_t i = 0; i < s.rank; i++) {
-        int64_t kind = i == contracted && !chance(m, 20) ? 0 : rng_below(&m->r, 6); /* 0 contracted, 1 batch, else free */
+        /* 0 contracted, 1 batch, else free */
+        int64_t kind = i == contracted && !chance(m, 20) ? 0 : rng_below(&m->r, 6);
         if (kind > 1 || t.rank == KL_MAX_RANK)
             continue;
         role[t.rank] = (uint8_t)kind;
@@ -296,14 +300,14 @@ static ref random_grad(struct maker *m, ref x)
 
 static ref random_node(struct maker *m)
 {
-    ref x = chance(m, 3) ? m->pool[m->n - 1] : any(m);
-    switch (rng_below(&m->r, 12)) {
+    ref x = chance(m, 2) ? late(m) : any(m);
+    switch (rng_below(&m->r, 16)) {
     case 0: return random_leaf(m);
-    case 1: case 2: return random_view(m, x);
-    case 3: case 4: return random_reduce(m, x);
-    case 5: return random_dot(m, x);
-    case 6: return n_cast(m->g, x, PICK(m, dtypes));
-    case 7: return random_grad(m, x);
+    case 1: case 2: case 3: return random_view(m, x);
+    case 4: case 5: return random_reduce(m, x);
+    case 6: case 7: return random_dot(m, x);
+    case 8: return n_cast(m->g, x, PICK(m, dtypes));
+    case 9: return random_grad(m, x);
     default: return random_elementwise(m, x);
     }
 }
@@ -338,12 +342,12 @@ static void random_outputs(struct maker *m)
 {
     int64_t before = rng_below(&m->r, 4), behind = rng_below(&m->r, 3) + !before;
     while (before-- > 0)
-        graph_output(m->g, OUT_RETURN, any(m), 0);
+        graph_output(m->g, OUT_RETURN, chance(m, 3) ? any(m) : late(m), 0);
     for (uint32_t s = 0, n = m->g->state.n; s < n; s++)
         if (chance(m, 2) && m->g->nout < MAX_VALUES - 6)
             random_assign(m, s);
     while (behind-- > 0)
-        graph_output(m->g, OUT_RETURN, any(m), 0);
+        graph_output(m->g, OUT_RETURN, chance(m, 3) ? any(m) : late(m), 0);
 }
 
 struct graph *random_graph(uint64_t seed)
