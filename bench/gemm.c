@@ -58,12 +58,12 @@ int main(int argc, char **argv)
 
     for (int round = -1; round < ROUNDS; round++) /* round -1 compiles */
         for (int i = 0; i < CASES; i++) {
-            double start = bench_now();
+            double start = bench_cpu_now();
             if (!product(dev, &cases[i], &o[i]))
                 return give_up();
             if (round < 0)
                 continue;
-            samples_add(&took[i], bench_now() - start);
+            samples_add(&took[i], bench_cpu_now() - start);
             samples_add(&peak, bench_peak_seconds());
         }
 

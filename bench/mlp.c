@@ -72,11 +72,11 @@ int main(int argc, char **argv)
     for (int round = -1; ok && round < ROUNDS; round++) /* round -1 compiles */
         for (int fuse = 0; ok && fuse < 2; fuse++) {
             kl_set_option("fuse", fuse);
-            double start = bench_now();
+            double start = bench_cpu_now();
             ok = step(&m);
             if (round < 0)
                 continue;
-            samples_add(&took[fuse], bench_now() - start);
+            samples_add(&took[fuse], bench_cpu_now() - start);
             samples_add(&peak, bench_peak_seconds());
         }
     model_free(&m);

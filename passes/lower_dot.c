@@ -4,8 +4,9 @@
  * accumulators of a serial loop over k, each step loading one row of B (a vector) and MR elements of A
  * (broadcast).  A parallel iteration owns NR columns and a block of rows; for each k-block of pass
  * numerics it walks the row tiles, adding to partial sums in scratch, and the last k-block ends in the
- * epilogue.  B is copied into a scratch panel first when its columns are not neighbours in memory or
- * when enough row tiles will read it again.  Neither tiles nor packing touch the order of a chain. */
+ * epilogue.  B is copied into a scratch panel first where its columns are not neighbours in memory; where
+ * they are, reading it in place measured as fast or faster at every size.  Neither tiles nor packing touch
+ * the order of a chain. */
 #include "lower.h"
 #include <string.h>
 
@@ -161,21 +162,6 @@ static void emit_tile(const struct dot *d, const struct tile *t)
     w->lane = w->pred = 0;
 }
 
-/* Copies kc rows of NR neighbouring columns of B into the panel, a vector a row. */
-static void pack_rows(const struct dot *d, const struct tile *t)
-{
-    struct lowering *w = d->w;
-    struct kernel *k = w->k;
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->kc), 1);
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
-    w->pred = t->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, t->cols), 0) : 0;
-    val b = element(d, true, ix_add(k, t->n0, w->lane), ix_add(k, t->k0, j));
-    k_store(k, d->panel - 1, ix_add(k, ix_scale(k, j, d->nr), w->lane), b, 0);
-    k_end(k, w->lane);
-    k_end(k, j);
-    w->lane = w->pred = 0;
-}
-
 /* `steps` elements of column n0 + col from k index `first`, one by one: a gather costs more than its loads. */
 static void pack_column(const struct dot *d, const struct tile *t, val col, val first, int64_t steps)
 {
@@ -187,8 +173,8 @@ static void pack_column(const struct dot *d, const struct tile *t, val col, val 
     }
 }
 
-/* The same for columns that lie apart: PACK_STEPS elements of a column at a time, which share a cache line
- * where k is contiguous, because the lines of NR columns may not fit in the first-level cache together. */
+/* Copies kc rows of NR columns of B into the panel: PACK_STEPS elements of a column at a time, which share a
+ * cache line where k is contiguous; the lines of NR columns may not fit in the first-level cache together. */
 static void pack_columns(const struct dot *d, const struct tile *t)
 {
     struct kernel *k = d->w->k;
@@ -205,14 +191,6 @@ static void pack_columns(const struct dot *d, const struct tile *t)
         pack_column(d, t, col, k_int(k, whole), t->kc - whole);
         k_end(k, col);
     }
-}
-
-static void emit_pack(const struct dot *d, const struct tile *t, bool contiguous)
-{
-    if (contiguous)
-        pack_rows(d, t);
-    else
-        pack_columns(d, t);
 }
 
 /* All row tiles of the task for one k-block. */
@@ -235,7 +213,7 @@ static void emit_rows(const struct dot *d, struct tile *t, val first_row, int64_
 }
 
 /* The task's k-blocks: all but the last in a loop, then the last with the epilogue. */
-static void emit_task(const struct dot *d, val first_row, int64_t rows, val n0, int64_t cols, bool contiguous)
+static void emit_task(const struct dot *d, val first_row, int64_t rows, val n0, int64_t cols)
 {
     struct kernel *k = d->w->k;
     struct tile t = {.n0 = n0, .cols = cols, .kc = d->kblock};
@@ -244,7 +222,7 @@ static void emit_task(const struct dot *d, val first_row, int64_t rows, val n0, 
         t.kb = kb;
         t.k0 = ix_scale(k, kb, d->kblock);
         if (d->panel)
-            emit_pack(d, &t, contiguous);
+            pack_columns(d, &t);
         emit_rows(d, &t, first_row, rows);
         k_end(k, kb);
     }
@@ -253,7 +231,7 @@ static void emit_task(const struct dot *d, val first_row, int64_t rows, val n0, 
     t.k0 = k_int(k, (d->blocks - 1) * d->kblock);
     t.kc = d->size.k - (d->blocks - 1) * d->kblock;
     if (d->panel)
-        emit_pack(d, &t, contiguous);
+        pack_columns(d, &t);
     emit_rows(d, &t, first_row, rows);
 }
 
@@ -284,7 +262,7 @@ static int64_t even_rows(int64_t m, int64_t most)
     return tiles ? (m + tiles - 1) / tiles : 1;
 }
 
-static void choose_tiles(struct dot *d)
+static void choose_tiles(struct dot *d, bool packs)
 {
     const struct caps *c = d->w->caps;
     int64_t lanes = c->vector_bytes / (int64_t)dtype_size(d->n->dtype), vectors = 2;
@@ -297,9 +275,12 @@ static void choose_tiles(struct dot *d)
     if (most > 24)
         most = 24;
     d->mr = even_rows(d->size.m, most);
-    /* The rows of A that a task reads again for every column tile stay in half of the second-level cache. */
-    int64_t kc = d->size.k < d->kblock ? d->size.k : d->kblock;
-    int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * (int64_t)dtype_size(d->n->dtype));
+    /* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share
+     * its rows of A.  Else a task is as many rows of A as stay there while it walks them, so that they share B. */
+    int64_t size = (int64_t)dtype_size(d->n->dtype), kc = d->size.k < d->kblock ? d->size.k : d->kblock;
+    int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * size);
+    if (!packs && d->size.k * d->size.n <= c->l2_bytes / 2 / size)
+        fit = d->mr;
     d->mblock = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > d->mr ? fit : d->mr);
     if (d->mblock < d->size.m)
         d->mblock = (d->mblock + d->mr - 1) / d->mr * d->mr;
@@ -318,7 +299,7 @@ static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t li
     return needed ? k_if(k, k_prim(k, p, x, k_int(k, limit), 0)) : 0;
 }
 
-static void emit_columns(const struct dot *d, val row_block, val col, bool contiguous)
+static void emit_columns(const struct dot *d, val row_block, val col)
 {
     struct kernel *k = d->w->k;
     int64_t full_rows = d->size.m / d->mblock, rest_rows = d->size.m % d->mblock;
@@ -334,7 +315,7 @@ static void emit_columns(const struct dot *d, val row_block, val col, bool conti
             if (!cols || (!tail_cols && !full_cols))
                 continue;
             val in_cols = open_if(k, full_cols && rest_cols, tail_cols ? P_EQ : P_LT, col, full_cols);
-            emit_task(d, first, rows, tail_cols ? k_int(k, full_cols * d->nr) : ix_scale(k, col, d->nr), cols, contiguous);
+            emit_task(d, first, rows, tail_cols ? k_int(k, full_cols * d->nr) : ix_scale(k, col, d->nr), cols);
             if (in_cols)
                 k_end(k, in_cols);
         }
@@ -356,12 +337,12 @@ void lower_dot_group(struct lowering *w)
     d.free_b = pick(&d.b, b.fr, b.nfree);
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
-    choose_tiles(&d);
+    bool contiguous = !d.size.batch || !d.size.n || !d.size.k || columns_contiguous(&d);
+    choose_tiles(&d, !contiguous);
     int64_t row_blocks = (d.size.m + d.mblock - 1) / d.mblock, col_blocks = (d.size.n + d.nr - 1) / d.nr;
     k->extent = d.size.batch * row_blocks * col_blocks;
-    bool contiguous = k->extent ? columns_contiguous(&d) : true;
     lower_scalars(w);
-    if (!contiguous || d.mblock >= 12 * d.mr)
+    if (!contiguous)
         d.panel = 1 + k_buf(k, BUF_SCRATCH, n->dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
     if (d.blocks > 1)
         d.partial = 1 + k_buf(k, BUF_SCRATCH, n->dtype, d.mblock * d.nr, 0);
@@ -370,7 +351,7 @@ void lower_dot_group(struct lowering *w)
     if (k->extent) {
         d.batch_index = ix_div(k, p, row_blocks * col_blocks);
         val row_block = ix_mod(k, ix_div(k, p, col_blocks), row_blocks), col = ix_mod(k, p, col_blocks);
-        emit_columns(&d, row_block, col, contiguous);
+        emit_columns(&d, row_block, col);
     }
     k_end(k, p);
     lower_grain(w, 2 * d.mblock * d.nr * d.size.k / 16);

@@ -74,7 +74,7 @@ KL_API void kl_dump_next(const char *dir);
 KL_API const char *kl_last_error(void);
 KL_API kl_status kl_last_error_code(void);
 KL_API void kl_clear_error(void);
-/* The name of a status: "SHAPE" for KL_ERR_SHAPE. */
+/* A status in words: "shape error" for KL_ERR_SHAPE. */
 KL_API const char *kl_status_name(kl_status status);
 
 /* ---- devices ---- */
