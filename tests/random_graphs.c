@@ -3,13 +3,15 @@
  *   random_graphs [COUNT [SEED]]
  *
  * Graphs run in children, so that a crash or an endless loop is a failure like any other.  A graph that fails is
- * made as small as it gets and written beside this program's folder as random_SEED.kir, a text test (tests/text). */
+ * made as small as it gets and written beside this program's folder as random_SEED.kir, a text test (tests/text).
+ * SIGINT and SIGTERM end the run after the current batch. */
 #define _GNU_SOURCE
 #include "random_make.h"
 #include "random_shrink.h"
 #include <errno.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,6 +41,13 @@ static enum verdict check_graph(const struct graph *g, struct err *why)
     if (agree_on_random_data(g, why))
         return AGREES;
     return why->code ? REFUSED : DIFFERS;
+}
+
+static volatile sig_atomic_t stopped;
+static void stop(int number)
+{
+    (void)number;
+    stopped = 1;
 }
 
 static void run_batch(struct progress *p, uint64_t seed, uint64_t end)
@@ -82,12 +91,13 @@ static enum verdict wait_batch(pid_t child, struct progress *p)
 
 static void report(const char *program, uint64_t seed, enum verdict v, const struct err *why)
 {
+    check(false, "graph of seed %" PRIu64 " %s: %s", seed, verdict_text[v], why->msg);
+    fflush(stdout);
     struct graph *g = random_graph(seed), *small = shrink(g, check_graph, v, shrink_seconds);
     char path[512];
     const char *slash = strrchr(program, '/');
     int folder = slash ? (int)(slash - program) : 1;
     snprintf(path, sizeof path, "%.*s/../random_%" PRIu64 ".kir", folder, slash ? program : ".", seed);
-    check(false, "graph of seed %" PRIu64 " %s: %s", seed, verdict_text[v], why->msg);
     FILE *f = fopen(path, "w");
     if (!f) {
         printf("cannot write %s: %s\n", path, strerror(errno));
@@ -111,8 +121,10 @@ int main(int argc, char **argv)
         return 1;
     }
     setenv("KILN_CHECK", "1", 0);
-    for (uint64_t end = seed + count; seed < end && failed < MAX_FAILURES;) {
-        uint64_t first = seed, stop = end - seed > BATCH ? seed + BATCH : end;
+    signal(SIGINT, stop);
+    signal(SIGTERM, stop);
+    for (uint64_t end = seed + count; seed < end && failed < MAX_FAILURES && !stopped;) {
+        uint64_t first = seed, last = end - seed > BATCH ? seed + BATCH : end;
         *p = (struct progress){.seed = seed};
         fflush(stdout);
         pid_t child = fork();
@@ -120,13 +132,13 @@ int main(int argc, char **argv)
             perror("fork");
             return 1;
         }
-        if (child == 0)
-            run_batch(p, seed, stop);
+        if (child == 0 && !prctl(PR_SET_PDEATHSIG, SIGKILL))
+            run_batch(p, seed, last);
         enum verdict v = wait_batch(child, p);
         seed = atomic_load(&p->seed);
         passed += (unsigned)(seed - first);
-        if (v != AGREES && seed == stop)
-            check(false, "the child that ran graphs %" PRIu64 " to %" PRIu64 " failed at its end", first, stop - 1);
+        if (v != AGREES && seed == last)
+            check(false, "the child that ran graphs %" PRIu64 " to %" PRIu64 " failed at its end", first, last - 1);
         else if (v != AGREES)
             report(argv[0], seed++, v, &p->why);
     }

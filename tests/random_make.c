@@ -36,10 +36,13 @@ static int64_t random_dim(struct maker *m) { return m->dims->v[rng_below(&m->r, 
 static ref any(struct maker *m) { return m->pool[rng_below(&m->r, m->n)]; }
 /* Late values need more of the graph. */
 static ref late(struct maker *m) { return m->pool[m->n - 1 - rng_below(&m->r, m->n) % (1 + m->n / 4)]; }
+/* Empty axes count as 1: a reduce over them leaves the others. */
 static bool fits(const struct shape *s)
 {
-    int64_t n;
-    return shape_numel(s, &n) && n <= MAX_ELEMENTS;
+    int64_t n = 1;
+    for (uint32_t i = 0; i < s->rank && n <= MAX_ELEMENTS; i++)
+        n *= s->dim[i] ? s->dim[i] : 1;
+    return n <= MAX_ELEMENTS;
 }
 
 static void add(struct maker *m, ref r)
@@ -211,7 +214,7 @@ static ref random_dot(struct maker *m, ref a)
         role[i] = role[j], from[i] = from[j], t.dim[i] = t.dim[j];
         role[j] = r, from[j] = f, t.dim[j] = n;
     }
-    int64_t products = shape_count(&s);
+    int64_t products = node_numel(m->g, a);
     for (uint32_t i = 0; i < t.rank; i++) {
         if (role[i] == 0) {
             d.dot.con_a = axis_put(d.dot.con_a, d.dot.ncon, from[i]);

@@ -3,6 +3,7 @@
 #include "random_shrink.h"
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@ enum verdict check_apart(check_fn *check_graph, const struct graph *g, double se
         dup2(null, STDOUT_FILENO);
         dup2(null, STDERR_FILENO);
         struct err why = {0};
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         _exit((int)check_graph(g, &why));
     }
     double until = now() + seconds;
@@ -307,8 +309,8 @@ struct graph *shrink(const struct graph *g, check_fn *check_graph, enum verdict 
         more = false;
         while (shrink_outputs(&s))
             more = true;
+        more |= shrink_dims(&s); /* before nodes: the checks become quick */
         more |= shrink_nodes(&s);
-        more |= shrink_dims(&s);
         more |= shrink_dtypes(&s);
     }
     return s.g;

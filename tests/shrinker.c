@@ -81,9 +81,9 @@ int main(void)
 {
     uint64_t seed = 1;
     for (int i = 0; i < 8; i++)
-        seed = shrinks(seed, differs, DIFFERS, 60, 3); /* input, exp, sum */
-    shrinks(1, crashes, CRASHED, 60, 3);
-    shrinks(1, hangs, HANGS, 0.2, 3);
+        seed = shrinks(seed, differs, DIFFERS, 60, 5); /* exp, sum, their inputs and what joins their ranks */
+    shrinks(1, crashes, CRASHED, 60, 5);
+    shrinks(1, hangs, HANGS, 0.2, 5);
     for (int i = 0; i < 3; i++)
         seed = shrinks(seed, large, REFUSED, 60, 1);
     return finish();
