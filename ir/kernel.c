@@ -100,6 +100,26 @@ void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred)
 val k_splat(struct kernel *k, val a) { return k_inst(k, L_SPLAT, k->inst[a].dtype, a, 0, 0, 0); }
 val k_fold(struct kernel *k, enum fold f, val a) { return k_inst(k, L_FOLD, k->inst[a].dtype, a, 0, 0, f); }
 
+val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance)
+{
+    val v = k_inst(k, L_MIX, k->inst[a].dtype, a, b, 0, distance);
+    if (v)
+        k->inst[v].kind = (uint8_t)m;
+    return v;
+}
+
+void k_transpose(struct kernel *k, val *row, uint32_t n)
+{
+    for (uint32_t h = 1; h < n; h *= 2)
+        for (uint32_t i = 0; i < n; i++) {
+            if (i & h)
+                continue;
+            val lo = k_mix(k, MIX_LO, row[i], row[i + h], h), hi = k_mix(k, MIX_HI, row[i], row[i + h], h);
+            row[i] = lo;
+            row[i + h] = hi;
+        }
+}
+
 static const char result_kind[P_COUNT] = {
 #define PRIM(NAME, name, n, result, doc) [P_##NAME] = (#result)[0],
 #include "prims.def"
@@ -109,11 +129,6 @@ val k_prim(struct kernel *k, enum prim p, val a, val b, val c)
 {
     unsigned dtype = result_kind[p] == 'B' ? (unsigned)KL_BOOL : k->inst[result_kind[p] == '2' ? b : a].dtype;
     return k_inst(k, L_OP(p), dtype, a, b, c, 0);
-}
-
-val k_cast(struct kernel *k, val a, unsigned dtype)
-{
-    return k->inst[a].dtype == dtype ? a : k_inst(k, L_OP(P_CAST), dtype, a, 0, 0, 0);
 }
 
 /* The fields that make the code, in one array of bytes' worth of hashing. */

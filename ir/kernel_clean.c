@@ -15,7 +15,7 @@ struct clean {
 
 static bool is_pure(const struct linst *i)
 {
-    return i->op >= L_PRIM || i->op == L_CONST || i->op == L_SLOT || i->op == L_SPLAT || i->op == L_FOLD;
+    return i->op >= L_PRIM || i->op == L_CONST || i->op == L_SLOT || i->op == L_SPLAT || i->op == L_FOLD || i->op == L_MIX;
 }
 
 static uint32_t inst_hash(const struct linst *i)

@@ -110,6 +110,18 @@ static void run_fold(struct machine *m, val v)
     m->v[v][0] = x[0];
 }
 
+static void run_mix(struct machine *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    int h = (int)i->imm;
+    for (int l = 0; l < m->width; l++) {
+        if (i->kind == MIX_LO)
+            m->v[v][l] = l & h ? constant_or_lane(m, i->b, l - h) : constant_or_lane(m, i->a, l);
+        else
+            m->v[v][l] = l & h ? constant_or_lane(m, i->b, l) : constant_or_lane(m, i->a, l + h);
+    }
+}
+
 static void copy_value(struct machine *m, val to, val from)
 {
     for (int l = 0; l < count(m, to); l++)
@@ -180,6 +192,9 @@ static bool run_inst(struct machine *m, val v)
     case L_OUT:
     case L_SPLAT:
         copy_value(m, v, i->a);
+        return true;
+    case L_MIX:
+        run_mix(m, v);
         return true;
     case L_FOLD:
         run_fold(m, v);

@@ -87,6 +87,10 @@ static void statement(const struct kernel *k, val v, FILE *f)
         fprintf(f, "%%%u = fold %s", v, fold_name[i->imm]);
         operands(k, i, f);
         break;
+    case L_MIX:
+        fprintf(f, "%%%u = mix %s %" PRIu64, v, i->kind == MIX_LO ? "lo" : "hi", i->imm);
+        operands(k, i, f);
+        break;
     case L_CARRY:
     case L_OUT:
     case L_SPLAT:

@@ -7,6 +7,7 @@ struct checker {
     val *scope;           /* per value: the LOOP or IF that holds it, 0 the kernel */
     bool *open;           /* per LOOP or IF */
     val cur;              /* the scope being read */
+    uint64_t width;       /* lanes of the open vector loop */
     bool vector, parallel_seen;
 };
 
@@ -60,6 +61,11 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
     }
     unsigned t = dt(c, in[first]);
     bool is_float = dtype_is_float(t);
+    bool half = dtype_is_half(t), to_half = p == P_CAST && dtype_is_half(i->dtype);
+    if (half && p != P_SELECT && p != P_BITS && p != P_CAST)
+        return fail(c, v, "computes on a half float");
+    if (p == P_CAST && ((half && i->dtype != KL_F32) || (to_half && t != KL_F32)))
+        return fail(c, v, "casts a half float from or to another dtype than f32");
     if (p == P_SELECT && dt(c, i->a) != KL_BOOL)
         return fail(c, v, "select on what is not bool");
     if ((p == P_FMA || p == P_SQRT || p == P_RINT) && !is_float)
@@ -95,6 +101,7 @@ static bool loop_rules(struct checker *c, val v)
         if (lo->op != L_CONST || lo->imm || hi->op != L_CONST || w < 1 || w > 64 || (w & (w - 1)) || i->imm != 1)
             return fail(c, v, "a vector loop runs from 0 to a constant power of two up to 64");
         c->vector = true;
+        c->width = w;
     } else if (i->kind != LOOP_SERIAL) {
         return fail(c, v, "unknown loop kind");
     }
@@ -172,8 +179,15 @@ static bool rules(struct checker *c, val v)
     case L_LOAD:
     case L_STORE:
         return memory_rules(c, v);
-    case L_SPLAT:
+    case L_MIX:
+        if (!usable(c, v, i->a) || !usable(c, v, i->b) || i->dtype != dt(c, i->a) || dt(c, i->a) != dt(c, i->b))
+            return fail(c, v, "mix of different dtypes");
+        return (c->vector && i->imm && i->imm < c->width && !(i->imm & (i->imm - 1))) || fail(c, v, "mix outside a vector loop or of a wrong distance");
     case L_FOLD:
+        if (dtype_is_half(i->dtype))
+            return fail(c, v, "computes on a half float");
+        /* fall through */
+    case L_SPLAT:
         return usable(c, v, i->a) && (c->vector || fail(c, v, "lanes outside a vector loop"));
     default:
         return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM)) : fail(c, v, "unknown instruction");

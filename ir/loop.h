@@ -33,6 +33,8 @@ enum lop {
     L_STORE,  /* a index, b value, c predicate or 0, imm: buffer                           */
     L_SPLAT,  /* a: the same value in every lane, as a varying value                       */
     L_FOLD,   /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
+    L_MIX,    /* a, b varying, imm: distance h (a power of two below W), kind: enum mix; one exchange step of a
+                 transpose of W values with W lanes (Eklundh 1972): see enum mix                     */
     L_PRIM,   /* first of the primitives: L_PRIM + enum prim, operands a b c               */
 };
 
@@ -45,6 +47,8 @@ enum prim {
 
 enum { INST_INDEX = 1 };  /* linst.kind of a primitive: index arithmetic made by ix_*, not data */
 enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR };
+/* Lane l of mix(a, b, h): MIX_LO  l & h ? b[l - h] : a[l]      MIX_HI  l & h ? b[l] : a[l + h] */
+enum mix { MIX_LO, MIX_HI };
 enum fold { FOLD_ADD, FOLD_MAX }; /* max as in ops.def: NaN if any is NaN */
 
 struct linst {
@@ -120,8 +124,10 @@ val k_load(struct kernel *k, uint32_t buf, val index, val pred);
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
 val k_splat(struct kernel *k, val a);
 val k_fold(struct kernel *k, enum fold f, val a);
+val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance);
+/* row[i] lane j becomes row[j] lane i; n = W of the open vector loop, a power of two. */
+void k_transpose(struct kernel *k, val *row, uint32_t n);
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
-val k_cast(struct kernel *k, val a, unsigned dtype);
 static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst[v].dtype; }
 
 /* ---- index.c: i64 index arithmetic that simplifies itself ----
@@ -146,7 +152,9 @@ void index_free(struct kernel *k);                        /* kernel_free calls i
 bool kernel_clean(struct kernel *k);
 
 /* ---- scalar_build.c: the op rows as loop IR ---- */
-/* The value of elementwise op for operands in[], by the row's expression. */
+/* a converted as CAST does, rounded once, by as many primitives as that takes. */
+val k_cast(struct kernel *k, val a, unsigned dtype);
+/* The value of elementwise op for operands in[], by the row's expression; half floats through f32. */
 val k_op(struct kernel *k, unsigned op, const val *in);
 val k_threefry(struct kernel *k, unsigned dtype, val seed, val index);
 val k_fold_step(struct kernel *k, enum fold f, val acc, val x);

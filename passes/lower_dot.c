@@ -13,11 +13,14 @@
 struct dot {
     struct lowering *w;
     const struct node *n;
+    unsigned dtype;                              /* of products, sums and panels */
     struct shape a, b, out;
     struct shape batch, free_a, free_b, con;     /* lengths of the four kinds of dimension */
     struct dot_dims size;
     int64_t kblock, blocks;
     int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
+    int64_t b_step_n, b_step_k;                  /* see find_steps */
+    uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial;                     /* scratch lbufs + 1, 0: none */
     val batch_index;
 };
@@ -49,8 +52,8 @@ static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
     return r;
 }
 
-/* The element of an operand at (batch, free index i, contracted index k). */
-static val element(const struct dot *d, bool second, val i, val kk)
+/* The element of an operand at (batch, free index i, contracted index k), as it is stored. */
+static val stored_element(const struct dot *d, bool second, val i, val kk)
 {
     struct kernel *k = d->w->k;
     struct axes x = axes_of(d, second);
@@ -68,6 +71,12 @@ static val element(const struct dot *d, bool second, val i, val kk)
     return lower_at(d->w, d->n->in[second], coord);
 }
 
+/* The same as it is multiplied. */
+static val element(const struct dot *d, bool second, val i, val kk)
+{
+    return k_cast(d->w->k, stored_element(d, second, i, kk), d->dtype);
+}
+
 /* Stores everything made of the result at (row m, column n). */
 static void epilogue(const struct dot *d, val m, val n, val result)
 {
@@ -78,7 +87,7 @@ static void epilogue(const struct dot *d, val m, val n, val result)
     lower_unflatten(k, &d->free_a, m, coord + d->batch.rank);
     lower_unflatten(k, &d->free_b, n, coord + d->batch.rank + d->free_a.rank);
     lower_point(w);
-    w->anchor_value = result;
+    w->anchor_value = k_cast(k, result, d->n->dtype);
     for (ref r = 1; r < w->g->nnode; r++)
         if (w->g->group[r] == w->group && w->stored[r])
             lower_store(w, r, &d->out, coord);
@@ -125,7 +134,7 @@ static void emit_tile(const struct dot *d, const struct tile *t)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    val acc[MAX_ROWS], zero = k_bits(k, d->n->dtype, 0);
+    val acc[MAX_ROWS], zero = k_bits(k, d->dtype, 0);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
     w->pred = t->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, t->cols), 0) : 0;
     for (int64_t i = 0; i < t->rows; i++)
@@ -173,16 +182,38 @@ static void pack_column(const struct dot *d, const struct tile *t, val col, val 
     }
 }
 
-/* Copies kc rows of NR columns of B into the panel: PACK_STEPS elements of a column at a time, which share a
- * cache line where k is contiguous; the lines of NR columns may not fit in the first-level cache together. */
+/* A square of columns n0 + col .. and k indices first .. at once, transposed in registers. */
+static void pack_square(const struct dot *d, const struct tile *t, val col, val first)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val row[64];
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->square), 1);
+    for (uint32_t i = 0; i < d->square; i++)
+        row[i] = element(d, true, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)), ix_add(k, ix_add(k, t->k0, first), w->lane));
+    k_transpose(k, row, d->square);
+    for (uint32_t i = 0; i < d->square; i++) {
+        val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), col);
+        k_store(k, d->panel - 1, ix_add(k, at, w->lane), row[i], 0);
+    }
+    k_end(k, w->lane);
+    w->lane = 0;
+}
+
+/* Copies kc rows of NR columns of B into the panel: in squares where k is contiguous, so that loads and stores
+ * are whole vectors; else, and at the edges, a few elements of a column at a time. */
 static void pack_columns(const struct dot *d, const struct tile *t)
 {
     struct kernel *k = d->w->k;
-    int64_t whole = t->kc / PACK_STEPS * PACK_STEPS;
+    bool squares = d->b_step_k == 1 && t->cols == d->nr;
+    int64_t step = squares ? d->square : PACK_STEPS, whole = t->kc / step * step;
     if (whole) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), PACK_STEPS);
-        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), 1);
-        pack_column(d, t, col, j, PACK_STEPS);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), step);
+        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), squares ? d->square : 1);
+        if (squares)
+            pack_square(d, t, col, j);
+        else
+            pack_column(d, t, col, j, step);
         k_end(k, col);
         k_end(k, j);
     }
@@ -235,11 +266,11 @@ static void emit_task(const struct dot *d, val first_row, int64_t rows, val n0, 
     emit_rows(d, &t, first_row, rows);
 }
 
-/* Are neighbouring columns of B neighbours in memory (or the same element), so that vectors can be read in place? */
-static bool columns_contiguous(const struct dot *d)
+/* How far B's neighbours lie apart in memory along the columns and along k: -1 where that is no fixed distance,
+ * 0 where B is computed rather than loaded. */
+static void find_steps(struct dot *d)
 {
     struct trial t;
-    bool yes = true;
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
         struct kernel *k = t.w.k;
@@ -247,12 +278,15 @@ static bool columns_contiguous(const struct dot *d)
         copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        val x = element(&copy, true, i, j);
-        int64_t stride;
-        yes = k->inst[x].op != L_LOAD || (ix_stride(k, k->inst[x].a, i, &stride) && stride >= 0 && stride <= 1);
+        val x = stored_element(&copy, true, i, j);
+        if (k->inst[x].op == L_LOAD) {
+            if (!ix_stride(k, k->inst[x].a, i, &d->b_step_n))
+                d->b_step_n = -1;
+            if (!ix_stride(k, k->inst[x].a, j, &d->b_step_k))
+                d->b_step_k = -1;
+        }
     }
     trial_end(&t, d->w);
-    return yes;
 }
 
 /* Even row tiles, at most `most` rows each. */
@@ -265,12 +299,15 @@ static int64_t even_rows(int64_t m, int64_t most)
 static void choose_tiles(struct dot *d, bool packs)
 {
     const struct caps *c = d->w->caps;
-    int64_t lanes = c->vector_bytes / (int64_t)dtype_size(d->n->dtype), vectors = 2;
+    int64_t lanes = c->vector_bytes / (int64_t)dtype_size(d->dtype), vectors = 2;
     if (lanes > 32)
         lanes = 32;
     if (d->size.n <= lanes)
         vectors = 1;
     d->nr = vectors * lanes;
+    d->square = c->vector_bytes / 4;
+    if (d->square > d->nr)
+        d->square = (uint32_t)d->nr;
     int64_t most = ((int64_t)c->vector_regs - 4) / vectors;
     if (most > 24)
         most = 24;
@@ -328,7 +365,7 @@ void lower_dot_group(struct lowering *w)
 {
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[w->anchor];
-    struct dot d = {.w = w, .n = n, .a = *node_shape(w->g, n->in[0]), .b = *node_shape(w->g, n->in[1]),
+    struct dot d = {.w = w, .n = n, .dtype = dtype_compute(n->dtype), .a = *node_shape(w->g, n->in[0]), .b = *node_shape(w->g, n->in[1]),
                     .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n)};
     struct axes a = axes_of(&d, false), b = axes_of(&d, true);
     d.batch = pick(&d.a, a.batch, n->attr.dot.nbatch);
@@ -337,15 +374,16 @@ void lower_dot_group(struct lowering *w)
     d.free_b = pick(&d.b, b.fr, b.nfree);
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
-    bool contiguous = !d.size.batch || !d.size.n || !d.size.k || columns_contiguous(&d);
-    choose_tiles(&d, !contiguous);
+    find_steps(&d);
+    bool packs = d.b_step_n != 0 && d.b_step_n != 1;
+    choose_tiles(&d, packs);
     int64_t row_blocks = (d.size.m + d.mblock - 1) / d.mblock, col_blocks = (d.size.n + d.nr - 1) / d.nr;
     k->extent = d.size.batch * row_blocks * col_blocks;
     lower_scalars(w);
-    if (!contiguous)
-        d.panel = 1 + k_buf(k, BUF_SCRATCH, n->dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
+    if (packs)
+        d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
     if (d.blocks > 1)
-        d.partial = 1 + k_buf(k, BUF_SCRATCH, n->dtype, d.mblock * d.nr, 0);
+        d.partial = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mblock * d.nr, 0);
     fill_schedule(&d);
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (k->extent) {

@@ -27,8 +27,8 @@ static const struct sizes profile[] = {
     {9, {1, 7, 33, 511, 512, 513, 600, 1030, 2100}},
     {9, {1, 2, 3, 16383, 16384, 16385, 20000, 32769, 49152}}, /* lane chunks */
 };
-static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_F64, KL_I32, KL_I64,
-                                  KL_U8, KL_BOOL, KL_I16, KL_U32, KL_I8, KL_U16, KL_U64};
+static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_F64, KL_F16, KL_BF16, KL_I32,
+                                  KL_I64, KL_U8, KL_BOOL, KL_I16, KL_U32, KL_I8, KL_U16, KL_U64};
 #define PICK(m, a) ((a)[rng_below(&(m)->r, (int64_t)(sizeof(a) / sizeof *(a)))])
 
 static bool chance(struct maker *m, int64_t one_in) { return rng_below(&m->r, one_in) == 0; }
@@ -171,6 +171,53 @@ static ref random_view(struct maker *m, ref x)
     return x;
 }
 
+static ref random_slice(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    if (!s.rank)
+        return x;
+    uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
+    int64_t start = rng_below(&m->r, s.dim[axis] + 1), step = 1 + rng_below(&m->r, 3), rest = s.dim[axis] - start;
+    int64_t most = rest ? (rest - 1) / step + 1 : 0;
+    if (chance(m, 3))
+        return n_flip(m->g, x, (uint32_t)rng_below(&m->r, 1 << s.rank));
+    return n_slice(m->g, x, axis, start, chance(m, 2) ? most : rng_below(&m->r, most + 1), step);
+}
+
+/* Elements chosen by place or by index; NIL: too many. */
+static ref random_select(struct maker *m, ref x)
+{
+    static const unsigned index_dtypes[] = {KL_I32, KL_I64, KL_U8, KL_U32};
+    struct shape s = *node_shape(m->g, x), most = s;
+    unsigned dt = m->g->node[x].dtype, n = 1 + (unsigned)rng_below(&m->r, 6);
+    if (!s.rank)
+        return x;
+    uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
+    int64_t how = rng_below(&m->r, 3), low = rng_below(&m->r, 4), high = rng_below(&m->r, 4);
+    int64_t interior = chance(m, 2) ? rng_below(&m->r, 3) : 0, length = s.dim[axis] ? random_dim(m) : 0;
+    ref part[6];
+    most.dim[axis] = how == 0 ? low + high + s.dim[axis] * (1 + interior) : how == 1 ? s.dim[axis] * n : length;
+    if (!fits(&most))
+        return NIL;
+    if (how == 0)
+        return n_pad(m->g, x, fitting(m, dt, &(struct shape){0}), axis, low, high, interior);
+    if (how == 2)
+        return n_gather(m->g, x, fitting(m, PICK(m, index_dtypes), &(struct shape){.rank = 1, .dim = {length}}), axis);
+    for (unsigned i = 0; i < n; i++) {
+        s.dim[axis] = chance(m, 2) ? s.dim[axis] : rng_below(&m->r, s.dim[axis] + 1);
+        part[i] = i ? fitting(m, dt, &s) : x;
+    }
+    return n_concat(m->g, part, n, axis);
+}
+
+/* Only of integers: which bits a NaN has depends on who computed it. */
+static ref random_bitcast(struct maker *m, ref x)
+{
+    unsigned from = m->g->node[x].dtype, to = PICK(m, dtypes);
+    bool same = dtype_size(from) == dtype_size(to) && (from == KL_BOOL) == (to == KL_BOOL);
+    return same && !dtype_is_float(from) ? n_bitcast(m->g, x, to) : NIL;
+}
+
 /* ---- what computes ---- */
 
 static ref random_reduce(struct maker *m, ref x)
@@ -249,11 +296,12 @@ static ref random_elementwise(struct maker *m, ref x)
     while (!op_is_elementwise(op));
     struct shape s = *node_shape(m->g, x);
     unsigned dt = m->g->node[x].dtype;
-    if (opinfo[op].cls == CLASS_FLOAT && !dtype_is_float(dt))
+    unsigned cls = opinfo[op].cls;
+    if ((cls == CLASS_FLOAT || cls == CLASS_PREDICATE) && !dtype_is_float(dt))
         x = n_cast(m->g, x, dt = KL_F32);
-    if (opinfo[op].cls == CLASS_ANY && dt == KL_BOOL)
+    if ((cls == CLASS_ANY || cls == CLASS_INT) && dt == KL_BOOL)
         x = n_cast(m->g, x, dt = KL_I32);
-    if (opinfo[op].cls == CLASS_LOGIC && dtype_is_float(dt))
+    if ((cls == CLASS_LOGIC || cls == CLASS_INT) && dtype_is_float(dt))
         x = n_cast(m->g, x, dt = KL_I32);
     struct node n = {.op = op, .nin = opinfo[op].nin};
     for (unsigned i = 0; i < n.nin; i++)
@@ -304,13 +352,16 @@ static ref random_grad(struct maker *m, ref x)
 static ref random_node(struct maker *m)
 {
     ref x = chance(m, 2) ? late(m) : any(m);
-    switch (rng_below(&m->r, 16)) {
+    switch (rng_below(&m->r, 20)) {
     case 0: return random_leaf(m);
     case 1: case 2: case 3: return random_view(m, x);
     case 4: case 5: return random_reduce(m, x);
     case 6: case 7: return random_dot(m, x);
     case 8: return n_cast(m->g, x, PICK(m, dtypes));
     case 9: return random_grad(m, x);
+    case 10: return random_slice(m, x);
+    case 11: case 12: return random_select(m, x);
+    case 13: return random_bitcast(m, x);
     default: return random_elementwise(m, x);
     }
 }

@@ -186,6 +186,28 @@ static void emit_fold(struct emitter *m, val v)
     set_uniform(m, v, m->native == 1 ? x[0] : LLVMBuildExtractElement(m->b, x[0], LLVMConstInt(i32, 0, 0), ""));
 }
 
+/* Lane l comes from lane l, l + h or l - h: within one vector a shuffle of two, beyond it another whole vector. */
+static void emit_mix(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
+    LLVMValueRef *a = emit_parts(m, i->a), *b = emit_parts(m, i->b), *out = parts_of(m, v);
+    unsigned h = (unsigned)i->imm, far = h / m->native;
+    for (unsigned p = 0; a && b && out && p < m->parts; p++) {
+        if (far) {
+            out[p] = i->kind == MIX_LO ? (p & far ? b[p - far] : a[p]) : p & far ? b[p] : a[p + far];
+            continue;
+        }
+        LLVMValueRef lane[64];
+        for (unsigned l = 0; l < m->native; l++) {
+            unsigned from = i->kind == MIX_LO ? (l & h ? m->native + l - h : l) : l & h ? m->native + l : l + h;
+            lane[l] = LLVMConstInt(i32, from, 0);
+        }
+        out[p] = LLVMBuildShuffleVector(m->b, a[p], b[p], LLVMConstVector(lane, m->native), "");
+    }
+    m->v[v].form = FORM_VECTOR;
+}
+
 /* ---- control flow ---- */
 
 static LLVMBasicBlockRef block(struct emitter *m, const char *name) { return LLVMAppendBasicBlockInContext(m->ctx, m->fn, name); }
@@ -390,6 +412,9 @@ static void emit_inst(struct walker *w, val v)
         break;
     case L_SPLAT:
         set_uniform(m, v, emit_scalar(m, i->a));
+        break;
+    case L_MIX:
+        emit_mix(m, v);
         break;
     case L_FOLD:
         emit_fold(m, v);

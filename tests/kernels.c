@@ -1,0 +1,118 @@
+/* The kernels of whole programs run by the kernel interpreter, which checks every access, must give the bits of
+ * the compiled ones.  Graphs: the shapes that each schedule treats differently. */
+#include "harness.h"
+
+static struct rng rng = {4242};
+
+struct memory { char *arena, *scratch; const struct values *input, *state; struct values *out; };
+
+static void *address(const struct memory *m, const struct loc *l)
+{
+    switch (l->kind) {
+    case LOC_ARENA: return m->arena + l->offset;
+    case LOC_SCRATCH: return m->scratch + l->offset;
+    case LOC_INPUT: return m->input->v[l->index];
+    case LOC_STATE: return m->state->v[l->index];
+    default: return m->out->v[l->index];
+    }
+}
+
+/* Runs a program's commands one by one, kernels through kernel_interp. */
+static bool run_program(const struct program *p, const struct memory *m, struct err *e)
+{
+    for (uint32_t c = 0; c < p->ncmd; c++) {
+        const struct command *cmd = &p->cmd[c];
+        if (cmd->kind == CMD_COPY) {
+            memcpy(address(m, &cmd->arg[0]), address(m, &cmd->arg[1]), (size_t)cmd->bytes);
+            continue;
+        }
+        void *buf[64];
+        const struct kernel *k = p->kernel[cmd->kernel];
+        for (uint32_t b = 0; b < k->nbuf; b++)
+            buf[b] = address(m, &cmd->arg[b]);
+        if (!kernel_interp(k, buf, NULL, 0, k->extent, e))
+            return false;
+    }
+    return true;
+}
+
+static void compare(const struct graph *g, const char *what)
+{
+    struct values in = {0}, none = {0}, compiled = {0}, interpreted = {.n = g->nout};
+    struct err e = {0};
+    values_random(&rng, g, &g->input, false, &in);
+    const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
+    if (check(x && run_on(g, "cpu", true, &in, &none, NULL, &compiled, &e), "%s: %s", what, e.msg)) {
+        struct memory m = {.arena = calloc((size_t)x->program->arena_bytes + 64, 1), .scratch = calloc((size_t)x->program->scratch_bytes + 64, 1),
+                           .input = &in, .state = &none, .out = &interpreted};
+        for (uint32_t o = 0; o < g->nout; o++)
+            interpreted.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
+        if (check(run_program(x->program, &m, &e), "%s: %s", what, e.msg))
+            for (uint32_t o = 0; o < g->nout; o++) {
+                int64_t at, n = node_numel(g, g->out[o].value);
+                check(same_values(g->node[g->out[o].value].dtype, compiled.v[o], interpreted.v[o], n, &at), "%s: output %u differs at %" PRId64, what, o, at);
+            }
+        free(m.arena);
+        free(m.scratch);
+        values_free(&interpreted);
+    }
+    values_free(&in);
+    values_free(&compiled);
+}
+
+static struct shape matrix(int64_t a, int64_t b) { return shape_make(2, (int64_t[]){a, b}); }
+
+/* A product with bias and maximum: tiles, tails, several k-blocks, packed columns (ta, tb: transposed operands). */
+static void product(unsigned dtype, int64_t m, int64_t n, int64_t k, bool ta, bool tb)
+{
+    struct graph *g = graph_new("product");
+    struct shape sa = ta ? matrix(k, m) : matrix(m, k), sb = tb ? matrix(n, k) : matrix(k, n), sy = matrix(m, n), sc = shape_make(1, (int64_t[]){n});
+    union attr d = {0};
+    d.dot.ncon = 1;
+    d.dot.con_a = !ta;
+    d.dot.con_b = tb;
+    ref y = n_dot(g, n_input(g, dtype, &sa, "a"), n_input(g, dtype, &sb, "b"), &d);
+    graph_output(g, OUT_RETURN, n_max(g, n_add(g, y, n_broadcast(g, n_input(g, dtype, &sc, "bias"), &sy)), n_k(g, y, 0)), 0);
+    char what[96];
+    snprintf(what, sizeof what, "product %s %" PRId64 "x%" PRId64 "x%" PRId64 "%s%s", dtype_name(dtype), m, n, k, ta ? " A^T" : "", tb ? " B^T" : "");
+    compare(g, what);
+    graph_free(g);
+}
+
+/* Softmax and column means over the same values: row and column reduces with prologues and epilogues, views between. */
+static void rows_and_columns(int64_t rows, int64_t cols)
+{
+    struct graph *g = graph_new("rows");
+    struct shape s = matrix(rows, cols), st = matrix(cols, rows);
+    ref x = n_input(g, KL_F32, &s, "x");
+    ref e = n_exp(g, n_sub(g, x, n_expand(g, n_reduce(g, OP_reduce_max, x, 2), &s)));
+    ref p = n_div(g, e, n_expand(g, n_reduce(g, OP_sum, e, 2), &s));
+    graph_output(g, OUT_RETURN, p, 0);
+    graph_output(g, OUT_RETURN, n_tanh(g, n_reduce(g, OP_sum, n_mul(g, p, p), 1)), 0);
+    graph_output(g, OUT_RETURN, n_permute(g, p, (uint8_t[KL_MAX_RANK]){1, 0}), 0);
+    graph_output(g, OUT_RETURN, n_add(g, n_reshape(g, p, &st), n_permute(g, p, (uint8_t[KL_MAX_RANK]){1, 0})), 0);
+    char what[64];
+    snprintf(what, sizeof what, "rows %" PRId64 "x%" PRId64, rows, cols);
+    compare(g, what);
+    graph_free(g);
+}
+
+int main(void)
+{
+    struct err e = {0};
+    if (device_find("cpu", &e) < 0) {
+        printf("SKIP not-built cpu: %s\n", e.msg);
+        skipped++;
+        return finish();
+    }
+    static const int64_t mnk[][3] = {{1, 1, 1}, {13, 32, 8}, {30, 70, 40}, {27, 33, 600}, {16, 64, 1100}, {5, 10, 17}};
+    for (unsigned i = 0; i < sizeof mnk / sizeof *mnk; i++)
+        for (int t = 0; t < 4; t++) {
+            product(KL_F32, mnk[i][0], mnk[i][1], mnk[i][2], t & 1, t & 2);
+            product(i & 1 ? KL_F64 : KL_I16, mnk[i][0], mnk[i][1], mnk[i][2], t & 1, t & 2);
+        }
+    static const int64_t rc[][2] = {{1, 1}, {3, 5}, {7, 64}, {70, 130}, {600, 3}, {2, 20000}, {0, 4}, {4, 0}};
+    for (unsigned i = 0; i < sizeof rc / sizeof *rc; i++)
+        rows_and_columns(rc[i][0], rc[i][1]);
+    return finish();
+}
