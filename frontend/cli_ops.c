@@ -19,6 +19,8 @@ static const char *types_of(const struct opinfo *o)
     case CLASS_ANY: return "numbers";
     case CLASS_FLOAT: return "floats";
     case CLASS_LOGIC: return "integers, bool";
+    case CLASS_INT: return "integers";
+    case CLASS_PREDICATE: return "floats -> bool";
     case CLASS_COMPARE: return "any -> bool";
     case CLASS_WHERE: return "bool, any, any";
     case CLASS_STRUCT: break;

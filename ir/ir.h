@@ -135,7 +135,8 @@ struct graph {
 
 /* What is known of an op; every function is set for every op. */
 struct lower;
-enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LOGIC = 'L', CLASS_COMPARE = 'C', CLASS_WHERE = 'W' };
+enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LOGIC = 'L', CLASS_COMPARE = 'C',
+                CLASS_WHERE = 'W', CLASS_INT = 'I', CLASS_PREDICATE = 'P' };
 struct opinfo {
     const char *name, *doc, *value, *autocast, *batching; /* value: the row's expression as text */
     uint8_t nin, cls;                                     /* nin: at most; cls: enum op_class */
@@ -151,6 +152,7 @@ struct opinfo {
     uint32_t (*lower)(struct lower *l, ref n, const uint32_t *coord);
 };
 extern const struct opinfo opinfo[OP_COUNT];
+static inline bool op_gives_bool(unsigned op) { return opinfo[op].cls == CLASS_COMPARE || opinfo[op].cls == CLASS_PREDICATE; }
 
 static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
 static inline bool op_is_view(unsigned op) { return op >= OP_reshape && op <= OP_flip; }

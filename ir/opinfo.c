@@ -6,7 +6,8 @@ static bool class_takes(enum op_class cls, unsigned dtype)
 {
     switch (cls) {
     case CLASS_ANY: return dtype != KL_BOOL;
-    case CLASS_FLOAT: return dtype_is_float(dtype);
+    case CLASS_FLOAT: case CLASS_PREDICATE: return dtype_is_float(dtype);
+    case CLASS_INT: return dtype != KL_BOOL && !dtype_is_float(dtype);
     case CLASS_LOGIC: return !dtype_is_float(dtype);
     case CLASS_COMPARE: case CLASS_WHERE: case CLASS_STRUCT: return true;
     }
@@ -17,7 +18,8 @@ static const char *class_text(enum op_class cls)
 {
     switch (cls) {
     case CLASS_ANY: return "a number";
-    case CLASS_FLOAT: return "a floating";
+    case CLASS_FLOAT: case CLASS_PREDICATE: return "a floating";
+    case CLASS_INT: return "an integer";
     case CLASS_LOGIC: return "an integer or bool";
     case CLASS_COMPARE: case CLASS_WHERE: case CLASS_STRUCT: break;
     }
@@ -47,7 +49,7 @@ static bool shape_elementwise(const struct graph *g, struct node *n, struct shap
             return err_set(e, KL_ERR_SHAPE, "%s: shapes %s and %s differ", o->name,
                            shape_text(node_shape(g, n->in[0]), ta, sizeof ta),
                            shape_text(node_shape(g, n->in[i]), tb, sizeof tb));
-    n->dtype = o->cls == CLASS_COMPARE ? (uint8_t)KL_BOOL : a->dtype;
+    n->dtype = op_gives_bool(n->op) ? (uint8_t)KL_BOOL : a->dtype;
     *out = *node_shape(g, n->in[0]);
     return attr_rest_zero(n, 0, e);
 }
@@ -72,6 +74,8 @@ static uint32_t lower_elementwise(struct lower *l, ref r, const uint32_t *coord)
 #define CLASS_OF_L CLASS_LOGIC
 #define CLASS_OF_C CLASS_COMPARE
 #define CLASS_OF_W CLASS_WHERE
+#define CLASS_OF_I CLASS_INT
+#define CLASS_OF_P CLASS_PREDICATE
 
 #define ELEMENTWISE(opname, operands, types, expr, cast, text)                                      \
     [OP_##opname] = {.name = #opname, .doc = text, .value = expr, .autocast = #cast,                \

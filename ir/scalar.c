@@ -8,6 +8,8 @@
 #define RESULT_L(t) t
 #define RESULT_C(t) c_bool
 #define RESULT_W(t) t
+#define RESULT_I(t) t
+#define RESULT_P(t) c_bool
 #define FIRST_A(t) t
 #define FIRST_F(t) t
 #define FIRST_L(t) t
@@ -65,7 +67,7 @@ static loop_fn *const loops[OP_COUNT][KL_DTYPE_COUNT] = {
 static void apply_half(unsigned op, unsigned dtype, char *out, const void *const *in, int64_t n)
 {
     enum { BLOCK = 256 };
-    const unsigned cls = opinfo[op].cls, result = cls == CLASS_COMPARE ? (unsigned)KL_BOOL : dtype;
+    const unsigned cls = opinfo[op].cls, result = op_gives_bool(op) ? (unsigned)KL_BOOL : dtype;
     float wide[MAX_OPERANDS][BLOCK], y[BLOCK];
     const void *x[MAX_OPERANDS];
     for (int64_t i = 0; i < n; i += BLOCK) {

@@ -64,6 +64,7 @@ static val by_float(struct kernel *k, fn1 *f32, fn1 *f64, val a)
     return val_dtype(k, a) == KL_F32 ? f32(k, a) : f64(k, a);
 }
 
+#define CALL(name, ...) name(k, __VA_ARGS__)
 #define V(t) val
 #define FN1(t, name, x) static val name(struct kernel *k, val x)
 #define FN2(r, t, name, x, y) static val name(struct kernel *k, val x, val y)
@@ -156,7 +157,7 @@ val k_op(struct kernel *k, unsigned op, const val *in)
         wide[i] = k_cast(k, in[i], dtype_compute(t));
     }
     val y = row_value(k, op, wide);
-    return half != KL_DTYPE_COUNT && opinfo[op].cls != CLASS_COMPARE ? k_cast(k, y, half) : y;
+    return half != KL_DTYPE_COUNT && !op_gives_bool(op) ? k_cast(k, y, half) : y;
 }
 
 val k_threefry(struct kernel *k, unsigned dtype, val seed, val index)

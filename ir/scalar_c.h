@@ -38,6 +38,8 @@ enum {
 #define EACH_C(X, ...) X(bool, __VA_ARGS__) EACH_A(X, __VA_ARGS__)
 #define EACH_W EACH_C
 #define EACH_HALF(X, ...) X(f16, __VA_ARGS__) X(bf16, __VA_ARGS__)
+#define EACH_I EACH_INT
+#define EACH_P EACH_F
 #define COUNT(...) +1
 _Static_assert(EACH_C(COUNT, 0) + EACH_HALF(COUNT, 0) == KL_DTYPE_COUNT, "the lists have every dtype of dtypes.def");
 #undef COUNT
@@ -181,6 +183,7 @@ static inline bool p_not_bool(bool a) { return !a; }
 #define K_LIKE(a, number) ((__typeof__(a))(number))
 
 /* ---- math.inc ---- */
+#define CALL(name, ...) name(__VA_ARGS__)
 #define V(t) c_##t
 #define FN1(t, name, x) static inline c_##t name(c_##t x)
 #define FN2(r, t, name, x, y) static inline c_##r name(c_##t x, c_##t y)

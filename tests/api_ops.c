@@ -29,13 +29,47 @@ static void unary(void)
     NEAR_LIST(kl_abs(kl_neg(a)), 0, 0.25, 1, 2, 9);
     NEAR_LIST(kl_exp(a), 1e-6, exp(0.25), exp(1), exp(2), exp(9));
     NEAR_LIST(kl_log(a), 1e-6, log(0.25), 0, log(2), log(9));
+    NEAR_LIST(kl_exp2(a), 1e-6, exp2(0.25), 2, 4, 512);
+    NEAR_LIST(kl_expm1(a), 1e-6, expm1(0.25), expm1(1), expm1(2), expm1(9));
+    NEAR_LIST(kl_log2(a), 1e-6, -2, 0, 1, log2(9));
+    NEAR_LIST(kl_log1p(a), 1e-6, log1p(0.25), log(2), log(3), log(10));
     NEAR_LIST(kl_tanh(a), 1e-6, tanh(0.25), tanh(1), tanh(2), tanh(9));
+    NEAR_LIST(kl_sin(a), 1e-6, sin(0.25), sin(1), sin(2), sin(9));
+    NEAR_LIST(kl_cos(a), 1e-6, cos(0.25), cos(1), cos(2), cos(9));
+    NEAR_LIST(kl_erf(a), 1e-6, erf(0.25), erf(1), erf(2), 1);
     NEAR_LIST(kl_sqrt(a), 1e-7, 0.5, 1, sqrt(2), 3);
     NEAR_LIST(kl_rsqrt(a), 1e-6, 2, 1, 1 / sqrt(2), 1.0 / 3);
+    NEAR_LIST(kl_recip(a), 1e-7, 4, 1, 0.5, 1.0 / 9);
     NEAR_LIST(kl_square(a), 0, 0.0625, 1, 4, 81);
     NEAR_LIST(kl_not(i32(D(2), (int32_t[]){0, 5})), 0, -1, -6);
     NEAR_LIST(kl_not(kl_gt(a, kl_const(dev, KL_F32, 1))), 0, 1, 1, 0, 0);
     kl_release(a);
+}
+
+/* Zeros are told apart by their reciprocals. */
+static void rounding(void)
+{
+    kl_tensor a = f32(D(8), (double[]){-2.5, -0.75, -0.0, 0.25, 0.5, 1.5, 1e30, NAN});
+    NEAR_LIST(kl_floor(a), 0, -3, -1, 0, 0, 0, 1, 1e30f, NAN);
+    NEAR_LIST(kl_ceil(a), 0, -2, 0, 0, 1, 1, 2, 1e30f, NAN);
+    NEAR_LIST(kl_round(a), 0, -2, -1, 0, 0, 0, 2, 1e30f, NAN);
+    NEAR_LIST(kl_trunc(a), 0, -2, 0, 0, 0, 0, 1, 1e30f, NAN);
+    NEAR_LIST(kl_sign(a), 0, -1, -1, 0, 1, 1, 1, 1, NAN);
+    kl_tensor z = f32(D(3), (double[]){-0.75, -0.0, 0.0});
+    NEAR_LIST(kl_recip(kl_floor(z)), 0, -1, -INFINITY, INFINITY);
+    NEAR_LIST(kl_recip(kl_ceil(z)), 0, -INFINITY, -INFINITY, INFINITY);
+    NEAR_LIST(kl_recip(kl_trunc(z)), 0, -INFINITY, -INFINITY, INFINITY);
+    NEAR_LIST(kl_recip(kl_sign(z)), 0, -1, -INFINITY, INFINITY);
+    kl_tensor w = f32(D(5), (double[]){-INFINITY, -1, 0, INFINITY, NAN});
+    NEAR_LIST(kl_is_nan(w), 0, 0, 0, 0, 0, 1);
+    NEAR_LIST(kl_is_finite(w), 0, 0, 1, 1, 0, 0);
+    NEAR_LIST(kl_floor(w), 0, -INFINITY, -1, 0, INFINITY, NAN);
+    kl_tensor i = i32(D(6), (int32_t[]){7, -7, 7, -7, 7, INT32_MIN}), j = i32(D(6), (int32_t[]){3, 3, -3, -3, 0, -1});
+    NEAR_LIST(kl_rem(i, j), 0, 1, -1, 1, -1, 0, 0);
+    NEAR_LIST(kl_sign(i), 0, 1, -1, 1, -1, 1, -1);
+    NEAR_LIST(kl_shl(i, i32(D(6), (int32_t[]){0, 1, 2, 32, 33, 1})), 0, 7, -14, 28, -7, 14, 0);
+    NEAR_LIST(kl_shr(i, i32(D(6), (int32_t[]){0, 1, 2, 32, 33, 31})), 0, 7, -4, 1, -7, 3, -1);
+    NEAR_LIST(kl_rem(kl_cast(j, KL_U8), kl_const(dev, KL_U8, 4)), 0, 3, 3, 1, 1, 0, 3);
 }
 
 static void binary(void)
@@ -385,6 +419,7 @@ static void test(kl_device d)
     dev = d;
     kl_scope_begin();
     unary();
+    rounding();
     binary();
     scalars_and_casts();
     making();

@@ -128,7 +128,7 @@ static void elementwise_rows(void)
         if (!op_is_elementwise(op) || !differentiable(op))
             continue;
         struct problem p = {.name = opinfo[op].name, .make = make_elementwise, .ctx = &op, .nx = opinfo[op].nin,
-                            .positive = op == OP_log || op == OP_sqrt || op == OP_rsqrt};
+                            .positive = op == OP_log || op == OP_log2 || op == OP_log1p || op == OP_sqrt || op == OP_rsqrt};
         for (unsigned i = 0; i < p.nx; i++)
             p.x[i] = shape_make(2, (int64_t[]){2, 3});
         gradient(&p);

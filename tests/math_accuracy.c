@@ -2,6 +2,7 @@
  *
  *   - random numbers of every binade and sign, subnormals too, and many more near 1 where the work is;
  *   - for f32 also every STRIDE-th of all bit patterns;
+ *   - multiples of pi / 2, rounded, and the double that is nearest to one in ratio;
  *   - special values, whose results must be exact.
  *
  * A result beyond the stated bound, or a wrong special value, fails. */
@@ -44,6 +45,23 @@ static const struct { enum function f; double x, y; } special[] = {
     { FN_log, 1.0, 0.0 }, { FN_log, 0.0, -INFINITY }, { FN_log, -0.0, -INFINITY }, { FN_log, INFINITY, INFINITY },
     { FN_log, -INFINITY, NAN }, { FN_log, -1.0, NAN }, { FN_log, -1e-30, NAN },
     { FN_log, NAN, NAN }, { FN_log, -NAN, NAN },
+    { FN_exp2, 0.0, 1.0 }, { FN_exp2, -0.0, 1.0 }, { FN_exp2, INFINITY, INFINITY }, { FN_exp2, -INFINITY, 0.0 },
+    { FN_exp2, 5.0, 32.0 }, { FN_exp2, -149.0, 0x1p-149 }, { FN_exp2, 127.0, 0x1p127 }, { FN_exp2, 1024.0, INFINITY },
+    { FN_exp2, -1075.0, 0.0 }, { FN_exp2, 1e30, INFINITY }, { FN_exp2, -1e30, 0.0 }, { FN_exp2, NAN, NAN },
+    { FN_expm1, 0.0, 0.0 }, { FN_expm1, -0.0, -0.0 }, { FN_expm1, INFINITY, INFINITY }, { FN_expm1, -INFINITY, -1.0 },
+    { FN_expm1, 1e30, INFINITY }, { FN_expm1, -1e30, -1.0 }, { FN_expm1, 0x1p-149, 0x1p-149 }, { FN_expm1, NAN, NAN },
+    { FN_log2, 1.0, 0.0 }, { FN_log2, 0.0, -INFINITY }, { FN_log2, -0.0, -INFINITY }, { FN_log2, INFINITY, INFINITY },
+    { FN_log2, -INFINITY, NAN }, { FN_log2, -1.0, NAN }, { FN_log2, NAN, NAN },
+    { FN_log2, 0x1p-149, -149.0 }, { FN_log2, 0x1p127, 127.0 }, { FN_log2, 0.5, -1.0 },
+    { FN_log1p, 0.0, 0.0 }, { FN_log1p, -0.0, -0.0 }, { FN_log1p, -1.0, -INFINITY }, { FN_log1p, -2.0, NAN },
+    { FN_log1p, INFINITY, INFINITY }, { FN_log1p, -INFINITY, NAN }, { FN_log1p, NAN, NAN },
+    { FN_log1p, 0x1p-149, 0x1p-149 }, { FN_log1p, -0x1p-149, -0x1p-149 },
+    { FN_erf, 0.0, 0.0 }, { FN_erf, -0.0, -0.0 }, { FN_erf, INFINITY, 1.0 }, { FN_erf, -INFINITY, -1.0 },
+    { FN_erf, 6.0, 1.0 }, { FN_erf, -1e30, -1.0 }, { FN_erf, NAN, NAN }, { FN_erf, -NAN, NAN },
+    { FN_sin, 0.0, 0.0 }, { FN_sin, -0.0, -0.0 }, { FN_sin, INFINITY, NAN }, { FN_sin, -INFINITY, NAN },
+    { FN_sin, NAN, NAN }, { FN_sin, 0x1p-149, 0x1p-149 }, { FN_sin, -0x1p-149, -0x1p-149 },
+    { FN_cos, 0.0, 1.0 }, { FN_cos, -0.0, 1.0 }, { FN_cos, INFINITY, NAN }, { FN_cos, -INFINITY, NAN },
+    { FN_cos, NAN, NAN }, { FN_cos, 0x1p-149, 1.0 },
     { FN_tanh, 0.0, 0.0 }, { FN_tanh, -0.0, -0.0 }, { FN_tanh, INFINITY, 1.0 }, { FN_tanh, -INFINITY, -1.0 },
     { FN_tanh, 30.0, 1.0 }, { FN_tanh, -30.0, -1.0 }, { FN_tanh, 1e30, 1.0 },
     { FN_tanh, NAN, NAN }, { FN_tanh, -NAN, NAN },
@@ -147,6 +165,13 @@ static void sweep_function(enum function f, unsigned which)
     }
     if (s.t->dtype == KL_F32)
         for (uint64_t bits = 0; bits <= UINT32_MAX; bits += STRIDE) add(&s, bits);
+    for (int i = 1; i < 100000; i++) {
+        double x = i < 99999 ? i * 0x1.921fb54442d18p0 : 0x1.6ac5b262ca1ffp+849;
+        float x32 = (float)x;
+        uint64_t bits = 0;
+        memcpy(&bits, s.t->dtype == KL_F32 ? (const void *)&x32 : &x, s.t->dtype == KL_F32 ? 4 : 8);
+        add(&s, bits);
+    }
     flush(&s);
     mpfr_clear(s.arg);
     mpfr_clear(s.exact);

@@ -139,7 +139,8 @@ static void casts(void)
 static void classes(void)
 {
     static const char *kinds_of[256] = { ['A'] = "UIF", ['F'] = "F", ['L'] = "BUI", ['C'] = "BUIF",
-                                           ['W'] = "BUIF", ['S'] = "" };
+                                           ['W'] = "BUIF", ['S'] = "",
+                                           ['I'] = "UI", ['P'] = "F" };
     const uint64_t one[1] = { 0 };
     for (unsigned op = 1; op < OP_COUNT; op++)
         for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {

@@ -52,10 +52,26 @@ KL_OP1(neg)   /* -a */
 KL_OP1(abs)   /* |a| */
 KL_OP1(exp)   /* e to the a; floats [TYPE] */
 KL_OP1(log)   /* natural logarithm; floats [TYPE] */
+KL_OP1(exp2)  /* 2 to the a; floats [TYPE] */
+KL_OP1(expm1) /* e to the a, less 1; floats [TYPE] */
+KL_OP1(log2)  /* logarithm to base 2; floats [TYPE] */
+KL_OP1(log1p) /* natural logarithm of 1 + a; floats [TYPE] */
 KL_OP1(tanh)  /* floats [TYPE] */
+KL_OP1(sin)   /* any argument in radians, however large; floats [TYPE] */
+KL_OP1(cos)   /* any argument in radians, however large; floats [TYPE] */
+KL_OP1(erf)   /* error function; floats [TYPE] */
 KL_OP1(sqrt)  /* floats [TYPE] */
 KL_OP1(rsqrt) /* 1 / sqrt(a); floats [TYPE] */
+KL_OP1(recip) /* 1 / a; floats [TYPE] */
+KL_OP1(floor) /* largest integer not above a; floats, like the next three; gradient 0 [TYPE] */
+KL_OP1(ceil)  /* smallest integer not below a [TYPE] */
+KL_OP1(round) /* nearest integer, ties to even [TYPE] */
+KL_OP1(trunc) /* a without its fraction [TYPE] */
+KL_OP1(sign)  /* 1 where a > 0, -1 where a < 0, else a: a zero or NaN; gradient 0 [TYPE] */
+KL_OP1(is_nan)    /* bool; floats [TYPE] */
+KL_OP1(is_finite) /* bool: neither infinite nor NaN; floats [TYPE] */
 KL_OP1(not)   /* bitwise complement; logical for bool; not floats [TYPE] */
+KL_OP1(square) /* a times a */
 
 /* ---- elementwise: operands broadcast and have one dtype [SHAPE, TYPE] ---- */
 KL_OP2(add)
@@ -67,6 +83,9 @@ KL_OP2(min)   /* smaller; NaN if either is */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
+KL_OP2(shl)   /* a << b, the count modulo the width; integers, like the next two */
+KL_OP2(shr)   /* a >> b, copying the sign, the count modulo the width */
+KL_OP2(rem)   /* what a / b leaves, with the sign of a; x/0 leaves 0 */
 KL_OP2(eq)    /* the compares give bool */
 KL_OP2(ne)
 KL_OP2(lt)
@@ -139,18 +158,6 @@ KL_OP(matmul, kl_tensor a, kl_tensor b)
  * [batch..., rest of a..., rest of b...].  [SHAPE, TYPE] */
 KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, const int *batch_b, int ncontract,
       const int *contract_a, const int *contract_b)
-/* x: [..., K]  w: [K, N]  b: [N] or kl_none  ->  x w + b.  [SHAPE, TYPE] */
-KL_OP(linear, kl_tensor x, kl_tensor w, kl_tensor b)
-
-/* ---- composites, made of the above; floats [TYPE] ---- */
-KL_OP(square, kl_tensor a)
-KL_OP(relu, kl_tensor a)    /* gradient 0 at 0 */
-KL_OP(sigmoid, kl_tensor a)
-KL_OP(softmax, kl_tensor a, int axis)
-KL_OP(log_softmax, kl_tensor a, int axis)
-/* logits: [N, C] floats  labels: [N] integers in 0..C-1  ->  [] mean of -log softmax(logits)[i, labels[i]].
- * A label outside the range counts as a class of logit equal to the row's largest.  [SHAPE, TYPE] */
-KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 
 #ifndef KL_NO_CALL_SITES
 #define kl_input(...) kl_input_at(KL_HERE, __VA_ARGS__)
@@ -169,9 +176,24 @@ KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 #define kl_abs(...) kl_abs_at(KL_HERE, __VA_ARGS__)
 #define kl_exp(...) kl_exp_at(KL_HERE, __VA_ARGS__)
 #define kl_log(...) kl_log_at(KL_HERE, __VA_ARGS__)
+#define kl_exp2(...) kl_exp2_at(KL_HERE, __VA_ARGS__)
+#define kl_expm1(...) kl_expm1_at(KL_HERE, __VA_ARGS__)
+#define kl_log2(...) kl_log2_at(KL_HERE, __VA_ARGS__)
+#define kl_log1p(...) kl_log1p_at(KL_HERE, __VA_ARGS__)
 #define kl_tanh(...) kl_tanh_at(KL_HERE, __VA_ARGS__)
+#define kl_sin(...) kl_sin_at(KL_HERE, __VA_ARGS__)
+#define kl_cos(...) kl_cos_at(KL_HERE, __VA_ARGS__)
+#define kl_erf(...) kl_erf_at(KL_HERE, __VA_ARGS__)
 #define kl_sqrt(...) kl_sqrt_at(KL_HERE, __VA_ARGS__)
 #define kl_rsqrt(...) kl_rsqrt_at(KL_HERE, __VA_ARGS__)
+#define kl_recip(...) kl_recip_at(KL_HERE, __VA_ARGS__)
+#define kl_floor(...) kl_floor_at(KL_HERE, __VA_ARGS__)
+#define kl_ceil(...) kl_ceil_at(KL_HERE, __VA_ARGS__)
+#define kl_round(...) kl_round_at(KL_HERE, __VA_ARGS__)
+#define kl_trunc(...) kl_trunc_at(KL_HERE, __VA_ARGS__)
+#define kl_sign(...) kl_sign_at(KL_HERE, __VA_ARGS__)
+#define kl_is_nan(...) kl_is_nan_at(KL_HERE, __VA_ARGS__)
+#define kl_is_finite(...) kl_is_finite_at(KL_HERE, __VA_ARGS__)
 #define kl_not(...) kl_not_at(KL_HERE, __VA_ARGS__)
 #define kl_add(...) kl_add_at(KL_HERE, __VA_ARGS__)
 #define kl_sub(...) kl_sub_at(KL_HERE, __VA_ARGS__)
@@ -182,6 +204,9 @@ KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 #define kl_and(...) kl_and_at(KL_HERE, __VA_ARGS__)
 #define kl_or(...) kl_or_at(KL_HERE, __VA_ARGS__)
 #define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
+#define kl_shl(...) kl_shl_at(KL_HERE, __VA_ARGS__)
+#define kl_shr(...) kl_shr_at(KL_HERE, __VA_ARGS__)
+#define kl_rem(...) kl_rem_at(KL_HERE, __VA_ARGS__)
 #define kl_eq(...) kl_eq_at(KL_HERE, __VA_ARGS__)
 #define kl_ne(...) kl_ne_at(KL_HERE, __VA_ARGS__)
 #define kl_lt(...) kl_lt_at(KL_HERE, __VA_ARGS__)
@@ -216,13 +241,7 @@ KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 #define kl_argmax(...) kl_argmax_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
-#define kl_linear(...) kl_linear_at(KL_HERE, __VA_ARGS__)
 #define kl_square(...) kl_square_at(KL_HERE, __VA_ARGS__)
-#define kl_relu(...) kl_relu_at(KL_HERE, __VA_ARGS__)
-#define kl_sigmoid(...) kl_sigmoid_at(KL_HERE, __VA_ARGS__)
-#define kl_softmax(...) kl_softmax_at(KL_HERE, __VA_ARGS__)
-#define kl_log_softmax(...) kl_log_softmax_at(KL_HERE, __VA_ARGS__)
-#define kl_cross_entropy(...) kl_cross_entropy_at(KL_HERE, __VA_ARGS__)
 #endif
 
 #ifdef __cplusplus
