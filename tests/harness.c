@@ -91,15 +91,30 @@ static bool upload(int device, const struct graph *g, const struct leaves *l, co
     return true;
 }
 
-bool run_on(const struct graph *g, const char *device, bool fuse, const struct values *input, const struct values *state,
-            const uint64_t *slot, struct values *out, struct err *e)
+/* What was uploaded is still there, but for the states that outputs were written over. */
+static bool untouched(const struct graph *g, const struct leaves *l, const struct values *v, struct buffer *const *b,
+                      struct buffer *const *res, struct err *e)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        size_t bytes = (size_t)shape_count(&g->shape[l->v[i].shape]) * dtype_size(l->v[i].dtype);
+        bool in_place = false;
+        for (uint32_t o = 0; o < g->nout; o++)
+            in_place |= res[o] == b[i];
+        if (!in_place && bytes && memcmp(b[i]->data, v->v[i], bytes))
+            return err_set(e, KL_OK, "leaf %u was written to", i);
+    }
+    return true;
+}
+
+static bool run_with(const struct graph *g, const char *device, bool fuse, bool in_place, const struct values *input,
+                     const struct values *state, const uint64_t *slot, struct values *out, struct err *e)
 {
     struct buffer *in[MAX_VALUES] = {0}, *st[MAX_VALUES] = {0}, *res[MAX_VALUES] = {0};
     bool exclusive[MAX_VALUES];
     int dev = device_find(device, e);
     const struct exec *x = dev < 0 ? NULL : exec_get(g, dev, fuse, e);
     for (uint32_t i = 0; i < g->nout; i++)
-        exclusive[i] = true;
+        exclusive[i] = in_place;
     bool ok = x && upload(dev, g, &g->input, input, in, e) && upload(dev, g, &g->state, state, st, e) &&
               exec_run(x, in, st, exclusive, slot, res, e);
     out->n = ok ? g->nout : 0;
@@ -109,12 +124,19 @@ bool run_on(const struct graph *g, const char *device, bool fuse, const struct v
         if (bytes)
             memcpy(out->v[i], res[i]->data, bytes);
     }
+    ok = ok && untouched(g, &g->input, input, in, res, e) && untouched(g, &g->state, state, st, res, e);
     for (int i = 0; i < MAX_VALUES; i++) {
         buffer_unref(in[i]);
         buffer_unref(st[i]);
         buffer_unref(res[i]);
     }
     return ok;
+}
+
+bool run_on(const struct graph *g, const char *device, bool fuse, const struct values *input, const struct values *state,
+            const uint64_t *slot, struct values *out, struct err *e)
+{
+    return run_with(g, device, fuse, true, input, state, slot, out, e);
 }
 
 double element_value(unsigned dtype, const void *p, int64_t i)
@@ -137,28 +159,80 @@ bool same_values(unsigned dtype, const void *a, const void *b, int64_t n, int64_
     return true;
 }
 
+/* Every way to run a graph; the first is the one that the others must equal. */
+static const struct way { const char *device; bool fuse, in_place; unsigned threads; const char *text; } ways[] = {
+    {"ref", true, true, 1, "interpreted"},
+    {"cpu", true, true, 2, "on cpu with 2 threads"},
+    {"cpu", true, false, 1, "on cpu with 1 thread, not in place"},
+    {"cpu", false, true, 2, "on cpu unfused"},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static bool agree(const struct graph *g, const struct values *input, const struct values *state, const uint64_t *slot,
+                  struct err *why)
+{
+    struct values out[WAYS] = {{0}};
+    bool ok = true;
+    for (int i = 0; i < WAYS && ok; i++) {
+        struct err e = {0};
+        pool_set_threads(ways[i].threads);
+        ok = run_with(g, ways[i].device, ways[i].fuse, ways[i].in_place, input, state, slot, &out[i], &e) ||
+             err_set(why, e.code, "%s: %s", ways[i].text, e.msg);
+        for (uint32_t o = 0; i > 0 && ok && o < g->nout; o++) {
+            unsigned dtype = g->node[g->out[o].value].dtype;
+            int64_t at;
+            ok = same_values(dtype, out[0].v[o], out[i].v[o], node_numel(g, g->out[o].value), &at) ||
+                 err_set(why, KL_OK, "output %u element %" PRId64 " is %.17g %s, %.17g %s", o, at,
+                         element_value(dtype, out[i].v[o], at), ways[i].text, element_value(dtype, out[0].v[o], at),
+                         ways[0].text);
+        }
+    }
+    pool_set_threads(0);
+    for (int i = 0; i < WAYS; i++)
+        values_free(&out[i]);
+    return ok;
+}
+
 bool agree_everywhere(const struct graph *g, const struct values *input, const struct values *state, const uint64_t *slot,
                       const char *what)
 {
-    static const struct { const char *device; bool fuse; } way[] = {{"ref", true}, {"cpu", true}, {"cpu", false}};
-    struct values out[3] = {{0}, {0}, {0}};
-    bool ok = true;
-    for (int i = 0; i < 3 && ok; i++) {
-        struct err e = {0};
-        ok = check(run_on(g, way[i].device, way[i].fuse, input, state, slot, &out[i], &e), "%s on %s%s: %s", what, way[i].device,
-                   way[i].fuse ? "" : " unfused", e.msg);
-        for (uint32_t o = 0; i > 0 && ok && o < g->nout; o++) {
-            const struct node *n = &g->node[g->out[o].value];
-            int64_t at;
-            ok = same_values(n->dtype, out[0].v[o], out[i].v[o], node_numel(g, g->out[o].value), &at);
-            check(ok, "%s: output %u element %" PRId64 " is %.17g on cpu%s, %.17g interpreted", what, o, at,
-                  ok ? 0 : element_value(n->dtype, out[i].v[o], at), way[i].fuse ? "" : " unfused",
-                  ok ? 0 : element_value(n->dtype, out[0].v[o], at));
-        }
-    }
+    struct err why = {0};
+    bool ok = check(agree(g, input, state, slot, &why), "%s: %s", what, why.msg);
     if (!ok)
         graph_print(g, stdout);
-    for (int i = 0; i < 3; i++)
-        values_free(&out[i]);
+    return ok;
+}
+
+/* A leaf's data depend on its ordinal alone, so that most stay what they were while a graph shrinks. */
+static void leaves_data(const struct graph *g, const struct leaves *l, uint64_t seed, bool wild, struct values *out)
+{
+    out->n = l->n;
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct rng r = {(seed + i) * UINT64_C(0x9e3779b97f4a7c15) | 1};
+        int64_t n = shape_count(&g->shape[l->v[i].shape]);
+        rng_next(&r);
+        out->v[i] = calloc((size_t)n + 1, dtype_size(l->v[i].dtype));
+        fill_random(&r, l->v[i].dtype, out->v[i], n, wild);
+    }
+}
+
+bool agree_on_random_data(const struct graph *g, struct err *why)
+{
+    if (g->input.n > MAX_VALUES || g->state.n > MAX_VALUES || g->slot.n > MAX_VALUES || g->nout > MAX_VALUES)
+        return err_set(why, KL_ERR_ARGUMENT, "more than %d leaves or outputs", MAX_VALUES);
+    bool ok = true;
+    for (int wild = 0; wild < 2 && ok; wild++) {
+        struct values in, st, sl;
+        uint64_t slot[MAX_VALUES] = {0};
+        leaves_data(g, &g->input, 1, wild, &in);
+        leaves_data(g, &g->state, 1001, wild, &st);
+        leaves_data(g, &g->slot, 2001, wild, &sl);
+        for (uint32_t i = 0; i < sl.n; i++)
+            memcpy(&slot[i], sl.v[i], dtype_size(g->slot.v[i].dtype));
+        ok = agree(g, &in, &st, slot, why);
+        values_free(&in);
+        values_free(&st);
+        values_free(&sl);
+    }
     return ok;
 }

@@ -4,14 +4,15 @@
  *   # test: parse            print the graph
  *   # test: pass NAME,NAME   run passes, then print the graph
  *   # test: run              autodiff and numerics, then the interpreter: print each output's elements
+ *   # test: agree            the interpreter and every way to compile it give the same bits for random data
  *   # test: error            parsing must fail
  * What must come out stands behind a line "# expect:"; without one, `parse` must print the file's own text.
  * An error is marked where it happens: "# error: COLUMN: REASON" behind the line, or a line of its own with
  * "# error: LINE:COLUMN: REASON".  KILN_BLESS=1 writes what came out into the files.
  *
  * Every graph that is printed must also parse back to the same hash and the same text. */
+#include "harness.h"
 #include "ir/text.h"
-#include "passes/passes.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -27,10 +28,8 @@ struct test {
     const char *body;       /* behind the first line */
     const char *expect;     /* behind "# expect:", or NULL */
     struct text problem;    /* why it failed; empty: passed */
-    bool bless;
+    bool bless, skip;       /* skip: what it needs is not built */
 };
-
-static unsigned passed, failed;
 
 /* ---- files ---- */
 
@@ -268,6 +267,22 @@ static void test_run(struct test *t)
     graph_free(g);
 }
 
+static void test_agree(struct test *t)
+{
+    struct err why = {0};
+    if (device_find("cpu", &why) < 0) {
+        t->skip = true;
+        return;
+    }
+    struct graph *g = parse_body(t);
+    if (!g)
+        return;
+    mem_free(print_and_check(t, g));
+    if (!agree_on_random_data(g, &why))
+        text_put(&t->problem, "    %s\n", why.msg);
+    graph_free(g);
+}
+
 /* The mark as "LINE:COLUMN: REASON" in buf; false: there is none. */
 static bool marked_error(const struct test *t, char *buf, size_t size, const char **mark)
 {
@@ -341,6 +356,8 @@ static void run_test(const char *path)
             test_error(&t);
         else if (n == 3 && !memcmp(what, "run", 3))
             test_run(&t);
+        else if (n == 5 && !memcmp(what, "agree", 5))
+            test_agree(&t);
         else if (n > 5 && !memcmp(what, "pass ", 5))
             test_print(&t, what + 5, n - 5);
         else
@@ -350,7 +367,7 @@ static void run_test(const char *path)
         printf("FAIL %s\n%s", path, t.problem.s ? t.problem.s : "    out of memory\n");
         failed++;
     } else {
-        passed++;
+        t.skip ? skipped++ : passed++;
     }
     mem_free(t.problem.s);
     mem_free(t.text);
@@ -399,6 +416,5 @@ int main(int argc, char **argv)
         ok = run_path("tests/text");
     for (int i = 1; i < argc; i++)
         ok &= run_path(argv[i]);
-    printf("%u passed, %u failed, 0 skipped\n", passed, failed);
-    return ok && !failed ? 0 : 1;
+    return finish() || !ok;
 }

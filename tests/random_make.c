@@ -1,0 +1,421 @@
+/* A pool of values grows by random nodes of random pool values; outputs are drawn from it at the end. */
+#include "random_make.h"
+
+enum { MAX_POOL = 48, MAX_GRADS = 3 };
+/* Bounds on one graph's work: elements of a value, of all values, products of all dots. */
+enum { MAX_ELEMENTS = 150000, MAX_TOTAL = 1500000, MAX_PRODUCTS = 6000000 };
+
+struct sizes { uint32_t n; int64_t v[24]; };
+
+struct maker {
+    struct graph *g;
+    struct rng r;
+    ref pool[MAX_POOL];
+    unsigned n, grads;
+    const struct sizes *dims;
+    int64_t elements, products;
+};
+
+/* What a graph's dimensions are drawn from: one row a graph. */
+static const struct sizes profile[] = {
+    {7, {1, 1, 2, 3, 4, 5, 7}},
+    {13, {0, 1, 1, 2, 3, 5, 7, 16, 17, 33, 64, 65, 100}},
+    {12, {1, 1, 2, 3, 5, 7, 16, 17, 33, 64, 65, 100}},
+    {22, {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 24, 25, 31, 32, 33, 48, 49}}, /* register tiles */
+    {8, {1, 2, 63, 64, 65, 127, 128, 129}}, /* lanes of reduces */
+    {9, {2, 3, 5, 17, 512, 513, 520, 1024, 1025}}, /* column chunks, dot blocks */
+    {9, {1, 7, 33, 511, 512, 513, 600, 1030, 2100}},
+    {9, {1, 2, 3, 16383, 16384, 16385, 20000, 32769, 49152}}, /* lane chunks */
+};
+static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_F64, KL_F16, KL_BF16, KL_I32,
+                                  KL_I64, KL_U8, KL_BOOL, KL_I16, KL_U32, KL_I8, KL_U16, KL_U64};
+#define PICK(m, a) ((a)[rng_below(&(m)->r, (int64_t)(sizeof(a) / sizeof *(a)))])
+
+static bool chance(struct maker *m, int64_t one_in) { return rng_below(&m->r, one_in) == 0; }
+static int64_t random_dim(struct maker *m) { return m->dims->v[rng_below(&m->r, m->dims->n)]; }
+static ref any(struct maker *m) { return m->pool[rng_below(&m->r, m->n)]; }
+/* Late values need more of the graph. */
+static ref late(struct maker *m) { return m->pool[m->n - 1 - rng_below(&m->r, m->n) % (1 + m->n / 4)]; }
+/* Empty axes count as 1: a reduce over them leaves the others. */
+static bool fits(const struct shape *s)
+{
+    int64_t n = 1;
+    for (uint32_t i = 0; i < s->rank && n <= MAX_ELEMENTS; i++)
+        n *= s->dim[i] ? s->dim[i] : 1;
+    return n <= MAX_ELEMENTS;
+}
+
+static void add(struct maker *m, ref r)
+{
+    if (!r)
+        return;
+    m->elements += node_numel(m->g, r);
+    if (m->n < MAX_POOL)
+        m->pool[m->n++] = r;
+    else
+        m->pool[rng_below(&m->r, MAX_POOL)] = r;
+}
+
+static struct shape random_shape(struct maker *m)
+{
+    struct shape s = {.rank = (uint32_t)rng_below(&m->r, 4)};
+    if (chance(m, 12))
+        s.rank += 1 + (uint32_t)rng_below(&m->r, 3);
+    for (uint32_t i = 0; i < s.rank; i++) {
+        s.dim[i] = random_dim(m);
+        while (!fits(&s))
+            s.dim[i] /= 2;
+    }
+    return s;
+}
+
+static ref fresh(struct maker *m, unsigned dtype, const struct shape *s, bool state)
+{
+    bool full = (state ? m->g->state.n : m->g->input.n) >= MAX_VALUES - 1;
+    if (full)
+        return n_broadcast(m->g, n_const(m->g, dtype, dtype_bits(dtype, 1)), s);
+    m->elements += shape_count(s);
+    return state ? n_state(m->g, dtype, s, "s") : n_input(m->g, dtype, s, "x");
+}
+
+/* A pool value of this dtype and shape, bent to fit if need be. */
+static ref fitting(struct maker *m, unsigned dtype, const struct shape *s)
+{
+    for (int tries = 0; tries < 8; tries++) {
+        ref r = any(m);
+        const struct shape *t = node_shape(m->g, r);
+        if (shape_equal(t, s))
+            return m->g->node[r].dtype == dtype ? r : n_cast(m->g, r, dtype);
+        if (shape_count(t) == shape_count(s))
+            return n_cast(m->g, n_reshape(m->g, r, s), dtype);
+        if (node_numel(m->g, r) == 1)
+            return n_broadcast(m->g, n_cast(m->g, n_reshape(m->g, r, &(struct shape){0}), dtype), s);
+        bool spreads = t->rank <= s->rank;
+        for (uint32_t i = 0; spreads && i < t->rank; i++)
+            spreads = t->dim[i] == 1 || t->dim[i] == s->dim[s->rank - t->rank + i];
+        if (spreads)
+            return n_cast(m->g, n_broadcast(m->g, r, s), dtype);
+    }
+    return fresh(m, dtype, s, chance(m, 2));
+}
+
+/* ---- views ---- */
+
+static ref permuted(struct maker *m, ref x)
+{
+    const uint32_t rank = node_shape(m->g, x)->rank;
+    uint8_t perm[KL_MAX_RANK] = {0};
+    for (uint32_t i = 0; i < rank; i++)
+        perm[i] = (uint8_t)i;
+    for (uint32_t i = rank; i-- > 1;) {
+        uint32_t j = (uint32_t)rng_below(&m->r, i + 1);
+        uint8_t t = perm[i];
+        perm[i] = perm[j];
+        perm[j] = t;
+    }
+    return n_permute(m->g, x, perm);
+}
+
+/* Merges two neighbours, splits an axis, puts in an axis of 1, takes one out, or flattens. */
+static ref reshaped(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x), t = {0};
+    uint32_t at = (uint32_t)rng_below(&m->r, s.rank);
+    int64_t how = rng_below(&m->r, 5), by = s.rank ? s.dim[at] : 1, low = 1;
+    if (how == 0)
+        return n_reshape(m->g, x, &(struct shape){.rank = 1, .dim = {shape_count(&s)}});
+    if (how == 1 && by > 1) {
+        low = 2 + rng_below(&m->r, 8);
+        while (low > 1 && by % low)
+            low--;
+    }
+    for (uint32_t i = 0; i < s.rank; i++) {
+        if (how == 2 && i == at && s.dim[i] == 1)
+            continue;
+        if (how == 3 && i == at && i) {
+            t.dim[t.rank - 1] *= s.dim[i];
+            continue;
+        }
+        bool split = (how == 1 || how == 4) && i == at && s.rank < 6;
+        t.dim[t.rank++] = split ? s.dim[i] / low : s.dim[i];
+        if (split)
+            t.dim[t.rank++] = low;
+    }
+    return n_reshape(m->g, x, &t);
+}
+
+/* Axes of length 1 repeated, and perhaps a new one in front. */
+static ref expanded(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x), t = s;
+    if (s.rank < 5 && chance(m, 2)) {
+        t.rank++;
+        memmove(t.dim + 1, s.dim, s.rank * sizeof *s.dim);
+        t.dim[0] = 1 + rng_below(&m->r, 3);
+    }
+    for (uint32_t i = t.rank - s.rank; i < t.rank; i++)
+        if (t.dim[i] == 1 && chance(m, 2)) {
+            t.dim[i] = random_dim(m);
+            if (!fits(&t))
+                t.dim[i] = 1;
+        }
+    return fits(&t) ? n_broadcast(m->g, x, &t) : x;
+}
+
+static ref random_view(struct maker *m, ref x)
+{
+    for (int64_t n = 1 + rng_below(&m->r, 3); n > 0; n--) {
+        int64_t how = rng_below(&m->r, 3);
+        x = how == 0 ? permuted(m, x) : how == 1 ? reshaped(m, x) : expanded(m, x);
+    }
+    return x;
+}
+
+static ref random_slice(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    if (!s.rank)
+        return x;
+    uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
+    int64_t start = rng_below(&m->r, s.dim[axis] + 1), step = 1 + rng_below(&m->r, 3), rest = s.dim[axis] - start;
+    int64_t most = rest ? (rest - 1) / step + 1 : 0;
+    if (chance(m, 3))
+        return n_flip(m->g, x, (uint32_t)rng_below(&m->r, 1 << s.rank));
+    return n_slice(m->g, x, axis, start, chance(m, 2) ? most : rng_below(&m->r, most + 1), step);
+}
+
+/* Elements chosen by place or by index; NIL: too many. */
+static ref random_select(struct maker *m, ref x)
+{
+    static const unsigned index_dtypes[] = {KL_I32, KL_I64, KL_U8, KL_U32};
+    struct shape s = *node_shape(m->g, x), most = s;
+    unsigned dt = m->g->node[x].dtype, n = 1 + (unsigned)rng_below(&m->r, 6);
+    if (!s.rank)
+        return x;
+    uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
+    int64_t how = rng_below(&m->r, 3), low = rng_below(&m->r, 4), high = rng_below(&m->r, 4);
+    int64_t interior = chance(m, 2) ? rng_below(&m->r, 3) : 0, length = s.dim[axis] ? random_dim(m) : 0;
+    ref part[6];
+    most.dim[axis] = how == 0 ? low + high + s.dim[axis] * (1 + interior) : how == 1 ? s.dim[axis] * n : length;
+    if (!fits(&most))
+        return NIL;
+    if (how == 0)
+        return n_pad(m->g, x, fitting(m, dt, &(struct shape){0}), axis, low, high, interior);
+    if (how == 2)
+        return n_gather(m->g, x, fitting(m, PICK(m, index_dtypes), &(struct shape){.rank = 1, .dim = {length}}), axis);
+    for (unsigned i = 0; i < n; i++) {
+        s.dim[axis] = chance(m, 2) ? s.dim[axis] : rng_below(&m->r, s.dim[axis] + 1);
+        part[i] = i ? fitting(m, dt, &s) : x;
+    }
+    return n_concat(m->g, part, n, axis);
+}
+
+/* Only of integers: which bits a NaN has depends on who computed it. */
+static ref random_bitcast(struct maker *m, ref x)
+{
+    unsigned from = m->g->node[x].dtype, to = PICK(m, dtypes);
+    bool same = dtype_size(from) == dtype_size(to) && (from == KL_BOOL) == (to == KL_BOOL);
+    return same && !dtype_is_float(from) ? n_bitcast(m->g, x, to) : NIL;
+}
+
+/* ---- what computes ---- */
+
+static ref random_reduce(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    enum op op = chance(m, 2) ? OP_sum : OP_reduce_max;
+    if (m->g->node[x].dtype == KL_BOOL)
+        x = n_cast(m->g, x, KL_I32);
+    uint32_t axes = (uint32_t)rng_below(&m->r, 1 << s.rank);
+    if (s.rank && chance(m, 3))
+        axes = (1u << s.rank) - 1;
+    return n_reduce(m->g, op, x, axes);
+}
+
+/* Each axis of a becomes a batch, contracted or free one; b has the first two kinds and free ones, in any order. */
+static ref random_dot(struct maker *m, ref a)
+{
+    struct shape s = *node_shape(m->g, a), t = {0};
+    if (m->g->node[a].dtype == KL_BOOL || s.rank > 5)
+        return NIL;
+    union attr d = {0};
+    uint8_t role[KL_MAX_RANK], from[KL_MAX_RANK]; /* of b's axes: the role, and a's axis it goes with */
+    uint32_t contracted = s.rank ? (uint32_t)rng_below(&m->r, s.rank) : 0;
+    for (uint32_t i = 0; i < s.rank; i++) {
+        /* 0 contracted, 1 batch, else free */
+        int64_t kind = i == contracted && !chance(m, 20) ? 0 : rng_below(&m->r, 6);
+        if (kind > 1 || t.rank == KL_MAX_RANK)
+            continue;
+        role[t.rank] = (uint8_t)kind;
+        from[t.rank] = (uint8_t)i;
+        t.dim[t.rank++] = s.dim[i];
+    }
+    for (int64_t n = rng_below(&m->r, 3); n > 0 && t.rank < 5; n--) {
+        role[t.rank] = 2;
+        t.dim[t.rank++] = random_dim(m);
+    }
+    for (uint32_t i = t.rank; i-- > 1;) {
+        uint32_t j = (uint32_t)rng_below(&m->r, i + 1);
+        uint8_t r = role[i], f = from[i];
+        int64_t n = t.dim[i];
+        role[i] = role[j], from[i] = from[j], t.dim[i] = t.dim[j];
+        role[j] = r, from[j] = f, t.dim[j] = n;
+    }
+    int64_t products = node_numel(m->g, a);
+    for (uint32_t i = 0; i < t.rank; i++) {
+        if (role[i] == 0) {
+            d.dot.con_a = axis_put(d.dot.con_a, d.dot.ncon, from[i]);
+            d.dot.con_b = axis_put(d.dot.con_b, d.dot.ncon++, i);
+        } else if (role[i] == 1) {
+            d.dot.batch_a = axis_put(d.dot.batch_a, d.dot.nbatch, from[i]);
+            d.dot.batch_b = axis_put(d.dot.batch_b, d.dot.nbatch++, i);
+        } else {
+            products *= t.dim[i];
+        }
+    }
+    if (!fits(&t) || products > MAX_PRODUCTS - m->products || s.rank + t.rank > KL_MAX_RANK)
+        return NIL;
+    struct shape result = s; /* larger than the dot's: its contracted axes are still there */
+    for (uint32_t i = 0; i < t.rank; i++)
+        if (role[i] == 2)
+            result.dim[result.rank++] = t.dim[i];
+    for (uint32_t i = 0; i < t.rank; i++)
+        if (role[i] == 0)
+            result.dim[from[i]] = 1;
+    if (!fits(&result))
+        return NIL;
+    m->products += products;
+    return n_dot(m->g, a, fitting(m, m->g->node[a].dtype, &t), &d);
+}
+
+static ref random_elementwise(struct maker *m, ref x)
+{
+    uint16_t op;
+    do
+        op = (uint16_t)(1 + rng_below(&m->r, OP_COUNT - 1));
+    while (!op_is_elementwise(op));
+    struct shape s = *node_shape(m->g, x);
+    unsigned dt = m->g->node[x].dtype;
+    unsigned cls = opinfo[op].cls;
+    if ((cls == CLASS_FLOAT || cls == CLASS_PREDICATE) && !dtype_is_float(dt))
+        x = n_cast(m->g, x, dt = KL_F32);
+    if ((cls == CLASS_ANY || cls == CLASS_INT) && dt == KL_BOOL)
+        x = n_cast(m->g, x, dt = KL_I32);
+    if ((cls == CLASS_LOGIC || cls == CLASS_INT) && dtype_is_float(dt))
+        x = n_cast(m->g, x, dt = KL_I32);
+    struct node n = {.op = op, .nin = opinfo[op].nin};
+    for (unsigned i = 0; i < n.nin; i++)
+        n.in[i] = i == 0 || chance(m, 12) ? x : fitting(m, dt, &s);
+    if (op == OP_where)
+        n.in[0] = n_cast(m->g, x, KL_BOOL), n.in[1] = fitting(m, dt, &s);
+    n.flags = chance(m, 30) ? MARK_STOP : 0;
+    return graph_add(m->g, &n, NULL);
+}
+
+static ref random_const(struct maker *m, unsigned dt)
+{
+    static const double special[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1e-310, 1e-40, 3e38, 1e300, 0.1};
+    double v = dtype_is_float(dt) && chance(m, 2) ? PICK(m, special) : (double)rng_below(&m->r, 7) - 3;
+    return n_const(m->g, dt, dtype_bits(dt, v));
+}
+
+static ref random_leaf(struct maker *m)
+{
+    struct shape s = random_shape(m);
+    unsigned dt = PICK(m, dtypes);
+    switch (rng_below(&m->r, 8)) {
+    case 0: case 1: return fresh(m, dt, &s, true);
+    case 2: return m->g->slot.n < MAX_VALUES ? n_slot(m->g, dt, "slot") : NIL;
+    case 3: return random_const(m, dt);
+    case 4: return dt == KL_BOOL || !s.rank ? NIL : n_iota(m->g, dt, &s, (uint32_t)rng_below(&m->r, s.rank));
+    case 5: return n_random(m->g, chance(m, 2) ? KL_U32 : KL_U64, &s, n_const(m->g, KL_U64, rng_next(&m->r)));
+    default: return fresh(m, dt, &s, false);
+    }
+}
+
+/* The gradient of one pool value in another; then perhaps the gradient of that one, squared. */
+static ref random_grad(struct maker *m, ref x)
+{
+    ref w = any(m);
+    if (m->grads >= MAX_GRADS || !dtype_is_float(m->g->node[x].dtype) || !dtype_is_float(m->g->node[w].dtype))
+        return NIL;
+    m->grads++;
+    ref y = chance(m, 2) ? x : n_reduce(m->g, OP_sum, x, (1u << node_shape(m->g, x)->rank) - 1);
+    ref first = n_grad(m->g, y, w);
+    if (m->grads >= MAX_GRADS || !chance(m, 3))
+        return first;
+    m->grads++;
+    add(m, first);
+    return n_grad(m->g, n_mul(m->g, first, first), chance(m, 2) ? w : first);
+}
+
+static ref random_node(struct maker *m)
+{
+    ref x = chance(m, 2) ? late(m) : any(m);
+    switch (rng_below(&m->r, 20)) {
+    case 0: return random_leaf(m);
+    case 1: case 2: case 3: return random_view(m, x);
+    case 4: case 5: return random_reduce(m, x);
+    case 6: case 7: return random_dot(m, x);
+    case 8: return n_cast(m->g, x, PICK(m, dtypes));
+    case 9: return random_grad(m, x);
+    case 10: return random_slice(m, x);
+    case 11: case 12: return random_select(m, x);
+    case 13: return random_bitcast(m, x);
+    default: return random_elementwise(m, x);
+    }
+}
+
+/* ---- outputs ---- */
+
+/* A state's new value: anything that fits, a view of the state itself, or another state (they swap). */
+static void random_assign(struct maker *m, uint32_t state)
+{
+    const struct shape s = m->g->shape[m->g->state.v[state].shape];
+    unsigned dtype = m->g->state.v[state].dtype;
+    ref v = NIL;
+    bool own = chance(m, 3);
+    for (unsigned i = 0; i < m->n && !v; i++) {
+        const struct node *n = &m->g->node[m->pool[i]];
+        if (n->op == OP_state && n->dtype == dtype && shape_equal(node_shape(m->g, m->pool[i]), &s) &&
+            (n->attr.leaf.index == state) == own && chance(m, 2))
+            v = m->pool[i];
+    }
+    if (v && own && s.rank) {
+        v = permuted(m, v);
+        v = n_reshape(m->g, v, &s);
+    }
+    if (!v)
+        v = fitting(m, dtype, &s);
+    graph_output(m->g, OUT_ASSIGN, v, state);
+    if (chance(m, 3))
+        graph_output(m->g, OUT_RETURN, v, 0);
+}
+
+static void random_outputs(struct maker *m)
+{
+    int64_t before = rng_below(&m->r, 4), behind = rng_below(&m->r, 3) + !before;
+    while (before-- > 0)
+        graph_output(m->g, OUT_RETURN, chance(m, 3) ? any(m) : late(m), 0);
+    for (uint32_t s = 0, n = m->g->state.n; s < n; s++)
+        if (chance(m, 2) && m->g->nout < MAX_VALUES - 6)
+            random_assign(m, s);
+    while (behind-- > 0)
+        graph_output(m->g, OUT_RETURN, chance(m, 3) ? any(m) : late(m), 0);
+}
+
+struct graph *random_graph(uint64_t seed)
+{
+    struct maker m = {.g = graph_new("random"), .r = {seed * UINT64_C(0x9e3779b97f4a7c15) | 1}};
+    if (!m.g)
+        abort();
+    rng_next(&m.r);
+    m.dims = &PICK(&m, profile);
+    while (!m.n)
+        add(&m, random_leaf(&m));
+    int64_t nodes = 3 + rng_below(&m.r, 25);
+    for (int64_t i = 0; i < nodes && !m.g->err.code && m.elements < MAX_TOTAL; i++)
+        add(&m, random_node(&m));
+    random_outputs(&m);
+    return m.g;
+}
