@@ -19,7 +19,7 @@ struct backend {
     bool (*caps)(struct caps *out, struct err *e);         /* this machine's target */
     bool (*compile)(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e); /* thread-safe */
 };
-#define KERNEL_ABI 1u
+#define KERNEL_ABI 2u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */

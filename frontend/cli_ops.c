@@ -33,8 +33,10 @@ static const char *gradient_of(const struct row *r, char buf[8])
 {
     const struct opinfo *o = &opinfo[r->op];
     size_t n = 0;
-    for (unsigned i = 0; i < o->nin && i < 3; i++)
-        if (r->grad[i] ? strcmp(r->grad[i], "NIL") != 0 : strcmp(o->batching, "LEAF") != 0)
+    if (r->op == OP_gather || r->op == OP_bitcast)
+        return "no";
+    for (unsigned i = 0; i < o->nin; i++)
+        if (i < 3 && r->grad[i] ? strcmp(r->grad[i], "NIL") != 0 : strcmp(o->batching, "LEAF") != 0)
             n += (size_t)snprintf(buf + n, 8 - n, "%s%c", n ? " " : "", 'a' + (int)i);
     return n ? buf : "no";
 }

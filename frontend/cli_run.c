@@ -179,6 +179,10 @@ static bool check_outputs(const struct job *j)
 
 static bool write_array(const char *path, unsigned dtype, const struct shape *s, const void *data)
 {
+    if (dtype == KL_BF16) {
+        cli_error("%s: a .npy array cannot hold bf16; cast it to f32 in the graph", path);
+        return false;
+    }
     FILE *f = fopen(path, "wb");
     bool ok = f && npy_write(f, dtype, s, data);
     int cause = errno;

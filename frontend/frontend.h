@@ -116,7 +116,7 @@ struct recording {
 struct call {
     const kl_site *site;
     const char *op;              /* its name in messages */
-    struct node proto;           /* op; dtype, attributes and flags where the op has them */
+    struct node proto;           /* op; dtype, attributes and flags where the op has them; nin where it may vary */
     kl_tensor in[MAX_OPERANDS];
     bool has_target;
     struct shape target;         /* where the caller chooses the shape */

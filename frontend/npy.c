@@ -6,7 +6,7 @@
 
 static const char magic[] = "\x93NUMPY";
 
-/* NumPy's name of a dtype without the byte order: f4, u1, ... */
+/* NumPy's name of a dtype without the byte order: f4, u1, ...  It has no bf16. */
 static void type_code(unsigned dtype, char buf[4])
 {
     char kind = dtype_kind(dtype) == 'B' ? 'b' : (char)(dtype_kind(dtype) - 'A' + 'a');
@@ -36,7 +36,7 @@ static bool read_descr(struct reader *r, struct npy *out)
     order = *r->p++;
     for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
         type_code(dtype, code);
-        if (memcmp(r->p, code, 2) || r->p[2] != '\'')
+        if (dtype == KL_BF16 || memcmp(r->p, code, 2) || r->p[2] != '\'')
             continue;
         if (order != '<' && order != '|' && !(order == '=' || dtype_size(dtype) == 1))
             return bad(r, "big-endian elements");

@@ -12,6 +12,6 @@ struct npy {
 
 /* ---- npy.c ---- */
 bool npy_parse(const char *bytes, size_t len, struct npy *out, struct err *e);
-bool npy_write(FILE *f, unsigned dtype, const struct shape *s, const void *data); /* false: writing failed */
+bool npy_write(FILE *f, unsigned dtype, const struct shape *s, const void *data); /* not bf16; false: writing failed */
 
 #endif

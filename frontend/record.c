@@ -59,6 +59,9 @@ struct step {
 
 static const char *const operand_name[MAX_OPERANDS] = {"operand 1", "operand 2", "operand 3", "operand 4"};
 
+/* Most ops have a fixed number; the call says it for the others. */
+static unsigned operands(const struct call *c) { return c->proto.nin ? c->proto.nin : opinfo[c->proto.op].nin; }
+
 /* A failed builder leaves its reason in the graph, which must stay usable. */
 static bool take_error(struct step *s)
 {
@@ -96,7 +99,7 @@ static bool resolve(struct step *s, unsigned i)
 static bool find_device(struct step *s)
 {
     const struct graph *g = s->r->g;
-    unsigned nin = opinfo[s->c->proto.op].nin;
+    unsigned nin = operands(s->c);
     s->device = nin ? device_of(node_at(g, s->in[0])->device) : s->c->device;
     for (unsigned i = 1; i < nin; i++) {
         kl_device d = device_of(node_at(g, s->in[i])->device);
@@ -183,7 +186,7 @@ static ref append(struct step *s)
     struct graph *g = s->r->g;
     const struct call *c = s->c;
     struct node n = c->proto;
-    n.nin = opinfo[n.op].nin;
+    n.nin = (uint8_t)operands(c);
     g->cur_device = (uint16_t)device_index(s->device);
     g->cur_site = graph_site(g, c->site);
     if (op_is_elementwise(n.op) && !broadcast(s, n.nin))
@@ -259,7 +262,7 @@ static kl_tensor new_value(struct step *s)
 static kl_tensor run_path(struct step *s)
 {
     const struct call *c = s->c;
-    unsigned nin = opinfo[c->proto.op].nin;
+    unsigned nin = operands(c);
     for (unsigned i = 0; i < nin; i++)
         if (!resolve(s, i))
             return kl_none;
@@ -286,7 +289,7 @@ static void fail_call(struct step *s)
 {
     struct call *c = s->c;
     bool passed_on = false;
-    for (unsigned i = 0; i < opinfo[c->proto.op].nin && !passed_on; i++)
+    for (unsigned i = 0; i < operands(c) && !passed_on; i++)
         passed_on = is_poison(c->in[i]);
     if (passed_on) {
         s->t->last = s->e;

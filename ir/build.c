@@ -108,6 +108,55 @@ ref n_broadcast(struct graph *g, ref a, const struct shape *s)
     return shape_equal(&aligned, &target) ? a : n_expand(g, a, &target);
 }
 
+ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count, int64_t step)
+{
+    struct node n = {.op = OP_slice, .nin = 1, .in = {a}};
+    n.attr.slice.axis = axis;
+    n.attr.slice.start = start;
+    n.attr.slice.count = count;
+    n.attr.slice.step = step;
+    return graph_add(g, &n, NULL);
+}
+
+ref n_flip(struct graph *g, ref a, uint32_t axes)
+{
+    return graph_add(g, &(struct node){.op = OP_flip, .nin = 1, .in = {a}, .attr.flip.axes = axes}, NULL);
+}
+
+ref n_pad(struct graph *g, ref a, ref value, uint32_t axis, int64_t low, int64_t high, int64_t interior)
+{
+    struct node n = {.op = OP_pad, .nin = 2, .in = {a, value}};
+    n.attr.pad.axis = axis;
+    n.attr.pad.low = low;
+    n.attr.pad.high = high;
+    n.attr.pad.interior = interior;
+    return graph_add(g, &n, NULL);
+}
+
+/* Each level of the tree takes MAX_OPERANDS equal parts, so it is as flat as can be. */
+ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis)
+{
+    if (n == 1)
+        return a[0];
+    unsigned part = 1;
+    while (part * MAX_OPERANDS < n)
+        part *= MAX_OPERANDS;
+    struct node c = {.op = OP_concat, .attr.axis.axis = axis};
+    for (unsigned i = 0; i < n; i += part)
+        c.in[c.nin++] = n_concat(g, a + i, n - i < part ? n - i : part, axis);
+    return graph_add(g, &c, NULL);
+}
+
+ref n_gather(struct graph *g, ref a, ref index, uint32_t axis)
+{
+    return graph_add(g, &(struct node){.op = OP_gather, .nin = 2, .in = {a, index}, .attr.axis.axis = axis}, NULL);
+}
+
+ref n_bitcast(struct graph *g, ref a, unsigned dtype)
+{
+    return graph_add(g, &(struct node){.op = OP_bitcast, .dtype = (uint8_t)dtype, .nin = 1, .in = {a}}, NULL);
+}
+
 ref n_cast(struct graph *g, ref a, unsigned dtype)
 {
     return graph_add(g, &(struct node){.op = OP_cast, .dtype = (uint8_t)dtype, .nin = 1, .in = {a}}, NULL);

@@ -1,5 +1,6 @@
 /* The element types, from dtypes.def. */
 #include "ir/ir.h"
+#include "ir/half.h"
 #include <math.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@ static const struct {
     char kind;
 } dtypes[KL_DTYPE_COUNT] = {
 #define DT(name, en, ctype, utype, bytes, kind) [en] = {#name, bytes, KIND_##kind},
+#define DTH DT
 #include "dtypes.def"
 };
 
@@ -48,8 +50,10 @@ static uint64_t float_bits(unsigned dt, double v)
     if (dt == KL_F32) {
         float f = (float)v;
         memcpy(&bits, &f, sizeof f);
-    } else {
+    } else if (dt == KL_F64) {
         memcpy(&bits, &v, sizeof v);
+    } else {
+        bits = dt == KL_F16 ? f16_of(v).bits : bf16_of(v).bits;
     }
     return bits;
 }
@@ -90,7 +94,7 @@ uint64_t dtype_bits_i64(unsigned dt, int64_t v)
     case 'U': case 'I':
         return (uint64_t)v & low_bits(dt);
     case 'F':
-        return dt == KL_F32 ? float_bits(dt, (float)v) : float_bits(dt, (double)v);
+        return float_bits(dt, dt == KL_F32 ? (float)v : dt == KL_F64 ? (double)v : half_i64(v));
     }
     return 0;
 }
@@ -107,6 +111,7 @@ double dtype_value(unsigned dt, uint64_t bits)
         return (double)x; \
     }
 #define DTF DTN
+#define DTH(name, en, ctype, utype, bytes, kind) case en: return name##_value((ctype){(uint16_t)bits});
 #include "dtypes.def"
     }
     return 0;

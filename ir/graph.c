@@ -171,7 +171,7 @@ ref graph_add(struct graph *g, const struct node *proto, const struct shape *tar
     }
     struct node n = *proto;
     const struct opinfo *o = &opinfo[n.op];
-    if (n.nin != o->nin) {
+    if (n.nin < op_min_operands(n.op) || n.nin > o->nin) {
         err_set(&g->err, KL_ERR_INTERNAL, "%s: takes %u operands, got %u", o->name, o->nin, n.nin);
         return NIL;
     }

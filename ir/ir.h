@@ -40,8 +40,17 @@ struct shape {
 union attr {
     struct { uint32_t index; } leaf;                 /* input, state, slot: ordinal in the graph */
     struct { uint64_t bits; } konst;                 /* const: the value's bits, low bytes first */
-    struct { uint32_t axis; } axis;                  /* iota */
+    struct { uint32_t axis; } axis;                  /* iota, concat, gather */
     struct { uint8_t perm[KL_MAX_RANK]; } permute;   /* result axis i is operand axis perm[i] */
+    struct { uint32_t axes; } flip;                  /* bit i: axis i is reversed */
+    struct {                                         /* slice: elements start, start + step, .. of one axis */
+        uint32_t axis, zero;
+        int64_t start, count, step;
+    } slice;
+    struct {                                         /* pad: so many new elements before, behind and between */
+        uint32_t axis, zero;
+        int64_t low, high, interior;
+    } pad;
     struct {                                         /* sum, reduce_max */
         uint32_t axes;                               /* bit i: axis i is reduced */
         uint32_t lanes;                              /* written by pass numerics, 0 before: */
@@ -81,7 +90,11 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  *   lowest integer.
  * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
- *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1. */
+ *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
+ *
+ * On f16 and bf16 every op computes in f32 on the exactly widened operands and rounds its result once, to
+ * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces and dots of them accumulate in f32
+ * in the order above and round at the end. */
 
 enum out_kind { OUT_RETURN, OUT_ASSIGN };
 struct output {
@@ -126,7 +139,7 @@ enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LO
                 CLASS_WHERE = 'W', CLASS_INT = 'I', CLASS_PREDICATE = 'P' };
 struct opinfo {
     const char *name, *doc, *value, *autocast, *batching; /* value: the row's expression as text */
-    uint8_t nin, cls;                                     /* cls: enum op_class */
+    uint8_t nin, cls;                                     /* nin: at most; cls: enum op_class */
     /* Result dtype and shape of a node whose other fields are set; false: *e says why, naming the shapes.
      * Where the caller chooses the shape (leaves, reshape, expand, iota, random), *out holds it on entry. */
     bool (*shape)(const struct graph *g, struct node *n, struct shape *out, struct err *e);
@@ -141,7 +154,15 @@ struct opinfo {
 extern const struct opinfo opinfo[OP_COUNT];
 
 static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
-static inline bool op_is_view(unsigned op) { return op == OP_reshape || op == OP_permute || op == OP_expand; }
+static inline bool op_gives_bool(unsigned op)
+{
+    return opinfo[op].cls == CLASS_COMPARE || opinfo[op].cls == CLASS_PREDICATE;
+}
+static inline bool op_is_view(unsigned op) { return op >= OP_reshape && op <= OP_flip; }
+/* Element i is not made of element i of the operands alone, and no order is needed to compute it. */
+static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_gather; }
+/* opinfo.nin is the most operands a node of the op has, this the fewest. */
+static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2 : opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
 static inline bool op_is_reduce(unsigned op) { return op == OP_sum || op == OP_reduce_max; }
 
@@ -158,6 +179,9 @@ const char *dtype_name(unsigned dt);
 int dtype_parse(const char *s, size_t len);       /* -1: unknown */
 char dtype_kind(unsigned dt);                     /* 'B' 'U' 'I' 'F' */
 static inline bool dtype_is_float(unsigned dt) { return dtype_kind(dt) == 'F'; }
+static inline bool dtype_is_half(unsigned dt) { return dt == KL_F16 || dt == KL_BF16; }
+/* What an op on dt computes and accumulates in. */
+static inline unsigned dtype_compute(unsigned dt) { return dtype_is_half(dt) ? (unsigned)KL_F32 : dt; }
 uint64_t dtype_bits(unsigned dt, double v);       /* v converted to dt, as bits */
 uint64_t dtype_bits_i64(unsigned dt, int64_t v);
 double dtype_value(unsigned dt, uint64_t bits);
@@ -219,6 +243,12 @@ ref n_reshape(struct graph *g, ref a, const struct shape *s);
 ref n_permute(struct graph *g, ref a, const uint8_t *perm);
 ref n_expand(struct graph *g, ref a, const struct shape *s);
 ref n_broadcast(struct graph *g, ref a, const struct shape *s); /* right-aligned: reshape, then expand */
+ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count, int64_t step);
+ref n_flip(struct graph *g, ref a, uint32_t axes);
+ref n_pad(struct graph *g, ref a, ref value, uint32_t axis, int64_t low, int64_t high, int64_t interior);
+ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis); /* n of 1 up: a tree of concat nodes */
+ref n_gather(struct graph *g, ref a, ref index, uint32_t axis); /* index: integers, rank 1 */
+ref n_bitcast(struct graph *g, ref a, unsigned dtype);
 ref n_cast(struct graph *g, ref a, unsigned dtype);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
@@ -254,6 +284,7 @@ struct graph *graph_parse(const char *text, size_t len, const char *file, struct
 /* ---- scalar.c: one element of an elementwise op, by the same expressions as every backend ---- */
 /* Applies elementwise op to n contiguous elements; dtype is the operands' (where: that of b). */
 bool scalar_apply(unsigned op, unsigned dtype, void *out, const void *const *in, int64_t n);
+/* Each value converted as the CAST primitive does, rounded once. */
 bool scalar_cast(void *out, unsigned to, const void *in, unsigned from, int64_t n);
 /* One primitive (enum prim) on bits: operands of dtype, result of dtype `to` (cast, bits) or as prims.def says. */
 bool scalar_prim(unsigned prim, unsigned dtype, unsigned to, const uint64_t *x, uint64_t *y);
@@ -272,7 +303,7 @@ bool interp_run(const struct graph *g, const struct bind *b, struct err *e);
 /* One node from its operands' values; input, state and slot copy in[0].  false: as struct opinfo's eval. */
 bool interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in);
 
-/* ---- structural rules, by family file: op_leaf.c op_view.c op_cast.c op_reduce.c op_dot.c op_grad.c ---- */
+/* ---- structural rules, by family file: op_leaf.c op_view.c op_slice.c op_select.c op_cast.c op_reduce.c op_dot.c op_grad.c ---- */
 #define ST(name, ...)                                                                            \
     bool shape_##name(const struct graph *, struct node *, struct shape *, struct err *);        \
     bool eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \

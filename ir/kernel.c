@@ -131,11 +131,6 @@ val k_prim(struct kernel *k, enum prim p, val a, val b, val c)
     return k_inst(k, L_OP(p), dtype, a, b, c, 0);
 }
 
-val k_cast(struct kernel *k, val a, unsigned dtype)
-{
-    return k->inst[a].dtype == dtype ? a : k_inst(k, L_OP(P_CAST), dtype, a, 0, 0, 0);
-}
-
 /* The fields that make the code, in one array of bytes' worth of hashing. */
 static struct hash128 header_hash(const struct kernel *k)
 {

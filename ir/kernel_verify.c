@@ -61,6 +61,11 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
     }
     unsigned t = dt(c, in[first]);
     bool is_float = dtype_is_float(t);
+    bool half = dtype_is_half(t), to_half = p == P_CAST && dtype_is_half(i->dtype);
+    if (half && p != P_SELECT && p != P_BITS && p != P_CAST)
+        return fail(c, v, "computes on a half float");
+    if (p == P_CAST && ((half && i->dtype != KL_F32) || (to_half && t != KL_F32)))
+        return fail(c, v, "casts a half float from or to another dtype than f32");
     if (p == P_SELECT && dt(c, i->a) != KL_BOOL)
         return fail(c, v, "select on what is not bool");
     if ((p == P_FMA || p == P_SQRT || p == P_RINT) && !is_float)
@@ -178,8 +183,11 @@ static bool rules(struct checker *c, val v)
         if (!usable(c, v, i->a) || !usable(c, v, i->b) || i->dtype != dt(c, i->a) || dt(c, i->a) != dt(c, i->b))
             return fail(c, v, "mix of different dtypes");
         return (c->vector && i->imm && i->imm < c->width && !(i->imm & (i->imm - 1))) || fail(c, v, "mix outside a vector loop or of a wrong distance");
-    case L_SPLAT:
     case L_FOLD:
+        if (dtype_is_half(i->dtype))
+            return fail(c, v, "computes on a half float");
+        /* fall through */
+    case L_SPLAT:
         return usable(c, v, i->a) && (c->vector || fail(c, v, "lanes outside a vector loop"));
     default:
         return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM)) : fail(c, v, "unknown instruction");

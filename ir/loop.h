@@ -128,7 +128,6 @@ val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance);
 /* row[i] lane j becomes row[j] lane i; n = W of the open vector loop, a power of two. */
 void k_transpose(struct kernel *k, val *row, uint32_t n);
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
-val k_cast(struct kernel *k, val a, unsigned dtype);
 static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst[v].dtype; }
 
 /* ---- index.c: i64 index arithmetic that simplifies itself ----
@@ -153,7 +152,9 @@ void index_free(struct kernel *k);                        /* kernel_free calls i
 bool kernel_clean(struct kernel *k);
 
 /* ---- scalar_build.c: the op rows as loop IR ---- */
-/* The value of elementwise op for operands in[], by the row's expression. */
+/* a converted as CAST does, rounded once, by as many primitives as that takes. */
+val k_cast(struct kernel *k, val a, unsigned dtype);
+/* The value of elementwise op for operands in[], by the row's expression; half floats through f32. */
 val k_op(struct kernel *k, unsigned op, const val *in);
 val k_threefry(struct kernel *k, unsigned dtype, val seed, val index);
 val k_fold_step(struct kernel *k, enum fold f, val acc, val x);

@@ -207,7 +207,7 @@ static bool multiply(const struct node *n, const struct dot_dims *d, char *out, 
     return true;
 }
 
-bool eval_dot(const struct graph *g, const struct node *n, void *out, const void *const *in)
+static bool dot_arrays(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     const struct shape *a = node_shape(g, n->in[0]), *b = node_shape(g, n->in[1]);
     unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
@@ -221,6 +221,23 @@ bool eval_dot(const struct graph *g, const struct node *n, void *out, const void
     bool ok = ca && cb && n->attr.dot.kblock && multiply(n, &d, out, ca, cb);
     mem_free(ca);
     mem_free(cb);
+    return ok;
+}
+
+bool eval_dot(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    if (!dtype_is_half(n->dtype))
+        return dot_arrays(g, n, out, in);
+    struct node wide = *n;
+    int64_t na = node_numel(g, n->in[0]), nb = node_numel(g, n->in[1]), ny = shape_count(&g->shape[n->shape]);
+    wide.dtype = KL_F32;
+    float *a = mem_alloc((size_t)na * sizeof *a), *b = mem_alloc((size_t)nb * sizeof *b);
+    float *y = mem_alloc((size_t)ny * sizeof *y);
+    bool ok = a && b && y && scalar_cast(a, KL_F32, in[0], n->dtype, na) && scalar_cast(b, KL_F32, in[1], n->dtype, nb) &&
+              dot_arrays(g, &wide, y, (const void *const[]){a, b}) && scalar_cast(out, n->dtype, y, KL_F32, ny);
+    mem_free(a);
+    mem_free(b);
+    mem_free(y);
     return ok;
 }
 
@@ -345,7 +362,8 @@ static val product_chain(struct lower *l, const struct node *n, const val *coord
     val acc = k_carry(l->k, init);
     contracted_coord(l, a, n->attr.dot.con_a, ncon, loop, at_a);
     contracted_coord(l, b, n->attr.dot.con_b, ncon, loop, at_b);
-    val x = l->at(l, n->in[0], at_a), w = l->at(l, n->in[1], at_b);
+    val x = k_cast(l->k, l->at(l, n->in[0], at_a), dtype_compute(n->dtype));
+    val w = k_cast(l->k, l->at(l, n->in[1], at_b), dtype_compute(n->dtype));
     val next = dtype_is_float(n->dtype) ? k_prim(l->k, P_FMA, x, w, acc)
                                         : k_prim(l->k, P_ADD, k_prim(l->k, P_MUL, x, w, 0), acc, 0);
     k_next(l->k, acc, next);
@@ -362,11 +380,12 @@ uint32_t lower_dot(struct lower *l, ref r, const uint32_t *coord)
         err_set(&l->k->err, KL_ERR_INTERNAL, "dot: node %u has no numeric order", r);
         return 0;
     }
-    val zero = lower_init(l, n->dtype, 0), lo = k_int(l->k, 0), hi = k_int(l->k, d.k);
+    unsigned dtype = dtype_compute(n->dtype);
+    val zero = lower_init(l, dtype, 0), lo = k_int(l->k, 0), hi = k_int(l->k, d.k);
     if (d.k <= kblock)
-        return product_chain(l, n, coord, lo, hi, zero);
+        return k_cast(l->k, product_chain(l, n, coord, lo, hi, zero), n->dtype);
     /* The chain of blocks starts from -0, which leaves the first block's result as it is. */
-    val start = lower_init(l, n->dtype, dtype_bits(n->dtype, -0.0));
+    val start = lower_init(l, dtype, dtype_bits(dtype, -0.0));
     val blocks = k_loop(l->k, LOOP_SERIAL, lo, hi, kblock);
     val total = k_carry(l->k, start);
     val end = ix_add(l->k, blocks, k_int(l->k, kblock));
@@ -375,5 +394,5 @@ uint32_t lower_dot(struct lower *l, ref r, const uint32_t *coord)
     val block = product_chain(l, n, coord, blocks, end, zero);
     k_next(l->k, total, k_prim(l->k, P_ADD, total, block, 0));
     k_end(l->k, blocks);
-    return k_out(l->k, total);
+    return k_cast(l->k, k_out(l->k, total), n->dtype);
 }

@@ -92,7 +92,7 @@ static bool fold_rows(const struct node *n, char *out, const char *x, int64_t ro
     return ok;
 }
 
-static bool eval_reduce(const struct graph *g, const struct node *n, void *out, const void *const *in)
+static bool reduce_array(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     const struct shape *s = node_shape(g, n->in[0]);
     uint8_t axis[2 * KL_MAX_RANK];
@@ -118,6 +118,21 @@ static bool eval_reduce(const struct graph *g, const struct node *n, void *out, 
     return ok;
 }
 
+static bool eval_reduce(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    if (!dtype_is_half(n->dtype))
+        return reduce_array(g, n, out, in);
+    struct node wide = *n;
+    int64_t total = node_numel(g, n->in[0]), kept = shape_count(&g->shape[n->shape]);
+    wide.dtype = KL_F32;
+    float *x = mem_alloc((size_t)total * sizeof *x), *y = mem_alloc((size_t)kept * sizeof *y);
+    bool ok = x && y && scalar_cast(x, KL_F32, in[0], n->dtype, total) &&
+              reduce_array(g, &wide, y, (const void *const[]){x}) && scalar_cast(out, n->dtype, y, KL_F32, kept);
+    mem_free(x);
+    mem_free(y);
+    return ok;
+}
+
 /* Operand element number k of the reduction that makes the result element at coord. */
 static val reduced_element(struct lower *l, ref a, uint32_t mask, const val *coord, val k)
 {
@@ -137,7 +152,7 @@ static val reduced_element(struct lower *l, ref a, uint32_t mask, const val *coo
             at[i] = ix_mod(l->k, at[i], s->dim[i]);
         step *= s->dim[i];
     }
-    return l->at(l, a, at);
+    return k_cast(l->k, l->at(l, a, at), dtype_compute(node_at(l->g, a)->dtype));
 }
 
 /* Ends close the nearest loop or condition that is still open before them. */
@@ -171,7 +186,8 @@ static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
     const struct shape *s = node_shape(l->g, n->in[0]);
     uint32_t mask = n->attr.reduce.axes;
     enum fold fold = fold_kind(n);
-    uint64_t identity = fold_identity(fold, n->dtype);
+    unsigned dtype = dtype_compute(n->dtype);
+    uint64_t identity = fold_identity(fold, dtype);
     int64_t rows = 1;
     for (uint32_t i = 0; i < s->rank; i++)
         if (mask >> i & 1)
@@ -181,14 +197,14 @@ static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
                 opinfo[n->op].name, r, n->attr.reduce.lanes);
         return 0;
     }
-    val first = lower_init(l, n->dtype, identity);
+    val first = lower_init(l, dtype, identity);
     if (rows == 0)
-        return first;
+        return k_cast(l->k, first, n->dtype);
     val lo = k_int(l->k, 0), hi = k_int(l->k, rows);
     int64_t chunk = n->attr.reduce.chunk < (uint64_t)rows ? (int64_t)n->attr.reduce.chunk : rows;
     val outer = 0, total = 0;
     if (chunk < rows) {
-        val start = fold == FOLD_ADD ? lower_init(l, n->dtype, dtype_bits(n->dtype, -0.0)) : first;
+        val start = fold == FOLD_ADD ? lower_init(l, dtype, dtype_bits(dtype, -0.0)) : first;
         val end = hi;
         outer = k_loop(l->k, LOOP_SERIAL, lo, hi, chunk);
         total = k_carry(l->k, start);
@@ -208,7 +224,7 @@ static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
         k_end(l->k, outer);
         result = k_out(l->k, total);
     }
-    return result;
+    return k_cast(l->k, result, n->dtype);
 }
 
 /* ---- sum ---- */

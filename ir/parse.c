@@ -219,24 +219,55 @@ static bool order(struct parser *p, struct node *n)
     return true;
 }
 
-enum { ATTR_AXES = 1, ATTR_PERM = 2, ATTR_AXIS = 4, ATTR_BATCH = 8, ATTR_CONTRACT = 16, ATTR_ORDER = 32 };
+enum {
+    ATTR_AXES = 1, ATTR_PERM = 2, ATTR_AXIS = 4, ATTR_BATCH = 8, ATTR_CONTRACT = 16, ATTR_ORDER = 32,
+    ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
+    ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
+    ATTR_PAD = ATTR_AXIS | ATTR_LOW | ATTR_HIGH | ATTR_INTERIOR,
+};
 
 static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"axes", ATTR_AXES},   {"perm", ATTR_PERM},         {"axis", ATTR_AXIS},
     {"batch", ATTR_BATCH}, {"contract", ATTR_CONTRACT}, {"order", ATTR_ORDER},
+    {"start", ATTR_START}, {"count", ATTR_COUNT},       {"step", ATTR_STEP},
+    {"low", ATTR_LOW},     {"high", ATTR_HIGH},         {"interior", ATTR_INTERIOR},
 };
 enum { ATTR_WORDS = sizeof attr_words / sizeof *attr_words };
 
 static unsigned attrs_allowed(unsigned op)
 {
     return op_is_reduce(op)   ? ATTR_AXES | ATTR_ORDER
+           : op == OP_flip    ? ATTR_AXES
            : op == OP_permute ? ATTR_PERM
            : op == OP_iota    ? ATTR_AXIS
+           : op == OP_concat  ? ATTR_AXIS
+           : op == OP_gather  ? ATTR_AXIS
+           : op == OP_slice   ? ATTR_SLICE
+           : op == OP_pad     ? ATTR_PAD
            : op == OP_dot     ? ATTR_BATCH | ATTR_CONTRACT | ATTR_ORDER
                               : 0;
 }
 
-static unsigned attrs_required(unsigned op) { return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_AXIS); }
+static unsigned attrs_required(unsigned op)
+{
+    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_PAD);
+}
+
+/* "N)" as one of the numbers of a slice or a pad */
+static bool length(struct parser *p, struct node *n, unsigned bit)
+{
+    uint64_t v;
+    if (!lex_number(&p->l, INT64_MAX, "a number of elements", &v) || !lex_need(&p->l, ')', "')'"))
+        return false;
+    int64_t *to = bit == ATTR_START      ? &n->attr.slice.start
+                  : bit == ATTR_COUNT    ? &n->attr.slice.count
+                  : bit == ATTR_STEP     ? &n->attr.slice.step
+                  : bit == ATTR_LOW      ? &n->attr.pad.low
+                  : bit == ATTR_HIGH     ? &n->attr.pad.high
+                                         : &n->attr.pad.interior;
+    *to = (int64_t)v;
+    return true;
+}
 
 /* One attribute behind its word and '('. */
 static bool attr(struct parser *p, struct node *n, unsigned bit)
@@ -270,8 +301,10 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return axis_pairs(p, &n->attr.dot.batch_a, &n->attr.dot.batch_b, &n->attr.dot.nbatch);
     case ATTR_CONTRACT:
         return axis_pairs(p, &n->attr.dot.con_a, &n->attr.dot.con_b, &n->attr.dot.ncon);
-    default:
+    case ATTR_ORDER:
         return order(p, n);
+    default:
+        return length(p, n, bit);
     }
 }
 
@@ -425,11 +458,15 @@ static bool node(struct parser *p, ref *out)
     struct word value = {0};
     if (leaves_of(p->g, op) ? !leaf_text(p, &leaf) : op == OP_const && !literal(p, &value))
         return false;
-    for (unsigned i = 0; i < n.nin; i++)
-        if ((i && !lex_need(&p->l, ',', "',' and the next operand")) || !operand(p, &n.in[i]))
+    for (unsigned i = 0; i < n.nin; i++) {
+        if (i >= op_min_operands(op) && !lex_at(&p->l, ','))
+            n.nin = (uint8_t)i;
+        else if ((i && !lex_need(&p->l, ',', "',' and the next operand")) || !operand(p, &n.in[i]))
             return false;
+    }
     if (lex_at(&p->l, ','))
-        return lex_fail(&p->l, p->l.p, "%s takes %u operand%s", opinfo[op].name, n.nin, n.nin == 1 ? "" : "s");
+        return lex_fail(&p->l, p->l.p, "%s takes %s%u operand%s", opinfo[op].name,
+                        op_min_operands(op) < n.nin ? "at most " : "", n.nin, n.nin == 1 ? "" : "s");
     struct type t;
     if (!attrs(p, &n))
         return false;

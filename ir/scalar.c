@@ -63,10 +63,32 @@ static loop_fn *const loops[OP_COUNT][KL_DTYPE_COUNT] = {
 #include "ops.def"
 };
 
+/* f16 and bf16: the row of f32 on widened operands, a block at a time, and its result rounded. */
+static void apply_half(unsigned op, unsigned dtype, char *out, const void *const *in, int64_t n)
+{
+    enum { BLOCK = 256 };
+    const unsigned cls = opinfo[op].cls, result = op_gives_bool(op) ? (unsigned)KL_BOOL : dtype;
+    float wide[MAX_OPERANDS][BLOCK], y[BLOCK];
+    const void *x[MAX_OPERANDS];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t len = n - i < BLOCK ? n - i : BLOCK;
+        for (unsigned o = 0; o < opinfo[op].nin; o++) {
+            const bool plain = cls == CLASS_WHERE && o == 0;
+            const char *from = (const char *)in[o] + i * (plain ? 1 : 2);
+            if (!plain) scalar_cast(wide[o], KL_F32, from, dtype, len);
+            x[o] = plain ? (const void *)from : wide[o];
+        }
+        char *to = out + i * (int64_t)dtype_size(result);
+        loops[op][KL_F32](result == KL_BOOL ? (void *)to : y, x, len);
+        if (result != KL_BOOL) scalar_cast(to, dtype, y, KL_F32, len);
+    }
+}
+
 bool scalar_apply(unsigned op, unsigned dtype, void *out, const void *const *in, int64_t n)
 {
-    if (op >= OP_COUNT || dtype >= KL_DTYPE_COUNT || !loops[op][dtype]) return false;
-    loops[op][dtype](out, in, n);
+    if (op >= OP_COUNT || dtype >= KL_DTYPE_COUNT || !loops[op][dtype_compute(dtype)]) return false;
+    if (dtype_is_half(dtype)) apply_half(op, dtype, out, in, n);
+    else loops[op][dtype](out, in, n);
     return true;
 }
 
@@ -79,12 +101,21 @@ typedef void cast_fn(void *out, const void *in, int64_t n);
         __typeof__(to##_i(0)) *y = out;                                      \
         for (int64_t i = 0; i < n; i++) y[i] = CONVERT(to, x[i]);            \
     }
-#define DT(name, ...) EACH_C(CAST_LOOP, to_##name)
+#define CAST_HALF_LOOP(dt, to)                                               \
+    static void to##_from_##dt(void *out, const void *in, int64_t n)         \
+    {                                                                        \
+        const c_##dt *x = in;                                                \
+        __typeof__(to##_i(0)) *y = out;                                      \
+        for (int64_t i = 0; i < n; i++) y[i] = to##_f(dt##_value(x[i]));     \
+    }
+#define DT(name, ...) EACH_C(CAST_LOOP, to_##name) EACH_HALF(CAST_HALF_LOOP, to_##name)
+#define DTH DT
 #include "dtypes.def"
 
 static cast_fn *const casts[KL_DTYPE_COUNT][KL_DTYPE_COUNT] = { /* [to][from] */
 #define CAST_ENTRY(dt, to) [D_##dt] = to##_from_##dt,
-#define DT(name, en, ...) [en] = { EACH_C(CAST_ENTRY, to_##name) },
+#define DT(name, en, ...) [en] = { EACH_C(CAST_ENTRY, to_##name) EACH_HALF(CAST_ENTRY, to_##name) },
+#define DTH DT
 #include "dtypes.def"
 };
 

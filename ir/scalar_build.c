@@ -6,6 +6,7 @@
 
 enum {
 #define DT(name, en, ctype, utype, bytes, kind) D_##name = en,
+#define DTH DT
 #include "dtypes.def"
 };
 
@@ -69,7 +70,58 @@ static val by_float(struct kernel *k, fn1 *f32, fn1 *f64, val a)
 #define FN2(r, t, name, x, y) static val name(struct kernel *k, val x, val y)
 #include "math.inc"
 
-val k_op(struct kernel *k, unsigned op, const val *in)
+/* ---- conversions of half floats: kernels cast them from and to f32 only ----
+ * Rounding twice is harmless if the first rounding is to odd: an inexact value becomes the neighbour whose last
+ * bit is set, which the second rounding takes neither for an exact number nor for a tie. */
+
+/* An f64 to an f32 that way. */
+static val odd_f32(struct kernel *k, val x)
+{
+    val y = CAST(f32, x);
+    val back = CAST(f64, y);
+    val magnitude = ABS(x);
+    val past = LT(magnitude, ABS(back)); /* y lies farther from zero than x */
+    val bits = SUB(BITS(u32, y), CAST(u32, past));
+    val odd = OR(bits, K(u32, 1));
+    val exact = EQ(x, back);
+    return SELECT(exact, y, BITS(f32, odd));
+}
+
+/* A 64-bit integer to an f64 that way, as half_u64 of half.h. */
+static val odd_f64(struct kernel *k, val x)
+{
+    unsigned t = val_dtype(k, x);
+    val low = k_bits(k, t, 0x7ff);
+    val carry = ADD(AND(x, low), low);
+    val mark = OR(x, carry);
+    val marked = AND(mark, k_bits(k, t, ~UINT64_C(0x7ff)));
+    val magnitude = ABS(x);
+    val small = LT(magnitude, k_bits(k, t, UINT64_C(1) << 53));
+    return CAST(f64, SELECT(small, x, marked));
+}
+
+/* An f32 that rounds to the same half as a, of any dtype.  An integer of up to 16 bits is exact in f32; any
+ * integer that is not exact there is infinite as f16. */
+static val f32_for_half(struct kernel *k, val a, unsigned half)
+{
+    unsigned t = val_dtype(k, a);
+    if (t == KL_F64)
+        return odd_f32(k, a);
+    if (dtype_is_float(t) || dtype_size(t) < 4 || half == KL_F16)
+        return CAST(f32, a);
+    return odd_f32(k, dtype_size(t) == 8 ? odd_f64(k, a) : CAST(f64, a));
+}
+
+val k_cast(struct kernel *k, val a, unsigned dtype)
+{
+    if (dtype_is_half(dtype) && val_dtype(k, a) != dtype)
+        a = f32_for_half(k, a, dtype);
+    else if (dtype_is_half(val_dtype(k, a)) && dtype != KL_F32 && val_dtype(k, a) != dtype)
+        a = k_cast(k, a, KL_F32);
+    return val_dtype(k, a) == dtype ? a : k_inst(k, L_OP(P_CAST), dtype, a, 0, 0, 0);
+}
+
+static val row_value(struct kernel *k, unsigned op, const val *in)
 {
     switch (op) {
 #define EW1(name, types, value, ...)                                                   \
@@ -92,6 +144,20 @@ val k_op(struct kernel *k, unsigned op, const val *in)
         err_set(&k->err, KL_ERR_INTERNAL, "op %u is not elementwise", op);
         return 0;
     }
+}
+
+val k_op(struct kernel *k, unsigned op, const val *in)
+{
+    val wide[MAX_OPERANDS] = {0};
+    unsigned half = KL_DTYPE_COUNT;
+    for (unsigned i = 0; i < opinfo[op].nin; i++) {
+        unsigned t = val_dtype(k, in[i]);
+        if (dtype_is_half(t))
+            half = t;
+        wide[i] = k_cast(k, in[i], dtype_compute(t));
+    }
+    val y = row_value(k, op, wide);
+    return half != KL_DTYPE_COUNT && !op_gives_bool(op) ? k_cast(k, y, half) : y;
 }
 
 val k_threefry(struct kernel *k, unsigned dtype, val seed, val index)
@@ -121,6 +187,7 @@ uint64_t fold_identity(enum fold f, unsigned dtype)
         memcpy(&bits, &lowest, sizeof bits);                                           \
         return bits;                                                                   \
     }
+#define DTH(name, en, ctype, utype, bytes, kind) case en: return dtype_bits(en, -INFINITY);
 #include "dtypes.def"
     default:
         return 0;

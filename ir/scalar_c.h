@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include "half.h"
 #include "ir.h"
 
 #if FLT_EVAL_METHOD != 0
@@ -18,14 +19,16 @@
 
 /* c_<name>: the C type of a dtype; D_<name>: its number. */
 #define DT(name, en, ctype, utype, bytes, kind) typedef ctype c_##name;
+#define DTH DT
 #include "dtypes.def"
 enum {
 #define DT(name, en, ctype, utype, bytes, kind) D_##name = en,
+#define DTH DT
 #include "dtypes.def"
 };
 
 /* dtypes.def once more as lists that can be used inside other macros: EACH_x(X, ...) is X(dtype, ...) for each
- * dtype that an op of class x allows.  A dtype missing here is an error just below. */
+ * dtype that an op of class x allows and C computes in.  A dtype missing here is an error just below. */
 #define EACH_INT(X, ...)                                                                                        \
     X(u8, __VA_ARGS__) X(u16, __VA_ARGS__) X(u32, __VA_ARGS__) X(u64, __VA_ARGS__)                              \
     X(i8, __VA_ARGS__) X(i16, __VA_ARGS__) X(i32, __VA_ARGS__) X(i64, __VA_ARGS__)
@@ -36,8 +39,9 @@ enum {
 #define EACH_W EACH_C
 #define EACH_I EACH_INT
 #define EACH_P EACH_F
+#define EACH_HALF(X, ...) X(f16, __VA_ARGS__) X(bf16, __VA_ARGS__)
 #define COUNT(...) +1
-_Static_assert(EACH_C(COUNT, 0) == KL_DTYPE_COUNT, "EACH_INT and EACH_F list every dtype of dtypes.def");
+_Static_assert(EACH_C(COUNT, 0) + EACH_HALF(COUNT, 0) == KL_DTYPE_COUNT, "the lists have every dtype of dtypes.def");
 #undef COUNT
 
 /* ---- p_<primitive>_<dtype>: integers ----
@@ -117,6 +121,10 @@ static inline bool p_not_bool(bool a) { return !a; }
     static inline ctype to_##name##_f(double a) { FROM_FLOAT_##kind(ctype, utype, bytes, a) }                   \
     static inline ctype to_##name##_u(uint64_t a) { return (ctype)a; }                                          \
     static inline ctype to_##name##_i(int64_t a) { return (ctype)a; }
+#define DTH(name, en, ctype, utype, bytes, kind)                                                                \
+    static inline ctype to_##name##_f(double a) { return name##_of(a); }                                        \
+    static inline ctype to_##name##_u(uint64_t a) { return name##_of(half_u64(a)); }                            \
+    static inline ctype to_##name##_i(int64_t a) { return name##_of(half_i64(a)); }
 #include "dtypes.def"
 #undef LIMIT
 #undef FROM_FLOAT_B

@@ -71,8 +71,17 @@ static _Bool prim_bool(unsigned p, const uint64_t *x, uint64_t *y)
 }
 #define bool _Bool
 
+/* Nothing is computed on half floats but their conversion. */
+static bool prim_half(unsigned p, const uint64_t *x, uint64_t *y)
+{
+    if (p == P_BITS) return *y = x[0] & 0xffff, true;
+    if (p == P_SELECT) return *y = (x[0] & 1 ? x[1] : x[2]) & 0xffff, true;
+    return false;
+}
+
 static bool (*const prims[KL_DTYPE_COUNT])(unsigned, const uint64_t *, uint64_t *) = {
 #define DT(name, en, ...) [en] = prim_##name,
+#define DTH(name, en, ...) [en] = prim_half,
 #include "dtypes.def"
 };
 

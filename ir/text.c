@@ -1,5 +1,6 @@
 #include "text.h"
 #include <locale.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +128,9 @@ static void c_locale_leave(struct c_locale l)
 static const char *read_float(unsigned dtype, const char *s, uint64_t *bits)
 {
     char *end;
-    if (dtype_size(dtype) == 4) {
+    if (dtype_is_half(dtype)) {
+        *bits = dtype_bits(dtype, strtod(s, &end));
+    } else if (dtype == KL_F32) {
         float v = strtof(s, &end);
         uint32_t b;
         memcpy(&b, &v, sizeof b);
@@ -139,8 +142,13 @@ static const char *read_float(unsigned dtype, const char *s, uint64_t *bits)
     return end;
 }
 
-static uint64_t exponent_bits(unsigned dtype) { return dtype_size(dtype) == 4 ? 0x7f800000u : 0x7ff0000000000000u; }
-static uint64_t quiet_nan(unsigned dtype) { return dtype_size(dtype) == 4 ? 0x7fc00000u : 0x7ff8000000000000u; }
+static uint64_t exponent_bits(unsigned dtype) { return dtype_bits(dtype, INFINITY); }
+/* The highest bit of the fraction is the lowest of the exponent, one place down. */
+static uint64_t quiet_nan(unsigned dtype)
+{
+    uint64_t e = exponent_bits(dtype);
+    return e | (e & (0 - e)) >> 1;
+}
 static uint64_t sign_bit(unsigned dtype) { return 1ull << (8 * dtype_size(dtype) - 1); }
 static uint64_t all_bits(unsigned dtype) { return 2 * sign_bit(dtype) - 1; }
 

@@ -48,7 +48,7 @@ static bool verify_node(const struct graph *g, ref r, struct err *e)
     if (n->op == OP_nil || n->op >= OP_COUNT)
         return broken(g, e, "node", r, "has no valid op");
     const struct opinfo *o = &opinfo[n->op];
-    if (n->nin != o->nin)
+    if (n->nin < op_min_operands(n->op) || n->nin > o->nin)
         return broken(g, e, "node", r, "has the wrong number of operands for its op");
     for (unsigned i = 0; i < MAX_OPERANDS; i++) {
         if (i >= n->nin && n->in[i] != NIL)

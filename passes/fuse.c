@@ -40,7 +40,8 @@ static uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; 
 
 static bool is_compute(const struct node *n)
 {
-    return op_is_elementwise(n->op) || n->op == OP_cast || n->op == OP_random || op_is_reduce(n->op) || n->op == OP_dot;
+    return op_is_elementwise(n->op) || n->op == OP_cast || n->op == OP_bitcast || n->op == OP_random ||
+           op_is_select(n->op) || op_is_reduce(n->op) || n->op == OP_dot;
 }
 
 static bool is_anchor(const struct node *n) { return op_is_reduce(n->op) || n->op == OP_dot; }
@@ -53,7 +54,7 @@ static bool is_free_scalar(const struct fuser *f, ref r)
         return false;
     for (unsigned i = 0; i < n->nin; i++) {
         bool linear;
-        if (group_of(f, node_source(f->g, n->in[i], &linear)) != GROUP_NONE)
+        if (group_of(f, node_operand(f->g, r, i, &linear)) != GROUP_NONE)
             return false;
     }
     return true;
@@ -81,7 +82,7 @@ static bool path_around(struct fuser *f, uint32_t from, uint32_t to)
         for (ref r = f->group[cur].first; r; r = f->next[r])
             for (unsigned i = 0; i < f->g->node[r].nin; i++) {
                 bool linear;
-                uint32_t s = group_of(f, node_source(f->g, f->g->node[r].in[i], &linear));
+                uint32_t s = group_of(f, node_operand(f->g, r, i, &linear));
                 if (s == GROUP_NONE || (cur == to && s == from))
                     continue;
                 if (s == from)
@@ -101,7 +102,7 @@ static bool reads_elsewhere(const struct fuser *f, uint32_t a, uint32_t b)
     for (ref r = f->group[b].first; r; r = f->next[r])
         for (unsigned i = 0; i < f->g->node[r].nin; i++) {
             bool linear;
-            ref s = node_source(f->g, f->g->node[r].in[i], &linear);
+            ref s = node_operand(f->g, r, i, &linear);
             if (group_of(f, s) == a && (!linear || f->prologue[s]))
                 return true;
         }
@@ -134,7 +135,7 @@ static void take_prologue(struct fuser *f, uint32_t reduce)
 {
     struct group *gr = &f->group[reduce];
     bool linear;
-    ref s = node_source(f->g, f->g->node[gr->anchor].in[0], &linear);
+    ref s = node_operand(f->g, gr->anchor, 0, &linear);
     uint32_t m = group_of(f, s);
     if (m == GROUP_NONE || !linear)
         return;
@@ -160,7 +161,7 @@ static void join_elementwise(struct fuser *f, ref r)
     uint32_t id = group_of(f, r);
     for (unsigned i = 0; i < n->nin; i++) {
         bool linear;
-        uint32_t a = group_of(f, node_source(f->g, n->in[i], &linear));
+        uint32_t a = group_of(f, node_operand(f->g, r, i, &linear));
         if (linear && a != GROUP_NONE && a != id && !f->group[a].anchor && merge(f, a, id))
             id = a;
     }
@@ -174,7 +175,7 @@ static uint32_t full_size_reads(const struct fuser *f, uint32_t id, ref anchor)
     for (ref r = f->group[id].first; r; r = f->next[r])
         for (unsigned i = 0; i < f->g->node[r].nin; i++) {
             bool linear, known = false;
-            ref s = node_source(f->g, f->g->node[r].in[i], &linear);
+            ref s = node_operand(f->g, r, i, &linear);
             bool stored = group_of(f, s) == GROUP_NONE ? node_is_stored_leaf(f->g, s) : group_of(f, s) != id;
             for (uint32_t j = 0; j < n; j++)
                 known |= seen[j] == s;
@@ -197,7 +198,7 @@ static void take_epilogue(struct fuser *f, ref anchor)
             continue;
         for (unsigned i = 0; i < f->g->node[r].nin; i++) {
             bool linear;
-            ref s = node_source(f->g, f->g->node[r].in[i], &linear);
+            ref s = node_operand(f->g, r, i, &linear);
             if (!linear || group_of(f, s) != id || f->prologue[s])
                 continue;
             if (f->g->node[anchor].op == OP_dot && full_size_reads(f, b, anchor) > MAX_TILED_ARRAYS)

@@ -11,6 +11,13 @@ ref node_source(const struct graph *g, ref r, bool *linear)
     return r;
 }
 
+ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear)
+{
+    ref s = node_source(g, g->node[r].in[i], linear);
+    *linear &= !op_is_select(g->node[r].op);
+    return s;
+}
+
 bool node_is_stored_leaf(const struct graph *g, ref r)
 {
     return g->node[r].op == OP_input || g->node[r].op == OP_state;
@@ -30,7 +37,7 @@ void groups_stored(const struct graph *g, bool *stored)
     for (ref r = 1; r < g->nnode; r++)
         for (unsigned i = 0; g->group[r] != GROUP_NONE && i < g->node[r].nin; i++) {
             bool linear;
-            ref s = node_source(g, g->node[r].in[i], &linear);
+            ref s = node_operand(g, r, i, &linear);
             if (g->group[s] != GROUP_NONE && g->group[s] != g->group[r])
                 stored[s] = true;
         }

@@ -13,6 +13,7 @@
 struct dot {
     struct lowering *w;
     const struct node *n;
+    unsigned dtype;                              /* of products, sums and panels */
     struct shape a, b, out;
     struct shape batch, free_a, free_b, con;     /* lengths of the four kinds of dimension */
     struct dot_dims size;
@@ -51,8 +52,8 @@ static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
     return r;
 }
 
-/* The element of an operand at (batch, free index i, contracted index k). */
-static val element(const struct dot *d, bool second, val i, val kk)
+/* The element of an operand at (batch, free index i, contracted index k), as it is stored. */
+static val stored_element(const struct dot *d, bool second, val i, val kk)
 {
     struct kernel *k = d->w->k;
     struct axes x = axes_of(d, second);
@@ -70,6 +71,12 @@ static val element(const struct dot *d, bool second, val i, val kk)
     return lower_at(d->w, d->n->in[second], coord);
 }
 
+/* The same as it is multiplied. */
+static val element(const struct dot *d, bool second, val i, val kk)
+{
+    return k_cast(d->w->k, stored_element(d, second, i, kk), d->dtype);
+}
+
 /* Stores everything made of the result at (row m, column n). */
 static void epilogue(const struct dot *d, val m, val n, val result)
 {
@@ -80,7 +87,7 @@ static void epilogue(const struct dot *d, val m, val n, val result)
     lower_unflatten(k, &d->free_a, m, coord + d->batch.rank);
     lower_unflatten(k, &d->free_b, n, coord + d->batch.rank + d->free_a.rank);
     lower_point(w);
-    w->anchor_value = result;
+    w->anchor_value = k_cast(k, result, d->n->dtype);
     for (ref r = 1; r < w->g->nnode; r++)
         if (w->g->group[r] == w->group && w->stored[r])
             lower_store(w, r, &d->out, coord);
@@ -127,7 +134,7 @@ static void emit_tile(const struct dot *d, const struct tile *t)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    val acc[MAX_ROWS], zero = k_bits(k, d->n->dtype, 0);
+    val acc[MAX_ROWS], zero = k_bits(k, d->dtype, 0);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
     w->pred = t->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, t->cols), 0) : 0;
     for (int64_t i = 0; i < t->rows; i++)
@@ -271,7 +278,7 @@ static void find_steps(struct dot *d)
         copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        val x = element(&copy, true, i, j);
+        val x = stored_element(&copy, true, i, j);
         if (k->inst[x].op == L_LOAD) {
             if (!ix_stride(k, k->inst[x].a, i, &d->b_step_n))
                 d->b_step_n = -1;
@@ -292,7 +299,7 @@ static int64_t even_rows(int64_t m, int64_t most)
 static void choose_tiles(struct dot *d, bool packs)
 {
     const struct caps *c = d->w->caps;
-    int64_t lanes = c->vector_bytes / (int64_t)dtype_size(d->n->dtype), vectors = 2;
+    int64_t lanes = c->vector_bytes / (int64_t)dtype_size(d->dtype), vectors = 2;
     if (lanes > 32)
         lanes = 32;
     if (d->size.n <= lanes)
@@ -358,7 +365,7 @@ void lower_dot_group(struct lowering *w)
 {
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[w->anchor];
-    struct dot d = {.w = w, .n = n, .a = *node_shape(w->g, n->in[0]), .b = *node_shape(w->g, n->in[1]),
+    struct dot d = {.w = w, .n = n, .dtype = dtype_compute(n->dtype), .a = *node_shape(w->g, n->in[0]), .b = *node_shape(w->g, n->in[1]),
                     .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n)};
     struct axes a = axes_of(&d, false), b = axes_of(&d, true);
     d.batch = pick(&d.a, a.batch, n->attr.dot.nbatch);
@@ -374,9 +381,9 @@ void lower_dot_group(struct lowering *w)
     k->extent = d.size.batch * row_blocks * col_blocks;
     lower_scalars(w);
     if (packs)
-        d.panel = 1 + k_buf(k, BUF_SCRATCH, n->dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
+        d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
     if (d.blocks > 1)
-        d.partial = 1 + k_buf(k, BUF_SCRATCH, n->dtype, d.mblock * d.nr, 0);
+        d.partial = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mblock * d.nr, 0);
     fill_schedule(&d);
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (k->extent) {

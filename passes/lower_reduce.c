@@ -39,7 +39,7 @@ static val element(const struct reduce *r, val i)
     for (ref m = 1; m < w->g->nnode; m++)
         if (w->g->group[m] == w->group && w->stored[m] && lower_in_prologue(w, m))
             lower_store(w, m, &r->in, coord);
-    return lower_at(w, r->n->in[0], coord);
+    return k_cast(w->k, lower_at(w, r->n->in[0], coord), dtype_compute(r->n->dtype));
 }
 
 /* Stores what is made of the result. */
@@ -51,14 +51,18 @@ static void epilogue(const struct reduce *r, val result)
     for (uint32_t d = 0; d < r->in.rank; d++)
         coord[d] = r->n->attr.reduce.axes >> d & 1 ? k_int(w->k, 0) : r->kept_coord[nkept++];
     lower_point(w);
-    w->anchor_value = result;
+    w->anchor_value = k_cast(w->k, result, r->n->dtype);
     const struct shape *out = &w->g->shape[r->n->shape];
     for (ref m = 1; m < w->g->nnode; m++)
         if (w->g->group[m] == w->group && w->stored[m] && !lower_in_prologue(w, m))
             lower_store(w, m, out, coord);
 }
 
-static val identity(const struct reduce *r) { return k_bits(r->w->k, r->n->dtype, fold_identity(r->fold, r->n->dtype)); }
+static val identity(const struct reduce *r)
+{
+    unsigned dtype = dtype_compute(r->n->dtype);
+    return k_bits(r->w->k, dtype, fold_identity(r->fold, dtype));
+}
 
 /* One chunk of `count` elements from `base` into the open vector loop's lanes, folded. */
 static val lane_chunk(const struct reduce *r, val base, int64_t count)

@@ -32,6 +32,8 @@ bool passes_run(struct graph *g, const struct pass_options *o);
  * again wherever it is used.  Views are indices: they have a group only where an output needs them stored. */
 /* The node below the views of r; *linear: only reshapes in between, so element i is element i. */
 ref node_source(const struct graph *g, ref r, bool *linear);
+/* The same below operand i of r; linear: also, element i of r needs just element i of it. */
+ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);
 bool node_is_stored_leaf(const struct graph *g, ref r);     /* input or state: in memory already */
 /* Marks the nodes whose values outlive their kernel (array of g->nnode, zeroed by the caller). */
 void groups_stored(const struct graph *g, bool *stored);

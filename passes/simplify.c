@@ -89,9 +89,9 @@ static ref fold_constants(struct graph *g, const struct node *n)
 /* Views of views and views that change nothing. */
 static ref simplify_view(struct graph *g, ref r, const struct node *n)
 {
-    const struct node a = *operand(g, n, 0);
+    const struct node a = *operand(g, n, 0); /* a copy: rules build nodes */
     if (n->shape == a.shape) {
-        bool same = n->op != OP_permute;
+        bool same = n->op != OP_permute && n->op != OP_flip;
         if (n->op == OP_permute) {
             same = true;
             for (uint32_t i = 0; i < g->shape[n->shape].rank; i++)
@@ -107,6 +107,17 @@ static ref simplify_view(struct graph *g, ref r, const struct node *n)
         return n_reshape(g, a.in[0], &s);
     if (n->op == OP_expand)
         return n_expand(g, a.in[0], &s);
+    if (n->op == OP_flip) {
+        uint32_t axes = n->attr.flip.axes ^ a.attr.flip.axes;
+        return axes ? n_flip(g, a.in[0], axes) : a.in[0];
+    }
+    if (n->op == OP_slice) {
+        if (n->attr.slice.axis != a.attr.slice.axis)
+            return NIL;
+        int64_t count = n->attr.slice.count, step = a.attr.slice.step;
+        return n_slice(g, a.in[0], a.attr.slice.axis, count ? a.attr.slice.start + n->attr.slice.start * step : 0, count,
+                       count > 1 ? n->attr.slice.step * step : 1);
+    }
     uint8_t perm[KL_MAX_RANK] = {0};
     for (uint32_t i = 0; i < s.rank; i++)
         perm[i] = a.attr.permute.perm[n->attr.permute.perm[i]];
@@ -147,7 +158,10 @@ static ref simplify_math(struct graph *g, const struct node *n)
     case OP_where: /* both branches equal */
         return n->in[1] == n->in[2] ? n->in[1] : NIL;
     case OP_cast:
+    case OP_bitcast:
         return a->dtype == n->dtype ? n->in[0] : NIL;
+    case OP_pad: /* nothing new */
+        return a->shape == n->shape ? n->in[0] : NIL;
     default:
         return NIL;
     }

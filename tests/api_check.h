@@ -50,6 +50,18 @@ static inline double *values_of(kl_tensor t)
         case KL_I16: v[i] = *(const int16_t *)p; break;
         case KL_I32: v[i] = *(const int32_t *)p; break;
         case KL_I64: v[i] = (double)*(const int64_t *)p; break;
+        case KL_F16: { /* normal numbers */
+            uint16_t h = *(const uint16_t *)p;
+            v[i] = h & 0x7fff ? ldexp((h & 1023) + 1024, (h >> 10 & 31) - 25) * (h >> 15 ? -1 : 1) : 0;
+            break;
+        }
+        case KL_BF16: {
+            uint32_t bits = (uint32_t)*(const uint16_t *)p << 16;
+            float f;
+            memcpy(&f, &bits, sizeof f);
+            v[i] = (double)f;
+            break;
+        }
         case KL_F32: v[i] = (double)*(const float *)p; break;
         case KL_F64: v[i] = *(const double *)p; break;
         case KL_DTYPE_COUNT: break;

@@ -47,6 +47,16 @@ static kl_tensor expand_rank(void) { return BAD(kl_expand(a23, DIMS(3))); }
 static kl_tensor squeeze_length(void) { return BAD(kl_squeeze(a23, 0)); }
 static kl_tensor squeeze_axis(void) { return BAD(kl_squeeze(a23, 2)); }
 static kl_tensor unsqueeze_axis(void) { return BAD(kl_unsqueeze(a23, 4)); }
+static kl_tensor slice_step(void) { return BAD(kl_slice(a23, NULL, NULL, (int64_t[]){1, -1})); }
+static kl_tensor narrow_outside(void) { return BAD(kl_narrow(a23, 1, 2, 2)); }
+static kl_tensor flip_axis(void) { return BAD(kl_flip(a23, 1, (int[]){2})); }
+static kl_tensor flip_twice(void) { return BAD(kl_flip(a23, 2, (int[]){1, -1})); }
+static kl_tensor pad_negative(void) { return BAD(kl_pad(a23, (int64_t[]){0, -1}, NULL, 0)); }
+static kl_tensor concat_nothing(void) { return BAD(kl_concat(0, NULL, 0)); }
+static kl_tensor concat_shapes(void) { return BAD(kl_concat(2, (kl_tensor[]){a23, v4}, 0)); }
+static kl_tensor concat_dtypes(void) { return BAD(kl_concat(2, (kl_tensor[]){v4, i3}, 0)); }
+static kl_tensor gather_dtype(void) { return BAD(kl_gather(a23, 0, v4)); }
+static kl_tensor bitcast_width(void) { return BAD(kl_bitcast(v4, KL_F64)); }
 static kl_tensor labels_shape(void) { return BAD(kl_cross_entropy(a23, i3)); }
 static kl_tensor labels_dtype(void) { return BAD(kl_cross_entropy(kl_reshape(a23, DIMS(3, 2)), kl_cast(i3, KL_F32))); }
 static kl_tensor zeros_rank(void) { return BAD(kl_zeros(dev, KL_F32, 9, (int64_t[9]){0})); }
@@ -142,7 +152,7 @@ static const struct {
     {.tensor = neg_dtype, .code = KL_ERR_TYPE, .text = "neg: needs a number dtype, got bool"},
     {.tensor = not_dtype, .code = KL_ERR_TYPE, .text = "not: needs an integer or bool dtype, got f32"},
     {.tensor = where_condition, .code = KL_ERR_TYPE, .text = "where: the first operand must be bool, got f32"},
-    {.tensor = cast_dtype, .code = KL_ERR_TYPE, .text = "cast: dtype 11 does not exist"},
+    {.tensor = cast_dtype, .code = KL_ERR_TYPE, .text = "cast: dtype 13 does not exist"},
     {.tensor = sum_axis, .code = KL_ERR_SHAPE, .text = "sum: axis 2 is out of range for shape [2,3]"},
     {.tensor = sum_axis_negative, .code = KL_ERR_SHAPE, .text = "sum: axis -3 is out of range for shape [2,3]"},
     {.tensor = sum_twice, .code = KL_ERR_SHAPE, .text = "sum: axis -1 occurs twice"},
@@ -170,6 +180,16 @@ static const struct {
     {.tensor = expand_rank, .code = KL_ERR_SHAPE, .text = "expand: shape [2,3] does not broadcast to [3]"},
     {.tensor = squeeze_length, .code = KL_ERR_SHAPE, .text = "squeeze: axis 0 of [2,3] does not have length 1"},
     {.tensor = squeeze_axis, .code = KL_ERR_SHAPE, .text = "squeeze: axis 2 is out of range for shape [2,3]"},
+    {.tensor = slice_step, .code = KL_ERR_ARGUMENT, .text = "slice: step -1 of axis 1 is not positive"},
+    {.tensor = narrow_outside, .code = KL_ERR_SHAPE, .text = "narrow: 2 elements from 2 in steps of 1 do not lie in axis 1 of [2,3]"},
+    {.tensor = flip_axis, .code = KL_ERR_SHAPE, .text = "flip: axis 2 is out of range for shape [2,3]"},
+    {.tensor = flip_twice, .code = KL_ERR_ARGUMENT, .text = "flip: axis -1 is named twice"},
+    {.tensor = pad_negative, .code = KL_ERR_SHAPE, .text = "pad: low -1, high 0, interior 0: none may be negative"},
+    {.tensor = concat_nothing, .code = KL_ERR_ARGUMENT, .text = "concat: no tensors"},
+    {.tensor = concat_shapes, .code = KL_ERR_SHAPE, .text = "concat: shapes [2,3] and [4] differ in more than axis 0"},
+    {.tensor = concat_dtypes, .code = KL_ERR_TYPE, .text = "concat: dtypes f32 and i32 differ"},
+    {.tensor = gather_dtype, .code = KL_ERR_TYPE, .text = "gather: the index must be integers, got f32"},
+    {.tensor = bitcast_width, .code = KL_ERR_TYPE, .text = "bitcast: the bits of f32 are not those of f64"},
     {.tensor = unsqueeze_axis, .code = KL_ERR_SHAPE, .text = "unsqueeze: axis 4 is out of range for shape [2,3]"},
     {.tensor = labels_shape, .code = KL_ERR_SHAPE,
      .text = "cross_entropy: needs logits [N,C] and labels [N], got [2,3] and [3]"},

@@ -199,6 +199,38 @@ static void views(void)
     kl_release(a);
 }
 
+static void pieces(void)
+{
+    kl_tensor a = f32(D(2, 3), (double[]){1, 2, 3, 4, 5, 6});
+    kl_tensor r = kl_slice(a, (int64_t[]){0, -2}, NULL, NULL);
+    SHAPE(r, 2, 2);
+    NEAR_LIST(r, 0, 2, 3, 5, 6);
+    NEAR_LIST(kl_slice(a, NULL, (int64_t[]){1, 9}, (int64_t[]){1, 2}), 0, 1, 3);
+    NEAR_LIST(kl_slice(a, NULL, NULL, NULL), 0, 1, 2, 3, 4, 5, 6);
+    r = kl_slice(a, (int64_t[]){1, 2}, (int64_t[]){-1, 1}, NULL);
+    SHAPE(r, 0, 0);
+    kl_release(r);
+    NEAR_LIST(kl_narrow(a, -1, 1, 2), 0, 2, 3, 5, 6);
+    NEAR_LIST(kl_flip(a, AXES(1)), 0, 3, 2, 1, 6, 5, 4);
+    NEAR_LIST(kl_flip(a, 0, NULL), 0, 6, 5, 4, 3, 2, 1);
+    r = kl_pad(a, (int64_t[]){1, 0}, (int64_t[]){0, 1}, 7);
+    SHAPE(r, 3, 4);
+    NEAR_LIST(r, 0, 7, 7, 7, 7, 1, 2, 3, 7, 4, 5, 6, 7);
+    NEAR_LIST(kl_pad(a, NULL, NULL, 7), 0, 1, 2, 3, 4, 5, 6);
+    kl_tensor row = f32(D(1, 3), (double[]){7, 8, 9});
+    NEAR_LIST(kl_concat(2, (kl_tensor[]){row, a}, 0), 0, 7, 8, 9, 1, 2, 3, 4, 5, 6);
+    NEAR_LIST(kl_concat(6, (kl_tensor[]){row, row, row, row, row, row}, -1), 0, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9);
+    NEAR_LIST(kl_concat(1, &row, 0), 0, 7, 8, 9);
+    r = kl_gather(a, 1, i32(D(2, 2), (int32_t[]){2, -5, 99, 1}));
+    SHAPE(r, 2, 2, 2);
+    NEAR_LIST(r, 0, 3, 1, 3, 2, 6, 4, 6, 5);
+    r = kl_gather(a, 0, i32(0, NULL, (int32_t[]){1}));
+    SHAPE(r, 3);
+    NEAR_LIST(r, 0, 4, 5, 6);
+    NEAR_LIST(kl_bitcast(f32(D(2), (double[]){1, -0.0}), KL_I32), 0, 0x3f800000, -2147483648.0);
+    kl_release(a), kl_release(row);
+}
+
 /* ---- reductions ---- */
 
 static void reductions(void)
@@ -365,6 +397,23 @@ static void random_numbers(void)
     kl_release(a), kl_release(b);
 }
 
+/* Data of the half types is their bits; sums and products of them accumulate in f32. */
+static void half_floats(void)
+{
+    kl_tensor h = kl_input(dev, KL_F16, D(2, 2), (uint16_t[]){0x3c00, 0xc000, 0x3800, 0x6800}); /* 1 -2 0.5 2048 */
+    kl_tensor b = kl_input(dev, KL_BF16, D(2), (uint16_t[]){0x3f80, 0x4049});                    /* 1 3.140625 */
+    CHECK(kl_dtype_of(kl_exp(h)) == KL_F16 && kl_dtype_size(KL_BF16) == 2 && !strcmp(kl_dtype_name(KL_BF16), "bf16"));
+    NEAR_LIST(kl_neg(h), 0, -1, 2, -0.5, -2048);
+    NEAR_LIST(kl_add(h, kl_const(dev, KL_F16, 1)), 0, 2, -1, 1.5, 2048); /* 2049 is a tie */
+    NEAR_LIST(kl_div(b, kl_const(dev, KL_BF16, 3)), 0, 0.333984375, 1.046875);
+    NEAR_LIST(kl_cast(b, KL_F32), 0, 1, 3.140625);
+    NEAR_LIST(kl_cast(kl_cast(kl_const(dev, KL_F64, 1.0 + 0x1p-11 + 0x1p-40), KL_F16), KL_F64), 0, 1 + 0x1p-10);
+    NEAR_LIST(kl_sum_all(kl_full(dev, KL_BF16, D(1000), 1)), 0, 1000);
+    NEAR_LIST(kl_matmul(kl_full(dev, KL_F16, D(2, 9), 0.5), kl_full(dev, KL_F16, D(9, 1), 0.25)), 0, 1.125, 1.125);
+    CHECK(kl_item_f32(kl_sum_all(h)) == 2048 && kl_item_f64(kl_max(kl_scalar(dev, KL_BF16, 0.1), kl_scalar(dev, KL_BF16, 0))) == 0.10009765625);
+    kl_release(h), kl_release(b);
+}
+
 static void test(kl_device d)
 {
     dev = d;
@@ -376,10 +425,12 @@ static void test(kl_device d)
     making();
     wrapping();
     views();
+    pieces();
     reductions();
     products();
     composites();
     random_numbers();
+    half_floats();
     OK(kl_scope_end());
 }
 

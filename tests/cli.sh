@@ -50,6 +50,14 @@ graph @sum {
   return %s
 }
 END
+cat >"$tmp/half.kir" <<'END'
+graph @half {
+  %x = const 1.5 : f16[]
+  %y = const 1.5 : bf16[]
+  return %x
+  return %y
+}
+END
 npy "$tmp/x.npy" 2, "$one$two"
 npy "$tmp/w.npy" 2, "$two$two"
 npy "$tmp/short.npy" 2, "$one"
@@ -102,6 +110,9 @@ run 'run unknown input' 1 "the graph has no input 'q'" --input q="$tmp/x.npy"
 run 'run bad slot' 1 'expected a number' --slot lr=fast
 run 'run unknown output' 1 "no output is number or state 'q'" --output q="$tmp/q.npy"
 run 'run without =' 2 'needs NAME=VALUE' --input x
+check 'f16 to file' 0 'return 1 : bf16\[\] = 1.5' "$kiln" run "$tmp/half.kir" --output 0="$tmp/h.npy"
+check 'f16 as NumPy has it' 0 "'<f2'" head -c 60 "$tmp/h.npy"
+check 'bf16 to file' 1 'cannot hold bf16' "$kiln" run "$tmp/half.kir" --output 1="$tmp/h2.npy"
 run 'run short array' 1 '4 bytes of elements where its shape needs 8' --input x="$tmp/short.npy"
 run 'run other shape' 1 'holds f32\[1,2\]' --input x="$tmp/wide.npy"
 run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"

@@ -154,6 +154,33 @@ static ref make_views(struct graph *g, const ref *x, const void *ctx)
     return n_mul(g, e, n_exp(g, e));
 }
 
+static ref make_slices(struct graph *g, const ref *x, const void *ctx)
+{
+    const int64_t *s = ctx; /* axis, start, count, step */
+    ref y = n_slice(g, n_flip(g, n_exp(g, x[0]), 5), (uint32_t)s[0], s[1], s[2], s[3]);
+    return n_mul(g, n_flip(g, y, 2), y);
+}
+
+static ref make_pad(struct graph *g, const ref *x, const void *ctx)
+{
+    const int64_t *s = ctx; /* axis, low, high, interior */
+    ref y = n_pad(g, n_mul(g, x[0], x[0]), n_exp(g, x[1]), (uint32_t)s[0], s[1], s[2], s[3]);
+    return n_mul(g, y, n_tanh(g, y));
+}
+
+static ref make_concat(struct graph *g, const ref *x, const void *ctx)
+{
+    ref parts[] = {x[0], n_exp(g, x[1]), x[2], x[0], n_mul(g, x[2], x[2]), x[1]};
+    ref y = n_concat(g, parts, 6, *(const uint32_t *)ctx);
+    return n_mul(g, y, n_tanh(g, y));
+}
+
+static ref make_bitcast(struct graph *g, const ref *x, const void *ctx)
+{
+    (void)ctx; /* integers in between: no gradient */
+    return n_add(g, n_mul(g, n_bitcast(g, n_bitcast(g, n_k(g, x[0], 3), KL_I64), KL_F64), x[0]), n_bitcast(g, n_exp(g, x[0]), KL_F64));
+}
+
 static ref make_cast(struct graph *g, const ref *x, const void *ctx)
 {
     (void)ctx;
@@ -173,6 +200,17 @@ static void structural(void)
             gradient(&(struct problem){.name = opinfo[op].name, .make = make_reduce, .ctx = (uint32_t[]){op, axes}, .nx = 1,
                                        .x = {shape_make(3, (int64_t[]){2, 3, 2})}});
     gradient(&(struct problem){.name = "views", .make = make_views, .nx = 1, .x = {shape_make(3, (int64_t[]){2, 3, 4})}});
+    static const int64_t slices[][4] = {{0, 0, 2, 1}, {1, 1, 3, 1}, {2, 0, 2, 3}, {2, 1, 2, 2}, {1, 4, 0, 1}, {2, 3, 1, 1}};
+    for (unsigned i = 0; i < sizeof slices / sizeof *slices; i++)
+        gradient(&(struct problem){.name = "slice", .make = make_slices, .ctx = slices[i], .nx = 1, .x = {shape_make(3, (int64_t[]){2, 4, 5})}});
+    static const int64_t pads[][4] = {{0, 0, 2, 0}, {1, 1, 0, 0}, {1, 2, 1, 2}, {0, 0, 0, 1}, {2, 1, 1, 3}, {0, 0, 0, 0}};
+    for (unsigned i = 0; i < sizeof pads / sizeof *pads; i++)
+        gradient(&(struct problem){.name = "pad", .make = make_pad, .ctx = pads[i], .nx = 2, .x = {shape_make(3, (int64_t[]){2, 3, 1}), shape_make(0, NULL)}});
+    gradient(&(struct problem){.name = "concat", .make = make_concat, .ctx = &(uint32_t){0}, .nx = 3, .x = {
+        shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){1, 3}), shape_make(2, (int64_t[]){3, 3})}});
+    gradient(&(struct problem){.name = "concat", .make = make_concat, .ctx = &(uint32_t){1}, .nx = 3, .x = {
+        shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){2, 1}), shape_make(2, (int64_t[]){2, 0})}});
+    gradient(&(struct problem){.name = "bitcast", .make = make_bitcast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     gradient(&(struct problem){.name = "cast", .make = make_cast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     union attr mm = {0}, tt = {0}, batched = {0}, two = {0}, outer = {0};
     mm.dot.ncon = 1, mm.dot.con_a = 1;
@@ -211,10 +249,28 @@ static void corners(void)
     graph_free(g);
 }
 
+/* An op without a gradient says so, but only where one would flow. */
+static void no_gradient(void)
+{
+    struct graph *g = graph_new("gather");
+    struct shape s = shape_make(1, (int64_t[]){4});
+    ref x = n_input(g, KL_F64, &s, "x"), i = n_input(g, KL_I32, &s, "i"), y = n_gather(g, x, i, 0);
+    ref z = n_reduce(g, OP_sum, n_mul(g, y, x), 1), other = n_reduce(g, OP_sum, n_mul(g, y, n_input(g, KL_F64, &s, "w")), 1);
+    graph_output(g, OUT_RETURN, n_grad(g, other, n_input(g, KL_F64, &s, "v")), 0);
+    struct graph *bad = graph_clone(g);
+    check(pass_autodiff(g) > 0, "no gradient flows through the gather: %s", g->err.msg);
+    graph_output(bad, OUT_RETURN, n_grad(bad, z, x), 0);
+    check(pass_autodiff(bad) < 0 && bad->err.code == KL_ERR_GRAD && strstr(bad->err.msg, "gather: no gradient"),
+          "gradient of gather: %s", bad->err.msg);
+    graph_free(bad);
+    graph_free(g);
+}
+
 int main(void)
 {
     elementwise_rows();
     structural();
     corners();
+    no_gradient();
     return finish();
 }

@@ -6,6 +6,7 @@
 static void test_dtypes(void)
 {
     CHECK(dtype_size(KL_BOOL) == 1 && dtype_size(KL_U16) == 2 && dtype_size(KL_F32) == 4 && dtype_size(KL_I64) == 8);
+    CHECK(dtype_size(KL_F16) == 2 && dtype_size(KL_BF16) == 2 && dtype_kind(KL_F16) == 'F' && dtype_kind(KL_BF16) == 'F');
     CHECK(dtype_kind(KL_BOOL) == 'B' && dtype_kind(KL_U8) == 'U' && dtype_kind(KL_I8) == 'I' && dtype_kind(KL_F64) == 'F');
     for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++) {
         CHECK(dtype_parse(dtype_name(dt), strlen(dtype_name(dt))) == (int)dt);

@@ -169,6 +169,39 @@ static void compare_views(struct graph *g)
     COMPARE(n_expand(g, X(KL_F32, SHAPE(1, 3, 1)), SHAPE(4, 3, 5)));
     COMPARE(n_expand(g, X(KL_U16, SHAPE(1)), SHAPE(17)));
     COMPARE(n_expand(g, X(KL_F32, SHAPE(1, 1)), SHAPE(1, 1)));
+    COMPARE(n_slice(g, X(KL_F32, SHAPE(3, 10)), 1, 2, 3, 3));
+    COMPARE(n_slice(g, X(KL_I8, SHAPE(7, 5)), 0, 6, 1, 1));
+    COMPARE(n_slice(g, X(KL_F64, SHAPE(4, 3)), 0, 4, 0, 1));
+    COMPARE(n_flip(g, X(KL_F32, SHAPE(3, 4, 5)), 5));
+    COMPARE(n_flip(g, X(KL_U16, SHAPE(13)), 1));
+    COMPARE(n_flip(g, X(KL_F32, SHAPE(2, 0)), 3));
+}
+
+static void compare_selects(struct graph *g)
+{
+    for (int64_t low = 0; low < 3; low++)
+        for (int64_t high = 0; high < 3; high++)
+            for (int64_t interior = 0; interior < 3; interior++)
+                for (int64_t len = 0; len < 4; len++) {
+                    COMPARE(n_pad(g, X(KL_F32, SHAPE(len, 3)), X(KL_F32, &scalar), 0, low, high, interior));
+                    COMPARE(n_pad(g, X(KL_U8, SHAPE(2, len)), X(KL_U8, &scalar), 1, low, high, interior));
+                }
+    for (int64_t len = 0; len < 3; len++)
+        for (uint32_t axis = 0; axis < 2; axis++) {
+            const struct shape *s = axis ? SHAPE(3, len) : SHAPE(len, 5), *t = axis ? SHAPE(3, 4) : SHAPE(4, 5);
+            COMPARE(n_concat(g, (ref[]){X(KL_F32, s), X(KL_F32, t)}, 2, axis));
+            COMPARE(n_concat(g, (ref[]){X(KL_I16, t), X(KL_I16, s), X(KL_I16, s)}, 3, axis));
+            COMPARE(n_concat(g, (ref[]){X(KL_BOOL, s), X(KL_BOOL, s), X(KL_BOOL, t), X(KL_BOOL, s)}, 4, axis));
+        }
+    static const unsigned index[] = {KL_U8, KL_I8, KL_U16, KL_I32, KL_U32, KL_I64, KL_U64};
+    for (unsigned i = 0; i < sizeof index / sizeof *index; i++) {
+        COMPARE(n_gather(g, X(KL_F32, SHAPE(100, 3)), X(index[i], SHAPE(9)), 0));
+        COMPARE(n_gather(g, X(KL_F64, SHAPE(2, 1)), X(index[i], SHAPE(40)), 1));
+        COMPARE(n_gather(g, X(KL_F32, SHAPE(0, 3)), X(index[i], SHAPE(0)), 0));
+    }
+    COMPARE(n_bitcast(g, X(KL_F32, SHAPE(3, 7)), KL_I32));
+    COMPARE(n_bitcast(g, X(KL_U64, SHAPE(19)), KL_F64));
+    COMPARE(n_bitcast(g, X(KL_BOOL, SHAPE(19)), KL_BOOL));
 }
 
 static void compare_leaves(struct graph *g)
@@ -181,6 +214,8 @@ static void compare_leaves(struct graph *g)
     COMPARE(n_random(g, KL_U64, &scalar, X(KL_U64, &scalar)));
     COMPARE(n_cast(g, X(KL_F32, SHAPE(3, 7)), KL_I8));
     COMPARE(n_cast(g, X(KL_I64, SHAPE(19)), KL_F32));
+    COMPARE(n_cast(g, X(KL_I64, SHAPE(19)), KL_BF16));
+    COMPARE(n_cast(g, X(KL_F64, SHAPE(19)), KL_F16));
     COMPARE(n_cast(g, X(KL_F32, SHAPE(5)), KL_F32));
     COMPARE(n_where(g, X(KL_BOOL, SHAPE(5)), X(KL_F32, SHAPE(5)), X(KL_F32, SHAPE(5))));
     COMPARE(n_exp(g, X(KL_F64, SHAPE(5, 5))));
@@ -195,6 +230,9 @@ static void compare_reduces(struct graph *g)
             for (uint32_t axes = 0; axes < 8; axes++)
                 COMPARE(reduce(g, op, X(KL_F32, SHAPE(3, 4, 5)), axes, chunks[c]));
             COMPARE(reduce(g, op, X(KL_F64, SHAPE(23)), 1, chunks[c]));
+            COMPARE(reduce(g, op, X(KL_F16, SHAPE(23)), 1, chunks[c]));
+            COMPARE(reduce(g, op, X(KL_BF16, SHAPE(7, 5)), 2, chunks[c]));
+            COMPARE(reduce(g, op, X(KL_BF16, SHAPE(4, 0)), 2, chunks[c]));
             COMPARE(reduce(g, op, X(KL_I8, SHAPE(9, 4)), 1, chunks[c]));
             COMPARE(reduce(g, op, X(KL_F32, SHAPE(4, 0)), 2, chunks[c]));
         }
@@ -211,6 +249,8 @@ static void compare_dots(struct graph *g)
     for (unsigned i = 0; i < sizeof kblocks / sizeof *kblocks; i++) {
         COMPARE(dot(g, X(KL_F32, SHAPE(3, 17)), X(KL_F32, SHAPE(17, 5)), matrix, kblocks[i]));
         COMPARE(dot(g, X(KL_F64, SHAPE(2, 9)), X(KL_F64, SHAPE(9, 3)), matrix, kblocks[i]));
+        COMPARE(dot(g, X(KL_F16, SHAPE(3, 17)), X(KL_F16, SHAPE(17, 5)), matrix, kblocks[i]));
+        COMPARE(dot(g, X(KL_BF16, SHAPE(2, 9)), X(KL_BF16, SHAPE(9, 3)), matrix, kblocks[i]));
         COMPARE(dot(g, X(KL_U16, SHAPE(2, 9)), X(KL_U16, SHAPE(9, 3)), matrix, kblocks[i]));
         COMPARE(dot(g, X(KL_F32, SHAPE(2, 0)), X(KL_F32, SHAPE(0, 3)), matrix, kblocks[i]));
         COMPARE(dot(g, X(KL_F32, SHAPE(3)), X(KL_F32, SHAPE(4)), outer, kblocks[i]));
@@ -224,6 +264,7 @@ int main(void)
     if (!g)
         return 1;
     compare_views(g);
+    compare_selects(g);
     compare_leaves(g);
     compare_reduces(g);
     compare_dots(g);

@@ -165,6 +165,116 @@ static void dot_general(void)
     graph_free(g);
 }
 
+/* A view or a select of a computed value, used by further elementwise ops and beside the value itself. */
+static void check_piece(struct graph *g, ref x, ref y, const char *what)
+{
+    graph_output(g, OUT_RETURN, y, 0);
+    if (y && g->node[y].dtype != KL_BOOL)
+        graph_output(g, OUT_RETURN, n_add(g, y, y), 0);
+    graph_output(g, OUT_RETURN, x, 0);
+    run_graph(g, false, what);
+    graph_free(g);
+}
+
+/* x of some shape: an input (layouts 0..3) or computed in the graph (4). */
+static ref piece(struct graph *g, unsigned dtype, const struct shape *s, int layout)
+{
+    if (layout < LAYOUTS)
+        return operand(g, dtype, s, layout);
+    ref x = n_input(g, dtype, s, "x");
+    return dtype == KL_BOOL ? n_not(g, x) : n_add(g, x, n_k(g, x, 1));
+}
+
+static void pieces(void)
+{
+    static const int64_t shape[][2] = {{3, 0}, {0, 3}, {1, 1}, {3, 7}, {2, 16}, {17, 3}, {1, 1000}, {70, 65}};
+    for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
+        for (unsigned z = 0; z < sizeof shape / sizeof *shape; z++)
+            for (int layout = dt == KL_F32 ? 0 : LAYOUTS; layout <= LAYOUTS; layout++)
+                for (uint32_t axis = z & 1; axis < (dt == KL_F32 ? 2 : 1 + (z & 1)); axis++) {
+                    struct shape s = shape_make(2, shape[z]);
+                    int64_t len = s.dim[axis];
+                    char what[96];
+                    snprintf(what, sizeof what, "%s[%" PRId64 ",%" PRId64 "] layout %d axis %u", dtype_name(dt), s.dim[0], s.dim[1], layout, axis);
+                    struct graph *g = graph_new("slice");
+                    ref x = piece(g, dt, &s, layout);
+                    check_piece(g, x, n_slice(g, x, axis, len / 3, (len - len / 3 + 1) / 2, 2), what);
+                    g = graph_new("flip");
+                    x = piece(g, dt, &s, layout);
+                    check_piece(g, x, n_flip(g, x, axis ? 3 : 1), what);
+                    g = graph_new("pad");
+                    x = piece(g, dt, &s, layout);
+                    ref v = n_input(g, dt, &(struct shape){0}, "v");
+                    check_piece(g, x, n_pad(g, x, v, axis, 3, 2, layout == 0 ? 2 : 0), what);
+                    g = graph_new("concat");
+                    x = piece(g, dt, &s, layout);
+                    struct shape t = s;
+                    t.dim[axis] = 5;
+                    ref y = piece(g, dt, &t, LAYOUTS);
+                    check_piece(g, x, n_concat(g, (ref[]){x, y, n_flip(g, x, 3), y, x, y}, 2 + (unsigned)layout, axis), what);
+                    g = graph_new("gather");
+                    x = piece(g, dt, &s, layout);
+                    struct shape is = shape_make(1, (int64_t[]){len ? 33 : 0});
+                    ref i = n_input(g, layout & 1 ? KL_I64 : KL_U8, &is, "i");
+                    check_piece(g, x, n_gather(g, x, i, axis), what);
+                }
+}
+
+/* Dots and reduces that read slices and flips of computed and of stored values. */
+static void products_of_pieces(void)
+{
+    for (int kind = 0; kind < 32; kind++) {
+        struct graph *g = graph_new("dot of pieces");
+        struct shape sa = shape_make(2, (int64_t[]){40, 70}), sb = shape_make(2, (int64_t[]){70, 48});
+        ref a = piece(g, KL_F32, &sa, kind & 1 ? LAYOUTS : 1), b = piece(g, KL_F32, &sb, kind & 2 ? LAYOUTS : 1);
+        b = kind & 4 ? n_flip(g, b, 2) : n_slice(g, b, 1, 1, 23, 2);
+        b = kind & 8 ? n_flip(g, b, 1) : b;
+        a = kind & 16 ? n_flip(g, n_slice(g, a, 0, 3, 36, 1), 2) : a;
+        ref y = matmul(g, a, b, false, false);
+        graph_output(g, OUT_RETURN, n_add(g, n_flip(g, y, 3), y), 0);
+        graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, n_slice(g, n_exp(g, y), 0, 1, 17, 2), kind & 1 ? 2 : 1), 0);
+        run_graph(g, false, "dot of pieces");
+        graph_free(g);
+    }
+}
+
+static void bitcasts(void)
+{
+    for (unsigned from = 0; from < KL_DTYPE_COUNT; from++)
+        for (unsigned to = 0; to < KL_DTYPE_COUNT; to++) {
+            if (dtype_size(from) != dtype_size(to) || (from == KL_BOOL) != (to == KL_BOOL))
+                continue;
+            struct graph *g = graph_new("bitcast");
+            struct shape s = shape_make(1, (int64_t[]){333});
+            graph_output(g, OUT_RETURN, n_bitcast(g, n_input(g, from, &s, "x"), to), 0);
+            char what[64];
+            snprintf(what, sizeof what, "bitcast %s to %s", dtype_name(from), dtype_name(to));
+            run_graph(g, true, what);
+            graph_free(g);
+        }
+}
+
+/* A state that is moved within itself cannot be written in place element by element. */
+static void shifted_states(void)
+{
+    for (int kind = 0; kind < 4; kind++) {
+        struct graph *g = graph_new("shift");
+        struct shape s = shape_make(1, (int64_t[]){5000});
+        ref x = n_state(g, KL_F32, &s, "s"), zero = n_const(g, KL_F32, 0), y;
+        if (kind == 0)
+            y = n_flip(g, x, 1);
+        else if (kind == 1)
+            y = n_pad(g, n_slice(g, x, 0, 0, 4999, 1), zero, 0, 1, 0, 0);
+        else if (kind == 2)
+            y = n_concat(g, (ref[]){n_slice(g, x, 0, 2500, 2500, 1), n_slice(g, x, 0, 0, 2500, 1)}, 2, 0);
+        else
+            y = n_gather(g, x, n_input(g, KL_I32, &s, "i"), 0);
+        graph_output(g, OUT_ASSIGN, n_add(g, y, y), 0);
+        run_graph(g, false, "state moved within itself");
+        graph_free(g);
+    }
+}
+
 static void random_bits(void)
 {
     for (unsigned dt = KL_U32; dt <= KL_U64; dt++) {
@@ -188,6 +298,10 @@ int main(void)
     reduces();
     dots();
     dot_general();
+    pieces();
+    products_of_pieces();
+    bitcasts();
+    shifted_states();
     random_bits();
     return finish();
 }

@@ -16,7 +16,7 @@ struct maker {
 };
 
 static const int64_t dims[] = {0, 1, 1, 2, 3, 5, 7, 16, 17, 33, 64, 65, 100};
-static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_I32, KL_I64, KL_U8, KL_BOOL, KL_I16, KL_U32};
+static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_F16, KL_BF16, KL_I32, KL_I64, KL_U8, KL_BOOL, KL_I16, KL_U32};
 #define PICK(m, a) ((a)[rng_below(&(m)->r, (int64_t)(sizeof(a) / sizeof *(a)))])
 
 static void add(struct maker *m, ref r)
@@ -83,6 +83,57 @@ static ref random_view(struct maker *m, ref x)
         return n_broadcast(m->g, x, &t);
     }
     return x;
+}
+
+static ref random_slice(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    if (!s.rank)
+        return x;
+    uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
+    int64_t start = rng_below(&m->r, s.dim[axis] + 1), step = 1 + rng_below(&m->r, 3), rest = s.dim[axis] - start;
+    int64_t most = rest ? (rest - 1) / step + 1 : 0;
+    if (rng_below(&m->r, 3) == 0)
+        return n_flip(m->g, x, (uint32_t)rng_below(&m->r, 1 << s.rank));
+    return n_slice(m->g, x, axis, start, rng_below(&m->r, 2) ? most : rng_below(&m->r, most + 1), step);
+}
+
+/* Elements chosen by place or by index. */
+static ref random_select(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    unsigned dt = m->g->node[x].dtype;
+    static const unsigned index_dtypes[] = {KL_I32, KL_I64, KL_U8, KL_U32};
+    if (!s.rank)
+        return x;
+    uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
+    switch (rng_below(&m->r, 3)) {
+    case 0: {
+        int64_t low = rng_below(&m->r, 4), high = rng_below(&m->r, 4), interior = rng_below(&m->r, 3) ? 0 : rng_below(&m->r, 3);
+        return n_pad(m->g, x, fitting(m, dt, &(struct shape){0}), axis, low, high, interior);
+    }
+    case 1: {
+        ref part[6];
+        unsigned n = 1 + (unsigned)rng_below(&m->r, 6);
+        for (unsigned i = 0; i < n; i++) {
+            s.dim[axis] = rng_below(&m->r, 2) ? s.dim[axis] : PICK(m, dims);
+            part[i] = i ? fitting(m, dt, &s) : x;
+        }
+        return n_concat(m->g, part, n, axis);
+    }
+    default: {
+        struct shape is = shape_make(1, (int64_t[]){s.dim[axis] ? PICK(m, dims) : 0});
+        return n_gather(m->g, x, fitting(m, PICK(m, index_dtypes), &is), axis);
+    }
+    }
+}
+
+/* Only of integers: which bits a NaN has depends on who computed it. */
+static ref random_bitcast(struct maker *m, ref x)
+{
+    unsigned from = m->g->node[x].dtype, to = PICK(m, dtypes);
+    bool fits = dtype_size(from) == dtype_size(to) && (from == KL_BOOL) == (to == KL_BOOL);
+    return fits && !dtype_is_float(from) ? n_bitcast(m->g, x, to) : NIL;
 }
 
 static ref random_reduce(struct maker *m, ref x)
@@ -165,13 +216,16 @@ static ref random_grad(struct maker *m, ref x)
 static ref random_node(struct maker *m)
 {
     ref x = any(m);
-    switch (rng_below(&m->r, 12)) {
+    switch (rng_below(&m->r, 16)) {
     case 0: return random_leaf(m);
     case 1: case 2: return random_view(m, x);
     case 3: case 4: return random_reduce(m, x);
     case 5: return random_dot(m, x);
     case 6: return n_cast(m->g, x, PICK(m, dtypes));
     case 7: return random_grad(m, x);
+    case 8: return random_slice(m, x);
+    case 9: case 10: return random_select(m, x);
+    case 11: return random_bitcast(m, x);
     default: return random_elementwise(m, x);
     }
 }

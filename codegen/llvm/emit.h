@@ -40,7 +40,7 @@ LLVMValueRef *emit_parts(struct emitter *m, val v);      /* the value as vectors
 LLVMValueRef emit_scalar(struct emitter *m, val v);      /* a uniform value */
 
 /* ---- emit_types.c ---- */
-LLVMTypeRef type_of(struct emitter *m, unsigned dtype);           /* in registers: bool is i1 */
+LLVMTypeRef type_of(struct emitter *m, unsigned dtype);           /* in registers: bool is i1, a half float its bits */
 LLVMTypeRef type_lanes(LLVMTypeRef t, unsigned lanes);            /* t itself for one lane */
 LLVMValueRef const_int(LLVMTypeRef t, uint64_t v);                /* splat for vectors */
 LLVMValueRef const_bits(struct emitter *m, unsigned dtype, uint64_t bits);

@@ -58,12 +58,40 @@ static LLVMValueRef compare(struct emitter *m, enum prim p, unsigned dtype, LLVM
     return LLVMBuildICmp(m->b, i, a, b, "");
 }
 
+/* f16 by the processor's own conversions, which round to nearest even and keep denormals. */
+static LLVMValueRef widen(struct emitter *m, unsigned from, LLVMValueRef a)
+{
+    LLVMTypeRef f32 = like(LLVMFloatTypeInContext(m->ctx), a), i32 = like(LLVMInt32TypeInContext(m->ctx), a);
+    if (from == KL_F16)
+        return LLVMBuildFPExt(m->b, LLVMBuildBitCast(m->b, a, like(LLVMHalfTypeInContext(m->ctx), a), ""), f32, "");
+    return LLVMBuildBitCast(m->b, LLVMBuildShl(m->b, LLVMBuildZExt(m->b, a, i32, ""), const_int(i32, 16), ""), f32, "");
+}
+
+/* bf16: half a unit of the kept bits is added, less one bit unless they are odd; a NaN becomes a quiet one. */
+static LLVMValueRef narrow(struct emitter *m, unsigned to, LLVMValueRef a)
+{
+    LLVMTypeRef i16 = like(LLVMInt16TypeInContext(m->ctx), a), i32 = like(LLVMInt32TypeInContext(m->ctx), a);
+    if (to == KL_F16)
+        return LLVMBuildBitCast(m->b, LLVMBuildFPTrunc(m->b, a, like(LLVMHalfTypeInContext(m->ctx), a), ""), i16, "");
+    LLVMValueRef x = LLVMBuildBitCast(m->b, a, i32, ""), upper = LLVMBuildLShr(m->b, x, const_int(i32, 16), "");
+    LLVMValueRef odd = LLVMBuildAnd(m->b, upper, const_int(i32, 1), "");
+    LLVMValueRef sum = LLVMBuildAdd(m->b, LLVMBuildAdd(m->b, x, const_int(i32, 0x7fff), ""), odd, "");
+    LLVMValueRef quiet = LLVMBuildOr(m->b, upper, const_int(i32, 0x40), "");
+    LLVMValueRef nan = LLVMBuildFCmp(m->b, LLVMRealUNO, a, a, "");
+    LLVMValueRef y = LLVMBuildSelect(m->b, nan, quiet, LLVMBuildLShr(m->b, sum, const_int(i32, 16), ""), "");
+    return LLVMBuildTrunc(m->b, y, i16, "");
+}
+
 static LLVMValueRef cast(struct emitter *m, unsigned from, unsigned to, LLVMValueRef a)
 {
     LLVMTypeRef t = like(type_of(m, to), a), s = LLVMTypeOf(a);
     char kf = dtype_kind(from), kt = dtype_kind(to);
     if (from == to)
         return a;
+    if (dtype_is_half(from))
+        return widen(m, from, a);
+    if (dtype_is_half(to))
+        return narrow(m, to, a);
     if (kt == 'B')
         return kf == 'F' ? LLVMBuildFCmp(m->b, LLVMRealUNE, a, LLVMConstNull(s), "") : LLVMBuildICmp(m->b, LLVMIntNE, a, LLVMConstNull(s), "");
     if (kf == 'F' && kt == 'F')

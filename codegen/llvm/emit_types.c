@@ -28,7 +28,7 @@ LLVMValueRef const_int(LLVMTypeRef t, uint64_t v)
 LLVMValueRef const_bits(struct emitter *m, unsigned dtype, uint64_t bits)
 {
     LLVMTypeRef t = type_of(m, dtype);
-    if (!dtype_is_float(dtype))
+    if (!dtype_is_float(dtype) || dtype_is_half(dtype))
         return LLVMConstInt(t, bits, 0);
     return LLVMConstBitCast(LLVMConstInt(LLVMIntTypeInContext(m->ctx, 8 * (unsigned)dtype_size(dtype)), bits, 0), t);
 }

@@ -69,6 +69,10 @@ static void init(void)
     fill_caps();
     if (!has_feature("fma"))
         err_set(&host.err, KL_ERR_DEVICE, "LLVM: this processor (%s) has no fused multiply-add, which Kiln's arithmetic needs", host.cpu);
+#if defined(__x86_64__)
+    if (!has_feature("f16c"))
+        err_set(&host.err, KL_ERR_DEVICE, "LLVM: this processor (%s) does not convert half floats (f16c)", host.cpu);
+#endif
 }
 
 static LLVMTargetMachineRef machine_get(void)

@@ -119,6 +119,27 @@ KL_OP(unsqueeze, kl_tensor a, int axis)
 /* Without an axis of length 1.  [SHAPE] */
 KL_OP(squeeze, kl_tensor a, int axis)
 
+/* Elements start, start + step, .. before stop of each axis, one number an axis; negative numbers count from the
+ * end, what lies outside is left out.  start NULL: 0, stop NULL: the end, step NULL: 1; steps are positive.
+ * [ARGUMENT] */
+KL_OP(slice, kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
+/* `count` elements from `start` on of one axis.  [SHAPE] */
+KL_OP(narrow, kl_tensor a, int axis, int64_t start, int64_t count)
+/* Axes in reverse order; NULL: all.  [SHAPE, ARGUMENT] */
+KL_OP(flip, kl_tensor a, int naxes, const int *axes)
+
+/* ---- putting together ---- */
+
+/* So many elements of a value, a number of this run, before and behind each axis; NULL: none.  [SHAPE] */
+KL_OP(pad, kl_tensor a, const int64_t *low, const int64_t *high, double value)
+/* n tensors of one dtype, one behind the other along an axis; equal in all other axes.  [SHAPE, TYPE, ARGUMENT] */
+KL_OP(concat, int n, const kl_tensor *parts, int axis)
+/* Elements of one axis by index: the index's axes take the place of that axis.  An index (integers, of any shape)
+ * below 0 counts as 0, one above the last as the last.  Gradients do not flow through it [GRAD].  [SHAPE, TYPE] */
+KL_OP(gather, kl_tensor a, int axis, kl_tensor index)
+/* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  [TYPE] */
+KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
+
 /* ---- reductions over `axes` (NULL: all); reduced axes keep length 1 with keepdims, else go [SHAPE] ---- */
 KL_OP(sum, kl_tensor a, int naxes, const int *axes, bool keepdims)
 KL_OP(reduce_max, kl_tensor a, int naxes, const int *axes, bool keepdims) /* NaN if any is NaN */
@@ -217,6 +238,13 @@ KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 #define kl_expand(...) kl_expand_at(KL_HERE, __VA_ARGS__)
 #define kl_unsqueeze(...) kl_unsqueeze_at(KL_HERE, __VA_ARGS__)
 #define kl_squeeze(...) kl_squeeze_at(KL_HERE, __VA_ARGS__)
+#define kl_slice(...) kl_slice_at(KL_HERE, __VA_ARGS__)
+#define kl_narrow(...) kl_narrow_at(KL_HERE, __VA_ARGS__)
+#define kl_flip(...) kl_flip_at(KL_HERE, __VA_ARGS__)
+#define kl_pad(...) kl_pad_at(KL_HERE, __VA_ARGS__)
+#define kl_concat(...) kl_concat_at(KL_HERE, __VA_ARGS__)
+#define kl_gather(...) kl_gather_at(KL_HERE, __VA_ARGS__)
+#define kl_bitcast(...) kl_bitcast_at(KL_HERE, __VA_ARGS__)
 #define kl_sum(...) kl_sum_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
 #define kl_mean(...) kl_mean_at(KL_HERE, __VA_ARGS__)

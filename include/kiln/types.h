@@ -13,9 +13,10 @@
 
 #define KL_MAX_RANK 8 /* most dimensions a tensor may have */
 
-/* Element types. KL_BOOL is stored as one byte, 0 or 1. */
+/* Element types. KL_BOOL is stored as one byte, 0 or 1. KL_F16 (IEEE half) and KL_BF16 (the upper half of an f32)
+ * are for storage: an op on them computes in f32 and rounds its result once. */
 typedef enum kl_dtype {
-    KL_BOOL, KL_U8, KL_U16, KL_U32, KL_U64, KL_I8, KL_I16, KL_I32, KL_I64, KL_F32, KL_F64,
+    KL_BOOL, KL_U8, KL_U16, KL_U32, KL_U64, KL_I8, KL_I16, KL_I32, KL_I64, KL_F16, KL_BF16, KL_F32, KL_F64,
     KL_DTYPE_COUNT
 } kl_dtype;
 
