@@ -4,9 +4,8 @@
 
 /* ---- reductions ---- */
 
-/* The axes as a bit mask; false: reported. */
-static bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes,
-                      const int *axes, uint32_t *mask)
+bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
+               uint32_t *mask)
 {
     *mask = 0;
     if (!axes) {

@@ -2,7 +2,8 @@
  *
  * A call on tensors goes through one path, record() in record.c: check the operands, dispatch on their device,
  * append a node to the recording, make a handle.  The recording is the open trace of the thread or, outside of
- * traces, the ambient graph of the process.  Composites (nn.c, random.c, parts of ops.c) are made of such calls.
+ * traces, the ambient graph of the process.  Composites (nn*.c, einsum.c, random.c, parts of ops.c) are made of
+ * such calls.
  *
  * One lock guards the table's free list, everything about handles that are not temporaries, and the ambient
  * graph.  Temporaries and their trace are touched by the trace's own thread only, without the lock. */
@@ -200,5 +201,17 @@ kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const str
 /* ---- create.c ---- */
 /* A compile-time constant on x's device, in x's dtype. */
 kl_tensor const_like(const kl_site *site, const struct view *x, double value);
+/* ---- contract.c ---- */
+/* The axes as a bit mask, all of them for NULL; false: reported. */
+bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
+               uint32_t *mask);
+/* ---- nn.c ---- */
+/* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
+struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);
+/* compose_begin that reports; NULL: op_failed() is the result. */
+struct thread *checked_begin(const kl_site *site, const char *op);
+kl_tensor op_failed(void);                        /* poison for this thread's last error */
+/* log(1 + e^-|a|), and where a is below 0. */
+kl_tensor log_one_plus_exp(const kl_site *site, const struct view *v, kl_tensor a, kl_tensor *below);
 
 #endif

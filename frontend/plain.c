@@ -52,10 +52,50 @@ PLAIN(dot_general,
       (kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, const int *batch_b, int ncontract,
        const int *contract_a, const int *contract_b),
       (NULL, a, b, nbatch, batch_a, batch_b, ncontract, contract_a, contract_b))
-PLAIN(linear, (kl_tensor x, kl_tensor w, kl_tensor b), (NULL, x, w, b))
 PLAIN(square, (kl_tensor a), (NULL, a))
+
+/* ---- nn.h ---- */
+
 PLAIN(relu, (kl_tensor a), (NULL, a))
 PLAIN(sigmoid, (kl_tensor a), (NULL, a))
+PLAIN(silu, (kl_tensor a), (NULL, a))
+PLAIN(gelu, (kl_tensor a), (NULL, a))
+PLAIN(softplus, (kl_tensor a), (NULL, a))
+PLAIN(mish, (kl_tensor a), (NULL, a))
+PLAIN(leaky_relu, (kl_tensor a, double slope), (NULL, a, slope))
+PLAIN(elu, (kl_tensor a, double alpha), (NULL, a, alpha))
+PLAIN(clamp, (kl_tensor a, double low, double high), (NULL, a, low, high))
+PLAIN(dropout, (kl_tensor a, double p, uint64_t seed, bool training), (NULL, a, p, seed, training))
 PLAIN(softmax, (kl_tensor a, int axis), (NULL, a, axis))
 PLAIN(log_softmax, (kl_tensor a, int axis), (NULL, a, axis))
+PLAIN(logsumexp, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
+PLAIN(var, (kl_tensor a, int naxes, const int *axes, bool keepdims, int correction),
+      (NULL, a, naxes, axes, keepdims, correction))
+PLAIN(std, (kl_tensor a, int naxes, const int *axes, bool keepdims, int correction),
+      (NULL, a, naxes, axes, keepdims, correction))
+PLAIN(norm, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
+PLAIN(layer_norm, (kl_tensor x, int naxes, kl_tensor weight, kl_tensor bias, double eps),
+      (NULL, x, naxes, weight, bias, eps))
+PLAIN(rms_norm, (kl_tensor x, int naxes, kl_tensor weight, double eps), (NULL, x, naxes, weight, eps))
+PLAIN(group_norm, (kl_tensor x, int groups, kl_tensor weight, kl_tensor bias, double eps),
+      (NULL, x, groups, weight, bias, eps))
+PLAIN(batch_norm,
+      (kl_tensor x, kl_tensor weight, kl_tensor bias, kl_tensor mean, kl_tensor var, bool training, double momentum,
+       double eps),
+      (NULL, x, weight, bias, mean, var, training, momentum, eps))
+PLAIN(linear, (kl_tensor x, kl_tensor w, kl_tensor b), (NULL, x, w, b))
+PLAIN(einsum, (const char *subscripts, int n, const kl_tensor *operand), (NULL, subscripts, n, operand))
+PLAIN(attention, (kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal),
+      (NULL, q, k, v, mask, causal))
+PLAIN(avg_pool, (kl_tensor a, int n, const int64_t *window), (NULL, a, n, window))
+PLAIN(max_pool, (kl_tensor a, int n, const int64_t *window), (NULL, a, n, window))
+PLAIN(one_hot, (kl_tensor labels, int64_t classes, kl_dtype dtype), (NULL, labels, classes, dtype))
 PLAIN(cross_entropy, (kl_tensor logits, kl_tensor labels), (NULL, logits, labels))
+PLAIN(nll_loss, (kl_tensor log_probs, kl_tensor labels), (NULL, log_probs, labels))
+PLAIN(mse_loss, (kl_tensor a, kl_tensor b), (NULL, a, b))
+PLAIN(l1_loss, (kl_tensor a, kl_tensor b), (NULL, a, b))
+PLAIN(huber_loss, (kl_tensor a, kl_tensor b, double delta), (NULL, a, b, delta))
+PLAIN(smooth_l1_loss, (kl_tensor a, kl_tensor b, double beta), (NULL, a, b, beta))
+PLAIN(bce_with_logits, (kl_tensor x, kl_tensor y), (NULL, x, y))
+PLAIN(hinge_loss, (kl_tensor x, kl_tensor y), (NULL, x, y))
+PLAIN(divergence, (kl_tensor log_q, kl_tensor p), (NULL, log_q, p))

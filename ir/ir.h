@@ -152,12 +152,12 @@ struct opinfo {
     uint32_t (*lower)(struct lower *l, ref n, const uint32_t *coord);
 };
 extern const struct opinfo opinfo[OP_COUNT];
-
-static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
 static inline bool op_gives_bool(unsigned op)
 {
     return opinfo[op].cls == CLASS_COMPARE || opinfo[op].cls == CLASS_PREDICATE;
 }
+
+static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
 static inline bool op_is_view(unsigned op) { return op >= OP_reshape && op <= OP_flip; }
 /* Element i is not made of element i of the operands alone, and no order is needed to compute it. */
 static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_gather; }

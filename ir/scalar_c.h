@@ -37,9 +37,9 @@ enum {
 #define EACH_L(X, ...) X(bool, __VA_ARGS__) EACH_INT(X, __VA_ARGS__)
 #define EACH_C(X, ...) X(bool, __VA_ARGS__) EACH_A(X, __VA_ARGS__)
 #define EACH_W EACH_C
+#define EACH_HALF(X, ...) X(f16, __VA_ARGS__) X(bf16, __VA_ARGS__)
 #define EACH_I EACH_INT
 #define EACH_P EACH_F
-#define EACH_HALF(X, ...) X(f16, __VA_ARGS__) X(bf16, __VA_ARGS__)
 #define COUNT(...) +1
 _Static_assert(EACH_C(COUNT, 0) + EACH_HALF(COUNT, 0) == KL_DTYPE_COUNT, "the lists have every dtype of dtypes.def");
 #undef COUNT

@@ -2,7 +2,8 @@
 #include "lower.h"
 #include <string.h>
 
-#define PERMANENT UINT32_MAX /* memo.point of scalars computed before the loops */
+#define PERMANENT UINT32_MAX    /* memo.point of scalars computed before the loops */
+#define WALKED (UINT32_MAX - 1) /* and of nodes whose operands fix_scalars has seen */
 
 static struct lowering *self(struct lower *l) { return (struct lowering *)l; }
 
@@ -134,7 +135,8 @@ static void fix_scalars(struct lowering *w, ref r)
                 zero[d] = k_int(w->k, 0);
             lower_at(w, s, zero);
             w->memo[s].point = PERMANENT;
-        } else if (!in_memory(w, s)) {
+        } else if (!in_memory(w, s) && w->memo[s].point != WALKED) {
+            w->memo[s].point = WALKED;
             fix_scalars(w, s);
         }
     }

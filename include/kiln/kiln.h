@@ -208,6 +208,7 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #endif
 
 #include <kiln/ops.h>
+#include <kiln/nn.h>
 #include <kiln/data.h>
 #include <kiln/optim.h>
 #endif

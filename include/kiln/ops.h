@@ -71,6 +71,7 @@ KL_OP1(sign)  /* 1 where a > 0, -1 where a < 0, else a: a zero or NaN; gradient 
 KL_OP1(is_nan)    /* bool; floats [TYPE] */
 KL_OP1(is_finite) /* bool: neither infinite nor NaN; floats [TYPE] */
 KL_OP1(not)   /* bitwise complement; logical for bool; not floats [TYPE] */
+KL_OP1(square) /* a times a */
 
 /* ---- elementwise: operands broadcast and have one dtype [SHAPE, TYPE] ---- */
 KL_OP2(add)
@@ -157,18 +158,6 @@ KL_OP(matmul, kl_tensor a, kl_tensor b)
  * [batch..., rest of a..., rest of b...].  [SHAPE, TYPE] */
 KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, const int *batch_b, int ncontract,
       const int *contract_a, const int *contract_b)
-/* x: [..., K]  w: [K, N]  b: [N] or kl_none  ->  x w + b.  [SHAPE, TYPE] */
-KL_OP(linear, kl_tensor x, kl_tensor w, kl_tensor b)
-
-/* ---- composites, made of the above; floats [TYPE] ---- */
-KL_OP(square, kl_tensor a)
-KL_OP(relu, kl_tensor a)    /* gradient 0 at 0 */
-KL_OP(sigmoid, kl_tensor a)
-KL_OP(softmax, kl_tensor a, int axis)
-KL_OP(log_softmax, kl_tensor a, int axis)
-/* logits: [N, C] floats  labels: [N] integers in 0..C-1  ->  [] mean of -log softmax(logits)[i, labels[i]].
- * A label outside the range counts as a class of logit equal to the row's largest.  [SHAPE, TYPE] */
-KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 
 #ifndef KL_NO_CALL_SITES
 #define kl_input(...) kl_input_at(KL_HERE, __VA_ARGS__)
@@ -252,13 +241,7 @@ KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
 #define kl_argmax(...) kl_argmax_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
-#define kl_linear(...) kl_linear_at(KL_HERE, __VA_ARGS__)
 #define kl_square(...) kl_square_at(KL_HERE, __VA_ARGS__)
-#define kl_relu(...) kl_relu_at(KL_HERE, __VA_ARGS__)
-#define kl_sigmoid(...) kl_sigmoid_at(KL_HERE, __VA_ARGS__)
-#define kl_softmax(...) kl_softmax_at(KL_HERE, __VA_ARGS__)
-#define kl_log_softmax(...) kl_log_softmax_at(KL_HERE, __VA_ARGS__)
-#define kl_cross_entropy(...) kl_cross_entropy_at(KL_HERE, __VA_ARGS__)
 #endif
 
 #ifdef __cplusplus
