@@ -26,13 +26,10 @@ static void store_members(struct lowering *w, const struct shape *s, const val *
             lower_store(w, r, s, coord);
 }
 
-/* Is v made of loop variables and constants only? */
 static bool is_index(const struct kernel *k, val v)
 {
     const struct linst *i = &k->inst[v];
-    if (i->op == L_CONST || i->op == L_LOOP)
-        return true;
-    return i->op >= L_PRIM && i->kind == INST_INDEX && is_index(k, i->a) && (!i->b || is_index(k, i->b));
+    return i->op == L_CONST || i->op == L_LOOP || (i->op >= L_PRIM && i->kind == INST_INDEX);
 }
 
 static bool merges(const struct kernel *k, val index, val outer, val inner, int64_t inner_size)
