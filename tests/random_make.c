@@ -201,8 +201,12 @@ static ref random_select(struct maker *m, ref x)
         return NIL;
     if (how == 0)
         return n_pad(m->g, x, fitting(m, dt, &(struct shape){0}), axis, low, high, interior);
-    if (how == 2)
-        return n_gather(m->g, x, fitting(m, PICK(m, index_dtypes), &(struct shape){.rank = 1, .dim = {length}}), axis);
+    if (how == 2) {
+        struct shape is = {.rank = 1, .dim = {length}};
+        ref r = n_gather(m->g, x, fitting(m, PICK(m, index_dtypes), &is), axis);
+        m->g->node[r].flags |= r ? MARK_STOP : 0; /* gather has no gradient */
+        return r;
+    }
     for (unsigned i = 0; i < n; i++) {
         s.dim[axis] = chance(m, 2) ? s.dim[axis] : rng_below(&m->r, s.dim[axis] + 1);
         part[i] = i ? fitting(m, dt, &s) : x;

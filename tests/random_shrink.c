@@ -249,9 +249,8 @@ static bool try_edit(struct search *s, struct edit e)
 static bool shrink_outputs(struct search *s)
 {
     bool any = false;
-    if (s->g->nout > 1 || s->g->out[0].kind == OUT_ASSIGN)
-        for (ref r = 1; r < s->g->nnode && !any; r++)
-            any = try_edit(s, (struct edit){.kind = ONLY_VALUE, .node = r});
+    for (ref r = 1; r < s->g->nnode && !any; r++) /* also what no output needs: passes before dce look at it */
+        any = try_edit(s, (struct edit){.kind = ONLY_VALUE, .node = r});
     for (uint32_t i = s->g->nout; !any && i-- > 0;)
         any |= s->g->nout > 1 && i < s->g->nout && try_edit(s, (struct edit){.kind = DROP_OUTPUT, .node = i});
     return any;
