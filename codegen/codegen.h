@@ -18,14 +18,17 @@ struct backend {
     uint32_t abi;                                          /* KERNEL_ABI it was built with */
     bool (*caps)(struct caps *out, struct err *e);         /* this machine's target */
     bool (*compile)(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e); /* thread-safe */
+    /* As compile, for another processor of this machine's kind: target's name, features and vector_bytes. */
+    bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
+                        struct err *e);
 };
-#define KERNEL_ABI 2u
+#define KERNEL_ABI 3u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */
 const struct backend *backend_get(const char *name, struct err *e);
 
-/* ---- objload.c: maps an object made by a backend; x86-64 and AArch64 ELF ---- */
+/* ---- objload.c: maps an object made by a backend: x86-64 ELF; elsewhere an error ---- */
 struct loaded {
     kernel_fn *fn;
     void *map;

@@ -145,26 +145,26 @@ static bool relocate_one(struct object *o, unsigned target, const Elf64_Rela *r)
     if (!symbol_address(o, sym, &s, &imported))
         return false;
     uint8_t *at = o->map + o->at[target] + r->r_offset;
-    int64_t pc = (int64_t)(uintptr_t)at, v;
+    uint64_t pc = (uint64_t)(uintptr_t)at, addend = (uint64_t)r->r_addend, v; /* modulo 2^64: the file decides */
     switch (type) {
     case R_X86_64_64:
-        v = (int64_t)s + r->r_addend;
+        v = s + addend;
         memcpy(at, &v, 8);
         return true;
     case R_X86_64_PC32:
     case R_X86_64_PLT32:
-        v = (imported ? (int64_t)(uintptr_t)(o->map + o->stubs + STUB * sym) : (int64_t)s) + r->r_addend - pc;
+        v = (imported ? (uint64_t)(uintptr_t)(o->map + o->stubs + STUB * sym) : s) + addend - pc;
         break;
     case R_X86_64_GOTPCREL:
     case R_X86_64_GOTPCRELX:
     case R_X86_64_REX_GOTPCRELX:
         memcpy(o->map + o->got + 8 * sym, &s, 8);
-        v = (int64_t)(uintptr_t)(o->map + o->got + 8 * sym) + r->r_addend - pc;
+        v = (uint64_t)(uintptr_t)(o->map + o->got + 8 * sym) + addend - pc;
         break;
     default:
         return err_set(o->e, KL_ERR_COMPILE, "object code has relocations of unknown type %u", type);
     }
-    if (!fits32(v))
+    if (!fits32((int64_t)v))
         return bad(o, "relocation out of reach");
     int32_t v32 = (int32_t)v;
     memcpy(at, &v32, 4);

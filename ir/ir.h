@@ -152,7 +152,10 @@ struct opinfo {
     uint32_t (*lower)(struct lower *l, ref n, const uint32_t *coord);
 };
 extern const struct opinfo opinfo[OP_COUNT];
-static inline bool op_gives_bool(unsigned op) { return opinfo[op].cls == CLASS_COMPARE || opinfo[op].cls == CLASS_PREDICATE; }
+static inline bool op_gives_bool(unsigned op)
+{
+    return opinfo[op].cls == CLASS_COMPARE || opinfo[op].cls == CLASS_PREDICATE;
+}
 
 static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
 static inline bool op_is_view(unsigned op) { return op >= OP_reshape && op <= OP_flip; }

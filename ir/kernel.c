@@ -38,8 +38,7 @@ uint32_t k_buf(struct kernel *k, enum buf_role role, unsigned dtype, int64_t cou
     return k->nbuf++;
 }
 
-/* Does the instruction's value differ from lane to lane? */
-static bool is_varying(const struct kernel *k, const struct linst *i)
+bool inst_is_varying(const struct kernel *k, const struct linst *i)
 {
     if (i->op == L_SPLAT)
         return true;
@@ -57,7 +56,7 @@ val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, u
         return 0;
     }
     struct linst i = {.op = (uint8_t)op, .dtype = (uint8_t)dtype, .a = a, .b = b, .c = c, .imm = imm};
-    i.varying = is_varying(k, &i);
+    i.varying = inst_is_varying(k, &i);
     k->inst[k->ninst] = i;
     return k->ninst++;
 }
@@ -97,7 +96,10 @@ void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred)
     k_inst(k, L_STORE, k->inst[value].dtype, index, value, pred, buf);
 }
 
-val k_splat(struct kernel *k, val a) { return k_inst(k, L_SPLAT, k->inst[a].dtype, a, 0, 0, 0); }
+val k_splat(struct kernel *k, val a)
+{
+    return k->inst[a].varying ? a : k_inst(k, L_SPLAT, k->inst[a].dtype, a, 0, 0, 0);
+}
 val k_fold(struct kernel *k, enum fold f, val a) { return k_inst(k, L_FOLD, k->inst[a].dtype, a, 0, 0, f); }
 
 val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance)

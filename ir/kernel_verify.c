@@ -4,7 +4,8 @@
 struct checker {
     const struct kernel *k;
     struct err *e;
-    val *scope;           /* per value: the LOOP or IF that holds it, 0 the kernel */
+    val *scope;           /* per value: the LOOP or IF that holds it, 0 the kernel; a loop holds its variable */
+    val *outer;           /* per LOOP or IF: the one around it */
     bool *open;           /* per LOOP or IF */
     val cur;              /* the scope being read */
     uint64_t width;       /* lanes of the open vector loop */
@@ -74,7 +75,7 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
         return fail(c, v, "needs integers or bool");
     if ((p <= P_NEG || p == P_ABS || p == P_SHL || p == P_SHR) && t == KL_BOOL)
         return fail(c, v, "needs numbers");
-    if (p == P_BITS && dtype_size(i->dtype) != dtype_size(t))
+    if (p == P_BITS && (dtype_size(i->dtype) != dtype_size(t) || (t == KL_BOOL) != (i->dtype == KL_BOOL)))
         return fail(c, v, "bits of another width");
     unsigned want = prim_rule[p].result == 'B' ? (unsigned)KL_BOOL : prim_rule[p].result == 'T' ? i->dtype : t;
     return i->dtype == want || fail(c, v, "wrong result dtype");
@@ -85,6 +86,8 @@ static bool loop_rules(struct checker *c, val v)
     const struct linst *i = &c->k->inst[v];
     if (!is_index(c, v, i->a) || !is_index(c, v, i->b))
         return false;
+    if (i->dtype != KL_I64)
+        return fail(c, v, "a loop variable is not i64");
     if ((int64_t)i->imm <= 0)
         return fail(c, v, "step is not positive");
     if (c->k->inst[i->a].varying || c->k->inst[i->b].varying)
@@ -108,19 +111,16 @@ static bool loop_rules(struct checker *c, val v)
     return true;
 }
 
-/* All carries of the loop that ends at v have a `next` just before it. */
+/* The loop that ends at v has as many `next` before its end as carries, one for each. */
 static bool nexts_complete(const struct checker *c, val v, val loop)
 {
-    val carry = loop + 1, next = v;
-    while (next > 0 && c->k->inst[next - 1].op == L_NEXT)
-        next--;
-    while (carry < c->k->ninst && c->k->inst[carry].op == L_CARRY) {
-        bool found = false;
-        for (val n = next; n < v; n++)
-            found |= c->k->inst[n].a == carry;
-        if (!found)
-            return fail(c, carry, "a carry without next");
-        carry++;
+    const struct linst *inst = c->k->inst;
+    for (val carry = loop + 1; inst[carry].op == L_CARRY; carry++) {
+        unsigned found = 0;
+        for (val n = v; inst[n - 1].op == L_NEXT; n--)
+            found += inst[n - 1].a == carry;
+        if (found != 1)
+            return fail(c, carry, found ? "a carry with a second next" : "a carry without next");
     }
     return true;
 }
@@ -136,12 +136,22 @@ static bool carry_rules(const struct checker *c, val v)
     }
     if (i->a >= v || c->k->inst[i->a].op != L_CARRY)
         return fail(c, v, "not of a carry");
-    if (i->op == L_OUT)
-        return !c->open[c->scope[i->a]] || fail(c, v, "out before the loop's end");
+    if (i->op == L_OUT) {
+        val around = c->outer[c->scope[i->a]];
+        if (c->open[c->scope[i->a]])
+            return fail(c, v, "out before the loop's end");
+        return (i->dtype == dt(c, i->a) || fail(c, v, "out of another dtype")) &&
+               (!around || c->open[around] || fail(c, v, "an operand's loop has ended"));
+    }
     if (c->scope[i->a] != c->cur)
         return fail(c, v, "next of another loop's carry");
-    if (!usable(c, v, i->b) || dt(c, i->b) != dt(c, i->a))
+    if (!usable(c, v, i->b))
+        return false;
+    if (dt(c, i->b) != dt(c, i->a))
         return fail(c, v, "next of another dtype");
+    unsigned after = v + 1 < c->k->ninst ? c->k->inst[v + 1].op : (unsigned)L_NIL;
+    if (after != L_NEXT && after != L_END)
+        return fail(c, v, "a next that does not stand before its loop's end");
     return !c->k->inst[i->b].varying || c->k->inst[i->a].varying || fail(c, v, "a varying value in a uniform carry");
 }
 
@@ -159,9 +169,38 @@ static bool memory_rules(const struct checker *c, val v)
     return usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) || fail(c, v, "store to an input or of another dtype"));
 }
 
+static bool lane_rules(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    if (!usable(c, v, i->a))
+        return false;
+    if (!c->vector)
+        return fail(c, v, "lanes outside a vector loop");
+    if (i->op == L_SPLAT && c->k->inst[i->a].varying)
+        return fail(c, v, "splat of what varies already");
+    if (i->op == L_FOLD && (i->imm > FOLD_MAX || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))
+        return fail(c, v, "unknown fold, or of a dtype that is not computed");
+    return i->dtype == dt(c, i->a) || fail(c, v, "result of another dtype");
+}
+
+static bool mix_rules(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    if (!usable(c, v, i->a) || !usable(c, v, i->b))
+        return false;
+    if (i->dtype != dt(c, i->a) || i->dtype != dt(c, i->b))
+        return fail(c, v, "mix of different dtypes");
+    if (!i->varying || i->kind > MIX_HI)
+        return fail(c, v, "unknown mix, or of no lanes");
+    bool distance = i->imm && i->imm < c->width && !(i->imm & (i->imm - 1));
+    return (c->vector && distance) || fail(c, v, "mix outside a vector loop or of a wrong distance");
+}
+
 static bool rules(struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
+    if (i->varying != inst_is_varying(c->k, i))
+        return fail(c, v, i->varying ? "marked as varying" : "not marked as varying");
     switch (i->op) {
     case L_CONST:
     case L_SLOT:
@@ -180,15 +219,10 @@ static bool rules(struct checker *c, val v)
     case L_STORE:
         return memory_rules(c, v);
     case L_MIX:
-        if (!usable(c, v, i->a) || !usable(c, v, i->b) || i->dtype != dt(c, i->a) || dt(c, i->a) != dt(c, i->b))
-            return fail(c, v, "mix of different dtypes");
-        return (c->vector && i->imm && i->imm < c->width && !(i->imm & (i->imm - 1))) || fail(c, v, "mix outside a vector loop or of a wrong distance");
-    case L_FOLD:
-        if (dtype_is_half(i->dtype))
-            return fail(c, v, "computes on a half float");
-        /* fall through */
+        return mix_rules(c, v);
     case L_SPLAT:
-        return usable(c, v, i->a) && (c->vector || fail(c, v, "lanes outside a vector loop"));
+    case L_FOLD:
+        return lane_rules(c, v);
     default:
         return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM)) : fail(c, v, "unknown instruction");
     }
@@ -205,16 +239,12 @@ static void walk(struct checker *c)
         } else if (rules(c, v)) {
             if (i->op == L_LOOP || i->op == L_IF) {
                 c->open[v] = true;
-                c->cur = v;
-                c->scope[v] = i->op == L_LOOP ? v : c->cur; /* the variable lives in its loop */
+                c->outer[v] = c->cur;
+                c->cur = c->scope[v] = v;
             } else if (i->op == L_END) {
                 c->vector &= !(k->inst[c->cur].op == L_LOOP && k->inst[c->cur].kind == LOOP_VECTOR);
                 c->open[c->cur] = false;
-                val outer = 0;
-                for (val s = c->cur; s-- > 1 && !outer;)
-                    if (c->open[s])
-                        outer = s;
-                c->cur = outer;
+                c->cur = c->outer[c->cur];
             }
         }
     }
@@ -224,12 +254,16 @@ static void walk(struct checker *c)
 
 bool kernel_verify(const struct kernel *k, struct err *e)
 {
-    struct checker c = {.k = k, .e = e, .scope = mem_alloc(k->ninst * sizeof *c.scope), .open = mem_alloc(k->ninst * sizeof *c.open)};
-    if (c.scope && c.open)
+    struct checker c = {.k = k, .e = e};
+    c.scope = mem_alloc(k->ninst * sizeof *c.scope);
+    c.outer = mem_alloc(k->ninst * sizeof *c.outer);
+    c.open = mem_alloc(k->ninst * sizeof *c.open);
+    if (c.scope && c.outer && c.open)
         walk(&c);
     else
         err_set(e, KL_ERR_MEMORY, "out of memory verifying kernel %s", k->name);
     mem_free(c.scope);
+    mem_free(c.outer);
     mem_free(c.open);
     return !e->code;
 }

@@ -31,7 +31,7 @@ enum lop {
     L_IF,     /* a condition (bool, uniform): runs up to its END once or not at all        */
     L_LOAD,   /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0 */
     L_STORE,  /* a index, b value, c predicate or 0, imm: buffer                           */
-    L_SPLAT,  /* a: the same value in every lane, as a varying value                       */
+    L_SPLAT,  /* a uniform: the same value in every lane, as a varying value               */
     L_FOLD,   /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
     L_MIX,    /* a, b varying, imm: distance h (a power of two below W), kind: enum mix; one exchange step of a
                  transpose of W values with W lanes (Eklundh 1972): see enum mix                     */
@@ -111,6 +111,7 @@ struct kernel *kernel_new(const char *name);
 void kernel_free(struct kernel *k);
 uint32_t k_buf(struct kernel *k, enum buf_role role, unsigned dtype, int64_t count, uint32_t id);
 val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, uint64_t imm); /* sets varying */
+bool inst_is_varying(const struct kernel *k, const struct linst *i); /* by its operands: what i->varying must be */
 val k_const(struct kernel *k, unsigned dtype, double v);
 val k_bits(struct kernel *k, unsigned dtype, uint64_t bits);
 val k_int(struct kernel *k, int64_t v);             /* i64 */
@@ -122,7 +123,7 @@ val k_out(struct kernel *k, val carry);
 val k_if(struct kernel *k, val cond);
 val k_load(struct kernel *k, uint32_t buf, val index, val pred);
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
-val k_splat(struct kernel *k, val a);
+val k_splat(struct kernel *k, val a);            /* a itself if it varies already */
 val k_fold(struct kernel *k, enum fold f, val a);
 val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance);
 /* row[i] lane j becomes row[j] lane i; n = W of the open vector loop, a power of two. */

@@ -52,7 +52,7 @@ static LLVMValueRef affine_vector(struct emitter *m, const struct emitted *e, un
 {
     LLVMValueRef step[64];
     for (unsigned i = 0; i < m->native; i++)
-        step[i] = LLVMConstInt(m->i64, (uint64_t)(e->stride * (int64_t)(lane0 + i)), 1);
+        step[i] = LLVMConstInt(m->i64, e->stride * (lane0 + i), 0);
     LLVMValueRef steps = m->native == 1 ? step[0] : LLVMConstVector(step, m->native);
     return LLVMBuildAdd(m->b, splat(m, e->scalar, m->native), steps, "");
 }
@@ -66,9 +66,10 @@ LLVMValueRef *emit_parts(struct emitter *m, val v)
         return e->part;
     LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
     LLVMValueRef *part = parts_of(m, v);
-    if (!part || e->part_block == here)
+    if (!part || (e->part_block == here && e->part_width == m->width))
         return part;
     e->part_block = here;
+    e->part_width = m->width;
     LLVMValueRef same = e->form == FORM_UNIFORM ? splat(m, e->scalar, m->native) : NULL;
     for (unsigned p = 0; p < m->parts; p++)
         part[p] = same ? same : affine_vector(m, e, p * m->native);
@@ -81,7 +82,7 @@ static void set_uniform(struct emitter *m, val v, LLVMValueRef x)
     m->v[v].scalar = x;
 }
 
-static void set_affine(struct emitter *m, val v, LLVMValueRef base, int64_t stride)
+static void set_affine(struct emitter *m, val v, LLVMValueRef base, uint64_t stride)
 {
     m->v[v].form = FORM_AFFINE;
     m->v[v].scalar = base;
@@ -92,7 +93,7 @@ static void set_affine(struct emitter *m, val v, LLVMValueRef base, int64_t stri
 
 static bool is_scalar_form(const struct emitter *m, val v) { return m->v[v].form != FORM_VECTOR; }
 
-static int64_t stride_of(const struct emitter *m, val v) { return m->v[v].form == FORM_AFFINE ? m->v[v].stride : 0; }
+static uint64_t stride_of(const struct emitter *m, val v) { return m->v[v].form == FORM_AFFINE ? m->v[v].stride : 0; }
 
 /* Sums and multiples of affine indices are affine. */
 static bool emit_affine(struct emitter *m, val v)
@@ -104,7 +105,8 @@ static bool emit_affine(struct emitter *m, val v)
     if (!is_scalar_form(m, i->a) || !is_scalar_form(m, i->b))
         return false;
     LLVMValueRef a = emit_scalar(m, i->a), b = emit_scalar(m, i->b);
-    int64_t sa = stride_of(m, i->a), sb = stride_of(m, i->b), c;
+    uint64_t sa = stride_of(m, i->a), sb = stride_of(m, i->b);
+    int64_t c;
     if (p == P_ADD) {
         set_affine(m, v, LLVMBuildAdd(m->b, a, b, ""), sa + sb);
     } else if (p == P_SUB) {
@@ -113,7 +115,7 @@ static bool emit_affine(struct emitter *m, val v)
         val k = constant(m->k, i->a, &c) ? i->a : constant(m->k, i->b, &c) ? i->b : 0;
         if (!k)
             return false;
-        set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), (k == i->a ? sb : sa) * c);
+        set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), (k == i->a ? sb : sa) * (uint64_t)c);
     }
     return true;
 }
@@ -276,12 +278,24 @@ static void open_vector(struct emitter *m, val v)
     set_affine(m, v, LLVMConstInt(m->i64, 0, 0), 1);
 }
 
+static struct scope *push(struct walker *w, val head)
+{
+    if (w->depth == MAX_DEPTH) {
+        err_set(w->m.e, KL_ERR_COMPILE, "kernel %s: loops nest deeper than %d", w->m.k->name, MAX_DEPTH);
+        return NULL;
+    }
+    struct scope *s = &w->stack[w->depth++];
+    *s = (struct scope){.head = head};
+    return s;
+}
+
 static void open_loop(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
-    struct scope *s = &w->stack[w->depth++];
-    *s = (struct scope){.head = v};
+    struct scope *s = push(w, v);
+    if (!s)
+        return;
     val end = carries_end(m->k, v);
     if (i->kind == LOOP_VECTOR) {
         open_vector(m, v);
@@ -351,8 +365,11 @@ static void close_loop(struct walker *w)
 static void open_if(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
-    struct scope *s = &w->stack[w->depth++];
-    *s = (struct scope){.head = v, .before = LLVMGetInsertBlock(m->b), .body = block(m, "then"), .exit = block(m, "endif")};
+    struct scope *s = push(w, v);
+    if (!s)
+        return;
+    s->body = block(m, "then");
+    s->exit = block(m, "endif");
     LLVMBuildCondBr(m->b, emit_scalar(m, m->k->inst[v].a), s->body, s->exit);
     LLVMPositionBuilderAtEnd(m->b, s->body);
 }

@@ -14,9 +14,10 @@ enum form { FORM_NONE, FORM_UNIFORM, FORM_AFFINE, FORM_VECTOR };
 struct emitted {
     enum form form;
     LLVMValueRef scalar;
-    int64_t stride;
+    uint64_t stride;              /* modulo 2^64, as all index arithmetic */
     LLVMValueRef *part;           /* MAX_PARTS entries */
-    LLVMBasicBlockRef part_block; /* where part[] of a uniform or affine value was made */
+    LLVMBasicBlockRef part_block; /* where part[] of a uniform or affine value was made, */
+    unsigned part_width;          /*   and for how many lanes: a block may hold vector loops of several widths */
 };
 
 struct emitter {

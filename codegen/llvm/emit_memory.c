@@ -11,7 +11,7 @@ static LLVMValueRef address(struct emitter *m, uint32_t buf, LLVMValueRef index)
 
 static LLVMValueRef part_index(struct emitter *m, const struct emitted *i, unsigned part)
 {
-    return LLVMBuildAdd(m->b, i->scalar, LLVMConstInt(m->i64, part * m->native * (uint64_t)i->stride, 1), "");
+    return LLVMBuildAdd(m->b, i->scalar, LLVMConstInt(m->i64, part * m->native * i->stride, 0), "");
 }
 
 static LLVMValueRef from_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)

@@ -75,6 +75,11 @@ static void init(void)
 #endif
 }
 
+static LLVMTargetMachineRef machine_new(const char *cpu, const char *features)
+{
+    return LLVMCreateTargetMachine(host.target, host.triple, cpu, features, LLVMCodeGenLevelDefault, LLVMRelocPIC, LLVMCodeModelSmall);
+}
+
 static LLVMTargetMachineRef machine_get(void)
 {
     LLVMTargetMachineRef tm = NULL;
@@ -82,7 +87,7 @@ static LLVMTargetMachineRef machine_get(void)
     if (nspare)
         tm = spare[--nspare];
     pthread_mutex_unlock(&spare_lock);
-    return tm ? tm : LLVMCreateTargetMachine(host.target, host.triple, host.cpu, host.features, LLVMCodeGenLevelDefault, LLVMRelocPIC, LLVMCodeModelSmall);
+    return tm ? tm : machine_new(host.cpu, host.features);
 }
 
 static void machine_put(LLVMTargetMachineRef tm)
@@ -188,24 +193,44 @@ static bool generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const struct
     return ok;
 }
 
+static bool compile_with(LLVMTargetMachineRef tm, unsigned vector_bytes, const struct kernel *k, enum emit_kind kind,
+                         struct code *out, struct err *e)
+{
+    LLVMContextRef ctx = LLVMContextCreate();
+    LLVMModuleRef module = LLVMModuleCreateWithNameInContext(k->name, ctx);
+    LLVMTargetDataRef layout = LLVMCreateTargetDataLayout(tm);
+    LLVMSetModuleDataLayout(module, layout);
+    LLVMSetTarget(module, host.triple);
+    LLVMDisposeTargetData(layout);
+    bool ok = emit_kernel(k, vector_bytes, module, ctx, e) && verified(module, k, e) && instrument(module, tm, e) &&
+              generate(module, tm, k, kind, out, e);
+    LLVMDisposeModule(module);
+    LLVMContextDispose(ctx);
+    return ok;
+}
+
 static bool compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
     *out = (struct code){0};
     pthread_once(&once, init);
     if (host.err.code)
         return err_set(e, host.err.code, "%s", host.err.msg);
-    LLVMContextRef ctx = LLVMContextCreate();
-    LLVMModuleRef module = LLVMModuleCreateWithNameInContext(k->name, ctx);
     LLVMTargetMachineRef tm = machine_get();
-    LLVMTargetDataRef layout = LLVMCreateTargetDataLayout(tm);
-    LLVMSetModuleDataLayout(module, layout);
-    LLVMSetTarget(module, host.triple);
-    LLVMDisposeTargetData(layout);
-    bool ok = emit_kernel(k, host.caps.vector_bytes, module, ctx, e) && verified(module, k, e) && instrument(module, tm, e) &&
-              generate(module, tm, k, kind, out, e);
+    bool ok = compile_with(tm, host.caps.vector_bytes, k, kind, out, e);
     machine_put(tm);
-    LLVMDisposeModule(module);
-    LLVMContextDispose(ctx);
+    return ok;
+}
+
+static bool compile_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
+                        struct err *e)
+{
+    *out = (struct code){0};
+    pthread_once(&once, init);
+    if (!host.target)
+        return err_set(e, host.err.code, "%s", host.err.msg);
+    LLVMTargetMachineRef tm = machine_new(target->name, target->features);
+    bool ok = compile_with(tm, target->vector_bytes, k, kind, out, e);
+    LLVMDisposeTargetMachine(tm);
     return ok;
 }
 
@@ -213,6 +238,7 @@ __attribute__((visibility("default"))) const struct backend *kiln_backend_llvm(v
 
 const struct backend *kiln_backend_llvm(void)
 {
-    static const struct backend b = {.name = "llvm", .abi = KERNEL_ABI, .caps = caps, .compile = compile};
+    static const struct backend b = {
+        .name = "llvm", .abi = KERNEL_ABI, .caps = caps, .compile = compile, .compile_for = compile_for};
     return &b;
 }
