@@ -267,6 +267,12 @@ val ix_div(struct kernel *k, val a, int64_t c)
         return k_int(k, 0);
     if (form_split(k, &f, c, &q, &rest))
         return form_value(k, &q);
+    /* A rest below 0 comes from terms that go together (a - c*floor(a/c)): whole, a's own range holds.  Else the
+     * ranges of quotients of quotients would grow until they mean nothing. */
+    if (f.lo >= 0 && rest.lo < 0) {
+        rest = f;
+        q = form_const(0);
+    }
     struct index_table *x = table(k);
     if (!x)
         return 0;
@@ -331,14 +337,25 @@ bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride)
     return true;
 }
 
+/* Forward from var, each value once: what views of views divide is used many times over. */
 bool ix_depends(const struct kernel *k, val v, val var)
 {
-    if (v == var)
+    if (v <= var)
+        return v == var;
+    bool *uses = mem_alloc(v - var + 1);
+    if (!uses)
         return true;
-    const struct linst *i = &k->inst[v];
-    if (i->op < L_PRIM && i->op != L_LOAD && i->op != L_SPLAT)
-        return false;
-    return (i->a && ix_depends(k, i->a, var)) || (i->b && ix_depends(k, i->b, var)) || (i->c && ix_depends(k, i->c, var));
+    uses[0] = true;
+    for (val r = var + 1; r <= v; r++) {
+        const struct linst *i = &k->inst[r];
+        if (i->op < L_PRIM && i->op != L_LOAD && i->op != L_SPLAT)
+            continue;
+        uses[r - var] = (i->a >= var && uses[i->a - var]) || (i->b >= var && uses[i->b - var]) ||
+                        (i->c >= var && uses[i->c - var]);
+    }
+    bool found = uses[v - var];
+    mem_free(uses);
+    return found;
 }
 
 bool ix_same(const struct kernel *k, val a, val b)
@@ -360,7 +377,13 @@ void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi)
     struct form f = form_of(k, v);
     f.lo = f.lo > lo ? f.lo : lo;
     f.hi = f.hi < hi ? f.hi : hi;
-    remember(k, v, &f);
+    struct index_table *x = table(k);
+    if (x && v && x->e[v].known) {
+        x->e[v].lo = f.lo;
+        x->e[v].hi = f.hi;
+    } else {
+        remember(k, v, &f);
+    }
 }
 
 bool ix_const(const struct kernel *k, val v, int64_t *c)

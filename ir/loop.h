@@ -143,7 +143,7 @@ bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride);
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
 bool ix_const(const struct kernel *k, val v, int64_t *c);
 void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi); /* promises lo <= v <= hi */
-bool ix_depends(const struct kernel *k, val v, val var);  /* does v use var at all? */
+bool ix_depends(const struct kernel *k, val v, val var);  /* does v use var at all?  Out of memory: yes */
 bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms */
 void index_scope_end(struct kernel *k);                   /* k_end calls it */
 void index_free(struct kernel *k);                        /* kernel_free calls it */

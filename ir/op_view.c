@@ -85,6 +85,9 @@ uint32_t lower_reshape(struct lower *l, ref r, const uint32_t *coord)
     for (uint32_t i = 0; i < to->rank; i++)
         if (to->dim[i] != 1)
             index = ix_add(l->k, index, ix_scale(l->k, coord[i], to_stride.dim[i]));
+    int64_t count = shape_count(to);
+    if (count > 0)
+        ix_bound(l->k, index, 0, count - 1);
     bool leading = true;
     for (uint32_t i = 0; i < from->rank; i++) {
         if (from->dim[i] <= 1) {
