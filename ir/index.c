@@ -276,7 +276,14 @@ val ix_div(struct kernel *k, val a, int64_t c)
     struct index_table *x = table(k);
     if (!x)
         return 0;
-    val num = q.n || q.c ? form_value(k, &rest) : a;
+    /* A rest below 0 comes from terms that go together (a - c*floor(a/c)): whole, a's own range holds.  Else the
+     * ranges of quotients of quotients would grow until they mean nothing, and DIV truncates. */
+    bool partial = (q.n || q.c) && rest.lo >= 0;
+    if (!partial) {
+        rest = f;
+        q = form_const(0);
+    }
+    val num = partial ? form_value(k, &rest) : a;
     val quot = 0;
     for (uint32_t i = 0; i < x->ndiv && !quot; i++)
         if (x->div[i].c == c && ix_same(k, x->div[i].a, num))
@@ -297,7 +304,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
             x->div[x->ndiv++].q = quot;
         }
     }
-    return q.n || q.c ? ix_add(k, quot, form_value(k, &q)) : quot;
+    return partial ? ix_add(k, quot, form_value(k, &q)) : quot;
 }
 
 val ix_mod(struct kernel *k, val a, int64_t c)

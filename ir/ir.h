@@ -38,6 +38,7 @@ struct shape {
 
 /* Attributes; all 32 bytes are hashed, so unused ones stay 0. */
 union attr {
+    uint64_t word[4];                                /* first, so that {0} clears every byte */
     struct { uint32_t index; } leaf;                 /* input, state, slot: ordinal in the graph */
     struct { uint64_t bits; } konst;                 /* const: the value's bits, low bytes first */
     struct { uint32_t axis; } axis;                  /* iota, concat, gather */
@@ -62,7 +63,6 @@ union attr {
         uint16_t lanes;                              /* written by pass numerics, 0 before: */
         uint32_t kblock;                             /*   see the comment at numeric order below */
     } dot;
-    uint64_t word[4];
 };
 
 enum { MARK_STOP = 1 };           /* node.flags: no gradient flows through this node */

@@ -26,16 +26,10 @@ static void store_members(struct lowering *w, const struct shape *s, const val *
             lower_store(w, r, s, coord);
 }
 
-/* Marks what is made of loop variables and constants only; NULL when out of memory. */
-static bool *find_indices(const struct kernel *k)
+static bool is_index(const struct kernel *k, val v)
 {
-    bool *index = mem_alloc(k->ninst * sizeof *index);
-    for (val v = 1; index && v < k->ninst; v++) {
-        const struct linst *i = &k->inst[v];
-        index[v] = i->op == L_CONST || i->op == L_LOOP ||
-                   (i->op >= L_PRIM && i->kind == INST_INDEX && index[i->a] && (!i->b || index[i->b]));
-    }
-    return index;
+    const struct linst *i = &k->inst[v];
+    return i->op == L_CONST || i->op == L_LOOP || (i->op >= L_PRIM && i->kind == INST_INDEX);
 }
 
 static bool merges(const struct kernel *k, val index, val outer, val inner, int64_t inner_size)
@@ -49,19 +43,17 @@ static bool merges(const struct kernel *k, val index, val outer, val inner, int6
 /* Every index that is used as an address or as data must allow it. */
 static bool can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size)
 {
-    bool *index = find_indices(k), ok = index;
-    for (val v = 1; ok && v < k->ninst; v++) {
+    for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         if (i->op < L_LOAD || (i->op >= L_PRIM && i->kind == INST_INDEX))
             continue;
         const val operand[3] = {i->a, i->b, i->c};
         for (int o = 0; o < 3; o++)
-            if (operand[o] && k->inst[operand[o]].dtype == KL_I64 && index[operand[o]] &&
+            if (operand[o] && k->inst[operand[o]].dtype == KL_I64 && is_index(k, operand[o]) &&
                 !merges(k, operand[o], outer, inner, inner_size))
-                ok = false;
+                return false;
     }
-    mem_free(index);
-    return ok;
+    return true;
 }
 
 /* Builds the group once with a loop per dimension, in a kernel that is thrown away. */
