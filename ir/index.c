@@ -267,12 +267,6 @@ val ix_div(struct kernel *k, val a, int64_t c)
         return k_int(k, 0);
     if (form_split(k, &f, c, &q, &rest))
         return form_value(k, &q);
-    /* A rest below 0 comes from terms that go together (a - c*floor(a/c)): whole, a's own range holds.  Else the
-     * ranges of quotients of quotients would grow until they mean nothing. */
-    if (f.lo >= 0 && rest.lo < 0) {
-        rest = f;
-        q = form_const(0);
-    }
     struct index_table *x = table(k);
     if (!x)
         return 0;
