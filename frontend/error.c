@@ -30,19 +30,26 @@ kl_status report_err(const struct err *e)
     return t ? report(t, NULL, e->code, "%s", e->msg) : KL_ERR_MEMORY;
 }
 
-kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+/* Records an error of the thread, and of its trace; a trace that has failed keeps its first. */
+static kl_status fail_va(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
 {
-    struct trace *tr = t ? thread_trace(t) : NULL;
-    if (!t)
-        return KL_ERR_MEMORY;
+    struct trace *tr = thread_trace(t);
     if (tr && tr->err.code)
         return tr->err.code;
-    va_list ap;
-    va_start(ap, fmt);
     set_last(t, site, code, fmt, ap);
-    va_end(ap);
     if (tr)
         trace_error(t);
+    return code;
+}
+
+kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+{
+    if (!t)
+        return KL_ERR_MEMORY;
+    va_list ap;
+    va_start(ap, fmt);
+    code = fail_va(t, site, code, fmt, ap);
+    va_end(ap);
     return code;
 }
 
@@ -81,15 +88,10 @@ kl_tensor poison(struct thread *t)
 
 kl_tensor refuse(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
 {
-    struct trace *tr = thread_trace(t);
-    if (!tr || !tr->err.code) {
-        va_list ap;
-        va_start(ap, fmt);
-        set_last(t, site, code, fmt, ap);
-        va_end(ap);
-        if (tr)
-            trace_error(t);
-    }
+    va_list ap;
+    va_start(ap, fmt);
+    fail_va(t, site, code, fmt, ap);
+    va_end(ap);
     return poison(t);
 }
 

@@ -10,7 +10,6 @@
 struct scope {
     val head;                     /* LOOP or IF */
     LLVMBasicBlockRef before, body, exit;
-    LLVMValueRef next_iv;
     bool guarded;                 /* may run no iteration: the exit block merges with `before` */
     bool straight;                /* one iteration, no branch */
 };

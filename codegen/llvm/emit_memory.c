@@ -4,6 +4,7 @@
 
 static LLVMTypeRef memory_type(struct emitter *m, unsigned dtype) { return dtype == KL_BOOL ? m->i8 : type_of(m, dtype); }
 
+/* The address of one element, or the addresses of a vector of them. */
 static LLVMValueRef address(struct emitter *m, uint32_t buf, LLVMValueRef index)
 {
     return LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
@@ -54,18 +55,12 @@ static LLVMValueRef load_vector(struct emitter *m, unsigned dtype, LLVMValueRef 
 
 static LLVMValueRef all_lanes(struct emitter *m) { return LLVMConstAllOnes(LLVMVectorType(m->i1, m->native)); }
 
-/* Vector of addresses from a vector of indices. */
-static LLVMValueRef addresses(struct emitter *m, uint32_t buf, LLVMValueRef index)
-{
-    return LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
-}
-
 static LLVMValueRef gather_part(struct emitter *m, uint32_t buf, LLVMValueRef index, LLVMValueRef mask)
 {
     unsigned dtype = m->k->buf[buf].dtype;
     LLVMTypeRef t = LLVMVectorType(memory_type(m, dtype), m->native), p = LLVMVectorType(m->ptr, m->native);
     LLVMValueRef x = intrinsic(m, "llvm.masked.gather", (LLVMTypeRef[]){t, p}, 2,
-                               (LLVMValueRef[]){addresses(m, buf, index), alignment(m, dtype), mask ? mask : all_lanes(m), LLVMConstNull(t)}, 4);
+                               (LLVMValueRef[]){address(m, buf, index), alignment(m, dtype), mask ? mask : all_lanes(m), LLVMConstNull(t)}, 4);
     return from_memory(m, dtype, x);
 }
 
@@ -174,7 +169,7 @@ void emit_store(struct emitter *m, val v)
     LLVMValueRef *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
     LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_parts(m, i->a);
     for (unsigned p = 0; x && p < m->parts; p++) {
-        LLVMValueRef ptr = at ? addresses(m, buf, at[p]) : address(m, buf, part_index(m, index, p));
+        LLVMValueRef ptr = at ? address(m, buf, at[p]) : address(m, buf, part_index(m, index, p));
         store_part(m, buf, x[p], ptr, at != NULL, mask ? mask[p] : NULL);
     }
 }
