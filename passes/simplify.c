@@ -1,7 +1,7 @@
 /* Simplifies by rules that keep every bit of every value: no x+0, x*0, x-x.
  *
- * In: any graph.  Out: an equal graph; equal nodes are one node.  A graph with grad nodes stays as it is: rules
- * keep values, not the ways that gradients take (stop marks, the ties of max, two equal nodes of which one is wanted).
+ * In: any graph.  Out: an equal graph; equal nodes are one node.  A graph with grad nodes stays as it is: a gradient
+ * is taken in one node and not in an equal one, and marks tell nodes apart.  Without grad nodes marks mean nothing and go.
  *
  * One walk in execution order.  Each node is first rebuilt on its simplified operands, then the first
  * rule that fits replaces it, and what remains is looked up among the nodes that already exist
@@ -203,7 +203,10 @@ int pass_simplify(struct graph *g)
         for (ref r = 1; r < g->nnode && !w.to->err.code && !g->err.code; r++) {
             rewrite_site(&w, r);
             uint32_t seen = w.to->nnode;
-            w.map[r] = settle(&v, w.to, rewrite_copy(&w, r), seen);
+            ref copy = rewrite_copy(&w, r);
+            if (copy)
+                w.to->node[copy].flags &= (uint16_t)~MARK_STOP;
+            w.map[r] = settle(&v, w.to, copy, seen);
         }
     }
     mem_free(v.slot);
