@@ -27,7 +27,7 @@ PLAIN(randn, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, u
       (NULL, device, dtype, rank, dims, seed))
 PLAIN(cast, (kl_tensor a, kl_dtype dtype), (NULL, a, dtype))
 PLAIN(grad, (kl_tensor loss, kl_tensor wrt), (NULL, loss, wrt))
-PLAIN(stop_gradient, (kl_tensor a), (NULL, a))
+PLAIN(detach, (kl_tensor a), (NULL, a))
 PLAIN(reshape, (kl_tensor a, int rank, const int64_t *dims), (NULL, a, rank, dims))
 PLAIN(permute, (kl_tensor a, const int *axes), (NULL, a, axes))
 PLAIN(transpose, (kl_tensor a, int axis0, int axis1), (NULL, a, axis0, axis1))

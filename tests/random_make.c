@@ -354,6 +354,8 @@ static ref random_grad(struct maker *m, ref x)
     m->grads++;
     ref y = chance(m, 2) ? x : n_reduce(m->g, OP_sum, x, (1u << node_shape(m->g, x)->rank) - 1);
     ref first = n_grad(m->g, y, w);
+    if (first && chance(m, 8))
+        m->g->node[first].flags |= MARK_STOP;
     if (m->grads >= MAX_GRADS || !chance(m, 3))
         return first;
     m->grads++;
