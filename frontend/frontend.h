@@ -76,6 +76,8 @@ struct thread {
     uint32_t nscope, scope_cap;
     const char *composite;       /* the outermost composite that is recording, for messages */
     unsigned depth;
+    unsigned no_grad;            /* open no_grad blocks; */
+    unsigned outer_no_grad;      /*   those that the open trace began in */
     kl_run_info info;
     bool has_info;
 };

@@ -157,6 +157,20 @@ ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis)
     return graph_add(g, &c, NULL);
 }
 
+ref n_dynamic_slice(struct graph *g, ref a, ref start, uint32_t axis, int64_t count)
+{
+    struct node n = {.op = OP_dynamic_slice, .nin = 2, .in = {a, start}};
+    n.attr.slice.axis = axis;
+    n.attr.slice.count = count;
+    return graph_add(g, &n, NULL);
+}
+
+ref n_dynamic_update(struct graph *g, ref a, ref update, ref start, uint32_t axis)
+{
+    struct node n = {.op = OP_dynamic_update, .nin = 3, .in = {a, update, start}, .attr.axis.axis = axis};
+    return graph_add(g, &n, NULL);
+}
+
 ref n_gather(struct graph *g, ref a, ref index, uint32_t axis)
 {
     return graph_add(g, &(struct node){.op = OP_gather, .nin = 2, .in = {a, index}, .attr.axis.axis = axis}, NULL);

@@ -245,6 +245,8 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_iota    ? ATTR_AXIS
            : op == OP_concat  ? ATTR_AXIS
            : op == OP_gather  ? ATTR_AXIS
+           : op == OP_dynamic_slice  ? ATTR_AXIS | ATTR_COUNT
+           : op == OP_dynamic_update ? ATTR_AXIS
            : op == OP_slice   ? ATTR_SLICE
            : op == OP_window  ? ATTR_WINDOW
            : op == OP_pad     ? ATTR_PAD

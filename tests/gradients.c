@@ -182,6 +182,16 @@ static ref make_concat(struct graph *g, const ref *x, const void *ctx)
     return n_mul(g, y, n_tanh(g, y));
 }
 
+/* The start is a small integer: windows in the middle and, held, at both ends. */
+static ref make_dynamic(struct graph *g, const ref *x, const void *ctx)
+{
+    const int64_t *c = ctx; /* axis, start */
+    ref at = n_const(g, KL_I32, dtype_bits_i64(KL_I32, c[1]));
+    ref y = n_dynamic_update(g, n_exp(g, x[0]), n_mul(g, x[1], x[1]), at, (uint32_t)c[0]);
+    ref z = n_dynamic_slice(g, n_mul(g, y, n_tanh(g, y)), at, 1, 2);
+    return n_mul(g, z, n_dynamic_slice(g, n_exp(g, x[0]), n_const(g, KL_U8, 1), 1, 2));
+}
+
 static ref make_bitcast(struct graph *g, const ref *x, const void *ctx)
 {
     (void)ctx; /* integers in between: no gradient */
@@ -221,6 +231,12 @@ static void structural(void)
         shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){1, 3}), shape_make(2, (int64_t[]){3, 3})}});
     gradient(&(struct problem){.name = "concat", .make = make_concat, .ctx = &(uint32_t){1}, .nx = 3, .x = {
         shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){2, 1}), shape_make(2, (int64_t[]){2, 0})}});
+    for (int64_t start = -1; start < 4; start++) {
+        gradient(&(struct problem){.name = "dynamic", .make = make_dynamic, .ctx = (int64_t[]){0, start}, .nx = 2, .x = {
+            shape_make(2, (int64_t[]){4, 3}), shape_make(2, (int64_t[]){2, 3})}});
+        gradient(&(struct problem){.name = "dynamic", .make = make_dynamic, .ctx = (int64_t[]){1, start}, .nx = 2, .x = {
+            shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){2, 1})}});
+    }
     gradient(&(struct problem){.name = "bitcast", .make = make_bitcast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     gradient(&(struct problem){.name = "cast", .make = make_cast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     union attr mm = {0}, tt = {0}, batched = {0}, two = {0}, outer = {0};

@@ -203,6 +203,13 @@ static void compare_selects(struct graph *g)
         COMPARE(n_gather(g, X(KL_F64, SHAPE(2, 1)), X(index[i], SHAPE(40)), 1));
         COMPARE(n_gather(g, X(KL_F32, SHAPE(0, 3)), X(index[i], SHAPE(0)), 0));
     }
+    for (unsigned i = 0; i < sizeof index / sizeof *index; i++)
+        for (int64_t count = 0; count <= 4; count++) {
+            COMPARE(n_dynamic_slice(g, X(KL_F32, SHAPE(4, 3)), X(index[i], &scalar), 0, count));
+            COMPARE(n_dynamic_slice(g, X(KL_BF16, SHAPE(2, 4)), X(index[i], &scalar), 1, count));
+            COMPARE(n_dynamic_update(g, X(KL_F32, SHAPE(4, 3)), X(KL_F32, SHAPE(count, 3)), X(index[i], &scalar), 0));
+            COMPARE(n_dynamic_update(g, X(KL_BOOL, SHAPE(2, 4)), X(KL_BOOL, SHAPE(2, count)), X(index[i], &scalar), 1));
+        }
     COMPARE(n_bitcast(g, X(KL_F32, SHAPE(3, 7)), KL_I32));
     COMPARE(n_bitcast(g, X(KL_U64, SHAPE(19)), KL_F64));
     COMPARE(n_bitcast(g, X(KL_BOOL, SHAPE(19)), KL_BOOL));

@@ -218,6 +218,15 @@ static void pieces(void)
                     t.dim[axis] = 5;
                     ref y = piece(g, dt, &t, LAYOUTS);
                     check_piece(g, x, n_concat(g, (ref[]){x, y, n_flip(g, x, 3), y, x, y}, 2 + (unsigned)layout, axis), what);
+                    g = graph_new("dynamic_slice");
+                    x = piece(g, dt, &s, layout);
+                    ref at = n_input(g, layout & 1 ? KL_U64 : KL_I16, &(struct shape){0}, "at");
+                    check_piece(g, x, n_dynamic_slice(g, x, at, axis, (len + 1) / 2), what);
+                    g = graph_new("dynamic_update");
+                    x = piece(g, dt, &s, layout);
+                    t.dim[axis] = (len + 1) / 2;
+                    at = n_input(g, layout & 1 ? KL_I8 : KL_U32, &(struct shape){0}, "at");
+                    check_piece(g, x, n_dynamic_update(g, x, piece(g, dt, &t, layout), at, axis), what);
                     g = graph_new("gather");
                     x = piece(g, dt, &s, layout);
                     struct shape is = shape_make(1, (int64_t[]){len ? 33 : 0});
@@ -295,7 +304,7 @@ static void bitcasts(void)
 /* A state that is moved within itself cannot be written in place element by element. */
 static void shifted_states(void)
 {
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 6; kind++) {
         struct graph *g = graph_new("shift");
         struct shape s = shape_make(1, (int64_t[]){5000});
         ref x = n_state(g, KL_F32, &s, "s"), zero = n_const(g, KL_F32, 0), y;
@@ -305,8 +314,11 @@ static void shifted_states(void)
             y = n_pad(g, n_slice(g, x, 0, 0, 4999, 1), zero, 0, 1, 0, 0);
         else if (kind == 2)
             y = n_concat(g, (ref[]){n_slice(g, x, 0, 2500, 2500, 1), n_slice(g, x, 0, 0, 2500, 1)}, 2, 0);
-        else
+        else if (kind == 3)
             y = n_gather(g, x, n_input(g, KL_I32, &s, "i"), 0);
+        else /* a window of the state, over another of its windows or over given data: that may go in place */
+            y = n_dynamic_update(g, x, n_slice(g, kind == 4 ? x : n_input(g, KL_F32, &s, "u"), 0, 9, 3000, 1),
+                                 n_input(g, KL_U8, &(struct shape){0}, "at"), 0);
         graph_output(g, OUT_ASSIGN, n_add(g, y, y), 0);
         run_graph(g, false, "state moved within itself");
         graph_free(g);

@@ -208,7 +208,7 @@ static ref random_select(struct maker *m, ref x)
     if (!s.rank)
         return x;
     uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
-    int64_t how = rng_below(&m->r, 3), low = rng_below(&m->r, 4), high = rng_below(&m->r, 4);
+    int64_t how = rng_below(&m->r, 5), low = rng_below(&m->r, 4), high = rng_below(&m->r, 4);
     int64_t interior = chance(m, 2) ? rng_below(&m->r, 3) : 0, length = s.dim[axis] ? random_dim(m) : 0;
     ref part[6];
     most.dim[axis] = how == 0 ? low + high + s.dim[axis] * (1 + interior) : how == 1 ? s.dim[axis] * n : length;
@@ -216,6 +216,14 @@ static ref random_select(struct maker *m, ref x)
         return NIL;
     if (how == 0)
         return n_pad(m->g, x, fitting(m, dt, &(struct shape){0}), axis, low, high, interior);
+    if (how >= 3) {
+        ref start = fitting(m, PICK(m, index_dtypes), &(struct shape){0});
+        int64_t count = rng_below(&m->r, s.dim[axis] + 1);
+        if (how == 3)
+            return n_dynamic_slice(m->g, x, start, axis, count);
+        s.dim[axis] = count;
+        return n_dynamic_update(m->g, x, fitting(m, dt, &s), start, axis);
+    }
     if (how == 2) {
         struct shape is = {.rank = 1, .dim = {length}};
         ref r = n_gather(m->g, x, fitting(m, PICK(m, index_dtypes), &is), axis);
@@ -361,6 +369,8 @@ static ref random_grad(struct maker *m, ref x)
     m->grads++;
     ref y = chance(m, 2) ? x : n_reduce(m->g, OP_sum, x, (1u << node_shape(m->g, x)->rank) - 1);
     ref first = n_grad(m->g, y, w);
+    if (first && chance(m, 8))
+        m->g->node[first].flags |= MARK_STOP;
     if (m->grads >= MAX_GRADS || !chance(m, 3))
         return first;
     m->grads++;

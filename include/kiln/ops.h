@@ -141,6 +141,12 @@ KL_OP(concat, int n, const kl_tensor *parts, int axis)
 /* Elements of one axis by index: the index's axes take the place of that axis.  An index (integers, of any shape)
  * below 0 counts as 0, one above the last as the last.  Gradients do not flow through it [GRAD].  [SHAPE, TYPE] */
 KL_OP(gather, kl_tensor a, int axis, kl_tensor index)
+/* The window of `count` elements an axis that starts at a computed place: start has one scalar (integers) an axis,
+ * kl_none for 0.  A start is held where the whole window fits.  [SHAPE, TYPE, ARGUMENT] */
+KL_OP(dynamic_slice, kl_tensor a, const kl_tensor *start, const int64_t *count)
+/* a, but for the window of update's shape at `start`, as in dynamic_slice, which update fills.
+ * [SHAPE, TYPE, ARGUMENT] */
+KL_OP(dynamic_update, kl_tensor a, kl_tensor update, const kl_tensor *start)
 /* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  [TYPE] */
 KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
 
@@ -237,6 +243,8 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_pad(...) kl_pad_at(KL_HERE, __VA_ARGS__)
 #define kl_concat(...) kl_concat_at(KL_HERE, __VA_ARGS__)
 #define kl_gather(...) kl_gather_at(KL_HERE, __VA_ARGS__)
+#define kl_dynamic_slice(...) kl_dynamic_slice_at(KL_HERE, __VA_ARGS__)
+#define kl_dynamic_update(...) kl_dynamic_update_at(KL_HERE, __VA_ARGS__)
 #define kl_bitcast(...) kl_bitcast_at(KL_HERE, __VA_ARGS__)
 #define kl_sum(...) kl_sum_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
