@@ -118,6 +118,16 @@ ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count,
     return graph_add(g, &n, NULL);
 }
 
+ref n_window(struct graph *g, ref a, uint32_t axis, int64_t size, int64_t stride, int64_t dilation)
+{
+    struct node n = {.op = OP_window, .nin = 1, .in = {a}};
+    n.attr.window.axis = axis;
+    n.attr.window.size = size;
+    n.attr.window.stride = stride;
+    n.attr.window.dilation = dilation;
+    return graph_add(g, &n, NULL);
+}
+
 ref n_flip(struct graph *g, ref a, uint32_t axes)
 {
     return graph_add(g, &(struct node){.op = OP_flip, .nin = 1, .in = {a}, .attr.flip.axes = axes}, NULL);

@@ -168,6 +168,13 @@ static ref make_slices(struct graph *g, const ref *x, const void *ctx)
     return n_mul(g, n_flip(g, y, 2), y);
 }
 
+static ref make_window(struct graph *g, const ref *x, const void *ctx)
+{
+    const int64_t *s = ctx; /* axis, size, stride, dilation */
+    ref y = n_window(g, n_mul(g, x[0], x[0]), (uint32_t)s[0], s[1], s[2], s[3]);
+    return n_mul(g, y, n_tanh(g, y));
+}
+
 static ref make_pad(struct graph *g, const ref *x, const void *ctx)
 {
     const int64_t *s = ctx; /* axis, low, high, interior */
@@ -220,6 +227,10 @@ static void structural(void)
     static const int64_t slices[][4] = {{0, 0, 2, 1}, {1, 1, 3, 1}, {2, 0, 2, 3}, {2, 1, 2, 2}, {1, 4, 0, 1}, {2, 3, 1, 1}};
     for (unsigned i = 0; i < sizeof slices / sizeof *slices; i++)
         gradient(&(struct problem){.name = "slice", .make = make_slices, .ctx = slices[i], .nx = 1, .x = {shape_make(3, (int64_t[]){2, 4, 5})}});
+    static const int64_t windows[][4] = {{1, 2, 1, 1}, {1, 3, 1, 2}, {1, 3, 2, 1}, {1, 2, 3, 2}, {1, 2, 2, 1}, {1, 2, 3, 1},
+                                         {1, 1, 2, 3}, {1, 7, 1, 1}, {1, 2, 4, 3}, {0, 2, 1, 1}, {2, 1, 1, 1}, {1, 4, 3, 2}};
+    for (unsigned i = 0; i < sizeof windows / sizeof *windows; i++)
+        gradient(&(struct problem){.name = "window", .make = make_window, .ctx = windows[i], .nx = 1, .x = {shape_make(3, (int64_t[]){2, 7, 2})}});
     static const int64_t pads[][4] = {{0, 0, 2, 0}, {1, 1, 0, 0}, {1, 2, 1, 2}, {0, 0, 0, 1}, {2, 1, 1, 3}, {0, 0, 0, 0}};
     for (unsigned i = 0; i < sizeof pads / sizeof *pads; i++)
         gradient(&(struct problem){.name = "pad", .make = make_pad, .ctx = pads[i], .nx = 2, .x = {shape_make(3, (int64_t[]){2, 3, 1}), shape_make(0, NULL)}});
