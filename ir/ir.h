@@ -261,7 +261,10 @@ ref n_cast(struct graph *g, ref a, unsigned dtype);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
 ref n_grad(struct graph *g, ref loss, ref wrt);
+/* What gradients share. */
 ref n_pick(struct graph *g, ref a, ref b);        /* 1 where a > b, 0.5 where equal, else 0, in a's dtype */
+ref n_pow_slope(struct graph *g, ref a, ref b);   /* b a^(b-1), with 0 for a 0 times infinity where b is 0 */
+ref n_pow_log(struct graph *g, ref a, ref b);     /* log a, with 0 where 0^b is 0 or 1 for all b nearby */
 
 /* ---- attr.c: dot's axis lists ---- */
 static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 * i)) & 15u; }

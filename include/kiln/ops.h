@@ -80,6 +80,7 @@ KL_OP2(mul)
 KL_OP2(div)   /* integers: toward zero, x/0 is 0 */
 KL_OP2(max)   /* larger; NaN if either is */
 KL_OP2(min)   /* smaller; NaN if either is */
+KL_OP2(pow)   /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
@@ -211,6 +212,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_div(...) kl_div_at(KL_HERE, __VA_ARGS__)
 #define kl_max(...) kl_max_at(KL_HERE, __VA_ARGS__)
 #define kl_min(...) kl_min_at(KL_HERE, __VA_ARGS__)
+#define kl_pow(...) kl_pow_at(KL_HERE, __VA_ARGS__)
 #define kl_and(...) kl_and_at(KL_HERE, __VA_ARGS__)
 #define kl_or(...) kl_or_at(KL_HERE, __VA_ARGS__)
 #define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
