@@ -37,6 +37,8 @@ PLAIN(squeeze, (kl_tensor a, int axis), (NULL, a, axis))
 PLAIN(slice, (kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step),
       (NULL, a, start, stop, step))
 PLAIN(narrow, (kl_tensor a, int axis, int64_t start, int64_t count), (NULL, a, axis, start, count))
+PLAIN(window, (kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation),
+      (NULL, a, axis, size, stride, dilation))
 PLAIN(flip, (kl_tensor a, int naxes, const int *axes), (NULL, a, naxes, axes))
 PLAIN(pad, (kl_tensor a, const int64_t *low, const int64_t *high, double value), (NULL, a, low, high, value))
 PLAIN(concat, (int n, const kl_tensor *parts, int axis), (NULL, n, parts, axis))

@@ -50,6 +50,10 @@ union attr {
         int64_t start, count, step;
     } slice;
     struct { uint32_t axis, kind; } scatter;         /* kind: enum scatter_kind */
+    struct {                                         /* window: element j of window i is i * stride + j * dilation */
+        uint32_t axis, zero;
+        int64_t size, stride, dilation;
+    } window;
     struct {                                         /* pad: so many new elements before, behind and between */
         uint32_t axis, zero;
         int64_t low, high, interior;
@@ -254,6 +258,7 @@ ref n_permute(struct graph *g, ref a, const uint8_t *perm);
 ref n_expand(struct graph *g, ref a, const struct shape *s);
 ref n_broadcast(struct graph *g, ref a, const struct shape *s); /* right-aligned: reshape, then expand */
 ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count, int64_t step);
+ref n_window(struct graph *g, ref a, uint32_t axis, int64_t size, int64_t stride, int64_t dilation);
 ref n_flip(struct graph *g, ref a, uint32_t axes);
 ref n_pad(struct graph *g, ref a, ref value, uint32_t axis, int64_t low, int64_t high, int64_t interior);
 ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis); /* n of 1 up: a tree of concat nodes */
@@ -267,7 +272,10 @@ ref n_cast(struct graph *g, ref a, unsigned dtype);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
 ref n_grad(struct graph *g, ref loss, ref wrt);
+/* What gradients share. */
 ref n_pick(struct graph *g, ref a, ref b);        /* 1 where a > b, 0.5 where equal, else 0, in a's dtype */
+ref n_pow_slope(struct graph *g, ref a, ref b);   /* b a^(b-1), with 0 for a 0 times infinity where b is 0 */
+ref n_pow_log(struct graph *g, ref a, ref b);     /* log a, with 0 where 0^b is 0 or 1 for all b nearby */
 
 /* ---- attr.c: dot's axis lists ---- */
 static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 * i)) & 15u; }
@@ -317,8 +325,7 @@ bool interp_run(const struct graph *g, const struct bind *b, struct err *e);
 /* One node from its operands' values; input, state and slot copy in[0].  false: as struct opinfo's eval. */
 bool interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in);
 
-/* ---- structural rules, by family file: op_leaf.c op_view.c op_slice.c op_select.c op_dynamic.c
- * op_scatter.c op_cast.c op_reduce.c op_dot.c op_grad.c ---- */
+/* ---- structural rules, by family file op_*.c ---- */
 #define ST(name, ...)                                                                            \
     bool shape_##name(const struct graph *, struct node *, struct shape *, struct err *);        \
     bool eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \

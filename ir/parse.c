@@ -222,8 +222,9 @@ static bool order(struct parser *p, struct node *n)
 enum {
     ATTR_AXES = 1, ATTR_PERM = 2, ATTR_AXIS = 4, ATTR_BATCH = 8, ATTR_CONTRACT = 16, ATTR_ORDER = 32,
     ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
-    ATTR_KIND = 4096,
+    ATTR_SIZE = 4096, ATTR_STRIDE = 8192, ATTR_DILATION = 16384, ATTR_KIND = 32768,
     ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
+    ATTR_WINDOW = ATTR_AXIS | ATTR_SIZE | ATTR_STRIDE | ATTR_DILATION,
     ATTR_PAD = ATTR_AXIS | ATTR_LOW | ATTR_HIGH | ATTR_INTERIOR,
 };
 
@@ -232,6 +233,7 @@ static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"batch", ATTR_BATCH}, {"contract", ATTR_CONTRACT}, {"order", ATTR_ORDER},
     {"start", ATTR_START}, {"count", ATTR_COUNT},       {"step", ATTR_STEP},
     {"low", ATTR_LOW},     {"high", ATTR_HIGH},         {"interior", ATTR_INTERIOR},
+    {"size", ATTR_SIZE},   {"stride", ATTR_STRIDE},     {"dilation", ATTR_DILATION},
     {"kind", ATTR_KIND},
 };
 enum { ATTR_WORDS = sizeof attr_words / sizeof *attr_words };
@@ -248,6 +250,7 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_dynamic_update ? ATTR_AXIS
            : op == OP_scatter ? ATTR_AXIS | ATTR_KIND
            : op == OP_slice   ? ATTR_SLICE
+           : op == OP_window  ? ATTR_WINDOW
            : op == OP_pad     ? ATTR_PAD
            : op == OP_dot     ? ATTR_BATCH | ATTR_CONTRACT | ATTR_ORDER
                               : 0;
@@ -255,10 +258,10 @@ static unsigned attrs_allowed(unsigned op)
 
 static unsigned attrs_required(unsigned op)
 {
-    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_PAD | ATTR_KIND);
+    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_WINDOW | ATTR_PAD | ATTR_KIND);
 }
 
-/* "N)" as one of the numbers of a slice or a pad */
+/* "N)" as one of the numbers of a slice, a window or a pad */
 static bool length(struct parser *p, struct node *n, unsigned bit)
 {
     uint64_t v;
@@ -267,6 +270,9 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
     int64_t *to = bit == ATTR_START      ? &n->attr.slice.start
                   : bit == ATTR_COUNT    ? &n->attr.slice.count
                   : bit == ATTR_STEP     ? &n->attr.slice.step
+                  : bit == ATTR_SIZE     ? &n->attr.window.size
+                  : bit == ATTR_STRIDE   ? &n->attr.window.stride
+                  : bit == ATTR_DILATION ? &n->attr.window.dilation
                   : bit == ATTR_LOW      ? &n->attr.pad.low
                   : bit == ATTR_HIGH     ? &n->attr.pad.high
                                          : &n->attr.pad.interior;

@@ -130,6 +130,9 @@ static void put_attr(struct printer *p, const struct node *n)
     } else if (n->op == OP_slice) {
         text_put(&p->t, " axis(%u) start(%lld) count(%lld) step(%lld)", a->slice.axis, (long long)a->slice.start,
                  (long long)a->slice.count, (long long)a->slice.step);
+    } else if (n->op == OP_window) {
+        text_put(&p->t, " axis(%u) size(%lld) stride(%lld) dilation(%lld)", a->window.axis, (long long)a->window.size,
+                 (long long)a->window.stride, (long long)a->window.dilation);
     } else if (n->op == OP_dynamic_slice) {
         text_put(&p->t, " axis(%u) count(%lld)", a->slice.axis, (long long)a->slice.count);
     } else if (n->op == OP_pad) {

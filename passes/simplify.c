@@ -101,9 +101,15 @@ static ref simplify_view(struct graph *g, ref r, const struct node *n)
         if (same)
             return n->in[0];
     }
-    if (n->op != a.op)
-        return NIL;
     struct shape s = *node_shape(g, r);
+    if (n->op == OP_window && n->attr.window.size == 1) { /* every stride-th element, in a window of its own */
+        uint32_t axis = n->attr.window.axis;
+        int64_t count = s.dim[axis], length = node_shape(g, n->in[0])->dim[axis];
+        int64_t stride = count > 1 ? n->attr.window.stride : 1;
+        return n_reshape(g, count < length ? n_slice(g, n->in[0], axis, 0, count, stride) : n->in[0], &s);
+    }
+    if (n->op != a.op || n->op == OP_window)
+        return NIL;
     if (n->op == OP_reshape)
         return n_reshape(g, a.in[0], &s);
     if (n->op == OP_expand)

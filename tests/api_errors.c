@@ -49,6 +49,13 @@ static kl_tensor squeeze_axis(void) { return BAD(kl_squeeze(a23, 2)); }
 static kl_tensor unsqueeze_axis(void) { return BAD(kl_unsqueeze(a23, 4)); }
 static kl_tensor slice_step(void) { return BAD(kl_slice(a23, NULL, NULL, (int64_t[]){1, -1})); }
 static kl_tensor narrow_outside(void) { return BAD(kl_narrow(a23, 1, 2, 2)); }
+static kl_tensor window_axis(void) { return BAD(kl_window(a23, -3, 1, 1, 1)); }
+static kl_tensor window_size(void) { return BAD(kl_window(a23, 1, 2, 1, 3)); }
+static kl_tensor window_stride(void) { return BAD(kl_window(a23, 1, 2, 0, 1)); }
+static kl_tensor window_rank(void)
+{
+    return BAD(kl_window(kl_zeros(dev, KL_F32, 8, (int64_t[]){1, 1, 1, 1, 1, 1, 1, 4}), 7, 2, 1, 1));
+}
 static kl_tensor flip_axis(void) { return BAD(kl_flip(a23, 1, (int[]){2})); }
 static kl_tensor flip_twice(void) { return BAD(kl_flip(a23, 2, (int[]){1, -1})); }
 static kl_tensor pad_negative(void) { return BAD(kl_pad(a23, (int64_t[]){0, -1}, NULL, 0)); }
@@ -196,6 +203,10 @@ static const struct {
     {.tensor = squeeze_axis, .code = KL_ERR_SHAPE, .text = "squeeze: axis 2 is out of range for shape [2,3]"},
     {.tensor = slice_step, .code = KL_ERR_ARGUMENT, .text = "slice: step -1 of axis 1 is not positive"},
     {.tensor = narrow_outside, .code = KL_ERR_SHAPE, .text = "narrow: 2 elements from 2 in steps of 1 do not lie in axis 1 of [2,3]"},
+    {.tensor = window_axis, .code = KL_ERR_SHAPE, .text = "window: axis -3 is out of range for shape [2,3]"},
+    {.tensor = window_size, .code = KL_ERR_SHAPE, .text = "window: size 2 with dilation 3 does not fit in axis 1 of [2,3]"},
+    {.tensor = window_stride, .code = KL_ERR_SHAPE, .text = "window: size 2, stride 0, dilation 1: none may be below 1"},
+    {.tensor = window_rank, .code = KL_ERR_SHAPE, .text = "has as many axes as a tensor can have"},
     {.tensor = flip_axis, .code = KL_ERR_SHAPE, .text = "flip: axis 2 is out of range for shape [2,3]"},
     {.tensor = flip_twice, .code = KL_ERR_ARGUMENT, .text = "flip: axis -1 is named twice"},
     {.tensor = pad_negative, .code = KL_ERR_SHAPE, .text = "pad: low -1, high 0, interior 0: none may be negative"},

@@ -211,6 +211,10 @@ static void pieces(void)
     SHAPE(r, 0, 0);
     kl_release(r);
     NEAR_LIST(kl_narrow(a, -1, 1, 2), 0, 2, 3, 5, 6);
+    kl_tensor w = kl_window(a, -1, 2, 1, 1);
+    SHAPE(w, 2, 2, 2);
+    NEAR_LIST(w, 0, 1, 2, 2, 3, 4, 5, 5, 6);
+    NEAR_LIST(kl_window(a, 1, 2, 7, 2), 0, 1, 3, 4, 6);
     NEAR_LIST(kl_flip(a, AXES(1)), 0, 3, 2, 1, 6, 5, 4);
     NEAR_LIST(kl_flip(a, 0, NULL), 0, 6, 5, 4, 3, 2, 1);
     r = kl_pad(a, (int64_t[]){1, 0}, (int64_t[]){0, 1}, 7);

@@ -172,6 +172,10 @@ static void compare_views(struct graph *g)
     COMPARE(n_slice(g, X(KL_F32, SHAPE(3, 10)), 1, 2, 3, 3));
     COMPARE(n_slice(g, X(KL_I8, SHAPE(7, 5)), 0, 6, 1, 1));
     COMPARE(n_slice(g, X(KL_F64, SHAPE(4, 3)), 0, 4, 0, 1));
+    COMPARE(n_window(g, X(KL_F32, SHAPE(3, 10)), 1, 3, 2, 2));
+    COMPARE(n_window(g, X(KL_I8, SHAPE(7, 5)), 0, 7, 3, 1));
+    COMPARE(n_window(g, X(KL_F64, SHAPE(9, 0)), 0, 2, 1, 4));
+    COMPARE(n_window(g, X(KL_BOOL, SHAPE(6, 2)), 0, 1, INT64_MAX, INT64_MAX));
     COMPARE(n_flip(g, X(KL_F32, SHAPE(3, 4, 5)), 5));
     COMPARE(n_flip(g, X(KL_U16, SHAPE(13)), 1));
     COMPARE(n_flip(g, X(KL_F32, SHAPE(2, 0)), 3));

@@ -202,6 +202,12 @@ static void pieces(void)
                     g = graph_new("flip");
                     x = piece(g, dt, &s, layout);
                     check_piece(g, x, n_flip(g, x, axis ? 3 : 1), what);
+                    if (len) {
+                        g = graph_new("window");
+                        x = piece(g, dt, &s, layout);
+                        int64_t size = len < 4 ? len : 4 - (int64_t)axis, step = 1 + (layout + (int64_t)z) % 3;
+                        check_piece(g, x, n_window(g, x, axis, size, step, len > 9 ? 3 : 1), what);
+                    }
                     g = graph_new("pad");
                     x = piece(g, dt, &s, layout);
                     ref v = n_input(g, dt, &(struct shape){0}, "v");
@@ -271,6 +277,38 @@ static void products_of_pieces(void)
         run_graph(g, false, "dot of pieces");
         graph_free(g);
     }
+}
+
+/* A convolution as a product with windows of windows; a stored and a padded image, several steps, every dtype. */
+static void convolution(unsigned dtype, bool padded, int64_t stride, int64_t dilation)
+{
+    struct graph *g = graph_new("convolution");
+    struct shape sx = shape_make(4, (int64_t[]){2, 3, 13, 29}), sw = shape_make(4, (int64_t[]){5, 3, 3, 2});
+    ref x = n_input(g, dtype, &sx, "x"), zero = n_const(g, dtype, 0);
+    if (padded)
+        x = n_pad(g, n_pad(g, x, zero, 2, 1, 2, 0), zero, 3, 2, 1, 0);
+    x = n_window(g, n_window(g, x, 2, 3, stride, dilation), 3, 2, stride, dilation); /* [n, c, h, w, 3, 2] */
+    union attr d = {0};
+    d.dot.ncon = 3;
+    d.dot.con_a = axis_put(axis_put(axis_put(0, 0, 1), 1, 2), 2, 3);
+    d.dot.con_b = axis_put(axis_put(axis_put(0, 0, 1), 1, 4), 2, 5);
+    ref w = n_input(g, dtype, &sw, "w"), y = n_dot(g, w, x, &d);
+    graph_output(g, OUT_RETURN, n_mul(g, y, y), 0);
+    union attr back = d;
+    back.dot.con_a = d.dot.con_b, back.dot.con_b = d.dot.con_a;
+    graph_output(g, OUT_RETURN, n_dot(g, x, w, &back), 0);
+    char what[64];
+    snprintf(what, sizeof what, "convolution %s%s stride %d dilation %d", dtype_name(dtype), padded ? " padded" : "", (int)stride, (int)dilation);
+    run_graph(g, false, what);
+    graph_free(g);
+}
+
+static void convolutions(void)
+{
+    for (unsigned dt = KL_U8; dt < KL_DTYPE_COUNT; dt++)
+        for (int64_t stride = 1; stride <= 2; stride++)
+            for (int64_t dilation = 1; dilation <= 2; dilation++)
+                convolution(dt, dt != KL_F32, stride, dilation), convolution(KL_F32, dt & 1, stride, dilation);
 }
 
 static void bitcasts(void)
@@ -347,6 +385,7 @@ int main(void)
     pieces();
     scatters();
     products_of_pieces();
+    convolutions();
     bitcasts();
     shifted_states();
     random_bits();

@@ -172,6 +172,21 @@ static ref random_view(struct maker *m, ref x)
     return x;
 }
 
+/* Windows along an axis; NIL: too many elements. */
+static ref random_window(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    uint32_t axis = s.rank ? (uint32_t)rng_below(&m->r, s.rank) : 0;
+    if (!s.rank || s.rank > 6 || !s.dim[axis])
+        return NIL;
+    int64_t length = s.dim[axis], size = 1 + rng_below(&m->r, length < 5 ? length : 5);
+    int64_t most = size > 1 ? (length - 1) / (size - 1) : 3, dilation = 1 + rng_below(&m->r, most < 3 ? most : 3);
+    int64_t stride = 1 + rng_below(&m->r, 4);
+    s.dim[axis] = (length - (size - 1) * dilation - 1) / stride + 1;
+    s.dim[s.rank++] = size;
+    return fits(&s) ? n_window(m->g, x, axis, size, stride, dilation) : NIL;
+}
+
 static ref random_slice(struct maker *m, ref x)
 {
     struct shape s = *node_shape(m->g, x);
@@ -387,7 +402,7 @@ static ref random_node(struct maker *m)
     case 6: case 7: return random_dot(m, x);
     case 8: return n_cast(m->g, x, PICK(m, dtypes));
     case 9: return random_grad(m, x);
-    case 10: return random_slice(m, x);
+    case 10: return chance(m, 2) ? random_slice(m, x) : random_window(m, x);
     case 11: case 12: return random_select(m, x);
     case 13: return random_bitcast(m, x);
     case 14: return random_scatter(m, x);

@@ -80,6 +80,7 @@ KL_OP2(mul)
 KL_OP2(div)   /* integers: toward zero, x/0 is 0 */
 KL_OP2(max)   /* larger; NaN if either is */
 KL_OP2(min)   /* smaller; NaN if either is */
+KL_OP2(pow)   /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
@@ -126,6 +127,9 @@ KL_OP(squeeze, kl_tensor a, int axis)
 KL_OP(slice, kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
 /* `count` elements from `start` on of one axis.  [SHAPE] */
 KL_OP(narrow, kl_tensor a, int axis, int64_t start, int64_t count)
+/* The windows of `size` elements, `dilation` apart, that lie in an axis, one every `stride`: the axis counts the
+ * windows, (length - (size - 1) dilation - 1) / stride + 1 of them, and a new last axis their elements.  [SHAPE] */
+KL_OP(window, kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)
 /* Axes in reverse order; NULL: all.  [SHAPE, ARGUMENT] */
 KL_OP(flip, kl_tensor a, int naxes, const int *axes)
 
@@ -222,6 +226,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_div(...) kl_div_at(KL_HERE, __VA_ARGS__)
 #define kl_max(...) kl_max_at(KL_HERE, __VA_ARGS__)
 #define kl_min(...) kl_min_at(KL_HERE, __VA_ARGS__)
+#define kl_pow(...) kl_pow_at(KL_HERE, __VA_ARGS__)
 #define kl_and(...) kl_and_at(KL_HERE, __VA_ARGS__)
 #define kl_or(...) kl_or_at(KL_HERE, __VA_ARGS__)
 #define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
@@ -250,6 +255,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_squeeze(...) kl_squeeze_at(KL_HERE, __VA_ARGS__)
 #define kl_slice(...) kl_slice_at(KL_HERE, __VA_ARGS__)
 #define kl_narrow(...) kl_narrow_at(KL_HERE, __VA_ARGS__)
+#define kl_window(...) kl_window_at(KL_HERE, __VA_ARGS__)
 #define kl_flip(...) kl_flip_at(KL_HERE, __VA_ARGS__)
 #define kl_pad(...) kl_pad_at(KL_HERE, __VA_ARGS__)
 #define kl_concat(...) kl_concat_at(KL_HERE, __VA_ARGS__)
