@@ -140,6 +140,9 @@ static void put_attr(struct printer *p, const struct node *n)
                  (long long)a->pad.high, (long long)a->pad.interior);
     } else if (n->op == OP_flip) {
         put_mask(p, "axes", a->flip.axes);
+    } else if (n->op == OP_scatter) {
+        const char *kind = scatter_kind_text(a->scatter.kind);
+        text_put(&p->t, " axis(%u) kind(%s)", a->scatter.axis, kind ? kind : "?");
     } else if (op_is_reduce(n->op)) {
         put_mask(p, "axes", a->reduce.axes);
         if (a->reduce.lanes || a->reduce.chunk)
