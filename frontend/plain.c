@@ -27,7 +27,7 @@ PLAIN(randn, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, u
       (NULL, device, dtype, rank, dims, seed))
 PLAIN(cast, (kl_tensor a, kl_dtype dtype), (NULL, a, dtype))
 PLAIN(grad, (kl_tensor loss, kl_tensor wrt), (NULL, loss, wrt))
-PLAIN(stop_gradient, (kl_tensor a), (NULL, a))
+PLAIN(detach, (kl_tensor a), (NULL, a))
 PLAIN(reshape, (kl_tensor a, int rank, const int64_t *dims), (NULL, a, rank, dims))
 PLAIN(permute, (kl_tensor a, const int *axes), (NULL, a, axes))
 PLAIN(transpose, (kl_tensor a, int axis0, int axis1), (NULL, a, axis0, axis1))
@@ -37,10 +37,27 @@ PLAIN(squeeze, (kl_tensor a, int axis), (NULL, a, axis))
 PLAIN(slice, (kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step),
       (NULL, a, start, stop, step))
 PLAIN(narrow, (kl_tensor a, int axis, int64_t start, int64_t count), (NULL, a, axis, start, count))
+PLAIN(window, (kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation),
+      (NULL, a, axis, size, stride, dilation))
 PLAIN(flip, (kl_tensor a, int naxes, const int *axes), (NULL, a, naxes, axes))
 PLAIN(pad, (kl_tensor a, const int64_t *low, const int64_t *high, double value), (NULL, a, low, high, value))
 PLAIN(concat, (int n, const kl_tensor *parts, int axis), (NULL, n, parts, axis))
 PLAIN(gather, (kl_tensor a, int axis, kl_tensor index), (NULL, a, axis, index))
+PLAIN(index_add, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(index_max, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(index_min, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(index_put, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(add_along_axis, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(put_along_axis, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(take_along_axis, (kl_tensor a, int axis, kl_tensor index), (NULL, a, axis, index))
+PLAIN(dynamic_slice, (kl_tensor a, const kl_tensor *start, const int64_t *count), (NULL, a, start, count))
+PLAIN(dynamic_update, (kl_tensor a, kl_tensor update, const kl_tensor *start), (NULL, a, update, start))
 PLAIN(bitcast, (kl_tensor a, kl_dtype dtype), (NULL, a, dtype))
 PLAIN(sum, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
 PLAIN(reduce_max, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
@@ -56,6 +73,7 @@ PLAIN(square, (kl_tensor a), (NULL, a))
 
 /* ---- nn.h ---- */
 
+PLAIN(embedding, (kl_tensor table, kl_tensor ids), (NULL, table, ids))
 PLAIN(relu, (kl_tensor a), (NULL, a))
 PLAIN(sigmoid, (kl_tensor a), (NULL, a))
 PLAIN(silu, (kl_tensor a), (NULL, a))

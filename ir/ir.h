@@ -41,13 +41,19 @@ union attr {
     uint64_t word[4];                                /* first, so that {0} clears every byte */
     struct { uint32_t index; } leaf;                 /* input, state, slot: ordinal in the graph */
     struct { uint64_t bits; } konst;                 /* const: the value's bits, low bytes first */
-    struct { uint32_t axis; } axis;                  /* iota, concat, gather */
+    struct { uint32_t axis; } axis;                  /* iota, concat, gather, dynamic_update */
     struct { uint8_t perm[KL_MAX_RANK]; } permute;   /* result axis i is operand axis perm[i] */
     struct { uint32_t axes; } flip;                  /* bit i: axis i is reversed */
-    struct {                                         /* slice: elements start, start + step, .. of one axis */
+    struct {                                         /* slice: elements start, start + step, .. of one axis;
+                                                        dynamic_slice: axis and count only */
         uint32_t axis, zero;
         int64_t start, count, step;
     } slice;
+    struct { uint32_t axis, kind; } scatter;         /* kind: enum scatter_kind */
+    struct {                                         /* window: element j of window i is i * stride + j * dilation */
+        uint32_t axis, zero;
+        int64_t size, stride, dilation;
+    } window;
     struct {                                         /* pad: so many new elements before, behind and between */
         uint32_t axis, zero;
         int64_t low, high, interior;
@@ -64,6 +70,9 @@ union attr {
         uint32_t kblock;                             /*   see the comment at numeric order below */
     } dot;
 };
+
+/* How scatter brings an element of the update in. */
+enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
 
 enum { MARK_STOP = 1 };           /* node.flags: no gradient flows through this node */
 
@@ -92,9 +101,12 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
  *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
  *
+ * scatter: an element starts as the first operand's; the update's elements that the index sends there are brought in
+ *   one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
+ *
  * On f16 and bf16 every op computes in f32 on the exactly widened operands and rounds its result once, to
- * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces and dots of them accumulate in f32
- * in the order above and round at the end. */
+ * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces and dots of them, and
+ * scatters of kind add, accumulate in f32 in the order above and round at the end. */
 
 enum out_kind { OUT_RETURN, OUT_ASSIGN };
 struct output {
@@ -165,6 +177,8 @@ static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_g
 static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2 : opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
 static inline bool op_is_reduce(unsigned op) { return op == OP_sum || op == OP_reduce_max; }
+/* Its elements are computed together, in a schedule of their own: a kernel has at most one such node. */
+static inline bool op_is_anchor(unsigned op) { return op_is_reduce(op) || op == OP_dot || op == OP_scatter; }
 
 /* ---- mem.c: all of Kiln's own memory ---- */
 void *mem_alloc(size_t bytes);                    /* zeroed; NULL when out of memory */
@@ -244,16 +258,24 @@ ref n_permute(struct graph *g, ref a, const uint8_t *perm);
 ref n_expand(struct graph *g, ref a, const struct shape *s);
 ref n_broadcast(struct graph *g, ref a, const struct shape *s); /* right-aligned: reshape, then expand */
 ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count, int64_t step);
+ref n_window(struct graph *g, ref a, uint32_t axis, int64_t size, int64_t stride, int64_t dilation);
 ref n_flip(struct graph *g, ref a, uint32_t axes);
 ref n_pad(struct graph *g, ref a, ref value, uint32_t axis, int64_t low, int64_t high, int64_t interior);
 ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis); /* n of 1 up: a tree of concat nodes */
+ref n_dynamic_slice(struct graph *g, ref a, ref start, uint32_t axis, int64_t count);
+ref n_dynamic_update(struct graph *g, ref a, ref update, ref start, uint32_t axis);
 ref n_gather(struct graph *g, ref a, ref index, uint32_t axis); /* index: integers, rank 1 */
+/* index: integers, rank 1; update: a's shape, but the index's length along the axis */
+ref n_scatter(struct graph *g, ref a, ref index, ref update, uint32_t axis, enum scatter_kind kind);
 ref n_bitcast(struct graph *g, ref a, unsigned dtype);
 ref n_cast(struct graph *g, ref a, unsigned dtype);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
 ref n_grad(struct graph *g, ref loss, ref wrt);
+/* What gradients share. */
 ref n_pick(struct graph *g, ref a, ref b);        /* 1 where a > b, 0.5 where equal, else 0, in a's dtype */
+ref n_pow_slope(struct graph *g, ref a, ref b);   /* b a^(b-1), with 0 for a 0 times infinity where b is 0 */
+ref n_pow_log(struct graph *g, ref a, ref b);     /* log a, with 0 where 0^b is 0 or 1 for all b nearby */
 
 /* ---- attr.c: dot's axis lists ---- */
 static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 * i)) & 15u; }
@@ -303,7 +325,7 @@ bool interp_run(const struct graph *g, const struct bind *b, struct err *e);
 /* One node from its operands' values; input, state and slot copy in[0].  false: as struct opinfo's eval. */
 bool interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in);
 
-/* ---- structural rules, by family file: op_leaf.c op_view.c op_slice.c op_select.c op_cast.c op_reduce.c op_dot.c op_grad.c ---- */
+/* ---- structural rules, by family file op_*.c ---- */
 #define ST(name, ...)                                                                            \
     bool shape_##name(const struct graph *, struct node *, struct shape *, struct err *);        \
     bool eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \
@@ -315,6 +337,14 @@ void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din); /* vjp.c: the gr
 /* What the families share. */
 bool attr_rest_zero(const struct node *n, size_t used, struct err *e); /* attr.c: bytes from `used` on are 0 */
 struct shape coord_strides(const struct shape *s); /* shape.c: dim[i] is the row-major stride of axis i */
+/* op_select.c: a shape around one axis: blocks of `inner` elements, `len` of them in each of `outer` rows. */
+struct split { int64_t outer, len, inner; };
+struct split split_at(const struct shape *s, uint32_t axis);
+bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct err *e);
+bool index_is_integer(const char *op, const char *what, unsigned dtype, struct err *e); /* no bool either */
+enum op scatter_op(enum scatter_kind kind);       /* op_scatter.c: the elementwise op f; set: OP_nil */
+/* op_select.c: element i of p, integers of dtype, held within 0..last */
+int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last);
 /* op_view.c: out, row-major of shape s, takes element (i, j, ..) from in[i*stride->dim[0] + j*stride->dim[1] ..] */
 void gather(void *out, const void *in, size_t elem, const struct shape *s, const struct shape *stride);
 /* op_view.c: does the same for a list of axes: axis[i] of operand shape s, n of them, to the row-major order of the list */

@@ -222,7 +222,9 @@ static bool order(struct parser *p, struct node *n)
 enum {
     ATTR_AXES = 1, ATTR_PERM = 2, ATTR_AXIS = 4, ATTR_BATCH = 8, ATTR_CONTRACT = 16, ATTR_ORDER = 32,
     ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
+    ATTR_SIZE = 4096, ATTR_STRIDE = 8192, ATTR_DILATION = 16384, ATTR_KIND = 32768,
     ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
+    ATTR_WINDOW = ATTR_AXIS | ATTR_SIZE | ATTR_STRIDE | ATTR_DILATION,
     ATTR_PAD = ATTR_AXIS | ATTR_LOW | ATTR_HIGH | ATTR_INTERIOR,
 };
 
@@ -231,6 +233,8 @@ static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"batch", ATTR_BATCH}, {"contract", ATTR_CONTRACT}, {"order", ATTR_ORDER},
     {"start", ATTR_START}, {"count", ATTR_COUNT},       {"step", ATTR_STEP},
     {"low", ATTR_LOW},     {"high", ATTR_HIGH},         {"interior", ATTR_INTERIOR},
+    {"size", ATTR_SIZE},   {"stride", ATTR_STRIDE},     {"dilation", ATTR_DILATION},
+    {"kind", ATTR_KIND},
 };
 enum { ATTR_WORDS = sizeof attr_words / sizeof *attr_words };
 
@@ -242,7 +246,11 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_iota    ? ATTR_AXIS
            : op == OP_concat  ? ATTR_AXIS
            : op == OP_gather  ? ATTR_AXIS
+           : op == OP_dynamic_slice  ? ATTR_AXIS | ATTR_COUNT
+           : op == OP_dynamic_update ? ATTR_AXIS
+           : op == OP_scatter ? ATTR_AXIS | ATTR_KIND
            : op == OP_slice   ? ATTR_SLICE
+           : op == OP_window  ? ATTR_WINDOW
            : op == OP_pad     ? ATTR_PAD
            : op == OP_dot     ? ATTR_BATCH | ATTR_CONTRACT | ATTR_ORDER
                               : 0;
@@ -250,10 +258,10 @@ static unsigned attrs_allowed(unsigned op)
 
 static unsigned attrs_required(unsigned op)
 {
-    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_PAD);
+    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_WINDOW | ATTR_PAD | ATTR_KIND);
 }
 
-/* "N)" as one of the numbers of a slice or a pad */
+/* "N)" as one of the numbers of a slice, a window or a pad */
 static bool length(struct parser *p, struct node *n, unsigned bit)
 {
     uint64_t v;
@@ -262,11 +270,29 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
     int64_t *to = bit == ATTR_START      ? &n->attr.slice.start
                   : bit == ATTR_COUNT    ? &n->attr.slice.count
                   : bit == ATTR_STEP     ? &n->attr.slice.step
+                  : bit == ATTR_SIZE     ? &n->attr.window.size
+                  : bit == ATTR_STRIDE   ? &n->attr.window.stride
+                  : bit == ATTR_DILATION ? &n->attr.window.dilation
                   : bit == ATTR_LOW      ? &n->attr.pad.low
                   : bit == ATTR_HIGH     ? &n->attr.pad.high
                                          : &n->attr.pad.interior;
     *to = (int64_t)v;
     return true;
+}
+
+/* "word)" as scatter's kind */
+static bool kind(struct parser *p, struct node *n)
+{
+    lex_space(&p->l);
+    const char *at = p->l.p;
+    struct word w = lex_word(&p->l);
+    int k = scatter_kind_by_text(w.s, w.len);
+    if (k < 0) {
+        p->l.p = at;
+        return lex_expected(&p->l, "add, max, min or set");
+    }
+    n->attr.scatter.kind = (uint32_t)k;
+    return lex_need(&p->l, ')', "')'");
 }
 
 /* One attribute behind its word and '('. */
@@ -303,6 +329,8 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return axis_pairs(p, &n->attr.dot.con_a, &n->attr.dot.con_b, &n->attr.dot.ncon);
     case ATTR_ORDER:
         return order(p, n);
+    case ATTR_KIND:
+        return kind(p, n);
     default:
         return length(p, n, bit);
     }

@@ -119,7 +119,7 @@ static void put_axis_pairs(struct printer *p, const char *word, uint32_t a, uint
 static void put_attr(struct printer *p, const struct node *n)
 {
     const union attr *a = &n->attr;
-    if (n->op == OP_iota || n->op == OP_concat || n->op == OP_gather) {
+    if (n->op == OP_iota || n->op == OP_concat || n->op == OP_gather || n->op == OP_dynamic_update) {
         text_put(&p->t, " axis(%u)", a->axis.axis);
     } else if (n->op == OP_permute) {
         uint32_t rank = n->shape < p->g->nshape ? p->g->shape[n->shape].rank : 0;
@@ -130,11 +130,19 @@ static void put_attr(struct printer *p, const struct node *n)
     } else if (n->op == OP_slice) {
         text_put(&p->t, " axis(%u) start(%lld) count(%lld) step(%lld)", a->slice.axis, (long long)a->slice.start,
                  (long long)a->slice.count, (long long)a->slice.step);
+    } else if (n->op == OP_window) {
+        text_put(&p->t, " axis(%u) size(%lld) stride(%lld) dilation(%lld)", a->window.axis, (long long)a->window.size,
+                 (long long)a->window.stride, (long long)a->window.dilation);
+    } else if (n->op == OP_dynamic_slice) {
+        text_put(&p->t, " axis(%u) count(%lld)", a->slice.axis, (long long)a->slice.count);
     } else if (n->op == OP_pad) {
         text_put(&p->t, " axis(%u) low(%lld) high(%lld) interior(%lld)", a->pad.axis, (long long)a->pad.low,
                  (long long)a->pad.high, (long long)a->pad.interior);
     } else if (n->op == OP_flip) {
         put_mask(p, "axes", a->flip.axes);
+    } else if (n->op == OP_scatter) {
+        const char *kind = scatter_kind_text(a->scatter.kind);
+        text_put(&p->t, " axis(%u) kind(%s)", a->scatter.axis, kind ? kind : "?");
     } else if (op_is_reduce(n->op)) {
         put_mask(p, "axes", a->reduce.axes);
         if (a->reduce.lanes || a->reduce.chunk)

@@ -80,6 +80,7 @@ KL_OP2(mul)
 KL_OP2(div)   /* integers: toward zero, x/0 is 0 */
 KL_OP2(max)   /* larger; NaN if either is */
 KL_OP2(min)   /* smaller; NaN if either is */
+KL_OP2(pow)   /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
@@ -126,6 +127,9 @@ KL_OP(squeeze, kl_tensor a, int axis)
 KL_OP(slice, kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
 /* `count` elements from `start` on of one axis.  [SHAPE] */
 KL_OP(narrow, kl_tensor a, int axis, int64_t start, int64_t count)
+/* The windows of `size` elements, `dilation` apart, that lie in an axis, one every `stride`: the axis counts the
+ * windows, (length - (size - 1) dilation - 1) / stride + 1 of them, and a new last axis their elements.  [SHAPE] */
+KL_OP(window, kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)
 /* Axes in reverse order; NULL: all.  [SHAPE, ARGUMENT] */
 KL_OP(flip, kl_tensor a, int naxes, const int *axes)
 
@@ -136,8 +140,29 @@ KL_OP(pad, kl_tensor a, const int64_t *low, const int64_t *high, double value)
 /* n tensors of one dtype, one behind the other along an axis; equal in all other axes.  [SHAPE, TYPE, ARGUMENT] */
 KL_OP(concat, int n, const kl_tensor *parts, int axis)
 /* Elements of one axis by index: the index's axes take the place of that axis.  An index (integers, of any shape)
- * below 0 counts as 0, one above the last as the last.  Gradients do not flow through it [GRAD].  [SHAPE, TYPE] */
+ * below 0 counts as 0, one above the last as the last, here and below.  [SHAPE, TYPE] */
 KL_OP(gather, kl_tensor a, int axis, kl_tensor index)
+/* a with update's rows brought in along an axis, in the order of the index: row i is added to (or its larger or smaller
+ * elements stay in, or it replaces) row index[i] of a.  update has the shape that gather gives.  Where max and min find
+ * equal elements these share the gradient, as in reduce_max; where rows replace one row, the last one stays.  Sums of
+ * half floats are rounded once.  [SHAPE, TYPE] */
+KL_OP(index_add, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+KL_OP(index_max, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+KL_OP(index_min, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+KL_OP(index_put, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+/* Elements by an index of their own: element (i, j) of the result is a(index(i, j), j) for axis 0, a(i, index(i, j)) for
+ * axis 1.  index: integers, a's shape but for its length along the axis, which is the result's.  [SHAPE, TYPE] */
+KL_OP(take_along_axis, kl_tensor a, int axis, kl_tensor index)
+/* The other way round: a with each element of update, of index's shape, added to or put in place of that element of a,
+ * in row-major order of the index.  [SHAPE, TYPE] */
+KL_OP(add_along_axis, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+KL_OP(put_along_axis, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+/* The window of `count` elements an axis that starts at a computed place: start has one scalar (integers) an axis,
+ * kl_none for 0.  A start is held where the whole window fits.  [SHAPE, TYPE, ARGUMENT] */
+KL_OP(dynamic_slice, kl_tensor a, const kl_tensor *start, const int64_t *count)
+/* a, but for the window of update's shape at `start`, as in dynamic_slice, which update fills.
+ * [SHAPE, TYPE, ARGUMENT] */
+KL_OP(dynamic_update, kl_tensor a, kl_tensor update, const kl_tensor *start)
 /* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  [TYPE] */
 KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
 
@@ -201,6 +226,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_div(...) kl_div_at(KL_HERE, __VA_ARGS__)
 #define kl_max(...) kl_max_at(KL_HERE, __VA_ARGS__)
 #define kl_min(...) kl_min_at(KL_HERE, __VA_ARGS__)
+#define kl_pow(...) kl_pow_at(KL_HERE, __VA_ARGS__)
 #define kl_and(...) kl_and_at(KL_HERE, __VA_ARGS__)
 #define kl_or(...) kl_or_at(KL_HERE, __VA_ARGS__)
 #define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
@@ -229,10 +255,20 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_squeeze(...) kl_squeeze_at(KL_HERE, __VA_ARGS__)
 #define kl_slice(...) kl_slice_at(KL_HERE, __VA_ARGS__)
 #define kl_narrow(...) kl_narrow_at(KL_HERE, __VA_ARGS__)
+#define kl_window(...) kl_window_at(KL_HERE, __VA_ARGS__)
 #define kl_flip(...) kl_flip_at(KL_HERE, __VA_ARGS__)
 #define kl_pad(...) kl_pad_at(KL_HERE, __VA_ARGS__)
 #define kl_concat(...) kl_concat_at(KL_HERE, __VA_ARGS__)
 #define kl_gather(...) kl_gather_at(KL_HERE, __VA_ARGS__)
+#define kl_index_add(...) kl_index_add_at(KL_HERE, __VA_ARGS__)
+#define kl_index_max(...) kl_index_max_at(KL_HERE, __VA_ARGS__)
+#define kl_index_min(...) kl_index_min_at(KL_HERE, __VA_ARGS__)
+#define kl_index_put(...) kl_index_put_at(KL_HERE, __VA_ARGS__)
+#define kl_take_along_axis(...) kl_take_along_axis_at(KL_HERE, __VA_ARGS__)
+#define kl_add_along_axis(...) kl_add_along_axis_at(KL_HERE, __VA_ARGS__)
+#define kl_put_along_axis(...) kl_put_along_axis_at(KL_HERE, __VA_ARGS__)
+#define kl_dynamic_slice(...) kl_dynamic_slice_at(KL_HERE, __VA_ARGS__)
+#define kl_dynamic_update(...) kl_dynamic_update_at(KL_HERE, __VA_ARGS__)
 #define kl_bitcast(...) kl_bitcast_at(KL_HERE, __VA_ARGS__)
 #define kl_sum(...) kl_sum_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
