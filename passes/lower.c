@@ -125,12 +125,12 @@ void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
         if (w->g->group[r] != w->group)
             continue;
         if (w->stored[r])
-            k_prefetch(w->k, PREFETCH_WRITE, buffer_of(w, r, BUF_OUT), i);
+            k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, r, BUF_OUT), i);
         for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor; o++) {
             bool linear;
             ref x = node_operand(w->g, r, o, &linear);
             if (linear && node_numel(w->g, x) == numel && w->g->group[x] != w->group && in_memory(w, x))
-                k_prefetch(w->k, PREFETCH_READ, buffer_of(w, x, BUF_IN), i);
+                k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, x, BUF_IN), i);
         }
     }
 }
