@@ -28,6 +28,12 @@ static const char *types_of(const struct opinfo *o)
     return "by its rule";
 }
 
+/* The operand that only says where elements are: no gradient flows to it. */
+static unsigned index_operand(unsigned op)
+{
+    return op == OP_dynamic_slice || op == OP_gather ? 1 : op == OP_dynamic_update ? 2 : MAX_OPERANDS;
+}
+
 /* The operands that a gradient flows to, such as "a b". */
 static const char *gradient_of(const struct row *r, char buf[8])
 {
@@ -36,19 +42,20 @@ static const char *gradient_of(const struct row *r, char buf[8])
     if (r->op == OP_gather || r->op == OP_bitcast)
         return "no";
     for (unsigned i = 0; i < o->nin; i++)
-        if (i < 3 && r->grad[i] ? strcmp(r->grad[i], "NIL") != 0 : strcmp(o->batching, "LEAF") != 0)
+        if (i < 3 && r->grad[i] ? strcmp(r->grad[i], "NIL") != 0
+                                : i != index_operand(r->op) && strcmp(o->batching, "LEAF") != 0)
             n += (size_t)snprintf(buf + n, 8 - n, "%s%c", n ? " " : "", 'a' + (int)i);
     return n ? buf : "no";
 }
 
 static void print_table(void)
 {
-    printf("%-11s %-12s %8s  %-15s %-9s %-9s %-9s %s\n", "name", "kind", "operands", "types", "gradient", "autocast",
+    printf("%-14s %-12s %8s  %-15s %-9s %-9s %-9s %s\n", "name", "kind", "operands", "types", "gradient", "autocast",
            "batching", "meaning");
     for (unsigned i = 0; i < ROWS; i++) {
         const struct opinfo *o = &opinfo[rows[i].op];
         char grad[8];
-        printf("%-11s %-12s %8u  %-15s %-9s %-9s %-9s %s\n", o->name,
+        printf("%-14s %-12s %8u  %-15s %-9s %-9s %-9s %s\n", o->name,
                op_is_elementwise(rows[i].op) ? "elementwise" : "structural", o->nin, types_of(o),
                gradient_of(&rows[i], grad), o->autocast, o->batching, o->doc);
     }

@@ -76,6 +76,8 @@ struct thread {
     uint32_t nscope, scope_cap;
     const char *composite;       /* the outermost composite that is recording, for messages */
     unsigned depth;
+    unsigned no_grad;            /* open no_grad blocks; */
+    unsigned outer_no_grad;      /*   those that the open trace began in */
     kl_run_info info;
     bool has_info;
 };
@@ -198,6 +200,9 @@ bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct
 kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
                        const struct shape *to);
 kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
+/* ---- pieces.c ---- */
+kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
+                    int64_t dilation);
 /* ---- create.c ---- */
 /* A compile-time constant on x's device, in x's dtype. */
 kl_tensor const_like(const kl_site *site, const struct view *x, double value);

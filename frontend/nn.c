@@ -109,7 +109,7 @@ kl_tensor log_one_plus_exp(const kl_site *site, const struct view *v, kl_tensor 
     kl_tensor lost = kl_eq_at(site, off, const_like(site, v, 0));
     kl_tensor ratio = kl_div_at(site, e, kl_where_at(site, lost, one, off));
     kl_tensor exact = kl_where_at(site, lost, e, kl_mul_at(site, plain, ratio));
-    return kl_add_at(site, plain, kl_stop_gradient_at(site, kl_sub_at(site, exact, plain)));
+    return kl_add_at(site, plain, kl_detach_at(site, kl_sub_at(site, exact, plain)));
 }
 
 kl_tensor kl_softplus_at(const kl_site *site, kl_tensor a)

@@ -51,7 +51,7 @@ static kl_tensor masked_softmax(const kl_site *site, const struct view *v, kl_te
     const int last = -1;
     kl_tensor zero = const_like(site, v, 0);
     kl_tensor kept = kl_where_at(site, allowed, s, const_like(site, v, -INFINITY));
-    kl_tensor most = kl_stop_gradient_at(site, kl_reduce_max_at(site, kept, 1, &last, true));
+    kl_tensor most = kl_detach_at(site, kl_reduce_max_at(site, kept, 1, &last, true));
     kl_tensor z = kl_where_at(site, allowed, kl_sub_at(site, s, most), zero);
     kl_tensor e = kl_where_at(site, allowed, kl_exp_at(site, z), zero);
     kl_tensor sum = kl_sum_at(site, e, 1, &last, true);

@@ -7,7 +7,7 @@
 /* a less its largest along the axis.  The largest cancels out of what is made of it: no gradient. */
 static kl_tensor shifted(const kl_site *site, kl_tensor a, int axis)
 {
-    kl_tensor most = kl_stop_gradient_at(site, kl_reduce_max_at(site, a, 1, &axis, true));
+    kl_tensor most = kl_detach_at(site, kl_reduce_max_at(site, a, 1, &axis, true));
     return kl_sub_at(site, a, most);
 }
 

@@ -26,7 +26,7 @@ kl_tensor kl_logsumexp_at(const kl_site *site, kl_tensor a, int naxes, const int
         compose_end(t, kl_none);
         return op_failed();
     }
-    kl_tensor most = kl_stop_gradient_at(site, kl_reduce_max_at(site, a, naxes, axes, true));
+    kl_tensor most = kl_detach_at(site, kl_reduce_max_at(site, a, naxes, axes, true));
     kl_tensor infinite = kl_eq_at(site, kl_abs_at(site, most), const_like(site, &v, INFINITY));
     kl_tensor shift = kl_where_at(site, infinite, const_like(site, &v, 0), most);
     kl_tensor sum = kl_sum_at(site, kl_exp_at(site, kl_sub_at(site, a, shift)), naxes, axes, true);
@@ -230,7 +230,7 @@ kl_tensor kl_group_norm_at(const kl_site *site, kl_tensor x, int groups, kl_tens
 /* The running value moves towards that of this batch, without a gradient.  false: reported. */
 static bool update(const kl_site *site, kl_tensor running, kl_tensor now, const struct shape *channels, double momentum)
 {
-    now = kl_stop_gradient_at(site, reshape_to(site, "reshape", now, channels));
+    now = kl_detach_at(site, reshape_to(site, "reshape", now, channels));
     kl_tensor old = kl_mul_scalar_at(site, running, 1 - momentum);
     return kl_assign_at(site, running, kl_add_at(site, old, kl_mul_scalar_at(site, now, momentum))) == KL_OK;
 }

@@ -115,14 +115,14 @@ kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const str
     return record(&c);
 }
 
-/* A view of everything, marked. */
-kl_tensor kl_stop_gradient_at(const kl_site *site, kl_tensor a)
+/* A view of everything, marked as what no_grad blocks record. */
+kl_tensor kl_detach_at(const kl_site *site, kl_tensor a)
 {
     struct thread *t = thread_self();
     struct view v;
-    if (!t || !describe(t, site, "stop_gradient", "the tensor", a, &v))
+    if (!t || !describe(t, site, "detach", "the tensor", a, &v))
         return t ? poison(t) : kl_none;
-    struct call c = {.site = site, .op = "stop_gradient", .proto = {.op = OP_reshape, .flags = MARK_STOP}, .in = {a},
+    struct call c = {.site = site, .op = "detach", .proto = {.op = OP_reshape, .flags = MARK_STOP}, .in = {a},
                      .has_target = true, .target = v.shape};
     return record(&c);
 }

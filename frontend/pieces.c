@@ -1,4 +1,4 @@
-/* Ops that take tensors apart and put them together: slice, flip, pad, concat, gather.  The nodes work on one
+/* Ops that take tensors apart and put them together: slice, window, flip, pad, concat, gather.  The nodes work on one
  * axis each; the calls here take all axes at once and make chains of them. */
 #include "frontend.h"
 #include <inttypes.h>
@@ -17,6 +17,17 @@ static int64_t slice_range(int64_t len, int64_t *start, int64_t stop, int64_t st
 static kl_tensor same(const kl_site *site, const char *op, kl_tensor a, const struct shape *s)
 {
     return reshape_to(site, op, a, s);
+}
+
+kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
+                    int64_t dilation)
+{
+    struct call c = {.site = site, .op = op, .proto.op = OP_window, .in = {a}};
+    c.proto.attr.window.axis = axis;
+    c.proto.attr.window.size = size;
+    c.proto.attr.window.stride = stride;
+    c.proto.attr.window.dilation = dilation;
+    return record(&c);
 }
 
 kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
@@ -59,6 +70,16 @@ kl_tensor kl_narrow_at(const kl_site *site, kl_tensor a, int axis, int64_t start
     c.proto.attr.slice.count = count;
     c.proto.attr.slice.step = 1;
     return record(&c);
+}
+
+kl_tensor kl_window_at(const kl_site *site, kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, "window", "the tensor", a, &v) || !axis_of(t, site, "window", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    return window_of(site, "window", a, at, size, stride, dilation);
 }
 
 kl_tensor kl_flip_at(const kl_site *site, kl_tensor a, int naxes, const int *axes)

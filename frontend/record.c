@@ -195,9 +195,13 @@ static ref append(struct step *s)
     if ((n.op == OP_input || n.op == OP_slot) && !add_leaf(s, &n))
         return NIL;
     ref r = graph_add(g, &n, c->has_target ? &c->target : NULL);
-    if (r == NIL)
+    if (r == NIL) {
         take_error(s);
-    else if (!s->tr)
+        return NIL;
+    }
+    if (s->t->no_grad && n.nin && dtype_is_float(node_at(g, r)->dtype))
+        g->node[r].flags |= MARK_STOP;
+    if (!s->tr)
         ambient_added(r);
     return r;
 }

@@ -157,6 +157,42 @@ kl_status kl_scope_end(void)
     return kl_scope_end_at(NULL);
 }
 
+/* ---- no_grad blocks ---- */
+
+kl_status kl_no_grad_begin(void)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    t->no_grad++;
+    return KL_OK;
+}
+
+kl_status kl_no_grad_end_at(const kl_site *site)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (t->no_grad == t->outer_no_grad)
+        return fail(t, site, KL_ERR_ARGUMENT, "no_grad_end: %s",
+                    t->no_grad ? "the block was begun before this trace" : "no block is open");
+    t->no_grad--;
+    return KL_OK;
+}
+
+kl_status kl_no_grad_end(void)
+{
+    return kl_no_grad_end_at(NULL);
+}
+
+bool kl_grad_enabled(void)
+{
+    struct thread *t = thread_self();
+    return !t || !t->no_grad;
+}
+
+/* ---- composites ---- */
+
 /* NULL: out of memory, and the composite gives kl_none. */
 struct thread *compose_begin(const char *name)
 {

@@ -118,6 +118,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     tr->poison = kl_none;
     tr->device = (kl_device){0};
     t->tracing = true;
+    t->outer_no_grad = t->no_grad;
     return KL_OK;
 }
 
@@ -145,6 +146,8 @@ static void close_trace(struct thread *t)
 {
     struct trace *tr = t->trace;
     t->tracing = false;
+    t->no_grad = t->outer_no_grad;
+    t->outer_no_grad = 0;
     for (uint32_t i = tr->temps, next; i != NO_ENTRY; i = next) {
         struct entry *x = entry_at(i);
         next = x->next;

@@ -118,6 +118,16 @@ ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count,
     return graph_add(g, &n, NULL);
 }
 
+ref n_window(struct graph *g, ref a, uint32_t axis, int64_t size, int64_t stride, int64_t dilation)
+{
+    struct node n = {.op = OP_window, .nin = 1, .in = {a}};
+    n.attr.window.axis = axis;
+    n.attr.window.size = size;
+    n.attr.window.stride = stride;
+    n.attr.window.dilation = dilation;
+    return graph_add(g, &n, NULL);
+}
+
 ref n_flip(struct graph *g, ref a, uint32_t axes)
 {
     return graph_add(g, &(struct node){.op = OP_flip, .nin = 1, .in = {a}, .attr.flip.axes = axes}, NULL);
@@ -145,6 +155,20 @@ ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis)
     for (unsigned i = 0; i < n; i += part)
         c.in[c.nin++] = n_concat(g, a + i, n - i < part ? n - i : part, axis);
     return graph_add(g, &c, NULL);
+}
+
+ref n_dynamic_slice(struct graph *g, ref a, ref start, uint32_t axis, int64_t count)
+{
+    struct node n = {.op = OP_dynamic_slice, .nin = 2, .in = {a, start}};
+    n.attr.slice.axis = axis;
+    n.attr.slice.count = count;
+    return graph_add(g, &n, NULL);
+}
+
+ref n_dynamic_update(struct graph *g, ref a, ref update, ref start, uint32_t axis)
+{
+    struct node n = {.op = OP_dynamic_update, .nin = 3, .in = {a, update, start}, .attr.axis.axis = axis};
+    return graph_add(g, &n, NULL);
 }
 
 ref n_gather(struct graph *g, ref a, ref index, uint32_t axis)
@@ -190,4 +214,18 @@ ref n_pick(struct graph *g, ref a, ref b)
 {
     ref tie = n_where(g, n_eq(g, a, b), n_k(g, a, 0.5), n_k(g, a, 0));
     return n_where(g, n_gt(g, a, b), n_k(g, a, 1), tie);
+}
+
+/* The exponent is changed where the factor b is 0, so that a second gradient meets no infinity there either. */
+ref n_pow_slope(struct graph *g, ref a, ref b)
+{
+    ref huge = n_not(g, n_is_finite(g, n_recip(g, a))), zero = n_k(g, b, 0);
+    ref less = n_where(g, n_and(g, n_eq(g, b, zero), huge), zero, n_sub(g, b, n_k(g, b, 1)));
+    return n_mul(g, b, n_pow(g, a, less));
+}
+
+ref n_pow_log(struct graph *g, ref a, ref b)
+{
+    ref flat = n_and(g, n_eq(g, a, n_k(g, a, 0)), n_ge(g, b, n_k(g, b, 0)));
+    return n_log(g, n_where(g, flat, n_k(g, a, 1), a));
 }

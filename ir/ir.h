@@ -46,7 +46,7 @@ union attr {
     uint64_t word[4];                                /* first, so that {0} clears every byte */
     struct { uint32_t index; } leaf;                 /* input, state, slot: ordinal in the graph */
     struct { uint64_t bits; } konst;                 /* const: the value's bits, low bytes first */
-    struct { uint32_t axis; } axis;                  /* iota, concat, gather */
+    struct { uint32_t axis; } axis;                  /* iota, concat, gather, dynamic_update */
     struct { uint8_t perm[KL_MAX_RANK]; } permute;   /* result axis i is operand axis perm[i] */
     struct { uint32_t axes; } flip;                  /* bit i: axis i is reversed */
     struct { uint32_t index; } proj;                 /* proj: which result */
@@ -60,10 +60,15 @@ union attr {
         uint32_t flags;                              /* REGION_REVERSE (scan), REGION_AGAIN (checkpoint) */
         int64_t length;                              /* scan: rounds */
     } region;
-    struct {                                         /* slice: elements start, start + step, .. of one axis */
+    struct {                                         /* slice: elements start, start + step, .. of one axis;
+                                                        dynamic_slice: axis and count only */
         uint32_t axis, zero;
         int64_t start, count, step;
     } slice;
+    struct {                                         /* window: element j of window i is i * stride + j * dilation */
+        uint32_t axis, zero;
+        int64_t size, stride, dilation;
+    } window;
     struct {                                         /* pad: so many new elements before, behind and between */
         uint32_t axis, zero;
         int64_t low, high, interior;
@@ -284,9 +289,12 @@ ref n_permute(struct graph *g, ref a, const uint8_t *perm);
 ref n_expand(struct graph *g, ref a, const struct shape *s);
 ref n_broadcast(struct graph *g, ref a, const struct shape *s); /* right-aligned: reshape, then expand */
 ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count, int64_t step);
+ref n_window(struct graph *g, ref a, uint32_t axis, int64_t size, int64_t stride, int64_t dilation);
 ref n_flip(struct graph *g, ref a, uint32_t axes);
 ref n_pad(struct graph *g, ref a, ref value, uint32_t axis, int64_t low, int64_t high, int64_t interior);
 ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis); /* n of 1 up: a tree of concat nodes */
+ref n_dynamic_slice(struct graph *g, ref a, ref start, uint32_t axis, int64_t count);
+ref n_dynamic_update(struct graph *g, ref a, ref update, ref start, uint32_t axis);
 ref n_gather(struct graph *g, ref a, ref index, uint32_t axis); /* index: integers, rank 1 */
 ref n_bitcast(struct graph *g, ref a, unsigned dtype);
 ref n_cast(struct graph *g, ref a, unsigned dtype);
@@ -294,7 +302,10 @@ ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
 ref n_grad(struct graph *g, ref loss, ref wrt);
 ref n_proj(struct graph *g, ref region, uint32_t index); /* the node that is there already, or a new one */
+/* What gradients share. */
 ref n_pick(struct graph *g, ref a, ref b);        /* 1 where a > b, 0.5 where equal, else 0, in a's dtype */
+ref n_pow_slope(struct graph *g, ref a, ref b);   /* b a^(b-1), with 0 for a 0 times infinity where b is 0 */
+ref n_pow_log(struct graph *g, ref a, ref b);     /* log a, with 0 where 0^b is 0 or 1 for all b nearby */
 
 /* ---- attr.c: dot's axis lists ---- */
 static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 * i)) & 15u; }
@@ -366,8 +377,7 @@ bool interp_run(const struct graph *g, const struct bind *b, struct err *e);
 /* One node from its operands' values; input, state and slot copy in[0].  false: as struct opinfo's eval. */
 bool interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in);
 
-/* ---- structural rules, by family file: op_leaf.c op_view.c op_slice.c op_select.c op_cast.c op_reduce.c op_dot.c op_grad.c
- * op_region.c ---- */
+/* ---- structural rules, by family file op_*.c ---- */
 #define ST(name, ...)                                                                            \
     bool shape_##name(const struct graph *, struct node *, struct shape *, struct err *);        \
     bool eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \
@@ -379,6 +389,13 @@ void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din); /* vjp.c: the gr
 /* What the families share. */
 bool attr_rest_zero(const struct node *n, size_t used, struct err *e); /* attr.c: bytes from `used` on are 0 */
 struct shape coord_strides(const struct shape *s); /* shape.c: dim[i] is the row-major stride of axis i */
+/* op_select.c: a shape around one axis: blocks of `inner` elements, `len` of them in each of `outer` rows. */
+struct split { int64_t outer, len, inner; };
+struct split split_at(const struct shape *s, uint32_t axis);
+bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct err *e);
+bool index_is_integer(const char *op, const char *what, unsigned dtype, struct err *e); /* no bool either */
+/* op_select.c: element i of p, integers of dtype, held within 0..last */
+int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last);
 /* op_view.c: out, row-major of shape s, takes element (i, j, ..) from in[i*stride->dim[0] + j*stride->dim[1] ..] */
 void gather(void *out, const void *in, size_t elem, const struct shape *s, const struct shape *stride);
 /* op_view.c: does the same for a list of axes: axis[i] of operand shape s, n of them, to the row-major order of the list */

@@ -180,5 +180,9 @@ struct lower {
 };
 /* op_reduce.c: a carry's initial value, made before its loop: in every lane where a vector loop is open. */
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits);
+/* op_select.c: i (i64) held within 0..last; *inside says whether it was, 0 where it always is. */
+val lower_hold(struct kernel *k, val i, int64_t last, val *inside);
+/* op_select.c: an index of any integer dtype as i64, held within 0..last. */
+val lower_index(struct kernel *k, val i, int64_t last);
 
 #endif

@@ -4,10 +4,7 @@
 #include "ir/loop.h"
 #include <string.h>
 
-/* A shape around one axis: blocks of `inner` elements, `len` of them in each of `outer` rows. */
-struct split { int64_t outer, len, inner; };
-
-static struct split split_at(const struct shape *s, uint32_t axis)
+struct split split_at(const struct shape *s, uint32_t axis)
 {
     struct split p = {1, s->dim[axis], 1};
     for (uint32_t i = 0; i < axis; i++)
@@ -17,15 +14,32 @@ static struct split split_at(const struct shape *s, uint32_t axis)
     return p;
 }
 
-static bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct err *e)
+bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct err *e)
 {
     char text[SHAPE_TEXT];
     return axis < s->rank || err_set(e, KL_ERR_SHAPE, "%s: axis %u is out of range for shape %s", op, axis,
                                      shape_text(s, text, sizeof text));
 }
 
-/* i held within 0..last; *inside says whether it was, 0 where it always is. */
-static val hold(struct kernel *k, val i, int64_t last, val *inside)
+bool index_is_integer(const char *op, const char *what, unsigned dtype, struct err *e)
+{
+    return (!dtype_is_float(dtype) && dtype != KL_BOOL) ||
+           err_set(e, KL_ERR_TYPE, "%s: the %s must be integers, got %s", op, what, dtype_name(dtype));
+}
+
+int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last)
+{
+    uint64_t bits = 0;
+    size_t size = dtype_size(dtype);
+    memcpy(&bits, (const char *)p + (size_t)i * size, size); /* little-endian */
+    if (dtype_kind(dtype) == 'U')
+        return bits > (uint64_t)last ? last : (int64_t)bits;
+    unsigned shift = 64 - 8 * (unsigned)size;
+    int64_t v = (int64_t)(bits << shift) >> shift;
+    return v < 0 ? 0 : v > last ? last : v;
+}
+
+val lower_hold(struct kernel *k, val i, int64_t last, val *inside)
 {
     int64_t lo, hi;
     val zero = k_int(k, 0), most = k_int(k, last), at = i;
@@ -44,6 +58,19 @@ static val hold(struct kernel *k, val i, int64_t last, val *inside)
     }
     ix_bound(k, at, 0, last);
     return at;
+}
+
+val lower_index(struct kernel *k, val i, int64_t last)
+{
+    val inside;
+    if (last == 0)
+        return k_int(k, 0);
+    if (i && dtype_kind(val_dtype(k, i)) == 'U') {
+        i = k_cast(k, i, KL_U64);
+        val most = k_bits(k, KL_U64, (uint64_t)last);
+        i = k_prim(k, P_SELECT, k_prim(k, P_LT, i, most, 0), i, most);
+    }
+    return lower_hold(k, k_cast(k, i, KL_I64), last, &inside);
 }
 
 /* ---- pad: one axis a node; the gradient is a slice ---- */
@@ -128,7 +155,7 @@ uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
         return value;
     for (uint32_t i = 0; i < from->rank; i++)
         at[i] = coord[i];
-    val place = hold(k, ix_sub(k, coord[axis], k_int(k, n->attr.pad.low)), (len - 1) * step, &inside);
+    val place = lower_hold(k, ix_sub(k, coord[axis], k_int(k, n->attr.pad.low)), (len - 1) * step, &inside);
     at[axis] = ix_div(k, place, step);
     if (step > 1) {
         val on = k_prim(k, P_EQ, ix_mod(k, place, step), k_int(k, 0), 0);
@@ -209,7 +236,7 @@ uint32_t lower_concat(struct lower *l, ref r, const uint32_t *coord)
         int64_t len = node_shape(l->g, n->in[i])->dim[axis], start = end - len;
         if (len) {
             val inside;
-            at[axis] = hold(k, ix_sub(k, coord[axis], k_int(k, start)), len - 1, &inside);
+            at[axis] = lower_hold(k, ix_sub(k, coord[axis], k_int(k, start)), len - 1, &inside);
             val x = l->at(l, n->in[i], at);
             result = result ? k_prim(k, P_SELECT, k_prim(k, P_LT, coord[axis], k_int(k, end), 0), x, result) : x;
         }
@@ -227,8 +254,8 @@ bool shape_gather(const struct graph *g, struct node *n, struct shape *out, stru
     uint32_t axis = n->attr.axis.axis;
     char text[SHAPE_TEXT];
     *out = g->shape[a->shape];
-    if (dtype_is_float(index->dtype) || index->dtype == KL_BOOL)
-        return err_set(e, KL_ERR_TYPE, "gather: the index must be integers, got %s", dtype_name(index->dtype));
+    if (!index_is_integer("gather", "index", index->dtype, e))
+        return false;
     if (is->rank != 1)
         return err_set(e, KL_ERR_SHAPE, "gather: the index must have rank 1, got %s",
                        shape_text(is, text, sizeof text));
@@ -242,18 +269,6 @@ bool shape_gather(const struct graph *g, struct node *n, struct shape *out, stru
     return attr_rest_zero(n, sizeof n->attr.axis, e);
 }
 
-static int64_t held_index(unsigned dtype, const void *p, int64_t i, int64_t last)
-{
-    uint64_t bits = 0;
-    size_t size = dtype_size(dtype);
-    memcpy(&bits, (const char *)p + (size_t)i * size, size); /* little-endian */
-    if (dtype_kind(dtype) == 'U')
-        return bits > (uint64_t)last ? last : (int64_t)bits;
-    unsigned shift = 64 - 8 * (unsigned)size;
-    int64_t v = (int64_t)(bits << shift) >> shift;
-    return v < 0 ? 0 : v > last ? last : v;
-}
-
 bool eval_gather(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     struct split from = split_at(node_shape(g, n->in[0]), n->attr.axis.axis);
@@ -261,7 +276,7 @@ bool eval_gather(const struct graph *g, const struct node *n, void *out, const v
     size_t block = (size_t)from.inner * dtype_size(n->dtype);
     for (int64_t o = 0; block && o < from.outer; o++)
         for (int64_t i = 0; i < count; i++) {
-            int64_t at = held_index(node_at(g, n->in[1])->dtype, in[1], i, from.len - 1);
+            int64_t at = index_at(node_at(g, n->in[1])->dtype, in[1], i, from.len - 1);
             memcpy((char *)out + (size_t)(o * count + i) * block,
                    (const char *)in[0] + (size_t)(o * from.len + at) * block, block);
         }
@@ -284,14 +299,9 @@ uint32_t lower_gather(struct lower *l, ref r, const uint32_t *coord)
     int64_t last = from->dim[axis] - 1;
     if (last < 0)
         return k_bits(k, n->dtype, 0); /* no elements, so never stored */
-    val at[KL_MAX_RANK] = {0}, i = l->at(l, n->in[1], &coord[axis]), inside;
+    val at[KL_MAX_RANK] = {0}, i = l->at(l, n->in[1], &coord[axis]);
     for (uint32_t d = 0; d < from->rank; d++)
         at[d] = coord[d];
-    if (i && dtype_kind(val_dtype(k, i)) == 'U') {
-        i = k_cast(k, i, KL_U64);
-        val most = k_bits(k, KL_U64, (uint64_t)last);
-        i = k_prim(k, P_SELECT, k_prim(k, P_LT, i, most, 0), i, most);
-    }
-    at[axis] = hold(k, k_cast(k, i, KL_I64), last, &inside);
+    at[axis] = lower_index(k, i, last);
     return l->at(l, n->in[0], at);
 }

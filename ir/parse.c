@@ -212,9 +212,11 @@ static bool order(struct parser *p, struct node *n)
 enum {
     ATTR_AXES = 1, ATTR_PERM = 2, ATTR_AXIS = 4, ATTR_BATCH = 8, ATTR_CONTRACT = 16, ATTR_ORDER = 32,
     ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
-    ATTR_INDEX = 1 << 12, ATTR_CARRIED = 1 << 13, ATTR_SCANNED = 1 << 14, ATTR_LENGTH = 1 << 15,
+    ATTR_SIZE = 4096, ATTR_STRIDE = 8192, ATTR_DILATION = 16384,
+    ATTR_INDEX = 1 << 15, ATTR_CARRIED = 1 << 16, ATTR_SCANNED = 1 << 17, ATTR_LENGTH = 1 << 18,
     ATTR_SCAN = ATTR_CARRIED | ATTR_SCANNED | ATTR_LENGTH,
     ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
+    ATTR_WINDOW = ATTR_AXIS | ATTR_SIZE | ATTR_STRIDE | ATTR_DILATION,
     ATTR_PAD = ATTR_AXIS | ATTR_LOW | ATTR_HIGH | ATTR_INTERIOR,
 };
 
@@ -223,6 +225,7 @@ static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"batch", ATTR_BATCH}, {"contract", ATTR_CONTRACT}, {"order", ATTR_ORDER},
     {"start", ATTR_START}, {"count", ATTR_COUNT},       {"step", ATTR_STEP},
     {"low", ATTR_LOW},     {"high", ATTR_HIGH},         {"interior", ATTR_INTERIOR},
+    {"size", ATTR_SIZE},   {"stride", ATTR_STRIDE},     {"dilation", ATTR_DILATION},
     {"index", ATTR_INDEX}, {"carried", ATTR_CARRIED},   {"scanned", ATTR_SCANNED},
     {"length", ATTR_LENGTH},
 };
@@ -236,7 +239,10 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_iota    ? ATTR_AXIS
            : op == OP_concat  ? ATTR_AXIS
            : op == OP_gather  ? ATTR_AXIS
+           : op == OP_dynamic_slice  ? ATTR_AXIS | ATTR_COUNT
+           : op == OP_dynamic_update ? ATTR_AXIS
            : op == OP_slice   ? ATTR_SLICE
+           : op == OP_window  ? ATTR_WINDOW
            : op == OP_pad     ? ATTR_PAD
            : op == OP_proj    ? ATTR_INDEX
            : op == OP_scan    ? ATTR_SCAN
@@ -248,10 +254,10 @@ static unsigned attrs_allowed(unsigned op)
 
 static unsigned attrs_required(unsigned op)
 {
-    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_PAD | ATTR_INDEX | ATTR_SCAN);
+    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_WINDOW | ATTR_PAD | ATTR_INDEX | ATTR_SCAN);
 }
 
-/* "N)" as one of the numbers of a slice or a pad */
+/* "N)" as one of the numbers of a slice, a window or a pad */
 static bool length(struct parser *p, struct node *n, unsigned bit)
 {
     uint64_t v;
@@ -260,6 +266,9 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
     int64_t *to = bit == ATTR_START      ? &n->attr.slice.start
                   : bit == ATTR_COUNT    ? &n->attr.slice.count
                   : bit == ATTR_STEP     ? &n->attr.slice.step
+                  : bit == ATTR_SIZE     ? &n->attr.window.size
+                  : bit == ATTR_STRIDE   ? &n->attr.window.stride
+                  : bit == ATTR_DILATION ? &n->attr.window.dilation
                   : bit == ATTR_LOW      ? &n->attr.pad.low
                   : bit == ATTR_HIGH     ? &n->attr.pad.high
                                          : &n->attr.pad.interior;

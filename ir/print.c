@@ -134,7 +134,7 @@ static void put_region_attr(struct printer *p, const struct node *n)
 static void put_attr(struct printer *p, const struct node *n)
 {
     const union attr *a = &n->attr;
-    if (n->op == OP_iota || n->op == OP_concat || n->op == OP_gather) {
+    if (n->op == OP_iota || n->op == OP_concat || n->op == OP_gather || n->op == OP_dynamic_update) {
         text_put(&p->t, " axis(%u)", a->axis.axis);
     } else if (n->op == OP_permute) {
         uint32_t rank = n->shape < p->g->nshape ? p->g->shape[n->shape].rank : 0;
@@ -145,6 +145,11 @@ static void put_attr(struct printer *p, const struct node *n)
     } else if (n->op == OP_slice) {
         text_put(&p->t, " axis(%u) start(%lld) count(%lld) step(%lld)", a->slice.axis, (long long)a->slice.start,
                  (long long)a->slice.count, (long long)a->slice.step);
+    } else if (n->op == OP_window) {
+        text_put(&p->t, " axis(%u) size(%lld) stride(%lld) dilation(%lld)", a->window.axis, (long long)a->window.size,
+                 (long long)a->window.stride, (long long)a->window.dilation);
+    } else if (n->op == OP_dynamic_slice) {
+        text_put(&p->t, " axis(%u) count(%lld)", a->slice.axis, (long long)a->slice.count);
     } else if (n->op == OP_pad) {
         text_put(&p->t, " axis(%u) low(%lld) high(%lld) interior(%lld)", a->pad.axis, (long long)a->pad.low,
                  (long long)a->pad.high, (long long)a->pad.interior);

@@ -56,13 +56,8 @@ static val prim(struct kernel *k, enum prim p, const val operand[3])
 #define BITS(t, a) k_inst(k, L_OP(P_BITS), D_##t, a, 0, 0, 0)
 #define K(t, number) const_##t(k, (number))
 #define K_LIKE(a, number) k_const(k, val_dtype(k, a), (number))
-#define BY_FLOAT(name, a) by_float(k, name##_f32, name##_f64, a)
-
-typedef val fn1(struct kernel *k, val x);
-static val by_float(struct kernel *k, fn1 *f32, fn1 *f64, val a)
-{
-    return val_dtype(k, a) == KL_F32 ? f32(k, a) : f64(k, a);
-}
+#define BY_FLOAT(name, a) (val_dtype(k, a) == KL_F32 ? name##_f32 : name##_f64)(k, a)
+#define BY_FLOAT2(name, a, b) (val_dtype(k, a) == KL_F32 ? name##_f32 : name##_f64)(k, a, b)
 
 #define CALL(name, ...) name(k, __VA_ARGS__)
 #define V(t) val

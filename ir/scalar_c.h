@@ -155,6 +155,7 @@ static inline bool p_not_bool(bool a) { return !a; }
 #define ASSOCIATE(dt, prefix) c_##dt: prefix##_##dt,
 #define BY(cls, prefix, a) _Generic((a), EACH_##cls(ASSOCIATE, prefix) void *: 0)
 #define BY_FLOAT(name, a) BY(F, name, a)(a)
+#define BY_FLOAT2(name, a, b) BY(F, name, a)(a, b)
 
 #define ADD(a, b) BY(A, p_add, a)(a, b)
 #define SUB(a, b) BY(A, p_sub, a)(a, b)

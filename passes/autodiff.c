@@ -65,6 +65,18 @@ static void sweep_back(struct sweep *s, ref loss)
     }
 }
 
+/* A marked grad node's gradient as a value that no gradient flows through. */
+static ref stopped(struct graph *t, const struct node *grad, ref r)
+{
+    if (r == NIL || !(grad->flags & MARK_STOP))
+        return r;
+    struct shape s = *node_shape(t, r);
+    ref view = n_reshape(t, r, &s);
+    if (view)
+        t->node[view].flags = MARK_STOP;
+    return view;
+}
+
 /* Builds the gradients of every grad node of this loss and maps them. */
 static bool expand(struct sweep *s, ref first)
 {
@@ -90,7 +102,7 @@ static bool expand(struct sweep *s, ref first)
             if (!x || x >= n)
                 continue;
             rewrite_site(s->w, r);
-            s->w->map[r] = s->adjoint[x] ? s->adjoint[x] : n_k(t, x, 0);
+            s->w->map[r] = stopped(t, &g->node[r], s->adjoint[x] ? s->adjoint[x] : n_k(t, x, 0));
             s->done[r] = true;
         }
     }

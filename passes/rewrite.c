@@ -41,21 +41,23 @@ ref rewrite_copy(struct rewrite *w, ref r)
 int rewrite_end(struct rewrite *w)
 {
     struct graph *g = w->from, *to = w->to;
+    int changed = 0;
     if (to && w->map) {
         for (uint32_t i = 0; i < g->nout && !g->err.code; i++)
             graph_output(to, g->out[i].kind, w->map[g->out[i].value], g->out[i].state);
         if (!g->err.code && to->err.code)
             g->err = to->err;
-        if (g->err.code) {
+        if (g->err.code || graph_same(g, to)) {
             move_texts(g, to);
         } else {
             to->cur_flags = 0;
             struct graph old = *g;
             *g = *to;
             *to = old;
+            changed = 1;
         }
     }
     mem_free(w->map);
     graph_free(to);
-    return g->err.code ? -1 : 1;
+    return g->err.code ? -1 : changed;
 }

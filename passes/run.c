@@ -24,9 +24,19 @@ static bool check(struct graph *g, const struct pass_options *o, const char *aft
     return true;
 }
 
+static bool has_grad(const struct graph *g)
+{
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].op == OP_grad)
+            return true;
+    return false;
+}
+
 int pass_run(const struct pass_info *p, struct graph *g, bool unfused)
 {
     int changed = 0;
+    if (p->run == pass_simplify && has_grad(g)) /* it leaves such a graph alone, and so the regions that it differentiates */
+        return 0;
     for (uint32_t i = 0; i < g->nregion; i++) {
         int c = pass_run(p, g->region[i], unfused);
         if (c < 0)

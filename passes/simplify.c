@@ -1,6 +1,7 @@
 /* Simplifies by rules that keep every bit of every value: no x+0, x*0, x-x.
  *
- * In: any graph.  Out: an equal graph; equal nodes are one node.
+ * In: any graph.  Out: an equal graph; equal nodes are one node.  A graph with grad nodes stays as it is: a gradient
+ * is taken in one node and not in an equal one, and marks tell nodes apart.  Without grad nodes marks mean nothing and go.
  *
  * One walk in execution order.  Each node is first rebuilt on its simplified operands, then the first
  * rule that fits replaces it, and what remains is looked up among the nodes that already exist
@@ -100,9 +101,15 @@ static ref simplify_view(struct graph *g, ref r, const struct node *n)
         if (same)
             return n->in[0];
     }
-    if (n->op != a.op)
-        return NIL;
     struct shape s = *node_shape(g, r);
+    if (n->op == OP_window && n->attr.window.size == 1) { /* every stride-th element, in a window of its own */
+        uint32_t axis = n->attr.window.axis;
+        int64_t count = s.dim[axis], length = node_shape(g, n->in[0])->dim[axis];
+        int64_t stride = count > 1 ? n->attr.window.stride : 1;
+        return n_reshape(g, count < length ? n_slice(g, n->in[0], axis, 0, count, stride) : n->in[0], &s);
+    }
+    if (n->op != a.op || n->op == OP_window)
+        return NIL;
     if (n->op == OP_reshape)
         return n_reshape(g, a.in[0], &s);
     if (n->op == OP_expand)
@@ -193,19 +200,21 @@ static ref settle(struct numbering *v, struct graph *g, ref r, uint32_t seen)
 
 int pass_simplify(struct graph *g)
 {
-    struct hash128 before = graph_hash(g);
     struct rewrite w;
     struct numbering v = {0};
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].op == OP_grad)
+            return 0;
     if (rewrite_begin(&w, g)) {
         for (ref r = 1; r < g->nnode && !w.to->err.code && !g->err.code; r++) {
             rewrite_site(&w, r);
             uint32_t seen = w.to->nnode;
-            w.map[r] = settle(&v, w.to, rewrite_copy(&w, r), seen);
+            ref copy = rewrite_copy(&w, r);
+            if (copy)
+                w.to->node[copy].flags &= (uint16_t)~MARK_STOP;
+            w.map[r] = settle(&v, w.to, copy, seen);
         }
     }
     mem_free(v.slot);
-    if (rewrite_end(&w) < 0)
-        return -1;
-    struct hash128 after = graph_hash(g);
-    return before.lo != after.lo || before.hi != after.hi;
+    return rewrite_end(&w);
 }

@@ -49,6 +49,13 @@ static kl_tensor squeeze_axis(void) { return BAD(kl_squeeze(a23, 2)); }
 static kl_tensor unsqueeze_axis(void) { return BAD(kl_unsqueeze(a23, 4)); }
 static kl_tensor slice_step(void) { return BAD(kl_slice(a23, NULL, NULL, (int64_t[]){1, -1})); }
 static kl_tensor narrow_outside(void) { return BAD(kl_narrow(a23, 1, 2, 2)); }
+static kl_tensor window_axis(void) { return BAD(kl_window(a23, -3, 1, 1, 1)); }
+static kl_tensor window_size(void) { return BAD(kl_window(a23, 1, 2, 1, 3)); }
+static kl_tensor window_stride(void) { return BAD(kl_window(a23, 1, 2, 0, 1)); }
+static kl_tensor window_rank(void)
+{
+    return BAD(kl_window(kl_zeros(dev, KL_F32, 8, (int64_t[]){1, 1, 1, 1, 1, 1, 1, 4}), 7, 2, 1, 1));
+}
 static kl_tensor flip_axis(void) { return BAD(kl_flip(a23, 1, (int[]){2})); }
 static kl_tensor flip_twice(void) { return BAD(kl_flip(a23, 2, (int[]){1, -1})); }
 static kl_tensor pad_negative(void) { return BAD(kl_pad(a23, (int64_t[]){0, -1}, NULL, 0)); }
@@ -56,6 +63,11 @@ static kl_tensor concat_nothing(void) { return BAD(kl_concat(0, NULL, 0)); }
 static kl_tensor concat_shapes(void) { return BAD(kl_concat(2, (kl_tensor[]){a23, v4}, 0)); }
 static kl_tensor concat_dtypes(void) { return BAD(kl_concat(2, (kl_tensor[]){v4, i3}, 0)); }
 static kl_tensor gather_dtype(void) { return BAD(kl_gather(a23, 0, v4)); }
+static kl_tensor dynamic_starts(void) { return BAD(kl_dynamic_slice(a23, NULL, (int64_t[]){1, 1})); }
+static kl_tensor dynamic_count(void) { return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){2, 4})); }
+static kl_tensor dynamic_scalar(void) { return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){1, 3})); }
+static kl_tensor dynamic_window(void) { return BAD(kl_dynamic_update(a23, v4, (kl_tensor[]){i3, i3})); }
+static kl_tensor dynamic_dtype(void) { return BAD(kl_dynamic_update(v4, i3, (kl_tensor[]){i3})); }
 static kl_tensor bitcast_width(void) { return BAD(kl_bitcast(v4, KL_F64)); }
 static kl_tensor labels_shape(void) { return BAD(kl_cross_entropy(a23, i3)); }
 static kl_tensor labels_dtype(void) { return BAD(kl_cross_entropy(kl_reshape(a23, DIMS(3, 2)), kl_cast(i3, KL_F32))); }
@@ -182,6 +194,10 @@ static const struct {
     {.tensor = squeeze_axis, .code = KL_ERR_SHAPE, .text = "squeeze: axis 2 is out of range for shape [2,3]"},
     {.tensor = slice_step, .code = KL_ERR_ARGUMENT, .text = "slice: step -1 of axis 1 is not positive"},
     {.tensor = narrow_outside, .code = KL_ERR_SHAPE, .text = "narrow: 2 elements from 2 in steps of 1 do not lie in axis 1 of [2,3]"},
+    {.tensor = window_axis, .code = KL_ERR_SHAPE, .text = "window: axis -3 is out of range for shape [2,3]"},
+    {.tensor = window_size, .code = KL_ERR_SHAPE, .text = "window: size 2 with dilation 3 does not fit in axis 1 of [2,3]"},
+    {.tensor = window_stride, .code = KL_ERR_SHAPE, .text = "window: size 2, stride 0, dilation 1: none may be below 1"},
+    {.tensor = window_rank, .code = KL_ERR_SHAPE, .text = "has as many axes as a tensor can have"},
     {.tensor = flip_axis, .code = KL_ERR_SHAPE, .text = "flip: axis 2 is out of range for shape [2,3]"},
     {.tensor = flip_twice, .code = KL_ERR_ARGUMENT, .text = "flip: axis -1 is named twice"},
     {.tensor = pad_negative, .code = KL_ERR_SHAPE, .text = "pad: low -1, high 0, interior 0: none may be negative"},
@@ -189,6 +205,11 @@ static const struct {
     {.tensor = concat_shapes, .code = KL_ERR_SHAPE, .text = "concat: shapes [2,3] and [4] differ in more than axis 0"},
     {.tensor = concat_dtypes, .code = KL_ERR_TYPE, .text = "concat: dtypes f32 and i32 differ"},
     {.tensor = gather_dtype, .code = KL_ERR_TYPE, .text = "gather: the index must be integers, got f32"},
+    {.tensor = dynamic_starts, .code = KL_ERR_ARGUMENT, .text = "dynamic_slice: no starts"},
+    {.tensor = dynamic_count, .code = KL_ERR_SHAPE, .text = "dynamic_slice: 4 elements from 0 in steps of 1 do not lie in axis 1 of [2,3]"},
+    {.tensor = dynamic_scalar, .code = KL_ERR_SHAPE, .text = "dynamic_slice: the start must be a scalar, got [3]"},
+    {.tensor = dynamic_window, .code = KL_ERR_SHAPE, .text = "dynamic_update: [4] is no window of [2,3]"},
+    {.tensor = dynamic_dtype, .code = KL_ERR_TYPE, .text = "dynamic_update: dtypes f32 and i32 differ"},
     {.tensor = bitcast_width, .code = KL_ERR_TYPE, .text = "bitcast: the bits of f32 are not those of f64"},
     {.tensor = unsqueeze_axis, .code = KL_ERR_SHAPE, .text = "unsqueeze: axis 4 is out of range for shape [2,3]"},
     {.tensor = labels_shape, .code = KL_ERR_SHAPE,

@@ -211,6 +211,10 @@ static void pieces(void)
     SHAPE(r, 0, 0);
     kl_release(r);
     NEAR_LIST(kl_narrow(a, -1, 1, 2), 0, 2, 3, 5, 6);
+    kl_tensor w = kl_window(a, -1, 2, 1, 1);
+    SHAPE(w, 2, 2, 2);
+    NEAR_LIST(w, 0, 1, 2, 2, 3, 4, 5, 5, 6);
+    NEAR_LIST(kl_window(a, 1, 2, 7, 2), 0, 1, 3, 4, 6);
     NEAR_LIST(kl_flip(a, AXES(1)), 0, 3, 2, 1, 6, 5, 4);
     NEAR_LIST(kl_flip(a, 0, NULL), 0, 6, 5, 4, 3, 2, 1);
     r = kl_pad(a, (int64_t[]){1, 0}, (int64_t[]){0, 1}, 7);
@@ -227,6 +231,17 @@ static void pieces(void)
     r = kl_gather(a, 0, i32(0, NULL, (int32_t[]){1}));
     SHAPE(r, 3);
     NEAR_LIST(r, 0, 4, 5, 6);
+    kl_tensor one = kl_const(dev, KL_I32, 1), far = kl_const(dev, KL_I64, 99), u = f32(D(1, 2), (double[]){8, 9});
+    r = kl_dynamic_slice(a, (kl_tensor[]){one, far}, (int64_t[]){1, 2});
+    SHAPE(r, 1, 2);
+    NEAR_LIST(r, 0, 5, 6);
+    NEAR_LIST(kl_dynamic_slice(a, (kl_tensor[]){far, kl_none}, (int64_t[]){2, 1}), 0, 1, 4);
+    NEAR_LIST(kl_dynamic_slice(a, (kl_tensor[]){kl_none, kl_none}, (int64_t[]){2, 3}), 0, 1, 2, 3, 4, 5, 6);
+    NEAR_LIST(kl_dynamic_update(a, u, (kl_tensor[]){one, far}), 0, 1, 2, 3, 4, 8, 9);
+    NEAR_LIST(kl_dynamic_update(a, u, (kl_tensor[]){kl_none, kl_none}), 0, 8, 9, 3, 4, 5, 6);
+    NEAR_LIST(kl_dynamic_update(a, row, (kl_tensor[]){one, far}), 0, 1, 2, 3, 7, 8, 9);
+    NEAR_LIST(kl_dynamic_update(u, u, (kl_tensor[]){one, far}), 0, 8, 9);
+    kl_release(one), kl_release(far), kl_release(u);
     NEAR_LIST(kl_bitcast(f32(D(2), (double[]){1, -0.0}), KL_I32), 0, 0x3f800000, -2147483648.0);
     kl_release(a), kl_release(row);
 }

@@ -14,7 +14,7 @@ struct problem {
     const void *ctx;
     unsigned nx;
     struct shape x[MAX_X];
-    bool positive;  /* the function is only defined or smooth there */
+    double low, high; /* where the function is defined and smooth; 0, 0: 0.4 to 1.7 and the negatives of these */
 };
 
 static struct rng rng = {777};
@@ -85,8 +85,8 @@ static void gradient(const struct problem *p)
             values_random(&rng, g, &g->input, false, &in);
             for (unsigned i = 0; i < p->nx; i++)
                 for (int64_t j = 0; j < shape_count(&p->x[i]); j++) { /* away from 0 and from each other's kinks */
-                    double *x = (double *)in.v[i] + j, u = 0.4 + 1.3 * rng_unit(&rng);
-                    *x = p->positive || rng_below(&rng, 2) ? u : -u;
+                    double *x = (double *)in.v[i] + j, u = rng_unit(&rng);
+                    *x = p->high > p->low ? p->low + (p->high - p->low) * u : (0.4 + 1.3 * u) * (rng_below(&rng, 2) ? 1 : -1);
                 }
             compare(p, g, &in, order);
             values_free(&in);
@@ -122,13 +122,20 @@ static bool differentiable(uint16_t op)
     return yes;
 }
 
+/* Rows that are not defined, or not smooth, on both sides of 0. */
+static const struct { uint16_t op; double low, high; } domain[] = {
+    {OP_log, 0.4, 1.7}, {OP_log2, 0.4, 1.7}, {OP_log1p, -0.6, 1.7}, {OP_sqrt, 0.4, 1.7}, {OP_rsqrt, 0.4, 1.7},
+    {OP_pow, 0.4, 1.7}};
+
 static void elementwise_rows(void)
 {
     for (uint16_t op = 1; op < OP_COUNT; op++) {
         if (!op_is_elementwise(op) || !differentiable(op))
             continue;
-        struct problem p = {.name = opinfo[op].name, .make = make_elementwise, .ctx = &op, .nx = opinfo[op].nin,
-                            .positive = op == OP_log || op == OP_log2 || op == OP_log1p || op == OP_sqrt || op == OP_rsqrt};
+        struct problem p = {.name = opinfo[op].name, .make = make_elementwise, .ctx = &op, .nx = opinfo[op].nin};
+        for (unsigned i = 0; i < sizeof domain / sizeof *domain; i++)
+            if (domain[i].op == op)
+                p.low = domain[i].low, p.high = domain[i].high;
         for (unsigned i = 0; i < p.nx; i++)
             p.x[i] = shape_make(2, (int64_t[]){2, 3});
         gradient(&p);
@@ -161,6 +168,13 @@ static ref make_slices(struct graph *g, const ref *x, const void *ctx)
     return n_mul(g, n_flip(g, y, 2), y);
 }
 
+static ref make_window(struct graph *g, const ref *x, const void *ctx)
+{
+    const int64_t *s = ctx; /* axis, size, stride, dilation */
+    ref y = n_window(g, n_mul(g, x[0], x[0]), (uint32_t)s[0], s[1], s[2], s[3]);
+    return n_mul(g, y, n_tanh(g, y));
+}
+
 static ref make_pad(struct graph *g, const ref *x, const void *ctx)
 {
     const int64_t *s = ctx; /* axis, low, high, interior */
@@ -173,6 +187,16 @@ static ref make_concat(struct graph *g, const ref *x, const void *ctx)
     ref parts[] = {x[0], n_exp(g, x[1]), x[2], x[0], n_mul(g, x[2], x[2]), x[1]};
     ref y = n_concat(g, parts, 6, *(const uint32_t *)ctx);
     return n_mul(g, y, n_tanh(g, y));
+}
+
+/* The start is a small integer: windows in the middle and, held, at both ends. */
+static ref make_dynamic(struct graph *g, const ref *x, const void *ctx)
+{
+    const int64_t *c = ctx; /* axis, start */
+    ref at = n_const(g, KL_I32, dtype_bits_i64(KL_I32, c[1]));
+    ref y = n_dynamic_update(g, n_exp(g, x[0]), n_mul(g, x[1], x[1]), at, (uint32_t)c[0]);
+    ref z = n_dynamic_slice(g, n_mul(g, y, n_tanh(g, y)), at, 1, 2);
+    return n_mul(g, z, n_dynamic_slice(g, n_exp(g, x[0]), n_const(g, KL_U8, 1), 1, 2));
 }
 
 static ref make_bitcast(struct graph *g, const ref *x, const void *ctx)
@@ -203,6 +227,10 @@ static void structural(void)
     static const int64_t slices[][4] = {{0, 0, 2, 1}, {1, 1, 3, 1}, {2, 0, 2, 3}, {2, 1, 2, 2}, {1, 4, 0, 1}, {2, 3, 1, 1}};
     for (unsigned i = 0; i < sizeof slices / sizeof *slices; i++)
         gradient(&(struct problem){.name = "slice", .make = make_slices, .ctx = slices[i], .nx = 1, .x = {shape_make(3, (int64_t[]){2, 4, 5})}});
+    static const int64_t windows[][4] = {{1, 2, 1, 1}, {1, 3, 1, 2}, {1, 3, 2, 1}, {1, 2, 3, 2}, {1, 2, 2, 1}, {1, 2, 3, 1},
+                                         {1, 1, 2, 3}, {1, 7, 1, 1}, {1, 2, 4, 3}, {0, 2, 1, 1}, {2, 1, 1, 1}, {1, 4, 3, 2}};
+    for (unsigned i = 0; i < sizeof windows / sizeof *windows; i++)
+        gradient(&(struct problem){.name = "window", .make = make_window, .ctx = windows[i], .nx = 1, .x = {shape_make(3, (int64_t[]){2, 7, 2})}});
     static const int64_t pads[][4] = {{0, 0, 2, 0}, {1, 1, 0, 0}, {1, 2, 1, 2}, {0, 0, 0, 1}, {2, 1, 1, 3}, {0, 0, 0, 0}};
     for (unsigned i = 0; i < sizeof pads / sizeof *pads; i++)
         gradient(&(struct problem){.name = "pad", .make = make_pad, .ctx = pads[i], .nx = 2, .x = {shape_make(3, (int64_t[]){2, 3, 1}), shape_make(0, NULL)}});
@@ -210,6 +238,12 @@ static void structural(void)
         shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){1, 3}), shape_make(2, (int64_t[]){3, 3})}});
     gradient(&(struct problem){.name = "concat", .make = make_concat, .ctx = &(uint32_t){1}, .nx = 3, .x = {
         shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){2, 1}), shape_make(2, (int64_t[]){2, 0})}});
+    for (int64_t start = -1; start < 4; start++) {
+        gradient(&(struct problem){.name = "dynamic", .make = make_dynamic, .ctx = (int64_t[]){0, start}, .nx = 2, .x = {
+            shape_make(2, (int64_t[]){4, 3}), shape_make(2, (int64_t[]){2, 3})}});
+        gradient(&(struct problem){.name = "dynamic", .make = make_dynamic, .ctx = (int64_t[]){1, start}, .nx = 2, .x = {
+            shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){2, 1})}});
+    }
     gradient(&(struct problem){.name = "bitcast", .make = make_bitcast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     gradient(&(struct problem){.name = "cast", .make = make_cast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     union attr mm = {0}, tt = {0}, batched = {0}, two = {0}, outer = {0};

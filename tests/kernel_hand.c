@@ -430,7 +430,7 @@ static void test_nested(int64_t outer, int64_t inner, unsigned width)
     k_store(k, o, v, k_prim(k, P_SUB, k_out(k, x), k_out(k, y), 0),
             k_prim(k, P_LT, v, k_int(k, (int64_t)width / 2 + 1), 0));
     k_end(k, v);
-    char what[64];
+    char what[96];
     snprintf(what, sizeof what, "nested loops %" PRId64 " x %" PRId64 ", width %u", outer, inner, width);
     compare_random(k, false, what);
 }

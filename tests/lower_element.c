@@ -172,6 +172,10 @@ static void compare_views(struct graph *g)
     COMPARE(n_slice(g, X(KL_F32, SHAPE(3, 10)), 1, 2, 3, 3));
     COMPARE(n_slice(g, X(KL_I8, SHAPE(7, 5)), 0, 6, 1, 1));
     COMPARE(n_slice(g, X(KL_F64, SHAPE(4, 3)), 0, 4, 0, 1));
+    COMPARE(n_window(g, X(KL_F32, SHAPE(3, 10)), 1, 3, 2, 2));
+    COMPARE(n_window(g, X(KL_I8, SHAPE(7, 5)), 0, 7, 3, 1));
+    COMPARE(n_window(g, X(KL_F64, SHAPE(9, 0)), 0, 2, 1, 4));
+    COMPARE(n_window(g, X(KL_BOOL, SHAPE(6, 2)), 0, 1, INT64_MAX, INT64_MAX));
     COMPARE(n_flip(g, X(KL_F32, SHAPE(3, 4, 5)), 5));
     COMPARE(n_flip(g, X(KL_U16, SHAPE(13)), 1));
     COMPARE(n_flip(g, X(KL_F32, SHAPE(2, 0)), 3));
@@ -199,6 +203,13 @@ static void compare_selects(struct graph *g)
         COMPARE(n_gather(g, X(KL_F64, SHAPE(2, 1)), X(index[i], SHAPE(40)), 1));
         COMPARE(n_gather(g, X(KL_F32, SHAPE(0, 3)), X(index[i], SHAPE(0)), 0));
     }
+    for (unsigned i = 0; i < sizeof index / sizeof *index; i++)
+        for (int64_t count = 0; count <= 4; count++) {
+            COMPARE(n_dynamic_slice(g, X(KL_F32, SHAPE(4, 3)), X(index[i], &scalar), 0, count));
+            COMPARE(n_dynamic_slice(g, X(KL_BF16, SHAPE(2, 4)), X(index[i], &scalar), 1, count));
+            COMPARE(n_dynamic_update(g, X(KL_F32, SHAPE(4, 3)), X(KL_F32, SHAPE(count, 3)), X(index[i], &scalar), 0));
+            COMPARE(n_dynamic_update(g, X(KL_BOOL, SHAPE(2, 4)), X(KL_BOOL, SHAPE(2, count)), X(index[i], &scalar), 1));
+        }
     COMPARE(n_bitcast(g, X(KL_F32, SHAPE(3, 7)), KL_I32));
     COMPARE(n_bitcast(g, X(KL_U64, SHAPE(19)), KL_F64));
     COMPARE(n_bitcast(g, X(KL_BOOL, SHAPE(19)), KL_BOOL));

@@ -202,6 +202,12 @@ static void pieces(void)
                     g = graph_new("flip");
                     x = piece(g, dt, &s, layout);
                     check_piece(g, x, n_flip(g, x, axis ? 3 : 1), what);
+                    if (len) {
+                        g = graph_new("window");
+                        x = piece(g, dt, &s, layout);
+                        int64_t size = len < 4 ? len : 4 - (int64_t)axis, step = 1 + (layout + (int64_t)z) % 3;
+                        check_piece(g, x, n_window(g, x, axis, size, step, len > 9 ? 3 : 1), what);
+                    }
                     g = graph_new("pad");
                     x = piece(g, dt, &s, layout);
                     ref v = n_input(g, dt, &(struct shape){0}, "v");
@@ -212,6 +218,15 @@ static void pieces(void)
                     t.dim[axis] = 5;
                     ref y = piece(g, dt, &t, LAYOUTS);
                     check_piece(g, x, n_concat(g, (ref[]){x, y, n_flip(g, x, 3), y, x, y}, 2 + (unsigned)layout, axis), what);
+                    g = graph_new("dynamic_slice");
+                    x = piece(g, dt, &s, layout);
+                    ref at = n_input(g, layout & 1 ? KL_U64 : KL_I16, &(struct shape){0}, "at");
+                    check_piece(g, x, n_dynamic_slice(g, x, at, axis, (len + 1) / 2), what);
+                    g = graph_new("dynamic_update");
+                    x = piece(g, dt, &s, layout);
+                    t.dim[axis] = (len + 1) / 2;
+                    at = n_input(g, layout & 1 ? KL_I8 : KL_U32, &(struct shape){0}, "at");
+                    check_piece(g, x, n_dynamic_update(g, x, piece(g, dt, &t, layout), at, axis), what);
                     g = graph_new("gather");
                     x = piece(g, dt, &s, layout);
                     struct shape is = shape_make(1, (int64_t[]){len ? 33 : 0});
@@ -238,6 +253,38 @@ static void products_of_pieces(void)
     }
 }
 
+/* A convolution as a product with windows of windows; a stored and a padded image, several steps, every dtype. */
+static void convolution(unsigned dtype, bool padded, int64_t stride, int64_t dilation)
+{
+    struct graph *g = graph_new("convolution");
+    struct shape sx = shape_make(4, (int64_t[]){2, 3, 13, 29}), sw = shape_make(4, (int64_t[]){5, 3, 3, 2});
+    ref x = n_input(g, dtype, &sx, "x"), zero = n_const(g, dtype, 0);
+    if (padded)
+        x = n_pad(g, n_pad(g, x, zero, 2, 1, 2, 0), zero, 3, 2, 1, 0);
+    x = n_window(g, n_window(g, x, 2, 3, stride, dilation), 3, 2, stride, dilation); /* [n, c, h, w, 3, 2] */
+    union attr d = {0};
+    d.dot.ncon = 3;
+    d.dot.con_a = axis_put(axis_put(axis_put(0, 0, 1), 1, 2), 2, 3);
+    d.dot.con_b = axis_put(axis_put(axis_put(0, 0, 1), 1, 4), 2, 5);
+    ref w = n_input(g, dtype, &sw, "w"), y = n_dot(g, w, x, &d);
+    graph_output(g, OUT_RETURN, n_mul(g, y, y), 0);
+    union attr back = d;
+    back.dot.con_a = d.dot.con_b, back.dot.con_b = d.dot.con_a;
+    graph_output(g, OUT_RETURN, n_dot(g, x, w, &back), 0);
+    char what[64];
+    snprintf(what, sizeof what, "convolution %s%s stride %d dilation %d", dtype_name(dtype), padded ? " padded" : "", (int)stride, (int)dilation);
+    run_graph(g, false, what);
+    graph_free(g);
+}
+
+static void convolutions(void)
+{
+    for (unsigned dt = KL_U8; dt < KL_DTYPE_COUNT; dt++)
+        for (int64_t stride = 1; stride <= 2; stride++)
+            for (int64_t dilation = 1; dilation <= 2; dilation++)
+                convolution(dt, dt != KL_F32, stride, dilation), convolution(KL_F32, dt & 1, stride, dilation);
+}
+
 static void bitcasts(void)
 {
     for (unsigned from = 0; from < KL_DTYPE_COUNT; from++)
@@ -257,7 +304,7 @@ static void bitcasts(void)
 /* A state that is moved within itself cannot be written in place element by element. */
 static void shifted_states(void)
 {
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 6; kind++) {
         struct graph *g = graph_new("shift");
         struct shape s = shape_make(1, (int64_t[]){5000});
         ref x = n_state(g, KL_F32, &s, "s"), zero = n_const(g, KL_F32, 0), y;
@@ -267,8 +314,11 @@ static void shifted_states(void)
             y = n_pad(g, n_slice(g, x, 0, 0, 4999, 1), zero, 0, 1, 0, 0);
         else if (kind == 2)
             y = n_concat(g, (ref[]){n_slice(g, x, 0, 2500, 2500, 1), n_slice(g, x, 0, 0, 2500, 1)}, 2, 0);
-        else
+        else if (kind == 3)
             y = n_gather(g, x, n_input(g, KL_I32, &s, "i"), 0);
+        else /* a window of the state, over another of its windows or over given data: that may go in place */
+            y = n_dynamic_update(g, x, n_slice(g, kind == 4 ? x : n_input(g, KL_F32, &s, "u"), 0, 9, 3000, 1),
+                                 n_input(g, KL_U8, &(struct shape){0}, "at"), 0);
         graph_output(g, OUT_ASSIGN, n_add(g, y, y), 0);
         run_graph(g, false, "state moved within itself");
         graph_free(g);
@@ -300,6 +350,7 @@ int main(void)
     dot_general();
     pieces();
     products_of_pieces();
+    convolutions();
     bitcasts();
     shifted_states();
     random_bits();

@@ -171,6 +171,21 @@ static ref random_view(struct maker *m, ref x)
     return x;
 }
 
+/* Windows along an axis; NIL: too many elements. */
+static ref random_window(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    uint32_t axis = s.rank ? (uint32_t)rng_below(&m->r, s.rank) : 0;
+    if (!s.rank || s.rank > 6 || !s.dim[axis])
+        return NIL;
+    int64_t length = s.dim[axis], size = 1 + rng_below(&m->r, length < 5 ? length : 5);
+    int64_t most = size > 1 ? (length - 1) / (size - 1) : 3, dilation = 1 + rng_below(&m->r, most < 3 ? most : 3);
+    int64_t stride = 1 + rng_below(&m->r, 4);
+    s.dim[axis] = (length - (size - 1) * dilation - 1) / stride + 1;
+    s.dim[s.rank++] = size;
+    return fits(&s) ? n_window(m->g, x, axis, size, stride, dilation) : NIL;
+}
+
 static ref random_slice(struct maker *m, ref x)
 {
     struct shape s = *node_shape(m->g, x);
@@ -193,7 +208,7 @@ static ref random_select(struct maker *m, ref x)
     if (!s.rank)
         return x;
     uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
-    int64_t how = rng_below(&m->r, 3), low = rng_below(&m->r, 4), high = rng_below(&m->r, 4);
+    int64_t how = rng_below(&m->r, 5), low = rng_below(&m->r, 4), high = rng_below(&m->r, 4);
     int64_t interior = chance(m, 2) ? rng_below(&m->r, 3) : 0, length = s.dim[axis] ? random_dim(m) : 0;
     ref part[6];
     most.dim[axis] = how == 0 ? low + high + s.dim[axis] * (1 + interior) : how == 1 ? s.dim[axis] * n : length;
@@ -201,6 +216,14 @@ static ref random_select(struct maker *m, ref x)
         return NIL;
     if (how == 0)
         return n_pad(m->g, x, fitting(m, dt, &(struct shape){0}), axis, low, high, interior);
+    if (how >= 3) {
+        ref start = fitting(m, PICK(m, index_dtypes), &(struct shape){0});
+        int64_t count = rng_below(&m->r, s.dim[axis] + 1);
+        if (how == 3)
+            return n_dynamic_slice(m->g, x, start, axis, count);
+        s.dim[axis] = count;
+        return n_dynamic_update(m->g, x, fitting(m, dt, &s), start, axis);
+    }
     if (how == 2) {
         struct shape is = {.rank = 1, .dim = {length}};
         ref r = n_gather(m->g, x, fitting(m, PICK(m, index_dtypes), &is), axis);
@@ -346,6 +369,8 @@ static ref random_grad(struct maker *m, ref x)
     m->grads++;
     ref y = chance(m, 2) ? x : n_reduce(m->g, OP_sum, x, (1u << node_shape(m->g, x)->rank) - 1);
     ref first = n_grad(m->g, y, w);
+    if (first && chance(m, 8))
+        m->g->node[first].flags |= MARK_STOP;
     if (m->grads >= MAX_GRADS || !chance(m, 3))
         return first;
     m->grads++;
@@ -363,7 +388,7 @@ static ref random_node(struct maker *m)
     case 6: case 7: return random_dot(m, x);
     case 8: return n_cast(m->g, x, PICK(m, dtypes));
     case 9: return random_grad(m, x);
-    case 10: return random_slice(m, x);
+    case 10: return chance(m, 2) ? random_slice(m, x) : random_window(m, x);
     case 11: case 12: return random_select(m, x);
     case 13: return random_bitcast(m, x);
     default: return random_elementwise(m, x);

@@ -159,7 +159,15 @@ KL_API kl_status kl_requires_grad(kl_tensor t);
  * loss does not depend on wrt.  [errors HANDLE, DEVICE, TYPE: not floats, GRAD: loss keeps no history] */
 KL_API kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt);
 /* The same value, through which no gradient flows. */
-KL_API kl_tensor kl_stop_gradient(kl_tensor t);
+KL_API kl_tensor kl_detach(kl_tensor t);
+/* Between begin and end gradients flow through no op that this thread records: what it makes has no history, is not
+ * tracked outside a trace, and keeps nothing alive.  Values are the same.  A kl_grad in between has a value like any
+ * other, but no gradient of its own.  Blocks nest.  One begun in a trace is closed by the trace's end, however it ends;
+ * one begun before a trace must be ended after it.  [errors ARGUMENT: no block is open, or not in this trace] */
+KL_API kl_status kl_no_grad_begin(void);
+KL_API kl_status kl_no_grad_end(void);
+/* Whether gradients flow through what this thread records now: false in a no_grad block. */
+KL_API bool kl_grad_enabled(void);
 
 /* ---- reads: compute what they need, no more; in a trace only of values made before it ---- */
 
@@ -180,7 +188,8 @@ KL_API kl_status kl_scope_end_at(const kl_site *site);
 KL_API kl_status kl_set_name_at(const kl_site *site, kl_tensor t, const char *name);
 KL_API kl_status kl_requires_grad_at(const kl_site *site, kl_tensor t);
 KL_API kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt);
-KL_API kl_tensor kl_stop_gradient_at(const kl_site *site, kl_tensor t);
+KL_API kl_tensor kl_detach_at(const kl_site *site, kl_tensor t);
+KL_API kl_status kl_no_grad_end_at(const kl_site *site);
 KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t bytes);
 KL_API float kl_item_f32_at(const kl_site *site, kl_tensor t);
 KL_API double kl_item_f64_at(const kl_site *site, kl_tensor t);
@@ -196,7 +205,8 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #define kl_set_name(...) kl_set_name_at(KL_HERE, __VA_ARGS__)
 #define kl_requires_grad(...) kl_requires_grad_at(KL_HERE, __VA_ARGS__)
 #define kl_grad(...) kl_grad_at(KL_HERE, __VA_ARGS__)
-#define kl_stop_gradient(...) kl_stop_gradient_at(KL_HERE, __VA_ARGS__)
+#define kl_detach(...) kl_detach_at(KL_HERE, __VA_ARGS__)
+#define kl_no_grad_end() kl_no_grad_end_at(KL_HERE)
 #define kl_read(...) kl_read_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f32(...) kl_item_f32_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f64(...) kl_item_f64_at(KL_HERE, __VA_ARGS__)

@@ -80,6 +80,7 @@ KL_OP2(mul)
 KL_OP2(div)   /* integers: toward zero, x/0 is 0 */
 KL_OP2(max)   /* larger; NaN if either is */
 KL_OP2(min)   /* smaller; NaN if either is */
+KL_OP2(pow)   /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
@@ -126,6 +127,9 @@ KL_OP(squeeze, kl_tensor a, int axis)
 KL_OP(slice, kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
 /* `count` elements from `start` on of one axis.  [SHAPE] */
 KL_OP(narrow, kl_tensor a, int axis, int64_t start, int64_t count)
+/* The windows of `size` elements, `dilation` apart, that lie in an axis, one every `stride`: the axis counts the
+ * windows, (length - (size - 1) dilation - 1) / stride + 1 of them, and a new last axis their elements.  [SHAPE] */
+KL_OP(window, kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)
 /* Axes in reverse order; NULL: all.  [SHAPE, ARGUMENT] */
 KL_OP(flip, kl_tensor a, int naxes, const int *axes)
 
@@ -138,6 +142,12 @@ KL_OP(concat, int n, const kl_tensor *parts, int axis)
 /* Elements of one axis by index: the index's axes take the place of that axis.  An index (integers, of any shape)
  * below 0 counts as 0, one above the last as the last.  Gradients do not flow through it [GRAD].  [SHAPE, TYPE] */
 KL_OP(gather, kl_tensor a, int axis, kl_tensor index)
+/* The window of `count` elements an axis that starts at a computed place: start has one scalar (integers) an axis,
+ * kl_none for 0.  A start is held where the whole window fits.  [SHAPE, TYPE, ARGUMENT] */
+KL_OP(dynamic_slice, kl_tensor a, const kl_tensor *start, const int64_t *count)
+/* a, but for the window of update's shape at `start`, as in dynamic_slice, which update fills.
+ * [SHAPE, TYPE, ARGUMENT] */
+KL_OP(dynamic_update, kl_tensor a, kl_tensor update, const kl_tensor *start)
 /* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  [TYPE] */
 KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
 
@@ -201,6 +211,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_div(...) kl_div_at(KL_HERE, __VA_ARGS__)
 #define kl_max(...) kl_max_at(KL_HERE, __VA_ARGS__)
 #define kl_min(...) kl_min_at(KL_HERE, __VA_ARGS__)
+#define kl_pow(...) kl_pow_at(KL_HERE, __VA_ARGS__)
 #define kl_and(...) kl_and_at(KL_HERE, __VA_ARGS__)
 #define kl_or(...) kl_or_at(KL_HERE, __VA_ARGS__)
 #define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
@@ -229,10 +240,13 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_squeeze(...) kl_squeeze_at(KL_HERE, __VA_ARGS__)
 #define kl_slice(...) kl_slice_at(KL_HERE, __VA_ARGS__)
 #define kl_narrow(...) kl_narrow_at(KL_HERE, __VA_ARGS__)
+#define kl_window(...) kl_window_at(KL_HERE, __VA_ARGS__)
 #define kl_flip(...) kl_flip_at(KL_HERE, __VA_ARGS__)
 #define kl_pad(...) kl_pad_at(KL_HERE, __VA_ARGS__)
 #define kl_concat(...) kl_concat_at(KL_HERE, __VA_ARGS__)
 #define kl_gather(...) kl_gather_at(KL_HERE, __VA_ARGS__)
+#define kl_dynamic_slice(...) kl_dynamic_slice_at(KL_HERE, __VA_ARGS__)
+#define kl_dynamic_update(...) kl_dynamic_update_at(KL_HERE, __VA_ARGS__)
 #define kl_bitcast(...) kl_bitcast_at(KL_HERE, __VA_ARGS__)
 #define kl_sum(...) kl_sum_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
