@@ -65,6 +65,7 @@ union attr {
         uint32_t axis, zero;
         int64_t start, count, step;
     } slice;
+    struct { uint32_t axis, kind; } scatter;         /* kind: enum scatter_kind */
     struct {                                         /* window: element j of window i is i * stride + j * dilation */
         uint32_t axis, zero;
         int64_t size, stride, dilation;
@@ -85,6 +86,9 @@ union attr {
         uint32_t kblock;                             /*   see the comment at numeric order below */
     } dot;
 };
+
+/* How scatter brings an element of the update in. */
+enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
 
 enum { MARK_STOP = 1,             /* node.flags: no gradient flows through this node */
        MARK_AGAIN = 2 };          /*   computed a second time to save memory: never the same node as the first */
@@ -117,9 +121,12 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
  *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
  *
+ * scatter: an element starts as the first operand's; the update's elements that the index sends there are brought in
+ *   one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
+ *
  * On f16 and bf16 every op computes in f32 on the exactly widened operands and rounds its result once, to
- * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces and dots of them accumulate in f32
- * in the order above and round at the end. */
+ * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces and dots of them, and
+ * scatters of kind add, accumulate in f32 in the order above and round at the end. */
 
 enum out_kind { OUT_RETURN, OUT_ASSIGN };
 struct output {
@@ -196,6 +203,8 @@ static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_
 /* A region op that runs as it is: the others are taken apart before (pass inline). */
 static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
 static inline bool op_is_reduce(unsigned op) { return op == OP_sum || op == OP_reduce_max; }
+/* Its elements are computed together, in a schedule of their own: a kernel has at most one such node. */
+static inline bool op_is_anchor(unsigned op) { return op_is_reduce(op) || op == OP_dot || op == OP_scatter; }
 
 /* ---- mem.c: all of Kiln's own memory ---- */
 void *mem_alloc(size_t bytes);                    /* zeroed; NULL when out of memory */
@@ -296,6 +305,8 @@ ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis); /* n of 
 ref n_dynamic_slice(struct graph *g, ref a, ref start, uint32_t axis, int64_t count);
 ref n_dynamic_update(struct graph *g, ref a, ref update, ref start, uint32_t axis);
 ref n_gather(struct graph *g, ref a, ref index, uint32_t axis); /* index: integers, rank 1 */
+/* index: integers, rank 1; update: a's shape, but the index's length along the axis */
+ref n_scatter(struct graph *g, ref a, ref index, ref update, uint32_t axis, enum scatter_kind kind);
 ref n_bitcast(struct graph *g, ref a, unsigned dtype);
 ref n_cast(struct graph *g, ref a, unsigned dtype);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
@@ -394,6 +405,7 @@ struct split { int64_t outer, len, inner; };
 struct split split_at(const struct shape *s, uint32_t axis);
 bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct err *e);
 bool index_is_integer(const char *op, const char *what, unsigned dtype, struct err *e); /* no bool either */
+enum op scatter_op(enum scatter_kind kind);       /* op_scatter.c: the elementwise op f; set: OP_nil */
 /* op_select.c: element i of p, integers of dtype, held within 0..last */
 int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last);
 /* op_view.c: out, row-major of shape s, takes element (i, j, ..) from in[i*stride->dim[0] + j*stride->dim[1] ..] */

@@ -165,7 +165,7 @@ static bool memory_rules(const struct checker *c, val v)
     if (!is_index(c, v, i->a) || (pred && !is_bool(c, v, pred)))
         return false;
     if (i->op == L_LOAD)
-        return (b->role != BUF_OUT && i->dtype == b->dtype) || fail(c, v, "load from an output or of another dtype");
+        return i->dtype == b->dtype || fail(c, v, "load of another dtype");
     return usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) || fail(c, v, "store to an input or of another dtype"));
 }
 

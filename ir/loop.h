@@ -29,7 +29,8 @@ enum lop {
     L_END,    /* a loop                                                                   */
     L_OUT,    /* a carry                                                                  */
     L_IF,     /* a condition (bool, uniform): runs up to its END once or not at all        */
-    L_LOAD,   /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0 */
+    L_LOAD,   /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0.
+                 Of an output: an element that this iteration of the parallel loop has stored  */
     L_STORE,  /* a index, b value, c predicate or 0, imm: buffer                           */
     L_SPLAT,  /* a uniform: the same value in every lane, as a varying value               */
     L_FOLD,   /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
@@ -77,7 +78,7 @@ struct schedule {
     uint16_t pad;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
 };
-enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_CHUNK_REDUCE, SCHED_DOT };
+enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_CHUNK_REDUCE, SCHED_DOT, SCHED_SCATTER };
 
 struct kernel {
     char name[64];                                   /* for people; outside the hash */
@@ -178,8 +179,9 @@ struct lower {
     /* The element of operand r at coord (rank vals): computed in place, or a load where r is stored. */
     val (*at)(struct lower *l, ref r, const val *coord);
 };
-/* op_reduce.c: a carry's initial value, made before its loop: in every lane where a vector loop is open. */
-val lower_init(struct lower *l, unsigned dtype, uint64_t bits);
+/* op_reduce.c: v as a carry's initial value, made before its loop: in every lane where a vector loop is open. */
+val lower_lanes(struct lower *l, val v);
+val lower_init(struct lower *l, unsigned dtype, uint64_t bits); /* the same for a constant */
 /* op_select.c: i (i64) held within 0..last; *inside says whether it was, 0 where it always is. */
 val lower_hold(struct kernel *k, val i, int64_t last, val *inside);
 /* op_select.c: an index of any integer dtype as i64, held within 0..last. */

@@ -159,6 +159,9 @@ static void put_attr(struct printer *p, const struct node *n)
         text_put(&p->t, " index(%u)", a->proj.index);
     } else if (op_is_region(n->op)) {
         put_region_attr(p, n);
+    } else if (n->op == OP_scatter) {
+        const char *kind = scatter_kind_text(a->scatter.kind);
+        text_put(&p->t, " axis(%u) kind(%s)", a->scatter.axis, kind ? kind : "?");
     } else if (op_is_reduce(n->op)) {
         put_mask(p, "axes", a->reduce.axes);
         if (a->reduce.lanes || a->reduce.chunk)

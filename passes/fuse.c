@@ -2,8 +2,8 @@
  *
  * In: a graph without grad nodes.  Out: g->group; no node changes, so no number does.
  *
- * A group has at most one anchor (reduce or dot).  Around it stand elementwise nodes: before a reduce,
- * one value per reduced element (the prologue); after an anchor, one value per result (the epilogue).
+ * A group has at most one anchor (reduce, dot or scatter).  Around it stand elementwise nodes: before a reduce,
+ * one value per reduced element (the prologue); after a reduce or a dot, one value per result (the epilogue).
  * Without an anchor a group is an elementwise DAG over one index.  Two nodes share a group only where
  * element i of one needs just element i of the other, so every value is computed once.
  *
@@ -43,19 +43,14 @@ static uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; 
 static bool is_compute(const struct node *n)
 {
     return op_is_elementwise(n->op) || n->op == OP_cast || n->op == OP_bitcast || n->op == OP_random ||
-           op_is_select(n->op) || op_is_reduce(n->op) || n->op == OP_dot;
-}
-
-static bool is_anchor(const struct node *n)
-{
-    return op_is_reduce(n->op) || n->op == OP_dot || op_is_region(n->op);
+           op_is_select(n->op) || op_is_anchor(n->op);
 }
 
 /* A scalar whose operands are leaves or such scalars. */
 static bool is_free_scalar(const struct fuser *f, ref r)
 {
     const struct node *n = &f->g->node[r];
-    if (is_anchor(n) || node_numel(f->g, r) != 1)
+    if (op_is_anchor(n->op) || node_numel(f->g, r) != 1)
         return false;
     for (unsigned i = 0; i < n->nin; i++) {
         bool linear;
@@ -69,7 +64,8 @@ static uint32_t group_new(struct fuser *f, ref r)
 {
     uint32_t id = f->ngroup++;
     const struct node *n = &f->g->node[r];
-    f->group[id] = (struct group){.first = r, .last = r, .anchor = is_anchor(n) ? r : NIL, .numel = node_numel(f->g, r),
+    bool anchor = op_is_anchor(n->op) || op_is_region(n->op);
+    f->group[id] = (struct group){.first = r, .last = r, .anchor = anchor ? r : NIL, .numel = node_numel(f->g, r),
                                   .nodes = 1, .reads = n->nin, .again = n->flags & MARK_AGAIN};
     f->g->group[r] = id;
     return id;
@@ -237,7 +233,7 @@ static void fuse_all(struct fuser *f)
             group_region(f, r);
         else if (is_compute(&g->node[r]) && !is_free_scalar(f, r)) {
             group_new(f, r);
-            if (!is_anchor(&g->node[r]))
+            if (!op_is_anchor(g->node[r].op))
                 join_elementwise(f, r);
         }
     for (ref r = 1; r < g->nnode; r++)
