@@ -125,7 +125,8 @@ static bool differentiable(uint16_t op)
 /* Rows that are not defined, or not smooth, on both sides of 0. */
 static const struct { uint16_t op; double low, high; } domain[] = {
     {OP_log, 0.4, 1.7}, {OP_log2, 0.4, 1.7}, {OP_log1p, -0.6, 1.7}, {OP_sqrt, 0.4, 1.7}, {OP_rsqrt, 0.4, 1.7},
-    {OP_pow, 0.4, 1.7}};
+    {OP_pow, 0.4, 1.7}, {OP_asin, -0.8, 0.8}, {OP_acos, -0.8, 0.8}, {OP_atanh, -0.8, 0.8}, {OP_acosh, 1.3, 2.5},
+    {OP_tan, -1, 1}};
 
 static void elementwise_rows(void)
 {
