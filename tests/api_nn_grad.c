@@ -113,8 +113,6 @@ static kl_tensor g_einsum(kl_tensor x)
     return kl_einsum("bij,bjk,k->ib", 3, (kl_tensor[]){x, other(1, D(2, 4, 5)), other(2, D(5))});
 }
 static kl_tensor g_trace(kl_tensor x) { return kl_einsum("iji->j", 1, &x); }
-static kl_tensor g_avg_pool(kl_tensor x) { return kl_avg_pool(x, 2, (int64_t[]){2, 3}); }
-static kl_tensor g_max_pool(kl_tensor x) { return kl_max_pool(x, 2, (int64_t[]){2, 3}); }
 static kl_tensor g_cross_entropy(kl_tensor x) { return kl_cross_entropy(x, classes()); }
 static kl_tensor g_nll(kl_tensor x) { return kl_nll_loss(x, classes()); }
 static kl_tensor g_mse(kl_tensor x) { return kl_mse_loss(x, other(1, D(3, 5))); }
@@ -130,8 +128,22 @@ static kl_tensor g_divergence(kl_tensor x)
 }
 static kl_tensor g_divergence_p(kl_tensor x) { return kl_divergence(other(1, D(3, 5)), kl_softmax(x, 1)); }
 
+static kl_tensor ids(void) { return i32(D(2, 3), (int32_t[]){2, 0, 2, 9, 1, -1}); }
+static kl_tensor g_embedding(kl_tensor x) { return kl_embedding(x, ids()); }
+static kl_tensor g_gather(kl_tensor x) { return kl_gather(kl_exp(x), 1, ids()); }
+static kl_tensor g_index_add(kl_tensor x) { return kl_index_add(other(1, D(3, 2)), 0, ids(), kl_mul(x, x)); }
+static kl_tensor g_index_put(kl_tensor x) { return kl_index_put(kl_narrow(x, 0, 0, 3), 0, ids(), kl_reshape(x, D(2, 3, 2))); }
+static kl_tensor g_take(kl_tensor x) { return kl_take_along_axis(x, 1, ids()); }
+static kl_tensor g_put(kl_tensor x) { return kl_put_along_axis(other(1, D(2, 4)), 1, ids(), x); }
+
 static void gradients(void)
 {
+    GRADIENT(g_embedding, 4, 3);
+    GRADIENT(g_gather, 2, 4);
+    GRADIENT(g_index_add, 2, 3, 2);
+    GRADIENT(g_index_put, 6, 2);
+    GRADIENT(g_take, 2, 4);
+    GRADIENT(g_put, 2, 3);
     GRADIENT(g_relu, 17);
     GRADIENT(g_sigmoid, 17);
     GRADIENT(g_softplus, 17);
@@ -159,8 +171,6 @@ static void gradients(void)
     GRADIENT(g_value, 4, 3);
     GRADIENT(g_einsum, 2, 3, 4);
     GRADIENT(g_trace, 3, 2, 3);
-    GRADIENT(g_avg_pool, 2, 4, 3);
-    GRADIENT(g_max_pool, 2, 4, 3);
     GRADIENT(g_cross_entropy, 3, 5);
     GRADIENT(g_nll, 3, 5);
     GRADIENT(g_mse, 3, 5);

@@ -159,7 +159,8 @@ static LLVMValueRef fold_step(struct emitter *m, enum fold f, unsigned dtype, LL
 {
     if (f == FOLD_ADD)
         return emit_prim(m, P_ADD, dtype, dtype, (LLVMValueRef[]){acc, x});
-    LLVMValueRef keep = emit_prim(m, P_LT, dtype, KL_BOOL, (LLVMValueRef[]){x, acc});
+    LLVMValueRef less[] = {f == FOLD_MAX ? x : acc, f == FOLD_MAX ? acc : x};
+    LLVMValueRef keep = emit_prim(m, P_LT, dtype, KL_BOOL, less);
     if (dtype_is_float(dtype))
         keep = LLVMBuildOr(m->b, keep, emit_prim(m, P_NE, dtype, KL_BOOL, (LLVMValueRef[]){acc, acc}), "");
     return LLVMBuildSelect(m->b, keep, acc, x, "");
@@ -426,6 +427,9 @@ static void emit_inst(struct walker *w, val v)
     case L_STORE:
         emit_store(m, v);
         break;
+    case L_PREFETCH:
+        emit_prefetch(m, v);
+        break;
     case L_SPLAT:
         set_uniform(m, v, emit_scalar(m, i->a));
         break;
@@ -462,6 +466,7 @@ static void open_function(struct emitter *m)
     attribute(m, "prefer-vector-width", bits);
     attribute(m, "min-legal-vector-width", bits);
     attribute(m, "no-builtins", "");
+    attribute(m, "stackrealign", ""); /* spilled vectors on whole lines of memory */
     enum_attribute(m, "nounwind");
 #if defined(KILN_ASAN)
     enum_attribute(m, "sanitize_address");
