@@ -436,8 +436,21 @@ static bool plan_interpreter(struct planner *p)
     return true;
 }
 
+/* Sums of sizes are 64-bit numbers: a graph whose values do not fit in any memory is refused before they overflow. */
+static bool is_addressable(const struct graph *g, struct err *e)
+{
+    double bytes = 0;
+    for (ref r = 1; r < g->nnode; r++)
+        bytes += (double)node_bytes(g, r);
+    for (uint32_t i = 0; i < g->nout; i++)
+        bytes += (double)node_bytes(g, g->out[i].value);
+    return bytes < 0x1p62 || err_set(e, KL_ERR_MEMORY, "graph @%s: its values have %.3g bytes in all", g->name, bytes);
+}
+
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
+    if (!is_addressable(g, e))
+        return NULL;
     uint32_t ng = g->ngroup + 1;
     struct planner p = {.g = g, .caps = caps, .e = e, .p = mem_alloc(sizeof *p.p)};
     p.low = mem_alloc(ng * sizeof *p.low);
