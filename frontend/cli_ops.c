@@ -31,7 +31,7 @@ static const char *types_of(const struct opinfo *o)
 /* The operand that only says where elements are: no gradient flows to it. */
 static unsigned index_operand(unsigned op)
 {
-    return op == OP_dynamic_slice || op == OP_gather ? 1 : op == OP_dynamic_update ? 2 : MAX_OPERANDS;
+    return op == OP_dynamic_slice || op == OP_gather || op == OP_scatter ? 1 : op == OP_dynamic_update ? 2 : MAX_OPERANDS;
 }
 
 /* The operands that a gradient flows to, such as "a b". */
@@ -39,7 +39,7 @@ static const char *gradient_of(const struct row *r, char buf[8])
 {
     const struct opinfo *o = &opinfo[r->op];
     size_t n = 0;
-    if (r->op == OP_gather || r->op == OP_bitcast)
+    if (r->op == OP_bitcast)
         return "no";
     for (unsigned i = 0; i < o->nin; i++)
         if (i < 3 && r->grad[i] ? strcmp(r->grad[i], "NIL") != 0

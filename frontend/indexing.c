@@ -1,4 +1,4 @@
-/* Ops whose elements are chosen by numbers that a run computes: windows at a computed start. */
+/* Ops whose elements are chosen by numbers that a run computes: rows by index, windows at a computed start. */
 #include "frontend.h"
 
 /* `count` elements of one axis from a computed start on; kl_none: from 0. */
@@ -73,4 +73,216 @@ kl_tensor kl_dynamic_update_at(const kl_site *site, kl_tensor a, kl_tensor updat
     kl_tensor zero = kl_const_at(site, v.device, KL_I32, 0);
     kl_tensor whole = reshape_to(site, "dynamic_update", update, &u.shape);
     return compose_end(t, update_from(site, 0, a, &v.shape, whole, &u.shape, start, zero));
+}
+
+/* ---- rows brought in by index ---- */
+
+/* The shape of a with one axis replaced by those of an index; false: too many axes. */
+static bool indexed_shape(const struct shape *a, uint32_t axis, const struct shape *index, struct shape *out)
+{
+    *out = (struct shape){0};
+    if (a->rank + index->rank - 1 > KL_MAX_RANK)
+        return false;
+    for (uint32_t i = 0; i < a->rank; i++) {
+        if (i != axis)
+            out->dim[out->rank++] = a->dim[i];
+        for (uint32_t j = 0; i == axis && j < index->rank; j++)
+            out->dim[out->rank++] = index->dim[j];
+    }
+    return true;
+}
+
+kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index)
+{
+    struct thread *t = thread_self();
+    struct view v, x;
+    uint32_t at;
+    if (!t || !describe(t, site, "gather", "the tensor", a, &v) ||
+        !describe(t, site, "gather", "the index", index, &x) || !axis_of(t, site, "gather", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    struct shape out, flat = shape_make(1, (int64_t[]){shape_count(&x.shape)});
+    if (!indexed_shape(&v.shape, at, &x.shape, &out))
+        return refuse(t, site, KL_ERR_SHAPE, "gather: the result has more than %d axes", KL_MAX_RANK);
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    struct call c = {.site = site, .op = "gather", .proto = {.op = OP_gather, .attr.axis.axis = at},
+                     .in = {a, reshape_to(site, "gather", index, &flat)}};
+    return compose_end(t, reshape_to(site, "gather", record(&c), &out));
+}
+
+static kl_tensor scatter(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor index,
+                         kl_tensor update, enum scatter_kind kind)
+{
+    struct call c = {.site = site, .op = op, .proto.op = OP_scatter, .in = {a, index, update}};
+    c.proto.attr.scatter.axis = axis;
+    c.proto.attr.scatter.kind = kind;
+    return record(&c);
+}
+
+static kl_tensor index_into(const kl_site *site, const char *op, kl_tensor a, int axis, kl_tensor index,
+                            kl_tensor update, enum scatter_kind kind)
+{
+    struct thread *t = thread_self();
+    struct view v, x, u;
+    uint32_t at;
+    char text[SHAPE_TEXT], want[SHAPE_TEXT];
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
+        !describe(t, site, op, "the update", update, &u) || !axis_of(t, site, op, &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    struct shape rows, flat = shape_make(1, (int64_t[]){shape_count(&x.shape)}), brought = v.shape;
+    brought.dim[at] = flat.dim[0];
+    if (!indexed_shape(&v.shape, at, &x.shape, &rows))
+        return refuse(t, site, KL_ERR_SHAPE, "%s: the update would have more than %d axes", op, KL_MAX_RANK);
+    if (!shape_equal(&rows, &u.shape))
+        return refuse(t, site, KL_ERR_SHAPE, "%s: the update must be %s, got %s", op,
+                      shape_text(&rows, want, sizeof want), shape_text(&u.shape, text, sizeof text));
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    return compose_end(t, scatter(site, op, a, at, reshape_to(site, op, index, &flat),
+                                  reshape_to(site, op, update, &brought), kind));
+}
+
+kl_tensor kl_index_add_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return index_into(site, "index_add", a, axis, index, update, SCATTER_ADD);
+}
+
+kl_tensor kl_index_max_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return index_into(site, "index_max", a, axis, index, update, SCATTER_MAX);
+}
+
+kl_tensor kl_index_min_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return index_into(site, "index_min", a, axis, index, update, SCATTER_MIN);
+}
+
+kl_tensor kl_index_put_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return index_into(site, "index_put", a, axis, index, update, SCATTER_SET);
+}
+
+/* ---- elements by an index of their own ---- */
+
+/* index held within 0..last, as i64. */
+static kl_tensor held(const kl_site *site, kl_tensor index, const struct view *x, int64_t last)
+{
+    struct view wide = {.dtype = x->dtype == KL_U64 ? KL_U64 : KL_I64, .device = x->device};
+    kl_tensor i = x->dtype == wide.dtype ? index : kl_cast_at(site, index, (kl_dtype)wide.dtype);
+    i = kl_min_at(site, i, const_like(site, &wide, (double)last));
+    if (wide.dtype == KL_U64)
+        return kl_cast_at(site, i, KL_I64);
+    return kl_max_at(site, i, const_like(site, &wide, 0));
+}
+
+/* Each element's number in a row-major tensor of shape s: its own coordinates, but along the axis what index says.
+ * In i32 where that suffices.  [n] */
+static kl_tensor numbers(const kl_site *site, const char *op, kl_tensor index, const struct view *x,
+                         const struct shape *s, uint32_t axis)
+{
+    kl_dtype dtype = shape_count(s) > INT32_MAX ? KL_I64 : KL_I32;
+    struct view like = {.dtype = dtype, .device = x->device};
+    struct shape stride = coord_strides(s), flat = shape_make(1, (int64_t[]){shape_count(&x->shape)});
+    kl_tensor sum = held(site, index, x, s->dim[axis] - 1);
+    if (dtype == KL_I32)
+        sum = kl_cast_at(site, sum, KL_I32);
+    sum = kl_mul_at(site, sum, const_like(site, &like, (double)stride.dim[axis]));
+    for (uint32_t d = 0; d < s->rank; d++)
+        if (d != axis && s->dim[d] != 1) {
+            kl_tensor own = kl_iota_at(site, x->device, dtype, (int)x->shape.rank, x->shape.dim, (int)d);
+            sum = kl_add_at(site, sum, kl_mul_at(site, own, const_like(site, &like, (double)stride.dim[d])));
+        }
+    return reshape_to(site, op, sum, &flat);
+}
+
+/* Checks an index of as many axes as a, equal to it in all but one; false: reported. */
+static bool along_axis(struct thread *t, const kl_site *site, const char *op, const struct view *v, const struct view *x,
+                       int axis, uint32_t *at)
+{
+    char ta[SHAPE_TEXT], tx[SHAPE_TEXT];
+    if (!axis_of(t, site, op, &v->shape, axis, at))
+        return false;
+    shape_text(&v->shape, ta, sizeof ta);
+    if (dtype_is_float(x->dtype) || x->dtype == KL_BOOL) {
+        fail(t, site, KL_ERR_TYPE, "%s: the index must be integers, got %s", op, dtype_name(x->dtype));
+        return false;
+    }
+    struct shape like = x->shape;
+    if (like.rank == v->shape.rank)
+        like.dim[*at] = v->shape.dim[*at];
+    if (!shape_equal(&like, &v->shape)) {
+        fail(t, site, KL_ERR_SHAPE, "%s: index %s differs from %s in more than axis %u", op,
+             shape_text(&x->shape, tx, sizeof tx), ta, *at);
+        return false;
+    }
+    if (v->shape.dim[*at] == 0 && shape_count(&x->shape)) {
+        fail(t, site, KL_ERR_SHAPE, "%s: axis %u of %s has no elements", op, *at, ta);
+        return false;
+    }
+    return true;
+}
+
+kl_tensor kl_take_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index)
+{
+    const char *op = "take_along_axis";
+    struct thread *t = thread_self();
+    struct view v, x;
+    uint32_t at;
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
+        !along_axis(t, site, op, &v, &x, axis, &at))
+        return t ? poison(t) : kl_none;
+    struct shape flat = shape_make(1, (int64_t[]){shape_count(&v.shape)});
+    if (!(t = compose_begin(op)))
+        return kl_none;
+    kl_tensor n = numbers(site, op, index, &x, &v.shape, at);
+    return compose_end(t, reshape_to(site, op, kl_gather_at(site, reshape_to(site, op, a, &flat), 0, n), &x.shape));
+}
+
+static kl_tensor into_along_axis(const kl_site *site, const char *op, kl_tensor a, int axis, kl_tensor index,
+                                 kl_tensor update, enum scatter_kind kind)
+{
+    struct thread *t = thread_self();
+    struct view v, x, u;
+    uint32_t at;
+    char ti[SHAPE_TEXT], tu[SHAPE_TEXT];
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
+        !describe(t, site, op, "the update", update, &u) || !along_axis(t, site, op, &v, &x, axis, &at))
+        return t ? poison(t) : kl_none;
+    if (!shape_equal(&x.shape, &u.shape))
+        return refuse(t, site, KL_ERR_SHAPE, "%s: index %s and update %s differ", op,
+                      shape_text(&x.shape, ti, sizeof ti), shape_text(&u.shape, tu, sizeof tu));
+    struct shape flat = shape_make(1, (int64_t[]){shape_count(&v.shape)});
+    struct shape flat_update = shape_make(1, (int64_t[]){shape_count(&u.shape)});
+    if (!(t = compose_begin(op)))
+        return kl_none;
+    kl_tensor r = scatter(site, op, reshape_to(site, op, a, &flat), 0, numbers(site, op, index, &x, &v.shape, at),
+                          reshape_to(site, op, update, &flat_update), kind);
+    return compose_end(t, reshape_to(site, op, r, &v.shape));
+}
+
+kl_tensor kl_add_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return into_along_axis(site, "add_along_axis", a, axis, index, update, SCATTER_ADD);
+}
+
+kl_tensor kl_put_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return into_along_axis(site, "put_along_axis", a, axis, index, update, SCATTER_SET);
+}
+
+/* ---- embedding ---- */
+
+kl_tensor kl_embedding_at(const kl_site *site, kl_tensor table, kl_tensor ids)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    char text[SHAPE_TEXT];
+    if (!t || !describe(t, site, "embedding", "the table", table, &v))
+        return t ? poison(t) : kl_none;
+    if (v.shape.rank != 2)
+        return refuse(t, site, KL_ERR_SHAPE, "embedding: the table must be [V,D], got %s",
+                      shape_text(&v.shape, text, sizeof text));
+    if (!(t = checked_begin(site, "embedding")))
+        return op_failed();
+    return compose_end(t, kl_gather_at(site, table, 0, ids));
 }

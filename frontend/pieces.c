@@ -1,4 +1,4 @@
-/* Ops that take tensors apart and put them together: slice, window, flip, pad, concat, gather.  The nodes work on one
+/* Ops that take tensors apart and put them together: slice, window, flip, pad, concat.  The nodes work on one
  * axis each; the calls here take all axes at once and make chains of them. */
 #include "frontend.h"
 #include <inttypes.h>
@@ -152,30 +152,6 @@ kl_tensor kl_concat_at(const kl_site *site, int n, const kl_tensor *parts, int a
     if (!(t = compose_begin(NULL)))
         return kl_none;
     return compose_end(t, concat_tree(site, n, parts, at));
-}
-
-kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index)
-{
-    struct thread *t = thread_self();
-    struct view v, x;
-    uint32_t at;
-    if (!t || !describe(t, site, "gather", "the tensor", a, &v) ||
-        !describe(t, site, "gather", "the index", index, &x) || !axis_of(t, site, "gather", &v.shape, axis, &at))
-        return t ? poison(t) : kl_none;
-    struct shape out = {0}, flat = shape_make(1, (int64_t[]){shape_count(&x.shape)});
-    if (v.shape.rank + x.shape.rank - 1 > KL_MAX_RANK)
-        return refuse(t, site, KL_ERR_SHAPE, "gather: the result has more than %d axes", KL_MAX_RANK);
-    for (uint32_t i = 0; i < v.shape.rank; i++) {
-        if (i != at)
-            out.dim[out.rank++] = v.shape.dim[i];
-        for (uint32_t j = 0; i == at && j < x.shape.rank; j++)
-            out.dim[out.rank++] = x.shape.dim[j];
-    }
-    if (!(t = compose_begin(NULL)))
-        return kl_none;
-    struct call c = {.site = site, .op = "gather", .proto = {.op = OP_gather, .attr.axis.axis = at},
-                     .in = {a, reshape_to(site, "gather", index, &flat)}};
-    return compose_end(t, reshape_to(site, "gather", record(&c), &out));
 }
 
 kl_tensor kl_bitcast_at(const kl_site *site, kl_tensor a, kl_dtype dtype)

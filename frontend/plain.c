@@ -43,6 +43,19 @@ PLAIN(flip, (kl_tensor a, int naxes, const int *axes), (NULL, a, naxes, axes))
 PLAIN(pad, (kl_tensor a, const int64_t *low, const int64_t *high, double value), (NULL, a, low, high, value))
 PLAIN(concat, (int n, const kl_tensor *parts, int axis), (NULL, n, parts, axis))
 PLAIN(gather, (kl_tensor a, int axis, kl_tensor index), (NULL, a, axis, index))
+PLAIN(index_add, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(index_max, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(index_min, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(index_put, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(add_along_axis, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(put_along_axis, (kl_tensor a, int axis, kl_tensor index, kl_tensor update),
+      (NULL, a, axis, index, update))
+PLAIN(take_along_axis, (kl_tensor a, int axis, kl_tensor index), (NULL, a, axis, index))
 PLAIN(dynamic_slice, (kl_tensor a, const kl_tensor *start, const int64_t *count), (NULL, a, start, count))
 PLAIN(dynamic_update, (kl_tensor a, kl_tensor update, const kl_tensor *start), (NULL, a, update, start))
 PLAIN(bitcast, (kl_tensor a, kl_dtype dtype), (NULL, a, dtype))
@@ -60,6 +73,7 @@ PLAIN(square, (kl_tensor a), (NULL, a))
 
 /* ---- nn.h ---- */
 
+PLAIN(embedding, (kl_tensor table, kl_tensor ids), (NULL, table, ids))
 PLAIN(relu, (kl_tensor a), (NULL, a))
 PLAIN(sigmoid, (kl_tensor a), (NULL, a))
 PLAIN(silu, (kl_tensor a), (NULL, a))

@@ -176,6 +176,14 @@ ref n_gather(struct graph *g, ref a, ref index, uint32_t axis)
     return graph_add(g, &(struct node){.op = OP_gather, .nin = 2, .in = {a, index}, .attr.axis.axis = axis}, NULL);
 }
 
+ref n_scatter(struct graph *g, ref a, ref index, ref update, uint32_t axis, enum scatter_kind kind)
+{
+    struct node n = {.op = OP_scatter, .nin = 3, .in = {a, index, update}};
+    n.attr.scatter.axis = axis;
+    n.attr.scatter.kind = kind;
+    return graph_add(g, &n, NULL);
+}
+
 ref n_bitcast(struct graph *g, ref a, unsigned dtype)
 {
     return graph_add(g, &(struct node){.op = OP_bitcast, .dtype = (uint8_t)dtype, .nin = 1, .in = {a}}, NULL);
@@ -200,6 +208,14 @@ ref n_dot(struct graph *g, ref a, ref b, const union attr *dims)
 ref n_grad(struct graph *g, ref loss, ref wrt)
 {
     return add(g, OP_grad, 2, loss, wrt, NIL);
+}
+
+ref n_proj(struct graph *g, ref region, uint32_t index)
+{
+    for (ref r = region + 1; region && r < g->nnode; r++)
+        if (g->node[r].op == OP_proj && g->node[r].in[0] == region && g->node[r].attr.proj.index == index)
+            return r;
+    return graph_add(g, &(struct node){.op = OP_proj, .nin = 1, .in = {region}, .attr.proj.index = index}, NULL);
 }
 
 ref n_pick(struct graph *g, ref a, ref b)

@@ -1,4 +1,5 @@
-/* Runs a kernel without compiling it: the second oracle, with every access bounds-checked.
+/* Runs a kernel without compiling it: the second oracle, with every access bounds-checked, and every load of an output
+ * checked to find what the same iteration of the parallel loop has stored.
  *
  * Each value is an array of 64 lanes of 8 bytes, uniform ones in lane 0.  Loops are walked by jumping in
  * the flat array; a vector loop runs its body once on all lanes. */
@@ -16,6 +17,8 @@ struct machine {
     int64_t begin, end;
     lanes *v;
     val *stop;                   /* per LOOP or IF: its END */
+    int64_t **stored;            /* per output, per element: the turn that last stored it, 0 none */
+    int64_t turn;                /* counts the iterations of the parallel loop; 1 outside */
     int width;                   /* lanes of the open vector loop, 1 outside */
     struct err *e;
 };
@@ -68,6 +71,9 @@ static bool run_load(struct machine *m, val v)
             continue;
         if (!address(m, v, l, &at))
             return false;
+        if (m->stored[i->imm] && m->stored[i->imm][at] != m->turn)
+            return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u loads element %" PRId64 " of buffer %" PRIu64 " before this "
+                           "iteration stores it", m->k->name, v, at, i->imm);
         memcpy(&m->v[v][l], (const char *)m->buf[i->imm] + (size_t)at * size, size);
     }
     return true;
@@ -85,6 +91,8 @@ static bool run_store(struct machine *m, val v)
         if (!address(m, v, l, &at))
             return false;
         uint64_t x = constant_or_lane(m, i->b, l);
+        if (m->stored[i->imm])
+            m->stored[i->imm][at] = m->turn;
         memcpy((char *)m->buf[i->imm] + (size_t)at * size, &x, size);
     }
     return true;
@@ -169,6 +177,7 @@ static bool run_loop(struct machine *m, val v)
         copy_value(m, c, m->k->inst[c].a);
     for (int64_t x = lo; x < hi; x += (int64_t)i->imm) {
         m->v[v][0] = (uint64_t)x;
+        m->turn += i->kind == LOOP_PARALLEL;
         if (!run_range(m, v + 1, m->stop[v]) || !advance(m, v))
             return false;
     }
@@ -184,6 +193,7 @@ static bool run_inst(struct machine *m, val v)
     case L_CARRY:
     case L_NEXT:
     case L_END:
+    case L_PREFETCH:
         return true;
     case L_LOAD:
         return run_load(m, v);
@@ -224,14 +234,34 @@ static bool run_range(struct machine *m, val from, val to)
     return true;
 }
 
+static bool machine_alloc(struct machine *m)
+{
+    const struct kernel *k = m->k;
+    m->v = mem_alloc(k->ninst * sizeof *m->v);
+    m->stop = mem_alloc(k->ninst * sizeof *m->stop);
+    m->stored = mem_alloc((k->nbuf + 1) * sizeof *m->stored);
+    bool ok = m->v && m->stop && m->stored;
+    for (uint32_t b = 0; ok && b < k->nbuf; b++)
+        if (k->buf[b].role == BUF_OUT)
+            ok = (m->stored[b] = mem_alloc((size_t)k->buf[b].count * sizeof **m->stored)) != NULL;
+    return ok;
+}
+
+static void machine_free(struct machine *m)
+{
+    for (uint32_t b = 0; m->stored && b < m->k->nbuf; b++)
+        mem_free(m->stored[b]);
+    mem_free(m->v);
+    mem_free(m->stop);
+    mem_free(m->stored);
+}
+
 bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end, struct err *e)
 {
     if (!kernel_verify(k, e))
         return false;
-    struct machine m = {.k = k, .buf = buf, .slot = slot, .begin = begin, .end = end, .width = 1, .e = e};
-    m.v = mem_alloc(k->ninst * sizeof *m.v);
-    m.stop = mem_alloc(k->ninst * sizeof *m.stop);
-    bool ok = m.v && m.stop;
+    struct machine m = {.k = k, .buf = buf, .slot = slot, .begin = begin, .end = end, .width = 1, .turn = 1, .e = e};
+    bool ok = machine_alloc(&m);
     if (ok) {
         for (val v = 1; v < k->ninst; v++)
             if (k->inst[v].op == L_END)
@@ -240,7 +270,6 @@ bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slo
     } else {
         err_set(e, KL_ERR_MEMORY, "out of memory running kernel %s", k->name);
     }
-    mem_free(m.v);
-    mem_free(m.stop);
+    machine_free(&m);
     return ok;
 }

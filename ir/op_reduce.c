@@ -171,10 +171,14 @@ static bool in_vector_loop(const struct kernel *k)
     return false;
 }
 
+val lower_lanes(struct lower *l, val v)
+{
+    return in_vector_loop(l->k) ? k_splat(l->k, v) : v;
+}
+
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits)
 {
-    val init = k_bits(l->k, dtype, bits);
-    return in_vector_loop(l->k) ? k_splat(l->k, init) : init;
+    return lower_lanes(l, k_bits(l->k, dtype, bits));
 }
 
 /* One element as a serial chain a chunk.  Reduces over 64 lanes are anchors, scheduled by passes/.

@@ -285,9 +285,8 @@ bool eval_gather(const struct graph *g, const struct node *n, void *out, const v
 
 void vjp_gather(struct graph *g, ref y, ref dy, ref *din)
 {
-    (void)dy;
-    din[0] = din[1] = NIL;
-    err_set(&g->err, KL_ERR_GRAD, "gather: no gradient flows through node %u: Kiln has no scatter to build it from", y);
+    const struct node n = *node_at(g, y);
+    din[0] = n_scatter(g, n_k(g, n.in[0], 0), n.in[1], dy, n.attr.axis.axis, SCATTER_ADD);
 }
 
 uint32_t lower_gather(struct lower *l, ref r, const uint32_t *coord)

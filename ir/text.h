@@ -30,6 +30,10 @@ void text_literal(struct text *t, unsigned dtype, uint64_t bits);
 bool literal_parse(unsigned dtype, const char *s, size_t len, uint64_t *bits, const char **why);
 #define MAX_LITERAL 48 /* longest literal accepted, in bytes */
 
+/* Attributes that are words. */
+const char *scatter_kind_text(unsigned kind); /* NULL: no such kind */
+int scatter_kind_by_text(const char *s, size_t len); /* -1: unknown */
+
 /* Names of the devices that have one, by number; the others print as @N. */
 const char *device_text(unsigned device); /* NULL: no name */
 int device_by_text(const char *s, size_t len); /* -1: unknown */

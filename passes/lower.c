@@ -9,8 +9,7 @@ static struct lowering *self(struct lower *l) { return (struct lowering *)l; }
 
 static bool fail(struct lowering *w) { return err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name); }
 
-/* The lbuf through which node r is read (role in) or written (role out). */
-static uint32_t buffer_of(struct lowering *w, ref r, enum buf_role role)
+uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role)
 {
     uint32_t *slot = role == BUF_IN ? &w->read_buf[r] : &w->write_buf[r];
     if (*slot)
@@ -64,7 +63,7 @@ static val load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_flatten(w->k, node_shape(w->g, r), coord);
     bool lanes = w->pred && w->lane && ix_depends(w->k, i, w->lane);
-    return k_load(w->k, buffer_of(w, r, BUF_IN), i, lanes ? w->pred : 0);
+    return k_load(w->k, lower_buffer(w, r, BUF_IN), i, lanes ? w->pred : 0);
 }
 
 static bool in_memory(const struct lowering *w, ref r)
@@ -115,7 +114,25 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
         lower_unflatten(w->k, mine, i, c);
     val v = lower_at(w, r, c);
     if (w->stored[r])
-        k_store(w->k, buffer_of(w, r, BUF_OUT), i, v, w->pred);
+        k_store(w->k, lower_buffer(w, r, BUF_OUT), i, v, w->pred);
+}
+
+void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
+{
+    val i = lower_flatten(w->k, s, coord);
+    int64_t numel = shape_count(s);
+    for (ref r = 1; r < w->g->nnode; r++) {
+        if (w->g->group[r] != w->group)
+            continue;
+        if (w->stored[r])
+            k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, r, BUF_OUT), i);
+        for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor; o++) {
+            bool linear;
+            ref x = node_operand(w->g, r, o, &linear);
+            if (linear && node_numel(w->g, x) == numel && w->g->group[x] != w->group && in_memory(w, x))
+                k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, x, BUF_IN), i);
+        }
+    }
 }
 
 /* Walks what member r is computed from inside this kernel and fixes every outside scalar on the way. */
@@ -218,12 +235,14 @@ static void name_kernel(struct lowering *w)
 static void run_schedule(struct lowering *w)
 {
     for (ref r = 1; r < w->g->nnode; r++)
-        if (w->g->group[r] == w->group && (op_is_reduce(w->g->node[r].op) || w->g->node[r].op == OP_dot))
+        if (w->g->group[r] == w->group && op_is_anchor(w->g->node[r].op))
             w->anchor = r;
     if (!w->anchor)
         lower_map(w);
     else if (w->g->node[w->anchor].op == OP_dot)
         lower_dot_group(w);
+    else if (w->g->node[w->anchor].op == OP_scatter)
+        lower_scatter_group(w);
     else
         lower_reduce(w);
 }

@@ -31,10 +31,15 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
 val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
 /* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
+/* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
+ * coordinates. */
+void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord);
 /* Scalars made of leaves are computed once, here, before any loop. */
 void lower_scalars(struct lowering *w);
 /* Sets the size of a task from the work of one iteration, in elements. */
 void lower_grain(struct lowering *w, int64_t work);
+/* The lbuf through which node r is read (role in) or written (role out). */
+uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
@@ -44,9 +49,10 @@ struct trial { struct lowering w; struct lowered out; };
 bool trial_begin(struct trial *t, const struct lowering *w);
 void trial_end(struct trial *t, struct lowering *w);
 
-/* ---- lower_map.c, lower_reduce.c, lower_dot.c ---- */
+/* ---- lower_map.c, lower_reduce.c, lower_dot.c, lower_scatter.c ---- */
 void lower_map(struct lowering *w);
 void lower_reduce(struct lowering *w);
 void lower_dot_group(struct lowering *w);
+void lower_scatter_group(struct lowering *w);
 
 #endif

@@ -63,6 +63,15 @@ static kl_tensor concat_nothing(void) { return BAD(kl_concat(0, NULL, 0)); }
 static kl_tensor concat_shapes(void) { return BAD(kl_concat(2, (kl_tensor[]){a23, v4}, 0)); }
 static kl_tensor concat_dtypes(void) { return BAD(kl_concat(2, (kl_tensor[]){v4, i3}, 0)); }
 static kl_tensor gather_dtype(void) { return BAD(kl_gather(a23, 0, v4)); }
+static kl_tensor index_add_update(void) { return BAD(kl_index_add(a23, 1, i3, v4)); }
+static kl_tensor index_put_dtype(void) { return BAD(kl_index_put(a23, 0, v4, kl_zeros(dev, KL_F32, DIMS(4, 3)))); }
+static kl_tensor index_max_axis(void) { return BAD(kl_index_max(a23, 2, i3, a23)); }
+static kl_tensor index_min_types(void) { return BAD(kl_index_min(v4, 0, i3, i3)); }
+static kl_tensor take_dtype(void) { return BAD(kl_take_along_axis(a23, 0, a23)); }
+static kl_tensor take_shape(void) { return BAD(kl_take_along_axis(a23, 0, i3)); }
+static kl_tensor take_nothing(void) { return BAD(kl_take_along_axis(kl_zeros(dev, KL_F32, DIMS(0)), 0, i3)); }
+static kl_tensor put_update(void) { return BAD(kl_put_along_axis(v4, 0, i3, v4)); }
+static kl_tensor embedding_table(void) { return BAD(kl_embedding(v4, i3)); }
 static kl_tensor dynamic_starts(void) { return BAD(kl_dynamic_slice(a23, NULL, (int64_t[]){1, 1})); }
 static kl_tensor dynamic_count(void) { return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){2, 4})); }
 static kl_tensor dynamic_scalar(void) { return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){1, 3})); }
@@ -205,6 +214,15 @@ static const struct {
     {.tensor = concat_shapes, .code = KL_ERR_SHAPE, .text = "concat: shapes [2,3] and [4] differ in more than axis 0"},
     {.tensor = concat_dtypes, .code = KL_ERR_TYPE, .text = "concat: dtypes f32 and i32 differ"},
     {.tensor = gather_dtype, .code = KL_ERR_TYPE, .text = "gather: the index must be integers, got f32"},
+    {.tensor = index_add_update, .code = KL_ERR_SHAPE, .text = "index_add: the update must be [2,3], got [4]"},
+    {.tensor = index_put_dtype, .code = KL_ERR_TYPE, .text = "index_put: the index must be integers, got f32"},
+    {.tensor = index_max_axis, .code = KL_ERR_SHAPE, .text = "index_max: axis 2 is out of range for shape [2,3]"},
+    {.tensor = index_min_types, .code = KL_ERR_TYPE, .text = "index_min: dtypes f32 and i32 differ"},
+    {.tensor = take_dtype, .code = KL_ERR_TYPE, .text = "take_along_axis: the index must be integers, got f32"},
+    {.tensor = take_shape, .code = KL_ERR_SHAPE, .text = "take_along_axis: index [3] differs from [2,3] in more than axis 0"},
+    {.tensor = take_nothing, .code = KL_ERR_SHAPE, .text = "take_along_axis: axis 0 of [0] has no elements"},
+    {.tensor = put_update, .code = KL_ERR_SHAPE, .text = "put_along_axis: index [3] and update [4] differ"},
+    {.tensor = embedding_table, .code = KL_ERR_SHAPE, .text = "embedding: the table must be [V,D], got [4]"},
     {.tensor = dynamic_starts, .code = KL_ERR_ARGUMENT, .text = "dynamic_slice: no starts"},
     {.tensor = dynamic_count, .code = KL_ERR_SHAPE, .text = "dynamic_slice: 4 elements from 0 in steps of 1 do not lie in axis 1 of [2,3]"},
     {.tensor = dynamic_scalar, .code = KL_ERR_SHAPE, .text = "dynamic_slice: the start must be a scalar, got [3]"},

@@ -130,8 +130,22 @@ static kl_tensor g_divergence(kl_tensor x)
 }
 static kl_tensor g_divergence_p(kl_tensor x) { return kl_divergence(other(1, D(3, 5)), kl_softmax(x, 1)); }
 
+static kl_tensor ids(void) { return i32(D(2, 3), (int32_t[]){2, 0, 2, 9, 1, -1}); }
+static kl_tensor g_embedding(kl_tensor x) { return kl_embedding(x, ids()); }
+static kl_tensor g_gather(kl_tensor x) { return kl_gather(kl_exp(x), 1, ids()); }
+static kl_tensor g_index_add(kl_tensor x) { return kl_index_add(other(1, D(3, 2)), 0, ids(), kl_mul(x, x)); }
+static kl_tensor g_index_put(kl_tensor x) { return kl_index_put(kl_narrow(x, 0, 0, 3), 0, ids(), kl_reshape(x, D(2, 3, 2))); }
+static kl_tensor g_take(kl_tensor x) { return kl_take_along_axis(x, 1, ids()); }
+static kl_tensor g_put(kl_tensor x) { return kl_put_along_axis(other(1, D(2, 4)), 1, ids(), x); }
+
 static void gradients(void)
 {
+    GRADIENT(g_embedding, 4, 3);
+    GRADIENT(g_gather, 2, 4);
+    GRADIENT(g_index_add, 2, 3, 2);
+    GRADIENT(g_index_put, 6, 2);
+    GRADIENT(g_take, 2, 4);
+    GRADIENT(g_put, 2, 3);
     GRADIENT(g_relu, 17);
     GRADIENT(g_sigmoid, 17);
     GRADIENT(g_softplus, 17);

@@ -246,6 +246,33 @@ static void pieces(void)
     kl_release(a), kl_release(row);
 }
 
+/* ---- indexing ---- */
+
+static void indexing(void)
+{
+    kl_tensor a = f32(D(2, 3), (double[]){1, 2, 3, 4, 5, 6}), i = i32(D(2, 2), (int32_t[]){2, -5, 99, 0});
+    kl_tensor u = f32(D(2, 2, 2), (double[]){10, 20, 30, 40, 50, 60, 70, 80}), r = kl_index_add(a, 1, i, u);
+    SHAPE(r, 2, 3);
+    NEAR_LIST(r, 0, 61, 2, 43, 144, 5, 126);
+    NEAR_LIST(kl_index_max(a, -1, i, u), 0, 40, 2, 30, 80, 5, 70);
+    NEAR_LIST(kl_index_min(a, 1, i, kl_neg(u)), 0, -40, 2, -30, -80, 5, -70);
+    NEAR_LIST(kl_index_put(a, 1, i, u), 0, 40, 2, 30, 80, 5, 70);
+    kl_tensor row = f32(D(3), (double[]){7, 8, 9}), one = kl_const(dev, KL_U8, 1);
+    NEAR_LIST(kl_index_put(a, 0, one, row), 0, 1, 2, 3, 7, 8, 9);
+    kl_tensor p = i32(D(2, 4), (int32_t[]){2, 0, -1, 7, 1, 1, 2, 0});
+    r = kl_take_along_axis(a, 1, p);
+    SHAPE(r, 2, 4);
+    NEAR_LIST(r, 0, 3, 1, 1, 3, 5, 5, 6, 4);
+    kl_tensor q = kl_input(dev, KL_U64, D(1, 3), (uint64_t[]){1, UINT64_MAX, 0});
+    NEAR_LIST(kl_take_along_axis(a, 0, q), 0, 4, 5, 3);
+    kl_tensor n = kl_ones(dev, KL_F32, D(2, 4));
+    NEAR_LIST(kl_add_along_axis(a, 1, p, n), 0, 3, 2, 5, 5, 7, 7);
+    NEAR_LIST(kl_put_along_axis(a, 0, q, kl_reshape(row, D(1, 3))), 0, 1, 2, 9, 7, 8, 6);
+    r = kl_embedding(kl_transpose(a, 0, 1), i);
+    SHAPE(r, 2, 2, 2);
+    NEAR_LIST(r, 0, 3, 6, 1, 4, 3, 6, 1, 4);
+}
+
 /* ---- reductions ---- */
 
 static void reductions(void)
@@ -441,6 +468,7 @@ static void test(kl_device d)
     wrapping();
     views();
     pieces();
+    indexing();
     reductions();
     products();
     composites();

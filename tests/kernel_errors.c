@@ -1,4 +1,5 @@
-/* Kernels that break a rule of ir/loop.h, each refused by name; accesses out of bounds, caught by the interpreter. */
+/* Kernels that break a rule of ir/loop.h, each refused by name; accesses out of bounds and of what is not there yet,
+ * caught by the interpreter. */
 #include "kernel_test.h"
 
 enum { A, B, OUT, WORK }; /* the buffers of every kernel here: in f32[64], in i64[8], out f32[64], scratch f32[64] */
@@ -309,9 +310,6 @@ static void test_memory(void)
     k_load(k, 9, k_int(k, 0), 0);
     refused(k, "no such buffer");
     k = begin();
-    k_load(k, OUT, k_int(k, 0), 0);
-    refused(k, "load from an output");
-    k = begin();
     k_store(k, A, k_int(k, 0), k_const(k, KL_F32, 1), 0);
     refused(k, "store to an input");
     k = begin();
@@ -323,17 +321,31 @@ static void test_memory(void)
     k = begin();
     k_load(k, A, k_int(k, 0), k_int(k, 1));
     refused(k, "not bool");
+    k = begin();
+    k_prefetch(k, PREFETCH_READ, 9, k_int(k, 0));
+    refused(k, "no such buffer");
+    k = begin();
+    k_prefetch(k, PREFETCH_READ, A, k_const(k, KL_F32, 1));
+    refused(k, "not i64");
+    k = begin();
+    val v = vector(k, 8);
+    k_prefetch(k, PREFETCH_WRITE, OUT, v);
+    k_end(k, v);
+    refused(k, "varying index");
+    k = begin();
+    k_prefetch(k, (enum prefetch)2, A, k_int(k, 0));
+    refused(k, "unknown prefetch");
 }
 
-/* Interprets a kernel that reads or writes outside its buffers. */
-static void out_of_bounds(struct kernel *k, const char *where)
+/* Interprets a kernel that reads or writes where it may not. */
+static void bad_access(struct kernel *k, const char *where)
 {
     void *init[MAX_BUFS], *buf[MAX_BUFS];
     struct guarded g[MAX_BUFS];
     struct err e = {0};
     for (uint32_t b = 0; b < k->nbuf; b++) init[b] = calloc(buf_bytes(k, b), 1);
     set_up(k, (const void *const *)init, g, buf);
-    bool ok = kernel_interp(k, buf, NULL, 0, 1, &e);
+    bool ok = kernel_interp(k, buf, NULL, 0, k->extent, &e);
     check(!ok && strstr(e.msg, where) && strstr(e.msg, "kernel broken: %"), "not \"%s\" but \"%s\"", where, e.msg);
     tear_down(k, g);
     for (uint32_t b = 0; b < k->nbuf; b++) free(init[b]);
@@ -344,21 +356,37 @@ static void test_bounds(void)
 {
     struct kernel *k = begin();
     k_store(k, OUT, k_int(k, 64), k_const(k, KL_F32, 1), 0);
-    out_of_bounds(k, "element 64 of buffer 2, which has 64");
+    bad_access(k, "element 64 of buffer 2, which has 64");
     k = begin();
     val v = vector(k, 16);
     k_store(k, OUT, v, k_load(k, A, ix_add(k, v, k_int(k, 50)), 0), 0);
     k_end(k, v);
-    out_of_bounds(k, "element 64 of buffer 0");
+    bad_access(k, "element 64 of buffer 0");
     k = begin();
     v = vector(k, 16);
     val back = ix_sub(k, k_int(k, 7), v);
     k_store(k, WORK, back, k_const(k, KL_F32, 1), k_prim(k, P_LE, k_int(k, -1), back, 0));
     k_end(k, v);
-    out_of_bounds(k, "element -1 of buffer 3");
+    bad_access(k, "element -1 of buffer 3");
     k = begin();
     k_store(k, OUT, k_int(k, 0), k_cast(k, k_load(k, B, k_int(k, INT64_MIN), 0), KL_F32), 0);
-    out_of_bounds(k, "element -9223372036854775808 of buffer 1");
+    bad_access(k, "element -9223372036854775808 of buffer 1");
+}
+
+/* An output may be read back, but only what the same iteration has stored. */
+static void test_outputs(void)
+{
+    struct kernel *k = begin();
+    k_store(k, OUT, k_int(k, 1), k_const(k, KL_F32, 1), 0);
+    k_store(k, OUT, k_int(k, 0), k_load(k, OUT, k_int(k, 0), 0), 0);
+    bad_access(k, "loads element 0 of buffer 2 before this iteration stores it");
+    k = begin();
+    k->extent = 2;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, 2), 1);
+    k_store(k, OUT, p, k_const(k, KL_F32, 1), 0);
+    k_store(k, OUT, ix_add(k, p, k_int(k, 2)), k_load(k, OUT, k_int(k, 0), 0), 0);
+    k_end(k, p);
+    bad_access(k, "loads element 0 of buffer 2 before this iteration stores it");
 }
 
 int main(void)
@@ -370,5 +398,6 @@ int main(void)
     test_lanes();
     test_memory();
     test_bounds();
+    test_outputs();
     return finish();
 }

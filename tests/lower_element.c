@@ -210,6 +210,16 @@ static void compare_selects(struct graph *g)
             COMPARE(n_dynamic_update(g, X(KL_F32, SHAPE(4, 3)), X(KL_F32, SHAPE(count, 3)), X(index[i], &scalar), 0));
             COMPARE(n_dynamic_update(g, X(KL_BOOL, SHAPE(2, 4)), X(KL_BOOL, SHAPE(2, count)), X(index[i], &scalar), 1));
         }
+    static const unsigned types[] = {KL_F32, KL_BF16, KL_F16, KL_I64, KL_U8, KL_F64};
+    for (unsigned kind = SCATTER_ADD; kind <= SCATTER_SET; kind++)
+        for (unsigned i = 0; i < sizeof types / sizeof *types; i++) {
+            unsigned t = types[i], it = index[i];
+            enum scatter_kind how = (enum scatter_kind)kind;
+            COMPARE(n_scatter(g, X(t, SHAPE(4, 3)), X(it, SHAPE(9)), X(t, SHAPE(9, 3)), 0, how));
+            COMPARE(n_scatter(g, X(t, SHAPE(2, 5)), X(it, SHAPE(3)), X(t, SHAPE(2, 3)), 1, how));
+            COMPARE(n_scatter(g, X(t, SHAPE(1, 5)), X(it, SHAPE(0)), X(t, SHAPE(1, 0)), 1, how));
+        }
+    COMPARE(n_scatter(g, X(KL_BOOL, SHAPE(7)), X(KL_I8, SHAPE(5)), X(KL_BOOL, SHAPE(5)), 0, SCATTER_SET));
     COMPARE(n_bitcast(g, X(KL_F32, SHAPE(3, 7)), KL_I32));
     COMPARE(n_bitcast(g, X(KL_U64, SHAPE(19)), KL_F64));
     COMPARE(n_bitcast(g, X(KL_BOOL, SHAPE(19)), KL_BOOL));

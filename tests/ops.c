@@ -235,6 +235,32 @@ static void pieces(void)
                 }
 }
 
+/* Rows of several lengths: less than a vector, one, several and a rest; many sources to a place and none. */
+static void scatters(void)
+{
+    static const int64_t shape[][4] = { /* axes before, along and behind; rows of the update */
+        {1, 7, 1, 20}, {3, 5, 2, 9}, {2, 4, 16, 3}, {1, 33, 70, 200}, {4, 3, 129, 1}, {2, 9, 5, 0}, {0, 3, 2, 4}, {2, 3, 0, 4},
+        {3, 0, 4, 0}, {1, 5000, 1, 40000}};
+    static const unsigned index_dtypes[] = {KL_I32, KL_I64, KL_U8, KL_U64, KL_I8};
+    for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
+        for (unsigned z = 0; z < sizeof shape / sizeof *shape; z++)
+            for (unsigned kind = dt == KL_BOOL ? SCATTER_SET : SCATTER_ADD; kind <= SCATTER_SET; kind++)
+                for (int layout = 0; layout < 3; layout++) {
+                    const int64_t *d = shape[z];
+                    struct shape s = shape_make(3, d), u = shape_make(3, (int64_t[]){d[0], d[3], d[2]});
+                    struct shape is = shape_make(1, (int64_t[]){d[3]});
+                    struct graph *g = graph_new("scatter");
+                    ref i = n_input(g, index_dtypes[(z + dt) % 5], &is, "i");
+                    ref x = layout == 0 ? n_input(g, dt, &s, "x") : piece(g, dt, &s, LAYOUTS);
+                    ref v = piece(g, dt, &u, layout == 1 ? LAYOUTS : layout == 2 ? 2 : 0);
+                    if (layout == 2) /* what it reads and what reads it are computed here */
+                        i = n_add(g, i, n_k(g, i, 1)), x = n_broadcast(g, n_const(g, dt, 0), &s);
+                    char what[96];
+                    snprintf(what, sizeof what, "scatter %u %s case %u layout %d", kind, dtype_name(dt), z, layout);
+                    check_piece(g, x, n_scatter(g, x, i, v, 1, (enum scatter_kind)kind), what);
+                }
+}
+
 /* Dots and reduces that read slices and flips of computed and of stored values. */
 static void products_of_pieces(void)
 {
@@ -304,7 +330,7 @@ static void bitcasts(void)
 /* A state that is moved within itself cannot be written in place element by element. */
 static void shifted_states(void)
 {
-    for (int kind = 0; kind < 6; kind++) {
+    for (int kind = 0; kind < 9; kind++) {
         struct graph *g = graph_new("shift");
         struct shape s = shape_make(1, (int64_t[]){5000});
         ref x = n_state(g, KL_F32, &s, "s"), zero = n_const(g, KL_F32, 0), y;
@@ -316,7 +342,15 @@ static void shifted_states(void)
             y = n_concat(g, (ref[]){n_slice(g, x, 0, 2500, 2500, 1), n_slice(g, x, 0, 0, 2500, 1)}, 2, 0);
         else if (kind == 3)
             y = n_gather(g, x, n_input(g, KL_I32, &s, "i"), 0);
-        else /* a window of the state, over another of its windows or over given data: that may go in place */
+        else if (kind >= 6) { /* a state with rows of its own, or of given data, brought in */
+            ref i = n_input(g, KL_I32, &(struct shape){.rank = 1, .dim = {900}}, "i");
+            ref u = n_slice(g, kind == 6 ? x : n_input(g, KL_F32, &s, "u"), 0, 9, 900, 1);
+            y = n_scatter(g, x, i, u, 0, kind == 8 ? SCATTER_SET : SCATTER_ADD);
+            graph_output(g, OUT_ASSIGN, y, 0);
+            run_graph(g, true, "state scattered to");
+            graph_free(g);
+            continue;
+        } else /* a window of the state, over another of its windows or over given data: that may go in place */
             y = n_dynamic_update(g, x, n_slice(g, kind == 4 ? x : n_input(g, KL_F32, &s, "u"), 0, 9, 3000, 1),
                                  n_input(g, KL_U8, &(struct shape){0}, "at"), 0);
         graph_output(g, OUT_ASSIGN, n_add(g, y, y), 0);
@@ -349,6 +383,7 @@ int main(void)
     dots();
     dot_general();
     pieces();
+    scatters();
     products_of_pieces();
     convolutions();
     bitcasts();

@@ -29,6 +29,7 @@ static const struct sizes profile[] = {
 };
 static const unsigned dtypes[] = {KL_F32, KL_F32, KL_F32, KL_F32, KL_F64, KL_F64, KL_F16, KL_BF16, KL_I32,
                                   KL_I64, KL_U8, KL_BOOL, KL_I16, KL_U32, KL_I8, KL_U16, KL_U64};
+static const unsigned index_dtypes[] = {KL_I32, KL_I64, KL_U8, KL_U32};
 #define PICK(m, a) ((a)[rng_below(&(m)->r, (int64_t)(sizeof(a) / sizeof *(a)))])
 
 static bool chance(struct maker *m, int64_t one_in) { return rng_below(&m->r, one_in) == 0; }
@@ -202,7 +203,6 @@ static ref random_slice(struct maker *m, ref x)
 /* Elements chosen by place or by index; NIL: too many. */
 static ref random_select(struct maker *m, ref x)
 {
-    static const unsigned index_dtypes[] = {KL_I32, KL_I64, KL_U8, KL_U32};
     struct shape s = *node_shape(m->g, x), most = s;
     unsigned dt = m->g->node[x].dtype, n = 1 + (unsigned)rng_below(&m->r, 6);
     if (!s.rank)
@@ -226,15 +226,29 @@ static ref random_select(struct maker *m, ref x)
     }
     if (how == 2) {
         struct shape is = {.rank = 1, .dim = {length}};
-        ref r = n_gather(m->g, x, fitting(m, PICK(m, index_dtypes), &is), axis);
-        m->g->node[r].flags |= r ? MARK_STOP : 0; /* gather has no gradient */
-        return r;
+        return n_gather(m->g, x, fitting(m, PICK(m, index_dtypes), &is), axis);
     }
     for (unsigned i = 0; i < n; i++) {
         s.dim[axis] = chance(m, 2) ? s.dim[axis] : rng_below(&m->r, s.dim[axis] + 1);
         part[i] = i ? fitting(m, dt, &s) : x;
     }
     return n_concat(m->g, part, n, axis);
+}
+
+static ref random_scatter(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x), us = s;
+    unsigned dt = m->g->node[x].dtype;
+    if (!s.rank)
+        return NIL;
+    uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
+    struct shape is = {.rank = 1, .dim = {s.dim[axis] ? random_dim(m) : 0}};
+    us.dim[axis] = is.dim[0];
+    if (!fits(&us))
+        return NIL;
+    enum scatter_kind kind = dt == KL_BOOL ? SCATTER_SET : (enum scatter_kind)rng_below(&m->r, 4);
+    ref index = fitting(m, PICK(m, index_dtypes), &is);
+    return n_scatter(m->g, x, index, fitting(m, dt, &us), axis, kind);
 }
 
 /* Only of integers: which bits a NaN has depends on who computed it. */
@@ -381,7 +395,7 @@ static ref random_grad(struct maker *m, ref x)
 static ref random_node(struct maker *m)
 {
     ref x = chance(m, 2) ? late(m) : any(m);
-    switch (rng_below(&m->r, 20)) {
+    switch (rng_below(&m->r, 21)) {
     case 0: return random_leaf(m);
     case 1: case 2: case 3: return random_view(m, x);
     case 4: case 5: return random_reduce(m, x);
@@ -391,6 +405,7 @@ static ref random_node(struct maker *m)
     case 10: return chance(m, 2) ? random_slice(m, x) : random_window(m, x);
     case 11: case 12: return random_select(m, x);
     case 13: return random_bitcast(m, x);
+    case 14: return random_scatter(m, x);
     default: return random_elementwise(m, x);
     }
 }

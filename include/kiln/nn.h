@@ -64,6 +64,9 @@ KL_OP(batch_norm, kl_tensor x, kl_tensor weight, kl_tensor bias, kl_tensor mean,
 
 /* ---- products ---- */
 
+/* table: [V, D]  ids: integers of any shape  ->  [ids..., D]: row ids[i] of the table; an id out of range is the nearest
+ * one in range.  The gradient adds the rows up in the order of the ids.  [SHAPE, TYPE] */
+KL_OP(embedding, kl_tensor table, kl_tensor ids)
 /* x: [..., K]  w: [K, N]  b: [N] or kl_none  ->  x w + b.  [SHAPE, TYPE] */
 KL_OP(linear, kl_tensor x, kl_tensor w, kl_tensor b)
 /* Sum of products of n operands (1..16, any number dtype) by subscripts, a letter an axis: "bij,bjk->bik".  A letter
@@ -133,6 +136,7 @@ KL_OP(divergence, kl_tensor log_q, kl_tensor p)
 #define kl_rms_norm(...) kl_rms_norm_at(KL_HERE, __VA_ARGS__)
 #define kl_group_norm(...) kl_group_norm_at(KL_HERE, __VA_ARGS__)
 #define kl_batch_norm(...) kl_batch_norm_at(KL_HERE, __VA_ARGS__)
+#define kl_embedding(...) kl_embedding_at(KL_HERE, __VA_ARGS__)
 #define kl_linear(...) kl_linear_at(KL_HERE, __VA_ARGS__)
 #define kl_einsum(...) kl_einsum_at(KL_HERE, __VA_ARGS__)
 #define kl_attention(...) kl_attention_at(KL_HERE, __VA_ARGS__)

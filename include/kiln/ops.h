@@ -140,8 +140,23 @@ KL_OP(pad, kl_tensor a, const int64_t *low, const int64_t *high, double value)
 /* n tensors of one dtype, one behind the other along an axis; equal in all other axes.  [SHAPE, TYPE, ARGUMENT] */
 KL_OP(concat, int n, const kl_tensor *parts, int axis)
 /* Elements of one axis by index: the index's axes take the place of that axis.  An index (integers, of any shape)
- * below 0 counts as 0, one above the last as the last.  Gradients do not flow through it [GRAD].  [SHAPE, TYPE] */
+ * below 0 counts as 0, one above the last as the last, here and below.  [SHAPE, TYPE] */
 KL_OP(gather, kl_tensor a, int axis, kl_tensor index)
+/* a with update's rows brought in along an axis, in the order of the index: row i is added to (or its larger or smaller
+ * elements stay in, or it replaces) row index[i] of a.  update has the shape that gather gives.  Where max and min find
+ * equal elements these share the gradient, as in reduce_max; where rows replace one row, the last one stays.  Sums of
+ * half floats are rounded once.  [SHAPE, TYPE] */
+KL_OP(index_add, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+KL_OP(index_max, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+KL_OP(index_min, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+KL_OP(index_put, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+/* Elements by an index of their own: element (i, j) of the result is a(index(i, j), j) for axis 0, a(i, index(i, j)) for
+ * axis 1.  index: integers, a's shape but for its length along the axis, which is the result's.  [SHAPE, TYPE] */
+KL_OP(take_along_axis, kl_tensor a, int axis, kl_tensor index)
+/* The other way round: a with each element of update, of index's shape, added to or put in place of that element of a,
+ * in row-major order of the index.  [SHAPE, TYPE] */
+KL_OP(add_along_axis, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+KL_OP(put_along_axis, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
 /* The window of `count` elements an axis that starts at a computed place: start has one scalar (integers) an axis,
  * kl_none for 0.  A start is held where the whole window fits.  [SHAPE, TYPE, ARGUMENT] */
 KL_OP(dynamic_slice, kl_tensor a, const kl_tensor *start, const int64_t *count)
@@ -245,6 +260,13 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_pad(...) kl_pad_at(KL_HERE, __VA_ARGS__)
 #define kl_concat(...) kl_concat_at(KL_HERE, __VA_ARGS__)
 #define kl_gather(...) kl_gather_at(KL_HERE, __VA_ARGS__)
+#define kl_index_add(...) kl_index_add_at(KL_HERE, __VA_ARGS__)
+#define kl_index_max(...) kl_index_max_at(KL_HERE, __VA_ARGS__)
+#define kl_index_min(...) kl_index_min_at(KL_HERE, __VA_ARGS__)
+#define kl_index_put(...) kl_index_put_at(KL_HERE, __VA_ARGS__)
+#define kl_take_along_axis(...) kl_take_along_axis_at(KL_HERE, __VA_ARGS__)
+#define kl_add_along_axis(...) kl_add_along_axis_at(KL_HERE, __VA_ARGS__)
+#define kl_put_along_axis(...) kl_put_along_axis_at(KL_HERE, __VA_ARGS__)
 #define kl_dynamic_slice(...) kl_dynamic_slice_at(KL_HERE, __VA_ARGS__)
 #define kl_dynamic_update(...) kl_dynamic_update_at(KL_HERE, __VA_ARGS__)
 #define kl_bitcast(...) kl_bitcast_at(KL_HERE, __VA_ARGS__)

@@ -1,0 +1,177 @@
+/* Scatters, in the order that ir.h gives (Numeric order).
+ *
+ * An iteration of the parallel loop owns a panel of the result: all places along the axis, for one row of the axes
+ * before it and one vector of neighbours in the axes behind it (all of these, where they fill no vector).  It copies
+ * the first operand there, then walks the index and brings the update in.  So every element has one owner, which
+ * takes what comes to it in order, whatever the number of threads.  A sum of half floats lives in an f32 panel of
+ * scratch and is rounded at the end. */
+#include "lower.h"
+#include <string.h>
+
+struct scatter {
+    struct lowering *w;
+    const struct node *n;
+    const struct shape *s;      /* of the result */
+    struct split at;
+    struct shape outer, inner;  /* the axes before and behind the axis */
+    val outer_coord[KL_MAX_RANK];
+    int64_t count;              /* rows of the update */
+    enum op op;                 /* brings an element in; OP_nil: it replaces */
+    unsigned dtype;             /* of what accumulates */
+    uint32_t acc;               /* lbuf of what accumulates: the output, or scratch */
+    bool scratch;
+    bool whole;                 /* the panel is whole rows: neighbours along the axis are neighbours in memory */
+    int64_t pitch;              /* scratch: elements from one place to the next */
+};
+
+/* Coordinates of the element at `place` of the axis (in the result, or in the update) and inner index `col`. */
+static void coordinates(const struct scatter *s, val place, val col, val *coord)
+{
+    uint32_t axis = s->n->attr.scatter.axis;
+    memcpy(coord, s->outer_coord, s->outer.rank * sizeof *coord);
+    coord[axis] = place;
+    lower_unflatten(s->w->k, &s->inner, col, coord + axis + 1);
+}
+
+/* Where element (place, col) accumulates. */
+static val acc_index(const struct scatter *s, val place, val col)
+{
+    struct kernel *k = s->w->k;
+    val coord[KL_MAX_RANK] = {0};
+    if (s->scratch)
+        return ix_add(k, ix_scale(k, place, s->pitch), s->whole ? col : s->w->lane);
+    coordinates(s, place, col, coord);
+    return lower_flatten(k, s->s, coord);
+}
+
+/* One element of the panel: the first operand's value goes in, or the sum in scratch out. */
+static void copy_element(const struct scatter *s, val place, val col, bool in)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    val coord[KL_MAX_RANK] = {0}, at = acc_index(s, place, col);
+    coordinates(s, place, col, coord);
+    lower_point(w);
+    if (in) {
+        k_store(k, s->acc, at, k_cast(k, lower_at(w, s->n->in[0], coord), s->dtype), w->pred);
+    } else {
+        val sum = k_cast(k, k_load(k, s->acc, at, w->pred), s->n->dtype);
+        k_store(k, lower_buffer(w, w->anchor, BUF_OUT), lower_flatten(k, s->s, coord), sum, w->pred);
+    }
+}
+
+/* The panel's rows end to end, in vectors of any length. */
+static void copy_flat(struct scatter *s, bool in)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    int64_t n = s->at.len * s->at.inner, width = lower_width(w, n), tail = n % width;
+    for (int part = 0; part < 2; part++) {
+        if (part ? !tail : n < width)
+            continue;
+        val j = part ? 0 : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, n / width), 1);
+        val base = part ? k_int(k, n - tail) : ix_scale(k, j, width);
+        w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, width), 1);
+        w->pred = part ? k_prim(k, P_LT, w->lane, k_int(k, tail), 0) : 0;
+        val e = ix_add(k, base, w->lane), place = ix_div(k, e, s->at.inner);
+        copy_element(s, place, ix_sub(k, e, ix_scale(k, place, s->at.inner)), in);
+        k_end(k, w->lane);
+        w->lane = w->pred = 0;
+        if (j)
+            k_end(k, j);
+    }
+}
+
+/* The panel's columns, inside its vector loop. */
+static void copy_columns(struct scatter *s, val col, bool in)
+{
+    struct kernel *k = s->w->k;
+    val place = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->at.len), 1);
+    copy_element(s, place, col, in);
+    k_end(k, place);
+}
+
+/* The walk over the index.  What an iteration loads, an earlier one may have stored. */
+static void bring_in(struct scatter *s, val col)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->count), 1), coord[KL_MAX_RANK] = {0};
+    lower_point(w);
+    val place = lower_index(k, lower_at(w, s->n->in[1], &i), s->at.len - 1), at = acc_index(s, place, col);
+    coordinates(s, i, col, coord);
+    val x = k_cast(k, lower_at(w, s->n->in[2], coord), s->dtype);
+    if (s->op != OP_nil)
+        x = k_op(k, s->op, (const val[]){k_load(k, s->acc, at, w->pred), x});
+    k_store(k, s->acc, at, x, w->pred);
+    k_end(k, i);
+}
+
+/* Columns from `base` on; only the first `rest` lanes of them if rest > 0. */
+static void emit_panel(struct scatter *s, val base, int64_t rest)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    if (s->whole)
+        copy_flat(s, true);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    val col = ix_add(k, base, w->lane);
+    if (!s->whole)
+        copy_columns(s, col, true);
+    if (s->count)
+        bring_in(s, col);
+    if (!s->whole && s->scratch)
+        copy_columns(s, col, false);
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+    if (s->whole && s->scratch)
+        copy_flat(s, false);
+}
+
+static void emit(struct scatter *s)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    int64_t width = k->sched.width, full = s->at.inner / width, tail = s->at.inner % width, blocks = full + (tail != 0);
+    k->extent = s->at.outer * blocks;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    lower_unflatten(k, &s->outer, ix_div(k, p, blocks), s->outer_coord);
+    val block = ix_mod(k, p, blocks);
+    if (full) {
+        val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
+        emit_panel(s, ix_scale(k, block, width), 0);
+        if (in_full)
+            k_end(k, in_full);
+    }
+    if (tail) {
+        val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
+        emit_panel(s, k_int(k, full * width), tail);
+        if (in_tail)
+            k_end(k, in_tail);
+    }
+    k_end(k, p);
+    lower_grain(w, (s->at.len + s->count) * (s->at.inner < width ? s->at.inner : width));
+}
+
+void lower_scatter_group(struct lowering *w)
+{
+    const struct node *n = &w->g->node[w->anchor];
+    struct kernel *k = w->k;
+    struct scatter s = {.w = w, .n = n, .s = node_shape(w->g, w->anchor), .at = split_at(node_shape(w->g, w->anchor), n->attr.scatter.axis),
+                        .count = node_shape(w->g, n->in[1])->dim[0], .op = scatter_op((enum scatter_kind)n->attr.scatter.kind)};
+    for (uint32_t d = 0; d < s.s->rank; d++) {
+        struct shape *to = d < n->attr.scatter.axis ? &s.outer : &s.inner;
+        if (d != n->attr.scatter.axis)
+            to->dim[to->rank++] = s.s->dim[d];
+    }
+    k->sched.kind = SCHED_SCATTER;
+    k->sched.width = (uint16_t)lower_width(w, s.at.inner);
+    s.whole = s.at.inner <= k->sched.width;
+    s.pitch = s.whole ? s.at.inner : k->sched.width;
+    s.scratch = s.op == OP_add && dtype_is_half(n->dtype);
+    s.dtype = s.scratch ? (unsigned)KL_F32 : n->dtype;
+    s.acc = s.scratch ? k_buf(k, BUF_SCRATCH, KL_F32, s.at.len * s.pitch, 0) : lower_buffer(w, w->anchor, BUF_OUT);
+    lower_scalars(w);
+    emit(&s);
+}
