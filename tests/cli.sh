@@ -71,6 +71,7 @@ check 'unknown command' 2 "no command is called 'frob'" "$kiln" frob
 
 check 'all ops' 0 '^where .* b c ' "$kiln" ops
 check 'no gradient to an index' 0 '^dynamic_update .* a b  *PROMOTE' "$kiln" ops
+check 'any number of operands' 0 '^scan .* any  *by its rule  *floats' "$kiln" ops
 check 'one op' 0 'value *ADD(a, b)' "$kiln" ops add
 check 'no such op' 1 "no op is called 'frob'" "$kiln" ops frob
 
