@@ -81,7 +81,7 @@ struct schedule {
     uint16_t pad;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
 };
-enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_CHUNK_REDUCE, SCHED_DOT, SCHED_SCATTER };
+enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_DOT, SCHED_SCATTER, SCHED_ROWS };
 
 struct kernel {
     char name[64];                                   /* for people; outside the hash */
@@ -185,6 +185,7 @@ struct lower {
 };
 /* op_reduce.c: v as a carry's initial value, made before its loop: in every lane where a vector loop is open. */
 val lower_lanes(struct lower *l, val v);
+enum fold reduce_fold(const struct node *n);         /* of a reduce */
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits); /* the same for a constant */
 /* op_select.c: i (i64) held within 0..last; *inside says whether it was, 0 where it always is. */
 val lower_hold(struct kernel *k, val i, int64_t last, val *inside);

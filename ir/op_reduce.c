@@ -8,7 +8,7 @@ static enum op fold_op(const struct node *n)
     return n->op == OP_sum ? OP_add : OP_max;
 }
 
-static enum fold fold_kind(const struct node *n)
+enum fold reduce_fold(const struct node *n)
 {
     return n->op == OP_sum ? FOLD_ADD : FOLD_MAX;
 }
@@ -69,7 +69,7 @@ static bool fold_rows(const struct node *n, char *out, const char *x, int64_t ro
     enum op op = fold_op(n);
     int64_t lanes = n->attr.reduce.lanes, chunk = (int64_t)n->attr.reduce.chunk;
     size_t row = (size_t)kept * dtype_size(n->dtype);
-    uint64_t identity = fold_identity(fold_kind(n), n->dtype);
+    uint64_t identity = fold_identity(reduce_fold(n), n->dtype);
     bool ok = true;
     if (rows == 0)
         fill(out, n->dtype, identity, kept);
@@ -189,7 +189,7 @@ static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
     const struct node *n = node_at(l->g, r);
     const struct shape *s = node_shape(l->g, n->in[0]);
     uint32_t mask = n->attr.reduce.axes;
-    enum fold fold = fold_kind(n);
+    enum fold fold = reduce_fold(n);
     unsigned dtype = dtype_compute(n->dtype);
     uint64_t identity = fold_identity(fold, dtype);
     int64_t rows = 1;
