@@ -210,6 +210,14 @@ ref n_grad(struct graph *g, ref loss, ref wrt)
     return add(g, OP_grad, 2, loss, wrt, NIL);
 }
 
+ref n_proj(struct graph *g, ref region, uint32_t index)
+{
+    for (ref r = region + 1; region && r < g->nnode; r++)
+        if (g->node[r].op == OP_proj && g->node[r].in[0] == region && g->node[r].attr.proj.index == index)
+            return r;
+    return graph_add(g, &(struct node){.op = OP_proj, .nin = 1, .in = {region}, .attr.proj.index = index}, NULL);
+}
+
 ref n_pick(struct graph *g, ref a, ref b)
 {
     ref tie = n_where(g, n_eq(g, a, b), n_k(g, a, 0.5), n_k(g, a, 0));
@@ -228,4 +236,16 @@ ref n_pow_log(struct graph *g, ref a, ref b)
 {
     ref flat = n_and(g, n_eq(g, a, n_k(g, a, 0)), n_ge(g, b, n_k(g, b, 0)));
     return n_log(g, n_where(g, flat, n_k(g, a, 1), a));
+}
+
+ref n_circle(struct graph *g, ref a)
+{
+    ref one = n_k(g, a, 1);
+    return n_sqrt(g, n_mul(g, n_sub(g, one, a), n_add(g, one, a)));
+}
+
+ref n_radius(struct graph *g, ref a, ref b)
+{
+    ref r = n_hypot(g, a, b);
+    return n_where(g, n_eq(g, r, n_k(g, r, 0)), n_k(g, r, 1), r);
 }

@@ -11,6 +11,7 @@ struct group {
     int64_t numel;      /* elements of the results: of the anchor if there is one */
     uint32_t nodes, reads;
     bool merged;        /* into another: no longer a group */
+    bool again;         /* computes marked nodes: later, when they are needed */
 };
 
 struct fuser {

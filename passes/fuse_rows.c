@@ -100,7 +100,7 @@ static bool join(struct fuser *f, uint32_t id, uint32_t b, const struct row_spac
 {
     uint32_t reduces = 0;
     bool reads = false;
-    if (!fuse_fits(&f->group[id], &f->group[b]) || !reads_rows(f, id, b, s, &reads) || !reads_rows(f, b, id, s, &reads) || !reads)
+    if (f->group[id].again != f->group[b].again || !fuse_fits(&f->group[id], &f->group[b]) || !reads_rows(f, id, b, s, &reads) || !reads_rows(f, b, id, s, &reads) || !reads)
         return false;
     if (!has_rows(f, id, s, &reduces) || !has_rows(f, b, s, &reduces))
         return false;

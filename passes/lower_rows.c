@@ -213,7 +213,7 @@ static void emit_reduce(struct rows *s, uint32_t walk)
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[s->reduce[walk]];
     int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
-    enum fold fold = reduce_fold(n);
+    enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
     val acc = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
     if (full) {
