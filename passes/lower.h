@@ -59,6 +59,7 @@ void lower_reduce(struct lowering *w);
 bool lower_has_rows(const struct lowering *w);  /* is the group more than one reduce with prologue and epilogue? */
 void lower_rows(struct lowering *w);
 void lower_dot_group(struct lowering *w);
+void lower_cumulative_group(struct lowering *w);
 void lower_scatter_group(struct lowering *w);
 
 #endif
