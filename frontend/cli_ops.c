@@ -39,7 +39,7 @@ static const char *gradient_of(const struct row *r, char buf[8])
 {
     const struct opinfo *o = &opinfo[r->op];
     size_t n = 0;
-    if (r->op == OP_bitcast)
+    if (r->op == OP_bitcast || r->op == OP_argsort)
         return "no";
     for (unsigned i = 0; i < o->nin; i++)
         if (i < 3 && r->grad[i] ? strcmp(r->grad[i], "NIL") != 0

@@ -223,6 +223,7 @@ enum {
     ATTR_AXES = 1, ATTR_PERM = 2, ATTR_AXIS = 4, ATTR_BATCH = 8, ATTR_CONTRACT = 16, ATTR_ORDER = 32,
     ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
     ATTR_SIZE = 4096, ATTR_STRIDE = 8192, ATTR_DILATION = 16384, ATTR_KIND = 32768,
+    ATTR_DIRECTION = 65536,
     ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
     ATTR_WINDOW = ATTR_AXIS | ATTR_SIZE | ATTR_STRIDE | ATTR_DILATION,
     ATTR_PAD = ATTR_AXIS | ATTR_LOW | ATTR_HIGH | ATTR_INTERIOR,
@@ -234,7 +235,7 @@ static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"start", ATTR_START}, {"count", ATTR_COUNT},       {"step", ATTR_STEP},
     {"low", ATTR_LOW},     {"high", ATTR_HIGH},         {"interior", ATTR_INTERIOR},
     {"size", ATTR_SIZE},   {"stride", ATTR_STRIDE},     {"dilation", ATTR_DILATION},
-    {"kind", ATTR_KIND},
+    {"kind", ATTR_KIND},   {"direction", ATTR_DIRECTION},
 };
 enum { ATTR_WORDS = sizeof attr_words / sizeof *attr_words };
 
@@ -249,6 +250,7 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_dynamic_slice  ? ATTR_AXIS | ATTR_COUNT
            : op == OP_dynamic_update ? ATTR_AXIS
            : op == OP_scatter ? ATTR_AXIS | ATTR_KIND
+           : op == OP_argsort ? ATTR_AXIS | ATTR_DIRECTION
            : op == OP_slice   ? ATTR_SLICE
            : op == OP_window  ? ATTR_WINDOW
            : op == OP_pad     ? ATTR_PAD
@@ -258,7 +260,8 @@ static unsigned attrs_allowed(unsigned op)
 
 static unsigned attrs_required(unsigned op)
 {
-    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_WINDOW | ATTR_PAD | ATTR_KIND);
+    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_WINDOW | ATTR_PAD | ATTR_KIND |
+                                ATTR_DIRECTION);
 }
 
 /* "N)" as one of the numbers of a slice, a window or a pad */
@@ -292,6 +295,20 @@ static bool kind(struct parser *p, struct node *n)
         return lex_expected(&p->l, "add, max, min or set");
     }
     n->attr.scatter.kind = (uint32_t)k;
+    return lex_need(&p->l, ')', "')'");
+}
+
+/* "word)" as argsort's direction */
+static bool direction(struct parser *p, struct node *n)
+{
+    lex_space(&p->l);
+    const char *at = p->l.p;
+    struct word w = lex_word(&p->l);
+    n->attr.sort.descending = word_is(w, "descending");
+    if (!n->attr.sort.descending && !word_is(w, "ascending")) {
+        p->l.p = at;
+        return lex_expected(&p->l, "ascending or descending");
+    }
     return lex_need(&p->l, ')', "')'");
 }
 
@@ -331,6 +348,8 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return order(p, n);
     case ATTR_KIND:
         return kind(p, n);
+    case ATTR_DIRECTION:
+        return direction(p, n);
     default:
         return length(p, n, bit);
     }

@@ -140,6 +140,8 @@ static void put_attr(struct printer *p, const struct node *n)
                  (long long)a->pad.high, (long long)a->pad.interior);
     } else if (n->op == OP_flip) {
         put_mask(p, "axes", a->flip.axes);
+    } else if (n->op == OP_argsort) {
+        text_put(&p->t, " axis(%u) direction(%s)", a->sort.axis, a->sort.descending ? "descending" : "ascending");
     } else if (n->op == OP_scatter) {
         const char *kind = scatter_kind_text(a->scatter.kind);
         text_put(&p->t, " axis(%u) kind(%s)", a->scatter.axis, kind ? kind : "?");
