@@ -55,8 +55,9 @@ void ambient_added(ref r)
     const struct node *n = node_at(now.r.g, r);
     now.known[r] = NULL;
     now.track[r] = UNTRACKED;
-    for (unsigned i = 0; i < n->nin; i++)
-        if (now.track[n->in[i]] && dtype_is_float(n->dtype) && !(n->flags & MARK_STOP))
+    bool carries = (dtype_is_float(n->dtype) || op_is_region(n->op)) && !(n->flags & MARK_STOP);
+    for (unsigned i = 0; carries && i < node_nin(n); i++)
+        if (now.track[node_in(now.r.g, n, i)])
             now.track[r] = DERIVED;
 }
 
@@ -136,8 +137,8 @@ static void spread(uint8_t *need)
         const struct node *n = node_at(g, r);
         if (!need[r] || cut(r, need[r]))
             continue;
-        for (unsigned i = 0; i < n->nin; i++)
-            need[n->in[i]] |= need[r];
+        for (unsigned i = 0; i < node_nin(n); i++)
+            need[node_in(g, n, i)] |= need[r];
         if (n->op == OP_grad)
             need[n->in[0]] |= NEED_HISTORY;
     }
@@ -148,8 +149,7 @@ static ref copy_node(struct recording *to, ref r, bool as_leaf, const ref *map)
 {
     const struct graph *g = now.r.g;
     struct graph *out = to->g;
-    struct node n = *node_at(g, r);
-    ref in[MAX_OPERANDS] = {0};
+    struct node n = *node_at(g, r); /* a copy: a slot's ordinal is another there */
     if (as_leaf) {
         out->cur_site = graph_site(out, &g->site[n.site]);
         out->cur_device = n.device;
@@ -160,10 +160,9 @@ static ref copy_node(struct recording *to, ref r, bool as_leaf, const ref *map)
         n.attr.leaf.index = graph_leaf(out, &out->slot, n.dtype, node_shape(g, r), "");
         if (n.attr.leaf.index == LEAF_NONE || !recording_slot(to, n.attr.leaf.index, bits))
             return NIL;
+        return graph_copy_node(out, g, &n, NULL);
     }
-    for (unsigned i = 0; i < n.nin; i++)
-        in[i] = map[n.in[i]];
-    return graph_copy_node(out, g, &n, in);
+    return graph_copy_mapped(out, g, r, map);
 }
 
 /* ---- collecting ---- */

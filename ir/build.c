@@ -218,6 +218,14 @@ ref n_grad(struct graph *g, ref loss, ref wrt)
     return add(g, OP_grad, 2, loss, wrt, NIL);
 }
 
+ref n_proj(struct graph *g, ref region, uint32_t index)
+{
+    for (ref r = region + 1; region && r < g->nnode; r++)
+        if (g->node[r].op == OP_proj && g->node[r].in[0] == region && g->node[r].attr.proj.index == index)
+            return r;
+    return graph_add(g, &(struct node){.op = OP_proj, .nin = 1, .in = {region}, .attr.proj.index = index}, NULL);
+}
+
 ref n_pick(struct graph *g, ref a, ref b)
 {
     ref tie = n_where(g, n_eq(g, a, b), n_k(g, a, 0.5), n_k(g, a, 0));

@@ -38,11 +38,21 @@ static void free_text(struct graph *g)
     g->ntext = 0;
 }
 
+static void free_regions(struct graph *g, uint32_t from)
+{
+    for (uint32_t i = from; i < g->nregion; i++)
+        graph_free(g->region[i]);
+    g->nregion = from;
+}
+
 void graph_free(struct graph *g)
 {
     if (!g)
         return;
     free_text(g);
+    free_regions(g, 0);
+    mem_free(g->region);
+    mem_free(g->operand);
     mem_free(g->text);
     mem_free(g->node);
     mem_free(g->shape);
@@ -75,14 +85,16 @@ static void drop_groups(struct graph *g)
 void graph_reset(struct graph *g)
 {
     free_text(g);
+    free_regions(g, 0);
     drop_groups(g);
+    g->noperand = g->depth = 0;
     empty_index(&g->shape_index);
     empty_index(&g->site_index);
     empty_index(&g->text_index);
     g->nshape = g->nout = g->nsite = 0;
     g->input.n = g->state.n = g->slot.n = 0;
     g->cur_site = 0;
-    g->cur_device = 0;
+    g->cur_device = g->cur_flags = 0;
     g->err = (struct err){0};
     init_tables(g);
 }
@@ -113,6 +125,21 @@ bool graph_copy_leaves(struct graph *g, const struct graph *from)
     return true;
 }
 
+static bool clone_regions(struct graph *g, const struct graph *from)
+{
+    if (!mem_reserve(&g->operand, &g->operand_cap, from->noperand, sizeof *g->operand) ||
+        !mem_reserve(&g->region, &g->region_cap, from->nregion, sizeof *g->region))
+        return false;
+    if (from->noperand)
+        memcpy(g->operand, from->operand, from->noperand * sizeof *g->operand);
+    g->noperand = from->noperand;
+    for (; g->nregion < from->nregion; g->nregion++)
+        if (!(g->region[g->nregion] = graph_clone(from->region[g->nregion])))
+            return false;
+    g->depth = from->depth;
+    return true;
+}
+
 /* Shapes and sites are interned again in their old order, so ids stay the same. */
 struct graph *graph_clone(const struct graph *from)
 {
@@ -125,7 +152,7 @@ struct graph *graph_clone(const struct graph *from)
         copy_site(g, from, i);
     graph_copy_leaves(g, from);
     bool ok = g->err.code == KL_OK && mem_reserve(&g->node, &g->node_cap, from->nnode, sizeof *g->node) &&
-              mem_reserve(&g->out, &g->out_cap, from->nout, sizeof *g->out);
+              mem_reserve(&g->out, &g->out_cap, from->nout, sizeof *g->out) && clone_regions(g, from);
     if (ok && from->group) {
         g->group = mem_alloc(from->nnode * sizeof *g->group);
         ok = g->group != NULL;
@@ -146,6 +173,7 @@ struct graph *graph_clone(const struct graph *from)
     g->ngroup = from->ngroup;
     g->cur_site = from->cur_site;
     g->cur_device = from->cur_device;
+    g->cur_flags = from->cur_flags;
     g->err = from->err;
     return g;
 }
@@ -161,14 +189,14 @@ static ref append(struct graph *g, const struct node *n)
     return g->nnode++;
 }
 
-ref graph_add(struct graph *g, const struct node *proto, const struct shape *target)
+/* Only proj reads a region op's node. */
+static bool is_operand(const struct graph *g, unsigned op, ref r)
 {
-    if (g->err.code != KL_OK)
-        return NIL;
-    if (proto->op == OP_nil || proto->op >= OP_COUNT) {
-        err_set(&g->err, KL_ERR_INTERNAL, "op %u does not exist", proto->op);
-        return NIL;
-    }
+    return r != NIL && r < g->nnode && op_is_region(g->node[r].op) == (op == OP_proj);
+}
+
+static ref add(struct graph *g, const struct node *proto, const struct shape *target)
+{
     struct node n = *proto;
     const struct opinfo *o = &opinfo[n.op];
     if (n.nin < op_min_operands(n.op) || n.nin > o->nin) {
@@ -176,9 +204,10 @@ ref graph_add(struct graph *g, const struct node *proto, const struct shape *tar
         return NIL;
     }
     for (unsigned i = 0; i < MAX_OPERANDS; i++) {
-        bool valid = i < n.nin ? n.in[i] != NIL && n.in[i] < g->nnode : n.in[i] == NIL;
+        bool valid = i < n.nin ? is_operand(g, n.op, n.in[i]) : n.in[i] == NIL;
         if (!valid) {
-            err_set(&g->err, KL_ERR_INTERNAL, "%s: operand %u is no node of graph @%s", o->name, i, g->name);
+            err_set(&g->err, KL_ERR_INTERNAL, "%s: operand %u is no %s of graph @%s", o->name, i,
+                    n.op == OP_proj ? "region op" : "value", g->name);
             return NIL;
         }
     }
@@ -201,22 +230,133 @@ ref graph_add(struct graph *g, const struct node *proto, const struct shape *tar
     n.shape = graph_shape(g, &out);
     n.site = g->cur_site;
     n.device = g->cur_device;
+    n.flags |= g->cur_flags;
     return g->err.code == KL_OK ? append(g, &n) : NIL;
+}
+
+ref graph_add(struct graph *g, const struct node *proto, const struct shape *target)
+{
+    if (g->err.code != KL_OK)
+        return NIL;
+    if (proto->op == OP_nil || proto->op >= OP_COUNT || op_is_region(proto->op)) {
+        err_set(&g->err, KL_ERR_INTERNAL, "op %u %s", proto->op,
+                op_is_region(proto->op) ? "comes with regions: graph_add_region" : "does not exist");
+        return NIL;
+    }
+    return add(g, proto, target);
+}
+
+/* Puts a region op's operands and regions behind those of the nodes before it. */
+static bool attach(struct graph *g, struct node *n, const ref *in, uint32_t nin, struct graph *const *region)
+{
+    uint32_t regions = op_regions(n->op);
+    if (!mem_reserve(&g->operand, &g->operand_cap, g->noperand + nin, sizeof *g->operand) ||
+        !mem_reserve(&g->region, &g->region_cap, g->nregion + regions, sizeof *g->region)) {
+        for (uint32_t i = 0; i < regions; i++)
+            graph_free(region[i]);
+        return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
+    }
+    n->attr.region.first = g->nregion;
+    n->attr.region.operands = g->noperand;
+    n->attr.region.count = nin;
+    for (uint32_t i = 0; i < regions; i++)
+        g->region[g->nregion++] = region[i];
+    for (uint32_t i = 0; i < nin; i++)
+        g->operand[g->noperand++] = in[i];
+    for (uint32_t i = 0; i < nin; i++)
+        if (!is_operand(g, n->op, in[i]))
+            return err_set(&g->err, KL_ERR_INTERNAL, "%s: operand %u is no value of graph @%s", opinfo[n->op].name, i,
+                           g->name);
+    uint32_t depth = g->depth;
+    for (uint32_t i = 0; i < regions; i++)
+        depth = region[i]->depth + 1 > depth ? region[i]->depth + 1 : depth;
+    if (depth > MAX_REGION_DEPTH)
+        return err_set(&g->err, KL_ERR_ARGUMENT, "%s: regions in regions are more than %d deep", opinfo[n->op].name,
+                       MAX_REGION_DEPTH);
+    g->depth = depth;
+    return true;
+}
+
+ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, uint32_t nin, struct graph *const *region)
+{
+    uint32_t operands = g->noperand, regions = g->nregion;
+    bool whole = true;
+    struct node n = *proto;
+    for (uint32_t i = 0; i < op_regions(n.op); i++) {
+        whole &= region[i] != NULL;
+        if (region[i] && region[i]->err.code)
+            err_set(&g->err, region[i]->err.code, "%s", region[i]->err.msg);
+    }
+    if (!whole)
+        err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
+    if (g->err.code) {
+        for (uint32_t i = 0; i < op_regions(n.op); i++)
+            graph_free(region[i]);
+        return NIL;
+    }
+    ref r = attach(g, &n, in, nin, region) ? add(g, &n, NULL) : NIL;
+    if (r == NIL) {
+        free_regions(g, regions);
+        g->noperand = operands;
+    }
+    return r;
 }
 
 ref graph_copy_node(struct graph *g, const struct graph *from, const struct node *n, const ref *in)
 {
     struct node c = *n;
-    for (unsigned i = 0; i < MAX_OPERANDS; i++)
-        c.in[i] = i < n->nin ? in[i] : NIL;
-    for (unsigned i = 0; i < n->nin; i++)
+    for (unsigned i = 0; i < node_nin(n); i++)
         if (in[i] == NIL) {
             err_set(&g->err, KL_ERR_INTERNAL, "%s: operand %u of a copied node is missing", opinfo[n->op].name, i);
             return NIL;
         }
+    for (unsigned i = 0; i < MAX_OPERANDS; i++)
+        c.in[i] = i < n->nin ? in[i] : NIL;
+    if (op_is_region(n->op) && !g->err.code) {
+        struct graph *region[2] = {NULL};
+        for (uint32_t i = 0; i < op_regions(n->op); i++)
+            if (!(region[i] = graph_clone(node_region(from, n, i))))
+                err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
+        if (g->err.code || !attach(g, &c, in, node_nin(n), region))
+            return NIL;
+    }
     c.shape = graph_shape(g, &from->shape[n->shape]);
     c.site = copy_site(g, from, n->site);
     return g->err.code == KL_OK ? append(g, &c) : NIL;
+}
+
+ref graph_copy_mapped(struct graph *g, const struct graph *from, ref r, const ref *map)
+{
+    const struct node *n = node_at(from, r);
+    unsigned nin = node_nin(n);
+    ref few[MAX_OPERANDS] = {0}, *in = nin > MAX_OPERANDS ? mem_alloc(nin * sizeof *in) : few;
+    if (!in) {
+        err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
+        return NIL;
+    }
+    for (unsigned i = 0; i < nin; i++)
+        in[i] = map[node_in(from, n, i)];
+    ref copy = graph_copy_node(g, from, n, in);
+    if (in != few)
+        mem_free(in);
+    return copy;
+}
+
+bool graph_splice(struct graph *g, const struct graph *region, const ref *in, uint16_t flags, ref *out)
+{
+    ref *map = mem_alloc(region->nnode * sizeof *map);
+    if (!map)
+        return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
+    for (ref r = 1; r < region->nnode && !g->err.code; r++) {
+        const struct node *n = node_at(region, r);
+        map[r] = n->op == OP_input ? in[n->attr.leaf.index] : graph_copy_mapped(g, region, r, map);
+        if (n->op != OP_input && map[r])
+            g->node[map[r]].flags |= flags;
+    }
+    for (uint32_t i = 0; i < region->nout; i++)
+        out[i] = map[region->out[i].value];
+    mem_free(map);
+    return !g->err.code;
 }
 
 uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name)

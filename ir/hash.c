@@ -33,6 +33,12 @@ static void put(struct sink *s, const void *p, size_t n)
     s->n += n;
 }
 
+static void put_region(struct sink *s, const struct graph *region)
+{
+    struct hash128 h = graph_hash(region);
+    put(s, &h, sizeof h);
+}
+
 /* A node record says its rank, so what follows it is never ambiguous. */
 static void put_node(struct sink *s, const struct graph *g, const struct node *n)
 {
@@ -40,8 +46,14 @@ static void put_node(struct sink *s, const struct graph *g, const struct node *n
     struct node record = *n;
     record.site = 0;
     record.shape = shape->rank;
+    if (op_is_region(n->op))
+        record.attr.region.first = record.attr.region.operands = 0;
     put(s, &record, sizeof record);
     put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
+    for (uint32_t i = 0; op_is_region(n->op) && i < node_nin(n); i++)
+        put(s, &(ref){node_in(g, n, i)}, sizeof(ref));
+    for (uint32_t i = 0; i < op_regions(n->op); i++)
+        put_region(s, node_region(g, n, i));
 }
 
 static void put_leaves(struct sink *s, const struct graph *g, const struct leaves *l)
@@ -82,7 +94,15 @@ static bool same_node(const struct graph *a, const struct node *x, const struct 
     struct node p = *x, q = *y;
     p.site = q.site = 0;
     p.shape = q.shape = 0;
-    return memcmp(&p, &q, sizeof p) == 0 && same_shape(a, x->shape, b, y->shape);
+    if (memcmp(&p, &q, sizeof p) != 0 || !same_shape(a, x->shape, b, y->shape))
+        return false;
+    for (uint32_t i = 0; op_is_region(x->op) && i < node_nin(x); i++)
+        if (node_in(a, x, i) != node_in(b, y, i))
+            return false;
+    for (uint32_t i = 0; i < op_regions(x->op); i++)
+        if (!graph_same(node_region(a, x, i), node_region(b, y, i)))
+            return false;
+    return true;
 }
 
 static bool same_leaves(const struct graph *a, const struct leaves *x, const struct graph *b, const struct leaves *y)

@@ -14,9 +14,9 @@ static void find_last_uses(const struct graph *g, uint32_t *last)
         last[g->out[i].value] = UINT32_MAX;
     for (ref r = g->nnode; r-- > 1;)
         if (last[r])
-            for (unsigned i = 0; i < node_at(g, r)->nin; i++)
-                if (!last[node_at(g, r)->in[i]])
-                    last[node_at(g, r)->in[i]] = r;
+            for (unsigned i = 0; i < node_nin(node_at(g, r)); i++)
+                if (!last[node_in(g, node_at(g, r), i)])
+                    last[node_in(g, node_at(g, r), i)] = r;
 }
 
 static bool fail(const struct graph *g, ref r, kl_status code, const char *why, struct err *e)
@@ -39,6 +39,58 @@ static const void *bound_data(const struct node *n, const struct bind *b)
     return n->op == OP_input ? b->input[index] : n->op == OP_state ? b->state[index] : &b->slot[index];
 }
 
+/* ---- region ops: the node's value is its results, one behind the other, each aligned to 64 bytes ---- */
+
+static bool run_checked(const struct graph *g, const struct bind *b, struct err *e);
+
+struct region_run { const struct graph *g; const struct node *n; struct err *e; };
+
+static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
+{
+    const struct region_run *r = ctx;
+    return run_checked(node_region(r->g, r->n, which), &(struct bind){.input = in, .out = out}, r->e);
+}
+
+static size_t result_offset(const struct graph *g, const struct node *n, uint32_t index)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < index; i++)
+        at += (region_result_bytes(g, n, i) + 63) / 64 * 64;
+    return at;
+}
+
+static bool evaluate_region(const struct graph *g, ref r, void **value, struct err *e)
+{
+    const struct node *n = node_at(g, r);
+    uint32_t nout = region_results(g, n), nin = node_nin(n);
+    void *work = mem_alloc(region_work_bytes(g, n)), **at = mem_alloc((nin + nout) * sizeof *at);
+    value[r] = mem_alloc(result_offset(g, n, nout));
+    bool ok = value[r] && work && at;
+    for (uint32_t i = 0; ok && i < nin; i++)
+        at[i] = value[node_in(g, n, i)];
+    for (uint32_t i = 0; ok && i < nout; i++)
+        at[nin + i] = (char *)value[r] + result_offset(g, n, i);
+    if (ok)
+        ok = region_run(&(struct region_call){g, n, (const void *const *)at, at + nin, work, run_region,
+                                              &(struct region_run){g, n, e}});
+    else
+        fail(g, r, KL_ERR_MEMORY, "out of memory", e);
+    mem_free(work);
+    mem_free(at);
+    return ok;
+}
+
+static bool evaluate_proj(const struct graph *g, ref r, void **value, struct err *e)
+{
+    const struct node *n = node_at(g, r);
+    size_t bytes = node_bytes(g, r);
+    value[r] = mem_alloc(bytes);
+    if (!value[r])
+        return fail(g, r, KL_ERR_MEMORY, "out of memory", e);
+    memcpy(value[r], (char *)value[n->in[0]] + result_offset(g, node_at(g, n->in[0]), n->attr.proj.index), bytes);
+    return true;
+}
+
 static bool evaluate(const struct graph *g, ref r, void **value, struct err *e)
 {
     const struct node *n = node_at(g, r);
@@ -46,6 +98,10 @@ static bool evaluate(const struct graph *g, ref r, void **value, struct err *e)
         return fail(g, r, KL_ERR_INTERNAL, "is still there; pass autodiff expands it first", e);
     if ((op_is_reduce(n->op) && n->attr.reduce.lanes == 0) || (n->op == OP_dot && n->attr.dot.kblock == 0))
         return fail(g, r, KL_ERR_INTERNAL, "has no numeric order; pass numerics writes it first", e);
+    if (op_is_region(n->op))
+        return evaluate_region(g, r, value, e);
+    if (n->op == OP_proj)
+        return evaluate_proj(g, r, value, e);
     value[r] = mem_alloc(node_bytes(g, r));
     if (!value[r])
         return fail(g, r, KL_ERR_MEMORY, "out of memory", e);
@@ -74,9 +130,9 @@ static bool run(const struct graph *g, const struct bind *b, const uint32_t *las
             value[r] = (void *)bound_data(n, b);
         else if (!evaluate(g, r, value, e))
             return false;
-        for (unsigned i = 0; i < n->nin; i++)
-            if (last[n->in[i]] == r)
-                release(g, n->in[i], value);
+        for (unsigned i = 0; i < node_nin(n); i++)
+            if (last[node_in(g, n, i)] == r)
+                release(g, node_in(g, n, i), value);
     }
     for (uint32_t i = 0; i < g->nout; i++) {
         size_t bytes = node_bytes(g, g->out[i].value);
@@ -86,10 +142,9 @@ static bool run(const struct graph *g, const struct bind *b, const uint32_t *las
     return true;
 }
 
-bool interp_run(const struct graph *g, const struct bind *b, struct err *e)
+/* A graph that is known to be valid: regions run many times. */
+static bool run_checked(const struct graph *g, const struct bind *b, struct err *e)
 {
-    if (!graph_verify(g, e))
-        return false;
     uint32_t *last = mem_alloc(g->nnode * sizeof *last);
     void **value = mem_alloc(g->nnode * sizeof *value);
     bool ok = last && value;
@@ -104,4 +159,9 @@ bool interp_run(const struct graph *g, const struct bind *b, struct err *e)
     mem_free(last);
     mem_free(value);
     return ok;
+}
+
+bool interp_run(const struct graph *g, const struct bind *b, struct err *e)
+{
+    return graph_verify(g, e) && run_checked(g, b, e);
 }

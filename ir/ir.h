@@ -2,7 +2,12 @@
  *
  * A graph is an array of 64-byte nodes in execution order (operands before users), named by index.
  * Node 0 is NIL: never a value, and what every builder returns after a failure, so errors are
- * sticky: build freely, then look at g->err once.  Nothing here locks; a graph has one owner. */
+ * sticky: build freely, then look at g->err once.  Nothing here locks; a graph has one owner.
+ *
+ * A region op (cond, while, scan, checkpoint, custom_grad) owns one or two graphs of its own, its regions.  A
+ * region is closed: its inputs are its parameters, its returns what it yields; it has no states, slots or
+ * assigns.  The node of a region op has any number of operands, in the graph's pool, and any number of results,
+ * each read by the one proj node of that number; its own dtype and shape say that it has no elements. */
 #ifndef KILN_IR_H
 #define KILN_IR_H
 #include <kiln/types.h>
@@ -44,6 +49,17 @@ union attr {
     struct { uint32_t axis; } axis;                  /* iota, concat, gather, dynamic_update */
     struct { uint8_t perm[KL_MAX_RANK]; } permute;   /* result axis i is operand axis perm[i] */
     struct { uint32_t axes; } flip;                  /* bit i: axis i is reversed */
+    struct { uint32_t index; } proj;                 /* proj: which result */
+    struct {                                         /* a region op */
+        uint32_t first;                              /* its regions: g->region[first], .. */
+        uint32_t operands, count;                    /* its operands: g->operand[operands], .., so many */
+        uint32_t carried;                            /* while, scan: values from one round to the next, which come
+                                                        first among operands and results; custom_grad: operands
+                                                        that have a gradient, the first ones too */
+        uint32_t scanned;                            /* scan: operands behind those, cut along axis 0 */
+        uint32_t flags;                              /* REGION_REVERSE (scan), REGION_AGAIN (checkpoint) */
+        int64_t length;                              /* scan: rounds */
+    } region;
     struct {                                         /* slice: elements start, start + step, .. of one axis;
                                                         dynamic_slice: axis and count only */
         uint32_t axis, zero;
@@ -75,7 +91,11 @@ union attr {
 /* How scatter brings an element of the update in. */
 enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
 
-enum { MARK_STOP = 1 };           /* node.flags: no gradient flows through this node */
+enum { MARK_STOP = 1,             /* node.flags: no gradient flows through this node */
+       MARK_AGAIN = 2 };          /*   computed a second time to save memory: never the same node as the first */
+enum { REGION_REVERSE = 1,        /* scan: from the last element to the first */
+       REGION_AGAIN = 2 };        /* checkpoint: the backward pass of one, whose nodes become MARK_AGAIN */
+enum { MAX_REGION_DEPTH = 16 };   /* of regions in regions */
 
 struct node {
     uint16_t op;
@@ -133,11 +153,14 @@ struct graph {
     struct node *node;   uint32_t nnode, node_cap;     /* node[0] is NIL */
     struct shape *shape; uint32_t nshape, shape_cap;
     struct output *out;  uint32_t nout, out_cap;
+    ref *operand;        uint32_t noperand, operand_cap; /* of region ops, in the order of their nodes */
+    struct graph **region; uint32_t nregion, region_cap; /* likewise; owned */
+    uint32_t depth;      /* of regions in regions below this graph */
     struct leaves input, state, slot;
     kl_site *site;       uint32_t nsite, site_cap;     /* site[0] is "unknown"; strings are not owned */
     char **text;         uint32_t ntext, text_cap;     /* strings this graph owns (parsed site names) */
     struct intern shape_index, site_index, text_index;
-    uint32_t cur_site;   uint16_t cur_device;          /* given to nodes made from here on */
+    uint32_t cur_site;   uint16_t cur_device, cur_flags; /* given to nodes made from here on */
     uint32_t *group;     /* pass fuse: the kernel group of each node, GROUP_NONE if none; or NULL
                             (graph_add drops it: it would have no entry for the new node) */
     uint32_t ngroup;
@@ -177,6 +200,9 @@ static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_g
 /* opinfo.nin is the most operands a node of the op has, this the fewest. */
 static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2 : opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
+static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom_grad; }
+/* A region op that runs as it is: the others are taken apart before (pass inline). */
+static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
 static inline bool op_is_reduce(unsigned op) { return op == OP_sum || op == OP_reduce_max; }
 /* Its elements are computed together, in a schedule of their own: a kernel has at most one such node. */
 static inline bool op_is_anchor(unsigned op) { return op_is_reduce(op) || op == OP_dot || op == OP_scatter || op == OP_argsort; }
@@ -230,14 +256,28 @@ struct graph *graph_clone(const struct graph *g); /* NULL when out of memory */
  * in, flags and attr set, and dtype where the op does not say it (leaves, cast, random); `target` is the
  * result's shape for input, state, iota, random, reshape and expand, else NULL.  NIL: g->err. */
 ref graph_add(struct graph *g, const struct node *proto, const struct shape *target);
-/* Appends a copy of `from`'s node n with operands in[] of g, unchecked; leaf ordinals stay as they are. */
+/* Appends a copy of `from`'s node n, regions included, with operands in[] of g (node_nin of them), unchecked; leaf
+ * ordinals stay as they are. */
 ref graph_copy_node(struct graph *g, const struct graph *from, const struct node *n, const ref *in);
+/* Appends a copy of `from`'s node r, whose operands are map[] of its own. */
+ref graph_copy_mapped(struct graph *g, const struct graph *from, ref r, const ref *map);
+/* Appends the nodes of a region, with g's nodes in[] for its inputs and `flags` on each; out[]: its yields. */
+bool graph_splice(struct graph *g, const struct graph *region, const ref *in, uint16_t flags, ref *out);
+/* The same as graph_add for a region op: proto has op, flags and what of attr.region is no index; the regions are g's
+ * from here on, also after a failure. */
+ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, uint32_t nin, struct graph *const *region);
 bool graph_copy_leaves(struct graph *g, const struct graph *from); /* the three tables; g has none yet */
 bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state); /* false: g->err */
 /* A new entry of one of g's leaf tables: its ordinal, LEAF_NONE: g->err.  Long names are cut. */
 uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name);
 static inline const struct shape *node_shape(const struct graph *g, ref r) { return &g->shape[g->node[r].shape]; }
 static inline const struct node *node_at(const struct graph *g, ref r) { return &g->node[r]; }
+/* All operands of a node, wherever they are kept. */
+static inline unsigned node_nin(const struct node *n) { return op_is_region(n->op) ? n->attr.region.count : n->nin; }
+static inline ref node_in(const struct graph *g, const struct node *n, unsigned i)
+{
+    return op_is_region(n->op) ? g->operand[n->attr.region.operands + i] : n->in[i];
+}
 int64_t node_numel(const struct graph *g, ref r);
 size_t node_bytes(const struct graph *g, ref r);
 
@@ -274,6 +314,7 @@ ref n_cast(struct graph *g, ref a, unsigned dtype);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
 ref n_grad(struct graph *g, ref loss, ref wrt);
+ref n_proj(struct graph *g, ref region, uint32_t index); /* the node that is there already, or a new one */
 /* What gradients share. */
 ref n_pick(struct graph *g, ref a, ref b);        /* 1 where a > b, 0.5 where equal, else 0, in a's dtype */
 ref n_pow_slope(struct graph *g, ref a, ref b);   /* b a^(b-1), with 0 for a 0 times infinity where b is 0 */
@@ -286,6 +327,28 @@ struct dot_dims { int64_t batch, m, n, k; };      /* products of the four kinds 
 struct dot_dims dot_sizes(const struct graph *g, const struct node *n);
 /* Axes of a rank in neither list, ascending, into out; returns how many. */
 uint32_t dot_free_axes(uint32_t rank, uint32_t batch, unsigned nbatch, uint32_t con, unsigned ncon, uint8_t *out);
+
+/* ---- region.c: what region ops take, give and do ---- */
+uint32_t op_regions(unsigned op);                 /* how many regions its node has */
+static inline struct graph *node_region(const struct graph *g, const struct node *n, uint32_t i)
+{
+    return g->region[n->attr.region.first + i];
+}
+uint32_t region_results(const struct graph *g, const struct node *n);
+unsigned region_result(const struct graph *g, const struct node *n, uint32_t i, struct shape *s); /* dtype; fills s */
+size_t region_result_bytes(const struct graph *g, const struct node *n, uint32_t i);
+/* A region op at work.  run computes region `which`: pointers to its parameters, and to its yields. */
+struct region_call {
+    const struct graph *g;
+    const struct node *n;
+    const void *const *in;
+    void *const *out;
+    void *work;                                   /* region_work_bytes of memory, aligned to 64 */
+    bool (*run)(void *ctx, uint32_t which, const void *const *in, void *const *out);
+    void *ctx;
+};
+size_t region_work_bytes(const struct graph *g, const struct node *n);
+bool region_run(const struct region_call *c);     /* false: what run gave */
 
 /* ---- hash.c ---- */
 struct hash128 { uint64_t lo, hi; };

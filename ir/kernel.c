@@ -96,6 +96,12 @@ void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred)
     k_inst(k, L_STORE, k->inst[value].dtype, index, value, pred, buf);
 }
 
+void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index)
+{
+    val v = k_inst(k, L_PREFETCH, KL_BOOL, index, 0, 0, buf);
+    k->inst[v].kind = why;
+}
+
 val k_splat(struct kernel *k, val a)
 {
     return k->inst[a].varying ? a : k_inst(k, L_SPLAT, k->inst[a].dtype, a, 0, 0, 0);

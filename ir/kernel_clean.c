@@ -79,7 +79,7 @@ static void mark(const struct kernel *k, bool *live)
 {
     for (val v = k->ninst; v-- > 1;) {
         const struct linst *i = &k->inst[v];
-        live[v] |= i->op == L_STORE || i->op == L_LOOP || i->op == L_IF || i->op == L_END || i->op == L_NEXT || i->op == L_CARRY;
+        live[v] |= i->op == L_STORE || i->op == L_PREFETCH || i->op == L_LOOP || i->op == L_IF || i->op == L_END || i->op == L_NEXT || i->op == L_CARRY;
         if (live[v])
             live[i->a] = live[i->b] = live[i->c] = true;
     }

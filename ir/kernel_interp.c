@@ -193,6 +193,7 @@ static bool run_inst(struct machine *m, val v)
     case L_CARRY:
     case L_NEXT:
     case L_END:
+    case L_PREFETCH:
         return true;
     case L_LOAD:
         return run_load(m, v);

@@ -74,6 +74,11 @@ static void statement(const struct kernel *k, val v, FILE *f)
         operand(k, i->b, f);
         predicate(k, i->c, f);
         return;
+    case L_PREFETCH:
+        fprintf(f, "prefetch %s b%" PRIu64 "[", i->kind == PREFETCH_WRITE ? "write" : "read", i->imm);
+        operand(k, i->a, f);
+        fputc(']', f);
+        return;
     case L_LOAD:
         fprintf(f, "%%%u = load b%" PRIu64 "[", v, i->imm);
         operand(k, i->a, f);

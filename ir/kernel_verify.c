@@ -30,7 +30,7 @@ static bool usable(const struct checker *c, val user, val v)
     if (v == 0 || v >= user)
         return fail(c, user, "an operand is not an earlier value");
     unsigned op = c->k->inst[v].op;
-    if (op == L_STORE || op == L_END || op == L_NEXT || op == L_IF)
+    if (op == L_STORE || op == L_PREFETCH || op == L_END || op == L_NEXT || op == L_IF)
         return fail(c, user, "an operand is not a value");
     if (op != L_CONST && op != L_SLOT && c->scope[v] && !c->open[c->scope[v]])
         return fail(c, user, "an operand's loop has ended");
@@ -164,6 +164,8 @@ static bool memory_rules(const struct checker *c, val v)
     val pred = i->op == L_STORE ? i->c : i->b;
     if (!is_index(c, v, i->a) || (pred && !is_bool(c, v, pred)))
         return false;
+    if (i->op == L_PREFETCH)
+        return (!c->k->inst[i->a].varying && i->kind <= PREFETCH_WRITE) || fail(c, v, "unknown prefetch, or of a varying index");
     if (i->op == L_LOAD)
         return i->dtype == b->dtype || fail(c, v, "load of another dtype");
     return usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) || fail(c, v, "store to an input or of another dtype"));
@@ -217,6 +219,7 @@ static bool rules(struct checker *c, val v)
         return carry_rules(c, v);
     case L_LOAD:
     case L_STORE:
+    case L_PREFETCH:
         return memory_rules(c, v);
     case L_MIX:
         return mix_rules(c, v);

@@ -32,6 +32,7 @@ enum lop {
     L_LOAD,   /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0.
                  Of an output: an element that this iteration of the parallel loop has stored  */
     L_STORE,  /* a index, b value, c predicate or 0, imm: buffer                           */
+    L_PREFETCH, /* a index (i64, uniform), imm: buffer, kind: enum prefetch; no access: any index is legal */
     L_SPLAT,  /* a uniform: the same value in every lane, as a varying value               */
     L_FOLD,   /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
     L_MIX,    /* a, b varying, imm: distance h (a power of two below W), kind: enum mix; one exchange step of a
@@ -50,6 +51,8 @@ enum { INST_INDEX = 1 };  /* linst.kind of a primitive: index arithmetic made by
 enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR };
 /* Lane l of mix(a, b, h): MIX_LO  l & h ? b[l - h] : a[l]      MIX_HI  l & h ? b[l] : a[l + h] */
 enum mix { MIX_LO, MIX_HI };
+/* What for a line of memory is brought nearer: to be read a tile from now, to be written soon. */
+enum prefetch { PREFETCH_READ, PREFETCH_WRITE };
 enum fold { FOLD_ADD, FOLD_MAX }; /* max as in ops.def: NaN if any is NaN */
 
 struct linst {
@@ -124,6 +127,7 @@ val k_out(struct kernel *k, val carry);
 val k_if(struct kernel *k, val cond);
 val k_load(struct kernel *k, uint32_t buf, val index, val pred);
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
+void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index);
 val k_splat(struct kernel *k, val a);            /* a itself if it varies already */
 val k_fold(struct kernel *k, enum fold f, val a);
 val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance);

@@ -3,24 +3,11 @@
  * A recursive descent over one line at a time.  Nodes are made by graph_add, so each rule is the op's own
  * and so is its message; the parser adds the position.  Memory is proportional to the text, whatever
  * numbers stand in it, and each byte is looked at a bounded number of times. */
-#include "lex.h"
+#include "parse.h"
 #include <string.h>
 
-struct parser {
-    struct lexer l;
-    struct graph *g;
-    struct names nodes;           /* %name -> node */
-    unsigned home_device;         /* of nodes that name none */
-    uint32_t *group;              /* per node, once a node has one */
-    uint32_t group_cap, ngroup;
-    const char *group_at, *group_line_start; /* where the largest group stands */
-    uint32_t group_line;
-};
-
-struct type { const char *at; unsigned dtype; struct shape shape; };
-
 /* Passes on the graph's own error with the position. */
-static bool graph_failed(struct parser *p, const char *at)
+bool parse_failed(struct parser *p, const char *at)
 {
     return p->g->err.code == KL_ERR_MEMORY ? lex_no_memory(&p->l) : lex_fail(&p->l, at, "%s", p->g->err.msg);
 }
@@ -38,7 +25,7 @@ static bool node_name(struct parser *p, struct word *name, uint32_t **slot)
     return *slot || lex_no_memory(&p->l);
 }
 
-static bool operand(struct parser *p, ref *out)
+bool parse_operand(struct parser *p, ref *out)
 {
     struct word name;
     uint32_t *slot;
@@ -52,11 +39,9 @@ static bool operand(struct parser *p, ref *out)
     return true;
 }
 
-static bool type(struct parser *p, struct type *t)
+bool parse_more_type(struct parser *p, struct type *t)
 {
     *t = (struct type){0};
-    if (!lex_need(&p->l, ':', "':' and the result's type"))
-        return false;
     lex_space(&p->l);
     t->at = p->l.p;
     struct word w = lex_word(&p->l);
@@ -81,6 +66,11 @@ static bool type(struct parser *p, struct type *t)
     }
     int64_t n;
     return shape_numel(&t->shape, &n) || lex_fail(&p->l, t->at, "a tensor of this shape has too many elements");
+}
+
+bool parse_type(struct parser *p, struct type *t)
+{
+    return lex_need(&p->l, ':', "':' and the result's type") && parse_more_type(p, t);
 }
 
 static bool device(struct parser *p, unsigned *out)
@@ -154,7 +144,7 @@ static bool site_comment(struct parser *p, uint32_t *site)
     at.func = func ? graph_string(p->g, func, (size_t)(func_end - func)) : NULL;
     if (at.file && (at.func || !func))
         *site = graph_site(p->g, &at);
-    return !p->g->err.code || graph_failed(p, s);
+    return !p->g->err.code || parse_failed(p, s);
 }
 
 /* ---- attributes ---- */
@@ -223,7 +213,8 @@ enum {
     ATTR_AXES = 1, ATTR_PERM = 2, ATTR_AXIS = 4, ATTR_BATCH = 8, ATTR_CONTRACT = 16, ATTR_ORDER = 32,
     ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
     ATTR_SIZE = 4096, ATTR_STRIDE = 8192, ATTR_DILATION = 16384, ATTR_KIND = 32768,
-    ATTR_DIRECTION = 65536,
+    ATTR_INDEX = 1 << 16, ATTR_CARRIED = 1 << 17, ATTR_SCANNED = 1 << 18, ATTR_LENGTH = 1 << 19, ATTR_DIRECTION = 1 << 20,
+    ATTR_SCAN = ATTR_CARRIED | ATTR_SCANNED | ATTR_LENGTH,
     ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
     ATTR_WINDOW = ATTR_AXIS | ATTR_SIZE | ATTR_STRIDE | ATTR_DILATION,
     ATTR_PAD = ATTR_AXIS | ATTR_LOW | ATTR_HIGH | ATTR_INTERIOR,
@@ -235,6 +226,8 @@ static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"start", ATTR_START}, {"count", ATTR_COUNT},       {"step", ATTR_STEP},
     {"low", ATTR_LOW},     {"high", ATTR_HIGH},         {"interior", ATTR_INTERIOR},
     {"size", ATTR_SIZE},   {"stride", ATTR_STRIDE},     {"dilation", ATTR_DILATION},
+    {"index", ATTR_INDEX}, {"carried", ATTR_CARRIED},   {"scanned", ATTR_SCANNED},
+    {"length", ATTR_LENGTH},
     {"kind", ATTR_KIND},   {"direction", ATTR_DIRECTION},
 };
 enum { ATTR_WORDS = sizeof attr_words / sizeof *attr_words };
@@ -254,6 +247,10 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_slice   ? ATTR_SLICE
            : op == OP_window  ? ATTR_WINDOW
            : op == OP_pad     ? ATTR_PAD
+           : op == OP_proj    ? ATTR_INDEX
+           : op == OP_scan    ? ATTR_SCAN
+           : op == OP_while   ? ATTR_CARRIED
+           : op == OP_custom_grad ? ATTR_CARRIED
            : op == OP_dot     ? ATTR_BATCH | ATTR_CONTRACT | ATTR_ORDER
                               : 0;
 }
@@ -261,7 +258,7 @@ static unsigned attrs_allowed(unsigned op)
 static unsigned attrs_required(unsigned op)
 {
     return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_WINDOW | ATTR_PAD | ATTR_KIND |
-                                ATTR_DIRECTION);
+                                ATTR_DIRECTION | ATTR_INDEX | ATTR_SCAN);
 }
 
 /* "N)" as one of the numbers of a slice, a window or a pad */
@@ -281,6 +278,36 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
                                          : &n->attr.pad.interior;
     *to = (int64_t)v;
     return true;
+}
+
+/* "N)" as a number of proj or of a region op */
+static bool count_attr(struct parser *p, struct node *n, unsigned bit)
+{
+    uint64_t v;
+    if (!lex_number(&p->l, bit == ATTR_LENGTH ? INT64_MAX : UINT32_MAX, "a number", &v) || !lex_need(&p->l, ')', "')'"))
+        return false;
+    if (bit == ATTR_LENGTH)
+        n->attr.region.length = (int64_t)v;
+    else
+        *(bit == ATTR_INDEX ? &n->attr.proj.index : bit == ATTR_CARRIED ? &n->attr.region.carried : &n->attr.region.scanned) =
+            (uint32_t)v;
+    return true;
+}
+
+/* A word without a number; false: not one that n may have, or have again. */
+static bool mark(struct word w, struct node *n)
+{
+    unsigned flag = word_is(w, "stop") ? MARK_STOP : word_is(w, "again") ? MARK_AGAIN : 0;
+    unsigned region = word_is(w, "reverse") && n->op == OP_scan            ? REGION_REVERSE
+                      : word_is(w, "backward") && n->op == OP_checkpoint ? REGION_AGAIN
+                                                                           : 0;
+    bool known = flag ? !(n->flags & flag) : region && !n->attr.region.flags;
+    if (known) {
+        n->flags |= (uint16_t)flag;
+        if (region)
+            n->attr.region.flags = region;
+    }
+    return known;
 }
 
 /* "word)" as scatter's kind */
@@ -346,6 +373,8 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return axis_pairs(p, &n->attr.dot.con_a, &n->attr.dot.con_b, &n->attr.dot.ncon);
     case ATTR_ORDER:
         return order(p, n);
+    case ATTR_INDEX: case ATTR_CARRIED: case ATTR_SCANNED: case ATTR_LENGTH:
+        return count_attr(p, n, bit);
     case ATTR_KIND:
         return kind(p, n);
     case ATTR_DIRECTION:
@@ -357,7 +386,7 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
 
 static bool expected_attr(struct parser *p, unsigned allowed)
 {
-    char what[128] = "";
+    char what[192] = "";
     size_t n = 0;
     for (unsigned i = 0; i < ATTR_WORDS; i++)
         if (allowed & attr_words[i].bit)
@@ -367,7 +396,7 @@ static bool expected_attr(struct parser *p, unsigned allowed)
 }
 
 /* Attributes and flags, up to the ':' of the type. */
-static bool attrs(struct parser *p, struct node *n)
+bool parse_attrs(struct parser *p, struct node *n)
 {
     unsigned seen = 0, allowed = attrs_allowed(n->op);
     while (!lex_at(&p->l, ':')) {
@@ -376,10 +405,8 @@ static bool attrs(struct parser *p, struct node *n)
         unsigned i = 0;
         while (i < ATTR_WORDS && !word_is(w, attr_words[i].word))
             i++;
-        if (word_is(w, "stop") && !(n->flags & MARK_STOP)) {
-            n->flags |= MARK_STOP;
+        if (mark(w, n))
             continue;
-        }
         if (i == ATTR_WORDS || !(allowed & ~seen & attr_words[i].bit)) {
             p->l.p = at;
             return expected_attr(p, allowed & ~seen);
@@ -434,7 +461,7 @@ static bool mention_leaf(struct parser *p, unsigned op, const struct leaf_text *
         return lex_fail(&p->l, l->at, "%s %u comes before %s %u: ordinals ascend from 0", opinfo[op].name,
                        l->ordinal, opinfo[op].name, all->n);
     if (l->ordinal == all->n)
-        return graph_leaf(p->g, all, t->dtype, &t->shape, l->name) != LEAF_NONE || graph_failed(p, l->at);
+        return graph_leaf(p->g, all, t->dtype, &t->shape, l->name) != LEAF_NONE || parse_failed(p, l->at);
     const struct leaf *known = &all->v[l->ordinal];
     if (known->dtype != t->dtype || !shape_equal(&p->g->shape[known->shape], &t->shape) ||
         strcmp(known->name, l->name))
@@ -455,7 +482,7 @@ static bool check_type(struct parser *p, ref r, const struct type *t)
                    shape_text(&t->shape, written, sizeof written));
 }
 
-static bool set_group(struct parser *p, ref r, uint64_t group, const char *at)
+bool parse_group(struct parser *p, ref r, uint64_t group, const char *at)
 {
     uint32_t old = p->group_cap;
     if (!mem_reserve(&p->group, &p->group_cap, r + 1, sizeof *p->group))
@@ -472,8 +499,7 @@ static bool set_group(struct parser *p, ref r, uint64_t group, const char *at)
     return true;
 }
 
-/* "@device group N # site", each optional */
-static bool node_tail(struct parser *p, unsigned *dev, uint64_t *group, const char **group_at, uint32_t *site)
+bool parse_tail(struct parser *p, bool regions, unsigned *dev, uint64_t *group, const char **group_at, uint32_t *site)
 {
     *dev = p->home_device;
     *group = GROUP_NONE;
@@ -484,7 +510,7 @@ static bool node_tail(struct parser *p, unsigned *dev, uint64_t *group, const ch
     if (lex_at(&p->l, 'g') &&
         (!lex_need_word(&p->l, "group") || !lex_number(&p->l, GROUP_NONE - 2, "a group", group)))
         return false;
-    return site_comment(p, site) && lex_end_line(&p->l);
+    return (!regions || lex_need(&p->l, '{', "'{' and the regions")) && site_comment(p, site) && lex_end_line(&p->l);
 }
 
 /* "op operands attributes : type ..." behind "%name =" */
@@ -500,6 +526,8 @@ static bool node(struct parser *p, ref *out)
         p->l.p = op_at;
         return lex_expected(&p->l, "an op such as add");
     }
+    if (op_is_region(op))
+        return parse_region_op(p, op, out);
     struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
     struct leaf_text leaf = {0};
     struct word value = {0};
@@ -508,20 +536,20 @@ static bool node(struct parser *p, ref *out)
     for (unsigned i = 0; i < n.nin; i++) {
         if (i >= op_min_operands(op) && !lex_at(&p->l, ','))
             n.nin = (uint8_t)i;
-        else if ((i && !lex_need(&p->l, ',', "',' and the next operand")) || !operand(p, &n.in[i]))
+        else if ((i && !lex_need(&p->l, ',', "',' and the next operand")) || !parse_operand(p, &n.in[i]))
             return false;
     }
     if (lex_at(&p->l, ','))
         return lex_fail(&p->l, p->l.p, "%s takes %s%u operand%s", opinfo[op].name,
                         op_min_operands(op) < n.nin ? "at most " : "", n.nin, n.nin == 1 ? "" : "s");
     struct type t;
-    if (!attrs(p, &n))
+    if (!parse_attrs(p, &n))
         return false;
     unsigned dev;
     uint64_t group;
     const char *group_at, *why;
     uint32_t site;
-    if (!type(p, &t) || !node_tail(p, &dev, &group, &group_at, &site))
+    if (!parse_type(p, &t) || !parse_tail(p, false, &dev, &group, &group_at, &site))
         return false;
     if (leaves_of(p->g, op)) {
         if (!mention_leaf(p, op, &leaf, &t))
@@ -535,9 +563,9 @@ static bool node(struct parser *p, ref *out)
     p->g->cur_device = (uint16_t)dev;
     ref r = graph_add(p->g, &n, &t.shape);
     if (!r)
-        return graph_failed(p, op_at);
+        return parse_failed(p, op_at);
     *out = r;
-    return check_type(p, r, &t) && (group == GROUP_NONE || set_group(p, r, group, group_at));
+    return check_type(p, r, &t) && (group == GROUP_NONE || parse_group(p, r, group, group_at));
 }
 
 static bool node_line(struct parser *p)
@@ -561,7 +589,7 @@ static bool leaf_line(struct parser *p, unsigned op)
 {
     struct leaf_text l;
     struct type t;
-    return leaf_text(p, &l) && type(p, &t) && lex_end_line(&p->l) && mention_leaf(p, op, &l, &t);
+    return leaf_text(p, &l) && parse_type(p, &t) && lex_end_line(&p->l) && mention_leaf(p, op, &l, &t);
 }
 
 static bool assign_line(struct parser *p)
@@ -571,9 +599,9 @@ static bool assign_line(struct parser *p)
     lex_space(&p->l);
     const char *at = p->l.p;
     if (!lex_number(&p->l, UINT32_MAX - 1, "a state's ordinal", &state) || !lex_need(&p->l, '=', "'='") ||
-        !operand(p, &value) || !lex_end_line(&p->l))
+        !parse_operand(p, &value) || !lex_end_line(&p->l))
         return false;
-    return graph_output(p->g, OUT_ASSIGN, value, (uint32_t)state) || graph_failed(p, at);
+    return graph_output(p->g, OUT_ASSIGN, value, (uint32_t)state) || parse_failed(p, at);
 }
 
 static bool return_line(struct parser *p)
@@ -581,9 +609,9 @@ static bool return_line(struct parser *p)
     ref value;
     lex_space(&p->l);
     const char *at = p->l.p;
-    if (!operand(p, &value) || !lex_end_line(&p->l))
+    if (!parse_operand(p, &value) || !lex_end_line(&p->l))
         return false;
-    return graph_output(p->g, OUT_RETURN, value, 0) || graph_failed(p, at);
+    return graph_output(p->g, OUT_RETURN, value, 0) || parse_failed(p, at);
 }
 
 static bool line(struct parser *p)
@@ -646,7 +674,8 @@ static bool finish_groups(struct parser *p)
     return true;
 }
 
-static bool text(struct parser *p)
+/* A graph up to its '}' and the end of that line. */
+static bool graph_lines(struct parser *p)
 {
     if (!header(p))
         return false;
@@ -660,7 +689,17 @@ static bool text(struct parser *p)
     struct err broken = {0};
     if (!graph_verify(p->g, &broken))
         return lex_fail(&p->l, brace, "%s", broken.msg);
-    if (!lex_end_line(&p->l))
+    return lex_end_line(&p->l);
+}
+
+bool parse_whole(struct parser *p)
+{
+    return graph_lines(p) && finish_groups(p);
+}
+
+static bool text(struct parser *p)
+{
+    if (!graph_lines(p))
         return false;
     lex_lines(&p->l);
     return p->l.p == p->l.end ? finish_groups(p) : lex_expected(&p->l, "nothing behind the graph's '}'");

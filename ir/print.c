@@ -13,6 +13,7 @@ struct printer {
     const struct graph *g;
     bool *named;            /* per node: called by its leaf's name */
     uint32_t declared[3];   /* inputs, states, slots mentioned so far */
+    unsigned indent;        /* of the graph's own line */
 };
 
 static const struct leaves *leaves_of(const struct graph *g, unsigned op)
@@ -70,13 +71,15 @@ static void put_leaf(struct printer *p, unsigned op, uint32_t ordinal)
     }
 }
 
+static void put_indent(struct printer *p, unsigned more) { text_put(&p->t, "%*s", (int)(p->indent + more), ""); }
+
 /* Lines for the leaves below `end` that no node has mentioned: ordinals ascend through the text. */
 static void declare_leaves(struct printer *p, unsigned op, uint32_t end)
 {
     const struct leaves *l = leaves_of(p->g, op);
     uint32_t *seen = &p->declared[op == OP_input ? 0 : op == OP_state ? 1 : 2];
     for (; *seen < end && *seen < l->n; ++*seen) {
-        text_put(&p->t, "  ");
+        put_indent(p, 2);
         put_leaf(p, op, *seen);
         put_type(p, l->v[*seen].dtype, l->v[*seen].shape);
         text_put(&p->t, "\n");
@@ -116,6 +119,18 @@ static void put_axis_pairs(struct printer *p, const char *word, uint32_t a, uint
     text_put(&p->t, ")");
 }
 
+static void put_region_attr(struct printer *p, const struct node *n)
+{
+    if (n->op == OP_while || n->op == OP_scan || n->op == OP_custom_grad)
+        text_put(&p->t, " carried(%u)", n->attr.region.carried);
+    if (n->op == OP_scan)
+        text_put(&p->t, " scanned(%u) length(%lld)", n->attr.region.scanned, (long long)n->attr.region.length);
+    if (n->attr.region.flags & REGION_REVERSE)
+        text_put(&p->t, " reverse");
+    if (n->attr.region.flags & REGION_AGAIN)
+        text_put(&p->t, " backward");
+}
+
 static void put_attr(struct printer *p, const struct node *n)
 {
     const union attr *a = &n->attr;
@@ -142,6 +157,10 @@ static void put_attr(struct printer *p, const struct node *n)
         put_mask(p, "axes", a->flip.axes);
     } else if (n->op == OP_argsort) {
         text_put(&p->t, " axis(%u) direction(%s)", a->sort.axis, a->sort.descending ? "descending" : "ascending");
+    } else if (n->op == OP_proj) {
+        text_put(&p->t, " index(%u)", a->proj.index);
+    } else if (op_is_region(n->op)) {
+        put_region_attr(p, n);
     } else if (n->op == OP_scatter) {
         const char *kind = scatter_kind_text(a->scatter.kind);
         text_put(&p->t, " axis(%u) kind(%s)", a->scatter.axis, kind ? kind : "?");
@@ -180,26 +199,49 @@ static void put_site(struct printer *p, uint32_t site, size_t line_start)
         text_put(&p->t, " %s", s->func);
 }
 
+static void put_result_types(struct printer *p, const struct node *n)
+{
+    char buf[SHAPE_TEXT];
+    for (uint32_t i = 0; i < region_results(p->g, n); i++) {
+        struct shape s;
+        unsigned dtype = region_result(p->g, n, i, &s);
+        text_put(&p->t, "%s%s%s", i ? ", " : " : ", dtype_name(dtype), shape_text(&s, buf, sizeof buf));
+    }
+}
+
+static void put_whole(struct text *t, const struct graph *g, unsigned indent);
+
+static void put_regions(struct printer *p, const struct node *n)
+{
+    for (uint32_t i = 0; i < op_regions(n->op); i++)
+        put_whole(&p->t, node_region(p->g, n, i), p->indent + 4);
+    put_indent(p, 2);
+    text_put(&p->t, "}\n");
+}
+
 static void put_node(struct printer *p, ref r, unsigned home_device)
 {
     const struct node *n = &p->g->node[r];
-    if (n->op == OP_nil || n->op >= OP_COUNT) {
-        text_put(&p->t, "  %%%u = ?\n", r);
+    bool lost = op_is_region(n->op) && ((uint64_t)n->attr.region.operands + n->attr.region.count > p->g->noperand ||
+                                        (uint64_t)n->attr.region.first + op_regions(n->op) > p->g->nregion);
+    if (n->op == OP_nil || n->op >= OP_COUNT || lost) {
+        put_indent(p, 2);
+        text_put(&p->t, "%%%u = ?\n", r);
         return;
     }
     if (leaves_of(p->g, n->op))
         mention_leaf(p, n);
     size_t line_start = p->t.len;
-    text_put(&p->t, "  ");
+    put_indent(p, 2);
     put_name(p, r);
     text_put(&p->t, " = ");
     if (leaves_of(p->g, n->op)) {
         put_leaf(p, n->op, n->attr.leaf.index);
     } else {
         text_put(&p->t, "%s", opinfo[n->op].name);
-        for (unsigned i = 0; i < n->nin && i < MAX_OPERANDS; i++) {
+        for (unsigned i = 0; i < node_nin(n) && (op_is_region(n->op) || i < MAX_OPERANDS); i++) {
             text_put(&p->t, i ? ", " : " ");
-            put_name(p, n->in[i]);
+            put_name(p, node_in(p->g, n, i));
         }
         if (n->op == OP_const) {
             text_put(&p->t, " ");
@@ -210,19 +252,29 @@ static void put_node(struct printer *p, ref r, unsigned home_device)
     }
     if (n->flags & MARK_STOP)
         text_put(&p->t, " stop");
-    put_type(p, n->dtype, n->shape);
+    if (n->flags & MARK_AGAIN)
+        text_put(&p->t, " again");
+    if (op_is_region(n->op))
+        put_result_types(p, n);
+    else
+        put_type(p, n->dtype, n->shape);
     if (n->device != home_device)
         put_device(p, n->device);
     if (p->g->group && p->g->group[r] != GROUP_NONE)
         text_put(&p->t, " group %u", p->g->group[r]);
+    if (op_is_region(n->op))
+        text_put(&p->t, " {");
     put_site(p, n->site, line_start);
     text_put(&p->t, "\n");
+    if (op_is_region(n->op))
+        put_regions(p, n);
 }
 
 static void put_graph(struct printer *p)
 {
     const struct graph *g = p->g;
     unsigned home_device = g->nnode > 1 ? g->node[1].device : 0;
+    put_indent(p, 0);
     text_put(&p->t, "graph @");
     if (is_name(g->name))
         text_put(&p->t, "%s", g->name);
@@ -237,29 +289,38 @@ static void put_graph(struct printer *p)
     declare_leaves(p, OP_state, UINT32_MAX);
     declare_leaves(p, OP_slot, UINT32_MAX);
     for (uint32_t i = 0; i < g->nout; i++) {
+        put_indent(p, 2);
         if (g->out[i].kind == OUT_ASSIGN)
-            text_put(&p->t, "  assign %u = ", g->out[i].state);
+            text_put(&p->t, "assign %u = ", g->out[i].state);
         else
-            text_put(&p->t, "  return ");
+            text_put(&p->t, "return ");
         put_name(p, g->out[i].value);
         text_put(&p->t, "\n");
     }
+    put_indent(p, 0);
     text_put(&p->t, "}\n");
 }
 
-char *graph_text(const struct graph *g)
+static void put_whole(struct text *t, const struct graph *g, unsigned indent)
 {
-    struct printer p = {.g = g, .named = mem_alloc((g->nnode + 1) * sizeof(bool))};
+    struct printer p = {.t = *t, .g = g, .named = mem_alloc((g->nnode + 1) * sizeof(bool)), .indent = indent};
     if (p.named && choose_names(&p))
         put_graph(&p);
     else
         p.t.failed = true;
     mem_free(p.named);
-    if (p.t.failed) {
-        mem_free(p.t.s);
-        p.t.s = NULL;
+    *t = p.t;
+}
+
+char *graph_text(const struct graph *g)
+{
+    struct text t = {0};
+    put_whole(&t, g, 0);
+    if (t.failed) {
+        mem_free(t.s);
+        t.s = NULL;
     }
-    return p.t.s;
+    return t.s;
 }
 
 bool graph_print(const struct graph *g, FILE *f)

@@ -42,6 +42,24 @@ static bool verify_leaves(const struct graph *g, const char *what, const struct 
     return true;
 }
 
+/* Operands and regions lie in the graph's pools, in the order of the nodes, and the regions are whole. */
+static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, uint32_t regions, struct err *e)
+{
+    const struct node *n = node_at(g, r);
+    uint64_t last = (uint64_t)operands + n->attr.region.count, last_region = (uint64_t)regions + op_regions(n->op);
+    if (n->attr.region.operands != operands || last > g->noperand)
+        return broken(g, e, "node", r, "has not its own part of the operands");
+    if (n->attr.region.first != regions || last_region > g->nregion)
+        return broken(g, e, "node", r, "has not its own regions");
+    for (uint32_t i = operands; i < last; i++)
+        if (g->operand[i] == NIL || g->operand[i] >= r || op_is_region(g->node[g->operand[i]].op))
+            return broken(g, e, "node", r, "has an operand that is no value before it");
+    for (uint32_t i = regions; i < last_region; i++)
+        if (g->region[i]->depth >= g->depth || !graph_verify(g->region[i], e))
+            return g->region[i]->depth >= g->depth && broken(g, e, "node", r, "has a region of the wrong depth");
+    return true;
+}
+
 static bool verify_node(const struct graph *g, ref r, struct err *e)
 {
     const struct node *n = node_at(g, r);
@@ -55,6 +73,8 @@ static bool verify_node(const struct graph *g, ref r, struct err *e)
             return broken(g, e, "node", r, "has an operand behind its last");
         if (i < n->nin && (n->in[i] == NIL || n->in[i] >= r))
             return broken(g, e, "node", r, "has an operand that does not stand before it");
+        if (i < n->nin && op_is_region(g->node[n->in[i]].op) != (n->op == OP_proj))
+            return broken(g, e, "node", r, "reads a region op: proj does, and only of one");
     }
     if (n->dtype >= KL_DTYPE_COUNT)
         return broken(g, e, "node", r, "has no valid dtype");
@@ -62,7 +82,7 @@ static bool verify_node(const struct graph *g, ref r, struct err *e)
         return broken(g, e, "node", r, "has no valid shape");
     if (n->site >= g->nsite)
         return broken(g, e, "node", r, "has no valid call site");
-    if (n->flags & ~MARK_STOP)
+    if (n->flags & ~(MARK_STOP | MARK_AGAIN))
         return broken(g, e, "node", r, "has unknown marks");
     struct node derived = *n;
     struct shape shape = g->shape[n->shape];
@@ -82,8 +102,8 @@ static bool verify_output(const struct graph *g, uint32_t i, bool *assigned, str
     const struct output *o = &g->out[i];
     if (o->kind != OUT_RETURN && o->kind != OUT_ASSIGN)
         return broken(g, e, "output", i, "is neither return nor assign");
-    if (o->value == NIL || o->value >= g->nnode)
-        return broken(g, e, "output", i, "is not a node");
+    if (o->value == NIL || o->value >= g->nnode || op_is_region(g->node[o->value].op))
+        return broken(g, e, "output", i, "is not a value");
     if (o->pad != 0 || (o->kind == OUT_RETURN && o->state != 0))
         return broken(g, e, "output", i, "has unused fields that are not 0");
     if (o->kind == OUT_RETURN)
@@ -124,6 +144,31 @@ static bool verify_groups(const struct graph *g, struct err *e)
     return true;
 }
 
+/* Each result has at most one proj, so that its value has one place. */
+static bool verify_results(const struct graph *g, struct err *e)
+{
+    uint32_t *first = mem_alloc(g->nnode * sizeof *first), total = 0;
+    for (ref r = 1; first && r < g->nnode; r++)
+        if (op_is_region(g->node[r].op)) {
+            first[r] = total;
+            total += region_results(g, &g->node[r]);
+        }
+    bool *read = mem_alloc(total), ok = first && read;
+    if (!ok)
+        err_set(e, KL_ERR_MEMORY, "graph @%.63s: out of memory", g->name);
+    for (ref r = 1; ok && r < g->nnode; r++) {
+        const struct node *n = node_at(g, r);
+        if (n->op != OP_proj)
+            continue;
+        bool *mine = &read[first[n->in[0]] + n->attr.proj.index];
+        ok = !*mine || broken(g, e, "node", r, "reads a result that another proj reads already");
+        *mine = true;
+    }
+    mem_free(first);
+    mem_free(read);
+    return ok;
+}
+
 bool graph_verify(const struct graph *g, struct err *e)
 {
     static const struct node nil;
@@ -132,8 +177,19 @@ bool graph_verify(const struct graph *g, struct err *e)
     if (!verify_shapes(g, e) || !verify_leaves(g, "input", &g->input, false, e) ||
         !verify_leaves(g, "state", &g->state, false, e) || !verify_leaves(g, "slot", &g->slot, true, e))
         return false;
-    for (ref r = 1; r < g->nnode; r++)
+    uint32_t operands = 0, regions = 0;
+    for (ref r = 1; r < g->nnode; r++) {
+        bool region = op_is_region(g->node[r].op);
+        if (region && !verify_region_op(g, r, operands, regions, e))
+            return false;
         if (!verify_node(g, r, e))
             return false;
+        operands += region ? g->node[r].attr.region.count : 0;
+        regions += region ? op_regions(g->node[r].op) : 0;
+    }
+    if (operands != g->noperand || regions != g->nregion || g->depth > MAX_REGION_DEPTH)
+        return broken(g, e, "node", g->nnode - 1, "is the last, and operands or regions are left");
+    if (g->nregion && !verify_results(g, e))
+        return false;
     return verify_outputs(g, e) && verify_groups(g, e);
 }

@@ -29,9 +29,9 @@ static void mark_needed(struct sweep *s, const bool *wanted, ref loss)
         const struct node *n = &t->node[r];
         bool dep = wanted[r];
         if (!(n->flags & MARK_STOP))
-            for (unsigned i = 0; i < n->nin; i++)
-                dep |= s->needed[n->in[i]];
-        s->needed[r] = dep && dtype_is_float(n->dtype);
+            for (unsigned i = 0; i < node_nin(n); i++)
+                dep |= s->needed[node_in(t, n, i)];
+        s->needed[r] = dep && (dtype_is_float(n->dtype) || op_is_region(n->op));
     }
 }
 

@@ -12,8 +12,8 @@ int pass_dce(struct graph *g)
     uint32_t dead = 0;
     for (ref r = g->nnode - 1; r > 0; r--) {
         dead += !live[r];
-        for (unsigned i = 0; live[r] && i < g->node[r].nin; i++)
-            live[g->node[r].in[i]] = true;
+        for (unsigned i = 0; live[r] && i < node_nin(&g->node[r]); i++)
+            live[node_in(g, &g->node[r], i)] = true;
     }
     int changed = 0;
     if (dead) {

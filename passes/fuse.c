@@ -10,7 +10,8 @@
  * First every elementwise node is merged with the elementwise groups it reads from, in execution order and
  * unless that would close a cycle between groups.  Then dots take in the groups that read their results, if
  * the cost model likes it, then reduces the groups that make their operands and those that read their
- * results.  Whole groups move, so no value is stored just because half of its readers moved.  Scalars made of
+ * results.  A region op is an anchor alone: its results are its group's, its operands are stored whole.
+ * Whole groups move, so no value is stored just because half of its readers moved.  Scalars made of
  * leaves alone are left out: every kernel that needs one computes it again. */
 #include "passes.h"
 
@@ -24,6 +25,7 @@ struct group {
     int64_t numel;      /* elements of the results: of the anchor if there is one */
     uint32_t nodes, reads;
     bool merged;        /* into another: no longer a group */
+    bool again;         /* computes marked nodes: later, when they are needed */
 };
 
 struct fuser {
@@ -62,8 +64,9 @@ static uint32_t group_new(struct fuser *f, ref r)
 {
     uint32_t id = f->ngroup++;
     const struct node *n = &f->g->node[r];
-    f->group[id] = (struct group){.first = r, .last = r, .anchor = op_is_anchor(n->op) ? r : NIL, .numel = node_numel(f->g, r),
-                                  .nodes = 1, .reads = n->nin};
+    bool anchor = op_is_anchor(n->op) || op_is_region(n->op);
+    f->group[id] = (struct group){.first = r, .last = r, .anchor = anchor ? r : NIL, .numel = node_numel(f->g, r),
+                                  .nodes = 1, .reads = n->nin, .again = n->flags & MARK_AGAIN};
     f->g->group[r] = id;
     return id;
 }
@@ -78,7 +81,7 @@ static bool path_around(struct fuser *f, uint32_t from, uint32_t to)
     while (n) {
         uint32_t cur = f->stack[--n];
         for (ref r = f->group[cur].first; r; r = f->next[r])
-            for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            for (unsigned i = 0; i < node_nin(&f->g->node[r]); i++) {
                 bool linear;
                 uint32_t s = group_of(f, node_operand(f->g, r, i, &linear));
                 if (s == GROUP_NONE || (cur == to && s == from))
@@ -111,6 +114,8 @@ static bool reads_elsewhere(const struct fuser *f, uint32_t a, uint32_t b)
 static bool merge(struct fuser *f, uint32_t a, uint32_t b)
 {
     struct group *ga = &f->group[a], *gb = &f->group[b];
+    if (gb->again && !ga->again) /* values computed again early would be kept after all */
+        return false;
     if ((ga->anchor && gb->anchor) || ga->numel != gb->numel || ga->nodes + gb->nodes > MAX_GROUP_NODES ||
         ga->reads + gb->reads > MAX_GROUP_READS + ga->nodes + gb->nodes)
         return false;
@@ -139,7 +144,7 @@ static void take_prologue(struct fuser *f, uint32_t reduce)
         return;
     struct group *gm = &f->group[m];
     bool few_rows = gr->numel < 64 && gm->numel > (1 << 16);
-    if (gm->anchor || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
+    if (gm->anchor || gm->again != gr->again || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
         return;
     for (ref r = gm->first; r; r = f->next[r]) {
         f->g->group[r] = reduce;
@@ -207,11 +212,26 @@ static void take_epilogue(struct fuser *f, ref anchor)
     }
 }
 
+/* A region op and its results are a group of their own. */
+static void group_region(struct fuser *f, ref r)
+{
+    const struct node *n = &f->g->node[r];
+    if (op_is_region(n->op))
+        group_new(f, r);
+    if (n->op != OP_proj)
+        return;
+    struct group *g = &f->group[f->g->group[r] = group_of(f, n->in[0])];
+    f->next[g->last] = r;
+    g->last = r;
+}
+
 static void fuse_all(struct fuser *f)
 {
     struct graph *g = f->g;
     for (ref r = 1; r < g->nnode; r++)
-        if (is_compute(&g->node[r]) && !is_free_scalar(f, r)) {
+        if (op_is_region(g->node[r].op) || g->node[r].op == OP_proj)
+            group_region(f, r);
+        else if (is_compute(&g->node[r]) && !is_free_scalar(f, r)) {
             group_new(f, r);
             if (!op_is_anchor(g->node[r].op))
                 join_elementwise(f, r);
@@ -226,17 +246,21 @@ static void fuse_all(struct fuser *f)
         }
 }
 
-/* An output that no kernel stores yet, and that is not in memory already, becomes a kernel. */
-static void store_outputs(struct fuser *f)
+/* What no kernel stores yet, and what is not in memory already, becomes a kernel. */
+static void store(struct fuser *f, ref v)
 {
-    for (uint32_t i = 0; i < f->g->nout; i++) {
-        bool linear;
-        ref v = f->g->out[i].value, s = node_source(f->g, v, &linear);
-        if (group_of(f, v) != GROUP_NONE)
-            continue;
-        if (!linear || (group_of(f, s) == GROUP_NONE && !node_is_stored_leaf(f->g, s)))
-            group_new(f, v);
-    }
+    bool linear;
+    ref s = node_source(f->g, v, &linear);
+    if (group_of(f, v) == GROUP_NONE && (!linear || (group_of(f, s) == GROUP_NONE && !node_is_stored_leaf(f->g, s))))
+        group_new(f, v);
+}
+
+static void store_whole(struct fuser *f)
+{
+    for (uint32_t i = 0; i < f->g->nout; i++)
+        store(f, f->g->out[i].value);
+    for (uint32_t i = 0; i < f->g->noperand; i++)
+        store(f, f->g->operand[i]);
 }
 
 /* Numbers the groups that are left 0, 1, ... in the order of their first nodes. */
@@ -269,12 +293,14 @@ int pass_fuse_groups(struct graph *g, bool unfused)
     } else {
         for (ref r = 0; r < n; r++)
             g->group[r] = GROUP_NONE;
-        for (ref r = 1; unfused && r < n; r++)
+        for (ref r = 1; unfused && r < n; r++) {
+            group_region(&f, r);
             if (is_compute(&g->node[r]))
                 group_new(&f, r);
+        }
         if (!unfused)
             fuse_all(&f);
-        store_outputs(&f);
+        store_whole(&f);
         renumber(&f);
     }
     mem_free(f.group);

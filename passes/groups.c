@@ -13,7 +13,7 @@ ref node_source(const struct graph *g, ref r, bool *linear)
 
 ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear)
 {
-    ref s = node_source(g, g->node[r].in[i], linear);
+    ref s = node_source(g, node_in(g, &g->node[r], i), linear);
     *linear &= !op_is_select(g->node[r].op);
     return s;
 }
@@ -21,6 +21,13 @@ ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear)
 bool node_is_stored_leaf(const struct graph *g, ref r)
 {
     return g->node[r].op == OP_input || g->node[r].op == OP_state;
+}
+
+ref node_stored(const struct graph *g, ref r)
+{
+    bool linear;
+    ref s = node_source(g, r, &linear);
+    return linear && (g->group[s] != GROUP_NONE || node_is_stored_leaf(g, s)) ? s : r;
 }
 
 void groups_stored(const struct graph *g, bool *stored)
@@ -35,9 +42,10 @@ void groups_stored(const struct graph *g, bool *stored)
             stored[g->out[i].value] = true;
     }
     for (ref r = 1; r < g->nnode; r++)
-        for (unsigned i = 0; g->group[r] != GROUP_NONE && i < g->node[r].nin; i++) {
+        for (unsigned i = 0; g->group[r] != GROUP_NONE && i < node_nin(&g->node[r]); i++) {
             bool linear;
-            ref s = node_operand(g, r, i, &linear);
+            ref s = op_is_region(g->node[r].op) ? node_stored(g, node_in(g, &g->node[r], i))
+                                                : node_operand(g, r, i, &linear);
             if (g->group[s] != GROUP_NONE && g->group[s] != g->group[r])
                 stored[s] = true;
         }

@@ -117,6 +117,24 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
         k_store(w->k, lower_buffer(w, r, BUF_OUT), i, v, w->pred);
 }
 
+void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
+{
+    val i = lower_flatten(w->k, s, coord);
+    int64_t numel = shape_count(s);
+    for (ref r = 1; r < w->g->nnode; r++) {
+        if (w->g->group[r] != w->group)
+            continue;
+        if (w->stored[r])
+            k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, r, BUF_OUT), i);
+        for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor; o++) {
+            bool linear;
+            ref x = node_operand(w->g, r, o, &linear);
+            if (linear && node_numel(w->g, x) == numel && w->g->group[x] != w->group && in_memory(w, x))
+                k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, x, BUF_IN), i);
+        }
+    }
+}
+
 /* Walks what member r is computed from inside this kernel and fixes every outside scalar on the way. */
 static void fix_scalars(struct lowering *w, ref r)
 {

@@ -31,6 +31,9 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
 val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
 /* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
+/* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
+ * coordinates. */
+void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord);
 /* Scalars made of leaves are computed once, here, before any loop. */
 void lower_scalars(struct lowering *w);
 /* Sets the size of a task from the work of one iteration, in elements. */

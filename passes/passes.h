@@ -1,6 +1,6 @@
 /* Graph to graph and graph to kernels: one internal header for the folder.
  *
- *   captured -> autodiff -> simplify -> dce -> numerics -> fuse      (passes.def, in order)
+ *   captured -> autodiff -> inline -> simplify -> dce -> numerics -> fuse      (passes.def, in order)
  *            -> lower (one kernel a group) -> plan (storage, commands) = a program */
 #ifndef KILN_PASSES_H
 #define KILN_PASSES_H
@@ -24,8 +24,10 @@ struct pass_options {
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
 };
-/* ---- run.c ---- The default pipeline.  false: g->err. */
-bool passes_run(struct graph *g, const struct pass_options *o);
+/* ---- run.c ---- */
+bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
+/* One pass on a graph and, before it, on its regions; as pass_fn.  `unfused` means something to fuse only. */
+int pass_run(const struct pass_info *p, struct graph *g, bool unfused);
 
 /* ---- groups.c ---- What a graph with groups means.
  * A node with group GROUP_NONE is never stored: it is a leaf, a view, or a scalar cheap enough to be computed
@@ -35,6 +37,8 @@ ref node_source(const struct graph *g, ref r, bool *linear);
 /* The same below operand i of r; linear: also, element i of r needs just element i of it. */
 ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);
 bool node_is_stored_leaf(const struct graph *g, ref r);     /* input or state: in memory already */
+/* The node that holds the elements of r where r is stored whole: r itself, or what is below its reshapes. */
+ref node_stored(const struct graph *g, ref r);
 /* Marks the nodes whose values outlive their kernel (array of g->nnode, zeroed by the caller). */
 void groups_stored(const struct graph *g, bool *stored);
 
@@ -50,20 +54,26 @@ bool lower_group(const struct graph *g, uint32_t group, const struct caps *caps,
 enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH };
 struct loc { uint32_t kind, index; int64_t offset; }; /* arena: byte offset; scratch: byte offset in a thread's scratch */
 
-enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP };
+enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION };
+struct program;
 struct command {
     uint16_t kind, device;
     uint32_t kernel;              /* CMD_KERNEL: index in program.kernel */
     uint32_t wait, signal;        /* event numbers, 0 for none: in-order queues need none */
-    struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source */
+    struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source; CMD_REGION: the
+                                       operands, the results, and the workspace */
+    ref region;                   /* CMD_REGION: the region op's node */
+    struct program *sub[2];       /* CMD_REGION: its regions, run with the parameters as inputs */
     ref *value;                   /* the node each arg holds, NIL for scratch: for the checker; may be NULL */
     int64_t bytes;                /* CMD_COPY: size */
 };
 struct program {
     struct graph *g;              /* after all passes; owned */
-    struct kernel **kernel; uint32_t nkernel;   /* different kernels only: equal ones are shared */
+    struct kernel **kernel; uint32_t nkernel, kernel_cap; /* different kernels only: equal ones are shared; a
+                                                             region's program has those of the whole */
     struct command *cmd; uint32_t ncmd;
-    int64_t arena_bytes, scratch_bytes;         /* scratch: per thread */
+    uint32_t max_args;            /* most arguments of a kernel, regions included */
+    int64_t arena_bytes, scratch_bytes;         /* scratch: per thread, regions included */
     int64_t peak_bytes;           /* arena_bytes + outputs not in place + inputs + states */
     int64_t lower_bound_bytes;    /* largest set of values alive at once, whatever the placement */
     bool *in_place;               /* per output: OUT_ASSIGN may write over its state */
@@ -71,6 +81,10 @@ struct program {
 /* Consumes nothing: g stays the caller's.  interpret: one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
 void program_free(struct program *p);
+/* Workspace of a CMD_REGION, in this order, each part aligned to 64: results that nothing reads, region_work_bytes,
+ * pointers to operands and results, the arena of the region that runs. */
+struct workspace { int64_t unread, work, pointers, arena, bytes; };
+struct workspace command_workspace(const struct program *p, const struct command *c);
 /* ---- plan_check.c: an independent checker: no two values alive at once overlap, every read follows its write ---- */
 bool program_check(const struct program *p, struct err *e);
 

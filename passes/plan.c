@@ -21,7 +21,10 @@ struct planner {
     const struct graph *g;
     const struct caps *caps;
     struct program *p;
-    struct lowered *low;      /* per group */
+    struct program *root;     /* the whole program: this one, or the one that this one is a region of */
+    struct lowered *low;      /* per group; no kernel: a region op */
+    ref *region;              /* per group: its region op, or NIL */
+    struct program *(*sub)[2]; /* per group: its regions' programs, until a command has them */
     uint32_t *order;          /* position -> group */
     struct { uint32_t *v, n, cap; } *succ; /* per group */
     uint32_t *pending;        /* per group: unmet dependences */
@@ -36,10 +39,91 @@ static bool oom(struct planner *p) { return err_set(p->e, KL_ERR_MEMORY, "out of
 
 static int64_t round64(int64_t n) { return (n + 63) / 64 * 64; }
 
+/* ---- region ops: a command with the programs of its regions ---- */
+
+static struct program *plan_graph(const struct graph *g, const struct caps *caps, struct program *root, struct err *e);
+
+struct workspace command_workspace(const struct program *p, const struct command *c)
+{
+    const struct node *n = node_at(p->g, c->region);
+    struct workspace w = {0};
+    uint32_t nin = node_nin(n), nout = region_results(p->g, n);
+    for (uint32_t i = 0; i < nout; i++)
+        if (!c->value[nin + i])
+            w.work += round64((int64_t)region_result_bytes(p->g, n, i));
+    w.pointers = w.work + round64((int64_t)region_work_bytes(p->g, n));
+    w.arena = w.pointers + round64((int64_t)((nin + nout) * sizeof(void *)));
+    int64_t arena = 0;
+    for (uint32_t i = 0; i < op_regions(n->op); i++)
+        arena = c->sub[i]->arena_bytes > arena ? c->sub[i]->arena_bytes : arena;
+    w.bytes = w.arena + round64(arena);
+    return w;
+}
+
+/* The arguments of a region op's group: operands as they are stored, then the results that something reads. */
+static bool lower_region(struct planner *p, uint32_t group)
+{
+    struct lowered *l = &p->low[group];
+    ref r = p->region[group];
+    const struct node *n = &p->g->node[r];
+    if (!op_is_control(n->op))
+        return err_set(p->e, KL_ERR_INTERNAL, "%s: node %u is still there; pass inline takes it apart first",
+                       opinfo[n->op].name, r);
+    uint32_t nin = node_nin(n), nout = region_results(p->g, n);
+    l->arg = mem_alloc((nin + nout) * sizeof *l->arg);
+    if (!l->arg)
+        return oom(p);
+    for (uint32_t i = 0; i < nin; i++)
+        l->arg[l->narg++] = (struct arg){node_stored(p->g, node_in(p->g, n, i)), BUF_IN};
+    for (ref y = r + 1; y < p->g->nnode; y++)
+        if (p->g->node[y].op == OP_proj && p->g->node[y].in[0] == r)
+            l->arg[l->narg++] = (struct arg){y, BUF_OUT};
+    for (uint32_t i = 0; i < op_regions(n->op); i++) {
+        struct program *sub = plan_graph(node_region(p->p->g, n, i), p->caps, p->root, p->e);
+        p->sub[group][i] = sub;
+        if (!sub)
+            return false;
+        p->p->scratch_bytes = sub->scratch_bytes > p->p->scratch_bytes ? sub->scratch_bytes : p->p->scratch_bytes;
+        p->p->max_args = sub->max_args > p->p->max_args ? sub->max_args : p->p->max_args;
+    }
+    return true;
+}
+
+/* Fills in c: operands, results and, but for the places, the workspace. */
+static void region_arguments(const struct planner *p, uint32_t group, struct command *c)
+{
+    const struct lowered *l = &p->low[group];
+    const struct node *n = &p->g->node[p->region[group]];
+    uint32_t nin = node_nin(n);
+    c->region = p->region[group];
+    for (uint32_t i = 0; i < op_regions(n->op); i++)
+        c->sub[i] = p->sub[group][i];
+    for (uint32_t i = 0; i < l->narg; i++) {
+        ref r = l->arg[i].node;
+        c->value[i < nin ? i : nin + p->g->node[r].attr.proj.index] = r;
+    }
+}
+
+/* Bytes of the workspace of a region op's group. */
+static bool workspace_bytes(struct planner *p, uint32_t group, int64_t *bytes)
+{
+    const struct node *n = &p->g->node[p->region[group]];
+    struct command c = {.value = mem_alloc((node_nin(n) + region_results(p->g, n)) * sizeof *c.value)};
+    if (!c.value)
+        return oom(p);
+    region_arguments(p, group, &c);
+    *bytes = command_workspace(p->p, &c).bytes;
+    mem_free(c.value);
+    return true;
+}
+
 static bool lower_all(struct planner *p)
 {
+    for (ref r = 1; r < p->g->nnode; r++)
+        if (op_is_region(p->g->node[r].op) && p->g->group[r] != GROUP_NONE)
+            p->region[p->g->group[r]] = r;
     for (uint32_t i = 0; i < p->g->ngroup; i++)
-        if (!lower_group(p->g, i, p->caps, &p->low[i], p->e))
+        if (p->region[i] ? !lower_region(p, i) : !lower_group(p->g, i, p->caps, &p->low[i], p->e))
             return false;
     return true;
 }
@@ -99,13 +183,6 @@ static uint32_t writer_of(const struct planner *p, uint32_t i)
     return linear ? p->g->group[r] : p->g->group[p->g->out[i].value];
 }
 
-static ref stored_node(const struct graph *g, ref value)
-{
-    bool linear;
-    ref r = node_source(g, value, &linear);
-    return linear && (g->group[r] != GROUP_NONE || node_is_stored_leaf(g, r)) ? r : value;
-}
-
 static bool readers_before_writers(struct planner *p)
 {
     bool *seen = mem_alloc(p->g->ngroup + 1);
@@ -163,7 +240,7 @@ static struct loc leaf_loc(const struct node *n)
 static bool copy_leaves(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->nout; i++) {
-        ref r = stored_node(p->g, p->g->out[i].value);
+        ref r = node_stored(p->g, p->g->out[i].value);
         if (!node_is_stored_leaf(p->g, r))
             continue;
         struct command *c = add_command(p, CMD_COPY, 2);
@@ -181,7 +258,7 @@ static bool copy_leaves(struct planner *p)
 static bool copy_duplicates(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->nout; i++) {
-        ref r = stored_node(p->g, p->g->out[i].value);
+        ref r = node_stored(p->g, p->g->out[i].value);
         const struct value *v = &p->value[r];
         if (!v->node || (v->loc.kind == LOC_OUT && v->loc.index == i))
             continue;
@@ -196,11 +273,18 @@ static bool copy_duplicates(struct planner *p)
     return true;
 }
 
-/* First and last command of every stored value; outputs take their own buffers. */
-static void lifetimes(struct planner *p)
+/* First and last command of every stored value; outputs take their own buffers.  A region op's own value is its
+ * workspace. */
+static bool lifetimes(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
         const struct lowered *l = &p->low[p->order[pos]];
+        ref region = p->region[p->order[pos]];
+        if (region) {
+            p->value[region] = (struct value){.node = region, .first = p->first_kernel + pos, .last = p->first_kernel + pos};
+            if (!workspace_bytes(p, p->order[pos], &p->value[region].bytes))
+                return false;
+        }
         for (uint32_t a = 0; a < l->narg; a++) {
             struct value *v = &p->value[l->arg[a].node];
             if (l->arg[a].role == BUF_OUT)
@@ -210,12 +294,13 @@ static void lifetimes(struct planner *p)
         }
     }
     for (uint32_t i = p->g->nout; i-- > 0;) { /* backward: the first output with a value holds it */
-        struct value *v = &p->value[stored_node(p->g, p->g->out[i].value)];
+        struct value *v = &p->value[node_stored(p->g, p->g->out[i].value)];
         if (v->node) {
             v->loc = (struct loc){.kind = LOC_OUT, .index = i};
             v->placed = true;
         }
     }
+    return true;
 }
 
 static bool overlaps(const struct value *a, const struct value *b) { return a->first <= b->last && b->first <= a->last; }
@@ -258,25 +343,57 @@ static void place_arena(struct planner *p)
 }
 
 /* The number of the program's kernel equal to k, which the program takes over if it is the first such. */
-static uint32_t program_kernel(struct program *p, struct kernel *k)
+static bool program_kernel(struct planner *p, struct kernel *k, uint32_t *i)
 {
-    uint32_t i = 0;
-    while (i < p->nkernel && !kernel_same(p->kernel[i], k))
-        i++;
-    if (i == p->nkernel)
-        p->kernel[p->nkernel++] = k;
-    return i;
+    struct program *all = p->root;
+    for (*i = 0; *i < all->nkernel && !kernel_same(all->kernel[*i], k);)
+        ++*i;
+    if (*i < all->nkernel)
+        return true;
+    if (!mem_reserve(&all->kernel, &all->kernel_cap, all->nkernel + 1, sizeof(struct kernel *)))
+        return oom(p);
+    all->kernel[all->nkernel++] = k;
+    return true;
+}
+
+static struct loc value_loc(const struct planner *p, ref r)
+{
+    return node_is_stored_leaf(p->g, r) ? leaf_loc(&p->g->node[r]) : p->value[r].loc;
+}
+
+static bool region_command(struct planner *p, uint32_t group)
+{
+    const struct node *n = &p->g->node[p->region[group]];
+    uint32_t nin = node_nin(n), nout = region_results(p->g, n);
+    struct command *c = add_command(p, CMD_REGION, nin + nout + 1);
+    if (!c)
+        return false;
+    region_arguments(p, group, c);
+    p->sub[group][0] = p->sub[group][1] = NULL; /* the command's from here on */
+    struct loc at = p->value[c->region].loc;
+    c->arg[nin + nout] = at;
+    for (uint32_t i = 0; i < nin + nout; i++) {
+        c->arg[i] = c->value[i] ? value_loc(p, c->value[i]) : at;
+        if (!c->value[i])
+            at.offset += round64((int64_t)region_result_bytes(p->g, n, i - nin));
+    }
+    return true;
 }
 
 static bool kernel_commands(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
+        if (p->region[p->order[pos]]) {
+            if (!region_command(p, p->order[pos]))
+                return false;
+            continue;
+        }
         struct lowered *l = &p->low[p->order[pos]];
         const struct kernel *k = l->k;
         struct command *c = add_command(p, CMD_KERNEL, k->nbuf);
-        if (!c)
+        if (!c || !program_kernel(p, l->k, &c->kernel))
             return false;
-        c->kernel = program_kernel(p->p, l->k);
+        p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
         int64_t scratch = 0;
         for (uint32_t b = 0; b < k->nbuf; b++) {
             if (k->buf[b].role == BUF_SCRATCH) {
@@ -285,7 +402,7 @@ static bool kernel_commands(struct planner *p)
                 continue;
             }
             ref r = l->arg[k->buf[b].id].node;
-            c->arg[b] = node_is_stored_leaf(p->g, r) ? leaf_loc(&p->g->node[r]) : p->value[r].loc;
+            c->arg[b] = value_loc(p, r);
             c->value[b] = r;
         }
         if (scratch > p->p->scratch_bytes)
@@ -313,7 +430,9 @@ static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t o
 static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in, ref value)
 {
     const struct lowered *l = &p->low[p->order[pos]];
-    const struct kernel *k = p->p->kernel[p->p->cmd[p->first_kernel + pos].kernel];
+    if (p->region[p->order[pos]])
+        return false; /* its rounds read what they like */
+    const struct kernel *k = p->root->kernel[p->p->cmd[p->first_kernel + pos].kernel];
     for (uint32_t b = 0; b < k->nbuf; b++)
         for (uint32_t w = 0; w < k->nbuf; w++)
             if (k->buf[b].role == BUF_IN && k->buf[b].id == in && k->buf[w].role == BUF_OUT &&
@@ -326,7 +445,7 @@ static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in,
 static bool may_be_in_place(const struct planner *p, uint32_t i)
 {
     const struct output *o = &p->g->out[i];
-    const struct value *v = &p->value[stored_node(p->g, o->value)];
+    const struct value *v = &p->value[node_stored(p->g, o->value)];
     if (o->kind != OUT_ASSIGN || !v->node || v->loc.kind != LOC_OUT || v->loc.index != i)
         return false;
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
@@ -364,7 +483,7 @@ static void account(struct planner *p)
         int64_t alive = 0;
         for (ref r = 1; r < p->g->nnode; r++)
             if (p->value[r].node && p->value[r].loc.kind == LOC_ARENA && p->value[r].first <= c && c <= p->value[r].last)
-                alive += (int64_t)node_bytes(p->g, r);
+                alive += op_is_region(p->g->node[r].op) ? p->value[r].bytes : (int64_t)node_bytes(p->g, r);
         most = alive > most ? alive : most;
     }
     int64_t held = held_bytes(p->p);
@@ -377,7 +496,8 @@ static bool plan_kernels(struct planner *p)
     if (!lower_all(p) || !dependences(p) || !readers_before_writers(p) || !sort_groups(p) || !copy_leaves(p))
         return false;
     p->first_kernel = p->p->ncmd;
-    lifetimes(p);
+    if (!lifetimes(p))
+        return false;
     place_arena(p);
     if (!kernel_commands(p))
         return false;
@@ -395,18 +515,40 @@ static bool owned_by_program(const struct program *p, const struct kernel *k)
     return false;
 }
 
+/* Everything but the kernels and, of a region's program, the graph. */
+static void free_commands(struct program *p, bool graph)
+{
+    if (!p)
+        return;
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        mem_free(p->cmd[i].arg);
+        mem_free(p->cmd[i].value);
+        free_commands(p->cmd[i].sub[0], false);
+        free_commands(p->cmd[i].sub[1], false);
+    }
+    mem_free(p->cmd);
+    mem_free(p->in_place);
+    if (graph)
+        graph_free(p->g);
+    mem_free(p);
+}
+
 static void planner_free(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->ngroup; i++) {
         if (p->low) {
-            if (p->low[i].k && !(p->p && owned_by_program(p->p, p->low[i].k)))
+            if (p->low[i].k && !(p->root && owned_by_program(p->root, p->low[i].k)))
                 kernel_free(p->low[i].k);
             mem_free(p->low[i].arg);
         }
+        for (int k = 0; p->sub && k < 2; k++)
+            free_commands(p->sub[i][k], false);
         if (p->succ)
             mem_free(p->succ[i].v);
     }
     mem_free(p->low);
+    mem_free(p->region);
+    mem_free(p->sub);
     mem_free(p->succ);
     mem_free(p->order);
     mem_free(p->pending);
@@ -422,8 +564,8 @@ static bool plan_interpreter(struct planner *p)
         return false;
     uint32_t *last = p->order;
     for (ref r = 1; r < g->nnode; r++)
-        for (unsigned i = 0; i < g->node[r].nin; i++)
-            last[g->node[r].in[i]] = r;
+        for (unsigned i = 0; i < node_nin(&g->node[r]); i++)
+            last[node_in(g, &g->node[r], i)] = r;
     int64_t most = 0;
     for (ref now = 1; now < g->nnode; now++) {
         int64_t alive = 0;
@@ -436,48 +578,76 @@ static bool plan_interpreter(struct planner *p)
     return true;
 }
 
-struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
+/* Plans the program of into->g, which is root or a part of it. */
+static bool plan_into(struct program *into, const struct caps *caps, struct program *root, bool interpret, struct err *e)
 {
+    const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
-    struct planner p = {.g = g, .caps = caps, .e = e, .p = mem_alloc(sizeof *p.p)};
+    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .root = root};
     p.low = mem_alloc(ng * sizeof *p.low);
+    p.region = mem_alloc(ng * sizeof *p.region);
+    p.sub = mem_alloc(ng * sizeof *p.sub);
     p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
     p.succ = mem_alloc(ng * sizeof *p.succ);
     p.pending = mem_alloc(ng * sizeof *p.pending);
     p.value = mem_alloc(g->nnode * sizeof *p.value);
     p.by_size = mem_alloc(g->nnode * sizeof *p.by_size);
-    bool ok = p.p && p.low && p.order && p.succ && p.pending && p.value && p.by_size;
-    if (ok) {
-        p.p->g = graph_clone(g);
-        p.p->kernel = mem_alloc(ng * sizeof *p.p->kernel);
-        p.p->in_place = mem_alloc((g->nout + 1) * sizeof *p.p->in_place);
-        ok = p.p->g && p.p->kernel && p.p->in_place;
-    }
+    into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
+    bool ok = p.low && p.region && p.sub && p.order && p.succ && p.pending && p.value && p.by_size && into->in_place;
     if (!ok)
         oom(&p);
     else
         ok = interpret ? plan_interpreter(&p) : plan_kernels(&p);
     planner_free(&p);
-    if (!ok) {
-        program_free(p.p);
+    return ok;
+}
+
+static struct program *plan_graph(const struct graph *g, const struct caps *caps, struct program *root, struct err *e)
+{
+    struct program *p = mem_alloc(sizeof *p);
+    if (!p) {
+        err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
         return NULL;
     }
-    return p.p;
+    p->g = (struct graph *)g;
+    if (plan_into(p, caps, root, false, e))
+        return p;
+    free_commands(p, false);
+    return NULL;
+}
+
+/* The regions' programs use the kernels of the whole. */
+static void share_kernels(struct program *p, const struct program *root)
+{
+    p->kernel = root->kernel;
+    p->nkernel = root->nkernel;
+    for (uint32_t i = 0; i < p->ncmd; i++)
+        for (int k = 0; k < 2; k++)
+            if (p->cmd[i].sub[k])
+                share_kernels(p->cmd[i].sub[k], root);
+}
+
+struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
+{
+    struct program *p = mem_alloc(sizeof *p);
+    if (p)
+        p->g = graph_clone(g);
+    if (!p || !p->g)
+        err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
+    if (!p || !p->g || !plan_into(p, caps, p, interpret, e)) {
+        program_free(p);
+        return NULL;
+    }
+    share_kernels(p, p);
+    return p;
 }
 
 void program_free(struct program *p)
 {
     if (!p)
         return;
-    for (uint32_t i = 0; i < p->ncmd; i++) {
-        mem_free(p->cmd[i].arg);
-        mem_free(p->cmd[i].value);
-    }
     for (uint32_t i = 0; i < p->nkernel; i++)
         kernel_free(p->kernel[i]);
-    mem_free(p->cmd);
     mem_free(p->kernel);
-    mem_free(p->in_place);
-    graph_free(p->g);
-    mem_free(p);
+    free_commands(p, true);
 }

@@ -8,7 +8,9 @@
  *   inputs and states are only read, but for the states of outputs in place
  *   such a state is read by no command after the one that writes it, and that one reads each old element only
  *     at the index where it then stores the new one
- *   every output is written exactly once, whole; one without elements need not be */
+ *   every output is written exactly once, whole; one without elements need not be
+ *   a region op reads its operands, writes its results, and writes over its workspace; its regions' programs, which
+ *     run in there, are checked on their own */
 #include "passes/passes.h"
 #include <stdarg.h>
 #include <string.h>
@@ -142,6 +144,50 @@ static bool add_access(struct check *c, struct access a)
     return true;
 }
 
+/* A result that nothing reads lies in the workspace, before all else in it. */
+static bool check_unread(const struct check *c, const struct loc *l, int64_t bytes, const struct loc *space, int64_t end)
+{
+    bool inside = l->kind == LOC_ARENA && l->offset >= space->offset && l->offset + bytes <= space->offset + end;
+    return inside || fail(c, "a result that nothing reads lies outside of the workspace");
+}
+
+static bool collect_region(struct check *c)
+{
+    const struct graph *g = c->p->g;
+    const struct command *m = &c->p->cmd[c->cmd];
+    if (m->region >= g->nnode || !op_is_control(g->node[m->region].op)) return fail(c, "there is no region op");
+    const struct node *n = node_at(g, m->region);
+    uint32_t nin = node_nin(n), nout = region_results(g, n);
+    if (m->narg != nin + nout + 1 || !m->value) return fail(c, "%u arguments for %u values", m->narg, nin + nout);
+    for (uint32_t i = 0; i < op_regions(n->op); i++) {
+        const struct program *sub = m->sub[i];
+        if (!sub || !graph_same(sub->g, node_region(g, n, i))) return fail(c, "region %u has no program of its own", i);
+        if (!program_check(sub, c->e)) return false;
+        if (sub->scratch_bytes > c->p->scratch_bytes || sub->max_args > c->p->max_args)
+            return fail(c, "region %u needs more scratch than the program has", i);
+    }
+    struct workspace w = command_workspace(c->p, m);
+    struct loc space = m->arg[nin + nout];
+    int64_t unread = 0;
+    for (uint32_t i = 0; i < nin + nout; i++) {
+        bool out = i >= nin;
+        ref r = out ? m->value[i] : node_in(g, n, i);
+        int64_t bytes = out ? (int64_t)region_result_bytes(g, n, i - nin) : (int64_t)node_bytes(g, r);
+        struct access a = {m->arg[i], bytes, 1, r, i, out};
+        if (out && r && (g->node[r].op != OP_proj || g->node[r].in[0] != m->region || g->node[r].attr.proj.index != i - nin))
+            return fail(c, "argument %u is not result %u", i, i - nin);
+        if (out && !r) {
+            if (!check_unread(c, &m->arg[i], bytes, &space, w.work) || m->arg[i].offset < space.offset + unread)
+                return fail(c, "results that nothing reads overlap");
+            unread = m->arg[i].offset + bytes - space.offset;
+        } else if (!add_access(c, a)) {
+            return false;
+        }
+    }
+    struct access work = {space, w.bytes, 64, NIL, nin + nout, true};
+    return (space.kind == LOC_ARENA || fail(c, "the workspace is not in the arena")) && add_access(c, work);
+}
+
 static bool collect(struct check *c)
 {
     const struct program *p = c->p;
@@ -156,6 +202,7 @@ static bool collect(struct check *c)
         }
         return true;
     }
+    if (m->kind == CMD_REGION) return collect_region(c);
     const struct kernel *k = NULL;
     if (m->kind == CMD_KERNEL) {
         if (m->kernel >= p->nkernel) return fail(c, "there is no kernel %u", m->kernel);
@@ -220,7 +267,7 @@ static bool check_overlaps(const struct check *c)
         for (uint32_t j = 0; j < c->nacc; j++) {
             const struct access *w = &c->acc[i], *o = &c->acc[j];
             if (i == j || !w->write || !overlap(c->p, w, o)) continue;
-            bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE; /* so the output is in place */
+            bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE && m->kind != CMD_REGION; /* in place */
             if (!update) return fail(c, "argument %u is written and overlaps argument %u", w->lbuf, o->lbuf);
             if (m->kind == CMD_KERNEL && !check_update(c, c->p->kernel[m->kernel], o->lbuf, w->lbuf)) return false;
         }

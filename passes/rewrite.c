@@ -30,15 +30,12 @@ void rewrite_site(struct rewrite *w, ref r)
 {
     w->to->cur_site = w->from->node[r].site;
     w->to->cur_device = w->from->node[r].device;
+    w->to->cur_flags = w->from->node[r].flags & MARK_AGAIN;
 }
 
 ref rewrite_copy(struct rewrite *w, ref r)
 {
-    const struct node *n = &w->from->node[r];
-    ref in[MAX_OPERANDS] = {0};
-    for (unsigned i = 0; i < n->nin; i++)
-        in[i] = w->map[n->in[i]];
-    return w->map[r] = graph_copy_node(w->to, w->from, n, in);
+    return w->map[r] = graph_copy_mapped(w->to, w->from, r, w->map);
 }
 
 int rewrite_end(struct rewrite *w)
@@ -53,6 +50,7 @@ int rewrite_end(struct rewrite *w)
         if (g->err.code || graph_same(g, to)) {
             move_texts(g, to);
         } else {
+            to->cur_flags = 0;
             struct graph old = *g;
             *g = *to;
             *to = old;

@@ -24,6 +24,29 @@ static bool check(struct graph *g, const struct pass_options *o, const char *aft
     return true;
 }
 
+static bool has_grad(const struct graph *g)
+{
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].op == OP_grad)
+            return true;
+    return false;
+}
+
+int pass_run(const struct pass_info *p, struct graph *g, bool unfused)
+{
+    int changed = 0;
+    if (p->run == pass_simplify && has_grad(g)) /* it leaves such a graph alone, and so the regions that it differentiates */
+        return 0;
+    for (uint32_t i = 0; i < g->nregion; i++) {
+        int c = pass_run(p, g->region[i], unfused);
+        if (c < 0)
+            return err_set(&g->err, g->region[i]->err.code, "%s", g->region[i]->err.msg), -1;
+        changed |= c;
+    }
+    int c = p->run == pass_fuse ? pass_fuse_groups(g, unfused) : p->run(g);
+    return c < 0 ? c : c | changed;
+}
+
 bool passes_run(struct graph *g, const struct pass_options *o)
 {
     if (!check(g, o, "recording"))
@@ -32,7 +55,7 @@ bool passes_run(struct graph *g, const struct pass_options *o)
         o->dump(o->ctx, "captured", g);
     for (unsigned i = 0; i < pass_count; i++) {
         const struct pass_info *p = &pass_list[i];
-        int changed = p->run == pass_fuse ? pass_fuse_groups(g, !o->fuse) : p->run(g);
+        int changed = pass_run(p, g, !o->fuse);
         if (changed < 0 || g->err.code)
             return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);
         if (!check(g, o, p->name))

@@ -197,8 +197,6 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
     uint32_t n = x->program->nkernel;
     if (!(x->fn = mem_alloc((n + 1) * sizeof *x->fn)))
         return err_set(e, KL_ERR_MEMORY, "no memory for %u kernels of graph %s", n, captured->name);
-    for (uint32_t i = 0; i < x->program->ncmd; i++)
-        if (x->program->cmd[i].narg > x->max_args) x->max_args = x->program->cmd[i].narg;
     struct compile_all all = {x->program, x->fn, b, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
     pool_run(compile_some, &all, n, 1);
     if (all.failed == UINT32_MAX) return true;

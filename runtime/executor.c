@@ -12,41 +12,54 @@ struct run {
     struct buffer *const *input, *const *state;
     struct buffer **out;
     const uint64_t *slot;
+    void **table;                 /* the data of inputs, states and outputs */
     char *arena, *scratch;        /* scratch: worker 0's; the others' follow, worker_bytes apart */
     size_t scratch_bytes, worker_bytes;
+    unsigned workers;
+    uint64_t launches;
+};
+
+/* The program, or a region of it that runs now, with its data. */
+struct frame {
+    struct run *r;
+    const struct program *p;
+    const void *const *input, *const *state;
+    void *const *out;
+    char *arena;
     const struct command *cmd;    /* the one that runs now */
 };
 
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
 /* Where an argument lies for one worker. */
-static void *resolve(const struct run *r, const struct loc *l, unsigned worker)
+static void *resolve(const struct frame *f, const struct loc *l, unsigned worker)
 {
-    char *base = NULL;
+    const char *base = NULL;
     switch (l->kind) {
-    case LOC_ARENA:   base = r->arena; break;
-    case LOC_INPUT:   base = r->input[l->index]->data; break;
-    case LOC_STATE:   base = r->state[l->index]->data; break;
-    case LOC_OUT:     base = r->out[l->index]->data; break;
-    case LOC_SCRATCH: base = r->scratch + worker * r->worker_bytes; break;
+    case LOC_ARENA:   base = f->arena; break;
+    case LOC_INPUT:   base = f->input[l->index]; break;
+    case LOC_STATE:   base = f->state[l->index]; break;
+    case LOC_OUT:     base = f->out[l->index]; break;
+    case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
     }
-    return base + l->offset;
+    return (char *)base + l->offset;
 }
 
 static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
-    const struct run *r = ctx;
-    const struct command *c = r->cmd;
+    const struct frame *f = ctx;
+    const struct run *r = f->r;
+    const struct command *c = f->cmd;
     void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
-    for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve(r, &c->arg[i], worker);
+    for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve(f, &c->arg[i], worker);
     r->x->fn[c->kernel](arg, r->slot, begin, end);
 }
 
-static void run_copy(const struct run *r)
+static void run_copy(const struct frame *f)
 {
-    void *to = resolve(r, &r->cmd->arg[0], 0);
-    const void *from = resolve(r, &r->cmd->arg[1], 0);
-    if (to != from) memcpy(to, from, (size_t)r->cmd->bytes); /* the same: a state assigned to itself in place */
+    void *to = resolve(f, &f->cmd->arg[0], 0);
+    const void *from = resolve(f, &f->cmd->arg[1], 0);
+    if (to != from) memcpy(to, from, (size_t)f->cmd->bytes); /* the same: a state assigned to itself in place */
 }
 
 /* The interpreter in the pool's floating-point environment. */
@@ -64,21 +77,63 @@ static void call_interp(void *ctx, int64_t begin, int64_t end, unsigned worker)
     c->ok = interp_run(c->g, &c->bind, c->e);
 }
 
-/* A program for the interpreter is one command.  The pointers that struct bind wants lie in the scratch. */
-static bool run_interp(const struct run *r, struct err *e)
+/* A program for the interpreter is one command. */
+static bool run_interp(const struct frame *f, struct err *e)
 {
-    const struct graph *g = r->x->program->g;
-    void **p = (void **)r->scratch;
-    for (uint32_t i = 0; i < g->input.n; i++) p[i] = r->input[i]->data;
-    void **state = p + g->input.n, **out = state + g->state.n;
-    for (uint32_t i = 0; i < g->state.n; i++) state[i] = r->state[i]->data;
-    for (uint32_t i = 0; i < g->nout; i++) out[i] = r->out[i]->data;
-    struct interp_call c = {g, {(const void *const *)p, (const void *const *)state, r->slot, out}, e, false};
+    struct interp_call c = {f->p->g, {f->input, f->state, f->r->slot, f->out}, e, false};
     pool_run(call_interp, &c, 1, 0);
     return c.ok;
 }
 
 static bool interprets(const struct program *p) { return p->ncmd == 1 && p->cmd[0].kind == CMD_INTERP; }
+
+static bool run_commands(struct frame *f, struct err *e);
+
+/* ---- region ops: their regions' programs run in the workspace of the command ---- */
+struct region_frame { struct frame *f; char *arena; };
+
+static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
+{
+    const struct region_frame *r = ctx;
+    struct frame sub = {.r = r->f->r, .p = r->f->cmd->sub[which], .input = in, .out = out, .arena = r->arena};
+    return run_commands(&sub, NULL);
+}
+
+static bool run_region_op(struct frame *f)
+{
+    const struct command *c = f->cmd;
+    const struct node *n = node_at(f->p->g, c->region);
+    struct workspace w = command_workspace(f->p, c);
+    char *work = resolve(f, &c->arg[c->narg - 1], 0);
+    void **at = (void **)(work + w.pointers);
+    for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = resolve(f, &c->arg[i], 0);
+    struct region_frame sub = {f, work + w.arena};
+    return region_run(&(struct region_call){f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work,
+                                            run_region, &sub});
+}
+
+/* Only the interpreter can fail. */
+static bool run_commands(struct frame *f, struct err *e)
+{
+    bool ok = true;
+    for (uint32_t i = 0; i < f->p->ncmd && ok; i++) {
+        f->cmd = &f->p->cmd[i];
+        switch (f->cmd->kind) {
+        case CMD_KERNEL: {
+            const struct kernel *k = f->p->kernel[f->cmd->kernel];
+            pool_run_max(run_kernel, f, k->extent, k->sched.grain, f->r->workers);
+            f->r->launches++;
+            break;
+        }
+        case CMD_COPY:   run_copy(f); break;
+        case CMD_REGION: ok = run_region_op(f); break;
+        default:         ok = run_interp(f, e); break;
+        }
+    }
+    return ok;
+}
+
+/* ---- the whole program ---- */
 
 /* A buffer for every output: its own, or the state's where it may be updated in place. */
 static bool make_outputs(const struct run *r, const bool *exclusive, struct err *e)
@@ -95,51 +150,46 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
     return true;
 }
 
-/* The execution's own memory: the arena, then each worker's part. */
-static struct buffer *make_workspace(struct run *r, unsigned workers, struct err *e)
+/* The execution's own memory: the arena, the table of data, then each worker's part. */
+static struct buffer *make_workspace(struct run *r, struct err *e)
 {
     const struct program *p = r->x->program;
-    size_t pointers = interprets(p) ? (size_t)p->g->input.n + p->g->state.n + p->g->nout : r->x->max_args;
+    const struct graph *g = p->g;
     size_t arena = round_up((size_t)p->arena_bytes);
-    r->scratch_bytes = interprets(p) ? 0 : round_up((size_t)p->scratch_bytes);
-    r->worker_bytes = r->scratch_bytes + round_up(pointers * sizeof(void *));
-    struct buffer *b = buffer_new(r->x->device, arena + workers * r->worker_bytes, e);
+    size_t table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
+    r->scratch_bytes = round_up((size_t)p->scratch_bytes);
+    r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
+    struct buffer *b = buffer_new(r->x->device, arena + table + r->workers * r->worker_bytes, e);
     if (!b) return NULL;
     r->arena = b->data;
-    r->scratch = r->arena + arena;
+    r->table = (void **)(r->arena + arena);
+    r->scratch = r->arena + arena + table;
     return b;
 }
 
-static bool run_commands(struct run *r, unsigned workers, struct err *e)
+static bool run_program(struct run *r, struct err *e)
 {
     const struct program *p = r->x->program;
-    uint64_t launches = 0;
-    for (uint32_t i = 0; i < p->ncmd; i++) {
-        r->cmd = &p->cmd[i];
-        if (r->cmd->kind == CMD_KERNEL) {
-            const struct kernel *k = p->kernel[r->cmd->kernel];
-            pool_run_max(run_kernel, r, k->extent, k->sched.grain, workers);
-            launches++;
-        } else if (r->cmd->kind == CMD_COPY) {
-            run_copy(r);
-        } else if (!run_interp(r, e)) {
-            return false;
-        }
-    }
-    atomic_fetch_add_explicit(&counters.launches, launches, memory_order_relaxed);
-    return true;
+    const struct graph *g = p->g;
+    void **state = r->table + g->input.n, **out = state + g->state.n;
+    for (uint32_t i = 0; i < g->input.n; i++) r->table[i] = r->input[i]->data;
+    for (uint32_t i = 0; i < g->state.n; i++) state[i] = r->state[i]->data;
+    for (uint32_t i = 0; i < g->nout; i++) out[i] = r->out[i]->data;
+    struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
+                      .out = out, .arena = r->arena};
+    bool ok = run_commands(&f, e);
+    atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
+    return ok;
 }
 
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
 {
     uint32_t nout = x->program->g->nout;
-    unsigned workers = pool_threads();
-    struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot};
+    struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .workers = pool_threads()};
     for (uint32_t i = 0; i < nout; i++) out[i] = NULL;
     struct buffer *workspace = NULL;
-    bool ok = make_outputs(&r, state_exclusive, e) && (workspace = make_workspace(&r, workers, e)) &&
-              run_commands(&r, workers, e);
+    bool ok = make_outputs(&r, state_exclusive, e) && (workspace = make_workspace(&r, e)) && run_program(&r, e);
     buffer_unref(workspace);
     for (uint32_t i = 0; i < nout && !ok; i++) {
         buffer_unref(out[i]);

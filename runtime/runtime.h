@@ -52,7 +52,6 @@ struct exec {                            /* immutable once made; shared by threa
     struct graph *captured;              /* compared on a hit */
     struct program *program;
     kernel_fn **fn;                      /* per program kernel */
-    uint32_t max_args;                   /* most arguments of a command */
     int device;
     bool fuse;
 };

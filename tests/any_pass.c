@@ -55,7 +55,7 @@ static bool small_enough(const struct graph *g)
 /* What is left to do before the interpreter can run g. */
 static bool complete(struct graph *g)
 {
-    return pass_autodiff(g) >= 0 && pass_numerics(g) >= 0;
+    return pass_run(pass_find("autodiff", 8), g, false) >= 0 && pass_run(pass_find("numerics", 8), g, false) >= 0;
 }
 
 static bool interpret(const struct subject *s, const struct graph *g, struct values *out, struct err *e)
@@ -139,7 +139,7 @@ static bool run_pass(const struct subject *s, struct graph *g, const struct pass
 {
     struct graph *before = graph_clone(g);
     bool had_groups = g->group;
-    int changed = p->run(g);
+    int changed = pass_run(p, g, false);
     bool ok = true;
     if (changed < 0)
         ok = (p->run == pass_autodiff && !s->differentiable) || err_set(why, g->err.code, "%s", g->err.msg);

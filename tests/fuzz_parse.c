@@ -59,7 +59,7 @@ static bool is_small(const struct graph *g)
 
 static void run_pass(struct graph *g, const struct pass_info *p)
 {
-    int changed = p->run(g);
+    int changed = pass_run(p, g, false);
     MUST((changed < 0) == (g->err.code != KL_OK), "pass %s: result %d, error '%s'", p->name, changed, g->err.msg);
     if (changed >= 0)
         must_verify(g, p->name);

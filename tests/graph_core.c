@@ -160,8 +160,8 @@ static void test_errors(void)
     REFUSED(dot_of(SHAPE(1, 1, 1, 1, 1), SHAPE(1, 1, 1, 1), 0, 0, 0, 0, 0, 0), KL_ERR_SHAPE,
             "dot: the result of [1,1,1,1,1] and [1,1,1,1] has rank 9, above the maximum of 8");
     REFUSED(n_input(bad, KL_F32, &(struct shape){.rank = 9}, "x"), KL_ERR_SHAPE, "rank 9 is above the maximum of 8");
-    REFUSED(n_exp(bad, 1), KL_ERR_INTERNAL, "exp: operand 0 is no node of graph @test");
-    REFUSED(n_exp(bad, NIL), KL_ERR_INTERNAL, "exp: operand 0 is no node of graph @test");
+    REFUSED(n_exp(bad, 1), KL_ERR_INTERNAL, "exp: operand 0 is no value of graph @test");
+    REFUSED(n_exp(bad, NIL), KL_ERR_INTERNAL, "exp: operand 0 is no value of graph @test");
     n_state(bad, KL_F32, s23, "w");
     REFUSED(graph_output(bad, OUT_ASSIGN, in(KL_F32, SHAPE(3, 2)), 0), KL_ERR_SHAPE,
             "assign: value f32[3,2] does not fit state \"w\" of f32[2,3]");

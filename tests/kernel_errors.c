@@ -321,6 +321,20 @@ static void test_memory(void)
     k = begin();
     k_load(k, A, k_int(k, 0), k_int(k, 1));
     refused(k, "not bool");
+    k = begin();
+    k_prefetch(k, PREFETCH_READ, 9, k_int(k, 0));
+    refused(k, "no such buffer");
+    k = begin();
+    k_prefetch(k, PREFETCH_READ, A, k_const(k, KL_F32, 1));
+    refused(k, "not i64");
+    k = begin();
+    val v = vector(k, 8);
+    k_prefetch(k, PREFETCH_WRITE, OUT, v);
+    k_end(k, v);
+    refused(k, "varying index");
+    k = begin();
+    k_prefetch(k, (enum prefetch)2, A, k_int(k, 0));
+    refused(k, "unknown prefetch");
 }
 
 /* Interprets a kernel that reads or writes where it may not. */

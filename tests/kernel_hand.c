@@ -470,6 +470,25 @@ static void test_scratch(void)
     compare_random(k, true, "scratch");
 }
 
+/* A prefetch changes nothing, wherever it points. */
+static void test_prefetch(void)
+{
+    struct kernel *k = kernel_new("prefetch");
+    uint32_t a = k_buf(k, BUF_IN, KL_F64, 64, 0), o = k_buf(k, BUF_OUT, KL_F64, 64, 1);
+    static const int64_t scales[] = {0, 8, 1 << 20, -(1 << 20)};
+    val s = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, 4), 1);
+    for (unsigned i = 0; i < 4; i++) {
+        k_prefetch(k, PREFETCH_READ, a, ix_scale(k, s, scales[i]));
+        k_prefetch(k, PREFETCH_WRITE, o, ix_scale(k, s, scales[i]));
+    }
+    val v = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, 16), 1), at = ix_add(k, ix_scale(k, s, 16), v);
+    k_prefetch(k, PREFETCH_READ, o, s);
+    k_store(k, o, at, k_load(k, a, at, 0), 0);
+    k_end(k, v);
+    k_end(k, s);
+    compare_random(k, true, "prefetch");
+}
+
 static void test_slots(void)
 {
     struct kernel *k = kernel_new("slots");
@@ -592,6 +611,7 @@ int main(void)
         for (int64_t inner = 0; inner < 10; inner += 3) test_nested(outer, inner, outer == 2 ? 64 : 16);
     test_uniform_predicates();
     test_scratch();
+    test_prefetch();
     test_slots();
     test_tile();
     test_hash();

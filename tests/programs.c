@@ -60,6 +60,7 @@ static struct program *good_program(void)
     p->ncmd = COMMANDS;
     p->arena_bytes = 2 * BYTES;
     p->scratch_bytes = BYTES;
+    p->max_args = 3;
     p->in_place = mem_alloc(OUTPUTS * sizeof *p->in_place);
     p->in_place[OUT_W2] = true;
     for (int i = NEG; i <= EXP; i++) {
@@ -306,7 +307,7 @@ static void test_executor(void)
     struct program *p = runnable_program();
     struct err e = {0};
     check(program_check(p, &e), "the executor's program is valid: %s", e.msg);
-    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = DEVICE_CPU, .max_args = 3};
+    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = DEVICE_CPU};
     const char *what = "";
     struct buffer_stats before = buffer_stats();
     for (unsigned threads = 1; threads <= 4; threads++) {
@@ -338,7 +339,7 @@ static void test_no_memory(void)
 {
     struct program *p = runnable_program();
     p->arena_bytes = (int64_t)1 << 60;
-    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = DEVICE_CPU, .max_args = 3};
+    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = DEVICE_CPU};
     struct err e = {0};
     bool exclusive = true;
     struct buffer *in = filled(1, 2), *w = filled(100, 10), *out[OUTPUTS];

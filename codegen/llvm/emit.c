@@ -426,6 +426,9 @@ static void emit_inst(struct walker *w, val v)
     case L_STORE:
         emit_store(m, v);
         break;
+    case L_PREFETCH:
+        emit_prefetch(m, v);
+        break;
     case L_SPLAT:
         set_uniform(m, v, emit_scalar(m, i->a));
         break;
@@ -462,6 +465,7 @@ static void open_function(struct emitter *m)
     attribute(m, "prefer-vector-width", bits);
     attribute(m, "min-legal-vector-width", bits);
     attribute(m, "no-builtins", "");
+    attribute(m, "stackrealign", ""); /* spilled vectors on whole lines of memory */
     enum_attribute(m, "nounwind");
 #if defined(KILN_ASAN)
     enum_attribute(m, "sanitize_address");

@@ -54,5 +54,6 @@ LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned t
 /* ---- emit_memory.c ---- */
 void emit_load(struct emitter *m, val v);
 void emit_store(struct emitter *m, val v);
+void emit_prefetch(struct emitter *m, val v);
 
 #endif

@@ -173,3 +173,17 @@ void emit_store(struct emitter *m, val v)
         store_part(m, buf, x[p], ptr, at != NULL, mask ? mask[p] : NULL);
     }
 }
+
+/* What is to be read is a tile or more away: into the second-level cache.  The index may lie outside the buffer. */
+void emit_prefetch(struct emitter *m, val v)
+{
+    enum { NEAR = 3, SECOND_LEVEL = 2, DATA = 1 };
+    const struct linst *i = &m->k->inst[v];
+    uint32_t buf = (uint32_t)i->imm;
+    bool write = i->kind == PREFETCH_WRITE;
+    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
+    LLVMValueRef index = emit_scalar(m, i->a);
+    LLVMValueRef ptr = LLVMBuildGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
+    intrinsic(m, "llvm.prefetch", (LLVMTypeRef[]){m->ptr}, 1,
+              (LLVMValueRef[]){ptr, LLVMConstInt(i32, write, 0), LLVMConstInt(i32, write ? NEAR : SECOND_LEVEL, 0), LLVMConstInt(i32, DATA, 0)}, 4);
+}

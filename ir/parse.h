@@ -1,0 +1,33 @@
+/* What the two halves of the .kir parser share.  Every bool function that fails has recorded why and where. */
+#ifndef KILN_PARSE_H
+#define KILN_PARSE_H
+#include "lex.h"
+
+struct parser {
+    struct lexer l;
+    struct graph *g;
+    struct names nodes;           /* %name -> node */
+    unsigned home_device;         /* of nodes that name none */
+    uint32_t *group;              /* per node, once a node has one */
+    uint32_t group_cap, ngroup;
+    const char *group_at, *group_line_start; /* where the largest group stands */
+    uint32_t group_line;
+    unsigned depth;               /* regions around this graph */
+};
+
+struct type { const char *at; unsigned dtype; struct shape shape; };
+
+/* ---- parse.c ---- */
+bool parse_failed(struct parser *p, const char *at);            /* the graph's own error with the position; false */
+bool parse_operand(struct parser *p, ref *out);                 /* %name of a node above */
+bool parse_type(struct parser *p, struct type *t);              /* ": f32[2]" */
+bool parse_more_type(struct parser *p, struct type *t);         /* "f32[2]" */
+bool parse_attrs(struct parser *p, struct node *n);             /* attributes and marks, up to the ':' of the type */
+/* "@device group N # site", each optional; a region op's line has '{' before the site. */
+bool parse_tail(struct parser *p, bool regions, unsigned *dev, uint64_t *group, const char **group_at, uint32_t *site);
+bool parse_group(struct parser *p, ref r, uint64_t group, const char *at);
+bool parse_whole(struct parser *p);                             /* a graph up to the end of the line of its '}' */
+/* ---- parse_region.c ---- */
+bool parse_region_op(struct parser *p, unsigned op, ref *out);  /* behind the op's name */
+
+#endif

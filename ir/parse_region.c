@@ -1,0 +1,124 @@
+/* Region ops in .kir text: operands without number, the types of the results, and the regions as whole graphs. */
+#include "parse.h"
+
+/* A region: a whole graph, on lines of its own. */
+static bool region(struct parser *p, struct graph **out)
+{
+    struct parser c = {.l = p->l, .g = graph_new("graph"), .depth = p->depth + 1};
+    if (!c.g)
+        return lex_no_memory(&p->l);
+    bool ok = parse_whole(&c);
+    c.g->cur_site = 0;
+    c.g->cur_device = (uint16_t)c.home_device;
+    names_free(&c.nodes);
+    mem_free(c.group);
+    if (ok)
+        *out = c.g;
+    else
+        graph_free(c.g);
+    p->l = c.l;
+    return ok;
+}
+
+/* "{ region region }", of which '{' has been read */
+static bool regions(struct parser *p, unsigned op, struct graph **list, const char **brace)
+{
+    for (uint32_t i = 0; i < op_regions(op); i++) {
+        lex_lines(&p->l);
+        if (!region(p, &list[i]))
+            return false;
+    }
+    lex_lines(&p->l);
+    lex_space(&p->l);
+    *brace = p->l.p;
+    return lex_need(&p->l, '}', "'}' behind the regions") && lex_end_line(&p->l);
+}
+
+struct region_text {              /* what a region op's line holds beside the node */
+    ref *in;           uint32_t nin, in_cap;
+    struct type *type; uint32_t ntype, type_cap;
+    struct graph *region[2];
+};
+
+static bool region_operands(struct parser *p, struct region_text *t)
+{
+    if (!lex_at(&p->l, '%'))
+        return true;
+    do {
+        ref r;
+        if (!mem_reserve(&t->in, &t->in_cap, t->nin + 1, sizeof *t->in))
+            return lex_no_memory(&p->l);
+        if (!parse_operand(p, &r))
+            return false;
+        t->in[t->nin++] = r;
+    } while (lex_take(&p->l, ','));
+    return true;
+}
+
+static bool result_types(struct parser *p, struct region_text *t)
+{
+    struct type first;
+    if (!parse_type(p, &first))
+        return false;
+    for (;;) {
+        if (!mem_reserve(&t->type, &t->type_cap, t->ntype + 1, sizeof *t->type))
+            return lex_no_memory(&p->l);
+        t->type[t->ntype++] = first;
+        if (!lex_take(&p->l, ','))
+            return true;
+        if (!parse_more_type(p, &first))
+            return false;
+    }
+}
+
+/* The types that were written must be those of the results. */
+static bool check_results(struct parser *p, ref r, const struct region_text *t, const char *at)
+{
+    const struct node *n = node_at(p->g, r);
+    if (region_results(p->g, n) != t->ntype)
+        return lex_fail(&p->l, at, "%s has %u results, but %u types are written", opinfo[n->op].name,
+                       region_results(p->g, n), t->ntype);
+    for (uint32_t i = 0; i < t->ntype; i++) {
+        struct shape s;
+        unsigned dtype = region_result(p->g, n, i, &s);
+        char given[SHAPE_TEXT], written[SHAPE_TEXT];
+        if (dtype != t->type[i].dtype || !shape_equal(&s, &t->type[i].shape))
+            return lex_fail(&p->l, at, "%s: result %u is %s%s, not %s%s", opinfo[n->op].name, i, dtype_name(dtype),
+                           shape_text(&s, given, sizeof given), dtype_name(t->type[i].dtype),
+                           shape_text(&t->type[i].shape, written, sizeof written));
+    }
+    return true;
+}
+
+static bool region_parts(struct parser *p, struct node *n, struct region_text *t, ref *out)
+{
+    unsigned dev;
+    uint64_t group;
+    const char *group_at, *brace;
+    uint32_t site;
+    if (p->depth == MAX_REGION_DEPTH)
+        return lex_fail(&p->l, p->l.p, "regions in regions are more than %d deep", MAX_REGION_DEPTH);
+    if (!region_operands(p, t) || !parse_attrs(p, n) || !result_types(p, t) ||
+        !parse_tail(p, true, &dev, &group, &group_at, &site) || !regions(p, n->op, t->region, &brace))
+        return false;
+    p->g->cur_site = site;
+    p->g->cur_device = (uint16_t)dev;
+    ref r = graph_add_region(p->g, n, t->in, t->nin, t->region);
+    t->region[0] = t->region[1] = NULL;
+    if (!r)
+        return parse_failed(p, brace);
+    *out = r;
+    return check_results(p, r, t, brace) && (group == GROUP_NONE || parse_group(p, r, group, group_at));
+}
+
+bool parse_region_op(struct parser *p, unsigned op, ref *out)
+{
+    struct node n = {.op = (uint16_t)op};
+    struct region_text t = {0};
+    bool ok = region_parts(p, &n, &t, out);
+    for (int i = 0; i < 2; i++)
+        graph_free(t.region[i]);
+    mem_free(t.in);
+    mem_free(t.type);
+    return ok;
+}
