@@ -62,6 +62,11 @@ kl_tensor kl_reduce_max_at(const kl_site *site, kl_tensor a, int naxes, const in
     return reduce_axes(site, "reduce_max", OP_reduce_max, a, naxes, axes, keepdims);
 }
 
+kl_tensor kl_reduce_min_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_axes(site, "reduce_min", OP_reduce_min, a, naxes, axes, keepdims);
+}
+
 kl_tensor kl_sum_all_at(const kl_site *site, kl_tensor a)
 {
     return reduce_axes(site, "sum_all", OP_sum, a, 0, NULL, false);

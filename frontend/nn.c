@@ -1,5 +1,5 @@
 /* Composites: functions over the other ops, which the compiler fuses again.  Here what works element by element;
- * nn_loss.c, nn_norm.c, nn_attention.c and einsum.c have the rest. */
+ * nn_loss.c, nn_norm.c, nn_attention.c, nn_window.c and einsum.c have the rest. */
 #include "frontend.h"
 
 kl_tensor op_failed(void)

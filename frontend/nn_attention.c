@@ -1,9 +1,6 @@
-/* Attention, and pooling in windows side by side. */
+/* Attention. */
 #include "frontend.h"
-#include <inttypes.h>
 #include <math.h>
-
-/* ---- attention ---- */
 
 /* The views of q, k and v, checked; false: reported. */
 static bool check_attention(struct thread *t, const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v,
@@ -71,64 +68,4 @@ kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tens
     kl_tensor allowed = seen(site, &vq, mask, rows, columns, causal);
     kl_tensor p = allowed.id ? masked_softmax(site, &vq, s, allowed) : kl_softmax_at(site, s, -1);
     return compose_end(t, kl_matmul_at(site, p, v));
-}
-
-/* ---- pooling ---- */
-
-enum { POOL_AXES = 3 };
-
-/* The input as [rest, then for each axis: windows, window], and the result's shape; false: reported. */
-static bool pool_shapes(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int n,
-                        const int64_t *window, struct shape *split, struct shape *out)
-{
-    char text[SHAPE_TEXT];
-    if (n < 1 || n > POOL_AXES || !window) {
-        fail(t, site, KL_ERR_ARGUMENT, "%s: windows of %d axes; needs 1..%d", op, window ? n : 0, POOL_AXES);
-        return false;
-    }
-    if (n > (int)s->rank) {
-        fail(t, site, KL_ERR_SHAPE, "%s: no last %d axes in shape %s", op, n, shape_text(s, text, sizeof text));
-        return false;
-    }
-    *out = *s;
-    *split = (struct shape){.rank = 1, .dim = {1}};
-    uint32_t lead = s->rank - (uint32_t)n;
-    for (uint32_t i = 0; i < lead; i++)
-        split->dim[0] *= s->dim[i];
-    for (uint32_t i = lead; i < s->rank; i++) {
-        int64_t w = window[i - lead];
-        if (w < 1 || s->dim[i] % w) {
-            fail(t, site, KL_ERR_SHAPE, "%s: axis %u of %s is no multiple of the window %" PRId64
-                 ": windows lie side by side", op, i, shape_text(s, text, sizeof text), w);
-            return false;
-        }
-        out->dim[i] = s->dim[i] / w;
-        split->dim[split->rank++] = out->dim[i];
-        split->dim[split->rank++] = w;
-    }
-    return true;
-}
-
-static kl_tensor pool(const kl_site *site, const char *op, kl_tensor a, int n, const int64_t *window, bool largest)
-{
-    static const int axes[POOL_AXES] = {2, 4, 6};
-    struct thread *t = thread_self();
-    struct view v;
-    struct shape split, out;
-    if (!t || !describe(t, site, op, "the tensor", a, &v) ||
-        !pool_shapes(t, site, op, &v.shape, n, window, &split, &out) || !(t = checked_begin(site, op)))
-        return op_failed();
-    kl_tensor parts = reshape_to(site, "reshape", a, &split);
-    kl_tensor y = largest ? kl_reduce_max_at(site, parts, n, axes, false) : kl_mean_at(site, parts, n, axes, false);
-    return compose_end(t, reshape_to(site, "reshape", y, &out));
-}
-
-kl_tensor kl_avg_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *window)
-{
-    return pool(site, "avg_pool", a, n, window, false);
-}
-
-kl_tensor kl_max_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *window)
-{
-    return pool(site, "max_pool", a, n, window, true);
 }

@@ -64,6 +64,7 @@ PLAIN(dynamic_update, (kl_tensor a, kl_tensor update, const kl_tensor *start), (
 PLAIN(bitcast, (kl_tensor a, kl_dtype dtype), (NULL, a, dtype))
 PLAIN(sum, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
 PLAIN(reduce_max, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
+PLAIN(reduce_min, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
 PLAIN(mean, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
 PLAIN(sum_all, (kl_tensor a), (NULL, a))
 PLAIN(argmax, (kl_tensor a, int axis), (NULL, a, axis))
@@ -108,8 +109,30 @@ PLAIN(linear, (kl_tensor x, kl_tensor w, kl_tensor b), (NULL, x, w, b))
 PLAIN(einsum, (const char *subscripts, int n, const kl_tensor *operand), (NULL, subscripts, n, operand))
 PLAIN(attention, (kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal),
       (NULL, q, k, v, mask, causal))
-PLAIN(avg_pool, (kl_tensor a, int n, const int64_t *window), (NULL, a, n, window))
-PLAIN(max_pool, (kl_tensor a, int n, const int64_t *window), (NULL, a, n, window))
+PLAIN(conv,
+      (kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low, const int64_t *high,
+       const int64_t *dilation, int groups),
+      (NULL, x, w, b, stride, low, high, dilation, groups))
+PLAIN(conv_transpose,
+      (kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low, const int64_t *high,
+       const int64_t *dilation, int groups),
+      (NULL, x, w, b, stride, low, high, dilation, groups))
+PLAIN(sum_pool,
+      (kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low, const int64_t *high,
+       const int64_t *dilation),
+      (NULL, a, n, window, stride, low, high, dilation))
+PLAIN(avg_pool,
+      (kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low, const int64_t *high,
+       const int64_t *dilation),
+      (NULL, a, n, window, stride, low, high, dilation))
+PLAIN(max_pool,
+      (kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low, const int64_t *high,
+       const int64_t *dilation),
+      (NULL, a, n, window, stride, low, high, dilation))
+PLAIN(min_pool,
+      (kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low, const int64_t *high,
+       const int64_t *dilation),
+      (NULL, a, n, window, stride, low, high, dilation))
 PLAIN(one_hot, (kl_tensor labels, int64_t classes, kl_dtype dtype), (NULL, labels, classes, dtype))
 PLAIN(cross_entropy, (kl_tensor logits, kl_tensor labels), (NULL, logits, labels))
 PLAIN(nll_loss, (kl_tensor log_probs, kl_tensor labels), (NULL, log_probs, labels))

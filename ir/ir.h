@@ -75,7 +75,7 @@ union attr {
         uint32_t axis, zero;
         int64_t low, high, interior;
     } pad;
-    struct {                                         /* sum, reduce_max */
+    struct {                                         /* sum, reduce_max, reduce_min */
         uint32_t axes;                               /* bit i: axis i is reduced */
         uint32_t lanes;                              /* written by pass numerics, 0 before: */
         uint64_t chunk;                              /*   see the comment at numeric order below */
@@ -117,7 +117,7 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  *   i+32, then i+16, 8, 4, 2, 1 (acc = f(acc_i, acc_i+h)).  With lanes 1 a chunk is one ascending chain
  *   from the identity.  The chunks' results are combined as one ascending chain that starts with the
  *   first chunk's result; n = 0 gives the identity.  Identity: sum +0, reduce_max -infinity or the
- *   lowest integer.
+ *   lowest integer, reduce_min infinity or the highest.
  * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
  *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
@@ -203,7 +203,7 @@ static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_i
 static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom_grad; }
 /* A region op that runs as it is: the others are taken apart before (pass inline). */
 static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
-static inline bool op_is_reduce(unsigned op) { return op == OP_sum || op == OP_reduce_max; }
+static inline bool op_is_reduce(unsigned op) { return op >= OP_sum && op <= OP_reduce_min; }
 /* Its elements are computed together, in a schedule of their own: a kernel has at most one such node. */
 static inline bool op_is_anchor(unsigned op) { return op_is_reduce(op) || op == OP_dot || op == OP_scatter || op == OP_argsort; }
 

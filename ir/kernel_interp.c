@@ -102,7 +102,7 @@ static bool run_store(struct machine *m, val v)
 static uint64_t fold_lane(enum fold f, unsigned dtype, uint64_t acc, uint64_t x)
 {
     uint64_t y = 0;
-    scalar_apply(f == FOLD_ADD ? OP_add : OP_max, dtype, &y, (const void *const[]){&acc, &x}, 1);
+    scalar_apply(fold_op(f), dtype, &y, (const void *const[]){&acc, &x}, 1);
     return y;
 }
 

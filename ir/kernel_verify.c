@@ -180,7 +180,7 @@ static bool lane_rules(const struct checker *c, val v)
         return fail(c, v, "lanes outside a vector loop");
     if (i->op == L_SPLAT && c->k->inst[i->a].varying)
         return fail(c, v, "splat of what varies already");
-    if (i->op == L_FOLD && (i->imm > FOLD_MAX || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))
+    if (i->op == L_FOLD && (i->imm >= FOLD_COUNT || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))
         return fail(c, v, "unknown fold, or of a dtype that is not computed");
     return i->dtype == dt(c, i->a) || fail(c, v, "result of another dtype");
 }

@@ -53,7 +53,7 @@ enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR };
 enum mix { MIX_LO, MIX_HI };
 /* What for a line of memory is brought nearer: to be read a tile from now, to be written soon. */
 enum prefetch { PREFETCH_READ, PREFETCH_WRITE };
-enum fold { FOLD_ADD, FOLD_MAX }; /* max as in ops.def: NaN if any is NaN */
+enum fold { FOLD_ADD, FOLD_MAX, FOLD_MIN, FOLD_COUNT }; /* max and min as in ops.def: NaN if any is NaN */
 
 struct linst {
     uint8_t op, dtype, kind, varying;
@@ -163,6 +163,7 @@ val k_cast(struct kernel *k, val a, unsigned dtype);
 /* The value of elementwise op for operands in[], by the row's expression; half floats through f32. */
 val k_op(struct kernel *k, unsigned op, const val *in);
 val k_threefry(struct kernel *k, unsigned dtype, val seed, val index);
+enum op fold_op(enum fold f);                    /* the elementwise op that folds one element into another */
 val k_fold_step(struct kernel *k, enum fold f, val acc, val x);
 uint64_t fold_identity(enum fold f, unsigned dtype);
 
@@ -183,6 +184,7 @@ struct lower {
     /* The element of operand r at coord (rank vals): computed in place, or a load where r is stored. */
     val (*at)(struct lower *l, ref r, const val *coord);
 };
+enum fold reduce_fold(unsigned op);              /* op_reduce.c: how a reduce folds */
 /* op_reduce.c: v as a carry's initial value, made before its loop: in every lane where a vector loop is open. */
 val lower_lanes(struct lower *l, val v);
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits); /* the same for a constant */

@@ -1,16 +1,11 @@
-/* Reduces: sum and reduce_max, one implementation for both; only the folded op differs. */
+/* Reduces: one implementation for all; only the folded op differs. */
 #include "ir/ir.h"
 #include "ir/loop.h"
 #include <string.h>
 
-static enum op fold_op(const struct node *n)
+enum fold reduce_fold(unsigned op)
 {
-    return n->op == OP_sum ? OP_add : OP_max;
-}
-
-static enum fold fold_kind(const struct node *n)
-{
-    return n->op == OP_sum ? FOLD_ADD : FOLD_MAX;
+    return op == OP_sum ? FOLD_ADD : op == OP_reduce_max ? FOLD_MAX : FOLD_MIN;
 }
 
 /* The axes in the mask (or those not in it), ascending; returns how many. */
@@ -66,10 +61,11 @@ static bool fold_into(enum op op, unsigned dtype, void *acc, const void *x, int6
  * of all 64 lanes, since the rows of 64 consecutive reduced elements stand side by side. */
 static bool fold_rows(const struct node *n, char *out, const char *x, int64_t rows, int64_t kept, char *acc)
 {
-    enum op op = fold_op(n);
+    enum fold fold = reduce_fold(n->op);
+    enum op op = fold_op(fold);
     int64_t lanes = n->attr.reduce.lanes, chunk = (int64_t)n->attr.reduce.chunk;
     size_t row = (size_t)kept * dtype_size(n->dtype);
-    uint64_t identity = fold_identity(fold_kind(n), n->dtype);
+    uint64_t identity = fold_identity(fold, n->dtype);
     bool ok = true;
     if (rows == 0)
         fill(out, n->dtype, identity, kept);
@@ -189,7 +185,7 @@ static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
     const struct node *n = node_at(l->g, r);
     const struct shape *s = node_shape(l->g, n->in[0]);
     uint32_t mask = n->attr.reduce.axes;
-    enum fold fold = fold_kind(n);
+    enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
     uint64_t identity = fold_identity(fold, dtype);
     int64_t rows = 1;
@@ -231,41 +227,32 @@ static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
     return k_cast(l->k, result, n->dtype);
 }
 
-/* ---- sum ---- */
+/* ---- the rows ---- */
 
-bool shape_sum(const struct graph *g, struct node *n, struct shape *out, struct err *e)
-{
-    return shape_reduce(g, n, out, e);
-}
+#define REDUCE(name)                                                                            \
+    bool shape_##name(const struct graph *g, struct node *n, struct shape *out, struct err *e)  \
+    {                                                                                           \
+        return shape_reduce(g, n, out, e);                                                      \
+    }                                                                                           \
+    bool eval_##name(const struct graph *g, const struct node *n, void *out, const void *const *in) \
+    {                                                                                           \
+        return eval_reduce(g, n, out, in);                                                      \
+    }                                                                                           \
+    uint32_t lower_##name(struct lower *l, ref r, const uint32_t *coord)                        \
+    {                                                                                           \
+        return lower_reduce(l, r, coord);                                                       \
+    }
 
-bool eval_sum(const struct graph *g, const struct node *n, void *out, const void *const *in)
-{
-    return eval_reduce(g, n, out, in);
-}
+REDUCE(sum)
+REDUCE(reduce_max)
+REDUCE(reduce_min)
 
 void vjp_sum(struct graph *g, ref y, ref dy, ref *din)
 {
     din[0] = n_expand(g, dy, node_shape(g, node_at(g, y)->in[0]));
 }
 
-uint32_t lower_sum(struct lower *l, ref r, const uint32_t *coord)
-{
-    return lower_reduce(l, r, coord);
-}
-
-/* ---- reduce_max ---- */
-
-bool shape_reduce_max(const struct graph *g, struct node *n, struct shape *out, struct err *e)
-{
-    return shape_reduce(g, n, out, e);
-}
-
-bool eval_reduce_max(const struct graph *g, const struct node *n, void *out, const void *const *in)
-{
-    return eval_reduce(g, n, out, in);
-}
-
-/* The elements equal to the largest share its gradient evenly. */
+/* The elements equal to the result share its gradient evenly. */
 void vjp_reduce_max(struct graph *g, ref y, ref dy, ref *din)
 {
     ref x = node_at(g, y)->in[0];
@@ -277,7 +264,7 @@ void vjp_reduce_max(struct graph *g, ref y, ref dy, ref *din)
     din[0] = n_where(g, mask, share, n_k(g, x, 0));
 }
 
-uint32_t lower_reduce_max(struct lower *l, ref r, const uint32_t *coord)
+void vjp_reduce_min(struct graph *g, ref y, ref dy, ref *din)
 {
-    return lower_reduce(l, r, coord);
+    vjp_reduce_max(g, y, dy, din);
 }

@@ -162,27 +162,37 @@ val k_threefry(struct kernel *k, unsigned dtype, val seed, val index)
     return dtype == KL_U32 ? threefry_u32(k, seed, index) : threefry_u64(k, seed, index);
 }
 
+enum op fold_op(enum fold f)
+{
+    return f == FOLD_ADD ? OP_add : f == FOLD_MAX ? OP_max : OP_min;
+}
+
 val k_fold_step(struct kernel *k, enum fold f, val acc, val x)
 {
-    return k_op(k, f == FOLD_ADD ? OP_add : OP_max, (const val[]){ acc, x });
+    return k_op(k, fold_op(f), (const val[]){ acc, x });
 }
 
 uint64_t fold_identity(enum fold f, unsigned dtype)
 {
     if (f == FOLD_ADD) return 0;
+    bool highest = f == FOLD_MIN;
     switch (dtype) {
 #define LOWEST_B(utype, bytes) 0
 #define LOWEST_U(utype, bytes) 0
 #define LOWEST_I(utype, bytes) (utype)(UINT64_C(1) << (8 * (bytes) - 1))
 #define LOWEST_F(utype, bytes) -INFINITY
+#define HIGHEST_B(utype, bytes) 1
+#define HIGHEST_U(utype, bytes) (utype)~UINT64_C(0)
+#define HIGHEST_I(utype, bytes) (utype)~(UINT64_C(1) << (8 * (bytes) - 1))
+#define HIGHEST_F(utype, bytes) INFINITY
 #define DT(name, en, ctype, utype, bytes, kind)                                        \
     case en: {                                                                         \
-        const ctype lowest = (ctype)LOWEST_##kind(utype, bytes);                       \
+        const ctype end[] = {(ctype)LOWEST_##kind(utype, bytes), (ctype)HIGHEST_##kind(utype, bytes)}; \
         utype bits;                                                                    \
-        memcpy(&bits, &lowest, sizeof bits);                                           \
+        memcpy(&bits, &end[highest], sizeof bits);                                     \
         return bits;                                                                   \
     }
-#define DTH(name, en, ctype, utype, bytes, kind) case en: return dtype_bits(en, -INFINITY);
+#define DTH(name, en, ctype, utype, bytes, kind) case en: return dtype_bits(en, highest ? INFINITY : -INFINITY);
 #include "dtypes.def"
     default:
         return 0;

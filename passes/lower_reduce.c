@@ -200,7 +200,7 @@ static void emit_columns(struct reduce *r)
 void lower_reduce(struct lowering *w)
 {
     const struct node *n = &w->g->node[w->anchor];
-    struct reduce r = {.w = w, .n = n, .fold = n->op == OP_sum ? FOLD_ADD : FOLD_MAX, .in = *node_shape(w->g, n->in[0])};
+    struct reduce r = {.w = w, .n = n, .fold = reduce_fold(n->op), .in = *node_shape(w->g, n->in[0])};
     for (uint32_t d = 0; d < r.in.rank; d++) {
         struct shape *to = n->attr.reduce.axes >> d & 1 ? &r.red : &r.kept;
         to->dim[to->rank++] = r.in.dim[d];

@@ -254,7 +254,7 @@ static void dropout(void)
     CHECK(kl_counter("graphs_built") == built);
 }
 
-/* ---- values: attention, einsum, pooling ---- */
+/* ---- values: attention, einsum ---- */
 
 /* One head by definition; mask [rows, columns] or NULL. */
 static void attend(const double *q, const double *k, const double *v, int rows, int columns, int depth, int width,
@@ -359,34 +359,6 @@ static void einsums(void)
     NEAR_LIST(kl_einsum("i,i", 2, (kl_tensor[]){whole, whole}), 0, 14);
     kl_release(at), kl_release(bt), kl_release(ct), kl_release(u), kl_release(w), kl_release(s), kl_release(empty);
     kl_release(whole);
-}
-
-static void pooling(void)
-{
-    double x[60], mean[20], most[20];
-    kl_tensor a = noisy(3, D(2, 5, 6), x); /* windows of 1 x 3 */
-    for (int i = 0; i < 20; i++) {
-        mean[i] = (x[3 * i] + x[3 * i + 1] + x[3 * i + 2]) / 3;
-        most[i] = fmax(fmax(x[3 * i], x[3 * i + 1]), x[3 * i + 2]);
-    }
-    kl_tensor y = kl_avg_pool(a, 2, (int64_t[]){1, 3});
-    SHAPE(y, 2, 5, 2);
-    NEAR(y, 20, mean, 1e-14);
-    NEAR(kl_max_pool(a, 1, (int64_t[]){3}), 20, most, 0);
-    kl_release(a);
-    a = noisy(3, D(4, 6), x);
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 3; j++) {
-            const double *p = x + 12 * i + 2 * j;
-            most[3 * i + j] = fmax(fmax(p[0], p[1]), fmax(p[6], p[7]));
-        }
-    NEAR(kl_max_pool(a, 2, (int64_t[]){2, 2}), 6, most, 0);
-    kl_release(a);
-    a = kl_zeros(dev, KL_F32, D(0, 3, 4, 4, 2, 2, 2, 2));
-    y = kl_max_pool(a, 3, (int64_t[]){2, 1, 2});
-    SHAPE(y, 0, 3, 4, 4, 2, 1, 2, 1);
-    OK(kl_read(y, NULL, 0));
-    kl_release(y), kl_release(a);
 }
 
 /* ---- values: labels and losses ---- */
@@ -513,9 +485,6 @@ static void misuse(void)
     REFUSED(kl_attention(a, w, a, kl_none, false), KL_ERR_TYPE, "attention: ", "f64");
     REFUSED(kl_attention(a, a, a, a, false), KL_ERR_TYPE, "attention: the mask", "f32");
     REFUSED(kl_attention(a, a, a, kl_zeros(dev, KL_BOOL, D(5)), true), KL_ERR_SHAPE, "attention: ", "[5]", "[2,2]");
-    REFUSED(kl_avg_pool(a, 1, (int64_t[]){2}), KL_ERR_SHAPE, "avg_pool: axis 1 of [2,3]", "window 2");
-    REFUSED(kl_max_pool(a, 3, (int64_t[]){1, 1, 1}), KL_ERR_SHAPE, "max_pool: ", "[2,3]");
-    REFUSED(kl_max_pool(a, 1, NULL), KL_ERR_ARGUMENT, "max_pool: ");
     REFUSED(kl_one_hot(a, 3, KL_F32), KL_ERR_TYPE, "one_hot: ", "f32");
     REFUSED(kl_one_hot(i, -1, KL_F32), KL_ERR_ARGUMENT, "one_hot: ", "-1");
     REFUSED(kl_one_hot(i, 3, KL_DTYPE_COUNT), KL_ERR_TYPE, "one_hot: ");
@@ -568,7 +537,6 @@ static void test(kl_device d)
     dropout();
     attention();
     einsums();
-    pooling();
     labels();
     losses();
     misuse();

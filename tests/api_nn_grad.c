@@ -113,8 +113,6 @@ static kl_tensor g_einsum(kl_tensor x)
     return kl_einsum("bij,bjk,k->ib", 3, (kl_tensor[]){x, other(1, D(2, 4, 5)), other(2, D(5))});
 }
 static kl_tensor g_trace(kl_tensor x) { return kl_einsum("iji->j", 1, &x); }
-static kl_tensor g_avg_pool(kl_tensor x) { return kl_avg_pool(x, 2, (int64_t[]){2, 3}); }
-static kl_tensor g_max_pool(kl_tensor x) { return kl_max_pool(x, 2, (int64_t[]){2, 3}); }
 static kl_tensor g_cross_entropy(kl_tensor x) { return kl_cross_entropy(x, classes()); }
 static kl_tensor g_nll(kl_tensor x) { return kl_nll_loss(x, classes()); }
 static kl_tensor g_mse(kl_tensor x) { return kl_mse_loss(x, other(1, D(3, 5))); }
@@ -177,8 +175,6 @@ static void gradients(void)
     GRADIENT(g_value, 4, 3);
     GRADIENT(g_einsum, 2, 3, 4);
     GRADIENT(g_trace, 3, 2, 3);
-    GRADIENT(g_avg_pool, 2, 4, 3);
-    GRADIENT(g_max_pool, 2, 4, 3);
     GRADIENT(g_cross_entropy, 3, 5);
     GRADIENT(g_nll, 3, 5);
     GRADIENT(g_mse, 3, 5);

@@ -307,6 +307,7 @@ static void reductions(void)
     NEAR_LIST(kl_mean(a, AXES(1), false), 1e-7, 3, 4);
     NEAR_LIST(kl_reduce_max(a, AXES(1), false), 0, 5, 6);
     NEAR_LIST(kl_reduce_max(a, 0, NULL, false), 0, 6);
+    NEAR_LIST(kl_reduce_min(a, AXES(0), true), 0, 1, 2, 3);
     NEAR_LIST(kl_argmax(a, 1), 0, 1, 2);
     NEAR_LIST(kl_argmax(a, 0), 0, 1, 0, 1);
     kl_release(a);

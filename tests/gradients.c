@@ -244,7 +244,7 @@ static ref make_dot(struct graph *g, const ref *x, const void *ctx)
 
 static void structural(void)
 {
-    for (uint32_t op = OP_sum; op <= OP_reduce_max; op++)
+    for (uint32_t op = OP_sum; op <= OP_reduce_min; op++)
         for (uint32_t axes = 0; axes < 8; axes++)
             gradient(&(struct problem){.name = opinfo[op].name, .make = make_reduce, .ctx = (uint32_t[]){op, axes}, .nx = 1,
                                        .x = {shape_make(3, (int64_t[]){2, 3, 2})}});

@@ -594,6 +594,7 @@ int main(void)
         for (unsigned l = 0; l < 5; l++) {
             test_row_reduce(summed[d], FOLD_ADD, lengths[l], 64);
             test_row_reduce(summed[d], FOLD_MAX, lengths[l], 64);
+            test_row_reduce(summed[d], FOLD_MIN, lengths[l], 64);
         }
         test_row_reduce(summed[d], FOLD_ADD, 100, 8);
         test_column_reduce(summed[d]);

@@ -215,9 +215,9 @@ static void make_body(struct maker *m, unsigned n)
         else if (what == 10 && m->depth < MAX_DEPTH)
             make_if(m);
         else if (what == 11 && m->vector && t != KL_BOOL && !dtype_is_half(t))
-            keep(m, k_fold(k, below(m, 2) ? FOLD_ADD : FOLD_MAX, k_splat(k, pick(m, t))));
+            keep(m, k_fold(k, (enum fold)below(m, FOLD_COUNT), k_splat(k, pick(m, t))));
         else if (what == 12 && m->vector && t != KL_BOOL && !dtype_is_half(t))
-            keep(m, k_fold(k, below(m, 2) ? FOLD_ADD : FOLD_MAX, k_load(k, m->in[t], make_index(m), 0)));
+            keep(m, k_fold(k, (enum fold)below(m, FOLD_COUNT), k_load(k, m->in[t], make_index(m), 0)));
         else if (what == 13 && m->width > 1)
             make_mix(m, t);
         else

@@ -95,7 +95,7 @@ static void reduces(void)
     static const struct { uint32_t rank; int64_t dim[4]; } shape[] = {
         {1, {0}}, {1, {1}}, {1, {63}}, {1, {64}}, {1, {65}}, {1, {1000}}, {1, {40000}}, {2, {3, 0}}, {2, {0, 3}}, {2, {5, 7}},
         {2, {128, 10}}, {2, {130, 65}}, {2, {1300, 3}}, {3, {4, 5, 70}}, {3, {1, 600, 33}}, {4, {2, 3, 4, 5}}};
-    for (unsigned op = OP_sum; op <= OP_reduce_max; op++)
+    for (unsigned op = OP_sum; op <= OP_reduce_min; op++)
         for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
             for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++)
                 for (uint32_t axes = 1; axes < 1u << shape[i].rank; axes++) {

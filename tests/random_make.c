@@ -271,7 +271,7 @@ static ref random_bitcast(struct maker *m, ref x)
 static ref random_reduce(struct maker *m, ref x)
 {
     struct shape s = *node_shape(m->g, x);
-    enum op op = chance(m, 2) ? OP_sum : OP_reduce_max;
+    enum op op = chance(m, 2) ? OP_sum : chance(m, 2) ? OP_reduce_max : OP_reduce_min;
     if (m->g->node[x].dtype == KL_BOOL)
         x = n_cast(m->g, x, KL_I32);
     uint32_t axes = (uint32_t)rng_below(&m->r, 1 << s.rank);

@@ -177,6 +177,10 @@ static void identities(void)
     check(fold_identity(FOLD_MAX, KL_I8) == 0x80 && fold_identity(FOLD_MAX, KL_I64) == UINT64_C(1) << 63,
           "of max, signed");
     check(fold_identity(FOLD_MAX, KL_U16) == 0 && fold_identity(FOLD_MAX, KL_BOOL) == 0, "of max, unsigned and bool");
+    check(fold_identity(FOLD_MIN, KL_F32) == f32(INFINITY) && fold_identity(FOLD_MIN, KL_F64) == f64(INFINITY) &&
+              fold_identity(FOLD_MIN, KL_I8) == 0x7f && fold_identity(FOLD_MIN, KL_I64) == INT64_MAX &&
+              fold_identity(FOLD_MIN, KL_U16) == 0xffff && fold_identity(FOLD_MIN, KL_U64) == UINT64_MAX &&
+              fold_identity(FOLD_MIN, KL_BF16) == 0x7f80, "of min");
 }
 
 int main(void)

@@ -159,7 +159,8 @@ static LLVMValueRef fold_step(struct emitter *m, enum fold f, unsigned dtype, LL
 {
     if (f == FOLD_ADD)
         return emit_prim(m, P_ADD, dtype, dtype, (LLVMValueRef[]){acc, x});
-    LLVMValueRef keep = emit_prim(m, P_LT, dtype, KL_BOOL, (LLVMValueRef[]){x, acc});
+    LLVMValueRef less[] = {f == FOLD_MAX ? x : acc, f == FOLD_MAX ? acc : x};
+    LLVMValueRef keep = emit_prim(m, P_LT, dtype, KL_BOOL, less);
     if (dtype_is_float(dtype))
         keep = LLVMBuildOr(m->b, keep, emit_prim(m, P_NE, dtype, KL_BOOL, (LLVMValueRef[]){acc, acc}), "");
     return LLVMBuildSelect(m->b, keep, acc, x, "");

@@ -1,4 +1,5 @@
-/* Composites for training, made of the ops of <kiln/ops.h>: activations, normalisation, attention, losses.
+/* Composites for training, made of the ops of <kiln/ops.h>: activations, normalisation, attention, convolution,
+ * pooling, losses.
  * Included by <kiln/kiln.h>.
  *
  * Their tensors are floats unless said otherwise, and their gradients come from what they are made of.  Numbers
@@ -79,10 +80,32 @@ KL_OP(einsum, const char *subscripts, int n, const kl_tensor *operand)
  * sees columns up to i + M - L.  A row that sees nothing gives zeros.  [SHAPE, TYPE] */
 KL_OP(attention, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal)
 
-/* ---- pooling over the last n axes (1..3) in windows side by side: the stride is the window, each length a multiple
- * of it [ARGUMENT, SHAPE, TYPE] ---- */
-KL_OP(avg_pool, kl_tensor a, int n, const int64_t *window)
-KL_OP(max_pool, kl_tensor a, int n, const int64_t *window) /* NaN if any is; equal largest share the gradient */
+/* ---- convolution over 1 to 3 axes; the lists have a number an axis ---- */
+
+/* x: [N, C, L...]  w: [M, C / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: for each group of channels the sum of
+ * products with the windows of its filters.  O = (L + low + high - (K - 1) dilation - 1) / stride + 1; low and high
+ * zeros are put at the ends of each axis, a negative number cuts off.  NULL: strides and dilations of 1, nothing put.
+ * Any number dtype.  [ARGUMENT, SHAPE, TYPE] */
+KL_OP(conv, kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low, const int64_t *high,
+      const int64_t *dilation, int groups)
+/* x: [N, C, L...]  w: [C, M / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: what conv's gradient does to x with
+ * the same numbers.  O = (L - 1) stride + (K - 1) dilation + 1 - low - high: low and high are cut off the ends, a
+ * negative number adds elements.  [ARGUMENT, SHAPE, TYPE] */
+KL_OP(conv_transpose, kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low,
+      const int64_t *high, const int64_t *dilation, int groups)
+
+/* ---- pooling: a reduction over each window of the last n axes (1..3), of which `window` and the lists have a number
+ * each.  Windows as in conv, but the stride is the window without strides, and no element of the padding counts: a
+ * window of padding alone gives what a reduction of nothing does.  Over whole axes: the reductions of ops.h.
+ * [ARGUMENT, SHAPE, TYPE] ---- */
+KL_OP(sum_pool, kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
+      const int64_t *high, const int64_t *dilation) /* any number dtype, like max_pool and min_pool */
+KL_OP(avg_pool, kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
+      const int64_t *high, const int64_t *dilation)
+KL_OP(max_pool, kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
+      const int64_t *high, const int64_t *dilation) /* NaN if any is; equal largest share the gradient */
+KL_OP(min_pool, kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
+      const int64_t *high, const int64_t *dilation) /* NaN if any is; equal smallest share the gradient */
 
 /* ---- labels ---- */
 
@@ -140,8 +163,12 @@ KL_OP(divergence, kl_tensor log_q, kl_tensor p)
 #define kl_linear(...) kl_linear_at(KL_HERE, __VA_ARGS__)
 #define kl_einsum(...) kl_einsum_at(KL_HERE, __VA_ARGS__)
 #define kl_attention(...) kl_attention_at(KL_HERE, __VA_ARGS__)
+#define kl_conv(...) kl_conv_at(KL_HERE, __VA_ARGS__)
+#define kl_conv_transpose(...) kl_conv_transpose_at(KL_HERE, __VA_ARGS__)
+#define kl_sum_pool(...) kl_sum_pool_at(KL_HERE, __VA_ARGS__)
 #define kl_avg_pool(...) kl_avg_pool_at(KL_HERE, __VA_ARGS__)
 #define kl_max_pool(...) kl_max_pool_at(KL_HERE, __VA_ARGS__)
+#define kl_min_pool(...) kl_min_pool_at(KL_HERE, __VA_ARGS__)
 #define kl_one_hot(...) kl_one_hot_at(KL_HERE, __VA_ARGS__)
 #define kl_cross_entropy(...) kl_cross_entropy_at(KL_HERE, __VA_ARGS__)
 #define kl_nll_loss(...) kl_nll_loss_at(KL_HERE, __VA_ARGS__)

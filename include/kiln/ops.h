@@ -177,6 +177,7 @@ KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
 /* ---- reductions over `axes` (NULL: all); reduced axes keep length 1 with keepdims, else go [SHAPE] ---- */
 KL_OP(sum, kl_tensor a, int naxes, const int *axes, bool keepdims)
 KL_OP(reduce_max, kl_tensor a, int naxes, const int *axes, bool keepdims) /* NaN if any is NaN */
+KL_OP(reduce_min, kl_tensor a, int naxes, const int *axes, bool keepdims) /* NaN if any is NaN */
 KL_OP(mean, kl_tensor a, int naxes, const int *axes, bool keepdims)       /* floats [TYPE] */
 KL_OP(sum_all, kl_tensor a)                                               /* [] */
 /* Index (i32) of the first largest element, or of the first NaN, along an axis, which goes.  [SHAPE] */
@@ -283,6 +284,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_bitcast(...) kl_bitcast_at(KL_HERE, __VA_ARGS__)
 #define kl_sum(...) kl_sum_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_min(...) kl_reduce_min_at(KL_HERE, __VA_ARGS__)
 #define kl_mean(...) kl_mean_at(KL_HERE, __VA_ARGS__)
 #define kl_sum_all(...) kl_sum_all_at(KL_HERE, __VA_ARGS__)
 #define kl_argmax(...) kl_argmax_at(KL_HERE, __VA_ARGS__)
