@@ -39,13 +39,23 @@ static const char *gradient_of(const struct row *r, char buf[8])
 {
     const struct opinfo *o = &opinfo[r->op];
     size_t n = 0;
-    if (r->op == OP_bitcast || r->op == OP_argsort)
+    if (r->op == OP_bitcast || r->op == OP_argsort || r->op == OP_while)
         return "no";
+    if (op_is_region(r->op))
+        return "floats"; /* operands beyond letters */
     for (unsigned i = 0; i < o->nin; i++)
         if (i < 3 && r->grad[i] ? strcmp(r->grad[i], "NIL") != 0
                                 : i != index_operand(r->op) && strcmp(o->batching, "LEAF") != 0)
             n += (size_t)snprintf(buf + n, 8 - n, "%s%c", n ? " " : "", 'a' + (int)i);
     return n ? buf : "no";
+}
+
+static const char *operands_of(const struct opinfo *o, unsigned op, char buf[8])
+{
+    if (op_is_region(op))
+        return "any";
+    snprintf(buf, 8, "%u", o->nin);
+    return buf;
 }
 
 static void print_table(void)
@@ -54,9 +64,9 @@ static void print_table(void)
            "batching", "meaning");
     for (unsigned i = 0; i < ROWS; i++) {
         const struct opinfo *o = &opinfo[rows[i].op];
-        char grad[8];
-        printf("%-14s %-12s %8u  %-15s %-9s %-9s %-9s %s\n", o->name,
-               op_is_elementwise(rows[i].op) ? "elementwise" : "structural", o->nin, types_of(o),
+        char grad[8], nin[8];
+        printf("%-14s %-12s %8s  %-15s %-9s %-9s %-9s %s\n", o->name,
+               op_is_elementwise(rows[i].op) ? "elementwise" : "structural", operands_of(o, rows[i].op, nin), types_of(o),
                gradient_of(&rows[i], grad), o->autocast, o->batching, o->doc);
     }
 }
@@ -68,7 +78,8 @@ static bool print_op(const char *name)
         if (strcmp(o->name, name))
             continue;
         printf("%s: %s\n", o->name, o->doc);
-        printf("  operands  %u, %s\n", o->nin, types_of(o));
+        char nin[8];
+        printf("  operands  %s, %s\n", operands_of(o, rows[i].op, nin), types_of(o));
         if (o->value)
             printf("  value     %s\n", o->value);
         for (unsigned k = 0; k < 3 && rows[i].grad[k]; k++)

@@ -71,6 +71,7 @@ check 'unknown command' 2 "no command is called 'frob'" "$kiln" frob
 
 check 'all ops' 0 '^where .* b c ' "$kiln" ops
 check 'no gradient to an index' 0 '^dynamic_update .* a b  *PROMOTE' "$kiln" ops
+check 'any number of operands' 0 '^scan .* any  *by its rule  *floats' "$kiln" ops
 check 'one op' 0 'value *ADD(a, b)' "$kiln" ops add
 check 'no such op' 1 "no op is called 'frob'" "$kiln" ops frob
 
@@ -109,6 +110,8 @@ check 'dump captured' 0 '^graph @step {' "$kiln" dump "$tmp/step.kir" --stage ca
 check 'dump unknown stage' 2 "no stage is called 'frob'" "$kiln" dump "$tmp/step.kir" --stage frob
 check 'dump without stage' 2 'needs a file and --stage' "$kiln" dump "$tmp/step.kir"
 check 'dump code of ref' 1 'has no stage llvm' "$kiln" dump "$tmp/step.kir" --stage llvm --device ref
+sed '/^# expect:$/,$d' "$tests/text/pass_fuse_huge_values.kir" >"$tmp/huge.kir"
+check 'dump of what fits in no memory' 1 'its values have .* bytes in all' "$kiln" dump "$tmp/huge.kir" --stage scheduled
 check 'dump unknown device' 1 'frob' "$kiln" dump "$tmp/step.kir" --stage llvm --device frob
 
 run() {

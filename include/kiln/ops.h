@@ -59,7 +59,17 @@ KL_OP1(log1p) /* natural logarithm of 1 + a; floats [TYPE] */
 KL_OP1(tanh)  /* floats [TYPE] */
 KL_OP1(sin)   /* any argument in radians, however large; floats [TYPE] */
 KL_OP1(cos)   /* any argument in radians, however large; floats [TYPE] */
-KL_OP1(erf)   /* error function; floats [TYPE] */
+KL_OP1(tan)   /* any argument in radians, however large; floats, like all up to erfc [TYPE] */
+KL_OP1(asin)  /* in -pi/2 .. pi/2; NaN outside of -1 .. 1 */
+KL_OP1(acos)  /* in 0 .. pi; NaN outside of -1 .. 1 */
+KL_OP1(atan)  /* in -pi/2 .. pi/2 */
+KL_OP1(sinh)
+KL_OP1(cosh)
+KL_OP1(asinh)
+KL_OP1(acosh) /* NaN below 1 */
+KL_OP1(atanh) /* NaN outside of -1 .. 1 */
+KL_OP1(erf)   /* error function */
+KL_OP1(erfc)  /* 1 - erf(a), accurate where that is tiny */
 KL_OP1(sqrt)  /* floats [TYPE] */
 KL_OP1(rsqrt) /* 1 / sqrt(a); floats [TYPE] */
 KL_OP1(recip) /* 1 / a; floats [TYPE] */
@@ -81,6 +91,9 @@ KL_OP2(div)   /* integers: toward zero, x/0 is 0 */
 KL_OP2(max)   /* larger; NaN if either is */
 KL_OP2(min)   /* smaller; NaN if either is */
 KL_OP2(pow)   /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
+KL_OP2(atan2) /* the angle of the point (b, a), in -pi .. pi, as IEEE 754 has it; floats, like the next two */
+KL_OP2(hypot) /* sqrt(a^2 + b^2), also where a square would be out of range; gradient 0 where both are 0 */
+KL_OP2(copysign) /* |a| with the sign of b; no gradient flows to b */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
@@ -93,6 +106,7 @@ KL_OP2(lt)
 KL_OP2(le)
 KL_OP2(gt)
 KL_OP2(ge)
+KL_OP3(fma)   /* a * b + c, rounded once; floats [TYPE] */
 KL_OP3(where) /* b where a (bool) is true, else c */
 
 /* a op value, the number converted to a's dtype and given anew at each run. */
@@ -217,7 +231,17 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_tanh(...) kl_tanh_at(KL_HERE, __VA_ARGS__)
 #define kl_sin(...) kl_sin_at(KL_HERE, __VA_ARGS__)
 #define kl_cos(...) kl_cos_at(KL_HERE, __VA_ARGS__)
+#define kl_tan(...) kl_tan_at(KL_HERE, __VA_ARGS__)
+#define kl_asin(...) kl_asin_at(KL_HERE, __VA_ARGS__)
+#define kl_acos(...) kl_acos_at(KL_HERE, __VA_ARGS__)
+#define kl_atan(...) kl_atan_at(KL_HERE, __VA_ARGS__)
+#define kl_sinh(...) kl_sinh_at(KL_HERE, __VA_ARGS__)
+#define kl_cosh(...) kl_cosh_at(KL_HERE, __VA_ARGS__)
+#define kl_asinh(...) kl_asinh_at(KL_HERE, __VA_ARGS__)
+#define kl_acosh(...) kl_acosh_at(KL_HERE, __VA_ARGS__)
+#define kl_atanh(...) kl_atanh_at(KL_HERE, __VA_ARGS__)
 #define kl_erf(...) kl_erf_at(KL_HERE, __VA_ARGS__)
+#define kl_erfc(...) kl_erfc_at(KL_HERE, __VA_ARGS__)
 #define kl_sqrt(...) kl_sqrt_at(KL_HERE, __VA_ARGS__)
 #define kl_rsqrt(...) kl_rsqrt_at(KL_HERE, __VA_ARGS__)
 #define kl_recip(...) kl_recip_at(KL_HERE, __VA_ARGS__)
@@ -236,6 +260,9 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_max(...) kl_max_at(KL_HERE, __VA_ARGS__)
 #define kl_min(...) kl_min_at(KL_HERE, __VA_ARGS__)
 #define kl_pow(...) kl_pow_at(KL_HERE, __VA_ARGS__)
+#define kl_atan2(...) kl_atan2_at(KL_HERE, __VA_ARGS__)
+#define kl_hypot(...) kl_hypot_at(KL_HERE, __VA_ARGS__)
+#define kl_copysign(...) kl_copysign_at(KL_HERE, __VA_ARGS__)
 #define kl_and(...) kl_and_at(KL_HERE, __VA_ARGS__)
 #define kl_or(...) kl_or_at(KL_HERE, __VA_ARGS__)
 #define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
@@ -248,6 +275,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_le(...) kl_le_at(KL_HERE, __VA_ARGS__)
 #define kl_gt(...) kl_gt_at(KL_HERE, __VA_ARGS__)
 #define kl_ge(...) kl_ge_at(KL_HERE, __VA_ARGS__)
+#define kl_fma(...) kl_fma_at(KL_HERE, __VA_ARGS__)
 #define kl_where(...) kl_where_at(KL_HERE, __VA_ARGS__)
 #define kl_add_scalar(...) kl_add_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_sub_scalar(...) kl_sub_scalar_at(KL_HERE, __VA_ARGS__)
