@@ -173,7 +173,7 @@ void lower_grain(struct lowering *w, int64_t work)
 {
     int64_t per = work > 0 ? work : 1;
     struct kernel *k = w->k;
-    bool small = k->extent < 2 || per * k->extent < 2 * TASK_WORK;
+    bool small = k->extent < 2 || per <= (2 * TASK_WORK - 1) / k->extent; /* a product could overflow */
     k->sched.grain = small ? 0 : per >= TASK_WORK ? 1 : (TASK_WORK + per - 1) / per;
 }
 
@@ -201,21 +201,27 @@ bool lower_in_prologue(const struct lowering *w, ref r)
     return node_numel(w->g, r) == in && in != node_numel(w->g, w->anchor);
 }
 
+/* Sums that a graph of absurd size would overflow stay at the largest number. */
+static int64_t estimated(double v) { return v < 0x1p63 ? (int64_t)v : INT64_MAX; }
+
 static void estimate(struct lowering *w)
 {
+    double bytes = 0, flops = 0;
     for (uint32_t i = 0; i < w->out->narg; i++)
-        w->k->bytes += (int64_t)node_bytes(w->g, w->out->arg[i].node);
+        bytes += (double)node_bytes(w->g, w->out->arg[i].node);
     for (ref r = 1; r < w->g->nnode; r++) {
         const struct node *n = &w->g->node[r];
         if (w->g->group[r] != w->group || op_is_view(n->op))
             continue;
         if (n->op == OP_dot) {
             struct dot_dims d = dot_sizes(w->g, n);
-            w->k->flops += 2 * d.batch * d.m * d.n * d.k;
+            flops += 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k;
         } else {
-            w->k->flops += node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : r);
+            flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : r);
         }
     }
+    w->k->bytes = estimated(bytes);
+    w->k->flops = estimated(flops);
 }
 
 static void name_kernel(struct lowering *w)

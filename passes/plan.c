@@ -627,8 +627,26 @@ static void share_kernels(struct program *p, const struct program *root)
                 share_kernels(p->cmd[i].sub[k], root);
 }
 
+/* Bytes of all values, those of regions included; as a double, which no sum overflows. */
+static double value_bytes(const struct graph *g)
+{
+    double bytes = 0;
+    for (ref r = 1; r < g->nnode; r++)
+        bytes += (double)node_bytes(g, r);
+    for (uint32_t i = 0; i < g->nout; i++)
+        bytes += (double)node_bytes(g, g->out[i].value);
+    for (uint32_t i = 0; i < g->nregion; i++)
+        bytes += value_bytes(g->region[i]);
+    return bytes;
+}
+
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
+    double bytes = value_bytes(g);
+    if (bytes >= 0x1p62) { /* the sums below are 64-bit numbers */
+        err_set(e, KL_ERR_MEMORY, "graph @%s: its values have %.3g bytes in all", g->name, bytes);
+        return NULL;
+    }
     struct program *p = mem_alloc(sizeof *p);
     if (p)
         p->g = graph_clone(g);

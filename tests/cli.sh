@@ -110,6 +110,8 @@ check 'dump captured' 0 '^graph @step {' "$kiln" dump "$tmp/step.kir" --stage ca
 check 'dump unknown stage' 2 "no stage is called 'frob'" "$kiln" dump "$tmp/step.kir" --stage frob
 check 'dump without stage' 2 'needs a file and --stage' "$kiln" dump "$tmp/step.kir"
 check 'dump code of ref' 1 'has no stage llvm' "$kiln" dump "$tmp/step.kir" --stage llvm --device ref
+sed '/^# expect:$/,$d' "$tests/text/pass_fuse_huge_values.kir" >"$tmp/huge.kir"
+check 'dump of what fits in no memory' 1 'its values have .* bytes in all' "$kiln" dump "$tmp/huge.kir" --stage scheduled
 check 'dump unknown device' 1 'frob' "$kiln" dump "$tmp/step.kir" --stage llvm --device frob
 
 run() {

@@ -49,11 +49,7 @@ static LLVMValueRef *parts_of(struct emitter *m, val v)
 /* Lanes lane0 .. lane0 + native - 1 of an affine index. */
 static LLVMValueRef affine_vector(struct emitter *m, const struct emitted *e, unsigned lane0)
 {
-    LLVMValueRef step[64];
-    for (unsigned i = 0; i < m->native; i++)
-        step[i] = LLVMConstInt(m->i64, e->stride * (lane0 + i), 0);
-    LLVMValueRef steps = m->native == 1 ? step[0] : LLVMConstVector(step, m->native);
-    return LLVMBuildAdd(m->b, splat(m, e->scalar, m->native), steps, "");
+    return LLVMBuildAdd(m->b, splat(m, e->scalar, m->native), emit_steps(m, m->i64, e->stride, lane0), "");
 }
 
 LLVMValueRef *emit_parts(struct emitter *m, val v)
@@ -62,7 +58,7 @@ LLVMValueRef *emit_parts(struct emitter *m, val v)
         emit_scalar(m, v);
     struct emitted *e = &m->v[v];
     if (e->form == FORM_VECTOR)
-        return e->part;
+        return e->narrow ? emit_wide_parts(m, v) : e->part;
     LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
     LLVMValueRef *part = parts_of(m, v);
     if (!part || (e->part_block == here && e->part_width == m->width))
@@ -143,15 +139,17 @@ static void emit_primitive(struct emitter *m, val v)
     if (emit_affine(m, v))
         return;
     LLVMValueRef *in[3], *out = parts_of(m, v);
+    m->v[v].form = FORM_VECTOR;
+    if (!out || emit_narrow(m, v, out))
+        return;
     for (unsigned j = 0; j < n; j++)
         in[j] = emit_parts(m, operand[j]);
-    for (unsigned q = 0; out && !m->e->code && q < m->parts; q++) {
+    for (unsigned q = 0; !m->e->code && q < m->parts; q++) {
         LLVMValueRef x[3];
         for (unsigned j = 0; j < n; j++)
             x[j] = in[j][q];
         out[q] = emit_prim(m, p, from, i->dtype, x);
     }
-    m->v[v].form = FORM_VECTOR;
 }
 
 /* One step of a fold on scalars or vectors: acc is the lower lane. */
@@ -510,7 +508,7 @@ bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef mo
     m->b = LLVMCreateBuilderInContext(ctx);
     if (!m->v || !m->buf || !w.next || !w.final) {
         err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
-    } else {
+    } else if (emit_ranges(m)) {
         open_function(m);
         read_arguments(m);
         for (val v = 1; v < k->ninst && !e->code; v++)
@@ -518,11 +516,13 @@ bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef mo
         LLVMBuildRetVoid(m->b);
         for (val v = 0; v < k->ninst; v++) {
             mem_free(m->v[v].part);
+            mem_free(m->v[v].other);
             mem_free(w.final[v].part);
         }
     }
     LLVMDisposeBuilder(m->b);
     mem_free(m->v);
+    mem_free(m->range);
     mem_free(m->buf);
     mem_free(w.next);
     mem_free(w.final);

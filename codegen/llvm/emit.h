@@ -18,7 +18,13 @@ struct emitted {
     LLVMValueRef *part;           /* MAX_PARTS entries */
     LLVMBasicBlockRef part_block; /* where part[] of a uniform or affine value was made, */
     unsigned part_width;          /*   and for how many lanes: a block may hold vector loops of several widths */
+    bool narrow;                  /* vector: an i64 value whose part[] are i32 (emit_index.c) */
+    LLVMValueRef *other;          /* the parts of an i64 value in the width that part[] has not, */
+    LLVMBasicBlockRef other_block; /*  made in this block */
+    unsigned other_width;
 };
+
+struct range { int64_t lo, hi; }; /* an interval that holds an i64 value; lo > hi: nothing is known */
 
 struct emitter {
     const struct kernel *k;
@@ -27,6 +33,7 @@ struct emitter {
     LLVMBuilderRef b;
     LLVMValueRef fn;
     struct emitted *v;            /* per loop-IR value */
+    struct range *range;          /* per loop-IR value */
     LLVMValueRef *buf;            /* per lbuf: base pointer */
     unsigned width, native, parts; /* lanes of the open vector loop, of one vector, vectors per value */
     unsigned vector_bytes;
@@ -39,6 +46,15 @@ struct emitter {
 bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx, struct err *e);
 LLVMValueRef *emit_parts(struct emitter *m, val v);      /* the value as vectors, in the current block */
 LLVMValueRef emit_scalar(struct emitter *m, val v);      /* a uniform value */
+
+/* ---- emit_index.c ---- i64 values in vectors of i32, where intervals say that they fit */
+bool emit_ranges(struct emitter *m);                           /* fills m->range */
+bool emit_fits(const struct emitter *m, val v);
+LLVMValueRef *emit_narrow_parts(struct emitter *m, val v);     /* a value that fits, as vectors of i32 */
+LLVMValueRef *emit_wide_parts(struct emitter *m, val v);       /* a narrow value as vectors of i64 */
+LLVMValueRef *emit_index_parts(struct emitter *m, val v);      /* an index, signed, in the narrower of the two */
+LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, uint64_t stride, unsigned lane0);
+bool emit_narrow(struct emitter *m, val v, LLVMValueRef *out); /* a primitive of varying values; false: not in 32 bits */
 
 /* ---- emit_types.c ---- */
 LLVMTypeRef type_of(struct emitter *m, unsigned dtype);           /* in registers: bool is i1, a half float its bits */

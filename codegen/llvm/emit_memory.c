@@ -109,7 +109,7 @@ void emit_load(struct emitter *m, val v)
         return;
     }
     LLVMValueRef *part = new_parts(m, out), *mask = i->b ? emit_parts(m, i->b) : NULL;
-    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_parts(m, i->a);
+    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_index_parts(m, i->a);
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
         LLVMValueRef pm = mask ? mask[p] : NULL;
@@ -167,7 +167,7 @@ void emit_store(struct emitter *m, val v)
     }
     emit_scalar(m, i->a); /* a constant gets its form */
     LLVMValueRef *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
-    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_parts(m, i->a);
+    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_index_parts(m, i->a);
     for (unsigned p = 0; x && p < m->parts; p++) {
         LLVMValueRef ptr = at ? address(m, buf, at[p]) : address(m, buf, part_index(m, index, p));
         store_part(m, buf, x[p], ptr, at != NULL, mask ? mask[p] : NULL);
