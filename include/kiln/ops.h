@@ -192,10 +192,27 @@ KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
 KL_OP(sum, kl_tensor a, int naxes, const int *axes, bool keepdims)
 KL_OP(reduce_max, kl_tensor a, int naxes, const int *axes, bool keepdims) /* NaN if any is NaN */
 KL_OP(reduce_min, kl_tensor a, int naxes, const int *axes, bool keepdims) /* NaN if any is NaN */
+KL_OP(reduce_prod, kl_tensor a, int naxes, const int *axes, bool keepdims)
+KL_OP(any, kl_tensor a, int naxes, const int *axes, bool keepdims) /* is one true? bool [TYPE] */
+KL_OP(all, kl_tensor a, int naxes, const int *axes, bool keepdims) /* are all true? bool [TYPE] */
 KL_OP(mean, kl_tensor a, int naxes, const int *axes, bool keepdims)       /* floats [TYPE] */
 KL_OP(sum_all, kl_tensor a)                                               /* [] */
 /* Index (i32) of the first largest element, or of the first NaN, along an axis, which goes.  [SHAPE] */
 KL_OP(argmax, kl_tensor a, int axis)
+
+/* ---- scans: each result from the elements of an axis up to its own; reverse: from its own to the end.  Any number
+ * dtype; half floats sum and multiply in f32 and round each result.  [SHAPE, TYPE] ---- */
+
+/* exclusive: without its own element, so that the first is 0 or 1. */
+KL_OP(cumsum, kl_tensor a, int axis, bool exclusive, bool reverse)
+KL_OP(cumprod, kl_tensor a, int axis, bool exclusive, bool reverse)
+/* NaN from the first NaN on; the gradient goes to the first of equals. */
+KL_OP(cummax, kl_tensor a, int axis, bool reverse)
+KL_OP(cummin, kl_tensor a, int axis, bool reverse)
+/* The linear recurrence y_t = a_t y_(t-1) + b_t along an axis, from y_0 = b_0; a and b of one shape. */
+KL_OP(recurrence, kl_tensor a, kl_tensor b, int axis, bool reverse)
+/* log of the sum of e^x of the elements up to each one, without overflow; floats. */
+KL_OP(logcumsumexp, kl_tensor a, int axis)
 
 /* ---- products ---- */
 
@@ -313,6 +330,15 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_sum(...) kl_sum_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_min(...) kl_reduce_min_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_prod(...) kl_reduce_prod_at(KL_HERE, __VA_ARGS__)
+#define kl_any(...) kl_any_at(KL_HERE, __VA_ARGS__)
+#define kl_all(...) kl_all_at(KL_HERE, __VA_ARGS__)
+#define kl_cumsum(...) kl_cumsum_at(KL_HERE, __VA_ARGS__)
+#define kl_cumprod(...) kl_cumprod_at(KL_HERE, __VA_ARGS__)
+#define kl_cummax(...) kl_cummax_at(KL_HERE, __VA_ARGS__)
+#define kl_cummin(...) kl_cummin_at(KL_HERE, __VA_ARGS__)
+#define kl_recurrence(...) kl_recurrence_at(KL_HERE, __VA_ARGS__)
+#define kl_logcumsumexp(...) kl_logcumsumexp_at(KL_HERE, __VA_ARGS__)
 #define kl_mean(...) kl_mean_at(KL_HERE, __VA_ARGS__)
 #define kl_sum_all(...) kl_sum_all_at(KL_HERE, __VA_ARGS__)
 #define kl_argmax(...) kl_argmax_at(KL_HERE, __VA_ARGS__)
