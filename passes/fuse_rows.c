@@ -69,7 +69,9 @@ static bool has_rows(const struct fuser *f, uint32_t id, const struct row_space 
             if (!reduce_rows(f->g, r, &own) || own.rows != s->rows || own.length != s->length)
                 return false;
             ++*reduces;
-        } else if (op_is_anchor(f->g->node[r].op) || op_is_region(f->g->node[r].op) || (!is_full(f->g, r, s) && node_numel(f->g, r) != s->rows)) {
+        } else if (op_is_anchor(f->g->node[r].op) || op_is_region(f->g->node[r].op)) {
+            return false;
+        } else if (!is_full(f->g, r, s) && node_numel(f->g, r) != s->rows) {
             return false;
         }
     }
@@ -100,7 +102,9 @@ static bool join(struct fuser *f, uint32_t id, uint32_t b, const struct row_spac
 {
     uint32_t reduces = 0;
     bool reads = false;
-    if (f->group[id].again != f->group[b].again || !fuse_fits(&f->group[id], &f->group[b]) || !reads_rows(f, id, b, s, &reads) || !reads_rows(f, b, id, s, &reads) || !reads)
+    if (f->group[id].again != f->group[b].again || !fuse_fits(&f->group[id], &f->group[b]))
+        return false;
+    if (!reads_rows(f, id, b, s, &reads) || !reads_rows(f, b, id, s, &reads) || !reads)
         return false;
     if (!has_rows(f, id, s, &reduces) || !has_rows(f, b, s, &reduces))
         return false;

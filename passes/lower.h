@@ -53,7 +53,7 @@ struct trial { struct lowering w; struct lowered out; };
 bool trial_begin(struct trial *t, const struct lowering *w);
 void trial_end(struct trial *t, struct lowering *w);
 
-/* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c ---- */
+/* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c ---- */
 void lower_map(struct lowering *w);
 void lower_reduce(struct lowering *w);
 bool lower_has_rows(const struct lowering *w);  /* is the group more than one reduce with prologue and epilogue? */
@@ -61,5 +61,6 @@ void lower_rows(struct lowering *w);
 void lower_dot_group(struct lowering *w);
 void lower_cumulative_group(struct lowering *w);
 void lower_scatter_group(struct lowering *w);
+void lower_argsort_group(struct lowering *w);
 
 #endif
