@@ -398,7 +398,7 @@ static void choose_tiles(struct dot *d, bool packs)
     int64_t lanes = c->vector_bytes / (int64_t)dtype_size(d->dtype), vectors = 2;
     if (lanes > 32)
         lanes = 32;
-    if (d->run <= lanes)
+    if (d->size.n <= lanes || d->run < d->size.n) /* in runs: more rows share each vector, and fewer lanes are idle */
         vectors = 1;
     d->nr = vectors * lanes;
     d->square = c->vector_bytes / 4;
