@@ -79,6 +79,8 @@ static val compute(struct lowering *w, ref r, const val *coord)
     const struct node *n = &w->g->node[r];
     if (r == w->anchor)
         return w->anchor_value;
+    if (w->row_copy && w->row_copy[r])
+        return k_load(w->k, w->row_copy[r] - 1, w->column, w->pred);
     if (in_memory(w, r))
         return load(w, r, coord);
     if (!op_is_elementwise(n->op))
@@ -101,6 +103,8 @@ val lower_at(struct lowering *w, ref r, const val *coord)
     memcpy(m->coord, coord, rank * sizeof *coord);
     return v;
 }
+
+void lower_fix(struct lowering *w, ref r, val value) { w->memo[r] = (struct memo){.point = PERMANENT, .value = value}; }
 
 static val at_callback(struct lower *l, ref r, const val *coord) { return lower_at(self(l), r, coord); }
 
@@ -177,13 +181,21 @@ void lower_grain(struct lowering *w, int64_t work)
     k->sched.grain = small ? 0 : per >= TASK_WORK ? 1 : (TASK_WORK + per - 1) / per;
 }
 
+enum { FEW_ELEMENTS = 1 << 13 }; /* computed in microseconds by whatever code */
+
 uint32_t lower_width(const struct lowering *w, int64_t n)
 {
     uint32_t native = w->caps->vector_bytes / 4, width = 4 * native;
     uint32_t ops = 0;
+    int64_t most = 0;
     for (ref r = 1; r < w->g->nnode; r++)
-        ops += w->g->group[r] == w->group;
-    if (ops > 8) /* several results in flight hide latency already; more would spill */
+        if (w->g->group[r] == w->group) {
+            ops++;
+            most = node_numel(w->g, r) > most ? node_numel(w->g, r) : most;
+        }
+    if (!w->anchor && most <= FEW_ELEMENTS) /* what counts is how soon it is compiled: LLVM's time goes with the width */
+        width = native;
+    else if (ops > 8) /* several results in flight hide latency already; more would spill */
         width = 2 * native;
     if (width > 64)
         width = 64;
@@ -243,8 +255,12 @@ static void run_schedule(struct lowering *w)
         lower_dot_group(w);
     else if (w->g->node[w->anchor].op == OP_scatter)
         lower_scatter_group(w);
+    else if (w->g->node[w->anchor].op == OP_argsort)
+        lower_argsort_group(w);
     else if (op_is_cumulative(w->g->node[w->anchor].op))
         lower_cumulative_group(w);
+    else if (lower_has_rows(w))
+        lower_rows(w);
     else
         lower_reduce(w);
 }
