@@ -8,10 +8,12 @@
 #include <string.h>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define HAND __attribute__((noinline, optimize("O3", "fast-math"), target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define HAND                                                                                       \
+    __attribute__((noinline, unused, optimize("O3", "fast-math"),                                  \
+                   target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define HAND_INLINE static inline __attribute__((always_inline))
 #else
-#define HAND __attribute__((noinline))
+#define HAND __attribute__((noinline, unused))
 #define HAND_INLINE static inline
 #endif
 
