@@ -7,13 +7,13 @@
  *     and such that the logarithm of a power is in range;
  *   - special values, whose results must be exact.
  *
- * A result beyond the stated bound, or a wrong special value, fails. */
+ * A result beyond the stated bound, or a wrong special value, fails.  Arguments are the names of the functions to sweep. */
 #include "ir/ir.h"
 #include <math.h>
 #include <mpfr.h>
 #include <string.h>
 
-#define STRIDE 8191u           /* prime, so that every exponent meets many mantissas */
+#define STRIDE 16381u          /* prime, so that every exponent meets many mantissas */
 #define BATCH 1024
 
 #define MAX_ARGS 2
@@ -68,6 +68,24 @@ static const struct { enum function f; double x, y; } special[] = {
     { FN_sin, NAN, NAN }, { FN_sin, 0x1p-149, 0x1p-149 }, { FN_sin, -0x1p-149, -0x1p-149 },
     { FN_cos, 0.0, 1.0 }, { FN_cos, -0.0, 1.0 }, { FN_cos, INFINITY, NAN }, { FN_cos, -INFINITY, NAN },
     { FN_cos, NAN, NAN }, { FN_cos, 0x1p-149, 1.0 },
+    { FN_erfc, 0.0, 1.0 }, { FN_erfc, -0.0, 1.0 }, { FN_erfc, INFINITY, 0.0 }, { FN_erfc, -INFINITY, 2.0 },
+    { FN_erfc, 30.0, 0.0 }, { FN_erfc, -10.0, 2.0 }, { FN_erfc, 1e30, 0.0 }, { FN_erfc, NAN, NAN },
+    { FN_tan, 0.0, 0.0 }, { FN_tan, -0.0, -0.0 }, { FN_tan, INFINITY, NAN }, { FN_tan, -INFINITY, NAN },
+    { FN_tan, NAN, NAN }, { FN_tan, 0x1p-149, 0x1p-149 }, { FN_tan, -0x1p-149, -0x1p-149 },
+    { FN_asin, 0.0, 0.0 }, { FN_asin, -0.0, -0.0 }, { FN_asin, 1.5, NAN }, { FN_asin, -2.0, NAN }, { FN_asin, INFINITY, NAN },
+    { FN_asin, NAN, NAN }, { FN_asin, 0x1p-149, 0x1p-149 },
+    { FN_acos, 1.0, 0.0 }, { FN_acos, 1.5, NAN }, { FN_acos, -2.0, NAN }, { FN_acos, -INFINITY, NAN }, { FN_acos, NAN, NAN },
+    { FN_atan, 0.0, 0.0 }, { FN_atan, -0.0, -0.0 }, { FN_atan, NAN, NAN }, { FN_atan, -0x1p-149, -0x1p-149 },
+    { FN_sinh, 0.0, 0.0 }, { FN_sinh, -0.0, -0.0 }, { FN_sinh, INFINITY, INFINITY }, { FN_sinh, -INFINITY, -INFINITY },
+    { FN_sinh, 800.0, INFINITY }, { FN_sinh, -800.0, -INFINITY }, { FN_sinh, NAN, NAN }, { FN_sinh, -0x1p-149, -0x1p-149 },
+    { FN_cosh, 0.0, 1.0 }, { FN_cosh, -0.0, 1.0 }, { FN_cosh, INFINITY, INFINITY }, { FN_cosh, -INFINITY, INFINITY },
+    { FN_cosh, -800.0, INFINITY }, { FN_cosh, NAN, NAN }, { FN_cosh, 0x1p-149, 1.0 },
+    { FN_asinh, 0.0, 0.0 }, { FN_asinh, -0.0, -0.0 }, { FN_asinh, INFINITY, INFINITY }, { FN_asinh, -INFINITY, -INFINITY },
+    { FN_asinh, NAN, NAN }, { FN_asinh, -0x1p-149, -0x1p-149 },
+    { FN_acosh, 1.0, 0.0 }, { FN_acosh, 0.5, NAN }, { FN_acosh, -1e30, NAN }, { FN_acosh, INFINITY, INFINITY },
+    { FN_acosh, -INFINITY, NAN }, { FN_acosh, NAN, NAN },
+    { FN_atanh, 0.0, 0.0 }, { FN_atanh, -0.0, -0.0 }, { FN_atanh, 1.0, INFINITY }, { FN_atanh, -1.0, -INFINITY },
+    { FN_atanh, 1.5, NAN }, { FN_atanh, -INFINITY, NAN }, { FN_atanh, NAN, NAN }, { FN_atanh, 0x1p-149, 0x1p-149 },
     { FN_tanh, 0.0, 0.0 }, { FN_tanh, -0.0, -0.0 }, { FN_tanh, INFINITY, 1.0 }, { FN_tanh, -INFINITY, -1.0 },
     { FN_tanh, 30.0, 1.0 }, { FN_tanh, -30.0, -1.0 }, { FN_tanh, 1e30, 1.0 },
     { FN_tanh, NAN, NAN }, { FN_tanh, -NAN, NAN },
@@ -97,6 +115,12 @@ static const struct { enum function f; double x, y, want; } special2[] = {
     { FN_pow, -2.0, -1.0, -0.5 }, { FN_pow, 9.0, 0.5, 3.0 }, { FN_pow, 10.0, 2.0, 100.0 }, { FN_pow, 3.5, 1.0, 3.5 },
     { FN_pow, -10.0, 1001.0, -INFINITY }, { FN_pow, -10.0, 1000.0, INFINITY }, { FN_pow, -10.0, -1001.0, -0.0 },
     { FN_pow, -1.0, 16777215.0, -1.0 }, { FN_pow, -1.0, 16777216.0, 1.0 }, { FN_pow, -1.0, 1e300, 1.0 },
+    { FN_atan2, 0.0, 1.0, 0.0 }, { FN_atan2, -0.0, 1.0, -0.0 }, { FN_atan2, 0.0, 0.0, 0.0 }, { FN_atan2, -0.0, 0.0, -0.0 },
+    { FN_atan2, 1.0, INFINITY, 0.0 }, { FN_atan2, -1.0, INFINITY, -0.0 }, { FN_atan2, NAN, 1.0, NAN }, { FN_atan2, 1.0, NAN, NAN },
+    { FN_atan2, NAN, INFINITY, NAN }, { FN_atan2, INFINITY, NAN, NAN }, { FN_atan2, NAN, 0.0, NAN }, { FN_atan2, 0.0, NAN, NAN },
+    { FN_hypot, INFINITY, NAN, INFINITY }, { FN_hypot, NAN, -INFINITY, INFINITY }, { FN_hypot, -INFINITY, 1.0, INFINITY },
+    { FN_hypot, NAN, 1.0, NAN }, { FN_hypot, 0.0, NAN, NAN }, { FN_hypot, -0.0, -0.0, 0.0 }, { FN_hypot, 3.0, -4.0, 5.0 },
+    { FN_hypot, 0.0, -0x1p-149, 0x1p-149 },
     { FN_pow, 0x1p-149, 1.0, 0x1p-149 }, { FN_pow, 0x1p-149, -0.0, 1.0 }, { FN_pow, 2.0, 0x1p-149, 1.0 },
 };
 
@@ -215,7 +239,7 @@ static void sweep_function(enum function f, unsigned which)
     int stored = s.t->digits - 1, bias = s.t->emax - 1;
     for (int biased = 0; biased <= 2 * bias; biased++) {
         bool near = biased > bias - 32 && biased < bias + 12;
-        for (unsigned i = 0; i < (near ? 8192u : 64u); i++) {
+        for (unsigned i = 0; i < (near ? 4096u : 32u); i++) {
             uint64_t r = random_bits(), sign = r >> 63;
             uint64_t significand = r & ((UINT64_C(1) << stored) - 1);
             add(&s, (sign << (s.t->dtype == KL_F32 ? 31 : 63)) | (uint64_t)biased << stored | significand);
@@ -252,13 +276,26 @@ static void special_value(enum function f, const struct format *t, double x, dou
     if (!ok) printf("%s(%a, %a) in %s: got %a, want %a\n", fn[f].name, x, x2, t->name, got, want);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    for (unsigned f = 0; f < FN_COUNT; f++)
-        for (unsigned which = 0; which < 2; which++) sweep_function((enum function)f, which);
+    for (unsigned f = 0; f < FN_COUNT; f++) {
+        bool wanted = argc < 2;
+        for (int i = 1; i < argc; i++) wanted |= !strcmp(argv[i], fn[f].name);
+        for (unsigned which = 0; wanted && which < 2; which++) sweep_function((enum function)f, which);
+    }
     for (unsigned i = 0; i < sizeof special / sizeof special[0]; i++)
         for (unsigned which = 0; which < 2; which++)
             special_value(special[i].f, &format[which], special[i].x, 0, special[i].y);
+    static const double angle[][3] = { /* y, x, what atan2 is as a multiple of pi / 4 */
+        { 0.0, -1.0, 4 }, { -0.0, -1.0, -4 }, { 0.0, -0.0, 4 }, { -0.0, -0.0, -4 }, { 1.0, 0.0, 2 }, { -1.0, -0.0, -2 },
+        { 1.0, -INFINITY, 4 }, { -1.0, -INFINITY, -4 }, { INFINITY, 1.0, 2 }, { -INFINITY, -1.0, -2 },
+        { INFINITY, INFINITY, 1 }, { -INFINITY, INFINITY, -1 }, { INFINITY, -INFINITY, 3 }, { -INFINITY, -INFINITY, -3 },
+        { 1.0, 1.0, 1 }, { 1.0, -1.0, 3 } };
+    for (unsigned i = 0; i < sizeof angle / sizeof angle[0]; i++)
+        for (unsigned which = 0; which < 2; which++) {
+            double want = (double)(0x1.921fb54442d18469p-1L * (long double)angle[i][2]);
+            special_value(FN_atan2, &format[which], angle[i][0], angle[i][1], which ? want : (double)(float)want);
+        }
     for (unsigned i = 0; i < sizeof special2 / sizeof special2[0]; i++)
         for (unsigned which = 0; which < 2; which++)
             special_value(special2[i].f, &format[which], special2[i].x, special2[i].y, special2[i].want);

@@ -59,7 +59,17 @@ KL_OP1(log1p) /* natural logarithm of 1 + a; floats [TYPE] */
 KL_OP1(tanh)  /* floats [TYPE] */
 KL_OP1(sin)   /* any argument in radians, however large; floats [TYPE] */
 KL_OP1(cos)   /* any argument in radians, however large; floats [TYPE] */
-KL_OP1(erf)   /* error function; floats [TYPE] */
+KL_OP1(tan)   /* any argument in radians, however large; floats, like all up to erfc [TYPE] */
+KL_OP1(asin)  /* in -pi/2 .. pi/2; NaN outside of -1 .. 1 */
+KL_OP1(acos)  /* in 0 .. pi; NaN outside of -1 .. 1 */
+KL_OP1(atan)  /* in -pi/2 .. pi/2 */
+KL_OP1(sinh)
+KL_OP1(cosh)
+KL_OP1(asinh)
+KL_OP1(acosh) /* NaN below 1 */
+KL_OP1(atanh) /* NaN outside of -1 .. 1 */
+KL_OP1(erf)   /* error function */
+KL_OP1(erfc)  /* 1 - erf(a), accurate where that is tiny */
 KL_OP1(sqrt)  /* floats [TYPE] */
 KL_OP1(rsqrt) /* 1 / sqrt(a); floats [TYPE] */
 KL_OP1(recip) /* 1 / a; floats [TYPE] */
@@ -81,6 +91,9 @@ KL_OP2(div)   /* integers: toward zero, x/0 is 0 */
 KL_OP2(max)   /* larger; NaN if either is */
 KL_OP2(min)   /* smaller; NaN if either is */
 KL_OP2(pow)   /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
+KL_OP2(atan2) /* the angle of the point (b, a), in -pi .. pi, as IEEE 754 has it; floats, like the next two */
+KL_OP2(hypot) /* sqrt(a^2 + b^2), also where a square would be out of range; gradient 0 where both are 0 */
+KL_OP2(copysign) /* |a| with the sign of b; no gradient flows to b */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
@@ -93,6 +106,7 @@ KL_OP2(lt)
 KL_OP2(le)
 KL_OP2(gt)
 KL_OP2(ge)
+KL_OP3(fma)   /* a * b + c, rounded once; floats [TYPE] */
 KL_OP3(where) /* b where a (bool) is true, else c */
 
 /* a op value, the number converted to a's dtype and given anew at each run. */
@@ -170,10 +184,27 @@ KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
 KL_OP(sum, kl_tensor a, int naxes, const int *axes, bool keepdims)
 KL_OP(reduce_max, kl_tensor a, int naxes, const int *axes, bool keepdims) /* NaN if any is NaN */
 KL_OP(reduce_min, kl_tensor a, int naxes, const int *axes, bool keepdims) /* NaN if any is NaN */
+KL_OP(reduce_prod, kl_tensor a, int naxes, const int *axes, bool keepdims)
+KL_OP(any, kl_tensor a, int naxes, const int *axes, bool keepdims) /* is one true? bool [TYPE] */
+KL_OP(all, kl_tensor a, int naxes, const int *axes, bool keepdims) /* are all true? bool [TYPE] */
 KL_OP(mean, kl_tensor a, int naxes, const int *axes, bool keepdims)       /* floats [TYPE] */
 KL_OP(sum_all, kl_tensor a)                                               /* [] */
 /* Index (i32) of the first largest element, or of the first NaN, along an axis, which goes.  [SHAPE] */
 KL_OP(argmax, kl_tensor a, int axis)
+
+/* ---- scans: each result from the elements of an axis up to its own; reverse: from its own to the end.  Any number
+ * dtype; half floats sum and multiply in f32 and round each result.  [SHAPE, TYPE] ---- */
+
+/* exclusive: without its own element, so that the first is 0 or 1. */
+KL_OP(cumsum, kl_tensor a, int axis, bool exclusive, bool reverse)
+KL_OP(cumprod, kl_tensor a, int axis, bool exclusive, bool reverse)
+/* NaN from the first NaN on; the gradient goes to the first of equals. */
+KL_OP(cummax, kl_tensor a, int axis, bool reverse)
+KL_OP(cummin, kl_tensor a, int axis, bool reverse)
+/* The linear recurrence y_t = a_t y_(t-1) + b_t along an axis, from y_0 = b_0; a and b of one shape. */
+KL_OP(recurrence, kl_tensor a, kl_tensor b, int axis, bool reverse)
+/* log of the sum of e^x of the elements up to each one, without overflow; floats. */
+KL_OP(logcumsumexp, kl_tensor a, int axis)
 
 /* ---- products ---- */
 
@@ -209,7 +240,17 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_tanh(...) kl_tanh_at(KL_HERE, __VA_ARGS__)
 #define kl_sin(...) kl_sin_at(KL_HERE, __VA_ARGS__)
 #define kl_cos(...) kl_cos_at(KL_HERE, __VA_ARGS__)
+#define kl_tan(...) kl_tan_at(KL_HERE, __VA_ARGS__)
+#define kl_asin(...) kl_asin_at(KL_HERE, __VA_ARGS__)
+#define kl_acos(...) kl_acos_at(KL_HERE, __VA_ARGS__)
+#define kl_atan(...) kl_atan_at(KL_HERE, __VA_ARGS__)
+#define kl_sinh(...) kl_sinh_at(KL_HERE, __VA_ARGS__)
+#define kl_cosh(...) kl_cosh_at(KL_HERE, __VA_ARGS__)
+#define kl_asinh(...) kl_asinh_at(KL_HERE, __VA_ARGS__)
+#define kl_acosh(...) kl_acosh_at(KL_HERE, __VA_ARGS__)
+#define kl_atanh(...) kl_atanh_at(KL_HERE, __VA_ARGS__)
 #define kl_erf(...) kl_erf_at(KL_HERE, __VA_ARGS__)
+#define kl_erfc(...) kl_erfc_at(KL_HERE, __VA_ARGS__)
 #define kl_sqrt(...) kl_sqrt_at(KL_HERE, __VA_ARGS__)
 #define kl_rsqrt(...) kl_rsqrt_at(KL_HERE, __VA_ARGS__)
 #define kl_recip(...) kl_recip_at(KL_HERE, __VA_ARGS__)
@@ -228,6 +269,9 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_max(...) kl_max_at(KL_HERE, __VA_ARGS__)
 #define kl_min(...) kl_min_at(KL_HERE, __VA_ARGS__)
 #define kl_pow(...) kl_pow_at(KL_HERE, __VA_ARGS__)
+#define kl_atan2(...) kl_atan2_at(KL_HERE, __VA_ARGS__)
+#define kl_hypot(...) kl_hypot_at(KL_HERE, __VA_ARGS__)
+#define kl_copysign(...) kl_copysign_at(KL_HERE, __VA_ARGS__)
 #define kl_and(...) kl_and_at(KL_HERE, __VA_ARGS__)
 #define kl_or(...) kl_or_at(KL_HERE, __VA_ARGS__)
 #define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
@@ -240,6 +284,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_le(...) kl_le_at(KL_HERE, __VA_ARGS__)
 #define kl_gt(...) kl_gt_at(KL_HERE, __VA_ARGS__)
 #define kl_ge(...) kl_ge_at(KL_HERE, __VA_ARGS__)
+#define kl_fma(...) kl_fma_at(KL_HERE, __VA_ARGS__)
 #define kl_where(...) kl_where_at(KL_HERE, __VA_ARGS__)
 #define kl_add_scalar(...) kl_add_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_sub_scalar(...) kl_sub_scalar_at(KL_HERE, __VA_ARGS__)
@@ -274,6 +319,15 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_sum(...) kl_sum_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_min(...) kl_reduce_min_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_prod(...) kl_reduce_prod_at(KL_HERE, __VA_ARGS__)
+#define kl_any(...) kl_any_at(KL_HERE, __VA_ARGS__)
+#define kl_all(...) kl_all_at(KL_HERE, __VA_ARGS__)
+#define kl_cumsum(...) kl_cumsum_at(KL_HERE, __VA_ARGS__)
+#define kl_cumprod(...) kl_cumprod_at(KL_HERE, __VA_ARGS__)
+#define kl_cummax(...) kl_cummax_at(KL_HERE, __VA_ARGS__)
+#define kl_cummin(...) kl_cummin_at(KL_HERE, __VA_ARGS__)
+#define kl_recurrence(...) kl_recurrence_at(KL_HERE, __VA_ARGS__)
+#define kl_logcumsumexp(...) kl_logcumsumexp_at(KL_HERE, __VA_ARGS__)
 #define kl_mean(...) kl_mean_at(KL_HERE, __VA_ARGS__)
 #define kl_sum_all(...) kl_sum_all_at(KL_HERE, __VA_ARGS__)
 #define kl_argmax(...) kl_argmax_at(KL_HERE, __VA_ARGS__)
