@@ -517,7 +517,7 @@ static ref random_while(struct maker *m, ref *in, const struct type *own, unsign
     return close_region(m, &node, operand, n + 1, 0, c, body.m.g);
 }
 
-static ref random_scan(struct maker *m, ref *in, struct type *own, unsigned n)
+static ref random_scan_op(struct maker *m, ref *in, struct type *own, unsigned n)
 {
     struct region body;
     struct node node = {.op = OP_scan, .attr.region = {.carried = n, .flags = chance(m, 2) ? REGION_REVERSE : 0}};
@@ -608,7 +608,7 @@ static ref random_region(struct maker *m, ref x)
     case 1: return random_while(m, in, own, n);
     case 2: return random_checkpoint(m, in, own, n);
     case 3: return random_custom_grad(m, in, own, n);
-    default: return random_scan(m, in, own, n);
+    default: return random_scan_op(m, in, own, n);
     }
 }
 
