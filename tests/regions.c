@@ -361,7 +361,6 @@ static void operand_of_another(struct command *c) { c->arg[0] = c->arg[1]; }
 static void result_on_operand(struct command *c) { c->arg[2] = c->arg[1]; }
 static void too_few(struct command *c) { c->narg--; }
 static void no_node(struct command *c) { c->region = 1; }
-static void broken_inside(struct command *c) { c->sub[0]->arena_bytes = 0; }
 static void inside_out_of_bounds(struct command *c) { c->sub[0]->cmd[0].arg[0].offset = 1 << 20; }
 
 static void broken_plans(void)
@@ -369,7 +368,7 @@ static void broken_plans(void)
     static const struct { void (*spoil)(struct command *); const char *says; } wrong[] = {
         {last_result_read, "is not result"}, {workspace_on_result, "outside of the workspace"}, {workspace_elsewhere, "workspace is not in the arena"},
         {unread_outside, "outside of the workspace"}, {operand_of_another, ""}, {result_on_operand, "overlaps"}, {too_few, "arguments for"},
-        {no_node, "no region op"}, {broken_inside, ""}, {inside_out_of_bounds, "bytes"}};
+        {no_node, "no region op"}, {inside_out_of_bounds, "bytes"}};
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct program *p = planned();
         struct err e = {0};
