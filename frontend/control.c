@@ -153,7 +153,8 @@ static kl_status finish(struct control *c, bool ok)
         for (uint32_t i = 0; i < c->nout && ok && !tr; i++)
             ok = scope_note(t, c->out[i]) || err_set(&e, KL_ERR_MEMORY, "out of memory");
         if (!ok)
-            fail(t, c->call.site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->call.op, e.code ? e.msg : "out of memory");
+            fail(t, c->call.site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->call.op,
+                 e.code ? e.msg : "out of memory");
     }
     for (uint32_t i = 0; c->out && i < c->nout && !ok; i++)
         c->out[i] = poison(t);
@@ -194,13 +195,13 @@ static bool slice(struct control *c, uint32_t i, int64_t length)
         return true;
     }
     char text[SHAPE_TEXT];
-    return fail(c->call.t, c->call.site, KL_ERR_SHAPE, "scan: of length %" PRId64 ", but scanned tensor %u is %s%s", length,
-                i - c->nin[0], dtype_name(c->view[i].dtype), shape_text(s, text, sizeof text)) == KL_OK;
+    return fail(c->call.t, c->call.site, KL_ERR_SHAPE, "scan: of length %" PRId64 ", but scanned tensor %u is %s%s",
+                length, i - c->nin[0], dtype_name(c->view[i].dtype), shape_text(s, text, sizeof text)) == KL_OK;
 }
 
 kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried,
-                     const kl_tensor *carried, uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse,
-                     kl_tensor *out)
+                     const kl_tensor *carried, uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked,
+                     bool reverse, kl_tensor *out)
 {
     struct control c = {.in = {carried, scanned}, .nin = {ncarried, nscanned}, .nout = ncarried + nstacked, .out = out};
     c.proto.attr.region.carried = ncarried;
@@ -257,13 +258,14 @@ kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn 
     return finish(&c, ok);
 }
 
-kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin, const kl_tensor *in,
-                  uint32_t nout, kl_tensor *out)
+kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin,
+                  const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     return kl_cond_at(NULL, condition, yes, no, ctx, nin, in, nout, out);
 }
 
-kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n, const kl_tensor *in, kl_tensor *out)
+kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n, const kl_tensor *in,
+                   kl_tensor *out)
 {
     return kl_while_at(NULL, condition, body, ctx, n, in, out);
 }

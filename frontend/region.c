@@ -76,7 +76,8 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
 
 /* ---- one function ---- */
 
-static bool add_parameters(struct region_recorder *c, struct trace *tr, const struct view *parameter, uint32_t n, kl_tensor *in)
+static bool add_parameters(struct region_recorder *c, struct trace *tr, const struct view *parameter, uint32_t n,
+                           kl_tensor *in)
 {
     struct err e;
     e.code = KL_OK;

@@ -277,7 +277,8 @@ static bool attach(struct graph *g, struct node *n, const ref *in, uint32_t nin,
     return true;
 }
 
-ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, uint32_t nin, struct graph *const *region)
+ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, uint32_t nin,
+                     struct graph *const *region)
 {
     uint32_t operands = g->noperand, regions = g->nregion;
     bool whole = true;

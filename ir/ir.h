@@ -272,7 +272,8 @@ ref graph_copy_mapped(struct graph *g, const struct graph *from, ref r, const re
 bool graph_splice(struct graph *g, const struct graph *region, const ref *in, uint16_t flags, ref *out);
 /* The same as graph_add for a region op: proto has op, flags and what of attr.region is no index; the regions are g's
  * from here on, also after a failure. */
-ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, uint32_t nin, struct graph *const *region);
+ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, uint32_t nin,
+                     struct graph *const *region);
 bool graph_copy_leaves(struct graph *g, const struct graph *from); /* the three tables; g has none yet */
 bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state); /* false: g->err */
 /* A new entry of one of g's leaf tables: its ordinal, LEAF_NONE: g->err.  Long names are cut. */

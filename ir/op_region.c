@@ -10,7 +10,8 @@ enum { TYPE_TEXT = SHAPE_TEXT + 8 };
 static const char *type_text(const struct graph *g, ref r, char buf[TYPE_TEXT])
 {
     char shape[SHAPE_TEXT];
-    snprintf(buf, TYPE_TEXT, "%s%s", dtype_name(node_at(g, r)->dtype), shape_text(node_shape(g, r), shape, sizeof shape));
+    snprintf(buf, TYPE_TEXT, "%s%s", dtype_name(node_at(g, r)->dtype),
+             shape_text(node_shape(g, r), shape, sizeof shape));
     return buf;
 }
 
@@ -56,9 +57,11 @@ static bool takes(const struct graph *g, const struct node *n, uint32_t which, u
     if (same_type(in->dtype, &b->shape[in->shape], dtype, s))
         return true;
     char want[SHAPE_TEXT], got[SHAPE_TEXT];
-    return err_set(e, in->dtype == dtype ? KL_ERR_SHAPE : KL_ERR_TYPE, "%s: value %u of region @%.63s is %s%s, but gets %s%s",
+    return err_set(e, in->dtype == dtype ? KL_ERR_SHAPE : KL_ERR_TYPE,
+                   "%s: value %u of region @%.63s is %s%s, but gets %s%s",
                    opinfo[n->op].name, k, b->name, dtype_name(in->dtype),
-                   shape_text(&b->shape[in->shape], want, sizeof want), dtype_name(dtype), shape_text(s, got, sizeof got));
+                   shape_text(&b->shape[in->shape], want, sizeof want), dtype_name(dtype),
+                   shape_text(s, got, sizeof got));
 }
 
 static bool takes_all(const struct graph *g, const struct node *n, uint32_t which, uint32_t count, struct err *e)
@@ -87,16 +90,16 @@ static bool carries(const struct graph *g, const struct node *n, uint32_t which,
     const struct graph *b = node_region(g, n, which);
     uint32_t carried = n->attr.region.carried;
     if (carried > b->nout || carried > node_nin(n))
-        return err_set(e, KL_ERR_SHAPE, "%s: %u values are carried, but the body yields %u", opinfo[n->op].name, carried,
-                       b->nout);
+        return err_set(e, KL_ERR_SHAPE, "%s: %u values are carried, but the body yields %u", opinfo[n->op].name,
+                       carried, b->nout);
     for (uint32_t i = 0; i < carried; i++) {
         ref in = node_in(g, n, i), y = b->out[i].value;
         if (same_type(node_at(g, in)->dtype, node_shape(g, in), node_at(b, y)->dtype, node_shape(b, y)))
             continue;
         char was[TYPE_TEXT], is[TYPE_TEXT];
         return err_set(e, node_at(g, in)->dtype == node_at(b, y)->dtype ? KL_ERR_SHAPE : KL_ERR_TYPE,
-                       "%s: carried value %u is %s, but the body yields %s", opinfo[n->op].name, i, type_text(g, in, was),
-                       type_text(b, y, is));
+                       "%s: carried value %u is %s, but the body yields %s", opinfo[n->op].name, i,
+                       type_text(g, in, was), type_text(b, y, is));
     }
     return true;
 }
@@ -218,8 +221,8 @@ static bool takes_slice(const struct graph *g, const struct node *n, uint32_t i,
     struct shape s = *node_shape(g, r);
     if (!s.rank || s.dim[0] != n->attr.region.length) {
         char text[TYPE_TEXT];
-        return err_set(e, KL_ERR_SHAPE, "scan: of length %lld, but a scanned value is %s", (long long)n->attr.region.length,
-                       type_text(g, r, text));
+        return err_set(e, KL_ERR_SHAPE, "scan: of length %lld, but a scanned value is %s",
+                       (long long)n->attr.region.length, type_text(g, r, text));
     }
     struct shape slice = shape_make(s.rank - 1, s.dim + 1);
     return takes(g, n, 0, i, node_at(g, r)->dtype, &slice, e);

@@ -290,8 +290,9 @@ static bool count_attr(struct parser *p, struct node *n, unsigned bit)
     if (bit == ATTR_LENGTH)
         n->attr.region.length = (int64_t)v;
     else
-        *(bit == ATTR_INDEX ? &n->attr.proj.index : bit == ATTR_CARRIED ? &n->attr.region.carried : &n->attr.region.scanned) =
-            (uint32_t)v;
+        *(bit == ATTR_INDEX     ? &n->attr.proj.index
+          : bit == ATTR_CARRIED ? &n->attr.region.carried
+                                : &n->attr.region.scanned) = (uint32_t)v;
     return true;
 }
 

@@ -200,6 +200,21 @@ static void put_site(struct printer *p, uint32_t site, size_t line_start)
         text_put(&p->t, " %s", s->func);
 }
 
+/* Are a region op's operands and regions there, and what the regions yield? */
+static bool has_parts(const struct graph *g, const struct node *n)
+{
+    if ((uint64_t)n->attr.region.operands + n->attr.region.count > g->noperand ||
+        (uint64_t)n->attr.region.first + op_regions(n->op) > g->nregion)
+        return false;
+    for (uint32_t i = 0; i < op_regions(n->op); i++) {
+        const struct graph *b = node_region(g, n, i);
+        for (uint32_t k = 0; k < b->nout; k++)
+            if (b->out[k].value >= b->nnode || b->node[b->out[k].value].shape >= b->nshape)
+                return false;
+    }
+    return true;
+}
+
 static void put_result_types(struct printer *p, const struct node *n)
 {
     char buf[SHAPE_TEXT];
@@ -223,9 +238,7 @@ static void put_regions(struct printer *p, const struct node *n)
 static void put_node(struct printer *p, ref r, unsigned home_device)
 {
     const struct node *n = &p->g->node[r];
-    bool lost = op_is_region(n->op) && ((uint64_t)n->attr.region.operands + n->attr.region.count > p->g->noperand ||
-                                        (uint64_t)n->attr.region.first + op_regions(n->op) > p->g->nregion);
-    if (n->op == OP_nil || n->op >= OP_COUNT || lost) {
+    if (n->op == OP_nil || n->op >= OP_COUNT || (op_is_region(n->op) && !has_parts(p->g, n))) {
         put_indent(p, 2);
         text_put(&p->t, "%%%u = ?\n", r);
         return;

@@ -54,9 +54,12 @@ static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, ui
     for (uint32_t i = operands; i < last; i++)
         if (g->operand[i] == NIL || g->operand[i] >= r || op_is_region(g->node[g->operand[i]].op))
             return broken(g, e, "node", r, "has an operand that is no value before it");
-    for (uint32_t i = regions; i < last_region; i++)
-        if (g->region[i]->depth >= g->depth || !graph_verify(g->region[i], e))
-            return g->region[i]->depth >= g->depth && broken(g, e, "node", r, "has a region of the wrong depth");
+    for (uint32_t i = regions; i < last_region; i++) {
+        if (g->region[i]->depth >= g->depth)
+            return broken(g, e, "node", r, "has a region as deep as its graph");
+        if (!graph_verify(g->region[i], e))
+            return false;
+    }
     return true;
 }
 

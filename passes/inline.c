@@ -1,6 +1,6 @@
 /* Takes apart the region ops that only matter to gradients: checkpoint and custom_grad.
  *
- * In: any graph; gradients are expanded before, as they need these ops.  Out: no checkpoint and no custom_grad.
+ * In: any graph; one with grad nodes, which need these ops, stays as it is.  Out: no checkpoint and no custom_grad.
  *
  * The nodes of a checkpoint's backward pass are marked, so that no later pass takes them for the forward pass's,
  * which compute the same: they are to be computed again, late, and not kept from then. */
@@ -37,10 +37,12 @@ static bool inline_node(struct inliner *l, ref r)
 
 int pass_inline(struct graph *g)
 {
-    bool any = false;
-    for (ref r = 1; r < g->nnode; r++)
+    bool any = false, grad = false;
+    for (ref r = 1; r < g->nnode; r++) {
         any |= is_inlined(g->node[r].op);
-    if (!any)
+        grad |= g->node[r].op == OP_grad;
+    }
+    if (!any || grad)
         return 0;
     struct inliner l = {.first = mem_alloc(g->nnode * sizeof *l.first)};
     if (!l.first)

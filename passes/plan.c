@@ -281,7 +281,8 @@ static bool lifetimes(struct planner *p)
         const struct lowered *l = &p->low[p->order[pos]];
         ref region = p->region[p->order[pos]];
         if (region) {
-            p->value[region] = (struct value){.node = region, .first = p->first_kernel + pos, .last = p->first_kernel + pos};
+            uint32_t now = p->first_kernel + pos;
+            p->value[region] = (struct value){.node = region, .first = now, .last = now};
             if (!workspace_bytes(p, p->order[pos], &p->value[region].bytes))
                 return false;
         }

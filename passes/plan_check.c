@@ -178,7 +178,8 @@ static bool collect_region(struct check *c)
         ref r = out ? m->value[i] : node_in(g, n, i);
         int64_t bytes = out ? (int64_t)region_result_bytes(g, n, i - nin) : (int64_t)node_bytes(g, r);
         struct access a = {m->arg[i], bytes, 1, r, i, out};
-        if (out && r && (g->node[r].op != OP_proj || g->node[r].in[0] != m->region || g->node[r].attr.proj.index != i - nin))
+        const struct node *proj = out && r ? node_at(g, r) : NULL;
+        if (proj && (proj->op != OP_proj || proj->in[0] != m->region || proj->attr.proj.index != i - nin))
             return fail(c, "argument %u is not result %u", i, i - nin);
         if (out && !r) {
             if (!check_unread(c, &m->arg[i], bytes, &space, w.work) || m->arg[i].offset < space.offset + unread)

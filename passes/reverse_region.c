@@ -155,7 +155,9 @@ static uint32_t flow(struct back *b, ref node, uint32_t k, uint32_t first, uint3
 
 static void cond_back(struct back *b)
 {
-    struct graph *region[2] = {region_gradient(b, 0, b->wanted + 1, b->given), region_gradient(b, 1, b->wanted + 1, b->given)};
+    struct graph *region[2];
+    for (uint32_t i = 0; i < 2; i++)
+        region[i] = region_gradient(b, i, b->wanted + 1, b->given);
     if (!region[0] || !region[1]) {
         graph_free(region[0]);
         graph_free(region[1]);
@@ -351,7 +353,8 @@ static void while_back(struct back *b)
     char at[300] = "";
     if (b->n.site)
         snprintf(at, sizeof at, " (recorded at %.250s:%d)", s->file, s->line);
-    err_set(&b->t->err, KL_ERR_GRAD, "while: no gradient flows back through a loop of unknown length%s; scan has one", at);
+    err_set(&b->t->err, KL_ERR_GRAD,
+            "while: no gradient flows back through a loop of unknown length%s; scan has one", at);
 }
 
 void reverse_region(struct reverse *v, ref r, const ref *dy)

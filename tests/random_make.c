@@ -1,7 +1,7 @@
 /* A pool of values grows by random nodes of random pool values; outputs are drawn from it at the end. */
 #include "random_make.h"
 
-enum { MAX_POOL = 48, MAX_GRADS = 3 };
+enum { MAX_POOL = 48, MAX_GRADS = 3, MAX_REGIONS = 3, MAX_DEPTH = 2 };
 /* Bounds on one graph's work: elements of a value, of all values, products of all dots. */
 enum { MAX_ELEMENTS = 150000, MAX_TOTAL = 1500000, MAX_PRODUCTS = 6000000 };
 
@@ -11,7 +11,8 @@ struct maker {
     struct graph *g;
     struct rng r;
     ref pool[MAX_POOL];
-    unsigned n, grads;
+    unsigned n, grads, regions;
+    unsigned depth;         /* regions around this graph */
     const struct sizes *dims;
     int64_t elements, products;
 };
@@ -72,6 +73,7 @@ static struct shape random_shape(struct maker *m)
 
 static ref fresh(struct maker *m, unsigned dtype, const struct shape *s, bool state)
 {
+    state = state && !m->depth; /* a region has none */
     bool full = (state ? m->g->state.n : m->g->input.n) >= MAX_VALUES - 1;
     if (full)
         return n_broadcast(m->g, n_const(m->g, dtype, dtype_bits(dtype, 1)), s);
@@ -410,7 +412,7 @@ static ref random_leaf(struct maker *m)
     unsigned dt = PICK(m, dtypes);
     switch (rng_below(&m->r, 8)) {
     case 0: case 1: return fresh(m, dt, &s, true);
-    case 2: return m->g->slot.n < MAX_VALUES ? n_slot(m->g, dt, "slot") : NIL;
+    case 2: return m->g->slot.n < MAX_VALUES && !m->depth ? n_slot(m->g, dt, "slot") : NIL;
     case 3: return random_const(m, dt);
     case 4: return dt == KL_BOOL || !s.rank ? NIL : n_iota(m->g, dt, &s, (uint32_t)rng_below(&m->r, s.rank));
     case 5: return n_random(m->g, chance(m, 2) ? KL_U32 : KL_U64, &s, n_const(m->g, KL_U64, rng_next(&m->r)));
@@ -436,6 +438,210 @@ static ref random_grad(struct maker *m, ref x)
     return n_grad(m->g, n_mul(m->g, first, first), chance(m, 2) ? w : first);
 }
 
+/* ---- region ops ---- */
+
+struct type { unsigned dtype; struct shape s; };
+enum { MAX_OWN = 3, MAX_YIELDS = 3, MAX_PARAMETERS = MAX_VALUES + 2 * MAX_OWN + 2 * MAX_YIELDS };
+static ref random_node(struct maker *m);
+
+/* A region on its way: what it takes, which grows while it is made, and what it yields. */
+struct region { struct maker m; unsigned own; };
+
+static struct type type_of(const struct graph *g, ref r) { return (struct type){g->node[r].dtype, *node_shape(g, r)}; }
+
+static struct type input_type(const struct graph *g, uint32_t i)
+{
+    return (struct type){g->input.v[i].dtype, g->shape[g->input.v[i].shape]};
+}
+
+static void open_region(struct region *b, struct maker *m, const char *name, const struct type *own, unsigned n)
+{
+    *b = (struct region){.m = {.g = graph_new(name), .r = {rng_next(&m->r) | 1}, .dims = m->dims, .depth = m->depth + 1,
+                               .grads = MAX_GRADS - 1, .regions = MAX_REGIONS - 1}, .own = n};
+    if (!b->m.g)
+        abort();
+    b->m.elements = m->elements;
+    b->m.products = MAX_PRODUCTS - (MAX_PRODUCTS - m->products) / 16; /* loops repeat them */
+    for (unsigned i = 0; i < n; i++)
+        add(&b->m, n_input(b->m.g, own[i].dtype, &own[i].s, "p"));
+}
+
+static void fill(struct region *b)
+{
+    for (int64_t n = 1 + rng_below(&b->m.r, 6); n > 0 && !b->m.g->err.code && b->m.elements < MAX_TOTAL; n--)
+        add(&b->m, random_node(&b->m));
+}
+
+static void yield(struct region *b, ref r)
+{
+    if (r)
+        graph_output(b->m.g, OUT_RETURN, r, 0);
+}
+
+/* Also inputs of region a: what b takes from `from` on. */
+static void take_too(struct graph *a, const struct graph *b, uint32_t from)
+{
+    for (uint32_t i = from; i < b->input.n; i++) {
+        struct type t = input_type(b, i);
+        graph_leaf(a, &a->input, t.dtype, &t.s, "");
+    }
+}
+
+/* The node with operands behind `in` for what its first region takes besides; its results go to the pool. */
+static ref close_region(struct maker *m, struct node *n, ref *in, unsigned nin, unsigned first, struct graph *a, struct graph *b)
+{
+    for (uint32_t i = nin - first; i < a->input.n; i++) {
+        struct type t = input_type(a, i);
+        in[nin++] = fitting(m, t.dtype, &t.s);
+    }
+    ref r = graph_add_region(m->g, n, in, nin, (struct graph *[]){a, b});
+    uint32_t results = r ? region_results(m->g, &m->g->node[r]) : 0;
+    for (uint32_t i = 0; i < results; i++)
+        if (!chance(m, 4))
+            add(m, n_proj(m->g, r, i));
+    return NIL;
+}
+
+static ref random_cond(struct maker *m, ref *in, const struct type *own, unsigned n)
+{
+    struct region a, b;
+    struct type all[MAX_PARAMETERS], out[MAX_YIELDS];
+    struct node node = {.op = OP_cond};
+    ref operand[MAX_PARAMETERS] = {fitting(m, KL_BOOL, &(struct shape){0})};
+    memcpy(operand + 1, in, n * sizeof *in);
+    open_region(&a, m, "then", own, n);
+    fill(&a);
+    for (unsigned i = 0; i < MAX_YIELDS && (i == 0 || chance(m, 2)); i++)
+        yield(&a, late(&a.m));
+    unsigned takes = a.m.g->input.n;
+    for (unsigned i = 0; i < takes; i++)
+        all[i] = input_type(a.m.g, i);
+    open_region(&b, m, "else", all, takes);
+    fill(&b);
+    for (uint32_t i = 0; i < a.m.g->nout; i++) {
+        out[i] = type_of(a.m.g, a.m.g->out[i].value);
+        yield(&b, fitting(&b.m, out[i].dtype, &out[i].s));
+    }
+    take_too(a.m.g, b.m.g, takes);
+    return close_region(m, &node, operand, n + 1, 1, a.m.g, b.m.g);
+}
+
+static ref random_while(struct maker *m, ref *in, const struct type *own, unsigned n)
+{
+    struct region body;
+    struct type all[MAX_OWN + 1] = {{KL_I32, {0}}};
+    ref operand[MAX_PARAMETERS] = {n_const(m->g, KL_I32, 0)};
+    struct node node = {.op = OP_while, .flags = MARK_STOP, .attr.region.carried = n + 1};
+    memcpy(all + 1, own, n * sizeof *own);
+    memcpy(operand + 1, in, n * sizeof *in);
+    open_region(&body, m, "body", all, n + 1);
+    ref i = body.m.pool[0];
+    fill(&body);
+    yield(&body, n_add(body.m.g, i, n_const(body.m.g, KL_I32, 1)));
+    for (unsigned k = 0; k < n; k++)
+        yield(&body, fitting(&body.m, own[k].dtype, &own[k].s));
+    struct graph *c = graph_new("condition");
+    ref count = n_input(c, KL_I32, &(struct shape){0}, "i");
+    take_too(c, body.m.g, 1);
+    graph_output(c, OUT_RETURN, n_lt(c, count, n_const(c, KL_I32, (uint64_t)rng_below(&m->r, 4))), 0);
+    return close_region(m, &node, operand, n + 1, 0, c, body.m.g);
+}
+
+static ref random_scan_op(struct maker *m, ref *in, struct type *own, unsigned n)
+{
+    struct region body;
+    struct node node = {.op = OP_scan, .attr.region = {.carried = n, .flags = chance(m, 2) ? REGION_REVERSE : 0}};
+    ref operand[MAX_PARAMETERS];
+    int64_t length = rng_below(&m->r, 5);
+    for (int tries = 0; tries < 8 && !node.attr.region.scanned; tries++) {
+        struct type t = type_of(m->g, operand[n] = any(m));
+        if (!t.s.rank || t.s.dim[0] > 6)
+            continue;
+        length = t.s.dim[0];
+        own[n] = (struct type){t.dtype, shape_make(t.s.rank - 1, t.s.dim + 1)};
+        node.attr.region.scanned = 1;
+    }
+    node.attr.region.length = length;
+    memcpy(operand, in, n * sizeof *in);
+    open_region(&body, m, "body", own, n + node.attr.region.scanned);
+    fill(&body);
+    for (unsigned k = 0; k < n; k++)
+        yield(&body, fitting(&body.m, own[k].dtype, &own[k].s));
+    for (unsigned k = 0; k < MAX_YIELDS && chance(m, 2); k++) {
+        ref y = late(&body.m);
+        if (node_shape(body.m.g, y)->rank < 5)
+            yield(&body, y);
+    }
+    return close_region(m, &node, operand, n + node.attr.region.scanned, 0, body.m.g, NULL);
+}
+
+static ref random_checkpoint(struct maker *m, ref *in, const struct type *own, unsigned n)
+{
+    struct region a;
+    struct node node = {.op = OP_checkpoint};
+    ref operand[MAX_PARAMETERS];
+    memcpy(operand, in, n * sizeof *in);
+    open_region(&a, m, "checkpoint", own, n);
+    fill(&a);
+    for (unsigned i = 0; i < MAX_YIELDS && (i == 0 || chance(m, 2)); i++)
+        yield(&a, late(&a.m));
+    return close_region(m, &node, operand, n, 0, a.m.g, NULL);
+}
+
+/* The gradient is anything of the right shape. */
+static ref random_custom_grad(struct maker *m, ref *in, const struct type *own, unsigned n)
+{
+    struct region a, b;
+    struct type all[MAX_PARAMETERS];
+    struct node node = {.op = OP_custom_grad, .attr.region.carried = n};
+    ref operand[MAX_PARAMETERS];
+    unsigned takes = n;
+    bool any_float = false;
+    memcpy(operand, in, n * sizeof *in);
+    memcpy(all, own, n * sizeof *own);
+    for (unsigned i = 0; i < n; i++)
+        any_float |= dtype_is_float(own[i].dtype);
+    if (!any_float)
+        return NIL;
+    open_region(&a, m, "value", own, n);
+    fill(&a);
+    for (unsigned i = 0; i < MAX_YIELDS && (i == 0 || chance(m, 2)); i++)
+        yield(&a, late(&a.m));
+    for (int floats = 0; floats < 2; floats++)
+        for (uint32_t i = 0; i < a.m.g->nout; i++) {
+            all[takes] = type_of(a.m.g, a.m.g->out[i].value);
+            takes += !floats || dtype_is_float(all[takes].dtype);
+        }
+    for (uint32_t i = n; i < a.m.g->input.n; i++)
+        all[takes++] = input_type(a.m.g, i);
+    open_region(&b, m, "gradient", all, takes);
+    fill(&b);
+    for (unsigned i = 0; i < n; i++)
+        if (dtype_is_float(own[i].dtype))
+            yield(&b, fitting(&b.m, own[i].dtype, &own[i].s));
+    take_too(a.m.g, b.m.g, takes);
+    return close_region(m, &node, operand, n, 0, a.m.g, b.m.g);
+}
+
+static ref random_region(struct maker *m, ref x)
+{
+    ref in[MAX_OWN] = {x};
+    struct type own[MAX_OWN + 1] = {type_of(m->g, x)};
+    unsigned n = 1 + (unsigned)rng_below(&m->r, MAX_OWN);
+    if (m->regions >= MAX_REGIONS || m->depth >= MAX_DEPTH || m->g->input.n > MAX_VALUES / 2)
+        return NIL;
+    m->regions++;
+    for (unsigned i = 1; i < n; i++)
+        own[i] = type_of(m->g, in[i] = any(m));
+    switch (rng_below(&m->r, 5)) {
+    case 0: return random_cond(m, in, own, n);
+    case 1: return random_while(m, in, own, n);
+    case 2: return random_checkpoint(m, in, own, n);
+    case 3: return random_custom_grad(m, in, own, n);
+    default: return random_scan_op(m, in, own, n);
+    }
+}
+
 static ref random_node(struct maker *m)
 {
     ref x = chance(m, 2) ? late(m) : any(m);
@@ -452,6 +658,7 @@ static ref random_node(struct maker *m)
     case 13: return random_bitcast(m, x);
     case 14: return chance(m, 2) ? random_scatter(m, x) : random_argsort(m, x);
     case 15: return random_rows(m, x);
+    case 16: return random_region(m, x);
     default: return random_elementwise(m, x);
     }
 }

@@ -49,11 +49,12 @@ enum verdict check_apart(check_fn *check_graph, const struct graph *g, double se
 
 /* ---- edits ---- */
 
-enum edit_kind { ONLY_VALUE, DROP_OUTPUT, TAKE_OPERAND, TAKE_INPUT, SET_DIM, SET_DTYPE };
+enum edit_kind { ONLY_VALUE, DROP_OUTPUT, TAKE_OPERAND, TAKE_INPUT, TAKE_REGION, SET_DIM, SET_DTYPE };
 struct edit {
     enum edit_kind kind;
+    const struct graph *of; /* the graph it is about, one of the regions; SET_DIM, SET_DTYPE: all of them */
     ref node;           /* the node it is about; DROP_OUTPUT: the output */
-    uint32_t operand;   /* TAKE_OPERAND */
+    uint32_t operand;   /* TAKE_OPERAND; TAKE_REGION: which of a cond's or a checkpoint's, in place of the node */
     int64_t from, to;   /* SET_DIM, SET_DTYPE: everywhere */
 };
 
@@ -61,9 +62,11 @@ struct edit {
 struct rebuild {
     const struct graph *from;
     struct graph *to;
-    const struct edit *edit;
+    const struct edit *edit;  /* what it is to this graph */
+    const struct edit *whole; /* and to its regions */
     ref *map;           /* from's node -> to's */
     uint32_t *leaf[3];  /* inputs, states, slots: ordinal + 1 in `to`, 0: none yet */
+    ref *result;        /* TAKE_REGION: what the region yields */
 };
 
 static struct shape edited_shape(const struct rebuild *b, const struct shape *s)
@@ -123,11 +126,49 @@ static struct shape refit(const struct shape *old_in, const struct shape *new_in
     return t;
 }
 
+static struct graph *edited(const struct graph *g, const struct edit *e, bool region);
+
+static ref rebuild_region_op(struct rebuild *b, ref r)
+{
+    const struct node *n = node_at(b->from, r);
+    const struct edit *e = b->edit;
+    struct node copy = {.op = n->op, .flags = n->flags, .attr = n->attr};
+    struct graph *region[2] = {NULL};
+    bool taken = e->kind == TAKE_REGION && e->node == r;
+    uint32_t nin = node_nin(n), skip = n->op == OP_cond;
+    ref *in = calloc(nin + 1, sizeof *in), out = NIL;
+    if (!in)
+        abort();
+    for (uint32_t i = 0; i < nin; i++)
+        in[i] = b->map[node_in(b->from, n, i)];
+    for (uint32_t i = 0; i < op_regions(n->op) && !b->to->err.code && !taken; i++)
+        if (!(region[i] = edited(node_region(b->from, n, i), b->whole, true)))
+            err_set(&b->to->err, KL_ERR_INTERNAL, "a region is broken");
+    if (e->kind == SET_DIM && n->op == OP_scan && n->attr.region.length == e->from)
+        copy.attr.region.length = e->to;
+    if (taken) {
+        const struct graph *g = node_region(b->from, n, e->operand);
+        b->result = calloc(g->nout + 1, sizeof *b->result);
+        if (!b->result)
+            abort();
+        graph_splice(b->to, g, in + skip, 0, b->result);
+    } else {
+        b->to->cur_device = n->device;
+        out = graph_add_region(b->to, &copy, in, nin, region);
+    }
+    free(in);
+    return out;
+}
+
 static ref rebuild_node(struct rebuild *b, ref r)
 {
     const struct node *n = node_at(b->from, r);
     const struct edit *e = b->edit;
     const struct shape *old = node_shape(b->from, r);
+    if (op_is_region(n->op))
+        return rebuild_region_op(b, r);
+    if (n->op == OP_proj && e->kind == TAKE_REGION && n->in[0] == e->node)
+        return b->result[n->attr.proj.index];
     if (e->kind == TAKE_OPERAND && e->node == r)
         return b->map[n->in[e->operand]];
     if (e->kind == TAKE_INPUT && e->node == r)
@@ -165,22 +206,27 @@ static void mark_live(const struct rebuild *b, bool *live)
     if (e->kind == ONLY_VALUE)
         live[e->node] = true;
     for (ref r = g->nnode - 1; r > 0; r--)
-        for (unsigned i = 0; live[r] && i < g->node[r].nin; i++)
-            if (e->node != r || e->kind == DROP_OUTPUT || e->kind == ONLY_VALUE ||
+        for (unsigned i = 0; live[r] && i < node_nin(&g->node[r]); i++)
+            if (e->node != r || e->kind == TAKE_REGION || e->kind == DROP_OUTPUT || e->kind == ONLY_VALUE ||
                 (e->kind == TAKE_OPERAND && e->operand == i) || e->kind >= SET_DIM)
-                live[g->node[r].in[i]] = true;
+                live[node_in(g, &g->node[r], i)] = true;
 }
 
-/* The graph after an edit; NULL: the edit makes no valid graph. */
-static struct graph *edited(const struct graph *g, const struct edit *e)
+/* The graph after an edit; NULL: the edit makes no valid graph.  A region keeps its parameters. */
+static struct graph *edited(const struct graph *g, const struct edit *e, bool region)
 {
-    struct rebuild b = {.from = g, .to = graph_new(g->name), .edit = e, .map = calloc(g->nnode, sizeof *b.map)};
+    static const struct edit none = {.kind = SET_DIM, .from = -1}; /* nothing has this dimension */
+    struct rebuild b = {.from = g, .to = graph_new(g->name), .edit = e->kind >= SET_DIM || e->of == g ? e : &none, .whole = e,
+                        .map = calloc(g->nnode, sizeof *b.map)};
     bool *live = calloc(g->nnode, sizeof *live);
     for (unsigned i = 0; i < 3; i++)
         b.leaf[i] = calloc(table(g, i)->n + 1, sizeof *b.leaf[i]);
     if (!b.to || !b.map || !live || !b.leaf[0] || !b.leaf[1] || !b.leaf[2])
         abort();
+    e = b.edit;
     mark_live(&b, live);
+    for (uint32_t i = 0; region && i < g->input.n && !b.to->err.code; i++)
+        leaf_ordinal(&b, 0, i);
     for (ref r = 1; r < g->nnode && !b.to->err.code; r++)
         if (live[r])
             b.map[r] = rebuild_node(&b, r);
@@ -198,6 +244,7 @@ static struct graph *edited(const struct graph *g, const struct edit *e)
     for (unsigned i = 0; i < 3; i++)
         free(b.leaf[i]);
     free(b.map);
+    free(b.result);
     free(live);
     return b.to;
 }
@@ -214,28 +261,40 @@ struct search {
 static const unsigned simple[] = {KL_F32, KL_I32, KL_I64, KL_U32, KL_U8, KL_BOOL}; /* dtypes, simplest first */
 enum { SIMPLE = sizeof simple / sizeof *simple };
 
-/* Outputs count most, then nodes (twice those that are no inputs), dimensions and dtypes. */
-static uint64_t weight(const struct graph *g)
+struct size { uint64_t nodes, dims, types; };
+
+static void add_size(const struct graph *g, struct size *w)
 {
-    uint64_t nodes = g->nnode, dims = 0, types = 0;
-    for (uint32_t i = 0; i < g->nout; i++)
-        nodes += g->out[i].kind == OUT_ASSIGN;
+    w->nodes += g->nnode;
     for (ref r = 1; r < g->nnode; r++) {
         const struct shape *s = node_shape(g, r);
         unsigned rank = 0;
-        nodes += g->node[r].op != OP_input;
+        w->nodes += g->node[r].op != OP_input;
         for (uint32_t i = 0; i < s->rank; i++)
-            dims += (uint64_t)s->dim[i];
+            w->dims += (uint64_t)s->dim[i];
         while (rank < SIMPLE && simple[rank] != g->node[r].dtype)
             rank++;
-        types += rank;
+        w->types += rank;
     }
-    return ((uint64_t)g->nout << 56) + (nodes << 40) + (dims << 12) + types;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        add_size(g->region[i], w);
+}
+
+/* Outputs count most, then nodes (twice those that are no inputs), dimensions and dtypes. */
+static uint64_t weight(const struct graph *g)
+{
+    struct size w = {0};
+    add_size(g, &w);
+    for (uint32_t i = 0; i < g->nout; i++)
+        w.nodes += g->out[i].kind == OUT_ASSIGN;
+    return ((uint64_t)g->nout << 56) + (w.nodes << 40) + (w.dims << 12) + w.types;
 }
 
 static bool try_edit(struct search *s, struct edit e)
 {
-    struct graph *g = edited(s->g, &e);
+    if (!e.of)
+        e.of = s->g;
+    struct graph *g = edited(s->g, &e, false);
     if (!g)
         return false;
     if (weight(g) >= weight(s->g) || check_apart(s->check, g, s->seconds) != s->verdict) {
@@ -275,6 +334,24 @@ static bool shrink_nodes(struct search *s)
     return any;
 }
 
+/* A region in place of its op, and nodes of regions.  true: s->g is another now. */
+static bool shrink_region(struct search *s, const struct graph *g)
+{
+    for (ref r = g->nnode; r-- > 1;) {
+        const struct node *n = &g->node[r];
+        for (uint32_t i = 0; op_is_region(n->op) && n->op != OP_while && n->op != OP_scan && i < 1u + (n->op == OP_cond); i++)
+            if (try_edit(s, (struct edit){.kind = TAKE_REGION, .of = g, .node = r, .operand = i}))
+                return true;
+        for (uint32_t i = 0; g != s->g && i < n->nin; i++)
+            if (try_edit(s, (struct edit){.kind = TAKE_OPERAND, .of = g, .node = r, .operand = i}))
+                return true;
+    }
+    for (uint32_t i = 0; i < g->nregion; i++)
+        if (shrink_region(s, g->region[i]))
+            return true;
+    return false;
+}
+
 static bool shrink_dims(struct search *s)
 {
     bool any = false;
@@ -312,6 +389,8 @@ struct graph *shrink(const struct graph *g, check_fn *check_graph, enum verdict 
             more = true;
         more |= shrink_dims(&s); /* before nodes: the checks become quick */
         more |= shrink_nodes(&s);
+        while (shrink_region(&s, s.g))
+            more = true;
         more |= shrink_dtypes(&s);
     }
     return s.g;

@@ -1,5 +1,5 @@
-/* Region ops: gradients of first and second order against finite differences, every executor's bits, and what a
- * checkpoint saves. */
+/* Region ops: gradients of first and second order against finite differences, every executor's bits, what a checkpoint
+ * saves, keys and plans. */
 #include "gradient_test.h"
 
 static const struct shape scalar_shape, mat = {.rank = 2, .dim = {2, 2}}, mats = {.rank = 3, .dim = {3, 2, 2}};
@@ -200,6 +200,68 @@ static void bits(void)
     same_bits(make_custom, &(struct problem){.name = "custom_grad", .ctx = &(double){1}, .nx = 2, .x = {mat, mat}});
 }
 
+static ref typed(struct graph *b, unsigned dtype, const struct shape *s) { return n_input(b, dtype, s, "x"); }
+
+/* x changed a little, in any dtype. */
+static ref change(struct graph *b, ref x)
+{
+    return b->node[x].dtype == KL_BOOL ? n_not(b, x) : n_add(b, x, n_k(b, x, 1));
+}
+
+/* A cond, a while and a scan of operands of this dtype and shape [rows, n], views and computed values among them. */
+static void loops(unsigned dt, int64_t rows, int64_t n)
+{
+    struct graph *g = graph_new("loops"), *yes = graph_new("then"), *no = graph_new("else"), *c = graph_new("condition"),
+                 *body = graph_new("body"), *cell = graph_new("cell");
+    struct shape s = shape_make(2, (int64_t[]){rows, n}), t = shape_make(2, (int64_t[]){n, rows}), row = shape_make(1, &n);
+    ref p = n_input(g, KL_BOOL, &scalar_shape, "p"), x = typed(g, dt, &s);
+    ref y = change(g, n_permute(g, typed(g, dt, &t), (uint8_t[KL_MAX_RANK]){1, 0}));
+
+    ref a = typed(yes, dt, &s), b = typed(yes, dt, &s), d = typed(no, dt, &s), e = typed(no, dt, &s);
+    yield(yes, change(yes, b));
+    yield(yes, a);
+    yield(no, d);
+    yield(no, change(no, e));
+    ref choice = add_region(g, OP_cond, (union attr){0}, (ref[]){p, n_flip(g, x, 2), y}, 3, yes, no);
+
+    ref k = n_input(c, KL_U8, &scalar_shape, "k"), count = n_input(body, KL_U8, &scalar_shape, "k");
+    typed(c, dt, &s);
+    yield(c, n_lt(c, k, n_const(c, KL_U8, 3)));
+    yield(body, n_add(body, count, n_const(body, KL_U8, 1)));
+    yield(body, change(body, typed(body, dt, &s)));
+    ref loop = add_region(g, OP_while, (union attr){.region.carried = 2}, (ref[]){n_const(g, KL_U8, 0), n_proj(g, choice, 0)},
+                          2, c, body);
+
+    ref h = typed(cell, dt, &row), v = typed(cell, dt, &row);
+    yield(cell, n_where(cell, n_lt(cell, h, v), change(cell, h), v));
+    yield(cell, n_where(cell, n_eq(cell, h, v), v, h));
+    union attr attr = {.region = {.carried = 1, .scanned = 1, .length = rows}};
+    ref scanned = add_region(g, OP_scan, attr, (ref[]){n_broadcast(g, n_const(g, dt, 1), &row), n_proj(g, loop, 1)}, 2, cell, NULL);
+    yield(g, n_proj(g, scanned, 0));
+    yield(g, change(g, n_proj(g, scanned, 1)));
+    yield(g, n_proj(g, choice, 1));
+
+    struct values in = {0};
+    char what[64];
+    snprintf(what, sizeof what, "loops %s[%" PRId64 ",%" PRId64 "]", dtype_name(dt), rows, n);
+    if (check(!g->err.code, "%s: %s", what, g->err.msg)) {
+        values_random(&rng, g, &g->input, true, &in);
+        agree_everywhere(g, &in, &(struct values){0}, NULL, what);
+        values_free(&in);
+    }
+    graph_free(g);
+}
+
+static void every_dtype(void)
+{
+    static const int64_t size[] = {0, 1, 7, 16, 17, 1000};
+    for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
+        for (unsigned i = 0; i < sizeof size / sizeof *size; i++) {
+            loops(dt, 3, size[i]);
+            loops(dt, i, 5);
+        }
+}
+
 /* ---- a loop without a gradient ---- */
 
 static ref halve(struct graph *g, ref x)
@@ -267,12 +329,97 @@ static void memory(void)
     check(again > 0 && 2 * again < kept, "checkpoints save memory: %" PRId64 " bytes with, %" PRId64 " without", again, kept);
 }
 
+/* ---- plans: the checker finds what is wrong with a region op's command ---- */
+
+static struct program *planned(void)
+{
+    struct graph *g = graph_new("plan"), *b = graph_new("body");
+    struct shape s = shape_make(1, (int64_t[]){1000}), all = shape_make(2, (int64_t[]){4, 1000});
+    ref x = n_input(g, KL_F32, &s, "x"), xs = n_exp(g, n_input(g, KL_F32, &all, "xs"));
+    ref h = n_input(b, KL_F32, &s, "h"), e = n_input(b, KL_F32, &s, "e"), y = n_mul(b, n_reduce(b, OP_sum, h, 1), n_slice(b, e, 0, 0, 1, 1));
+    yield(b, n_add(b, n_broadcast(b, y, &s), e));
+    yield(b, h);
+    yield(b, e);
+    union attr attr = {.region = {.carried = 1, .scanned = 1, .length = 4}};
+    ref r = add_region(g, OP_scan, attr, (ref[]){x, xs}, 2, b, NULL);
+    yield(g, n_exp(g, n_proj(g, r, 0)));
+    yield(g, n_exp(g, n_proj(g, r, 1))); /* nothing reads result 2 */
+    struct err e2 = {0};
+    struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 1, .l1_bytes = 32 << 10};
+    bool ok = passes_run(g, &(struct pass_options){.fuse = true, .verify = true});
+    struct program *p = ok ? program_plan(g, &caps, false, &e2) : NULL;
+    check(p != NULL, "plan: %s%s", g->err.msg, e2.msg);
+    graph_free(g);
+    return p;
+}
+
+static void last_result_read(struct command *c) { c->value[c->narg - 2] = c->value[c->narg - 3]; }
+static void workspace_on_result(struct command *c) { c->arg[c->narg - 1] = c->arg[2]; }
+static void workspace_elsewhere(struct command *c) { c->arg[c->narg - 1].kind = LOC_SCRATCH; }
+static void unread_outside(struct command *c) { c->arg[c->narg - 2].offset += (int64_t)1 << 20; }
+static void operand_of_another(struct command *c) { c->arg[0] = c->arg[1]; }
+static void result_on_operand(struct command *c) { c->arg[2] = c->arg[1]; }
+static void too_few(struct command *c) { c->narg--; }
+static void no_node(struct command *c) { c->region = 1; }
+static void inside_out_of_bounds(struct command *c) { c->sub[0]->cmd[0].arg[0].offset = 1 << 20; }
+
+static void broken_plans(void)
+{
+    static const struct { void (*spoil)(struct command *); const char *says; } wrong[] = {
+        {last_result_read, "is not result"}, {workspace_on_result, "outside of the workspace"}, {workspace_elsewhere, "workspace is not in the arena"},
+        {unread_outside, "outside of the workspace"}, {operand_of_another, ""}, {result_on_operand, "overlaps"}, {too_few, "arguments for"},
+        {no_node, "no region op"}, {inside_out_of_bounds, "bytes"}};
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct program *p = planned();
+        struct err e = {0};
+        if (!p)
+            return;
+        uint32_t at = 0;
+        while (at < p->ncmd && p->cmd[at].kind != CMD_REGION)
+            at++;
+        if (check(at < p->ncmd && program_check(p, &e), "a good plan: %s", e.msg)) {
+            bool frees_less = wrong[i].spoil == too_few;
+            wrong[i].spoil(&p->cmd[at]);
+            check(!program_check(p, &e) && strstr(e.msg, wrong[i].says), "plan %u: '%s', not '%s'", i, e.msg, wrong[i].says);
+            p->cmd[at].narg += frees_less;
+        }
+        program_free(p);
+    }
+}
+
+/* ---- keys: what is inside counts ---- */
+
+static struct graph *keyed(double k, bool reverse, const char *name)
+{
+    struct graph *g = graph_new(name), *b = graph_new(name);
+    ref x = n_input(g, KL_F32, &mat, "x"), a = n_input(b, KL_F32, &mat, "a");
+    yield(b, n_mul(b, a, n_k(b, a, k)));
+    union attr attr = {.region = {.carried = 1, .length = 2, .flags = reverse ? REGION_REVERSE : 0}};
+    yield(g, n_proj(g, add_region(g, OP_scan, attr, &x, 1, b, NULL), 0));
+    return g;
+}
+
+static void keys(void)
+{
+    struct graph *g[] = {keyed(2, false, "a"), keyed(2, false, "b"), keyed(3, false, "a"), keyed(2, true, "a")};
+    for (int i = 1; i < 4; i++) {
+        struct hash128 x = graph_hash(g[0]), y = graph_hash(g[i]);
+        bool same = x.lo == y.lo && x.hi == y.hi;
+        check(same == (i == 1) && graph_same(g[0], g[i]) == (i == 1), "graph %d is %s", i, same ? "the same" : "another");
+    }
+    for (int i = 0; i < 4; i++)
+        graph_free(g[i]);
+}
+
 int main(void)
 {
     gradients();
     own_gradient();
     bits();
+    every_dtype();
     no_gradient();
     memory();
+    broken_plans();
+    keys();
     return finish();
 }

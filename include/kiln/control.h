@@ -57,8 +57,8 @@ KL_API kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, uint32_t nin, const 
                                kl_tensor *out);
 
 /* fn with a gradient of its own.  `backward` takes in[], the nout results, and the gradients of the floating results
- * (nin + nout + so many), and gives the gradient of each floating in[], in order and of its shape and dtype.  No gradient
- * flows to other tensors that the two use.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
+ * (nin + nout + so many), and gives the gradient of each floating in[], in order and of its shape and dtype.  No
+ * gradient flows to other tensors that the two use.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
 KL_API kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin, const kl_tensor *in,
                                 uint32_t nout, kl_tensor *out);
 
@@ -72,8 +72,8 @@ KL_API kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, 
                             bool reverse, kl_tensor *out);
 KL_API kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
                                   uint32_t nout, kl_tensor *out);
-KL_API kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin,
-                                   const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
+                                   uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
 
 #ifndef KL_NO_CALL_SITES
 #define kl_cond(...) kl_cond_at(KL_HERE, __VA_ARGS__)
