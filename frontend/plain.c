@@ -26,6 +26,9 @@ PLAIN(rand, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, ui
 PLAIN(randn, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed),
       (NULL, device, dtype, rank, dims, seed))
 PLAIN(cast, (kl_tensor a, kl_dtype dtype), (NULL, a, dtype))
+PLAIN(quantize, (kl_tensor a, kl_tensor scale, kl_tensor zero_point, kl_dtype dtype, int axis),
+      (NULL, a, scale, zero_point, dtype, axis))
+PLAIN(dequantize, (kl_tensor q, kl_tensor scale, kl_tensor zero_point, int axis), (NULL, q, scale, zero_point, axis))
 PLAIN(grad, (kl_tensor loss, kl_tensor wrt), (NULL, loss, wrt))
 PLAIN(detach, (kl_tensor a), (NULL, a))
 PLAIN(reshape, (kl_tensor a, int rank, const int64_t *dims), (NULL, a, rank, dims))
@@ -65,6 +68,7 @@ PLAIN(reduce_min, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NUL
 PLAIN(mean, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
 PLAIN(sum_all, (kl_tensor a), (NULL, a))
 PLAIN(argmax, (kl_tensor a, int axis), (NULL, a, axis))
+PLAIN(argmin, (kl_tensor a, int axis), (NULL, a, axis))
 PLAIN(matmul, (kl_tensor a, kl_tensor b), (NULL, a, b))
 PLAIN(dot_general,
       (kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, const int *batch_b, int ncontract,

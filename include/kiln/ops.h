@@ -120,6 +120,16 @@ KL_OP(min_scalar, kl_tensor a, double value)
 /* The values in another dtype: float to integer truncates and saturates, NaN gives 0; integers wrap. */
 KL_OP(cast, kl_tensor a, kl_dtype dtype)
 
+/* ---- small integers in the place of floats ----
+ * q = nearest integer of a / scale, ties to even, + zero_point, saturated to the dtype, KL_I8 or KL_U8; a NaN is the zero
+ * point.  The scale is a float, [] for the whole tensor or [C] for each slice of an axis of length C; the zero point has
+ * the dtype of q and the scale's shape, or is kl_none for 0.  The axis counts only beside a scale [C].
+ * Gradients go straight through, as if nothing were rounded: dequantize passes its own back to the a of the quantize that
+ * made q, and to the scale; where q was saturated none flows to a.  [SHAPE, TYPE] */
+KL_OP(quantize, kl_tensor a, kl_tensor scale, kl_tensor zero_point, kl_dtype dtype, int axis)
+/* (q - zero_point) * scale, in the scale's dtype. */
+KL_OP(dequantize, kl_tensor q, kl_tensor scale, kl_tensor zero_point, int axis)
+
 /* ---- views: never a copy ---- */
 
 /* The same elements in another shape; one dimension may be -1.  [SHAPE] */
@@ -188,6 +198,7 @@ KL_OP(mean, kl_tensor a, int naxes, const int *axes, bool keepdims)       /* flo
 KL_OP(sum_all, kl_tensor a)                                               /* [] */
 /* Index (i32) of the first largest element, or of the first NaN, along an axis, which goes.  [SHAPE] */
 KL_OP(argmax, kl_tensor a, int axis)
+KL_OP(argmin, kl_tensor a, int axis) /* the same of the smallest */
 
 /* ---- products ---- */
 
@@ -276,6 +287,8 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_max_scalar(...) kl_max_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_min_scalar(...) kl_min_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_cast(...) kl_cast_at(KL_HERE, __VA_ARGS__)
+#define kl_quantize(...) kl_quantize_at(KL_HERE, __VA_ARGS__)
+#define kl_dequantize(...) kl_dequantize_at(KL_HERE, __VA_ARGS__)
 #define kl_reshape(...) kl_reshape_at(KL_HERE, __VA_ARGS__)
 #define kl_permute(...) kl_permute_at(KL_HERE, __VA_ARGS__)
 #define kl_transpose(...) kl_transpose_at(KL_HERE, __VA_ARGS__)
@@ -305,6 +318,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_mean(...) kl_mean_at(KL_HERE, __VA_ARGS__)
 #define kl_sum_all(...) kl_sum_all_at(KL_HERE, __VA_ARGS__)
 #define kl_argmax(...) kl_argmax_at(KL_HERE, __VA_ARGS__)
+#define kl_argmin(...) kl_argmin_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
 #define kl_square(...) kl_square_at(KL_HERE, __VA_ARGS__)
