@@ -43,6 +43,11 @@ struct recording *ambient_recording(void)
     return make_room(&now, now.r.g->nnode + OP_NODES) ? &now.r : NULL;
 }
 
+bool ambient_room(uint32_t nodes)
+{
+    return ambient_recording() && make_room(&now, now.r.g->nnode + nodes);
+}
+
 static void know(struct ambient *a, ref r, struct buffer *b)
 {
     a->known[r] = buffer_ref(b);

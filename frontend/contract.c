@@ -67,6 +67,40 @@ kl_tensor kl_reduce_min_at(const kl_site *site, kl_tensor a, int naxes, const in
     return reduce_axes(site, "reduce_min", OP_reduce_min, a, naxes, axes, keepdims);
 }
 
+kl_tensor kl_reduce_prod_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_axes(site, "reduce_prod", OP_reduce_prod, a, naxes, axes, keepdims);
+}
+
+/* true and false as 1 and 0: one that is true is largest, one that is false smallest. */
+static kl_tensor reduce_bool(const kl_site *site, const char *name, enum op op, kl_tensor a, int naxes,
+                             const int *axes, bool keepdims)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t mask;
+    if (!t || !describe(t, site, name, "the tensor", a, &v) ||
+        !axis_mask(t, site, name, &v.shape, naxes, axes, &mask))
+        return op_failed();
+    if (v.dtype != KL_BOOL)
+        return refuse(t, site, KL_ERR_TYPE, "%s: needs bool, got %s", name, dtype_name(v.dtype));
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    const struct view number = {.dtype = KL_U8, .device = v.device};
+    kl_tensor y = reduce(site, name, op, kl_cast_at(site, a, KL_U8), &v.shape, mask, keepdims);
+    return compose_end(t, kl_ne_at(site, y, const_like(site, &number, 0)));
+}
+
+kl_tensor kl_any_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_bool(site, "any", OP_reduce_max, a, naxes, axes, keepdims);
+}
+
+kl_tensor kl_all_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_bool(site, "all", OP_reduce_min, a, naxes, axes, keepdims);
+}
+
 kl_tensor kl_sum_all_at(const kl_site *site, kl_tensor a)
 {
     return reduce_axes(site, "sum_all", OP_sum, a, 0, NULL, false);

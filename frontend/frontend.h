@@ -141,8 +141,17 @@ bool recording_open(struct recording *r, const char *name); /* empty, memory reu
 void recording_close(struct recording *r);        /* drops the inputs' data; needs the lock */
 void recording_free(struct recording *r);
 
+/* The node a handle means in tr or, if that is NULL, in the ambient graph, whose lock is held.  NIL: *e, in which `what`
+ * names the operand, or the graph's own error. */
+ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *e);
+/* Moves the graph's error to *e, without the op's name in front; the graph stays usable. */
+void take_graph_error(struct graph *g, const char *op, struct err *e);
+/* A handle for node r, just recorded in tr or, if that is NULL, in the ambient graph; kl_none: *e. */
+kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *e);
+
 /* ---- ambient.c: what is recorded outside of traces; all need the lock ---- */
 struct recording *ambient_recording(void);        /* with room for one op's nodes; NULL: out of memory */
+bool ambient_room(uint32_t nodes);                /* for so many more; false: out of memory */
 ref ambient_node(struct entry *x, struct err *e); /* of a value or lazy handle, as it is now */
 void ambient_added(ref r);                        /* notes a node just appended */
 bool ambient_tracked(ref r);                      /* depends on a handle marked by kl_requires_grad */
@@ -162,8 +171,13 @@ struct binding {                 /* an outside handle used in a trace; position 
     bool assigned, released;
     struct buffer *buffer;       /* while the program runs */
 };
+struct handle_list { kl_tensor *h; uint32_t n, cap; };
 struct trace {
     struct recording r;
+    const char *region;              /* a region is recorded: the op's name; else NULL */
+    struct trace *outer;             /* of a region: the trace around it, NULL outside of traces */
+    struct trace *idle;              /* of a region: what thread.trace was */
+    struct handle_list *made;        /* of a region outside of traces: handles made for it */
     struct err err;              /* the first failure */
     kl_tensor poison;            /* what a failed trace gives back */
     kl_device device;            /* {0} before the first node */
@@ -180,12 +194,40 @@ struct trace {
     uint32_t out_cap, exclusive_cap, state_cap;
 };
 static inline struct trace *thread_trace(const struct thread *t) { return t->tracing ? t->trace : NULL; }
+/* Is a temporary of `of` visible in tr: its own, or, in a region, one of a trace around it? */
+static inline bool trace_sees(const struct trace *tr, const struct trace *of)
+{
+    while (tr && tr != of)
+        tr = tr->outer;
+    return tr != NULL;
+}
 struct binding *trace_binding(struct trace *tr, kl_tensor h); /* NULL: not used in it so far */
 /* What the handle means now; NIL: *e, in which `what` names the operand, or the graph's own error. */
 ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e);
+void trace_end_temps(struct thread *t, struct trace *tr);
 void trace_drop(struct thread *t);                /* ends the trace without running it */
 void trace_free(struct trace *tr);
 void trace_error(struct thread *t);               /* the open trace has failed with the thread's last error */
+
+/* ---- region.c: what a function of the user's does, recorded as a region ---- */
+struct region_recorder {
+    struct thread *t;
+    const kl_site *site;
+    const char *op;              /* in messages */
+    void *ctx;
+    kl_device device;            /* of the parameters; {0}: none */
+    struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
+    struct handle_list made;     /* outside of traces: handles that only the regions need */
+};
+struct view;
+/* Calls fn with a temporary for each parameter, and records what it does.  NULL: reported. */
+struct graph *region_record(struct region_recorder *c, const char *name, kl_region_fn *fn, const struct view *parameter,
+                            uint32_t nin, uint32_t nout);
+void region_recorder_free(struct region_recorder *c);
+/* In a region, which op is not for: reported, and true. */
+bool region_refuses(struct thread *t, const kl_site *site, const char *op);
+/* Records an input or a slot outside of the open region, and takes it in. */
+kl_tensor region_leaf(struct thread *t, struct call *c);
 
 /* ---- device.c ---- */
 static inline int device_index(kl_device d) { return (int)d.id - 1; }

@@ -7,6 +7,8 @@
 static bool readable(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
 {
     struct trace *tr = thread_trace(t);
+    if (region_refuses(t, site, op))
+        return false;
     struct err e;
     e.code = KL_OK;
     struct entry *x = entry_find(h, "the tensor", &e);

@@ -62,34 +62,42 @@ static const char *const operand_name[MAX_OPERANDS] = {"operand 1", "operand 2",
 /* Most ops have a fixed number; the call says it for the others. */
 static unsigned operands(const struct call *c) { return c->proto.nin ? c->proto.nin : opinfo[c->proto.op].nin; }
 
+void take_graph_error(struct graph *g, const char *op, struct err *e)
+{
+    size_t n = strlen(op);
+    const char *msg = g->err.msg;
+    if (!strncmp(msg, op, n) && !strncmp(msg + n, ": ", 2))
+        msg += n + 2; /* the path puts the user's name of the op there */
+    err_set(e, g->err.code, "%s", msg);
+    g->err.code = KL_OK;
+}
+
 /* A failed builder leaves its reason in the graph, which must stay usable. */
 static bool take_error(struct step *s)
 {
-    struct graph *g = s->r->g;
-    const char *name = opinfo[s->c->proto.op].name;
-    size_t n = strlen(name);
-    const char *msg = g->err.msg;
-    if (!strncmp(msg, name, n) && !strncmp(msg + n, ": ", 2))
-        msg += n + 2; /* the path puts the user's name of the op there */
-    err_set(&s->e, g->err.code, "%s", msg);
-    g->err.code = KL_OK;
+    take_graph_error(s->r->g, opinfo[s->c->proto.op].name, &s->e);
     return false;
+}
+
+ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *e)
+{
+    struct entry *x = entry_find(h, what, e);
+    if (!x)
+        return NIL;
+    if (tr)
+        return trace_node(tr, x, h, what, e);
+    if (x->kind == KIND_VALUE)
+        return ambient_node(x, e);
+    if (x->kind == KIND_POISON)
+        *e = x->cause->err;
+    else
+        err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+    return NIL;
 }
 
 static bool resolve(struct step *s, unsigned i)
 {
-    kl_tensor h = s->c->in[i];
-    struct entry *x = entry_find(h, operand_name[i], &s->e);
-    if (!x)
-        return false;
-    if (s->tr)
-        s->in[i] = trace_node(s->tr, x, h, operand_name[i], &s->e);
-    else if (x->kind == KIND_VALUE)
-        s->in[i] = ambient_node(x, &s->e);
-    else if (x->kind == KIND_POISON)
-        s->e = x->cause->err;
-    else
-        err_set(&s->e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", operand_name[i]);
+    s->in[i] = node_of_handle(s->tr, s->c->in[i], operand_name[i], &s->e);
     if (s->in[i] == NIL && !s->e.code)
         return take_error(s);
     return s->in[i] != NIL;
@@ -224,22 +232,23 @@ static bool check_grad(struct step *s)
     return true;
 }
 
-static kl_tensor new_handle(struct step *s, ref r)
+kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *e)
 {
-    const struct node *n = node_at(s->r->g, r);
-    struct entry *x = s->tr ? entry_new_temp(s->t, s->tr) : entry_new();
+    const struct graph *g = tr ? tr->r.g : ambient_recording()->g;
+    const struct node *n = node_at(g, r);
+    struct entry *x = tr ? entry_new_temp(t, tr) : entry_new();
     if (!x) {
-        err_set(&s->e, KL_ERR_MEMORY, "out of memory");
+        err_set(e, KL_ERR_MEMORY, "out of memory");
         return kl_none;
     }
     x->device = n->device;
-    if (s->tr) {
+    if (tr) {
         x->node = r;
-        s->tr->device = s->device;
+        tr->device = device_of(n->device);
     } else {
         x->kind = KIND_VALUE;
         x->dtype = n->dtype;
-        x->shape = *node_shape(s->r->g, r);
+        x->shape = *node_shape(g, r);
         ambient_bind(x, r);
     }
     return entry_handle(x);
@@ -277,7 +286,7 @@ static kl_tensor run_path(struct step *s)
     if (c->proto.op == OP_grad && !check_grad(s))
         return kl_none;
     ref r = append(s);
-    return r ? new_handle(s, r) : kl_none;
+    return r ? handle_of_node(s->t, s->tr, r, &s->e) : kl_none;
 }
 
 static bool is_poison(kl_tensor h)
@@ -311,6 +320,8 @@ kl_tensor record(struct call *c)
     kl_tensor h = kl_none;
     if (s.t && s.t->tracing && s.t->trace->err.code) {
         h = s.t->trace->poison; /* silent: the first failure is kept */
+    } else if (s.t && s.t->tracing && s.t->trace->region && (c->proto.op == OP_input || c->proto.op == OP_slot)) {
+        return region_leaf(s.t, c);
     } else if (s.t) {
         s.c = c;
         s.tr = thread_trace(s.t);
@@ -348,9 +359,10 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
     struct err e;
     e.code = KL_OK;
     struct entry *x = entry_find(h, what, &e);
-    if (x && x->kind == KIND_TEMP && tr && x->trace == tr) {
-        const struct node *n = node_at(tr->r.g, x->node);
-        *v = (struct view){n->dtype, tr->r.g->shape[n->shape], device_of(n->device)};
+    if (x && x->kind == KIND_TEMP && trace_sees(tr, x->trace)) {
+        const struct graph *g = x->trace->r.g;
+        const struct node *n = node_at(g, x->node);
+        *v = (struct view){n->dtype, g->shape[n->shape], device_of(n->device)};
         return true;
     }
     if (x && x->kind == KIND_TEMP) {

@@ -138,6 +138,8 @@ kl_status kl_scope_begin(void)
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
+    if (region_refuses(t, NULL, "scope_begin"))
+        return KL_ERR_TRACE;
     return scope_push(t) ? KL_OK : report(t, NULL, KL_ERR_MEMORY, "scope_begin: out of memory");
 }
 
@@ -146,6 +148,8 @@ kl_status kl_scope_end_at(const kl_site *site)
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
+    if (region_refuses(t, site, "scope_end"))
+        return KL_ERR_TRACE;
     if (!t->nscope)
         return fail(t, site, KL_ERR_ARGUMENT, "scope_end: no scope is open");
     scope_pop(t, kl_none);

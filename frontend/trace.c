@@ -50,6 +50,25 @@ static bool make_room(struct trace *tr)
     return true;
 }
 
+/* What a handle that is not of this trace is; false: it is no more. */
+static bool look_from_outside(struct entry *x, kl_tensor h, const char *what, struct view *v,
+                              char name[sizeof x->name], struct err *e)
+{
+    if (x->kind == KIND_TEMP) { /* of a trace around a region: this thread's own */
+        const struct graph *g = x->trace->r.g;
+        const struct node *n = node_at(g, x->node);
+        *v = (struct view){n->dtype, g->shape[n->shape], device_of(n->device)};
+        name[0] = 0;
+        return true;
+    }
+    front_lock();
+    struct entry *again = entry_find(h, what, e); /* another thread may have released it just now */
+    *v = (struct view){x->dtype, x->shape, device_of(x->device)};
+    memcpy(name, x->name, sizeof x->name);
+    front_unlock();
+    return again;
+}
+
 static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
 {
     struct graph *g = tr->r.g;
@@ -57,21 +76,16 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
         err_set(e, KL_ERR_MEMORY, "out of memory");
         return NIL;
     }
-    front_lock();
-    struct entry *again = entry_find(h, what, e); /* another thread may have released it just now */
-    unsigned dtype = x->dtype, device = x->device;
-    struct shape shape = x->shape;
+    struct view v;
     char name[sizeof x->name];
-    memcpy(name, x->name, sizeof name);
-    front_unlock();
-    if (!again)
+    if (!look_from_outside(x, h, what, &v, name, e))
         return NIL;
-    if (!name[0])
+    if (!tr->region && !name[0])
         snprintf(name, sizeof name, "s%u", g->state.n);
-    ref r = n_state(g, dtype, &shape, name);
+    ref r = (tr->region ? n_input : n_state)(g, v.dtype, &v.shape, name);
     if (r == NIL)
         return NIL;
-    g->node[r].device = (uint16_t)device;
+    g->node[r].device = (uint16_t)device_index(v.device);
     tr->bound[tr->nbound] = (struct binding){.h = h, .node = r};
     place(tr, tr->nbound++);
     return r;
@@ -86,7 +100,7 @@ ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what,
         return b->node;
     if (b)
         err_set(e, KL_ERR_HANDLE, "%s is stale: it was released earlier in this trace", what);
-    else if (x->kind == KIND_VALUE)
+    else if (x->kind == KIND_VALUE || (x->kind == KIND_TEMP && trace_sees(tr->outer, x->trace)))
         return bind(tr, x, h, what, e);
     else if (x->kind == KIND_POISON)
         *e = x->cause->err;
@@ -109,6 +123,8 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
+    if (region_refuses(t, site, "trace_begin"))
+        return KL_ERR_TRACE;
     if (t->tracing)
         return fail(t, site, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
     struct trace *tr = trace_of(t);
@@ -141,6 +157,16 @@ void trace_error(struct thread *t)
     }
 }
 
+void trace_end_temps(struct thread *t, struct trace *tr)
+{
+    for (uint32_t i = tr->temps, next; i != NO_ENTRY; i = next) {
+        struct entry *x = entry_at(i);
+        next = x->next;
+        entry_free_temp(t, x);
+    }
+    tr->temps = NO_ENTRY;
+}
+
 /* The end of every trace, run or not: temporaries go, what was released in it goes too. */
 static void close_trace(struct thread *t)
 {
@@ -148,12 +174,7 @@ static void close_trace(struct thread *t)
     t->tracing = false;
     t->no_grad = t->outer_no_grad;
     t->outer_no_grad = 0;
-    for (uint32_t i = tr->temps, next; i != NO_ENTRY; i = next) {
-        struct entry *x = entry_at(i);
-        next = x->next;
-        entry_free_temp(t, x);
-    }
-    tr->temps = NO_ENTRY;
+    trace_end_temps(t, tr);
     bool any_data = tr->r.g->input.n > 0;
     for (uint32_t i = 0; i < tr->nbound; i++)
         any_data |= tr->bound[i].released;
@@ -178,7 +199,7 @@ void trace_drop(struct thread *t)
 void kl_trace_abandon(void)
 {
     struct thread *t = thread_self();
-    if (t && t->tracing)
+    if (t && t->tracing && !region_refuses(t, NULL, "trace_abandon"))
         close_trace(t);
 }
 
@@ -391,6 +412,8 @@ kl_status kl_trace_end_at(const kl_site *site)
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
+    if (region_refuses(t, site, "trace_end"))
+        return KL_ERR_TRACE;
     if (!t->tracing)
         return report(t, site, KL_ERR_TRACE, "trace_end: no trace is open");
     struct trace *tr = t->trace;

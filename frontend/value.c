@@ -8,7 +8,7 @@ static struct entry *usable(struct thread *t, const kl_site *site, const char *o
     struct err e;
     e.code = KL_OK;
     struct entry *x = entry_find(h, what, &e);
-    if (x && x->kind == KIND_TEMP && x->trace != thread_trace(t)) {
+    if (x && x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace)) {
         err_set(&e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
         x = NULL;
     }
@@ -46,6 +46,8 @@ kl_tensor kl_keep_at(const kl_site *site, kl_tensor h)
     if (!t)
         return kl_none;
     if (failed_trace(t))
+        return h;
+    if (region_refuses(t, site, "keep"))
         return h;
     struct entry *x = usable(t, site, "keep", "the tensor", h);
     if (!x)
@@ -148,6 +150,8 @@ kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
         return KL_ERR_MEMORY;
     if (failed_trace(t))
         return t->trace->err.code;
+    if (region_refuses(t, site, "assign"))
+        return KL_ERR_TRACE;
     struct view s, v;
     if (!describe(t, site, "assign", "the state", state, &s) || !describe(t, site, "assign", "the value", value, &v) ||
         !fits(t, site, &s, &v))
@@ -188,8 +192,10 @@ kl_status kl_release_at(const kl_site *site, kl_tensor h)
     struct binding *b = x && t->tracing ? trace_binding(t->trace, h) : NULL;
     if (b && b->released)
         err_set(&e, KL_ERR_HANDLE, "the tensor is stale: it was released earlier in this trace");
-    else if (x && x->kind == KIND_TEMP && x->trace != thread_trace(t))
+    else if (x && x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace))
         err_set(&e, KL_ERR_TRACE, "the tensor belongs to a trace that is open on another thread");
+    else if (x && t->tracing && t->trace->region && !(x->kind == KIND_TEMP && x->trace == t->trace))
+        err_set(&e, KL_ERR_TRACE, "the tensor is from outside of the region that %s records", t->trace->region);
     if (e.code)
         return fail(t, site, e.code, "release: %s", e.msg);
     if (x->kind == KIND_TEMP) {
@@ -267,7 +273,7 @@ static bool look(kl_tensor h, struct view *v)
     struct err e;
     e.code = KL_OK;
     struct entry *x = t ? entry_find(h, "the tensor", &e) : NULL;
-    if (!x || x->kind == KIND_POISON || (x->kind == KIND_TEMP && x->trace != thread_trace(t)))
+    if (!x || x->kind == KIND_POISON || (x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace)))
         return false;
     if (x->kind == KIND_TEMP) {
         const struct graph *g = x->trace->r.g;
@@ -323,5 +329,5 @@ kl_status kl_check(kl_tensor h)
         return t ? e.code : KL_ERR_MEMORY;
     if (x->kind == KIND_POISON)
         return x->cause->err.code;
-    return x->kind == KIND_TEMP && x->trace != thread_trace(t) ? KL_ERR_TRACE : KL_OK;
+    return x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace) ? KL_ERR_TRACE : KL_OK;
 }

@@ -210,6 +210,24 @@ ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes)
     return graph_add(g, &n, NULL);
 }
 
+ref n_cumulative(struct graph *g, enum op op, ref a, uint32_t axis)
+{
+    return graph_add(g, &(struct node){.op = (uint16_t)op, .nin = 1, .in = {a}, .attr.axis.axis = axis}, NULL);
+}
+
+ref n_recurrence(struct graph *g, ref a, ref b, uint32_t axis)
+{
+    return graph_add(g, &(struct node){.op = OP_recurrence, .nin = 2, .in = {a, b}, .attr.axis.axis = axis}, NULL);
+}
+
+ref n_shift(struct graph *g, ref a, ref value, uint32_t axis)
+{
+    if (g->err.code != KL_OK || a == NIL)
+        return NIL;
+    int64_t length = node_shape(g, a)->dim[axis];
+    return length ? n_pad(g, n_slice(g, a, axis, 0, length - 1, 1), value, axis, 1, 0, 0) : a;
+}
+
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims)
 {
     return graph_add(g, &(struct node){.op = OP_dot, .nin = 2, .in = {a, b}, .attr = *dims}, NULL);

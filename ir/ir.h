@@ -74,7 +74,7 @@ union attr {
         uint32_t axis, zero;
         int64_t low, high, interior;
     } pad;
-    struct {                                         /* sum, reduce_max, reduce_min */
+    struct {                                         /* sum, reduce_max, reduce_min, reduce_prod */
         uint32_t axes;                               /* bit i: axis i is reduced */
         uint32_t lanes;                              /* written by pass numerics, 0 before: */
         uint64_t chunk;                              /*   see the comment at numeric order below */
@@ -116,7 +116,9 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  *   i+32, then i+16, 8, 4, 2, 1 (acc = f(acc_i, acc_i+h)).  With lanes 1 a chunk is one ascending chain
  *   from the identity.  The chunks' results are combined as one ascending chain that starts with the
  *   first chunk's result; n = 0 gives the identity.  Identity: sum +0, reduce_max -infinity or the
- *   lowest integer, reduce_min infinity or the highest.
+ *   lowest integer, reduce_min infinity or the highest, reduce_prod 1.
+ * cumsum, cumprod, cummax, cummin: a row's first result is its first element, each further one f(the result before,
+ *   the element).  recurrence: the first is b, then fma(a, the result before, b) (integers: a * it + b).
  * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
  *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
@@ -125,8 +127,8 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  *   one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
  *
  * On f16 and bf16 every op computes in f32 on the exactly widened operands and rounds its result once, to
- * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces and dots of them, and
- * scatters of kind add, accumulate in f32 in the order above and round at the end. */
+ * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces, dots and scans of
+ * them, and scatters of kind add, accumulate in f32 in the order above and round each result at the end. */
 
 enum out_kind { OUT_RETURN, OUT_ASSIGN };
 struct output {
@@ -203,9 +205,13 @@ static inline bool op_is_quant(unsigned op) { return op == OP_quantize || op == 
 static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom_grad; }
 /* A region op that runs as it is: the others are taken apart before (pass inline). */
 static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
-static inline bool op_is_reduce(unsigned op) { return op >= OP_sum && op <= OP_reduce_min; }
+static inline bool op_is_reduce(unsigned op) { return op >= OP_sum && op <= OP_reduce_prod; }
+static inline bool op_is_cumulative(unsigned op) { return op >= OP_cumsum && op <= OP_recurrence; }
 /* Its elements are computed together, in a schedule of their own: a kernel has at most one such node. */
-static inline bool op_is_anchor(unsigned op) { return op_is_reduce(op) || op == OP_dot || op == OP_scatter; }
+static inline bool op_is_anchor(unsigned op) 
+{
+    return op_is_reduce(op) || op_is_cumulative(op) || op == OP_dot || op == OP_scatter;
+}
 
 /* ---- mem.c: all of Kiln's own memory ---- */
 void *mem_alloc(size_t bytes);                    /* zeroed; NULL when out of memory */
@@ -318,6 +324,9 @@ ref n_cast(struct graph *g, ref a, unsigned dtype);
 ref n_quantize(struct graph *g, ref x, ref scale, ref zero);
 ref n_dequantize(struct graph *g, ref q, ref scale, ref zero);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
+ref n_cumulative(struct graph *g, enum op op, ref a, uint32_t axis); /* op: cumsum, cumprod, cummax, cummin */
+ref n_recurrence(struct graph *g, ref a, ref b, uint32_t axis);
+ref n_shift(struct graph *g, ref a, ref value, uint32_t axis); /* each element one further, the scalar first, the last gone */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
 ref n_grad(struct graph *g, ref loss, ref wrt);
 ref n_proj(struct graph *g, ref region, uint32_t index); /* the node that is there already, or a new one */

@@ -7,7 +7,7 @@ static const char *const prim_name[P_COUNT] = {
 #include "prims.def"
 };
 static const char *const loop_name[] = {[LOOP_SERIAL] = "serial", [LOOP_PARALLEL] = "parallel", [LOOP_VECTOR] = "vector"};
-static const char *const fold_name[] = {[FOLD_ADD] = "add", [FOLD_MAX] = "max", [FOLD_MIN] = "min"};
+static const char *const fold_name[] = {[FOLD_ADD] = "add", [FOLD_MAX] = "max", [FOLD_MIN] = "min", [FOLD_MUL] = "mul"};
 static const char *const role_name[] = {[BUF_IN] = "in", [BUF_OUT] = "out", [BUF_SCRATCH] = "scratch"};
 static const char *const sched_name[] = {[SCHED_MAP] = "map", [SCHED_ROW_REDUCE] = "row_reduce", [SCHED_COLUMN_REDUCE] = "column_reduce",
                                          [SCHED_CHUNK_REDUCE] = "chunk_reduce", [SCHED_DOT] = "dot"};

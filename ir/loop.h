@@ -53,7 +53,7 @@ enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR };
 enum mix { MIX_LO, MIX_HI };
 /* What for a line of memory is brought nearer: to be read a tile from now, to be written soon. */
 enum prefetch { PREFETCH_READ, PREFETCH_WRITE };
-enum fold { FOLD_ADD, FOLD_MAX, FOLD_MIN, FOLD_COUNT }; /* max and min as in ops.def: NaN if any is NaN */
+enum fold { FOLD_ADD, FOLD_MAX, FOLD_MIN, FOLD_MUL, FOLD_COUNT }; /* max and min as in ops.def: NaN if any is NaN */
 
 struct linst {
     uint8_t op, dtype, kind, varying;
@@ -81,7 +81,8 @@ struct schedule {
     uint16_t pad;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
 };
-enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_CHUNK_REDUCE, SCHED_DOT, SCHED_SCATTER };
+enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_CHUNK_REDUCE, SCHED_DOT, SCHED_SCATTER,
+                  SCHED_CUMULATIVE };
 
 struct kernel {
     char name[64];                                   /* for people; outside the hash */
@@ -185,6 +186,9 @@ struct lower {
     val (*at)(struct lower *l, ref r, const val *coord);
 };
 enum fold reduce_fold(unsigned op);              /* op_reduce.c: how a reduce folds */
+enum fold cumulative_fold(unsigned op);          /* op_cumulative.c: the same for a scan but recurrence */
+/* op_cumulative.c: a scan's next result from the one before and the operands' elements. */
+val cumulative_step(struct kernel *k, unsigned op, val before, val a, val b);
 /* op_reduce.c: v as a carry's initial value, made before its loop: in every lane where a vector loop is open. */
 val lower_lanes(struct lower *l, val v);
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits); /* the same for a constant */

@@ -5,7 +5,7 @@
 
 enum fold reduce_fold(unsigned op)
 {
-    return op == OP_sum ? FOLD_ADD : op == OP_reduce_max ? FOLD_MAX : FOLD_MIN;
+    return op == OP_sum ? FOLD_ADD : op == OP_reduce_max ? FOLD_MAX : op == OP_reduce_min ? FOLD_MIN : FOLD_MUL;
 }
 
 /* The axes in the mask (or those not in it), ascending; returns how many. */
@@ -246,6 +246,7 @@ static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
 REDUCE(sum)
 REDUCE(reduce_max)
 REDUCE(reduce_min)
+REDUCE(reduce_prod)
 
 void vjp_sum(struct graph *g, ref y, ref dy, ref *din)
 {
@@ -267,4 +268,26 @@ void vjp_reduce_max(struct graph *g, ref y, ref dy, ref *din)
 void vjp_reduce_min(struct graph *g, ref y, ref dy, ref *din)
 {
     vjp_reduce_max(g, y, dy, din);
+}
+
+/* The product of all others: of those before times of those behind, so that zeros are like any other number. */
+void vjp_reduce_prod(struct graph *g, ref y, ref dy, ref *din)
+{
+    ref x = node_at(g, y)->in[0], one = n_const(g, node_at(g, y)->dtype, dtype_bits(node_at(g, y)->dtype, 1));
+    const struct shape s = *node_shape(g, x);
+    uint32_t mask = node_at(g, y)->attr.reduce.axes, nkept, n;
+    uint8_t perm[2 * KL_MAX_RANK] = {0}, back[KL_MAX_RANK] = {0};
+    struct shape apart = {.rank = s.rank}, rows = {.rank = 2, .dim = {1, 1}};
+    nkept = axes_of(s.rank, ~mask, perm);
+    n = nkept + axes_of(s.rank, mask, perm + nkept);
+    for (uint32_t i = 0; i < n; i++) {
+        back[perm[i]] = (uint8_t)i;
+        apart.dim[i] = s.dim[perm[i]];
+        rows.dim[i >= nkept] *= apart.dim[i];
+    }
+    ref row = n_reshape(g, n_permute(g, x, perm), &rows), behind = n_flip(g, row, 2);
+    ref before = n_shift(g, n_cumulative(g, OP_cumprod, row, 1), one, 1);
+    behind = n_flip(g, n_shift(g, n_cumulative(g, OP_cumprod, behind, 1), one, 1), 2);
+    ref others = n_permute(g, n_reshape(g, n_mul(g, before, behind), &apart), back);
+    din[0] = n_mul(g, n_expand(g, dy, &s), others);
 }

@@ -240,6 +240,7 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_iota    ? ATTR_AXIS
            : op == OP_concat  ? ATTR_AXIS
            : op == OP_gather  ? ATTR_AXIS
+           : op_is_cumulative(op) ? ATTR_AXIS
            : op == OP_dynamic_slice  ? ATTR_AXIS | ATTR_COUNT
            : op == OP_dynamic_update ? ATTR_AXIS
            : op == OP_scatter ? ATTR_AXIS | ATTR_KIND

@@ -134,7 +134,8 @@ static void put_region_attr(struct printer *p, const struct node *n)
 static void put_attr(struct printer *p, const struct node *n)
 {
     const union attr *a = &n->attr;
-    if (n->op == OP_iota || n->op == OP_concat || n->op == OP_gather || n->op == OP_dynamic_update) {
+    if (n->op == OP_iota || n->op == OP_concat || n->op == OP_gather || n->op == OP_dynamic_update ||
+        op_is_cumulative(n->op)) {
         text_put(&p->t, " axis(%u)", a->axis.axis);
     } else if (n->op == OP_permute) {
         uint32_t rank = n->shape < p->g->nshape ? p->g->shape[n->shape].rank : 0;

@@ -164,7 +164,7 @@ val k_threefry(struct kernel *k, unsigned dtype, val seed, val index)
 
 enum op fold_op(enum fold f)
 {
-    return f == FOLD_ADD ? OP_add : f == FOLD_MAX ? OP_max : OP_min;
+    return f == FOLD_ADD ? OP_add : f == FOLD_MUL ? OP_mul : f == FOLD_MAX ? OP_max : OP_min;
 }
 
 val k_fold_step(struct kernel *k, enum fold f, val acc, val x)
@@ -175,6 +175,7 @@ val k_fold_step(struct kernel *k, enum fold f, val acc, val x)
 uint64_t fold_identity(enum fold f, unsigned dtype)
 {
     if (f == FOLD_ADD) return 0;
+    if (f == FOLD_MUL) return dtype_bits(dtype, 1);
     bool highest = f == FOLD_MIN;
     switch (dtype) {
 #define LOWEST_B(utype, bytes) 0

@@ -243,6 +243,8 @@ static void run_schedule(struct lowering *w)
         lower_dot_group(w);
     else if (w->g->node[w->anchor].op == OP_scatter)
         lower_scatter_group(w);
+    else if (op_is_cumulative(w->g->node[w->anchor].op))
+        lower_cumulative_group(w);
     else
         lower_reduce(w);
 }

@@ -53,6 +53,7 @@ void trial_end(struct trial *t, struct lowering *w);
 void lower_map(struct lowering *w);
 void lower_reduce(struct lowering *w);
 void lower_dot_group(struct lowering *w);
+void lower_cumulative_group(struct lowering *w);
 void lower_scatter_group(struct lowering *w);
 
 #endif

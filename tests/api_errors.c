@@ -49,6 +49,13 @@ static kl_tensor squeeze_axis(void) { return BAD(kl_squeeze(a23, 2)); }
 static kl_tensor unsqueeze_axis(void) { return BAD(kl_unsqueeze(a23, 4)); }
 static kl_tensor slice_step(void) { return BAD(kl_slice(a23, NULL, NULL, (int64_t[]){1, -1})); }
 static kl_tensor narrow_outside(void) { return BAD(kl_narrow(a23, 1, 2, 2)); }
+static kl_tensor any_number(void) { return BAD(kl_any(a23, 0, NULL, false)); }
+static kl_tensor scan_axis(void) { return BAD(kl_cumsum(a23, 2, false, false)); }
+static kl_tensor scan_bool(void) { return BAD(kl_cummax(kl_zeros(dev, KL_BOOL, 1, (int64_t[]){3}), 0, false)); }
+static kl_tensor scan_shapes(void) { return BAD(kl_recurrence(a23, v4, 0, true)); }
+static kl_tensor scan_types(void) { return BAD(kl_recurrence(a23, kl_zeros(dev, KL_F64, 2, (int64_t[]){2, 3}), 0, false)); }
+static kl_tensor scan_integers(void) { return BAD(kl_logcumsumexp(kl_zeros(dev, KL_I8, 1, (int64_t[]){3}), 0)); }
+static kl_tensor scan_log_axis(void) { return BAD(kl_logcumsumexp(a23, 2)); }
 static kl_tensor window_axis(void) { return BAD(kl_window(a23, -3, 1, 1, 1)); }
 static kl_tensor window_size(void) { return BAD(kl_window(a23, 1, 2, 1, 3)); }
 static kl_tensor window_stride(void) { return BAD(kl_window(a23, 1, 2, 0, 1)); }
@@ -203,6 +210,13 @@ static const struct {
     {.tensor = squeeze_axis, .code = KL_ERR_SHAPE, .text = "squeeze: axis 2 is out of range for shape [2,3]"},
     {.tensor = slice_step, .code = KL_ERR_ARGUMENT, .text = "slice: step -1 of axis 1 is not positive"},
     {.tensor = narrow_outside, .code = KL_ERR_SHAPE, .text = "narrow: 2 elements from 2 in steps of 1 do not lie in axis 1 of [2,3]"},
+    {.tensor = any_number, .code = KL_ERR_TYPE, .text = "any: needs bool, got f32"},
+    {.tensor = scan_axis, .code = KL_ERR_SHAPE, .text = "cumsum: axis 2 is out of range for shape [2,3]"},
+    {.tensor = scan_bool, .code = KL_ERR_TYPE, .text = "cummax: needs a number dtype, got bool"},
+    {.tensor = scan_shapes, .code = KL_ERR_SHAPE, .text = "recurrence: shapes [2,3] and [4] differ"},
+    {.tensor = scan_types, .code = KL_ERR_TYPE, .text = "recurrence: dtypes f32 and f64 differ"},
+    {.tensor = scan_integers, .code = KL_ERR_TYPE, .text = "logcumsumexp: needs a floating dtype, got i8"},
+    {.tensor = scan_log_axis, .code = KL_ERR_SHAPE, .text = "logcumsumexp: axis 2 is out of range for shape [2,3]"},
     {.tensor = window_axis, .code = KL_ERR_SHAPE, .text = "window: axis -3 is out of range for shape [2,3]"},
     {.tensor = window_size, .code = KL_ERR_SHAPE, .text = "window: size 2 with dilation 3 does not fit in axis 1 of [2,3]"},
     {.tensor = window_stride, .code = KL_ERR_SHAPE, .text = "window: size 2, stride 0, dilation 1: none may be below 1"},

@@ -292,6 +292,14 @@ static void reductions(void)
     NEAR_LIST(kl_reduce_max(a, AXES(1), false), 0, 5, 6);
     NEAR_LIST(kl_reduce_max(a, 0, NULL, false), 0, 6);
     NEAR_LIST(kl_reduce_min(a, AXES(0), true), 0, 1, 2, 3);
+    NEAR_LIST(kl_reduce_prod(a, AXES(1), false), 0, 15, 48);
+    kl_tensor few = kl_gt(a, kl_const(dev, KL_F32, 4.5)), none = kl_zeros(dev, KL_BOOL, D(2, 0));
+    NEAR_LIST(kl_any(few, AXES(0), false), 0, 0, 1, 1);
+    NEAR_LIST(kl_all(few, AXES(0), true), 0, 0, 0, 0);
+    NEAR_LIST(kl_all(kl_not(few), AXES(0), true), 0, 1, 0, 0);
+    NEAR_LIST(kl_any(none, AXES(1), false), 0, 0, 0);
+    NEAR_LIST(kl_all(none, 0, NULL, false), 0, 1);
+    CHECK(kl_dtype_of(few) == KL_BOOL);
     NEAR_LIST(kl_argmax(a, 1), 0, 1, 2);
     NEAR_LIST(kl_argmax(a, 0), 0, 1, 0, 1);
     NEAR_LIST(kl_argmin(a, 1), 0, 0, 1);
@@ -303,13 +311,47 @@ static void reductions(void)
     NEAR_LIST(kl_reduce_max(a, AXES(1), false), 0, 7, NAN, -INFINITY);
     kl_release(a);
     NEAR_LIST(kl_argmax(i32(D(3), (int32_t[]){-5, -2, -2}), 0), 0, 1);
-    static const double few[5] = {3, 0, 1, 3, 0};
+    static const double five[5] = {3, 0, 1, 3, 0};
     for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) { /* bool: 1 0 1 1 0 */
-        kl_tensor c = kl_cast(f32(D(5), few), (kl_dtype)dtype);
+        kl_tensor c = kl_cast(f32(D(5), five), (kl_dtype)dtype);
         NEAR_LIST(kl_argmax(c, 0), 0, 0);
         NEAR_LIST(kl_argmin(c, -1), 0, 1);
         kl_release(c);
     }
+}
+
+static void scans(void)
+{
+    kl_scope_begin();
+    kl_tensor a = f32(D(2, 3), (double[]){1, 5, 3, 4, 2, 6}), n = i32(D(4), (int32_t[]){3, -2, 0, 7});
+    NEAR_LIST(kl_cumsum(a, 1, false, false), 0, 1, 6, 9, 4, 6, 12);
+    NEAR_LIST(kl_cumsum(a, -1, true, false), 0, 0, 1, 6, 0, 4, 6);
+    NEAR_LIST(kl_cumsum(a, 1, false, true), 0, 9, 8, 3, 12, 8, 6);
+    NEAR_LIST(kl_cumsum(a, 1, true, true), 0, 8, 3, 0, 8, 6, 0);
+    NEAR_LIST(kl_cumprod(a, 0, false, false), 0, 1, 5, 3, 4, 10, 18);
+    NEAR_LIST(kl_cumprod(n, 0, true, false), 0, 1, 3, -6, 0);
+    NEAR_LIST(kl_cummax(a, 1, false), 0, 1, 5, 5, 4, 4, 6);
+    NEAR_LIST(kl_cummin(n, 0, true), 0, -2, -2, 0, 7);
+    NEAR_LIST(kl_recurrence(n, n, 0, false), 0, 3, -8, 0, 7);
+    NEAR_LIST(kl_recurrence(n, n, 0, true), 0, -3, -2, 0, 7);
+    double x[] = {-INFINITY, -1000, -1000, 1000, 0, INFINITY, 3};
+    NEAR(kl_cumsum(kl_zeros(dev, KL_F32, D(2, 0)), 1, true, true), 0, x, 0);
+    kl_tensor wide = kl_input(dev, KL_F64, D(7), x);
+    NEAR_LIST(kl_logcumsumexp(wide, 0), 1e-15, -INFINITY, -1000, -1000 + log(2), 1000, 1000, INFINITY, INFINITY);
+    NEAR_LIST(kl_logcumsumexp(kl_input(dev, KL_F64, D(3), (double[]){1, NAN, 2}), 0), 0, 1, NAN, NAN);
+    double y[] = {0.5, 2, -1, 3, 2.5}, e[5], sum = 0, slope[5];
+    for (int i = 0; i < 5; i++)
+        e[i] = log(sum += exp(y[i]));
+    for (int i = 0; i < 5; i++) { /* of the sum of the results: each one's share of the sums it is in */
+        slope[i] = 0;
+        for (int j = i; j < 5; j++)
+            slope[i] += exp(y[i] - e[j]);
+    }
+    kl_tensor z = kl_input(dev, KL_F64, D(5), y);
+    kl_requires_grad(z);
+    NEAR(kl_logcumsumexp(z, 0), 5, e, 1e-14);
+    NEAR(kl_grad(kl_sum_all(kl_logcumsumexp(z, 0)), z), 5, slope, 1e-14);
+    OK(kl_scope_end());
 }
 
 /* ---- products ---- */
@@ -481,6 +523,7 @@ static void test(kl_device d)
     pieces();
     indexing();
     reductions();
+    scans();
     products();
     composites();
     random_numbers();

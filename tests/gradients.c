@@ -57,6 +57,13 @@ static ref make_reduce(struct graph *g, const ref *x, const void *ctx)
     return n_mul(g, y, y);
 }
 
+static ref make_scan(struct graph *g, const ref *x, const void *ctx)
+{
+    const uint32_t *s = ctx; /* op, axis */
+    ref y = s[0] == OP_recurrence ? n_recurrence(g, n_tanh(g, x[0]), x[1], s[1]) : n_cumulative(g, (enum op)s[0], x[0], s[1]);
+    return n_mul(g, y, n_tanh(g, y));
+}
+
 static ref make_views(struct graph *g, const ref *x, const void *ctx)
 {
     (void)ctx;
@@ -161,10 +168,14 @@ static ref make_dot(struct graph *g, const ref *x, const void *ctx)
 
 static void structural(void)
 {
-    for (uint32_t op = OP_sum; op <= OP_reduce_min; op++)
+    for (uint32_t op = OP_sum; op <= OP_reduce_prod; op++)
         for (uint32_t axes = 0; axes < 8; axes++)
             gradient(&(struct problem){.name = opinfo[op].name, .make = make_reduce, .ctx = (uint32_t[]){op, axes}, .nx = 1,
                                        .x = {shape_make(3, (int64_t[]){2, 3, 2})}});
+    for (uint32_t op = OP_cumsum; op <= OP_recurrence; op++)
+        for (uint32_t axis = 0; axis < 3; axis++)
+            gradient(&(struct problem){.name = opinfo[op].name, .make = make_scan, .ctx = (uint32_t[]){op, axis}, .nx = op == OP_recurrence ? 2 : 1,
+                                       .x = {shape_make(3, (int64_t[]){3, 1, 4}), shape_make(3, (int64_t[]){3, 1, 4})}});
     gradient(&(struct problem){.name = "views", .make = make_views, .nx = 1, .x = {shape_make(3, (int64_t[]){2, 3, 4})}});
     static const int64_t slices[][4] = {{0, 0, 2, 1}, {1, 1, 3, 1}, {2, 0, 2, 3}, {2, 1, 2, 2}, {1, 4, 0, 1}, {2, 3, 1, 1}};
     for (unsigned i = 0; i < sizeof slices / sizeof *slices; i++)
@@ -234,10 +245,48 @@ static void corners(void)
     graph_free(g);
 }
 
+/* d/dx of each f(x) has these numbers. */
+static void derivative(const char *name, ref (*f)(struct graph *, ref), unsigned n, const double *x, const double *want)
+{
+    struct graph *g = graph_new(name);
+    struct shape s = shape_make(1, (int64_t[]){n});
+    ref a = n_input(g, KL_F64, &s, "x");
+    graph_output(g, OUT_RETURN, n_grad(g, f(g, a), a), 0);
+    struct values in = {.n = 1, .v = {(void *)(uintptr_t)x}}, out = {0};
+    struct err err = {0};
+    if (check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out, &err), "%s: %s", name, err.msg)) {
+        for (unsigned i = 0; i < n; i++)
+            check(((double *)out.v[0])[i] == want[i], "%s: element %u of the gradient is %g, not %g", name, i, ((double *)out.v[0])[i], want[i]);
+        values_free(&out);
+    }
+    graph_free(g);
+}
+
+static ref f_prod(struct graph *g, ref x) { return n_reduce(g, OP_reduce_prod, x, 1); }
+static ref f_cumprod(struct graph *g, ref x) { return n_cumulative(g, OP_cumprod, x, 0); }
+static ref f_cummax(struct graph *g, ref x) { return n_cumulative(g, OP_cummax, x, 0); }
+static ref f_cummin(struct graph *g, ref x) { return n_cumulative(g, OP_cummin, x, 0); }
+/* The sum of a gradient's elements, differentiated again. */
+static ref f_twice(struct graph *g, ref x) { return n_reduce(g, OP_sum, n_grad(g, f_prod(g, x), x), 1); }
+
+/* Products with zeros, and which of equals wins. */
+static void zeros_and_ties(void)
+{
+    derivative("product with a zero", f_prod, 4, (double[]){2, 0, 3, 5}, (double[]){0, 30, 0, 0});
+    derivative("product with two zeros", f_prod, 4, (double[]){2, 0, 0, 5}, (double[]){0, 0, 0, 0});
+    derivative("product with a zero, twice", f_twice, 3, (double[]){2, 0, 3}, (double[]){3, 5, 2});
+    derivative("products up to a zero", f_cumprod, 4, (double[]){2, 0, 3, 5}, (double[]){1, 2 + 6 + 30, 0, 0});
+    derivative("products up to two zeros", f_cumprod, 4, (double[]){0, 4, 0, 5}, (double[]){1 + 4, 0, 0, 0});
+    derivative("largest so far", f_cummax, 6, (double[]){1, 3, 3, 2, 4, 4}, (double[]){1, 3, 0, 0, 2, 0});
+    derivative("smallest so far", f_cummin, 6, (double[]){1, 3, 1, 0, 4, -1}, (double[]){3, 0, 0, 2, 0, 1});
+    derivative("largest up to a NaN", f_cummax, 4, (double[]){1, NAN, 3, NAN}, (double[]){1, 3, 0, 0});
+}
+
 int main(void)
 {
     elementwise_rows();
     structural();
     corners();
+    zeros_and_ties();
     return finish();
 }

@@ -179,6 +179,13 @@ static void compare_views(struct graph *g)
     COMPARE(n_flip(g, X(KL_F32, SHAPE(3, 4, 5)), 5));
     COMPARE(n_flip(g, X(KL_U16, SHAPE(13)), 1));
     COMPARE(n_flip(g, X(KL_F32, SHAPE(2, 0)), 3));
+    COMPARE(n_cumulative(g, OP_cumsum, X(KL_F32, SHAPE(3, 7, 2)), 1));
+    COMPARE(n_cumulative(g, OP_cumprod, X(KL_I8, SHAPE(9)), 0));
+    COMPARE(n_cumulative(g, OP_cummax, X(KL_BF16, SHAPE(5, 1, 3)), 0));
+    COMPARE(n_cumulative(g, OP_cummin, X(KL_U16, SHAPE(2, 1)), 1));
+    COMPARE(n_cumulative(g, OP_cumsum, X(KL_F16, SHAPE(0, 4)), 1));
+    COMPARE(n_recurrence(g, X(KL_F64, SHAPE(4, 6)), X(KL_F64, SHAPE(4, 6)), 1));
+    COMPARE(n_recurrence(g, X(KL_I32, SHAPE(4, 6)), X(KL_I32, SHAPE(4, 6)), 0));
 }
 
 static void compare_selects(struct graph *g)

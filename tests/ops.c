@@ -95,7 +95,7 @@ static void reduces(void)
     static const struct { uint32_t rank; int64_t dim[4]; } shape[] = {
         {1, {0}}, {1, {1}}, {1, {63}}, {1, {64}}, {1, {65}}, {1, {1000}}, {1, {40000}}, {2, {3, 0}}, {2, {0, 3}}, {2, {5, 7}},
         {2, {128, 10}}, {2, {130, 65}}, {2, {1300, 3}}, {3, {4, 5, 70}}, {3, {1, 600, 33}}, {4, {2, 3, 4, 5}}};
-    for (unsigned op = OP_sum; op <= OP_reduce_min; op++)
+    for (unsigned op = OP_sum; op <= OP_reduce_prod; op++)
         for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
             for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++)
                 for (uint32_t axes = 1; axes < 1u << shape[i].rank; axes++) {
@@ -109,6 +109,36 @@ static void reduces(void)
                     graph_output(g, OUT_RETURN, y, 0);
                     char what[64];
                     snprintf(what, sizeof what, "%s %s shape %u axes %u", opinfo[op].name, dtype_name(dt), i, axes);
+                    run_graph(g, false, what);
+                    run_graph(g, true, what);
+                    graph_free(g);
+                }
+}
+
+static void scans(void)
+{
+    static const int64_t shape[][3] = {{1, 0, 3}, {0, 2, 1}, {2, 3, 0}, {1, 1, 1}, {3, 7, 1}, {2, 5, 33}, {3, 40, 16}, {1, 300, 5}, {1, 1000, 1}, {4, 1, 70}};
+    for (unsigned op = OP_cumsum; op <= OP_recurrence; op++)
+        for (unsigned dt = KL_U8; dt < KL_DTYPE_COUNT; dt++)
+            for (unsigned z = 0; z < sizeof shape / sizeof *shape; z++)
+                for (uint32_t axis = 0; axis < 3; axis++) {
+                    struct graph *g = graph_new("scan");
+                    struct shape s = shape_make(3, shape[z]);
+                    uint8_t swap[KL_MAX_RANK] = {2, 1, 0};
+                    ref x = n_input(g, dt, &s, "x"), y;
+                    if (op == OP_recurrence) {
+                        struct shape one = s;
+                        one.dim[axis] = 1;
+                        y = n_recurrence(g, n_expand(g, n_input(g, dt, &one, "a"), &s), x, axis);
+                        graph_output(g, OUT_RETURN, n_recurrence(g, n_mul(g, x, x), n_flip(g, x, 5), axis), 0);
+                    } else {
+                        y = n_cumulative(g, (enum op)op, x, axis);
+                        graph_output(g, OUT_RETURN, n_cumulative(g, (enum op)op, n_flip(g, n_permute(g, n_add(g, x, x), swap), 7), axis), 0);
+                    }
+                    graph_output(g, OUT_RETURN, n_mul(g, y, x), 0);
+                    graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, y, 2), 0);
+                    char what[64];
+                    snprintf(what, sizeof what, "%s %s shape %u axis %u", opinfo[op].name, dtype_name(dt), z, axis);
                     run_graph(g, false, what);
                     run_graph(g, true, what);
                     graph_free(g);
@@ -405,6 +435,7 @@ int main(void)
                 elementwise(op, dt);
     casts();
     reduces();
+    scans();
     dots();
     dot_general();
     pieces();

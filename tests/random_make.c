@@ -277,13 +277,27 @@ static ref random_quant(struct maker *m, ref x)
 static ref random_reduce(struct maker *m, ref x)
 {
     struct shape s = *node_shape(m->g, x);
-    enum op op = chance(m, 2) ? OP_sum : chance(m, 2) ? OP_reduce_max : OP_reduce_min;
+    enum op op = (enum op)(OP_sum + rng_below(&m->r, OP_reduce_prod - OP_sum + 1));
     if (m->g->node[x].dtype == KL_BOOL)
         x = n_cast(m->g, x, KL_I32);
     uint32_t axes = (uint32_t)rng_below(&m->r, 1 << s.rank);
     if (s.rank && chance(m, 3))
         axes = (1u << s.rank) - 1;
     return n_reduce(m->g, op, x, axes);
+}
+
+static ref random_scan(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    uint32_t axis = s.rank ? (uint32_t)rng_below(&m->r, s.rank) : 0;
+    if (!s.rank)
+        return NIL;
+    if (m->g->node[x].dtype == KL_BOOL)
+        x = n_cast(m->g, x, KL_I32);
+    enum op op = (enum op)(OP_cumsum + rng_below(&m->r, OP_recurrence - OP_cumsum + 1));
+    if (op == OP_recurrence)
+        return n_recurrence(m->g, x, fitting(m, m->g->node[x].dtype, &s), axis);
+    return n_cumulative(m->g, op, x, axis);
 }
 
 /* Each axis of a becomes a batch, contracted or free one; b has the first two kinds and free ones, in any order. */
@@ -411,7 +425,8 @@ static ref random_node(struct maker *m)
     switch (rng_below(&m->r, 21)) {
     case 0: return random_leaf(m);
     case 1: case 2: case 3: return random_view(m, x);
-    case 4: case 5: return random_reduce(m, x);
+    case 4: return random_reduce(m, x);
+    case 5: return chance(m, 2) ? random_reduce(m, x) : random_scan(m, x);
     case 6: case 7: return random_dot(m, x);
     case 8: return n_cast(m->g, x, PICK(m, dtypes));
     case 9: return random_grad(m, x);

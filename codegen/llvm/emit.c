@@ -155,8 +155,8 @@ static void emit_primitive(struct emitter *m, val v)
 /* One step of a fold on scalars or vectors: acc is the lower lane. */
 static LLVMValueRef fold_step(struct emitter *m, enum fold f, unsigned dtype, LLVMValueRef acc, LLVMValueRef x)
 {
-    if (f == FOLD_ADD)
-        return emit_prim(m, P_ADD, dtype, dtype, (LLVMValueRef[]){acc, x});
+    if (f == FOLD_ADD || f == FOLD_MUL)
+        return emit_prim(m, f == FOLD_ADD ? P_ADD : P_MUL, dtype, dtype, (LLVMValueRef[]){acc, x});
     LLVMValueRef less[] = {f == FOLD_MAX ? x : acc, f == FOLD_MAX ? acc : x};
     LLVMValueRef keep = emit_prim(m, P_LT, dtype, KL_BOOL, less);
     if (dtype_is_float(dtype))

@@ -139,7 +139,7 @@ KL_API kl_status kl_set_name(kl_tensor t, const char *name);
 
 /* What the last kl_trace_end of this thread ran. */
 typedef struct kl_run_info {
-    int64_t kernels;           /* kernels launched */
+    int64_t kernels;           /* kernels launched, those inside kl_cond, kl_while and kl_scan apart */
     int64_t nodes;             /* nodes recorded */
     int64_t arena_bytes;       /* temporaries */
     int64_t peak_bytes;        /* temporaries, inputs, states and outputs */
@@ -219,6 +219,7 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 
 #include <kiln/ops.h>
 #include <kiln/nn.h>
+#include <kiln/control.h>
 #include <kiln/data.h>
 #include <kiln/optim.h>
 #endif

@@ -1,0 +1,286 @@
+/* Control flow, checkpoints and custom gradients: region ops from functions of the user's.
+ *
+ * The functions are recorded first, each into a graph; what they use from outside becomes operands of the op behind
+ * those given, for all its regions alike.  Then the op's node and a node for each result are recorded. */
+#include "frontend.h"
+#include <inttypes.h>
+
+/* An op on its way. */
+struct control {
+    struct region_recorder call;
+    struct node proto;
+    const kl_tensor *in[2];         /* operands given, in one or two lists */
+    uint32_t nin[2];
+    struct view *view;              /* of all of them */
+    struct graph *region[2];
+    kl_tensor *out; uint32_t nout;
+};
+
+static uint32_t given(const struct control *c) { return c->nin[0] + c->nin[1]; }
+static kl_tensor operand(const struct control *c, uint32_t i)
+{
+    return i < c->nin[0] ? c->in[0][i] : i < given(c) ? c->in[1][i - c->nin[0]] : c->call.captured.h[i - given(c)];
+}
+
+static bool look_at_operands(struct control *c)
+{
+    struct thread *t = c->call.t;
+    const kl_site *site = c->call.site;
+    uint32_t n = given(c);
+    if ((c->nout && !c->out) || (c->nin[0] && !c->in[0]) || (c->nin[1] && !c->in[1]))
+        return fail(t, site, KL_ERR_ARGUMENT, "%s: a list of tensors is NULL", c->call.op) == KL_OK;
+    c->view = mem_alloc((n + 2 * (size_t)c->nout) * sizeof *c->view);
+    if (!c->view)
+        return fail(t, site, KL_ERR_MEMORY, "%s: out of memory", c->call.op) == KL_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "operand %u", i + 1);
+        if (!describe(t, site, c->call.op, what, operand(c, i), &c->view[i]))
+            return false;
+        if (c->view[i].device.id != c->view[0].device.id)
+            return fail(t, site, KL_ERR_DEVICE, "%s: operands are on devices %s and %s", c->call.op,
+                        kl_device_name(c->view[0].device), kl_device_name(c->view[i].device)) == KL_OK;
+    }
+    c->call.device = n ? c->view[0].device : (kl_device){0};
+    return true;
+}
+
+/* false: *c has failed, with poison for results. */
+static bool begin(struct control *c, const kl_site *site, const char *op, enum op node, void *ctx)
+{
+    c->call = (struct region_recorder){.t = thread_self(), .site = site, .op = op, .ctx = ctx};
+    c->proto.op = (uint16_t)node;
+    for (uint32_t i = 0; c->out && i < c->nout; i++)
+        c->out[i] = kl_none;
+    struct thread *t = c->call.t;
+    return t && !(t->tracing && t->trace->err.code) && look_at_operands(c);
+}
+
+static bool has(struct control *c, kl_region_fn *fn)
+{
+    return fn || fail(c->call.t, c->call.site, KL_ERR_ARGUMENT, "%s: a function is NULL", c->call.op) == KL_OK;
+}
+
+/* Region i from fn, with `parameters` from the views. */
+static bool region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v, uint32_t n,
+                   uint32_t nout)
+{
+    uint32_t before = c->call.captured.n;
+    c->region[i] = region_record(&c->call, name, fn, v, n, nout);
+    if (!c->region[i] || i == 0)
+        return c->region[i];
+    struct graph *first = c->region[0], *second = c->region[1]; /* takes what only the second region uses, too */
+    for (uint32_t k = before; k < c->call.captured.n; k++) {
+        const struct leaf *l = &second->input.v[n + k];
+        graph_leaf(first, &first->input, l->dtype, &second->shape[l->shape], l->name);
+    }
+    return true;
+}
+
+/* The operands' nodes in the recording; one device for all. */
+static bool resolve(struct control *c, struct trace *tr, const struct graph *g, ref *in, uint32_t n, struct err *e)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        char what[32];
+        snprintf(what, sizeof what, i < given(c) ? "operand %u" : "a tensor that it uses", i + 1);
+        in[i] = node_of_handle(tr, operand(c, i), what, e);
+        if (!in[i])
+            return false;
+        kl_device d = device_of(node_at(g, in[i])->device);
+        if (d.id != c->call.device.id)
+            return err_set(e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(c->call.device),
+                           kl_device_name(d));
+    }
+    if (!device_valid(c->call.device))
+        return err_set(e, KL_ERR_DEVICE, "needs an operand, or a tensor on some device that it makes");
+    if (tr && tr->device.id && tr->device.id != c->call.device.id)
+        return err_set(e, KL_ERR_DEVICE, "trace \"%s\" is on device %s and cannot use %s", g->name,
+                       kl_device_name(tr->device), kl_device_name(c->call.device));
+    return true;
+}
+
+/* Appends the op and its results; outside of traces under the lock. */
+static bool append(struct control *c, struct trace *tr, struct err *e)
+{
+    uint32_t n = given(c) + c->call.captured.n;
+    struct recording *r = tr ? &tr->r : ambient_recording();
+    ref *in = mem_alloc(n * sizeof *in);
+    bool ok = r && in && (tr || ambient_room(n + c->nout + 1));
+    if (!ok) {
+        mem_free(in);
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    }
+    struct graph *g = r->g;
+    ref node = NIL;
+    if (resolve(c, tr, g, in, n, e)) {
+        g->cur_device = (uint16_t)device_index(c->call.device);
+        g->cur_site = graph_site(g, c->call.site);
+        c->proto.flags = c->call.t->no_grad ? MARK_STOP : 0;
+        node = graph_add_region(g, &c->proto, in, n, c->region);
+        c->region[0] = c->region[1] = NULL;
+    }
+    mem_free(in);
+    if (node && !tr)
+        ambient_added(node);
+    for (uint32_t i = 0; i < c->nout && node && !e->code; i++) {
+        ref y = n_proj(g, node, i);
+        if (y && !tr)
+            ambient_added(y);
+        c->out[i] = y ? handle_of_node(c->call.t, tr, y, e) : kl_none;
+    }
+    if (g->err.code)
+        take_graph_error(g, opinfo[c->proto.op].name, e);
+    return node && !e->code;
+}
+
+/* Records the op and ends *c. */
+static kl_status finish(struct control *c, bool ok)
+{
+    struct thread *t = c->call.t;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (ok) {
+        struct trace *tr = thread_trace(t);
+        struct err e;
+        e.code = KL_OK;
+        if (!tr) {
+            front_lock();
+            ambient_limit();
+        }
+        ok = append(c, tr, &e);
+        if (!tr)
+            front_unlock();
+        for (uint32_t i = 0; i < c->nout && ok && !tr; i++)
+            ok = scope_note(t, c->out[i]) || err_set(&e, KL_ERR_MEMORY, "out of memory");
+        if (!ok)
+            fail(t, c->call.site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->call.op, e.code ? e.msg : "out of memory");
+    }
+    for (uint32_t i = 0; c->out && i < c->nout && !ok; i++)
+        c->out[i] = poison(t);
+    graph_free(c->region[0]);
+    graph_free(c->region[1]);
+    mem_free(c->view);
+    kl_status status = ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;
+    struct err last = t->last; /* releasing reports nothing of its own */
+    region_recorder_free(&c->call);
+    t->last = last;
+    return status;
+}
+
+kl_status kl_cond_at(const kl_site *site, kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx,
+                     uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    struct control c = {.in = {&condition, in}, .nin = {1, nin}, .nout = nout, .out = out};
+    bool ok = begin(&c, site, "cond", OP_cond, ctx) && has(&c, yes) && has(&c, no) &&
+              region(&c, 0, "yes", yes, c.view + 1, nin, nout) && region(&c, 1, "no", no, c.view + 1, nin, nout);
+    return finish(&c, ok);
+}
+
+kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n,
+                      const kl_tensor *in, kl_tensor *out)
+{
+    struct control c = {.in = {in}, .nin = {n}, .nout = n, .out = out, .proto.attr.region.carried = n};
+    bool ok = begin(&c, site, "while", OP_while, ctx) && has(&c, condition) && has(&c, body) &&
+              region(&c, 0, "condition", condition, c.view, n, 1) && region(&c, 1, "body", body, c.view, n, n);
+    return finish(&c, ok);
+}
+
+/* What the body of a scan sees of a scanned tensor. */
+static bool slice(struct control *c, uint32_t i, int64_t length)
+{
+    struct shape *s = &c->view[i].shape;
+    if (s->rank && s->dim[0] == length) {
+        *s = shape_make(s->rank - 1, s->dim + 1);
+        return true;
+    }
+    char text[SHAPE_TEXT];
+    return fail(c->call.t, c->call.site, KL_ERR_SHAPE, "scan: of length %" PRId64 ", but scanned tensor %u is %s%s", length,
+                i - c->nin[0], dtype_name(c->view[i].dtype), shape_text(s, text, sizeof text)) == KL_OK;
+}
+
+kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried,
+                     const kl_tensor *carried, uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse,
+                     kl_tensor *out)
+{
+    struct control c = {.in = {carried, scanned}, .nin = {ncarried, nscanned}, .nout = ncarried + nstacked, .out = out};
+    c.proto.attr.region.carried = ncarried;
+    c.proto.attr.region.scanned = nscanned;
+    c.proto.attr.region.length = length;
+    c.proto.attr.region.flags = reverse ? REGION_REVERSE : 0;
+    bool ok = begin(&c, site, "scan", OP_scan, ctx) && has(&c, body);
+    if (ok && length < 0)
+        ok = fail(c.call.t, site, KL_ERR_ARGUMENT, "scan: length %" PRId64 " is negative", length) == KL_OK;
+    for (uint32_t i = 0; ok && i < nscanned; i++)
+        ok = slice(&c, ncarried + i, length);
+    ok = ok && region(&c, 0, "body", body, c.view, given(&c), c.nout);
+    return finish(&c, ok);
+}
+
+kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
+                           uint32_t nout, kl_tensor *out)
+{
+    struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out};
+    bool ok = begin(&c, site, "checkpoint", OP_checkpoint, ctx) && has(&c, fn) &&
+              region(&c, 0, "checkpoint", fn, c.view, nin, nout);
+    return finish(&c, ok);
+}
+
+/* Behind the operands' views: those of the results, then those of the floating ones' gradients.  *floats: how many
+ * operands have a gradient. */
+static uint32_t backward_views(struct control *c, uint32_t *floats)
+{
+    const struct graph *g = c->region[0];
+    uint32_t n = given(c);
+    *floats = 0;
+    for (uint32_t i = 0; i < n; i++)
+        *floats += dtype_is_float(c->view[i].dtype);
+    for (int gradients = 0; gradients < 2; gradients++)
+        for (uint32_t i = 0; i < g->nout; i++) {
+            const struct node *y = node_at(g, g->out[i].value);
+            if (!gradients || dtype_is_float(y->dtype))
+                c->view[n++] = (struct view){y->dtype, g->shape[y->shape], c->call.device};
+        }
+    return n;
+}
+
+kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin,
+                            const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out, .proto.attr.region.carried = nin};
+    uint32_t floats;
+    bool ok = begin(&c, site, "custom_grad", OP_custom_grad, ctx) && has(&c, fn) && has(&c, backward) &&
+              region(&c, 0, "value", fn, c.view, nin, nout);
+    if (ok) {
+        uint32_t n = backward_views(&c, &floats);
+        ok = region(&c, 1, "gradient", backward, c.view, n, floats);
+    }
+    return finish(&c, ok);
+}
+
+kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin, const kl_tensor *in,
+                  uint32_t nout, kl_tensor *out)
+{
+    return kl_cond_at(NULL, condition, yes, no, ctx, nin, in, nout, out);
+}
+
+kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n, const kl_tensor *in, kl_tensor *out)
+{
+    return kl_while_at(NULL, condition, body, ctx, n, in, out);
+}
+
+kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried, const kl_tensor *carried,
+                  uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse, kl_tensor *out)
+{
+    return kl_scan_at(NULL, body, ctx, length, ncarried, carried, nscanned, scanned, nstacked, reverse, out);
+}
+
+kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    return kl_checkpoint_at(NULL, fn, ctx, nin, in, nout, out);
+}
+
+kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin, const kl_tensor *in,
+                         uint32_t nout, kl_tensor *out)
+{
+    return kl_custom_grad_at(NULL, fn, backward, ctx, nin, in, nout, out);
+}

@@ -1,0 +1,186 @@
+/* Regions from functions of the user's.
+ *
+ * While such a function runs, the thread records into a trace of its own, in which everything from outside becomes an
+ * input of the region's graph: tensors by a binding, as a trace's states do, and data and run-time numbers, which a
+ * region cannot hold, by being recorded around it first. */
+#include "frontend.h"
+#include <string.h>
+
+static bool list_add(struct handle_list *l, kl_tensor h)
+{
+    if (!mem_reserve(&l->h, &l->cap, l->n + 1, sizeof *l->h))
+        return false;
+    l->h[l->n++] = h;
+    return true;
+}
+
+void region_recorder_free(struct region_recorder *c)
+{
+    if (c->made.n) {
+        front_lock();
+        for (uint32_t i = 0; i < c->made.n; i++)
+            handle_end(c->made.h[i], DEATH_RELEASED);
+        front_unlock();
+    }
+    mem_free(c->captured.h);
+    mem_free(c->made.h);
+}
+
+bool region_refuses(struct thread *t, const kl_site *site, const char *op)
+{
+    if (!t->tracing || !t->trace->region)
+        return false;
+    fail(t, site, KL_ERR_TRACE, "%s: not inside of a function that %s records", op, t->trace->region);
+    return true;
+}
+
+/* ---- in and out of the region's trace ---- */
+
+static void enter(struct thread *t, struct trace *tr)
+{
+    tr->outer = thread_trace(t);
+    tr->idle = t->trace;
+    t->trace = tr;
+    t->tracing = true;
+}
+
+static void leave(struct thread *t, const struct trace *tr)
+{
+    t->trace = tr->idle;
+    t->tracing = tr->outer != NULL;
+}
+
+kl_tensor region_leaf(struct thread *t, struct call *c)
+{
+    struct trace *tr = t->trace;
+    struct err e;
+    e.code = KL_OK;
+    leave(t, tr);
+    kl_tensor h = record(c);
+    enter(t, tr);
+    c->data = NULL;
+    struct entry *x = entry_find(h, "the data", &e);
+    if (x && x->kind != KIND_POISON) {
+        bool noted = tr->outer || list_add(tr->made, h);
+        ref r = noted ? trace_node(tr, x, h, "the data", &e) : NIL;
+        kl_tensor inside = r ? handle_of_node(t, tr, r, &e) : kl_none;
+        if (inside.id)
+            return inside;
+        return refuse(t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->op, e.code ? e.msg : "out of memory");
+    }
+    trace_error(t); /* with the thread's last error */
+    if (x && !tr->outer)
+        kl_release(h);
+    return tr->poison;
+}
+
+/* ---- one function ---- */
+
+static bool add_parameters(struct region_recorder *c, struct trace *tr, const struct view *parameter, uint32_t n, kl_tensor *in)
+{
+    struct err e;
+    e.code = KL_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        ref r = n_input(tr->r.g, parameter[i].dtype, &parameter[i].shape, "");
+        if (r)
+            tr->r.g->node[r].device = (uint16_t)device_index(c->device);
+        in[i] = r ? handle_of_node(c->t, tr, r, &e) : kl_none;
+        if (!in[i].id)
+            return false;
+    }
+    for (uint32_t i = 0; i < c->captured.n; i++) { /* what an earlier region of the op uses: in the same places */
+        struct entry *x = entry_find(c->captured.h[i], "a tensor", &e);
+        if (!x || !trace_node(tr, x, c->captured.h[i], "a tensor", &e))
+            return false;
+    }
+    return true;
+}
+
+static bool add_results(struct region_recorder *c, struct trace *tr, const char *name, const kl_tensor *out, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct err e;
+        char what[32];
+        e.code = KL_OK;
+        snprintf(what, sizeof what, "result %u", i);
+        if (!out[i].id)
+            return fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: %s of %s was not set", c->op, what, name) == KL_OK;
+        ref r = node_of_handle(tr, out[i], what, &e);
+        if (!r && !e.code)
+            take_graph_error(tr->r.g, "", &e);
+        if (!r || !graph_output(tr->r.g, OUT_RETURN, r, 0))
+            return fail(c->t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s: %s", c->op, name,
+                        e.code ? e.msg : "out of memory") == KL_OK;
+    }
+    return true;
+}
+
+static bool call(struct region_recorder *c, struct trace *tr, const char *name, kl_region_fn *fn, const kl_tensor *in,
+                 uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    kl_status status = fn(c->ctx, in, nin, out, nout);
+    if (status && !tr->err.code)
+        fail(c->t, c->site, status, "%s: %s failed: %s", c->op, name, status_name(status));
+    if (tr->err.code || !add_results(c, tr, name, out, nout))
+        return false;
+    for (uint32_t i = c->captured.n; i < tr->nbound; i++)
+        if (!list_add(&c->captured, tr->bound[i].h))
+            return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK;
+    return true;
+}
+
+/* Ends the region's trace; its graph, or NULL with its error passed on to what is around it. */
+static struct graph *finish(struct region_recorder *c, struct trace *tr, bool ok)
+{
+    struct thread *t = c->t;
+    struct graph *g = NULL;
+    trace_end_temps(t, tr);
+    leave(t, tr);
+    if (tr->device.id)
+        c->device = tr->device;
+    if (ok) {
+        g = tr->r.g;
+        tr->r.g = NULL;
+        g->cur_site = 0;
+    } else {
+        t->last = tr->err;
+        if (t->tracing)
+            trace_error(t);
+    }
+    trace_free(tr);
+    return g;
+}
+
+struct graph *region_record(struct region_recorder *c, const char *name, kl_region_fn *fn, const struct view *parameter,
+                            uint32_t nin, uint32_t nout)
+{
+    struct thread *t = c->t;
+    struct trace *tr = mem_alloc(sizeof *tr);
+    kl_tensor *in = mem_alloc((nin + nout) * sizeof *in);
+    if (!tr || !in || !recording_open(&tr->r, name)) {
+        mem_free(in);
+        trace_free(tr);
+        fail(t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op);
+        return NULL;
+    }
+    tr->temps = NO_ENTRY;
+    tr->region = c->op;
+    tr->made = &c->made;
+    tr->device = c->device;
+    const char *composite = t->composite;
+    unsigned depth = t->depth, no_grad = t->no_grad, outer_no_grad = t->outer_no_grad;
+    t->composite = NULL;
+    t->depth = 0;
+    t->outer_no_grad = no_grad;
+    enter(t, tr);
+    bool ok = add_parameters(c, tr, parameter, nin, in);
+    if (!ok)
+        fail(t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op);
+    ok = ok && call(c, tr, name, fn, in, nin, in + nin, nout);
+    t->composite = composite;
+    t->depth = depth;
+    t->no_grad = no_grad;
+    t->outer_no_grad = outer_no_grad;
+    mem_free(in);
+    return finish(c, tr, ok);
+}

@@ -1,0 +1,114 @@
+/* Scans: one ascending chain a row (ir.h, "Numeric order").
+ *
+ * Iterations of the parallel loop are rows.  Where axes lie behind the scanned one, an iteration is a vector of
+ * neighbouring rows, each a lane; else it is one row, element by element. */
+#include "lower.h"
+#include <string.h>
+
+struct scan {
+    struct lowering *w;
+    const struct node *n;
+    struct shape outer, inner;   /* the lengths before and behind the axis */
+    int64_t len;
+    val coord[KL_MAX_RANK];      /* of the current row */
+};
+
+/* The operands at `place` of the row. */
+static void operands(struct scan *s, val place, val *x)
+{
+    struct lowering *w = s->w;
+    s->coord[s->n->attr.axis.axis] = place;
+    lower_point(w);
+    for (unsigned i = 0; i < s->n->nin; i++)
+        x[i] = k_cast(w->k, lower_at(w, s->n->in[i], s->coord), dtype_compute(s->n->dtype));
+}
+
+static void store(struct scan *s, val result)
+{
+    struct lowering *w = s->w;
+    w->anchor_value = k_cast(w->k, result, s->n->dtype);
+    lower_store(w, w->anchor, &w->g->shape[s->n->shape], s->coord);
+}
+
+/* The rows of the open vector loop, or the one row. */
+static void emit_rows(struct scan *s)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    val x[2] = {0};
+    operands(s, k_int(k, 0), x);
+    val first = lower_lanes(&w->l, x[s->n->op == OP_recurrence]);
+    store(s, first);
+    if (s->len == 1)
+        return;
+    val place = k_loop(k, LOOP_SERIAL, k_int(k, 1), k_int(k, s->len), 1);
+    val acc = k_carry(k, first);
+    operands(s, place, x);
+    val y = cumulative_step(k, s->n->op, acc, x[0], x[1]);
+    store(s, y);
+    k_next(k, acc, y);
+    k_end(k, place);
+}
+
+/* W neighbouring rows from `base`; only the first `rest` of them if rest > 0. */
+static void emit_block(struct scan *s, val base, int64_t rest)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    lower_unflatten(k, &s->inner, ix_add(k, base, w->lane), s->coord + s->outer.rank + 1);
+    emit_rows(s);
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+}
+
+/* Blocks of rows, numbered by `block`: full ones, and a last one of `tail` rows. */
+static void emit_blocks(struct scan *s, val block, int64_t full, int64_t tail)
+{
+    struct kernel *k = s->w->k;
+    if (full) {
+        val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
+        emit_block(s, ix_scale(k, block, k->sched.width), 0);
+        if (in_full)
+            k_end(k, in_full);
+    }
+    if (tail) {
+        val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
+        emit_block(s, k_int(k, full * k->sched.width), tail);
+        if (in_tail)
+            k_end(k, in_tail);
+    }
+}
+
+void lower_cumulative_group(struct lowering *w)
+{
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[w->anchor];
+    const struct shape *out = &w->g->shape[n->shape];
+    struct split at = split_at(out, n->attr.axis.axis);
+    struct scan s = {.w = w, .n = n, .len = at.len};
+    for (uint32_t d = 0; d < out->rank; d++) {
+        struct shape *to = d < n->attr.axis.axis ? &s.outer : &s.inner;
+        if (d != n->attr.axis.axis)
+            to->dim[to->rank++] = out->dim[d];
+    }
+    bool vector = at.inner > 1;
+    k->sched.kind = SCHED_CUMULATIVE;
+    k->sched.width = vector ? (uint16_t)lower_width(w, at.inner) : 1;
+    int64_t full = at.inner / k->sched.width, tail = at.inner % k->sched.width, blocks = full + (tail != 0);
+    k->extent = at.len ? at.outer * blocks : 0;
+    lower_scalars(w);
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    if (k->extent) {
+        lower_unflatten(k, &s.outer, ix_div(k, p, blocks), s.coord);
+        for (uint32_t d = 0; d < s.inner.rank; d++)
+            s.coord[s.outer.rank + 1 + d] = k_int(k, 0);
+        if (vector)
+            emit_blocks(&s, ix_mod(k, p, blocks), full, tail);
+        else
+            emit_rows(&s);
+    }
+    k_end(k, p);
+    lower_grain(w, at.len * k->sched.width);
+}
