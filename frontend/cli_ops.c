@@ -39,7 +39,7 @@ static const char *gradient_of(const struct row *r, char buf[8])
 {
     const struct opinfo *o = &opinfo[r->op];
     size_t n = 0;
-    if (r->op == OP_bitcast || r->op == OP_while)
+    if (r->op == OP_bitcast || r->op == OP_argsort || r->op == OP_while)
         return "no";
     if (op_is_region(r->op))
         return "floats"; /* operands beyond letters */

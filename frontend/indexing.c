@@ -1,5 +1,6 @@
-/* Ops whose elements are chosen by numbers that a run computes: rows by index, windows at a computed start. */
+/* Ops whose elements are chosen by numbers that a run computes: rows by index, windows at a computed start, sorting. */
 #include "frontend.h"
+#include <inttypes.h>
 
 /* `count` elements of one axis from a computed start on; kl_none: from 0. */
 static kl_tensor window(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor start, int64_t count)
@@ -285,4 +286,65 @@ kl_tensor kl_embedding_at(const kl_site *site, kl_tensor table, kl_tensor ids)
     if (!(t = checked_begin(site, "embedding")))
         return op_failed();
     return compose_end(t, kl_gather_at(site, table, 0, ids));
+}
+
+/* ---- sorting ---- */
+
+static kl_tensor argsort(const kl_site *site, const char *op, kl_tensor a, const struct view *v, uint32_t axis,
+                         bool descending)
+{
+    struct call c = {.site = site, .op = op, .in = {a}};
+    c.proto.op = OP_argsort;
+    c.proto.dtype = v->shape.dim[axis] > INT32_MAX ? KL_I64 : KL_I32;
+    c.proto.attr.sort.axis = axis;
+    c.proto.attr.sort.descending = descending;
+    return record(&c);
+}
+
+kl_tensor kl_argsort_at(const kl_site *site, kl_tensor a, int axis, bool descending)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, "argsort", "the tensor", a, &v) || !axis_of(t, site, "argsort", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    return argsort(site, "argsort", a, &v, at, descending);
+}
+
+kl_tensor kl_sort_at(const kl_site *site, kl_tensor a, int axis, bool descending)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, "sort", "the tensor", a, &v) || !axis_of(t, site, "sort", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    if (!(t = checked_begin(site, "sort")))
+        return op_failed();
+    return compose_end(t, kl_take_along_axis_at(site, a, (int)at, argsort(site, "sort", a, &v, at, descending)));
+}
+
+/* Two results, so two composites: one for the places, which outlive it, and one that reads them. */
+kl_tensor kl_topk_at(const kl_site *site, kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *places)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    char text[SHAPE_TEXT];
+    if (places)
+        *places = kl_none;
+    if (!t || !describe(t, site, "topk", "the tensor", a, &v) || !axis_of(t, site, "topk", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    if (k < 0 || k > v.shape.dim[at])
+        return refuse(t, site, KL_ERR_ARGUMENT, "topk: axis %u of %s has no %" PRId64 " elements", at,
+                      shape_text(&v.shape, text, sizeof text), k);
+    if (!(t = checked_begin(site, "topk")))
+        return op_failed();
+    kl_tensor order = argsort(site, "topk", a, &v, at, largest);
+    kl_tensor first = compose_end(t, kl_narrow_at(site, order, (int)at, 0, k));
+    kl_tensor values = kl_take_along_axis_at(site, a, (int)at, first);
+    if (places)
+        *places = first;
+    else
+        kl_release(first);
+    return values;
 }

@@ -282,8 +282,9 @@ static kl_tensor pool(const kl_site *site, const char *op, kl_tensor a, const st
     for (uint32_t i = 0; i < w->n; i++)
         s.dim[1 + i] = v->shape.dim[lead + i];
     a = reshape_to(site, op, a, &s);
-    for (uint32_t i = 0; i < w->n; i++) {
+    for (uint32_t i = 0; i < w->n; i++) /* all before the windows, so that no element is padded twice */
         a = pad_axis(site, op, a, 1 + i, s.dim[1 + i], w->low[i], w->high[i], 0, value);
+    for (uint32_t i = 0; i < w->n; i++) {
         a = window_of(site, op, a, 1 + i, w->size[i], w->stride[i], w->dilation[i]);
         int64_t padded = s.dim[1 + i] + w->low[i] + w->high[i];
         out.dim[lead + i] = (padded - (w->size[i] - 1) * w->dilation[i] - 1) / w->stride[i] + 1;

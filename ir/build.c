@@ -184,6 +184,14 @@ ref n_scatter(struct graph *g, ref a, ref index, ref update, uint32_t axis, enum
     return graph_add(g, &n, NULL);
 }
 
+ref n_argsort(struct graph *g, ref a, uint32_t axis, bool descending, unsigned dtype)
+{
+    struct node n = {.op = OP_argsort, .dtype = (uint8_t)dtype, .nin = 1, .in = {a}};
+    n.attr.sort.axis = axis;
+    n.attr.sort.descending = descending;
+    return graph_add(g, &n, NULL);
+}
+
 ref n_bitcast(struct graph *g, ref a, unsigned dtype)
 {
     return graph_add(g, &(struct node){.op = OP_bitcast, .dtype = (uint8_t)dtype, .nin = 1, .in = {a}}, NULL);

@@ -255,6 +255,32 @@ static bool form_split(const struct kernel *k, const struct form *f, int64_t c, 
 
 static int64_t floor_div(int64_t a, int64_t c) { return a >= 0 ? a / c : -((-a + c - 1) / c); }
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t r = a % b;
+        a = b;
+        b = r;
+    }
+    return a < 0 ? -a : a;
+}
+
+/* f = d*q + rest with 0 <= rest < d for a divisor d of c, the largest there is: then floor(f/c) is floor(q/(c/d)).
+ * 1: there is none above it. */
+static int64_t form_common(const struct kernel *k, const struct form *f, int64_t c, struct form *q)
+{
+    int64_t best = 1;
+    for (uint32_t i = 0; i < f->n; i++) {
+        int64_t d = common_divisor(c, f->t[i].coef);
+        struct form quotient, rest;
+        if (d > best && d < c && form_split(k, f, d, &quotient, &rest)) {
+            best = d;
+            *q = quotient;
+        }
+    }
+    return best;
+}
+
 /* floor(a/c) for any a: the divisible part comes out, the rest becomes one quotient atom. */
 val ix_div(struct kernel *k, val a, int64_t c)
 {
@@ -267,6 +293,10 @@ val ix_div(struct kernel *k, val a, int64_t c)
         return k_int(k, 0);
     if (form_split(k, &f, c, &q, &rest))
         return form_value(k, &q);
+    int64_t common = form_common(k, &f, c, &q);
+    if (common > 1)
+        return ix_div(k, form_value(k, &q), c / common);
+    form_split(k, &f, c, &q, &rest);
     struct index_table *x = table(k);
     if (!x)
         return 0;

@@ -65,6 +65,7 @@ union attr {
         uint32_t axis, zero;
         int64_t start, count, step;
     } slice;
+    struct { uint32_t axis, descending; } sort;      /* argsort */
     struct { uint32_t axis, kind; } scatter;         /* kind: enum scatter_kind */
     struct {                                         /* window: element j of window i is i * stride + j * dilation */
         uint32_t axis, zero;
@@ -208,9 +209,10 @@ static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP
 static inline bool op_is_reduce(unsigned op) { return op >= OP_sum && op <= OP_reduce_prod; }
 static inline bool op_is_cumulative(unsigned op) { return op >= OP_cumsum && op <= OP_recurrence; }
 /* Its elements are computed together, in a schedule of their own: a kernel has at most one such node. */
-static inline bool op_is_anchor(unsigned op) 
+static inline bool op_is_anchor(unsigned op)
 {
-    return op_is_reduce(op) || op_is_cumulative(op) || op == OP_dot || op == OP_scatter;
+    return op_is_reduce(op) || op_is_cumulative(op) || op == OP_dot || op == OP_scatter ||
+           op == OP_argsort;
 }
 
 /* ---- mem.c: all of Kiln's own memory ---- */
@@ -319,6 +321,7 @@ ref n_dynamic_update(struct graph *g, ref a, ref update, ref start, uint32_t axi
 ref n_gather(struct graph *g, ref a, ref index, uint32_t axis); /* index: integers, rank 1 */
 /* index: integers, rank 1; update: a's shape, but the index's length along the axis */
 ref n_scatter(struct graph *g, ref a, ref index, ref update, uint32_t axis, enum scatter_kind kind);
+ref n_argsort(struct graph *g, ref a, uint32_t axis, bool descending, unsigned dtype); /* dtype i32 or i64 */
 ref n_bitcast(struct graph *g, ref a, unsigned dtype);
 ref n_cast(struct graph *g, ref a, unsigned dtype);
 ref n_quantize(struct graph *g, ref x, ref scale, ref zero);

@@ -82,7 +82,7 @@ struct schedule {
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
 };
 enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_CHUNK_REDUCE, SCHED_DOT, SCHED_SCATTER,
-                  SCHED_CUMULATIVE };
+                  SCHED_CUMULATIVE, SCHED_SORT };
 
 struct kernel {
     char name[64];                                   /* for people; outside the hash */
@@ -194,6 +194,8 @@ val lower_lanes(struct lower *l, val v);
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits); /* the same for a constant */
 /* op_select.c: i (i64) held within 0..last; *inside says whether it was, 0 where it always is. */
 val lower_hold(struct kernel *k, val i, int64_t last, val *inside);
+/* op_sort.c: an integer whose order is the one that argsort wants of x. */
+val lower_sort_key(struct kernel *k, val x, bool descending);
 /* op_select.c: an index of any integer dtype as i64, held within 0..last. */
 val lower_index(struct kernel *k, val i, int64_t last);
 

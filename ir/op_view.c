@@ -75,29 +75,57 @@ void vjp_reshape(struct graph *g, ref y, ref dy, ref *din)
     din[0] = n_reshape(g, dy, node_shape(g, node_at(g, y)->in[0]));
 }
 
-/* The linear index in the result, taken apart again along the operand's axes. */
+/* Neighbouring axes of `to` from..to_end make neighbouring ones of `from`: as few of each as give equal products. */
+struct axis_group { uint32_t from, from_end, to, to_end; int64_t count; };
+
+/* The next group of two shapes with equally many elements, not 0. */
+static bool next_group(const struct shape *from, const struct shape *to, struct axis_group *g)
+{
+    g->from = g->from_end;
+    g->to = g->to_end;
+    if (g->from == from->rank && g->to == to->rank)
+        return false;
+    int64_t nf = 1, nt = 1;
+    do {
+        bool take_from = g->from_end < from->rank && (nf <= nt || g->to_end == to->rank);
+        if (take_from)
+            nf *= from->dim[g->from_end++];
+        else
+            nt *= to->dim[g->to_end++];
+    } while (nf != nt);
+    g->count = nf;
+    return true;
+}
+
+/* Group by group the linear index in the result, taken apart again along the operand's axes.  An axis on its own stays
+ * as it is. */
 uint32_t lower_reshape(struct lower *l, ref r, const uint32_t *coord)
 {
-    const struct shape *to = node_shape(l->g, r), to_stride = coord_strides(to);
+    struct kernel *k = l->k;
     ref a = node_at(l->g, r)->in[0];
-    const struct shape *from = node_shape(l->g, a), from_stride = coord_strides(from);
-    val index = k_int(l->k, 0), at[KL_MAX_RANK] = {0};
-    for (uint32_t i = 0; i < to->rank; i++)
-        if (to->dim[i] != 1)
-            index = ix_add(l->k, index, ix_scale(l->k, coord[i], to_stride.dim[i]));
-    int64_t count = shape_count(to);
-    if (count > 0)
-        ix_bound(l->k, index, 0, count - 1);
-    bool leading = true;
-    for (uint32_t i = 0; i < from->rank; i++) {
-        if (from->dim[i] <= 1) {
-            at[i] = k_int(l->k, 0);
-            continue;
+    const struct shape *to = node_shape(l->g, r), *from = node_shape(l->g, a);
+    const struct shape to_stride = coord_strides(to), from_stride = coord_strides(from);
+    val at[KL_MAX_RANK] = {0};
+    for (uint32_t i = 0; i < from->rank; i++)
+        at[i] = k_int(k, 0);
+    struct axis_group g = {0};
+    while (shape_count(to) > 0 && next_group(from, to, &g)) {
+        int64_t to_unit = g.to_end > g.to ? to_stride.dim[g.to_end - 1] : 1;
+        int64_t from_unit = g.from_end > g.from ? from_stride.dim[g.from_end - 1] : 1;
+        val index = k_int(k, 0);
+        for (uint32_t i = g.to; i < g.to_end; i++)
+            if (to->dim[i] != 1)
+                index = ix_add(k, index, ix_scale(k, coord[i], to_stride.dim[i] / to_unit));
+        ix_bound(k, index, 0, g.count - 1);
+        bool leading = true;
+        for (uint32_t i = g.from; i < g.from_end; i++) {
+            if (from->dim[i] == 1)
+                continue;
+            at[i] = ix_div(k, index, from_stride.dim[i] / from_unit);
+            if (!leading)
+                at[i] = ix_mod(k, at[i], from->dim[i]);
+            leading = false;
         }
-        at[i] = from_stride.dim[i] > 1 ? ix_div(l->k, index, from_stride.dim[i]) : index;
-        if (!leading)
-            at[i] = ix_mod(l->k, at[i], from->dim[i]);
-        leading = false;
     }
     return l->at(l, a, at);
 }

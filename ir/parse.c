@@ -213,7 +213,7 @@ enum {
     ATTR_AXES = 1, ATTR_PERM = 2, ATTR_AXIS = 4, ATTR_BATCH = 8, ATTR_CONTRACT = 16, ATTR_ORDER = 32,
     ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
     ATTR_SIZE = 4096, ATTR_STRIDE = 8192, ATTR_DILATION = 16384, ATTR_KIND = 32768,
-    ATTR_INDEX = 1 << 16, ATTR_CARRIED = 1 << 17, ATTR_SCANNED = 1 << 18, ATTR_LENGTH = 1 << 19,
+    ATTR_INDEX = 1 << 16, ATTR_CARRIED = 1 << 17, ATTR_SCANNED = 1 << 18, ATTR_LENGTH = 1 << 19, ATTR_DIRECTION = 1 << 20,
     ATTR_SCAN = ATTR_CARRIED | ATTR_SCANNED | ATTR_LENGTH,
     ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
     ATTR_WINDOW = ATTR_AXIS | ATTR_SIZE | ATTR_STRIDE | ATTR_DILATION,
@@ -228,7 +228,7 @@ static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"size", ATTR_SIZE},   {"stride", ATTR_STRIDE},     {"dilation", ATTR_DILATION},
     {"index", ATTR_INDEX}, {"carried", ATTR_CARRIED},   {"scanned", ATTR_SCANNED},
     {"length", ATTR_LENGTH},
-    {"kind", ATTR_KIND},
+    {"kind", ATTR_KIND},   {"direction", ATTR_DIRECTION},
 };
 enum { ATTR_WORDS = sizeof attr_words / sizeof *attr_words };
 
@@ -244,6 +244,7 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_dynamic_slice  ? ATTR_AXIS | ATTR_COUNT
            : op == OP_dynamic_update ? ATTR_AXIS
            : op == OP_scatter ? ATTR_AXIS | ATTR_KIND
+           : op == OP_argsort ? ATTR_AXIS | ATTR_DIRECTION
            : op == OP_slice   ? ATTR_SLICE
            : op == OP_window  ? ATTR_WINDOW
            : op == OP_pad     ? ATTR_PAD
@@ -257,8 +258,8 @@ static unsigned attrs_allowed(unsigned op)
 
 static unsigned attrs_required(unsigned op)
 {
-    return attrs_allowed(op) &
-           (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_WINDOW | ATTR_PAD | ATTR_KIND | ATTR_INDEX | ATTR_SCAN);
+    return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_WINDOW | ATTR_PAD | ATTR_KIND |
+                                ATTR_DIRECTION | ATTR_INDEX | ATTR_SCAN);
 }
 
 /* "N)" as one of the numbers of a slice, a window or a pad */
@@ -325,6 +326,20 @@ static bool kind(struct parser *p, struct node *n)
     return lex_need(&p->l, ')', "')'");
 }
 
+/* "word)" as argsort's direction */
+static bool direction(struct parser *p, struct node *n)
+{
+    lex_space(&p->l);
+    const char *at = p->l.p;
+    struct word w = lex_word(&p->l);
+    n->attr.sort.descending = word_is(w, "descending");
+    if (!n->attr.sort.descending && !word_is(w, "ascending")) {
+        p->l.p = at;
+        return lex_expected(&p->l, "ascending or descending");
+    }
+    return lex_need(&p->l, ')', "')'");
+}
+
 /* One attribute behind its word and '('. */
 static bool attr(struct parser *p, struct node *n, unsigned bit)
 {
@@ -363,6 +378,8 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return count_attr(p, n, bit);
     case ATTR_KIND:
         return kind(p, n);
+    case ATTR_DIRECTION:
+        return direction(p, n);
     default:
         return length(p, n, bit);
     }

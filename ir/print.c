@@ -156,6 +156,8 @@ static void put_attr(struct printer *p, const struct node *n)
                  (long long)a->pad.high, (long long)a->pad.interior);
     } else if (n->op == OP_flip) {
         put_mask(p, "axes", a->flip.axes);
+    } else if (n->op == OP_argsort) {
+        text_put(&p->t, " axis(%u) direction(%s)", a->sort.axis, a->sort.descending ? "descending" : "ascending");
     } else if (n->op == OP_proj) {
         text_put(&p->t, " index(%u)", a->proj.index);
     } else if (op_is_region(n->op)) {

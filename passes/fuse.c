@@ -2,7 +2,7 @@
  *
  * In: a graph without grad nodes.  Out: g->group; no node changes, so no number does.
  *
- * A group has at most one anchor (reduce, dot or scatter).  Around it stand elementwise nodes: before a reduce,
+ * A group has at most one anchor (reduce, dot, scatter or argsort).  Around it stand elementwise nodes: before a reduce,
  * one value per reduced element (the prologue); after a reduce or a dot, one value per result (the epilogue).
  * Without an anchor a group is an elementwise DAG over one index.  Two nodes share a group only where
  * element i of one needs just element i of the other, so every value is computed once.

@@ -177,13 +177,21 @@ void lower_grain(struct lowering *w, int64_t work)
     k->sched.grain = small ? 0 : per >= TASK_WORK ? 1 : (TASK_WORK + per - 1) / per;
 }
 
+enum { FEW_ELEMENTS = 1 << 13 }; /* computed in microseconds by whatever code */
+
 uint32_t lower_width(const struct lowering *w, int64_t n)
 {
     uint32_t native = w->caps->vector_bytes / 4, width = 4 * native;
     uint32_t ops = 0;
+    int64_t most = 0;
     for (ref r = 1; r < w->g->nnode; r++)
-        ops += w->g->group[r] == w->group;
-    if (ops > 8) /* several results in flight hide latency already; more would spill */
+        if (w->g->group[r] == w->group) {
+            ops++;
+            most = node_numel(w->g, r) > most ? node_numel(w->g, r) : most;
+        }
+    if (!w->anchor && most <= FEW_ELEMENTS) /* what counts is how soon it is compiled: LLVM's time goes with the width */
+        width = native;
+    else if (ops > 8) /* several results in flight hide latency already; more would spill */
         width = 2 * native;
     if (width > 64)
         width = 64;
@@ -243,6 +251,8 @@ static void run_schedule(struct lowering *w)
         lower_dot_group(w);
     else if (w->g->node[w->anchor].op == OP_scatter)
         lower_scatter_group(w);
+    else if (w->g->node[w->anchor].op == OP_argsort)
+        lower_argsort_group(w);
     else if (op_is_cumulative(w->g->node[w->anchor].op))
         lower_cumulative_group(w);
     else

@@ -41,7 +41,7 @@ static bool merges(const struct kernel *k, val index, val outer, val inner, int6
 }
 
 /* Every index that is used as an address or as data must allow it. */
-static bool can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size)
+bool lower_can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size)
 {
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
@@ -72,7 +72,7 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
         for (uint32_t d = 0; d < s->rank; d++) {
             if (s->dim[d] == 1)
                 continue;
-            if (last >= 0 && can_merge(k, coord[last], coord[d], s->dim[d]))
+            if (last >= 0 && lower_can_merge(k, coord[last], coord[d], s->dim[d]))
                 nest->size[nest->n - 1] *= s->dim[d];
             else
                 nest->size[nest->n++] = s->dim[d];

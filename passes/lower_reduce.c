@@ -156,6 +156,38 @@ static void emit_block(struct reduce *r, const struct shape *inner, val base, in
     w->lane = w->pred = 0;
 }
 
+/* How many of the last `most` kept axes every access steps over as over one: windows, for example, are neighbours only
+ * within a row of the image.  All of them where that would leave less than half a vector. */
+static uint32_t merged_axes(const struct reduce *r, uint32_t most)
+{
+    struct trial t;
+    uint32_t n = most;
+    if (trial_begin(&t, r->w)) {
+        struct reduce copy = *r;
+        struct kernel *k = t.w.k;
+        copy.w = &t.w;
+        lower_scalars(&t.w);
+        for (uint32_t d = 0; d < r->kept.rank; d++)
+            copy.kept_coord[d] = r->kept.dim[d] == 1 ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->kept.dim[d]), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->len), 1), inner = 0;
+        epilogue(&copy, element(&copy, i));
+        int64_t length = 1, inner_size = 1;
+        for (n = 0; n < most; n++) {
+            uint32_t d = r->kept.rank - 1 - n;
+            if (r->kept.dim[d] == 1)
+                continue;
+            if (inner && !lower_can_merge(k, copy.kept_coord[d], inner, inner_size))
+                break;
+            inner = copy.kept_coord[d];
+            length *= inner_size = r->kept.dim[d];
+        }
+        if (length < (int64_t)(r->w->caps->vector_bytes / dtype_size(dtype_compute(r->n->dtype)) / 2))
+            n = most;
+    }
+    trial_end(&t, r->w);
+    return n;
+}
+
 static void emit_columns(struct reduce *r)
 {
     struct lowering *w = r->w;
@@ -166,11 +198,14 @@ static void emit_columns(struct reduce *r)
     for (uint32_t d = 0; d < r->in.rank; d++)
         if (r->n->attr.reduce.axes >> d & 1 && r->in.dim[d] != 1)
             last = d;
-    for (uint32_t d = 0; d < r->in.rank; d++)
-        if (!(r->n->attr.reduce.axes >> d & 1)) {
-            struct shape *to = d > last ? &inner : &outer;
-            to->dim[to->rank++] = r->in.dim[d];
-        }
+    uint32_t behind = 0;
+    for (uint32_t d = last + 1; d < r->in.rank; d++)
+        behind += !(r->n->attr.reduce.axes >> d & 1);
+    uint32_t merged = merged_axes(r, behind);
+    for (uint32_t d = 0; d < r->kept.rank; d++) {
+        struct shape *to = d + merged >= r->kept.rank ? &inner : &outer;
+        to->dim[to->rank++] = r->kept.dim[d];
+    }
     int64_t n = shape_count(&inner);
     k->sched.kind = SCHED_COLUMN_REDUCE;
     k->sched.width = (uint16_t)lower_width(w, n);

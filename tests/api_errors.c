@@ -79,6 +79,9 @@ static kl_tensor take_shape(void) { return BAD(kl_take_along_axis(a23, 0, i3)); 
 static kl_tensor take_nothing(void) { return BAD(kl_take_along_axis(kl_zeros(dev, KL_F32, DIMS(0)), 0, i3)); }
 static kl_tensor put_update(void) { return BAD(kl_put_along_axis(v4, 0, i3, v4)); }
 static kl_tensor embedding_table(void) { return BAD(kl_embedding(v4, i3)); }
+static kl_tensor argsort_axis(void) { return BAD(kl_argsort(a23, 2, false)); }
+static kl_tensor sort_scalar(void) { return BAD(kl_sort(kl_sum_all(v4), 0, false)); }
+static kl_tensor topk_many(void) { return BAD(kl_topk(a23, 4, -1, true, NULL)); }
 static kl_tensor dynamic_starts(void) { return BAD(kl_dynamic_slice(a23, NULL, (int64_t[]){1, 1})); }
 static kl_tensor dynamic_count(void) { return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){2, 4})); }
 static kl_tensor dynamic_scalar(void) { return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){1, 3})); }
@@ -237,6 +240,9 @@ static const struct {
     {.tensor = take_nothing, .code = KL_ERR_SHAPE, .text = "take_along_axis: axis 0 of [0] has no elements"},
     {.tensor = put_update, .code = KL_ERR_SHAPE, .text = "put_along_axis: index [3] and update [4] differ"},
     {.tensor = embedding_table, .code = KL_ERR_SHAPE, .text = "embedding: the table must be [V,D], got [4]"},
+    {.tensor = argsort_axis, .code = KL_ERR_SHAPE, .text = "argsort: axis 2 is out of range for shape [2,3]"},
+    {.tensor = sort_scalar, .code = KL_ERR_SHAPE, .text = "sort: axis 0 is out of range for shape []"},
+    {.tensor = topk_many, .code = KL_ERR_ARGUMENT, .text = "topk: axis 1 of [2,3] has no 4 elements"},
     {.tensor = dynamic_starts, .code = KL_ERR_ARGUMENT, .text = "dynamic_slice: no starts"},
     {.tensor = dynamic_count, .code = KL_ERR_SHAPE, .text = "dynamic_slice: 4 elements from 0 in steps of 1 do not lie in axis 1 of [2,3]"},
     {.tensor = dynamic_scalar, .code = KL_ERR_SHAPE, .text = "dynamic_slice: the start must be a scalar, got [3]"},

@@ -72,9 +72,13 @@ static kl_tensor g_index_add(kl_tensor x) { return kl_index_add(other(1, D(3, 2)
 static kl_tensor g_index_put(kl_tensor x) { return kl_index_put(kl_narrow(x, 0, 0, 3), 0, ids(), kl_reshape(x, D(2, 3, 2))); }
 static kl_tensor g_take(kl_tensor x) { return kl_take_along_axis(x, 1, ids()); }
 static kl_tensor g_put(kl_tensor x) { return kl_put_along_axis(other(1, D(2, 4)), 1, ids(), x); }
+static kl_tensor g_sort(kl_tensor x) { return kl_sort(kl_mul(x, x), 1, true); }
+static kl_tensor g_topk(kl_tensor x) { return kl_topk(x, 2, 0, false, NULL); }
 
 static void gradients(void)
 {
+    GRADIENT(g_sort, 3, 5);
+    GRADIENT(g_topk, 5, 3);
     GRADIENT(g_embedding, 4, 3);
     GRADIENT(g_gather, 2, 4);
     GRADIENT(g_index_add, 2, 3, 2);

@@ -470,6 +470,26 @@ static void test_scratch(void)
     compare_random(k, true, "scratch");
 }
 
+/* Rows added up in an output that is read back, each where a number from memory says. */
+static void test_accumulate(unsigned dtype, unsigned width)
+{
+    struct kernel *k = kernel_new("accumulate");
+    uint32_t rows = k_buf(k, BUF_IN, KL_U8, 40, 0), x = k_buf(k, BUF_IN, dtype, 40 * 70, 1), out = k_buf(k, BUF_OUT, dtype, 4 * 70, 2);
+    val v, i, ok, p = open_blocks(k, 70, width, &v, &i, &ok);
+    val r = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, 4), 1);
+    k_store(k, out, ix_add(k, i, ix_scale(k, r, 70)), k_const(k, dtype, 1), ok);
+    k_end(k, r);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, 40), 1);
+    val row = k_prim(k, P_AND, k_cast(k, k_load(k, rows, j, 0), KL_I64), k_int(k, 3), 0), at = ix_add(k, i, ix_scale(k, row, 70));
+    val y = k_load(k, x, ix_add(k, i, ix_scale(k, j, 70)), ok);
+    k_store(k, out, at, k_op(k, OP_add, (const val[]){k_load(k, out, at, ok), y}), ok);
+    k_end(k, j);
+    close_two(k, p, v);
+    char what[64];
+    snprintf(what, sizeof what, "sums of %s in place, width %u", dtype_name(dtype), width);
+    compare_random(k, false, what);
+}
+
 /* A prefetch changes nothing, wherever it points. */
 static void test_prefetch(void)
 {
@@ -612,6 +632,12 @@ int main(void)
         for (int64_t inner = 0; inner < 10; inner += 3) test_nested(outer, inner, outer == 2 ? 64 : 16);
     test_uniform_predicates();
     test_scratch();
+    for (unsigned width = 1; width <= 64; width *= 8) {
+        test_accumulate(KL_F32, width);
+        test_accumulate(KL_F64, width);
+        test_accumulate(KL_I16, width);
+        test_accumulate(KL_BF16, width);
+    }
     test_prefetch();
     test_slots();
     test_tile();

@@ -97,6 +97,51 @@ static void rows_and_columns(int64_t rows, int64_t cols)
     graph_free(g);
 }
 
+static bool packs(const struct graph *g)
+{
+    struct err e = {0};
+    const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
+    for (uint32_t i = 0; x && i < x->program->nkernel; i++)
+        if (x->program->kernel[i]->sched.kind == SCHED_DOT)
+            return x->program->kernel[i]->sched.pack_b;
+    return false;
+}
+
+/* Filters over the windows of an image, merged with the channels: read in place where neighbours in a row of the
+ * image are neighbours in memory. */
+static void convolution(int64_t filters, int64_t width, int64_t stride)
+{
+    struct graph *g = graph_new("convolution");
+    struct shape sx = shape_make(4, (int64_t[]){2, 3, 6, width}), sw = matrix(filters, 27), s = shape_make(4, (int64_t[]){2, 27, 0, 0});
+    ref x = n_window(g, n_window(g, n_input(g, KL_F32, &sx, "x"), 2, 3, stride, 1), 3, 3, stride, 1);
+    s.dim[2] = node_shape(g, x)->dim[2], s.dim[3] = node_shape(g, x)->dim[3];
+    x = n_reshape(g, n_permute(g, x, (uint8_t[KL_MAX_RANK]){0, 1, 4, 5, 2, 3}), &s);
+    union attr d = {.dot = {.ncon = 1, .con_a = 1, .con_b = 1}};
+    ref y = n_dot(g, n_input(g, KL_F32, &sw, "w"), x, &d);
+    graph_output(g, OUT_RETURN, n_max(g, y, n_k(g, y, 0)), 0);
+    char what[64];
+    snprintf(what, sizeof what, "convolution %" PRId64 " of %" PRId64 " step %" PRId64, filters, width, stride);
+    compare(g, what);
+    check(packs(g) == (stride > 1), "%s: in place only where the stride is 1", what);
+    graph_free(g);
+}
+
+/* Scans along each axis of a tensor. */
+static void scans(int64_t a, int64_t b, int64_t c)
+{
+    struct graph *g = graph_new("scans");
+    struct shape s = shape_make(3, (int64_t[]){a, b, c});
+    ref x = n_input(g, KL_F32, &s, "x");
+    for (uint32_t axis = 0; axis < 3; axis++) {
+        graph_output(g, OUT_RETURN, n_cumulative(g, (enum op)(OP_cumsum + axis), n_flip(g, x, 1u << axis), axis), 0);
+        graph_output(g, OUT_RETURN, n_recurrence(g, x, n_tanh(g, x), axis), 0);
+    }
+    char what[64];
+    snprintf(what, sizeof what, "scans %" PRId64 "x%" PRId64 "x%" PRId64, a, b, c);
+    compare(g, what);
+    graph_free(g);
+}
+
 int main(void)
 {
     struct err e = {0};
@@ -114,5 +159,13 @@ int main(void)
     static const int64_t rc[][2] = {{1, 1}, {3, 5}, {7, 64}, {70, 130}, {600, 3}, {2, 20000}, {0, 4}, {4, 0}};
     for (unsigned i = 0; i < sizeof rc / sizeof *rc; i++)
         rows_and_columns(rc[i][0], rc[i][1]);
+    static const int64_t widths[] = {18, 21, 34, 50, 71};
+    for (unsigned i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int64_t stride = 1; stride <= 2; stride++)
+            convolution(i & 1 ? 5 : 40, widths[i], stride);
+    scans(3, 5, 1);
+    scans(2, 9, 70);
+    scans(0, 3, 4);
+    scans(1, 1, 33);
     return finish();
 }

@@ -251,6 +251,13 @@ static ref random_scatter(struct maker *m, ref x)
     return n_scatter(m->g, x, index, fitting(m, dt, &us), axis, kind);
 }
 
+static ref random_argsort(struct maker *m, ref x)
+{
+    uint32_t rank = node_shape(m->g, x)->rank;
+    uint32_t axis = (uint32_t)rng_below(&m->r, rank);
+    return rank ? n_argsort(m->g, x, axis, chance(m, 2), chance(m, 2) ? KL_I32 : KL_I64) : NIL;
+}
+
 /* Only of integers: which bits a NaN has depends on who computed it. */
 static ref random_bitcast(struct maker *m, ref x)
 {
@@ -433,7 +440,7 @@ static ref random_node(struct maker *m)
     case 10: return chance(m, 2) ? random_slice(m, x) : random_window(m, x);
     case 11: case 12: return random_select(m, x);
     case 13: return chance(m, 2) ? random_bitcast(m, x) : random_quant(m, x);
-    case 14: return random_scatter(m, x);
+    case 14: return chance(m, 2) ? random_scatter(m, x) : random_argsort(m, x);
     default: return random_elementwise(m, x);
     }
 }

@@ -143,6 +143,8 @@ static ref rebuild_node(struct rebuild *b, ref r)
         copy.attr.konst.bits = dtype_bits(copy.dtype, dtype_value(n->dtype, n->attr.konst.bits));
     if (n->op == OP_const && copy.dtype == n->dtype)
         copy.attr.konst.bits = n->attr.konst.bits;
+    if (n->op == OP_slice || n->op == OP_dynamic_slice) /* the count is a dimension too */
+        copy.attr.slice.count = s.dim[n->attr.slice.axis];
     if (n->op == OP_reshape)
         s = refit(node_shape(b->from, n->in[0]), node_shape(b->to, copy.in[0]), old, &s);
     b->to->cur_device = n->device;

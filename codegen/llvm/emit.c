@@ -2,8 +2,7 @@
  *
  * Varying values are arrays of native vectors, computed part by part, so a kernel of width 64 keeps
  * several independent instructions in flight.  Indices stay scalar (form affine) as long as they can,
- * which turns most accesses into plain vector loads with an immediate offset; LLVM's own loop strength
- * reduction makes pointers of what is left. */
+ * which turns most accesses into plain vector loads from a base and an index with an immediate offset. */
 #include "emit.h"
 #include <string.h>
 

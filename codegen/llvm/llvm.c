@@ -3,6 +3,7 @@
 #include "emit.h"
 #include <llvm-c/Analysis.h>
 #include <llvm-c/Error.h>
+#include <llvm-c/Support.h>
 #include <llvm-c/Target.h>
 #include <llvm-c/TargetMachine.h>
 #include <llvm-c/Transforms/PassBuilder.h>
@@ -53,9 +54,19 @@ static void fill_caps(void)
     c->l3_bytes = cache_size(_SC_LEVEL3_CACHE_SIZE, 8 << 20);
 }
 
+/* Loop strength reduction, with the analyses that only it needs, is a third of the time of a small kernel, and what
+ * the emitter leaves to do is within the addressing modes: products run as fast without it.  There is no other way to
+ * turn it off than this option, which holds for every user of this libLLVM in the process. */
+static void set_options(void)
+{
+    static const char *const option[] = {"kiln", "-disable-lsr"};
+    LLVMParseCommandLineOptions(2, option, NULL);
+}
+
 static void init(void)
 {
     char *why = NULL;
+    set_options();
     LLVMInitializeNativeTarget();
     LLVMInitializeNativeAsmPrinter();
     host.triple = LLVMGetDefaultTargetTriple();

@@ -214,6 +214,14 @@ KL_OP(take_along_axis, kl_tensor a, int axis, kl_tensor index)
  * in row-major order of the index.  [SHAPE, TYPE] */
 KL_OP(add_along_axis, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
 KL_OP(put_along_axis, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+/* Places along an axis in the order of their elements (i32; i64 where the axis is longer): equal elements in the order of
+ * their places, NaN last in both directions, -0 equal to 0.  [SHAPE] */
+KL_OP(argsort, kl_tensor a, int axis, bool descending)
+/* The elements of an axis in that order; gradients flow to where they came from.  [SHAPE] */
+KL_OP(sort, kl_tensor a, int axis, bool descending)
+/* The first k of these, largest first or smallest first, and, unless `places` is NULL, a new handle there for their
+ * places along the axis, as in argsort.  [SHAPE, ARGUMENT] */
+KL_OP(topk, kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *places)
 /* The window of `count` elements an axis that starts at a computed place: start has one scalar (integers) an axis,
  * kl_none for 0.  A start is held where the whole window fits.  [SHAPE, TYPE, ARGUMENT] */
 KL_OP(dynamic_slice, kl_tensor a, const kl_tensor *start, const int64_t *count)
@@ -374,6 +382,9 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_take_along_axis(...) kl_take_along_axis_at(KL_HERE, __VA_ARGS__)
 #define kl_add_along_axis(...) kl_add_along_axis_at(KL_HERE, __VA_ARGS__)
 #define kl_put_along_axis(...) kl_put_along_axis_at(KL_HERE, __VA_ARGS__)
+#define kl_argsort(...) kl_argsort_at(KL_HERE, __VA_ARGS__)
+#define kl_sort(...) kl_sort_at(KL_HERE, __VA_ARGS__)
+#define kl_topk(...) kl_topk_at(KL_HERE, __VA_ARGS__)
 #define kl_dynamic_slice(...) kl_dynamic_slice_at(KL_HERE, __VA_ARGS__)
 #define kl_dynamic_update(...) kl_dynamic_update_at(KL_HERE, __VA_ARGS__)
 #define kl_bitcast(...) kl_bitcast_at(KL_HERE, __VA_ARGS__)
