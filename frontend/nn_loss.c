@@ -96,7 +96,8 @@ static struct thread *labels_begin(const kl_site *site, const char *op, const ch
     return check_integers(t, site, op, vy) ? checked_begin(site, op) : NULL;
 }
 
-/* [N,1] the label's own element of each row of z, by a mask, so that nothing is gathered. */
+/* [N,1] the label's own element of each row of z, by a mask: it fuses with the softmax around it, forward and backward,
+ * where a gather would bring a scatter of its own into the gradient. */
 static kl_tensor pick(const kl_site *site, kl_tensor z, const struct view *x, kl_tensor labels, const struct view *y)
 {
     const int columns = 1;

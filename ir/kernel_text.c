@@ -10,7 +10,7 @@ static const char *const loop_name[] = {[LOOP_SERIAL] = "serial", [LOOP_PARALLEL
 static const char *const fold_name[] = {[FOLD_ADD] = "add", [FOLD_MAX] = "max", [FOLD_MIN] = "min", [FOLD_MUL] = "mul"};
 static const char *const role_name[] = {[BUF_IN] = "in", [BUF_OUT] = "out", [BUF_SCRATCH] = "scratch"};
 static const char *const sched_name[] = {[SCHED_MAP] = "map", [SCHED_ROW_REDUCE] = "row_reduce", [SCHED_COLUMN_REDUCE] = "column_reduce",
-                                         [SCHED_CHUNK_REDUCE] = "chunk_reduce", [SCHED_DOT] = "dot", [SCHED_SCATTER] = "scatter",
+                                         [SCHED_DOT] = "dot", [SCHED_SCATTER] = "scatter", [SCHED_ROWS] = "rows",
                                          [SCHED_CUMULATIVE] = "cumulative", [SCHED_SORT] = "sort"};
 
 /* An operand: constants stand where they are used. */

@@ -81,7 +81,7 @@ struct schedule {
     uint16_t pad;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
 };
-enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_CHUNK_REDUCE, SCHED_DOT, SCHED_SCATTER,
+enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_DOT, SCHED_SCATTER,
                   SCHED_CUMULATIVE, SCHED_SORT };
 
 struct kernel {

@@ -2,43 +2,23 @@
  *
  * In: a graph without grad nodes.  Out: g->group; no node changes, so no number does.
  *
- * A group has at most one anchor (reduce, dot, scatter or argsort).  Around it stand elementwise nodes: before a reduce,
- * one value per reduced element (the prologue); after a reduce or a dot, one value per result (the epilogue).
+ * A group has at most one anchor (reduce, dot, scatter or argsort), row kernels apart (fuse_rows.c).  Around it
+ * stand elementwise nodes: before a reduce, one value per reduced element (the prologue); after a reduce or a dot,
+ * one value per result (the epilogue).
  * Without an anchor a group is an elementwise DAG over one index.  Two nodes share a group only where
  * element i of one needs just element i of the other, so every value is computed once.
  *
  * First every elementwise node is merged with the elementwise groups it reads from, in execution order and
  * unless that would close a cycle between groups.  Then dots take in the groups that read their results, if
  * the cost model likes it, then reduces the groups that make their operands and those that read their
- * results.  A region op is an anchor alone: its results are its group's, its operands are stored whole.
- * Whole groups move, so no value is stored just because half of its readers moved.  Scalars made of
+ * results, and last come the row kernels.  A region op is an anchor alone: its results are its group's, its operands
+ * are stored whole.  Whole groups move, so no value is stored just because half of its readers moved.  Scalars made of
  * leaves alone are left out: every kernel that needs one computes it again. */
-#include "passes.h"
+#include "fuse.h"
 
 /* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
  * than a pass from end to end: with more than this many arrays of full size, that pass is the better one. */
-enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24, MAX_TILED_ARRAYS = 2 };
-
-struct group {
-    ref first, last;    /* members, linked by fuser.next */
-    ref anchor;         /* NIL: elementwise */
-    int64_t numel;      /* elements of the results: of the anchor if there is one */
-    uint32_t nodes, reads;
-    bool merged;        /* into another: no longer a group */
-    bool again;         /* computes marked nodes: later, when they are needed */
-};
-
-struct fuser {
-    struct graph *g;
-    struct group *group; uint32_t ngroup;
-    ref *next;          /* per node: next member of its group */
-    bool *prologue;     /* per node: computed per reduced element */
-    uint32_t *seen;     /* per group: stamp of the last search that passed here */
-    uint32_t *stack;
-    uint32_t stamp;
-};
-
-static uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; }
+enum { MAX_TILED_ARRAYS = 2 };
 
 static bool is_compute(const struct node *n)
 {
@@ -71,8 +51,7 @@ static uint32_t group_new(struct fuser *f, ref r)
     return id;
 }
 
-/* Is there a path of dependences from group `from` to group `to` through a third group? */
-static bool path_around(struct fuser *f, uint32_t from, uint32_t to)
+bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to)
 {
     uint32_t n = 0;
     f->stamp++;
@@ -97,6 +76,26 @@ static bool path_around(struct fuser *f, uint32_t from, uint32_t to)
     return false;
 }
 
+bool fuse_fits(const struct group *a, const struct group *b)
+{
+    uint32_t nodes = a->nodes + b->nodes;
+    return nodes <= MAX_GROUP_NODES && a->reads + b->reads <= MAX_GROUP_READS + nodes;
+}
+
+void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
+{
+    struct group *ga = &f->group[a], *gb = &f->group[b];
+    for (ref r = gb->first; r; r = f->next[r])
+        f->g->group[r] = a;
+    f->next[ga->last] = gb->first;
+    ga->last = gb->last;
+    ga->nodes += gb->nodes;
+    ga->reads += gb->reads;
+    if (!ga->anchor)
+        ga->anchor = gb->anchor;
+    gb->merged = true;
+}
+
 /* Does b read anything of a at another index than its own? */
 static bool reads_elsewhere(const struct fuser *f, uint32_t a, uint32_t b)
 {
@@ -116,20 +115,11 @@ static bool merge(struct fuser *f, uint32_t a, uint32_t b)
     struct group *ga = &f->group[a], *gb = &f->group[b];
     if (gb->again && !ga->again) /* values computed again early would be kept after all */
         return false;
-    if ((ga->anchor && gb->anchor) || ga->numel != gb->numel || ga->nodes + gb->nodes > MAX_GROUP_NODES ||
-        ga->reads + gb->reads > MAX_GROUP_READS + ga->nodes + gb->nodes)
+    if ((ga->anchor && gb->anchor) || ga->numel != gb->numel || !fuse_fits(ga, gb))
         return false;
-    if (reads_elsewhere(f, a, b) || reads_elsewhere(f, b, a) || path_around(f, a, b) || path_around(f, b, a))
+    if (reads_elsewhere(f, a, b) || reads_elsewhere(f, b, a) || fuse_path_around(f, a, b) || fuse_path_around(f, b, a))
         return false;
-    for (ref r = gb->first; r; r = f->next[r])
-        f->g->group[r] = a;
-    f->next[ga->last] = gb->first;
-    ga->last = gb->last;
-    ga->nodes += gb->nodes;
-    ga->reads += gb->reads;
-    if (gb->anchor)
-        ga->anchor = gb->anchor;
-    gb->merged = true;
+    fuse_absorb(f, a, b);
     return true;
 }
 
@@ -146,15 +136,9 @@ static void take_prologue(struct fuser *f, uint32_t reduce)
     bool few_rows = gr->numel < 64 && gm->numel > (1 << 16);
     if (gm->anchor || gm->again != gr->again || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
         return;
-    for (ref r = gm->first; r; r = f->next[r]) {
-        f->g->group[r] = reduce;
+    for (ref r = gm->first; r; r = f->next[r])
         f->prologue[r] = true;
-    }
-    f->next[gr->last] = gm->first;
-    gr->last = gm->last;
-    gr->nodes += gm->nodes;
-    gr->reads += gm->reads;
-    gm->merged = true;
+    fuse_absorb(f, reduce, m);
 }
 
 /* Merges elementwise node r with the elementwise groups it reads from. */
@@ -244,6 +228,7 @@ static void fuse_all(struct fuser *f)
             take_prologue(f, group_of(f, r));
             take_epilogue(f, r);
         }
+    fuse_rows(f);
 }
 
 /* What no kernel stores yet, and what is not in memory already, becomes a kernel. */

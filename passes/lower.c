@@ -79,6 +79,8 @@ static val compute(struct lowering *w, ref r, const val *coord)
     const struct node *n = &w->g->node[r];
     if (r == w->anchor)
         return w->anchor_value;
+    if (w->row_copy && w->row_copy[r])
+        return k_load(w->k, w->row_copy[r] - 1, w->column, w->pred);
     if (in_memory(w, r))
         return load(w, r, coord);
     if (!op_is_elementwise(n->op))
@@ -101,6 +103,8 @@ val lower_at(struct lowering *w, ref r, const val *coord)
     memcpy(m->coord, coord, rank * sizeof *coord);
     return v;
 }
+
+void lower_fix(struct lowering *w, ref r, val value) { w->memo[r] = (struct memo){.point = PERMANENT, .value = value}; }
 
 static val at_callback(struct lower *l, ref r, const val *coord) { return lower_at(self(l), r, coord); }
 
@@ -255,6 +259,8 @@ static void run_schedule(struct lowering *w)
         lower_argsort_group(w);
     else if (op_is_cumulative(w->g->node[w->anchor].op))
         lower_cumulative_group(w);
+    else if (lower_has_rows(w))
+        lower_rows(w);
     else
         lower_reduce(w);
 }

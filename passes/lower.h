@@ -19,6 +19,8 @@ struct lowering {
     uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
+    uint32_t *row_copy;      /* row kernels, per node: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
+    val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     val lane;                /* the open vector loop's variable, 0: none */
 };
@@ -34,6 +36,8 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
 /* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
  * coordinates. */
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord);
+/* From here on r has this value, whatever the coordinates. */
+void lower_fix(struct lowering *w, ref r, val value);
 /* Scalars made of leaves are computed once, here, before any loop. */
 void lower_scalars(struct lowering *w);
 /* Sets the size of a task from the work of one iteration, in elements. */
@@ -51,9 +55,11 @@ void trial_end(struct trial *t, struct lowering *w);
 
 /* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
 bool lower_can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size);
-/* ---- lower_map.c, lower_reduce.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c ---- */
+/* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c ---- */
 void lower_map(struct lowering *w);
 void lower_reduce(struct lowering *w);
+bool lower_has_rows(const struct lowering *w);  /* is the group more than one reduce with prologue and epilogue? */
+void lower_rows(struct lowering *w);
 void lower_dot_group(struct lowering *w);
 void lower_cumulative_group(struct lowering *w);
 void lower_scatter_group(struct lowering *w);

@@ -42,6 +42,12 @@ ref node_stored(const struct graph *g, ref r);
 /* Marks the nodes whose values outlive their kernel (array of g->nnode, zeroed by the caller). */
 void groups_stored(const struct graph *g, bool *stored);
 
+/* ---- fuse_rows.c ---- */
+struct row_space { int64_t rows, length; };
+enum { MAX_ROW_REDUCES = 8 };     /* of one kernel */
+/* Does r reduce whole rows, the last axes in one chunk of lanes?  Which, and how long. */
+bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
+
 /* ---- fuse.c ---- Fills g->group; `unfused` gives every op its own group. */
 int pass_fuse_groups(struct graph *g, bool unfused);
 

@@ -411,16 +411,17 @@ static bool kernel_commands(struct planner *p)
     return true;
 }
 
-/* Does the kernel read lbuf `in` only at elements that it then overwrites through lbuf `out` in the same iteration? */
+/* Does the kernel read lbuf `in` only at elements that it then, and not before, overwrites through lbuf `out` in the
+ * same iteration?  A scatter stores an element again and again: there it must first store the very value it read. */
 static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t out)
 {
     for (val v = 1; v < k->ninst; v++) {
         if (k->inst[v].op != L_LOAD || k->inst[v].imm != in)
             continue;
-        bool found = false;
-        for (val s = v + 1; s < k->ninst && !found; s++)
-            found = k->inst[s].op == L_STORE && k->inst[s].imm == out && k->inst[s].a == k->inst[v].a;
-        if (!found)
+        val s = 1;
+        while (s < k->ninst && !(k->inst[s].op == L_STORE && k->inst[s].imm == out && k->inst[s].a == k->inst[v].a))
+            s++;
+        if (s == k->ninst || s < v || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != v))
             return false;
     }
     return true;

@@ -117,7 +117,8 @@ static uint32_t *value_numbers(const struct kernel *k)
     return of;
 }
 
-/* Each load of lbuf `old` is followed, not preceded, by a store to lbuf `now` of the same index. */
+/* Each load of lbuf `old` is followed, not preceded, by a store to lbuf `now` of the same index.  In a scatter, which
+ * stores an element more than once, that store must not change the element. */
 static bool check_update(const struct check *c, const struct kernel *k, uint32_t old, uint32_t now)
 {
     uint32_t *of = value_numbers(k);
@@ -126,7 +127,10 @@ static bool check_update(const struct check *c, const struct kernel *k, uint32_t
     for (uint32_t i = k->ninst; of && stored && --i > 0;)
         if (k->inst[i].op == L_STORE && k->inst[i].imm == now) stored[of[k->inst[i].a]] = i;
     for (uint32_t i = 1; of && stored && i < k->ninst && !bad; i++)
-        if (k->inst[i].op == L_LOAD && k->inst[i].imm == old && stored[of[k->inst[i].a]] < i) bad = i;
+        if (k->inst[i].op == L_LOAD && k->inst[i].imm == old) {
+            uint32_t s = stored[of[k->inst[i].a]];
+            if (s < i || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != i)) bad = i;
+        }
     bool ok = of && stored;
     mem_free(of);
     mem_free(stored);

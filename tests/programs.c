@@ -1,4 +1,5 @@
-/* Programs made by hand: the plan checker refuses each kind of fault, and the executor does what a program says. */
+/* Programs made by hand: the plan checker refuses each kind of fault, and the executor does what a program says.  One
+ * made by the planner: where a scatter may go in place. */
 #include "harness.h"
 #include <pthread.h>
 
@@ -351,6 +352,24 @@ static void test_no_memory(void)
     program_free(p);
 }
 
+/* A scatter into a state goes in place, unless what it brings in is made of the state. */
+static void test_scatter_in_place(void)
+{
+    for (int own = 0; own < 2; own++) {
+        struct graph *g = graph_new("scatter");
+        struct shape s = shape_make(2, (int64_t[]){1, 5}), u = shape_make(2, (int64_t[]){3, 5}), n = shape_make(1, (int64_t[]){3});
+        ref w = n_state(g, KL_F32, &s, "w"), i = n_input(g, KL_I32, &n, "i"), x = n_input(g, KL_F32, &u, "x");
+        graph_output(g, OUT_ASSIGN, n_scatter(g, w, i, own ? n_expand(g, w, &u) : x, 0, SCATTER_ADD), 0);
+        struct err e = {0};
+        struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 1};
+        struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? program_plan(g, &caps, false, &e) : NULL;
+        if (check(p && program_check(p, &e), "scatter to a state: %s%s", g->err.msg, e.msg))
+            check(p->in_place[0] == !own, "scatter of %s to a state is%s in place", own ? "itself" : "an input", own ? "" : " not");
+        program_free(p);
+        graph_free(g);
+    }
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
@@ -364,6 +383,7 @@ int main(void)
     test_checker();
     test_executor();
     test_no_memory();
+    test_scatter_in_place();
     pool_set_threads(1);
     buffer_trim();
     return finish();

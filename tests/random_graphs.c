@@ -2,9 +2,10 @@
  *
  *   random_graphs [COUNT [SEED]]
  *
- * Graphs run in children, so that a crash or an endless loop is a failure like any other.  A graph that fails is
- * made as small as it gets and written beside this program's folder as random_SEED.kir, a text test (tests/text).
- * SIGINT and SIGTERM end the run after the current batch. */
+ * Graphs run in children, one a processor, so that a crash or an endless loop is a failure like any other.  A graph
+ * that fails is made as small as it gets and written beside this program's folder as random_SEED.kir, a text test
+ * (tests/text).
+ * SIGINT and SIGTERM end the run after the current batches. */
 #define _GNU_SOURCE
 #include "random_make.h"
 #include "random_shrink.h"
@@ -16,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BATCH = 100, MAX_FAILURES = 5 }; /* graphs of one child: its caches only grow */
-static const double graph_seconds = 120, shrink_seconds = 20;
+enum { BATCH = 100, MAX_FAILURES = 5, MAX_CHILDREN = 16 }; /* BATCH: graphs of one child, whose caches only grow */
+static const double graph_seconds = 120, shrink_seconds = 20, poll_seconds = 0.005;
 
 /* Shared with the child: the graph it is at, and what its check found. */
 struct progress {
@@ -68,27 +69,6 @@ static void run_batch(struct progress *p, uint64_t seed, uint64_t end)
     exit(0); /* not _exit: the leak check runs */
 }
 
-/* Waits for the child; kills it when one graph takes too long. */
-static enum verdict wait_batch(pid_t child, struct progress *p)
-{
-    uint64_t at = UINT64_MAX;
-    for (double idle = 0;; idle += 0.005) {
-        int status;
-        if (waitpid(child, &status, WNOHANG) == child)
-            return !WIFEXITED(status) || WEXITSTATUS(status) ? CRASHED : (enum verdict)atomic_load(&p->verdict);
-        if (at != atomic_load(&p->seed)) {
-            at = atomic_load(&p->seed);
-            idle = 0;
-        }
-        if (idle > graph_seconds) {
-            kill(child, SIGKILL);
-            waitpid(child, &status, 0);
-            return HANGS;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    }
-}
-
 static void report(const char *program, uint64_t seed, enum verdict v, const struct err *why)
 {
     check(false, "graph of seed %" PRIu64 " %s: %s", seed, verdict_text[v], why->msg);
@@ -112,35 +92,98 @@ static void report(const char *program, uint64_t seed, enum verdict v, const str
     graph_free(g);
 }
 
+/* ---- children, one a processor ---- */
+
+struct child {
+    struct progress *p;
+    pid_t pid;              /* 0: none runs */
+    uint64_t first, last;   /* its graphs */
+    uint64_t at;            /* the one it was at when last looked at, and */
+    double since;           /*   for how long it has been */
+};
+
+static void start(struct child *c, uint64_t first, uint64_t last)
+{
+    *c->p = (struct progress){.seed = first};
+    *c = (struct child){.p = c->p, .first = first, .last = last, .at = UINT64_MAX};
+    fflush(stdout);
+    c->pid = fork();
+    if (c->pid == 0 && !prctl(PR_SET_PDEATHSIG, SIGKILL))
+        run_batch(c->p, first, last);
+    if (c->pid < 0) {
+        check(false, "fork: %s", strerror(errno));
+        c->pid = 0;
+    }
+}
+
+/* Has the child ended?  Kills it when one graph takes too long. */
+static bool ended(struct child *c, double passed_seconds, enum verdict *v)
+{
+    int status;
+    if (waitpid(c->pid, &status, WNOHANG) == c->pid) {
+        *v = !WIFEXITED(status) || WEXITSTATUS(status) ? CRASHED : (enum verdict)atomic_load(&c->p->verdict);
+        return true;
+    }
+    uint64_t seed = atomic_load(&c->p->seed);
+    c->since = seed == c->at ? c->since + passed_seconds : 0;
+    c->at = seed;
+    if (c->since <= graph_seconds)
+        return false;
+    kill(c->pid, SIGKILL);
+    waitpid(c->pid, &status, 0);
+    *v = HANGS;
+    return true;
+}
+
+/* Takes in what an ended child found, and goes on behind the graph that it failed at. */
+static void take_in(struct child *c, enum verdict v, const char *program)
+{
+    uint64_t seed = atomic_load(&c->p->seed);
+    passed += (unsigned)(seed - c->first);
+    c->pid = 0;
+    if (v == AGREES)
+        return;
+    if (seed == c->last) {
+        check(false, "the child that ran graphs %" PRIu64 " to %" PRIu64 " failed at its end", c->first, c->last - 1);
+        return;
+    }
+    report(program, seed, v, &c->p->why);
+    if (seed + 1 < c->last && failed < MAX_FAILURES && !stopped)
+        start(c, seed + 1, c->last);
+}
+
 int main(int argc, char **argv)
 {
-    uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 300, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-    struct progress *p = mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 300, next = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    uint64_t end = next + count, batch = count / MAX_CHILDREN < BATCH ? count / MAX_CHILDREN + 1 : BATCH;
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned n = processors < 1 ? 1 : processors > MAX_CHILDREN ? MAX_CHILDREN : (unsigned)processors, running = 1;
+    struct progress *p = mmap(NULL, n * sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct child child[MAX_CHILDREN] = {{0}};
     if (p == MAP_FAILED) {
         perror("mmap");
         return 1;
     }
+    for (unsigned i = 0; i < n; i++)
+        child[i].p = &p[i];
     setenv("KILN_CHECK", "1", 0);
     signal(SIGINT, stop);
     signal(SIGTERM, stop);
-    for (uint64_t end = seed + count; seed < end && failed < MAX_FAILURES && !stopped;) {
-        uint64_t first = seed, last = end - seed > BATCH ? seed + BATCH : end;
-        *p = (struct progress){.seed = seed};
-        fflush(stdout);
-        pid_t child = fork();
-        if (child < 0) {
-            perror("fork");
-            return 1;
+    while (running) {
+        running = 0;
+        for (unsigned i = 0; i < n; i++) {
+            struct child *c = &child[i];
+            enum verdict v;
+            if (c->pid && ended(c, poll_seconds, &v))
+                take_in(c, v, argv[0]);
+            if (!c->pid && next < end && failed < MAX_FAILURES && !stopped) {
+                uint64_t last = end - next > batch ? next + batch : end;
+                start(c, next, last);
+                next = last;
+            }
+            running += c->pid != 0;
         }
-        if (child == 0 && !prctl(PR_SET_PDEATHSIG, SIGKILL))
-            run_batch(p, seed, last);
-        enum verdict v = wait_batch(child, p);
-        seed = atomic_load(&p->seed);
-        passed += (unsigned)(seed - first);
-        if (v != AGREES && seed == last)
-            check(false, "the child that ran graphs %" PRIu64 " to %" PRIu64 " failed at its end", first, last - 1);
-        else if (v != AGREES)
-            report(argv[0], seed++, v, &p->why);
+        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * poll_seconds)}, NULL);
     }
     return finish();
 }

@@ -293,6 +293,29 @@ static ref random_reduce(struct maker *m, ref x)
     return n_reduce(m->g, op, x, axes);
 }
 
+/* Rows reduced over their last axes, made something of, and brought back to the row: what row kernels are made of. */
+static ref random_rows(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    if (!s.rank || m->g->node[x].dtype == KL_BOOL)
+        return NIL;
+    uint32_t from = (uint32_t)rng_below(&m->r, s.rank), axes = ((1u << s.rank) - 1) & ~((1u << from) - 1);
+    for (int64_t i = 1 + rng_below(&m->r, 3); i > 0; i--) {
+        ref one = n_reduce(m->g, chance(m, 2) ? OP_sum : OP_reduce_max, x, axes);
+        if (chance(m, 3))
+            one = n_sub(m->g, one, fitting(m, m->g->node[one].dtype, node_shape(m->g, one)));
+        if (chance(m, 3))
+            add(m, one);
+        ref row = n_expand(m->g, one, &s), other = chance(m, 3) ? fitting(m, m->g->node[x].dtype, &s) : x;
+        ref y = chance(m, 2) ? n_sub(m->g, other, row) : n_max(m->g, row, other);
+        if (dtype_is_float(m->g->node[y].dtype) && chance(m, 3))
+            y = chance(m, 2) ? n_exp(m->g, y) : n_tanh(m->g, y);
+        add(m, y);
+        x = y;
+    }
+    return x;
+}
+
 static ref random_scan(struct maker *m, ref x)
 {
     struct shape s = *node_shape(m->g, x);
@@ -429,7 +452,7 @@ static ref random_grad(struct maker *m, ref x)
 static ref random_node(struct maker *m)
 {
     ref x = chance(m, 2) ? late(m) : any(m);
-    switch (rng_below(&m->r, 21)) {
+    switch (rng_below(&m->r, 22)) {
     case 0: return random_leaf(m);
     case 1: case 2: case 3: return random_view(m, x);
     case 4: return random_reduce(m, x);
@@ -441,6 +464,7 @@ static ref random_node(struct maker *m)
     case 11: case 12: return random_select(m, x);
     case 13: return chance(m, 2) ? random_bitcast(m, x) : random_quant(m, x);
     case 14: return chance(m, 2) ? random_scatter(m, x) : random_argsort(m, x);
+    case 15: return random_rows(m, x);
     default: return random_elementwise(m, x);
     }
 }

@@ -1,0 +1,38 @@
+/* Grouping nodes into kernels: what fuse.c and fuse_rows.c share. */
+#ifndef KILN_FUSE_H
+#define KILN_FUSE_H
+#include "passes.h"
+
+enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24 };
+
+struct group {
+    ref first, last;    /* members, linked by fuser.next */
+    ref anchor;         /* NIL: elementwise */
+    int64_t numel;      /* elements of the results: of the anchor if there is one */
+    uint32_t nodes, reads;
+    bool merged;        /* into another: no longer a group */
+    bool again;         /* computes marked nodes: later, when they are needed */
+};
+
+struct fuser {
+    struct graph *g;
+    struct group *group; uint32_t ngroup;
+    ref *next;          /* per node: next member of its group */
+    bool *prologue;     /* per node: computed per reduced element */
+    uint32_t *seen;     /* per group: stamp of the last search that passed here */
+    uint32_t *stack;
+    uint32_t stamp;
+};
+
+static inline uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; }
+
+/* ---- fuse.c ---- */
+/* Is there a path of dependences from group `from` to group `to` through a third group? */
+bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to);
+bool fuse_fits(const struct group *a, const struct group *b);   /* within the caps on nodes and reads together? */
+void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b);      /* b's members become a's */
+
+/* ---- fuse_rows.c ---- Joins groups that reduce, and use what was reduced of, the same rows. */
+void fuse_rows(struct fuser *f);
+
+#endif

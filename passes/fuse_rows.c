@@ -1,0 +1,144 @@
+/* Row kernels: several reduces over the same rows, with all that is computed from them.
+ *
+ * A row is what a reduce over the last axes makes one number of: R rows of L elements.  In a row kernel every
+ * member holds one value an element (full) or one a row, in the row-major order of the same R x L elements:
+ *
+ *   a reduce      takes full members to one a row
+ *   full members  read full ones element by element, and those of one a row repeated along the row
+ *   one a row     read those of one a row
+ *
+ * so an iteration needs no other row, and a row stays in the nearest cache while its kernel walks it several times.
+ * Softmax, layer norm, cross entropy and their gradients are such kernels.  Only reduces of a single chunk of lanes
+ * qualify (ir.h, "Numeric order"), so that the order of a sum stays what it is. */
+#include "fuse.h"
+
+enum { FEW_ROWS = 64, MUCH_WORK = 1 << 16 };
+
+bool reduce_rows(const struct graph *g, ref r, struct row_space *s)
+{
+    const struct node *n = &g->node[r];
+    if (!op_is_reduce(n->op) || n->attr.reduce.lanes != 64)
+        return false;
+    const struct shape *in = node_shape(g, n->in[0]);
+    *s = (struct row_space){1, 1};
+    for (uint32_t d = 0; d < in->rank; d++) {
+        bool reduced = n->attr.reduce.axes >> d & 1;
+        if (!reduced && s->length > 1 && in->dim[d] != 1)
+            return false;
+        *(reduced ? &s->length : &s->rows) *= in->dim[d];
+    }
+    return s->rows > 0 && s->length > 1 && (uint64_t)s->length <= n->attr.reduce.chunk;
+}
+
+/* Is v, of one value an element, a value of one a row repeated along the row?  There is just one expand on the way,
+ * and it repeats the last axes. */
+static bool repeats_rows(const struct graph *g, ref v, const struct row_space *s)
+{
+    bool expanded = false;
+    for (; op_is_view(g->node[v].op); v = g->node[v].in[0]) {
+        if (g->node[v].op == OP_reshape)
+            continue;
+        if (g->node[v].op != OP_expand || expanded)
+            return false;
+        const struct shape *out = node_shape(g, v), *in = node_shape(g, g->node[v].in[0]);
+        int64_t rows = 1;
+        uint32_t d = 0;
+        for (; d < out->rank && in->dim[d] == out->dim[d] && rows * out->dim[d] <= s->rows; d++)
+            rows *= out->dim[d];
+        for (; d < out->rank; d++)
+            if (in->dim[d] != 1)
+                return false;
+        if (rows != s->rows)
+            return false;
+        expanded = true;
+    }
+    return expanded;
+}
+
+static bool is_full(const struct graph *g, ref r, const struct row_space *s)
+{
+    return node_numel(g, r) == s->rows * s->length;
+}
+
+/* May every member of the group stand in a kernel over these rows, as far as itself goes? */
+static bool has_rows(const struct fuser *f, uint32_t id, const struct row_space *s, uint32_t *reduces)
+{
+    for (ref r = f->group[id].first; r; r = f->next[r]) {
+        struct row_space own;
+        if (op_is_reduce(f->g->node[r].op)) {
+            if (!reduce_rows(f->g, r, &own) || own.rows != s->rows || own.length != s->length)
+                return false;
+            ++*reduces;
+        } else if (op_is_anchor(f->g->node[r].op) || op_is_region(f->g->node[r].op)) {
+            return false;
+        } else if (!is_full(f->g, r, s) && node_numel(f->g, r) != s->rows) {
+            return false;
+        }
+    }
+    return *reduces <= MAX_ROW_REDUCES;
+}
+
+/* Does `to` read what `from` makes, and only in the ways a row kernel can? */
+static bool reads_rows(const struct fuser *f, uint32_t from, uint32_t to, const struct row_space *s, bool *reads)
+{
+    for (ref r = f->group[to].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref x = node_operand(f->g, r, i, &linear);
+            if (group_of(f, x) != from)
+                continue;
+            *reads = true;
+            const struct node *n = &f->g->node[r];
+            bool same = linear && (op_is_reduce(n->op) || node_numel(f->g, x) == node_numel(f->g, r));
+            bool repeated = !op_is_select(n->op) && !op_is_reduce(n->op) && is_full(f->g, r, s) &&
+                            node_numel(f->g, x) == s->rows && repeats_rows(f->g, n->in[i], s);
+            if (!same && !repeated)
+                return false;
+        }
+    return true;
+}
+
+static bool join(struct fuser *f, uint32_t id, uint32_t b, const struct row_space *s)
+{
+    uint32_t reduces = 0;
+    bool reads = false;
+    if (f->group[id].again != f->group[b].again || !fuse_fits(&f->group[id], &f->group[b]))
+        return false;
+    if (!reads_rows(f, id, b, s, &reads) || !reads_rows(f, b, id, s, &reads) || !reads)
+        return false;
+    if (!has_rows(f, id, s, &reduces) || !has_rows(f, b, s, &reduces))
+        return false;
+    if (fuse_path_around(f, id, b) || fuse_path_around(f, b, id))
+        return false;
+    fuse_absorb(f, id, b);
+    return true;
+}
+
+/* Joins the group with those next to it until nothing changes.  Returns whether any was joined. */
+static bool join_neighbours(struct fuser *f, uint32_t id, const struct row_space *s)
+{
+    bool any = false;
+    for (ref r = 1; r < f->g->nnode; r++) {
+        uint32_t b = group_of(f, r);
+        for (unsigned i = 0; b != GROUP_NONE && i < f->g->node[r].nin; i++) {
+            bool linear;
+            uint32_t a = group_of(f, node_operand(f->g, r, i, &linear));
+            if (a == GROUP_NONE || a == b || (a != id && b != id))
+                continue;
+            any |= join(f, id, a == id ? b : a, s);
+            b = group_of(f, r);
+        }
+    }
+    return any;
+}
+
+void fuse_rows(struct fuser *f)
+{
+    for (ref r = 1; r < f->g->nnode; r++) {
+        struct row_space s;
+        if (!reduce_rows(f->g, r, &s) || (s.rows < FEW_ROWS && s.rows * s.length > MUCH_WORK))
+            continue;
+        while (join_neighbours(f, group_of(f, r), &s))
+            ;
+    }
+}

@@ -1,0 +1,340 @@
+/* Row kernels: several reduces over the same rows and what is computed from them (fuse_rows.c says which groups).
+ *
+ * A parallel iteration is one row.  It walks the row once for every reduce, in execution order, and a last time for
+ * the members of one value an element that are stored; in between stand the members of one value a row, which are
+ * uniform.  The lanes are those of lower_reduce.c, so a sum's order is the same in either kind of kernel.  A member
+ * that two walks need is computed in both, unless that costs more than to keep its row in scratch: exp, yes; x - mean,
+ * no. */
+#include "lower.h"
+#include <string.h>
+
+enum { KEEP_COST = 12 }; /* instructions whose saving pays for a store and a load */
+
+struct rows {
+    struct lowering *w;
+    struct row_space space;
+    struct shape shape;         /* of the rows' elements: the first reduce's operand */
+    struct shape row;           /* its axes that make the row */
+    val row_coord[KL_MAX_RANK]; /* of the rest, at this row */
+    val index;                  /* of the row */
+    ref reduce[MAX_ROW_REDUCES]; /* the walks: one for each; then the last */
+    uint32_t nreduce;
+    bool *fixed;                /* per node: of one value a row, and known */
+    uint32_t *first;            /* per node: the walk that computes it first; nreduce + 1: none */
+    uint32_t *cost;             /* per node: instructions to compute it, in its first walk */
+    bool *need;                 /* per node: does this walk compute it? */
+};
+
+static bool is_member(const struct lowering *w, ref r) { return w->g->group[r] == w->group; }
+
+static bool is_full(const struct rows *s, ref r)
+{
+    return is_member(s->w, r) && !op_is_reduce(s->w->g->node[r].op) && node_numel(s->w->g, r) != s->space.rows;
+}
+
+bool lower_has_rows(const struct lowering *w)
+{
+    const struct graph *g = w->g;
+    uint32_t reduces = 0;
+    ref first = NIL;
+    bool after = false; /* is something of one value an element made from the reduce? */
+    bool *made = mem_alloc(g->nnode * sizeof *made);
+    for (ref r = 1; made && r < g->nnode; r++) {
+        if (!is_member(w, r))
+            continue;
+        if (op_is_reduce(g->node[r].op)) {
+            reduces++;
+            first = first ? first : r;
+            made[r] = true;
+        }
+        for (unsigned i = 0; i < g->node[r].nin; i++) {
+            bool linear;
+            made[r] |= made[node_operand(g, r, i, &linear)];
+        }
+        after |= made[r] && first && node_numel(g, r) != node_numel(g, first);
+    }
+    if (!made)
+        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", g->name);
+    mem_free(made);
+    return reduces > 1 || after;
+}
+
+/* ---- which walk computes what ---- */
+
+/* Marks the full members that walk `walk` computes: what it is for, and what those are made of. */
+static void mark_walk(struct rows *s, uint32_t walk, bool *need)
+{
+    const struct graph *g = s->w->g;
+    bool linear;
+    memset(need, 0, g->nnode * sizeof *need);
+    if (walk < s->nreduce)
+        need[node_operand(g, s->reduce[walk], 0, &linear)] = true;
+    for (ref r = g->nnode; r-- > 1;) {
+        need[r] = is_full(s, r) && (need[r] || (walk == s->nreduce && s->w->stored[r]));
+        if (!need[r] || s->w->row_copy[r])
+            continue;
+        for (unsigned i = 0; i < g->node[r].nin; i++)
+            need[node_operand(g, r, i, &linear)] = true;
+    }
+}
+
+static void find_first(struct rows *s)
+{
+    for (ref r = 1; r < s->w->g->nnode; r++)
+        s->first[r] = s->nreduce + 1;
+    for (uint32_t walk = s->nreduce + 1; walk-- > 0;) {
+        mark_walk(s, walk, s->need);
+        for (ref r = 1; r < s->w->g->nnode; r++)
+            if (s->need[r])
+                s->first[r] = walk;
+    }
+}
+
+/* Is r, computed in walk `walk`, read by what only a later walk computes? */
+static bool read_later(const struct rows *s, ref r, uint32_t walk)
+{
+    const struct graph *g = s->w->g;
+    bool linear;
+    for (uint32_t i = walk + 1; i < s->nreduce; i++)
+        if (node_operand(g, s->reduce[i], 0, &linear) == r)
+            return true;
+    if (s->w->stored[r])
+        return walk < s->nreduce;
+    for (ref m = r + 1; m < g->nnode; m++)
+        for (unsigned i = 0; is_full(s, m) && i < g->node[m].nin; i++)
+            if (s->first[m] > walk && node_operand(g, m, i, &linear) == r)
+                return true;
+    return false;
+}
+
+/* ---- one walk ---- */
+
+/* r's coordinates at the current element. */
+static void full_coord(const struct rows *s, ref r, val *coord)
+{
+    struct kernel *k = s->w->k;
+    const struct shape *mine = node_shape(s->w->g, r);
+    val own[KL_MAX_RANK], red[KL_MAX_RANK];
+    uint32_t kept = s->shape.rank - s->row.rank;
+    memset(own, 0, sizeof own);
+    memcpy(own, s->row_coord, kept * sizeof *own);
+    lower_unflatten(k, &s->row, s->w->column, red);
+    memcpy(own + kept, red, s->row.rank * sizeof *own);
+    if (shape_equal(mine, &s->shape))
+        memcpy(coord, own, sizeof own);
+    else
+        lower_unflatten(k, mine, lower_flatten(k, &s->shape, own), coord);
+}
+
+/* Keeps r's row from walk `walk` on, if it is worth it. */
+static void keep(struct rows *s, ref r, uint32_t walk, val value)
+{
+    struct lowering *w = s->w;
+    if (w->row_copy[r] || s->first[r] != walk || s->cost[r] < KEEP_COST || !read_later(s, r, walk))
+        return;
+    int64_t width = w->k->sched.width, padded = (s->space.length + width - 1) / width * width;
+    w->row_copy[r] = 1 + k_buf(w->k, BUF_SCRATCH, val_dtype(w->k, value), padded, 0);
+}
+
+/* All that the walk computes, at the current element. */
+static void compute_members(struct rows *s, uint32_t walk)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    const struct graph *g = w->g;
+    lower_point(w);
+    for (ref r = 1; r < g->nnode; r++) {
+        if (!s->need[r] || (w->row_copy[r] && s->first[r] < walk))
+            continue;
+        val coord[KL_MAX_RANK] = {0};
+        uint32_t before = k->ninst, kept = w->row_copy[r];
+        full_coord(s, r, coord);
+        w->row_copy[r] = 0; /* computed here */
+        val value = lower_at(w, r, coord);
+        w->row_copy[r] = kept;
+        if (!kept) {
+            s->cost[r] = k->ninst - before;
+            for (unsigned i = 0; i < g->node[r].nin; i++) {
+                bool linear;
+                ref x = node_operand(g, r, i, &linear);
+                s->cost[r] += s->need[x] && !w->row_copy[x] ? s->cost[x] : 0;
+            }
+            keep(s, r, walk, value);
+        }
+        if (w->row_copy[r] && s->first[r] == walk)
+            k_store(k, w->row_copy[r] - 1, w->column, value, w->pred);
+    }
+}
+
+/* The current element of a reduce's operand, after compute_members. */
+static val operand(const struct rows *s, const struct node *n)
+{
+    val coord[KL_MAX_RANK] = {0};
+    full_coord(s, n->in[0], coord);
+    return k_cast(s->w->k, lower_at(s->w, n->in[0], coord), dtype_compute(n->dtype));
+}
+
+static void store_members(struct rows *s)
+{
+    struct lowering *w = s->w;
+    for (ref r = 1; r < w->g->nnode; r++) {
+        val coord[KL_MAX_RANK] = {0};
+        if (!is_full(s, r) || !w->stored[r])
+            continue;
+        full_coord(s, r, coord);
+        lower_store(w, r, node_shape(w->g, r), coord);
+    }
+}
+
+/* Element `base` + lane of the row, as far as the first `rest` lanes if rest > 0. */
+static void at_elements(struct rows *s, uint32_t walk, val base, int64_t rest)
+{
+    struct lowering *w = s->w;
+    w->column = ix_add(w->k, base, w->lane);
+    w->pred = rest ? k_prim(w->k, P_LT, w->lane, k_int(w->k, rest), 0) : 0;
+    compute_members(s, walk);
+}
+
+/* From here on r, of one value a row, is `value`; it is stored if it outlives the kernel. */
+static void fix(struct rows *s, ref r, val value)
+{
+    struct lowering *w = s->w;
+    val coord[KL_MAX_RANK] = {0};
+    lower_fix(w, r, value);
+    s->fixed[r] = true;
+    lower_unflatten(w->k, node_shape(w->g, r), s->index, coord);
+    if (w->stored[r])
+        lower_store(w, r, node_shape(w->g, r), coord);
+}
+
+static void emit_reduce(struct rows *s, uint32_t walk)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[s->reduce[walk]];
+    int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
+    enum fold fold = reduce_fold(n->op);
+    unsigned dtype = dtype_compute(n->dtype);
+    val acc = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
+    if (full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1), c = k_carry(k, acc);
+        at_elements(s, walk, ix_scale(k, j, width), 0);
+        k_next(k, c, k_fold_step(k, fold, c, operand(s, n)));
+        k_end(k, j);
+        acc = k_out(k, c);
+    }
+    if (tail) {
+        at_elements(s, walk, k_int(k, full * width), tail);
+        acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, fold, acc, operand(s, n)), acc);
+        w->pred = 0;
+    }
+    fix(s, s->reduce[walk], k_cast(k, k_fold(k, fold, acc), n->dtype));
+}
+
+static void emit_last(struct rows *s)
+{
+    struct kernel *k = s->w->k;
+    int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
+    if (full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
+        at_elements(s, s->nreduce, ix_scale(k, j, width), 0);
+        store_members(s);
+        k_end(k, j);
+    }
+    if (tail) {
+        at_elements(s, s->nreduce, k_int(k, full * width), tail);
+        store_members(s);
+        s->w->pred = 0;
+    }
+}
+
+/* Computes the members of one value a row that are no reduces and whose operands are known by now. */
+static void fix_members(struct rows *s)
+{
+    struct lowering *w = s->w;
+    lower_point(w);
+    for (ref r = 1; r < w->g->nnode; r++) {
+        const struct node *n = &w->g->node[r];
+        bool known = is_member(w, r) && !is_full(s, r) && !op_is_reduce(n->op) && !s->fixed[r];
+        for (unsigned i = 0; known && i < n->nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, r, i, &linear);
+            known = !is_member(w, x) || s->fixed[x];
+        }
+        val coord[KL_MAX_RANK] = {0};
+        if (!known)
+            continue;
+        lower_unflatten(w->k, node_shape(w->g, r), s->index, coord);
+        fix(s, r, lower_at(w, r, coord));
+    }
+}
+
+static void emit_row(struct rows *s)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    fix_members(s);
+    for (uint32_t walk = 0; walk < s->nreduce; walk++) {
+        mark_walk(s, walk, s->need);
+        emit_reduce(s, walk);
+        fix_members(s);
+    }
+    mark_walk(s, s->nreduce, s->need);
+    emit_last(s);
+    k_end(k, w->lane);
+    w->lane = 0;
+}
+
+static void emit_rows(struct rows *s)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[s->reduce[0]];
+    struct shape kept = {0};
+    s->shape = *node_shape(w->g, n->in[0]);
+    reduce_rows(w->g, s->reduce[0], &s->space);
+    for (uint32_t d = 0; d < s->shape.rank; d++) {
+        bool in_row = s->row.rank || ((n->attr.reduce.axes >> d & 1) && s->shape.dim[d] != 1);
+        struct shape *to = in_row ? &s->row : &kept;
+        to->dim[to->rank++] = s->shape.dim[d];
+    }
+    find_first(s);
+    k->sched.kind = SCHED_ROWS;
+    k->sched.width = 64;
+    while (k->sched.width > 1 && k->sched.width / 2 >= s->space.length)
+        k->sched.width /= 2;
+    k->extent = s->space.rows;
+    s->index = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    lower_unflatten(k, &kept, s->index, s->row_coord);
+    emit_row(s);
+    k_end(k, s->index);
+    lower_grain(w, s->space.length * (s->nreduce + 1));
+}
+
+void lower_rows(struct lowering *w)
+{
+    uint32_t n = w->g->nnode;
+    struct rows s = {.w = w};
+    s.fixed = mem_alloc(n * sizeof *s.fixed);
+    s.first = mem_alloc(n * sizeof *s.first);
+    s.cost = mem_alloc(n * sizeof *s.cost);
+    s.need = mem_alloc(n * sizeof *s.need);
+    w->row_copy = mem_alloc(n * sizeof *w->row_copy);
+    w->anchor = NIL; /* there are several: each is fixed when its walk ends */
+    for (ref r = 1; r < n; r++)
+        if (is_member(w, r) && op_is_reduce(w->g->node[r].op))
+            s.reduce[s.nreduce++] = r;
+    if (s.fixed && s.first && s.cost && s.need && w->row_copy) {
+        lower_scalars(w);
+        emit_rows(&s);
+    } else {
+        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+    }
+    mem_free(s.fixed);
+    mem_free(s.first);
+    mem_free(s.cost);
+    mem_free(s.need);
+    mem_free(w->row_copy);
+    w->row_copy = NULL;
+}
