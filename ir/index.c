@@ -294,8 +294,11 @@ val ix_div(struct kernel *k, val a, int64_t c)
     if (form_split(k, &f, c, &q, &rest))
         return form_value(k, &q);
     int64_t common = form_common(k, &f, c, &q);
-    if (common > 1)
+    if (common > 1) {
+        q.lo = floor_div(f.lo, common) > q.lo ? floor_div(f.lo, common) : q.lo;
+        q.hi = floor_div(f.hi, common) < q.hi ? floor_div(f.hi, common) : q.hi;
         return ix_div(k, form_value(k, &q), c / common);
+    }
     form_split(k, &f, c, &q, &rest);
     struct index_table *x = table(k);
     if (!x)

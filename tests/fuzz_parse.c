@@ -49,12 +49,20 @@ static void must_print_back(const struct graph *g)
 
 /* ---- what follows parsing ---- */
 
+static void count(const struct graph *g, unsigned *nodes, unsigned *grads)
+{
+    *nodes += g->nnode;
+    for (ref r = 1; r < g->nnode; r++)
+        *grads += g->node[r].op == OP_grad;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        count(g->region[i], nodes, grads);
+}
+
 static bool is_small(const struct graph *g)
 {
-    unsigned grads = 0;
-    for (ref r = 1; r < g->nnode; r++)
-        grads += g->node[r].op == OP_grad;
-    return g->nnode <= MAX_NODES && grads <= MAX_GRADS;
+    unsigned nodes = 0, grads = 0;
+    count(g, &nodes, &grads);
+    return nodes <= MAX_NODES && grads <= MAX_GRADS;
 }
 
 static void run_pass(struct graph *g, const struct pass_info *p)
@@ -78,9 +86,10 @@ static void check_kernels(const struct graph *g)
     program_free(p);
 }
 
+/* A loop may run forever: graphs with regions are not run. */
 static bool is_quick(const struct graph *g)
 {
-    int64_t work = 0;
+    int64_t work = g->nregion ? MAX_WORK + 1 : 0;
     for (ref r = 1; r < g->nnode && work <= MAX_WORK; r++) {
         int64_t n = node_numel(g, r);
         work += n > MAX_WORK ? MAX_WORK + 1 : n;

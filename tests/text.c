@@ -308,8 +308,11 @@ static bool bless_error(const struct test *t, const char *message, const char *m
     size_t cut = mark ? (size_t)(mark - t->text) : (size_t)(t->body - t->text);
     bool own_line = !mark || mark[-1] == '\n';
     const char *rest = mark ? mark + strcspn(mark, "\r\n") : t->body;
-    const char *shown = own_line ? message : strchr(message, ':') + 1;
-    text_put(&s, "%.*s%s%s%s%s", (int)cut, t->text, error_mark, shown, mark ? "" : "\n", rest);
+    const char *behind_line = strchr(message, ':');
+    text_put(&s, "%.*s%s", (int)cut, t->text, error_mark);
+    if (own_line) /* a new mark moves what is behind it down a line */
+        text_put(&s, "%lu:", strtoul(message, NULL, 10) + !mark);
+    text_put(&s, "%s%s%s", behind_line + 1, mark ? "" : "\n", rest);
     bool ok = !s.failed && write_file(t->path, s.s);
     mem_free(s.s);
     return ok;
