@@ -60,7 +60,7 @@ void ambient_added(ref r)
     const struct node *n = node_at(now.r.g, r);
     now.known[r] = NULL;
     now.track[r] = UNTRACKED;
-    bool carries = (dtype_is_float(n->dtype) || op_is_region(n->op)) && !(n->flags & MARK_STOP);
+    bool carries = node_carries_gradient(n) && !(n->flags & MARK_STOP);
     for (unsigned i = 0; carries && i < node_nin(n); i++)
         if (now.track[node_in(now.r.g, n, i)])
             now.track[r] = DERIVED;

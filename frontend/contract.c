@@ -125,28 +125,38 @@ kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axe
     return compose_end(t, kl_div_at(site, sum, const_like(site, &v, (double)n)));
 }
 
-/* The first index counts from the end as the largest, so that one max finds it: -1 where nothing is largest. */
-kl_tensor kl_argmax_at(const kl_site *site, kl_tensor a, int axis)
+/* The smallest of the indices where the extreme, or a NaN, stands. */
+static kl_tensor arg_extreme(const kl_site *site, const char *op, enum op extreme, kl_tensor a, int axis)
 {
     struct thread *t = thread_self();
     struct view v;
     uint32_t at;
-    if (!t || !describe(t, site, "argmax", "the tensor", a, &v) || !axis_of(t, site, "argmax", &v.shape, axis, &at))
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !axis_of(t, site, op, &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
     int64_t length = v.shape.dim[at];
     if (length < 1 || length > INT32_MAX)
-        return refuse(t, site, KL_ERR_SHAPE, "argmax: axis %d has length %" PRId64 ", not 1..2^31-1", axis, length);
-    if (!(t = compose_begin("argmax")))
+        return refuse(t, site, KL_ERR_SHAPE, "%s: axis %d has length %" PRId64 ", not 1..2^31-1", op, axis, length);
+    if (!(t = compose_begin(op)))
         return kl_none;
     const struct view index = {.dtype = KL_I32, .device = v.device};
-    kl_tensor last = const_like(site, &index, (double)(length - 1));
-    kl_tensor hit = kl_eq_at(site, a, reduce(site, "reduce_max", OP_reduce_max, a, &v.shape, 1u << at, true));
+    if (v.dtype == KL_BOOL)
+        a = kl_cast_at(site, a, KL_U8);
+    kl_tensor hit = kl_eq_at(site, a, reduce(site, op, extreme, a, &v.shape, 1u << at, true));
     if (dtype_is_float(v.dtype))
         hit = kl_or_at(site, hit, kl_ne_at(site, a, a));
     kl_tensor place = kl_iota_at(site, v.device, KL_I32, (int)v.shape.rank, v.shape.dim, (int)at);
-    kl_tensor from_end = kl_where_at(site, hit, kl_sub_at(site, last, place), const_like(site, &index, -1));
-    kl_tensor best = reduce(site, "reduce_max", OP_reduce_max, from_end, &v.shape, 1u << at, false);
-    return compose_end(t, kl_sub_at(site, last, best));
+    kl_tensor found = kl_where_at(site, hit, place, const_like(site, &index, INT32_MAX));
+    return compose_end(t, reduce(site, op, OP_reduce_min, found, &v.shape, 1u << at, false));
+}
+
+kl_tensor kl_argmax_at(const kl_site *site, kl_tensor a, int axis)
+{
+    return arg_extreme(site, "argmax", OP_reduce_max, a, axis);
+}
+
+kl_tensor kl_argmin_at(const kl_site *site, kl_tensor a, int axis)
+{
+    return arg_extreme(site, "argmin", OP_reduce_min, a, axis);
 }
 
 /* ---- products ---- */

@@ -25,7 +25,27 @@ PLAIN(rand, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, ui
       (NULL, device, dtype, rank, dims, seed))
 PLAIN(randn, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed),
       (NULL, device, dtype, rank, dims, seed))
+PLAIN(powi, (kl_tensor a, int n), (NULL, a, n))
+PLAIN(pow_scalar, (kl_tensor a, double exponent), (NULL, a, exponent))
+PLAIN(lerp, (kl_tensor a, kl_tensor b, kl_tensor weight), (NULL, a, b, weight))
+PLAIN(masked_fill, (kl_tensor a, kl_tensor mask, double value), (NULL, a, mask, value))
+PLAIN(is_close, (kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan),
+      (NULL, a, b, relative, absolute, equal_nan))
+PLAIN(all_close, (kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan),
+      (NULL, a, b, relative, absolute, equal_nan))
+PLAIN(stack, (int n, const kl_tensor *parts, int axis), (NULL, n, parts, axis))
+PLAIN(tile, (kl_tensor a, const int64_t *times), (NULL, a, times))
+PLAIN(repeat, (kl_tensor a, int axis, int64_t times), (NULL, a, axis, times))
+PLAIN(roll, (kl_tensor a, int axis, int64_t shift), (NULL, a, axis, shift))
+PLAIN(triu, (kl_tensor a, int64_t diagonal), (NULL, a, diagonal))
+PLAIN(tril, (kl_tensor a, int64_t diagonal), (NULL, a, diagonal))
+PLAIN(eye, (kl_device device, kl_dtype dtype, int64_t rows, int64_t columns), (NULL, device, dtype, rows, columns))
+PLAIN(linspace, (kl_device device, kl_dtype dtype, double start, double stop, int64_t n),
+      (NULL, device, dtype, start, stop, n))
 PLAIN(cast, (kl_tensor a, kl_dtype dtype), (NULL, a, dtype))
+PLAIN(quantize, (kl_tensor a, kl_tensor scale, kl_tensor zero_point, kl_dtype dtype, int axis),
+      (NULL, a, scale, zero_point, dtype, axis))
+PLAIN(dequantize, (kl_tensor q, kl_tensor scale, kl_tensor zero_point, int axis), (NULL, q, scale, zero_point, axis))
 PLAIN(grad, (kl_tensor loss, kl_tensor wrt), (NULL, loss, wrt))
 PLAIN(detach, (kl_tensor a), (NULL, a))
 PLAIN(reshape, (kl_tensor a, int rank, const int64_t *dims), (NULL, a, rank, dims))
@@ -77,6 +97,7 @@ PLAIN(logcumsumexp, (kl_tensor a, int axis), (NULL, a, axis))
 PLAIN(mean, (kl_tensor a, int naxes, const int *axes, bool keepdims), (NULL, a, naxes, axes, keepdims))
 PLAIN(sum_all, (kl_tensor a), (NULL, a))
 PLAIN(argmax, (kl_tensor a, int axis), (NULL, a, axis))
+PLAIN(argmin, (kl_tensor a, int axis), (NULL, a, axis))
 PLAIN(matmul, (kl_tensor a, kl_tensor b), (NULL, a, b))
 PLAIN(dot_general,
       (kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, const int *batch_b, int ncontract,

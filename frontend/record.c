@@ -207,7 +207,7 @@ static ref append(struct step *s)
         take_error(s);
         return NIL;
     }
-    if (s->t->no_grad && n.nin && dtype_is_float(node_at(g, r)->dtype))
+    if (s->t->no_grad && n.nin && node_carries_gradient(node_at(g, r)))
         g->node[r].flags |= MARK_STOP;
     if (!s->tr)
         ambient_added(r);

@@ -202,6 +202,16 @@ ref n_cast(struct graph *g, ref a, unsigned dtype)
     return graph_add(g, &(struct node){.op = OP_cast, .dtype = (uint8_t)dtype, .nin = 1, .in = {a}}, NULL);
 }
 
+ref n_quantize(struct graph *g, ref x, ref scale, ref zero)
+{
+    return add(g, OP_quantize, 3, x, scale, zero);
+}
+
+ref n_dequantize(struct graph *g, ref q, ref scale, ref zero)
+{
+    return add(g, OP_dequantize, 3, q, scale, zero);
+}
+
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes)
 {
     struct node n = {.op = (uint16_t)op, .nin = 1, .in = {a}, .attr.reduce.axes = axes};

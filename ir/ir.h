@@ -202,6 +202,7 @@ static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_g
 /* opinfo.nin is the most operands a node of the op has, this the fewest. */
 static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2 : opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
+static inline bool op_is_quant(unsigned op) { return op == OP_quantize || op == OP_dequantize; }
 static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom_grad; }
 /* A region op that runs as it is: the others are taken apart before (pass inline). */
 static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
@@ -281,6 +282,11 @@ uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const str
 static inline const struct shape *node_shape(const struct graph *g, ref r) { return &g->shape[g->node[r].shape]; }
 static inline const struct node *node_at(const struct graph *g, ref r) { return &g->node[r]; }
 /* All operands of a node, wherever they are kept. */
+/* May a gradient flow through the node?  The integers that quantize gives carry one to dequantize. */
+static inline bool node_carries_gradient(const struct node *n)
+{
+    return dtype_is_float(n->dtype) || op_is_region(n->op) || n->op == OP_quantize;
+}
 static inline unsigned node_nin(const struct node *n) { return op_is_region(n->op) ? n->attr.region.count : n->nin; }
 static inline ref node_in(const struct graph *g, const struct node *n, unsigned i)
 {
@@ -319,6 +325,8 @@ ref n_scatter(struct graph *g, ref a, ref index, ref update, uint32_t axis, enum
 ref n_argsort(struct graph *g, ref a, uint32_t axis, bool descending, unsigned dtype); /* dtype i32 or i64 */
 ref n_bitcast(struct graph *g, ref a, unsigned dtype);
 ref n_cast(struct graph *g, ref a, unsigned dtype);
+ref n_quantize(struct graph *g, ref x, ref scale, ref zero);
+ref n_dequantize(struct graph *g, ref q, ref scale, ref zero);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
 ref n_cumulative(struct graph *g, enum op op, ref a, uint32_t axis); /* op: cumsum, cumprod, cummax, cummin */
 ref n_recurrence(struct graph *g, ref a, ref b, uint32_t axis);

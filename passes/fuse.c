@@ -22,7 +22,7 @@ enum { MAX_TILED_ARRAYS = 2 };
 
 static bool is_compute(const struct node *n)
 {
-    return op_is_elementwise(n->op) || n->op == OP_cast || n->op == OP_bitcast || n->op == OP_random ||
+    return op_is_elementwise(n->op) || n->op == OP_cast || n->op == OP_bitcast || op_is_quant(n->op) || n->op == OP_random ||
            op_is_select(n->op) || op_is_anchor(n->op);
 }
 

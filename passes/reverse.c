@@ -31,7 +31,7 @@ void reverse_mark(struct reverse *v, ref last)
 {
     for (ref r = 1; r <= last; r++) {
         const struct node *n = &v->t->node[r];
-        v->needed[r] = (v->wanted[r] || leads_on(v, r)) && (dtype_is_float(n->dtype) || op_is_region(n->op));
+        v->needed[r] = (v->wanted[r] || leads_on(v, r)) && node_carries_gradient(n);
     }
 }
 

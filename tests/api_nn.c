@@ -1,27 +1,8 @@
 /* The composites of nn.h: values against plain loops in double, extreme and empty operands, misuse.  api_nn_grad.c
  * has their gradients. */
-#include "api_check.h"
+#include "api_numbers.h"
 
-static kl_device dev;
-#define D(...) DIMS(__VA_ARGS__)
 #define COUNT(a) (int)(sizeof(a) / sizeof(a)[0])
-
-/* Reproducible numbers, none a round one. */
-static double noise(int i) { return sin(1.7 * i + 0.3) * 1.9; }
-
-static kl_tensor f64(int rank, const int64_t *dims, const double *v) { return kl_input(dev, KL_F64, rank, dims, v); }
-
-static kl_tensor noisy(int from, int rank, const int64_t *dims, double *v)
-{
-    int64_t n = 1;
-    for (int i = 0; i < rank; i++)
-        n *= dims[i];
-    for (int i = 0; i < n; i++)
-        v[i] = noise(from + i);
-    return f64(rank, dims, v);
-}
-
-static kl_tensor i32(int rank, const int64_t *dims, const int32_t *v) { return kl_input(dev, KL_I32, rank, dims, v); }
 
 /* ---- values: activations ---- */
 

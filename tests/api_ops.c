@@ -318,12 +318,22 @@ static void reductions(void)
     CHECK(kl_dtype_of(few) == KL_BOOL);
     NEAR_LIST(kl_argmax(a, 1), 0, 1, 2);
     NEAR_LIST(kl_argmax(a, 0), 0, 1, 0, 1);
+    NEAR_LIST(kl_argmin(a, 1), 0, 0, 1);
+    NEAR_LIST(kl_argmin(a, 0), 0, 0, 1, 0);
     kl_release(a);
     a = f32(D(3, 3), (double[]){7, 7, 1, 1, NAN, NAN, -INFINITY, -INFINITY, -INFINITY});
     NEAR_LIST(kl_argmax(a, 1), 0, 0, 1, 0); /* the first of equals, the first NaN */
+    NEAR_LIST(kl_argmin(a, 1), 0, 2, 1, 0);
     NEAR_LIST(kl_reduce_max(a, AXES(1), false), 0, 7, NAN, -INFINITY);
     kl_release(a);
     NEAR_LIST(kl_argmax(i32(D(3), (int32_t[]){-5, -2, -2}), 0), 0, 1);
+    static const double five[5] = {3, 0, 1, 3, 0};
+    for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) { /* bool: 1 0 1 1 0 */
+        kl_tensor c = kl_cast(f32(D(5), five), (kl_dtype)dtype);
+        NEAR_LIST(kl_argmax(c, 0), 0, 0);
+        NEAR_LIST(kl_argmin(c, -1), 0, 1);
+        kl_release(c);
+    }
 }
 
 static void scans(void)

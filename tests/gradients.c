@@ -145,6 +145,15 @@ static ref make_bitcast(struct graph *g, const ref *x, const void *ctx)
     return n_add(g, n_mul(g, n_bitcast(g, n_bitcast(g, n_k(g, x[0], 3), KL_I64), KL_F64), x[0]), n_bitcast(g, n_exp(g, x[0]), KL_F64));
 }
 
+/* In the scale; what the gradient of quantize is in what it rounds, no difference can say. */
+static ref make_dequantize(struct graph *g, const ref *x, const void *ctx)
+{
+    (void)ctx;
+    struct shape s = *node_shape(g, x[0]);
+    ref q = n_iota(g, KL_I8, &s, 0);
+    return n_exp(g, n_dequantize(g, q, x[0], n_not(g, q)));
+}
+
 static ref make_cast(struct graph *g, const ref *x, const void *ctx)
 {
     (void)ctx;
@@ -197,6 +206,7 @@ static void structural(void)
             shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){2, 1})}});
     }
     gradient(&(struct problem){.name = "bitcast", .make = make_bitcast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
+    gradient(&(struct problem){.name = "dequantize", .make = make_dequantize, .nx = 1, .x = {shape_make(1, (int64_t[]){4})}});
     gradient(&(struct problem){.name = "cast", .make = make_cast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     union attr mm = {0}, tt = {0}, batched = {0}, two = {0}, outer = {0};
     mm.dot.ncon = 1, mm.dot.con_a = 1;

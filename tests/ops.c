@@ -413,6 +413,31 @@ static void shifted_states(void)
     }
 }
 
+/* Every pair of dtypes; a scale for each element, for each row, and one for all. */
+static void quants(void)
+{
+    for (unsigned x = KL_F16; x < KL_DTYPE_COUNT; x++)
+        for (unsigned scale = KL_F16; scale < KL_DTYPE_COUNT; scale++)
+            for (unsigned q = 0; q < 3 * 2; q++)
+                for (unsigned z = 0; z < sizeof sizes / sizeof *sizes && dtype_is_float(x) && dtype_is_float(scale); z++) {
+                    const unsigned small = q & 1 ? KL_U8 : KL_I8;
+                    struct graph *g = graph_new("quantize");
+                    struct shape s = shape_make(2, (int64_t[]){3, sizes[z]});
+                    struct shape part = shape_make(2, (int64_t[]){q < 4 ? 3 : 1, q < 2 ? sizes[z] : 1});
+                    ref a = n_input(g, x, &s, "x"), b = n_broadcast(g, n_input(g, scale, &part, "scale"), &s);
+                    ref c = n_broadcast(g, n_input(g, small, &part, "zero"), &s), y = n_quantize(g, a, b, c);
+                    graph_output(g, OUT_RETURN, y, 0);
+                    graph_output(g, OUT_RETURN, n_dequantize(g, y, b, c), 0);
+                    graph_output(g, OUT_RETURN, n_dequantize(g, n_input(g, small, &s, "q"), b, c), 0);
+                    char what[64];
+                    snprintf(what, sizeof what, "quantize %s by %s to %s, %" PRId64, dtype_name(x), dtype_name(scale),
+                             dtype_name(small), sizes[z]);
+                    run_graph(g, false, what);
+                    run_graph(g, true, what);
+                    graph_free(g);
+                }
+}
+
 static void random_bits(void)
 {
     for (unsigned dt = KL_U32; dt <= KL_U64; dt++) {
@@ -444,6 +469,7 @@ int main(void)
     convolutions();
     bitcasts();
     shifted_states();
+    quants();
     random_bits();
     return finish();
 }

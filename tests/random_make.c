@@ -268,6 +268,19 @@ static ref random_bitcast(struct maker *m, ref x)
     return same && !dtype_is_float(from) ? n_bitcast(m->g, x, to) : NIL;
 }
 
+/* To a small integer, from one, or both. */
+static ref random_quant(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x);
+    unsigned dt = m->g->node[x].dtype, small = chance(m, 2) ? KL_I8 : KL_U8;
+    if (dt == KL_I8 || dt == KL_U8)
+        return n_dequantize(m->g, x, fitting(m, chance(m, 2) ? KL_F32 : KL_F16, &s), fitting(m, dt, &s));
+    if (!dtype_is_float(dt))
+        x = n_cast(m->g, x, dt = KL_F32);
+    ref scale = fitting(m, chance(m, 3) ? KL_F64 : dt, &s), zero = fitting(m, small, &s), q = n_quantize(m->g, x, scale, zero);
+    return chance(m, 2) ? n_dequantize(m->g, q, scale, zero) : q;
+}
+
 /* ---- what computes ---- */
 
 static ref random_reduce(struct maker *m, ref x)
@@ -655,7 +668,7 @@ static ref random_node(struct maker *m)
     case 9: return random_grad(m, x);
     case 10: return chance(m, 2) ? random_slice(m, x) : random_window(m, x);
     case 11: case 12: return random_select(m, x);
-    case 13: return random_bitcast(m, x);
+    case 13: return chance(m, 2) ? random_bitcast(m, x) : random_quant(m, x);
     case 14: return chance(m, 2) ? random_scatter(m, x) : random_argsort(m, x);
     case 15: return random_rows(m, x);
     case 16: return random_region(m, x);

@@ -38,6 +38,10 @@ KL_OP(scalar, kl_device device, kl_dtype dtype, double value)
 KL_OP(const, kl_device device, kl_dtype dtype, double value)
 /* [n] 0, 1, ... n-1.  [SHAPE] */
 KL_OP(arange, kl_device device, kl_dtype dtype, int64_t n)
+/* [rows, columns] 1 where both indices are equal, else 0.  [SHAPE] */
+KL_OP(eye, kl_device device, kl_dtype dtype, int64_t rows, int64_t columns)
+/* [n] evenly from start to stop, both included and exact; floats, numbers of this run.  [SHAPE, TYPE] */
+KL_OP(linspace, kl_device device, kl_dtype dtype, double start, double stop, int64_t n)
 /* Each element's own index along an axis.  [SHAPE] */
 KL_OP(iota, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, int axis)
 /* Random bits (KL_U32 or KL_U64): element i depends on the seed and i alone, the same on every device.  [TYPE] */
@@ -117,8 +121,31 @@ KL_OP(div_scalar, kl_tensor a, double value)
 KL_OP(max_scalar, kl_tensor a, double value)
 KL_OP(min_scalar, kl_tensor a, double value)
 
+/* a to a power compiled in.  powi: any number type, by repeated squaring; below 0 floats only, 1 / a^|n|.  pow_scalar:
+ * floats, as pow.  [TYPE, ARGUMENT] */
+KL_OP(powi, kl_tensor a, int n)
+KL_OP(pow_scalar, kl_tensor a, double exponent)
+/* a + weight (b - a), exactly a and b where the weight is 0 and 1; floats that broadcast.  [SHAPE, TYPE] */
+KL_OP(lerp, kl_tensor a, kl_tensor b, kl_tensor weight)
+/* a, but a number of this run where the mask (bool, broadcast) is true.  [SHAPE, TYPE] */
+KL_OP(masked_fill, kl_tensor a, kl_tensor mask, double value)
+/* Bool: |a - b| <= absolute + relative |b|.  Infinities are close to themselves only, NaNs to NaNs if equal_nan.
+ * all_close: whether all are, [].  Floats.  [SHAPE, TYPE, ARGUMENT] */
+KL_OP(is_close, kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan)
+KL_OP(all_close, kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan)
+
 /* The values in another dtype: float to integer truncates and saturates, NaN gives 0; integers wrap. */
 KL_OP(cast, kl_tensor a, kl_dtype dtype)
+
+/* ---- small integers in the place of floats ----
+ * q = nearest integer of a / scale, ties to even, + zero_point, saturated to the dtype, KL_I8 or KL_U8; a NaN is the zero
+ * point.  The scale is a float, [] for the whole tensor or [C] for each slice of an axis of length C; the zero point has
+ * the dtype of q and the scale's shape, or is kl_none for 0.  The axis counts only beside a scale [C].
+ * Gradients go straight through, as if nothing were rounded: dequantize passes its own back to the a of the quantize that
+ * made q, and to the scale; where q was saturated none flows to a.  [SHAPE, TYPE] */
+KL_OP(quantize, kl_tensor a, kl_tensor scale, kl_tensor zero_point, kl_dtype dtype, int axis)
+/* (q - zero_point) * scale, in the scale's dtype. */
+KL_OP(dequantize, kl_tensor q, kl_tensor scale, kl_tensor zero_point, int axis)
 
 /* ---- views: never a copy ---- */
 
@@ -153,6 +180,22 @@ KL_OP(flip, kl_tensor a, int naxes, const int *axes)
 KL_OP(pad, kl_tensor a, const int64_t *low, const int64_t *high, double value)
 /* n tensors of one dtype, one behind the other along an axis; equal in all other axes.  [SHAPE, TYPE, ARGUMENT] */
 KL_OP(concat, int n, const kl_tensor *parts, int axis)
+/* n tensors of one shape and dtype along a new axis before axis `axis` of the first (-1: after the last).
+ * [SHAPE, TYPE, ARGUMENT] */
+KL_OP(stack, int n, const kl_tensor *parts, int axis)
+/* The whole axis so many times, one number an axis.  [SHAPE, ARGUMENT] */
+KL_OP(tile, kl_tensor a, const int64_t *times)
+/* Each element of an axis so many times.  [SHAPE] */
+KL_OP(repeat, kl_tensor a, int axis, int64_t times)
+/* Elements moved along an axis, those that leave at one end come in at the other.  [SHAPE] */
+KL_OP(roll, kl_tensor a, int axis, int64_t shift)
+/* Elements of the last two axes with column - row >= diagonal (triu) or <= diagonal (tril), the others 0.  [SHAPE] */
+KL_OP(triu, kl_tensor a, int64_t diagonal)
+KL_OP(tril, kl_tensor a, int64_t diagonal)
+/* An axis cut into n parts of these lengths (NULL: equal ones), as handles in `parts`, which are kl_none after an error.
+ * [SHAPE, ARGUMENT] */
+KL_API kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts);
+KL_API kl_status kl_split_at(const kl_site *site, kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts);
 /* Elements of one axis by index: the index's axes take the place of that axis.  An index (integers, of any shape)
  * below 0 counts as 0, one above the last as the last, here and below.  [SHAPE, TYPE] */
 KL_OP(gather, kl_tensor a, int axis, kl_tensor index)
@@ -199,6 +242,7 @@ KL_OP(mean, kl_tensor a, int naxes, const int *axes, bool keepdims)       /* flo
 KL_OP(sum_all, kl_tensor a)                                               /* [] */
 /* Index (i32) of the first largest element, or of the first NaN, along an axis, which goes.  [SHAPE] */
 KL_OP(argmax, kl_tensor a, int axis)
+KL_OP(argmin, kl_tensor a, int axis) /* the same of the smallest */
 
 /* ---- scans: each result from the elements of an axis up to its own; reverse: from its own to the end.  Any number
  * dtype; half floats sum and multiply in f32 and round each result.  [SHAPE, TYPE] ---- */
@@ -300,7 +344,24 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_div_scalar(...) kl_div_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_max_scalar(...) kl_max_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_min_scalar(...) kl_min_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_powi(...) kl_powi_at(KL_HERE, __VA_ARGS__)
+#define kl_pow_scalar(...) kl_pow_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_lerp(...) kl_lerp_at(KL_HERE, __VA_ARGS__)
+#define kl_masked_fill(...) kl_masked_fill_at(KL_HERE, __VA_ARGS__)
+#define kl_is_close(...) kl_is_close_at(KL_HERE, __VA_ARGS__)
+#define kl_all_close(...) kl_all_close_at(KL_HERE, __VA_ARGS__)
+#define kl_stack(...) kl_stack_at(KL_HERE, __VA_ARGS__)
+#define kl_tile(...) kl_tile_at(KL_HERE, __VA_ARGS__)
+#define kl_repeat(...) kl_repeat_at(KL_HERE, __VA_ARGS__)
+#define kl_roll(...) kl_roll_at(KL_HERE, __VA_ARGS__)
+#define kl_triu(...) kl_triu_at(KL_HERE, __VA_ARGS__)
+#define kl_tril(...) kl_tril_at(KL_HERE, __VA_ARGS__)
+#define kl_split(...) kl_split_at(KL_HERE, __VA_ARGS__)
+#define kl_eye(...) kl_eye_at(KL_HERE, __VA_ARGS__)
+#define kl_linspace(...) kl_linspace_at(KL_HERE, __VA_ARGS__)
 #define kl_cast(...) kl_cast_at(KL_HERE, __VA_ARGS__)
+#define kl_quantize(...) kl_quantize_at(KL_HERE, __VA_ARGS__)
+#define kl_dequantize(...) kl_dequantize_at(KL_HERE, __VA_ARGS__)
 #define kl_reshape(...) kl_reshape_at(KL_HERE, __VA_ARGS__)
 #define kl_permute(...) kl_permute_at(KL_HERE, __VA_ARGS__)
 #define kl_transpose(...) kl_transpose_at(KL_HERE, __VA_ARGS__)
@@ -342,6 +403,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_mean(...) kl_mean_at(KL_HERE, __VA_ARGS__)
 #define kl_sum_all(...) kl_sum_all_at(KL_HERE, __VA_ARGS__)
 #define kl_argmax(...) kl_argmax_at(KL_HERE, __VA_ARGS__)
+#define kl_argmin(...) kl_argmin_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
 #define kl_square(...) kl_square_at(KL_HERE, __VA_ARGS__)
