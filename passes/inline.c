@@ -1,6 +1,7 @@
 /* Takes apart the region ops that only matter to gradients: checkpoint and custom_grad.
  *
- * In: any graph; one with grad nodes, which need these ops, stays as it is.  Out: no checkpoint and no custom_grad.
+ * In: any graph; one with grad nodes, in itself or in a region, stays as it is: they need these ops, and a gradient
+ * in a region knows one parameter from another that has the same value.  Out: no checkpoint and no custom_grad.
  *
  * The nodes of a checkpoint's backward pass are marked, so that no later pass takes them for the forward pass's,
  * which compute the same: they are to be computed again, late, and not kept from then. */
@@ -35,14 +36,22 @@ static bool inline_node(struct inliner *l, ref r)
     return ok;
 }
 
+static bool has_grad(const struct graph *g)
+{
+    bool grad = false;
+    for (ref r = 1; r < g->nnode && !grad; r++)
+        grad = g->node[r].op == OP_grad;
+    for (uint32_t i = 0; i < g->nregion && !grad; i++)
+        grad = has_grad(g->region[i]);
+    return grad;
+}
+
 int pass_inline(struct graph *g)
 {
-    bool any = false, grad = false;
-    for (ref r = 1; r < g->nnode; r++) {
+    bool any = false;
+    for (ref r = 1; r < g->nnode; r++)
         any |= is_inlined(g->node[r].op);
-        grad |= g->node[r].op == OP_grad;
-    }
-    if (!any || grad)
+    if (!any || has_grad(g))
         return 0;
     struct inliner l = {.first = mem_alloc(g->nnode * sizeof *l.first)};
     if (!l.first)
