@@ -97,7 +97,7 @@ KL_OP2(min)   /* smaller; NaN if either is */
 KL_OP2(pow)   /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
 KL_OP2(atan2) /* the angle of the point (b, a), in -pi .. pi, as IEEE 754 has it; floats, like the next two */
 KL_OP2(hypot) /* sqrt(a^2 + b^2), also where a square would be out of range; gradient 0 where both are 0 */
-KL_OP2(copysign) /* |a| with the sign of b; no gradient flows to b */
+KL_OP2(copysign) /* |a| with the sign of b, |a| where b is NaN; no gradient flows to b */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
