@@ -23,6 +23,7 @@ struct rows {
     uint32_t *first;            /* per node: the walk that computes it first; nreduce + 1: none */
     uint32_t *cost;             /* per node: instructions to compute it, in its first walk */
     bool *need;                 /* per node: does this walk compute it? */
+    bool choosing;              /* emitting a walk's first elements: what they keep, the rest of the row keeps too */
 };
 
 static bool is_member(const struct lowering *w, ref r) { return w->g->group[r] == w->group; }
@@ -152,7 +153,7 @@ static void compute_members(struct rows *s, uint32_t walk)
         w->row_copy[r] = 0; /* computed here */
         val value = lower_at(w, r, coord);
         w->row_copy[r] = kept;
-        if (!kept) {
+        if (!kept && s->choosing) {
             s->cost[r] = k->ninst - before;
             for (unsigned i = 0; i < g->node[r].nin; i++) {
                 bool linear;
@@ -216,12 +217,14 @@ static void emit_reduce(struct rows *s, uint32_t walk)
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
     val acc = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
+    s->choosing = true;
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1), c = k_carry(k, acc);
         at_elements(s, walk, ix_scale(k, j, width), 0);
         k_next(k, c, k_fold_step(k, fold, c, operand(s, n)));
         k_end(k, j);
         acc = k_out(k, c);
+        s->choosing = false;
     }
     if (tail) {
         at_elements(s, walk, k_int(k, full * width), tail);
@@ -234,6 +237,7 @@ static void emit_reduce(struct rows *s, uint32_t walk)
 static void emit_last(struct rows *s)
 {
     struct kernel *k = s->w->k;
+    s->choosing = false;
     int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
