@@ -17,6 +17,7 @@ static const struct command_line {
      "           [--output NAME=FILE.npy] [--device DEVICE] [--unfused]",
      "run the graph; outputs that go to no file are printed", cli_run},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
