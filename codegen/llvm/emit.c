@@ -394,13 +394,26 @@ static void emit_out(struct walker *w, val v)
     m->v[v].form = FORM_VECTOR;
 }
 
+/* Where the kernel says, not at its start: a register held over the loops of a product is one too few for them. */
+static void read_slot(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    LLVMValueRef at = LLVMConstInt(m->i64, i->imm, 0);
+    LLVMValueRef p = LLVMBuildInBoundsGEP2(m->b, m->i64, LLVMGetParam(m->fn, 1), &at, 1, "");
+    LLVMTypeRef t = i->dtype == KL_BOOL ? m->i8 : type_of(m, i->dtype); /* little-endian: the low bytes */
+    LLVMValueRef x = LLVMBuildLoad2(m->b, t, p, "");
+    set_uniform(m, v, i->dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(t), "") : x);
+}
+
 static void emit_inst(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
     switch (i->op) {
+    case L_SLOT:
+        read_slot(m, v);
+        break;
     case L_CONST:
-    case L_SLOT: /* loaded in the entry block */
     case L_CARRY:
         break;
     case L_NEXT:
@@ -473,22 +486,12 @@ static void open_function(struct emitter *m)
     LLVMPositionBuilderAtEnd(m->b, block(m, "entry"));
 }
 
-/* Buffer addresses and slots are read once. */
+/* Buffer addresses are read once. */
 static void read_arguments(struct emitter *m)
 {
     for (uint32_t i = 0; i < m->k->nbuf; i++) {
         LLVMValueRef at = LLVMConstInt(m->i64, i, 0);
         m->buf[i] = LLVMBuildLoad2(m->b, m->ptr, LLVMBuildInBoundsGEP2(m->b, m->ptr, LLVMGetParam(m->fn, 0), &at, 1, ""), "");
-    }
-    for (val v = 1; v < m->k->ninst; v++) {
-        const struct linst *i = &m->k->inst[v];
-        if (i->op != L_SLOT)
-            continue;
-        LLVMValueRef at = LLVMConstInt(m->i64, i->imm, 0);
-        LLVMValueRef p = LLVMBuildInBoundsGEP2(m->b, m->i64, LLVMGetParam(m->fn, 1), &at, 1, "");
-        LLVMTypeRef t = i->dtype == KL_BOOL ? m->i8 : type_of(m, i->dtype); /* little-endian: the low bytes */
-        LLVMValueRef x = LLVMBuildLoad2(m->b, t, p, "");
-        set_uniform(m, v, i->dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(t), "") : x);
     }
 }
 
