@@ -20,6 +20,7 @@ static const struct command_line {
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

@@ -30,7 +30,8 @@ ref node_stored(const struct graph *g, ref r)
     return linear && (g->group[s] != GROUP_NONE || node_is_stored_leaf(g, s)) ? s : r;
 }
 
-void groups_stored(const struct graph *g, bool *stored)
+/* Marks the nodes whose values outlive their kernel. */
+static void mark_stored(const struct graph *g, bool *stored)
 {
     for (uint32_t i = 0; i < g->nout; i++) {
         bool linear;
@@ -49,4 +50,37 @@ void groups_stored(const struct graph *g, bool *stored)
             if (g->group[s] != GROUP_NONE && g->group[s] != g->group[r])
                 stored[s] = true;
         }
+}
+
+static void list_members(const struct graph *g, struct groups *s)
+{
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->group[r] != GROUP_NONE)
+            s->place[r] = s->first[g->group[r] + 1]++;
+    for (uint32_t i = 0; i < g->ngroup; i++)
+        s->first[i + 1] += s->first[i];
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->group[r] != GROUP_NONE)
+            s->member[s->first[g->group[r]] + s->place[r]] = r;
+}
+
+bool groups_make(const struct graph *g, struct groups *s)
+{
+    s->first = mem_alloc((g->ngroup + 1) * sizeof *s->first);
+    s->member = mem_alloc(g->nnode * sizeof *s->member);
+    s->place = mem_alloc(g->nnode * sizeof *s->place);
+    s->stored = mem_alloc(g->nnode * sizeof *s->stored);
+    if (!s->first || !s->member || !s->place || !s->stored)
+        return false;
+    list_members(g, s);
+    mark_stored(g, s->stored);
+    return true;
+}
+
+void groups_free(struct groups *s)
+{
+    mem_free(s->first);
+    mem_free(s->member);
+    mem_free(s->place);
+    mem_free(s->stored);
 }

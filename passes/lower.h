@@ -3,7 +3,12 @@
 #define KILN_LOWER_H
 #include "passes.h"
 
-struct memo { uint32_t point; val coord[KL_MAX_RANK]; val value; };
+/* What a kernel knows of a node; all 0 where its stamp is not the lowering's. */
+struct node_state {
+    uint32_t stamp;
+    uint32_t read_buf, write_buf; /* lbuf + 1 */
+    struct { uint32_t point; val coord[KL_MAX_RANK]; val value; } memo; /* its value at the current point */
+};
 
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
@@ -11,19 +16,25 @@ struct lowering {
     const struct graph *g;
     uint32_t group;
     const struct caps *caps;
+    const ref *member;       /* of the group, in execution order */
+    uint32_t nmember;
+    const uint32_t *place;   /* per node of the group: its number among the members */
     const bool *stored;      /* per node */
     struct lowered *out;
     uint32_t arg_cap;
-    uint32_t *read_buf, *write_buf; /* per node: lbuf + 1 */
-    struct memo *memo;       /* per node: its value at the current point */
+    struct node_state *state, *trial_state; /* per node, of this kernel and for one that is only tried out */
+    uint32_t *stamp;         /* of the last lowering */
+    uint32_t mine;           /* of this one */
     uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
-    uint32_t *row_copy;      /* row kernels, per node: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
+    uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     val lane;                /* the open vector loop's variable, 0: none */
 };
+
+static inline bool lower_is_member(const struct lowering *w, ref r) { return w->g->group[r] == w->group; }
 
 /* ---- lower.c ---- */
 void lower_point(struct lowering *w);                                     /* forget memos: coordinates change */

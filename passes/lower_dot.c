@@ -99,9 +99,9 @@ static void epilogue(const struct dot *d, val m, val n, val result)
     result_coord(d, m, n, coord);
     lower_point(w);
     w->anchor_value = k_cast(k, result, d->n->dtype);
-    for (ref r = 1; r < w->g->nnode; r++)
-        if (w->g->group[r] == w->group && w->stored[r])
-            lower_store(w, r, &d->out, coord);
+    for (uint32_t i = 0; i < w->nmember; i++)
+        if (w->stored[w->member[i]])
+            lower_store(w, w->member[i], &d->out, coord);
 }
 
 struct tile {

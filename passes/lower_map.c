@@ -11,19 +11,20 @@ struct nest { uint32_t n; int64_t size[KL_MAX_RANK]; uint8_t axis_end[KL_MAX_RAN
 static ref root_of(const struct lowering *w)
 {
     ref root = NIL;
-    for (ref r = 1; r < w->g->nnode; r++)
-        if (w->g->group[r] == w->group && w->stored[r] &&
-            (!root || node_shape(w->g, r)->rank > node_shape(w->g, root)->rank))
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        ref r = w->member[m];
+        if (w->stored[r] && (!root || node_shape(w->g, r)->rank > node_shape(w->g, root)->rank))
             root = r;
+    }
     return root;
 }
 
 static void store_members(struct lowering *w, const struct shape *s, const val *coord)
 {
     lower_point(w);
-    for (ref r = 1; r < w->g->nnode; r++)
-        if (w->g->group[r] == w->group && w->stored[r])
-            lower_store(w, r, s, coord);
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (w->stored[w->member[m]])
+            lower_store(w, w->member[m], s, coord);
 }
 
 static bool is_index(const struct kernel *k, val v)

@@ -39,8 +39,15 @@ ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);
 bool node_is_stored_leaf(const struct graph *g, ref r);     /* input or state: in memory already */
 /* The node that holds the elements of r where r is stored whole: r itself, or what is below its reshapes. */
 ref node_stored(const struct graph *g, ref r);
-/* Marks the nodes whose values outlive their kernel (array of g->nnode, zeroed by the caller). */
-void groups_stored(const struct graph *g, bool *stored);
+/* All groups of a graph at once. */
+struct groups {
+    uint32_t *first;           /* per group, and one more: member[first[i]] .. member[first[i + 1] - 1] are group i's */
+    ref *member;               /* in execution order */
+    uint32_t *place;           /* per node with a group: its number among the members */
+    bool *stored;              /* per node: its value outlives its kernel */
+};
+bool groups_make(const struct graph *g, struct groups *s); /* false: out of memory; groups_free in either case */
+void groups_free(struct groups *s);
 
 /* ---- fuse_rows.c ---- */
 struct row_space { int64_t rows, length; };
@@ -53,8 +60,17 @@ int pass_fuse_groups(struct graph *g, bool unfused);
 
 /* ---- lower.c, lower_*.c: one group to one kernel ---- */
 struct arg { ref node; uint32_t role; };       /* lbuf i with role in or out holds this node's value */
-struct lowered { struct kernel *k; struct arg *arg; uint32_t narg; }; /* arg[id] belongs to lbufs with that id */
-bool lower_group(const struct graph *g, uint32_t group, const struct caps *caps, struct lowered *out, struct err *e);
+struct lowered {                               /* arg[id] belongs to lbufs with that id */
+    struct kernel *k;
+    struct arg *arg;
+    uint32_t narg;
+    bool taken;                                /* the kernel is the program's by now */
+};
+struct lowerer;                                /* what lowering the groups of one graph shares */
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps); /* NULL: out of memory */
+void lowerer_free(struct lowerer *s);          /* NULL is fine */
+bool lower_group(struct lowerer *s, uint32_t group, struct lowered *out, struct err *e);
+const struct groups *lowerer_groups(const struct lowerer *s);
 
 /* ---- plan.c: storage and commands ---- */
 enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH };

@@ -34,7 +34,7 @@ struct check {
     struct err *e;
     uint32_t cmd; /* the command being checked */
     struct access *acc; uint32_t nacc, acc_cap;
-    struct held *held; uint32_t nheld, held_cap;
+    struct held *held; uint32_t nheld, held_cap; /* apart from each other and in order */
     bool *written; /* per output */
     bool *gone;    /* per state: overwritten by an earlier command */
 };
@@ -279,6 +279,18 @@ static bool check_overlaps(const struct check *c)
     return true;
 }
 
+/* The first range of the arena that ends behind `at`. */
+static uint32_t first_held(const struct check *c, int64_t at)
+{
+    uint32_t lo = 0, hi = c->nheld;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (c->held[mid].end <= at) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
 static bool check_read(const struct check *c, const struct access *a)
 {
     const struct graph *g = c->p->g;
@@ -286,10 +298,9 @@ static bool check_read(const struct check *c, const struct access *a)
     uint32_t index = a->loc.index;
     if (!a->bytes) return true;
     if (a->loc.kind == LOC_ARENA) {
-        const struct held *h = NULL;
-        for (uint32_t i = 0; i < c->nheld && !h; i++)
-            if (c->held[i].begin <= a->loc.offset && a->loc.offset + a->bytes <= c->held[i].end) h = &c->held[i];
-        if (!h)
+        uint32_t i = first_held(c, a->loc.offset);
+        const struct held *h = &c->held[i];
+        if (i == c->nheld || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
             return fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value", a->lbuf,
                         (long long)a->loc.offset, (long long)(a->loc.offset + a->bytes));
         have = h->value;
@@ -316,13 +327,13 @@ static bool check_write(struct check *c, const struct access *a)
     int64_t begin = a->loc.offset, end = begin + a->bytes;
     if (a->loc.kind == LOC_ARENA) {
         if (!a->bytes) return true;
-        uint32_t n = 0;
-        for (uint32_t i = 0; i < c->nheld; i++) /* what it overwrites is no value any more */
-            if (end <= c->held[i].begin || c->held[i].end <= begin) c->held[n++] = c->held[i];
-        c->nheld = n;
-        if (!mem_reserve(&c->held, &c->held_cap, n + 1, sizeof *c->held))
+        uint32_t from = first_held(c, begin), to = from;
+        while (to < c->nheld && c->held[to].begin < end) to++; /* what it overwrites is no value any more */
+        if (!mem_reserve(&c->held, &c->held_cap, c->nheld + 1, sizeof *c->held))
             return out_of_memory(c);
-        c->held[c->nheld++] = (struct held){begin, end, value};
+        memmove(c->held + from + 1, c->held + to, (c->nheld - to) * sizeof *c->held);
+        c->nheld += from + 1 - to;
+        c->held[from] = (struct held){begin, end, value};
         return true;
     }
     uint32_t i = a->loc.index, state;
@@ -352,17 +363,20 @@ static bool check_command(struct check *c)
 static bool check_in_place(const struct check *c)
 {
     const struct graph *g = c->p->g;
-    for (uint32_t i = 0; i < g->nout; i++) {
-        if (!c->p->in_place[i]) continue;
+    uint32_t *over = mem_alloc((g->state.n + 1) * sizeof *over); /* per state: number of the output in place + 1 */
+    bool ok = over || out_of_memory(c);
+    for (uint32_t i = 0; ok && i < g->nout; i++) {
         uint32_t state = g->out[i].state;
-        if (g->out[i].kind != OUT_ASSIGN || state >= g->state.n) return fail(c, "output %u in place is no assign", i);
-        if (output_bytes(g, i) != leaf_bytes(g, &g->state.v[state]))
-            return fail(c, "output %u in place has not its state's size", i);
-        for (uint32_t j = 0; j < i; j++)
-            if (c->p->in_place[j] && g->out[j].state == state)
-                return fail(c, "outputs %u and %u are both in place of state %u", j, i, state);
+        if (!c->p->in_place[i]) continue;
+        if (g->out[i].kind != OUT_ASSIGN || state >= g->state.n) ok = fail(c, "output %u in place is no assign", i);
+        else if (output_bytes(g, i) != leaf_bytes(g, &g->state.v[state]))
+            ok = fail(c, "output %u in place has not its state's size", i);
+        else if (over[state])
+            ok = fail(c, "outputs %u and %u are both in place of state %u", over[state] - 1, i, state);
+        else over[state] = i + 1;
     }
-    return true;
+    mem_free(over);
+    return ok;
 }
 
 bool program_check(const struct program *p, struct err *e)

@@ -4,9 +4,9 @@
 root=${1:-$(dirname "$0")/..}
 
 # folder:folders it may include from, itself included; include/ and the like are "kiln"
-arrows='include:kiln ir:ir,kiln codegen:ir,codegen,kiln passes:ir,passes,kiln
-runtime:ir,passes,codegen,runtime,kiln frontend:ir,passes,runtime,frontend,kiln
-examples:kiln,examples bench:kiln,bench tests:ir,passes,codegen,runtime,frontend,tests,kiln'
+arrows='include:kiln ir:ir,kiln measure:ir,measure,kiln codegen:ir,codegen,kiln passes:ir,passes,kiln
+runtime:ir,passes,codegen,runtime,kiln frontend:ir,measure,passes,runtime,frontend,kiln
+examples:kiln,examples bench:ir,passes,runtime,kiln,bench,measure tests:ir,measure,passes,codegen,runtime,frontend,tests,kiln,bench'
 
 # Prints each include line that breaks an arrow. A quoted name without a folder is a file beside the includer.
 bad_includes() {
@@ -28,7 +28,7 @@ bad_includes() {
     done
     # A user'"'"'s program and the tests named api_ see the public headers only.
     for file in "$1"/tests/api_*.c; do
-        [ ! -e "$file" ] || grep -HnE '^#include "(ir|passes|codegen|runtime|frontend)/' "$file"
+        [ ! -e "$file" ] || grep -HnE '^#include "(ir|measure|passes|codegen|runtime|frontend)/' "$file"
     done
 }
 
