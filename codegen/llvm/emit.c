@@ -12,11 +12,10 @@ struct scope {
     bool guarded;                 /* may run no iteration: the exit block merges with `before` */
     bool straight;                /* one iteration, no branch */
 };
-enum { MAX_DEPTH = 32 };
 
 struct walker {
     struct emitter m;
-    struct scope stack[MAX_DEPTH];
+    struct scope stack[MAX_NEST];
     unsigned depth;
     val *next;                    /* per carry: the value of its `next` */
     struct emitted *final;        /* per carry of a loop that may be skipped: the phi behind it */
@@ -277,10 +276,6 @@ static void open_vector(struct emitter *m, val v)
 
 static struct scope *push(struct walker *w, val head)
 {
-    if (w->depth == MAX_DEPTH) {
-        err_set(w->m.e, KL_ERR_COMPILE, "kernel %s: loops nest deeper than %d", w->m.k->name, MAX_DEPTH);
-        return NULL;
-    }
     struct scope *s = &w->stack[w->depth++];
     *s = (struct scope){.head = head};
     return s;
@@ -291,8 +286,6 @@ static void open_loop(struct walker *w, val v)
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
     struct scope *s = push(w, v);
-    if (!s)
-        return;
     val end = carries_end(m->k, v);
     if (i->kind == LOOP_VECTOR) {
         open_vector(m, v);
@@ -363,8 +356,6 @@ static void open_if(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     struct scope *s = push(w, v);
-    if (!s)
-        return;
     s->body = block(m, "then");
     s->exit = block(m, "endif");
     LLVMBuildCondBr(m->b, emit_scalar(m, m->k->inst[v].a), s->body, s->exit);
