@@ -73,17 +73,17 @@ static bool lower_groups(const struct graph *g, const struct caps *caps, struct 
 }
 
 /* One compilation; adds the seconds per node of each stage. */
-static bool measure(struct graph *g, const struct caps *caps, struct samples *took, struct err *e)
+static bool compile(struct graph *g, const struct caps *caps, struct samples *took, struct err *e)
 {
-    double at[STAGES + 1] = {bench_cpu_now()};
+    double at[STAGES + 1] = {measure_cpu_now()};
     bool ok = !g->err.code && run_passes(g);
-    at[1] = bench_cpu_now();
+    at[1] = measure_cpu_now();
     ok = ok && pass_fuse_groups(g, false) >= 0;
-    at[2] = bench_cpu_now();
+    at[2] = measure_cpu_now();
     ok = ok && lower_groups(g, caps, e);
-    at[3] = bench_cpu_now();
+    at[3] = measure_cpu_now();
     struct program *p = ok ? program_plan(g, caps, false, e) : NULL;
-    at[4] = bench_cpu_now();
+    at[4] = measure_cpu_now();
     program_free(p);
     for (int i = 0; p && i < STAGES; i++)
         samples_add(&took[i], (at[i + 1] - at[i]) / g->nnode);
@@ -100,7 +100,7 @@ static bool run_case(struct bench *b, struct graph *make(int), int nodes, const 
     for (int round = 0; ok && round < ROUNDS; round++) {
         struct graph *g = make(nodes);
         snprintf(name, sizeof name, "%.40s-%d", g->name, nodes);
-        ok = measure(g, caps, took, &e);
+        ok = compile(g, caps, took, &e);
         graph_free(g);
     }
     if (!ok)

@@ -31,12 +31,6 @@ static bool product(kl_device dev, const struct shape_case *c, const struct oper
     return kl_trace_end() == KL_OK && kl_sync(dev) == KL_OK && kl_release(out) == KL_OK;
 }
 
-static int give_up(void)
-{
-    fprintf(stderr, "bench_gemm: %s\n", kl_last_error());
-    return 1;
-}
-
 int main(int argc, char **argv)
 {
     static struct bench b;
@@ -54,20 +48,21 @@ int main(int argc, char **argv)
         o[i].b = matrix(dev, c->tb ? c->n : c->k, c->tb ? c->k : c->n, 2);
     }
     if (kl_trace_end() != KL_OK)
-        return give_up();
+        return bench_fail(&b, "gemm");
 
+    double flops = 0;
     for (int round = -1; round < ROUNDS; round++) /* round -1 compiles */
         for (int i = 0; i < CASES; i++) {
-            double start = bench_cpu_now();
+            double start = measure_cpu_now();
             if (!product(dev, &cases[i], &o[i]))
-                return give_up();
+                return bench_fail(&b, "gemm");
             if (round < 0)
                 continue;
-            samples_add(&took[i], bench_cpu_now() - start);
-            samples_add(&peak, bench_peak_seconds());
+            samples_add(&took[i], measure_cpu_now() - start);
+            flops = bench_peak(&peak);
         }
 
-    double limit = bench_peak_flops() / samples_median(&peak) * 1e-9;
+    double limit = flops / samples_median(&peak) * 1e-9;
     for (int i = 0; i < CASES; i++) {
         const struct shape_case *c = &cases[i];
         char name[64];
