@@ -36,7 +36,8 @@ static void usage(FILE *f)
     for (unsigned i = 0; i < pass_count; i++)
         if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
             fprintf(f, " %s", pass_list[i].stage);
-    fputs(" scheduled llvm asm\ndevices: ref cpu\n", f);
+    fputs(" scheduled llvm asm\ndevices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
+          f);
 }
 
 int cli_error(const char *fmt, ...)

@@ -130,6 +130,20 @@ run 'run unknown input' 1 "the graph has no input 'q'" --input q="$tmp/x.npy"
 run 'run bad slot' 1 'expected a number' --slot lr=fast
 run 'run unknown output' 1 "no output is number or state 'q'" --output q="$tmp/q.npy"
 run 'run without =' 2 'needs NAME=VALUE' --input x
+cat >"$tmp/copy.kir" <<'END'
+graph @copy {
+  %x = const 1.5 : f32[]
+  %y = copy %x : f32[] @cpu
+  %z = exp2 %y : f32[] @cpu
+  %w = copy %z : f32[] @ref
+  return %w
+}
+END
+sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
+if "$kiln" run "$tmp/half.kir" --device cpu >/dev/null 2>&1; then
+    check 'run on two devices' 0 'return 0 : f32\[\] = 2.828' "$kiln" run "$tmp/copy.kir" --device ref
+fi
+check 'run on a device that is not there' 1 'there is no device 7' "$kiln" run "$tmp/nowhere.kir" --device ref
 check 'f16 to file' 0 'return 1 : bf16\[\] = 1.5' "$kiln" run "$tmp/half.kir" --output 0="$tmp/h.npy"
 check 'f16 as NumPy has it' 0 "'<f2'" head -c 60 "$tmp/h.npy"
 check 'bf16 to file' 1 'cannot hold bf16' "$kiln" run "$tmp/half.kir" --output 1="$tmp/h2.npy"
