@@ -109,7 +109,8 @@ bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to)
 bool fuse_fits(const struct group *a, const struct group *b)
 {
     uint32_t nodes = a->nodes + b->nodes;
-    return !a->apart && !b->apart && a->device == b->device && nodes <= MAX_GROUP_NODES && a->reads + b->reads <= MAX_GROUP_READS + nodes;
+    return !a->apart && !b->apart && a->device == b->device && nodes <= MAX_GROUP_NODES &&
+           a->reads + b->reads <= MAX_GROUP_READS + nodes;
 }
 
 void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
@@ -166,7 +167,7 @@ static void take_prologue(struct fuser *f, uint32_t reduce)
         return;
     struct group *gm = &f->group[m];
     bool few_rows = gr->numel < 64 && gm->numel > (1 << 16);
-    if (gm->anchor || gm->again != gr->again || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
+    if (gm->anchor || gm->device != gr->device || gm->again != gr->again || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
         return;
     for (ref r = gm->first; r; r = f->next[r])
         f->prologue[r] = true;
@@ -316,6 +317,7 @@ int pass_fuse_groups(struct graph *g, bool unfused)
         if (!unfused)
             fuse_all(&f);
         store_whole(&f);
+        ok = unfused || fuse_parts(&f);
         renumber(&f);
     }
     mem_free(f.group);

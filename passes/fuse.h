@@ -37,6 +37,9 @@ bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to);
 bool fuse_fits(const struct group *a, const struct group *b);   /* kernels, on one device, and within the caps together? */
 void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b);      /* b's members become a's */
 
+/* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */
+bool fuse_parts(struct fuser *f); /* false: out of memory */
+
 /* ---- fuse_rows.c ---- Joins groups that reduce, and use what was reduced of, the same rows. */
 void fuse_rows(struct fuser *f);
 
