@@ -739,51 +739,6 @@ static void random_outputs(struct maker *m)
         graph_output(m->g, OUT_RETURN, chance(m, 3) ? any(m) : late(m), 0);
 }
 
-/* ---- devices ---- */
-
-enum { DEVICES = 2 }; /* ref and cpu */
-
-/* An operand of a node on a device: its value there. */
-static ref brought(struct graph *to, ref r, unsigned device)
-{
-    return r && to->node[r].device != device ? n_copy(to, r, device) : r;
-}
-
-/* The same graph with its nodes on random devices, in runs, and copies between them.  A region, whose parameters and
- * yields are on `home`, where its op is. */
-static struct graph *spread(struct rng *rng, const struct graph *g, bool region, unsigned home)
-{
-    struct graph *to = graph_new(g->name);
-    ref *map = mem_alloc(g->nnode * sizeof *map), *in = mem_alloc((g->noperand + MAX_OPERANDS) * sizeof *in);
-    unsigned device = home;
-    if (!to || !map || !in || !graph_copy_leaves(to, g))
-        abort();
-    for (ref r = 1; r < g->nnode; r++) {
-        struct node n = g->node[r];
-        if (rng_below(rng, 4) == 0)
-            device = (unsigned)rng_below(rng, DEVICES);
-        n.device = (uint16_t)(region && n.op == OP_input ? home : device);
-        if (n.op == OP_proj || n.op == OP_grad)
-            n.device = to->node[map[n.in[n.op == OP_grad]]].device;
-        for (unsigned i = 0; i < node_nin(&n); i++) {
-            ref x = map[node_in(g, &n, i)];
-            in[i] = n.op == OP_proj || n.op == OP_grad ? x : brought(to, x, n.device);
-        }
-        map[r] = graph_copy_node(to, g, &n, in);
-        for (uint32_t i = 0; map[r] && i < op_regions(n.op); i++) {
-            struct graph **own = &to->region[to->node[map[r]].attr.region.first + i];
-            struct graph *moved = spread(rng, *own, true, n.device);
-            graph_free(*own);
-            *own = moved;
-        }
-    }
-    for (uint32_t i = 0; i < g->nout; i++)
-        graph_output(to, g->out[i].kind, region ? brought(to, map[g->out[i].value], home) : map[g->out[i].value], g->out[i].state);
-    mem_free(map);
-    mem_free(in);
-    return to;
-}
-
 struct graph *random_graph(uint64_t seed)
 {
     struct maker m = {.g = graph_new("random"), .r = {seed * UINT64_C(0x9e3779b97f4a7c15) | 1}};
@@ -799,7 +754,7 @@ struct graph *random_graph(uint64_t seed)
     random_outputs(&m);
     if (m.g->err.code || !chance(&m, 5))
         return m.g;
-    struct graph *all = spread(&m.r, m.g, false, (unsigned)rng_below(&m.r, DEVICES));
+    struct graph *all = random_spread(&m.r, m.g);
     graph_free(m.g);
     return all;
 }
