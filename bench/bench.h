@@ -11,7 +11,7 @@
  */
 #ifndef BENCH_H
 #define BENCH_H
-#include "measure/measure.h"
+#include "runtime/measure/measure.h"
 #include <kiln/kiln.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* kl_bench in parts: steps timed, limits of the machine, reports. */
 #ifndef KILN_FRONTEND_BENCHMARK_H
 #define KILN_FRONTEND_BENCHMARK_H
-#include "measure/measure.h"
+#include "runtime/measure/measure.h"
 #include "runtime/runtime.h"
 #include <kiln/benchmark.h>
 

@@ -16,6 +16,9 @@ static const struct command_line {
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--device DEVICE] [--unfused]",
      "run the graph; outputs that go to no file are printed", cli_run},
+    {"kernel", "FILE.loop [--stage STAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
+     "           [--output bN=FILE.npy] [--device DEVICE]",
+     "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
     {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]",
@@ -29,7 +32,7 @@ static void usage(FILE *f)
     fputs("usage: kiln COMMAND [ARGUMENTS]\n\n", f);
     for (unsigned i = 0; i < COMMANDS; i++)
         fprintf(f, "  kiln %s %s\n      %s\n", commands[i].name, commands[i].args, commands[i].doc);
-    fputs("\nFILE may be - for standard input. The text form of graphs is described in ir/README.md.\npasses:", f);
+    fputs("\nFILE may be - for standard input. The text forms are described in ir/README.md.\npasses:", f);
     for (unsigned i = 0; i < pass_count; i++)
         fprintf(f, " %s", pass_list[i].name);
     fputs("\nstages: captured", f);

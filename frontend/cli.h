@@ -8,6 +8,7 @@ enum { CLI_OK, CLI_FAILED, CLI_USAGE }; /* exit codes: done, refused or failed, 
 int cli_opt(int argc, char **argv);  /* cli_graph.c */
 int cli_dump(int argc, char **argv);
 int cli_run(int argc, char **argv);  /* cli_run.c */
+int cli_kernel(int argc, char **argv); /* cli_kernel.c */
 int cli_ops(int argc, char **argv);  /* cli_ops.c */
 int cli_bench(int argc, char **argv); /* cli_bench.c */
 int cli_chart(int argc, char **argv); /* cli_chart.c */
@@ -34,5 +35,11 @@ int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "k
 char *cli_read(const char *path, size_t *len);
 struct graph *cli_load(const char *path);        /* NULL: reported */
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
+
+/* ---- cli_run.c ---- */
+struct text;
+bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data); /* .npy; false: reported */
+/* Prints a line of what t holds, type and first elements; frees t. */
+void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const void *data);
 
 #endif

@@ -1,7 +1,7 @@
 /* kiln bench: a graph's text, measured fused and unfused. */
 #include "frontend/cli_job.h"
 #include "frontend/frontend.h"
-#include "measure/measure.h"
+#include "runtime/measure/measure.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -27,7 +27,7 @@ static bool check_outputs(const struct job *j)
     return true;
 }
 
-static bool write_array(const char *path, unsigned dtype, const struct shape *s, const void *data)
+bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data)
 {
     if (dtype == KL_BF16) {
         cli_error("%s: a .npy array cannot hold bf16; cast it to f32 in the graph", path);
@@ -42,28 +42,33 @@ static bool write_array(const char *path, unsigned dtype, const struct shape *s,
     return ok;
 }
 
-static void show_array(const struct output *o, uint32_t ordinal, const char *name, unsigned dtype,
-                       const struct shape *s, const char *data)
+void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const void *data)
 {
-    struct text t = {0};
     char buf[SHAPE_TEXT];
     int64_t n = shape_count(s);
+    text_put(t, " : %s%s =", dtype_name(dtype), shape_text(s, buf, sizeof buf));
+    for (int64_t i = 0; i < n && i < SHOWN; i++) {
+        uint64_t bits = 0;
+        memcpy(&bits, (const char *)data + (size_t)i * dtype_size(dtype), dtype_size(dtype));
+        text_put(t, " ");
+        text_literal(t, dtype, bits);
+    }
+    puts(t->failed ? "out of memory" : t->s);
+    if (n > SHOWN)
+        printf("    and %lld more\n", (long long)(n - SHOWN));
+    mem_free(t->s);
+}
+
+static void show_output(const struct output *o, uint32_t ordinal, const char *name, unsigned dtype,
+                        const struct shape *s, const char *data)
+{
+    struct text t = {0};
     text_put(&t, "%s %u", o->kind == OUT_ASSIGN ? "assign" : "return", ordinal);
     if (*name) {
         text_put(&t, " ");
         text_quoted(&t, name);
     }
-    text_put(&t, " : %s%s =", dtype_name(dtype), shape_text(s, buf, sizeof buf));
-    for (int64_t i = 0; i < n && i < SHOWN; i++) {
-        uint64_t bits = 0;
-        memcpy(&bits, data + (size_t)i * dtype_size(dtype), dtype_size(dtype));
-        text_put(&t, " ");
-        text_literal(&t, dtype, bits);
-    }
-    puts(t.failed ? "out of memory" : t.s);
-    if (n > SHOWN)
-        printf("    and %lld more\n", (long long)(n - SHOWN));
-    mem_free(t.s);
+    cli_show_array(&t, dtype, s, data);
 }
 
 static bool give_outputs(const struct job *j)
@@ -77,11 +82,11 @@ static bool give_outputs(const struct job *j)
         bool written = false;
         for (unsigned i = 0; i < j->nbind; i++)
             if (!strcmp(j->bind[i].option, "--output") && job_is_called(&j->bind[i], k, name)) {
-                ok &= write_array(j->bind[i].value, n->dtype, node_shape(g, o->value), j->out[k]->data);
+                ok &= cli_write_array(j->bind[i].value, n->dtype, node_shape(g, o->value), j->out[k]->data);
                 written = true;
             }
         if (!written)
-            show_array(o, k, name, n->dtype, node_shape(g, o->value), j->out[k]->data);
+            show_output(o, k, name, n->dtype, node_shape(g, o->value), j->out[k]->data);
     }
     return ok;
 }

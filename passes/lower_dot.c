@@ -26,11 +26,14 @@ struct dot {
     int64_t b_step_n, b_step_k;                  /* see find_steps */
     int64_t run;                                 /* columns from one multiple of this to the next: b_step_n apart */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
-    uint32_t panel, partial;                     /* scratch lbufs + 1, 0: none */
+    uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
     val batch_index;
 };
 
 enum { UNROLL_K = 4, PACK_STEPS = 16, LINE_BYTES = 64, MAX_PREFETCH = 2 };
+/* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
+ * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
+enum { MAX_INLINE = 4 };
 
 /* Operand 0 or 1's axes of each kind: batch and contracted in list order, the free ones ascending. */
 struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
@@ -188,6 +191,36 @@ static void prefetch_operand(const struct dot *d, const struct tile *t, val j)
     }
 }
 
+/* The columns of a tile, all at once. */
+static void begin_lanes(const struct dot *d, const struct tile *t)
+{
+    struct lowering *w = d->w;
+    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, d->nr), 1);
+    w->pred = t->cols < d->nr ? k_prim(w->k, P_LT, w->lane, k_int(w->k, t->cols), 0) : 0;
+    ix_bound(w->k, w->lane, 0, t->cols - 1); /* of the lanes that exist */
+}
+
+static void end_lanes(const struct dot *d)
+{
+    k_end(d->w->k, d->w->lane);
+    d->w->lane = d->w->pred = 0;
+}
+
+/* The epilogue of a tile in scratch, row by row.  Its scalars are made here: kept in registers over the loops above
+ * they would drive accumulators out. */
+static void emit_epilogue(const struct dot *d, const struct tile *t)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    lower_scalars(w);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->rows), 1);
+    begin_lanes(d, t);
+    val v = k_load(k, d->tile - 1, ix_add(k, ix_scale(k, i, d->nr), w->lane), 0);
+    epilogue(d, ix_add(k, t->m0, i), ix_add(k, t->n0, w->lane), v);
+    end_lanes(d);
+    k_end(k, i);
+}
+
 enum { MAX_ROWS = 32 };
 
 /* One register tile of one k-block. */
@@ -196,9 +229,7 @@ static void emit_tile(const struct dot *d, const struct tile *t)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val acc[MAX_ROWS], zero = k_bits(k, d->dtype, 0);
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
-    w->pred = t->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, t->cols), 0) : 0;
-    ix_bound(k, w->lane, 0, t->cols - 1); /* of the lanes that exist */
+    begin_lanes(d, t);
     for (int64_t i = 0; i < t->rows; i++)
         acc[i] = k_splat(k, zero);
     int64_t whole = t->kc / UNROLL_K * UNROLL_K;
@@ -228,11 +259,14 @@ static void emit_tile(const struct dot *d, const struct tile *t)
             if (!t->last)
                 k_store(k, d->partial - 1, at, acc[i], 0);
         }
-        if (t->last)
+        if (t->last && d->tile)
+            k_store(k, d->tile - 1, ix_add(k, k_int(k, i * d->nr), w->lane), acc[i], 0);
+        else if (t->last)
             epilogue(d, m, ix_add(k, t->n0, w->lane), acc[i]);
     }
-    k_end(k, w->lane);
-    w->lane = w->pred = 0;
+    end_lanes(d);
+    if (t->last && d->tile)
+        emit_epilogue(d, t);
 }
 
 /* `steps` elements of column n0 + col from k index `first`, one by one: a gather costs more than its loads. */
@@ -488,7 +522,10 @@ void lower_dot_group(struct lowering *w)
     if (d.run < d.size.n)
         col_blocks = d.size.n / d.run;
     k->extent = d.size.batch * row_blocks * col_blocks;
-    lower_scalars(w);
+    if (w->nmember > MAX_INLINE)
+        d.tile = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mr * d.nr, 0);
+    else
+        lower_scalars(w);
     if (packs)
         d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
     if (d.blocks > 1)

@@ -61,6 +61,7 @@ END
 npy "$tmp/x.npy" 2, "$one$two"
 npy "$tmp/w.npy" 2, "$two$two"
 npy "$tmp/short.npy" 2, "$one"
+npy "$tmp/one.npy" 1, "$one"
 npy "$tmp/wide.npy" '1, 2' "$one$two"
 npy "$tmp/huge.npy" '4611686018427387904, 4' "$one"
 head -c 40 "$tmp/x.npy" >"$tmp/cut.npy"
@@ -151,6 +152,59 @@ check 'chart' 0 '^</svg>$' "$kiln" chart "$tmp/b.json"
 check 'chart of no JSON' 1 "step.kir:1:1: expected '\['" "$kiln" chart "$tmp/step.kir"
 check 'chart to no folder' 1 '/no/such/c.svg' "$kiln" chart "$tmp/b.json" -o /no/such/c.svg
 check 'chart without file' 2 'needs a file' "$kiln" chart -o x
+
+# Kernels: what dump prints, kernel reads and prints again.
+kernels_all() {
+    for file in "$tests"/text/agree_*.kir; do
+        sed '/^# expect:$/,$d' "$file" >"$tmp/any.kir"
+        "$kiln" dump "$tmp/any.kir" --stage scheduled >"$tmp/any.loop" || return 1
+        [ -s "$tmp/any.loop" ] || continue
+        "$kiln" kernel "$tmp/any.loop" >"$tmp/again.loop" && cmp "$tmp/any.loop" "$tmp/again.loop" || { echo "$file"; return 1; }
+    done
+    echo all
+}
+cat >"$tmp/double.loop" <<'END'
+kernel @double {
+  b0 = in 0 : f32[2]
+  b1 = out 1 : f32[2]
+  %s = slot 0 : f32
+  %i = loop serial 0 to 2 {
+    %x = load b0[%i] : f32
+    %y = mul %x, %s : f32
+    store b1[%i] = %y
+  }
+}
+END
+sed 's/b1\[%i\]/b1[%x]/' "$tmp/double.loop" >"$tmp/broken.loop"
+sed 's/to 2/to 3/' "$tmp/double.loop" >"$tmp/beyond.loop"
+cat "$tmp/double.loop" "$tmp/double.loop" >"$tmp/two.loop"
+kernel() {
+    name=$1 code=$2 pattern=$3 file=$4
+    shift 4
+    check "$name" "$code" "$pattern" "$kiln" kernel "$tmp/$file.loop" --run --device ref "$@"
+}
+if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; then
+    check 'kernels of every graph' 0 '^all$' kernels_all
+    check 'kernel compiled' 0 '^b1 : f32\[2\] = 0.5 1.0$' "$kiln" kernel "$tmp/double.loop" --run --device cpu --input b0="$tmp/x.npy" --slot 0=0.5
+    check 'kernel to assembly' 0 'retq' "$kiln" kernel "$tmp/double.loop" --stage asm --device cpu
+fi
+check 'kernel prints' 0 '%4 = loop serial 0 to 2 {$' "$kiln" kernel "$tmp/double.loop"
+check 'kernel from standard input' 0 '^kernel @double {' sh -c "cat '$tmp/two.loop' | '$kiln' kernel -"
+check 'kernel broken' 1 'broken.loop:8:5: an index or bound is not i64' "$kiln" kernel "$tmp/broken.loop"
+check 'kernel code of ref' 1 'has no stage llvm' "$kiln" kernel "$tmp/double.loop" --stage llvm --device ref
+check 'kernel unknown stage' 1 "no stage of a kernel is called 'fused'" "$kiln" kernel "$tmp/double.loop" --stage fused
+check 'kernel without file' 2 'needs a file' "$kiln" kernel --run
+kernel 'kernel run' 0 '^b1 : f32\[2\] = 0.5 1.0$' double --input b0="$tmp/x.npy" --slot 0=0.5
+"$kiln" kernel "$tmp/double.loop" --run --device ref --input b0="$tmp/x.npy" --slot 0=1 --output b1="$tmp/same.npy"
+kernel 'kernel from its own file' 0 '^b1 : f32\[2\] = 3.0 6.0$' double --input b0="$tmp/same.npy" --slot 0=3
+kernel 'kernel run of two' 1 'has 2 kernels' two
+kernel 'kernel without input' 1 'b0 has no value' double --slot 0=1
+kernel 'kernel without slot' 1 'slot 0 of f32: has no value' double --input b0="$tmp/x.npy"
+kernel 'kernel bad slot' 1 'slot 0 of f32: expected a number' double --input b0="$tmp/x.npy" --slot 0=fast
+kernel 'kernel short input' 1 'holds 1 elements of f32 where b0 has 2' double --slot 0=1 --input b0="$tmp/one.npy"
+kernel 'kernel input of an output' 1 "no input buffer 'b1'" double --slot 0=1 --input b1="$tmp/x.npy"
+kernel 'kernel unknown output' 1 "no output buffer 'b7'" double --slot 0=1 --input b0="$tmp/x.npy" --output b7="$tmp/none.npy"
+kernel 'kernel beyond its buffer' 1 'accesses element 2 of buffer 0' beyond --input b0="$tmp/x.npy" --slot 0=1
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

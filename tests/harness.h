@@ -44,4 +44,8 @@ bool agree_everywhere(const struct graph *g, const struct values *input, const s
 /* The same with moderate and then with wild data that depend on the leaves alone; false: *why. */
 bool agree_on_random_data(const struct graph *g, struct err *why);
 
+/* The kernel's text parses to the same kernel and prints the same; one whose constants do not stand in front parses to
+ * its normal form.  false: *why. */
+bool kernel_round_trip(const struct kernel *k, struct err *why);
+
 #endif

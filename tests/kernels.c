@@ -28,6 +28,8 @@ static bool run_program(const struct program *p, const struct memory *m, struct 
         }
         void *buf[64];
         const struct kernel *k = p->kernel[cmd->kernel];
+        if (!kernel_round_trip(k, e))
+            return false;
         for (uint32_t b = 0; b < k->nbuf; b++)
             buf[b] = address(m, &cmd->arg[b]);
         if (!kernel_interp(k, buf, NULL, 0, k->extent, e))

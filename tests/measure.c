@@ -1,6 +1,6 @@
 /* Results: JSON that reads back the same, errors with their place, charts of anything; quantiles; the limits' loops. */
 #include "harness.h"
-#include "measure/measure.h"
+#include "runtime/measure/measure.h"
 
 static struct rng rng = {12345};
 
