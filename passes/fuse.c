@@ -72,7 +72,8 @@ static uint32_t group_new(struct fuser *f, ref r)
     const struct node *n = &f->g->node[r];
     bool anchor = op_is_anchor(n->op) || op_is_region(n->op);
     f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .anchor = anchor ? r : NIL, .numel = node_numel(f->g, r),
-                                  .nodes = 1, .reads = n->nin, .again = n->flags & MARK_AGAIN};
+                                  .nodes = 1, .reads = n->nin, .device = n->device,
+                                  .again = n->flags & MARK_AGAIN};
     f->g->group[r] = id;
     return id;
 }
@@ -107,7 +108,7 @@ bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to)
 bool fuse_fits(const struct group *a, const struct group *b)
 {
     uint32_t nodes = a->nodes + b->nodes;
-    return nodes <= MAX_GROUP_NODES && a->reads + b->reads <= MAX_GROUP_READS + nodes;
+    return a->device == b->device && nodes <= MAX_GROUP_NODES && a->reads + b->reads <= MAX_GROUP_READS + nodes;
 }
 
 void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
@@ -164,7 +165,7 @@ static void take_prologue(struct fuser *f, uint32_t reduce)
         return;
     struct group *gm = &f->group[m];
     bool few_rows = gr->numel < 64 && gm->numel > (1 << 16);
-    if (gm->anchor || gm->again != gr->again || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
+    if (gm->anchor || gm->device != gr->device || gm->again != gr->again || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
         return;
     for (ref r = gm->first; r; r = f->next[r])
         f->prologue[r] = true;
@@ -311,6 +312,7 @@ int pass_fuse_groups(struct graph *g, bool unfused)
         if (!unfused)
             fuse_all(&f);
         store_whole(&f);
+        ok = unfused || fuse_parts(&f);
         renumber(&f);
     }
     mem_free(f.group);

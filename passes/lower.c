@@ -39,6 +39,14 @@ uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role)
     return b;
 }
 
+uint32_t lower_reader(struct lowering *w, ref r, uint32_t m)
+{
+    struct node_state *s = state_of(w, r);
+    if (!s->reader)
+        s->reader = m + 1;
+    return s->reader - 1;
+}
+
 void lower_point(struct lowering *w) { w->point++; }
 
 val lower_flatten(struct kernel *k, const struct shape *s, const val *coord)

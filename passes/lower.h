@@ -7,6 +7,7 @@
 struct node_state {
     uint32_t stamp;
     uint32_t read_buf, write_buf; /* lbuf + 1 */
+    uint32_t reader;              /* a member that reads it, its number + 1 */
     struct { uint32_t point; val coord[KL_MAX_RANK]; val value; } memo; /* its value at the current point */
 };
 
@@ -55,6 +56,8 @@ void lower_fix(struct lowering *w, ref r, val value);
 void lower_scalars(struct lowering *w);
 /* Sets the size of a task from the work of one iteration, in elements. */
 void lower_grain(struct lowering *w, int64_t work);
+/* A member that reads r, by number: member m, if it is the first that asks. */
+uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
 /* The lbuf through which node r is read (role in) or written (role out). */
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */

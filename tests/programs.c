@@ -370,6 +370,47 @@ static void test_scatter_in_place(void)
     }
 }
 
+/* Updates of states of several sizes are one kernel (but for scalars), each in place, and need no more memory than one by one: what they
+ * read lies there until the last of them anyway. */
+static void test_updates(void)
+{
+    static const int64_t size[] = {300, 7, 1, 2048, 100, 12};
+    enum { UPDATES = sizeof size / sizeof *size };
+    int64_t peak[2] = {0}, kernels[2] = {0};
+    for (int apart = 0; apart < 2; apart++) { /* 1: a different constant in each */
+        struct graph *g = graph_new("updates");
+        struct shape one = {0};
+        ref x = n_input(g, KL_F32, &one, "x"), d[UPDATES];
+        for (int i = 0; i < UPDATES; i++) {
+            struct shape s = shape_make(1, &size[i]);
+            ref y = n_exp(g, n_add(g, n_broadcast(g, x, &s), n_iota(g, KL_F32, &s, 0)));
+            d[i] = n_permute(g, n_flip(g, y, 1), (const uint8_t[]){0}); /* no part of the kernel that reads it */
+        }
+        for (int i = 0; i < UPDATES; i++) {
+            struct shape s = shape_make(1, &size[i]);
+            ref v = n_state(g, KL_F32, &s, "v"), w = n_state(g, KL_F32, &s, "w");
+            ref m = n_add(g, n_mul(g, v, n_k(g, v, 0.5 + apart * i)), d[i]);
+            for (int more = 0; more < apart * i; more++)
+                m = n_tanh(g, m);
+            graph_output(g, OUT_ASSIGN, m, 2 * (uint32_t)i);
+            graph_output(g, OUT_ASSIGN, n_sub(g, w, m), 2 * (uint32_t)i + 1);
+        }
+        struct err e = {0};
+        struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 1};
+        struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? program_plan(g, &caps, false, &e) : NULL;
+        if (check(p && program_check(p, &e), "updates: %s%s", g->err.msg, e.msg)) {
+            peak[apart] = p->peak_bytes;
+            kernels[apart] = p->ncmd;
+            for (uint32_t i = 0; i < g->nout; i++)
+                check(p->in_place[i], "update %u is%s in place", i, p->in_place[i] ? "" : " not");
+        }
+        program_free(p);
+        graph_free(g);
+    }
+    check(kernels[1] - kernels[0] == UPDATES - 2, "updates alike are one kernel: %d and %d commands", (int)kernels[0], (int)kernels[1]);
+    check(peak[0] == peak[1], "in %lld bytes, one by one in %lld", (long long)peak[0], (long long)peak[1]);
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
@@ -384,6 +425,7 @@ int main(void)
     test_executor();
     test_no_memory();
     test_scatter_in_place();
+    test_updates();
     pool_set_threads(1);
     buffer_trim();
     return finish();
