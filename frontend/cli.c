@@ -20,6 +20,9 @@ static const struct command_line {
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]",
+     "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

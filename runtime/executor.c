@@ -17,6 +17,8 @@ struct run {
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
     uint64_t launches;
+    double (*clock)(void);
+    struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
 };
 
 /* The program, or a region of it that runs now, with its data. */
@@ -112,12 +114,24 @@ static bool run_region_op(struct frame *f)
                                             run_region, &sub});
 }
 
+/* Notes a command in the profile; a region's kernels are noted by themselves. */
+static void note_time(const struct frame *f, double start)
+{
+    uint32_t i = f->cmd->kernel, kernels = f->r->x->program->nkernel;
+    if (f->cmd->kind == CMD_REGION) return;
+    if (f->cmd->kind == CMD_COPY) f->r->row[i = kernels].bytes += 2 * f->cmd->bytes;
+    if (f->cmd->kind == CMD_INTERP) i = kernels + 1;
+    f->r->row[i].calls++;
+    f->r->row[i].seconds += f->r->clock() - start;
+}
+
 /* Only the interpreter can fail. */
 static bool run_commands(struct frame *f, struct err *e)
 {
     bool ok = true;
     for (uint32_t i = 0; i < f->p->ncmd && ok; i++) {
         f->cmd = &f->p->cmd[i];
+        double start = f->r->row ? f->r->clock() : 0;
         switch (f->cmd->kind) {
         case CMD_KERNEL: {
             const struct kernel *k = f->p->kernel[f->cmd->kernel];
@@ -129,6 +143,7 @@ static bool run_commands(struct frame *f, struct err *e)
         case CMD_REGION: ok = run_region_op(f); break;
         default:         ok = run_interp(f, e); break;
         }
+        if (f->r->row) note_time(f, start);
     }
     return ok;
 }
@@ -189,6 +204,10 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .workers = pool_threads()};
     for (uint32_t i = 0; i < nout; i++) out[i] = NULL;
     struct buffer *workspace = NULL;
+    struct profile *profile = profile_current();
+    if (profile && !(r.row = profile_rows(profile, x)))
+        return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
+    r.clock = profile ? profile->clock : NULL;
     bool ok = make_outputs(&r, state_exclusive, e) && (workspace = make_workspace(&r, e)) && run_program(&r, e);
     buffer_unref(workspace);
     for (uint32_t i = 0; i < nout && !ok; i++) {

@@ -65,6 +65,28 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e);
 
+/* ---- profile.c: where the time of executions goes ---- */
+struct profile_row {                     /* a kernel of a program, all its copies, or the interpreter */
+    const struct exec *x;
+    uint32_t kernel;                     /* its number; then PROFILE_COPY, PROFILE_INTERP */
+    uint64_t calls;
+    double seconds;
+    int64_t bytes;                       /* PROFILE_COPY: read and written by all calls */
+};
+#define PROFILE_COPY (UINT32_MAX - 1)
+#define PROFILE_INTERP UINT32_MAX
+struct profile {
+    double (*clock)(void);               /* seconds; read on the thread that executes */
+    struct profile_row *row;
+    uint32_t n, cap;
+};
+/* Adds up what this thread executes from here on in *p; NULL: no more. */
+void profile_here(struct profile *p);
+/* This thread's profile, NULL if none. */
+struct profile *profile_current(void);
+/* Where x's rows begin: one a kernel, then the copies', then the interpreter's.  NULL: out of memory. */
+struct profile_row *profile_rows(struct profile *p, const struct exec *x);
+
 /* ---- counters.c ---- */
 #define COUNTERS(X) X(graphs_built) X(compiles) X(disk_hits) X(launches)
 struct counters {
@@ -86,6 +108,7 @@ void dump_next_to(const char *dir);
 
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
+void option_fuse_here(int fuse);         /* for this thread 0 or 1 whatever the option; -1: no longer */
 bool option_set(const char *name, int64_t value, struct err *e); /* "fuse", "threads" */
 bool option_get(const char *name, int64_t *value, struct err *e);
 

@@ -139,6 +139,20 @@ run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
 run 'run cut array' 1 'ends inside the header' --input x="$tmp/cut.npy"
 run 'run no array' 1 'magic number' --input x="$tmp/step.kir"
 
+check 'bench, values made up' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/step.kir" --rounds 3 --json "$tmp/b.json" --svg "$tmp/b.svg"
+check 'bench writes rows' 0 '"case": "step", "variant": "fused", .* "baseline": "unfused"' cat "$tmp/b.json"
+check 'bench draws' 0 '^</svg>$' cat "$tmp/b.svg"
+check 'bench with values' 0 '^step: 3 rounds' "$kiln" bench "$tmp/step.kir" --input x="$tmp/x.npy" --slot lr=0.5 --device ref --rounds=3
+check 'bench every dtype' 0 'fused kernels' "$kiln" bench "$tmp/half.kir" --rounds 3
+check 'bench bad rounds' 2 "'many' is not a number from 1 to 1000" "$kiln" bench "$tmp/step.kir" --rounds many
+check 'bench without file' 2 'needs a file' "$kiln" bench
+check 'bench other shape' 1 'holds f32\[1,2\]' "$kiln" bench "$tmp/step.kir" --input x="$tmp/wide.npy"
+check 'bench to no folder' 1 '/no/such/b.json' "$kiln" bench "$tmp/step.kir" --rounds 3 --json /no/such/b.json
+check 'chart' 0 '^</svg>$' "$kiln" chart "$tmp/b.json"
+check 'chart of no JSON' 1 "step.kir:1:1: expected '\['" "$kiln" chart "$tmp/step.kir"
+check 'chart to no folder' 1 '/no/such/c.svg' "$kiln" chart "$tmp/b.json" -o /no/such/c.svg
+check 'chart without file' 2 'needs a file' "$kiln" chart -o x
+
 # Kernels: what dump prints, kernel reads and prints again.
 kernels_all() {
     for file in "$tests"/text/agree_*.kir; do
