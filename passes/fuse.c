@@ -19,8 +19,9 @@
 #include <string.h>
 
 /* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
- * than a pass from end to end: with more than this many arrays of full size, that pass is the better one. */
-enum { MAX_TILED_ARRAYS = 2 };
+ * than a pass from end to end: with more than this many arrays of full size, that pass is the better one.  An
+ * epilogue that sweeps over whole rows has no such cost. */
+enum { MAX_TILED_ARRAYS = 2, MAX_SWEPT_ARRAYS = 8 };
 
 static bool is_compute(const struct node *n)
 {
@@ -190,7 +191,7 @@ static void join_elementwise(struct fuser *f, ref r)
 /* Arrays of full size that the group reads from memory, the anchor's own result apart. */
 static uint32_t full_size_reads(const struct fuser *f, uint32_t id, ref anchor)
 {
-    ref seen[MAX_TILED_ARRAYS + 1];
+    ref seen[MAX_SWEPT_ARRAYS + 1];
     uint32_t n = 0;
     for (ref r = f->group[id].first; r; r = f->next[r])
         for (unsigned i = 0; i < f->g->node[r].nin; i++) {
@@ -201,7 +202,7 @@ static uint32_t full_size_reads(const struct fuser *f, uint32_t id, ref anchor)
                 known |= seen[j] == s;
             if (!stored || known || s == anchor || node_numel(f->g, s) < f->group[id].numel)
                 continue;
-            if (n == MAX_TILED_ARRAYS + 1)
+            if (n == MAX_SWEPT_ARRAYS + 1)
                 return n;
             seen[n++] = s;
         }
@@ -212,12 +213,14 @@ static uint32_t full_size_reads(const struct fuser *f, uint32_t id, ref anchor)
 static void take_epilogue(struct fuser *f, ref anchor)
 {
     uint32_t id = group_of(f, anchor);
+    bool dot = f->g->node[anchor].op == OP_dot;
+    uint32_t most = dot && dot_sweeps(f->g, anchor) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
     for (ref s = f->group[id].first; s; s = f->next[s]) /* what it takes in joins the end of this list */
         for (uint32_t i = f->readers[s]; i < f->readers[s + 1] && !f->prologue[s]; i++) {
             uint32_t b = group_of(f, f->reader[i]);
             if (b == GROUP_NONE || b == id || f->group[b].anchor)
                 continue;
-            if (f->g->node[anchor].op != OP_dot || full_size_reads(f, b, anchor) <= MAX_TILED_ARRAYS)
+            if (!dot || full_size_reads(f, b, anchor) <= most)
                 merge(f, id, b);
         }
 }

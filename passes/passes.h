@@ -49,6 +49,10 @@ struct groups {
 bool groups_make(const struct graph *g, struct groups *s); /* false: out of memory; groups_free in either case */
 void groups_free(struct groups *s);
 
+/* May a long epilogue of dot r sweep over whole rows of the result, a tile's rows at a time, when the products of
+ * all their columns are there?  It reads and writes its arrays in order then, not tile by tile. */
+bool dot_sweeps(const struct graph *g, ref r);
+
 /* ---- fuse_rows.c ---- */
 struct row_space { int64_t rows, length; };
 enum { MAX_ROW_REDUCES = 8 };     /* of one kernel */
