@@ -20,6 +20,9 @@ static const struct command_line {
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]",
+     "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -36,7 +39,8 @@ static void usage(FILE *f)
     for (unsigned i = 0; i < pass_count; i++)
         if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
             fprintf(f, " %s", pass_list[i].stage);
-    fputs(" scheduled llvm asm\ndevices: ref cpu\n", f);
+    fputs(" scheduled llvm asm\ndevices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
+          f);
 }
 
 int cli_error(const char *fmt, ...)

@@ -10,6 +10,7 @@ int cli_dump(int argc, char **argv);
 int cli_run(int argc, char **argv);  /* cli_run.c */
 int cli_kernel(int argc, char **argv); /* cli_kernel.c */
 int cli_ops(int argc, char **argv);  /* cli_ops.c */
+int cli_bench(int argc, char **argv); /* cli_bench.c */
 int cli_chart(int argc, char **argv); /* cli_chart.c */
 struct results;
 /* Results to a file, "-" for standard output; the exit code. */

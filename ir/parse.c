@@ -79,7 +79,7 @@ static bool device(struct parser *p, unsigned *out)
     const char *at = p->l.p;
     if (p->l.p < p->l.end && *p->l.p >= '0' && *p->l.p <= '9') {
         uint64_t v;
-        if (!lex_number(&p->l, UINT16_MAX, "a device number", &v))
+        if (!lex_number(&p->l, MAX_DEVICES - 1, "a device number", &v))
             return false;
         *out = (unsigned)v;
         return true;
@@ -501,18 +501,35 @@ bool parse_group(struct parser *p, ref r, uint64_t group, const char *at)
     return true;
 }
 
-bool parse_tail(struct parser *p, bool regions, unsigned *dev, uint64_t *group, const char **group_at, uint32_t *site)
+bool parse_tail(struct parser *p, bool regions, struct tail *t)
 {
-    *dev = p->home_device;
-    *group = GROUP_NONE;
-    if (lex_take(&p->l, '@') && !device(p, dev))
-        return false;
+    *t = (struct tail){.device = p->home_device, .group = GROUP_NONE};
     lex_space(&p->l);
-    *group_at = p->l.p;
+    const char *at = p->l.p;
+    if (lex_take(&p->l, '@')) {
+        t->device_at = at;
+        if (!device(p, &t->device))
+            return false;
+    }
+    lex_space(&p->l);
+    t->group_at = p->l.p;
     if (lex_at(&p->l, 'g') &&
-        (!lex_need_word(&p->l, "group") || !lex_number(&p->l, GROUP_NONE - 2, "a group", group)))
+        (!lex_need_word(&p->l, "group") || !lex_number(&p->l, GROUP_NONE - 2, "a group", &t->group)))
         return false;
-    return (!regions || lex_need(&p->l, '{', "'{' and the regions")) && site_comment(p, site) && lex_end_line(&p->l);
+    if ((regions && !lex_need(&p->l, '{', "'{' and the regions")) || !site_comment(p, &t->site) || !lex_end_line(&p->l))
+        return false;
+    p->g->cur_site = t->site;
+    p->g->cur_device = (uint16_t)t->device;
+    return true;
+}
+
+bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at)
+{
+    const struct node *n = node_at(p->g, r);
+    char here[DEVICE_TEXT], there[DEVICE_TEXT];
+    return !t->device_at || n->device == t->device ||
+           lex_fail(&p->l, at, "%s is on device %s, as its operands are, not on %s", opinfo[n->op].name,
+                    device_label(n->device, here), device_label(t->device, there));
 }
 
 /* "op operands attributes : type ..." behind "%name =" */
@@ -547,11 +564,9 @@ static bool node(struct parser *p, ref *out)
     struct type t;
     if (!parse_attrs(p, &n))
         return false;
-    unsigned dev;
-    uint64_t group;
-    const char *group_at, *why;
-    uint32_t site;
-    if (!parse_type(p, &t) || !parse_tail(p, false, &dev, &group, &group_at, &site))
+    struct tail tail;
+    const char *why;
+    if (!parse_type(p, &t) || !parse_tail(p, false, &tail))
         return false;
     if (leaves_of(p->g, op)) {
         if (!mention_leaf(p, op, &leaf, &t))
@@ -561,13 +576,12 @@ static bool node(struct parser *p, ref *out)
         return lex_fail(&p->l, value.s, "%s (const of %s)", why, dtype_name(t.dtype));
     }
     n.dtype = (uint8_t)t.dtype;
-    p->g->cur_site = site;
-    p->g->cur_device = (uint16_t)dev;
     ref r = graph_add(p->g, &n, &t.shape);
     if (!r)
         return parse_failed(p, op_at);
     *out = r;
-    return check_type(p, r, &t) && (group == GROUP_NONE || parse_group(p, r, group, group_at));
+    return check_type(p, r, &t) && parse_device(p, r, &tail, tail.device_at) &&
+           (tail.group == GROUP_NONE || parse_group(p, r, tail.group, tail.group_at));
 }
 
 static bool node_line(struct parser *p)
@@ -676,8 +690,7 @@ static bool finish_groups(struct parser *p)
     return true;
 }
 
-/* A graph up to its '}' and the end of that line. */
-static bool graph_lines(struct parser *p)
+bool parse_whole(struct parser *p)
 {
     if (!header(p))
         return false;
@@ -689,22 +702,19 @@ static bool graph_lines(struct parser *p)
     }
     const char *brace = p->l.p++;
     struct err broken = {0};
+    if (!finish_groups(p))
+        return false;
     if (!graph_verify(p->g, &broken))
         return lex_fail(&p->l, brace, "%s", broken.msg);
     return lex_end_line(&p->l);
 }
 
-bool parse_whole(struct parser *p)
-{
-    return graph_lines(p) && finish_groups(p);
-}
-
 static bool text(struct parser *p)
 {
-    if (!graph_lines(p))
+    if (!parse_whole(p))
         return false;
     lex_lines(&p->l);
-    return p->l.p == p->l.end ? finish_groups(p) : lex_expected(&p->l, "nothing behind the graph's '}'");
+    return p->l.p == p->l.end || lex_expected(&p->l, "nothing behind the graph's '}'");
 }
 
 struct graph *graph_parse(const char *s, size_t len, const char *file, struct err *e)

@@ -3,7 +3,7 @@
  * In: a graph without grad nodes.  Out: g->group; no node changes, so no number does.
  *
  * Every node that computes starts as a group of its own, but for scalars made of few leaves: every kernel that needs
- * one computes it again.  A region op is a group with its results.  Each pair of groups of which one reads the other,
+ * one computes it again.  A region op is a group with its results, a copy one alone.  Each pair of groups of which one reads the other,
  * or which read the same array, is a candidate; those that may be one kernel (fuse_rules.c) wait in a queue with what
  * joining them saves, and the best is joined.  Scores are brought up to date when their turn comes.  What may not
  * join is tried again after all others: what stood between two groups may have become one with either.  Last,
@@ -60,9 +60,9 @@ uint32_t fuse_group(struct fuser *f, ref r)
 {
     uint32_t id = f->ngroup++;
     const struct node *n = &f->g->node[r];
-    bool anchor = op_is_anchor(n->op) || op_is_region(n->op);
+    bool anchor = op_is_anchor(n->op) || op_is_apart(n->op);
     f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .anchor = anchor ? r : NIL, .numel = node_numel(f->g, r),
-                                  .nodes = 1, .reads = n->nin, .device = n->device,
+                                  .nodes = 1, .reads = n->nin, .device = n->device, .apart = op_is_apart(n->op),
                                   .again = n->flags & MARK_AGAIN};
     f->g->group[r] = id;
     return id;
@@ -94,11 +94,11 @@ void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
     gb->merged = true;
 }
 
-/* A region op and its results are a group of their own. */
-static void group_region(struct fuser *f, ref r)
+/* A copy is a group of its own, and so are a region op and its results. */
+static void group_apart(struct fuser *f, ref r)
 {
     const struct node *n = &f->g->node[r];
-    if (op_is_region(n->op))
+    if (op_is_apart(n->op))
         fuse_group(f, r);
     if (n->op != OP_proj)
         return;
@@ -109,8 +109,8 @@ static void single_groups(struct fuser *f, bool scalars)
 {
     struct graph *g = f->g;
     for (ref r = 1; r < g->nnode; r++)
-        if (op_is_region(g->node[r].op) || g->node[r].op == OP_proj)
-            group_region(f, r);
+        if (op_is_apart(g->node[r].op) || g->node[r].op == OP_proj)
+            group_apart(f, r);
         else if (is_compute(&g->node[r]) && (scalars || !is_free_scalar(f, r)))
             fuse_group(f, r);
 }
@@ -278,6 +278,9 @@ static void store_whole(struct fuser *f)
         store(f, f->g->out[i].value);
     for (uint32_t i = 0; i < f->g->noperand; i++)
         store(f, f->g->operand[i]);
+    for (ref r = 1; r < f->g->nnode; r++)
+        if (f->g->node[r].op == OP_copy)
+            store(f, f->g->node[r].in[0]);
 }
 
 /* Numbers the groups that are left 0, 1, ... in the order of their first nodes. */

@@ -13,6 +13,7 @@ struct group {
     uint32_t nodes, reads;
     uint16_t device;
     bool merged;        /* into another: no longer a group */
+    bool apart;         /* a region op or a copy: no kernel */
     bool again;         /* computes marked nodes: later, when they are needed */
     bool rows;          /* a row kernel (fuse_rows.c) */
 };

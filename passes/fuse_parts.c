@@ -97,7 +97,7 @@ static void examine(struct parts *p, struct map *m)
     ref last = b->low;
     uint32_t number = 0;
     m->update = !b->anchor && !b->again && node_numel(f->g, b->first) > 0;
-    m->quiet = !b->anchor || !op_is_region(f->g->node[b->anchor].op);
+    m->quiet = !b->apart;
     for (ref r = b->first; r; r = f->next[r]) {
         const struct node *n = &f->g->node[r];
         bool awaited = is_awaited(f, r);

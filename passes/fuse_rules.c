@@ -8,8 +8,9 @@
 #include "fuse.h"
 
 /* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
- * than a pass from end to end: with more than this many arrays of full size, that pass is the better one. */
-enum { MAX_TILED_ARRAYS = 2 };
+ * than a pass from end to end: with more than this many arrays of full size, that pass is the better one.  An
+ * epilogue that sweeps over whole rows has no such cost. */
+enum { MAX_TILED_ARRAYS = 2, MAX_SWEPT_ARRAYS = 8 };
 enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduce to few results has few tasks */
 enum { DOT_FEW_ROWS = 8 };       /* one tile of rows: each element of the second operand is read once */
 enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes would wait in memory for its readers */
@@ -69,11 +70,11 @@ static struct reading reading_of(const struct fuser *f, uint32_t a, uint32_t b)
     return x;
 }
 
-/* More arrays of full size than MAX_TILED_ARRAYS that the group reads from memory, the anchor's own result apart? */
-static bool reads_many(const struct fuser *f, uint32_t id, ref anchor)
+/* Does the group read more arrays of full size from memory, the dot's own result apart, than an epilogue should? */
+static bool reads_many(const struct fuser *f, uint32_t id, ref dot)
 {
-    ref seen[MAX_TILED_ARRAYS];
-    uint32_t n = 0;
+    ref seen[MAX_SWEPT_ARRAYS];
+    uint32_t n = 0, most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
     for (ref r = f->group[id].first; r; r = f->next[r])
         for (unsigned i = 0; i < f->g->node[r].nin; i++) {
             bool linear, known = false;
@@ -81,9 +82,9 @@ static bool reads_many(const struct fuser *f, uint32_t id, ref anchor)
             bool stored = group_of(f, s) == GROUP_NONE ? node_is_stored_leaf(f->g, s) : group_of(f, s) != id;
             for (uint32_t j = 0; j < n; j++)
                 known |= seen[j] == s;
-            if (!stored || known || s == anchor || node_numel(f->g, s) < f->group[id].numel)
+            if (!stored || known || s == dot || node_numel(f->g, s) < f->group[id].numel)
                 continue;
-            if (n == MAX_TILED_ARRAYS)
+            if (n == most)
                 return true;
             seen[n++] = s;
         }
@@ -186,10 +187,10 @@ static const char *never_together(const struct fuser *f, uint32_t a, uint32_t b)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     uint32_t nodes = ga->nodes + gb->nodes;
-    if ((ga->anchor && op_is_region(f->g->node[ga->anchor].op)) || (gb->anchor && op_is_region(f->g->node[gb->anchor].op)))
-        return "a region op is no kernel";
     if (ga->device != gb->device)
         return "other device";
+    if (ga->apart || gb->apart)
+        return "a copy or a region op is no kernel";
     if (gb->again && !ga->again) /* values computed again early would be kept after all */
         return "computed again, later, to save memory";
     if (nodes > MAX_GROUP_NODES)

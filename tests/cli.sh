@@ -130,6 +130,20 @@ run 'run unknown input' 1 "the graph has no input 'q'" --input q="$tmp/x.npy"
 run 'run bad slot' 1 'expected a number' --slot lr=fast
 run 'run unknown output' 1 "no output is number or state 'q'" --output q="$tmp/q.npy"
 run 'run without =' 2 'needs NAME=VALUE' --input x
+cat >"$tmp/copy.kir" <<'END'
+graph @copy {
+  %x = const 1.5 : f32[]
+  %y = copy %x : f32[] @cpu
+  %z = exp2 %y : f32[] @cpu
+  %w = copy %z : f32[] @ref
+  return %w
+}
+END
+sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
+if "$kiln" run "$tmp/half.kir" --device cpu >/dev/null 2>&1; then
+    check 'run on two devices' 0 'return 0 : f32\[\] = 2.828' "$kiln" run "$tmp/copy.kir" --device ref
+fi
+check 'run on a device that is not there' 1 'there is no device 7' "$kiln" run "$tmp/nowhere.kir" --device ref
 check 'f16 to file' 0 'return 1 : bf16\[\] = 1.5' "$kiln" run "$tmp/half.kir" --output 0="$tmp/h.npy"
 check 'f16 as NumPy has it' 0 "'<f2'" head -c 60 "$tmp/h.npy"
 check 'bf16 to file' 1 'cannot hold bf16' "$kiln" run "$tmp/half.kir" --output 1="$tmp/h2.npy"
@@ -138,6 +152,20 @@ run 'run other shape' 1 'holds f32\[1,2\]' --input x="$tmp/wide.npy"
 run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
 run 'run cut array' 1 'ends inside the header' --input x="$tmp/cut.npy"
 run 'run no array' 1 'magic number' --input x="$tmp/step.kir"
+
+check 'bench, values made up' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/step.kir" --rounds 3 --json "$tmp/b.json" --svg "$tmp/b.svg"
+check 'bench writes rows' 0 '"case": "step", "variant": "fused", .* "baseline": "unfused"' cat "$tmp/b.json"
+check 'bench draws' 0 '^</svg>$' cat "$tmp/b.svg"
+check 'bench with values' 0 '^step: 3 rounds' "$kiln" bench "$tmp/step.kir" --input x="$tmp/x.npy" --slot lr=0.5 --device ref --rounds=3
+check 'bench every dtype' 0 'fused kernels' "$kiln" bench "$tmp/half.kir" --rounds 3
+check 'bench bad rounds' 2 "'many' is not a number from 1 to 1000" "$kiln" bench "$tmp/step.kir" --rounds many
+check 'bench without file' 2 'needs a file' "$kiln" bench
+check 'bench other shape' 1 'holds f32\[1,2\]' "$kiln" bench "$tmp/step.kir" --input x="$tmp/wide.npy"
+check 'bench to no folder' 1 '/no/such/b.json' "$kiln" bench "$tmp/step.kir" --rounds 3 --json /no/such/b.json
+check 'chart' 0 '^</svg>$' "$kiln" chart "$tmp/b.json"
+check 'chart of no JSON' 1 "step.kir:1:1: expected '\['" "$kiln" chart "$tmp/step.kir"
+check 'chart to no folder' 1 '/no/such/c.svg' "$kiln" chart "$tmp/b.json" -o /no/such/c.svg
+check 'chart without file' 2 'needs a file' "$kiln" chart -o x
 
 # Kernels: what dump prints, kernel reads and prints again.
 kernels_all() {
