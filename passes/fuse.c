@@ -304,18 +304,20 @@ bool fuser_open(struct fuser *f, struct graph *g)
     f->next = mem_alloc(n * sizeof *f->next);
     f->readers = mem_alloc((n + 1) * sizeof *f->readers);
     f->output = mem_alloc(n * sizeof *f->output);
+    f->viewed = mem_alloc(n * sizeof *f->viewed);
     f->prologue = mem_alloc(n * sizeof *f->prologue);
     f->cost = mem_alloc(n * sizeof *f->cost);
     f->marked = mem_alloc(n * sizeof *f->marked);
     f->seen = mem_alloc(n * sizeof *f->seen);
     f->stack = mem_alloc(n * sizeof *f->stack);
-    if (!f->group || !f->next || !f->readers || !f->output || !f->prologue || !f->cost || !f->marked || !f->seen ||
+    if (!f->group || !f->next || !f->readers || !f->output || !f->viewed || !f->prologue || !f->cost || !f->marked || !f->seen ||
         !f->stack || !list_readers(f))
         return false;
     for (uint32_t i = 0; i < g->nout; i++) {
         bool linear;
         ref s = node_source(g, g->out[i].value, &linear);
         f->output[linear ? s : g->out[i].value] = true;
+        f->viewed[s] |= !linear;
     }
     return true;
 }
@@ -327,6 +329,7 @@ void fuser_close(struct fuser *f)
     mem_free(f->reader);
     mem_free(f->readers);
     mem_free(f->output);
+    mem_free(f->viewed);
     mem_free(f->prologue);
     mem_free(f->cost);
     mem_free(f->marked);

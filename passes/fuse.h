@@ -23,7 +23,8 @@ struct fuser {
     struct group *group; uint32_t ngroup;
     ref *next;          /* per node: next member of its group */
     ref *reader; uint32_t *readers; /* reader[readers[r]] up to reader[readers[r + 1]]: who reads r, through views too */
-    bool *output;       /* per node: an output of the graph holds its elements */
+    bool *output;       /* per node: an output of the graph holds its elements, */
+    bool *viewed;       /*   or some of them, in another order: a kernel of its own copies them */
     bool *prologue;     /* per node: computed per element of what its group's anchor reads */
     uint32_t *cost;     /* per node without a group: nodes that each kernel with it computes */
     uint32_t *marked;   /* per node: stamp of the last count that came here */

@@ -100,9 +100,9 @@ static void examine(struct parts *p, struct map *m)
     m->quiet = !b->apart;
     for (ref r = b->first; r; r = f->next[r]) {
         const struct node *n = &f->g->node[r];
-        bool awaited = is_awaited(f, r);
+        bool awaited = is_awaited(f, r) || f->viewed[r];
         p->number[r] = number++;
-        m->quiet &= !awaited || f->output[r];
+        m->quiet &= !awaited || (f->output[r] && !f->viewed[r]);
         m->update &= !awaited;
         m->update &= n->dtype == f->g->node[b->first].dtype && op_is_elementwise(n->op);
         for (unsigned i = 0; m->update && i < n->nin; i++) {

@@ -97,7 +97,7 @@ static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
     bool linear;
     ref x = node_operand(f->g, r, i, &linear);
     for (ref s = f->group[a].first; s; s = f->next[s]) {
-        if (f->output[s])
+        if (f->output[s] || f->viewed[s])
             return false;
         for (uint32_t k = f->readers[s]; k < f->readers[s + 1]; k++)
             if (group_of(f, f->reader[k]) != a && (f->reader[k] != r || s != x))
@@ -109,13 +109,25 @@ static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
     return group_of(f, x) == a;
 }
 
+/* Does a dot read each element of its second operand once, row by row as it lies in memory? */
+static bool walks_rows(const struct fuser *f, const struct node *n)
+{
+    uint32_t last = node_shape(f->g, n->in[1])->rank - 1;
+    bool rows = dot_sizes(f->g, n).m <= DOT_FEW_ROWS;
+    for (unsigned i = 0; i < n->attr.dot.ncon; i++)
+        rows &= axis_get(n->attr.dot.con_b, i) != last;
+    for (unsigned i = 0; i < n->attr.dot.nbatch; i++)
+        rows &= axis_get(n->attr.dot.batch_b, i) != last;
+    return rows;
+}
+
 /* Is there an operand of anchor r that reads group a, each element once, and is all that reads it? */
 static bool reads_once(const struct fuser *f, uint32_t a, ref r)
 {
     const struct node *n = &f->g->node[r];
     bool linear;
     unsigned i = n->op == OP_dot ? 1 : n->op == OP_scatter ? 2 : 0;
-    if (n->op == OP_dot && dot_sizes(f->g, n).m > DOT_FEW_ROWS)
+    if (n->op == OP_dot && !walks_rows(f, n))
         return false;
     while (op_is_cumulative(n->op) && i + 1 < n->nin && group_of(f, node_operand(f->g, r, i, &linear)) != a)
         i++;
@@ -170,10 +182,10 @@ static struct verdict judge_pair(const struct fuser *f, uint32_t a, uint32_t b)
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     struct reading x = reading_of(f, a, b);
     if (ga->rows || gb->rows)
-        return no("other rows");
+        return no("not of the same rows");
     if (ga->anchor && gb->anchor)
         return no(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
-                      ? "a reduce in between" : "each has an order of its own");
+                      ? "a reduce in between" : "one product, scan, scatter or sort to a kernel, and no reduce beside it");
     if (ga->anchor)
         return judge_epilogue(f, a, b, x);
     if (gb->anchor)
@@ -198,6 +210,11 @@ static const char *never_together(const struct fuser *f, uint32_t a, uint32_t b)
     return ga->reads + gb->reads > MAX_GROUP_READS + nodes ? "too many operands for one kernel" : NULL;
 }
 
+static bool may_reduce(const struct fuser *f, uint32_t id)
+{
+    return !f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op);
+}
+
 struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
 {
     const char *why = never_together(f, a, b);
@@ -205,7 +222,7 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
         return no(why);
     struct verdict v = judge_pair(f, a, b);
     struct row_space s;
-    if (v.join == JOIN_NONE && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
+    if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
         why = fuse_rows_apart(f, a, b);
         v = why ? no(why) : yes(JOIN_ROWS);
     }
@@ -238,7 +255,7 @@ static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
             if (group_of(f, x) != a || f->marked[x] == f->stamp)
                 continue;
             f->marked[x] = f->stamp;
-            bool needed = f->output[x] || f->readers[x + 1] - f->readers[x] > MANY;
+            bool needed = f->output[x] || f->viewed[x] || f->readers[x + 1] - f->readers[x] > MANY;
             for (uint32_t k = f->readers[x]; k < f->readers[x + 1] && !needed; k++)
                 needed = group_of(f, f->reader[k]) != a && group_of(f, f->reader[k]) != b;
             bytes += (needed ? 1.0 : 2.0) * (double)node_bytes(f->g, x);
