@@ -9,13 +9,14 @@ static const struct command_line {
     const char *name, *args, *doc;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"opt", "FILE.kir [-p PASS,PASS...] [-o FILE]", "run passes (all of the pipeline without -p) and print the graph",
+    {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]", "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
-    {"dump", "FILE.kir --stage STAGE [--device DEVICE] [--unfused]", "print one stage of the way to machine code",
+    {"dump", "FILE.kir --stage STAGE [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]", "print one stage of the way to machine code",
      cli_dump},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
-     "           [--output NAME=FILE.npy] [--device DEVICE] [--unfused]",
-     "run the graph; outputs that go to no file are printed", cli_run},
+     "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
+     "run the graph; outputs that go to no file are printed; symbols have the values that the arrays' shapes say",
+     cli_run},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

@@ -9,13 +9,16 @@
 enum { MAX_BINDINGS = 256, SHOWN = 32 };
 
 struct binding { const char *option, *name, *value; size_t name_len; }; /* --option name=value */
+struct array { char *bytes; struct npy npy; const struct binding *from; }; /* a file that was read, for a leaf */
 
 struct job {
     const char *file, *device;
     bool fuse;
     struct binding bind[MAX_BINDINGS];
     unsigned nbind;
+    struct cli_values values;
     struct graph *g;
+    struct array *read_input, *read_state;
     struct buffer **input, **state, **out;
     uint64_t *slot;
     bool *exclusive, *have_slot;
@@ -49,6 +52,8 @@ static int parse_args(struct job *j, int argc, char **argv)
         if (i < 4) {
             if (!add_binding(j, &a, binders[i]))
                 return CLI_USAGE;
+        } else if (cli_is(&a, "--bind")) {
+            cli_bind_option(&j->values, &a);
         } else if (cli_is(&a, "--device")) {
             j->device = cli_value(&a);
         } else if (cli_is(&a, "--unfused")) {
@@ -85,33 +90,133 @@ static uint32_t find_leaf(const struct leaves *l, const struct binding *b)
     return LEAF_NONE;
 }
 
-static bool load_array(struct job *j, int device, const struct leaves *l, struct buffer **to, const struct binding *b)
+static bool fits_leaf(const struct job *j, const struct leaf *l, const struct array *a)
+{
+    const struct shape *s = &j->g->shape[l->shape];
+    const struct binding *b = a->from;
+    char want[SHAPE_TEXT], have[SHAPE_TEXT];
+    if (a->npy.dtype == l->dtype && shape_equal(&a->npy.shape, s))
+        return true;
+    cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s", b->value, dtype_name(a->npy.dtype),
+              shape_text(&a->npy.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
+              dtype_name(l->dtype), shape_text(s, want, sizeof want));
+    return false;
+}
+
+static bool read_array(const struct job *j, const struct leaves *l, struct array *to, const struct binding *b)
 {
     struct err e = {0};
-    struct npy a;
     size_t len;
     uint32_t i = find_leaf(l, b);
     char *bytes = i == LEAF_NONE ? NULL : cli_read(b->value, &len);
     if (!bytes)
         return false;
-    bool ok = npy_parse(bytes, len, &a, &e);
-    if (!ok) {
-        cli_error("%s: %s", b->value, e.msg);
-    } else if (a.dtype != l->v[i].dtype || !shape_equal(&a.shape, &j->g->shape[l->v[i].shape])) {
-        char want[SHAPE_TEXT], have[SHAPE_TEXT];
-        cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s", b->value, dtype_name(a.dtype),
-                  shape_text(&a.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
-                  dtype_name(l->v[i].dtype), shape_text(&j->g->shape[l->v[i].shape], want, sizeof want));
-        ok = false;
-    } else {
-        buffer_unref(to[i]);
-        to[i] = buffer_new(device, a.bytes, &e);
-        ok = to[i] || (cli_error("%s", e.msg), false);
-        if (ok && a.bytes)
-            memcpy(to[i]->data, a.data, a.bytes);
+    mem_free(to[i].bytes);
+    to[i] = (struct array){.bytes = bytes, .from = b};
+    if (npy_parse(bytes, len, &to[i].npy, &e))
+        return shape_is_symbolic(&j->g->shape[l->v[i].shape]) || fits_leaf(j, &l->v[i], &to[i]);
+    cli_error("%s: %s", b->value, e.msg);
+    return false;
+}
+
+static bool read_arrays(struct job *j)
+{
+    for (unsigned i = 0; i < j->nbind; i++) {
+        const struct binding *b = &j->bind[i];
+        bool input = !strcmp(b->option, "--input");
+        if ((input || !strcmp(b->option, "--state")) &&
+            !read_array(j, input ? &j->g->input : &j->g->state, input ? j->read_input : j->read_state, b))
+            return false;
     }
-    mem_free(bytes);
+    return true;
+}
+
+/* ---- symbols: the shapes of the arrays say what they are ---- */
+
+enum { WHAT = 160 };
+
+static void add_extents(const struct graph *g, const struct leaves *l, const struct array *a, struct extents *x,
+                        uint32_t *n, char (*what)[WHAT])
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!a[i].bytes || !shape_is_symbolic(&g->shape[l->v[i].shape]))
+            continue;
+        snprintf(what[*n], WHAT, "%s: %s '%.*s'", a[i].from->value, a[i].from->option + 2, (int)a[i].from->name_len,
+                 a[i].from->name);
+        x[*n] = (struct extents){what[*n], g->shape[l->v[i].shape], a[i].npy.shape};
+        ++*n;
+    }
+}
+
+static bool find_values(struct job *j, int64_t *value)
+{
+    struct graph *g = j->g;
+    struct err e = {0};
+    uint32_t n = 0, most = g->input.n + g->state.n;
+    struct extents *x = mem_alloc(most * sizeof *x);
+    char (*what)[WHAT] = mem_alloc(most * sizeof *what);
+    bool ok = x && what;
+    if (ok) {
+        add_extents(g, &g->input, j->read_input, x, &n, what);
+        add_extents(g, &g->state, j->read_state, x, &n, what);
+        ok = symbols_match(g, x, n, value, &e);
+    }
+    if (!ok)
+        cli_error("%s", e.code ? e.msg : "out of memory");
+    mem_free(x);
+    mem_free(what);
     return ok;
+}
+
+static bool bind_symbols(struct job *j)
+{
+    struct graph *g = j->g;
+    struct err e = {0};
+    int64_t value[MAX_SYMBOLS];
+    if (!cli_set_symbols(g, &j->values))
+        return false;
+    if (!g->symbols)
+        return true;
+    for (uint32_t i = 0; i < g->symbols->n; i++) {
+        const struct symbol *s = &g->symbols->v[i];
+        value[i] = s->low == s->high ? s->low : NO_VALUE;
+    }
+    if (!find_values(j, value))
+        return false;
+    for (uint32_t i = 0; i < g->symbols->n; i++) {
+        if (value[i] == NO_VALUE) {
+            cli_error("no array's shape says what symbol %s is: give --bind %s=NUMBER", g->symbols->v[i].name,
+                      g->symbols->v[i].name);
+            return false;
+        }
+        if (!graph_symbol_set(g, i, value[i], &e)) {
+            cli_error("%s", e.msg);
+            return false;
+        }
+    }
+    return cli_bind(g);
+}
+
+/* ---- all leaves ---- */
+
+static bool load_arrays(struct job *j, int device, const struct leaves *l, struct array *a, struct buffer **to)
+{
+    struct err e = {0};
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!a[i].bytes)
+            continue;
+        if (!fits_leaf(j, &l->v[i], &a[i]))
+            return false;
+        if (!(to[i] = buffer_new(device, a[i].npy.bytes, &e))) {
+            cli_error("%s", e.msg);
+            return false;
+        }
+        if (a[i].npy.bytes)
+            memcpy(to[i]->data, a[i].npy.data, a[i].npy.bytes);
+        mem_free(a[i].bytes);
+        a[i].bytes = NULL;
+    }
+    return true;
 }
 
 static bool set_slot(struct job *j, const struct binding *b)
@@ -139,22 +244,18 @@ static bool bind_all(struct job *j, int device)
 {
     struct graph *g = j->g;
     bool ok = true;
-    for (unsigned i = 0; ok && i < j->nbind; i++) {
-        const struct binding *b = &j->bind[i];
-        if (!strcmp(b->option, "--input"))
-            ok = load_array(j, device, &g->input, j->input, b);
-        else if (!strcmp(b->option, "--state"))
-            ok = load_array(j, device, &g->state, j->state, b);
-        else if (!strcmp(b->option, "--slot"))
-            ok = set_slot(j, b);
-    }
+    for (unsigned i = 0; ok && i < j->nbind; i++)
+        if (!strcmp(j->bind[i].option, "--slot"))
+            ok = set_slot(j, &j->bind[i]);
+    ok = ok && read_arrays(j);
     for (uint32_t i = 0; ok && i < g->input.n; i++)
-        ok = !is_missing("input", &g->input, i, j->input[i]);
+        ok = !is_missing("input", &g->input, i, j->read_input[i].bytes);
     for (uint32_t i = 0; ok && i < g->state.n; i++)
-        ok = !is_missing("state", &g->state, i, j->state[i]);
+        ok = !is_missing("state", &g->state, i, j->read_state[i].bytes);
     for (uint32_t i = 0; ok && i < g->slot.n; i++)
         ok = !is_missing("slot", &g->slot, i, j->have_slot[i]);
-    return ok;
+    return ok && bind_symbols(j) && load_arrays(j, device, &g->input, j->read_input, j->input) &&
+           load_arrays(j, device, &g->state, j->read_state, j->state);
 }
 
 static const char *output_name(const struct graph *g, const struct output *o)
@@ -241,13 +342,15 @@ static bool run_graph(struct job *j)
     struct graph *g = j->g;
     struct err e = {0};
     int device = cli_device(j->device);
+    j->read_input = mem_alloc(g->input.n * sizeof *j->read_input);
+    j->read_state = mem_alloc(g->state.n * sizeof *j->read_state);
     j->input = mem_alloc(g->input.n * sizeof *j->input);
     j->state = mem_alloc(g->state.n * sizeof *j->state);
     j->exclusive = mem_alloc(g->state.n * sizeof *j->exclusive);
     j->slot = mem_alloc(g->slot.n * sizeof *j->slot);
     j->have_slot = mem_alloc(g->slot.n * sizeof *j->have_slot);
     j->out = mem_alloc(g->nout * sizeof *j->out);
-    if (!j->input || !j->state || !j->exclusive || !j->slot || !j->have_slot || !j->out) {
+    if (!j->read_input || !j->read_state || !j->input || !j->state || !j->exclusive || !j->slot || !j->have_slot || !j->out) {
         cli_error("out of memory");
         return false;
     }
@@ -261,6 +364,13 @@ static bool run_graph(struct job *j)
         return false;
     }
     return give_outputs(j);
+}
+
+static void free_arrays(struct array *a, uint32_t n)
+{
+    for (uint32_t i = 0; a && i < n; i++)
+        mem_free(a[i].bytes);
+    mem_free(a);
 }
 
 static void unref_all(struct buffer **b, uint32_t n)
@@ -279,6 +389,8 @@ int cli_run(int argc, char **argv)
     j.g = cli_load(j.file);
     bool ok = j.g && run_graph(&j);
     if (j.g) {
+        free_arrays(j.read_input, j.g->input.n);
+        free_arrays(j.read_state, j.g->state.n);
         unref_all(j.input, j.g->input.n);
         unref_all(j.state, j.g->state.n);
         unref_all(j.out, j.g->nout);

@@ -138,8 +138,8 @@ bool shape_recurrence(const struct graph *g, struct node *n, struct shape *out, 
     if (a->dtype != b->dtype)
         return err_set(e, KL_ERR_TYPE, "recurrence: dtypes %s and %s differ", dtype_name(a->dtype), dtype_name(b->dtype));
     if (a->shape != b->shape)
-        return err_set(e, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ", shape_text(&g->shape[a->shape], ta, sizeof ta),
-                       shape_text(&g->shape[b->shape], tb, sizeof tb));
+        return err_set(e, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ", shape_text_in(g, &g->shape[a->shape], ta, sizeof ta),
+                       shape_text_in(g, &g->shape[b->shape], tb, sizeof tb));
     return shape_cumulative(g, n, out, e);
 }
 
@@ -189,7 +189,8 @@ void vjp_cummax(struct graph *g, ref y, ref dy, ref *din)
         din[0] = dy;
         return;
     }
-    ref last = n_slice(g, y, axis, 0, len - 1, 1), now = n_slice(g, y, axis, 1, len - 1, 1);
+    int64_t rest = dims_build(g, opinfo[n.op].name, 1, &(struct scaled){len, 1}, -1);
+    ref last = n_slice(g, y, axis, 0, rest, 1), now = n_slice(g, y, axis, 1, rest, 1);
     ref changed = n_and(g, n_ne(g, last, now), n_eq(g, last, last));
     ref won = n_pad(g, changed, n_const(g, KL_BOOL, 1), axis, 1, 0, 0);
     ref same = n_where(g, won, n_k(g, dy, 0), n_k(g, dy, 1));

@@ -31,7 +31,7 @@ static bool shape_reduce(const struct graph *g, struct node *n, struct shape *ou
             if (i >= out->rank) {
                 char text[SHAPE_TEXT];
                 return err_set(e, KL_ERR_SHAPE, "%s: axis %u is out of range for shape %s", op, i,
-                               shape_text(&g->shape[a->shape], text, sizeof text));
+                               shape_text_in(g, &g->shape[a->shape], text, sizeof text));
             }
             out->dim[i] = 1;
         }
@@ -283,7 +283,12 @@ void vjp_reduce_prod(struct graph *g, ref y, ref dy, ref *din)
     for (uint32_t i = 0; i < n; i++) {
         back[perm[i]] = (uint8_t)i;
         apart.dim[i] = s.dim[perm[i]];
-        rows.dim[i >= nkept] *= apart.dim[i];
+        if (!dim_multiply(g, rows.dim[i >= nkept], apart.dim[i], &rows.dim[i >= nkept])) {
+            char text[SHAPE_TEXT];
+            err_set(&g->err, KL_ERR_SHAPE, "reduce_prod: the rows of its gradient for %s have no affine length",
+                    shape_text_in(g, &s, text, sizeof text));
+            return;
+        }
     }
     ref row = n_reshape(g, n_permute(g, x, perm), &rows), behind = n_flip(g, row, 2);
     ref before = n_shift(g, n_cumulative(g, OP_cumprod, row, 1), one, 1);

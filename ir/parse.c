@@ -39,6 +39,58 @@ bool parse_operand(struct parser *p, ref *out)
     return true;
 }
 
+/* ---- dimensions ---- */
+
+/* [number "*"] symbol, or a number */
+static bool term(struct parser *p, struct affine *a, int64_t sign)
+{
+    uint64_t by = 1;
+    struct affine part = {0};
+    lex_space(&p->l);
+    const char *at = p->l.p;
+    bool number = p->l.p < p->l.end && *p->l.p >= '0' && *p->l.p <= '9';
+    if (number && !lex_number(&p->l, INT64_MAX, "a dimension", &by))
+        return false;
+    if (!number || lex_take(&p->l, '*')) {
+        lex_space(&p->l);
+        const char *name = p->l.p;
+        struct word w = lex_word(&p->l);
+        uint32_t symbol = graph_symbol_find(p->g, w.s, w.len);
+        if (symbol == NO_SYMBOL) {
+            p->l.p = name;
+            if (!w.len || !p->g->symbols)
+                return lex_expected(&p->l, number ? "a symbol" : "a dimension");
+            return lex_fail(&p->l, name, "%.*s is no symbol of this graph", w.len > 64 ? 64 : (int)w.len, w.s);
+        }
+        part = (struct affine){.n = 1, .term = {{.symbol = symbol, .by = 1}}};
+    } else {
+        part.constant = 1;
+    }
+    return affine_add(a, &part, sign * (int64_t)by) ||
+           lex_fail(&p->l, at, "the dimension gets too large, or has more than %d symbols", MAX_SYMBOL_TERMS);
+}
+
+/* A number, or an expression over the graph's symbols, in any order. */
+static bool dimension(struct parser *p, int64_t *d)
+{
+    struct affine a = {0};
+    char text[DIM_TEXT], bounds[BOUNDS_TEXT];
+    lex_space(&p->l);
+    const char *at = p->l.p;
+    int64_t sign = lex_take(&p->l, '-') ? -1 : 1;
+    do {
+        if (!term(p, &a, sign))
+            return false;
+        sign = lex_at(&p->l, '-') ? -1 : 1;
+    } while (lex_take(&p->l, '+') || lex_take(&p->l, '-'));
+    if (!a.n && a.constant >= 0)
+        *d = a.constant;
+    return (!a.n && a.constant >= 0) || (a.n && affine_dim(p->g, &a, d)) ||
+           lex_fail(&p->l, at, "the dimension %s %s%s", affine_text(p->g, &a, text, sizeof text),
+                    a.n ? "may be negative or is too large" : "is negative",
+                    affine_bounds(p->g, &a, 1, bounds, sizeof bounds));
+}
+
 bool parse_more_type(struct parser *p, struct type *t)
 {
     *t = (struct type){0};
@@ -54,18 +106,18 @@ bool parse_more_type(struct parser *p, struct type *t)
     if (!lex_need(&p->l, '[', "'[' and the dimensions"))
         return false;
     while (!lex_take(&p->l, ']')) {
-        uint64_t d;
         if (t->shape.rank && !lex_need(&p->l, ',', "',' or ']'"))
             return false;
         lex_space(&p->l);
         if (t->shape.rank == KL_MAX_RANK)
             return lex_fail(&p->l, p->l.p, "a tensor has at most %d dimensions", KL_MAX_RANK);
-        if (!lex_number(&p->l, INT64_MAX, "a dimension", &d))
+        if (!dimension(p, &t->shape.dim[t->shape.rank]))
             return false;
-        t->shape.dim[t->shape.rank++] = (int64_t)d;
+        t->shape.rank++;
     }
-    int64_t n;
-    return shape_numel(&t->shape, &n) || lex_fail(&p->l, t->at, "a tensor of this shape has too many elements");
+    char bounds[BOUNDS_TEXT];
+    return shape_is_legal(p->g, &t->shape) || lex_fail(&p->l, t->at, "a tensor of this shape has too many elements%s",
+                                                       bounds_text(p->g, &t->shape, bounds, sizeof bounds));
 }
 
 bool parse_type(struct parser *p, struct type *t)
@@ -262,11 +314,15 @@ static unsigned attrs_required(unsigned op)
                                 ATTR_DIRECTION | ATTR_INDEX | ATTR_SCAN);
 }
 
-/* "N)" as one of the numbers of a slice, a window or a pad */
+/* "N)" as one of the numbers of a slice, a window or a pad; some may be symbolic */
 static bool length(struct parser *p, struct node *n, unsigned bit)
 {
-    uint64_t v;
-    if (!lex_number(&p->l, INT64_MAX, "a number of elements", &v) || !lex_need(&p->l, ')', "')'"))
+    uint64_t v = 0;
+    int64_t d = 0;
+    bool symbolic = p->g->symbols && (bit & (ATTR_START | ATTR_COUNT | ATTR_LOW | ATTR_HIGH | ATTR_LENGTH));
+    if (symbolic ? !dimension(p, &d) : !lex_number(&p->l, INT64_MAX, "a number of elements", &v))
+        return false;
+    if (!lex_need(&p->l, ')', "')'"))
         return false;
     int64_t *to = bit == ATTR_START      ? &n->attr.slice.start
                   : bit == ATTR_COUNT    ? &n->attr.slice.count
@@ -276,8 +332,9 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
                   : bit == ATTR_DILATION ? &n->attr.window.dilation
                   : bit == ATTR_LOW      ? &n->attr.pad.low
                   : bit == ATTR_HIGH     ? &n->attr.pad.high
+                  : bit == ATTR_LENGTH   ? &n->attr.region.length
                                          : &n->attr.pad.interior;
-    *to = (int64_t)v;
+    *to = symbolic ? d : (int64_t)v;
     return true;
 }
 
@@ -285,14 +342,11 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
 static bool count_attr(struct parser *p, struct node *n, unsigned bit)
 {
     uint64_t v;
-    if (!lex_number(&p->l, bit == ATTR_LENGTH ? INT64_MAX : UINT32_MAX, "a number", &v) || !lex_need(&p->l, ')', "')'"))
+    if (!lex_number(&p->l, UINT32_MAX, "a number", &v) || !lex_need(&p->l, ')', "')'"))
         return false;
-    if (bit == ATTR_LENGTH)
-        n->attr.region.length = (int64_t)v;
-    else
-        *(bit == ATTR_INDEX     ? &n->attr.proj.index
-          : bit == ATTR_CARRIED ? &n->attr.region.carried
-                                : &n->attr.region.scanned) = (uint32_t)v;
+    *(bit == ATTR_INDEX     ? &n->attr.proj.index
+      : bit == ATTR_CARRIED ? &n->attr.region.carried
+                            : &n->attr.region.scanned) = (uint32_t)v;
     return true;
 }
 
@@ -375,7 +429,7 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return axis_pairs(p, &n->attr.dot.con_a, &n->attr.dot.con_b, &n->attr.dot.ncon);
     case ATTR_ORDER:
         return order(p, n);
-    case ATTR_INDEX: case ATTR_CARRIED: case ATTR_SCANNED: case ATTR_LENGTH:
+    case ATTR_INDEX: case ATTR_CARRIED: case ATTR_SCANNED:
         return count_attr(p, n, bit);
     case ATTR_KIND:
         return kind(p, n);
@@ -480,8 +534,8 @@ static bool check_type(struct parser *p, ref r, const struct type *t)
         return true;
     char given[SHAPE_TEXT], written[SHAPE_TEXT];
     return lex_fail(&p->l, t->at, "%s gives %s%s, not %s%s", opinfo[n->op].name, dtype_name(n->dtype),
-                   shape_text(s, given, sizeof given), dtype_name(t->dtype),
-                   shape_text(&t->shape, written, sizeof written));
+                   shape_text_in(p->g, s, given, sizeof given), dtype_name(t->dtype),
+                   shape_text_in(p->g, &t->shape, written, sizeof written));
 }
 
 bool parse_group(struct parser *p, ref r, uint64_t group, const char *at)
@@ -656,6 +710,37 @@ static bool header(struct parser *p)
     return lex_need(&p->l, '{', "'{'") && lex_end_line(&p->l);
 }
 
+/* "symbol n 1..512", on lines of their own before all others */
+static bool symbol_lines(struct parser *p)
+{
+    for (lex_lines(&p->l); lex_at(&p->l, 's'); lex_lines(&p->l)) {
+        const char *start = p->l.p;
+        if (!word_is(lex_word(&p->l), "symbol")) {
+            p->l.p = start;
+            return true;
+        }
+        if (p->depth)
+            return lex_fail(&p->l, start, "symbols are declared by the outermost graph");
+        lex_space(&p->l);
+        const char *at = p->l.p;
+        struct word w = lex_word(&p->l);
+        char name[64] = "";
+        uint64_t low, high;
+        if (!w.len)
+            return lex_expected(&p->l, "the symbol's name");
+        if (w.len >= sizeof name)
+            return lex_fail(&p->l, at, "the symbol's name is too long");
+        memcpy(name, w.s, w.len);
+        if (!lex_number(&p->l, INT64_MAX, "a bound", &low) || !lex_need(&p->l, '.', "'..' and the greatest value") ||
+            !lex_need(&p->l, '.', "'..' and the greatest value") || !lex_number(&p->l, INT64_MAX, "a bound", &high) ||
+            !lex_end_line(&p->l))
+            return false;
+        if (graph_symbol(p->g, name, (int64_t)low, (int64_t)high) == NO_SYMBOL)
+            return parse_failed(p, at);
+    }
+    return true;
+}
+
 /* Hands the groups that were read to the graph, one entry a node. */
 static bool finish_groups(struct parser *p)
 {
@@ -679,7 +764,7 @@ static bool finish_groups(struct parser *p)
 /* A graph up to its '}' and the end of that line. */
 static bool graph_lines(struct parser *p)
 {
-    if (!header(p))
+    if (!header(p) || !symbol_lines(p))
         return false;
     for (lex_lines(&p->l); !lex_at(&p->l, '}'); lex_lines(&p->l)) {
         if (p->l.p == p->l.end)

@@ -265,6 +265,8 @@ int pass_fuse_groups(struct graph *g, bool unfused)
 {
     uint32_t n = g->nnode;
     struct fuser f = {.g = g};
+    if (g->symbols) /* kernels are for known sizes */
+        return 0;
     f.group = mem_alloc(n * sizeof *f.group);
     f.next = mem_alloc(n * sizeof *f.next);
     f.prologue = mem_alloc(n * sizeof *f.prologue);
