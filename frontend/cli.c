@@ -9,9 +9,11 @@ static const struct command_line {
     const char *name, *args, *doc;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]", "run passes (all of the pipeline without -p) and print the graph",
+    {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
+     "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
-    {"dump", "FILE.kir --stage STAGE [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]", "print one stage of the way to machine code",
+    {"dump", "FILE.kir --stage STAGE [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
+     "print one stage of the way to machine code",
      cli_dump},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",

@@ -65,7 +65,8 @@ int cli_opt(int argc, char **argv)
     if (a.failed || !file)
         return a.failed ? CLI_USAGE : (cli_error("opt needs a file; see kiln help"), CLI_USAGE);
     struct graph *g = cli_load(file);
-    bool ok = g && cli_set_symbols(g, &values) && (!values.n || cli_bind(g)) && (passes ? run_list(g, passes) : run_pipeline(g));
+    bool ok = g && cli_set_symbols(g, &values) && (!values.n || cli_bind(g)) &&
+              (passes ? run_list(g, passes) : run_pipeline(g));
     int status = ok ? print_to(g, out) : CLI_FAILED;
     graph_free(g);
     return status;

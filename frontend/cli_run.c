@@ -350,7 +350,8 @@ static bool run_graph(struct job *j)
     j->slot = mem_alloc(g->slot.n * sizeof *j->slot);
     j->have_slot = mem_alloc(g->slot.n * sizeof *j->have_slot);
     j->out = mem_alloc(g->nout * sizeof *j->out);
-    if (!j->read_input || !j->read_state || !j->input || !j->state || !j->exclusive || !j->slot || !j->have_slot || !j->out) {
+    if (!j->read_input || !j->read_state || !j->input || !j->state || !j->exclusive || !j->slot || !j->have_slot ||
+        !j->out) {
         cli_error("out of memory");
         return false;
     }

@@ -178,7 +178,8 @@ static bool same_leaves(const struct graph *a, const struct leaves *x, const str
 
 bool graph_same(const struct graph *a, const struct graph *b)
 {
-    if (a->nnode != b->nnode || a->nout != b->nout || !same_symbols(a->symbols, b->symbols) || !same_leaves(a, &a->input, b, &b->input) ||
+    if (a->nnode != b->nnode || a->nout != b->nout || !same_symbols(a->symbols, b->symbols) ||
+        !same_leaves(a, &a->input, b, &b->input) ||
         !same_leaves(a, &a->state, b, &b->state) || !same_leaves(a, &a->slot, b, &b->slot))
         return false;
     for (uint32_t i = 0; i < a->nnode; i++)

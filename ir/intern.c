@@ -1,5 +1,5 @@
-/* Tables without duplicates: shapes, call sites, owned strings, and expressions over symbols.  Each has a hash index with linear
- * probing, at most half full; ids are positions in the table, so they never change. */
+/* Tables without duplicates: shapes, call sites, owned strings, expressions over symbols.  Each has a hash index with
+ * linear probing, at most half full; ids are positions in the table, so they never change. */
 #include "ir/ir.h"
 #include <string.h>
 #define XXH_INLINE_ALL

@@ -297,7 +297,7 @@ bool shape_same_size(const struct graph *g, const struct shape *a, const struct 
 unsigned node_dims(struct node *n, int64_t *at[2]); /* the attributes that are dims; returns how many */
 bool dim_affine(const struct graph *g, int64_t d, struct affine *a); /* false: no dim */
 bool dim_exists(const struct graph *g, int64_t d);  /* a number, or an expression of this graph? */
-bool affine_add(struct affine *a, const struct affine *b, int64_t by); /* a + by * b; false: too large, too many terms */
+bool affine_add(struct affine *a, const struct affine *b, int64_t by); /* a + by * b; false: too large, too long */
 bool affine_range(const struct graph *g, const struct affine *a, int64_t *low, int64_t *high); /* false: too large */
 bool affine_dim(const struct graph *g, const struct affine *a, int64_t *d); /* false: as dims_sum */
 #define SYMBOLIC_DIM (-(INT64_C(1) << 24))          /* the greatest that an expression may be */

@@ -35,7 +35,8 @@ static bool is_scalar(const struct graph *g, const struct node *n, const struct 
     char text[SHAPE_TEXT];
     if (out->rank == 0)
         return true;
-    return err_set(e, KL_ERR_SHAPE, "%s: is a scalar, not %s", opinfo[n->op].name, shape_text_in(g, out, text, sizeof text));
+    return err_set(e, KL_ERR_SHAPE, "%s: is a scalar, not %s", opinfo[n->op].name,
+                   shape_text_in(g, out, text, sizeof text));
 }
 
 /* The executor binds the data of inputs, states and slots, and loads them without asking for an element. */

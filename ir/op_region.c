@@ -38,7 +38,8 @@ static bool closed(const struct graph *g, const struct node *n, struct err *e)
     return true;
 }
 
-static bool attr_fits(const struct graph *g, const struct node *n, bool carried, bool scan, uint32_t flags, struct err *e)
+static bool attr_fits(const struct graph *g, const struct node *n, bool carried, bool scan, uint32_t flags,
+                      struct err *e)
 {
     bool ok = (carried || !n->attr.region.carried) && (scan || (!n->attr.region.scanned && !n->attr.region.length)) &&
               !(n->attr.region.flags & ~flags) && dim_exists(g, n->attr.region.length);

@@ -197,7 +197,8 @@ bool shape_concat(const struct graph *g, struct node *n, struct shape *out, stru
             like.dim[axis] = out->dim[axis];
         if (!shape_equal(&like, out))
             return err_set(e, KL_ERR_SHAPE, "concat: shapes %s and %s differ in more than axis %u",
-                           shape_text_in(g, out, ta, sizeof ta), shape_text_in(g, &g->shape[b->shape], tb, sizeof tb), axis);
+                           shape_text_in(g, out, ta, sizeof ta), shape_text_in(g, &g->shape[b->shape], tb, sizeof tb),
+                           axis);
         if (!dims_sum(g, 2, (struct scaled[]){{total, 1}, {len, 1}}, 0, &total))
             return err_set(e, KL_ERR_SHAPE, "concat: axis %u becomes too long", axis);
     }
@@ -272,8 +273,9 @@ bool shape_gather(const struct graph *g, struct node *n, struct shape *out, stru
     if (!axis_in_range("gather", out, axis, e))
         return false;
     if (nowhere_to_point(g, out->dim[axis], is->dim[0]))
-        return err_set(e, KL_ERR_SHAPE, "gather: axis %u of %s has no elements%s", axis,
-                       shape_text_in(g, out, text, sizeof text), bounds_text(g, out, bounds, sizeof bounds));
+        return err_set(e, KL_ERR_SHAPE, "gather: axis %u of %s %s no elements%s", axis,
+                       shape_text_in(g, out, text, sizeof text), out->dim[axis] ? "may have" : "has",
+                       bounds_text(g, out, bounds, sizeof bounds));
     out->dim[axis] = is->dim[0];
     n->dtype = a->dtype;
     return attr_rest_zero(n, sizeof n->attr.axis, e);

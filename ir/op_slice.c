@@ -7,7 +7,7 @@
 static bool slice_fits(const struct graph *g, int64_t len, int64_t start, int64_t count, int64_t step)
 {
     int64_t last;
-    if (g->symbols && step > 0 && (len < 0 || start < 0 || count < 0)) /* start <= len, and so is what follows the last */
+    if (g->symbols && step > 0 && (len < 0 || start < 0 || count < 0)) /* start and the last element are within */
         return dim_at_most(g, start, len) &&
                dims_never_negative(g, 3, (struct scaled[]){{len, 1}, {start, -1}, {count, -step}}, step - 1);
     if (start < 0 || count < 0 || step < 1 || start > len)
@@ -84,7 +84,8 @@ bool shape_flip(const struct graph *g, struct node *n, struct shape *out, struct
     *out = *node_shape(g, n->in[0]);
     char text[SHAPE_TEXT];
     if (n->attr.flip.axes >> out->rank)
-        return err_set(e, KL_ERR_SHAPE, "flip: axes are out of range for shape %s", shape_text_in(g, out, text, sizeof text));
+        return err_set(e, KL_ERR_SHAPE, "flip: axes are out of range for shape %s",
+                       shape_text_in(g, out, text, sizeof text));
     n->dtype = node_at(g, n->in[0])->dtype;
     return attr_rest_zero(n, sizeof n->attr.flip, e);
 }

@@ -150,5 +150,6 @@ const char *dim_verify(const struct graph *g, int64_t d)
             return "has a dimension whose terms are not in order";
     if (a.n > MAX_SYMBOL_TERMS || !affine_range(g, &a, &low, &high) || low < 0)
         return "has a dimension that may be negative or too large";
-    return d >= 0 || (intern_expression(g->symbols, &a, &again) && again == d) ? NULL : "has a dimension interned twice";
+    bool once = d >= 0 || (intern_expression(g->symbols, &a, &again) && again == d);
+    return once ? NULL : "has a dimension interned twice";
 }
