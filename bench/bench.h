@@ -1,5 +1,4 @@
-/* What every bench program shares: timing, medians, the machine's arithmetic peak, and the list of results with
- * its table and JSON.  A program is one file:
+/* What every bench program shares: options, the device, and how a run ends.  A program is one file:
  *
  *     int main(int argc, char **argv)
  *     {
@@ -12,83 +11,16 @@
  */
 #ifndef BENCH_H
 #define BENCH_H
+#include "runtime/measure/measure.h"
 #include <kiln/kiln.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-/* ---- time ---- */
-
-enum { MAX_SAMPLES = 1024 };
-
-struct samples { /* the seconds of each run of one thing */
-    double s[MAX_SAMPLES];
-    int n;
-};
-
-/* CPU seconds of this thread: what one-thread cases are measured in, because wall time on a shared machine
- * counts what others ran meanwhile. */
-static inline double bench_cpu_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static inline double bench_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static inline void samples_add(struct samples *t, double seconds)
-{
-    if (t->n < MAX_SAMPLES)
-        t->s[t->n++] = seconds;
-}
-
-static inline int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The p-quantile: 0 the least, 0.5 the median, 1 the largest. */
-static inline double samples_quantile(const struct samples *t, double p)
-{
-    double sorted[MAX_SAMPLES];
-    memcpy(sorted, t->s, sizeof(double) * (size_t)t->n);
-    qsort(sorted, (size_t)t->n, sizeof(double), compare_doubles);
-    double at = p * (t->n - 1);
-    int i = (int)at;
-    return i + 1 < t->n ? sorted[i] + (at - i) * (sorted[i + 1] - sorted[i]) : sorted[i];
-}
-
-static inline double samples_median(const struct samples *t) { return samples_quantile(t, 0.5); }
-
-/* ---- results ---- */
-
-enum { MAX_ROWS = 256 };
-
-struct bench_row {
-    char name[64], variant[32];
-    int threads;
-    double median, min, max, limit; /* all in `unit`; limit 0: none is known */
-    const char *unit;               /* "us", "GFLOP/s" or "GB/s" */
-    const char *baseline;           /* NULL: none */
-    double ratio;                   /* baseline time / Kiln time */
-};
 
 struct bench {
     const char *name, *json;
-    struct bench_row row[MAX_ROWS];
-    int nrow, status;
+    const char *only; /* the one case to run; NULL: all */
+    struct results results;
+    int status;
 };
 
 /* Reads the options; false: end the program with b->status. */
@@ -96,12 +28,13 @@ static inline bool bench_open(struct bench *b, const char *name, int argc, char 
 {
     *b = (struct bench){.name = name};
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--json") && i + 1 < argc) {
-            b->json = argv[++i];
+        const char **option = !strcmp(argv[i], "--json") ? &b->json : !strcmp(argv[i], "--case") ? &b->only : NULL;
+        if (option && i + 1 < argc) {
+            *option = argv[++i];
             continue;
         }
         bool help = !strcmp(argv[i], "--help");
-        fprintf(help ? stdout : stderr, "usage: bench_%s [--json FILE]\n", name);
+        fprintf(help ? stdout : stderr, "usage: bench_%s [--case CASE] [--json FILE]\n", name);
         b->status = help ? 0 : 2;
         return false;
     }
@@ -116,162 +49,120 @@ static inline kl_device bench_device(const struct bench *b)
     return device;
 }
 
-/* Adds a row: the times themselves in microseconds, or with work > 0 (operations or bytes a run) billions of them
- * a second. */
-static inline struct bench_row *bench_add(struct bench *b, const char *name, const char *variant, int threads,
-                                          const struct samples *t, const char *unit, double work, double limit)
+static inline bool bench_wants(const struct bench *b, const char *name) { return !b->only || !strcmp(b->only, name); }
+
+/* results_add for this benchmark. */
+static inline struct result *bench_add(struct bench *b, const char *name, const char *variant, int threads,
+                                       const struct samples *took, const char *unit, double work, double limit)
 {
-    static struct bench_row dropped;
-    struct bench_row *r = b->nrow < MAX_ROWS ? &b->row[b->nrow++] : &dropped;
-    *r = (struct bench_row){.threads = threads, .unit = unit, .limit = limit};
-    snprintf(r->name, sizeof r->name, "%s", name);
-    snprintf(r->variant, sizeof r->variant, "%s", variant);
-    double least = samples_quantile(t, 0), most = samples_quantile(t, 1), mid = samples_median(t);
-    r->median = work > 0 ? work / mid * 1e-9 : mid * 1e6;
-    r->min = work > 0 ? work / most * 1e-9 : least * 1e6;
-    r->max = work > 0 ? work / least * 1e-9 : most * 1e6;
-    return r;
+    return results_add(&b->results, b->name, name, variant, threads, took, unit, work, limit);
 }
 
-/* 1 at the limit, higher is better; 0 without a limit. */
-static inline double bench_fraction(const struct bench_row *r)
+static inline void bench_baseline(struct result *r, const char *baseline, double ratio)
 {
-    return r->limit == 0 ? 0 : !strcmp(r->unit, "us") ? r->limit / r->median : r->median / r->limit;
+    snprintf(r->baseline, sizeof r->baseline, "%s", baseline);
+    r->ratio = ratio;
 }
 
-static inline void bench_json_row(FILE *f, const char *bench, const struct bench_row *r)
+/* One run of the multiply-adds; their operations. */
+static inline double bench_peak(struct samples *took)
 {
-    fprintf(f, "{\"bench\": \"%s\", \"case\": \"%s\", \"variant\": \"%s\", \"threads\": %d", bench, r->name, r->variant,
-            r->threads);
-    fprintf(f, ", \"median\": %.6g, \"min\": %.6g, \"max\": %.6g, \"unit\": \"%s\"", r->median, r->min, r->max, r->unit);
-    if (r->limit > 0)
-        fprintf(f, ", \"limit\": %.6g, \"fraction\": %.4f", r->limit, bench_fraction(r));
-    else
-        fprintf(f, ", \"limit\": null, \"fraction\": null");
-    if (r->baseline)
-        fprintf(f, ", \"baseline\": \"%s\", \"ratio\": %.4f}", r->baseline, r->ratio);
-    else
-        fprintf(f, ", \"baseline\": null, \"ratio\": null}");
+    double start = measure_cpu_now(), flops = limit_fma();
+    samples_add(took, measure_cpu_now() - start);
+    return flops;
 }
 
-static inline void bench_table(const struct bench *b)
+/* Says what went wrong last; the program's exit status. */
+static inline int bench_fail(struct bench *b, const char *what)
 {
-    printf("%-6s %-24s %-10s %3s %10s %10s %10s %-8s %10s %6s  %s\n", "bench", "case", "variant", "thr", "median", "min",
-           "max", "unit", "limit", "frac", "baseline (ratio)");
-    for (int i = 0; i < b->nrow; i++) {
-        const struct bench_row *r = &b->row[i];
-        printf("%-6s %-24s %-10s %3d %10.2f %10.2f %10.2f %-8s", b->name, r->name, r->variant, r->threads, r->median,
-               r->min, r->max, r->unit);
-        if (r->limit > 0)
-            printf(" %10.2f %6.3f", r->limit, bench_fraction(r));
+    fprintf(stderr, "bench_%s: %s: %s\n", b->name, what, kl_last_error());
+    results_free(&b->results);
+    return 1;
+}
+
+/* ---- a step fused and unfused ---- */
+
+struct turns {
+    const char *name;
+    int rounds;
+    bool (*step)(void *ctx);    /* recorded, run and waited for; false: see kl_last_error */
+    void (*anchor)(void *ctx);  /* what no step can be faster than; NULL: multiply-adds that stay in registers */
+    double flops;               /* anchor NULL: so many operations */
+    void (*hand)(void *ctx);    /* the same by hand; or NULL */
+    void *ctx;
+};
+
+static inline bool bench_anchor(const struct turns *t) { return t->anchor(t->ctx), true; }
+static inline bool bench_hand(const struct turns *t) { return t->hand(t->ctx), true; }
+static inline bool bench_step(const struct turns *t) { return t->step(t->ctx); }
+
+/* The second of two runs: what fits a cache is then there, as it is for a step that repeats. */
+static inline bool bench_timed(bool (*call)(const struct turns *t), const struct turns *t, struct samples *took)
+{
+    if (!call(t))
+        return false;
+    double start = measure_cpu_now();
+    bool ok = call(t);
+    samples_add(took, measure_cpu_now() - start);
+    return ok;
+}
+
+/* Runs them by turns on one thread, so that each round's are measured within the same seconds, and adds the rows
+ * "unfused", "fused" and, where there is one, "hand". */
+static inline bool bench_by_turns(struct bench *b, const struct turns *t)
+{
+    static const char *const variant[2] = {"unfused", "fused"};
+    static struct samples took[2], anchor, hand;
+    took[0].n = took[1].n = anchor.n = hand.n = 0;
+    double scale = 1;
+    bool ok = true;
+    for (int round = 0; ok && round < t->rounds; round++) {
+        if (t->anchor)
+            bench_timed(bench_anchor, t, &anchor);
         else
-            printf(" %10s %6s", "-", "-");
-        if (r->baseline)
-            printf("  %s (%.2f)\n", r->baseline, r->ratio);
-        else
-            printf("  -\n");
+            scale = t->flops / bench_peak(&anchor);
+        for (int fuse = 0; ok && fuse < 2; fuse++) {
+            kl_set_option("fuse", fuse);
+            ok = bench_timed(bench_step, t, &took[fuse]); /* compiled by its first run */
+        }
+        if (t->hand)
+            bench_timed(bench_hand, t, &hand);
+        measure_progress(t->name, round + 1, t->rounds);
     }
+    if (!ok)
+        return false;
+    double limit = 1e6 * scale * samples_median(&anchor);
+    for (int fuse = 0; fuse < 2; fuse++) {
+        struct result *r = bench_add(b, t->name, variant[fuse], 1, &took[fuse], "us", 0, limit);
+        if (fuse)
+            bench_baseline(r, t->hand ? "hand" : variant[0],
+                           samples_median(t->hand ? &hand : &took[0]) / samples_median(&took[1]));
+    }
+    if (t->hand)
+        bench_add(b, t->name, "hand", 1, &hand, "us", 0, limit);
+    return true;
 }
 
 /* Prints the table and writes the JSON; the program's exit status. */
-static inline int bench_close(const struct bench *b)
+static inline int bench_close(struct bench *b)
 {
-    bench_table(b);
-    if (!b->json)
-        return 0;
-    FILE *f = fopen(b->json, "w");
-    if (f) {
-        fputc('[', f);
-        for (int i = 0; i < b->nrow; i++) {
-            fputs(i ? ",\n " : "\n ", f);
-            bench_json_row(f, b->name, &b->row[i]);
+    bool ok = !b->results.failed;
+    if (b->only && !b->results.n) {
+        fprintf(stderr, "bench_%s: there is no case %s\n", b->name, b->only);
+        return 2;
+    }
+    results_table(&b->results, stdout);
+    if (b->json) {
+        FILE *f = fopen(b->json, "w");
+        if (f)
+            results_json(&b->results, f);
+        if (!f || fclose(f) != 0) {
+            fprintf(stderr, "bench_%s: cannot write %s\n", b->name, b->json);
+            ok = false;
         }
-        fputs("\n]\n", f);
     }
-    if (!f || fclose(f) != 0) {
-        fprintf(stderr, "bench_%s: cannot write %s\n", b->name, b->json);
-        return 1;
-    }
-    return 0;
-}
-
-/* ---- the arithmetic peak of one thread: chains of multiply-adds that never leave the registers ---- */
-
-enum { PEAK_CHAINS = 12, PEAK_STEPS = 1 << 16 };
-
-/* Each loop runs PEAK_STEPS rounds over PEAK_CHAINS independent vectors; the sum keeps them from being dropped. */
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) static inline float peak_avx512(float seed)
-{
-    __m512 x[PEAK_CHAINS], m = _mm512_set1_ps(0.999f), c = _mm512_set1_ps(seed);
-    for (int i = 0; i < PEAK_CHAINS; i++)
-        x[i] = _mm512_set1_ps(seed + (float)i);
-    for (int s = 0; s < PEAK_STEPS; s++)
-#pragma GCC unroll 12
-        for (int i = 0; i < PEAK_CHAINS; i++)
-            x[i] = _mm512_fmadd_ps(x[i], m, c);
-    for (int i = 1; i < PEAK_CHAINS; i++)
-        x[0] = _mm512_add_ps(x[0], x[i]);
-    return _mm512_reduce_add_ps(x[0]);
-}
-
-__attribute__((target("avx2,fma"))) static inline float peak_avx2(float seed)
-{
-    __m256 x[PEAK_CHAINS], m = _mm256_set1_ps(0.999f), c = _mm256_set1_ps(seed);
-    for (int i = 0; i < PEAK_CHAINS; i++)
-        x[i] = _mm256_set1_ps(seed + (float)i);
-    for (int s = 0; s < PEAK_STEPS; s++)
-#pragma GCC unroll 12
-        for (int i = 0; i < PEAK_CHAINS; i++)
-            x[i] = _mm256_fmadd_ps(x[i], m, c);
-    for (int i = 1; i < PEAK_CHAINS; i++)
-        x[0] = _mm256_add_ps(x[0], x[i]);
-    return _mm_cvtss_f32(_mm256_castps256_ps128(x[0]));
-}
-#endif
-
-static inline float peak_128(float seed)
-{
-    typedef float vec __attribute__((vector_size(16)));
-    vec x[PEAK_CHAINS], m = {0.999f, 0.999f, 0.999f, 0.999f}, c = {seed, seed, seed, seed};
-    for (int i = 0; i < PEAK_CHAINS; i++)
-        x[i] = c + (float)i;
-    for (int s = 0; s < PEAK_STEPS; s++)
-#pragma GCC unroll 12
-        for (int i = 0; i < PEAK_CHAINS; i++)
-            x[i] = x[i] * m + c;
-    for (int i = 1; i < PEAK_CHAINS; i++)
-        x[0] += x[i];
-    return x[0][0];
-}
-
-static inline int peak_lanes(void)
-{
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
-        return 16;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return 8;
-#endif
-    return 4;
-}
-
-/* The operations of one bench_peak_seconds(). */
-static inline double bench_peak_flops(void) { return 2.0 * peak_lanes() * PEAK_CHAINS * PEAK_STEPS; }
-
-/* The time of one run of the widest loop this processor has. */
-static inline double bench_peak_seconds(void)
-{
-    static volatile float sink;
-    int lanes = peak_lanes();
-    double start = bench_cpu_now();
-#if defined(__x86_64__)
-    sink = lanes == 16 ? peak_avx512(1e-3f) : lanes == 8 ? peak_avx2(1e-3f) : peak_128(1e-3f);
-#else
-    sink = lanes ? peak_128(1e-3f) : 0;
-#endif
-    (void)sink;
-    return bench_cpu_now() - start;
+    results_free(&b->results);
+    return ok ? 0 : 1;
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* What generated kernels are measured against: streams that do nothing but move memory, and kernels as one would
- * write them by hand in C, for the compiler to vectorize for this processor. */
+/* What generated kernels are measured against: kernels as one would write them by hand in C, for the compiler to
+ * vectorize for this processor. */
 #ifndef BENCH_HAND_H
 #define BENCH_HAND_H
 #include <math.h>
@@ -16,47 +16,6 @@
 #define HAND __attribute__((noinline, unused))
 #define HAND_INLINE static inline
 #endif
-
-/* ---- anchors: n input arrays read, one written ---- */
-
-HAND static void stream_1(float *restrict o, const float *restrict a, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        o[i] = a[i] * 0.5f;
-}
-
-HAND static void stream_2(float *restrict o, const float *restrict a, const float *restrict b, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        o[i] = a[i] + b[i];
-}
-
-HAND static void stream_5(float *restrict o, const float *restrict a, const float *restrict b, const float *restrict c,
-                          const float *restrict d, const float *restrict e, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        o[i] = a[i] + b[i] + c[i] + d[i] + e[i];
-}
-
-/* Adam's traffic: p, m and v read and written, g read. */
-HAND static void stream_adam(float *restrict p, float *restrict m, float *restrict v, const float *restrict g, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        m[i] += g[i];
-        v[i] += g[i];
-        p[i] += g[i];
-    }
-}
-
-HAND static float stream_sum(const float *a, size_t n)
-{
-    float s = 0;
-    for (size_t i = 0; i < n; i++)
-        s += a[i];
-    return s;
-}
-
-/* ---- rows ---- */
 
 /* e to the x for x <= 0, about 1 ulp; Cephes' reduction by ln 2 in two parts and a polynomial of degree 6. */
 HAND_INLINE float hand_exp(float x)

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Runs the benchmarks that `./run bench` built: the one named, or all but those that need peers or a GPU.
-#   bench/run.sh [NAME] [--json FILE]
+#   bench/run.sh [NAME] [--case CASE] [--json FILE] [--svg FILE]
 set -euo pipefail
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/../build/bench" && pwd)
 available=$(cd "$folder" && find . -maxdepth 1 -type f -perm -u+x -printf '%f\n' | sort)
 
-names=() json=
+names=() options=() json='' svg=''
 while (($#)); do
     case $1 in
     --json) json=${2:?--json needs a file name} && shift 2 ;;
-    -*) echo "unknown option $1; usage: ./run bench [NAME] [--json FILE]" >&2 && exit 2 ;;
+    --svg) svg=${2:?--svg needs a file name} && shift 2 ;;
+    --case) options+=(--case "${2:?--case needs a case of the benchmark}") && shift 2 ;;
+    -*) echo "unknown option $1; usage: ./run bench [NAME] [--case CASE] [--json FILE] [--svg FILE]" >&2 && exit 2 ;;
     *) names+=("$1") && shift ;;
     esac
 done
@@ -23,8 +25,9 @@ for name in "${names[@]}"; do
         echo "no benchmark \"$name\"; there are: $(echo $available)" >&2
         exit 2
     fi
-    "$folder/$name" --json "$parts/$name"
+    "$folder/$name" "${options[@]}" --json "$parts/$name"
 done
-[ -n "$json" ] || exit 0
 for name in "${names[@]}"; do sed '1s/^\[//; $s/\]$//' "$parts/$name" | sed '/^$/d'; echo ,; done |
-    sed '1s/^/[/; $s/.*/]/' >"$json"
+    sed '1s/^/[/; $s/.*/]/' >"$parts/all.json"
+[ -z "$json" ] || cp "$parts/all.json" "$json"
+[ -z "$svg" ] || "$folder/../kiln" chart "$parts/all.json" -o "$svg"

@@ -17,9 +17,15 @@ static const struct command_line {
      cli_dump},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
-     "run the graph; outputs that go to no file are printed; symbols have the values that the arrays' shapes say",
-     cli_run},
+     "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
+    {"kernel", "FILE.loop [--stage STAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
+     "           [--output bN=FILE.npy] [--device DEVICE]",
+     "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
+     "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
+    {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -28,14 +34,15 @@ static void usage(FILE *f)
     fputs("usage: kiln COMMAND [ARGUMENTS]\n\n", f);
     for (unsigned i = 0; i < COMMANDS; i++)
         fprintf(f, "  kiln %s %s\n      %s\n", commands[i].name, commands[i].args, commands[i].doc);
-    fputs("\nFILE may be - for standard input. The text form of graphs is described in ir/README.md.\npasses:", f);
+    fputs("\nFILE may be - for standard input. The text forms are described in ir/README.md.\npasses:", f);
     for (unsigned i = 0; i < pass_count; i++)
         fprintf(f, " %s", pass_list[i].name);
     fputs("\nstages: captured", f);
     for (unsigned i = 0; i < pass_count; i++)
         if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
             fprintf(f, " %s", pass_list[i].stage);
-    fputs(" scheduled llvm asm\ndevices: ref cpu\n", f);
+    fputs(" scheduled llvm asm\ndevices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
+          f);
 }
 
 int cli_error(const char *fmt, ...)

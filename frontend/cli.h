@@ -8,7 +8,13 @@ enum { CLI_OK, CLI_FAILED, CLI_USAGE }; /* exit codes: done, refused or failed, 
 int cli_opt(int argc, char **argv);  /* cli_graph.c */
 int cli_dump(int argc, char **argv);
 int cli_run(int argc, char **argv);  /* cli_run.c */
+int cli_kernel(int argc, char **argv); /* cli_kernel.c */
 int cli_ops(int argc, char **argv);  /* cli_ops.c */
+int cli_bench(int argc, char **argv); /* cli_bench.c */
+int cli_chart(int argc, char **argv); /* cli_chart.c */
+struct results;
+/* Results to a file, "-" for standard output; the exit code. */
+int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);
 
 /* ---- cli.c ---- */
 /* Walks over the arguments.  An option's value is the next argument, or what stands behind '='. */
@@ -34,5 +40,11 @@ struct cli_values { unsigned n; const char *name[MAX_SYMBOLS]; size_t len[MAX_SY
 void cli_bind_option(struct cli_values *v, struct cli_args *a); /* takes --bind's value, or reports and a->failed */
 bool cli_set_symbols(struct graph *g, const struct cli_values *v); /* as graph_symbol_set; false: reported */
 bool cli_bind(struct graph *g);                  /* as graph_bind; false: reported */
+
+/* ---- cli_run.c ---- */
+struct text;
+bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data); /* .npy; false: reported */
+/* Prints a line of what t holds, type and first elements; frees t. */
+void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const void *data);
 
 #endif

@@ -50,7 +50,10 @@ ref n_k(struct graph *g, ref like, double v)
     if (g->err.code != KL_OK || like == NIL)
         return NIL;
     unsigned dtype = node_at(g, like)->dtype;
+    uint16_t device = g->cur_device;
+    g->cur_device = node_at(g, like)->device;
     ref k = n_const(g, dtype, dtype_bits(dtype, v));
+    g->cur_device = device;
     return n_broadcast(g, k, node_shape(g, like));
 }
 
@@ -243,6 +246,15 @@ ref n_shift(struct graph *g, ref a, ref value, uint32_t axis)
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims)
 {
     return graph_add(g, &(struct node){.op = OP_dot, .nin = 2, .in = {a, b}, .attr = *dims}, NULL);
+}
+
+ref n_copy(struct graph *g, ref a, unsigned device)
+{
+    uint16_t before = g->cur_device;
+    g->cur_device = (uint16_t)device;
+    ref r = add(g, OP_copy, 1, a, NIL, NIL);
+    g->cur_device = before;
+    return r;
 }
 
 ref n_grad(struct graph *g, ref loss, ref wrt)

@@ -212,6 +212,23 @@ static bool is_operand(const struct graph *g, unsigned op, ref r)
     return r != NIL && r < g->nnode && op_is_region(g->node[r].op) == (op == OP_proj);
 }
 
+/* A node is where its operands are; a copy where it is sent, a gradient where its variable is. */
+static bool settle_device(struct graph *g, struct node *n)
+{
+    n->device = g->cur_device;
+    if (n->op == OP_copy || !node_nin(n))
+        return true;
+    n->device = g->node[n->op == OP_grad ? n->in[1] : node_in(g, n, 0)].device;
+    for (unsigned i = 1; n->op != OP_grad && i < node_nin(n); i++) {
+        unsigned device = g->node[node_in(g, n, i)].device;
+        char a[DEVICE_TEXT], b[DEVICE_TEXT];
+        if (device != n->device)
+            return err_set(&g->err, KL_ERR_DEVICE, "%s: operands are on devices %s and %s", opinfo[n->op].name,
+                           device_label(n->device, a), device_label(device, b));
+    }
+    return true;
+}
+
 static ref add(struct graph *g, const struct node *proto, const struct shape *target)
 {
     struct node n = *proto;
@@ -231,7 +248,7 @@ static ref add(struct graph *g, const struct node *proto, const struct shape *ta
     struct shape out = {0};
     if (target)
         out = *target;
-    if (!o->shape(g, &n, &out, &g->err))
+    if (!settle_device(g, &n) || !o->shape(g, &n, &out, &g->err))
         return NIL;
     if (!shape_is_legal(g, &out)) {
         char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];
@@ -245,7 +262,6 @@ static ref add(struct graph *g, const struct node *proto, const struct shape *ta
     }
     n.shape = graph_shape(g, &out);
     n.site = g->cur_site;
-    n.device = g->cur_device;
     n.flags |= g->cur_flags;
     return g->err.code == KL_OK ? append(g, &n) : NIL;
 }
@@ -381,6 +397,30 @@ bool graph_splice(struct graph *g, const struct graph *region, const ref *in, ui
         out[i] = map[region->out[i].value];
     mem_free(map);
     return !g->err.code;
+}
+
+void graph_move(struct graph *g, unsigned from, unsigned to)
+{
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].device == from)
+            g->node[r].device = (uint16_t)to;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        graph_move(g->region[i], from, to);
+}
+
+unsigned graph_device(const struct graph *g)
+{
+    return g->nnode > 1 ? g->node[1].device : 0;
+}
+
+uint64_t graph_devices(const struct graph *g)
+{
+    uint64_t all = 0;
+    for (ref r = 1; r < g->nnode; r++)
+        all |= UINT64_C(1) << g->node[r].device;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        all |= graph_devices(g->region[i]);
+    return all;
 }
 
 uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name)

@@ -7,7 +7,9 @@
  * A region op (cond, while, scan, checkpoint, custom_grad) owns one or two graphs of its own, its regions.  A
  * region is closed: its inputs are its parameters, its returns what it yields; it has no states, slots or
  * assigns.  The node of a region op has any number of operands, in the graph's pool, and any number of results,
- * each read by the one proj node of that number; its own dtype and shape say that it has no elements. */
+ * each read by the one proj node of that number; its own dtype and shape say that it has no elements.
+ *
+ * Every node is on a device.  Only copy goes from one to another; parameters and yields of a region are on its op's. */
 #ifndef KILN_IR_H
 #define KILN_IR_H
 #include <kiln/types.h>
@@ -44,6 +46,7 @@ struct shape {
 };
 
 #define MAX_OPERANDS 4
+#define MAX_DEVICES 64 /* a device is a number below this */
 
 /* Attributes; all 32 bytes are hashed, so unused ones stay 0. */
 union attr {
@@ -107,7 +110,8 @@ struct node {
     uint32_t shape;
     ref in[MAX_OPERANDS];
     uint32_t site;                /* index in g->site, outside the hash */
-    uint16_t device, flags;
+    uint16_t device, flags;       /* device: where the result lives, and the operands too, but for copy, whose operand
+                                     lives anywhere, and grad, whose loss does */
     union attr attr;
 };
 _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
@@ -182,7 +186,8 @@ struct graph {
     kl_site *site;       uint32_t nsite, site_cap;     /* site[0] is "unknown"; strings are not owned */
     char **text;         uint32_t ntext, text_cap;     /* strings this graph owns (parsed site names) */
     struct intern shape_index, site_index, text_index;
-    uint32_t cur_site;   uint16_t cur_device, cur_flags; /* given to nodes made from here on */
+    uint32_t cur_site;   uint16_t cur_device, cur_flags; /* given to nodes made from here on; the device to those
+                                                            without operands, the others are on their operands' */
     uint32_t *group;     /* pass fuse: the kernel group of each node, GROUP_NONE if none; or NULL
                             (graph_add drops it: it would have no entry for the new node) */
     uint32_t ngroup;
@@ -224,6 +229,8 @@ static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
 static inline bool op_is_quant(unsigned op) { return op == OP_quantize || op == OP_dequantize; }
 static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom_grad; }
+/* Reads its operands whole, wherever they are stored, and is no part of a kernel. */
+static inline bool op_is_apart(unsigned op) { return op_is_region(op) || op == OP_copy; }
 /* A region op that runs as it is: the others are taken apart before (pass inline). */
 static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
 static inline bool op_is_reduce(unsigned op) { return op >= OP_sum && op <= OP_reduce_prod; }
@@ -354,6 +361,10 @@ bool graph_splice(struct graph *g, const struct graph *region, const ref *in, ui
  * from here on, also after a failure. */
 ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, uint32_t nin,
                      struct graph *const *region);
+/* Puts every node on device `from`, in the regions too, on device `to`. */
+void graph_move(struct graph *g, unsigned from, unsigned to);
+unsigned graph_device(const struct graph *g);     /* of the first node: the one that a graph as text does not repeat */
+uint64_t graph_devices(const struct graph *g);    /* bit i: a node, maybe of a region, is on device i */
 bool graph_copy_leaves(struct graph *g, const struct graph *from); /* the three tables, and symbols; g has none yet */
 bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state); /* false: g->err */
 /* A new entry of one of g's leaf tables: its ordinal, LEAF_NONE: g->err.  Long names are cut. */
@@ -384,7 +395,7 @@ ref n_input(struct graph *g, unsigned dtype, const struct shape *s, const char *
 ref n_state(struct graph *g, unsigned dtype, const struct shape *s, const char *name);
 ref n_slot(struct graph *g, unsigned dtype, const char *name);
 ref n_const(struct graph *g, unsigned dtype, uint64_t bits);
-ref n_k(struct graph *g, ref like, double v);     /* constant of like's dtype, expanded to its shape */
+ref n_k(struct graph *g, ref like, double v);     /* constant of like's dtype and device, expanded to its shape */
 ref n_iota(struct graph *g, unsigned dtype, const struct shape *s, uint32_t axis);
 ref n_random(struct graph *g, unsigned dtype, const struct shape *s, ref seed); /* dtype u32 or u64 */
 ref n_reshape(struct graph *g, ref a, const struct shape *s);
@@ -411,6 +422,7 @@ ref n_cumulative(struct graph *g, enum op op, ref a, uint32_t axis); /* op: cums
 ref n_recurrence(struct graph *g, ref a, ref b, uint32_t axis);
 ref n_shift(struct graph *g, ref a, ref value, uint32_t axis); /* each element one further, the scalar first, the last gone */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
+ref n_copy(struct graph *g, ref a, unsigned device);
 ref n_grad(struct graph *g, ref loss, ref wrt);
 ref n_proj(struct graph *g, ref region, uint32_t index); /* the node that is there already, or a new one */
 /* What gradients share. */
@@ -500,6 +512,8 @@ bool interp_node(const struct graph *g, const struct node *n, void *out, const v
 void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din); /* vjp.c: the gradient columns of ops.def */
 
 /* What the families share. */
+#define DEVICE_TEXT 8
+const char *device_label(unsigned device, char buf[DEVICE_TEXT]); /* text.c: its name, or its number as text */
 bool attr_rest_zero(const struct node *n, size_t used, struct err *e); /* attr.c: bytes from `used` on are 0 */
 struct shape coord_strides(const struct shape *s); /* shape.c: dim[i] is the row-major stride of axis i */
 /* op_select.c: a shape around one axis: blocks of `inner` elements, `len` of them in each of `outer` rows. */

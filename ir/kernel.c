@@ -49,16 +49,21 @@ bool inst_is_varying(const struct kernel *k, const struct linst *i)
     return k->inst[i->a].varying || k->inst[i->b].varying || k->inst[i->c].varying;
 }
 
-val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, uint64_t imm)
+val k_append(struct kernel *k, struct linst i)
 {
     if (!mem_reserve(&k->inst, &k->inst_cap, k->ninst + 1, sizeof *k->inst)) {
         err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
         return 0;
     }
-    struct linst i = {.op = (uint8_t)op, .dtype = (uint8_t)dtype, .a = a, .b = b, .c = c, .imm = imm};
-    i.varying = inst_is_varying(k, &i);
     k->inst[k->ninst] = i;
     return k->ninst++;
+}
+
+val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, uint64_t imm)
+{
+    struct linst i = {.op = (uint8_t)op, .dtype = (uint8_t)dtype, .a = a, .b = b, .c = c, .imm = imm};
+    i.varying = inst_is_varying(k, &i);
+    return k_append(k, i);
 }
 
 val k_bits(struct kernel *k, unsigned dtype, uint64_t bits) { return k_inst(k, L_CONST, dtype, 0, 0, 0, bits); }

@@ -1,4 +1,4 @@
-/* Cleans a finished kernel: scoped value numbering, then dead code, then compaction.
+/* Cleans a finished kernel: scoped value numbering, then dead code, then compaction, then constants to the front.
  *
  * A computation may stand for an equal later one only while the loop or if that holds it is still open:
  * that is the dominator relation of structured code, so one walk with a table suffices. */
@@ -20,9 +20,9 @@ static bool is_pure(const struct linst *i)
 
 static uint32_t inst_hash(const struct linst *i)
 {
-    uint64_t w[3], h = 0;
+    uint64_t w[sizeof *i / 8], h = 0;
     memcpy(w, i, sizeof w);
-    for (int j = 0; j < 3; j++)
+    for (size_t j = 0; j < sizeof w / sizeof *w; j++)
         h = (h ^ w[j]) * UINT64_C(0x9e3779b97f4a7c15), h ^= h >> 29;
     return (uint32_t)h;
 }
@@ -100,6 +100,83 @@ static void compact(struct kernel *k, const bool *live, val *map)
     k->ninst = n;
 }
 
+/* ---- constants to the front ---- */
+
+struct settling {
+    const struct kernel *k;
+    struct linst *inst; uint32_t n;   /* what comes out */
+    val *map;                         /* old value -> new */
+    val *slot; uint32_t mask;         /* the new constants, by dtype and bits */
+};
+
+static void settle_constant(struct settling *s, val v)
+{
+    const struct linst *i = &s->k->inst[v];
+    if (i->op != L_CONST || s->map[v])
+        return;
+    struct linst c = {.op = L_CONST, .dtype = i->dtype, .imm = i->imm};
+    uint32_t h = inst_hash(&c) & s->mask;
+    while (s->slot[h] && memcmp(&s->inst[s->slot[h]], &c, sizeof c))
+        h = (h + 1) & s->mask;
+    if (!s->slot[h]) {
+        s->slot[h] = s->n;
+        s->inst[s->n++] = c;
+    }
+    s->map[v] = s->slot[h];
+}
+
+static void settle(struct settling *s, val *from)
+{
+    const struct kernel *k = s->k;
+    s->n = 1;
+    for (val v = 1; v < k->ninst; v++) {
+        settle_constant(s, k->inst[v].a);
+        settle_constant(s, k->inst[v].b);
+        settle_constant(s, k->inst[v].c);
+    }
+    val next = s->n;
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op != L_CONST)
+            s->map[v] = next++;
+    for (val v = 1; v < k->ninst; v++) {
+        struct linst i = k->inst[v];
+        if (from && s->map[v])
+            from[s->map[v]] = v;
+        if (i.op == L_CONST)
+            continue;
+        operands_map(&i, s->map);
+        if (i.op >= L_PRIM)
+            i.kind = 0; /* INST_INDEX was for those who built it */
+        s->inst[s->n++] = i;
+    }
+}
+
+bool kernel_settle(struct kernel *k, val *from)
+{
+    if (k->err.code)
+        return false;
+    uint32_t size = 256;
+    while (size < 2 * k->ninst)
+        size *= 2;
+    struct settling s = {.k = k, .mask = size - 1};
+    s.inst = mem_alloc(k->ninst * sizeof *s.inst);
+    s.map = mem_alloc(k->ninst * sizeof *s.map);
+    s.slot = mem_alloc(size * sizeof *s.slot);
+    bool ok = s.inst && s.map && s.slot;
+    if (ok) {
+        settle(&s, from);
+        memcpy(k->inst, s.inst, s.n * sizeof *s.inst);
+        k->ninst = s.n;
+        index_free(k); /* linear forms name the old values */
+    } else {
+        err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
+    }
+    mem_free(s.inst);
+    mem_free(s.map);
+    mem_free(s.slot);
+    return ok;
+}
+
 bool kernel_clean(struct kernel *k)
 {
     if (k->err.code)
@@ -119,6 +196,7 @@ bool kernel_clean(struct kernel *k)
         mark(k, live);
         compact(k, live, c.map);
         index_free(k); /* linear forms name the old values */
+        ok = kernel_settle(k, NULL);
     } else {
         err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
     }

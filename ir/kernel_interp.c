@@ -243,7 +243,7 @@ static bool machine_alloc(struct machine *m)
     bool ok = m->v && m->stop && m->stored;
     for (uint32_t b = 0; ok && b < k->nbuf; b++)
         if (k->buf[b].role == BUF_OUT)
-            ok = (m->stored[b] = mem_alloc((size_t)k->buf[b].count * sizeof **m->stored)) != NULL;
+            ok = (uint64_t)k->buf[b].count <= SIZE_MAX / sizeof **m->stored && (m->stored[b] = mem_alloc((size_t)k->buf[b].count * sizeof **m->stored)) != NULL;
     return ok;
 }
 

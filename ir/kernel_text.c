@@ -1,135 +1,177 @@
-/* Kernels as text, for people: one instruction a line, loops indented, the schedule record in the head. */
-#include "loop.h"
+/* Kernels as text: one instruction a line, loops indented, the schedule record in the head.  kernel_parse.c is the
+ * inverse.  Constants have no line: they stand where they are used. */
+#include "kernel_text.h"
 #include <inttypes.h>
 
-static const char *const prim_name[P_COUNT] = {
-#define PRIM(NAME, name, ...) [P_##NAME] = #name,
-#include "prims.def"
+struct printer {
+    struct text *t;
+    const struct kernel *k;
 };
-static const char *const loop_name[] = {[LOOP_SERIAL] = "serial", [LOOP_PARALLEL] = "parallel", [LOOP_VECTOR] = "vector"};
-static const char *const fold_name[] = {[FOLD_ADD] = "add", [FOLD_MAX] = "max", [FOLD_MIN] = "min", [FOLD_MUL] = "mul"};
-static const char *const role_name[] = {[BUF_IN] = "in", [BUF_OUT] = "out", [BUF_SCRATCH] = "scratch"};
-static const char *const sched_name[] = {[SCHED_MAP] = "map", [SCHED_ROW_REDUCE] = "row_reduce", [SCHED_COLUMN_REDUCE] = "column_reduce",
-                                         [SCHED_DOT] = "dot", [SCHED_SCATTER] = "scatter", [SCHED_ROWS] = "rows",
-                                         [SCHED_CUMULATIVE] = "cumulative", [SCHED_SORT] = "sort"};
 
-/* An operand: constants stand where they are used. */
-static void operand(const struct kernel *k, val v, FILE *f)
+static void operand(const struct printer *p, val v)
 {
-    const struct linst *i = &k->inst[v];
-    if (i->op != L_CONST)
-        fprintf(f, "%%%u", v);
-    else if (i->dtype == KL_I64)
-        fprintf(f, "%" PRId64, (int64_t)i->imm);
-    else
-        fprintf(f, "%.17g:%s", dtype_value(i->dtype, i->imm), dtype_name(i->dtype));
+    const struct linst *i = &p->k->inst[v];
+    if (i->op != L_CONST) {
+        text_put(p->t, "%%%u", v);
+        return;
+    }
+    text_literal(p->t, i->dtype, i->imm);
+    if (i->dtype != KL_I64)
+        text_put(p->t, ":%s", dtype_name(i->dtype));
 }
 
-static void operands(const struct kernel *k, const struct linst *i, FILE *f)
+static void operands(const struct printer *p, const struct linst *i)
 {
     const val v[3] = {i->a, i->b, i->c};
     for (int j = 0; j < 3 && v[j]; j++) {
-        fputs(j ? ", " : " ", f);
-        operand(k, v[j], f);
+        text_put(p->t, j ? ", " : " ");
+        operand(p, v[j]);
     }
 }
 
-static void predicate(const struct kernel *k, val p, FILE *f)
+static void clause(const struct printer *p, const char *word, val v)
 {
-    if (!p)
+    if (!v)
         return;
-    fputs(" if ", f);
-    operand(k, p, f);
+    text_put(p->t, " %s ", word);
+    operand(p, v);
 }
 
-static void statement(const struct kernel *k, val v, FILE *f)
+static void place(const struct printer *p, const struct linst *i)
 {
-    const struct linst *i = &k->inst[v];
+    text_put(p->t, " b%" PRIu64 "[", i->imm);
+    operand(p, i->a);
+    text_put(p->t, "]");
+}
+
+static void type(const struct printer *p, const struct linst *i)
+{
+    text_put(p->t, " : %s%s", i->varying ? "*" : "", dtype_name(i->dtype));
+}
+
+/* Instructions without a value. */
+static bool effect(const struct printer *p, const struct linst *i)
+{
+    switch (i->op) {
+    case L_IF:
+        text_put(p->t, "if");
+        operands(p, i);
+        text_put(p->t, " {");
+        return true;
+    case L_NEXT:
+        text_put(p->t, "next");
+        operands(p, i);
+        return true;
+    case L_END:
+        text_put(p->t, "}");
+        return true;
+    case L_STORE:
+        text_put(p->t, "store");
+        place(p, i);
+        clause(p, "=", i->b);
+        clause(p, "if", i->c);
+        return true;
+    case L_PREFETCH:
+        text_put(p->t, "prefetch %s", prefetch_words.v[i->kind]);
+        place(p, i);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void statement(const struct printer *p, val v)
+{
+    const struct linst *i = &p->k->inst[v];
+    if (effect(p, i))
+        return;
+    text_put(p->t, "%%%u = ", v);
     switch (i->op) {
     case L_LOOP:
-        fprintf(f, "%%%u = loop %s", v, loop_name[i->kind]);
-        fputc(' ', f);
-        operand(k, i->a, f);
-        fputs(" to ", f);
-        operand(k, i->b, f);
+        text_put(p->t, "loop %s ", loop_words.v[i->kind]);
+        operand(p, i->a);
+        clause(p, "to", i->b);
         if (i->imm != 1)
-            fprintf(f, " step %" PRIu64, i->imm);
-        fputs(" {", f);
-        return;
-    case L_IF:
-        fputs("if", f);
-        operands(k, i, f);
-        fputs(" {", f);
-        return;
-    case L_NEXT:
-        fputs("next", f);
-        operands(k, i, f);
-        return;
-    case L_END:
-        fputc('}', f);
-        return;
-    case L_STORE:
-        fprintf(f, "store b%" PRIu64 "[", i->imm);
-        operand(k, i->a, f);
-        fputs("] = ", f);
-        operand(k, i->b, f);
-        predicate(k, i->c, f);
-        return;
-    case L_PREFETCH:
-        fprintf(f, "prefetch %s b%" PRIu64 "[", i->kind == PREFETCH_WRITE ? "write" : "read", i->imm);
-        operand(k, i->a, f);
-        fputc(']', f);
+            text_put(p->t, " step %" PRIu64, i->imm);
+        text_put(p->t, " {");
         return;
     case L_LOAD:
-        fprintf(f, "%%%u = load b%" PRIu64 "[", v, i->imm);
-        operand(k, i->a, f);
-        fputc(']', f);
-        predicate(k, i->b, f);
+        text_put(p->t, "load");
+        place(p, i);
+        clause(p, "if", i->b);
         break;
     case L_SLOT:
-        fprintf(f, "%%%u = slot %" PRIu64, v, i->imm);
+        text_put(p->t, "slot %" PRIu64, i->imm);
         break;
     case L_FOLD:
-        fprintf(f, "%%%u = fold %s", v, fold_name[i->imm]);
-        operands(k, i, f);
+        text_put(p->t, "fold %s", fold_words.v[i->imm]);
+        operands(p, i);
         break;
     case L_MIX:
-        fprintf(f, "%%%u = mix %s %" PRIu64, v, i->kind == MIX_LO ? "lo" : "hi", i->imm);
-        operands(k, i, f);
+        text_put(p->t, "mix %s %" PRIu64, mix_words.v[i->kind], i->imm);
+        operands(p, i);
         break;
     case L_CARRY:
     case L_OUT:
     case L_SPLAT:
-        fprintf(f, "%%%u = %s", v, i->op == L_CARRY ? "carry" : i->op == L_OUT ? "out" : "splat");
-        operands(k, i, f);
+        text_put(p->t, i->op == L_CARRY ? "carry" : i->op == L_OUT ? "out" : "splat");
+        operands(p, i);
         break;
     default:
-        fprintf(f, "%%%u = %s", v, prim_name[i->op - L_PRIM]);
-        operands(k, i, f);
+        text_put(p->t, "%s", prim_words.v[i->op - L_PRIM]);
+        operands(p, i);
     }
-    fprintf(f, " : %s%s", i->varying ? "*" : "", dtype_name(i->dtype));
+    type(p, i);
 }
 
-bool kernel_print(const struct kernel *k, FILE *f)
+static void head(const struct printer *p)
 {
-    const struct schedule *s = &k->sched;
-    fprintf(f, "kernel @%s {\n  schedule %s width %u", k->name, sched_name[s->kind], s->width);
-    if (s->kind == SCHED_DOT)
-        fprintf(f, " tile %ux%u kblock %u%s%s", s->mr, s->nr, s->kc, s->pack_a ? " pack_a" : "", s->pack_b ? " pack_b" : "");
-    fprintf(f, " extent %" PRId64 " grain %" PRId64 "   # %" PRId64 " flops, %" PRId64 " bytes\n", k->extent, s->grain, k->flops, k->bytes);
-    for (uint32_t b = 0; b < k->nbuf; b++)
-        fprintf(f, "  b%u = %s %u : %s[%" PRId64 "]\n", b, role_name[k->buf[b].role], k->buf[b].id, dtype_name(k->buf[b].dtype), k->buf[b].count);
+    const struct kernel *k = p->k;
+    text_put(p->t, "kernel @");
+    if (is_name(k->name))
+        text_put(p->t, "%s", k->name);
+    else
+        text_quoted(p->t, k->name);
+    text_put(p->t, " {\n  ");
+    schedule_put(p->t, &k->sched);
+    text_put(p->t, "\n  estimate %" PRId64 " flops %" PRId64 " bytes\n", k->flops, k->bytes);
+    for (uint32_t b = 0; b < k->nbuf; b++) {
+        const struct lbuf *l = &k->buf[b];
+        text_put(p->t, "  b%u = %s", b, role_words.v[l->role]);
+        if (l->id || l->role == BUF_IN || l->role == BUF_OUT)
+            text_put(p->t, " %u", l->id);
+        text_put(p->t, " : %s[%" PRId64 "]\n", dtype_name(l->dtype), l->count);
+    }
+}
+
+char *kernel_text(const struct kernel *k)
+{
+    struct text t = {0};
+    struct printer p = {&t, k};
     int depth = 1;
+    head(&p);
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         if (i->op == L_CONST)
             continue;
         depth -= i->op == L_END;
-        fprintf(f, "%*s", 2 * depth, "");
-        statement(k, v, f);
-        fputc('\n', f);
+        text_put(&t, "%*s", 2 * depth, "");
+        statement(&p, v);
+        text_put(&t, "\n");
         depth += i->op == L_LOOP || i->op == L_IF;
     }
-    fputs("}\n", f);
-    return !ferror(f);
+    text_put(&t, "}\n");
+    if (t.failed) {
+        mem_free(t.s);
+        t.s = NULL;
+    }
+    return t.s;
+}
+
+bool kernel_print(const struct kernel *k, FILE *f)
+{
+    char *s = kernel_text(k);
+    bool ok = s && fputs(s, f) >= 0;
+    mem_free(s);
+    return ok;
 }

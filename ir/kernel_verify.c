@@ -3,11 +3,13 @@
 
 struct checker {
     const struct kernel *k;
-    struct err *e;
+    struct flaw *flaw;
     val *scope;           /* per value: the LOOP or IF that holds it, 0 the kernel; a loop holds its variable */
     val *outer;           /* per LOOP or IF: the one around it */
     bool *open;           /* per LOOP or IF */
+    val *next;            /* per carry: its NEXT */
     val cur;              /* the scope being read */
+    unsigned depth;
     uint64_t width;       /* lanes of the open vector loop */
     bool vector, parallel_seen;
 };
@@ -19,7 +21,9 @@ static const struct { uint8_t operands; char result; } prim_rule[P_COUNT] = {
 
 static bool fail(const struct checker *c, val v, const char *rule)
 {
-    return err_set(c->e, KL_ERR_INTERNAL, "kernel %s: %%%u: %s", c->k->name, v, rule);
+    if (!c->flaw->rule)
+        *c->flaw = (struct flaw){v, rule};
+    return false;
 }
 
 static unsigned dt(const struct checker *c, val v) { return c->k->inst[v].dtype; }
@@ -83,6 +87,8 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
 
 static bool loop_rules(struct checker *c, val v)
 {
+    if (c->depth == MAX_NEST)
+        return fail(c, v, "loops and ifs nest too deep");
     const struct linst *i = &c->k->inst[v];
     if (!is_index(c, v, i->a) || !is_index(c, v, i->b))
         return false;
@@ -93,8 +99,11 @@ static bool loop_rules(struct checker *c, val v)
     if (c->k->inst[i->a].varying || c->k->inst[i->b].varying)
         return fail(c, v, "varying loop bounds");
     if (i->kind == LOOP_PARALLEL) {
+        const struct linst *lo = &c->k->inst[i->a], *hi = &c->k->inst[i->b];
         if (c->cur || c->parallel_seen)
             return fail(c, v, "a parallel loop that is not the one outermost loop");
+        if (lo->op != L_CONST || lo->imm || hi->op != L_CONST || i->imm != 1)
+            return fail(c, v, "a parallel loop runs from 0 to a constant");
         c->parallel_seen = true;
     } else if (i->kind == LOOP_VECTOR) {
         const struct linst *lo = &c->k->inst[i->a], *hi = &c->k->inst[i->b];
@@ -111,17 +120,12 @@ static bool loop_rules(struct checker *c, val v)
     return true;
 }
 
-/* The loop that ends at v has as many `next` before its end as carries, one for each. */
-static bool nexts_complete(const struct checker *c, val v, val loop)
+/* Each carry of a loop that ends has its next. */
+static bool nexts_complete(const struct checker *c, val loop)
 {
-    const struct linst *inst = c->k->inst;
-    for (val carry = loop + 1; inst[carry].op == L_CARRY; carry++) {
-        unsigned found = 0;
-        for (val n = v; inst[n - 1].op == L_NEXT; n--)
-            found += inst[n - 1].a == carry;
-        if (found != 1)
-            return fail(c, carry, found ? "a carry with a second next" : "a carry without next");
-    }
+    for (val carry = loop + 1; c->k->inst[carry].op == L_CARRY; carry++)
+        if (!c->next[carry])
+            return fail(c, carry, "a carry without next");
     return true;
 }
 
@@ -145,6 +149,9 @@ static bool carry_rules(const struct checker *c, val v)
     }
     if (c->scope[i->a] != c->cur)
         return fail(c, v, "next of another loop's carry");
+    if (c->next[i->a])
+        return fail(c, i->a, "a carry with a second next");
+    c->next[i->a] = v;
     if (!usable(c, v, i->b))
         return false;
     if (dt(c, i->b) != dt(c, i->a))
@@ -165,7 +172,7 @@ static bool memory_rules(const struct checker *c, val v)
     if (!is_index(c, v, i->a) || (pred && !is_bool(c, v, pred)))
         return false;
     if (i->op == L_PREFETCH)
-        return (!c->k->inst[i->a].varying && i->kind <= PREFETCH_WRITE) || fail(c, v, "unknown prefetch, or of a varying index");
+        return (!c->k->inst[i->a].varying && i->kind < PREFETCH_COUNT) || fail(c, v, "unknown prefetch, or of a varying index");
     if (i->op == L_LOAD)
         return i->dtype == b->dtype || fail(c, v, "load of another dtype");
     return usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) || fail(c, v, "store to an input or of another dtype"));
@@ -192,7 +199,7 @@ static bool mix_rules(const struct checker *c, val v)
         return false;
     if (i->dtype != dt(c, i->a) || i->dtype != dt(c, i->b))
         return fail(c, v, "mix of different dtypes");
-    if (!i->varying || i->kind > MIX_HI)
+    if (!i->varying || i->kind >= MIX_COUNT)
         return fail(c, v, "unknown mix, or of no lanes");
     bool distance = i->imm && i->imm < c->width && !(i->imm & (i->imm - 1));
     return (c->vector && distance) || fail(c, v, "mix outside a vector loop or of a wrong distance");
@@ -210,9 +217,11 @@ static bool rules(struct checker *c, val v)
     case L_LOOP:
         return loop_rules(c, v);
     case L_IF:
+        if (c->depth == MAX_NEST)
+            return fail(c, v, "loops and ifs nest too deep");
         return is_bool(c, v, i->a) && (!c->k->inst[i->a].varying || fail(c, v, "a varying condition"));
     case L_END:
-        return (i->a && i->a == c->cur) ? nexts_complete(c, v, i->a) : fail(c, v, "ends another loop than the open one");
+        return (i->a && i->a == c->cur) ? nexts_complete(c, i->a) : fail(c, v, "ends another loop than the open one");
     case L_CARRY:
     case L_NEXT:
     case L_OUT:
@@ -234,39 +243,69 @@ static bool rules(struct checker *c, val v)
 static void walk(struct checker *c)
 {
     const struct kernel *k = c->k;
-    for (val v = 1; v < k->ninst && !c->e->code; v++) {
+    for (val v = 1; v < k->ninst && !c->flaw->rule; v++) {
         const struct linst *i = &k->inst[v];
         c->scope[v] = c->cur;
         if (i->dtype >= KL_DTYPE_COUNT || i->a >= k->ninst || i->b >= k->ninst || i->c >= k->ninst) {
             fail(c, v, "a field is out of range");
         } else if (rules(c, v)) {
             if (i->op == L_LOOP || i->op == L_IF) {
+                c->depth++;
                 c->open[v] = true;
                 c->outer[v] = c->cur;
                 c->cur = c->scope[v] = v;
             } else if (i->op == L_END) {
                 c->vector &= !(k->inst[c->cur].op == L_LOOP && k->inst[c->cur].kind == LOOP_VECTOR);
+                c->depth--;
                 c->open[c->cur] = false;
                 c->cur = c->outer[c->cur];
             }
         }
     }
-    if (!c->e->code && c->cur)
+    if (c->cur)
         fail(c, c->cur, "never ends");
+    if (k->extent != kernel_extent(k))
+        fail(c, 0, "its extent is not that of its parallel loop");
+}
+
+int64_t kernel_extent(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op != L_LOOP || i->kind != LOOP_PARALLEL)
+            continue;
+        int64_t n = i->b < v && k->inst[i->b].op == L_CONST ? (int64_t)k->inst[i->b].imm : 0;
+        return n > 0 ? n : 0;
+    }
+    return 1;
+}
+
+bool kernel_check(const struct kernel *k, struct flaw *f)
+{
+    *f = (struct flaw){0};
+    struct checker c = {.k = k, .flaw = f};
+    c.scope = mem_alloc(k->ninst * sizeof *c.scope);
+    c.outer = mem_alloc(k->ninst * sizeof *c.outer);
+    c.open = mem_alloc(k->ninst * sizeof *c.open);
+    c.next = mem_alloc(k->ninst * sizeof *c.next);
+    bool ok = c.scope && c.outer && c.open && c.next;
+    if (ok)
+        walk(&c);
+    mem_free(c.scope);
+    mem_free(c.outer);
+    mem_free(c.open);
+    mem_free(c.next);
+    return ok && !f->rule;
 }
 
 bool kernel_verify(const struct kernel *k, struct err *e)
 {
-    struct checker c = {.k = k, .e = e};
-    c.scope = mem_alloc(k->ninst * sizeof *c.scope);
-    c.outer = mem_alloc(k->ninst * sizeof *c.outer);
-    c.open = mem_alloc(k->ninst * sizeof *c.open);
-    if (c.scope && c.outer && c.open)
-        walk(&c);
-    else
-        err_set(e, KL_ERR_MEMORY, "out of memory verifying kernel %s", k->name);
-    mem_free(c.scope);
-    mem_free(c.outer);
-    mem_free(c.open);
-    return !e->code;
+    struct flaw f;
+    if (kernel_check(k, &f))
+        return true;
+    if (!f.rule)
+        return err_set(e, KL_ERR_MEMORY, "out of memory verifying kernel %s", k->name);
+    if (!f.at)
+        return err_set(e, KL_ERR_INTERNAL, "kernel %s: %s", k->name, f.rule);
+    return err_set(e, KL_ERR_INTERNAL, "kernel %s: %%%u: %s", k->name, f.at, f.rule);
 }

@@ -18,6 +18,7 @@
 #include "ir.h"
 
 typedef uint32_t val; /* index of an instruction; 0 is "none" */
+enum { MAX_NEST = 32 }; /* loops and ifs, one in the other */
 
 enum lop {
     L_NIL,
@@ -48,11 +49,11 @@ enum prim {
 #define L_OP(prim) (L_PRIM + (prim))
 
 enum { INST_INDEX = 1 };  /* linst.kind of a primitive: index arithmetic made by ix_*, not data */
-enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR };
+enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR, LOOP_COUNT };
 /* Lane l of mix(a, b, h): MIX_LO  l & h ? b[l - h] : a[l]      MIX_HI  l & h ? b[l] : a[l + h] */
-enum mix { MIX_LO, MIX_HI };
+enum mix { MIX_LO, MIX_HI, MIX_COUNT };
 /* What for a line of memory is brought nearer: to be read a tile from now, to be written soon. */
-enum prefetch { PREFETCH_READ, PREFETCH_WRITE };
+enum prefetch { PREFETCH_READ, PREFETCH_WRITE, PREFETCH_COUNT };
 enum fold { FOLD_ADD, FOLD_MAX, FOLD_MIN, FOLD_MUL, FOLD_COUNT }; /* max and min as in ops.def: NaN if any is NaN */
 
 struct linst {
@@ -62,7 +63,7 @@ struct linst {
 };
 _Static_assert(sizeof(struct linst) == 24, "no padding: kernels are hashed as bytes");
 
-enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH };
+enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_COUNT };
 struct lbuf {
     uint8_t dtype, role;
     uint16_t pad;
@@ -82,7 +83,7 @@ struct schedule {
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
 };
 enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_DOT, SCHED_SCATTER,
-                  SCHED_CUMULATIVE, SCHED_SORT };
+                  SCHED_CUMULATIVE, SCHED_SORT, SCHED_COUNT };
 
 struct kernel {
     char name[64];                                   /* for people; outside the hash */
@@ -117,6 +118,7 @@ void kernel_free(struct kernel *k);
 uint32_t k_buf(struct kernel *k, enum buf_role role, unsigned dtype, int64_t count, uint32_t id);
 val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, uint64_t imm); /* sets varying */
 bool inst_is_varying(const struct kernel *k, const struct linst *i); /* by its operands: what i->varying must be */
+val k_append(struct kernel *k, struct linst i);     /* as it stands */
 val k_const(struct kernel *k, unsigned dtype, double v);
 val k_bits(struct kernel *k, unsigned dtype, uint64_t bits);
 val k_int(struct kernel *k, int64_t v);             /* i64 */
@@ -155,8 +157,12 @@ void index_scope_end(struct kernel *k);                   /* k_end calls it */
 void index_free(struct kernel *k);                        /* kernel_free calls it */
 
 /* ---- kernel_clean.c ---- */
-/* Equal computations in reach become one, unused ones go, values are renumbered; ends the building of k. */
+/* Equal computations in reach become one, unused ones go, values are renumbered, constants stand in front: the form
+ * that text gives back bit for bit.  Ends the building of k. */
 bool kernel_clean(struct kernel *k);
+/* The last of these alone: constants to the front, each once, in order of first use.  from, if not NULL, gets for every
+ * value the one it was before; it has room for k->ninst. */
+bool kernel_settle(struct kernel *k, val *from);
 
 /* ---- scalar_build.c: the op rows as loop IR ---- */
 /* a converted as CAST does, rounded once, by as many primitives as that takes. */
@@ -168,10 +174,18 @@ enum op fold_op(enum fold f);                    /* the elementwise op that fold
 val k_fold_step(struct kernel *k, enum fold f, val acc, val x);
 uint64_t fold_identity(enum fold f, unsigned dtype);
 
-/* ---- kernel_text.c ---- */
+/* ---- kernel_text.c, kernel_parse.c: kernels as text; the grammar stands in README.md ---- */
+char *kernel_text(const struct kernel *k);          /* free with mem_free; NULL: out of memory */
 bool kernel_print(const struct kernel *k, FILE *f);
+struct kernels { struct kernel **v; uint32_t n, cap; };
+/* Adds the kernels of a text, which verify then.  false: "line:column: reason", behind the file's name if there is one. */
+bool kernel_parse(const char *text, size_t len, const char *file, struct kernels *out, struct err *e);
+void kernels_free(struct kernels *k);
 /* ---- kernel_verify.c ---- */
-bool kernel_verify(const struct kernel *k, struct err *e);
+struct flaw { val at; const char *rule; };          /* at 0: the kernel as a whole; rule NULL: out of memory */
+bool kernel_check(const struct kernel *k, struct flaw *f);
+bool kernel_verify(const struct kernel *k, struct err *e); /* the flaw as an error */
+int64_t kernel_extent(const struct kernel *k);      /* what k->extent must be: iterations of the parallel loop, or 1 */
 /* ---- kernel_interp.c: runs a kernel without compiling it, every access bounds-checked ---- */
 bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end, struct err *e);
 /* ---- hash: everything but the name ---- */

@@ -20,11 +20,30 @@ static bool same_type(unsigned dtype, const struct shape *s, unsigned dtype2, co
     return dtype == dtype2 && shape_equal(s, s2);
 }
 
+/* Parameters and yields are where the op is. */
+static bool on_device(const struct graph *b, const struct node *n, struct err *e)
+{
+    char here[DEVICE_TEXT], there[DEVICE_TEXT];
+    for (ref r = 1; r < b->nnode; r++)
+        if (b->node[r].op == OP_input && b->node[r].device != n->device)
+            return err_set(e, KL_ERR_DEVICE, "%s: value %u of region @%.63s is on device %s, the op on %s",
+                           opinfo[n->op].name, b->node[r].attr.leaf.index, b->name,
+                           device_label(b->node[r].device, there), device_label(n->device, here));
+    for (uint32_t k = 0; k < b->nout; k++)
+        if (node_at(b, b->out[k].value)->device != n->device)
+            return err_set(e, KL_ERR_DEVICE, "%s: region @%.63s yields a value on device %s, the op is on %s",
+                           opinfo[n->op].name, b->name, device_label(node_at(b, b->out[k].value)->device, there),
+                           device_label(n->device, here));
+    return true;
+}
+
 /* Nothing from outside but parameters, nothing to the outside but yields. */
 static bool closed(const struct graph *g, const struct node *n, struct err *e)
 {
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
         const struct graph *b = node_region(g, n, i);
+        if (!on_device(b, n, e))
+            return false;
         bool yields = b->nout > 0;
         for (uint32_t k = 0; k < b->nout; k++)
             if (b->out[k].kind != OUT_RETURN)

@@ -39,99 +39,13 @@ bool parse_operand(struct parser *p, ref *out)
     return true;
 }
 
-/* ---- dimensions ---- */
-
-/* [number "*"] symbol, or a number */
-static bool term(struct parser *p, struct affine *a, int64_t sign)
-{
-    uint64_t by = 1;
-    struct affine part = {0};
-    lex_space(&p->l);
-    const char *at = p->l.p;
-    bool number = p->l.p < p->l.end && *p->l.p >= '0' && *p->l.p <= '9';
-    if (number && !lex_number(&p->l, INT64_MAX, "a dimension", &by))
-        return false;
-    if (!number || lex_take(&p->l, '*')) {
-        lex_space(&p->l);
-        const char *name = p->l.p;
-        struct word w = lex_word(&p->l);
-        uint32_t symbol = graph_symbol_find(p->g, w.s, w.len);
-        if (symbol == NO_SYMBOL) {
-            p->l.p = name;
-            if (!w.len || !p->g->symbols)
-                return lex_expected(&p->l, number ? "a symbol" : "a dimension");
-            return lex_fail(&p->l, name, "%.*s is no symbol of this graph", w.len > 64 ? 64 : (int)w.len, w.s);
-        }
-        part = (struct affine){.n = 1, .term = {{.symbol = symbol, .by = 1}}};
-    } else {
-        part.constant = 1;
-    }
-    return affine_add(a, &part, sign * (int64_t)by) ||
-           lex_fail(&p->l, at, "the dimension gets too large, or has more than %d symbols", MAX_SYMBOL_TERMS);
-}
-
-/* A number, or an expression over the graph's symbols, in any order. */
-static bool dimension(struct parser *p, int64_t *d)
-{
-    struct affine a = {0};
-    char text[DIM_TEXT], bounds[BOUNDS_TEXT];
-    lex_space(&p->l);
-    const char *at = p->l.p;
-    int64_t sign = lex_take(&p->l, '-') ? -1 : 1;
-    do {
-        if (!term(p, &a, sign))
-            return false;
-        sign = lex_at(&p->l, '-') ? -1 : 1;
-    } while (lex_take(&p->l, '+') || lex_take(&p->l, '-'));
-    if (!a.n && a.constant >= 0)
-        *d = a.constant;
-    return (!a.n && a.constant >= 0) || (a.n && affine_dim(p->g, &a, d)) ||
-           lex_fail(&p->l, at, "the dimension %s %s%s", affine_text(p->g, &a, text, sizeof text),
-                    a.n ? "may be negative or is too large" : "is negative",
-                    affine_bounds(p->g, &a, 1, bounds, sizeof bounds));
-}
-
-bool parse_more_type(struct parser *p, struct type *t)
-{
-    *t = (struct type){0};
-    lex_space(&p->l);
-    t->at = p->l.p;
-    struct word w = lex_word(&p->l);
-    int dtype = dtype_parse(w.s, w.len);
-    if (dtype < 0) {
-        p->l.p = t->at;
-        return lex_expected(&p->l, "a dtype such as f32");
-    }
-    t->dtype = (unsigned)dtype;
-    if (!lex_need(&p->l, '[', "'[' and the dimensions"))
-        return false;
-    while (!lex_take(&p->l, ']')) {
-        if (t->shape.rank && !lex_need(&p->l, ',', "',' or ']'"))
-            return false;
-        lex_space(&p->l);
-        if (t->shape.rank == KL_MAX_RANK)
-            return lex_fail(&p->l, p->l.p, "a tensor has at most %d dimensions", KL_MAX_RANK);
-        if (!dimension(p, &t->shape.dim[t->shape.rank]))
-            return false;
-        t->shape.rank++;
-    }
-    char bounds[BOUNDS_TEXT];
-    return shape_is_legal(p->g, &t->shape) || lex_fail(&p->l, t->at, "a tensor of this shape has too many elements%s",
-                                                       bounds_text(p->g, &t->shape, bounds, sizeof bounds));
-}
-
-bool parse_type(struct parser *p, struct type *t)
-{
-    return lex_need(&p->l, ':', "':' and the result's type") && parse_more_type(p, t);
-}
-
 static bool device(struct parser *p, unsigned *out)
 {
     lex_space(&p->l);
     const char *at = p->l.p;
     if (p->l.p < p->l.end && *p->l.p >= '0' && *p->l.p <= '9') {
         uint64_t v;
-        if (!lex_number(&p->l, UINT16_MAX, "a device number", &v))
+        if (!lex_number(&p->l, MAX_DEVICES - 1, "a device number", &v))
             return false;
         *out = (unsigned)v;
         return true;
@@ -320,7 +234,7 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
     uint64_t v = 0;
     int64_t d = 0;
     bool symbolic = p->g->symbols && (bit & (ATTR_START | ATTR_COUNT | ATTR_LOW | ATTR_HIGH | ATTR_LENGTH));
-    if (symbolic ? !dimension(p, &d) : !lex_number(&p->l, INT64_MAX, "a number of elements", &v))
+    if (symbolic ? !parse_dim(p, &d) : !lex_number(&p->l, INT64_MAX, "a number of elements", &v))
         return false;
     if (!lex_need(&p->l, ')', "')'"))
         return false;
@@ -555,18 +469,35 @@ bool parse_group(struct parser *p, ref r, uint64_t group, const char *at)
     return true;
 }
 
-bool parse_tail(struct parser *p, bool regions, unsigned *dev, uint64_t *group, const char **group_at, uint32_t *site)
+bool parse_tail(struct parser *p, bool regions, struct tail *t)
 {
-    *dev = p->home_device;
-    *group = GROUP_NONE;
-    if (lex_take(&p->l, '@') && !device(p, dev))
-        return false;
+    *t = (struct tail){.device = p->home_device, .group = GROUP_NONE};
     lex_space(&p->l);
-    *group_at = p->l.p;
+    const char *at = p->l.p;
+    if (lex_take(&p->l, '@')) {
+        t->device_at = at;
+        if (!device(p, &t->device))
+            return false;
+    }
+    lex_space(&p->l);
+    t->group_at = p->l.p;
     if (lex_at(&p->l, 'g') &&
-        (!lex_need_word(&p->l, "group") || !lex_number(&p->l, GROUP_NONE - 2, "a group", group)))
+        (!lex_need_word(&p->l, "group") || !lex_number(&p->l, GROUP_NONE - 2, "a group", &t->group)))
         return false;
-    return (!regions || lex_need(&p->l, '{', "'{' and the regions")) && site_comment(p, site) && lex_end_line(&p->l);
+    if ((regions && !lex_need(&p->l, '{', "'{' and the regions")) || !site_comment(p, &t->site) || !lex_end_line(&p->l))
+        return false;
+    p->g->cur_site = t->site;
+    p->g->cur_device = (uint16_t)t->device;
+    return true;
+}
+
+bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at)
+{
+    const struct node *n = node_at(p->g, r);
+    char here[DEVICE_TEXT], there[DEVICE_TEXT];
+    return !t->device_at || n->device == t->device ||
+           lex_fail(&p->l, at, "%s is on device %s, as its operands are, not on %s", opinfo[n->op].name,
+                    device_label(n->device, here), device_label(t->device, there));
 }
 
 /* "op operands attributes : type ..." behind "%name =" */
@@ -601,11 +532,9 @@ static bool node(struct parser *p, ref *out)
     struct type t;
     if (!parse_attrs(p, &n))
         return false;
-    unsigned dev;
-    uint64_t group;
-    const char *group_at, *why;
-    uint32_t site;
-    if (!parse_type(p, &t) || !parse_tail(p, false, &dev, &group, &group_at, &site))
+    struct tail tail;
+    const char *why;
+    if (!parse_type(p, &t) || !parse_tail(p, false, &tail))
         return false;
     if (leaves_of(p->g, op)) {
         if (!mention_leaf(p, op, &leaf, &t))
@@ -615,13 +544,12 @@ static bool node(struct parser *p, ref *out)
         return lex_fail(&p->l, value.s, "%s (const of %s)", why, dtype_name(t.dtype));
     }
     n.dtype = (uint8_t)t.dtype;
-    p->g->cur_site = site;
-    p->g->cur_device = (uint16_t)dev;
     ref r = graph_add(p->g, &n, &t.shape);
     if (!r)
         return parse_failed(p, op_at);
     *out = r;
-    return check_type(p, r, &t) && (group == GROUP_NONE || parse_group(p, r, group, group_at));
+    return check_type(p, r, &t) && parse_device(p, r, &tail, tail.device_at) &&
+           (tail.group == GROUP_NONE || parse_group(p, r, tail.group, tail.group_at));
 }
 
 static bool node_line(struct parser *p)
@@ -710,37 +638,6 @@ static bool header(struct parser *p)
     return lex_need(&p->l, '{', "'{'") && lex_end_line(&p->l);
 }
 
-/* "symbol n 1..512", on lines of their own before all others */
-static bool symbol_lines(struct parser *p)
-{
-    for (lex_lines(&p->l); lex_at(&p->l, 's'); lex_lines(&p->l)) {
-        const char *start = p->l.p;
-        if (!word_is(lex_word(&p->l), "symbol")) {
-            p->l.p = start;
-            return true;
-        }
-        if (p->depth)
-            return lex_fail(&p->l, start, "symbols are declared by the outermost graph");
-        lex_space(&p->l);
-        const char *at = p->l.p;
-        struct word w = lex_word(&p->l);
-        char name[64] = "";
-        uint64_t low, high;
-        if (!w.len)
-            return lex_expected(&p->l, "the symbol's name");
-        if (w.len >= sizeof name)
-            return lex_fail(&p->l, at, "the symbol's name is too long");
-        memcpy(name, w.s, w.len);
-        if (!lex_number(&p->l, INT64_MAX, "a bound", &low) || !lex_need(&p->l, '.', "'..' and the greatest value") ||
-            !lex_need(&p->l, '.', "'..' and the greatest value") || !lex_number(&p->l, INT64_MAX, "a bound", &high) ||
-            !lex_end_line(&p->l))
-            return false;
-        if (graph_symbol(p->g, name, (int64_t)low, (int64_t)high) == NO_SYMBOL)
-            return parse_failed(p, at);
-    }
-    return true;
-}
-
 /* Hands the groups that were read to the graph, one entry a node. */
 static bool finish_groups(struct parser *p)
 {
@@ -761,10 +658,9 @@ static bool finish_groups(struct parser *p)
     return true;
 }
 
-/* A graph up to its '}' and the end of that line. */
-static bool graph_lines(struct parser *p)
+bool parse_whole(struct parser *p)
 {
-    if (!header(p) || !symbol_lines(p))
+    if (!header(p) || !parse_symbols(p))
         return false;
     for (lex_lines(&p->l); !lex_at(&p->l, '}'); lex_lines(&p->l)) {
         if (p->l.p == p->l.end)
@@ -774,22 +670,19 @@ static bool graph_lines(struct parser *p)
     }
     const char *brace = p->l.p++;
     struct err broken = {0};
+    if (!finish_groups(p))
+        return false;
     if (!graph_verify(p->g, &broken))
         return lex_fail(&p->l, brace, "%s", broken.msg);
     return lex_end_line(&p->l);
 }
 
-bool parse_whole(struct parser *p)
-{
-    return graph_lines(p) && finish_groups(p);
-}
-
 static bool text(struct parser *p)
 {
-    if (!graph_lines(p))
+    if (!parse_whole(p))
         return false;
     lex_lines(&p->l);
-    return p->l.p == p->l.end ? finish_groups(p) : lex_expected(&p->l, "nothing behind the graph's '}'");
+    return p->l.p == p->l.end || lex_expected(&p->l, "nothing behind the graph's '}'");
 }
 
 struct graph *graph_parse(const char *s, size_t len, const char *file, struct err *e)

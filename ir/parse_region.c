@@ -93,23 +93,20 @@ static bool check_results(struct parser *p, ref r, const struct region_text *t, 
 
 static bool region_parts(struct parser *p, struct node *n, struct region_text *t, ref *out)
 {
-    unsigned dev;
-    uint64_t group;
-    const char *group_at, *brace;
-    uint32_t site;
+    struct tail tail;
+    const char *brace;
     if (p->depth == MAX_REGION_DEPTH)
         return lex_fail(&p->l, p->l.p, "regions in regions are more than %d deep", MAX_REGION_DEPTH);
     if (!region_operands(p, t) || !parse_attrs(p, n) || !result_types(p, t) ||
-        !parse_tail(p, true, &dev, &group, &group_at, &site) || !regions(p, n->op, t->region, &brace))
+        !parse_tail(p, true, &tail) || !regions(p, n->op, t->region, &brace))
         return false;
-    p->g->cur_site = site;
-    p->g->cur_device = (uint16_t)dev;
     ref r = graph_add_region(p->g, n, t->in, t->nin, t->region);
     t->region[0] = t->region[1] = NULL;
     if (!r)
         return parse_failed(p, brace);
     *out = r;
-    return check_results(p, r, t, brace) && (group == GROUP_NONE || parse_group(p, r, group, group_at));
+    return check_results(p, r, t, brace) && parse_device(p, r, &tail, brace) &&
+           (tail.group == GROUP_NONE || parse_group(p, r, tail.group, tail.group_at));
 }
 
 bool parse_region_op(struct parser *p, unsigned op, ref *out)

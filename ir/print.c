@@ -320,7 +320,7 @@ static void put_node(struct printer *p, ref r, unsigned home_device)
 static void put_graph(struct printer *p)
 {
     const struct graph *g = p->g;
-    unsigned home_device = g->nnode > 1 ? g->node[1].device : 0;
+    unsigned home_device = graph_device(g);
     put_indent(p, 0);
     text_put(&p->t, "graph @");
     if (is_name(g->name))

@@ -69,6 +69,20 @@ static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, ui
     return true;
 }
 
+static bool verify_device(const struct graph *g, ref r, struct err *e)
+{
+    const struct node *n = node_at(g, r);
+    char a[DEVICE_TEXT], b[DEVICE_TEXT];
+    if (n->device >= MAX_DEVICES)
+        return broken(g, e, "node", r, "has no valid device");
+    for (unsigned i = n->op == OP_grad; i < node_nin(n) && n->op != OP_copy; i++)
+        if (node_at(g, node_in(g, n, i))->device != n->device)
+            return err_set(e, KL_ERR_DEVICE, "graph @%.63s: node %u: %s on device %s has an operand on device %s", g->name,
+                           r, opinfo[n->op].name, device_label(n->device, a),
+                           device_label(node_at(g, node_in(g, n, i))->device, b));
+    return true;
+}
+
 static bool verify_node(const struct graph *g, ref r, struct err *e)
 {
     const struct node *n = node_at(g, r);
@@ -93,6 +107,8 @@ static bool verify_node(const struct graph *g, ref r, struct err *e)
         return broken(g, e, "node", r, "has no valid call site");
     if (n->flags & ~(MARK_STOP | MARK_AGAIN))
         return broken(g, e, "node", r, "has unknown marks");
+    if (!verify_device(g, r, e))
+        return false;
     struct node derived = *n;
     int64_t *dim[2];
     for (unsigned i = g->symbols ? node_dims(&derived, dim) : 0; i-- > 0;)
@@ -151,10 +167,21 @@ static bool verify_outputs(const struct graph *g, struct err *e)
 
 static bool verify_groups(const struct graph *g, struct err *e)
 {
-    for (uint32_t i = 0; g->group && i < g->nnode; i++)
-        if (g->group[i] != GROUP_NONE && g->group[i] >= g->ngroup)
-            return broken(g, e, "node", i, "is in a group that does not exist");
-    return true;
+    uint32_t *device = g->group ? mem_alloc(g->ngroup * sizeof *device) : NULL; /* + 1; 0: none yet */
+    bool ok = !g->group || device || err_set(e, KL_ERR_MEMORY, "graph @%.63s: out of memory", g->name);
+    for (uint32_t i = 0; device && ok && i < g->nnode; i++) {
+        if (g->group[i] == GROUP_NONE)
+            continue;
+        if (g->group[i] >= g->ngroup) {
+            ok = broken(g, e, "node", i, "is in a group that does not exist");
+        } else {
+            uint32_t *d = &device[g->group[i]], own = g->node[i].device + 1u;
+            ok = !*d || *d == own || broken(g, e, "node", i, "is in a group of another device");
+            *d = own;
+        }
+    }
+    mem_free(device);
+    return ok;
 }
 
 /* Each result has at most one proj, so that its value has one place. */

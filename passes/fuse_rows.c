@@ -69,7 +69,7 @@ static bool has_rows(const struct fuser *f, uint32_t id, const struct row_space 
             if (!reduce_rows(f->g, r, &own) || own.rows != s->rows || own.length != s->length)
                 return false;
             ++*reduces;
-        } else if (op_is_anchor(f->g->node[r].op) || op_is_region(f->g->node[r].op)) {
+        } else if (op_is_anchor(f->g->node[r].op) || op_is_apart(f->g->node[r].op)) {
             return false;
         } else if (!is_full(f->g, r, s) && node_numel(f->g, r) != s->rows) {
             return false;
@@ -114,19 +114,19 @@ static bool join(struct fuser *f, uint32_t id, uint32_t b, const struct row_spac
     return true;
 }
 
-/* Joins the group with those next to it until nothing changes.  Returns whether any was joined. */
+/* Joins the group with those that its members read and are read by.  Returns whether any was joined. */
 static bool join_neighbours(struct fuser *f, uint32_t id, const struct row_space *s)
 {
     bool any = false;
-    for (ref r = 1; r < f->g->nnode; r++) {
-        uint32_t b = group_of(f, r);
-        for (unsigned i = 0; b != GROUP_NONE && i < f->g->node[r].nin; i++) {
+    for (ref r = f->group[id].first; r; r = f->next[r]) { /* what joins comes at the end of this list */
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
             bool linear;
             uint32_t a = group_of(f, node_operand(f->g, r, i, &linear));
-            if (a == GROUP_NONE || a == b || (a != id && b != id))
-                continue;
-            any |= join(f, id, a == id ? b : a, s);
-            b = group_of(f, r);
+            any |= a != GROUP_NONE && a != id && join(f, id, a, s);
+        }
+        for (uint32_t i = f->readers[r]; i < f->readers[r + 1]; i++) {
+            uint32_t b = group_of(f, f->reader[i]);
+            any |= b != GROUP_NONE && b != id && join(f, id, b, s);
         }
     }
     return any;

@@ -1,17 +1,31 @@
-/* One group to one kernel: picks the schedule, evaluates members in place, keeps the kernel's arguments. */
+/* One group to one kernel: picks the schedule, evaluates members in place, keeps the kernel's arguments.
+ *
+ * Whatever is kept per node is made once for all groups of a graph and marked with the number of the lowering that
+ * wrote it, so that a group costs what its own nodes cost. */
 #include "lower.h"
 #include <string.h>
 
-#define PERMANENT UINT32_MAX    /* memo.point of scalars computed before the loops */
-#define WALKED (UINT32_MAX - 1) /* and of nodes whose operands fix_scalars has seen */
+/* memo.point of scalars computed before the loops, and of nodes whose operands fix_scalars has seen; those of an
+ * earlier lower_scalars are stale like any other. */
+static uint32_t permanent(const struct lowering *w) { return UINT32_MAX - 2 * w->era; }
+static uint32_t walked(const struct lowering *w) { return permanent(w) - 1; }
 
 static struct lowering *self(struct lower *l) { return (struct lowering *)l; }
 
 static bool fail(struct lowering *w) { return err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name); }
 
+static struct node_state *state_of(struct lowering *w, ref r)
+{
+    struct node_state *s = &w->state[r];
+    if (s->stamp != w->mine)
+        *s = (struct node_state){.stamp = w->mine};
+    return s;
+}
+
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role)
 {
-    uint32_t *slot = role == BUF_IN ? &w->read_buf[r] : &w->write_buf[r];
+    struct node_state *s = state_of(w, r);
+    uint32_t *slot = role == BUF_IN ? &s->read_buf : &s->write_buf;
     if (*slot)
         return *slot - 1;
     if (!mem_reserve(&w->out->arg, &w->arg_cap, w->out->narg + 1, sizeof *w->out->arg)) {
@@ -23,6 +37,14 @@ uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role)
     uint32_t b = k_buf(w->k, role, w->g->node[r].dtype, node_numel(w->g, r), id);
     *slot = b + 1;
     return b;
+}
+
+uint32_t lower_reader(struct lowering *w, ref r, uint32_t m)
+{
+    struct node_state *s = state_of(w, r);
+    if (!s->reader)
+        s->reader = m + 1;
+    return s->reader - 1;
 }
 
 void lower_point(struct lowering *w) { w->point++; }
@@ -79,8 +101,8 @@ static val compute(struct lowering *w, ref r, const val *coord)
     const struct node *n = &w->g->node[r];
     if (r == w->anchor)
         return w->anchor_value;
-    if (w->row_copy && w->row_copy[r])
-        return k_load(w->k, w->row_copy[r] - 1, w->column, w->pred);
+    if (w->row_copy && lower_is_member(w, r) && w->row_copy[w->place[r]])
+        return k_load(w->k, w->row_copy[w->place[r]] - 1, w->column, w->pred);
     if (in_memory(w, r))
         return load(w, r, coord);
     if (!op_is_elementwise(n->op))
@@ -93,18 +115,23 @@ static val compute(struct lowering *w, ref r, const val *coord)
 
 val lower_at(struct lowering *w, ref r, const val *coord)
 {
-    struct memo *m = &w->memo[r];
+    struct node_state *s = state_of(w, r);
     uint32_t rank = node_shape(w->g, r)->rank;
-    if (m->point == PERMANENT || (m->point == w->point && !memcmp(m->coord, coord, rank * sizeof *coord)))
-        return m->value;
+    if (s->memo.point == permanent(w) || (s->memo.point == w->point && !memcmp(s->memo.coord, coord, rank * sizeof *coord)))
+        return s->memo.value;
     val v = compute(w, r, coord);
-    m->point = w->point;
-    m->value = v;
-    memcpy(m->coord, coord, rank * sizeof *coord);
+    s->memo.point = w->point;
+    s->memo.value = v;
+    memcpy(s->memo.coord, coord, rank * sizeof *coord);
     return v;
 }
 
-void lower_fix(struct lowering *w, ref r, val value) { w->memo[r] = (struct memo){.point = PERMANENT, .value = value}; }
+void lower_fix(struct lowering *w, ref r, val value)
+{
+    struct node_state *s = state_of(w, r);
+    s->memo.point = permanent(w);
+    s->memo.value = value;
+}
 
 static val at_callback(struct lower *l, ref r, const val *coord) { return lower_at(self(l), r, coord); }
 
@@ -121,22 +148,30 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
         k_store(w->k, lower_buffer(w, r, BUF_OUT), i, v, w->pred);
 }
 
+enum { MAX_FETCHED = 8 };
+
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
 {
     val i = lower_flatten(w->k, s, coord);
     int64_t numel = shape_count(s);
-    for (ref r = 1; r < w->g->nnode; r++) {
-        if (w->g->group[r] != w->group)
-            continue;
-        if (w->stored[r])
-            k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, r, BUF_OUT), i);
-        for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor; o++) {
-            bool linear;
+    ref read[MAX_FETCHED];
+    uint32_t nread = 0, nwritten = 0;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        ref r = w->member[m];
+        for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor && nread < MAX_FETCHED; o++) {
+            bool linear, known = false;
             ref x = node_operand(w->g, r, o, &linear);
-            if (linear && node_numel(w->g, x) == numel && w->g->group[x] != w->group && in_memory(w, x))
-                k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, x, BUF_IN), i);
+            for (uint32_t j = 0; j < nread; j++)
+                known |= read[j] == x;
+            if (linear && !known && node_numel(w->g, x) == numel && !lower_is_member(w, x) && in_memory(w, x))
+                read[nread++] = x;
         }
     }
+    for (uint32_t j = 0; j < nread; j++)
+        k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), i);
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (w->stored[w->member[m]] && nwritten++ >= nread)
+            k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, w->member[m], BUF_OUT), i);
 }
 
 /* Walks what member r is computed from inside this kernel and fixes every outside scalar on the way. */
@@ -145,19 +180,20 @@ static void fix_scalars(struct lowering *w, ref r)
     const struct node *n = &w->g->node[r];
     for (unsigned i = 0; i < n->nin; i++) {
         ref s = n->in[i];
-        if (w->memo[s].point == PERMANENT)
+        struct node_state *state = state_of(w, s);
+        if (state->memo.point == permanent(w))
             continue;
-        if (node_numel(w->g, s) == 1 && w->g->group[s] != w->group) {
+        if (node_numel(w->g, s) == 1 && !lower_is_member(w, s)) {
             bool linear;
-            if (w->g->group[node_source(w->g, s, &linear)] == w->group)
+            if (lower_is_member(w, node_source(w->g, s, &linear)))
                 continue;
             val zero[KL_MAX_RANK];
             for (int d = 0; d < KL_MAX_RANK; d++)
                 zero[d] = k_int(w->k, 0);
             lower_at(w, s, zero);
-            w->memo[s].point = PERMANENT;
-        } else if (!in_memory(w, s) && w->memo[s].point != WALKED) {
-            w->memo[s].point = WALKED;
+            state->memo.point = permanent(w);
+        } else if (!in_memory(w, s) && state->memo.point != walked(w)) {
+            state->memo.point = walked(w);
             fix_scalars(w, s);
         }
     }
@@ -166,9 +202,9 @@ static void fix_scalars(struct lowering *w, ref r)
 void lower_scalars(struct lowering *w)
 {
     lower_point(w);
-    for (ref r = 1; r < w->g->nnode; r++)
-        if (w->g->group[r] == w->group)
-            fix_scalars(w, r);
+    w->era++;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        fix_scalars(w, w->member[m]);
 }
 
 enum { TASK_WORK = 1 << 15 }; /* elements of work that pay for handing a task to a thread */
@@ -186,13 +222,10 @@ enum { FEW_ELEMENTS = 1 << 13 }; /* computed in microseconds by whatever code */
 uint32_t lower_width(const struct lowering *w, int64_t n)
 {
     uint32_t native = w->caps->vector_bytes / 4, width = 4 * native;
-    uint32_t ops = 0;
+    uint32_t ops = w->nmember;
     int64_t most = 0;
-    for (ref r = 1; r < w->g->nnode; r++)
-        if (w->g->group[r] == w->group) {
-            ops++;
-            most = node_numel(w->g, r) > most ? node_numel(w->g, r) : most;
-        }
+    for (uint32_t m = 0; m < w->nmember; m++)
+        most = node_numel(w->g, w->member[m]) > most ? node_numel(w->g, w->member[m]) : most;
     if (!w->anchor && most <= FEW_ELEMENTS) /* what counts is how soon it is compiled: LLVM's time goes with the width */
         width = native;
     else if (ops > 8) /* several results in flight hide latency already; more would spill */
@@ -221,9 +254,10 @@ static void estimate(struct lowering *w)
     double bytes = 0, flops = 0;
     for (uint32_t i = 0; i < w->out->narg; i++)
         bytes += (double)node_bytes(w->g, w->out->arg[i].node);
-    for (ref r = 1; r < w->g->nnode; r++) {
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        ref r = w->member[m];
         const struct node *n = &w->g->node[r];
-        if (w->g->group[r] != w->group || op_is_view(n->op))
+        if (op_is_view(n->op))
             continue;
         if (n->op == OP_dot) {
             struct dot_dims d = dot_sizes(w->g, n);
@@ -239,16 +273,15 @@ static void estimate(struct lowering *w)
 static void name_kernel(struct lowering *w)
 {
     int at = snprintf(w->k->name, sizeof w->k->name, "k%u", w->group);
-    for (ref r = 1; r < w->g->nnode && at < (int)sizeof w->k->name - 1; r++)
-        if (w->g->group[r] == w->group)
-            at += snprintf(w->k->name + at, sizeof w->k->name - (size_t)at, "_%s", opinfo[w->g->node[r].op].name);
+    for (uint32_t m = 0; m < w->nmember && at < (int)sizeof w->k->name - 1; m++)
+        at += snprintf(w->k->name + at, sizeof w->k->name - (size_t)at, "_%s", opinfo[w->g->node[w->member[m]].op].name);
 }
 
 static void run_schedule(struct lowering *w)
 {
-    for (ref r = 1; r < w->g->nnode; r++)
-        if (w->g->group[r] == w->group && op_is_anchor(w->g->node[r].op))
-            w->anchor = r;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (op_is_anchor(w->g->node[w->member[m]].op))
+            w->anchor = w->member[m];
     if (!w->anchor)
         lower_map(w);
     else if (w->g->node[w->anchor].op == OP_dot)
@@ -265,65 +298,83 @@ static void run_schedule(struct lowering *w)
         lower_reduce(w);
 }
 
-static bool scratch_alloc(struct lowering *w)
-{
-    size_t n = w->g->nnode;
-    w->read_buf = mem_alloc(n * sizeof *w->read_buf);
-    w->write_buf = mem_alloc(n * sizeof *w->write_buf);
-    w->memo = mem_alloc(n * sizeof *w->memo);
-    return w->k && w->read_buf && w->write_buf && w->memo;
-}
-
-static void scratch_free(struct lowering *w)
-{
-    mem_free(w->read_buf);
-    mem_free(w->write_buf);
-    mem_free(w->memo);
-}
-
 bool trial_begin(struct trial *t, const struct lowering *w)
 {
     *t = (struct trial){.w = *w};
     t->w.out = &t->out;
     t->w.arg_cap = 0;
     t->w.l.k = t->w.k = kernel_new("trial");
-    return scratch_alloc(&t->w);
+    t->w.state = w->trial_state;
+    t->w.mine = ++*w->stamp;
+    return t->w.k;
 }
 
 void trial_end(struct trial *t, struct lowering *w)
 {
-    if (!t->w.k || !t->w.memo || !t->w.read_buf || !t->w.write_buf)
+    if (!t->w.k)
         fail(w);
     else if (t->w.k->err.code && !w->k->err.code)
         w->k->err = t->w.k->err;
     kernel_free(t->w.k);
     mem_free(t->out.arg);
-    scratch_free(&t->w);
 }
 
-bool lower_group(const struct graph *g, uint32_t group, const struct caps *caps, struct lowered *out, struct err *e)
+/* ---- all groups of a graph ---- */
+
+struct lowerer {
+    const struct graph *g;
+    const struct caps *caps;
+    struct groups groups;
+    struct node_state *state[2];
+    uint32_t stamp;
+};
+
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps)
+{
+    struct lowerer *s = mem_alloc(sizeof *s);
+    if (!s)
+        return NULL;
+    *s = (struct lowerer){.g = g, .caps = caps};
+    bool ok = groups_make(g, &s->groups);
+    for (int i = 0; i < 2; i++)
+        ok &= (s->state[i] = mem_alloc(g->nnode * sizeof *s->state[i])) != NULL;
+    if (ok)
+        return s;
+    lowerer_free(s);
+    return NULL;
+}
+
+void lowerer_free(struct lowerer *s)
+{
+    if (!s)
+        return;
+    groups_free(&s->groups);
+    mem_free(s->state[0]);
+    mem_free(s->state[1]);
+    mem_free(s);
+}
+
+const struct groups *lowerer_groups(const struct lowerer *s) { return &s->groups; }
+
+bool lower_group(struct lowerer *s, uint32_t group, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
-    bool *stored = mem_alloc(g->nnode * sizeof *stored);
-    struct lowering w = {.k = out->k, .g = g, .group = group, .caps = caps, .stored = stored, .out = out};
-    w.l = (struct lower){.k = out->k, .g = g, .at = at_callback};
-    bool ok = scratch_alloc(&w) && stored;
-    if (!ok) {
-        err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", g->name);
-    } else {
-        groups_stored(g, stored);
-        name_kernel(&w);
-        w.k->extent = 1;
-        run_schedule(&w);
-        estimate(&w);
-        ok = kernel_clean(w.k) ? kernel_verify(w.k, e) : err_set(e, w.k->err.code, "%s", w.k->err.msg);
-    }
-    mem_free(stored);
-    scratch_free(&w);
-    if (!ok) {
-        kernel_free(out->k);
-        mem_free(out->arg);
-        *out = (struct lowered){0};
-    }
-    return ok;
+    if (!out->k)
+        return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
+    const uint32_t *first = &s->groups.first[group];
+    struct lowering w = {.k = out->k, .g = s->g, .group = group, .caps = s->caps, .out = out,
+                         .member = s->groups.member + first[0], .nmember = first[1] - first[0],
+                         .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
+                         .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
+    w.l = (struct lower){.k = out->k, .g = s->g, .at = at_callback};
+    name_kernel(&w);
+    w.k->extent = 1;
+    run_schedule(&w);
+    estimate(&w);
+    if (kernel_clean(w.k) ? kernel_verify(w.k, e) : err_set(e, w.k->err.code, "%s", w.k->err.msg))
+        return true;
+    kernel_free(out->k);
+    mem_free(out->arg);
+    *out = (struct lowered){0};
+    return false;
 }

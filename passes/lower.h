@@ -3,7 +3,13 @@
 #define KILN_LOWER_H
 #include "passes.h"
 
-struct memo { uint32_t point; val coord[KL_MAX_RANK]; val value; };
+/* What a kernel knows of a node; all 0 where its stamp is not the lowering's. */
+struct node_state {
+    uint32_t stamp;
+    uint32_t read_buf, write_buf; /* lbuf + 1 */
+    uint32_t reader;              /* a member that reads it, its number + 1 */
+    struct { uint32_t point; val coord[KL_MAX_RANK]; val value; } memo; /* its value at the current point */
+};
 
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
@@ -11,19 +17,26 @@ struct lowering {
     const struct graph *g;
     uint32_t group;
     const struct caps *caps;
+    const ref *member;       /* of the group, in execution order */
+    uint32_t nmember;
+    const uint32_t *place;   /* per node of the group: its number among the members */
     const bool *stored;      /* per node */
     struct lowered *out;
     uint32_t arg_cap;
-    uint32_t *read_buf, *write_buf; /* per node: lbuf + 1 */
-    struct memo *memo;       /* per node: its value at the current point */
+    struct node_state *state, *trial_state; /* per node, of this kernel and for one that is only tried out */
+    uint32_t *stamp;         /* of the last lowering */
+    uint32_t mine;           /* of this one */
     uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
+    uint32_t era;            /* number of the lower_scalars whose scalars are in force */
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
-    uint32_t *row_copy;      /* row kernels, per node: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
+    uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     val lane;                /* the open vector loop's variable, 0: none */
 };
+
+static inline bool lower_is_member(const struct lowering *w, ref r) { return w->g->group[r] == w->group; }
 
 /* ---- lower.c ---- */
 void lower_point(struct lowering *w);                                     /* forget memos: coordinates change */
@@ -34,14 +47,17 @@ val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
 /* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
 /* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
- * coordinates. */
+ * coordinates.  A result is taken to replace an array that is read, as a state's next value does in place: the same
+ * lines, and asking for them twice costs as much again. */
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord);
 /* From here on r has this value, whatever the coordinates. */
 void lower_fix(struct lowering *w, ref r, val value);
-/* Scalars made of leaves are computed once, here, before any loop. */
+/* Scalars made of leaves are computed here, before the loops that use them; those of an earlier call are forgotten. */
 void lower_scalars(struct lowering *w);
 /* Sets the size of a task from the work of one iteration, in elements. */
 void lower_grain(struct lowering *w, int64_t work);
+/* A member that reads r, by number: member m, if it is the first that asks. */
+uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
 /* The lbuf through which node r is read (role in) or written (role out). */
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */

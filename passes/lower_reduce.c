@@ -36,9 +36,9 @@ static val element(const struct reduce *r, val i)
     val coord[KL_MAX_RANK] = {0};
     operand_coord(r, i, coord);
     lower_point(w);
-    for (ref m = 1; m < w->g->nnode; m++)
-        if (w->g->group[m] == w->group && w->stored[m] && lower_in_prologue(w, m))
-            lower_store(w, m, &r->in, coord);
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (w->stored[w->member[m]] && lower_in_prologue(w, w->member[m]))
+            lower_store(w, w->member[m], &r->in, coord);
     return k_cast(w->k, lower_at(w, r->n->in[0], coord), dtype_compute(r->n->dtype));
 }
 
@@ -53,9 +53,9 @@ static void epilogue(const struct reduce *r, val result)
     lower_point(w);
     w->anchor_value = k_cast(w->k, result, r->n->dtype);
     const struct shape *out = &w->g->shape[r->n->shape];
-    for (ref m = 1; m < w->g->nnode; m++)
-        if (w->g->group[m] == w->group && w->stored[m] && !lower_in_prologue(w, m))
-            lower_store(w, m, out, coord);
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (w->stored[w->member[m]] && !lower_in_prologue(w, w->member[m]))
+            lower_store(w, w->member[m], out, coord);
 }
 
 static val identity(const struct reduce *r)

@@ -19,18 +19,16 @@ struct rows {
     val index;                  /* of the row */
     ref reduce[MAX_ROW_REDUCES]; /* the walks: one for each; then the last */
     uint32_t nreduce;
-    bool *fixed;                /* per node: of one value a row, and known */
-    uint32_t *first;            /* per node: the walk that computes it first; nreduce + 1: none */
-    uint32_t *cost;             /* per node: instructions to compute it, in its first walk */
-    bool *need;                 /* per node: does this walk compute it? */
+    bool *fixed;                /* per member: of one value a row, and known */
+    uint32_t *first;            /* per member: the walk that computes it first; nreduce + 1: none */
+    uint32_t *cost;             /* per member: instructions to compute it, in its first walk */
+    bool *need;                 /* per member: does this walk compute it? */
     bool choosing;              /* emitting a walk's first elements: what they keep, the rest of the row keeps too */
 };
 
-static bool is_member(const struct lowering *w, ref r) { return w->g->group[r] == w->group; }
-
 static bool is_full(const struct rows *s, ref r)
 {
-    return is_member(s->w, r) && !op_is_reduce(s->w->g->node[r].op) && node_numel(s->w->g, r) != s->space.rows;
+    return lower_is_member(s->w, r) && !op_is_reduce(s->w->g->node[r].op) && node_numel(s->w->g, r) != s->space.rows;
 }
 
 bool lower_has_rows(const struct lowering *w)
@@ -39,20 +37,20 @@ bool lower_has_rows(const struct lowering *w)
     uint32_t reduces = 0;
     ref first = NIL;
     bool after = false; /* is something of one value an element made from the reduce? */
-    bool *made = mem_alloc(g->nnode * sizeof *made);
-    for (ref r = 1; made && r < g->nnode; r++) {
-        if (!is_member(w, r))
-            continue;
+    bool *made = mem_alloc(w->nmember * sizeof *made);
+    for (uint32_t m = 0; made && m < w->nmember; m++) {
+        ref r = w->member[m];
         if (op_is_reduce(g->node[r].op)) {
             reduces++;
             first = first ? first : r;
-            made[r] = true;
+            made[m] = true;
         }
         for (unsigned i = 0; i < g->node[r].nin; i++) {
             bool linear;
-            made[r] |= made[node_operand(g, r, i, &linear)];
+            ref x = node_operand(g, r, i, &linear);
+            made[m] |= lower_is_member(w, x) && made[w->place[x]];
         }
-        after |= made[r] && first && node_numel(g, r) != node_numel(g, first);
+        after |= made[m] && first && node_numel(g, r) != node_numel(g, first);
     }
     if (!made)
         err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", g->name);
@@ -62,48 +60,55 @@ bool lower_has_rows(const struct lowering *w)
 
 /* ---- which walk computes what ---- */
 
+static void need_operand(const struct lowering *w, ref r, unsigned i, bool *need)
+{
+    bool linear;
+    ref x = node_operand(w->g, r, i, &linear);
+    if (lower_is_member(w, x))
+        need[w->place[x]] = true;
+}
+
 /* Marks the full members that walk `walk` computes: what it is for, and what those are made of. */
 static void mark_walk(struct rows *s, uint32_t walk, bool *need)
 {
-    const struct graph *g = s->w->g;
-    bool linear;
-    memset(need, 0, g->nnode * sizeof *need);
+    const struct lowering *w = s->w;
+    memset(need, 0, w->nmember * sizeof *need);
     if (walk < s->nreduce)
-        need[node_operand(g, s->reduce[walk], 0, &linear)] = true;
-    for (ref r = g->nnode; r-- > 1;) {
-        need[r] = is_full(s, r) && (need[r] || (walk == s->nreduce && s->w->stored[r]));
-        if (!need[r] || s->w->row_copy[r])
-            continue;
-        for (unsigned i = 0; i < g->node[r].nin; i++)
-            need[node_operand(g, r, i, &linear)] = true;
+        need_operand(w, s->reduce[walk], 0, need);
+    for (uint32_t m = w->nmember; m-- > 0;) {
+        ref r = w->member[m];
+        need[m] = is_full(s, r) && (need[m] || (walk == s->nreduce && w->stored[r]));
+        for (unsigned i = 0; need[m] && !w->row_copy[m] && i < w->g->node[r].nin; i++)
+            need_operand(w, r, i, need);
     }
 }
 
 static void find_first(struct rows *s)
 {
-    for (ref r = 1; r < s->w->g->nnode; r++)
-        s->first[r] = s->nreduce + 1;
+    for (uint32_t m = 0; m < s->w->nmember; m++)
+        s->first[m] = s->nreduce + 1;
     for (uint32_t walk = s->nreduce + 1; walk-- > 0;) {
         mark_walk(s, walk, s->need);
-        for (ref r = 1; r < s->w->g->nnode; r++)
-            if (s->need[r])
-                s->first[r] = walk;
+        for (uint32_t m = 0; m < s->w->nmember; m++)
+            if (s->need[m])
+                s->first[m] = walk;
     }
 }
 
 /* Is r, computed in walk `walk`, read by what only a later walk computes? */
 static bool read_later(const struct rows *s, ref r, uint32_t walk)
 {
-    const struct graph *g = s->w->g;
+    const struct lowering *w = s->w;
+    const struct graph *g = w->g;
     bool linear;
     for (uint32_t i = walk + 1; i < s->nreduce; i++)
         if (node_operand(g, s->reduce[i], 0, &linear) == r)
             return true;
-    if (s->w->stored[r])
+    if (w->stored[r])
         return walk < s->nreduce;
-    for (ref m = r + 1; m < g->nnode; m++)
-        for (unsigned i = 0; is_full(s, m) && i < g->node[m].nin; i++)
-            if (s->first[m] > walk && node_operand(g, m, i, &linear) == r)
+    for (uint32_t m = w->place[r] + 1; m < w->nmember; m++)
+        for (unsigned i = 0; is_full(s, w->member[m]) && i < g->node[w->member[m]].nin; i++)
+            if (s->first[m] > walk && node_operand(g, w->member[m], i, &linear) == r)
                 return true;
     return false;
 }
@@ -127,14 +132,14 @@ static void full_coord(const struct rows *s, ref r, val *coord)
         lower_unflatten(k, mine, lower_flatten(k, &s->shape, own), coord);
 }
 
-/* Keeps r's row from walk `walk` on, if it is worth it. */
-static void keep(struct rows *s, ref r, uint32_t walk, val value)
+/* Keeps member m's row from walk `walk` on, if it is worth it. */
+static void keep(struct rows *s, uint32_t m, uint32_t walk, val value)
 {
     struct lowering *w = s->w;
-    if (w->row_copy[r] || s->first[r] != walk || s->cost[r] < KEEP_COST || !read_later(s, r, walk))
+    if (w->row_copy[m] || s->first[m] != walk || s->cost[m] < KEEP_COST || !read_later(s, w->member[m], walk))
         return;
     int64_t width = w->k->sched.width, padded = (s->space.length + width - 1) / width * width;
-    w->row_copy[r] = 1 + k_buf(w->k, BUF_SCRATCH, val_dtype(w->k, value), padded, 0);
+    w->row_copy[m] = 1 + k_buf(w->k, BUF_SCRATCH, val_dtype(w->k, value), padded, 0);
 }
 
 /* All that the walk computes, at the current element. */
@@ -144,26 +149,28 @@ static void compute_members(struct rows *s, uint32_t walk)
     struct kernel *k = w->k;
     const struct graph *g = w->g;
     lower_point(w);
-    for (ref r = 1; r < g->nnode; r++) {
-        if (!s->need[r] || (w->row_copy[r] && s->first[r] < walk))
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        ref r = w->member[m];
+        if (!s->need[m] || (w->row_copy[m] && s->first[m] < walk))
             continue;
         val coord[KL_MAX_RANK] = {0};
-        uint32_t before = k->ninst, kept = w->row_copy[r];
+        uint32_t before = k->ninst, kept = w->row_copy[m];
         full_coord(s, r, coord);
-        w->row_copy[r] = 0; /* computed here */
+        w->row_copy[m] = 0; /* computed here */
         val value = lower_at(w, r, coord);
-        w->row_copy[r] = kept;
+        w->row_copy[m] = kept;
         if (!kept && s->choosing) {
-            s->cost[r] = k->ninst - before;
+            s->cost[m] = k->ninst - before;
             for (unsigned i = 0; i < g->node[r].nin; i++) {
                 bool linear;
                 ref x = node_operand(g, r, i, &linear);
-                s->cost[r] += s->need[x] && !w->row_copy[x] ? s->cost[x] : 0;
+                uint32_t p = lower_is_member(w, x) ? w->place[x] : m;
+                s->cost[m] += p != m && s->need[p] && !w->row_copy[p] ? s->cost[p] : 0;
             }
-            keep(s, r, walk, value);
+            keep(s, m, walk, value);
         }
-        if (w->row_copy[r] && s->first[r] == walk)
-            k_store(k, w->row_copy[r] - 1, w->column, value, w->pred);
+        if (w->row_copy[m] && s->first[m] == walk)
+            k_store(k, w->row_copy[m] - 1, w->column, value, w->pred);
     }
 }
 
@@ -178,7 +185,8 @@ static val operand(const struct rows *s, const struct node *n)
 static void store_members(struct rows *s)
 {
     struct lowering *w = s->w;
-    for (ref r = 1; r < w->g->nnode; r++) {
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        ref r = w->member[m];
         val coord[KL_MAX_RANK] = {0};
         if (!is_full(s, r) || !w->stored[r])
             continue;
@@ -202,7 +210,7 @@ static void fix(struct rows *s, ref r, val value)
     struct lowering *w = s->w;
     val coord[KL_MAX_RANK] = {0};
     lower_fix(w, r, value);
-    s->fixed[r] = true;
+    s->fixed[w->place[r]] = true;
     lower_unflatten(w->k, node_shape(w->g, r), s->index, coord);
     if (w->stored[r])
         lower_store(w, r, node_shape(w->g, r), coord);
@@ -257,13 +265,14 @@ static void fix_members(struct rows *s)
 {
     struct lowering *w = s->w;
     lower_point(w);
-    for (ref r = 1; r < w->g->nnode; r++) {
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        ref r = w->member[m];
         const struct node *n = &w->g->node[r];
-        bool known = is_member(w, r) && !is_full(s, r) && !op_is_reduce(n->op) && !s->fixed[r];
+        bool known = !is_full(s, r) && !op_is_reduce(n->op) && !s->fixed[m];
         for (unsigned i = 0; known && i < n->nin; i++) {
             bool linear;
             ref x = node_operand(w->g, r, i, &linear);
-            known = !is_member(w, x) || s->fixed[x];
+            known = !lower_is_member(w, x) || s->fixed[w->place[x]];
         }
         val coord[KL_MAX_RANK] = {0};
         if (!known)
@@ -318,7 +327,7 @@ static void emit_rows(struct rows *s)
 
 void lower_rows(struct lowering *w)
 {
-    uint32_t n = w->g->nnode;
+    uint32_t n = w->nmember;
     struct rows s = {.w = w};
     s.fixed = mem_alloc(n * sizeof *s.fixed);
     s.first = mem_alloc(n * sizeof *s.first);
@@ -326,9 +335,9 @@ void lower_rows(struct lowering *w)
     s.need = mem_alloc(n * sizeof *s.need);
     w->row_copy = mem_alloc(n * sizeof *w->row_copy);
     w->anchor = NIL; /* there are several: each is fixed when its walk ends */
-    for (ref r = 1; r < n; r++)
-        if (is_member(w, r) && op_is_reduce(w->g->node[r].op))
-            s.reduce[s.nreduce++] = r;
+    for (uint32_t m = 0; m < n; m++)
+        if (op_is_reduce(w->g->node[w->member[m]].op))
+            s.reduce[s.nreduce++] = w->member[m];
     if (s.fixed && s.first && s.cost && s.need && w->row_copy) {
         lower_scalars(w);
         emit_rows(&s);

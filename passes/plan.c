@@ -3,153 +3,58 @@
  * Order: dependences, and, where no cycle forbids it, every reader of a state before the kernel that
  * writes its new value, so that the write can go in place.  Among ready kernels the lowest group number
  * goes first, which keeps the order of recording and so short lifetimes.
- * Storage: outputs in their own buffers, the rest in one arena.  Offsets by decreasing size, each at the
- * lowest place free over its lifetime (greedy by size: Pisarchyk and Lee, "Efficient memory management
- * for deep neural net inference", 2020). */
-#include "passes.h"
+ * Storage: outputs in their own buffers, the rest in one arena a device (place.c). */
+#include "place.h"
+#include "plan.h"
+#include <stdlib.h>
 #include <string.h>
-
-struct value {            /* a stored node */
-    ref node;
-    int64_t bytes;        /* rounded up to 64 */
-    uint32_t first, last; /* commands that write and last read it */
-    struct loc loc;
-    bool placed;
-};
-
-struct planner {
-    const struct graph *g;
-    const struct caps *caps;
-    struct program *p;
-    struct program *root;     /* the whole program: this one, or the one that this one is a region of */
-    struct lowered *low;      /* per group; no kernel: a region op */
-    ref *region;              /* per group: its region op, or NIL */
-    struct program *(*sub)[2]; /* per group: its regions' programs, until a command has them */
-    uint32_t *order;          /* position -> group */
-    struct { uint32_t *v, n, cap; } *succ; /* per group */
-    uint32_t *pending;        /* per group: unmet dependences */
-    struct value *value;      /* per node; node NIL: not stored */
-    ref *by_size;
-    uint32_t cmd_cap;
-    uint32_t first_kernel;    /* command number of the first kernel: copies come before */
-    struct err *e;
-};
-
-static bool oom(struct planner *p) { return err_set(p->e, KL_ERR_MEMORY, "out of memory planning @%s", p->g->name); }
-
-static int64_t round64(int64_t n) { return (n + 63) / 64 * 64; }
-
-/* ---- region ops: a command with the programs of its regions ---- */
-
-static struct program *plan_graph(const struct graph *g, const struct caps *caps, struct program *root, struct err *e);
-
-struct workspace command_workspace(const struct program *p, const struct command *c)
-{
-    const struct node *n = node_at(p->g, c->region);
-    struct workspace w = {0};
-    uint32_t nin = node_nin(n), nout = region_results(p->g, n);
-    for (uint32_t i = 0; i < nout; i++)
-        if (!c->value[nin + i])
-            w.work += round64((int64_t)region_result_bytes(p->g, n, i));
-    w.pointers = w.work + round64((int64_t)region_work_bytes(p->g, n));
-    w.arena = w.pointers + round64((int64_t)((nin + nout) * sizeof(void *)));
-    int64_t arena = 0;
-    for (uint32_t i = 0; i < op_regions(n->op); i++)
-        arena = c->sub[i]->arena_bytes > arena ? c->sub[i]->arena_bytes : arena;
-    w.bytes = w.arena + round64(arena);
-    return w;
-}
-
-/* The arguments of a region op's group: operands as they are stored, then the results that something reads. */
-static bool lower_region(struct planner *p, uint32_t group)
-{
-    struct lowered *l = &p->low[group];
-    ref r = p->region[group];
-    const struct node *n = &p->g->node[r];
-    if (!op_is_control(n->op))
-        return err_set(p->e, KL_ERR_INTERNAL, "%s: node %u is still there; pass inline takes it apart first",
-                       opinfo[n->op].name, r);
-    uint32_t nin = node_nin(n), nout = region_results(p->g, n);
-    l->arg = mem_alloc((nin + nout) * sizeof *l->arg);
-    if (!l->arg)
-        return oom(p);
-    for (uint32_t i = 0; i < nin; i++)
-        l->arg[l->narg++] = (struct arg){node_stored(p->g, node_in(p->g, n, i)), BUF_IN};
-    for (ref y = r + 1; y < p->g->nnode; y++)
-        if (p->g->node[y].op == OP_proj && p->g->node[y].in[0] == r)
-            l->arg[l->narg++] = (struct arg){y, BUF_OUT};
-    for (uint32_t i = 0; i < op_regions(n->op); i++) {
-        struct program *sub = plan_graph(node_region(p->p->g, n, i), p->caps, p->root, p->e);
-        p->sub[group][i] = sub;
-        if (!sub)
-            return false;
-        p->p->scratch_bytes = sub->scratch_bytes > p->p->scratch_bytes ? sub->scratch_bytes : p->p->scratch_bytes;
-        p->p->max_args = sub->max_args > p->p->max_args ? sub->max_args : p->p->max_args;
-    }
-    return true;
-}
-
-/* Fills in c: operands, results and, but for the places, the workspace. */
-static void region_arguments(const struct planner *p, uint32_t group, struct command *c)
-{
-    const struct lowered *l = &p->low[group];
-    const struct node *n = &p->g->node[p->region[group]];
-    uint32_t nin = node_nin(n);
-    c->region = p->region[group];
-    for (uint32_t i = 0; i < op_regions(n->op); i++)
-        c->sub[i] = p->sub[group][i];
-    for (uint32_t i = 0; i < l->narg; i++) {
-        ref r = l->arg[i].node;
-        c->value[i < nin ? i : nin + p->g->node[r].attr.proj.index] = r;
-    }
-}
-
-/* Bytes of the workspace of a region op's group. */
-static bool workspace_bytes(struct planner *p, uint32_t group, int64_t *bytes)
-{
-    const struct node *n = &p->g->node[p->region[group]];
-    struct command c = {.value = mem_alloc((node_nin(n) + region_results(p->g, n)) * sizeof *c.value)};
-    if (!c.value)
-        return oom(p);
-    region_arguments(p, group, &c);
-    *bytes = command_workspace(p->p, &c).bytes;
-    mem_free(c.value);
-    return true;
-}
 
 static bool lower_all(struct planner *p)
 {
-    for (ref r = 1; r < p->g->nnode; r++)
-        if (op_is_region(p->g->node[r].op) && p->g->group[r] != GROUP_NONE)
-            p->region[p->g->group[r]] = r;
+    for (ref r = 1; r < p->g->nnode; r++) {
+        if (p->g->group[r] == GROUP_NONE)
+            continue;
+        p->device[p->g->group[r]] = p->g->node[r].device;
+        if (op_is_apart(p->g->node[r].op))
+            p->apart[p->g->group[r]] = r;
+    }
     for (uint32_t i = 0; i < p->g->ngroup; i++)
-        if (p->region[i] ? !lower_region(p, i) : !lower_group(p->g, i, p->caps, &p->low[i], p->e))
+        if (p->apart[i] ? !plan_apart(p, i) : !lower_group(p->lowerer, i, &p->low[i], p->e))
             return false;
     return true;
 }
 
 static bool add_edge(struct planner *p, uint32_t from, uint32_t to)
 {
-    for (uint32_t i = 0; i < p->succ[from].n; i++)
-        if (p->succ[from].v[i] == to)
-            return true;
+    uint32_t n = p->succ[from].n;
+    if (n && p->succ[from].v[n - 1] == to)
+        return true;
     if (!mem_reserve(&p->succ[from].v, &p->succ[from].cap, p->succ[from].n + 1, sizeof(uint32_t)))
-        return oom(p);
+        return plan_no_memory(p);
     p->succ[from].v[p->succ[from].n++] = to;
     p->pending[to]++;
     return true;
 }
 
-static bool reaches(const struct planner *p, uint32_t from, uint32_t to, bool *seen)
+enum { MAX_SEARCH = 4096 }; /* groups that a search for a path visits before it takes one for granted */
+
+static bool reaches(struct planner *p, uint32_t from, uint32_t to)
 {
-    if (from == to)
-        return true;
-    if (seen[from])
-        return false;
-    seen[from] = true;
-    for (uint32_t i = 0; i < p->succ[from].n; i++)
-        if (reaches(p, p->succ[from].v[i], to, seen))
+    uint32_t n = 0, visits = 0;
+    p->seen[from] = ++p->stamp;
+    p->stack[n++] = from;
+    while (n) {
+        uint32_t at = p->stack[--n];
+        if (at == to || ++visits > MAX_SEARCH)
             return true;
+        for (uint32_t i = 0; i < p->succ[at].n; i++) {
+            uint32_t s = p->succ[at].v[i];
+            if (p->seen[s] == p->stamp)
+                continue;
+            p->seen[s] = p->stamp;
+            p->stack[n++] = s;
+        }
+    }
     return false;
 }
 
@@ -165,14 +70,41 @@ static bool dependences(struct planner *p)
     return true;
 }
 
-static bool reads_state(const struct planner *p, uint32_t group, uint32_t state)
+static int by_state(const void *a, const void *b)
 {
-    for (uint32_t a = 0; a < p->low[group].narg; a++) {
-        const struct node *n = &p->g->node[p->low[group].arg[a].node];
-        if (n->op == OP_state && n->attr.leaf.index == state)
-            return true;
+    const struct reader *x = a, *y = b;
+    return x->state != y->state ? (x->state > y->state) - (x->state < y->state) : (x->group > y->group) - (x->group < y->group);
+}
+
+/* Lists who reads the states. */
+static bool find_readers(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->ngroup; i++)
+        for (uint32_t a = 0; a < p->low[i].narg; a++) {
+            const struct node *n = &p->g->node[p->low[i].arg[a].node];
+            if (n->op != OP_state)
+                continue;
+            if (!mem_reserve(&p->reader, &p->reader_cap, p->nreader + 1, sizeof *p->reader))
+                return plan_no_memory(p);
+            p->reader[p->nreader++] = (struct reader){.state = n->attr.leaf.index, .group = i};
+        }
+    if (p->nreader)
+        qsort(p->reader, p->nreader, sizeof *p->reader, by_state);
+    return true;
+}
+
+/* The first reader of a state; the others follow. */
+static uint32_t readers_of(const struct planner *p, uint32_t state)
+{
+    uint32_t lo = 0, hi = p->nreader;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (p->reader[mid].state < state)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
-    return false;
+    return lo;
 }
 
 /* The group that computes output i's value straight into its buffer, GROUP_NONE if it is copied there. */
@@ -185,49 +117,69 @@ static uint32_t writer_of(const struct planner *p, uint32_t i)
 
 static bool readers_before_writers(struct planner *p)
 {
-    bool *seen = mem_alloc(p->g->ngroup + 1);
-    bool ok = seen || oom(p);
-    for (uint32_t i = 0; ok && i < p->g->nout; i++) {
-        uint32_t w = p->g->out[i].kind == OUT_ASSIGN ? writer_of(p, i) : GROUP_NONE;
-        for (uint32_t r = 0; ok && w != GROUP_NONE && r < p->g->ngroup; r++) {
-            if (r == w || !reads_state(p, r, p->g->out[i].state))
-                continue;
-            memset(seen, 0, p->g->ngroup);
-            if (!reaches(p, w, r, seen))
-                ok = add_edge(p, r, w);
-        }
-    }
-    mem_free(seen);
-    return ok;
-}
-
-static bool sort_groups(struct planner *p)
-{
-    uint32_t n = p->g->ngroup;
-    for (uint32_t done = 0; done < n; done++) {
-        uint32_t next = 0;
-        while (next < n && p->pending[next])
-            next++;
-        if (next == n)
-            return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a circle", p->g->name);
-        p->pending[next] = UINT32_MAX;
-        p->order[done] = next;
-        for (uint32_t i = 0; i < p->succ[next].n; i++)
-            p->pending[p->succ[next].v[i]]--;
+    for (uint32_t i = 0; i < p->g->nout; i++) {
+        uint32_t w = p->g->out[i].kind == OUT_ASSIGN ? writer_of(p, i) : GROUP_NONE, state = p->g->out[i].state;
+        for (uint32_t r = readers_of(p, state); w != GROUP_NONE && r < p->nreader && p->reader[r].state == state; r++)
+            if (p->reader[r].group != w && !reaches(p, w, p->reader[r].group) && !add_edge(p, p->reader[r].group, w))
+                return false;
     }
     return true;
 }
 
-static struct command *add_command(struct planner *p, enum cmd_kind kind, uint32_t narg)
+/* A binary heap of groups, the lowest on top. */
+static void heap_push(uint32_t *heap, uint32_t *n, uint32_t x)
+{
+    uint32_t i = (*n)++;
+    for (; i && heap[(i - 1) / 2] > x; i = (i - 1) / 2)
+        heap[i] = heap[(i - 1) / 2];
+    heap[i] = x;
+}
+
+static uint32_t heap_pop(uint32_t *heap, uint32_t *n)
+{
+    uint32_t top = heap[0], x = heap[--*n], i = 0;
+    for (uint32_t c; (c = 2 * i + 1) < *n; i = c) {
+        c += c + 1 < *n && heap[c + 1] < heap[c];
+        if (heap[c] >= x)
+            break;
+        heap[i] = heap[c];
+    }
+    heap[i] = x;
+    return top;
+}
+
+static bool sort_groups(struct planner *p)
+{
+    uint32_t n = p->g->ngroup, ready = 0, done = 0, *heap = p->stack;
+    for (uint32_t i = 0; i < n; i++)
+        if (!p->pending[i])
+            heap_push(heap, &ready, i);
+    while (ready) {
+        uint32_t next = heap_pop(heap, &ready);
+        p->order[done++] = next;
+        for (uint32_t i = 0; i < p->succ[next].n; i++)
+            if (!--p->pending[p->succ[next].v[i]])
+                heap_push(heap, &ready, p->succ[next].v[i]);
+    }
+    if (done < n)
+        return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a circle", p->g->name);
+    for (uint32_t pos = 0; pos < n; pos++)
+        p->pending[p->order[pos]] = pos; /* from here on: the group's place */
+    for (uint32_t r = 0; r < p->nreader; r++)
+        p->reader[r].position = p->pending[p->reader[r].group];
+    return true;
+}
+
+struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned device, uint32_t narg)
 {
     if (!mem_reserve(&p->p->cmd, &p->cmd_cap, p->p->ncmd + 1, sizeof *p->p->cmd))
-        return oom(p), NULL;
+        return plan_no_memory(p), NULL;
     struct command *c = &p->p->cmd[p->p->ncmd++];
-    *c = (struct command){.kind = (uint16_t)kind, .narg = narg};
+    *c = (struct command){.kind = (uint16_t)kind, .device = (uint16_t)device, .narg = narg};
     c->arg = mem_alloc((narg + !narg) * sizeof *c->arg);
     c->value = mem_alloc((narg + !narg) * sizeof *c->value);
     if (!c->arg || !c->value)
-        return oom(p), NULL;
+        return plan_no_memory(p), NULL;
     return c;
 }
 
@@ -236,20 +188,27 @@ static struct loc leaf_loc(const struct node *n)
     return (struct loc){.kind = n->op == OP_input ? LOC_INPUT : LOC_STATE, .index = n->attr.leaf.index};
 }
 
+bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from)
+{
+    struct command *c = plan_command(p, CMD_COPY, p->g->node[to_value].device, 2);
+    if (!c)
+        return false;
+    c->arg[0] = to;
+    c->arg[1] = from;
+    c->bytes = (int64_t)node_bytes(p->g, to_value);
+    c->value[0] = to_value;
+    c->value[1] = from_value;
+    return true;
+}
+
 /* Outputs that are a leaf's value: copied first, before any kernel can write over a state. */
 static bool copy_leaves(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->nout; i++) {
         ref r = node_stored(p->g, p->g->out[i].value);
-        if (!node_is_stored_leaf(p->g, r))
-            continue;
-        struct command *c = add_command(p, CMD_COPY, 2);
-        if (!c)
+        if (node_is_stored_leaf(p->g, r) &&
+            !plan_copy(p, r, (struct loc){.kind = LOC_OUT, .index = i}, r, leaf_loc(&p->g->node[r])))
             return false;
-        c->arg[0] = (struct loc){.kind = LOC_OUT, .index = i};
-        c->arg[1] = leaf_loc(&p->g->node[r]);
-        c->bytes = (int64_t)node_bytes(p->g, r);
-        c->value[0] = c->value[1] = r;
     }
     return true;
 }
@@ -260,15 +219,9 @@ static bool copy_duplicates(struct planner *p)
     for (uint32_t i = 0; i < p->g->nout; i++) {
         ref r = node_stored(p->g, p->g->out[i].value);
         const struct value *v = &p->value[r];
-        if (!v->node || (v->loc.kind == LOC_OUT && v->loc.index == i))
-            continue;
-        struct command *c = add_command(p, CMD_COPY, 2);
-        if (!c)
+        if (v->node && !(v->loc.kind == LOC_OUT && v->loc.index == i) &&
+            !plan_copy(p, r, (struct loc){.kind = LOC_OUT, .index = i}, r, v->loc))
             return false;
-        c->arg[0] = (struct loc){.kind = LOC_OUT, .index = i};
-        c->arg[1] = v->loc;
-        c->bytes = (int64_t)node_bytes(p->g, r);
-        c->value[0] = c->value[1] = r;
     }
     return true;
 }
@@ -279,18 +232,18 @@ static bool lifetimes(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
         const struct lowered *l = &p->low[p->order[pos]];
-        ref region = p->region[p->order[pos]];
+        ref region = plan_has_workspace(p, p->order[pos]) ? p->apart[p->order[pos]] : NIL;
         if (region) {
             uint32_t now = p->first_kernel + pos;
             p->value[region] = (struct value){.node = region, .first = now, .last = now};
-            if (!workspace_bytes(p, p->order[pos], &p->value[region].bytes))
+            if (!plan_workspace(p, p->order[pos], &p->value[region].bytes))
                 return false;
         }
         for (uint32_t a = 0; a < l->narg; a++) {
             struct value *v = &p->value[l->arg[a].node];
             if (l->arg[a].role == BUF_OUT)
                 *v = (struct value){.node = l->arg[a].node, .first = p->first_kernel + pos,
-                                    .bytes = round64((int64_t)node_bytes(p->g, l->arg[a].node))};
+                                    .bytes = plan_round64((int64_t)node_bytes(p->g, l->arg[a].node))};
             v->last = p->first_kernel + pos;
         }
     }
@@ -304,106 +257,110 @@ static bool lifetimes(struct planner *p)
     return true;
 }
 
-static bool overlaps(const struct value *a, const struct value *b) { return a->first <= b->last && b->first <= a->last; }
-
-/* Lowest offset where v fits beside the placed values alive with it. */
-static int64_t lowest_place(const struct planner *p, const struct value *v, const ref *placed, uint32_t n)
+/* Each device's values in an arena of its own. */
+static bool place_device(struct planner *p, unsigned device, struct placement *v)
 {
-    int64_t at = 0;
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (uint32_t i = 0; i < n; i++) {
-            const struct value *o = &p->value[placed[i]];
-            if (overlaps(v, o) && at < o->loc.offset + o->bytes && o->loc.offset < at + v->bytes) {
-                at = o->loc.offset + o->bytes;
-                moved = true;
-            }
-        }
+    int64_t *bytes = &p->p->arena_bytes[device];
+    uint32_t n = 0;
+    for (ref r = 1; r < p->g->nnode; r++)
+        if (p->value[r].node && !p->value[r].placed && p->g->node[r].device == device)
+            v[n++] = (struct placement){r, p->value[r].first, p->value[r].last, p->value[r].bytes, 0};
+    bool ok = place_values(v, n, p->first_kernel + p->g->ngroup);
+    for (uint32_t i = 0; ok && i < n; i++) {
+        struct value *x = &p->value[v[i].node];
+        x->loc = (struct loc){.kind = LOC_ARENA, .index = device, .offset = v[i].offset};
+        x->placed = true;
+        *bytes = v[i].offset + x->bytes > *bytes ? v[i].offset + x->bytes : *bytes;
     }
-    return at;
+    *bytes += p->p->region_bytes[device];
+    return ok;
 }
 
-static void place_arena(struct planner *p)
+static bool place_arenas(struct planner *p)
 {
-    uint32_t n = 0, done = 0;
-    for (ref r = 1; r < p->g->nnode; r++) {
-        if (!p->value[r].node || p->value[r].placed)
-            continue;
-        uint32_t i = n++;
-        for (; i > 0 && p->value[p->by_size[i - 1]].bytes < p->value[r].bytes; i--)
-            p->by_size[i] = p->by_size[i - 1];
-        p->by_size[i] = r;
-    }
-    for (; done < n; done++) {
-        struct value *v = &p->value[p->by_size[done]];
-        v->loc = (struct loc){.kind = LOC_ARENA, .offset = lowest_place(p, v, p->by_size, done)};
-        v->placed = true;
-        if (v->loc.offset + v->bytes > p->p->arena_bytes)
-            p->p->arena_bytes = v->loc.offset + v->bytes;
-    }
+    struct placement *v = mem_alloc(p->g->nnode * sizeof *v);
+    bool ok = v;
+    for (unsigned d = 0; ok && d < MAX_DEVICES; d++)
+        if (p->p->devices >> d & 1)
+            ok = place_device(p, d, v);
+    mem_free(v);
+    return ok || plan_no_memory(p);
 }
 
-/* The number of the program's kernel equal to k, which the program takes over if it is the first such. */
-static bool program_kernel(struct planner *p, struct kernel *k, uint32_t *i)
+static uint32_t *kernel_place(const struct program *all, uint32_t *table, uint32_t size, const struct kernel *k)
 {
-    struct program *all = p->root;
-    for (*i = 0; *i < all->nkernel && !kernel_same(all->kernel[*i], k);)
-        ++*i;
-    if (*i < all->nkernel)
+    uint32_t at = (uint32_t)kernel_hash(k).lo & (size - 1);
+    while (table[at] && !kernel_same(all->kernel[table[at] - 1], k))
+        at = (at + 1) & (size - 1);
+    return &table[at];
+}
+
+/* Room for one more kernel in the table, which stays half empty. */
+static bool grow_table(struct planner *root)
+{
+    const struct program *all = root->p;
+    if (2 * (all->nkernel + 1) <= root->table_size)
         return true;
-    if (!mem_reserve(&all->kernel, &all->kernel_cap, all->nkernel + 1, sizeof(struct kernel *)))
-        return oom(p);
-    all->kernel[all->nkernel++] = k;
-    return true;
-}
-
-static struct loc value_loc(const struct planner *p, ref r)
-{
-    return node_is_stored_leaf(p->g, r) ? leaf_loc(&p->g->node[r]) : p->value[r].loc;
-}
-
-static bool region_command(struct planner *p, uint32_t group)
-{
-    const struct node *n = &p->g->node[p->region[group]];
-    uint32_t nin = node_nin(n), nout = region_results(p->g, n);
-    struct command *c = add_command(p, CMD_REGION, nin + nout + 1);
-    if (!c)
+    uint32_t size = root->table_size ? 2 * root->table_size : 64, *table = mem_alloc(size * sizeof *table);
+    if (!table)
         return false;
-    region_arguments(p, group, c);
-    p->sub[group][0] = p->sub[group][1] = NULL; /* the command's from here on */
-    struct loc at = p->value[c->region].loc;
-    c->arg[nin + nout] = at;
-    for (uint32_t i = 0; i < nin + nout; i++) {
-        c->arg[i] = c->value[i] ? value_loc(p, c->value[i]) : at;
-        if (!c->value[i])
-            at.offset += round64((int64_t)region_result_bytes(p->g, n, i - nin));
-    }
+    for (uint32_t i = 0; i < all->nkernel; i++)
+        *kernel_place(all, table, size, all->kernel[i]) = i + 1;
+    mem_free(root->table);
+    root->table = table;
+    root->table_size = size;
     return true;
+}
+
+/* The number of the program's kernel equal to *k, which the program takes over if it is the first such. */
+static bool program_kernel(struct planner *p, struct lowered *l, uint32_t *i)
+{
+    struct planner *root = p->root;
+    struct program *all = root->p;
+    if (!grow_table(root) || !mem_reserve(&all->kernel, &all->kernel_cap, all->nkernel + 1, sizeof(struct kernel *)))
+        return plan_no_memory(p);
+    uint32_t *at = kernel_place(all, root->table, root->table_size, l->k);
+    if (!*at) {
+        all->kernel[all->nkernel++] = l->k;
+        *at = all->nkernel;
+        l->taken = true;
+    }
+    *i = *at - 1;
+    return true;
+}
+
+/* Nothing writes a value without elements, and it has no place of its own. */
+struct loc plan_value_loc(const struct planner *p, ref r)
+{
+    const struct node *n = &p->g->node[r];
+    if (node_is_stored_leaf(p->g, r))
+        return leaf_loc(n);
+    return p->value[r].node ? p->value[r].loc : (struct loc){.kind = LOC_ARENA, .index = n->device};
 }
 
 static bool kernel_commands(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
-        if (p->region[p->order[pos]]) {
-            if (!region_command(p, p->order[pos]))
+        struct lowered *l = &p->low[p->order[pos]];
+        if (p->apart[p->order[pos]]) {
+            if (!plan_apart_command(p, p->order[pos]))
                 return false;
             continue;
         }
-        struct lowered *l = &p->low[p->order[pos]];
         const struct kernel *k = l->k;
-        struct command *c = add_command(p, CMD_KERNEL, k->nbuf);
-        if (!c || !program_kernel(p, l->k, &c->kernel))
+        struct command *c = plan_command(p, CMD_KERNEL, p->device[p->order[pos]], k->nbuf);
+        if (!c || !program_kernel(p, l, &c->kernel))
             return false;
         p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
         int64_t scratch = 0;
         for (uint32_t b = 0; b < k->nbuf; b++) {
             if (k->buf[b].role == BUF_SCRATCH) {
                 c->arg[b] = (struct loc){.kind = LOC_SCRATCH, .offset = scratch};
-                scratch += round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
+                scratch += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
                 continue;
             }
             ref r = l->arg[k->buf[b].id].node;
-            c->arg[b] = value_loc(p, r);
+            c->arg[b] = plan_value_loc(p, r);
             c->value[b] = r;
         }
         if (scratch > p->p->scratch_bytes)
@@ -432,9 +389,9 @@ static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t o
 static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in, ref value)
 {
     const struct lowered *l = &p->low[p->order[pos]];
-    if (p->region[p->order[pos]])
-        return false; /* its rounds read what they like */
-    const struct kernel *k = p->root->kernel[p->p->cmd[p->first_kernel + pos].kernel];
+    if (p->apart[p->order[pos]])
+        return false; /* a region's rounds read what they like */
+    const struct kernel *k = p->root->p->kernel[p->p->cmd[p->first_kernel + pos].kernel];
     for (uint32_t b = 0; b < k->nbuf; b++)
         for (uint32_t w = 0; w < k->nbuf; w++)
             if (k->buf[b].role == BUF_IN && k->buf[b].id == in && k->buf[w].role == BUF_OUT &&
@@ -450,15 +407,14 @@ static bool may_be_in_place(const struct planner *p, uint32_t i)
     const struct value *v = &p->value[node_stored(p->g, o->value)];
     if (o->kind != OUT_ASSIGN || !v->node || v->loc.kind != LOC_OUT || v->loc.index != i)
         return false;
-    for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
-        const struct lowered *l = &p->low[p->order[pos]];
-        for (uint32_t a = 0; a < l->narg; a++) {
+    for (uint32_t r = readers_of(p, o->state); r < p->nreader && p->reader[r].state == o->state; r++) {
+        uint32_t pos = p->reader[r].position;
+        if (p->first_kernel + pos > v->first)
+            return false;
+        const struct lowered *l = &p->low[p->reader[r].group];
+        for (uint32_t a = 0; p->first_kernel + pos == v->first && a < l->narg; a++) {
             const struct node *n = &p->g->node[l->arg[a].node];
-            if (n->op != OP_state || n->attr.leaf.index != o->state)
-                continue;
-            if (p->first_kernel + pos > v->first)
-                return false;
-            if (p->first_kernel + pos == v->first && !allows_overwrite(p, pos, a, v->node))
+            if (n->op == OP_state && n->attr.leaf.index == o->state && !allows_overwrite(p, pos, a, v->node))
                 return false;
         }
     }
@@ -478,43 +434,67 @@ static int64_t held_bytes(const struct program *p)
     return n;
 }
 
-static void account(struct planner *p)
+int64_t program_arenas(const struct program *p)
 {
-    int64_t most = 0;
-    for (uint32_t c = 0; c < p->p->ncmd; c++) {
-        int64_t alive = 0;
-        for (ref r = 1; r < p->g->nnode; r++)
-            if (p->value[r].node && p->value[r].loc.kind == LOC_ARENA && p->value[r].first <= c && c <= p->value[r].last)
-                alive += op_is_region(p->g->node[r].op) ? p->value[r].bytes : (int64_t)node_bytes(p->g, r);
+    int64_t n = 0;
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        n += p->arena_bytes[d];
+    return n;
+}
+
+/* What the regions of a command need of other devices' arenas than that of their op. */
+static int64_t elsewhere(const struct command *c)
+{
+    int64_t bytes = 0;
+    for (unsigned d = 0; c->kind == CMD_REGION && d < MAX_DEVICES; d++) {
+        int64_t a = c->sub[0]->arena_bytes[d], b = c->sub[1] ? c->sub[1]->arena_bytes[d] : 0;
+        if (d != c->device)
+            bytes += a > b ? a : b;
+    }
+    return bytes;
+}
+
+/* The most bytes alive at once, from what begins and what ends at each command. */
+static bool account(struct planner *p)
+{
+    uint32_t n = p->first_kernel + p->g->ngroup + 1;
+    int64_t *change = mem_alloc(n * sizeof *change), alive = 0, most = 0;
+    if (!change)
+        return plan_no_memory(p);
+    for (ref r = 1; r < p->g->nnode; r++) {
+        const struct value *v = &p->value[r];
+        if (!v->node || v->loc.kind != LOC_ARENA)
+            continue;
+        int64_t bytes = op_is_region(p->g->node[r].op) ? v->bytes : (int64_t)node_bytes(p->g, r);
+        change[v->first] += bytes;
+        change[v->last + 1] -= bytes;
+    }
+    for (uint32_t c = 0; c < n; c++) {
+        alive += change[c];
+        int64_t now = alive + (c < p->p->ncmd ? elsewhere(&p->p->cmd[c]) : 0);
+        most = now > most ? now : most;
         most = alive > most ? alive : most;
     }
+    mem_free(change);
     int64_t held = held_bytes(p->p);
-    p->p->peak_bytes = held + p->p->arena_bytes;
+    p->p->peak_bytes = held + program_arenas(p->p);
     p->p->lower_bound_bytes = held + most;
+    return true;
 }
 
 static bool plan_kernels(struct planner *p)
 {
-    if (!lower_all(p) || !dependences(p) || !readers_before_writers(p) || !sort_groups(p) || !copy_leaves(p))
+    p->lowerer = lowerer_new(p->g, p->caps);
+    if (!p->lowerer)
+        return plan_no_memory(p);
+    if (!lower_all(p) || !dependences(p) || !find_readers(p) || !readers_before_writers(p) || !sort_groups(p) || !copy_leaves(p))
         return false;
     p->first_kernel = p->p->ncmd;
-    if (!lifetimes(p))
-        return false;
-    place_arena(p);
-    if (!kernel_commands(p))
+    if (!lifetimes(p) || !place_arenas(p) || !kernel_commands(p))
         return false;
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
-    account(p);
-    return copy_duplicates(p);
-}
-
-static bool owned_by_program(const struct program *p, const struct kernel *k)
-{
-    for (uint32_t i = 0; i < p->nkernel; i++)
-        if (p->kernel[i] == k)
-            return true;
-    return false;
+    return account(p) && copy_duplicates(p);
 }
 
 /* Everything but the kernels and, of a region's program, the graph. */
@@ -539,7 +519,7 @@ static void planner_free(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->ngroup; i++) {
         if (p->low) {
-            if (p->low[i].k && !(p->root && owned_by_program(p->root, p->low[i].k)))
+            if (!p->low[i].taken)
                 kernel_free(p->low[i].k);
             mem_free(p->low[i].arg);
         }
@@ -549,62 +529,76 @@ static void planner_free(struct planner *p)
             mem_free(p->succ[i].v);
     }
     mem_free(p->low);
-    mem_free(p->region);
+    mem_free(p->apart);
+    mem_free(p->device);
     mem_free(p->sub);
     mem_free(p->succ);
     mem_free(p->order);
     mem_free(p->pending);
+    mem_free(p->reader);
     mem_free(p->value);
-    mem_free(p->by_size);
+    mem_free(p->seen);
+    mem_free(p->stack);
+    mem_free(p->table);
+    lowerer_free(p->lowerer);
 }
 
 /* The interpreter holds every value from its node to its last use. */
 static bool plan_interpreter(struct planner *p)
 {
     const struct graph *g = p->g;
-    if (!add_command(p, CMD_INTERP, 0))
+    if (!plan_command(p, CMD_INTERP, graph_device(g), 0))
         return false;
     uint32_t *last = p->order;
     for (ref r = 1; r < g->nnode; r++)
         for (unsigned i = 0; i < node_nin(&g->node[r]); i++)
             last[node_in(g, &g->node[r], i)] = r;
-    int64_t most = 0;
+    int64_t *gone = mem_alloc(g->nnode * sizeof *gone), alive = 0, most = 0; /* bytes last used by each node */
+    if (!gone)
+        return plan_no_memory(p);
     for (ref now = 1; now < g->nnode; now++) {
-        int64_t alive = 0;
-        for (ref r = 1; r <= now; r++)
-            if (!node_is_stored_leaf(g, r) && last[r] >= now)
-                alive += (int64_t)node_bytes(g, r);
+        if (!node_is_stored_leaf(g, now) && last[now] >= now) {
+            alive += (int64_t)node_bytes(g, now);
+            gone[last[now]] += (int64_t)node_bytes(g, now);
+        }
         most = alive > most ? alive : most;
+        alive -= gone[now];
     }
+    mem_free(gone);
     p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
     return true;
 }
 
-/* Plans the program of into->g, which is root or a part of it. */
-static bool plan_into(struct program *into, const struct caps *caps, struct program *root, bool interpret, struct err *e)
+/* Plans the program of into->g, a region of root's or (NULL) the whole. */
+static bool plan_into(struct program *into, const struct caps *caps, struct planner *root, bool interpret, struct err *e)
 {
     const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
-    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .root = root};
+    struct planner p = {.g = g, .caps = caps, .e = e, .p = into};
+    into->devices = graph_devices(g);
+    p.root = root ? root : &p;
     p.low = mem_alloc(ng * sizeof *p.low);
-    p.region = mem_alloc(ng * sizeof *p.region);
+    p.apart = mem_alloc(ng * sizeof *p.apart);
+    p.device = mem_alloc(ng * sizeof *p.device);
     p.sub = mem_alloc(ng * sizeof *p.sub);
     p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
     p.succ = mem_alloc(ng * sizeof *p.succ);
     p.pending = mem_alloc(ng * sizeof *p.pending);
     p.value = mem_alloc(g->nnode * sizeof *p.value);
-    p.by_size = mem_alloc(g->nnode * sizeof *p.by_size);
+    p.seen = mem_alloc(ng * sizeof *p.seen);
+    p.stack = mem_alloc(ng * sizeof *p.stack);
     into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
-    bool ok = p.low && p.region && p.sub && p.order && p.succ && p.pending && p.value && p.by_size && into->in_place;
+    bool ok = p.low && p.apart && p.device && p.sub && p.order && p.succ && p.pending && p.value && p.seen && p.stack &&
+              into->in_place;
     if (!ok)
-        oom(&p);
+        plan_no_memory(&p);
     else
         ok = interpret ? plan_interpreter(&p) : plan_kernels(&p);
     planner_free(&p);
     return ok;
 }
 
-static struct program *plan_graph(const struct graph *g, const struct caps *caps, struct program *root, struct err *e)
+struct program *plan_graph(const struct graph *g, const struct caps *caps, struct planner *root, struct err *e)
 {
     struct program *p = mem_alloc(sizeof *p);
     if (!p) {
@@ -656,7 +650,7 @@ struct program *program_plan(const struct graph *g, const struct caps *caps, boo
         p->g = graph_clone(g);
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
-    if (!p || !p->g || !plan_into(p, caps, p, interpret, e)) {
+    if (!p || !p->g || !plan_into(p, caps, NULL, interpret, e)) {
         program_free(p);
         return NULL;
     }

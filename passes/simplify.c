@@ -152,6 +152,26 @@ static ref hoist_expand(struct numbering *v, struct graph *g, ref r, const struc
     return n_expand(g, settle(v, g, graph_add(g, &small, NULL), seen), &full);
 }
 
+/* Copies move as little as can be: nothing to where it is, no constant, and what is repeated before it is repeated. */
+static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const struct node *n)
+{
+    const struct node a = *operand(g, n, 0);
+    struct shape full = *node_shape(g, r);
+    if (a.device == n->device)
+        return n->in[0];
+    if (a.op == OP_copy)
+        return n_copy(g, a.in[0], n->device);
+    if (a.op == OP_const) {
+        g->cur_device = n->device;
+        return n_const(g, a.dtype, a.attr.konst.bits);
+    }
+    if (a.op != OP_expand && a.op != OP_reshape)
+        return NIL;
+    uint32_t seen = g->nnode;
+    ref small = settle(v, g, n_copy(g, a.in[0], n->device), seen);
+    return a.op == OP_expand ? n_expand(g, small, &full) : n_reshape(g, small, &full);
+}
+
 static ref simplify_math(struct graph *g, const struct node *n)
 {
     const struct node *a = n->nin ? operand(g, n, 0) : NULL;
@@ -187,6 +207,8 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
         s = fold_constants(g, &n);
     if (!s && op_is_view(n.op))
         s = simplify_view(g, r, &n);
+    if (!s && n.op == OP_copy)
+        s = simplify_copy(v, g, r, &n);
     if (!s)
         s = simplify_math(g, &n);
     if (!s && n.nin)

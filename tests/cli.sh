@@ -149,6 +149,20 @@ run 'run unknown input' 1 "the graph has no input 'q'" --input q="$tmp/x.npy"
 run 'run bad slot' 1 'expected a number' --slot lr=fast
 run 'run unknown output' 1 "no output is number or state 'q'" --output q="$tmp/q.npy"
 run 'run without =' 2 'needs NAME=VALUE' --input x
+cat >"$tmp/copy.kir" <<'END'
+graph @copy {
+  %x = const 1.5 : f32[]
+  %y = copy %x : f32[] @cpu
+  %z = exp2 %y : f32[] @cpu
+  %w = copy %z : f32[] @ref
+  return %w
+}
+END
+sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
+if "$kiln" run "$tmp/half.kir" --device cpu >/dev/null 2>&1; then
+    check 'run on two devices' 0 'return 0 : f32\[\] = 2.828' "$kiln" run "$tmp/copy.kir" --device ref
+fi
+check 'run on a device that is not there' 1 'there is no device 7' "$kiln" run "$tmp/nowhere.kir" --device ref
 check 'f16 to file' 0 'return 1 : bf16\[\] = 1.5' "$kiln" run "$tmp/half.kir" --output 0="$tmp/h.npy"
 check 'f16 as NumPy has it' 0 "'<f2'" head -c 60 "$tmp/h.npy"
 check 'bf16 to file' 1 'cannot hold bf16' "$kiln" run "$tmp/half.kir" --output 1="$tmp/h2.npy"
@@ -157,6 +171,74 @@ run 'run other shape' 1 'holds f32\[1,2\]' --input x="$tmp/wide.npy"
 run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
 run 'run cut array' 1 'ends inside the header' --input x="$tmp/cut.npy"
 run 'run no array' 1 'magic number' --input x="$tmp/step.kir"
+
+check 'bench, values made up' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/step.kir" --rounds 3 --json "$tmp/b.json" --svg "$tmp/b.svg"
+check 'bench writes rows' 0 '"case": "step", "variant": "fused", .* "baseline": "unfused"' cat "$tmp/b.json"
+check 'bench draws' 0 '^</svg>$' cat "$tmp/b.svg"
+check 'bench with values' 0 '^step: 3 rounds' "$kiln" bench "$tmp/step.kir" --input x="$tmp/x.npy" --slot lr=0.5 --device ref --rounds=3
+check 'bench every dtype' 0 'fused kernels' "$kiln" bench "$tmp/half.kir" --rounds 3
+check 'bench bad rounds' 2 "'many' is not a number from 1 to 1000" "$kiln" bench "$tmp/step.kir" --rounds many
+check 'bench without file' 2 'needs a file' "$kiln" bench
+check 'bench other shape' 1 'holds f32\[1,2\]' "$kiln" bench "$tmp/step.kir" --input x="$tmp/wide.npy"
+check 'bench to no folder' 1 '/no/such/b.json' "$kiln" bench "$tmp/step.kir" --rounds 3 --json /no/such/b.json
+check 'chart' 0 '^</svg>$' "$kiln" chart "$tmp/b.json"
+check 'chart of no JSON' 1 "step.kir:1:1: expected '\['" "$kiln" chart "$tmp/step.kir"
+check 'chart to no folder' 1 '/no/such/c.svg' "$kiln" chart "$tmp/b.json" -o /no/such/c.svg
+check 'chart without file' 2 'needs a file' "$kiln" chart -o x
+
+# Kernels: what dump prints, kernel reads and prints again.
+kernels_all() {
+    for file in "$tests"/text/agree_*.kir; do
+        sed '/^# expect:$/,$d' "$file" >"$tmp/any.kir"
+        bind=$(sed -n '1s/^# test: agree \([^;]*\).*/\1/p' "$file" | sed 's/\([a-z]*=\)/--bind \1/g; s/,/ /g')
+        "$kiln" dump "$tmp/any.kir" --stage scheduled $bind >"$tmp/any.loop" || return 1
+        [ -s "$tmp/any.loop" ] || continue
+        "$kiln" kernel "$tmp/any.loop" >"$tmp/again.loop" && cmp "$tmp/any.loop" "$tmp/again.loop" || { echo "$file"; return 1; }
+    done
+    echo all
+}
+cat >"$tmp/double.loop" <<'END'
+kernel @double {
+  b0 = in 0 : f32[2]
+  b1 = out 1 : f32[2]
+  %s = slot 0 : f32
+  %i = loop serial 0 to 2 {
+    %x = load b0[%i] : f32
+    %y = mul %x, %s : f32
+    store b1[%i] = %y
+  }
+}
+END
+sed 's/b1\[%i\]/b1[%x]/' "$tmp/double.loop" >"$tmp/broken.loop"
+sed 's/to 2/to 3/' "$tmp/double.loop" >"$tmp/beyond.loop"
+cat "$tmp/double.loop" "$tmp/double.loop" >"$tmp/two.loop"
+kernel() {
+    name=$1 code=$2 pattern=$3 file=$4
+    shift 4
+    check "$name" "$code" "$pattern" "$kiln" kernel "$tmp/$file.loop" --run --device ref "$@"
+}
+if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; then
+    check 'kernels of every graph' 0 '^all$' kernels_all
+    check 'kernel compiled' 0 '^b1 : f32\[2\] = 0.5 1.0$' "$kiln" kernel "$tmp/double.loop" --run --device cpu --input b0="$tmp/x.npy" --slot 0=0.5
+    check 'kernel to assembly' 0 'retq' "$kiln" kernel "$tmp/double.loop" --stage asm --device cpu
+fi
+check 'kernel prints' 0 '%4 = loop serial 0 to 2 {$' "$kiln" kernel "$tmp/double.loop"
+check 'kernel from standard input' 0 '^kernel @double {' sh -c "cat '$tmp/two.loop' | '$kiln' kernel -"
+check 'kernel broken' 1 'broken.loop:8:5: an index or bound is not i64' "$kiln" kernel "$tmp/broken.loop"
+check 'kernel code of ref' 1 'has no stage llvm' "$kiln" kernel "$tmp/double.loop" --stage llvm --device ref
+check 'kernel unknown stage' 1 "no stage of a kernel is called 'fused'" "$kiln" kernel "$tmp/double.loop" --stage fused
+check 'kernel without file' 2 'needs a file' "$kiln" kernel --run
+kernel 'kernel run' 0 '^b1 : f32\[2\] = 0.5 1.0$' double --input b0="$tmp/x.npy" --slot 0=0.5
+"$kiln" kernel "$tmp/double.loop" --run --device ref --input b0="$tmp/x.npy" --slot 0=1 --output b1="$tmp/same.npy"
+kernel 'kernel from its own file' 0 '^b1 : f32\[2\] = 3.0 6.0$' double --input b0="$tmp/same.npy" --slot 0=3
+kernel 'kernel run of two' 1 'has 2 kernels' two
+kernel 'kernel without input' 1 'b0 has no value' double --slot 0=1
+kernel 'kernel without slot' 1 'slot 0 of f32: has no value' double --input b0="$tmp/x.npy"
+kernel 'kernel bad slot' 1 'slot 0 of f32: expected a number' double --input b0="$tmp/x.npy" --slot 0=fast
+kernel 'kernel short input' 1 'holds 1 elements of f32 where b0 has 2' double --slot 0=1 --input b0="$tmp/one.npy"
+kernel 'kernel input of an output' 1 "no input buffer 'b1'" double --slot 0=1 --input b1="$tmp/x.npy"
+kernel 'kernel unknown output' 1 "no output buffer 'b7'" double --slot 0=1 --input b0="$tmp/x.npy" --output b7="$tmp/none.npy"
+kernel 'kernel beyond its buffer' 1 'accesses element 2 of buffer 0' beyond --input b0="$tmp/x.npy" --slot 0=1
 
 sizes() {
     name=$1 code=$2 pattern=$3

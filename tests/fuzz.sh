@@ -9,15 +9,16 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 corpus=$build/fuzz-corpus seeds=$build/fuzz-seeds log=$build/fuzz.log
 rm -rf "$seeds"
 mkdir -p "$corpus" "$seeds"
-for file in "$root"/tests/text/*.kir; do
-    sed '/^# expect:$/,$d' "$file" >"$seeds/$(basename "$file")"
+for file in "$root"/tests/text/*.kir "$root"/tests/text/*.loop; do
+    sed '/^# \(expect\|graph\):$/,$d' "$file" >"$seeds/$(basename "$file")"
 done
 
 # The words of the language: ops, dtypes, and the quoted words of the grammar.
 {
     sed -n 's/^\(ST\|EW[123]\)(\([a-z_0-9]*\),.*/"\2"/p' "$root/ir/ops.def"
     sed -n 's/^DT[A-Z]* *(\([a-z0-9]*\),.*/"\1"/p' "$root/ir/dtypes.def"
-    sed -n '/^text     =/,/^```/p' "$root/ir/README.md" | grep -o '"[^"\\ ]*"'
+    sed -n 's/^PRIM([A-Z]*, *\([a-z]*\),.*/"\1"/p' "$root/ir/prims.def"
+    sed -n '/^\(text\|kernels\) *=/,/^```/p' "$root/ir/README.md" | grep -o '"[^"\\ ]*"'
     printf '"%s"\n' 'f32[]' 'bits(0x' '1e-05' '-inf' ' : f32[2]' ' group 0' '(0; 0)' '\\x41' '\"'
 } | sort -u >"$build/fuzz.dict"
 

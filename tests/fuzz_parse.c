@@ -2,7 +2,10 @@
  *
  * A text gives a graph or "line:column: reason".  A graph verifies, prints to text that parses to the same graph and
  * prints the same again, clones, survives every pass, becomes kernels that verify and a plan that the checker
- * accepts, and, where it is small, runs on the interpreter.  One with symbols does so again with their least values. */
+ * accepts, and, where it is small, runs on the interpreter, one with symbols also with
+ * their least values.  Text that is no graph is tried as kernels, which verify and
+ * print to text that parses to the same kernels. */
+#include "ir/loop.h"
 #include "ir/text.h"
 #include "passes/passes.h"
 #include <stdlib.h>
@@ -73,7 +76,7 @@ static void run_pass(struct graph *g, const struct pass_info *p)
         must_verify(g, p->name);
 }
 
-static void check_kernels(const struct graph *g)
+static void check_program(const struct graph *g)
 {
     static const struct caps caps = {.vector_bytes = 64, .vector_regs = 32, .threads = 4, .l1_bytes = 32 << 10,
                                      .l2_bytes = 1 << 20, .l3_bytes = 8 << 20};
@@ -133,7 +136,7 @@ static void check_passes(const struct graph *parsed)
     for (unsigned i = 0; i < pass_count && !g->err.code; i++)
         run_pass(g, &pass_list[i]);
     if (!g->err.code) {
-        check_kernels(g);
+        check_program(g);
         if (!g->symbols && is_quick(g))
             interpret(g);
     }
@@ -150,12 +153,32 @@ static void bind_least(struct graph *g)
     must_print_back(g);
 }
 
+static void check_kernels(const char *text, size_t size)
+{
+    struct err e = {0};
+    struct kernels k = {0}, back = {0};
+    if (!kernel_parse(text, size, NULL, &k, &e))
+        must_be_positioned(&e);
+    for (uint32_t i = 0; i < k.n; i++) {
+        char *s = kernel_text(k.v[i]), *again;
+        MUST(s && kernel_parse(s, strlen(s), NULL, &back, &e), "%s\nis what the kernel prints to: %s", s, e.msg);
+        MUST(kernel_same(k.v[i], back.v[i]), "%s\nis another kernel", s);
+        again = kernel_text(back.v[i]);
+        MUST(again && !strcmp(s, again), "%s\nprints again as\n%s", s, again);
+        mem_free(s);
+        mem_free(again);
+    }
+    kernels_free(&k);
+    kernels_free(&back);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct err e = {0};
     struct graph *g = graph_parse((const char *)data, size, NULL, &e);
     if (!g) {
         must_be_positioned(&e);
+        check_kernels((const char *)data, size);
         return 0;
     }
     must_verify(g, "parsed");

@@ -159,14 +159,79 @@ bool same_values(unsigned dtype, const void *a, const void *b, int64_t n, int64_
     return true;
 }
 
-/* Every way to run a graph; the first is the one that the others must equal. */
+/* ---- kernels as text ---- */
+
+/* A copy in its normal form. */
+static struct kernel *settled(const struct kernel *k)
+{
+    struct kernel *c = kernel_new(k->name);
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        k_buf(c, (enum buf_role)k->buf[b].role, k->buf[b].dtype, k->buf[b].count, k->buf[b].id);
+    for (val v = 1; v < k->ninst; v++)
+        k_append(c, k->inst[v]);
+    c->sched = k->sched;
+    c->extent = k->extent;
+    c->flops = k->flops;
+    c->bytes = k->bytes;
+    kernel_settle(c, NULL);
+    return c;
+}
+
+bool kernel_round_trip(const struct kernel *k, struct err *why)
+{
+    struct kernels back = {0};
+    struct kernel *normal = settled(k);
+    char *text = kernel_text(k), *plain = kernel_text(normal), *again = NULL;
+    bool ok = text && plain && kernel_parse(text, strlen(text), "printed", &back, why) && (again = kernel_text(back.v[0]));
+    if (!ok && !why->code)
+        err_set(why, KL_ERR_INTERNAL, "kernel %s: out of memory for its text", k->name);
+    if (ok) {
+        struct hash128 a = kernel_hash(normal), b = kernel_hash(back.v[0]);
+        ok = back.n == 1 && kernel_same(normal, back.v[0]) && a.lo == b.lo && a.hi == b.hi;
+        if (!ok || strcmp(plain, again))
+            ok = err_set(why, KL_ERR_INTERNAL, "kernel %s: its text parses to another kernel", k->name);
+    }
+    mem_free(text);
+    mem_free(plain);
+    mem_free(again);
+    kernels_free(&back);
+    kernel_free(normal);
+    return ok;
+}
+
+/* All kernels of the program that ran g. */
+static bool kernels_round_trip(const struct graph *g, const char *device, bool fuse, struct err *why)
+{
+    const struct exec *x = exec_get(g, device_find(device, why), fuse, why);
+    for (uint32_t i = 0; x && i < x->program->nkernel; i++)
+        if (!kernel_round_trip(x->program->kernel[i], why))
+            return false;
+    return x;
+}
+
+/* Every way to run a graph, all of it on one device or, without a device, each node where it is; the first is the one
+ * that the others must equal. */
 static const struct way { const char *device; bool fuse, in_place; unsigned threads; const char *text; } ways[] = {
     {"ref", true, true, 1, "interpreted"},
     {"cpu", true, true, 2, "on cpu with 2 threads"},
     {"cpu", true, false, 1, "on cpu with 1 thread, not in place"},
     {"cpu", false, true, 2, "on cpu unfused"},
+    {NULL, true, true, 2, "on the devices of its nodes"},
+    {NULL, false, true, 1, "on the devices of its nodes unfused"},
 };
 enum { WAYS = sizeof ways / sizeof *ways };
+
+/* The graph in a way: a copy on one device, or g itself. */
+static const struct graph *placed(const struct graph *g, const struct way *w)
+{
+    uint64_t devices = graph_devices(g);
+    if (!w->device || !(devices & (devices - 1)))
+        return g;
+    struct graph *one = graph_clone(g);
+    for (unsigned d = 0; one && d < MAX_DEVICES; d++)
+        graph_move(one, d, 0);
+    return one;
+}
 
 static bool agree(const struct graph *g, const struct values *input, const struct values *state, const uint64_t *slot,
                   struct err *why)
@@ -175,9 +240,17 @@ static bool agree(const struct graph *g, const struct values *input, const struc
     bool ok = true;
     for (int i = 0; i < WAYS && ok; i++) {
         struct err e = {0};
+        const struct graph *own = placed(g, &ways[i]);
+        const char *device = ways[i].device ? ways[i].device : device_name((int)graph_device(g));
+        if (!ways[i].device && !(graph_devices(g) & (graph_devices(g) - 1)))
+            break; /* all on one device */
         pool_set_threads(ways[i].threads);
-        ok = run_with(g, ways[i].device, ways[i].fuse, ways[i].in_place, input, state, slot, &out[i], &e) ||
+        ok = run_with(own, device, ways[i].fuse, ways[i].in_place, input, state, slot, &out[i], &e) ||
              err_set(why, e.code, "%s: %s", ways[i].text, e.msg);
+        if (ok && i > 1)
+            ok = kernels_round_trip(own, device, ways[i].fuse, why);
+        if (own != g)
+            graph_free((struct graph *)own);
         for (uint32_t o = 0; i > 0 && ok && o < g->nout; o++) {
             unsigned dtype = g->node[g->out[o].value].dtype;
             int64_t at;

@@ -589,7 +589,7 @@ static void test_hash(void)
     char text[512] = "";
     FILE *f = fmemopen(text, sizeof text, "w");
     check(f && kernel_print(c, f) && !fclose(f), "printing failed");
-    check(strstr(text, "%3 = loop serial 0 to 4 {\n    store b0[%3] = 2:f32\n  }\n}\n") != NULL, "unexpected text:\n%s",
+    check(strstr(text, "%3 = loop serial 0 to 4 {\n    store b0[%3] = 2.0:f32\n  }\n}\n") != NULL, "unexpected text:\n%s",
           text);
     kernel_free(a);
     kernel_free(b);

@@ -118,6 +118,7 @@ static inline bool agree(const struct targets *t, const struct kernel *k, const 
     void *bi[MAX_BUFS], *bc[MAX_BUFS];
     if (!check(k->nbuf <= MAX_BUFS && !k->err.code && kernel_verify(k, &e), "%s: %s%s", what, k->err.msg, e.msg))
         return kernel_print(k, stdout) && false;
+    check(kernel_round_trip(k, &e), "%s: %s", what, e.msg);
     set_up(k, init, gi, bi);
     bool ok = check(kernel_interp(k, bi, slot, 0, k->extent, &e), "%s interpreted: %s", what, e.msg);
     for (unsigned i = 0; i <= t->n && ok; i++) { /* round 0: the interpreter and what is expected */

@@ -5,6 +5,8 @@
 
 /* The graph of this seed, always the same one: free it with graph_free.  A builder's refusal is in its err. */
 struct graph *random_graph(uint64_t seed);
+/* random_spread.c: the same graph with its nodes on random devices and copies between them. */
+struct graph *random_spread(struct rng *r, const struct graph *g);
 
 /* ---- random_symbols.c ---- */
 /* The graph with symbols for some of its numbers, which these values would make it again; NULL: none is found. */

@@ -1,6 +1,6 @@
 /* Runs the text tests: tests/text FILE|FOLDER...  (without arguments: tests/text)
  *
- * A test is one .kir file whose first line says what to do:
+ * A test is one file, a graph (.kir) or a kernel (.loop: text_kernel.c), whose first line says what to do:
  *   # test: parse            print the graph
  *   # test: pass NAME,NAME   run passes, then print the graph
  *   # test: run              autodiff and numerics, then the interpreter: print each output's elements
@@ -12,25 +12,14 @@
  * "# error: LINE:COLUMN: REASON".  KILN_BLESS=1 writes what came out into the files.
  *
  * Every graph that is printed must also parse back to the same hash and the same text. */
-#include "harness.h"
-#include "ir/text.h"
+#include "text_test.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static const char expect_line[] = "\n# expect:\n", error_mark[] = "# error: ";
-
-struct test {
-    const char *path;
-    char *text;             /* the whole file */
-    size_t len;
-    const char *body;       /* behind the first line */
-    const char *expect;     /* behind "# expect:", or NULL */
-    struct text problem;    /* why it failed; empty: passed */
-    bool bless, skip;       /* skip: what it needs is not built */
-};
+static const char error_mark[] = "# error: ";
 
 /* ---- files ---- */
 
@@ -78,7 +67,7 @@ static size_t line_length(const char *s)
     return nl ? (size_t)(nl - s) + 1 : strlen(s);
 }
 
-static void put_lines(struct text *t, const char *sign, const char *s, const char *end)
+void test_lines(struct text *t, const char *sign, const char *s, const char *end)
 {
     while (s < end) {
         size_t n = line_length(s);
@@ -102,8 +91,8 @@ static void put_diff(struct text *t, const char *want, const char *got)
     }
     w += strlen(w) ? line_length(w) : 0;
     g += strlen(g) ? line_length(g) : 0;
-    put_lines(t, "- ", want, w);
-    put_lines(t, "+ ", got, g);
+    test_lines(t, "- ", want, w);
+    test_lines(t, "+ ", got, g);
 }
 
 static void compare(struct test *t, const char *want, const char *got)
@@ -124,7 +113,7 @@ static char *print_and_check(struct test *t, const struct graph *g)
         text_put(&t->problem, "    printing failed\n");
     } else if (!back) {
         text_put(&t->problem, "    what was printed does not parse: %s\n", e.msg);
-        put_lines(&t->problem, "", text, text + strlen(text));
+        test_lines(&t->problem, "", text, text + strlen(text));
     } else {
         struct hash128 a = graph_hash(g), b = graph_hash(back);
         again = graph_text(back);
@@ -142,18 +131,21 @@ static char *print_and_check(struct test *t, const struct graph *g)
 
 /* ---- the kinds of test ---- */
 
+size_t test_end(const struct test *t)
+{
+    return t->expect ? (size_t)(t->expect - t->text) - strlen(expect_line) + 1 : t->len;
+}
+
 static struct graph *parse_body(struct test *t)
 {
     struct err e = {0};
-    size_t end = t->expect ? (size_t)(t->expect - t->text) - strlen(expect_line) + 1 : t->len;
-    struct graph *g = graph_parse(t->text, end, t->path, &e);
+    struct graph *g = graph_parse(t->text, test_end(t), t->path, &e);
     if (!g)
         text_put(&t->problem, "    %s\n", e.msg);
     return g;
 }
 
-/* Compares with the expectation, or rewrites it.  `own`: without one, the body itself is expected. */
-static void expect(struct test *t, const char *got, bool own)
+void test_expect(struct test *t, const char *got, bool own)
 {
     const char *want = t->expect ? t->expect : own ? t->body : "";
     if (!t->bless || t->problem.len || !strcmp(want, got)) {
@@ -197,22 +189,29 @@ static void test_print(struct test *t, const char *passes, size_t len)
     if (g->err.code) {
         struct text s = {0};
         text_put(&s, "error: %s\n", g->err.msg);
-        expect(t, s.s ? s.s : "", false);
+        test_expect(t, s.s ? s.s : "", false);
         mem_free(s.s);
     } else if (!t->problem.len) {
         char *text = print_and_check(t, g);
         if (text)
-            expect(t, text, !len);
+            test_expect(t, text, !len);
         mem_free(text);
     }
     graph_free(g);
 }
 
-static uint64_t element(unsigned dtype, const void *data, int64_t i)
+void test_elements(struct text *s, unsigned dtype, const void *data, int64_t n)
 {
-    uint64_t bits = 0;
-    memcpy(&bits, (const char *)data + (size_t)i * dtype_size(dtype), dtype_size(dtype));
-    return bits;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t bits = 0;
+        memcpy(&bits, (const char *)data + (size_t)i * dtype_size(dtype), dtype_size(dtype));
+        text_put(s, " ");
+        if (dtype_value(dtype, bits) != dtype_value(dtype, bits))
+            text_put(s, "nan"); /* which NaN is unspecified */
+        else
+            text_literal(s, dtype, bits);
+    }
+    text_put(s, "\n");
 }
 
 static void interpret(struct test *t, struct graph *g, struct text *s)
@@ -234,15 +233,7 @@ static void interpret(struct test *t, struct graph *g, struct text *s)
             char buf[SHAPE_TEXT];
             unsigned dtype = node_at(g, r)->dtype;
             text_put(s, "%s%s:", dtype_name(dtype), shape_text(node_shape(g, r), buf, sizeof buf));
-            for (int64_t k = 0; k < node_numel(g, r); k++) {
-                uint64_t bits = element(dtype, out[i], k);
-                text_put(s, " ");
-                if (dtype_value(dtype, bits) != dtype_value(dtype, bits))
-                    text_put(s, "nan"); /* which NaN is unspecified */
-                else
-                    text_literal(s, dtype, bits);
-            }
-            text_put(s, "\n");
+            test_elements(s, dtype, out[i], node_numel(g, r));
         }
     }
     for (uint32_t i = 0; out && i < g->nout; i++)
@@ -314,7 +305,7 @@ static void test_run(struct test *t, const char *values, size_t len)
     struct text out = {0};
     for_each_value(t, values, len, &out, run_once);
     if (!t->problem.len)
-        expect(t, out.s ? out.s : "", false);
+        test_expect(t, out.s ? out.s : "", false);
     mem_free(out.s);
 }
 
@@ -379,12 +370,14 @@ static void test_error(struct test *t)
     struct err e = {0};
     char want[1100] = "";
     const char *mark, *got;
-    struct graph *g = graph_parse(t->text, t->len, NULL, &e);
-    if (g) {
+    struct kernels k = {0};
+    struct graph *g = t->kernel ? NULL : graph_parse(t->text, t->len, NULL, &e);
+    if (g || (t->kernel && kernel_parse(t->text, t->len, NULL, &k, &e)))
         text_put(&t->problem, "    parsed, but should have been refused\n");
-        graph_free(g);
+    graph_free(g);
+    kernels_free(&k);
+    if (t->problem.len)
         return;
-    }
     got = e.msg;
     bool marked = marked_error(t, want, sizeof want, &mark);
     if (marked && !strcmp(want, got))
@@ -398,6 +391,7 @@ static void run_test(const char *path)
 {
     struct test t = {.path = path, .bless = getenv("KILN_BLESS") && !strcmp(getenv("KILN_BLESS"), "1")};
     static const char head[] = "# test: ";
+    t.kernel = strlen(path) > 5 && !strcmp(path + strlen(path) - 5, ".loop");
     t.text = read_file(path, &t.len);
     if (!t.text) {
         text_put(&t.problem, "    %s\n", strerror(errno));
@@ -409,10 +403,12 @@ static void run_test(const char *path)
         t.body = what + n + (what[n] == '\n');
         const char *mark = strstr(t.text, expect_line);
         t.expect = mark ? mark + strlen(expect_line) : NULL;
-        if (n == 5 && !memcmp(what, "parse", 5))
-            test_print(&t, NULL, 0);
-        else if (n == 5 && !memcmp(what, "error", 5))
+        if (n == 5 && !memcmp(what, "error", 5))
             test_error(&t);
+        else if (t.kernel)
+            test_kernel(&t, what, n);
+        else if (n == 5 && !memcmp(what, "parse", 5))
+            test_print(&t, NULL, 0);
         else if (!strncmp(what, "run", 3) && (n == 3 || what[3] == ' '))
             test_run(&t, what + 3, n - 3);
         else if (!strncmp(what, "agree", 5) && (n == 5 || what[5] == ' '))
@@ -437,7 +433,7 @@ static void run_test(const char *path)
 static int is_test(const struct dirent *d)
 {
     size_t n = strlen(d->d_name);
-    return n > 4 && !strcmp(d->d_name + n - 4, ".kir");
+    return (n > 4 && !strcmp(d->d_name + n - 4, ".kir")) || (n > 5 && !strcmp(d->d_name + n - 5, ".loop"));
 }
 
 static bool run_path(const char *path)
@@ -464,7 +460,7 @@ static bool run_path(const char *path)
     if (n >= 0)
         free(entry);
     if (n <= 0)
-        fprintf(stderr, "%s: no .kir files\n", path);
+        fprintf(stderr, "%s: no tests\n", path);
     return n > 0;
 }
 

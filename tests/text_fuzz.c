@@ -4,6 +4,7 @@
  *
  * Whatever comes in, the parser must answer with a graph or with "line:column: reason", in linear time and
  * without large allocations; a graph that it accepts must print to text that parses to the same graph. */
+#include "ir/loop.h"
 #include "ir/text.h"
 #include <dirent.h>
 #include <stdlib.h>
@@ -48,9 +49,51 @@ static bool is_positioned(const char *msg)
     return sscanf(msg, "%u:%u: %n", &line, &column, &n) == 2 && n && msg[n];
 }
 
+/* Kernels print to text that parses to the same kernels. */
+static const char *check_kernels(const struct kernels *k)
+{
+    struct err e = {0};
+    struct kernels back = {0};
+    const char *why = NULL;
+    for (uint32_t i = 0; i < k->n && !why; i++) {
+        char *text = kernel_text(k->v[i]);
+        if (!text || !kernel_verify(k->v[i], &e))
+            why = "the kernel is broken";
+        else if (!kernel_parse(text, strlen(text), NULL, &back, &e))
+            why = "the printed kernel does not parse";
+        else if (!kernel_same(k->v[i], back.v[back.n - 1]))
+            why = "the printed text is another kernel";
+        mem_free(text);
+    }
+    kernels_free(&back);
+    return why;
+}
+
+/* The first word behind blanks and comments. */
+static bool is_kernel(const char *s, size_t len)
+{
+    const char *end = s + len;
+    while (s < end && (*s == '#' || *s == '\n' || *s == ' ')) {
+        const char *nl = *s == '#' ? memchr(s, '\n', (size_t)(end - s)) : s;
+        s = nl ? nl + 1 : end;
+    }
+    return end - s >= 6 && !memcmp(s, "kernel", 6);
+}
+
 static const char *check_text(const char *s, size_t len, bool *accepted)
 {
     struct err e = {0}, broken = {0};
+    if (is_kernel(s, len)) {
+        struct kernels k = {0};
+        const char *flaw = NULL;
+        *accepted = kernel_parse(s, len, NULL, &k, &e);
+        if (*accepted)
+            flaw = check_kernels(&k);
+        else if (e.code != KL_ERR_PARSE || !is_positioned(e.msg))
+            flaw = "the error has no position";
+        kernels_free(&k);
+        return flaw;
+    }
     struct graph *g = graph_parse(s, len, NULL, &e);
     const char *why = NULL;
     *accepted = g != NULL;
@@ -158,10 +201,14 @@ static void test_symbols(void)
     repeated("many symbols", "graph @g {\n", "  symbol n 0..9\n", LARGE, "}\n", false);
     repeated("nothing but symbols", two, "\n", LARGE, "}\n", true);
     numbered("many expressions", two, "  input ", " : f32[2*n+", "]", "}\n", true);
-    numbered("many expressions in regions", two, "  %c",
-             " = checkpoint : f32[] {\n    graph @r {\n      %x = iota axis(0) : f32[m+",
-             "]\n      %y = const 0.0 : f32[]\n      return %y\n    }\n  }", "}\n", true);
     mem_free(head.s);
+    struct text t = {0};
+    text_put(&t, "%s", two);
+    for (unsigned i = 0; i < MANY / 10; i++)
+        text_put(&t, "  %%c%u = checkpoint : f32[] {\n    graph @r {\n      %%x = iota axis(0) : f32[m+%u]\n"
+                     "      %%y = const 0.0 : f32[]\n      return %%y\n    }\n  }\n", i, i);
+    text_put(&t, "}\n");
+    hostile("many expressions in regions", &t, true);
 }
 
 static void test_space(void)
@@ -192,6 +239,36 @@ static void test_many(void)
         text_put(&t, "  assign %u = %%s%u\n  return %%s%u\n", i, i, i);
     text_put(&t, "}\n");
     hostile("many states, shapes and outputs", &t, true);
+}
+
+#define KERNEL "kernel @k {\n  b0 = in 0 : f32[8]\n  b1 = out 1 : f32[8]\n"
+
+static void test_kernels(void)
+{
+    repeated("long kernel name", "kernel @", "n", LARGE, " {\n}\n", false);
+    repeated("long instruction", KERNEL "  %x = ", "l", LARGE, " b0[0] : f32\n}\n", false);
+    repeated("long name in a kernel", KERNEL "  %", "x", LARGE, " = load b0[0] : f32\n}\n", true);
+    repeated("long number in a kernel", KERNEL "  %x = load b0[", "9", LARGE, "] : f32\n}\n", false);
+    repeated("long buffer number", KERNEL "  %x = load b", "9", LARGE, "[0] : f32\n}\n", false);
+    repeated("huge buffers", "kernel @k {\n  b0 = scratch : u8[9223372036854775807]\n", "\n", 1, "}\n", true);
+    repeated("too huge a buffer", "kernel @k {\n  b0 = scratch : f32[9223372036854775807]\n", "\n", 1, "}\n", false);
+    repeated("deep loops", KERNEL, "  if true:bool {\n", LARGE, "}\n", false);
+    repeated("many braces", KERNEL, "}\n", LARGE, "", false);
+    repeated("many kernels", "", "kernel @k {\n}\n", LARGE / 16, "", true);
+    repeated("long schedule", "kernel @k {\n  schedule map", " pack_a", LARGE, "\n}\n", false);
+    repeated("many steps", KERNEL "  %l = loop serial 0 to 1", " step 2", LARGE, " {\n}\n}\n", false);
+    repeated("largest estimate", "kernel @k {\n  estimate 9223372036854775807 flops 9223372036854775808 bytes", "\n", 1, "}\n", false);
+    numbered("many values", KERNEL, "  %n", " = load b0[", "] : f32", "}\n", true);
+    numbered("many constants", KERNEL, "  %n", " = add 1, ", " : i64", "}\n", true);
+    numbered("values twice", KERNEL "  %n = load b0[0] : f32\n", "  %n = load b0[", "] : f32 #", "", "}\n", false);
+    struct text t = {0};
+    text_put(&t, KERNEL "  %%l = loop serial 0 to 9 {\n");
+    for (unsigned i = 0; i < MANY; i++)
+        text_put(&t, "    %%c%u = carry %u:i32 : i32\n", i, i);
+    for (unsigned i = MANY; i-- > 0;)
+        text_put(&t, "    next %%c%u, %%c%u\n", i, MANY - 1 - i);
+    text_put(&t, "  }\n}\n");
+    hostile("many carries", &t, true);
 }
 
 static void test_zero_bytes(void)
@@ -247,6 +324,7 @@ static const char *const pieces[] = {
     "4294967295", "4294967296", "18446744073709551615", "9223372036854775807", "-", "stop", "group 1", "axes(0)",
     "order(lanes 64, chunk 1)", "f32[]", "f64[0]", "bool", "u8[1,1,1,1,1,1,1,1]", "return %1", "assign 0 = %1",
     "symbol n 1..9\n", "n", "2*n", "-n", "+1", "1..4", "f32[n]",
+    "loop serial 0 to 9 {", "loop vector 0 to 8 {", "b0", "b1", "%1 = load b0[%2] : f32", "next %1, %2", "*f32", "i64",
     "const nan", "input 0", "state 0", "slot 0", "grad", "bits(0xff)", "inf", "1e400", "# f:1", "\\x41", "\x00", "\xff",
 };
 
@@ -304,6 +382,8 @@ static void fuzz_file(const char *path, unsigned mutations)
     if (!len)
         report(false, path, "cannot be read");
     char *mark = strstr(original, "\n# expect:\n");
+    if (!mark)
+        mark = strstr(original, "\n# graph:\n");
     if (mark && mark < original + len)
         len = (size_t)(mark - original) + 1;
     const char *why = NULL;
@@ -322,17 +402,17 @@ static void fuzz_file(const char *path, unsigned mutations)
     memset(original, 0, sizeof original);
 }
 
-static int is_kir(const struct dirent *d)
+static int is_test(const struct dirent *d)
 {
     size_t n = strlen(d->d_name);
-    return n > 4 && !strcmp(d->d_name + n - 4, ".kir");
+    return (n > 4 && !strcmp(d->d_name + n - 4, ".kir")) || (n > 5 && !strcmp(d->d_name + n - 5, ".loop"));
 }
 
 static void fuzz_folder(const char *folder, unsigned mutations)
 {
     struct dirent **entry;
-    int n = scandir(folder, &entry, is_kir, alphasort);
-    report(n > 0, folder, "no .kir files");
+    int n = scandir(folder, &entry, is_test, alphasort);
+    report(n > 0, folder, "no tests");
     for (int i = 0; i < n; i++) {
         char path[1024];
         snprintf(path, sizeof path, "%s/%s", folder, entry[i]->d_name);
@@ -350,6 +430,7 @@ int main(int argc, char **argv)
     test_symbols();
     test_space();
     test_many();
+    test_kernels();
     test_zero_bytes();
     test_prefixes();
     struct rusage use;

@@ -12,11 +12,10 @@ struct scope {
     bool guarded;                 /* may run no iteration: the exit block merges with `before` */
     bool straight;                /* one iteration, no branch */
 };
-enum { MAX_DEPTH = 32 };
 
 struct walker {
     struct emitter m;
-    struct scope stack[MAX_DEPTH];
+    struct scope stack[MAX_NEST];
     unsigned depth;
     val *next;                    /* per carry: the value of its `next` */
     struct emitted *final;        /* per carry of a loop that may be skipped: the phi behind it */
@@ -277,10 +276,6 @@ static void open_vector(struct emitter *m, val v)
 
 static struct scope *push(struct walker *w, val head)
 {
-    if (w->depth == MAX_DEPTH) {
-        err_set(w->m.e, KL_ERR_COMPILE, "kernel %s: loops nest deeper than %d", w->m.k->name, MAX_DEPTH);
-        return NULL;
-    }
     struct scope *s = &w->stack[w->depth++];
     *s = (struct scope){.head = head};
     return s;
@@ -291,8 +286,6 @@ static void open_loop(struct walker *w, val v)
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
     struct scope *s = push(w, v);
-    if (!s)
-        return;
     val end = carries_end(m->k, v);
     if (i->kind == LOOP_VECTOR) {
         open_vector(m, v);
@@ -363,8 +356,6 @@ static void open_if(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     struct scope *s = push(w, v);
-    if (!s)
-        return;
     s->body = block(m, "then");
     s->exit = block(m, "endif");
     LLVMBuildCondBr(m->b, emit_scalar(m, m->k->inst[v].a), s->body, s->exit);
@@ -394,13 +385,26 @@ static void emit_out(struct walker *w, val v)
     m->v[v].form = FORM_VECTOR;
 }
 
+/* Where the kernel says, not at its start: a register held over the loops of a product is one too few for them. */
+static void read_slot(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    LLVMValueRef at = LLVMConstInt(m->i64, i->imm, 0);
+    LLVMValueRef p = LLVMBuildInBoundsGEP2(m->b, m->i64, LLVMGetParam(m->fn, 1), &at, 1, "");
+    LLVMTypeRef t = i->dtype == KL_BOOL ? m->i8 : type_of(m, i->dtype); /* little-endian: the low bytes */
+    LLVMValueRef x = LLVMBuildLoad2(m->b, t, p, "");
+    set_uniform(m, v, i->dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(t), "") : x);
+}
+
 static void emit_inst(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
     switch (i->op) {
+    case L_SLOT:
+        read_slot(m, v);
+        break;
     case L_CONST:
-    case L_SLOT: /* loaded in the entry block */
     case L_CARRY:
         break;
     case L_NEXT:
@@ -473,22 +477,12 @@ static void open_function(struct emitter *m)
     LLVMPositionBuilderAtEnd(m->b, block(m, "entry"));
 }
 
-/* Buffer addresses and slots are read once. */
+/* Buffer addresses are read once. */
 static void read_arguments(struct emitter *m)
 {
     for (uint32_t i = 0; i < m->k->nbuf; i++) {
         LLVMValueRef at = LLVMConstInt(m->i64, i, 0);
         m->buf[i] = LLVMBuildLoad2(m->b, m->ptr, LLVMBuildInBoundsGEP2(m->b, m->ptr, LLVMGetParam(m->fn, 0), &at, 1, ""), "");
-    }
-    for (val v = 1; v < m->k->ninst; v++) {
-        const struct linst *i = &m->k->inst[v];
-        if (i->op != L_SLOT)
-            continue;
-        LLVMValueRef at = LLVMConstInt(m->i64, i->imm, 0);
-        LLVMValueRef p = LLVMBuildInBoundsGEP2(m->b, m->i64, LLVMGetParam(m->fn, 1), &at, 1, "");
-        LLVMTypeRef t = i->dtype == KL_BOOL ? m->i8 : type_of(m, i->dtype); /* little-endian: the low bytes */
-        LLVMValueRef x = LLVMBuildLoad2(m->b, t, p, "");
-        set_uniform(m, v, i->dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(t), "") : x);
     }
 }
 

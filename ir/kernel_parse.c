@@ -1,0 +1,444 @@
+/* Kernel text as kernels (grammar: README.md): the inverse of kernel_text.c.
+ *
+ * One line at a time.  The parser knows words and shapes of lines; every rule of the language is the verifier's, whose
+ * verdict gets the position of the line it is about.  Memory is proportional to the text, whatever numbers stand in
+ * it, and each byte is looked at a bounded number of times. */
+#include "kernel_text.h"
+#include <string.h>
+
+struct spot { const char *at, *line_start; uint32_t line; };
+
+struct reader {
+    struct lexer l;
+    struct kernel *k;
+    struct names names;                      /* %name -> value */
+    struct spot *spot; uint32_t spot_cap;    /* per value: where its line is */
+    struct spot here;                        /* the line being read */
+    val open[MAX_NEST]; unsigned depth;
+};
+
+/* ---- pieces of a line ---- */
+
+static bool value_name(struct reader *r, struct word *name, uint32_t **slot)
+{
+    if (!lex_need(&r->l, '%', "a value such as %x"))
+        return false;
+    if (r->l.p == r->l.end || !is_name_char(*r->l.p))
+        return lex_expected(&r->l, "a name behind '%'");
+    *name = lex_word(&r->l);
+    *slot = names_at(&r->names, name->s, name->len);
+    return *slot || lex_no_memory(&r->l);
+}
+
+static bool append(struct reader *r, struct linst i, val *out)
+{
+    if (!mem_reserve(&r->spot, &r->spot_cap, r->k->ninst + 1, sizeof *r->spot))
+        return lex_no_memory(&r->l);
+    r->spot[r->k->ninst] = r->here;
+    val v = k_append(r->k, i);
+    if (out)
+        *out = v;
+    return v || lex_no_memory(&r->l);
+}
+
+static bool dtype_word(struct reader *r, unsigned *dtype)
+{
+    lex_space(&r->l);
+    const char *at = r->l.p;
+    struct word w = lex_word(&r->l);
+    int d = dtype_parse(w.s, w.len);
+    if (d < 0) {
+        r->l.p = at;
+        return lex_expected(&r->l, "a dtype such as f32");
+    }
+    *dtype = (unsigned)d;
+    return true;
+}
+
+/* 7 (an i64), 1.5:f32, bits(0x7fc00001):f32 */
+static bool literal(struct reader *r, val *out)
+{
+    const char *at = r->l.p, *why, *end = at;
+    while (end < r->l.end && (is_name_char(*end) || strchr("+-()", *end)) && *end)
+        end++;
+    if (end == at)
+        return lex_expected(&r->l, "a value such as %x or a number");
+    r->l.p = end;
+    unsigned dtype = KL_I64;
+    uint64_t bits;
+    if (end < r->l.end && *end == ':') {
+        r->l.p++;
+        if (!dtype_word(r, &dtype))
+            return false;
+    }
+    if (!literal_parse(dtype, at, (size_t)(end - at), &bits, &why))
+        return lex_fail(&r->l, at, "%s", why);
+    return append(r, (struct linst){.op = L_CONST, .dtype = (uint8_t)dtype, .imm = bits}, out);
+}
+
+static bool operand(struct reader *r, val *out)
+{
+    struct word name;
+    uint32_t *slot;
+    lex_space(&r->l);
+    const char *at = r->l.p;
+    if (!lex_at(&r->l, '%'))
+        return literal(r, out);
+    if (!value_name(r, &name, &slot))
+        return false;
+    if (!*slot)
+        return lex_fail(&r->l, at, "%%%.*s is not defined above", name.len > 64 ? 64 : (int)name.len, name.s);
+    *out = *slot;
+    return true;
+}
+
+static bool operands(struct reader *r, struct linst *i, unsigned most)
+{
+    val *to[3] = {&i->a, &i->b, &i->c};
+    for (unsigned n = 0; n < most && (!n || lex_take(&r->l, ',')); n++)
+        if (!operand(r, to[n]))
+            return false;
+    return true;
+}
+
+static bool clause(struct reader *r, const char *word, val *out)
+{
+    return lex_need_word(&r->l, word) && operand(r, out);
+}
+
+static bool next_is(struct reader *r, const char *word)
+{
+    lex_space(&r->l);
+    const char *at = r->l.p;
+    bool is = word_is(lex_word(&r->l), word);
+    r->l.p = at;
+    return is;
+}
+
+static bool optional(struct reader *r, const char *word, val *out)
+{
+    return !next_is(r, word) || clause(r, word, out);
+}
+
+/* b3[%i] */
+static bool buffer(struct reader *r, uint64_t *out)
+{
+    lex_space(&r->l);
+    const char *at = r->l.p;
+    if (!lex_take(&r->l, 'b'))
+        return lex_expected(&r->l, "a buffer such as b0");
+    if (!lex_number(&r->l, UINT32_MAX, "a buffer's number", out))
+        return false;
+    return *out < r->k->nbuf || lex_fail(&r->l, at, "there is no buffer b%llu", (unsigned long long)*out);
+}
+
+static bool place(struct reader *r, struct linst *i)
+{
+    return buffer(r, &i->imm) && lex_need(&r->l, '[', "'[' and an index") && operand(r, &i->a) &&
+           lex_need(&r->l, ']', "']'");
+}
+
+static bool type(struct reader *r, struct linst *i)
+{
+    unsigned dtype;
+    if (!lex_need(&r->l, ':', "':' and the value's type"))
+        return false;
+    i->varying = lex_take(&r->l, '*');
+    if (!dtype_word(r, &dtype))
+        return false;
+    i->dtype = (uint8_t)dtype;
+    return true;
+}
+
+static bool choice(struct reader *r, const struct words *words, const char *what, uint8_t *out)
+{
+    lex_space(&r->l);
+    const char *at = r->l.p;
+    int n = words_find(words, lex_word(&r->l));
+    if (n < 0) {
+        r->l.p = at;
+        return lex_expected(&r->l, what);
+    }
+    *out = (uint8_t)n;
+    return true;
+}
+
+static bool open_scope(struct reader *r, struct linst i, val *out)
+{
+    if (!lex_need(&r->l, '{', "'{'"))
+        return false;
+    if (r->depth == MAX_NEST)
+        return lex_fail(&r->l, r->here.at, "more than %d loops and ifs, one in the other", MAX_NEST);
+    return append(r, i, out) && (r->open[r->depth++] = *out);
+}
+
+/* ---- lines ---- */
+
+static bool loop(struct reader *r, struct linst i, val *out)
+{
+    i.dtype = KL_I64;
+    i.imm = 1;
+    if (!choice(r, &loop_words, "a kind of loop such as serial", &i.kind) || !operand(r, &i.a) || !clause(r, "to", &i.b))
+        return false;
+    if (next_is(r, "step") && (!lex_need_word(&r->l, "step") || !lex_number(&r->l, INT64_MAX, "a step", &i.imm)))
+        return false;
+    i.varying = inst_is_varying(r->k, &i);
+    return open_scope(r, i, out);
+}
+
+/* An instruction with a value, behind "%name =". */
+static bool value_line(struct reader *r, val *out)
+{
+    static const struct { const char *word; uint8_t op; } plain[] = {
+        {"carry", L_CARRY}, {"out", L_OUT}, {"splat", L_SPLAT}};
+    struct linst i = {0};
+    uint8_t fold = 0;
+    bool ok;
+    lex_space(&r->l);
+    const char *at = r->l.p;
+    struct word w = lex_word(&r->l);
+    for (unsigned n = 0; n < sizeof plain / sizeof *plain; n++)
+        if (word_is(w, plain[n].word))
+            i.op = plain[n].op;
+    int prim = words_find(&prim_words, w);
+    if (word_is(w, "loop")) {
+        i.op = L_LOOP;
+        return loop(r, i, out);
+    } else if (i.op) {
+        ok = operand(r, &i.a);
+    } else if (word_is(w, "load")) {
+        i.op = L_LOAD;
+        ok = place(r, &i) && optional(r, "if", &i.b);
+    } else if (word_is(w, "slot")) {
+        i.op = L_SLOT;
+        ok = lex_number(&r->l, UINT32_MAX, "a slot's number", &i.imm);
+    } else if (word_is(w, "fold")) {
+        i.op = L_FOLD;
+        ok = choice(r, &fold_words, "a fold such as add", &fold) && operand(r, &i.a);
+        i.imm = fold;
+    } else if (word_is(w, "mix")) {
+        i.op = L_MIX;
+        ok = choice(r, &mix_words, "lo or hi", &i.kind) && lex_number(&r->l, UINT32_MAX, "a distance", &i.imm) &&
+             operand(r, &i.a) && lex_need(&r->l, ',', "','") && operand(r, &i.b);
+    } else if (prim >= 0) {
+        i.op = (uint8_t)(L_PRIM + prim);
+        ok = operands(r, &i, 3);
+    } else {
+        r->l.p = at;
+        return lex_expected(&r->l, "an instruction such as load or add");
+    }
+    return ok && type(r, &i) && append(r, i, out);
+}
+
+static bool definition(struct reader *r)
+{
+    struct word name;
+    uint32_t *slot;
+    val v;
+    const char *at = r->l.p;
+    if (!value_name(r, &name, &slot))
+        return false;
+    if (*slot)
+        return lex_fail(&r->l, at, "%%%.*s is defined twice", name.len > 64 ? 64 : (int)name.len, name.s);
+    if (!lex_need(&r->l, '=', "'='") || !value_line(r, &v))
+        return false;
+    slot = names_at(&r->names, name.s, name.len); /* the table may have grown since */
+    if (!slot)
+        return lex_no_memory(&r->l);
+    *slot = v;
+    return true;
+}
+
+static bool buffer_line(struct reader *r)
+{
+    unsigned dtype;
+    uint8_t role = 0;
+    uint64_t number, id = 0, count;
+    const char *at = r->l.p++;
+    if (!lex_number(&r->l, UINT32_MAX, "a buffer's number", &number))
+        return false;
+    if (number != r->k->nbuf)
+        return lex_fail(&r->l, at, "buffer b%llu where b%u is next", (unsigned long long)number, r->k->nbuf);
+    if (!lex_need(&r->l, '=', "'='") || !choice(r, &role_words, "a kind of buffer such as in", &role))
+        return false;
+    if (!lex_at(&r->l, ':') && !lex_number(&r->l, UINT32_MAX, "an argument's number", &id))
+        return false;
+    if (!lex_need(&r->l, ':', "':' and the buffer's type") || !dtype_word(r, &dtype) ||
+        !lex_need(&r->l, '[', "'[' and the number of elements") ||
+        !lex_number(&r->l, (uint64_t)INT64_MAX / dtype_size(dtype), "the number of elements", &count) ||
+        !lex_need(&r->l, ']', "']'"))
+        return false;
+    k_buf(r->k, (enum buf_role)role, dtype, (int64_t)count, (uint32_t)id);
+    return !r->k->err.code || lex_no_memory(&r->l);
+}
+
+static bool estimate(struct reader *r)
+{
+    uint64_t flops, bytes;
+    if (!lex_number(&r->l, INT64_MAX, "a number of flops", &flops) || !lex_need_word(&r->l, "flops") ||
+        !lex_number(&r->l, INT64_MAX, "a number of bytes", &bytes) || !lex_need_word(&r->l, "bytes"))
+        return false;
+    r->k->flops = (int64_t)flops;
+    r->k->bytes = (int64_t)bytes;
+    return true;
+}
+
+static bool close_scope(struct reader *r)
+{
+    struct linst i = {.op = L_END, .dtype = KL_BOOL, .a = r->open[--r->depth]};
+    r->l.p++;
+    i.varying = inst_is_varying(r->k, &i);
+    return append(r, i, NULL);
+}
+
+/* An instruction without a value, or a line of the head. */
+static bool effect_line(struct reader *r)
+{
+    struct linst i = {.dtype = KL_BOOL};
+    val head;
+    const char *at = r->l.p;
+    struct word w = lex_word(&r->l);
+    bool ok;
+    if (word_is(w, "store")) {
+        i.op = L_STORE;
+        ok = place(r, &i) && lex_need(&r->l, '=', "'='") && operand(r, &i.b) && optional(r, "if", &i.c);
+        i.dtype = r->k->inst[i.b].dtype;
+    } else if (word_is(w, "next")) {
+        i.op = L_NEXT;
+        ok = operand(r, &i.a) && lex_need(&r->l, ',', "','") && operand(r, &i.b);
+        i.dtype = r->k->inst[i.b].dtype;
+    } else if (word_is(w, "prefetch")) {
+        i.op = L_PREFETCH;
+        ok = choice(r, &prefetch_words, "read or write", &i.kind) && place(r, &i);
+    } else if (word_is(w, "if")) {
+        i.op = L_IF;
+        ok = operand(r, &i.a);
+        i.varying = r->k->inst[i.a].varying;
+        return ok && open_scope(r, i, &head);
+    } else if (r->k->ninst == 1 && word_is(w, "schedule")) {
+        return schedule_read(&r->l, &r->k->sched);
+    } else if (r->k->ninst == 1 && word_is(w, "estimate")) {
+        return estimate(r);
+    } else {
+        r->l.p = at;
+        return lex_expected(&r->l, "an instruction such as store or '}'");
+    }
+    i.varying = inst_is_varying(r->k, &i);
+    return ok && append(r, i, NULL);
+}
+
+static bool line(struct reader *r)
+{
+    bool ok;
+    r->here = (struct spot){r->l.p, r->l.line_start, r->l.line};
+    if (lex_at(&r->l, '%'))
+        ok = definition(r);
+    else if (lex_at(&r->l, '}'))
+        ok = close_scope(r);
+    else if (r->k->ninst == 1 && lex_at(&r->l, 'b') && r->l.p + 1 < r->l.end && r->l.p[1] >= '0' && r->l.p[1] <= '9')
+        ok = buffer_line(r);
+    else
+        ok = effect_line(r);
+    return ok && lex_end_line(&r->l);
+}
+
+static bool header(struct reader *r)
+{
+    if (!lex_need_word(&r->l, "kernel") || !lex_need(&r->l, '@', "'@' and the kernel's name"))
+        return false;
+    const char *at = r->l.p;
+    if (lex_at(&r->l, '"')) {
+        if (!lex_quoted(&r->l, r->k->name, sizeof r->k->name))
+            return false;
+    } else {
+        struct word w = r->l.p < r->l.end && is_name_char(*r->l.p) ? lex_word(&r->l) : (struct word){r->l.p, 0};
+        if (!w.len)
+            return lex_expected(&r->l, "the kernel's name");
+        if (w.len >= sizeof r->k->name)
+            return lex_fail(&r->l, at, "a kernel's name has at most %zu bytes", sizeof r->k->name - 1);
+        memcpy(r->k->name, w.s, w.len);
+        r->k->name[w.len] = 0;
+    }
+    return lex_need(&r->l, '{', "'{'") && lex_end_line(&r->l);
+}
+
+/* Puts the kernel into its normal form and asks the verifier, whose values are placed by the lines they came from. */
+static bool settle(struct reader *r, const char *end)
+{
+    struct flaw f;
+    val *from = mem_alloc(r->k->ninst * sizeof *from);
+    bool ok = from && kernel_settle(r->k, from);
+    r->k->extent = ok ? kernel_extent(r->k) : 1;
+    if (!ok) {
+        lex_no_memory(&r->l);
+    } else if (!(ok = kernel_check(r->k, &f))) {
+        struct spot s = f.at && from[f.at] ? r->spot[from[f.at]] : (struct spot){end, r->l.line_start, r->l.line};
+        r->l.line = s.line;
+        r->l.line_start = s.line_start;
+        f.rule ? lex_fail(&r->l, s.at, "%s", f.rule) : lex_no_memory(&r->l);
+    }
+    mem_free(from);
+    return ok;
+}
+
+static bool whole(struct reader *r)
+{
+    if (!header(r))
+        return false;
+    for (lex_lines(&r->l); r->depth || !lex_at(&r->l, '}'); lex_lines(&r->l)) {
+        if (r->l.p == r->l.end)
+            return lex_expected(&r->l, "'}'");
+        if (!line(r))
+            return false;
+    }
+    const char *end = r->l.p++;
+    struct lexer brace = r->l;
+    if (!lex_end_line(&r->l))
+        return false;
+    struct lexer rest = r->l;
+    r->l = brace;
+    bool ok = settle(r, end);
+    r->l = rest;
+    return ok;
+}
+
+/* Reads one kernel from *l. */
+static struct kernel *read_kernel(struct lexer *l)
+{
+    struct reader r = {.l = *l, .k = kernel_new("kernel")};
+    bool ok = r.k ? whole(&r) : lex_no_memory(&r.l);
+    *l = r.l;
+    names_free(&r.names);
+    mem_free(r.spot);
+    if (!ok) {
+        kernel_free(r.k);
+        return NULL;
+    }
+    return r.k;
+}
+
+bool kernel_parse(const char *text, size_t len, const char *file, struct kernels *out, struct err *e)
+{
+    struct lexer l = {.p = text, .end = text + len, .line_start = text, .line = 1, .file = file, .e = e};
+    lex_lines(&l);
+    do {
+        struct kernel *k = read_kernel(&l);
+        if (!k)
+            return false;
+        if (!mem_reserve(&out->v, &out->cap, out->n + 1, sizeof *out->v)) {
+            kernel_free(k);
+            return lex_no_memory(&l);
+        }
+        out->v[out->n++] = k;
+        lex_lines(&l);
+    } while (l.p < l.end);
+    return true;
+}
+
+void kernels_free(struct kernels *k)
+{
+    for (uint32_t i = 0; i < k->n; i++)
+        kernel_free(k->v[i]);
+    mem_free(k->v);
+    *k = (struct kernels){0};
+}

@@ -1,0 +1,197 @@
+/* Results as a bar chart.
+ *
+ * Cases differ by orders of magnitude, so a bar is not as long as a time but as the fraction of its case's limit that
+ * was reached: the limits of all cases are one line, and longer is better.  The measured value stands behind the bar.
+ * Rows without a limit have a panel of their own for each unit, in which the longest bar is the largest value. */
+#include "measure.h"
+#include <string.h>
+
+enum { WIDTH = 1000, LEFT = 260, BARS = 420, NUMBERS = LEFT + BARS + 16, BAR = 14, GAP = 3, CASE_GAP = 12, HEAD = 56,
+       FOOT = 48, LABEL_CHARS = 30 };
+
+static const struct { const char *variant, *color; } colors[] = {
+    {"fused", "#2563a8"}, {"unfused", "#a8b4c4"}, {"hand", "#d98b2b"}, {"", "#5b8f63"}, /* the last: any other */
+};
+enum { COLORS = sizeof colors / sizeof colors[0] };
+
+static unsigned color_of(const char *variant)
+{
+    unsigned i = 0;
+    while (i + 1 < COLORS && strcmp(colors[i].variant, variant))
+        i++;
+    return i;
+}
+
+static bool same_panel(const struct result *a, const struct result *b)
+{
+    return !strcmp(a->bench, b->bench) && (a->limit > 0) == (b->limit > 0) &&
+           (a->limit > 0 || !strcmp(a->unit, b->unit));
+}
+
+static bool same_case(const struct result *a, const struct result *b)
+{
+    return same_panel(a, b) && !strcmp(a->name, b->name) && a->threads == b->threads;
+}
+
+/* The first row of the same panel, or of the same case. */
+static uint32_t first_like(const struct results *t, uint32_t i, bool (*same)(const struct result *, const struct result *))
+{
+    uint32_t j = 0;
+    while (!same(&t->row[j], &t->row[i]))
+        j++;
+    return j;
+}
+
+/* Text with what XML reserves replaced; cut, with an ellipsis, to so many characters. */
+static void put_text(FILE *f, const char *s, int most)
+{
+    bool cut = (int)strlen(s) > most;
+    for (int i = 0; s[i] && i < (cut ? most - 1 : most); i++)
+        switch (s[i]) {
+        case '<': fputs("&lt;", f); break;
+        case '>': fputs("&gt;", f); break;
+        case '&': fputs("&amp;", f); break;
+        default: fputc((unsigned char)s[i] < 32 ? ' ' : s[i], f);
+        }
+    if (cut)
+        fputs("&#8230;", f);
+}
+
+static void put_value(FILE *f, const struct result *r)
+{
+    double v = r->median;
+    if (strcmp(r->unit, "us")) {
+        fprintf(f, v < 100 ? "%.1f " : "%.0f ", v);
+        put_text(f, r->unit, 16);
+    } else if (v < 1000) {
+        fprintf(f, v < 10 ? "%.2f &#181;s" : v < 100 ? "%.1f &#181;s" : "%.0f &#181;s", v);
+    } else {
+        fprintf(f, v < 1e6 ? "%.2f ms" : "%.2f s", v < 1e6 ? v / 1e3 : v / 1e6);
+    }
+}
+
+static void put_bar(FILE *f, const struct result *r, double share, double y)
+{
+    double length = BARS * share > 1 ? BARS * share : 1, text = y + BAR - 3;
+    fprintf(f, "<rect x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", LEFT, y, length, BAR,
+            colors[color_of(r->variant)].color);
+    fprintf(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">", NUMBERS + 76, text);
+    put_value(f, r);
+    fputs("</text>\n", f);
+    if (r->limit > 0)
+        fprintf(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">%.0f %%</text>\n", NUMBERS + 130, text,
+                100 * result_fraction(r));
+    if (r->baseline[0]) {
+        fprintf(f, "<text x=\"%d\" y=\"%.0f\" class=\"quiet\">%.2f &#215; ", NUMBERS + 146, text, r->ratio);
+        put_text(f, r->baseline, 14);
+        fputs("</text>\n", f);
+    }
+}
+
+/* Which variants there are, and the panel's name. */
+static void put_head(FILE *f, const struct results *t, uint32_t first, double y)
+{
+    static const struct { const char *name, *anchor; int x; } columns[] = {
+        {"median", "end", NUMBERS + 76}, {"of limit", "end", NUMBERS + 130}, {"speed", "start", NUMBERS + 146}};
+    bool limited = t->row[first].limit > 0;
+    double x = LEFT;
+    fputs("<text class=\"head\" x=\"16\" y=\"", f);
+    fprintf(f, "%.0f\">", y + 26);
+    put_text(f, t->row[first].bench, 28);
+    fputs("</text>\n", f);
+    for (int i = 0; i < 3; i += limited ? 1 : 2)
+        fprintf(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"%s\" class=\"quiet\">%s</text>\n", columns[i].x, y + 44,
+                columns[i].anchor, columns[i].name);
+    char shown[8][sizeof t->row->variant];
+    unsigned n = 0;
+    for (uint32_t i = first; i < t->n && n < 8; i++) {
+        unsigned k = 0;
+        while (k < n && strcmp(shown[k], t->row[i].variant))
+            k++;
+        if (k < n || !same_panel(&t->row[i], &t->row[first]))
+            continue;
+        memcpy(shown[n++], t->row[i].variant, sizeof shown[0]);
+        fprintf(f, "<rect x=\"%.0f\" y=\"%.0f\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%.0f\" y=\"%.0f\">", x,
+                y + 16, colors[color_of(t->row[i].variant)].color, x + 17, y + 26);
+        put_text(f, t->row[i].variant, 12);
+        fputs("</text>\n", f);
+        x += 36 + 7.4 * (double)(strlen(t->row[i].variant) < 12 ? strlen(t->row[i].variant) : 12);
+    }
+}
+
+/* The lines at quarters of the limit from top to bottom, each named below: the limit's, or the others. */
+static void put_axis(FILE *f, double top, double bottom, double scale, bool limit)
+{
+    for (int percent = 0; percent <= 100 * scale; percent += 25) {
+        double x = LEFT + BARS * percent / 100 / scale;
+        if (limit != (percent == 100))
+            continue;
+        fprintf(f, "<line x1=\"%.1f\" y1=\"%.0f\" x2=\"%.1f\" y2=\"%.0f\" class=\"%s\"/>\n", x, top - (limit ? 8 : 4), x,
+                bottom + 4, limit ? "limit" : "grid");
+        fprintf(f, "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\" class=\"%s\">%s%d %%</text>\n", x, bottom + 18,
+                limit ? "limit" : "quiet", limit ? "limit " : "", percent);
+    }
+}
+
+/* Draws the rows of row `first`'s panel from y on, or with f NULL only counts; where the next panel begins. */
+static double put_panel(FILE *f, const struct results *t, uint32_t first, double y)
+{
+    bool limited = t->row[first].limit > 0;
+    double scale = limited ? 1 : 0, at = y + HEAD;
+    for (uint32_t i = first; i < t->n; i++) {
+        double v = limited ? result_fraction(&t->row[i]) : t->row[i].median;
+        if (same_panel(&t->row[i], &t->row[first]) && v > scale)
+            scale = v;
+    }
+    double bottom = at;
+    for (int draw = 0; draw < (f ? 2 : 1); draw++) {
+        if (draw) {
+            put_head(f, t, first, y);
+            if (limited)
+                put_axis(f, at, bottom, scale, false);
+        }
+        bottom = at;
+        for (uint32_t c = first; c < t->n; c++) {
+            if (!same_panel(&t->row[c], &t->row[first]) || first_like(t, c, same_case) != c)
+                continue;
+            double start = bottom;
+            for (uint32_t i = c; i < t->n; i++)
+                if (same_case(&t->row[i], &t->row[c])) {
+                    double v = limited ? result_fraction(&t->row[i]) : t->row[i].median;
+                    if (draw)
+                        put_bar(f, &t->row[i], scale > 0 ? v / scale : 0, bottom);
+                    bottom += BAR + GAP;
+                }
+            if (draw) {
+                fprintf(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">", LEFT - 10, (start + bottom - GAP) / 2 + 4);
+                put_text(f, t->row[c].name, LABEL_CHARS);
+                fputs("</text>\n", f);
+            }
+            bottom += CASE_GAP;
+        }
+        bottom -= CASE_GAP + GAP;
+        if (draw && limited)
+            put_axis(f, at, bottom, scale, true);
+    }
+    return bottom + (limited ? FOOT : FOOT / 2);
+}
+
+void results_svg(const struct results *t, FILE *f)
+{
+    double height = 12;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (first_like(t, i, same_panel) == i)
+            height = put_panel(NULL, t, i, height);
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\">\n", WIDTH,
+            height + 28, WIDTH, height + 28);
+    fputs("<style>text{font:12px system-ui,'DejaVu Sans',Arial,sans-serif;fill:#222}.head{font-size:16px;font-weight:600}"
+          ".quiet{fill:#667}text.limit{fill:#b3261e}line.limit{stroke:#b3261e;stroke-width:1.5;stroke-dasharray:5 3}"
+          "line.grid{stroke:#dde1e6}</style>\n", f);
+    fputs("<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n", f);
+    double y = 12;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (first_like(t, i, same_panel) == i)
+            y = put_panel(f, t, i, y);
+    fprintf(f, "<text class=\"quiet\" x=\"16\" y=\"%.0f\">Bars: the fraction of the limit that the median reaches, longer is "
+               "better; where no limit is known, the value itself.</text>\n</svg>\n", height + 12);
+}
