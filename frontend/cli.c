@@ -20,6 +20,8 @@ static const struct command_line {
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"cache", "list | verify | prune [--max BYTES] | clear",
+     "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all", cli_cache},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -37,6 +39,7 @@ static void usage(FILE *f)
         if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
             fprintf(f, " %s", pass_list[i].stage);
     fputs(" scheduled llvm asm\ndevices: ref cpu\n", f);
+    fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);
 }
 
 int cli_error(const char *fmt, ...)
