@@ -27,6 +27,8 @@ struct dot {
     int64_t run;                                 /* columns from one multiple of this to the next: b_step_n apart */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
+    bool sweep;                                  /* the epilogue passes over whole rows, when all their tiles are there */
+    int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
 };
 
@@ -206,18 +208,30 @@ static void end_lanes(const struct dot *d)
     d->w->lane = d->w->pred = 0;
 }
 
-/* The epilogue of a tile in scratch, row by row.  Its scalars are made here: kept in registers over the loops above
+/* The epilogue of products in scratch, row by row.  Its scalars are made here: kept in registers over the loops above
  * they would drive accumulators out. */
-static void emit_epilogue(const struct dot *d, const struct tile *t)
+static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     lower_scalars(w);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->rows), 1);
-    begin_lanes(d, t);
-    val v = k_load(k, d->tile - 1, ix_add(k, ix_scale(k, i, d->nr), w->lane), 0);
-    epilogue(d, ix_add(k, t->m0, i), ix_add(k, t->n0, w->lane), v);
-    end_lanes(d);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t.rows), 1);
+    val first = t.n0;
+    for (int tail = 0; tail < 2; tail++) {
+        t.cols = tail ? cols % d->nr : d->nr;
+        if (tail ? !t.cols : cols < d->nr)
+            continue;
+        bool several = !tail && cols >= 2 * d->nr;
+        val j = several ? k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, cols / d->nr), 1) : 0;
+        val off = several ? ix_scale(k, j, d->nr) : k_int(k, tail ? cols / d->nr * d->nr : 0);
+        begin_lanes(d, &t);
+        val column = ix_add(k, off, w->lane);
+        val v = k_load(k, d->tile - 1, ix_add(k, ix_scale(k, i, d->tile_step), column), 0);
+        epilogue(d, ix_add(k, t.m0, i), ix_add(k, first, column), v);
+        end_lanes(d);
+        if (several)
+            k_end(k, j);
+    }
     k_end(k, i);
 }
 
@@ -260,13 +274,13 @@ static void emit_tile(const struct dot *d, const struct tile *t)
                 k_store(k, d->partial - 1, at, acc[i], 0);
         }
         if (t->last && d->tile)
-            k_store(k, d->tile - 1, ix_add(k, k_int(k, i * d->nr), w->lane), acc[i], 0);
+            k_store(k, d->tile - 1, ix_add(k, ix_add(k, k_int(k, i * d->tile_step), d->sweep ? t->n0 : k_int(k, 0)), w->lane), acc[i], 0);
         else if (t->last)
             epilogue(d, m, ix_add(k, t->n0, w->lane), acc[i]);
     }
     end_lanes(d);
-    if (t->last && d->tile)
-        emit_epilogue(d, t);
+    if (t->last && d->tile && !d->sweep)
+        emit_epilogue(d, *t, t->cols);
 }
 
 /* `steps` elements of column n0 + col from k index `first`, one by one: a gather costs more than its loads. */
@@ -470,14 +484,14 @@ static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t li
 static void emit_columns(const struct dot *d, val first_row, int64_t rows, val number)
 {
     struct kernel *k = d->w->k;
-    bool runs = d->run < d->size.n;
+    bool runs = d->run < d->size.n, all = runs || d->sweep;
     int64_t full = d->run / d->nr, rest = d->run % d->nr;
     val start = runs ? ix_scale(k, number, d->run) : k_int(k, 0);
     for (int tail = 0; tail < 2; tail++) {
         if (tail ? !rest : !full)
             continue;
-        val open = runs ? 0 : open_if(k, full && rest, tail ? P_EQ : P_LT, number, full);
-        if (runs && !tail)
+        val open = all ? 0 : open_if(k, full && rest, tail ? P_EQ : P_LT, number, full);
+        if (all && !tail)
             open = number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
         val n0 = tail ? k_int(k, full * d->nr) : ix_scale(k, number, d->nr);
         emit_task(d, first_row, rows, ix_add(k, start, n0), tail ? rest : d->nr);
@@ -497,6 +511,8 @@ static void emit_block(const struct dot *d, val row_block, val columns)
         val in_rows = open_if(k, full && rest, tail ? P_EQ : P_LT, row_block, full);
         val first = tail ? k_int(k, full * d->mblock) : ix_scale(k, row_block, d->mblock);
         emit_columns(d, first, tail ? rest : d->mblock, columns);
+        if (d->sweep)
+            emit_epilogue(d, (struct tile){.m0 = first, .rows = tail ? rest : d->mblock, .n0 = k_int(k, 0)}, d->size.n);
         if (in_rows)
             k_end(k, in_rows);
     }
@@ -518,14 +534,21 @@ void lower_dot_group(struct lowering *w)
     find_steps(&d);
     bool packs = d.b_step_n != 0 && d.b_step_n != 1;
     choose_tiles(&d, packs);
+    d.sweep = w->nmember > MAX_INLINE && !packs && d.run == d.size.n && dot_sweeps(w->g, w->anchor);
+    if (d.sweep)
+        d.mblock = d.mr;
     int64_t row_blocks = (d.size.m + d.mblock - 1) / d.mblock, col_blocks = (d.size.n + d.nr - 1) / d.nr;
     if (d.run < d.size.n)
         col_blocks = d.size.n / d.run;
-    k->extent = d.size.batch * row_blocks * col_blocks;
-    if (w->nmember > MAX_INLINE)
-        d.tile = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mr * d.nr, 0);
-    else
+    if (w->nmember > MAX_INLINE) {
+        d.tile_step = d.sweep ? col_blocks * d.nr : d.nr;
+        d.tile = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mr * d.tile_step, 0);
+    } else {
         lower_scalars(w);
+    }
+    if (d.sweep)
+        col_blocks = 1;
+    k->extent = d.size.batch * row_blocks * col_blocks;
     if (packs)
         d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
     if (d.blocks > 1)
@@ -538,5 +561,5 @@ void lower_dot_group(struct lowering *w)
         emit_block(&d, row_block, col);
     }
     k_end(k, p);
-    lower_grain(w, 2 * d.mblock * (d.run < d.size.n ? d.run : d.nr) * d.size.k / 16);
+    lower_grain(w, 2 * d.mblock * (d.sweep || d.run < d.size.n ? d.run : d.nr) * d.size.k / 16);
 }

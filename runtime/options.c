@@ -4,9 +4,13 @@
 #include <string.h>
 
 static atomic_int fuse_option = -1; /* -1: not set, the environment decides */
+static _Thread_local int fuse_here = -1;
+
+void option_fuse_here(int fuse) { fuse_here = fuse; }
 
 bool option_fuse(void)
 {
+    if (fuse_here >= 0) return fuse_here;
     int v = atomic_load_explicit(&fuse_option, memory_order_relaxed);
     if (v >= 0) return v;
     const char *env = getenv("KILN_FUSE");

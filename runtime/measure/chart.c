@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { WIDTH = 1000, LEFT = 260, BARS = 420, NUMBERS = LEFT + BARS + 16, BAR = 14, GAP = 3, CASE_GAP = 12, HEAD = 56,
-       FOOT = 48, LABEL_CHARS = 36 };
+       FOOT = 48, LABEL_CHARS = 30 };
 
 static const struct { const char *variant, *color; } colors[] = {
     {"fused", "#2563a8"}, {"unfused", "#a8b4c4"}, {"hand", "#d98b2b"}, {"", "#5b8f63"}, /* the last: any other */
