@@ -6,7 +6,7 @@
 #include "passes/passes.h"
 #include "runtime/runtime.h"
 
-enum { NODES = 1000, BLOCKS = 14, WIDTH = 16, BATCH = 8, ROUNDS = 100, STEPS = 20 };
+enum { NODES = 1000, BLOCKS = 8, WIDTH = 16, BATCH = 8, ROUNDS = 100, STEPS = 20 };
 
 /* Dense layers with residuals, trained by Adam on one batch; `fill` more nodes make the step as long as it is to be. */
 struct model {

@@ -125,34 +125,48 @@ bool graph_copy_leaves(struct graph *g, const struct graph *from)
     return true;
 }
 
-static bool clone_regions(struct graph *g, const struct graph *from)
+/* The operands and regions of the first `nregion` regions' nodes. */
+static bool copy_regions(struct graph *g, const struct graph *from, uint32_t noperand, uint32_t nregion)
 {
-    if (!mem_reserve(&g->operand, &g->operand_cap, from->noperand, sizeof *g->operand) ||
-        !mem_reserve(&g->region, &g->region_cap, from->nregion, sizeof *g->region))
+    if (!mem_reserve(&g->operand, &g->operand_cap, noperand, sizeof *g->operand) ||
+        !mem_reserve(&g->region, &g->region_cap, nregion, sizeof *g->region))
         return false;
-    if (from->noperand)
-        memcpy(g->operand, from->operand, from->noperand * sizeof *g->operand);
-    g->noperand = from->noperand;
-    for (; g->nregion < from->nregion; g->nregion++)
+    if (noperand)
+        memcpy(g->operand, from->operand, noperand * sizeof *g->operand);
+    g->noperand = noperand;
+    for (; g->nregion < nregion; g->nregion++)
         if (!(g->region[g->nregion] = graph_clone(from->region[g->nregion])))
             return false;
-    g->depth = from->depth;
     return true;
 }
 
 /* Shapes and sites are interned again in their old order, so ids stay the same. */
+static bool copy_tables(struct graph *g, const struct graph *from)
+{
+    for (uint32_t i = 0; i < from->nshape; i++)
+        graph_shape(g, &from->shape[i]);
+    for (uint32_t i = 0; i < from->nsite; i++)
+        copy_site(g, from, i);
+    return graph_copy_leaves(g, from);
+}
+
+static bool copy_nodes(struct graph *g, const struct graph *from, uint32_t n)
+{
+    if (!mem_reserve(&g->node, &g->node_cap, n, sizeof *g->node))
+        return false;
+    memcpy(g->node, from->node, n * sizeof *g->node);
+    g->nnode = n;
+    return true;
+}
+
 struct graph *graph_clone(const struct graph *from)
 {
     struct graph *g = graph_new(from->name);
     if (!g)
         return NULL;
-    for (uint32_t i = 0; i < from->nshape; i++)
-        graph_shape(g, &from->shape[i]);
-    for (uint32_t i = 0; i < from->nsite; i++)
-        copy_site(g, from, i);
-    graph_copy_leaves(g, from);
-    bool ok = g->err.code == KL_OK && mem_reserve(&g->node, &g->node_cap, from->nnode, sizeof *g->node) &&
-              mem_reserve(&g->out, &g->out_cap, from->nout, sizeof *g->out) && clone_regions(g, from);
+    bool ok = copy_tables(g, from) && copy_nodes(g, from, from->nnode) &&
+              mem_reserve(&g->out, &g->out_cap, from->nout, sizeof *g->out) &&
+              copy_regions(g, from, from->noperand, from->nregion);
     if (ok && from->group) {
         g->group = mem_alloc(from->nnode * sizeof *g->group);
         ok = g->group != NULL;
@@ -161,14 +175,13 @@ struct graph *graph_clone(const struct graph *from)
         graph_free(g);
         return NULL;
     }
-    memcpy(g->node, from->node, from->nnode * sizeof *g->node);
     if (from->nout)
         memcpy(g->out, from->out, from->nout * sizeof *g->out);
     if (from->group)
         memcpy(g->group, from->group, from->nnode * sizeof *g->group);
     for (uint32_t i = 0; i < from->state.n; i++)
         g->state.v[i].assigned = from->state.v[i].assigned;
-    g->nnode = from->nnode;
+    g->depth = from->depth;
     g->nout = from->nout;
     g->ngroup = from->ngroup;
     g->cur_site = from->cur_site;
@@ -176,6 +189,25 @@ struct graph *graph_clone(const struct graph *from)
     g->cur_flags = from->cur_flags;
     g->err = from->err;
     return g;
+}
+
+bool graph_copy_beginning(struct graph *g, const struct graph *from, uint32_t nnode)
+{
+    uint32_t leaves[OP_COUNT] = {0}, noperand = 0, nregion = 0;
+    for (ref r = 1; r < nnode; r++) {
+        const struct node *n = node_at(from, r);
+        leaves[n->op]++;
+        noperand += op_is_region(n->op) ? n->attr.region.count : 0;
+        nregion += op_regions(n->op);
+    }
+    if (!copy_tables(g, from) || !copy_nodes(g, from, nnode) || !copy_regions(g, from, noperand, nregion))
+        return false;
+    for (uint32_t i = 0; i < nregion; i++)
+        g->depth = g->region[i]->depth + 1 > g->depth ? g->region[i]->depth + 1 : g->depth;
+    g->input.n = leaves[OP_input];
+    g->state.n = leaves[OP_state];
+    g->slot.n = leaves[OP_slot];
+    return true;
 }
 
 static ref append(struct graph *g, const struct node *n)

@@ -260,6 +260,9 @@ struct graph *graph_new(const char *name);        /* NULL when out of memory */
 void graph_free(struct graph *g);                 /* NULL is fine */
 void graph_reset(struct graph *g);                /* empty again, keeping its memory */
 struct graph *graph_clone(const struct graph *g); /* NULL when out of memory */
+/* Makes g, which is empty, what `from` was when it had nnode nodes and no outputs; ids of shapes and sites stay the same.
+ * false: out of memory. */
+bool graph_copy_beginning(struct graph *g, const struct graph *from, uint32_t nnode);
 /* Appends a node: fills dtype and shape through the op's rule, checks operands.  `proto` has op, nin,
  * in, flags and attr set, and dtype where the op does not say it (leaves, cast, random); `target` is the
  * result's shape for input, state, iota, random, reshape and expand, else NULL.  NIL: g->err. */
