@@ -64,6 +64,8 @@ static bool model_fill(struct model *m)
     if (!record_step(m) || kl_trace_info(&info) != KL_OK)
         return false;
     m->fill = NODES - (int)info.nodes;
+    if (m->fill < 0)
+        fprintf(stderr, "bench_overhead: the step has %lld nodes\n", (long long)info.nodes);
     return m->fill >= 0 && record_step(m) && kl_trace_info(&info) == KL_OK && info.nodes == NODES;
 }
 
@@ -106,7 +108,7 @@ static bool bare_open(struct bare *b, const struct exec *x)
     input = bare_alloc(b, (g->input.n + 1) * sizeof *input);
     state = bare_alloc(b, (g->state.n + 1) * sizeof *state);
     out = bare_alloc(b, (g->nout + 1) * sizeof *out);
-    arena = bare_alloc(b, (size_t)p->arena_bytes);
+    arena = bare_alloc(b, (size_t)program_arenas(p));
     scratch = bare_alloc(b, (size_t)p->scratch_bytes);
     if (!b->call || !b->slot || !input || !state || !out || !arena || !scratch ||
         !bare_leaves(b, g, &g->input, input) || !bare_leaves(b, g, &g->state, state))

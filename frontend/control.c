@@ -88,14 +88,11 @@ static bool resolve(struct control *c, struct trace *tr, const struct graph *g, 
             return false;
         kl_device d = device_of(node_at(g, in[i])->device);
         if (d.id != c->call.device.id)
-            return err_set(e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(c->call.device),
-                           kl_device_name(d));
+            return err_set(e, KL_ERR_DEVICE, "%s is on device %s, the op on %s", what, kl_device_name(d),
+                           kl_device_name(c->call.device));
     }
     if (!device_valid(c->call.device))
         return err_set(e, KL_ERR_DEVICE, "needs an operand, or a tensor on some device that it makes");
-    if (tr && tr->device.id && tr->device.id != c->call.device.id)
-        return err_set(e, KL_ERR_DEVICE, "trace \"%s\" is on device %s and cannot use %s", g->name,
-                       kl_device_name(tr->device), kl_device_name(c->call.device));
     return true;
 }
 

@@ -123,7 +123,7 @@ struct call {
     kl_tensor in[MAX_OPERANDS];
     bool has_target;
     struct shape target;         /* where the caller chooses the shape */
-    kl_device device;            /* of ops without operands */
+    kl_device device;            /* of ops without operands, and of copy */
     struct buffer *data;
     uint64_t bits;               /* op slot */
 };
@@ -158,7 +158,7 @@ bool ambient_tracked(ref r);                      /* depends on a handle marked 
 void ambient_bind(struct entry *x, ref r);        /* x becomes lazy with that node */
 void ambient_mark(struct entry *x);               /* x has become something to differentiate in */
 void ambient_unbind(struct entry *x);
-/* Computes lazy handles, one program a device, and whatever else with a handle that takes.  Lets go of the lock
+/* Computes lazy handles, in one program, and whatever else with a handle that takes.  Lets go of the lock
  * while it runs.  Handles that died meanwhile are skipped. */
 bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e);
 void ambient_collect(void);                       /* frees what no handle can reach */
@@ -216,7 +216,6 @@ struct trace {
     struct handle_list *made;        /* of a region outside of traces: handles made for it */
     struct err err;              /* the first failure */
     kl_tensor poison;            /* what a failed trace gives back */
-    kl_device device;            /* {0} before the first node */
     struct binding *bound;
     uint32_t nbound, bound_cap;
     uint32_t *index;             /* hash of entry index -> position in bound + 1 */
@@ -253,7 +252,7 @@ struct region_recorder {
     const kl_site *site;
     const char *op;              /* in messages */
     void *ctx;
-    kl_device device;            /* of the parameters; {0}: none */
+    kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
     struct handle_list made;     /* outside of traces: handles that only the regions need */
 };

@@ -104,13 +104,13 @@ static bool resolve(struct step *s, unsigned i)
     return s->in[i] != NIL;
 }
 
-/* All operands on one device; a trace is one program, so it is on one device too. */
+/* All operands on one device, but for those of copy, which goes to the call's, and of grad, which goes to the variable's. */
 static bool find_device(struct step *s)
 {
     const struct graph *g = s->r->g;
-    unsigned nin = operands(s->c);
-    s->device = nin ? device_of(node_at(g, s->in[0])->device) : s->c->device;
-    for (unsigned i = 1; i < nin; i++) {
+    unsigned nin = operands(s->c), op = s->c->proto.op;
+    s->device = nin && op != OP_copy ? device_of(node_at(g, s->in[op == OP_grad])->device) : s->c->device;
+    for (unsigned i = 1; i < nin && op != OP_grad; i++) {
         kl_device d = device_of(node_at(g, s->in[i])->device);
         if (d.id != s->device.id)
             return err_set(&s->e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(s->device),
@@ -118,9 +118,6 @@ static bool find_device(struct step *s)
     }
     if (!device_valid(s->device))
         return err_set(&s->e, KL_ERR_DEVICE, "%u is no device", s->device.id);
-    if (s->tr && s->tr->device.id && s->tr->device.id != s->device.id)
-        return err_set(&s->e, KL_ERR_DEVICE, "trace \"%s\" is on device %s and cannot use %s", g->name,
-                       kl_device_name(s->tr->device), kl_device_name(s->device));
     return true;
 }
 
@@ -245,7 +242,6 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *
     x->device = n->device;
     if (tr) {
         x->node = r;
-        tr->device = device_of(n->device);
     } else {
         x->kind = KIND_VALUE;
         x->dtype = n->dtype;

@@ -164,9 +164,12 @@ static bool leave(struct trace *tr)
     const struct tape *from = tr->tape;
     struct tape *p = fresh(tr, from->g->name, from);
     ref last = tr->at ? from->call[tr->at - 1].result : NIL;
-    if (!p || !mem_reserve(&p->call, &p->call_cap, tr->at, sizeof *p->call) ||
-        !graph_copy_beginning(p->g, from->g, last + 1))
+    struct graph *g = p && mem_reserve(&p->call, &p->call_cap, tr->at, sizeof *p->call)
+                          ? graph_clone_beginning(from->g, last + 1) : NULL;
+    if (!g)
         return false;
+    graph_free(p->g);
+    p->g = g;
     if (tr->at)
         memcpy(p->call, from->call, tr->at * sizeof *p->call);
     p->ncall = tr->at;

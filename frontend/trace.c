@@ -155,7 +155,6 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
         return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
     tr->poison = kl_none;
-    tr->device = (kl_device){0};
     t->tracing = true;
     t->outer_no_grad = t->no_grad;
     return KL_OK;
@@ -294,7 +293,7 @@ static const struct exec *find_exec(struct trace *tr, struct err *e)
     } else if (!tr->replaying && (!add_outputs(tr, nout) || g->err.code)) {
         err_set(e, g->err.code, "%s", g->err.msg);
     } else if (nout) {
-        const struct exec *x = exec_get(g, device_index(tr->device), fuse, e);
+        const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
         if (x)
             tape_end(tr, x, fuse);
         return x;
@@ -429,7 +428,7 @@ static void unlink_values(struct trace *tr)
 static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, uint64_t compiles)
 {
     const struct program *p = x->program;
-    t->info = (kl_run_info){.nodes = t->trace->r.g->nnode - 1, .arena_bytes = p->arena_bytes, .peak_bytes = p->peak_bytes,
+    t->info = (kl_run_info){.nodes = t->trace->r.g->nnode - 1, .arena_bytes = program_arenas(p), .peak_bytes = p->peak_bytes,
                             .lower_bound_bytes = p->lower_bound_bytes,
                             .graphs_built = (int64_t)(atomic_load(&counters.graphs_built) - graphs),
                             .compiles = (int64_t)(atomic_load(&counters.compiles) - compiles)};

@@ -12,8 +12,9 @@
  * unless that would close a cycle between groups.  Then dots take in the groups that read their results, if
  * the cost model likes it, then reduces the groups that make their operands and those that read their
  * results, and last come the row kernels.  A region op is an anchor alone: its results are its group's, its operands
- * are stored whole.  Whole groups move, so no value is stored just because half of its readers moved.  Scalars made of
- * leaves alone are left out: every kernel that needs one computes it again. */
+ * are stored whole.  So is a copy, and since nothing else leads from one device to another, no group is on two.  Whole
+ * groups move, so no value is stored just because half of its readers moved.  Scalars made of leaves alone are left
+ * out: every kernel that needs one computes it again. */
 #include "fuse.h"
 #include <string.h>
 
@@ -71,9 +72,9 @@ static uint32_t group_new(struct fuser *f, ref r)
 {
     uint32_t id = f->ngroup++;
     const struct node *n = &f->g->node[r];
-    bool anchor = op_is_anchor(n->op) || op_is_region(n->op);
+    bool anchor = op_is_anchor(n->op) || op_is_apart(n->op);
     f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .anchor = anchor ? r : NIL, .numel = node_numel(f->g, r),
-                                  .nodes = 1, .reads = n->nin, .device = n->device,
+                                  .nodes = 1, .reads = n->nin, .device = n->device, .apart = op_is_apart(n->op),
                                   .again = n->flags & MARK_AGAIN};
     f->g->group[r] = id;
     return id;
@@ -109,7 +110,8 @@ bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to)
 bool fuse_fits(const struct group *a, const struct group *b)
 {
     uint32_t nodes = a->nodes + b->nodes;
-    return a->device == b->device && nodes <= MAX_GROUP_NODES && a->reads + b->reads <= MAX_GROUP_READS + nodes;
+    return !a->apart && !b->apart && a->device == b->device && nodes <= MAX_GROUP_NODES &&
+           a->reads + b->reads <= MAX_GROUP_READS + nodes;
 }
 
 void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
@@ -223,11 +225,11 @@ static void take_epilogue(struct fuser *f, ref anchor)
         }
 }
 
-/* A region op and its results are a group of their own. */
-static void group_region(struct fuser *f, ref r)
+/* A copy is a group of its own, and so are a region op and its results. */
+static void group_apart(struct fuser *f, ref r)
 {
     const struct node *n = &f->g->node[r];
-    if (op_is_region(n->op))
+    if (op_is_apart(n->op))
         group_new(f, r);
     if (n->op != OP_proj)
         return;
@@ -240,8 +242,8 @@ static void fuse_all(struct fuser *f)
 {
     struct graph *g = f->g;
     for (ref r = 1; r < g->nnode; r++)
-        if (op_is_region(g->node[r].op) || g->node[r].op == OP_proj)
-            group_region(f, r);
+        if (op_is_apart(g->node[r].op) || g->node[r].op == OP_proj)
+            group_apart(f, r);
         else if (is_compute(&g->node[r]) && !is_free_scalar(f, r)) {
             group_new(f, r);
             if (!op_is_anchor(g->node[r].op))
@@ -273,6 +275,9 @@ static void store_whole(struct fuser *f)
         store(f, f->g->out[i].value);
     for (uint32_t i = 0; i < f->g->noperand; i++)
         store(f, f->g->operand[i]);
+    for (ref r = 1; r < f->g->nnode; r++)
+        if (f->g->node[r].op == OP_copy)
+            store(f, f->g->node[r].in[0]);
 }
 
 /* Numbers the groups that are left 0, 1, ... in the order of their first nodes. */
@@ -292,6 +297,8 @@ int pass_fuse_groups(struct graph *g, bool unfused)
 {
     uint32_t n = g->nnode;
     struct fuser f = {.g = g};
+    if (g->symbols) /* kernels are for known sizes */
+        return 0;
     f.group = mem_alloc(n * sizeof *f.group);
     f.next = mem_alloc(n * sizeof *f.next);
     f.readers = mem_alloc((n + 1) * sizeof *f.readers);
@@ -308,7 +315,7 @@ int pass_fuse_groups(struct graph *g, bool unfused)
         for (ref r = 0; r < n; r++)
             g->group[r] = GROUP_NONE;
         for (ref r = 1; unfused && r < n; r++) {
-            group_region(&f, r);
+            group_apart(&f, r);
             if (is_compute(&g->node[r]))
                 group_new(&f, r);
         }

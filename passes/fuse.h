@@ -13,6 +13,7 @@ struct group {
     uint32_t nodes, reads;
     uint16_t device;
     bool merged;        /* into another: no longer a group */
+    bool apart;         /* a region op or a copy: no kernel */
     bool again;         /* computes marked nodes: later, when they are needed */
 };
 
@@ -33,7 +34,7 @@ static inline uint32_t group_of(const struct fuser *f, ref r) { return f->g->gro
 /* ---- fuse.c ---- */
 /* Is there a path of dependences from group `from` to group `to` through a third group?  After a long search: yes. */
 bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to);
-bool fuse_fits(const struct group *a, const struct group *b);   /* on one device, within the caps on nodes and reads together? */
+bool fuse_fits(const struct group *a, const struct group *b);   /* kernels, on one device, and within the caps together? */
 void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b);      /* b's members become a's */
 
 /* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */

@@ -129,6 +129,7 @@ static kernel_fn *code_get(const struct kernel *k, const struct backend *b, stru
 /* ---- graph -> program ---- */
 struct compile_all {
     const struct program *program;
+    const bool *needed;            /* per kernel: a device with the code generator runs it */
     kernel_fn **fn;
     const struct backend *backend;
     pthread_mutex_t lock;          /* guards the rest: the failure of the first kernel that failed */
@@ -142,6 +143,7 @@ static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
     struct compile_all *all = ctx;
     for (int64_t i = begin; i < end; i++) {
         struct err e = {0};
+        if (!all->needed[i]) continue;
         if ((all->fn[i] = code_get(all->program->kernel[i], all->backend, &e))) continue;
         pthread_mutex_lock(&all->lock);
         if (i < all->failed) {
@@ -163,20 +165,14 @@ static bool checks_on(void)
 #endif
 }
 
-/* Plans the program of a clone of the captured graph. */
-static struct program *plan(const struct graph *captured, bool fuse, const struct backend *b, const struct caps *caps,
-                            struct dump *dump, struct err *e)
+/* Plans the program of g; without a code generator there is nothing to compile. */
+static struct program *plan(struct graph *g, bool fuse, const struct backend *b, const struct caps *caps, struct dump *dump,
+                            struct err *e)
 {
-    struct graph *g = graph_clone(captured);
-    if (!g) {
-        err_set(e, KL_ERR_MEMORY, "no memory to compile graph %s", captured->name);
-        return NULL;
-    }
     struct pass_options o = {.fuse = fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
     struct program *p = NULL;
     if (passes_run(g, &o)) p = program_plan(g, caps, !b, e);
     else err_set(e, g->err.code, "%s", g->err.msg);
-    graph_free(g);
     if (p && checks_on() && !program_check(p, e)) {
         program_free(p);
         return NULL;
@@ -184,23 +180,70 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
     return p;
 }
 
+/* Marks the kernels that devices with a code generator run. */
+static void find_needed(const struct program *p, uint64_t interpreted, bool *needed)
+{
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        const struct command *c = &p->cmd[i];
+        if (c->kind == CMD_KERNEL && !(interpreted >> c->device & 1)) needed[c->kernel] = true;
+        for (int k = 0; k < 2; k++)
+            if (c->sub[k]) find_needed(c->sub[k], interpreted, needed);
+    }
+}
+
+static bool compile_kernels(struct exec *x, const struct backend *b, struct err *e)
+{
+    uint32_t n = x->program->nkernel;
+    bool *needed = mem_alloc(n + 1);
+    x->fn = mem_alloc((n + 1) * sizeof *x->fn);
+    struct compile_all all = {x->program, needed, x->fn, b, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
+    if (needed && x->fn) {
+        find_needed(x->program, x->interpreted, needed);
+        pool_run(compile_some, &all, n, 1);
+    }
+    mem_free(needed);
+    if (!needed || !x->fn)
+        return err_set(e, KL_ERR_MEMORY, "no memory for %u kernels of graph %s", n, x->captured->name);
+    return all.failed == UINT32_MAX || err_set(e, all.err.code, "%s", all.err.msg);
+}
+
+/* The devices that g is on all work; *b is the code generator, NULL if none of them has one. */
+static bool find_backend(struct exec *x, const struct graph *g, const struct backend **b, struct caps *caps, struct err *e)
+{
+    *b = device_backend(-1, caps); /* none */
+    uint64_t all = graph_devices(g) | UINT64_C(1) << x->device;
+    for (unsigned d = 0; d < MAX_DEVICES; d++) {
+        if (!(all >> d & 1)) continue;
+        struct caps own;
+        const struct backend *backend = device_backend((int)d, &own);
+        if (!device_works(d, e)) return false;
+        if (backend) {
+            *b = backend;
+            *caps = own;
+        } else {
+            x->interpreted |= UINT64_C(1) << d;
+        }
+    }
+    return true;
+}
+
 /* Fills in all of x but its key; on failure x may be partly filled. */
 static bool build(struct exec *x, const struct graph *captured, struct dump *dump, struct err *e)
 {
     struct caps caps;
-    const struct backend *b = device_backend(x->device, &caps);
-    if (!(x->captured = graph_clone(captured)))
+    const struct backend *b;
+    struct graph *g = graph_clone(captured);
+    if (!g || !(x->captured = graph_clone(captured))) {
+        graph_free(g);
         return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
-    if (!(x->program = plan(captured, x->fuse, b, &caps, dump, e))) return false;
+    }
+    graph_move(g, graph_device(g), (unsigned)x->device);
+    bool ok = find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
+    graph_free(g);
+    if (!ok) return false;
     atomic_fetch_add_explicit(&counters.graphs_built, 1, memory_order_relaxed);
     if (dump) dump_program(dump, x->program, b);
-    uint32_t n = x->program->nkernel;
-    if (!(x->fn = mem_alloc((n + 1) * sizeof *x->fn)))
-        return err_set(e, KL_ERR_MEMORY, "no memory for %u kernels of graph %s", n, captured->name);
-    struct compile_all all = {x->program, x->fn, b, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
-    pool_run(compile_some, &all, n, 1);
-    if (all.failed == UINT32_MAX) return true;
-    return err_set(e, all.err.code, "%s", all.err.msg);
+    return compile_kernels(x, b, e);
 }
 
 static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse)

@@ -8,11 +8,13 @@
 
 /* ---- device.c ---- */
 enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_KINDS };
+_Static_assert(DEVICE_KINDS <= MAX_DEVICES, "a graph's nodes name every device");
 /* Number of a device by name ("ref", "cpu"), -1 with the reason in *e if unknown, not built or not working. */
 int device_find(const char *name, struct err *e);
 /* KILN_DEVICE if set, else the best that really works; *why (never NULL): why a better one was passed over, or "". */
 int device_default(const char **why, struct err *e);
 const char *device_name(int device);
+bool device_works(unsigned device, struct err *e); /* false: *e says why not */
 /* The code generator of a device that device_find accepted; NULL for ref.  *caps (may be NULL): its target. */
 const struct backend *device_backend(int device, struct caps *caps);
 
@@ -51,11 +53,13 @@ struct exec {                            /* immutable once made; shared by threa
     struct hash128 key;
     struct graph *captured;              /* compared on a hit */
     struct program *program;
-    kernel_fn **fn;                      /* per program kernel */
+    kernel_fn **fn;                      /* per program kernel; NULL: only devices without a code generator run it */
+    uint64_t interpreted;                /* those devices, by bit */
     int device;
     bool fuse;
 };
-/* The compiled form of a recorded graph, from the cache or made now.  NULL: *e.  Lives as long as the process. */
+/* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
+ * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
 
 /* ---- executor.c ---- */

@@ -50,6 +50,21 @@ graph @sum {
   return %s
 }
 END
+cat >"$tmp/sizes.kir" <<'END'
+graph @sizes {
+  symbol n 1..64
+  symbol m 0..8
+  %x = input 0 "x" : f32[n]
+  %y = input 1 "y" : f32[2*n+1]
+  %w = state 0 "w" : f32[n]
+  %s = slice %y axis(0) start(n+1) count(n) step(1) : f32[n]
+  %z = mul %x, %s : f32[n]
+  %w2 = sub %w, %z : f32[n]
+  %i = iota axis(0) : f32[m]
+  assign 0 = %w2
+  return %i
+}
+END
 cat >"$tmp/half.kir" <<'END'
 graph @half {
   %x = const 1.5 : f16[]
@@ -61,13 +76,17 @@ END
 npy "$tmp/x.npy" 2, "$one$two"
 npy "$tmp/w.npy" 2, "$two$two"
 npy "$tmp/short.npy" 2, "$one"
-npy "$tmp/one.npy" 1, "$one"
 npy "$tmp/wide.npy" '1, 2' "$one$two"
+npy "$tmp/y5.npy" 5, "$one$one$one$two$two"
+npy "$tmp/y4.npy" 4, "$one$one$one$two"
+npy "$tmp/one.npy" 1, "$two"
+npy "$tmp/y3.npy" 3, "$one$one$two"
+npy "$tmp/none.npy" 0, ''
 npy "$tmp/huge.npy" '4611686018427387904, 4' "$one"
 head -c 40 "$tmp/x.npy" >"$tmp/cut.npy"
 
 check usage 2 '^usage: ' "$kiln"
-check help 0 '^passes: autodiff' "$kiln" help
+check help 0 '^passes: bind autodiff' "$kiln" help
 check 'unknown command' 2 "no command is called 'frob'" "$kiln" frob
 
 check 'all ops' 0 '^where .* b c ' "$kiln" ops
@@ -130,6 +149,20 @@ run 'run unknown input' 1 "the graph has no input 'q'" --input q="$tmp/x.npy"
 run 'run bad slot' 1 'expected a number' --slot lr=fast
 run 'run unknown output' 1 "no output is number or state 'q'" --output q="$tmp/q.npy"
 run 'run without =' 2 'needs NAME=VALUE' --input x
+cat >"$tmp/copy.kir" <<'END'
+graph @copy {
+  %x = const 1.5 : f32[]
+  %y = copy %x : f32[] @cpu
+  %z = exp2 %y : f32[] @cpu
+  %w = copy %z : f32[] @ref
+  return %w
+}
+END
+sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
+if "$kiln" run "$tmp/half.kir" --device cpu >/dev/null 2>&1; then
+    check 'run on two devices' 0 'return 0 : f32\[\] = 2.828' "$kiln" run "$tmp/copy.kir" --device ref
+fi
+check 'run on a device that is not there' 1 'there is no device 7' "$kiln" run "$tmp/nowhere.kir" --device ref
 check 'f16 to file' 0 'return 1 : bf16\[\] = 1.5' "$kiln" run "$tmp/half.kir" --output 0="$tmp/h.npy"
 check 'f16 as NumPy has it' 0 "'<f2'" head -c 60 "$tmp/h.npy"
 check 'bf16 to file' 1 'cannot hold bf16' "$kiln" run "$tmp/half.kir" --output 1="$tmp/h2.npy"
@@ -157,7 +190,8 @@ check 'chart without file' 2 'needs a file' "$kiln" chart -o x
 kernels_all() {
     for file in "$tests"/text/agree_*.kir; do
         sed '/^# expect:$/,$d' "$file" >"$tmp/any.kir"
-        "$kiln" dump "$tmp/any.kir" --stage scheduled >"$tmp/any.loop" || return 1
+        bind=$(sed -n '1s/^# test: agree \([^;]*\).*/\1/p' "$file" | sed 's/\([a-z]*=\)/--bind \1/g; s/,/ /g')
+        "$kiln" dump "$tmp/any.kir" --stage scheduled $bind >"$tmp/any.loop" || return 1
         [ -s "$tmp/any.loop" ] || continue
         "$kiln" kernel "$tmp/any.loop" >"$tmp/again.loop" && cmp "$tmp/any.loop" "$tmp/again.loop" || { echo "$file"; return 1; }
     done
@@ -205,6 +239,37 @@ kernel 'kernel short input' 1 'holds 1 elements of f32 where b0 has 2' double --
 kernel 'kernel input of an output' 1 "no input buffer 'b1'" double --slot 0=1 --input b1="$tmp/x.npy"
 kernel 'kernel unknown output' 1 "no output buffer 'b7'" double --slot 0=1 --input b0="$tmp/x.npy" --output b7="$tmp/none.npy"
 kernel 'kernel beyond its buffer' 1 'accesses element 2 of buffer 0' beyond --input b0="$tmp/x.npy" --slot 0=1
+
+sizes() {
+    name=$1 code=$2 pattern=$3
+    shift 3
+    check "$name" "$code" "$pattern" "$kiln" run "$tmp/sizes.kir" --device ref "$@"
+}
+xyw() { echo "--input x=$tmp/$1.npy --input y=$tmp/$2.npy --state w=$tmp/$3.npy"; }
+sizes 'symbols of two elements' 0 '^assign 0 "w" : f32\[2\] = 0.0 -2.0$' $(xyw x y5 w) --bind m=3
+sizes 'the same of one' 0 '^assign 0 "w" : f32\[1\] = -2.0$' $(xyw one y3 one) --bind m=0
+sizes 'a symbol given' 0 '^return 1 : f32\[3\] = 0.0 1.0 2.0$' $(xyw x y5 w) --bind m=3 --bind n=2
+sizes 'a symbol that no shape says' 1 'no array.s shape says what symbol m is: give --bind m=NUMBER' $(xyw x y5 w)
+sizes 'a symbol out of bounds' 1 'symbol m cannot be 9: its bounds are 0..8' $(xyw x y5 w) --bind m=9
+sizes 'arrays that disagree' 1 "x.npy: input 'x': axis 0 has 2 elements, but is to have n with n = 1" $(xyw x y3 w) \
+    --bind m=0 --bind n=1
+sizes 'states say it too' 1 "one.npy: state 'w': axis 0 has 1 elements, but is to have n with n = 2" $(xyw x y5 one) \
+    --bind m=0
+sizes 'what does not divide' 1 "y4.npy: input 'y': axis 0 has 4 elements, but is to have 2\*n+1 with n = 2" \
+    $(xyw x y4 w) --bind m=0
+sizes 'an array too short' 1 "none.npy: input 'x': axis 0 has 0 elements, but is to have n for n in 1..64" \
+    $(xyw none y5 w) --bind m=0
+sizes 'another rank' 1 "wide.npy: input 'x': has shape \[1,2\], but is to have \[n\]" $(xyw wide y5 w) --bind m=0
+sizes 'symbols without input' 1 'input 1 y has no value' --input x="$tmp/x.npy"
+sizes 'no such symbol' 1 "the graph has no symbol 'k'" $(xyw x y5 w) --bind k=1
+sizes 'no number' 2 'needs NAME=NUMBER' --bind n=two
+check 'a symbol of a graph without' 1 "the graph has no symbol 'n'" "$kiln" opt "$tmp/sum.kir" --bind n=1
+check 'opt with symbols' 0 '= sub %w, %[0-9]* : f32\[n\]$' "$kiln" opt "$tmp/sizes.kir"
+check 'opt that binds one' 0 '^  symbol m 0..8$' "$kiln" opt "$tmp/sizes.kir" --bind n=5
+check 'opt that binds all' 0 'start(6) count(5) step(1) : f32\[5\]' "$kiln" opt "$tmp/sizes.kir" --bind n=5 --bind=m=2
+check 'dump with symbols' 0 'f32\[2\*n+1\]' "$kiln" dump "$tmp/sizes.kir" --stage fused
+check 'dump that needs numbers' 1 'symbol n has no value yet' "$kiln" dump "$tmp/sizes.kir" --stage scheduled
+check 'dump that has them' 0 'group 0' "$kiln" dump "$tmp/sizes.kir" --stage fused --bind n=5 --bind m=2
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -59,7 +59,8 @@ static struct program *good_program(void)
     p->nkernel = KERNELS;
     p->cmd = mem_alloc((COMMANDS + 1) * sizeof *p->cmd); /* room for one more */
     p->ncmd = COMMANDS;
-    p->arena_bytes = 2 * BYTES;
+    p->devices = 1;
+    p->arena_bytes[0] = 2 * BYTES;
     p->scratch_bytes = BYTES;
     p->max_args = 3;
     p->in_place = mem_alloc(OUTPUTS * sizeof *p->in_place);
@@ -101,7 +102,7 @@ static void swap(struct program *p, int a, int b)
 static void out_of_bounds(struct program *p) { p->cmd[NEG].arg[1].offset = p->cmd[EXP].arg[0].offset = 2 * BYTES; }
 static void negative_offset(struct program *p) { p->cmd[NEG].arg[1].offset = -4; }
 static void unaligned(struct program *p) { p->cmd[NEG].arg[1].offset = 2; }
-static void small_arena(struct program *p) { p->arena_bytes--; }
+static void small_arena(struct program *p) { p->arena_bytes[0]--; }
 static void small_scratch(struct program *p) { p->scratch_bytes = BYTES - 1; }
 static void no_such_input(struct program *p) { p->cmd[NEG].arg[0].index = 1; }
 static void no_such_output(struct program *p) { p->cmd[ADD].arg[2].index = OUTPUTS; }
@@ -308,7 +309,7 @@ static void test_executor(void)
     struct program *p = runnable_program();
     struct err e = {0};
     check(program_check(p, &e), "the executor's program is valid: %s", e.msg);
-    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = DEVICE_CPU};
+    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = 0};
     const char *what = "";
     struct buffer_stats before = buffer_stats();
     for (unsigned threads = 1; threads <= 4; threads++) {
@@ -339,8 +340,8 @@ static void test_executor(void)
 static void test_no_memory(void)
 {
     struct program *p = runnable_program();
-    p->arena_bytes = (int64_t)1 << 60;
-    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = DEVICE_CPU};
+    p->arena_bytes[0] = (int64_t)1 << 60;
+    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = 0};
     struct err e = {0};
     bool exclusive = true;
     struct buffer *in = filled(1, 2), *w = filled(100, 10), *out[OUTPUTS];

@@ -752,5 +752,9 @@ struct graph *random_graph(uint64_t seed)
     for (int64_t i = 0; i < nodes && !m.g->err.code && m.elements < MAX_TOTAL; i++)
         add(&m, random_node(&m));
     random_outputs(&m);
-    return m.g;
+    if (m.g->err.code || !chance(&m, 5))
+        return m.g;
+    struct graph *all = random_spread(&m.r, m.g);
+    graph_free(m.g);
+    return all;
 }
