@@ -1,6 +1,5 @@
 /* Values for a graph's inputs, states and slots, from files or made up, and its program run on them. */
 #include "frontend/cli_job.h"
-#include "frontend/npy.h"
 #include "ir/text.h"
 #include <string.h>
 
@@ -26,6 +25,10 @@ bool job_argument(struct job *j, struct cli_args *a, const char *const *binders)
     for (int i = 0; binders[i]; i++)
         if (cli_is(a, binders[i]))
             return add_binding(j, a, binders[i]);
+    if (cli_is(a, "--bind")) {
+        cli_bind_option(&j->values, a);
+        return !a->failed;
+    }
     if (cli_is(a, "--device"))
         return (j->device_name = cli_value(a)) != NULL;
     if (a->option || j->file)
@@ -55,33 +58,65 @@ static uint32_t find_leaf(const struct leaves *l, const struct job_value *b)
     return LEAF_NONE;
 }
 
-static bool load_array(struct job *j, const struct leaves *l, struct buffer **to, const struct job_value *b)
+static bool fits_leaf(const struct job *j, const struct leaf *l, const struct job_array *a)
+{
+    const struct shape *s = &j->g->shape[l->shape];
+    const struct job_value *b = a->from;
+    char want[SHAPE_TEXT], have[SHAPE_TEXT];
+    if (a->npy.dtype == l->dtype && shape_equal(&a->npy.shape, s))
+        return true;
+    cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s", b->value, dtype_name(a->npy.dtype),
+              shape_text(&a->npy.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
+              dtype_name(l->dtype), shape_text(s, want, sizeof want));
+    return false;
+}
+
+static bool read_array(const struct job *j, const struct leaves *l, struct job_array *to, const struct job_value *b)
 {
     struct err e = {0};
-    struct npy a;
     size_t len;
     uint32_t i = find_leaf(l, b);
     char *bytes = i == LEAF_NONE ? NULL : cli_read(b->value, &len);
     if (!bytes)
         return false;
-    bool ok = npy_parse(bytes, len, &a, &e);
-    if (!ok) {
-        cli_error("%s: %s", b->value, e.msg);
-    } else if (a.dtype != l->v[i].dtype || !shape_equal(&a.shape, &j->g->shape[l->v[i].shape])) {
-        char want[SHAPE_TEXT], have[SHAPE_TEXT];
-        cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s", b->value, dtype_name(a.dtype),
-                  shape_text(&a.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
-                  dtype_name(l->v[i].dtype), shape_text(&j->g->shape[l->v[i].shape], want, sizeof want));
-        ok = false;
-    } else {
-        buffer_unref(to[i]);
-        to[i] = buffer_new(j->device, a.bytes, &e);
-        ok = to[i] || (cli_error("%s", e.msg), false);
-        if (ok && a.bytes)
-            memcpy(to[i]->data, a.data, a.bytes);
+    mem_free(to[i].bytes);
+    to[i] = (struct job_array){.bytes = bytes, .from = b};
+    if (npy_parse(bytes, len, &to[i].npy, &e))
+        return shape_is_symbolic(&j->g->shape[l->v[i].shape]) || fits_leaf(j, &l->v[i], &to[i]);
+    cli_error("%s: %s", b->value, e.msg);
+    return false;
+}
+
+static bool read_arrays(struct job *j)
+{
+    for (unsigned i = 0; i < j->nbind; i++) {
+        const struct job_value *b = &j->bind[i];
+        bool input = !strcmp(b->option, "--input");
+        if ((input || !strcmp(b->option, "--state")) &&
+            !read_array(j, input ? &j->g->input : &j->g->state, input ? j->read_input : j->read_state, b))
+            return false;
     }
-    mem_free(bytes);
-    return ok;
+    return true;
+}
+
+static bool load_arrays(struct job *j, const struct leaves *l, struct job_array *a, struct buffer **to)
+{
+    struct err e = {0};
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!a[i].bytes)
+            continue;
+        if (!fits_leaf(j, &l->v[i], &a[i]))
+            return false;
+        if (!(to[i] = buffer_new(j->device, a[i].npy.bytes, &e))) {
+            cli_error("%s", e.msg);
+            return false;
+        }
+        if (a[i].npy.bytes)
+            memcpy(to[i]->data, a[i].npy.data, a[i].npy.bytes);
+        mem_free(a[i].bytes);
+        a[i].bytes = NULL;
+    }
+    return true;
 }
 
 static bool set_slot(struct job *j, const struct job_value *b)
@@ -140,23 +175,20 @@ bool job_bind(struct job *j, bool fill)
 {
     struct graph *g = j->g;
     bool ok = true;
-    for (unsigned i = 0; ok && i < j->nbind; i++) {
-        const struct job_value *b = &j->bind[i];
-        if (!strcmp(b->option, "--input"))
-            ok = load_array(j, &g->input, j->input, b);
-        else if (!strcmp(b->option, "--state"))
-            ok = load_array(j, &g->state, j->state, b);
-        else if (!strcmp(b->option, "--slot"))
-            ok = set_slot(j, b);
-    }
+    for (unsigned i = 0; ok && i < j->nbind; i++)
+        if (!strcmp(j->bind[i].option, "--slot"))
+            ok = set_slot(j, &j->bind[i]);
+    ok = ok && read_arrays(j);
+    for (uint32_t i = 0; ok && !fill && i < g->input.n; i++)
+        ok = !is_missing("input", &g->input, i, j->read_input[i].bytes);
+    for (uint32_t i = 0; ok && !fill && i < g->state.n; i++)
+        ok = !is_missing("state", &g->state, i, j->read_state[i].bytes);
+    for (uint32_t i = 0; ok && !fill && i < g->slot.n; i++)
+        ok = !is_missing("slot", &g->slot, i, j->have_slot[i]);
+    ok = ok && job_bind_symbols(j) && load_arrays(j, &g->input, j->read_input, j->input) &&
+         load_arrays(j, &g->state, j->read_state, j->state);
     if (ok && fill)
         return fill_leaves(j, &g->input, j->input) && fill_leaves(j, &g->state, j->state) && fill_slots(j);
-    for (uint32_t i = 0; ok && i < g->input.n; i++)
-        ok = !is_missing("input", &g->input, i, j->input[i]);
-    for (uint32_t i = 0; ok && i < g->state.n; i++)
-        ok = !is_missing("state", &g->state, i, j->state[i]);
-    for (uint32_t i = 0; ok && i < g->slot.n; i++)
-        ok = !is_missing("slot", &g->slot, i, j->have_slot[i]);
     return ok;
 }
 
@@ -165,13 +197,16 @@ bool job_open(struct job *j)
     struct graph *g = j->g = cli_load(j->file);
     if (!g)
         return false;
+    j->read_input = mem_alloc(g->input.n * sizeof *j->read_input);
+    j->read_state = mem_alloc(g->state.n * sizeof *j->read_state);
     j->input = mem_alloc(g->input.n * sizeof *j->input);
     j->state = mem_alloc(g->state.n * sizeof *j->state);
     j->exclusive = mem_alloc(g->state.n * sizeof *j->exclusive);
     j->slot = mem_alloc(g->slot.n * sizeof *j->slot);
     j->have_slot = mem_alloc(g->slot.n * sizeof *j->have_slot);
     j->out = mem_alloc(g->nout * sizeof *j->out);
-    if (!j->input || !j->state || !j->exclusive || !j->slot || !j->have_slot || !j->out) {
+    if (!j->read_input || !j->read_state || !j->input || !j->state || !j->exclusive || !j->slot || !j->have_slot ||
+        !j->out) {
         cli_error("out of memory");
         return false;
     }
@@ -187,6 +222,13 @@ bool job_run(struct job *j, bool fuse, struct err *e)
     return x && exec_run(x, j->input, j->state, j->exclusive, j->slot, j->out, e);
 }
 
+static void free_arrays(struct job_array *a, uint32_t n)
+{
+    for (uint32_t i = 0; a && i < n; i++)
+        mem_free(a[i].bytes);
+    mem_free(a);
+}
+
 static void unref_all(struct buffer **b, uint32_t n)
 {
     for (uint32_t i = 0; b && i < n; i++)
@@ -197,6 +239,8 @@ static void unref_all(struct buffer **b, uint32_t n)
 void job_free(struct job *j)
 {
     if (j->g) {
+        free_arrays(j->read_input, j->g->input.n);
+        free_arrays(j->read_state, j->g->state.n);
         unref_all(j->input, j->g->input.n);
         unref_all(j->state, j->g->state.n);
         unref_all(j->out, j->g->nout);

@@ -97,8 +97,8 @@ ref n_broadcast(struct graph *g, ref a, const struct shape *s)
     struct shape target = *s, from = *node_shape(g, a);
     if (from.rank > target.rank) {
         char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
-        err_set(&g->err, KL_ERR_SHAPE, "broadcast: shape %s does not fit %s", shape_text(&from, ta, sizeof ta),
-                shape_text(&target, tb, sizeof tb));
+        err_set(&g->err, KL_ERR_SHAPE, "broadcast: shape %s does not fit %s", shape_text_in(g, &from, ta, sizeof ta),
+                shape_text_in(g, &target, tb, sizeof tb));
         return NIL;
     }
     struct shape aligned = {.rank = target.rank};
@@ -235,8 +235,12 @@ ref n_shift(struct graph *g, ref a, ref value, uint32_t axis)
 {
     if (g->err.code != KL_OK || a == NIL)
         return NIL;
-    int64_t length = node_shape(g, a)->dim[axis];
-    return length ? n_pad(g, n_slice(g, a, axis, 0, length - 1, 1), value, axis, 1, 0, 0) : a;
+    int64_t length = node_shape(g, a)->dim[axis], rest;
+    if (length < 0 && !dim_at_most(g, 1, length)) /* one that may be empty */
+        return n_slice(g, n_pad(g, a, value, axis, 1, 0, 0), axis, 0, length, 1);
+    return dims_sum(g, 1, &(struct scaled){length, 1}, -1, &rest)
+               ? n_pad(g, n_slice(g, a, axis, 0, rest, 1), value, axis, 1, 0, 0)
+               : a;
 }
 
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims)

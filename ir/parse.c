@@ -39,40 +39,6 @@ bool parse_operand(struct parser *p, ref *out)
     return true;
 }
 
-bool parse_more_type(struct parser *p, struct type *t)
-{
-    *t = (struct type){0};
-    lex_space(&p->l);
-    t->at = p->l.p;
-    struct word w = lex_word(&p->l);
-    int dtype = dtype_parse(w.s, w.len);
-    if (dtype < 0) {
-        p->l.p = t->at;
-        return lex_expected(&p->l, "a dtype such as f32");
-    }
-    t->dtype = (unsigned)dtype;
-    if (!lex_need(&p->l, '[', "'[' and the dimensions"))
-        return false;
-    while (!lex_take(&p->l, ']')) {
-        uint64_t d;
-        if (t->shape.rank && !lex_need(&p->l, ',', "',' or ']'"))
-            return false;
-        lex_space(&p->l);
-        if (t->shape.rank == KL_MAX_RANK)
-            return lex_fail(&p->l, p->l.p, "a tensor has at most %d dimensions", KL_MAX_RANK);
-        if (!lex_number(&p->l, INT64_MAX, "a dimension", &d))
-            return false;
-        t->shape.dim[t->shape.rank++] = (int64_t)d;
-    }
-    int64_t n;
-    return shape_numel(&t->shape, &n) || lex_fail(&p->l, t->at, "a tensor of this shape has too many elements");
-}
-
-bool parse_type(struct parser *p, struct type *t)
-{
-    return lex_need(&p->l, ':', "':' and the result's type") && parse_more_type(p, t);
-}
-
 static bool device(struct parser *p, unsigned *out)
 {
     lex_space(&p->l);
@@ -262,11 +228,15 @@ static unsigned attrs_required(unsigned op)
                                 ATTR_DIRECTION | ATTR_INDEX | ATTR_SCAN);
 }
 
-/* "N)" as one of the numbers of a slice, a window or a pad */
+/* "N)" as one of the numbers of a slice, a window or a pad; some may be symbolic */
 static bool length(struct parser *p, struct node *n, unsigned bit)
 {
-    uint64_t v;
-    if (!lex_number(&p->l, INT64_MAX, "a number of elements", &v) || !lex_need(&p->l, ')', "')'"))
+    uint64_t v = 0;
+    int64_t d = 0;
+    bool symbolic = p->g->symbols && (bit & (ATTR_START | ATTR_COUNT | ATTR_LOW | ATTR_HIGH | ATTR_LENGTH));
+    if (symbolic ? !parse_dim(p, &d) : !lex_number(&p->l, INT64_MAX, "a number of elements", &v))
+        return false;
+    if (!lex_need(&p->l, ')', "')'"))
         return false;
     int64_t *to = bit == ATTR_START      ? &n->attr.slice.start
                   : bit == ATTR_COUNT    ? &n->attr.slice.count
@@ -276,8 +246,9 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
                   : bit == ATTR_DILATION ? &n->attr.window.dilation
                   : bit == ATTR_LOW      ? &n->attr.pad.low
                   : bit == ATTR_HIGH     ? &n->attr.pad.high
+                  : bit == ATTR_LENGTH   ? &n->attr.region.length
                                          : &n->attr.pad.interior;
-    *to = (int64_t)v;
+    *to = symbolic ? d : (int64_t)v;
     return true;
 }
 
@@ -285,14 +256,11 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
 static bool count_attr(struct parser *p, struct node *n, unsigned bit)
 {
     uint64_t v;
-    if (!lex_number(&p->l, bit == ATTR_LENGTH ? INT64_MAX : UINT32_MAX, "a number", &v) || !lex_need(&p->l, ')', "')'"))
+    if (!lex_number(&p->l, UINT32_MAX, "a number", &v) || !lex_need(&p->l, ')', "')'"))
         return false;
-    if (bit == ATTR_LENGTH)
-        n->attr.region.length = (int64_t)v;
-    else
-        *(bit == ATTR_INDEX     ? &n->attr.proj.index
-          : bit == ATTR_CARRIED ? &n->attr.region.carried
-                                : &n->attr.region.scanned) = (uint32_t)v;
+    *(bit == ATTR_INDEX     ? &n->attr.proj.index
+      : bit == ATTR_CARRIED ? &n->attr.region.carried
+                            : &n->attr.region.scanned) = (uint32_t)v;
     return true;
 }
 
@@ -375,7 +343,7 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return axis_pairs(p, &n->attr.dot.con_a, &n->attr.dot.con_b, &n->attr.dot.ncon);
     case ATTR_ORDER:
         return order(p, n);
-    case ATTR_INDEX: case ATTR_CARRIED: case ATTR_SCANNED: case ATTR_LENGTH:
+    case ATTR_INDEX: case ATTR_CARRIED: case ATTR_SCANNED:
         return count_attr(p, n, bit);
     case ATTR_KIND:
         return kind(p, n);
@@ -480,8 +448,8 @@ static bool check_type(struct parser *p, ref r, const struct type *t)
         return true;
     char given[SHAPE_TEXT], written[SHAPE_TEXT];
     return lex_fail(&p->l, t->at, "%s gives %s%s, not %s%s", opinfo[n->op].name, dtype_name(n->dtype),
-                   shape_text(s, given, sizeof given), dtype_name(t->dtype),
-                   shape_text(&t->shape, written, sizeof written));
+                   shape_text_in(p->g, s, given, sizeof given), dtype_name(t->dtype),
+                   shape_text_in(p->g, &t->shape, written, sizeof written));
 }
 
 bool parse_group(struct parser *p, ref r, uint64_t group, const char *at)
@@ -692,7 +660,7 @@ static bool finish_groups(struct parser *p)
 
 bool parse_whole(struct parser *p)
 {
-    if (!header(p))
+    if (!header(p) || !parse_symbols(p))
         return false;
     for (lex_lines(&p->l); !lex_at(&p->l, '}'); lex_lines(&p->l)) {
         if (p->l.p == p->l.end)

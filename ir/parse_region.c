@@ -7,6 +7,7 @@ static bool region(struct parser *p, struct graph **out)
     struct parser c = {.l = p->l, .g = graph_new("graph"), .depth = p->depth + 1};
     if (!c.g)
         return lex_no_memory(&p->l);
+    symbols_share(c.g, p->g);
     bool ok = parse_whole(&c);
     c.g->cur_site = 0;
     c.g->cur_device = (uint16_t)c.home_device;
@@ -84,8 +85,8 @@ static bool check_results(struct parser *p, ref r, const struct region_text *t, 
         char given[SHAPE_TEXT], written[SHAPE_TEXT];
         if (dtype != t->type[i].dtype || !shape_equal(&s, &t->type[i].shape))
             return lex_fail(&p->l, at, "%s: result %u is %s%s, not %s%s", opinfo[n->op].name, i, dtype_name(dtype),
-                           shape_text(&s, given, sizeof given), dtype_name(t->type[i].dtype),
-                           shape_text(&t->type[i].shape, written, sizeof written));
+                           shape_text_in(p->g, &s, given, sizeof given), dtype_name(t->type[i].dtype),
+                           shape_text_in(p->g, &t->type[i].shape, written, sizeof written));
     }
     return true;
 }

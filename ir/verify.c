@@ -14,8 +14,10 @@ static bool verify_shapes(const struct graph *g, struct err *e)
         return broken(g, e, "shape", 0, "is not the scalar");
     for (uint32_t i = 0; i < g->nshape; i++) {
         const struct shape *s = &g->shape[i];
-        int64_t count;
-        if (!shape_numel(s, &count))
+        for (uint32_t k = 0; s->rank <= KL_MAX_RANK && k < s->rank; k++)
+            if (s->dim[k] < 0 && dim_verify(g, s->dim[k]))
+                return broken(g, e, "shape", i, dim_verify(g, s->dim[k]));
+        if (!shape_is_legal(g, s))
             return broken(g, e, "shape", i, "has a bad rank, a negative dimension or too many elements");
         struct shape clean = shape_make(s->rank, s->dim);
         if (memcmp(&clean, s, sizeof clean) != 0)
@@ -42,6 +44,8 @@ static bool verify_leaves(const struct graph *g, const char *what, const struct 
     return true;
 }
 
+static bool verify(const struct graph *g, struct err *e);
+
 /* Operands and regions lie in the graph's pools, in the order of the nodes, and the regions are whole. */
 static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, uint32_t regions, struct err *e)
 {
@@ -57,7 +61,9 @@ static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, ui
     for (uint32_t i = regions; i < last_region; i++) {
         if (g->region[i]->depth >= g->depth)
             return broken(g, e, "node", r, "has a region as deep as its graph");
-        if (!graph_verify(g->region[i], e))
+        if (g->region[i]->symbols != g->symbols)
+            return broken(g, e, "node", r, "has a region with other symbols");
+        if (!verify(g->region[i], e))
             return false;
     }
     return true;
@@ -104,6 +110,10 @@ static bool verify_node(const struct graph *g, ref r, struct err *e)
     if (!verify_device(g, r, e))
         return false;
     struct node derived = *n;
+    int64_t *dim[2];
+    for (unsigned i = g->symbols ? node_dims(&derived, dim) : 0; i-- > 0;)
+        if (dim_verify(g, *dim[i]))
+            return broken(g, e, "node", r, dim_verify(g, *dim[i]));
     struct shape shape = g->shape[n->shape];
     struct err why = {0};
     if (!o->shape(g, &derived, &shape, &why))
@@ -199,7 +209,7 @@ static bool verify_results(const struct graph *g, struct err *e)
     return ok;
 }
 
-bool graph_verify(const struct graph *g, struct err *e)
+static bool verify(const struct graph *g, struct err *e)
 {
     static const struct node nil;
     if (g->nnode == 0 || memcmp(&g->node[0], &nil, sizeof nil) != 0)
@@ -223,3 +233,5 @@ bool graph_verify(const struct graph *g, struct err *e)
         return false;
     return verify_outputs(g, e) && verify_groups(g, e);
 }
+
+bool graph_verify(const struct graph *g, struct err *e) { return symbols_verify(g, e) && verify(g, e); }

@@ -340,6 +340,8 @@ void fuser_close(struct fuser *f)
 int pass_fuse_groups(struct graph *g, bool unfused)
 {
     struct fuser f;
+    if (g->symbols) /* kernels are for known sizes */
+        return 0;
     mem_free(g->group);
     g->group = mem_alloc(g->nnode * sizeof *g->group);
     for (ref r = 0; g->group && r < g->nnode; r++)

@@ -98,6 +98,8 @@ static void put_reasons(struct explainer *x, uint32_t b, uint32_t *told, struct 
 
 char *fuse_explain(const struct graph *g)
 {
+    if (!g->group)
+        return mem_alloc(1);
     struct explainer x = {.g = *g};
     struct text t = {0};
     bool *anchored = mem_alloc((g->ngroup + 1) * sizeof *anchored);

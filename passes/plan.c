@@ -638,6 +638,8 @@ static double value_bytes(const struct graph *g)
 
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
+    if (!graph_is_bound(g, e))
+        return NULL;
     double bytes = value_bytes(g);
     if (bytes >= 0x1p62) { /* the sums below are 64-bit numbers */
         err_set(e, KL_ERR_MEMORY, "graph @%s: its values have %.3g bytes in all", g->name, bytes);

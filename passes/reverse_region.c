@@ -120,7 +120,7 @@ static void differentiate(struct graph *g, const struct graph *region, const boo
 static struct graph *region_gradient(struct back *b, uint32_t which, const bool *wanted, const bool *given)
 {
     const struct graph *region = node_region(b->t, &b->n, which);
-    struct graph *g = graph_clone(region);
+    struct graph *g = graph_clone_part(region);
     if (!g) {
         no_memory(b->t);
         return NULL;
@@ -259,6 +259,7 @@ static struct graph *backward_body(struct back *b, const struct graph *gradient,
     if (!ok)
         no_memory(b->t);
     if (ok) {
+        symbols_share(g, b->t);
         g->cur_device = n->device; /* failures stay in g, and graph_add_region passes them on */
         for (uint32_t i = 0; i < b->count; i++)
             own[i] = new_input(g, b->t, b->in[i], i >= floats + sums && i < b->count - (b->nin - cut));

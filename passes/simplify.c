@@ -105,8 +105,8 @@ static ref simplify_view(struct graph *g, ref r, const struct node *n)
     if (n->op == OP_window && n->attr.window.size == 1) { /* every stride-th element, in a window of its own */
         uint32_t axis = n->attr.window.axis;
         int64_t count = s.dim[axis], length = node_shape(g, n->in[0])->dim[axis];
-        int64_t stride = count > 1 ? n->attr.window.stride : 1;
-        return n_reshape(g, count < length ? n_slice(g, n->in[0], axis, 0, count, stride) : n->in[0], &s);
+        int64_t stride = count == 1 ? 1 : n->attr.window.stride;
+        return n_reshape(g, count != length ? n_slice(g, n->in[0], axis, 0, count, stride) : n->in[0], &s);
     }
     if (n->op != a.op || n->op == OP_window)
         return NIL;
@@ -121,9 +121,14 @@ static ref simplify_view(struct graph *g, ref r, const struct node *n)
     if (n->op == OP_slice) {
         if (n->attr.slice.axis != a.attr.slice.axis)
             return NIL;
-        int64_t count = n->attr.slice.count, step = a.attr.slice.step;
-        return n_slice(g, a.in[0], a.attr.slice.axis, count ? a.attr.slice.start + n->attr.slice.start * step : 0, count,
-                       count > 1 ? n->attr.slice.step * step : 1);
+        int64_t count = n->attr.slice.count, start = 0, step = 1;
+        struct scaled first[] = {{a.attr.slice.start, 1}, {n->attr.slice.start, a.attr.slice.step}};
+        if (count < 0 && !dim_at_most(g, 1, count)) /* a slice of nothing may start where the other one does not */
+            return NIL;
+        if ((count && !dims_sum(g, 2, first, 0, &start)) ||
+            (count != 0 && count != 1 && __builtin_mul_overflow(n->attr.slice.step, a.attr.slice.step, &step)))
+            return NIL;
+        return n_slice(g, a.in[0], a.attr.slice.axis, start, count, step);
     }
     uint8_t perm[KL_MAX_RANK] = {0};
     for (uint32_t i = 0; i < s.rank; i++)

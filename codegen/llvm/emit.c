@@ -100,8 +100,9 @@ static bool emit_affine(struct emitter *m, val v)
     LLVMValueRef a = emit_scalar(m, i->a), b = emit_scalar(m, i->b);
     uint64_t sa = stride_of(m, i->a), sb = stride_of(m, i->b);
     int64_t c;
-    if (p == P_ADD) {
-        set_affine(m, v, LLVMBuildAdd(m->b, a, b, ""), sa + sb);
+    if (p == P_ADD) { /* the first lane is often 0: no instruction for that */
+        bool zero = LLVMIsAConstantInt(b) && LLVMIsNull(b);
+        set_affine(m, v, zero ? a : LLVMBuildAdd(m->b, a, b, ""), sa + sb);
     } else if (p == P_SUB) {
         set_affine(m, v, LLVMBuildSub(m->b, a, b, ""), sa - sb);
     } else {

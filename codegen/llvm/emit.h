@@ -72,4 +72,7 @@ void emit_load(struct emitter *m, val v);
 void emit_store(struct emitter *m, val v);
 void emit_prefetch(struct emitter *m, val v);
 
+/* ---- version.c ---- */
+const char *llvm_version(void);
+
 #endif

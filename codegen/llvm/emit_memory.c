@@ -10,9 +10,11 @@ static LLVMValueRef address(struct emitter *m, uint32_t buf, LLVMValueRef index)
     return LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
 }
 
-static LLVMValueRef part_index(struct emitter *m, const struct emitted *i, unsigned part)
+/* The address of a part of neighbouring elements, whose first part is at `first`: a constant offset costs nothing. */
+static LLVMValueRef part_address(struct emitter *m, uint32_t buf, LLVMValueRef first, unsigned part)
 {
-    return LLVMBuildAdd(m->b, i->scalar, LLVMConstInt(m->i64, part * m->native * i->stride, 0), "");
+    LLVMValueRef offset = LLVMConstInt(m->i64, part * m->native, 0);
+    return part ? LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), first, &offset, 1, "") : first;
 }
 
 static LLVMValueRef from_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)
@@ -109,15 +111,19 @@ void emit_load(struct emitter *m, val v)
         return;
     }
     LLVMValueRef *part = new_parts(m, out), *mask = i->b ? emit_parts(m, i->b) : NULL;
-    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_index_parts(m, i->a);
+    bool neighbours = index->form == FORM_AFFINE && index->stride == 1;
+    LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = neighbours ? address(m, buf, index->scalar) : NULL;
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
         LLVMValueRef pm = mask ? mask[p] : NULL;
-        if (m->native == 1)
-            part[p] = pm ? load_if(m, i->dtype, address(m, buf, at ? at[p] : part_index(m, index, p)), pm)
-                         : load_scalar(m, i->dtype, address(m, buf, at ? at[p] : part_index(m, index, p)));
-        else
-            part[p] = at ? gather_part(m, buf, at[p], pm) : load_vector(m, i->dtype, address(m, buf, part_index(m, index, p)), pm);
+        if (at && m->native > 1) {
+            part[p] = gather_part(m, buf, at[p], pm);
+            continue;
+        }
+        LLVMValueRef ptr = at ? address(m, buf, at[p]) : part_address(m, buf, first, p);
+        part[p] = m->native > 1 ? load_vector(m, i->dtype, ptr, pm) : pm ? load_if(m, i->dtype, ptr, pm)
+                                                                         : load_scalar(m, i->dtype, ptr);
     }
 }
 
@@ -167,9 +173,11 @@ void emit_store(struct emitter *m, val v)
     }
     emit_scalar(m, i->a); /* a constant gets its form */
     LLVMValueRef *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
-    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_index_parts(m, i->a);
+    bool neighbours = index->form == FORM_AFFINE && index->stride == 1;
+    LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = neighbours ? address(m, buf, index->scalar) : NULL;
     for (unsigned p = 0; x && p < m->parts; p++) {
-        LLVMValueRef ptr = at ? address(m, buf, at[p]) : address(m, buf, part_index(m, index, p));
+        LLVMValueRef ptr = at ? address(m, buf, at[p]) : part_address(m, buf, first, p);
         store_part(m, buf, x[p], ptr, at != NULL, mask ? mask[p] : NULL);
     }
 }
