@@ -11,7 +11,7 @@
  */
 #ifndef BENCH_H
 #define BENCH_H
-#include "measure/measure.h"
+#include "runtime/measure/measure.h"
 #include <kiln/kiln.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +147,10 @@ static inline bool bench_by_turns(struct bench *b, const struct turns *t)
 static inline int bench_close(struct bench *b)
 {
     bool ok = !b->results.failed;
+    if (b->only && !b->results.n) {
+        fprintf(stderr, "bench_%s: there is no case %s\n", b->name, b->only);
+        return 2;
+    }
     results_table(&b->results, stdout);
     if (b->json) {
         FILE *f = fopen(b->json, "w");

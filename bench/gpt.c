@@ -49,7 +49,8 @@ int main(int argc, char **argv)
     kl_set_option("threads", 1);
     bool ok = gpt_open(&g, device, (struct gpt_size){4, 256, 8, 128, 8, 128}) && mlp_open(&m, device, 128);
     struct turns t = {.name = "gpt-4x256-adam", .rounds = 10, .step = step_gpt, .flops = gpt_flops(&g), .ctx = &g};
-    ok = ok && bench_by_turns(&b, &t) && show_memory(t.name, step_gpt, &g) && show_memory("mlp-128-adam", step_mlp, &m);
+    if (ok && bench_wants(&b, t.name))
+        ok = bench_by_turns(&b, &t) && show_memory(t.name, step_gpt, &g) && show_memory("mlp-128-adam", step_mlp, &m);
     gpt_close(&g);
     mlp_close(&m);
     return ok ? bench_close(&b) : bench_fail(&b, t.name);

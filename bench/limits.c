@@ -9,6 +9,9 @@ static void measure_stream(struct bench *b, int inputs, size_t n)
 {
     static struct samples took;
     char name[64];
+    snprintf(name, sizeof name, "read-%d-write-1-%zuM", inputs, n >> 20);
+    if (!bench_wants(b, name))
+        return;
     took.n = 0;
     limit_stream(arrays, inputs, 0, n);
     for (int r = 0; r < ROUNDS; r++) {
@@ -16,7 +19,6 @@ static void measure_stream(struct bench *b, int inputs, size_t n)
         limit_stream(arrays, inputs, 0, n);
         samples_add(&took, measure_cpu_now() - start);
     }
-    snprintf(name, sizeof name, "read-%d-write-1-%zuM", inputs, n >> 20);
     bench_add(b, name, "hand", 1, &took, "GB/s", (double)(n * sizeof(float)) * (inputs + 1), 0);
 }
 
@@ -36,7 +38,8 @@ int main(int argc, char **argv)
     double flops = 0;
     for (int r = 0; r < ROUNDS; r++)
         flops = bench_peak(&peak);
-    bench_add(&b, "fma-f32", "hand", 1, &peak, "GFLOP/s", flops, 0);
+    if (bench_wants(&b, "fma-f32"))
+        bench_add(&b, "fma-f32", "hand", 1, &peak, "GFLOP/s", flops, 0);
     static const int inputs[] = {1, 2, 5};
     for (int i = 0; i < 3; i++) {
         measure_stream(&b, inputs[i], FEW);

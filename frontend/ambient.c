@@ -261,7 +261,6 @@ struct batch {
     kl_tensor *h;              /* handles to get values */
     uint32_t *version, *out;   /* their version when recorded; which output is theirs */
     uint32_t n, nout;
-    int device;
 };
 
 static bool batch_room(struct batch *b, uint32_t nodes, uint32_t handles)
@@ -307,7 +306,7 @@ static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, 
     return true;
 }
 
-/* Takes what the lazy ones of h on b's device need out of the ambient graph. */
+/* Takes what the lazy ones of h need out of the ambient graph. */
 static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n)
 {
     uint32_t nodes = now.r.g->nnode, handles = 0;
@@ -322,7 +321,7 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n)
             struct err e;
             e.code = KL_OK;
             const struct entry *x = entry_find(h[i], "", &e);
-            if (x && x->kind == KIND_VALUE && !x->buffer && x->device == b->device)
+            if (x && x->kind == KIND_VALUE && !x->buffer)
                 need[x->node] |= NEED_VALUE;
         }
         spread(need);
@@ -360,15 +359,15 @@ static void batch_commit(const struct batch *b, struct buffer **out)
     }
 }
 
-static bool compute_on(int device, const kl_tensor *h, uint32_t n, struct err *e)
+static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
 {
-    struct batch b = {.device = device};
+    struct batch b = {0};
     struct buffer **out = NULL;
     bool ok = batch_extract(&b, h, n);
     if (ok && b.nout) {
         front_unlock();
         out = mem_alloc(b.nout * sizeof *out);
-        const struct exec *x = out ? exec_get(b.r.g, device, option_fuse(), e) : NULL;
+        const struct exec *x = out ? exec_get(b.r.g, (int)graph_device(b.r.g), option_fuse(), e) : NULL;
         ok = x && exec_run(x, b.r.input, NULL, NULL, b.r.slot, out, e);
         front_lock();
         if (ok)
@@ -387,17 +386,15 @@ static bool compute_on(int device, const kl_tensor *h, uint32_t n, struct err *e
 
 bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)
 {
-    uint64_t devices = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    bool any = false;
+    for (uint32_t i = 0; i < n && !any; i++) {
         struct err ignored;
         ignored.code = KL_OK;
         const struct entry *x = entry_find(h[i], "", &ignored);
-        if (x && x->kind == KIND_VALUE && !x->buffer)
-            devices |= UINT64_C(1) << x->device;
+        any = x && x->kind == KIND_VALUE && !x->buffer;
     }
-    for (int d = 0; devices >> d; d++)
-        if ((devices >> d & 1) && !compute_on(d, h, n, e))
-            return false;
+    if (any && !compute(h, n, e))
+        return false;
     if (now.r.g && (now.borrowed || now.r.g->nnode > 2 * settled + SMALL))
         ambient_collect();
     return true;

@@ -9,17 +9,24 @@ static const struct command_line {
     const char *name, *args, *doc;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"opt", "FILE.kir [-p PASS,PASS...] [-o FILE]", "run passes (all of the pipeline without -p) and print the graph",
+    {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
+     "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
-    {"dump", "FILE.kir --stage STAGE [--device DEVICE] [--unfused]", "print one stage of the way to machine code",
+    {"dump", "FILE.kir --stage STAGE [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
+     "print one stage of the way to machine code",
      cli_dump},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
-     "           [--output NAME=FILE.npy] [--device DEVICE] [--unfused]",
-     "run the graph; outputs that go to no file are printed", cli_run},
+     "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
+     "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
     {"kernel", "FILE.loop [--stage STAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"cache", "list | verify | prune [--max BYTES] | clear",
+     "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all", cli_cache},
+    {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
+     "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -36,7 +43,9 @@ static void usage(FILE *f)
     for (unsigned i = 0; i < pass_count; i++)
         if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
             fprintf(f, " %s", pass_list[i].stage);
-    fputs(" scheduled llvm asm\ndevices: ref cpu\n", f);
+    fputs(" scheduled llvm asm\ndevices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
+          f);
+    fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);
 }
 
 int cli_error(const char *fmt, ...)

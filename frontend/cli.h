@@ -10,7 +10,9 @@ int cli_dump(int argc, char **argv);
 int cli_run(int argc, char **argv);  /* cli_run.c */
 int cli_kernel(int argc, char **argv); /* cli_kernel.c */
 int cli_ops(int argc, char **argv);  /* cli_ops.c */
+int cli_bench(int argc, char **argv); /* cli_bench.c */
 int cli_chart(int argc, char **argv); /* cli_chart.c */
+int cli_cache(int argc, char **argv); /* cli_cache.c */
 struct results;
 /* Results to a file, "-" for standard output; the exit code. */
 int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);
@@ -34,6 +36,11 @@ int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "k
 char *cli_read(const char *path, size_t *len);
 struct graph *cli_load(const char *path);        /* NULL: reported */
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
+/* ---- cli_bind.c ---- */
+struct cli_values { unsigned n; const char *name[MAX_SYMBOLS]; size_t len[MAX_SYMBOLS]; int64_t value[MAX_SYMBOLS]; };
+void cli_bind_option(struct cli_values *v, struct cli_args *a); /* takes --bind's value, or reports and a->failed */
+bool cli_set_symbols(struct graph *g, const struct cli_values *v); /* as graph_symbol_set; false: reported */
+bool cli_bind(struct graph *g);                  /* as graph_bind; false: reported */
 
 /* ---- cli_run.c ---- */
 struct text;

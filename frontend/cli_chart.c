@@ -1,6 +1,6 @@
 /* kiln chart: results of benchmarks, as JSON, to a chart. */
 #include "frontend/cli.h"
-#include "measure/measure.h"
+#include "runtime/measure/measure.h"
 #include <errno.h>
 #include <string.h>
 

@@ -49,8 +49,11 @@ int cli_opt(int argc, char **argv)
 {
     struct cli_args a = {.argc = argc, .argv = argv};
     const char *file = NULL, *passes = NULL, *out = NULL;
+    struct cli_values values = {0};
     while (cli_next(&a)) {
-        if (cli_is(&a, "-p"))
+        if (cli_is(&a, "--bind"))
+            cli_bind_option(&values, &a);
+        else if (cli_is(&a, "-p"))
             passes = cli_value(&a);
         else if (cli_is(&a, "-o"))
             out = cli_value(&a);
@@ -62,7 +65,8 @@ int cli_opt(int argc, char **argv)
     if (a.failed || !file)
         return a.failed ? CLI_USAGE : (cli_error("opt needs a file; see kiln help"), CLI_USAGE);
     struct graph *g = cli_load(file);
-    bool ok = g && (passes ? run_list(g, passes) : run_pipeline(g));
+    bool ok = g && cli_set_symbols(g, &values) && (!values.n || cli_bind(g)) &&
+              (passes ? run_list(g, passes) : run_pipeline(g));
     int status = ok ? print_to(g, out) : CLI_FAILED;
     graph_free(g);
     return status;
@@ -139,8 +143,11 @@ int cli_dump(int argc, char **argv)
     struct cli_args a = {.argc = argc, .argv = argv};
     const char *file = NULL, *stage = NULL, *device = NULL;
     bool fuse = option_fuse();
+    struct cli_values values = {0};
     while (cli_next(&a)) {
-        if (cli_is(&a, "--stage"))
+        if (cli_is(&a, "--bind"))
+            cli_bind_option(&values, &a);
+        else if (cli_is(&a, "--stage"))
             stage = cli_value(&a);
         else if (cli_is(&a, "--device"))
             device = cli_value(&a);
@@ -158,7 +165,8 @@ int cli_dump(int argc, char **argv)
         return CLI_USAGE;
     }
     struct graph *g = cli_load(file);
-    int status = g ? dump_stage(g, stage, device, fuse) : CLI_FAILED;
+    bool ok = g && cli_set_symbols(g, &values);
+    int status = ok ? dump_stage(g, stage, device, fuse) : CLI_FAILED;
     graph_free(g);
     return status;
 }

@@ -1,161 +1,11 @@
 /* kiln run: a graph's text, arrays in, arrays out. */
-#include "frontend/cli.h"
+#include "frontend/cli_job.h"
 #include "frontend/npy.h"
 #include "ir/text.h"
-#include "runtime/runtime.h"
 #include <errno.h>
 #include <string.h>
 
-enum { MAX_BINDINGS = 256, SHOWN = 32 };
-
-struct binding { const char *option, *name, *value; size_t name_len; }; /* --option name=value */
-
-struct job {
-    const char *file, *device;
-    bool fuse;
-    struct binding bind[MAX_BINDINGS];
-    unsigned nbind;
-    struct graph *g;
-    struct buffer **input, **state, **out;
-    uint64_t *slot;
-    bool *exclusive, *have_slot;
-};
-
-static bool add_binding(struct job *j, struct cli_args *a, const char *option)
-{
-    const char *v = cli_value(a), *eq = v ? strchr(v, '=') : NULL;
-    if (!v)
-        return false;
-    if (!eq || eq == v || !eq[1]) {
-        cli_error("%s needs NAME=VALUE, not '%s'", option, v);
-        return false;
-    }
-    if (j->nbind == MAX_BINDINGS) {
-        cli_error("more than %d values", MAX_BINDINGS);
-        return false;
-    }
-    j->bind[j->nbind++] = (struct binding){option, v, eq + 1, (size_t)(eq - v)};
-    return true;
-}
-
-static int parse_args(struct job *j, int argc, char **argv)
-{
-    static const char *const binders[] = {"--input", "--state", "--slot", "--output"};
-    struct cli_args a = {.argc = argc, .argv = argv};
-    while (cli_next(&a)) {
-        unsigned i = 0;
-        while (i < 4 && !cli_is(&a, binders[i]))
-            i++;
-        if (i < 4) {
-            if (!add_binding(j, &a, binders[i]))
-                return CLI_USAGE;
-        } else if (cli_is(&a, "--device")) {
-            j->device = cli_value(&a);
-        } else if (cli_is(&a, "--unfused")) {
-            j->fuse = false;
-        } else if (!a.option && !j->file) {
-            j->file = a.value;
-        } else {
-            return cli_unexpected(&a);
-        }
-    }
-    if (!a.failed && !j->file)
-        cli_error("run needs a file; see kiln help");
-    return a.failed || !j->file ? CLI_USAGE : CLI_OK;
-}
-
-/* The ordinal as text or the name. */
-static bool is_called(const struct binding *b, uint32_t ordinal, const char *name)
-{
-    char number[16];
-    snprintf(number, sizeof number, "%u", ordinal);
-    const char *either[] = {number, name};
-    for (int i = 0; i < 2; i++)
-        if (strlen(either[i]) == b->name_len && !memcmp(either[i], b->name, b->name_len))
-            return true;
-    return false;
-}
-
-static uint32_t find_leaf(const struct leaves *l, const struct binding *b)
-{
-    for (uint32_t i = 0; i < l->n; i++)
-        if (is_called(b, i, l->v[i].name))
-            return i;
-    cli_error("%s: the graph has no %s '%.*s'", b->option, b->option + 2, (int)b->name_len, b->name);
-    return LEAF_NONE;
-}
-
-static bool load_array(struct job *j, int device, const struct leaves *l, struct buffer **to, const struct binding *b)
-{
-    struct err e = {0};
-    struct npy a;
-    size_t len;
-    uint32_t i = find_leaf(l, b);
-    char *bytes = i == LEAF_NONE ? NULL : cli_read(b->value, &len);
-    if (!bytes)
-        return false;
-    bool ok = npy_parse(bytes, len, &a, &e);
-    if (!ok) {
-        cli_error("%s: %s", b->value, e.msg);
-    } else if (a.dtype != l->v[i].dtype || !shape_equal(&a.shape, &j->g->shape[l->v[i].shape])) {
-        char want[SHAPE_TEXT], have[SHAPE_TEXT];
-        cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s", b->value, dtype_name(a.dtype),
-                  shape_text(&a.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
-                  dtype_name(l->v[i].dtype), shape_text(&j->g->shape[l->v[i].shape], want, sizeof want));
-        ok = false;
-    } else {
-        buffer_unref(to[i]);
-        to[i] = buffer_new(device, a.bytes, &e);
-        ok = to[i] || (cli_error("%s", e.msg), false);
-        if (ok && a.bytes)
-            memcpy(to[i]->data, a.data, a.bytes);
-    }
-    mem_free(bytes);
-    return ok;
-}
-
-static bool set_slot(struct job *j, const struct binding *b)
-{
-    const char *why;
-    uint32_t i = find_leaf(&j->g->slot, b);
-    if (i == LEAF_NONE)
-        return false;
-    if (!literal_parse(j->g->slot.v[i].dtype, b->value, strlen(b->value), &j->slot[i], &why)) {
-        cli_error("--slot %.*s: %s (slot of %s)", (int)b->name_len, b->name, why, dtype_name(j->g->slot.v[i].dtype));
-        return false;
-    }
-    return j->have_slot[i] = true;
-}
-
-/* Reports a leaf without value. */
-static bool is_missing(const char *what, const struct leaves *l, uint32_t i, bool have)
-{
-    if (!have)
-        cli_error("%s %u %s has no value: give --%s %u=...", what, i, l->v[i].name, what, i);
-    return !have;
-}
-
-static bool bind_all(struct job *j, int device)
-{
-    struct graph *g = j->g;
-    bool ok = true;
-    for (unsigned i = 0; ok && i < j->nbind; i++) {
-        const struct binding *b = &j->bind[i];
-        if (!strcmp(b->option, "--input"))
-            ok = load_array(j, device, &g->input, j->input, b);
-        else if (!strcmp(b->option, "--state"))
-            ok = load_array(j, device, &g->state, j->state, b);
-        else if (!strcmp(b->option, "--slot"))
-            ok = set_slot(j, b);
-    }
-    for (uint32_t i = 0; ok && i < g->input.n; i++)
-        ok = !is_missing("input", &g->input, i, j->input[i]);
-    for (uint32_t i = 0; ok && i < g->state.n; i++)
-        ok = !is_missing("state", &g->state, i, j->state[i]);
-    for (uint32_t i = 0; ok && i < g->slot.n; i++)
-        ok = !is_missing("slot", &g->slot, i, j->have_slot[i]);
-    return ok;
-}
+enum { SHOWN = 32 };
 
 static const char *output_name(const struct graph *g, const struct output *o)
 {
@@ -165,10 +15,10 @@ static const char *output_name(const struct graph *g, const struct output *o)
 static bool check_outputs(const struct job *j)
 {
     for (unsigned i = 0; i < j->nbind; i++) {
-        const struct binding *b = &j->bind[i];
+        const struct job_value *b = &j->bind[i];
         bool found = strcmp(b->option, "--output") != 0;
         for (uint32_t k = 0; !found && k < j->g->nout; k++)
-            found = is_called(b, k, output_name(j->g, &j->g->out[k]));
+            found = job_is_called(b, k, output_name(j->g, &j->g->out[k]));
         if (!found) {
             cli_error("--output: no output is number or state '%.*s'", (int)b->name_len, b->name);
             return false;
@@ -231,7 +81,7 @@ static bool give_outputs(const struct job *j)
         const char *name = output_name(g, o);
         bool written = false;
         for (unsigned i = 0; i < j->nbind; i++)
-            if (!strcmp(j->bind[i].option, "--output") && is_called(&j->bind[i], k, name)) {
+            if (!strcmp(j->bind[i].option, "--output") && job_is_called(&j->bind[i], k, name)) {
                 ok &= cli_write_array(j->bind[i].value, n->dtype, node_shape(g, o->value), j->out[k]->data);
                 written = true;
             }
@@ -241,56 +91,27 @@ static bool give_outputs(const struct job *j)
     return ok;
 }
 
-static bool run_graph(struct job *j)
-{
-    struct graph *g = j->g;
-    struct err e = {0};
-    int device = cli_device(j->device);
-    j->input = mem_alloc(g->input.n * sizeof *j->input);
-    j->state = mem_alloc(g->state.n * sizeof *j->state);
-    j->exclusive = mem_alloc(g->state.n * sizeof *j->exclusive);
-    j->slot = mem_alloc(g->slot.n * sizeof *j->slot);
-    j->have_slot = mem_alloc(g->slot.n * sizeof *j->have_slot);
-    j->out = mem_alloc(g->nout * sizeof *j->out);
-    if (!j->input || !j->state || !j->exclusive || !j->slot || !j->have_slot || !j->out) {
-        cli_error("out of memory");
-        return false;
-    }
-    if (device < 0 || !check_outputs(j) || !bind_all(j, device))
-        return false;
-    for (uint32_t i = 0; i < g->state.n; i++)
-        j->exclusive[i] = true;
-    const struct exec *x = exec_get(g, device, j->fuse, &e);
-    if (!x || !exec_run(x, j->input, j->state, j->exclusive, j->slot, j->out, &e)) {
-        cli_error("%s", e.msg);
-        return false;
-    }
-    return give_outputs(j);
-}
-
-static void unref_all(struct buffer **b, uint32_t n)
-{
-    for (uint32_t i = 0; b && i < n; i++)
-        buffer_unref(b[i]);
-    mem_free(b);
-}
-
 int cli_run(int argc, char **argv)
 {
-    struct job j = {.fuse = option_fuse()};
-    int status = parse_args(&j, argc, argv);
-    if (status)
-        return status;
-    j.g = cli_load(j.file);
-    bool ok = j.g && run_graph(&j);
-    if (j.g) {
-        unref_all(j.input, j.g->input.n);
-        unref_all(j.state, j.g->state.n);
-        unref_all(j.out, j.g->nout);
-        mem_free(j.slot);
-        mem_free(j.have_slot);
-        mem_free(j.exclusive);
+    static const char *const binders[] = {"--input", "--state", "--slot", "--output", NULL};
+    struct cli_args a = {.argc = argc, .argv = argv};
+    struct job j = {0};
+    bool fuse = option_fuse();
+    while (cli_next(&a)) {
+        if (cli_is(&a, "--unfused"))
+            fuse = false;
+        else if (!job_argument(&j, &a, binders))
+            return CLI_USAGE;
     }
-    graph_free(j.g);
+    if (a.failed || !j.file)
+        return a.failed ? CLI_USAGE : (cli_error("run needs a file; see kiln help"), CLI_USAGE);
+    struct err e = {0};
+    bool ok = job_open(&j) && check_outputs(&j) && job_bind(&j, false);
+    if (ok && !job_run(&j, fuse, &e)) {
+        cli_error("%s", e.msg);
+        ok = false;
+    }
+    ok = ok && give_outputs(&j);
+    job_free(&j);
     return ok ? CLI_OK : CLI_FAILED;
 }

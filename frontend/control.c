@@ -88,14 +88,11 @@ static bool resolve(struct control *c, struct trace *tr, const struct graph *g, 
             return false;
         kl_device d = device_of(node_at(g, in[i])->device);
         if (d.id != c->call.device.id)
-            return err_set(e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(c->call.device),
-                           kl_device_name(d));
+            return err_set(e, KL_ERR_DEVICE, "%s is on device %s, the op on %s", what, kl_device_name(d),
+                           kl_device_name(c->call.device));
     }
     if (!device_valid(c->call.device))
         return err_set(e, KL_ERR_DEVICE, "needs an operand, or a tensor on some device that it makes");
-    if (tr && tr->device.id && tr->device.id != c->call.device.id)
-        return err_set(e, KL_ERR_DEVICE, "trace \"%s\" is on device %s and cannot use %s", g->name,
-                       kl_device_name(tr->device), kl_device_name(c->call.device));
     return true;
 }
 
@@ -105,7 +102,7 @@ static bool append(struct control *c, struct trace *tr, struct err *e)
     uint32_t n = given(c) + c->call.captured.n;
     struct recording *r = tr ? &tr->r : ambient_recording();
     ref *in = mem_alloc(n * sizeof *in);
-    bool ok = r && in && (tr || ambient_room(n + c->nout + 1));
+    bool ok = r && in && (tr ? tape_partial(tr) : ambient_room(n + c->nout + 1));
     if (!ok) {
         mem_free(in);
         return err_set(e, KL_ERR_MEMORY, "out of memory");

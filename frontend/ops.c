@@ -102,6 +102,11 @@ kl_tensor kl_cast_at(const kl_site *site, kl_tensor a, kl_dtype dtype)
     return record(&c);
 }
 
+kl_tensor kl_to_at(const kl_site *site, kl_tensor a, kl_device device)
+{
+    return record(&(struct call){.site = site, .op = "to", .proto.op = OP_copy, .in = {a}, .device = device});
+}
+
 kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt)
 {
     return record(&(struct call){.site = site, .op = "grad", .proto.op = OP_grad, .in = {loss, wrt}});

@@ -42,6 +42,7 @@ PLAIN(tril, (kl_tensor a, int64_t diagonal), (NULL, a, diagonal))
 PLAIN(eye, (kl_device device, kl_dtype dtype, int64_t rows, int64_t columns), (NULL, device, dtype, rows, columns))
 PLAIN(linspace, (kl_device device, kl_dtype dtype, double start, double stop, int64_t n),
       (NULL, device, dtype, start, stop, n))
+PLAIN(to, (kl_tensor a, kl_device device), (NULL, a, device))
 PLAIN(cast, (kl_tensor a, kl_dtype dtype), (NULL, a, dtype))
 PLAIN(quantize, (kl_tensor a, kl_tensor scale, kl_tensor zero_point, kl_dtype dtype, int axis),
       (NULL, a, scale, zero_point, dtype, axis))

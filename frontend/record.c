@@ -54,6 +54,7 @@ struct step {
     struct recording *r;
     ref in[MAX_OPERANDS];
     kl_device device;
+    struct node key;         /* what the trace's tape compares */
     struct err e;            /* why it failed; only the code is set before */
 };
 
@@ -103,13 +104,13 @@ static bool resolve(struct step *s, unsigned i)
     return s->in[i] != NIL;
 }
 
-/* All operands on one device; a trace is one program, so it is on one device too. */
+/* All operands on one device, but for those of copy, which goes to the call's, and of grad, which goes to the variable's. */
 static bool find_device(struct step *s)
 {
     const struct graph *g = s->r->g;
-    unsigned nin = operands(s->c);
-    s->device = nin ? device_of(node_at(g, s->in[0])->device) : s->c->device;
-    for (unsigned i = 1; i < nin; i++) {
+    unsigned nin = operands(s->c), op = s->c->proto.op;
+    s->device = nin && op != OP_copy ? device_of(node_at(g, s->in[op == OP_grad])->device) : s->c->device;
+    for (unsigned i = 1; i < nin && op != OP_grad; i++) {
         kl_device d = device_of(node_at(g, s->in[i])->device);
         if (d.id != s->device.id)
             return err_set(&s->e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(s->device),
@@ -117,9 +118,6 @@ static bool find_device(struct step *s)
     }
     if (!device_valid(s->device))
         return err_set(&s->e, KL_ERR_DEVICE, "%u is no device", s->device.id);
-    if (s->tr && s->tr->device.id && s->tr->device.id != s->device.id)
-        return err_set(&s->e, KL_ERR_DEVICE, "trace \"%s\" is on device %s and cannot use %s", g->name,
-                       kl_device_name(s->tr->device), kl_device_name(s->device));
     return true;
 }
 
@@ -244,7 +242,6 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *
     x->device = n->device;
     if (tr) {
         x->node = r;
-        tr->device = device_of(n->device);
     } else {
         x->kind = KIND_VALUE;
         x->dtype = n->dtype;
@@ -272,13 +269,56 @@ static kl_tensor new_value(struct step *s)
     return entry_handle(x);
 }
 
+/* All that decides what the call adds to the recording; its device is 0 where the operands say it. */
+static void make_key(struct step *s)
+{
+    const struct call *c = s->c;
+    s->key = c->proto;
+    s->key.nin = (uint8_t)operands(c);
+    s->key.device = (uint16_t)c->device.id;
+    s->key.flags |= s->t->no_grad ? MARK_STOP : 0;
+    memcpy(s->key.in, s->in, sizeof s->key.in);
+}
+
+static const struct shape *target_of(const struct call *c) { return c->has_target ? &c->target : NULL; }
+
+/* The call is one that an earlier trace made, too. */
+static kl_tensor replay(struct step *s, const struct tape_call *made)
+{
+    struct call *c = s->c;
+    uint32_t ordinal = node_at(s->r->g, made->result)->attr.leaf.index;
+    bool ok = true;
+    if (c->proto.op == OP_input && (ok = recording_input(s->r, ordinal, c->data)))
+        c->data = NULL;
+    if (c->proto.op == OP_slot)
+        ok = recording_slot(s->r, ordinal, c->bits);
+    if (!ok) {
+        err_set(&s->e, KL_ERR_MEMORY, "out of memory");
+        return kl_none;
+    }
+    return handle_of_node(s->t, s->tr, made->result, &s->e);
+}
+
 static kl_tensor run_path(struct step *s)
 {
     const struct call *c = s->c;
     unsigned nin = operands(c);
+    if (s->tr)
+        s->tr->site = c->site;
     for (unsigned i = 0; i < nin; i++)
         if (!resolve(s, i))
             return kl_none;
+    if (s->tr && s->tr->tape) {
+        bool failed;
+        make_key(s);
+        const struct tape_call *made = tape_next(s->tr, &s->key, c->site, target_of(c), &failed);
+        if (made)
+            return replay(s, made);
+        if (failed) {
+            err_set(&s->e, KL_ERR_MEMORY, "out of memory");
+            return kl_none;
+        }
+    }
     if (!find_device(s))
         return kl_none;
     if (!s->tr && c->proto.op == OP_input)
@@ -286,6 +326,8 @@ static kl_tensor run_path(struct step *s)
     if (c->proto.op == OP_grad && !check_grad(s))
         return kl_none;
     ref r = append(s);
+    if (r && s->tr)
+        tape_add(s->tr, &s->key, target_of(c), r);
     return r ? handle_of_node(s->t, s->tr, r, &s->e) : kl_none;
 }
 

@@ -107,6 +107,12 @@ static bool add_results(struct region_recorder *c, struct trace *tr, const char 
         if (!out[i].id)
             return fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: %s of %s was not set", c->op, what, name) == KL_OK;
         ref r = node_of_handle(tr, out[i], what, &e);
+        kl_device device = r ? device_of(node_at(tr->r.g, r)->device) : c->device;
+        if (!c->device.id)
+            c->device = device;
+        if (r && device.id != c->device.id)
+            return fail(c->t, c->site, KL_ERR_DEVICE, "%s: %s of %s is on device %s, the op on %s", c->op, what, name,
+                        kl_device_name(device), kl_device_name(c->device)) == KL_OK;
         if (!r && !e.code)
             take_graph_error(tr->r.g, "", &e);
         if (!r || !graph_output(tr->r.g, OUT_RETURN, r, 0))
@@ -137,8 +143,6 @@ static struct graph *finish(struct region_recorder *c, struct trace *tr, bool ok
     struct graph *g = NULL;
     trace_end_temps(t, tr);
     leave(t, tr);
-    if (tr->device.id)
-        c->device = tr->device;
     if (ok) {
         g = tr->r.g;
         tr->r.g = NULL;
@@ -167,7 +171,6 @@ struct graph *region_record(struct region_recorder *c, const char *name, kl_regi
     tr->temps = NO_ENTRY;
     tr->region = c->op;
     tr->made = &c->made;
-    tr->device = c->device;
     const char *composite = t->composite;
     unsigned depth = t->depth, no_grad = t->no_grad, outer_no_grad = t->outer_no_grad;
     t->composite = NULL;

@@ -93,7 +93,7 @@ static kl_status assign_in_trace(struct thread *t, const kl_site *site, kl_tenso
     struct entry *s = entry_find(state, "the state", &e), *v = entry_find(value, "the value", &e);
     ref r = NIL;
     if (s && v) {
-        tr->r.g->cur_site = graph_site(tr->r.g, site);
+        tr->site = site;
         if (trace_node(tr, s, state, "the state", &e))
             r = trace_node(tr, v, value, "the value", &e);
     }
@@ -102,11 +102,6 @@ static kl_status assign_in_trace(struct thread *t, const kl_site *site, kl_tenso
             err_set(&e, tr->r.g->err.code ? tr->r.g->err.code : KL_ERR_MEMORY, "%s", tr->r.g->err.msg);
         return fail(t, site, e.code, "assign: %s", e.msg);
     }
-    kl_device device = device_of(node_at(tr->r.g, r)->device);
-    if (tr->device.id && tr->device.id != device.id)
-        return fail(t, site, KL_ERR_DEVICE, "assign: trace \"%s\" is on device %s and cannot use %s", tr->r.g->name,
-                    kl_device_name(tr->device), kl_device_name(device));
-    tr->device = device;
     if (s->kind == KIND_TEMP) {
         s->node = r;
     } else {

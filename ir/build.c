@@ -50,7 +50,10 @@ ref n_k(struct graph *g, ref like, double v)
     if (g->err.code != KL_OK || like == NIL)
         return NIL;
     unsigned dtype = node_at(g, like)->dtype;
+    uint16_t device = g->cur_device;
+    g->cur_device = node_at(g, like)->device;
     ref k = n_const(g, dtype, dtype_bits(dtype, v));
+    g->cur_device = device;
     return n_broadcast(g, k, node_shape(g, like));
 }
 
@@ -94,8 +97,8 @@ ref n_broadcast(struct graph *g, ref a, const struct shape *s)
     struct shape target = *s, from = *node_shape(g, a);
     if (from.rank > target.rank) {
         char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
-        err_set(&g->err, KL_ERR_SHAPE, "broadcast: shape %s does not fit %s", shape_text(&from, ta, sizeof ta),
-                shape_text(&target, tb, sizeof tb));
+        err_set(&g->err, KL_ERR_SHAPE, "broadcast: shape %s does not fit %s", shape_text_in(g, &from, ta, sizeof ta),
+                shape_text_in(g, &target, tb, sizeof tb));
         return NIL;
     }
     struct shape aligned = {.rank = target.rank};
@@ -232,13 +235,26 @@ ref n_shift(struct graph *g, ref a, ref value, uint32_t axis)
 {
     if (g->err.code != KL_OK || a == NIL)
         return NIL;
-    int64_t length = node_shape(g, a)->dim[axis];
-    return length ? n_pad(g, n_slice(g, a, axis, 0, length - 1, 1), value, axis, 1, 0, 0) : a;
+    int64_t length = node_shape(g, a)->dim[axis], rest;
+    if (length < 0 && !dim_at_most(g, 1, length)) /* one that may be empty */
+        return n_slice(g, n_pad(g, a, value, axis, 1, 0, 0), axis, 0, length, 1);
+    return dims_sum(g, 1, &(struct scaled){length, 1}, -1, &rest)
+               ? n_pad(g, n_slice(g, a, axis, 0, rest, 1), value, axis, 1, 0, 0)
+               : a;
 }
 
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims)
 {
     return graph_add(g, &(struct node){.op = OP_dot, .nin = 2, .in = {a, b}, .attr = *dims}, NULL);
+}
+
+ref n_copy(struct graph *g, ref a, unsigned device)
+{
+    uint16_t before = g->cur_device;
+    g->cur_device = (uint16_t)device;
+    ref r = add(g, OP_copy, 1, a, NIL, NIL);
+    g->cur_device = before;
+    return r;
 }
 
 ref n_grad(struct graph *g, ref loss, ref wrt)

@@ -51,6 +51,7 @@ void graph_free(struct graph *g)
         return;
     free_text(g);
     free_regions(g, 0);
+    symbols_release(g);
     mem_free(g->region);
     mem_free(g->operand);
     mem_free(g->text);
@@ -86,6 +87,7 @@ void graph_reset(struct graph *g)
 {
     free_text(g);
     free_regions(g, 0);
+    symbols_release(g);
     drop_groups(g);
     g->noperand = g->depth = 0;
     empty_index(&g->shape_index);
@@ -112,7 +114,7 @@ static uint32_t copy_site(struct graph *g, const struct graph *from, uint32_t id
     return graph_site(g, &s);
 }
 
-bool graph_copy_leaves(struct graph *g, const struct graph *from)
+static bool copy_leaves(struct graph *g, const struct graph *from)
 {
     struct leaves *to[] = {&g->input, &g->state, &g->slot};
     const struct leaves *of[] = {&from->input, &from->state, &from->slot};
@@ -125,6 +127,13 @@ bool graph_copy_leaves(struct graph *g, const struct graph *from)
     return true;
 }
 
+bool graph_copy_leaves(struct graph *g, const struct graph *from)
+{
+    return symbols_share(g, from) && copy_leaves(g, from);
+}
+
+static struct graph *clone(const struct graph *from, struct symbols *shared);
+
 static bool clone_regions(struct graph *g, const struct graph *from)
 {
     if (!mem_reserve(&g->operand, &g->operand_cap, from->noperand, sizeof *g->operand) ||
@@ -134,23 +143,28 @@ static bool clone_regions(struct graph *g, const struct graph *from)
         memcpy(g->operand, from->operand, from->noperand * sizeof *g->operand);
     g->noperand = from->noperand;
     for (; g->nregion < from->nregion; g->nregion++)
-        if (!(g->region[g->nregion] = graph_clone(from->region[g->nregion])))
+        if (!(g->region[g->nregion] = clone(from->region[g->nregion], g->symbols)))
             return false;
     g->depth = from->depth;
     return true;
 }
 
-/* Shapes and sites are interned again in their old order, so ids stay the same. */
-struct graph *graph_clone(const struct graph *from)
+/* Shapes and sites are interned again in their old order, so ids stay the same.  shared: a table that has from's
+ * expressions; NULL: a copy of from's. */
+static struct graph *clone(const struct graph *from, struct symbols *shared)
 {
     struct graph *g = graph_new(from->name);
     if (!g)
         return NULL;
+    if (shared)
+        symbols_use(g, shared);
+    else
+        symbols_copy(g, from->symbols);
     for (uint32_t i = 0; i < from->nshape; i++)
         graph_shape(g, &from->shape[i]);
     for (uint32_t i = 0; i < from->nsite; i++)
         copy_site(g, from, i);
-    graph_copy_leaves(g, from);
+    copy_leaves(g, from);
     bool ok = g->err.code == KL_OK && mem_reserve(&g->node, &g->node_cap, from->nnode, sizeof *g->node) &&
               mem_reserve(&g->out, &g->out_cap, from->nout, sizeof *g->out) && clone_regions(g, from);
     if (ok && from->group) {
@@ -178,6 +192,37 @@ struct graph *graph_clone(const struct graph *from)
     return g;
 }
 
+struct graph *graph_clone(const struct graph *from) { return clone(from, NULL); }
+struct graph *graph_clone_part(const struct graph *from) { return clone(from, from->symbols); }
+
+struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode)
+{
+    struct graph *g = graph_clone(from);
+    uint32_t leaves[OP_COUNT] = {0}, regions = 0;
+    if (!g)
+        return NULL;
+    drop_groups(g);
+    g->noperand = g->depth = 0;
+    for (ref r = 1; r < nnode; r++) {
+        const struct node *n = node_at(g, r);
+        leaves[n->op]++;
+        regions += op_regions(n->op);
+        if (op_is_region(n->op))
+            g->noperand += n->attr.region.count;
+    }
+    free_regions(g, regions);
+    for (uint32_t i = 0; i < regions; i++)
+        g->depth = g->region[i]->depth + 1 > g->depth ? g->region[i]->depth + 1 : g->depth;
+    for (uint32_t i = 0; i < g->state.n; i++)
+        g->state.v[i].assigned = false;
+    g->input.n = leaves[OP_input];
+    g->state.n = leaves[OP_state];
+    g->slot.n = leaves[OP_slot];
+    g->nnode = nnode;
+    g->nout = 0;
+    return g;
+}
+
 static ref append(struct graph *g, const struct node *n)
 {
     if (g->nnode == UINT32_MAX || !mem_reserve(&g->node, &g->node_cap, g->nnode + 1, sizeof *g->node)) {
@@ -193,6 +238,23 @@ static ref append(struct graph *g, const struct node *n)
 static bool is_operand(const struct graph *g, unsigned op, ref r)
 {
     return r != NIL && r < g->nnode && op_is_region(g->node[r].op) == (op == OP_proj);
+}
+
+/* A node is where its operands are; a copy where it is sent, a gradient where its variable is. */
+static bool settle_device(struct graph *g, struct node *n)
+{
+    n->device = g->cur_device;
+    if (n->op == OP_copy || !node_nin(n))
+        return true;
+    n->device = g->node[n->op == OP_grad ? n->in[1] : node_in(g, n, 0)].device;
+    for (unsigned i = 1; n->op != OP_grad && i < node_nin(n); i++) {
+        unsigned device = g->node[node_in(g, n, i)].device;
+        char a[DEVICE_TEXT], b[DEVICE_TEXT];
+        if (device != n->device)
+            return err_set(&g->err, KL_ERR_DEVICE, "%s: operands are on devices %s and %s", opinfo[n->op].name,
+                           device_label(n->device, a), device_label(device, b));
+    }
+    return true;
 }
 
 static ref add(struct graph *g, const struct node *proto, const struct shape *target)
@@ -214,22 +276,20 @@ static ref add(struct graph *g, const struct node *proto, const struct shape *ta
     struct shape out = {0};
     if (target)
         out = *target;
-    if (!o->shape(g, &n, &out, &g->err))
+    if (!settle_device(g, &n) || !o->shape(g, &n, &out, &g->err))
         return NIL;
-    int64_t count;
-    if (!shape_numel(&out, &count)) {
-        char text[SHAPE_TEXT];
+    if (!shape_is_legal(g, &out)) {
+        char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];
         if (out.rank > KL_MAX_RANK)
             err_set(&g->err, KL_ERR_SHAPE, "%s: a result of rank %u is above the maximum of %d", o->name, out.rank,
                     KL_MAX_RANK);
         else
-            err_set(&g->err, KL_ERR_SHAPE, "%s: result shape %s has a negative dimension or too many elements",
-                    o->name, shape_text(&out, text, sizeof text));
+            err_set(&g->err, KL_ERR_SHAPE, "%s: result shape %s has a negative dimension or too many elements%s",
+                    o->name, shape_text_in(g, &out, text, sizeof text), bounds_text(g, &out, bounds, sizeof bounds));
         return NIL;
     }
     n.shape = graph_shape(g, &out);
     n.site = g->cur_site;
-    n.device = g->cur_device;
     n.flags |= g->cur_flags;
     return g->err.code == KL_OK ? append(g, &n) : NIL;
 }
@@ -259,8 +319,13 @@ static bool attach(struct graph *g, struct node *n, const ref *in, uint32_t nin,
     n->attr.region.first = g->nregion;
     n->attr.region.operands = g->noperand;
     n->attr.region.count = nin;
-    for (uint32_t i = 0; i < regions; i++)
+    for (uint32_t i = 0; i < regions; i++) {
         g->region[g->nregion++] = region[i];
+        if (!symbols_share(region[i], g))
+            err_set(&g->err, region[i]->err.code, "%s", region[i]->err.msg);
+    }
+    if (g->err.code)
+        return false;
     for (uint32_t i = 0; i < nin; i++)
         g->operand[g->noperand++] = in[i];
     for (uint32_t i = 0; i < nin; i++)
@@ -313,10 +378,12 @@ ref graph_copy_node(struct graph *g, const struct graph *from, const struct node
         }
     for (unsigned i = 0; i < MAX_OPERANDS; i++)
         c.in[i] = i < n->nin ? in[i] : NIL;
+    if (from->symbols && !symbols_share(g, from))
+        return NIL;
     if (op_is_region(n->op) && !g->err.code) {
         struct graph *region[2] = {NULL};
         for (uint32_t i = 0; i < op_regions(n->op); i++)
-            if (!(region[i] = graph_clone(node_region(from, n, i))))
+            if (!(region[i] = graph_clone_part(node_region(from, n, i))))
                 err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
         if (g->err.code || !attach(g, &c, in, node_nin(n), region))
             return NIL;
@@ -360,6 +427,30 @@ bool graph_splice(struct graph *g, const struct graph *region, const ref *in, ui
     return !g->err.code;
 }
 
+void graph_move(struct graph *g, unsigned from, unsigned to)
+{
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].device == from)
+            g->node[r].device = (uint16_t)to;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        graph_move(g->region[i], from, to);
+}
+
+unsigned graph_device(const struct graph *g)
+{
+    return g->nnode > 1 ? g->node[1].device : 0;
+}
+
+uint64_t graph_devices(const struct graph *g)
+{
+    uint64_t all = 0;
+    for (ref r = 1; r < g->nnode; r++)
+        all |= UINT64_C(1) << g->node[r].device;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        all |= graph_devices(g->region[i]);
+    return all;
+}
+
 uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name)
 {
     if (g->err.code != KL_OK)
@@ -395,8 +486,8 @@ bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state
             char a[SHAPE_TEXT], b[SHAPE_TEXT];
             return err_set(&g->err, v->dtype != s->dtype ? KL_ERR_TYPE : KL_ERR_SHAPE,
                            "assign: value %s%s does not fit state \"%s\" of %s%s", dtype_name(v->dtype),
-                           shape_text(&g->shape[v->shape], a, sizeof a), s->name, dtype_name(s->dtype),
-                           shape_text(&g->shape[s->shape], b, sizeof b));
+                           shape_text_in(g, &g->shape[v->shape], a, sizeof a), s->name, dtype_name(s->dtype),
+                           shape_text_in(g, &g->shape[s->shape], b, sizeof b));
         }
         if (s->assigned)
             return err_set(&g->err, KL_ERR_INTERNAL, "assign: state \"%s\" is assigned twice", s->name);

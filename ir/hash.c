@@ -1,6 +1,6 @@
 /* Hashing and comparing graphs by what decides the program: ops, dtypes, operands, shapes by value,
- * attributes, devices, marks, outputs and the leaves' types.  Names, sites and the numbering of shapes are
- * left out, so a graph and its re-parsed text are the same. */
+ * attributes, devices, marks, outputs, the leaves' types and the symbols' bounds.  Names, sites and the numbering of
+ * shapes are left out, so a graph and its re-parsed text are the same. */
 #include "ir/ir.h"
 #include <string.h>
 #define XXH_INLINE_ALL
@@ -33,6 +33,32 @@ static void put(struct sink *s, const void *p, size_t n)
     s->n += n;
 }
 
+/* A symbolic dim by what it says, since its number depends on the order in which expressions were interned. */
+static int64_t dim_digest(const struct graph *g, int64_t d)
+{
+    struct affine a;
+    if (d >= 0)
+        return d;
+    dim_affine(g, d, &a);
+    return (int64_t)(XXH3_64bits(&a, sizeof a) | UINT64_C(1) << 63);
+}
+
+static void put_dims(struct sink *s, const struct graph *g, const struct shape *shape)
+{
+    if (!g->symbols) {
+        put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
+        return;
+    }
+    for (uint32_t i = 0; i < shape->rank; i++)
+        put(s, &(int64_t){dim_digest(g, shape->dim[i])}, sizeof(int64_t));
+}
+
+static void put_symbols(struct sink *s, const struct graph *g)
+{
+    for (uint32_t i = 0; g->symbols && i < g->symbols->n; i++)
+        put(s, (int64_t[]){g->symbols->v[i].low, g->symbols->v[i].high}, 2 * sizeof(int64_t));
+}
+
 static void put_region(struct sink *s, const struct graph *region)
 {
     struct hash128 h = graph_hash(region);
@@ -48,8 +74,11 @@ static void put_node(struct sink *s, const struct graph *g, const struct node *n
     record.shape = shape->rank;
     if (op_is_region(n->op))
         record.attr.region.first = record.attr.region.operands = 0;
+    int64_t *dim[2];
+    for (unsigned i = g->symbols ? node_dims(&record, dim) : 0; i-- > 0;)
+        *dim[i] = dim_digest(g, *dim[i]);
     put(s, &record, sizeof record);
-    put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
+    put_dims(s, g, shape);
     for (uint32_t i = 0; op_is_region(n->op) && i < node_nin(n); i++)
         put(s, &(ref){node_in(g, n, i)}, sizeof(ref));
     for (uint32_t i = 0; i < op_regions(n->op); i++)
@@ -62,7 +91,7 @@ static void put_leaves(struct sink *s, const struct graph *g, const struct leave
         const struct shape *shape = &g->shape[l->v[i].shape];
         uint32_t head[2] = {l->v[i].dtype, shape->rank};
         put(s, head, sizeof head);
-        put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
+        put_dims(s, g, shape);
     }
 }
 
@@ -71,8 +100,9 @@ struct hash128 graph_hash(const struct graph *g)
     struct sink s;
     s.n = 0;
     XXH3_128bits_reset(&s.state);
-    uint32_t counts[] = {g->nnode, g->nout, g->input.n, g->state.n, g->slot.n, 0};
+    uint32_t counts[] = {g->nnode, g->nout, g->input.n, g->state.n, g->slot.n, g->symbols ? g->symbols->n : 0};
     put(&s, counts, sizeof counts);
+    put_symbols(&s, g);
     for (uint32_t i = 0; i < g->nnode; i++)
         put_node(&s, g, &g->node[i]);
     for (uint32_t i = 0; i < g->nout; i++)
@@ -84,9 +114,31 @@ struct hash128 graph_hash(const struct graph *g)
     return from_xxh(XXH3_128bits_digest(&s.state));
 }
 
+static bool same_dim(const struct graph *a, int64_t x, const struct graph *b, int64_t y)
+{
+    struct affine p, q;
+    if (x >= 0 && y >= 0)
+        return x == y;
+    return dim_affine(a, x, &p) && dim_affine(b, y, &q) && !memcmp(&p, &q, sizeof p);
+}
+
 static bool same_shape(const struct graph *a, uint32_t sa, const struct graph *b, uint32_t sb)
 {
-    return shape_equal(&a->shape[sa], &b->shape[sb]);
+    const struct shape *s = &a->shape[sa], *t = &b->shape[sb];
+    bool same = s->rank == t->rank;
+    for (uint32_t i = 0; same && i < s->rank; i++)
+        same = same_dim(a, s->dim[i], b, t->dim[i]);
+    return same;
+}
+
+static bool same_symbols(const struct symbols *a, const struct symbols *b)
+{
+    if (!a || !b)
+        return a == b;
+    bool same = a->n == b->n;
+    for (uint32_t i = 0; same && i < a->n; i++)
+        same = a->v[i].low == b->v[i].low && a->v[i].high == b->v[i].high;
+    return same;
 }
 
 static bool same_node(const struct graph *a, const struct node *x, const struct graph *b, const struct node *y)
@@ -94,6 +146,15 @@ static bool same_node(const struct graph *a, const struct node *x, const struct 
     struct node p = *x, q = *y;
     p.site = q.site = 0;
     p.shape = q.shape = 0;
+    int64_t *dp[2], *dq[2];
+    unsigned dims = a->symbols ? node_dims(&p, dp) : 0;
+    if (dims && node_dims(&q, dq) != dims)
+        return false;
+    for (unsigned i = 0; i < dims; i++) {
+        if (!same_dim(a, *dp[i], b, *dq[i]))
+            return false;
+        *dp[i] = *dq[i] = 0;
+    }
     if (memcmp(&p, &q, sizeof p) != 0 || !same_shape(a, x->shape, b, y->shape))
         return false;
     for (uint32_t i = 0; op_is_region(x->op) && i < node_nin(x); i++)
@@ -117,7 +178,8 @@ static bool same_leaves(const struct graph *a, const struct leaves *x, const str
 
 bool graph_same(const struct graph *a, const struct graph *b)
 {
-    if (a->nnode != b->nnode || a->nout != b->nout || !same_leaves(a, &a->input, b, &b->input) ||
+    if (a->nnode != b->nnode || a->nout != b->nout || !same_symbols(a->symbols, b->symbols) ||
+        !same_leaves(a, &a->input, b, &b->input) ||
         !same_leaves(a, &a->state, b, &b->state) || !same_leaves(a, &a->slot, b, &b->slot))
         return false;
     for (uint32_t i = 0; i < a->nnode; i++)

@@ -1,5 +1,5 @@
-/* Tables without duplicates: shapes, call sites and owned strings.  Each has a hash index with linear
- * probing, at most half full; ids are positions in the table, so they never change. */
+/* Tables without duplicates: shapes, call sites, owned strings, expressions over symbols.  Each has a hash index with
+ * linear probing, at most half full; ids are positions in the table, so they never change. */
 #include "ir/ir.h"
 #include <string.h>
 #define XXH_INLINE_ALL
@@ -88,14 +88,13 @@ static bool no_memory(struct graph *g)
 
 uint32_t graph_shape(struct graph *g, const struct shape *s)
 {
-    int64_t count;
-    if (!shape_numel(s, &count)) {
-        char text[SHAPE_TEXT];
+    if (!shape_is_legal(g, s)) {
+        char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];
         if (s->rank > KL_MAX_RANK)
             err_set(&g->err, KL_ERR_SHAPE, "rank %u is above the maximum of %d", s->rank, KL_MAX_RANK);
         else
-            err_set(&g->err, KL_ERR_SHAPE, "shape %s has a negative dimension or too many elements",
-                    shape_text(s, text, sizeof text));
+            err_set(&g->err, KL_ERR_SHAPE, "shape %s has a negative dimension or too many elements%s",
+                    shape_text_in(g, s, text, sizeof text), bounds_text(g, s, bounds, sizeof bounds));
         return 0;
     }
     struct shape clean = shape_make(s->rank, s->dim);
@@ -163,4 +162,20 @@ const char *graph_string(struct graph *g, const char *s, size_t len)
     for (uint32_t i = rehash ? 0 : id; i <= id; i++)
         place(&g->text_index, hash_string(g->text[i], strlen(g->text[i])), i);
     return copy;
+}
+
+bool intern_expression(struct symbols *s, const struct affine *a, int64_t *d)
+{
+    uint64_t hash = XXH3_64bits(a, sizeof *a);
+    PROBE(&s->expr_index, hash, s->nexpr, id,
+          if (memcmp(&s->expr[id], a, sizeof *a) == 0) { *d = dim_of_expression(id); return true; })
+    bool rehash;
+    if (!mem_reserve(&s->expr, &s->expr_cap, s->nexpr + 1, sizeof *s->expr) || !make_room(&s->expr_index, &rehash))
+        return false;
+    uint32_t new = s->nexpr++;
+    s->expr[new] = *a;
+    for (uint32_t i = rehash ? 0 : new; i <= new; i++)
+        place(&s->expr_index, XXH3_64bits(&s->expr[i], sizeof *s->expr), i);
+    *d = dim_of_expression(new);
+    return true;
 }

@@ -24,7 +24,7 @@ static bool fail(const struct graph *g, ref r, kl_status code, const char *why, 
     const struct node *n = node_at(g, r);
     char text[SHAPE_TEXT];
     return err_set(e, code, "graph @%.63s: node %u (%s : %s%s): %s", g->name, r, opinfo[n->op].name,
-                   dtype_name(n->dtype), shape_text(&g->shape[n->shape], text, sizeof text), why);
+                   dtype_name(n->dtype), shape_text_in(g, &g->shape[n->shape], text, sizeof text), why);
 }
 
 static bool is_bound(const struct node *n)
@@ -163,5 +163,5 @@ static bool run_checked(const struct graph *g, const struct bind *b, struct err 
 
 bool interp_run(const struct graph *g, const struct bind *b, struct err *e)
 {
-    return graph_verify(g, e) && run_checked(g, b, e);
+    return graph_is_bound(g, e) && graph_verify(g, e) && run_checked(g, b, e);
 }

@@ -7,7 +7,9 @@
  * A region op (cond, while, scan, checkpoint, custom_grad) owns one or two graphs of its own, its regions.  A
  * region is closed: its inputs are its parameters, its returns what it yields; it has no states, slots or
  * assigns.  The node of a region op has any number of operands, in the graph's pool, and any number of results,
- * each read by the one proj node of that number; its own dtype and shape say that it has no elements. */
+ * each read by the one proj node of that number; its own dtype and shape say that it has no elements.
+ *
+ * Every node is on a device.  Only copy goes from one to another; parameters and yields of a region are on its op's. */
 #ifndef KILN_IR_H
 #define KILN_IR_H
 #include <kiln/types.h>
@@ -32,7 +34,11 @@ struct err {
     char msg[1024];
 };
 
-/* ---- shapes: interned per graph, so equal shapes have equal ids; id 0 is the scalar ---- */
+/* ---- shapes: interned per graph, so equal shapes have equal ids; id 0 is the scalar ----
+ * A dim is a number of elements or, below 0, an affine expression over the graph's symbols, each of which may be any
+ * number within its bounds.  Expressions are interned too: equal ones are equal dims.  What computes with dims uses
+ * dims_sum and its kin (symbol.c); where a graph may have symbols, nothing else is meant to be done with them than
+ * comparing.  What runs or plans a graph needs it bound: without symbols (pass bind). */
 struct shape {
     uint32_t rank;
     uint32_t pad;
@@ -40,6 +46,7 @@ struct shape {
 };
 
 #define MAX_OPERANDS 4
+#define MAX_DEVICES 64 /* a device is a number below this */
 
 /* Attributes; all 32 bytes are hashed, so unused ones stay 0. */
 union attr {
@@ -103,7 +110,8 @@ struct node {
     uint32_t shape;
     ref in[MAX_OPERANDS];
     uint32_t site;                /* index in g->site, outside the hash */
-    uint16_t device, flags;
+    uint16_t device, flags;       /* device: where the result lives, and the operands too, but for copy, whose operand
+                                     lives anywhere, and grad, whose loss does */
     union attr attr;
 };
 _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
@@ -150,6 +158,21 @@ struct leaves { struct leaf *v; uint32_t n, cap; };
 
 struct intern { uint32_t *slot, cap, n; }; /* hash index of a table: slots hold id + 1, 0 is free */
 
+/* ---- symbols ---- */
+#define MAX_DIM ((INT64_C(1) << 59) - 1)
+enum { MAX_SYMBOLS = 64, MAX_SYMBOL_TERMS = 8 };
+struct symbol { char name[24]; int64_t low, high; };
+struct symbol_term { uint32_t symbol, pad; int64_t by; };
+/* constant + the sum of by * symbol, by ascending symbol and without a 0; unused terms are 0. */
+struct affine { int64_t constant; uint32_t n, pad; struct symbol_term term[MAX_SYMBOL_TERMS]; };
+/* A graph, its regions, and what passes build of them share one table. */
+struct symbols {
+    uint32_t users, n;
+    struct symbol v[MAX_SYMBOLS];
+    struct affine *expr; uint32_t nexpr, expr_cap;
+    struct intern expr_index;
+};
+
 struct graph {
     char name[64];
     struct node *node;   uint32_t nnode, node_cap;     /* node[0] is NIL */
@@ -159,10 +182,12 @@ struct graph {
     struct graph **region; uint32_t nregion, region_cap; /* likewise; owned */
     uint32_t depth;      /* of regions in regions below this graph */
     struct leaves input, state, slot;
+    struct symbols *symbols;                           /* NULL: it has none, and all dims are numbers */
     kl_site *site;       uint32_t nsite, site_cap;     /* site[0] is "unknown"; strings are not owned */
     char **text;         uint32_t ntext, text_cap;     /* strings this graph owns (parsed site names) */
     struct intern shape_index, site_index, text_index;
-    uint32_t cur_site;   uint16_t cur_device, cur_flags; /* given to nodes made from here on */
+    uint32_t cur_site;   uint16_t cur_device, cur_flags; /* given to nodes made from here on; the device to those
+                                                            without operands, the others are on their operands' */
     uint32_t *group;     /* pass fuse: the kernel group of each node, GROUP_NONE if none; or NULL
                             (graph_add drops it: it would have no entry for the new node) */
     uint32_t ngroup;
@@ -204,6 +229,8 @@ static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
 static inline bool op_is_quant(unsigned op) { return op == OP_quantize || op == OP_dequantize; }
 static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom_grad; }
+/* Reads its operands whole, wherever they are stored, and is no part of a kernel. */
+static inline bool op_is_apart(unsigned op) { return op_is_region(op) || op == OP_copy; }
 /* A region op that runs as it is: the others are taken apart before (pass inline). */
 static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
 static inline bool op_is_reduce(unsigned op) { return op >= OP_sum && op <= OP_reduce_prod; }
@@ -237,10 +264,10 @@ double dtype_value(unsigned dt, uint64_t bits);
 
 /* ---- shape.c ---- */
 bool shape_numel(const struct shape *s, int64_t *n); /* false: the product does not fit in 2^62 bytes' worth */
-int64_t shape_count(const struct shape *s);          /* numel of a shape known to be valid */
+int64_t shape_count(const struct shape *s);          /* numel of a shape known to be valid and without symbols */
 bool shape_equal(const struct shape *a, const struct shape *b);
 #define SHAPE_TEXT 192                               /* bytes that hold the text of any shape */
-const char *shape_text(const struct shape *s, char *buf, size_t n); /* "[2,3]" */
+const char *shape_text(const struct shape *s, char *buf, size_t n); /* "[2,3]"; a symbolic dim is "?": shape_text_in */
 struct shape shape_make(uint32_t rank, const int64_t *dim);
 
 /* ---- error.c ---- */
@@ -255,11 +282,72 @@ const char *graph_string(struct graph *g, const char *s, size_t len); /* a copy 
 bool graph_owns(const struct graph *g, const char *s);        /* s came from graph_string */
 uint32_t intern_shape_find(const struct graph *g, const struct shape *s); /* its id; UINT32_MAX: not interned */
 
+bool intern_expression(struct symbols *s, const struct affine *a, int64_t *d); /* its dim; false: out of memory */
+
+/* ---- symbol.c: dims of graphs with symbols ---- */
+struct scaled { int64_t dim, by; };
+/* The dim constant + the sum of by * dim.  false: it may be negative or too long, or has too many terms. */
+bool dims_sum(const struct graph *g, unsigned n, const struct scaled *t, int64_t constant, int64_t *out);
+bool dims_never_negative(const struct graph *g, unsigned n, const struct scaled *t, int64_t constant);
+int64_t dims_build(struct graph *g, const char *op, unsigned n, const struct scaled *t, int64_t constant); /* for
+                                                  gradients: dims_sum, or 0 and g->err */
+bool dim_divide(const struct graph *g, int64_t d, int64_t by, int64_t *out); /* rounded down; false: not affine */
+bool dim_multiply(const struct graph *g, int64_t a, int64_t b, int64_t *out); /* false: not affine, or too long */
+bool dim_range(const struct graph *g, int64_t d, int64_t *low, int64_t *high); /* false: no dim */
+static inline bool dim_at_most(const struct graph *g, int64_t a, int64_t b)  /* whatever the symbols' values */
+{
+    return dims_never_negative(g, 2, (struct scaled[]){{b, 1}, {a, -1}}, 0);
+}
+bool shape_is_symbolic(const struct shape *s);
+bool shape_is_legal(const struct graph *g, const struct shape *s); /* for every value of the symbols */
+bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b); /* likewise */
+unsigned node_dims(struct node *n, int64_t *at[2]); /* the attributes that are dims; returns how many */
+bool dim_affine(const struct graph *g, int64_t d, struct affine *a); /* false: no dim */
+bool dim_exists(const struct graph *g, int64_t d);  /* a number, or an expression of this graph? */
+bool affine_add(struct affine *a, const struct affine *b, int64_t by); /* a + by * b; false: too large, too long */
+bool affine_range(const struct graph *g, const struct affine *a, int64_t *low, int64_t *high); /* false: too large */
+bool affine_dim(const struct graph *g, const struct affine *a, int64_t *d); /* false: as dims_sum */
+#define SYMBOLIC_DIM (-(INT64_C(1) << 24))          /* the greatest that an expression may be */
+int64_t dim_of_expression(uint32_t id);
+enum { DIM_TEXT = 400, BOUNDS_TEXT = 160 };
+const char *affine_text(const struct graph *g, const struct affine *a, char *buf, size_t n); /* "2*n+m-1" */
+const char *dim_text(const struct graph *g, int64_t d, char *buf, size_t n);
+const char *shape_text_in(const struct graph *g, const struct shape *s, char *buf, size_t n); /* "[n,3]" */
+/* " for n in 1..8, m in 0..4": the symbols of expressions or of a shape; "" without any */
+const char *affine_bounds(const struct graph *g, const struct affine *a, unsigned count, char *buf, size_t n);
+const char *bounds_text(const struct graph *g, const struct shape *s, char *buf, size_t n);
+
+/* ---- symbol_table.c ---- */
+#define NO_SYMBOL UINT32_MAX
+/* Declares a symbol of a graph that has no nodes yet; its number, NO_SYMBOL: g->err. */
+uint32_t graph_symbol(struct graph *g, const char *name, int64_t low, int64_t high);
+uint32_t graph_symbol_find(const struct graph *g, const char *name, size_t len); /* NO_SYMBOL: none */
+bool graph_symbol_set(struct graph *g, uint32_t symbol, int64_t value, struct err *e); /* its only value from here on */
+bool graph_is_bound(const struct graph *g, struct err *e);        /* without symbols? */
+bool symbols_share(struct graph *g, const struct graph *from);    /* g, without symbols so far, has from's */
+bool symbols_copy(struct graph *g, const struct symbols *from);   /* g has a table of its own; from may be NULL */
+void symbols_use(struct graph *g, struct symbols *s);
+void symbols_release(struct graph *g);
+bool symbols_verify(const struct graph *g, struct err *e);        /* names and bounds */
+const char *dim_verify(const struct graph *g, int64_t d);         /* NULL, or what is wrong with it */
+
+/* ---- symbol_bind.c ---- */
+enum { NO_VALUE = -1 };
+struct extents { const char *what; struct shape want, got; }; /* want: a shape of the graph; got: numbers */
+/* Finds the symbols' values (value[], NO_VALUE where not known) that make each `want` what was got; what the shapes do
+ * not decide stays unknown.  false: *e names the axis that does not fit. */
+bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, int64_t *value, struct err *e);
+/* Puts in the value of each symbol that can have only one: -1 g->err, 0 there is none, 1. */
+int graph_bind(struct graph *g);
+
 /* ---- graph.c ---- */
 struct graph *graph_new(const char *name);        /* NULL when out of memory */
 void graph_free(struct graph *g);                 /* NULL is fine */
 void graph_reset(struct graph *g);                /* empty again, keeping its memory */
-struct graph *graph_clone(const struct graph *g); /* NULL when out of memory */
+struct graph *graph_clone(const struct graph *g); /* with symbols of its own; NULL when out of memory */
+struct graph *graph_clone_part(const struct graph *g); /* the same, but it shares g's symbols */
+/* What g was when it had nnode nodes and no outputs; ids of shapes and sites are the same. */
+struct graph *graph_clone_beginning(const struct graph *g, uint32_t nnode);
 /* Appends a node: fills dtype and shape through the op's rule, checks operands.  `proto` has op, nin,
  * in, flags and attr set, and dtype where the op does not say it (leaves, cast, random); `target` is the
  * result's shape for input, state, iota, random, reshape and expand, else NULL.  NIL: g->err. */
@@ -275,7 +363,11 @@ bool graph_splice(struct graph *g, const struct graph *region, const ref *in, ui
  * from here on, also after a failure. */
 ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, uint32_t nin,
                      struct graph *const *region);
-bool graph_copy_leaves(struct graph *g, const struct graph *from); /* the three tables; g has none yet */
+/* Puts every node on device `from`, in the regions too, on device `to`. */
+void graph_move(struct graph *g, unsigned from, unsigned to);
+unsigned graph_device(const struct graph *g);     /* of the first node: the one that a graph as text does not repeat */
+uint64_t graph_devices(const struct graph *g);    /* bit i: a node, maybe of a region, is on device i */
+bool graph_copy_leaves(struct graph *g, const struct graph *from); /* the three tables, and symbols; g has none yet */
 bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state); /* false: g->err */
 /* A new entry of one of g's leaf tables: its ordinal, LEAF_NONE: g->err.  Long names are cut. */
 uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name);
@@ -305,7 +397,7 @@ ref n_input(struct graph *g, unsigned dtype, const struct shape *s, const char *
 ref n_state(struct graph *g, unsigned dtype, const struct shape *s, const char *name);
 ref n_slot(struct graph *g, unsigned dtype, const char *name);
 ref n_const(struct graph *g, unsigned dtype, uint64_t bits);
-ref n_k(struct graph *g, ref like, double v);     /* constant of like's dtype, expanded to its shape */
+ref n_k(struct graph *g, ref like, double v);     /* constant of like's dtype and device, expanded to its shape */
 ref n_iota(struct graph *g, unsigned dtype, const struct shape *s, uint32_t axis);
 ref n_random(struct graph *g, unsigned dtype, const struct shape *s, ref seed); /* dtype u32 or u64 */
 ref n_reshape(struct graph *g, ref a, const struct shape *s);
@@ -332,6 +424,7 @@ ref n_cumulative(struct graph *g, enum op op, ref a, uint32_t axis); /* op: cums
 ref n_recurrence(struct graph *g, ref a, ref b, uint32_t axis);
 ref n_shift(struct graph *g, ref a, ref value, uint32_t axis); /* each element one further, the scalar first, the last gone */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
+ref n_copy(struct graph *g, ref a, unsigned device);
 ref n_grad(struct graph *g, ref loss, ref wrt);
 ref n_proj(struct graph *g, ref region, uint32_t index); /* the node that is there already, or a new one */
 /* What gradients share. */
@@ -421,6 +514,8 @@ bool interp_node(const struct graph *g, const struct node *n, void *out, const v
 void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din); /* vjp.c: the gradient columns of ops.def */
 
 /* What the families share. */
+#define DEVICE_TEXT 8
+const char *device_label(unsigned device, char buf[DEVICE_TEXT]); /* text.c: its name, or its number as text */
 bool attr_rest_zero(const struct node *n, size_t used, struct err *e); /* attr.c: bytes from `used` on are 0 */
 struct shape coord_strides(const struct shape *s); /* shape.c: dim[i] is the row-major stride of axis i */
 /* op_select.c: a shape around one axis: blocks of `inner` elements, `len` of them in each of `outer` rows. */
@@ -429,6 +524,8 @@ struct split split_at(const struct shape *s, uint32_t axis);
 bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct err *e);
 bool index_is_integer(const char *op, const char *what, unsigned dtype, struct err *e); /* no bool either */
 enum op scatter_op(enum scatter_kind kind);       /* op_scatter.c: the elementwise op f; set: OP_nil */
+/* May there be indices into an axis of no elements? */
+bool nowhere_to_point(const struct graph *g, int64_t len, int64_t indices);
 /* op_select.c: element i of p, integers of dtype, held within 0..last */
 int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last);
 /* op_view.c: out, row-major of shape s, takes element (i, j, ..) from in[i*stride->dim[0] + j*stride->dim[1] ..] */

@@ -61,7 +61,7 @@ static bool usable(const struct checker *c, val user, val v)
     unsigned op = c->k->inst[v].op;
     if (!is_value(op))
         return fail(c, user, "an operand is not a value");
-    if (op == L_CONST || op == L_SLOT)
+    if (op == L_CONST)
         return true;
     if (c->scope[v] && !c->open[c->scope[v]])
         return fail(c, user, "an operand's loop has ended");

@@ -25,7 +25,7 @@
  * after the end (with no iteration: the initial value).  A carry is varying if its initial value is.
  *
  * Phases: SYNC, outside of all loops, ends a phase of the kernel.  All that one phase has stored in outputs and
- * workspaces the next may load; values do not pass, but for constants and slots.  Each phase has at most one parallel or
+ * workspaces the next may load; values do not pass, but for constants.  Each phase has at most one parallel or
  * grid loop.  A kernel's iterations are those of its phases one after the other: begin and end of a call are counted so,
  * and whoever runs a kernel in parts runs one phase to its end before the next.
  *

@@ -138,8 +138,8 @@ bool shape_recurrence(const struct graph *g, struct node *n, struct shape *out, 
     if (a->dtype != b->dtype)
         return err_set(e, KL_ERR_TYPE, "recurrence: dtypes %s and %s differ", dtype_name(a->dtype), dtype_name(b->dtype));
     if (a->shape != b->shape)
-        return err_set(e, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ", shape_text(&g->shape[a->shape], ta, sizeof ta),
-                       shape_text(&g->shape[b->shape], tb, sizeof tb));
+        return err_set(e, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ",
+                       shape_text_in(g, &g->shape[a->shape], ta, sizeof ta), shape_text_in(g, &g->shape[b->shape], tb, sizeof tb));
     return shape_cumulative(g, n, out, e);
 }
 
@@ -179,19 +179,30 @@ void vjp_cumprod(struct graph *g, ref y, ref dy, ref *din)
     din[0] = n_mul(g, before, backward(g, n.in[0], dy, axis));
 }
 
+/* Which places changed the result; the first one does. */
+static ref changed_places(struct graph *g, ref y, uint32_t axis)
+{
+    struct shape s = *node_shape(g, y);
+    int64_t rest;
+    if (!dims_sum(g, 1, &(struct scaled){s.dim[axis], 1}, -1, &rest)) { /* an axis that may be empty */
+        ref last = n_shift(g, y, n_const(g, node_at(g, y)->dtype, 0), axis), place = n_iota(g, KL_I64, &s, axis);
+        ref changed = n_and(g, n_ne(g, last, y), n_eq(g, last, last));
+        return n_or(g, changed, n_eq(g, place, n_k(g, place, 0)));
+    }
+    ref last = n_slice(g, y, axis, 0, rest, 1), now = n_slice(g, y, axis, 1, rest, 1);
+    ref changed = n_and(g, n_ne(g, last, now), n_eq(g, last, last));
+    return n_pad(g, changed, n_const(g, KL_BOOL, 1), axis, 1, 0, 0);
+}
+
 /* Each place that changed the result takes what flows to the results up to the next such place.  A NaN is the last. */
 void vjp_cummax(struct graph *g, ref y, ref dy, ref *din)
 {
-    const struct node n = *node_at(g, y);
-    uint32_t axis = n.attr.axis.axis;
-    int64_t len = node_shape(g, y)->dim[axis];
-    if (len == 0) {
+    uint32_t axis = node_at(g, y)->attr.axis.axis;
+    if (node_shape(g, y)->dim[axis] == 0) {
         din[0] = dy;
         return;
     }
-    ref last = n_slice(g, y, axis, 0, len - 1, 1), now = n_slice(g, y, axis, 1, len - 1, 1);
-    ref changed = n_and(g, n_ne(g, last, now), n_eq(g, last, last));
-    ref won = n_pad(g, changed, n_const(g, KL_BOOL, 1), axis, 1, 0, 0);
+    ref won = changed_places(g, y, axis);
     ref same = n_where(g, won, n_k(g, dy, 0), n_k(g, dy, 1));
     din[0] = n_where(g, won, backward(g, same, dy, axis), n_k(g, dy, 0));
 }

@@ -10,8 +10,8 @@
 /* ---- shape ---- */
 
 /* One operand's lists: in range and without duplicates. */
-static bool check_axes(const struct shape *s, char which, uint32_t batch, unsigned nbatch, uint32_t con, unsigned ncon,
-                       struct err *e)
+static bool check_axes(const struct graph *g, const struct shape *s, char which, uint32_t batch, unsigned nbatch,
+                       uint32_t con, unsigned ncon, struct err *e)
 {
     unsigned seen = 0;
     char text[SHAPE_TEXT];
@@ -19,7 +19,7 @@ static bool check_axes(const struct shape *s, char which, uint32_t batch, unsign
         unsigned axis = i < nbatch ? axis_get(batch, i) : axis_get(con, i - nbatch);
         if (axis >= s->rank)
             return err_set(e, KL_ERR_SHAPE, "dot: axis %u is out of range for operand %c of shape %s", axis, which,
-                           shape_text(s, text, sizeof text));
+                           shape_text_in(g, s, text, sizeof text));
         if (seen >> axis & 1)
             return err_set(e, KL_ERR_SHAPE, "dot: axis %u of operand %c occurs twice", axis, which);
         seen |= 1u << axis;
@@ -29,15 +29,15 @@ static bool check_axes(const struct shape *s, char which, uint32_t batch, unsign
     return true;
 }
 
-static bool check_pairs(const struct shape *a, const struct shape *b, const char *what, uint32_t la, uint32_t lb,
-                        unsigned n, struct err *e)
+static bool check_pairs(const struct graph *g, const struct shape *a, const struct shape *b, const char *what,
+                        uint32_t la, uint32_t lb, unsigned n, struct err *e)
 {
     for (unsigned i = 0; i < n; i++) {
         unsigned x = axis_get(la, i), y = axis_get(lb, i);
         if (a->dim[x] != b->dim[y]) {
             char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
             return err_set(e, KL_ERR_SHAPE, "dot: %s axes %u of %s and %u of %s differ in length", what, x,
-                           shape_text(a, ta, sizeof ta), y, shape_text(b, tb, sizeof tb));
+                           shape_text_in(g, a, ta, sizeof ta), y, shape_text_in(g, b, tb, sizeof tb));
         }
     }
     return true;
@@ -57,11 +57,12 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     if (nbatch + ncon > a->rank || nbatch + ncon > b->rank) {
         char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
         return err_set(e, KL_ERR_SHAPE, "dot: %u batch and %u contracted axes are too many for shapes %s and %s", nbatch,
-                       ncon, shape_text(a, ta, sizeof ta), shape_text(b, tb, sizeof tb));
+                       ncon, shape_text_in(g, a, ta, sizeof ta), shape_text_in(g, b, tb, sizeof tb));
     }
-    if (!check_axes(a, 'a', batch_a, nbatch, con_a, ncon, e) || !check_axes(b, 'b', batch_b, nbatch, con_b, ncon, e) ||
-        !check_pairs(a, b, "batch", batch_a, batch_b, nbatch, e) ||
-        !check_pairs(a, b, "contracted", con_a, con_b, ncon, e))
+    if (!check_axes(g, a, 'a', batch_a, nbatch, con_a, ncon, e) ||
+        !check_axes(g, b, 'b', batch_b, nbatch, con_b, ncon, e) ||
+        !check_pairs(g, a, b, "batch", batch_a, batch_b, nbatch, e) ||
+        !check_pairs(g, a, b, "contracted", con_a, con_b, ncon, e))
         return false;
     uint8_t fa[KL_MAX_RANK], fb[KL_MAX_RANK];
     uint32_t nfa = dot_free_axes(a->rank, batch_a, nbatch, con_a, ncon, fa);
@@ -70,7 +71,8 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     if (nbatch + nfa + nfb > KL_MAX_RANK) {
         char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
         return err_set(e, KL_ERR_SHAPE, "dot: the result of %s and %s has rank %u, above the maximum of %d",
-                       shape_text(a, ta, sizeof ta), shape_text(b, tb, sizeof tb), nbatch + nfa + nfb, KL_MAX_RANK);
+                       shape_text_in(g, a, ta, sizeof ta), shape_text_in(g, b, tb, sizeof tb), nbatch + nfa + nfb,
+                       KL_MAX_RANK);
     }
     for (unsigned i = 0; i < nbatch; i++)
         out->dim[out->rank++] = a->dim[axis_get(batch_a, i)];

@@ -11,7 +11,7 @@ static bool start_is_index(const struct graph *g, const struct node *n, ref star
     if (!index_is_integer(op, "start", node_at(g, start)->dtype, e))
         return false;
     return node_shape(g, start)->rank == 0 || err_set(e, KL_ERR_SHAPE, "%s: the start must be a scalar, got %s", op,
-                                                      shape_text(node_shape(g, start), text, sizeof text));
+                                                      shape_text_in(g, node_shape(g, start), text, sizeof text));
 }
 
 static val lower_start(struct lower *l, ref start, int64_t last)
@@ -26,13 +26,16 @@ bool shape_dynamic_slice(const struct graph *g, struct node *n, struct shape *ou
 {
     uint32_t axis = n->attr.slice.axis;
     int64_t count = n->attr.slice.count;
-    char text[SHAPE_TEXT];
+    char text[SHAPE_TEXT], many[DIM_TEXT], bounds[BOUNDS_TEXT];
     *out = *node_shape(g, n->in[0]);
     if (!axis_in_range("dynamic_slice", out, axis, e) || !start_is_index(g, n, n->in[1], e))
         return false;
-    if (count < 0 || count > out->dim[axis])
-        return err_set(e, KL_ERR_SHAPE, "dynamic_slice: %lld elements do not lie in axis %u of %s", (long long)count,
-                       axis, shape_text(out, text, sizeof text));
+    if (!dim_exists(g, count) || !dim_at_most(g, count, out->dim[axis])) {
+        struct shape both = {.rank = 2, .dim = {out->dim[axis], count}};
+        return err_set(e, KL_ERR_SHAPE, "dynamic_slice: %s elements do not lie in axis %u of %s%s",
+                       dim_text(g, count, many, sizeof many), axis, shape_text_in(g, out, text, sizeof text),
+                       bounds_text(g, &both, bounds, sizeof bounds));
+    }
     out->dim[axis] = count;
     n->dtype = node_at(g, n->in[0])->dtype;
     if (n->attr.slice.zero || n->attr.slice.start || n->attr.slice.step)
@@ -85,9 +88,13 @@ bool shape_dynamic_update(const struct graph *g, struct node *n, struct shape *o
     int64_t count = axis < like.rank ? like.dim[axis] : 0;
     if (axis < like.rank)
         like.dim[axis] = out->dim[axis];
-    if (!shape_equal(&like, out) || count > out->dim[axis])
-        return err_set(e, KL_ERR_SHAPE, "dynamic_update: %s is no window of %s along axis %u",
-                       shape_text(&g->shape[u->shape], tu, sizeof tu), shape_text(out, ta, sizeof ta), axis);
+    if (!shape_equal(&like, out) || !dim_at_most(g, count, out->dim[axis])) {
+        struct shape both = {.rank = 2, .dim = {out->dim[axis], count}};
+        char bounds[BOUNDS_TEXT];
+        return err_set(e, KL_ERR_SHAPE, "dynamic_update: %s is no window of %s along axis %u%s",
+                       shape_text_in(g, &g->shape[u->shape], tu, sizeof tu), shape_text_in(g, out, ta, sizeof ta), axis,
+                       bounds_text(g, axis < like.rank ? &both : out, bounds, sizeof bounds));
+    }
     n->dtype = a->dtype;
     return attr_rest_zero(n, sizeof n->attr.axis, e);
 }

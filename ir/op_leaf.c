@@ -25,17 +25,18 @@ static bool shape_in_table(const struct graph *g, const struct leaves *l, const 
     if (!shape_equal(&g->shape[leaf->shape], out)) {
         char a[SHAPE_TEXT], b[SHAPE_TEXT];
         return err_set(e, KL_ERR_SHAPE, "%s %u: shape %s differs from the declared %s", op, index,
-                       shape_text(out, a, sizeof a), shape_text(&g->shape[leaf->shape], b, sizeof b));
+                       shape_text_in(g, out, a, sizeof a), shape_text_in(g, &g->shape[leaf->shape], b, sizeof b));
     }
     return attr_rest_zero(n, sizeof n->attr.leaf, e);
 }
 
-static bool is_scalar(const struct node *n, const struct shape *out, struct err *e)
+static bool is_scalar(const struct graph *g, const struct node *n, const struct shape *out, struct err *e)
 {
     char text[SHAPE_TEXT];
     if (out->rank == 0)
         return true;
-    return err_set(e, KL_ERR_SHAPE, "%s: is a scalar, not %s", opinfo[n->op].name, shape_text(out, text, sizeof text));
+    return err_set(e, KL_ERR_SHAPE, "%s: is a scalar, not %s", opinfo[n->op].name,
+                   shape_text_in(g, out, text, sizeof text));
 }
 
 /* The executor binds the data of inputs, states and slots, and loads them without asking for an element. */
@@ -99,8 +100,7 @@ uint32_t lower_state(struct lower *l, ref r, const uint32_t *coord)
 
 bool shape_const(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    (void)g;
-    if (!dtype_exists(n, e) || !is_scalar(n, out, e))
+    if (!dtype_exists(n, e) || !is_scalar(g, n, out, e))
         return false;
     uint64_t bits = n->attr.konst.bits, most = n->dtype == KL_BOOL ? 1 : UINT64_MAX >> (64 - 8 * dtype_size(n->dtype));
     if (bits > most)
@@ -132,7 +132,7 @@ uint32_t lower_const(struct lower *l, ref r, const uint32_t *coord)
 
 bool shape_slot(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    return is_scalar(n, out, e) && shape_in_table(g, &g->slot, n, out, e);
+    return is_scalar(g, n, out, e) && shape_in_table(g, &g->slot, n, out, e);
 }
 
 bool eval_slot(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -156,7 +156,6 @@ uint32_t lower_slot(struct lower *l, ref r, const uint32_t *coord)
 
 bool shape_iota(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    (void)g;
     if (!dtype_exists(n, e))
         return false;
     if (n->dtype == KL_BOOL)
@@ -164,7 +163,7 @@ bool shape_iota(const struct graph *g, struct node *n, struct shape *out, struct
     if (n->attr.axis.axis >= out->rank) {
         char text[SHAPE_TEXT];
         return err_set(e, KL_ERR_SHAPE, "iota: axis %u is out of range for shape %s", n->attr.axis.axis,
-                       shape_text(out, text, sizeof text));
+                       shape_text_in(g, out, text, sizeof text));
     }
     return attr_rest_zero(n, sizeof n->attr.axis, e);
 }
@@ -207,7 +206,7 @@ bool shape_random(const struct graph *g, struct node *n, struct shape *out, stru
     if (g->shape[seed->shape].rank != 0) {
         char text[SHAPE_TEXT];
         return err_set(e, KL_ERR_SHAPE, "random: the seed must be a scalar, got shape %s",
-                       shape_text(&g->shape[seed->shape], text, sizeof text));
+                       shape_text_in(g, &g->shape[seed->shape], text, sizeof text));
     }
     return attr_rest_zero(n, 0, e);
 }

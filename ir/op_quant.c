@@ -20,8 +20,8 @@ static bool check_operands(const struct graph *g, const struct node *n, struct s
     *out = *node_shape(g, n->in[X]);
     for (unsigned i = SCALE; i <= ZERO; i++)
         if (!shape_equal(out, node_shape(g, n->in[i])))
-            return err_set(e, KL_ERR_SHAPE, "%s: shapes %s and %s differ", name, shape_text(out, a, sizeof a),
-                           shape_text(node_shape(g, n->in[i]), b, sizeof b));
+            return err_set(e, KL_ERR_SHAPE, "%s: shapes %s and %s differ", name, shape_text_in(g, out, a, sizeof a),
+                           shape_text_in(g, node_shape(g, n->in[i]), b, sizeof b));
     unsigned scale = node_at(g, n->in[SCALE])->dtype, zero = node_at(g, n->in[ZERO])->dtype;
     if (!dtype_is_float(scale))
         return err_set(e, KL_ERR_TYPE, "%s: the scale needs a floating dtype, got %s", name, dtype_name(scale));

@@ -31,7 +31,7 @@ static bool shape_reduce(const struct graph *g, struct node *n, struct shape *ou
             if (i >= out->rank) {
                 char text[SHAPE_TEXT];
                 return err_set(e, KL_ERR_SHAPE, "%s: axis %u is out of range for shape %s", op, i,
-                               shape_text(&g->shape[a->shape], text, sizeof text));
+                               shape_text_in(g, &g->shape[a->shape], text, sizeof text));
             }
             out->dim[i] = 1;
         }
@@ -277,17 +277,28 @@ void vjp_reduce_prod(struct graph *g, ref y, ref dy, ref *din)
     const struct shape s = *node_shape(g, x);
     uint32_t mask = node_at(g, y)->attr.reduce.axes, nkept, n;
     uint8_t perm[2 * KL_MAX_RANK] = {0}, back[KL_MAX_RANK] = {0};
-    struct shape apart = {.rank = s.rank}, rows = {.rank = 2, .dim = {1, 1}};
+    struct shape apart = {.rank = s.rank}, rows = {0};
     nkept = axes_of(s.rank, ~mask, perm);
     n = nkept + axes_of(s.rank, mask, perm + nkept);
+    if (n == nkept) {
+        din[0] = dy;
+        return;
+    }
     for (uint32_t i = 0; i < n; i++) {
         back[perm[i]] = (uint8_t)i;
         apart.dim[i] = s.dim[perm[i]];
-        rows.dim[i >= nkept] *= apart.dim[i];
+        if (i <= nkept) {
+            rows.dim[rows.rank++] = apart.dim[i];
+        } else if (!dim_multiply(g, rows.dim[nkept], apart.dim[i], &rows.dim[nkept])) {
+            char text[SHAPE_TEXT];
+            err_set(&g->err, KL_ERR_SHAPE, "reduce_prod: the gradient's rows, of the reduced axes of %s, have no "
+                    "affine length", shape_text_in(g, &s, text, sizeof text));
+            return;
+        }
     }
-    ref row = n_reshape(g, n_permute(g, x, perm), &rows), behind = n_flip(g, row, 2);
-    ref before = n_shift(g, n_cumulative(g, OP_cumprod, row, 1), one, 1);
-    behind = n_flip(g, n_shift(g, n_cumulative(g, OP_cumprod, behind, 1), one, 1), 2);
+    ref row = n_reshape(g, n_permute(g, x, perm), &rows), behind = n_flip(g, row, 1u << nkept);
+    ref before = n_shift(g, n_cumulative(g, OP_cumprod, row, nkept), one, nkept);
+    behind = n_flip(g, n_shift(g, n_cumulative(g, OP_cumprod, behind, nkept), one, nkept), 1u << nkept);
     ref others = n_permute(g, n_reshape(g, n_mul(g, before, behind), &apart), back);
     din[0] = n_mul(g, n_expand(g, dy, &s), others);
 }

@@ -11,7 +11,7 @@ static const char *type_text(const struct graph *g, ref r, char buf[TYPE_TEXT])
 {
     char shape[SHAPE_TEXT];
     snprintf(buf, TYPE_TEXT, "%s%s", dtype_name(node_at(g, r)->dtype),
-             shape_text(node_shape(g, r), shape, sizeof shape));
+             shape_text_in(g, node_shape(g, r), shape, sizeof shape));
     return buf;
 }
 
@@ -20,11 +20,30 @@ static bool same_type(unsigned dtype, const struct shape *s, unsigned dtype2, co
     return dtype == dtype2 && shape_equal(s, s2);
 }
 
+/* Parameters and yields are where the op is. */
+static bool on_device(const struct graph *b, const struct node *n, struct err *e)
+{
+    char here[DEVICE_TEXT], there[DEVICE_TEXT];
+    for (ref r = 1; r < b->nnode; r++)
+        if (b->node[r].op == OP_input && b->node[r].device != n->device)
+            return err_set(e, KL_ERR_DEVICE, "%s: value %u of region @%.63s is on device %s, the op on %s",
+                           opinfo[n->op].name, b->node[r].attr.leaf.index, b->name,
+                           device_label(b->node[r].device, there), device_label(n->device, here));
+    for (uint32_t k = 0; k < b->nout; k++)
+        if (node_at(b, b->out[k].value)->device != n->device)
+            return err_set(e, KL_ERR_DEVICE, "%s: region @%.63s yields a value on device %s, the op is on %s",
+                           opinfo[n->op].name, b->name, device_label(node_at(b, b->out[k].value)->device, there),
+                           device_label(n->device, here));
+    return true;
+}
+
 /* Nothing from outside but parameters, nothing to the outside but yields. */
 static bool closed(const struct graph *g, const struct node *n, struct err *e)
 {
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
         const struct graph *b = node_region(g, n, i);
+        if (!on_device(b, n, e))
+            return false;
         bool yields = b->nout > 0;
         for (uint32_t k = 0; k < b->nout; k++)
             if (b->out[k].kind != OUT_RETURN)
@@ -38,10 +57,11 @@ static bool closed(const struct graph *g, const struct node *n, struct err *e)
     return true;
 }
 
-static bool attr_fits(const struct node *n, bool carried, bool scan, uint32_t flags, struct err *e)
+static bool attr_fits(const struct graph *g, const struct node *n, bool carried, bool scan, uint32_t flags,
+                      struct err *e)
 {
     bool ok = (carried || !n->attr.region.carried) && (scan || (!n->attr.region.scanned && !n->attr.region.length)) &&
-              !(n->attr.region.flags & ~flags) && n->attr.region.length >= 0;
+              !(n->attr.region.flags & ~flags) && dim_exists(g, n->attr.region.length);
     return ok || err_set(e, KL_ERR_INTERNAL, "%s: has an attribute that is not its own", opinfo[n->op].name);
 }
 
@@ -60,8 +80,8 @@ static bool takes(const struct graph *g, const struct node *n, uint32_t which, u
     return err_set(e, in->dtype == dtype ? KL_ERR_SHAPE : KL_ERR_TYPE,
                    "%s: value %u of region @%.63s is %s%s, but gets %s%s",
                    opinfo[n->op].name, k, b->name, dtype_name(in->dtype),
-                   shape_text(&b->shape[in->shape], want, sizeof want), dtype_name(dtype),
-                   shape_text(s, got, sizeof got));
+                   shape_text_in(b, &b->shape[in->shape], want, sizeof want), dtype_name(dtype),
+                   shape_text_in(g, s, got, sizeof got));
 }
 
 static bool takes_all(const struct graph *g, const struct node *n, uint32_t which, uint32_t count, struct err *e)
@@ -165,7 +185,7 @@ REGION_OP(proj)
 
 bool shape_cond(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    if (!attr_fits(n, false, false, 0, e) || !closed(g, n, e))
+    if (!attr_fits(g, n, false, false, 0, e) || !closed(g, n, e))
         return false;
     if (!node_nin(n))
         return err_set(e, KL_ERR_INTERNAL, "cond: needs a bool");
@@ -195,7 +215,7 @@ REGION_OP(cond)
 
 bool shape_while(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    if (!attr_fits(n, true, false, 0, e) || !closed(g, n, e) || !carries(g, n, 1, e))
+    if (!attr_fits(g, n, true, false, 0, e) || !closed(g, n, e) || !carries(g, n, 1, e))
         return false;
     const struct graph *condition = node_region(g, n, 0), *body = node_region(g, n, 1);
     if (body->nout != n->attr.region.carried)
@@ -220,9 +240,9 @@ static bool takes_slice(const struct graph *g, const struct node *n, uint32_t i,
     ref r = node_in(g, n, i);
     struct shape s = *node_shape(g, r);
     if (!s.rank || s.dim[0] != n->attr.region.length) {
-        char text[TYPE_TEXT];
-        return err_set(e, KL_ERR_SHAPE, "scan: of length %lld, but a scanned value is %s",
-                       (long long)n->attr.region.length, type_text(g, r, text));
+        char text[TYPE_TEXT], length[DIM_TEXT];
+        return err_set(e, KL_ERR_SHAPE, "scan: of length %s, but a scanned value is %s",
+                       dim_text(g, n->attr.region.length, length, sizeof length), type_text(g, r, text));
     }
     struct shape slice = shape_make(s.rank - 1, s.dim + 1);
     return takes(g, n, 0, i, node_at(g, r)->dtype, &slice, e);
@@ -231,7 +251,7 @@ static bool takes_slice(const struct graph *g, const struct node *n, uint32_t i,
 bool shape_scan(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
     uint64_t carried = n->attr.region.carried, cut = carried + n->attr.region.scanned;
-    if (!attr_fits(n, true, true, REGION_REVERSE, e) || !closed(g, n, e))
+    if (!attr_fits(g, n, true, true, REGION_REVERSE, e) || !closed(g, n, e))
         return false;
     if (cut > node_nin(n))
         return err_set(e, KL_ERR_INTERNAL, "scan: %u operands, but %llu are carried and scanned", node_nin(n),
@@ -246,11 +266,11 @@ bool shape_scan(const struct graph *g, struct node *n, struct shape *out, struct
     }
     for (uint32_t i = (uint32_t)carried; i < region_results(g, n); i++) {
         struct shape s;
-        int64_t count;
+        char length[DIM_TEXT];
         region_result(g, n, i, &s);
-        if (!shape_numel(&s, &count))
-            return err_set(e, KL_ERR_SHAPE, "scan: result %u has too many axes or elements when %lld are stacked", i,
-                           (long long)n->attr.region.length);
+        if (!shape_is_legal(g, &s))
+            return err_set(e, KL_ERR_SHAPE, "scan: result %u has too many axes or elements when %s are stacked", i,
+                           dim_text(g, n->attr.region.length, length, sizeof length));
     }
     return no_elements(n, out);
 }
@@ -261,7 +281,7 @@ REGION_OP(scan)
 
 bool shape_checkpoint(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    return attr_fits(n, false, false, REGION_AGAIN, e) && closed(g, n, e) && takes_operands(g, n, 0, 0, e) &&
+    return attr_fits(g, n, false, false, REGION_AGAIN, e) && closed(g, n, e) && takes_operands(g, n, 0, 0, e) &&
            no_elements(n, out);
 }
 
@@ -272,7 +292,7 @@ REGION_OP(checkpoint)
 
 bool shape_custom_grad(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    if (!attr_fits(n, true, false, 0, e) || !closed(g, n, e) || !takes_operands(g, n, 0, 0, e))
+    if (!attr_fits(g, n, true, false, 0, e) || !closed(g, n, e) || !takes_operands(g, n, 0, 0, e))
         return false;
     uint32_t own = n->attr.region.carried, at = 0, results = region_results(g, n);
     if (own > node_nin(n))

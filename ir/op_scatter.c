@@ -25,17 +25,19 @@ bool shape_scatter(const struct graph *g, struct node *n, struct shape *out, str
     if (!index_is_integer("scatter", "index", index->dtype, e))
         return false;
     if (is->rank != 1)
-        return err_set(e, KL_ERR_SHAPE, "scatter: the index must have rank 1, got %s", shape_text(is, ta, sizeof ta));
+        return err_set(e, KL_ERR_SHAPE, "scatter: the index must have rank 1, got %s",
+                       shape_text_in(g, is, ta, sizeof ta));
     if (!axis_in_range("scatter", out, axis, e))
         return false;
     struct shape want = *out;
     want.dim[axis] = is->dim[0];
     if (!shape_equal(us, &want))
-        return err_set(e, KL_ERR_SHAPE, "scatter: the update must be %s, got %s", shape_text(&want, ta, sizeof ta),
-                       shape_text(us, tu, sizeof tu));
-    if (out->dim[axis] == 0 && is->dim[0])
-        return err_set(e, KL_ERR_SHAPE, "scatter: axis %u of %s has no elements", axis,
-                       shape_text(out, ta, sizeof ta));
+        return err_set(e, KL_ERR_SHAPE, "scatter: the update must be %s, got %s",
+                       shape_text_in(g, &want, ta, sizeof ta), shape_text_in(g, us, tu, sizeof tu));
+    if (nowhere_to_point(g, out->dim[axis], is->dim[0]))
+        return err_set(e, KL_ERR_SHAPE, "scatter: axis %u of %s %s no elements%s", axis,
+                       shape_text_in(g, out, ta, sizeof ta), out->dim[axis] ? "may have" : "has",
+                       bounds_text(g, out, tu, BOUNDS_TEXT));
     n->dtype = a->dtype;
     return attr_rest_zero(n, sizeof n->attr.scatter, e);
 }

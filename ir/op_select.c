@@ -27,6 +27,11 @@ bool index_is_integer(const char *op, const char *what, unsigned dtype, struct e
            err_set(e, KL_ERR_TYPE, "%s: the %s must be integers, got %s", op, what, dtype_name(dtype));
 }
 
+bool nowhere_to_point(const struct graph *g, int64_t len, int64_t indices)
+{
+    return len == 0 ? indices != 0 : len < 0 && indices != 0 && indices != len && !dim_at_most(g, 1, len);
+}
+
 int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last)
 {
     uint64_t bits = 0;
@@ -76,8 +81,10 @@ val lower_index(struct kernel *k, val i, int64_t last)
 /* ---- pad: one axis a node; the gradient is a slice ---- */
 
 /* Length between the first and the last element, new ones in between included; false: too long. */
-static bool pad_span(int64_t len, int64_t interior, int64_t *span)
+static bool pad_span(const struct graph *g, int64_t len, int64_t interior, int64_t *span)
 {
+    if (len < 0)
+        return interior < MAX_DIM && dims_sum(g, 1, &(struct scaled){len, interior + 1}, -interior, span);
     *span = len;
     return len < 2 || (!__builtin_mul_overflow(len - 1, interior, span) && !__builtin_add_overflow(*span, len, span));
 }
@@ -87,22 +94,25 @@ bool shape_pad(const struct graph *g, struct node *n, struct shape *out, struct 
     const struct node *a = node_at(g, n->in[0]), *v = node_at(g, n->in[1]);
     uint32_t axis = n->attr.pad.axis;
     int64_t low = n->attr.pad.low, high = n->attr.pad.high, interior = n->attr.pad.interior, len;
-    char text[SHAPE_TEXT];
+    char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];
     *out = g->shape[a->shape];
     if (a->dtype != v->dtype)
         return err_set(e, KL_ERR_TYPE, "pad: dtypes %s and %s differ", dtype_name(a->dtype), dtype_name(v->dtype));
     if (g->shape[v->shape].rank)
         return err_set(e, KL_ERR_SHAPE, "pad: the value must be a scalar, got %s",
-                       shape_text(&g->shape[v->shape], text, sizeof text));
+                       shape_text_in(g, &g->shape[v->shape], text, sizeof text));
     if (!axis_in_range("pad", out, axis, e))
         return false;
-    if (low < 0 || high < 0 || interior < 0)
+    if (!dim_exists(g, low) || !dim_exists(g, high) || interior < 0)
         return err_set(e, KL_ERR_SHAPE, "pad: low %lld, high %lld, interior %lld: none may be negative", (long long)low,
                        (long long)high, (long long)interior);
-    if (!pad_span(out->dim[axis], interior, &len) || __builtin_add_overflow(len, low, &len) ||
-        __builtin_add_overflow(len, high, &len))
-        return err_set(e, KL_ERR_SHAPE, "pad: axis %u of %s becomes too long", axis,
-                       shape_text(out, text, sizeof text));
+    if (interior && out->dim[axis] < 0 && !dim_at_most(g, 1, out->dim[axis]))
+        return err_set(e, KL_ERR_SHAPE, "pad: nothing goes between the elements of axis %u of %s, which may be empty%s",
+                       axis, shape_text_in(g, out, text, sizeof text), bounds_text(g, out, bounds, sizeof bounds));
+    if (!pad_span(g, out->dim[axis], interior, &len) ||
+        !dims_sum(g, 3, (struct scaled[]){{len, 1}, {low, 1}, {high, 1}}, 0, &len))
+        return err_set(e, KL_ERR_SHAPE, "pad: axis %u of %s becomes too long%s", axis,
+                       shape_text_in(g, out, text, sizeof text), bounds_text(g, out, bounds, sizeof bounds));
     out->dim[axis] = len;
     n->dtype = a->dtype;
     if (n->attr.pad.zero)
@@ -134,7 +144,7 @@ void vjp_pad(struct graph *g, ref y, ref dy, ref *din)
     const struct node n = *node_at(g, y);
     struct shape from = *node_shape(g, n.in[0]), scalar = {0};
     uint32_t axis = n.attr.pad.axis, rank = from.rank;
-    int64_t len = from.dim[axis], step = len > 1 ? n.attr.pad.interior + 1 : 1;
+    int64_t len = from.dim[axis], step = len == 0 || len == 1 ? 1 : n.attr.pad.interior + 1;
     din[0] = n_slice(g, dy, axis, n.attr.pad.low, len, step);
     ref old = n_broadcast(g, n_const(g, KL_BOOL, 0), &from);
     ref is_new = n_pad(g, old, n_const(g, KL_BOOL, 1), axis, n.attr.pad.low, n.attr.pad.high, n.attr.pad.interior);
@@ -187,8 +197,9 @@ bool shape_concat(const struct graph *g, struct node *n, struct shape *out, stru
             like.dim[axis] = out->dim[axis];
         if (!shape_equal(&like, out))
             return err_set(e, KL_ERR_SHAPE, "concat: shapes %s and %s differ in more than axis %u",
-                           shape_text(out, ta, sizeof ta), shape_text(&g->shape[b->shape], tb, sizeof tb), axis);
-        if (__builtin_add_overflow(total, len, &total))
+                           shape_text_in(g, out, ta, sizeof ta), shape_text_in(g, &g->shape[b->shape], tb, sizeof tb),
+                           axis);
+        if (!dims_sum(g, 2, (struct scaled[]){{total, 1}, {len, 1}}, 0, &total))
             return err_set(e, KL_ERR_SHAPE, "concat: axis %u becomes too long", axis);
     }
     out->dim[axis] = total;
@@ -218,7 +229,7 @@ void vjp_concat(struct graph *g, ref y, ref dy, ref *din)
     for (unsigned i = 0; i < n.nin; i++) {
         int64_t len = node_shape(g, n.in[i])->dim[n.attr.axis.axis];
         din[i] = n_slice(g, dy, n.attr.axis.axis, start, len, 1);
-        start += len;
+        start = dims_build(g, "concat", 2, (struct scaled[]){{start, 1}, {len, 1}}, 0);
     }
 }
 
@@ -252,18 +263,19 @@ bool shape_gather(const struct graph *g, struct node *n, struct shape *out, stru
     const struct node *a = node_at(g, n->in[0]), *index = node_at(g, n->in[1]);
     const struct shape *is = &g->shape[index->shape];
     uint32_t axis = n->attr.axis.axis;
-    char text[SHAPE_TEXT];
+    char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];
     *out = g->shape[a->shape];
     if (!index_is_integer("gather", "index", index->dtype, e))
         return false;
     if (is->rank != 1)
         return err_set(e, KL_ERR_SHAPE, "gather: the index must have rank 1, got %s",
-                       shape_text(is, text, sizeof text));
+                       shape_text_in(g, is, text, sizeof text));
     if (!axis_in_range("gather", out, axis, e))
         return false;
-    if (out->dim[axis] == 0 && is->dim[0])
-        return err_set(e, KL_ERR_SHAPE, "gather: axis %u of %s has no elements", axis,
-                       shape_text(out, text, sizeof text));
+    if (nowhere_to_point(g, out->dim[axis], is->dim[0]))
+        return err_set(e, KL_ERR_SHAPE, "gather: axis %u of %s %s no elements%s", axis,
+                       shape_text_in(g, out, text, sizeof text), out->dim[axis] ? "may have" : "has",
+                       bounds_text(g, out, bounds, sizeof bounds));
     out->dim[axis] = is->dim[0];
     n->dtype = a->dtype;
     return attr_rest_zero(n, sizeof n->attr.axis, e);

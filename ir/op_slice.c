@@ -4,9 +4,12 @@
 
 /* ---- slice: one axis a node; the gradient is a pad ---- */
 
-static bool slice_fits(int64_t len, int64_t start, int64_t count, int64_t step)
+static bool slice_fits(const struct graph *g, int64_t len, int64_t start, int64_t count, int64_t step)
 {
     int64_t last;
+    if (g->symbols && step > 0 && (len < 0 || start < 0 || count < 0)) /* start and the last element are within */
+        return dim_at_most(g, start, len) &&
+               dims_never_negative(g, 3, (struct scaled[]){{len, 1}, {start, -1}, {count, -step}}, step - 1);
     if (start < 0 || count < 0 || step < 1 || start > len)
         return false;
     if (count == 0)
@@ -19,13 +22,16 @@ bool shape_slice(const struct graph *g, struct node *n, struct shape *out, struc
     const struct shape *a = node_shape(g, n->in[0]);
     uint32_t axis = n->attr.slice.axis;
     int64_t start = n->attr.slice.start, count = n->attr.slice.count, step = n->attr.slice.step;
-    char text[SHAPE_TEXT];
+    char text[SHAPE_TEXT], from[DIM_TEXT], many[DIM_TEXT], bounds[BOUNDS_TEXT];
     if (axis >= a->rank)
         return err_set(e, KL_ERR_SHAPE, "slice: axis %u is out of range for shape %s", axis,
-                       shape_text(a, text, sizeof text));
-    if (!slice_fits(a->dim[axis], start, count, step))
-        return err_set(e, KL_ERR_SHAPE, "slice: %lld elements from %lld in steps of %lld do not lie in axis %u of %s",
-                       (long long)count, (long long)start, (long long)step, axis, shape_text(a, text, sizeof text));
+                       shape_text_in(g, a, text, sizeof text));
+    if (!slice_fits(g, a->dim[axis], start, count, step)) {
+        struct shape all = {.rank = 3, .dim = {a->dim[axis], start, count}};
+        return err_set(e, KL_ERR_SHAPE, "slice: %s elements from %s in steps of %lld do not lie in axis %u of %s%s",
+                       dim_text(g, count, many, sizeof many), dim_text(g, start, from, sizeof from), (long long)step,
+                       axis, shape_text_in(g, a, text, sizeof text), bounds_text(g, &all, bounds, sizeof bounds));
+    }
     *out = *a;
     out->dim[axis] = count;
     n->dtype = node_at(g, n->in[0])->dtype;
@@ -52,10 +58,11 @@ void vjp_slice(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
     int64_t len = node_shape(g, n.in[0])->dim[n.attr.slice.axis], count = n.attr.slice.count;
-    int64_t start = count ? n.attr.slice.start : 0, step = count > 1 ? n.attr.slice.step : 1;
-    int64_t end = count ? start + (count - 1) * step + 1 : 0;
+    int64_t start = count ? n.attr.slice.start : 0, step = count == 0 || count == 1 ? 1 : n.attr.slice.step;
+    int64_t high = count ? dims_build(g, "slice", 3, (struct scaled[]){{len, 1}, {start, -1}, {count, -step}}, step - 1)
+                         : len;
     ref zero = n_const(g, n.dtype, dtype_bits(n.dtype, 0));
-    din[0] = n_pad(g, dy, zero, n.attr.slice.axis, start, len - end, step - 1);
+    din[0] = n_pad(g, dy, zero, n.attr.slice.axis, start, high, step - 1);
 }
 
 uint32_t lower_slice(struct lower *l, ref r, const uint32_t *coord)
@@ -77,7 +84,8 @@ bool shape_flip(const struct graph *g, struct node *n, struct shape *out, struct
     *out = *node_shape(g, n->in[0]);
     char text[SHAPE_TEXT];
     if (n->attr.flip.axes >> out->rank)
-        return err_set(e, KL_ERR_SHAPE, "flip: axes are out of range for shape %s", shape_text(out, text, sizeof text));
+        return err_set(e, KL_ERR_SHAPE, "flip: axes are out of range for shape %s",
+                       shape_text_in(g, out, text, sizeof text));
     n->dtype = node_at(g, n->in[0])->dtype;
     return attr_rest_zero(n, sizeof n->attr.flip, e);
 }

@@ -14,9 +14,9 @@ bool shape_argsort(const struct graph *g, struct node *n, struct shape *out, str
         return false;
     if (n->dtype != KL_I32 && n->dtype != KL_I64)
         return err_set(e, KL_ERR_TYPE, "argsort: gives i32 or i64, not %s", dtype_name(n->dtype));
-    if (n->dtype == KL_I32 && out->dim[axis] > INT32_MAX)
+    if (n->dtype == KL_I32 && !dim_at_most(g, out->dim[axis], INT32_MAX))
         return err_set(e, KL_ERR_SHAPE, "argsort: axis %u of %s is too long for i32", axis,
-                       shape_text(out, text, sizeof text));
+                       shape_text_in(g, out, text, sizeof text));
     if (n->attr.sort.descending > 1)
         return err_set(e, KL_ERR_INTERNAL, "argsort: unknown direction %u", n->attr.sort.descending);
     return attr_rest_zero(n, sizeof n->attr.sort, e);

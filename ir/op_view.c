@@ -44,10 +44,11 @@ void gather_axes(void *out, const void *in, size_t elem, const struct shape *s, 
     gather(out, in, elem, &to, &stride);
 }
 
-static bool shapes_do_not_fit(const char *why, const struct shape *from, const struct shape *to, struct err *e)
+static bool shapes_do_not_fit(const struct graph *g, const char *why, const struct shape *from, const struct shape *to,
+                              struct err *e)
 {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
-    return err_set(e, KL_ERR_SHAPE, why, shape_text(from, a, sizeof a), shape_text(to, b, sizeof b));
+    return err_set(e, KL_ERR_SHAPE, why, shape_text_in(g, from, a, sizeof a), shape_text_in(g, to, b, sizeof b));
 }
 
 /* ---- reshape ---- */
@@ -56,8 +57,12 @@ bool shape_reshape(const struct graph *g, struct node *n, struct shape *out, str
 {
     const struct shape *a = node_shape(g, n->in[0]);
     int64_t count;
-    if (!shape_numel(out, &count) || count != shape_count(a))
-        return shapes_do_not_fit("reshape: %s and %s differ in their number of elements", a, out, e);
+    if (g->symbols && (shape_is_symbolic(a) || shape_is_symbolic(out))) {
+        if (!shape_same_size(g, a, out))
+            return shapes_do_not_fit(g, "reshape: %s and %s are not known to have as many elements", a, out, e);
+    } else if (!shape_numel(out, &count) || count != shape_count(a)) {
+        return shapes_do_not_fit(g, "reshape: %s and %s differ in their number of elements", a, out, e);
+    }
     n->dtype = node_at(g, n->in[0])->dtype;
     return attr_rest_zero(n, 0, e);
 }
@@ -180,10 +185,10 @@ bool shape_expand(const struct graph *g, struct node *n, struct shape *out, stru
 {
     const struct shape *a = node_shape(g, n->in[0]);
     if (a->rank != out->rank)
-        return shapes_do_not_fit("expand: %s and %s differ in rank", a, out, e);
+        return shapes_do_not_fit(g, "expand: %s and %s differ in rank", a, out, e);
     for (uint32_t i = 0; i < a->rank; i++)
         if (a->dim[i] != out->dim[i] && a->dim[i] != 1)
-            return shapes_do_not_fit("expand: %s does not fit %s: only axes of length 1 can be expanded", a, out, e);
+            return shapes_do_not_fit(g, "expand: %s does not fit %s: only axes of length 1 can be expanded", a, out, e);
     n->dtype = node_at(g, n->in[0])->dtype;
     return attr_rest_zero(n, 0, e);
 }

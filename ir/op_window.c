@@ -13,22 +13,25 @@ bool shape_window(const struct graph *g, struct node *n, struct shape *out, stru
 {
     const struct shape *a = node_shape(g, n->in[0]);
     uint32_t axis = n->attr.window.axis;
-    int64_t size = n->attr.window.size, stride = n->attr.window.stride, dilation = n->attr.window.dilation, span;
-    char text[SHAPE_TEXT];
+    int64_t size = n->attr.window.size, stride = n->attr.window.stride, dilation = n->attr.window.dilation, span, rest;
+    char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];
     if (axis >= a->rank)
         return err_set(e, KL_ERR_SHAPE, "window: axis %u is out of range for shape %s", axis,
-                       shape_text(a, text, sizeof text));
+                       shape_text_in(g, a, text, sizeof text));
     if (a->rank == KL_MAX_RANK)
         return err_set(e, KL_ERR_SHAPE, "window: %s has as many axes as a tensor can have",
-                       shape_text(a, text, sizeof text));
+                       shape_text_in(g, a, text, sizeof text));
     if (size < 1 || stride < 1 || dilation < 1)
         return err_set(e, KL_ERR_SHAPE, "window: size %lld, stride %lld, dilation %lld: none may be below 1",
                        (long long)size, (long long)stride, (long long)dilation);
-    if (!window_span(size, dilation, &span) || span > a->dim[axis])
-        return err_set(e, KL_ERR_SHAPE, "window: size %lld with dilation %lld does not fit in axis %u of %s",
-                       (long long)size, (long long)dilation, axis, shape_text(a, text, sizeof text));
+    if (!window_span(size, dilation, &span) || !dims_sum(g, 1, &(struct scaled){a->dim[axis], 1}, -span, &rest))
+        return err_set(e, KL_ERR_SHAPE, "window: size %lld with dilation %lld does not fit in axis %u of %s%s",
+                       (long long)size, (long long)dilation, axis, shape_text_in(g, a, text, sizeof text),
+                       bounds_text(g, &(struct shape){.rank = 1, .dim = {a->dim[axis]}}, bounds, sizeof bounds));
     *out = *a;
-    out->dim[axis] = (a->dim[axis] - span) / stride + 1;
+    if (!dim_divide(g, rest, stride, &rest) || !dims_sum(g, 1, &(struct scaled){rest, 1}, 1, &out->dim[axis]))
+        return err_set(e, KL_ERR_SHAPE, "window: how many windows axis %u of %s has, one every %lld elements, is no "
+                       "affine expression", axis, shape_text_in(g, a, text, sizeof text), (long long)stride);
     out->dim[out->rank++] = size;
     n->dtype = node_at(g, n->in[0])->dtype;
     if (n->attr.window.zero)
@@ -85,14 +88,15 @@ static ref vjp_apart(struct graph *g, const struct node *n, ref dy, const struct
     struct shape s = *node_shape(g, n->in[0]);
     uint32_t axis = n->attr.window.axis;
     int64_t length = s.dim[axis], count = node_shape(g, dy)->dim[axis], size = n->attr.window.size;
-    int64_t span = (size - 1) * by->dilation + 1, stride = count > 1 ? by->stride : length;
+    int64_t span = (size - 1) * by->dilation + 1, stride = count == 1 ? length : by->stride;
     ref zero = n_const(g, n->dtype, dtype_bits(n->dtype, 0));
     ref rows = n_pad(g, elements_at(g, dy, axis + 1), zero, axis + 1, 0, stride - span, by->dilation - 1);
-    s.dim[axis] = count * stride;
+    struct scaled rest[] = {{length, 1}, {count, -stride}}; /* what no window reaches, or negative: too much */
+    s.dim[axis] = dims_build(g, "window", 1, &(struct scaled){count, stride}, 0);
     ref all = n_reshape(g, rows, &s);
-    if (count * stride > length)
+    if (!dims_never_negative(g, 2, rest, 0))
         return n_slice(g, all, axis, 0, length, 1);
-    return n_pad(g, all, zero, axis, 0, length - count * stride, 0);
+    return n_pad(g, all, zero, axis, 0, dims_build(g, "window", 2, rest, 0), 0);
 }
 
 /* Windows that overlap: each element takes the sum over those that hold it.  dy as [.., j, i, ..] gets zeros between
@@ -103,15 +107,18 @@ static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const 
     const struct shape from = *node_shape(g, n->in[0]);
     uint32_t axis = n->attr.window.axis;
     int64_t size = n->attr.window.size, length = from.dim[axis];
-    int64_t placed = (node_shape(g, dy)->dim[axis] - 1) * by->stride + 1;
+    struct scaled behind[] = {{length, 1}, {node_shape(g, dy)->dim[axis], -by->stride}};
+    int64_t high = dims_build(g, "window", 2, behind, by->dilation + by->stride - 1);
     ref zero = n_const(g, n->dtype, dtype_bits(n->dtype, 0));
-    ref rows = n_pad(g, elements_at(g, dy, axis), zero, axis + 1, 0, length + by->dilation - placed, by->stride - 1);
+    ref rows = n_pad(g, elements_at(g, dy, axis), zero, axis + 1, 0, high, by->stride - 1);
     struct shape flat = from, split = split_rows(&from, axis, size, length);
-    if (__builtin_mul_overflow(size, length + by->dilation, &flat.dim[axis])) {
+    int64_t row, all = dims_build(g, "window", 1, &(struct scaled){length, size}, 0);
+    if (!dims_sum(g, 1, &(struct scaled){length, 1}, by->dilation, &row) ||
+        !dims_sum(g, 1, &(struct scaled){row, size}, 0, &flat.dim[axis])) {
         err_set(&g->err, KL_ERR_SHAPE, "window: the gradient of windows of %lld elements becomes too large", (long long)size);
         return NIL;
     }
-    ref sheared = n_slice(g, n_reshape(g, rows, &flat), axis, 0, size * length, 1);
+    ref sheared = n_slice(g, n_reshape(g, rows, &flat), axis, 0, all, 1);
     return n_reshape(g, n_reduce(g, OP_sum, n_reshape(g, sheared, &split), 1u << axis), &from);
 }
 

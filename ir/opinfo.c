@@ -47,8 +47,8 @@ static bool shape_elementwise(const struct graph *g, struct node *n, struct shap
     for (unsigned i = 1; i < n->nin; i++)
         if (node_at(g, n->in[i])->shape != node_at(g, n->in[0])->shape)
             return err_set(e, KL_ERR_SHAPE, "%s: shapes %s and %s differ", o->name,
-                           shape_text(node_shape(g, n->in[0]), ta, sizeof ta),
-                           shape_text(node_shape(g, n->in[i]), tb, sizeof tb));
+                           shape_text_in(g, node_shape(g, n->in[0]), ta, sizeof ta),
+                           shape_text_in(g, node_shape(g, n->in[i]), tb, sizeof tb));
     n->dtype = op_gives_bool(n->op) ? (uint8_t)KL_BOOL : a->dtype;
     *out = *node_shape(g, n->in[0]);
     return attr_rest_zero(n, 0, e);

@@ -39,47 +39,13 @@ bool parse_operand(struct parser *p, ref *out)
     return true;
 }
 
-bool parse_more_type(struct parser *p, struct type *t)
-{
-    *t = (struct type){0};
-    lex_space(&p->l);
-    t->at = p->l.p;
-    struct word w = lex_word(&p->l);
-    int dtype = dtype_parse(w.s, w.len);
-    if (dtype < 0) {
-        p->l.p = t->at;
-        return lex_expected(&p->l, "a dtype such as f32");
-    }
-    t->dtype = (unsigned)dtype;
-    if (!lex_need(&p->l, '[', "'[' and the dimensions"))
-        return false;
-    while (!lex_take(&p->l, ']')) {
-        uint64_t d;
-        if (t->shape.rank && !lex_need(&p->l, ',', "',' or ']'"))
-            return false;
-        lex_space(&p->l);
-        if (t->shape.rank == KL_MAX_RANK)
-            return lex_fail(&p->l, p->l.p, "a tensor has at most %d dimensions", KL_MAX_RANK);
-        if (!lex_number(&p->l, INT64_MAX, "a dimension", &d))
-            return false;
-        t->shape.dim[t->shape.rank++] = (int64_t)d;
-    }
-    int64_t n;
-    return shape_numel(&t->shape, &n) || lex_fail(&p->l, t->at, "a tensor of this shape has too many elements");
-}
-
-bool parse_type(struct parser *p, struct type *t)
-{
-    return lex_need(&p->l, ':', "':' and the result's type") && parse_more_type(p, t);
-}
-
 static bool device(struct parser *p, unsigned *out)
 {
     lex_space(&p->l);
     const char *at = p->l.p;
     if (p->l.p < p->l.end && *p->l.p >= '0' && *p->l.p <= '9') {
         uint64_t v;
-        if (!lex_number(&p->l, UINT16_MAX, "a device number", &v))
+        if (!lex_number(&p->l, MAX_DEVICES - 1, "a device number", &v))
             return false;
         *out = (unsigned)v;
         return true;
@@ -262,11 +228,15 @@ static unsigned attrs_required(unsigned op)
                                 ATTR_DIRECTION | ATTR_INDEX | ATTR_SCAN);
 }
 
-/* "N)" as one of the numbers of a slice, a window or a pad */
+/* "N)" as one of the numbers of a slice, a window or a pad; some may be symbolic */
 static bool length(struct parser *p, struct node *n, unsigned bit)
 {
-    uint64_t v;
-    if (!lex_number(&p->l, INT64_MAX, "a number of elements", &v) || !lex_need(&p->l, ')', "')'"))
+    uint64_t v = 0;
+    int64_t d = 0;
+    bool symbolic = p->g->symbols && (bit & (ATTR_START | ATTR_COUNT | ATTR_LOW | ATTR_HIGH | ATTR_LENGTH));
+    if (symbolic ? !parse_dim(p, &d) : !lex_number(&p->l, INT64_MAX, "a number of elements", &v))
+        return false;
+    if (!lex_need(&p->l, ')', "')'"))
         return false;
     int64_t *to = bit == ATTR_START      ? &n->attr.slice.start
                   : bit == ATTR_COUNT    ? &n->attr.slice.count
@@ -276,8 +246,9 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
                   : bit == ATTR_DILATION ? &n->attr.window.dilation
                   : bit == ATTR_LOW      ? &n->attr.pad.low
                   : bit == ATTR_HIGH     ? &n->attr.pad.high
+                  : bit == ATTR_LENGTH   ? &n->attr.region.length
                                          : &n->attr.pad.interior;
-    *to = (int64_t)v;
+    *to = symbolic ? d : (int64_t)v;
     return true;
 }
 
@@ -285,14 +256,11 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
 static bool count_attr(struct parser *p, struct node *n, unsigned bit)
 {
     uint64_t v;
-    if (!lex_number(&p->l, bit == ATTR_LENGTH ? INT64_MAX : UINT32_MAX, "a number", &v) || !lex_need(&p->l, ')', "')'"))
+    if (!lex_number(&p->l, UINT32_MAX, "a number", &v) || !lex_need(&p->l, ')', "')'"))
         return false;
-    if (bit == ATTR_LENGTH)
-        n->attr.region.length = (int64_t)v;
-    else
-        *(bit == ATTR_INDEX     ? &n->attr.proj.index
-          : bit == ATTR_CARRIED ? &n->attr.region.carried
-                                : &n->attr.region.scanned) = (uint32_t)v;
+    *(bit == ATTR_INDEX     ? &n->attr.proj.index
+      : bit == ATTR_CARRIED ? &n->attr.region.carried
+                            : &n->attr.region.scanned) = (uint32_t)v;
     return true;
 }
 
@@ -375,7 +343,7 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return axis_pairs(p, &n->attr.dot.con_a, &n->attr.dot.con_b, &n->attr.dot.ncon);
     case ATTR_ORDER:
         return order(p, n);
-    case ATTR_INDEX: case ATTR_CARRIED: case ATTR_SCANNED: case ATTR_LENGTH:
+    case ATTR_INDEX: case ATTR_CARRIED: case ATTR_SCANNED:
         return count_attr(p, n, bit);
     case ATTR_KIND:
         return kind(p, n);
@@ -480,8 +448,8 @@ static bool check_type(struct parser *p, ref r, const struct type *t)
         return true;
     char given[SHAPE_TEXT], written[SHAPE_TEXT];
     return lex_fail(&p->l, t->at, "%s gives %s%s, not %s%s", opinfo[n->op].name, dtype_name(n->dtype),
-                   shape_text(s, given, sizeof given), dtype_name(t->dtype),
-                   shape_text(&t->shape, written, sizeof written));
+                   shape_text_in(p->g, s, given, sizeof given), dtype_name(t->dtype),
+                   shape_text_in(p->g, &t->shape, written, sizeof written));
 }
 
 bool parse_group(struct parser *p, ref r, uint64_t group, const char *at)
@@ -501,18 +469,35 @@ bool parse_group(struct parser *p, ref r, uint64_t group, const char *at)
     return true;
 }
 
-bool parse_tail(struct parser *p, bool regions, unsigned *dev, uint64_t *group, const char **group_at, uint32_t *site)
+bool parse_tail(struct parser *p, bool regions, struct tail *t)
 {
-    *dev = p->home_device;
-    *group = GROUP_NONE;
-    if (lex_take(&p->l, '@') && !device(p, dev))
-        return false;
+    *t = (struct tail){.device = p->home_device, .group = GROUP_NONE};
     lex_space(&p->l);
-    *group_at = p->l.p;
+    const char *at = p->l.p;
+    if (lex_take(&p->l, '@')) {
+        t->device_at = at;
+        if (!device(p, &t->device))
+            return false;
+    }
+    lex_space(&p->l);
+    t->group_at = p->l.p;
     if (lex_at(&p->l, 'g') &&
-        (!lex_need_word(&p->l, "group") || !lex_number(&p->l, GROUP_NONE - 2, "a group", group)))
+        (!lex_need_word(&p->l, "group") || !lex_number(&p->l, GROUP_NONE - 2, "a group", &t->group)))
         return false;
-    return (!regions || lex_need(&p->l, '{', "'{' and the regions")) && site_comment(p, site) && lex_end_line(&p->l);
+    if ((regions && !lex_need(&p->l, '{', "'{' and the regions")) || !site_comment(p, &t->site) || !lex_end_line(&p->l))
+        return false;
+    p->g->cur_site = t->site;
+    p->g->cur_device = (uint16_t)t->device;
+    return true;
+}
+
+bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at)
+{
+    const struct node *n = node_at(p->g, r);
+    char here[DEVICE_TEXT], there[DEVICE_TEXT];
+    return !t->device_at || n->device == t->device ||
+           lex_fail(&p->l, at, "%s is on device %s, as its operands are, not on %s", opinfo[n->op].name,
+                    device_label(n->device, here), device_label(t->device, there));
 }
 
 /* "op operands attributes : type ..." behind "%name =" */
@@ -547,11 +532,9 @@ static bool node(struct parser *p, ref *out)
     struct type t;
     if (!parse_attrs(p, &n))
         return false;
-    unsigned dev;
-    uint64_t group;
-    const char *group_at, *why;
-    uint32_t site;
-    if (!parse_type(p, &t) || !parse_tail(p, false, &dev, &group, &group_at, &site))
+    struct tail tail;
+    const char *why;
+    if (!parse_type(p, &t) || !parse_tail(p, false, &tail))
         return false;
     if (leaves_of(p->g, op)) {
         if (!mention_leaf(p, op, &leaf, &t))
@@ -561,13 +544,12 @@ static bool node(struct parser *p, ref *out)
         return lex_fail(&p->l, value.s, "%s (const of %s)", why, dtype_name(t.dtype));
     }
     n.dtype = (uint8_t)t.dtype;
-    p->g->cur_site = site;
-    p->g->cur_device = (uint16_t)dev;
     ref r = graph_add(p->g, &n, &t.shape);
     if (!r)
         return parse_failed(p, op_at);
     *out = r;
-    return check_type(p, r, &t) && (group == GROUP_NONE || parse_group(p, r, group, group_at));
+    return check_type(p, r, &t) && parse_device(p, r, &tail, tail.device_at) &&
+           (tail.group == GROUP_NONE || parse_group(p, r, tail.group, tail.group_at));
 }
 
 static bool node_line(struct parser *p)
@@ -676,10 +658,9 @@ static bool finish_groups(struct parser *p)
     return true;
 }
 
-/* A graph up to its '}' and the end of that line. */
-static bool graph_lines(struct parser *p)
+bool parse_whole(struct parser *p)
 {
-    if (!header(p))
+    if (!header(p) || !parse_symbols(p))
         return false;
     for (lex_lines(&p->l); !lex_at(&p->l, '}'); lex_lines(&p->l)) {
         if (p->l.p == p->l.end)
@@ -689,22 +670,19 @@ static bool graph_lines(struct parser *p)
     }
     const char *brace = p->l.p++;
     struct err broken = {0};
+    if (!finish_groups(p))
+        return false;
     if (!graph_verify(p->g, &broken))
         return lex_fail(&p->l, brace, "%s", broken.msg);
     return lex_end_line(&p->l);
 }
 
-bool parse_whole(struct parser *p)
-{
-    return graph_lines(p) && finish_groups(p);
-}
-
 static bool text(struct parser *p)
 {
-    if (!graph_lines(p))
+    if (!parse_whole(p))
         return false;
     lex_lines(&p->l);
-    return p->l.p == p->l.end ? finish_groups(p) : lex_expected(&p->l, "nothing behind the graph's '}'");
+    return p->l.p == p->l.end || lex_expected(&p->l, "nothing behind the graph's '}'");
 }
 
 struct graph *graph_parse(const char *s, size_t len, const char *file, struct err *e)

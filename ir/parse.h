@@ -20,13 +20,19 @@ struct type { const char *at; unsigned dtype; struct shape shape; };
 /* ---- parse.c ---- */
 bool parse_failed(struct parser *p, const char *at);            /* the graph's own error with the position; false */
 bool parse_operand(struct parser *p, ref *out);                 /* %name of a node above */
-bool parse_type(struct parser *p, struct type *t);              /* ": f32[2]" */
-bool parse_more_type(struct parser *p, struct type *t);         /* "f32[2]" */
 bool parse_attrs(struct parser *p, struct node *n);             /* attributes and marks, up to the ':' of the type */
-/* "@device group N # site", each optional; a region op's line has '{' before the site. */
-bool parse_tail(struct parser *p, bool regions, unsigned *dev, uint64_t *group, const char **group_at, uint32_t *site);
+struct tail { const char *device_at, *group_at; unsigned device; uint64_t group; uint32_t site; }; /* device_at: or NULL */
+/* "@device group N # site", each optional; a region op's line has '{' before the site.  What is made of the line next is
+ * on the device. */
+bool parse_tail(struct parser *p, bool regions, struct tail *t);
+bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at); /* is r where its line says? */
 bool parse_group(struct parser *p, ref r, uint64_t group, const char *at);
 bool parse_whole(struct parser *p);                             /* a graph up to the end of the line of its '}' */
+/* ---- parse_dim.c ---- */
+bool parse_symbols(struct parser *p);                           /* lines "symbol n 1..512", if any */
+bool parse_dim(struct parser *p, int64_t *d);                   /* "784", "2*n+1" */
+bool parse_type(struct parser *p, struct type *t);              /* ": f32[2]" */
+bool parse_more_type(struct parser *p, struct type *t);         /* "f32[2]" */
 /* ---- parse_region.c ---- */
 bool parse_region_op(struct parser *p, unsigned op, ref *out);  /* behind the op's name */
 

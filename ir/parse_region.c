@@ -7,6 +7,7 @@ static bool region(struct parser *p, struct graph **out)
     struct parser c = {.l = p->l, .g = graph_new("graph"), .depth = p->depth + 1};
     if (!c.g)
         return lex_no_memory(&p->l);
+    symbols_share(c.g, p->g);
     bool ok = parse_whole(&c);
     c.g->cur_site = 0;
     c.g->cur_device = (uint16_t)c.home_device;
@@ -84,31 +85,28 @@ static bool check_results(struct parser *p, ref r, const struct region_text *t, 
         char given[SHAPE_TEXT], written[SHAPE_TEXT];
         if (dtype != t->type[i].dtype || !shape_equal(&s, &t->type[i].shape))
             return lex_fail(&p->l, at, "%s: result %u is %s%s, not %s%s", opinfo[n->op].name, i, dtype_name(dtype),
-                           shape_text(&s, given, sizeof given), dtype_name(t->type[i].dtype),
-                           shape_text(&t->type[i].shape, written, sizeof written));
+                           shape_text_in(p->g, &s, given, sizeof given), dtype_name(t->type[i].dtype),
+                           shape_text_in(p->g, &t->type[i].shape, written, sizeof written));
     }
     return true;
 }
 
 static bool region_parts(struct parser *p, struct node *n, struct region_text *t, ref *out)
 {
-    unsigned dev;
-    uint64_t group;
-    const char *group_at, *brace;
-    uint32_t site;
+    struct tail tail;
+    const char *brace;
     if (p->depth == MAX_REGION_DEPTH)
         return lex_fail(&p->l, p->l.p, "regions in regions are more than %d deep", MAX_REGION_DEPTH);
     if (!region_operands(p, t) || !parse_attrs(p, n) || !result_types(p, t) ||
-        !parse_tail(p, true, &dev, &group, &group_at, &site) || !regions(p, n->op, t->region, &brace))
+        !parse_tail(p, true, &tail) || !regions(p, n->op, t->region, &brace))
         return false;
-    p->g->cur_site = site;
-    p->g->cur_device = (uint16_t)dev;
     ref r = graph_add_region(p->g, n, t->in, t->nin, t->region);
     t->region[0] = t->region[1] = NULL;
     if (!r)
         return parse_failed(p, brace);
     *out = r;
-    return check_results(p, r, t, brace) && (group == GROUP_NONE || parse_group(p, r, group, group_at));
+    return check_results(p, r, t, brace) && parse_device(p, r, &tail, brace) &&
+           (tail.group == GROUP_NONE || parse_group(p, r, tail.group, tail.group_at));
 }
 
 bool parse_region_op(struct parser *p, unsigned op, ref *out)

@@ -54,11 +54,37 @@ static void put_name(struct printer *p, ref r)
         text_put(&p->t, "%%%u", r);
 }
 
+static void put_dim(struct printer *p, int64_t d)
+{
+    char buf[DIM_TEXT];
+    text_put(&p->t, "%s", dim_text(p->g, d, buf, sizeof buf));
+}
+
+static void put_dtype_and_dims(struct printer *p, unsigned dtype, const struct shape *s)
+{
+    text_put(&p->t, "%s[", dtype_name(dtype));
+    for (uint32_t i = 0; i < s->rank && i < KL_MAX_RANK; i++) {
+        text_put(&p->t, i ? "," : "");
+        put_dim(p, s->dim[i]);
+    }
+    text_put(&p->t, "]");
+}
+
 static void put_type(struct printer *p, unsigned dtype, uint32_t shape)
 {
-    char buf[192];
-    text_put(&p->t, " : %s%s", dtype_name(dtype),
-             shape < p->g->nshape ? shape_text(&p->g->shape[shape], buf, sizeof buf) : "[?]");
+    text_put(&p->t, " : ");
+    if (shape < p->g->nshape)
+        put_dtype_and_dims(p, dtype, &p->g->shape[shape]);
+    else
+        text_put(&p->t, "%s[?]", dtype_name(dtype));
+}
+
+/* " word(4)", of a number that may be symbolic */
+static void put_dim_attr(struct printer *p, const char *word, int64_t d)
+{
+    text_put(&p->t, " %s(", word);
+    put_dim(p, d);
+    text_put(&p->t, ")");
 }
 
 static void put_leaf(struct printer *p, unsigned op, uint32_t ordinal)
@@ -124,7 +150,9 @@ static void put_region_attr(struct printer *p, const struct node *n)
     if (n->op == OP_while || n->op == OP_scan || n->op == OP_custom_grad)
         text_put(&p->t, " carried(%u)", n->attr.region.carried);
     if (n->op == OP_scan)
-        text_put(&p->t, " scanned(%u) length(%lld)", n->attr.region.scanned, (long long)n->attr.region.length);
+        text_put(&p->t, " scanned(%u)", n->attr.region.scanned);
+    if (n->op == OP_scan)
+        put_dim_attr(p, "length", n->attr.region.length);
     if (n->attr.region.flags & REGION_REVERSE)
         text_put(&p->t, " reverse");
     if (n->attr.region.flags & REGION_AGAIN)
@@ -144,16 +172,21 @@ static void put_attr(struct printer *p, const struct node *n)
             text_put(&p->t, "%s%u", i ? ", " : "", a->permute.perm[i]);
         text_put(&p->t, ")");
     } else if (n->op == OP_slice) {
-        text_put(&p->t, " axis(%u) start(%lld) count(%lld) step(%lld)", a->slice.axis, (long long)a->slice.start,
-                 (long long)a->slice.count, (long long)a->slice.step);
+        text_put(&p->t, " axis(%u)", a->slice.axis);
+        put_dim_attr(p, "start", a->slice.start);
+        put_dim_attr(p, "count", a->slice.count);
+        text_put(&p->t, " step(%lld)", (long long)a->slice.step);
     } else if (n->op == OP_window) {
         text_put(&p->t, " axis(%u) size(%lld) stride(%lld) dilation(%lld)", a->window.axis, (long long)a->window.size,
                  (long long)a->window.stride, (long long)a->window.dilation);
     } else if (n->op == OP_dynamic_slice) {
-        text_put(&p->t, " axis(%u) count(%lld)", a->slice.axis, (long long)a->slice.count);
+        text_put(&p->t, " axis(%u)", a->slice.axis);
+        put_dim_attr(p, "count", a->slice.count);
     } else if (n->op == OP_pad) {
-        text_put(&p->t, " axis(%u) low(%lld) high(%lld) interior(%lld)", a->pad.axis, (long long)a->pad.low,
-                 (long long)a->pad.high, (long long)a->pad.interior);
+        text_put(&p->t, " axis(%u)", a->pad.axis);
+        put_dim_attr(p, "low", a->pad.low);
+        put_dim_attr(p, "high", a->pad.high);
+        text_put(&p->t, " interior(%lld)", (long long)a->pad.interior);
     } else if (n->op == OP_flip) {
         put_mask(p, "axes", a->flip.axes);
     } else if (n->op == OP_argsort) {
@@ -217,11 +250,11 @@ static bool has_parts(const struct graph *g, const struct node *n)
 
 static void put_result_types(struct printer *p, const struct node *n)
 {
-    char buf[SHAPE_TEXT];
     for (uint32_t i = 0; i < region_results(p->g, n); i++) {
         struct shape s;
         unsigned dtype = region_result(p->g, n, i, &s);
-        text_put(&p->t, "%s%s%s", i ? ", " : " : ", dtype_name(dtype), shape_text(&s, buf, sizeof buf));
+        text_put(&p->t, i ? ", " : " : ");
+        put_dtype_and_dims(p, dtype, &s);
     }
 }
 
@@ -287,7 +320,7 @@ static void put_node(struct printer *p, ref r, unsigned home_device)
 static void put_graph(struct printer *p)
 {
     const struct graph *g = p->g;
-    unsigned home_device = g->nnode > 1 ? g->node[1].device : 0;
+    unsigned home_device = graph_device(g);
     put_indent(p, 0);
     text_put(&p->t, "graph @");
     if (is_name(g->name))
@@ -297,6 +330,9 @@ static void put_graph(struct printer *p)
     if (home_device)
         put_device(p, home_device);
     text_put(&p->t, " {\n");
+    for (uint32_t i = 0; !p->indent && g->symbols && i < g->symbols->n; i++) /* the outermost graph's */
+        text_put(&p->t, "  symbol %s %lld..%lld\n", g->symbols->v[i].name, (long long)g->symbols->v[i].low,
+                 (long long)g->symbols->v[i].high);
     for (ref r = 1; r < g->nnode; r++)
         put_node(p, r, home_device);
     declare_leaves(p, OP_input, UINT32_MAX);

@@ -47,7 +47,9 @@ const char *shape_text(const struct shape *s, char *buf, size_t n)
 {
     size_t at = 0;
     for (uint32_t i = 0; i < s->rank && i < KL_MAX_RANK && at < n; i++)
-        at += (size_t)snprintf(buf + at, n - at, "%s%" PRId64, i ? "," : "[", s->dim[i]);
+        at += s->dim[i] <= SYMBOLIC_DIM
+                  ? (size_t)snprintf(buf + at, n - at, "%s?", i ? "," : "[")
+                  : (size_t)snprintf(buf + at, n - at, "%s%" PRId64, i ? "," : "[", s->dim[i]);
     if (at < n)
         snprintf(buf + at, n - at, s->rank ? "]" : "[]");
     return buf;

@@ -317,6 +317,14 @@ int scatter_kind_by_text(const char *s, size_t len)
 static const char *const device_names[] = {"ref", "cpu"};
 enum { DEVICE_NAMES = sizeof device_names / sizeof *device_names };
 
+const char *device_label(unsigned device, char buf[DEVICE_TEXT])
+{
+    if (device < DEVICE_NAMES)
+        return device_names[device];
+    snprintf(buf, DEVICE_TEXT, "%u", device & UINT16_MAX);
+    return buf;
+}
+
 const char *device_text(unsigned device) { return device < DEVICE_NAMES ? device_names[device] : NULL; }
 
 int device_by_text(const char *s, size_t len)

@@ -14,8 +14,10 @@ static bool verify_shapes(const struct graph *g, struct err *e)
         return broken(g, e, "shape", 0, "is not the scalar");
     for (uint32_t i = 0; i < g->nshape; i++) {
         const struct shape *s = &g->shape[i];
-        int64_t count;
-        if (!shape_numel(s, &count))
+        for (uint32_t k = 0; s->rank <= KL_MAX_RANK && k < s->rank; k++)
+            if (s->dim[k] < 0 && dim_verify(g, s->dim[k]))
+                return broken(g, e, "shape", i, dim_verify(g, s->dim[k]));
+        if (!shape_is_legal(g, s))
             return broken(g, e, "shape", i, "has a bad rank, a negative dimension or too many elements");
         struct shape clean = shape_make(s->rank, s->dim);
         if (memcmp(&clean, s, sizeof clean) != 0)
@@ -42,6 +44,8 @@ static bool verify_leaves(const struct graph *g, const char *what, const struct 
     return true;
 }
 
+static bool verify(const struct graph *g, struct err *e);
+
 /* Operands and regions lie in the graph's pools, in the order of the nodes, and the regions are whole. */
 static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, uint32_t regions, struct err *e)
 {
@@ -57,9 +61,25 @@ static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, ui
     for (uint32_t i = regions; i < last_region; i++) {
         if (g->region[i]->depth >= g->depth)
             return broken(g, e, "node", r, "has a region as deep as its graph");
-        if (!graph_verify(g->region[i], e))
+        if (g->region[i]->symbols != g->symbols)
+            return broken(g, e, "node", r, "has a region with other symbols");
+        if (!verify(g->region[i], e))
             return false;
     }
+    return true;
+}
+
+static bool verify_device(const struct graph *g, ref r, struct err *e)
+{
+    const struct node *n = node_at(g, r);
+    char a[DEVICE_TEXT], b[DEVICE_TEXT];
+    if (n->device >= MAX_DEVICES)
+        return broken(g, e, "node", r, "has no valid device");
+    for (unsigned i = n->op == OP_grad; i < node_nin(n) && n->op != OP_copy; i++)
+        if (node_at(g, node_in(g, n, i))->device != n->device)
+            return err_set(e, KL_ERR_DEVICE, "graph @%.63s: node %u: %s on device %s has an operand on device %s", g->name,
+                           r, opinfo[n->op].name, device_label(n->device, a),
+                           device_label(node_at(g, node_in(g, n, i))->device, b));
     return true;
 }
 
@@ -87,7 +107,13 @@ static bool verify_node(const struct graph *g, ref r, struct err *e)
         return broken(g, e, "node", r, "has no valid call site");
     if (n->flags & ~(MARK_STOP | MARK_AGAIN))
         return broken(g, e, "node", r, "has unknown marks");
+    if (!verify_device(g, r, e))
+        return false;
     struct node derived = *n;
+    int64_t *dim[2];
+    for (unsigned i = g->symbols ? node_dims(&derived, dim) : 0; i-- > 0;)
+        if (dim_verify(g, *dim[i]))
+            return broken(g, e, "node", r, dim_verify(g, *dim[i]));
     struct shape shape = g->shape[n->shape];
     struct err why = {0};
     if (!o->shape(g, &derived, &shape, &why))
@@ -141,10 +167,21 @@ static bool verify_outputs(const struct graph *g, struct err *e)
 
 static bool verify_groups(const struct graph *g, struct err *e)
 {
-    for (uint32_t i = 0; g->group && i < g->nnode; i++)
-        if (g->group[i] != GROUP_NONE && g->group[i] >= g->ngroup)
-            return broken(g, e, "node", i, "is in a group that does not exist");
-    return true;
+    uint32_t *device = g->group ? mem_alloc(g->ngroup * sizeof *device) : NULL; /* + 1; 0: none yet */
+    bool ok = !g->group || device || err_set(e, KL_ERR_MEMORY, "graph @%.63s: out of memory", g->name);
+    for (uint32_t i = 0; device && ok && i < g->nnode; i++) {
+        if (g->group[i] == GROUP_NONE)
+            continue;
+        if (g->group[i] >= g->ngroup) {
+            ok = broken(g, e, "node", i, "is in a group that does not exist");
+        } else {
+            uint32_t *d = &device[g->group[i]], own = g->node[i].device + 1u;
+            ok = !*d || *d == own || broken(g, e, "node", i, "is in a group of another device");
+            *d = own;
+        }
+    }
+    mem_free(device);
+    return ok;
 }
 
 /* Each result has at most one proj, so that its value has one place. */
@@ -172,7 +209,7 @@ static bool verify_results(const struct graph *g, struct err *e)
     return ok;
 }
 
-bool graph_verify(const struct graph *g, struct err *e)
+static bool verify(const struct graph *g, struct err *e)
 {
     static const struct node nil;
     if (g->nnode == 0 || memcmp(&g->node[0], &nil, sizeof nil) != 0)
@@ -196,3 +233,5 @@ bool graph_verify(const struct graph *g, struct err *e)
         return false;
     return verify_outputs(g, e) && verify_groups(g, e);
 }
+
+bool graph_verify(const struct graph *g, struct err *e) { return symbols_verify(g, e) && verify(g, e); }

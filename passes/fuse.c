@@ -12,14 +12,16 @@
  * unless that would close a cycle between groups.  Then dots take in the groups that read their results, if
  * the cost model likes it, then reduces the groups that make their operands and those that read their
  * results, and last come the row kernels.  A region op is an anchor alone: its results are its group's, its operands
- * are stored whole.  Whole groups move, so no value is stored just because half of its readers moved.  Scalars made of
- * leaves alone are left out: every kernel that needs one computes it again. */
+ * are stored whole.  So is a copy, and since nothing else leads from one device to another, no group is on two.  Whole
+ * groups move, so no value is stored just because half of its readers moved.  Scalars made of leaves alone are left
+ * out: every kernel that needs one computes it again. */
 #include "fuse.h"
 #include <string.h>
 
 /* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
- * than a pass from end to end: with more than this many arrays of full size, that pass is the better one. */
-enum { MAX_TILED_ARRAYS = 2 };
+ * than a pass from end to end: with more than this many arrays of full size, that pass is the better one.  An
+ * epilogue that sweeps over whole rows has no such cost. */
+enum { MAX_TILED_ARRAYS = 2, MAX_SWEPT_ARRAYS = 8 };
 
 static bool is_compute(const struct node *n)
 {
@@ -70,9 +72,10 @@ static uint32_t group_new(struct fuser *f, ref r)
 {
     uint32_t id = f->ngroup++;
     const struct node *n = &f->g->node[r];
-    bool anchor = op_is_anchor(n->op) || op_is_region(n->op);
+    bool anchor = op_is_anchor(n->op) || op_is_apart(n->op);
     f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .anchor = anchor ? r : NIL, .numel = node_numel(f->g, r),
-                                  .nodes = 1, .reads = n->nin, .again = n->flags & MARK_AGAIN};
+                                  .nodes = 1, .reads = n->nin, .device = n->device, .apart = op_is_apart(n->op),
+                                  .again = n->flags & MARK_AGAIN};
     f->g->group[r] = id;
     return id;
 }
@@ -107,7 +110,8 @@ bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to)
 bool fuse_fits(const struct group *a, const struct group *b)
 {
     uint32_t nodes = a->nodes + b->nodes;
-    return nodes <= MAX_GROUP_NODES && a->reads + b->reads <= MAX_GROUP_READS + nodes;
+    return !a->apart && !b->apart && a->device == b->device && nodes <= MAX_GROUP_NODES &&
+           a->reads + b->reads <= MAX_GROUP_READS + nodes;
 }
 
 void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
@@ -164,7 +168,7 @@ static void take_prologue(struct fuser *f, uint32_t reduce)
         return;
     struct group *gm = &f->group[m];
     bool few_rows = gr->numel < 64 && gm->numel > (1 << 16);
-    if (gm->anchor || gm->again != gr->again || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
+    if (gm->anchor || gm->device != gr->device || gm->again != gr->again || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
         return;
     for (ref r = gm->first; r; r = f->next[r])
         f->prologue[r] = true;
@@ -187,7 +191,7 @@ static void join_elementwise(struct fuser *f, ref r)
 /* Arrays of full size that the group reads from memory, the anchor's own result apart. */
 static uint32_t full_size_reads(const struct fuser *f, uint32_t id, ref anchor)
 {
-    ref seen[MAX_TILED_ARRAYS + 1];
+    ref seen[MAX_SWEPT_ARRAYS + 1];
     uint32_t n = 0;
     for (ref r = f->group[id].first; r; r = f->next[r])
         for (unsigned i = 0; i < f->g->node[r].nin; i++) {
@@ -198,7 +202,7 @@ static uint32_t full_size_reads(const struct fuser *f, uint32_t id, ref anchor)
                 known |= seen[j] == s;
             if (!stored || known || s == anchor || node_numel(f->g, s) < f->group[id].numel)
                 continue;
-            if (n == MAX_TILED_ARRAYS + 1)
+            if (n == MAX_SWEPT_ARRAYS + 1)
                 return n;
             seen[n++] = s;
         }
@@ -209,21 +213,23 @@ static uint32_t full_size_reads(const struct fuser *f, uint32_t id, ref anchor)
 static void take_epilogue(struct fuser *f, ref anchor)
 {
     uint32_t id = group_of(f, anchor);
+    bool dot = f->g->node[anchor].op == OP_dot;
+    uint32_t most = dot && dot_sweeps(f->g, anchor) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
     for (ref s = f->group[id].first; s; s = f->next[s]) /* what it takes in joins the end of this list */
         for (uint32_t i = f->readers[s]; i < f->readers[s + 1] && !f->prologue[s]; i++) {
             uint32_t b = group_of(f, f->reader[i]);
             if (b == GROUP_NONE || b == id || f->group[b].anchor)
                 continue;
-            if (f->g->node[anchor].op != OP_dot || full_size_reads(f, b, anchor) <= MAX_TILED_ARRAYS)
+            if (!dot || full_size_reads(f, b, anchor) <= most)
                 merge(f, id, b);
         }
 }
 
-/* A region op and its results are a group of their own. */
-static void group_region(struct fuser *f, ref r)
+/* A copy is a group of its own, and so are a region op and its results. */
+static void group_apart(struct fuser *f, ref r)
 {
     const struct node *n = &f->g->node[r];
-    if (op_is_region(n->op))
+    if (op_is_apart(n->op))
         group_new(f, r);
     if (n->op != OP_proj)
         return;
@@ -236,8 +242,8 @@ static void fuse_all(struct fuser *f)
 {
     struct graph *g = f->g;
     for (ref r = 1; r < g->nnode; r++)
-        if (op_is_region(g->node[r].op) || g->node[r].op == OP_proj)
-            group_region(f, r);
+        if (op_is_apart(g->node[r].op) || g->node[r].op == OP_proj)
+            group_apart(f, r);
         else if (is_compute(&g->node[r]) && !is_free_scalar(f, r)) {
             group_new(f, r);
             if (!op_is_anchor(g->node[r].op))
@@ -269,6 +275,9 @@ static void store_whole(struct fuser *f)
         store(f, f->g->out[i].value);
     for (uint32_t i = 0; i < f->g->noperand; i++)
         store(f, f->g->operand[i]);
+    for (ref r = 1; r < f->g->nnode; r++)
+        if (f->g->node[r].op == OP_copy)
+            store(f, f->g->node[r].in[0]);
 }
 
 /* Numbers the groups that are left 0, 1, ... in the order of their first nodes. */
@@ -288,6 +297,8 @@ int pass_fuse_groups(struct graph *g, bool unfused)
 {
     uint32_t n = g->nnode;
     struct fuser f = {.g = g};
+    if (g->symbols) /* kernels are for known sizes */
+        return 0;
     f.group = mem_alloc(n * sizeof *f.group);
     f.next = mem_alloc(n * sizeof *f.next);
     f.readers = mem_alloc((n + 1) * sizeof *f.readers);
@@ -304,13 +315,14 @@ int pass_fuse_groups(struct graph *g, bool unfused)
         for (ref r = 0; r < n; r++)
             g->group[r] = GROUP_NONE;
         for (ref r = 1; unfused && r < n; r++) {
-            group_region(&f, r);
+            group_apart(&f, r);
             if (is_compute(&g->node[r]))
                 group_new(&f, r);
         }
         if (!unfused)
             fuse_all(&f);
         store_whole(&f);
+        ok = unfused || fuse_parts(&f);
         renumber(&f);
     }
     mem_free(f.group);

@@ -11,7 +11,9 @@ struct group {
     ref anchor;         /* NIL: elementwise */
     int64_t numel;      /* elements of the results: of the anchor if there is one */
     uint32_t nodes, reads;
+    uint16_t device;
     bool merged;        /* into another: no longer a group */
+    bool apart;         /* a region op or a copy: no kernel */
     bool again;         /* computes marked nodes: later, when they are needed */
 };
 
@@ -32,8 +34,11 @@ static inline uint32_t group_of(const struct fuser *f, ref r) { return f->g->gro
 /* ---- fuse.c ---- */
 /* Is there a path of dependences from group `from` to group `to` through a third group?  After a long search: yes. */
 bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to);
-bool fuse_fits(const struct group *a, const struct group *b);   /* within the caps on nodes and reads together? */
+bool fuse_fits(const struct group *a, const struct group *b);   /* kernels, on one device, and within the caps together? */
 void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b);      /* b's members become a's */
+
+/* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */
+bool fuse_parts(struct fuser *f); /* false: out of memory */
 
 /* ---- fuse_rows.c ---- Joins groups that reduce, and use what was reduced of, the same rows. */
 void fuse_rows(struct fuser *f);

@@ -30,6 +30,25 @@ ref node_stored(const struct graph *g, ref r)
     return linear && (g->group[s] != GROUP_NONE || node_is_stored_leaf(g, s)) ? s : r;
 }
 
+/* Every block of rows walks all of B, which must therefore stay in the second-level cache, beside the block's products,
+ * and lie there row by row.  By shape alone, as all of fusion, for a cache of 1 MB. */
+bool dot_sweeps(const struct graph *g, ref r)
+{
+    enum { MAX_B_BYTES = 512 << 10, MAX_COLUMNS_BYTES = 6 << 10, FEW_COLUMNS = 64, FEW_ROWS = 128 };
+    const struct node *n = &g->node[r];
+    struct dot_dims d = dot_sizes(g, n);
+    int64_t size = (int64_t)dtype_size(n->dtype);
+    uint32_t last = node_shape(g, n->in[1])->rank - 1;
+    bool linear, rows = true;
+    node_source(g, n->in[1], &linear);
+    for (unsigned i = 0; i < n->attr.dot.ncon; i++)
+        rows &= axis_get(n->attr.dot.con_b, i) != last;
+    for (unsigned i = 0; i < n->attr.dot.nbatch; i++)
+        rows &= axis_get(n->attr.dot.batch_b, i) != last;
+    return linear && rows && d.m >= FEW_ROWS && d.n >= FEW_COLUMNS && d.n <= MAX_COLUMNS_BYTES / size &&
+           d.k <= MAX_B_BYTES / size / d.n;
+}
+
 /* Marks the nodes whose values outlive their kernel. */
 static void mark_stored(const struct graph *g, bool *stored)
 {
@@ -45,7 +64,7 @@ static void mark_stored(const struct graph *g, bool *stored)
     for (ref r = 1; r < g->nnode; r++)
         for (unsigned i = 0; g->group[r] != GROUP_NONE && i < node_nin(&g->node[r]); i++) {
             bool linear;
-            ref s = op_is_region(g->node[r].op) ? node_stored(g, node_in(g, &g->node[r], i))
+            ref s = op_is_apart(g->node[r].op) ? node_stored(g, node_in(g, &g->node[r], i))
                                                 : node_operand(g, r, i, &linear);
             if (g->group[s] != GROUP_NONE && g->group[s] != g->group[r])
                 stored[s] = true;

@@ -5,8 +5,10 @@
 #include "lower.h"
 #include <string.h>
 
-#define PERMANENT UINT32_MAX    /* memo.point of scalars computed before the loops */
-#define WALKED (UINT32_MAX - 1) /* and of nodes whose operands fix_scalars has seen */
+/* memo.point of scalars computed before the loops, and of nodes whose operands fix_scalars has seen; those of an
+ * earlier lower_scalars are stale like any other. */
+static uint32_t permanent(const struct lowering *w) { return UINT32_MAX - 2 * w->era; }
+static uint32_t walked(const struct lowering *w) { return permanent(w) - 1; }
 
 static struct lowering *self(struct lower *l) { return (struct lowering *)l; }
 
@@ -35,6 +37,14 @@ uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role)
     uint32_t b = k_buf(w->k, role, w->g->node[r].dtype, node_numel(w->g, r), id);
     *slot = b + 1;
     return b;
+}
+
+uint32_t lower_reader(struct lowering *w, ref r, uint32_t m)
+{
+    struct node_state *s = state_of(w, r);
+    if (!s->reader)
+        s->reader = m + 1;
+    return s->reader - 1;
 }
 
 void lower_point(struct lowering *w) { w->point++; }
@@ -107,7 +117,7 @@ val lower_at(struct lowering *w, ref r, const val *coord)
 {
     struct node_state *s = state_of(w, r);
     uint32_t rank = node_shape(w->g, r)->rank;
-    if (s->memo.point == PERMANENT || (s->memo.point == w->point && !memcmp(s->memo.coord, coord, rank * sizeof *coord)))
+    if (s->memo.point == permanent(w) || (s->memo.point == w->point && !memcmp(s->memo.coord, coord, rank * sizeof *coord)))
         return s->memo.value;
     val v = compute(w, r, coord);
     s->memo.point = w->point;
@@ -119,7 +129,7 @@ val lower_at(struct lowering *w, ref r, const val *coord)
 void lower_fix(struct lowering *w, ref r, val value)
 {
     struct node_state *s = state_of(w, r);
-    s->memo.point = PERMANENT;
+    s->memo.point = permanent(w);
     s->memo.value = value;
 }
 
@@ -138,21 +148,30 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
         k_store(w->k, lower_buffer(w, r, BUF_OUT), i, v, w->pred);
 }
 
+enum { MAX_FETCHED = 8 };
+
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
 {
     val i = lower_flatten(w->k, s, coord);
     int64_t numel = shape_count(s);
+    ref read[MAX_FETCHED];
+    uint32_t nread = 0, nwritten = 0;
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
-        if (w->stored[r])
-            k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, r, BUF_OUT), i);
-        for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor; o++) {
-            bool linear;
+        for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor && nread < MAX_FETCHED; o++) {
+            bool linear, known = false;
             ref x = node_operand(w->g, r, o, &linear);
-            if (linear && node_numel(w->g, x) == numel && w->g->group[x] != w->group && in_memory(w, x))
-                k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, x, BUF_IN), i);
+            for (uint32_t j = 0; j < nread; j++)
+                known |= read[j] == x;
+            if (linear && !known && node_numel(w->g, x) == numel && !lower_is_member(w, x) && in_memory(w, x))
+                read[nread++] = x;
         }
     }
+    for (uint32_t j = 0; j < nread; j++)
+        k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), i);
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (w->stored[w->member[m]] && nwritten++ >= nread)
+            k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, w->member[m], BUF_OUT), i);
 }
 
 /* Walks what member r is computed from inside this kernel and fixes every outside scalar on the way. */
@@ -162,7 +181,7 @@ static void fix_scalars(struct lowering *w, ref r)
     for (unsigned i = 0; i < n->nin; i++) {
         ref s = n->in[i];
         struct node_state *state = state_of(w, s);
-        if (state->memo.point == PERMANENT)
+        if (state->memo.point == permanent(w))
             continue;
         if (node_numel(w->g, s) == 1 && !lower_is_member(w, s)) {
             bool linear;
@@ -172,9 +191,9 @@ static void fix_scalars(struct lowering *w, ref r)
             for (int d = 0; d < KL_MAX_RANK; d++)
                 zero[d] = k_int(w->k, 0);
             lower_at(w, s, zero);
-            state->memo.point = PERMANENT;
-        } else if (!in_memory(w, s) && state->memo.point != WALKED) {
-            state->memo.point = WALKED;
+            state->memo.point = permanent(w);
+        } else if (!in_memory(w, s) && state->memo.point != walked(w)) {
+            state->memo.point = walked(w);
             fix_scalars(w, s);
         }
     }
@@ -183,6 +202,7 @@ static void fix_scalars(struct lowering *w, ref r)
 void lower_scalars(struct lowering *w)
 {
     lower_point(w);
+    w->era++;
     for (uint32_t m = 0; m < w->nmember; m++)
         fix_scalars(w, w->member[m]);
 }

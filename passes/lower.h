@@ -7,6 +7,7 @@
 struct node_state {
     uint32_t stamp;
     uint32_t read_buf, write_buf; /* lbuf + 1 */
+    uint32_t reader;              /* a member that reads it, its number + 1 */
     struct { uint32_t point; val coord[KL_MAX_RANK]; val value; } memo; /* its value at the current point */
 };
 
@@ -26,6 +27,7 @@ struct lowering {
     uint32_t *stamp;         /* of the last lowering */
     uint32_t mine;           /* of this one */
     uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
+    uint32_t era;            /* number of the lower_scalars whose scalars are in force */
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
@@ -45,14 +47,17 @@ val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
 /* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
 /* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
- * coordinates. */
+ * coordinates.  A result is taken to replace an array that is read, as a state's next value does in place: the same
+ * lines, and asking for them twice costs as much again. */
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord);
 /* From here on r has this value, whatever the coordinates. */
 void lower_fix(struct lowering *w, ref r, val value);
-/* Scalars made of leaves are computed once, here, before any loop. */
+/* Scalars made of leaves are computed here, before the loops that use them; those of an earlier call are forgotten. */
 void lower_scalars(struct lowering *w);
 /* Sets the size of a task from the work of one iteration, in elements. */
 void lower_grain(struct lowering *w, int64_t work);
+/* A member that reads r, by number: member m, if it is the first that asks. */
+uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
 /* The lbuf through which node r is read (role in) or written (role out). */
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */

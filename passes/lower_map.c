@@ -2,11 +2,19 @@
  *
  * The loops are the dimensions of the result, merged where every access allows it.  A first build with
  * one loop a dimension shows the accesses as linear forms; neighbours merge when each access steps over
- * them as over one dimension (outer stride = inner stride * inner length). */
+ * them as over one dimension (outer stride = inner stride * inner length).
+ *
+ * Members that neither read each other nor the same array are parts of their own (fuse_parts.c puts such together):
+ * each has its share of the parallel loop's iterations, and its own loops in there. */
 #include "lower.h"
 #include <string.h>
 
-struct nest { uint32_t n; int64_t size[KL_MAX_RANK]; uint8_t axis_end[KL_MAX_RANK]; }; /* merged dims: size, axes [end of last, end) */
+struct nest {
+    uint32_t n;                        /* merged dims: size, axes [end of last, end) */
+    int64_t size[KL_MAX_RANK];
+    uint8_t axis_end[KL_MAX_RANK];
+    uint32_t work;                     /* primitives an element */
+};
 
 static ref root_of(const struct lowering *w)
 {
@@ -69,6 +77,8 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
         for (uint32_t d = 0; d < s->rank; d++)
             coord[d] = s->dim[d] == 1 ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->dim[d]), 1);
         store_members(&t.w, s, coord);
+        for (val v = 1; v < k->ninst; v++)
+            nest->work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
         int last = -1; /* the axis before this one that is not of length 1 */
         for (uint32_t d = 0; d < s->rank; d++) {
             if (s->dim[d] == 1)
@@ -99,7 +109,13 @@ static void coords_of(struct kernel *k, const struct shape *s, const struct nest
         coord[axis] = k_int(k, 0);
 }
 
-struct body { const struct shape *s; const struct nest *nest; val outer[KL_MAX_RANK]; };
+struct body {               /* of one part */
+    const ref *member; uint32_t nmember;
+    const struct shape *s;
+    struct nest nest;
+    int64_t block, extent;  /* vectors an iteration, iterations */
+    val outer[KL_MAX_RANK];
+};
 
 /* W elements from `base` along the innermost dimension; only the first `rest` of them if rest > 0. */
 static void emit_vector(struct lowering *w, const struct body *b, val base, int64_t rest)
@@ -109,29 +125,25 @@ static void emit_vector(struct lowering *w, const struct body *b, val base, int6
     memcpy(index, b->outer, sizeof index);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, w->k->sched.width), 1);
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
-    index[b->nest->n - 1] = ix_add(k, base, w->lane);
-    coords_of(k, b->s, b->nest, index, coord);
+    index[b->nest.n - 1] = ix_add(k, base, w->lane);
+    coords_of(k, b->s, &b->nest, index, coord);
     store_members(w, b->s, coord);
     k_end(k, w->lane);
     w->lane = w->pred = 0;
 }
 
-enum { BLOCK_VECTORS = 16 };
-
-/* One dimension: iterations of the parallel loop are blocks of BLOCK_VECTORS vectors. */
-static void emit_flat(struct lowering *w, struct body *b, int64_t n)
+/* One dimension: iterations are blocks of vectors. */
+static void emit_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    int64_t width = k->sched.width, vectors = n / width, tail = n % width;
-    int64_t full = vectors / BLOCK_VECTORS, rest = vectors % BLOCK_VECTORS;
-    k->extent = full + (rest || tail);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    val count = k_int(k, full ? BLOCK_VECTORS : rest);
-    if (full && k->extent > full) {
+    int64_t n = b->nest.size[0], width = k->sched.width, vectors = n / width, tail = n % width;
+    int64_t full = vectors / b->block, rest = vectors % b->block;
+    val count = k_int(k, full ? b->block : rest);
+    if (full && b->extent > full) {
         count = k_prim(k, P_SELECT, k_prim(k, P_LT, p, k_int(k, full), 0), count, k_int(k, rest));
-        ix_bound(k, count, 0, BLOCK_VECTORS);
+        ix_bound(k, count, 0, b->block);
     }
-    val first = ix_scale(k, p, BLOCK_VECTORS * width);
+    val first = ix_scale(k, p, b->block * width);
     if (full || rest) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
         emit_vector(w, b, ix_add(k, first, ix_scale(k, j, width)), 0);
@@ -143,21 +155,15 @@ static void emit_flat(struct lowering *w, struct body *b, int64_t n)
         if (last)
             k_end(k, last);
     }
-    k_end(k, p);
-    lower_grain(w, BLOCK_VECTORS * width);
 }
 
-/* Several dimensions: the outer ones are the parallel loop, the innermost is walked in vectors. */
-static void emit_rows(struct lowering *w, struct body *b)
+/* Several dimensions: the outer ones are the iterations, the innermost is walked in vectors. */
+static void emit_rows(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    const struct nest *nest = b->nest;
-    int64_t n = nest->size[nest->n - 1], width = k->sched.width;
-    struct shape outer = {.rank = nest->n - 1};
-    k->extent = 1;
-    for (uint32_t d = 0; d < outer.rank; d++)
-        k->extent *= outer.dim[d] = nest->size[d];
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width;
+    struct shape outer = {.rank = b->nest.n - 1};
+    memcpy(outer.dim, b->nest.size, outer.rank * sizeof *outer.dim);
     lower_unflatten(k, &outer, p, b->outer);
     if (n / width) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, n / width), 1);
@@ -166,27 +172,158 @@ static void emit_rows(struct lowering *w, struct body *b)
     }
     if (n % width)
         emit_vector(w, b, k_int(k, n / width * width), n % width);
+}
+
+enum { BLOCK_VECTORS = 16, PART_VECTORS = 64 };
+
+/* The loops of one part; the width is chosen by now. */
+static void count_iterations(const struct lowering *w, struct body *b)
+{
+    int64_t step = b->block * w->k->sched.width;
+    b->extent = 1;
+    if (b->nest.n == 1)
+        b->extent = (b->nest.size[0] + step - 1) / step;
+    for (uint32_t d = 0; d + 1 < b->nest.n; d++)
+        b->extent *= b->nest.size[d];
+}
+
+/* From here on w's members are the part's. */
+static void enter(struct lowering *w, const struct body *b)
+{
+    w->member = b->member;
+    w->nmember = b->nmember;
+}
+
+/* Lanes for a part: several vectors hide each other's latency where there is little work on one.  Where there is much,
+ * the processor finds enough of it in the next iterations, more values in flight would spill, and what LLVM takes to
+ * compile goes with the number of vectors. */
+static uint32_t part_width(const struct lowering *w, const struct body *b)
+{
+    enum { LITTLE = 12, MUCH = 48 };
+    uint32_t width = lower_width(w, b->nest.size[b->nest.n - 1]), native = w->caps->vector_bytes / 4;
+    uint32_t most = native * (b->nest.work <= LITTLE ? 4 : b->nest.work <= MUCH ? 2 : 1);
+    return width > most ? most : width;
+}
+
+static void find_loops(struct lowering *w, struct body *b)
+{
+    enter(w, b);
+    b->s = node_shape(w->g, root_of(w));
+    find_nest(w, b->s, &b->nest);
+    if (!b->nest.n) { /* a single element */
+        b->nest.n = 1;
+        b->nest.size[0] = 1;
+        b->nest.axis_end[0] = (uint8_t)b->s->rank;
+    }
+}
+
+static void emit_part(struct lowering *w, struct body *b, val p)
+{
+    enter(w, b);
+    if (b->nest.n == 1)
+        emit_flat(w, b, p);
+    else
+        emit_rows(w, b, p);
+}
+
+/* Iterations first .. first + extent - 1 of the parallel loop, as 0 .. extent - 1. */
+static void emit_share(struct lowering *w, struct body *b, val p, int64_t first)
+{
+    struct kernel *k = w->k;
+    val from = k_prim(k, P_LE, k_int(k, first), p, 0), to = k_prim(k, P_LT, p, k_int(k, first + b->extent), 0);
+    val share = k_if(k, k_prim(k, P_AND, from, to, 0)), own = k_prim(k, P_SUB, p, k_int(k, first), 0);
+    ix_bound(k, own, 0, b->extent - 1);
+    emit_part(w, b, own);
+    k_end(k, share);
+}
+
+static void emit_parts(struct lowering *w, struct body *b, uint32_t n)
+{
+    struct kernel *k = w->k;
+    int64_t first = 0, work = 1;
+    k->extent = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t length = b[i].nest.size[b[i].nest.n - 1], block = b[i].block * k->sched.width;
+        count_iterations(w, &b[i]);
+        k->extent += b[i].extent;
+        work = b[i].nest.n == 1 ? (block > work ? block : work) : length > work ? length : work;
+    }
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    for (uint32_t i = 0; i < n; i++) {
+        if (n == 1)
+            emit_part(w, &b[i], p);
+        else if (b[i].extent)
+            emit_share(w, &b[i], p, first);
+        first += b[i].extent;
+    }
     k_end(k, p);
-    lower_grain(w, n);
+    lower_grain(w, work);
+}
+
+static uint32_t top_of(uint32_t *parent, uint32_t m)
+{
+    while (parent[m] != m)
+        m = parent[m] = parent[parent[m]];
+    return m;
+}
+
+/* Sorts the members by part into `member`, of as many; fills b.  Returns how many parts there are. */
+static uint32_t find_parts(struct lowering *w, ref *member, uint32_t *parent, struct body *b)
+{
+    uint32_t parts = 0, n = 0;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        parent[m] = m;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        for (unsigned i = 0; i < w->g->node[w->member[m]].nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, w->member[m], i, &linear);
+            if (lower_is_member(w, x))
+                parent[top_of(parent, m)] = top_of(parent, w->place[x]);
+            else if (linear && node_numel(w->g, x) > 1 && node_numel(w->g, x) == node_numel(w->g, w->member[m]))
+                parent[top_of(parent, m)] = top_of(parent, lower_reader(w, x, m));
+        }
+    for (uint32_t top = 0; top < w->nmember; top++) {
+        if (parent[top] != top)
+            continue;
+        b[parts] = (struct body){.member = member + n};
+        for (uint32_t m = 0; m < w->nmember; m++)
+            if (top_of(parent, m) == top)
+                member[n++] = w->member[m];
+        b[parts].nmember = (uint32_t)(member + n - b[parts].member);
+        parts++;
+    }
+    return parts;
 }
 
 void lower_map(struct lowering *w)
 {
     struct kernel *k = w->k;
-    struct nest nest;
-    const struct shape *s = node_shape(w->g, root_of(w));
-    find_nest(w, s, &nest);
-    if (!nest.n) { /* a single element */
-        nest.n = 1;
-        nest.size[0] = 1;
-        nest.axis_end[0] = (uint8_t)s->rank;
+    const ref *all = w->member;
+    uint32_t n = w->nmember;
+    ref *member = mem_alloc(n * sizeof *member);
+    uint32_t *parent = mem_alloc(n * sizeof *parent);
+    struct body *b = mem_alloc(n * sizeof *b);
+    if (member && parent && b) {
+        uint32_t parts = find_parts(w, member, parent, b), width = 0;
+        k->sched.kind = SCHED_MAP;
+        for (uint32_t i = 0; i < parts; i++) {
+            find_loops(w, &b[i]);
+            uint32_t own = part_width(w, &b[i]);
+            width = own > width ? own : width;
+            b[i].block = parts > 1 ? PART_VECTORS : BLOCK_VECTORS;
+        }
+        uint32_t native = w->caps->vector_bytes / 4; /* what LLVM takes to compile goes with width and parts */
+        k->sched.width = (uint16_t)(parts > 1 && width > native ? native : width);
+        w->member = all;
+        w->nmember = n;
+        lower_scalars(w);
+        emit_parts(w, b, parts);
+        w->member = all;
+        w->nmember = n;
+    } else {
+        err_set(&k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
     }
-    k->sched.kind = SCHED_MAP;
-    k->sched.width = (uint16_t)lower_width(w, nest.size[nest.n - 1]);
-    lower_scalars(w);
-    struct body b = {.s = s, .nest = &nest};
-    if (nest.n == 1)
-        emit_flat(w, &b, nest.size[0]);
-    else
-        emit_rows(w, &b);
+    mem_free(member);
+    mem_free(parent);
+    mem_free(b);
 }

@@ -34,11 +34,21 @@ static void order_dot(const struct graph *g, struct node *n)
     n->attr.dot.kblock = (uint32_t)((len + 7) / 8 * 8);
 }
 
+static bool has_symbolic_operand(const struct graph *g, const struct node *n)
+{
+    bool any = false;
+    for (unsigned i = 0; i < n->nin; i++)
+        any |= shape_is_symbolic(node_shape(g, n->in[i]));
+    return any;
+}
+
 int pass_numerics(struct graph *g)
 {
     int changed = 0;
     for (ref r = 1; r < g->nnode; r++) {
         struct node *n = &g->node[r];
+        if (g->symbols && has_symbolic_operand(g, n)) /* its order waits for the numbers */
+            continue;
         if (op_is_reduce(n->op) && !n->attr.reduce.lanes) {
             order_reduce(g, n);
             changed = 1;

@@ -1,6 +1,6 @@
 /* Graph to graph and graph to kernels: one internal header for the folder.
  *
- *   captured -> autodiff -> inline -> simplify -> dce -> numerics -> fuse      (passes.def, in order)
+ *   captured -> bind -> autodiff -> inline -> simplify -> dce -> numerics -> fuse      (passes.def, in order)
  *            -> lower (one kernel a group) -> plan (storage, commands) = a program */
 #ifndef KILN_PASSES_H
 #define KILN_PASSES_H
@@ -49,6 +49,10 @@ struct groups {
 bool groups_make(const struct graph *g, struct groups *s); /* false: out of memory; groups_free in either case */
 void groups_free(struct groups *s);
 
+/* May a long epilogue of dot r sweep over whole rows of the result, a tile's rows at a time, when the products of
+ * all their columns are there?  It reads and writes its arrays in order then, not tile by tile. */
+bool dot_sweeps(const struct graph *g, ref r);
+
 /* ---- fuse_rows.c ---- */
 struct row_space { int64_t rows, length; };
 enum { MAX_ROW_REDUCES = 8 };     /* of one kernel */
@@ -72,17 +76,17 @@ void lowerer_free(struct lowerer *s);          /* NULL is fine */
 bool lower_group(struct lowerer *s, uint32_t group, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
 
-/* ---- plan.c: storage and commands ---- */
+/* ---- plan.c, plan_apart.c: storage and commands ---- */
 enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH };
-struct loc { uint32_t kind, index; int64_t offset; }; /* arena: byte offset; scratch: byte offset in a thread's scratch */
+struct loc { uint32_t kind, index; int64_t offset; }; /* arena: of device `index`; scratch: offset in a thread's scratch */
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION };
 struct program;
 struct command {
-    uint16_t kind, device;
+    uint16_t kind, device;        /* CMD_COPY: the device copied to */
     uint32_t kernel;              /* CMD_KERNEL: index in program.kernel */
-    uint32_t wait, signal;        /* event numbers, 0 for none: in-order queues need none */
-    struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source; CMD_REGION: the
+    uint32_t wait, signal;        /* event numbers, 0 for none: all devices so far work in the order of the list */
+    struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION: the
                                        operands, the results, and the workspace */
     ref region;                   /* CMD_REGION: the region op's node */
     struct program *sub[2];       /* CMD_REGION: its regions, run with the parameters as inputs */
@@ -95,11 +99,16 @@ struct program {
                                                              region's program has those of the whole */
     struct command *cmd; uint32_t ncmd;
     uint32_t max_args;            /* most arguments of a kernel, regions included */
-    int64_t arena_bytes, scratch_bytes;         /* scratch: per thread, regions included */
-    int64_t peak_bytes;           /* arena_bytes + outputs not in place + inputs + states */
+    uint64_t devices;             /* those used, by bit */
+    int64_t arena_bytes[MAX_DEVICES];
+    int64_t region_bytes[MAX_DEVICES]; /* so much at the end of an arena is the regions' programs', where it is not that
+                                          of their op's device: there they run in the command's workspace */
+    int64_t scratch_bytes;        /* per thread, regions included */
+    int64_t peak_bytes;           /* arenas + outputs not in place + inputs + states */
     int64_t lower_bound_bytes;    /* largest set of values alive at once, whatever the placement */
     bool *in_place;               /* per output: OUT_ASSIGN may write over its state */
 };
+int64_t program_arenas(const struct program *p); /* bytes of all arenas */
 /* Consumes nothing: g stays the caller's.  interpret: one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
 void program_free(struct program *p);

@@ -3,132 +3,23 @@
  * Order: dependences, and, where no cycle forbids it, every reader of a state before the kernel that
  * writes its new value, so that the write can go in place.  Among ready kernels the lowest group number
  * goes first, which keeps the order of recording and so short lifetimes.
- * Storage: outputs in their own buffers, the rest in one arena (place.c). */
+ * Storage: outputs in their own buffers, the rest in one arena a device (place.c). */
 #include "place.h"
+#include "plan.h"
 #include <stdlib.h>
 #include <string.h>
 
-struct value {            /* a stored node */
-    ref node;
-    int64_t bytes;        /* rounded up to 64 */
-    uint32_t first, last; /* commands that write and last read it */
-    struct loc loc;
-    bool placed;
-};
-
-struct reader { uint32_t state, position, group; }; /* a group that reads a state; position: its place in the order */
-
-struct planner {
-    const struct graph *g;
-    const struct caps *caps;
-    struct program *p;
-    struct planner *root;     /* of the whole program: this one, or the one that this one is a region of */
-    struct lowerer *lowerer;
-    struct lowered *low;      /* per group; no kernel: a region op */
-    ref *region;              /* per group: its region op, or NIL */
-    struct program *(*sub)[2]; /* per group: its regions' programs, until a command has them */
-    uint32_t *order;          /* position -> group */
-    struct { uint32_t *v, n, cap; } *succ; /* per group */
-    uint32_t *pending;        /* per group: unmet dependences */
-    struct reader *reader; uint32_t nreader, reader_cap; /* sorted by state, then group */
-    struct value *value;      /* per node; node NIL: not stored */
-    uint32_t *seen, *stack, stamp; /* per group: searches */
-    uint32_t *table, table_size;   /* the root's: kernels by hash, number + 1 */
-    uint32_t cmd_cap;
-    uint32_t first_kernel;    /* command number of the first kernel: copies come before */
-    struct err *e;
-};
-
-static bool oom(struct planner *p) { return err_set(p->e, KL_ERR_MEMORY, "out of memory planning @%s", p->g->name); }
-
-static int64_t round64(int64_t n) { return (n + 63) / 64 * 64; }
-
-/* ---- region ops: a command with the programs of its regions ---- */
-
-static struct program *plan_graph(const struct graph *g, const struct caps *caps, struct planner *root, struct err *e);
-
-struct workspace command_workspace(const struct program *p, const struct command *c)
-{
-    const struct node *n = node_at(p->g, c->region);
-    struct workspace w = {0};
-    uint32_t nin = node_nin(n), nout = region_results(p->g, n);
-    for (uint32_t i = 0; i < nout; i++)
-        if (!c->value[nin + i])
-            w.work += round64((int64_t)region_result_bytes(p->g, n, i));
-    w.pointers = w.work + round64((int64_t)region_work_bytes(p->g, n));
-    w.arena = w.pointers + round64((int64_t)((nin + nout) * sizeof(void *)));
-    int64_t arena = 0;
-    for (uint32_t i = 0; i < op_regions(n->op); i++)
-        arena = c->sub[i]->arena_bytes > arena ? c->sub[i]->arena_bytes : arena;
-    w.bytes = w.arena + round64(arena);
-    return w;
-}
-
-/* The arguments of a region op's group: operands as they are stored, then the results that something reads. */
-static bool lower_region(struct planner *p, uint32_t group)
-{
-    struct lowered *l = &p->low[group];
-    ref r = p->region[group];
-    const struct node *n = &p->g->node[r];
-    if (!op_is_control(n->op))
-        return err_set(p->e, KL_ERR_INTERNAL, "%s: node %u is still there; pass inline takes it apart first",
-                       opinfo[n->op].name, r);
-    uint32_t nin = node_nin(n), nout = region_results(p->g, n);
-    l->arg = mem_alloc((nin + nout) * sizeof *l->arg);
-    if (!l->arg)
-        return oom(p);
-    for (uint32_t i = 0; i < nin; i++)
-        l->arg[l->narg++] = (struct arg){node_stored(p->g, node_in(p->g, n, i)), BUF_IN};
-    const struct groups *s = lowerer_groups(p->lowerer);
-    for (uint32_t m = s->first[group]; m < s->first[group + 1]; m++)
-        if (p->g->node[s->member[m]].op == OP_proj)
-            l->arg[l->narg++] = (struct arg){s->member[m], BUF_OUT};
-    for (uint32_t i = 0; i < op_regions(n->op); i++) {
-        struct program *sub = plan_graph(node_region(p->p->g, n, i), p->caps, p->root, p->e);
-        p->sub[group][i] = sub;
-        if (!sub)
-            return false;
-        p->p->scratch_bytes = sub->scratch_bytes > p->p->scratch_bytes ? sub->scratch_bytes : p->p->scratch_bytes;
-        p->p->max_args = sub->max_args > p->p->max_args ? sub->max_args : p->p->max_args;
-    }
-    return true;
-}
-
-/* Fills in c: operands, results and, but for the places, the workspace. */
-static void region_arguments(const struct planner *p, uint32_t group, struct command *c)
-{
-    const struct lowered *l = &p->low[group];
-    const struct node *n = &p->g->node[p->region[group]];
-    uint32_t nin = node_nin(n);
-    c->region = p->region[group];
-    for (uint32_t i = 0; i < op_regions(n->op); i++)
-        c->sub[i] = p->sub[group][i];
-    for (uint32_t i = 0; i < l->narg; i++) {
-        ref r = l->arg[i].node;
-        c->value[i < nin ? i : nin + p->g->node[r].attr.proj.index] = r;
-    }
-}
-
-/* Bytes of the workspace of a region op's group. */
-static bool workspace_bytes(struct planner *p, uint32_t group, int64_t *bytes)
-{
-    const struct node *n = &p->g->node[p->region[group]];
-    struct command c = {.value = mem_alloc((node_nin(n) + region_results(p->g, n)) * sizeof *c.value)};
-    if (!c.value)
-        return oom(p);
-    region_arguments(p, group, &c);
-    *bytes = command_workspace(p->p, &c).bytes;
-    mem_free(c.value);
-    return true;
-}
-
 static bool lower_all(struct planner *p)
 {
-    for (ref r = 1; r < p->g->nnode; r++)
-        if (op_is_region(p->g->node[r].op) && p->g->group[r] != GROUP_NONE)
-            p->region[p->g->group[r]] = r;
+    for (ref r = 1; r < p->g->nnode; r++) {
+        if (p->g->group[r] == GROUP_NONE)
+            continue;
+        p->device[p->g->group[r]] = p->g->node[r].device;
+        if (op_is_apart(p->g->node[r].op))
+            p->apart[p->g->group[r]] = r;
+    }
     for (uint32_t i = 0; i < p->g->ngroup; i++)
-        if (p->region[i] ? !lower_region(p, i) : !lower_group(p->lowerer, i, &p->low[i], p->e))
+        if (p->apart[i] ? !plan_apart(p, i) : !lower_group(p->lowerer, i, &p->low[i], p->e))
             return false;
     return true;
 }
@@ -139,7 +30,7 @@ static bool add_edge(struct planner *p, uint32_t from, uint32_t to)
     if (n && p->succ[from].v[n - 1] == to)
         return true;
     if (!mem_reserve(&p->succ[from].v, &p->succ[from].cap, p->succ[from].n + 1, sizeof(uint32_t)))
-        return oom(p);
+        return plan_no_memory(p);
     p->succ[from].v[p->succ[from].n++] = to;
     p->pending[to]++;
     return true;
@@ -194,7 +85,7 @@ static bool find_readers(struct planner *p)
             if (n->op != OP_state)
                 continue;
             if (!mem_reserve(&p->reader, &p->reader_cap, p->nreader + 1, sizeof *p->reader))
-                return oom(p);
+                return plan_no_memory(p);
             p->reader[p->nreader++] = (struct reader){.state = n->attr.leaf.index, .group = i};
         }
     if (p->nreader)
@@ -279,16 +170,16 @@ static bool sort_groups(struct planner *p)
     return true;
 }
 
-static struct command *add_command(struct planner *p, enum cmd_kind kind, uint32_t narg)
+struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned device, uint32_t narg)
 {
     if (!mem_reserve(&p->p->cmd, &p->cmd_cap, p->p->ncmd + 1, sizeof *p->p->cmd))
-        return oom(p), NULL;
+        return plan_no_memory(p), NULL;
     struct command *c = &p->p->cmd[p->p->ncmd++];
-    *c = (struct command){.kind = (uint16_t)kind, .narg = narg};
+    *c = (struct command){.kind = (uint16_t)kind, .device = (uint16_t)device, .narg = narg};
     c->arg = mem_alloc((narg + !narg) * sizeof *c->arg);
     c->value = mem_alloc((narg + !narg) * sizeof *c->value);
     if (!c->arg || !c->value)
-        return oom(p), NULL;
+        return plan_no_memory(p), NULL;
     return c;
 }
 
@@ -297,20 +188,27 @@ static struct loc leaf_loc(const struct node *n)
     return (struct loc){.kind = n->op == OP_input ? LOC_INPUT : LOC_STATE, .index = n->attr.leaf.index};
 }
 
+bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from)
+{
+    struct command *c = plan_command(p, CMD_COPY, p->g->node[to_value].device, 2);
+    if (!c)
+        return false;
+    c->arg[0] = to;
+    c->arg[1] = from;
+    c->bytes = (int64_t)node_bytes(p->g, to_value);
+    c->value[0] = to_value;
+    c->value[1] = from_value;
+    return true;
+}
+
 /* Outputs that are a leaf's value: copied first, before any kernel can write over a state. */
 static bool copy_leaves(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->nout; i++) {
         ref r = node_stored(p->g, p->g->out[i].value);
-        if (!node_is_stored_leaf(p->g, r))
-            continue;
-        struct command *c = add_command(p, CMD_COPY, 2);
-        if (!c)
+        if (node_is_stored_leaf(p->g, r) &&
+            !plan_copy(p, r, (struct loc){.kind = LOC_OUT, .index = i}, r, leaf_loc(&p->g->node[r])))
             return false;
-        c->arg[0] = (struct loc){.kind = LOC_OUT, .index = i};
-        c->arg[1] = leaf_loc(&p->g->node[r]);
-        c->bytes = (int64_t)node_bytes(p->g, r);
-        c->value[0] = c->value[1] = r;
     }
     return true;
 }
@@ -321,15 +219,9 @@ static bool copy_duplicates(struct planner *p)
     for (uint32_t i = 0; i < p->g->nout; i++) {
         ref r = node_stored(p->g, p->g->out[i].value);
         const struct value *v = &p->value[r];
-        if (!v->node || (v->loc.kind == LOC_OUT && v->loc.index == i))
-            continue;
-        struct command *c = add_command(p, CMD_COPY, 2);
-        if (!c)
+        if (v->node && !(v->loc.kind == LOC_OUT && v->loc.index == i) &&
+            !plan_copy(p, r, (struct loc){.kind = LOC_OUT, .index = i}, r, v->loc))
             return false;
-        c->arg[0] = (struct loc){.kind = LOC_OUT, .index = i};
-        c->arg[1] = v->loc;
-        c->bytes = (int64_t)node_bytes(p->g, r);
-        c->value[0] = c->value[1] = r;
     }
     return true;
 }
@@ -340,18 +232,18 @@ static bool lifetimes(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
         const struct lowered *l = &p->low[p->order[pos]];
-        ref region = p->region[p->order[pos]];
+        ref region = plan_has_workspace(p, p->order[pos]) ? p->apart[p->order[pos]] : NIL;
         if (region) {
             uint32_t now = p->first_kernel + pos;
             p->value[region] = (struct value){.node = region, .first = now, .last = now};
-            if (!workspace_bytes(p, p->order[pos], &p->value[region].bytes))
+            if (!plan_workspace(p, p->order[pos], &p->value[region].bytes))
                 return false;
         }
         for (uint32_t a = 0; a < l->narg; a++) {
             struct value *v = &p->value[l->arg[a].node];
             if (l->arg[a].role == BUF_OUT)
                 *v = (struct value){.node = l->arg[a].node, .first = p->first_kernel + pos,
-                                    .bytes = round64((int64_t)node_bytes(p->g, l->arg[a].node))};
+                                    .bytes = plan_round64((int64_t)node_bytes(p->g, l->arg[a].node))};
             v->last = p->first_kernel + pos;
         }
     }
@@ -365,23 +257,34 @@ static bool lifetimes(struct planner *p)
     return true;
 }
 
-static bool place_arena(struct planner *p)
+/* Each device's values in an arena of its own. */
+static bool place_device(struct planner *p, unsigned device, struct placement *v)
 {
-    struct placement *v = mem_alloc(p->g->nnode * sizeof *v);
+    int64_t *bytes = &p->p->arena_bytes[device];
     uint32_t n = 0;
-    for (ref r = 1; v && r < p->g->nnode; r++)
-        if (p->value[r].node && !p->value[r].placed)
+    for (ref r = 1; r < p->g->nnode; r++)
+        if (p->value[r].node && !p->value[r].placed && p->g->node[r].device == device)
             v[n++] = (struct placement){r, p->value[r].first, p->value[r].last, p->value[r].bytes, 0};
-    bool ok = v && place_values(v, n, p->first_kernel + p->g->ngroup);
+    bool ok = place_values(v, n, p->first_kernel + p->g->ngroup);
     for (uint32_t i = 0; ok && i < n; i++) {
         struct value *x = &p->value[v[i].node];
-        x->loc = (struct loc){.kind = LOC_ARENA, .offset = v[i].offset};
+        x->loc = (struct loc){.kind = LOC_ARENA, .index = device, .offset = v[i].offset};
         x->placed = true;
-        if (v[i].offset + x->bytes > p->p->arena_bytes)
-            p->p->arena_bytes = v[i].offset + x->bytes;
+        *bytes = v[i].offset + x->bytes > *bytes ? v[i].offset + x->bytes : *bytes;
     }
+    *bytes += p->p->region_bytes[device];
+    return ok;
+}
+
+static bool place_arenas(struct planner *p)
+{
+    struct placement *v = mem_alloc(p->g->nnode * sizeof *v);
+    bool ok = v;
+    for (unsigned d = 0; ok && d < MAX_DEVICES; d++)
+        if (p->p->devices >> d & 1)
+            ok = place_device(p, d, v);
     mem_free(v);
-    return ok || oom(p);
+    return ok || plan_no_memory(p);
 }
 
 static uint32_t *kernel_place(const struct program *all, uint32_t *table, uint32_t size, const struct kernel *k)
@@ -415,7 +318,7 @@ static bool program_kernel(struct planner *p, struct lowered *l, uint32_t *i)
     struct planner *root = p->root;
     struct program *all = root->p;
     if (!grow_table(root) || !mem_reserve(&all->kernel, &all->kernel_cap, all->nkernel + 1, sizeof(struct kernel *)))
-        return oom(p);
+        return plan_no_memory(p);
     uint32_t *at = kernel_place(all, root->table, root->table_size, l->k);
     if (!*at) {
         all->kernel[all->nkernel++] = l->k;
@@ -426,41 +329,26 @@ static bool program_kernel(struct planner *p, struct lowered *l, uint32_t *i)
     return true;
 }
 
-static struct loc value_loc(const struct planner *p, ref r)
+/* Nothing writes a value without elements, and it has no place of its own. */
+struct loc plan_value_loc(const struct planner *p, ref r)
 {
-    return node_is_stored_leaf(p->g, r) ? leaf_loc(&p->g->node[r]) : p->value[r].loc;
-}
-
-static bool region_command(struct planner *p, uint32_t group)
-{
-    const struct node *n = &p->g->node[p->region[group]];
-    uint32_t nin = node_nin(n), nout = region_results(p->g, n);
-    struct command *c = add_command(p, CMD_REGION, nin + nout + 1);
-    if (!c)
-        return false;
-    region_arguments(p, group, c);
-    p->sub[group][0] = p->sub[group][1] = NULL; /* the command's from here on */
-    struct loc at = p->value[c->region].loc;
-    c->arg[nin + nout] = at;
-    for (uint32_t i = 0; i < nin + nout; i++) {
-        c->arg[i] = c->value[i] ? value_loc(p, c->value[i]) : at;
-        if (!c->value[i])
-            at.offset += round64((int64_t)region_result_bytes(p->g, n, i - nin));
-    }
-    return true;
+    const struct node *n = &p->g->node[r];
+    if (node_is_stored_leaf(p->g, r))
+        return leaf_loc(n);
+    return p->value[r].node ? p->value[r].loc : (struct loc){.kind = LOC_ARENA, .index = n->device};
 }
 
 static bool kernel_commands(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
-        if (p->region[p->order[pos]]) {
-            if (!region_command(p, p->order[pos]))
+        struct lowered *l = &p->low[p->order[pos]];
+        if (p->apart[p->order[pos]]) {
+            if (!plan_apart_command(p, p->order[pos]))
                 return false;
             continue;
         }
-        struct lowered *l = &p->low[p->order[pos]];
         const struct kernel *k = l->k;
-        struct command *c = add_command(p, CMD_KERNEL, k->nbuf);
+        struct command *c = plan_command(p, CMD_KERNEL, p->device[p->order[pos]], k->nbuf);
         if (!c || !program_kernel(p, l, &c->kernel))
             return false;
         p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
@@ -468,11 +356,11 @@ static bool kernel_commands(struct planner *p)
         for (uint32_t b = 0; b < k->nbuf; b++) {
             if (k->buf[b].role == BUF_SCRATCH) {
                 c->arg[b] = (struct loc){.kind = LOC_SCRATCH, .offset = scratch};
-                scratch += round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
+                scratch += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
                 continue;
             }
             ref r = l->arg[k->buf[b].id].node;
-            c->arg[b] = value_loc(p, r);
+            c->arg[b] = plan_value_loc(p, r);
             c->value[b] = r;
         }
         if (scratch > p->p->scratch_bytes)
@@ -501,8 +389,8 @@ static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t o
 static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in, ref value)
 {
     const struct lowered *l = &p->low[p->order[pos]];
-    if (p->region[p->order[pos]])
-        return false; /* its rounds read what they like */
+    if (p->apart[p->order[pos]])
+        return false; /* a region's rounds read what they like */
     const struct kernel *k = p->root->p->kernel[p->p->cmd[p->first_kernel + pos].kernel];
     for (uint32_t b = 0; b < k->nbuf; b++)
         for (uint32_t w = 0; w < k->nbuf; w++)
@@ -546,13 +434,33 @@ static int64_t held_bytes(const struct program *p)
     return n;
 }
 
+int64_t program_arenas(const struct program *p)
+{
+    int64_t n = 0;
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        n += p->arena_bytes[d];
+    return n;
+}
+
+/* What the regions of a command need of other devices' arenas than that of their op. */
+static int64_t elsewhere(const struct command *c)
+{
+    int64_t bytes = 0;
+    for (unsigned d = 0; c->kind == CMD_REGION && d < MAX_DEVICES; d++) {
+        int64_t a = c->sub[0]->arena_bytes[d], b = c->sub[1] ? c->sub[1]->arena_bytes[d] : 0;
+        if (d != c->device)
+            bytes += a > b ? a : b;
+    }
+    return bytes;
+}
+
 /* The most bytes alive at once, from what begins and what ends at each command. */
 static bool account(struct planner *p)
 {
     uint32_t n = p->first_kernel + p->g->ngroup + 1;
     int64_t *change = mem_alloc(n * sizeof *change), alive = 0, most = 0;
     if (!change)
-        return oom(p);
+        return plan_no_memory(p);
     for (ref r = 1; r < p->g->nnode; r++) {
         const struct value *v = &p->value[r];
         if (!v->node || v->loc.kind != LOC_ARENA)
@@ -563,11 +471,13 @@ static bool account(struct planner *p)
     }
     for (uint32_t c = 0; c < n; c++) {
         alive += change[c];
+        int64_t now = alive + (c < p->p->ncmd ? elsewhere(&p->p->cmd[c]) : 0);
+        most = now > most ? now : most;
         most = alive > most ? alive : most;
     }
     mem_free(change);
     int64_t held = held_bytes(p->p);
-    p->p->peak_bytes = held + p->p->arena_bytes;
+    p->p->peak_bytes = held + program_arenas(p->p);
     p->p->lower_bound_bytes = held + most;
     return true;
 }
@@ -576,11 +486,11 @@ static bool plan_kernels(struct planner *p)
 {
     p->lowerer = lowerer_new(p->g, p->caps);
     if (!p->lowerer)
-        return oom(p);
+        return plan_no_memory(p);
     if (!lower_all(p) || !dependences(p) || !find_readers(p) || !readers_before_writers(p) || !sort_groups(p) || !copy_leaves(p))
         return false;
     p->first_kernel = p->p->ncmd;
-    if (!lifetimes(p) || !place_arena(p) || !kernel_commands(p))
+    if (!lifetimes(p) || !place_arenas(p) || !kernel_commands(p))
         return false;
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
@@ -619,7 +529,8 @@ static void planner_free(struct planner *p)
             mem_free(p->succ[i].v);
     }
     mem_free(p->low);
-    mem_free(p->region);
+    mem_free(p->apart);
+    mem_free(p->device);
     mem_free(p->sub);
     mem_free(p->succ);
     mem_free(p->order);
@@ -636,7 +547,7 @@ static void planner_free(struct planner *p)
 static bool plan_interpreter(struct planner *p)
 {
     const struct graph *g = p->g;
-    if (!add_command(p, CMD_INTERP, 0))
+    if (!plan_command(p, CMD_INTERP, graph_device(g), 0))
         return false;
     uint32_t *last = p->order;
     for (ref r = 1; r < g->nnode; r++)
@@ -644,7 +555,7 @@ static bool plan_interpreter(struct planner *p)
             last[node_in(g, &g->node[r], i)] = r;
     int64_t *gone = mem_alloc(g->nnode * sizeof *gone), alive = 0, most = 0; /* bytes last used by each node */
     if (!gone)
-        return oom(p);
+        return plan_no_memory(p);
     for (ref now = 1; now < g->nnode; now++) {
         if (!node_is_stored_leaf(g, now) && last[now] >= now) {
             alive += (int64_t)node_bytes(g, now);
@@ -664,9 +575,11 @@ static bool plan_into(struct program *into, const struct caps *caps, struct plan
     const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
     struct planner p = {.g = g, .caps = caps, .e = e, .p = into};
+    into->devices = graph_devices(g);
     p.root = root ? root : &p;
     p.low = mem_alloc(ng * sizeof *p.low);
-    p.region = mem_alloc(ng * sizeof *p.region);
+    p.apart = mem_alloc(ng * sizeof *p.apart);
+    p.device = mem_alloc(ng * sizeof *p.device);
     p.sub = mem_alloc(ng * sizeof *p.sub);
     p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
     p.succ = mem_alloc(ng * sizeof *p.succ);
@@ -675,16 +588,17 @@ static bool plan_into(struct program *into, const struct caps *caps, struct plan
     p.seen = mem_alloc(ng * sizeof *p.seen);
     p.stack = mem_alloc(ng * sizeof *p.stack);
     into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
-    bool ok = p.low && p.region && p.sub && p.order && p.succ && p.pending && p.value && p.seen && p.stack && into->in_place;
+    bool ok = p.low && p.apart && p.device && p.sub && p.order && p.succ && p.pending && p.value && p.seen && p.stack &&
+              into->in_place;
     if (!ok)
-        oom(&p);
+        plan_no_memory(&p);
     else
         ok = interpret ? plan_interpreter(&p) : plan_kernels(&p);
     planner_free(&p);
     return ok;
 }
 
-static struct program *plan_graph(const struct graph *g, const struct caps *caps, struct planner *root, struct err *e)
+struct program *plan_graph(const struct graph *g, const struct caps *caps, struct planner *root, struct err *e)
 {
     struct program *p = mem_alloc(sizeof *p);
     if (!p) {
@@ -724,6 +638,8 @@ static double value_bytes(const struct graph *g)
 
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
+    if (!graph_is_bound(g, e))
+        return NULL;
     double bytes = value_bytes(g);
     if (bytes >= 0x1p62) { /* the sums below are 64-bit numbers */
         err_set(e, KL_ERR_MEMORY, "graph @%s: its values have %.3g bytes in all", g->name, bytes);

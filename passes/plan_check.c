@@ -9,6 +9,7 @@
  *   such a state is read by no command after the one that writes it, and that one reads each old element only
  *     at the index where it then stores the new one
  *   every output is written exactly once, whole; one without elements need not be
+ *   a kernel's memory is its device's own; only a copy reads another's, and then its value is a copy node of what it reads
  *   a region op reads its operands, writes its results, and writes over its workspace; its regions' programs, which
  *     run in there, are checked on their own */
 #include "passes/passes.h"
@@ -25,6 +26,7 @@ struct access { /* one argument of the command being checked */
 };
 
 struct held { /* what a range of the arena holds */
+    uint32_t device;
     int64_t begin, end;
     ref value;
 };
@@ -169,6 +171,9 @@ static bool collect_region(struct check *c)
         if (!program_check(sub, c->e)) return false;
         if (sub->scratch_bytes > c->p->scratch_bytes || sub->max_args > c->p->max_args)
             return fail(c, "region %u needs more scratch than the program has", i);
+        for (unsigned d = 0; d < MAX_DEVICES; d++)
+            if (d != n->device && sub->arena_bytes[d] > c->p->region_bytes[d])
+                return fail(c, "region %u has no room for its arena on device %u", i, d);
     }
     struct workspace w = command_workspace(c->p, m);
     struct loc space = m->arg[nin + nout];
@@ -235,7 +240,7 @@ static bool check_bounds(const struct check *c, const struct access *a)
     const struct graph *g = p->g;
     int64_t size = -1; /* no such place */
     switch (a->loc.kind) {
-    case LOC_ARENA:   size = p->arena_bytes; break;
+    case LOC_ARENA:   if (a->loc.index < MAX_DEVICES) size = p->arena_bytes[a->loc.index] - p->region_bytes[a->loc.index]; break;
     case LOC_SCRATCH: size = p->scratch_bytes; break;
     case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(g, &g->input.v[a->loc.index]); break;
     case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(g, &g->state.v[a->loc.index]); break;
@@ -255,7 +260,7 @@ static struct loc memory_of(const struct program *p, const struct access *a)
     struct loc l = a->loc;
     uint32_t state;
     if (l.kind == LOC_OUT && over_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
-    if (l.kind == LOC_ARENA || l.kind == LOC_SCRATCH) l.index = 0;
+    if (l.kind == LOC_SCRATCH) l.index = 0;
     return l;
 }
 
@@ -280,12 +285,12 @@ static bool check_overlaps(const struct check *c)
 }
 
 /* The first range of the arena that ends behind `at`. */
-static uint32_t first_held(const struct check *c, int64_t at)
+static uint32_t first_held(const struct check *c, uint32_t device, int64_t at)
 {
     uint32_t lo = 0, hi = c->nheld;
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
-        if (c->held[mid].end <= at) lo = mid + 1;
+        if (c->held[mid].device < device || (c->held[mid].device == device && c->held[mid].end <= at)) lo = mid + 1;
         else hi = mid;
     }
     return lo;
@@ -298,9 +303,9 @@ static bool check_read(const struct check *c, const struct access *a)
     uint32_t index = a->loc.index;
     if (!a->bytes) return true;
     if (a->loc.kind == LOC_ARENA) {
-        uint32_t i = first_held(c, a->loc.offset);
+        uint32_t i = first_held(c, index, a->loc.offset);
         const struct held *h = &c->held[i];
-        if (i == c->nheld || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
+        if (i == c->nheld || h->device != index || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
             return fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value", a->lbuf,
                         (long long)a->loc.offset, (long long)(a->loc.offset + a->bytes));
         have = h->value;
@@ -327,13 +332,14 @@ static bool check_write(struct check *c, const struct access *a)
     int64_t begin = a->loc.offset, end = begin + a->bytes;
     if (a->loc.kind == LOC_ARENA) {
         if (!a->bytes) return true;
-        uint32_t from = first_held(c, begin), to = from;
-        while (to < c->nheld && c->held[to].begin < end) to++; /* what it overwrites is no value any more */
+        uint32_t from = first_held(c, a->loc.index, begin), to = from;
+        while (to < c->nheld && c->held[to].device == a->loc.index && c->held[to].begin < end)
+            to++; /* what it overwrites is no value any more */
         if (!mem_reserve(&c->held, &c->held_cap, c->nheld + 1, sizeof *c->held))
             return out_of_memory(c);
         memmove(c->held + from + 1, c->held + to, (c->nheld - to) * sizeof *c->held);
         c->nheld += from + 1 - to;
-        c->held[from] = (struct held){begin, end, value};
+        c->held[from] = (struct held){a->loc.index, begin, end, value};
         return true;
     }
     uint32_t i = a->loc.index, state;
@@ -346,17 +352,48 @@ static bool check_write(struct check *c, const struct access *a)
     return true;
 }
 
+/* The device of what an access touches. */
+static unsigned device_of(const struct check *c, const struct access *a)
+{
+    const struct graph *g = c->p->g;
+    if (a->loc.kind == LOC_ARENA) return a->loc.index;
+    if (a->loc.kind == LOC_OUT) return node_at(g, g->out[a->loc.index].value)->device;
+    return a->value ? node_at(g, a->value)->device : c->p->cmd[c->cmd].device;
+}
+
+/* Everything where the command runs, but what a copy reads. */
+static bool check_devices(const struct check *c)
+{
+    const struct command *m = &c->p->cmd[c->cmd];
+    for (uint32_t i = 0; i < c->nacc && m->kind != CMD_INTERP; i++)
+        if (device_of(c, &c->acc[i]) != m->device && !(m->kind == CMD_COPY && i == 1))
+            return fail(c, "argument %u is on device %u, the command on %u", c->acc[i].lbuf, device_of(c, &c->acc[i]),
+                        m->device);
+    return true;
+}
+
+/* A copy to another value is that of a copy node. */
+static bool check_copy(const struct check *c)
+{
+    const struct graph *g = c->p->g;
+    const struct command *m = &c->p->cmd[c->cmd];
+    if (m->kind != CMD_COPY || !m->value || same_bytes(g, m->value[0]) == same_bytes(g, m->value[1])) return true;
+    const struct node *n = node_at(g, m->value[0]);
+    return (n->op == OP_copy && same_bytes(g, n->in[0]) == same_bytes(g, m->value[1])) ||
+           fail(c, "%%%u is no copy of %%%u", m->value[0], m->value[1]);
+}
+
 static bool check_command(struct check *c)
 {
     if (!collect(c)) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!check_bounds(c, &c->acc[i])) return false;
-    if (!check_overlaps(c)) return false;
+    if (!check_devices(c) || !check_overlaps(c)) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!c->acc[i].write && !check_read(c, &c->acc[i])) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
         if (c->acc[i].write && c->acc[i].loc.kind != LOC_SCRATCH && !check_write(c, &c->acc[i])) return false;
-    return true;
+    return check_copy(c);
 }
 
 /* Outputs in place are assigns, of the state's size, one per state. */

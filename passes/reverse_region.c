@@ -10,8 +10,9 @@
 #include "passes.h"
 #include <string.h>
 
-static ref zeros(struct graph *g, unsigned dtype, const struct shape *s)
+static ref zeros(struct graph *g, unsigned dtype, const struct shape *s, uint16_t device)
 {
+    g->cur_device = device;
     return n_broadcast(g, n_const(g, dtype, 0), s);
 }
 
@@ -76,7 +77,7 @@ static void push_given(struct back *b, uint32_t from)
 }
 
 /* The sum of what flows to the nodes that read parameter i. */
-static ref parameter_gradient(struct reverse *v, uint32_t i)
+static ref parameter_gradient(struct reverse *v, uint32_t i, uint16_t device)
 {
     struct graph *g = v->t;
     ref sum = NIL;
@@ -85,7 +86,7 @@ static ref parameter_gradient(struct reverse *v, uint32_t i)
             sum = sum ? n_add(g, sum, v->adjoint[r]) : v->adjoint[r];
     const struct leaf l = g->input.v[i];
     struct shape s = g->shape[l.shape];
-    return sum ? sum : zeros(g, l.dtype, &s);
+    return sum ? sum : zeros(g, l.dtype, &s, device);
 }
 
 /* g, a copy of a region without outputs: the sweep from its yields. */
@@ -93,6 +94,7 @@ static void differentiate(struct graph *g, const struct graph *region, const boo
 {
     struct reverse v;
     uint32_t parameters = g->input.n;
+    uint16_t device = g->cur_device; /* the op's, and so that of what goes in and comes out */
     if (!reverse_begin(&v, g)) {
         no_memory(g);
         reverse_end(&v);
@@ -110,7 +112,7 @@ static void differentiate(struct graph *g, const struct graph *region, const boo
     reverse_sweep(&v, v.n - 1);
     for (uint32_t i = 0; i < parameters; i++)
         if (wanted[i])
-            graph_output(g, OUT_RETURN, parameter_gradient(&v, i), 0);
+            graph_output(g, OUT_RETURN, parameter_gradient(&v, i, device), 0);
     reverse_end(&v);
 }
 
@@ -118,7 +120,7 @@ static void differentiate(struct graph *g, const struct graph *region, const boo
 static struct graph *region_gradient(struct back *b, uint32_t which, const bool *wanted, const bool *given)
 {
     const struct graph *region = node_region(b->t, &b->n, which);
-    struct graph *g = graph_clone(region);
+    struct graph *g = graph_clone_part(region);
     if (!g) {
         no_memory(b->t);
         return NULL;
@@ -196,7 +198,7 @@ static void custom_back(struct back *b)
         struct shape s;
         unsigned dtype = region_result(t, &b->n, i, &s);
         if (dtype_is_float(dtype))
-            push(b, b->dy[i] ? b->dy[i] : zeros(t, dtype, &s));
+            push(b, b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
     }
     for (uint32_t i = own; i < b->nin; i++)
         push(b, operand(b, i));
@@ -257,6 +259,7 @@ static struct graph *backward_body(struct back *b, const struct graph *gradient,
     if (!ok)
         no_memory(b->t);
     if (ok) {
+        symbols_share(g, b->t);
         g->cur_device = n->device; /* failures stay in g, and graph_add_region passes them on */
         for (uint32_t i = 0; i < b->count; i++)
             own[i] = new_input(g, b->t, b->in[i], i >= floats + sums && i < b->count - (b->nin - cut));
@@ -297,7 +300,7 @@ static uint32_t push_scan(struct back *b, const bool *used, uint32_t carried, ui
         struct shape s = *node_shape(t, operand(b, i));
         unsigned dtype = t->node[operand(b, i)].dtype;
         if (i < carried ? b->given[i] : i >= cut && b->wanted[i])
-            push(b, i < carried && b->dy[i] ? b->dy[i] : zeros(t, dtype, &s));
+            push(b, i < carried && b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
     }
     uint32_t before = b->count;
     for (uint32_t i = 0; i < cut; i++)

@@ -37,7 +37,7 @@ int pass_run(const struct pass_info *p, struct graph *g, bool unfused)
     int changed = 0;
     if ((p->run == pass_simplify || p->run == pass_inline) && has_grad(g)) /* what gradients need, they take away */
         return 0;
-    for (uint32_t i = 0; i < g->nregion; i++) {
+    for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {
         int c = pass_run(p, g->region[i], unfused);
         if (c < 0)
             return err_set(&g->err, g->region[i]->err.code, "%s", g->region[i]->err.msg), -1;

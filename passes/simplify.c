@@ -105,8 +105,8 @@ static ref simplify_view(struct graph *g, ref r, const struct node *n)
     if (n->op == OP_window && n->attr.window.size == 1) { /* every stride-th element, in a window of its own */
         uint32_t axis = n->attr.window.axis;
         int64_t count = s.dim[axis], length = node_shape(g, n->in[0])->dim[axis];
-        int64_t stride = count > 1 ? n->attr.window.stride : 1;
-        return n_reshape(g, count < length ? n_slice(g, n->in[0], axis, 0, count, stride) : n->in[0], &s);
+        int64_t stride = count == 1 ? 1 : n->attr.window.stride;
+        return n_reshape(g, count != length ? n_slice(g, n->in[0], axis, 0, count, stride) : n->in[0], &s);
     }
     if (n->op != a.op || n->op == OP_window)
         return NIL;
@@ -121,9 +121,14 @@ static ref simplify_view(struct graph *g, ref r, const struct node *n)
     if (n->op == OP_slice) {
         if (n->attr.slice.axis != a.attr.slice.axis)
             return NIL;
-        int64_t count = n->attr.slice.count, step = a.attr.slice.step;
-        return n_slice(g, a.in[0], a.attr.slice.axis, count ? a.attr.slice.start + n->attr.slice.start * step : 0, count,
-                       count > 1 ? n->attr.slice.step * step : 1);
+        int64_t count = n->attr.slice.count, start = 0, step = 1;
+        struct scaled first[] = {{a.attr.slice.start, 1}, {n->attr.slice.start, a.attr.slice.step}};
+        if (count < 0 && !dim_at_most(g, 1, count)) /* a slice of nothing may start where the other one does not */
+            return NIL;
+        if ((count && !dims_sum(g, 2, first, 0, &start)) ||
+            (count != 0 && count != 1 && __builtin_mul_overflow(n->attr.slice.step, a.attr.slice.step, &step)))
+            return NIL;
+        return n_slice(g, a.in[0], a.attr.slice.axis, start, count, step);
     }
     uint8_t perm[KL_MAX_RANK] = {0};
     for (uint32_t i = 0; i < s.rank; i++)
@@ -145,6 +150,26 @@ static ref hoist_expand(struct numbering *v, struct graph *g, ref r, const struc
     struct shape full = *node_shape(g, r);
     uint32_t seen = g->nnode;
     return n_expand(g, settle(v, g, graph_add(g, &small, NULL), seen), &full);
+}
+
+/* Copies move as little as can be: nothing to where it is, no constant, and what is repeated before it is repeated. */
+static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const struct node *n)
+{
+    const struct node a = *operand(g, n, 0);
+    struct shape full = *node_shape(g, r);
+    if (a.device == n->device)
+        return n->in[0];
+    if (a.op == OP_copy)
+        return n_copy(g, a.in[0], n->device);
+    if (a.op == OP_const) {
+        g->cur_device = n->device;
+        return n_const(g, a.dtype, a.attr.konst.bits);
+    }
+    if (a.op != OP_expand && a.op != OP_reshape)
+        return NIL;
+    uint32_t seen = g->nnode;
+    ref small = settle(v, g, n_copy(g, a.in[0], n->device), seen);
+    return a.op == OP_expand ? n_expand(g, small, &full) : n_reshape(g, small, &full);
 }
 
 static ref simplify_math(struct graph *g, const struct node *n)
@@ -182,6 +207,8 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
         s = fold_constants(g, &n);
     if (!s && op_is_view(n.op))
         s = simplify_view(g, r, &n);
+    if (!s && n.op == OP_copy)
+        s = simplify_copy(v, g, r, &n);
     if (!s)
         s = simplify_math(g, &n);
     if (!s && n.nin)

@@ -1,4 +1,5 @@
-/* The program cache: captured graph -> program, and kernel -> loaded code, shared by all programs.
+/* The program cache: captured graph -> program, and kernel -> loaded code, shared by all programs.  Below them lies
+ * the disk (disk.c), which is asked before a kernel is compiled.
  *
  * Both levels work alike.  An entry is found by hash and compared in full.  Who finds none puts in an unfinished
  * one, builds it outside the lock and announces it; who finds an unfinished one waits, so that threads that miss
@@ -53,6 +54,8 @@ static void watch_fork(void) { pthread_atfork(before_fork, parent_after_fork, ch
 
 static bool same_key(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
 
+static void count(atomic_uint_fast64_t *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
+
 /* ---- kernel -> code ---- */
 static struct kernel *copy_kernel(const struct kernel *k)
 {
@@ -74,13 +77,38 @@ static struct kernel *copy_kernel(const struct kernel *k)
     return c;
 }
 
-static bool compile(struct code_entry *c, const struct backend *b, struct err *e)
+static bool load_from_disk(const struct disk_key *key, struct loaded *loaded)
+{
+    struct disk_code found;
+    struct err ignored = {0};
+    bool ok = disk_load(key, &found);
+    if (ok) {
+        ok = object_load(&found.code, loaded, &ignored);
+        mem_free(found.file);
+    }
+    count(ok ? &counters.disk_hits : &counters.disk_misses);
+    return ok;
+}
+
+/* What the code generator makes is kept on disk once it has proved to load. */
+static bool generate(const struct kernel *k, const struct backend *b, const struct disk_key *key, struct loaded *loaded,
+                     struct err *e)
 {
     struct code code = {0};
-    atomic_fetch_add_explicit(&counters.compiles, 1, memory_order_relaxed);
-    if (!b->compile(c->kernel, EMIT_OBJECT, &code, e)) return false;
-    bool ok = object_load(&code, &c->loaded, e);
+    count(&counters.compiles);
+    if (!b->compile(k, EMIT_OBJECT, &code, e)) return false;
+    bool ok = object_load(&code, loaded, e);
+    if (ok && key) disk_store(key, &code);
     mem_free(code.bytes);
+    return ok;
+}
+
+static bool compile(struct code_entry *c, const struct backend *b, struct err *e)
+{
+    struct disk_key key = {0};
+    bool keyed = option_cache_bytes() > 0 && disk_key_make(&key, c->kernel, b);
+    bool ok = (keyed && load_from_disk(&key, &c->loaded)) || generate(c->kernel, b, keyed ? &key : NULL, &c->loaded, e);
+    disk_key_free(&key);
     if (!ok) return false;
     if ((c->copy = copy_kernel(c->kernel))) return true;
     object_unload(&c->loaded);
@@ -106,6 +134,7 @@ static kernel_fn *code_get(const struct kernel *k, const struct backend *b, stru
         *bucket = c;
     }
     pthread_mutex_unlock(&lock);
+    count(c && !build ? &counters.kernel_hits : &counters.kernel_misses);
     if (!c) err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", k->name);
     if (!build) return c ? c->loaded.fn : NULL;
 
@@ -129,8 +158,10 @@ static kernel_fn *code_get(const struct kernel *k, const struct backend *b, stru
 /* ---- graph -> program ---- */
 struct compile_all {
     const struct program *program;
+    const bool *needed;            /* per kernel: a device with the code generator runs it */
     kernel_fn **fn;
     const struct backend *backend;
+    atomic_uint next;              /* kernels are handed out one by one: some take a hundred times as long as others */
     pthread_mutex_t lock;          /* guards the rest: the failure of the first kernel that failed */
     uint32_t failed;
     struct err err;
@@ -138,18 +169,20 @@ struct compile_all {
 
 static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
-    (void)worker;
+    (void)begin, (void)end, (void)worker;
     struct compile_all *all = ctx;
-    for (int64_t i = begin; i < end; i++) {
+    uint32_t n = all->program->nkernel;
+    for (uint32_t i; (i = atomic_fetch_add(&all->next, 1)) < n;) {
         struct err e = {0};
+        if (!all->needed[i]) continue;
         if ((all->fn[i] = code_get(all->program->kernel[i], all->backend, &e))) continue;
         pthread_mutex_lock(&all->lock);
         if (i < all->failed) {
-            all->failed = (uint32_t)i;
+            all->failed = i;
             all->err = e;
         }
         pthread_mutex_unlock(&all->lock);
-        return;
+        atomic_store(&all->next, n); /* those before i are being compiled already */
     }
 }
 
@@ -163,20 +196,14 @@ static bool checks_on(void)
 #endif
 }
 
-/* Plans the program of a clone of the captured graph. */
-static struct program *plan(const struct graph *captured, bool fuse, const struct backend *b, const struct caps *caps,
-                            struct dump *dump, struct err *e)
+/* Plans the program of g; without a code generator there is nothing to compile. */
+static struct program *plan(struct graph *g, bool fuse, const struct backend *b, const struct caps *caps, struct dump *dump,
+                            struct err *e)
 {
-    struct graph *g = graph_clone(captured);
-    if (!g) {
-        err_set(e, KL_ERR_MEMORY, "no memory to compile graph %s", captured->name);
-        return NULL;
-    }
     struct pass_options o = {.fuse = fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
     struct program *p = NULL;
     if (passes_run(g, &o)) p = program_plan(g, caps, !b, e);
     else err_set(e, g->err.code, "%s", g->err.msg);
-    graph_free(g);
     if (p && checks_on() && !program_check(p, e)) {
         program_free(p);
         return NULL;
@@ -184,23 +211,70 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
     return p;
 }
 
+/* Marks the kernels that devices with a code generator run. */
+static void find_needed(const struct program *p, uint64_t interpreted, bool *needed)
+{
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        const struct command *c = &p->cmd[i];
+        if (c->kind == CMD_KERNEL && !(interpreted >> c->device & 1)) needed[c->kernel] = true;
+        for (int k = 0; k < 2; k++)
+            if (c->sub[k]) find_needed(c->sub[k], interpreted, needed);
+    }
+}
+
+static bool compile_kernels(struct exec *x, const struct backend *b, struct err *e)
+{
+    uint32_t n = x->program->nkernel;
+    bool *needed = mem_alloc(n + 1);
+    x->fn = mem_alloc((n + 1) * sizeof *x->fn);
+    struct compile_all all = {x->program, needed, x->fn, b, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
+    if (needed && x->fn) {
+        find_needed(x->program, x->interpreted, needed);
+        pool_run(compile_some, &all, n, 1);
+    }
+    mem_free(needed);
+    if (!needed || !x->fn)
+        return err_set(e, KL_ERR_MEMORY, "no memory for %u kernels of graph %s", n, x->captured->name);
+    return all.failed == UINT32_MAX || err_set(e, all.err.code, "%s", all.err.msg);
+}
+
+/* The devices that g is on all work; *b is the code generator, NULL if none of them has one. */
+static bool find_backend(struct exec *x, const struct graph *g, const struct backend **b, struct caps *caps, struct err *e)
+{
+    *b = device_backend(-1, caps); /* none */
+    uint64_t all = graph_devices(g) | UINT64_C(1) << x->device;
+    for (unsigned d = 0; d < MAX_DEVICES; d++) {
+        if (!(all >> d & 1)) continue;
+        struct caps own;
+        const struct backend *backend = device_backend((int)d, &own);
+        if (!device_works(d, e)) return false;
+        if (backend) {
+            *b = backend;
+            *caps = own;
+        } else {
+            x->interpreted |= UINT64_C(1) << d;
+        }
+    }
+    return true;
+}
+
 /* Fills in all of x but its key; on failure x may be partly filled. */
 static bool build(struct exec *x, const struct graph *captured, struct dump *dump, struct err *e)
 {
     struct caps caps;
-    const struct backend *b = device_backend(x->device, &caps);
-    if (!(x->captured = graph_clone(captured)))
+    const struct backend *b;
+    struct graph *g = graph_clone(captured);
+    if (!g || !(x->captured = graph_clone(captured))) {
+        graph_free(g);
         return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
-    if (!(x->program = plan(captured, x->fuse, b, &caps, dump, e))) return false;
-    atomic_fetch_add_explicit(&counters.graphs_built, 1, memory_order_relaxed);
+    }
+    graph_move(g, graph_device(g), (unsigned)x->device);
+    bool ok = find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
+    graph_free(g);
+    if (!ok) return false;
+    count(&counters.graphs_built);
     if (dump) dump_program(dump, x->program, b);
-    uint32_t n = x->program->nkernel;
-    if (!(x->fn = mem_alloc((n + 1) * sizeof *x->fn)))
-        return err_set(e, KL_ERR_MEMORY, "no memory for %u kernels of graph %s", n, captured->name);
-    struct compile_all all = {x->program, x->fn, b, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
-    pool_run(compile_some, &all, n, 1);
-    if (all.failed == UINT32_MAX) return true;
-    return err_set(e, all.err.code, "%s", all.err.msg);
+    return compile_kernels(x, b, e);
 }
 
 static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse)
@@ -241,6 +315,7 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
         *bucket = t;
     }
     pthread_mutex_unlock(&lock);
+    count(t && !make ? &counters.program_hits : &counters.program_misses);
     if (!t) err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     if (!make) return t ? &t->exec : NULL;
 

@@ -57,6 +57,12 @@ int device_find(const char *name, struct err *e)
     return -1;
 }
 
+bool device_works(unsigned device, struct err *e)
+{
+    if (device < DEVICE_KINDS) return device_find(name_of[device], e) >= 0;
+    return err_set(e, KL_ERR_DEVICE, "there is no device %u: this Kiln has ref and cpu", device);
+}
+
 int device_default(const char **why, struct err *e)
 {
     *why = "";

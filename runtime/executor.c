@@ -1,9 +1,10 @@
 /* Runs programs: command by command, each kernel shared out over the pool.
  *
  * One buffer from the pool is all that an execution owns besides its outputs: the program's arena, then for each
- * worker its scratch and the table of its kernel's arguments.  So executions of one program never meet, and in
- * the steady state nothing is allocated.  Allocating comes first; once the first command runs nothing can fail,
- * but for the interpreter, which writes fresh buffers only. */
+ * worker its scratch and the table of its kernel's arguments.  (The arenas of further devices are buffers of their
+ * own.)  So executions of one program never meet, and in the steady state nothing is allocated.  Allocating comes
+ * first; once the first command runs nothing can fail, but for the interpreters, and where they have a part no state
+ * is written in place. */
 #include "runtime/runtime.h"
 #include <string.h>
 
@@ -13,10 +14,13 @@ struct run {
     struct buffer **out;
     const uint64_t *slot;
     void **table;                 /* the data of inputs, states and outputs */
-    char *arena, *scratch;        /* scratch: worker 0's; the others' follow, worker_bytes apart */
+    struct buffer *memory[MAX_DEVICES]; /* by device; the exec's own has the tables and the scratch, too */
+    char *scratch;                /* worker 0's; the others' follow, worker_bytes apart */
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
     uint64_t launches;
+    double (*clock)(void);
+    struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
 };
 
 /* The program, or a region of it that runs now, with its data. */
@@ -25,7 +29,7 @@ struct frame {
     const struct program *p;
     const void *const *input, *const *state;
     void *const *out;
-    char *arena;
+    char *const *arena;           /* by device, for those that the program uses */
     const struct command *cmd;    /* the one that runs now */
 };
 
@@ -36,7 +40,7 @@ static void *resolve(const struct frame *f, const struct loc *l, unsigned worker
 {
     const char *base = NULL;
     switch (l->kind) {
-    case LOC_ARENA:   base = f->arena; break;
+    case LOC_ARENA:   base = f->arena[l->index]; break;
     case LOC_INPUT:   base = f->input[l->index]; break;
     case LOC_STATE:   base = f->state[l->index]; break;
     case LOC_OUT:     base = f->out[l->index]; break;
@@ -45,14 +49,18 @@ static void *resolve(const struct frame *f, const struct loc *l, unsigned worker
     return (char *)base + l->offset;
 }
 
+static void **arguments(const struct frame *f, unsigned worker)
+{
+    const struct command *c = f->cmd;
+    void **arg = (void **)(f->r->scratch + worker * f->r->worker_bytes + f->r->scratch_bytes);
+    for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve(f, &c->arg[i], worker);
+    return arg;
+}
+
 static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
-    const struct run *r = f->r;
-    const struct command *c = f->cmd;
-    void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
-    for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve(f, &c->arg[i], worker);
-    r->x->fn[c->kernel](arg, r->slot, begin, end);
+    f->r->x->fn[f->cmd->kernel](arguments(f, worker), f->r->slot, begin, end);
 }
 
 static void run_copy(const struct frame *f)
@@ -62,7 +70,35 @@ static void run_copy(const struct frame *f)
     if (to != from) memcpy(to, from, (size_t)f->cmd->bytes); /* the same: a state assigned to itself in place */
 }
 
-/* The interpreter in the pool's floating-point environment. */
+/* A kernel of a device without a code generator, in the pool's floating-point environment. */
+struct kernel_call {
+    const struct frame *f;
+    struct err *e;
+    bool ok;
+};
+
+static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end;
+    struct kernel_call *c = ctx;
+    const struct kernel *k = c->f->p->kernel[c->f->cmd->kernel];
+    c->ok = kernel_interp(k, arguments(c->f, worker), c->f->r->slot, 0, k->extent, c->e);
+}
+
+static bool run_command_kernel(struct frame *f, struct err *e)
+{
+    const struct kernel *k = f->p->kernel[f->cmd->kernel];
+    f->r->launches++;
+    if (f->r->x->interpreted >> f->cmd->device & 1) {
+        struct kernel_call c = {f, e, false};
+        pool_run(call_kernel_interp, &c, 1, 0);
+        return c.ok;
+    }
+    pool_run_max(run_kernel, f, k->extent, k->sched.grain, f->r->workers);
+    return true;
+}
+
+/* The graph's interpreter, likewise. */
 struct interp_call {
     const struct graph *g;
     struct bind bind;
@@ -90,16 +126,16 @@ static bool interprets(const struct program *p) { return p->ncmd == 1 && p->cmd[
 static bool run_commands(struct frame *f, struct err *e);
 
 /* ---- region ops: their regions' programs run in the workspace of the command ---- */
-struct region_frame { struct frame *f; char *arena; };
+struct region_frame { struct frame *f; char *arena[MAX_DEVICES]; struct err *e; };
 
 static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_frame *r = ctx;
     struct frame sub = {.r = r->f->r, .p = r->f->cmd->sub[which], .input = in, .out = out, .arena = r->arena};
-    return run_commands(&sub, NULL);
+    return run_commands(&sub, r->e);
 }
 
-static bool run_region_op(struct frame *f)
+static bool run_region_op(struct frame *f, struct err *e)
 {
     const struct command *c = f->cmd;
     const struct node *n = node_at(f->p->g, c->region);
@@ -107,28 +143,41 @@ static bool run_region_op(struct frame *f)
     char *work = resolve(f, &c->arg[c->narg - 1], 0);
     void **at = (void **)(work + w.pointers);
     for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = resolve(f, &c->arg[i], 0);
-    struct region_frame sub = {f, work + w.arena};
+    struct region_frame sub;
+    sub.f = f;
+    sub.e = e;
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (f->p->region_bytes[d]) sub.arena[d] = f->arena[d] + f->p->arena_bytes[d] - f->p->region_bytes[d];
+    sub.arena[c->device] = work + w.arena;
     return region_run(&(struct region_call){f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work,
                                             run_region, &sub});
 }
 
-/* Only the interpreter can fail. */
+/* Notes a command in the profile; a region's kernels are noted by themselves. */
+static void note_time(const struct frame *f, double start)
+{
+    uint32_t i = f->cmd->kernel, kernels = f->r->x->program->nkernel;
+    if (f->cmd->kind == CMD_REGION) return;
+    if (f->cmd->kind == CMD_COPY) f->r->row[i = kernels].bytes += 2 * f->cmd->bytes;
+    if (f->cmd->kind == CMD_INTERP) i = kernels + 1;
+    f->r->row[i].calls++;
+    f->r->row[i].seconds += f->r->clock() - start;
+}
+
+/* Only the interpreters can fail. */
 static bool run_commands(struct frame *f, struct err *e)
 {
     bool ok = true;
     for (uint32_t i = 0; i < f->p->ncmd && ok; i++) {
         f->cmd = &f->p->cmd[i];
+        double start = f->r->row ? f->r->clock() : 0;
         switch (f->cmd->kind) {
-        case CMD_KERNEL: {
-            const struct kernel *k = f->p->kernel[f->cmd->kernel];
-            pool_run_max(run_kernel, f, k->extent, k->sched.grain, f->r->workers);
-            f->r->launches++;
-            break;
-        }
+        case CMD_KERNEL: ok = run_command_kernel(f, e); break;
         case CMD_COPY:   run_copy(f); break;
-        case CMD_REGION: ok = run_region_op(f); break;
+        case CMD_REGION: ok = run_region_op(f, e); break;
         default:         ok = run_interp(f, e); break;
         }
+        if (f->r->row) note_time(f, start);
     }
     return ok;
 }
@@ -140,31 +189,35 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
+    bool can_fail = interprets(p) || (r->x->interpreted & p->devices);
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
-        bool in_place = o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !interprets(p);
+        bool in_place = o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
         r->out[i] = in_place ? buffer_ref(r->state[o->state])
-                             : buffer_new(r->x->device, node_bytes(g, o->value), e);
+                             : buffer_new(node_at(g, o->value)->device, node_bytes(g, o->value), e);
         if (!r->out[i]) return false;
     }
     return true;
 }
 
-/* The execution's own memory: the arena, the table of data, then each worker's part. */
-static struct buffer *make_workspace(struct run *r, struct err *e)
+/* The execution's own memory: each device's arena; behind that of x->device the table of data and the workers' parts. */
+static bool make_workspace(struct run *r, struct err *e)
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
-    size_t arena = round_up((size_t)p->arena_bytes);
+    unsigned home = (unsigned)r->x->device;
+    size_t arena = round_up((size_t)p->arena_bytes[home]);
     size_t table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
     r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
-    struct buffer *b = buffer_new(r->x->device, arena + table + r->workers * r->worker_bytes, e);
-    if (!b) return NULL;
-    r->arena = b->data;
-    r->table = (void **)(r->arena + arena);
-    r->scratch = r->arena + arena + table;
-    return b;
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new((int)d, (size_t)p->arena_bytes[d], e))) return false;
+    struct buffer *b = buffer_new((int)home, arena + table + r->workers * r->worker_bytes, e);
+    if (!b) return false;
+    r->memory[home] = b;
+    r->table = (void **)((char *)b->data + arena);
+    r->scratch = (char *)b->data + arena + table;
+    return true;
 }
 
 static bool run_program(struct run *r, struct err *e)
@@ -175,8 +228,10 @@ static bool run_program(struct run *r, struct err *e)
     for (uint32_t i = 0; i < g->input.n; i++) r->table[i] = r->input[i]->data;
     for (uint32_t i = 0; i < g->state.n; i++) state[i] = r->state[i]->data;
     for (uint32_t i = 0; i < g->nout; i++) out[i] = r->out[i]->data;
+    char *arena[MAX_DEVICES];
+    for (unsigned d = 0; d < MAX_DEVICES; d++) arena[d] = r->memory[d] ? r->memory[d]->data : NULL;
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
-                      .out = out, .arena = r->arena};
+                      .out = out, .arena = arena};
     bool ok = run_commands(&f, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
     return ok;
@@ -188,9 +243,12 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     uint32_t nout = x->program->g->nout;
     struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .workers = pool_threads()};
     for (uint32_t i = 0; i < nout; i++) out[i] = NULL;
-    struct buffer *workspace = NULL;
-    bool ok = make_outputs(&r, state_exclusive, e) && (workspace = make_workspace(&r, e)) && run_program(&r, e);
-    buffer_unref(workspace);
+    struct profile *profile = profile_current();
+    if (profile && !(r.row = profile_rows(profile, x)))
+        return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
+    r.clock = profile ? profile->clock : NULL;
+    bool ok = make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && run_program(&r, e);
+    for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     for (uint32_t i = 0; i < nout && !ok; i++) {
         buffer_unref(out[i]);
         out[i] = NULL;

@@ -4,18 +4,26 @@
 #include <string.h>
 
 static atomic_int fuse_option = -1; /* -1: not set, the environment decides */
+static _Thread_local int fuse_here = -1;
+
+void option_fuse_here(int fuse) { fuse_here = fuse; }
 
 bool option_fuse(void)
 {
+    if (fuse_here >= 0) return fuse_here;
     int v = atomic_load_explicit(&fuse_option, memory_order_relaxed);
     if (v >= 0) return v;
     const char *env = getenv("KILN_FUSE");
     return !env || strcmp(env, "0") != 0;
 }
 
+static atomic_llong cache_bytes = DISK_DEFAULT_BYTES;
+
+int64_t option_cache_bytes(void) { return atomic_load_explicit(&cache_bytes, memory_order_relaxed); }
+
 static bool unknown(const char *name, struct err *e)
 {
-    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads", name ? name : "");
+    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads, cache_bytes", name ? name : "");
 }
 
 static bool out_of_range(const char *name, int64_t value, int64_t hi, struct err *e)
@@ -35,6 +43,11 @@ bool option_set(const char *name, int64_t value, struct err *e)
         pool_set_threads((unsigned)value);
         return true;
     }
+    if (name && !strcmp(name, "cache_bytes")) {
+        if (value < 0) return out_of_range(name, value, INT64_MAX, e);
+        atomic_store(&cache_bytes, value);
+        return true;
+    }
     return unknown(name, e);
 }
 
@@ -42,6 +55,7 @@ bool option_get(const char *name, int64_t *value, struct err *e)
 {
     if (name && !strcmp(name, "fuse")) *value = option_fuse();
     else if (name && !strcmp(name, "threads")) *value = pool_threads();
+    else if (name && !strcmp(name, "cache_bytes")) *value = option_cache_bytes();
     else return unknown(name, e);
     return true;
 }

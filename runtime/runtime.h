@@ -8,11 +8,13 @@
 
 /* ---- device.c ---- */
 enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_KINDS };
+_Static_assert(DEVICE_KINDS <= MAX_DEVICES, "a graph's nodes name every device");
 /* Number of a device by name ("ref", "cpu"), -1 with the reason in *e if unknown, not built or not working. */
 int device_find(const char *name, struct err *e);
 /* KILN_DEVICE if set, else the best that really works; *why (never NULL): why a better one was passed over, or "". */
 int device_default(const char **why, struct err *e);
 const char *device_name(int device);
+bool device_works(unsigned device, struct err *e); /* false: *e says why not */
 /* The code generator of a device that device_find accepted; NULL for ref.  *caps (may be NULL): its target. */
 const struct backend *device_backend(int device, struct caps *caps);
 
@@ -51,12 +53,37 @@ struct exec {                            /* immutable once made; shared by threa
     struct hash128 key;
     struct graph *captured;              /* compared on a hit */
     struct program *program;
-    kernel_fn **fn;                      /* per program kernel */
+    kernel_fn **fn;                      /* per program kernel; NULL: only devices without a code generator run it */
+    uint64_t interpreted;                /* those devices, by bit */
     int device;
     bool fuse;
 };
-/* The compiled form of a recorded graph, from the cache or made now.  NULL: *e.  Lives as long as the process. */
+/* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
+ * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
+
+/* ---- disk.c: kernel -> code, kept in a folder between processes ----
+ * KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else $HOME/.cache/kiln; "none": nothing is kept.  Any number of threads
+ * and processes may use a folder at once.  What cannot be kept or read is compiled: no failure here is an error of
+ * the program. */
+#define DISK_DEFAULT_BYTES (INT64_C(256) << 20) /* option cache_bytes: more than that is pruned */
+struct disk_key { struct hash128 hash; char *bytes; size_t size; char name[64]; };
+/* Everything that decides the code of a kernel.  false: out of memory; disk_key_free in either case. */
+bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b);
+void disk_key_free(struct disk_key *key);
+struct disk_code { struct code code; void *file; }; /* code.bytes lies in the file; mem_free the file */
+bool disk_load(const struct disk_key *key, struct disk_code *out); /* false: not there, or not whole */
+void disk_store(const struct disk_key *key, const struct code *code);
+/* The folder's path; false: nothing is kept, for the reason in *e. */
+bool disk_folder(char *path, size_t size, struct err *e);
+
+struct disk_entry { char file[48], name[64]; int64_t bytes, used; bool temporary; }; /* used: when last, in ns since 1970 */
+struct disk_entries { struct disk_entry *v; uint32_t n, cap; int64_t bytes; };       /* bytes: of all entries */
+bool disk_list(struct disk_entries *out, struct err *e);     /* least recently used first; mem_free(out->v) in either case */
+/* Whether an entry is whole, its bytes as they were written; false: *e.  Fills in its kernel's name. */
+bool disk_verify(struct disk_entry *entry, struct err *e);
+/* Removes the least recently used entries until at most max bytes are left; *gone: what it removed. */
+bool disk_prune(int64_t max, struct disk_entries *gone, struct err *e);
 
 /* ---- executor.c ---- */
 /* Runs a program.  input[i], state[i]: one buffer each; slot[i]: bits.  out[i] receives a new reference per
@@ -65,8 +92,32 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e);
 
+/* ---- profile.c: where the time of executions goes ---- */
+struct profile_row {                     /* a kernel of a program, all its copies, or the interpreter */
+    const struct exec *x;
+    uint32_t kernel;                     /* its number; then PROFILE_COPY, PROFILE_INTERP */
+    uint64_t calls;
+    double seconds;
+    int64_t bytes;                       /* PROFILE_COPY: read and written by all calls */
+};
+#define PROFILE_COPY (UINT32_MAX - 1)
+#define PROFILE_INTERP UINT32_MAX
+struct profile {
+    double (*clock)(void);               /* seconds; read on the thread that executes */
+    struct profile_row *row;
+    uint32_t n, cap;
+};
+/* Adds up what this thread executes from here on in *p; NULL: no more. */
+void profile_here(struct profile *p);
+/* This thread's profile, NULL if none. */
+struct profile *profile_current(void);
+/* Where x's rows begin: one a kernel, then the copies', then the interpreter's.  NULL: out of memory. */
+struct profile_row *profile_rows(struct profile *p, const struct exec *x);
+
 /* ---- counters.c ---- */
-#define COUNTERS(X) X(graphs_built) X(compiles) X(disk_hits) X(launches)
+#define COUNTERS(X)                                                                    \
+    X(graphs_built) X(compiles) X(disk_hits) X(launches)                               \
+    X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;
     COUNTERS(X)
@@ -86,7 +137,9 @@ void dump_next_to(const char *dir);
 
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
-bool option_set(const char *name, int64_t value, struct err *e); /* "fuse", "threads" */
+int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
+void option_fuse_here(int fuse);         /* for this thread 0 or 1 whatever the option; -1: no longer */
+bool option_set(const char *name, int64_t value, struct err *e); /* "fuse", "threads", "cache_bytes" */
 bool option_get(const char *name, int64_t *value, struct err *e);
 
 #endif

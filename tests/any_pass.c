@@ -4,14 +4,17 @@
  *
  * The graphs are those of tests/text and random ones.  Each goes through every pass alone and twice, every pair of
  * passes, and random longer lists.  After each pass the graph must verify and its text must mean the same graph; a
- * pass that says it changed nothing must have changed nothing.  Then autodiff and numerics complete the graph, and
- * the interpreter must give what it gives without the list, bit for bit. */
+ * pass that says it changed nothing must have changed nothing.  Then bind, autodiff and numerics complete the graph,
+ * and the interpreter must give what it gives without the list, bit for bit.  Graphs with symbols, some of them random
+ * ones, do all this with symbols that get their values at the end, and with some that have them from the start, for
+ * pass bind to put in anywhere. */
 #include "random_make.h"
 #include <dirent.h>
 
 enum { MAX_LIST = 12, RANDOM_LISTS = 12, MAX_DISTINCT = 64 };
 /* Graphs of tests/text that ask for more than this are verified and not run. */
 enum { MAX_ELEMENTS = 1 << 20 };
+enum { SOME_SIZE = 3 };   /* that a symbol has, above its least */
 
 struct list { unsigned n; uint8_t pass[MAX_LIST]; };
 
@@ -52,10 +55,22 @@ static bool small_enough(const struct graph *g)
     return g->input.n <= MAX_VALUES && g->state.n <= MAX_VALUES && g->slot.n <= MAX_VALUES && g->nout <= MAX_VALUES;
 }
 
+/* Symbols get the value that is so far above their least one. */
+static void set_symbols(struct graph *g, int64_t above)
+{
+    struct err e = {0};
+    for (uint32_t i = 0; g->symbols && i < g->symbols->n; i++) {
+        const struct symbol *s = &g->symbols->v[i];
+        graph_symbol_set(g, i, s->high - s->low < above ? s->high : s->low + above, &e);
+    }
+}
+
 /* What is left to do before the interpreter can run g. */
 static bool complete(struct graph *g)
 {
-    return pass_run(pass_find("autodiff", 8), g, false) >= 0 && pass_run(pass_find("numerics", 8), g, false) >= 0;
+    set_symbols(g, SOME_SIZE);
+    return pass_run(pass_find("bind", 4), g, false) >= 0 && pass_run(pass_find("autodiff", 8), g, false) >= 0 &&
+           pass_run(pass_find("numerics", 8), g, false) >= 0;
 }
 
 static bool interpret(const struct subject *s, const struct graph *g, struct values *out, struct err *e)
@@ -73,9 +88,10 @@ static void run_first(struct subject *s)
     struct rng r = {UINT64_C(0x9e3779b97f4a7c15)};
     struct values slots;
     struct err e = {0};
-    struct graph *g = graph_clone(s->g);
-    s->differentiable = complete(g);
-    s->runs = s->differentiable && small_enough(g);
+    struct graph *g = graph_clone(s->g), *as_it_is = graph_clone(s->g);
+    s->differentiable = pass_run(pass_find("autodiff", 8), as_it_is, false) >= 0;
+    graph_free(as_it_is);
+    s->runs = complete(g) && small_enough(g);
     if (s->runs) {
         values_random(&r, g, &g->input, true, &s->in);
         values_random(&r, g, &g->state, true, &s->st);
@@ -190,6 +206,16 @@ static void run_lists(const char *name, const struct graph *g, struct rng *r)
     values_free(&s.out);
 }
 
+/* above >= 0: with values from the start. */
+static void run_symbols(const char *name, const struct graph *g, int64_t above, struct rng *r)
+{
+    struct graph *c = graph_clone(g);
+    if (above >= 0)
+        set_symbols(c, above);
+    run_lists(name, c, r);
+    graph_free(c);
+}
+
 static char *read_text(const char *path, size_t *len)
 {
     static char buf[1 << 16];
@@ -225,11 +251,29 @@ static void run_folder(const char *folder, struct rng *r)
         struct graph *g = graph_parse(text, len, NULL, &e);
         if (check(g, "%s: %s", path, e.msg))
             run_lists(path, g, r);
+        for (int above = 0; g && g->symbols && above <= SOME_SIZE; above += SOME_SIZE)
+            run_symbols(path, g, above, r);
         graph_free(g);
         free(entry[i]);
     }
     if (n >= 0)
         free(entry);
+}
+
+static unsigned symbolic; /* random graphs with symbols */
+
+static void run_symbolic(const char *name, const struct graph *g, uint64_t seed, struct rng *r)
+{
+    int64_t value[MAX_SYMBOLS];
+    struct err why = {0};
+    struct graph *s = random_symbolic(g, seed, value);
+    if (!s)
+        return;
+    symbolic++;
+    if (!check(symbolic_agrees(g, s, value, &why), "%s with symbols: %s", name, why.msg))
+        graph_print(s, stdout);
+    run_symbols(name, s, rng_below(r, SOME_SIZE + 2) - 1, r);
+    graph_free(s);
 }
 
 int main(int argc, char **argv)
@@ -242,7 +286,10 @@ int main(int argc, char **argv)
         struct graph *g = random_graph(seed + i);
         snprintf(name, sizeof name, "random graph %" PRIu64, seed + i);
         run_lists(name, g, &r);
+        run_symbolic(name, g, seed + i, &r);
         graph_free(g);
     }
+    check(count < 30 || symbolic > count / 3, "%u of %" PRIu64 " graphs have a length that may be a symbol", symbolic,
+          count);
     return finish();
 }

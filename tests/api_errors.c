@@ -475,8 +475,8 @@ static void two_devices_in_a_trace(void)
     OK(kl_trace_begin("mixed"));
     kl_keep(kl_neg(w));
     line = __LINE__ + 1;
-    kl_keep(kl_neg(there));
-    CHECK(kl_trace_end() == KL_ERR_DEVICE && message_is("neg: trace \"mixed\" is on device "));
+    kl_keep(kl_add(kl_neg(w), kl_neg(there)));
+    CHECK(kl_trace_end() == KL_ERR_DEVICE && message_is("add: operands are on devices "));
     next_traces_work();
 }
 

@@ -50,6 +50,21 @@ graph @sum {
   return %s
 }
 END
+cat >"$tmp/sizes.kir" <<'END'
+graph @sizes {
+  symbol n 1..64
+  symbol m 0..8
+  %x = input 0 "x" : f32[n]
+  %y = input 1 "y" : f32[2*n+1]
+  %w = state 0 "w" : f32[n]
+  %s = slice %y axis(0) start(n+1) count(n) step(1) : f32[n]
+  %z = mul %x, %s : f32[n]
+  %w2 = sub %w, %z : f32[n]
+  %i = iota axis(0) : f32[m]
+  assign 0 = %w2
+  return %i
+}
+END
 cat >"$tmp/half.kir" <<'END'
 graph @half {
   %x = const 1.5 : f16[]
@@ -61,13 +76,17 @@ END
 npy "$tmp/x.npy" 2, "$one$two"
 npy "$tmp/w.npy" 2, "$two$two"
 npy "$tmp/short.npy" 2, "$one"
-npy "$tmp/one.npy" 1, "$one"
 npy "$tmp/wide.npy" '1, 2' "$one$two"
+npy "$tmp/y5.npy" 5, "$one$one$one$two$two"
+npy "$tmp/y4.npy" 4, "$one$one$one$two"
+npy "$tmp/one.npy" 1, "$two"
+npy "$tmp/y3.npy" 3, "$one$one$two"
+npy "$tmp/none.npy" 0, ''
 npy "$tmp/huge.npy" '4611686018427387904, 4' "$one"
 head -c 40 "$tmp/x.npy" >"$tmp/cut.npy"
 
 check usage 2 '^usage: ' "$kiln"
-check help 0 '^passes: autodiff' "$kiln" help
+check help 0 '^passes: bind autodiff' "$kiln" help
 check 'unknown command' 2 "no command is called 'frob'" "$kiln" frob
 
 check 'all ops' 0 '^where .* b c ' "$kiln" ops
@@ -130,6 +149,20 @@ run 'run unknown input' 1 "the graph has no input 'q'" --input q="$tmp/x.npy"
 run 'run bad slot' 1 'expected a number' --slot lr=fast
 run 'run unknown output' 1 "no output is number or state 'q'" --output q="$tmp/q.npy"
 run 'run without =' 2 'needs NAME=VALUE' --input x
+cat >"$tmp/copy.kir" <<'END'
+graph @copy {
+  %x = const 1.5 : f32[]
+  %y = copy %x : f32[] @cpu
+  %z = exp2 %y : f32[] @cpu
+  %w = copy %z : f32[] @ref
+  return %w
+}
+END
+sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
+if "$kiln" run "$tmp/half.kir" --device cpu >/dev/null 2>&1; then
+    check 'run on two devices' 0 'return 0 : f32\[\] = 2.828' "$kiln" run "$tmp/copy.kir" --device ref
+fi
+check 'run on a device that is not there' 1 'there is no device 7' "$kiln" run "$tmp/nowhere.kir" --device ref
 check 'f16 to file' 0 'return 1 : bf16\[\] = 1.5' "$kiln" run "$tmp/half.kir" --output 0="$tmp/h.npy"
 check 'f16 as NumPy has it' 0 "'<f2'" head -c 60 "$tmp/h.npy"
 check 'bf16 to file' 1 'cannot hold bf16' "$kiln" run "$tmp/half.kir" --output 1="$tmp/h2.npy"
@@ -139,11 +172,26 @@ run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
 run 'run cut array' 1 'ends inside the header' --input x="$tmp/cut.npy"
 run 'run no array' 1 'magic number' --input x="$tmp/step.kir"
 
+check 'bench, values made up' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/step.kir" --rounds 3 --json "$tmp/b.json" --svg "$tmp/b.svg"
+check 'bench writes rows' 0 '"case": "step", "variant": "fused", .* "baseline": "unfused"' cat "$tmp/b.json"
+check 'bench draws' 0 '^</svg>$' cat "$tmp/b.svg"
+check 'bench with values' 0 '^step: 3 rounds' "$kiln" bench "$tmp/step.kir" --input x="$tmp/x.npy" --slot lr=0.5 --device ref --rounds=3
+check 'bench every dtype' 0 'fused kernels' "$kiln" bench "$tmp/half.kir" --rounds 3
+check 'bench bad rounds' 2 "'many' is not a number from 1 to 1000" "$kiln" bench "$tmp/step.kir" --rounds many
+check 'bench without file' 2 'needs a file' "$kiln" bench
+check 'bench other shape' 1 'holds f32\[1,2\]' "$kiln" bench "$tmp/step.kir" --input x="$tmp/wide.npy"
+check 'bench to no folder' 1 '/no/such/b.json' "$kiln" bench "$tmp/step.kir" --rounds 3 --json /no/such/b.json
+check 'chart' 0 '^</svg>$' "$kiln" chart "$tmp/b.json"
+check 'chart of no JSON' 1 "step.kir:1:1: expected '\['" "$kiln" chart "$tmp/step.kir"
+check 'chart to no folder' 1 '/no/such/c.svg' "$kiln" chart "$tmp/b.json" -o /no/such/c.svg
+check 'chart without file' 2 'needs a file' "$kiln" chart -o x
+
 # Kernels: what dump prints, kernel reads and prints again.
 kernels_all() {
     for file in "$tests"/text/agree_*.kir; do
         sed '/^# expect:$/,$d' "$file" >"$tmp/any.kir"
-        "$kiln" dump "$tmp/any.kir" --stage scheduled >"$tmp/any.loop" || return 1
+        bind=$(sed -n '1s/^# test: agree \([^;]*\).*/\1/p' "$file" | sed 's/\([a-z]*=\)/--bind \1/g; s/,/ /g')
+        "$kiln" dump "$tmp/any.kir" --stage scheduled $bind >"$tmp/any.loop" || return 1
         [ -s "$tmp/any.loop" ] || continue
         "$kiln" kernel "$tmp/any.loop" >"$tmp/again.loop" && cmp "$tmp/any.loop" "$tmp/again.loop" || { echo "$file"; return 1; }
     done
@@ -191,6 +239,71 @@ kernel 'kernel short input' 1 'holds 1 elements of f32 where b0 has 2' double --
 kernel 'kernel input of an output' 1 "no input buffer 'b1'" double --slot 0=1 --input b1="$tmp/x.npy"
 kernel 'kernel unknown output' 1 "no output buffer 'b7'" double --slot 0=1 --input b0="$tmp/x.npy" --output b7="$tmp/none.npy"
 kernel 'kernel beyond its buffer' 1 'accesses element 2 of buffer 0' beyond --input b0="$tmp/x.npy" --slot 0=1
+
+# The kernels kept on disk.
+cache() { # NAME EXIT PATTERN ARGUMENTS...
+    name=$1 code=$2 pattern=$3
+    shift 3
+    check "$name" "$code" "$pattern" env KILN_CACHE_DIR="$tmp/cache" "$kiln" cache "$@"
+}
+cache 'cache is made' 0 '^0 entries, 0 damaged, 0 bytes in .*/cache$' list
+kept=0
+if "$kiln" run "$tmp/half.kir" --device cpu >"$tmp/out" 2>&1; then # the files of entries that this build makes
+    KILN_CACHE_DIR=$tmp/cache "$kiln" run "$tmp/step.kir" --device cpu --input x="$tmp/x.npy" --state w="$tmp/w.npy" --slot lr=1 >"$tmp/out"
+    kept=$(ls "$tmp/cache" | wc -l)
+fi
+cache 'cache list' 0 "^$kept entries, 0 damaged" list
+cache 'cache verify' 0 "^$kept entries, 0 damaged" verify
+bad=0
+if [ "$kept" -gt 0 ]; then
+    entry=$(ls "$tmp/cache" | head -n 1)
+    printf x >>"$tmp/cache/$entry"
+    bad=1
+    cache 'cache verify damaged' 1 "^${entry%.kernel} .* its length is wrong" verify
+fi
+cache 'cache list damaged' 0 "^$kept entries, $bad damaged" list
+cache 'cache prune' 0 '^0 files removed, 0 bytes$' prune
+cache 'cache prune to nothing' 0 "^$kept files removed" prune --max 0
+cache 'cache clear' 0 '^0 files removed, 0 bytes$' clear
+cache 'cache without command' 2 'list, verify, prune or clear'
+cache 'cache unknown' 2 'cache frob' frob
+cache 'cache two' 2 'unexpected argument' list list
+cache 'cache prune bad' 2 "'many' is no number" prune --max many
+cache 'cache prune negative' 2 "'-1' is no number" prune --max=-1
+cache 'cache list max' 2 'unknown option --max' list --max 1
+chmod 777 "$tmp/cache"
+cache 'cache refused' 1 'can be written by others (mode 777)' list
+check 'cache none' 1 'KILN_CACHE_DIR is none' env KILN_CACHE_DIR=none "$kiln" cache verify
+sizes() {
+    name=$1 code=$2 pattern=$3
+    shift 3
+    check "$name" "$code" "$pattern" "$kiln" run "$tmp/sizes.kir" --device ref "$@"
+}
+xyw() { echo "--input x=$tmp/$1.npy --input y=$tmp/$2.npy --state w=$tmp/$3.npy"; }
+sizes 'symbols of two elements' 0 '^assign 0 "w" : f32\[2\] = 0.0 -2.0$' $(xyw x y5 w) --bind m=3
+sizes 'the same of one' 0 '^assign 0 "w" : f32\[1\] = -2.0$' $(xyw one y3 one) --bind m=0
+sizes 'a symbol given' 0 '^return 1 : f32\[3\] = 0.0 1.0 2.0$' $(xyw x y5 w) --bind m=3 --bind n=2
+sizes 'a symbol that no shape says' 1 'no array.s shape says what symbol m is: give --bind m=NUMBER' $(xyw x y5 w)
+sizes 'a symbol out of bounds' 1 'symbol m cannot be 9: its bounds are 0..8' $(xyw x y5 w) --bind m=9
+sizes 'arrays that disagree' 1 "x.npy: input 'x': axis 0 has 2 elements, but is to have n with n = 1" $(xyw x y3 w) \
+    --bind m=0 --bind n=1
+sizes 'states say it too' 1 "one.npy: state 'w': axis 0 has 1 elements, but is to have n with n = 2" $(xyw x y5 one) \
+    --bind m=0
+sizes 'what does not divide' 1 "y4.npy: input 'y': axis 0 has 4 elements, but is to have 2\*n+1 with n = 2" \
+    $(xyw x y4 w) --bind m=0
+sizes 'an array too short' 1 "none.npy: input 'x': axis 0 has 0 elements, but is to have n for n in 1..64" \
+    $(xyw none y5 w) --bind m=0
+sizes 'another rank' 1 "wide.npy: input 'x': has shape \[1,2\], but is to have \[n\]" $(xyw wide y5 w) --bind m=0
+sizes 'symbols without input' 1 'input 1 y has no value' --input x="$tmp/x.npy"
+sizes 'no such symbol' 1 "the graph has no symbol 'k'" $(xyw x y5 w) --bind k=1
+sizes 'no number' 2 'needs NAME=NUMBER' --bind n=two
+check 'a symbol of a graph without' 1 "the graph has no symbol 'n'" "$kiln" opt "$tmp/sum.kir" --bind n=1
+check 'opt with symbols' 0 '= sub %w, %[0-9]* : f32\[n\]$' "$kiln" opt "$tmp/sizes.kir"
+check 'opt that binds one' 0 '^  symbol m 0..8$' "$kiln" opt "$tmp/sizes.kir" --bind n=5
+check 'opt that binds all' 0 'start(6) count(5) step(1) : f32\[5\]' "$kiln" opt "$tmp/sizes.kir" --bind n=5 --bind=m=2
+check 'dump with symbols' 0 'f32\[2\*n+1\]' "$kiln" dump "$tmp/sizes.kir" --stage fused
+check 'dump that needs numbers' 1 'symbol n has no value yet' "$kiln" dump "$tmp/sizes.kir" --stage scheduled
+check 'dump that has them' 0 'group 0' "$kiln" dump "$tmp/sizes.kir" --stage fused --bind n=5 --bind m=2
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -2,7 +2,8 @@
  *
  * A text gives a graph or "line:column: reason".  A graph verifies, prints to text that parses to the same graph and
  * prints the same again, clones, survives every pass, becomes kernels that verify and a plan that the checker
- * accepts, and, where it is small, runs on the interpreter.  Text that is no graph is tried as kernels, which verify and
+ * accepts, and, where it is small, runs on the interpreter, one with symbols also with
+ * their least values.  Text that is no graph is tried as kernels, which verify and
  * print to text that parses to the same kernels. */
 #include "ir/loop.h"
 #include "ir/text.h"
@@ -136,10 +137,20 @@ static void check_passes(const struct graph *parsed)
         run_pass(g, &pass_list[i]);
     if (!g->err.code) {
         check_program(g);
-        if (is_quick(g))
+        if (!g->symbols && is_quick(g))
             interpret(g);
     }
     graph_free(g);
+}
+
+static void bind_least(struct graph *g)
+{
+    struct err e = {0};
+    for (uint32_t i = 0; i < g->symbols->n; i++)
+        MUST(graph_symbol_set(g, i, g->symbols->v[i].low, &e), "%s", e.msg);
+    MUST(graph_bind(g) == 1 && !g->symbols, "symbols are left");
+    must_verify(g, "bound");
+    must_print_back(g);
 }
 
 static void check_kernels(const char *text, size_t size)
@@ -172,8 +183,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     must_verify(g, "parsed");
     must_print_back(g);
-    if (is_small(g))
+    bool small = is_small(g);
+    if (small)
         check_passes(g);
+    if (g->symbols) {
+        bind_least(g);
+        if (small)
+            check_passes(g);
+    }
     graph_free(g);
     return 0;
 }

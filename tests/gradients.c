@@ -160,6 +160,14 @@ static ref make_cast(struct graph *g, const ref *x, const void *ctx)
     return n_exp(g, n_cast(g, n_mul(g, x[0], x[0]), KL_F64));
 }
 
+/* One value on its own device and, twice, on another. */
+static ref make_copy(struct graph *g, const ref *x, const void *ctx)
+{
+    (void)ctx;
+    ref there = n_copy(g, n_mul(g, x[0], x[0]), DEVICE_CPU), back = n_copy(g, n_exp(g, there), DEVICE_REF);
+    return n_mul(g, n_tanh(g, x[0]), n_add(g, back, n_copy(g, n_copy(g, n_sin(g, x[0]), DEVICE_CPU), DEVICE_REF)));
+}
+
 static ref make_dot(struct graph *g, const ref *x, const void *ctx)
 {
     ref y = n_dot(g, x[0], x[1], ctx);
@@ -208,6 +216,7 @@ static void structural(void)
     gradient(&(struct problem){.name = "bitcast", .make = make_bitcast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     gradient(&(struct problem){.name = "dequantize", .make = make_dequantize, .nx = 1, .x = {shape_make(1, (int64_t[]){4})}});
     gradient(&(struct problem){.name = "cast", .make = make_cast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
+    gradient(&(struct problem){.name = "copy", .make = make_copy, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     union attr mm = {0}, tt = {0}, batched = {0}, two = {0}, outer = {0};
     mm.dot.ncon = 1, mm.dot.con_a = 1;
     tt.dot.ncon = 1, tt.dot.con_b = 1;

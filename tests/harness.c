@@ -200,23 +200,38 @@ bool kernel_round_trip(const struct kernel *k, struct err *why)
 }
 
 /* All kernels of the program that ran g. */
-static bool kernels_round_trip(const struct graph *g, bool fuse, struct err *why)
+static bool kernels_round_trip(const struct graph *g, const char *device, bool fuse, struct err *why)
 {
-    const struct exec *x = exec_get(g, device_find("cpu", why), fuse, why);
+    const struct exec *x = exec_get(g, device_find(device, why), fuse, why);
     for (uint32_t i = 0; x && i < x->program->nkernel; i++)
         if (!kernel_round_trip(x->program->kernel[i], why))
             return false;
     return x;
 }
 
-/* Every way to run a graph; the first is the one that the others must equal. */
+/* Every way to run a graph, all of it on one device or, without a device, each node where it is; the first is the one
+ * that the others must equal. */
 static const struct way { const char *device; bool fuse, in_place; unsigned threads; const char *text; } ways[] = {
     {"ref", true, true, 1, "interpreted"},
     {"cpu", true, true, 2, "on cpu with 2 threads"},
     {"cpu", true, false, 1, "on cpu with 1 thread, not in place"},
     {"cpu", false, true, 2, "on cpu unfused"},
+    {NULL, true, true, 2, "on the devices of its nodes"},
+    {NULL, false, true, 1, "on the devices of its nodes unfused"},
 };
 enum { WAYS = sizeof ways / sizeof *ways };
+
+/* The graph in a way: a copy on one device, or g itself. */
+static const struct graph *placed(const struct graph *g, const struct way *w)
+{
+    uint64_t devices = graph_devices(g);
+    if (!w->device || !(devices & (devices - 1)))
+        return g;
+    struct graph *one = graph_clone(g);
+    for (unsigned d = 0; one && d < MAX_DEVICES; d++)
+        graph_move(one, d, 0);
+    return one;
+}
 
 static bool agree(const struct graph *g, const struct values *input, const struct values *state, const uint64_t *slot,
                   struct err *why)
@@ -225,11 +240,17 @@ static bool agree(const struct graph *g, const struct values *input, const struc
     bool ok = true;
     for (int i = 0; i < WAYS && ok; i++) {
         struct err e = {0};
+        const struct graph *own = placed(g, &ways[i]);
+        const char *device = ways[i].device ? ways[i].device : device_name((int)graph_device(g));
+        if (!ways[i].device && !(graph_devices(g) & (graph_devices(g) - 1)))
+            break; /* all on one device */
         pool_set_threads(ways[i].threads);
-        ok = run_with(g, ways[i].device, ways[i].fuse, ways[i].in_place, input, state, slot, &out[i], &e) ||
+        ok = run_with(own, device, ways[i].fuse, ways[i].in_place, input, state, slot, &out[i], &e) ||
              err_set(why, e.code, "%s: %s", ways[i].text, e.msg);
         if (ok && i > 1)
-            ok = kernels_round_trip(g, ways[i].fuse, why);
+            ok = kernels_round_trip(own, device, ways[i].fuse, why);
+        if (own != g)
+            graph_free((struct graph *)own);
         for (uint32_t o = 0; i > 0 && ok && o < g->nout; o++) {
             unsigned dtype = g->node[g->out[o].value].dtype;
             int64_t at;

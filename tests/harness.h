@@ -37,8 +37,8 @@ bool run_on(const struct graph *g, const char *device, bool fuse, const struct v
 bool same_values(unsigned dtype, const void *a, const void *b, int64_t n, int64_t *at);
 double element_value(unsigned dtype, const void *p, int64_t i);
 
-/* Runs g on ref, on cpu fused (2 threads in place, 1 thread beside) and unfused, and compares all outputs; prints the
- * graph on a difference. */
+/* Runs g on ref, on cpu fused (2 threads in place, 1 thread beside) and unfused, and, where its nodes are on several
+ * devices, there fused and unfused, and compares all outputs; prints the graph on a difference. */
 bool agree_everywhere(const struct graph *g, const struct values *input, const struct values *state, const uint64_t *slot,
                       const char *what);
 /* The same with moderate and then with wild data that depend on the leaves alone; false: *why. */

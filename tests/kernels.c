@@ -45,7 +45,7 @@ static void compare(const struct graph *g, const char *what)
     values_random(&rng, g, &g->input, false, &in);
     const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
     if (check(x && run_on(g, "cpu", true, &in, &none, NULL, &compiled, &e), "%s: %s", what, e.msg)) {
-        struct memory m = {.arena = calloc((size_t)x->program->arena_bytes + 64, 1), .scratch = calloc((size_t)x->program->scratch_bytes + 64, 1),
+        struct memory m = {.arena = calloc((size_t)x->program->arena_bytes[DEVICE_CPU] + 64, 1), .scratch = calloc((size_t)x->program->scratch_bytes + 64, 1),
                            .input = &in, .state = &none, .out = &interpreted};
         for (uint32_t o = 0; o < g->nout; o++)
             interpreted.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);

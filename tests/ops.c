@@ -438,6 +438,27 @@ static void quants(void)
                 }
 }
 
+/* There and back, of what is stored and of what is computed: to outputs, states and kernels. */
+static void copies(void)
+{
+    for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
+        for (unsigned z = 0; z < sizeof sizes / sizeof *sizes; z++)
+            for (int layout = 0; layout <= LAYOUTS; layout++) {
+                struct graph *g = graph_new("copy");
+                struct shape s = shape_make(2, (int64_t[]){3, sizes[z]});
+                ref x = piece(g, dt, &s, layout), y = n_copy(g, x, DEVICE_CPU), w = n_state(g, dt, &s, "w");
+                ref less = n_eq(g, y, n_flip(g, y, 2)), back = n_copy(g, n_where(g, less, y, n_flip(g, y, 1)), DEVICE_REF);
+                graph_output(g, OUT_RETURN, y, 0);
+                graph_output(g, OUT_RETURN, n_ne(g, back, x), 0);
+                graph_output(g, OUT_RETURN, n_copy(g, w, DEVICE_CPU), 0);
+                graph_output(g, OUT_ASSIGN, layout & 1 ? back : n_where(g, n_ne(g, w, back), back, w), 0);
+                char what[64];
+                snprintf(what, sizeof what, "copy of %s, %" PRId64 ", layout %d", dtype_name(dt), sizes[z], layout);
+                run_graph(g, layout & 1, what);
+                graph_free(g);
+            }
+}
+
 static void random_bits(void)
 {
     for (unsigned dt = KL_U32; dt <= KL_U64; dt++) {
@@ -470,6 +491,7 @@ int main(void)
     bitcasts();
     shifted_states();
     quants();
+    copies();
     random_bits();
     return finish();
 }

@@ -59,7 +59,8 @@ static struct program *good_program(void)
     p->nkernel = KERNELS;
     p->cmd = mem_alloc((COMMANDS + 1) * sizeof *p->cmd); /* room for one more */
     p->ncmd = COMMANDS;
-    p->arena_bytes = 2 * BYTES;
+    p->devices = 1;
+    p->arena_bytes[0] = 2 * BYTES;
     p->scratch_bytes = BYTES;
     p->max_args = 3;
     p->in_place = mem_alloc(OUTPUTS * sizeof *p->in_place);
@@ -101,7 +102,7 @@ static void swap(struct program *p, int a, int b)
 static void out_of_bounds(struct program *p) { p->cmd[NEG].arg[1].offset = p->cmd[EXP].arg[0].offset = 2 * BYTES; }
 static void negative_offset(struct program *p) { p->cmd[NEG].arg[1].offset = -4; }
 static void unaligned(struct program *p) { p->cmd[NEG].arg[1].offset = 2; }
-static void small_arena(struct program *p) { p->arena_bytes--; }
+static void small_arena(struct program *p) { p->arena_bytes[0]--; }
 static void small_scratch(struct program *p) { p->scratch_bytes = BYTES - 1; }
 static void no_such_input(struct program *p) { p->cmd[NEG].arg[0].index = 1; }
 static void no_such_output(struct program *p) { p->cmd[ADD].arg[2].index = OUTPUTS; }
@@ -308,7 +309,7 @@ static void test_executor(void)
     struct program *p = runnable_program();
     struct err e = {0};
     check(program_check(p, &e), "the executor's program is valid: %s", e.msg);
-    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = DEVICE_CPU};
+    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = 0};
     const char *what = "";
     struct buffer_stats before = buffer_stats();
     for (unsigned threads = 1; threads <= 4; threads++) {
@@ -339,8 +340,8 @@ static void test_executor(void)
 static void test_no_memory(void)
 {
     struct program *p = runnable_program();
-    p->arena_bytes = (int64_t)1 << 60;
-    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = DEVICE_CPU};
+    p->arena_bytes[0] = (int64_t)1 << 60;
+    const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = 0};
     struct err e = {0};
     bool exclusive = true;
     struct buffer *in = filled(1, 2), *w = filled(100, 10), *out[OUTPUTS];
@@ -370,6 +371,47 @@ static void test_scatter_in_place(void)
     }
 }
 
+/* Updates of states of several sizes are one kernel (but for scalars), each in place, and need no more memory than one by one: what they
+ * read lies there until the last of them anyway. */
+static void test_updates(void)
+{
+    static const int64_t size[] = {300, 7, 1, 2048, 100, 12};
+    enum { UPDATES = sizeof size / sizeof *size };
+    int64_t peak[2] = {0}, kernels[2] = {0};
+    for (int apart = 0; apart < 2; apart++) { /* 1: a different constant in each */
+        struct graph *g = graph_new("updates");
+        struct shape one = {0};
+        ref x = n_input(g, KL_F32, &one, "x"), d[UPDATES];
+        for (int i = 0; i < UPDATES; i++) {
+            struct shape s = shape_make(1, &size[i]);
+            ref y = n_exp(g, n_add(g, n_broadcast(g, x, &s), n_iota(g, KL_F32, &s, 0)));
+            d[i] = n_permute(g, n_flip(g, y, 1), (const uint8_t[]){0}); /* no part of the kernel that reads it */
+        }
+        for (int i = 0; i < UPDATES; i++) {
+            struct shape s = shape_make(1, &size[i]);
+            ref v = n_state(g, KL_F32, &s, "v"), w = n_state(g, KL_F32, &s, "w");
+            ref m = n_add(g, n_mul(g, v, n_k(g, v, 0.5 + apart * i)), d[i]);
+            for (int more = 0; more < apart * i; more++)
+                m = n_tanh(g, m);
+            graph_output(g, OUT_ASSIGN, m, 2 * (uint32_t)i);
+            graph_output(g, OUT_ASSIGN, n_sub(g, w, m), 2 * (uint32_t)i + 1);
+        }
+        struct err e = {0};
+        struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 1};
+        struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? program_plan(g, &caps, false, &e) : NULL;
+        if (check(p && program_check(p, &e), "updates: %s%s", g->err.msg, e.msg)) {
+            peak[apart] = p->peak_bytes;
+            kernels[apart] = p->ncmd;
+            for (uint32_t i = 0; i < g->nout; i++)
+                check(p->in_place[i], "update %u is%s in place", i, p->in_place[i] ? "" : " not");
+        }
+        program_free(p);
+        graph_free(g);
+    }
+    check(kernels[1] - kernels[0] == UPDATES - 2, "updates alike are one kernel: %d and %d commands", (int)kernels[0], (int)kernels[1]);
+    check(peak[0] == peak[1], "in %lld bytes, one by one in %lld", (long long)peak[0], (long long)peak[1]);
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
@@ -384,6 +426,7 @@ int main(void)
     test_executor();
     test_no_memory();
     test_scatter_in_place();
+    test_updates();
     pool_set_threads(1);
     buffer_trim();
     return finish();

@@ -2,6 +2,7 @@
  *
  *   random_graphs [COUNT [SEED]]
  *
+ * Made symbolic and bound again, a graph is what it was.
  * Graphs run in children, one a processor, so that a crash or an endless loop is a failure like any other.  A graph
  * that fails is made as small as it gets and written beside this program's folder as random_SEED.kir, a text test
  * (tests/text).
@@ -27,6 +28,16 @@ struct progress {
     struct err why;
 };
 
+/* The graph with symbols for some numbers is g once they have their values. */
+static bool check_symbols(const struct graph *g, struct err *why)
+{
+    int64_t value[MAX_SYMBOLS];
+    struct graph *s = random_symbolic(g, graph_hash(g).lo, value);
+    bool ok = !s || symbolic_agrees(g, s, value, why);
+    graph_free(s);
+    return ok;
+}
+
 /* The text means the same graph, and all executors agree on it. */
 static enum verdict check_graph(const struct graph *g, struct err *why)
 {
@@ -39,6 +50,8 @@ static enum verdict check_graph(const struct graph *g, struct err *why)
     mem_free(text);
     if (!same)
         return err_set(why, KL_ERR_INTERNAL, "the printed text parses to another graph"), REFUSED;
+    if (!check_symbols(g, why))
+        return REFUSED;
     if (agree_on_random_data(g, why))
         return AGREES;
     return why->code ? REFUSED : DIFFERS;

@@ -702,12 +702,37 @@ static void random_assign(struct maker *m, uint32_t state)
         graph_output(m->g, OUT_RETURN, v, 0);
 }
 
+/* States of any size with one expression for their new values, as an optimizer makes them; some read another's. */
+static void random_updates(struct maker *m)
+{
+    unsigned dtype = PICK(m, dtypes), n = 2 + (unsigned)rng_below(&m->r, 3);
+    bool momentum = chance(m, 2), shared = chance(m, 6);
+    ref rate = m->g->slot.n < MAX_VALUES ? n_slot(m->g, dtype, "rate") : n_const(m->g, dtype, dtype_bits(dtype, 2)), before = NIL;
+    for (unsigned i = 0; i < n && dtype != KL_BOOL; i++) {
+        if (m->g->state.n + 2 > MAX_VALUES - 1 || m->g->nout + 2 > MAX_VALUES - 6)
+            return;
+        struct shape s = shared && before ? *node_shape(m->g, before) : random_shape(m);
+        ref w = fresh(m, dtype, &s, true), by = n_broadcast(m->g, rate, &s), d = fitting(m, dtype, &s);
+        uint32_t state = m->g->node[w].attr.leaf.index;
+        if (momentum) {
+            ref v = fresh(m, dtype, &s, true);
+            d = n_add(m->g, n_mul(m->g, v, by), d);
+            graph_output(m->g, OUT_ASSIGN, d, m->g->node[v].attr.leaf.index);
+        }
+        graph_output(m->g, OUT_ASSIGN, n_sub(m->g, shared && before ? before : w, n_mul(m->g, d, by)), state);
+        before = w;
+    }
+}
+
 static void random_outputs(struct maker *m)
 {
+    uint32_t states = m->g->state.n;
+    if (chance(m, 4))
+        random_updates(m);
     int64_t before = rng_below(&m->r, 4), behind = rng_below(&m->r, 3) + !before;
     while (before-- > 0)
         graph_output(m->g, OUT_RETURN, chance(m, 3) ? any(m) : late(m), 0);
-    for (uint32_t s = 0, n = m->g->state.n; s < n; s++)
+    for (uint32_t s = 0; s < states; s++)
         if (chance(m, 2) && m->g->nout < MAX_VALUES - 6)
             random_assign(m, s);
     while (behind-- > 0)
@@ -727,5 +752,9 @@ struct graph *random_graph(uint64_t seed)
     for (int64_t i = 0; i < nodes && !m.g->err.code && m.elements < MAX_TOTAL; i++)
         add(&m, random_node(&m));
     random_outputs(&m);
-    return m.g;
+    if (m.g->err.code || !chance(&m, 5))
+        return m.g;
+    struct graph *all = random_spread(&m.r, m.g);
+    graph_free(m.g);
+    return all;
 }

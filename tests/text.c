@@ -5,6 +5,7 @@
  *   # test: pass NAME,NAME   run passes, then print the graph
  *   # test: run              autodiff and numerics, then the interpreter: print each output's elements
  *   # test: agree            the interpreter and every way to compile it give the same bits for random data
+ *   # test: run n=2,m=0; n=5,m=1    (agree too) with these values of the symbols, and then with those
  *   # test: error            parsing must fail
  * What must come out stands behind a line "# expect:"; without one, `parse` must print the file's own text.
  * An error is marked where it happens: "# error: COLUMN: REASON" behind the line, or a line of its own with
@@ -213,9 +214,8 @@ void test_elements(struct text *s, unsigned dtype, const void *data, int64_t n)
     text_put(s, "\n");
 }
 
-static void interpret(struct test *t, struct graph *g)
+static void interpret(struct test *t, struct graph *g, struct text *s)
 {
-    struct text s = {0};
     struct err e = {0};
     void **out = mem_alloc((g->nout + 1) * sizeof *out);
     bool ok = out;
@@ -226,52 +226,108 @@ static void interpret(struct test *t, struct graph *g)
     for (uint32_t i = 0; ok && i < g->nout; i++)
         ok = (out[i] = mem_alloc(node_bytes(g, g->out[i].value)));
     if (ok && !interp_run(g, &(struct bind){.out = out}, &e)) {
-        text_put(&s, "error: %s\n", e.msg);
+        text_put(s, "error: %s\n", e.msg);
     } else if (ok) {
         for (uint32_t i = 0; i < g->nout; i++) {
             ref r = g->out[i].value;
             char buf[SHAPE_TEXT];
             unsigned dtype = node_at(g, r)->dtype;
-            text_put(&s, "%s%s:", dtype_name(dtype), shape_text(node_shape(g, r), buf, sizeof buf));
-            test_elements(&s, dtype, out[i], node_numel(g, r));
+            text_put(s, "%s%s:", dtype_name(dtype), shape_text(node_shape(g, r), buf, sizeof buf));
+            test_elements(s, dtype, out[i], node_numel(g, r));
         }
     }
-    if (ok)
-        test_expect(t, s.s ? s.s : "", false);
     for (uint32_t i = 0; out && i < g->nout; i++)
         mem_free(out[i]);
     mem_free(out);
-    mem_free(s.s);
 }
 
-static void test_run(struct test *t)
+/* A copy of the graph with values from "n=2,m=0"; NULL: the problem is noted. */
+static struct graph *bound(struct test *t, const struct graph *from, const char *s, size_t len)
+{
+    struct graph *g = graph_clone(from);
+    struct err e = {0};
+    const char *end = s + len;
+    while (s < end && !t->problem.len) {
+        while (s < end && (*s == ' ' || *s == ','))
+            s++;
+        size_t name = strcspn(s, "=");
+        uint32_t symbol = graph_symbol_find(g, s, name);
+        if (symbol == NO_SYMBOL || !graph_symbol_set(g, symbol, strtoll(s + name + 1, NULL, 10), &e))
+            text_put(&t->problem, "    no value for a symbol: '%.*s' %s\n", (int)(end - s), s, e.msg);
+        s += strcspn(s, ",;\n");
+    }
+    if (!t->problem.len)
+        run_passes(t, g, "bind", 4);
+    if (!t->problem.len && !g->err.code)
+        return g;
+    text_put(&t->problem, "    %s\n", g->err.msg);
+    graph_free(g);
+    return NULL;
+}
+
+/* Does what is to be done with the graph once for each "n=2,m=0" of a list that ';' separates; without one, once. */
+static void for_each_value(struct test *t, const char *values, size_t len, struct text *out,
+                           void (*run)(struct test *t, struct graph *g, struct text *out))
+{
+    struct graph *g = parse_body(t);
+    const char *end = values + len;
+    while (values < end && *values == ' ')
+        values++;
+    while (g && !t->problem.len) {
+        const char *stop = len ? memchr(values, ';', (size_t)(end - values)) : NULL;
+        size_t n = (size_t)((stop ? stop : end) - values);
+        struct graph *b = bound(t, g, values, n);
+        if (b && len)
+            text_put(out, "%.*s\n", (int)n, values);
+        if (b)
+            run(t, b, out);
+        graph_free(b);
+        if (!stop)
+            break;
+        for (values = stop + 1; *values == ' ';)
+            values++;
+    }
+    graph_free(g);
+}
+
+static void run_once(struct test *t, struct graph *g, struct text *out)
 {
     static const char before[] = "autodiff,numerics";
-    struct graph *g = parse_body(t);
-    if (!g)
-        return;
     run_passes(t, g, before, strlen(before));
     if (g->err.code)
         text_put(&t->problem, "    %s\n", g->err.msg);
     if (!t->problem.len)
-        interpret(t, g);
-    graph_free(g);
+        interpret(t, g, out);
 }
 
-static void test_agree(struct test *t)
+static void test_run(struct test *t, const char *values, size_t len)
+{
+    struct text out = {0};
+    for_each_value(t, values, len, &out, run_once);
+    if (!t->problem.len)
+        test_expect(t, out.s ? out.s : "", false);
+    mem_free(out.s);
+}
+
+static void agree_once(struct test *t, struct graph *g, struct text *out)
+{
+    struct err why = {0};
+    (void)out;
+    mem_free(print_and_check(t, g));
+    if (!agree_on_random_data(g, &why))
+        text_put(&t->problem, "    %s\n", why.msg);
+}
+
+static void test_agree(struct test *t, const char *values, size_t len)
 {
     struct err why = {0};
     if (device_find("cpu", &why) < 0) {
         t->skip = true;
         return;
     }
-    struct graph *g = parse_body(t);
-    if (!g)
-        return;
-    mem_free(print_and_check(t, g));
-    if (!agree_on_random_data(g, &why))
-        text_put(&t->problem, "    %s\n", why.msg);
-    graph_free(g);
+    struct text out = {0};
+    for_each_value(t, values, len, &out, agree_once);
+    mem_free(out.s);
 }
 
 /* The mark as "LINE:COLUMN: REASON" in buf; false: there is none. */
@@ -353,10 +409,10 @@ static void run_test(const char *path)
             test_kernel(&t, what, n);
         else if (n == 5 && !memcmp(what, "parse", 5))
             test_print(&t, NULL, 0);
-        else if (n == 3 && !memcmp(what, "run", 3))
-            test_run(&t);
-        else if (n == 5 && !memcmp(what, "agree", 5))
-            test_agree(&t);
+        else if (!strncmp(what, "run", 3) && (n == 3 || what[3] == ' '))
+            test_run(&t, what + 3, n - 3);
+        else if (!strncmp(what, "agree", 5) && (n == 5 || what[5] == ' '))
+            test_agree(&t, what + 5, n - 5);
         else if (n > 5 && !memcmp(what, "pass ", 5))
             test_print(&t, what + 5, n - 5);
         else

@@ -185,6 +185,32 @@ static void test_long_tokens(void)
     repeated("long device", HEAD "  %y = neg %x : f32[2] @", "1", LARGE, TAIL, false);
 }
 
+static void test_symbols(void)
+{
+    const char *two = "graph @g {\n  symbol n 0..9\n  symbol m 0..9\n";
+    struct text head = {0};
+    text_put(&head, "%s  %%x = input 0 : f32[n", two);
+    repeated("long sum", head.s, "+n", LARGE, "]\n  return %x\n}\n", true);
+    repeated("long sum of many", head.s, "+m+n+1-n-m-1", LARGE, "]\n  return %x\n}\n", true);
+    repeated("long sum that overflows", head.s, "+9223372036854775807", LARGE, "]\n  return %x\n}\n", false);
+    repeated("large factor", head.s, "+1", 2, "0000000000000000000*n]\n  return %x\n}\n", false);
+    repeated("many factors", head.s, "*n", LARGE, "]\n  return %x\n}\n", false);
+    repeated("many signs", head.s, "-", LARGE, "n]\n  return %x\n}\n", false);
+    repeated("long symbol name", "graph @g {\n  symbol ", "n", LARGE, " 0..9\n}\n", false);
+    repeated("long bound", "graph @g {\n  symbol n 0..", "9", LARGE, "\n}\n", false);
+    repeated("many symbols", "graph @g {\n", "  symbol n 0..9\n", LARGE, "}\n", false);
+    repeated("nothing but symbols", two, "\n", LARGE, "}\n", true);
+    numbered("many expressions", two, "  input ", " : f32[2*n+", "]", "}\n", true);
+    mem_free(head.s);
+    struct text t = {0};
+    text_put(&t, "%s", two);
+    for (unsigned i = 0; i < MANY / 10; i++)
+        text_put(&t, "  %%c%u = checkpoint : f32[] {\n    graph @r {\n      %%x = iota axis(0) : f32[m+%u]\n"
+                     "      %%y = const 0.0 : f32[]\n      return %%y\n    }\n  }\n", i, i);
+    text_put(&t, "}\n");
+    hostile("many expressions in regions", &t, true);
+}
+
 static void test_space(void)
 {
     repeated("blanks", HEAD "  %y =", " ", LARGE, "neg %x : f32[2]" TAIL, true);
@@ -297,6 +323,7 @@ static const char *const pieces[] = {
     "%", "%1", ",", "(", ")", "[", "]", ":", ";", "{", "}", "@", "\"", "#", "\n", " ", "0", "1", "7", "8",
     "4294967295", "4294967296", "18446744073709551615", "9223372036854775807", "-", "stop", "group 1", "axes(0)",
     "order(lanes 64, chunk 1)", "f32[]", "f64[0]", "bool", "u8[1,1,1,1,1,1,1,1]", "return %1", "assign 0 = %1",
+    "symbol n 1..9\n", "n", "2*n", "-n", "+1", "1..4", "f32[n]",
     "loop serial 0 to 9 {", "loop vector 0 to 8 {", "b0", "b1", "%1 = load b0[%2] : f32", "next %1, %2", "*f32", "i64",
     "const nan", "input 0", "state 0", "slot 0", "grad", "bits(0xff)", "inf", "1e400", "# f:1", "\\x41", "\x00", "\xff",
 };
@@ -400,6 +427,7 @@ int main(int argc, char **argv)
 {
     unsigned mutations = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 200;
     test_long_tokens();
+    test_symbols();
     test_space();
     test_many();
     test_kernels();

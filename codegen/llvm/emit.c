@@ -118,8 +118,9 @@ static bool emit_affine(struct emitter *m, val v)
     LLVMValueRef a = emit_scalar(m, i->a), b = emit_scalar(m, i->b);
     uint64_t sa = stride_of(m, i->a), sb = stride_of(m, i->b);
     int64_t c;
-    if (p == P_ADD) {
-        set_affine(m, v, LLVMBuildAdd(m->b, a, b, ""), sa + sb);
+    if (p == P_ADD) { /* the first lane is often 0: no instruction for that */
+        bool zero = LLVMIsAConstantInt(b) && LLVMIsNull(b);
+        set_affine(m, v, zero ? a : LLVMBuildAdd(m->b, a, b, ""), sa + sb);
     } else if (p == P_SUB) {
         set_affine(m, v, LLVMBuildSub(m->b, a, b, ""), sa - sb);
     } else {
@@ -494,6 +495,17 @@ static void emit_tile(struct emitter *m, val v)
     }
 }
 
+/* Where the kernel says, not at its start: a register held over the loops of a product is one too few for them. */
+static void read_slot(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    LLVMValueRef at = LLVMConstInt(m->i64, i->imm, 0);
+    LLVMValueRef p = LLVMBuildInBoundsGEP2(m->b, m->i64, LLVMGetParam(m->fn, 1), &at, 1, "");
+    LLVMTypeRef t = i->dtype == KL_BOOL ? m->i8 : type_of(m, i->dtype); /* little-endian: the low bytes */
+    LLVMValueRef x = LLVMBuildLoad2(m->b, t, p, "");
+    set_uniform(m, v, i->dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(t), "") : x);
+}
+
 /* Emits instruction v; the one to go on with. */
 static val emit_inst(struct walker *w, val v)
 {
@@ -509,8 +521,10 @@ static val emit_inst(struct walker *w, val v)
     if (i->op == L_END && m->k->inst[i->a].op == L_LOOP && m->k->inst[i->a].kind == LOOP_UNROLLED)
         return close_unrolled(w, v);
     switch (i->op) {
+    case L_SLOT:
+        read_slot(m, v);
+        break;
     case L_CONST:
-    case L_SLOT: /* loaded in the entry block */
     case L_CARRY:
         break;
     case L_NEXT:
@@ -587,7 +601,7 @@ static void open_function(struct emitter *m)
     LLVMPositionBuilderAtEnd(m->b, block(m, "entry"));
 }
 
-/* Buffer addresses and slots are read once. */
+/* Buffer addresses are read once. */
 static void read_arguments(struct emitter *m)
 {
     for (uint32_t i = 0; i < m->k->nbuf; i++) {
@@ -599,16 +613,6 @@ static void read_arguments(struct emitter *m)
         }
         LLVMValueRef at = LLVMConstInt(m->i64, i, 0);
         m->buf[i] = LLVMBuildLoad2(m->b, m->ptr, LLVMBuildInBoundsGEP2(m->b, m->ptr, LLVMGetParam(m->fn, 0), &at, 1, ""), "");
-    }
-    for (val v = 1; v < m->k->ninst; v++) {
-        const struct linst *i = &m->k->inst[v];
-        if (i->op != L_SLOT)
-            continue;
-        LLVMValueRef at = LLVMConstInt(m->i64, i->imm, 0);
-        LLVMValueRef p = LLVMBuildInBoundsGEP2(m->b, m->i64, LLVMGetParam(m->fn, 1), &at, 1, "");
-        LLVMTypeRef t = i->dtype == KL_BOOL ? m->i8 : type_of(m, i->dtype); /* little-endian: the low bytes */
-        LLVMValueRef x = LLVMBuildLoad2(m->b, t, p, "");
-        set_uniform(m, v, i->dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(t), "") : x);
     }
 }
 

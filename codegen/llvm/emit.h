@@ -74,9 +74,10 @@ void emit_load(struct emitter *m, val v);
 void emit_store(struct emitter *m, val v);
 void emit_prefetch(struct emitter *m, val v);
 void emit_atomic(struct emitter *m, val v);
-/* Elements of a buffer from an index on, or at a vector of indices; mask NULL: all.  For lanes 1 all are scalars. */
-LLVMValueRef emit_load_lanes(struct emitter *m, uint32_t buf, LLVMValueRef index, unsigned lanes, LLVMValueRef mask);
-void emit_store_lanes(struct emitter *m, uint32_t buf, LLVMValueRef index, unsigned lanes, LLVMValueRef x, LLVMValueRef mask);
+LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index); /* of an element, or of a vector of them */
+/* Neighbours from an address on, or what is at a vector of addresses; mask NULL: all.  For lanes 1 all are scalars. */
+LLVMValueRef emit_load_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef mask);
+void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef x, LLVMValueRef mask);
 
 /* ---- emit_tile.c ---- */
 struct chunk { unsigned lane0, lanes; };
@@ -89,5 +90,8 @@ void emit_tile_store(struct emitter *m, val v);
 void emit_tile_splat(struct emitter *m, val v);
 void emit_tile_index(struct emitter *m, val v);
 void emit_mma(struct emitter *m, val v);
+
+/* ---- version.c ---- */
+const char *llvm_version(void);
 
 #endif

@@ -4,15 +4,16 @@
 
 static LLVMTypeRef memory_type(struct emitter *m, unsigned dtype) { return dtype == KL_BOOL ? m->i8 : type_of(m, dtype); }
 
-/* The address of one element, or the addresses of a vector of them. */
-static LLVMValueRef address(struct emitter *m, uint32_t buf, LLVMValueRef index)
+LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index)
 {
     return LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
 }
 
-static LLVMValueRef part_index(struct emitter *m, const struct emitted *i, unsigned part)
+/* The address of a part of neighbouring elements, whose first part is at `first`: a constant offset costs nothing. */
+static LLVMValueRef part_address(struct emitter *m, uint32_t buf, LLVMValueRef first, unsigned part)
 {
-    return LLVMBuildAdd(m->b, i->scalar, LLVMConstInt(m->i64, part * m->native * i->stride, 0), "");
+    LLVMValueRef offset = LLVMConstInt(m->i64, part * m->native, 0);
+    return part ? LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), first, &offset, 1, "") : first;
 }
 
 static LLVMValueRef from_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)
@@ -55,12 +56,11 @@ static LLVMValueRef load_vector(struct emitter *m, unsigned dtype, LLVMValueRef 
 
 static LLVMValueRef all_lanes(struct emitter *m, unsigned n) { return LLVMConstAllOnes(LLVMVectorType(m->i1, n)); }
 
-static LLVMValueRef gather_lanes(struct emitter *m, uint32_t buf, LLVMValueRef index, unsigned lanes, LLVMValueRef mask)
+static LLVMValueRef gather_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef mask)
 {
-    unsigned dtype = m->k->buf[buf].dtype;
     LLVMTypeRef t = LLVMVectorType(memory_type(m, dtype), lanes), p = LLVMVectorType(m->ptr, lanes);
     LLVMValueRef x = intrinsic(m, "llvm.masked.gather", (LLVMTypeRef[]){t, p}, 2,
-                               (LLVMValueRef[]){address(m, buf, index), alignment(m, dtype), mask ? mask : all_lanes(m, lanes), LLVMConstNull(t)}, 4);
+                               (LLVMValueRef[]){ptr, alignment(m, dtype), mask ? mask : all_lanes(m, lanes), LLVMConstNull(t)}, 4);
     return from_memory(m, dtype, x);
 }
 
@@ -81,13 +81,11 @@ static LLVMValueRef load_if(struct emitter *m, unsigned dtype, LLVMValueRef ptr,
 
 static bool is_vector(LLVMValueRef x) { return LLVMGetTypeKind(LLVMTypeOf(x)) == LLVMVectorTypeKind; }
 
-LLVMValueRef emit_load_lanes(struct emitter *m, uint32_t buf, LLVMValueRef index, unsigned lanes, LLVMValueRef mask)
+LLVMValueRef emit_load_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef mask)
 {
-    unsigned dtype = m->k->buf[buf].dtype;
     if (lanes == 1)
-        return mask ? load_if(m, dtype, address(m, buf, index), mask) : load_scalar(m, dtype, address(m, buf, index));
-    return is_vector(index) ? gather_lanes(m, buf, index, lanes, mask)
-                            : load_vector(m, dtype, address(m, buf, index), lanes, mask);
+        return mask ? load_if(m, dtype, ptr, mask) : load_scalar(m, dtype, ptr);
+    return is_vector(ptr) ? gather_lanes(m, dtype, ptr, lanes, mask) : load_vector(m, dtype, ptr, lanes, mask);
 }
 
 void emit_load(struct emitter *m, val v)
@@ -102,19 +100,22 @@ void emit_load(struct emitter *m, val v)
     bool shared = index->form == FORM_UNIFORM || (index->form == FORM_AFFINE && index->stride == 0);
     if (shared && !i->b) {
         out->form = FORM_UNIFORM;
-        out->scalar = load_scalar(m, i->dtype, address(m, buf, index->scalar));
+        out->scalar = load_scalar(m, i->dtype, emit_address(m, buf, index->scalar));
         return;
     }
     if (shared && m->v[i->b].form == FORM_UNIFORM) {
         out->form = FORM_UNIFORM;
-        out->scalar = load_if(m, i->dtype, address(m, buf, index->scalar), m->v[i->b].scalar);
+        out->scalar = load_if(m, i->dtype, emit_address(m, buf, index->scalar), m->v[i->b].scalar);
         return;
     }
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
-    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_index_parts(m, i->a);
+    bool neighbours = index->form == FORM_AFFINE && index->stride == 1;
+    LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = neighbours ? emit_address(m, buf, index->scalar) : NULL;
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
-        part[p] = emit_load_lanes(m, buf, at ? at[p] : part_index(m, index, p), m->native, mask ? mask[p] : NULL);
+        LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : part_address(m, buf, first, p);
+        part[p] = emit_load_lanes(m, i->dtype, ptr, m->native, mask ? mask[p] : NULL);
     }
 }
 
@@ -134,17 +135,15 @@ static void store_if(struct emitter *m, LLVMValueRef x, LLVMValueRef ptr, LLVMVa
     }
 }
 
-void emit_store_lanes(struct emitter *m, uint32_t buf, LLVMValueRef index, unsigned lanes, LLVMValueRef x, LLVMValueRef mask)
+void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef x, LLVMValueRef mask)
 {
-    unsigned dtype = m->k->buf[buf].dtype;
-    LLVMValueRef ptr = address(m, buf, index);
     if (lanes == 1) {
         store_if(m, x, ptr, mask, dtype);
         return;
     }
     x = to_memory(m, dtype, x);
     LLVMTypeRef t = LLVMTypeOf(x);
-    if (is_vector(index))
+    if (is_vector(ptr))
         intrinsic(m, "llvm.masked.scatter", (LLVMTypeRef[]){t, LLVMVectorType(m->ptr, lanes)}, 2,
                   (LLVMValueRef[]){x, ptr, alignment(m, dtype), mask ? mask : all_lanes(m, lanes)}, 4);
     else if (mask)
@@ -160,14 +159,18 @@ void emit_store(struct emitter *m, val v)
     uint32_t buf = (uint32_t)i->imm;
     bool varying = m->k->inst[i->a].varying || m->k->inst[i->b].varying || (i->c && m->k->inst[i->c].varying);
     if (!varying) {
-        store_if(m, emit_scalar(m, i->b), address(m, buf, emit_scalar(m, i->a)), i->c ? emit_scalar(m, i->c) : NULL, m->k->buf[buf].dtype);
+        store_if(m, emit_scalar(m, i->b), emit_address(m, buf, emit_scalar(m, i->a)), i->c ? emit_scalar(m, i->c) : NULL, m->k->buf[buf].dtype);
         return;
     }
     emit_scalar(m, i->a); /* a constant gets its form */
     LLVMValueRef *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
-    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_index_parts(m, i->a);
-    for (unsigned p = 0; x && p < m->parts; p++)
-        emit_store_lanes(m, buf, at ? at[p] : part_index(m, index, p), m->native, x[p], mask ? mask[p] : NULL);
+    bool neighbours = index->form == FORM_AFFINE && index->stride == 1;
+    LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = neighbours ? emit_address(m, buf, index->scalar) : NULL;
+    for (unsigned p = 0; x && p < m->parts; p++) {
+        LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : part_address(m, buf, first, p);
+        emit_store_lanes(m, m->k->buf[buf].dtype, ptr, m->native, x[p], mask ? mask[p] : NULL);
+    }
 }
 
 /* ---- atomics, lane by lane ---- */
@@ -191,7 +194,7 @@ static void update_if(struct emitter *m, const struct linst *i, LLVMValueRef ind
         LLVMBuildCondBr(m->b, cond, then, join);
         LLVMPositionBuilderAtEnd(m->b, then);
     }
-    LLVMBuildAtomicRMW(m->b, op, address(m, buf, index), x, LLVMAtomicOrderingMonotonic, 0);
+    LLVMBuildAtomicRMW(m->b, op, emit_address(m, buf, index), x, LLVMAtomicOrderingMonotonic, 0);
     if (cond) {
         LLVMBuildBr(m->b, join);
         LLVMPositionBuilderAtEnd(m->b, join);

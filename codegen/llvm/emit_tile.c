@@ -129,8 +129,8 @@ void emit_tile_load(struct emitter *m, val v)
     for (unsigned r = 0; part && r < i->rows; r++)
         for (unsigned q = 0; q < n; q++) {
             struct chunk c = emit_chunk(m, i->cols, q);
-            part[r * n + q] = emit_load_lanes(m, (uint32_t)i->imm, chunk_index(m, i, r, c), c.lanes,
-                                              i->b ? piece(m, i->b, r, i->cols, q) : NULL);
+            LLVMValueRef ptr = emit_address(m, (uint32_t)i->imm, chunk_index(m, i, r, c));
+            part[r * n + q] = emit_load_lanes(m, i->dtype, ptr, c.lanes, i->b ? piece(m, i->b, r, i->cols, q) : NULL);
         }
 }
 
@@ -141,7 +141,8 @@ void emit_tile_store(struct emitter *m, val v)
     for (unsigned r = 0; r < x->rows; r++)
         for (unsigned q = 0; q < n; q++) {
             struct chunk c = emit_chunk(m, x->cols, q);
-            emit_store_lanes(m, (uint32_t)i->imm, chunk_index(m, i, r, c), c.lanes, piece(m, i->b, r, x->cols, q),
+            LLVMValueRef ptr = emit_address(m, (uint32_t)i->imm, chunk_index(m, i, r, c));
+            emit_store_lanes(m, x->dtype, ptr, c.lanes, piece(m, i->b, r, x->cols, q),
                              i->c ? piece(m, i->c, r, x->cols, q) : NULL);
         }
 }

@@ -1,8 +1,9 @@
 /* The ops: everything that makes a tensor.  Included by <kiln/kiln.h>.
  *
- * All return a new handle, or poison after an error (see kiln.h).  All operands are on one device.  Dtypes are
- * never promoted: cast with kl_cast.  "Broadcast" is numpy's: shapes are aligned at the right, and a length
- * of 1 (or a missing axis) is repeated.  An axis may be negative, counted from the last.
+ * All return a new handle, or poison after an error (see kiln.h).  All operands are on one device [DEVICE]: kl_to
+ * takes a tensor to another.  Dtypes are never promoted: cast with kl_cast.  "Broadcast" is numpy's: shapes are
+ * aligned at the right, and a length of 1 (or a missing axis) is repeated.  An axis may be negative, counted from the
+ * last.
  * Every op may fail with HANDLE (a bad operand) and MEMORY; other errors are named in brackets. */
 #ifndef KILN_OPS_H
 #define KILN_OPS_H
@@ -134,6 +135,9 @@ KL_OP(masked_fill, kl_tensor a, kl_tensor mask, double value)
 KL_OP(is_close, kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan)
 KL_OP(all_close, kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan)
 
+/* The values on a device, their own or another, for ops there.  The gradient comes back the same way.  Where a
+ * computation is split over devices does not change a bit of its results.  [DEVICE] */
+KL_OP(to, kl_tensor a, kl_device device)
 /* The values in another dtype: float to integer truncates and saturates, NaN gives 0; integers wrap. */
 KL_OP(cast, kl_tensor a, kl_dtype dtype)
 
@@ -359,6 +363,7 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_split(...) kl_split_at(KL_HERE, __VA_ARGS__)
 #define kl_eye(...) kl_eye_at(KL_HERE, __VA_ARGS__)
 #define kl_linspace(...) kl_linspace_at(KL_HERE, __VA_ARGS__)
+#define kl_to(...) kl_to_at(KL_HERE, __VA_ARGS__)
 #define kl_cast(...) kl_cast_at(KL_HERE, __VA_ARGS__)
 #define kl_quantize(...) kl_quantize_at(KL_HERE, __VA_ARGS__)
 #define kl_dequantize(...) kl_dequantize_at(KL_HERE, __VA_ARGS__)

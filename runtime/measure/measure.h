@@ -13,9 +13,10 @@ double measure_now(void);     /* seconds of a clock that never goes back */
 double measure_cpu_now(void);
 enum { MAX_SAMPLES = 1024 };
 struct samples { double s[MAX_SAMPLES]; int n; }; /* the seconds of each run of one thing */
+/* The p-quantile of n numbers, at most MAX_SAMPLES: 0 the least, 0.5 the median, 1 the largest; of none 0. */
+double measure_quantile(const double *s, int n, double p);
 void samples_add(struct samples *t, double seconds);          /* dropped once there are MAX_SAMPLES */
-double samples_quantile(const struct samples *t, double p);   /* 0 the least, 0.5 the median, 1 the largest; of none: 0 */
-static inline double samples_median(const struct samples *t) { return samples_quantile(t, 0.5); }
+static inline double samples_median(const struct samples *t) { return measure_quantile(t->s, t->n, 0.5); }
 
 /* ---- limits.c: loops that do nothing but what is measured, as wide as this processor has registers ---- */
 double limit_fma(void);       /* chains of f32 multiply-adds that stay in registers, some 0.1 ms; their operations */

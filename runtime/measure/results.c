@@ -25,7 +25,8 @@ struct result *results_add(struct results *t, const char *bench, const char *nam
     snprintf(r->name, sizeof r->name, "%s", name);
     snprintf(r->variant, sizeof r->variant, "%s", variant);
     snprintf(r->unit, sizeof r->unit, "%s", unit);
-    double least = samples_quantile(took, 0), most = samples_quantile(took, 1), mid = samples_median(took);
+    double least = measure_quantile(took->s, took->n, 0), most = measure_quantile(took->s, took->n, 1);
+    double mid = samples_median(took);
     r->median = work > 0 ? work / mid * 1e-9 : mid * 1e6;
     r->min = work > 0 ? work / most * 1e-9 : least * 1e6;
     r->max = work > 0 ? work / least * 1e-9 : most * 1e6;

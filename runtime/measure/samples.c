@@ -26,14 +26,14 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double samples_quantile(const struct samples *t, double p)
+double measure_quantile(const double *s, int n, double p)
 {
     double sorted[MAX_SAMPLES];
-    if (!t->n)
+    if (n <= 0)
         return 0;
-    memcpy(sorted, t->s, sizeof(double) * (size_t)t->n);
-    qsort(sorted, (size_t)t->n, sizeof(double), compare_doubles);
-    double at = p * (t->n - 1);
+    memcpy(sorted, s, sizeof(double) * (size_t)n);
+    qsort(sorted, (size_t)n, sizeof(double), compare_doubles);
+    double at = p * (n - 1);
     int i = (int)at;
-    return i + 1 < t->n ? sorted[i] + (at - i) * (sorted[i + 1] - sorted[i]) : sorted[i];
+    return i + 1 < n ? sorted[i] + (at - i) * (sorted[i + 1] - sorted[i]) : sorted[i];
 }

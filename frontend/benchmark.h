@@ -1,0 +1,41 @@
+/* kl_bench in parts: steps timed, limits of the machine, reports. */
+#ifndef KILN_FRONTEND_BENCHMARK_H
+#define KILN_FRONTEND_BENCHMARK_H
+#include "runtime/measure/measure.h"
+#include "runtime/runtime.h"
+#include <kiln/benchmark.h>
+
+/* ---- benchmark_limits.c: the loops that bound kernels, run between the steps ---- */
+struct anchor {                 /* a stream of so many arrays and so many bytes in all */
+    uint8_t inputs, log_bytes;  /* inputs 0: a sum of one array */
+    struct samples took;
+};
+struct machine {
+    double (*clock)(void);
+    unsigned threads;
+    struct anchor *anchor;
+    uint32_t n, cap;
+    float *array[LIMIT_INPUTS + 1];
+    size_t count[LIMIT_INPUTS + 1]; /* elements of each */
+    struct samples fma;
+    double fma_flops;
+};
+/* Notes that kernel k is to have a limit. */
+bool machine_want(struct machine *m, const struct kernel *k);
+/* Measures every limit once.  false: out of memory. */
+bool machine_measure(struct machine *m);
+/* Seconds of one call of the kernel at best; 0: not known. */
+double machine_limit(const struct machine *m, const struct kernel *k);
+double machine_peak(const struct machine *m); /* operations a second */
+void machine_free(struct machine *m);
+
+/* ---- benchmark_report.c ---- */
+struct report {
+    kl_bench_report seen;       /* first: what the user sees is this */
+    char *name;
+    char (*names)[64];          /* of the kernels */
+    kl_bench_kernel *kernels;
+    char *table;
+};
+
+#endif

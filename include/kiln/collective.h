@@ -1,0 +1,46 @@
+/* Tensors on several devices brought together.  Included by <kiln/kiln.h>.
+ *
+ * in[0..n) are n tensors, each on a device of its own or sharing one; out[0..n) are the results, out[i] on the device
+ * of in[i].  The elements are combined in the order of the list, whatever the devices, so the bits are the same for
+ * every split.  These are composites of kl_to and the ops: gradients flow through them, they work in traces, outside
+ * of them and in regions, and what fuses around them fuses.
+ *
+ * On any error all of out[] is poison.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, MEMORY] */
+#ifndef KILN_COLLECTIVE_H
+#define KILN_COLLECTIVE_H
+#include <kiln/kiln.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Mean: the sum divided by n, floats only.  Max and min: NaN if any is. */
+typedef enum kl_reduction { KL_REDUCE_SUM, KL_REDUCE_MEAN, KL_REDUCE_MAX, KL_REDUCE_MIN } kl_reduction;
+
+/* Every out[i]: all tensors combined, element by element; they are of one shape and dtype. */
+KL_API kl_status kl_all_reduce(kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out);
+/* Every out[i]: all tensors, one behind the other along the axis. */
+KL_API kl_status kl_all_gather(int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
+/* out[i]: part i of n equal ones along the axis of what kl_all_reduce gives. */
+KL_API kl_status kl_reduce_scatter(kl_reduction kind, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
+/* out[i]: the tensor on device[i]. */
+KL_API kl_status kl_broadcast(kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out);
+
+/* ---- the same with a call site, which may be NULL ---- */
+KL_API kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out);
+KL_API kl_status kl_all_gather_at(const kl_site *site, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
+KL_API kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, int axis, uint32_t n, const kl_tensor *in,
+                                      kl_tensor *out);
+KL_API kl_status kl_broadcast_at(const kl_site *site, kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out);
+
+#ifndef KL_NO_CALL_SITES
+#define kl_all_reduce(...) kl_all_reduce_at(KL_HERE, __VA_ARGS__)
+#define kl_all_gather(...) kl_all_gather_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_scatter(...) kl_reduce_scatter_at(KL_HERE, __VA_ARGS__)
+#define kl_broadcast(...) kl_broadcast_at(KL_HERE, __VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,22 @@
+/* Profiles: one a thread, filled by the executor. */
+#include "runtime/runtime.h"
+
+static _Thread_local struct profile *current;
+
+void profile_here(struct profile *p) { current = p; }
+struct profile *profile_current(void) { return current; }
+
+struct profile_row *profile_rows(struct profile *p, const struct exec *x)
+{
+    uint32_t kernels = x->program->nkernel, at = 0;
+    while (at < p->n && p->row[at].x != x)
+        at += p->row[at].x->program->nkernel + 2;
+    if (at < p->n)
+        return &p->row[at];
+    if (!mem_reserve(&p->row, &p->cap, p->n + kernels + 2, sizeof *p->row))
+        return NULL;
+    for (uint32_t i = 0; i < kernels + 2; i++)
+        p->row[p->n++] = (struct profile_row){
+            .x = x, .kernel = i < kernels ? i : i == kernels ? PROFILE_COPY : PROFILE_INTERP};
+    return &p->row[at];
+}
