@@ -442,6 +442,8 @@ static bool run(struct thread *t, struct err *e)
     struct trace *tr = t->trace;
     uint64_t graphs = atomic_load(&counters.graphs_built), compiles = atomic_load(&counters.compiles);
     const struct exec *x = find_exec(tr, e);
+    if (!x && e->code)
+        custom_locate(tr->r.g, e);
     if (!x)
         return !e->code;
     front_lock();
@@ -450,6 +452,8 @@ static bool run(struct thread *t, struct err *e)
     if (!ok)
         return false;
     ok = exec_run(x, tr->r.input, tr->state, tr->exclusive, tr->r.slot, tr->out, e);
+    if (!ok)
+        custom_locate(tr->r.g, e);
     front_lock();
     if (ok)
         commit(tr);
