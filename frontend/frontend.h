@@ -80,6 +80,7 @@ struct thread {
     unsigned outer_no_grad;      /*   those that the open trace began in */
     kl_run_info info;
     bool has_info;
+    const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
 void front_lock(void);

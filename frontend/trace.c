@@ -343,6 +343,7 @@ static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, ui
     for (uint32_t i = 0; i < p->ncmd; i++)
         t->info.kernels += p->cmd[i].kind == CMD_KERNEL;
     t->has_info = true;
+    t->miss = t->info.graphs_built ? x->miss : NULL;
 }
 
 static bool run(struct thread *t, struct err *e)
@@ -397,6 +398,12 @@ kl_status kl_trace_end_at(const kl_site *site)
 kl_status kl_trace_end(void)
 {
     return kl_trace_end_at(NULL);
+}
+
+const char *kl_trace_miss(void)
+{
+    struct thread *t = thread_self();
+    return t && t->miss ? t->miss : "";
 }
 
 kl_status kl_trace_info(kl_run_info *info)

@@ -156,6 +156,10 @@ typedef struct kl_run_info {
 } kl_run_info;
 /* [errors TRACE: nothing has run on this thread] */
 KL_API kl_status kl_trace_info(kl_run_info *info);
+/* Why the last kl_trace_end of this thread built a program: "file:line: node, op: " and the first field in which the
+ * trace differs from the known one that is most like it, with both nodes as text; "" when it built none.  Valid as long
+ * as the process. */
+KL_API const char *kl_trace_miss(void);
 
 /* ---- gradients ---- */
 
