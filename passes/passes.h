@@ -1,6 +1,6 @@
 /* Graph to graph and graph to kernels: one internal header for the folder.
  *
- *   captured -> bind -> autodiff -> inline -> simplify -> dce -> numerics -> fuse      (passes.def, in order)
+ *   captured -> bind -> autodiff -> inline -> simplify -> dce -> numerics -> stages -> fuse   (passes.def, in order)
  *            -> lower (one kernel a group) -> plan (storage, commands) = a program */
 #ifndef KILN_PASSES_H
 #define KILN_PASSES_H

@@ -68,7 +68,8 @@ static void run_copy(const struct frame *f)
 {
     void *to = resolve(f, &f->cmd->arg[0], 0);
     const void *from = resolve(f, &f->cmd->arg[1], 0);
-    if (to != from) memcpy(to, from, (size_t)f->cmd->bytes); /* the same: a state assigned to itself in place */
+    /* The same: a state assigned to itself in place.  No bytes: there may be no arena. */
+    if (to != from && f->cmd->bytes) memcpy(to, from, (size_t)f->cmd->bytes);
 }
 
 /* A kernel of a device without a code generator, in the pool's floating-point environment. */
