@@ -322,7 +322,7 @@ int pass_fuse_groups(struct graph *g, bool unfused)
         if (!unfused)
             fuse_all(&f);
         store_whole(&f);
-        ok = unfused || fuse_parts(&f);
+        ok = unfused || fuse_parts(&f) || err_set(&g->err, KL_ERR_MEMORY, "out of memory fusing @%s", g->name);
         renumber(&f);
     }
     mem_free(f.group);
