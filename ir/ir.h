@@ -301,7 +301,12 @@ static inline bool dim_at_most(const struct graph *g, int64_t a, int64_t b)  /* 
     return dims_never_negative(g, 2, (struct scaled[]){{b, 1}, {a, -1}}, 0);
 }
 bool shape_is_symbolic(const struct shape *s);
-bool shape_is_legal(const struct graph *g, const struct shape *s); /* for every value of the symbols */
+bool symbolic_shape_is_legal(const struct graph *g, const struct shape *s);
+static inline bool shape_is_legal(const struct graph *g, const struct shape *s) /* for every value of the symbols */
+{
+    int64_t n;
+    return shape_numel(s, &n) || (g->symbols && symbolic_shape_is_legal(g, s));
+}
 bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b); /* likewise */
 unsigned node_dims(struct node *n, int64_t *at[2]); /* the attributes that are dims; returns how many */
 bool dim_affine(const struct graph *g, int64_t d, struct affine *a); /* false: no dim */

@@ -194,14 +194,13 @@ static void enter(struct lowering *w, const struct body *b)
     w->nmember = b->nmember;
 }
 
-/* Lanes for a part: several vectors hide each other's latency where there is little work on one.  Where there is much,
- * the processor finds enough of it in the next iterations, more values in flight would spill, and what LLVM takes to
- * compile goes with the number of vectors. */
+/* Lanes for a part: two vectors, which hide each other's latency, or one where there is much work on it.  The processor
+ * finds more in the next iterations, four would be no faster, and what LLVM takes to compile goes with their number. */
 static uint32_t part_width(const struct lowering *w, const struct body *b)
 {
-    enum { LITTLE = 12, MUCH = 48 };
+    enum { MUCH = 48 };
     uint32_t width = lower_width(w, b->nest.size[b->nest.n - 1]), native = w->caps->vector_bytes / 4;
-    uint32_t most = native * (b->nest.work <= LITTLE ? 4 : b->nest.work <= MUCH ? 2 : 1);
+    uint32_t most = b->nest.work <= MUCH ? 2 * native : native;
     return width > most ? most : width;
 }
 

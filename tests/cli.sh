@@ -303,6 +303,8 @@ check 'opt that binds one' 0 '^  symbol m 0..8$' "$kiln" opt "$tmp/sizes.kir" --
 check 'opt that binds all' 0 'start(6) count(5) step(1) : f32\[5\]' "$kiln" opt "$tmp/sizes.kir" --bind n=5 --bind=m=2
 check 'dump with symbols' 0 'f32\[2\*n+1\]' "$kiln" dump "$tmp/sizes.kir" --stage fused
 check 'dump that needs numbers' 1 'symbol n has no value yet' "$kiln" dump "$tmp/sizes.kir" --stage scheduled
+check 'bench of a size' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/sizes.kir" --rounds 3 --bind n=7 --bind m=0
+check 'bench without a size' 1 'symbol n is: give --bind n=NUMBER' "$kiln" bench "$tmp/sizes.kir" --rounds 3
 check 'dump that has them' 0 'group 0' "$kiln" dump "$tmp/sizes.kir" --stage fused --bind n=5 --bind m=2
 
 echo "$passed passed, $failed failed, 0 skipped"
