@@ -334,9 +334,41 @@ static void exec_clear(struct exec *x)
     x->interpreted = 0;
 }
 
+/* The program that is most like t's, by its graph, then by name, device and fusion.  Needs the lock. */
+static const struct entry *nearest(const struct entry *t)
+{
+    const struct entry *best = NULL;
+    uint64_t most = 0;
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (const struct entry *k = programs[i]; k; k = k->next) {
+            if (k == t || k->state != READY) continue;
+            bool other = k->exec.device != t->exec.device || k->exec.fuse != t->exec.fuse;
+            uint64_t named = !strcmp(t->graph->name, k->graph->name);
+            uint64_t like = graph_likeness(t->graph, k->graph) << 2 | named << 1 | !other;
+            if (like > most) most = like, best = k;
+        }
+    return best;
+}
+
+/* Notes why t had to be built. */
+static void explain(struct entry *t, const struct entry *near)
+{
+    enum { ROOM = 2048 };
+    char text[ROOM];
+    if (!near)
+        snprintf(text, ROOM, "it is the first program");
+    else if (!graph_same(t->graph, near->graph))
+        graph_difference(t->graph, near->graph, text, ROOM);
+    else
+        snprintf(text, ROOM, "the graph is known on device %s, %s", device_name(near->exec.device),
+                 near->exec.fuse ? "fused" : "unfused");
+    if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
+}
+
 static void entry_free(struct entry *t)
 {
     exec_clear(&t->exec);
+    mem_free(t->exec.miss);
     graph_free(t->own);
     mem_free(t->stand_in);
     mem_free(t);
@@ -384,7 +416,7 @@ static const struct exec *start_background(struct entry *t, const struct graph *
         return NULL;
     }
     *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program, .fn = unfused->fn,
-                       .interpreted = unfused->interpreted, .device = unfused->device, .fuse = true};
+                       .interpreted = unfused->interpreted, .device = unfused->device, .fuse = true, .miss = t->exec.miss};
     pthread_mutex_lock(&lock);
     t->stand_in = s;
     t->own = own;
@@ -420,13 +452,16 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     }
     const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
     bool later = !t && may_wait(captured, device, fuse);
-    if (!t && (t = entry_new(key, captured, device, fuse))) {
+    bool fresh = !t && (t = entry_new(key, captured, device, fuse));
+    if (fresh) {
         t->next = *bucket;
         *bucket = t;
     } else if (t && !found) {
         t->state = UNFINISHED;
     }
+    const struct entry *near = fresh ? nearest(t) : NULL;
     pthread_mutex_unlock(&lock);
+    if (fresh) explain(t, near);
     count(found ? &counters.program_hits : &counters.program_misses);
     if (found) return found;
     if (!t) {

@@ -57,6 +57,7 @@ struct exec {                            /* but for `newer` immutable once made;
     uint64_t interpreted;                /* those devices, by bit */
     int device;
     bool fuse;
+    char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
     _Atomic(const struct exec *) newer;  /* compiled in the background, this one being unfused: runs in its place; or NULL */
 };
 /* What runs now where x was got. */
