@@ -9,6 +9,7 @@
  * With option background_compile, who misses a fused program builds the unfused one, and leaves an entry with a
  * stand-in that runs it until a task has built the fused one.  Where the task fails, the next to ask builds it itself,
  * and has the error. */
+#include "ir/custom.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -303,7 +304,8 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
         return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     }
     graph_move(g, graph_device(g), (unsigned)x->device);
-    bool ok = find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
+    custom_number(g, 0);
+    bool ok = custom_check(g, e) && find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
     graph_free(g);
     if (!ok) return false;
     count(&counters.graphs_built);
