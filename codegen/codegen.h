@@ -17,12 +17,13 @@ struct backend {
     const char *name;
     uint32_t abi;                                          /* KERNEL_ABI it was built with */
     bool (*caps)(struct caps *out, struct err *e);         /* this machine's target */
+    const char *(*version)(void);                          /* compiler, its build and this generator's sources: one line */
     bool (*compile)(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e); /* thread-safe */
     /* As compile, for another processor of this machine's kind: target's name, features and vector_bytes. */
     bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
                         struct err *e);
 };
-#define KERNEL_ABI 3u
+#define KERNEL_ABI 4u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */

@@ -23,6 +23,8 @@ static const struct command_line {
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"cache", "list | verify | prune [--max BYTES] | clear",
+     "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all", cli_cache},
     {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
      "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
@@ -46,6 +48,7 @@ static void usage(FILE *f)
           "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
           "devices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
           f);
+    fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);
 }
 
 int cli_error(const char *fmt, ...)

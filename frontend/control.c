@@ -102,7 +102,7 @@ static bool append(struct control *c, struct trace *tr, struct err *e)
     uint32_t n = given(c) + c->call.captured.n;
     struct recording *r = tr ? &tr->r : ambient_recording();
     ref *in = mem_alloc(n * sizeof *in);
-    bool ok = r && in && (tr || ambient_room(n + c->nout + 1));
+    bool ok = r && in && (tr ? tape_partial(tr) : ambient_room(n + c->nout + 1));
     if (!ok) {
         mem_free(in);
         return err_set(e, KL_ERR_MEMORY, "out of memory");

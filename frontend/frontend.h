@@ -164,6 +164,38 @@ bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e);
 void ambient_collect(void);                       /* frees what no handle can reach */
 void ambient_limit(void);                         /* keeps the graph bounded; before an op is recorded */
 
+/* ---- tape.c: what the last traces of each name recorded, to be compared with the next ---- */
+struct tape_call {               /* a call that went into the graph, or a state that was bound */
+    struct node key;             /* as given: operands before they are broadcast, the call's device + 1, no site */
+    uint32_t target;             /* the shape that the caller chose; TAPE_NONE */
+    ref result;
+};
+#define TAPE_NONE UINT32_MAX
+struct tape {
+    struct graph *g;
+    struct tape_call *call;      /* empty: nothing to compare with */
+    uint32_t ncall, call_cap;
+    bool partial;                /* something in the graph is not among the calls */
+    const struct exec *exec;     /* what ran it; NULL: it has not run */
+    bool fuse;                   /* the option then */
+    struct tape *next;           /* used before this one */
+};
+/* Starts the trace of this name on the tape to compare with first, or on an empty one; false: out of memory. */
+bool tape_begin(struct trace *tr, const char *name);
+/* The trace's next call: its result, which is also in the tape of an earlier trace, the trace still being on that; or
+ * NULL, the trace being on a tape of its own, whose graph holds all that came before and may be added to.  *failed: out
+ * of memory.  A trace of a region has no tape. */
+const struct tape_call *tape_next(struct trace *tr, const struct node *key, const kl_site *site,
+                                  const struct shape *target, bool *failed);
+/* Notes that the call gave node r. */
+void tape_add(struct trace *tr, const struct node *key, const struct shape *target, ref r);
+/* The trace gets a tape of its own for something that is not compared; false: out of memory. */
+bool tape_partial(struct trace *tr);
+/* All was as before, and so are the outputs; if not, the trace has a tape of its own.  false: that, or *failed. */
+bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed);
+void tape_end(struct trace *tr, const struct exec *x, bool fuse); /* x runs it: the next trace may be compared with it */
+void tape_free_all(struct trace *tr);
+
 /* ---- trace.c ---- */
 struct binding {                 /* an outside handle used in a trace; position = the state's ordinal */
     kl_tensor h;
@@ -173,7 +205,11 @@ struct binding {                 /* an outside handle used in a trace; position 
 };
 struct handle_list { kl_tensor *h; uint32_t n, cap; };
 struct trace {
-    struct recording r;
+    struct recording r;              /* its graph is the tape's, or a region's own */
+    struct tape *tape, *tapes;       /* the one in use; all that this thread has, last used first */
+    bool replaying;                  /* the tape is an earlier trace's, its first `at` calls are this one's too */
+    uint32_t at;
+    const kl_site *site;             /* of the call that uses handles now */
     const char *region;              /* a region is recorded: the op's name; else NULL */
     struct trace *outer;             /* of a region: the trace around it, NULL outside of traces */
     struct trace *idle;              /* of a region: what thread.trace was */
@@ -191,6 +227,8 @@ struct trace {
     bool *exclusive;
     struct buffer **state;
     uint32_t out_cap, exclusive_cap, state_cap;
+    struct output *output;
+    uint32_t output_cap;
 };
 static inline struct trace *thread_trace(const struct thread *t) { return t->tracing ? t->trace : NULL; }
 /* Is a temporary of `of` visible in tr: its own, or, in a region, one of a trace around it? */

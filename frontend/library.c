@@ -93,6 +93,14 @@ int64_t kl_counter(const char *name)
     return -1;
 }
 
+const char *kl_cache_off_reason(void)
+{
+    static _Thread_local struct err e;
+    char path[4096];
+    e.code = KL_OK;
+    return disk_folder(path, sizeof path, &e) ? "" : e.msg;
+}
+
 void kl_dump_next(const char *dir)
 {
     dump_next_to(dir);

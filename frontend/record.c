@@ -54,6 +54,7 @@ struct step {
     struct recording *r;
     ref in[MAX_OPERANDS];
     kl_device device;
+    struct node key;         /* what the trace's tape compares */
     struct err e;            /* why it failed; only the code is set before */
 };
 
@@ -268,13 +269,56 @@ static kl_tensor new_value(struct step *s)
     return entry_handle(x);
 }
 
+/* All that decides what the call adds to the recording; its device is 0 where the operands say it. */
+static void make_key(struct step *s)
+{
+    const struct call *c = s->c;
+    s->key = c->proto;
+    s->key.nin = (uint8_t)operands(c);
+    s->key.device = (uint16_t)c->device.id;
+    s->key.flags |= s->t->no_grad ? MARK_STOP : 0;
+    memcpy(s->key.in, s->in, sizeof s->key.in);
+}
+
+static const struct shape *target_of(const struct call *c) { return c->has_target ? &c->target : NULL; }
+
+/* The call is one that an earlier trace made, too. */
+static kl_tensor replay(struct step *s, const struct tape_call *made)
+{
+    struct call *c = s->c;
+    uint32_t ordinal = node_at(s->r->g, made->result)->attr.leaf.index;
+    bool ok = true;
+    if (c->proto.op == OP_input && (ok = recording_input(s->r, ordinal, c->data)))
+        c->data = NULL;
+    if (c->proto.op == OP_slot)
+        ok = recording_slot(s->r, ordinal, c->bits);
+    if (!ok) {
+        err_set(&s->e, KL_ERR_MEMORY, "out of memory");
+        return kl_none;
+    }
+    return handle_of_node(s->t, s->tr, made->result, &s->e);
+}
+
 static kl_tensor run_path(struct step *s)
 {
     const struct call *c = s->c;
     unsigned nin = operands(c);
+    if (s->tr)
+        s->tr->site = c->site;
     for (unsigned i = 0; i < nin; i++)
         if (!resolve(s, i))
             return kl_none;
+    if (s->tr && s->tr->tape) {
+        bool failed;
+        make_key(s);
+        const struct tape_call *made = tape_next(s->tr, &s->key, c->site, target_of(c), &failed);
+        if (made)
+            return replay(s, made);
+        if (failed) {
+            err_set(&s->e, KL_ERR_MEMORY, "out of memory");
+            return kl_none;
+        }
+    }
     if (!find_device(s))
         return kl_none;
     if (!s->tr && c->proto.op == OP_input)
@@ -282,6 +326,8 @@ static kl_tensor run_path(struct step *s)
     if (c->proto.op == OP_grad && !check_grad(s))
         return kl_none;
     ref r = append(s);
+    if (r && s->tr)
+        tape_add(s->tr, &s->key, target_of(c), r);
     return r ? handle_of_node(s->t, s->tr, r, &s->e) : kl_none;
 }
 

@@ -69,9 +69,28 @@ static bool look_from_outside(struct entry *x, kl_tensor h, const char *what, st
     return again;
 }
 
-static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
+/* The name, padded with zeros, is where a node has its attributes. */
+static struct node state_key(const struct view *v, const char *name)
+{
+    struct node key = {.op = OP_state, .dtype = (uint8_t)v->dtype, .device = (uint16_t)v->device.id};
+    memcpy(&key.attr, name, strlen(name));
+    return key;
+}
+
+static ref add_state(struct trace *tr, const struct view *v, char name[])
 {
     struct graph *g = tr->r.g;
+    g->cur_site = graph_site(g, tr->site);
+    if (!tr->region && !name[0])
+        snprintf(name, sizeof ((struct leaf *)0)->name, "s%u", g->state.n);
+    ref r = (tr->region ? n_input : n_state)(g, v->dtype, &v->shape, name);
+    if (r)
+        g->node[r].device = (uint16_t)device_index(v->device);
+    return r;
+}
+
+static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
+{
     if (!make_room(tr)) {
         err_set(e, KL_ERR_MEMORY, "out of memory");
         return NIL;
@@ -80,12 +99,16 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
     char name[sizeof x->name];
     if (!look_from_outside(x, h, what, &v, name, e))
         return NIL;
-    if (!tr->region && !name[0])
-        snprintf(name, sizeof name, "s%u", g->state.n);
-    ref r = (tr->region ? n_input : n_state)(g, v.dtype, &v.shape, name);
+    struct node key = state_key(&v, name);
+    bool failed;
+    const struct tape_call *made = tape_next(tr, &key, tr->site, &v.shape, &failed);
+    ref r = made ? made->result : failed ? NIL : add_state(tr, &v, name);
+    if (failed)
+        err_set(e, KL_ERR_MEMORY, "out of memory");
     if (r == NIL)
         return NIL;
-    g->node[r].device = (uint16_t)device_index(v.device);
+    if (!made)
+        tape_add(tr, &key, &v.shape, r);
     tr->bound[tr->nbound] = (struct binding){.h = h, .node = r};
     place(tr, tr->nbound++);
     return r;
@@ -128,7 +151,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     if (t->tracing)
         return fail(t, site, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
     struct trace *tr = trace_of(t);
-    if (!tr || !recording_open(&tr->r, name && *name ? name : "trace"))
+    if (!tr || !tape_begin(tr, name && *name ? name : "trace"))
         return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
     tr->poison = kl_none;
@@ -206,6 +229,9 @@ void trace_free(struct trace *tr)
 {
     if (!tr)
         return;
+    if (tr->tapes)
+        tr->r.g = NULL;
+    tape_free_all(tr);
     recording_free(&tr->r);
     mem_free(tr->bound);
     mem_free(tr->index);
@@ -213,15 +239,17 @@ void trace_free(struct trace *tr)
     mem_free(tr->out);
     mem_free(tr->exclusive);
     mem_free(tr->state);
+    mem_free(tr->output);
     mem_free(tr);
 }
 
 /* ---- end ---- */
 
 /* Temporaries that are kept come first, in the order of kl_keep, then the assigned states by ordinal. */
-static bool add_outputs(struct trace *tr)
+static bool list_outputs(struct trace *tr, uint32_t *nout)
 {
-    struct graph *g = tr->r.g;
+    if (!mem_reserve(&tr->output, &tr->output_cap, tr->nkeep + tr->nbound, sizeof *tr->output))
+        return false;
     uint32_t n = 0;
     for (uint32_t i = 0; i < tr->nkeep; i++) {
         struct err e;
@@ -229,15 +257,48 @@ static bool add_outputs(struct trace *tr)
         struct entry *x = entry_find(tr->keep[i], "", &e);
         if (!x)
             continue; /* released after it was kept */
-        tr->keep[n++] = tr->keep[i];
-        if (!graph_output(g, OUT_RETURN, x->node, 0))
-            return false;
+        tr->keep[n] = tr->keep[i];
+        tr->output[n++] = (struct output){.kind = OUT_RETURN, .value = x->node};
     }
     tr->nkeep = n;
     for (uint32_t i = 0; i < tr->nbound; i++)
-        if (tr->bound[i].assigned && !graph_output(g, OUT_ASSIGN, tr->bound[i].node, i))
+        if (tr->bound[i].assigned)
+            tr->output[n++] = (struct output){.kind = OUT_ASSIGN, .value = tr->bound[i].node, .state = i};
+    *nout = n;
+    return true;
+}
+
+static bool add_outputs(struct trace *tr, uint32_t nout)
+{
+    for (uint32_t i = 0; i < nout; i++)
+        if (!graph_output(tr->r.g, tr->output[i].kind, tr->output[i].value, tr->output[i].state))
             return false;
     return true;
+}
+
+/* What runs the trace: that of its tape, unless something is new.  NULL: *e, or there is nothing to run. */
+static const struct exec *find_exec(struct trace *tr, struct err *e)
+{
+    bool failed = false, fuse = option_fuse();
+    uint32_t nout;
+    if (!list_outputs(tr, &nout)) {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    if (tape_complete(tr, tr->output, nout, &failed) && tr->tape->fuse == fuse)
+        return tr->tape->exec;
+    struct graph *g = tr->r.g;
+    if (failed) {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    } else if (!tr->replaying && (!add_outputs(tr, nout) || g->err.code)) {
+        err_set(e, g->err.code, "%s", g->err.msg);
+    } else if (nout) {
+        const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
+        if (x)
+            tape_end(tr, x, fuse);
+        return x;
+    }
+    return NULL;
 }
 
 /* Looks up a state at the end of its trace; needs the lock. */
@@ -379,15 +440,10 @@ static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, ui
 static bool run(struct thread *t, struct err *e)
 {
     struct trace *tr = t->trace;
-    struct graph *g = tr->r.g;
-    if (!add_outputs(tr) || g->err.code)
-        return err_set(e, g->err.code, "%s", g->err.msg);
-    if (!g->nout)
-        return true;
     uint64_t graphs = atomic_load(&counters.graphs_built), compiles = atomic_load(&counters.compiles);
-    const struct exec *x = exec_get(g, (int)graph_device(g), option_fuse(), e);
+    const struct exec *x = find_exec(tr, e);
     if (!x)
-        return false;
+        return !e->code;
     front_lock();
     bool ok = take_states(tr, e);
     front_unlock();

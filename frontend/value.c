@@ -93,7 +93,7 @@ static kl_status assign_in_trace(struct thread *t, const kl_site *site, kl_tenso
     struct entry *s = entry_find(state, "the state", &e), *v = entry_find(value, "the value", &e);
     ref r = NIL;
     if (s && v) {
-        tr->r.g->cur_site = graph_site(tr->r.g, site);
+        tr->site = site;
         if (trace_node(tr, s, state, "the state", &e))
             r = trace_node(tr, v, value, "the value", &e);
     }

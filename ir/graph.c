@@ -195,6 +195,34 @@ static struct graph *clone(const struct graph *from, struct symbols *shared)
 struct graph *graph_clone(const struct graph *from) { return clone(from, NULL); }
 struct graph *graph_clone_part(const struct graph *from) { return clone(from, from->symbols); }
 
+struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode)
+{
+    struct graph *g = graph_clone(from);
+    uint32_t leaves[OP_COUNT] = {0}, regions = 0;
+    if (!g)
+        return NULL;
+    drop_groups(g);
+    g->noperand = g->depth = 0;
+    for (ref r = 1; r < nnode; r++) {
+        const struct node *n = node_at(g, r);
+        leaves[n->op]++;
+        regions += op_regions(n->op);
+        if (op_is_region(n->op))
+            g->noperand += n->attr.region.count;
+    }
+    free_regions(g, regions);
+    for (uint32_t i = 0; i < regions; i++)
+        g->depth = g->region[i]->depth + 1 > g->depth ? g->region[i]->depth + 1 : g->depth;
+    for (uint32_t i = 0; i < g->state.n; i++)
+        g->state.v[i].assigned = false;
+    g->input.n = leaves[OP_input];
+    g->state.n = leaves[OP_state];
+    g->slot.n = leaves[OP_slot];
+    g->nnode = nnode;
+    g->nout = 0;
+    return g;
+}
+
 static ref append(struct graph *g, const struct node *n)
 {
     if (g->nnode == UINT32_MAX || !mem_reserve(&g->node, &g->node_cap, g->nnode + 1, sizeof *g->node)) {

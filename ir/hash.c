@@ -43,14 +43,30 @@ static int64_t dim_digest(const struct graph *g, int64_t d)
     return (int64_t)(XXH3_64bits(&a, sizeof a) | UINT64_C(1) << 63);
 }
 
+/* These two stay out of the way of graphs without symbols. */
+static __attribute__((noinline)) struct shape digested_shape(const struct graph *g, const struct shape *shape)
+{
+    struct shape s = {.rank = shape->rank};
+    for (uint32_t i = 0; i < s.rank; i++)
+        s.dim[i] = dim_digest(g, shape->dim[i]);
+    return s;
+}
+
 static void put_dims(struct sink *s, const struct graph *g, const struct shape *shape)
 {
-    if (!g->symbols) {
-        put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
-        return;
+    struct shape digested;
+    if (g->symbols) {
+        digested = digested_shape(g, shape);
+        shape = &digested;
     }
-    for (uint32_t i = 0; i < shape->rank; i++)
-        put(s, &(int64_t){dim_digest(g, shape->dim[i])}, sizeof(int64_t));
+    put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
+}
+
+static __attribute__((noinline)) void digest_attributes(const struct graph *g, struct node *record)
+{
+    int64_t *dim[2];
+    for (unsigned i = node_dims(record, dim); i-- > 0;)
+        *dim[i] = dim_digest(g, *dim[i]);
 }
 
 static void put_symbols(struct sink *s, const struct graph *g)
@@ -74,9 +90,8 @@ static void put_node(struct sink *s, const struct graph *g, const struct node *n
     record.shape = shape->rank;
     if (op_is_region(n->op))
         record.attr.region.first = record.attr.region.operands = 0;
-    int64_t *dim[2];
-    for (unsigned i = g->symbols ? node_dims(&record, dim) : 0; i-- > 0;)
-        *dim[i] = dim_digest(g, *dim[i]);
+    if (g->symbols)
+        digest_attributes(g, &record);
     put(s, &record, sizeof record);
     put_dims(s, g, shape);
     for (uint32_t i = 0; op_is_region(n->op) && i < node_nin(n); i++)

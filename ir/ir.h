@@ -299,7 +299,12 @@ static inline bool dim_at_most(const struct graph *g, int64_t a, int64_t b)  /* 
     return dims_never_negative(g, 2, (struct scaled[]){{b, 1}, {a, -1}}, 0);
 }
 bool shape_is_symbolic(const struct shape *s);
-bool shape_is_legal(const struct graph *g, const struct shape *s); /* for every value of the symbols */
+bool symbolic_shape_is_legal(const struct graph *g, const struct shape *s);
+static inline bool shape_is_legal(const struct graph *g, const struct shape *s) /* for every value of the symbols */
+{
+    int64_t n;
+    return shape_numel(s, &n) || (g->symbols && symbolic_shape_is_legal(g, s));
+}
 bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b); /* likewise */
 unsigned node_dims(struct node *n, int64_t *at[2]); /* the attributes that are dims; returns how many */
 bool dim_affine(const struct graph *g, int64_t d, struct affine *a); /* false: no dim */
@@ -346,6 +351,8 @@ void graph_free(struct graph *g);                 /* NULL is fine */
 void graph_reset(struct graph *g);                /* empty again, keeping its memory */
 struct graph *graph_clone(const struct graph *g); /* with symbols of its own; NULL when out of memory */
 struct graph *graph_clone_part(const struct graph *g); /* the same, but it shares g's symbols */
+/* What g was when it had nnode nodes and no outputs; ids of shapes and sites are the same. */
+struct graph *graph_clone_beginning(const struct graph *g, uint32_t nnode);
 /* Appends a node: fills dtype and shape through the op's rule, checks operands.  `proto` has op, nin,
  * in, flags and attr set, and dtype where the op does not say it (leaves, cast, random); `target` is the
  * result's shape for input, state, iota, random, reshape and expand, else NULL.  NIL: g->err. */

@@ -41,7 +41,7 @@ uint32_t k_buf(struct kernel *k, enum buf_role role, unsigned dtype, int64_t cou
 bool inst_is_varying(const struct kernel *k, const struct linst *i)
 {
     if (i->op == L_SPLAT)
-        return true;
+        return !i->cols;
     if (i->op == L_FOLD || i->op == L_CONST || i->op == L_SLOT)
         return false;
     if (i->op == L_LOOP)

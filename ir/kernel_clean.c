@@ -15,7 +15,8 @@ struct clean {
 
 static bool is_pure(const struct linst *i)
 {
-    return i->op >= L_PRIM || i->op == L_CONST || i->op == L_SLOT || i->op == L_SPLAT || i->op == L_FOLD || i->op == L_MIX;
+    return i->op >= L_PRIM || i->op == L_CONST || i->op == L_SLOT || i->op == L_SPLAT || i->op == L_FOLD || i->op == L_MIX ||
+           i->op == L_INDEX || i->op == L_MMA;
 }
 
 static uint32_t inst_hash(const struct linst *i)
@@ -49,6 +50,7 @@ static void operands_map(struct linst *i, const val *map)
     i->a = map[i->a];
     i->b = map[i->b];
     i->c = map[i->c];
+    i->d = map[i->d];
 }
 
 static void unify(struct clean *c)
@@ -74,14 +76,20 @@ static void unify(struct clean *c)
     }
 }
 
-/* Live: stores, control flow around them, and all they use.  A carry is live with its loop. */
+/* Nothing that is done to memory, no meeting of threads, no control flow: of use only if its value is. */
+static bool is_value(const struct linst *i)
+{
+    return is_pure(i) || i->op == L_LOAD || i->op == L_OUT;
+}
+
+/* Live: effects, control flow around them, and all they use.  A carry is live with its loop. */
 static void mark(const struct kernel *k, bool *live)
 {
     for (val v = k->ninst; v-- > 1;) {
         const struct linst *i = &k->inst[v];
-        live[v] |= i->op == L_STORE || i->op == L_PREFETCH || i->op == L_LOOP || i->op == L_IF || i->op == L_END || i->op == L_NEXT || i->op == L_CARRY;
+        live[v] |= !is_value(i);
         if (live[v])
-            live[i->a] = live[i->b] = live[i->c] = true;
+            live[i->a] = live[i->b] = live[i->c] = live[i->d] = true;
     }
 }
 
@@ -133,6 +141,7 @@ static void settle(struct settling *s, val *from)
         settle_constant(s, k->inst[v].a);
         settle_constant(s, k->inst[v].b);
         settle_constant(s, k->inst[v].c);
+        settle_constant(s, k->inst[v].d);
     }
     val next = s->n;
     for (val v = 1; v < k->ninst; v++)

@@ -1,275 +1,290 @@
-/* Runs a kernel without compiling it: the second oracle, with every access bounds-checked, and every load of an output
- * checked to find what the same iteration of the parallel loop has stored.
+/* Runs a kernel without compiling it: the second oracle, which checks what compiled code takes for granted.
  *
- * Each value is an array of 64 lanes of 8 bytes, uniform ones in lane 0.  Loops are walked by jumping in
- * the flat array; a vector loop runs its body once on all lanes. */
-#include "loop.h"
-#include <inttypes.h>
+ * A thread is a place in the flat array of instructions and the words of its values; loops are jumps.  So a block's
+ * threads run one after the other up to the next barrier, and go on from there. */
+#include "kernel_interp.h"
+#include <assert.h>
 #include <string.h>
 
-enum { LANES = 64 };
-typedef uint64_t lanes[LANES];   /* each lane's bits in the low bytes */
+/* Words of a loop that is no vector loop: its variable and its end. */
+enum { VARIABLE, END, LOOP_WORDS };
 
-struct machine {
-    const struct kernel *k;
-    void *const *buf;
-    const uint64_t *slot;
-    int64_t begin, end;
-    lanes *v;
-    val *stop;                   /* per LOOP or IF: its END */
-    int64_t **stored;            /* per output, per element: the turn that last stored it, 0 none */
-    int64_t turn;                /* counts the iterations of the parallel loop; 1 outside */
-    int width;                   /* lanes of the open vector loop, 1 outside */
-    struct err *e;
-};
-
-static uint64_t lane(const struct machine *m, val v, int i) { return m->v[v][m->k->inst[v].varying ? i : 0]; }
-
-static int count(const struct machine *m, val v) { return m->k->inst[v].varying ? m->width : 1; }
-
-static uint64_t constant_or_lane(struct machine *m, val v, int i)
-{
-    const struct linst *n = &m->k->inst[v];
-    return n->op == L_CONST ? n->imm : n->op == L_SLOT ? m->slot[n->imm] : lane(m, v, i);
-}
-
-/* One primitive on one lane, through the same expressions as everything else: one-element arrays. */
-static bool run_prim(struct machine *m, val v)
-{
-    const struct linst *i = &m->k->inst[v];
-    const val in[3] = {i->a, i->b, i->c};
-    for (int l = 0; l < count(m, v); l++) {
-        uint64_t x[3] = {0}, y = 0;
-        for (int o = 0; o < 3 && in[o]; o++)
-            x[o] = constant_or_lane(m, in[o], l);
-        if (!scalar_prim(i->op - L_PRIM, m->k->inst[i->op == L_OP(P_SELECT) ? i->b : i->a].dtype, i->dtype, x, &y))
-            return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u: primitive without meaning for its dtype", m->k->name, v);
-        m->v[v][l] = y;
-    }
-    return true;
-}
-
-static bool address(struct machine *m, val v, int l, int64_t *at)
-{
-    const struct linst *i = &m->k->inst[v];
-    const struct lbuf *b = &m->k->buf[i->imm];
-    *at = (int64_t)constant_or_lane(m, i->a, l);
-    if (*at < 0 || *at >= b->count)
-        return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u accesses element %" PRId64 " of buffer %" PRIu64 ", which has %" PRId64,
-                       m->k->name, v, *at, i->imm, b->count);
-    return true;
-}
-
-static bool run_load(struct machine *m, val v)
-{
-    const struct linst *i = &m->k->inst[v];
-    size_t size = dtype_size(i->dtype);
-    for (int l = 0; l < count(m, v); l++) {
-        int64_t at;
-        m->v[v][l] = 0;
-        if (i->b && !constant_or_lane(m, i->b, l))
-            continue;
-        if (!address(m, v, l, &at))
-            return false;
-        if (m->stored[i->imm] && m->stored[i->imm][at] != m->turn)
-            return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u loads element %" PRId64 " of buffer %" PRIu64 " before this "
-                           "iteration stores it", m->k->name, v, at, i->imm);
-        memcpy(&m->v[v][l], (const char *)m->buf[i->imm] + (size_t)at * size, size);
-    }
-    return true;
-}
-
-static bool run_store(struct machine *m, val v)
-{
-    const struct linst *i = &m->k->inst[v];
-    size_t size = dtype_size(m->k->buf[i->imm].dtype);
-    bool varying = m->k->inst[i->a].varying || m->k->inst[i->b].varying || (i->c && m->k->inst[i->c].varying);
-    for (int l = 0; l < (varying ? m->width : 1); l++) {
-        int64_t at;
-        if (i->c && !constant_or_lane(m, i->c, l))
-            continue;
-        if (!address(m, v, l, &at))
-            return false;
-        uint64_t x = constant_or_lane(m, i->b, l);
-        if (m->stored[i->imm])
-            m->stored[i->imm][at] = m->turn;
-        memcpy((char *)m->buf[i->imm] + (size_t)at * size, &x, size);
-    }
-    return true;
-}
-
-/* acc = f(acc, x) on the bits of one lane: the rows add and max of ops.def. */
-static uint64_t fold_lane(enum fold f, unsigned dtype, uint64_t acc, uint64_t x)
-{
-    uint64_t y = 0;
-    scalar_apply(fold_op(f), dtype, &y, (const void *const[]){&acc, &x}, 1);
-    return y;
-}
-
-static void run_fold(struct machine *m, val v)
-{
-    const struct linst *i = &m->k->inst[v];
-    lanes x;
-    for (int l = 0; l < m->width; l++)
-        x[l] = constant_or_lane(m, i->a, l);
-    for (int h = m->width / 2; h; h /= 2)
-        for (int l = 0; l < h; l++)
-            x[l] = fold_lane((enum fold)i->imm, i->dtype, x[l], x[l + h]);
-    m->v[v][0] = x[0];
-}
-
-static void run_mix(struct machine *m, val v)
-{
-    const struct linst *i = &m->k->inst[v];
-    int h = (int)i->imm;
-    for (int l = 0; l < m->width; l++) {
-        if (i->kind == MIX_LO)
-            m->v[v][l] = l & h ? constant_or_lane(m, i->b, l - h) : constant_or_lane(m, i->a, l);
-        else
-            m->v[v][l] = l & h ? constant_or_lane(m, i->b, l) : constant_or_lane(m, i->a, l + h);
-    }
-}
-
-static void copy_value(struct machine *m, val to, val from)
-{
-    for (int l = 0; l < count(m, to); l++)
-        m->v[to][l] = constant_or_lane(m, from, l);
-}
-
-static bool run_range(struct machine *m, val from, val to);
-
-/* `next` values are taken together at the end of an iteration: a carry may feed another. */
-static bool advance(struct machine *m, val loop)
+static void take_next(struct machine *m, struct thread *t, val loop)
 {
     val first = m->stop[loop];
+    size_t n = 0;
     while (first > loop && m->k->inst[first - 1].op == L_NEXT)
         first--;
-    uint32_t n = m->stop[loop] - first;
-    lanes *tmp = mem_alloc((n + 1) * sizeof *tmp);
-    if (!tmp)
-        return err_set(m->e, KL_ERR_MEMORY, "out of memory running kernel %s", m->k->name);
-    for (uint32_t j = 0; j < n; j++)
-        for (int l = 0; l < m->width; l++)
-            tmp[j][l] = constant_or_lane(m, m->k->inst[first + j].b, l);
-    for (uint32_t j = 0; j < n; j++)
-        memcpy(m->v[m->k->inst[first + j].a], tmp[j], sizeof *tmp);
-    mem_free(tmp);
-    return true;
+    for (val v = first; v < m->stop[loop]; v++) { /* all together: a carry may feed another */
+        const struct linst *i = &m->k->inst[v];
+        struct extent x = value_extent(t, &m->k->inst[i->a]);
+        for (int r = 0; r < x.rows; r++)
+            for (int c = 0; c < x.cols; c++)
+                m->next[n++] = value_get(m, t, i->b, r, c);
+    }
+    n = 0;
+    for (val v = first; v < m->stop[loop]; v++) {
+        val carry = m->k->inst[v].a;
+        struct extent x = value_extent(t, &m->k->inst[carry]);
+        size_t words = (size_t)(x.rows * x.cols);
+        memcpy(t->v + m->at[carry], m->next + n, words * sizeof *m->next);
+        n += words;
+    }
 }
 
-static bool run_loop(struct machine *m, val v)
+static bool run_block(struct machine *m, val loop);
+
+/* The first iteration, or what stands behind. */
+static bool enter_loop(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    int64_t lo = (int64_t)constant_or_lane(m, i->a, 0), hi = (int64_t)constant_or_lane(m, i->b, 0);
-    if (i->kind == LOOP_VECTOR) {
-        m->width = (int)hi;
-        for (int l = 0; l < m->width; l++)
-            m->v[v][l] = (uint64_t)l;
-        bool ok = run_range(m, v + 1, m->stop[v]);
-        m->width = 1;
-        return ok;
+    uint64_t *w = t->v + m->at[v];
+    int64_t lo = (int64_t)value_get(m, t, i->a, 0, 0), hi = (int64_t)value_get(m, t, i->b, 0, 0);
+    if (i->kind == LOOP_BLOCK) {
+        t->pc = m->stop[v] + 1;
+        return run_block(m, v);
     }
-    if (i->kind == LOOP_PARALLEL) {
-        lo = m->begin;
-        hi = m->end;
+    if (i->kind == LOOP_VECTOR) {
+        t->width = (int)hi;
+        for (int l = 0; l < t->width; l++)
+            w[l] = (uint64_t)l;
+        t->pc++;
+        return true;
+    }
+    if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID) {
+        lo = m->lo;
+        hi = m->hi;
+        m->turn++;
     }
     for (val c = v + 1; m->k->inst[c].op == L_CARRY; c++)
-        copy_value(m, c, m->k->inst[c].a);
-    for (int64_t x = lo; x < hi; x += (int64_t)i->imm) {
-        m->v[v][0] = (uint64_t)x;
-        m->turn += i->kind == LOOP_PARALLEL;
-        if (!run_range(m, v + 1, m->stop[v]) || !advance(m, v))
-            return false;
-    }
+        value_copy(m, t, c, m->k->inst[c].a);
+    w[VARIABLE] = (uint64_t)lo;
+    w[END] = (uint64_t)hi;
+    t->pc = lo < hi ? v + 1 : m->stop[v] + 1;
     return true;
 }
 
-static bool run_inst(struct machine *m, val v)
+static void end_loop(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
+    uint64_t *w = t->v + m->at[v];
+    t->pc = m->stop[v] + 1;
+    if (i->kind == LOOP_VECTOR) {
+        t->width = 1;
+        return;
+    }
+    int64_t x;
+    take_next(m, t, v);
+    if (__builtin_add_overflow((int64_t)w[VARIABLE], (int64_t)i->imm, &x) || x >= (int64_t)w[END])
+        return;
+    w[VARIABLE] = (uint64_t)x;
+    m->turn += i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID;
+    t->pc = v + 1;
+}
+
+static bool run_inst(struct machine *m, struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    t->pc = v + 1;
     switch (i->op) {
+    case L_LOOP:
+        t->pc = v;
+        return enter_loop(m, t, v);
+    case L_IF:
+        t->pc = value_get(m, t, i->a, 0, 0) ? v + 1 : m->stop[v] + 1;
+        return true;
+    case L_END:
+        if (m->k->inst[i->a].op == L_LOOP)
+            end_loop(m, t, i->a);
+        return true;
     case L_CONST:
     case L_SLOT:
     case L_CARRY:
     case L_NEXT:
-    case L_END:
     case L_PREFETCH:
+    case L_SYNC:
         return true;
     case L_LOAD:
-        return run_load(m, v);
+        return memory_load(m, t, v);
     case L_STORE:
-        return run_store(m, v);
-    case L_OUT:
-    case L_SPLAT:
-        copy_value(m, v, i->a);
+        return memory_store(m, t, v);
+    case L_ATOMIC:
+        return memory_atomic(m, t, v);
+    case L_COPY:
+        return memory_copy(m, t, v);
+    case L_COMMIT:
+        t->batch++;
         return true;
-    case L_MIX:
-        run_mix(m, v);
-        return true;
-    case L_FOLD:
-        run_fold(m, v);
-        return true;
+    case L_WAIT:
+        return memory_land(m, t, i->imm);
     default:
-        return run_prim(m, v);
+        return value_run(m, t, v);
     }
 }
 
-/* Runs instructions [from, to). */
-static bool run_range(struct machine *m, val from, val to)
+/* Up to `end` or to a barrier. */
+static bool run_thread(struct machine *m, struct thread *t, val end)
 {
-    for (val v = from; v < to; v++) {
-        const struct linst *i = &m->k->inst[v];
-        bool ok = true;
-        if (i->op == L_LOOP)
-            ok = run_loop(m, v);
-        else if (i->op == L_IF)
-            ok = !constant_or_lane(m, i->a, 0) || run_range(m, v + 1, m->stop[v]);
-        else
-            ok = run_inst(m, v);
-        if (!ok)
+    while (t->pc < end && m->k->inst[t->pc].op != L_BARRIER)
+        if (!run_inst(m, t, t->pc))
             return false;
-        if (i->op == L_LOOP || i->op == L_IF)
-            v = m->stop[v];
+    return true;
+}
+
+static bool run_block(struct machine *m, val loop)
+{
+    const struct linst *i = &m->k->inst[loop];
+    uint32_t n = (uint32_t)value_get(m, &m->main, i->b, 0, 0);
+    val end = m->stop[loop];
+    for (uint32_t x = 0; x < n; x++) {
+        struct thread *t = &m->thread[x];
+        memcpy(t->v, m->main.v, m->words * sizeof *t->v);
+        memset(t->private, 0, m->private_bytes);
+        t->v[m->at[loop]] = x;
+        t->pc = loop + 1;
+        t->width = 1;
+        t->self = (int32_t)x;
+        t->team = i->rows ? (int32_t)(x / i->rows * i->rows) : (int32_t)x;
+        t->nflight = 0;
+        t->batch = 0;
+    }
+    for (bool done = false; !done;) {
+        m->interval++;
+        done = true;
+        for (uint32_t x = 0; x < n; x++) {
+            struct thread *t = &m->thread[x];
+            if (!run_thread(m, t, end))
+                return false;
+            assert(t->pc == m->thread[0].pc); /* kernel_verify_threads.c */
+            done &= t->pc == end;
+        }
+        for (uint32_t x = 0; x < n; x++)
+            m->thread[x].pc++;
     }
     return true;
 }
 
-static bool machine_alloc(struct machine *m)
+/* ---- the machine ---- */
+
+static size_t words_of(const struct linst *i, unsigned width)
+{
+    if (i->cols)
+        return (size_t)i->rows * i->cols;
+    return i->varying ? width : i->op == L_LOOP ? LOOP_WORDS : 1;
+}
+
+/* Places values and loops; counts the words of carries. */
+static size_t lay_out(struct machine *m)
 {
     const struct kernel *k = m->k;
-    m->v = mem_alloc(k->ninst * sizeof *m->v);
+    unsigned width = 1;
+    size_t carried = 0;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_VECTOR)
+            width = (unsigned)k->inst[i->b].imm;
+        m->at[v] = m->words;
+        m->words += words_of(i, width);
+        carried += i->op == L_CARRY ? words_of(i, width) : 0;
+        if (i->op == L_END)
+            m->stop[i->a] = v;
+        if (i->op == L_LOOP && i->kind == LOOP_BLOCK)
+            m->nthread = k->inst[i->b].imm > m->nthread ? (uint32_t)k->inst[i->b].imm : m->nthread;
+    }
+    return carried;
+}
+
+static bool thread_alloc(const struct machine *m, struct thread *t)
+{
+    t->v = mem_alloc((m->words + 1) * sizeof *t->v);
+    t->private = mem_alloc(m->private_bytes);
+    return t->v && t->private;
+}
+
+static void thread_free(struct thread *t)
+{
+    mem_free(t->v);
+    mem_free(t->private);
+    mem_free(t->flight);
+}
+
+static bool buffers_alloc(struct machine *m, void *const *buf)
+{
+    size_t shared = 0;
+    for (uint32_t b = 0; b < m->k->nbuf; b++) {
+        const struct lbuf *l = &m->k->buf[b];
+        size_t bytes = ((size_t)l->count * dtype_size(l->dtype) + 7) / 8 * 8;
+        m->private_at[b] = l->role == BUF_SHARED ? shared : m->private_bytes;
+        shared += l->role == BUF_SHARED ? bytes : 0;
+        m->private_bytes += l->role == BUF_REGISTER ? bytes : 0;
+        if (l->role != BUF_OUT && l->role != BUF_WORKSPACE && l->role != BUF_SHARED)
+            continue;
+        if ((uint64_t)l->count > SIZE_MAX / sizeof **m->mark || !(m->mark[b] = mem_alloc((size_t)l->count * sizeof **m->mark)))
+            return false;
+    }
+    m->shared = mem_alloc(shared);
+    for (uint32_t b = 0; b < m->k->nbuf; b++)
+        m->buf[b] = m->k->buf[b].role == BUF_SHARED ? m->shared + m->private_at[b] : m->k->buf[b].role == BUF_REGISTER ? NULL : buf[b];
+    return m->shared;
+}
+
+static bool machine_alloc(struct machine *m, void *const *buf)
+{
+    const struct kernel *k = m->k;
+    m->at = mem_alloc(k->ninst * sizeof *m->at);
     m->stop = mem_alloc(k->ninst * sizeof *m->stop);
-    m->stored = mem_alloc((k->nbuf + 1) * sizeof *m->stored);
-    bool ok = m->v && m->stop && m->stored;
-    for (uint32_t b = 0; ok && b < k->nbuf; b++)
-        if (k->buf[b].role == BUF_OUT)
-            ok = (uint64_t)k->buf[b].count <= SIZE_MAX / sizeof **m->stored && (m->stored[b] = mem_alloc((size_t)k->buf[b].count * sizeof **m->stored)) != NULL;
+    m->mark = mem_alloc((k->nbuf + 1) * sizeof *m->mark);
+    m->buf = mem_alloc((k->nbuf + 1) * sizeof *m->buf);
+    m->private_at = mem_alloc((k->nbuf + 1) * sizeof *m->private_at);
+    if (!m->at || !m->stop || !m->mark || !m->buf || !m->private_at)
+        return false;
+    m->next = mem_alloc(lay_out(m) * sizeof *m->next);
+    m->thread = mem_alloc(m->nthread * sizeof *m->thread);
+    bool ok = buffers_alloc(m, buf) && thread_alloc(m, &m->main) && m->next && m->thread;
+    for (uint32_t t = 0; ok && t < m->nthread; t++)
+        ok = thread_alloc(m, &m->thread[t]);
     return ok;
 }
 
 static void machine_free(struct machine *m)
 {
-    for (uint32_t b = 0; m->stored && b < m->k->nbuf; b++)
-        mem_free(m->stored[b]);
-    mem_free(m->v);
+    for (uint32_t b = 0; m->mark && b < m->k->nbuf; b++)
+        mem_free(m->mark[b]);
+    for (uint32_t t = 0; m->thread && t < m->nthread; t++)
+        thread_free(&m->thread[t]);
+    thread_free(&m->main);
+    mem_free(m->at);
     mem_free(m->stop);
-    mem_free(m->stored);
+    mem_free(m->mark);
+    mem_free(m->buf);
+    mem_free(m->private_at);
+    mem_free(m->shared);
+    mem_free(m->next);
+    mem_free(m->thread);
+}
+
+static bool run_phase(struct machine *m, const struct phase *p, int64_t begin, int64_t end)
+{
+    m->lo = begin > p->base ? begin - p->base : 0;
+    m->hi = end - p->base < p->extent ? end - p->base : p->extent;
+    if (m->lo >= m->hi && p->extent < m->k->extent)
+        return true; /* others' iterations */
+    m->phase_turn = ++m->turn;
+    m->interval++;
+    m->main.pc = p->first;
+    m->main.width = 1;
+    return run_thread(m, &m->main, p->end);
 }
 
 bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end, struct err *e)
 {
     if (!kernel_verify(k, e))
         return false;
-    struct machine m = {.k = k, .buf = buf, .slot = slot, .begin = begin, .end = end, .width = 1, .turn = 1, .e = e};
-    bool ok = machine_alloc(&m);
-    if (ok) {
-        for (val v = 1; v < k->ninst; v++)
-            if (k->inst[v].op == L_END)
-                m.stop[k->inst[v].a] = v;
-        ok = run_range(&m, 1, k->ninst);
-    } else {
-        err_set(e, KL_ERR_MEMORY, "out of memory running kernel %s", k->name);
-    }
+    struct machine m = {.k = k, .slot = slot, .e = e};
+    struct phase p = {0};
+    bool ok = machine_alloc(&m, buf) || err_set(e, KL_ERR_MEMORY, "out of memory running kernel %s", k->name);
+    while (ok && kernel_phase(k, &p))
+        ok = run_phase(&m, &p, begin, end);
     machine_free(&m);
     return ok;
 }

@@ -120,7 +120,7 @@ static bool optional(struct reader *r, const char *word, val *out)
     return !next_is(r, word) || clause(r, word, out);
 }
 
-/* b3[%i] */
+/* b3 */
 static bool buffer(struct reader *r, uint64_t *out)
 {
     lex_space(&r->l);
@@ -132,10 +132,44 @@ static bool buffer(struct reader *r, uint64_t *out)
     return *out < r->k->nbuf || lex_fail(&r->l, at, "there is no buffer b%llu", (unsigned long long)*out);
 }
 
+static bool element(struct reader *r, uint64_t *buf, val *index)
+{
+    return buffer(r, buf) && lex_need(&r->l, '[', "'[' and an index") && operand(r, index);
+}
+
+/* b3[%i], b3[%i by %stride], b3[%i across %stride] */
 static bool place(struct reader *r, struct linst *i)
 {
-    return buffer(r, &i->imm) && lex_need(&r->l, '[', "'[' and an index") && operand(r, &i->a) &&
-           lex_need(&r->l, ']', "']'");
+    if (!element(r, &i->imm, &i->a))
+        return false;
+    if (next_is(r, "by") || next_is(r, "across")) {
+        i->kind = next_is(r, "by") ? TILE_ROWS : TILE_COLS;
+        lex_word(&r->l);
+        if (!operand(r, &i->d))
+            return false;
+    }
+    return lex_need(&r->l, ']', "']'");
+}
+
+/* "[8x32]" of a tile's type: "8x32" is no word. */
+static bool tile_shape(struct reader *r, struct linst *i)
+{
+    uint64_t rows, cols;
+    if (!lex_take(&r->l, '['))
+        return true;
+    if (!lex_number(&r->l, UINT16_MAX, "the tile's rows", &rows))
+        return false;
+    if (r->l.p == r->l.end || *r->l.p != 'x')
+        return lex_expected(&r->l, "'x' and the tile's columns");
+    r->l.p++;
+    const char *at = r->l.p;
+    if (!lex_number(&r->l, UINT16_MAX, "the tile's columns", &cols))
+        return false;
+    if (!rows || !cols)
+        return lex_fail(&r->l, at, "a tile has rows and columns");
+    i->rows = (uint16_t)rows;
+    i->cols = (uint16_t)cols;
+    return lex_need(&r->l, ']', "']'");
 }
 
 static bool type(struct reader *r, struct linst *i)
@@ -147,7 +181,7 @@ static bool type(struct reader *r, struct linst *i)
     if (!dtype_word(r, &dtype))
         return false;
     i->dtype = (uint8_t)dtype;
-    return true;
+    return tile_shape(r, i);
 }
 
 static bool choice(struct reader *r, const struct words *words, const char *what, uint8_t *out)
@@ -182,6 +216,10 @@ static bool loop(struct reader *r, struct linst i, val *out)
         return false;
     if (next_is(r, "step") && (!lex_need_word(&r->l, "step") || !lex_number(&r->l, INT64_MAX, "a step", &i.imm)))
         return false;
+    uint64_t team = 0;
+    if (next_is(r, "teams") && (!lex_need_word(&r->l, "teams") || !lex_number(&r->l, MAX_TEAM, "threads of a team", &team)))
+        return false;
+    i.rows = (uint16_t)team;
     i.varying = inst_is_varying(r->k, &i);
     return open_scope(r, i, out);
 }
@@ -220,6 +258,12 @@ static bool value_line(struct reader *r, val *out)
         i.op = L_MIX;
         ok = choice(r, &mix_words, "lo or hi", &i.kind) && lex_number(&r->l, UINT32_MAX, "a distance", &i.imm) &&
              operand(r, &i.a) && lex_need(&r->l, ',', "','") && operand(r, &i.b);
+    } else if (word_is(w, "index")) {
+        i.op = L_INDEX;
+        ok = choice(r, &tile_words, "rows or columns", &i.kind);
+    } else if (word_is(w, "mma")) {
+        i.op = L_MMA;
+        ok = choice(r, &mma_words, "chain or any", &i.kind) && operands(r, &i, 3);
     } else if (prim >= 0) {
         i.op = (uint8_t)(L_PRIM + prim);
         ok = operands(r, &i, 3);
@@ -291,15 +335,46 @@ static bool close_scope(struct reader *r)
     return append(r, i, NULL);
 }
 
+/* copy 4 b2[%to] = b0[%from] if %p */
+static bool copy(struct reader *r, struct linst *i)
+{
+    uint64_t count, to, from;
+    if (!lex_number(&r->l, UINT16_MAX, "the number of elements", &count) || !element(r, &to, &i->a) ||
+        !lex_need(&r->l, ']', "']'") || !lex_need(&r->l, '=', "'='") || !element(r, &from, &i->b) ||
+        !lex_need(&r->l, ']', "']'") || !optional(r, "if", &i->c))
+        return false;
+    i->rows = (uint16_t)count;
+    i->imm = to | from << 32;
+    return true;
+}
+
 /* An instruction without a value, or a line of the head. */
 static bool effect_line(struct reader *r)
 {
+    static const struct { const char *word; uint8_t op; } bare[] = {
+        {"commit", L_COMMIT}, {"barrier", L_BARRIER}, {"sync", L_SYNC}};
     struct linst i = {.dtype = KL_BOOL};
     val head;
     const char *at = r->l.p;
     struct word w = lex_word(&r->l);
     bool ok;
-    if (word_is(w, "store")) {
+    for (unsigned n = 0; n < sizeof bare / sizeof *bare; n++)
+        if (word_is(w, bare[n].word))
+            i.op = bare[n].op;
+    if (i.op) {
+        ok = true;
+    } else if (word_is(w, "atomic")) {
+        i.op = L_ATOMIC;
+        ok = choice(r, &fold_words, "add, max or min", &i.kind) && element(r, &i.imm, &i.a) &&
+             lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") && operand(r, &i.b) && optional(r, "if", &i.c);
+        i.dtype = r->k->inst[i.b].dtype;
+    } else if (word_is(w, "copy")) {
+        i.op = L_COPY;
+        ok = copy(r, &i);
+    } else if (word_is(w, "wait")) {
+        i.op = L_WAIT;
+        ok = lex_number(&r->l, UINT16_MAX, "a number of batches", &i.imm);
+    } else if (word_is(w, "store")) {
         i.op = L_STORE;
         ok = place(r, &i) && lex_need(&r->l, '=', "'='") && operand(r, &i.b) && optional(r, "if", &i.c);
         i.dtype = r->k->inst[i.b].dtype;
@@ -309,7 +384,7 @@ static bool effect_line(struct reader *r)
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "prefetch")) {
         i.op = L_PREFETCH;
-        ok = choice(r, &prefetch_words, "read or write", &i.kind) && place(r, &i);
+        ok = choice(r, &prefetch_words, "read or write", &i.kind) && element(r, &i.imm, &i.a) && lex_need(&r->l, ']', "']'");
     } else if (word_is(w, "if")) {
         i.op = L_IF;
         ok = operand(r, &i.a);

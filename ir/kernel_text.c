@@ -41,12 +41,28 @@ static void place(const struct printer *p, const struct linst *i)
 {
     text_put(p->t, " b%" PRIu64 "[", i->imm);
     operand(p, i->a);
+    if (i->d) {
+        text_put(p->t, i->kind == TILE_COLS ? " across " : " by ");
+        operand(p, i->d);
+    }
     text_put(p->t, "]");
 }
 
 static void type(const struct printer *p, const struct linst *i)
 {
     text_put(p->t, " : %s%s", i->varying ? "*" : "", dtype_name(i->dtype));
+    if (i->cols)
+        text_put(p->t, "[%ux%u]", i->rows, i->cols);
+}
+
+static void copy(const struct printer *p, const struct linst *i)
+{
+    text_put(p->t, "copy %u b%u[", i->rows, (uint32_t)i->imm);
+    operand(p, i->a);
+    text_put(p->t, "] = b%u[", (uint32_t)(i->imm >> 32));
+    operand(p, i->b);
+    text_put(p->t, "]");
+    clause(p, "if", i->c);
 }
 
 /* Instructions without a value. */
@@ -75,6 +91,23 @@ static bool effect(const struct printer *p, const struct linst *i)
         text_put(p->t, "prefetch %s", prefetch_words.v[i->kind]);
         place(p, i);
         return true;
+    case L_ATOMIC:
+        text_put(p->t, "atomic %s", fold_words.v[i->kind]);
+        place(p, i);
+        clause(p, "=", i->b);
+        clause(p, "if", i->c);
+        return true;
+    case L_COPY:
+        copy(p, i);
+        return true;
+    case L_WAIT:
+        text_put(p->t, "wait %" PRIu64, i->imm);
+        return true;
+    case L_COMMIT:
+    case L_BARRIER:
+    case L_SYNC:
+        text_put(p->t, i->op == L_COMMIT ? "commit" : i->op == L_BARRIER ? "barrier" : "sync");
+        return true;
     default:
         return false;
     }
@@ -93,6 +126,8 @@ static void statement(const struct printer *p, val v)
         clause(p, "to", i->b);
         if (i->imm != 1)
             text_put(p->t, " step %" PRIu64, i->imm);
+        if (i->rows)
+            text_put(p->t, " teams %u", i->rows);
         text_put(p->t, " {");
         return;
     case L_LOAD:
@@ -109,6 +144,13 @@ static void statement(const struct printer *p, val v)
         break;
     case L_MIX:
         text_put(p->t, "mix %s %" PRIu64, mix_words.v[i->kind], i->imm);
+        operands(p, i);
+        break;
+    case L_INDEX:
+        text_put(p->t, "index %s", tile_words.v[i->kind]);
+        break;
+    case L_MMA:
+        text_put(p->t, "mma %s", mma_words.v[i->kind]);
         operands(p, i);
         break;
     case L_CARRY:

@@ -5,39 +5,83 @@
  * depends on the loop's variable (or on SPLAT) is "varying", one per lane, the rest are uniform and
  * computed once.  Control flow is always uniform; lanes differ only through predicates.
  *
- *   loop parallel  the kernel's outermost loop, at most one; iterations are independent and are
- *                  shared out among threads (the kernel function gets begin and end)
  *   loop serial    in order, may carry values
+ *   loop reduce    the same, but nothing else connects its iterations: it stores nothing, so that loads of later
+ *                  iterations may be issued early
+ *   loop unrolled  the same as serial, between constants, at most MAX_UNROLL times: written out one after the other
  *   loop vector    lo 0, hi a constant W of 1..64: all W lanes at once; never nested in another vector loop
+ *   loop parallel  outermost, 0 to a constant; iterations are independent and are shared out among threads (the kernel
+ *                  function gets begin and end)
+ *   loop grid      the same on a GPU: iterations are blocks.  All that it does is in its one block loop, but for
+ *                  arithmetic and loads of inputs in front of it
+ *   loop block     directly in a grid loop, 0 to a constant T of 1..1024: T threads.  They go their own ways, but meet
+ *                  at every BARRIER, which none may miss: what decides whether it is reached is the same for all.  Between
+ *                  two barriers no thread touches what another stores in shared or global memory (atomics, among
+ *                  themselves, apart).  `teams N`: N neighbouring threads hold each of their tiles together, so tiles and
+ *                  their indices are the same for all of them, as is what decides whether they are reached
  *
- * Carried values: `carry` instructions stand directly behind their loop, each with an initial value;
+ * Carried values: `carry` instructions stand directly behind their loop, each with an initial value; several are a tuple.
  * `next` instructions stand directly before its end, one per carry; `out` reads a carry's final value
- * after the end (with no iteration: the initial value).  A carry is varying if its initial value is. */
+ * after the end (with no iteration: the initial value).  A carry is varying if its initial value is.
+ *
+ * Phases: SYNC, outside of all loops, ends a phase of the kernel.  All that one phase has stored in outputs and
+ * workspaces the next may load; values do not pass, but for constants.  Each phase has at most one parallel or
+ * grid loop.  A kernel's iterations are those of its phases one after the other: begin and end of a call are counted so,
+ * and whoever runs a kernel in parts runs one phase to its end before the next.
+ *
+ * Tiles: a value may be a matrix of constant shape, kept in registers.  Primitives take them element by element; a row
+ * [1xN], a column [Mx1] or a scalar stands for all rows or columns.  MMA adds a product of two tiles to a third.  Tiles do
+ * not vary: they stand outside of vector loops.
+ *
+ * Memory: in and out are the kernel's arguments, workspace is memory for this run of the kernel alone, shared by all its
+ * iterations; shared belongs to one block of a grid, register to one thread or iteration, scratch to one thread of a CPU.
+ * All but in start undefined. */
 #ifndef KILN_LOOP_H
 #define KILN_LOOP_H
 #include "ir.h"
 
 typedef uint32_t val; /* index of an instruction; 0 is "none" */
-enum { MAX_NEST = 32 }; /* loops and ifs, one in the other */
+enum {
+    MAX_NEST = 32,              /* loops and ifs, one in the other */
+    MAX_UNROLL = 256,
+    MAX_THREADS = 1024,         /* of a block */
+    MAX_TEAM = 64,
+    MAX_TILE_SIDE = 256, MAX_TILE = 4096, /* elements */
+    MAX_SHARED = 256 << 10,     /* bytes of all shared buffers */
+    MAX_REGISTER = 64 << 10,    /* bytes of all register buffers */
+};
 
 enum lop {
     L_NIL,
     L_CONST,  /* imm: the bits; dtype                                                     */
     L_SLOT,   /* imm: slot ordinal; uniform read of a slot                                */
-    L_LOOP,   /* a lo, b hi (i64, uniform), imm step > 0, kind; value: the variable (i64) */
+    L_LOOP,   /* a lo, b hi (i64, uniform), imm step > 0, kind; of a block rows: threads of a team; value: the
+                 variable (i64) */
     L_CARRY,  /* a init                                                                   */
     L_NEXT,   /* a carry, b value                                                         */
     L_END,    /* a loop                                                                   */
     L_OUT,    /* a carry                                                                  */
     L_IF,     /* a condition (bool, uniform): runs up to its END once or not at all        */
-    L_LOAD,   /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0.
-                 Of an output: an element that this iteration of the parallel loop has stored  */
-    L_STORE,  /* a index, b value, c predicate or 0, imm: buffer                           */
+    L_LOAD,   /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0.  A tile: d stride, kind:
+                 enum tile_order.  Of an output or workspace: an element that this iteration of the parallel loop, or
+                 an earlier phase, has stored */
+    L_STORE,  /* a index, b value, c predicate or 0, d stride of a tile, imm: buffer, kind as of a load */
     L_PREFETCH, /* a index (i64, uniform), imm: buffer, kind: enum prefetch; no access: any index is legal */
-    L_SPLAT,  /* a uniform: the same value in every lane, as a varying value               */
+    L_ATOMIC, /* a index, b value, c predicate or 0, imm: buffer, kind: enum fold but MUL: what is there and the value
+                 become one.  Integers of 32 and 64 bits: their order does not show */
+    L_COPY,   /* a index in a shared buffer, b index in a global one, c predicate or 0 (false: zeros), rows: elements
+                 (4, 8 or 16 bytes), imm: shared buffer, global buffer << 32.  Starts; lands at a WAIT of this thread */
+    L_COMMIT, /* the thread's copies since the last one become a batch                     */
+    L_WAIT,   /* imm n: all batches of this thread but the last n have landed              */
+    L_BARRIER, /* all threads of the block, and what they have stored                      */
+    L_SYNC,   /* the end of a phase                                                       */
+    L_SPLAT,  /* a uniform: the same value in every lane, as a varying value; or in every element of a tile */
     L_FOLD,   /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
     L_MIX,    /* a, b varying, imm: distance h (a power of two below W), kind: enum mix; one exchange step of a
                  transpose of W values with W lanes (Eklundh 1972): see enum mix                     */
+    L_INDEX,  /* kind: enum tile_order; the numbers of a tile's rows [Mx1] or columns [1xN], i64 */
+    L_MMA,    /* a [MxK], b [KxN], c [MxN], kind: enum mma; c + a b.  c has the dtype of a and b, or f32 where these are
+                 half floats, i32 where they are u8 or i8 */
     L_PRIM,   /* first of the primitives: L_PRIM + enum prim, operands a b c               */
 };
 
@@ -49,7 +93,12 @@ enum prim {
 #define L_OP(prim) (L_PRIM + (prim))
 
 enum { INST_INDEX = 1 };  /* linst.kind of a primitive: index arithmetic made by ix_*, not data */
-enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR, LOOP_COUNT };
+enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR, LOOP_UNROLLED, LOOP_REDUCE, LOOP_GRID, LOOP_BLOCK, LOOP_COUNT };
+/* Element (r, c) of a tile in memory: index + r * stride + c, or index + r + c * stride. */
+enum tile_order { TILE_ROWS, TILE_COLS, TILE_ORDER_COUNT };
+/* An element of MMA_CHAIN is one ascending chain of fma (floats: a and b converted to c's dtype); MMA_ANY adds the
+ * products in any order, as the hardware does. */
+enum mma { MMA_CHAIN, MMA_ANY, MMA_COUNT };
 /* Lane l of mix(a, b, h): MIX_LO  l & h ? b[l - h] : a[l]      MIX_HI  l & h ? b[l] : a[l + h] */
 enum mix { MIX_LO, MIX_HI, MIX_COUNT };
 /* What for a line of memory is brought nearer: to be read a tile from now, to be written soon. */
@@ -58,18 +107,19 @@ enum fold { FOLD_ADD, FOLD_MAX, FOLD_MIN, FOLD_MUL, FOLD_COUNT }; /* max and min
 
 struct linst {
     uint8_t op, dtype, kind, varying;
-    val a, b, c;
+    uint16_t rows, cols;    /* a tile's shape; cols 0: no tile */
+    val a, b, c, d;
     uint64_t imm;
 };
-_Static_assert(sizeof(struct linst) == 24, "no padding: kernels are hashed as bytes");
+_Static_assert(sizeof(struct linst) == 32, "no padding: kernels are hashed as bytes");
 
-enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_COUNT };
+enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_WORKSPACE, BUF_SHARED, BUF_REGISTER, BUF_COUNT };
 struct lbuf {
     uint8_t dtype, role;
     uint16_t pad;
     uint32_t id;            /* BUF_IN, BUF_OUT: which of the kernel's arguments; several lbufs may share memory
                                only where the program says so (state updated in place, same index) */
-    int64_t count;          /* elements; scratch: per thread, 64-byte aligned */
+    int64_t count;          /* elements; scratch and workspace: 64-byte aligned */
 };
 
 /* Every scheduling decision of one kernel, so that a tuner edits only this. */
@@ -90,16 +140,16 @@ struct kernel {
     struct linst *inst; uint32_t ninst, inst_cap;    /* inst[0] is NIL */
     struct lbuf *buf;   uint32_t nbuf, buf_cap;
     struct schedule sched;
-    int64_t extent;                                  /* iterations of the parallel loop; 1 without one */
+    int64_t extent;                                  /* iterations: kernel_extent */
     int64_t flops, bytes;                            /* estimates: arithmetic and memory traffic */
     struct index_table *index;                       /* index.c: linear forms while building */
     struct err err;
 };
 
 /* The compiled form every code generator makes:
- *   buf[i]   start of lbuf i (scratch: this thread's)
+ *   buf[i]   start of lbuf i (scratch: this thread's; shared, register: not read)
  *   slot[i]  the bits of slot i
- *   begin, end   the part of the parallel loop to run (0, 1 without one) */
+ *   begin, end   the iterations to run */
 typedef void kernel_fn(void *const *buf, const uint64_t *slot, int64_t begin, int64_t end);
 
 /* What a pass or a code generator may know of a target. */
@@ -185,7 +235,14 @@ void kernels_free(struct kernels *k);
 struct flaw { val at; const char *rule; };          /* at 0: the kernel as a whole; rule NULL: out of memory */
 bool kernel_check(const struct kernel *k, struct flaw *f);
 bool kernel_verify(const struct kernel *k, struct err *e); /* the flaw as an error */
-int64_t kernel_extent(const struct kernel *k);      /* what k->extent must be: iterations of the parallel loop, or 1 */
+int64_t kernel_extent(const struct kernel *k);      /* what k->extent must be: iterations of all phases */
+struct phase { val first, end; int64_t base, extent; }; /* instructions [first, end); the first of its iterations */
+bool kernel_phase(const struct kernel *k, struct phase *p); /* the next phase; *p starts as zeroes; false: there is none */
+const char *kernel_needs_gpu(const struct kernel *k);   /* what of it only a GPU runs; NULL: nothing */
+/* ---- kernel_verify_tile.c, kernel_verify_threads.c: rules of one instruction ---- */
+bool tile_shapes(const struct kernel *k, val v, const char **rule);     /* are the shapes of v and its operands right? */
+/* After all other rules: barriers are met by all threads, tiles by whole teams. */
+bool threads_meet(const struct kernel *k, struct flaw *f);
 /* ---- kernel_interp.c: runs a kernel without compiling it, every access bounds-checked ---- */
 bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end, struct err *e);
 /* ---- hash: everything but the name ---- */

@@ -190,12 +190,10 @@ bool shape_is_symbolic(const struct shape *s)
     return false;
 }
 
-bool shape_is_legal(const struct graph *g, const struct shape *s)
+bool symbolic_shape_is_legal(const struct graph *g, const struct shape *s)
 {
     int64_t n, low;
-    if (shape_numel(s, &n))
-        return true;
-    if (s->rank > KL_MAX_RANK || !g->symbols)
+    if (s->rank > KL_MAX_RANK)
         return false;
     struct shape most = *s;
     for (uint32_t i = 0; i < s->rank; i++)

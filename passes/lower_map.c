@@ -9,7 +9,12 @@
 #include "lower.h"
 #include <string.h>
 
-struct nest { uint32_t n; int64_t size[KL_MAX_RANK]; uint8_t axis_end[KL_MAX_RANK]; }; /* merged dims: size, axes [end of last, end) */
+struct nest {
+    uint32_t n;                        /* merged dims: size, axes [end of last, end) */
+    int64_t size[KL_MAX_RANK];
+    uint8_t axis_end[KL_MAX_RANK];
+    uint32_t work;                     /* primitives an element */
+};
 
 static ref root_of(const struct lowering *w)
 {
@@ -72,6 +77,8 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
         for (uint32_t d = 0; d < s->rank; d++)
             coord[d] = s->dim[d] == 1 ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->dim[d]), 1);
         store_members(&t.w, s, coord);
+        for (val v = 1; v < k->ninst; v++)
+            nest->work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
         int last = -1; /* the axis before this one that is not of length 1 */
         for (uint32_t d = 0; d < s->rank; d++) {
             if (s->dim[d] == 1)
@@ -187,6 +194,16 @@ static void enter(struct lowering *w, const struct body *b)
     w->nmember = b->nmember;
 }
 
+/* Lanes for a part: two vectors, which hide each other's latency, or one where there is much work on it.  The processor
+ * finds more in the next iterations, four would be no faster, and what LLVM takes to compile goes with their number. */
+static uint32_t part_width(const struct lowering *w, const struct body *b)
+{
+    enum { MUCH = 48 };
+    uint32_t width = lower_width(w, b->nest.size[b->nest.n - 1]), native = w->caps->vector_bytes / 4;
+    uint32_t most = b->nest.work <= MUCH ? 2 * native : native;
+    return width > most ? most : width;
+}
+
 static void find_loops(struct lowering *w, struct body *b)
 {
     enter(w, b);
@@ -290,7 +307,7 @@ void lower_map(struct lowering *w)
         k->sched.kind = SCHED_MAP;
         for (uint32_t i = 0; i < parts; i++) {
             find_loops(w, &b[i]);
-            uint32_t own = lower_width(w, b[i].nest.size[b[i].nest.n - 1]);
+            uint32_t own = part_width(w, &b[i]);
             width = own > width ? own : width;
             b[i].block = parts > 1 ? PART_VECTORS : BLOCK_VECTORS;
         }

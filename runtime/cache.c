@@ -1,4 +1,5 @@
-/* The program cache: captured graph -> program, and kernel -> loaded code, shared by all programs.
+/* The program cache: captured graph -> program, and kernel -> loaded code, shared by all programs.  Below them lies
+ * the disk (disk.c), which is asked before a kernel is compiled.
  *
  * Both levels work alike.  An entry is found by hash and compared in full.  Who finds none puts in an unfinished
  * one, builds it outside the lock and announces it; who finds an unfinished one waits, so that threads that miss
@@ -53,6 +54,8 @@ static void watch_fork(void) { pthread_atfork(before_fork, parent_after_fork, ch
 
 static bool same_key(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
 
+static void count(atomic_uint_fast64_t *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
+
 /* ---- kernel -> code ---- */
 static struct kernel *copy_kernel(const struct kernel *k)
 {
@@ -74,13 +77,38 @@ static struct kernel *copy_kernel(const struct kernel *k)
     return c;
 }
 
-static bool compile(struct code_entry *c, const struct backend *b, struct err *e)
+static bool load_from_disk(const struct disk_key *key, struct loaded *loaded)
+{
+    struct disk_code found;
+    struct err ignored = {0};
+    bool ok = disk_load(key, &found);
+    if (ok) {
+        ok = object_load(&found.code, loaded, &ignored);
+        mem_free(found.file);
+    }
+    count(ok ? &counters.disk_hits : &counters.disk_misses);
+    return ok;
+}
+
+/* What the code generator makes is kept on disk once it has proved to load. */
+static bool generate(const struct kernel *k, const struct backend *b, const struct disk_key *key, struct loaded *loaded,
+                     struct err *e)
 {
     struct code code = {0};
-    atomic_fetch_add_explicit(&counters.compiles, 1, memory_order_relaxed);
-    if (!b->compile(c->kernel, EMIT_OBJECT, &code, e)) return false;
-    bool ok = object_load(&code, &c->loaded, e);
+    count(&counters.compiles);
+    if (!b->compile(k, EMIT_OBJECT, &code, e)) return false;
+    bool ok = object_load(&code, loaded, e);
+    if (ok && key) disk_store(key, &code);
     mem_free(code.bytes);
+    return ok;
+}
+
+static bool compile(struct code_entry *c, const struct backend *b, struct err *e)
+{
+    struct disk_key key = {0};
+    bool keyed = option_cache_bytes() > 0 && disk_key_make(&key, c->kernel, b);
+    bool ok = (keyed && load_from_disk(&key, &c->loaded)) || generate(c->kernel, b, keyed ? &key : NULL, &c->loaded, e);
+    disk_key_free(&key);
     if (!ok) return false;
     if ((c->copy = copy_kernel(c->kernel))) return true;
     object_unload(&c->loaded);
@@ -106,6 +134,7 @@ static kernel_fn *code_get(const struct kernel *k, const struct backend *b, stru
         *bucket = c;
     }
     pthread_mutex_unlock(&lock);
+    count(c && !build ? &counters.kernel_hits : &counters.kernel_misses);
     if (!c) err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", k->name);
     if (!build) return c ? c->loaded.fn : NULL;
 
@@ -132,6 +161,7 @@ struct compile_all {
     const bool *needed;            /* per kernel: a device with the code generator runs it */
     kernel_fn **fn;
     const struct backend *backend;
+    atomic_uint next;              /* kernels are handed out one by one: some take a hundred times as long as others */
     pthread_mutex_t lock;          /* guards the rest: the failure of the first kernel that failed */
     uint32_t failed;
     struct err err;
@@ -139,19 +169,20 @@ struct compile_all {
 
 static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
-    (void)worker;
+    (void)begin, (void)end, (void)worker;
     struct compile_all *all = ctx;
-    for (int64_t i = begin; i < end; i++) {
+    uint32_t n = all->program->nkernel;
+    for (uint32_t i; (i = atomic_fetch_add(&all->next, 1)) < n;) {
         struct err e = {0};
         if (!all->needed[i]) continue;
         if ((all->fn[i] = code_get(all->program->kernel[i], all->backend, &e))) continue;
         pthread_mutex_lock(&all->lock);
         if (i < all->failed) {
-            all->failed = (uint32_t)i;
+            all->failed = i;
             all->err = e;
         }
         pthread_mutex_unlock(&all->lock);
-        return;
+        atomic_store(&all->next, n); /* those before i are being compiled already */
     }
 }
 
@@ -196,7 +227,7 @@ static bool compile_kernels(struct exec *x, const struct backend *b, struct err 
     uint32_t n = x->program->nkernel;
     bool *needed = mem_alloc(n + 1);
     x->fn = mem_alloc((n + 1) * sizeof *x->fn);
-    struct compile_all all = {x->program, needed, x->fn, b, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
+    struct compile_all all = {x->program, needed, x->fn, b, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
     if (needed && x->fn) {
         find_needed(x->program, x->interpreted, needed);
         pool_run(compile_some, &all, n, 1);
@@ -241,7 +272,7 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
     bool ok = find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
     graph_free(g);
     if (!ok) return false;
-    atomic_fetch_add_explicit(&counters.graphs_built, 1, memory_order_relaxed);
+    count(&counters.graphs_built);
     if (dump) dump_program(dump, x->program, b);
     return compile_kernels(x, b, e);
 }
@@ -284,6 +315,7 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
         *bucket = t;
     }
     pthread_mutex_unlock(&lock);
+    count(t && !make ? &counters.program_hits : &counters.program_misses);
     if (!t) err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     if (!make) return t ? &t->exec : NULL;
 

@@ -17,9 +17,13 @@ bool option_fuse(void)
     return !env || strcmp(env, "0") != 0;
 }
 
+static atomic_llong cache_bytes = DISK_DEFAULT_BYTES;
+
+int64_t option_cache_bytes(void) { return atomic_load_explicit(&cache_bytes, memory_order_relaxed); }
+
 static bool unknown(const char *name, struct err *e)
 {
-    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads", name ? name : "");
+    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads, cache_bytes", name ? name : "");
 }
 
 static bool out_of_range(const char *name, int64_t value, int64_t hi, struct err *e)
@@ -39,6 +43,11 @@ bool option_set(const char *name, int64_t value, struct err *e)
         pool_set_threads((unsigned)value);
         return true;
     }
+    if (name && !strcmp(name, "cache_bytes")) {
+        if (value < 0) return out_of_range(name, value, INT64_MAX, e);
+        atomic_store(&cache_bytes, value);
+        return true;
+    }
     return unknown(name, e);
 }
 
@@ -46,6 +55,7 @@ bool option_get(const char *name, int64_t *value, struct err *e)
 {
     if (name && !strcmp(name, "fuse")) *value = option_fuse();
     else if (name && !strcmp(name, "threads")) *value = pool_threads();
+    else if (name && !strcmp(name, "cache_bytes")) *value = option_cache_bytes();
     else return unknown(name, e);
     return true;
 }

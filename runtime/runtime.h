@@ -62,6 +62,29 @@ struct exec {                            /* immutable once made; shared by threa
  * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
 
+/* ---- disk.c: kernel -> code, kept in a folder between processes ----
+ * KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else $HOME/.cache/kiln; "none": nothing is kept.  Any number of threads
+ * and processes may use a folder at once.  What cannot be kept or read is compiled: no failure here is an error of
+ * the program. */
+#define DISK_DEFAULT_BYTES (INT64_C(256) << 20) /* option cache_bytes: more than that is pruned */
+struct disk_key { struct hash128 hash; char *bytes; size_t size; char name[64]; };
+/* Everything that decides the code of a kernel.  false: out of memory; disk_key_free in either case. */
+bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b);
+void disk_key_free(struct disk_key *key);
+struct disk_code { struct code code; void *file; }; /* code.bytes lies in the file; mem_free the file */
+bool disk_load(const struct disk_key *key, struct disk_code *out); /* false: not there, or not whole */
+void disk_store(const struct disk_key *key, const struct code *code);
+/* The folder's path; false: nothing is kept, for the reason in *e. */
+bool disk_folder(char *path, size_t size, struct err *e);
+
+struct disk_entry { char file[48], name[64]; int64_t bytes, used; bool temporary; }; /* used: when last, in ns since 1970 */
+struct disk_entries { struct disk_entry *v; uint32_t n, cap; int64_t bytes; };       /* bytes: of all entries */
+bool disk_list(struct disk_entries *out, struct err *e);     /* least recently used first; mem_free(out->v) in either case */
+/* Whether an entry is whole, its bytes as they were written; false: *e.  Fills in its kernel's name. */
+bool disk_verify(struct disk_entry *entry, struct err *e);
+/* Removes the least recently used entries until at most max bytes are left; *gone: what it removed. */
+bool disk_prune(int64_t max, struct disk_entries *gone, struct err *e);
+
 /* ---- executor.c ---- */
 /* Runs a program.  input[i], state[i]: one buffer each; slot[i]: bits.  out[i] receives a new reference per
  * output: a fresh buffer, or, for an assign that may be in place and whose state buffer is exclusive to the
@@ -92,7 +115,9 @@ struct profile *profile_current(void);
 struct profile_row *profile_rows(struct profile *p, const struct exec *x);
 
 /* ---- counters.c ---- */
-#define COUNTERS(X) X(graphs_built) X(compiles) X(disk_hits) X(launches)
+#define COUNTERS(X)                                                                    \
+    X(graphs_built) X(compiles) X(disk_hits) X(launches)                               \
+    X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;
     COUNTERS(X)
@@ -117,8 +142,9 @@ bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, co
 
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
+int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
 void option_fuse_here(int fuse);         /* for this thread 0 or 1 whatever the option; -1: no longer */
-bool option_set(const char *name, int64_t value, struct err *e); /* "fuse", "threads" */
+bool option_set(const char *name, int64_t value, struct err *e); /* "fuse", "threads", "cache_bytes" */
 bool option_get(const char *name, int64_t *value, struct err *e);
 
 #endif

@@ -436,6 +436,14 @@ static void library(void)
     int64_t v = -1;
     CHECK(!strcmp(kl_device_name(dev), device_now) && !strcmp(kl_device_name((kl_device){0}), "none"));
     CHECK(!strcmp(kl_version(), "0.1.0") && kl_counter("launches") >= 0 && kl_counter("nonsense") == -1);
+    static const char *const level[] = {"program_hits", "program_misses", "kernel_hits", "kernel_misses", "disk_hits", "disk_misses"};
+    for (int i = 0; i < 6; i++)
+        CHECK(kl_counter(level[i]) >= 0);
+    OK(kl_get_option("cache_bytes", &v));
+    CHECK(v > 0);
+    OK(kl_set_option("cache_bytes", 0));
+    CHECK(strstr(kl_cache_off_reason(), "cache_bytes"));
+    OK(kl_set_option("cache_bytes", v));
     OK(kl_sync(dev));
     OK(kl_get_option("fuse", &v));
     CHECK(v == 0 || v == 1);

@@ -47,10 +47,12 @@ static void test_hits(int device)
     check(get(larger, device, true) != x && get(factor, device, true) != x, "another shape or constant misses");
     check(get(g, device, false) != x, "unfused is another program");
     check(counts_now().built == once.built + 3, "each of them is planned");
-    uint64_t built = counts_now().built;
+    uint64_t built = counts_now().built, hits = atomic_load(&counters.program_hits), misses = atomic_load(&counters.program_misses);
     for (int i = 0; i < 10; i++)
         get(i % 2 ? g : larger, device, true);
     check(counts_now().built == built, "alternating shapes plan nothing again");
+    check(atomic_load(&counters.program_hits) == hits + 10 && atomic_load(&counters.program_misses) == misses,
+          "and are counted as hits");
     graph_free(g);
     graph_free(same);
     graph_free(larger);
@@ -61,11 +63,13 @@ static void test_hits(int device)
 static void test_kernels_shared(int device)
 {
     struct graph *one = layers_graph("one_layer", 777, 2, 1), *many = layers_graph("many_layers", 777, 2, 40);
-    uint64_t before = counts_now().compiled;
+    uint64_t before = counts_now().compiled, misses = atomic_load(&counters.kernel_misses);
     get(one, device, false);
     uint64_t kernels = counts_now().compiled - before;
     const struct exec *x = get(many, device, false);
     uint64_t more = counts_now().compiled - before - kernels;
+    check(atomic_load(&counters.kernel_misses) == misses + kernels && atomic_load(&counters.kernel_hits) >= kernels,
+          "kernels found are counted, and those not found");
     check(kernels > 0 && more == 0, "forty layers compile %d kernels more than one", (int)more);
     check(x && x->program->ncmd >= 40 * kernels, "and run each kernel forty times");
     graph_free(one);
@@ -203,6 +207,7 @@ int main(void)
 {
     struct err e = {0};
     unsetenv("KILN_DUMP");
+    setenv("KILN_CACHE_DIR", "none", 1); /* what is compiled here is counted; tests/disk.c has the rest */
     test_devices();
     for (int device = DEVICE_REF; device < DEVICE_KINDS; device++) {
         if (device != DEVICE_REF && device_find(device_name(device), &e) < 0) {

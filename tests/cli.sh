@@ -249,6 +249,40 @@ kernel 'kernel input of an output' 1 "no input buffer 'b1'" double --slot 0=1 --
 kernel 'kernel unknown output' 1 "no output buffer 'b7'" double --slot 0=1 --input b0="$tmp/x.npy" --output b7="$tmp/none.npy"
 kernel 'kernel beyond its buffer' 1 'accesses element 2 of buffer 0' beyond --input b0="$tmp/x.npy" --slot 0=1
 
+# The kernels kept on disk.
+cache() { # NAME EXIT PATTERN ARGUMENTS...
+    name=$1 code=$2 pattern=$3
+    shift 3
+    check "$name" "$code" "$pattern" env KILN_CACHE_DIR="$tmp/cache" "$kiln" cache "$@"
+}
+cache 'cache is made' 0 '^0 entries, 0 damaged, 0 bytes in .*/cache$' list
+kept=0
+if "$kiln" run "$tmp/half.kir" --device cpu >"$tmp/out" 2>&1; then # the files of entries that this build makes
+    KILN_CACHE_DIR=$tmp/cache "$kiln" run "$tmp/step.kir" --device cpu --input x="$tmp/x.npy" --state w="$tmp/w.npy" --slot lr=1 >"$tmp/out"
+    kept=$(ls "$tmp/cache" | wc -l)
+fi
+cache 'cache list' 0 "^$kept entries, 0 damaged" list
+cache 'cache verify' 0 "^$kept entries, 0 damaged" verify
+bad=0
+if [ "$kept" -gt 0 ]; then
+    entry=$(ls "$tmp/cache" | head -n 1)
+    printf x >>"$tmp/cache/$entry"
+    bad=1
+    cache 'cache verify damaged' 1 "^${entry%.kernel} .* its length is wrong" verify
+fi
+cache 'cache list damaged' 0 "^$kept entries, $bad damaged" list
+cache 'cache prune' 0 '^0 files removed, 0 bytes$' prune
+cache 'cache prune to nothing' 0 "^$kept files removed" prune --max 0
+cache 'cache clear' 0 '^0 files removed, 0 bytes$' clear
+cache 'cache without command' 2 'list, verify, prune or clear'
+cache 'cache unknown' 2 'cache frob' frob
+cache 'cache two' 2 'unexpected argument' list list
+cache 'cache prune bad' 2 "'many' is no number" prune --max many
+cache 'cache prune negative' 2 "'-1' is no number" prune --max=-1
+cache 'cache list max' 2 'unknown option --max' list --max 1
+chmod 777 "$tmp/cache"
+cache 'cache refused' 1 'can be written by others (mode 777)' list
+check 'cache none' 1 'KILN_CACHE_DIR is none' env KILN_CACHE_DIR=none "$kiln" cache verify
 sizes() {
     name=$1 code=$2 pattern=$3
     shift 3
@@ -278,6 +312,8 @@ check 'opt that binds one' 0 '^  symbol m 0..8$' "$kiln" opt "$tmp/sizes.kir" --
 check 'opt that binds all' 0 'start(6) count(5) step(1) : f32\[5\]' "$kiln" opt "$tmp/sizes.kir" --bind n=5 --bind=m=2
 check 'dump with symbols' 0 'f32\[2\*n+1\]' "$kiln" dump "$tmp/sizes.kir" --stage fused
 check 'dump that needs numbers' 1 'symbol n has no value yet' "$kiln" dump "$tmp/sizes.kir" --stage scheduled
+check 'bench of a size' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/sizes.kir" --rounds 3 --bind n=7 --bind m=0
+check 'bench without a size' 1 'symbol n is: give --bind n=NUMBER' "$kiln" bench "$tmp/sizes.kir" --rounds 3
 check 'dump that has them' 0 'group 0' "$kiln" dump "$tmp/sizes.kir" --stage fused --bind n=5 --bind m=2
 
 echo "$passed passed, $failed failed, 0 skipped"

@@ -37,7 +37,7 @@ steps() {
     done
     shift
     # shellcheck disable=SC2086
-    env $vars "$demo" --data "$scratch" --dump "$scratch/dump" --epochs 2 --losses "$scratch/$name.losses" "$@" \
+    env KILN_CACHE_DIR=none $vars "$demo" --data "$scratch" --dump "$scratch/dump" --epochs 2 --losses "$scratch/$name.losses" "$@" \
         >"$scratch/$name.out" 2>"$scratch/$name.err" || { bad "$name: status $?"; cat "$scratch/$name.err"; }
 }
 same() {
@@ -62,6 +62,18 @@ for counter in graphs_built compiles; do
     if [ "$(grep "^$counter:" "$scratch/half.out")" = "$(grep "^$counter:" "$scratch/base.out")" ]; then ok
     else bad "$counter grew with the steps"; fi
 done
+
+# With a folder to keep kernels in, the second process compiles nothing, whatever its numbers.
+keep="KILN_CACHE_DIR=$scratch/cache"
+compiles() { sed -n 's/^compiles: //p' "$scratch/$1.out"; }
+steps cold KILN_THREADS=1 "$keep" -- && same cold
+if [ "$(compiles cold)" -gt 0 ] && [ "$(compiles cold)" -eq "$(compiles base)" ]; then ok; else bad "cold: compiles $(compiles cold)"; fi
+steps warm KILN_THREADS=2 "$keep" -- && same warm
+steps warm_rate KILN_THREADS=1 "$keep" -- --lr 0.01
+for run in warm warm_rate; do
+    if [ "$(compiles $run)" -eq 0 ]; then ok; else bad "$run: compiles $(compiles $run)"; fi
+done
+if cmp -s "$scratch/warm_rate.losses" "$scratch/other_rate.losses"; then ok; else bad "warm_rate: other losses"; fi
 
 for result in accuracy steps step_us_fused step_us_unfused fused_speedup kernels_fused kernels_unfused graphs_built \
     compiles peak_bytes lower_bound_bytes; do

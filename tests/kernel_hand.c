@@ -304,7 +304,8 @@ static void test_addresses(unsigned dtype, unsigned width)
     k_store(k, o[2], i, k_load(k, a, p, 0), ok);
     k_store(k, o[3], i, k_load(k, a, far, near), ok);
     k_store(k, o[4], back, k_load(k, a, i, ok), ok);
-    k_store(k, o[5], ix_div(k, i, 3), k_load(k, a, i, ok), ok); /* three lanes to each: the last one stays */
+    val third = ix_add(k, ix_scale(k, p, width), ix_div(k, v, 3));
+    k_store(k, o[5], third, k_load(k, a, i, ok), ok); /* three lanes to each: the last one stays */
     close_two(k, p, v);
     char what[64];
     snprintf(what, sizeof what, "addresses of %s, width %u", dtype_name(dtype), width);

@@ -4,6 +4,7 @@
 
 enum {
     COUNT = 1024, /* elements of every buffer; a power of two, so that any index can be masked into range */
+    MAX_EXTENT = 5,
     MAX_POOL = 400,
     MAX_DEPTH = 4,
 };
@@ -15,6 +16,7 @@ struct maker {
     unsigned npool;
     val loops[MAX_DEPTH + 2]; /* open loop variables */
     unsigned nloops, depth, budget;
+    val parallel;   /* the parallel loop, or 0 */
     bool vector;    /* inside a vector loop */
     unsigned width; /* its lanes, 0 outside */
     uint32_t in[KL_DTYPE_COUNT], out[KL_DTYPE_COUNT], work[KL_DTYPE_COUNT];
@@ -137,7 +139,7 @@ static void make_loop(struct maker *m, enum loop_kind kind)
     if (kind == LOOP_VECTOR)
         hi = k_int(k, widths[below(m, 7)]);
     else if (kind == LOOP_PARALLEL)
-        hi = k_int(k, k->extent = 1 + below(m, 5));
+        hi = k_int(k, k->extent = 1 + below(m, MAX_EXTENT));
     else if (below(m, 3))
         hi = k_int(k, trips[below(m, 7)]);
     else /* known only when it runs */
@@ -152,6 +154,7 @@ static void make_loop(struct maker *m, enum loop_kind kind)
         keep(m, carry[c]);
     }
     keep(m, loop);
+    if (kind == LOOP_PARALLEL) m->parallel = loop;
     m->loops[m->nloops++] = loop;
     m->vector |= kind == LOOP_VECTOR;
     if (kind == LOOP_VECTOR) m->width = (unsigned)k->inst[hi].imm;
@@ -196,7 +199,10 @@ static void make_store(struct maker *m)
 {
     unsigned t = any_dtype(m);
     val i = make_index(m), x = pick(m, t), p = make_pred(m);
-    k_store(m->k, below(m, 3) ? m->out[t] : m->work[t], i, x, p);
+    bool out = below(m, 3);
+    if (out && m->parallel) /* each iteration has elements of its own */
+        i = ix_add(m->k, i, ix_scale(m->k, m->parallel, COUNT));
+    k_store(m->k, out ? m->out[t] : m->work[t], i, x, p);
 }
 
 static void make_body(struct maker *m, unsigned n)
@@ -233,7 +239,7 @@ static void test_one(const struct targets *t, uint64_t seed)
     uint64_t slot[1] = {0};
     for (unsigned d = 0; d < KL_DTYPE_COUNT; d++) {
         m.in[d] = k_buf(m.k, BUF_IN, d, COUNT, d);
-        m.out[d] = k_buf(m.k, BUF_OUT, d, COUNT, d);
+        m.out[d] = k_buf(m.k, BUF_OUT, d, COUNT * MAX_EXTENT, d);
         m.work[d] = k_buf(m.k, BUF_SCRATCH, d, COUNT, d);
     }
     if (seed % 2)

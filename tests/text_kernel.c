@@ -9,7 +9,8 @@
  *   # b1 = random -1 to 6  random integers; without a line, inputs of an agree test are random, wild in the last round
  *   # slot 0 = 0.5:f32
  * Input i of the graph reads what the kernel's input buffer of that number holds; its returns are the output buffers in
- * their order.  Whatever a code generator for this machine compiles must give the interpreter's bits. */
+ * their order.  What a code generator for this machine compiles must give the interpreter's bits; a GPU's kernel it must
+ * refuse. */
 #include "text_test.h"
 #include "codegen/codegen.h"
 
@@ -138,7 +139,12 @@ static bool compiled_agrees(struct test *t, const struct data *d)
     if (!b)
         return t->skip = true;
     bool ok = b->compile(d->k, EMIT_OBJECT, &code, &e) && object_load(&code, &l, &e);
-    if (!ok) {
+    if (kernel_needs_gpu(d->k)) {
+        if (ok || !strstr(e.msg, "GPU"))
+            ok = problem(t, "a processor's code generator does not say that this is a GPU's kernel");
+        else
+            ok = true;
+    } else if (!ok) {
         text_put(&t->problem, "    %s\n", e.msg);
     } else {
         int64_t half = d->k->extent / 2;

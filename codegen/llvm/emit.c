@@ -8,6 +8,7 @@
 
 struct scope {
     val head;                     /* LOOP or IF */
+    int64_t turn;                 /* unrolled: the variable */
     LLVMBasicBlockRef before, body, exit;
     bool guarded;                 /* may run no iteration: the exit block merges with `before` */
     bool straight;                /* one iteration, no branch */
@@ -18,7 +19,9 @@ struct walker {
     struct scope stack[MAX_NEST];
     unsigned depth;
     val *next;                    /* per carry: the value of its `next` */
-    struct emitted *final;        /* per carry of a loop that may be skipped: the phi behind it */
+    struct emitted *final;        /* per carry of a loop that may be skipped: the phi behind it; of an unrolled one:
+                                     what the last turn gave */
+    LLVMValueRef begin, end;      /* the iterations of this phase to run */
 };
 
 static bool constant(const struct kernel *k, val v, int64_t *c)
@@ -36,12 +39,25 @@ LLVMValueRef emit_scalar(struct emitter *m, val v)
     return m->v[v].scalar;
 }
 
-static LLVMValueRef *parts_of(struct emitter *m, val v)
+/* How many vectors a value has that is no scalar. */
+static unsigned part_count(const struct emitter *m, val v)
 {
-    struct emitted *e = &m->v[v];
-    if (!e->part && !(e->part = mem_alloc(MAX_PARTS * sizeof *e->part)))
+    const struct linst *i = &m->k->inst[v];
+    return i->cols ? emit_tile_parts(m, i) : m->parts;
+}
+
+static bool parts_alloc(struct emitter *m, val v, struct emitted *e)
+{
+    unsigned n = part_count(m, v);
+    if (!e->part && !(e->part = mem_alloc((n > MAX_PARTS ? n : MAX_PARTS) * sizeof *e->part)))
         err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
     return e->part;
+}
+
+LLVMValueRef *emit_new_parts(struct emitter *m, val v)
+{
+    parts_alloc(m, v, &m->v[v]);
+    return m->v[v].part;
 }
 
 /* Lanes lane0 .. lane0 + native - 1 of an affine index. */
@@ -55,10 +71,12 @@ LLVMValueRef *emit_parts(struct emitter *m, val v)
     if (m->v[v].form == FORM_NONE)
         emit_scalar(m, v);
     struct emitted *e = &m->v[v];
+    if (e->form == FORM_TILE)
+        return e->part;
     if (e->form == FORM_VECTOR)
         return e->narrow ? emit_wide_parts(m, v) : e->part;
     LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
-    LLVMValueRef *part = parts_of(m, v);
+    LLVMValueRef *part = emit_new_parts(m, v);
     if (!part || (e->part_block == here && e->part_width == m->width))
         return part;
     e->part_block = here;
@@ -100,8 +118,9 @@ static bool emit_affine(struct emitter *m, val v)
     LLVMValueRef a = emit_scalar(m, i->a), b = emit_scalar(m, i->b);
     uint64_t sa = stride_of(m, i->a), sb = stride_of(m, i->b);
     int64_t c;
-    if (p == P_ADD) {
-        set_affine(m, v, LLVMBuildAdd(m->b, a, b, ""), sa + sb);
+    if (p == P_ADD) { /* the first lane is often 0: no instruction for that */
+        bool zero = LLVMIsAConstantInt(b) && LLVMIsNull(b);
+        set_affine(m, v, zero ? a : LLVMBuildAdd(m->b, a, b, ""), sa + sb);
     } else if (p == P_SUB) {
         set_affine(m, v, LLVMBuildSub(m->b, a, b, ""), sa - sb);
     } else {
@@ -136,7 +155,7 @@ static void emit_primitive(struct emitter *m, val v)
     }
     if (emit_affine(m, v))
         return;
-    LLVMValueRef *in[3], *out = parts_of(m, v);
+    LLVMValueRef *in[3], *out = emit_new_parts(m, v);
     m->v[v].form = FORM_VECTOR;
     if (!out || emit_narrow(m, v, out))
         return;
@@ -189,7 +208,7 @@ static void emit_mix(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
-    LLVMValueRef *a = emit_parts(m, i->a), *b = emit_parts(m, i->b), *out = parts_of(m, v);
+    LLVMValueRef *a = emit_parts(m, i->a), *b = emit_parts(m, i->b), *out = emit_new_parts(m, v);
     unsigned h = (unsigned)i->imm, far = h / m->native;
     for (unsigned p = 0; a && b && out && p < m->parts; p++) {
         if (far) {
@@ -219,19 +238,26 @@ static val carries_end(const struct kernel *k, val loop)
     return v;
 }
 
+/* What a carry is, whatever it starts from. */
+static enum form form_of(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    return i->cols ? FORM_TILE : i->varying ? FORM_VECTOR : FORM_UNIFORM;
+}
+
 /* A phi for carry c in the current block, or one a part. */
 static void carry_phis(struct emitter *m, val c, struct emitted *phi)
 {
     LLVMTypeRef t = type_of(m, m->k->inst[c].dtype);
-    phi->form = m->k->inst[c].varying ? FORM_VECTOR : FORM_UNIFORM;
+    phi->form = form_of(m, c);
     if (phi->form == FORM_UNIFORM) {
         phi->scalar = LLVMBuildPhi(m->b, t, "");
         return;
     }
-    if (!phi->part && !(phi->part = mem_alloc(MAX_PARTS * sizeof *phi->part)))
-        err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
-    for (unsigned p = 0; phi->part && p < m->parts; p++)
-        phi->part[p] = LLVMBuildPhi(m->b, type_lanes(t, m->native), "");
+    bool tile = phi->form == FORM_TILE;
+    parts_alloc(m, c, phi);
+    for (unsigned p = 0; phi->part && p < part_count(m, c); p++)
+        phi->part[p] = LLVMBuildPhi(m->b, tile ? emit_tile_part_type(m, &m->k->inst[c], p) : type_lanes(t, m->native), "");
 }
 
 /* The phi takes `from` when control comes from the end of block pred, where its vectors are made if need be. */
@@ -244,23 +270,38 @@ static void add_incoming(struct emitter *m, const struct emitted *phi, val from,
         LLVMAddIncoming(phi->scalar, &x, &pred, 1);
     } else {
         LLVMValueRef *x = emit_parts(m, from);
-        for (unsigned p = 0; x && phi->part && p < m->parts; p++)
+        for (unsigned p = 0; x && phi->part && p < part_count(m, from); p++)
             LLVMAddIncoming(phi->part[p], &x[p], &pred, 1);
     }
     LLVMPositionBuilderAtEnd(m->b, here);
 }
 
-/* One iteration: carries are just their initial values. */
-static void alias(struct emitter *m, val to, val from)
+/* *to, of the form of carry c, becomes what `from` is now. */
+static void take(struct emitter *m, val c, struct emitted *to, val from)
 {
-    if (!m->k->inst[to].varying) {
-        set_uniform(m, to, emit_scalar(m, from));
+    to->form = form_of(m, c);
+    to->part_block = to->other_block = NULL;
+    if (to->form == FORM_UNIFORM) {
+        to->scalar = emit_scalar(m, from);
         return;
     }
-    LLVMValueRef *x = emit_parts(m, from), *part = parts_of(m, to);
-    for (unsigned p = 0; x && part && p < m->parts; p++)
-        part[p] = x[p];
-    m->v[to].form = FORM_VECTOR;
+    LLVMValueRef *x = emit_parts(m, from);
+    parts_alloc(m, c, to);
+    for (unsigned p = 0; x && to->part && p < part_count(m, c); p++)
+        to->part[p] = x[p];
+}
+
+static void give(struct emitter *m, val c, const struct emitted *from)
+{
+    struct emitted *to = &m->v[c];
+    to->form = from->form;
+    to->scalar = from->scalar;
+    to->part_block = to->other_block = NULL;
+    if (from->form == FORM_UNIFORM)
+        return;
+    LLVMValueRef *part = emit_new_parts(m, c);
+    for (unsigned p = 0; part && from->part && p < part_count(m, c); p++)
+        part[p] = from->part[p];
 }
 
 static void open_vector(struct emitter *m, val v)
@@ -294,16 +335,16 @@ static void open_loop(struct walker *w, val v)
     }
     LLVMValueRef lo = emit_scalar(m, i->a), hi = emit_scalar(m, i->b);
     if (i->kind == LOOP_PARALLEL) {
-        lo = LLVMGetParam(m->fn, 2);
-        hi = LLVMGetParam(m->fn, 3);
+        lo = w->begin;
+        hi = w->end;
     }
     int64_t clo, chi, step = (int64_t)i->imm;
-    bool known = i->kind == LOOP_SERIAL && constant(m->k, i->a, &clo) && constant(m->k, i->b, &chi);
+    bool known = i->kind != LOOP_PARALLEL && constant(m->k, i->a, &clo) && constant(m->k, i->b, &chi);
     if (known && clo < chi && chi - clo <= step) {
         s->straight = true;
         set_uniform(m, v, lo);
         for (val c = v + 1; c < end; c++)
-            alias(m, c, m->k->inst[c].a);
+            take(m, c, &m->v[c], m->k->inst[c].a);
         return;
     }
     s->guarded = !(known && clo < chi);
@@ -323,6 +364,59 @@ static void open_loop(struct walker *w, val v)
         add_incoming(m, &m->v[c], m->k->inst[c].a, s->before);
 }
 
+/* ---- unrolled loops: the walk goes over the body again and again ---- */
+
+static val end_of(const struct kernel *k, val loop)
+{
+    unsigned depth = 1;
+    val v = loop;
+    while (depth) {
+        const struct linst *i = &k->inst[++v];
+        depth += i->op == L_LOOP || i->op == L_IF;
+        depth -= i->op == L_END;
+    }
+    return v;
+}
+
+/* The next turn, from the first instruction behind the carries, or what stands behind the loop. */
+static val unrolled_turn(struct walker *w, struct scope *s, val end)
+{
+    struct emitter *m = &w->m;
+    const struct linst *i = &m->k->inst[s->head];
+    if (s->turn >= (int64_t)m->k->inst[i->b].imm) {
+        w->depth--;
+        return end + 1;
+    }
+    val body = carries_end(m->k, s->head);
+    for (val c = s->head + 1; c < body; c++)
+        give(m, c, &w->final[c]);
+    for (val v = body; v < end; v++) /* vectors of the turn before */
+        m->v[v].part_block = m->v[v].other_block = NULL;
+    set_uniform(m, s->head, LLVMConstInt(m->i64, (uint64_t)s->turn, 0));
+    return body;
+}
+
+static val open_unrolled(struct walker *w, val v)
+{
+    struct scope *s = push(w, v);
+    val end = end_of(w->m.k, v);
+    s->turn = (int64_t)w->m.k->inst[w->m.k->inst[v].a].imm;
+    for (val c = v + 1; w->m.k->inst[c].op == L_CARRY; c++)
+        take(&w->m, c, &w->final[c], w->m.k->inst[c].a);
+    return unrolled_turn(w, s, end);
+}
+
+static val close_unrolled(struct walker *w, val end)
+{
+    struct scope *s = &w->stack[w->depth - 1];
+    const struct kernel *k = w->m.k;
+    for (val c = s->head + 1; k->inst[c].op == L_CARRY; c++)
+        take(&w->m, c, &w->final[c], w->next[c]);
+    if (__builtin_add_overflow(s->turn, (int64_t)k->inst[s->head].imm, &s->turn))
+        s->turn = INT64_MAX;
+    return unrolled_turn(w, s, end);
+}
+
 static void close_loop(struct walker *w)
 {
     struct emitter *m = &w->m;
@@ -335,7 +429,7 @@ static void close_loop(struct walker *w)
     val end = carries_end(m->k, s->head);
     if (s->straight) /* `out` reads what `next` gave */
         return;
-    LLVMValueRef hi = i->kind == LOOP_PARALLEL ? LLVMGetParam(m->fn, 3) : emit_scalar(m, i->b);
+    LLVMValueRef hi = i->kind == LOOP_PARALLEL ? w->end : emit_scalar(m, i->b);
     LLVMBasicBlockRef latch = LLVMGetInsertBlock(m->b);
     LLVMValueRef iv = m->v[s->head].scalar, next = LLVMBuildNSWAdd(m->b, iv, LLVMConstInt(m->i64, i->imm, 0), "");
     LLVMAddIncoming(iv, &next, &latch, 1);
@@ -375,14 +469,30 @@ static void emit_out(struct walker *w, val v)
     struct emitter *m = &w->m;
     val c = m->k->inst[v].a;
     const struct emitted *f = &w->final[c];
-    if (!m->k->inst[v].varying) {
-        set_uniform(m, v, f->form ? f->scalar : emit_scalar(m, w->next[c]));
-        return;
+    f->form ? give(m, v, f) : take(m, v, &m->v[v], w->next[c]);
+}
+
+static void emit_tile(struct emitter *m, val v)
+{
+    switch (m->k->inst[v].op) {
+    case L_LOAD:
+        emit_tile_load(m, v);
+        break;
+    case L_STORE:
+        emit_tile_store(m, v);
+        break;
+    case L_SPLAT:
+        emit_tile_splat(m, v);
+        break;
+    case L_INDEX:
+        emit_tile_index(m, v);
+        break;
+    case L_MMA:
+        emit_mma(m, v);
+        break;
+    default:
+        emit_tile_prim(m, v);
     }
-    LLVMValueRef *x = f->form ? f->part : emit_parts(m, w->next[c]), *part = parts_of(m, v);
-    for (unsigned p = 0; x && part && p < m->parts; p++)
-        part[p] = x[p];
-    m->v[v].form = FORM_VECTOR;
 }
 
 /* Where the kernel says, not at its start: a register held over the loops of a product is one too few for them. */
@@ -396,10 +506,20 @@ static void read_slot(struct emitter *m, val v)
     set_uniform(m, v, i->dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(t), "") : x);
 }
 
-static void emit_inst(struct walker *w, val v)
+/* Emits instruction v; the one to go on with. */
+static val emit_inst(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
+    bool tile = i->cols ? i->op != L_CARRY && i->op != L_OUT : i->op == L_STORE && m->k->inst[i->b].cols;
+    if (tile) {
+        emit_tile(m, v);
+        return v + 1;
+    }
+    if (i->op == L_LOOP && i->kind == LOOP_UNROLLED)
+        return open_unrolled(w, v);
+    if (i->op == L_END && m->k->inst[i->a].op == L_LOOP && m->k->inst[i->a].kind == LOOP_UNROLLED)
+        return close_unrolled(w, v);
     switch (i->op) {
     case L_SLOT:
         read_slot(m, v);
@@ -431,6 +551,9 @@ static void emit_inst(struct walker *w, val v)
     case L_PREFETCH:
         emit_prefetch(m, v);
         break;
+    case L_ATOMIC:
+        emit_atomic(m, v);
+        break;
     case L_SPLAT:
         set_uniform(m, v, emit_scalar(m, i->a));
         break;
@@ -443,6 +566,7 @@ static void emit_inst(struct walker *w, val v)
     default:
         emit_primitive(m, v);
     }
+    return v + 1;
 }
 
 /* ---- the function ---- */
@@ -481,8 +605,39 @@ static void open_function(struct emitter *m)
 static void read_arguments(struct emitter *m)
 {
     for (uint32_t i = 0; i < m->k->nbuf; i++) {
+        if (m->k->buf[i].role == BUF_REGISTER) {
+            LLVMTypeRef t = LLVMArrayType2(m->i8, (uint64_t)m->k->buf[i].count * dtype_size(m->k->buf[i].dtype));
+            m->buf[i] = LLVMBuildAlloca(m->b, t, "");
+            LLVMSetAlignment(m->buf[i], 64);
+            continue;
+        }
         LLVMValueRef at = LLVMConstInt(m->i64, i, 0);
         m->buf[i] = LLVMBuildLoad2(m->b, m->ptr, LLVMBuildInBoundsGEP2(m->b, m->ptr, LLVMGetParam(m->fn, 0), &at, 1, ""), "");
+    }
+}
+
+/* The part of a phase's iterations that the call asks for, and a branch around it all where that is none. */
+static void emit_phase(struct walker *w, const struct phase *p)
+{
+    struct emitter *m = &w->m;
+    LLVMBasicBlockRef exit = NULL;
+    w->begin = LLVMGetParam(m->fn, 2);
+    w->end = LLVMGetParam(m->fn, 3);
+    if (p->first > 1 || p->end < m->k->ninst) {
+        LLVMValueRef base = LLVMConstInt(m->i64, (uint64_t)p->base, 0), most = LLVMConstInt(m->i64, (uint64_t)p->extent, 0);
+        LLVMValueRef lo = LLVMBuildSub(m->b, w->begin, base, ""), hi = LLVMBuildSub(m->b, w->end, base, "");
+        w->begin = intrinsic(m, "llvm.smax", &m->i64, 1, (LLVMValueRef[]){lo, LLVMConstNull(m->i64)}, 2);
+        w->end = intrinsic(m, "llvm.smin", &m->i64, 1, (LLVMValueRef[]){hi, most}, 2);
+        LLVMBasicBlockRef run = block(m, "phase");
+        exit = block(m, "synced");
+        LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntSLT, w->begin, w->end, ""), run, exit);
+        LLVMPositionBuilderAtEnd(m->b, run);
+    }
+    for (val v = p->first; v < p->end && !m->e->code;)
+        v = emit_inst(w, v);
+    if (exit) {
+        LLVMBuildBr(m->b, exit);
+        LLVMPositionBuilderAtEnd(m->b, exit);
     }
 }
 
@@ -490,6 +645,9 @@ bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef mo
 {
     struct walker w = {.m = {.k = k, .ctx = ctx, .module = module, .vector_bytes = vector_bytes, .e = e}};
     struct emitter *m = &w.m;
+    const char *gpu = kernel_needs_gpu(k);
+    if (gpu)
+        return err_set(e, KL_ERR_COMPILE, "kernel %s has %s, which runs on a GPU only", k->name, gpu);
     m->v = mem_alloc(k->ninst * sizeof *m->v);
     m->buf = mem_alloc((k->nbuf + 1) * sizeof *m->buf);
     w.next = mem_alloc(k->ninst * sizeof *w.next);
@@ -504,8 +662,9 @@ bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef mo
     } else if (emit_ranges(m)) {
         open_function(m);
         read_arguments(m);
-        for (val v = 1; v < k->ninst && !e->code; v++)
-            emit_inst(&w, v);
+        struct phase p = {0};
+        while (kernel_phase(k, &p) && !e->code)
+            emit_phase(&w, &p);
         LLVMBuildRetVoid(m->b);
         for (val v = 0; v < k->ninst; v++) {
             mem_free(m->v[v].part);

@@ -9,13 +9,14 @@ enum { MAX_PARTS = 16 };  /* native vectors that hold the lanes of one varying v
 /* What one loop-IR value is in LLVM:
  *   uniform  scalar
  *   affine   an index that grows by `stride` a lane from `scalar` at lane 0; vectors only if asked for
- *   vector   parts[] */
-enum form { FORM_NONE, FORM_UNIFORM, FORM_AFFINE, FORM_VECTOR };
+ *   vector   parts[]
+ *   tile     parts[] row by row, each row in the vectors that emit_chunk names */
+enum form { FORM_NONE, FORM_UNIFORM, FORM_AFFINE, FORM_VECTOR, FORM_TILE };
 struct emitted {
     enum form form;
     LLVMValueRef scalar;
     uint64_t stride;              /* modulo 2^64, as all index arithmetic */
-    LLVMValueRef *part;           /* MAX_PARTS entries */
+    LLVMValueRef *part;           /* MAX_PARTS entries, or those of the tile */
     LLVMBasicBlockRef part_block; /* where part[] of a uniform or affine value was made, */
     unsigned part_width;          /*   and for how many lanes: a block may hold vector loops of several widths */
     bool narrow;                  /* vector: an i64 value whose part[] are i32 (emit_index.c) */
@@ -46,6 +47,7 @@ struct emitter {
 bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx, struct err *e);
 LLVMValueRef *emit_parts(struct emitter *m, val v);      /* the value as vectors, in the current block */
 LLVMValueRef emit_scalar(struct emitter *m, val v);      /* a uniform value */
+LLVMValueRef *emit_new_parts(struct emitter *m, val v);  /* room for them; NULL: out of memory */
 
 /* ---- emit_index.c ---- i64 values in vectors of i32, where intervals say that they fit */
 bool emit_ranges(struct emitter *m);                           /* fills m->range */
@@ -71,5 +73,25 @@ LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned t
 void emit_load(struct emitter *m, val v);
 void emit_store(struct emitter *m, val v);
 void emit_prefetch(struct emitter *m, val v);
+void emit_atomic(struct emitter *m, val v);
+LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index); /* of an element, or of a vector of them */
+/* Neighbours from an address on, or what is at a vector of addresses; mask NULL: all.  For lanes 1 all are scalars. */
+LLVMValueRef emit_load_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef mask);
+void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef x, LLVMValueRef mask);
+
+/* ---- emit_tile.c ---- */
+struct chunk { unsigned lane0, lanes; };
+struct chunk emit_chunk(const struct emitter *m, unsigned cols, unsigned n); /* part n of a row; lanes 0: there is none */
+unsigned emit_tile_parts(const struct emitter *m, const struct linst *i);    /* of all rows */
+LLVMTypeRef emit_tile_part_type(struct emitter *m, const struct linst *i, unsigned part);
+void emit_tile_prim(struct emitter *m, val v);
+void emit_tile_load(struct emitter *m, val v);
+void emit_tile_store(struct emitter *m, val v);
+void emit_tile_splat(struct emitter *m, val v);
+void emit_tile_index(struct emitter *m, val v);
+void emit_mma(struct emitter *m, val v);
+
+/* ---- version.c ---- */
+const char *llvm_version(void);
 
 #endif

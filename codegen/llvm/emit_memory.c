@@ -4,15 +4,16 @@
 
 static LLVMTypeRef memory_type(struct emitter *m, unsigned dtype) { return dtype == KL_BOOL ? m->i8 : type_of(m, dtype); }
 
-/* The address of one element, or the addresses of a vector of them. */
-static LLVMValueRef address(struct emitter *m, uint32_t buf, LLVMValueRef index)
+LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index)
 {
     return LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
 }
 
-static LLVMValueRef part_index(struct emitter *m, const struct emitted *i, unsigned part)
+/* The address of a part of neighbouring elements, whose first part is at `first`: a constant offset costs nothing. */
+static LLVMValueRef part_address(struct emitter *m, uint32_t buf, LLVMValueRef first, unsigned part)
 {
-    return LLVMBuildAdd(m->b, i->scalar, LLVMConstInt(m->i64, part * m->native * i->stride, 0), "");
+    LLVMValueRef offset = LLVMConstInt(m->i64, part * m->native, 0);
+    return part ? LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), first, &offset, 1, "") : first;
 }
 
 static LLVMValueRef from_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)
@@ -40,11 +41,11 @@ static LLVMValueRef load_scalar(struct emitter *m, unsigned dtype, LLVMValueRef 
     return from_memory(m, dtype, x);
 }
 
-static LLVMValueRef load_vector(struct emitter *m, unsigned dtype, LLVMValueRef ptr, LLVMValueRef mask)
+static LLVMValueRef load_vector(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef mask)
 {
-    LLVMTypeRef t = type_lanes(memory_type(m, dtype), m->native);
+    LLVMTypeRef t = type_lanes(memory_type(m, dtype), lanes);
     LLVMValueRef x;
-    if (mask && m->native > 1) {
+    if (mask && lanes > 1) {
         x = intrinsic(m, "llvm.masked.load", (LLVMTypeRef[]){t, m->ptr}, 2, (LLVMValueRef[]){ptr, alignment(m, dtype), mask, LLVMConstNull(t)}, 4);
     } else {
         x = LLVMBuildLoad2(m->b, t, ptr, "");
@@ -53,14 +54,13 @@ static LLVMValueRef load_vector(struct emitter *m, unsigned dtype, LLVMValueRef 
     return from_memory(m, dtype, x);
 }
 
-static LLVMValueRef all_lanes(struct emitter *m) { return LLVMConstAllOnes(LLVMVectorType(m->i1, m->native)); }
+static LLVMValueRef all_lanes(struct emitter *m, unsigned n) { return LLVMConstAllOnes(LLVMVectorType(m->i1, n)); }
 
-static LLVMValueRef gather_part(struct emitter *m, uint32_t buf, LLVMValueRef index, LLVMValueRef mask)
+static LLVMValueRef gather_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef mask)
 {
-    unsigned dtype = m->k->buf[buf].dtype;
-    LLVMTypeRef t = LLVMVectorType(memory_type(m, dtype), m->native), p = LLVMVectorType(m->ptr, m->native);
+    LLVMTypeRef t = LLVMVectorType(memory_type(m, dtype), lanes), p = LLVMVectorType(m->ptr, lanes);
     LLVMValueRef x = intrinsic(m, "llvm.masked.gather", (LLVMTypeRef[]){t, p}, 2,
-                               (LLVMValueRef[]){address(m, buf, index), alignment(m, dtype), mask ? mask : all_lanes(m), LLVMConstNull(t)}, 4);
+                               (LLVMValueRef[]){ptr, alignment(m, dtype), mask ? mask : all_lanes(m, lanes), LLVMConstNull(t)}, 4);
     return from_memory(m, dtype, x);
 }
 
@@ -79,13 +79,13 @@ static LLVMValueRef load_if(struct emitter *m, unsigned dtype, LLVMValueRef ptr,
     return phi;
 }
 
-static LLVMValueRef *new_parts(struct emitter *m, struct emitted *e)
+static bool is_vector(LLVMValueRef x) { return LLVMGetTypeKind(LLVMTypeOf(x)) == LLVMVectorTypeKind; }
+
+LLVMValueRef emit_load_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef mask)
 {
-    if (!e->part)
-        e->part = mem_alloc(MAX_PARTS * sizeof *e->part);
-    if (!e->part)
-        err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
-    return e->part;
+    if (lanes == 1)
+        return mask ? load_if(m, dtype, ptr, mask) : load_scalar(m, dtype, ptr);
+    return is_vector(ptr) ? gather_lanes(m, dtype, ptr, lanes, mask) : load_vector(m, dtype, ptr, lanes, mask);
 }
 
 void emit_load(struct emitter *m, val v)
@@ -100,24 +100,22 @@ void emit_load(struct emitter *m, val v)
     bool shared = index->form == FORM_UNIFORM || (index->form == FORM_AFFINE && index->stride == 0);
     if (shared && !i->b) {
         out->form = FORM_UNIFORM;
-        out->scalar = load_scalar(m, i->dtype, address(m, buf, index->scalar));
+        out->scalar = load_scalar(m, i->dtype, emit_address(m, buf, index->scalar));
         return;
     }
     if (shared && m->v[i->b].form == FORM_UNIFORM) {
         out->form = FORM_UNIFORM;
-        out->scalar = load_if(m, i->dtype, address(m, buf, index->scalar), m->v[i->b].scalar);
+        out->scalar = load_if(m, i->dtype, emit_address(m, buf, index->scalar), m->v[i->b].scalar);
         return;
     }
-    LLVMValueRef *part = new_parts(m, out), *mask = i->b ? emit_parts(m, i->b) : NULL;
-    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
+    bool neighbours = index->form == FORM_AFFINE && index->stride == 1;
+    LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = neighbours ? emit_address(m, buf, index->scalar) : NULL;
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
-        LLVMValueRef pm = mask ? mask[p] : NULL;
-        if (m->native == 1)
-            part[p] = pm ? load_if(m, i->dtype, address(m, buf, at ? at[p] : part_index(m, index, p)), pm)
-                         : load_scalar(m, i->dtype, address(m, buf, at ? at[p] : part_index(m, index, p)));
-        else
-            part[p] = at ? gather_part(m, buf, at[p], pm) : load_vector(m, i->dtype, address(m, buf, part_index(m, index, p)), pm);
+        LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : part_address(m, buf, first, p);
+        part[p] = emit_load_lanes(m, i->dtype, ptr, m->native, mask ? mask[p] : NULL);
     }
 }
 
@@ -137,18 +135,17 @@ static void store_if(struct emitter *m, LLVMValueRef x, LLVMValueRef ptr, LLVMVa
     }
 }
 
-static void store_part(struct emitter *m, uint32_t buf, LLVMValueRef x, LLVMValueRef ptr, bool scattered, LLVMValueRef mask)
+void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef x, LLVMValueRef mask)
 {
-    unsigned dtype = m->k->buf[buf].dtype;
-    if (m->native == 1) {
+    if (lanes == 1) {
         store_if(m, x, ptr, mask, dtype);
         return;
     }
     x = to_memory(m, dtype, x);
     LLVMTypeRef t = LLVMTypeOf(x);
-    if (scattered)
-        intrinsic(m, "llvm.masked.scatter", (LLVMTypeRef[]){t, LLVMVectorType(m->ptr, m->native)}, 2,
-                  (LLVMValueRef[]){x, ptr, alignment(m, dtype), mask ? mask : all_lanes(m)}, 4);
+    if (is_vector(ptr))
+        intrinsic(m, "llvm.masked.scatter", (LLVMTypeRef[]){t, LLVMVectorType(m->ptr, lanes)}, 2,
+                  (LLVMValueRef[]){x, ptr, alignment(m, dtype), mask ? mask : all_lanes(m, lanes)}, 4);
     else if (mask)
         intrinsic(m, "llvm.masked.store", (LLVMTypeRef[]){t, m->ptr}, 2, (LLVMValueRef[]){x, ptr, alignment(m, dtype), mask}, 4);
     else
@@ -162,16 +159,59 @@ void emit_store(struct emitter *m, val v)
     uint32_t buf = (uint32_t)i->imm;
     bool varying = m->k->inst[i->a].varying || m->k->inst[i->b].varying || (i->c && m->k->inst[i->c].varying);
     if (!varying) {
-        store_if(m, emit_scalar(m, i->b), address(m, buf, emit_scalar(m, i->a)), i->c ? emit_scalar(m, i->c) : NULL, m->k->buf[buf].dtype);
+        store_if(m, emit_scalar(m, i->b), emit_address(m, buf, emit_scalar(m, i->a)), i->c ? emit_scalar(m, i->c) : NULL, m->k->buf[buf].dtype);
         return;
     }
     emit_scalar(m, i->a); /* a constant gets its form */
     LLVMValueRef *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
-    LLVMValueRef *at = index->form == FORM_AFFINE && index->stride == 1 ? NULL : emit_index_parts(m, i->a);
+    bool neighbours = index->form == FORM_AFFINE && index->stride == 1;
+    LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = neighbours ? emit_address(m, buf, index->scalar) : NULL;
     for (unsigned p = 0; x && p < m->parts; p++) {
-        LLVMValueRef ptr = at ? address(m, buf, at[p]) : address(m, buf, part_index(m, index, p));
-        store_part(m, buf, x[p], ptr, at != NULL, mask ? mask[p] : NULL);
+        LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : part_address(m, buf, first, p);
+        emit_store_lanes(m, m->k->buf[buf].dtype, ptr, m->native, x[p], mask ? mask[p] : NULL);
     }
+}
+
+/* ---- atomics, lane by lane ---- */
+
+static LLVMValueRef lane_of(struct emitter *m, LLVMValueRef x, unsigned lane)
+{
+    return is_vector(x) ? LLVMBuildExtractElement(m->b, x, LLVMConstInt(LLVMInt32TypeInContext(m->ctx), lane, 0), "") : x;
+}
+
+static void update_if(struct emitter *m, const struct linst *i, LLVMValueRef index, LLVMValueRef x, LLVMValueRef cond)
+{
+    uint32_t buf = (uint32_t)i->imm;
+    bool is_signed = dtype_kind(m->k->buf[buf].dtype) == 'I';
+    LLVMAtomicRMWBinOp op = i->kind == FOLD_ADD   ? LLVMAtomicRMWBinOpAdd
+                            : i->kind == FOLD_MAX ? (is_signed ? LLVMAtomicRMWBinOpMax : LLVMAtomicRMWBinOpUMax)
+                                                  : (is_signed ? LLVMAtomicRMWBinOpMin : LLVMAtomicRMWBinOpUMin);
+    LLVMBasicBlockRef then = NULL, join = NULL;
+    if (cond) {
+        then = LLVMAppendBasicBlockInContext(m->ctx, m->fn, "update");
+        join = LLVMAppendBasicBlockInContext(m->ctx, m->fn, "updated");
+        LLVMBuildCondBr(m->b, cond, then, join);
+        LLVMPositionBuilderAtEnd(m->b, then);
+    }
+    LLVMBuildAtomicRMW(m->b, op, emit_address(m, buf, index), x, LLVMAtomicOrderingMonotonic, 0);
+    if (cond) {
+        LLVMBuildBr(m->b, join);
+        LLVMPositionBuilderAtEnd(m->b, join);
+    }
+}
+
+void emit_atomic(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    if (!i->varying) {
+        update_if(m, i, emit_scalar(m, i->a), emit_scalar(m, i->b), i->c ? emit_scalar(m, i->c) : NULL);
+        return;
+    }
+    LLVMValueRef *at = emit_parts(m, i->a), *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
+    for (unsigned p = 0; at && x && p < m->parts; p++)
+        for (unsigned l = 0; l < m->native; l++)
+            update_if(m, i, lane_of(m, at[p], l), lane_of(m, x[p], l), mask ? lane_of(m, mask[p], l) : NULL);
 }
 
 /* What is to be read is a tile or more away: into the second-level cache.  The index may lie outside the buffer. */

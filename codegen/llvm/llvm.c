@@ -55,12 +55,14 @@ static void fill_caps(void)
 }
 
 /* Loop strength reduction, with the analyses that only it needs, is a third of the time of a small kernel, and what
- * the emitter leaves to do is within the addressing modes: products run as fast without it.  There is no other way to
- * turn it off than this option, which holds for every user of this libLLVM in the process. */
+ * the emitter leaves to do is within the addressing modes: products run as fast without it.  So do kernels of any kind
+ * without the list scheduler behind register allocation, another fifteenth: the one before it has done the work, and
+ * processors reorder.  There is no other way to turn them off than these options, which hold for every user of this
+ * libLLVM in the process. */
 static void set_options(void)
 {
-    static const char *const option[] = {"kiln", "-disable-lsr"};
-    LLVMParseCommandLineOptions(2, option, NULL);
+    static const char *const option[] = {"kiln", "-disable-lsr", "-disable-post-ra"};
+    LLVMParseCommandLineOptions(3, option, NULL);
 }
 
 static void init(void)
@@ -249,7 +251,7 @@ __attribute__((visibility("default"))) const struct backend *kiln_backend_llvm(v
 
 const struct backend *kiln_backend_llvm(void)
 {
-    static const struct backend b = {
-        .name = "llvm", .abi = KERNEL_ABI, .caps = caps, .compile = compile, .compile_for = compile_for};
+    static const struct backend b = {.name = "llvm", .abi = KERNEL_ABI, .caps = caps, .version = llvm_version,
+                                     .compile = compile, .compile_for = compile_for};
     return &b;
 }

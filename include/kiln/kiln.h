@@ -60,11 +60,18 @@ typedef struct kl_device { uint32_t id; } kl_device;
 /* "major.minor.patch". */
 KL_API const char *kl_version(void);
 /* Options: "fuse" (1: group ops into kernels, 0: each op its own; the results are the same bits), "threads"
- * (0: as many as processors).  [errors ARGUMENT] */
+ * (0: as many as processors), "cache_bytes" (what the kernels kept on disk may take; 0: none are).
+ * [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
-/* Process-wide counters: "graphs_built", "compiles", "disk_hits", "launches"; -1 for an unknown name. */
+/* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
+ * generator compiled, "launches": kernels run.  Of the levels of the cache, each asked where the one before it has
+ * nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
+/* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
+ * $XDG_CACHE_HOME/kiln, else ~/.cache/kiln, is the folder, which has to be the user's own and writable by nobody else.
+ * Programs run all the same.  Valid until this thread's next call. */
+KL_API const char *kl_cache_off_reason(void);
 /* Writes every stage of the next program built by this thread to files in `dir`, which exists; NULL: not any more. */
 KL_API void kl_dump_next(const char *dir);
 

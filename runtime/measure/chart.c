@@ -9,6 +9,8 @@
 enum { WIDTH = 1000, LEFT = 260, BARS = 420, NUMBERS = LEFT + BARS + 16, BAR = 14, GAP = 3, CASE_GAP = 12, HEAD = 56,
        FOOT = 48, LABEL_CHARS = 30 };
 
+#define MOST_SCALE 1.5 /* of the limit: a bar beyond it is cut, its number is not */
+
 static const struct { const char *variant, *color; } colors[] = {
     {"fused", "#2563a8"}, {"unfused", "#a8b4c4"}, {"hand", "#d98b2b"}, {"", "#5b8f63"}, /* the last: any other */
 };
@@ -72,7 +74,7 @@ static void put_value(FILE *f, const struct result *r)
 
 static void put_bar(FILE *f, const struct result *r, double share, double y)
 {
-    double length = BARS * share > 1 ? BARS * share : 1, text = y + BAR - 3;
+    double length = share > 1 ? BARS : BARS * share > 1 ? BARS * share : 1, text = y + BAR - 3;
     fprintf(f, "<rect x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", LEFT, y, length, BAR,
             colors[color_of(r->variant)].color);
     fprintf(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">", NUMBERS + 76, text);
@@ -141,7 +143,7 @@ static double put_panel(FILE *f, const struct results *t, uint32_t first, double
     for (uint32_t i = first; i < t->n; i++) {
         double v = limited ? result_fraction(&t->row[i]) : t->row[i].median;
         if (same_panel(&t->row[i], &t->row[first]) && v > scale)
-            scale = v;
+            scale = limited && v > MOST_SCALE ? MOST_SCALE : v;
     }
     double bottom = at;
     for (int draw = 0; draw < (f ? 2 : 1); draw++) {

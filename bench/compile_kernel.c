@@ -1,0 +1,100 @@
+/* Time of the code generator: one kernel from loop IR to loaded code, elementwise and with reductions along rows. */
+#include "bench.h"
+#include "passes/passes.h"
+#include "runtime/runtime.h"
+
+enum { ROUNDS = 40 };
+
+#define GRAPH(name, body) "graph @" name " {\n" body "}\n"
+#define ROWS "f32[4096,1024]"
+#define ROW "f32[4096,1]"
+
+/* A row's softmax %p, then its normalisation %z. */
+#define SOFTMAX                                                                                                       \
+    "%x = input 0 : " ROWS "\n%m = reduce_max %x axes(1) : " ROW "\n%mx = expand %m : " ROWS "\n%d = sub %x, %mx : " ROWS \
+    "\n%e = exp %d : " ROWS "\n%s = sum %e axes(1) : " ROW "\n%sx = expand %s : " ROWS "\n%p = div %e, %sx : " ROWS "\n"
+#define NORMALISE                                                                                                     \
+    "%n = const 1024 : f32[]\n%nr = reshape %n : f32[1,1]\n%nx = expand %nr : " ROW "\n%a = sum %p axes(1) : " ROW    \
+    "\n%am = div %a, %nx : " ROW "\n%ax = expand %am : " ROWS "\n%c = sub %p, %ax : " ROWS "\n%q = mul %c, %c : " ROWS \
+    "\n%v = sum %q axes(1) : " ROW "\n%vm = div %v, %nx : " ROW "\n%r = rsqrt %vm : " ROW "\n%rx = expand %r : " ROWS  \
+    "\n%z = mul %c, %rx : " ROWS "\n"
+
+static const struct { const char *name, *text; } cases[] = {
+    {"add", GRAPH("add", "%a = input 0 : f32[1000000]\n%b = input 1 : f32[1000000]\n%c = add %a, %b : f32[1000000]\nreturn %c\n")},
+    {"exp", GRAPH("exp", "%a = input 0 : f32[1000000]\n%b = exp %a : f32[1000000]\nreturn %b\n")},
+    {"chain", GRAPH("chain", "%a = input 0 : f32[1000000]\n%b = input 1 : f32[1000000]\n%c = input 2 : f32[1000000]\n"
+                             "%d = mul %a, %b : f32[1000000]\n%e = add %d, %c : f32[1000000]\n%f = tanh %e : f32[1000000]\n"
+                             "%g = mul %f, %e : f32[1000000]\n%h = tanh %c : f32[1000000]\n%i = add %g, %h : f32[1000000]\n"
+                             "return %i\n")},
+    {"sum", GRAPH("sum", "%a = input 0 : f32[1000000]\n%s = sum %a axes(0) : f32[1]\nreturn %s\n")},
+    {"softmax", GRAPH("softmax", SOFTMAX "return %p\n")},
+    {"five-reductions", GRAPH("five", SOFTMAX NORMALISE "%w = mul %z, %x : " ROWS "\n%y = sum %w axes(1) : " ROW "\n"
+                                     "return %z\nreturn %y\n")},
+    {"product", GRAPH("product", "%a = input 0 : f32[128,512]\n%b = input 1 : f32[512,512]\n"
+                                 "%c = dot %a, %b contract(1; 0) : f32[128,512]\nreturn %c\n")},
+};
+
+static struct program *plan(const char *text, const struct caps *caps, struct err *e)
+{
+    struct graph *g = graph_parse(text, strlen(text), "case", e);
+    if (!g)
+        return NULL;
+    struct program *p = NULL;
+    if (passes_run(g, &(struct pass_options){.fuse = true}))
+        p = program_plan(g, caps, false, e);
+    else
+        err_set(e, g->err.code, "%s", g->err.msg);
+    graph_free(g);
+    return p;
+}
+
+/* Compiles all kernels of a program: the cases have one each. */
+static bool compile(const struct program *p, const struct backend *b, struct samples *took, struct err *e)
+{
+    double start = measure_cpu_now();
+    for (uint32_t i = 0; i < p->nkernel; i++) {
+        struct code code = {0};
+        struct loaded loaded;
+        bool ok = b->compile(p->kernel[i], EMIT_OBJECT, &code, e) && object_load(&code, &loaded, e);
+        mem_free(code.bytes);
+        if (!ok)
+            return false;
+        object_unload(&loaded);
+    }
+    samples_add(took, measure_cpu_now() - start);
+    return true;
+}
+
+static bool run_case(struct bench *b, size_t i, int device, struct err *e)
+{
+    struct caps caps;
+    const struct backend *backend = device_backend(device, &caps);
+    struct samples took = {.n = 0};
+    struct program *p = plan(cases[i].text, &caps, e);
+    bool ok = p != NULL;
+    if (ok && p->nkernel != 1)
+        printf("%s: %u kernels\n", cases[i].name, p->nkernel);
+    for (int round = 0; ok && round < ROUNDS; round++)
+        ok = compile(p, backend, &took, e);
+    if (ok)
+        bench_add(b, cases[i].name, "fused", 1, &took, "us", 0, 0);
+    program_free(p);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    struct err e = {0};
+    if (!bench_open(&b, "compile_kernel", argc, argv))
+        return b.status;
+    int device = device_find("cpu", &e);
+    for (size_t i = 0; device >= 0 && !e.code && i < sizeof cases / sizeof *cases; i++)
+        if (bench_wants(&b, cases[i].name))
+            run_case(&b, i, device, &e);
+    if (e.code) {
+        fprintf(stderr, "bench_compile_kernel: %s\n", e.msg);
+        return 1;
+    }
+    return bench_close(&b);
+}

@@ -1,0 +1,193 @@
+/* Memory as the kernel interpreter sees it: every access is bounds-checked, every load of what the kernel itself must
+ * have stored finds it stored, and no two iterations, and no two threads between two barriers, touch the same element
+ * if one of them stores it.  That is seen from the last accesses to each element. */
+#include "kernel_interp.h"
+#include <inttypes.h>
+#include <string.h>
+
+enum access { LOADS, STORES, UPDATES };
+static const char at_once[] = ", which another iteration, thread or copy uses at the same time";
+
+static bool fail(const struct machine *m, val v, uint32_t buf, int64_t at, const char *what, const char *why)
+{
+    return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u %s element %" PRId64 " of buffer %u%s", m->k->name, v, what, at, buf, why);
+}
+
+static bool in_bounds(const struct machine *m, val v, uint32_t buf, int64_t at)
+{
+    int64_t count = m->k->buf[buf].count;
+    if (at >= 0 && at < count)
+        return true;
+    return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u accesses element %" PRId64 " of buffer %u, which has %" PRId64,
+                   m->k->name, v, at, buf, count);
+}
+
+/* A block's shared memory is its own: what another block did with it is past. */
+static bool of_now(const struct machine *m, const struct touch *t, bool shared)
+{
+    return t->turn && (shared ? t->turn == m->turn : t->turn >= m->phase_turn);
+}
+
+static bool meets(const struct machine *m, const struct touch *t, int32_t self, bool shared)
+{
+    return of_now(m, t, shared) &&
+           (t->turn != m->turn || t->by == IN_FLIGHT || (t->interval == m->interval && t->by != self));
+}
+
+static bool races(const struct machine *m, const struct mark *k, int32_t self, enum access what, bool shared)
+{
+    return meets(m, &k->stored, self, shared) || (what != UPDATES && meets(m, &k->updated, self, shared)) ||
+           (what != LOADS && meets(m, &k->loaded, self, shared));
+}
+
+static void touch_again(const struct machine *m, struct touch *t, int32_t self, bool shared)
+{
+    bool past = !of_now(m, t, shared), first = past || t->interval != m->interval;
+    t->by = first || t->by == self ? self : BY_SEVERAL;
+    t->turn = past ? m->turn : t->turn;
+    t->interval = m->interval;
+}
+
+/* Notes an access to one element, which must be allowed. */
+static bool note(struct machine *m, val v, uint32_t buf, int64_t at, int32_t self, enum access what)
+{
+    static const char *const verb[] = {"loads", "stores", "updates"};
+    struct mark *k = m->mark[buf] ? &m->mark[buf][at] : NULL;
+    bool shared = m->k->buf[buf].role == BUF_SHARED;
+    if (!k)
+        return true;
+    bool stored = k->stored.turn && (k->stored.turn == m->turn || (k->stored.turn < m->phase_turn && !shared));
+    if (what == LOADS && !stored)
+        return fail(m, v, buf, at, verb[what], shared ? " before this block stores it" : " before this iteration stores it");
+    if (what == UPDATES && !k->stored.turn)
+        return fail(m, v, buf, at, verb[what], " before anything is stored there");
+    if (races(m, k, self, what, shared))
+        return fail(m, v, buf, at, verb[what], at_once);
+    if (what == STORES)
+        k->stored = (struct touch){m->turn, m->interval, self};
+    else
+        touch_again(m, what == LOADS ? &k->loaded : &k->updated, self, shared);
+    return true;
+}
+
+static char *element(const struct machine *m, const struct thread *t, uint32_t buf, int64_t at)
+{
+    const struct lbuf *b = &m->k->buf[buf];
+    char *start = b->role == BUF_REGISTER ? t->private + m->private_at[buf] : m->buf[buf];
+    return start + (size_t)at * dtype_size(b->dtype);
+}
+
+/* Where element (r, c) of a load or store lies. */
+static int64_t place(const struct machine *m, const struct thread *t, const struct linst *i, int r, int c)
+{
+    uint64_t at = value_get(m, t, i->a, r, c);
+    if (!i->d)
+        return (int64_t)at;
+    uint64_t stride = value_get(m, t, i->d, 0, 0), row = (uint64_t)r, col = (uint64_t)c;
+    return (int64_t)(i->kind == TILE_ROWS ? at + row * stride + col : at + row + col * stride);
+}
+
+bool memory_load(struct machine *m, struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    struct extent n = value_extent(t, i);
+    uint32_t buf = (uint32_t)i->imm;
+    for (int r = 0; r < n.rows; r++)
+        for (int c = 0; c < n.cols; c++) {
+            uint64_t *to = &t->v[m->at[v] + (size_t)(r * n.cols + c)];
+            *to = 0;
+            if (i->b && !value_get(m, t, i->b, r, c))
+                continue;
+            int64_t at = place(m, t, i, r, c);
+            if (!in_bounds(m, v, buf, at) || !note(m, v, buf, at, i->cols ? t->team : t->self, LOADS))
+                return false;
+            memcpy(to, element(m, t, buf, at), dtype_size(i->dtype));
+        }
+    return true;
+}
+
+bool memory_store(struct machine *m, struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
+    struct extent n = x->cols ? value_extent(t, x) : value_extent(t, i); /* a store varies if anything of it does */
+    uint32_t buf = (uint32_t)i->imm;
+    for (int r = 0; r < n.rows; r++)
+        for (int c = 0; c < n.cols; c++) {
+            if (i->c && !value_get(m, t, i->c, r, c))
+                continue;
+            int64_t at = place(m, t, i, r, c);
+            if (!in_bounds(m, v, buf, at) || !note(m, v, buf, at, x->cols ? t->team : t->self, STORES))
+                return false;
+            uint64_t bits = value_get(m, t, i->b, r, c);
+            memcpy(element(m, t, buf, at), &bits, dtype_size(x->dtype));
+        }
+    return true;
+}
+
+bool memory_atomic(struct machine *m, struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    uint32_t buf = (uint32_t)i->imm;
+    unsigned dtype = m->k->buf[buf].dtype;
+    struct extent n = value_extent(t, i);
+    for (int c = 0; c < n.cols; c++) {
+        if (i->c && !value_get(m, t, i->c, 0, c))
+            continue;
+        int64_t at = (int64_t)value_get(m, t, i->a, 0, c);
+        if (!in_bounds(m, v, buf, at) || !note(m, v, buf, at, t->self, UPDATES))
+            return false;
+        uint64_t old = 0, x = value_get(m, t, i->b, 0, c), sum = 0;
+        memcpy(&old, element(m, t, buf, at), dtype_size(dtype));
+        scalar_apply(fold_op((enum fold)i->kind), dtype, &sum, (const void *const[]){&old, &x}, 1);
+        memcpy(element(m, t, buf, at), &sum, dtype_size(dtype));
+    }
+    return true;
+}
+
+/* ---- copies that land later: as late as they may, so that what reads too early finds them missing ---- */
+
+bool memory_copy(struct machine *m, struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    uint32_t to = (uint32_t)i->imm, from = (uint32_t)(i->imm >> 32);
+    struct flight f = {v, (int64_t)value_get(m, t, i->a, 0, 0), (int64_t)value_get(m, t, i->b, 0, 0),
+                       i->c && !value_get(m, t, i->c, 0, 0), t->batch};
+    for (int n = 0; n < i->rows; n++) {
+        if (!in_bounds(m, v, to, f.to + n) || !note(m, v, to, f.to + n, t->self, STORES))
+            return false;
+        m->mark[to][f.to + n].stored.by = IN_FLIGHT;
+        if (!f.zero && (!in_bounds(m, v, from, f.from + n) || !note(m, v, from, f.from + n, t->self, LOADS)))
+            return false;
+    }
+    if (!mem_reserve(&t->flight, &t->flight_cap, t->nflight + 1, sizeof *t->flight))
+        return err_set(m->e, KL_ERR_MEMORY, "out of memory running kernel %s", m->k->name);
+    t->flight[t->nflight++] = f;
+    return true;
+}
+
+static void land(struct machine *m, struct thread *t, const struct flight *f)
+{
+    const struct linst *i = &m->k->inst[f->v];
+    uint32_t to = (uint32_t)i->imm, from = (uint32_t)(i->imm >> 32);
+    size_t size = dtype_size(m->k->buf[to].dtype);
+    for (int n = 0; n < i->rows; n++) {
+        m->mark[to][f->to + n].stored = (struct touch){m->turn, m->interval, t->self};
+        if (f->zero)
+            memset(element(m, t, to, f->to + n), 0, size);
+        else
+            memcpy(element(m, t, to, f->to + n), element(m, t, from, f->from + n), size);
+    }
+}
+
+bool memory_land(struct machine *m, struct thread *t, uint64_t last)
+{
+    uint32_t left = 0;
+    for (uint32_t f = 0; f < t->nflight; f++) {
+        if (t->flight[f].batch + last < t->batch)
+            land(m, t, &t->flight[f]);
+        else
+            t->flight[left++] = t->flight[f];
+    }
+    t->nflight = left;
+    return true;
+}

@@ -1,0 +1,127 @@
+/* Who has the same value: all threads of a block, the threads of a team, or no two.  Where threads meet, nothing that
+ * differs from one to the next may decide whether they get there; the same for teams and their tiles.
+ *
+ * Values get the greatest difference of what they are made of.  Loops bring a carry's next round, so the walk is repeated
+ * until nothing rises; what takes many rounds is taken to differ. */
+#include "loop.h"
+
+enum share { SHARE_BLOCK, SHARE_TEAM, SHARE_NONE };
+enum { ROUNDS = 8 };
+
+struct walk {
+    const struct kernel *k;
+    uint8_t *of;          /* per value; */
+    val open[MAX_NEST]; unsigned depth;
+    unsigned team;        /* threads that hold a tile; 0: not in a block */
+    bool rose;
+    struct flaw *flaw;
+};
+
+static uint8_t most(uint8_t a, uint8_t b) { return a > b ? a : b; }
+
+static void raise(struct walk *w, val v, uint8_t s)
+{
+    if (w->of[v] < s) {
+        w->of[v] = s;
+        w->rose = true;
+    }
+}
+
+/* What decides on reaching the instruction at hand. */
+static uint8_t control(const struct walk *w)
+{
+    uint8_t s = SHARE_BLOCK;
+    for (unsigned d = 0; d < w->depth; d++) {
+        const struct linst *head = &w->k->inst[w->open[d]];
+        if (head->op == L_IF)
+            s = most(s, w->of[head->a]);
+        else if (head->kind != LOOP_BLOCK)
+            s = most(s, most(w->of[head->a], w->of[head->b]));
+    }
+    return s;
+}
+
+static uint8_t operands(const struct walk *w, const struct linst *i)
+{
+    return most(most(w->of[i->a], w->of[i->b]), most(w->of[i->c], w->of[i->d]));
+}
+
+/* thread / c: the same for a whole team where c is a multiple of its threads. */
+static bool is_team_number(const struct walk *w, const struct linst *i)
+{
+    const struct linst *a = &w->k->inst[i->a], *b = &w->k->inst[i->b];
+    return i->op == L_OP(P_DIV) && a->op == L_LOOP && a->kind == LOOP_BLOCK && b->op == L_CONST && a->rows &&
+           (int64_t)b->imm > 0 && b->imm % a->rows == 0;
+}
+
+static void spread(struct walk *w, val v)
+{
+    const struct linst *i = &w->k->inst[v];
+    uint8_t s = operands(w, i);
+    if (i->op == L_LOOP && i->kind == LOOP_BLOCK)
+        s = SHARE_NONE;
+    else if (is_team_number(w, i))
+        s = SHARE_TEAM;
+    else if (i->op == L_CARRY || i->op == L_NEXT) /* rounds may differ in number */
+        s = most(s, control(w));
+    else if (i->op == L_LOAD && w->k->buf[i->imm].role == BUF_REGISTER)
+        s = SHARE_NONE;
+    raise(w, v, s);
+    if (i->op == L_NEXT)
+        raise(w, i->a, s);
+}
+
+static bool uses_tile(const struct kernel *k, const struct linst *i)
+{
+    return i->cols || (i->op == L_STORE && k->inst[i->b].cols);
+}
+
+static void check(struct walk *w, val v)
+{
+    const struct linst *i = &w->k->inst[v];
+    if (i->op == L_BARRIER && control(w) != SHARE_BLOCK)
+        *w->flaw = (struct flaw){v, "a barrier that some threads may miss"};
+    if (w->team > 1 && uses_tile(w->k, i) && most(control(w), operands(w, i)) == SHARE_NONE)
+        *w->flaw = (struct flaw){v, "a tile whose team does not agree on it"};
+}
+
+static void round_of(struct walk *w, void (*visit)(struct walk *, val))
+{
+    w->depth = 0;
+    for (val v = 1; v < w->k->ninst && !w->flaw->rule; v++) {
+        const struct linst *i = &w->k->inst[v];
+        if (i->op == L_END) {
+            const struct linst *head = &w->k->inst[w->open[--w->depth]];
+            w->team = head->op == L_LOOP && head->kind == LOOP_BLOCK ? 0 : w->team;
+            continue;
+        }
+        if (i->op == L_LOOP && i->kind == LOOP_BLOCK)
+            w->team = i->rows ? i->rows : 1;
+        if (i->op == L_LOOP || i->op == L_IF) {
+            visit(w, v);
+            w->open[w->depth++] = v;
+        } else if (i->op != L_CONST) {
+            visit(w, v);
+        }
+    }
+}
+
+bool threads_meet(const struct kernel *k, struct flaw *f)
+{
+    if (!kernel_needs_gpu(k))
+        return true;
+    struct walk w = {.k = k, .flaw = f, .rose = true};
+    w.of = mem_alloc(k->ninst);
+    if (!w.of)
+        return false;
+    for (int round = 0; w.rose; round++) {
+        w.rose = false;
+        for (val v = 1; round == ROUNDS && v < k->ninst; v++)
+            if (k->inst[v].op == L_CARRY)
+                w.of[v] = SHARE_NONE;
+        round_of(&w, spread);
+    }
+    round_of(&w, check);
+    mem_free(w.of);
+    return !f->rule;
+}

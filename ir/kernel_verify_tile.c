@@ -1,0 +1,78 @@
+/* The shapes of tiles: which operands may be tiles, and that the result has the shape they make. */
+#include "loop.h"
+
+static bool broken(const char **rule, const char *why)
+{
+    *rule = why;
+    return false;
+}
+
+/* Does a tile, or what is none, stand for all of rows x cols? */
+static bool fits(const struct linst *i, unsigned rows, unsigned cols)
+{
+    return !i->cols || ((i->rows == rows || i->rows == 1) && (i->cols == cols || i->cols == 1));
+}
+
+static bool prim_shapes(const struct kernel *k, const struct linst *i, const char **rule)
+{
+    const val in[3] = {i->a, i->b, i->c};
+    unsigned rows = 0, cols = 0;
+    for (int o = 0; o < 3; o++) {
+        const struct linst *x = &k->inst[in[o]];
+        if (!in[o] || !x->cols)
+            continue;
+        rows = x->rows > rows ? x->rows : rows;
+        cols = x->cols > cols ? x->cols : cols;
+    }
+    if (i->rows != rows || i->cols != cols)
+        return broken(rule, "the shape is not that of the operands");
+    for (int o = 0; o < 3 && cols; o++)
+        if (in[o] && !fits(&k->inst[in[o]], rows, cols))
+            return broken(rule, "tiles of different shapes");
+    return true;
+}
+
+static bool same(const struct linst *a, const struct linst *b)
+{
+    return a->cols == b->cols && (!a->cols || a->rows == b->rows);
+}
+
+static bool none(const struct kernel *k, const struct linst *i, const char **rule)
+{
+    bool tile = i->cols || k->inst[i->a].cols || k->inst[i->b].cols || k->inst[i->c].cols;
+    return !tile || broken(rule, "a tile where none can be");
+}
+
+bool tile_shapes(const struct kernel *k, val v, const char **rule)
+{
+    const struct linst *i = &k->inst[v], *a = &k->inst[i->a], *b = &k->inst[i->b], *c = &k->inst[i->c];
+    if (i->cols && (!i->rows || i->rows > MAX_TILE_SIDE || i->cols > MAX_TILE_SIDE || i->rows * i->cols > MAX_TILE))
+        return broken(rule, "a tile of more than 256 rows, 256 columns or 4096 elements");
+    switch (i->op) {
+    case L_LOAD:
+        if (!i->cols != !i->d)
+            return broken(rule, "a tile has a stride between its rows or columns, what is none has not");
+        return i->cols ? fits(b, i->rows, i->cols) || broken(rule, "tiles of different shapes")
+                       : !b->cols || broken(rule, "a tile where none can be");
+    case L_STORE:
+        if (!b->cols != !i->d)
+            return broken(rule, "a tile has a stride between its rows or columns, what is none has not");
+        return b->cols ? fits(c, b->rows, b->cols) || broken(rule, "tiles of different shapes")
+                       : !c->cols || broken(rule, "a tile where none can be");
+    case L_CARRY:
+    case L_OUT:
+        return same(i, a) || broken(rule, "the shape is not that of the operands");
+    case L_NEXT: /* with its carry: carry_rules */
+        return true;
+    case L_SPLAT:
+        return !a->cols || broken(rule, "a tile where none can be");
+    case L_INDEX:
+        return (i->cols && i->kind < TILE_ORDER_COUNT && i->dtype == KL_I64 && (i->kind == TILE_ROWS ? i->cols : i->rows) == 1) ||
+               broken(rule, "indices are of one column of rows or one row of columns, i64");
+    case L_MMA:
+        return (a->cols && b->cols && c->cols && a->cols == b->rows && same(i, c) && c->rows == a->rows && c->cols == b->cols) ||
+               broken(rule, "mma is of [MxK], [KxN] and [MxN]");
+    default:
+        return i->op >= L_PRIM ? prim_shapes(k, i, rule) : none(k, i, rule);
+    }
+}

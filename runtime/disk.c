@@ -1,0 +1,367 @@
+/* The code of kernels, kept on disk: a folder with one file for each, named by the hash of its key.
+ *
+ * A file is a head, the object code and the whole key; the head's sum covers all that follows it, so a file that is
+ * cut, damaged or of another key is as good as none.  Writers make a temporary file and rename it, so nobody reads
+ * half a file, and whoever is killed meanwhile leaves a temporary one for disk_prune.  Nothing is locked: the worst
+ * that a race can do is that a kernel is compiled once more.
+ *
+ * What is in the folder is executed.  So it has to belong to this user and be writable by nobody else: any other folder
+ * is not used. */
+#define _GNU_SOURCE
+#include "runtime/runtime.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ENTRY_MAX = 64 << 20 };                      /* bytes of a file */
+#define ABANDONED_NS (INT64_C(60) * 1000000000)     /* a temporary file that old has lost its writer */
+static const char suffix[] = ".kernel", temporary[] = "tmp-";
+
+struct head {
+    char magic[8];
+    struct hash128 sum;                             /* of all that follows it */
+    uint64_t code_bytes, key_bytes;
+    char name[64];                                  /* the kernel's, for people */
+};
+_Static_assert(sizeof(struct head) == 104, "no padding, and the code behind it is aligned to 8");
+static const char magic[8] = {'K', 'I', 'L', 'N', 'K', 'R', 'N', '1'};
+
+/* ---- keys ---- */
+
+/* The numbers of a kernel that kernel_hash takes in beside its instructions and buffers. */
+struct shape_of_kernel { struct schedule sched; int64_t extent; uint32_t ninst, nbuf; };
+_Static_assert(sizeof(struct shape_of_kernel) == sizeof(struct schedule) + 16, "no padding: it is compared as bytes");
+
+bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b)
+{
+    struct caps caps;
+    struct err ignored = {0};
+    *key = (struct disk_key){0};
+    if (!b->caps(&caps, &ignored)) return false;
+    char target[sizeof caps + 512];
+    int text = snprintf(target, sizeof target, "kernel abi %u\n%s\n%s\n%s\nvector %u\nnumerics exact\n", KERNEL_ABI, b->version(),
+                        caps.name, caps.features, caps.vector_bytes);
+    struct shape_of_kernel s = {k->sched, k->extent, k->ninst, k->nbuf};
+    size_t head = (size_t)text + 1, inst = k->ninst * sizeof *k->inst, buf = k->nbuf * sizeof *k->buf;
+    if (head > sizeof target || !(key->bytes = mem_alloc(head + sizeof s + inst + buf))) return false;
+    memcpy(key->bytes, target, head);
+    memcpy(key->bytes + head, &s, sizeof s);
+    memcpy(key->bytes + head + sizeof s, k->inst, inst);
+    if (buf) memcpy(key->bytes + head + sizeof s + inst, k->buf, buf);
+    key->size = head + sizeof s + inst + buf;
+    key->hash = bytes_hash(key->bytes, key->size);
+    memcpy(key->name, k->name, sizeof key->name);
+    return true;
+}
+
+void disk_key_free(struct disk_key *key)
+{
+    mem_free(key->bytes);
+    *key = (struct disk_key){0};
+}
+
+static void file_of(struct hash128 hash, char file[48])
+{
+    snprintf(file, 48, "%016llx%016llx%s", (unsigned long long)hash.hi, (unsigned long long)hash.lo, suffix);
+}
+
+/* ---- the folder ---- */
+
+static bool fits(int n, size_t size, struct err *e)
+{
+    return (n >= 0 && (size_t)n < size) || err_set(e, KL_ERR_IO, "the path of the cache folder is too long");
+}
+
+static bool folder_path(char *path, size_t size, struct err *e)
+{
+    const char *dir = getenv("KILN_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (option_cache_bytes() == 0) return err_set(e, KL_ERR_IO, "option cache_bytes is 0: no kernels are kept on disk");
+    if (dir && !strcmp(dir, "none")) return err_set(e, KL_ERR_IO, "KILN_CACHE_DIR is none: no kernels are kept on disk");
+    if (dir && *dir) return fits(snprintf(path, size, "%s", dir), size, e);
+    if (xdg && *xdg == '/') return fits(snprintf(path, size, "%s/kiln", xdg), size, e);
+    if (home && *home == '/') return fits(snprintf(path, size, "%s/.cache/kiln", home), size, e);
+    return err_set(e, KL_ERR_IO, "there is no folder for a cache: KILN_CACHE_DIR and HOME are not set");
+}
+
+/* Makes the folders of a path that are missing, for this user alone. */
+static void make_folders(const char *path)
+{
+    char part[PATH_MAX];
+    for (const char *slash = path; slash; ) {
+        slash = strchr(slash + 1, '/');
+        size_t n = slash ? (size_t)(slash - path) : strlen(path);
+        if (n >= sizeof part) return;
+        memcpy(part, path, n);
+        part[n] = 0;
+        mkdir(part, 0700);
+    }
+}
+
+static bool safe_folder(int fd, const char *path, struct err *e)
+{
+    struct stat s;
+    if (fstat(fd, &s)) return err_set(e, KL_ERR_IO, "cache folder %s: %s", path, strerror(errno));
+    if (s.st_uid != geteuid())
+        return err_set(e, KL_ERR_IO, "cache folder %s belongs to another user (%u, not %u) and is not used: set KILN_CACHE_DIR "
+                       "to a folder of your own", path, (unsigned)s.st_uid, (unsigned)geteuid());
+    if (s.st_mode & (S_IWGRP | S_IWOTH))
+        return err_set(e, KL_ERR_IO, "cache folder %s can be written by others (mode %03o) and is not used: chmod 700 it",
+                       path, (unsigned)(s.st_mode & 0777));
+    return true;
+}
+
+/* The folder opened, made if need be; -1: *e.  Looked at each time, since all of it may change meanwhile. */
+static int open_folder(char *path, size_t size, struct err *e)
+{
+    if (!folder_path(path, size, e)) return -1;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) {
+        make_folders(path);
+        fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }
+    if (fd < 0) {
+        err_set(e, KL_ERR_IO, "cache folder %s: %s", path, strerror(errno));
+    } else if (!safe_folder(fd, path, e)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static int open_cache(void)
+{
+    char path[PATH_MAX];
+    struct err ignored = {0};
+    return open_folder(path, sizeof path, &ignored);
+}
+
+bool disk_folder(char *path, size_t size, struct err *e)
+{
+    int fd = open_folder(path, size, e);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+/* ---- entries ---- */
+
+static bool read_all(int fd, char *to, size_t size)
+{
+    for (ssize_t n; size; to += n, size -= (size_t)n) {
+        n = read(fd, to, size);
+        if (n < 0 && errno == EINTR) n = 0;
+        else if (n <= 0) return false;
+    }
+    return true;
+}
+
+static bool write_all(int fd, const char *from, size_t size)
+{
+    for (ssize_t n; size; from += n, size -= (size_t)n) {
+        n = write(fd, from, size);
+        if (n < 0 && errno == EINTR) n = 0;
+        else if (n < 0) return false;
+    }
+    return true;
+}
+
+/* A whole file, its head checked against the rest; NULL: *e.  mem_free it. */
+static struct head *read_entry(int fd, struct err *e)
+{
+    struct stat s;
+    if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size < (off_t)sizeof(struct head) || s.st_size > ENTRY_MAX) {
+        err_set(e, KL_ERR_IO, "no entry can have %lld bytes", (long long)s.st_size);
+        return NULL;
+    }
+    size_t size = (size_t)s.st_size, rest = size - sizeof(struct head);
+    struct head *h = mem_alloc(size);
+    if (!h) {
+        err_set(e, KL_ERR_MEMORY, "no memory to read an entry");
+        return NULL;
+    }
+    const size_t summed = offsetof(struct head, code_bytes);
+    if (!read_all(fd, (char *)h, size)) err_set(e, KL_ERR_IO, "it cannot be read");
+    else if (memcmp(h->magic, magic, sizeof magic)) err_set(e, KL_ERR_IO, "it is no entry of this version");
+    else if (h->code_bytes > rest || h->key_bytes != rest - h->code_bytes) err_set(e, KL_ERR_IO, "its length is wrong");
+    else {
+        struct hash128 sum = bytes_hash((char *)h + summed, size - summed);
+        if (sum.lo == h->sum.lo && sum.hi == h->sum.hi) return h;
+        err_set(e, KL_ERR_IO, "its bytes do not give its sum");
+    }
+    mem_free(h);
+    return NULL;
+}
+
+static int open_entry(int dir, const char *file)
+{
+    return openat(dir, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+bool disk_load(const struct disk_key *key, struct disk_code *out)
+{
+    char file[48];
+    struct err ignored = {0};
+    int dir = open_cache();
+    if (dir < 0) return false;
+    file_of(key->hash, file);
+    int fd = open_entry(dir, file);
+    close(dir);
+    if (fd < 0) return false;
+    struct head *h = read_entry(fd, &ignored);
+    bool same = h && h->key_bytes == key->size && !memcmp((char *)(h + 1) + h->code_bytes, key->bytes, key->size);
+    if (same) futimens(fd, NULL); /* used now */
+    close(fd);
+    if (same) *out = (struct disk_code){{h + 1, h->code_bytes}, h};
+    else mem_free(h);
+    return same;
+}
+
+static bool write_entry(int dir, const char *name, const char *bytes, size_t size)
+{
+    static atomic_uint number;
+    char temp[48];
+    snprintf(temp, sizeof temp, "%s%ld-%u", temporary, (long)getpid(), atomic_fetch_add(&number, 1));
+    int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return false;
+    bool ok = write_all(fd, bytes, size);
+    ok &= !close(fd);
+    ok = ok && !renameat(dir, temp, dir, name);
+    if (!ok) unlinkat(dir, temp, 0);
+    return ok;
+}
+
+/* Looking at the whole folder costs more than writing to it.  So a writer looks once in `step` bytes on average,
+ * whoever wrote them: which keys make it look, their hashes decide. */
+static void prune_sometimes(const struct disk_key *key, size_t written)
+{
+    int64_t max = option_cache_bytes(), step = max / 16 + 1;
+    struct err ignored = {0};
+    struct disk_entries gone;
+    if (key->hash.lo % (uint64_t)step < written) disk_prune(max - step, &gone, &ignored);
+}
+
+void disk_store(const struct disk_key *key, const struct code *code)
+{
+    size_t size = sizeof(struct head) + code->size + key->size;
+    if (size > ENTRY_MAX || (int64_t)size > option_cache_bytes()) return;
+    int dir = open_cache();
+    struct head *h = dir < 0 ? NULL : mem_alloc(size);
+    if (h) {
+        const size_t summed = offsetof(struct head, code_bytes);
+        memcpy(h->magic, magic, sizeof magic);
+        h->code_bytes = code->size;
+        h->key_bytes = key->size;
+        memcpy(h->name, key->name, sizeof h->name);
+        memcpy(h + 1, code->bytes, code->size);
+        memcpy((char *)(h + 1) + code->size, key->bytes, key->size);
+        h->sum = bytes_hash((char *)h + summed, size - summed);
+        char file[48];
+        file_of(key->hash, file);
+        if (write_entry(dir, file, (char *)h, size)) prune_sometimes(key, size);
+    }
+    mem_free(h);
+    if (dir >= 0) close(dir);
+}
+
+/* ---- the folder as a whole ---- */
+
+/* Files of other names are not the cache's: it leaves them alone. */
+static bool is_entry(const char *file)
+{
+    return strspn(file, "0123456789abcdef") == 32 && !strcmp(file + 32, suffix);
+}
+
+static bool is_temporary(const char *file)
+{
+    size_t n = sizeof temporary - 1;
+    return !strncmp(file, temporary, n) && strspn(file + n, "0123456789-") == strlen(file + n) && strlen(file) < 48;
+}
+
+static int by_use(const void *a, const void *b)
+{
+    const struct disk_entry *x = a, *y = b;
+    return x->used != y->used ? (x->used < y->used ? -1 : 1) : strcmp(x->file, y->file);
+}
+
+static bool list(DIR *d, struct disk_entries *out, struct err *e)
+{
+    for (const struct dirent *f; (f = readdir(d));) {
+        struct stat s;
+        bool entry = is_entry(f->d_name);
+        if ((!entry && !is_temporary(f->d_name)) || fstatat(dirfd(d), f->d_name, &s, AT_SYMLINK_NOFOLLOW)) continue;
+        if (!mem_reserve(&out->v, &out->cap, out->n + 1, sizeof *out->v))
+            return err_set(e, KL_ERR_MEMORY, "no memory to list the cache");
+        struct disk_entry *x = &out->v[out->n++];
+        memcpy(x->file, f->d_name, strlen(f->d_name) + 1);
+        x->bytes = s.st_size;
+        x->used = (int64_t)s.st_mtim.tv_sec * 1000000000 + s.st_mtim.tv_nsec;
+        x->temporary = !entry;
+        out->bytes += x->bytes;
+    }
+    if (out->n) qsort(out->v, out->n, sizeof *out->v, by_use);
+    return true;
+}
+
+static DIR *open_list(struct disk_entries *out, struct err *e)
+{
+    char path[PATH_MAX];
+    *out = (struct disk_entries){0};
+    int fd = open_folder(path, sizeof path, e);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (d) return d;
+    if (fd >= 0) close(fd);
+    err_set(e, KL_ERR_IO, "cache folder %s: %s", path, strerror(errno));
+    return NULL;
+}
+
+bool disk_list(struct disk_entries *out, struct err *e)
+{
+    DIR *d = open_list(out, e);
+    bool ok = d && list(d, out, e);
+    if (d) closedir(d);
+    return ok;
+}
+
+bool disk_verify(struct disk_entry *entry, struct err *e)
+{
+    int dir = open_cache(), fd = dir < 0 ? -1 : open_entry(dir, entry->file);
+    if (dir >= 0) close(dir);
+    if (fd < 0) return err_set(e, KL_ERR_IO, "it cannot be opened");
+    struct head *h = read_entry(fd, e);
+    close(fd);
+    if (!h) return false;
+    char file[48];
+    file_of(bytes_hash((char *)(h + 1) + h->code_bytes, h->key_bytes), file);
+    memcpy(entry->name, h->name, sizeof entry->name);
+    entry->name[sizeof entry->name - 1] = 0;
+    mem_free(h);
+    return !strcmp(file, entry->file) || err_set(e, KL_ERR_IO, "it has the name of another");
+}
+
+bool disk_prune(int64_t max, struct disk_entries *gone, struct err *e)
+{
+    struct disk_entries all;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t abandoned = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - ABANDONED_NS;
+    *gone = (struct disk_entries){0};
+    DIR *d = open_list(&all, e);
+    bool ok = d && list(d, &all, e);
+    for (uint32_t i = 0; ok && i < all.n; i++) {
+        const struct disk_entry *x = &all.v[i];
+        bool remove = max == 0 || (x->temporary ? x->used < abandoned : all.bytes > max);
+        if (!remove || (unlinkat(dirfd(d), x->file, 0) && errno != ENOENT)) continue;
+        all.bytes -= x->bytes;
+        gone->bytes += x->bytes;
+        gone->n++;
+    }
+    mem_free(all.v);
+    if (d) closedir(d);
+    return ok;
+}
