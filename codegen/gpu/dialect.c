@@ -42,6 +42,7 @@
     "#version 460\n"                                                                                              \
     "#extension GL_EXT_shader_explicit_arithmetic_types : require\n"                                              \
     "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n"         \
+    "#extension GL_EXT_shader_atomic_int64 : enable\n"                                                           \
     "#define i8 int8_t\n#define u8 uint8_t\n#define i16 int16_t\n#define u16 uint16_t\n#define i32 int32_t\n"      \
     "#define u32 uint32_t\n#define i64 int64_t\n#define u64 uint64_t\n#define f32 float\n#define f64 double\n"     \
     "#define f16 uint16_t\n#define bf16 uint16_t\n"                                                               \
@@ -62,16 +63,19 @@
 static const struct dialect dialects[] = {
     {.name = "cuda", .prelude = CUDA_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
-     .shared = "__shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .subscript = "",
+     .shared = "__shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
+     .subscript = "",
      .shuffle = 32, .shared_bytes = 48 << 10},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
-     .shared = "__shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .subscript = "",
+     .shared = "__shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
+     .subscript = "",
      .shuffle = 32, .shared_bytes = 48 << 10},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
-     .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .subscript = "u32",
+     .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .address = "",
+     .subscript = "u32",
      .shuffle = 0, .shared_bytes = 16 << 10, .bindings = true},
 };
 enum { DIALECTS = sizeof dialects / sizeof *dialects };

@@ -23,6 +23,7 @@ struct dialect {
     const char *shared;           /* in front of a declaration of shared memory */
     const char *local, *exact;    /* in front of the declaration of a value, and of one of a float */
     const char *i64, *u64, *f64;  /* suffixes of literals */
+    const char *address;          /* in front of an element that an atomic changes */
     const char *subscript;        /* converts an index of 64 bits to what arrays take */
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
     uint32_t shared_bytes;        /* of a block */
@@ -33,7 +34,7 @@ struct dialect {
 struct source_info {
     uint32_t threads;             /* of a block */
     uint32_t shared_bytes;
-    bool *in_shared;              /* per buffer: no argument */
+    bool *inside;                 /* per buffer: declared in the function, no argument */
 };
 
 /* ---- dialect.c ---- */

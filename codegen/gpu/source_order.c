@@ -116,7 +116,7 @@ static void step(struct walk *w, val v)
         close(w);
     else if (i->op == L_LOAD)
         load(w, v);
-    else if (i->op == L_STORE)
+    else if (i->op == L_STORE || i->op == L_ATOMIC)
         store(w, v);
     else if ((i->op == L_FOLD || i->op == L_MIX) && exchanges(w->m, v, w->width)) /* these have barriers */
         memset(w->now, 0, w->m->k->nbuf);
@@ -161,7 +161,7 @@ bool source_order(struct emitter *m)
     bool ok = w.row && w.now && w.where && w.before && w.entry;
     if (ok)
         find_strides(m);
-    for (w.changed = ok && m->info.threads > 1; w.changed;) {
+    for (w.changed = ok && m->info.threads > 1 && !m->own_threads; w.changed;) {
         w.changed = false;
         memset(w.now, 0, k->nbuf);
         for (val v = 1; v < k->ninst; v++)
