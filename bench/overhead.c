@@ -1,7 +1,8 @@
 /* Host time of a step of 1000 nodes: its time less that of its kernels, which are run by themselves with the arguments
  * they have in it.  All of it on one thread and on tensors so small that the kernels take little.
  *
- *   record-replay-1000  kl_trace_begin, 1000 nodes recorded again, kl_trace_end */
+ *   record-replay-1000  kl_trace_begin, 1000 nodes recorded again, kl_trace_end
+ *   frozen-1000         kl_step_run of the same step with a new batch and a new number */
 #include "bench.h"
 #include "passes/passes.h"
 #include "runtime/runtime.h"
@@ -13,6 +14,7 @@ struct model {
     kl_device device;
     kl_tensor parameter[2 * BLOCKS], images, labels;
     kl_optimizer *adam;
+    kl_step *frozen;
     int fill;
 };
 
@@ -33,6 +35,7 @@ static bool model_open(struct model *m, kl_device device)
 
 static void model_close(struct model *m)
 {
+    kl_step_free(m->frozen);
     kl_optimizer_free(m->adam);
     for (int i = 0; i < 2 * BLOCKS; i++)
         kl_release(m->parameter[i]);
@@ -42,7 +45,6 @@ static void model_close(struct model *m)
 
 static void model_record(const struct model *m)
 {
-    kl_trace_begin("step");
     kl_tensor x = m->images;
     for (int i = 0; i < BLOCKS; i++)
         x = kl_add(x, kl_gelu(kl_linear(x, m->parameter[2 * i], m->parameter[2 * i + 1])));
@@ -53,8 +55,29 @@ static void model_record(const struct model *m)
 
 static bool record_step(struct model *m)
 {
+    kl_trace_begin("step");
     model_record(m);
     return kl_trace_end() == KL_OK;
+}
+
+/* Its images are an input here, and their scale a number. */
+static bool freeze_step(struct model *m)
+{
+    static const float images[BATCH * WIDTH];
+    struct model with = *m;
+    kl_trace_begin("step");
+    with.images = kl_input(m->device, KL_F32, 2, (int64_t[]){BATCH, WIDTH}, images);
+    kl_tensor given = with.images, scale = kl_scalar(m->device, KL_F32, 1);
+    kl_set_name(scale, "scale");
+    with.images = kl_mul(given, kl_expand(scale, 2, (int64_t[]){BATCH, WIDTH}));
+    with.fill -= 4; /* the nodes of the scaling */
+    model_record(&with);
+    return (m->frozen = kl_step_end(1, &given)) != NULL;
+}
+
+static bool frozen_step(struct model *m)
+{
+    return kl_step_run(m->frozen, 1, &m->images, 1, &(kl_slot){"scale", 0.5}, 0, NULL) == KL_OK;
 }
 
 /* Makes the step exactly NODES long. */
@@ -198,7 +221,8 @@ int main(int argc, char **argv)
         return b.status;
     kl_device device = bench_device(&b);
     kl_set_option("threads", 1);
-    bool ok = model_open(&m, device) && model_fill(&m) && run_case(&b, "record-replay-1000", record_step, &m);
+    bool ok = model_open(&m, device) && model_fill(&m) && run_case(&b, "record-replay-1000", record_step, &m) &&
+              freeze_step(&m) && run_case(&b, "frozen-1000", frozen_step, &m);
     model_close(&m);
     return ok ? bench_close(&b) : bench_fail(&b, "step");
 }

@@ -23,7 +23,7 @@ struct backend {
     bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
                         struct err *e);
 };
-#define KERNEL_ABI 4u
+#define KERNEL_ABI 5u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */

@@ -74,7 +74,7 @@ int cli_opt(int argc, char **argv)
 
 /* ---- dump ---- */
 
-struct wanted { const char *stage; bool found; };
+struct wanted { const char *stage; bool fused, found; };
 
 static void print_stage(void *ctx, const char *stage, const struct graph *g)
 {
@@ -82,6 +82,10 @@ static void print_stage(void *ctx, const char *stage, const struct graph *g)
     if (strcmp(w->stage, stage))
         return;
     w->found = true;
+    char *why = w->fused && !strcmp(stage, "fused") ? fuse_explain(g) : NULL;
+    if (why)
+        fputs(why, stdout);
+    mem_free(why);
     graph_print(g, stdout);
 }
 
@@ -135,7 +139,7 @@ static bool is_code_stage(const char *s)
 
 static int dump_stage(struct graph *g, const char *stage, const char *target, const char *device, bool fuse)
 {
-    struct wanted w = {.stage = stage};
+    struct wanted w = {.stage = stage, .fused = fuse};
     struct err e = {0};
     if (!passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true, .dump = print_stage, .ctx = &w}))
         return cli_error("%s", g->err.msg);

@@ -80,6 +80,7 @@ struct thread {
     unsigned outer_no_grad;      /*   those that the open trace began in */
     kl_run_info info;
     bool has_info;
+    const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
 void front_lock(void);
@@ -203,6 +204,22 @@ struct binding {                 /* an outside handle used in a trace; position 
     bool assigned, released;
     struct buffer *buffer;       /* while the program runs */
 };
+/* ---- launch.c: handles as the states of a program that runs; all need the lock ---- */
+struct launch {
+    const struct graph *g;       /* its outputs, and the names of its states */
+    struct binding *bound;       /* per state: its handle, and whether it is assigned */
+    uint32_t nbound;
+    bool frozen;                 /* not a trace that is open, for messages */
+    bool *exclusive;             /* for exec_run, with room for as many */
+    struct buffer **state, **out;
+};
+/* Waits until every state has a value that nobody writes, and keeps others off those to be assigned.  Lets go of the lock
+ * meanwhile.  false: *e, and nothing is taken. */
+bool launch_take(struct launch *l, struct err *e);
+/* Outputs become values of states and, by output, of the other handles in kept[]. */
+void launch_commit(struct launch *l, struct entry *const *kept);
+void launch_release(struct launch *l);
+
 struct handle_list { kl_tensor *h; uint32_t n, cap; };
 struct trace {
     struct recording r;              /* its graph is the tape's, or a region's own */
@@ -223,10 +240,9 @@ struct trace {
     uint32_t temps;              /* its temporaries, linked by next */
     kl_tensor *keep;
     uint32_t nkeep, keep_cap;
-    struct buffer **out;         /* room for running */
-    bool *exclusive;
-    struct buffer **state;
-    uint32_t out_cap, exclusive_cap, state_cap;
+    struct launch launch;        /* room for running */
+    struct entry **kept;
+    uint32_t out_cap, exclusive_cap, state_cap, kept_cap;
     struct output *output;
     uint32_t output_cap;
 };
@@ -242,7 +258,9 @@ struct binding *trace_binding(struct trace *tr, kl_tensor h); /* NULL: not used 
 /* What the handle means now; NIL: *e, in which `what` names the operand, or the graph's own error. */
 ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e);
 void trace_end_temps(struct thread *t, struct trace *tr);
-void trace_drop(struct thread *t);                /* ends the trace without running it */
+void trace_drop(struct thread *t);                /* ends the trace, run or not */
+/* What runs the trace.  NULL: *e, or it has no outputs. */
+const struct exec *trace_program(struct trace *tr, struct err *e);
 void trace_free(struct trace *tr);
 void trace_error(struct thread *t);               /* the open trace has failed with the thread's last error */
 

@@ -189,8 +189,8 @@ void trace_end_temps(struct thread *t, struct trace *tr)
     tr->temps = NO_ENTRY;
 }
 
-/* The end of every trace, run or not: temporaries go, what was released in it goes too. */
-static void close_trace(struct thread *t)
+/* Temporaries go, what was released in it goes too. */
+void trace_drop(struct thread *t)
 {
     struct trace *tr = t->trace;
     t->tracing = false;
@@ -213,16 +213,11 @@ static void close_trace(struct thread *t)
     tr->nbound = tr->nkeep = 0;
 }
 
-void trace_drop(struct thread *t)
-{
-    close_trace(t);
-}
-
 void kl_trace_abandon(void)
 {
     struct thread *t = thread_self();
     if (t && t->tracing && !region_refuses(t, NULL, "trace_abandon"))
-        close_trace(t);
+        trace_drop(t);
 }
 
 void trace_free(struct trace *tr)
@@ -236,9 +231,10 @@ void trace_free(struct trace *tr)
     mem_free(tr->bound);
     mem_free(tr->index);
     mem_free(tr->keep);
-    mem_free(tr->out);
-    mem_free(tr->exclusive);
-    mem_free(tr->state);
+    mem_free(tr->launch.out);
+    mem_free(tr->launch.exclusive);
+    mem_free(tr->launch.state);
+    mem_free(tr->kept);
     mem_free(tr->output);
     mem_free(tr);
 }
@@ -276,8 +272,8 @@ static bool add_outputs(struct trace *tr, uint32_t nout)
     return true;
 }
 
-/* What runs the trace: that of its tape, unless something is new.  NULL: *e, or there is nothing to run. */
-static const struct exec *find_exec(struct trace *tr, struct err *e)
+/* That of its tape, unless something is new. */
+const struct exec *trace_program(struct trace *tr, struct err *e)
 {
     bool failed = false, fuse = option_fuse();
     uint32_t nout;
@@ -286,7 +282,7 @@ static const struct exec *find_exec(struct trace *tr, struct err *e)
         return NULL;
     }
     if (tape_complete(tr, tr->output, nout, &failed) && tr->tape->fuse == fuse)
-        return tr->tape->exec;
+        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
     struct graph *g = tr->r.g;
     if (failed) {
         err_set(e, KL_ERR_MEMORY, "out of memory");
@@ -301,113 +297,22 @@ static const struct exec *find_exec(struct trace *tr, struct err *e)
     return NULL;
 }
 
-/* Looks up a state at the end of its trace; needs the lock. */
-static struct entry *state_entry(struct trace *tr, uint32_t i, struct err *e)
+/* Room for the run, with what is kept in the order of the outputs; false: out of memory. */
+static bool make_launch(struct trace *tr)
 {
-    struct entry *x = entry_find(tr->bound[i].h, "", e);
-    if (!x) {
-        e->code = KL_OK;
-        err_set(e, KL_ERR_HANDLE, "state \"%s\" was released by another thread", tr->r.g->state.v[i].name);
-    }
-    return x;
-}
-
-/* Every state has a value, and none is being written to; needs the lock, which it may let go of meanwhile. */
-static bool settle_states(struct trace *tr, struct err *e)
-{
-    for (uint32_t i = 0; i < tr->nbound;) {
-        struct entry *x = state_entry(tr, i, e);
-        if (!x)
-            return false;
-        if (!x->buffer) {
-            /* One program computes all that are lazy; the rest of h is skipped. */
-            kl_tensor *h = mem_alloc(tr->nbound * sizeof *h);
-            for (uint32_t j = 0; h && j < tr->nbound; j++)
-                h[j] = tr->bound[j].h;
-            bool ok = h ? ambient_compute(h, tr->nbound, e) : err_set(e, KL_ERR_MEMORY, "out of memory");
-            mem_free(h);
-            if (!ok)
-                return false;
-            i = 0;
-        } else if (x->busy) {
-            front_wait();
-            i = 0;
-        } else {
-            i++;
-        }
-    }
-    return true;
-}
-
-static bool may_overwrite(const struct buffer *b)
-{
-    return buffer_exclusive(b) && !b->release; /* never the user's own memory */
-}
-
-/* Takes hold of the states' buffers; those to be assigned are closed to others until release_states.  Needs the
- * lock.  Old versions that only unreachable lazy nodes hold are let go of first, so that updates stay in place. */
-static bool take_states(struct trace *tr, struct err *e)
-{
-    if (!mem_reserve(&tr->exclusive, &tr->exclusive_cap, tr->nbound, sizeof *tr->exclusive) ||
-        !mem_reserve(&tr->state, &tr->state_cap, tr->nbound, sizeof *tr->state) ||
-        !mem_reserve(&tr->out, &tr->out_cap, tr->r.g->nout, sizeof *tr->out))
-        return err_set(e, KL_ERR_MEMORY, "out of memory");
-    if (!settle_states(tr, e))
-        return false;
-    bool shared = false;
-    for (uint32_t i = 0; i < tr->nbound; i++)
-        shared |= tr->bound[i].assigned && !buffer_exclusive(entry_at((uint32_t)tr->bound[i].h.id)->buffer);
-    if (shared)
-        ambient_collect();
-    for (uint32_t i = 0; i < tr->nbound; i++) {
-        struct binding *b = &tr->bound[i];
-        struct entry *x = entry_at((uint32_t)b->h.id);
-        tr->exclusive[i] = b->assigned && may_overwrite(x->buffer);
-        tr->state[i] = b->buffer = buffer_ref(x->buffer);
-        x->busy = b->assigned;
-    }
-    return true;
-}
-
-static void release_states(struct trace *tr)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < tr->nbound; i++) {
-        struct binding *b = &tr->bound[i];
-        front_drop(b->buffer);
-        b->buffer = NULL;
-        if (b->assigned)
-            entry_at((uint32_t)b->h.id)->busy = false, any = true;
-    }
-    if (any)
-        front_wake();
-}
-
-/* Kept temporaries become values, states get theirs; needs the lock. */
-static void commit(struct trace *tr)
-{
+    struct launch *l = &tr->launch;
     const struct graph *g = tr->r.g;
-    for (uint32_t i = 0; i < g->nout; i++) {
-        const struct output *o = &g->out[i];
-        struct entry *x;
-        if (o->kind == OUT_ASSIGN) {
-            x = entry_at((uint32_t)tr->bound[o->state].h.id);
-            ambient_unbind(x); /* what is recorded lazily keeps the old version */
-            front_drop(x->buffer);
-            x->version++;
-        } else {
-            const struct node *n = node_at(g, o->value);
-            x = entry_at((uint32_t)tr->keep[i].id);
-            x->dtype = n->dtype;
-            x->shape = g->shape[n->shape];
-            x->node = NIL;
-            x->trace = NULL;
-            x->kept = false;
-            x->prev = NO_ENTRY;
-            x->kind = KIND_VALUE;
-        }
-        x->buffer = tr->out[i];
-    }
+    if (!mem_reserve(&l->exclusive, &tr->exclusive_cap, tr->nbound, sizeof *l->exclusive) ||
+        !mem_reserve(&l->state, &tr->state_cap, tr->nbound, sizeof *l->state) ||
+        !mem_reserve(&l->out, &tr->out_cap, g->nout, sizeof *l->out) ||
+        !mem_reserve(&tr->kept, &tr->kept_cap, tr->nkeep, sizeof *tr->kept))
+        return false;
+    l->g = g;
+    l->bound = tr->bound;
+    l->nbound = tr->nbound;
+    for (uint32_t i = 0; i < tr->nkeep; i++)
+        tr->kept[i] = entry_at((uint32_t)tr->keep[i].id);
+    return true;
 }
 
 /* Takes what has become a value off the list of temporaries. */
@@ -418,7 +323,10 @@ static void unlink_values(struct trace *tr)
         struct entry *x = entry_at(*link);
         if (x->kind == KIND_VALUE) {
             *link = x->next;
-            x->next = NO_ENTRY;
+            x->node = NIL;
+            x->trace = NULL;
+            x->kept = false;
+            x->next = x->prev = NO_ENTRY;
         } else {
             link = &x->next;
         }
@@ -435,30 +343,34 @@ static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, ui
     for (uint32_t i = 0; i < p->ncmd; i++)
         t->info.kernels += p->cmd[i].kind == CMD_KERNEL;
     t->has_info = true;
+    t->miss = t->info.graphs_built ? x->miss : NULL;
 }
 
 static bool run(struct thread *t, struct err *e)
 {
     struct trace *tr = t->trace;
     uint64_t graphs = atomic_load(&counters.graphs_built), compiles = atomic_load(&counters.compiles);
-    const struct exec *x = find_exec(tr, e);
+    const struct exec *x = trace_program(tr, e);
     if (!x)
         return !e->code;
+    struct launch *l = &tr->launch;
+    if (!make_launch(tr))
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
     front_lock();
-    bool ok = take_states(tr, e);
+    bool ok = launch_take(l, e);
     front_unlock();
     if (!ok)
         return false;
-    ok = exec_run(x, tr->r.input, tr->state, tr->exclusive, tr->r.slot, tr->out, e);
+    ok = exec_run(x, tr->r.input, l->state, l->exclusive, tr->r.slot, l->out, e);
     front_lock();
-    if (ok)
-        commit(tr);
-    release_states(tr);
-    front_unlock();
     if (ok) {
+        launch_commit(l, tr->kept);
         unlink_values(tr);
-        note_run(t, x, graphs, compiles);
     }
+    launch_release(l);
+    front_unlock();
+    if (ok)
+        note_run(t, x, graphs, compiles);
     return ok;
 }
 
@@ -479,13 +391,19 @@ kl_status kl_trace_end_at(const kl_site *site)
         t->last = tr->err;
     else if (!run(t, &e))
         status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
-    close_trace(t);
+    trace_drop(t);
     return status;
 }
 
 kl_status kl_trace_end(void)
 {
     return kl_trace_end_at(NULL);
+}
+
+const char *kl_trace_miss(void)
+{
+    struct thread *t = thread_self();
+    return t && t->miss ? t->miss : "";
 }
 
 kl_status kl_trace_info(kl_run_info *info)

@@ -191,6 +191,14 @@ static bool same_leaves(const struct graph *a, const struct leaves *x, const str
     return true;
 }
 
+uint32_t graph_common(const struct graph *a, const struct graph *b)
+{
+    uint32_t n = a->nnode < b->nnode ? a->nnode : b->nnode, r = 1;
+    while (r < n && same_node(a, &a->node[r], b, &b->node[r]))
+        r++;
+    return r;
+}
+
 bool graph_same(const struct graph *a, const struct graph *b)
 {
     if (a->nnode != b->nnode || a->nout != b->nout || !same_symbols(a->symbols, b->symbols) ||

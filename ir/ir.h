@@ -475,7 +475,14 @@ struct hash128 { uint64_t lo, hi; };
  * types; names, sites and the order in which shapes were interned do not count. */
 struct hash128 graph_hash(const struct graph *g);
 bool graph_same(const struct graph *a, const struct graph *b); /* equal in all that is hashed */
+uint32_t graph_common(const struct graph *a, const struct graph *b); /* the first node that differs, or the end of one */
 struct hash128 bytes_hash(const void *p, size_t n);
+
+/* ---- difference.c ---- */
+/* More is more alike: by the nodes that both begin with, their number, and the first that differs. */
+uint64_t graph_likeness(const struct graph *a, const struct graph *b);
+/* Where g differs from another graph, as "file:line: node, op: which field, and how". */
+void graph_difference(const struct graph *g, const struct graph *known, char *text, size_t n);
 
 /* ---- verify.c ---- */
 /* Every invariant of this header; false: *e names the node and the rule. Cheap: linear in nodes. */
@@ -484,6 +491,7 @@ bool graph_verify(const struct graph *g, struct err *e);
 /* ---- print.c, parse.c ---- */
 bool graph_print(const struct graph *g, FILE *f);
 char *graph_text(const struct graph *g);          /* free with mem_free */
+char *node_text(const struct graph *g, ref r);    /* its line; NULL: out of memory */
 /* Parses one graph; NULL: *e has line:column and the reason. Refuses hostile text without large allocations. */
 struct graph *graph_parse(const char *text, size_t len, const char *file, struct err *e);
 

@@ -243,7 +243,9 @@ const char *kernel_needs_gpu(const struct kernel *k);   /* what of it only a GPU
 bool tile_shapes(const struct kernel *k, val v, const char **rule);     /* are the shapes of v and its operands right? */
 /* After all other rules: barriers are met by all threads, tiles by whole teams. */
 bool threads_meet(const struct kernel *k, struct flaw *f);
-/* ---- kernel_interp.c: runs a kernel without compiling it, every access bounds-checked ---- */
+/* ---- kernel_interp.c ---- */
+/* Runs iterations of a kernel without compiling it; every access is checked: bounds, races, loads of what was not stored.
+ * A kernel of several phases is run in one call: what another call has stored is not known. */
 bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end, struct err *e);
 /* ---- hash: everything but the name ---- */
 struct hash128 kernel_hash(const struct kernel *k);

@@ -380,3 +380,18 @@ bool graph_print(const struct graph *g, FILE *f)
     mem_free(s);
     return ok;
 }
+
+char *node_text(const struct graph *g, ref r)
+{
+    struct printer p = {.g = g, .named = mem_alloc((g->nnode + 1) * sizeof(bool)),
+                        .declared = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
+    if (p.named)
+        put_node(&p, r, graph_device(g));
+    mem_free(p.named);
+    if (!p.t.s)
+        return NULL;
+    p.t.s[strcspn(p.t.s, "\n")] = 0; /* a region op goes on with its regions */
+    size_t indent = strspn(p.t.s, " ");
+    memmove(p.t.s, p.t.s + indent, strlen(p.t.s + indent) + 1);
+    return p.t.s;
+}

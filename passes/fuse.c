@@ -2,26 +2,14 @@
  *
  * In: a graph without grad nodes.  Out: g->group; no node changes, so no number does.
  *
- * A group has at most one anchor (reduce, dot, scatter or argsort), row kernels apart (fuse_rows.c).  Around it
- * stand elementwise nodes: before a reduce, one value per reduced element (the prologue); after a reduce or a dot,
- * one value per result (the epilogue).
- * Without an anchor a group is an elementwise DAG over one index.  Two nodes share a group only where
- * element i of one needs just element i of the other, so every value is computed once.
- *
- * First every elementwise node is merged with the elementwise groups it reads from, in execution order and
- * unless that would close a cycle between groups.  Then dots take in the groups that read their results, if
- * the cost model likes it, then reduces the groups that make their operands and those that read their
- * results, and last come the row kernels.  A region op is an anchor alone: its results are its group's, its operands
- * are stored whole.  So is a copy, and since nothing else leads from one device to another, no group is on two.  Whole
- * groups move, so no value is stored just because half of its readers moved.  Scalars made of leaves alone are left
- * out: every kernel that needs one computes it again. */
+ * Every node that computes starts as a group of its own, but for scalars made of few leaves: every kernel that needs
+ * one computes it again.  A region op is a group with its results, a copy one alone.  Each pair of groups of which one reads the other,
+ * or which read the same array, is a candidate; those that may be one kernel (fuse_rules.c) wait in a queue with what
+ * joining them saves, and the best is joined.  Scores are brought up to date when their turn comes.  What may not
+ * join is tried again after all others: what stood between two groups may have become one with either.  Last,
+ * updates that do not need each other become the parts of one kernel (fuse_parts.c). */
 #include "fuse.h"
 #include <string.h>
-
-/* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
- * than a pass from end to end: with more than this many arrays of full size, that pass is the better one.  An
- * epilogue that sweeps over whole rows has no such cost. */
-enum { MAX_TILED_ARRAYS = 2, MAX_SWEPT_ARRAYS = 8 };
 
 static bool is_compute(const struct node *n)
 {
@@ -68,7 +56,7 @@ static bool list_readers(struct fuser *f)
     return true;
 }
 
-static uint32_t group_new(struct fuser *f, ref r)
+uint32_t fuse_group(struct fuser *f, ref r)
 {
     uint32_t id = f->ngroup++;
     const struct node *n = &f->g->node[r];
@@ -80,38 +68,14 @@ static uint32_t group_new(struct fuser *f, ref r)
     return id;
 }
 
-bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to)
+void fuse_member(struct fuser *f, uint32_t id, ref r)
 {
-    uint32_t n = 0, visits = 0;
-    f->stamp++;
-    f->seen[to] = f->stamp;
-    f->stack[n++] = to;
-    while (n) {
-        uint32_t cur = f->stack[--n];
-        if (++visits > MAX_SEARCH)
-            return true;
-        for (ref r = f->group[cur].first; r; r = f->next[r])
-            for (unsigned i = 0; i < node_nin(&f->g->node[r]); i++) {
-                bool linear;
-                uint32_t s = group_of(f, node_operand(f->g, r, i, &linear));
-                if (s == GROUP_NONE || (cur == to && s == from))
-                    continue;
-                if (s == from)
-                    return true;
-                if (f->seen[s] != f->stamp && f->group[s].high > f->group[from].low) { /* else all of it comes before */
-                    f->seen[s] = f->stamp;
-                    f->stack[n++] = s;
-                }
-            }
-    }
-    return false;
-}
-
-bool fuse_fits(const struct group *a, const struct group *b)
-{
-    uint32_t nodes = a->nodes + b->nodes;
-    return !a->apart && !b->apart && a->device == b->device && nodes <= MAX_GROUP_NODES &&
-           a->reads + b->reads <= MAX_GROUP_READS + nodes;
+    struct group *b = &f->group[id];
+    f->g->group[r] = id;
+    f->next[b->last] = r;
+    b->last = b->high = r;
+    b->nodes++;
+    b->reads += f->g->node[r].nin;
 }
 
 void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
@@ -130,134 +94,173 @@ void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
     gb->merged = true;
 }
 
-/* Does b read anything of a at another index than its own? */
-static bool reads_elsewhere(const struct fuser *f, uint32_t a, uint32_t b)
-{
-    for (ref r = f->group[b].first; r; r = f->next[r])
-        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
-            bool linear;
-            ref s = node_operand(f->g, r, i, &linear);
-            if (group_of(f, s) == a && (!linear || f->prologue[s]))
-                return true;
-        }
-    return false;
-}
-
-/* Merges b, which reads from a, into a's group (or the other way round); false if they must stay apart. */
-static bool merge(struct fuser *f, uint32_t a, uint32_t b)
-{
-    struct group *ga = &f->group[a], *gb = &f->group[b];
-    if (gb->again && !ga->again) /* values computed again early would be kept after all */
-        return false;
-    if ((ga->anchor && gb->anchor) || ga->numel != gb->numel || !fuse_fits(ga, gb))
-        return false;
-    if (reads_elsewhere(f, a, b) || reads_elsewhere(f, b, a) || fuse_path_around(f, a, b) || fuse_path_around(f, b, a))
-        return false;
-    fuse_absorb(f, a, b);
-    return true;
-}
-
-/* A reduce takes in the elementwise group that makes its operand, if that loses no parallelism. */
-static void take_prologue(struct fuser *f, uint32_t reduce)
-{
-    struct group *gr = &f->group[reduce];
-    bool linear;
-    ref s = node_operand(f->g, gr->anchor, 0, &linear);
-    uint32_t m = group_of(f, s);
-    if (m == GROUP_NONE || !linear)
-        return;
-    struct group *gm = &f->group[m];
-    bool few_rows = gr->numel < 64 && gm->numel > (1 << 16);
-    if (gm->anchor || gm->device != gr->device || gm->again != gr->again || gm->numel == gr->numel || few_rows || gm->nodes + 1 > MAX_GROUP_NODES)
-        return;
-    for (ref r = gm->first; r; r = f->next[r])
-        f->prologue[r] = true;
-    fuse_absorb(f, reduce, m);
-}
-
-/* Merges elementwise node r with the elementwise groups it reads from. */
-static void join_elementwise(struct fuser *f, ref r)
-{
-    const struct node *n = &f->g->node[r];
-    uint32_t id = group_of(f, r);
-    for (unsigned i = 0; i < n->nin; i++) {
-        bool linear;
-        uint32_t a = group_of(f, node_operand(f->g, r, i, &linear));
-        if (linear && a != GROUP_NONE && a != id && !f->group[a].anchor && merge(f, a, id))
-            id = a;
-    }
-}
-
-/* Arrays of full size that the group reads from memory, the anchor's own result apart. */
-static uint32_t full_size_reads(const struct fuser *f, uint32_t id, ref anchor)
-{
-    ref seen[MAX_SWEPT_ARRAYS + 1];
-    uint32_t n = 0;
-    for (ref r = f->group[id].first; r; r = f->next[r])
-        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
-            bool linear, known = false;
-            ref s = node_operand(f->g, r, i, &linear);
-            bool stored = group_of(f, s) == GROUP_NONE ? node_is_stored_leaf(f->g, s) : group_of(f, s) != id;
-            for (uint32_t j = 0; j < n; j++)
-                known |= seen[j] == s;
-            if (!stored || known || s == anchor || node_numel(f->g, s) < f->group[id].numel)
-                continue;
-            if (n == MAX_SWEPT_ARRAYS + 1)
-                return n;
-            seen[n++] = s;
-        }
-    return n;
-}
-
-/* The anchor takes in the elementwise groups that read its result, and those that read theirs. */
-static void take_epilogue(struct fuser *f, ref anchor)
-{
-    uint32_t id = group_of(f, anchor);
-    bool dot = f->g->node[anchor].op == OP_dot;
-    uint32_t most = dot && dot_sweeps(f->g, anchor) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
-    for (ref s = f->group[id].first; s; s = f->next[s]) /* what it takes in joins the end of this list */
-        for (uint32_t i = f->readers[s]; i < f->readers[s + 1] && !f->prologue[s]; i++) {
-            uint32_t b = group_of(f, f->reader[i]);
-            if (b == GROUP_NONE || b == id || f->group[b].anchor)
-                continue;
-            if (!dot || full_size_reads(f, b, anchor) <= most)
-                merge(f, id, b);
-        }
-}
-
 /* A copy is a group of its own, and so are a region op and its results. */
 static void group_apart(struct fuser *f, ref r)
 {
     const struct node *n = &f->g->node[r];
     if (op_is_apart(n->op))
-        group_new(f, r);
+        fuse_group(f, r);
     if (n->op != OP_proj)
         return;
-    struct group *g = &f->group[f->g->group[r] = group_of(f, n->in[0])];
-    f->next[g->last] = r;
-    g->last = g->high = r;
+    fuse_member(f, group_of(f, n->in[0]), r);
 }
 
-static void fuse_all(struct fuser *f)
+static void single_groups(struct fuser *f, bool scalars)
 {
     struct graph *g = f->g;
     for (ref r = 1; r < g->nnode; r++)
         if (op_is_apart(g->node[r].op) || g->node[r].op == OP_proj)
             group_apart(f, r);
-        else if (is_compute(&g->node[r]) && !is_free_scalar(f, r)) {
-            group_new(f, r);
-            if (!op_is_anchor(g->node[r].op))
-                join_elementwise(f, r);
+        else if (is_compute(&g->node[r]) && (scalars || !is_free_scalar(f, r)))
+            fuse_group(f, r);
+}
+
+/* ---- the queue ---- */
+
+struct candidate {
+    double score;
+    ref a, b;           /* members of two groups: b reads a, or both read shared */
+    ref shared;
+};
+
+struct queue {
+    struct candidate *v; uint32_t n, cap;         /* a heap, the best on top */
+    struct candidate *later; uint32_t nlater, later_cap; /* may not join yet */
+    bool failed;
+};
+
+static bool better(const struct candidate *x, const struct candidate *y)
+{
+    if (x->score != y->score)
+        return x->score > y->score;
+    return x->b != y->b ? x->b < y->b : x->a != y->a ? x->a < y->a : x->shared < y->shared;
+}
+
+static void push(struct queue *q, struct candidate c)
+{
+    if (!mem_reserve(&q->v, &q->cap, q->n + 1, sizeof *q->v)) {
+        q->failed = true;
+        return;
+    }
+    uint32_t i = q->n++;
+    for (; i && better(&c, &q->v[(i - 1) / 2]); i = (i - 1) / 2)
+        q->v[i] = q->v[(i - 1) / 2];
+    q->v[i] = c;
+}
+
+static struct candidate pop(struct queue *q)
+{
+    struct candidate top = q->v[0], x = q->v[--q->n];
+    uint32_t i = 0;
+    for (uint32_t c; (c = 2 * i + 1) < q->n; i = c) {
+        c += c + 1 < q->n && better(&q->v[c + 1], &q->v[c]);
+        if (!better(&q->v[c], &x))
+            break;
+        q->v[i] = q->v[c];
+    }
+    if (q->n)
+        q->v[i] = x;
+    return top;
+}
+
+static void put_off(struct queue *q, struct candidate c)
+{
+    if (mem_reserve(&q->later, &q->later_cap, q->nlater + 1, sizeof *q->later))
+        q->later[q->nlater++] = c;
+    else
+        q->failed = true;
+}
+
+static struct verdict judge(struct fuser *f, const struct candidate *c, bool paths)
+{
+    uint32_t a = group_of(f, c->a), b = group_of(f, c->b);
+    return c->shared ? fuse_judge_siblings(f, a, b, c->shared, paths) : fuse_judge(f, a, b, paths);
+}
+
+/* Puts the candidate into the queue with the score that it has now. */
+static void enter(struct fuser *f, struct queue *q, struct candidate c)
+{
+    struct verdict v = judge(f, &c, false);
+    if (v.join == JOIN_NONE) {
+        put_off(q, c);
+        return;
+    }
+    c.score = fuse_score(f, group_of(f, c.a), group_of(f, c.b), c.shared, v.join);
+    push(q, c);
+}
+
+static bool reads_whole(const struct fuser *f, ref r, ref x)
+{
+    for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+        bool linear;
+        if (node_operand(f->g, r, i, &linear) == x && linear && node_numel(f->g, r) == node_numel(f->g, x))
+            return true;
+    }
+    return false;
+}
+
+static void enter_all(struct fuser *f, struct queue *q)
+{
+    for (ref x = 1; x < f->g->nnode; x++) {
+        ref before = NIL;               /* the last reader that may have a sibling */
+        bool array = group_of(f, x) != GROUP_NONE || node_is_stored_leaf(f->g, x);
+        for (uint32_t i = f->readers[x]; i < f->readers[x + 1]; i++) {
+            ref r = f->reader[i];
+            if (group_of(f, r) == GROUP_NONE || (i > f->readers[x] && r == f->reader[i - 1]))
+                continue;
+            if (group_of(f, x) != GROUP_NONE && group_of(f, x) != group_of(f, r))
+                enter(f, q, (struct candidate){.a = x, .b = r});
+            if (!array || !reads_whole(f, r, x))
+                continue;
+            if (before)
+                enter(f, q, (struct candidate){.a = before, .b = r, .shared = x});
+            before = r;
         }
-    for (ref r = 1; r < g->nnode; r++)
-        if (g->node[r].op == OP_dot)
-            take_epilogue(f, r);
-    for (ref r = 1; r < g->nnode; r++)
-        if (op_is_reduce(g->node[r].op)) {
-            take_prologue(f, group_of(f, r));
-            take_epilogue(f, r);
+    }
+}
+
+/* Joins the best until none is left.  Returns whether any was joined. */
+static bool drain(struct fuser *f, struct queue *q)
+{
+    bool any = false;
+    while (q->n && !q->failed) {
+        struct candidate c = pop(q);
+        uint32_t a = group_of(f, c.a), b = group_of(f, c.b);
+        if (a == b)
+            continue;
+        struct verdict v = judge(f, &c, false);
+        double score = v.join == JOIN_NONE ? 0 : fuse_score(f, a, b, c.shared, v.join);
+        if (v.join != JOIN_NONE && score < c.score) {
+            c.score = score;
+            push(q, c);
+            continue;
         }
-    fuse_rows(f);
+        if (v.join == JOIN_NONE || judge(f, &c, true).join == JOIN_NONE) {
+            put_off(q, c);
+            continue;
+        }
+        fuse_join(f, a, b, v.join);
+        any = true;
+    }
+    return any;
+}
+
+enum { MAX_ROUNDS = 16 };
+
+static bool fuse_all(struct fuser *f)
+{
+    struct queue q = {0};
+    enter_all(f, &q);
+    for (int round = 0; drain(f, &q) && round < MAX_ROUNDS; round++) {
+        uint32_t n = q.nlater;
+        q.nlater = 0;
+        for (uint32_t i = 0; i < n; i++) /* enter may put q.later[i] off again, at or before its place */
+            if (group_of(f, q.later[i].a) != group_of(f, q.later[i].b))
+                enter(f, &q, q.later[i]);
+    }
+    mem_free(q.v);
+    mem_free(q.later);
+    return !q.failed;
 }
 
 /* What no kernel stores yet, and what is not in memory already, becomes a kernel. */
@@ -266,7 +269,7 @@ static void store(struct fuser *f, ref v)
     bool linear;
     ref s = node_source(f->g, v, &linear);
     if (group_of(f, v) == GROUP_NONE && (!linear || (group_of(f, s) == GROUP_NONE && !node_is_stored_leaf(f->g, s))))
-        group_new(f, v);
+        fuse_group(f, v);
 }
 
 static void store_whole(struct fuser *f)
@@ -293,46 +296,68 @@ static void renumber(struct fuser *f)
     f->g->ngroup = n;
 }
 
-int pass_fuse_groups(struct graph *g, bool unfused)
+bool fuser_open(struct fuser *f, struct graph *g)
 {
     uint32_t n = g->nnode;
-    struct fuser f = {.g = g};
+    *f = (struct fuser){.g = g};
+    f->group = mem_alloc(n * sizeof *f->group);
+    f->next = mem_alloc(n * sizeof *f->next);
+    f->readers = mem_alloc((n + 1) * sizeof *f->readers);
+    f->output = mem_alloc(n * sizeof *f->output);
+    f->viewed = mem_alloc(n * sizeof *f->viewed);
+    f->prologue = mem_alloc(n * sizeof *f->prologue);
+    f->cost = mem_alloc(n * sizeof *f->cost);
+    f->marked = mem_alloc(n * sizeof *f->marked);
+    f->seen = mem_alloc(n * sizeof *f->seen);
+    f->stack = mem_alloc(n * sizeof *f->stack);
+    if (!f->group || !f->next || !f->readers || !f->output || !f->viewed || !f->prologue || !f->cost || !f->marked || !f->seen ||
+        !f->stack || !list_readers(f))
+        return false;
+    for (uint32_t i = 0; i < g->nout; i++) {
+        bool linear;
+        ref s = node_source(g, g->out[i].value, &linear);
+        f->output[linear ? s : g->out[i].value] = true;
+        f->viewed[s] |= !linear;
+    }
+    return true;
+}
+
+void fuser_close(struct fuser *f)
+{
+    mem_free(f->group);
+    mem_free(f->next);
+    mem_free(f->reader);
+    mem_free(f->readers);
+    mem_free(f->output);
+    mem_free(f->viewed);
+    mem_free(f->prologue);
+    mem_free(f->cost);
+    mem_free(f->marked);
+    mem_free(f->seen);
+    mem_free(f->stack);
+}
+
+int pass_fuse_groups(struct graph *g, bool unfused)
+{
+    struct fuser f;
     if (g->symbols) /* kernels are for known sizes */
         return 0;
-    f.group = mem_alloc(n * sizeof *f.group);
-    f.next = mem_alloc(n * sizeof *f.next);
-    f.readers = mem_alloc((n + 1) * sizeof *f.readers);
-    f.prologue = mem_alloc(n * sizeof *f.prologue);
-    f.cost = mem_alloc(n * sizeof *f.cost);
-    f.seen = mem_alloc(n * sizeof *f.seen);
-    f.stack = mem_alloc(n * sizeof *f.stack);
     mem_free(g->group);
-    g->group = mem_alloc(n * sizeof *g->group);
-    bool ok = f.group && f.next && f.readers && f.prologue && f.cost && f.seen && f.stack && g->group && list_readers(&f);
-    if (!ok) {
-        err_set(&g->err, KL_ERR_MEMORY, "out of memory fusing @%s", g->name);
-    } else {
-        for (ref r = 0; r < n; r++)
-            g->group[r] = GROUP_NONE;
-        for (ref r = 1; unfused && r < n; r++) {
-            group_apart(&f, r);
-            if (is_compute(&g->node[r]))
-                group_new(&f, r);
-        }
-        if (!unfused)
-            fuse_all(&f);
+    g->group = mem_alloc(g->nnode * sizeof *g->group);
+    for (ref r = 0; g->group && r < g->nnode; r++)
+        g->group[r] = GROUP_NONE;
+    bool ok = g->group && fuser_open(&f, g);
+    if (ok) {
+        single_groups(&f, unfused);
+        ok = unfused || fuse_all(&f);
         store_whole(&f);
-        ok = unfused || fuse_parts(&f);
+        ok = ok && (unfused || fuse_parts(&f));
         renumber(&f);
     }
-    mem_free(f.group);
-    mem_free(f.next);
-    mem_free(f.reader);
-    mem_free(f.readers);
-    mem_free(f.prologue);
-    mem_free(f.cost);
-    mem_free(f.seen);
-    mem_free(f.stack);
+    if (g->group)
+        fuser_close(&f);
+    if (!ok)
+        err_set(&g->err, KL_ERR_MEMORY, "out of memory fusing @%s", g->name);
     return ok ? 1 : -1;
 }
 

@@ -1,4 +1,4 @@
-/* Grouping nodes into kernels: what fuse.c and fuse_rows.c share. */
+/* Grouping nodes into kernels: what fuse.c and fuse_*.c share. */
 #ifndef KILN_FUSE_H
 #define KILN_FUSE_H
 #include "passes.h"
@@ -8,13 +8,14 @@ enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24, MAX_FREE_SCALAR = 32, MAX_SEA
 struct group {
     ref first, last;    /* members, linked by fuser.next */
     ref low, high;      /* the least and the greatest of them */
-    ref anchor;         /* NIL: elementwise */
+    ref anchor;         /* NIL: elementwise; the first of several in a row kernel */
     int64_t numel;      /* elements of the results: of the anchor if there is one */
     uint32_t nodes, reads;
     uint16_t device;
     bool merged;        /* into another: no longer a group */
     bool apart;         /* a region op or a copy: no kernel */
     bool again;         /* computes marked nodes: later, when they are needed */
+    bool rows;          /* a row kernel (fuse_rows.c) */
 };
 
 struct fuser {
@@ -22,8 +23,11 @@ struct fuser {
     struct group *group; uint32_t ngroup;
     ref *next;          /* per node: next member of its group */
     ref *reader; uint32_t *readers; /* reader[readers[r]] up to reader[readers[r + 1]]: who reads r, through views too */
-    bool *prologue;     /* per node: computed per reduced element */
+    bool *output;       /* per node: an output of the graph holds its elements, */
+    bool *viewed;       /*   or some of them, in another order: a kernel of its own copies them */
+    bool *prologue;     /* per node: computed per element of what its group's anchor reads */
     uint32_t *cost;     /* per node without a group: nodes that each kernel with it computes */
+    uint32_t *marked;   /* per node: stamp of the last count that came here */
     uint32_t *seen;     /* per group: stamp of the last search that passed here */
     uint32_t *stack;
     uint32_t stamp;
@@ -32,15 +36,35 @@ struct fuser {
 static inline uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; }
 
 /* ---- fuse.c ---- */
-/* Is there a path of dependences from group `from` to group `to` through a third group?  After a long search: yes. */
-bool fuse_path_around(struct fuser *f, uint32_t from, uint32_t to);
-bool fuse_fits(const struct group *a, const struct group *b);   /* kernels, on one device, and within the caps together? */
-void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b);      /* b's members become a's */
+bool fuser_open(struct fuser *f, struct graph *g);  /* false: out of memory; fuser_close in either case */
+void fuser_close(struct fuser *f);
+uint32_t fuse_group(struct fuser *f, ref r);        /* a new group of r alone */
+void fuse_member(struct fuser *f, uint32_t id, ref r); /* r, which has no group, joins id */
+void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b); /* b's members become a's */
+
+/* ---- fuse_rules.c ---- What may be one kernel, and what that is worth. */
+enum join {
+    JOIN_NONE,
+    JOIN_MAP,           /* elementwise groups of one size */
+    JOIN_EPILOGUE,      /* what is computed from the anchor's results, one by one */
+    JOIN_PROLOGUE,      /* what a reduce reduces */
+    JOIN_OPERAND,       /* what another anchor reads just once */
+    JOIN_ROWS,
+    JOIN_SIBLINGS,      /* maps that read the same array */
+};
+struct verdict { enum join join; const char *why; }; /* JOIN_NONE: why not */
+/* May a and b, which reads a, be one kernel?  `paths`: look for a circle too, which takes long. */
+struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths);
+/* The same for two that read array x, and not each other. */
+struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths);
+double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join); /* what that saves */
+void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
+
+/* ---- fuse_rows.c ---- May a and b, which reads a, be one row kernel?  NULL: yes; else why not. */
+bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s); /* does it reduce rows?  Which? */
+const char *fuse_rows_apart(struct fuser *f, uint32_t a, uint32_t b);
 
 /* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */
 bool fuse_parts(struct fuser *f); /* false: out of memory */
-
-/* ---- fuse_rows.c ---- Joins groups that reduce, and use what was reduced of, the same rows. */
-void fuse_rows(struct fuser *f);
 
 #endif

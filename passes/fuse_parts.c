@@ -26,13 +26,12 @@ struct map {
 struct parts {
     struct fuser *f;
     uint32_t *writer;       /* per state: the group that makes its new value, GROUP_NONE: none */
-    bool *output;           /* per node: an output of the graph holds its elements */
     uint32_t *number;       /* per node of the group looked at: its number among the members */
     struct map *open[MAX_OPEN]; /* that others may join, each of another expression */
     uint32_t nopen, oldest;
 };
 
-static void find_outputs(struct parts *p)
+static void find_writers(struct parts *p)
 {
     const struct graph *g = p->f->g;
     for (uint32_t i = 0; i < g->state.n; i++)
@@ -41,7 +40,6 @@ static void find_outputs(struct parts *p)
         bool linear;
         ref s = node_source(g, g->out[i].value, &linear);
         s = linear ? s : g->out[i].value;
-        p->output[s] = true;
         if (g->out[i].kind == OUT_ASSIGN)
             p->writer[g->out[i].state] = group_of(p->f, s);
     }
@@ -99,12 +97,12 @@ static void examine(struct parts *p, struct map *m)
     ref last = b->low;
     uint32_t number = 0;
     m->update = !b->anchor && !b->again && node_numel(f->g, b->first) > 0;
-    m->quiet = !b->anchor || !op_is_region(f->g->node[b->anchor].op);
+    m->quiet = !b->apart;
     for (ref r = b->first; r; r = f->next[r]) {
         const struct node *n = &f->g->node[r];
-        bool awaited = is_awaited(f, r);
+        bool awaited = is_awaited(f, r) || f->viewed[r];
         p->number[r] = number++;
-        m->quiet &= !awaited || p->output[r];
+        m->quiet &= !awaited || (f->output[r] && !f->viewed[r]);
         m->update &= !awaited;
         m->update &= n->dtype == f->g->node[b->first].dtype && op_is_elementwise(n->op);
         for (unsigned i = 0; m->update && i < n->nin; i++) {
@@ -160,12 +158,11 @@ bool fuse_parts(struct fuser *f)
     struct parts p = {.f = f};
     uint32_t n = 0;
     p.writer = mem_alloc((f->g->state.n + 1) * sizeof *p.writer);
-    p.output = mem_alloc(f->g->nnode * sizeof *p.output);
     p.number = mem_alloc(f->g->nnode * sizeof *p.number);
     struct map *map = mem_alloc((f->ngroup + 1) * sizeof *map);
-    bool ok = p.writer && p.output && p.number && map;
+    bool ok = p.writer && p.number && map;
     if (ok)
-        find_outputs(&p);
+        find_writers(&p);
     for (uint32_t i = 0; ok && i < f->ngroup; i++) {
         if (f->group[i].merged)
             continue;
@@ -180,7 +177,6 @@ bool fuse_parts(struct fuser *f)
         else if (!map[i].quiet)
             p.nopen = 0;
     mem_free(p.writer);
-    mem_free(p.output);
     mem_free(p.number);
     mem_free(map);
     return ok;

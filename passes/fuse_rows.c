@@ -98,47 +98,26 @@ static bool reads_rows(const struct fuser *f, uint32_t from, uint32_t to, const 
     return true;
 }
 
-static bool join(struct fuser *f, uint32_t id, uint32_t b, const struct row_space *s)
+bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s)
 {
+    for (ref r = f->group[id].first; r; r = f->next[r])
+        if (reduce_rows(f->g, r, s))
+            return true;
+    return false;
+}
+
+const char *fuse_rows_apart(struct fuser *f, uint32_t a, uint32_t b)
+{
+    struct row_space s;
     uint32_t reduces = 0;
     bool reads = false;
-    if (f->group[id].again != f->group[b].again || !fuse_fits(&f->group[id], &f->group[b]))
-        return false;
-    if (!reads_rows(f, id, b, s, &reads) || !reads_rows(f, b, id, s, &reads) || !reads)
-        return false;
-    if (!has_rows(f, id, s, &reduces) || !has_rows(f, b, s, &reduces))
-        return false;
-    if (fuse_path_around(f, id, b) || fuse_path_around(f, b, id))
-        return false;
-    fuse_absorb(f, id, b);
-    return true;
-}
-
-/* Joins the group with those that its members read and are read by.  Returns whether any was joined. */
-static bool join_neighbours(struct fuser *f, uint32_t id, const struct row_space *s)
-{
-    bool any = false;
-    for (ref r = f->group[id].first; r; r = f->next[r]) { /* what joins comes at the end of this list */
-        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
-            bool linear;
-            uint32_t a = group_of(f, node_operand(f->g, r, i, &linear));
-            any |= a != GROUP_NONE && a != id && join(f, id, a, s);
-        }
-        for (uint32_t i = f->readers[r]; i < f->readers[r + 1]; i++) {
-            uint32_t b = group_of(f, f->reader[i]);
-            any |= b != GROUP_NONE && b != id && join(f, id, b, s);
-        }
-    }
-    return any;
-}
-
-void fuse_rows(struct fuser *f)
-{
-    for (ref r = 1; r < f->g->nnode; r++) {
-        struct row_space s;
-        if (!reduce_rows(f->g, r, &s) || (s.rows < FEW_ROWS && s.rows * s.length > MUCH_WORK))
-            continue;
-        while (join_neighbours(f, group_of(f, r), &s))
-            ;
-    }
+    if (!fuse_has_rows(f, a, &s) && !fuse_has_rows(f, b, &s))
+        return "no rows";
+    if (s.rows < FEW_ROWS && s.rows * s.length > MUCH_WORK)
+        return "few long rows: each kernel shares out its own";
+    if (f->group[a].again != f->group[b].again)
+        return "computed again, later, to save memory";
+    if (!has_rows(f, a, &s, &reduces) || !has_rows(f, b, &s, &reduces))
+        return reduces > MAX_ROW_REDUCES ? "too many reduces for one kernel" : "not of the same rows";
+    return reads_rows(f, a, b, &s, &reads) && reads_rows(f, b, a, &s, &reads) ? NULL : "needs other rows than its own";
 }

@@ -233,6 +233,7 @@ static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
             k_end(k, j);
     }
     k_end(k, i);
+    w->era++; /* the next tile is no place to use them */
 }
 
 enum { MAX_ROWS = 32 };
@@ -534,13 +535,15 @@ void lower_dot_group(struct lowering *w)
     find_steps(&d);
     bool packs = d.b_step_n != 0 && d.b_step_n != 1;
     choose_tiles(&d, packs);
-    d.sweep = w->nmember > MAX_INLINE && !packs && d.run == d.size.n && dot_sweeps(w->g, w->anchor);
+    bool linear, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear)); /* B: few rows, few tiles */
+    bool apart = w->nmember > MAX_INLINE && !computed;
+    d.sweep = apart && !packs && d.run == d.size.n && dot_sweeps(w->g, w->anchor);
     if (d.sweep)
         d.mblock = d.mr;
     int64_t row_blocks = (d.size.m + d.mblock - 1) / d.mblock, col_blocks = (d.size.n + d.nr - 1) / d.nr;
     if (d.run < d.size.n)
         col_blocks = d.size.n / d.run;
-    if (w->nmember > MAX_INLINE) {
+    if (apart) {
         d.tile_step = d.sweep ? col_blocks * d.nr : d.nr;
         d.tile = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mr * d.tile_step, 0);
     } else {

@@ -61,6 +61,9 @@ bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
 
 /* ---- fuse.c ---- Fills g->group; `unfused` gives every op its own group. */
 int pass_fuse_groups(struct graph *g, bool unfused);
+/* ---- fuse_explain.c ---- For each group of a fused graph and each that it reads, a comment line that says why they are
+ * two kernels.  mem_free it; NULL: out of memory. */
+char *fuse_explain(const struct graph *g);
 
 /* ---- lower.c, lower_*.c: one group to one kernel ---- */
 struct arg { ref node; uint32_t role; };       /* lbuf i with role in or out holds this node's value */

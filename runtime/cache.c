@@ -288,8 +288,40 @@ static struct entry *entry_new(struct hash128 key, const struct graph *captured,
     return t;
 }
 
+/* The program that is most like t's, by its graph, then by name, device and fusion.  Needs the lock. */
+static const struct entry *nearest(const struct entry *t)
+{
+    const struct entry *best = NULL;
+    uint64_t most = 0;
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (const struct entry *k = programs[i]; k; k = k->next) {
+            if (k == t || !k->ready) continue;
+            bool other = k->exec.device != t->exec.device || k->exec.fuse != t->exec.fuse;
+            uint64_t named = !strcmp(t->graph->name, k->graph->name);
+            uint64_t like = graph_likeness(t->graph, k->graph) << 2 | named << 1 | !other;
+            if (like > most) most = like, best = k;
+        }
+    return best;
+}
+
+/* Notes why t had to be built. */
+static void explain(struct entry *t, const struct entry *near)
+{
+    enum { ROOM = 2048 };
+    char text[ROOM];
+    if (!near)
+        snprintf(text, ROOM, "it is the first program");
+    else if (!graph_same(t->graph, near->graph))
+        graph_difference(t->graph, near->graph, text, ROOM);
+    else
+        snprintf(text, ROOM, "the graph is known on device %s, %s", device_name(near->exec.device),
+                 near->exec.fuse ? "fused" : "unfused");
+    if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
+}
+
 static void entry_free(struct entry *t)
 {
+    mem_free(t->exec.miss);
     graph_free(t->exec.captured);
     program_free(t->exec.program);
     mem_free(t->exec.fn);
@@ -314,7 +346,9 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
         t->next = *bucket;
         *bucket = t;
     }
+    const struct entry *near = make ? nearest(t) : NULL;
     pthread_mutex_unlock(&lock);
+    if (make) explain(t, near);
     count(t && !make ? &counters.program_hits : &counters.program_misses);
     if (!t) err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     if (!make) return t ? &t->exec : NULL;

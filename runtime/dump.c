@@ -54,6 +54,9 @@ void dump_graph(void *dump, const char *stage, const struct graph *g)
 {
     FILE *f = open_stage(dump, stage, "kir");
     if (!f) return;
+    char *why = option_fuse() && !strcmp(stage, "fused") ? fuse_explain(g) : NULL;
+    if (why) fputs(why, f);
+    mem_free(why);
     graph_print(g, f);
     fclose(f);
 }

@@ -57,6 +57,7 @@ struct exec {                            /* immutable once made; shared by threa
     uint64_t interpreted;                /* those devices, by bit */
     int device;
     bool fuse;
+    char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
 };
 /* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
  * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */

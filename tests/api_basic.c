@@ -163,53 +163,6 @@ static void traces(void)
     kl_release(w), kl_release(v);
 }
 
-static double schedule(int step) { return 0.1 / (1 + step); }
-
-static void compiled_once(void)
-{
-    kl_tensor w = vec(3, (float[]){1, 2, 3}), m = kl_zeros(dev, KL_F32, DIMS(3));
-    int64_t before = 0;
-    double want = 1, momentum = 0;
-    for (int step = 0; step < 300; step++) {
-        if (step == 1)
-            before = built();
-        kl_trace_begin("schedule");
-        double lr = schedule(step), decay = step == 7 ? lr : 0.5; /* equal numbers are two slots */
-        kl_assign(m, kl_add(kl_mul_scalar(m, decay), kl_square(w)));
-        kl_assign(w, kl_sub(w, kl_mul_scalar(m, lr)));
-        OK(kl_trace_end());
-        momentum = momentum * decay + want * want;
-        want -= lr * momentum;
-    }
-    CHECK(built() == before);
-    kl_run_info info;
-    OK(kl_trace_info(&info));
-    CHECK(info.graphs_built == 0 && info.compiles == 0 && info.nodes > 5 && info.peak_bytes >= info.lower_bound_bytes);
-    double *v = values_of(w);
-    CHECK(v && fabs(v[0] - want) < 1e-4);
-    free(v);
-    kl_release(w), kl_release(m);
-
-    before = built();
-    for (int i = 0; i < 10; i++) { /* two batch sizes by turns */
-        int64_t n = i % 2 ? 4 : 6;
-        float data[6] = {(float)i, 1};
-        kl_trace_begin("batches");
-        kl_tensor s = kl_keep(kl_sum_all(kl_square(kl_input(dev, KL_F32, 1, &n, data))));
-        OK(kl_trace_end());
-        CHECK(kl_item_f32(s) == (float)(i * i + 1));
-        kl_release(s);
-    }
-    CHECK(built() == before + 2);
-    for (int i = 0; i < 3; i++) { /* constants are compiled in */
-        kl_trace_begin("constants");
-        kl_tensor s = kl_keep(kl_add(kl_arange(dev, KL_F32, 3), kl_const(dev, KL_F32, i / 2)));
-        OK(kl_trace_end());
-        NEAR_LIST(s, 0, i / 2, i / 2 + 1, i / 2 + 2);
-    }
-    CHECK(built() == before + 4);
-}
-
 /* A step of softmax regression; the loss, and w one step further. */
 static double train(kl_tensor w, const float *x, const int32_t *y, double lr)
 {
@@ -276,66 +229,6 @@ static void gradients(void)
     NEAR_LIST(inner, 0, 3, 3, 3, 3);
     NEAR_LIST(newer, 0, -4, 0, 8, 12);
     kl_release(x);
-}
-
-/* ---- memory ---- */
-
-/* Kilobytes in memory; 0 where the system does not say, or a sanitizer keeps freed memory back. */
-static long resident(void)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return 0;
-#else
-    long pages = 0, total = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f) {
-        if (fscanf(f, "%ld %ld", &total, &pages) != 2)
-            pages = 0;
-        fclose(f);
-    }
-    return 4 * pages;
-#endif
-}
-
-static void flat_memory(void)
-{
-    enum { STEPS = 200000 };
-    long middle = 0;
-    kl_tensor w = vec(16, (float[16]){1});
-    for (int i = 0; i < STEPS; i++) {
-        kl_tensor next = kl_add_scalar(w, 1);
-        kl_assign(w, next);
-        kl_release(next);
-        if (i == STEPS / 2)
-            middle = resident();
-    }
-    CHECK(resident() < middle + 8192);
-    double *v = values_of(w);
-    CHECK(v && v[0] == STEPS + 1 && v[15] == STEPS);
-    free(v);
-
-    static float data[1 << 16]; /* data that nobody computes with any more */
-    for (int i = 0; i < 2000; i++) {
-        if (i == 1000)
-            middle = resident();
-        kl_tensor x = vec(1 << 16, data), s = kl_sum_all(x);
-        kl_release(x), kl_release(s);
-    }
-    CHECK(resident() < middle + 65536);
-
-    kl_tensor step = vec(16, (float[16]){0});
-    for (int i = 0; i < 3000; i++) { /* traces without a read */
-        kl_trace_begin("count");
-        kl_assign(step, kl_add_scalar(step, 1));
-        kl_trace_end();
-        if (i == 1500)
-            middle = resident();
-    }
-    CHECK(resident() < middle + 8192);
-    v = values_of(step);
-    CHECK(v && v[7] == 3000);
-    free(v);
-    kl_release(w), kl_release(step);
 }
 
 /* ---- threads ---- */
@@ -471,10 +364,8 @@ static void test(kl_device d)
     scopes();
     gradients_outside();
     traces();
-    compiled_once();
     training();
     gradients();
-    flat_memory();
     threads();
     dumps();
     library();

@@ -297,7 +297,7 @@ int main(int argc, char **argv)
     gpu_kernels_random(&made, graphs, seed);
     run_set(&made, dialect_find("hip", &e), 3, folder);
     for (uint64_t i = 0; i < kernels; i++) {
-        struct kernel *k = random_kernel(seed + i);
+        struct kernel *k = random_kernel(seed + i, false);
         gpu_kernels_add(&random, k);
         kernel_free(k);
     }

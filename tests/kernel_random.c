@@ -1,11 +1,11 @@
-/* Random kernels, interpreted and compiled: loops, carries, ifs, lanes, all primitives, every kind of address.
+/* Random kernels, interpreted and compiled: loops, carries, ifs, lanes, tiles, all primitives, every kind of address.
  * Argument: how many (default 150).  Each is named by its seed. */
 #include "kernel_test.h"
 #include "random_make.h"
 
 static void test_one(const struct targets *t, uint64_t seed)
 {
-    struct kernel *k = random_kernel(seed);
+    struct kernel *k = random_kernel(seed, true);
     struct rng r = {seed * UINT64_C(0x9e3779b97f4a7c15) + 1};
     void *init[MAX_BUFS];
     uint64_t slot[1] = {0};

@@ -10,7 +10,7 @@ struct graph *random_spread(struct rng *r, const struct graph *g);
 
 /* ---- random_kernel.c ---- */
 /* The kernel of this seed: 1024 elements a buffer, outputs times the iterations; its scratch is read as it comes. */
-struct kernel *random_kernel(uint64_t seed);
+struct kernel *random_kernel(uint64_t seed, bool tiles);
 
 /* ---- random_symbols.c ---- */
 /* The graph with symbols for some of its numbers, which these values would make it again; NULL: none is found. */

@@ -3,6 +3,7 @@
  * A test is one file, a graph (.kir) or a kernel (.loop: text_kernel.c), whose first line says what to do:
  *   # test: parse            print the graph
  *   # test: pass NAME,NAME   run passes, then print the graph
+ *   # test: explain          numerics and fuse, then why the kernels are apart
  *   # test: run              autodiff and numerics, then the interpreter: print each output's elements
  *   # test: agree            the interpreter and every way to compile it give the same bits for random data
  *   # test: run n=2,m=0; n=5,m=1    (agree too) with these values of the symbols, and then with those
@@ -197,6 +198,28 @@ static void test_print(struct test *t, const char *passes, size_t len)
             test_expect(t, text, !len);
         mem_free(text);
     }
+    graph_free(g);
+}
+
+/* Comments: in front of the graph's text they change nothing. */
+static void test_explain(struct test *t)
+{
+    struct graph *g = parse_body(t);
+    if (!g)
+        return;
+    run_passes(t, g, "numerics,fuse", strlen("numerics,fuse"));
+    char *why = g->err.code ? NULL : fuse_explain(g), *text = graph_text(g);
+    struct text both = {0};
+    struct err e = {0};
+    text_put(&both, "%s%s", why ? why : "", text ? text : "");
+    struct graph *back = why && both.s ? graph_parse(both.s, both.len, "explained", &e) : NULL;
+    if (!back || !graph_same(g, back))
+        text_put(&t->problem, "    the explained graph is another: %s%s\n", g->err.msg, e.msg);
+    test_expect(t, why ? why : "", false);
+    graph_free(back);
+    mem_free(both.s);
+    mem_free(why);
+    mem_free(text);
     graph_free(g);
 }
 
@@ -413,6 +436,8 @@ static void run_test(const char *path)
             test_run(&t, what + 3, n - 3);
         else if (!strncmp(what, "agree", 5) && (n == 5 || what[5] == ' '))
             test_agree(&t, what + 5, n - 5);
+        else if (n == 7 && !memcmp(what, "explain", 7))
+            test_explain(&t);
         else if (n > 5 && !memcmp(what, "pass ", 5))
             test_print(&t, what + 5, n - 5);
         else

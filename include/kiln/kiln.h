@@ -156,6 +156,10 @@ typedef struct kl_run_info {
 } kl_run_info;
 /* [errors TRACE: nothing has run on this thread] */
 KL_API kl_status kl_trace_info(kl_run_info *info);
+/* Why the last kl_trace_end of this thread built a program: "file:line: node, op: " and the first field in which the
+ * trace differs from the known one that is most like it, with both nodes as text; "" when it built none.  Valid as long
+ * as the process. */
+KL_API const char *kl_trace_miss(void);
 
 /* ---- gradients ---- */
 
@@ -230,5 +234,6 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/control.h>
 #include <kiln/data.h>
 #include <kiln/optim.h>
+#include <kiln/step.h>
 #include <kiln/benchmark.h>
 #endif

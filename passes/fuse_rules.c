@@ -1,0 +1,290 @@
+/* What may be one kernel, and what that is worth.
+ *
+ * A group has at most one anchor (reduce, dot, scan, scatter or argsort), row kernels apart (fuse_rows.c).  Without one it is
+ * an elementwise DAG over one index: element i of a member needs just element i of another, so every value is computed
+ * once.  Around a reduce or a dot stand elementwise nodes of one value per result (the epilogue), before a reduce those
+ * of one value per reduced element (the prologue).  What a scan, a scatter, an argsort or a dot of few rows reads, each
+ * element once, may be computed where it is read. */
+#include "fuse.h"
+
+/* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
+ * than a pass from end to end: with more than this many arrays of full size, that pass is the better one.  An
+ * epilogue that sweeps over whole rows has no such cost. */
+enum { MAX_TILED_ARRAYS = 2, MAX_SWEPT_ARRAYS = 8 };
+enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduce to few results has few tasks */
+enum { DOT_FEW_ROWS = 8 };       /* one tile of rows: each element of the second operand is read once */
+enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes would wait in memory for its readers */
+enum { LAUNCH_BYTES = 8192 };    /* that memory moves while a kernel starts */
+enum { ROOMY_NODES = 32 };       /* that keep their values in registers; more of them spill */
+
+/* Is there a path of dependences from group `from` to group `to` through a third group?  After a long search: yes. */
+static bool path_around(struct fuser *f, uint32_t from, uint32_t to)
+{
+    uint32_t n = 0, visits = 0;
+    f->stamp++;
+    f->seen[to] = f->stamp;
+    f->stack[n++] = to;
+    while (n) {
+        uint32_t cur = f->stack[--n];
+        if (++visits > MAX_SEARCH)
+            return true;
+        for (ref r = f->group[cur].first; r; r = f->next[r])
+            for (unsigned i = 0; i < node_nin(&f->g->node[r]); i++) {
+                bool linear;
+                uint32_t s = group_of(f, node_operand(f->g, r, i, &linear));
+                if (s == GROUP_NONE || (cur == to && s == from))
+                    continue;
+                if (s == from)
+                    return true;
+                if (f->seen[s] != f->stamp && f->group[s].high > f->group[from].low) { /* else all of it comes before */
+                    f->seen[s] = f->stamp;
+                    f->stack[n++] = s;
+                }
+            }
+    }
+    return false;
+}
+
+/* How b's members read a's. */
+struct reading {
+    bool elsewhere;     /* at another index than their own */
+    bool inside;        /* what a reduces or reads by operands, element by element */
+    bool anchor, rest;  /* by the anchor or its prologue; by others */
+};
+
+static struct reading reading_of(const struct fuser *f, uint32_t a, uint32_t b)
+{
+    struct reading x = {0};
+    for (ref r = f->group[b].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref s = node_operand(f->g, r, i, &linear);
+            if (group_of(f, s) != a)
+                continue;
+            bool anchor = r == f->group[b].anchor || f->prologue[r];
+            x.elsewhere |= !linear;
+            x.inside |= f->prologue[s];
+            x.anchor |= anchor;
+            x.rest |= !anchor;
+        }
+    return x;
+}
+
+/* Does the group read more arrays of full size from memory, the dot's own result apart, than an epilogue should? */
+static bool reads_many(const struct fuser *f, uint32_t id, ref dot)
+{
+    ref seen[MAX_SWEPT_ARRAYS];
+    uint32_t n = 0, most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
+    for (ref r = f->group[id].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear, known = false;
+            ref s = node_operand(f->g, r, i, &linear);
+            bool stored = group_of(f, s) == GROUP_NONE ? node_is_stored_leaf(f->g, s) : group_of(f, s) != id;
+            for (uint32_t j = 0; j < n; j++)
+                known |= seen[j] == s;
+            if (!stored || known || s == dot || node_numel(f->g, s) < f->group[id].numel)
+                continue;
+            if (n == most)
+                return true;
+            seen[n++] = s;
+        }
+    return false;
+}
+
+/* Does nothing but node r, through its operand i, read what group a makes? */
+static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
+{
+    bool linear;
+    ref x = node_operand(f->g, r, i, &linear);
+    for (ref s = f->group[a].first; s; s = f->next[s]) {
+        if (f->output[s] || f->viewed[s])
+            return false;
+        for (uint32_t k = f->readers[s]; k < f->readers[s + 1]; k++)
+            if (group_of(f, f->reader[k]) != a && (f->reader[k] != r || s != x))
+                return false;
+    }
+    for (unsigned k = 0; k < f->g->node[r].nin; k++)
+        if (k != i && node_operand(f->g, r, k, &linear) == x)
+            return false;
+    return group_of(f, x) == a;
+}
+
+/* Does a dot read each element of its second operand once, row by row as it lies in memory? */
+static bool walks_rows(const struct fuser *f, const struct node *n)
+{
+    uint32_t last = node_shape(f->g, n->in[1])->rank - 1;
+    bool rows = dot_sizes(f->g, n).m <= DOT_FEW_ROWS;
+    for (unsigned i = 0; i < n->attr.dot.ncon; i++)
+        rows &= axis_get(n->attr.dot.con_b, i) != last;
+    for (unsigned i = 0; i < n->attr.dot.nbatch; i++)
+        rows &= axis_get(n->attr.dot.batch_b, i) != last;
+    return rows;
+}
+
+/* Is there an operand of anchor r that reads group a, each element once, and is all that reads it? */
+static bool reads_once(const struct fuser *f, uint32_t a, ref r)
+{
+    const struct node *n = &f->g->node[r];
+    bool linear;
+    unsigned i = n->op == OP_dot ? 1 : n->op == OP_scatter ? 2 : 0;
+    if (n->op == OP_dot && !walks_rows(f, n))
+        return false;
+    while (op_is_cumulative(n->op) && i + 1 < n->nin && group_of(f, node_operand(f->g, r, i, &linear)) != a)
+        i++;
+    node_operand(f->g, r, i, &linear);
+    return linear && reads_alone(f, a, r, i);
+}
+
+static struct verdict yes(enum join join) { return (struct verdict){join, NULL}; }
+static struct verdict no(const char *why) { return (struct verdict){JOIN_NONE, why}; }
+
+/* b, of no anchor, computes from what a's anchor makes. */
+static struct verdict judge_epilogue(const struct fuser *f, uint32_t a, uint32_t b, struct reading x)
+{
+    const struct group *ga = &f->group[a], *gb = &f->group[b];
+    unsigned op = f->g->node[ga->anchor].op;
+    if (!op_is_reduce(op) && op != OP_dot)
+        return no(op == OP_argsort ? "a sort ends its kernel" : op == OP_scatter ? "a scatter ends its kernel" : "a scan ends its kernel");
+    if (ga->numel != gb->numel)
+        return no(op == OP_dot ? "other iteration space" : "a reduce in between");
+    if (x.elsewhere)
+        return no("read at other indices than written");
+    if (x.inside)
+        return no("a reduce in between");
+    if (op == OP_dot && reads_many(f, b, ga->anchor))
+        return no("reads more arrays than a dot's tiles take well");
+    return yes(JOIN_EPILOGUE);
+}
+
+/* b's anchor, or what stands around it, reads a, which has none. */
+static struct verdict judge_operand(const struct fuser *f, uint32_t a, uint32_t b, struct reading x)
+{
+    const struct group *ga = &f->group[a], *gb = &f->group[b];
+    unsigned op = f->g->node[gb->anchor].op;
+    if (x.elsewhere)
+        return no("read at other indices than written");
+    if (op_is_reduce(op) && x.rest && !x.anchor)
+        return ga->numel == gb->numel ? yes(JOIN_EPILOGUE) : no("other iteration space");
+    if (x.rest)
+        return no(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
+    if (!op_is_reduce(op))
+        return reads_once(f, a, gb->anchor) ? yes(JOIN_OPERAND)
+             : no(op == OP_dot ? "recomputation: a dot reads its operands again and again" : "recomputation: it is read more than once");
+    if (ga->numel == gb->numel)
+        return no("the reduced axes have length 1");
+    if (gb->numel < FEW_RESULTS && ga->numel > MANY_ELEMENTS)
+        return no("a reduce to few results has too few tasks");
+    return yes(JOIN_PROLOGUE);
+}
+
+static struct verdict judge_pair(const struct fuser *f, uint32_t a, uint32_t b)
+{
+    const struct group *ga = &f->group[a], *gb = &f->group[b];
+    struct reading x = reading_of(f, a, b);
+    if (ga->rows || gb->rows)
+        return no("not of the same rows");
+    if (ga->anchor && gb->anchor)
+        return no(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
+                      ? "a reduce in between" : "one product, scan, scatter or sort to a kernel, and no reduce beside it");
+    if (ga->anchor)
+        return judge_epilogue(f, a, b, x);
+    if (gb->anchor)
+        return judge_operand(f, a, b, x);
+    return x.elsewhere ? no("read at other indices than written") : ga->numel != gb->numel ? no("other iteration space")
+                                                                                             : yes(JOIN_MAP);
+}
+
+/* What any two groups must have in common. */
+static const char *never_together(const struct fuser *f, uint32_t a, uint32_t b)
+{
+    const struct group *ga = &f->group[a], *gb = &f->group[b];
+    uint32_t nodes = ga->nodes + gb->nodes;
+    if (ga->device != gb->device)
+        return "other device";
+    if (ga->apart || gb->apart)
+        return "a copy or a region op is no kernel";
+    if (gb->again && !ga->again) /* values computed again early would be kept after all */
+        return "computed again, later, to save memory";
+    if (nodes > MAX_GROUP_NODES)
+        return "too many nodes for one kernel";
+    return ga->reads + gb->reads > MAX_GROUP_READS + nodes ? "too many operands for one kernel" : NULL;
+}
+
+static bool may_reduce(const struct fuser *f, uint32_t id)
+{
+    return !f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op);
+}
+
+struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
+{
+    const char *why = never_together(f, a, b);
+    if (why)
+        return no(why);
+    struct verdict v = judge_pair(f, a, b);
+    struct row_space s;
+    if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
+        why = fuse_rows_apart(f, a, b);
+        v = why ? no(why) : yes(JOIN_ROWS);
+    }
+    return v.join != JOIN_NONE && paths && path_around(f, a, b) ? no("a kernel between them needs the one, and the other it") : v;
+}
+
+struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
+{
+    const struct group *ga = &f->group[a], *gb = &f->group[b];
+    const char *why = never_together(f, a, b);
+    ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
+    if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) || ga->again != gb->again ||
+        apart > SIBLINGS_APART)
+        return no(why ? why : "other iteration space");
+    if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
+        return no("read at other indices than written");
+    return paths && (path_around(f, a, b) || path_around(f, b, a)) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
+}
+
+/* Bytes that b reads of a, and those that nobody else needs twice: they are not written either. */
+static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
+{
+    enum { MANY = 16 };
+    double bytes = 0;
+    f->stamp++;
+    for (ref r = f->group[b].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref x = node_operand(f->g, r, i, &linear);
+            if (group_of(f, x) != a || f->marked[x] == f->stamp)
+                continue;
+            f->marked[x] = f->stamp;
+            bool needed = f->output[x] || f->viewed[x] || f->readers[x + 1] - f->readers[x] > MANY;
+            for (uint32_t k = f->readers[x]; k < f->readers[x + 1] && !needed; k++)
+                needed = group_of(f, f->reader[k]) != a && group_of(f, f->reader[k]) != b;
+            bytes += (needed ? 1.0 : 2.0) * (double)node_bytes(f->g, x);
+        }
+    return bytes;
+}
+
+/* Bytes saved and a launch, less what spills.  Joins that leave the other kernel free to join more come first: the
+ * deeper a group is drawn into a schedule of its own, the less of what it saves counts. */
+double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join)
+{
+    static const double part[] = {[JOIN_MAP] = 1, [JOIN_EPILOGUE] = 1.0 / 2, [JOIN_PROLOGUE] = 1.0 / 4,
+                                  [JOIN_OPERAND] = 1.0 / 8, [JOIN_ROWS] = 1.0 / 16, [JOIN_SIBLINGS] = 1.0 / 32};
+    uint32_t nodes = f->group[a].nodes + f->group[b].nodes;
+    double bytes = LAUNCH_BYTES + (shared ? (double)node_bytes(f->g, shared) : saved_bytes(f, a, b));
+    if (nodes > ROOMY_NODES)
+        bytes *= 1 - (double)(nodes - ROOMY_NODES) / (2 * MAX_GROUP_NODES);
+    return bytes * part[join];
+}
+
+void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join)
+{
+    bool before = join == JOIN_PROLOGUE || join == JOIN_OPERAND;
+    if (before)
+        for (ref r = f->group[a].first; r; r = f->next[r])
+            f->prologue[r] = true;
+    f->group[a].rows = f->group[b].rows = f->group[a].rows || f->group[b].rows || join == JOIN_ROWS;
+    if (f->group[b].anchor && !f->group[a].anchor) /* the anchor's group stays */
+        fuse_absorb(f, b, a);
+    else
+        fuse_absorb(f, a, b);
+}
