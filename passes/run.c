@@ -35,7 +35,7 @@ static bool has_grad(const struct graph *g)
 int pass_run(const struct pass_info *p, struct graph *g, bool unfused)
 {
     int changed = 0;
-    if ((p->run == pass_simplify || p->run == pass_inline) && has_grad(g)) /* what gradients need, they take away */
+    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_stages) && has_grad(g)) /* what gradients need, they take away */
         return 0;
     for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {
         int c = pass_run(p, g->region[i], unfused);
