@@ -9,8 +9,12 @@ struct tracked {
     kl_tensor v; /* Adam's second moment; kl_none in SGD */
 };
 
+enum number { RATE, ROOT, DECAY, NUMBERS }; /* what changes from step to step */
+_Static_assert(NUMBERS == KL_OPTIMIZER_SLOTS, "the public header says how many");
+
 struct kl_optimizer {
     bool is_adam;
+    char name[NUMBERS][24]; /* of the numbers, this optimizer's own */
     kl_sgd_options sgd;
     kl_adam_options adam;
     int64_t steps;
@@ -44,6 +48,11 @@ static kl_optimizer *optimizer_new(const kl_site *site, const char *op, const kl
         fail(thread_self(), site, KL_ERR_MEMORY, "%s: out of memory", op);
         return NULL;
     }
+    static atomic_uint made;
+    static const char *const number[NUMBERS] = {[RATE] = "rate", [ROOT] = "root", [DECAY] = "decay"};
+    unsigned id = atomic_fetch_add(&made, 1);
+    for (int i = 0; i < NUMBERS; i++)
+        snprintf(o->name[i], sizeof o->name[i], "%s.%u.%s", op, id, number[i]);
     o->n = n;
     for (int i = 0; i < n; i++) {
         struct tracked *t = &o->of[i];
@@ -87,8 +96,17 @@ static kl_tensor blend(const kl_site *site, kl_tensor a, double scale_a, kl_tens
     return kl_add_at(site, kl_mul_scalar_at(site, a, scale_a), kl_mul_scalar_at(site, b, scale_b));
 }
 
-static kl_status sgd_step(const kl_site *site, const kl_sgd_options *s, const struct tracked *t, kl_tensor g, double lr)
+/* a times one of the numbers, under its name. */
+static kl_tensor scaled(const kl_site *site, const kl_optimizer *o, enum number which, kl_tensor a, double value)
 {
+    kl_tensor k = kl_scalar_at(site, kl_device_of(a), kl_dtype_of(a), value);
+    kl_set_name_at(site, k, o->name[which]);
+    return kl_mul_at(site, a, k);
+}
+
+static kl_status sgd_step(const kl_site *site, const kl_optimizer *o, const struct tracked *t, kl_tensor g, const double *x)
+{
+    const kl_sgd_options *s = &o->sgd;
     kl_tensor p = t->param, v = g;
     if (s->weight_decay != 0)
         v = kl_add_at(site, v, kl_mul_scalar_at(site, p, s->weight_decay));
@@ -96,7 +114,7 @@ static kl_status sgd_step(const kl_site *site, const kl_sgd_options *s, const st
         v = kl_add_at(site, kl_mul_scalar_at(site, t->m, s->momentum), v);
         kl_assign_at(site, t->m, v);
     }
-    return kl_assign_at(site, p, kl_sub_at(site, p, kl_mul_scalar_at(site, v, lr)));
+    return kl_assign_at(site, p, kl_sub_at(site, p, scaled(site, o, RATE, v, x[RATE])));
 }
 
 /* x to the n by multiplications alone: libm's pow may differ in the last bit from one processor to the next. */
@@ -111,17 +129,24 @@ static double power(double x, int64_t n)
 
 /* The bias corrections are folded into two numbers: with c1 = 1 - beta1^t and c2 = 1 - beta2^t,
  * lr (m / c1) / (sqrt(v / c2) + eps) = (lr / c1) m / (sqrt(v) / sqrt(c2) + eps). */
-static kl_status adam_step(const kl_site *site, const kl_adam_options *a, int64_t step, const struct tracked *t,
-                           kl_tensor g, double lr)
+static void find_numbers(const kl_optimizer *o, int64_t step, double lr, double *x)
 {
-    double c1 = 1 - power(a->beta1, step), c2 = 1 - power(a->beta2, step);
+    const kl_adam_options *a = &o->adam;
+    x[RATE] = o->is_adam ? lr / (1 - power(a->beta1, step)) : lr;
+    x[ROOT] = o->is_adam ? 1 / sqrt(1 - power(a->beta2, step)) : 0;
+    x[DECAY] = 1 - lr * a->weight_decay;
+}
+
+static kl_status adam_step(const kl_site *site, const kl_optimizer *o, const struct tracked *t, kl_tensor g, const double *x)
+{
+    const kl_adam_options *a = &o->adam;
     kl_tensor p = t->param;
     kl_tensor m = blend(site, t->m, a->beta1, g, 1 - a->beta1);
     kl_tensor v = blend(site, t->v, a->beta2, kl_mul_at(site, g, g), 1 - a->beta2);
-    kl_tensor root = kl_add_scalar_at(site, kl_mul_scalar_at(site, kl_sqrt_at(site, v), 1 / sqrt(c2)), a->eps);
-    kl_tensor move = kl_mul_scalar_at(site, kl_div_at(site, m, root), lr / c1);
+    kl_tensor root = kl_add_scalar_at(site, scaled(site, o, ROOT, kl_sqrt_at(site, v), x[ROOT]), a->eps);
+    kl_tensor move = scaled(site, o, RATE, kl_div_at(site, m, root), x[RATE]);
     if (a->weight_decay != 0)
-        p = kl_mul_scalar_at(site, p, 1 - lr * a->weight_decay);
+        p = scaled(site, o, DECAY, p, x[DECAY]);
     kl_assign_at(site, t->m, m);
     kl_assign_at(site, t->v, v);
     return kl_assign_at(site, t->param, kl_sub_at(site, p, move));
@@ -133,15 +158,33 @@ kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *o, kl_tensor l
         return fail(thread_self(), site, KL_ERR_ARGUMENT, "optimizer_step: no optimizer");
     if (!kl_tracing())
         return fail(thread_self(), site, KL_ERR_TRACE, "optimizer_step: no trace is open");
+    double x[NUMBERS];
+    find_numbers(o, o->steps + 1, lr, x);
     for (int i = 0; i < o->n; i++) {
         const struct tracked *t = &o->of[i];
         kl_tensor g = kl_grad_at(site, loss, t->param);
-        kl_status s = o->is_adam ? adam_step(site, &o->adam, o->steps + 1, t, g, lr) : sgd_step(site, &o->sgd, t, g, lr);
+        kl_status s = o->is_adam ? adam_step(site, o, t, g, x) : sgd_step(site, o, t, g, x);
         if (s != KL_OK)
             return s;
     }
     o->steps++;
     return KL_OK;
+}
+
+int kl_optimizer_slots(kl_optimizer *o, double lr, kl_slot *slots)
+{
+    if (!o || !slots) {
+        fail(thread_self(), NULL, KL_ERR_ARGUMENT, "optimizer_slots: %s", o ? "slots is NULL" : "no optimizer");
+        return 0;
+    }
+    double x[NUMBERS];
+    bool used[NUMBERS] = {[RATE] = true, [ROOT] = o->is_adam, [DECAY] = o->is_adam && o->adam.weight_decay != 0};
+    int n = 0;
+    find_numbers(o, ++o->steps, lr, x);
+    for (int i = 0; i < NUMBERS; i++)
+        if (used[i])
+            slots[n++] = (kl_slot){o->name[i], x[i]};
+    return n;
 }
 
 int64_t kl_optimizer_steps(const kl_optimizer *o)

@@ -110,6 +110,44 @@ static void test_parts(kl_device dev)
     kl_step_free(step);
 }
 
+/* Optimizers, whose numbers change from step to step. */
+static void test_optimizers(kl_device dev)
+{
+    static const kl_adam_options decay = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.125};
+    static const kl_sgd_options momentum = {.momentum = 0.5};
+    for (int kind = 0; kind < 3; kind++) {
+        float now[M * 2], want[M * 2];
+        kl_tensor w[2] = {kl_randn(dev, KL_F32, DIMS(M, 2), 9), kl_none}, x = input(dev, 0), given = x;
+        w[1] = kl_add_scalar(w[0], 0);
+        OK(kl_read(w[1], want, sizeof want));
+        kl_optimizer *o[2];
+        for (int i = 0; i < 2; i++)
+            o[i] = kind == 2 ? kl_sgd(&w[i], 1, &momentum) : kl_adam(&w[i], 1, kind ? &decay : NULL);
+        kl_trace_begin("frozen optimizer");
+        x = input(dev, 1);
+        kl_optimizer_step(o[0], kl_sum_all(kl_square(kl_matmul(x, w[0]))), 1);
+        kl_step *step = kl_step_end(1, &x);
+        OK(kl_optimizer_set_steps(o[0], 0));
+        for (int i = 0; step && i < 6; i++) {
+            kl_slot slots[KL_OPTIMIZER_SLOTS];
+            int n = kl_optimizer_slots(o[0], 0.25 / (1 + i), slots);
+            OK(kl_step_run(step, 1, &given, n, slots, 0, NULL));
+            kl_trace_begin("recorded optimizer");
+            kl_optimizer_step(o[1], kl_sum_all(kl_square(kl_matmul(given, w[1]))), 0.25 / (1 + i));
+            OK(kl_trace_end());
+            OK(kl_read(w[0], now, sizeof now));
+            OK(kl_read(w[1], want, sizeof want));
+            CHECK(!memcmp(now, want, sizeof now));
+        }
+        CHECK(step && kl_optimizer_steps(o[0]) == 6);
+        kl_step_free(step);
+        for (int i = 0; i < 2; i++)
+            kl_optimizer_free(o[i]), kl_release(w[i]);
+        kl_release(given);
+    }
+    CHECK(kl_optimizer_slots(NULL, 1, NULL) == 0 && kl_last_error_code() == KL_ERR_ARGUMENT);
+}
+
 #define REFUSED(call, status, text) check_at((call) == (status) && strstr(kl_last_error(), text), __LINE__, #call)
 
 static void test_errors(kl_device dev)
@@ -212,6 +250,7 @@ static void test(kl_device dev)
 {
     test_same(dev);
     test_parts(dev);
+    test_optimizers(dev);
     test_errors(dev);
     test_threads(dev);
 }

@@ -10,6 +10,7 @@
 #ifndef KILN_OPTIM_H
 #define KILN_OPTIM_H
 #include <kiln/kiln.h>
+#include <kiln/step.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,6 +47,14 @@ KL_API kl_status kl_optimizer_step(kl_optimizer *opt, kl_tensor loss, double lr)
  * [errors ARGUMENT] */
 KL_API int64_t kl_optimizer_steps(const kl_optimizer *opt);
 KL_API kl_status kl_optimizer_set_steps(kl_optimizer *opt, int64_t steps);
+
+/* The numbers that change from step to step, as names and values for the next run of a frozen step (step.h) that recorded
+ * kl_optimizer_step; counts that run as a step.  Returns how many it wrote to slots[], which has room for
+ * KL_OPTIMIZER_SLOTS.  Recording has counted a step, too, though none was run: kl_optimizer_set_steps takes it back.
+ *     n = kl_optimizer_slots(opt, learning_rate, slots);  kl_step_run(step, 1, &x, n, slots, 0, NULL);
+ * [errors ARGUMENT: 0] */
+#define KL_OPTIMIZER_SLOTS 3
+KL_API int kl_optimizer_slots(kl_optimizer *opt, double lr, kl_slot *slots);
 
 /* Frees the optimizer and releases its tensors, not the parameters.  NULL is fine. */
 KL_API void kl_optimizer_free(kl_optimizer *opt);
