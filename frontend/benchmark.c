@@ -129,8 +129,8 @@ static void fill_kernel(const struct benching *b, int fuse, uint32_t i, kl_bench
     const struct profile_row *r = &b->profile[fuse].row[i];
     const struct timed *t = &b->timed[fuse][i];
     *to = (kl_bench_kernel){.name = name, .fused = fuse, .calls = t->calls, .call = time_of(t->s, t->n)};
-    if (r->kernel == PROFILE_COPY || r->kernel == PROFILE_INTERP) {
-        snprintf(name, 64, "%s", r->kernel == PROFILE_COPY ? "copy" : "interpreter");
+    if (r->kernel >= PROFILE_COPY) {
+        snprintf(name, 64, "%s", r->kernel == PROFILE_COPY ? "copy" : r->kernel == PROFILE_CUSTOM ? "custom" : "interpreter");
         to->bytes = t->bytes;
         return;
     }

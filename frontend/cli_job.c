@@ -1,5 +1,6 @@
 /* Values for a graph's inputs, states and slots, from files or made up, and its program run on them. */
 #include "frontend/cli_job.h"
+#include "ir/custom.h"
 #include "ir/text.h"
 #include <string.h>
 
@@ -219,7 +220,10 @@ bool job_open(struct job *j)
 bool job_run(struct job *j, bool fuse, struct err *e)
 {
     const struct exec *x = exec_get(j->g, j->device, fuse, e);
-    return x && exec_run(x, j->input, j->state, j->exclusive, j->slot, j->out, e);
+    bool ok = x && exec_run(x, j->input, j->state, j->exclusive, j->slot, j->out, e);
+    if (!ok)
+        custom_locate(j->g, e);
+    return ok;
 }
 
 static void free_arrays(struct job_array *a, uint32_t n)

@@ -41,6 +41,8 @@ static const char *gradient_of(const struct row *r, char buf[8])
     size_t n = 0;
     if (r->op == OP_bitcast || r->op == OP_argsort || r->op == OP_while)
         return "no";
+    if (r->op == OP_custom)
+        return "its own";
     if (op_is_region(r->op))
         return "floats"; /* operands beyond letters */
     for (unsigned i = 0; i < o->nin; i++)

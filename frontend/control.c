@@ -1,4 +1,5 @@
-/* Control flow, checkpoints and custom gradients: region ops from functions of the user's.
+/* Control flow, checkpoints and custom gradients: region ops from functions of the user's; and custom ops, which are
+ * recorded like them.
  *
  * The functions are recorded first, each into a graph; what they use from outside becomes operands of the op behind
  * those given, for all its regions alike.  Then the op's node and a node for each result are recorded. */
@@ -13,6 +14,7 @@ struct control {
     uint32_t nin[2];
     struct view *view;              /* of all of them */
     struct graph *region[2];
+    const struct custom_use *custom; /* of op custom */
     kl_tensor *out; uint32_t nout;
 };
 
@@ -96,6 +98,22 @@ static bool resolve(struct control *c, struct trace *tr, const struct graph *g, 
     return true;
 }
 
+/* A custom op's node. */
+static ref append_custom(struct control *c, struct graph *g, const ref *in, uint32_t n)
+{
+    const struct custom_use *u = c->custom;
+    struct custom d = {.nresult = c->nout, .nattr = (uint32_t)u->nattr, .attr = (void *)(uintptr_t)u->attr};
+    snprintf(d.name, sizeof d.name, "%s", u->op->name);
+    d.result = mem_alloc(c->nout * sizeof *d.result);
+    for (uint32_t i = 0; d.result && i < c->nout; i++) {
+        struct shape s = shape_make((uint32_t)u->type[i].rank, u->type[i].dims);
+        d.result[i] = (struct custom_result){u->type[i].dtype, graph_shape(g, &s)};
+    }
+    ref r = d.result && !g->err.code ? graph_add_custom(g, &c->proto, in, n, &d) : NIL;
+    mem_free(d.result);
+    return r;
+}
+
 /* Appends the op and its results; outside of traces under the lock. */
 static bool append(struct control *c, struct trace *tr, struct err *e)
 {
@@ -113,7 +131,7 @@ static bool append(struct control *c, struct trace *tr, struct err *e)
         g->cur_device = (uint16_t)device_index(c->call.device);
         g->cur_site = graph_site(g, c->call.site);
         c->proto.flags = c->call.t->no_grad ? MARK_STOP : 0;
-        node = graph_add_region(g, &c->proto, in, n, c->region);
+        node = c->custom ? append_custom(c, g, in, n) : graph_add_region(g, &c->proto, in, n, c->region);
         c->region[0] = c->region[1] = NULL;
     }
     mem_free(in);
@@ -241,18 +259,31 @@ static uint32_t backward_views(struct control *c, uint32_t *floats)
     return n;
 }
 
-kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin,
-                            const kl_tensor *in, uint32_t nout, kl_tensor *out)
+kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
+                             uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out, .proto.attr.region.carried = nin};
     uint32_t floats;
-    bool ok = begin(&c, site, "custom_grad", OP_custom_grad, ctx) && has(&c, fn) && has(&c, backward) &&
+    bool ok = begin(&c, site, op, OP_custom_grad, ctx) && has(&c, fn) && has(&c, backward) &&
               region(&c, 0, "value", fn, c.view, nin, nout);
     if (ok) {
         uint32_t n = backward_views(&c, &floats);
         ok = region(&c, 1, "gradient", backward, c.view, n, floats);
     }
     return finish(&c, ok);
+}
+
+kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin,
+                            const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    return record_custom_grad(site, "custom_grad", fn, backward, ctx, nin, in, nout, out);
+}
+
+kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
+                        const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    struct control c = {.in = {in}, .nin = {nin}, .custom = use, .nout = nout, .out = out};
+    return finish(&c, begin(&c, site, op, OP_custom, NULL));
 }
 
 kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin,

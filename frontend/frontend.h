@@ -10,6 +10,7 @@
 #ifndef KILN_FRONTEND_H
 #define KILN_FRONTEND_H
 #define KL_NO_CALL_SITES
+#include "ir/custom.h"
 #include "ir/ir.h"
 #include "runtime/runtime.h"
 #include <kiln/kiln.h>
@@ -279,6 +280,20 @@ struct view;
 struct graph *region_record(struct region_recorder *c, const char *name, kl_region_fn *fn, const struct view *parameter,
                             uint32_t nin, uint32_t nout);
 void region_recorder_free(struct region_recorder *c);
+/* ---- control.c ---- */
+/* kl_custom_grad, with another name in messages. */
+kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
+                             uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
+/* A custom op with its attributes and the types of its results. */
+struct custom_use {
+    const struct custom_op *op;
+    const void *attr;
+    size_t nattr;
+    const kl_type *type;
+};
+/* Records its node; `op` is its name in messages. */
+kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
+                        const kl_tensor *in, uint32_t nout, kl_tensor *out);
 /* In a region, which op is not for: reported, and true. */
 bool region_refuses(struct thread *t, const kl_site *site, const char *op);
 /* Records an input or a slot outside of the open region, and takes it in. */

@@ -275,6 +275,8 @@ static bool run(struct step_run *r, const kl_tensor *in, kl_tensor *out, struct 
     if (ok) {
         front_unlock();
         ok = exec_run(r->s->exec, r->input, r->l.state, r->l.exclusive, r->slot, r->l.out, e);
+        if (!ok)
+            custom_locate(r->s->g, e);
         front_lock();
     }
     if (ok)

@@ -351,6 +351,8 @@ static bool run(struct thread *t, struct err *e)
     struct trace *tr = t->trace;
     uint64_t graphs = atomic_load(&counters.graphs_built), compiles = atomic_load(&counters.compiles);
     const struct exec *x = trace_program(tr, e);
+    if (!x && e->code)
+        custom_locate(tr->r.g, e);
     if (!x)
         return !e->code;
     struct launch *l = &tr->launch;
@@ -362,6 +364,8 @@ static bool run(struct thread *t, struct err *e)
     if (!ok)
         return false;
     ok = exec_run(x, tr->r.input, l->state, l->exclusive, tr->r.slot, l->out, e);
+    if (!ok)
+        custom_locate(tr->r.g, e);
     front_lock();
     if (ok) {
         launch_commit(l, tr->kept);

@@ -7,6 +7,7 @@ bool err_set(struct err *e, kl_status code, const char *fmt, ...)
     if (e->code != KL_OK)
         return false;
     e->code = code;
+    e->call = 0;
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);

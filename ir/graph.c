@@ -45,11 +45,22 @@ static void free_regions(struct graph *g, uint32_t from)
     g->nregion = from;
 }
 
+static void free_customs(struct graph *g, uint32_t from)
+{
+    for (uint32_t i = from; i < g->ncustom; i++) {
+        mem_free(g->custom[i].result);
+        mem_free(g->custom[i].attr);
+    }
+    g->ncustom = from;
+}
+
 void graph_free(struct graph *g)
 {
     if (!g)
         return;
     free_text(g);
+    free_customs(g, 0);
+    mem_free(g->custom);
     free_regions(g, 0);
     symbols_release(g);
     mem_free(g->region);
@@ -87,6 +98,7 @@ void graph_reset(struct graph *g)
 {
     free_text(g);
     free_regions(g, 0);
+    free_customs(g, 0);
     symbols_release(g);
     drop_groups(g);
     g->noperand = g->depth = 0;
@@ -127,6 +139,27 @@ static bool copy_leaves(struct graph *g, const struct graph *from)
     return true;
 }
 
+/* A copy of c, whose shapes are those of `from`, at the end of g's list. */
+static bool add_custom(struct graph *g, const struct graph *from, const struct custom *c)
+{
+    struct custom copy = *c;
+    copy.result = mem_alloc(c->nresult * sizeof *c->result);
+    copy.attr = c->nattr ? mem_alloc(c->nattr) : NULL;
+    bool ok = copy.result && (copy.attr || !c->nattr) &&
+              mem_reserve(&g->custom, &g->custom_cap, g->ncustom + 1, sizeof *g->custom);
+    for (uint32_t i = 0; ok && i < c->nresult; i++)
+        copy.result[i] = (struct custom_result){c->result[i].dtype, graph_shape(g, &from->shape[c->result[i].shape])};
+    if (!ok || g->err.code) {
+        mem_free(copy.result);
+        mem_free(copy.attr);
+        return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
+    }
+    if (c->nattr)
+        memcpy(copy.attr, c->attr, c->nattr);
+    g->custom[g->ncustom++] = copy;
+    return true;
+}
+
 bool graph_copy_leaves(struct graph *g, const struct graph *from)
 {
     return symbols_share(g, from) && copy_leaves(g, from);
@@ -144,6 +177,9 @@ static bool clone_regions(struct graph *g, const struct graph *from)
     g->noperand = from->noperand;
     for (; g->nregion < from->nregion; g->nregion++)
         if (!(g->region[g->nregion] = clone(from->region[g->nregion], g->symbols)))
+            return false;
+    for (uint32_t i = 0; i < from->ncustom; i++)
+        if (!add_custom(g, from, &from->custom[i]))
             return false;
     g->depth = from->depth;
     return true;
@@ -211,6 +247,7 @@ struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode)
             g->noperand += n->attr.region.count;
     }
     free_regions(g, regions);
+    free_customs(g, leaves[OP_custom]);
     for (uint32_t i = 0; i < regions; i++)
         g->depth = g->region[i]->depth + 1 > g->depth ? g->region[i]->depth + 1 : g->depth;
     for (uint32_t i = 0; i < g->state.n; i++)
@@ -300,7 +337,7 @@ ref graph_add(struct graph *g, const struct node *proto, const struct shape *tar
         return NIL;
     if (proto->op == OP_nil || proto->op >= OP_COUNT || op_is_region(proto->op)) {
         err_set(&g->err, KL_ERR_INTERNAL, "op %u %s", proto->op,
-                op_is_region(proto->op) ? "comes with regions: graph_add_region" : "does not exist");
+                op_is_region(proto->op) ? "has a builder of its own: graph_add_region, graph_add_custom" : "does not exist");
         return NIL;
     }
     return add(g, proto, target);
@@ -368,6 +405,21 @@ ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, u
     return r;
 }
 
+ref graph_add_custom(struct graph *g, const struct node *proto, const ref *in, uint32_t nin, const struct custom *c)
+{
+    uint32_t operands = g->noperand, customs = g->ncustom;
+    struct node n = *proto;
+    if (g->err.code || !add_custom(g, g, c))
+        return NIL;
+    n.attr.region.length = customs;
+    ref r = attach(g, &n, in, nin, NULL) ? add(g, &n, NULL) : NIL;
+    if (r == NIL) {
+        free_customs(g, customs);
+        g->noperand = operands;
+    }
+    return r;
+}
+
 ref graph_copy_node(struct graph *g, const struct graph *from, const struct node *n, const ref *in)
 {
     struct node c = *n;
@@ -385,6 +437,8 @@ ref graph_copy_node(struct graph *g, const struct graph *from, const struct node
         for (uint32_t i = 0; i < op_regions(n->op); i++)
             if (!(region[i] = graph_clone_part(node_region(from, n, i))))
                 err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
+        if (n->op == OP_custom && add_custom(g, from, node_custom(from, n)))
+            c.attr.region.length = g->ncustom - 1;
         if (g->err.code || !attach(g, &c, in, node_nin(n), region))
             return NIL;
     }

@@ -81,6 +81,21 @@ static void put_region(struct sink *s, const struct graph *region)
     put(s, &h, sizeof h);
 }
 
+static void put_custom(struct sink *s, const struct graph *g, const struct custom *c)
+{
+    struct hash128 attr = bytes_hash(c->attr, c->nattr);
+    uint32_t counts[] = {c->nresult, c->nattr};
+    put(s, c->name, sizeof c->name);
+    put(s, counts, sizeof counts);
+    put(s, &attr, sizeof attr);
+    for (uint32_t i = 0; i < c->nresult; i++) {
+        const struct shape *shape = &g->shape[c->result[i].shape];
+        uint32_t head[2] = {c->result[i].dtype, shape->rank};
+        put(s, head, sizeof head);
+        put_dims(s, g, shape);
+    }
+}
+
 /* A node record says its rank, so what follows it is never ambiguous. */
 static void put_node(struct sink *s, const struct graph *g, const struct node *n)
 {
@@ -90,6 +105,8 @@ static void put_node(struct sink *s, const struct graph *g, const struct node *n
     record.shape = shape->rank;
     if (op_is_region(n->op))
         record.attr.region.first = record.attr.region.operands = 0;
+    if (n->op == OP_custom)
+        record.attr.region.length = 0;
     if (g->symbols)
         digest_attributes(g, &record);
     put(s, &record, sizeof record);
@@ -98,6 +115,8 @@ static void put_node(struct sink *s, const struct graph *g, const struct node *n
         put(s, &(ref){node_in(g, n, i)}, sizeof(ref));
     for (uint32_t i = 0; i < op_regions(n->op); i++)
         put_region(s, node_region(g, n, i));
+    if (n->op == OP_custom)
+        put_custom(s, g, node_custom(g, n));
 }
 
 static void put_leaves(struct sink *s, const struct graph *g, const struct leaves *l)
@@ -156,6 +175,15 @@ static bool same_symbols(const struct symbols *a, const struct symbols *b)
     return same;
 }
 
+static bool same_custom(const struct graph *a, const struct custom *x, const struct graph *b, const struct custom *y)
+{
+    bool same = !strcmp(x->name, y->name) && x->nattr == y->nattr && x->nresult == y->nresult &&
+                (!x->nattr || !memcmp(x->attr, y->attr, x->nattr));
+    for (uint32_t i = 0; same && i < x->nresult; i++)
+        same = x->result[i].dtype == y->result[i].dtype && same_shape(a, x->result[i].shape, b, y->result[i].shape);
+    return same;
+}
+
 static bool same_node(const struct graph *a, const struct node *x, const struct graph *b, const struct node *y)
 {
     struct node p = *x, q = *y;
@@ -178,7 +206,7 @@ static bool same_node(const struct graph *a, const struct node *x, const struct 
     for (uint32_t i = 0; i < op_regions(x->op); i++)
         if (!graph_same(node_region(a, x, i), node_region(b, y, i)))
             return false;
-    return true;
+    return x->op != OP_custom || same_custom(a, node_custom(a, x), b, node_custom(b, y));
 }
 
 static bool same_leaves(const struct graph *a, const struct leaves *x, const struct graph *b, const struct leaves *y)

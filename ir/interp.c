@@ -1,5 +1,5 @@
 /* The oracle: evaluates nodes one by one, each into memory of its own, with no kernel and no thread. */
-#include "ir/ir.h"
+#include "ir/custom.h"
 #include <string.h>
 
 bool interp_node(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -70,7 +70,9 @@ static bool evaluate_region(const struct graph *g, ref r, void **value, struct e
         at[i] = value[node_in(g, n, i)];
     for (uint32_t i = 0; ok && i < nout; i++)
         at[nin + i] = (char *)value[r] + result_offset(g, n, i);
-    if (ok)
+    if (ok && n->op == OP_custom)
+        ok = custom_run(g, n, (const void *const *)at, at + nin, work, e);
+    else if (ok)
         ok = region_run(&(struct region_call){g, n, (const void *const *)at, at + nin, work, run_region,
                                               &(struct region_run){g, n, e}});
     else
@@ -163,5 +165,5 @@ static bool run_checked(const struct graph *g, const struct bind *b, struct err 
 
 bool interp_run(const struct graph *g, const struct bind *b, struct err *e)
 {
-    return graph_is_bound(g, e) && graph_verify(g, e) && run_checked(g, b, e);
+    return graph_is_bound(g, e) && graph_verify(g, e) && custom_check(g, e) && run_checked(g, b, e);
 }

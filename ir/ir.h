@@ -9,6 +9,8 @@
  * assigns.  The node of a region op has any number of operands, in the graph's pool, and any number of results,
  * each read by the one proj node of that number; its own dtype and shape say that it has no elements.
  *
+ * Op custom is like a region op, but has no region: what its results are stands in the graph's list of customs.
+ *
  * Every node is on a device.  Only copy goes from one to another; parameters and yields of a region are on its op's. */
 #ifndef KILN_IR_H
 #define KILN_IR_H
@@ -31,6 +33,7 @@ enum op {
 /* ---- errors: filled once, the first cause stays ---- */
 struct err {
     kl_status code;
+    uint32_t call;                /* of a custom op: which (custom_locate in custom.h), + 1; else 0 */
     char msg[1024];
 };
 
@@ -65,7 +68,7 @@ union attr {
                                                         that have a gradient, the first ones too */
         uint32_t scanned;                            /* scan: operands behind those, cut along axis 0 */
         uint32_t flags;                              /* REGION_REVERSE (scan), REGION_AGAIN (checkpoint) */
-        int64_t length;                              /* scan: rounds */
+        int64_t length;                              /* scan: rounds; custom: which of g->custom */
     } region;
     struct {                                         /* slice: elements start, start + step, .. of one axis;
                                                         dynamic_slice: axis and count only */
@@ -156,6 +159,16 @@ struct leaf {                     /* an input, a state or a slot, by ordinal */
 
 struct leaves { struct leaf *v; uint32_t n, cap; };
 
+/* What the node of a custom op says beside its operands. */
+enum { CUSTOM_NAME = 64 };
+struct custom_result { uint32_t dtype, shape; };
+struct custom {
+    char name[CUSTOM_NAME];
+    struct custom_result *result; uint32_t nresult;   /* owned */
+    uint32_t nattr; void *attr;   /* attributes: bytes, owned; NULL: none */
+    uint32_t call;                /* custom_number in custom.h; outside the hash */
+};
+
 struct intern { uint32_t *slot, cap, n; }; /* hash index of a table: slots hold id + 1, 0 is free */
 
 /* ---- symbols ---- */
@@ -180,6 +193,7 @@ struct graph {
     struct output *out;  uint32_t nout, out_cap;
     ref *operand;        uint32_t noperand, operand_cap; /* of region ops, in the order of their nodes */
     struct graph **region; uint32_t nregion, region_cap; /* likewise; owned */
+    struct custom *custom; uint32_t ncustom, custom_cap; /* of custom ops, in the order of their nodes */
     uint32_t depth;      /* of regions in regions below this graph */
     struct leaves input, state, slot;
     struct symbols *symbols;                           /* NULL: it has none, and all dims are numbers */
@@ -228,10 +242,12 @@ static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_g
 static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2 : opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
 static inline bool op_is_quant(unsigned op) { return op == OP_quantize || op == OP_dequantize; }
-static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom_grad; }
+static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom; }
+/* Pass inline takes it apart: it only matters to gradients. */
+static inline bool op_is_inlined(unsigned op) { return op == OP_checkpoint || op == OP_custom_grad; }
 /* Reads its operands whole, wherever they are stored, and is no part of a kernel. */
 static inline bool op_is_apart(unsigned op) { return op_is_region(op) || op == OP_copy; }
-/* A region op that runs as it is: the others are taken apart before (pass inline). */
+/* A region op that runs its regions. */
 static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
 static inline bool op_is_reduce(unsigned op) { return op >= OP_sum && op <= OP_reduce_prod; }
 static inline bool op_is_cumulative(unsigned op) { return op >= OP_cumsum && op <= OP_recurrence; }
@@ -372,6 +388,8 @@ ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, u
 void graph_move(struct graph *g, unsigned from, unsigned to);
 unsigned graph_device(const struct graph *g);     /* of the first node: the one that a graph as text does not repeat */
 uint64_t graph_devices(const struct graph *g);    /* bit i: a node, maybe of a region, is on device i */
+/* The same for op custom, from a description whose shapes are g's; it is copied. */
+ref graph_add_custom(struct graph *g, const struct node *proto, const ref *in, uint32_t nin, const struct custom *c);
 bool graph_copy_leaves(struct graph *g, const struct graph *from); /* the three tables, and symbols; g has none yet */
 bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state); /* false: g->err */
 /* A new entry of one of g's leaf tables: its ordinal, LEAF_NONE: g->err.  Long names are cut. */
@@ -453,10 +471,14 @@ static inline struct graph *node_region(const struct graph *g, const struct node
 {
     return g->region[n->attr.region.first + i];
 }
+static inline const struct custom *node_custom(const struct graph *g, const struct node *n)
+{
+    return &g->custom[n->attr.region.length];
+}
 uint32_t region_results(const struct graph *g, const struct node *n);
 unsigned region_result(const struct graph *g, const struct node *n, uint32_t i, struct shape *s); /* dtype; fills s */
 size_t region_result_bytes(const struct graph *g, const struct node *n, uint32_t i);
-/* A region op at work.  run computes region `which`: pointers to its parameters, and to its yields. */
+/* A region op at work (custom: custom_run).  run computes region `which`: pointers to its parameters, and to its yields. */
 struct region_call {
     const struct graph *g;
     const struct node *n;

@@ -145,8 +145,16 @@ static void put_axis_pairs(struct printer *p, const char *word, uint32_t a, uint
     text_put(&p->t, ")");
 }
 
+static void put_bytes(struct printer *p, const struct custom *c)
+{
+    for (uint32_t i = 0; i < c->nattr; i++)
+        text_put(&p->t, "%s%02x%s", i ? "" : " attr(", ((const unsigned char *)c->attr)[i], i + 1 < c->nattr ? "" : ")");
+}
+
 static void put_region_attr(struct printer *p, const struct node *n)
 {
+    if (n->op == OP_custom)
+        put_bytes(p, node_custom(p->g, n));
     if (n->op == OP_while || n->op == OP_scan || n->op == OP_custom_grad)
         text_put(&p->t, " carried(%u)", n->attr.region.carried);
     if (n->op == OP_scan)
@@ -239,6 +247,11 @@ static bool has_parts(const struct graph *g, const struct node *n)
     if ((uint64_t)n->attr.region.operands + n->attr.region.count > g->noperand ||
         (uint64_t)n->attr.region.first + op_regions(n->op) > g->nregion)
         return false;
+    if (n->op == OP_custom && (n->attr.region.length < 0 || n->attr.region.length >= g->ncustom))
+        return false;
+    for (uint32_t i = 0; n->op == OP_custom && i < node_custom(g, n)->nresult; i++)
+        if (node_custom(g, n)->result[i].shape >= g->nshape)
+            return false;
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
         const struct graph *b = node_region(g, n, i);
         for (uint32_t k = 0; k < b->nout; k++)
@@ -286,6 +299,10 @@ static void put_node(struct printer *p, ref r, unsigned home_device)
         put_leaf(p, n->op, n->attr.leaf.index);
     } else {
         text_put(&p->t, "%s", opinfo[n->op].name);
+        if (n->op == OP_custom) {
+            text_put(&p->t, " ");
+            text_quoted(&p->t, node_custom(p->g, n)->name);
+        }
         for (unsigned i = 0; i < node_nin(n) && (op_is_region(n->op) || i < MAX_OPERANDS); i++) {
             text_put(&p->t, i ? ", " : " ");
             put_name(p, node_in(p->g, n, i));
@@ -309,11 +326,11 @@ static void put_node(struct printer *p, ref r, unsigned home_device)
         put_device(p, n->device);
     if (p->g->group && p->g->group[r] != GROUP_NONE)
         text_put(&p->t, " group %u", p->g->group[r]);
-    if (op_is_region(n->op))
+    if (op_regions(n->op))
         text_put(&p->t, " {");
     put_site(p, n->site, line_start);
     text_put(&p->t, "\n");
-    if (op_is_region(n->op))
+    if (op_regions(n->op))
         put_regions(p, n);
 }
 

@@ -1,11 +1,11 @@
 /* What region ops take and give, and how they run: the one driver of loops and branches, which the interpreter
  * and the executor hand their own way of computing a region. */
-#include "ir.h"
+#include "custom.h"
 #include <string.h>
 
 uint32_t op_regions(unsigned op)
 {
-    return op == OP_scan || op == OP_checkpoint ? 1 : op_is_region(op) ? 2 : 0;
+    return op == OP_scan || op == OP_checkpoint ? 1 : op_is_region(op) && op != OP_custom ? 2 : 0;
 }
 
 /* The region whose yields are the node's results. */
@@ -16,11 +16,15 @@ static const struct graph *body_of(const struct graph *g, const struct node *n)
 
 uint32_t region_results(const struct graph *g, const struct node *n)
 {
-    return body_of(g, n)->nout;
+    return n->op == OP_custom ? node_custom(g, n)->nresult : body_of(g, n)->nout;
 }
 
 unsigned region_result(const struct graph *g, const struct node *n, uint32_t i, struct shape *s)
 {
+    if (n->op == OP_custom) {
+        *s = g->shape[node_custom(g, n)->result[i].shape];
+        return node_custom(g, n)->result[i].dtype;
+    }
     const struct graph *body = body_of(g, n);
     const struct node *yield = node_at(body, body->out[i].value);
     *s = body->shape[yield->shape];
@@ -47,6 +51,8 @@ static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
 /* Pointers to a region's parameters and yields, the condition's result, and a second place for carried values. */
 size_t region_work_bytes(const struct graph *g, const struct node *n)
 {
+    if (n->op == OP_custom)
+        return custom_work_bytes(g, n);
     if (!op_is_control(n->op) || n->op == OP_cond)
         return 0;
     size_t bytes = round64((node_nin(n) + region_results(g, n)) * sizeof(void *)) + 64;

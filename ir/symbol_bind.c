@@ -149,6 +149,9 @@ static void bind_graph(struct graph *g, const struct binding *b, struct symbols 
         for (unsigned i = node_dims(n, dim); i-- > 0;)
             *dim[i] = bound_dim(g, b, *dim[i]);
     }
+    for (uint32_t i = 0; map && i < g->ncustom; i++)
+        for (uint32_t k = 0; k < g->custom[i].nresult; k++)
+            g->custom[i].result[k].shape = map[g->custom[i].result[k].shape];
     mem_free(map);
     for (uint32_t i = 0; i < g->nregion; i++) {
         bind_graph(g->region[i], b, to);

@@ -58,6 +58,8 @@ static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, ui
     for (uint32_t i = operands; i < last; i++)
         if (g->operand[i] == NIL || g->operand[i] >= r || op_is_region(g->node[g->operand[i]].op))
             return broken(g, e, "node", r, "has an operand that is no value before it");
+    if (n->op == OP_custom && (n->attr.region.length < 0 || n->attr.region.length >= g->ncustom))
+        return broken(g, e, "node", r, "has no description of its custom op");
     for (uint32_t i = regions; i < last_region; i++) {
         if (g->region[i]->depth >= g->depth)
             return broken(g, e, "node", r, "has a region as deep as its graph");
@@ -67,6 +69,26 @@ static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, ui
             return false;
     }
     return true;
+}
+
+/* Descriptions of custom ops, one a node, in the order of the nodes. */
+static bool verify_customs(const struct graph *g, struct err *e)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->ncustom; i++) {
+        const struct custom *c = &g->custom[i];
+        if (!memchr(c->name, 0, sizeof c->name) || !c->name[0])
+            return broken(g, e, "custom", i, "has no name, or one that does not end");
+        if (!c->nresult || (c->nattr && !c->attr))
+            return broken(g, e, "custom", i, "has no result, or attributes that are not there");
+        for (uint32_t k = 0; k < c->nresult; k++)
+            if (c->result[k].dtype >= KL_DTYPE_COUNT || c->result[k].shape >= g->nshape)
+                return broken(g, e, "custom", i, "has a result of no valid type");
+    }
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].op == OP_custom && g->node[r].attr.region.length != n++)
+            return broken(g, e, "node", r, "has not its own description of a custom op");
+    return n == g->ncustom || broken(g, e, "custom", n, "belongs to no node");
 }
 
 static bool verify_device(const struct graph *g, ref r, struct err *e)
@@ -217,6 +239,8 @@ static bool verify(const struct graph *g, struct err *e)
     if (!verify_shapes(g, e) || !verify_leaves(g, "input", &g->input, false, e) ||
         !verify_leaves(g, "state", &g->state, false, e) || !verify_leaves(g, "slot", &g->slot, true, e))
         return false;
+    if (!verify_customs(g, e))
+        return false;
     uint32_t operands = 0, regions = 0;
     for (ref r = 1; r < g->nnode; r++) {
         bool region = op_is_region(g->node[r].op);
@@ -229,7 +253,7 @@ static bool verify(const struct graph *g, struct err *e)
     }
     if (operands != g->noperand || regions != g->nregion || g->depth > MAX_REGION_DEPTH)
         return broken(g, e, "node", g->nnode - 1, "is the last, and operands or regions are left");
-    if (g->nregion && !verify_results(g, e))
+    if ((g->nregion || g->ncustom) && !verify_results(g, e))
         return false;
     return verify_outputs(g, e) && verify_groups(g, e);
 }

@@ -8,8 +8,6 @@
 #include "passes.h"
 #include "rewrite.h"
 
-static bool is_inlined(unsigned op) { return op_is_region(op) && !op_is_control(op); }
-
 struct inliner {
     struct rewrite w;
     uint32_t *first;       /* per node that is inlined: where its results stand in `result` */
@@ -50,7 +48,7 @@ int pass_inline(struct graph *g)
 {
     bool any = false;
     for (ref r = 1; r < g->nnode; r++)
-        any |= is_inlined(g->node[r].op);
+        any |= op_is_inlined(g->node[r].op);
     if (!any || has_grad(g))
         return 0;
     struct inliner l = {.first = mem_alloc(g->nnode * sizeof *l.first)};
@@ -59,9 +57,9 @@ int pass_inline(struct graph *g)
     if (rewrite_begin(&l.w, g))
         for (ref r = 1; r < g->nnode && !g->err.code && !l.w.to->err.code; r++) {
             const struct node *n = &g->node[r];
-            if (is_inlined(n->op))
+            if (op_is_inlined(n->op))
                 inline_node(&l, r);
-            else if (n->op == OP_proj && is_inlined(g->node[n->in[0]].op))
+            else if (n->op == OP_proj && op_is_inlined(g->node[n->in[0]].op))
                 l.w.map[r] = l.result[l.first[n->in[0]] + n->attr.proj.index];
             else
                 rewrite_copy(&l.w, r);

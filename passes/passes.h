@@ -83,15 +83,15 @@ const struct groups *lowerer_groups(const struct lowerer *s);
 enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH };
 struct loc { uint32_t kind, index; int64_t offset; }; /* arena: of device `index`; scratch: offset in a thread's scratch */
 
-enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION };
+enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
 struct program;
 struct command {
     uint16_t kind, device;        /* CMD_COPY: the device copied to */
     uint32_t kernel;              /* CMD_KERNEL: index in program.kernel */
     uint32_t wait, signal;        /* event numbers, 0 for none: all devices so far work in the order of the list */
-    struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION: the
-                                       operands, the results, and the workspace */
-    ref region;                   /* CMD_REGION: the region op's node */
+    struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION,
+                                       CMD_CUSTOM: the operands, the results, and the workspace */
+    ref region;                   /* CMD_REGION, CMD_CUSTOM: the op's node */
     struct program *sub[2];       /* CMD_REGION: its regions, run with the parameters as inputs */
     ref *value;                   /* the node each arg holds, NIL for scratch: for the checker; may be NULL */
     int64_t bytes;                /* CMD_COPY: size */
@@ -103,6 +103,7 @@ struct program {
     struct command *cmd; uint32_t ncmd;
     uint32_t max_args;            /* most arguments of a kernel, regions included */
     uint64_t devices;             /* those used, by bit */
+    bool calls;                   /* has a CMD_CUSTOM, maybe in a region: it calls the user's functions, which may fail */
     int64_t arena_bytes[MAX_DEVICES];
     int64_t region_bytes[MAX_DEVICES]; /* so much at the end of an arena is the regions' programs', where it is not that
                                           of their op's device: there they run in the command's workspace */
@@ -115,7 +116,7 @@ int64_t program_arenas(const struct program *p); /* bytes of all arenas */
 /* Consumes nothing: g stays the caller's.  interpret: one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
 void program_free(struct program *p);
-/* Workspace of a CMD_REGION, in this order, each part aligned to 64: results that nothing reads, region_work_bytes,
+/* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads, region_work_bytes,
  * pointers to operands and results, the arena of the region that runs. */
 struct workspace { int64_t unread, work, pointers, arena, bytes; };
 struct workspace command_workspace(const struct program *p, const struct command *c);

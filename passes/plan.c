@@ -4,6 +4,7 @@
  * writes its new value, so that the write can go in place.  Among ready kernels the lowest group number
  * goes first, which keeps the order of recording and so short lifetimes.
  * Storage: outputs in their own buffers, the rest in one arena a device (place.c). */
+#include "ir/custom.h"
 #include "place.h"
 #include "plan.h"
 #include <stdlib.h>
@@ -576,6 +577,7 @@ static bool plan_into(struct program *into, const struct caps *caps, struct plan
     uint32_t ng = g->ngroup + 1;
     struct planner p = {.g = g, .caps = caps, .e = e, .p = into};
     into->devices = graph_devices(g);
+    into->calls = custom_any(g);
     p.root = root ? root : &p;
     p.low = mem_alloc(ng * sizeof *p.low);
     p.apart = mem_alloc(ng * sizeof *p.apart);

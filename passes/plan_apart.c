@@ -1,4 +1,5 @@
-/* Planning what is no kernel: region ops, each a command with the programs of its regions, and copies. */
+/* Planning what is no kernel: region ops, each a command with the programs of its regions, custom ops, which have none,
+ * and copies. */
 #include "plan.h"
 
 struct workspace command_workspace(const struct program *p, const struct command *c)
@@ -24,7 +25,7 @@ static bool lower_region(struct planner *p, uint32_t group)
     struct lowered *l = &p->low[group];
     ref r = p->apart[group];
     const struct node *n = &p->g->node[r];
-    if (!op_is_control(n->op))
+    if (op_is_inlined(n->op))
         return err_set(p->e, KL_ERR_INTERNAL, "%s: node %u is still there; pass inline takes it apart first",
                        opinfo[n->op].name, r);
     uint32_t nin = node_nin(n), nout = region_results(p->g, n);
@@ -104,7 +105,7 @@ static bool region_command(struct planner *p, uint32_t group)
 {
     const struct node *n = &p->g->node[p->apart[group]];
     uint32_t nin = node_nin(n), nout = region_results(p->g, n);
-    struct command *c = plan_command(p, CMD_REGION, n->device, nin + nout + 1);
+    struct command *c = plan_command(p, n->op == OP_custom ? CMD_CUSTOM : CMD_REGION, n->device, nin + nout + 1);
     if (!c)
         return false;
     region_arguments(p, group, c);

@@ -161,7 +161,8 @@ static bool collect_region(struct check *c)
 {
     const struct graph *g = c->p->g;
     const struct command *m = &c->p->cmd[c->cmd];
-    if (m->region >= g->nnode || !op_is_control(g->node[m->region].op)) return fail(c, "there is no region op");
+    if (m->region >= g->nnode || !(m->kind == CMD_REGION ? op_is_control(g->node[m->region].op) : g->node[m->region].op == OP_custom))
+        return fail(c, "there is no region op and no custom op");
     const struct node *n = node_at(g, m->region);
     uint32_t nin = node_nin(n), nout = region_results(g, n);
     if (m->narg != nin + nout + 1 || !m->value) return fail(c, "%u arguments for %u values", m->narg, nin + nout);
@@ -212,7 +213,7 @@ static bool collect(struct check *c)
         }
         return true;
     }
-    if (m->kind == CMD_REGION) return collect_region(c);
+    if (m->kind == CMD_REGION || m->kind == CMD_CUSTOM) return collect_region(c);
     const struct kernel *k = NULL;
     if (m->kind == CMD_KERNEL) {
         if (m->kernel >= p->nkernel) return fail(c, "there is no kernel %u", m->kernel);
@@ -277,7 +278,7 @@ static bool check_overlaps(const struct check *c)
         for (uint32_t j = 0; j < c->nacc; j++) {
             const struct access *w = &c->acc[i], *o = &c->acc[j];
             if (i == j || !w->write || !overlap(c->p, w, o)) continue;
-            bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE && m->kind != CMD_REGION; /* in place */
+            bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE && m->kind != CMD_REGION && m->kind != CMD_CUSTOM; /* in place */
             if (!update) return fail(c, "argument %u is written and overlaps argument %u", w->lbuf, o->lbuf);
             if (m->kind == CMD_KERNEL && !check_update(c, c->p->kernel[m->kernel], o->lbuf, w->lbuf)) return false;
         }

@@ -5,6 +5,7 @@
  *   scan         a scan the other way round; the first scan stacks the carried values that it needs
  *   checkpoint   a checkpoint, marked, so that what it computes again is not kept from the first time after all
  *   custom_grad  the nodes of its second region
+ *   custom       none but that of the custom_grad around it
  *   while        none: how often it runs, and so what there is to keep, is not known before */
 #include "reverse.h"
 #include "passes.h"
@@ -370,6 +371,7 @@ void reverse_region(struct reverse *v, ref r, const ref *dy)
         case OP_scan:        scan_back(&b); break;
         case OP_checkpoint:  checkpoint_back(&b); break;
         case OP_custom_grad: custom_back(&b); break;
+        case OP_custom:      vjp_custom(v->t, r, NIL, NULL); break;
         }
     back_end(&b);
 }

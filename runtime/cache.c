@@ -5,6 +5,7 @@
  * one, builds it outside the lock and announces it; who finds an unfinished one waits, so that threads that miss
  * together build once.  A failed entry is taken out again.  Nobody waits while holding an unfinished kernel, so
  * the waits cannot go in a circle. */
+#include "ir/custom.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -269,7 +270,8 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
         return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     }
     graph_move(g, graph_device(g), (unsigned)x->device);
-    bool ok = find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
+    custom_number(g, 0);
+    bool ok = custom_check(g, e) && find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
     graph_free(g);
     if (!ok) return false;
     count(&counters.graphs_built);

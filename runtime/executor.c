@@ -3,8 +3,9 @@
  * One buffer from the pool is all that an execution owns besides its outputs: the program's arena, then for each
  * worker its scratch and the table of its kernel's arguments.  (The arenas of further devices are buffers of their
  * own.)  So executions of one program never meet, and in the steady state nothing is allocated.  Allocating comes
- * first; once the first command runs nothing can fail, but for the interpreters, and where they have a part no state
- * is written in place. */
+ * first; once the first command runs nothing can fail, but for the interpreters and custom ops, and where they have a
+ * part no state is written in place. */
+#include "ir/custom.h"
 #include "runtime/runtime.h"
 #include <string.h>
 
@@ -160,12 +161,41 @@ static void note_time(const struct frame *f, double start)
     uint32_t i = f->cmd->kernel, kernels = f->r->x->program->nkernel;
     if (f->cmd->kind == CMD_REGION) return;
     if (f->cmd->kind == CMD_COPY) f->r->row[i = kernels].bytes += 2 * f->cmd->bytes;
-    if (f->cmd->kind == CMD_INTERP) i = kernels + 1;
+    if (f->cmd->kind == CMD_CUSTOM) i = kernels + 1;
+    if (f->cmd->kind == CMD_INTERP) i = kernels + 2;
     f->r->row[i].calls++;
     f->r->row[i].seconds += f->r->clock() - start;
 }
 
-/* Only the interpreters can fail. */
+/* ---- custom ops: the user's function, in the pool's floating-point environment ---- */
+struct custom_call {
+    const struct frame *f;
+    struct err *e;
+    bool ok;
+};
+
+static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end, (void)worker;
+    struct custom_call *call = ctx;
+    const struct frame *f = call->f;
+    const struct command *c = f->cmd;
+    const struct node *n = node_at(f->p->g, c->region);
+    struct workspace w = command_workspace(f->p, c);
+    char *work = resolve(f, &c->arg[c->narg - 1], 0);
+    void **at = (void **)(work + w.pointers);
+    for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = resolve(f, &c->arg[i], 0);
+    call->ok = custom_run(f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work, call->e);
+}
+
+static bool run_custom(const struct frame *f, struct err *e)
+{
+    struct custom_call call = {f, e, false};
+    pool_run(call_custom, &call, 1, 0);
+    return call.ok;
+}
+
+/* Only the interpreters and custom ops can fail. */
 static bool run_commands(struct frame *f, struct err *e)
 {
     bool ok = true;
@@ -176,6 +206,7 @@ static bool run_commands(struct frame *f, struct err *e)
         case CMD_KERNEL: ok = run_command_kernel(f, e); break;
         case CMD_COPY:   run_copy(f); break;
         case CMD_REGION: ok = run_region_op(f, e); break;
+        case CMD_CUSTOM: ok = run_custom(f, e); break;
         default:         ok = run_interp(f, e); break;
         }
         if (f->r->row) note_time(f, start);
@@ -190,7 +221,7 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
-    bool can_fail = interprets(p) || (r->x->interpreted & p->devices);
+    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices);
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
         bool in_place = o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;

@@ -10,13 +10,13 @@ struct profile_row *profile_rows(struct profile *p, const struct exec *x)
 {
     uint32_t kernels = x->program->nkernel, at = 0;
     while (at < p->n && p->row[at].x != x)
-        at += p->row[at].x->program->nkernel + 2;
+        at += p->row[at].x->program->nkernel + PROFILE_OTHERS;
     if (at < p->n)
         return &p->row[at];
-    if (!mem_reserve(&p->row, &p->cap, p->n + kernels + 2, sizeof *p->row))
+    if (!mem_reserve(&p->row, &p->cap, p->n + kernels + PROFILE_OTHERS, sizeof *p->row))
         return NULL;
-    for (uint32_t i = 0; i < kernels + 2; i++)
+    for (uint32_t i = 0; i < kernels + PROFILE_OTHERS; i++)
         p->row[p->n++] = (struct profile_row){
-            .x = x, .kernel = i < kernels ? i : i == kernels ? PROFILE_COPY : PROFILE_INTERP};
+            .x = x, .kernel = i < kernels ? i : PROFILE_COPY + (i - kernels)};
     return &p->row[at];
 }

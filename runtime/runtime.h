@@ -94,15 +94,15 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e);
 
 /* ---- profile.c: where the time of executions goes ---- */
-struct profile_row {                     /* a kernel of a program, all its copies, or the interpreter */
+struct profile_row {                     /* a kernel of a program, all its copies, its custom ops, or the interpreter */
     const struct exec *x;
-    uint32_t kernel;                     /* its number; then PROFILE_COPY, PROFILE_INTERP */
+    uint32_t kernel;                     /* its number; then enum profile_other */
     uint64_t calls;
     double seconds;
     int64_t bytes;                       /* PROFILE_COPY: read and written by all calls */
 };
-#define PROFILE_COPY (UINT32_MAX - 1)
-#define PROFILE_INTERP UINT32_MAX
+#define PROFILE_OTHERS 3
+enum profile_other { PROFILE_COPY = INT32_MAX - PROFILE_OTHERS, PROFILE_CUSTOM, PROFILE_INTERP };
 struct profile {
     double (*clock)(void);               /* seconds; read on the thread that executes */
     struct profile_row *row;
@@ -112,7 +112,7 @@ struct profile {
 void profile_here(struct profile *p);
 /* This thread's profile, NULL if none. */
 struct profile *profile_current(void);
-/* Where x's rows begin: one a kernel, then the copies', then the interpreter's.  NULL: out of memory. */
+/* Where x's rows begin: one a kernel, then the others'.  NULL: out of memory. */
 struct profile_row *profile_rows(struct profile *p, const struct exec *x);
 
 /* ---- counters.c ---- */
@@ -135,6 +135,11 @@ void dump_program(struct dump *d, const struct program *p, const struct backend 
 void dump_end(struct dump *d);
 /* Directory for every stage of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
 void dump_next_to(const char *dir);
+
+/* ---- gpu.c: kernels in the languages of GPUs: "cuda" (also NULL), "hip" or "glsl" ---- */
+bool gpu_caps(const char *target, struct caps *out, struct err *e); /* to plan programs for such a GPU */
+/* Prints a stage of the kernels: scheduled, source or asm. */
+bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f, struct err *e);
 
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The demo on a few hundred images: the same losses, bit for bit, whatever runs the steps, and clear errors.
+# The demo on a few hundred images: the same losses, bit for bit, whatever runs the steps, and clear errors; and the
+# other examples.
 # B: the build folder.
 cd "$(dirname "$0")/.." || exit 1
 demo=${B:-build}/examples/fashion_mnist
@@ -105,6 +106,19 @@ cp "$scratch/train-images-idx3-ubyte.gz" "$scratch/t10k-labels-idx1-ubyte.gz"
 refuses 1 't10k-labels-idx1-ubyte.gz' --data "$scratch"
 head -c 1000 "$scratch/train-images-idx3-ubyte.gz" >"$scratch/cut" && mv "$scratch/cut" "$scratch/train-images-idx3-ubyte.gz"
 refuses 1 'truncated' --data "$scratch"
+
+# The other example: what it prints.
+prints() { # EXAMPLE PATTERN...
+    example=${B:-build}/examples/$1
+    shift
+    "$example" >"$scratch/out" 2>&1 || bad "$example: $(cat "$scratch/out")"
+    for pattern; do
+        if grep -qE -e "$pattern" "$scratch/out"; then ok
+        else bad "$example: no '$pattern' in $(cat "$scratch/out")"; fi
+    done
+}
+prints custom '^row 0: 5 at 4, 4 at 2; gradient 0 0 8 0 10$' '^row 1: 8 at 3, 7 at 1; gradient 0 14 0 16 0$' \
+    'custom\.c:[0-9]+: read: custom "topk": row 0 holds a NaN \(recorded at .*custom\.c:[0-9]+\)$'
 
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]

@@ -1,4 +1,5 @@
 #include "harness.h"
+#include <pthread.h>
 #include <stdarg.h>
 
 unsigned passed, failed, skipped;
@@ -113,7 +114,7 @@ static bool run_with(const struct graph *g, const char *device, bool fuse, bool 
     bool exclusive[MAX_VALUES];
     int dev = device_find(device, e);
     const struct exec *x = dev < 0 ? NULL : exec_get(g, dev, fuse, e);
-    for (uint32_t i = 0; i < g->nout; i++)
+    for (uint32_t i = 0; i < g->state.n; i++)
         exclusive[i] = in_place;
     bool ok = x && upload(dev, g, &g->input, input, in, e) && upload(dev, g, &g->state, state, st, e) &&
               exec_run(x, in, st, exclusive, slot, res, e);
@@ -157,6 +158,63 @@ bool same_values(unsigned dtype, const void *a, const void *b, int64_t n, int64_
         return false;
     }
     return true;
+}
+
+/* ---- custom ops ---- */
+
+static uint32_t turn_of(const kl_custom_call *call) { return call->attr_bytes ? *(const unsigned char *)call->attr : 0; }
+
+static kl_status turn_types(void *ctx, const kl_custom_call *call, kl_type *out)
+{
+    (void)ctx;
+    if (call->nin != call->nout) {
+        snprintf(call->message, call->message_bytes, "%u results of %u operands", call->nout, call->nin);
+        return KL_ERR_ARGUMENT;
+    }
+    for (uint32_t i = 0; i < call->nout; i++)
+        out[i] = call->in_type[(i + turn_of(call)) % call->nin];
+    return KL_OK;
+}
+
+static kl_status turn_run(void *ctx, const kl_custom_call *call)
+{
+    (void)ctx;
+    for (uint32_t i = 0; i < call->nout; i++) {
+        size_t size = dtype_size(call->out_type[i].dtype);
+        int64_t n = 1;
+        for (int d = 0; d < call->out_type[i].rank; d++)
+            n *= call->out_type[i].dims[d];
+        const char *from = call->in[(i + turn_of(call)) % call->nin];
+        for (int64_t k = 0; k < n; k++)
+            memcpy((char *)call->out[i] + k * (int64_t)size, from + (n - 1 - k) * (int64_t)size, size);
+    }
+    return KL_OK;
+}
+
+static pthread_once_t ops_once = PTHREAD_ONCE_INIT;
+
+static void register_ops(void)
+{
+    struct err e = {0};
+    if (!custom_register("test.turn", &(kl_custom_op){.types = turn_types, .run = turn_run}, NULL, &e))
+        abort();
+}
+
+void test_ops(void)
+{
+    pthread_once(&ops_once, register_ops);
+}
+
+ref n_turn(struct graph *g, const ref *in, uint32_t n, unsigned a)
+{
+    struct custom_result result[MAX_VALUES];
+    unsigned char byte = (unsigned char)a;
+    struct custom c = {.name = "test.turn", .result = result, .nresult = n, .nattr = a ? 1 : 0, .attr = a ? &byte : NULL};
+    for (uint32_t i = 0; i < n; i++) {
+        const struct node *x = node_at(g, in[(i + a) % n]);
+        result[i] = (struct custom_result){x->dtype, x->shape};
+    }
+    return graph_add_custom(g, &(struct node){.op = OP_custom}, in, n, &c);
 }
 
 /* ---- kernels as text ---- */

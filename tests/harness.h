@@ -1,6 +1,7 @@
 /* What the tests of graphs share: check counting, random data, running one graph everywhere and comparing bits. */
 #ifndef HARNESS_H
 #define HARNESS_H
+#include "ir/custom.h"
 #include "ir/ir.h"
 #include "runtime/runtime.h"
 #include <inttypes.h>
@@ -21,6 +22,13 @@ double rng_unit(struct rng *r); /* [0, 1) */
 
 /* Fills n elements; wild: every bit pattern and every special value, else moderate numbers. */
 void fill_random(struct rng *r, unsigned dtype, void *p, int64_t n, bool wild);
+
+/* ---- custom ops ----
+ * test_ops registers, once, op test.turn: from n operands n results, result i operand (i + a) % n with its elements in
+ * reverse, where a is the attribute's first byte, or 0. */
+void test_ops(void);
+/* Its use on n operands; results are read by n_proj. */
+ref n_turn(struct graph *g, const ref *in, uint32_t n, unsigned a);
 
 /* ---- running ---- */
 enum { MAX_VALUES = 64 };

@@ -459,6 +459,28 @@ static void copies(void)
             }
 }
 
+/* An op of the user's between kernels, of what is stored and of what is computed, with results that nothing reads. */
+static void customs(void)
+{
+    test_ops();
+    for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
+        for (unsigned z = 0; z < sizeof sizes / sizeof *sizes; z++)
+            for (int layout = 0; layout <= LAYOUTS; layout++) {
+                struct graph *g = graph_new("custom");
+                struct shape s = shape_make(2, (int64_t[]){3, sizes[z]});
+                ref x = piece(g, dt, &s, layout), w = n_state(g, dt, &s, "w"), k = n_iota(g, KL_I16, &s, 1);
+                ref turned = n_turn(g, (ref[]){x, w, k}, 3, layout % 3), other = n_turn(g, (ref[]){w, x}, 2, 1);
+                graph_output(g, OUT_RETURN, n_proj(g, turned, 0), 0);
+                if (layout & 1)
+                    graph_output(g, OUT_RETURN, n_eq(g, n_proj(g, other, 0), x), 0);
+                graph_output(g, OUT_ASSIGN, n_proj(g, other, 1), 0);
+                char what[64];
+                snprintf(what, sizeof what, "custom of %s, %" PRId64 ", layout %d", dtype_name(dt), sizes[z], layout);
+                run_graph(g, layout & 1, what);
+                graph_free(g);
+            }
+}
+
 static void random_bits(void)
 {
     for (unsigned dt = KL_U32; dt <= KL_U64; dt++) {
@@ -492,6 +514,7 @@ int main(void)
     shifted_states();
     quants();
     copies();
+    customs();
     random_bits();
     return finish();
 }

@@ -655,6 +655,22 @@ static ref random_region(struct maker *m, ref x)
     }
 }
 
+/* One to three values through an op of the user's; all results but one go to the pool at once. */
+static ref random_custom(struct maker *m, ref x)
+{
+    ref in[3] = {x};
+    uint32_t n = 1 + (uint32_t)rng_below(&m->r, 3);
+    for (uint32_t i = 1; i < n; i++)
+        in[i] = any(m);
+    ref r = n_turn(m->g, in, n, (unsigned)rng_below(&m->r, 4));
+    if (r)
+        m->g->node[r].flags |= MARK_STOP; /* it has no gradient */
+    for (uint32_t i = 1; i < n && r; i++)
+        if (chance(m, 2))
+            add(m, n_proj(m->g, r, i));
+    return n_proj(m->g, r, 0);
+}
+
 static ref random_node(struct maker *m)
 {
     ref x = chance(m, 2) ? late(m) : any(m);
@@ -671,7 +687,7 @@ static ref random_node(struct maker *m)
     case 13: return chance(m, 2) ? random_bitcast(m, x) : random_quant(m, x);
     case 14: return chance(m, 2) ? random_scatter(m, x) : random_argsort(m, x);
     case 15: return random_rows(m, x);
-    case 16: return random_region(m, x);
+    case 16: return chance(m, 5) ? random_custom(m, x) : random_region(m, x);
     default: return random_elementwise(m, x);
     }
 }
@@ -744,6 +760,7 @@ struct graph *random_graph(uint64_t seed)
     struct maker m = {.g = graph_new("random"), .r = {seed * UINT64_C(0x9e3779b97f4a7c15) | 1}};
     if (!m.g)
         abort();
+    test_ops();
     rng_next(&m.r);
     m.dims = &PICK(&m, profile);
     while (!m.n)

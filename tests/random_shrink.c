@@ -128,6 +128,22 @@ static struct shape refit(const struct shape *old_in, const struct shape *new_in
 
 static struct graph *edited(const struct graph *g, const struct edit *e, bool region);
 
+static ref rebuild_custom(struct rebuild *b, const struct node *copy, const struct node *n, const ref *in)
+{
+    struct custom c = *node_custom(b->from, n);
+    struct custom_result *result = calloc(c.nresult, sizeof *result);
+    if (!result)
+        abort();
+    for (uint32_t i = 0; i < c.nresult; i++) {
+        struct shape s = edited_shape(b, &b->from->shape[c.result[i].shape]);
+        result[i] = (struct custom_result){edited_dtype(b, c.result[i].dtype), graph_shape(b->to, &s)};
+    }
+    c.result = result;
+    ref r = graph_add_custom(b->to, copy, in, node_nin(n), &c);
+    free(result);
+    return r;
+}
+
 static ref rebuild_region_op(struct rebuild *b, ref r)
 {
     const struct node *n = node_at(b->from, r);
@@ -154,7 +170,7 @@ static ref rebuild_region_op(struct rebuild *b, ref r)
         graph_splice(b->to, g, in + skip, 0, b->result);
     } else {
         b->to->cur_device = n->device;
-        out = graph_add_region(b->to, &copy, in, nin, region);
+        out = n->op == OP_custom ? rebuild_custom(b, &copy, n, in) : graph_add_region(b->to, &copy, in, nin, region);
     }
     free(in);
     return out;

@@ -492,6 +492,7 @@ static bool run_path(const char *path)
 int main(int argc, char **argv)
 {
     bool ok = true;
+    test_ops();
     if (argc < 2)
         ok = run_path("tests/text");
     for (int i = 1; i < argc; i++)

@@ -1,0 +1,218 @@
+/* Custom ops: the registered ones, and calling them.
+ *
+ * The list only grows, at its head, so looking up needs no lock. */
+#include "custom.h"
+#include <stdatomic.h>
+#include <string.h>
+
+static _Atomic(struct custom_op *) first;
+
+static const struct custom_op *find_from(const struct custom_op *op, const char *name)
+{
+    while (op && strcmp(op->name, name))
+        op = op->next;
+    return op;
+}
+
+const struct custom_op *custom_find(const char *name)
+{
+    return find_from(atomic_load_explicit(&first, memory_order_acquire), name);
+}
+
+bool custom_register(const char *name, const kl_custom_op *functions, void *ctx, struct err *e)
+{
+    struct custom_op *op = mem_alloc(sizeof *op), *head = atomic_load_explicit(&first, memory_order_acquire);
+    if (!op)
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    snprintf(op->name, sizeof op->name, "%s", name);
+    op->functions = *functions;
+    op->ctx = ctx;
+    do {
+        if (find_from(head, name)) {
+            mem_free(op);
+            return err_set(e, KL_ERR_ARGUMENT, "an op of the name \"%s\" is registered already", name);
+        }
+        op->next = head;
+    } while (!atomic_compare_exchange_weak_explicit(&first, &head, op, memory_order_acq_rel, memory_order_acquire));
+    return true;
+}
+
+/* ---- calling the functions ---- */
+
+kl_type custom_type(unsigned dtype, const struct shape *s)
+{
+    kl_type t = {.dtype = (kl_dtype)dtype, .rank = (int)s->rank};
+    for (uint32_t i = 0; i < s->rank; i++)
+        t.dims[i] = s->dim[i];
+    return t;
+}
+
+static bool is_type(const kl_type *t, struct shape *s)
+{
+    int64_t n;
+    *s = (struct shape){0};
+    if ((unsigned)t->dtype >= KL_DTYPE_COUNT || t->rank < 0 || t->rank > KL_MAX_RANK)
+        return false;
+    *s = shape_make((uint32_t)t->rank, t->dims);
+    return shape_numel(s, &n);
+}
+
+/* An error of one of the op's functions. */
+static bool failed(const char *name, kl_status status, const char *message, struct err *e)
+{
+    if ((unsigned)status > KL_ERR_INTERNAL)
+        status = KL_ERR_INTERNAL;
+    return err_set(e, status, "custom \"%s\": %s", name, *message ? message : status_name(status));
+}
+
+bool custom_types(const struct custom_op *op, kl_custom_call *call, kl_type *out, struct err *e)
+{
+    char message[CUSTOM_MESSAGE] = "";
+    call->message = message;
+    call->message_bytes = sizeof message;
+    memset(out, 0, call->nout * sizeof *out);
+    kl_status status = op->functions.types(op->ctx, call, out);
+    message[sizeof message - 1] = 0;
+    if (status)
+        return failed(op->name, status, message, e);
+    for (uint32_t i = 0; i < call->nout; i++) {
+        struct shape s;
+        if (!is_type(&out[i], &s))
+            return err_set(e, KL_ERR_SHAPE, "custom \"%s\": the type that it says of result %u is none", op->name, i);
+    }
+    return true;
+}
+
+static const struct custom_op *registered(const struct custom *c, struct err *e)
+{
+    const struct custom_op *op = custom_find(c->name);
+    if (!op) {
+        err_set(e, KL_ERR_ARGUMENT, "custom \"%s\": no op of this name is registered", c->name);
+        e->call = c->call + 1;
+    }
+    return op;
+}
+
+/* The types of operands, then of results, into `type`. */
+static void node_types(const struct graph *g, const struct node *n, kl_type *type)
+{
+    const struct custom *c = node_custom(g, n);
+    for (uint32_t i = 0; i < node_nin(n); i++)
+        *type++ = custom_type(node_at(g, node_in(g, n, i))->dtype, node_shape(g, node_in(g, n, i)));
+    for (uint32_t i = 0; i < c->nresult; i++)
+        *type++ = custom_type(c->result[i].dtype, &g->shape[c->result[i].shape]);
+}
+
+size_t custom_work_bytes(const struct graph *g, const struct node *n)
+{
+    return (node_nin(n) + (size_t)node_custom(g, n)->nresult) * sizeof(kl_type);
+}
+
+bool custom_run(const struct graph *g, const struct node *n, const void *const *in, void *const *out, void *work,
+                struct err *e)
+{
+    const struct custom *c = node_custom(g, n);
+    const struct custom_op *op = registered(c, e);
+    if (!op)
+        return false;
+    char message[CUSTOM_MESSAGE] = "";
+    node_types(g, n, work);
+    kl_custom_call call = {.nin = node_nin(n), .nout = c->nresult, .in_type = work, .out_type = (kl_type *)work + node_nin(n),
+                           .attr = c->attr, .attr_bytes = c->nattr, .in = in, .out = out,
+                           .message = message, .message_bytes = sizeof message};
+    kl_status status = op->functions.run(op->ctx, &call);
+    message[sizeof message - 1] = 0;
+    if (!status)
+        return true;
+    failed(op->name, status, message, e);
+    e->call = c->call + 1;
+    return false;
+}
+
+/* ---- all of a graph's ---- */
+
+/* What the node says of its results is what the op says. */
+static bool check_node(const struct graph *g, const struct node *n, struct err *e)
+{
+    const struct custom *c = node_custom(g, n);
+    const struct custom_op *op = registered(c, e);
+    if (!op)
+        return false;
+    uint32_t nin = node_nin(n);
+    kl_type *type = mem_alloc(custom_work_bytes(g, n)), *said = mem_alloc(c->nresult * sizeof *said);
+    bool ok = type && said;
+    if (!ok)
+        err_set(e, KL_ERR_MEMORY, "custom \"%s\": out of memory", c->name);
+    if (ok) {
+        node_types(g, n, type);
+        kl_custom_call call = {.nin = nin, .nout = c->nresult, .in_type = type, .attr = c->attr, .attr_bytes = c->nattr};
+        ok = custom_types(op, &call, said, e);
+    }
+    for (uint32_t i = 0; ok && i < c->nresult; i++) {
+        struct shape s;
+        char a[SHAPE_TEXT], b[SHAPE_TEXT];
+        const struct shape *own = &g->shape[c->result[i].shape];
+        is_type(&said[i], &s);
+        ok = (c->result[i].dtype == (unsigned)said[i].dtype && shape_equal(own, &s)) ||
+             err_set(e, KL_ERR_TYPE, "custom \"%s\": result %u is %s%s, and %s%s in the graph", c->name, i,
+                     dtype_name((unsigned)said[i].dtype), shape_text(&s, a, sizeof a), dtype_name(c->result[i].dtype),
+                     shape_text(own, b, sizeof b));
+    }
+    if (!ok)
+        e->call = c->call + 1;
+    mem_free(type);
+    mem_free(said);
+    return ok;
+}
+
+bool custom_check(const struct graph *g, struct err *e)
+{
+    for (ref r = 1; g->ncustom && r < g->nnode; r++)
+        if (g->node[r].op == OP_custom && !check_node(g, &g->node[r], e))
+            return false;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        if (!custom_check(g->region[i], e))
+            return false;
+    return true;
+}
+
+bool custom_any(const struct graph *g)
+{
+    bool any = g->ncustom > 0;
+    for (uint32_t i = 0; i < g->nregion && !any; i++)
+        any = custom_any(g->region[i]);
+    return any;
+}
+
+uint32_t custom_number(struct graph *g, uint32_t from)
+{
+    for (uint32_t i = 0; i < g->ncustom; i++)
+        g->custom[i].call = from++;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        from = custom_number(g->region[i], from);
+    return from;
+}
+
+/* The call site of custom op number *left of g and its regions, in the order of custom_number; NULL: there are not so many. */
+static const kl_site *find_site(const struct graph *g, uint32_t *left)
+{
+    for (ref r = 1; r < g->nnode && *left < g->ncustom; r++)
+        if (g->node[r].op == OP_custom && g->node[r].attr.region.length == *left)
+            return &g->site[g->node[r].site];
+    *left -= g->ncustom;
+    for (uint32_t i = 0; i < g->nregion; i++) {
+        const kl_site *s = find_site(g->region[i], left);
+        if (s)
+            return s;
+    }
+    return NULL;
+}
+
+void custom_locate(const struct graph *recorded, struct err *e)
+{
+    uint32_t left = e->call - 1;
+    const kl_site *s = e->call ? find_site(recorded, &left) : NULL;
+    size_t n = strlen(e->msg);
+    if (s && s != &recorded->site[0] && s->line)
+        snprintf(e->msg + n, sizeof e->msg - n, " (recorded at %.250s:%d)", s->file, s->line);
+}
