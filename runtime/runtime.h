@@ -151,6 +151,11 @@ void dump_end(struct dump *d);
 /* Directory for every stage of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
 void dump_next_to(const char *dir);
 
+/* ---- gpu.c: kernels in the languages of GPUs: "cuda" (also NULL), "hip" or "glsl" ---- */
+bool gpu_caps(const char *target, struct caps *out, struct err *e); /* to plan programs for such a GPU */
+/* Prints a stage of the kernels: scheduled, source or asm. */
+bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f, struct err *e);
+
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
 int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
