@@ -50,6 +50,10 @@ static const struct backend *open_library(const char *name, const char *library,
         err_set(e, KL_ERR_DEVICE, "backend %s: %s is of another version of Kiln", name, library);
         return NULL;
     }
+    if (mem_used()->alloc && !b->memory(mem_used())) {
+        err_set(e, KL_ERR_INTERNAL, "backend %s: it has taken memory before it was opened", name);
+        return NULL;
+    }
     return b;
 }
 

@@ -16,6 +16,7 @@ enum emit_kind { EMIT_OBJECT, EMIT_LLVM, EMIT_ASM }; /* the last two: text for p
 struct backend {
     const char *name;
     uint32_t abi;                                          /* KERNEL_ABI it was built with */
+    bool (*memory)(const kl_memory *m);                    /* mem_use of its own mem.c: code.bytes crosses the border */
     bool (*caps)(struct caps *out, struct err *e);         /* this machine's target */
     const char *(*version)(void);                          /* compiler, its build and this generator's sources: one line */
     bool (*compile)(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e); /* thread-safe */

@@ -43,6 +43,11 @@ struct recording *ambient_recording(void)
     return make_room(&now, now.r.g->nnode + OP_NODES) ? &now.r : NULL;
 }
 
+const struct graph *ambient_graph(void)
+{
+    return now.r.g;
+}
+
 bool ambient_room(uint32_t nodes)
 {
     return ambient_recording() && make_room(&now, now.r.g->nnode + nodes);

@@ -12,13 +12,14 @@ static const struct command_line {
     {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
-    {"dump", "FILE.kir --stage STAGE [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
+    {"dump", "FILE.kir --stage STAGE [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
+     "           [--device DEVICE] [--unfused]",
      "print one stage of the way to machine code",
      cli_dump},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
      "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
-    {"kernel", "FILE.loop [--stage STAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
+    {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
@@ -43,7 +44,9 @@ static void usage(FILE *f)
     for (unsigned i = 0; i < pass_count; i++)
         if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
             fprintf(f, " %s", pass_list[i].stage);
-    fputs(" scheduled llvm asm\ndevices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
+    fputs(" scheduled source llvm asm\n"
+          "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
+          "devices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
           f);
     fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);
 }

@@ -122,9 +122,22 @@ static bool print_kernels(const struct graph *g, int device, const char *stage, 
     return ok;
 }
 
-static bool is_code_stage(const char *s) { return !strcmp(s, "scheduled") || !strcmp(s, "llvm") || !strcmp(s, "asm"); }
+/* Kernels made for a GPU, in its language. */
+static bool print_source(const struct graph *g, const char *target, const char *stage, struct err *e)
+{
+    struct caps caps;
+    struct program *p = gpu_caps(target, &caps, e) ? program_plan(g, &caps, false, e) : NULL;
+    bool ok = p && gpu_print((const struct kernel *const *)p->kernel, p->nkernel, target, stage, stdout, e);
+    program_free(p);
+    return ok;
+}
 
-static int dump_stage(struct graph *g, const char *stage, const char *device, bool fuse)
+static bool is_code_stage(const char *s)
+{
+    return !strcmp(s, "scheduled") || !strcmp(s, "source") || !strcmp(s, "llvm") || !strcmp(s, "asm");
+}
+
+static int dump_stage(struct graph *g, const char *stage, const char *target, const char *device, bool fuse)
 {
     struct wanted w = {.stage = stage, .fused = fuse};
     struct err e = {0};
@@ -136,6 +149,8 @@ static int dump_stage(struct graph *g, const char *stage, const char *device, bo
         cli_error("no stage is called '%s'; see kiln help", stage);
         return CLI_USAGE;
     }
+    if (target || !strcmp(stage, "source"))
+        return print_source(g, target, stage, &e) ? CLI_OK : cli_error("%s", e.msg);
     int d = cli_device(device);
     if (d < 0)
         return CLI_FAILED;
@@ -145,7 +160,7 @@ static int dump_stage(struct graph *g, const char *stage, const char *device, bo
 int cli_dump(int argc, char **argv)
 {
     struct cli_args a = {.argc = argc, .argv = argv};
-    const char *file = NULL, *stage = NULL, *device = NULL;
+    const char *file = NULL, *stage = NULL, *target = NULL, *device = NULL;
     bool fuse = option_fuse();
     struct cli_values values = {0};
     while (cli_next(&a)) {
@@ -155,6 +170,8 @@ int cli_dump(int argc, char **argv)
             stage = cli_value(&a);
         else if (cli_is(&a, "--device"))
             device = cli_value(&a);
+        else if (cli_is(&a, "--target"))
+            target = cli_value(&a);
         else if (cli_is(&a, "--unfused"))
             fuse = false;
         else if (!a.option && !file)
@@ -170,7 +187,7 @@ int cli_dump(int argc, char **argv)
     }
     struct graph *g = cli_load(file);
     bool ok = g && cli_set_symbols(g, &values);
-    int status = ok ? dump_stage(g, stage, device, fuse) : CLI_FAILED;
+    int status = ok ? dump_stage(g, stage, target, device, fuse) : CLI_FAILED;
     graph_free(g);
     return status;
 }

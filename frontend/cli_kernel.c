@@ -10,7 +10,7 @@ enum { MAX_BINDINGS = 256 };
 struct binding { const char *name, *value; };
 
 struct job {
-    const char *file, *stage, *device;
+    const char *file, *stage, *device, *target;
     bool run;
     struct binding in[MAX_BINDINGS], out[MAX_BINDINGS], slots[MAX_BINDINGS];
     unsigned nin, nout, nslots;
@@ -44,6 +44,8 @@ static int parse_args(struct job *j, int argc, char **argv)
             j->stage = cli_value(&a);
         else if (cli_is(&a, "--device"))
             j->device = cli_value(&a);
+        else if (cli_is(&a, "--target"))
+            j->target = cli_value(&a);
         else if (cli_is(&a, "--run"))
             j->run = true;
         else if (cli_is(&a, "--input"))
@@ -64,14 +66,16 @@ static int parse_args(struct job *j, int argc, char **argv)
 
 /* ---- printing ---- */
 
-static bool print_stage(const struct kernel *k, const char *stage, const char *device)
+static bool print_stage(const struct kernel *k, const char *stage, const char *target, const char *device)
 {
     struct err e = {0};
     struct code text = {0};
     if (!stage || !strcmp(stage, "scheduled"))
         return kernel_print(k, stdout) || (cli_error("cannot write the kernel"), false);
-    if (strcmp(stage, "llvm") && strcmp(stage, "asm"))
-        return cli_error("no stage of a kernel is called '%s': there are scheduled, llvm and asm", stage), false;
+    if (strcmp(stage, "source") && strcmp(stage, "llvm") && strcmp(stage, "asm"))
+        return cli_error("no stage of a kernel is called '%s': there are scheduled, source, llvm and asm", stage), false;
+    if (target || !strcmp(stage, "source"))
+        return gpu_print(&k, 1, target, stage, stdout, &e) || (cli_error("%s", e.msg), false);
     int d = cli_device(device);
     const struct backend *b = d < 0 ? NULL : device_backend(d, NULL);
     if (d >= 0 && !b)
@@ -251,7 +255,7 @@ int cli_kernel(int argc, char **argv)
         mem_free(j.slot);
     } else {
         for (uint32_t i = 0; ok && i < k.n; i++)
-            ok = print_stage(k.v[i], j.stage, j.device);
+            ok = print_stage(k.v[i], j.stage, j.target, j.device);
     }
     mem_free(s);
     kernels_free(&k);

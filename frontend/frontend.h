@@ -153,6 +153,7 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *
 
 /* ---- ambient.c: what is recorded outside of traces; all need the lock ---- */
 struct recording *ambient_recording(void);        /* with room for one op's nodes; NULL: out of memory */
+const struct graph *ambient_graph(void);
 bool ambient_room(uint32_t nodes);                /* for so many more; false: out of memory */
 ref ambient_node(struct entry *x, struct err *e); /* of a value or lazy handle, as it is now */
 void ambient_added(ref r);                        /* notes a node just appended */

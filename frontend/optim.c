@@ -104,7 +104,8 @@ static kl_tensor scaled(const kl_site *site, const kl_optimizer *o, enum number 
     return kl_mul_at(site, a, k);
 }
 
-static kl_status sgd_step(const kl_site *site, const kl_optimizer *o, const struct tracked *t, kl_tensor g, const double *x)
+static kl_status sgd_step(const kl_site *site, const kl_optimizer *o, const struct tracked *t, kl_tensor g,
+                          const double *x)
 {
     const kl_sgd_options *s = &o->sgd;
     kl_tensor p = t->param, v = g;
@@ -137,7 +138,8 @@ static void find_numbers(const kl_optimizer *o, int64_t step, double lr, double 
     x[DECAY] = 1 - lr * a->weight_decay;
 }
 
-static kl_status adam_step(const kl_site *site, const kl_optimizer *o, const struct tracked *t, kl_tensor g, const double *x)
+static kl_status adam_step(const kl_site *site, const kl_optimizer *o, const struct tracked *t, kl_tensor g,
+                           const double *x)
 {
     const kl_adam_options *a = &o->adam;
     kl_tensor p = t->param;

@@ -232,7 +232,7 @@ static bool check_grad(struct step *s)
 
 kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *e)
 {
-    const struct graph *g = tr ? tr->r.g : ambient_recording()->g;
+    const struct graph *g = tr ? tr->r.g : ambient_graph();
     const struct node *n = node_at(g, r);
     struct entry *x = tr ? entry_new_temp(t, tr) : entry_new();
     if (!x) {

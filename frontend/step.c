@@ -28,7 +28,8 @@ static bool find_inputs(kl_step *s, struct trace *tr, const kl_tensor *in, struc
             return false;
         const struct node *n = x->kind == KIND_TEMP && x->trace == tr ? node_at(tr->r.g, x->node) : NULL;
         if (!n || n->op != OP_input)
-            return err_set(e, KL_ERR_ARGUMENT, "%s was not made by kl_input or kl_wrap in trace \"%s\"", what, tr->r.g->name);
+            return err_set(e, KL_ERR_ARGUMENT, "%s was not made by kl_input or kl_wrap in trace \"%s\"", what,
+                           tr->r.g->name);
         s->given[i] = (struct given){n->attr.leaf.index, n->device};
         if (!s->data[n->attr.leaf.index])
             return err_set(e, KL_ERR_ARGUMENT, "%s is given twice", what);
@@ -161,8 +162,8 @@ static size_t part(size_t *size, size_t bytes)
 static void *make_room(struct step_run *r)
 {
     const struct graph *g = r->s->g;
-    size_t size = 0, bound = part(&size, g->state.n * sizeof *r->l.bound), state = part(&size, g->state.n * sizeof *r->l.state),
-           exclusive = part(&size, g->state.n), out = part(&size, g->nout * sizeof *r->l.out),
+    size_t size = 0, bound = part(&size, g->state.n * sizeof *r->l.bound),
+           state = part(&size, g->state.n * sizeof *r->l.state), exclusive = part(&size, g->state.n), out = part(&size, g->nout * sizeof *r->l.out),
            input = part(&size, g->input.n * sizeof *r->input), slot = part(&size, g->slot.n * sizeof *r->slot),
            kept = part(&size, r->s->nkept * sizeof *r->kept);
     char *p = mem_alloc(size);
@@ -215,10 +216,11 @@ static bool input_fits(const struct graph *g, uint32_t i, const struct leaf *l, 
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     const struct shape *want = &g->shape[l->shape];
     if (x->dtype != l->dtype)
-        return err_set(e, KL_ERR_TYPE, "input %u is %s, not %s as recorded", i + 1, dtype_name(x->dtype), dtype_name(l->dtype));
+        return err_set(e, KL_ERR_TYPE, "input %u is %s, not %s as recorded", i + 1, dtype_name(x->dtype),
+                       dtype_name(l->dtype));
     if (!shape_equal(&x->shape, want))
-        return err_set(e, KL_ERR_SHAPE, "input %u has shape %s, not %s as recorded", i + 1, shape_text(&x->shape, a, sizeof a),
-                       shape_text(want, b, sizeof b));
+        return err_set(e, KL_ERR_SHAPE, "input %u has shape %s, not %s as recorded", i + 1,
+                       shape_text(&x->shape, a, sizeof a), shape_text(want, b, sizeof b));
     if (x->device != device)
         return err_set(e, KL_ERR_DEVICE, "input %u is on device %s, not %s as recorded", i + 1,
                        kl_device_name(device_of(x->device)), kl_device_name(device_of(device)));
@@ -301,7 +303,8 @@ static bool counts_fit(const kl_step *s, int n, const kl_tensor *in, int nslots,
     if (nslots < 0 || (nslots && !slots))
         return err_set(e, KL_ERR_ARGUMENT, "%d numbers at %s", nslots, slots ? "an array" : "NULL");
     if (nout < 0 || (uint32_t)nout != s->nkept || (nout && !out))
-        return err_set(e, KL_ERR_ARGUMENT, "has %u outputs, not %d%s", s->nkept, nout, nout > 0 && !out ? " at NULL" : "");
+        return err_set(e, KL_ERR_ARGUMENT, "has %u outputs, not %d%s", s->nkept, nout,
+                       nout > 0 && !out ? " at NULL" : "");
     return true;
 }
 
@@ -318,14 +321,15 @@ kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int n, const kl_
     if (!s)
         return fail(t, site, KL_ERR_ARGUMENT, "step_run: no step");
     if (t->tracing)
-        return fail(t, site, KL_ERR_TRACE, "step_run: step \"%s\": trace \"%s\" is open", s->g->name, t->trace->r.g->name);
+        return fail(t, site, KL_ERR_TRACE, "step_run: step \"%s\": trace \"%s\" is open", s->g->name,
+                    t->trace->r.g->name);
     struct err e;
     e.code = KL_OK;
     struct step_run r = {.s = s};
     void *room = NULL;
     bool ok = counts_fit(s, n, in, nslots, slots, nout, out, &e) &&
-              ((room = make_room(&r)) || err_set(&e, KL_ERR_MEMORY, "out of memory")) && set_slots(&r, nslots, slots, &e) &&
-              run(&r, in, out, &e);
+              ((room = make_room(&r)) || err_set(&e, KL_ERR_MEMORY, "out of memory")) &&
+              set_slots(&r, nslots, slots, &e) && run(&r, in, out, &e);
     mem_free(room);
     return ok ? KL_OK : report(t, site, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);
 }
@@ -335,7 +339,8 @@ kl_step *kl_step_end(int n, const kl_tensor *in)
     return kl_step_end_at(NULL, n, in);
 }
 
-kl_status kl_step_run(const kl_step *s, int n, const kl_tensor *in, int nslots, const kl_slot *slots, int nout, kl_tensor *out)
+kl_status kl_step_run(const kl_step *s, int n, const kl_tensor *in, int nslots, const kl_slot *slots, int nout,
+                      kl_tensor *out)
 {
     return kl_step_run_at(NULL, s, n, in, nslots, slots, nout, out);
 }

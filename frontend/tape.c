@@ -1,7 +1,7 @@
 /* Tapes: a trace recorded like an earlier one is not recorded again.
  *
- * A tape is a graph with the calls that made it.  A trace starts on the tape of the last trace of its name, and as long as
- * each of its calls equals the tape's next one - op, operands, attributes, shapes given, call site, and nothing else
+ * A tape is a graph with the calls that made it.  A trace starts on the tape of the last trace of its name, and as
+ * long as each of its calls equals the tape's next one - op, operands, attributes, shapes given, call site, and nothing else
  * decides what a call adds to a graph - the call's result is the tape's: no shape is inferred, nothing is interned,
  * hashed or allocated, and the graph is only read.  At the first difference another tape with the same beginning is
  * taken; where there is none, the beginning is copied to a new one, on which the trace goes on recording.

@@ -335,7 +335,7 @@ static void unlink_values(struct trace *tr)
 
 static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, uint64_t compiles)
 {
-    const struct program *p = x->program;
+    const struct program *p = exec_latest(x)->program;
     t->info = (kl_run_info){.nodes = t->trace->r.g->nnode - 1, .arena_bytes = program_arenas(p), .peak_bytes = p->peak_bytes,
                             .lower_bound_bytes = p->lower_bound_bytes,
                             .graphs_built = (int64_t)(atomic_load(&counters.graphs_built) - graphs),

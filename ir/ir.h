@@ -259,6 +259,8 @@ static inline bool op_is_anchor(unsigned op)
 }
 
 /* ---- mem.c: all of Kiln's own memory ---- */
+bool mem_use(const kl_memory *m);                 /* from these functions; false: too late, there is some in use */
+const kl_memory *mem_used(void);                  /* for libraries with a mem.c of their own */
 void *mem_alloc(size_t bytes);                    /* zeroed; NULL when out of memory */
 void *mem_grow(void *p, size_t old_bytes, size_t new_bytes); /* new bytes zeroed; NULL leaves p as it was */
 void mem_free(void *p);                           /* NULL is fine */

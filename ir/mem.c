@@ -1,16 +1,58 @@
 /* All of Kiln's own memory goes through these few functions. */
 #include "ir/ir.h"
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+static void *system_grow(void *ctx, void *p, size_t bytes)
+{
+    (void)ctx;
+    return realloc(p, bytes);
+}
+
+static void system_release(void *ctx, void *p)
+{
+    (void)ctx;
+    free(p);
+}
+
+/* Without alloc: calloc, which knows of pages that are zero already. */
+static kl_memory memory = {.grow = system_grow, .release = system_release};
+static atomic_bool in_use;
+
+bool mem_use(const kl_memory *m)
+{
+    if (atomic_load(&in_use))
+        return false;
+    memory = *m;
+    return true;
+}
+
+const kl_memory *mem_used(void)
+{
+    return &memory;
+}
+
+static void note_use(void)
+{
+    if (!atomic_load_explicit(&in_use, memory_order_relaxed))
+        atomic_store_explicit(&in_use, true, memory_order_relaxed);
+}
+
 void *mem_alloc(size_t bytes)
 {
-    return calloc(1, bytes ? bytes : 1);
+    bytes += !bytes;
+    note_use();
+    if (!memory.alloc)
+        return calloc(1, bytes);
+    void *p = memory.alloc(memory.ctx, bytes);
+    return p ? memset(p, 0, bytes) : NULL;
 }
 
 void *mem_grow(void *p, size_t old_bytes, size_t new_bytes)
 {
-    char *q = realloc(p, new_bytes ? new_bytes : 1);
+    note_use();
+    char *q = memory.grow(memory.ctx, p, new_bytes + !new_bytes);
     if (q && new_bytes > old_bytes)
         memset(q + old_bytes, 0, new_bytes - old_bytes);
     return q;
@@ -18,7 +60,8 @@ void *mem_grow(void *p, size_t old_bytes, size_t new_bytes)
 
 void mem_free(void *p)
 {
-    free(p);
+    if (p)
+        memory.release(memory.ctx, p);
 }
 
 /* Doubles, so that appending n elements costs O(n).  The array's address is read and written as bytes:

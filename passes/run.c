@@ -20,7 +20,7 @@ static bool check(struct graph *g, const struct pass_options *o, const char *aft
 {
     struct err e = {0};
     if (o->verify && !graph_verify(g, &e))
-        return err_set(&g->err, KL_ERR_INTERNAL, "after %s: %s", after, e.msg);
+        return err_set(&g->err, e.code == KL_ERR_MEMORY ? KL_ERR_MEMORY : KL_ERR_INTERNAL, "after %s: %s", after, e.msg);
     return true;
 }
 

@@ -4,7 +4,11 @@
  * Both levels work alike.  An entry is found by hash and compared in full.  Who finds none puts in an unfinished
  * one, builds it outside the lock and announces it; who finds an unfinished one waits, so that threads that miss
  * together build once.  A failed entry is taken out again.  Nobody waits while holding an unfinished kernel, so
- * the waits cannot go in a circle. */
+ * the waits cannot go in a circle.
+ *
+ * With option background_compile, who misses a fused program builds the unfused one, and leaves an entry with a
+ * stand-in that runs it until a task has built the fused one.  Where the task fails, the next to ask builds it itself,
+ * and has the error. */
 #include "ir/custom.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
@@ -13,10 +17,15 @@
 
 enum { BUCKETS = 1024 };
 
+enum state { UNFINISHED, READY, IN_BACKGROUND, FAILED };
+
 struct entry {
-    struct exec exec;              /* first: an exec is its entry */
-    const struct graph *graph;     /* compared: the builder's own while unfinished, then exec.captured */
-    bool ready;
+    struct exec exec;
+    const struct graph *graph;     /* compared: the builder's own while unfinished, `own`, then exec.captured */
+    enum state state;              /* the last two: there is a stand-in */
+    struct exec *stand_in;         /* borrows the unfused program's parts; whoever got it keeps it, so it stays */
+    struct graph *own;             /* what the task compiles */
+    struct dump *dump;             /* what the task writes; or NULL */
     struct entry *next;
 };
 
@@ -36,20 +45,33 @@ static struct entry *programs[BUCKETS];
 static struct code_entry *codes[BUCKETS];
 
 /* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-static void parent_after_fork(void) { pthread_mutex_unlock(&lock); }
+static void before_fork(void)
+{
+    background_before_fork();
+    pthread_mutex_lock(&lock);
+}
+
+static void parent_after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+    background_after_fork(false);
+}
+
 static void child_after_fork(void)
 {
     for (unsigned i = 0; i < BUCKETS; i++) {
-        for (struct entry **p = &programs[i]; *p;)
-            if ((*p)->ready) p = &(*p)->next;
+        for (struct entry **p = &programs[i]; *p;) {
+            if ((*p)->state == IN_BACKGROUND) (*p)->state = FAILED;
+            if ((*p)->state != UNFINISHED) p = &(*p)->next;
             else *p = (*p)->next;
+        }
         for (struct code_entry **p = &codes[i]; *p;)
             if ((*p)->ready) p = &(*p)->next;
             else *p = (*p)->next;
     }
     changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     pthread_mutex_unlock(&lock);
+    background_after_fork(true);
 }
 static void watch_fork(void) { pthread_atfork(before_fork, parent_after_fork, child_after_fork); }
 
@@ -162,11 +184,23 @@ struct compile_all {
     const bool *needed;            /* per kernel: a device with the code generator runs it */
     kernel_fn **fn;
     const struct backend *backend;
+    bool background;
     atomic_uint next;              /* kernels are handed out one by one: some take a hundred times as long as others */
     pthread_mutex_t lock;          /* guards the rest: the failure of the first kernel that failed */
     uint32_t failed;
     struct err err;
 };
+
+static kernel_fn *get_code(struct compile_all *all, uint32_t i, struct err *e)
+{
+    if (all->background && !background_step_begin()) {
+        err_set(e, KL_ERR_COMPILE, "the process ends");
+        return NULL;
+    }
+    kernel_fn *fn = code_get(all->program->kernel[i], all->backend, e);
+    if (all->background) background_step_end();
+    return fn;
+}
 
 static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
@@ -175,8 +209,7 @@ static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
     uint32_t n = all->program->nkernel;
     for (uint32_t i; (i = atomic_fetch_add(&all->next, 1)) < n;) {
         struct err e = {0};
-        if (!all->needed[i]) continue;
-        if ((all->fn[i] = code_get(all->program->kernel[i], all->backend, &e))) continue;
+        if (!all->needed[i] || (all->fn[i] = get_code(all, i, &e))) continue;
         pthread_mutex_lock(&all->lock);
         if (i < all->failed) {
             all->failed = i;
@@ -223,15 +256,16 @@ static void find_needed(const struct program *p, uint64_t interpreted, bool *nee
     }
 }
 
-static bool compile_kernels(struct exec *x, const struct backend *b, struct err *e)
+/* On the pool's threads; in the background on this one alone, for the pool runs the program meanwhile. */
+static bool compile_kernels(struct exec *x, const struct backend *b, bool background, struct err *e)
 {
     uint32_t n = x->program->nkernel;
     bool *needed = mem_alloc(n + 1);
     x->fn = mem_alloc((n + 1) * sizeof *x->fn);
-    struct compile_all all = {x->program, needed, x->fn, b, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
+    struct compile_all all = {x->program, needed, x->fn, b, background, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
     if (needed && x->fn) {
         find_needed(x->program, x->interpreted, needed);
-        pool_run(compile_some, &all, n, 1);
+        pool_run_max(compile_some, &all, n, 1, background ? 1 : UINT32_MAX);
     }
     mem_free(needed);
     if (!needed || !x->fn)
@@ -260,7 +294,7 @@ static bool find_backend(struct exec *x, const struct graph *g, const struct bac
 }
 
 /* Fills in all of x but its key; on failure x may be partly filled. */
-static bool build(struct exec *x, const struct graph *captured, struct dump *dump, struct err *e)
+static bool build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
 {
     struct caps caps;
     const struct backend *b;
@@ -276,7 +310,7 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
     if (!ok) return false;
     count(&counters.graphs_built);
     if (dump) dump_program(dump, x->program, b);
-    return compile_kernels(x, b, e);
+    return compile_kernels(x, b, background, e);
 }
 
 static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse)
@@ -290,6 +324,18 @@ static struct entry *entry_new(struct hash128 key, const struct graph *captured,
     return t;
 }
 
+/* Drops what a failed build has left. */
+static void exec_clear(struct exec *x)
+{
+    graph_free(x->captured);
+    program_free(x->program);
+    mem_free(x->fn);
+    x->captured = NULL;
+    x->program = NULL;
+    x->fn = NULL;
+    x->interpreted = 0;
+}
+
 /* The program that is most like t's, by its graph, then by name, device and fusion.  Needs the lock. */
 static const struct entry *nearest(const struct entry *t)
 {
@@ -297,7 +343,7 @@ static const struct entry *nearest(const struct entry *t)
     uint64_t most = 0;
     for (unsigned i = 0; i < BUCKETS; i++)
         for (const struct entry *k = programs[i]; k; k = k->next) {
-            if (k == t || !k->ready) continue;
+            if (k == t || k->state != READY) continue;
             bool other = k->exec.device != t->exec.device || k->exec.fuse != t->exec.fuse;
             uint64_t named = !strcmp(t->graph->name, k->graph->name);
             uint64_t like = graph_likeness(t->graph, k->graph) << 2 | named << 1 | !other;
@@ -323,11 +369,74 @@ static void explain(struct entry *t, const struct entry *near)
 
 static void entry_free(struct entry *t)
 {
+    exec_clear(&t->exec);
     mem_free(t->exec.miss);
-    graph_free(t->exec.captured);
-    program_free(t->exec.program);
-    mem_free(t->exec.fn);
+    graph_free(t->own);
+    mem_free(t->stand_in);
     mem_free(t);
+}
+
+/* Announces how the building of an entry has ended.  One without a stand-in that failed is gone then. */
+static const struct exec *finish(struct entry *t, bool ok)
+{
+    if (!ok) exec_clear(&t->exec);
+    pthread_mutex_lock(&lock);
+    bool gone = !ok && !t->stand_in;
+    t->state = ok ? READY : FAILED;
+    if (ok) {
+        t->graph = t->exec.captured;
+        if (t->stand_in) atomic_store_explicit(&t->stand_in->newer, &t->exec, memory_order_release);
+    }
+    if (gone) {
+        struct entry **p = &programs[t->exec.key.lo % BUCKETS];
+        while (*p != t) p = &(*p)->next;
+        *p = t->next;
+    }
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (gone) entry_free(t);
+    return ok ? &t->exec : NULL;
+}
+
+static void build_in_background(void *ctx)
+{
+    struct entry *t = ctx;
+    struct err ignored = {0}; /* who asks next builds in the foreground, and has it again */
+    bool ok = build(&t->exec, t->own, t->dump, true, &ignored);
+    dump_end(t->dump);
+    finish(t, ok);
+}
+
+/* Makes the stand-in of a new entry and leaves the rest to a task; NULL: *e, or, without one, not possible. */
+static const struct exec *start_background(struct entry *t, const struct graph *captured, struct dump *dump, struct err *e)
+{
+    const struct exec *unfused = exec_get(captured, t->exec.device, false, e);
+    struct graph *own = unfused ? graph_clone(captured) : NULL;
+    struct exec *s = own ? mem_alloc(sizeof *s) : NULL;
+    if (!s) {
+        graph_free(own);
+        return NULL;
+    }
+    *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program, .fn = unfused->fn,
+                       .interpreted = unfused->interpreted, .device = unfused->device, .fuse = true, .miss = t->exec.miss};
+    pthread_mutex_lock(&lock);
+    t->stand_in = s;
+    t->own = own;
+    t->graph = own;
+    t->dump = dump;
+    t->state = IN_BACKGROUND;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (background_run(build_in_background, t)) return s;
+    dump_end(dump);
+    finish(t, false);
+    return s;
+}
+
+/* Is there anything to gain by a program that is compiled later? */
+static bool may_wait(const struct graph *captured, int device, bool fuse)
+{
+    return fuse && option_background() && (device_backend(device, NULL) || graph_devices(captured) != UINT64_C(1) << device);
 }
 
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e)
@@ -340,36 +449,30 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
         for (t = *bucket; t; t = t->next)
             if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
                 graph_same(t->graph, captured)) break;
-        if (!t || t->ready) break;
+        if (!t || t->state != UNFINISHED) break;
         pthread_cond_wait(&changed, &lock);
     }
-    bool make = !t && (t = entry_new(key, captured, device, fuse));
-    if (make) {
+    const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
+    bool later = !t && may_wait(captured, device, fuse);
+    bool fresh = !t && (t = entry_new(key, captured, device, fuse));
+    if (fresh) {
         t->next = *bucket;
         *bucket = t;
+    } else if (t && !found) {
+        t->state = UNFINISHED;
     }
-    const struct entry *near = make ? nearest(t) : NULL;
+    const struct entry *near = fresh ? nearest(t) : NULL;
     pthread_mutex_unlock(&lock);
-    if (make) explain(t, near);
-    count(t && !make ? &counters.program_hits : &counters.program_misses);
-    if (!t) err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
-    if (!make) return t ? &t->exec : NULL;
-
+    if (fresh) explain(t, near);
+    count(found ? &counters.program_hits : &counters.program_misses);
+    if (found) return found;
+    if (!t) {
+        err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
+        return NULL;
+    }
     struct dump *dump = dump_begin(captured->name);
-    bool ok = build(&t->exec, captured, dump, e);
+    if (later && (found = start_background(t, captured, dump, e))) return found;
+    bool ok = !e->code && build(&t->exec, captured, dump, false, e);
     dump_end(dump);
-    pthread_mutex_lock(&lock);
-    if (ok) {
-        t->graph = t->exec.captured;
-        t->ready = true;
-    } else {
-        struct entry **p = bucket;
-        while (*p != t) p = &(*p)->next;
-        *p = t->next;
-    }
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-    if (ok) return &t->exec;
-    entry_free(t);
-    return NULL;
+    return finish(t, ok);
 }

@@ -272,6 +272,7 @@ static bool run_program(struct run *r, struct err *e)
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
 {
+    x = exec_latest(x);
     uint32_t nout = x->program->g->nout;
     struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .workers = pool_threads()};
     for (uint32_t i = 0; i < nout; i++) out[i] = NULL;

@@ -49,7 +49,7 @@ unsigned pool_threads(void);             /* KILN_THREADS or the option, else the
 void pool_set_threads(unsigned n);       /* 0: the default again */
 
 /* ---- cache.c: graph -> program -> code ---- */
-struct exec {                            /* immutable once made; shared by threads */
+struct exec {                            /* but for `newer` immutable once made; shared by threads */
     struct hash128 key;
     struct graph *captured;              /* compared on a hit */
     struct program *program;
@@ -58,10 +58,25 @@ struct exec {                            /* immutable once made; shared by threa
     int device;
     bool fuse;
     char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
+    _Atomic(const struct exec *) newer;  /* compiled in the background, this one being unfused: runs in its place; or NULL */
 };
+/* What runs now where x was got. */
+static inline const struct exec *exec_latest(const struct exec *x)
+{
+    const struct exec *newer = atomic_load_explicit(&((struct exec *)x)->newer, memory_order_acquire);
+    return newer ? newer : x;
+}
 /* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
  * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
+
+/* ---- background.c: a thread for tasks that nobody waits for ---- */
+bool background_run(void (*run)(void *ctx), void *ctx); /* false: it cannot be run */
+/* Around each step of a task: exit waits for the step that runs, and fork does.  false: the process ends, give up. */
+bool background_step_begin(void);
+void background_step_end(void);
+void background_before_fork(void);
+void background_after_fork(bool child);
 
 /* ---- disk.c: kernel -> code, kept in a folder between processes ----
  * KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else $HOME/.cache/kiln; "none": nothing is kept.  Any number of threads
@@ -136,11 +151,18 @@ void dump_end(struct dump *d);
 /* Directory for every stage of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
 void dump_next_to(const char *dir);
 
+/* ---- gpu.c: kernels in the languages of GPUs: "cuda" (also NULL), "hip" or "glsl" ---- */
+bool gpu_caps(const char *target, struct caps *out, struct err *e); /* to plan programs for such a GPU */
+/* Prints a stage of the kernels: scheduled, source or asm. */
+bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f, struct err *e);
+
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
 int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
 void option_fuse_here(int fuse);         /* for this thread 0 or 1 whatever the option; -1: no longer */
-bool option_set(const char *name, int64_t value, struct err *e); /* "fuse", "threads", "cache_bytes" */
+bool option_background(void);            /* fused kernels are compiled in the background; not where fuse is given */
+/* "fuse", "threads", "cache_bytes", "background_compile" */
+bool option_set(const char *name, int64_t value, struct err *e);
 bool option_get(const char *name, int64_t *value, struct err *e);
 
 #endif

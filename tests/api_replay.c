@@ -129,7 +129,8 @@ static void test_differences(kl_device dev)
         snprintf(name, sizeof name, "alone %d", unique++);
         memset(result, 0, sizeof result);
         bool ok = run(dev, &p, "same", 0) && run(dev, &p, name, 1);
-        if (!CHECK(ok && !memcmp(result[0], result[1], sizeof result[0]) && !memcmp(final[0], final[1], sizeof final[0])))
+        ok = ok && !memcmp(result[0], result[1], sizeof result[0]) && !memcmp(final[0], final[1], sizeof final[0]);
+        if (!CHECK(ok))
             printf("    run %d: seed %llu, %llu from op %d, %d ops\n", i, (unsigned long long)p.seed,
                    (unsigned long long)p.other, p.from, p.length);
     }

@@ -80,7 +80,8 @@ static void test_parts(kl_device dev)
     static float borrowed[4] = {1, 2, 3, 4};
     kl_tensor s = kl_input(dev, KL_F32, DIMS(4), borrowed), out[8][3];
     kl_trace_begin("parts");
-    kl_tensor a = kl_input(dev, KL_F32, DIMS(4), borrowed), b = kl_wrap(dev, KL_F32, DIMS(4), borrowed, NULL, NULL);
+    kl_tensor a = kl_input(dev, KL_F32, DIMS(4), borrowed);
+    kl_tensor b = kl_wrap(dev, KL_F32, DIMS(4), borrowed, NULL, NULL);
     kl_tensor fixed = kl_input(dev, KL_F32, DIMS(4), (float[]){10, 20, 30, 40});
     kl_tensor p = number(dev, "p", 2), q = number(dev, "p", 3);
     kl_tensor i8 = kl_scalar(dev, KL_I32, 7);
@@ -156,8 +157,8 @@ static void test_errors(kl_device dev)
     kl_step *step = freeze(dev, w);
     if (!CHECK(step))
         return;
-    kl_tensor x = input(dev, 0), narrow = kl_ones(dev, KL_F32, DIMS(N, M - 1)), whole = kl_ones(dev, KL_I32, DIMS(N, M));
-    kl_tensor stale = input(dev, 0);
+    kl_tensor x = input(dev, 0), stale = input(dev, 0);
+    kl_tensor narrow = kl_ones(dev, KL_F32, DIMS(N, M - 1)), whole = kl_ones(dev, KL_I32, DIMS(N, M));
     kl_release(stale);
     REFUSED(kl_step_run(step, 0, NULL, 0, NULL, 1, &out), KL_ERR_ARGUMENT, "step \"frozen\": takes 1 inputs, got 0");
     REFUSED(kl_step_run(step, 1, NULL, 0, NULL, 1, &out), KL_ERR_ARGUMENT, "at NULL");
@@ -213,7 +214,7 @@ static void *run_many(void *arg)
     w->ok = true;
     kl_tensor x = kl_full(w->dev, KL_F32, DIMS(8), w->id);
     for (int i = 0; i < RUNS; i++) {
-        kl_tensor out;
+        kl_tensor out = kl_none;
         float v[8];
         w->ok = w->ok && kl_step_run(w->step, 1, &x, 1, &(kl_slot){"by", i}, 1, &out) == KL_OK &&
                 kl_read(out, v, sizeof v) == KL_OK && v[0] == (float)(i * w->id) && v[7] == v[0];

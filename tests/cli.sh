@@ -132,6 +132,14 @@ check 'dump without stage' 2 'needs a file and --stage' "$kiln" dump "$tmp/step.
 check 'dump code of ref' 1 'has no stage llvm' "$kiln" dump "$tmp/step.kir" --stage llvm --device ref
 sed '/^# expect:$/,$d' "$tests/text/pass_fuse_huge_values.kir" >"$tmp/huge.kir"
 check 'dump of what fits in no memory' 1 'its values have .* bytes in all' "$kiln" dump "$tmp/huge.kir" --stage scheduled
+check 'source for CUDA' 0 'extern "C" __global__ void .*kernel_0(' "$kiln" dump "$tmp/step.kir" --stage source
+check 'source for HIP' 0 '__shfl_down(x, h, w)' "$kiln" dump "$tmp/sum.kir" --stage source --target hip
+check 'source in GLSL' 0 'layout(local_size_x = ' "$kiln" dump "$tmp/sum.kir" --stage source --target=glsl
+check 'kernels made for a GPU' 0 '^kernel @k0_sum' "$kiln" dump "$tmp/sum.kir" --stage scheduled --target glsl
+check 'source for nothing' 1 "no language is called 'metal': there are cuda, hip and glsl" \
+    "$kiln" dump "$tmp/sum.kir" --stage source --target metal
+check 'a stage that GPUs have not' 1 'have no stage llvm' "$kiln" dump "$tmp/sum.kir" --stage llvm --target cuda
+check 'assembly of GLSL' 1 "no compiler for 'glsl'" "$kiln" dump "$tmp/sum.kir" --stage asm --target glsl
 check 'dump unknown device' 1 'frob' "$kiln" dump "$tmp/step.kir" --stage llvm --device frob
 
 run() {
@@ -226,6 +234,16 @@ check 'kernel prints' 0 '%4 = loop serial 0 to 2 {$' "$kiln" kernel "$tmp/double
 check 'kernel from standard input' 0 '^kernel @double {' sh -c "cat '$tmp/two.loop' | '$kiln' kernel -"
 check 'kernel broken' 1 'broken.loop:8:5: an index or bound is not i64' "$kiln" kernel "$tmp/broken.loop"
 check 'kernel code of ref' 1 'has no stage llvm' "$kiln" kernel "$tmp/double.loop" --stage llvm --device ref
+check 'kernel as source' 0 'kernel_0(const f32 \*b0' "$kiln" kernel "$tmp/double.loop" --stage source --target hip
+cat >"$tmp/phases.loop" <<'END'
+kernel @phases {
+  b0 = out 0 : f32[1]
+  store b0[0] = 1.0:f32
+  sync
+  store b0[0] = 2.0:f32
+}
+END
+check 'kernel that has no source' 1 'no hip source: it has several phases' "$kiln" kernel "$tmp/phases.loop" --stage source --target hip
 check 'kernel unknown stage' 1 "no stage of a kernel is called 'fused'" "$kiln" kernel "$tmp/double.loop" --stage fused
 check 'kernel without file' 2 'needs a file' "$kiln" kernel --run
 kernel 'kernel run' 0 '^b1 : f32\[2\] = 0.5 1.0$' double --input b0="$tmp/x.npy" --slot 0=0.5

@@ -114,7 +114,7 @@ static bool run_with(const struct graph *g, const char *device, bool fuse, bool 
     bool exclusive[MAX_VALUES];
     int dev = device_find(device, e);
     const struct exec *x = dev < 0 ? NULL : exec_get(g, dev, fuse, e);
-    for (uint32_t i = 0; i < g->nout; i++)
+    for (uint32_t i = 0; i < g->state.n; i++)
         exclusive[i] = in_place;
     bool ok = x && upload(dev, g, &g->input, input, in, e) && upload(dev, g, &g->state, state, st, e) &&
               exec_run(x, in, st, exclusive, slot, res, e);

@@ -8,6 +8,10 @@ struct graph *random_graph(uint64_t seed);
 /* random_spread.c: the same graph with its nodes on random devices and copies between them. */
 struct graph *random_spread(struct rng *r, const struct graph *g);
 
+/* ---- random_kernel.c ---- */
+/* The kernel of this seed: 1024 elements a buffer, outputs times the iterations; its scratch is read as it comes. */
+struct kernel *random_kernel(uint64_t seed, bool tiles);
+
 /* ---- random_symbols.c ---- */
 /* The graph with symbols for some of its numbers, which these values would make it again; NULL: none is found. */
 struct graph *random_symbolic(const struct graph *g, uint64_t seed, int64_t value[MAX_SYMBOLS]);

@@ -251,7 +251,7 @@ __attribute__((visibility("default"))) const struct backend *kiln_backend_llvm(v
 
 const struct backend *kiln_backend_llvm(void)
 {
-    static const struct backend b = {.name = "llvm", .abi = KERNEL_ABI, .caps = caps, .version = llvm_version,
+    static const struct backend b = {.name = "llvm", .abi = KERNEL_ABI, .memory = mem_use, .caps = caps, .version = llvm_version,
                                      .compile = compile, .compile_for = compile_for};
     return &b;
 }

@@ -60,10 +60,15 @@ typedef struct kl_device { uint32_t id; } kl_device;
 /* "major.minor.patch". */
 KL_API const char *kl_version(void);
 /* Options: "fuse" (1: group ops into kernels, 0: each op its own; the results are the same bits), "threads"
- * (0: as many as processors), "cache_bytes" (what the kernels kept on disk may take; 0: none are).
- * [errors ARGUMENT] */
+ * (0: as many as processors), "cache_bytes" (what the kernels kept on disk may take; 0: none are),
+ * "background_compile" (1: a new trace runs at once on unfused kernels, until the fused ones are compiled by a thread
+ * beside it; the results are the same bits).  [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
+/* From here on Kiln's own memory, tensors included, comes from these functions; code generators' libraries have memory of
+ * their own beside it.  Before anything else is called: once Kiln has memory it is too late.  Where a function gives
+ * none, calls fail with MEMORY, values are as before, and the next call works.  [errors ARGUMENT] */
+KL_API kl_status kl_set_memory(const kl_memory *memory);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
  * generator compiled, "launches": kernels run.  Of the levels of the cache, each asked where the one before it has
  * nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */

@@ -44,4 +44,13 @@ typedef struct kl_site {
     const char *func;
 } kl_site;
 
+/* Functions that give memory, with the meaning of malloc, realloc (p may be NULL) and free (p is never NULL); ctx is
+ * passed to each.  Any thread may call them.  NULL: there is none left. */
+typedef struct kl_memory {
+    void *(*alloc)(void *ctx, size_t bytes);
+    void *(*grow)(void *ctx, void *p, size_t bytes);
+    void (*release)(void *ctx, void *p);
+    void *ctx;
+} kl_memory;
+
 #endif

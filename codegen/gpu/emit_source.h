@@ -1,0 +1,39 @@
+/* What the files of the source emitter share. */
+#ifndef KILN_EMIT_SOURCE_H
+#define KILN_EMIT_SOURCE_H
+#include "source.h"
+
+enum { MAX_OPERAND = 64 };        /* bytes of an operand's text */
+
+struct emitter {
+    const struct kernel *k;
+    const struct dialect *d;
+    struct text *t;
+    struct err *e;
+    struct source_info info;
+    uint8_t *barrier;             /* per instruction: a barrier stands in front of it */
+    uint8_t *affine;              /* per value: lanes are equally far apart, */
+    int64_t *stride;              /* so far */
+    uint32_t width;               /* lanes of the open vector loop; 1 outside */
+    bool own_threads;             /* the kernel has block loops: threads are its own affair */
+    unsigned depth;
+};
+
+static inline void source_line(struct emitter *m) { text_put(m->t, "%*s", 4 * (int)m->depth, ""); }
+
+/* ---- source_value.c ---- */
+const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]);
+void source_prim(struct emitter *m, val v);       /* each declares v */
+void source_fold(struct emitter *m, val v);
+void source_mix(struct emitter *m, val v);
+const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size); /* a value from a u64 of its bits */
+void source_declare(struct emitter *m, val v);    /* the start of a line: "const f32 v7 = " */
+/* The type that v's dtype is exchanged as; its array in shared memory is called x_TYPE. */
+const char *exchange_type(unsigned dtype);
+bool exchanges(const struct emitter *m, val v, uint32_t width); /* does fold or mix v of a loop of so many lanes use it? */
+
+/* ---- source_order.c ---- */
+/* Where barriers must stand, and which indices are affine; false: out of memory. */
+bool source_order(struct emitter *m);
+
+#endif

@@ -1,0 +1,54 @@
+/* Kernels as source text for the compilers of GPUs: one emitter, three dialects.
+ *
+ * A block of threads runs iterations of the parallel loop, in steps of the grid's size.  The lanes of a vector loop are
+ * the threads of a block, which has as many as the widest such loop; in a narrower loop several threads compute the same
+ * lane and one of them stores.  What is uniform every thread computes for itself, so that control flow is the same for
+ * all.  Scratch is the block's: shared memory as far as it goes, else a part of an argument.
+ *
+ *   cuda, hip   NAME(buffers, slots, begin, end), a kernel with C linkage
+ *   glsl        main; buffers are bindings 0, 1, ..., then the slots; begin and end are push constants
+ *
+ * Buffers are passed in order, without the scratch that is in shared memory; the scratch that is not needs
+ * count elements for each block of the grid. */
+#ifndef KILN_SOURCE_H
+#define KILN_SOURCE_H
+#include "ir/loop.h"
+#include "ir/text.h"
+
+struct dialect {
+    const char *name;
+    const char *prelude;          /* stands once in front of kernels */
+    const char *thread, *block, *grid; /* u32: number of the thread, of its block, and how many blocks there are */
+    const char *barrier;          /* threads of the block, and what they have stored anywhere */
+    const char *shared;           /* in front of a declaration of shared memory */
+    const char *local, *exact;    /* in front of the declaration of a value, and of one of a float */
+    const char *i64, *u64, *f64;  /* suffixes of literals */
+    const char *address;          /* in front of an element that an atomic changes */
+    const char *subscript;        /* converts an index of 64 bits to what arrays take */
+    uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
+    uint32_t shared_bytes;        /* of a block */
+    bool bindings;                /* buffers are declared, not passed */
+};
+
+/* What a launch must know of a kernel's source. */
+struct source_info {
+    uint32_t threads;             /* of a block */
+    uint32_t shared_bytes;
+    bool *inside;                 /* per buffer: declared in the function, no argument */
+};
+
+/* ---- dialect.c ---- */
+const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e names those that there are */
+/* What lowerings may know of a GPU that is not at hand. */
+void dialect_caps(const struct dialect *d, struct caps *out);
+
+/* ---- source.c ---- */
+/* Adds kernel k as a function called `entry`; not the prelude.  false: *e says what of k the dialect cannot say.
+ * info may be NULL; source_info_free it. */
+bool source_kernel(const struct kernel *k, const struct dialect *d, const char *entry, struct text *out,
+                   struct source_info *info, struct err *e);
+void source_info_free(struct source_info *i);
+/* A whole file: the prelude and one kernel called `kernel`. */
+bool source_file(const struct kernel *k, const struct dialect *d, struct text *out, struct err *e);
+
+#endif

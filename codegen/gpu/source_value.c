@@ -1,0 +1,334 @@
+/* Values: constants, the primitives of prims.def and the exchange of values between lanes, as text.
+ *
+ * Integers narrower than 32 bits are computed as u32 and cut; signed ones as unsigned, so that nothing overflows.  Every
+ * operand is a name or a literal: it may stand several times. */
+#include "emit_source.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+static bool is_wide(unsigned dtype) { return dtype_size(dtype) == 8; }
+static bool is_signed(unsigned dtype) { return dtype_kind(dtype) == 'I'; }
+static const char *wrapping(unsigned dtype) { return is_wide(dtype) ? "u64" : "u32"; } /* the type that computes it */
+
+/* ---- literals ---- */
+
+/* A float by its shortest digits that mean it, or by its bits where these are none or compilers may flush it. */
+static void float_literal(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
+{
+    double x = dtype_value(dtype, bits);
+    if (!isfinite(x) || (x != 0 && fabs(x) < (dtype == KL_F32 ? 0x1p-126 : 0x1p-1022))) {
+        if (dtype == KL_F32)
+            snprintf(out, MAX_OPERAND, "f32_of_bits(0x%08" PRIx64 "u)", bits);
+        else
+            snprintf(out, MAX_OPERAND, "f64_of_bits(0x%016" PRIx64 "%s)", bits, m->d->u64);
+        return;
+    }
+    char digits[40];
+    snprintf(digits, sizeof digits, dtype == KL_F32 ? "%.9g" : "%.17g", x);
+    const char *point = strpbrk(digits, ".e") ? "" : ".0", *suffix = dtype == KL_F32 ? "f" : m->d->f64;
+    snprintf(out, MAX_OPERAND, signbit(x) ? "(%s%s%s)" : "%s%s%s", digits, point, suffix);
+}
+
+static void literal(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
+{
+    int64_t x = (int64_t)dtype_value(dtype, bits); /* exact below 64 bits */
+    switch (dtype) {
+    case KL_BOOL:
+        snprintf(out, MAX_OPERAND, bits ? "true" : "false");
+        break;
+    case KL_F32:
+    case KL_F64:
+        float_literal(m, dtype, bits, out);
+        break;
+    case KL_F16:
+    case KL_BF16:
+        snprintf(out, MAX_OPERAND, "%s(0x%04" PRIx64 "u)", dtype_name(dtype), bits);
+        break;
+    case KL_U64:
+        snprintf(out, MAX_OPERAND, "%" PRIu64 "%s", bits, m->d->u64);
+        break;
+    case KL_U32:
+        snprintf(out, MAX_OPERAND, "%" PRIu64 "u", bits);
+        break;
+    case KL_I64:
+        x = (int64_t)bits;
+        if (x == INT64_MIN)
+            snprintf(out, MAX_OPERAND, "i64(0x8000000000000000%s)", m->d->u64);
+        else
+            snprintf(out, MAX_OPERAND, x < 0 ? "(%" PRId64 "%s)" : "%" PRId64 "%s", x, m->d->i64);
+        break;
+    case KL_I32:
+        if (x == INT32_MIN)
+            snprintf(out, MAX_OPERAND, "i32(0x80000000u)");
+        else
+            snprintf(out, MAX_OPERAND, x < 0 ? "(%" PRId64 ")" : "%" PRId64, x);
+        break;
+    default:
+        snprintf(out, MAX_OPERAND, "%s(%" PRId64 ")", dtype_name(dtype), x);
+    }
+}
+
+const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND])
+{
+    const struct linst *i = &m->k->inst[v];
+    if (i->op == L_CONST)
+        literal(m, i->dtype, i->imm, out);
+    else
+        snprintf(out, MAX_OPERAND, "v%u", v);
+    return out;
+}
+
+const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size)
+{
+    const char *form = dtype == KL_BOOL ? "(u32(%s) & 255u) != 0u" : dtype == KL_F32 ? "f32_of_bits(u32(%s))"
+                     : dtype == KL_F64 ? "f64_of_bits(%s)" : NULL;
+    if (form)
+        snprintf(out, size, form, bits);
+    else
+        snprintf(out, size, "%s(%s)", dtype_name(dtype), bits);
+    return out;
+}
+
+void source_declare(struct emitter *m, val v)
+{
+    unsigned dtype = m->k->inst[v].dtype;
+    source_line(m);
+    text_put(m->t, "%s%s v%u = ", dtype == KL_F32 || dtype == KL_F64 ? m->d->exact : m->d->local, dtype_name(dtype), v);
+}
+
+/* ---- primitives ---- */
+
+/* x/0 is 0 and INT_MIN/-1 is INT_MIN: the division itself sees only safe divisors. */
+static void divide(struct text *t, unsigned dtype, const char *a, const char *b)
+{
+    const char *n = dtype_name(dtype);
+    text_put(t, "%s == %s(0) ? %s(0) : ", b, n, n);
+    if (is_signed(dtype))
+        text_put(t, "%s == %s(-1) ? %s(%s(0) - %s(%s)) : ", b, n, n, wrapping(dtype), wrapping(dtype), a);
+    text_put(t, "%s(%s / %s)", n, a, b);
+}
+
+static void compare(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b)
+{
+    static const char *const sign[] = {[P_EQ] = "==", [P_NE] = "!=", [P_LT] = "<", [P_LE] = "<="};
+    if (dtype == KL_BOOL && (p == P_LT || p == P_LE))
+        text_put(t, "!%s %s %s", a, p == P_LT ? "&&" : "||", b);
+    else
+        text_put(t, "%s %s %s", a, sign[p], b);
+}
+
+/* Truncated, saturated, NaN to 0; the limits are powers of two, which every float has. */
+static void float_to_integer(struct text *t, unsigned from, unsigned to, const char *a)
+{
+    const char *n = dtype_name(to), *f = dtype_name(from);
+    int bits = 8 * (int)dtype_size(to);
+    const char *u = wrapping(to);
+    if (is_signed(to))
+        text_put(t, "%s != %s ? %s(0) : %s <= %s(%.1f) ? %s(%s(1) << %d) : %s >= %s(%.1f) ? %s((%s(1) << %d) - %s(1)) : %s(%s)", a, a, n,
+                 a, f, -ldexp(1, bits - 1), n, u, bits - 1, a, f, ldexp(1, bits - 1), n, u, bits - 1, u, n, a);
+    else
+        text_put(t, "!(%s > %s(0)) ? %s(0) : %s >= %s(%.1f) ? %s(~%s(0)) : %s(%s)", a, f, n, a, f, ldexp(1, bits), n, u, n, a);
+}
+
+static void cast(struct text *t, unsigned from, unsigned to, const char *a)
+{
+    const char *n = dtype_name(to);
+    if (from == to)
+        text_put(t, "%s", a);
+    else if (dtype_is_half(from))
+        text_put(t, "f32_of_%s(%s)", dtype_name(from), a);
+    else if (dtype_is_half(to))
+        text_put(t, "%s_of_f32(%s)", n, a);
+    else if (to == KL_BOOL)
+        text_put(t, "%s != %s(0)", a, dtype_name(from));
+    else if (dtype_is_float(from) && !dtype_is_float(to))
+        float_to_integer(t, from, to, a);
+    else
+        text_put(t, "%s(%s)", n, a);
+}
+
+static void bits(struct text *t, unsigned from, unsigned to, const char *a)
+{
+    if (from == to)
+        text_put(t, "%s", a);
+    else if (to == KL_F32 || to == KL_F64)
+        text_put(t, "%s_of_bits(%s(%s))", dtype_name(to), wrapping(to), a);
+    else if (from == KL_F32 || from == KL_F64)
+        text_put(t, "%s(bits_of_%s(%s))", dtype_name(to), dtype_name(from), a);
+    else
+        text_put(t, "%s(%s)", dtype_name(to), a);
+}
+
+/* Operands as the type that computes them, the result cut to its own; u32 and u64 compute themselves. */
+static void integer(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b)
+{
+    static const char *const sign[] = {[P_ADD] = "+", [P_SUB] = "-", [P_MUL] = "*", [P_AND] = "&", [P_OR] = "|", [P_XOR] = "^"};
+    bool itself = dtype == KL_U32 || dtype == KL_U64;
+    const char *n = itself ? "" : dtype_name(dtype), *u = itself ? "" : wrapping(dtype), *w = wrapping(dtype);
+    unsigned mask = 8 * (unsigned)dtype_size(dtype) - 1;
+    switch (p) {
+    case P_NEG: text_put(t, "%s(%s(0) - %s(%s))", n, w, u, a); break;
+    case P_NOT: text_put(t, "%s(~%s)", n, a); break;
+    case P_SHL: text_put(t, "%s(%s(%s) << (%s(%s) & %s(%u)))", n, u, a, u, b, w, mask); break;
+    case P_SHR: text_put(t, "%s(%s >> %s(%s(%s) & %s(%u)))", n, a, n, u, b, w, mask); break;
+    case P_ABS:
+        if (is_signed(dtype))
+            text_put(t, "%s < %s(0) ? %s(%s(0) - %s(%s)) : %s", a, n, n, u, u, a, a);
+        else
+            text_put(t, "%s", a);
+        break;
+    default:
+        if (itself)
+            text_put(t, "%s %s %s", a, sign[p], b);
+        else
+            text_put(t, "%s(%s(%s) %s %s(%s))", n, u, a, sign[p], u, b);
+    }
+}
+
+static void logic(struct text *t, enum prim p, const char *a, const char *b)
+{
+    if (p == P_NOT)
+        text_put(t, "!%s", a);
+    else
+        text_put(t, "%s %s %s", a, p == P_AND ? "&&" : p == P_OR ? "||" : "!=", b);
+}
+
+static void floating(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b, const char *c)
+{
+    const char *n = dtype_name(dtype);
+    switch (p) {
+    case P_ADD: text_put(t, "%s + %s", a, b); break;
+    case P_SUB: text_put(t, "%s - %s", a, b); break;
+    case P_MUL: text_put(t, "%s * %s", a, b); break;
+    case P_DIV: text_put(t, "%s / %s", a, b); break;
+    case P_NEG: text_put(t, "-%s", a); break;
+    case P_FMA: text_put(t, "fma_%s(%s, %s, %s)", n, a, b, c); break;
+    case P_SQRT: text_put(t, "sqrt_%s(%s)", n, a); break;
+    case P_RINT: text_put(t, "rint_%s(%s)", n, a); break;
+    default: text_put(t, "abs_%s(%s)", n, a);
+    }
+}
+
+void source_prim(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    enum prim p = (enum prim)(i->op - L_PRIM);
+    unsigned from = m->k->inst[i->a].dtype;
+    char x[3][MAX_OPERAND];
+    const char *a = source_operand(m, i->a, x[0]), *b = source_operand(m, i->b, x[1]), *c = source_operand(m, i->c, x[2]);
+    source_declare(m, v);
+    if (p == P_SELECT)
+        text_put(m->t, "%s ? %s : %s", a, b, c);
+    else if (p == P_CAST)
+        cast(m->t, from, i->dtype, a);
+    else if (p == P_BITS)
+        bits(m->t, from, i->dtype, a);
+    else if (p == P_EQ || p == P_NE || p == P_LT || p == P_LE)
+        compare(m->t, p, from, a, b);
+    else if (from == KL_BOOL)
+        logic(m->t, p, a, b);
+    else if (dtype_is_float(from))
+        floating(m->t, p, from, a, b, c);
+    else if (p == P_DIV)
+        divide(m->t, from, a, b);
+    else
+        integer(m->t, p, from, a, b);
+    text_put(m->t, ";\n");
+}
+
+/* ---- lanes ---- */
+
+const char *exchange_type(unsigned dtype)
+{
+    return dtype == KL_F32 || dtype == KL_F64 ? dtype_name(dtype) : wrapping(dtype);
+}
+
+bool exchanges(const struct emitter *m, val v, uint32_t width)
+{
+    const struct linst *i = &m->k->inst[v];
+    return i->op == L_FOLD ? width > 1 && width > m->d->shuffle : i->imm >= (m->d->shuffle ? m->d->shuffle : 1);
+}
+
+/* Puts x of every thread where the others can read it. */
+static void publish(struct emitter *m, const char *type, const char *x)
+{
+    source_line(m);
+    text_put(m->t, "%s x_%s[t] = %s(%s); %s\n", m->d->barrier, type, type, x, m->d->barrier);
+}
+
+/* v = f(v, y), v being the lower lane; as NaN if any is NaN. */
+static void fold_step(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const char *n = dtype_name(i->dtype), *u = wrapping(i->dtype);
+    enum fold f = (enum fold)i->imm;
+    if (f == FOLD_ADD || f == FOLD_MUL) {
+        const char *sign = f == FOLD_ADD ? "+" : "*";
+        if (dtype_is_float(i->dtype))
+            text_put(m->t, "v%u = v%u %s y;", v, v, sign);
+        else
+            text_put(m->t, "v%u = %s(%s(v%u) %s %s(y));", v, n, u, v, sign, u);
+    } else {
+        text_put(m->t, f == FOLD_MAX ? "v%u = y < v%u" : "v%u = v%u < y", v, v);
+        if (dtype_is_float(i->dtype))
+            text_put(m->t, " || v%u != v%u", v, v);
+        text_put(m->t, " ? v%u : y;", v);
+    }
+}
+
+/* Distances h that shuffles do not reach go through memory: all threads compute what the lanes below h hold. */
+void source_fold(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const char *n = dtype_name(i->dtype), *x = exchange_type(i->dtype);
+    const char *exact = dtype_is_float(i->dtype) && m->d->bindings ? m->d->exact : "";
+    char a[MAX_OPERAND], name[16];
+    snprintf(name, sizeof name, "v%u", v);
+    source_line(m);
+    text_put(m->t, "%s%s v%u = %s;\n", exact, n, v, source_operand(m, i->a, a));
+    uint32_t h = m->width / 2;
+    for (; h && h >= (m->d->shuffle ? m->d->shuffle : 1); h /= 2) {
+        publish(m, x, name);
+        source_line(m);
+        text_put(m->t, "{ %s%s y = %s(x_%s[(t & %uu) + %uu]); v%u = %s(x_%s[t & %uu]); ", exact, n, n, x, h - 1, h, v, n, x, h - 1);
+        fold_step(m, v);
+        text_put(m->t, " }\n");
+    }
+    uint32_t lanes = 2 * h;
+    for (; h; h /= 2) {
+        source_line(m);
+        text_put(m->t, "{ const %s y = %s(lane_below(%s(v%u), %u, %u)); ", n, n, x, v, h, lanes);
+        fold_step(m, v);
+        text_put(m->t, " }\n");
+    }
+    if (lanes) {
+        source_line(m);
+        text_put(m->t, "v%u = %s(lane_first(%s(v%u), %u));\n", v, n, x, v, lanes);
+    }
+}
+
+void source_mix(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const char *x = exchange_type(i->dtype);
+    char a[MAX_OPERAND], b[MAX_OPERAND], other[2 * MAX_OPERAND];
+    uint32_t h = (uint32_t)i->imm;
+    source_operand(m, i->a, a);
+    source_operand(m, i->b, b);
+    const char *given = i->kind == MIX_LO ? b : a;
+    if (exchanges(m, v, m->width)) {
+        publish(m, x, given);
+        snprintf(other, sizeof other, "x_%s[t ^ %uu]", x, h);
+    } else {
+        snprintf(other, sizeof other, "lane_across(%s(%s), %u, %u)", x, given, h, m->width);
+    }
+    /* all lanes take part in the exchange, then choose */
+    source_line(m);
+    text_put(m->t, "%s%s w%u = %s(%s);\n", m->d->local, x, v, x, other);
+    source_declare(m, v);
+    if (i->kind == MIX_LO)
+        text_put(m->t, "(t & %uu) != 0u ? %s(w%u) : %s;\n", h, dtype_name(i->dtype), v, a);
+    else
+        text_put(m->t, "(t & %uu) != 0u ? %s : %s(w%u);\n", h, b, dtype_name(i->dtype), v);
+}

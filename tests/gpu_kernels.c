@@ -1,0 +1,163 @@
+/* Kernels as graphs of all kinds make them for a GPU, each once. */
+#include "gpu_kernels.h"
+#include "codegen/gpu/source.h"
+#include "random_make.h"
+#include <dirent.h>
+
+static bool grow_index(struct kernel_set *s)
+{
+    free(s->slot);
+    s->size = s->size ? 2 * s->size : 1024;
+    s->slot = calloc(s->size, sizeof *s->slot);
+    for (uint32_t i = 0; s->slot && i < s->n; i++) {
+        uint32_t at = (uint32_t)s->hash[i].lo & (s->size - 1);
+        while (s->slot[at])
+            at = (at + 1) & (s->size - 1);
+        s->slot[at] = i + 1;
+    }
+    return s->slot;
+}
+
+/* Phases and tiles have no text yet. */
+static bool has_text(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op == L_SYNC || k->inst[v].op == L_INDEX || k->inst[v].cols)
+            return false;
+    return true;
+}
+
+void gpu_kernels_add(struct kernel_set *s, const struct kernel *k)
+{
+    struct hash128 h = kernel_hash(k);
+    if (!has_text(k))
+        return;
+    if (s->n + 1 > s->size / 2 && !grow_index(s))
+        exit(1);
+    uint32_t at = (uint32_t)h.lo & (s->size - 1);
+    for (; s->slot[at]; at = (at + 1) & (s->size - 1))
+        if (!memcmp(&s->hash[s->slot[at] - 1], &h, sizeof h))
+            return;
+    char *text = kernel_text(k);
+    struct kernels parsed = {0};
+    struct err e = {0};
+    if (check(text && kernel_parse(text, strlen(text), NULL, &parsed, &e), "%s: %s", k->name, e.msg)) {
+        if (s->n == s->cap) {
+            s->cap = s->cap ? 2 * s->cap : 1024;
+            s->v = realloc(s->v, s->cap * sizeof *s->v);
+            s->hash = realloc(s->hash, s->cap * sizeof *s->hash);
+            if (!s->v || !s->hash)
+                exit(1);
+        }
+        s->v[s->n] = parsed.v[0];
+        s->hash[s->n] = h;
+        s->slot[at] = ++s->n;
+        parsed.n = 0;
+    }
+    kernels_free(&parsed);
+    mem_free(text);
+}
+
+/* The kernels of g, fused and one by one.  A graph that cannot be planned is another test's matter. */
+static void add_graph(struct kernel_set *s, const struct graph *g)
+{
+    struct err e = {0};
+    struct caps caps;
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    for (int fuse = 1; fuse >= 0; fuse--) {
+        struct graph *h = graph_clone(g);
+        struct program *p = NULL;
+        if (h && passes_run(h, &(struct pass_options){.fuse = fuse}))
+            p = program_plan(h, &caps, false, &e);
+        for (uint32_t i = 0; p && i < p->nkernel; i++)
+            gpu_kernels_add(s, p->kernel[i]);
+        program_free(p);
+        graph_free(h);
+    }
+}
+
+static void add_file(struct kernel_set *s, const char *path, bool kernel)
+{
+    FILE *f = fopen(path, "r");
+    if (!check(f, "%s cannot be read", path))
+        return;
+    static char text[1 << 20];
+    size_t len = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    struct err e = {0};
+    struct kernels k = {0};
+    text[len] = 0;
+    char *expect = strstr(text, "\n# expect:\n");
+    if (expect)
+        len = (size_t)(expect + 1 - text);
+    struct graph *g = kernel ? NULL : graph_parse(text, len, NULL, &e);
+    for (uint32_t i = 0; g && g->symbols && i < g->symbols->n; i++)
+        graph_symbol_set(g, i, g->symbols->v[i].low, &e);
+    if (g)
+        add_graph(s, g);
+    else if (kernel && kernel_parse(text, len, NULL, &k, &e))
+        for (uint32_t i = 0; i < k.n; i++)
+            gpu_kernels_add(s, k.v[i]);
+    kernels_free(&k);
+    graph_free(g);
+}
+
+void gpu_kernels_folder(struct kernel_set *s, const char *folder)
+{
+    DIR *d = opendir(folder);
+    if (!check(d, "%s: no such folder", folder))
+        return;
+    for (struct dirent *f; (f = readdir(d));) {
+        char path[1024];
+        size_t n = strlen(f->d_name);
+        bool kernel = n > 5 && !strcmp(f->d_name + n - 5, ".loop");
+        snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
+        if (kernel || (n > 4 && !strcmp(f->d_name + n - 4, ".kir")))
+            add_file(s, path, kernel);
+    }
+    closedir(d);
+}
+
+/* Every op on operands of one shape, and every cast. */
+void gpu_kernels_ops(struct kernel_set *s)
+{
+    struct shape shape = shape_make(2, (int64_t[]){3, 70});
+    for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
+        for (unsigned op = 1; op < OP_COUNT; op++) {
+            struct graph *g = graph_new("op");
+            struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
+            for (unsigned i = 0; i < n.nin; i++)
+                n.in[i] = n_input(g, op == OP_where && i == 0 ? KL_BOOL : dtype, &shape, "x");
+            ref y = op_is_elementwise(op) ? graph_add(g, &n, NULL) : op >= OP_sum && op <= OP_reduce_prod ? n_reduce(g, (enum op)op, n.in[0], 2) : NIL;
+            if (y && !g->err.code) {
+                graph_output(g, OUT_RETURN, y, 0);
+                add_graph(s, g);
+            }
+            graph_free(g);
+        }
+        for (unsigned to = 0; to < KL_DTYPE_COUNT; to++) {
+            struct graph *g = graph_new("cast");
+            graph_output(g, OUT_RETURN, n_cast(g, n_input(g, dtype, &shape, "x"), to), 0);
+            add_graph(s, g);
+            graph_free(g);
+        }
+    }
+}
+
+void gpu_kernels_random(struct kernel_set *s, uint64_t graphs, uint64_t seed)
+{
+    for (uint64_t i = 0; i < graphs; i++) {
+        struct graph *g = random_graph(seed + i);
+        add_graph(s, g);
+        graph_free(g);
+    }
+}
+
+void gpu_kernels_free(struct kernel_set *s)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        kernel_free(s->v[i]);
+    free(s->v);
+    free(s->hash);
+    free(s->slot);
+}
