@@ -336,7 +336,7 @@ static void exec_clear(struct exec *x)
     x->interpreted = 0;
 }
 
-/* The program that is most like t's, by its graph, then by name, device and fusion.  Needs the lock. */
+/* The program that is most like t's, by its graph, then by name, then device, then fusion.  Needs the lock. */
 static const struct entry *nearest(const struct entry *t)
 {
     const struct entry *best = NULL;
@@ -344,9 +344,8 @@ static const struct entry *nearest(const struct entry *t)
     for (unsigned i = 0; i < BUCKETS; i++)
         for (const struct entry *k = programs[i]; k; k = k->next) {
             if (k == t || k->state != READY) continue;
-            bool other = k->exec.device != t->exec.device || k->exec.fuse != t->exec.fuse;
-            uint64_t named = !strcmp(t->graph->name, k->graph->name);
-            uint64_t like = graph_likeness(t->graph, k->graph) << 2 | named << 1 | !other;
+            uint64_t named = !strcmp(t->graph->name, k->graph->name), here = k->exec.device == t->exec.device;
+            uint64_t like = graph_likeness(t->graph, k->graph) << 3 | named << 2 | here << 1 | (k->exec.fuse == t->exec.fuse);
             if (like > most) most = like, best = k;
         }
     return best;
