@@ -1,6 +1,7 @@
 /* The C of kernels for GPUs must mean what the kernel interpreter says, bit for bit, whatever the order of the threads.
  *
  *   gpu_emulate [KERNELS [GRAPHS [SEED]]]   (random kernels and graphs, default 60 and 20)
+ *   gpu_emulate essential ...              of the graphs' kernels those alone whose text shows something new
  *
  * The text is compiled as C++ for this machine (c++, or $CXX): a block's threads are coroutines that give way at
  * barriers and where lanes exchange values.  Between these they run one after the other, first to last and then last to
@@ -281,6 +282,9 @@ static void run_set(const struct kernel_set *set, const struct dialect *d, unsig
 
 int main(int argc, char **argv)
 {
+    bool essential = argc > 1 && !strcmp(argv[1], "essential");
+    argc -= essential;
+    argv += essential;
     uint64_t kernels = argc > 1 ? strtoull(argv[1], NULL, 10) : 60, graphs = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;
     uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     char folder[] = "/tmp/kiln-emulate-XXXXXX";
@@ -295,6 +299,8 @@ int main(int argc, char **argv)
         return 1;
     gpu_kernels_folder(&made, "tests/text");
     gpu_kernels_random(&made, graphs, seed);
+    if (essential)
+        gpu_kernels_essential(&made);
     run_set(&made, dialect_find("hip", &e), 3, folder);
     for (uint64_t i = 0; i < kernels; i++) {
         struct kernel *k = random_kernel(seed + i, false);
