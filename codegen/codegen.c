@@ -31,7 +31,7 @@ static bool near_me(const char *folder, const char *library, char *path, size_t 
 }
 
 /* Opened for good: code it generated may have handlers or thread-local data registered. */
-static const struct backend *open_library(const char *name, const char *library, const char *entry, struct err *e)
+bool library_entry(const char *what, const char *library, const char *entry, void **out, struct err *e)
 {
     char path[4096];
     static const char *const folders[] = {"", "../"};
@@ -39,13 +39,20 @@ static const struct backend *open_library(const char *name, const char *library,
     while (i < n && (!near_me(folders[i], library, path, sizeof path) || access(path, F_OK)))
         i++;
     void *so = dlopen(i < n ? path : library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!so) {
-        err_set(e, KL_ERR_DEVICE, "backend %s: %s", name, dlerror());
-        return NULL;
-    }
+    if (!so)
+        return err_set(e, KL_ERR_DEVICE, "%s: %s", what, dlerror());
+    *out = dlsym(so, entry);
+    return *out || err_set(e, KL_ERR_DEVICE, "%s: %s is of another version of Kiln", what, library);
+}
+
+static const struct backend *open_library(const char *name, const char *library, const char *entry, struct err *e)
+{
+    char what[64];
     const struct backend *(*get)(void);
-    *(void **)&get = dlsym(so, entry);
-    const struct backend *b = get ? get() : NULL;
+    snprintf(what, sizeof what, "backend %s", name);
+    if (!library_entry(what, library, entry, (void **)&get, e))
+        return NULL;
+    const struct backend *b = get();
     if (!b || b->abi != KERNEL_ABI) {
         err_set(e, KL_ERR_DEVICE, "backend %s: %s is of another version of Kiln", name, library);
         return NULL;

@@ -29,6 +29,8 @@ struct backend {
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */
 const struct backend *backend_get(const char *name, struct err *e);
+/* A function of a library of Kiln's own, which is looked for beside libkiln.so and opened for good. */
+bool library_entry(const char *what, const char *library, const char *entry, void **out, struct err *e);
 
 /* ---- objload.c: maps an object made by a backend: x86-64 ELF; elsewhere an error ---- */
 struct loaded {

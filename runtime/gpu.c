@@ -33,7 +33,9 @@ static bool print_source(const struct kernel *k, const struct dialect *d, uint32
     struct text t = {0};
     char entry[32];
     snprintf(entry, sizeof entry, "kernel_%u", number);
-    text_put(&t, "%s\n// %s\n", d->bindings || !number ? d->prelude : "", k->name);
+    if (d->table || !number)
+        dialect_prelude(d, NULL, &t);
+    text_put(&t, "\n// %s\n", k->name);
     bool ok = source_kernel(k, d, entry, &t, NULL, e);
     if (ok)
         fputs(t.s, f);

@@ -18,7 +18,7 @@ enum { A_FILE = 100 };
 static bool make_file(const struct kernel_set *s, const struct dialect *d, uint32_t first, uint32_t end, struct text *out)
 {
     struct err e = {0};
-    text_put(out, "%s", d->prelude);
+    dialect_prelude(d, NULL, out);
     for (uint32_t i = first; i < end; i++) {
         char entry[32];
         snprintf(entry, sizeof entry, "kernel_%u", i);
@@ -45,7 +45,9 @@ static void compile(const struct kernel_set *s, const struct gpu_compiler *c, co
     struct err e = {0};
     bool made = make_file(s, dialect_find(c->name, &e), first, end, &source);
     if (made && c->compile(source.s, arch, GPU_BINARY, &code, &e)) {
-        check(code.size > 64 && !memcmp(code.bytes, "\177ELF", 4), "%s for %s gives no ELF file", c->name, arch);
+        bool spirv = !strcmp(c->name, "glsl");
+        check(code.size > 64 && !memcmp(code.bytes, spirv ? "\3\2\43\7" : "\177ELF", 4), "%s for %s gives no %s file", c->name, arch,
+              spirv ? "SPIR-V" : "ELF");
         passed += end - first - 1;
     } else if (made && end - first > 1) {
         compile(s, c, arch, first, (first + end) / 2);
@@ -69,8 +71,9 @@ static void compile_all(const struct kernel_set *s, const char *name, unsigned a
         return;
     }
     for (unsigned a = 0; a < archs && c->arch[a] && !failed; a++) {
-        for (uint32_t i = 0; i < s->n; i += A_FILE)
-            compile(s, c, c->arch[a], i, i + A_FILE < s->n ? i + A_FILE : s->n);
+        uint32_t a_file = strcmp(name, "glsl") ? A_FILE : 1; /* a shader has one main */
+        for (uint32_t i = 0; i < s->n; i += a_file)
+            compile(s, c, c->arch[a], i, i + a_file < s->n ? i + a_file : s->n);
         printf("%s (%s): %u kernels for %s\n", name, version, s->n, c->arch[a]);
     }
 }
@@ -84,7 +87,8 @@ static void refusal(const char *name)
     const struct gpu_compiler *c = gpu_compiler_find(name, &e);
     if (!c || !c->version(version, sizeof version, &e))
         return;
-    check(!c->compile("static __device__ int f() { return nowhere; }\n", c->arch[0], GPU_BINARY, &code, &e) && strstr(e.msg, "nowhere") && !code.bytes,
+    const char *wrong = strcmp(name, "glsl") ? "static __device__ int f() { return nowhere; }\n" : "#version 460\nvoid main() { nowhere = 1; }\n";
+    check(!c->compile(wrong, c->arch[0], GPU_BINARY, &code, &e) && strstr(e.msg, "nowhere") && !code.bytes,
           "%s says of a wrong source: %s", name, e.msg);
     check(!c->compile("", "nothing", GPU_BINARY, &code, &e) && e.code && !code.bytes, "%s takes an architecture that is none", name);
 }
@@ -111,7 +115,7 @@ int main(int argc, char **argv)
         gpu_kernels_essential(&s);
         printf("%u that differ by more than the order of their instructions\n", s.n);
     }
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         compile_all(&s, names[i], archs);
         refusal(names[i]);
     }

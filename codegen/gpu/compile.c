@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-extern const struct gpu_compiler compiler_cuda, compiler_hip; /* nvrtc.c, hiprtc.c */
+extern const struct gpu_compiler compiler_cuda, compiler_hip, compiler_glsl; /* nvrtc.c, hiprtc.c, shaderc.c */
 
 static const struct { const char *name; const struct gpu_compiler *c; } compilers[] = {
 #ifdef KILN_CUDA
@@ -15,6 +15,11 @@ static const struct { const char *name; const struct gpu_compiler *c; } compiler
     {"hip", &compiler_hip},
 #else
     {"hip", NULL},
+#endif
+#ifdef KILN_VULKAN
+    {"glsl", &compiler_glsl},
+#else
+    {"glsl", NULL},
 #endif
 };
 

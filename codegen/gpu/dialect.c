@@ -42,13 +42,13 @@
     "#version 460\n"                                                                                              \
     "#extension GL_EXT_shader_explicit_arithmetic_types : require\n"                                              \
     "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n"         \
-    "#extension GL_EXT_shader_atomic_int64 : enable\n"                                                           \
+    "#extension GL_EXT_shader_atomic_int64 : enable\n#extension GL_EXT_buffer_reference : require\n"              \
     "#define i8 int8_t\n#define u8 uint8_t\n#define i16 int16_t\n#define u16 uint16_t\n#define i32 int32_t\n"      \
     "#define u32 uint32_t\n#define i64 int64_t\n#define u64 uint64_t\n#define f32 float\n#define f64 double\n"     \
     "#define f16 uint16_t\n#define bf16 uint16_t\n"                                                               \
     "#define f32_of_bits(x) uintBitsToFloat(x)\n#define bits_of_f32(x) floatBitsToUint(x)\n"                      \
     "#define f64_of_bits(x) packDouble2x32(unpack32(u64(x)))\n#define bits_of_f64(x) pack64(unpackDouble2x32(x))\n" \
-    "#define fma_f32 fma\n#define fma_f64 fma\n#define sqrt_f32 sqrt\n#define sqrt_f64 sqrt\n"                     \
+    "#define sum_f32 fma\n#define sum_f64 fma\n#define sqrt_f32 sqrt\n#define sqrt_f64 sqrt\n"                     \
     "#define rint_f32 roundEven\n#define rint_f64 roundEven\n#define abs_f32 abs\n#define abs_f64 abs\n"           \
     "#define FUNCTION\n" BF16                                                                                    \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    u32 b = u32(h), s = (b & 0x8000u) << 16, e = b >> 10 & 31u, f = b & 0x3ffu;\n" \
@@ -76,7 +76,7 @@ static const struct dialect dialects[] = {
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
      .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .address = "",
      .subscript = "u32",
-     .shuffle = 0, .shared_bytes = 16 << 10, .bindings = true},
+     .shuffle = 0, .shared_bytes = 16 << 10, .table = true},
 };
 enum { DIALECTS = sizeof dialects / sizeof *dialects };
 
@@ -87,6 +87,29 @@ const struct dialect *dialect_find(const char *name, struct err *e)
             return &dialects[i];
     err_set(e, KL_ERR_ARGUMENT, "no language is called '%s': there are cuda, hip and glsl", name);
     return NULL;
+}
+
+/* The product of two f32 is exact as f64. */
+#define FMA_BY_F64 "FUNCTION f32 fma_f32(f32 a, f32 b, f32 c)\n{\n    precise f64 r = f64(a) * f64(b) + f64(c);\n    return f32(r);\n}\n"
+
+/* Product and sum, each with its error, where nothing overflows on the way (Dekker 1971, Knuth's two-sum). */
+#define FMA_BY_PARTS(T, SPLIT, LIMIT)                                                                            \
+    "FUNCTION " T " fma_" T "(" T " a, " T " b, " T " c)\n{\n    precise " T " p = a * b, s = p + c;\n"           \
+    "    if (!(abs(a) < " LIMIT " && abs(b) < " LIMIT " && abs(s) < " LIMIT " && abs(p) < " LIMIT "))\n        return s;\n"      \
+    "    precise " T " x = a * " SPLIT ", y = b * " SPLIT ", ah = x - (x - a), bh = y - (y - b), al = a - ah, bl = b - bh;\n" \
+    "    precise " T " e = ((ah * bh - p) + ah * bl + al * bh) + al * bl, w = s - p, f = (p - (s - w)) + (c - w);\n" \
+    "    precise " T " r = s + (f + e);\n    return r;\n}\n"
+
+void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
+{
+    text_put(out, "%s", d->prelude);
+    if (!d->table)
+        return;
+    bool f64 = !features || strstr(features, "+f64");
+    if (!features || strstr(features, "+fma"))
+        text_put(out, "#define fma_f32 fma\n#define fma_f64 fma\n");
+    else
+        text_put(out, "%s%s", f64 ? FMA_BY_F64 : FMA_BY_PARTS("f32", "4097.0f", "1e34f"), f64 ? FMA_BY_PARTS("f64", "134217729.0lf", "1e298lf") : "");
 }
 
 void dialect_caps(const struct dialect *d, struct caps *out)

@@ -14,6 +14,7 @@ struct emitter {
     uint8_t *barrier;             /* per instruction: a barrier stands in front of it */
     uint8_t *affine;              /* per value: lanes are equally far apart, */
     int64_t *stride;              /* so far */
+    uint8_t *piles;               /* per value: a carried value, or products added to one */
     uint32_t width;               /* lanes of the open vector loop; 1 outside */
     bool own_threads;             /* the kernel has block loops: threads are its own affair */
     unsigned depth;

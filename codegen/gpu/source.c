@@ -102,17 +102,18 @@ static void open_c(struct emitter *m, const char *entry)
 
 static void open_glsl(struct emitter *m)
 {
-    unsigned binding = 0;
-    text_put(m->t, "layout(local_size_x = %u) in;\n", m->info.threads);
+    bool named[KL_DTYPE_COUNT] = {[KL_U64] = true};
+    text_put(m->t, "layout(local_size_x = %u) in;\nlayout(buffer_reference, std430, buffer_reference_align = 8) buffer at_u64 { u64 v; };\n",
+             m->info.threads);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
-        const struct lbuf *l = &m->k->buf[b];
-        const char *name = l->role == BUF_SCRATCH ? "work" : "b";
-        if (!m->info.inside[b])
-            text_put(m->t, "layout(std430, binding = %u) %sbuffer B%u { %s %s%u[]; };\n", binding++,
-                     l->role == BUF_IN ? "readonly " : "", b, memory_type(l->dtype), name, b);
+        unsigned dtype = m->k->buf[b].dtype == KL_BOOL ? KL_U8 : m->k->buf[b].dtype;
+        if (m->info.inside[b] || named[dtype])
+            continue;
+        named[dtype] = true;
+        text_put(m->t, "layout(buffer_reference, std430, buffer_reference_align = %zu) buffer at_%s { %s v; };\n", dtype_size(dtype),
+                 dtype_name(dtype), dtype_name(dtype));
     }
-    text_put(m->t, "layout(std430, binding = %u) readonly buffer Slots { u64 slots[]; };\n"
-                   "layout(push_constant) uniform Range { i64 begin, end; };\n", binding);
+    text_put(m->t, "layout(push_constant) uniform Launch { u64 buffers, slots; i64 begin, end; };\n");
 }
 
 static void declare_inside(struct emitter *m, unsigned arrays)
@@ -131,17 +132,23 @@ static void declare_inside(struct emitter *m, unsigned arrays)
         }
 }
 
-/* Scratch that is an argument: this block's part of it. */
-static void find_scratch(struct emitter *m)
+/* Addresses from the table, and of scratch that is an argument this block's part. */
+static void find_buffers(struct emitter *m)
 {
+    unsigned place = 0;
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
-        if (l->role != BUF_SCRATCH || m->info.inside[b])
+        bool scratch = l->role == BUF_SCRATCH;
+        if (m->info.inside[b])
             continue;
-        if (m->d->bindings)
-            text_put(m->t, "    i64 part%u = i64(%s) * %" PRId64 "%s;\n", b, m->d->block, l->count, m->d->i64);
-        else
-            text_put(m->t, "    %s *b%u = work%u + i64(%s) * %" PRId64 "%s;\n", memory_type(l->dtype), b, b, m->d->block, l->count, m->d->i64);
+        if (m->d->table)
+            text_put(m->t, "    u64 b%u = at_u64(buffers + %uul).v", b, 8 * place++);
+        else if (scratch)
+            text_put(m->t, "    %s *b%u = work%u", memory_type(l->dtype), b, b);
+        if (scratch)
+            text_put(m->t, " + %s(%s) * %" PRId64 "%s", m->d->table ? "u64" : "i64", m->d->block,
+                     l->count * (m->d->table ? (int64_t)dtype_size(l->dtype) : 1), m->d->table ? m->d->u64 : m->d->i64);
+        text_put(m->t, m->d->table || scratch ? ";\n" : "");
     }
 }
 
@@ -150,7 +157,7 @@ static bool open_function(struct emitter *m, const char *entry)
     unsigned arrays = exchange_arrays(m);
     if (!place_buffers(m, arrays))
         return false;
-    if (m->d->bindings) {
+    if (m->d->table) {
         open_glsl(m);
         declare_inside(m, arrays);
         text_put(m->t, "void main()\n{\n");
@@ -162,7 +169,7 @@ static bool open_function(struct emitter *m, const char *entry)
     }
     source_line(m);
     text_put(m->t, "%su32 t = %s;\n", m->d->local, m->d->thread);
-    find_scratch(m);
+    find_buffers(m);
     return true;
 }
 
@@ -171,10 +178,10 @@ static bool open_function(struct emitter *m, const char *entry)
 static void element(struct emitter *m, uint32_t b, val index)
 {
     char i[MAX_OPERAND];
-    bool part = m->d->bindings && m->k->buf[b].role == BUF_SCRATCH && !m->info.inside[b];
+    const char *type = memory_type(m->k->buf[b].dtype);
     source_operand(m, index, i);
-    if (part)
-        text_put(m->t, "work%u[%s(part%u + %s)]", b, m->d->subscript, b, i);
+    if (m->d->table && !m->info.inside[b])
+        text_put(m->t, "at_%s(b%u + u64(%s) * %zuul).v", type, b, i, dtype_size(m->k->buf[b].dtype));
     else if (*m->d->subscript)
         text_put(m->t, "b%u[%s(%s)]", b, m->d->subscript, i);
     else
@@ -209,7 +216,7 @@ static void change_element(struct emitter *m, const struct linst *i)
     static const char *const name[] = {[FOLD_ADD] = "Add", [FOLD_MAX] = "Max", [FOLD_MIN] = "Min"};
     char x[MAX_OPERAND];
     unsigned dtype = m->k->inst[i->b].dtype;
-    bool unsigned_add = i->op == L_ATOMIC && dtype == KL_I64 && i->kind == FOLD_ADD && !m->d->bindings;
+    bool unsigned_add = i->op == L_ATOMIC && dtype == KL_I64 && i->kind == FOLD_ADD && !m->d->table;
     source_operand(m, i->b, x);
     if (i->op == L_ATOMIC)
         text_put(m->t, "atomic%s(%s%s", name[i->kind], unsigned_add ? "(u64 *)" : "", m->d->address);
@@ -271,7 +278,10 @@ static void copy_elements(struct emitter *m, val v)
         text_put(m->t, "b%u[%s(%s + %u)] = ", shared, s, to, e);
         if (i->c)
             text_put(m->t, "%s ? ", p);
-        text_put(m->t, "b%u[%s(%s + %u)]", global, s, from, e);
+        if (m->d->table)
+            text_put(m->t, "at_%s(b%u + u64(%s + %u) * %zuul).v", type, global, from, e, dtype_size(m->k->buf[global].dtype));
+        else
+            text_put(m->t, "b%u[%s(%s + %u)]", global, s, from, e);
         if (i->c)
             text_put(m->t, " : %s(0)", type);
         text_put(m->t, ";\n");
@@ -281,8 +291,8 @@ static void copy_elements(struct emitter *m, val v)
 static void read_slot(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    char at[32], x[64];
-    snprintf(at, sizeof at, "slots[%" PRIu64 "]", i->imm);
+    char at[64], x[96];
+    snprintf(at, sizeof at, m->d->table ? "at_u64(slots + %" PRIu64 "ul).v" : "slots[%" PRIu64 "]", m->d->table ? 8 * i->imm : i->imm);
     source_declare(m, v);
     text_put(m->t, "%s;\n", source_bits(i->dtype, at, x, sizeof x));
 }
@@ -314,7 +324,7 @@ static void open_loop(struct emitter *m, val v)
     for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++) {
         const struct linst *n = &m->k->inst[c];
         source_line(m);
-        bool exact = m->d->bindings && (n->dtype == KL_F32 || n->dtype == KL_F64);
+        bool exact = m->d->table && (n->dtype == KL_F32 || n->dtype == KL_F64);
         text_put(m->t, "%s%s v%u = %s;\n", exact ? m->d->exact : "", dtype_name(n->dtype), c, source_operand(m, n->a, a));
     }
     source_line(m);
@@ -433,9 +443,19 @@ void source_info_free(struct source_info *i)
     *i = (struct source_info){0};
 }
 
+/* Marks the sums that go through loops: an fma onto a carried value or onto another such sum. */
+static void find_piles(struct emitter *m)
+{
+    for (val v = 1; v < m->k->ninst; v++) {
+        const struct linst *i = &m->k->inst[v];
+        m->piles[v] = i->op == L_CARRY || (i->op == L_OP(P_FMA) && m->piles[i->c]);
+    }
+}
+
 static bool emit(struct emitter *m, const char *entry)
 {
     const struct kernel *k = m->k;
+    find_piles(m);
     if (!source_order(m))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     if (!can_say(m) || !open_function(m, entry))
@@ -457,11 +477,13 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     m.info.inside = mem_alloc((k->nbuf + 1) * sizeof *m.info.inside);
     m.barrier = mem_alloc(k->ninst);
     m.affine = mem_alloc(k->ninst);
+    m.piles = mem_alloc(k->ninst);
     m.stride = mem_alloc(k->ninst * sizeof *m.stride);
-    bool ok = m.info.inside && m.barrier && m.affine && m.stride;
+    bool ok = m.info.inside && m.barrier && m.affine && m.piles && m.stride;
     ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
+    mem_free(m.piles);
     mem_free(m.stride);
     if (ok && info)
         *info = m.info;
@@ -472,6 +494,6 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
 
 bool source_file(const struct kernel *k, const struct dialect *d, struct text *out, struct err *e)
 {
-    text_put(out, "%s", d->prelude);
+    dialect_prelude(d, NULL, out);
     return source_kernel(k, d, "kernel", out, NULL, e);
 }

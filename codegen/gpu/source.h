@@ -6,7 +6,8 @@
  * all.  Scratch is the block's: shared memory as far as it goes, else a part of an argument.
  *
  *   cuda, hip   NAME(buffers, slots, begin, end), a kernel with C linkage
- *   glsl        main; buffers are bindings 0, 1, ..., then the slots; begin and end are push constants
+ *   glsl        main; push constants: the addresses of a table of the buffers' and of the slots, then begin and end.  So
+ *               buffers may be of any size and start anywhere, and there may be any number of slots
  *
  * Buffers are passed in order, without the scratch that is in shared memory; the scratch that is not needs
  * count elements for each block of the grid. */
@@ -27,7 +28,7 @@ struct dialect {
     const char *subscript;        /* converts an index of 64 bits to what arrays take */
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
     uint32_t shared_bytes;        /* of a block */
-    bool bindings;                /* buffers are declared, not passed */
+    bool table;                   /* buffers are addresses in a table, not passed */
 };
 
 /* What a launch must know of a kernel's source. */
@@ -39,6 +40,10 @@ struct source_info {
 
 /* ---- dialect.c ---- */
 const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e names those that there are */
+/* What stands in front of kernels for a device whose caps.features are these; of a device that is not at hand: NULL.  A
+ * device without +fma rounds a product before it is added to.  Then fma is computed by other means, but where sums of
+ * products pile up: there every device adds as it does. */
+void dialect_prelude(const struct dialect *d, const char *features, struct text *out);
 /* What lowerings may know of a GPU that is not at hand. */
 void dialect_caps(const struct dialect *d, struct caps *out);
 

@@ -194,7 +194,7 @@ static void logic(struct text *t, enum prim p, const char *a, const char *b)
         text_put(t, "%s %s %s", a, p == P_AND ? "&&" : p == P_OR ? "||" : "!=", b);
 }
 
-static void floating(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b, const char *c)
+static void floating(struct text *t, enum prim p, unsigned dtype, bool piles, const char *a, const char *b, const char *c)
 {
     const char *n = dtype_name(dtype);
     switch (p) {
@@ -203,7 +203,7 @@ static void floating(struct text *t, enum prim p, unsigned dtype, const char *a,
     case P_MUL: text_put(t, "%s * %s", a, b); break;
     case P_DIV: text_put(t, "%s / %s", a, b); break;
     case P_NEG: text_put(t, "-%s", a); break;
-    case P_FMA: text_put(t, "fma_%s(%s, %s, %s)", n, a, b, c); break;
+    case P_FMA: text_put(t, "%s_%s(%s, %s, %s)", piles ? "sum" : "fma", n, a, b, c); break;
     case P_SQRT: text_put(t, "sqrt_%s(%s)", n, a); break;
     case P_RINT: text_put(t, "rint_%s(%s)", n, a); break;
     default: text_put(t, "abs_%s(%s)", n, a);
@@ -229,7 +229,7 @@ void source_prim(struct emitter *m, val v)
     else if (from == KL_BOOL)
         logic(m->t, p, a, b);
     else if (dtype_is_float(from))
-        floating(m->t, p, from, a, b, c);
+        floating(m->t, p, from, m->d->table && m->piles[v], a, b, c);
     else if (p == P_DIV)
         divide(m->t, from, a, b);
     else
@@ -282,7 +282,7 @@ void source_fold(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     const char *n = dtype_name(i->dtype), *x = exchange_type(i->dtype);
-    const char *exact = dtype_is_float(i->dtype) && m->d->bindings ? m->d->exact : "";
+    const char *exact = dtype_is_float(i->dtype) && m->d->table ? m->d->exact : "";
     char a[MAX_OPERAND], name[16];
     snprintf(name, sizeof name, "v%u", v);
     source_line(m);

@@ -1,0 +1,48 @@
+/* GLSL to SPIR-V through shaderc, linked into a library of its own: it is large, C++, and needed by compiles alone. */
+#include "shaderc.h"
+#include <pthread.h>
+#include <shaderc/shaderc.h>
+#include <stdio.h>
+
+/* One for good: making one parses all of GLSL's built-in functions. */
+static shaderc_compiler_t compiler;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void make_compiler(void) { compiler = shaderc_compiler_initialize(); }
+
+static void version(char *out, size_t size)
+{
+    unsigned spirv, revision;
+    shaderc_get_spv_version(&spirv, &revision);
+    snprintf(out, size, "shaderc, SPIR-V %u.%u.%u", spirv >> 16, spirv >> 8 & 255, revision);
+}
+
+/* Unoptimized: what shaderc's optimizer does, drivers do again. */
+static void *compile(const char *source, size_t len, bool text, bool *ok, const char **out, size_t *size, const char **log)
+{
+    pthread_once(&once, make_compiler);
+    shaderc_compiler_t c = compiler;
+    shaderc_compile_options_t o = c ? shaderc_compile_options_initialize() : NULL;
+    shaderc_compilation_result_t r = NULL;
+    if (o) {
+        shaderc_compile_options_set_target_env(o, shaderc_target_env_vulkan, shaderc_env_version_vulkan_1_2);
+        r = text ? shaderc_compile_into_spv_assembly(c, source, len, shaderc_compute_shader, "kernel", "main", o)
+                 : shaderc_compile_into_spv(c, source, len, shaderc_compute_shader, "kernel", "main", o);
+        shaderc_compile_options_release(o);
+    }
+    if (!r)
+        return NULL;
+    *ok = shaderc_result_get_compilation_status(r) == shaderc_compilation_status_success;
+    *out = shaderc_result_get_bytes(r);
+    *size = shaderc_result_get_length(r);
+    *log = shaderc_result_get_error_message(r);
+    return r;
+}
+
+static void release(void *result) { shaderc_result_release(result); }
+
+__attribute__((visibility("default"))) const struct shaderc_module *kiln_shaderc(void);
+const struct shaderc_module *kiln_shaderc(void)
+{
+    static const struct shaderc_module m = {SHADERC_ABI, version, compile, release};
+    return &m;
+}
