@@ -1,4 +1,4 @@
-# Writes OUT, a header with CODEGEN_SOURCES: a hash of FILES (separated by |) and of TAG.  Run with cmake -P.
+# Writes OUT, a header with NAME (CODEGEN_SOURCES or GPU_SOURCES): a hash of FILES (separated by |) and of TAG.  Run with cmake -P.
 string(REPLACE "|" ";" files "${FILES}")
 set(all "${TAG}")
 foreach(file ${files})
@@ -8,4 +8,4 @@ foreach(file ${files})
 endforeach()
 string(SHA256 all "${all}")
 string(SUBSTRING "${all}" 0 32 all)
-file(WRITE "${OUT}" "#define CODEGEN_SOURCES \"${all}\"\n")
+file(WRITE "${OUT}" "#define ${NAME} \"${all}\"\n")

@@ -28,6 +28,7 @@ static const struct command_line {
     {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
      "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
+    {"devices", "", "the devices of this machine, or why there are none of a kind", cli_devices},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -46,7 +47,7 @@ static void usage(FILE *f)
             fprintf(f, " %s", pass_list[i].stage);
     fputs(" scheduled source llvm asm\n"
           "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
-          "devices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
+          "devices: see kiln devices; --device is for the nodes on the graph's own device, the others stay where they are\n",
           f);
     fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);
 }

@@ -100,20 +100,28 @@ static bool read_arrays(struct job *j)
     return true;
 }
 
-static bool load_arrays(struct job *j, const struct leaves *l, struct job_array *a, struct buffer **to)
+static unsigned leaf_op(const struct job *j, const struct leaves *l) { return l == &j->g->input ? OP_input : OP_state; }
+
+static struct buffer *leaf_buffer(const struct job *j, const struct leaves *l, uint32_t i, const void *data, size_t bytes)
 {
     struct err e = {0};
+    struct buffer *b = buffer_new(exec_leaf_device(j->g, j->device, leaf_op(j, l), i), bytes, &e);
+    if (b && buffer_write(b, data, bytes, &e))
+        return b;
+    cli_error("%s", e.msg);
+    buffer_unref(b);
+    return NULL;
+}
+
+static bool load_arrays(struct job *j, const struct leaves *l, struct job_array *a, struct buffer **to)
+{
     for (uint32_t i = 0; i < l->n; i++) {
         if (!a[i].bytes)
             continue;
         if (!fits_leaf(j, &l->v[i], &a[i]))
             return false;
-        if (!(to[i] = buffer_new(j->device, a[i].npy.bytes, &e))) {
-            cli_error("%s", e.msg);
+        if (!(to[i] = leaf_buffer(j, l, i, a[i].npy.data, a[i].npy.bytes)))
             return false;
-        }
-        if (a[i].npy.bytes)
-            memcpy(to[i]->data, a[i].npy.data, a[i].npy.bytes);
         mem_free(a[i].bytes);
         a[i].bytes = NULL;
     }
@@ -144,22 +152,24 @@ static bool is_missing(const char *what, const struct leaves *l, uint32_t i, boo
 /* Numbers for the leaves that have none: floats from 0 to 1, integers from 0 to 15, bools both. */
 static bool fill_leaves(const struct job *j, const struct leaves *l, struct buffer **to)
 {
-    struct err e = {0};
     for (uint32_t i = 0; i < l->n; i++) {
         unsigned dtype = l->v[i].dtype;
         int64_t n = shape_count(&j->g->shape[l->v[i].shape]), most = dtype_is_float(dtype) ? 1024 : dtype == KL_BOOL ? 2 : 16;
         size_t size = dtype_size(dtype);
         if (to[i])
             continue;
-        if (!(to[i] = buffer_new(j->device, (size_t)n * size, &e))) {
-            cli_error("%s", e.msg);
-            return false;
-        }
+        char *all = mem_alloc((size_t)n * size + 1);
+        if (!all)
+            return cli_error("out of memory"), false;
         uint64_t value[1024];
         for (int64_t k = 0; k < most; k++)
             value[k] = dtype_bits(dtype, dtype_is_float(dtype) ? (double)k / 1024 : (double)k);
         for (int64_t k = 0; k < n; k++)
-            memcpy((char *)to[i]->data + (size_t)k * size, &value[k * 7919 % most], size);
+            memcpy(all + (size_t)k * size, &value[k * 7919 % most], size);
+        to[i] = leaf_buffer(j, l, i, all, (size_t)n * size);
+        mem_free(all);
+        if (!to[i])
+            return false;
     }
     return true;
 }

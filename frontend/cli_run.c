@@ -80,13 +80,22 @@ static bool give_outputs(const struct job *j)
         const struct node *n = node_at(g, o->value);
         const char *name = output_name(g, o);
         bool written = false;
+        size_t bytes = node_bytes(g, o->value);
+        struct err e = {0};
+        char *data = mem_alloc(bytes + 1);
+        if (!data || !buffer_read(j->out[k], data, bytes, &e)) {
+            cli_error("%s", data ? e.msg : "out of memory");
+            mem_free(data);
+            return false;
+        }
         for (unsigned i = 0; i < j->nbind; i++)
             if (!strcmp(j->bind[i].option, "--output") && job_is_called(&j->bind[i], k, name)) {
-                ok &= cli_write_array(j->bind[i].value, n->dtype, node_shape(g, o->value), j->out[k]->data);
+                ok &= cli_write_array(j->bind[i].value, n->dtype, node_shape(g, o->value), data);
                 written = true;
             }
         if (!written)
-            show_output(o, k, name, n->dtype, node_shape(g, o->value), j->out[k]->data);
+            show_output(o, k, name, n->dtype, node_shape(g, o->value), data);
+        mem_free(data);
     }
     return ok;
 }

@@ -42,8 +42,10 @@ kl_tensor kl_input_at(const kl_site *site, kl_device device, kl_dtype dtype, int
     e.code = KL_OK;
     if (!(c.data = buffer_new(device_index(device), bytes, &e)))
         return refuse(t, site, e.code, "input: %s", e.msg);
-    if (bytes)
-        memcpy(c.data->data, data, bytes);
+    if (!buffer_write(c.data, data, bytes, &e)) {
+        buffer_unref(c.data);
+        return refuse(t, site, e.code, "input: %s", e.msg);
+    }
     return record(&c);
 }
 

@@ -11,7 +11,7 @@ const char *kl_version(void)
 
 bool device_valid(kl_device d)
 {
-    return d.id >= 1 && d.id <= DEVICE_KINDS;
+    return d.id >= 1 && (d.id <= DEVICE_HOSTS || accelerator_get(device_index(d)));
 }
 
 static kl_device found(int index, const struct err *e)

@@ -75,10 +75,11 @@ static kl_status read_value(const kl_site *site, const char *op, kl_tensor h, vo
     struct buffer *b = value_of(t, site, op, h);
     if (!b)
         return t->last.code;
-    if (bytes)
-        memcpy(data, b->data, bytes);
+    struct err e;
+    e.code = KL_OK;
+    bool ok = buffer_read(b, data, bytes, &e);
     buffer_unref(b);
-    return KL_OK;
+    return ok ? KL_OK : fail(t, site, e.code, "%s: %s", op, e.msg);
 }
 
 kl_status kl_read_at(const kl_site *site, kl_tensor h, void *data, size_t bytes)

@@ -121,6 +121,13 @@ static bool find_device(struct step *s)
     return true;
 }
 
+/* A device that cannot compute with a dtype cannot hold it. */
+static bool dtype_there(struct step *s, unsigned dtype)
+{
+    return (device_dtypes(device_index(s->device)) >> dtype & 1) ||
+           err_set(&s->e, KL_ERR_DEVICE, "device %s does not have %s", kl_device_name(s->device), dtype_name(dtype));
+}
+
 /* Numpy's rule for one more operand. */
 static bool broadcast_shape(struct shape *all, const struct shape *s)
 {
@@ -322,10 +329,12 @@ static kl_tensor run_path(struct step *s)
     if (!find_device(s))
         return kl_none;
     if (!s->tr && c->proto.op == OP_input)
-        return new_value(s);
+        return dtype_there(s, c->proto.dtype) ? new_value(s) : kl_none;
     if (c->proto.op == OP_grad && !check_grad(s))
         return kl_none;
     ref r = append(s);
+    if (r && !op_is_region(node_at(s->r->g, r)->op) && !dtype_there(s, node_at(s->r->g, r)->dtype))
+        return kl_none;
     if (r && s->tr)
         tape_add(s->tr, &s->key, target_of(c), r);
     return r ? handle_of_node(s->t, s->tr, r, &s->e) : kl_none;

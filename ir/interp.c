@@ -74,7 +74,7 @@ static bool evaluate_region(const struct graph *g, ref r, void **value, struct e
         ok = custom_run(g, n, (const void *const *)at, at + nin, work, e);
     else if (ok)
         ok = region_run(&(struct region_call){g, n, (const void *const *)at, at + nin, work, run_region,
-                                              &(struct region_run){g, n, e}});
+                                              &(struct region_run){g, n, e}, NULL, NULL, NULL});
     else
         fail(g, r, KL_ERR_MEMORY, "out of memory", e);
     mem_free(work);

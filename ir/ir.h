@@ -489,6 +489,11 @@ struct region_call {
     void *work;                                   /* region_work_bytes of memory, aligned to 64 */
     bool (*run)(void *ctx, uint32_t which, const void *const *in, void *const *out);
     void *ctx;
+    /* Of operands, results and work that the host cannot read (else NULL): room for pointers to all operands and results,
+     * and what reads a bool there, copies there. */
+    void **pointers;
+    bool (*peek)(void *ctx, const void *at, bool *value);
+    bool (*move)(void *ctx, void *to, const void *from, size_t bytes);
 };
 size_t region_work_bytes(const struct graph *g, const struct node *n);
 bool region_run(const struct region_call *c);     /* false: what run gave */

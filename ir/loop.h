@@ -160,6 +160,9 @@ struct caps {
     uint32_t vector_regs;
     uint32_t threads;
     int64_t l1_bytes, l2_bytes, l3_bytes;
+    /* Of a program on several devices: these are for the devices of this set (by bit; 0: all), the others' are next. */
+    uint64_t devices;
+    const struct caps *next;
 };
 
 /* ---- kernel.c: building and freeing ---- */

@@ -72,9 +72,9 @@ struct loop {
 
 static struct loop loop_begin(const struct region_call *c)
 {
-    struct loop l = {.c = c, .carried = c->n->attr.region.carried, .in = c->work};
+    struct loop l = {.c = c, .carried = c->n->attr.region.carried, .in = c->pointers ? (const void **)c->pointers : c->work};
     uint32_t nin = node_nin(c->n), nout = region_results(c->g, c->n);
-    l.out = (void **)c->work + nin;
+    l.out = (void **)l.in + nin;
     l.more = (bool *)((char *)c->work + round64((nin + nout) * sizeof(void *)));
     l.second = (char *)l.more + 64;
     for (uint32_t i = 0; i < nin; i++)
@@ -101,13 +101,26 @@ static void carry(struct loop *l)
 }
 
 /* The last carried values become the results, wherever they are. */
-static void loop_end(const struct loop *l)
+static bool loop_end(const struct loop *l)
 {
     for (uint32_t i = 0; i < l->carried; i++) {
         size_t bytes = region_result_bytes(l->c->g, l->c->n, i);
-        if (l->in[i] != l->c->out[i] && bytes)
+        if (l->in[i] == l->c->out[i] || !bytes)
+            continue;
+        if (!l->c->move)
             memcpy(l->c->out[i], l->in[i], bytes);
+        else if (!l->c->move(l->c->ctx, l->c->out[i], l->in[i], bytes))
+            return false;
     }
+    return true;
+}
+
+static bool peek(const struct region_call *c, const void *at, bool *value)
+{
+    if (c->peek)
+        return c->peek(c->ctx, at, value);
+    *value = *(const bool *)at;
+    return true;
 }
 
 static bool run_while(const struct region_call *c)
@@ -116,15 +129,17 @@ static bool run_while(const struct region_call *c)
     for (bool second = false;; second = !second) {
         if (!c->run(c->ctx, 0, l.in, (void *const[]){l.more}))
             return false;
-        if (!*l.more)
+        bool more;
+        if (!peek(c, l.more, &more))
+            return false;
+        if (!more)
             break;
         aim(&l, second);
         if (!c->run(c->ctx, 1, l.in, l.out))
             return false;
         carry(&l);
     }
-    loop_end(&l);
-    return true;
+    return loop_end(&l);
 }
 
 static size_t slice_bytes(size_t bytes, int64_t length) { return length ? bytes / (size_t)length : 0; }
@@ -147,14 +162,14 @@ static bool run_scan(const struct region_call *c)
             return false;
         carry(&l);
     }
-    loop_end(&l);
-    return true;
+    return loop_end(&l);
 }
 
 bool region_run(const struct region_call *c)
 {
+    bool first;
     switch (c->n->op) {
-    case OP_cond: return c->run(c->ctx, *(const bool *)c->in[0] ? 0 : 1, c->in + 1, c->out);
+    case OP_cond: return peek(c, c->in[0], &first) && c->run(c->ctx, first ? 0 : 1, c->in + 1, c->out);
     case OP_while: return run_while(c);
     case OP_scan: return run_scan(c);
     default: return c->run(c->ctx, 0, c->in, c->out); /* checkpoint, custom_grad */

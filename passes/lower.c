@@ -356,13 +356,22 @@ void lowerer_free(struct lowerer *s)
 
 const struct groups *lowerer_groups(const struct lowerer *s) { return &s->groups; }
 
+/* What is known of the target that runs a node. */
+static const struct caps *caps_for(const struct lowerer *s, ref r)
+{
+    const struct caps *c = s->caps;
+    while (c->next && c->devices && !(c->devices >> s->g->node[r].device & 1))
+        c = c->next;
+    return c;
+}
+
 bool lower_group(struct lowerer *s, uint32_t group, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
-    struct lowering w = {.k = out->k, .g = s->g, .group = group, .caps = s->caps, .out = out,
+    struct lowering w = {.k = out->k, .g = s->g, .group = group, .caps = caps_for(s, s->groups.member[first[0]]), .out = out,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};

@@ -95,6 +95,7 @@ struct command {
     struct program *sub[2];       /* CMD_REGION: its regions, run with the parameters as inputs */
     ref *value;                   /* the node each arg holds, NIL for scratch: for the checker; may be NULL */
     int64_t bytes;                /* CMD_COPY: size */
+    uint16_t from;                /* CMD_COPY: the device copied from */
 };
 struct program {
     struct graph *g;              /* after all passes; owned */
@@ -113,7 +114,7 @@ struct program {
     bool *in_place;               /* per output: OUT_ASSIGN may write over its state */
 };
 int64_t program_arenas(const struct program *p); /* bytes of all arenas */
-/* Consumes nothing: g stays the caller's.  interpret: one CMD_INTERP command and no kernel. */
+/* Consumes nothing: g stays the caller's; caps: those of the devices, in a chain where they are several.  interpret: one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
 void program_free(struct program *p);
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads, region_work_bytes,

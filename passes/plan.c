@@ -197,6 +197,7 @@ bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, s
     c->arg[0] = to;
     c->arg[1] = from;
     c->bytes = (int64_t)node_bytes(p->g, to_value);
+    c->from = p->g->node[from_value].device;
     c->value[0] = to_value;
     c->value[1] = from_value;
     return true;

@@ -2,9 +2,11 @@
  *
  * Memory that is given back waits in a list of its size class and is handed out again as it is, so that a
  * program in its steady state neither calls the system nor meets a page fault.  A class is a quarter of a power
- * of two: at most a fifth of a block is unused. */
+ * of two: at most a fifth of a block is unused.  Each device with memory of its own has such lists, too. */
+#include "runtime/driver.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #if defined(__SANITIZE_ADDRESS__)
@@ -23,7 +25,7 @@ struct block {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the lists and the statistics */
-static struct block *idle[CLASSES];
+static struct block *idle[1 + DEVICE_END][CLASSES]; /* of the host, then by device */
 static struct buffer_stats stats;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
@@ -53,8 +55,25 @@ static void use_huge_pages(char *p, size_t bytes)
 #endif
 }
 
-static struct block *make_block(uint32_t cls)
+static unsigned pool_of(int device) { return device_is_host(device) ? 0 : 1 + (unsigned)device; }
+
+static struct block *make_block_on(struct accelerator *a, uint32_t cls, struct err *e)
 {
+    struct block *b = mem_alloc(sizeof *b);
+    if (!b) return NULL;
+    b->cls = cls;
+    accelerator_lock(a);
+    bool ok = accelerator_driver(a)->alloc(accelerator_device(a), class_bytes(cls), &b->buffer.data, e);
+    accelerator_unlock(a);
+    if (ok) return b;
+    mem_free(b);
+    return NULL;
+}
+
+static struct block *make_block(int device, uint32_t cls, struct err *e)
+{
+    struct accelerator *a = accelerator_get(device);
+    if (a) return make_block_on(a, cls, e);
     char *p = mem_alloc(sizeof(struct block) + ALIGN + class_bytes(cls));
     if (!p) return NULL;
     struct block *b = (struct block *)p;
@@ -71,12 +90,12 @@ static void count_live(uint32_t cls)
     if (stats.live > stats.peak) stats.peak = stats.live;
 }
 
-static struct block *take_idle(uint32_t cls)
+static struct block *take_idle(int device, uint32_t cls)
 {
     pthread_mutex_lock(&lock);
-    struct block *b = idle[cls];
+    struct block **first = &idle[pool_of(device)][cls], *b = *first;
     if (b) {
-        idle[cls] = b->next;
+        *first = b->next;
         stats.pooled -= class_bytes(cls);
         count_live(cls);
     }
@@ -84,12 +103,13 @@ static struct block *take_idle(uint32_t cls)
     return b;
 }
 
-static struct block *take_new(uint32_t cls)
+static struct block *take_new(int device, uint32_t cls, struct err *e)
 {
-    struct block *b = make_block(cls);
+    struct err first = {0}; /* a device that is full may not be so behind buffer_trim */
+    struct block *b = make_block(device, cls, &first);
     if (!b) {
         buffer_trim();
-        b = make_block(cls);
+        b = make_block(device, cls, e);
     }
     if (!b) return NULL;
     pthread_mutex_lock(&lock);
@@ -104,14 +124,14 @@ struct buffer *buffer_new(int device, size_t bytes, struct err *e)
     struct block *b = NULL;
     if (bytes < SIZE_MAX / 8) {
         uint32_t cls = class_of(bytes + SLACK);
-        b = take_idle(cls);
-        if (!b) b = take_new(cls);
+        b = take_idle(device, cls);
+        if (!b) b = take_new(device, cls, e);
     }
     if (!b) {
         err_set(e, KL_ERR_MEMORY, "device %s: no memory for a buffer of %zu bytes", device_name(device), bytes);
         return NULL;
     }
-    ASAN_UNPOISON_MEMORY_REGION(b->buffer.data, class_bytes(b->cls));
+    if (device_is_host(device)) ASAN_UNPOISON_MEMORY_REGION(b->buffer.data, class_bytes(b->cls));
     atomic_init(&b->buffer.refs, 1);
     b->buffer.device = (uint32_t)device;
     b->buffer.bytes = bytes;
@@ -120,6 +140,15 @@ struct buffer *buffer_new(int device, size_t bytes, struct err *e)
 
 struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e)
 {
+    if (!device_is_host(device)) {
+        struct buffer *copy = buffer_new(device, bytes, e);
+        if (copy && !buffer_write(copy, data, bytes, e)) {
+            buffer_unref(copy);
+            return NULL;
+        }
+        if (copy) release(ctx);
+        return copy;
+    }
     struct block *b = mem_alloc(sizeof *b);
     if (!b) {
         err_set(e, KL_ERR_MEMORY, "no memory to wrap a buffer of %zu bytes", bytes);
@@ -149,10 +178,11 @@ void buffer_unref(struct buffer *buffer)
         return;
     }
     size_t size = class_bytes(b->cls);
-    ASAN_POISON_MEMORY_REGION(buffer->data, size);
+    if (device_is_host((int)buffer->device)) ASAN_POISON_MEMORY_REGION(buffer->data, size);
     pthread_mutex_lock(&lock);
-    b->next = idle[b->cls];
-    idle[b->cls] = b;
+    struct block **first = &idle[pool_of((int)buffer->device)][b->cls];
+    b->next = *first;
+    *first = b;
     stats.live -= size;
     stats.pooled += size;
     pthread_mutex_unlock(&lock);
@@ -167,10 +197,10 @@ void buffer_trim(void)
 {
     struct block *all = NULL;
     pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < CLASSES; i++)
-        while (idle[i]) {
-            struct block *b = idle[i];
-            idle[i] = b->next;
+    for (unsigned i = 0; i < (1 + DEVICE_END) * CLASSES; i++)
+        while (idle[i / CLASSES][i % CLASSES]) {
+            struct block *b = idle[i / CLASSES][i % CLASSES];
+            idle[i / CLASSES][i % CLASSES] = b->next;
             b->next = all;
             all = b;
         }
@@ -178,7 +208,14 @@ void buffer_trim(void)
     pthread_mutex_unlock(&lock);
     while (all) {
         struct block *next = all->next;
-        ASAN_UNPOISON_MEMORY_REGION(all->buffer.data, class_bytes(all->cls));
+        struct accelerator *a = accelerator_get((int)all->buffer.device);
+        if (a) {
+            accelerator_lock(a);
+            accelerator_driver(a)->release(accelerator_device(a), all->buffer.data);
+            accelerator_unlock(a);
+        } else {
+            ASAN_UNPOISON_MEMORY_REGION(all->buffer.data, class_bytes(all->cls));
+        }
         mem_free(all);
         all = next;
     }
@@ -190,4 +227,32 @@ struct buffer_stats buffer_stats(void)
     struct buffer_stats s = stats;
     pthread_mutex_unlock(&lock);
     return s;
+}
+
+bool buffer_write(struct buffer *b, const void *data, size_t bytes, struct err *e)
+{
+    struct accelerator *a = accelerator_get((int)b->device);
+    if (!bytes) return true;
+    if (!a) {
+        memcpy(b->data, data, bytes);
+        return true;
+    }
+    accelerator_lock(a);
+    bool ok = accelerator_driver(a)->upload(accelerator_device(a), b->data, data, bytes, e);
+    accelerator_unlock(a);
+    return ok;
+}
+
+bool buffer_read(const struct buffer *b, void *data, size_t bytes, struct err *e)
+{
+    struct accelerator *a = accelerator_get((int)b->device);
+    if (!bytes) return true;
+    if (!a) {
+        memcpy(data, b->data, bytes);
+        return true;
+    }
+    accelerator_lock(a);
+    bool ok = accelerator_driver(a)->download(accelerator_device(a), data, b->data, bytes, e);
+    accelerator_unlock(a);
+    return ok;
 }

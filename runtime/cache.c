@@ -34,7 +34,9 @@ struct code_entry {
     struct hash128 key;
     const struct kernel *kernel;   /* compared: the builder's own while unfinished, then `copy` */
     struct kernel *copy;
-    struct loaded loaded;
+    int device;                    /* one with a driver, or DEVICE_CPU */
+    struct loaded loaded;          /* on the CPU */
+    struct device_kernel *on;      /* elsewhere */
     bool ready;
     struct code_entry *next;
 };
@@ -102,13 +104,27 @@ static struct kernel *copy_kernel(const struct kernel *k)
     return c;
 }
 
-static bool load_from_disk(const struct disk_key *key, struct loaded *loaded)
+static bool load(struct code_entry *c, const struct code *code, struct err *e)
+{
+    struct accelerator *a = accelerator_get(c->device);
+    if (!a) return object_load(code, &c->loaded, e);
+    c->on = accelerator_load(a, c->kernel, code, e);
+    return c->on;
+}
+
+static void unload(struct code_entry *c)
+{
+    if (c->on) accelerator_unload(accelerator_get(c->device), c->on);
+    else object_unload(&c->loaded);
+}
+
+static bool load_from_disk(struct code_entry *c, const struct disk_key *key)
 {
     struct disk_code found;
     struct err ignored = {0};
     bool ok = disk_load(key, &found);
     if (ok) {
-        ok = object_load(&found.code, loaded, &ignored);
+        ok = load(c, &found.code, &ignored);
         mem_free(found.file);
     }
     count(ok ? &counters.disk_hits : &counters.disk_misses);
@@ -116,38 +132,44 @@ static bool load_from_disk(const struct disk_key *key, struct loaded *loaded)
 }
 
 /* What the code generator makes is kept on disk once it has proved to load. */
-static bool generate(const struct kernel *k, const struct backend *b, const struct disk_key *key, struct loaded *loaded,
-                     struct err *e)
+static bool generate(struct code_entry *c, const struct disk_key *key, struct err *e)
 {
     struct code code = {0};
+    struct caps caps;
+    const struct backend *b = device_backend(c->device, &caps);
     count(&counters.compiles);
-    if (!b->compile(k, EMIT_OBJECT, &code, e)) return false;
-    bool ok = object_load(&code, loaded, e);
+    if (!(device_is_host(c->device) ? b->compile(c->kernel, EMIT_OBJECT, &code, e)
+                                    : b->compile_for(c->kernel, &caps, EMIT_OBJECT, &code, e)))
+        return false;
+    bool ok = load(c, &code, e);
     if (ok && key) disk_store(key, &code);
     mem_free(code.bytes);
     return ok;
 }
 
-static bool compile(struct code_entry *c, const struct backend *b, struct err *e)
+static bool compile(struct code_entry *c, struct err *e)
 {
     struct disk_key key = {0};
-    bool keyed = option_cache_bytes() > 0 && disk_key_make(&key, c->kernel, b);
-    bool ok = (keyed && load_from_disk(&key, &c->loaded)) || generate(c->kernel, b, keyed ? &key : NULL, &c->loaded, e);
+    struct caps caps;
+    const struct backend *b = device_backend(c->device, &caps);
+    bool keyed = option_cache_bytes() > 0 && disk_key_make_for(&key, c->kernel, b, &caps);
+    bool ok = (keyed && load_from_disk(c, &key)) || generate(c, keyed ? &key : NULL, e);
     disk_key_free(&key);
     if (!ok) return false;
     if ((c->copy = copy_kernel(c->kernel))) return true;
-    object_unload(&c->loaded);
+    unload(c);
     return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
 }
 
-static kernel_fn *code_get(const struct kernel *k, const struct backend *b, struct err *e)
+/* The code of k on a device, which lives as long as the process; NULL: *e. */
+static const struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
 {
     struct hash128 key = kernel_hash(k);
     struct code_entry **bucket = &codes[key.lo % BUCKETS], *c;
     pthread_mutex_lock(&lock);
     for (;;) {
         for (c = *bucket; c; c = c->next)
-            if (same_key(c->key, key) && kernel_same(c->kernel, k)) break;
+            if (same_key(c->key, key) && c->device == device && kernel_same(c->kernel, k)) break;
         if (!c || c->ready) break;
         pthread_cond_wait(&changed, &lock);
     }
@@ -155,16 +177,16 @@ static kernel_fn *code_get(const struct kernel *k, const struct backend *b, stru
     if (build) {
         c->key = key;
         c->kernel = k;
+        c->device = device;
         c->next = *bucket;
         *bucket = c;
     }
     pthread_mutex_unlock(&lock);
     count(c && !build ? &counters.kernel_hits : &counters.kernel_misses);
     if (!c) err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", k->name);
-    if (!build) return c ? c->loaded.fn : NULL;
+    if (!build) return c;
 
-    bool ok = compile(c, b, e);
-    kernel_fn *fn = c->loaded.fn;
+    bool ok = compile(c, e);
     pthread_mutex_lock(&lock);
     if (ok) {
         c->kernel = c->copy;
@@ -177,15 +199,13 @@ static kernel_fn *code_get(const struct kernel *k, const struct backend *b, stru
     }
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
-    return ok ? fn : NULL;
+    return ok ? c : NULL;
 }
 
 /* ---- graph -> program ---- */
 struct compile_all {
-    const struct program *program;
-    const bool *needed;            /* per kernel: a device with the code generator runs it */
-    kernel_fn **fn;
-    const struct backend *backend;
+    struct exec *x;
+    const uint64_t *needed;        /* per kernel: the devices that run its code, by bit */
     bool background;
     atomic_uint next;              /* kernels are handed out one by one: some take a hundred times as long as others */
     pthread_mutex_t lock;          /* guards the rest: the failure of the first kernel that failed */
@@ -193,25 +213,38 @@ struct compile_all {
     struct err err;
 };
 
-static kernel_fn *get_code(struct compile_all *all, uint32_t i, struct err *e)
+static const struct code_entry *get_code(struct compile_all *all, uint32_t i, int device, struct err *e)
 {
     if (all->background && !background_step_begin()) {
         err_set(e, KL_ERR_COMPILE, "the process ends");
         return NULL;
     }
-    kernel_fn *fn = code_get(all->program->kernel[i], all->backend, e);
+    const struct code_entry *c = code_get(all->x->program->kernel[i], device, e);
     if (all->background) background_step_end();
-    return fn;
+    return c;
+}
+
+/* Kernel i's code on each device that runs it. */
+static bool get_codes(struct compile_all *all, uint32_t i, struct err *e)
+{
+    for (int d = 0; d < DEVICE_END; d++) {
+        if (!(all->needed[i] >> d & 1)) continue;
+        const struct code_entry *c = get_code(all, i, d, e);
+        if (!c) return false;
+        if (device_is_host(d)) all->x->fn[i] = c->loaded.fn;
+        else all->x->on[d][i] = c->on;
+    }
+    return true;
 }
 
 static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end, (void)worker;
     struct compile_all *all = ctx;
-    uint32_t n = all->program->nkernel;
+    uint32_t n = all->x->program->nkernel;
     for (uint32_t i; (i = atomic_fetch_add(&all->next, 1)) < n;) {
         struct err e = {0};
-        if (!all->needed[i] || (all->fn[i] = get_code(all, i, &e))) continue;
+        if (get_codes(all, i, &e)) continue;
         pthread_mutex_lock(&all->lock);
         if (i < all->failed) {
             all->failed = i;
@@ -248,49 +281,73 @@ static struct program *plan(struct graph *g, bool fuse, const struct backend *b,
 }
 
 /* Marks the kernels that devices with a code generator run. */
-static void find_needed(const struct program *p, uint64_t interpreted, bool *needed)
+static void find_needed(const struct program *p, uint64_t interpreted, uint64_t *needed)
 {
     for (uint32_t i = 0; i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
-        if (c->kind == CMD_KERNEL && !(interpreted >> c->device & 1)) needed[c->kernel] = true;
+        if (c->kind == CMD_KERNEL && !(interpreted >> c->device & 1)) needed[c->kernel] |= UINT64_C(1) << c->device;
         for (int k = 0; k < 2; k++)
             if (c->sub[k]) find_needed(c->sub[k], interpreted, needed);
     }
 }
 
+/* Scratch of all blocks of the kernels that take it as an argument. */
+static int64_t work_of(const struct exec *x, int device)
+{
+    int64_t most = 0;
+    for (uint32_t i = 0; i < x->program->nkernel; i++) {
+        const struct device_kernel *d = x->on[device][i];
+        if (!d || !d->has_work) continue;
+        int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 /* On the pool's threads; in the background on this one alone, for the pool runs the program meanwhile. */
-static bool compile_kernels(struct exec *x, const struct backend *b, bool background, struct err *e)
+static bool compile_kernels(struct exec *x, bool background, struct err *e)
 {
     uint32_t n = x->program->nkernel;
-    bool *needed = mem_alloc(n + 1);
+    uint64_t *needed = mem_alloc((n + 1) * sizeof *needed);
     x->fn = mem_alloc((n + 1) * sizeof *x->fn);
-    struct compile_all all = {x->program, needed, x->fn, b, background, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
-    if (needed && x->fn) {
+    bool room = needed && x->fn;
+    for (int d = 0; d < DEVICE_END; d++)
+        if (x->accelerated >> d & 1) room &= (x->on[d] = mem_alloc((n + 1) * sizeof *x->on[d])) != NULL;
+    struct compile_all all = {x, needed, background, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
+    if (room) {
         find_needed(x->program, x->interpreted, needed);
         pool_run_max(compile_some, &all, n, 1, background ? 1 : UINT32_MAX);
     }
     mem_free(needed);
-    if (!needed || !x->fn)
+    if (!room)
         return err_set(e, KL_ERR_MEMORY, "no memory for %u kernels of graph %s", n, x->captured->name);
+    for (int d = 0; d < DEVICE_END && all.failed == UINT32_MAX; d++) {
+        int64_t bytes = x->on[d] ? work_of(x, d) : 0;
+        x->work_bytes = bytes > x->work_bytes ? bytes : x->work_bytes;
+    }
     return all.failed == UINT32_MAX || err_set(e, all.err.code, "%s", all.err.msg);
 }
 
-/* The devices that g is on all work; *b is the code generator, NULL if none of them has one. */
+/* The devices that g is on all work; caps: theirs, in a chain; *b: the code generator of one, NULL if none has one. */
 static bool find_backend(struct exec *x, const struct graph *g, const struct backend **b, struct caps *caps, struct err *e)
 {
-    *b = device_backend(-1, caps); /* none */
     uint64_t all = graph_devices(g) | UINT64_C(1) << x->device;
+    struct caps *last = NULL;
+    *b = device_backend(-1, caps); /* none */
     for (unsigned d = 0; d < MAX_DEVICES; d++) {
         if (!(all >> d & 1)) continue;
-        struct caps own;
-        const struct backend *backend = device_backend((int)d, &own);
         if (!device_works(d, e)) return false;
-        if (backend) {
-            *b = backend;
-            *caps = own;
-        } else {
+        struct caps *own = last ? last + 1 : caps;
+        const struct backend *backend = device_backend((int)d, own);
+        if (!device_is_host((int)d)) x->accelerated |= UINT64_C(1) << d;
+        if (!backend) {
             x->interpreted |= UINT64_C(1) << d;
+            continue;
         }
+        own->devices = UINT64_C(1) << d;
+        if (last) last->next = own;
+        last = own;
+        *b = backend;
     }
     return true;
 }
@@ -298,7 +355,7 @@ static bool find_backend(struct exec *x, const struct graph *g, const struct bac
 /* Fills in all of x but its key; on failure x may be partly filled. */
 static bool build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
 {
-    struct caps caps;
+    struct caps caps[DEVICE_END];
     const struct backend *b;
     struct graph *g = graph_clone(captured);
     if (!g || !(x->captured = graph_clone(captured))) {
@@ -307,12 +364,12 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
     }
     graph_move(g, graph_device(g), (unsigned)x->device);
     custom_number(g, 0);
-    bool ok = custom_check(g, e) && find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
+    bool ok = custom_check(g, e) && find_backend(x, g, &b, caps, e) && (x->program = plan(g, x->fuse, b, caps, dump, e));
     graph_free(g);
     if (!ok) return false;
     count(&counters.graphs_built);
     if (dump) dump_program(dump, x->program, b);
-    return compile_kernels(x, b, background, e);
+    return compile_kernels(x, background, e);
 }
 
 static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse)
@@ -332,6 +389,12 @@ static void exec_clear(struct exec *x)
     graph_free(x->captured);
     program_free(x->program);
     mem_free(x->fn);
+    for (int d = 0; d < DEVICE_END; d++) {
+        mem_free(x->on[d]);
+        x->on[d] = NULL;
+    }
+    x->work_bytes = 0;
+    x->accelerated = 0;
     x->captured = NULL;
     x->program = NULL;
     x->fn = NULL;
@@ -433,7 +496,9 @@ static const struct exec *start_background(struct entry *t, const struct graph *
         return NULL;
     }
     *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program, .fn = unfused->fn,
-                       .interpreted = unfused->interpreted, .device = unfused->device, .fuse = true, .miss = t->exec.miss};
+                       .work_bytes = unfused->work_bytes, .interpreted = unfused->interpreted, .accelerated = unfused->accelerated,
+                       .device = unfused->device, .fuse = true, .miss = t->exec.miss};
+    memcpy(s->on, unfused->on, sizeof s->on);
     pthread_mutex_lock(&lock);
     t->stand_in = s;
     t->own = own;

@@ -1,5 +1,6 @@
 /* The devices this machine has, by name.  A device is probed when somebody first asks for it, not before: the
  * probe of cpu opens the LLVM module. */
+#include "runtime/driver.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -12,7 +13,13 @@
 #define HAS_REF true
 #endif
 
-static const char *const name_of[DEVICE_KINDS] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu"};
+/* DEVICES_A_KIND numbers a kind; the first is the name alone, too. */
+#define NAMES(first, name)                                                                                       \
+    [first] = name ":0", [first + 1] = name ":1", [first + 2] = name ":2", [first + 3] = name ":3",              \
+    [first + 4] = name ":4", [first + 5] = name ":5", [first + 6] = name ":6", [first + 7] = name ":7"
+static const char *const name_of[DEVICE_END] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu", NAMES(DEVICE_CUDA, "cuda"),
+                                                NAMES(DEVICE_HIP, "hip"), NAMES(DEVICE_VULKAN, "vulkan")};
+static const char known[] = "ref, cpu, cuda, hip and vulkan, with a number where there are several of these three (vulkan:1)";
 
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
 static const struct backend *cpu_backend; /* NULL: cpu does not work, for the reason in cpu_err */
@@ -29,12 +36,15 @@ static void probe_cpu(void)
 
 const char *device_name(int device)
 {
-    return device >= 0 && device < DEVICE_KINDS ? name_of[device] : "?";
+    return device >= 0 && device < DEVICE_END && name_of[device] ? name_of[device] : "?";
 }
 
 const struct backend *device_backend(int device, struct caps *caps)
 {
     if (caps) memset(caps, 0, sizeof *caps);
+    struct accelerator *a = accelerator_get(device);
+    if (a && caps) *caps = *accelerator_caps(a);
+    if (a) return accelerator_driver(a)->backend;
     if (device != DEVICE_CPU) return NULL;
     pthread_once(&cpu_once, probe_cpu);
     if (caps) *caps = cpu_caps;
@@ -53,14 +63,49 @@ int device_find(const char *name, struct err *e)
         err_set(e, KL_ERR_DEVICE, "%s; use KILN_DEVICE=ref", cpu_why);
         return -1;
     }
-    err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": this Kiln has ref and cpu", name ? name : "");
+    for (int d = DEVICE_HOSTS; name && d < DEVICE_END; d++) {
+        size_t kind = name_of[d] ? strcspn(name_of[d], ":") : 0;
+        if (!kind || (strcmp(name, name_of[d]) && (d % DEVICES_A_KIND || strlen(name) != kind || strncmp(name, name_of[d], kind)))) continue;
+        struct err why = {0};
+        if (accelerator_open(d, &why)) return d;
+        err_set(e, why.code, "device %s: %s", name_of[d], why.msg);
+        return -1;
+    }
+    err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": there are %s", name ? name : "", known);
     return -1;
 }
 
 bool device_works(unsigned device, struct err *e)
 {
-    if (device < DEVICE_KINDS) return device_find(name_of[device], e) >= 0;
-    return err_set(e, KL_ERR_DEVICE, "there is no device %u: this Kiln has ref and cpu", device);
+    if (device < DEVICE_END && name_of[device]) return accelerator_get((int)device) || device_find(name_of[device], e) >= 0;
+    return err_set(e, KL_ERR_DEVICE, "there is no device %u: there are %s", device, known);
+}
+
+uint32_t device_dtypes(int device)
+{
+    const struct accelerator *a = accelerator_get(device);
+    return a ? accelerator_dtypes(a) : (UINT32_C(1) << KL_DTYPE_COUNT) - 1;
+}
+
+static void list_one(int device, void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx)
+{
+    struct err e = {0};
+    struct caps caps;
+    char text[sizeof caps.name + sizeof caps.features + 8];
+    bool works = device_find(name_of[device], &e) >= 0;
+    if (works) device_backend(device, &caps);
+    if (works) snprintf(text, sizeof text, "%s %s", device == DEVICE_REF ? "the interpreter" : caps.name, device >= DEVICE_HOSTS ? caps.features : "");
+    const char *why = strncmp(e.msg, "device ", 7) ? e.msg : strstr(e.msg, ": ") ? strstr(e.msg, ": ") + 2 : e.msg;
+    line(ctx, name_of[device], works, works ? text : why);
+}
+
+void device_list(void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx)
+{
+    struct err e = {0};
+    for (int d = 0; d < DEVICE_END; d++) {
+        unsigned n = d < DEVICE_VULKAN ? 1 : driver_vulkan.count(&e);
+        if (name_of[d] && (unsigned)(d < DEVICE_HOSTS ? 0 : d % DEVICES_A_KIND) < (n ? n : 1)) list_one(d, line, ctx);
+    }
 }
 
 int device_default(const char **why, struct err *e)

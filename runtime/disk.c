@@ -44,10 +44,15 @@ bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct ba
     struct caps caps;
     struct err ignored = {0};
     *key = (struct disk_key){0};
-    if (!b->caps(&caps, &ignored)) return false;
-    char target[sizeof caps + 512];
+    return b->caps(&caps, &ignored) && disk_key_make_for(key, k, b, &caps);
+}
+
+bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps)
+{
+    *key = (struct disk_key){0};
+    char target[sizeof *caps + 512];
     int text = snprintf(target, sizeof target, "kernel abi %u\n%s\n%s\n%s\nvector %u\nnumerics exact\n", KERNEL_ABI, b->version(),
-                        caps.name, caps.features, caps.vector_bytes);
+                        caps->name, caps->features, caps->vector_bytes);
     struct shape_of_kernel s = {k->sched, k->extent, k->ninst, k->nbuf};
     size_t head = (size_t)text + 1, inst = k->ninst * sizeof *k->inst, buf = k->nbuf * sizeof *k->buf;
     if (head > sizeof target || !(key->bytes = mem_alloc(head + sizeof s + inst + buf))) return false;

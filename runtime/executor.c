@@ -4,40 +4,15 @@
  * worker its scratch and the table of its kernel's arguments.  (The arenas of further devices are buffers of their
  * own.)  So executions of one program never meet, and in the steady state nothing is allocated.  Allocating comes
  * first; once the first command runs nothing can fail, but for the interpreters and custom ops, and where they have a
- * part no state is written in place. */
+ * part no state is written in place.  A device with a driver is given the whole program before it begins, so what fails
+ * on the way drops all of it; where its work must begin earlier, because of others' parts, the same holds.  */
 #include "ir/custom.h"
-#include "runtime/runtime.h"
+#include "runtime/execute.h"
 #include <string.h>
-
-struct run {
-    const struct exec *x;
-    struct buffer *const *input, *const *state;
-    struct buffer **out;
-    const uint64_t *slot;
-    void **table;                 /* the data of inputs, states and outputs */
-    struct buffer *memory[MAX_DEVICES]; /* by device; the exec's own has the tables and the scratch, too */
-    char *scratch;                /* worker 0's; the others' follow, worker_bytes apart */
-    size_t scratch_bytes, worker_bytes;
-    unsigned workers;
-    uint64_t launches;
-    double (*clock)(void);
-    struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
-};
-
-/* The program, or a region of it that runs now, with its data. */
-struct frame {
-    struct run *r;
-    const struct program *p;
-    const void *const *input, *const *state;
-    void *const *out;
-    char *const *arena;           /* by device, for those that the program uses */
-    const struct command *cmd;    /* the one that runs now */
-};
 
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
-/* Where an argument lies for one worker. */
-static void *resolve(const struct frame *f, const struct loc *l, unsigned worker)
+void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
 {
     const char *base = NULL;
     switch (l->kind) {
@@ -50,26 +25,29 @@ static void *resolve(const struct frame *f, const struct loc *l, unsigned worker
     return (char *)base + l->offset;
 }
 
-static void **arguments(const struct frame *f, unsigned worker)
+void **exec_arguments(const struct frame *f, unsigned worker)
 {
     const struct command *c = f->cmd;
     void **arg = (void **)(f->r->scratch + worker * f->r->worker_bytes + f->r->scratch_bytes);
-    for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve(f, &c->arg[i], worker);
+    for (uint32_t i = 0; i < c->narg; i++) arg[i] = exec_resolve(f, &c->arg[i], worker);
     return arg;
 }
 
 static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
-    f->r->x->fn[f->cmd->kernel](arguments(f, worker), f->r->slot, begin, end);
+    f->r->x->fn[f->cmd->kernel](exec_arguments(f, worker), f->r->slot, begin, end);
 }
 
-static void run_copy(const struct frame *f)
+static bool run_copy(const struct frame *f, struct err *e)
 {
-    void *to = resolve(f, &f->cmd->arg[0], 0);
-    const void *from = resolve(f, &f->cmd->arg[1], 0);
+    void *to = exec_resolve(f, &f->cmd->arg[0], 0);
+    const void *from = exec_resolve(f, &f->cmd->arg[1], 0);
     /* The same: a state assigned to itself in place.  No bytes: there may be no arena. */
-    if (to != from && f->cmd->bytes) memcpy(to, from, (size_t)f->cmd->bytes);
+    if (!f->cmd->bytes || (to == from && f->cmd->device == f->cmd->from)) return true;
+    if (!device_is_host(f->cmd->device) || !device_is_host(f->cmd->from)) return accelerator_copy(f, to, from, e);
+    memcpy(to, from, (size_t)f->cmd->bytes);
+    return true;
 }
 
 /* A kernel of a device without a code generator, in the pool's floating-point environment. */
@@ -84,13 +62,14 @@ static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned w
     (void)begin, (void)end;
     struct kernel_call *c = ctx;
     const struct kernel *k = c->f->p->kernel[c->f->cmd->kernel];
-    c->ok = kernel_interp(k, arguments(c->f, worker), c->f->r->slot, 0, k->extent, c->e);
+    c->ok = kernel_interp(k, exec_arguments(c->f, worker), c->f->r->slot, 0, k->extent, c->e);
 }
 
 static bool run_command_kernel(struct frame *f, struct err *e)
 {
     const struct kernel *k = f->p->kernel[f->cmd->kernel];
     f->r->launches++;
+    if (!device_is_host(f->cmd->device)) return accelerator_launch(f, e);
     if (f->r->x->interpreted >> f->cmd->device & 1) {
         struct kernel_call c = {f, e, false};
         pool_run(call_kernel_interp, &c, 1, 0);
@@ -128,8 +107,6 @@ static bool interprets(const struct program *p) { return p->ncmd == 1 && p->cmd[
 static bool run_commands(struct frame *f, struct err *e);
 
 /* ---- region ops: their regions' programs run in the workspace of the command ---- */
-struct region_frame { struct frame *f; char *arena[MAX_DEVICES]; struct err *e; };
-
 static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_frame *r = ctx;
@@ -142,17 +119,27 @@ static bool run_region_op(struct frame *f, struct err *e)
     const struct command *c = f->cmd;
     const struct node *n = node_at(f->p->g, c->region);
     struct workspace w = command_workspace(f->p, c);
-    char *work = resolve(f, &c->arg[c->narg - 1], 0);
-    void **at = (void **)(work + w.pointers);
-    for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = resolve(f, &c->arg[i], 0);
+    char *work = exec_resolve(f, &c->arg[c->narg - 1], 0);
+    bool here = device_is_host(c->device);
+    void **own = here ? NULL : mem_alloc(4 * c->narg * sizeof *own); /* where the workspace is out of reach */
+    void **at = here ? (void **)(work + w.pointers) : own;
+    if (!at) return err_set(e, KL_ERR_MEMORY, "no memory for the operands of op %s", opinfo[n->op].name);
+    for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
     struct region_frame sub;
     sub.f = f;
     sub.e = e;
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (f->p->region_bytes[d]) sub.arena[d] = f->arena[d] + f->p->arena_bytes[d] - f->p->region_bytes[d];
     sub.arena[c->device] = work + w.arena;
-    return region_run(&(struct region_call){f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work,
-                                            run_region, &sub});
+    struct region_call call = {f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work, run_region, &sub, NULL, NULL, NULL};
+    if (!here) {
+        call.pointers = own + 2 * c->narg;
+        call.peek = accelerator_peek;
+        call.move = accelerator_move;
+    }
+    bool ok = region_run(&call);
+    mem_free(own);
+    return ok;
 }
 
 /* Notes a command in the profile; a region's kernels are noted by themselves. */
@@ -160,6 +147,7 @@ static void note_time(const struct frame *f, double start)
 {
     uint32_t i = f->cmd->kernel, kernels = f->r->x->program->nkernel;
     if (f->cmd->kind == CMD_REGION) return;
+    accelerator_wait(f);
     if (f->cmd->kind == CMD_COPY) f->r->row[i = kernels].bytes += 2 * f->cmd->bytes;
     if (f->cmd->kind == CMD_CUSTOM) i = kernels + 1;
     if (f->cmd->kind == CMD_INTERP) i = kernels + 2;
@@ -182,20 +170,21 @@ static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
     const struct command *c = f->cmd;
     const struct node *n = node_at(f->p->g, c->region);
     struct workspace w = command_workspace(f->p, c);
-    char *work = resolve(f, &c->arg[c->narg - 1], 0);
+    char *work = exec_resolve(f, &c->arg[c->narg - 1], 0);
     void **at = (void **)(work + w.pointers);
-    for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = resolve(f, &c->arg[i], 0);
+    for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
     call->ok = custom_run(f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work, call->e);
 }
 
 static bool run_custom(const struct frame *f, struct err *e)
 {
     struct custom_call call = {f, e, false};
+    if (!device_is_host(f->cmd->device)) return accelerator_custom(f, e);
     pool_run(call_custom, &call, 1, 0);
     return call.ok;
 }
 
-/* Only the interpreters and custom ops can fail. */
+/* Only the interpreters, custom ops and devices with a driver can fail. */
 static bool run_commands(struct frame *f, struct err *e)
 {
     bool ok = true;
@@ -204,7 +193,7 @@ static bool run_commands(struct frame *f, struct err *e)
         double start = f->r->row ? f->r->clock() : 0;
         switch (f->cmd->kind) {
         case CMD_KERNEL: ok = run_command_kernel(f, e); break;
-        case CMD_COPY:   run_copy(f); break;
+        case CMD_COPY:   ok = run_copy(f, e); break;
         case CMD_REGION: ok = run_region_op(f, e); break;
         case CMD_CUSTOM: ok = run_custom(f, e); break;
         default:         ok = run_interp(f, e); break;
@@ -221,7 +210,8 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
-    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices);
+    bool apart = (p->devices & r->x->accelerated) && (p->devices & (p->devices - 1)); /* several, and not all the host's */
+    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices) || apart;
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
         bool in_place = o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
@@ -232,12 +222,12 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
     return true;
 }
 
-/* The execution's own memory: each device's arena; behind that of x->device the table of data and the workers' parts. */
+/* The execution's own memory: each device's arena; behind that of x->device, or of the host, the table of data and the workers' parts. */
 static bool make_workspace(struct run *r, struct err *e)
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
-    unsigned home = (unsigned)r->x->device;
+    unsigned home = device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU; /* of the table and the workers */
     size_t arena = round_up((size_t)p->arena_bytes[home]);
     size_t table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
@@ -264,7 +254,8 @@ static bool run_program(struct run *r, struct err *e)
     for (unsigned d = 0; d < MAX_DEVICES; d++) arena[d] = r->memory[d] ? r->memory[d]->data : NULL;
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
                       .out = out, .arena = arena};
-    bool ok = run_commands(&f, e);
+    bool ok = accelerators_begin(r, e) && run_commands(&f, e);
+    ok = accelerators_end(r, ok, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
     return ok;
 }
@@ -280,11 +271,21 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     if (profile && !(r.row = profile_rows(profile, x)))
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
-    bool ok = make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && run_program(&r, e);
+    bool ok = make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && accelerators_prepare(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
+    accelerators_free(&r);
     for (uint32_t i = 0; i < nout && !ok; i++) {
         buffer_unref(out[i]);
         out[i] = NULL;
     }
     return ok;
+}
+
+int exec_leaf_device(const struct graph *g, int device, unsigned op, uint32_t ordinal)
+{
+    for (ref r = 1; r < g->nnode; r++) {
+        const struct node *n = node_at(g, r);
+        if (n->op == op && n->attr.leaf.index == ordinal) return n->device == graph_device(g) ? device : n->device;
+    }
+    return device;
 }

@@ -7,30 +7,66 @@
 #include <stdatomic.h>
 
 /* ---- device.c ---- */
-enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_KINDS };
-_Static_assert(DEVICE_KINDS <= MAX_DEVICES, "a graph's nodes name every device");
-/* Number of a device by name ("ref", "cpu"), -1 with the reason in *e if unknown, not built or not working. */
+/* Numbers of devices: those of the host's memory, then DEVICES_A_KIND for each kind that has drivers. */
+enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24, DEVICE_END = 32 };
+enum { DEVICES_A_KIND = 8 };
+_Static_assert(DEVICE_END <= MAX_DEVICES, "a graph's nodes name every device");
+/* Number of a device by name ("ref", "cpu", "vulkan", "vulkan:1"), -1 with the reason in *e if unknown, not built or not
+ * working. */
 int device_find(const char *name, struct err *e);
-/* KILN_DEVICE if set, else the best that really works; *why (never NULL): why a better one was passed over, or "". */
+/* KILN_DEVICE if set, else the best of ref and cpu that works; *why (never NULL): why a better one was passed over, or "". */
 int device_default(const char **why, struct err *e);
 const char *device_name(int device);
 bool device_works(unsigned device, struct err *e); /* false: *e says why not */
 /* The code generator of a device that device_find accepted; NULL for ref.  *caps (may be NULL): its target. */
 const struct backend *device_backend(int device, struct caps *caps);
+/* The dtypes a device has, by bit; of one that works. */
+uint32_t device_dtypes(int device);
+/* A line for each device of each kind: what it is, or why there is none. */
+void device_list(void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx);
+
+/* ---- accelerator.c: devices that have memory of their own, through their drivers (driver.h) ---- */
+struct accelerator;                      /* one that was opened */
+bool device_is_host(int device);         /* its memory is the host's */
+struct accelerator *accelerator_get(int device); /* NULL: the device's memory is the host's */
+bool accelerator_open(int device, struct err *e); /* once; then what came of it */
+const struct caps *accelerator_caps(const struct accelerator *a);
+uint32_t accelerator_dtypes(const struct accelerator *a); /* by bit */
+const struct driver *accelerator_driver(const struct accelerator *a);
+struct driver_device *accelerator_device(const struct accelerator *a);
+/* One thread at a time works with a device; the same may lock it again.  Several are locked in the order of their numbers. */
+void accelerator_lock(struct accelerator *a);
+void accelerator_unlock(struct accelerator *a);
+/* A kernel's code on a device. */
+struct device_kernel {
+    struct driver_kernel *kernel;
+    bool has_work;                       /* scratch that is an argument */
+    uint32_t nbuf;
+    uint8_t inside[];                    /* per lbuf: no argument */
+};
+struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code, struct err *e);
+void accelerator_unload(struct accelerator *a, struct device_kernel *k);
+/* Blocks of a launch over so many iterations. */
+uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent);
 
 /* ---- buffer.c: memory of a device, shared by reference count ---- */
 struct buffer {
     atomic_uint refs;
     uint32_t device;
     size_t bytes;
-    void *data;              /* 64-byte aligned, 64 readable bytes past the end; wrapped memory: as it came */
+    void *data;              /* 64-byte aligned, 64 readable bytes past the end; wrapped memory: as it came; of a device
+                                that is not the host: its address there */
     void (*release)(void *); /* borrowed memory (kl_wrap): called when the last reference goes; else NULL */
     void *release_ctx;
 };
 struct buffer *buffer_new(int device, size_t bytes, struct err *e);    /* not zeroed; kept in a pool between uses */
+/* On a device that is not the host: copied, and released at once. */
 struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e);
 struct buffer *buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);     /* NULL is fine */
+/* Bytes between the host and a buffer of any device, in order with what the device does. */
+bool buffer_write(struct buffer *b, const void *data, size_t bytes, struct err *e);
+bool buffer_read(const struct buffer *b, void *data, size_t bytes, struct err *e);
 bool buffer_exclusive(const struct buffer *b);
 void buffer_trim(void);                  /* gives pooled memory back to the system */
 struct buffer_stats { size_t live, peak, pooled; };
@@ -53,8 +89,11 @@ struct exec {                            /* but for `newer` immutable once made;
     struct hash128 key;
     struct graph *captured;              /* compared on a hit */
     struct program *program;
-    kernel_fn **fn;                      /* per program kernel; NULL: only devices without a code generator run it */
-    uint64_t interpreted;                /* those devices, by bit */
+    kernel_fn **fn;                      /* per program kernel; NULL: only other devices than the CPU run it */
+    const struct device_kernel **on[DEVICE_END]; /* the same for each device that has a driver and runs kernels, else NULL */
+    int64_t work_bytes;                  /* scratch that a launch on such a device needs */
+    uint64_t interpreted;                /* devices without a code generator, by bit */
+    uint64_t accelerated;                /* those with a driver */
     int device;
     bool fuse;
     char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
@@ -86,6 +125,7 @@ void background_after_fork(bool child);
 struct disk_key { struct hash128 hash; char *bytes; size_t size; char name[64]; };
 /* Everything that decides the code of a kernel.  false: out of memory; disk_key_free in either case. */
 bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b);
+bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps); /* another target's */
 void disk_key_free(struct disk_key *key);
 struct disk_code { struct code code; void *file; }; /* code.bytes lies in the file; mem_free the file */
 bool disk_load(const struct disk_key *key, struct disk_code *out); /* false: not there, or not whole */
@@ -107,6 +147,9 @@ bool disk_prune(int64_t max, struct disk_entries *gone, struct err *e);
  * caller (state_exclusive[i]), the state's own buffer.  Everything that can fail fails before the first write. */
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e);
+
+/* The device of a leaf's buffer (op: OP_input or OP_state) where g's own device is `device`, as for exec_get. */
+int exec_leaf_device(const struct graph *g, int device, unsigned op, uint32_t ordinal);
 
 /* ---- profile.c: where the time of executions goes ---- */
 struct profile_row {                     /* a kernel of a program, all its copies, its custom ops, or the interpreter */
@@ -132,7 +175,7 @@ struct profile_row *profile_rows(struct profile *p, const struct exec *x);
 
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
-    X(graphs_built) X(compiles) X(disk_hits) X(launches)                               \
+    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(host_ops)                   \
     X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;

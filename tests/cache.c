@@ -209,7 +209,7 @@ int main(void)
     unsetenv("KILN_DUMP");
     setenv("KILN_CACHE_DIR", "none", 1); /* what is compiled here is counted; tests/disk.c has the rest */
     test_devices();
-    for (int device = DEVICE_REF; device < DEVICE_KINDS; device++) {
+    for (int device = DEVICE_REF; device < DEVICE_HOSTS; device++) {
         if (device != DEVICE_REF && device_find(device_name(device), &e) < 0) {
             printf("SKIP not-built %s: %s\n", device_name(device), e.msg);
             skipped++;

@@ -84,10 +84,9 @@ static bool upload(int device, const struct graph *g, const struct leaves *l, co
 {
     for (uint32_t i = 0; i < l->n; i++) {
         size_t bytes = (size_t)shape_count(&g->shape[l->v[i].shape]) * dtype_size(l->v[i].dtype);
-        if (!(b[i] = buffer_new(device, bytes, e)))
+        int there = exec_leaf_device(g, device, l == &g->input ? OP_input : OP_state, i);
+        if (!(b[i] = buffer_new(there, bytes, e)) || !buffer_write(b[i], v->v[i], bytes, e))
             return false;
-        if (bytes)
-            memcpy(b[i]->data, v->v[i], bytes);
     }
     return true;
 }
@@ -101,7 +100,10 @@ static bool untouched(const struct graph *g, const struct leaves *l, const struc
         bool in_place = false;
         for (uint32_t o = 0; o < g->nout; o++)
             in_place |= res[o] == b[i];
-        if (!in_place && bytes && memcmp(b[i]->data, v->v[i], bytes))
+        char *now = in_place ? NULL : calloc(bytes + 1, 1);
+        bool same = in_place || (now && buffer_read(b[i], now, bytes, e) && !memcmp(now, v->v[i], bytes));
+        free(now);
+        if (!same)
             return err_set(e, KL_OK, "leaf %u was written to", i);
     }
     return true;
@@ -122,8 +124,7 @@ static bool run_with(const struct graph *g, const char *device, bool fuse, bool 
     for (uint32_t i = 0; ok && i < g->nout; i++) {
         size_t bytes = node_bytes(g, g->out[i].value);
         out->v[i] = calloc(bytes + 1, 1);
-        if (bytes)
-            memcpy(out->v[i], res[i]->data, bytes);
+        ok = buffer_read(res[i], out->v[i], bytes, e);
     }
     ok = ok && untouched(g, &g->input, input, in, res, e) && untouched(g, &g->state, state, st, res, e);
     for (int i = 0; i < MAX_VALUES; i++) {

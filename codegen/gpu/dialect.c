@@ -50,6 +50,7 @@
     "#define f64_of_bits(x) packDouble2x32(unpack32(u64(x)))\n#define bits_of_f64(x) pack64(unpackDouble2x32(x))\n" \
     "#define sum_f32 fma\n#define sum_f64 fma\n#define sqrt_f32 sqrt\n#define sqrt_f64 sqrt\n"                     \
     "#define rint_f32 roundEven\n#define rint_f64 roundEven\n#define abs_f32 abs\n#define abs_f64 abs\n"           \
+    "#define widened_i32(x) pack64(u32vec2(u32(x), u32((x) >> 31)))\n#define widened_u32(x) pack64(u32vec2(x, 0u))\n" \
     "#define FUNCTION\n" BF16                                                                                    \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    u32 b = u32(h), s = (b & 0x8000u) << 16, e = b >> 10 & 31u, f = b & 0x3ffu;\n" \
     "    return e == 0u ? f32_of_bits(s | bits_of_f32(f32(f) * 5.9604644775390625e-8f))\n"                        \

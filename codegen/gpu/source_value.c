@@ -131,9 +131,22 @@ static void float_to_integer(struct text *t, unsigned from, unsigned to, const c
         text_put(t, "!(%s > %s(0)) ? %s(0) : %s >= %s(%.1f) ? %s(~%s(0)) : %s(%s)", a, f, n, a, f, ldexp(1, bits), n, u, n, a);
 }
 
-static void cast(struct text *t, unsigned from, unsigned to, const char *a)
+/* Integers to 64 bits by halves: Mesa 22's optimizer takes a constant that a widened number is compared with for one of
+ * the narrow type, and gets it wrong. */
+static bool widen(struct text *t, unsigned from, unsigned to, const char *a)
+{
+    char kind = dtype_kind(from);
+    if (!is_wide(to) || is_wide(from) || dtype_is_float(to) || (kind != 'I' && kind != 'U'))
+        return false;
+    text_put(t, "%s(widened_%s(%s(%s)))", dtype_name(to), kind == 'I' ? "i32" : "u32", kind == 'I' ? "i32" : "u32", a);
+    return true;
+}
+
+static void cast(struct text *t, bool halves, unsigned from, unsigned to, const char *a)
 {
     const char *n = dtype_name(to);
+    if (halves && widen(t, from, to, a))
+        return;
     if (from == to)
         text_put(t, "%s", a);
     else if (dtype_is_half(from))
@@ -221,7 +234,7 @@ void source_prim(struct emitter *m, val v)
     if (p == P_SELECT)
         text_put(m->t, "%s ? %s : %s", a, b, c);
     else if (p == P_CAST)
-        cast(m->t, from, i->dtype, a);
+        cast(m->t, m->d->table, from, i->dtype, a);
     else if (p == P_BITS)
         bits(m->t, from, i->dtype, a);
     else if (p == P_EQ || p == P_NE || p == P_LT || p == P_LE)

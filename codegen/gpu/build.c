@@ -1,0 +1,104 @@
+/* Kernel to source to binary, with a head that a launch needs. */
+#include "build.h"
+#include "compile.h"
+#include "gpu_sources.h"
+#include "source.h"
+#include <pthread.h>
+#include <string.h>
+
+struct head {
+    char magic[8];
+    uint32_t threads, nbuf;
+    uint64_t size;                 /* of the binary; in front of it, `inside`, a byte a buffer, to a multiple of 8 */
+};
+static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '1'};
+
+static size_t round8(size_t n) { return (n + 7) & ~(size_t)7; }
+
+bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e)
+{
+    struct head h;
+    if (c->size >= sizeof h)
+        memcpy(&h, c->bytes, sizeof h);
+    if (c->size < sizeof h || memcmp(h.magic, magic, sizeof magic) || c->size - sizeof h < round8(h.nbuf) ||
+        c->size - sizeof h - round8(h.nbuf) != h.size || !h.threads || h.threads > MAX_THREADS)
+        return err_set(e, KL_ERR_COMPILE, "the code of a kernel for a GPU is damaged");
+    const uint8_t *inside = (const uint8_t *)c->bytes + sizeof h;
+    *out = (struct gpu_code){h.threads, h.nbuf, inside, inside + round8(h.nbuf), h.size};
+    return true;
+}
+
+static bool join(const struct source_info *info, uint32_t nbuf, const struct code *binary, struct code *out, struct err *e)
+{
+    struct head h = {.threads = info->threads, .nbuf = nbuf, .size = binary->size};
+    memcpy(h.magic, magic, sizeof magic);
+    out->size = sizeof h + round8(nbuf) + binary->size;
+    char *p = out->bytes = mem_alloc(out->size); /* zeroed */
+    if (!p)
+        return err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
+    memcpy(p, &h, sizeof h);
+    for (uint32_t b = 0; b < nbuf; b++)
+        p[sizeof h + b] = info->inside[b];
+    memcpy(p + sizeof h + round8(nbuf), binary->bytes, binary->size);
+    return true;
+}
+
+static bool build(const struct kernel *k, const char *language, const char *features, enum emit_kind kind, struct code *out, struct err *e)
+{
+    const struct dialect *d = dialect_find(language, e);
+    const struct gpu_compiler *c = gpu_compiler_find(language, e);
+    struct text source = {0};
+    struct source_info info = {0};
+    struct code binary = {0};
+    *out = (struct code){0};
+    if (kind == EMIT_LLVM)
+        return err_set(e, KL_ERR_ARGUMENT, "kernels for a GPU have no stage llvm");
+    if (!d || !c)
+        return false;
+    dialect_prelude(d, features, &source);
+    bool ok = source_kernel(k, d, "kernel", &source, &info, e) &&
+              c->compile(source.s, c->arch[0], kind == EMIT_ASM ? GPU_ASSEMBLY : GPU_BINARY, &binary, e);
+    if (ok && kind == EMIT_ASM)
+        *out = binary;
+    else if (ok)
+        ok = join(&info, k->nbuf, &binary, out, e);
+    if (!ok || kind != EMIT_ASM)
+        mem_free(binary.bytes);
+    source_info_free(&info);
+    mem_free(source.s);
+    return ok;
+}
+
+/* ---- Vulkan ---- */
+
+static bool vulkan_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
+{
+    return build(k, "glsl", target->features, kind, out, e);
+}
+
+static bool vulkan_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+{
+    return build(k, "glsl", NULL, kind, out, e);
+}
+
+static char vulkan_text[256];
+static pthread_once_t vulkan_once = PTHREAD_ONCE_INIT;
+
+static void make_vulkan_text(void)
+{
+    struct err ignored = {0};
+    char compiler[128] = "no compiler";
+    const struct gpu_compiler *c = gpu_compiler_find("glsl", &ignored);
+    if (c)
+        c->version(compiler, sizeof compiler, &ignored);
+    snprintf(vulkan_text, sizeof vulkan_text, "vulkan, %s, sources " GPU_SOURCES, compiler);
+}
+
+static const char *vulkan_version(void)
+{
+    pthread_once(&vulkan_once, make_vulkan_text);
+    return vulkan_text;
+}
+
+const struct backend backend_vulkan = {.name = "vulkan", .abi = KERNEL_ABI, .version = vulkan_version, .compile = vulkan_any,
+                                       .compile_for = vulkan_for};

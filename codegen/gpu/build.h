@@ -1,0 +1,18 @@
+/* A kernel as code for a GPU: source, its compiler, and what a launch must know, in one piece that can be kept on disk. */
+#ifndef KILN_GPU_BUILD_H
+#define KILN_GPU_BUILD_H
+#include "codegen/codegen.h"
+
+/* Looks into a struct code; nothing of its own. */
+struct gpu_code {
+    uint32_t threads;              /* of a block */
+    uint32_t nbuf;                 /* lbufs of the kernel */
+    const uint8_t *inside;         /* per lbuf: no argument */
+    const void *binary;            /* 8-byte aligned where the code is */
+    size_t size;
+};
+bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e); /* false: it is none, or not whole */
+
+extern const struct backend backend_vulkan; /* compile_for: caps of a device; compile: of one that has everything */
+
+#endif

@@ -1,0 +1,46 @@
+/* A driver: what the runtime asks of devices with memory of their own.  One struct a kind of device; its library is opened
+ * where somebody first asks for such a device, so that a program starts without it.
+ *
+ * Addresses are the device's: nobody follows them here, but sums with offsets are addresses too.  A device works through
+ * what it is given in order, as late as `finish`; the caller holds its lock (accelerator_lock) around each call, but for
+ * count and open.  What fails fails as a value; a device that was lost stays so. */
+#ifndef KILN_DRIVER_H
+#define KILN_DRIVER_H
+#include "codegen/gpu/build.h"
+#include <stdint.h>
+
+struct driver_device;             /* a driver's own */
+struct driver_kernel;
+
+struct launch {
+    const struct driver_kernel *kernel;
+    void *const *buffer;          /* addresses, in the order of the kernel's arguments */
+    uint32_t n;
+    void *slots;                  /* address of the slots' bits (stage) */
+    int64_t begin, end;           /* iterations */
+    uint32_t blocks;
+};
+
+struct driver {
+    const char *name;             /* its devices are NAME:0, NAME:1, ..; NAME is the first */
+    const struct backend *backend; /* its code generator */
+    unsigned (*count)(struct err *e); /* devices there are; 0: *e says why */
+    /* caps->name and caps->features: the device, its driver, and +DTYPE for what it computes with.  NULL: *e. */
+    struct driver_device *(*open)(unsigned index, struct caps *caps, struct err *e);
+    bool (*alloc)(struct driver_device *d, size_t bytes, void **address, struct err *e);
+    void (*release)(struct driver_device *d, void *address); /* waits for what uses it */
+    struct driver_kernel *(*load)(struct driver_device *d, const struct gpu_code *code, struct err *e); /* NULL: *e */
+    void (*unload)(struct driver_device *d, struct driver_kernel *k);
+    /* Bytes for the kernels of this batch: they are there until finish. */
+    bool (*stage)(struct driver_device *d, const void *data, size_t bytes, void **address, struct err *e);
+    bool (*launch)(struct driver_device *d, const struct launch *l, struct err *e);
+    bool (*copy)(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
+    bool (*upload)(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e); /* data may change then */
+    bool (*download)(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e); /* waits */
+    bool (*finish)(struct driver_device *d, struct err *e); /* waits for all that was given */
+    void (*drop)(struct driver_device *d);          /* forgets what was given and has not begun */
+};
+
+extern const struct driver driver_vulkan; /* vulkan.c */
+
+#endif

@@ -1,0 +1,216 @@
+/* Programs on a device with a driver must mean what the interpreter says: integers, random bits and what only moves to the
+ * bit, floats within bounds.
+ *
+ *   gpu_run [DEVICE [GRAPHS [SEED]]]   (default vulkan, 300 random graphs)
+ *
+ * What arithmetic rounds: ULPS units in the last place of the result, or of the largest number of its output where sums
+ * cancel.  Skipped, with the reason, where there is no such device. */
+#include "random_make.h"
+
+enum { ULPS = 16 };
+
+static const char *device;
+static int number;                 /* the device's */
+
+/* ---- comparing ---- */
+
+static double unit(unsigned dtype)
+{
+    return dtype == KL_BF16 ? 0x1p-7 : dtype == KL_F16 ? 0x1p-10 : dtype == KL_F32 ? 0x1p-23 : 0x1p-52;
+}
+
+static double smallest(unsigned dtype) /* below it a device may give 0 */
+{
+    return dtype == KL_F16 ? 0x1p-14 : dtype == KL_F64 ? 0x1p-1022 : 0x1p-126;
+}
+
+/* Is y what x is, in an array whose largest finite number is `most`? */
+static bool close_to(unsigned dtype, double x, double y, double most)
+{
+    if (x == y || (isnan(x) && isnan(y)))
+        return true;
+    double scale = fabs(x) > most ? fabs(x) : most;
+    return isfinite(x) && isfinite(y) && fabs(x - y) <= ULPS * unit(dtype) * scale + smallest(dtype);
+}
+
+static bool compare(const struct graph *g, const struct values *want, const struct values *got, struct err *why)
+{
+    for (uint32_t o = 0; o < g->nout; o++) {
+        unsigned dtype = node_at(g, g->out[o].value)->dtype;
+        int64_t n = node_numel(g, g->out[o].value), at;
+        double most = 0;
+        if (same_values(dtype, want->v[o], got->v[o], n, &at))
+            continue;
+        for (int64_t i = 0; i < n; i++) {
+            double x = fabs(element_value(dtype, want->v[o], i));
+            most = isfinite(x) && x > most ? x : most;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double x = element_value(dtype, want->v[o], i), y = element_value(dtype, got->v[o], i);
+            if (dtype_is_float(dtype) ? !close_to(dtype, x, y, most) : x != y)
+                return err_set(why, KL_OK, "output %u element %" PRId64 " is %.17g on %s, not %.17g", o, i, y, device, x);
+        }
+    }
+    return true;
+}
+
+/* Both ways; refused: the device may say that it does not have a dtype or an op. */
+static bool agrees(const struct graph *g, uint64_t seed, struct err *why)
+{
+    struct rng r = {seed * 2 + 1};
+    struct values in, st, sl, want = {0}, got = {0};
+    uint64_t slot[MAX_VALUES] = {0};
+    values_random(&r, g, &g->input, false, &in);
+    values_random(&r, g, &g->state, false, &st);
+    values_random(&r, g, &g->slot, false, &sl);
+    for (uint32_t i = 0; i < sl.n; i++)
+        memcpy(&slot[i], sl.v[i], dtype_size(g->slot.v[i].dtype));
+    bool ok = run_on(g, "ref", true, &in, &st, slot, &want, why) && run_on(g, device, true, &in, &st, slot, &got, why) &&
+              compare(g, &want, &got, why);
+    values_free(&in);
+    values_free(&st);
+    values_free(&sl);
+    values_free(&want);
+    values_free(&got);
+    return ok;
+}
+
+static void try(struct graph *g, const char *what)
+{
+    struct err why = {0};
+    if (!check(!g->err.code, "%s: %s", what, g->err.msg) || !check(agrees(g, 1, &why), "%s: %s", what, why.msg))
+        graph_print(g, stdout);
+    graph_free(g);
+}
+
+/* ---- every op with every dtype ---- */
+
+static bool has(unsigned dtype) { return device_dtypes(number) >> dtype & 1; }
+
+static void elementwise(unsigned op, unsigned dtype)
+{
+    static const int64_t sizes[] = {1, 17, 1000};
+    struct graph *g = graph_new("op");
+    for (unsigned z = 0; z < 3; z++) {
+        struct shape s = shape_make(2, (int64_t[]){2, sizes[z]}), wide = shape_make(2, (int64_t[]){2, 2 * sizes[z]});
+        struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
+        for (unsigned i = 0; i < n.nin; i++) { /* whole, and every second element */
+            unsigned t = op == OP_where && i == 0 ? KL_BOOL : dtype;
+            n.in[i] = i == 1 ? n_slice(g, n_input(g, t, &wide, "x"), 1, 0, sizes[z], 2) : n_input(g, t, &s, "x");
+        }
+        ref y = graph_add(g, &n, NULL);
+        if (g->err.code) { /* the row does not take the dtype */
+            graph_free(g);
+            return;
+        }
+        graph_output(g, OUT_RETURN, y, 0);
+    }
+    char what[64];
+    snprintf(what, sizeof what, "%s of %s", opinfo[op].name, dtype_name(dtype));
+    try(g, what);
+}
+
+static void of_dtype(unsigned dtype)
+{
+    struct shape s = shape_make(3, (int64_t[]){3, 5, 70});
+    char what[64];
+    struct graph *g = graph_new("casts");
+    for (unsigned to = 0; to < KL_DTYPE_COUNT; to++)
+        if (has(to))
+            graph_output(g, OUT_RETURN, n_cast(g, n_input(g, dtype, &s, "x"), to), 0);
+    snprintf(what, sizeof what, "casts of %s", dtype_name(dtype));
+    try(g, what);
+    g = graph_new("views");
+    ref x = n_input(g, dtype, &s, "x");
+    uint8_t turn[KL_MAX_RANK] = {2, 0, 1};
+    graph_output(g, OUT_RETURN, n_permute(g, x, turn), 0);
+    graph_output(g, OUT_RETURN, n_flip(g, n_slice(g, x, 2, 3, 20, 3), 4), 0);
+    graph_output(g, OUT_RETURN, n_concat(g, (ref[]){x, n_flip(g, x, 1)}, 2, 1), 0);
+    ref i = n_input(g, KL_I32, &(struct shape){.rank = 1, .dim = {9}}, "i");
+    graph_output(g, OUT_RETURN, n_gather(g, x, i, 1), 0);
+    graph_output(g, OUT_ASSIGN, n_flip(g, n_state(g, dtype, &s, "w"), 4), 0);
+    snprintf(what, sizeof what, "views of %s", dtype_name(dtype));
+    try(g, what);
+    if (dtype == KL_BOOL)
+        return;
+    g = graph_new("reduces");
+    x = n_input(g, dtype, &s, "x");
+    for (enum op op = OP_sum; op <= OP_reduce_prod; op++)
+        for (unsigned axes = 1; axes < 8; axes += 3)
+            if (op != OP_reduce_prod || axes == 1)
+                graph_output(g, OUT_RETURN, n_reduce(g, op, x, axes), 0);
+    graph_output(g, OUT_RETURN, n_argsort(g, x, 2, false, KL_I32), 0);
+    i = n_input(g, KL_I32, &(struct shape){.rank = 1, .dim = {5}}, "i");
+    graph_output(g, OUT_RETURN, n_scatter(g, x, i, n_flip(g, x, 4), 1, SCATTER_ADD), 0);
+    graph_output(g, OUT_RETURN, n_scatter(g, x, i, n_flip(g, x, 4), 1, SCATTER_SET), 0);
+    snprintf(what, sizeof what, "reduces, sorts and scatters of %s", dtype_name(dtype));
+    try(g, what);
+    g = graph_new("dots");
+    const union attr dims = {.dot = {.con_a = 1, .con_b = 0, .ncon = 1}};
+    for (int64_t m = 1; m < 200; m = 5 * m + 1) {
+        ref a = n_input(g, dtype, &(struct shape){.rank = 2, .dim = {m, 33}}, "a");
+        ref b = n_input(g, dtype, &(struct shape){.rank = 2, .dim = {33, m + 2}}, "b");
+        graph_output(g, OUT_RETURN, n_dot(g, a, b, &dims), 0);
+    }
+    snprintf(what, sizeof what, "products of %s", dtype_name(dtype));
+    try(g, what);
+}
+
+/* ---- what is large ---- */
+
+/* A buffer of more than 128 MiB, which is as much as a descriptor may hold in many drivers. */
+static void large(void)
+{
+    struct graph *g = graph_new("large");
+    struct shape s = shape_make(1, (int64_t[]){(INT64_C(130) << 20) + 3});
+    ref x = n_cast(g, n_iota(g, KL_I32, &s, 0), KL_U8), y = n_add(g, n_input(g, KL_U8, &s, "x"), x);
+    graph_output(g, OUT_RETURN, n_reduce(g, OP_reduce_max, n_flip(g, y, 1), 1), 0);
+    graph_output(g, OUT_RETURN, n_slice(g, y, 0, (INT64_C(130) << 20) - 9, 12, 1), 0);
+    try(g, "130 MiB");
+}
+
+/* More numbers than push constants hold, each another one. */
+static void many_slots(void)
+{
+    struct graph *g = graph_new("slots");
+    struct shape s = shape_make(1, (int64_t[]){100});
+    ref x = n_input(g, KL_F32, &s, "x");
+    for (int i = 0; i < 60; i++)
+        x = n_add(g, x, n_mul(g, x, n_broadcast(g, n_slot(g, KL_F32, "s"), &s)));
+    graph_output(g, OUT_RETURN, x, 0);
+    try(g, "60 slots");
+}
+
+int main(int argc, char **argv)
+{
+    struct err e = {0};
+    device = argc > 1 ? argv[1] : "vulkan";
+    uint64_t graphs = argc > 2 ? strtoull(argv[2], NULL, 10) : 300, seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+    number = device_find(device, &e);
+    if (number < 0) {
+        printf("SKIP no-device %s: %s\n", device, e.msg);
+        skipped++;
+        return finish();
+    }
+    for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
+        if (!has(dtype)) {
+            printf("%s has no %s\n", device, dtype_name(dtype));
+            continue;
+        }
+        for (unsigned op = 1; op < OP_COUNT; op++)
+            if (op_is_elementwise(op))
+                elementwise(op, dtype);
+        of_dtype(dtype);
+    }
+    large();
+    many_slots();
+    test_ops();
+    for (uint64_t i = 0; i < graphs && failed < 20; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "graph %" PRIu64, seed + i);
+        try(random_graph(seed + i), what);
+    }
+    printf("%s: %" PRIuFAST64 " kernels compiled, %" PRIuFAST64 " from disk, %" PRIuFAST64 " launches, %" PRIuFAST64 " ops on the host\n", device,
+           atomic_load(&counters.compiles), atomic_load(&counters.disk_hits), atomic_load(&counters.launches), atomic_load(&counters.host_ops));
+    return finish();
+}
