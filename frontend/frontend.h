@@ -234,6 +234,7 @@ struct trace {
     struct trace *idle;              /* of a region: what thread.trace was */
     struct handle_list *made;        /* of a region outside of traces: handles made for it */
     struct err err;              /* the first failure */
+    int64_t began;               /* span_begin */
     kl_tensor poison;            /* what a failed trace gives back */
     struct binding *bound;
     uint32_t nbound, bound_cap;

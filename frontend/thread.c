@@ -39,6 +39,7 @@ static void start(void)
 {
     key_works = pthread_key_create(&key, thread_end) == 0;
     pthread_atfork(before_fork, after_fork, after_fork);
+    timeline_from_environment();
 }
 
 static struct thread *make_self(void)

@@ -131,8 +131,11 @@ static bool generate(const struct kernel *k, const struct backend *b, const stru
 static bool compile(struct code_entry *c, const struct backend *b, struct err *e)
 {
     struct disk_key key = {0};
+    int64_t began = span_begin();
     bool keyed = option_cache_bytes() > 0 && disk_key_make(&key, c->kernel, b);
-    bool ok = (keyed && load_from_disk(&key, &c->loaded)) || generate(c->kernel, b, keyed ? &key : NULL, &c->loaded, e);
+    bool found = keyed && load_from_disk(&key, &c->loaded);
+    bool ok = found || generate(c->kernel, b, keyed ? &key : NULL, &c->loaded, e);
+    span_end(found ? SPAN_LOAD : SPAN_COMPILE, c->kernel->name, began);
     disk_key_free(&key);
     if (!ok) return false;
     if ((c->copy = copy_kernel(c->kernel))) return true;
@@ -238,8 +241,12 @@ static struct program *plan(struct graph *g, bool fuse, const struct backend *b,
 {
     struct pass_options o = {.fuse = fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
     struct program *p = NULL;
-    if (passes_run(g, &o)) p = program_plan(g, caps, !b, e);
-    else err_set(e, g->err.code, "%s", g->err.msg);
+    int64_t began = span_begin();
+    bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
+    span_end(SPAN_PASSES, g->name, began);
+    began = span_begin();
+    if (ok) p = program_plan(g, caps, !b, e);
+    span_end(SPAN_PLAN, g->name, began);
     if (p && checks_on() && !program_check(p, e)) {
         program_free(p);
         return NULL;
@@ -457,6 +464,7 @@ static bool may_wait(const struct graph *captured, int device, bool fuse)
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e)
 {
     pthread_once(&fork_once, watch_fork);
+    timeline_from_environment();
     struct hash128 key = graph_hash(captured);
     struct entry **bucket = &programs[key.lo % BUCKETS], *t;
     pthread_mutex_lock(&lock);

@@ -22,6 +22,7 @@ struct run {
     uint64_t launches;
     double (*clock)(void);
     struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
+    struct times *times;          /* its times while the timeline is on, else NULL */
 };
 
 /* The program, or a region of it that runs now, with its data. */
@@ -61,7 +62,9 @@ static void **arguments(const struct frame *f, unsigned worker)
 static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
+    int64_t began = worker && f->r->times ? timeline_now() : 0;
     f->r->x->fn[f->cmd->kernel](arguments(f, worker), f->r->slot, begin, end);
+    if (began) span_end(SPAN_SHARE, f->p->kernel[f->cmd->kernel]->name, began);
 }
 
 static void run_copy(const struct frame *f)
@@ -167,6 +170,23 @@ static void note_time(const struct frame *f, double start)
     f->r->row[i].seconds += f->r->clock() - start;
 }
 
+/* Adds a command to its program's times and to the timeline. */
+static void note_span(const struct frame *f, int64_t began)
+{
+    static const enum span kinds[] = {[CMD_KERNEL] = SPAN_KERNEL, [CMD_COPY] = SPAN_COPY, [CMD_INTERP] = SPAN_INTERP,
+                                      [CMD_REGION] = SPAN_REGION, [CMD_CUSTOM] = SPAN_CUSTOM};
+    const struct command *c = f->cmd;
+    const struct kernel *k = c->kind == CMD_KERNEL ? f->p->kernel[c->kernel] : NULL;
+    const struct graph *g = f->p->g;
+    struct command_time *t = &f->r->times->row[c->row];
+    const char *name = k ? k->name : c->kind == CMD_COPY ? "copy" : c->kind == CMD_INTERP ? g->name
+                       : c->kind == CMD_REGION ? opinfo[node_at(g, c->region)->op].name
+                                               : node_custom(g, node_at(g, c->region))->name;
+    atomic_fetch_add_explicit(&t->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&t->ns, (uint64_t)(timeline_now() - began), memory_order_relaxed);
+    span_end_work(kinds[c->kind], name, began, k ? k->bytes : c->kind == CMD_COPY ? 2 * c->bytes : 0, k ? k->flops : 0);
+}
+
 /* ---- custom ops: the user's function, in the pool's floating-point environment ---- */
 struct custom_call {
     const struct frame *f;
@@ -202,6 +222,7 @@ static bool run_commands(struct frame *f, struct err *e)
     for (uint32_t i = 0; i < f->p->ncmd && ok; i++) {
         f->cmd = &f->p->cmd[i];
         double start = f->r->row ? f->r->clock() : 0;
+        int64_t began = f->r->times ? timeline_now() : 0;
         switch (f->cmd->kind) {
         case CMD_KERNEL: ok = run_command_kernel(f, e); break;
         case CMD_COPY:   run_copy(f); break;
@@ -210,6 +231,7 @@ static bool run_commands(struct frame *f, struct err *e)
         default:         ok = run_interp(f, e); break;
         }
         if (f->r->row) note_time(f, start);
+        if (began) note_span(f, began);
     }
     return ok;
 }
@@ -280,6 +302,7 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     if (profile && !(r.row = profile_rows(profile, x)))
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x); /* without memory: not timed */
     bool ok = make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     for (uint32_t i = 0; i < nout && !ok; i++) {

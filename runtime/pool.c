@@ -140,6 +140,9 @@ static void run_share(unsigned worker)
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
+    char name[16];
+    snprintf(name, sizeof name, "kiln %u", w->index);
+    pthread_setname_np(pthread_self(), name);
     while (wait_for(&w->word) == WORK) {
         run_share(w->index);
         atomic_store_explicit(&w->word, IDLE, memory_order_release);

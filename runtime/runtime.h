@@ -49,7 +49,7 @@ unsigned pool_threads(void);             /* KILN_THREADS or the option, else the
 void pool_set_threads(unsigned n);       /* 0: the default again */
 
 /* ---- cache.c: graph -> program -> code ---- */
-struct exec {                            /* but for `newer` immutable once made; shared by threads */
+struct exec {                            /* but for `newer` and `times` immutable once made; shared by threads */
     struct hash128 key;
     struct graph *captured;              /* compared on a hit */
     struct program *program;
@@ -57,6 +57,7 @@ struct exec {                            /* but for `newer` immutable once made;
     uint64_t interpreted;                /* those devices, by bit */
     int device;
     bool fuse;
+    _Atomic(struct times *) times;       /* of its commands, once something was timed; NULL before */
     char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
     _Atomic(const struct exec *) newer;  /* compiled in the background, this one being unfused: runs in its place; or NULL */
 };
@@ -129,6 +130,56 @@ void profile_here(struct profile *p);
 struct profile *profile_current(void);
 /* Where x's rows begin: one a kernel, then the others'.  NULL: out of memory. */
 struct profile_row *profile_rows(struct profile *p, const struct exec *x);
+
+/* ---- timeline.c: what happens when, on every thread of the process, while it is on ----
+ * A span is something with a beginning and an end.  Of each kind the count and the time are added up, of each command
+ * of a program too; and the first EVENTS_MAX spans are kept one by one. */
+enum span { SPAN_KERNEL, SPAN_SHARE, SPAN_COPY, SPAN_CUSTOM, SPAN_INTERP, SPAN_REGION, /* commands; SHARE: a worker's of a kernel */
+            SPAN_RECORD, SPAN_STEP, SPAN_READ, SPAN_PASSES, SPAN_PLAN, SPAN_COMPILE, SPAN_LOAD, SPANS };
+enum { EVENTS_MAX = 1 << 20 };
+struct event {
+    int64_t start, ns;                   /* of measure's clock, CLOCK_MONOTONIC */
+    const char *name;                    /* lives as long as the process */
+    int64_t bytes, flops;                /* 0: not known */
+    enum span kind;
+};
+struct times {                           /* of a program, added up */
+    const struct exec *x;
+    struct times *next;
+    struct command_time { atomic_uint_fast64_t calls, ns; } row[]; /* by command.row */
+};
+struct thread_events { struct event *v; uint32_t n, cap; long tid; char name[16]; };
+struct timeline {
+    int64_t start, end;
+    struct thread_events *thread;
+    uint32_t n, cap;
+    uint64_t dropped;                    /* spans that were not kept one by one */
+    struct { uint64_t calls, ns; } total[SPANS];
+};
+extern atomic_bool timeline_is_on;
+int64_t timeline_now(void);              /* ns, never 0 */
+/* When a span begins, 0 while nothing is recorded. */
+static inline int64_t span_begin(void)
+{
+    return atomic_load_explicit(&timeline_is_on, memory_order_relaxed) ? timeline_now() : 0;
+}
+/* Ends it; nothing if it began at 0.  The name of a command's lives as long as the process, others are copied. */
+void span_end(enum span kind, const char *name, int64_t began);
+void span_end_work(enum span kind, const char *name, int64_t began, int64_t bytes, int64_t flops);
+/* Where the times of x's commands are added up; NULL: out of memory. */
+struct times *exec_times(const struct exec *x);
+/* By the API or, for_file, by KILN_PROFILE.  false: *e, it is on already. */
+bool timeline_start(bool for_file, struct err *e);
+/* Who started it hands over what was recorded; the times of programs stay until the next start.  false: *e. */
+bool timeline_stop(bool for_file, struct timeline *out, struct err *e);
+void timeline_free(struct timeline *t);
+/* All programs that have times: *at is NULL at first, NULL is the end. */
+const struct times *times_next(const struct times *at);
+/* Starts it if KILN_PROFILE names a file, which is written when the process exits. */
+void timeline_from_environment(void);
+/* ---- timeline_json.c: as trace events, which Perfetto and chrome://tracing show ---- */
+bool timeline_json(const struct timeline *t, const char *path, struct err *e);
+const char *span_name(enum span kind);
 
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \

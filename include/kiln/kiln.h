@@ -242,4 +242,5 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/optim.h>
 #include <kiln/step.h>
 #include <kiln/benchmark.h>
+#include <kiln/profile.h>
 #endif
