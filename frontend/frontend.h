@@ -64,6 +64,7 @@ struct entry *entry_new_temp(struct thread *t, struct trace *tr);
 void entry_free_temp(struct thread *t, struct entry *x); /* of an ended trace; ends the handle if it still lives */
 void entries_return(struct thread *t);            /* a thread's free entries, at its end */
 void cause_drop(struct cause *c);
+void entries_after_fork(void);                    /* in the child: what was being written is poison; needs the lock */
 
 /* ---- thread.c: what a thread has of its own ---- */
 struct thread {

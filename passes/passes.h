@@ -109,6 +109,7 @@ struct program {
     int64_t arena_bytes[MAX_DEVICES];
     int64_t region_bytes[MAX_DEVICES]; /* so much at the end of an arena is the regions' programs', where it is not that
                                           of their op's device: there they run in the command's workspace */
+    int64_t interp_bytes;         /* what the interpreter holds at most, in memory of its own */
     int64_t scratch_bytes;        /* per thread, regions included */
     int64_t peak_bytes;           /* arenas + outputs not in place + inputs + states */
     int64_t lower_bound_bytes;    /* largest set of values alive at once, whatever the placement */

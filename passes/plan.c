@@ -567,6 +567,7 @@ static bool plan_interpreter(struct planner *p)
         alive -= gone[now];
     }
     mem_free(gone);
+    p->p->interp_bytes = most;
     p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
     return true;
 }

@@ -238,19 +238,55 @@ static bool run_commands(struct frame *f, struct err *e)
 
 /* ---- the whole program ---- */
 
+static bool is_in_place(const struct run *r, const bool *exclusive, uint32_t i)
+{
+    const struct program *p = r->x->program;
+    const struct output *o = &p->g->out[i];
+    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices);
+    return o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
+}
+
 /* A buffer for every output: its own, or the state's where it may be updated in place. */
 static bool make_outputs(const struct run *r, const bool *exclusive, struct err *e)
 {
-    const struct program *p = r->x->program;
-    const struct graph *g = p->g;
-    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices);
+    const struct graph *g = r->x->program->g;
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
-        bool in_place = o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
-        r->out[i] = in_place ? buffer_ref(r->state[o->state])
-                             : buffer_new(node_at(g, o->value)->device, node_bytes(g, o->value), e);
+        r->out[i] = is_in_place(r, exclusive, i) ? buffer_ref(r->state[o->state])
+                                                 : buffer_new(node_at(g, o->value)->device, node_bytes(g, o->value), e);
         if (!r->out[i]) return false;
     }
+    return true;
+}
+
+/* What the run's own memory takes on its program's device: the arena, the table of data and the workers' parts. */
+static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
+{
+    const struct program *p = r->x->program;
+    const struct graph *g = p->g;
+    *arena = round_up((size_t)p->arena_bytes[r->x->device]);
+    *table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
+    r->scratch_bytes = round_up((size_t)p->scratch_bytes);
+    r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
+    return *arena + *table + r->workers * r->worker_bytes;
+}
+
+/* Is all that the run is about to take within the limits of its devices? */
+static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
+{
+    const struct program *p = r->x->program;
+    const struct graph *g = p->g;
+    size_t need[MAX_DEVICES] = {0}, arena, table;
+    char what[128];
+    if (!buffer_limited()) return true;
+    for (uint32_t i = 0; i < g->nout; i++)
+        if (!is_in_place(r, exclusive, i)) need[node_at(g, g->out[i].value)->device] += buffer_charge(node_bytes(g, g->out[i].value));
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (p->arena_bytes[d] && d != (unsigned)r->x->device) need[d] += buffer_charge((size_t)p->arena_bytes[d]);
+    need[r->x->device] += buffer_charge(home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
+    snprintf(what, sizeof what, "graph %s", g->name);
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
     return true;
 }
 
@@ -258,15 +294,11 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
 static bool make_workspace(struct run *r, struct err *e)
 {
     const struct program *p = r->x->program;
-    const struct graph *g = p->g;
     unsigned home = (unsigned)r->x->device;
-    size_t arena = round_up((size_t)p->arena_bytes[home]);
-    size_t table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
-    r->scratch_bytes = round_up((size_t)p->scratch_bytes);
-    r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
+    size_t arena, table, bytes = home_bytes(r, &arena, &table);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new((int)d, (size_t)p->arena_bytes[d], e))) return false;
-    struct buffer *b = buffer_new((int)home, arena + table + r->workers * r->worker_bytes, e);
+    struct buffer *b = buffer_new((int)home, bytes, e);
     if (!b) return false;
     r->memory[home] = b;
     r->table = (void **)((char *)b->data + arena);
@@ -303,7 +335,7 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
     if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x); /* without memory: not timed */
-    bool ok = make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && run_program(&r, e);
+    bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     for (uint32_t i = 0; i < nout && !ok; i++) {
         buffer_unref(out[i]);

@@ -33,8 +33,15 @@ struct buffer *buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);     /* NULL is fine */
 bool buffer_exclusive(const struct buffer *b);
 void buffer_trim(void);                  /* gives pooled memory back to the system */
-struct buffer_stats { size_t live, peak, pooled; };
-struct buffer_stats buffer_stats(void);  /* bytes */
+struct buffer_stats { size_t live, peak, pooled, limit; }; /* bytes; limit 0: none */
+struct buffer_stats buffer_stats(int device);
+void buffer_limit(int device, size_t bytes);
+bool buffer_limited(void);               /* has a device ever had a limit? */
+size_t buffer_charge(size_t bytes);      /* what a buffer of so many bytes counts for */
+/* Is there room for buffers of that charge in all?  false: *e, `what` needs it. */
+bool buffer_room(int device, size_t charge, const char *what, struct err *e);
+void buffer_before_fork(void);
+void buffer_after_fork(void);
 
 /* ---- pool.c: the thread pool; the caller is worker 0 ----
  * Calls fn on contiguous shares of 0..extent, each worth at least `grain` iterations (0: one share, in the
@@ -47,6 +54,8 @@ void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain); /* returns
 void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers);
 unsigned pool_threads(void);             /* KILN_THREADS or the option, else the processors this process may use */
 void pool_set_threads(unsigned n);       /* 0: the default again */
+void pool_use(const kl_pool *host);      /* jobs run on the host's threads; NULL: on the pool's own again */
+void pool_after_fork(void);              /* in the child */
 
 /* ---- cache.c: graph -> program -> code ---- */
 struct exec {                            /* but for `newer` and `times` immutable once made; shared by threads */
@@ -71,6 +80,9 @@ static inline const struct exec *exec_latest(const struct exec *x)
  * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
 
+void cache_before_fork(void);
+void cache_after_fork(bool child);
+
 /* ---- background.c: a thread for tasks that nobody waits for ---- */
 bool background_run(void (*run)(void *ctx), void *ctx); /* false: it cannot be run */
 /* Around each step of a task: exit waits for the step that runs, and fork does.  false: the process ends, give up. */
@@ -78,6 +90,18 @@ bool background_step_begin(void);
 void background_step_end(void);
 void background_before_fork(void);
 void background_after_fork(bool child);
+
+/* ---- fork.c: locks in order ---- */
+void fork_watch(void);                   /* before a lock of Kiln's is first taken */
+void fork_hold(void);                    /* no fork until the code generator is done */
+void fork_release(void);
+
+/* ---- log.c: messages to the embedder's function ---- */
+void log_use(kl_log_fn *fn, void *ctx, kl_log_level least);
+bool log_wants(kl_log_level level);
+void log_message(kl_log_level level, const char *message);
+void log_put(kl_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void log_after_fork(void);
 
 /* ---- disk.c: kernel -> code, kept in a folder between processes ----
  * KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else $HOME/.cache/kiln; "none": nothing is kept.  Any number of threads
@@ -177,6 +201,8 @@ void timeline_free(struct timeline *t);
 const struct times *times_next(const struct times *at);
 /* Starts it if KILN_PROFILE names a file, which is written when the process exits. */
 void timeline_from_environment(void);
+void timeline_before_fork(void);
+void timeline_after_fork(bool child);    /* a child records nothing */
 /* ---- timeline_json.c: as trace events, which Perfetto and chrome://tracing show ---- */
 bool timeline_json(const struct timeline *t, const char *path, struct err *e);
 const char *span_name(enum span kind);

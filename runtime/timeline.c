@@ -237,7 +237,7 @@ static void write_file(void)
     struct err e = {0};
     if (getpid() != owner) return; /* a child of fork, whose parent writes */
     if (timeline_stop(true, &t, &e)) {
-        timeline_json(&t, file, &e);
+        if (!timeline_json(&t, file, &e)) log_put(KL_LOG_WARN, "KILN_PROFILE: %s", e.msg);
         timeline_free(&t);
     }
     mem_free(file);
@@ -261,4 +261,25 @@ void timeline_from_environment(void)
 {
     static pthread_once_t asked = PTHREAD_ONCE_INIT;
     pthread_once(&asked, start_for_file);
+}
+
+/* ---- fork ---- */
+
+void timeline_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+    for (struct log *l = logs; l; l = l->next) pthread_mutex_lock(&l->lock);
+}
+
+void timeline_after_fork(bool child)
+{
+    for (struct log *l = logs; l; l = l->next) {
+        if (child && l != mine) atomic_store(&l->ended, true);
+        pthread_mutex_unlock(&l->lock);
+    }
+    if (child) {
+        atomic_store(&timeline_is_on, false);
+        started = false;
+    }
+    pthread_mutex_unlock(&lock);
 }
