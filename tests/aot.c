@@ -181,7 +181,7 @@ static const char tail[] =
     "    int i = (int)(intptr_t)arg;\n    char *out = result[i] = malloc(size);\n    const char *in = data;\n"
     "    if (!out)\n        exit(3);\n    for (size_t k = 0; k < sizeof list / sizeof *list; k++)\n        out = "
     "list[k](&in, out, i);\n"
-    "    while (nmade)\n        free(made[--nmade].p);\n    given = i ? given : (size_t)(out - result[0]);\n    return "
+    "    while (nmade)\n        free(made[--nmade].p);\n    if (!i)\n        given = (size_t)(out - result[0]);\n    return "
     "NULL;\n}\n\n"
     "int main(int argc, char **argv)\n{\n"
     "    FILE *f = fopen(argv[1], \"rb\");\n    pthread_t t[3];\n    size = (size_t)atol(argv[3]);\n    data = "
