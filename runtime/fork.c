@@ -1,6 +1,7 @@
 /* Fork: whoever forks takes every lock of Kiln's first, in the order in which they are taken one within the other, and
  * waits for the code generators, which have locks of their own.  So a child finds all of it consistent, and starts with
- * a pool and a background thread of its own, no recording and nothing half built. */
+ * a background thread of its own, no recording and nothing half built.  (The pool, which also runs without the rest of
+ * Kiln, looks after itself.) */
 #include "runtime/runtime.h"
 #include <pthread.h>
 
@@ -32,10 +33,7 @@ static void after(bool child)
     if (child) gate = (pthread_rwlock_t)GATE; /* what waited for it is not there */
     else pthread_rwlock_unlock(&gate);
     background_after_fork(child);
-    if (child) {
-        pool_after_fork();
-        log_after_fork();
-    }
+    if (child) log_after_fork();
 }
 
 static void in_parent(void) { after(false); }

@@ -205,7 +205,7 @@ static void resize(unsigned need, unsigned limit)
 }
 
 /* A forked child has none of its parent's workers, and perhaps a job that nobody will finish. */
-void pool_after_fork(void)
+static void after_fork(void)
 {
     host_lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     pool.owner = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -225,7 +225,7 @@ static void initialize(void)
         long n = strtol(env, &end, 10);
         if (!*end && n > 0) default_threads = n > POOL_MAX_THREADS ? POOL_MAX_THREADS : (unsigned)n;
     }
-    fork_watch();
+    pthread_atfork(NULL, NULL, after_fork);
 }
 
 unsigned pool_threads(void)
@@ -247,7 +247,7 @@ struct host_job {
 
 void pool_use(const kl_pool *p)
 {
-    pool_threads(); /* the lock is known to fork */
+    pool_threads(); /* fork knows of the lock */
     pthread_rwlock_wrlock(&host_lock);
     host = p ? *p : (kl_pool){0};
     atomic_store(&host_threads, (unsigned)host.threads);

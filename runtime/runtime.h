@@ -55,7 +55,6 @@ void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigne
 unsigned pool_threads(void);             /* KILN_THREADS or the option, else the processors this process may use */
 void pool_set_threads(unsigned n);       /* 0: the default again */
 void pool_use(const kl_pool *host);      /* jobs run on the host's threads; NULL: on the pool's own again */
-void pool_after_fork(void);              /* in the child */
 
 /* ---- cache.c: graph -> program -> code ---- */
 struct exec {                            /* but for `newer` and `times` immutable once made; shared by threads */
