@@ -26,7 +26,8 @@ static kl_tensor make_state(kl_device dev, uint64_t seed)
     kl_tensor w = kl_randn(dev, KL_F32, DIMS(N, N), seed);
     kl_tensor half = kl_mul_scalar(w, 0.5);
     static _Thread_local float sink[N * N];
-    OK(kl_read(half, sink, sizeof sink));
+    if (kl_read(half, sink, sizeof sink) != KL_OK)
+        return kl_none;
     kl_release(w);
     return half;
 }
@@ -36,8 +37,8 @@ static bool read_state(kl_tensor w, float *to) { return kl_read(w, to, N * N * s
 /* ---- threads of the host's ---- */
 
 struct host {
-    int limit;
-    atomic_int runs, parts, inside;
+    atomic_int limit;
+    atomic_int runs, parts, wrong;
 };
 struct host_part { void (*part)(void *, int); void *job; int i; struct host *h; };
 static _Thread_local bool in_part;
@@ -60,7 +61,8 @@ static void host_run(void *ctx, void (*part)(void *, int), void *job, int parts)
     struct host_part p[16];
     pthread_t t[16];
     atomic_fetch_add(&h->runs, 1);
-    CHECK(parts >= 2 && parts <= h->limit);
+    if (parts < 2 || parts > h->limit)
+        atomic_fetch_add(&h->wrong, 1);
     for (int i = 0; i < parts; i++)
         p[i] = (struct host_part){part, job, i, h};
     for (int i = 0; i < parts; i++)
@@ -122,6 +124,7 @@ static void test_pool(kl_device dev)
         CHECK(s[i].ok && !memcmp(s[i].end, want, sizeof want));
     }
     OK(kl_set_pool(NULL));
+    CHECK(!atomic_load(&h.wrong));
     int runs = atomic_load(&h.runs);
     for (int i = 0; i < 3; i++)
         OK(step(dev, c, N, 0.25));
@@ -253,7 +256,8 @@ static void test_threads(kl_device dev)
 
 /* ---- fork ---- */
 
-#ifndef KILN_TSAN /* which does not follow a child of several threads */
+/* TSan does not follow a child of several threads; ASan's allocator may be locked in it. */
+#if !defined(KILN_TSAN) && !defined(KILN_ASAN)
 static atomic_bool stop;
 static kl_tensor shared_state[3];
 
@@ -342,7 +346,7 @@ static void test_all(kl_device dev)
     test_pool(dev);
     test_limit(dev);
     test_threads(dev);
-#ifndef KILN_TSAN
+#if !defined(KILN_TSAN) && !defined(KILN_ASAN)
     test_fork(dev);
 #endif
 }

@@ -139,8 +139,7 @@ static float step(kl_device dev, kl_tensor w, double factor, const char *name)
     kl_tensor y = kl_mul(kl_matmul(w, w), kl_const(dev, KL_F32, factor));
     line_b = __LINE__ + 1;
     kl_tensor z = kl_keep(kl_sum_all(kl_tanh(kl_mul(kl_transpose(y, 0, 1), kl_randn(dev, KL_F32, DIMS(N, N), 3)))));
-    OK(kl_trace_end());
-    float v = kl_item_f32(z);
+    float v = kl_trace_end() == KL_OK ? kl_item_f32(z) : NAN;
     kl_release(z);
     return v;
 }
