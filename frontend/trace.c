@@ -276,12 +276,14 @@ static bool add_outputs(struct trace *tr, uint32_t nout)
 const struct exec *trace_program(struct trace *tr, struct err *e)
 {
     bool failed = false, fuse = option_fuse();
+    uint64_t schedules = schedules_number();
     uint32_t nout;
     if (!list_outputs(tr, &nout)) {
         err_set(e, KL_ERR_MEMORY, "out of memory");
         return NULL;
     }
-    if (tape_complete(tr, tr->output, nout, &failed) && tr->tape->fuse == fuse)
+    if (tape_complete(tr, tr->output, nout, &failed) && tr->tape->fuse == fuse &&
+        tr->tape->schedules == schedules)
         return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
     struct graph *g = tr->r.g;
     if (failed) {
@@ -291,7 +293,7 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
     } else if (nout) {
         const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
         if (x)
-            tape_end(tr, x, fuse);
+            tape_end(tr, x, fuse, schedules);
         return x;
     }
     return NULL;
