@@ -98,7 +98,7 @@ static void round_trip(void)
     CHECK(same() && kl_counter("graphs_built") == built + 1 && compiled() > code);
     CHECK(strstr(kl_trace_miss(), "with other schedules"));
 
-    char tile[64] = "", width[64] = "";
+    char tile[80] = "", width[64] = "";
     sscanf(strstr(own, " tile "), " tile %63s", width);
     snprintf(tile, sizeof tile, "tile %s", width);
     CHECK(edit(own, tile, "tile 3x16", other, sizeof other));
