@@ -19,6 +19,9 @@ static const struct command_line {
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused] [--schedules FILE]",
      "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
+    {"compile", "FILE.kir -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
+     "           [--unfused] [--schedules FILE]",
+     "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a", cli_compile},
     {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
@@ -47,6 +50,7 @@ static void usage(FILE *f)
             fprintf(f, " %s", pass_list[i].stage);
     fputs(" scheduled schedules source llvm asm\n"
           "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
+          "processors: baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one\n"
           "devices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
           f);
     fputs("schedules: what stage schedules prints, edited; KILN_SCHEDULES names such a file, too\n", f);

@@ -27,6 +27,7 @@ struct entry {
     struct graph *own;             /* what the task compiles */
     struct dump *dump;             /* what the task writes; or NULL */
     struct entry *next;
+    const struct entry *older, *namesake; /* once READY: in `newest`, in `named` */
 };
 
 struct code_entry {
@@ -42,6 +43,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards both tables a
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static struct entry *programs[BUCKETS];
+static const struct entry *newest, *named[BUCKETS]; /* programs that are READY, the newest first: all, by graph's name */
 static struct code_entry *codes[BUCKETS];
 
 /* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
@@ -338,18 +340,30 @@ static void exec_clear(struct exec *x)
     x->interpreted = 0;
 }
 
-/* The program that is most like t's, by its graph, then by name, then device, then fusion.  Needs the lock. */
+static const struct entry **namesakes(const struct graph *g)
+{
+    return &named[bytes_hash(g->name, strlen(g->name)).lo % BUCKETS];
+}
+
+/* How like two programs are: by their graphs, then by name, then device, then fusion. */
+static uint64_t likeness(const struct entry *t, const struct entry *k)
+{
+    uint64_t name = !strcmp(t->graph->name, k->graph->name), device = k->exec.device == t->exec.device;
+    return graph_likeness(t->graph, k->graph) << 3 | name << 2 | device << 1 | (k->exec.fuse == t->exec.fuse);
+}
+
+/* The program that is most like t's, of the last few and the last few of its name: so that the cost of a miss does not
+ * grow with the number of programs.  Needs the lock. */
 static const struct entry *nearest(const struct entry *t)
 {
-    const struct entry *best = NULL;
-    uint64_t most = 0;
-    for (unsigned i = 0; i < BUCKETS; i++)
-        for (const struct entry *k = programs[i]; k; k = k->next) {
-            if (k == t || k->state != READY) continue;
-            uint64_t named = !strcmp(t->graph->name, k->graph->name), here = k->exec.device == t->exec.device;
-            uint64_t like = graph_likeness(t->graph, k->graph) << 3 | named << 2 | here << 1 | (k->exec.fuse == t->exec.fuse);
-            if (like > most) most = like, best = k;
-        }
+    enum { LOOKED_AT = 16 };
+    const struct entry *best = NULL, *k = *namesakes(t->graph);
+    uint64_t most = 0, like;
+    for (int i = 0; i < LOOKED_AT && k; i++, k = k->namesake)
+        if ((like = likeness(t, k)) > most) most = like, best = k;
+    k = newest;
+    for (int i = 0; i < LOOKED_AT && k; i++, k = k->older)
+        if ((like = likeness(t, k)) > most) most = like, best = k;
     return best;
 }
 
@@ -386,7 +400,9 @@ static const struct exec *finish(struct entry *t, bool ok)
     bool gone = !ok && !t->stand_in;
     t->state = ok ? READY : FAILED;
     if (ok) {
-        t->graph = t->exec.captured;
+        const struct entry **same = namesakes(t->graph = t->exec.captured);
+        t->older = newest, newest = t;
+        t->namesake = *same, *same = t;
         if (t->stand_in) atomic_store_explicit(&t->stand_in->newer, &t->exec, memory_order_release);
     }
     if (gone) {
