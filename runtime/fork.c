@@ -21,6 +21,7 @@ static void before(void)
     background_before_fork();
     pthread_rwlock_wrlock(&gate);
     cache_before_fork();
+    schedules_before_fork();
     timeline_before_fork();
     buffer_before_fork();
 }
@@ -29,6 +30,7 @@ static void after(bool child)
 {
     buffer_after_fork();
     timeline_after_fork(child);
+    schedules_after_fork();
     cache_after_fork(child);
     if (child) gate = (pthread_rwlock_t)GATE; /* what waited for it is not there */
     else pthread_rwlock_unlock(&gate);
