@@ -72,14 +72,14 @@ static kl_status read_value(const kl_site *site, const char *op, kl_tensor h, vo
                     shape_text(&v.shape, text, sizeof text), size, bytes);
     if (!data && bytes)
         return fail(t, site, KL_ERR_ARGUMENT, "%s: data is NULL", op);
+    int64_t began = span_begin();
     struct buffer *b = value_of(t, site, op, h);
-    if (!b)
-        return t->last.code;
     struct err e;
     e.code = KL_OK;
-    bool ok = buffer_read(b, data, bytes, &e);
+    bool ok = b && (buffer_read(b, data, bytes, &e) || fail(t, site, e.code, "%s: %s", op, e.msg) == KL_OK);
     buffer_unref(b);
-    return ok ? KL_OK : fail(t, site, e.code, "%s: %s", op, e.msg);
+    span_end(SPAN_READ, op, began);
+    return ok ? KL_OK : t->last.code;
 }
 
 kl_status kl_read_at(const kl_site *site, kl_tensor h, void *data, size_t bytes)

@@ -155,6 +155,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
         return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
     tr->poison = kl_none;
+    tr->began = span_begin();
     t->tracing = true;
     t->outer_no_grad = t->no_grad;
     return KL_OK;
@@ -272,29 +273,38 @@ static bool add_outputs(struct trace *tr, uint32_t nout)
     return true;
 }
 
-/* That of its tape, unless something is new. */
-const struct exec *trace_program(struct trace *tr, struct err *e)
+const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
 {
-    bool failed = false, fuse = option_fuse();
+    bool failed = false;
     uint32_t nout;
+    *known = false;
     if (!list_outputs(tr, &nout)) {
         err_set(e, KL_ERR_MEMORY, "out of memory");
         return NULL;
     }
-    if (tape_complete(tr, tr->output, nout, &failed) && tr->tape->fuse == fuse)
-        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
+    *known = tape_complete(tr, tr->output, nout, &failed);
     struct graph *g = tr->r.g;
-    if (failed) {
+    if (failed)
         err_set(e, KL_ERR_MEMORY, "out of memory");
-    } else if (!tr->replaying && (!add_outputs(tr, nout) || g->err.code)) {
+    else if (!*known && (!add_outputs(tr, nout) || g->err.code))
         err_set(e, g->err.code, "%s", g->err.msg);
-    } else if (nout) {
-        const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
-        if (x)
-            tape_end(tr, x, fuse);
-        return x;
-    }
-    return NULL;
+    return e->code || !nout ? NULL : g;
+}
+
+/* That of its tape, unless something is new. */
+const struct exec *trace_program(struct trace *tr, struct err *e)
+{
+    bool known, fuse = option_fuse();
+    uint64_t schedules = schedules_number();
+    const struct graph *g = trace_graph(tr, &known, e);
+    if (!g)
+        return NULL;
+    if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules)
+        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
+    const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
+    if (x)
+        tape_end(tr, x, fuse, schedules);
+    return x;
 }
 
 /* Room for the run, with what is kept in the order of the outputs; false: out of memory. */
@@ -391,10 +401,13 @@ kl_status kl_trace_end_at(const kl_site *site)
     struct err e;
     e.code = KL_OK;
     kl_status status = tr->err.code;
+    span_end(SPAN_RECORD, tr->r.g->name, tr->began);
+    int64_t began = span_begin();
     if (status)
         t->last = tr->err;
     else if (!run(t, &e))
         status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+    span_end(SPAN_STEP, tr->r.g->name, began);
     trace_drop(t);
     return status;
 }

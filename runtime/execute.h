@@ -16,6 +16,7 @@ struct run {
     uint64_t launches;
     double (*clock)(void);
     struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
+    struct times *times;          /* its times while the timeline is on, else NULL */
     struct buffer *work[DEVICE_END], *slots[DEVICE_END]; /* of devices with drivers: scratch that is an argument, the slots' bits */
 };
 

@@ -5,7 +5,7 @@
  * own.)  So executions of one program never meet, and in the steady state nothing is allocated.  Allocating comes
  * first; once the first command runs nothing can fail, but for the interpreters and custom ops, and where they have a
  * part no state is written in place.  A device with a driver is given the whole program before it begins, so what fails
- * on the way drops all of it; where its work must begin earlier, because of others' parts, the same holds.  */
+ * on the way drops all of it; where its work must begin earlier, because of others' parts, no state is written in place. */
 #include "ir/custom.h"
 #include "runtime/execute.h"
 #include <string.h>
@@ -36,7 +36,9 @@ void **exec_arguments(const struct frame *f, unsigned worker)
 static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
+    int64_t began = worker && f->r->times ? timeline_now() : 0;
     f->r->x->fn[f->cmd->kernel](exec_arguments(f, worker), f->r->slot, begin, end);
+    if (began) span_end(SPAN_SHARE, f->p->kernel[f->cmd->kernel]->name, began);
 }
 
 static bool run_copy(const struct frame *f, struct err *e)
@@ -131,12 +133,10 @@ static bool run_region_op(struct frame *f, struct err *e)
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (f->p->region_bytes[d]) sub.arena[d] = f->arena[d] + f->p->arena_bytes[d] - f->p->region_bytes[d];
     sub.arena[c->device] = work + w.arena;
-    struct region_call call = {f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work, run_region, &sub, NULL, NULL, NULL};
-    if (!here) {
-        call.pointers = own + 2 * c->narg;
-        call.peek = accelerator_peek;
-        call.move = accelerator_move;
-    }
+    struct region_call call = region_call(f->p->g, n);
+    call.in = (const void *const *)at, call.out = at + node_nin(n), call.work = work + w.work;
+    call.run = run_region, call.ctx = &sub;
+    if (!here) call.pointers = own + 2 * c->narg, call.peek = accelerator_peek, call.move = accelerator_move;
     bool ok = region_run(&call);
     mem_free(own);
     return ok;
@@ -153,6 +153,23 @@ static void note_time(const struct frame *f, double start)
     if (f->cmd->kind == CMD_INTERP) i = kernels + 2;
     f->r->row[i].calls++;
     f->r->row[i].seconds += f->r->clock() - start;
+}
+
+/* Adds a command to its program's times and to the timeline. */
+static void note_span(const struct frame *f, int64_t began)
+{
+    static const enum span kinds[] = {[CMD_KERNEL] = SPAN_KERNEL, [CMD_COPY] = SPAN_COPY, [CMD_INTERP] = SPAN_INTERP,
+                                      [CMD_REGION] = SPAN_REGION, [CMD_CUSTOM] = SPAN_CUSTOM};
+    const struct command *c = f->cmd;
+    const struct kernel *k = c->kind == CMD_KERNEL ? f->p->kernel[c->kernel] : NULL;
+    const struct graph *g = f->p->g;
+    struct command_time *t = &f->r->times->row[c->row];
+    const char *name = k ? k->name : c->kind == CMD_COPY ? "copy" : c->kind == CMD_INTERP ? g->name
+                       : c->kind == CMD_REGION ? opinfo[node_at(g, c->region)->op].name
+                                               : node_custom(g, node_at(g, c->region))->name;
+    atomic_fetch_add_explicit(&t->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&t->ns, (uint64_t)(timeline_now() - began), memory_order_relaxed);
+    span_end_work(kinds[c->kind], name, began, k ? k->bytes : c->kind == CMD_COPY ? 2 * c->bytes : 0, k ? k->flops : 0);
 }
 
 /* ---- custom ops: the user's function, in the pool's floating-point environment ---- */
@@ -191,6 +208,7 @@ static bool run_commands(struct frame *f, struct err *e)
     for (uint32_t i = 0; i < f->p->ncmd && ok; i++) {
         f->cmd = &f->p->cmd[i];
         double start = f->r->row ? f->r->clock() : 0;
+        int64_t began = f->r->times ? timeline_now() : 0;
         switch (f->cmd->kind) {
         case CMD_KERNEL: ok = run_command_kernel(f, e); break;
         case CMD_COPY:   ok = run_copy(f, e); break;
@@ -199,42 +217,78 @@ static bool run_commands(struct frame *f, struct err *e)
         default:         ok = run_interp(f, e); break;
         }
         if (f->r->row) note_time(f, start);
+        if (began) note_span(f, began);
     }
     return ok;
 }
 
 /* ---- the whole program ---- */
 
+static bool is_in_place(const struct run *r, const bool *exclusive, uint32_t i)
+{
+    const struct program *p = r->x->program;
+    const struct output *o = &p->g->out[i];
+    bool apart = (p->devices & r->x->accelerated) && (p->devices & (p->devices - 1)); /* several, not all of the host */
+    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices) || apart;
+    return o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
+}
+
 /* A buffer for every output: its own, or the state's where it may be updated in place. */
 static bool make_outputs(const struct run *r, const bool *exclusive, struct err *e)
 {
-    const struct program *p = r->x->program;
-    const struct graph *g = p->g;
-    bool apart = (p->devices & r->x->accelerated) && (p->devices & (p->devices - 1)); /* several, and not all the host's */
-    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices) || apart;
+    const struct graph *g = r->x->program->g;
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
-        bool in_place = o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
-        r->out[i] = in_place ? buffer_ref(r->state[o->state])
-                             : buffer_new(node_at(g, o->value)->device, node_bytes(g, o->value), e);
+        r->out[i] = is_in_place(r, exclusive, i) ? buffer_ref(r->state[o->state])
+                                                 : buffer_new(node_at(g, o->value)->device, node_bytes(g, o->value), e);
         if (!r->out[i]) return false;
     }
     return true;
 }
 
-/* The execution's own memory: each device's arena; behind that of x->device, or of the host, the table of data and the workers' parts. */
-static bool make_workspace(struct run *r, struct err *e)
+/* The device that has the table of data and the workers' parts: the program's, if that is the host's. */
+static unsigned home_of(const struct run *r) { return device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU; }
+
+/* What the run's own memory takes on its home: the arena, the table of data and the workers' parts. */
+static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
-    unsigned home = device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU; /* of the table and the workers */
-    size_t arena = round_up((size_t)p->arena_bytes[home]);
-    size_t table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
+    *arena = round_up((size_t)p->arena_bytes[home_of(r)]);
+    *table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
     r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
+    return *arena + *table + r->workers * r->worker_bytes;
+}
+
+/* Is all that the run is about to take within the limits of its devices? */
+static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
+{
+    const struct program *p = r->x->program;
+    const struct graph *g = p->g;
+    size_t need[MAX_DEVICES] = {0}, arena, table;
+    char what[128];
+    if (!buffer_limited()) return true;
+    for (uint32_t i = 0; i < g->nout; i++)
+        if (!is_in_place(r, exclusive, i)) need[node_at(g, g->out[i].value)->device] += buffer_charge(node_bytes(g, g->out[i].value));
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((size_t)p->arena_bytes[d]);
+    need[home_of(r)] += buffer_charge(home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
+    snprintf(what, sizeof what, "graph %s", g->name);
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
+    return true;
+}
+
+/* The execution's own memory: each device's arena; behind that of its home the table of data and the workers' parts. */
+static bool make_workspace(struct run *r, struct err *e)
+{
+    const struct program *p = r->x->program;
+    unsigned home = home_of(r);
+    size_t arena, table, bytes = home_bytes(r, &arena, &table);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new((int)d, (size_t)p->arena_bytes[d], e))) return false;
-    struct buffer *b = buffer_new((int)home, arena + table + r->workers * r->worker_bytes, e);
+    struct buffer *b = buffer_new((int)home, bytes, e);
     if (!b) return false;
     r->memory[home] = b;
     r->table = (void **)((char *)b->data + arena);
@@ -271,7 +325,9 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     if (profile && !(r.row = profile_rows(profile, x)))
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
-    bool ok = make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && accelerators_prepare(&r, e) && run_program(&r, e);
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x); /* without memory: not timed */
+    bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
+              accelerators_prepare(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     accelerators_free(&r);
     for (uint32_t i = 0; i < nout && !ok; i++) {

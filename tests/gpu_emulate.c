@@ -84,20 +84,25 @@ static void thread_main(void)
     swapcontext(&block.thread[block.now], &block.scheduler);
 }
 
+/* Not in run_block: GCC takes getcontext for a setjmp, after which the variables around it are lost. */
+static void start_thread(unsigned t)
+{
+    if (!block.stack[t])
+        block.stack[t] = malloc(STACK);
+    getcontext(&block.thread[t]);
+    block.thread[t].uc_stack.ss_sp = block.stack[t];
+    block.thread[t].uc_stack.ss_size = STACK;
+    block.thread[t].uc_link = NULL;
+    makecontext(&block.thread[t], thread_main, 0);
+    block.ended[t] = false;
+    block.barriers[t] = 0;
+}
+
 /* false: the threads do not meet at the same barriers. */
 static bool run_block(unsigned threads, bool backwards)
 {
-    for (unsigned t = 0; t < threads; t++) {
-        if (!block.stack[t])
-            block.stack[t] = malloc(STACK);
-        getcontext(&block.thread[t]);
-        block.thread[t].uc_stack.ss_sp = block.stack[t];
-        block.thread[t].uc_stack.ss_size = STACK;
-        block.thread[t].uc_link = NULL;
-        makecontext(&block.thread[t], thread_main, 0);
-        block.ended[t] = false;
-        block.barriers[t] = 0;
-    }
+    for (unsigned t = 0; t < threads; t++)
+        start_thread(t);
     for (bool running = true; running;) {
         running = false;
         for (unsigned i = 0; i < threads; i++) {
