@@ -236,24 +236,34 @@ static double thread_us(void)
     return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
 }
 
+static double wall_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+}
+
 /* Training goes on for `repeats` steps each way, by turns and on one thread, after one of each that is not counted
  * because it may compile. */
 static bool time_steps(struct run *r, struct timing *t)
 {
     enum { REPEATS = 50, REPEATS_REF = 2 };
     double us[2][REPEATS];
-    int repeats = strcmp(kl_device_name(r->model.device), "ref") ? REPEATS : REPEATS_REF;
+    const char *device = kl_device_name(r->model.device);
+    bool cpu = !strcmp(device, "cpu"), ref = !strcmp(device, "ref");
+    int repeats = cpu ? REPEATS : REPEATS_REF;
+    double (*now)(void) = cpu || ref ? thread_us : wall_us; /* a thread that waits for its device takes no time */
     batch_gather(&r->batch, &r->train, r->order, r->opt.batch);
     kl_set_option("threads", 1);
     for (int i = -1; i < repeats; i++)
         for (int fused = UNFUSED; fused <= FUSED; fused++) {
             float loss;
             kl_set_option("fuse", fused);
-            double start = thread_us();
+            double start = now();
             if (!train_step(&r->model, &r->batch, r->opt.lr, &loss))
                 return false;
             if (i >= 0)
-                us[fused][i] = thread_us() - start;
+                us[fused][i] = now() - start;
             kl_trace_info(&t->info[fused]);
         }
     for (int fused = UNFUSED; fused <= FUSED; fused++) {
@@ -279,7 +289,7 @@ static void usage(FILE *f)
             "  --batch N      images a step (%ld)\n"
             "  --lr X         learning rate (%g)\n"
             "  --seed N       of the initial weights and the order of the images (%ld)\n"
-            "  --device NAME  ref or cpu (the best one here; --device ref times fewer steps)\n"
+            "  --device NAME  ref, cpu, vulkan or vulkan:N (the best of the first two; all but cpu time fewer steps)\n"
             "  --data DIR     folder of {train,t10k}-{images-idx3,labels-idx1}-ubyte.gz\n"
             "                 (%s)\n"
             "  --dump DIR     where the step's program is written at each stage (%s)\n"

@@ -48,6 +48,31 @@ differ() {
     if [ -s "$scratch/$1.losses" ] && ! cmp -s "$scratch/base.losses" "$scratch/$1.losses"; then ok; else bad "$1: same losses"; fi
 }
 
+# gpu: only this, with few images.  On a device with a driver: about the same losses, and the second process compiles nothing.
+compiles() { sed -n 's/^compiles: //p' "$scratch/$1.out"; }
+if [ "${1:-}" = gpu ]; then
+    if "${B:-build}/kiln" devices | grep -q '^vulkan:0 *-'; then
+        echo "SKIP no-device vulkan: $("${B:-build}/kiln" devices | sed -n 's/^vulkan:0 *- //p')"
+        echo "0 passed, 0 failed, 1 skipped"
+        exit 0
+    fi
+    first train 24 '\0\0\0\030'
+    first t10k 16 '\0\0\0\020'
+    keep="KILN_CACHE_DIR=$scratch/cache"
+    steps cpu KILN_THREADS=1 -- --epochs 1 --batch 8
+    steps gpu "$keep" -- --device vulkan --epochs 1 --batch 8
+    steps gpu_warm "$keep" -- --device vulkan --epochs 1 --batch 8
+    numbers() { while read -r x; do env printf '%.9f\n' "$x"; done <"$scratch/$1.losses"; }
+    numbers gpu >"$scratch/gpu.numbers"
+    numbers cpu | paste - "$scratch/gpu.numbers" >"$scratch/both"
+    if awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-4 * $1) bad = 1 } END { exit bad || NR != 3 }' "$scratch/both"; then ok
+    else bad "gpu: losses $(cat "$scratch/both")"; fi
+    if [ "$(compiles gpu)" -gt 0 ] && [ "$(compiles gpu_warm)" -eq 0 ]; then ok; else bad "gpu: compiles $(compiles gpu), $(compiles gpu_warm)"; fi
+    echo "$p passed, $f failed, 0 skipped"
+    [ "$f" -eq 0 ]
+    exit
+fi
+
 steps base KILN_THREADS=1 --
 if [ "$(wc -l <"$scratch/base.losses")" -eq 6 ]; then ok; else bad "base: $(wc -l <"$scratch/base.losses") losses, not 6"; fi
 steps two_threads KILN_THREADS=2 -- && same two_threads
@@ -66,7 +91,6 @@ done
 
 # With a folder to keep kernels in, the second process compiles nothing, whatever its numbers.
 keep="KILN_CACHE_DIR=$scratch/cache"
-compiles() { sed -n 's/^compiles: //p' "$scratch/$1.out"; }
 steps cold KILN_THREADS=1 "$keep" -- && same cold
 if [ "$(compiles cold)" -gt 0 ] && [ "$(compiles cold)" -eq "$(compiles base)" ]; then ok; else bad "cold: compiles $(compiles cold)"; fi
 steps warm KILN_THREADS=2 "$keep" -- && same warm

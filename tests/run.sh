@@ -15,6 +15,7 @@ export KILN_CACHE_DIR=$scratch/test-cache MESA_SHADER_CACHE_DIR=$scratch/test-ca
 # Tests ask for more memory than there is, to see the error: the sanitizers' allocators must return NULL too.
 # gcc's leak checker crashes on the thread-local data of libraries opened late unless it leaves that alone.
 export ASAN_OPTIONS=allocator_may_return_null=1:intercept_tls_get_addr=0
+export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
 export TSAN_OPTIONS=allocator_may_return_null=1:suppressions=$PWD/tests/tsan.supp
 export UBSAN_OPTIONS=print_stacktrace=1
 # gcc's ThreadSanitizer cannot start where the kernel randomizes addresses by more bits than it knows.

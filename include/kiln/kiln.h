@@ -76,7 +76,8 @@ KL_API kl_status kl_get_option(const char *name, int64_t *value);
  * stay as they were] */
 KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
- * generator compiled, "launches": kernels run.  Of the levels of the cache, each asked where the one before it has
+ * generator compiled, "launches": kernels run, "host_ops": ops of the user's for whose device they are computed on the
+ * host, operands and results copied.  Of the levels of the cache, each asked where the one before it has
  * nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
@@ -99,7 +100,9 @@ KL_API const char *kl_status_name(kl_status status);
 
 /* The device KILN_DEVICE names, else the best that works here.  [errors DEVICE: {0}] */
 KL_API kl_device kl_device_default(void);
-/* "ref" (the interpreter) or "cpu".  [errors DEVICE: {0}, with the reason it cannot be used] */
+/* "ref" (the interpreter), "cpu", or "vulkan" or "vulkan:N": a device with memory of its own, where what is read and written
+ * here is copied.  It has the dtypes that it says it has (`kiln devices`), integers and random bits come out the same as
+ * everywhere, floats within some units in the last place.  [errors DEVICE: {0}, with the reason it cannot be used] */
 KL_API kl_device kl_device_named(const char *name);
 /* Its name; "none" for {0}. */
 KL_API const char *kl_device_name(kl_device device);
