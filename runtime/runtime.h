@@ -133,7 +133,7 @@ struct profile_row *profile_rows(struct profile *p, const struct exec *x);
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
     X(graphs_built) X(compiles) X(disk_hits) X(launches)                               \
-    X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
+    X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;
     COUNTERS(X)
