@@ -211,7 +211,7 @@ static struct plan random_plan(void)
 /* Plans in any order under one name, each against a name that no other has. */
 static void test_differences(kl_device dev)
 {
-    enum { RUNS = 400 };
+    enum { RUNS = 250 };
     for (int i = 0; i < RUNS; i++) {
         static int unique;
         char name[32];
@@ -331,7 +331,7 @@ static void region_plain(kl_device dev, unsigned which, struct part part, kl_ten
 static void test_regions(kl_device dev)
 {
     kl_tensor w = kl_ones(dev, KL_F32, DIMS(1, WIDTH));
-    static const unsigned variants[] = {0, 1, 2, 3, 4, 11, 23, 35};
+    static const unsigned variants[] = {0, 2, 3, 11, 35};
     for (unsigned which = 0; which < REGION_OPS; which++)
         for (unsigned v = 0; v < sizeof variants / sizeof *variants; v++) {
             unsigned variant = variants[v];
