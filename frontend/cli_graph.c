@@ -103,17 +103,33 @@ static bool print_code(const struct program *p, const struct backend *b, enum em
     return true;
 }
 
-/* The stages behind the passes: kernels as loop IR, LLVM IR and assembly. */
-static bool print_kernels(const struct graph *g, int device, const char *stage, struct err *e)
+/* With the schedules handed in. */
+static struct program *plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e)
+{
+    const struct sched_section *s;
+    return schedules_of(g->name, fuse, &s, e) ? program_plan_with(g, caps, s, e) : NULL;
+}
+
+static void print_schedules(const struct program *p, bool fuse)
+{
+    char *s = schedules_text(p->g->name, !fuse, p->kernel, p->nkernel);
+    fputs(s ? s : "", stdout);
+    mem_free(s);
+}
+
+/* The stages behind the passes: kernels as loop IR, their schedules, LLVM IR and assembly. */
+static bool print_kernels(const struct graph *g, int device, const char *stage, bool fuse, struct err *e)
 {
     struct caps caps;
     const struct backend *b = device_backend(device, &caps);
     if (!b)
         return err_set(e, KL_ERR_ARGUMENT, "device %s runs graphs as they are: it has no stage %s",
                        device_name(device), stage);
-    struct program *p = program_plan(g, &caps, false, e);
+    struct program *p = plan(g, &caps, fuse, e);
     bool ok = p;
-    if (ok && !strcmp(stage, "scheduled"))
+    if (ok && !strcmp(stage, "schedules"))
+        print_schedules(p, fuse);
+    else if (ok && !strcmp(stage, "scheduled"))
         for (uint32_t i = 0; i < p->nkernel; i++)
             ok &= kernel_print(p->kernel[i], stdout);
     else
@@ -123,10 +139,10 @@ static bool print_kernels(const struct graph *g, int device, const char *stage, 
 }
 
 /* Kernels made for a GPU, in its language. */
-static bool print_source(const struct graph *g, const char *target, const char *stage, struct err *e)
+static bool print_source(const struct graph *g, const char *target, const char *stage, bool fuse, struct err *e)
 {
     struct caps caps;
-    struct program *p = gpu_caps(target, &caps, e) ? program_plan(g, &caps, false, e) : NULL;
+    struct program *p = gpu_caps(target, &caps, e) ? plan(g, &caps, fuse, e) : NULL;
     bool ok = p && gpu_print((const struct kernel *const *)p->kernel, p->nkernel, target, stage, stdout, e);
     program_free(p);
     return ok;
@@ -134,7 +150,11 @@ static bool print_source(const struct graph *g, const char *target, const char *
 
 static bool is_code_stage(const char *s)
 {
-    return !strcmp(s, "scheduled") || !strcmp(s, "source") || !strcmp(s, "llvm") || !strcmp(s, "asm");
+    static const char *const stage[] = {"scheduled", "schedules", "source", "llvm", "asm"};
+    for (size_t i = 0; i < sizeof stage / sizeof *stage; i++)
+        if (!strcmp(s, stage[i]))
+            return true;
+    return false;
 }
 
 static int dump_stage(struct graph *g, const char *stage, const char *target, const char *device, bool fuse)
@@ -150,11 +170,11 @@ static int dump_stage(struct graph *g, const char *stage, const char *target, co
         return CLI_USAGE;
     }
     if (target || !strcmp(stage, "source"))
-        return print_source(g, target, stage, &e) ? CLI_OK : cli_error("%s", e.msg);
+        return print_source(g, target, stage, fuse, &e) ? CLI_OK : cli_error("%s", e.msg);
     int d = cli_device(device);
     if (d < 0)
         return CLI_FAILED;
-    return print_kernels(g, d, stage, &e) ? CLI_OK : cli_error("%s", e.msg);
+    return print_kernels(g, d, stage, fuse, &e) ? CLI_OK : cli_error("%s", e.msg);
 }
 
 int cli_dump(int argc, char **argv)
@@ -172,6 +192,8 @@ int cli_dump(int argc, char **argv)
             device = cli_value(&a);
         else if (cli_is(&a, "--target"))
             target = cli_value(&a);
+        else if (cli_is(&a, "--schedules"))
+            cli_schedules(&a);
         else if (cli_is(&a, "--unfused"))
             fuse = false;
         else if (!a.option && !file)

@@ -64,6 +64,7 @@ struct entry *entry_new_temp(struct thread *t, struct trace *tr);
 void entry_free_temp(struct thread *t, struct entry *x); /* of an ended trace; ends the handle if it still lives */
 void entries_return(struct thread *t);            /* a thread's free entries, at its end */
 void cause_drop(struct cause *c);
+void entries_after_fork(void);                    /* in the child: what was being written is poison; needs the lock */
 
 /* ---- thread.c: what a thread has of its own ---- */
 struct thread {
@@ -195,6 +196,7 @@ struct tape {
     uint32_t refs;               /* of a region's tape */
     const struct exec *exec;     /* what ran it; NULL: it has not run */
     bool fuse;                   /* the option then */
+    uint64_t schedules;          /* schedules_number then */
     struct tape *next;           /* used before this one */
 };
 /* Starts the trace of this name on the tape to compare with first, or on an empty one; false: out of memory. */
@@ -212,7 +214,8 @@ const struct tape_call *tape_next(struct trace *tr, const struct node *key, cons
 void tape_add(struct trace *tr, const struct node *key, const struct shape *target, const struct tape_extra *extra, ref r);
 /* All was as before, and so are the outputs; if not, the trace has a tape of its own.  false: that, or *failed. */
 bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed);
-void tape_end(struct trace *tr, const struct exec *x, bool fuse); /* x runs it: the next trace may be compared with it */
+/* x runs it, with this option and the schedules of this number: the next trace may be compared with it. */
+void tape_end(struct trace *tr, const struct exec *x, bool fuse, uint64_t schedules);
 void tape_free_all(struct trace *tr);
 
 /* ---- trace.c ---- */
@@ -250,6 +253,7 @@ struct trace {
     struct trace *idle;              /* of a region: what thread.trace was */
     struct handle_list *made;        /* of a region outside of traces: handles made for it */
     struct err err;              /* the first failure */
+    int64_t began;               /* span_begin */
     kl_tensor poison;            /* what a failed trace gives back */
     struct binding *bound;
     uint32_t nbound, bound_cap;
@@ -345,6 +349,8 @@ kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t a
 /* ---- create.c ---- */
 /* A compile-time constant on x's device, in x's dtype. */
 kl_tensor const_like(const kl_site *site, const struct view *x, double value);
+/* nn_loss.c: parts / whole, by one division for each element of whole, with whose axes those of parts go. */
+kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_tensor whole);
 /* ---- contract.c ---- */
 /* The axes as a bit mask, all of them for NULL; false: reported. */
 bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,

@@ -83,10 +83,12 @@ kl_status kl_get_option(const char *name, int64_t *value)
     return option_result(option_get(name, value, &e), &e);
 }
 
-/* Without kl_last_error, which would take memory. */
-kl_status kl_set_memory(const kl_memory *memory)
+kl_status kl_set_schedules(const char *text)
 {
-    return memory && memory->alloc && memory->grow && memory->release && mem_use(memory) ? KL_OK : KL_ERR_ARGUMENT;
+    struct err e;
+    e.code = KL_OK;
+    text = text ? text : "";
+    return option_result(schedules_set(text, strlen(text), "schedules", &e), &e);
 }
 
 int64_t kl_counter(const char *name)

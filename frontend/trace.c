@@ -155,6 +155,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
         return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
     tr->poison = kl_none;
+    tr->began = span_begin();
     t->tracing = true;
     t->outer_no_grad = t->no_grad;
     return KL_OK;
@@ -297,16 +298,17 @@ const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
 const struct exec *trace_program(struct trace *tr, struct err *e)
 {
     bool known, fuse = option_fuse();
+    uint64_t schedules = schedules_number();
     const struct graph *g = trace_graph(tr, &known, e);
     if (!g)
         return NULL;
     if (known)
         atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
-    if (known && tr->tape->fuse == fuse)
+    if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules)
         return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
     const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
     if (x)
-        tape_end(tr, x, fuse);
+        tape_end(tr, x, fuse, schedules);
     return x;
 }
 
@@ -404,10 +406,13 @@ kl_status kl_trace_end_at(const kl_site *site)
     struct err e;
     e.code = KL_OK;
     kl_status status = tr->err.code;
+    span_end(SPAN_RECORD, tr->r.g->name, tr->began);
+    int64_t began = span_begin();
     if (status)
         t->last = tr->err;
     else if (!run(t, &e))
         status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+    span_end(SPAN_STEP, tr->r.g->name, began);
     trace_drop(t);
     return status;
 }

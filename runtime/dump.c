@@ -76,8 +76,19 @@ static void dump_code(const struct dump *d, const struct program *p, const struc
     fclose(f);
 }
 
-void dump_program(struct dump *d, const struct program *p, const struct backend *b)
+static void dump_schedules(const struct dump *d, const struct program *p, bool fuse)
 {
+    FILE *f = open_stage(d, "schedules", "txt");
+    if (!f) return;
+    char *s = schedules_text(p->g->name, !fuse, p->kernel, p->nkernel);
+    if (s) fputs(s, f);
+    mem_free(s);
+    fclose(f);
+}
+
+void dump_program(struct dump *d, const struct program *p, const struct backend *b, bool fuse)
+{
+    dump_schedules(d, p, fuse);
     FILE *f = open_stage(d, "scheduled", "loop");
     if (f) {
         for (uint32_t i = 0; i < p->nkernel; i++) kernel_print(p->kernel[i], f);

@@ -199,6 +199,13 @@ check 'bench bad rounds' 2 "'many' is not a number from 1 to 1000" "$kiln" bench
 check 'bench without file' 2 'needs a file' "$kiln" bench
 check 'bench other shape' 1 'holds f32\[1,2\]' "$kiln" bench "$tmp/step.kir" --input x="$tmp/wide.npy"
 check 'bench to no folder' 1 '/no/such/b.json' "$kiln" bench "$tmp/step.kir" --rounds 3 --json /no/such/b.json
+check 'profile' 0 '^mul\|^k[0-9]*_.* step  *20' "$kiln" profile "$tmp/step.kir" --trace "$tmp/p.json"
+check 'profile, timeline' 0 '"cat":"kernel"' cat "$tmp/p.json"
+check 'profile with values' 0 '^interpreter  *step  *3' "$kiln" profile "$tmp/step.kir" --input x="$tmp/x.npy" --device ref --rounds 3
+check 'profile unfused' 0 '^? mul  *3' "$kiln" profile "$tmp/step.kir" --unfused --rounds 3
+check 'profile bad rounds' 2 "'0' is not a number from 1 to 1000" "$kiln" profile "$tmp/step.kir" --rounds 0
+check 'profile without file' 2 'needs a file' "$kiln" profile
+check 'profile to no folder' 1 '/no/such/p.json' "$kiln" profile "$tmp/step.kir" --trace /no/such/p.json
 check 'chart' 0 '^</svg>$' "$kiln" chart "$tmp/b.json"
 check 'chart of no JSON' 1 "step.kir:1:1: expected '\['" "$kiln" chart "$tmp/step.kir"
 check 'chart to no folder' 1 '/no/such/c.svg' "$kiln" chart "$tmp/b.json" -o /no/such/c.svg
@@ -237,6 +244,16 @@ kernel() {
 }
 if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; then
     check 'kernels of every graph' 0 '^all$' kernels_all
+    "$kiln" dump "$tmp/sum.kir" --stage schedules --device cpu >"$tmp/own.txt"
+    sed 's/ grain.*//; s/$/ grain 7/; 1s/ grain 7//' "$tmp/own.txt" >"$tmp/other.txt"
+    sed '2s/@k/@x/' "$tmp/own.txt" >"$tmp/gone.txt"
+    check 'schedules' 0 '^@k0_.* schedule ' cat "$tmp/own.txt"
+    check 'schedules handed in' 0 ' schedule .* grain 7$' "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu --schedules "$tmp/other.txt"
+    check 'schedules come back' 0 '^same$' sh -c "'$kiln' dump '$tmp/sum.kir' --stage schedules --device cpu --schedules '$tmp/other.txt' | cmp - '$tmp/other.txt' && echo same"
+    check 'schedules by environment' 0 ' grain 7$' env KILN_SCHEDULES="$tmp/other.txt" "$kiln" dump "$tmp/sum.kir" --stage schedules --device cpu
+    check 'schedules for no kernel' 1 'gone.txt:2:1: graph @.* has no kernel @x0' "$kiln" dump "$tmp/sum.kir" --stage asm --device cpu --schedules "$tmp/gone.txt"
+    check 'schedules that are none' 2 'any.kir:[0-9]*:[0-9]*: expected' "$kiln" run "$tmp/sum.kir" --schedules "$tmp/any.kir"
+    check 'schedules of no file' 1 'KILN_SCHEDULES: .*none: No such file' env KILN_SCHEDULES="$tmp/none" "$kiln" dump "$tmp/sum.kir" --stage asm --device cpu
     check 'kernel compiled' 0 '^b1 : f32\[2\] = 0.5 1.0$' "$kiln" kernel "$tmp/double.loop" --run --device cpu --input b0="$tmp/x.npy" --slot 0=0.5
     check 'kernel to assembly' 0 'retq' "$kiln" kernel "$tmp/double.loop" --stage asm --device cpu
 fi

@@ -65,10 +65,16 @@ KL_API const char *kl_version(void);
  * beside it; the results are the same bits).  [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
-/* From here on Kiln's own memory, tensors included, comes from these functions; code generators' libraries have memory of
- * their own beside it.  Before anything else is called: once Kiln has memory it is too late.  Where a function gives
- * none, calls fail with MEMORY, values are as before, and the next call works.  [errors ARGUMENT] */
-KL_API kl_status kl_set_memory(const kl_memory *memory);
+/* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL or
+ * "": each kernel has the one that Kiln chooses.  A text has a line for each kernel that is to have another:
+ *     graph @train_step
+ *     @k0_add_relu schedule map width 16 grain 64
+ * Dump stage "schedules" gives the text of a program as it is; ir/README.md says what a record may say.  Lines before the
+ * first `graph` are for every graph without a section; `graph @name unfused` is for its unfused kernels.  Results are the
+ * same bits whatever the schedules.  A program for which a line names no kernel, or a schedule that its kernel cannot
+ * have, is not built: kl_trace_end, or a read, has the error, with line and column.  [errors PARSE, MEMORY: the schedules
+ * stay as they were] */
+KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
  * generator compiled, "launches": kernels run, "replays": traces that were an earlier one call by call, so that nothing
  * was recorded.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
@@ -244,4 +250,6 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/step.h>
 #include <kiln/aot.h>
 #include <kiln/benchmark.h>
+#include <kiln/profile.h>
+#include <kiln/embed.h>
 #endif
