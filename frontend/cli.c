@@ -12,9 +12,10 @@ static const struct command_line {
     {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
-    {"dump", "FILE.kir --stage STAGE [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
-     "           [--device DEVICE] [--unfused]",
-     "print one stage of the way to machine code",
+    {"dump", "FILE.kir --stage STAGE [--format text|dot|html] [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
+     "           [--device DEVICE] [--unfused] [-o FILE]",
+     "print one stage of the way to machine code, as text or for Graphviz; html: a page with all stages; -o says the\n"
+     "      format by its ending, too (.dot, .html)",
      cli_dump},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",

@@ -127,6 +127,14 @@ check 'opt unknown option' 2 'unknown option --frob' "$kiln" opt "$tmp/step.kir"
 check 'dump stage' 0 'group 0' "$kiln" dump "$tmp/step.kir" --stage fused
 check 'dump unfused' 0 'group 1' "$kiln" dump "$tmp/step.kir" --stage=fused --unfused
 check 'dump captured' 0 '^graph @step {' "$kiln" dump "$tmp/step.kir" --stage captured
+check 'dump as a picture' 0 'subgraph "cluster_group0"' "$kiln" dump "$tmp/step.kir" --stage fused --format dot
+check 'a page' 0 '<title>step</title>' "$kiln" dump "$tmp/step.kir" --format html --device ref
+check 'a page in a file' 0 done sh -c '"$@" && echo done' sh "$kiln" dump "$tmp/step.kir" --device ref -o "$tmp/step.html"
+check 'that file' 0 '^</html>$' cat "$tmp/step.html"
+check 'a picture in a file' 0 done sh -c '"$@" && echo done' sh "$kiln" dump "$tmp/step.kir" --stage captured -o "$tmp/step.dot"
+check 'that picture' 0 '^digraph "step" {$' cat "$tmp/step.dot"
+check 'dump in no folder' 1 '/nowhere/x.kir: No such' "$kiln" dump "$tmp/step.kir" --stage captured -o /nowhere/x.kir
+check 'dump unknown format' 2 "no format is called 'pdf'" "$kiln" dump "$tmp/step.kir" --stage fused --format pdf
 check 'dump unknown stage' 2 "no stage is called 'frob'" "$kiln" dump "$tmp/step.kir" --stage frob
 check 'dump without stage' 2 'needs a file and --stage' "$kiln" dump "$tmp/step.kir"
 check 'dump code of ref' 1 'has no stage llvm' "$kiln" dump "$tmp/step.kir" --stage llvm --device ref
