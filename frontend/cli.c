@@ -17,6 +17,8 @@ static const struct command_line {
      "print one stage of the way to machine code, as text or for Graphviz; html: a page with all stages; -o says the\n"
      "      format by its ending, too (.dot, .html)",
      cli_dump},
+    {"diff", "A.kir B.kir",
+     "what has changed from one graph to the other; exit code 0: nothing, 1: something, 2: they cannot be compared", cli_diff},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
      "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},

@@ -1,5 +1,6 @@
-/* kiln opt: passes on a graph.  kiln dump: one stage between a graph and its machine code. */
+/* kiln opt: passes on a graph.  kiln dump: one stage between a graph and its machine code.  kiln diff: two graphs. */
 #include "frontend/cli.h"
+#include "ir/text.h"
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <string.h>
@@ -138,4 +139,40 @@ int cli_dump(int argc, char **argv)
     if (code && !r.target && (r.device = cli_device(device)) < 0)
         return CLI_FAILED;
     return dump(file, &values, &r, out);
+}
+
+/* ---- diff ---- */
+
+static int diff(const struct graph *a, const struct graph *b)
+{
+    struct text t = {0};
+    struct graph_changes n;
+    if (!graph_compare(a, b, &t, &n)) {
+        mem_free(t.s);
+        return cli_error("out of memory"), DIFF_TROUBLE;
+    }
+    if (t.len)
+        fputs(t.s, stdout);
+    printf("nodes: %u same, %u changed, %u removed, %u added\n", n.same, n.changed, n.removed, n.added);
+    bool same = !t.len;
+    mem_free(t.s);
+    return same ? DIFF_SAME : DIFF_CHANGES;
+}
+
+int cli_diff(int argc, char **argv)
+{
+    struct cli_args a = {.argc = argc, .argv = argv};
+    const char *file[2] = {NULL, NULL};
+    while (cli_next(&a)) {
+        if (a.option || file[1])
+            return cli_unexpected(&a), DIFF_TROUBLE;
+        file[file[0] != NULL] = a.value;
+    }
+    if (!file[1])
+        return cli_error("diff needs two files; see kiln help"), DIFF_TROUBLE;
+    struct graph *g = cli_load(file[0]), *h = g ? cli_load(file[1]) : NULL;
+    int status = h ? diff(g, h) : DIFF_TROUBLE;
+    graph_free(g);
+    graph_free(h);
+    return status;
 }
