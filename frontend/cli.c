@@ -22,6 +22,9 @@ static const struct command_line {
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
      "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
+    {"compile", "FILE.kir -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
+     "           [--unfused]",
+     "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a", cli_compile},
     {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
@@ -49,6 +52,7 @@ static void usage(FILE *f)
             fprintf(f, " %s", pass_list[i].stage);
     fputs(" scheduled source llvm asm\n"
           "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
+          "processors: baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one\n"
           "devices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
           f);
     fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);

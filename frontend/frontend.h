@@ -261,6 +261,8 @@ struct binding *trace_binding(struct trace *tr, kl_tensor h); /* NULL: not used 
 ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e);
 void trace_end_temps(struct thread *t, struct trace *tr);
 void trace_drop(struct thread *t);                /* ends the trace, run or not */
+/* All that the trace has recorded, and its outputs.  known: it is its tape's.  NULL: *e, or it has no outputs. */
+const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e);
 /* What runs the trace.  NULL: *e, or it has no outputs. */
 const struct exec *trace_program(struct trace *tr, struct err *e);
 /* A copy of what is recorded, with the outputs that it would have if it ended now, or, if it has none, what nothing reads.

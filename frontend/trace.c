@@ -302,29 +302,37 @@ struct graph *trace_so_far(struct trace *tr, struct err *e)
     return NULL;
 }
 
-/* That of its tape, unless something is new. */
-const struct exec *trace_program(struct trace *tr, struct err *e)
+const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
 {
-    bool failed = false, fuse = option_fuse();
+    bool failed = false;
     uint32_t nout;
+    *known = false;
     if (!list_outputs(tr, &nout)) {
         err_set(e, KL_ERR_MEMORY, "out of memory");
         return NULL;
     }
-    if (tape_complete(tr, tr->output, nout, &failed) && tr->tape->fuse == fuse)
-        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
+    *known = tape_complete(tr, tr->output, nout, &failed);
     struct graph *g = tr->r.g;
-    if (failed) {
+    if (failed)
         err_set(e, KL_ERR_MEMORY, "out of memory");
-    } else if (!tr->replaying && (!add_outputs(g, tr->output, nout) || g->err.code)) {
+    else if (!*known && (!add_outputs(g, tr->output, nout) || g->err.code))
         err_set(e, g->err.code, "%s", g->err.msg);
-    } else if (nout) {
-        const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
-        if (x)
-            tape_end(tr, x, fuse);
-        return x;
-    }
-    return NULL;
+    return e->code || !nout ? NULL : g;
+}
+
+/* That of its tape, unless something is new. */
+const struct exec *trace_program(struct trace *tr, struct err *e)
+{
+    bool known, fuse = option_fuse();
+    const struct graph *g = trace_graph(tr, &known, e);
+    if (!g)
+        return NULL;
+    if (known && tr->tape->fuse == fuse)
+        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
+    const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
+    if (x)
+        tape_end(tr, x, fuse);
+    return x;
 }
 
 /* Room for the run, with what is kept in the order of the outputs; false: out of memory. */

@@ -34,6 +34,8 @@ uint64_t graph_likeness(const struct graph *a, const struct graph *b)
         shape_text_in(a, &a->shape[x->shape], s, sizeof s);
         shape_text_in(b, &b->shape[y->shape], t, sizeof t);
         like += 3u * (x->op == y->op && x->device == y->device) + 2u * !strcmp(s, t) + (x->dtype == y->dtype);
+    } else {
+        like += graph_same(a, b);
     }
     return like;
 }

@@ -480,17 +480,26 @@ static inline const struct custom *node_custom(const struct graph *g, const stru
 uint32_t region_results(const struct graph *g, const struct node *n);
 unsigned region_result(const struct graph *g, const struct node *n, uint32_t i, struct shape *s); /* dtype; fills s */
 size_t region_result_bytes(const struct graph *g, const struct node *n, uint32_t i);
-/* A region op at work (custom: custom_run).  run computes region `which`: pointers to its parameters, and to its yields. */
+size_t region_work_bytes(const struct graph *g, const struct node *n);
+/* A region op at work (custom: custom_run). */
 struct region_call {
-    const struct graph *g;
+    unsigned op;
+    uint32_t nin, nout, carried, scanned;         /* the last two: of while and scan, of scan; else 0 */
+    int64_t length;                               /* of scan, as is reverse */
+    bool reverse;
+    /* Bytes of operand i, or of result i. */
+    size_t (*bytes)(const struct region_call *c, bool result, uint32_t i);
+    const struct graph *g;                        /* for bytes of region_call() */
     const struct node *n;
+    /* Computes region `which`: pointers to its parameters, and to its yields. */
+    bool (*run)(void *ctx, uint32_t which, const void *const *in, void *const *out);
+    void *ctx;
     const void *const *in;
     void *const *out;
     void *work;                                   /* region_work_bytes of memory, aligned to 64 */
-    bool (*run)(void *ctx, uint32_t which, const void *const *in, void *const *out);
-    void *ctx;
 };
-size_t region_work_bytes(const struct graph *g, const struct node *n);
+struct region_call region_call(const struct graph *g, const struct node *n); /* without what the caller runs it with */
+/* ---- region_run.c ---- */
 bool region_run(const struct region_call *c);     /* false: what run gave */
 
 /* ---- hash.c ---- */

@@ -151,8 +151,10 @@ static bool run_region_op(struct frame *f, struct err *e)
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (f->p->region_bytes[d]) sub.arena[d] = f->arena[d] + f->p->arena_bytes[d] - f->p->region_bytes[d];
     sub.arena[c->device] = work + w.arena;
-    return region_run(&(struct region_call){f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work,
-                                            run_region, &sub});
+    struct region_call call = region_call(f->p->g, n);
+    call.in = (const void *const *)at, call.out = at + node_nin(n), call.work = work + w.work;
+    call.run = run_region, call.ctx = &sub;
+    return region_run(&call);
 }
 
 /* Notes a command in the profile; a region's kernels are noted by themselves. */

@@ -115,6 +115,16 @@ opt_all() {
     echo all
 }
 check 'opt any pass on any file' 0 '^all$' opt_all
+check compile 0 'step_run for x86-64-v3: 1 kernels, [0-9]* bytes' "$kiln" compile "$tmp/step.kir" -o "$tmp/step.o" \
+    --header "$tmp/step.h" --prefix step
+check 'what a compiled step takes' 0 'float \*state_w;.*f32\[2\]: read, and given' cat "$tmp/step.h"
+check 'compile for a processor' 0 'sizes_run for x86-64-v4' "$kiln" compile "$tmp/sizes.kir" -o "$tmp/sizes.o" \
+    --header "$tmp/sizes.h" --bind n=4 --bind m=2 --cpu x86-64-v4
+check 'compile without a symbol' 1 'symbol m has no value: give --bind m=NUMBER' "$kiln" compile "$tmp/sizes.kir" \
+    -o "$tmp/sizes.o" --header "$tmp/sizes.h" --bind n=4
+check 'compile for an unknown processor' 1 "no processor is called 'z80'" "$kiln" compile "$tmp/step.kir" \
+    -o "$tmp/step.o" --header "$tmp/step.h" --cpu z80
+check 'compile without a header' 2 'needs a file, -o and --header' "$kiln" compile "$tmp/step.kir" -o "$tmp/step.o"
 check 'opt unknown pass' 1 "no pass is called 'frob'" "$kiln" opt "$tmp/step.kir" -p dce,frob
 check 'opt without file' 2 'needs a file' "$kiln" opt
 check 'opt two files' 2 'unexpected argument' "$kiln" opt "$tmp/step.kir" "$tmp/step.kir"

@@ -31,6 +31,14 @@ expect 1 "0 passed, 1 failed, 0 skipped" "kill -SEGV \$\$"
 expect 1 "3 passed, 1 failed, 1 skipped" "echo 3 passed, 0 failed, 1 skipped"
 expect 1 "3 passed, 1 failed, 1 skipped" "echo SKIP unheard_of cpu: x; echo 3 passed, 0 failed, 1 skipped"
 
+# Commands run side by side; what came of them is told in the table's order, and all of it is counted.
+printf '%s\n' "a - quick sleep 0.3; echo 1 passed, 0 failed, 0 skipped" "a - quick echo 2 passed, 0 failed, 0 skipped" \
+    "b - quick echo 4 passed, 1 failed, 0 skipped" >"$scratch/suites"
+for jobs in 1 2 5; do
+    order=$(KILN_TEST_JOBS=$jobs KILN_TEST_SUITES=$scratch/suites bash tests/run.sh quick 2>&1 | grep -o '0 skipped: [0-9]' | tr -dc '0-9')
+    case $order in 010204) p=$((p + 1)) ;; *) f=$((f + 1)) && echo "FAIL $jobs at a time: told as $order, not 010204" ;; esac
+done
+
 # Which lines a run chooses; choosing none is a failure, an unknown suite an error.
 echo "two - all echo 1 passed, 0 failed, 0 skipped" >"$scratch/suites"
 for run in quick:1 full:1 all:0 two:0 three:2; do

@@ -1,6 +1,7 @@
 /* Every different kernel that graphs of all kinds make for a GPU, through the compilers for GPUs: no device needed.
  *
  *   gpu_compile [GRAPHS [ARCHITECTURES]]   (random graphs, default 100; of each compiler, default 1, 0: only text)
+ *   gpu_compile essential [GRAPHS]         those kernels alone that show the compilers something new
  *
  * Kernels: those of tests/text, of every op with every dtype, of the shapes that schedules treat differently, and of
  * random graphs; each once, by its hash.  They become text in every dialect, and are compiled 100 a file.  A compiler
@@ -90,6 +91,9 @@ static void refusal(const char *name)
 
 int main(int argc, char **argv)
 {
+    bool essential = argc > 1 && !strcmp(argv[1], "essential");
+    argc -= essential;
+    argv += essential;
     uint64_t graphs = argc > 1 ? strtoull(argv[1], NULL, 10) : 100;
     unsigned archs = argc > 2 ? (unsigned)atoi(argv[2]) : 1;
     struct kernel_set s = {0};
@@ -103,6 +107,10 @@ int main(int argc, char **argv)
     static const char *const names[] = {"cuda", "hip", "glsl"};
     for (unsigned i = 0; i < 3; i++)
         make_all(&s, names[i]);
+    if (essential) {
+        gpu_kernels_essential(&s);
+        printf("%u that differ by more than the order of their instructions\n", s.n);
+    }
     for (unsigned i = 0; i < 2; i++) {
         compile_all(&s, names[i], archs);
         refusal(names[i]);

@@ -1,6 +1,7 @@
 /* The C of kernels for GPUs must mean what the kernel interpreter says, bit for bit, whatever the order of the threads.
  *
  *   gpu_emulate [KERNELS [GRAPHS [SEED]]]   (random kernels and graphs, default 60 and 20)
+ *   gpu_emulate essential ...              of the graphs' kernels those alone whose text shows something new
  *
  * The text is compiled as C++ for this machine (c++, or $CXX): a block's threads are coroutines that give way at
  * barriers and where lanes exchange values.  Between these they run one after the other, first to last and then last to
@@ -83,20 +84,25 @@ static void thread_main(void)
     swapcontext(&block.thread[block.now], &block.scheduler);
 }
 
+/* Not in run_block: GCC takes getcontext for a setjmp, after which the variables around it are lost. */
+static void start_thread(unsigned t)
+{
+    if (!block.stack[t])
+        block.stack[t] = malloc(STACK);
+    getcontext(&block.thread[t]);
+    block.thread[t].uc_stack.ss_sp = block.stack[t];
+    block.thread[t].uc_stack.ss_size = STACK;
+    block.thread[t].uc_link = NULL;
+    makecontext(&block.thread[t], thread_main, 0);
+    block.ended[t] = false;
+    block.barriers[t] = 0;
+}
+
 /* false: the threads do not meet at the same barriers. */
 static bool run_block(unsigned threads, bool backwards)
 {
-    for (unsigned t = 0; t < threads; t++) {
-        if (!block.stack[t])
-            block.stack[t] = malloc(STACK);
-        getcontext(&block.thread[t]);
-        block.thread[t].uc_stack.ss_sp = block.stack[t];
-        block.thread[t].uc_stack.ss_size = STACK;
-        block.thread[t].uc_link = NULL;
-        makecontext(&block.thread[t], thread_main, 0);
-        block.ended[t] = false;
-        block.barriers[t] = 0;
-    }
+    for (unsigned t = 0; t < threads; t++)
+        start_thread(t);
     for (bool running = true; running;) {
         running = false;
         for (unsigned i = 0; i < threads; i++) {
@@ -281,6 +287,9 @@ static void run_set(const struct kernel_set *set, const struct dialect *d, unsig
 
 int main(int argc, char **argv)
 {
+    bool essential = argc > 1 && !strcmp(argv[1], "essential");
+    argc -= essential;
+    argv += essential;
     uint64_t kernels = argc > 1 ? strtoull(argv[1], NULL, 10) : 60, graphs = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;
     uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     char folder[] = "/tmp/kiln-emulate-XXXXXX";
@@ -295,6 +304,8 @@ int main(int argc, char **argv)
         return 1;
     gpu_kernels_folder(&made, "tests/text");
     gpu_kernels_random(&made, graphs, seed);
+    if (essential)
+        gpu_kernels_essential(&made);
     run_set(&made, dialect_find("hip", &e), 3, folder);
     for (uint64_t i = 0; i < kernels; i++) {
         struct kernel *k = random_kernel(seed + i, false);

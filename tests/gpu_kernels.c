@@ -153,6 +153,78 @@ void gpu_kernels_random(struct kernel_set *s, uint64_t graphs, uint64_t seed)
     }
 }
 
+/* ---- kernels that show the emitters something new ---- */
+
+/* What an instruction's text hangs on, as a number: itself, its operands' types, which of them are literals, the loop
+ * around it. */
+static uint64_t text_of(const struct kernel *k, val v, uint32_t width)
+{
+    const struct linst *i = &k->inst[v], *n = k->inst;
+    bool prim = i->op >= L_PRIM, memory = i->op == L_LOAD || i->op == L_STORE || i->op == L_ATOMIC;
+    bool lanes = i->op == L_LOOP || i->op == L_FOLD || i->op == L_MIX || i->op == L_STORE;
+    val in[3] = {i->op == L_CONST || i->op == L_SLOT ? 0 : i->a, i->b, i->c};
+    uint64_t h = i->op | (uint64_t)i->dtype << 8 | (uint64_t)(prim ? 0 : i->kind) << 16 | (uint64_t)(lanes && i->varying) << 24 |
+                 (uint64_t)(memory ? k->buf[i->imm].role : i->op == L_FOLD || i->op == L_MIX ? i->imm : 0) << 26 |
+                 (uint64_t)(lanes ? width : 0) << 34;
+    for (int x = 0; x < 3; x++)
+        h = (h ^ (in[x] ? 1 + n[in[x]].dtype + 16u * (n[in[x]].op == L_CONST) : 0)) * UINT64_C(0x9e3779b97f4a7c15);
+    return h ^ h >> 29;
+}
+
+enum { PLACES = 1 << 20 };     /* so many that two of the few thousand texts there are seldom share one */
+
+struct place { uint32_t kernels, last; }; /* how many kernels have the text, and the last that was counted */
+
+/* Counts kernel number n's texts, or takes them out again: by is 1 or -1.  The fewest kernels that had one of them. */
+static uint32_t show(const struct kernel *k, uint32_t n, struct place *seen, int by)
+{
+    uint32_t width = 1, least = UINT32_MAX;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_VECTOR)
+            width = (uint32_t)k->inst[i->b].imm;
+        if (i->op == L_END && k->inst[i->a].kind == LOOP_VECTOR)
+            width = 1;
+        struct place *at = &seen[text_of(k, v, width) % PLACES];
+        if (at->last == n)
+            continue;
+        at->last = n;
+        least = at->kernels < least ? at->kernels : least;
+        at->kernels += (uint32_t)by;
+    }
+    return least;
+}
+
+static int by_length(const void *a, const void *b)
+{
+    const struct kernel *x = *(struct kernel *const *)a, *y = *(struct kernel *const *)b;
+    return (x->ninst > y->ninst) - (x->ninst < y->ninst);
+}
+
+/* Takes out the kernels, from the longest on, whose texts all stand in others that are left. */
+void gpu_kernels_essential(struct kernel_set *s)
+{
+    struct place *seen = calloc(PLACES, sizeof *seen);
+    uint32_t n = 0, number = 0;
+    if (!seen)
+        exit(1);
+    qsort(s->v, s->n, sizeof *s->v, by_length);
+    for (uint32_t i = 0; i < s->n; i++)
+        show(s->v[i], ++number, seen, 1);
+    for (uint32_t i = s->n; i-- > 0;)
+        if (show(s->v[i], ++number, seen, -1) == 1) {
+            show(s->v[i], ++number, seen, 1);
+        } else {
+            kernel_free(s->v[i]);
+            s->v[i] = NULL;
+        }
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->v[i])
+            s->v[n++] = s->v[i];
+    s->n = n;
+    free(seen);
+}
+
 void gpu_kernels_free(struct kernel_set *s)
 {
     for (uint32_t i = 0; i < s->n; i++)

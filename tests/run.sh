@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the suites of tests/suites.def (./run test [quick|all|SUITE ...]) and prints as its last line the sum:
-# "P passed, F failed, S skipped".  A command that cannot be built, crashes, runs too long, prints no such line or
+# Runs the suites of tests/suites.def (./run test [quick|all|SUITE ...]), as many commands at a time as there are cores,
+# and prints, in the table's order, what came of each and as its last line the sum: "P passed, F failed, S skipped".  A command that cannot be built, crashes, runs too long, prints no such line or
 # skips for a reason that tests/skips.def does not allow counts as a failure.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -8,6 +8,7 @@ table=${KILN_TEST_SUITES:-tests/suites.def}     # tests/driver.sh sets both
 scratch=${KILN_TEST_SCRATCH:-$PWD/build}
 limit_total=1500   # seconds for a run without arguments or with `quick`
 limit_command=900  # seconds for one command
+jobs=${KILN_TEST_JOBS:-$(nproc)}
 logs=$scratch/test-logs
 mkdir -p "$logs"
 export KILN_CACHE_DIR=$scratch/test-cache MESA_SHADER_CACHE_DIR=$scratch/test-cache/mesa
@@ -59,40 +60,35 @@ skips_allowed() {
 now() { echo "${EPOCHREALTIME/[.,]/}"; }
 seconds() { printf '%d.%d' $((($2 - $1) / 1000000)) $((($2 - $1) / 100000 % 10)); }
 
-passed=0 failed=0 skipped=0 started=$(now) suite_of= suite_started=
+trap 'trap - INT TERM; kill 0' INT TERM # what runs in the background would go on
+passed=0 failed=0 skipped=0 started=$(now)
+suites_of=() presets=() commands=() logs_of=() # of the chosen lines
+suite_of= suite_time=0 next=0 running=0
 declare -A built
-end_suite() { [ -z "$suite_of" ] || printf '%-12s %s s\n\n' "$suite_of" "$(seconds "$suite_started" "$(now)")"; }
 
-while read -r -u 3 suite preset when command; do
-    case "$suite" in '#'* | '') continue ;; esac
-    chosen "$suite" "$when" || continue
-    if [ "$suite" != "$suite_of" ]; then
-        end_suite
-        suite_of=$suite suite_started=$(now)
-    fi
-
-    B=build
-    case $preset in - | release) ;; *) B=build/$preset ;; esac
-    if [ "$preset" != - ] && [ -z "${built[$preset]:-}" ]; then
-        t=$(now)
-        if ./run build "$preset" >"$logs/build-$preset.log" 2>&1; then built[$preset]=yes; else built[$preset]=no; fi
-        printf 'build %s: %s s\n' "$preset" "$(seconds "$t" "$(now)")"
-        [ "${built[$preset]}" = yes ] || cat "$logs/build-$preset.log"
-        if grep -q 'warning:' "build/build-$preset.log" 2>/dev/null; then
-            grep -A3 'warning:' "build/build-$preset.log" | head -n 40
-            echo "build $preset has warnings"
-            failed=$((failed + 1))
-        fi
-    fi
-
+# build PRESET: once; a warning is a failure.
+build() {
+    local t log=$logs/build-$1.log
     t=$(now)
-    log=$logs/$(echo "$suite-$preset-$command" | tr -c 'A-Za-z0-9\n' '_' | cut -c1-120).log
-    status=0
+    if ./run build "$1" >"$log" 2>&1; then built[$1]=yes; else built[$1]=no; fi
+    printf 'build %s: %s s\n' "$1" "$(seconds "$t" "$(now)")"
+    [ "${built[$1]}" = yes ] || cat "$log"
+    if grep -q 'warning:' "build/build-$1.log" 2>/dev/null; then
+        grep -A3 'warning:' "build/build-$1.log" | head -n 40
+        echo "build $1 has warnings"
+        failed=$((failed + 1))
+    fi
+}
+
+# execute LINE: runs a command into its log; leaves its exit status and microseconds beside that.
+execute() {
+    local preset=${presets[$1]} command=${commands[$1]} log=${logs_of[$1]} B=build t status=0 under=
+    t=$(now)
+    case $preset in - | release) ;; *) B=build/$preset ;; esac
     if [ "$preset" != - ] && [ "${built[$preset]}" != yes ]; then
         echo "build $preset failed" >"$log"
         status=1
     else
-        under=
         [ "$preset" != tsan ] || under=$fixed_addresses
         B=$B timeout "$limit_command" $under bash -c "$command" >"$log" 2>&1 </dev/null || status=$?
         # gcc 12's leak checker can trip over a thread that is just ending ("Tracer caught signal"): that says
@@ -102,8 +98,22 @@ while read -r -u 3 suite preset when command; do
             B=$B timeout "$limit_command" $under bash -c "$command" >"$log" 2>&1 </dev/null || status=$?
         fi
     fi
+    echo "$status $(($(now) - t))" >"$log.end.new"
+    mv "$log.end.new" "$log.end"
+}
+
+end_suite() { [ -z "$suite_of" ] || printf '%-12s %s s\n\n' "$suite_of" "$(seconds 0 "$suite_time")"; }
+
+# report LINE: prints and adds up what came of a command that has ended.
+report() {
+    local suite=${suites_of[$1]} log=${logs_of[$1]} status time last reason='' p=0 f=0 s=0
+    read -r status time <"$log.end"
+    if [ "$suite" != "$suite_of" ]; then
+        end_suite
+        suite_of=$suite suite_time=0
+    fi
+    suite_time=$((suite_time + time))
     last=$(tail -n 1 "$log")
-    reason=
     if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
         p=$((10#${BASH_REMATCH[1]})) f=$((10#${BASH_REMATCH[2]})) s=$((10#${BASH_REMATCH[3]}))
         if [ "$f" -eq 0 ] && [ "$status" -ne 0 ]; then
@@ -114,18 +124,48 @@ while read -r -u 3 suite preset when command; do
             reason=$(skips_allowed "$log" "$s")
         fi
     else
-        p=0 f=0 s=0 reason="no result (exit status $status$([ "$status" -ne 124 ] || echo ", too slow"))"
+        reason="no result (exit status $status$([ "$status" -ne 124 ] || echo ", too slow"))"
     fi
     [ -z "$reason" ] || f=$((f + 1))
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    printf '%-12s %s: %d passed, %d failed, %d skipped (%s s) %s\n' "$suite" "$command" "$p" "$f" "$s" \
-        "$(seconds "$t" "$(now)")" "$reason"
+    printf '%-12s %s: %d passed, %d failed, %d skipped (%s s) %s\n' "$suite" "${commands[$1]}" "$p" "$f" "$s" \
+        "$(seconds 0 "$time")" "$reason"
     if [ "$f" -ne 0 ]; then
         echo "---- the end of $log"
         tail -n 60 "$log"
         echo "----"
     fi
+}
+
+# report_ended: reports the commands that have ended, up to the first that has not.
+report_ended() {
+    while [ "$next" -lt "${#commands[@]}" ] && [ -e "${logs_of[next]}.end" ]; do report $((next++)); done
+}
+
+while read -r -u 3 suite preset when command; do
+    case "$suite" in '#'* | '') continue ;; esac
+    chosen "$suite" "$when" || continue
+    if [ "$preset" != - ] && [ -z "${built[$preset]:-}" ]; then
+        build "$preset"
+        report_ended
+    fi
+    i=${#commands[@]}
+    suites_of+=("$suite") presets+=("$preset") commands+=("$command")
+    logs_of+=("$logs/$(echo "$suite-$preset-$command" | tr -c 'A-Za-z0-9\n' '_' | cut -c1-120).log")
+    rm -f "${logs_of[i]}.end"
+    if [ "$running" -ge "$jobs" ]; then
+        wait -n
+        running=$((running - 1))
+        report_ended
+    fi
+    execute "$i" 3<&- &
+    running=$((running + 1))
 done 3<"$table"
+while [ "$running" -gt 0 ]; do
+    wait -n
+    running=$((running - 1))
+    report_ended
+done
 end_suite
 
 total=$((($(now) - started) / 1000000))

@@ -1,6 +1,7 @@
 /* The LLVM emitter's own header: one kernel in, one LLVM function out. */
 #ifndef KILN_LLVM_EMIT_H
 #define KILN_LLVM_EMIT_H
+#include "codegen/codegen.h"
 #include "ir/loop.h"
 #include <llvm-c/Core.h>
 
@@ -43,8 +44,9 @@ struct emitter {
 };
 
 /* ---- emit.c ---- */
-/* Adds function `kernel` to the module.  vector_bytes: size of the target's registers. */
-bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx, struct err *e);
+/* Adds the kernel as a function of that name to the module.  vector_bytes: size of the target's registers. */
+bool emit_kernel(const struct kernel *k, const char *name, unsigned vector_bytes, LLVMModuleRef module,
+                 LLVMContextRef ctx, struct err *e);
 LLVMValueRef *emit_parts(struct emitter *m, val v);      /* the value as vectors, in the current block */
 LLVMValueRef emit_scalar(struct emitter *m, val v);      /* a uniform value */
 LLVMValueRef *emit_new_parts(struct emitter *m, val v);  /* room for them; NULL: out of memory */
@@ -90,6 +92,17 @@ void emit_tile_store(struct emitter *m, val v);
 void emit_tile_splat(struct emitter *m, val v);
 void emit_tile_index(struct emitter *m, val v);
 void emit_mma(struct emitter *m, val v);
+
+/* ---- target.c ---- */
+/* The registers' bytes and number of a processor with the features of *c, which it fills in. */
+void target_vectors(struct caps *c);
+/* The processor of that name, "native" and what only it knows apart.  false: *e lists the names. */
+bool target_named(const char *cpu, struct caps *out, struct err *e);
+
+/* ---- object.c ---- */
+/* Fills the module with a program: its kernels, its image, and the functions that users call. */
+bool emit_object(const struct object_parts *o, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx,
+                 struct err *e);
 
 /* ---- version.c ---- */
 const char *llvm_version(void);

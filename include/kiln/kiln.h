@@ -250,5 +250,6 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/data.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
+#include <kiln/aot.h>
 #include <kiln/benchmark.h>
 #endif
