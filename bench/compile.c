@@ -60,11 +60,11 @@ static bool run_passes(struct graph *g)
 
 static bool lower_groups(const struct graph *g, const struct caps *caps, struct err *e)
 {
-    struct lowerer *l = lowerer_new(g, caps);
+    struct lowerer *l = lowerer_new(g, caps, 0);
     bool ok = l || err_set(e, KL_ERR_MEMORY, "out of memory");
     for (uint32_t i = 0; ok && i < g->ngroup; i++) {
         struct lowered one;
-        ok = lower_group(l, i, &one, e);
+        ok = lower_group(l, i, NULL, &one, e);
         kernel_free(one.k);
         mem_free(one.arg);
     }

@@ -39,6 +39,7 @@ int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "k
 char *cli_read(const char *path, size_t *len);
 struct graph *cli_load(const char *path);        /* NULL: reported */
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
+bool cli_schedules(struct cli_args *a);          /* takes --schedules' file, or reports and a->failed */
 /* ---- cli_bind.c ---- */
 struct cli_values { unsigned n; const char *name[MAX_SYMBOLS]; size_t len[MAX_SYMBOLS]; int64_t value[MAX_SYMBOLS]; };
 void cli_bind_option(struct cli_values *v, struct cli_args *a); /* takes --bind's value, or reports and a->failed */

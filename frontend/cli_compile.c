@@ -18,6 +18,8 @@ static int parse_args(struct compile *c, int argc, char **argv)
             c->options.cpu = cli_value(&a);
         else if (cli_is(&a, "--bind"))
             cli_bind_option(&c->values, &a);
+        else if (cli_is(&a, "--schedules"))
+            cli_schedules(&a);
         else if (cli_is(&a, "--unfused"))
             c->options.fuse = false;
         else if (!a.option && !c->file)

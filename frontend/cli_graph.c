@@ -112,6 +112,8 @@ int cli_dump(int argc, char **argv)
             device = cli_value(&a);
         else if (cli_is(&a, "--target"))
             r.target = cli_value(&a);
+        else if (cli_is(&a, "--schedules"))
+            cli_schedules(&a);
         else if (cli_is(&a, "--format"))
             form = cli_value(&a);
         else if (cli_is(&a, "-o"))
@@ -134,8 +136,8 @@ int cli_dump(int argc, char **argv)
     if (r.stage && !dump_is_stage(r.stage))
         return cli_error("no stage is called '%s'; see kiln help", r.stage), CLI_USAGE;
     /* Graphs stay on their own device, code is for one. */
-    bool code = r.form == DUMP_HTML || device || !strcmp(r.stage, "scheduled") || !strcmp(r.stage, "llvm") ||
-                !strcmp(r.stage, "asm");
+    bool code = r.form == DUMP_HTML || device || !strcmp(r.stage, "scheduled") || !strcmp(r.stage, "schedules") ||
+                !strcmp(r.stage, "llvm") || !strcmp(r.stage, "asm");
     if (code && !r.target && (r.device = cli_device(device)) < 0)
         return CLI_FAILED;
     return dump(file, &values, &r, out);

@@ -30,6 +30,8 @@ bool job_argument(struct job *j, struct cli_args *a, const char *const *binders)
         cli_bind_option(&j->values, a);
         return !a->failed;
     }
+    if (cli_is(a, "--schedules"))
+        return cli_schedules(a);
     if (cli_is(a, "--device"))
         return (j->device_name = cli_value(a)) != NULL;
     if (a->option || j->file)

@@ -24,7 +24,7 @@ struct job {
 };
 
 /* ---- cli_job.c ---- */
-/* Takes the argument if it is the file, --device, --bind or a binding by one of `binders` (NULL-terminated). */
+/* Takes the argument if it is the file, --device, --bind, --schedules or a binding by one of `binders` (NULL-terminated). */
 bool job_argument(struct job *j, struct cli_args *a, const char *const *binders);
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */
 bool job_open(struct job *j);            /* reads the graph and finds the device; false: reported */

@@ -181,6 +181,7 @@ struct tape {
     bool partial;                /* something in the graph is not among the calls */
     const struct exec *exec;     /* what ran it; NULL: it has not run */
     bool fuse;                   /* the option then */
+    uint64_t schedules;          /* schedules_number then */
     struct tape *next;           /* used before this one */
 };
 /* Starts the trace of this name on the tape to compare with first, or on an empty one; false: out of memory. */
@@ -196,7 +197,8 @@ void tape_add(struct trace *tr, const struct node *key, const struct shape *targ
 bool tape_partial(struct trace *tr);
 /* All was as before, and so are the outputs; if not, the trace has a tape of its own.  false: that, or *failed. */
 bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed);
-void tape_end(struct trace *tr, const struct exec *x, bool fuse); /* x runs it: the next trace may be compared with it */
+/* x runs it, with this option and the schedules of this number: the next trace may be compared with it. */
+void tape_end(struct trace *tr, const struct exec *x, bool fuse, uint64_t schedules);
 void tape_free_all(struct trace *tr);
 
 /* ---- trace.c ---- */
@@ -324,6 +326,8 @@ kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t a
 /* ---- create.c ---- */
 /* A compile-time constant on x's device, in x's dtype. */
 kl_tensor const_like(const kl_site *site, const struct view *x, double value);
+/* nn_loss.c: parts / whole, by one division for each element of whole, with whose axes those of parts go. */
+kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_tensor whole);
 /* ---- contract.c ---- */
 /* The axes as a bit mask, all of them for NULL; false: reported. */
 bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,

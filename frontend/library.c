@@ -83,6 +83,14 @@ kl_status kl_get_option(const char *name, int64_t *value)
     return option_result(option_get(name, value, &e), &e);
 }
 
+kl_status kl_set_schedules(const char *text)
+{
+    struct err e;
+    e.code = KL_OK;
+    text = text ? text : "";
+    return option_result(schedules_set(text, strlen(text), "schedules", &e), &e);
+}
+
 /* Without kl_last_error, which would take memory. */
 kl_status kl_set_memory(const kl_memory *memory)
 {

@@ -242,11 +242,12 @@ bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bo
     return false;
 }
 
-void tape_end(struct trace *tr, const struct exec *x, bool fuse)
+void tape_end(struct trace *tr, const struct exec *x, bool fuse, uint64_t schedules)
 {
     struct tape *p = tr->tape;
     p->exec = p->partial ? NULL : x;
     p->fuse = fuse;
+    p->schedules = schedules;
     if (tr->tapes != p) {
         unlink_tape(tr, p);
         push(tr, p);

@@ -324,14 +324,15 @@ const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
 const struct exec *trace_program(struct trace *tr, struct err *e)
 {
     bool known, fuse = option_fuse();
+    uint64_t schedules = schedules_number();
     const struct graph *g = trace_graph(tr, &known, e);
     if (!g)
         return NULL;
-    if (known && tr->tape->fuse == fuse)
+    if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules)
         return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
     const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
     if (x)
-        tape_end(tr, x, fuse);
+        tape_end(tr, x, fuse, schedules);
     return x;
 }
 

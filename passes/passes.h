@@ -74,9 +74,12 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
     bool taken;                                /* the kernel is the program's by now */
 };
 struct lowerer;                                /* what lowering the groups of one graph shares */
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps); /* NULL: out of memory */
+/* Kernels are named by group number, from `first` on.  NULL: out of memory. */
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
-bool lower_group(struct lowerer *s, uint32_t group, struct lowered *out, struct err *e);
+/* given: the schedule to follow, of the kind that the group has; NULL: it is chosen here.  Where the kernel's own
+ * schedule is then another, the one given cannot be had. */
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
 
 /* ---- plan.c, plan_apart.c: storage and commands ---- */
@@ -115,6 +118,9 @@ struct program {
 int64_t program_arenas(const struct program *p); /* bytes of all arenas */
 /* Consumes nothing: g stays the caller's.  interpret: one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
+/* The same with the schedules of a section for its kernels, found by the names that a plan without them gives.  s may be
+ * NULL.  [errors ARGUMENT: no such kernel, or not such a schedule, with the place in the text] */
+struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s, struct err *e);
 void program_free(struct program *p);
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads, region_work_bytes,
  * pointers to operands and results, the arena of the region that runs. */

@@ -233,12 +233,12 @@ static bool checks_on(void)
 }
 
 /* Plans the program of g; without a code generator there is nothing to compile. */
-static struct program *plan(struct graph *g, bool fuse, const struct backend *b, const struct caps *caps, struct dump *dump,
-                            struct err *e)
+static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b, const struct caps *caps,
+                            struct dump *dump, struct err *e)
 {
-    struct pass_options o = {.fuse = fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
+    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
     struct program *p = NULL;
-    if (passes_run(g, &o)) p = program_plan(g, caps, !b, e);
+    if (passes_run(g, &o)) p = b ? program_plan_with(g, caps, x->schedules, e) : program_plan(g, caps, true, e);
     else err_set(e, g->err.code, "%s", g->err.msg);
     if (p && checks_on() && !program_check(p, e)) {
         program_free(p);
@@ -307,21 +307,23 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
     }
     graph_move(g, graph_device(g), (unsigned)x->device);
     custom_number(g, 0);
-    bool ok = custom_check(g, e) && find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
+    bool ok = custom_check(g, e) && find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x, b, &caps, dump, e));
     graph_free(g);
     if (!ok) return false;
     count(&counters.graphs_built);
-    if (dump) dump_program(dump, x->program, b);
+    if (dump) dump_program(dump, x->program, b, x->fuse);
     return compile_kernels(x, b, background, e);
 }
 
-static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse)
+static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,
+                               const struct sched_section *schedules)
 {
     struct entry *t = mem_alloc(sizeof *t);
     if (!t) return NULL;
     t->exec.key = key;
     t->exec.device = device;
     t->exec.fuse = fuse;
+    t->exec.schedules = schedules;
     t->graph = captured;
     return t;
 }
@@ -386,8 +388,9 @@ static void explain(struct entry *t, const struct entry *near)
     else if (!graph_same(t->graph, near->graph))
         graph_difference(t->graph, near->graph, text, ROOM);
     else
-        snprintf(text, ROOM, "the graph is known on device %s, %s", device_name(near->exec.device),
-                 near->exec.fuse ? "fused" : "unfused");
+        snprintf(text, ROOM, "the graph is known on device %s, %s%s", device_name(near->exec.device),
+                 near->exec.fuse ? "fused" : "unfused",
+                 near->exec.schedules == t->exec.schedules ? "" : ", with other schedules");
     if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
 }
 
@@ -444,7 +447,8 @@ static const struct exec *start_background(struct entry *t, const struct graph *
         return NULL;
     }
     *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program, .fn = unfused->fn,
-                       .interpreted = unfused->interpreted, .device = unfused->device, .fuse = true, .miss = t->exec.miss};
+                       .interpreted = unfused->interpreted, .device = unfused->device, .fuse = true, .schedules = t->exec.schedules,
+                       .miss = t->exec.miss};
     pthread_mutex_lock(&lock);
     t->stand_in = s;
     t->own = own;
@@ -468,19 +472,21 @@ static bool may_wait(const struct graph *captured, int device, bool fuse)
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e)
 {
     pthread_once(&fork_once, watch_fork);
+    const struct sched_section *schedules;
+    if (!schedules_of(captured->name, fuse, &schedules, e)) return NULL;
     struct hash128 key = graph_hash(captured);
     struct entry **bucket = &programs[key.lo % BUCKETS], *t;
     pthread_mutex_lock(&lock);
     for (;;) {
         for (t = *bucket; t; t = t->next)
             if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
-                graph_same(t->graph, captured)) break;
+                t->exec.schedules == schedules && graph_same(t->graph, captured)) break;
         if (!t || t->state != UNFINISHED) break;
         pthread_cond_wait(&changed, &lock);
     }
     const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
     bool later = !t && may_wait(captured, device, fuse);
-    bool fresh = !t && (t = entry_new(key, captured, device, fuse));
+    bool fresh = !t && (t = entry_new(key, captured, device, fuse, schedules));
     if (fresh) {
         t->next = *bucket;
         *bucket = t;

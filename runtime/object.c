@@ -206,6 +206,9 @@ static bool compilable(const struct graph *g, struct err *e)
 
 static struct program *plan(const struct graph *captured, bool fuse, const struct caps *caps, struct err *e)
 {
+    const struct sched_section *schedules;
+    if (!schedules_of(captured->name, fuse, &schedules, e))
+        return NULL;
     struct graph *g = graph_clone(captured);
     struct program *p = NULL;
     if (!g)
@@ -214,7 +217,7 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
         graph_move(g, d, DEVICE_CPU);
     if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true}))
         err_set(e, g->err.code, "%s", g->err.msg);
-    else if (g && (p = program_plan(g, caps, false, e)) && !program_check(p, e)) {
+    else if (g && (p = program_plan_with(g, caps, schedules, e)) && !program_check(p, e)) {
         program_free(p);
         p = NULL;
     }

@@ -57,6 +57,7 @@ struct exec {                            /* but for `newer` immutable once made;
     uint64_t interpreted;                /* those devices, by bit */
     int device;
     bool fuse;
+    const struct sched_section *schedules; /* handed in for its kernels, or NULL */
     char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
     _Atomic(const struct exec *) newer;  /* compiled in the background, this one being unfused: runs in its place; or NULL */
 };
@@ -70,6 +71,14 @@ static inline const struct exec *exec_latest(const struct exec *x)
  * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
 const struct exec *exec_named(const char *name); /* the last one made of a graph of this name; NULL: none */
+
+/* ---- schedules.c: schedules handed in, by KILN_SCHEDULES (a file) or the API, for programs built from then on ---- */
+/* Takes the place of all that were handed in before.  false: *e, and those stay. */
+bool schedules_set(const char *text, size_t len, const char *file, struct err *e);
+uint64_t schedules_number(void);         /* another after each schedules_set */
+/* The section of a graph's kernels in *s, NULL if there is none: the same pointer as long as its text is the same.  It
+ * lives as long as the process.  false: *e, KILN_SCHEDULES cannot be read. */
+bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, struct err *e);
 
 /* ---- background.c: a thread for tasks that nobody waits for ---- */
 bool background_run(void (*run)(void *ctx), void *ctx); /* false: it cannot be run */
@@ -145,7 +154,7 @@ extern struct counters counters;
 /* ---- dump/: what a graph becomes on its way to machine code, for people ---- */
 enum dump_form { DUMP_TEXT, DUMP_DOT, DUMP_HTML };
 struct dump_request {
-    const char *stage;      /* captured, a stage of passes.def, scheduled, llvm, asm or source; a page has all of them */
+    const char *stage;      /* captured, a stage of passes.def, scheduled, schedules, llvm, asm or source; a page has all of them */
     enum dump_form form;
     int device;             /* where nodes on the graph's first device go; -1: they stay */
     bool fuse;
@@ -162,7 +171,8 @@ struct dump;
 /* What is to be written for a program of this trace name; NULL: nothing.  Takes the request of dump_next_to. */
 struct dump *dump_begin(const char *trace);
 void dump_graph(void *dump, const char *stage, const struct graph *g); /* pass_options.dump */
-void dump_program(struct dump *d, const struct program *p, const struct backend *b); /* b may be NULL: no code stages */
+/* b may be NULL: no code stages. */
+void dump_program(struct dump *d, const struct program *p, const struct backend *b, bool fuse);
 void dump_end(struct dump *d);
 /* Directory for every stage of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
 void dump_next_to(const char *dir);

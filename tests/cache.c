@@ -163,6 +163,7 @@ static void test_dumps(int device)
     }
     check(file_has(dir, "dump_ed.scheduled.loop", device == DEVICE_REF ? "" : "loop"), "dump scheduled");
     check(file_has(dir, "dump_ed.source.cu", "__global__"), "dump source");
+    check(file_has(dir, "dump_ed.schedules.txt", "graph @\"dump/ed\"\n"), "dump schedules");
     if (device != DEVICE_REF) {
         check(file_has(dir, "dump_ed.llvm.ll", "define"), "dump llvm");
         check(file_has(dir, "dump_ed.asm.s", "kernel:"), "dump asm");

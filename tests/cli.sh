@@ -252,6 +252,16 @@ kernel() {
 }
 if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; then
     check 'kernels of every graph' 0 '^all$' kernels_all
+    "$kiln" dump "$tmp/sum.kir" --stage schedules --device cpu >"$tmp/own.txt"
+    sed 's/ grain.*//; s/$/ grain 7/; 1s/ grain 7//' "$tmp/own.txt" >"$tmp/other.txt"
+    sed '2s/@k/@x/' "$tmp/own.txt" >"$tmp/gone.txt"
+    check 'schedules' 0 '^@k0_.* schedule ' cat "$tmp/own.txt"
+    check 'schedules handed in' 0 ' schedule .* grain 7$' "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu --schedules "$tmp/other.txt"
+    check 'schedules come back' 0 '^same$' sh -c "'$kiln' dump '$tmp/sum.kir' --stage schedules --device cpu --schedules '$tmp/other.txt' | cmp - '$tmp/other.txt' && echo same"
+    check 'schedules by environment' 0 ' grain 7$' env KILN_SCHEDULES="$tmp/other.txt" "$kiln" dump "$tmp/sum.kir" --stage schedules --device cpu
+    check 'schedules for no kernel' 1 'gone.txt:2:1: graph @.* has no kernel @x0' "$kiln" dump "$tmp/sum.kir" --stage asm --device cpu --schedules "$tmp/gone.txt"
+    check 'schedules that are none' 2 'any.kir:[0-9]*:[0-9]*: expected' "$kiln" run "$tmp/sum.kir" --schedules "$tmp/any.kir"
+    check 'schedules of no file' 1 'KILN_SCHEDULES: .*none: No such file' env KILN_SCHEDULES="$tmp/none" "$kiln" dump "$tmp/sum.kir" --stage asm --device cpu
     check 'kernel compiled' 0 '^b1 : f32\[2\] = 0.5 1.0$' "$kiln" kernel "$tmp/double.loop" --run --device cpu --input b0="$tmp/x.npy" --slot 0=0.5
     check 'kernel to assembly' 0 'retq' "$kiln" kernel "$tmp/double.loop" --stage asm --device cpu
 fi

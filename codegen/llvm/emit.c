@@ -666,6 +666,7 @@ bool emit_kernel(const struct kernel *k, const char *name, unsigned vector_bytes
         struct phase p = {0};
         while (kernel_phase(k, &p) && !e->code)
             emit_phase(&w, &p);
+        emit_stream_end(m);
         LLVMBuildRetVoid(m->b);
         for (val v = 0; v < k->ninst; v++) {
             mem_free(m->v[v].part);

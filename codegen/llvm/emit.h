@@ -74,6 +74,7 @@ LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned t
 /* ---- emit_memory.c ---- */
 void emit_load(struct emitter *m, val v);
 void emit_store(struct emitter *m, val v);
+void emit_stream_end(struct emitter *m);                 /* the fence behind all stores of a kernel that streams */
 void emit_prefetch(struct emitter *m, val v);
 void emit_atomic(struct emitter *m, val v);
 LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index); /* of an element, or of a vector of them */

@@ -8,6 +8,7 @@
 #include <llvm-c/TargetMachine.h>
 #include <llvm-c/Transforms/PassBuilder.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -39,6 +40,17 @@ static int64_t cache_size(int name, int64_t otherwise)
     return n > 0 ? n : otherwise;
 }
 
+/* Of one such cache: where there are several, the other function counts them together. */
+static int64_t last_level_size(void)
+{
+    unsigned long kib = 0;
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    bool ok = f && fscanf(f, "%luK", &kib) == 1 && kib > 0 && kib < 1ul << 30;
+    if (f)
+        fclose(f);
+    return ok ? (int64_t)kib << 10 : cache_size(_SC_LEVEL3_CACHE_SIZE, 8 << 20);
+}
+
 static void fill_caps(void)
 {
     struct caps *c = &host.caps;
@@ -48,7 +60,7 @@ static void fill_caps(void)
     c->threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     c->l1_bytes = cache_size(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
     c->l2_bytes = cache_size(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
-    c->l3_bytes = cache_size(_SC_LEVEL3_CACHE_SIZE, 8 << 20);
+    c->l3_bytes = last_level_size();
 }
 
 /* Loop strength reduction, with the analyses that only it needs, is a third of the time of a small kernel, and what

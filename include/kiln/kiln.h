@@ -65,6 +65,16 @@ KL_API const char *kl_version(void);
  * beside it; the results are the same bits).  [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
+/* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL or
+ * "": each kernel has the one that Kiln chooses.  A text has a line for each kernel that is to have another:
+ *     graph @train_step
+ *     @k0_add_relu schedule map width 16 grain 64
+ * Dump stage "schedules" gives the text of a program as it is; ir/README.md says what a record may say.  Lines before the
+ * first `graph` are for every graph without a section; `graph @name unfused` is for its unfused kernels.  Results are the
+ * same bits whatever the schedules.  A program for which a line names no kernel, or a schedule that its kernel cannot
+ * have, is not built: kl_trace_end, or a read, has the error, with line and column.  [errors PARSE, MEMORY: the schedules
+ * stay as they were] */
+KL_API kl_status kl_set_schedules(const char *text);
 /* From here on Kiln's own memory, tensors included, comes from these functions; code generators' libraries have memory of
  * their own beside it.  Before anything else is called: once Kiln has memory it is too late.  Where a function gives
  * none, calls fail with MEMORY, values are as before, and the next call works.  [errors ARGUMENT] */
@@ -79,11 +89,12 @@ KL_API int64_t kl_counter(const char *name);
 KL_API const char *kl_cache_off_reason(void);
 /* Writes every stage of the next program built by this thread to files in `dir`, which exists; NULL: not any more. */
 KL_API void kl_dump_next(const char *dir);
-/* Writes a stage of a trace to a file: captured, differentiated, simplified, numerics, fused, scheduled (kernels), llvm,
- * asm, or source (the kernels as CUDA C).  A path that ends with .dot gets a picture for Graphviz (not of code), one with
- * .html a page of all stages, whatever `stage` is (NULL is fine), any other text.  trace: the name of a trace that has
- * run in this process, whose last program it is then; NULL: the one this thread has open, as if it ended now (one that
- * keeps and assigns nothing yet: as if it kept what nothing reads).  Nothing runs, and the trace goes on.
+/* Writes a stage of a trace to a file: captured, differentiated, simplified, numerics, fused, scheduled (kernels),
+ * schedules (what kl_set_schedules takes), llvm, asm, or source (the kernels as CUDA C).  A path that ends with .dot gets
+ * a picture for Graphviz (not of code), one with .html a page of all stages, whatever `stage` is (NULL is fine), any other
+ * text.  trace: the name of a trace that has run in this process, whose last program it is then; NULL: the one this thread
+ * has open, as if it ended now (one that keeps and assigns nothing yet: as if it kept what nothing reads).  Nothing runs,
+ * and the trace goes on.
  * [errors ARGUMENT: no such stage, trace or picture; TRACE: none is open; IO; and those of compiling it] */
 KL_API kl_status kl_dump(const char *trace, const char *stage, const char *path);
 

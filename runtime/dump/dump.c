@@ -9,7 +9,7 @@
 /* ---- one stage ---- */
 
 static const struct { const char *name, *ext; } code_stage[] = {
-    {"scheduled", "loop"}, {"llvm", "ll"}, {"asm", "s"}, {"source", "cu"}};
+    {"scheduled", "loop"}, {"schedules", "txt"}, {"llvm", "ll"}, {"asm", "s"}, {"source", "cu"}};
 enum { CODE_STAGES = sizeof code_stage / sizeof *code_stage };
 
 static bool is_graph_stage(const char *stage)
@@ -65,7 +65,15 @@ static bool put_kernels(const struct program *p, struct text *t, struct err *e)
     return true;
 }
 
-/* The stages behind the passes: kernels as loop IR, LLVM IR and assembly. */
+static bool put_schedules(const struct program *p, bool fuse, struct text *t, struct err *e)
+{
+    char *s = schedules_text(p->g->name, !fuse, p->kernel, p->nkernel);
+    text_put(t, "%s", s ? s : "");
+    mem_free(s);
+    return s || err_set(e, KL_ERR_MEMORY, "out of memory printing the schedules of @%s", p->g->name);
+}
+
+/* The stages behind the passes: kernels as loop IR, their schedules, LLVM IR and assembly. */
 static bool put_code_stage(struct trail *trail, const struct dump_request *r, struct text *t, struct err *e)
 {
     trail_plan(trail, r);
@@ -80,6 +88,8 @@ static bool put_code_stage(struct trail *trail, const struct dump_request *r, st
                                               : err_set(e, KL_ERR_ARGUMENT, "stage %s is text: it has no picture", r->stage);
     if (!strcmp(r->stage, "scheduled"))
         return put_kernels(p, t, e);
+    if (!strcmp(r->stage, "schedules"))
+        return put_schedules(p, r->fuse, t, e);
     return put_code(p, trail->backend, strcmp(r->stage, "asm") ? EMIT_LLVM : EMIT_ASM, t, e);
 }
 
@@ -102,7 +112,7 @@ static bool put_graph_stage(const struct trail *trail, const struct dump_request
 static bool write_for_gpu(const struct trail *trail, const struct dump_request *r, FILE *f, struct err *e)
 {
     struct caps caps;
-    struct program *p = gpu_caps(r->target, &caps, e) ? program_plan(trail->graph[trail->n - 1], &caps, false, e) : NULL;
+    struct program *p = gpu_caps(r->target, &caps, e) ? dump_plan(trail->graph[trail->n - 1], &caps, r->fuse, e) : NULL;
     bool ok = p && (r->form == DUMP_TEXT || err_set(e, KL_ERR_ARGUMENT, "kernels for a GPU are text: they have no picture")) &&
               gpu_print((const struct kernel *const *)p->kernel, p->nkernel, r->target, r->stage, f, e);
     program_free(p);
@@ -231,10 +241,9 @@ static void write_form(const struct dump *d, const char *name, const struct dump
         dump_to_file(d->captured, r, path, &e);
 }
 
-void dump_program(struct dump *d, const struct program *p, const struct backend *b)
+void dump_program(struct dump *d, const struct program *p, const struct backend *b, bool fuse)
 {
     struct err e = {0};
-    bool fuse = option_fuse();
     for (unsigned i = 0; i < CODE_STAGES; i++) {
         const char *stage = code_stage[i].name;
         struct text t = {0};
@@ -244,11 +253,14 @@ void dump_program(struct dump *d, const struct program *p, const struct backend 
             write_form(d, "source.cu", &(struct dump_request){.stage = stage, .device = -1, .fuse = fuse});
             continue;
         }
+        bool always = !strcmp(stage, "scheduled") || !strcmp(stage, "schedules");
         if (!strcmp(stage, "scheduled"))
             put_kernels(p, &t, &e);
+        else if (always)
+            put_schedules(p, fuse, &t, &e);
         else if (b && !put_code(p, b, strcmp(stage, "asm") ? EMIT_LLVM : EMIT_ASM, &t, &e))
             text_put(&t, "%s\n", e.msg);
-        if (t.len || !strcmp(stage, "scheduled"))
+        if (t.len || always)
             write_file(d, stage, code_stage[i].ext, &t);
         mem_free(t.s);
         if (!strcmp(stage, "scheduled") && listed(d, "dot")) {

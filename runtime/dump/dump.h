@@ -18,6 +18,7 @@ struct trail {
  * (trail_origin).  false: *e; trail_free in either case. */
 bool trail_make(struct trail *t, const struct graph *captured, const struct dump_request *r, bool mark, struct err *e);
 void trail_plan(struct trail *t, const struct dump_request *r); /* then there is a program, or a reason why not */
+struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e); /* with schedules handed in */
 void trail_free(struct trail *t);
 /* The path of the captured node that node r of a marked stage comes from: its number, or "12/0/3" for node 3 of region 0
  * of node 12; "": unknown. */

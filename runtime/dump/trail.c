@@ -64,6 +64,12 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
     return ok && (!t->why.code || err_set(e, t->why.code, "%s", t->why.msg));
 }
 
+struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e)
+{
+    const struct sched_section *s;
+    return schedules_of(g->name, fuse, &s, e) ? program_plan_with(g, caps, s, e) : NULL;
+}
+
 void trail_plan(struct trail *t, const struct dump_request *r)
 {
     struct caps caps, own;
@@ -77,7 +83,7 @@ void trail_plan(struct trail *t, const struct dump_request *r)
             caps = own;
         }
     }
-    t->program = program_plan(g, &caps, !t->backend, &t->why);
+    t->program = t->backend ? dump_plan(g, &caps, r->fuse, &t->why) : program_plan(g, &caps, true, &t->why);
 }
 
 void trail_free(struct trail *t)
