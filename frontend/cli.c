@@ -35,6 +35,9 @@ static const struct command_line {
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
      "           [--schedules FILE]",
      "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
+    {"profile", "FILE.kir [--trace FILE.json] [--rounds N] [--device DEVICE] [--unfused]\n"
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
+     "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev", cli_profile},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

@@ -14,6 +14,7 @@ int cli_compile(int argc, char **argv); /* cli_compile.c */
 int cli_kernel(int argc, char **argv); /* cli_kernel.c */
 int cli_ops(int argc, char **argv);  /* cli_ops.c */
 int cli_bench(int argc, char **argv); /* cli_bench.c */
+int cli_profile(int argc, char **argv); /* cli_profile.c */
 int cli_chart(int argc, char **argv); /* cli_chart.c */
 int cli_cache(int argc, char **argv); /* cli_cache.c */
 struct results;

@@ -64,6 +64,7 @@ struct entry *entry_new_temp(struct thread *t, struct trace *tr);
 void entry_free_temp(struct thread *t, struct entry *x); /* of an ended trace; ends the handle if it still lives */
 void entries_return(struct thread *t);            /* a thread's free entries, at its end */
 void cause_drop(struct cause *c);
+void entries_after_fork(void);                    /* in the child: what was being written is poison; needs the lock */
 
 /* ---- thread.c: what a thread has of its own ---- */
 struct thread {
@@ -236,6 +237,7 @@ struct trace {
     struct trace *idle;              /* of a region: what thread.trace was */
     struct handle_list *made;        /* of a region outside of traces: handles made for it */
     struct err err;              /* the first failure */
+    int64_t began;               /* span_begin */
     kl_tensor poison;            /* what a failed trace gives back */
     struct binding *bound;
     uint32_t nbound, bound_cap;

@@ -91,12 +91,6 @@ kl_status kl_set_schedules(const char *text)
     return option_result(schedules_set(text, strlen(text), "schedules", &e), &e);
 }
 
-/* Without kl_last_error, which would take memory. */
-kl_status kl_set_memory(const kl_memory *memory)
-{
-    return memory && memory->alloc && memory->grow && memory->release && mem_use(memory) ? KL_OK : KL_ERR_ARGUMENT;
-}
-
 int64_t kl_counter(const char *name)
 {
 #define X(counter)                      \

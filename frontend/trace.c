@@ -155,6 +155,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
         return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
     tr->poison = kl_none;
+    tr->began = span_begin();
     t->tracing = true;
     t->outer_no_grad = t->no_grad;
     return KL_OK;
@@ -430,10 +431,13 @@ kl_status kl_trace_end_at(const kl_site *site)
     struct err e;
     e.code = KL_OK;
     kl_status status = tr->err.code;
+    span_end(SPAN_RECORD, tr->r.g->name, tr->began);
+    int64_t began = span_begin();
     if (status)
         t->last = tr->err;
     else if (!run(t, &e))
         status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+    span_end(SPAN_STEP, tr->r.g->name, began);
     trace_drop(t);
     return status;
 }

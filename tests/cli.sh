@@ -214,6 +214,13 @@ check 'bench bad rounds' 2 "'many' is not a number from 1 to 1000" "$kiln" bench
 check 'bench without file' 2 'needs a file' "$kiln" bench
 check 'bench other shape' 1 'holds f32\[1,2\]' "$kiln" bench "$tmp/step.kir" --input x="$tmp/wide.npy"
 check 'bench to no folder' 1 '/no/such/b.json' "$kiln" bench "$tmp/step.kir" --rounds 3 --json /no/such/b.json
+check 'profile' 0 '^mul\|^k[0-9]*_.* step  *20' "$kiln" profile "$tmp/step.kir" --trace "$tmp/p.json"
+check 'profile, timeline' 0 '"cat":"kernel"' cat "$tmp/p.json"
+check 'profile with values' 0 '^interpreter  *step  *3' "$kiln" profile "$tmp/step.kir" --input x="$tmp/x.npy" --device ref --rounds 3
+check 'profile unfused' 0 '^? mul  *3' "$kiln" profile "$tmp/step.kir" --unfused --rounds 3
+check 'profile bad rounds' 2 "'0' is not a number from 1 to 1000" "$kiln" profile "$tmp/step.kir" --rounds 0
+check 'profile without file' 2 'needs a file' "$kiln" profile
+check 'profile to no folder' 1 '/no/such/p.json' "$kiln" profile "$tmp/step.kir" --trace /no/such/p.json
 check 'chart' 0 '^</svg>$' "$kiln" chart "$tmp/b.json"
 check 'chart of no JSON' 1 "step.kir:1:1: expected '\['" "$kiln" chart "$tmp/step.kir"
 check 'chart to no folder' 1 '/no/such/c.svg' "$kiln" chart "$tmp/b.json" -o /no/such/c.svg

@@ -75,10 +75,6 @@ KL_API kl_status kl_get_option(const char *name, int64_t *value);
  * have, is not built: kl_trace_end, or a read, has the error, with line and column.  [errors PARSE, MEMORY: the schedules
  * stay as they were] */
 KL_API kl_status kl_set_schedules(const char *text);
-/* From here on Kiln's own memory, tensors included, comes from these functions; code generators' libraries have memory of
- * their own beside it.  Before anything else is called: once Kiln has memory it is too late.  Where a function gives
- * none, calls fail with MEMORY, values are as before, and the next call works.  [errors ARGUMENT] */
-KL_API kl_status kl_set_memory(const kl_memory *memory);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
  * generator compiled, "launches": kernels run.  Of the levels of the cache, each asked where the one before it has
  * nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
@@ -263,4 +259,6 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/step.h>
 #include <kiln/aot.h>
 #include <kiln/benchmark.h>
+#include <kiln/profile.h>
+#include <kiln/embed.h>
 #endif
