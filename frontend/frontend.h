@@ -287,6 +287,9 @@ void trace_drop(struct thread *t);                /* ends the trace, run or not 
 const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e);
 /* What runs the trace.  NULL: *e, or it has no outputs. */
 const struct exec *trace_program(struct trace *tr, struct err *e);
+/* A copy of what is recorded, with the outputs that it would have if it ended now, or, if it has none, what nothing reads.
+ * NULL: *e. */
+struct graph *trace_so_far(struct trace *tr, struct err *e);
 void trace_free(struct trace *tr);
 void trace_error(struct thread *t);               /* the open trace has failed with the thread's last error */
 
