@@ -352,6 +352,17 @@ static const struct entry **namesakes(const struct graph *g)
     return &named[bytes_hash(g->name, strlen(g->name)).lo % BUCKETS];
 }
 
+const struct exec *exec_named(const char *name)
+{
+    struct graph like = {0};
+    snprintf(like.name, sizeof like.name, "%s", name);
+    pthread_mutex_lock(&lock);
+    const struct entry *t = *namesakes(&like);
+    while (t && strcmp(t->graph->name, like.name)) t = t->namesake;
+    pthread_mutex_unlock(&lock);
+    return t ? &t->exec : NULL;
+}
+
 /* How like two programs are: by their graphs, then by name, then device, then fusion. */
 static uint64_t likeness(const struct entry *t, const struct entry *k)
 {

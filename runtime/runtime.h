@@ -79,6 +79,7 @@ static inline const struct exec *exec_latest(const struct exec *x)
 /* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
  * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
+const struct exec *exec_named(const char *name); /* the last one made of a graph of this name; NULL: none */
 
 void cache_before_fork(void);
 void cache_after_fork(bool child);
@@ -220,7 +221,7 @@ const char *span_name(enum span kind);
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
     X(graphs_built) X(compiles) X(disk_hits) X(launches)                               \
-    X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
+    X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;
     COUNTERS(X)
@@ -228,7 +229,22 @@ struct counters {
 };
 extern struct counters counters;
 
-/* ---- dump.c: KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API ---- */
+/* ---- dump/: what a graph becomes on its way to machine code, for people ---- */
+enum dump_form { DUMP_TEXT, DUMP_DOT, DUMP_HTML };
+struct dump_request {
+    const char *stage;      /* captured, a stage of passes.def, scheduled, schedules, llvm, asm or source; a page has all of them */
+    enum dump_form form;
+    int device;             /* where nodes on the graph's first device go; -1: they stay */
+    bool fuse;
+    const char *target;     /* kernels for a GPU in this language; NULL: for the devices */
+};
+bool dump_is_stage(const char *stage);
+bool dump_form_of(const char *path, enum dump_form *form); /* what its ending asks for; false: text */
+/* Takes a graph, which stays as it is, through the passes and writes a stage.  Of pictures (Graphviz) there are those of
+ * graphs and of stage scheduled. */
+bool dump_write(const struct graph *captured, const struct dump_request *r, FILE *f, struct err *e);
+bool dump_to_file(const struct graph *captured, const struct dump_request *r, const char *path, struct err *e);
+/* KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API. */
 struct dump;
 /* What is to be written for a program of this trace name; NULL: nothing.  Takes the request of dump_next_to. */
 struct dump *dump_begin(const char *trace);

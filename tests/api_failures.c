@@ -88,6 +88,15 @@ static void read_states(kl_tensor *s, float (*to)[IN * HIDDEN])
     }
 }
 
+/* A layer, recorded by a function, so that regions are recorded and replayed too. */
+static kl_status layer(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    const kl_tensor *s = ctx;
+    (void)nin, (void)nout;
+    out[0] = kl_relu(kl_linear(in[0], s[0], s[1]));
+    return KL_OK;
+}
+
 /* The weights and the optimizer, in a trace of their own. */
 static kl_status init(kl_tensor *s, kl_optimizer **adam)
 {
@@ -111,7 +120,9 @@ static kl_status step(kl_tensor *s, kl_optimizer *adam, int number, kl_tensor *l
     if (kl_trace_begin("step") != KL_OK)
         return kl_last_error_code();
     kl_tensor h = kl_mul_scalar(kl_cast(kl_input(dev, KL_U8, DIMS(BATCH, IN), x), KL_F32), 1.0 / 255);
-    for (int i = 0; i < LAYERS; i++) {
+    kl_tensor x1 = h;
+    kl_checkpoint(layer, s, 1, &x1, 1, &h);
+    for (int i = 1; i < LAYERS; i++) {
         h = kl_linear(h, s[2 * i], s[2 * i + 1]);
         h = i + 1 < LAYERS ? kl_relu(h) : h;
     }
