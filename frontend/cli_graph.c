@@ -117,6 +117,17 @@ static void print_schedules(const struct program *p, bool fuse)
     mem_free(s);
 }
 
+static bool print_scheduled(const struct program *p)
+{
+    char *order = program_order(p);
+    bool ok = order;
+    fputs(ok ? order : "", stdout);
+    mem_free(order);
+    for (uint32_t i = 0; i < p->nkernel; i++)
+        ok &= kernel_print(p->kernel[i], stdout);
+    return ok;
+}
+
 /* The stages behind the passes: kernels as loop IR, their schedules, LLVM IR and assembly. */
 static bool print_kernels(const struct graph *g, int device, const char *stage, bool fuse, struct err *e)
 {
@@ -130,8 +141,7 @@ static bool print_kernels(const struct graph *g, int device, const char *stage, 
     if (ok && !strcmp(stage, "schedules"))
         print_schedules(p, fuse);
     else if (ok && !strcmp(stage, "scheduled"))
-        for (uint32_t i = 0; i < p->nkernel; i++)
-            ok &= kernel_print(p->kernel[i], stdout);
+        ok = print_scheduled(p);
     else
         ok = ok && print_code(p, b, strcmp(stage, "asm") ? EMIT_LLVM : EMIT_ASM, e);
     program_free(p);

@@ -91,6 +91,9 @@ void dump_program(struct dump *d, const struct program *p, const struct backend 
     dump_schedules(d, p, fuse);
     FILE *f = open_stage(d, "scheduled", "loop");
     if (f) {
+        char *order = p->nkernel ? program_order(p) : NULL;
+        if (order) fputs(order, f);
+        mem_free(order);
         for (uint32_t i = 0; i < p->nkernel; i++) kernel_print(p->kernel[i], f);
         fclose(f);
     }
