@@ -44,8 +44,8 @@ static struct form sum(struct form a, struct form b, int64_t sign)
 static struct form scaled(struct form a, int64_t c)
 {
     struct form r = {.known = a.known, .loop = a.loop};
-    bool over = __builtin_mul_overflow(a.p, c, &r.p) | __builtin_mul_overflow(a.lane, c, &r.lane) |
-                __builtin_mul_overflow(c < 0 ? a.hi : a.lo, c, &r.lo) | __builtin_mul_overflow(c < 0 ? a.lo : a.hi, c, &r.hi);
+    bool over = __builtin_mul_overflow(a.p, c, &r.p) || __builtin_mul_overflow(a.lane, c, &r.lane) ||
+                __builtin_mul_overflow(c < 0 ? a.hi : a.lo, c, &r.lo) || __builtin_mul_overflow(c < 0 ? a.lo : a.hi, c, &r.hi);
     return over ? unknown : checked(r);
 }
 
