@@ -1,8 +1,8 @@
 /* What the iterations of a kernel's parallel loop touch.
  *
- * Threads get neighbouring iterations.  Where iteration p touches of an array elements p * step to (p + 1) * step - 1 and
- * no others, a thread has a part of the array to itself, and the next kernel, if its iterations have the same parts, finds
- * there what the same thread has stored. */
+ * Threads get neighbouring iterations.  Where iteration p touches of an array elements p * step to (p + 1) * step - 1
+ * and no others, a thread has a part of the array to itself, and the next kernel, if its iterations have the same
+ * parts, finds there what the same thread has stored. */
 #include "plan.h"
 
 /* An index: p times the iteration, lane times the variable of a vector loop, and something from lo to hi. */
@@ -18,7 +18,8 @@ struct footprint {
 
 static const struct form unknown;
 
-static bool is_small(int64_t a) { return a > -(INT64_C(1) << 60) && a < INT64_C(1) << 60; } /* no sum of two overflows */
+/* No sum of two overflows. */
+static bool is_small(int64_t a) { return a > -(INT64_C(1) << 60) && a < INT64_C(1) << 60; }
 
 static struct form checked(struct form a)
 {
@@ -36,8 +37,8 @@ static bool add(int64_t a, int64_t b, int64_t *to) { return !__builtin_add_overf
 static struct form sum(struct form a, struct form b, int64_t sign)
 {
     bool apart = a.loop && b.loop && a.loop != b.loop;
-    return checked((struct form){.known = a.known && b.known && !apart, .p = a.p + sign * b.p, .lane = a.lane + sign * b.lane,
-                                 .lo = a.lo + (sign > 0 ? b.lo : -b.hi), .hi = a.hi + (sign > 0 ? b.hi : -b.lo),
+    return checked((struct form){.known = a.known && b.known && !apart, .p = a.p + sign * b.p,
+                                 .lane = a.lane + sign * b.lane, .lo = a.lo + (sign > 0 ? b.lo : -b.hi), .hi = a.hi + (sign > 0 ? b.hi : -b.lo),
                                  .loop = a.loop ? a.loop : b.loop});
 }
 
@@ -45,7 +46,8 @@ static struct form scaled(struct form a, int64_t c)
 {
     struct form r = {.known = a.known, .loop = a.loop};
     bool over = __builtin_mul_overflow(a.p, c, &r.p) || __builtin_mul_overflow(a.lane, c, &r.lane) ||
-                __builtin_mul_overflow(c < 0 ? a.hi : a.lo, c, &r.lo) || __builtin_mul_overflow(c < 0 ? a.lo : a.hi, c, &r.hi);
+                __builtin_mul_overflow(c < 0 ? a.hi : a.lo, c, &r.lo) ||
+                __builtin_mul_overflow(c < 0 ? a.lo : a.hi, c, &r.hi);
     return over ? unknown : checked(r);
 }
 
@@ -123,9 +125,9 @@ static struct form access_form(const struct footprint *f, const struct linst *i)
     if (!a.known || !a.lane)
         return a;
     int64_t lanes = (int64_t)f->k->inst[f->k->inst[a.loop].b].imm;
-    if (pred && f->k->inst[pred].op == L_OP(P_LT) && f->k->inst[pred].a == a.loop && is_number(f->of[f->k->inst[pred].b]) &&
-        f->of[f->k->inst[pred].b].lo < lanes)
-        lanes = f->of[f->k->inst[pred].b].lo;
+    const struct linst *less = pred ? &f->k->inst[pred] : NULL;
+    if (less && less->op == L_OP(P_LT) && less->a == a.loop && is_number(f->of[less->b]) && f->of[less->b].lo < lanes)
+        lanes = f->of[less->b].lo;
     struct form more = scaled(between(0, lanes > 0 ? lanes - 1 : 0), a.lane);
     a.lane = 0;
     a.loop = 0;

@@ -90,7 +90,8 @@ enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
 struct program;
 struct command {
     uint16_t kind, device;        /* CMD_COPY: the device copied to */
-    uint32_t kernel;              /* CMD_KERNEL: index in program.kernel */
+    uint32_t kernel, group;       /* CMD_KERNEL: index in program.kernel; the group of g's nodes that it computes */
+    uint32_t row;                 /* its number among all commands of the whole, those of regions behind their op's */
     bool joined;                  /* CMD_KERNEL: no barrier between it and the kernel before it, each thread goes on */
     uint32_t wait, signal;        /* event numbers, 0 for none: all devices so far work in the order of the list */
     struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION,
@@ -105,12 +106,14 @@ struct program {
     struct kernel **kernel; uint32_t nkernel, kernel_cap; /* different kernels only: equal ones are shared; a
                                                              region's program has those of the whole */
     struct command *cmd; uint32_t ncmd;
+    uint32_t rows;                /* of the whole program: commands, regions' included */
     uint32_t max_args;            /* most arguments of a kernel, regions included */
     uint64_t devices;             /* those used, by bit */
     bool calls;                   /* has a CMD_CUSTOM, maybe in a region: it calls the user's functions, which may fail */
     int64_t arena_bytes[MAX_DEVICES];
     int64_t region_bytes[MAX_DEVICES]; /* so much at the end of an arena is the regions' programs', where it is not that
                                           of their op's device: there they run in the command's workspace */
+    int64_t interp_bytes;         /* what the interpreter holds at most, in memory of its own */
     int64_t scratch_bytes;        /* per thread, regions included */
     int64_t peak_bytes;           /* arenas + outputs not in place + inputs + states */
     int64_t lower_bound_bytes;    /* largest set of values alive at once, whatever the placement */

@@ -352,6 +352,7 @@ static bool kernel_commands(struct planner *p)
         struct command *c = plan_command(p, CMD_KERNEL, p->device[p->order[pos]], k->nbuf);
         if (!c || !program_kernel(p, l, &c->kernel))
             return false;
+        c->group = p->order[pos];
         p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
         int64_t scratch = 0;
         for (uint32_t b = 0; b < k->nbuf; b++) {
@@ -570,6 +571,7 @@ static bool plan_interpreter(struct planner *p)
         alive -= gone[now];
     }
     mem_free(gone);
+    p->p->interp_bytes = most;
     p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
     return true;
 }
@@ -620,15 +622,17 @@ struct program *plan_graph(const struct graph *g, const struct caps *caps, struc
     return NULL;
 }
 
-/* The regions' programs use the kernels of the whole. */
-static void share_kernels(struct program *p, const struct program *root)
+/* The regions' programs use the kernels of the whole, and their commands are numbered among all. */
+static void share_kernels(struct program *p, struct program *root)
 {
     p->kernel = root->kernel;
     p->nkernel = root->nkernel;
-    for (uint32_t i = 0; i < p->ncmd; i++)
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        p->cmd[i].row = root->rows++;
         for (int k = 0; k < 2; k++)
             if (p->cmd[i].sub[k])
                 share_kernels(p->cmd[i].sub[k], root);
+    }
 }
 
 /* Bytes of all values, those of regions included; as a double, which no sum overflows. */

@@ -46,6 +46,9 @@ static atomic_uint wanted;                 /* pool_set_threads; 0: the default *
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static unsigned processors = 1;            /* how many this process may use */
 static unsigned default_threads = 1;
+static kl_pool host;                       /* threads 0: none; guarded by host_lock, which is held while a job runs on it */
+static pthread_rwlock_t host_lock = PTHREAD_RWLOCK_INITIALIZER;
+static atomic_uint host_threads;           /* a copy of host.threads */
 static atomic_bool may_spin;               /* false with more workers than processors: spinning only delays them */
 
 /* ---- floating point: round to nearest, denormals kept, exceptions masked ---- */
@@ -151,6 +154,9 @@ static void run_share(unsigned worker) { run_here(pool.fn, pool.ctx, pool.part, 
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
+    char name[16];
+    snprintf(name, sizeof name, "kiln %u", w->index);
+    pthread_setname_np(pthread_self(), name);
     while (wait_for(&w->word) == WORK) {
         run_share(w->index);
         atomic_store_explicit(&w->word, IDLE, memory_order_release);
@@ -207,6 +213,7 @@ static void resize(unsigned need, unsigned limit)
 /* A forked child has none of its parent's workers, and perhaps a job that nobody will finish. */
 static void after_fork(void)
 {
+    host_lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     pool.owner = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pool.started = 1;
 }
@@ -231,7 +238,47 @@ unsigned pool_threads(void)
 {
     pthread_once(&once, initialize);
     unsigned n = atomic_load_explicit(&wanted, memory_order_relaxed);
+    unsigned theirs = atomic_load_explicit(&host_threads, memory_order_relaxed);
+    if (theirs) return n && n < theirs ? n : theirs;
     return n ? n : default_threads;
+}
+
+/* ---- the host's threads: a job is on its caller's stack, so that any number run at once ---- */
+struct host_job {
+    pool_part_fn *fn;
+    void *ctx;
+    const struct pool_part *part;
+    uint32_t parts;
+    unsigned shares;
+};
+
+void pool_use(const kl_pool *p)
+{
+    pool_threads(); /* fork knows of the lock */
+    pthread_rwlock_wrlock(&host_lock);
+    host = p ? *p : (kl_pool){0};
+    atomic_store(&host_threads, (unsigned)host.threads);
+    pthread_rwlock_unlock(&host_lock);
+    pthread_mutex_lock(&pool.owner);
+    if (p) resize(1, 1); /* its own threads have nothing to do */
+    pthread_mutex_unlock(&pool.owner);
+}
+
+static void host_part(void *job, int i)
+{
+    const struct host_job *j = job;
+    run_here(j->fn, j->ctx, j->part, j->parts, j->shares, (unsigned)i);
+}
+
+/* false: there is no host any more. */
+static bool run_on_host(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned shares)
+{
+    struct host_job job = {fn, ctx, part, n, shares};
+    pthread_rwlock_rdlock(&host_lock);
+    bool there = host.threads > 0;
+    if (there) host.run(host.ctx, host_part, &job, (int)shares);
+    pthread_rwlock_unlock(&host_lock);
+    return there;
 }
 
 /* Takes effect at once unless a job is running; then the next job does it. */
@@ -252,6 +299,7 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
         shares = own > shares ? own : shares;
     }
     if (!shares) return;
+    if (shares > 1 && atomic_load_explicit(&host_threads, memory_order_relaxed) && run_on_host(fn, ctx, part, n, shares)) return;
     if (shares == 1 || pthread_mutex_trylock(&pool.owner)) {
         run_here(fn, ctx, part, n, 1, 0);
         return;

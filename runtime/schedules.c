@@ -12,11 +12,9 @@ static const struct sched_section **known; /* asked for by now, each text once *
 static uint32_t nknown, known_cap;
 static bool asked_environment;
 static _Atomic uint64_t number;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-static void after_fork(void) { pthread_mutex_unlock(&lock); }
-static void watch_fork(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+void schedules_before_fork(void) { pthread_mutex_lock(&lock); }
+void schedules_after_fork(void) { pthread_mutex_unlock(&lock); }
 
 uint64_t schedules_number(void) { return atomic_load_explicit(&number, memory_order_acquire); }
 
@@ -110,7 +108,7 @@ static const struct sched_section *keep(const struct sched_section *s)
 bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, struct err *e)
 {
     *s = NULL;
-    pthread_once(&fork_once, watch_fork);
+    fork_watch();
     pthread_mutex_lock(&lock);
     bool ok = ask_environment(e);
     const struct sched_section *found = NULL;

@@ -328,19 +328,19 @@ static void test_executor(void)
     check(program_check(p, &e), "the executor's program is valid: %s", e.msg);
     const struct exec x = {.program = p, .fn = (kernel_fn **)(uintptr_t)in_c, .device = 0};
     const char *what = "";
-    struct buffer_stats before = buffer_stats();
+    struct buffer_stats before = buffer_stats(DEVICE_REF);
     for (unsigned threads = 1; threads <= 4; threads++) {
         pool_set_threads(threads);
         check(run_once(&x, false, &what), "a state that others hold: %s", what);
         check(run_once(&x, true, &what), "a state in place: %s", what);
     }
-    check(buffer_stats().live == before.live, "nothing is left over");
+    check(buffer_stats(DEVICE_REF).live == before.live, "nothing is left over");
     uint64_t launches = atomic_load(&counters.launches), barriers = atomic_load(&counters.barriers);
-    size_t pooled = buffer_stats().pooled;
+    size_t pooled = buffer_stats(DEVICE_REF).pooled;
     bool ok = run_once(&x, true, &what) && atomic_load(&counters.launches) - launches == 4;
     check(ok, "launches counts kernels: %s", what);
     check(atomic_load(&counters.barriers) - barriers == 2, "what is joined has no barrier");
-    check(buffer_stats().pooled == pooled, "the steady state allocates nothing");
+    check(buffer_stats(DEVICE_REF).pooled == pooled, "the steady state allocates nothing");
 
     pthread_t thread[4];
     void *bad, *any = NULL;
