@@ -12,10 +12,13 @@ static const struct command_line {
     {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
-    {"dump", "FILE.kir --stage STAGE [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
-     "           [--device DEVICE] [--unfused] [--schedules FILE]",
-     "print one stage of the way to machine code",
+    {"dump", "FILE.kir --stage STAGE [--format text|dot|html] [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
+     "           [--device DEVICE] [--unfused] [--schedules FILE] [-o FILE]",
+     "print one stage of the way to machine code, as text or for Graphviz; html: a page with all stages; -o says the\n"
+     "      format by its ending, too (.dot, .html)",
      cli_dump},
+    {"diff", "A.kir B.kir",
+     "what has changed from one graph to the other; exit code 0: nothing, 1: something, 2: they cannot be compared", cli_diff},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused] [--schedules FILE]",
      "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},

@@ -7,6 +7,8 @@ enum { CLI_OK, CLI_FAILED, CLI_USAGE }; /* exit codes: done, refused or failed, 
 
 int cli_opt(int argc, char **argv);  /* cli_graph.c */
 int cli_dump(int argc, char **argv);
+enum { DIFF_SAME, DIFF_CHANGES, DIFF_TROUBLE }; /* its exit codes, as of other tools that compare */
+int cli_diff(int argc, char **argv);
 int cli_run(int argc, char **argv);  /* cli_run.c */
 int cli_compile(int argc, char **argv); /* cli_compile.c */
 int cli_kernel(int argc, char **argv); /* cli_kernel.c */

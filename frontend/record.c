@@ -318,7 +318,7 @@ static kl_tensor run_path(struct step *s)
     if (s->tr && s->tr->tape) {
         bool failed;
         make_key(s);
-        const struct tape_call *made = tape_next(s->tr, &s->key, c->site, target_of(c), &failed);
+        const struct tape_call *made = tape_next(s->tr, &s->key, c->site, target_of(c), NULL, &failed);
         if (made)
             return replay(s, made);
         if (failed) {
@@ -336,7 +336,7 @@ static kl_tensor run_path(struct step *s)
     if (r && !op_is_region(node_at(s->r->g, r)->op) && !dtype_there(s, node_at(s->r->g, r)->dtype))
         return kl_none;
     if (r && s->tr)
-        tape_add(s->tr, &s->key, target_of(c), r);
+        tape_add(s->tr, &s->key, target_of(c), NULL, r);
     return r ? handle_of_node(s->t, s->tr, r, &s->e) : kl_none;
 }
 

@@ -515,6 +515,7 @@ struct hash128 graph_hash(const struct graph *g);
 bool graph_same(const struct graph *a, const struct graph *b); /* equal in all that is hashed */
 uint32_t graph_common(const struct graph *a, const struct graph *b); /* the first node that differs, or the end of one */
 struct hash128 bytes_hash(const void *p, size_t n);
+int64_t dim_digest(const struct graph *g, int64_t d); /* equal for equal dims of any two graphs, whatever the symbols' names */
 
 /* ---- difference.c ---- */
 /* More is more alike: by the nodes that both begin with, their number, and the first that differs. */

@@ -415,6 +415,17 @@ static const struct entry **namesakes(const struct graph *g)
     return &named[bytes_hash(g->name, strlen(g->name)).lo % BUCKETS];
 }
 
+const struct exec *exec_named(const char *name)
+{
+    struct graph like = {0};
+    snprintf(like.name, sizeof like.name, "%s", name);
+    pthread_mutex_lock(&lock);
+    const struct entry *t = *namesakes(&like);
+    while (t && strcmp(t->graph->name, like.name)) t = t->namesake;
+    pthread_mutex_unlock(&lock);
+    return t ? &t->exec : NULL;
+}
+
 /* How like two programs are: by their graphs, then by name, then device, then fusion. */
 static uint64_t likeness(const struct entry *t, const struct entry *k)
 {
@@ -500,9 +511,10 @@ static void tell_of_disk(void)
 static void tell_of_program(const struct entry *t, int64_t began)
 {
     const struct exec *x = &t->exec;
-    log_put(KL_LOG_INFO, "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %s",
+    const char *why = x->miss ? x->miss : "";
+    log_put(KL_LOG_INFO, "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
             x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device), x->fuse ? "fused" : "unfused",
-            1e-6 * (double)(timeline_now() - began), x->miss ? x->miss : "");
+            1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
     tell_of_disk();
 }
 

@@ -13,7 +13,8 @@ struct run {
     char *scratch;                /* worker 0's; the others' follow, worker_bytes apart */
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
-    uint64_t launches;
+    uint64_t launches, barriers;
+    bool join;                    /* no barriers where the plan says that none is needed */
     double (*clock)(void);
     struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
     struct times *times;          /* its times while the timeline is on, else NULL */
@@ -34,7 +35,7 @@ struct region_frame { struct frame *f; char *arena[MAX_DEVICES]; struct err *e; 
 
 /* ---- executor.c ---- */
 void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker); /* where an argument lies for one worker */
-void **exec_arguments(const struct frame *f, unsigned worker);
+void **exec_arguments(const struct frame *f, const struct command *c, unsigned worker);
 
 /* ---- execute_device.c: what a program does on devices with drivers ---- */
 bool accelerators_prepare(struct run *r, struct err *e); /* what it needs of memory */

@@ -60,7 +60,7 @@ bool accelerators_end(struct run *r, bool ok, struct err *e)
 static bool launch(const struct frame *f, struct accelerator *a, const struct kernel *k, const struct device_kernel *code, struct err *e)
 {
     const struct command *c = f->cmd;
-    void **buf = exec_arguments(f, 0);
+    void **buf = exec_arguments(f, c, 0);
     struct launch l = {.kernel = code->kernel, .buffer = buf, .end = k->extent, .blocks = accelerator_blocks(code, k->extent)};
     if (f->r->slots[c->device]) l.slots = f->r->slots[c->device]->data;
     for (uint32_t b = 0; b < c->narg; b++) { /* leaves out those that are no arguments */

@@ -88,6 +88,11 @@ typedef void pool_fn(void *ctx, int64_t begin, int64_t end, unsigned worker);
 void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain); /* returns when all of 0..extent is done */
 /* The same with at most max_workers workers, for callers with a fixed number of per-worker places. */
 void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers);
+/* Several ranges, without a barrier between them: a worker goes from its share of one to its share of the next.  Ranges of
+ * equal extent and grain are shared out alike, and one of grain 0 is all worker 0's. */
+struct pool_part { int64_t extent, grain; };
+typedef void pool_part_fn(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker);
+void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers);
 unsigned pool_threads(void);             /* KILN_THREADS or the option, else the processors this process may use */
 void pool_set_threads(unsigned n);       /* 0: the default again */
 void pool_use(const kl_pool *host);      /* jobs run on the host's threads; NULL: on the pool's own again */
@@ -118,6 +123,7 @@ static inline const struct exec *exec_latest(const struct exec *x)
 /* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
  * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
+const struct exec *exec_named(const char *name); /* the last one made of a graph of this name; NULL: none */
 
 void cache_before_fork(void);
 void cache_after_fork(bool child);
@@ -262,8 +268,8 @@ const char *span_name(enum span kind);
 
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
-    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(host_ops)                   \
-    X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
+    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops)       \
+    X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;
     COUNTERS(X)
@@ -271,7 +277,22 @@ struct counters {
 };
 extern struct counters counters;
 
-/* ---- dump.c: KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API ---- */
+/* ---- dump/: what a graph becomes on its way to machine code, for people ---- */
+enum dump_form { DUMP_TEXT, DUMP_DOT, DUMP_HTML };
+struct dump_request {
+    const char *stage;      /* captured, a stage of passes.def, scheduled, schedules, llvm, asm or source; a page has all of them */
+    enum dump_form form;
+    int device;             /* where nodes on the graph's first device go; -1: they stay */
+    bool fuse;
+    const char *target;     /* kernels for a GPU in this language; NULL: for the devices */
+};
+bool dump_is_stage(const char *stage);
+bool dump_form_of(const char *path, enum dump_form *form); /* what its ending asks for; false: text */
+/* Takes a graph, which stays as it is, through the passes and writes a stage.  Of pictures (Graphviz) there are those of
+ * graphs and of stage scheduled. */
+bool dump_write(const struct graph *captured, const struct dump_request *r, FILE *f, struct err *e);
+bool dump_to_file(const struct graph *captured, const struct dump_request *r, const char *path, struct err *e);
+/* KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API. */
 struct dump;
 /* What is to be written for a program of this trace name; NULL: nothing.  Takes the request of dump_next_to. */
 struct dump *dump_begin(const char *trace);
@@ -292,7 +313,8 @@ bool option_fuse(void);                  /* KILN_FUSE or the option, default tru
 int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
 void option_fuse_here(int fuse);         /* for this thread 0 or 1 whatever the option; -1: no longer */
 bool option_background(void);            /* fused kernels are compiled in the background; not where fuse is given */
-/* "fuse", "threads", "cache_bytes", "background_compile" */
+bool option_join(void);                  /* kernels that need no barrier between them have none */
+/* "fuse", "threads", "cache_bytes", "background_compile", "join" */
 bool option_set(const char *name, int64_t value, struct err *e);
 bool option_get(const char *name, int64_t *value, struct err *e);
 

@@ -62,7 +62,8 @@ KL_API const char *kl_version(void);
 /* Options: "fuse" (1: group ops into kernels, 0: each op its own; the results are the same bits), "threads"
  * (0: as many as processors), "cache_bytes" (what the kernels kept on disk may take; 0: none are),
  * "background_compile" (1: a new trace runs at once on unfused kernels, until the fused ones are compiled by a thread
- * beside it; the results are the same bits).  [errors ARGUMENT] */
+ * beside it; the results are the same bits), "join" (1: threads wait for each other between kernels only where one
+ * needs what another thread has stored, 0: between any two; the results are the same bits).  [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
 /* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL or
@@ -76,9 +77,11 @@ KL_API kl_status kl_get_option(const char *name, int64_t *value);
  * stay as they were] */
 KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
- * generator compiled, "launches": kernels run, "host_ops": ops of the user's for whose device they are computed on the
- * host, operands and results copied.  Of the levels of the cache, each asked where the one before it has
- * nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
+ * generator compiled, "launches": kernels run, "barriers": how often all threads had to be done with a kernel, or with
+ * several that need nothing of each other's threads, "host_ops": ops of the user's that were computed on the host for
+ * another device, operands and results copied, "replays": traces that were an earlier one call by call, so that nothing
+ * was recorded.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
+ * "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
  * $XDG_CACHE_HOME/kiln, else ~/.cache/kiln, is the folder, which has to be the user's own and writable by nobody else.
@@ -86,6 +89,14 @@ KL_API int64_t kl_counter(const char *name);
 KL_API const char *kl_cache_off_reason(void);
 /* Writes every stage of the next program built by this thread to files in `dir`, which exists; NULL: not any more. */
 KL_API void kl_dump_next(const char *dir);
+/* Writes a stage of a trace to a file: captured, differentiated, simplified, numerics, fused, scheduled (kernels),
+ * schedules (what kl_set_schedules takes), llvm, asm, or source (the kernels as CUDA C).  A path that ends with .dot gets
+ * a picture for Graphviz (not of code), one with .html a page of all stages, whatever `stage` is (NULL is fine), any other
+ * text.  trace: the name of a trace that has run in this process, whose last program it is then; NULL: the one this thread
+ * has open, as if it ended now (one that keeps and assigns nothing yet: as if it kept what nothing reads).  Nothing runs,
+ * and the trace goes on.
+ * [errors ARGUMENT: no such stage, trace or picture; TRACE: none is open; IO; and those of compiling it] */
+KL_API kl_status kl_dump(const char *trace, const char *stage, const char *path);
 
 /* ---- errors, per thread ---- */
 
@@ -216,6 +227,7 @@ KL_API kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt);
 KL_API kl_tensor kl_detach_at(const kl_site *site, kl_tensor t);
 KL_API kl_status kl_no_grad_end_at(const kl_site *site);
 KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t bytes);
+KL_API kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path);
 KL_API float kl_item_f32_at(const kl_site *site, kl_tensor t);
 KL_API double kl_item_f64_at(const kl_site *site, kl_tensor t);
 KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
@@ -233,6 +245,7 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #define kl_detach(...) kl_detach_at(KL_HERE, __VA_ARGS__)
 #define kl_no_grad_end() kl_no_grad_end_at(KL_HERE)
 #define kl_read(...) kl_read_at(KL_HERE, __VA_ARGS__)
+#define kl_dump(...) kl_dump_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f32(...) kl_item_f32_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f64(...) kl_item_f64_at(KL_HERE, __VA_ARGS__)
 #define kl_item_i64(...) kl_item_i64_at(KL_HERE, __VA_ARGS__)
