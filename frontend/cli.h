@@ -13,6 +13,10 @@ int cli_ops(int argc, char **argv);  /* cli_ops.c */
 int cli_bench(int argc, char **argv); /* cli_bench.c */
 int cli_chart(int argc, char **argv); /* cli_chart.c */
 int cli_cache(int argc, char **argv); /* cli_cache.c */
+int cli_dispatch(int argc, char **argv); /* cli_dispatch.c */
+int cli_explain(int argc, char **argv);
+/* Prints a stage of a graph, which the passes change; target, device: NULL for the default.  The exit code.  cli_graph.c */
+int cli_dump_stage(struct graph *g, const char *stage, const char *target, const char *device, bool fuse);
 struct results;
 /* Results to a file, "-" for standard output; the exit code. */
 int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);

@@ -137,7 +137,7 @@ static bool is_code_stage(const char *s)
     return !strcmp(s, "scheduled") || !strcmp(s, "source") || !strcmp(s, "llvm") || !strcmp(s, "asm");
 }
 
-static int dump_stage(struct graph *g, const char *stage, const char *target, const char *device, bool fuse)
+int cli_dump_stage(struct graph *g, const char *stage, const char *target, const char *device, bool fuse)
 {
     struct wanted w = {.stage = stage, .fused = fuse};
     struct err e = {0};
@@ -187,7 +187,7 @@ int cli_dump(int argc, char **argv)
     }
     struct graph *g = cli_load(file);
     bool ok = g && cli_set_symbols(g, &values);
-    int status = ok ? dump_stage(g, stage, target, device, fuse) : CLI_FAILED;
+    int status = ok ? cli_dump_stage(g, stage, target, device, fuse) : CLI_FAILED;
     graph_free(g);
     return status;
 }
