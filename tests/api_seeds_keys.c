@@ -213,7 +213,6 @@ static void b20(void)
 {
     kl_registration d = define("b20(Tensor x) -> Tensor"), one = reg("b20", KL_KEY_CPU, giving(1, "fn_one")),
                     ref = reg("b20", KL_KEY_Ref, giving(1, "fn_one"));
-    value_of[2] = 2;
     pthread_t caller[CALLERS], registrar;
     wrong_values = 0;
     __atomic_store_n(&stop_registering, 0, __ATOMIC_RELEASE);
