@@ -109,6 +109,7 @@ struct thread {
     kl_run_info info;
     bool has_info;
     uint64_t included, excluded; /* keys, by kl_dispatch_guard */
+    uint64_t generator;          /* keys of the one that random bits are asked of */
     bool watch;                  /* calls are noted in the log */
     unsigned plain;              /* what is recorded is a part of a kernel of Kiln's own: no call has another one */
     unsigned kernels;            /* users' kernels that run, one in another */
@@ -165,6 +166,7 @@ struct call {
     kl_device device;            /* of ops without operands, and of copy */
     struct buffer *data;
     uint64_t bits;               /* op slot */
+    uint64_t keys;               /* of arguments that are no tensors */
 };
 kl_tensor record(struct call *c); /* dispatches; below it is the kernel that most tables end in: */
 kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *found); /* its operands' entries, or NULL */

@@ -96,3 +96,37 @@ kl_tensor kl_randn_at(const kl_site *site, kl_device device, kl_dtype dtype, int
     kl_tensor unit = number(&m, 1 / (double)(UINT64_C(1) << digits));
     return compose_end(t, inverse_normal(&m, kl_mul_at(site, kl_add_at(site, k, number(&m, 0.5)), unit)));
 }
+
+/* ---- from a generator of the user's ---- */
+
+typedef kl_tensor sampler(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed);
+
+static kl_tensor sample(const char *op, sampler *make, const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+                        const int64_t *dims)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return kl_none;
+    uint64_t keys = g ? kl_keyset_of(g->key).bits : 0, before = t->generator;
+    if (!keys || keys & DEV_MASK)
+        return refuse(t, NULL, KL_ERR_ARGUMENT, "%s: %s", op, g ? "the generator's key is no layer" : "generator is NULL");
+    t->generator = keys;
+    kl_tensor h = make(NULL, device, dtype, rank, dims, g->seed);
+    t->generator = before;
+    return h;
+}
+
+kl_tensor kl_random_bits_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    return sample("random_bits_from", kl_random_bits_at, g, device, dtype, rank, dims);
+}
+
+kl_tensor kl_rand_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    return sample("rand_from", kl_rand_at, g, device, dtype, rank, dims);
+}
+
+kl_tensor kl_randn_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    return sample("randn_from", kl_randn_at, g, device, dtype, rank, dims);
+}

@@ -410,7 +410,7 @@ static kl_tensor dispatch(struct thread *t, struct call *c)
 {
     const struct dispatch_op *op = &graph_ops[c->proto.op];
     struct entry *found[MAX_OPERANDS];
-    uint64_t keys = c->proto.op == OP_copy ? device_keys(c->device) : 0;
+    uint64_t keys = c->keys | (c->proto.op == OP_copy ? device_keys(c->device) : 0);
     for (unsigned i = 0, n = call_operands(c); i < n; i++) {
         found[i] = entry_peek(c->in[i]);
         if (found[i])

@@ -192,6 +192,15 @@ static void *call_add(void *arg)
                 __atomic_fetch_add(&wrong_values, 1, __ATOMIC_RELAXED);
         }
         kl_release(a), kl_release(b), kl_release(y), kl_release(z);
+        if (i % 4)
+            continue;
+        kl_trace_begin("b20"); /* without a lock */
+        kl_tensor t = kl_const(cpu, KL_F32, mine);
+        for (int k = 0; k < 20; k++)
+            t = kl_add(t, t);
+        if (kl_check(t) != KL_OK)
+            __atomic_fetch_add(&wrong_values, 1, __ATOMIC_RELAXED);
+        kl_trace_abandon();
     }
     return NULL;
 }

@@ -61,6 +61,43 @@ static kl_status zero_run(void *ctx, const kl_custom_call *call)
     return KL_OK;
 }
 
+static kl_status fill_42(void *ctx, const kl_custom_call *call)
+{
+    int64_t n = call->out_type[0].dims[0];
+    (void)ctx;
+    if (call->out_type[0].dtype != KL_U32 || call->out_type[0].rank != 1 || *(const uint64_t *)call->in[0] != 7)
+        return KL_ERR_INTERNAL;
+    for (int64_t i = 0; i < n; i++)
+        ((uint32_t *)call->out[0])[i] = 42u << 8;
+    return KL_OK;
+}
+static void d7(void)
+{
+    kl_generator g = {KL_KEY_CustomRNGKeyId, 7};
+    kl_tensor plain = kl_rand(cpu, KL_F32, DIMS(3), 7), same = kl_rand_from(&g, cpu, KL_F32, DIMS(3));
+    double *want = values_of(plain), middle = 42.0 / (1 << 24), first;
+    NEAR(same, 3, want, 0); /* without a kernel it is the default */
+    kl_registration r = reg("random", KL_KEY_CustomRNGKeyId, (kl_kernel){.name = "constant 42", .run = fill_42});
+    kl_dispatch_log_begin();
+    kl_tensor bits = kl_random_bits_from(&g, cpu, KL_U32, DIMS(2));
+    CHECK(strstr(kl_dispatch_log_end(), "op=[random], key=[CustomRNGKeyId]"));
+    NEAR_LIST(bits, 0, 42 << 8, 42 << 8);
+    NEAR_LIST(kl_rand_from(&g, cpu, KL_F32, DIMS(3)), 0, middle, middle, middle);
+    kl_tensor n = kl_randn_from(&g, cpu, KL_F32, DIMS(2));
+    double *v = values_of(n);
+    first = v ? v[0] : NAN;
+    CHECK(v && v[0] == v[1] && first < -4 && first > -5); /* 2.5e-6 of a normal distribution lies below */
+    NEAR(kl_rand(cpu, KL_F32, DIMS(3), 7), 3, want, 0);   /* the default one is untouched */
+    kl_tensor bad = kl_rand_from(NULL, cpu, KL_F32, DIMS(3));
+    CHECK(kl_check(bad) == KL_ERR_ARGUMENT);
+    kl_release(bad);
+    bad = kl_rand_from(&(kl_generator){KL_KEY_CPU, 1}, cpu, KL_F32, DIMS(3));
+    CHECK(kl_check(bad) == KL_ERR_ARGUMENT && says("the generator's key is no layer"));
+    kl_release(bad), kl_release(plain), kl_release(n);
+    free(want), free(v);
+    drop(r);
+}
+
 /* Kernels that compute are asked for values, never for shapes: those are the same with and without one. */
 static void d13(void)
 {
@@ -454,6 +491,44 @@ static void d32(void)
     drop(r);
 }
 
+/* Each kind of argument has keys: one operand, another one, a list, captured tensors, options, a generator. */
+static kl_status seen_keys(void *ctx, kl_call *call, kl_keyset keys)
+{
+    ((kl_keyset *)ctx)->bits |= keys.bits;
+    return kl_redispatch(call, kl_keyset_remove(keys, kl_call_key(call)));
+}
+static kl_status uses_outside(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)nin, (void)nout;
+    out[0] = kl_add(in[0], *(kl_tensor *)ctx);
+    return KL_OK;
+}
+static void d33(void)
+{
+    kl_keyset seen = {0}, mark = kl_keyset_of(KL_KEY_User3);
+    kl_kernel k = {.name = "seen", .call = seen_keys, .ctx = &seen};
+    kl_registration r;
+    kl_tensor plain = vector(1, 2), marked = vector(3, 4), y;
+    OK(kl_dispatch_fallback(KL_KEY_User3, &k, &r));
+    OK(kl_dispatch_mark(marked, mark));
+    CHECK(!kl_keyset_has(kl_dispatch_keys(1, &plain), KL_KEY_User3) && kl_keyset_has(kl_dispatch_keys(1, &marked), KL_KEY_User3));
+#define SEES(make) (seen.bits = 0, y = (make), kl_release(y), kl_keyset_has(seen, KL_KEY_User3))
+    CHECK(!SEES(kl_add(plain, plain)));
+    CHECK(SEES(kl_add(marked, plain)));
+    CHECK(SEES(kl_add(plain, marked)));
+    CHECK(SEES(kl_where(kl_lt(plain, plain), plain, marked)));
+    CHECK(SEES(kl_concat(3, (kl_tensor[]){plain, plain, marked}, 0)));
+    CHECK(!SEES(kl_concat(3, (kl_tensor[]){plain, plain, plain}, 0)));
+    CHECK(SEES((kl_checkpoint(uses_outside, &marked, 1, &plain, 1, &y), y)));
+    CHECK(SEES(kl_rand_from(&(kl_generator){KL_KEY_User3, 1}, cpu, KL_F32, DIMS(2))));
+    CHECK(!SEES(kl_rand(cpu, KL_F32, DIMS(2), 1)));
+    kl_dispatch_log_begin(); /* options: the device of an op without tensors */
+    y = kl_iota(cpu, KL_F32, DIMS(2), 0);
+    CHECK(strstr(kl_dispatch_log_end(), strcmp(kl_device_name(cpu), "cpu") ? "key=[Ref]" : "key=[CPU]"));
+    kl_release(y), kl_release(plain), kl_release(marked);
+    drop(r);
+}
+
 static void d34(void)
 {
     kl_kernel f = giving(1, "fn_cpu"), g = giving(2, "fn_math"), h = giving(3, "fn_cpu2"), dup = giving(1, "again");
@@ -582,10 +657,10 @@ static void d37(void)
 }
 
 static const struct row rows[] = {
-    {"D1", d1}, {"D2", d2}, {"D4", d4}, {"D13", d13}, {"D14", d14}, {"D16", d16},
+    {"D1", d1}, {"D2", d2}, {"D4", d4}, {"D7", d7}, {"D13", d13}, {"D14", d14}, {"D16", d16},
     {"D17", d17}, {"D18", d18}, {"D19", d19}, {"D24", d24}, {"D25", d25}, {"D26", d26},
     {"D27", d27}, {"D28", d28}, {"D29", d29}, {"D30", d30}, {"D31", d31}, {"D32", d32},
-    {"D34", d34}, {"D35", d35}, {"D36", d36}, {"D37", d37},
+    {"D33", d33}, {"D34", d34}, {"D35", d35}, {"D36", d36}, {"D37", d37},
 };
 
 int main(int argc, char **argv) { return RUN_ROWS(rows); }

@@ -186,6 +186,20 @@ KL_API const char *kl_dispatch_warning(void);
 KL_API bool kl_dispatch_has_kernel(const char *op, kl_key key);
 KL_API uint32_t kl_dispatch_kernel_count(const char *op);
 
+/* ---- generators ---- */
+
+/* Where random bits come from: the op `random` of these calls has this key besides its device's, so a kernel registered
+ * for it there makes the bits, from the seed.  Other random numbers stay what they are. */
+typedef struct kl_generator {
+    kl_key key;    /* KL_KEY_CustomRNGKeyId, or one of the user's layers */
+    uint64_t seed;
+} kl_generator;
+/* As kl_random_bits, kl_rand and kl_randn.  [lazy; new handle; errors as theirs, and ARGUMENT: g is NULL, or its key no
+ * layer] */
+KL_API kl_tensor kl_random_bits_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
+KL_API kl_tensor kl_rand_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
+KL_API kl_tensor kl_randn_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
+
 /* ---- calling by name: ops of one's own, elementwise ops, and custom ops without attributes ---- */
 
 /* As any op is called: nin tensors, nout results.  [lazy; new handles; errors ARGUMENT: no such op, wrong numbers of
