@@ -13,6 +13,14 @@ struct code {
 
 enum emit_kind { EMIT_OBJECT, EMIT_LLVM, EMIT_ASM }; /* the last two: text for people */
 
+/* A whole program for a linker.  Its object has the functions of runtime/aot/image.h under `prefix`, which hand the
+ * image and the kernels over to Kiln's small runtime, and needs nothing else. */
+struct object_parts {
+    const char *prefix;
+    const struct kernel *const *kernel; uint32_t nkernel;
+    const void *image; size_t image_bytes;
+};
+
 struct backend {
     const char *name;
     uint32_t abi;                                          /* KERNEL_ABI it was built with */
@@ -23,8 +31,12 @@ struct backend {
     /* As compile, for another processor of this machine's kind: target's name, features and vector_bytes. */
     bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
                         struct err *e);
+    /* A processor of this machine's kind by name ("baseline": the least that Kiln's arithmetic needs, "native": this
+     * one, ..), with its features as far as programs are to check for them. */
+    bool (*target)(const char *cpu, struct caps *out, struct err *e);
+    bool (*object)(const struct object_parts *o, const struct caps *target, struct code *out, struct err *e);
 };
-#define KERNEL_ABI 5u
+#define KERNEL_ABI 6u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */

@@ -30,6 +30,8 @@ double machine_peak(const struct machine *m); /* operations a second */
 void machine_free(struct machine *m);
 
 /* ---- benchmark_report.c ---- */
+struct text;
+void text_time(struct text *t, double us); /* in us, ms or s, in 13 columns */
 struct report {
     kl_bench_report seen;       /* first: what the user sees is this */
     char *name;

@@ -11,7 +11,7 @@ static const char *const variant[2] = {"unfused", "fused"};
 
 static double total(const kl_bench_kernel *k) { return (double)k->calls * k->call.median; }
 
-static void put_time(struct text *t, double us)
+void text_time(struct text *t, double us)
 {
     text_put(t, us < 1000 ? " %9.2f us" : us < 1e6 ? " %9.3f ms" : " %9.3f s ", us < 1000 ? us : us < 1e6 ? us / 1e3 : us / 1e6);
 }
@@ -20,7 +20,7 @@ static void put_time(struct text *t, double us)
 static void put_limit(struct text *t, double limit, double time)
 {
     if (limit > 0 && time > 0) {
-        put_time(t, limit);
+        text_time(t, limit);
         text_put(t, " %7.0f %%", 100 * limit / time);
     } else {
         text_put(t, " %12s %9s", "-", "-");
@@ -30,9 +30,9 @@ static void put_limit(struct text *t, double limit, double time)
 static void put_step(struct text *t, const kl_bench_report *r, int fuse)
 {
     text_put(t, "%-8s", variant[fuse]);
-    put_time(t, r->step[fuse].median);
-    put_time(t, r->step[fuse].min);
-    put_time(t, r->step[fuse].max);
+    text_time(t, r->step[fuse].median);
+    text_time(t, r->step[fuse].min);
+    text_time(t, r->step[fuse].max);
     put_limit(t, r->limit, r->step[fuse].median);
     if (fuse && r->step[1].median > 0)
         text_put(t, "   %.2f x unfused", r->step[0].median / r->step[1].median);
@@ -45,7 +45,7 @@ static void put_kernel(struct text *t, const kl_bench_kernel *k, double all)
     bool cut = strlen(k->name) >= sizeof name;
     snprintf(name, sizeof name, cut ? "%.33s..." : "%s", k->name);
     text_put(t, "%-36s %6lld", name, (long long)k->calls);
-    put_time(t, k->call.median);
+    text_time(t, k->call.median);
     text_put(t, " %6.1f %%", all > 0 ? 100 * total(k) / all : 0);
     text_put(t, " %9.3f %9.3f", 1e-6 * (double)k->bytes, 1e-6 * (double)k->flops);
     double us = k->call.median > 0 ? k->call.median : INFINITY;

@@ -12,13 +12,19 @@ static const struct command_line {
     {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
-    {"dump", "FILE.kir --stage STAGE [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
-     "           [--device DEVICE] [--unfused]",
-     "print one stage of the way to machine code",
+    {"dump", "FILE.kir --stage STAGE [--format text|dot|html] [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
+     "           [--device DEVICE] [--unfused] [--schedules FILE] [-o FILE]",
+     "print one stage of the way to machine code, as text or for Graphviz; html: a page with all stages; -o says the\n"
+     "      format by its ending, too (.dot, .html)",
      cli_dump},
+    {"diff", "A.kir B.kir",
+     "what has changed from one graph to the other; exit code 0: nothing, 1: something, 2: they cannot be compared", cli_diff},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
-     "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]",
+     "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused] [--schedules FILE]",
      "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
+    {"compile", "FILE.kir -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
+     "           [--unfused] [--schedules FILE]",
+     "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a", cli_compile},
     {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
@@ -29,8 +35,12 @@ static const struct command_line {
     {"cache", "list | verify | prune [--max BYTES] | clear",
      "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all", cli_cache},
     {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
-     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
+     "           [--schedules FILE]",
      "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
+    {"profile", "FILE.kir [--trace FILE.json] [--rounds N] [--device DEVICE] [--unfused]\n"
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
+     "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev", cli_profile},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -47,10 +57,12 @@ static void usage(FILE *f)
     for (unsigned i = 0; i < pass_count; i++)
         if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
             fprintf(f, " %s", pass_list[i].stage);
-    fputs(" scheduled source llvm asm\n"
+    fputs(" scheduled schedules source llvm asm\n"
           "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
+          "processors: baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one\n"
           "devices: ref cpu; --device is for the nodes on the graph's own device, the others stay where they are\n",
           f);
+    fputs("schedules: what stage schedules prints, edited; KILN_SCHEDULES names such a file, too\n", f);
     fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);
 }
 
@@ -161,6 +173,20 @@ struct graph *cli_load(const char *path)
         fprintf(stderr, "%s\n", e.msg);
     mem_free(s);
     return g;
+}
+
+bool cli_schedules(struct cli_args *a)
+{
+    const char *path = cli_value(a);
+    size_t len;
+    struct err e = {0};
+    char *s = path ? cli_read(path, &len) : NULL;
+    bool ok = s && schedules_set(s, len, strcmp(path, "-") ? path : "stdin", &e);
+    if (s && !ok)
+        fprintf(stderr, "%s\n", e.msg);
+    mem_free(s);
+    a->failed |= !ok;
+    return ok;
 }
 
 int cli_device(const char *name)

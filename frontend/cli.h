@@ -7,16 +7,18 @@ enum { CLI_OK, CLI_FAILED, CLI_USAGE }; /* exit codes: done, refused or failed, 
 
 int cli_opt(int argc, char **argv);  /* cli_graph.c */
 int cli_dump(int argc, char **argv);
+enum { DIFF_SAME, DIFF_CHANGES, DIFF_TROUBLE }; /* its exit codes, as of other tools that compare */
+int cli_diff(int argc, char **argv);
 int cli_run(int argc, char **argv);  /* cli_run.c */
+int cli_compile(int argc, char **argv); /* cli_compile.c */
 int cli_kernel(int argc, char **argv); /* cli_kernel.c */
 int cli_ops(int argc, char **argv);  /* cli_ops.c */
 int cli_bench(int argc, char **argv); /* cli_bench.c */
+int cli_profile(int argc, char **argv); /* cli_profile.c */
 int cli_chart(int argc, char **argv); /* cli_chart.c */
 int cli_cache(int argc, char **argv); /* cli_cache.c */
 int cli_dispatch(int argc, char **argv); /* cli_dispatch.c */
 int cli_explain(int argc, char **argv);
-/* Prints a stage of a graph, which the passes change; target, device: NULL for the default.  The exit code.  cli_graph.c */
-int cli_dump_stage(struct graph *g, const char *stage, const char *target, const char *device, bool fuse);
 struct results;
 /* Results to a file, "-" for standard output; the exit code. */
 int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);
@@ -40,6 +42,7 @@ int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "k
 char *cli_read(const char *path, size_t *len);
 struct graph *cli_load(const char *path);        /* NULL: reported */
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
+bool cli_schedules(struct cli_args *a);          /* takes --schedules' file, or reports and a->failed */
 /* ---- cli_bind.c ---- */
 struct cli_values { unsigned n; const char *name[MAX_SYMBOLS]; size_t len[MAX_SYMBOLS]; int64_t value[MAX_SYMBOLS]; };
 void cli_bind_option(struct cli_values *v, struct cli_args *a); /* takes --bind's value, or reports and a->failed */

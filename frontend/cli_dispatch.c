@@ -198,10 +198,10 @@ int cli_explain(int argc, char **argv)
     const char *const title[] = {"recorded", "fused", "kernels", "source"};
     int status = g ? CLI_OK : CLI_FAILED;
     for (int i = 0; i < (code ? 4 : 2) && status == CLI_OK; i++) {
-        struct graph *copy = graph_clone(g);
+        struct dump_request r = {.stage = stage[i], .target = i < 2 ? NULL : target, .device = number, .fuse = option_fuse()};
+        struct err e = {0};
         printf("%s:\n", title[i]);
-        status = copy ? cli_dump_stage(copy, stage[i], i < 2 ? NULL : target, device, option_fuse()) : cli_error("out of memory");
-        graph_free(copy);
+        status = dump_write(g, &r, stdout, &e) ? CLI_OK : cli_error("%s", e.msg);
     }
     graph_free(g);
     return status;

@@ -1,5 +1,6 @@
-/* kiln opt: passes on a graph.  kiln dump: one stage between a graph and its machine code. */
+/* kiln opt: passes on a graph.  kiln dump: one stage between a graph and its machine code.  kiln diff: two graphs. */
 #include "frontend/cli.h"
+#include "ir/text.h"
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <string.h>
@@ -74,106 +75,51 @@ int cli_opt(int argc, char **argv)
 
 /* ---- dump ---- */
 
-struct wanted { const char *stage; bool fused, found; };
-
-static void print_stage(void *ctx, const char *stage, const struct graph *g)
+static bool form_by_name(const char *name, enum dump_form *form)
 {
-    struct wanted *w = ctx;
-    if (strcmp(w->stage, stage))
-        return;
-    w->found = true;
-    char *why = w->fused && !strcmp(stage, "fused") ? fuse_explain(g) : NULL;
-    if (why)
-        fputs(why, stdout);
-    mem_free(why);
-    graph_print(g, stdout);
+    static const char *const forms[] = {"text", "dot", "html"};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(name, forms[i])) {
+            *form = (enum dump_form)i;
+            return true;
+        }
+    return false;
 }
 
-static bool print_code(const struct program *p, const struct backend *b, enum emit_kind kind, struct err *e)
+static int dump(const char *file, const struct cli_values *values, const struct dump_request *r, const char *out)
 {
-    for (uint32_t i = 0; i < p->nkernel; i++) {
-        struct code text = {0};
-        bool ok = b->compile(p->kernel[i], kind, &text, e);
-        if (ok)
-            fwrite(text.bytes, 1, text.size, stdout);
-        mem_free(text.bytes);
-        if (!ok)
-            return false;
-    }
-    return true;
-}
-
-/* The stages behind the passes: kernels as loop IR, LLVM IR and assembly. */
-static bool print_kernels(const struct graph *g, int device, const char *stage, struct err *e)
-{
-    struct caps caps;
-    const struct backend *b = device_backend(device, &caps);
-    if (!b)
-        return err_set(e, KL_ERR_ARGUMENT, "device %s runs graphs as they are: it has no stage %s",
-                       device_name(device), stage);
-    struct program *p = program_plan(g, &caps, false, e);
-    bool ok = p;
-    if (ok && !strcmp(stage, "scheduled"))
-        for (uint32_t i = 0; i < p->nkernel; i++)
-            ok &= kernel_print(p->kernel[i], stdout);
-    else
-        ok = ok && print_code(p, b, strcmp(stage, "asm") ? EMIT_LLVM : EMIT_ASM, e);
-    program_free(p);
-    return ok;
-}
-
-/* Kernels made for a GPU, in its language. */
-static bool print_source(const struct graph *g, const char *target, const char *stage, struct err *e)
-{
-    struct caps caps;
-    struct program *p = gpu_caps(target, &caps, e) ? program_plan(g, &caps, false, e) : NULL;
-    bool ok = p && gpu_print((const struct kernel *const *)p->kernel, p->nkernel, target, stage, stdout, e);
-    program_free(p);
-    return ok;
-}
-
-static bool is_code_stage(const char *s)
-{
-    return !strcmp(s, "scheduled") || !strcmp(s, "source") || !strcmp(s, "llvm") || !strcmp(s, "asm");
-}
-
-int cli_dump_stage(struct graph *g, const char *stage, const char *target, const char *device, bool fuse)
-{
-    struct wanted w = {.stage = stage, .fused = fuse};
+    struct graph *g = cli_load(file);
     struct err e = {0};
-    if (!passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true, .dump = print_stage, .ctx = &w}))
-        return cli_error("%s", g->err.msg);
-    if (w.found)
-        return CLI_OK;
-    if (!is_code_stage(stage)) {
-        cli_error("no stage is called '%s'; see kiln help", stage);
-        return CLI_USAGE;
-    }
-    if (target || !strcmp(stage, "source"))
-        return print_source(g, target, stage, &e) ? CLI_OK : cli_error("%s", e.msg);
-    int d = cli_device(device);
-    if (d < 0)
-        return CLI_FAILED;
-    return print_kernels(g, d, stage, &e) ? CLI_OK : cli_error("%s", e.msg);
+    bool ok = g && cli_set_symbols(g, values);
+    if (ok && !(out ? dump_to_file(g, r, out, &e) : dump_write(g, r, stdout, &e)))
+        ok = cli_error("%s", e.msg) == CLI_OK;
+    graph_free(g);
+    return ok ? CLI_OK : CLI_FAILED;
 }
 
 int cli_dump(int argc, char **argv)
 {
     struct cli_args a = {.argc = argc, .argv = argv};
-    const char *file = NULL, *stage = NULL, *target = NULL, *device = NULL;
-    bool fuse = option_fuse();
+    const char *file = NULL, *device = NULL, *form = NULL, *out = NULL;
+    struct dump_request r = {.device = -1, .fuse = option_fuse()};
     struct cli_values values = {0};
     while (cli_next(&a)) {
         if (cli_is(&a, "--bind"))
             cli_bind_option(&values, &a);
         else if (cli_is(&a, "--stage"))
-            stage = cli_value(&a);
+            r.stage = cli_value(&a);
         else if (cli_is(&a, "--device"))
             device = cli_value(&a);
         else if (cli_is(&a, "--target"))
-            target = cli_value(&a);
+            r.target = cli_value(&a);
+        else if (cli_is(&a, "--schedules"))
+            cli_schedules(&a);
+        else if (cli_is(&a, "--format"))
+            form = cli_value(&a);
+        else if (cli_is(&a, "-o"))
+            out = cli_value(&a);
         else if (cli_is(&a, "--unfused"))
-            fuse = false;
+            r.fuse = false;
         else if (!a.option && !file)
             file = a.value;
         else
@@ -181,13 +127,54 @@ int cli_dump(int argc, char **argv)
     }
     if (a.failed)
         return CLI_USAGE;
-    if (!file || !stage) {
-        cli_error("dump needs a file and --stage; see kiln help");
-        return CLI_USAGE;
+    if (out)
+        dump_form_of(out, &r.form);
+    if (form && !form_by_name(form, &r.form))
+        return cli_error("no format is called '%s': there are text, dot and html", form), CLI_USAGE;
+    if (!file || (!r.stage && r.form != DUMP_HTML))
+        return cli_error("dump needs a file and --stage; see kiln help"), CLI_USAGE;
+    if (r.stage && !dump_is_stage(r.stage))
+        return cli_error("no stage is called '%s'; see kiln help", r.stage), CLI_USAGE;
+    /* Graphs stay on their own device, code is for one. */
+    bool code = r.form == DUMP_HTML || device || !strcmp(r.stage, "scheduled") || !strcmp(r.stage, "schedules") ||
+                !strcmp(r.stage, "llvm") || !strcmp(r.stage, "asm");
+    if (code && !r.target && (r.device = cli_device(device)) < 0)
+        return CLI_FAILED;
+    return dump(file, &values, &r, out);
+}
+
+/* ---- diff ---- */
+
+static int diff(const struct graph *a, const struct graph *b)
+{
+    struct text t = {0};
+    struct graph_changes n;
+    if (!graph_compare(a, b, &t, &n)) {
+        mem_free(t.s);
+        return cli_error("out of memory"), DIFF_TROUBLE;
     }
-    struct graph *g = cli_load(file);
-    bool ok = g && cli_set_symbols(g, &values);
-    int status = ok ? cli_dump_stage(g, stage, target, device, fuse) : CLI_FAILED;
+    if (t.len)
+        fputs(t.s, stdout);
+    printf("nodes: %u same, %u changed, %u removed, %u added\n", n.same, n.changed, n.removed, n.added);
+    bool same = !t.len;
+    mem_free(t.s);
+    return same ? DIFF_SAME : DIFF_CHANGES;
+}
+
+int cli_diff(int argc, char **argv)
+{
+    struct cli_args a = {.argc = argc, .argv = argv};
+    const char *file[2] = {NULL, NULL};
+    while (cli_next(&a)) {
+        if (a.option || file[1])
+            return cli_unexpected(&a), DIFF_TROUBLE;
+        file[file[0] != NULL] = a.value;
+    }
+    if (!file[1])
+        return cli_error("diff needs two files; see kiln help"), DIFF_TROUBLE;
+    struct graph *g = cli_load(file[0]), *h = g ? cli_load(file[1]) : NULL;
+    int status = h ? diff(g, h) : DIFF_TROUBLE;
     graph_free(g);
+    graph_free(h);
     return status;
 }

@@ -1,7 +1,9 @@
 /* Values for a graph's inputs, states and slots, from files or made up, and its program run on them. */
 #include "frontend/cli_job.h"
+#include "frontend/frontend.h"
 #include "ir/custom.h"
 #include "ir/text.h"
+#include <stdlib.h>
 #include <string.h>
 
 static bool add_binding(struct job *j, struct cli_args *a, const char *option)
@@ -30,6 +32,8 @@ bool job_argument(struct job *j, struct cli_args *a, const char *const *binders)
         cli_bind_option(&j->values, a);
         return !a->failed;
     }
+    if (cli_is(a, "--schedules"))
+        return cli_schedules(a);
     if (cli_is(a, "--device"))
         return (j->device_name = cli_value(a)) != NULL;
     if (a->option || j->file)
@@ -224,6 +228,39 @@ bool job_run(struct job *j, bool fuse, struct err *e)
     if (!ok)
         custom_locate(j->g, e);
     return ok;
+}
+
+/* One run; a state that was not updated in place has moved to where its new value is. */
+kl_status job_step(void *ctx)
+{
+    struct job *j = ctx;
+    struct err e = {0};
+    if (!job_run(j, option_fuse(), &e))
+        return report_err(&e);
+    for (uint32_t k = 0; k < j->g->nout; k++) {
+        const struct output *o = &j->g->out[k];
+        if (o->kind == OUT_ASSIGN) {
+            buffer_unref(j->state[o->state]);
+            j->state[o->state] = j->out[k];
+        } else {
+            buffer_unref(j->out[k]);
+        }
+        j->out[k] = NULL;
+    }
+    return KL_OK;
+}
+
+bool job_rounds(struct cli_args *a, int *rounds)
+{
+    const char *s = cli_value(a);
+    char *end;
+    long n = s ? strtol(s, &end, 10) : 0;
+    if (s && (!*s || *end || n < 1 || n > 1000)) {
+        cli_error("--rounds: '%s' is not a number from 1 to 1000", s);
+        return false;
+    }
+    *rounds = (int)n;
+    return s != NULL;
 }
 
 static void free_arrays(struct job_array *a, uint32_t n)

@@ -1,4 +1,4 @@
-/* A graph's values from the command line: what kiln run and kiln bench share. */
+/* A graph's values from the command line: what kiln run, bench and profile share. */
 #ifndef KILN_CLI_JOB_H
 #define KILN_CLI_JOB_H
 #include "frontend/cli.h"
@@ -24,13 +24,16 @@ struct job {
 };
 
 /* ---- cli_job.c ---- */
-/* Takes the argument if it is the file, --device, --bind or a binding by one of `binders` (NULL-terminated). */
+/* Takes the argument if it is the file, --device, --bind, --schedules or a binding by one of `binders` (NULL-terminated). */
 bool job_argument(struct job *j, struct cli_args *a, const char *const *binders);
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */
 bool job_open(struct job *j);            /* reads the graph and finds the device; false: reported */
 bool job_bind(struct job *j, bool fill); /* reads the values; with `fill` those not given are made up; false: reported */
 /* The program, run once: j->out has new references.  false: *e. */
 bool job_run(struct job *j, bool fuse, struct err *e);
+/* A kl_bench_fn: the same as a step, states keeping their new values. */
+kl_status job_step(void *job);
+bool job_rounds(struct cli_args *a, int *rounds); /* the value of --rounds; false: reported */
 void job_free(struct job *j);
 /* ---- cli_bind.c ---- */
 bool job_bind_symbols(struct job *j);    /* by --bind and by the arrays' shapes; false: reported */

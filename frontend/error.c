@@ -13,6 +13,7 @@ static void set_last(struct thread *t, const kl_site *site, kl_status code, cons
     if (t->composite)
         p += snprintf(p, (size_t)(end - p) / 2, "%s: ", t->composite);
     vsnprintf(p, (size_t)(end - p), fmt, ap);
+    log_message(KL_LOG_ERROR, t->last.msg);
 }
 
 kl_status report(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)

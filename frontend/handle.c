@@ -170,3 +170,22 @@ void entries_return(struct thread *t)
         free_list = x->index;
     }
 }
+
+void entries_after_fork(void)
+{
+    static struct cause lost = {.err = {.code = KL_ERR_HANDLE, .msg = "the tensor was being assigned by another thread when this "
+                                                                      "process was forked: its value is lost"}};
+    uint32_t n = atomic_load(&entries.count);
+    for (uint32_t i = 0; i < n; i++) {
+        struct entry *x = entry_at(i);
+        if (atomic_load(&x->generation) % 2 == 0 || x->kind != KIND_VALUE || !x->busy)
+            continue;
+        ambient_unbind(x);
+        front_drop(x->buffer);
+        x->buffer = NULL;
+        x->busy = false;
+        x->kind = KIND_POISON;
+        x->cause = &lost;
+        atomic_fetch_add(&lost.refs, 2); /* one more than it has: it is never freed */
+    }
+}

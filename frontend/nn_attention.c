@@ -52,7 +52,7 @@ static kl_tensor masked_softmax(const kl_site *site, const struct view *v, kl_te
     kl_tensor z = kl_where_at(site, allowed, kl_sub_at(site, s, most), zero);
     kl_tensor e = kl_where_at(site, allowed, kl_exp_at(site, z), zero);
     kl_tensor sum = kl_sum_at(site, e, 1, &last, true);
-    return kl_div_at(site, e, kl_where_at(site, kl_eq_at(site, sum, zero), const_like(site, v, 1), sum));
+    return shares(site, v, e, kl_where_at(site, kl_eq_at(site, sum, zero), const_like(site, v, 1), sum));
 }
 
 kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal)

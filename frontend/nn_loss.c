@@ -11,6 +11,11 @@ static kl_tensor shifted(const kl_site *site, kl_tensor a, int axis)
     return kl_sub_at(site, a, most);
 }
 
+kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_tensor whole)
+{
+    return kl_mul_at(site, parts, kl_div_at(site, const_like(site, v, 1), whole));
+}
+
 kl_tensor kl_softmax_at(const kl_site *site, kl_tensor a, int axis)
 {
     struct view v;
@@ -18,7 +23,7 @@ kl_tensor kl_softmax_at(const kl_site *site, kl_tensor a, int axis)
     if (!t)
         return op_failed();
     kl_tensor e = kl_exp_at(site, shifted(site, a, axis));
-    return compose_end(t, kl_div_at(site, e, kl_sum_at(site, e, 1, &axis, true)));
+    return compose_end(t, shares(site, &v, e, kl_sum_at(site, e, 1, &axis, true)));
 }
 
 static kl_tensor log_sum_exp(const kl_site *site, kl_tensor z, int axis)

@@ -72,13 +72,13 @@ static kl_status read_value(const kl_site *site, const char *op, kl_tensor h, vo
                     shape_text(&v.shape, text, sizeof text), size, bytes);
     if (!data && bytes)
         return fail(t, site, KL_ERR_ARGUMENT, "%s: data is NULL", op);
+    int64_t began = span_begin();
     struct buffer *b = value_of(t, site, op, h);
-    if (!b)
-        return t->last.code;
-    if (bytes)
+    if (b && bytes)
         memcpy(data, b->data, bytes);
     buffer_unref(b);
-    return KL_OK;
+    span_end(SPAN_READ, op, began);
+    return b ? KL_OK : t->last.code;
 }
 
 kl_status kl_read_at(const kl_site *site, kl_tensor h, void *data, size_t bytes)

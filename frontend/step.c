@@ -109,6 +109,7 @@ kl_step *kl_step_end_at(const kl_site *site, int n, const kl_tensor *in)
     struct err e;
     e.code = KL_OK;
     kl_step *s = NULL;
+    span_end(SPAN_RECORD, tr->r.g->name, tr->began);
     if (tr->err.code)
         t->last = tr->err;
     else if (n < 0 || (n && !in))
@@ -327,10 +328,12 @@ kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int n, const kl_
     e.code = KL_OK;
     struct step_run r = {.s = s};
     void *room = NULL;
+    int64_t began = span_begin();
     bool ok = counts_fit(s, n, in, nslots, slots, nout, out, &e) &&
               ((room = make_room(&r)) || err_set(&e, KL_ERR_MEMORY, "out of memory")) &&
               set_slots(&r, nslots, slots, &e) && run(&r, in, out, &e);
     mem_free(room);
+    span_end(SPAN_STEP, s->g->name, began);
     return ok ? KL_OK : report(t, site, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);
 }
 

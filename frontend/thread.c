@@ -33,14 +33,30 @@ static void thread_end(void *p)
     self = NULL;
 }
 
-/* A child of fork has none of the other threads, so nobody else would open the lock. */
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-static void after_fork(void) { pthread_mutex_unlock(&lock); }
+/* A child of fork has none of the other threads: nobody else would open the lock, nor finish what they were writing. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+    dispatch_lock();
+}
+static void parent_after_fork(void)
+{
+    dispatch_unlock();
+    pthread_mutex_unlock(&lock);
+}
+static void child_after_fork(void)
+{
+    entries_after_fork();
+    idle = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    parent_after_fork();
+}
 
 static void start(void)
 {
     key_works = pthread_key_create(&key, thread_end) == 0;
-    pthread_atfork(before_fork, after_fork, after_fork);
+    fork_watch(); /* before this: the lock here is the first that fork takes */
+    pthread_atfork(before_fork, parent_after_fork, child_after_fork);
+    timeline_from_environment();
 }
 
 static struct thread *make_self(void)

@@ -101,14 +101,14 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
         return NIL;
     struct node key = state_key(&v, name);
     bool failed;
-    const struct tape_call *made = tape_next(tr, &key, tr->site, &v.shape, &failed);
+    const struct tape_call *made = tape_next(tr, &key, tr->site, &v.shape, NULL, &failed);
     ref r = made ? made->result : failed ? NIL : add_state(tr, &v, name);
     if (failed)
         err_set(e, KL_ERR_MEMORY, "out of memory");
     if (r == NIL)
         return NIL;
     if (!made)
-        tape_add(tr, &key, &v.shape, r);
+        tape_add(tr, &key, &v.shape, NULL, r);
     tr->bound[tr->nbound] = (struct binding){.h = h, .node = r};
     place(tr, tr->nbound++);
     return r;
@@ -155,6 +155,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
         return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
     tr->poison = kl_none;
+    tr->began = span_begin();
     t->tracing = true;
     t->outer_no_grad = t->no_grad;
     return KL_OK;
@@ -224,8 +225,10 @@ void trace_free(struct trace *tr)
 {
     if (!tr)
         return;
-    if (tr->tapes)
+    if (tr->tapes || tr->tape)
         tr->r.g = NULL;
+    if (tr->region)
+        tape_body_drop(tr->tape);
     tape_free_all(tr);
     recording_free(&tr->r);
     mem_free(tr->bound);
@@ -236,6 +239,7 @@ void trace_free(struct trace *tr)
     mem_free(tr->launch.state);
     mem_free(tr->kept);
     mem_free(tr->output);
+    mem_free(tr->extra);
     mem_free(tr);
 }
 
@@ -264,37 +268,78 @@ static bool list_outputs(struct trace *tr, uint32_t *nout)
     return true;
 }
 
-static bool add_outputs(struct trace *tr, uint32_t nout)
+static bool add_outputs(struct graph *g, const struct output *out, uint32_t nout)
 {
     for (uint32_t i = 0; i < nout; i++)
-        if (!graph_output(tr->r.g, tr->output[i].kind, tr->output[i].value, tr->output[i].state))
+        if (!graph_output(g, out[i].kind, out[i].value, out[i].state))
             return false;
     return true;
+}
+
+/* What nothing reads is given back. */
+static bool add_unread(struct graph *g)
+{
+    bool *read = mem_alloc(g->nnode * sizeof *read);
+    for (ref r = 1; read && r < g->nnode; r++)
+        for (unsigned i = 0; i < node_nin(node_at(g, r)); i++)
+            read[node_in(g, node_at(g, r), i)] = true;
+    for (ref r = 1; read && r < g->nnode; r++)
+        if (!read[r] && !op_is_leaf(g->node[r].op) && !op_is_region(g->node[r].op))
+            graph_output(g, OUT_RETURN, r, 0);
+    bool ok = read && !g->err.code;
+    mem_free(read);
+    return ok;
+}
+
+struct graph *trace_so_far(struct trace *tr, struct err *e)
+{
+    const struct graph *from = tr->r.g;
+    ref last = from->nnode - 1;
+    if (tr->replaying)
+        last = tr->at ? tr->tape->call[tr->at - 1].result : NIL;
+    uint32_t nout;
+    struct graph *g = list_outputs(tr, &nout) ? graph_clone_beginning(from, last + 1) : NULL;
+    if (g && (nout ? add_outputs(g, tr->output, nout) : add_unread(g)))
+        return g;
+    graph_free(g);
+    err_set(e, KL_ERR_MEMORY, "out of memory");
+    return NULL;
+}
+
+const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
+{
+    bool failed = false;
+    uint32_t nout;
+    *known = false;
+    if (!list_outputs(tr, &nout)) {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    *known = tape_complete(tr, tr->output, nout, &failed);
+    struct graph *g = tr->r.g;
+    if (failed)
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    else if (!*known && (!add_outputs(g, tr->output, nout) || g->err.code))
+        err_set(e, g->err.code, "%s", g->err.msg);
+    return e->code || !nout ? NULL : g;
 }
 
 /* That of its tape, unless something is new. */
 const struct exec *trace_program(struct trace *tr, struct err *e)
 {
-    bool failed = false, fuse = option_fuse();
-    uint32_t nout;
-    if (!list_outputs(tr, &nout)) {
-        err_set(e, KL_ERR_MEMORY, "out of memory");
+    bool known, fuse = option_fuse();
+    uint64_t schedules = schedules_number();
+    const struct graph *g = trace_graph(tr, &known, e);
+    if (!g)
         return NULL;
-    }
-    if (tape_complete(tr, tr->output, nout, &failed) && tr->tape->fuse == fuse)
+    if (known)
+        atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
+    if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules)
         return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
-    struct graph *g = tr->r.g;
-    if (failed) {
-        err_set(e, KL_ERR_MEMORY, "out of memory");
-    } else if (!tr->replaying && (!add_outputs(tr, nout) || g->err.code)) {
-        err_set(e, g->err.code, "%s", g->err.msg);
-    } else if (nout) {
-        const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
-        if (x)
-            tape_end(tr, x, fuse);
-        return x;
-    }
-    return NULL;
+    const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
+    if (x)
+        tape_end(tr, x, fuse, schedules);
+    return x;
 }
 
 /* Room for the run, with what is kept in the order of the outputs; false: out of memory. */
@@ -391,10 +436,13 @@ kl_status kl_trace_end_at(const kl_site *site)
     struct err e;
     e.code = KL_OK;
     kl_status status = tr->err.code;
+    span_end(SPAN_RECORD, tr->r.g->name, tr->began);
+    int64_t began = span_begin();
     if (status)
         t->last = tr->err;
     else if (!run(t, &e))
         status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+    span_end(SPAN_STEP, tr->r.g->name, began);
     trace_drop(t);
     return status;
 }

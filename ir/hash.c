@@ -34,7 +34,7 @@ static void put(struct sink *s, const void *p, size_t n)
 }
 
 /* A symbolic dim by what it says, since its number depends on the order in which expressions were interned. */
-static int64_t dim_digest(const struct graph *g, int64_t d)
+int64_t dim_digest(const struct graph *g, int64_t d)
 {
     struct affine a;
     if (d >= 0)

@@ -72,10 +72,13 @@ static bool evaluate_region(const struct graph *g, ref r, void **value, struct e
         at[nin + i] = (char *)value[r] + result_offset(g, n, i);
     if (ok && n->op == OP_custom)
         ok = custom_run(g, n, (const void *const *)at, at + nin, work, e);
-    else if (ok)
-        ok = region_run(&(struct region_call){g, n, (const void *const *)at, at + nin, work, run_region,
-                                              &(struct region_run){g, n, e}});
-    else
+    if (ok && n->op != OP_custom) {
+        struct region_call c = region_call(g, n);
+        c.in = (const void *const *)at, c.out = at + nin, c.work = work;
+        c.run = run_region, c.ctx = &(struct region_run){g, n, e};
+        ok = region_run(&c);
+    }
+    if (!ok && !e->code)
         fail(g, r, KL_ERR_MEMORY, "out of memory", e);
     mem_free(work);
     mem_free(at);

@@ -480,17 +480,26 @@ static inline const struct custom *node_custom(const struct graph *g, const stru
 uint32_t region_results(const struct graph *g, const struct node *n);
 unsigned region_result(const struct graph *g, const struct node *n, uint32_t i, struct shape *s); /* dtype; fills s */
 size_t region_result_bytes(const struct graph *g, const struct node *n, uint32_t i);
-/* A region op at work (custom: custom_run).  run computes region `which`: pointers to its parameters, and to its yields. */
+size_t region_work_bytes(const struct graph *g, const struct node *n);
+/* A region op at work (custom: custom_run). */
 struct region_call {
-    const struct graph *g;
+    unsigned op;
+    uint32_t nin, nout, carried, scanned;         /* the last two: of while and scan, of scan; else 0 */
+    int64_t length;                               /* of scan, as is reverse */
+    bool reverse;
+    /* Bytes of operand i, or of result i. */
+    size_t (*bytes)(const struct region_call *c, bool result, uint32_t i);
+    const struct graph *g;                        /* for bytes of region_call() */
     const struct node *n;
+    /* Computes region `which`: pointers to its parameters, and to its yields. */
+    bool (*run)(void *ctx, uint32_t which, const void *const *in, void *const *out);
+    void *ctx;
     const void *const *in;
     void *const *out;
     void *work;                                   /* region_work_bytes of memory, aligned to 64 */
-    bool (*run)(void *ctx, uint32_t which, const void *const *in, void *const *out);
-    void *ctx;
 };
-size_t region_work_bytes(const struct graph *g, const struct node *n);
+struct region_call region_call(const struct graph *g, const struct node *n); /* without what the caller runs it with */
+/* ---- region_run.c ---- */
 bool region_run(const struct region_call *c);     /* false: what run gave */
 
 /* ---- hash.c ---- */
@@ -501,6 +510,7 @@ struct hash128 graph_hash(const struct graph *g);
 bool graph_same(const struct graph *a, const struct graph *b); /* equal in all that is hashed */
 uint32_t graph_common(const struct graph *a, const struct graph *b); /* the first node that differs, or the end of one */
 struct hash128 bytes_hash(const void *p, size_t n);
+int64_t dim_digest(const struct graph *g, int64_t d); /* equal for equal dims of any two graphs, whatever the symbols' names */
 
 /* ---- difference.c ---- */
 /* More is more alike: by the nodes that both begin with, their number, and the first that differs. */

@@ -391,7 +391,7 @@ static bool effect_line(struct reader *r)
         i.varying = r->k->inst[i.a].varying;
         return ok && open_scope(r, i, &head);
     } else if (r->k->ninst == 1 && word_is(w, "schedule")) {
-        return schedule_read(&r->l, &r->k->sched);
+        return schedule_read(&r->l, &r->k->sched, NULL);
     } else if (r->k->ninst == 1 && word_is(w, "estimate")) {
         return estimate(r);
     } else {

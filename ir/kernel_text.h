@@ -12,6 +12,7 @@ int words_find(const struct words *w, struct word name); /* -1: none of them */
 
 /* ---- schedule_text.c: the record of scheduling decisions, on one line ---- */
 void schedule_put(struct text *t, const struct schedule *s);
-bool schedule_read(struct lexer *l, struct schedule *s);  /* behind the word "schedule", to the end of the line */
+/* Behind the word "schedule", to the end of the line.  column (may be NULL): where each field stands, 0: nowhere. */
+bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column);
 
 #endif

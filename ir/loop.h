@@ -129,11 +129,29 @@ struct schedule {
     uint16_t mr, nr;        /* dot: register tile rows and columns */
     uint32_t kc;            /* dot: contraction block, equal to the node's kblock */
     uint8_t pack_a, pack_b; /* dot: operand copied into scratch panels first */
-    uint16_t pad;
+    uint8_t stream;         /* map, rows: results go to memory past the caches, where vectors lie at whole registers */
+    uint8_t pad;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
 };
+_Static_assert(sizeof(struct schedule) == 24, "no padding: schedules are hashed and compared as bytes");
 enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_DOT, SCHED_SCATTER,
                   SCHED_CUMULATIVE, SCHED_SORT, SCHED_COUNT };
+
+/* What a user or a tuner hands in: the records of some kernels of some graphs, each with the place of its text. */
+enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_KBLOCK, FIELD_PACK_A, FIELD_PACK_B, FIELD_STREAM,
+                   FIELD_GRAIN, FIELD_COUNT };
+struct sched_line {
+    char kernel[64];
+    struct schedule sched;
+    uint32_t line, column[FIELD_COUNT]; /* from 1; column 0: the field is not in the text */
+};
+struct sched_section {      /* those of the kernels of one graph */
+    char graph[64];         /* "": of every graph that has no section of its own */
+    bool unfused;           /* for its unfused kernels, not its fused ones */
+    char file[256];         /* for messages; may be "" */
+    struct sched_line *v; uint32_t n, cap;
+};
+struct sched_sections { struct sched_section *v; uint32_t n, cap; };
 
 struct kernel {
     char name[64];                                   /* for people; outside the hash */
@@ -231,6 +249,16 @@ struct kernels { struct kernel **v; uint32_t n, cap; };
 /* Adds the kernels of a text, which verify then.  false: "line:column: reason", behind the file's name if there is one. */
 bool kernel_parse(const char *text, size_t len, const char *file, struct kernels *out, struct err *e);
 void kernels_free(struct kernels *k);
+/* ---- schedule_text.c: schedules as text, in the form that stage "schedules" of a dump prints ---- */
+/* Adds the sections of a text.  false: "file:line:column: reason". */
+bool schedules_parse(const char *text, size_t len, const char *file, struct sched_sections *out, struct err *e);
+void schedules_free(struct sched_sections *s);
+/* The section of graph `graph` with the schedules of these kernels. */
+char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, uint32_t n); /* mem_free it; NULL: no memory */
+char *schedule_line(const struct schedule *s);      /* "schedule map width 32 ..."; mem_free it; NULL: no memory */
+/* false: "file:line:column: reason", at the field, or where the line begins if the text does not have it. */
+bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, enum sched_field f, struct err *e,
+                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* ---- kernel_verify.c ---- */
 struct flaw { val at; const char *rule; };          /* at 0: the kernel as a whole; rule NULL: out of memory */
 bool kernel_check(const struct kernel *k, struct flaw *f);

@@ -1,5 +1,4 @@
-/* What region ops take and give, and how they run: the one driver of loops and branches, which the interpreter
- * and the executor hand their own way of computing a region. */
+/* What region ops take and give, and what memory they work in. */
 #include "custom.h"
 #include <string.h>
 
@@ -44,8 +43,6 @@ size_t region_result_bytes(const struct graph *g, const struct node *n, uint32_t
     return (size_t)shape_count(&s) * dtype_size(dtype);
 }
 
-/* ---- at work ---- */
-
 static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
 
 /* Pointers to a region's parameters and yields, the condition's result, and a second place for carried values. */
@@ -61,102 +58,16 @@ size_t region_work_bytes(const struct graph *g, const struct node *n)
     return bytes;
 }
 
-struct loop {
-    const struct region_call *c;
-    uint32_t carried;
-    const void **in;   /* this round's parameters */
-    void **out;        /* this round's yields */
-    bool *more;        /* what the condition gave */
-    char *second;      /* carried values of every other round; the results' own memory has the others */
-};
-
-static struct loop loop_begin(const struct region_call *c)
+static size_t call_bytes(const struct region_call *c, bool result, uint32_t i)
 {
-    struct loop l = {.c = c, .carried = c->n->attr.region.carried, .in = c->work};
-    uint32_t nin = node_nin(c->n), nout = region_results(c->g, c->n);
-    l.out = (void **)c->work + nin;
-    l.more = (bool *)((char *)c->work + round64((nin + nout) * sizeof(void *)));
-    l.second = (char *)l.more + 64;
-    for (uint32_t i = 0; i < nin; i++)
-        l.in[i] = c->in[i];
-    for (uint32_t i = 0; i < nout; i++)
-        l.out[i] = c->out[i];
-    return l;
+    return result ? region_result_bytes(c->g, c->n, i) : node_bytes(c->g, node_in(c->g, c->n, i));
 }
 
-/* Where this round's carried yields go: never where it reads them. */
-static void aim(struct loop *l, bool second)
+struct region_call region_call(const struct graph *g, const struct node *n)
 {
-    char *at = l->second;
-    for (uint32_t i = 0; i < l->carried; i++) {
-        l->out[i] = second ? at : l->c->out[i];
-        at += round64(region_result_bytes(l->c->g, l->c->n, i));
-    }
-}
-
-static void carry(struct loop *l)
-{
-    for (uint32_t i = 0; i < l->carried; i++)
-        l->in[i] = l->out[i];
-}
-
-/* The last carried values become the results, wherever they are. */
-static void loop_end(const struct loop *l)
-{
-    for (uint32_t i = 0; i < l->carried; i++) {
-        size_t bytes = region_result_bytes(l->c->g, l->c->n, i);
-        if (l->in[i] != l->c->out[i] && bytes)
-            memcpy(l->c->out[i], l->in[i], bytes);
-    }
-}
-
-static bool run_while(const struct region_call *c)
-{
-    struct loop l = loop_begin(c);
-    for (bool second = false;; second = !second) {
-        if (!c->run(c->ctx, 0, l.in, (void *const[]){l.more}))
-            return false;
-        if (!*l.more)
-            break;
-        aim(&l, second);
-        if (!c->run(c->ctx, 1, l.in, l.out))
-            return false;
-        carry(&l);
-    }
-    loop_end(&l);
-    return true;
-}
-
-static size_t slice_bytes(size_t bytes, int64_t length) { return length ? bytes / (size_t)length : 0; }
-
-/* The last round yields into the results themselves. */
-static bool run_scan(const struct region_call *c)
-{
-    const struct node *n = c->n;
-    struct loop l = loop_begin(c);
-    int64_t length = n->attr.region.length;
-    uint32_t nout = region_results(c->g, n);
-    for (int64_t k = 0; k < length; k++) {
-        size_t at = (size_t)(n->attr.region.flags & REGION_REVERSE ? length - 1 - k : k);
-        for (uint32_t i = l.carried; i < l.carried + n->attr.region.scanned; i++)
-            l.in[i] = (const char *)c->in[i] + at * slice_bytes(node_bytes(c->g, node_in(c->g, n, i)), length);
-        for (uint32_t i = l.carried; i < nout; i++)
-            l.out[i] = (char *)c->out[i] + at * slice_bytes(region_result_bytes(c->g, n, i), length);
-        aim(&l, (length - 1 - k) & 1);
-        if (!c->run(c->ctx, 0, l.in, l.out))
-            return false;
-        carry(&l);
-    }
-    loop_end(&l);
-    return true;
-}
-
-bool region_run(const struct region_call *c)
-{
-    switch (c->n->op) {
-    case OP_cond: return c->run(c->ctx, *(const bool *)c->in[0] ? 0 : 1, c->in + 1, c->out);
-    case OP_while: return run_while(c);
-    case OP_scan: return run_scan(c);
-    default: return c->run(c->ctx, 0, c->in, c->out); /* checkpoint, custom_grad */
-    }
+    bool control = op_is_control(n->op);
+    return (struct region_call){.op = n->op, .nin = node_nin(n), .nout = region_results(g, n),
+                                .carried = control ? n->attr.region.carried : 0, .scanned = n->attr.region.scanned,
+                                .length = n->attr.region.length, .reverse = n->attr.region.flags & REGION_REVERSE,
+                                .bytes = call_bytes, .g = g, .n = n};
 }

@@ -30,6 +30,12 @@ void text_literal(struct text *t, unsigned dtype, uint64_t bits);
 bool literal_parse(unsigned dtype, const char *s, size_t len, uint64_t *bits, const char **why);
 #define MAX_LITERAL 48 /* longest literal accepted, in bytes */
 
+/* ---- compare.c ---- */
+struct graph_changes { uint32_t same, changed, removed, added, outputs, leaves; }; /* the last two: lines about these and symbols */
+/* A line for each node that a has and b has not, or the other way, or that has changed, and for outputs, leaves and
+ * symbols; none for graphs that are the same.  false: out of memory. */
+bool graph_compare(const struct graph *a, const struct graph *b, struct text *t, struct graph_changes *n);
+
 /* Attributes that are words. */
 const char *scatter_kind_text(unsigned kind); /* NULL: no such kind */
 int scatter_kind_by_text(const char *s, size_t len); /* -1: unknown */

@@ -349,7 +349,7 @@ int pass_fuse_groups(struct graph *g, bool unfused)
     bool ok = g->group && fuser_open(&f, g);
     if (ok) {
         single_groups(&f, unfused);
-        ok = unfused || fuse_all(&f);
+        ok = unfused || (fuse_order(&f) && fuse_all(&f));
         store_whole(&f);
         ok = ok && (unfused || fuse_parts(&f));
         renumber(&f);

@@ -16,6 +16,8 @@ struct group {
     bool apart;         /* a region op or a copy: no kernel */
     bool again;         /* computes marked nodes: later, when they are needed */
     bool rows;          /* a row kernel (fuse_rows.c) */
+    uint32_t before, after; /* it in the order (fuse_order.c); GROUP_NONE: none */
+    uint64_t rank;      /* the greater, the later in the order */
 };
 
 struct fuser {
@@ -31,6 +33,8 @@ struct fuser {
     uint32_t *seen;     /* per group: stamp of the last search that passed here */
     uint32_t *stack;
     uint32_t stamp;
+    uint32_t front, back; /* the order of the groups */
+    uint32_t between[MAX_SEARCH];
 };
 
 static inline uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; }
@@ -63,6 +67,12 @@ void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
 /* ---- fuse_rows.c ---- May a and b, which reads a, be one row kernel?  NULL: yes; else why not. */
 bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s); /* does it reduce rows?  Which? */
 const char *fuse_rows_apart(struct fuser *f, uint32_t a, uint32_t b);
+
+/* ---- fuse_order.c ---- An order of the groups in which each stands behind all that it reads. */
+bool fuse_order(struct fuser *f); /* makes it; false: out of memory */
+/* Does a third group need one of the two and is needed by the other?  After a long search: yes. */
+bool fuse_way_around(struct fuser *f, uint32_t a, uint32_t b);
+void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays); /* before a and b, with no way around, become `stays` */
 
 /* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */
 bool fuse_parts(struct fuser *f); /* false: out of memory */

@@ -112,7 +112,8 @@ char *fuse_explain(const struct graph *g)
         x.g.group[r] = GROUP_NONE;
     if (ok) {
         rebuild(&x, g, anchored);
-        for (uint32_t b = 0; b < x.f.ngroup; b++)
+        ok = fuse_order(&x.f);
+        for (uint32_t b = 0; ok && b < x.f.ngroup; b++)
             put_reasons(&x, b, told, &t);
     }
     fuser_close(&x.f);

@@ -17,34 +17,6 @@ enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes
 enum { LAUNCH_BYTES = 8192 };    /* that memory moves while a kernel starts */
 enum { ROOMY_NODES = 32 };       /* that keep their values in registers; more of them spill */
 
-/* Is there a path of dependences from group `from` to group `to` through a third group?  After a long search: yes. */
-static bool path_around(struct fuser *f, uint32_t from, uint32_t to)
-{
-    uint32_t n = 0, visits = 0;
-    f->stamp++;
-    f->seen[to] = f->stamp;
-    f->stack[n++] = to;
-    while (n) {
-        uint32_t cur = f->stack[--n];
-        if (++visits > MAX_SEARCH)
-            return true;
-        for (ref r = f->group[cur].first; r; r = f->next[r])
-            for (unsigned i = 0; i < node_nin(&f->g->node[r]); i++) {
-                bool linear;
-                uint32_t s = group_of(f, node_operand(f->g, r, i, &linear));
-                if (s == GROUP_NONE || (cur == to && s == from))
-                    continue;
-                if (s == from)
-                    return true;
-                if (f->seen[s] != f->stamp && f->group[s].high > f->group[from].low) { /* else all of it comes before */
-                    f->seen[s] = f->stamp;
-                    f->stack[n++] = s;
-                }
-            }
-    }
-    return false;
-}
-
 /* How b's members read a's. */
 struct reading {
     bool elsewhere;     /* at another index than their own */
@@ -226,7 +198,7 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
         why = fuse_rows_apart(f, a, b);
         v = why ? no(why) : yes(JOIN_ROWS);
     }
-    return v.join != JOIN_NONE && paths && path_around(f, a, b) ? no("a kernel between them needs the one, and the other it") : v;
+    return v.join != JOIN_NONE && paths && fuse_way_around(f, a, b) ? no("a kernel between them needs the one, and the other it") : v;
 }
 
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
@@ -239,7 +211,7 @@ struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref 
         return no(why ? why : "other iteration space");
     if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
         return no("read at other indices than written");
-    return paths && (path_around(f, a, b) || path_around(f, b, a)) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
+    return paths && fuse_way_around(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
 }
 
 /* Bytes that b reads of a, and those that nobody else needs twice: they are not written either. */
@@ -283,8 +255,7 @@ void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join)
         for (ref r = f->group[a].first; r; r = f->next[r])
             f->prologue[r] = true;
     f->group[a].rows = f->group[b].rows = f->group[a].rows || f->group[b].rows || join == JOIN_ROWS;
-    if (f->group[b].anchor && !f->group[a].anchor) /* the anchor's group stays */
-        fuse_absorb(f, b, a);
-    else
-        fuse_absorb(f, a, b);
+    bool turned = f->group[b].anchor && !f->group[a].anchor; /* the anchor's group stays */
+    fuse_order_joined(f, a, b, turned ? b : a);
+    fuse_absorb(f, turned ? b : a, turned ? a : b);
 }

@@ -213,6 +213,10 @@ void lower_grain(struct lowering *w, int64_t work)
 {
     int64_t per = work > 0 ? work : 1;
     struct kernel *k = w->k;
+    if (w->given) {
+        k->sched.grain = w->given->grain;
+        return;
+    }
     bool small = k->extent < 2 || per <= (2 * TASK_WORK - 1) / k->extent; /* a product could overflow */
     k->sched.grain = small ? 0 : per >= TASK_WORK ? 1 : (TASK_WORK + per - 1) / per;
 }
@@ -224,6 +228,8 @@ uint32_t lower_width(const struct lowering *w, int64_t n)
     uint32_t native = w->caps->vector_bytes / 4, width = 4 * native;
     uint32_t ops = w->nmember;
     int64_t most = 0;
+    if (w->given)
+        return w->given->width;
     for (uint32_t m = 0; m < w->nmember; m++)
         most = node_numel(w->g, w->member[m]) > most ? node_numel(w->g, w->member[m]) : most;
     if (!w->anchor && most <= FEW_ELEMENTS) /* what counts is how soon it is compiled: LLVM's time goes with the width */
@@ -272,7 +278,7 @@ static void estimate(struct lowering *w)
 
 static void name_kernel(struct lowering *w)
 {
-    int at = snprintf(w->k->name, sizeof w->k->name, "k%u", w->group);
+    int at = snprintf(w->k->name, sizeof w->k->name, "k%u", w->number);
     for (uint32_t m = 0; m < w->nmember && at < (int)sizeof w->k->name - 1; m++)
         at += snprintf(w->k->name + at, sizeof w->k->name - (size_t)at, "_%s", opinfo[w->g->node[w->member[m]].op].name);
 }
@@ -296,6 +302,23 @@ static void run_schedule(struct lowering *w)
         lower_rows(w);
     else
         lower_reduce(w);
+}
+
+/* Do results go past the caches?  Where the kernel's arrays fill the last of them, what it has stored first is gone when
+ * it ends, and writing it there costs reading it, too.  But a state's next value goes where the old one was just read. */
+static bool streams(const struct lowering *w)
+{
+    int64_t bytes = 0;
+    if (w->given)
+        return w->given->stream;
+    if (w->k->sched.kind != SCHED_MAP && w->k->sched.kind != SCHED_ROWS)
+        return false;
+    for (uint32_t i = 0; i < w->out->narg && bytes < w->caps->l3_bytes; i++)
+        bytes += (int64_t)node_bytes(w->g, w->out->arg[i].node);
+    bool past = bytes >= w->caps->l3_bytes;
+    for (uint32_t i = 0; past && i < w->g->nout; i++)
+        past = w->g->out[i].kind != OUT_ASSIGN || !lower_is_member(w, node_stored(w->g, w->g->out[i].value));
+    return past;
 }
 
 bool trial_begin(struct trial *t, const struct lowering *w)
@@ -326,15 +349,15 @@ struct lowerer {
     const struct caps *caps;
     struct groups groups;
     struct node_state *state[2];
-    uint32_t stamp;
+    uint32_t stamp, first;
 };
 
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps)
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first)
 {
     struct lowerer *s = mem_alloc(sizeof *s);
     if (!s)
         return NULL;
-    *s = (struct lowerer){.g = g, .caps = caps};
+    *s = (struct lowerer){.g = g, .caps = caps, .first = first};
     bool ok = groups_make(g, &s->groups);
     for (int i = 0; i < 2; i++)
         ok &= (s->state[i] = mem_alloc(g->nnode * sizeof *s->state[i])) != NULL;
@@ -356,13 +379,14 @@ void lowerer_free(struct lowerer *s)
 
 const struct groups *lowerer_groups(const struct lowerer *s) { return &s->groups; }
 
-bool lower_group(struct lowerer *s, uint32_t group, struct lowered *out, struct err *e)
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
-    struct lowering w = {.k = out->k, .g = s->g, .group = group, .caps = s->caps, .out = out,
+    struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group,
+                         .caps = s->caps, .given = given, .out = out,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
@@ -370,6 +394,7 @@ bool lower_group(struct lowerer *s, uint32_t group, struct lowered *out, struct 
     name_kernel(&w);
     w.k->extent = 1;
     run_schedule(&w);
+    w.k->sched.stream = streams(&w);
     estimate(&w);
     if (kernel_clean(w.k) ? kernel_verify(w.k, e) : err_set(e, w.k->err.code, "%s", w.k->err.msg))
         return true;

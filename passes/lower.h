@@ -15,8 +15,9 @@ struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
     struct kernel *k;
     const struct graph *g;
-    uint32_t group;
+    uint32_t group, number;  /* and the one that names the kernel */
     const struct caps *caps;
+    const struct schedule *given; /* to be followed; NULL: none is */
     const ref *member;       /* of the group, in execution order */
     uint32_t nmember;
     const uint32_t *place;   /* per node of the group: its number among the members */

@@ -450,13 +450,17 @@ static void choose_tiles(struct dot *d, bool packs)
     if (d->size.n <= lanes || d->run < d->size.n) /* in runs: more rows share each vector, and fewer lanes are idle */
         vectors = 1;
     d->nr = vectors * lanes;
-    d->square = c->vector_bytes / 4;
-    if (d->square > d->nr)
-        d->square = (uint32_t)d->nr;
     int64_t most = ((int64_t)c->vector_regs - 4) / vectors;
     if (most > 24)
         most = 24;
     d->mr = even_rows(d->size.m, most);
+    if (d->w->given) {
+        d->mr = d->w->given->mr;
+        d->nr = d->w->given->nr;
+    }
+    d->square = c->vector_bytes / 4;
+    if (d->square > d->nr)
+        d->square = (uint32_t)d->nr;
     /* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share
      * its rows of A.  Else a task is as many rows of A as stay there while it walks them, so that they share B. */
     int64_t size = (int64_t)dtype_size(d->n->dtype), kc = d->size.k < d->kblock ? d->size.k : d->kblock;
@@ -533,7 +537,7 @@ void lower_dot_group(struct lowering *w)
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     find_steps(&d);
-    bool packs = d.b_step_n != 0 && d.b_step_n != 1;
+    bool packs = w->given ? w->given->pack_b : d.b_step_n != 0 && d.b_step_n != 1;
     choose_tiles(&d, packs);
     bool linear, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear)); /* B: few rows, few tiles */
     bool apart = w->nmember > MAX_INLINE && !computed;

@@ -142,6 +142,15 @@ static void keep(struct rows *s, uint32_t m, uint32_t walk, val value)
     w->row_copy[m] = 1 + k_buf(w->k, BUF_SCRATCH, val_dtype(w->k, value), padded, 0);
 }
 
+/* Instructions from `from` on that compute data, rather than where it lies. */
+static uint32_t work_since(const struct kernel *k, val from)
+{
+    uint32_t n = 0;
+    for (val v = from; v < k->ninst; v++)
+        n += k->inst[v].op != L_CONST && !(k->inst[v].op >= L_PRIM && k->inst[v].kind == INST_INDEX);
+    return n;
+}
+
 /* All that the walk computes, at the current element. */
 static void compute_members(struct rows *s, uint32_t walk)
 {
@@ -160,7 +169,7 @@ static void compute_members(struct rows *s, uint32_t walk)
         val value = lower_at(w, r, coord);
         w->row_copy[m] = kept;
         if (!kept && s->choosing) {
-            s->cost[m] = k->ninst - before;
+            s->cost[m] = work_since(k, before);
             for (unsigned i = 0; i < g->node[r].nin; i++) {
                 bool linear;
                 ref x = node_operand(g, r, i, &linear);

@@ -74,9 +74,12 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
     bool taken;                                /* the kernel is the program's by now */
 };
 struct lowerer;                                /* what lowering the groups of one graph shares */
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps); /* NULL: out of memory */
+/* Kernels are named by group number, from `first` on.  NULL: out of memory. */
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
-bool lower_group(struct lowerer *s, uint32_t group, struct lowered *out, struct err *e);
+/* given: the schedule to follow, of the kind that the group has; NULL: it is chosen here.  Where the kernel's own
+ * schedule is then another, the one given cannot be had. */
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
 
 /* ---- plan.c, plan_apart.c: storage and commands ---- */
@@ -87,7 +90,9 @@ enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
 struct program;
 struct command {
     uint16_t kind, device;        /* CMD_COPY: the device copied to */
-    uint32_t kernel;              /* CMD_KERNEL: index in program.kernel */
+    uint32_t kernel, group;       /* CMD_KERNEL: index in program.kernel; the group of g's nodes that it computes */
+    uint32_t row;                 /* its number among all commands of the whole, those of regions behind their op's */
+    bool joined;                  /* CMD_KERNEL: no barrier between it and the kernel before it, each thread goes on */
     uint32_t wait, signal;        /* event numbers, 0 for none: all devices so far work in the order of the list */
     struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION,
                                        CMD_CUSTOM: the operands, the results, and the workspace */
@@ -101,12 +106,14 @@ struct program {
     struct kernel **kernel; uint32_t nkernel, kernel_cap; /* different kernels only: equal ones are shared; a
                                                              region's program has those of the whole */
     struct command *cmd; uint32_t ncmd;
+    uint32_t rows;                /* of the whole program: commands, regions' included */
     uint32_t max_args;            /* most arguments of a kernel, regions included */
     uint64_t devices;             /* those used, by bit */
     bool calls;                   /* has a CMD_CUSTOM, maybe in a region: it calls the user's functions, which may fail */
     int64_t arena_bytes[MAX_DEVICES];
     int64_t region_bytes[MAX_DEVICES]; /* so much at the end of an arena is the regions' programs', where it is not that
                                           of their op's device: there they run in the command's workspace */
+    int64_t interp_bytes;         /* what the interpreter holds at most, in memory of its own */
     int64_t scratch_bytes;        /* per thread, regions included */
     int64_t peak_bytes;           /* arenas + outputs not in place + inputs + states */
     int64_t lower_bound_bytes;    /* largest set of values alive at once, whatever the placement */
@@ -115,11 +122,20 @@ struct program {
 int64_t program_arenas(const struct program *p); /* bytes of all arenas */
 /* Consumes nothing: g stays the caller's.  interpret: one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
+/* The same with the schedules of a section for its kernels, found by the names that a plan without them gives.  s may be
+ * NULL.  [errors ARGUMENT: no such kernel, or not such a schedule, with the place in the text] */
+struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s, struct err *e);
 void program_free(struct program *p);
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads, region_work_bytes,
  * pointers to operands and results, the arena of the region that runs. */
 struct workspace { int64_t unread, work, pointers, arena, bytes; };
 struct workspace command_workspace(const struct program *p, const struct command *c);
+/* ---- plan_join.c ---- Kernels that may run one behind the other without a barrier: none touches what another thread
+ * stores in one before it.  At most so many. */
+enum { MAX_JOINED = 16 };
+/* Comment lines: the program's kernels in order, with what is between their barriers on one line.  mem_free it; NULL: out of
+ * memory. */
+char *program_order(const struct program *p);
 /* ---- plan_check.c: an independent checker: no two values alive at once overlap, every read follows its write ---- */
 bool program_check(const struct program *p, struct err *e);
 

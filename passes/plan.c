@@ -20,7 +20,7 @@ static bool lower_all(struct planner *p)
             p->apart[p->g->group[r]] = r;
     }
     for (uint32_t i = 0; i < p->g->ngroup; i++)
-        if (p->apart[i] ? !plan_apart(p, i) : !lower_group(p->lowerer, i, &p->low[i], p->e))
+        if (p->apart[i] ? !plan_apart(p, i) : !lower_group(p->lowerer, i, NULL, &p->low[i], p->e))
             return false;
     return true;
 }
@@ -352,6 +352,7 @@ static bool kernel_commands(struct planner *p)
         struct command *c = plan_command(p, CMD_KERNEL, p->device[p->order[pos]], k->nbuf);
         if (!c || !program_kernel(p, l, &c->kernel))
             return false;
+        c->group = p->order[pos];
         p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
         int64_t scratch = 0;
         for (uint32_t b = 0; b < k->nbuf; b++) {
@@ -485,17 +486,19 @@ static bool account(struct planner *p)
 
 static bool plan_kernels(struct planner *p)
 {
-    p->lowerer = lowerer_new(p->g, p->caps);
+    p->lowerer = lowerer_new(p->g, p->caps, p->root->ngroup);
+    p->root->ngroup += p->g->ngroup;
     if (!p->lowerer)
         return plan_no_memory(p);
-    if (!lower_all(p) || !dependences(p) || !find_readers(p) || !readers_before_writers(p) || !sort_groups(p) || !copy_leaves(p))
+    if (!lower_all(p) || !dependences(p) || !find_readers(p) || !readers_before_writers(p) || !sort_groups(p) ||
+        !plan_schedules(p) || !copy_leaves(p))
         return false;
     p->first_kernel = p->p->ncmd;
     if (!lifetimes(p) || !place_arenas(p) || !kernel_commands(p))
         return false;
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
-    return account(p) && copy_duplicates(p);
+    return account(p) && copy_duplicates(p) && plan_joins(p);
 }
 
 /* Everything but the kernels and, of a region's program, the graph. */
@@ -541,6 +544,8 @@ static void planner_free(struct planner *p)
     mem_free(p->seen);
     mem_free(p->stack);
     mem_free(p->table);
+    mem_free(p->own);
+    mem_free(p->used);
     lowerer_free(p->lowerer);
 }
 
@@ -566,16 +571,18 @@ static bool plan_interpreter(struct planner *p)
         alive -= gone[now];
     }
     mem_free(gone);
+    p->p->interp_bytes = most;
     p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
     return true;
 }
 
-/* Plans the program of into->g, a region of root's or (NULL) the whole. */
-static bool plan_into(struct program *into, const struct caps *caps, struct planner *root, bool interpret, struct err *e)
+/* Plans the program of into->g, a region of root's or (NULL) the whole, with the schedules of a section or without. */
+static bool plan_into(struct program *into, const struct caps *caps, struct planner *root, const struct sched_section *section,
+                      bool interpret, struct err *e)
 {
     const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
-    struct planner p = {.g = g, .caps = caps, .e = e, .p = into};
+    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section};
     into->devices = graph_devices(g);
     into->calls = custom_any(g);
     p.root = root ? root : &p;
@@ -590,12 +597,13 @@ static bool plan_into(struct program *into, const struct caps *caps, struct plan
     p.seen = mem_alloc(ng * sizeof *p.seen);
     p.stack = mem_alloc(ng * sizeof *p.stack);
     into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
+    p.used = section ? mem_alloc((section->n + 1) * sizeof *p.used) : NULL;
     bool ok = p.low && p.apart && p.device && p.sub && p.order && p.succ && p.pending && p.value && p.seen && p.stack &&
-              into->in_place;
+              into->in_place && (p.used || !section);
     if (!ok)
         plan_no_memory(&p);
     else
-        ok = interpret ? plan_interpreter(&p) : plan_kernels(&p);
+        ok = interpret ? plan_interpreter(&p) : plan_kernels(&p) && (root || plan_schedules_used(&p));
     planner_free(&p);
     return ok;
 }
@@ -608,21 +616,23 @@ struct program *plan_graph(const struct graph *g, const struct caps *caps, struc
         return NULL;
     }
     p->g = (struct graph *)g;
-    if (plan_into(p, caps, root, false, e))
+    if (plan_into(p, caps, root, NULL, false, e))
         return p;
     free_commands(p, false);
     return NULL;
 }
 
-/* The regions' programs use the kernels of the whole. */
-static void share_kernels(struct program *p, const struct program *root)
+/* The regions' programs use the kernels of the whole, and their commands are numbered among all. */
+static void share_kernels(struct program *p, struct program *root)
 {
     p->kernel = root->kernel;
     p->nkernel = root->nkernel;
-    for (uint32_t i = 0; i < p->ncmd; i++)
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        p->cmd[i].row = root->rows++;
         for (int k = 0; k < 2; k++)
             if (p->cmd[i].sub[k])
                 share_kernels(p->cmd[i].sub[k], root);
+    }
 }
 
 /* Bytes of all values, those of regions included; as a double, which no sum overflows. */
@@ -638,7 +648,8 @@ static double value_bytes(const struct graph *g)
     return bytes;
 }
 
-struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
+static struct program *plan_whole(const struct graph *g, const struct caps *caps, const struct sched_section *section,
+                                  bool interpret, struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
@@ -652,12 +663,22 @@ struct program *program_plan(const struct graph *g, const struct caps *caps, boo
         p->g = graph_clone(g);
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
-    if (!p || !p->g || !plan_into(p, caps, NULL, interpret, e)) {
+    if (!p || !p->g || !plan_into(p, caps, NULL, section, interpret, e)) {
         program_free(p);
         return NULL;
     }
     share_kernels(p, p);
     return p;
+}
+
+struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
+{
+    return plan_whole(g, caps, NULL, interpret, e);
+}
+
+struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s, struct err *e)
+{
+    return plan_whole(g, caps, s, false, e);
 }
 
 void program_free(struct program *p)

@@ -1,6 +1,7 @@
 /* One thread for work that nobody waits for: compiling while the program already runs.  It is started by the first
  * task and ended at exit, before the code generators' libraries are taken down: exit handlers run in reverse order, and
  * whoever gives a task here has opened them.  What is still queued then is dropped. */
+#define _GNU_SOURCE
 #include "runtime/runtime.h"
 #include <pthread.h>
 #include <signal.h>
@@ -24,6 +25,7 @@ static pthread_mutex_t in_step = PTHREAD_MUTEX_INITIALIZER; /* held during each 
 static void *work(void *unused)
 {
     (void)unused;
+    pthread_setname_np(pthread_self(), "kiln background");
     pthread_mutex_lock(&lock);
     while (!atomic_load(&ending)) {
         struct task *t = first;

@@ -2,7 +2,8 @@
  *
  * Memory that is given back waits in a list of its size class and is handed out again as it is, so that a
  * program in its steady state neither calls the system nor meets a page fault.  A class is a quarter of a power
- * of two: at most a fifth of a block is unused. */
+ * of two: at most a fifth of a block is unused.  Each device has lists, numbers and maybe a limit of its own, which
+ * counts blocks in use and waiting. */
 #include "runtime/runtime.h"
 #include <pthread.h>
 #include <sys/mman.h>
@@ -23,13 +24,12 @@ struct block {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the lists and the statistics */
-static struct block *idle[CLASSES];
-static struct buffer_stats stats;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static struct block *idle[DEVICE_KINDS][CLASSES];
+static struct buffer_stats stats[DEVICE_KINDS];
+static atomic_bool limited;
 
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-static void after_fork(void) { pthread_mutex_unlock(&lock); }
-static void watch_fork(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+void buffer_before_fork(void) { pthread_mutex_lock(&lock); }
+void buffer_after_fork(void) { pthread_mutex_unlock(&lock); }
 
 static size_t class_bytes(uint32_t cls) { return (size_t)(SMALLEST / 4) * (4 + cls % 4) << cls / 4; }
 
@@ -64,48 +64,105 @@ static struct block *make_block(uint32_t cls)
     return b;
 }
 
-/* Notes a block of the class as in use; holds the lock. */
-static void count_live(uint32_t cls)
+size_t buffer_charge(size_t bytes) { return bytes < SIZE_MAX / 8 ? class_bytes(class_of(bytes + SLACK)) : SIZE_MAX / 2; }
+
+/* Takes all idle blocks of a device off its lists; needs the lock. */
+static void take_all_idle(int device, struct block **all)
 {
-    stats.live += class_bytes(cls);
-    if (stats.live > stats.peak) stats.peak = stats.live;
+    for (unsigned i = 0; i < CLASSES; i++)
+        while (idle[device][i]) {
+            struct block *b = idle[device][i];
+            idle[device][i] = b->next;
+            b->next = *all;
+            *all = b;
+        }
+    stats[device].pooled = 0;
 }
 
-static struct block *take_idle(uint32_t cls)
+static void free_blocks(struct block *all)
+{
+    while (all) {
+        struct block *next = all->next;
+        ASAN_UNPOISON_MEMORY_REGION(all->buffer.data, class_bytes(all->cls));
+        mem_free(all);
+        all = next;
+    }
+}
+
+/* Is so much more within the device's limit?  *idle_blocks: those that are in the way, to be freed.  Needs the lock. */
+static bool within_limit(int device, size_t more, struct block **idle_blocks)
+{
+    struct buffer_stats *s = &stats[device];
+    if (s->limit && s->live + s->pooled + more > s->limit) take_all_idle(device, idle_blocks);
+    return !s->limit || s->live + more <= s->limit;
+}
+
+static bool over_limit(int device, size_t bytes, const char *what, struct err *e)
+{
+    struct buffer_stats s = buffer_stats(device);
+    return err_set(e, KL_ERR_MEMORY, "device %s: %s needs %zu bytes more than the %zu in use; the limit is %zu", device_name(device),
+                   what, bytes, s.live, s.limit);
+}
+
+bool buffer_room(int device, size_t charge, const char *what, struct err *e)
+{
+    struct buffer_stats s = buffer_stats(device);
+    return !s.limit || s.live + charge <= s.limit || over_limit(device, charge, what, e);
+}
+
+/* Notes a block of the class as in use; holds the lock. */
+static void count_live(int device, uint32_t cls)
+{
+    struct buffer_stats *s = &stats[device];
+    s->live += class_bytes(cls);
+    if (s->live > s->peak) s->peak = s->live;
+}
+
+static struct block *take_idle(int device, uint32_t cls)
 {
     pthread_mutex_lock(&lock);
-    struct block *b = idle[cls];
+    struct block *b = idle[device][cls];
     if (b) {
-        idle[cls] = b->next;
-        stats.pooled -= class_bytes(cls);
-        count_live(cls);
+        idle[device][cls] = b->next;
+        stats[device].pooled -= class_bytes(cls);
+        count_live(device, cls);
     }
     pthread_mutex_unlock(&lock);
     return b;
 }
 
-static struct block *take_new(uint32_t cls)
+/* A block counts before it is there, so that threads together stay within the limit. */
+static struct block *take_new(int device, uint32_t cls, struct err *e)
 {
-    struct block *b = make_block(cls);
-    if (!b) {
+    struct block *old = NULL, *b = NULL;
+    pthread_mutex_lock(&lock);
+    bool ok = within_limit(device, class_bytes(cls), &old);
+    if (ok) count_live(device, cls);
+    pthread_mutex_unlock(&lock);
+    free_blocks(old);
+    if (!ok) {
+        over_limit(device, class_bytes(cls), "a buffer", e);
+        return NULL;
+    }
+    if (!(b = make_block(cls))) {
         buffer_trim();
         b = make_block(cls);
     }
-    if (!b) return NULL;
+    if (b) return b;
     pthread_mutex_lock(&lock);
-    count_live(cls);
+    stats[device].live -= class_bytes(cls);
     pthread_mutex_unlock(&lock);
-    return b;
+    return NULL;
 }
 
 struct buffer *buffer_new(int device, size_t bytes, struct err *e)
 {
-    pthread_once(&fork_once, watch_fork);
+    fork_watch();
     struct block *b = NULL;
     if (bytes < SIZE_MAX / 8) {
         uint32_t cls = class_of(bytes + SLACK);
-        b = take_idle(cls);
-        if (!b) b = take_new(cls);
+        b = take_idle(device, cls);
+        if (!b) b = take_new(device, cls, e);
     }
     if (!b) {
         err_set(e, KL_ERR_MEMORY, "device %s: no memory for a buffer of %zu bytes", device_name(device), bytes);
@@ -151,10 +208,10 @@ void buffer_unref(struct buffer *buffer)
     size_t size = class_bytes(b->cls);
     ASAN_POISON_MEMORY_REGION(buffer->data, size);
     pthread_mutex_lock(&lock);
-    b->next = idle[b->cls];
-    idle[b->cls] = b;
-    stats.live -= size;
-    stats.pooled += size;
+    b->next = idle[buffer->device][b->cls];
+    idle[buffer->device][b->cls] = b;
+    stats[buffer->device].live -= size;
+    stats[buffer->device].pooled += size;
     pthread_mutex_unlock(&lock);
 }
 
@@ -167,27 +224,29 @@ void buffer_trim(void)
 {
     struct block *all = NULL;
     pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < CLASSES; i++)
-        while (idle[i]) {
-            struct block *b = idle[i];
-            idle[i] = b->next;
-            b->next = all;
-            all = b;
-        }
-    stats.pooled = 0;
+    for (int d = 0; d < DEVICE_KINDS; d++) take_all_idle(d, &all);
     pthread_mutex_unlock(&lock);
-    while (all) {
-        struct block *next = all->next;
-        ASAN_UNPOISON_MEMORY_REGION(all->buffer.data, class_bytes(all->cls));
-        mem_free(all);
-        all = next;
-    }
+    free_blocks(all);
 }
 
-struct buffer_stats buffer_stats(void)
+struct buffer_stats buffer_stats(int device)
 {
     pthread_mutex_lock(&lock);
-    struct buffer_stats s = stats;
+    struct buffer_stats s = stats[device];
     pthread_mutex_unlock(&lock);
     return s;
 }
+
+void buffer_limit(int device, size_t bytes)
+{
+    struct block *old = NULL;
+    fork_watch();
+    pthread_mutex_lock(&lock);
+    stats[device].limit = bytes;
+    if (bytes) atomic_store(&limited, true);
+    within_limit(device, 0, &old);
+    pthread_mutex_unlock(&lock);
+    free_blocks(old);
+}
+
+bool buffer_limited(void) { return atomic_load_explicit(&limited, memory_order_relaxed); }

@@ -41,25 +41,14 @@ struct code_entry {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards both tables and all entries not ready */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static struct entry *programs[BUCKETS];
 static const struct entry *newest, *named[BUCKETS]; /* programs that are READY, the newest first: all, by graph's name */
 static struct code_entry *codes[BUCKETS];
 
 /* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
-static void before_fork(void)
-{
-    background_before_fork();
-    pthread_mutex_lock(&lock);
-}
+void cache_before_fork(void) { pthread_mutex_lock(&lock); }
 
-static void parent_after_fork(void)
-{
-    pthread_mutex_unlock(&lock);
-    background_after_fork(false);
-}
-
-static void child_after_fork(void)
+static void drop_unfinished(void)
 {
     for (unsigned i = 0; i < BUCKETS; i++) {
         for (struct entry **p = &programs[i]; *p;) {
@@ -72,10 +61,13 @@ static void child_after_fork(void)
             else *p = (*p)->next;
     }
     changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
-    pthread_mutex_unlock(&lock);
-    background_after_fork(true);
 }
-static void watch_fork(void) { pthread_atfork(before_fork, parent_after_fork, child_after_fork); }
+
+void cache_after_fork(bool child)
+{
+    if (child) drop_unfinished();
+    pthread_mutex_unlock(&lock);
+}
 
 static bool same_key(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
 
@@ -131,8 +123,13 @@ static bool generate(const struct kernel *k, const struct backend *b, const stru
 static bool compile(struct code_entry *c, const struct backend *b, struct err *e)
 {
     struct disk_key key = {0};
+    int64_t began = timeline_now();
     bool keyed = option_cache_bytes() > 0 && disk_key_make(&key, c->kernel, b);
-    bool ok = (keyed && load_from_disk(&key, &c->loaded)) || generate(c->kernel, b, keyed ? &key : NULL, &c->loaded, e);
+    bool found = keyed && load_from_disk(&key, &c->loaded);
+    bool ok = found || generate(c->kernel, b, keyed ? &key : NULL, &c->loaded, e);
+    span_end(found ? SPAN_LOAD : SPAN_COMPILE, c->kernel->name, began);
+    if (ok) log_put(KL_LOG_DEBUG, "kernel %s: %s in %.3f ms", c->kernel->name, found ? "loaded from disk" : "compiled",
+                    1e-6 * (double)(timeline_now() - began));
     disk_key_free(&key);
     if (!ok) return false;
     if ((c->copy = copy_kernel(c->kernel))) return true;
@@ -163,7 +160,9 @@ static kernel_fn *code_get(const struct kernel *k, const struct backend *b, stru
     if (!c) err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", k->name);
     if (!build) return c ? c->loaded.fn : NULL;
 
+    fork_hold();
     bool ok = compile(c, b, e);
+    fork_release();
     kernel_fn *fn = c->loaded.fn;
     pthread_mutex_lock(&lock);
     if (ok) {
@@ -233,13 +232,17 @@ static bool checks_on(void)
 }
 
 /* Plans the program of g; without a code generator there is nothing to compile. */
-static struct program *plan(struct graph *g, bool fuse, const struct backend *b, const struct caps *caps, struct dump *dump,
-                            struct err *e)
+static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b, const struct caps *caps,
+                            struct dump *dump, struct err *e)
 {
-    struct pass_options o = {.fuse = fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
+    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
     struct program *p = NULL;
-    if (passes_run(g, &o)) p = program_plan(g, caps, !b, e);
-    else err_set(e, g->err.code, "%s", g->err.msg);
+    int64_t began = span_begin();
+    bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
+    span_end(SPAN_PASSES, g->name, began);
+    began = span_begin();
+    if (ok) p = b ? program_plan_with(g, caps, x->schedules, e) : program_plan(g, caps, true, e);
+    span_end(SPAN_PLAN, g->name, began);
     if (p && checks_on() && !program_check(p, e)) {
         program_free(p);
         return NULL;
@@ -307,21 +310,27 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
     }
     graph_move(g, graph_device(g), (unsigned)x->device);
     custom_number(g, 0);
-    bool ok = custom_check(g, e) && find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x->fuse, b, &caps, dump, e));
+    bool ok = custom_check(g, e) && find_backend(x, g, &b, &caps, e) && (x->program = plan(g, x, b, &caps, dump, e));
     graph_free(g);
     if (!ok) return false;
     count(&counters.graphs_built);
-    if (dump) dump_program(dump, x->program, b);
+    if (dump) {
+        fork_hold();
+        dump_program(dump, x->program, b, x->fuse);
+        fork_release();
+    }
     return compile_kernels(x, b, background, e);
 }
 
-static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse)
+static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,
+                               const struct sched_section *schedules)
 {
     struct entry *t = mem_alloc(sizeof *t);
     if (!t) return NULL;
     t->exec.key = key;
     t->exec.device = device;
     t->exec.fuse = fuse;
+    t->exec.schedules = schedules;
     t->graph = captured;
     return t;
 }
@@ -341,6 +350,17 @@ static void exec_clear(struct exec *x)
 static const struct entry **namesakes(const struct graph *g)
 {
     return &named[bytes_hash(g->name, strlen(g->name)).lo % BUCKETS];
+}
+
+const struct exec *exec_named(const char *name)
+{
+    struct graph like = {0};
+    snprintf(like.name, sizeof like.name, "%s", name);
+    pthread_mutex_lock(&lock);
+    const struct entry *t = *namesakes(&like);
+    while (t && strcmp(t->graph->name, like.name)) t = t->namesake;
+    pthread_mutex_unlock(&lock);
+    return t ? &t->exec : NULL;
 }
 
 /* How like two programs are: by their graphs, then by name, then device, then fusion. */
@@ -375,8 +395,9 @@ static void explain(struct entry *t, const struct entry *near)
     else if (!graph_same(t->graph, near->graph))
         graph_difference(t->graph, near->graph, text, ROOM);
     else
-        snprintf(text, ROOM, "the graph is known on device %s, %s", device_name(near->exec.device),
-                 near->exec.fuse ? "fused" : "unfused");
+        snprintf(text, ROOM, "the graph is known on device %s, %s%s", device_name(near->exec.device),
+                 near->exec.fuse ? "fused" : "unfused",
+                 near->exec.schedules == t->exec.schedules ? "" : ", with other schedules");
     if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
 }
 
@@ -413,12 +434,36 @@ static const struct exec *finish(struct entry *t, bool ok)
     return ok ? &t->exec : NULL;
 }
 
+/* Why kernels are not kept on disk, told once, unless it is the user's wish. */
+static void tell_of_disk(void)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    const char *dir = getenv("KILN_CACHE_DIR");
+    char path[4096];
+    struct err e = {0};
+    if (!log_wants(KL_LOG_WARN) || option_cache_bytes() == 0 || (dir && !strcmp(dir, "none"))) return;
+    if (!disk_folder(path, sizeof path, &e) && !atomic_flag_test_and_set(&told)) log_put(KL_LOG_WARN, "%s", e.msg);
+}
+
+static void tell_of_program(const struct entry *t, int64_t began)
+{
+    const struct exec *x = &t->exec;
+    const char *why = x->miss ? x->miss : "";
+    log_put(KL_LOG_INFO, "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
+            x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device), x->fuse ? "fused" : "unfused",
+            1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
+    tell_of_disk();
+}
+
 static void build_in_background(void *ctx)
 {
     struct entry *t = ctx;
     struct err ignored = {0}; /* who asks next builds in the foreground, and has it again */
+    int64_t began = timeline_now();
     bool ok = build(&t->exec, t->own, t->dump, true, &ignored);
     dump_end(t->dump);
+    if (ok) tell_of_program(t, began);
+    else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->own->name, ignored.msg);
     finish(t, ok);
 }
 
@@ -433,7 +478,8 @@ static const struct exec *start_background(struct entry *t, const struct graph *
         return NULL;
     }
     *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program, .fn = unfused->fn,
-                       .interpreted = unfused->interpreted, .device = unfused->device, .fuse = true, .miss = t->exec.miss};
+                       .interpreted = unfused->interpreted, .device = unfused->device, .fuse = true, .schedules = t->exec.schedules,
+                       .miss = t->exec.miss};
     pthread_mutex_lock(&lock);
     t->stand_in = s;
     t->own = own;
@@ -456,20 +502,23 @@ static bool may_wait(const struct graph *captured, int device, bool fuse)
 
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e)
 {
-    pthread_once(&fork_once, watch_fork);
+    fork_watch();
+    timeline_from_environment();
+    const struct sched_section *schedules;
+    if (!schedules_of(captured->name, fuse, &schedules, e)) return NULL;
     struct hash128 key = graph_hash(captured);
     struct entry **bucket = &programs[key.lo % BUCKETS], *t;
     pthread_mutex_lock(&lock);
     for (;;) {
         for (t = *bucket; t; t = t->next)
             if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
-                graph_same(t->graph, captured)) break;
+                t->exec.schedules == schedules && graph_same(t->graph, captured)) break;
         if (!t || t->state != UNFINISHED) break;
         pthread_cond_wait(&changed, &lock);
     }
     const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
     bool later = !t && may_wait(captured, device, fuse);
-    bool fresh = !t && (t = entry_new(key, captured, device, fuse));
+    bool fresh = !t && (t = entry_new(key, captured, device, fuse, schedules));
     if (fresh) {
         t->next = *bucket;
         *bucket = t;
@@ -487,7 +536,9 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     }
     struct dump *dump = dump_begin(captured->name);
     if (later && (found = start_background(t, captured, dump, e))) return found;
+    int64_t began = timeline_now();
     bool ok = !e->code && build(&t->exec, captured, dump, false, e);
     dump_end(dump);
+    if (ok) tell_of_program(t, began);
     return finish(t, ok);
 }

@@ -22,9 +22,13 @@ static char cpu_why[sizeof cpu_err.msg + 16];
 
 static void probe_cpu(void)
 {
+    fork_watch();
+    fork_hold();
     const struct backend *b = backend_get("llvm", &cpu_err);
     if (b && b->caps(&cpu_caps, &cpu_err)) cpu_backend = b;
     else snprintf(cpu_why, sizeof cpu_why, "device cpu: %s", cpu_err.msg);
+    fork_release();
+    if (!cpu_backend) log_put(KL_LOG_WARN, "%s", cpu_why);
 }
 
 const char *device_name(int device)

@@ -206,14 +206,15 @@ static int open_entry(int dir, const char *file)
 bool disk_load(const struct disk_key *key, struct disk_code *out)
 {
     char file[48];
-    struct err ignored = {0};
+    struct err why = {0};
     int dir = open_cache();
     if (dir < 0) return false;
     file_of(key->hash, file);
     int fd = open_entry(dir, file);
     close(dir);
     if (fd < 0) return false;
-    struct head *h = read_entry(fd, &ignored);
+    struct head *h = read_entry(fd, &why);
+    if (!h) log_put(KL_LOG_WARN, "the cache's entry %s is not used: %s", file, why.msg);
     bool same = h && h->key_bytes == key->size && !memcmp((char *)(h + 1) + h->code_bytes, key->bytes, key->size);
     if (same) futimens(fd, NULL); /* used now */
     close(fd);

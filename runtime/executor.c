@@ -1,4 +1,4 @@
-/* Runs programs: command by command, each kernel shared out over the pool.
+/* Runs programs: command by command, each kernel shared out over the pool, those that the plan has joined in one go.
  *
  * One buffer from the pool is all that an execution owns besides its outputs: the program's arena, then for each
  * worker its scratch and the table of its kernel's arguments.  (The arenas of further devices are buffers of their
@@ -19,9 +19,11 @@ struct run {
     char *scratch;                /* worker 0's; the others' follow, worker_bytes apart */
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
-    uint64_t launches;
+    uint64_t launches, barriers;
+    bool join;                    /* no barriers where the plan says that none is needed */
     double (*clock)(void);
     struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
+    struct times *times;          /* its times while the timeline is on, else NULL */
 };
 
 /* The program, or a region of it that runs now, with its data. */
@@ -50,18 +52,21 @@ static void *resolve(const struct frame *f, const struct loc *l, unsigned worker
     return (char *)base + l->offset;
 }
 
-static void **arguments(const struct frame *f, unsigned worker)
+static void **arguments(const struct frame *f, const struct command *c, unsigned worker)
 {
-    const struct command *c = f->cmd;
     void **arg = (void **)(f->r->scratch + worker * f->r->worker_bytes + f->r->scratch_bytes);
     for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve(f, &c->arg[i], worker);
     return arg;
 }
 
-static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
+/* A part of f->cmd or of one of those joined to it. */
+static void run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
-    f->r->x->fn[f->cmd->kernel](arguments(f, worker), f->r->slot, begin, end);
+    const struct command *c = f->cmd + part;
+    int64_t began = worker && f->r->times ? timeline_now() : 0;
+    f->r->x->fn[c->kernel](arguments(f, c, worker), f->r->slot, begin, end);
+    if (began) span_end(SPAN_SHARE, f->p->kernel[c->kernel]->name, began);
 }
 
 static void run_copy(const struct frame *f)
@@ -84,19 +89,29 @@ static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned w
     (void)begin, (void)end;
     struct kernel_call *c = ctx;
     const struct kernel *k = c->f->p->kernel[c->f->cmd->kernel];
-    c->ok = kernel_interp(k, arguments(c->f, worker), c->f->r->slot, 0, k->extent, c->e);
+    c->ok = kernel_interp(k, arguments(c->f, c->f->cmd, worker), c->f->r->slot, 0, k->extent, c->e);
 }
 
-static bool run_command_kernel(struct frame *f, struct err *e)
+/* f->cmd, alone or with those behind it that need no barrier; *n: how many. */
+static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 {
-    const struct kernel *k = f->p->kernel[f->cmd->kernel];
-    f->r->launches++;
+    const struct command *end = f->p->cmd + f->p->ncmd;
+    struct pool_part part[MAX_JOINED];
+    *n = 0;
     if (f->r->x->interpreted >> f->cmd->device & 1) {
         struct kernel_call c = {f, e, false};
+        f->r->launches++;
         pool_run(call_kernel_interp, &c, 1, 0);
+        *n = 1;
         return c.ok;
     }
-    pool_run_max(run_kernel, f, k->extent, k->sched.grain, f->r->workers);
+    for (const struct command *c = f->cmd; c < end && *n < MAX_JOINED && (!*n || (c->joined && f->r->join)); c++) {
+        const struct kernel *k = f->p->kernel[c->kernel];
+        part[(*n)++] = (struct pool_part){k->extent, k->sched.grain};
+    }
+    f->r->launches += *n;
+    f->r->barriers++;
+    pool_run_parts(run_kernel, f, part, *n, f->r->workers);
     return true;
 }
 
@@ -151,8 +166,10 @@ static bool run_region_op(struct frame *f, struct err *e)
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (f->p->region_bytes[d]) sub.arena[d] = f->arena[d] + f->p->arena_bytes[d] - f->p->region_bytes[d];
     sub.arena[c->device] = work + w.arena;
-    return region_run(&(struct region_call){f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work,
-                                            run_region, &sub});
+    struct region_call call = region_call(f->p->g, n);
+    call.in = (const void *const *)at, call.out = at + node_nin(n), call.work = work + w.work;
+    call.run = run_region, call.ctx = &sub;
+    return region_run(&call);
 }
 
 /* Notes a command in the profile; a region's kernels are noted by themselves. */
@@ -165,6 +182,23 @@ static void note_time(const struct frame *f, double start)
     if (f->cmd->kind == CMD_INTERP) i = kernels + 2;
     f->r->row[i].calls++;
     f->r->row[i].seconds += f->r->clock() - start;
+}
+
+/* Adds a command to its program's times and to the timeline. */
+static void note_span(const struct frame *f, int64_t began)
+{
+    static const enum span kinds[] = {[CMD_KERNEL] = SPAN_KERNEL, [CMD_COPY] = SPAN_COPY, [CMD_INTERP] = SPAN_INTERP,
+                                      [CMD_REGION] = SPAN_REGION, [CMD_CUSTOM] = SPAN_CUSTOM};
+    const struct command *c = f->cmd;
+    const struct kernel *k = c->kind == CMD_KERNEL ? f->p->kernel[c->kernel] : NULL;
+    const struct graph *g = f->p->g;
+    struct command_time *t = &f->r->times->row[c->row];
+    const char *name = k ? k->name : c->kind == CMD_COPY ? "copy" : c->kind == CMD_INTERP ? g->name
+                       : c->kind == CMD_REGION ? opinfo[node_at(g, c->region)->op].name
+                                               : node_custom(g, node_at(g, c->region))->name;
+    atomic_fetch_add_explicit(&t->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&t->ns, (uint64_t)(timeline_now() - began), memory_order_relaxed);
+    span_end_work(kinds[c->kind], name, began, k ? k->bytes : c->kind == CMD_COPY ? 2 * c->bytes : 0, k ? k->flops : 0);
 }
 
 /* ---- custom ops: the user's function, in the pool's floating-point environment ---- */
@@ -199,36 +233,75 @@ static bool run_custom(const struct frame *f, struct err *e)
 static bool run_commands(struct frame *f, struct err *e)
 {
     bool ok = true;
-    for (uint32_t i = 0; i < f->p->ncmd && ok; i++) {
+    for (uint32_t i = 0, n = 1; i < f->p->ncmd && ok; i += n) {
         f->cmd = &f->p->cmd[i];
+        n = 1;
         double start = f->r->row ? f->r->clock() : 0;
+        int64_t began = f->r->times ? timeline_now() : 0;
         switch (f->cmd->kind) {
-        case CMD_KERNEL: ok = run_command_kernel(f, e); break;
+        case CMD_KERNEL: ok = run_command_kernels(f, &n, e); break;
         case CMD_COPY:   run_copy(f); break;
         case CMD_REGION: ok = run_region_op(f, e); break;
         case CMD_CUSTOM: ok = run_custom(f, e); break;
         default:         ok = run_interp(f, e); break;
         }
         if (f->r->row) note_time(f, start);
+        if (began) note_span(f, began);
     }
     return ok;
 }
 
 /* ---- the whole program ---- */
 
+static bool is_in_place(const struct run *r, const bool *exclusive, uint32_t i)
+{
+    const struct program *p = r->x->program;
+    const struct output *o = &p->g->out[i];
+    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices);
+    return o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
+}
+
 /* A buffer for every output: its own, or the state's where it may be updated in place. */
 static bool make_outputs(const struct run *r, const bool *exclusive, struct err *e)
 {
-    const struct program *p = r->x->program;
-    const struct graph *g = p->g;
-    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices);
+    const struct graph *g = r->x->program->g;
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
-        bool in_place = o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
-        r->out[i] = in_place ? buffer_ref(r->state[o->state])
-                             : buffer_new(node_at(g, o->value)->device, node_bytes(g, o->value), e);
+        r->out[i] = is_in_place(r, exclusive, i) ? buffer_ref(r->state[o->state])
+                                                 : buffer_new(node_at(g, o->value)->device, node_bytes(g, o->value), e);
         if (!r->out[i]) return false;
     }
+    return true;
+}
+
+/* What the run's own memory takes on its program's device: the arena, the table of data and the workers' parts. */
+static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
+{
+    const struct program *p = r->x->program;
+    const struct graph *g = p->g;
+    *arena = round_up((size_t)p->arena_bytes[r->x->device]);
+    *table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
+    r->scratch_bytes = round_up((size_t)p->scratch_bytes);
+    r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
+    return *arena + *table + r->workers * r->worker_bytes;
+}
+
+/* Is all that the run is about to take within the limits of its devices? */
+static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
+{
+    const struct program *p = r->x->program;
+    const struct graph *g = p->g;
+    size_t need[MAX_DEVICES] = {0}, arena, table;
+    char what[128];
+    if (!buffer_limited()) return true;
+    for (uint32_t i = 0; i < g->nout; i++)
+        if (!is_in_place(r, exclusive, i)) need[node_at(g, g->out[i].value)->device] += buffer_charge(node_bytes(g, g->out[i].value));
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (p->arena_bytes[d] && d != (unsigned)r->x->device) need[d] += buffer_charge((size_t)p->arena_bytes[d]);
+    need[r->x->device] += buffer_charge(home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
+    snprintf(what, sizeof what, "graph %s", g->name);
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
     return true;
 }
 
@@ -236,15 +309,11 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
 static bool make_workspace(struct run *r, struct err *e)
 {
     const struct program *p = r->x->program;
-    const struct graph *g = p->g;
     unsigned home = (unsigned)r->x->device;
-    size_t arena = round_up((size_t)p->arena_bytes[home]);
-    size_t table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
-    r->scratch_bytes = round_up((size_t)p->scratch_bytes);
-    r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
+    size_t arena, table, bytes = home_bytes(r, &arena, &table);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new((int)d, (size_t)p->arena_bytes[d], e))) return false;
-    struct buffer *b = buffer_new((int)home, arena + table + r->workers * r->worker_bytes, e);
+    struct buffer *b = buffer_new((int)home, bytes, e);
     if (!b) return false;
     r->memory[home] = b;
     r->table = (void **)((char *)b->data + arena);
@@ -266,6 +335,7 @@ static bool run_program(struct run *r, struct err *e)
                       .out = out, .arena = arena};
     bool ok = run_commands(&f, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
+    atomic_fetch_add_explicit(&counters.barriers, r->barriers, memory_order_relaxed);
     return ok;
 }
 
@@ -280,7 +350,9 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     if (profile && !(r.row = profile_rows(profile, x)))
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
-    bool ok = make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && run_program(&r, e);
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x); /* without memory: not timed */
+    r.join = option_join() && !profile && !r.times; /* those have a time for each kernel */
+    bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     for (uint32_t i = 0; i < nout && !ok; i++) {
         buffer_unref(out[i]);

@@ -33,8 +33,15 @@ struct buffer *buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);     /* NULL is fine */
 bool buffer_exclusive(const struct buffer *b);
 void buffer_trim(void);                  /* gives pooled memory back to the system */
-struct buffer_stats { size_t live, peak, pooled; };
-struct buffer_stats buffer_stats(void);  /* bytes */
+struct buffer_stats { size_t live, peak, pooled, limit; }; /* bytes; limit 0: none */
+struct buffer_stats buffer_stats(int device);
+void buffer_limit(int device, size_t bytes);
+bool buffer_limited(void);               /* has a device ever had a limit? */
+size_t buffer_charge(size_t bytes);      /* what a buffer of so many bytes counts for */
+/* Is there room for buffers of that charge in all?  false: *e, `what` needs it. */
+bool buffer_room(int device, size_t charge, const char *what, struct err *e);
+void buffer_before_fork(void);
+void buffer_after_fork(void);
 
 /* ---- pool.c: the thread pool; the caller is worker 0 ----
  * Calls fn on contiguous shares of 0..extent, each worth at least `grain` iterations (0: one share, in the
@@ -45,11 +52,17 @@ typedef void pool_fn(void *ctx, int64_t begin, int64_t end, unsigned worker);
 void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain); /* returns when all of 0..extent is done */
 /* The same with at most max_workers workers, for callers with a fixed number of per-worker places. */
 void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers);
+/* Several ranges, without a barrier between them: a worker goes from its share of one to its share of the next.  Ranges of
+ * equal extent and grain are shared out alike, and one of grain 0 is all worker 0's. */
+struct pool_part { int64_t extent, grain; };
+typedef void pool_part_fn(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker);
+void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers);
 unsigned pool_threads(void);             /* KILN_THREADS or the option, else the processors this process may use */
 void pool_set_threads(unsigned n);       /* 0: the default again */
+void pool_use(const kl_pool *host);      /* jobs run on the host's threads; NULL: on the pool's own again */
 
 /* ---- cache.c: graph -> program -> code ---- */
-struct exec {                            /* but for `newer` immutable once made; shared by threads */
+struct exec {                            /* but for `newer` and `times` immutable once made; shared by threads */
     struct hash128 key;
     struct graph *captured;              /* compared on a hit */
     struct program *program;
@@ -57,6 +70,8 @@ struct exec {                            /* but for `newer` immutable once made;
     uint64_t interpreted;                /* those devices, by bit */
     int device;
     bool fuse;
+    _Atomic(struct times *) times;       /* of its commands, once something was timed; NULL before */
+    const struct sched_section *schedules; /* handed in for its kernels, or NULL */
     char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
     _Atomic(const struct exec *) newer;  /* compiled in the background, this one being unfused: runs in its place; or NULL */
 };
@@ -69,6 +84,20 @@ static inline const struct exec *exec_latest(const struct exec *x)
 /* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
  * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
+const struct exec *exec_named(const char *name); /* the last one made of a graph of this name; NULL: none */
+
+void cache_before_fork(void);
+void cache_after_fork(bool child);
+
+/* ---- schedules.c: schedules handed in, by KILN_SCHEDULES (a file) or the API, for programs built from then on ---- */
+/* Takes the place of all that were handed in before.  false: *e, and those stay. */
+bool schedules_set(const char *text, size_t len, const char *file, struct err *e);
+void schedules_before_fork(void);
+void schedules_after_fork(void);
+uint64_t schedules_number(void);         /* another after each schedules_set */
+/* The section of a graph's kernels in *s, NULL if there is none: the same pointer as long as its text is the same.  It
+ * lives as long as the process.  false: *e, KILN_SCHEDULES cannot be read. */
+bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, struct err *e);
 
 /* ---- background.c: a thread for tasks that nobody waits for ---- */
 bool background_run(void (*run)(void *ctx), void *ctx); /* false: it cannot be run */
@@ -77,6 +106,18 @@ bool background_step_begin(void);
 void background_step_end(void);
 void background_before_fork(void);
 void background_after_fork(bool child);
+
+/* ---- fork.c: locks in order ---- */
+void fork_watch(void);                   /* before a lock of Kiln's is first taken */
+void fork_hold(void);                    /* no fork until the code generator is done */
+void fork_release(void);
+
+/* ---- log.c: messages to the embedder's function ---- */
+void log_use(kl_log_fn *fn, void *ctx, kl_log_level least);
+bool log_wants(kl_log_level level);
+void log_message(kl_log_level level, const char *message);
+void log_put(kl_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void log_after_fork(void);
 
 /* ---- disk.c: kernel -> code, kept in a folder between processes ----
  * KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else $HOME/.cache/kiln; "none": nothing is kept.  Any number of threads
@@ -130,10 +171,62 @@ struct profile *profile_current(void);
 /* Where x's rows begin: one a kernel, then the others'.  NULL: out of memory. */
 struct profile_row *profile_rows(struct profile *p, const struct exec *x);
 
+/* ---- timeline.c: what happens when, on every thread of the process, while it is on ----
+ * A span is something with a beginning and an end.  Of each kind the count and the time are added up, of each command
+ * of a program too; and the first EVENTS_MAX spans are kept one by one. */
+enum span { SPAN_KERNEL, SPAN_SHARE, SPAN_COPY, SPAN_CUSTOM, SPAN_INTERP, SPAN_REGION, /* commands; SHARE: a worker's of a kernel */
+            SPAN_RECORD, SPAN_STEP, SPAN_READ, SPAN_PASSES, SPAN_PLAN, SPAN_COMPILE, SPAN_LOAD, SPANS };
+enum { EVENTS_MAX = 1 << 20 };
+struct event {
+    int64_t start, ns;                   /* of measure's clock, CLOCK_MONOTONIC */
+    const char *name;                    /* lives as long as the process */
+    int64_t bytes, flops;                /* 0: not known */
+    enum span kind;
+};
+struct times {                           /* of a program, added up */
+    const struct exec *x;
+    struct times *next;
+    struct command_time { atomic_uint_fast64_t calls, ns; } row[]; /* by command.row */
+};
+struct thread_events { struct event *v; uint32_t n, cap; long tid; char name[16]; };
+struct timeline {
+    int64_t start, end;
+    struct thread_events *thread;
+    uint32_t n, cap;
+    uint64_t dropped;                    /* spans that were not kept one by one */
+    struct { uint64_t calls, ns; } total[SPANS];
+};
+extern atomic_bool timeline_is_on;
+int64_t timeline_now(void);              /* ns, never 0 */
+/* When a span begins, 0 while nothing is recorded. */
+static inline int64_t span_begin(void)
+{
+    return atomic_load_explicit(&timeline_is_on, memory_order_relaxed) ? timeline_now() : 0;
+}
+/* Ends it; nothing if it began at 0.  The name of a command's lives as long as the process, others are copied. */
+void span_end(enum span kind, const char *name, int64_t began);
+void span_end_work(enum span kind, const char *name, int64_t began, int64_t bytes, int64_t flops);
+/* Where the times of x's commands are added up; NULL: out of memory. */
+struct times *exec_times(const struct exec *x);
+/* By the API or, for_file, by KILN_PROFILE.  false: *e, it is on already. */
+bool timeline_start(bool for_file, struct err *e);
+/* Who started it hands over what was recorded; the times of programs stay until the next start.  false: *e. */
+bool timeline_stop(bool for_file, struct timeline *out, struct err *e);
+void timeline_free(struct timeline *t);
+/* All programs that have times: *at is NULL at first, NULL is the end. */
+const struct times *times_next(const struct times *at);
+/* Starts it if KILN_PROFILE names a file, which is written when the process exits. */
+void timeline_from_environment(void);
+void timeline_before_fork(void);
+void timeline_after_fork(bool child);    /* a child records nothing */
+/* ---- timeline_json.c: as trace events, which Perfetto and chrome://tracing show ---- */
+bool timeline_json(const struct timeline *t, const char *path, struct err *e);
+const char *span_name(enum span kind);
+
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
-    X(graphs_built) X(compiles) X(disk_hits) X(launches)                               \
-    X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
+    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers)                   \
+    X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;
     COUNTERS(X)
@@ -141,12 +234,28 @@ struct counters {
 };
 extern struct counters counters;
 
-/* ---- dump.c: KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API ---- */
+/* ---- dump/: what a graph becomes on its way to machine code, for people ---- */
+enum dump_form { DUMP_TEXT, DUMP_DOT, DUMP_HTML };
+struct dump_request {
+    const char *stage;      /* captured, a stage of passes.def, scheduled, schedules, llvm, asm or source; a page has all of them */
+    enum dump_form form;
+    int device;             /* where nodes on the graph's first device go; -1: they stay */
+    bool fuse;
+    const char *target;     /* kernels for a GPU in this language; NULL: for the devices */
+};
+bool dump_is_stage(const char *stage);
+bool dump_form_of(const char *path, enum dump_form *form); /* what its ending asks for; false: text */
+/* Takes a graph, which stays as it is, through the passes and writes a stage.  Of pictures (Graphviz) there are those of
+ * graphs and of stage scheduled. */
+bool dump_write(const struct graph *captured, const struct dump_request *r, FILE *f, struct err *e);
+bool dump_to_file(const struct graph *captured, const struct dump_request *r, const char *path, struct err *e);
+/* KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API. */
 struct dump;
 /* What is to be written for a program of this trace name; NULL: nothing.  Takes the request of dump_next_to. */
 struct dump *dump_begin(const char *trace);
 void dump_graph(void *dump, const char *stage, const struct graph *g); /* pass_options.dump */
-void dump_program(struct dump *d, const struct program *p, const struct backend *b); /* b may be NULL: no code stages */
+/* b may be NULL: no code stages. */
+void dump_program(struct dump *d, const struct program *p, const struct backend *b, bool fuse);
 void dump_end(struct dump *d);
 /* Directory for every stage of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
 void dump_next_to(const char *dir);
@@ -161,7 +270,8 @@ bool option_fuse(void);                  /* KILN_FUSE or the option, default tru
 int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
 void option_fuse_here(int fuse);         /* for this thread 0 or 1 whatever the option; -1: no longer */
 bool option_background(void);            /* fused kernels are compiled in the background; not where fuse is given */
-/* "fuse", "threads", "cache_bytes", "background_compile" */
+bool option_join(void);                  /* kernels that need no barrier between them have none */
+/* "fuse", "threads", "cache_bytes", "background_compile", "join" */
 bool option_set(const char *name, int64_t value, struct err *e);
 bool option_get(const char *name, int64_t *value, struct err *e);
 

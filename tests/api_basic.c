@@ -324,6 +324,40 @@ static void dumps(void)
     kl_release(w);
 }
 
+/* kl_dump: an open trace, also one that is replayed, and those that have run. */
+static void dumps_on_request(void)
+{
+    char path[3][sizeof folder + 32];
+    kl_tensor w = kl_keep(kl_iota(dev, KL_F32, DIMS(40), 0));
+    for (int i = 0; i < 3; i++)
+        snprintf(path[i], sizeof path[i], "%s/asked%s", folder, i == 0 ? ".kir" : i == 1 ? ".dot" : ".html");
+    for (int round = 0; round < 3; round++) {
+        kl_trace_begin("asked");
+        kl_tensor half = kl_mul_scalar(w, 0.5);
+        OK(kl_dump(NULL, "captured", path[0]));
+        CHECK(file_contains("asked.kir", "mul ") && !file_contains("asked.kir", "tanh") && file_contains("asked.kir", "return %"));
+        kl_assign(w, kl_tanh(half));
+        OK(kl_dump(NULL, "fused", path[0]));
+        CHECK(file_contains("asked.kir", "tanh") && file_contains("asked.kir", "assign 0 = ") && file_contains("asked.kir", "group 0") &&
+              file_contains("asked.kir", "api_basic.c:"));
+        OK(kl_trace_end());
+    }
+    OK(kl_dump("asked", "captured", path[0]));
+    OK(kl_dump("asked", "fused", path[1]));
+    OK(kl_dump("asked", NULL, path[2]));
+    CHECK(file_contains("asked.kir", "graph @asked") && file_contains("asked.dot", "digraph \"asked\"") &&
+          file_contains("asked.html", "<title>asked</title>"));
+    if (!strcmp(device_now, "cpu")) {
+        OK(kl_dump("asked", "asm", path[0]));
+        CHECK(file_contains("asked.kir", "kernel:"));
+    }
+    CHECK(kl_dump("never", "captured", path[0]) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "no trace of the name \"never\""));
+    CHECK(kl_dump("asked", "frob", path[0]) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "no stage is called \"frob\""));
+    CHECK(kl_dump("asked", "captured", NULL) == KL_ERR_ARGUMENT && kl_dump(NULL, "captured", path[0]) == KL_ERR_TRACE);
+    CHECK(kl_dump("asked", "captured", "/nowhere/at/all.kir") == KL_ERR_IO && strstr(kl_last_error(), "/nowhere/at/all.kir"));
+    kl_release(w);
+}
+
 static void library(void)
 {
     int64_t v = -1;
@@ -368,6 +402,7 @@ static void test(kl_device d)
     gradients();
     threads();
     dumps();
+    dumps_on_request();
     library();
 }
 

@@ -162,18 +162,22 @@ static void test_dumps(int device)
         check(file_has(dir, file, "tanh"), "dump %s", file);
     }
     check(file_has(dir, "dump_ed.scheduled.loop", device == DEVICE_REF ? "" : "loop"), "dump scheduled");
+    check(file_has(dir, "dump_ed.source.cu", "__global__"), "dump source");
+    check(file_has(dir, "dump_ed.schedules.txt", "graph @\"dump/ed\"\n"), "dump schedules");
     if (device != DEVICE_REF) {
         check(file_has(dir, "dump_ed.llvm.ll", "define"), "dump llvm");
         check(file_has(dir, "dump_ed.asm.s", "kernel:"), "dump asm");
     }
     get(again, device, true);
     check(!file_has(dir, "later.captured.kir", ""), "one request dumps one program");
-    setenv("KILN_DUMP", "captured,fused", 1);
+    setenv("KILN_DUMP", "captured,fused,dot,html", 1);
     setenv("KILN_DUMP_DIR", dir, 1);
     graph_free(again);
     again = layers_graph("by_name", 62, 5 + device, 1);
     get(again, device, true);
     unsetenv("KILN_DUMP");
+    check(file_has(dir, "by_name.html", "<title>by_name</title>"), "a page by name");
+    check(file_has(dir, "by_name.captured.dot", "tanh") && file_has(dir, "by_name.fused.dot", "cluster_group0"), "pictures by name");
     check(file_has(dir, "by_name.captured.kir", "tanh"), "stage captured by name");
     check(file_has(dir, "by_name.fused.kir", "tanh"), "stage fused by name");
     check(rmdir(dir) == 0, "and no others");

@@ -1,5 +1,6 @@
 /* The kernels of whole programs run by the kernel interpreter, which checks every access, must give the bits of
- * the compiled ones.  Graphs: the shapes that each schedule treats differently. */
+ * the compiled ones, and so must the same kernels with other schedules.  Graphs: the shapes that each schedule treats
+ * differently. */
 #include "harness.h"
 
 static struct rng rng = {4242};
@@ -38,25 +39,99 @@ static bool run_program(const struct program *p, const struct memory *m, struct 
     return true;
 }
 
+static void interpret(const struct graph *g, const struct exec *x, const struct values *in, const struct values *want,
+                      const char *what)
+{
+    struct values none = {0}, out = {.n = g->nout};
+    struct err e = {0};
+    struct memory m = {.arena = calloc((size_t)x->program->arena_bytes[DEVICE_CPU] + 64, 1),
+                       .scratch = calloc((size_t)x->program->scratch_bytes + 64, 1), .input = in, .state = &none, .out = &out};
+    for (uint32_t o = 0; o < g->nout; o++)
+        out.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
+    if (check(run_program(x->program, &m, &e), "%s: %s", what, e.msg))
+        for (uint32_t o = 0; o < g->nout; o++) {
+            int64_t at, n = node_numel(g, g->out[o].value);
+            check(same_values(g->node[g->out[o].value].dtype, want->v[o], out.v[o], n, &at), "%s: output %u differs at %" PRId64,
+                  what, o, at);
+        }
+    free(m.arena);
+    free(m.scratch);
+    values_free(&out);
+}
+
+/* Another schedule that such a kernel may have. */
+static void vary(struct schedule *s)
+{
+    bool lanes = s->kind != SCHED_ROWS && s->kind != SCHED_ROW_REDUCE && !(s->kind == SCHED_CUMULATIVE && s->width == 1);
+    s->width = lanes ? (uint16_t)(1 << rng_below(&rng, 7)) : s->width;
+    if (s->kind == SCHED_DOT) {
+        s->nr = s->width;
+        s->mr = (uint16_t)(1 + rng_below(&rng, s->nr > 16 ? 8 : 32));
+        s->pack_b = (uint8_t)rng_below(&rng, 2);
+    }
+    s->stream = (s->kind == SCHED_MAP || s->kind == SCHED_ROWS) && rng_below(&rng, 2);
+    s->grain = rng_below(&rng, 3) ? 1 + rng_below(&rng, 9) : 0;
+}
+
+/* The program of g with schedules made up for all of its kernels; NULL: failed. */
+static const struct exec *other_schedules(const struct graph *g, const struct exec *own, const char *what)
+{
+    uint32_t n = own->program->nkernel;
+    struct kernel *k = calloc(n + 1, sizeof *k), **at = calloc(n + 1, sizeof *at);
+    struct err e = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        at[i] = &k[i];
+        k[i].sched = own->program->kernel[i]->sched;
+        memcpy(k[i].name, own->program->kernel[i]->name, sizeof k[i].name);
+        vary(&k[i].sched);
+    }
+    char *text = schedules_text(g->name, false, at, n);
+    const struct exec *x = NULL;
+    if (check(schedules_set(text, strlen(text), "made up", &e), "%s: %s in\n%s", what, e.msg, text)) {
+        x = exec_get(g, device_find("cpu", &e), true, &e);
+        check(x != NULL, "%s: %s in\n%s", what, e.msg, text);
+    }
+    for (uint32_t i = 0; x && i < x->program->nkernel; i++) {
+        bool found = false;
+        for (uint32_t j = 0; j < n; j++)
+            found |= !memcmp(&x->program->kernel[i]->sched, &k[j].sched, sizeof k[j].sched);
+        check(found, "%s: kernel @%s has none of the schedules of\n%s", what, x->program->kernel[i]->name, text);
+    }
+    mem_free(text);
+    free(k);
+    free(at);
+    return x;
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+enum { AS_OFTEN = 4 }; /* every such graph is scheduled otherwise, too */
+#else
+enum { AS_OFTEN = 1 };
+#endif
+static int rescheduled;
+
 static void compare(const struct graph *g, const char *what)
 {
-    struct values in = {0}, none = {0}, compiled = {0}, interpreted = {.n = g->nout};
+    struct values in = {0}, none = {0}, compiled = {0};
     struct err e = {0};
     values_random(&rng, g, &g->input, false, &in);
-    const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
+    const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e), *y;
     if (check(x && run_on(g, "cpu", true, &in, &none, NULL, &compiled, &e), "%s: %s", what, e.msg)) {
-        struct memory m = {.arena = calloc((size_t)x->program->arena_bytes[DEVICE_CPU] + 64, 1), .scratch = calloc((size_t)x->program->scratch_bytes + 64, 1),
-                           .input = &in, .state = &none, .out = &interpreted};
-        for (uint32_t o = 0; o < g->nout; o++)
-            interpreted.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
-        if (check(run_program(x->program, &m, &e), "%s: %s", what, e.msg))
+        interpret(g, x, &in, &compiled, what);
+        char other[128];
+        snprintf(other, sizeof other, "%s, scheduled otherwise", what);
+        struct values again = {0};
+        if (rescheduled++ % AS_OFTEN == 0 && (y = other_schedules(g, x, other)) && check(run_on(g, "cpu", true, &in, &none, NULL, &again, &e), "%s: %s", other, e.msg)) {
+            interpret(g, y, &in, &compiled, other);
             for (uint32_t o = 0; o < g->nout; o++) {
                 int64_t at, n = node_numel(g, g->out[o].value);
-                check(same_values(g->node[g->out[o].value].dtype, compiled.v[o], interpreted.v[o], n, &at), "%s: output %u differs at %" PRId64, what, o, at);
+                check(same_values(g->node[g->out[o].value].dtype, compiled.v[o], again.v[o], n, &at),
+                      "%s: compiled, output %u differs at %" PRId64, other, o, at);
             }
-        free(m.arena);
-        free(m.scratch);
-        values_free(&interpreted);
+        }
+        values_free(&again);
+        check(schedules_set("", 0, "", &e) && exec_get(g, device_find("cpu", &e), true, &e) == x,
+              "%s: without schedules it is the program that it was", what);
     }
     values_free(&in);
     values_free(&compiled);
@@ -144,6 +219,22 @@ static void scans(int64_t a, int64_t b, int64_t c)
     graph_free(g);
 }
 
+/* Scatter, gather, sort and sums along either axis. */
+static void movers(int64_t rows, int64_t cols)
+{
+    struct graph *g = graph_new("movers");
+    struct shape s = matrix(rows, cols), index = shape_make(1, (int64_t[]){rows});
+    ref x = n_input(g, KL_F32, &s, "x"), i = n_input(g, KL_I32, &index, "i");
+    graph_output(g, OUT_RETURN, n_scatter(g, x, i, n_mul(g, x, x), 0, SCATTER_ADD), 0);
+    graph_output(g, OUT_RETURN, n_argsort(g, x, 1, false, KL_I32), 0);
+    graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, n_exp(g, x), 1), 0);
+    graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, n_abs(g, x), 2), 0);
+    char what[64];
+    snprintf(what, sizeof what, "movers %" PRId64 "x%" PRId64, rows, cols);
+    compare(g, what);
+    graph_free(g);
+}
+
 int main(void)
 {
     struct err e = {0};
@@ -169,5 +260,8 @@ int main(void)
     scans(2, 9, 70);
     scans(0, 3, 4);
     scans(1, 1, 33);
+    movers(9, 5);
+    movers(70, 33);
+    movers(3, 300);
     return finish();
 }

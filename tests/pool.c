@@ -394,7 +394,7 @@ static void test_options(void)
 /* ---- buffers ---- */
 static void test_buffer_sizes(void)
 {
-    struct buffer_stats start = buffer_stats();
+    struct buffer_stats start = buffer_stats(DEVICE_CPU);
     static const size_t sizes[] = {0, 1, 63, 64, 191, 192, 193, 1000, 4096, 100000, 1 << 20, (1 << 24) + 1};
     for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct err e = {0};
@@ -403,20 +403,20 @@ static void test_buffer_sizes(void)
             continue;
         memset(b->data, 0x5a, sizes[i] + 64); /* 64 bytes past the end may be touched: ASan watches */
         void *data = b->data;
-        check(buffer_stats().live >= start.live + sizes[i], "live bytes count it");
+        check(buffer_stats(DEVICE_CPU).live >= start.live + sizes[i], "live bytes count it");
         check(buffer_ref(b) == b && !buffer_exclusive(b), "a second reference");
         buffer_unref(b);
         check(buffer_exclusive(b), "one reference again");
         buffer_unref(b);
-        check(buffer_stats().live == start.live, "live bytes after it");
+        check(buffer_stats(DEVICE_CPU).live == start.live, "live bytes after it");
         b = buffer_new(DEVICE_CPU, sizes[i], &e);
         check(b && b->data == data, "its memory comes back");
         buffer_unref(b);
     }
     buffer_unref(NULL);
-    check(buffer_stats().pooled > 0 && buffer_stats().peak >= (1 << 24) + 1, "pooled and peak bytes");
+    check(buffer_stats(DEVICE_CPU).pooled > 0 && buffer_stats(DEVICE_CPU).peak >= (1 << 24) + 1, "pooled and peak bytes");
     buffer_trim();
-    check(buffer_stats().pooled == 0, "nothing pooled after a trim");
+    check(buffer_stats(DEVICE_CPU).pooled == 0, "nothing pooled after a trim");
 }
 
 static void count_release(void *ctx) { ++*(int *)ctx; }
@@ -477,7 +477,7 @@ static void *buffer_user(void *ctx)
 
 static void test_buffer_threads(void)
 {
-    struct buffer_stats start = buffer_stats();
+    struct buffer_stats start = buffer_stats(DEVICE_CPU);
     pthread_t thread[4];
     bool ok[4] = {true, true, true, true};
     for (int i = 0; i < 4; i++)
@@ -485,7 +485,7 @@ static void test_buffer_threads(void)
     for (int i = 0; i < 4; i++)
         pthread_join(thread[i], NULL);
     check(ok[0] && ok[1] && ok[2] && ok[3], "no two buffers share memory");
-    check(buffer_stats().live == start.live, "all buffers given back");
+    check(buffer_stats(DEVICE_CPU).live == start.live, "all buffers given back");
     buffer_trim();
 }
 

@@ -4,6 +4,7 @@
  *   # test: parse            print the graph
  *   # test: pass NAME,NAME   run passes, then print the graph
  *   # test: explain          numerics and fuse, then why the kernels are apart
+ *   # test: diff             what has changed from the graph to the one in the lines that begin with "#| "
  *   # test: run              autodiff and numerics, then the interpreter: print each output's elements
  *   # test: agree            the interpreter and every way to compile it give the same bits for random data
  *   # test: run n=2,m=0; n=5,m=1    (agree too) with these values of the symbols, and then with those
@@ -223,6 +224,35 @@ static void test_explain(struct test *t)
     graph_free(g);
 }
 
+/* Both ways; a graph compared with itself has no differences, and there are some where the two are not the same. */
+static void test_diff(struct test *t)
+{
+    struct text other = {0}, out = {0}, back = {0}, none = {0};
+    struct graph_changes n, m, same;
+    struct err e = {0};
+    for (const char *s = t->body, *end = t->text + test_end(t); s < end; s += line_length(s))
+        if (!strncmp(s, "#| ", 3))
+            text_put(&other, "%.*s", (int)line_length(s) - 3, s + 3);
+    struct graph *a = parse_body(t), *b = other.s ? graph_parse(other.s, other.len, "the other", &e) : NULL;
+    if (!b)
+        text_put(&t->problem, "    %s\n", other.s ? e.msg : "there is no other graph");
+    if (a && b) {
+        bool ok = graph_compare(a, b, &out, &n) && graph_compare(b, a, &back, &m) && graph_compare(b, b, &none, &same);
+        if (!ok || none.len || !out.len != graph_same(a, b) || !back.len != graph_same(a, b))
+            text_put(&t->problem, "    %s\n", !ok ? "out of memory" : none.len ? none.s : "no difference, or one where there is none");
+        if (ok && (n.added != m.removed || n.removed != m.added))
+            text_put(&t->problem, "    %u added and %u removed, %u and %u the other way\n", n.added, n.removed, m.added, m.removed);
+        text_put(&out, "nodes: %u same, %u changed, %u removed, %u added\n", n.same, n.changed, n.removed, n.added);
+        test_expect(t, out.s, false);
+    }
+    graph_free(a);
+    graph_free(b);
+    mem_free(other.s);
+    mem_free(out.s);
+    mem_free(back.s);
+    mem_free(none.s);
+}
+
 void test_elements(struct text *s, unsigned dtype, const void *data, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -438,6 +468,8 @@ static void run_test(const char *path)
             test_agree(&t, what + 5, n - 5);
         else if (n == 7 && !memcmp(what, "explain", 7))
             test_explain(&t);
+        else if (n == 4 && !memcmp(what, "diff", 4))
+            test_diff(&t);
         else if (n > 5 && !memcmp(what, "pass ", 5))
             test_print(&t, what + 5, n - 5);
         else

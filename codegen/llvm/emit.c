@@ -582,10 +582,10 @@ static void enum_attribute(struct emitter *m, const char *name)
     LLVMAddAttributeAtIndex(m->fn, LLVMAttributeFunctionIndex, LLVMCreateEnumAttribute(m->ctx, LLVMGetEnumAttributeKindForName(name, strlen(name)), 0));
 }
 
-static void open_function(struct emitter *m)
+static void open_function(struct emitter *m, const char *name)
 {
     LLVMTypeRef param[4] = {m->ptr, m->ptr, m->i64, m->i64};
-    m->fn = LLVMAddFunction(m->module, "kernel", LLVMFunctionType(LLVMVoidTypeInContext(m->ctx), param, 4, 0));
+    m->fn = LLVMAddFunction(m->module, name, LLVMFunctionType(LLVMVoidTypeInContext(m->ctx), param, 4, 0));
     char bits[16];
     snprintf(bits, sizeof bits, "%u", 8 * m->vector_bytes);
     attribute(m, "prefer-vector-width", bits);
@@ -641,7 +641,8 @@ static void emit_phase(struct walker *w, const struct phase *p)
     }
 }
 
-bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx, struct err *e)
+bool emit_kernel(const struct kernel *k, const char *name, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx,
+                 struct err *e)
 {
     struct walker w = {.m = {.k = k, .ctx = ctx, .module = module, .vector_bytes = vector_bytes, .e = e}};
     struct emitter *m = &w.m;
@@ -660,11 +661,12 @@ bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef mo
     if (!m->v || !m->buf || !w.next || !w.final) {
         err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     } else if (emit_ranges(m)) {
-        open_function(m);
+        open_function(m, name);
         read_arguments(m);
         struct phase p = {0};
         while (kernel_phase(k, &p) && !e->code)
             emit_phase(&w, &p);
+        emit_stream_end(m);
         LLVMBuildRetVoid(m->b);
         for (val v = 0; v < k->ninst; v++) {
             mem_free(m->v[v].part);

@@ -1,6 +1,7 @@
 /* The LLVM emitter's own header: one kernel in, one LLVM function out. */
 #ifndef KILN_LLVM_EMIT_H
 #define KILN_LLVM_EMIT_H
+#include "codegen/codegen.h"
 #include "ir/loop.h"
 #include <llvm-c/Core.h>
 
@@ -43,8 +44,9 @@ struct emitter {
 };
 
 /* ---- emit.c ---- */
-/* Adds function `kernel` to the module.  vector_bytes: size of the target's registers. */
-bool emit_kernel(const struct kernel *k, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx, struct err *e);
+/* Adds the kernel as a function of that name to the module.  vector_bytes: size of the target's registers. */
+bool emit_kernel(const struct kernel *k, const char *name, unsigned vector_bytes, LLVMModuleRef module,
+                 LLVMContextRef ctx, struct err *e);
 LLVMValueRef *emit_parts(struct emitter *m, val v);      /* the value as vectors, in the current block */
 LLVMValueRef emit_scalar(struct emitter *m, val v);      /* a uniform value */
 LLVMValueRef *emit_new_parts(struct emitter *m, val v);  /* room for them; NULL: out of memory */
@@ -72,6 +74,7 @@ LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned t
 /* ---- emit_memory.c ---- */
 void emit_load(struct emitter *m, val v);
 void emit_store(struct emitter *m, val v);
+void emit_stream_end(struct emitter *m);                 /* the fence behind all stores of a kernel that streams */
 void emit_prefetch(struct emitter *m, val v);
 void emit_atomic(struct emitter *m, val v);
 LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index); /* of an element, or of a vector of them */
@@ -90,6 +93,17 @@ void emit_tile_store(struct emitter *m, val v);
 void emit_tile_splat(struct emitter *m, val v);
 void emit_tile_index(struct emitter *m, val v);
 void emit_mma(struct emitter *m, val v);
+
+/* ---- target.c ---- */
+/* The registers' bytes and number of a processor with the features of *c, which it fills in. */
+void target_vectors(struct caps *c);
+/* The processor of that name, "native" and what only it knows apart.  false: *e lists the names. */
+bool target_named(const char *cpu, struct caps *out, struct err *e);
+
+/* ---- object.c ---- */
+/* Fills the module with a program: its kernels, its image, and the functions that users call. */
+bool emit_object(const struct object_parts *o, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx,
+                 struct err *e);
 
 /* ---- version.c ---- */
 const char *llvm_version(void);

@@ -152,6 +152,57 @@ void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsig
         LLVMSetAlignment(LLVMBuildStore(m->b, x, ptr), (unsigned)dtype_size(dtype));
 }
 
+/* ---- streams: results past the caches ---- */
+
+/* Is this store of neighbours, in all lanes, one that a streaming kernel sends past the caches? */
+static bool streams(const struct emitter *m, const struct linst *i)
+{
+    enum { LEAST = 16 }; /* bytes of the smallest register */
+    const struct lbuf *b = &m->k->buf[i->imm];
+    return m->k->sched.stream && b->role == BUF_OUT && !i->c && m->native * dtype_size(b->dtype) >= LEAST;
+}
+
+static void mark_nontemporal(struct emitter *m, LLVMValueRef store)
+{
+    LLVMMetadataRef one = LLVMValueAsMetadata(LLVMConstInt(LLVMInt32TypeInContext(m->ctx), 1, 0));
+    LLVMMetadataRef node = LLVMMDNodeInContext2(m->ctx, &one, 1);
+    LLVMSetMetadata(store, LLVMGetMDKindIDInContext(m->ctx, "nontemporal", sizeof "nontemporal" - 1), LLVMMetadataAsValue(m->ctx, node));
+}
+
+/* The parts of a store, from `first` on: past the caches where they lie at whole registers, which no kernel can know
+ * of its rows or of memory that the caller lends. */
+static void stream_parts(struct emitter *m, uint32_t buf, LLVMValueRef first, LLVMValueRef *x)
+{
+    unsigned dtype = m->k->buf[buf].dtype, bytes = m->native * (unsigned)dtype_size(dtype);
+    unsigned align = bytes < m->vector_bytes ? bytes : m->vector_bytes;
+    LLVMBasicBlockRef way[2] = {LLVMAppendBasicBlockInContext(m->ctx, m->fn, "stream"),
+                                LLVMAppendBasicBlockInContext(m->ctx, m->fn, "store")};
+    LLVMBasicBlockRef join = LLVMAppendBasicBlockInContext(m->ctx, m->fn, "stored");
+    LLVMValueRef low = LLVMBuildAnd(m->b, LLVMBuildPtrToInt(m->b, first, m->i64, ""), LLVMConstInt(m->i64, align - 1, 0), "");
+    LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntEQ, low, LLVMConstNull(m->i64), ""), way[0], way[1]);
+    for (int plain = 0; plain < 2; plain++) {
+        LLVMPositionBuilderAtEnd(m->b, way[plain]);
+        for (unsigned p = 0; p < m->parts; p++) {
+            LLVMValueRef store = LLVMBuildStore(m->b, to_memory(m, dtype, x[p]), part_address(m, buf, first, p));
+            LLVMSetAlignment(store, plain ? (unsigned)dtype_size(dtype) : align);
+            if (!plain)
+                mark_nontemporal(m, store);
+        }
+        LLVMBuildBr(m->b, join);
+    }
+    LLVMPositionBuilderAtEnd(m->b, join);
+}
+
+void emit_stream_end(struct emitter *m)
+{
+#if defined(__x86_64__)
+    if (m->k->sched.stream) /* no other store orders them: whoever is told that the kernel is done must see them */
+        intrinsic(m, "llvm.x86.sse.sfence", NULL, 0, NULL, 0);
+#else
+    (void)m;
+#endif
+}
+
 void emit_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -167,6 +218,10 @@ void emit_store(struct emitter *m, val v)
     bool neighbours = index->form == FORM_AFFINE && index->stride == 1;
     LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
     LLVMValueRef first = neighbours ? emit_address(m, buf, index->scalar) : NULL;
+    if (x && neighbours && streams(m, i)) {
+        stream_parts(m, buf, first, x);
+        return;
+    }
     for (unsigned p = 0; x && p < m->parts; p++) {
         LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : part_address(m, buf, first, p);
         emit_store_lanes(m, m->k->buf[buf].dtype, ptr, m->native, x[p], mask ? mask[p] : NULL);

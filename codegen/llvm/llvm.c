@@ -8,6 +8,7 @@
 #include <llvm-c/TargetMachine.h>
 #include <llvm-c/Transforms/PassBuilder.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ static struct {
     char *triple, *cpu, *features;
     LLVMTargetRef target;
     struct caps caps;
+    struct caps native;      /* as it is for a program that no sanitizer is in */
     struct err err;
 } host;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -38,20 +40,27 @@ static int64_t cache_size(int name, int64_t otherwise)
     return n > 0 ? n : otherwise;
 }
 
+/* Of one such cache: where there are several, the other function counts them together. */
+static int64_t last_level_size(void)
+{
+    unsigned long kib = 0;
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    bool ok = f && fscanf(f, "%luK", &kib) == 1 && kib > 0 && kib < 1ul << 30;
+    if (f)
+        fclose(f);
+    return ok ? (int64_t)kib << 10 : cache_size(_SC_LEVEL3_CACHE_SIZE, 8 << 20);
+}
+
 static void fill_caps(void)
 {
     struct caps *c = &host.caps;
     snprintf(c->name, sizeof c->name, "%s", host.cpu);
     snprintf(c->features, sizeof c->features, "%s", host.features);
-    c->vector_bytes = has_feature("avx512f") && has_feature("avx512bw") && has_feature("avx512vl") ? 64 : has_feature("avx2") ? 32 : 16;
-#if defined(KILN_TSAN)
-    c->vector_bytes = 16; /* the widest access that the thread sanitizer's pass instruments */
-#endif
-    c->vector_regs = c->vector_bytes == 64 ? 32 : 16;
+    target_vectors(c);
     c->threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     c->l1_bytes = cache_size(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
     c->l2_bytes = cache_size(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
-    c->l3_bytes = cache_size(_SC_LEVEL3_CACHE_SIZE, 8 << 20);
+    c->l3_bytes = last_level_size();
 }
 
 /* Loop strength reduction, with the analyses that only it needs, is a third of the time of a small kernel, and what
@@ -80,6 +89,11 @@ static void init(void)
         return;
     }
     fill_caps();
+    host.native = host.caps;
+#if defined(KILN_TSAN)
+    host.caps.vector_bytes = 16; /* the widest access that the thread sanitizer's pass instruments */
+    host.caps.vector_regs = 16;
+#endif
     if (!has_feature("fma"))
         err_set(&host.err, KL_ERR_DEVICE, "LLVM: this processor (%s) has no fused multiply-add, which Kiln's arithmetic needs", host.cpu);
 #if defined(__x86_64__)
@@ -173,20 +187,21 @@ static bool instrument(LLVMModuleRef module, LLVMTargetMachineRef tm, struct err
     return false;
 }
 
-static bool verified(LLVMModuleRef module, const struct kernel *k, struct err *e)
+static bool verified(LLVMModuleRef module, const char *name, struct err *e)
 {
 #if !defined(NDEBUG)
     char *why = NULL;
     if (LLVMVerifyModule(module, LLVMReturnStatusAction, &why))
-        err_set(e, KL_ERR_INTERNAL, "kernel %s: LLVM refuses it: %s", k->name, why);
+        err_set(e, KL_ERR_INTERNAL, "kernel %s: LLVM refuses it: %s", name, why);
     LLVMDisposeMessage(why);
 #else
-    (void)module, (void)k;
+    (void)module, (void)name;
 #endif
     return !e->code;
 }
 
-static bool generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+static bool generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const char *name, enum emit_kind kind,
+                     struct code *out, struct err *e)
 {
     if (kind == EMIT_LLVM) {
         char *text = LLVMPrintModuleToString(module);
@@ -197,7 +212,7 @@ static bool generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const struct
     LLVMMemoryBufferRef buf;
     char *why = NULL;
     if (LLVMTargetMachineEmitToMemoryBuffer(tm, module, kind == EMIT_ASM ? LLVMAssemblyFile : LLVMObjectFile, &why, &buf)) {
-        err_set(e, KL_ERR_COMPILE, "kernel %s: LLVM cannot compile it: %s", k->name, why);
+        err_set(e, KL_ERR_COMPILE, "kernel %s: LLVM cannot compile it: %s", name, why);
         LLVMDisposeMessage(why);
         return false;
     }
@@ -206,17 +221,23 @@ static bool generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const struct
     return ok;
 }
 
-static bool compile_with(LLVMTargetMachineRef tm, unsigned vector_bytes, const struct kernel *k, enum emit_kind kind,
-                         struct code *out, struct err *e)
+static LLVMModuleRef module_new(const char *name, LLVMContextRef ctx, LLVMTargetMachineRef tm)
 {
-    LLVMContextRef ctx = LLVMContextCreate();
-    LLVMModuleRef module = LLVMModuleCreateWithNameInContext(k->name, ctx);
+    LLVMModuleRef module = LLVMModuleCreateWithNameInContext(name, ctx);
     LLVMTargetDataRef layout = LLVMCreateTargetDataLayout(tm);
     LLVMSetModuleDataLayout(module, layout);
     LLVMSetTarget(module, host.triple);
     LLVMDisposeTargetData(layout);
-    bool ok = emit_kernel(k, vector_bytes, module, ctx, e) && verified(module, k, e) && instrument(module, tm, e) &&
-              generate(module, tm, k, kind, out, e);
+    return module;
+}
+
+static bool compile_with(LLVMTargetMachineRef tm, unsigned vector_bytes, const struct kernel *k, enum emit_kind kind,
+                         struct code *out, struct err *e)
+{
+    LLVMContextRef ctx = LLVMContextCreate();
+    LLVMModuleRef module = module_new(k->name, ctx, tm);
+    bool ok = emit_kernel(k, "kernel", vector_bytes, module, ctx, e) && verified(module, k->name, e) &&
+              instrument(module, tm, e) && generate(module, tm, k->name, kind, out, e);
     LLVMDisposeModule(module);
     LLVMContextDispose(ctx);
     return ok;
@@ -247,11 +268,47 @@ static bool compile_for(const struct kernel *k, const struct caps *target, enum 
     return ok;
 }
 
+static bool target(const char *cpu, struct caps *out, struct err *e)
+{
+    pthread_once(&once, init);
+    if (!host.target)
+        return err_set(e, host.err.code, "%s", host.err.msg);
+    if (strcmp(cpu, "native"))
+        return target_named(cpu, out, e);
+    *out = host.native;
+    return !host.err.code || err_set(e, host.err.code, "%s", host.err.msg);
+}
+
+/* One module for all kernels.  The sanitizers are not in it: it is for programs that do not have them. */
+static bool object(const struct object_parts *o, const struct caps *t, struct code *out, struct err *e)
+{
+    *out = (struct code){0};
+    pthread_once(&once, init);
+    if (!host.target)
+        return err_set(e, host.err.code, "%s", host.err.msg);
+    LLVMTargetMachineRef tm = machine_new(t->name, t->features);
+    LLVMContextRef ctx = LLVMContextCreate();
+    LLVMModuleRef module = module_new(o->prefix, ctx, tm);
+    bool ok = emit_object(o, t->vector_bytes, module, ctx, e) && verified(module, o->prefix, e) &&
+              generate(module, tm, o->prefix, EMIT_OBJECT, out, e);
+    LLVMDisposeModule(module);
+    LLVMContextDispose(ctx);
+    LLVMDisposeTargetMachine(tm);
+    return ok;
+}
+
 __attribute__((visibility("default"))) const struct backend *kiln_backend_llvm(void);
 
 const struct backend *kiln_backend_llvm(void)
 {
-    static const struct backend b = {.name = "llvm", .abi = KERNEL_ABI, .memory = mem_use, .caps = caps, .version = llvm_version,
-                                     .compile = compile, .compile_for = compile_for};
+    static const struct backend b = {.name = "llvm",
+                                     .abi = KERNEL_ABI,
+                                     .memory = mem_use,
+                                     .caps = caps,
+                                     .version = llvm_version,
+                                     .compile = compile,
+                                     .compile_for = compile_for,
+                                     .target = target,
+                                     .object = object};
     return &b;
 }

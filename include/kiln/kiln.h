@@ -62,16 +62,25 @@ KL_API const char *kl_version(void);
 /* Options: "fuse" (1: group ops into kernels, 0: each op its own; the results are the same bits), "threads"
  * (0: as many as processors), "cache_bytes" (what the kernels kept on disk may take; 0: none are),
  * "background_compile" (1: a new trace runs at once on unfused kernels, until the fused ones are compiled by a thread
- * beside it; the results are the same bits).  [errors ARGUMENT] */
+ * beside it; the results are the same bits), "join" (1: threads wait for each other between kernels only where one
+ * needs what another thread has stored, 0: between any two; the results are the same bits).  [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
-/* From here on Kiln's own memory, tensors included, comes from these functions; code generators' libraries have memory of
- * their own beside it.  Before anything else is called: once Kiln has memory it is too late.  Where a function gives
- * none, calls fail with MEMORY, values are as before, and the next call works.  [errors ARGUMENT] */
-KL_API kl_status kl_set_memory(const kl_memory *memory);
+/* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL or
+ * "": each kernel has the one that Kiln chooses.  A text has a line for each kernel that is to have another:
+ *     graph @train_step
+ *     @k0_add_relu schedule map width 16 grain 64
+ * Dump stage "schedules" gives the text of a program as it is; ir/README.md says what a record may say.  Lines before the
+ * first `graph` are for every graph without a section; `graph @name unfused` is for its unfused kernels.  Results are the
+ * same bits whatever the schedules.  A program for which a line names no kernel, or a schedule that its kernel cannot
+ * have, is not built: kl_trace_end, or a read, has the error, with line and column.  [errors PARSE, MEMORY: the schedules
+ * stay as they were] */
+KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
- * generator compiled, "launches": kernels run.  Of the levels of the cache, each asked where the one before it has
- * nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
+ * generator compiled, "launches": kernels run, "barriers": how often all threads had to be done with a kernel, or with
+ * several that need nothing of each other's threads, "replays": traces that were an earlier one call by call, so that
+ * nothing was recorded.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
+ * "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
  * $XDG_CACHE_HOME/kiln, else ~/.cache/kiln, is the folder, which has to be the user's own and writable by nobody else.
@@ -79,6 +88,14 @@ KL_API int64_t kl_counter(const char *name);
 KL_API const char *kl_cache_off_reason(void);
 /* Writes every stage of the next program built by this thread to files in `dir`, which exists; NULL: not any more. */
 KL_API void kl_dump_next(const char *dir);
+/* Writes a stage of a trace to a file: captured, differentiated, simplified, numerics, fused, scheduled (kernels),
+ * schedules (what kl_set_schedules takes), llvm, asm, or source (the kernels as CUDA C).  A path that ends with .dot gets
+ * a picture for Graphviz (not of code), one with .html a page of all stages, whatever `stage` is (NULL is fine), any other
+ * text.  trace: the name of a trace that has run in this process, whose last program it is then; NULL: the one this thread
+ * has open, as if it ended now (one that keeps and assigns nothing yet: as if it kept what nothing reads).  Nothing runs,
+ * and the trace goes on.
+ * [errors ARGUMENT: no such stage, trace or picture; TRACE: none is open; IO; and those of compiling it] */
+KL_API kl_status kl_dump(const char *trace, const char *stage, const char *path);
 
 /* ---- errors, per thread ---- */
 
@@ -207,6 +224,7 @@ KL_API kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt);
 KL_API kl_tensor kl_detach_at(const kl_site *site, kl_tensor t);
 KL_API kl_status kl_no_grad_end_at(const kl_site *site);
 KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t bytes);
+KL_API kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path);
 KL_API float kl_item_f32_at(const kl_site *site, kl_tensor t);
 KL_API double kl_item_f64_at(const kl_site *site, kl_tensor t);
 KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
@@ -224,6 +242,7 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #define kl_detach(...) kl_detach_at(KL_HERE, __VA_ARGS__)
 #define kl_no_grad_end() kl_no_grad_end_at(KL_HERE)
 #define kl_read(...) kl_read_at(KL_HERE, __VA_ARGS__)
+#define kl_dump(...) kl_dump_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f32(...) kl_item_f32_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f64(...) kl_item_f64_at(KL_HERE, __VA_ARGS__)
 #define kl_item_i64(...) kl_item_i64_at(KL_HERE, __VA_ARGS__)
@@ -242,5 +261,8 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/dispatch.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
+#include <kiln/aot.h>
 #include <kiln/benchmark.h>
+#include <kiln/profile.h>
+#include <kiln/embed.h>
 #endif

@@ -53,4 +53,23 @@ typedef struct kl_memory {
     void *ctx;
 } kl_memory;
 
+/* Threads of the host's that run the loops of kernels instead of Kiln's own. */
+typedef struct kl_pool {
+    /* Calls part(job, i) once for each i below parts, on any threads, in any order and at once or not, and returns when
+     * all have returned.  Called by any thread, also inside a part: then it may run the parts one after the other. */
+    void (*run)(void *ctx, void (*part)(void *job, int i), void *job, int parts);
+    int threads; /* loops are cut into at most so many parts, 1 to 1024; option "threads" makes it fewer */
+    void *ctx;
+} kl_pool;
+
+typedef enum kl_log_level {
+    KL_LOG_DEBUG, /* each kernel that is compiled, or loaded from disk */
+    KL_LOG_INFO,  /* each program that is built: why, and how long it took */
+    KL_LOG_WARN,  /* something is not used: a device, the folder of kernels, a damaged entry of it, a profile's file */
+    KL_LOG_ERROR, /* each error, when a call sets kl_last_error */
+    KL_LOG_NONE
+} kl_log_level;
+/* One line, without a newline, valid during the call.  Any thread may call, Kiln's own included.  It must not call Kiln. */
+typedef void kl_log_fn(void *ctx, kl_log_level level, const char *message);
+
 #endif

@@ -1,0 +1,78 @@
+/* A program as one module: what runtime/aot/image.h says an object is. */
+#include "emit.h"
+#include <string.h>
+
+/* The kernels, each a function that only this object sees, and a table of them. */
+static LLVMValueRef emit_kernels(const struct object_parts *o, unsigned vector_bytes, LLVMModuleRef module,
+                                 LLVMContextRef ctx, struct err *e)
+{
+    LLVMTypeRef ptr = LLVMPointerTypeInContext(ctx, 0);
+    LLVMValueRef *fn = mem_alloc((o->nkernel + 1) * sizeof *fn);
+    if (!fn)
+        err_set(e, KL_ERR_MEMORY, "out of memory emitting %s", o->prefix);
+    for (uint32_t i = 0; i < o->nkernel && !e->code; i++) {
+        char name[160];
+        snprintf(name, sizeof name, "%.63s.%u.%.63s", o->prefix, i, o->kernel[i]->name);
+        if (emit_kernel(o->kernel[i], name, vector_bytes, module, ctx, e)) {
+            fn[i] = LLVMGetNamedFunction(module, name);
+            LLVMSetLinkage(fn[i], LLVMInternalLinkage);
+        }
+    }
+    LLVMValueRef table = NULL;
+    if (!e->code) {
+        table = LLVMAddGlobal(module, LLVMArrayType2(ptr, o->nkernel), "kernels");
+        LLVMSetInitializer(table, LLVMConstArray2(ptr, fn, o->nkernel));
+        LLVMSetGlobalConstant(table, true);
+        LLVMSetLinkage(table, LLVMInternalLinkage);
+    }
+    mem_free(fn);
+    return table;
+}
+
+static LLVMValueRef emit_image(const struct object_parts *o, LLVMModuleRef module, LLVMContextRef ctx)
+{
+    LLVMValueRef bytes = LLVMConstStringInContext2(ctx, o->image, o->image_bytes, true);
+    LLVMValueRef image = LLVMAddGlobal(module, LLVMTypeOf(bytes), "image");
+    LLVMSetInitializer(image, bytes);
+    LLVMSetGlobalConstant(image, true);
+    LLVMSetLinkage(image, LLVMInternalLinkage);
+    LLVMSetAlignment(image, 64);
+    return image;
+}
+
+/* Function PREFIX_name, which gives what kiln_aot_name gives for first[], and its own parameters behind them. */
+static void emit_entry(const struct object_parts *o, LLVMModuleRef module, LLVMContextRef ctx, const char *name,
+                       LLVMTypeRef result, const LLVMValueRef *first, unsigned nfirst, unsigned nparam)
+{
+    enum { MOST = 4 };
+    char text[256];
+    LLVMTypeRef ptr = LLVMPointerTypeInContext(ctx, 0), type[MOST] = {ptr, ptr, ptr, ptr};
+    LLVMTypeRef inner = LLVMFunctionType(result, type, nfirst + nparam, false);
+    LLVMTypeRef outer = LLVMFunctionType(result, type, nparam, false);
+    snprintf(text, sizeof text, "kiln_aot_%s", name);
+    LLVMValueRef callee = LLVMAddFunction(module, text, inner), arg[MOST];
+    snprintf(text, sizeof text, "%s_%s", o->prefix, name);
+    LLVMValueRef fn = LLVMAddFunction(module, text, outer);
+    LLVMBuilderRef b = LLVMCreateBuilderInContext(ctx);
+    LLVMPositionBuilderAtEnd(b, LLVMAppendBasicBlockInContext(ctx, fn, "entry"));
+    for (unsigned i = 0; i < nfirst; i++)
+        arg[i] = first[i];
+    for (unsigned i = 0; i < nparam; i++)
+        arg[nfirst + i] = LLVMGetParam(fn, i);
+    LLVMValueRef call = LLVMBuildCall2(b, inner, callee, arg, nfirst + nparam, "");
+    LLVMSetTailCall(call, true);
+    LLVMBuildRet(b, call);
+    LLVMDisposeBuilder(b);
+}
+
+bool emit_object(const struct object_parts *o, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx,
+                 struct err *e)
+{
+    LLVMValueRef kernels = emit_kernels(o, vector_bytes, module, ctx, e);
+    if (!kernels)
+        return false;
+    LLVMValueRef image = emit_image(o, module, ctx);
+    emit_entry(o, module, ctx, "run", LLVMInt32TypeInContext(ctx), (LLVMValueRef[]){image, kernels}, 2, 1);
+    emit_entry(o, module, ctx, "workspace_bytes", LLVMInt64TypeInContext(ctx), &image, 1, 0);
+    return true;
+}

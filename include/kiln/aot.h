@@ -1,0 +1,48 @@
+/* Programs compiled ahead of time: a trace as an object file and a C header.  Included by <kiln/kiln.h>.
+ *
+ *     kl_trace_begin("step");
+ *     kl_tensor x = kl_input(dev, KL_F32, 2, (int64_t[]){128, 784}, images);
+ *     kl_set_name(x, "x");
+ *     kl_keep(kl_softmax(kl_matmul(x, w), -1));
+ *     if (kl_trace_compile("step.o", "step.h", NULL) != KL_OK) { fprintf(stderr, "%s\n", kl_last_error()); return 1; }
+ *
+ * The header declares step_run(), which takes pointers to the inputs, the states (here w) and the outputs, and the
+ * numbers; a program that includes it links step.o and libkiln-aot.a, the small runtime, and nothing else of Kiln.  Its
+ * results are the same bits as Kiln's.  `kiln compile` does the same with a graph as text. */
+#ifndef KILN_AOT_H
+#define KILN_AOT_H
+#include <kiln/kiln.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeros are the defaults. */
+typedef struct kl_compile_options {
+    const char *prefix; /* of all names in the header: a C identifier; NULL: the trace's name, made one */
+    /* The processor: "baseline" (also NULL), the least that Kiln's arithmetic needs: on x86-64 level x86-64-v3;
+     * "x86-64-v3", "x86-64-v4"; or "native", this machine's. */
+    const char *cpu;
+} kl_compile_options;
+
+/* Ends the open trace, without running it, and writes its program.  Each kl_input and kl_wrap in it becomes a member
+ * in_NAME of the struct of arguments, each tensor from outside state_NAME, each kept temporary out_NUMBER: by the name
+ * that kl_set_name gave, or its number.  A kl_scalar that has a name becomes slot_NAME, those of one name and type
+ * together; all other numbers stay as they were recorded.  All of it runs on the CPU, whatever its devices were.  After
+ * an error there are no such files.
+ * [errors TRACE without a begin; ARGUMENT: a path is NULL, no such processor, a prefix that is no identifier, or
+ * nothing is kept or assigned; COMPILE: a custom op, whose function no object can hold; IO: a file cannot be written;
+ * DEVICE: no code generator is built in; those of kl_trace_end] */
+KL_API kl_status kl_trace_compile(const char *object_path, const char *header_path, const kl_compile_options *options);
+/* The same with a call site, which may be NULL. */
+KL_API kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, const char *header_path,
+                                     const kl_compile_options *options);
+
+#ifndef KL_NO_CALL_SITES
+#define kl_trace_compile(...) kl_trace_compile_at(KL_HERE, __VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

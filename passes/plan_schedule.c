@@ -1,0 +1,134 @@
+/* Schedules handed in: each goes to the kernels that a plan without it would have under the name it is for.
+ *
+ * A program has equal kernels once, under the name of the first; the others follow that one's schedule.  A kernel is
+ * lowered by its own choice first: that says what kind it is and what of its record is not a choice but the order of
+ * its numbers.  Lowered again, it must come out with the very record that was handed in. */
+#include "plan.h"
+#include <inttypes.h>
+#include <string.h>
+
+static bool is_lanes(unsigned width) { return width >= 1 && width <= 64 && !(width & (width - 1)); }
+
+struct refusal { const struct sched_section *s; const struct sched_line *l; struct err *e; };
+
+/* Is the tile one that a product's accumulators can be? */
+static bool fits_dot(const struct refusal *r, const struct schedule *own)
+{
+    enum { MAX_TILE_ROWS = 32 };
+    const struct schedule *s = &r->l->sched;
+    if (s->mr < 1 || s->mr > MAX_TILE_ROWS || !is_lanes(s->nr))
+        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, "a tile has 1 to %d rows and 1, 2, 4 .. 64 columns, not %ux%u",
+                               MAX_TILE_ROWS, s->mr, s->nr);
+    if (s->width != s->nr)
+        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e, "width %u: that of a product is the %u columns of its tile",
+                               s->width, s->nr);
+    if (s->kc != own->kc)
+        return schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock %u: it is %u, the order of the graph's sums", s->kc,
+                               own->kc);
+    return true;
+}
+
+static bool fits_lanes(const struct refusal *r, const struct schedule *own)
+{
+    const struct schedule *s = &r->l->sched;
+    bool fixed = own->kind == SCHED_ROW_REDUCE || own->kind == SCHED_ROWS ||
+                 (own->kind == SCHED_CUMULATIVE && own->width == 1);
+    if (fixed && s->width != own->width)
+        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e, "width %u: it is %u here, the order of the graph's sums", s->width,
+                               own->width);
+    if (!fixed && !is_lanes(s->width))
+        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e, "width %u: it may be 1, 2, 4 .. 64", s->width);
+    if (s->mr || s->nr)
+        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, "tile: the kernel is no product");
+    if (s->kc)
+        return schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock: the kernel is no product");
+    if (s->pack_b)
+        return schedule_refuse(r->s, r->l, FIELD_PACK_B, r->e, "pack_b: the kernel is no product");
+    return true;
+}
+
+/* May a kernel whose own record is `own` have the line's? */
+static bool fits(const struct refusal *r, const struct schedule *own)
+{
+    const struct schedule *s = &r->l->sched;
+    char *text = s->kind == own->kind ? NULL : schedule_line(own);
+    if (s->kind != own->kind) {
+        schedule_refuse(r->s, r->l, FIELD_KIND, r->e, "the kernel's kind is not a choice: its own record is \"%s\"",
+                        text ? text : "of another kind");
+        mem_free(text);
+        return false;
+    }
+    if (s->pack_a)
+        return schedule_refuse(r->s, r->l, FIELD_PACK_A, r->e, "pack_a: no product packs its first operand");
+    if (s->stream && s->kind != SCHED_MAP && s->kind != SCHED_ROWS)
+        return schedule_refuse(r->s, r->l, FIELD_STREAM, r->e, "stream: only kernels of kind map and rows do that");
+    return s->kind == SCHED_DOT ? fits_dot(r, own) : fits_lanes(r, own);
+}
+
+/* The kernel of a position, lowered again as the line says. */
+static bool lower_again(struct planner *p, uint32_t group, const struct sched_line *line)
+{
+    struct lowered *l = &p->low[group], again;
+    struct refusal r = {p->root->section, line, p->e};
+    if (!fits(&r, &l->k->sched) || !lower_group(p->lowerer, group, &line->sched, &again, p->e))
+        return false;
+    kernel_free(l->k);
+    mem_free(l->arg);
+    *l = again;
+    if (!memcmp(&again.k->sched, &line->sched, sizeof line->sched))
+        return true;
+    char *text = schedule_line(&again.k->sched);
+    schedule_refuse(r.s, line, FIELD_KIND, p->e, "the kernel cannot have this schedule; the nearest is \"%s\"", text ? text : "");
+    mem_free(text);
+    return false;
+}
+
+/* What a kernel equal to k is called, and its line. */
+static struct own_kernel *own_kernel(struct planner *root, const struct kernel *k)
+{
+    struct hash128 h = kernel_hash(k);
+    for (uint32_t i = 0; i < root->nown; i++)
+        if (root->own[i].hash.lo == h.lo && root->own[i].hash.hi == h.hi)
+            return &root->own[i];
+    if (!mem_reserve(&root->own, &root->own_cap, root->nown + 1, sizeof *root->own))
+        return plan_no_memory(root), NULL;
+    struct own_kernel *o = &root->own[root->nown++];
+    *o = (struct own_kernel){.hash = h};
+    memcpy(o->name, k->name, sizeof o->name);
+    for (uint32_t i = 0; i < root->section->n; i++)
+        if (!strcmp(root->section->v[i].kernel, k->name)) {
+            o->line = &root->section->v[i];
+            root->used[i] = true;
+        }
+    return o;
+}
+
+bool plan_schedules(struct planner *p)
+{
+    for (uint32_t pos = 0; p->root->section && pos < p->g->ngroup; pos++) {
+        uint32_t group = p->order[pos];
+        struct own_kernel *o = p->apart[group] ? NULL : own_kernel(p->root, p->low[group].k);
+        if (!o && !p->apart[group])
+            return false;
+        if (o && o->line && !lower_again(p, group, o->line))
+            return false;
+    }
+    return true;
+}
+
+bool plan_schedules_used(const struct planner *root)
+{
+    enum { ROOM = 256 };
+    const struct sched_section *s = root->section;
+    for (uint32_t i = 0; s && i < s->n; i++) {
+        char names[ROOM] = "";
+        size_t at = 0;
+        if (root->used[i])
+            continue;
+        for (uint32_t k = 0; k < root->nown && at < ROOM; k++)
+            at += (size_t)snprintf(names + at, ROOM - at, "%s@%s", k ? ", " : "", root->own[k].name);
+        return schedule_refuse(s, &s->v[i], FIELD_NAME, root->e, "graph @%s has no%s kernel @%s; it has %s%s", root->g->name,
+                               s->unfused ? " unfused" : "", s->v[i].kernel, *names ? names : "none", at >= ROOM ? " .." : "");
+    }
+    return true;
+}

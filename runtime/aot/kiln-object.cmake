@@ -1,0 +1,27 @@
+# kiln_add_object(TARGET FILE.kir [PREFIX NAME] [CPU CPU] [BIND SYMBOL=NUMBER ...])
+# A library of one program that `kiln compile` makes of a graph: TARGET's users get the object, the folder of its header
+# PREFIX.h, and the runtime.  PREFIX is TARGET where it is not given.
+function(kiln_add_object target file)
+    cmake_parse_arguments(PARSE_ARGV 2 arg "" "PREFIX;CPU" "BIND")
+    if(NOT arg_PREFIX)
+        set(arg_PREFIX ${target})
+    endif()
+    set(options --prefix ${arg_PREFIX})
+    if(arg_CPU)
+        list(APPEND options --cpu ${arg_CPU})
+    endif()
+    foreach(value ${arg_BIND})
+        list(APPEND options --bind ${value})
+    endforeach()
+    get_filename_component(file ${file} ABSOLUTE)
+    set(folder ${CMAKE_CURRENT_BINARY_DIR}/kiln-objects/${target})
+    file(MAKE_DIRECTORY ${folder})
+    add_custom_command(OUTPUT ${folder}/${arg_PREFIX}.o ${folder}/${arg_PREFIX}.h
+        COMMAND kiln::command compile ${file} -o ${folder}/${arg_PREFIX}.o --header ${folder}/${arg_PREFIX}.h ${options}
+        DEPENDS ${file} kiln::command ${KILN_OBJECT_DEPENDS} VERBATIM)
+    add_library(${target} STATIC ${folder}/${arg_PREFIX}.o ${folder}/${arg_PREFIX}.h)
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C)
+    set_source_files_properties(${folder}/${arg_PREFIX}.o PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+    target_include_directories(${target} INTERFACE ${folder})
+    target_link_libraries(${target} PUBLIC kiln::aot)
+endfunction()

@@ -1,0 +1,234 @@
+/* Runs programs that were compiled ahead of time: the executor of image.h, which knows no graph and no compiler. */
+#include "runtime/aot/image.h"
+#include "runtime/runtime.h"
+#include <stdlib.h>
+#include <string.h>
+
+struct run {
+    const struct image *m;
+    kernel_fn *const *kernel;
+    const uint64_t *slot;
+    char *scratch; /* worker 0's; the others' follow, worker_bytes apart: scratch, then a kernel's arguments */
+    size_t scratch_bytes, worker_bytes;
+    unsigned workers;
+};
+
+/* The program, or a region of it that runs now, with its data. */
+struct frame {
+    const struct run *r;
+    const struct image_program *p;
+    const void *const *input, *const *state;
+    void *const *out;
+    char *arena;
+    const struct image_command *cmd; /* the one that runs now */
+};
+
+static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
+
+static const void *at(const struct image *m, uint32_t offset) { return (const char *)m + offset; }
+
+static void *resolve(const struct frame *f, const struct loc *l, unsigned worker)
+{
+    const char *base = NULL;
+    switch (l->kind) {
+    case LOC_ARENA:   base = f->arena; break;
+    case LOC_INPUT:   base = f->input[l->index]; break;
+    case LOC_STATE:   base = f->state[l->index]; break;
+    case LOC_OUT:     base = f->out[l->index]; break;
+    case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
+    }
+    return (char *)(uintptr_t)base + l->offset;
+}
+
+static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    const struct frame *f = ctx;
+    const struct run *r = f->r;
+    const struct loc *l = at(r->m, f->cmd->arg);
+    void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
+    for (uint32_t i = 0; i < f->cmd->narg; i++) arg[i] = resolve(f, &l[i], worker);
+    r->kernel[f->cmd->kernel](arg, r->slot, begin, end);
+}
+
+static void run_copy(const struct frame *f)
+{
+    const struct loc *l = at(f->r->m, f->cmd->arg);
+    void *to = resolve(f, &l[0], 0);
+    const void *from = resolve(f, &l[1], 0);
+    if (to != from && f->cmd->bytes) memcpy(to, from, (size_t)f->cmd->bytes);
+}
+
+static void run_commands(struct frame *f);
+
+/* ---- regions run in the workspace of their command ---- */
+struct region_frame {
+    const struct frame *f;
+    const struct image_region *region;
+    char *arena;
+};
+
+static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
+{
+    const struct region_frame *r = ctx;
+    const struct run *run = r->f->r;
+    struct frame sub = {
+        .r = run, .p = at(run->m, r->region->program[which]), .input = in, .out = out, .arena = r->arena};
+    run_commands(&sub);
+    return true;
+}
+
+static size_t region_bytes(const struct region_call *c, bool result, uint32_t i)
+{
+    const struct region_frame *r = c->ctx;
+    return (size_t)((const int64_t *)at(r->f->r->m, r->region->bytes))[result ? c->nin + i : i];
+}
+
+static void run_region_op(const struct frame *f)
+{
+    static const unsigned op[] = {[IMAGE_COND] = OP_cond, [IMAGE_WHILE] = OP_while, [IMAGE_SCAN] = OP_scan};
+    const struct image_command *c = f->cmd;
+    const struct image_region *n = at(f->r->m, c->region);
+    const struct loc *l = at(f->r->m, c->arg);
+    char *work = resolve(f, &l[c->narg - 1], 0);
+    void **data = (void **)(work + n->pointers);
+    for (uint32_t i = 0; i + 1 < c->narg; i++) data[i] = resolve(f, &l[i], 0);
+    struct region_frame sub = {f, n, work + n->arena};
+    region_run(&(struct region_call){.op = op[n->kind], .nin = n->nin, .nout = n->nout, .carried = n->carried,
+                                     .scanned = n->scanned, .length = n->length, .reverse = n->reverse,
+                                     .bytes = region_bytes, .run = run_region, .ctx = &sub,
+                                     .in = (const void *const *)data, .out = data + n->nin, .work = work + n->work});
+}
+
+static void run_commands(struct frame *f)
+{
+    const struct image_command *c = at(f->r->m, f->p->cmd);
+    const struct image_kernel *k = at(f->r->m, f->r->m->kernel);
+    for (uint32_t i = 0; i < f->p->ncmd; i++) {
+        f->cmd = &c[i];
+        switch (c[i].kind) {
+        case CMD_KERNEL: pool_run_max(run_kernel, f, k[c[i].kernel].extent, k[c[i].kernel].grain, f->r->workers); break;
+        case CMD_COPY:   run_copy(f); break;
+        default:         run_region_op(f); break;
+        }
+    }
+}
+
+/* ---- one run ---- */
+
+/* The workspace: what one run has, then what each worker has. */
+struct parts { size_t later, table, slots, fixed, scratch, worker; };
+
+static struct parts workspace_parts(const struct image *m)
+{
+    struct parts p;
+    p.later = round_up((size_t)m->arena_bytes);
+    p.table = p.later + round_up((size_t)m->later_bytes);
+    p.slots = p.table + round_up(m->nout * sizeof(void *));
+    p.fixed = p.slots + round_up((m->nslot + 1) * sizeof(uint64_t));
+    p.scratch = round_up((size_t)m->scratch_bytes);
+    p.worker = p.scratch + round_up(m->max_args * sizeof(void *));
+    return p;
+}
+
+enum { ALIGN = 64 };
+
+size_t kiln_aot_workspace_bytes(const struct image *m)
+{
+    struct parts p = workspace_parts(m);
+    return p.fixed + pool_threads() * p.worker + ALIGN - 1;
+}
+
+void kiln_aot_threads(unsigned n) { pool_set_threads(n); }
+
+const char *kiln_aot_error(int status)
+{
+    switch (status) {
+    case KL_OK:           return "ok";
+    case KL_ERR_ARGUMENT: return "a pointer is NULL, or the workspace too small";
+    case KL_ERR_DEVICE:   return "the program was compiled for another processor than this one";
+    case KL_ERR_MEMORY:   return "no memory for the workspace";
+    case KL_ERR_COMPILE:  return "the program was compiled by another version of Kiln than that of its runtime";
+    }
+    return "no status";
+}
+
+static bool processor_fits(uint64_t features)
+{
+#if defined(__x86_64__)
+    uint64_t have = 0;
+    unsigned i = 0;
+    __builtin_cpu_init();
+#define X(name) have |= (uint64_t)(__builtin_cpu_supports(#name) != 0) << i++;
+    IMAGE_FEATURES(X)
+#undef X
+    return !(features & ~have);
+#else
+    return !features;
+#endif
+}
+
+static void run_with(const struct run *r, const struct parts *p, char *work, const void *const *pointer)
+{
+    const struct image *m = r->m;
+    const struct image_out *o = at(m, m->out);
+    void **out = (void **)(work + p->table);
+    for (uint32_t i = 0; i < m->nout; i++)
+        out[i] = o[i].later >= 0 ? work + p->later + o[i].later : (void *)(uintptr_t)pointer[o[i].pointer];
+    struct frame f = {
+        .r = r, .p = at(m, m->program), .input = pointer, .state = pointer + m->ninput, .out = out, .arena = work};
+    run_commands(&f);
+    for (uint32_t i = 0; i < m->nout; i++)
+        if (o[i].later >= 0 && o[i].bytes) memcpy((void *)(uintptr_t)pointer[o[i].pointer], out[i], (size_t)o[i].bytes);
+}
+
+/* What the args say of their workspace; *own: made for this run, to be freed.  NULL: *status. */
+static char *find_workspace(const void *const *given, const struct parts *p, unsigned *workers, void **own, int *status)
+{
+    size_t size = p->fixed + *workers * p->worker + ALIGN - 1;
+    char *work = *own = given[0] ? NULL : malloc(size);
+    if (given[0]) {
+        work = (char *)(uintptr_t)given[0];
+        memcpy(&size, &given[1], sizeof size);
+    }
+    size_t need = (ALIGN - (uintptr_t)work % ALIGN) % ALIGN + p->fixed;
+    *status = !work ? KL_ERR_MEMORY : size < need + p->worker ? KL_ERR_ARGUMENT : KL_OK;
+    if (*status) return NULL;
+    size_t room = p->worker ? (size - need) / p->worker : *workers;
+    if (room < *workers) *workers = (unsigned)room;
+    return work + need - p->fixed;
+}
+
+static int check(const struct image *m, const void *args)
+{
+    if (m->magic != IMAGE_MAGIC || m->version != IMAGE_VERSION) return KL_ERR_COMPILE;
+    if (!processor_fits(m->features)) return KL_ERR_DEVICE;
+    const void *const *pointer = args;
+    const int64_t *bytes = at(m, m->pointer);
+    for (uint32_t i = 0; args && i < m->ninput + m->nstate + m->nreturn; i++)
+        if (!pointer[i] && bytes[i]) return KL_ERR_ARGUMENT;
+    return args ? KL_OK : KL_ERR_ARGUMENT;
+}
+
+int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *args)
+{
+    int status = check(m, args);
+    if (status) return status;
+    const void *const *pointer = args;
+    struct parts p = workspace_parts(m);
+    struct run r = {
+        .m = m, .kernel = kernel, .scratch_bytes = p.scratch, .worker_bytes = p.worker, .workers = pool_threads()};
+    void *own;
+    char *work = find_workspace(pointer + m->ninput + m->nstate + m->nreturn, &p, &r.workers, &own, &status);
+    if (!work) return status;
+    const struct image_slot *s = at(m, m->slot);
+    uint64_t *slot = (uint64_t *)(work + p.slots);
+    for (uint32_t i = 0; i < m->nslot; i++) {
+        slot[i] = s[i].fixed;
+        memcpy(&slot[i], (const char *)args + s[i].at, s[i].bytes); /* little-endian, as all bits are */
+    }
+    r.slot = slot;
+    r.scratch = work + p.fixed;
+    run_with(&r, &p, work, pointer);
+    free(own);
+    return KL_OK;
+}

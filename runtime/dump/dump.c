@@ -1,0 +1,288 @@
+/* Dumps: one stage of a graph's way to machine code in one form, and what KILN_DUMP and the API ask for of each program
+ * as it is built: files <dir>/<trace>.<stage>.<ext>.  A file that cannot be written is no error of the run. */
+#include "runtime/dump/dump.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- one stage ---- */
+
+static const struct { const char *name, *ext; } code_stage[] = {
+    {"scheduled", "loop"}, {"schedules", "txt"}, {"llvm", "ll"}, {"asm", "s"}, {"source", "cu"}};
+enum { CODE_STAGES = sizeof code_stage / sizeof *code_stage };
+
+static bool is_graph_stage(const char *stage)
+{
+    bool found = !strcmp(stage, "captured");
+    for (unsigned i = 0; i < pass_count && !found; i++)
+        found = !strcmp(stage, pass_list[i].stage);
+    return found;
+}
+
+bool dump_is_stage(const char *stage)
+{
+    bool found = is_graph_stage(stage);
+    for (unsigned i = 0; i < CODE_STAGES && !found; i++)
+        found = !strcmp(stage, code_stage[i].name);
+    return found;
+}
+
+bool dump_form_of(const char *path, enum dump_form *form)
+{
+    const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
+    *form = DUMP_TEXT;
+    if (dot && (!strcmp(dot, ".dot") || !strcmp(dot, ".gv")))
+        *form = DUMP_DOT;
+    else if (dot && (!strcmp(dot, ".html") || !strcmp(dot, ".htm")))
+        *form = DUMP_HTML;
+    return *form != DUMP_TEXT;
+}
+
+static bool put_code(const struct program *p, const struct backend *b, enum emit_kind kind, struct text *t, struct err *e)
+{
+    for (uint32_t i = 0; i < p->nkernel; i++) {
+        struct code text = {0};
+        bool ok = b->compile(p->kernel[i], kind, &text, e);
+        text_put(t, "%s kernel %u: %s\n%.*s", kind == EMIT_LLVM ? ";" : "#", i, p->kernel[i]->name, ok ? (int)text.size : 0,
+                 ok ? (const char *)text.bytes : "");
+        mem_free(text.bytes);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
+/* In front of them the order in which they run. */
+static bool put_kernels(const struct program *p, struct text *t, struct err *e)
+{
+    char *order = program_order(p);
+    if (!order)
+        return err_set(e, KL_ERR_MEMORY, "out of memory printing the kernels of @%s", p->g->name);
+    text_put(t, "%s", p->nkernel ? order : "");
+    mem_free(order);
+    for (uint32_t i = 0; i < p->nkernel; i++) {
+        char *s = kernel_text(p->kernel[i]);
+        if (!s)
+            return err_set(e, KL_ERR_MEMORY, "out of memory printing kernel %s", p->kernel[i]->name);
+        text_put(t, "%s", s);
+        mem_free(s);
+    }
+    return true;
+}
+
+static bool put_schedules(const struct program *p, bool fuse, struct text *t, struct err *e)
+{
+    char *s = schedules_text(p->g->name, !fuse, p->kernel, p->nkernel);
+    text_put(t, "%s", s ? s : "");
+    mem_free(s);
+    return s || err_set(e, KL_ERR_MEMORY, "out of memory printing the schedules of @%s", p->g->name);
+}
+
+/* The stages behind the passes: kernels as loop IR, their schedules, LLVM IR and assembly. */
+static bool put_code_stage(struct trail *trail, const struct dump_request *r, struct text *t, struct err *e)
+{
+    trail_plan(trail, r);
+    const struct program *p = trail->program;
+    if (!trail->backend)
+        return err_set(e, KL_ERR_ARGUMENT, "device %s runs graphs as they are: it has no stage %s",
+                       device_name((int)graph_device(trail->graph[trail->n - 1])), r->stage);
+    if (!p)
+        return err_set(e, trail->why.code, "%s", trail->why.msg);
+    if (r->form == DUMP_DOT)
+        return !strcmp(r->stage, "scheduled") ? dot_program(p, t), true
+                                              : err_set(e, KL_ERR_ARGUMENT, "stage %s is text: it has no picture", r->stage);
+    if (!strcmp(r->stage, "scheduled"))
+        return put_kernels(p, t, e);
+    if (!strcmp(r->stage, "schedules"))
+        return put_schedules(p, r->fuse, t, e);
+    return put_code(p, trail->backend, strcmp(r->stage, "asm") ? EMIT_LLVM : EMIT_ASM, t, e);
+}
+
+static bool put_graph_stage(const struct trail *trail, const struct dump_request *r, struct text *t, struct err *e)
+{
+    uint32_t i = 0;
+    while (strcmp(trail->name[i], r->stage))
+        i++;
+    const struct graph *g = trail->graph[i];
+    if (r->form == DUMP_DOT)
+        return dot_graph(g, t), true;
+    char *why = r->fuse && !strcmp(r->stage, "fused") ? fuse_explain(g) : NULL, *s = graph_text(g);
+    text_put(t, "%s%s", why ? why : "", s ? s : "");
+    mem_free(why);
+    mem_free(s);
+    return s || err_set(e, KL_ERR_MEMORY, "out of memory printing @%s", g->name);
+}
+
+/* Kernels made for a GPU, in its language. */
+static bool write_for_gpu(const struct trail *trail, const struct dump_request *r, FILE *f, struct err *e)
+{
+    struct caps caps;
+    struct program *p = gpu_caps(r->target, &caps, e) ? dump_plan(trail->graph[trail->n - 1], &caps, r->fuse, e) : NULL;
+    bool ok = p && (r->form == DUMP_TEXT || err_set(e, KL_ERR_ARGUMENT, "kernels for a GPU are text: they have no picture")) &&
+              gpu_print((const struct kernel *const *)p->kernel, p->nkernel, r->target, r->stage, f, e);
+    program_free(p);
+    return ok;
+}
+
+bool dump_write(const struct graph *captured, const struct dump_request *r, FILE *f, struct err *e)
+{
+    struct trail trail;
+    struct text t = {0};
+    bool html = r->form == DUMP_HTML, gpu = !html && (r->target || !strcmp(r->stage, "source"));
+    bool ok = trail_make(&trail, captured, r, html, e);
+    if (ok && html) {
+        trail_plan(&trail, r);
+        html_page(&trail, captured, r, &t);
+    } else if (ok && is_graph_stage(r->stage)) {
+        ok = put_graph_stage(&trail, r, &t, e);
+    } else if (ok) {
+        ok = gpu ? write_for_gpu(&trail, r, f, e) : put_code_stage(&trail, r, &t, e);
+    }
+    trail_free(&trail);
+    if (ok && t.failed)
+        ok = err_set(e, KL_ERR_MEMORY, "out of memory dumping @%s", captured->name);
+    if (ok && t.len && fwrite(t.s, 1, t.len, f) != t.len)
+        ok = err_set(e, KL_ERR_IO, "cannot write the dump: %s", strerror(errno));
+    mem_free(t.s);
+    return ok;
+}
+
+bool dump_to_file(const struct graph *captured, const struct dump_request *r, const char *path, struct err *e)
+{
+    FILE *f = fopen(path, "w");
+    if (!f)
+        return err_set(e, KL_ERR_IO, "%.800s: %s", path, strerror(errno));
+    bool ok = dump_write(captured, r, f, e);
+    if (fclose(f) && ok)
+        ok = err_set(e, KL_ERR_IO, "%.800s: %s", path, strerror(errno));
+    return ok;
+}
+
+/* ---- programs as they are built ---- */
+
+struct dump {
+    char dir[1024];
+    char trace[64];
+    const char *wanted;     /* stages and forms, comma-separated; NULL: all stages as text */
+    struct graph *captured; /* for forms that take a graph through the passes once more; or NULL */
+};
+
+static _Thread_local char requested[1024]; /* by dump_next_to; "" for none */
+
+void dump_next_to(const char *dir)
+{
+    snprintf(requested, sizeof requested, "%s", dir ? dir : "");
+}
+
+struct dump *dump_begin(const char *trace)
+{
+    const char *wanted = getenv("KILN_DUMP"), *dir = getenv("KILN_DUMP_DIR");
+    if (!*requested && !(wanted && *wanted))
+        return NULL;
+    struct dump *d = mem_alloc(sizeof *d);
+    if (!d)
+        return NULL;
+    d->wanted = *requested ? NULL : wanted;
+    snprintf(d->dir, sizeof d->dir, "%s", *requested ? requested : dir && *dir ? dir : ".");
+    requested[0] = 0;
+    mkdir(d->dir, 0777); /* if it is there already, so much the better */
+    snprintf(d->trace, sizeof d->trace, "%s", *trace ? trace : "graph");
+    for (char *p = d->trace; *p; p++) /* the name becomes part of a file's */
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-", *p))
+            *p = '_';
+    return d;
+}
+
+static bool listed(const struct dump *d, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = d->wanted; p && *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == n && !strncmp(p, word, n))
+            return true;
+    return false;
+}
+
+static bool wants(const struct dump *d, const char *stage) { return !d->wanted || listed(d, "all") || listed(d, stage); }
+
+static void write_file(const struct dump *d, const char *stage, const char *ext, const struct text *t)
+{
+    char path[sizeof d->dir + sizeof d->trace + 48];
+    snprintf(path, sizeof path, "%s/%s%s%s.%s", d->dir, d->trace, *stage ? "." : "", stage, ext);
+    FILE *f = fopen(path, "w");
+    if (!f)
+        return;
+    if (t->len)
+        fwrite(t->s, 1, t->len, f);
+    fclose(f);
+}
+
+void dump_graph(void *dump, const char *stage, const struct graph *g)
+{
+    struct dump *d = dump;
+    if (!strcmp(stage, "captured") && (listed(d, "html") || wants(d, "source")))
+        d->captured = graph_clone(g);
+    if (!wants(d, stage))
+        return;
+    struct text t = {0}, dot = {0};
+    struct err e = {0};
+    struct trail one = {.name = {stage}, .graph = {(struct graph *)g}, .n = 1};
+    put_graph_stage(&one, &(struct dump_request){.stage = stage, .fuse = option_fuse()}, &t, &e);
+    write_file(d, stage, "kir", &t);
+    if (listed(d, "dot")) {
+        dot_graph(g, &dot);
+        write_file(d, stage, "dot", &dot);
+    }
+    mem_free(t.s);
+    mem_free(dot.s);
+}
+
+/* A form of the program that is made from its captured graph. */
+static void write_form(const struct dump *d, const char *name, const struct dump_request *r)
+{
+    char path[sizeof d->dir + sizeof d->trace + 48];
+    struct err e = {0};
+    snprintf(path, sizeof path, "%s/%s.%s", d->dir, d->trace, name);
+    if (d->captured)
+        dump_to_file(d->captured, r, path, &e);
+}
+
+void dump_program(struct dump *d, const struct program *p, const struct backend *b, bool fuse)
+{
+    struct err e = {0};
+    for (unsigned i = 0; i < CODE_STAGES; i++) {
+        const char *stage = code_stage[i].name;
+        struct text t = {0};
+        if (!wants(d, stage))
+            continue;
+        if (!strcmp(stage, "source")) {
+            write_form(d, "source.cu", &(struct dump_request){.stage = stage, .device = -1, .fuse = fuse});
+            continue;
+        }
+        bool always = !strcmp(stage, "scheduled") || !strcmp(stage, "schedules");
+        if (!strcmp(stage, "scheduled"))
+            put_kernels(p, &t, &e);
+        else if (always)
+            put_schedules(p, fuse, &t, &e);
+        else if (b && !put_code(p, b, strcmp(stage, "asm") ? EMIT_LLVM : EMIT_ASM, &t, &e))
+            text_put(&t, "%s\n", e.msg);
+        if (t.len || always)
+            write_file(d, stage, code_stage[i].ext, &t);
+        mem_free(t.s);
+        if (!strcmp(stage, "scheduled") && listed(d, "dot")) {
+            struct text dot = {0};
+            dot_program(p, &dot);
+            write_file(d, stage, "dot", &dot);
+            mem_free(dot.s);
+        }
+    }
+    if (listed(d, "html"))
+        write_form(d, "html", &(struct dump_request){.form = DUMP_HTML, .device = -1, .fuse = fuse});
+}
+
+void dump_end(struct dump *d)
+{
+    if (d)
+        graph_free(d->captured);
+    mem_free(d);
+}

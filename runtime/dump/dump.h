@@ -1,0 +1,38 @@
+/* What dumps are made of: a program as it comes into being, and the ways to show it. */
+#ifndef KILN_DUMP_H
+#define KILN_DUMP_H
+#include "ir/text.h"
+#include "runtime/runtime.h"
+
+/* ---- trail.c ---- */
+enum { TRAIL_STAGES = 8 };
+struct trail {
+    const char *name[TRAIL_STAGES]; /* of the stages that are graphs, in order */
+    struct graph *graph[TRAIL_STAGES];
+    uint32_t n;
+    struct program *program;   /* NULL: not planned, or why says what is in the way */
+    const struct backend *backend; /* NULL: the interpreter alone */
+    struct err why;
+};
+/* Takes a graph through the passes.  mark: each node's call site carries the path of the node that was captured
+ * (trail_origin).  false: *e; trail_free in either case. */
+bool trail_make(struct trail *t, const struct graph *captured, const struct dump_request *r, bool mark, struct err *e);
+void trail_plan(struct trail *t, const struct dump_request *r); /* then there is a program, or a reason why not */
+struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e); /* with schedules handed in */
+void trail_free(struct trail *t);
+/* The path of the captured node that node r of a marked stage comes from: its number, or "12/0/3" for node 3 of region 0
+ * of node 12; "": unknown. */
+const char *trail_origin(const struct graph *g, ref r);
+/* The function of a call site, without the mark. */
+void trail_function(const kl_site *s, char *text, size_t n);
+/* The group whose kernel, copy or call a command is; GROUP_NONE: a copy that belongs to none. */
+uint32_t command_group(const struct program *p, const struct command *c);
+
+/* ---- dot.c: for Graphviz ---- */
+void dot_graph(const struct graph *g, struct text *t);
+void dot_program(const struct program *p, struct text *t); /* kernels, and what goes from one to the next */
+
+/* ---- html.c ---- */
+void html_page(const struct trail *t, const struct graph *captured, const struct dump_request *r, struct text *out);
+
+#endif

@@ -1,0 +1,4 @@
+# Writes OUT, a header with the bytes of FILE as an array.  Run with cmake -P.
+file(READ "${FILE}" hex HEX)
+string(REGEX REPLACE "(..)" "0x\\1," hex "${hex}")
+file(WRITE "${OUT}" "static const char page[] = {${hex}0};\n")

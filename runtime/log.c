@@ -1,0 +1,42 @@
+/* The log: messages for the embedder, to a function of its own.  Without one a message costs one load. */
+#define _GNU_SOURCE
+#include "runtime/runtime.h"
+#include <pthread.h>
+#include <stdarg.h>
+
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER; /* held while the function runs: it is not taken away under it */
+static kl_log_fn *write_message;
+static void *write_ctx;
+static atomic_int least = KL_LOG_NONE;
+
+void log_use(kl_log_fn *fn, void *ctx, kl_log_level level)
+{
+    pthread_rwlock_wrlock(&lock);
+    write_message = fn;
+    write_ctx = ctx;
+    atomic_store(&least, fn ? level : KL_LOG_NONE);
+    pthread_rwlock_unlock(&lock);
+}
+
+bool log_wants(kl_log_level level) { return (int)level >= atomic_load_explicit(&least, memory_order_relaxed); }
+
+void log_message(kl_log_level level, const char *message)
+{
+    if (!log_wants(level)) return;
+    pthread_rwlock_rdlock(&lock);
+    if (write_message && (int)level >= atomic_load(&least)) write_message(write_ctx, level, message);
+    pthread_rwlock_unlock(&lock);
+}
+
+void log_put(kl_log_level level, const char *fmt, ...)
+{
+    char message[2048];
+    if (!log_wants(level)) return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    log_message(level, message);
+}
+
+void log_after_fork(void) { lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER; }

@@ -1,0 +1,43 @@
+/* Programs compiled ahead of time.  What is in an object stands in aot/image.h. */
+#ifndef KILN_OBJECT_H
+#define KILN_OBJECT_H
+#include "runtime/runtime.h"
+
+enum { OBJECT_NAME = 64 };
+struct object_options {
+    const char *prefix; /* of all names, a C identifier; NULL: the graph's name, made one */
+    const char *cpu;    /* "baseline" (also NULL), "native", .. */
+    bool fuse;
+    const bool *fixed;  /* per slot, or NULL: it is compiled in, with these bits, */
+    const uint64_t *slot;
+};
+struct object_made {
+    struct code code;   /* the object file */
+    char *header;       /* the text of its C header */
+    char prefix[OBJECT_NAME], cpu[64];
+    uint32_t kernels;
+    int64_t workspace_bytes; /* of temporaries */
+};
+
+/* ---- object.c ---- */
+/* false: *e.  Else the caller gives it to object_made_free. */
+bool object_make(const struct graph *captured, const struct object_options *o, struct object_made *out, struct err *e);
+void object_made_free(struct object_made *made);
+/* Writes both files; false: *e, and neither is there. */
+bool object_write(const struct object_made *made, const char *object_path, const char *header_path, struct err *e);
+/* Size of the struct of arguments; slot_at[i] (or NULL): where in it slot i lies, SIZE_MAX for one that is fixed. */
+size_t object_args_layout(const struct graph *g, const bool *fixed, size_t *slot_at);
+
+/* ---- object_header.c ---- */
+/* The name as a prefix; one that has to be given as it is (exact) and is no C identifier is refused. */
+bool object_prefix(const char *name, bool exact, char out[OBJECT_NAME], struct err *e);
+/* mem_free it; NULL: out of memory. */
+char *object_header(const struct graph *g, const bool *fixed, const char *prefix, const char *cpu);
+enum object_member { MEMBER_IN, MEMBER_STATE, MEMBER_OUT, MEMBER_SLOT };
+enum { OBJECT_MEMBER = 48 };
+/* The name of a member of the struct of arguments: in_NAME, state_NAME, out_NUMBER, slot_NAME. */
+/* Slots of one name and dtype are one member: the number of the first. */
+uint32_t object_slot(const struct graph *g, uint32_t slot);
+void object_member(const struct graph *g, enum object_member kind, uint32_t ordinal, char out[OBJECT_MEMBER]);
+
+#endif

@@ -1,0 +1,122 @@
+/* Schedules handed in.  What programs have been built with stays known as long as they do, so that a text that comes
+ * back finds them again. */
+#include "runtime/runtime.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of this but the number */
+static struct sched_sections current;
+static const struct sched_section **known; /* asked for by now, each text once */
+static uint32_t nknown, known_cap;
+static bool asked_environment;
+static _Atomic uint64_t number;
+
+void schedules_before_fork(void) { pthread_mutex_lock(&lock); }
+void schedules_after_fork(void) { pthread_mutex_unlock(&lock); }
+
+uint64_t schedules_number(void) { return atomic_load_explicit(&number, memory_order_acquire); }
+
+static void replace(struct sched_sections *by)
+{
+    schedules_free(&current);
+    current = *by;
+    atomic_fetch_add_explicit(&number, 1, memory_order_release);
+}
+
+bool schedules_set(const char *text, size_t len, const char *file, struct err *e)
+{
+    struct sched_sections s = {0};
+    if (!schedules_parse(text, len, file, &s, e)) {
+        schedules_free(&s);
+        return false;
+    }
+    pthread_mutex_lock(&lock);
+    asked_environment = true; /* what is said later counts */
+    replace(&s);
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+static char *read_whole(const char *path, size_t *len, struct err *e)
+{
+    FILE *f = fopen(path, "rb");
+    size_t cap = 1 << 12, n;
+    char *s = f ? mem_alloc(cap) : NULL;
+    int cause = errno;
+    for (*len = 0; s && (n = fread(s + *len, 1, cap - *len, f)) > 0;) {
+        *len += n;
+        char *grown = *len == cap ? mem_grow(s, cap, 2 * cap) : s;
+        if (!grown) mem_free(s);
+        cap *= *len == cap ? 2 : 1;
+        s = grown;
+    }
+    bool broken = f && ferror(f);
+    if (broken) cause = errno;
+    if (f) fclose(f);
+    if (f && !s) err_set(e, KL_ERR_MEMORY, "KILN_SCHEDULES: %s: out of memory", path);
+    else if (!f || broken) err_set(e, KL_ERR_IO, "KILN_SCHEDULES: %s: %s", path, strerror(cause));
+    if (!broken) return s;
+    mem_free(s);
+    return NULL;
+}
+
+/* Once, but for a file that cannot be read or is wrong: then at every program, which is not built.  Needs the lock. */
+static bool ask_environment(struct err *e)
+{
+    const char *path = asked_environment ? NULL : getenv("KILN_SCHEDULES");
+    struct sched_sections s = {0};
+    if (path && *path) {
+        size_t len;
+        char *text = read_whole(path, &len, e);
+        bool ok = text && schedules_parse(text, len, path, &s, e);
+        mem_free(text);
+        if (!ok) {
+            schedules_free(&s);
+            return false;
+        }
+        replace(&s);
+    }
+    return asked_environment = true;
+}
+
+static bool same_section(const struct sched_section *a, const struct sched_section *b)
+{
+    return a->n == b->n && a->unfused == b->unfused && !strcmp(a->graph, b->graph) && !strcmp(a->file, b->file) &&
+           (!a->n || !memcmp(a->v, b->v, a->n * sizeof *a->v));
+}
+
+/* A section that stays.  Needs the lock. */
+static const struct sched_section *keep(const struct sched_section *s)
+{
+    for (uint32_t i = 0; i < nknown; i++)
+        if (same_section(known[i], s)) return known[i];
+    struct sched_section *own = mem_alloc(sizeof *own);
+    struct sched_line *lines = mem_alloc((s->n + !s->n) * sizeof *lines);
+    if (!own || !lines || !mem_reserve(&known, &known_cap, nknown + 1, sizeof *known)) {
+        mem_free(own);
+        mem_free(lines);
+        return NULL;
+    }
+    *own = *s;
+    own->v = lines;
+    if (s->n) memcpy(own->v, s->v, s->n * sizeof *lines);
+    return known[nknown++] = own;
+}
+
+bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, struct err *e)
+{
+    *s = NULL;
+    fork_watch();
+    pthread_mutex_lock(&lock);
+    bool ok = ask_environment(e);
+    const struct sched_section *found = NULL;
+    for (uint32_t i = 0; ok && i < current.n; i++) {
+        const struct sched_section *c = &current.v[i];
+        if (c->unfused == !fuse && (!strcmp(c->graph, graph) || (!c->graph[0] && !found))) found = c;
+    }
+    if (ok && found && !(*s = keep(found))) ok = err_set(e, KL_ERR_MEMORY, "no memory for the schedules of graph %s", graph);
+    pthread_mutex_unlock(&lock);
+    return ok;
+}

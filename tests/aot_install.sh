@@ -1,0 +1,80 @@
+#!/bin/sh
+# A build folder installed, and used as its users do: a project that finds the package and has a graph compiled, the
+# command, and the library, none of which may need the build folder any more.
+build=$(realpath "${1:?a build folder}")
+cd "$(dirname "$0")/.." || exit 1
+p=0
+f=0
+check() { # WHAT COMMAND...
+    what=$1
+    shift
+    if "$@" >"$tmp/out" 2>&1; then
+        p=$((p + 1))
+    else
+        f=$((f + 1))
+        echo "FAIL $what"
+        tail -n 15 "$tmp/out"
+    fi
+}
+tmp=$build/install-test
+rm -rf "$tmp"
+mkdir -p "$tmp/user" "$tmp/cache"
+chmod 700 "$tmp/cache"
+export KILN_CACHE_DIR="$tmp/cache"
+
+cat >"$tmp/user/or.kir" <<'END'
+graph @or {
+  symbol n 1..64
+  %x = input 0 "x" : f32[n,2]
+  %w = state 0 "w" : f32[2,1]
+  %y = dot %x, %w contract(1; 0) : f32[n,1]
+  return %y
+}
+END
+cat >"$tmp/user/ahead.c" <<'END'
+#include "product.h"
+#include <stdio.h>
+int main(void)
+{
+    float x[] = {0, 0, 0, 1, 1, 0, 1, 1}, w[] = {2, 3}, y[product_count_out_0];
+    product_args a = {.in_x = x, .state_w = w, .out_0 = y};
+    int status = product_run(&a);
+    printf("%d: %g %g %g %g\n", status, y[0], y[1], y[2], y[3]);
+    return status;
+}
+END
+cat >"$tmp/user/later.c" <<'END'
+#include <kiln/kiln.h>
+#include <stdio.h>
+int main(void)
+{
+    kl_tensor x = kl_full(kl_device_named("cpu"), KL_F32, 1, (int64_t[]){3}, 2);
+    printf("%g\n", kl_item_f32(kl_sum(kl_mul(x, x), 1, (int[]){0}, false)));
+    return kl_last_error_code();
+}
+END
+cat >"$tmp/user/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.20)
+project(user C)
+find_package(kiln REQUIRED)
+kiln_add_object(product or.kir CPU native BIND n=4)
+add_executable(ahead ahead.c)
+target_link_libraries(ahead PRIVATE product)
+add_executable(later later.c)
+target_link_libraries(later PRIVATE kiln::kiln)
+END
+
+flags=
+case $(grep -h '^KILN_SANITIZE:' "$build/CMakeCache.txt") in
+*address) flags=-fsanitize=address,undefined ;;
+*thread) flags=-fsanitize=thread ;;
+esac
+check 'install' cmake --install "$build" --prefix "$tmp/root"
+check 'a user of it configures' cmake -S "$tmp/user" -B "$tmp/user/build" -DCMAKE_PREFIX_PATH="$tmp/root" "-DCMAKE_C_FLAGS=$flags"
+check 'a user of it builds' cmake --build "$tmp/user/build"
+check 'a program compiled ahead of time' sh -c "[ \"\$('$tmp/user/build/ahead')\" = '0: 0 3 2 5' ]"
+check 'a program that compiles' sh -c "[ \"\$('$tmp/user/build/later')\" = 12 ]"
+check 'the command' sh -c "'$tmp/root/bin/kiln' dump '$tmp/user/or.kir' --bind n=4 --stage asm | grep -q ret"
+check 'the first needs no shared library of Kiln or LLVM' sh -c "! ldd '$tmp/user/build/ahead' | grep -iE 'kiln|llvm'"
+echo "$p passed, $f failed, 0 skipped"
+[ "$f" -eq 0 ]
