@@ -276,8 +276,8 @@ static void missing_for(const struct kl_call *c, enum how how, struct err *e)
                 kl_keyset_text((kl_keyset){c->keys}, set, sizeof set));
 }
 
-static kl_status call_by_name(const char *name, enum how how, uint64_t keys, kl_key key, uint32_t nin, const kl_tensor *in,
-                              uint32_t nout, kl_tensor *out)
+static kl_status call_by_name(const kl_site *site, const char *name, enum how how, uint64_t keys, kl_key key, uint32_t nin,
+                              const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
@@ -285,8 +285,8 @@ static kl_status call_by_name(const char *name, enum how how, uint64_t keys, kl_
     const struct dispatch_op *op = dispatch_find(name);
     const char *why = misfit(op, nin, in, nout, out);
     kl_tensor few[16], *copy = nin <= 16 || why ? few : mem_alloc(nin * sizeof *copy);
-    struct call graph = {.op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
-    struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .label = name ? name : "", .nin = nin, .nout = nout,
+    struct call graph = {.site = site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
+    struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin, .nout = nout,
                         .in = op && op->graph_op ? graph.in : copy, .out = out,
                         .graph = op && op->graph_op ? &graph : NULL};
     for (uint32_t i = 0; out && i < nout; i++)
@@ -318,17 +318,35 @@ static kl_status call_by_name(const char *name, enum how how, uint64_t keys, kl_
     return status;
 }
 
+kl_status kl_dispatch_at(const kl_site *site, const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                         kl_tensor *out)
+{
+    return call_by_name(site, op, BY_ARGUMENTS, 0, KL_KEY_Undefined, nin, in, nout, out);
+}
+
+kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in,
+                              uint32_t nout, kl_tensor *out)
+{
+    return call_by_name(site, op, BY_KEYS, keys.bits, KL_KEY_Undefined, nin, in, nout, out);
+}
+
+kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin, const kl_tensor *in,
+                                uint32_t nout, kl_tensor *out)
+{
+    return call_by_name(site, op, BY_KEY, kl_keyset_of(key).bits, key, nin, in, nout, out);
+}
+
 kl_status kl_dispatch(const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
-    return call_by_name(op, BY_ARGUMENTS, 0, KL_KEY_Undefined, nin, in, nout, out);
+    return kl_dispatch_at(NULL, op, nin, in, nout, out);
 }
 
 kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
-    return call_by_name(op, BY_KEYS, keys.bits, KL_KEY_Undefined, nin, in, nout, out);
+    return kl_dispatch_with_at(NULL, op, keys, nin, in, nout, out);
 }
 
 kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
-    return call_by_name(op, BY_KEY, kl_keyset_of(key).bits, key, nin, in, nout, out);
+    return kl_dispatch_direct_at(NULL, op, key, nin, in, nout, out);
 }

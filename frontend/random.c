@@ -101,32 +101,31 @@ kl_tensor kl_randn_at(const kl_site *site, kl_device device, kl_dtype dtype, int
 
 typedef kl_tensor sampler(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed);
 
-static kl_tensor sample(const char *op, sampler *make, const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
-                        const int64_t *dims)
+static kl_tensor sample(const kl_site *site, const char *op, sampler *make, const kl_generator *g, kl_device device,
+                        kl_dtype dtype, int rank, const int64_t *dims)
 {
     struct thread *t = thread_self();
     if (!t)
         return kl_none;
     uint64_t keys = g ? kl_keyset_of(g->key).bits : 0, before = t->generator;
     if (!keys || keys & DEV_MASK)
-        return refuse(t, NULL, KL_ERR_ARGUMENT, "%s: %s", op, g ? "the generator's key is no layer" : "generator is NULL");
+        return refuse(t, site, KL_ERR_ARGUMENT, "%s: %s", op, g ? "the generator's key is no layer" : "generator is NULL");
     t->generator = keys;
-    kl_tensor h = make(NULL, device, dtype, rank, dims, g->seed);
+    kl_tensor h = make(site, device, dtype, rank, dims, g->seed);
     t->generator = before;
     return h;
 }
 
-kl_tensor kl_random_bits_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
-{
-    return sample("random_bits_from", kl_random_bits_at, g, device, dtype, rank, dims);
-}
-
-kl_tensor kl_rand_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
-{
-    return sample("rand_from", kl_rand_at, g, device, dtype, rank, dims);
-}
-
-kl_tensor kl_randn_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
-{
-    return sample("randn_from", kl_randn_at, g, device, dtype, rank, dims);
-}
+#define FROM(name)                                                                                                    \
+    kl_tensor kl_##name##_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank, \
+                                  const int64_t *dims)                                                                \
+    {                                                                                                                 \
+        return sample(site, #name "_from", kl_##name##_at, g, device, dtype, rank, dims);                             \
+    }                                                                                                                 \
+    kl_tensor kl_##name##_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims) \
+    {                                                                                                                 \
+        return kl_##name##_from_at(NULL, g, device, dtype, rank, dims);                                               \
+    }
+FROM(random_bits)
+FROM(rand)
+FROM(randn)
