@@ -2,12 +2,16 @@
  * they have in it.  All of it on one thread and on tensors so small that the kernels take little.
  *
  *   record-replay-1000  kl_trace_begin, 1000 nodes recorded again, kl_trace_end
- *   frozen-1000         kl_step_run of the same step with a new batch and a new number */
+ *   frozen-1000         kl_step_run of the same step with a new batch and a new number
+ *   record-replay-regions-1000, frozen-regions-1000
+ *                       the same of a step of which some 400 nodes are recorded by functions, for a kl_cond, a kl_while
+ *                       and a kl_scan */
 #include "bench.h"
 #include "passes/passes.h"
 #include "runtime/runtime.h"
 
 enum { NODES = 1000, BLOCKS = 8, WIDTH = 16, BATCH = 8, ROUNDS = 100, STEPS = 20 };
+enum { INSIDE = 100, ROUNDS_INSIDE = 2 }; /* nodes of each function, and how often a loop's runs */
 
 /* Dense layers with residuals, trained by Adam on one batch; `fill` more nodes make the step as long as it is to be. */
 struct model {
@@ -15,21 +19,22 @@ struct model {
     kl_tensor parameter[2 * BLOCKS], images, labels;
     kl_optimizer *adam;
     kl_step *frozen;
-    int fill;
+    int blocks, fill;
+    bool regions;
 };
 
-static bool model_open(struct model *m, kl_device device)
+static bool model_open(struct model *m, kl_device device, bool regions)
 {
     static const int64_t width[] = {WIDTH, WIDTH}, batch[] = {BATCH, WIDTH};
-    *m = (struct model){.device = device};
+    *m = (struct model){.device = device, .regions = regions, .blocks = regions ? BLOCKS / 2 : BLOCKS};
     kl_trace_begin("init");
-    for (int i = 0; i < BLOCKS; i++) {
+    for (int i = 0; i < m->blocks; i++) {
         m->parameter[2 * i] = kl_keep(kl_mul_scalar(kl_randn(device, KL_F32, 2, width, (uint64_t)i), 0.25));
         m->parameter[2 * i + 1] = kl_keep(kl_zeros(device, KL_F32, 1, width));
     }
     m->images = kl_keep(kl_rand(device, KL_F32, 2, batch, 100));
     m->labels = kl_keep(kl_cast(kl_mul_scalar(kl_rand(device, KL_F32, 1, batch, 101), WIDTH), KL_I32));
-    m->adam = kl_adam(m->parameter, 2 * BLOCKS, NULL);
+    m->adam = kl_adam(m->parameter, 2 * m->blocks, NULL);
     return kl_trace_end() == KL_OK;
 }
 
@@ -37,17 +42,46 @@ static void model_close(struct model *m)
 {
     kl_step_free(m->frozen);
     kl_optimizer_free(m->adam);
-    for (int i = 0; i < 2 * BLOCKS; i++)
+    for (int i = 0; i < 2 * m->blocks; i++)
         kl_release(m->parameter[i]);
     kl_release(m->images);
     kl_release(m->labels);
 }
 
+static kl_status body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nout;
+    out[nin - 1] = kl_mul_scalar(in[nin - 1], 0.5);
+    for (int i = 0; i < INSIDE; i++)
+        out[nin - 1] = kl_abs(out[nin - 1]);
+    for (uint32_t i = 0; i + 1 < nin; i++)
+        out[i] = kl_add_scalar(in[i], 1);
+    return KL_OK;
+}
+
+static kl_status more(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_lt(in[0], kl_const(kl_device_of(in[0]), KL_I32, ROUNDS_INSIDE));
+    return KL_OK;
+}
+
+static kl_tensor record_regions(kl_tensor x)
+{
+    kl_tensor y, counted[2] = {kl_const(kl_device_of(x), KL_I32, 0)}, last[2];
+    kl_cond(kl_const(kl_device_of(x), KL_BOOL, 1), body, body, NULL, 1, &x, 1, &counted[1]);
+    kl_while(more, body, NULL, 2, counted, last);
+    kl_scan(body, NULL, ROUNDS_INSIDE, 1, &last[1], 0, NULL, 0, false, &y);
+    return y;
+}
+
 static void model_record(const struct model *m)
 {
     kl_tensor x = m->images;
-    for (int i = 0; i < BLOCKS; i++)
+    for (int i = 0; i < m->blocks; i++)
         x = kl_add(x, kl_gelu(kl_linear(x, m->parameter[2 * i], m->parameter[2 * i + 1])));
+    if (m->regions)
+        x = kl_add(x, record_regions(kl_detach(x)));
     for (int i = 0; i < m->fill; i++)
         x = kl_abs(x);
     kl_optimizer_step(m->adam, kl_cross_entropy(x, m->labels), 1e-3);
@@ -80,24 +114,12 @@ static bool frozen_step(struct model *m)
     return kl_step_run(m->frozen, 1, &m->images, 1, &(kl_slot){"scale", 0.5}, 0, NULL) == KL_OK;
 }
 
-/* Makes the step exactly NODES long. */
-static bool model_fill(struct model *m)
-{
-    kl_run_info info;
-    if (!record_step(m) || kl_trace_info(&info) != KL_OK)
-        return false;
-    m->fill = NODES - (int)info.nodes;
-    if (m->fill < 0)
-        fprintf(stderr, "bench_overhead: the step has %lld nodes\n", (long long)info.nodes);
-    return m->fill >= 0 && record_step(m) && kl_trace_info(&info) == KL_OK && info.nodes == NODES;
-}
-
 /* ---- the kernels by themselves ---- */
 
 struct bare_call { kernel_fn *fn; void **arg; int64_t extent; };
 struct bare {
     struct bare_call *call;
-    uint32_t n, nmemory, memory_cap;
+    uint32_t n, call_cap, nmemory, memory_cap;
     void **memory;
     uint64_t *slot;
 };
@@ -119,30 +141,39 @@ static bool bare_leaves(struct bare *b, const struct graph *g, const struct leav
     return true;
 }
 
-/* The calls of x's program, with memory of their own that holds zeros. */
-static bool bare_open(struct bare *b, const struct exec *x)
+static bool bare_program(struct bare *b, const struct exec *x, const struct program *p, char *scratch);
+
+/* A region's kernels, as often as the op runs it; the condition of kl_cond is true. */
+static bool bare_region(struct bare *b, const struct exec *x, const struct program *p, const struct command *c, char *scratch)
 {
-    const struct program *p = x->program;
+    unsigned op = node_at(p->g, c->region)->op, times[2] = {op == OP_while ? ROUNDS_INSIDE + 1 : op == OP_scan ? ROUNDS_INSIDE : 1,
+                                                            op == OP_while ? ROUNDS_INSIDE : 0};
+    bool ok = true;
+    for (int k = 0; k < 2; k++)
+        for (unsigned i = 0; ok && i < times[k]; i++)
+            ok = bare_program(b, x, c->sub[k], scratch);
+    return ok;
+}
+
+/* The calls of p's commands, with memory of their own that holds zeros. */
+static bool bare_program(struct bare *b, const struct exec *x, const struct program *p, char *scratch)
+{
     const struct graph *g = p->g;
-    char **input, **state, **out, *arena, *scratch;
-    *b = (struct bare){0};
-    b->call = bare_alloc(b, p->ncmd * sizeof *b->call);
-    b->slot = bare_alloc(b, (g->slot.n + 1) * sizeof *b->slot);
-    input = bare_alloc(b, (g->input.n + 1) * sizeof *input);
-    state = bare_alloc(b, (g->state.n + 1) * sizeof *state);
-    out = bare_alloc(b, (g->nout + 1) * sizeof *out);
-    arena = bare_alloc(b, (size_t)program_arenas(p));
-    scratch = bare_alloc(b, (size_t)p->scratch_bytes);
-    if (!b->call || !b->slot || !input || !state || !out || !arena || !scratch ||
-        !bare_leaves(b, g, &g->input, input) || !bare_leaves(b, g, &g->state, state))
+    char **input = bare_alloc(b, (g->input.n + 1) * sizeof *input), **state = bare_alloc(b, (g->state.n + 1) * sizeof *state);
+    char **out = bare_alloc(b, (g->nout + 1) * sizeof *out), *arena = bare_alloc(b, (size_t)program_arenas(p));
+    if (!input || !state || !out || !arena || !bare_leaves(b, g, &g->input, input) || !bare_leaves(b, g, &g->state, state))
         return false;
     for (uint32_t i = 0; i < g->nout; i++)
         if (!(out[i] = p->in_place[i] ? state[g->out[i].state] : bare_alloc(b, node_bytes(g, g->out[i].value))))
             return false;
     for (uint32_t i = 0; i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
+        if (c->kind == CMD_REGION && !bare_region(b, x, p, c, scratch))
+            return false;
+        if (c->kind != CMD_KERNEL)
+            continue;
         void **arg = bare_alloc(b, (c->narg + 1) * sizeof *arg);
-        if (!arg || c->kind != CMD_KERNEL)
+        if (!arg || !mem_reserve(&b->call, &b->call_cap, b->n + 1, sizeof *b->call))
             return false;
         for (uint32_t k = 0; k < c->narg; k++) {
             const struct loc *l = &c->arg[k];
@@ -153,6 +184,14 @@ static bool bare_open(struct bare *b, const struct exec *x)
         b->call[b->n++] = (struct bare_call){x->fn[c->kernel], arg, p->kernel[c->kernel]->extent};
     }
     return true;
+}
+
+static bool bare_open(struct bare *b, const struct exec *x)
+{
+    *b = (struct bare){0};
+    b->slot = bare_alloc(b, (x->program->g->slot.n + 1) * sizeof *b->slot);
+    char *scratch = bare_alloc(b, (size_t)x->program->scratch_bytes);
+    return b->slot && scratch && bare_program(b, x, x->program, scratch);
 }
 
 static void bare_run(const struct bare *b)
@@ -166,6 +205,7 @@ static void bare_close(struct bare *b)
     for (uint32_t i = 0; i < b->nmemory; i++)
         mem_free(b->memory[i]);
     mem_free(b->memory);
+    mem_free(b->call);
 }
 
 /* The program that a step runs: its profile names it. */
@@ -180,6 +220,25 @@ static const struct exec *program_of(bool (*step)(struct model *m), struct model
 }
 
 /* ---- one case ---- */
+
+static int count_nodes(const struct graph *g)
+{
+    int n = (int)g->nnode - 1;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        n += count_nodes(g->region[i]);
+    return n;
+}
+
+/* Makes the step exactly NODES long, those of functions counted. */
+static bool model_fill(struct model *m)
+{
+    m->fill = 0;
+    const struct exec *x = program_of(record_step, m);
+    m->fill = x ? NODES - count_nodes(x->captured) : -1;
+    if (x && m->fill < 0)
+        fprintf(stderr, "bench_overhead: the step has %d nodes\n", NODES - m->fill);
+    return m->fill >= 0 && (x = program_of(record_step, m)) && count_nodes(x->captured) == NODES;
+}
 
 static bool run_case(struct bench *b, const char *name, bool (*step)(struct model *m), struct model *m)
 {
@@ -221,8 +280,12 @@ int main(int argc, char **argv)
         return b.status;
     kl_device device = bench_device(&b);
     kl_set_option("threads", 1);
-    bool ok = model_open(&m, device) && model_fill(&m) && run_case(&b, "record-replay-1000", record_step, &m) &&
-              freeze_step(&m) && run_case(&b, "frozen-1000", frozen_step, &m);
-    model_close(&m);
+    bool ok = true;
+    for (int regions = 0; ok && regions < 2; regions++) {
+        ok = model_open(&m, device, regions) && model_fill(&m) &&
+             run_case(&b, regions ? "record-replay-regions-1000" : "record-replay-1000", record_step, &m) && freeze_step(&m) &&
+             run_case(&b, regions ? "frozen-regions-1000" : "frozen-1000", frozen_step, &m);
+        model_close(&m);
+    }
     return ok ? bench_close(&b) : bench_fail(&b, "step");
 }

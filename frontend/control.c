@@ -5,6 +5,7 @@
  * those given, for all its regions alike.  Then the op's node and a node for each result are recorded. */
 #include "frontend.h"
 #include <inttypes.h>
+#include <string.h>
 
 /* An op on its way. */
 struct control {
@@ -13,7 +14,8 @@ struct control {
     const kl_tensor *in[2];         /* operands given, in one or two lists */
     uint32_t nin[2];
     struct view *view;              /* of all of them */
-    struct graph *region[2];
+    struct region region[2];
+    uint32_t second, shared;        /* parameters of the second; tensors from outside that it may share with the first */
     const struct custom_use *custom; /* of op custom */
     kl_tensor *out; uint32_t nout;
 };
@@ -67,20 +69,38 @@ static bool has(struct control *c, kl_region_fn *fn)
 static bool region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v, uint32_t n,
                    uint32_t nout)
 {
-    uint32_t before = c->call.captured.n;
-    c->region[i] = region_record(&c->call, name, fn, v, n, nout);
-    if (!c->region[i] || i == 0)
-        return c->region[i];
-    struct graph *first = c->region[0], *second = c->region[1]; /* takes what only the second region uses, too */
-    for (uint32_t k = before; k < c->call.captured.n; k++) {
-        const struct leaf *l = &second->input.v[n + k];
-        graph_leaf(first, &first->input, l->dtype, &second->shape[l->shape], l->name);
-    }
-    return true;
+    c->second = n;
+    c->shared = c->call.captured.n;
+    return region_record(&c->call, i, name, fn, v, n, nout, &c->region[i]);
 }
 
-/* The operands' nodes in the recording; one device for all. */
-static bool resolve(struct control *c, struct trace *tr, const struct graph *g, ref *in, uint32_t n, struct err *e)
+static const struct graph *region_graph(const struct control *c, int i)
+{
+    return c->region[i].body ? c->region[i].body->g : c->region[i].g;
+}
+
+/* The regions as graphs for the op to own; the first takes what only the second uses, too.  false: out of memory. */
+static bool make_graphs(struct control *c, struct graph *g[2])
+{
+    bool ok = true;
+    for (int i = 0; i < 2; i++) {
+        g[i] = c->region[i].body ? graph_clone(c->region[i].body->g) : c->region[i].g;
+        c->region[i].g = NULL;
+        ok &= g[i] || !c->region[i].body;
+    }
+    for (uint32_t k = c->shared; ok && g[1] && k < c->call.captured.n; k++) {
+        const struct leaf *l = &g[1]->input.v[c->second + k];
+        ok = graph_leaf(g[0], &g[0]->input, l->dtype, &g[1]->shape[l->shape], l->name) != LEAF_NONE;
+    }
+    for (int i = 0; i < 2 && !ok; i++) {
+        graph_free(g[i]);
+        g[i] = NULL;
+    }
+    return ok;
+}
+
+/* The operands' nodes in the recording, whose graph may become another meanwhile; one device for all. */
+static bool resolve(struct control *c, struct trace *tr, const struct recording *r, ref *in, uint32_t n, struct err *e)
 {
     for (uint32_t i = 0; i < n; i++) {
         char what[32];
@@ -88,7 +108,7 @@ static bool resolve(struct control *c, struct trace *tr, const struct graph *g, 
         in[i] = node_of_handle(tr, operand(c, i), what, e);
         if (!in[i])
             return false;
-        kl_device d = device_of(node_at(g, in[i])->device);
+        kl_device d = device_of(node_at(r->g, in[i])->device);
         if (d.id != c->call.device.id)
             return err_set(e, KL_ERR_DEVICE, "%s is on device %s, the op on %s", what, kl_device_name(d),
                            kl_device_name(c->call.device));
@@ -96,6 +116,45 @@ static bool resolve(struct control *c, struct trace *tr, const struct graph *g, 
     if (!device_valid(c->call.device))
         return err_set(e, KL_ERR_DEVICE, "needs an operand, or a tensor on some device that it makes");
     return true;
+}
+
+/* ---- what the trace's tape compares ---- */
+
+struct bytes { unsigned char *v; uint32_t n, cap; bool failed; };
+
+static void put(struct bytes *b, const void *p, size_t n)
+{
+    b->failed |= n > INT32_MAX || b->n > INT32_MAX || !mem_reserve(&b->v, &b->cap, b->n + (uint32_t)n, 1);
+    if (b->failed || !n)
+        return;
+    memcpy(b->v + b->n, p, n);
+    b->n += (uint32_t)n;
+}
+
+/* false: out of memory. */
+static bool make_key(const struct control *c, struct trace *tr, const ref *in, uint32_t n, struct node *key,
+                     struct tape_extra *extra)
+{
+    struct bytes b = {.v = tr->extra, .cap = tr->extra_cap};
+    *key = c->proto;
+    key->device = (uint16_t)c->call.device.id;
+    key->flags = c->call.t->no_grad ? MARK_STOP : 0;
+    key->attr.region.first = c->nout;
+    key->attr.region.count = n;
+    put(&b, in, n * sizeof *in);
+    if (c->custom) {
+        const struct custom_use *u = c->custom;
+        put(&b, u->op->name, sizeof u->op->name);
+        put(&b, u->attr, u->nattr);
+        for (uint32_t i = 0; i < c->nout; i++) {
+            put(&b, &(int64_t[]){u->type[i].dtype, u->type[i].rank}, 2 * sizeof(int64_t));
+            put(&b, u->type[i].dims, (size_t)u->type[i].rank * sizeof *u->type[i].dims);
+        }
+    }
+    tr->extra = b.v;
+    tr->extra_cap = b.cap;
+    *extra = (struct tape_extra){b.v, b.n, {c->region[0].body, c->region[1].body}};
+    return !b.failed;
 }
 
 /* A custom op's node. */
@@ -114,37 +173,54 @@ static ref append_custom(struct control *c, struct graph *g, const ref *in, uint
     return r;
 }
 
-/* Appends the op and its results; outside of traces under the lock. */
+/* The op's node, its results behind it; NIL: the graph's error, or none: out of memory. */
+static ref append_op(struct control *c, struct graph *g, const ref *in, uint32_t n)
+{
+    struct graph *region[2];
+    g->cur_device = (uint16_t)device_index(c->call.device);
+    g->cur_site = graph_site(g, c->call.site);
+    c->proto.flags = c->call.t->no_grad ? MARK_STOP : 0;
+    if (!make_graphs(c, region))
+        return NIL;
+    ref node = c->custom ? append_custom(c, g, in, n) : graph_add_region(g, &c->proto, in, n, region);
+    for (uint32_t i = 0; i < c->nout && node; i++)
+        if (!n_proj(g, node, i))
+            return NIL;
+    return node;
+}
+
+/* Finds the op in the trace's tape or appends it; NIL: *e. */
+static ref record_op(struct control *c, struct trace *tr, struct recording *r, const ref *in, uint32_t n, struct err *e)
+{
+    struct node key;
+    struct tape_extra extra;
+    bool taped = tr && tr->tape, failed = taped && !make_key(c, tr, in, n, &key, &extra);
+    const struct tape_call *made = taped && !failed ? tape_next(tr, &key, c->call.site, NULL, &extra, &failed) : NULL;
+    if (made)
+        return made->result;
+    ref before = r->g->nnode, node = failed ? NIL : append_op(c, r->g, in, n);
+    if (node && taped)
+        tape_add(tr, &key, NULL, &extra, node);
+    for (ref i = before; i < r->g->nnode && !tr; i++)
+        ambient_added(i);
+    if (r->g->err.code)
+        take_graph_error(r->g, opinfo[c->proto.op].name, e);
+    return node;
+}
+
+/* Outside of traces under the lock. */
 static bool append(struct control *c, struct trace *tr, struct err *e)
 {
     uint32_t n = given(c) + c->call.captured.n;
     struct recording *r = tr ? &tr->r : ambient_recording();
-    ref *in = mem_alloc(n * sizeof *in);
-    bool ok = r && in && (tr ? tape_partial(tr) : ambient_room(n + c->nout + 1));
-    if (!ok) {
-        mem_free(in);
-        return err_set(e, KL_ERR_MEMORY, "out of memory");
-    }
-    struct graph *g = r->g;
-    ref node = NIL;
-    if (resolve(c, tr, g, in, n, e)) {
-        g->cur_device = (uint16_t)device_index(c->call.device);
-        g->cur_site = graph_site(g, c->call.site);
-        c->proto.flags = c->call.t->no_grad ? MARK_STOP : 0;
-        node = c->custom ? append_custom(c, g, in, n) : graph_add_region(g, &c->proto, in, n, c->region);
-        c->region[0] = c->region[1] = NULL;
-    }
+    ref *in = mem_alloc(n * sizeof *in), node = NIL;
+    if (!r || !in || (!tr && !ambient_room(n + c->nout + 1)))
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    else if (resolve(c, tr, r, in, n, e))
+        node = record_op(c, tr, r, in, n, e);
     mem_free(in);
-    if (node && !tr)
-        ambient_added(node);
-    for (uint32_t i = 0; i < c->nout && node && !e->code; i++) {
-        ref y = n_proj(g, node, i);
-        if (y && !tr)
-            ambient_added(y);
-        c->out[i] = y ? handle_of_node(c->call.t, tr, y, e) : kl_none;
-    }
-    if (g->err.code)
-        take_graph_error(g, opinfo[c->proto.op].name, e);
+    for (uint32_t i = 0; i < c->nout && node && !e->code; i++)
+        c->out[i] = handle_of_node(c->call.t, tr, node + 1 + i, e);
     return node && !e->code;
 }
 
@@ -173,8 +249,10 @@ static kl_status finish(struct control *c, bool ok)
     }
     for (uint32_t i = 0; c->out && i < c->nout && !ok; i++)
         c->out[i] = poison(t);
-    graph_free(c->region[0]);
-    graph_free(c->region[1]);
+    for (int i = 0; i < 2; i++) {
+        graph_free(c->region[i].g);
+        tape_body_drop(c->region[i].body);
+    }
     mem_free(c->view);
     kl_status status = ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;
     struct err last = t->last; /* releasing reports nothing of its own */
@@ -245,7 +323,7 @@ kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uin
  * operands have a gradient. */
 static uint32_t backward_views(struct control *c, uint32_t *floats)
 {
-    const struct graph *g = c->region[0];
+    const struct graph *g = region_graph(c, 0);
     uint32_t n = given(c);
     *floats = 0;
     for (uint32_t i = 0; i < n; i++)

@@ -172,14 +172,28 @@ void ambient_limit(void);                         /* keeps the graph bounded; be
 struct tape_call {               /* a call that went into the graph, or a state that was bound */
     struct node key;             /* as given: operands before they are broadcast, the call's device + 1, no site */
     uint32_t target;             /* the shape that the caller chose; TAPE_NONE */
-    ref result;
+    ref result;                  /* of a region op the op's node; its results follow, key.attr.region.first of them */
+    struct tape_more *more;      /* of a region op; else NULL */
+};
+/* What decides a region op beside its key: bytes that say all else, and what its functions recorded. */
+struct tape_more {
+    uint32_t refs;
+    size_t size;
+    struct tape *body[2];        /* NULL: there is none */
+    unsigned char bytes[];
+};
+struct tape_extra {              /* the same of a call on its way */
+    const void *bytes;
+    size_t size;
+    struct tape *body[2];
 };
 #define TAPE_NONE UINT32_MAX
 struct tape {
     struct graph *g;
     struct tape_call *call;      /* empty: nothing to compare with */
     uint32_t ncall, call_cap;
-    bool partial;                /* something in the graph is not among the calls */
+    bool partial;                /* something in the graph is not among the calls: memory ran out */
+    uint32_t refs;               /* of a region's tape */
     const struct exec *exec;     /* what ran it; NULL: it has not run */
     bool fuse;                   /* the option then */
     uint64_t schedules;          /* schedules_number then */
@@ -187,15 +201,17 @@ struct tape {
 };
 /* Starts the trace of this name on the tape to compare with first, or on an empty one; false: out of memory. */
 bool tape_begin(struct trace *tr, const char *name);
+/* The same for the trace of a region, number `which` of the op that is recorded in outer, which has a tape. */
+bool tape_begin_body(struct trace *tr, const struct trace *outer, uint32_t which, const char *name);
+struct tape *tape_body_ref(struct tape *body);    /* NULL is fine, also below */
+void tape_body_drop(struct tape *body);
 /* The trace's next call: its result, which is also in the tape of an earlier trace, the trace still being on that; or
  * NULL, the trace being on a tape of its own, whose graph holds all that came before and may be added to.  *failed: out
- * of memory.  A trace of a region has no tape. */
+ * of memory.  The trace of a region that is recorded outside of traces has no tape. */
 const struct tape_call *tape_next(struct trace *tr, const struct node *key, const kl_site *site,
-                                  const struct shape *target, bool *failed);
+                                  const struct shape *target, const struct tape_extra *extra, bool *failed);
 /* Notes that the call gave node r. */
-void tape_add(struct trace *tr, const struct node *key, const struct shape *target, ref r);
-/* The trace gets a tape of its own for something that is not compared; false: out of memory. */
-bool tape_partial(struct trace *tr);
+void tape_add(struct trace *tr, const struct node *key, const struct shape *target, const struct tape_extra *extra, ref r);
 /* All was as before, and so are the outputs; if not, the trace has a tape of its own.  false: that, or *failed. */
 bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed);
 /* x runs it, with this option and the schedules of this number: the next trace may be compared with it. */
@@ -227,8 +243,8 @@ void launch_release(struct launch *l);
 
 struct handle_list { kl_tensor *h; uint32_t n, cap; };
 struct trace {
-    struct recording r;              /* its graph is the tape's, or a region's own */
-    struct tape *tape, *tapes;       /* the one in use; all that this thread has, last used first */
+    struct recording r;              /* its graph is the tape's; without one its own */
+    struct tape *tape, *tapes;       /* the one in use; all that this thread has, last used first; of a region none */
     bool replaying;                  /* the tape is an earlier trace's, its first `at` calls are this one's too */
     uint32_t at;
     const kl_site *site;             /* of the call that uses handles now */
@@ -251,6 +267,8 @@ struct trace {
     uint32_t out_cap, exclusive_cap, state_cap, kept_cap;
     struct output *output;
     uint32_t output_cap;
+    unsigned char *extra;            /* room for tape_extra.bytes */
+    uint32_t extra_cap;
 };
 static inline struct trace *thread_trace(const struct thread *t) { return t->tracing ? t->trace : NULL; }
 /* Is a temporary of `of` visible in tr: its own, or, in a region, one of a trace around it? */
@@ -286,9 +304,15 @@ struct region_recorder {
     struct handle_list made;     /* outside of traces: handles that only the regions need */
 };
 struct view;
-/* Calls fn with a temporary for each parameter, and records what it does.  NULL: reported. */
-struct graph *region_record(struct region_recorder *c, const char *name, kl_region_fn *fn, const struct view *parameter,
-                            uint32_t nin, uint32_t nout);
+/* A region: inside of a trace a tape of its own, which holds its graph and does not change; else the graph. */
+struct region {
+    struct graph *g;
+    struct tape *body;
+};
+/* Calls fn with a temporary for each parameter, and records what it does, as region number `which` of the op; *out is the
+ * caller's.  false: reported. */
+bool region_record(struct region_recorder *c, uint32_t which, const char *name, kl_region_fn *fn,
+                   const struct view *parameter, uint32_t nin, uint32_t nout, struct region *out);
 void region_recorder_free(struct region_recorder *c);
 /* ---- control.c ---- */
 /* kl_custom_grad, with another name in messages. */

@@ -311,7 +311,7 @@ static kl_tensor run_path(struct step *s)
     if (s->tr && s->tr->tape) {
         bool failed;
         make_key(s);
-        const struct tape_call *made = tape_next(s->tr, &s->key, c->site, target_of(c), &failed);
+        const struct tape_call *made = tape_next(s->tr, &s->key, c->site, target_of(c), NULL, &failed);
         if (made)
             return replay(s, made);
         if (failed) {
@@ -327,7 +327,7 @@ static kl_tensor run_path(struct step *s)
         return kl_none;
     ref r = append(s);
     if (r && s->tr)
-        tape_add(s->tr, &s->key, target_of(c), r);
+        tape_add(s->tr, &s->key, target_of(c), NULL, r);
     return r ? handle_of_node(s->t, s->tr, r, &s->e) : kl_none;
 }
 

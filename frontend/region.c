@@ -76,15 +76,29 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
 
 /* ---- one function ---- */
 
+/* The node of a parameter; NIL: out of memory. */
+static ref add_parameter(struct region_recorder *c, struct trace *tr, const struct view *v)
+{
+    struct node key = {.op = OP_input, .dtype = (uint8_t)v->dtype, .device = (uint16_t)c->device.id};
+    bool failed;
+    const struct tape_call *made = tape_next(tr, &key, NULL, &v->shape, NULL, &failed);
+    if (made || failed)
+        return made ? made->result : NIL;
+    ref r = n_input(tr->r.g, v->dtype, &v->shape, "");
+    if (r) {
+        tr->r.g->node[r].device = (uint16_t)device_index(c->device);
+        tape_add(tr, &key, &v->shape, NULL, r);
+    }
+    return r;
+}
+
 static bool add_parameters(struct region_recorder *c, struct trace *tr, const struct view *parameter, uint32_t n,
                            kl_tensor *in)
 {
     struct err e;
     e.code = KL_OK;
     for (uint32_t i = 0; i < n; i++) {
-        ref r = n_input(tr->r.g, parameter[i].dtype, &parameter[i].shape, "");
-        if (r)
-            tr->r.g->node[r].device = (uint16_t)device_index(c->device);
+        ref r = add_parameter(c, tr, &parameter[i]);
         in[i] = r ? handle_of_node(c->t, tr, r, &e) : kl_none;
         if (!in[i].id)
             return false;
@@ -97,8 +111,23 @@ static bool add_parameters(struct region_recorder *c, struct trace *tr, const st
     return true;
 }
 
+static bool no_memory(struct region_recorder *c) { return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK; }
+
+/* The results become the region's outputs, unless they are those of its tape. */
+static bool end_graph(struct region_recorder *c, struct trace *tr, uint32_t n)
+{
+    bool failed;
+    if (tape_complete(tr, tr->output, n, &failed))
+        return true;
+    for (uint32_t i = 0; i < n && !failed; i++)
+        failed = !graph_output(tr->r.g, OUT_RETURN, tr->output[i].value, 0);
+    return !failed || no_memory(c);
+}
+
 static bool add_results(struct region_recorder *c, struct trace *tr, const char *name, const kl_tensor *out, uint32_t n)
 {
+    if (!mem_reserve(&tr->output, &tr->output_cap, n, sizeof *tr->output))
+        return no_memory(c);
     for (uint32_t i = 0; i < n; i++) {
         struct err e;
         char what[32];
@@ -115,11 +144,12 @@ static bool add_results(struct region_recorder *c, struct trace *tr, const char 
                         kl_device_name(device), kl_device_name(c->device)) == KL_OK;
         if (!r && !e.code)
             take_graph_error(tr->r.g, "", &e);
-        if (!r || !graph_output(tr->r.g, OUT_RETURN, r, 0))
+        if (!r)
             return fail(c->t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s: %s", c->op, name,
                         e.code ? e.msg : "out of memory") == KL_OK;
+        tr->output[i] = (struct output){.kind = OUT_RETURN, .value = r};
     }
-    return true;
+    return end_graph(c, tr, n);
 }
 
 static bool call(struct region_recorder *c, struct trace *tr, const char *name, kl_region_fn *fn, const kl_tensor *in,
@@ -132,44 +162,50 @@ static bool call(struct region_recorder *c, struct trace *tr, const char *name, 
         return false;
     for (uint32_t i = c->captured.n; i < tr->nbound; i++)
         if (!list_add(&c->captured, tr->bound[i].h))
-            return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK;
+            return no_memory(c);
     return true;
 }
 
-/* Ends the region's trace; its graph, or NULL with its error passed on to what is around it. */
-static struct graph *finish(struct region_recorder *c, struct trace *tr, bool ok)
+/* Ends the region's trace; what it recorded, or its error passed on to what is around it. */
+static bool finish(struct region_recorder *c, struct trace *tr, bool ok, struct region *out)
 {
     struct thread *t = c->t;
-    struct graph *g = NULL;
     trace_end_temps(t, tr);
     leave(t, tr);
     if (ok) {
-        g = tr->r.g;
+        if (!tr->replaying)
+            tr->r.g->cur_site = 0;
+        *out = (struct region){tr->tape ? NULL : tr->r.g, tr->tape};
+        tr->tape = NULL;
         tr->r.g = NULL;
-        g->cur_site = 0;
     } else {
         t->last = tr->err;
         if (t->tracing)
             trace_error(t);
     }
     trace_free(tr);
-    return g;
+    return ok;
 }
 
-struct graph *region_record(struct region_recorder *c, const char *name, kl_region_fn *fn, const struct view *parameter,
-                            uint32_t nin, uint32_t nout)
+static bool begin(struct trace *tr, const struct trace *outer, uint32_t which, const char *name)
+{
+    return outer && outer->tape ? tape_begin_body(tr, outer, which, name) : recording_open(&tr->r, name);
+}
+
+bool region_record(struct region_recorder *c, uint32_t which, const char *name, kl_region_fn *fn,
+                   const struct view *parameter, uint32_t nin, uint32_t nout, struct region *out)
 {
     struct thread *t = c->t;
     struct trace *tr = mem_alloc(sizeof *tr);
     kl_tensor *in = mem_alloc((nin + nout) * sizeof *in);
-    if (!tr || !in || !recording_open(&tr->r, name)) {
+    if (tr)
+        tr->region = c->op;
+    if (!tr || !in || !begin(tr, thread_trace(t), which, name)) {
         mem_free(in);
         trace_free(tr);
-        fail(t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op);
-        return NULL;
+        return no_memory(c);
     }
     tr->temps = NO_ENTRY;
-    tr->region = c->op;
     tr->made = &c->made;
     const char *composite = t->composite;
     unsigned depth = t->depth, no_grad = t->no_grad, outer_no_grad = t->outer_no_grad;
@@ -177,14 +213,12 @@ struct graph *region_record(struct region_recorder *c, const char *name, kl_regi
     t->depth = 0;
     t->outer_no_grad = no_grad;
     enter(t, tr);
-    bool ok = add_parameters(c, tr, parameter, nin, in);
-    if (!ok)
-        fail(t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op);
+    bool ok = add_parameters(c, tr, parameter, nin, in) || no_memory(c);
     ok = ok && call(c, tr, name, fn, in, nin, in + nin, nout);
     t->composite = composite;
     t->depth = depth;
     t->no_grad = no_grad;
     t->outer_no_grad = outer_no_grad;
     mem_free(in);
-    return finish(c, tr, ok);
+    return finish(c, tr, ok, out);
 }

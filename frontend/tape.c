@@ -6,6 +6,9 @@
  * hashed or allocated, and the graph is only read.  At the first difference another tape with the same beginning is
  * taken; where there is none, the beginning is copied to a new one, on which the trace goes on recording.
  *
+ * What a function of the user's records for a region is compared in the same way: the call of a region op has, beside its
+ * operands, the tapes of its regions, which are complete, never change, and are shared by all tapes with that call.
+ *
  * Each thread has tapes of its own. */
 #include "frontend.h"
 #include <string.h>
@@ -36,13 +39,24 @@ static bool target_is(const struct tape *p, uint32_t id, const struct shape *tar
     return id == TAPE_NONE ? !target : target && shape_equal(&p->g->shape[id], target);
 }
 
+static bool same_body(const struct tape *a, const struct tape *b);
+
+static bool more_is(const struct tape_more *m, const struct tape_extra *x)
+{
+    if (!m || !x)
+        return !m && !x;
+    return m->size == x->size && !memcmp(m->bytes, x->bytes, x->size) && same_body(m->body[0], x->body[0]) &&
+           same_body(m->body[1], x->body[1]);
+}
+
 static bool call_is(const struct tape *p, uint32_t at, const struct node *key, const kl_site *site,
-                    const struct shape *target)
+                    const struct shape *target, const struct tape_extra *extra)
 {
     if (at >= p->ncall)
         return false;
     const struct tape_call *c = &p->call[at];
-    return !memcmp(&c->key, key, sizeof *key) && site_is(p, c->result, site) && target_is(p, c->target, target);
+    return !memcmp(&c->key, key, sizeof *key) && site_is(p, c->result, site) && target_is(p, c->target, target) &&
+           more_is(c->more, extra);
 }
 
 /* Do two tapes begin with the same n calls? */
@@ -54,10 +68,57 @@ static bool same_beginning(const struct tape *a, const struct tape *b, uint32_t 
         const struct tape_call *x = &a->call[i];
         const kl_site *site = &a->g->site[node_at(a->g, x->result)->site];
         const struct shape *target = x->target == TAPE_NONE ? NULL : &a->g->shape[x->target];
-        if (!call_is(b, i, &x->key, node_at(a->g, x->result)->site ? site : NULL, target))
+        struct tape_extra extra;
+        if (x->more)
+            extra = (struct tape_extra){x->more->bytes, x->more->size, {x->more->body[0], x->more->body[1]}};
+        if (!call_is(b, i, &x->key, node_at(a->g, x->result)->site ? site : NULL, target, x->more ? &extra : NULL))
             return false;
     }
     return true;
+}
+
+static bool ends_with(const struct tape *p, uint32_t at, const struct output *out, uint32_t nout)
+{
+    return p->ncall == at && p->g->nout == nout && (!nout || !memcmp(p->g->out, out, nout * sizeof *out));
+}
+
+/* Are two regions recorded by the same calls?  As a rule they are one tape. */
+static bool same_body(const struct tape *a, const struct tape *b)
+{
+    if (a == b || !a || !b)
+        return a == b;
+    return !a->partial && !b->partial && ends_with(a, b->ncall, b->g->out, b->g->nout) && same_beginning(a, b, a->ncall);
+}
+
+/* ---- what calls of region ops have ---- */
+
+static struct tape_more *more_new(const struct tape_extra *x)
+{
+    struct tape_more *m = mem_alloc(sizeof *m + x->size);
+    if (!m)
+        return NULL;
+    m->refs = 1;
+    m->size = x->size;
+    memcpy(m->bytes, x->bytes, x->size);
+    for (int i = 0; i < 2; i++)
+        m->body[i] = tape_body_ref(x->body[i]);
+    return m;
+}
+
+static void more_drop(struct tape_more *m)
+{
+    if (!m || --m->refs)
+        return;
+    tape_body_drop(m->body[0]);
+    tape_body_drop(m->body[1]);
+    mem_free(m);
+}
+
+static void drop_calls(struct tape *p)
+{
+    for (uint32_t i = 0; i < p->ncall; i++)
+        more_drop(p->call[i].more);
+    p->ncall = 0;
 }
 
 /* ---- the list ---- */
@@ -83,6 +144,7 @@ static void push(struct trace *tr, struct tape *p)
 
 static void tape_free(struct tape *p)
 {
+    drop_calls(p);
     graph_free(p->g);
     mem_free(p->call);
     mem_free(p);
@@ -113,13 +175,13 @@ static struct tape *fresh(struct trace *tr, const char *name, const struct tape 
     if (p) {
         unlink_tape(tr, p);
         p->exec = NULL;
+        drop_calls(p);
         graph_reset(p->g);
         snprintf(p->g->name, sizeof p->g->name, "%s", name);
     } else if (!(p = mem_alloc(sizeof *p)) || !(p->g = graph_new(name))) {
         mem_free(p);
         return NULL;
     }
-    p->ncall = 0;
     p->partial = false;
     push(tr, p);
     return p;
@@ -156,37 +218,96 @@ void tape_free_all(struct trace *tr)
     }
 }
 
+/* ---- tapes of regions ---- */
+
+struct tape *tape_body_ref(struct tape *body)
+{
+    if (body)
+        body->refs++;
+    return body;
+}
+
+void tape_body_drop(struct tape *body)
+{
+    if (body && !--body->refs)
+        tape_free(body);
+}
+
+static struct tape *body_new(struct graph *g)
+{
+    struct tape *p = g ? mem_alloc(sizeof *p) : NULL;
+    if (!p) {
+        graph_free(g);
+        return NULL;
+    }
+    p->g = g;
+    p->refs = 1;
+    return p;
+}
+
+bool tape_begin_body(struct trace *tr, const struct trace *outer, uint32_t which, const char *name)
+{
+    const struct tape *p = outer->tape;
+    uint32_t i = outer->at;
+    while (outer->replaying && i < p->ncall && !p->call[i].more)
+        i++;
+    struct tape *body = outer->replaying && i < p->ncall ? p->call[i].more->body[which] : NULL;
+    bool known = body && !body->partial && !strcmp(body->g->name, name);
+    body = known ? tape_body_ref(body) : body_new(graph_new(name));
+    if (!body)
+        return false;
+    tr->at = 0;
+    take(tr, body, known);
+    return true;
+}
+
 /* ---- a difference ---- */
+
+static ref last_node(const struct tape_call *c)
+{
+    return c->result + (c->more ? c->key.attr.region.first : 0); /* its results stand behind it */
+}
 
 /* Goes on to record, on a copy of what was the same. */
 static bool leave(struct trace *tr)
 {
-    const struct tape *from = tr->tape;
-    struct tape *p = fresh(tr, from->g->name, from);
-    ref last = tr->at ? from->call[tr->at - 1].result : NIL;
-    struct graph *g = p && mem_reserve(&p->call, &p->call_cap, tr->at, sizeof *p->call)
-                          ? graph_clone_beginning(from->g, last + 1) : NULL;
-    if (!g)
+    struct tape *from = tr->tape;
+    ref last = tr->at ? last_node(&from->call[tr->at - 1]) : NIL;
+    struct graph *g = graph_clone_beginning(from->g, last + 1);
+    struct tape *p = !g ? NULL : tr->region ? body_new(g) : fresh(tr, from->g->name, from);
+    if (p && p->g != g) {
+        graph_free(p->g);
+        p->g = g;
+    } else if (!p && !tr->region) {
+        graph_free(g);
+    }
+    if (!p || !mem_reserve(&p->call, &p->call_cap, tr->at, sizeof *p->call)) {
+        if (tr->region)
+            tape_body_drop(p);
         return false;
-    graph_free(p->g);
-    p->g = g;
-    if (tr->at)
-        memcpy(p->call, from->call, tr->at * sizeof *p->call);
+    }
+    for (uint32_t i = 0; i < tr->at; i++) {
+        p->call[i] = from->call[i];
+        if (p->call[i].more)
+            p->call[i].more->refs++;
+    }
     p->ncall = tr->at;
     take(tr, p, false);
+    if (tr->region)
+        tape_body_drop(from);
     return true;
 }
 
 const struct tape_call *tape_next(struct trace *tr, const struct node *key, const kl_site *site,
-                                  const struct shape *target, bool *failed)
+                                  const struct shape *target, const struct tape_extra *extra, bool *failed)
 {
     *failed = false;
     if (!tr->replaying)
         return NULL;
-    if (call_is(tr->tape, tr->at, key, site, target))
+    if (call_is(tr->tape, tr->at, key, site, target, extra))
         return &tr->tape->call[tr->at++];
     for (struct tape *p = tr->tapes; p; p = p->next)
-        if (p != tr->tape && usable(p, tr->tape->g->name) && call_is(p, tr->at, key, site, target) &&
+        if (p != tr->tape && usable(p, tr->tape->g->name) && call_is(p, tr->at, key, site, target, extra) &&
             same_beginning(tr->tape, p, tr->at)) {
             take(tr, p, true);
             return &p->call[tr->at++];
@@ -195,35 +316,26 @@ const struct tape_call *tape_next(struct trace *tr, const struct node *key, cons
     return NULL;
 }
 
-void tape_add(struct trace *tr, const struct node *key, const struct shape *target, ref r)
+void tape_add(struct trace *tr, const struct node *key, const struct shape *target, const struct tape_extra *extra, ref r)
 {
     struct tape *p = tr->tape;
     if (!p || p->partial)
         return;
-    if (!mem_reserve(&p->call, &p->call_cap, p->ncall + 1, sizeof *p->call)) {
-        p->partial = true; /* good for this trace, not to compare with */
-        return;
-    }
+    struct tape_more *more = extra ? more_new(extra) : NULL;
     uint32_t id = target ? intern_shape_find(p->g, target) : TAPE_NONE;
-    p->partial = target && id == TAPE_NONE;
-    p->call[p->ncall++] = (struct tape_call){.key = *key, .target = id, .result = r};
-}
-
-bool tape_partial(struct trace *tr)
-{
-    if (tr->replaying && !leave(tr))
-        return false;
-    if (tr->tape)
-        tr->tape->partial = true;
-    return true;
+    bool whole = mem_reserve(&p->call, &p->call_cap, p->ncall + 1, sizeof *p->call) && (!extra || more) &&
+                 !(target && id == TAPE_NONE);
+    for (int i = 0; whole && i < 2; i++)
+        whole = !more || !more->body[i] || !more->body[i]->partial;
+    if (whole) {
+        p->call[p->ncall++] = (struct tape_call){.key = *key, .target = id, .result = r, .more = more};
+    } else {
+        more_drop(more);
+        p->partial = true; /* good for this trace, not to compare with */
+    }
 }
 
 /* ---- the end ---- */
-
-static bool ends_with(const struct tape *p, uint32_t at, const struct output *out, uint32_t nout)
-{
-    return p->ncall == at && p->g->nout == nout && (!nout || !memcmp(p->g->out, out, nout * sizeof *out));
-}
 
 bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed)
 {

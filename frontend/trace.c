@@ -101,14 +101,14 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
         return NIL;
     struct node key = state_key(&v, name);
     bool failed;
-    const struct tape_call *made = tape_next(tr, &key, tr->site, &v.shape, &failed);
+    const struct tape_call *made = tape_next(tr, &key, tr->site, &v.shape, NULL, &failed);
     ref r = made ? made->result : failed ? NIL : add_state(tr, &v, name);
     if (failed)
         err_set(e, KL_ERR_MEMORY, "out of memory");
     if (r == NIL)
         return NIL;
     if (!made)
-        tape_add(tr, &key, &v.shape, r);
+        tape_add(tr, &key, &v.shape, NULL, r);
     tr->bound[tr->nbound] = (struct binding){.h = h, .node = r};
     place(tr, tr->nbound++);
     return r;
@@ -225,8 +225,10 @@ void trace_free(struct trace *tr)
 {
     if (!tr)
         return;
-    if (tr->tapes)
+    if (tr->tapes || tr->tape)
         tr->r.g = NULL;
+    if (tr->region)
+        tape_body_drop(tr->tape);
     tape_free_all(tr);
     recording_free(&tr->r);
     mem_free(tr->bound);
@@ -237,6 +239,7 @@ void trace_free(struct trace *tr)
     mem_free(tr->launch.state);
     mem_free(tr->kept);
     mem_free(tr->output);
+    mem_free(tr->extra);
     mem_free(tr);
 }
 
@@ -329,6 +332,8 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
     const struct graph *g = trace_graph(tr, &known, e);
     if (!g)
         return NULL;
+    if (known)
+        atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
     if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules)
         return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
     const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);

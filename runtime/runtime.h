@@ -227,7 +227,7 @@ const char *span_name(enum span kind);
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
     X(graphs_built) X(compiles) X(disk_hits) X(launches)                               \
-    X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
+    X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;
     COUNTERS(X)

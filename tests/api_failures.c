@@ -87,6 +87,15 @@ static void read_states(kl_tensor *s, float (*to)[IN * HIDDEN])
     }
 }
 
+/* A layer, recorded by a function, so that regions are recorded and replayed too. */
+static kl_status layer(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    const kl_tensor *s = ctx;
+    (void)nin, (void)nout;
+    out[0] = kl_relu(kl_linear(in[0], s[0], s[1]));
+    return KL_OK;
+}
+
 static kl_status step(kl_tensor *s, int number, kl_tensor *loss)
 {
     float x[BATCH][IN];
@@ -97,7 +106,8 @@ static kl_status step(kl_tensor *s, int number, kl_tensor *loss)
         label[i] = (i + number) % OUT;
     if (kl_trace_begin("step") != KL_OK)
         return kl_last_error_code();
-    kl_tensor h = kl_relu(kl_linear(kl_input(dev, KL_F32, DIMS(BATCH, IN), x), s[0], s[1]));
+    kl_tensor in = kl_input(dev, KL_F32, DIMS(BATCH, IN), x), h;
+    kl_checkpoint(layer, s, 1, &in, 1, &h);
     *loss = kl_cross_entropy(kl_matmul(h, s[2]), kl_input(dev, KL_I32, DIMS(BATCH), label));
     kl_tensor g[3] = {kl_grad(*loss, s[0]), kl_grad(*loss, s[1]), kl_grad(*loss, s[2])};
     kl_tensor m = kl_add(kl_mul_scalar(s[3], 0.9), g[0]);

@@ -1,6 +1,7 @@
 /* Traces that are like earlier ones of their name, up to some call or to the end, through the public headers: they must
  * give what they give under a name of their own. */
 #include "api_check.h"
+#include <stdatomic.h>
 
 static uint64_t random_state = 1;
 static unsigned below(unsigned n)
@@ -26,6 +27,90 @@ static unsigned choose(uint64_t *s, unsigned n)
 {
     *s = *s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (unsigned)(*s >> 33) % n;
+}
+
+/* ---- functions recorded as regions: of x, and a tensor from outside ---- */
+
+struct part {
+    unsigned variant; /* what it does */
+    kl_tensor outside;
+    double number;
+    bool fails;
+};
+
+static kl_status part_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    struct part *p = ctx, inner = *p;
+    kl_tensor x = in[nin - 1], y;
+    (void)nout;
+    for (uint32_t i = 0; i + 1 < nin; i++)
+        out[i] = kl_add_scalar(in[i], 1); /* a loop's counter */
+    switch (p->variant % 6) {
+    case 0: x = kl_tanh(kl_add(x, p->outside)); break;
+    case 1: x = kl_mul_scalar(x, p->number); break;
+    case 2: x = kl_max(x, kl_expand(kl_scalar(kl_device_of(x), KL_F32, p->number), DIMS(1, WIDTH))); break;
+    case 3: x = kl_sub(kl_abs(x), kl_reduce_max(p->outside, AXES(0), true)); break;
+    case 4: x = kl_cumsum(kl_mul(x, x), 0, false, false); break;
+    case 5:
+        inner.variant = p->variant / 6;
+        if (kl_checkpoint(part_body, &inner, 1, &x, 1, &y) != KL_OK)
+            return KL_ERR_INTERNAL;
+        x = y;
+    }
+    out[nin - 1] = x;
+    return p->fails ? KL_ERR_ARGUMENT : KL_OK;
+}
+
+static kl_status part_other(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    struct part other = *(struct part *)ctx;
+    other.variant += other.variant / 7 % 2;
+    return part_body(&other, in, nin, out, nout);
+}
+
+static kl_status part_again(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_lt(in[0], kl_const(kl_device_of(in[0]), KL_I32, 3));
+    return KL_OK;
+}
+
+static kl_status half_types(void *ctx, const kl_custom_call *call, kl_type *out)
+{
+    (void)ctx;
+    out[0] = call->in_type[0];
+    return KL_OK;
+}
+
+/* x divided by the attribute, a float. */
+static kl_status half_run(void *ctx, const kl_custom_call *call)
+{
+    (void)ctx;
+    int64_t n = 1;
+    for (int i = 0; i < call->in_type[0].rank; i++)
+        n *= call->in_type[0].dims[i];
+    for (int64_t i = 0; i < n; i++)
+        ((float *)call->out[0])[i] = ((const float *)call->in[0])[i] / *(const float *)call->attr;
+    return KL_OK;
+}
+
+enum { REGION_OPS = 5 };
+
+static kl_tensor region_op(unsigned which, kl_tensor a, struct part *p)
+{
+    kl_tensor in[2] = {kl_const(kl_device_of(a), KL_I32, p->variant % 3), a}, out[2] = {kl_none, kl_none};
+    float by = (float)(1 + p->variant % 2);
+    if (which == 0)
+        kl_cond(kl_gt(kl_sum_all(a), kl_const(kl_device_of(a), KL_F32, 0)), part_body, part_other, p, 1, &a, 1, &out[1]);
+    else if (which == 1)
+        kl_while(part_again, part_body, p, 2, in, out);
+    else if (which == 2)
+        kl_scan(part_body, p, 1 + p->variant % 2, 1, &a, 0, NULL, 0, false, &out[1]);
+    else if (which == 3)
+        kl_checkpoint(part_body, p, 1, &a, 1, &out[1]);
+    else
+        kl_custom("replay.half", &by, sizeof by, 1, &a, 1, &out[1]);
+    return out[1];
 }
 
 /* Two lines, so that an op may also differ by its call site alone. */
@@ -68,7 +153,12 @@ static void record(kl_device dev, const struct plan *p, const kl_tensor *state, 
             continue;
         }
         kl_tensor a = v[choose(&s, (unsigned)n)], b = v[choose(&s, (unsigned)n)];
-        unsigned which = choose(&s, 7);
+        unsigned which = choose(&s, 9);
+        if (which >= 7) {
+            struct part part = {choose(&s, 36), b, p->number, false};
+            v[n++] = region_op(choose(&s, REGION_OPS), a, &part);
+            continue;
+        }
         if (choose(&s, 16) == 0) {
             kl_no_grad_begin();
             v[n++] = one_op(which, a, b, p->number, true);
@@ -121,7 +211,7 @@ static struct plan random_plan(void)
 /* Plans in any order under one name, each against a name that no other has. */
 static void test_differences(kl_device dev)
 {
-    enum { RUNS = 400 };
+    enum { RUNS = 250 };
     for (int i = 0; i < RUNS; i++) {
         static int unique;
         char name[32];
@@ -210,25 +300,155 @@ static void test_many(kl_device dev)
         }
 }
 
-static kl_status body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+/* A step of one region op, its number and the tensor from outside changing, and what it gives. */
+static bool region_step(kl_device dev, unsigned which, struct part part, kl_tensor w, float *y)
+{
+    static const float data[2 * WIDTH] = {0.5f, -1, 0.25f, 2, 1, -0.5f, 0.75f, 3, -2, 1};
+    kl_trace_begin("region");
+    kl_tensor x = kl_mul_scalar(kl_input(dev, KL_F32, DIMS(2, WIDTH), data), part.number);
+    part.outside = kl_add_scalar(w, part.number);
+    kl_tensor r = region_op(which, x, &part);
+    r = kl_keep(kl_add(r, w));
+    bool ok = kl_trace_end() == KL_OK;
+    ok = ok && kl_read(r, y, 2 * WIDTH * sizeof *y) == KL_OK;
+    if (kl_check(r) == KL_OK)
+        kl_release(r);
+    return ok;
+}
+
+/* The same outside of traces, where nothing is replayed. */
+static void region_plain(kl_device dev, unsigned which, struct part part, kl_tensor w, float *y)
+{
+    static const float data[2 * WIDTH] = {0.5f, -1, 0.25f, 2, 1, -0.5f, 0.75f, 3, -2, 1};
+    kl_scope_begin();
+    kl_tensor x = kl_mul_scalar(kl_input(dev, KL_F32, DIMS(2, WIDTH), data), part.number);
+    part.outside = kl_add_scalar(w, part.number);
+    OK(kl_read(kl_add(region_op(which, x, &part), w), y, 2 * WIDTH * sizeof *y));
+    kl_scope_end();
+}
+
+/* Every region op with every body, again and again with other numbers: nothing is recorded, inside of them neither. */
+static void test_regions(kl_device dev)
+{
+    kl_tensor w = kl_ones(dev, KL_F32, DIMS(1, WIDTH));
+    static const unsigned variants[] = {0, 2, 3, 11, 35};
+    for (unsigned which = 0; which < REGION_OPS; which++)
+        for (unsigned v = 0; v < sizeof variants / sizeof *variants; v++) {
+            unsigned variant = variants[v];
+            float y[2 * WIDTH], want[2 * WIDTH];
+            int64_t replays = 0;
+            for (int i = 0; i < 3; i++) {
+                struct part part = {variant, kl_none, 0.5 + i, false};
+                CHECK(region_step(dev, which, part, w, y));
+                if (i == 0)
+                    replays = kl_counter("replays");
+                region_plain(dev, which, part, w, want);
+                CHECK(!memcmp(y, want, sizeof y));
+            }
+            if (!CHECK(kl_counter("replays") == replays + 2))
+                printf("    op %u, variant %u\n", which, variant);
+        }
+    kl_release(w);
+}
+
+/* Two bodies by turns: both are known.  One that fails on the way, or one that is dropped, changes nothing. */
+static void test_region_turns(kl_device dev)
+{
+    kl_tensor w = kl_ones(dev, KL_F32, DIMS(1, WIDTH));
+    float y[2][2 * WIDTH], again[2 * WIDTH];
+    for (unsigned which = 0; which < REGION_OPS - 1; which++) {
+        struct part part[2] = {{17, kl_none, 2, false}, {29, kl_none, 2, false}};
+        CHECK(region_step(dev, which, part[0], w, y[0]) && region_step(dev, which, part[1], w, y[1]));
+        int64_t built = kl_counter("graphs_built"), replays = kl_counter("replays");
+        for (int i = 0; i < 6; i++) {
+            struct part bad = part[i % 2];
+            bad.fails = true;
+            CHECK(!region_step(dev, which, bad, w, again) && strstr(kl_last_error(), "argument"));
+            kl_trace_begin("region");
+            region_op(which, kl_mul_scalar(w, 3), &(struct part){11, w, 3, false});
+            kl_trace_abandon();
+            CHECK(region_step(dev, which, part[i % 2], w, again) && !memcmp(y[i % 2], again, sizeof again));
+        }
+        CHECK(kl_counter("graphs_built") == built && kl_counter("replays") == replays + 6);
+    }
+    kl_release(w);
+}
+
+/* ---- memory ---- */
+
+static atomic_size_t taken; /* bytes, given back or not */
+
+static void *take_bytes(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    atomic_fetch_add(&taken, bytes);
+    return malloc(bytes);
+}
+
+static void *take_more(void *ctx, void *p, size_t bytes)
+{
+    (void)ctx;
+    atomic_fetch_add(&taken, bytes);
+    return realloc(p, bytes);
+}
+
+static void give_bytes(void *ctx, void *p)
+{
+    (void)ctx;
+    free(p);
+}
+
+static kl_status long_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     (void)nin, (void)nout;
-    out[0] = kl_mul_scalar(kl_add(in[0], *(kl_tensor *)ctx), 0.5);
+    out[0] = in[0];
+    for (int i = 0; i < *(int *)ctx; i++)
+        out[0] = kl_abs(out[0]);
     return KL_OK;
 }
 
-/* Functions recorded as regions, with tensors from outside, between calls that are alike. */
-static void test_regions(kl_device dev)
+/* Bytes that are taken to record the region op: as many for a body of any length, once it is known. */
+static void test_region_memory(kl_device dev)
 {
-    kl_tensor w = kl_ones(dev, KL_F32, DIMS(3));
-    for (int i = 0; i < 8; i++) {
-        kl_trace_begin("region");
-        kl_tensor x = kl_add_scalar(w, i), y;
-        OK(kl_checkpoint(body, i % 4 == 3 ? &x : &w, 1, &x, 1, &y));
-        kl_keep(y = kl_mul(y, w));
-        OK(kl_trace_end());
-        double want = i % 4 == 3 ? 1.0 + i : (2.0 + i) / 2;
-        NEAR_LIST(y, 0, want, want, want);
+    kl_tensor w = kl_ones(dev, KL_F32, DIMS(2)), y;
+    size_t first[2], then[2];
+    for (int which = 0; which < 2; which++)
+        for (int i = 0; i < 4; i++) {
+            int length = which ? 300 : 10;
+            kl_trace_begin(which ? "long" : "short");
+            size_t before = atomic_load(&taken);
+            OK(kl_scan(long_body, &length, 2, 1, &w, 0, NULL, 0, false, &y));
+            *(i ? &then[which] : &first[which]) = atomic_load(&taken) - before;
+            kl_keep(y);
+            OK(kl_trace_end());
+            kl_release(y);
+        }
+    if (!CHECK(first[1] > first[0] + 290 * 64 && then[1] == then[0] && then[0] < first[0]))
+        printf("    %zu and %zu bytes at first, %zu and %zu then\n", first[0], first[1], then[0], then[1]);
+    kl_release(w);
+}
+
+/* A step frozen from a trace that was replayed, regions and all. */
+static void test_region_frozen(kl_device dev)
+{
+    kl_tensor w = kl_ones(dev, KL_F32, DIMS(1, WIDTH));
+    for (int i = 0; i < 3; i++) {
+        float data[WIDTH] = {1, 2, 3, 4, 5}, y[WIDTH], want[WIDTH];
+        kl_trace_begin("frozen");
+        kl_tensor x = kl_input(dev, KL_F32, DIMS(1, WIDTH), data), out;
+        struct part part = {6 * 2 + 5, w, 2.5, false};
+        kl_keep(region_op(2, x, &part));
+        kl_step *s = kl_step_end(1, &x);
+        if (!CHECK(s))
+            break;
+        x = kl_input(dev, KL_F32, DIMS(1, WIDTH), data);
+        OK(kl_step_run(s, 1, &x, 0, NULL, 1, &out));
+        OK(kl_read(out, y, sizeof y));
+        OK(kl_read(region_op(2, x, &part), want, sizeof want));
+        CHECK(!memcmp(y, want, sizeof y));
+        kl_release(out);
+        kl_release(x);
+        kl_step_free(s);
     }
     kl_release(w);
 }
@@ -240,6 +460,14 @@ static void test(kl_device dev)
     test_call_sites(dev);
     test_many(dev);
     test_regions(dev);
+    test_region_turns(dev);
+    test_region_frozen(dev);
+    test_region_memory(dev);
 }
 
-int main(void) { return on_devices(test); }
+int main(void)
+{
+    OK(kl_set_memory(&(kl_memory){take_bytes, take_more, give_bytes, NULL}));
+    OK(kl_custom_register("replay.half", &(kl_custom_op){.types = half_types, .run = half_run}, NULL));
+    return on_devices(test);
+}

@@ -79,8 +79,9 @@ KL_API kl_status kl_get_option(const char *name, int64_t *value);
  * stay as they were] */
 KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
- * generator compiled, "launches": kernels run.  Of the levels of the cache, each asked where the one before it has
- * nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
+ * generator compiled, "launches": kernels run, "replays": traces that were an earlier one call by call, so that nothing
+ * was recorded.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
+ * "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
  * $XDG_CACHE_HOME/kiln, else ~/.cache/kiln, is the folder, which has to be the user's own and writable by nobody else.
