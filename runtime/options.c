@@ -21,14 +21,18 @@ static atomic_bool background;
 
 bool option_background(void) { return atomic_load_explicit(&background, memory_order_relaxed) && fuse_here < 0; }
 
+static atomic_bool keep_barriers;
+
+bool option_join(void) { return !atomic_load_explicit(&keep_barriers, memory_order_relaxed); }
+
 static atomic_llong cache_bytes = DISK_DEFAULT_BYTES;
 
 int64_t option_cache_bytes(void) { return atomic_load_explicit(&cache_bytes, memory_order_relaxed); }
 
 static bool unknown(const char *name, struct err *e)
 {
-    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads, cache_bytes, background_compile",
-                   name ? name : "");
+    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads, cache_bytes, background_compile, "
+                   "join", name ? name : "");
 }
 
 static bool out_of_range(const char *name, int64_t value, int64_t hi, struct err *e)
@@ -53,6 +57,11 @@ bool option_set(const char *name, int64_t value, struct err *e)
         atomic_store(&background, value);
         return true;
     }
+    if (name && !strcmp(name, "join")) {
+        if (value < 0 || value > 1) return out_of_range(name, value, 1, e);
+        atomic_store(&keep_barriers, !value);
+        return true;
+    }
     if (name && !strcmp(name, "cache_bytes")) {
         if (value < 0) return out_of_range(name, value, INT64_MAX, e);
         atomic_store(&cache_bytes, value);
@@ -67,6 +76,7 @@ bool option_get(const char *name, int64_t *value, struct err *e)
     else if (name && !strcmp(name, "threads")) *value = pool_threads();
     else if (name && !strcmp(name, "background_compile")) *value = atomic_load(&background);
     else if (name && !strcmp(name, "cache_bytes")) *value = option_cache_bytes();
+    else if (name && !strcmp(name, "join")) *value = option_join();
     else return unknown(name, e);
     return true;
 }

@@ -314,6 +314,21 @@ static void test_programs(void)
         compare();
 }
 
+static long long file_bytes(const char *path)
+{
+    struct stat s;
+    return check(!stat(path, &s), "no file %s", path) ? (long long)s.st_size : 0;
+}
+
+/* A runtime that has grown by a compiler would show. */
+static void test_sizes(void)
+{
+    long long runtime = file_bytes(in_folder("../libkiln-aot.a")), program = file_bytes(in_folder("program"));
+    printf("%u programs in %lld bytes, mlp_step.o %lld; the runtime library %lld\n", ntest, program,
+           file_bytes(in_folder("mlp_step.o")), runtime);
+    check(*SANITIZE || runtime < 100000, "the runtime has %lld bytes", runtime);
+}
+
 /* ---- what is refused ---- */
 
 static void refused(const char *text, const struct object_options *o, kl_status code, const char *want)
@@ -378,6 +393,7 @@ int main(int argc, char **argv)
         closedir(d);
     check(ntest > 25, "%u programs", ntest);
     test_programs();
+    test_sizes();
     test_errors();
     for (unsigned i = 0; i < ntest; i++) {
         values_free(&test[i].input);

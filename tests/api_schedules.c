@@ -48,7 +48,7 @@ static char *file_text(const char *file)
 static void remove_dump(const char *name)
 {
     static const char *const ext[] = {"captured.kir", "differentiated.kir", "simplified.kir", "numerics.kir", "fused.kir",
-                                      "scheduled.loop", "schedules.txt", "llvm.ll", "asm.s"};
+                                      "scheduled.loop", "schedules.txt", "source.cu", "llvm.ll", "asm.s"};
     for (size_t i = 0; i < sizeof ext / sizeof *ext; i++) {
         char file[128];
         snprintf(file, sizeof file, "%s.%s", name, ext[i]);
