@@ -36,7 +36,7 @@ struct backend {
     bool (*target)(const char *cpu, struct caps *out, struct err *e);
     bool (*object)(const struct object_parts *o, const struct caps *target, struct code *out, struct err *e);
 };
-#define KERNEL_ABI 6u
+#define KERNEL_ABI 7u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */
@@ -47,6 +47,7 @@ bool library_entry(const char *what, const char *library, const char *entry, voi
 /* ---- objload.c: maps an object made by a backend: x86-64 ELF; elsewhere an error ---- */
 struct loaded {
     kernel_fn *fn;
+    size_t size;      /* of its code */
     void *map;
     size_t map_size;
 };

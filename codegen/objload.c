@@ -240,6 +240,7 @@ bool object_load(const struct code *c, struct loaded *out, struct err *e)
         out->fn = NULL;
         return false;
     }
+    out->size = kernel_symbol(&o)->st_size;
     out->map = o.map;
     out->map_size = o.map_size;
     return true;

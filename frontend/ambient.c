@@ -373,7 +373,7 @@ static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
         front_unlock();
         out = mem_alloc(b.nout * sizeof *out);
         const struct exec *x = out ? exec_get(b.r.g, (int)graph_device(b.r.g), option_fuse(), e) : NULL;
-        ok = x && exec_run(x, b.r.input, NULL, NULL, b.r.slot, out, e);
+        ok = x && exec_run_checked(x, b.r.g, b.r.input, NULL, NULL, b.r.slot, out, e);
         if (!ok && e->code)
             custom_locate(b.r.g, e);
         front_lock();

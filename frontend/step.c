@@ -275,7 +275,7 @@ static bool run(struct step_run *r, const kl_tensor *in, kl_tensor *out, struct 
     bool taken = take_inputs(r, in, e) && make_handles(r, e) && launch_take(&r->l, e), ok = taken;
     if (ok) {
         front_unlock();
-        ok = exec_run(r->s->exec, r->input, r->l.state, r->l.exclusive, r->slot, r->l.out, e);
+        ok = exec_run_checked(r->s->exec, r->s->g, r->input, r->l.state, r->l.exclusive, r->slot, r->l.out, e);
         if (!ok)
             custom_locate(r->s->g, e);
         front_lock();

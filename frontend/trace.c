@@ -408,7 +408,7 @@ static bool run(struct thread *t, struct err *e)
     front_unlock();
     if (!ok)
         return false;
-    ok = exec_run(x, tr->r.input, l->state, l->exclusive, tr->r.slot, l->out, e);
+    ok = exec_run_checked(x, tr->r.g, tr->r.input, l->state, l->exclusive, tr->r.slot, l->out, e);
     if (!ok)
         custom_locate(tr->r.g, e);
     front_lock();

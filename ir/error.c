@@ -30,6 +30,7 @@ const char *status_name(kl_status s)
     case KL_ERR_COMPILE: return "compile error";
     case KL_ERR_IO: return "input/output error";
     case KL_ERR_PARSE: return "parse error";
+    case KL_ERR_CHECK: return "failed check";
     case KL_ERR_INTERNAL: return "internal error";
     }
     return "unknown error";

@@ -43,12 +43,12 @@ static const void *bound_data(const struct node *n, const struct bind *b)
 
 static bool run_checked(const struct graph *g, const struct bind *b, struct err *e);
 
-struct region_run { const struct graph *g; const struct node *n; struct err *e; };
+struct region_run { const struct graph *g; const struct node *n; const struct interp_watch *watch; struct err *e; };
 
 static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_run *r = ctx;
-    return run_checked(node_region(r->g, r->n, which), &(struct bind){.input = in, .out = out}, r->e);
+    return run_checked(node_region(r->g, r->n, which), &(struct bind){.input = in, .out = out, .watch = r->watch}, r->e);
 }
 
 static size_t result_offset(const struct graph *g, const struct node *n, uint32_t index)
@@ -59,7 +59,7 @@ static size_t result_offset(const struct graph *g, const struct node *n, uint32_
     return at;
 }
 
-static bool evaluate_region(const struct graph *g, ref r, void **value, struct err *e)
+static bool evaluate_region(const struct graph *g, ref r, const struct bind *b, void **value, struct err *e)
 {
     const struct node *n = node_at(g, r);
     uint32_t nout = region_results(g, n), nin = node_nin(n);
@@ -75,7 +75,7 @@ static bool evaluate_region(const struct graph *g, ref r, void **value, struct e
     if (ok && n->op != OP_custom) {
         struct region_call c = region_call(g, n);
         c.in = (const void *const *)at, c.out = at + nin, c.work = work;
-        c.run = run_region, c.ctx = &(struct region_run){g, n, e};
+        c.run = run_region, c.ctx = &(struct region_run){g, n, b->watch, e};
         ok = region_run(&c);
     }
     if (!ok && !e->code)
@@ -96,7 +96,7 @@ static bool evaluate_proj(const struct graph *g, ref r, void **value, struct err
     return true;
 }
 
-static bool evaluate(const struct graph *g, ref r, void **value, struct err *e)
+static bool evaluate(const struct graph *g, ref r, const struct bind *b, void **value, struct err *e)
 {
     const struct node *n = node_at(g, r);
     if (n->op == OP_grad)
@@ -104,7 +104,7 @@ static bool evaluate(const struct graph *g, ref r, void **value, struct err *e)
     if ((op_is_reduce(n->op) && n->attr.reduce.lanes == 0) || (n->op == OP_dot && n->attr.dot.kblock == 0))
         return fail(g, r, KL_ERR_INTERNAL, "has no numeric order; pass numerics writes it first", e);
     if (op_is_region(n->op))
-        return evaluate_region(g, r, value, e);
+        return evaluate_region(g, r, b, value, e);
     if (n->op == OP_proj)
         return evaluate_proj(g, r, value, e);
     value[r] = mem_alloc(node_bytes(g, r));
@@ -133,8 +133,10 @@ static bool run(const struct graph *g, const struct bind *b, const uint32_t *las
             continue;
         if (is_bound(n))
             value[r] = (void *)bound_data(n, b);
-        else if (!evaluate(g, r, value, e))
+        else if (!evaluate(g, r, b, value, e))
             return false;
+        if (b->watch)
+            b->watch->node(b->watch->ctx, g, r, value);
         for (unsigned i = 0; i < node_nin(n); i++)
             if (last[node_in(g, n, i)] == r)
                 release(g, node_in(g, n, i), value);

@@ -545,11 +545,15 @@ uint32_t scalar_threefry_u32(uint64_t seed, uint64_t index);
 uint64_t scalar_threefry_u64(uint64_t seed, uint64_t index);
 
 /* ---- interp.c: the oracle ---- */
+/* Called for each node that has been computed, of regions too, with the values of all that are needed still; those of a
+ * region op are its results, one behind the other, each aligned to 64 bytes. */
+struct interp_watch { void (*node)(void *ctx, const struct graph *g, ref r, void *const *value); void *ctx; };
 struct bind {                     /* what a graph runs on: row-major arrays, by ordinal */
     const void *const *input;     /* one per input */
     const void *const *state;     /* one per state, the values before the run */
     const uint64_t *slot;         /* one per slot, the bits of its dtype */
     void *const *out;             /* one per output: return values and new states; must not alias inputs */
+    const struct interp_watch *watch; /* NULL: none */
 };
 /* Evaluates a graph without grad nodes and with numerics written; one thread, no kernel. */
 bool interp_run(const struct graph *g, const struct bind *b, struct err *e);

@@ -154,7 +154,7 @@ struct sched_section {      /* those of the kernels of one graph */
 struct sched_sections { struct sched_section *v; uint32_t n, cap; };
 
 struct kernel {
-    char name[64];                                   /* for people; outside the hash */
+    char name[64], file[128]; int line;              /* for people; outside the hash.  The user's line; 0: unknown */
     struct linst *inst; uint32_t ninst, inst_cap;    /* inst[0] is NIL */
     struct lbuf *buf;   uint32_t nbuf, buf_cap;
     struct schedule sched;

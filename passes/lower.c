@@ -276,6 +276,22 @@ static void estimate(struct lowering *w)
     w->k->flops = estimated(flops);
 }
 
+/* The user's line: that of the anchor, else that of the last node, whose value all the others are for. */
+static void name_line(struct lowering *w)
+{
+    const kl_site *s = NULL;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        s = &w->g->site[n->site];
+        if (op_is_anchor(n->op))
+            break;
+    }
+    if (s && s->file && s->line > 0) {
+        snprintf(w->k->file, sizeof w->k->file, "%s", s->file);
+        w->k->line = s->line;
+    }
+}
+
 static void name_kernel(struct lowering *w)
 {
     int at = snprintf(w->k->name, sizeof w->k->name, "k%u", w->number);
@@ -401,6 +417,7 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
     w.l = (struct lower){.k = out->k, .g = s->g, .at = at_callback};
     name_kernel(&w);
+    name_line(&w);
     w.k->extent = 1;
     run_schedule(&w);
     w.k->sched.stream = streams(&w);

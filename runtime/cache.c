@@ -10,7 +10,7 @@
  * stand-in that runs it until a task has built the fused one.  Where the task fails, the next to ask builds it itself,
  * and has the error. */
 #include "ir/custom.h"
-#include "runtime/runtime.h"
+#include "runtime/debugger.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,11 @@ static const struct entry *newest, *named[BUCKETS]; /* programs that are READY, 
 static struct code_entry *codes[BUCKETS];
 
 /* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
-void cache_before_fork(void) { pthread_mutex_lock(&lock); }
+void cache_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+    debugger_before_fork();
+}
 
 static void drop_unfinished(void)
 {
@@ -67,6 +71,7 @@ static void drop_unfinished(void)
 
 void cache_after_fork(bool child)
 {
+    debugger_after_fork();
     if (child) drop_unfinished();
     pthread_mutex_unlock(&lock);
 }
@@ -153,7 +158,10 @@ static bool compile(struct code_entry *c, struct err *e)
                     1e-6 * (double)(timeline_now() - began));
     disk_key_free(&key);
     if (!ok) return false;
-    if ((c->copy = copy_kernel(c->kernel))) return true;
+    if ((c->copy = copy_kernel(c->kernel))) {
+        if (device_is_host(c->device)) debugger_tell(c->kernel, &c->loaded);
+        return true;
+    }
     unload(c);
     return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
 }
@@ -259,8 +267,7 @@ static bool checks_on(void)
 #ifndef NDEBUG
     return true;
 #else
-    const char *env = getenv("KILN_CHECK");
-    return env && *env && strcmp(env, "0") != 0;
+    return option_verify();
 #endif
 }
 

@@ -114,7 +114,7 @@ static void call_interp(void *ctx, int64_t begin, int64_t end, unsigned worker)
 /* A program for the interpreter is one command. */
 static bool run_interp(const struct frame *f, struct err *e)
 {
-    struct interp_call c = {f->p->g, {f->input, f->state, f->r->slot, f->out}, e, false};
+    struct interp_call c = {f->p->g, {f->input, f->state, f->r->slot, f->out, NULL}, e, false};
     pool_run(call_interp, &c, 1, 0);
     return c.ok;
 }

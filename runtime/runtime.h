@@ -192,6 +192,12 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
 /* The device of a leaf's buffer (op: OP_input or OP_state) where g's own device is `device`, as for exec_get. */
 int exec_leaf_device(const struct graph *g, int device, unsigned op, uint32_t ordinal);
 
+/* ---- check.c ---- */
+/* exec_run of what was recorded.  With option check_nan an output with a NaN is an error, which names the node and the line
+ * that made it; no state has been written then. */
+bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input, struct buffer *const *state,
+                      const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e);
+
 /* ---- profile.c: where the time of executions goes ---- */
 struct profile_row {                     /* a kernel of a program, all its copies, its custom ops, or the interpreter */
     const struct exec *x;
@@ -312,6 +318,10 @@ bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, co
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
 int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
 void option_fuse_here(int fuse);         /* for this thread 0 or 1 whatever the option; -1: no longer */
+enum { CHECK_NAN = 1, CHECK_INFINITIES };
+int option_check_nan(void);              /* 0, or what no output may have: KILN_CHECK or the option */
+bool option_verify(void);                /* KILN_CHECK: graphs and plans are verified in release builds, too */
+bool option_perf_map(void);              /* KILN_PERF or the option */
 bool option_background(void);            /* fused kernels are compiled in the background; not where fuse is given */
 bool option_join(void);                  /* kernels that need no barrier between them have none */
 /* "fuse", "threads", "cache_bytes", "background_compile", "join" */

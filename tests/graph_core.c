@@ -286,7 +286,7 @@ static bool run_sample(const struct graph *g, struct err *e)
     const void *data[] = {zeros};
     uint64_t slots[] = {0};
     void *outs[] = {out[0], out[1], out[2], out[3]};
-    return interp_run(g, &(struct bind){data, data, slots, outs}, e);
+    return interp_run(g, &(struct bind){.input = data, .state = data, .slot = slots, .out = outs}, e);
 }
 
 static void test_verify(void)

@@ -63,7 +63,11 @@ KL_API const char *kl_version(void);
  * (0: as many as processors), "cache_bytes" (what the kernels kept on disk may take; 0: none are),
  * "background_compile" (1: a new trace runs at once on unfused kernels, until the fused ones are compiled by a thread
  * beside it; the results are the same bits), "join" (1: threads wait for each other between kernels only where one
- * needs what another thread has stored, 0: between any two; the results are the same bits).  [errors ARGUMENT] */
+ * needs what another thread has stored, 0: between any two; the results are the same bits), "check_nan" (1: a trace,
+ * step or read that would give a NaN fails with CHECK, names the node, its line and the numbers that made it, and changes
+ * no value; 2: infinities, too; what is only computed on the way may be either; states are not updated in place),
+ * "perf_map" (1: kernels loaded from here on are listed in /tmp/perf-PID.map, where `perf report` looks for their names).
+ * [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
 /* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL or
@@ -261,6 +265,7 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/control.h>
 #include <kiln/custom.h>
 #include <kiln/data.h>
+#include <kiln/dispatch.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>

@@ -1,0 +1,33 @@
+/* What debuggers and profilers are told of compiled kernels. */
+#ifndef KILN_DEBUGGER_H
+#define KILN_DEBUGGER_H
+#include "runtime/runtime.h"
+
+/* ---- gdb's JIT interface, as its manual has it ---- */
+enum { JIT_NOACTION, JIT_REGISTER, JIT_UNREGISTER };
+struct jit_code_entry {
+    struct jit_code_entry *next, *prev;
+    const char *symfile_addr;
+    uint64_t symfile_size;
+};
+struct jit_descriptor {
+    uint32_t version, action_flag;
+    struct jit_code_entry *relevant_entry, *first_entry;
+};
+extern struct jit_descriptor __jit_debug_descriptor;
+void __jit_debug_register_code(void);
+
+struct code_symbol {
+    uint64_t address, size;
+    char name[80], file[128];   /* file "": the line is not known */
+    int line;
+};
+/* The ELF file that says so; mem_free it.  false: out of memory. */
+bool symbol_file(const struct code_symbol *s, void **file, size_t *size);
+
+/* A kernel has been loaded, for as long as the process lives. */
+void debugger_tell(const struct kernel *k, const struct loaded *l);
+void debugger_before_fork(void);
+void debugger_after_fork(void);
+
+#endif
