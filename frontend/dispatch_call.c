@@ -11,9 +11,7 @@ uint64_t device_bits[MAX_DEVICES]; /* by number; filled once, before the first c
 void device_keys_start(void)
 {
     for (int i = 0; i < DEVICE_END; i++) {
-        char kind[16]; /* of vulkan:1 vulkan */
-        snprintf(kind, sizeof kind, "%.*s", (int)strcspn(device_name(i), ":"), device_name(i));
-        unsigned dev = device_component(kind);
+        unsigned dev = device_component(device_name(i));
         device_bits[i] = dev ? DEV_BIT(dev) : 0;
     }
 }
