@@ -23,11 +23,18 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool near_me(const char *folder, const char *library, char *path, size_t size)
 {
     Dl_info me;
+    char exe[4096];
     if (!dladdr((void *)(uintptr_t)backend_get, &me) || !me.dli_fname)
         return false;
-    const char *slash = strrchr(me.dli_fname, '/');
-    int dir = slash ? (int)(slash - me.dli_fname) : 1;
-    return (size_t)snprintf(path, size, "%.*s/%s%s", dir, slash ? me.dli_fname : ".", folder, library) < size;
+    const char *file = me.dli_fname, *slash = strrchr(file, '/');
+    ssize_t n = slash ? 0 : readlink("/proc/self/exe", exe, sizeof exe - 1); /* a program by what it was called: found in PATH */
+    if (n > 0) {
+        exe[n] = 0;
+        file = exe;
+        slash = strrchr(file, '/');
+    }
+    int dir = slash ? (int)(slash - file) : 1;
+    return (size_t)snprintf(path, size, "%.*s/%s%s", dir, slash ? file : ".", folder, library) < size;
 }
 
 /* Opened for good: code it generated may have handlers or thread-local data registered. */

@@ -92,6 +92,7 @@ struct command {
     uint16_t kind, device;        /* CMD_COPY: the device copied to */
     uint32_t kernel, group;       /* CMD_KERNEL: index in program.kernel; the group of g's nodes that it computes */
     uint32_t row;                 /* its number among all commands of the whole, those of regions behind their op's */
+    bool joined;                  /* CMD_KERNEL: no barrier between it and the kernel before it, each thread goes on */
     uint32_t wait, signal;        /* event numbers, 0 for none: all devices so far work in the order of the list */
     struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION,
                                        CMD_CUSTOM: the operands, the results, and the workspace */
@@ -129,6 +130,12 @@ void program_free(struct program *p);
  * pointers to operands and results, the arena of the region that runs. */
 struct workspace { int64_t unread, work, pointers, arena, bytes; };
 struct workspace command_workspace(const struct program *p, const struct command *c);
+/* ---- plan_join.c ---- Kernels that may run one behind the other without a barrier: none touches what another thread
+ * stores in one before it.  At most so many. */
+enum { MAX_JOINED = 16 };
+/* Comment lines: the program's kernels in order, with what is between their barriers on one line.  mem_free it; NULL: out of
+ * memory. */
+char *program_order(const struct program *p);
 /* ---- plan_check.c: an independent checker: no two values alive at once overlap, every read follows its write ---- */
 bool program_check(const struct program *p, struct err *e);
 

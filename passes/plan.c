@@ -498,7 +498,7 @@ static bool plan_kernels(struct planner *p)
         return false;
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
-    return account(p) && copy_duplicates(p);
+    return account(p) && copy_duplicates(p) && plan_joins(p);
 }
 
 /* Everything but the kernels and, of a region's program, the graph. */

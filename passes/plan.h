@@ -59,6 +59,17 @@ struct own_kernel { struct hash128 hash; const struct sched_line *line; char nam
 bool plan_schedules(struct planner *p);          /* lowers again what the root's section has a line for */
 bool plan_schedules_used(const struct planner *root); /* has every line found its kernel? */
 
+/* ---- partition.c ---- */
+enum { PARTITION_NONE = -1 };
+/* Per lbuf: iteration p touches nothing of it but elements p * step .. (p + 1) * step - 1; 0: it is not touched at all,
+ * PARTITION_NONE: it may be touched anywhere.  false: out of memory. */
+bool kernel_partition(const struct kernel *k, int64_t *step);
+/* ---- plan_join.c ---- */
+bool plan_joins(struct planner *p);              /* drops the barriers that nothing needs */
+/* ---- plan_check_join.c: part of plan_check.c ---- */
+/* Is command c, joined to kernels before it, apart from them as it must be?  NULL: it is; else what is wrong. */
+const char *check_joined(const struct program *p, uint32_t c);
+
 /* ---- plan_apart.c: groups that are no kernel ---- */
 bool plan_apart(struct planner *p, uint32_t group);                     /* finds what it reads and writes, as lower_group does */
 bool plan_has_workspace(const struct planner *p, uint32_t group);

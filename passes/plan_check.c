@@ -10,9 +10,10 @@
  *     at the index where it then stores the new one
  *   every output is written exactly once, whole; one without elements need not be
  *   a kernel's memory is its device's own; only a copy reads another's, and then its value is a copy node of what it reads
+ *   a kernel joined to those before it shares no memory with them but where a thread meets only itself
  *   a region op reads its operands, writes its results, and writes over its workspace; its regions' programs, which
  *     run in there, are checked on their own */
-#include "passes/passes.h"
+#include "plan.h"
 #include <stdarg.h>
 #include <string.h>
 
@@ -390,6 +391,8 @@ static bool check_command(struct check *c)
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!check_bounds(c, &c->acc[i])) return false;
     if (!check_devices(c) || !check_overlaps(c)) return false;
+    const char *wrong = c->p->cmd[c->cmd].joined ? check_joined(c->p, c->cmd) : NULL;
+    if (wrong) return fail(c, "%s", wrong);
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!c->acc[i].write && !check_read(c, &c->acc[i])) return false;
     for (uint32_t i = 0; i < c->nacc; i++)

@@ -455,9 +455,10 @@ static void tell_of_disk(void)
 static void tell_of_program(const struct entry *t, int64_t began)
 {
     const struct exec *x = &t->exec;
-    log_put(KL_LOG_INFO, "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %s",
+    const char *why = x->miss ? x->miss : "";
+    log_put(KL_LOG_INFO, "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
             x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device), x->fuse ? "fused" : "unfused",
-            1e-6 * (double)(timeline_now() - began), x->miss ? x->miss : "");
+            1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
     tell_of_disk();
 }
 

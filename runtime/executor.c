@@ -1,4 +1,4 @@
-/* Runs programs: command by command, each kernel shared out over the pool.
+/* Runs programs: command by command, each kernel shared out over the pool, those that the plan has joined in one go.
  *
  * One buffer from the pool is all that an execution owns besides its outputs: the program's arena, then for each
  * worker its scratch and the table of its kernel's arguments.  (The arenas of further devices are buffers of their
@@ -19,7 +19,8 @@ struct run {
     char *scratch;                /* worker 0's; the others' follow, worker_bytes apart */
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
-    uint64_t launches;
+    uint64_t launches, barriers;
+    bool join;                    /* no barriers where the plan says that none is needed */
     double (*clock)(void);
     struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
     struct times *times;          /* its times while the timeline is on, else NULL */
@@ -51,20 +52,21 @@ static void *resolve(const struct frame *f, const struct loc *l, unsigned worker
     return (char *)base + l->offset;
 }
 
-static void **arguments(const struct frame *f, unsigned worker)
+static void **arguments(const struct frame *f, const struct command *c, unsigned worker)
 {
-    const struct command *c = f->cmd;
     void **arg = (void **)(f->r->scratch + worker * f->r->worker_bytes + f->r->scratch_bytes);
     for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve(f, &c->arg[i], worker);
     return arg;
 }
 
-static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
+/* A part of f->cmd or of one of those joined to it. */
+static void run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
+    const struct command *c = f->cmd + part;
     int64_t began = worker && f->r->times ? timeline_now() : 0;
-    f->r->x->fn[f->cmd->kernel](arguments(f, worker), f->r->slot, begin, end);
-    if (began) span_end(SPAN_SHARE, f->p->kernel[f->cmd->kernel]->name, began);
+    f->r->x->fn[c->kernel](arguments(f, c, worker), f->r->slot, begin, end);
+    if (began) span_end(SPAN_SHARE, f->p->kernel[c->kernel]->name, began);
 }
 
 static void run_copy(const struct frame *f)
@@ -87,19 +89,29 @@ static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned w
     (void)begin, (void)end;
     struct kernel_call *c = ctx;
     const struct kernel *k = c->f->p->kernel[c->f->cmd->kernel];
-    c->ok = kernel_interp(k, arguments(c->f, worker), c->f->r->slot, 0, k->extent, c->e);
+    c->ok = kernel_interp(k, arguments(c->f, c->f->cmd, worker), c->f->r->slot, 0, k->extent, c->e);
 }
 
-static bool run_command_kernel(struct frame *f, struct err *e)
+/* f->cmd, alone or with those behind it that need no barrier; *n: how many. */
+static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 {
-    const struct kernel *k = f->p->kernel[f->cmd->kernel];
-    f->r->launches++;
+    const struct command *end = f->p->cmd + f->p->ncmd;
+    struct pool_part part[MAX_JOINED];
+    *n = 0;
     if (f->r->x->interpreted >> f->cmd->device & 1) {
         struct kernel_call c = {f, e, false};
+        f->r->launches++;
         pool_run(call_kernel_interp, &c, 1, 0);
+        *n = 1;
         return c.ok;
     }
-    pool_run_max(run_kernel, f, k->extent, k->sched.grain, f->r->workers);
+    for (const struct command *c = f->cmd; c < end && *n < MAX_JOINED && (!*n || (c->joined && f->r->join)); c++) {
+        const struct kernel *k = f->p->kernel[c->kernel];
+        part[(*n)++] = (struct pool_part){k->extent, k->sched.grain};
+    }
+    f->r->launches += *n;
+    f->r->barriers++;
+    pool_run_parts(run_kernel, f, part, *n, f->r->workers);
     return true;
 }
 
@@ -221,12 +233,13 @@ static bool run_custom(const struct frame *f, struct err *e)
 static bool run_commands(struct frame *f, struct err *e)
 {
     bool ok = true;
-    for (uint32_t i = 0; i < f->p->ncmd && ok; i++) {
+    for (uint32_t i = 0, n = 1; i < f->p->ncmd && ok; i += n) {
         f->cmd = &f->p->cmd[i];
+        n = 1;
         double start = f->r->row ? f->r->clock() : 0;
         int64_t began = f->r->times ? timeline_now() : 0;
         switch (f->cmd->kind) {
-        case CMD_KERNEL: ok = run_command_kernel(f, e); break;
+        case CMD_KERNEL: ok = run_command_kernels(f, &n, e); break;
         case CMD_COPY:   run_copy(f); break;
         case CMD_REGION: ok = run_region_op(f, e); break;
         case CMD_CUSTOM: ok = run_custom(f, e); break;
@@ -322,6 +335,7 @@ static bool run_program(struct run *r, struct err *e)
                       .out = out, .arena = arena};
     bool ok = run_commands(&f, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
+    atomic_fetch_add_explicit(&counters.barriers, r->barriers, memory_order_relaxed);
     return ok;
 }
 
@@ -337,6 +351,7 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
     if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x); /* without memory: not timed */
+    r.join = option_join() && !profile && !r.times; /* those have a time for each kernel */
     bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     for (uint32_t i = 0; i < nout && !ok; i++) {

@@ -21,6 +21,10 @@ static atomic_bool background;
 
 bool option_background(void) { return atomic_load_explicit(&background, memory_order_relaxed) && fuse_here < 0; }
 
+static atomic_bool keep_barriers;
+
+bool option_join(void) { return !atomic_load_explicit(&keep_barriers, memory_order_relaxed); }
+
 static atomic_llong cache_bytes = DISK_DEFAULT_BYTES;
 
 int64_t option_cache_bytes(void) { return atomic_load_explicit(&cache_bytes, memory_order_relaxed); }
@@ -58,8 +62,7 @@ bool option_perf_map(void)
 static bool unknown(const char *name, struct err *e)
 {
     return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads, cache_bytes, background_compile, "
-                   "check_nan, perf_map",
-                   name ? name : "");
+                   "join, check_nan, perf_map", name ? name : "");
 }
 
 static bool out_of_range(const char *name, int64_t value, int64_t hi, struct err *e)
@@ -94,6 +97,11 @@ bool option_set(const char *name, int64_t value, struct err *e)
         atomic_store(&perf_map, (int)value);
         return true;
     }
+    if (name && !strcmp(name, "join")) {
+        if (value < 0 || value > 1) return out_of_range(name, value, 1, e);
+        atomic_store(&keep_barriers, !value);
+        return true;
+    }
     if (name && !strcmp(name, "cache_bytes")) {
         if (value < 0) return out_of_range(name, value, INT64_MAX, e);
         atomic_store(&cache_bytes, value);
@@ -110,6 +118,7 @@ bool option_get(const char *name, int64_t *value, struct err *e)
     else if (name && !strcmp(name, "cache_bytes")) *value = option_cache_bytes();
     else if (name && !strcmp(name, "check_nan")) *value = option_check_nan();
     else if (name && !strcmp(name, "perf_map")) *value = option_perf_map();
+    else if (name && !strcmp(name, "join")) *value = option_join();
     else return unknown(name, e);
     return true;
 }

@@ -32,10 +32,11 @@ struct worker {
 static struct {
     pthread_mutex_t owner; /* held by the caller whose job is being shared out; guards what follows */
     unsigned started;      /* workers there are, the caller included */
-    pool_fn *fn;
+    pool_part_fn *fn;
     void *ctx;
-    int64_t extent;
-    unsigned shares;
+    const struct pool_part *part;
+    uint32_t parts;
+    unsigned shares;       /* workers that have any */
     _Alignas(64) atomic_uint pending; /* shares not done yet, but for the caller's */
     _Alignas(64) atomic_uint done;    /* the caller's word: WORK once pending is 0 */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .started = 1};
@@ -82,10 +83,25 @@ static fp_env fp_enter(void)
 static void fp_leave(fp_env old) { fesetenv(&old); }
 #endif
 
-static void run_here(pool_fn *fn, void *ctx, int64_t begin, int64_t end, unsigned worker)
+/* Shares that a part is cut into, at most so many. */
+static unsigned shares_of(const struct pool_part *part, unsigned most)
+{
+    int64_t worth = part->grain > 0 ? part->extent / part->grain : 1;
+    if (part->extent <= 0) return 0;
+    return worth >= most ? most : worth > 1 ? (unsigned)worth : 1;
+}
+
+/* A worker's shares of all parts, cut for `shares` workers. */
+static void run_here(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned shares, unsigned worker)
 {
     fp_env env = fp_enter();
-    fn(ctx, begin, end, worker);
+    for (uint32_t i = 0; i < n; i++) {
+        unsigned own = shares_of(&part[i], shares);
+        if (worker >= own) continue;
+        int64_t each = part[i].extent / own, rest = part[i].extent % own;
+        int64_t begin = worker * each + (worker < rest ? worker : rest);
+        fn(ctx, i, begin, begin + each + (worker < rest), worker);
+    }
     fp_leave(env);
 }
 
@@ -133,17 +149,7 @@ static void post(atomic_uint *word, unsigned v)
 }
 
 /* ---- workers ---- */
-static int64_t share_begin(int64_t extent, unsigned shares, unsigned worker)
-{
-    int64_t each = extent / shares, rest = extent % shares;
-    return worker * each + (worker < rest ? worker : rest);
-}
-
-static void run_share(unsigned worker)
-{
-    int64_t begin = share_begin(pool.extent, pool.shares, worker);
-    run_here(pool.fn, pool.ctx, begin, share_begin(pool.extent, pool.shares, worker + 1), worker);
-}
+static void run_share(unsigned worker) { run_here(pool.fn, pool.ctx, pool.part, pool.parts, pool.shares, worker); }
 
 static void *worker_main(void *arg)
 {
@@ -239,9 +245,10 @@ unsigned pool_threads(void)
 
 /* ---- the host's threads: a job is on its caller's stack, so that any number run at once ---- */
 struct host_job {
-    pool_fn *fn;
+    pool_part_fn *fn;
     void *ctx;
-    int64_t extent;
+    const struct pool_part *part;
+    uint32_t parts;
     unsigned shares;
 };
 
@@ -260,15 +267,13 @@ void pool_use(const kl_pool *p)
 static void host_part(void *job, int i)
 {
     const struct host_job *j = job;
-    unsigned worker = (unsigned)i;
-    int64_t begin = share_begin(j->extent, j->shares, worker);
-    run_here(j->fn, j->ctx, begin, share_begin(j->extent, j->shares, worker + 1), worker);
+    run_here(j->fn, j->ctx, j->part, j->parts, j->shares, (unsigned)i);
 }
 
 /* false: there is no host any more. */
-static bool run_on_host(pool_fn *fn, void *ctx, int64_t extent, unsigned shares)
+static bool run_on_host(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned shares)
 {
-    struct host_job job = {fn, ctx, extent, shares};
+    struct host_job job = {fn, ctx, part, n, shares};
     pthread_rwlock_rdlock(&host_lock);
     bool there = host.threads > 0;
     if (there) host.run(host.ctx, host_part, &job, (int)shares);
@@ -286,22 +291,25 @@ void pool_set_threads(unsigned n)
     pthread_mutex_unlock(&pool.owner);
 }
 
-void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers)
+void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers)
 {
-    if (extent <= 0) return;
-    unsigned threads = pool_threads(), shares = threads < max_workers ? threads : max_workers;
-    int64_t worth = grain > 0 ? extent / grain : 1;
-    if (shares > worth) shares = worth > 1 ? (unsigned)worth : 1;
-    if (shares > 1 && atomic_load_explicit(&host_threads, memory_order_relaxed) && run_on_host(fn, ctx, extent, shares)) return;
-    if (shares <= 1 || pthread_mutex_trylock(&pool.owner)) {
-        run_here(fn, ctx, 0, extent, 0);
+    unsigned threads = pool_threads(), most = threads < max_workers ? threads : max_workers, shares = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        unsigned own = shares_of(&part[i], most);
+        shares = own > shares ? own : shares;
+    }
+    if (!shares) return;
+    if (shares > 1 && atomic_load_explicit(&host_threads, memory_order_relaxed) && run_on_host(fn, ctx, part, n, shares)) return;
+    if (shares == 1 || pthread_mutex_trylock(&pool.owner)) {
+        run_here(fn, ctx, part, n, 1, 0);
         return;
     }
     resize(shares, threads);
     if (shares > pool.started) shares = pool.started;
     pool.fn = fn;
     pool.ctx = ctx;
-    pool.extent = extent;
+    pool.part = part;
+    pool.parts = n;
     pool.shares = shares;
     if (shares > 1) {
         atomic_store_explicit(&pool.done, IDLE, memory_order_relaxed);
@@ -311,6 +319,21 @@ void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigne
     run_share(0);
     if (shares > 1) wait_for(&pool.done);
     pthread_mutex_unlock(&pool.owner);
+}
+
+struct whole { pool_fn *fn; void *ctx; };
+
+static void run_whole(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)part;
+    const struct whole *w = ctx;
+    w->fn(w->ctx, begin, end, worker);
+}
+
+void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers)
+{
+    struct whole w = {fn, ctx};
+    pool_run_parts(run_whole, &w, &(struct pool_part){extent, grain}, 1, max_workers);
 }
 
 void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain)

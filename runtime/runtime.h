@@ -52,6 +52,11 @@ typedef void pool_fn(void *ctx, int64_t begin, int64_t end, unsigned worker);
 void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain); /* returns when all of 0..extent is done */
 /* The same with at most max_workers workers, for callers with a fixed number of per-worker places. */
 void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers);
+/* Several ranges, without a barrier between them: a worker goes from its share of one to its share of the next.  Ranges of
+ * equal extent and grain are shared out alike, and one of grain 0 is all worker 0's. */
+struct pool_part { int64_t extent, grain; };
+typedef void pool_part_fn(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker);
+void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers);
 unsigned pool_threads(void);             /* KILN_THREADS or the option, else the processors this process may use */
 void pool_set_threads(unsigned n);       /* 0: the default again */
 void pool_use(const kl_pool *host);      /* jobs run on the host's threads; NULL: on the pool's own again */
@@ -226,7 +231,7 @@ const char *span_name(enum span kind);
 
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
-    X(graphs_built) X(compiles) X(disk_hits) X(launches)                               \
+    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers)                   \
     X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;
@@ -275,7 +280,8 @@ int option_check_nan(void);              /* 0, or what no output may have: KILN_
 bool option_verify(void);                /* KILN_CHECK: graphs and plans are verified in release builds, too */
 bool option_perf_map(void);              /* KILN_PERF or the option */
 bool option_background(void);            /* fused kernels are compiled in the background; not where fuse is given */
-/* "fuse", "threads", "cache_bytes", "background_compile" */
+bool option_join(void);                  /* kernels that need no barrier between them have none */
+/* "fuse", "threads", "cache_bytes", "background_compile", "join" */
 bool option_set(const char *name, int64_t value, struct err *e);
 bool option_get(const char *name, int64_t *value, struct err *e);
 

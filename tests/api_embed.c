@@ -136,13 +136,14 @@ static void test_pool(kl_device dev)
 
 /* ---- the log ---- */
 
-struct messages { pthread_mutex_t lock; int n[KL_LOG_NONE]; char text[1 << 16]; };
+struct messages { pthread_mutex_t lock; int n[KL_LOG_NONE], lines; char text[1 << 16]; };
 
 static void note(void *ctx, kl_log_level level, const char *message)
 {
     struct messages *m = ctx;
     pthread_mutex_lock(&m->lock);
     m->n[level]++;
+    m->lines += strchr(message, '\n') != NULL;
     size_t at = strlen(m->text);
     snprintf(m->text + at, sizeof m->text - at, "%s: %s\n", kl_log_level_name(level), message);
     pthread_mutex_unlock(&m->lock);
@@ -173,6 +174,7 @@ static void test_log(kl_device dev)
     OK(step(dev, w, N, compiled ? 0.76 : 0.81));
     CHECK(m.n[KL_LOG_INFO] == infos && kl_set_option("nonsense", 1) == KL_ERR_ARGUMENT && m.n[KL_LOG_ERROR] == errors + 1);
     OK(kl_set_log(NULL, NULL, KL_LOG_DEBUG));
+    CHECK(!m.lines);
     CHECK(kl_set_option("nonsense", 1) == KL_ERR_ARGUMENT && m.n[KL_LOG_ERROR] == errors + 1);
     CHECK(kl_set_log(note, &m, (kl_log_level)17) == KL_ERR_ARGUMENT && !strcmp(kl_log_level_name((kl_log_level)17), "?"));
     if (*keep)

@@ -1,5 +1,5 @@
-/* Memory of the embedder's, and what happens when it has none: the allocations of a small training program fail one by
- * one, each in a process of its own.  The call that meets it fails with MEMORY or does without, every value is as it was
+/* Memory of the embedder's, and what happens when it has none: the allocations of the demo's program (three dense layers
+ * and Adam, only smaller), from the weights over the compilation to its first steps, fail one by one, each in a process of its own.  The call that meets it fails with MEMORY or does without, every value is as it was
  * before, the same call made again works, and the end is the same bits.
  *
  * Argument: how many of the allocations to try, spread evenly; 0: each. */
@@ -47,8 +47,9 @@ static void release(void *ctx, void *p)
 
 /* ---- the program ---- */
 
-enum { BATCH = 8, IN = 12, HIDDEN = 10, OUT = 4, STEPS = 3, STATES = 4 };
-static const int64_t length[STATES] = {IN * HIDDEN, HIDDEN, HIDDEN * OUT, IN * HIDDEN};
+enum { BATCH = 8, IN = 12, HIDDEN = 10, OUT = 4, STEPS = 3, LAYERS = 3, STATES = 2 * LAYERS };
+static const int64_t width[LAYERS + 1] = {IN, HIDDEN, HIDDEN, OUT};
+static const int64_t length[STATES] = {IN * HIDDEN, HIDDEN, HIDDEN * HIDDEN, HIDDEN, HIDDEN * OUT, OUT};
 
 struct result {
     float state[STATES][IN * HIDDEN];
@@ -96,58 +97,62 @@ static kl_status layer(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
     return KL_OK;
 }
 
-static kl_status step(kl_tensor *s, int number, kl_tensor *loss)
+/* The weights and the optimizer, in a trace of their own. */
+static kl_status init(kl_tensor *s, kl_optimizer **adam)
 {
-    float x[BATCH][IN];
-    int32_t label[BATCH];
-    for (int i = 0; i < BATCH * IN; i++)
-        x[i / IN][i % IN] = (float)((i * 7 + number * 3) % 11) / 11;
-    for (int i = 0; i < BATCH; i++)
-        label[i] = (i + number) % OUT;
-    if (kl_trace_begin("step") != KL_OK)
+    if (kl_trace_begin("init") != KL_OK)
         return kl_last_error_code();
-    kl_tensor in = kl_input(dev, KL_F32, DIMS(BATCH, IN), x), h;
-    kl_checkpoint(layer, s, 1, &in, 1, &h);
-    *loss = kl_cross_entropy(kl_matmul(h, s[2]), kl_input(dev, KL_I32, DIMS(BATCH), label));
-    kl_tensor g[3] = {kl_grad(*loss, s[0]), kl_grad(*loss, s[1]), kl_grad(*loss, s[2])};
-    kl_tensor m = kl_add(kl_mul_scalar(s[3], 0.9), g[0]);
-    kl_assign(s[3], m);
-    kl_assign(s[0], kl_sub(s[0], kl_mul_scalar(m, 0.1 / (1 + number))));
-    kl_assign(s[1], kl_sub(s[1], kl_mul_scalar(g[1], 0.1)));
-    kl_assign(s[2], kl_sub(s[2], kl_mul_scalar(g[2], 0.1)));
-    kl_keep(*loss);
+    for (int i = 0; i < LAYERS; i++) {
+        s[2 * i] = kl_keep(kl_mul_scalar(kl_randn(dev, KL_F32, 2, &width[i], (uint64_t)i), 0.5));
+        s[2 * i + 1] = kl_keep(kl_zeros(dev, KL_F32, 1, &width[i + 1]));
+    }
+    *adam = kl_adam(s, STATES, NULL);
     return kl_trace_end();
 }
 
-static kl_tensor make_state(int i)
+static kl_status step(kl_tensor *s, kl_optimizer *adam, int number, kl_tensor *loss)
 {
-    switch (i) {
-    case 0: return kl_randn(dev, KL_F32, DIMS(IN, HIDDEN), 1);
-    case 1: return kl_zeros(dev, KL_F32, DIMS(HIDDEN));
-    case 2: return kl_mul_scalar(kl_randn(dev, KL_F32, DIMS(HIDDEN, OUT), 2), 0.5);
-    default: return kl_zeros(dev, KL_F32, DIMS(IN, HIDDEN));
+    uint8_t x[BATCH * IN], label[BATCH];
+    for (int i = 0; i < BATCH * IN; i++)
+        x[i] = (uint8_t)((i * 7 + number * 3) % 11 * 23);
+    for (int i = 0; i < BATCH; i++)
+        label[i] = (uint8_t)((i + number) % OUT);
+    if (kl_trace_begin("step") != KL_OK)
+        return kl_last_error_code();
+    kl_tensor h = kl_mul_scalar(kl_cast(kl_input(dev, KL_U8, DIMS(BATCH, IN), x), KL_F32), 1.0 / 255);
+    kl_tensor x1 = h;
+    kl_checkpoint(layer, s, 1, &x1, 1, &h);
+    for (int i = 1; i < LAYERS; i++) {
+        h = kl_linear(h, s[2 * i], s[2 * i + 1]);
+        h = i + 1 < LAYERS ? kl_relu(h) : h;
     }
+    *loss = kl_keep(kl_cross_entropy(h, kl_input(dev, KL_U8, DIMS(BATCH), label)));
+    kl_optimizer_step(adam, *loss, 0.01 / (1 + number));
+    return kl_trace_end();
 }
 
 static void train(void)
 {
     static float before[STATES][IN * HIDDEN], after[STATES][IN * HIDDEN];
+    kl_optimizer *adam = NULL;
     kl_tensor s[STATES], loss = kl_none;
     kl_status status;
-    kl_scope_begin();
-    for (int i = 0; i < STATES; i++) {
-        RETRY(s[i] = kl_keep(make_state(i)), kl_check(s[i]) == KL_OK);
-        if (i < 3)
-            RETRY(status = kl_requires_grad(s[i]), status == KL_OK);
+    if ((status = init(s, &adam)) != KL_OK) {
+        excused(__LINE__);
+        kl_optimizer_free(adam);
+        if (init(s, &adam) != KL_OK)
+            wrong(__LINE__);
     }
     for (int n = 0; n < STEPS; n++) {
         read_states(s, before);
-        if ((status = step(s, n, &loss)) != KL_OK) {
+        if ((status = step(s, adam, n, &loss)) != KL_OK) {
             excused(__LINE__);
+            if (kl_optimizer_set_steps(adam, n) != KL_OK) /* as optim.h says */
+                wrong(__LINE__);
             read_states(s, after);
             if (memcmp(before, after, sizeof before))
                 wrong(__LINE__);
-            if (step(s, n, &loss) != KL_OK)
+            if (step(s, adam, n, &loss) != KL_OK)
                 wrong(__LINE__);
         }
         RETRY(now->loss[n] = kl_item_f32(loss), !isnan(now->loss[n]));
@@ -157,7 +162,7 @@ static void train(void)
     read_states(s, now->state);
     for (int i = 0; i < STATES; i++)
         kl_release(s[i]);
-    kl_scope_end();
+    kl_optimizer_free(adam);
 }
 
 /* ---- one process each ---- */

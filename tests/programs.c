@@ -88,6 +88,7 @@ static struct program *good_program(void)
     set_arg(&p->cmd[UPDATE], 0, LOC_STATE, 0, 0, w);
     set_arg(&p->cmd[UPDATE], 1, LOC_OUT, OUT_T3, 0, t3);
     set_arg(&p->cmd[UPDATE], 2, LOC_OUT, OUT_W2, 0, w2);
+    p->cmd[EXP].joined = p->cmd[UPDATE].joined = true;
     return p;
 }
 
@@ -97,6 +98,7 @@ static void swap(struct program *p, int a, int b)
     struct command c = p->cmd[a];
     p->cmd[a] = p->cmd[b];
     p->cmd[b] = c;
+    p->cmd[a].joined = p->cmd[b].joined = false;
 }
 
 static void out_of_bounds(struct program *p) { p->cmd[NEG].arg[1].offset = p->cmd[EXP].arg[0].offset = 2 * BYTES; }
@@ -120,6 +122,7 @@ static void same_place(struct program *p) /* t2 over t1, which t3 still needs */
 static void half_over(struct program *p)
 {
     same_place(p);
+    p->cmd[EXP].joined = false;
     p->cmd[EXP].arg[1].offset = p->cmd[ADD].arg[1].offset = BYTES / 2;
 }
 static void onto_own_operand(struct program *p) { p->cmd[EXP].arg[1].offset = BYTES / 2; }
@@ -175,6 +178,16 @@ static void update_reads_late(struct program *p)
     k_load(k, 0, loop, 0);
 }
 
+static void joined_to_nothing(struct program *p) { p->cmd[NEG].joined = true; }
+static void joined_to_a_copy(struct program *p) { p->cmd[ADD].joined = true; }
+static void joined_otherwise(struct program *p) { replace_update(p)->sched.grain = 2; }
+static void joined_elsewhere(struct program *p) /* t3 of the next thread */
+{
+    struct kernel *k = replace_update(p);
+    val second = find_inst(k, L_LOAD) + 1;
+    k->inst[second].a = k->inst[find_inst(k, L_LOOP)].a;
+}
+
 static const struct { void (*spoil)(struct program *); const char *name, *phrase; } faults[] = {
 #define FAULT(name, phrase) {name, #name, phrase}
     FAULT(out_of_bounds, "which has 128"),
@@ -206,6 +219,10 @@ static const struct { void (*spoil)(struct program *); const char *name, *phrase
     FAULT(interpreter_among_kernels, "the interpreter runs whole programs only"),
     FAULT(update_reads_elsewhere, "not followed by a store"),
     FAULT(update_reads_late, "not followed by a store"),
+    FAULT(joined_to_nothing, "is joined to nothing"),
+    FAULT(joined_to_a_copy, "no kernel of its device"),
+    FAULT(joined_otherwise, "shared out in another way"),
+    FAULT(joined_elsewhere, "other threads touch the same memory"),
 #undef FAULT
 };
 
@@ -318,10 +335,11 @@ static void test_executor(void)
         check(run_once(&x, true, &what), "a state in place: %s", what);
     }
     check(buffer_stats(DEVICE_REF).live == before.live, "nothing is left over");
-    uint64_t launches = atomic_load(&counters.launches);
+    uint64_t launches = atomic_load(&counters.launches), barriers = atomic_load(&counters.barriers);
     size_t pooled = buffer_stats(DEVICE_REF).pooled;
     bool ok = run_once(&x, true, &what) && atomic_load(&counters.launches) - launches == 4;
     check(ok, "launches counts kernels: %s", what);
+    check(atomic_load(&counters.barriers) - barriers == 2, "what is joined has no barrier");
     check(buffer_stats(DEVICE_REF).pooled == pooled, "the steady state allocates nothing");
 
     pthread_t thread[4];

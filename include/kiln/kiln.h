@@ -62,10 +62,12 @@ KL_API const char *kl_version(void);
 /* Options: "fuse" (1: group ops into kernels, 0: each op its own; the results are the same bits), "threads"
  * (0: as many as processors), "cache_bytes" (what the kernels kept on disk may take; 0: none are),
  * "background_compile" (1: a new trace runs at once on unfused kernels, until the fused ones are compiled by a thread
- * beside it; the results are the same bits), "check_nan" (1: a trace, step or read that would give a NaN fails with
- * CHECK, names the node, its line and the numbers that made it, and changes no value; 2: infinities, too; what is only
- * computed on the way may be either; states are not updated in place), "perf_map" (1: kernels loaded from here on are
- * listed in /tmp/perf-PID.map, where `perf report` looks for their names).  [errors ARGUMENT] */
+ * beside it; the results are the same bits), "join" (1: threads wait for each other between kernels only where one
+ * needs what another thread has stored, 0: between any two; the results are the same bits), "check_nan" (1: a trace,
+ * step or read that would give a NaN fails with CHECK, names the node, its line and the numbers that made it, and changes
+ * no value; 2: infinities, too; what is only computed on the way may be either; states are not updated in place),
+ * "perf_map" (1: kernels loaded from here on are listed in /tmp/perf-PID.map, where `perf report` looks for their names).
+ * [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
 /* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL or
@@ -79,8 +81,9 @@ KL_API kl_status kl_get_option(const char *name, int64_t *value);
  * stay as they were] */
 KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
- * generator compiled, "launches": kernels run, "replays": traces that were an earlier one call by call, so that nothing
- * was recorded.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
+ * generator compiled, "launches": kernels run, "barriers": how often all threads had to be done with a kernel, or with
+ * several that need nothing of each other's threads, "replays": traces that were an earlier one call by call, so that
+ * nothing was recorded.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
  * "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else

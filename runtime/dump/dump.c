@@ -53,8 +53,14 @@ static bool put_code(const struct program *p, const struct backend *b, enum emit
     return true;
 }
 
+/* In front of them the order in which they run. */
 static bool put_kernels(const struct program *p, struct text *t, struct err *e)
 {
+    char *order = program_order(p);
+    if (!order)
+        return err_set(e, KL_ERR_MEMORY, "out of memory printing the kernels of @%s", p->g->name);
+    text_put(t, "%s", p->nkernel ? order : "");
+    mem_free(order);
     for (uint32_t i = 0; i < p->nkernel; i++) {
         char *s = kernel_text(p->kernel[i]);
         if (!s)

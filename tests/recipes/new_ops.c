@@ -1,4 +1,4 @@
-/* kl_softsign and kl_silu, which the README's recipes add: values and gradients through the public headers. */
+/* kl_softsign, kl_tanhshrink and kl_turn, which the README's recipes add: values and gradients through the public headers. */
 #include <kiln/kiln.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,9 +9,22 @@ static int passed, failed;
 
 static double softsign(double a) { return a / (1 + fabs(a)); }
 static double softsign_slope(double a) { return 1 / ((1 + fabs(a)) * (1 + fabs(a))); }
-static double sigmoid(double a) { return 1 / (1 + exp(-a)); }
-static double silu(double a) { return a * sigmoid(a); }
-static double silu_slope(double a) { return sigmoid(a) * (1 + a * (1 - sigmoid(a))); }
+static double tanhshrink(double a) { return a - tanh(a); }
+static double tanhshrink_slope(double a) { return tanh(a) * tanh(a); }
+static double before(double a) /* the element before it, the last one before the first */
+{
+    for (int i = 0; i < N; i++)
+        if (x[i] == a)
+            return x[(i + N - 1) % N];
+    return NAN;
+}
+static double behind(double a)
+{
+    for (int i = 0; i < N; i++)
+        if (x[i] == a)
+            return x[(i + 1) % N];
+    return NAN;
+}
 
 static void compare(const char *what, kl_tensor t, double (*expected)(double))
 {
@@ -31,8 +44,10 @@ int main(void)
     kl_requires_grad(a);
     compare("softsign", kl_softsign(a), softsign);
     compare("softsign's gradient", kl_grad(kl_softsign(a), a), softsign_slope);
-    compare("silu", kl_silu(a), silu);
-    compare("silu's gradient", kl_grad(kl_silu(a), a), silu_slope);
+    compare("tanhshrink", kl_tanhshrink(a), tanhshrink);
+    compare("tanhshrink's gradient", kl_grad(kl_tanhshrink(a), a), tanhshrink_slope);
+    compare("turn", kl_turn(a, -1), before);
+    compare("turn's gradient", kl_grad(kl_mul(kl_turn(a, 0), kl_detach(a)), a), behind);
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed != 0;
 }

@@ -1,0 +1,192 @@
+/* Checks kernels that run without a barrier between them, from nothing but their instructions: for places where one
+ * thread's iterations may end and another's begin, what the iterations below touch, in either kernel, must lie below
+ * what those above touch.  Indices are followed as intervals; the planner (partition.c) has another way. */
+#include "plan.h"
+
+enum { MAX_STEPS = 4096, MAX_CUTS = 48 };
+
+struct range { int64_t lo, hi; };
+static const struct range anything = {INT64_MIN / 4, INT64_MAX / 4}, nothing = {1, 0};
+
+static bool is_empty(struct range a) { return a.lo > a.hi; }
+
+static struct range wide(struct range a)
+{
+    return a.lo < anything.lo || a.hi > anything.hi ? anything : a;
+}
+
+/* What of a kernel runs: iterations, and lanes of a vector loop where a predicate leaves some out. */
+struct part { const struct kernel *k; struct range p; val loop; struct range lanes; uint32_t steps; };
+
+static struct range range_of(struct part *t, val v);
+
+static struct range range_of_prim(struct part *t, const struct linst *i)
+{
+    struct range a = range_of(t, i->a), b = range_of(t, i->b), r = anything;
+    switch ((enum prim)(i->op - L_PRIM)) {
+    case P_ADD: return wide((struct range){a.lo + b.lo, a.hi + b.hi});
+    case P_SUB: return wide((struct range){a.lo - b.hi, a.hi - b.lo});
+    case P_MUL:
+        for (int j = 0; j < 4; j++) {
+            int64_t v;
+            if (__builtin_mul_overflow(j & 1 ? a.hi : a.lo, j & 2 ? b.hi : b.lo, &v))
+                return anything;
+            r = j ? (struct range){v < r.lo ? v : r.lo, v > r.hi ? v : r.hi} : (struct range){v, v};
+        }
+        return wide(r);
+    case P_SELECT: {
+        struct range c = range_of(t, i->c);
+        return (struct range){b.lo < c.lo ? b.lo : c.lo, b.hi > c.hi ? b.hi : c.hi};
+    }
+    default: return anything;
+    }
+}
+
+static struct range range_of(struct part *t, val v)
+{
+    const struct linst *i = &t->k->inst[v];
+    if (i->dtype != KL_I64 || ++t->steps > MAX_STEPS)
+        return anything;
+    if (i->op == L_CONST)
+        return wide((struct range){(int64_t)i->imm, (int64_t)i->imm});
+    if (i->op == L_SPLAT)
+        return range_of(t, i->a);
+    if (i->op >= L_PRIM)
+        return range_of_prim(t, i);
+    if (i->op != L_LOOP)
+        return anything;
+    if (i->kind == LOOP_PARALLEL)
+        return t->p;
+    if (v == t->loop)
+        return t->lanes;
+    struct range lo = range_of(t, i->a), hi = range_of(t, i->b);
+    return (struct range){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo};
+}
+
+/* p as far as the condition lets it. */
+static struct range let_in(struct part *t, val cond, struct range p)
+{
+    const struct linst *i = &t->k->inst[cond];
+    if (i->op == L_OP(P_AND))
+        return let_in(t, i->b, let_in(t, i->a, p));
+    bool left = i->op >= L_PRIM && t->k->inst[i->a].op == L_LOOP && t->k->inst[i->a].kind == LOOP_PARALLEL;
+    bool right = i->op >= L_PRIM && i->b && t->k->inst[i->b].op == L_LOOP && t->k->inst[i->b].kind == LOOP_PARALLEL;
+    if (left == right || (i->op != L_OP(P_EQ) && i->op != L_OP(P_LT) && i->op != L_OP(P_LE)))
+        return p;
+    struct range n = range_of(t, left ? i->b : i->a);
+    int64_t less = i->op == L_OP(P_LT);
+    bool equal = i->op == L_OP(P_EQ);
+    if ((left || equal) && n.hi - less < p.hi)
+        p.hi = n.hi - less;
+    if ((right || equal) && n.lo + less > p.lo)
+        p.lo = n.lo + less;
+    return p;
+}
+
+/* The bytes of lbuf b that iterations p touch, from its beginning on. */
+static struct range touched(const struct kernel *k, uint32_t b, struct range p)
+{
+    struct part t = {.k = k};
+    struct range open[MAX_NEST + 1] = {p}, all = nothing;
+    uint32_t depth = 0;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        t.steps = 0;
+        t.p = open[depth];
+        t.loop = 0;
+        if (i->op == L_LOOP || i->op == L_IF) {
+            open[depth + 1] = i->op == L_IF ? let_in(&t, i->a, open[depth]) : open[depth];
+            depth++;
+        }
+        depth -= i->op == L_END;
+        bool plain = i->op == L_LOAD || i->op == L_STORE, other = i->op == L_ATOMIC || i->op == L_COPY;
+        if (is_empty(t.p) || !(plain || other) || ((uint32_t)i->imm != b && (i->op != L_COPY || i->imm >> 32 != b)))
+            continue;
+        val pred = i->op == L_STORE ? i->c : i->b;
+        if (plain && pred && k->inst[pred].op == L_OP(P_LT) && k->inst[k->inst[pred].a].op == L_LOOP) {
+            t.loop = k->inst[pred].a;
+            t.lanes = (struct range){0, range_of(&t, k->inst[pred].b).hi - 1};
+        }
+        struct range r = plain && !i->cols ? range_of(&t, i->a) : anything;
+        all = is_empty(all) ? r : (struct range){r.lo < all.lo ? r.lo : all.lo, r.hi > all.hi ? r.hi : all.hi};
+    }
+    int64_t size = (int64_t)dtype_size(k->buf[b].dtype), lo, hi;
+    if (is_empty(all) || __builtin_mul_overflow(all.lo, size, &lo) || __builtin_mul_overflow(all.hi + 1, size, &hi))
+        return is_empty(all) ? nothing : anything;
+    return (struct range){lo, hi - 1};
+}
+
+static struct range join(struct range a, struct range b)
+{
+    if (is_empty(a) || is_empty(b))
+        return is_empty(a) ? b : a;
+    return (struct range){a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi};
+}
+
+static struct range moved(struct range a, int64_t by) { return is_empty(a) ? a : wide((struct range){a.lo + by, a.hi + by}); }
+
+/* Wherever the iterations are cut in two, are the bytes that two kernels touch of two arguments cut at one place? */
+static bool cut_alike(const struct kernel *x, uint32_t a, int64_t xat, const struct kernel *y, uint32_t b, int64_t yat)
+{
+    int64_t n = x->extent, step = n / MAX_CUTS + 1;
+    for (int64_t cut = 1; cut < n; cut = cut + step < n || cut == n - 1 ? cut + step : n - 1) {
+        const struct range half[2] = {{0, cut - 1}, {cut, n - 1}};
+        struct range side[2];
+        for (int i = 0; i < 2; i++)
+            side[i] = join(moved(touched(x, a, half[i]), xat), moved(touched(y, b, half[i]), yat));
+        if (!is_empty(side[0]) && !is_empty(side[1]) && side[0].hi >= side[1].lo)
+            return false;
+    }
+    return true;
+}
+
+/* What an argument lies in, by number: a state's and an output's are one where the output may be in place. */
+static bool same_memory(const struct program *p, struct loc a, struct loc b)
+{
+    struct loc *l[2] = {&a, &b};
+    for (int i = 0; i < 2; i++)
+        if (l[i]->kind == LOC_OUT && p->in_place[l[i]->index])
+            *l[i] = (struct loc){LOC_STATE, p->g->out[l[i]->index].state, l[i]->offset};
+    return a.kind == b.kind && a.index == b.index && a.kind != LOC_SCRATCH;
+}
+
+static const char *check_pair(const struct program *p, const struct command *x, const struct command *y)
+{
+    const struct kernel *kx = p->kernel[x->kernel], *ky = p->kernel[y->kernel];
+    bool whole = kx->sched.grain <= 0 && ky->sched.grain <= 0;
+    bool alike = kx->extent == ky->extent && kx->sched.grain == ky->sched.grain;
+    for (uint32_t a = 0; !whole && a < x->narg; a++)
+        for (uint32_t b = 0; b < y->narg; b++) {
+            struct loc lx = x->arg[a], ly = y->arg[b];
+            int64_t xend = lx.offset + kx->buf[a].count * (int64_t)dtype_size(kx->buf[a].dtype);
+            int64_t yend = ly.offset + ky->buf[b].count * (int64_t)dtype_size(ky->buf[b].dtype);
+            bool only_read = kx->buf[a].role == BUF_IN && ky->buf[b].role == BUF_IN;
+            if (only_read || !same_memory(p, lx, ly) || lx.offset >= yend || ly.offset >= xend)
+                continue;
+            if (!alike)
+                return "is joined to a kernel that is shared out in another way and touches the same memory";
+            if (!cut_alike(kx, a, lx.offset, ky, b, ly.offset))
+                return "is joined to a kernel of which other threads touch the same memory";
+        }
+    return NULL;
+}
+
+const char *check_joined(const struct program *p, uint32_t c)
+{
+    const struct command *y = &p->cmd[c];
+    for (uint32_t i = c; p->cmd[i].joined;) {
+        if (i-- == 0 || c - i >= MAX_JOINED)
+            return i == UINT32_MAX ? "is joined to nothing" : "is one of too many joined kernels";
+        const struct command *x = &p->cmd[i];
+        struct phase px = {0}, py = {0};
+        if (y->kind != CMD_KERNEL || x->kind != CMD_KERNEL || x->device != y->device)
+            return "is joined to what is no kernel of its device";
+        if (!kernel_phase(p->kernel[x->kernel], &px) || kernel_phase(p->kernel[x->kernel], &px) ||
+            !kernel_phase(p->kernel[y->kernel], &py) || kernel_phase(p->kernel[y->kernel], &py))
+            return "is joined to a kernel, and one of them has phases";
+        const char *wrong = check_pair(p, x, y);
+        if (wrong)
+            return wrong;
+    }
+    return NULL;
+}
