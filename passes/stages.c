@@ -18,7 +18,7 @@ struct reduced { int64_t outer, length, inner, chunk; };
 
 static bool is_long(const struct graph *g, const struct node *n, struct reduced *r)
 {
-    if (!op_is_reduce(n->op) || !n->attr.reduce.lanes)
+    if (!op_is_reduce(n->op) || !n->attr.reduce.lanes || !node_numel(g, n->in[0]))
         return false;
     const struct shape *s = node_shape(g, n->in[0]);
     *r = (struct reduced){1, 1, 1, (int64_t)n->attr.reduce.chunk};
@@ -29,7 +29,7 @@ static bool is_long(const struct graph *g, const struct node *n, struct reduced 
         *(reduced ? &r->length : r->length > 1 ? &r->inner : &r->outer) *= s->dim[d];
     }
     int64_t tasks = r->outer * (n->attr.reduce.lanes == 1 ? (r->inner + LANES - 1) / LANES : r->inner);
-    return tasks > 0 && tasks <= FEW_TASKS && r->length >= 2 * r->chunk && r->outer * r->inner * r->length >= MANY_ELEMENTS;
+    return tasks > 0 && tasks <= FEW_TASKS && r->length / 2 >= r->chunk && r->outer * r->inner * r->length >= MANY_ELEMENTS;
 }
 
 /* Reduces the axis of x in chains of `chunk`. */
