@@ -29,6 +29,9 @@ static const struct command_line {
      "           [--output bN=FILE.npy] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"dispatch", "[OP...]", "the dispatch keys, or all that is registered for some ops and their tables", cli_dispatch},
+    {"explain", "OP [TYPE...] [--device DEVICE] [--target LANGUAGE]",
+     "what becomes of a call of an op on tensors such as f32[2,3]: keys, table, recorded nodes, kernels, source", cli_explain},
     {"cache", "list | verify | prune [--max BYTES] | clear",
      "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all", cli_cache},
     {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"

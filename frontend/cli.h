@@ -17,6 +17,8 @@ int cli_bench(int argc, char **argv); /* cli_bench.c */
 int cli_profile(int argc, char **argv); /* cli_profile.c */
 int cli_chart(int argc, char **argv); /* cli_chart.c */
 int cli_cache(int argc, char **argv); /* cli_cache.c */
+int cli_dispatch(int argc, char **argv); /* cli_dispatch.c */
+int cli_explain(int argc, char **argv);
 struct results;
 /* Results to a file, "-" for standard output; the exit code. */
 int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);

@@ -17,13 +17,14 @@ struct control {
     struct region region[2];
     uint32_t second, shared;        /* parameters of the second; tensors from outside that it may share with the first */
     const struct custom_use *custom; /* of op custom */
+    kl_tensor *changed;             /* all operands, once a kernel may have changed them; or NULL */
     kl_tensor *out; uint32_t nout;
 };
 
 static uint32_t given(const struct control *c) { return c->nin[0] + c->nin[1]; }
 static kl_tensor operand(const struct control *c, uint32_t i)
 {
-    return i < c->nin[0] ? c->in[0][i] : i < given(c) ? c->in[1][i - c->nin[0]] : c->call.captured.h[i - given(c)];
+    return c->changed ? c->changed[i] : i < c->nin[0] ? c->in[0][i] : i < given(c) ? c->in[1][i - c->nin[0]] : c->call.captured.h[i - given(c)];
 }
 
 static bool look_at_operands(struct control *c)
@@ -224,31 +225,81 @@ static bool append(struct control *c, struct trace *tr, struct err *e)
     return node && !e->code;
 }
 
+kl_status record_region(struct control *c)
+{
+    struct thread *t = c->call.t;
+    struct trace *tr = thread_trace(t);
+    struct err e;
+    e.code = KL_OK;
+    if (!tr) {
+        front_lock();
+        ambient_limit();
+    }
+    bool ok = append(c, tr, &e);
+    if (!tr)
+        front_unlock();
+    for (uint32_t i = 0; i < c->nout && ok && !tr; i++)
+        ok = scope_note(t, c->out[i]) || err_set(&e, KL_ERR_MEMORY, "out of memory");
+    if (ok)
+        return KL_OK;
+    fail(t, c->call.site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->call.op, e.code ? e.msg : "out of memory");
+    for (uint32_t i = 0; i < c->nout; i++)
+        c->out[i] = poison(t);
+    return t->tracing ? t->trace->err.code : t->last.code;
+}
+
+kl_status record_with(struct control *c, const struct custom_op *op)
+{
+    struct custom_use use = *c->custom;
+    const struct custom_use *before = c->custom;
+    use.op = op;
+    c->custom = &use;
+    kl_status status = record_region(c);
+    c->custom = before;
+    return status;
+}
+
+/* The op's kernel, by the keys of all it uses. */
+static kl_status dispatch(struct control *c, const struct dispatch_op *op)
+{
+    struct thread *t = c->call.t;
+    uint32_t n = given(c) + c->call.captured.n;
+    uint64_t keys = n ? 0 : device_keys(c->call.device);
+    for (uint32_t i = 0; i < n; i++)
+        keys |= handle_keys(operand(c, i));
+    kl_key key;
+    keys = thread_keys(t, keys);
+    const struct op_kernel *k = dispatch_resolve(op, keys, &key);
+    if (t->watch)
+        dispatch_note(t, op, key, false);
+    if (k == &kernel_builtin)
+        return record_region(c);
+    kl_tensor *in = mem_alloc((n + 1) * sizeof *in);
+    if (!in)
+        return fail(t, c->call.site, KL_ERR_MEMORY, "%s: out of memory", c->call.op);
+    for (uint32_t i = 0; i < n; i++)
+        in[i] = operand(c, i);
+    c->changed = in;
+    struct kl_call call = {.t = t, .op = op, .keys = keys, .key = key, .site = c->call.site, .label = c->call.op,
+                           .nin = n, .nout = c->nout, .in = in, .out = c->out, .region = c};
+    kl_status status = call_kernel(&call, k);
+    c->changed = NULL;
+    mem_free(in);
+    return status;
+}
+
 /* Records the op and ends *c. */
 static kl_status finish(struct control *c, bool ok)
 {
     struct thread *t = c->call.t;
     if (!t)
         return KL_ERR_MEMORY;
-    if (ok) {
-        struct trace *tr = thread_trace(t);
-        struct err e;
-        e.code = KL_OK;
-        if (!tr) {
-            front_lock();
-            ambient_limit();
-        }
-        ok = append(c, tr, &e);
-        if (!tr)
-            front_unlock();
-        for (uint32_t i = 0; i < c->nout && ok && !tr; i++)
-            ok = scope_note(t, c->out[i]) || err_set(&e, KL_ERR_MEMORY, "out of memory");
-        if (!ok)
-            fail(t, c->call.site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->call.op,
-                 e.code ? e.msg : "out of memory");
-    }
+    if (ok)
+        ok = (t->plain || (c->custom && !c->custom->table) ? record_region(c)
+              : dispatch(c, c->custom ? c->custom->table : &graph_ops[c->proto.op])) == KL_OK;
     for (uint32_t i = 0; c->out && i < c->nout && !ok; i++)
-        c->out[i] = poison(t);
+        if (!c->out[i].id)
+            c->out[i] = poison(t);
     for (int i = 0; i < 2; i++) {
         graph_free(c->region[i].g);
         tape_body_drop(c->region[i].body);

@@ -170,5 +170,6 @@ kl_tensor kl_random_bits_at(const kl_site *site, kl_device device, kl_dtype dtyp
     if (!(t = compose_begin(NULL)))
         return kl_none;
     c.in[0] = record(&s);
+    c.keys = t->generator;
     return compose_end(t, record(&c));
 }

@@ -19,14 +19,21 @@ kl_status kl_custom_register(const char *name, const kl_custom_op *op, void *ctx
         return report(t, NULL, KL_ERR_ARGUMENT, "custom_register: a name has 1 to %d bytes", CUSTOM_NAME - 1);
     if (!op || !op->types || !op->run)
         return report(t, NULL, KL_ERR_ARGUMENT, "custom_register: \"%s\" needs functions types and run", name);
-    if (!custom_register(name, op, ctx, &e))
-        return report(t, NULL, e.code, "custom_register: %s", e.msg);
-    return KL_OK;
+    const struct dispatch_op *taken = dispatch_find(name);
+    const struct custom_op *half = dispatch_defined(taken) ? NULL : custom_find(name); /* memory ran out before its table */
+    if (taken && taken->graph_op)
+        err_set(&e, KL_ERR_ARGUMENT, "\"%s\" is the name of an op of Kiln's", name);
+    else if (half && half->functions.run == op->run && half->functions.types == op->types && half->ctx == ctx)
+        dispatch_define_custom(half, &e);
+    else if (custom_register(name, op, ctx, &e))
+        dispatch_define_custom(custom_find(name), &e);
+    return e.code ? report(t, NULL, e.code, "custom_register: %s", e.msg) : KL_OK;
 }
 
 /* A use on its way: the context of the functions below. */
 struct use {
     struct custom_use custom;
+    const struct custom_op *base; /* whose types and gradient are meant, whatever computes it */
     const kl_site *site;
     const char *label;         /* custom "name" */
 };
@@ -39,8 +46,8 @@ static kl_status value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
 
 static kl_status gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    const struct custom_use *u = &((const struct use *)ctx)->custom;
-    return u->op->functions.gradient(u->op->ctx, u->attr, u->nattr, in, nin, out, nout);
+    const struct use *u = ctx;
+    return u->base->functions.gradient(u->base->ctx, u->custom.attr, u->custom.nattr, in, nin, out, nout);
 }
 
 /* The types of the operands and, asked of the op, of the results; false: reported. */
@@ -57,7 +64,7 @@ static bool find_types(struct thread *t, const struct use *u, uint32_t nin, cons
         type[i] = custom_type(v.dtype, &v.shape);
     }
     kl_custom_call call = {.nin = nin, .nout = nout, .in_type = type, .attr = u->custom.attr, .attr_bytes = u->custom.nattr};
-    return custom_types(u->custom.op, &call, type + nin, &e) || fail(t, u->site, e.code, "%s", e.msg) == KL_OK;
+    return custom_types(u->base, &call, type + nin, &e) || fail(t, u->site, e.code, "%s", e.msg) == KL_OK;
 }
 
 static bool any_float(const kl_type *type, uint32_t n)
@@ -88,6 +95,34 @@ static kl_status give_poison(struct thread *t, uint32_t nout, kl_tensor *out)
     return t->tracing ? t->trace->err.code : t->last.code;
 }
 
+/* Records a use whose arguments fit. */
+static kl_status record_use(struct thread *t, struct use *u, const void *attr, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                            kl_tensor *out)
+{
+    size_t attr_bytes = u->custom.nattr;
+    void *bytes = attr_bytes ? mem_alloc(attr_bytes) : NULL; /* a copy, aligned for any struct */
+    kl_type *type = mem_alloc(((size_t)nin + nout) * sizeof *type);
+    kl_status status = KL_OK;
+    if (!type || (attr_bytes && !bytes)) {
+        fail(t, u->site, KL_ERR_MEMORY, "%s: out of memory", u->label);
+        status = give_poison(t, nout, out);
+    } else {
+        if (attr_bytes)
+            memcpy(bytes, attr, attr_bytes);
+        u->custom.attr = bytes;
+        u->custom.type = type + nin;
+        if (!find_types(t, u, nin, in, nout, type))
+            status = give_poison(t, nout, out);
+        else if (u->base->functions.gradient && any_float(type, nin) && any_float(type + nin, nout))
+            status = record_custom_grad(u->site, u->label, value, gradient, u, nin, in, nout, out);
+        else
+            status = record_custom(u->site, u->label, &u->custom, nin, in, nout, out);
+    }
+    mem_free(bytes);
+    mem_free(type);
+    return status;
+}
+
 kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, size_t attr_bytes, uint32_t nin,
                        const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
@@ -106,27 +141,21 @@ kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, 
     snprintf(label, sizeof label, "custom \"%s\"", name);
     if (!arguments_fit(t, site, name, attr, attr_bytes, nin, in, nout, out))
         return give_poison(t, nout, out);
-    /* A copy, aligned for any struct. */
-    void *bytes = attr_bytes ? mem_alloc(attr_bytes) : NULL;
-    kl_type *type = mem_alloc(((size_t)nin + nout) * sizeof *type);
-    struct use u = {{custom_find(name), bytes, attr_bytes, type ? type + nin : NULL}, site, label};
-    kl_status status = KL_OK;
-    if (!type || (attr_bytes && !bytes)) {
-        fail(t, site, KL_ERR_MEMORY, "%s: out of memory", label);
-        status = give_poison(t, nout, out);
-    } else {
-        if (attr_bytes)
-            memcpy(bytes, attr, attr_bytes);
-        if (!find_types(t, &u, nin, in, nout, type))
-            status = give_poison(t, nout, out);
-        else if (u.custom.op->functions.gradient && any_float(type, nin) && any_float(type + nin, nout))
-            status = record_custom_grad(site, label, value, gradient, &u, nin, in, nout, out);
-        else
-            status = record_custom(site, label, &u.custom, nin, in, nout, out);
-    }
-    mem_free(bytes);
-    mem_free(type);
-    return status;
+    const struct custom_op *op = custom_find(name);
+    struct use u = {{.op = op, .table = dispatch_find(name), .nattr = attr_bytes}, op, site, label};
+    return record_use(t, &u, attr, nin, in, nout, out);
+}
+
+kl_status record_custom_by(const kl_site *site, const char *name, const struct custom_op *op, uint32_t nin,
+                           const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    struct use u = {{.op = op}, custom_find(name), site, name};
+    struct thread *t = thread_self();
+    if (u.base && nin && nout)
+        return record_use(t, &u, NULL, nin, in, nout, out);
+    fail(t, site, KL_ERR_ARGUMENT, "%s: %s", name, u.base ? "needs an operand and a result" : "its kernel computes values, but no "
+         "rule says their shapes: kl_custom_register defines ops with one");
+    return give_poison(t, nout, out);
 }
 
 kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, uint32_t nin, const kl_tensor *in,

@@ -10,6 +10,7 @@
 #ifndef KILN_FRONTEND_H
 #define KILN_FRONTEND_H
 #define KL_NO_CALL_SITES
+#include "frontend/dispatch.h"
 #include "ir/custom.h"
 #include "ir/ir.h"
 #include "runtime/runtime.h"
@@ -40,6 +41,7 @@ struct entry {
     uint16_t device;
     uint32_t index;              /* its own */
     uint32_t next, prev;         /* free list; temporaries of a trace; handles with an ambient node */
+    uint64_t layers;             /* by kl_dispatch_mark */
     uint32_t version;            /* counts rebinding, so that a late result is not given to a newer meaning */
     ref node;                    /* NIL: none */
     struct trace *trace;
@@ -50,12 +52,37 @@ struct entry {
 };
 
 struct thread;
-struct entry *entry_at(uint32_t index);           /* of an index that was handed out */
+enum { ENTRY_CHUNK = 1024, ENTRY_BITS = 10, ENTRY_CHUNKS = 32 - ENTRY_BITS };
+extern struct entry_table {
+    _Atomic(struct entry *) chunk[ENTRY_CHUNKS]; /* chunk c holds ENTRY_CHUNK << c entries */
+    atomic_uint count;                           /* entries handed out so far */
+} entries __attribute__((visibility("hidden")));
+/* Index i + ENTRY_CHUNK has its leading one at bit c + ENTRY_BITS; the bits below it are the place in chunk c. */
+static inline uint32_t entry_chunk(uint32_t index, uint32_t *place)
+{
+    uint64_t i = (uint64_t)index + ENTRY_CHUNK;
+    uint32_t top = 63u - (uint32_t)__builtin_clzll(i);
+    *place = (uint32_t)(i - (UINT64_C(1) << top));
+    return top - ENTRY_BITS;
+}
+static inline struct entry *entry_at(uint32_t index) /* of an index that was handed out */
+{
+    uint32_t place, c = entry_chunk(index, &place);
+    return &atomic_load_explicit(&entries.chunk[c], memory_order_acquire)[place];
+}
 /* The entry of a live handle; NULL: *e says what is wrong, `what` names the operand. */
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e);
 static inline kl_tensor entry_handle(const struct entry *x)
 {
     return (kl_tensor){(uint64_t)atomic_load_explicit(&x->generation, memory_order_relaxed) << 32 | x->index};
+}
+static inline struct entry *entry_peek(kl_tensor h) /* the same without saying why not */
+{
+    uint32_t index = (uint32_t)h.id, generation = (uint32_t)(h.id >> 32);
+    if (index >= atomic_load_explicit(&entries.count, memory_order_acquire))
+        return NULL;
+    struct entry *x = entry_at(index);
+    return generation % 2 && atomic_load_explicit(&x->generation, memory_order_acquire) == generation ? x : NULL;
 }
 struct entry *entry_new(void);                    /* live; needs the lock; NULL: out of memory */
 void entry_free(struct entry *x, enum death how); /* needs the lock; drops buffer and cause */
@@ -82,6 +109,15 @@ struct thread {
     unsigned outer_no_grad;      /*   those that the open trace began in */
     kl_run_info info;
     bool has_info;
+    uint64_t included, excluded; /* keys, by kl_dispatch_guard */
+    uint64_t generator;          /* keys of the one that random bits are asked of */
+    bool watch;                  /* calls are noted in the log */
+    unsigned plain;              /* what is recorded is a part of a kernel of Kiln's own: no call has another one */
+    unsigned kernels;            /* users' kernels that run, one in another */
+    uint64_t reads;              /* of this struct through thread_self */
+    struct dispatch_log log;
+    char *dump;                  /* what kl_dispatch_dump gave last */
+    char warning[400];           /* kl_dispatch_warning */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -93,7 +129,9 @@ void front_drop(struct buffer *b);                /* buffer_unref that never cal
 bool scope_note(struct thread *t, kl_tensor h);   /* h was made outside a trace */
 /* A composite outside a trace frees what it made but its result.  Nested composites count as the outermost. */
 struct thread *compose_begin(const char *name);
+bool compose_begin_on(struct thread *t, const char *name); /* false: out of memory */
 kl_tensor compose_end(struct thread *t, kl_tensor result);
+void compose_end_all(struct thread *t, const kl_tensor *result, uint32_t n); /* of one with several */
 
 /* ---- error.c ---- */
 /* Sets the thread's last error to "file:line: [composite: ]message"; returns code. */
@@ -129,8 +167,12 @@ struct call {
     kl_device device;            /* of ops without operands, and of copy */
     struct buffer *data;
     uint64_t bits;               /* op slot */
+    uint64_t keys;               /* of arguments that are no tensors */
 };
-kl_tensor record(struct call *c);
+kl_tensor record(struct call *c); /* dispatches; below it is the kernel that most tables end in: */
+kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *found); /* its operands' entries, or NULL */
+unsigned call_operands(const struct call *c);
+bool broadcast_shape(struct shape *all, const struct shape *s); /* numpy's rule for one more operand; false: they do not fit */
 /* dtype, shape and device of a handle; false: reported as a failure of `op`, `what` names the operand. */
 struct view {
     unsigned dtype;
@@ -151,6 +193,40 @@ ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *
 void take_graph_error(struct graph *g, const char *op, struct err *e);
 /* A handle for node r, just recorded in tr or, if that is NULL, in the ambient graph; kl_none: *e. */
 kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *e);
+
+/* ---- dispatch_call.c: from a call to its kernel ---- */
+struct control;
+struct kl_call {
+    struct thread *t;
+    const struct dispatch_op *op;
+    uint64_t keys;               /* that it was made with */
+    kl_key key;                  /* whose kernel runs */
+    const kl_site *site;
+    const char *label;           /* its name in messages */
+    uint32_t nin, nout;
+    kl_tensor *in, *out;
+    struct call *graph;          /* an op of ops.def; or NULL */
+    struct control *region;      /* a region op or a custom one; or NULL */
+};
+extern uint64_t device_bits[MAX_DEVICES] __attribute__((visibility("hidden"))); /* keys, by number */
+void device_keys_start(void);    /* fills them */
+uint64_t device_keys(kl_device d); /* none of what is no device */
+/* The keys of a handle; none of one that is stale. */
+static inline uint64_t handle_keys(kl_tensor h)
+{
+    const struct entry *x = entry_peek(h);
+    return x ? device_bits[x->device] | x->layers : 0;
+}
+/* With those of the thread. */
+static inline uint64_t thread_keys(const struct thread *t, uint64_t bits)
+{
+    uint64_t without = t->excluded | (t->no_grad ? LAYER_BIT(LAYER_Autograd) : 0);
+    return (bits | t->included | ALWAYS_INCLUDED) & ~without;
+}
+/* Runs the kernel that c->key and the table gave; an error is reported, and its status returned. */
+kl_status call_kernel(struct kl_call *c, const struct op_kernel *k);
+/* ---- backend_kernel.c ---- */
+kl_status backend_record(struct kl_call *c, const struct op_kernel *k); /* a kernel `run`: an opaque node */
 
 /* ---- ambient.c: what is recorded outside of traces; all need the lock ---- */
 struct recording *ambient_recording(void);        /* with room for one op's nodes; NULL: out of memory */
@@ -323,6 +399,7 @@ kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *
 /* A custom op with its attributes and the types of its results. */
 struct custom_use {
     const struct custom_op *op;
+    const struct dispatch_op *table; /* where its kernel stands; NULL: it is `op` */
     const void *attr;
     size_t nattr;
     const kl_type *type;
@@ -330,6 +407,11 @@ struct custom_use {
 /* Records its node; `op` is its name in messages. */
 kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
                         const kl_tensor *in, uint32_t nout, kl_tensor *out);
+kl_status record_region(struct control *c);         /* the kernel of region ops and, with `table` done, of custom ones */
+kl_status record_with(struct control *c, const struct custom_op *op); /* of a custom op by another one's function */
+/* The same of a call by name, without attributes. */
+kl_status record_custom_by(const kl_site *site, const char *name, const struct custom_op *op, uint32_t nin,
+                           const kl_tensor *in, uint32_t nout, kl_tensor *out);
 /* In a region, which op is not for: reported, and true. */
 bool region_refuses(struct thread *t, const kl_site *site, const char *op);
 /* Records an input or a slot outside of the open region, and takes it in. */

@@ -6,43 +6,27 @@
 #include "frontend.h"
 #include <inttypes.h>
 
-enum { FIRST_CHUNK = 1024, FIRST_BITS = 10, CHUNKS = 32 - FIRST_BITS, REFILL = 64 };
+enum { REFILL = 64 };
 
-static _Atomic(struct entry *) chunk[CHUNKS]; /* chunk c holds FIRST_CHUNK << c entries */
-static atomic_uint count;                     /* entries handed out so far */
+struct entry_table entries;
 static uint32_t free_list = NO_ENTRY;
-
-/* Index i + FIRST_CHUNK has its leading one at bit c + FIRST_BITS; the bits below it are the place in chunk c. */
-static uint32_t chunk_of(uint32_t index, uint32_t *place)
-{
-    uint64_t i = (uint64_t)index + FIRST_CHUNK;
-    uint32_t top = 63u - (uint32_t)__builtin_clzll(i);
-    *place = (uint32_t)(i - (UINT64_C(1) << top));
-    return top - FIRST_BITS;
-}
-
-struct entry *entry_at(uint32_t index)
-{
-    uint32_t place, c = chunk_of(index, &place);
-    return &atomic_load_explicit(&chunk[c], memory_order_acquire)[place];
-}
 
 /* One more entry at the end of the table; needs the lock. */
 static struct entry *extend(void)
 {
-    uint32_t index = atomic_load_explicit(&count, memory_order_relaxed), place, c;
-    if (index >= UINT32_MAX - FIRST_CHUNK)
+    uint32_t index = atomic_load_explicit(&entries.count, memory_order_relaxed), place, c;
+    if (index >= UINT32_MAX - ENTRY_CHUNK)
         return NULL;
-    c = chunk_of(index, &place);
-    struct entry *base = atomic_load_explicit(&chunk[c], memory_order_relaxed);
+    c = entry_chunk(index, &place);
+    struct entry *base = atomic_load_explicit(&entries.chunk[c], memory_order_relaxed);
     if (!base) {
-        base = mem_alloc(((size_t)FIRST_CHUNK << c) * sizeof *base);
+        base = mem_alloc(((size_t)ENTRY_CHUNK << c) * sizeof *base);
         if (!base)
             return NULL;
-        atomic_store_explicit(&chunk[c], base, memory_order_release);
+        atomic_store_explicit(&entries.chunk[c], base, memory_order_release);
     }
     base[place].index = index;
-    atomic_store_explicit(&count, index + 1, memory_order_release);
+    atomic_store_explicit(&entries.count, index + 1, memory_order_release);
     return &base[place];
 }
 
@@ -62,6 +46,7 @@ static void begin_life(struct entry *x)
     x->device = 0;
     x->next = x->prev = NO_ENTRY;
     x->version = 0;
+    x->layers = 0;
     x->node = NIL;
     x->trace = NULL;
     x->buffer = NULL;
@@ -83,7 +68,7 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
         err_set(e, KL_ERR_HANDLE, "%s is kl_none", what);
         return NULL;
     }
-    struct entry *x = index < atomic_load_explicit(&count, memory_order_acquire) ? entry_at(index) : NULL;
+    struct entry *x = index < atomic_load_explicit(&entries.count, memory_order_acquire) ? entry_at(index) : NULL;
     uint32_t now = x ? atomic_load_explicit(&x->generation, memory_order_acquire) : 0;
     if (generation % 2 == 0 || (int32_t)(now - generation) < 0) {
         err_set(e, KL_ERR_HANDLE, "%s is foreign: 0x%" PRIx64 " was never a handle", what, h.id);
@@ -190,7 +175,7 @@ void entries_after_fork(void)
 {
     static struct cause lost = {.err = {.code = KL_ERR_HANDLE, .msg = "the tensor was being assigned by another thread when this "
                                                                       "process was forked: its value is lost"}};
-    uint32_t n = atomic_load(&count);
+    uint32_t n = atomic_load(&entries.count);
     for (uint32_t i = 0; i < n; i++) {
         struct entry *x = entry_at(i);
         if (atomic_load(&x->generation) % 2 == 0 || x->kind != KIND_VALUE || !x->busy)

@@ -96,3 +96,36 @@ kl_tensor kl_randn_at(const kl_site *site, kl_device device, kl_dtype dtype, int
     kl_tensor unit = number(&m, 1 / (double)(UINT64_C(1) << digits));
     return compose_end(t, inverse_normal(&m, kl_mul_at(site, kl_add_at(site, k, number(&m, 0.5)), unit)));
 }
+
+/* ---- from a generator of the user's ---- */
+
+typedef kl_tensor sampler(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed);
+
+static kl_tensor sample(const kl_site *site, const char *op, sampler *make, const kl_generator *g, kl_device device,
+                        kl_dtype dtype, int rank, const int64_t *dims)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return kl_none;
+    uint64_t keys = g ? kl_keyset_of(g->key).bits : 0, before = t->generator;
+    if (!keys || keys & DEV_MASK)
+        return refuse(t, site, KL_ERR_ARGUMENT, "%s: %s", op, g ? "the generator's key is no layer" : "generator is NULL");
+    t->generator = keys;
+    kl_tensor h = make(site, device, dtype, rank, dims, g->seed);
+    t->generator = before;
+    return h;
+}
+
+#define FROM(name)                                                                                                    \
+    kl_tensor kl_##name##_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank, \
+                                  const int64_t *dims)                                                                \
+    {                                                                                                                 \
+        return sample(site, #name "_from", kl_##name##_at, g, device, dtype, rank, dims);                             \
+    }                                                                                                                 \
+    kl_tensor kl_##name##_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims) \
+    {                                                                                                                 \
+        return kl_##name##_from_at(NULL, g, device, dtype, rank, dims);                                               \
+    }
+FROM(random_bits)
+FROM(rand)
+FROM(randn)

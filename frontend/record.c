@@ -52,6 +52,7 @@ struct step {
     struct thread *t;
     struct trace *tr;        /* NULL: recorded in the ambient graph, under the lock */
     struct recording *r;
+    struct entry *const *found; /* the operands' entries; NULL: to be looked up */
     ref in[MAX_OPERANDS];
     kl_device device;
     struct node key;         /* what the trace's tape compares */
@@ -61,7 +62,7 @@ struct step {
 static const char *const operand_name[MAX_OPERANDS] = {"operand 1", "operand 2", "operand 3", "operand 4"};
 
 /* Most ops have a fixed number; the call says it for the others. */
-static unsigned operands(const struct call *c) { return c->proto.nin ? c->proto.nin : opinfo[c->proto.op].nin; }
+unsigned call_operands(const struct call *c) { return c->proto.nin ? c->proto.nin : opinfo[c->proto.op].nin; }
 
 void take_graph_error(struct graph *g, const char *op, struct err *e)
 {
@@ -98,7 +99,10 @@ ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *
 
 static bool resolve(struct step *s, unsigned i)
 {
-    s->in[i] = node_of_handle(s->tr, s->c->in[i], operand_name[i], &s->e);
+    if (s->tr && s->found && s->found[i]) /* outside of traces handles are looked up under the lock */
+        s->in[i] = trace_node(s->tr, s->found[i], s->c->in[i], operand_name[i], &s->e);
+    else
+        s->in[i] = node_of_handle(s->tr, s->c->in[i], operand_name[i], &s->e);
     if (s->in[i] == NIL && !s->e.code)
         return take_error(s);
     return s->in[i] != NIL;
@@ -108,7 +112,7 @@ static bool resolve(struct step *s, unsigned i)
 static bool find_device(struct step *s)
 {
     const struct graph *g = s->r->g;
-    unsigned nin = operands(s->c), op = s->c->proto.op;
+    unsigned nin = call_operands(s->c), op = s->c->proto.op;
     s->device = nin && op != OP_copy ? device_of(node_at(g, s->in[op == OP_grad])->device) : s->c->device;
     for (unsigned i = 1; i < nin && op != OP_grad; i++) {
         kl_device d = device_of(node_at(g, s->in[i])->device);
@@ -121,8 +125,8 @@ static bool find_device(struct step *s)
     return true;
 }
 
-/* Numpy's rule for one more operand. */
-static bool broadcast_shape(struct shape *all, const struct shape *s)
+
+bool broadcast_shape(struct shape *all, const struct shape *s)
 {
     uint32_t rank = all->rank > s->rank ? all->rank : s->rank;
     struct shape out = {.rank = rank};
@@ -192,7 +196,7 @@ static ref append(struct step *s)
     struct graph *g = s->r->g;
     const struct call *c = s->c;
     struct node n = c->proto;
-    n.nin = (uint8_t)operands(c);
+    n.nin = (uint8_t)call_operands(c);
     g->cur_device = (uint16_t)device_index(s->device);
     g->cur_site = graph_site(g, c->site);
     if (op_is_elementwise(n.op) && !broadcast(s, n.nin))
@@ -274,7 +278,7 @@ static void make_key(struct step *s)
 {
     const struct call *c = s->c;
     s->key = c->proto;
-    s->key.nin = (uint8_t)operands(c);
+    s->key.nin = (uint8_t)call_operands(c);
     s->key.device = (uint16_t)c->device.id;
     s->key.flags |= s->t->no_grad ? MARK_STOP : 0;
     memcpy(s->key.in, s->in, sizeof s->key.in);
@@ -302,7 +306,9 @@ static kl_tensor replay(struct step *s, const struct tape_call *made)
 static kl_tensor run_path(struct step *s)
 {
     const struct call *c = s->c;
-    unsigned nin = operands(c);
+    unsigned nin = call_operands(c);
+    if (c->proto.op == OP_input && !c->data)
+        return err_set(&s->e, KL_ERR_ARGUMENT, "a kernel has passed its data on before"), kl_none;
     if (s->tr)
         s->tr->site = c->site;
     for (unsigned i = 0; i < nin; i++)
@@ -344,7 +350,7 @@ static void fail_call(struct step *s)
 {
     struct call *c = s->c;
     bool passed_on = false;
-    for (unsigned i = 0; i < operands(c) && !passed_on; i++)
+    for (unsigned i = 0; i < call_operands(c) && !passed_on; i++)
         passed_on = is_poison(c->in[i]);
     if (passed_on) {
         s->t->last = s->e;
@@ -355,40 +361,79 @@ static void fail_call(struct step *s)
     }
 }
 
-kl_tensor record(struct call *c)
+kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *found)
 {
     struct step s;
-    s.t = thread_self();
     kl_tensor h = kl_none;
-    if (s.t && s.t->tracing && s.t->trace->err.code) {
-        h = s.t->trace->poison; /* silent: the first failure is kept */
-    } else if (s.t && s.t->tracing && s.t->trace->region && (c->proto.op == OP_input || c->proto.op == OP_slot)) {
-        return region_leaf(s.t, c);
-    } else if (s.t) {
-        s.c = c;
-        s.tr = thread_trace(s.t);
-        s.e.code = KL_OK;
-        memset(s.in, 0, sizeof s.in);
-        if (!s.tr) {
-            front_lock();
-            ambient_limit();
-        }
-        s.r = s.tr ? &s.tr->r : ambient_recording();
-        if (s.r)
-            h = run_path(&s);
-        else
-            err_set(&s.e, KL_ERR_MEMORY, "out of memory");
-        if (!s.tr)
-            front_unlock();
-        if (h.id && !s.tr && !scope_note(s.t, h))
-            h = kl_none; /* lost until the process ends, but reported */
-        if (!h.id) {
-            if (!s.e.code)
-                err_set(&s.e, KL_ERR_MEMORY, "out of memory");
-            fail_call(&s);
-            h = poison(s.t);
-        }
+    s.t = t;
+    s.found = found;
+    s.c = c;
+    s.tr = thread_trace(t);
+    s.e.code = KL_OK;
+    memset(s.in, 0, sizeof s.in);
+    if (!s.tr) {
+        front_lock();
+        ambient_limit();
     }
+    s.r = s.tr ? &s.tr->r : ambient_recording();
+    if (s.r)
+        h = run_path(&s);
+    else
+        err_set(&s.e, KL_ERR_MEMORY, "out of memory");
+    if (!s.tr)
+        front_unlock();
+    if (h.id && !s.tr && !scope_note(t, h))
+        h = kl_none; /* lost until the process ends, but reported */
+    if (!h.id) {
+        if (!s.e.code)
+            err_set(&s.e, KL_ERR_MEMORY, "out of memory");
+        fail_call(&s);
+        h = poison(t);
+    }
+    return h;
+}
+
+/* ---- its kernel ---- */
+
+/* Any but the node of its own. */
+static __attribute__((noinline)) kl_tensor other_kernel(struct thread *t, struct call *c, uint64_t keys, kl_key key,
+                                                        const struct op_kernel *k)
+{
+    kl_tensor out = kl_none;
+    struct kl_call call = {.t = t, .op = &graph_ops[c->proto.op], .keys = keys, .key = key, .site = c->site, .label = c->op,
+                           .nin = call_operands(c), .nout = 1, .in = c->in, .out = &out, .graph = c};
+    call_kernel(&call, k);
+    return out;
+}
+
+static kl_tensor dispatch(struct thread *t, struct call *c)
+{
+    const struct dispatch_op *op = &graph_ops[c->proto.op];
+    struct entry *found[MAX_OPERANDS];
+    uint64_t keys = c->keys | (c->proto.op == OP_copy ? device_keys(c->device) : 0);
+    for (unsigned i = 0, n = call_operands(c); i < n; i++) {
+        found[i] = entry_peek(c->in[i]);
+        if (found[i])
+            keys |= device_bits[found[i]->device] | found[i]->layers;
+    }
+    kl_key key;
+    keys = thread_keys(t, keys);
+    const struct op_kernel *k = dispatch_resolve(op, keys, &key);
+    if (__builtin_expect(t->watch, 0))
+        dispatch_note(t, op, key, false);
+    return __builtin_expect(k == &kernel_builtin || t->plain, 1) ? record_node(t, c, found) : other_kernel(t, c, keys, key, k);
+}
+
+kl_tensor record(struct call *c)
+{
+    struct thread *t = thread_self();
+    kl_tensor h = kl_none;
+    if (t && t->tracing && t->trace->err.code)
+        h = t->trace->poison; /* silent: the first failure is kept */
+    else if (t && t->tracing && t->trace->region && (c->proto.op == OP_input || c->proto.op == OP_slot))
+        return region_leaf(t, c);
+    else if (t)
+        h = dispatch(t, c);
     buffer_unref(c->data);
     return h;
 }

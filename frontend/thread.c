@@ -27,18 +27,28 @@ static void thread_end(void *p)
     front_unlock();
     mem_free(t->made);
     mem_free(t->scope);
+    mem_free(t->log.s);
+    mem_free(t->dump);
     mem_free(t);
     self = NULL;
 }
 
 /* A child of fork has none of the other threads: nobody else would open the lock, nor finish what they were writing. */
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-static void parent_after_fork(void) { pthread_mutex_unlock(&lock); }
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+    dispatch_lock();
+}
+static void parent_after_fork(void)
+{
+    dispatch_unlock();
+    pthread_mutex_unlock(&lock);
+}
 static void child_after_fork(void)
 {
     entries_after_fork();
     idle = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
-    pthread_mutex_unlock(&lock);
+    parent_after_fork();
 }
 
 static void start(void)
@@ -52,18 +62,23 @@ static void start(void)
 static struct thread *make_self(void)
 {
     pthread_once(&once, start);
-    struct thread *t = key_works ? mem_alloc(sizeof *t) : NULL;
+    struct thread *t = key_works && dispatch_start() ? mem_alloc(sizeof *t) : NULL;
     if (!t || pthread_setspecific(key, t) != 0) {
         mem_free(t);
         return NULL;
     }
     t->free = NO_ENTRY;
+    dispatch_log_start(t);
     return self = t;
 }
 
 struct thread *thread_self(void)
 {
-    return self ? self : make_self();
+    struct thread *t = self;
+    if (!t && !(t = make_self()))
+        return NULL;
+    t->reads++;
+    return t;
 }
 
 void front_lock(void)
@@ -123,22 +138,23 @@ static bool scope_push(struct thread *t)
     return true;
 }
 
-/* Releases what was made in the innermost scope but `result`, which goes to the scope around it. */
-static void scope_pop(struct thread *t, kl_tensor result)
+/* Releases what was made in the innermost scope but the results, which go to the scope around it. */
+static void scope_pop(struct thread *t, const kl_tensor *result, uint32_t n)
 {
-    uint32_t from = t->scope[--t->nscope];
-    bool mine = false;
+    uint32_t from = t->scope[--t->nscope], mine = from;
     front_lock();
     for (uint32_t i = from; i < t->nmade; i++) {
-        if (t->made[i] == result.id)
-            mine = true;
-        else if (t->made[i])
-            handle_end((kl_tensor){t->made[i]}, DEATH_SCOPE);
+        uint64_t id = t->made[i];
+        bool kept = false;
+        for (uint32_t k = 0; k < n; k++)
+            kept |= result[k].id == id;
+        if (kept && t->nscope)
+            t->made[mine++] = id; /* an old place is free */
+        else if (id && !kept)
+            handle_end((kl_tensor){id}, DEATH_SCOPE);
     }
     front_unlock();
-    t->nmade = from;
-    if (mine && t->nscope)
-        t->made[t->nmade++] = result.id; /* its old place is free */
+    t->nmade = mine;
 }
 
 kl_status kl_scope_begin(void)
@@ -160,7 +176,7 @@ kl_status kl_scope_end_at(const kl_site *site)
         return KL_ERR_TRACE;
     if (!t->nscope)
         return fail(t, site, KL_ERR_ARGUMENT, "scope_end: no scope is open");
-    scope_pop(t, kl_none);
+    scope_pop(t, NULL, 0);
     return KL_OK;
 }
 
@@ -205,22 +221,32 @@ bool kl_grad_enabled(void)
 
 /* ---- composites ---- */
 
+bool compose_begin_on(struct thread *t, const char *name)
+{
+    if (!t->tracing && !scope_push(t))
+        return false;
+    if (t->depth++ == 0)
+        t->composite = name;
+    return true;
+}
+
 /* NULL: out of memory, and the composite gives kl_none. */
 struct thread *compose_begin(const char *name)
 {
     struct thread *t = thread_self();
-    if (!t || (!t->tracing && !scope_push(t)))
-        return NULL;
-    if (t->depth++ == 0)
-        t->composite = name;
-    return t;
+    return t && compose_begin_on(t, name) ? t : NULL;
 }
 
-kl_tensor compose_end(struct thread *t, kl_tensor result)
+void compose_end_all(struct thread *t, const kl_tensor *result, uint32_t n)
 {
     if (--t->depth == 0)
         t->composite = NULL;
     if (!t->tracing)
-        scope_pop(t, result);
+        scope_pop(t, result, n);
+}
+
+kl_tensor compose_end(struct thread *t, kl_tensor result)
+{
+    compose_end_all(t, &result, 1);
     return result;
 }

@@ -1,0 +1,262 @@
+/* Dispatch: which kernel an op runs, and kernels of one's own.  Included by <kiln/kiln.h>.
+ *
+ * Every op, called on any tensors, forms a set of keys and runs the kernel that its table has for the highest of them:
+ *
+ *     highest(((devices and layers of all arguments) or included here) minus excluded here) and not fallthrough(op)
+ *
+ * A set is made of components: devices (CPU, CUDA, ...) and layers above them (Sparse, Autograd, Tracer, ...).  A key is
+ * a device, a layer, or a layer on a device (SparseCUDA).  Each op has a table with an entry a key, which is computed
+ * when kernels come or go; a layer without a kernel is passed over, a device without one is an error.
+ *
+ *     static kl_status count(void *ctx, kl_call *call, kl_keyset keys)
+ *     {
+ *         ++*(int *)ctx;
+ *         return kl_redispatch(call, kl_keyset_below(keys, KL_KEY_User1));
+ *     }
+ *
+ *     kl_dispatch_fallback(KL_KEY_User1, &(kl_kernel){.name = "count", .call = count, .ctx = &n}, NULL);
+ *     kl_guard before = kl_dispatch_guard(kl_keyset_of(KL_KEY_User1), (kl_keyset){0});
+ *     y = kl_add(a, b);                                                         // n is 1
+ *     kl_dispatch_restore(before);
+ *
+ * Any thread may dispatch while another registers: a call sees the table before or after.  Functions of kernels are
+ * called by the thread that records (`call`) or by one that computes (`run`). */
+#ifndef KILN_DISPATCH_H
+#define KILN_DISPATCH_H
+#include <kiln/kiln.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- keys ---- */
+
+/* X(name, its device, its layer), lowest priority first. */
+#define KL_KEYS(X)                                                                                                   \
+    X(Undefined, None, Dense) X(Ref, Ref, Dense) X(CPU, CPU, Dense) X(CUDA, CUDA, Dense) X(HIP, HIP, Dense)          \
+    X(FPGA, FPGA, Dense) X(MSNPU, MSNPU, Dense) X(XLA, XLA, Dense) X(Vulkan, Vulkan, Dense) X(Metal, Metal, Dense)   \
+    X(XPU, XPU, Dense) X(MKLDNN, MKLDNN, Dense) X(OpenGL, OpenGL, Dense) X(OpenCL, OpenCL, Dense)                    \
+    X(IDEEP, IDEEP, Dense) X(PrivateUse1, PrivateUse1, Dense) X(PrivateUse2, PrivateUse2, Dense)                     \
+    X(PrivateUse3, PrivateUse3, Dense)                                                                               \
+    X(Sparse, None, Sparse) X(SparseCPU, CPU, Sparse) X(SparseCUDA, CUDA, Sparse) X(SparseHIP, HIP, Sparse)          \
+    X(SparseXPU, XPU, Sparse)                                                                                        \
+    X(Quantized, None, Quantized) X(QuantizedCPU, CPU, Quantized) X(QuantizedCUDA, CUDA, Quantized)                  \
+    X(QuantizedXPU, XPU, Quantized) X(NestedTensor, None, Nested)                                                    \
+    X(Complex, None, Complex) X(ComplexCPU, CPU, Complex) X(ComplexCUDA, CUDA, Complex)                              \
+    X(MkldnnCPU, CPU, Mkldnn) X(CustomRNGKeyId, None, CustomRNG) X(Meta, None, Meta)                                 \
+    X(BackendSelect, None, BackendSelect) X(Named, None, Named)                                                      \
+    X(AutogradOther, None, Autograd) X(AutogradCPU, CPU, Autograd) X(AutogradCUDA, CUDA, Autograd)                   \
+    X(AutogradXLA, XLA, Autograd) X(AutogradNestedTensor, None, Autograd) X(AutogradXPU, XPU, Autograd)              \
+    X(AutogradPrivateUse1, PrivateUse1, Autograd) X(AutogradPrivateUse2, PrivateUse2, Autograd)                      \
+    X(AutogradPrivateUse3, PrivateUse3, Autograd)                                                                    \
+    X(Tracer, None, Tracer) X(Autocast, None, Autocast) X(Batched, None, Batched) X(VmapMode, None, VmapMode)        \
+    X(TESTING_ONLY_GenericWrapper, None, GenericWrapper) X(TESTING_ONLY_GenericMode, None, GenericMode)              \
+    X(Profiler, None, Profiler) X(TracerOuter, None, TracerOuter)                                                    \
+    X(User1, None, User1) X(User2, None, User2) X(User3, None, User3) X(User4, None, User4) X(User5, None, User5)
+
+/* The keys that tables have an entry for; then alias keys, which only name several of them when registering: Autograd
+ * (every Autograd* key), Math (Undefined, all backends and all of Autograd: a kernel made of other ops) and DefaultBackend
+ * (Undefined and all backends). */
+typedef enum kl_key {
+#define KL_KEY_ENUM_(name, device, layer) KL_KEY_##name,
+    KL_KEYS(KL_KEY_ENUM_)
+#undef KL_KEY_ENUM_
+    KL_KEY_COUNT,
+    KL_KEY_Autograd = KL_KEY_COUNT, KL_KEY_Math, KL_KEY_DefaultBackend,
+    KL_KEY_UNKNOWN = 255
+} kl_key;
+#ifdef __cplusplus
+static_assert(KL_KEY_COUNT < 64, "keys fit a 64-bit set");
+#else
+_Static_assert(KL_KEY_COUNT < 64, "keys fit a 64-bit set");
+#endif
+
+/* "SparseCUDA"; "UNKNOWN_TENSOR_TYPE_ID" for what is no key. */
+KL_API const char *kl_key_name(kl_key key);
+/* By name, or by another one that it has had: CPUTensorId, CUDATensorId, PrivateUse1_PreAutograd, Cpu, Cuda, Nested, Vmap,
+ * CatchAll, CompositeImplicitAutograd, CompositeExplicitAutograd.  KL_KEY_UNKNOWN: no key is called that. */
+KL_API kl_key kl_key_find(const char *name);
+KL_API bool kl_key_is_alias(kl_key key);
+/* A device, or a layer that stands for storage on one (Sparse*, Quantized*, NestedTensor, Complex*, MkldnnCPU,
+ * CustomRNGKeyId, Meta). */
+KL_API bool kl_key_is_backend(kl_key key);
+/* The key under which a backend's gradients are registered; AutogradOther for those without one of their own, and for
+ * what is no backend. */
+KL_API kl_key kl_key_autograd(kl_key backend);
+
+/* ---- sets ---- */
+
+typedef struct kl_keyset { uint64_t bits; } kl_keyset;
+
+/* The components of a key; of the alias Autograd its layer; nothing for Undefined and for the other aliases. */
+KL_API kl_keyset kl_keyset_of(kl_key key);
+KL_API kl_keyset kl_keyset_add(kl_keyset set, kl_key key);
+/* Without the key's layer or, where it is a device, without that. */
+KL_API kl_keyset kl_keyset_remove(kl_keyset set, kl_key key);
+/* Whether all components of the key are in; false for Undefined. */
+KL_API bool kl_keyset_has(kl_keyset set, kl_key key);
+/* The highest layer on the highest device; Undefined for the empty set. */
+KL_API kl_key kl_keyset_highest(kl_keyset set);
+/* What is below the key's layer, or below the device that it is: for kl_redispatch. */
+KL_API kl_keyset kl_keyset_below(kl_keyset set, kl_key key);
+/* How many components. */
+KL_API unsigned kl_keyset_count(kl_keyset set);
+/* "{AutogradCPU, CPU}", highest first, cut at size; returns buf. */
+KL_API char *kl_keyset_text(kl_keyset set, char *buf, size_t size);
+static inline kl_keyset kl_keyset_union(kl_keyset a, kl_keyset b) { a.bits |= b.bits; return a; }
+static inline kl_keyset kl_keyset_intersection(kl_keyset a, kl_keyset b) { a.bits &= b.bits; return a; }
+static inline kl_keyset kl_keyset_minus(kl_keyset a, kl_keyset b) { a.bits &= ~b.bits; return a; }
+
+/* The view with eleven keys, whose numbers are their bits in 16; bits 11 to 15 are User1 to User5. */
+typedef enum kl_key16 {
+    KL_KEY16_Cpu, KL_KEY16_Cuda, KL_KEY16_Meta, KL_KEY16_Sparse, KL_KEY16_Quantized, KL_KEY16_Nested, KL_KEY16_Autocast,
+    KL_KEY16_Autograd, KL_KEY16_Vmap, KL_KEY16_Profiler, KL_KEY16_Tracer /* TracerOuter */
+} kl_key16;
+/* Exact: kl_keyset_to16 of it gives the same 16 bits. */
+KL_API kl_keyset kl_keyset_from16(uint16_t bits);
+/* false: the set has a component that the view has no bit for, and *bits is the rest. */
+KL_API bool kl_keyset_to16(kl_keyset set, uint16_t *bits);
+
+/* ---- what a thread includes and excludes ---- */
+
+typedef struct kl_guard { kl_keyset included, excluded; } kl_guard;
+/* From here on this thread's calls have these keys, too, and do without those; what is excluded wins.  Of an excluded set
+ * with layers only the layers count.  Returns what was before, for kl_dispatch_restore; guards nest. */
+KL_API kl_guard kl_dispatch_guard(kl_keyset include, kl_keyset exclude);
+KL_API void kl_dispatch_restore(kl_guard before);
+KL_API kl_guard kl_dispatch_guarded(void); /* as it is now */
+
+/* From here on calls on this handle have these layers, too; what they make has not.  [errors HANDLE] */
+KL_API kl_status kl_dispatch_mark(kl_tensor t, kl_keyset layers);
+
+/* ---- kernels ---- */
+
+/* A call on its way, for as long as a kernel's function runs that got it. */
+typedef struct kl_call kl_call;
+struct kl_custom_call; /* <kiln/custom.h> */
+
+/* What to do for an op.  Without functions: fallthrough, the key is as if it were not in the set. */
+typedef struct kl_kernel {
+    const char *name;    /* in dumps, logs and errors, cut at 31 bytes; NULL: "kernel" */
+    /* Runs while recording: makes the results of other ops, of kl_redispatch or of both (kl_call_set_result).  keys: all
+     * that the call was made with.  An error it returns becomes the call's. */
+    kl_status (*call)(void *ctx, kl_call *call, kl_keyset keys);
+    /* For backends: computes the op on the host when its value is needed, as kl_custom_op's does.  The op becomes an
+     * opaque node, a kernel of its own outside of fusion; its shapes, dtypes and gradient are the op's, its operands
+     * broadcast.  It must stay callable until all that was recorded with it has run. */
+    kl_status (*run)(void *ctx, const struct kl_custom_call *call);
+    void *ctx;           /* passed to either */
+    const char *schema;  /* "(Tensor _0, Tensor _1) -> Tensor": compared with the op's; NULL: anything */
+} kl_kernel;
+
+KL_API const char *kl_call_op(const kl_call *call);             /* the op's name */
+KL_API const char *kl_call_schema(const kl_call *call);         /* "add(Tensor a, Tensor b) -> Tensor" */
+KL_API kl_key kl_call_key(const kl_call *call);                 /* the key whose kernel runs */
+KL_API uint32_t kl_call_inputs(const kl_call *call);
+KL_API kl_tensor kl_call_input(const kl_call *call, uint32_t i); /* kl_none: there is none */
+KL_API void kl_call_set_input(kl_call *call, uint32_t i, kl_tensor t); /* what kl_redispatch passes on */
+KL_API uint32_t kl_call_results(const kl_call *call);
+KL_API kl_tensor kl_call_result(const kl_call *call, uint32_t i); /* kl_none before it is set */
+KL_API void kl_call_set_result(kl_call *call, uint32_t i, kl_tensor t);
+/* Runs the kernel of the highest key in `keys`, which are taken as they are; its results become the call's. */
+KL_API kl_status kl_redispatch(kl_call *call, kl_keyset keys);
+
+/* ---- registering ---- */
+
+typedef struct kl_registration { uint64_t id; } kl_registration; /* {0} is none */
+
+/* Makes an op of one's own, which is called with kl_dispatch, from "name(Tensor a, Tensor b) -> Tensor"; a list of
+ * several results is in parentheses.  Kernels may have been registered for it before.  An op with a rule for shapes, a
+ * gradient and a kernel `run` comes from kl_custom_register, which defines it as well.  *out may be NULL, as below.
+ * [errors ARGUMENT: bad schema, the name is taken, a kernel's schema differs; MEMORY] */
+KL_API kl_status kl_dispatch_define(const char *schema, kl_registration *out);
+/* A kernel for an op, by its name in `kiln ops` or its own, and a key.  One that is there already is overridden: that is
+ * a warning (kl_dispatch_warning), and deregistering brings it back.  The order of registrations does not matter but
+ * for that.  [errors ARGUMENT: no key, not dispatchable (MKLDNN, OpenGL, OpenCL, IDEEP), `run` for a key that is no
+ * backend, `run` and `call` together, a schema that differs; MEMORY; nothing is changed then] */
+KL_API kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kernel, kl_registration *out);
+/* For all ops that have no kernel for the key; it has to be a `call` or a fallthrough, and one a key.
+ * [errors ARGUMENT, also: there is one; MEMORY] */
+KL_API kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registration *out);
+/* Takes any of them back.  [errors ARGUMENT: it is not registered] */
+KL_API kl_status kl_dispatch_deregister(kl_registration r);
+/* What this thread's last registration overrode; "" if nothing.  Valid until its next one. */
+KL_API const char *kl_dispatch_warning(void);
+/* Whether a kernel is registered for that very key, aliases included, and for how many keys there is one. */
+KL_API bool kl_dispatch_has_kernel(const char *op, kl_key key);
+KL_API uint32_t kl_dispatch_kernel_count(const char *op);
+
+/* ---- generators ---- */
+
+/* Where random bits come from: the op `random` of these calls has this key besides its device's, so a kernel registered
+ * for it there makes the bits, from the seed.  Other random numbers stay what they are. */
+typedef struct kl_generator {
+    kl_key key;    /* KL_KEY_CustomRNGKeyId, or one of the user's layers */
+    uint64_t seed;
+} kl_generator;
+/* As kl_random_bits, kl_rand and kl_randn.  [lazy; new handle; errors as theirs, and ARGUMENT: g is NULL, or its key no
+ * layer] */
+KL_API kl_tensor kl_random_bits_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
+KL_API kl_tensor kl_rand_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
+KL_API kl_tensor kl_randn_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
+
+/* ---- calling by name: ops of one's own, elementwise ops, and custom ops without attributes ---- */
+
+/* As any op is called: nin tensors, nout results.  [lazy; new handles; errors ARGUMENT: no such op, wrong numbers of
+ * tensors, no kernel; those of the kernel; results are poison then] */
+KL_API kl_status kl_dispatch(const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
+/* With these keys, whatever the tensors are and the thread includes. */
+KL_API kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                                  kl_tensor *out);
+/* The kernel of exactly this key. */
+KL_API kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                                    kl_tensor *out);
+/* The keys that a call on these tensors has here and now, and the one that it would run; Undefined: none. */
+KL_API kl_keyset kl_dispatch_keys(uint32_t nin, const kl_tensor *in);
+KL_API kl_key kl_dispatch_resolve(const char *op, kl_keyset keys);
+
+/* The same with a call site, which may be NULL. */
+KL_API kl_status kl_dispatch_at(const kl_site *site, const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                                kl_tensor *out);
+KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in,
+                                     uint32_t nout, kl_tensor *out);
+KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin, const kl_tensor *in,
+                                       uint32_t nout, kl_tensor *out);
+KL_API kl_tensor kl_random_bits_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+                                        const int64_t *dims);
+KL_API kl_tensor kl_rand_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+                                 const int64_t *dims);
+KL_API kl_tensor kl_randn_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+                                  const int64_t *dims);
+
+/* ---- looking at it ---- */
+
+/* All that is registered for an op, aliases included, what is overridden as (inactive); "" for no such op.  As the texts
+ * below it is valid until the thread asks for one again; NULL: out of memory. */
+KL_API const char *kl_dispatch_dump(const char *op);
+/* Its table: each key's kernel and why it is that: [kernel], [default backend kernel], [math kernel],
+ * [ambiguous autogradother], [autograd kernel], [layer kernel] (SparseCPU by Sparse's), [backend fallback]; or missing. */
+KL_API const char *kl_dispatch_dump_table(const char *op);
+/* Computes every table anew and compares.  [errors INTERNAL] */
+KL_API kl_status kl_dispatch_check(void);
+/* From here on this thread notes what its calls resolve to, until kl_dispatch_log_end gives the lines
+ * "[call] op=[add], key=[CPU]", those of kernels in kernels indented, "[redispatch]" where it is one.  With
+ * KILN_DISPATCH_TRACE=1 in the environment each thread prints them to stderr. */
+KL_API void kl_dispatch_log_begin(void);
+KL_API const char *kl_dispatch_log_end(void);
+/* How often this thread has looked up its state since it began: once for a recorded op, whatever layers it passes. */
+KL_API uint64_t kl_dispatch_reads(void);
+
+#ifndef KL_NO_CALL_SITES
+#define kl_dispatch(...) kl_dispatch_at(KL_HERE, __VA_ARGS__)
+#define kl_dispatch_with(...) kl_dispatch_with_at(KL_HERE, __VA_ARGS__)
+#define kl_dispatch_direct(...) kl_dispatch_direct_at(KL_HERE, __VA_ARGS__)
+#define kl_random_bits_from(...) kl_random_bits_from_at(KL_HERE, __VA_ARGS__)
+#define kl_rand_from(...) kl_rand_from_at(KL_HERE, __VA_ARGS__)
+#define kl_randn_from(...) kl_randn_from_at(KL_HERE, __VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif
