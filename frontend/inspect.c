@@ -19,7 +19,7 @@ static kl_status record_look(struct thread *t, const kl_site *site, const char *
 {
     kl_type type = {.dtype = KL_U8, .rank = 0};
     kl_tensor in[2] = {x, last_token(t, site, op, x)}, out = kl_none;
-    struct custom_use use = {custom_find(name), strlen(text) ? text : NULL, strlen(text), &type};
+    struct custom_use use = {.op = custom_find(name), .attr = *text ? text : NULL, .nattr = strlen(text), .type = &type};
     if (failed_trace(t))
         return t->trace->err.code;
     kl_status status = record_custom(site, op, &use, in[1].id ? 2 : 1, in, 1, &out);
