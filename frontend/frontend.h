@@ -306,6 +306,7 @@ struct launch {
     const struct graph *g;       /* its outputs, and the names of its states */
     struct binding *bound;       /* per state: its handle, and whether it is assigned */
     uint32_t nbound;
+    uint32_t nkept;              /* outputs that handles get, the first ones; other values given back are dropped */
     bool frozen;                 /* not a trace that is open, for messages */
     bool *exclusive;             /* for exec_run, with room for as many */
     struct buffer **state, **out;
@@ -336,6 +337,7 @@ struct trace {
     uint32_t *index;             /* hash of entry index -> position in bound + 1 */
     uint32_t index_cap;
     uint32_t temps;              /* its temporaries, linked by next */
+    kl_tensor token;             /* of the last kl_print or kl_assert, or kl_none */
     kl_tensor *keep;
     uint32_t nkeep, keep_cap;
     struct launch launch;        /* room for running */

@@ -90,6 +90,9 @@ void launch_commit(struct launch *l, struct entry *const *kept)
             ambient_unbind(x); /* what is recorded lazily keeps the old version */
             front_drop(x->buffer);
             x->version++;
+        } else if (i >= l->nkept) {
+            front_drop(l->out[i]);
+            continue;
         } else {
             const struct node *n = node_at(g, o->value);
             x = kept[i];

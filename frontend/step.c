@@ -170,7 +170,7 @@ static void *make_room(struct step_run *r)
     char *p = mem_alloc(size);
     if (!p)
         return NULL;
-    r->l = (struct launch){.g = g, .bound = (void *)(p + bound), .nbound = g->state.n, .frozen = true,
+    r->l = (struct launch){.g = g, .bound = (void *)(p + bound), .nbound = g->state.n, .nkept = r->s->nkept, .frozen = true,
                            .exclusive = (void *)(p + exclusive), .state = (void *)(p + state), .out = (void *)(p + out)};
     r->input = (void *)(p + input);
     r->slot = (void *)(p + slot);

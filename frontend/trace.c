@@ -154,7 +154,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     if (!tr || !tape_begin(tr, name && *name ? name : "trace"))
         return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
-    tr->poison = kl_none;
+    tr->poison = tr->token = kl_none;
     tr->began = span_begin();
     t->tracing = true;
     t->outer_no_grad = t->no_grad;
@@ -245,10 +245,10 @@ void trace_free(struct trace *tr)
 
 /* ---- end ---- */
 
-/* Temporaries that are kept come first, in the order of kl_keep, then the assigned states by ordinal. */
+/* Temporaries that are kept come first, in the order of kl_keep, then the assigned states by ordinal, then the last token. */
 static bool list_outputs(struct trace *tr, uint32_t *nout)
 {
-    if (!mem_reserve(&tr->output, &tr->output_cap, tr->nkeep + tr->nbound, sizeof *tr->output))
+    if (!mem_reserve(&tr->output, &tr->output_cap, tr->nkeep + tr->nbound + 1, sizeof *tr->output))
         return false;
     uint32_t n = 0;
     for (uint32_t i = 0; i < tr->nkeep; i++) {
@@ -264,6 +264,8 @@ static bool list_outputs(struct trace *tr, uint32_t *nout)
     for (uint32_t i = 0; i < tr->nbound; i++)
         if (tr->bound[i].assigned)
             tr->output[n++] = (struct output){.kind = OUT_ASSIGN, .value = tr->bound[i].node, .state = i};
+    if (tr->token.id)
+        tr->output[n++] = (struct output){.kind = OUT_RETURN, .value = entry_at((uint32_t)tr->token.id)->node};
     *nout = n;
     return true;
 }
@@ -355,6 +357,7 @@ static bool make_launch(struct trace *tr)
     l->g = g;
     l->bound = tr->bound;
     l->nbound = tr->nbound;
+    l->nkept = tr->nkeep;
     for (uint32_t i = 0; i < tr->nkeep; i++)
         tr->kept[i] = entry_at((uint32_t)tr->keep[i].id);
     return true;

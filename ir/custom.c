@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-static _Atomic(struct custom_op *) first;
+static _Atomic(struct custom_op *) first = inspect_ops;
 
 static const struct custom_op *find_from(const struct custom_op *op, const char *name)
 {

@@ -14,6 +14,14 @@ struct custom_op {
     struct custom_op *next;
 };
 
+/* ---- inspect.c: ops that are always there ---- */
+#define INSPECT_PRINT "kl.print"
+#define INSPECT_ASSERT "kl.assert"
+enum { INSPECT_TEXT = 255 };                                  /* most bytes of what the user calls a value */
+extern struct custom_op inspect_ops[2];
+void inspect_printer(void (*print)(void *ctx, const char *line), void *ctx); /* NULL: standard output */
+void inspect_quiet(bool on);                                  /* on this thread they do nothing */
+
 /* ---- custom.c ---- */
 bool custom_register(const char *name, const kl_custom_op *functions, void *ctx, struct err *e); /* the name fits */
 const struct custom_op *custom_find(const char *name);        /* NULL: not registered */

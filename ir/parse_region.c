@@ -92,6 +92,16 @@ static bool bytes(struct parser *p, struct region_text *t)
         return false;
     lex_space(&p->l);
     at = p->l.p;
+    if (lex_at(&p->l, '"')) {
+        char s[MAX_ATTR_TEXT + 1];
+        if (!lex_quoted(&p->l, s, sizeof s))
+            return false;
+        c->nattr = (uint32_t)strlen(s);
+        if (!mem_reserve(&c->attr, &t->attr_cap, c->nattr + 1, 1))
+            return lex_no_memory(&p->l);
+        memcpy(c->attr, s, c->nattr);
+        return lex_need(&p->l, ')', "')'");
+    }
     struct word w = lex_word(&p->l);
     for (size_t i = 0; i < w.len; i++)
         if (!strchr("0123456789abcdef", w.s[i]) || w.len % 2)

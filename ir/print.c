@@ -145,8 +145,20 @@ static void put_axis_pairs(struct printer *p, const char *word, uint32_t a, uint
     text_put(&p->t, ")");
 }
 
+/* Text as text, other bytes by their digits. */
 static void put_bytes(struct printer *p, const struct custom *c)
 {
+    bool text = c->nattr && c->nattr <= MAX_ATTR_TEXT;
+    for (uint32_t i = 0; i < c->nattr; i++)
+        text &= ((const unsigned char *)c->attr)[i] >= 0x20 && ((const unsigned char *)c->attr)[i] < 0x7f;
+    if (text) {
+        char s[MAX_ATTR_TEXT + 1] = "";
+        memcpy(s, c->attr, c->nattr);
+        text_put(&p->t, " attr(");
+        text_quoted(&p->t, s);
+        text_put(&p->t, ")");
+        return;
+    }
     for (uint32_t i = 0; i < c->nattr; i++)
         text_put(&p->t, "%s%02x%s", i ? "" : " attr(", ((const unsigned char *)c->attr)[i], i + 1 < c->nattr ? "" : ")");
 }

@@ -36,6 +36,8 @@ struct graph_changes { uint32_t same, changed, removed, added, outputs, leaves; 
  * symbols; none for graphs that are the same.  false: out of memory. */
 bool graph_compare(const struct graph *a, const struct graph *b, struct text *t, struct graph_changes *n);
 
+enum { MAX_ATTR_TEXT = 255 }; /* bytes of a custom op's attribute that is written as text */
+
 /* Attributes that are words. */
 const char *scatter_kind_text(unsigned kind); /* NULL: no such kind */
 int scatter_kind_by_text(const char *s, size_t len); /* -1: unknown */

@@ -197,7 +197,9 @@ static void interpret(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end, (void)worker;
     struct interp_call *c = ctx;
+    inspect_quiet(true); /* what it says it has said */
     c->ok = interp_run(c->g, &c->bind, &c->e);
+    inspect_quiet(false);
 }
 
 static bool report(const struct graph *recorded, struct buffer *const *input, struct buffer *const *state, const uint64_t *slot,

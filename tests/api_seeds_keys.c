@@ -8,9 +8,10 @@ static void b1(void)
     int64_t launches = kl_counter("launches");
     kl_dispatch_log_begin();
     kl_tensor y = kl_add(a, b);
-    CHECK(keys_are(kl_dispatch_log_end(), kl_device_named("cpu").id ? "CPU" : "Ref"));
+    bool compiled = !strcmp(kl_device_name(cpu), "cpu");
+    CHECK(keys_are(kl_dispatch_log_end(), compiled ? "CPU" : "Ref"));
     NEAR_LIST(y, 0, 4, 6);
-    if (kl_device_named("cpu").id)
+    if (compiled)
         CHECK(kl_counter("launches") > launches);
     kl_release(a);
     kl_release(b);

@@ -190,6 +190,22 @@ KL_API kl_status kl_trace_info(kl_run_info *info);
  * as the process. */
 KL_API const char *kl_trace_miss(void);
 
+/* ---- looking at values ---- */
+
+/* Prints a line with the label, type, first elements, and least, greatest and mean element of x, to standard output or
+ * where kl_set_print says; returns x, through which gradients flow as ever.  In a trace it is a node: it prints when the
+ * trace, or a frozen step, runs, in the order of the calls, also where nothing needs x.  Outside of one it prints at once.
+ * States of a trace that looks at values are not updated in place.  label: up to 255 bytes, NULL for none.
+ * [errors HANDLE; TRACE: in a region; ARGUMENT] */
+KL_API kl_tensor kl_print(kl_tensor x, const char *label);
+/* All elements of a condition (bool) are to be true.  If one is not, the trace or step that holds it fails with CHECK, the
+ * message and the line, all values are as before, and the next call works; outside of a trace this call does, at once.
+ * [errors as kl_print; TYPE: no bool; CHECK] */
+KL_API kl_status kl_assert(kl_tensor condition, const char *message);
+/* The lines of kl_print, without line break, go to this function from here on, one at a time, on the thread that runs the
+ * trace; it calls none of Kiln's.  NULL: to standard output. */
+KL_API void kl_set_print(void (*print)(void *ctx, const char *line), void *ctx);
+
 /* ---- gradients ---- */
 
 /* Marks t as something to differentiate with respect to: outside a trace, what depends on it stays
@@ -231,6 +247,8 @@ KL_API kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt);
 KL_API kl_tensor kl_detach_at(const kl_site *site, kl_tensor t);
 KL_API kl_status kl_no_grad_end_at(const kl_site *site);
 KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t bytes);
+KL_API kl_tensor kl_print_at(const kl_site *site, kl_tensor x, const char *label);
+KL_API kl_status kl_assert_at(const kl_site *site, kl_tensor condition, const char *message);
 KL_API kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path);
 KL_API float kl_item_f32_at(const kl_site *site, kl_tensor t);
 KL_API double kl_item_f64_at(const kl_site *site, kl_tensor t);
@@ -249,6 +267,8 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #define kl_detach(...) kl_detach_at(KL_HERE, __VA_ARGS__)
 #define kl_no_grad_end() kl_no_grad_end_at(KL_HERE)
 #define kl_read(...) kl_read_at(KL_HERE, __VA_ARGS__)
+#define kl_print(...) kl_print_at(KL_HERE, __VA_ARGS__)
+#define kl_assert(...) kl_assert_at(KL_HERE, __VA_ARGS__)
 #define kl_dump(...) kl_dump_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f32(...) kl_item_f32_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f64(...) kl_item_f64_at(KL_HERE, __VA_ARGS__)

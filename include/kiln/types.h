@@ -34,7 +34,7 @@ typedef enum kl_status {
     KL_ERR_COMPILE,  /* a code generator refused a kernel */
     KL_ERR_IO,       /* a file that is missing, truncated or not what it should be */
     KL_ERR_PARSE,    /* text that is not a valid graph */
-    KL_ERR_CHECK,    /* a value that option check_nan refuses */
+    KL_ERR_CHECK,    /* a value that kl_assert or option check_nan refuses */
     KL_ERR_INTERNAL  /* a broken promise inside Kiln: please report it */
 } kl_status;
 
