@@ -2,7 +2,7 @@
  * bit, floats within bounds.
  *
  *   gpu_run [DEVICE [GRAPHS [SEED]]]   (default vulkan, 300 random graphs; more: every op with every dtype, else all dtypes
- *                                      with a part of the ops, f32 and i32 with all)
+ *                                      with a part of the ops, f32 with all)
  *
  * What arithmetic rounds: ULPS units in the last place of the result, or of the largest number of its output where sums
  * cancel; GRAPH_ULPS in random graphs, whose ops pass on what others rounded, and where a number that is not finite may be
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
             continue;
         }
         for (unsigned op = 1; op < OP_COUNT; op++)
-            if (op_is_elementwise(op) && (graphs > 300 || dtype == KL_F32 || dtype == KL_I32 || (op + dtype) % 6 == 0))
+            if (op_is_elementwise(op) && (graphs > 300 || dtype == KL_F32 || (op + dtype) % 12 == 0))
                 elementwise(op, dtype);
         of_dtype(dtype);
     }
