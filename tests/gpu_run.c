@@ -11,6 +11,7 @@
 
 enum { ULPS = 16, GRAPH_ULPS = 4096 };
 
+static bool everything;            /* all pairs of ops and dtypes: each kernel takes lavapipe a tenth of a second */
 static const char *device;
 static int number;                 /* the device's */
 static double ulps = ULPS;
@@ -117,7 +118,7 @@ static void of_dtype(unsigned dtype)
     char what[64];
     struct graph *g = graph_new("casts");
     for (unsigned to = 0; to < KL_DTYPE_COUNT; to++)
-        if (has(to))
+        if (has(to) && (everything || (dtype + to) % 4 == 0))
             graph_output(g, OUT_RETURN, n_cast(g, n_input(g, dtype, &s, "x"), to), 0);
     snprintf(what, sizeof what, "casts of %s", dtype_name(dtype));
     try(g, what);
@@ -132,7 +133,7 @@ static void of_dtype(unsigned dtype)
     graph_output(g, OUT_ASSIGN, n_flip(g, n_state(g, dtype, &s, "w"), 4), 0);
     snprintf(what, sizeof what, "views of %s", dtype_name(dtype));
     try(g, what);
-    if (dtype == KL_BOOL)
+    if (dtype == KL_BOOL || (!everything && dtype != KL_U8 && dtype != KL_I32 && dtype != KL_F16 && dtype != KL_F32 && dtype != KL_F64))
         return;
     g = graph_new("reduces");
     x = n_input(g, dtype, &s, "x");
@@ -187,6 +188,7 @@ int main(int argc, char **argv)
     struct err e = {0};
     device = argc > 1 ? argv[1] : "vulkan";
     uint64_t graphs = argc > 2 ? strtoull(argv[2], NULL, 10) : 300, seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+    everything = graphs > 300;
     number = device_find(device, &e);
     if (number < 0) {
         printf("SKIP no-device %s: %s\n", device, e.msg);
@@ -199,7 +201,7 @@ int main(int argc, char **argv)
             continue;
         }
         for (unsigned op = 1; op < OP_COUNT; op++)
-            if (op_is_elementwise(op) && (graphs > 300 || dtype == KL_F32 || (op + dtype) % 12 == 0))
+            if (op_is_elementwise(op) && (everything || dtype == KL_F32 || (op + dtype) % 12 == 0))
                 elementwise(op, dtype);
         of_dtype(dtype);
     }
