@@ -326,6 +326,8 @@ static void scan_with(struct back *b, const struct graph *gradient, bool *used)
     union attr attr = n->attr;
     attr.region.carried = floats + sums;
     attr.region.scanned = push_scan(b, used, carried, cut);
+    if (b->t->err.code) /* the carried values of all rounds may be more than fits in memory */
+        return;
     attr.region.flags ^= REGION_REVERSE;
     struct graph *body = backward_body(b, gradient, used, floats, sums);
     ref back = build(b, OP_scan, attr, &body);
