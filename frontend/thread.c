@@ -61,13 +61,18 @@ static void start(void)
 
 static struct thread *make_self(void)
 {
+    static _Thread_local bool failed; /* the error that there was no place to keep */
     pthread_once(&once, start);
     struct thread *t = key_works && dispatch_start() ? mem_alloc(sizeof *t) : NULL;
     if (!t || pthread_setspecific(key, t) != 0) {
         mem_free(t);
+        failed = true;
         return NULL;
     }
     t->free = NO_ENTRY;
+    if (failed)
+        err_set(&t->last, KL_ERR_MEMORY, "no memory for what Kiln keeps for each thread");
+    failed = false;
     dispatch_log_start(t);
     return self = t;
 }
