@@ -32,8 +32,8 @@ static void after(bool child)
     timeline_after_fork(child);
     schedules_after_fork();
     cache_after_fork(child);
+    pthread_rwlock_unlock(&gate);
     if (child) gate = (pthread_rwlock_t)GATE; /* what waited for it is not there */
-    else pthread_rwlock_unlock(&gate);
     background_after_fork(child);
     if (child) log_after_fork();
 }

@@ -101,7 +101,7 @@ static bool untouched(const struct graph *g, const struct leaves *l, const struc
         for (uint32_t o = 0; o < g->nout; o++)
             in_place |= res[o] == b[i];
         char *now = in_place ? NULL : calloc(bytes + 1, 1);
-        bool same = in_place || (now && buffer_read(b[i], now, bytes, e) && !memcmp(now, v->v[i], bytes));
+        bool same = in_place || (now && buffer_read(b[i], now, bytes, e) && (!bytes || !memcmp(now, v->v[i], bytes)));
         free(now);
         if (!same)
             return err_set(e, KL_OK, "leaf %u was written to", i);
