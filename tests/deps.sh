@@ -58,10 +58,16 @@ for name in $(git -C "$root" ls-tree -d --name-only HEAD 2>/dev/null); do
     esac
 done
 
+marks=$(git -C "$root" grep -nE '^(<{7}|>{7}) ' 2>/dev/null)
+if [ -n "$marks" ]; then
+    printf 'FAIL what a merge left open:\n%s\n2 passed, 1 failed, 0 skipped\n' "$marks"
+    exit 1
+fi
+
 bad=$(bad_includes "$root")
 if [ -n "$bad" ]; then
     printf 'FAIL includes against the arrows:\n%s\n' "$bad"
-    echo "1 passed, $(echo "$bad" | wc -l) failed, 0 skipped"
+    echo "3 passed, $(echo "$bad" | wc -l) failed, 0 skipped"
     exit 1
 fi
-echo "3 passed, 0 failed, 0 skipped"
+echo "4 passed, 0 failed, 0 skipped"
