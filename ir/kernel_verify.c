@@ -511,7 +511,8 @@ bool kernel_phase(const struct kernel *k, struct phase *p)
     val v = p->end ? p->end + 1 : 1;
     if (p->end ? p->end >= k->ninst : k->ninst == 0)
         return false;
-    *p = (struct phase){v, k->ninst, p->base + p->extent, 1};
+    int64_t base = p->base + p->extent;
+    *p = (struct phase){v, k->ninst, base, base < INT64_MAX};
     for (; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         if (i->op == L_SYNC) {
