@@ -6,19 +6,12 @@
 #include "ir/text.h"
 #include "runtime/aot/image.h"
 #include "runtime/object.h"
+#include "sanitize.h"
 #include <dirent.h>
 #include <stdarg.h>
 #include <sys/stat.h>
 
 enum { MAX_PROGRAMS = 64, THREADS = 3 };
-
-#if defined(KILN_ASAN)
-#define SANITIZE "-fsanitize=address,undefined"
-#elif defined(KILN_TSAN)
-#define SANITIZE "-fsanitize=thread"
-#else
-#define SANITIZE ""
-#endif
 
 static struct program_test {
     struct graph *g;

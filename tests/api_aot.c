@@ -2,15 +2,8 @@
  *
  * Argument: the build folder, which has libkiln-aot.a. */
 #include "api_check.h"
+#include "sanitize.h"
 #include <sys/stat.h>
-
-#if defined(KILN_ASAN)
-#define SANITIZE "-fsanitize=address,undefined"
-#elif defined(KILN_TSAN)
-#define SANITIZE "-fsanitize=thread"
-#else
-#define SANITIZE ""
-#endif
 
 enum { N = 6, M = 4, STEPS = 3 };
 static char folder[1024], object[1100], header[1100];
