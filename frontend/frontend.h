@@ -2,7 +2,7 @@
  *
  * A call on tensors goes through one path, record() in record.c: check the operands, dispatch on their device,
  * append a node to the recording, make a handle.  The recording is the open trace of the thread or, outside of
- * traces, the ambient graph of the process.  Composites (nn*.c, einsum.c, random.c, parts of ops.c) are made of
+ * traces, the ambient graph of the process.  Composites (nn/, random.c, parts of ops.c) are made of
  * such calls.
  *
  * One lock guards the table's free list, everything about handles that are not temporaries, and the ambient
@@ -10,7 +10,7 @@
 #ifndef KILN_FRONTEND_H
 #define KILN_FRONTEND_H
 #define KL_NO_CALL_SITES
-#include "frontend/dispatch.h"
+#include "frontend/dispatch/dispatch.h"
 #include "ir/custom.h"
 #include "ir/ir.h"
 #include "runtime/runtime.h"
@@ -194,7 +194,7 @@ void take_graph_error(struct graph *g, const char *op, struct err *e);
 /* A handle for node r, just recorded in tr or, if that is NULL, in the ambient graph; kl_none: *e. */
 kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *e);
 
-/* ---- dispatch_call.c: from a call to its kernel ---- */
+/* ---- dispatch/call.c: from a call to its kernel ---- */
 struct control;
 struct kl_call {
     struct thread *t;
@@ -225,7 +225,7 @@ static inline uint64_t thread_keys(const struct thread *t, uint64_t bits)
 }
 /* Runs the kernel that c->key and the table gave; an error is reported, and its status returned. */
 kl_status call_kernel(struct kl_call *c, const struct op_kernel *k);
-/* ---- backend_kernel.c ---- */
+/* ---- dispatch/backend_kernel.c ---- */
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k); /* a kernel `run`: an opaque node */
 
 /* ---- ambient.c: what is recorded outside of traces; all need the lock ---- */
@@ -417,7 +417,7 @@ bool region_refuses(struct thread *t, const kl_site *site, const char *op);
 /* Records an input or a slot outside of the open region, and takes it in. */
 kl_tensor region_leaf(struct thread *t, struct call *c);
 
-/* ---- device.c ---- */
+/* ---- library.c ---- */
 static inline int device_index(kl_device d) { return (int)d.id - 1; }
 static inline kl_device device_of(unsigned index) { return (kl_device){index + 1}; }
 bool device_valid(kl_device d);
@@ -436,13 +436,13 @@ kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t a
 /* ---- create.c ---- */
 /* A compile-time constant on x's device, in x's dtype. */
 kl_tensor const_like(const kl_site *site, const struct view *x, double value);
-/* nn_loss.c: parts / whole, by one division for each element of whole, with whose axes those of parts go. */
+/* nn/loss.c: parts / whole, by one division for each element of whole, with whose axes those of parts go. */
 kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_tensor whole);
 /* ---- contract.c ---- */
 /* The axes as a bit mask, all of them for NULL; false: reported. */
 bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
                uint32_t *mask);
-/* ---- nn.c ---- */
+/* ---- nn/activation.c ---- */
 /* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
 struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);
 /* compose_begin that reports; NULL: op_failed() is the result. */

@@ -1,0 +1,59 @@
+/* The `kiln` command: one function a subcommand, each given the arguments behind its name. */
+#ifndef KILN_CLI_H
+#define KILN_CLI_H
+#include "ir/ir.h"
+
+enum { CLI_OK, CLI_FAILED, CLI_USAGE }; /* exit codes: done, refused or failed, not understood */
+
+int cli_opt(int argc, char **argv);  /* cli/graph.c */
+int cli_dump(int argc, char **argv);
+enum { DIFF_SAME, DIFF_CHANGES, DIFF_TROUBLE }; /* its exit codes, as of other tools that compare */
+int cli_diff(int argc, char **argv);
+int cli_run(int argc, char **argv);  /* cli/run.c */
+int cli_compile(int argc, char **argv); /* cli/compile.c */
+int cli_kernel(int argc, char **argv); /* cli/kernel.c */
+int cli_ops(int argc, char **argv);  /* cli/ops.c */
+int cli_bench(int argc, char **argv); /* cli/bench.c */
+int cli_profile(int argc, char **argv); /* cli/profile.c */
+int cli_chart(int argc, char **argv); /* cli/chart.c */
+int cli_cache(int argc, char **argv); /* cli/cache.c */
+int cli_devices(int argc, char **argv);
+int cli_dispatch(int argc, char **argv); /* cli/dispatch.c */
+int cli_explain(int argc, char **argv);
+struct results;
+/* Results to a file, "-" for standard output; the exit code. */
+int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);
+
+/* ---- cli/main.c ---- */
+/* Walks over the arguments.  An option's value is the next argument, or what stands behind '='. */
+struct cli_args {
+    int argc, at;
+    char **argv;
+    const char *option; /* the current option with its dashes; NULL: a plain argument */
+    const char *value;  /* the plain argument; an option's value once cli_value was called */
+    bool attached;      /* value came with '=' */
+    bool failed;        /* an option without value: already reported */
+};
+bool cli_next(struct cli_args *a);               /* false: no more, or failed */
+bool cli_is(const struct cli_args *a, const char *option);
+const char *cli_value(struct cli_args *a);       /* the option's value; NULL: missing, and reported */
+int cli_unexpected(const struct cli_args *a);    /* reports the current argument; CLI_USAGE */
+int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "kiln: ..." on stderr; CLI_FAILED */
+/* All of a file, "-" for standard input, NUL-terminated; NULL: reported. */
+char *cli_read(const char *path, size_t *len);
+struct graph *cli_load(const char *path);        /* NULL: reported */
+int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
+bool cli_schedules(struct cli_args *a);          /* takes --schedules' file, or reports and a->failed */
+/* ---- cli/bind.c ---- */
+struct cli_values { unsigned n; const char *name[MAX_SYMBOLS]; size_t len[MAX_SYMBOLS]; int64_t value[MAX_SYMBOLS]; };
+void cli_bind_option(struct cli_values *v, struct cli_args *a); /* takes --bind's value, or reports and a->failed */
+bool cli_set_symbols(struct graph *g, const struct cli_values *v); /* as graph_symbol_set; false: reported */
+bool cli_bind(struct graph *g);                  /* as graph_bind; false: reported */
+
+/* ---- cli/run.c ---- */
+struct text;
+bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data); /* .npy; false: reported */
+/* Prints a line of what t holds, type and first elements; frees t. */
+void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const void *data);
+
+#endif

@@ -1,0 +1,74 @@
+/* kiln compile: a graph's text to an object file and its C header. */
+#include "frontend/cli/cli.h"
+#include "runtime/object.h"
+
+struct compile { const char *file, *object, *header; struct object_options options; struct cli_values values; };
+
+static int parse_args(struct compile *c, int argc, char **argv)
+{
+    struct cli_args a = {.argc = argc, .argv = argv};
+    while (cli_next(&a)) {
+        if (cli_is(&a, "-o"))
+            c->object = cli_value(&a);
+        else if (cli_is(&a, "--header"))
+            c->header = cli_value(&a);
+        else if (cli_is(&a, "--prefix"))
+            c->options.prefix = cli_value(&a);
+        else if (cli_is(&a, "--cpu"))
+            c->options.cpu = cli_value(&a);
+        else if (cli_is(&a, "--bind"))
+            cli_bind_option(&c->values, &a);
+        else if (cli_is(&a, "--schedules"))
+            cli_schedules(&a);
+        else if (cli_is(&a, "--unfused"))
+            c->options.fuse = false;
+        else if (!a.option && !c->file)
+            c->file = a.value;
+        else
+            return cli_unexpected(&a);
+    }
+    if (!a.failed && (!c->file || !c->object || !c->header))
+        cli_error("compile needs a file, -o and --header; see kiln help");
+    return !a.failed && c->file && c->object && c->header ? CLI_OK : CLI_USAGE;
+}
+
+/* No array says what a symbol is. */
+static bool bind_symbols(struct graph *g, const struct cli_values *values)
+{
+    if (!cli_set_symbols(g, values))
+        return false;
+    for (uint32_t i = 0; g->symbols && i < g->symbols->n; i++) {
+        const struct symbol *s = &g->symbols->v[i];
+        if (s->low != s->high)
+            return cli_error("symbol %s has no value: give --bind %s=NUMBER", s->name, s->name), false;
+    }
+    return cli_bind(g);
+}
+
+int cli_compile(int argc, char **argv)
+{
+    struct compile c = {.options.fuse = option_fuse()};
+    int status = parse_args(&c, argc, argv);
+    if (status)
+        return status;
+    struct object_made made;
+    struct err e = {0};
+    struct graph *g = cli_load(c.file);
+    status = CLI_FAILED;
+    if (g && bind_symbols(g, &c.values)) {
+        if (!object_make(g, &c.options, &made, &e)) {
+            cli_error("%s", e.msg);
+        } else {
+            if (object_write(&made, c.object, c.header, &e)) {
+                printf("%s: %s_run for %s: %u kernels, %zu bytes; %lld bytes of temporaries\n", c.object, made.prefix,
+                       made.cpu, made.kernels, made.code.size, (long long)made.workspace_bytes);
+                status = CLI_OK;
+            } else {
+                cli_error("%s", e.msg);
+            }
+            object_made_free(&made);
+        }
+    }
+    graph_free(g);
+    return status;
+}

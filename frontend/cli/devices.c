@@ -1,0 +1,18 @@
+/* kiln devices: what this machine has. */
+#include "frontend/cli/cli.h"
+#include "runtime/runtime.h"
+
+static void show(void *ctx, const char *name, bool works, const char *text)
+{
+    (void)ctx;
+    printf("%-10s %s%s\n", name, works ? "" : "- ", text);
+}
+
+int cli_devices(int argc, char **argv)
+{
+    struct cli_args a = {.argc = argc, .argv = argv};
+    if (cli_next(&a))
+        return cli_unexpected(&a);
+    device_list(show, NULL);
+    return CLI_OK;
+}

@@ -1,0 +1,41 @@
+/* A graph's values from the command line: what kiln run, bench and profile share. */
+#ifndef KILN_CLI_JOB_H
+#define KILN_CLI_JOB_H
+#include "frontend/cli/cli.h"
+#include "frontend/cli/npy.h"
+#include "runtime/runtime.h"
+
+enum { MAX_BINDINGS = 256 };
+
+struct job_value { const char *option, *name, *value; size_t name_len; }; /* --option name=value */
+struct job_array { char *bytes; struct npy npy; const struct job_value *from; }; /* a file that was read, for a leaf */
+
+struct job {
+    const char *file, *device_name;
+    struct job_value bind[MAX_BINDINGS];
+    unsigned nbind;
+    struct cli_values values; /* of symbols, --bind */
+    int device;
+    struct graph *g;
+    struct job_array *read_input, *read_state;
+    struct buffer **input, **state, **out;
+    uint64_t *slot;
+    bool *exclusive, *have_slot;
+};
+
+/* ---- cli/job.c ---- */
+/* Takes the argument if it is the file, --device, --bind, --schedules or a binding by one of `binders` (NULL-terminated). */
+bool job_argument(struct job *j, struct cli_args *a, const char *const *binders);
+bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */
+bool job_open(struct job *j);            /* reads the graph and finds the device; false: reported */
+bool job_bind(struct job *j, bool fill); /* reads the values; with `fill` those not given are made up; false: reported */
+/* The program, run once: j->out has new references.  false: *e. */
+bool job_run(struct job *j, bool fuse, struct err *e);
+/* A kl_bench_fn: the same as a step, states keeping their new values. */
+kl_status job_step(void *job);
+bool job_rounds(struct cli_args *a, int *rounds); /* the value of --rounds; false: reported */
+void job_free(struct job *j);
+/* ---- cli/bind.c ---- */
+bool job_bind_symbols(struct job *j);    /* by --bind and by the arrays' shapes; false: reported */
+
+#endif

@@ -1,0 +1,263 @@
+/* kiln kernel: kernels in text form: checked, printed in their normal form, compiled, run. */
+#include "frontend/cli/cli.h"
+#include "frontend/cli/npy.h"
+#include "ir/text.h"
+#include "runtime/runtime.h"
+#include <string.h>
+
+enum { MAX_BINDINGS = 256 };
+
+struct binding { const char *name, *value; };
+
+struct job {
+    const char *file, *stage, *device, *target;
+    bool run;
+    struct binding in[MAX_BINDINGS], out[MAX_BINDINGS], slots[MAX_BINDINGS];
+    unsigned nin, nout, nslots;
+    const struct kernel *k;
+    char **memory;            /* per buffer, to free */
+    void **buf;               /* the same, aligned */
+    bool *given;              /* per buffer: an input's array was read */
+    uint64_t *slot;
+    uint32_t nslot;
+};
+
+static bool bind(struct cli_args *a, struct binding *list, unsigned *n)
+{
+    const char *v = cli_value(a), *eq = v ? strchr(v, '=') : NULL;
+    if (!v)
+        return false;
+    if (!eq || eq == v || !eq[1])
+        return cli_error("%s needs NAME=VALUE, not '%s'", a->option, v), false;
+    if (*n == MAX_BINDINGS)
+        return cli_error("more than %d values", MAX_BINDINGS), false;
+    list[(*n)++] = (struct binding){v, eq + 1};
+    return true;
+}
+
+static int parse_args(struct job *j, int argc, char **argv)
+{
+    struct cli_args a = {.argc = argc, .argv = argv};
+    bool ok = true;
+    while (ok && cli_next(&a)) {
+        if (cli_is(&a, "--stage"))
+            j->stage = cli_value(&a);
+        else if (cli_is(&a, "--device"))
+            j->device = cli_value(&a);
+        else if (cli_is(&a, "--target"))
+            j->target = cli_value(&a);
+        else if (cli_is(&a, "--run"))
+            j->run = true;
+        else if (cli_is(&a, "--input"))
+            ok = bind(&a, j->in, &j->nin);
+        else if (cli_is(&a, "--output"))
+            ok = bind(&a, j->out, &j->nout);
+        else if (cli_is(&a, "--slot"))
+            ok = bind(&a, j->slots, &j->nslots);
+        else if (!a.option && !j->file)
+            j->file = a.value;
+        else
+            return cli_unexpected(&a);
+    }
+    if (ok && !a.failed && !j->file)
+        cli_error("kernel needs a file; see kiln help");
+    return ok && !a.failed && j->file ? CLI_OK : CLI_USAGE;
+}
+
+/* ---- printing ---- */
+
+static bool print_stage(const struct kernel *k, const char *stage, const char *target, const char *device)
+{
+    struct err e = {0};
+    struct code text = {0};
+    if (!stage || !strcmp(stage, "scheduled"))
+        return kernel_print(k, stdout) || (cli_error("cannot write the kernel"), false);
+    if (strcmp(stage, "source") && strcmp(stage, "llvm") && strcmp(stage, "asm"))
+        return cli_error("no stage of a kernel is called '%s': there are scheduled, source, llvm and asm", stage), false;
+    if (target || !strcmp(stage, "source"))
+        return gpu_print(&k, 1, target, stage, stdout, &e) || (cli_error("%s", e.msg), false);
+    int d = cli_device(device);
+    const struct backend *b = d < 0 ? NULL : device_backend(d, NULL);
+    if (d >= 0 && !b)
+        return cli_error("device %s runs kernels as they are: it has no stage %s", device_name(d), stage), false;
+    if (!b)
+        return false;
+    bool ok = b->compile(k, strcmp(stage, "asm") ? EMIT_LLVM : EMIT_ASM, &text, &e);
+    if (ok)
+        fwrite(text.bytes, 1, text.size, stdout);
+    else
+        cli_error("%s", e.msg);
+    mem_free(text.bytes);
+    return ok;
+}
+
+/* ---- running ---- */
+
+/* The buffer "bN=" names, of the role; nbuf: none, and reported. */
+static uint32_t find_buffer(const struct job *j, const struct binding *b, enum buf_role role)
+{
+    char name[16];
+    size_t n = (size_t)(b->value - 1 - b->name);
+    for (uint32_t i = 0; i < j->k->nbuf; i++) {
+        snprintf(name, sizeof name, "b%u", i);
+        if (j->k->buf[i].role == role && strlen(name) == n && !memcmp(name, b->name, n))
+            return i;
+    }
+    cli_error("kernel %s has no %s buffer '%.*s'", j->k->name, role == BUF_IN ? "input" : "output", (int)n, b->name);
+    return j->k->nbuf;
+}
+
+static bool load_input(struct job *j, const struct binding *b)
+{
+    struct err e = {0};
+    struct npy a;
+    size_t len;
+    uint32_t i = find_buffer(j, b, BUF_IN);
+    char *bytes = i == j->k->nbuf ? NULL : cli_read(b->value, &len);
+    if (!bytes)
+        return false;
+    bool ok = npy_parse(bytes, len, &a, &e);
+    const struct lbuf *l = &j->k->buf[i];
+    if (!ok) {
+        cli_error("%s: %s", b->value, e.msg);
+    } else if (a.dtype != l->dtype || shape_count(&a.shape) != l->count) {
+        cli_error("%s: holds %lld elements of %s where b%u has %lld of %s", b->value, (long long)shape_count(&a.shape),
+                  dtype_name(a.dtype), i, (long long)l->count, dtype_name(l->dtype));
+        ok = false;
+    } else if (a.bytes) {
+        memcpy(j->buf[i], a.data, a.bytes);
+    }
+    mem_free(bytes);
+    return ok && (j->given[i] = true);
+}
+
+static bool make_buffers(struct job *j)
+{
+    const struct kernel *k = j->k;
+    j->memory = mem_alloc((k->nbuf + 1) * sizeof *j->memory);
+    j->buf = mem_alloc((k->nbuf + 1) * sizeof *j->buf);
+    j->given = mem_alloc(k->nbuf + 1);
+    if (!j->memory || !j->buf || !j->given)
+        return cli_error("out of memory"), false;
+    for (uint32_t i = 0; i < k->nbuf; i++) {
+        size_t bytes = (size_t)k->buf[i].count * dtype_size(k->buf[i].dtype);
+        j->memory[i] = mem_alloc(bytes + 64);
+        if (!j->memory[i])
+            return cli_error("no memory for the %zu bytes of b%u", bytes, i), false;
+        j->buf[i] = j->memory[i] + (64 - (uintptr_t)j->memory[i] % 64) % 64;
+    }
+    return true;
+}
+
+/* Slot values are literals of the dtype the kernel reads them as. */
+static bool set_slots(struct job *j)
+{
+    const struct kernel *k = j->k;
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op == L_SLOT && k->inst[v].imm >= j->nslot)
+            j->nslot = (uint32_t)k->inst[v].imm + 1;
+    j->slot = j->nslot <= MAX_BINDINGS ? mem_alloc((j->nslot + 1) * sizeof *j->slot) : NULL;
+    if (!j->slot)
+        return cli_error("more than %d slots, or out of memory", MAX_BINDINGS), false;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        const char *why = "has no value: give --slot";
+        char name[24];
+        bool ok = i->op != L_SLOT;
+        snprintf(name, sizeof name, "%llu=", (unsigned long long)i->imm);
+        for (unsigned s = 0; !ok && s < j->nslots; s++)
+            if (!strncmp(j->slots[s].name, name, strlen(name)))
+                ok = literal_parse(i->dtype, j->slots[s].value, strlen(j->slots[s].value), &j->slot[i->imm], &why);
+        if (!ok)
+            return cli_error("slot %llu of %s: %s", (unsigned long long)i->imm, dtype_name(i->dtype), why), false;
+    }
+    return true;
+}
+
+static bool run_compiled(const struct job *j, const struct backend *b, struct err *e)
+{
+    struct code code = {0};
+    struct loaded l = {0};
+    bool ok = b->compile(j->k, EMIT_OBJECT, &code, e) && object_load(&code, &l, e);
+    if (ok)
+        l.fn(j->buf, j->slot, 0, j->k->extent);
+    object_unload(&l);
+    mem_free(code.bytes);
+    return ok;
+}
+
+static bool give_output(const struct job *j, uint32_t i)
+{
+    const struct lbuf *l = &j->k->buf[i];
+    struct shape s = shape_make(1, (int64_t[]){l->count});
+    struct text t = {0};
+    char name[16];
+    bool written = false, ok = true;
+    snprintf(name, sizeof name, "b%u=", i);
+    for (unsigned o = 0; o < j->nout; o++)
+        if (!strncmp(j->out[o].name, name, strlen(name))) {
+            ok &= cli_write_array(j->out[o].value, l->dtype, &s, j->buf[i]);
+            written = true;
+        }
+    if (written)
+        return ok;
+    text_put(&t, "b%u", i);
+    cli_show_array(&t, l->dtype, &s, j->buf[i]);
+    return ok;
+}
+
+static bool run_kernel(struct job *j)
+{
+    struct err e = {0};
+    int d = cli_device(j->device);
+    const struct backend *b = d < 0 ? NULL : device_backend(d, NULL);
+    bool ok = d >= 0 && make_buffers(j) && set_slots(j);
+    for (unsigned i = 0; ok && i < j->nin; i++)
+        ok = load_input(j, &j->in[i]);
+    for (unsigned i = 0; ok && i < j->nout; i++)
+        ok = find_buffer(j, &j->out[i], BUF_OUT) < j->k->nbuf;
+    for (uint32_t i = 0; ok && i < j->k->nbuf; i++)
+        if (j->k->buf[i].role == BUF_IN && !j->given[i])
+            ok = (cli_error("b%u has no value: give --input b%u=...", i, i), false);
+    if (!ok)
+        return false;
+    if (!(b ? run_compiled(j, b, &e) : kernel_interp(j->k, j->buf, j->slot, 0, j->k->extent, &e)))
+        return cli_error("%s", e.msg), false;
+    for (uint32_t i = 0; i < j->k->nbuf; i++)
+        if (j->k->buf[i].role == BUF_OUT)
+            ok &= give_output(j, i);
+    return ok;
+}
+
+int cli_kernel(int argc, char **argv)
+{
+    struct job j = {0};
+    struct kernels k = {0};
+    struct err e = {0};
+    size_t len;
+    int status = parse_args(&j, argc, argv);
+    if (status)
+        return status;
+    char *s = cli_read(j.file, &len);
+    bool ok = s && kernel_parse(s, len, strcmp(j.file, "-") ? j.file : "stdin", &k, &e);
+    if (s && !ok)
+        fprintf(stderr, "%s\n", e.msg);
+    if (ok && j.run && k.n != 1)
+        ok = (cli_error("%s has %u kernels: --run takes one", j.file, k.n), false);
+    if (ok && j.run) {
+        j.k = k.v[0];
+        ok = run_kernel(&j);
+        for (uint32_t i = 0; j.memory && i < j.k->nbuf; i++)
+            mem_free(j.memory[i]);
+        mem_free(j.memory);
+        mem_free(j.buf);
+        mem_free(j.given);
+        mem_free(j.slot);
+    } else {
+        for (uint32_t i = 0; ok && i < k.n; i++)
+            ok = print_stage(k.v[i], j.stage, j.target, j.device);
+    }
+    mem_free(s);
+    kernels_free(&k);
+    return ok ? CLI_OK : CLI_FAILED;
+}

@@ -1,0 +1,219 @@
+/* The `kiln` command: looks at graphs in text form, runs passes and programs on them. */
+#include "frontend/cli/cli.h"
+#include "runtime/runtime.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+
+static const struct command_line {
+    const char *name, *args, *doc;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
+     "run passes (all of the pipeline without -p) and print the graph",
+     cli_opt},
+    {"dump", "FILE.kir --stage STAGE [--format text|dot|html] [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
+     "           [--device DEVICE] [--unfused] [--schedules FILE] [-o FILE]",
+     "print one stage of the way to machine code, as text or for Graphviz; html: a page with all stages; -o says the\n"
+     "      format by its ending, too (.dot, .html)",
+     cli_dump},
+    {"diff", "A.kir B.kir",
+     "what has changed from one graph to the other; exit code 0: nothing, 1: something, 2: they cannot be compared", cli_diff},
+    {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
+     "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused] [--schedules FILE]",
+     "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
+    {"compile", "FILE.kir -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
+     "           [--unfused] [--schedules FILE]",
+     "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a", cli_compile},
+    {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
+     "           [--output bN=FILE.npy] [--device DEVICE]",
+     "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
+    {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
+    {"dispatch", "[OP...]", "the dispatch keys, or all that is registered for some ops and their tables", cli_dispatch},
+    {"explain", "OP [TYPE...] [--device DEVICE] [--target LANGUAGE]",
+     "what becomes of a call of an op on tensors such as f32[2,3]: keys, table, recorded nodes, kernels, source", cli_explain},
+    {"cache", "list | verify | prune [--max BYTES] | clear",
+     "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all", cli_cache},
+    {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
+     "           [--schedules FILE]",
+     "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
+    {"devices", "", "the devices of this machine, or why there are none of a kind", cli_devices},
+    {"profile", "FILE.kir [--trace FILE.json] [--rounds N] [--device DEVICE] [--unfused]\n"
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
+     "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev", cli_profile},
+    {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void usage(FILE *f)
+{
+    fputs("usage: kiln COMMAND [ARGUMENTS]\n\n", f);
+    for (unsigned i = 0; i < COMMANDS; i++)
+        fprintf(f, "  kiln %s %s\n      %s\n", commands[i].name, commands[i].args, commands[i].doc);
+    fputs("\nFILE may be - for standard input. The text forms are described in ir/README.md.\npasses:", f);
+    for (unsigned i = 0; i < pass_count; i++)
+        fprintf(f, " %s", pass_list[i].name);
+    fputs("\nstages: captured", f);
+    for (unsigned i = 0; i < pass_count; i++)
+        if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
+            fprintf(f, " %s", pass_list[i].stage);
+    fputs(" scheduled schedules source llvm asm\n"
+          "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
+          "processors: baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one\n"
+          "devices: see kiln devices; --device is for the nodes on the graph's own device, the others stay where they are\n",
+          f);
+    fputs("schedules: what stage schedules prints, edited; KILN_SCHEDULES names such a file, too\n", f);
+    fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);
+}
+
+int cli_error(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fputs("kiln: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    return CLI_FAILED;
+}
+
+bool cli_next(struct cli_args *a)
+{
+    if (a->failed || a->at >= a->argc)
+        return false;
+    const char *s = a->argv[a->at++];
+    a->attached = false;
+    if (s[0] != '-' || !s[1]) { /* "-" alone is a file */
+        a->option = NULL;
+        a->value = s;
+        return true;
+    }
+    a->option = s;
+    const char *eq = strchr(s, '=');
+    a->value = eq ? eq + 1 : NULL;
+    a->attached = eq != NULL;
+    return true;
+}
+
+bool cli_is(const struct cli_args *a, const char *option)
+{
+    if (!a->option)
+        return false;
+    size_t n = a->attached ? (size_t)(a->value - 1 - a->option) : strlen(a->option);
+    return strlen(option) == n && !memcmp(option, a->option, n);
+}
+
+const char *cli_value(struct cli_args *a)
+{
+    if (!a->attached) {
+        a->value = a->at < a->argc ? a->argv[a->at++] : NULL;
+        if (!a->value) {
+            a->failed = true;
+            cli_error("%s needs a value", a->option);
+        }
+    }
+    return a->value;
+}
+
+int cli_unexpected(const struct cli_args *a)
+{
+    if (a->option)
+        cli_error("unknown option %s; see kiln help", a->option);
+    else
+        cli_error("unexpected argument '%s'; see kiln help", a->value);
+    return CLI_USAGE;
+}
+
+static char *read_stream(FILE *f, size_t *len)
+{
+    size_t cap = 1 << 16, n;
+    char *s = mem_alloc(cap);
+    for (*len = 0; s && (n = fread(s + *len, 1, cap - 1 - *len, f)) > 0;) {
+        *len += n;
+        if (*len < cap - 1)
+            continue;
+        char *grown = mem_grow(s, cap, 2 * cap);
+        if (!grown)
+            mem_free(s);
+        s = grown;
+        cap *= 2;
+    }
+    return s;
+}
+
+char *cli_read(const char *path, size_t *len)
+{
+    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    if (!f) {
+        cli_error("%s: %s", path, strerror(errno));
+        return NULL;
+    }
+    char *s = read_stream(f, len);
+    bool broken = ferror(f);
+    int cause = errno;
+    if (f != stdin)
+        fclose(f);
+    if (!s || broken) {
+        cli_error("%s: %s", path, s ? strerror(cause) : "out of memory");
+        mem_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+struct graph *cli_load(const char *path)
+{
+    size_t len;
+    struct err e = {0};
+    char *s = cli_read(path, &len);
+    if (!s)
+        return NULL;
+    struct graph *g = graph_parse(s, len, strcmp(path, "-") ? path : "stdin", &e);
+    if (!g)
+        fprintf(stderr, "%s\n", e.msg);
+    mem_free(s);
+    return g;
+}
+
+bool cli_schedules(struct cli_args *a)
+{
+    const char *path = cli_value(a);
+    size_t len;
+    struct err e = {0};
+    char *s = path ? cli_read(path, &len) : NULL;
+    bool ok = s && schedules_set(s, len, strcmp(path, "-") ? path : "stdin", &e);
+    if (s && !ok)
+        fprintf(stderr, "%s\n", e.msg);
+    mem_free(s);
+    a->failed |= !ok;
+    return ok;
+}
+
+int cli_device(const char *name)
+{
+    struct err e = {0};
+    const char *why = "";
+    int device = name ? device_find(name, &e) : device_default(&why, &e);
+    if (device < 0)
+        cli_error("%s", e.msg);
+    else if (*why)
+        fprintf(stderr, "kiln: using device %s: %s\n", device_name(device), why);
+    return device;
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+    if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) {
+        usage(stdout);
+        return CLI_OK;
+    }
+    for (unsigned i = 0; i < COMMANDS; i++)
+        if (!strcmp(name, commands[i].name))
+            return commands[i].run(argc - 2, argv + 2);
+    if (*name)
+        cli_error("no command is called '%s'", name);
+    usage(stderr);
+    return CLI_USAGE;
+}

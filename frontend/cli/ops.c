@@ -1,0 +1,103 @@
+/* kiln ops: the table of ops, from ops.def. */
+#include "frontend/cli/cli.h"
+#include <string.h>
+
+struct row { unsigned op; const char *grad[3]; }; /* the gradient columns of an elementwise row as text */
+
+static const struct row rows[] = {
+#define ST(name, ...) {OP_##name, {NULL}},
+#define EW1(name, types, value, ga, ...) {OP_##name, {#ga}},
+#define EW2(name, types, value, ga, gb, ...) {OP_##name, {#ga, #gb}},
+#define EW3(name, types, value, ga, gb, gc, ...) {OP_##name, {#ga, #gb, #gc}},
+#include "ir/ops.def"
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static const char *types_of(const struct opinfo *o)
+{
+    switch ((enum op_class)o->cls) {
+    case CLASS_ANY: return "numbers";
+    case CLASS_FLOAT: return "floats";
+    case CLASS_LOGIC: return "integers, bool";
+    case CLASS_INT: return "integers";
+    case CLASS_PREDICATE: return "floats -> bool";
+    case CLASS_COMPARE: return "any -> bool";
+    case CLASS_WHERE: return "bool, any, any";
+    case CLASS_STRUCT: break;
+    }
+    return "by its rule";
+}
+
+/* The operand that only says where elements are, or a zero point: no gradient flows to it. */
+static unsigned index_operand(unsigned op)
+{
+    return op == OP_dynamic_slice || op == OP_gather || op == OP_scatter ? 1 : op == OP_dynamic_update || op_is_quant(op) ? 2 : MAX_OPERANDS;
+}
+
+/* The operands that a gradient flows to, such as "a b". */
+static const char *gradient_of(const struct row *r, char buf[8])
+{
+    const struct opinfo *o = &opinfo[r->op];
+    size_t n = 0;
+    if (r->op == OP_bitcast || r->op == OP_argsort || r->op == OP_while)
+        return "no";
+    if (r->op == OP_custom)
+        return "its own";
+    if (op_is_region(r->op))
+        return "floats"; /* operands beyond letters */
+    for (unsigned i = 0; i < o->nin; i++)
+        if (i < 3 && r->grad[i] ? strcmp(r->grad[i], "NIL") != 0
+                                : i != index_operand(r->op) && strcmp(o->batching, "LEAF") != 0)
+            n += (size_t)snprintf(buf + n, 8 - n, "%s%c", n ? " " : "", 'a' + (int)i);
+    return n ? buf : "no";
+}
+
+static const char *operands_of(const struct opinfo *o, unsigned op, char buf[8])
+{
+    if (op_is_region(op))
+        return "any";
+    snprintf(buf, 8, "%u", o->nin);
+    return buf;
+}
+
+static void print_table(void)
+{
+    printf("%-14s %-12s %8s  %-15s %-9s %-9s %-9s %s\n", "name", "kind", "operands", "types", "gradient", "autocast",
+           "batching", "meaning");
+    for (unsigned i = 0; i < ROWS; i++) {
+        const struct opinfo *o = &opinfo[rows[i].op];
+        char grad[8], nin[8];
+        printf("%-14s %-12s %8s  %-15s %-9s %-9s %-9s %s\n", o->name,
+               op_is_elementwise(rows[i].op) ? "elementwise" : "structural", operands_of(o, rows[i].op, nin), types_of(o),
+               gradient_of(&rows[i], grad), o->autocast, o->batching, o->doc);
+    }
+}
+
+static bool print_op(const char *name)
+{
+    for (unsigned i = 0; i < ROWS; i++) {
+        const struct opinfo *o = &opinfo[rows[i].op];
+        if (strcmp(o->name, name))
+            continue;
+        printf("%s: %s\n", o->name, o->doc);
+        char nin[8];
+        printf("  operands  %s, %s\n", operands_of(o, rows[i].op, nin), types_of(o));
+        if (o->value)
+            printf("  value     %s\n", o->value);
+        for (unsigned k = 0; k < 3 && rows[i].grad[k]; k++)
+            printf("  gradient  of %c: %s\n", 'a' + (int)k, rows[i].grad[k]);
+        printf("  autocast  %s\n  batching  %s\n", o->autocast, o->batching);
+        return true;
+    }
+    return false;
+}
+
+int cli_ops(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++)
+        if (!print_op(argv[i]))
+            return cli_error("no op is called '%s'; kiln ops lists them", argv[i]);
+    if (!argc)
+        print_table();
+    return CLI_OK;
+}

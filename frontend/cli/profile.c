@@ -1,0 +1,46 @@
+/* kiln profile: a graph's text, run some times, and where the time went. */
+#include "frontend/cli/job.h"
+#include "frontend/frontend.h"
+
+enum { ROUNDS = 20 };
+
+static int profile(struct job *j, int rounds, const char *trace)
+{
+    if (!job_open(j) || !job_bind(j, true))
+        return CLI_FAILED;
+    kl_status status = kl_profile_begin();
+    for (int i = 0; i < rounds && !status; i++)
+        status = job_step(j);
+    kl_profile *p = status ? NULL : kl_profile_end();
+    if (!p)
+        return cli_error("%s", kl_last_error());
+    fputs(kl_profile_table(p), stdout);
+    status = trace ? kl_profile_trace(p, trace) : KL_OK;
+    kl_profile_free(p);
+    return status ? cli_error("%s", kl_last_error()) : CLI_OK;
+}
+
+int cli_profile(int argc, char **argv)
+{
+    static const char *const binders[] = {"--input", "--state", "--slot", NULL};
+    struct cli_args a = {.argc = argc, .argv = argv};
+    struct job j = {0};
+    const char *trace = NULL;
+    int rounds = ROUNDS;
+    while (cli_next(&a)) {
+        if (cli_is(&a, "--trace"))
+            trace = cli_value(&a);
+        else if (cli_is(&a, "--unfused"))
+            option_fuse_here(0);
+        else if (cli_is(&a, "--rounds")) {
+            if (!job_rounds(&a, &rounds))
+                return CLI_USAGE;
+        } else if (!job_argument(&j, &a, binders))
+            return CLI_USAGE;
+    }
+    if (a.failed || !j.file)
+        return a.failed ? CLI_USAGE : (cli_error("profile needs a file; see kiln help"), CLI_USAGE);
+    int status = profile(&j, rounds, trace);
+    job_free(&j);
+    return status;
+}

@@ -1,0 +1,352 @@
+/* From a call to its kernel: key sets of arguments, kernels of users' programs, calls by name. */
+#include "frontend/frontend.h"
+#include <string.h>
+
+enum { DEEPEST = 200 }; /* kernels in kernels: more have no end */
+
+/* ---- keys ---- */
+
+uint64_t device_bits[MAX_DEVICES]; /* by number; filled once, before the first call */
+
+void device_keys_start(void)
+{
+    for (int i = 0; i < DEVICE_END; i++) {
+        unsigned dev = device_component(device_name(i));
+        device_bits[i] = dev ? DEV_BIT(dev) : 0;
+    }
+}
+
+uint64_t device_keys(kl_device d) { return device_valid(d) ? device_bits[device_index(d)] : 0; }
+
+kl_keyset kl_dispatch_keys(uint32_t nin, const kl_tensor *in)
+{
+    struct thread *t = thread_self();
+    uint64_t bits = 0;
+    for (uint32_t i = 0; t && i < nin; i++)
+        bits |= handle_keys(in[i]);
+    return (kl_keyset){t ? thread_keys(t, bits) : 0};
+}
+
+kl_key kl_dispatch_resolve(const char *name, kl_keyset keys)
+{
+    kl_key key = KL_KEY_Undefined;
+    const struct dispatch_op *op = thread_self() ? dispatch_find(name) : NULL;
+    return op && dispatch_resolve(op, keys.bits & COMPONENTS, &key) ? key : KL_KEY_Undefined;
+}
+
+/* ---- what a thread includes and excludes ---- */
+
+kl_guard kl_dispatch_guarded(void)
+{
+    const struct thread *t = thread_self();
+    return t ? (kl_guard){{t->included}, {t->excluded}} : (kl_guard){{0}, {0}};
+}
+
+kl_guard kl_dispatch_guard(kl_keyset include, kl_keyset exclude)
+{
+    struct thread *t = thread_self();
+    kl_guard before = {{0}, {0}};
+    if (t) {
+        before = (kl_guard){{t->included}, {t->excluded}};
+        t->included |= include.bits & COMPONENTS;
+        t->excluded |= exclude.bits & COMPONENTS & (exclude.bits & ~DEV_MASK ? ~DEV_MASK : DEV_MASK);
+    }
+    return before;
+}
+
+void kl_dispatch_restore(kl_guard before)
+{
+    struct thread *t = thread_self();
+    if (t) {
+        t->included = before.included.bits & COMPONENTS;
+        t->excluded = before.excluded.bits & COMPONENTS;
+    }
+}
+
+kl_status kl_dispatch_mark(kl_tensor h, kl_keyset layers)
+{
+    struct thread *t = thread_self();
+    struct err e;
+    e.code = KL_OK;
+    struct entry *x = t ? entry_find(h, "the tensor", &e) : NULL;
+    if (!x)
+        return t ? fail(t, NULL, e.code, "dispatch_mark: %s", e.msg) : KL_ERR_MEMORY;
+    x->layers |= layers.bits & COMPONENTS & ~DEV_MASK;
+    return KL_OK;
+}
+
+/* ---- kernels ---- */
+
+static kl_status call_failed(const struct kl_call *c)
+{
+    return c->t->tracing && c->t->trace->err.code ? c->t->trace->err.code : c->t->last.code;
+}
+
+static kl_status refuse_call(struct kl_call *c, kl_status code, const char *text)
+{
+    fail(c->t, c->site, code, "%s: %s", c->label, text);
+    for (uint32_t i = 0; i < c->nout; i++)
+        c->out[i] = poison(c->t);
+    return call_failed(c);
+}
+
+static bool is_poison(kl_tensor h)
+{
+    const struct entry *x = entry_peek(h);
+    return x && x->kind == KIND_POISON;
+}
+
+/* What a kernel has made is new and complete; NULL: fine. */
+static const char *bad_result(const struct kl_call *c)
+{
+    for (uint32_t i = 0; i < c->nout; i++) {
+        if (!c->out[i].id)
+            return "has set no result";
+        for (uint32_t k = 0; k < c->nin; k++)
+            if (c->out[i].id == c->in[k].id && !is_poison(c->out[i]))
+                return "gives an operand as a result: it has to be a new handle, such as a kl_reshape";
+    }
+    return NULL;
+}
+
+static kl_status call_user(struct kl_call *c, const struct op_kernel *k)
+{
+    struct thread *t = c->t;
+    kl_status before = t->last.code;
+    if (t->kernels == DEEPEST)
+        return refuse_call(c, KL_ERR_ARGUMENT, "kernels call one another without end");
+    if (!compose_begin_on(t, NULL))
+        return refuse_call(c, KL_ERR_MEMORY, "out of memory");
+    t->kernels++;
+    kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
+    t->kernels--;
+    const char *bad = status ? NULL : bad_result(c);
+    char text[160];
+    if (bad)
+        snprintf(text, sizeof text, "kernel %s for %s %s", k->name, kl_key_name(c->key), bad);
+    else if (status)
+        snprintf(text, sizeof text, "kernel %s for %s failed: %s", k->name, kl_key_name(c->key), status_name(status));
+    bool said = status && ((t->tracing && t->trace->err.code) || (t->last.code == status && before != status));
+    if (bad || status) { /* what it made goes */
+        compose_end_all(t, NULL, 0);
+        if (!said)
+            return refuse_call(c, bad ? KL_ERR_ARGUMENT : status, text);
+        for (uint32_t i = 0; i < c->nout; i++)
+            c->out[i] = poison(t);
+        return status;
+    }
+    compose_end_all(t, c->out, c->nout);
+    return KL_OK;
+}
+
+/* Kernels other than Kiln's own see operands on one device, as those do. */
+static bool one_device(const struct kl_call *c)
+{
+    bool free = c->graph && (c->graph->proto.op == OP_copy || c->graph->proto.op == OP_grad);
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < c->nin && !free; i++)
+        all |= handle_keys(c->in[i]);
+    if (free || !(all & (all - 1) & DEV_MASK))
+        return true;
+    struct entry *a = NULL, *b = NULL;
+    struct err e;
+    e.code = KL_OK;
+    for (uint32_t i = 0; i < c->nin; i++) {
+        struct entry *x = entry_find(c->in[i], "operand", &e);
+        if (x && !a)
+            a = x;
+        else if (x && x->device != a->device)
+            b = x;
+    }
+    fail(c->t, c->site, KL_ERR_DEVICE, "%s: operands are on devices %s and %s", c->label,
+         kl_device_name(device_of(a->device)), kl_device_name(device_of(b ? b->device : a->device)));
+    for (uint32_t i = 0; i < c->nout; i++)
+        c->out[i] = poison(c->t);
+    return false;
+}
+
+/* Kiln's own kernel. */
+static kl_status builtin(struct kl_call *c)
+{
+    if (c->region)
+        return record_region(c->region);
+    c->out[0] = record_node(c->t, c->graph, NULL);
+    return is_poison(c->out[0]) ? call_failed(c) : KL_OK;
+}
+
+static kl_status resolve_call(struct kl_call *c, bool again)
+{
+    const struct op_kernel *k = dispatch_resolve(c->op, c->keys, &c->key);
+    if (c->t->watch)
+        dispatch_note(c->t, c->op, c->key, again);
+    return call_kernel(c, k);
+}
+
+kl_status call_kernel(struct kl_call *c, const struct op_kernel *k)
+{
+    struct err e;
+    e.code = KL_OK;
+    if (!k) {
+        dispatch_missing(c->op, c->key, &e);
+        return refuse_call(c, e.code, e.msg);
+    }
+    if (k->kind == KERNEL_AMBIGUOUS) {
+        err_set(&e, KL_ERR_ARGUMENT, "%s has kernels registered to both Math and a backend mapped to AutogradOther. This "
+                "makes the backend kernel unreachable (see Note [Ambiguity in AutogradOther kernel]). If it's intended to "
+                "override Math kernel behavior, please open an issue to request a dedicated Autograd dispatch key for the "
+                "backend.", c->op->name);
+        return refuse_call(c, e.code, e.msg);
+    }
+    if (k->kind == KERNEL_SELECT) { /* of ops without operands, which say their device */
+        c->keys = (c->keys & ~DEV_MASK & ~LAYER_BIT(LAYER_BackendSelect)) | device_keys(c->graph->device);
+        return resolve_call(c, false);
+    }
+    if (k->kind == KERNEL_BUILTIN)
+        return builtin(c);
+    if (!one_device(c))
+        return call_failed(c);
+    return k->kind == KERNEL_RUN ? backend_record(c, k) : call_user(c, k);
+}
+
+kl_status kl_redispatch(kl_call *c, kl_keyset keys)
+{
+    uint64_t before = c->keys;
+    kl_key key = c->key;
+    c->keys = keys.bits & COMPONENTS;
+    kl_status status = resolve_call(c, true);
+    c->keys = before;
+    c->key = key;
+    return status;
+}
+
+/* ---- what a kernel sees ---- */
+
+const char *kl_call_op(const kl_call *c) { return c->op->name; }
+const char *kl_call_schema(const kl_call *c) { return c->op->schema ? c->op->schema : c->op->name; }
+kl_key kl_call_key(const kl_call *c) { return c->key; }
+uint32_t kl_call_inputs(const kl_call *c) { return c->nin; }
+kl_tensor kl_call_input(const kl_call *c, uint32_t i) { return i < c->nin ? c->in[i] : kl_none; }
+uint32_t kl_call_results(const kl_call *c) { return c->nout; }
+kl_tensor kl_call_result(const kl_call *c, uint32_t i) { return i < c->nout ? c->out[i] : kl_none; }
+
+void kl_call_set_input(kl_call *c, uint32_t i, kl_tensor t)
+{
+    if (i < c->nin)
+        c->in[i] = t;
+}
+
+void kl_call_set_result(kl_call *c, uint32_t i, kl_tensor t)
+{
+    if (i < c->nout)
+        c->out[i] = t;
+}
+
+/* ---- calls by name ---- */
+
+enum how { BY_ARGUMENTS, BY_KEYS, BY_KEY };
+
+/* Why it cannot be called like this, NULL if it can. */
+static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_tensor *in, uint32_t nout, const kl_tensor *out)
+{
+    if (!op)
+        return "no op is called that";
+    if ((nin && !in) || (nout && !out))
+        return "a list of tensors is NULL";
+    if (op->graph_op && !op_is_elementwise(op->graph_op))
+        return "by name only elementwise ops and those of the user's own are called: this one has attributes";
+    dispatch_lock();
+    bool fits = (op->nin == nin || op->nin == VARIES) && (op->nout == nout || op->nout == VARIES), defined = op->defined;
+    dispatch_unlock();
+    return !defined ? "it has kernels, but nobody has defined it (kl_dispatch_define)"
+           : !fits ? "its schema has other numbers of tensors" : NULL;
+}
+
+/* What B's dispatcher says of a set of keys, or of one. */
+static void missing_for(const struct kl_call *c, enum how how, struct err *e)
+{
+    char set[400];
+    if (how == BY_ARGUMENTS)
+        dispatch_missing(c->op, c->key, e);
+    else if (how == BY_KEY)
+        err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call_direct(%s, %s): no kernel registered", c->op->name, kl_key_name(c->key));
+    else if (!c->keys)
+        err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call(%s): empty keyset — no backend to run on", c->op->name);
+    else
+        err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call(%s): no kernel registered for any key in DispatchKeySet %s", c->op->name,
+                kl_keyset_text((kl_keyset){c->keys}, set, sizeof set));
+}
+
+static kl_status call_by_name(const kl_site *site, const char *name, enum how how, uint64_t keys, kl_key key, uint32_t nin,
+                              const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    const struct dispatch_op *op = dispatch_find(name);
+    const char *why = misfit(op, nin, in, nout, out);
+    kl_tensor few[16], *copy = nin <= 16 || why ? few : mem_alloc(nin * sizeof *copy);
+    struct call graph = {.site = site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
+    struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin, .nout = nout,
+                        .in = op && op->graph_op ? graph.in : copy, .out = out,
+                        .graph = op && op->graph_op ? &graph : NULL};
+    for (uint32_t i = 0; out && i < nout; i++)
+        out[i] = kl_none;
+    if (t->tracing && t->trace->err.code)
+        why = "the trace has failed"; /* which stays its error */
+    if (why || !copy) {
+        c.nout = out ? nout : 0;
+        return refuse_call(&c, why ? KL_ERR_ARGUMENT : KL_ERR_MEMORY, why ? why : "out of memory");
+    }
+    if (nin)
+        memcpy(c.in, in, nin * sizeof *in);
+    for (uint32_t i = 0; i < nin && how == BY_ARGUMENTS; i++)
+        keys |= handle_keys(in[i]);
+    c.keys = how == BY_ARGUMENTS ? thread_keys(t, keys) : keys & COMPONENTS;
+    const struct op_kernel *k = how != BY_KEY ? dispatch_resolve(op, c.keys, &c.key)
+                             : (unsigned)key < KL_KEY_COUNT ? atomic_load_explicit(&op->entry[key], memory_order_acquire) : NULL;
+    if (how == BY_KEYS && c.key == KL_KEY_Undefined && !c.keys)
+        k = NULL;
+    if (t->watch && k)
+        dispatch_note(t, op, c.key, false);
+    struct err e;
+    e.code = KL_OK;
+    if (!k || k->kind == KERNEL_FALLTHROUGH)
+        missing_for(&c, how, &e);
+    kl_status status = e.code ? refuse_call(&c, e.code, e.msg) : call_kernel(&c, k);
+    if (copy != few)
+        mem_free(copy);
+    return status;
+}
+
+kl_status kl_dispatch_at(const kl_site *site, const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                         kl_tensor *out)
+{
+    return call_by_name(site, op, BY_ARGUMENTS, 0, KL_KEY_Undefined, nin, in, nout, out);
+}
+
+kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in,
+                              uint32_t nout, kl_tensor *out)
+{
+    return call_by_name(site, op, BY_KEYS, keys.bits, KL_KEY_Undefined, nin, in, nout, out);
+}
+
+kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin, const kl_tensor *in,
+                                uint32_t nout, kl_tensor *out)
+{
+    return call_by_name(site, op, BY_KEY, kl_keyset_of(key).bits, key, nin, in, nout, out);
+}
+
+kl_status kl_dispatch(const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    return kl_dispatch_at(NULL, op, nin, in, nout, out);
+}
+
+kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    return kl_dispatch_with_at(NULL, op, keys, nin, in, nout, out);
+}
+
+kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    return kl_dispatch_direct_at(NULL, op, key, nin, in, nout, out);
+}

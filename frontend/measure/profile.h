@@ -1,0 +1,31 @@
+/* A profile in parts: rows of kernels and lines, its text. */
+#ifndef KILN_FRONTEND_PROFILE_H
+#define KILN_FRONTEND_PROFILE_H
+#include "frontend/measure/benchmark.h"
+#include "runtime/runtime.h"
+#include <kiln/profile.h>
+
+struct row_name { char name[128], where[64]; };
+struct rows {
+    kl_profile_row *v;
+    struct row_name *name;
+    uint32_t n, cap, name_cap;
+};
+struct own_profile {
+    kl_profile seen;         /* first: what the user sees is this */
+    struct timeline timeline;
+    struct rows kernel, line;
+    char *table;
+};
+/* A new row; NULL: out of memory.  Its strings are set once all rows are there. */
+kl_profile_row *rows_add(struct rows *t, const char *name, const char *where);
+
+/* ---- profile_lines.c ---- */
+/* Adds what a command has taken to the lines of the ops that it computes. */
+struct line_sites { const struct graph *g; uint32_t *row, *stamp, stamp_cap, now; };
+bool lines_open(struct line_sites *s, const struct graph *g); /* one graph's; false: out of memory; close in either case */
+bool lines_add(struct line_sites *s, struct rows *line, const struct command *c, const struct groups *groups,
+               const kl_profile_row *took);
+void lines_close(struct line_sites *s);
+
+#endif

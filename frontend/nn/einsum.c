@@ -1,0 +1,229 @@
+/* Sums of products by subscripts: each repeated letter of an operand is reduced to a diagonal, then the operands are
+ * multiplied from left to right, each letter contracted or summed as soon as nothing later needs it. */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+#include <string.h>
+
+enum { TERMS = 16, LETTERS = 128 };
+
+/* A tensor and the letter of each of its axes. */
+struct term {
+    kl_tensor x;
+    char letter[KL_MAX_RANK];
+    uint32_t rank;
+};
+
+struct einsum {
+    const kl_site *site;
+    struct thread *t;
+    const char *text;
+    int n;
+    struct term term[TERMS];
+    struct term out;             /* x: none */
+    struct view like;            /* of the first operand: for constants */
+    bool known[LETTERS];
+    int64_t length[LETTERS];     /* of each letter's axes */
+};
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static int position(const struct term *m, char c)
+{
+    const char *p = memchr(m->letter, c, m->rank);
+    return p ? (int)(p - m->letter) : -1;
+}
+
+#define BAD(e, code, ...) (fail((e)->t, (e)->site, code, "einsum: " __VA_ARGS__), false)
+
+/* ---- the text ---- */
+
+static bool put_letter(struct einsum *e, struct term *m, char c)
+{
+    if (!is_letter(c))
+        return BAD(e, KL_ERR_ARGUMENT, "'%c' in \"%.80s\" is no subscript: letters, ',' and one '->'", c, e->text);
+    if (m->rank == KL_MAX_RANK)
+        return BAD(e, KL_ERR_ARGUMENT, "\"%.80s\" has more than %d subscripts at '%c'", e->text, KL_MAX_RANK, c);
+    if (m == &e->out && position(m, c) >= 0)
+        return BAD(e, KL_ERR_ARGUMENT, "subscript '%c' occurs twice in the result of \"%.80s\"", c, e->text);
+    m->letter[m->rank++] = c;
+    return true;
+}
+
+/* Letters that occur once, in order. */
+static bool implicit_output(struct einsum *e)
+{
+    for (int c = 'A'; c <= 'z'; c++) {
+        int uses = 0;
+        for (int i = 0; i < e->n; i++)
+            for (uint32_t j = 0; j < e->term[i].rank; j++)
+                uses += e->term[i].letter[j] == c;
+        if (uses == 1 && !put_letter(e, &e->out, (char)c))
+            return false;
+    }
+    return true;
+}
+
+static bool parse(struct einsum *e)
+{
+    int terms = 1;
+    struct term *m = &e->term[0];
+    for (const char *p = e->text; *p; p++) {
+        if (*p == ' ')
+            continue;
+        if (*p == ',' && m != &e->out) {
+            if (++terms > e->n)
+                break;
+            m = &e->term[terms - 1];
+        } else if (p[0] == '-' && p[1] == '>' && m != &e->out) {
+            m = &e->out;
+            p++;
+        } else if (!put_letter(e, m, *p)) {
+            return false;
+        }
+    }
+    if (terms != e->n)
+        return BAD(e, KL_ERR_ARGUMENT, "\"%.80s\" has %s terms than the %d operands", e->text,
+                   terms < e->n ? "fewer" : "more", e->n);
+    return m == &e->out || implicit_output(e);
+}
+
+/* Each letter has one length, and the result's letters have one at all. */
+static bool check_operands(struct einsum *e, const kl_tensor *operand)
+{
+    char text[SHAPE_TEXT];
+    for (int i = 0; i < e->n; i++) {
+        struct term *m = &e->term[i];
+        struct view v;
+        m->x = operand[i];
+        if (!describe(e->t, e->site, "einsum", "an operand", m->x, &v))
+            return false;
+        if (i == 0)
+            e->like = v;
+        if (v.shape.rank != m->rank)
+            return BAD(e, KL_ERR_SHAPE, "term %d of \"%.80s\" has %u subscripts for shape %s", i + 1, e->text, m->rank,
+                       shape_text(&v.shape, text, sizeof text));
+        for (uint32_t j = 0; j < m->rank; j++) {
+            int c = m->letter[j];
+            if (e->known[c] && e->length[c] != v.shape.dim[j])
+                return BAD(e, KL_ERR_SHAPE, "subscript '%c' of \"%.80s\" has lengths %" PRId64 " and %" PRId64
+                           ", the second in term %d with shape %s", c, e->text, e->length[c], v.shape.dim[j], i + 1,
+                           shape_text(&v.shape, text, sizeof text));
+            e->known[c] = true;
+            e->length[c] = v.shape.dim[j];
+        }
+    }
+    for (uint32_t j = 0; j < e->out.rank; j++)
+        if (!e->known[(int)e->out.letter[j]])
+            return BAD(e, KL_ERR_ARGUMENT, "subscript '%c' of the result is in no operand of \"%.80s\"",
+                       e->out.letter[j], e->text);
+    return true;
+}
+
+/* ---- the products ---- */
+
+static void sum_axis(const struct einsum *e, struct term *m, int axis)
+{
+    m->x = kl_sum_at(e->site, m->x, 1, &axis, false);
+    m->rank--;
+    memmove(&m->letter[axis], &m->letter[axis + 1], m->rank - (uint32_t)axis);
+}
+
+/* Sums a letter's second axis over what lies on the diagonal with its first. */
+static void diagonals(const struct einsum *e, struct term *m)
+{
+    for (int j = 1; j < (int)m->rank;) {
+        int i = position(m, m->letter[j]);
+        if (i == j) {
+            j++;
+            continue;
+        }
+        int64_t dims[KL_MAX_RANK];
+        for (uint32_t k = 0; k < m->rank; k++)
+            dims[k] = e->length[(int)m->letter[k]];
+        kl_tensor row = kl_iota_at(e->site, e->like.device, KL_I64, (int)m->rank, dims, i);
+        kl_tensor column = kl_iota_at(e->site, e->like.device, KL_I64, (int)m->rank, dims, j);
+        kl_tensor zero = const_like(e->site, &e->like, 0);
+        m->x = kl_where_at(e->site, kl_eq_at(e->site, row, column), m->x, zero);
+        sum_axis(e, m, j);
+    }
+}
+
+/* Whether the result or a term from `from` on has the letter. */
+static bool needed(const struct einsum *e, int from, char c)
+{
+    for (int i = from; i < e->n; i++)
+        if (position(&e->term[i], c) >= 0)
+            return true;
+    return position(&e->out, c) >= 0;
+}
+
+/* Sums over letters that neither `other` nor anything from `from` on has. */
+static void sum_unneeded(const struct einsum *e, struct term *m, const struct term *other, int from)
+{
+    for (int j = (int)m->rank - 1; j >= 0; j--)
+        if (!needed(e, from, m->letter[j]) && !(other && position(other, m->letter[j]) >= 0))
+            sum_axis(e, m, j);
+}
+
+/* a times b, in a: letters of both are batch axes while something later needs them, else contracted. */
+static void multiply(const struct einsum *e, struct term *a, const struct term *b, int later)
+{
+    int batch_a[KL_MAX_RANK], batch_b[KL_MAX_RANK], con_a[KL_MAX_RANK], con_b[KL_MAX_RANK], nbatch = 0, ncon = 0;
+    char letter[2 * KL_MAX_RANK];
+    uint32_t rank = 0;
+    for (int i = 0; i < (int)a->rank; i++) {
+        int j = position(b, a->letter[i]);
+        if (j >= 0 && needed(e, later, a->letter[i])) {
+            letter[rank++] = a->letter[i];
+            batch_a[nbatch] = i;
+            batch_b[nbatch++] = j;
+        } else if (j >= 0) {
+            con_a[ncon] = i;
+            con_b[ncon++] = j;
+        }
+    }
+    for (uint32_t i = 0; i < a->rank; i++)
+        if (position(b, a->letter[i]) < 0)
+            letter[rank++] = a->letter[i];
+    for (uint32_t j = 0; j < b->rank; j++)
+        if (position(a, b->letter[j]) < 0)
+            letter[rank++] = b->letter[j];
+    a->x = kl_dot_general_at(e->site, a->x, b->x, nbatch, batch_a, batch_b, ncon, con_a, con_b);
+    a->rank = rank < KL_MAX_RANK ? rank : KL_MAX_RANK; /* above, the product has failed */
+    memcpy(a->letter, letter, a->rank);
+}
+
+static kl_tensor contract(struct einsum *e)
+{
+    struct term all = e->term[0];
+    diagonals(e, &all);
+    for (int i = 1; i < e->n; i++) {
+        struct term next = e->term[i];
+        diagonals(e, &next);
+        sum_unneeded(e, &all, &next, i + 1);
+        sum_unneeded(e, &next, &all, i + 1);
+        multiply(e, &all, &next, i + 1);
+    }
+    sum_unneeded(e, &all, NULL, e->n);
+    int axes[KL_MAX_RANK];
+    for (uint32_t j = 0; j < e->out.rank; j++)
+        axes[j] = position(&all, e->out.letter[j]);
+    return kl_permute_at(e->site, all.x, axes); /* also where nothing changes: a handle of its own */
+}
+
+kl_tensor kl_einsum_at(const kl_site *site, const char *subscripts, int n, const kl_tensor *operand)
+{
+    struct thread *t = thread_self();
+    struct einsum e = {.site = site, .t = t, .text = subscripts, .n = n};
+    if (!t)
+        return kl_none;
+    if (!subscripts || !operand || n < 1 || n > TERMS)
+        return refuse(t, site, KL_ERR_ARGUMENT, "einsum: needs subscripts and 1..%d operands, got %d", TERMS,
+                      operand ? n : 0);
+    if (!parse(&e) || !check_operands(&e, operand) || !(t = checked_begin(site, "einsum")))
+        return op_failed();
+    return compose_end(t, contract(&e));
+}

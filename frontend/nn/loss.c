@@ -1,0 +1,241 @@
+/* Softmax, labels and losses. */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+
+/* ---- softmax ---- */
+
+/* a less its largest along the axis.  The largest cancels out of what is made of it: no gradient. */
+static kl_tensor shifted(const kl_site *site, kl_tensor a, int axis)
+{
+    kl_tensor most = kl_detach_at(site, kl_reduce_max_at(site, a, 1, &axis, true));
+    return kl_sub_at(site, a, most);
+}
+
+kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_tensor whole)
+{
+    return kl_mul_at(site, parts, kl_div_at(site, const_like(site, v, 1), whole));
+}
+
+kl_tensor kl_softmax_at(const kl_site *site, kl_tensor a, int axis)
+{
+    struct view v;
+    struct thread *t = floats_begin(site, "softmax", a, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor e = kl_exp_at(site, shifted(site, a, axis));
+    return compose_end(t, shares(site, &v, e, kl_sum_at(site, e, 1, &axis, true)));
+}
+
+static kl_tensor log_sum_exp(const kl_site *site, kl_tensor z, int axis)
+{
+    return kl_log_at(site, kl_sum_at(site, kl_exp_at(site, z), 1, &axis, true));
+}
+
+kl_tensor kl_log_softmax_at(const kl_site *site, kl_tensor a, int axis)
+{
+    struct view v;
+    struct thread *t = floats_begin(site, "log_softmax", a, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor z = shifted(site, a, axis);
+    return compose_end(t, kl_sub_at(site, z, log_sum_exp(site, z, axis)));
+}
+
+/* ---- labels ---- */
+
+static bool check_integers(struct thread *t, const kl_site *site, const char *op, const struct view *y)
+{
+    char kind = dtype_kind(y->dtype);
+    if (kind != 'I' && kind != 'U')
+        fail(t, site, KL_ERR_TYPE, "%s: the labels must be integers, got %s", op, dtype_name(y->dtype));
+    return kind == 'I' || kind == 'U';
+}
+
+/* Whether column number == label, in the shape of the labels and one more axis of length s->dim[s->rank - 1]. */
+static kl_tensor at_label(const kl_site *site, kl_tensor labels, const struct view *y, const struct shape *s)
+{
+    uint32_t last = s->rank - 1;
+    bool wide = dtype_size(y->dtype) == 8 || y->dtype == KL_U32 || s->dim[last] > INT32_MAX;
+    kl_dtype index = wide ? KL_I64 : KL_I32;
+    kl_tensor label = kl_unsqueeze_at(site, kl_cast_at(site, labels, index), -1);
+    return kl_eq_at(site, kl_iota_at(site, y->device, index, (int)s->rank, s->dim, (int)last), label);
+}
+
+kl_tensor kl_one_hot_at(const kl_site *site, kl_tensor labels, int64_t classes, kl_dtype dtype)
+{
+    struct thread *t = thread_self();
+    struct view y;
+    struct shape s;
+    char text[SHAPE_TEXT];
+    if (!t || !describe(t, site, "one_hot", "labels", labels, &y) || !check_integers(t, site, "one_hot", &y))
+        return op_failed();
+    if (classes < 0)
+        return refuse(t, site, KL_ERR_ARGUMENT, "one_hot: %" PRId64 " classes", classes);
+    if (y.shape.rank == KL_MAX_RANK)
+        return refuse(t, site, KL_ERR_SHAPE, "one_hot: %s has as many axes as a tensor can have",
+                      shape_text(&y.shape, text, sizeof text));
+    s = y.shape;
+    s.dim[s.rank++] = classes;
+    if (!shape_of(t, site, "one_hot", (int)s.rank, s.dim, &s) || !(t = checked_begin(site, "one_hot")))
+        return op_failed();
+    return compose_end(t, kl_cast_at(site, at_label(site, labels, &y, &s), dtype));
+}
+
+/* Views of x [N,C] and labels [N], checked; NULL: reported. */
+static struct thread *labels_begin(const kl_site *site, const char *op, const char *what, kl_tensor x, kl_tensor labels,
+                                   struct view *vx, struct view *vy)
+{
+    struct thread *t = thread_self();
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    if (!t || !describe(t, site, op, what, x, vx) || !describe(t, site, op, "labels", labels, vy))
+        return NULL;
+    if (!dtype_is_float(vx->dtype)) {
+        fail(t, site, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(vx->dtype));
+        return NULL;
+    }
+    if (vx->shape.rank != 2 || vy->shape.rank != 1 || vx->shape.dim[0] != vy->shape.dim[0] || vx->shape.dim[1] < 1) {
+        fail(t, site, KL_ERR_SHAPE, "%s: needs %s [N,C] and labels [N], got %s and %s", op, what,
+             shape_text(&vx->shape, a, sizeof a), shape_text(&vy->shape, b, sizeof b));
+        return NULL;
+    }
+    return check_integers(t, site, op, vy) ? checked_begin(site, op) : NULL;
+}
+
+/* [N,1] the label's own element of each row of z, by a mask: it fuses with the softmax around it, forward and backward,
+ * where a gather would bring a scatter of its own into the gradient. */
+static kl_tensor pick(const kl_site *site, kl_tensor z, const struct view *x, kl_tensor labels, const struct view *y)
+{
+    const int columns = 1;
+    kl_tensor own = kl_where_at(site, at_label(site, labels, y, &x->shape), z, const_like(site, x, 0));
+    return kl_sum_at(site, own, 1, &columns, true);
+}
+
+static kl_tensor mean_all(const kl_site *site, kl_tensor a)
+{
+    return kl_mean_at(site, a, 0, NULL, false);
+}
+
+kl_tensor kl_cross_entropy_at(const kl_site *site, kl_tensor logits, kl_tensor labels)
+{
+    struct view x, y;
+    struct thread *t = labels_begin(site, "cross_entropy", "logits", logits, labels, &x, &y);
+    if (!t)
+        return op_failed();
+    kl_tensor z = shifted(site, logits, 1), picked = pick(site, z, &x, labels, &y);
+    return compose_end(t, mean_all(site, kl_sub_at(site, log_sum_exp(site, z, 1), picked)));
+}
+
+kl_tensor kl_nll_loss_at(const kl_site *site, kl_tensor log_probs, kl_tensor labels)
+{
+    struct view x, y;
+    struct thread *t = labels_begin(site, "nll_loss", "log_probs", log_probs, labels, &x, &y);
+    if (!t)
+        return op_failed();
+    return compose_end(t, kl_neg_at(site, mean_all(site, pick(site, log_probs, &x, labels, &y))));
+}
+
+/* ---- losses of two tensors of one shape ---- */
+
+/* A shape that would broadcast is a mistake here: the mean would be over pairs that do not belong together. */
+static struct thread *pair_begin(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, struct view *v)
+{
+    struct thread *t = thread_self();
+    struct view w;
+    char x[SHAPE_TEXT], y[SHAPE_TEXT];
+    if (!t || !describe(t, site, op, "operand 1", a, v) || !describe(t, site, op, "operand 2", b, &w))
+        return NULL;
+    if (!dtype_is_float(v->dtype) || v->dtype != w.dtype) {
+        fail(t, site, KL_ERR_TYPE, "%s: needs one floating dtype, got %s and %s", op, dtype_name(v->dtype),
+             dtype_name(w.dtype));
+        return NULL;
+    }
+    if (!shape_equal(&v->shape, &w.shape)) {
+        fail(t, site, KL_ERR_SHAPE, "%s: shapes %s and %s differ", op, shape_text(&v->shape, x, sizeof x),
+             shape_text(&w.shape, y, sizeof y));
+        return NULL;
+    }
+    return checked_begin(site, op);
+}
+
+kl_tensor kl_mse_loss_at(const kl_site *site, kl_tensor a, kl_tensor b)
+{
+    struct view v;
+    struct thread *t = pair_begin(site, "mse_loss", a, b, &v);
+    if (!t)
+        return op_failed();
+    return compose_end(t, mean_all(site, kl_square_at(site, kl_sub_at(site, a, b))));
+}
+
+kl_tensor kl_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b)
+{
+    struct view v;
+    struct thread *t = pair_begin(site, "l1_loss", a, b, &v);
+    if (!t)
+        return op_failed();
+    return compose_end(t, mean_all(site, kl_abs_at(site, kl_sub_at(site, a, b))));
+}
+
+/* With c = min(|d|, delta) both branches are c (|d| - c / 2), and no square overflows.  The gradient of min where the
+ * two are equal, a half of each, gives delta as well. */
+static kl_tensor huber(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, double delta, bool scaled)
+{
+    struct view v;
+    struct thread *t = pair_begin(site, op, a, b, &v);
+    if (!t)
+        return op_failed();
+    if (!(delta > 0)) {
+        fail(t, site, KL_ERR_ARGUMENT, "%s %g is not above 0", scaled ? "beta" : "delta", delta);
+        compose_end(t, kl_none);
+        return op_failed();
+    }
+    kl_tensor d = kl_abs_at(site, kl_sub_at(site, a, b)), c = kl_min_scalar_at(site, d, delta);
+    kl_tensor rest = kl_sub_at(site, d, kl_mul_at(site, c, const_like(site, &v, 0.5)));
+    kl_tensor each = kl_mul_at(site, c, rest);
+    return compose_end(t, mean_all(site, scaled ? kl_div_scalar_at(site, each, delta) : each));
+}
+
+kl_tensor kl_huber_loss_at(const kl_site *site, kl_tensor a, kl_tensor b, double delta)
+{
+    return huber(site, "huber_loss", a, b, delta, false);
+}
+
+kl_tensor kl_smooth_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b, double beta)
+{
+    return huber(site, "smooth_l1_loss", a, b, beta, true);
+}
+
+/* log(1 + e^-|x|) and, from the larger of 0 and x, x y subtracted: exact where x is large and y its side. */
+kl_tensor kl_bce_with_logits_at(const kl_site *site, kl_tensor x, kl_tensor y)
+{
+    struct view v;
+    struct thread *t = pair_begin(site, "bce_with_logits", x, y, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor below, rest = log_one_plus_exp(site, &v, x, &below);
+    kl_tensor weight = kl_where_at(site, below, kl_neg_at(site, y), kl_sub_at(site, const_like(site, &v, 1), y));
+    return compose_end(t, mean_all(site, kl_add_at(site, kl_mul_at(site, x, weight), rest)));
+}
+
+kl_tensor kl_hinge_loss_at(const kl_site *site, kl_tensor x, kl_tensor y)
+{
+    struct view v;
+    struct thread *t = pair_begin(site, "hinge_loss", x, y, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor margin = kl_sub_at(site, const_like(site, &v, 1), kl_mul_at(site, x, y));
+    return compose_end(t, mean_all(site, kl_relu_at(site, margin)));
+}
+
+/* Where p is 0 neither logarithm counts, not even one of 0. */
+kl_tensor kl_divergence_at(const kl_site *site, kl_tensor log_q, kl_tensor p)
+{
+    const int last = -1;
+    struct view v;
+    struct thread *t = pair_begin(site, "divergence", log_q, p, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor zero = const_like(site, &v, 0), none = kl_eq_at(site, p, zero);
+    kl_tensor log_p = kl_log_at(site, kl_where_at(site, none, const_like(site, &v, 1), p));
+    kl_tensor each = kl_mul_at(site, p, kl_sub_at(site, log_p, kl_where_at(site, none, zero, log_q)));
+    return compose_end(t, mean_all(site, kl_sum_at(site, each, 1, &last, false)));
+}
