@@ -10,7 +10,10 @@ static kl_tensor last_token(struct thread *t, const kl_site *site, const char *o
 {
     struct view v, w;
     kl_tensor token = t->trace->token;
-    if (!token.id || !describe(t, site, op, "operand 1", x, &v) || !describe(t, site, op, "token", token, &w))
+    if (!token.id || !describe(t, site, op, "operand 1", x, &v))
+        return kl_none;
+    entry_at((uint32_t)token.id)->ad = entry_peek(x)->ad; /* it goes wherever x is */
+    if (!describe(t, site, op, "token", token, &w))
         return kl_none;
     return v.device.id == w.device.id ? token : kl_to_at(site, token, v.device);
 }

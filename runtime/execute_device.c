@@ -91,6 +91,7 @@ static bool copy_across(struct accelerator *to_device, struct accelerator *from_
              accelerator_driver(to_device)->upload(accelerator_device(to_device), to + at, part, n, e);
     }
     mem_free(part);
+    atomic_fetch_add_explicit(&counters.staged_bytes, bytes, memory_order_relaxed);
     return ok;
 }
 
