@@ -318,6 +318,58 @@ static void a28(void)
     kl_scope_end();
 }
 
+enum { LAYERS = 10, WIDTH = 64, ROWS = 256 };
+struct cost { kl_run_info info; int64_t peak; float gradient[LAYERS][WIDTH]; };
+
+/* One backward pass through a chain of products and activations, and what it took. */
+static bool deep(kl_device d, struct cost *c)
+{
+    kl_tensor w[LAYERS];
+    kl_memory_use before, after;
+    kl_scope_begin();
+    for (int i = 0; i < LAYERS; i++) {
+        w[i] = kl_mul_scalar(kl_randn(d, KL_F32, DIMS(WIDTH, WIDTH), (uint64_t)i), 0.125);
+        kl_requires_grad(w[i]);
+    }
+    kl_tensor x = kl_randn(d, KL_F32, DIMS(ROWS, WIDTH), 99);
+    kl_sync(d);
+    kl_memory_used(d, &before);
+    kl_trace_begin("deep");
+    kl_tensor h = x;
+    for (int i = 0; i < LAYERS; i++)
+        h = kl_tanh(kl_sin(kl_matmul(h, w[i])));
+    kl_gradients *g = kl_backward(kl_sum_all(kl_square(h)));
+    kl_tensor first[LAYERS];
+    for (int i = 0; i < LAYERS; i++)
+        first[i] = kl_keep(kl_sum(kl_gradients_get(g, w[i]), AXES(0), false));
+    bool ok = g && kl_trace_end() == KL_OK && kl_trace_info(&c->info) == KL_OK;
+    kl_gradients_free(g);
+    kl_memory_used(d, &after);
+    c->peak = after.peak;
+    for (int i = 0; i < LAYERS && ok; i++)
+        ok = kl_read(first[i], c->gradient[i], sizeof c->gradient[i]) == KL_OK;
+    kl_scope_end();
+    kl_memory_trim();
+    return ok;
+}
+
+static void a29(void)
+{
+    struct cost none, all, some;
+    const int64_t activation = ROWS * WIDTH * 4;
+    kl_device part = kl_device_gradient_checkpointing(ad, 4 * activation), much = kl_device_gradient_checkpointing(ad, 1 << 30);
+    CHECK(deep(balanced, &all)); /* least memory first: the allocator's peak only rises */
+    CHECK(deep(part, &some) && deep(ad, &none));
+    CHECK(!memcmp(all.gradient, none.gradient, sizeof all.gradient) && !memcmp(some.gradient, none.gradient, sizeof all.gradient));
+    printf("A29 balanced %lld bytes in %lld kernels, 4 activations kept %lld in %lld, without %lld in %lld\n",
+           (long long)all.info.arena_bytes, (long long)all.info.kernels, (long long)some.info.arena_bytes,
+           (long long)some.info.kernels, (long long)none.info.arena_bytes, (long long)none.info.kernels);
+    CHECK(all.info.arena_bytes + 3 * activation <= some.info.arena_bytes && some.info.arena_bytes + 3 * activation <= none.info.arena_bytes);
+    CHECK(all.info.kernels > none.info.kernels && some.info.kernels > none.info.kernels);
+    CHECK(all.peak < some.peak && some.peak < none.peak);
+    CHECK(deep(much, &all) && all.info.arena_bytes == none.info.arena_bytes && all.info.kernels == none.info.kernels);
+}
+
 static void a30(void)
 {
     kl_scope_begin();
@@ -370,7 +422,7 @@ static void c6(void)
 
 static const struct row rows[] = {
     {"A7", a7}, {"A11", a11}, {"A12", a12}, {"A13", a13}, {"A14", a14}, {"A15", a15}, {"A16", a16}, {"A17", a17}, {"A18", a18},
-    {"A19", a19}, {"A20", a20}, {"A21", a21}, {"A23", a23}, {"A24", a24}, {"A27", a27}, {"A28", a28}, {"A30", a30},
+    {"A19", a19}, {"A20", a20}, {"A21", a21}, {"A23", a23}, {"A24", a24}, {"A27", a27}, {"A28", a28}, {"A29", a29}, {"A30", a30},
     {"C4", c4}, {"C6", c6}};
 
 int main(int argc, char **argv)
