@@ -204,6 +204,8 @@ kl_status call_kernel(struct kl_call *c, const struct op_kernel *k)
     }
     if (k->kind == KERNEL_BUILTIN)
         return builtin(c);
+    if (k->kind == KERNEL_LAYER)
+        return layer_call(c, k);
     if (!one_device(c))
         return call_failed(c);
     return k->kind == KERNEL_RUN ? backend_record(c, k) : call_user(c, k);
