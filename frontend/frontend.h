@@ -20,6 +20,7 @@
 enum handle_kind {
     KIND_TEMP,   /* node is a node of trace */
     KIND_VALUE,  /* buffer is its value; NULL: lazy, node is a node of the ambient graph, still to be computed */
+    KIND_WRAPPER, /* of a layer: wrapper has its parts; with a trace it is a temporary of that */
     KIND_POISON, /* cause says why there is no value */
     KIND_DEAD,   /* a temporary released before its trace ended */
 };
@@ -46,6 +47,7 @@ struct entry {
     ref node;                    /* NIL: none */
     struct trace *trace;
     struct buffer *buffer;
+    struct wrapper *wrapper;
     struct cause *cause;
     struct shape shape;          /* of a value; a temporary's is its node's */
     char name[24];
@@ -435,6 +437,18 @@ void effects_move_operand(const struct effects *f, ref *in);
  * its last token, or the one it takes where `token` is NIL, as result number `yield` (LEAF_NONE: does not).  false: out of
  * memory, *region as it was. */
 bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to, uint32_t yield);
+
+/* ---- layers/wrapper.c: see layers/layers.h ---- */
+struct kl_call;
+kl_status layer_call(struct kl_call *c, const struct op_kernel *k);
+const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; NULL: the layer has none */
+bool wrapper_refuse(const struct entry *x, const char *what, struct err *e); /* false: it is no plain tensor */
+void wrapper_release(const kl_site *site, struct entry *x); /* its parts, as kl_release does */
+void wrapper_free(struct entry *x, enum death how); /* with its parts, outside of traces; needs the lock then */
+enum { WRAPPER_PARTS = 4 };
+bool wrapper_parts(kl_tensor h, kl_tensor part[WRAPPER_PARTS], uint32_t *n); /* false: it is no wrapper */
+unsigned wrapper_grad_parts(kl_tensor h);         /* of a wrapper: bit i: part i has a gradient */
+bool wrapper_same_kind(kl_tensor a, kl_tensor b); /* alike but for their parts */
 
 /* ---- library.c ---- */
 static inline int device_index(kl_device d) { return (int)d.id - 1; }
