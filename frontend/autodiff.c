@@ -3,7 +3,7 @@
  * A handle says whether its device is an autodiff one and which strategy it carries (struct entry's ad); nodes do not:
  * below the handles an autodiff device is its inner one.  This is where what an op's operands carry meets (ad_join), before
  * anything is recorded; grad nodes get the strategy as an attribute, for passes/remat.c. */
-#include "frontend.h"
+#include "frontend/layers/layers.h"
 #include <string.h>
 
 /* ---- strategies, by number: those that were ever asked for ---- */
@@ -173,51 +173,35 @@ static bool carried(struct thread *t, const kl_site *site, const char *op, kl_te
     return true;
 }
 
-/* Another handle of the same node, or value. */
-static kl_tensor alias(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
-{
-    struct trace *tr = thread_trace(t);
-    kl_tensor y = kl_none;
-    struct err e;
-    e.code = KL_OK;
-    if (!tr)
-        front_lock();
-    else
-        tr->site = site;
-    struct entry *x = entry_find(h, "the tensor", &e);
-    while (x && x->busy && !tr) {
-        front_wait();
-        x = entry_find(h, "the tensor", &e);
-    }
-    ref r = x && tr ? trace_node(tr, x, h, "the tensor", &e) : NIL;
-    struct entry *new = x && !tr ? entry_new() : NULL;
-    if (r)
-        y = handle_of_node(t, tr, r, x->ad, &e);
-    if (new) {
-        new->kind = KIND_VALUE;
-        new->dtype = x->dtype;
-        new->shape = x->shape;
-        new->device = x->device;
-        new->buffer = x->buffer ? buffer_ref(x->buffer) : NULL;
-        if (!x->buffer)
-            ambient_bind(new, x->node);
-        y = entry_handle(new);
-    }
-    if (!tr)
-        front_unlock();
-    if (new && !scope_note(t, y))
-        y = kl_none;
-    return y.id ? y : refuse(t, site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", op, e.code ? e.msg : "out of memory");
-}
-
 /* The same tensor on the other side.  Of integers and bools it is the same node; through a float's no gradient flows. */
-static kl_tensor cross(struct thread *t, const kl_site *site, const char *op, kl_tensor h, bool real, uint16_t ad)
+static kl_tensor cross_plain(struct thread *t, const kl_site *site, kl_tensor h, bool real, uint16_t ad)
 {
-    kl_tensor y = real ? kl_detach_at(site, h) : alias(t, site, op, h);
+    kl_tensor y = real ? kl_detach_at(site, h) : handle_again(t, site, h);
+    if (!real && (!y.id || (!t->tracing && !scope_note(t, y))))
+        return poison(t);
     struct entry *x = entry_peek(y);
     if (x && x->kind != KIND_POISON)
         x->ad = ad;
     return y;
+}
+
+static kl_tensor cross(struct thread *t, const kl_site *site, kl_tensor h, bool real, uint16_t ad)
+{
+    const struct wrapper *w = wrapper_of(h, NULL);
+    if (!w)
+        return cross_plain(t, site, h, real, ad);
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    kl_tensor part[MAX_PARTS] = {{0}};
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->part[i].id)
+            part[i] = cross_plain(t, site, w->part[i], dtype_is_float(view_of(w->part[i]).dtype), ad);
+    struct view v = view_of(h);
+    kl_tensor y = wrap(t, site, w->layer, &v, w->n, part, w->number);
+    struct entry *x = entry_peek(y);
+    if (x && x->kind != KIND_POISON)
+        x->ad = ad;
+    return compose_end(t, y);
 }
 
 kl_tensor kl_inner_at(const kl_site *site, kl_tensor h)
@@ -229,7 +213,7 @@ kl_tensor kl_inner_at(const kl_site *site, kl_tensor h)
         return t ? poison(t) : kl_none;
     if (!(ad & AD_ON))
         return refuse(t, site, KL_ERR_GRAD, "inner: %s", plain_tensor);
-    return cross(t, site, "inner", h, real, ad & (uint16_t)~AD_ON);
+    return cross(t, site, h, real, ad & (uint16_t)~AD_ON);
 }
 
 kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor h)
@@ -243,7 +227,7 @@ kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor h)
         return refuse(t, site, KL_ERR_GRAD, "from_inner: %s", wrapped_tensor);
     if (!ad)
         ad = device_ad(kl_device_autodiff(device_of(entry_peek(h)->device)));
-    return ad ? cross(t, site, "from_inner", h, real, ad | AD_ON) : poison(t);
+    return ad ? cross(t, site, h, real, ad | AD_ON) : poison(t);
 }
 
 kl_checkpointing kl_checkpointing_of(kl_tensor h)

@@ -1,5 +1,6 @@
 /* Devices as the user meets them: names and kinds, element types, seeds, and waiting for them. */
 #include "frontend.h"
+#include <kiln/plugin.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,13 @@ kl_device kl_device_default(void)
     const char *why;
     e.code = KL_OK;
     return found(device_default(&why, &e), &e);
+}
+
+kl_status kl_plugin_load(const char *path)
+{
+    struct err e;
+    e.code = KL_OK;
+    return plugin_load(path, &e) ? KL_OK : report_err(&e);
 }
 
 const char *kl_device_fallback_reason(void)

@@ -223,7 +223,7 @@ static void a8(void)
 
 static void a9(void)
 {
-    static const char *const name[KL_DEVICE_KINDS] = {"ref", "cpu", "cuda", "hip", "vulkan", "metal"};
+    static const char *const name[KL_DEVICE_KINDS] = {"ref", "cpu", "cuda", "hip", "vulkan", "metal", "plug-in 1", "plug-in 2", "plug-in 3"};
     for (int k = 0; k < KL_DEVICE_KINDS; k++) { /* each with its number, there or with a reason */
         kl_clear_error();
         int n = kl_device_count((kl_device_kind)k);
@@ -271,11 +271,11 @@ static void a25(void)
     kl_registration no = reg("sin", backend_of(cpu), (kl_kernel){.name = "no", .run = refuse_to_run, .ctx = "not needed"});
     float in[3] = {1.5f, -0.0f, 1e-40f}, out[3];
     kl_tensor x = kl_input(cpu, KL_F32, DIMS(3), in), idle = kl_sin(x);
-    int64_t straight = kl_counter("peer_copies"), staged = kl_counter("staged_bytes");
+    int64_t straight = kl_counter("peer_copies"), staged = kl_counter("bytes_via_host");
     kl_tensor turned = kl_flip(kl_to(x, two), AXES(0)), back = kl_flip(kl_to(turned, cpu), AXES(0));
     OK(kl_read(back, out, sizeof out)); /* and not what fails, which nobody needs */
     CHECK(!memcmp(in, out, sizeof in) && kl_device_of(back).id == cpu.id && kl_check(idle) == KL_OK);
-    CHECK(kl_counter("peer_copies") == straight + (two.id == cpu.id ? 0 : 2) && kl_counter("staged_bytes") == staged);
+    CHECK(kl_counter("peer_copies") == straight + (two.id == cpu.id ? 0 : 2) && kl_counter("bytes_via_host") == staged);
     OK(kl_requires_grad(x));
     kl_tensor there = kl_to(x, two), loss = kl_to(kl_sum_all(kl_mul(there, there)), cpu);
     NEAR_LIST(kl_grad(loss, x), 0, 3, 0, (double)(2 * in[2])); /* through both copies */
@@ -333,10 +333,10 @@ static void c3(void)
 {
     kl_scope_begin();
     kl_device two = other();
-    int64_t straight = kl_counter("peer_copies"), staged = kl_counter("staged_bytes");
+    int64_t straight = kl_counter("peer_copies"), staged = kl_counter("bytes_via_host");
     kl_tensor x = kl_iota(cpu, KL_F32, DIMS(1000), 0), y = kl_to(x, two.id ? two : cpu);
     CHECK(kl_item_f32(kl_sum_all(y)) == 499500);
-    CHECK(kl_counter("peer_copies") == straight + (two.id ? 1 : 0) && kl_counter("staged_bytes") == staged);
+    CHECK(kl_counter("peer_copies") == straight + (two.id ? 1 : 0) && kl_counter("bytes_via_host") == staged);
     kl_scope_end();
 }
 
