@@ -20,6 +20,7 @@
 enum handle_kind {
     KIND_TEMP,   /* node is a node of trace */
     KIND_VALUE,  /* buffer is its value; NULL: lazy, node is a node of the ambient graph, still to be computed */
+    KIND_WRAPPER, /* of a layer: wrapper has its parts; with a trace it is a temporary of that */
     KIND_POISON, /* cause says why there is no value */
     KIND_DEAD,   /* a temporary released before its trace ended */
 };
@@ -46,6 +47,7 @@ struct entry {
     ref node;                    /* NIL: none */
     struct trace *trace;
     struct buffer *buffer;
+    struct wrapper *wrapper;
     struct cause *cause;
     struct shape shape;          /* of a value; a temporary's is its node's */
     char name[24];
@@ -416,6 +418,18 @@ kl_status record_custom_by(const kl_site *site, const char *name, const struct c
 bool region_refuses(struct thread *t, const kl_site *site, const char *op);
 /* Records an input or a slot outside of the open region, and takes it in. */
 kl_tensor region_leaf(struct thread *t, struct call *c);
+
+/* ---- layers/wrapper.c: see layers/layers.h ---- */
+struct kl_call;
+kl_status layer_call(struct kl_call *c, const struct op_kernel *k);
+const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; NULL: the layer has none */
+bool wrapper_refuse(const struct entry *x, const char *what, struct err *e); /* false: it is no plain tensor */
+void wrapper_release(const kl_site *site, struct entry *x); /* its parts, as kl_release does */
+void wrapper_free(struct entry *x, enum death how); /* with its parts, outside of traces; needs the lock then */
+enum { WRAPPER_PARTS = 4 };
+bool wrapper_parts(kl_tensor h, kl_tensor part[WRAPPER_PARTS], uint32_t *n); /* false: it is no wrapper */
+unsigned wrapper_grad_parts(kl_tensor h);         /* of a wrapper: bit i: part i has a gradient */
+bool wrapper_same_kind(kl_tensor a, kl_tensor b); /* alike but for their parts */
 
 /* ---- library.c ---- */
 static inline int device_index(kl_device d) { return (int)d.id - 1; }

@@ -8,7 +8,8 @@
 
 /* ---- device.c ---- */
 /* Numbers of devices: those of the host's memory, then DEVICES_A_KIND for each kind that has drivers. */
-enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24, DEVICE_END = 32 };
+enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24,
+                     DEVICE_PLUGIN = 32, DEVICE_END = 56 }; /* plug-ins: three kinds (plugin.h) */
 enum { DEVICES_A_KIND = 8 };
 _Static_assert(DEVICE_END <= MAX_DEVICES, "a graph's nodes name every device");
 /* Number of a device by name ("ref", "cpu", "vulkan", "vulkan:1"), -1 with the reason in *e if unknown, not built or not
@@ -24,6 +25,9 @@ const struct backend *device_backend(int device, struct caps *caps);
 uint32_t device_dtypes(int device);
 /* A line for each device of each kind: what it is, or why there is none. */
 void device_list(void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx);
+
+/* ---- plugin.c: devices that a shared object brings ---- */
+bool plugin_load(const char *path, struct err *e);   /* kl_plugin_load */
 
 /* ---- accelerator.c: devices that have memory of their own, through their drivers (driver.h) ---- */
 struct accelerator;                      /* one that was opened */
@@ -274,7 +278,7 @@ const char *span_name(enum span kind);
 
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
-    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops)       \
+    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops) X(bytes_via_host) \
     X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;

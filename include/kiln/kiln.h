@@ -83,7 +83,8 @@ KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
  * generator compiled, "launches": kernels run, "barriers": how often all threads had to be done with a kernel, or with
  * several that need nothing of each other's threads, "host_ops": ops of the user's that were computed on the host for
- * another device, operands and results copied, "replays": traces that were an earlier one call by call, so that nothing
+ * another device, operands and results copied, "bytes_via_host": copied from one device to another through the host's
+ * memory, as there is no way between the two, "replays": traces that were an earlier one call by call, so that nothing
  * was recorded.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
  * "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
@@ -286,6 +287,8 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/custom.h>
 #include <kiln/data.h>
 #include <kiln/dispatch.h>
+#include <kiln/layers.h>
+#include <kiln/complex.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>
