@@ -328,6 +328,7 @@ struct trace {
     uint32_t at;
     const kl_site *site;             /* of the call that uses handles now */
     const char *region;              /* a region is recorded: the op's name; else NULL */
+    const char *silent;              /* it may not look at values: what it is of the op; else NULL */
     struct trace *outer;             /* of a region: the trace around it, NULL outside of traces */
     struct trace *idle;              /* of a region: what thread.trace was */
     struct handle_list *made;        /* of a region outside of traces: handles made for it */
@@ -340,6 +341,7 @@ struct trace {
     uint32_t index_cap;
     uint32_t temps;              /* its temporaries, linked by next */
     kl_tensor token;             /* of the last kl_print or kl_assert, or kl_none */
+    kl_tensor entry;             /* of a region: the token from outside that its first one follows, or kl_none */
     kl_tensor *keep;
     uint32_t nkeep, keep_cap;
     struct launch launch;        /* room for running */
@@ -382,12 +384,15 @@ struct region_recorder {
     kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
     struct handle_list made;     /* outside of traces: handles that only the regions need */
+    bool silent;                 /* the next region may not look at values */
+    kl_tensor entry;             /* the token that those of the regions so far follow, among `captured`, or kl_none */
 };
 struct view;
 /* A region: inside of a trace a tape of its own, which holds its graph and does not change; else the graph. */
 struct region {
     struct graph *g;
     struct tape *body;
+    ref token;                   /* its last one; NIL: it does not look at values */
 };
 /* Calls fn with a temporary for each parameter, and records what it does, as region number `which` of the op; *out is the
  * caller's.  false: reported. */
@@ -418,6 +423,20 @@ kl_status record_custom_by(const kl_site *site, const char *name, const struct c
 bool region_refuses(struct thread *t, const kl_site *site, const char *op);
 /* Records an input or a slot outside of the open region, and takes it in. */
 kl_tensor region_leaf(struct thread *t, struct call *c);
+/* The token that the open trace's next look at a value on device d is to follow; in a region that has none yet, that of
+ * what is around it.  kl_none: there is none, or reported. */
+kl_tensor region_token(struct thread *t, const kl_site *site, kl_device d);
+
+/* ---- effects.c: kl_print and kl_assert in regions ---- */
+/* Where a function is recorded that may not look at values: reported, and true. */
+bool effects_refuse(struct thread *t, const kl_site *site, const char *op);
+/* The place among a region op's operands that the token is at, and the one where it belongs, which is not behind it. */
+struct effects { uint32_t from, to; };
+void effects_move_operand(const struct effects *f, ref *in);
+/* Makes *region one that takes the token, its input number `from`, as number `to` (input.n: as a new input), and yields
+ * its last token, or the one it takes where `token` is NIL, as result number `yield` (LEAF_NONE: does not).  false: out of
+ * memory, *region as it was. */
+bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to, uint32_t yield);
 
 /* ---- layers/wrapper.c: see layers/layers.h ---- */
 struct kl_call;

@@ -1,5 +1,4 @@
-/* The devices this machine has, by name.  A device is probed when somebody first asks for it, not before: the
- * probe of cpu opens the LLVM module. */
+/* The devices this machine has, by name.  A device is probed when somebody first asks for it, not before. */
 #include "runtime/plugin.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
@@ -32,7 +31,7 @@ static void probe_cpu(void)
 {
     fork_watch();
     fork_hold();
-    const struct backend *b = backend_get("llvm", &cpu_err);
+    const struct backend *b = cpu_generator(&cpu_err);
     if (b && b->caps(&cpu_caps, &cpu_err)) cpu_backend = b;
     else snprintf(cpu_why, sizeof cpu_why, "device cpu: %s", cpu_err.msg);
     fork_release();

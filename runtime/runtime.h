@@ -26,6 +26,11 @@ uint32_t device_dtypes(int device);
 /* A line for each device of each kind: what it is, or why there is none. */
 void device_list(void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx);
 
+/* ---- cpu.c ---- */
+/* The code generator of cpu: caps, version and compile, where the last alone needs it opened.  NULL: it does not work,
+ * *e.  Once. */
+const struct backend *cpu_generator(struct err *e);
+
 /* ---- plugin.c: devices that a shared object brings ---- */
 bool plugin_load(const char *path, struct err *e);   /* kl_plugin_load */
 
@@ -171,6 +176,8 @@ struct disk_key { struct hash128 hash; char *bytes; size_t size; char name[64]; 
 /* Everything that decides the code of a kernel.  false: out of memory; disk_key_free in either case. */
 bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b);
 bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps); /* another target's */
+/* Of an entry that is no kernel but something that was found out, and `text` decides. */
+bool disk_key_text(struct disk_key *key, const char *text, const char *name);
 void disk_key_free(struct disk_key *key);
 struct disk_code { struct code code; void *file; }; /* code.bytes lies in the file; mem_free the file */
 bool disk_load(const struct disk_key *key, struct disk_code *out); /* false: not there, or not whole */

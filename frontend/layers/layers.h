@@ -20,7 +20,7 @@ struct layer {
     kl_tensor (*call)(struct thread *t, const struct call *c);
     kl_tensor (*dense)(struct thread *t, const kl_site *site, kl_tensor h); /* all it stands for, as a plain tensor */
 };
-extern const struct layer layer_complex;
+extern const struct layer layer_complex, layer_quantized;
 
 struct wrapper {
     const struct layer *layer;

@@ -207,6 +207,7 @@ kl_status layer_call(struct kl_call *c, const struct op_kernel *k)
 }
 
 static const struct op_kernel layer_kernels[LAYER_COUNT] = {
+    [LAYER_Quantized] = {.kind = KERNEL_LAYER, .name = "quantized", .layer = &layer_quantized},
     [LAYER_Complex] = {.kind = KERNEL_LAYER, .name = "complex", .layer = &layer_complex},
 };
 

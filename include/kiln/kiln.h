@@ -196,8 +196,11 @@ KL_API const char *kl_trace_miss(void);
 /* Prints a line with the label, type, first elements, and least, greatest and mean element of x, to standard output or
  * where kl_set_print says; returns x, through which gradients flow as ever.  In a trace it is a node: it prints when the
  * trace, or a frozen step, runs, in the order of the calls, also where nothing needs x.  Outside of one it prints at once.
+ * In a function that kl_scan, kl_while or kl_cond record it prints whenever that runs, round after round; in one of
+ * kl_checkpoint or kl_custom_grad once, and not again where the backward pass computes the values again.
  * States of a trace that looks at values are not updated in place.  label: up to 255 bytes, NULL for none.
- * [errors HANDLE; TRACE: in a region; ARGUMENT] */
+ * [errors HANDLE; TRACE: in the condition of kl_while, in the gradient of kl_custom_grad, in a function recorded outside
+ * of a trace; ARGUMENT] */
 KL_API kl_tensor kl_print(kl_tensor x, const char *label);
 /* All elements of a condition (bool) are to be true.  If one is not, the trace or step that holds it fails with CHECK, the
  * message and the line, all values are as before, and the next call works; outside of a trace this call does, at once.
@@ -289,6 +292,7 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/dispatch.h>
 #include <kiln/layers.h>
 #include <kiln/complex.h>
+#include <kiln/quantized.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>
