@@ -118,6 +118,7 @@ struct thread {
     struct dispatch_log log;
     char *dump;                  /* what kl_dispatch_dump gave last */
     char warning[400];           /* kl_dispatch_warning */
+    const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -378,6 +379,7 @@ struct region_recorder {
     const char *op;              /* in messages */
     void *ctx;
     kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
+    bool untaped;                /* no call of the trace around it stands for the op: there is nothing to compare with */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
     struct handle_list made;     /* outside of traces: handles that only the regions need */
 };
@@ -430,6 +432,8 @@ bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct
 kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
                        const struct shape *to);
 kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
+/* ---- indexing.c ---- */
+kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last); /* within 0..last, as i64 */
 /* ---- pieces.c ---- */
 kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
                     int64_t dilation);

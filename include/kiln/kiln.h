@@ -286,6 +286,7 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/custom.h>
 #include <kiln/data.h>
 #include <kiln/dispatch.h>
+#include <kiln/layers.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>
