@@ -2,7 +2,6 @@
  * region op passes on, or gives, is batched as a whole as soon as one of its operands is.  A condition that is another
  * for each element of the batch, a while loop and a custom op are recorded for each element by themselves. */
 #include "frontend/layers/batch.h"
-#include <string.h>
 
 /* One region of an op: its parameters come from the call, the rest of its inputs is known here. */
 struct part {
@@ -18,7 +17,8 @@ static kl_status run_part(struct part *p, const kl_tensor *in, uint32_t nin, kl_
 {
     struct batch inner = {.t = p->b->t, .site = p->b->site, .size = p->b->size, .different = p->b->different};
     bool *is = mem_alloc(nout + 1);
-    memcpy(p->in, in, nin * sizeof *in);
+    for (uint32_t i = 0; i < nin; i++)
+        p->in[i] = in[i];
     bool ok = is && batch_graph(&inner, p->g, p->in, p->is, out, is);
     for (uint32_t i = 0; i < nout && ok && p->all; i++)
         out[i] = batch_spread(p->b, p->b->site, out[i], is[i], node_shape(p->g, p->g->out[i].value));

@@ -20,4 +20,7 @@ struct vmap {
     kl_randomness randomness;
 };
 
+/* ---- autocast.c ---- */
+enum { AUTOCAST_DEEPEST = 32 };  /* blocks in blocks */
+
 #endif

@@ -158,7 +158,8 @@ static bool record_batch(struct mapped *m, const struct graph *g, const struct h
     if (ok) {
         memcpy(in, m->in, m->nin * sizeof *in);
         memcpy(is, m->is, m->nin);
-        memcpy(in + m->nin, captured->h, captured->n * sizeof *in);
+        for (uint32_t i = 0; i < captured->n; i++)
+            in[m->nin + i] = captured->h[i];
         ok = batch_graph(&b, g, in, is, out, is + n);
     }
     if (!ok)

@@ -44,12 +44,64 @@ typedef enum kl_randomness {
 KL_API kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes, uint32_t nout,
                          kl_tensor *out, const int *out_axes, kl_randomness randomness);
 
+/* ---- autocast: products in a narrow dtype, the rest where it is safe (key Autocast) ----
+ *
+ *     kl_autocast_begin(KL_BF16);
+ *     kl_tensor loss = kl_cross_entropy(kl_linear(kl_relu(kl_linear(x, w1, b1)), w2, b2), labels);
+ *     kl_autocast_end();
+ *
+ * Inside of a block every op has its operands cast first, as its policy says (column autocast of `kiln ops`): LOWER to the
+ * block's dtype (products), FP32 to f32 (exponentials, sums), PROMOTE to the widest dtype among them, ANY not at all.
+ * Softmax, norms and losses compute in f32.  Weights stay f32, and so do their gradients; a narrow copy of one is made once a block.
+ * f64 and integers are left alone. */
+
+/* dtype: KL_BF16 or KL_F16, or KL_F32 for a block without autocast inside of another one.  Blocks nest, and are their
+ * thread's.  [errors TYPE; ARGUMENT: 32 blocks are open; MEMORY] */
+KL_API kl_status kl_autocast_begin(kl_dtype dtype);
+KL_API kl_status kl_autocast_end(void); /* [errors ARGUMENT: none is open] */
+KL_API kl_dtype kl_autocast_dtype(void); /* of the innermost block; KL_F32: no autocast here */
+
+/* f16 gradients below 6e-8 are 0: with the loss so many times as large they are not.  A step whose gradients are not all
+ * finite is left out and the scale made smaller; after `interval` good ones in a row it grows.
+ *
+ *     kl_grad(kl_loss_scale_up(&s, loss), w) -> g        g = kl_loss_scale_down(&s, g)
+ *     ok = kl_loss_scale_finite(n, all_g)                kl_assign(w, kl_where(ok, updated_w, w))
+ *     kl_loss_scale_update(&s, ok)
+ *
+ * All of it is recorded: no value is read. */
+typedef struct kl_loss_scale {
+    kl_tensor scale, good;     /* f32[] states: the scale, and good steps since it changed */
+    double growth, backoff;    /* what the scale is multiplied by: 2, and 0.5 */
+    int interval;              /* 2000 */
+} kl_loss_scale;
+/* The numbers above may be changed after it.  [new handles; errors ARGUMENT, DEVICE] */
+KL_API kl_status kl_loss_scale_init(kl_loss_scale *s, kl_device device, double initial);
+KL_API void kl_loss_scale_free(kl_loss_scale *s);
+KL_API kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss);           /* loss * scale, f32 or f64 [lazy; TYPE] */
+KL_API kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient);     /* gradient / scale, f32 or f64 [lazy; TYPE] */
+KL_API kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients);            /* bool[]: all of all [lazy; TYPE] */
+KL_API kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite);           /* assigns the next scale [TYPE] */
+
 /* ---- the same with a call site, which may be NULL ---- */
 KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
                             const int *in_axes, uint32_t nout, kl_tensor *out, const int *out_axes, kl_randomness randomness);
+KL_API kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype);
+KL_API kl_status kl_autocast_end_at(const kl_site *site);
+KL_API kl_status kl_loss_scale_init_at(const kl_site *site, kl_loss_scale *s, kl_device device, double initial);
+KL_API kl_tensor kl_loss_scale_up_at(const kl_site *site, const kl_loss_scale *s, kl_tensor loss);
+KL_API kl_tensor kl_loss_scale_down_at(const kl_site *site, const kl_loss_scale *s, kl_tensor gradient);
+KL_API kl_tensor kl_loss_scale_finite_at(const kl_site *site, int n, const kl_tensor *gradients);
+KL_API kl_status kl_loss_scale_update_at(const kl_site *site, kl_loss_scale *s, kl_tensor finite);
 
 #ifndef KL_NO_CALL_SITES
 #define kl_vmap(...) kl_vmap_at(KL_HERE, __VA_ARGS__)
+#define kl_autocast_begin(...) kl_autocast_begin_at(KL_HERE, __VA_ARGS__)
+#define kl_autocast_end() kl_autocast_end_at(KL_HERE)
+#define kl_loss_scale_init(...) kl_loss_scale_init_at(KL_HERE, __VA_ARGS__)
+#define kl_loss_scale_up(...) kl_loss_scale_up_at(KL_HERE, __VA_ARGS__)
+#define kl_loss_scale_down(...) kl_loss_scale_down_at(KL_HERE, __VA_ARGS__)
+#define kl_loss_scale_finite(...) kl_loss_scale_finite_at(KL_HERE, __VA_ARGS__)
+#define kl_loss_scale_update(...) kl_loss_scale_update_at(KL_HERE, __VA_ARGS__)
 #endif
 
 #ifdef __cplusplus
