@@ -92,6 +92,8 @@ ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *
         return ambient_node(x, e);
     if (x->kind == KIND_POISON)
         *e = x->cause->err;
+    else if (x->kind == KIND_WRAPPER)
+        wrapper_refuse(x, what, e);
     else
         err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
     return NIL;

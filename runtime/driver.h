@@ -35,6 +35,8 @@ struct driver {
     bool (*stage)(struct driver_device *d, const void *data, size_t bytes, void **address, struct err *e);
     bool (*launch)(struct driver_device *d, const struct launch *l, struct err *e);
     bool (*copy)(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
+    /* From another device of the driver, after what that was given.  NULL: such copies go through the host. */
+    bool (*peer)(struct driver_device *d, void *to, struct driver_device *source, const void *from, size_t bytes, struct err *e);
     bool (*upload)(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e); /* data may change then */
     bool (*download)(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e); /* waits */
     bool (*finish)(struct driver_device *d, struct err *e); /* waits for all that was given */
@@ -42,5 +44,6 @@ struct driver {
 };
 
 extern const struct driver driver_vulkan; /* vulkan.c */
+const struct driver *driver_of(int device); /* accelerator.c; NULL: the number has none */
 
 #endif

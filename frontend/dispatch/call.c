@@ -11,7 +11,8 @@ uint64_t device_bits[MAX_DEVICES]; /* by number; filled once, before the first c
 void device_keys_start(void)
 {
     for (int i = 0; i < DEVICE_END; i++) {
-        unsigned dev = device_component(device_name(i));
+        unsigned dev = i < DEVICE_PLUGIN ? device_component(device_name(i))
+                                         : DEV_PrivateUse1 + (unsigned)(i - DEVICE_PLUGIN) / DEVICES_A_KIND;
         device_bits[i] = dev ? DEV_BIT(dev) : 0;
     }
 }
@@ -203,6 +204,8 @@ kl_status call_kernel(struct kl_call *c, const struct op_kernel *k)
     }
     if (k->kind == KERNEL_BUILTIN)
         return builtin(c);
+    if (k->kind == KERNEL_LAYER)
+        return layer_call(c, k);
     if (!one_device(c))
         return call_failed(c);
     return k->kind == KERNEL_RUN ? backend_record(c, k) : call_user(c, k);

@@ -55,6 +55,11 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
         *tag = TAG_LAYER;
         return r->kernel;
     }
+    const struct op_kernel *own = op->graph_op && layer && !autograd ? layer_kernel(layer) : NULL;
+    if (own && (kl_key_is_backend(key) || !fallback[key])) { /* of storage: before the kernel for dense tensors */
+        *tag = TAG_LAYER;
+        return own;
+    }
     if (key_in_alias(key, KL_KEY_DefaultBackend) && (r = newest(op, KL_KEY_DefaultBackend))) {
         *tag = TAG_DEFAULT;
         return r->kernel;

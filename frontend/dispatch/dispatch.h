@@ -57,7 +57,8 @@ static inline kl_key autograd_key(uint64_t bits, kl_key dense)
 }
 
 /* ---- dispatch.c: ops and their tables ---- */
-enum kernel_kind { KERNEL_BUILTIN, KERNEL_SELECT, KERNEL_FALLTHROUGH, KERNEL_CALL, KERNEL_RUN, KERNEL_AMBIGUOUS };
+enum kernel_kind { KERNEL_BUILTIN, KERNEL_SELECT, KERNEL_FALLTHROUGH, KERNEL_CALL, KERNEL_RUN, KERNEL_AMBIGUOUS,
+                   KERNEL_LAYER };
 /* Never changed, never freed: registering an equal one again finds it. */
 struct op_kernel {
     struct op_kernel *next;
@@ -65,6 +66,7 @@ struct op_kernel {
     char name[32];
     kl_kernel fn;
     char *schema;                           /* NULL: not given */
+    const struct layer *layer;              /* KERNEL_LAYER: whose it is (layers/layers.h) */
     const struct custom_op *custom;         /* KERNEL_RUN: what its nodes name */
 };
 enum kernel_tag { TAG_MISSING, TAG_KERNEL, TAG_DEFAULT, TAG_MATH, TAG_AMBIGUOUS, TAG_AUTOGRAD, TAG_LAYER, TAG_FALLBACK };

@@ -45,7 +45,7 @@ static const char *const tag_text[] = {
 
 static const char *where(const struct op_kernel *k)
 {
-    return k->kind == KERNEL_BUILTIN || k->kind == KERNEL_SELECT || k->kind == KERNEL_AMBIGUOUS ? "Kiln" : "a user's program";
+    return k->kind == KERNEL_BUILTIN || k->kind == KERNEL_SELECT || k->kind >= KERNEL_AMBIGUOUS ? "Kiln" : "a user's program";
 }
 
 static void kernel_line(const struct dispatch_op *op, const struct op_kernel *k, struct text *t)

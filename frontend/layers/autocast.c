@@ -8,7 +8,7 @@
  * Only f16, bf16 and f32 are cast, and a call that has f64 among them stays as it is.  Composites whose first step would lose
  * digits (softmax, norms, losses) ask autocast_wide for their operand.  A narrow copy of a tensor from outside of the
  * trace, such as a weight, is made once a block. */
-#include "frontend/layers/layers.h"
+#include "frontend/layers/transform.h"
 #include <string.h>
 
 enum policy { ANY, LOWER, FP32, PROMOTE };
@@ -114,8 +114,9 @@ static unsigned target(const struct kl_call *c, enum policy policy, kl_dtype low
     unsigned widest = KL_DTYPE_COUNT;
     bool several = false;
     for (uint32_t i = 0; i < c->nin; i++) {
+        const struct entry *x = entry_peek(c->in[i]);
         unsigned d = dtype_of(c->in[i]);
-        if (d == KL_F64)
+        if (d == KL_F64 || (x && x->kind == KIND_WRAPPER)) /* whose layer's ops on its parts are cast */
             return KL_DTYPE_COUNT;
         if (!is_cast(d))
             continue;

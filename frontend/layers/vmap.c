@@ -4,7 +4,7 @@
  * While the function runs, layers above key Batched act on its calls, and Batched itself, which marks what depends on the
  * batch.  Those below it, devices included, act on the calls of the second recording; only autocast, which must see the ops
  * as they were meant, has acted before. */
-#include "frontend/layers/layers.h"
+#include "frontend/layers/transform.h"
 #include "frontend/layers/batch.h"
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -114,13 +114,19 @@ static bool take_axis(struct mapped *m, uint32_t i, kl_tensor h, int axis)
     return true;
 }
 
+static bool is_plain(const struct mapped *m, uint32_t i, kl_tensor h)
+{
+    return !*kl_layer_name(h) || fail(m->t, m->site, KL_ERR_TYPE, "vmap: in[%u] is a %s tensor: map its parts (kl_layer_part) or "
+                                      "kl_dense of it", i, kl_layer_name(h)) == KL_OK;
+}
+
 static bool take_arguments(struct mapped *m, const kl_tensor *in, const int *in_axes)
 {
     for (uint32_t i = 0; i < m->nin; i++) {
         char what[32];
         snprintf(what, sizeof what, "in[%u]", i);
         if (!describe(m->t, m->site, "vmap", what, in[i], &m->view[i]) ||
-            !take_axis(m, i, in[i], in_axes ? in_axes[i] : 0))
+            !is_plain(m, i, in[i]) || !take_axis(m, i, in[i], in_axes ? in_axes[i] : 0))
             return false;
         if (m->view[i].device.id != m->view[0].device.id)
             return fail(m->t, m->site, KL_ERR_DEVICE, "vmap: in[0] is on device %s, in[%u] on %s",
@@ -175,7 +181,7 @@ static bool record_batch(struct mapped *m, const struct graph *g, const struct h
 static bool run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_tensor *out, const int *out_axes)
 {
     struct region region;
-    struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .untaped = true};
+    struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .untaped = true, .silent = true};
     if (!take_arguments(m, in, in_axes))
         return false;
     c.device = m->view[0].device;
