@@ -185,7 +185,7 @@ static bool run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_te
     if (!take_arguments(m, in, in_axes))
         return false;
     c.device = m->view[0].device;
-    bool ok = region_record(&c, 0, "the function", call_function, m->view, m->nin, m->nout, &region);
+    bool ok = region_record(&c, 0, "function", call_function, m->view, m->nin, m->nout, &region);
     if (ok) {
         ok = record_batch(m, region.g, &c.captured, out, out_axes);
         graph_free(region.g);
