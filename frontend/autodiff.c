@@ -3,7 +3,7 @@
  * A handle says whether its device is an autodiff one and which strategy it carries (struct entry's ad); nodes do not:
  * below the handles an autodiff device is its inner one.  This is where what an op's operands carry meets (ad_join), before
  * anything is recorded; grad nodes get the strategy as an attribute, for passes/remat.c. */
-#include "frontend/layers/layers.h"
+#include "frontend/layers/wrapper.h"
 #include <string.h>
 
 /* ---- strategies, by number: those that were ever asked for ---- */
@@ -176,9 +176,7 @@ static bool carried(struct thread *t, const kl_site *site, const char *op, kl_te
 /* The same tensor on the other side.  Of integers and bools it is the same node; through a float's no gradient flows. */
 static kl_tensor cross_plain(struct thread *t, const kl_site *site, kl_tensor h, bool real, uint16_t ad)
 {
-    kl_tensor y = real ? kl_detach_at(site, h) : handle_again(t, site, h);
-    if (!real && (!y.id || (!t->tracing && !scope_note(t, y))))
-        return poison(t);
+    kl_tensor y = real ? kl_detach_at(site, h) : wrapper_again(t, site, h);
     struct entry *x = entry_peek(y);
     if (x && x->kind != KIND_POISON)
         x->ad = ad;
