@@ -62,7 +62,7 @@ static inline kl_device device_of(unsigned index) { return (kl_device){index + 1
 static inline uint16_t device_ad(kl_device d) { return d.id >> DEVICE_ID_BITS ? (uint16_t)(device_strategy(d) << 1 | AD_ON) : 0; }
 static inline kl_device device_like(unsigned index, kl_device like) /* an autodiff device if that is one */
 {
-    return (kl_device){index + 1 | device_strategy(like) << DEVICE_ID_BITS};
+    return (kl_device){(index + 1) | device_strategy(like) << DEVICE_ID_BITS};
 }
 static inline kl_device entry_device(const struct entry *x)
 {
