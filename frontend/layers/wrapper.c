@@ -217,6 +217,7 @@ static const struct op_kernel layer_kernels[LAYER_COUNT] = {
     [LAYER_Quantized] = {.kind = KERNEL_LAYER, .name = "quantized", .layer = &layer_quantized},
     [LAYER_Nested] = {.kind = KERNEL_LAYER, .name = "nested", .layer = &layer_nested},
     [LAYER_Complex] = {.kind = KERNEL_LAYER, .name = "complex", .layer = &layer_complex},
+    [LAYER_Mkldnn] = {.kind = KERNEL_LAYER, .name = "blocked", .layer = &layer_blocked},
     [LAYER_Named] = {.kind = KERNEL_LAYER, .name = "named", .layer = &layer_named},
 };
 
@@ -284,6 +285,25 @@ const char *kl_layer_name(kl_tensor h)
 {
     const struct wrapper *w = thread_self() ? wrapper_of(h, NULL) : NULL;
     return w ? w->layer->name : "";
+}
+
+char *kl_layer_text(kl_tensor h, char *buf, size_t size)
+{
+    const struct wrapper *w = thread_self() ? wrapper_of(h, NULL) : NULL;
+    char text[SHAPE_TEXT];
+    struct view v = {0};
+    if (size)
+        *buf = 0;
+    if (!w)
+        return buf;
+    v = view_of(h);
+    size_t n = (size_t)snprintf(buf, size, "%s %s%s:", w->layer->name, dtype_name(v.dtype), shape_text(&v.shape, text, sizeof text));
+    for (uint32_t i = 0; i < w->n && n < size; i++) {
+        v = w->part[i].id ? view_of(w->part[i]) : v;
+        n += (size_t)(w->part[i].id ? snprintf(buf + n, size - n, " %s%s", dtype_name(v.dtype), shape_text(&v.shape, text, sizeof text))
+                                    : snprintf(buf + n, size - n, " none"));
+    }
+    return buf;
 }
 
 uint32_t kl_layer_parts(kl_tensor h)
