@@ -686,6 +686,64 @@ static void d10(void)
     OK(kl_scope_end());
 }
 
-static const struct row rows[] = {{"D6", d6}, {"B5", b5}, {"D5", d5}, {"B4", b4}, {"D9", d9}, {"D8", d8}, {"D15", d15}, {"B6", b6}, {"D10", d10}};
+/* ---- allocations that fail while all of these are recorded: an error each, nothing lost, and the next time it works ---- */
 
-int main(int argc, char **argv) { return RUN_ROWS(rows); }
+static int64_t taken, fail_at;
+static bool fails(void) { return __atomic_add_fetch(&taken, 1, __ATOMIC_RELAXED) == __atomic_load_n(&fail_at, __ATOMIC_RELAXED); }
+static void *take(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    void *p = fails() ? NULL : malloc(bytes);
+    return p ? memset(p, 0xa5, bytes) : NULL;
+}
+static void *grow(void *ctx, void *p, size_t bytes) { (void)ctx; return fails() ? NULL : realloc(p, bytes); }
+static void release(void *ctx, void *p) { (void)ctx; free(p); }
+
+static kl_status record_everything(void)
+{
+    kl_tensor v = f32(D(11, 4), (float[44]){0}), w = f32(D(4, 4), (float[16]){0}), row = f32(D(7), (float[7]){0});
+    kl_tensor x = kl_nested(v, offsets()), z = kl_complex(w, w), s = csr(row), q = kl_quantized(w, Q(KL_Q_U8), kl_none, kl_none);
+    kl_tensor made[] = {kl_nested_attention(x, x, x, true), kl_nested_pad(kl_nested_softmax(x), 5, 0), kl_matmul(kl_exp(z), kl_conj(z)),
+                        kl_matmul(s, w), kl_add(s, coo(row)), kl_exp(s), kl_matmul(q, kl_transpose(q, 0, 1)), kl_exp(q), kl_to_sparse(w, 5),
+                        kl_quantized(w, Q(KL_Q_I4, .block = 2), kl_none, kl_none), kl_named(w, NAMES("A", NULL)), kl_relu(kl_blocked(w, 2)),
+                        kl_layer_part(z, 1), kl_dense(q), kl_sum_all(kl_named(x, NAMES("T", "D")))};
+    kl_status status = KL_OK;
+    for (unsigned i = 0; i < sizeof made / sizeof *made; i++)
+        status = kl_check(made[i]) ? kl_check(made[i]) : status;
+    return status;
+}
+
+static void memory(void)
+{
+    int wrong = 0, errors = 0;
+    for (int traced = 0; traced < 2; traced++)
+        for (int64_t n = 0, all = 1; n <= all; n++) {
+            OK(traced ? kl_trace_begin("memory") : kl_scope_begin());
+            __atomic_store_n(&taken, 0, __ATOMIC_RELAXED);
+            __atomic_store_n(&fail_at, n, __ATOMIC_RELAXED);
+            kl_clear_error();
+            kl_status status = record_everything();
+            __atomic_store_n(&fail_at, 0, __ATOMIC_RELAXED);
+            if (status ? !n || status != KL_ERR_MEMORY : false) {
+                printf("allocation %d: %s\n", (int)n, kl_last_error());
+                wrong++;
+            }
+            errors += status != KL_OK;
+            all = n ? all : __atomic_load_n(&taken, __ATOMIC_RELAXED);
+            if (traced)
+                kl_trace_abandon();
+            else
+                OK(kl_scope_end());
+        }
+    printf("%d allocations that failed were errors\n", errors);
+    CHECK(!wrong && errors > 30);
+    kl_clear_error();
+}
+
+static const struct row rows[] = {{"D6", d6}, {"B5", b5}, {"D5", d5}, {"B4", b4}, {"D9", d9}, {"D8", d8}, {"D15", d15}, {"B6", b6}, {"D10", d10}, {"memory", memory}};
+
+int main(int argc, char **argv)
+{
+    kl_set_memory(&(kl_memory){take, grow, release, NULL});
+    return RUN_ROWS(rows);
+}
