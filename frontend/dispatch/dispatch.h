@@ -104,6 +104,10 @@ const struct dispatch_op *dispatch_next(const struct dispatch_op *op); /* all of
 /* How many tensors "(Tensor a, Tensor b) -> Tensor" has; false: it is no schema. */
 bool schema_counts(const char *schema, uint32_t *nin, uint32_t *nout);
 
+/* Kiln's own kernel for a layer, of one op or, without a name, of all that have none: there from now on.  One that a user
+ * has registered for the op stays.  false: *e, also where a user's fallback is. */
+bool dispatch_layer(const char *op, kl_key key, const kl_kernel *kernel, struct err *e);
+
 /* The kernel for a set of keys, and the key.  NULL: there is none for *key. */
 const struct op_kernel *dispatch_resolve_any(const struct dispatch_op *op, uint64_t bits, kl_key *key);
 static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op *op, uint64_t bits, kl_key *key)

@@ -290,6 +290,7 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/custom.h>
 #include <kiln/data.h>
 #include <kiln/dispatch.h>
+#include <kiln/transform.h>
 #include <kiln/storage.h>
 #include <kiln/complex.h>
 #include <kiln/quantized.h>
