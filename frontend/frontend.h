@@ -124,6 +124,8 @@ struct thread {
     struct dispatch_log log;
     char *dump;                  /* what kl_dispatch_dump gave last */
     char warning[400];           /* kl_dispatch_warning */
+    const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
+    struct autocast *autocast;   /* its blocks, once there was one; or NULL */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -393,6 +395,7 @@ struct region_recorder {
     const char *op;              /* in messages */
     void *ctx;
     kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
+    bool untaped;                /* no call of the trace around it stands for the op: there is nothing to compare with */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
     struct handle_list made;     /* outside of traces: handles that only the regions need */
     bool silent;                 /* the next region may not look at values */
@@ -449,7 +452,7 @@ void effects_move_operand(const struct effects *f, ref *in);
  * memory, *region as it was. */
 bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to, uint32_t yield);
 
-/* ---- layers/wrapper.c: see layers/layers.h ---- */
+/* ---- layers/wrapper.c: see layers/wrapper.h ---- */
 struct kl_call;
 kl_status layer_call(struct kl_call *c, const struct op_kernel *k);
 const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; NULL: the layer has none */
@@ -474,6 +477,8 @@ bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct
 kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
                        const struct shape *to);
 kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
+/* ---- indexing.c ---- */
+kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last); /* within 0..last, as i64 */
 /* ---- pieces.c ---- */
 kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
                     int64_t dilation);
@@ -486,9 +491,17 @@ kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_
 /* The axes as a bit mask, all of them for NULL; false: reported. */
 bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
                uint32_t *mask);
+/* ---- layers/autocast.c ---- */
+/* What a composite that needs f32 computes in, and its operand as that: autocast makes it of f16 and bf16. */
+unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype);
+kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h);
+/* Under autocast: reported, and true. */
+bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);
 /* ---- nn/activation.c ---- */
 /* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
 struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);
+/* The same of a composite that autocast computes in f32. */
+struct thread *wide_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v);
 /* compose_begin that reports; NULL: op_failed() is the result. */
 struct thread *checked_begin(const kl_site *site, const char *op);
 kl_tensor op_failed(void);                        /* poison for this thread's last error */
