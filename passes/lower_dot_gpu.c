@@ -48,9 +48,8 @@ static bool choose(const struct dot *d, struct schedule *s)
         struct schedule x = {.kind = SCHED_DOT, .width = shape[i].rows * shape[i].cols, .mr = shape[i].mr, .nr = shape[i].nr,
                              .kc = (uint32_t)d->kblock, .block_m = shape[i].mr * shape[i].rows,
                              .block_n = shape[i].nr * shape[i].cols, .step = 8};
-        if (found && x.mr * x.nr == s->mr * s->nr) /* as small, and longer */
-            break;
-        if (!fits(d, &x) || x.block_m / 2 >= d->size.m || x.block_n / 2 >= d->size.n)
+        if (!fits(d, &x) || x.block_m / 2 >= d->size.m || x.block_n / 2 >= d->size.n ||
+            (found && x.block_m * x.block_n >= s->block_m * s->block_n)) /* as many results, and longer sides */
             continue;
         *s = x;
         found = true;

@@ -153,6 +153,11 @@ int main(void)
     try(KL_F32, 20, 18, 521, PLAIN, blocks); /* two k-blocks, of 264 and of 257 */
     static const char *const thin[] = {"dot width 64 tile 4x4 block 64x16 step 8 kblock 16", NULL};
     try(KL_F32, 100, 10, 9, EPILOGUE, thin);
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    static const char *const many[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 8",
+                                       "dot width 256 tile 8x8 block 128x128 step 8 kblock 8", NULL};
+    try(KL_F32, 130, 66, 8, PLAIN, many);
+    dialect_caps(dialect_find("glsl", &e), &caps);
     caps.threads = 1;
     static const char *const large[] = {"dot width 64 tile 8x8 block 64x64 step 8 kblock 16", NULL};
     try(KL_F32, 70, 90, 10, TURNED, large);
