@@ -169,7 +169,14 @@ static kl_status refuse_to_run(void *ctx, const kl_custom_call *call)
     return KL_ERR_CHECK;
 }
 
-static kl_key backend_of(kl_device d) { return kl_keyset_highest(kl_keyset_intersection(kl_dispatch_keys(1, (kl_tensor[]){kl_scalar(d, KL_F32, 0)}), SET(KL_KEY_Ref, KL_KEY_CPU, KL_KEY_CUDA, KL_KEY_HIP, KL_KEY_Vulkan))); }
+static kl_key backend_of(kl_device d)
+{
+    kl_tensor t = kl_scalar(d, KL_F32, 0);
+    kl_keyset backends = SET(KL_KEY_Ref, KL_KEY_CPU, KL_KEY_CUDA, KL_KEY_HIP, KL_KEY_Vulkan);
+    kl_key key = kl_keyset_highest(kl_keyset_intersection(kl_dispatch_keys(1, &t), backends));
+    kl_release(t);
+    return key;
+}
 
 static void a5(void)
 {
