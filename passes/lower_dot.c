@@ -430,6 +430,8 @@ static void choose_tiles(struct dot *d, bool packs)
     if (d->size.n <= lanes || d->run < d->size.n) /* in runs: more rows share each vector, and fewer lanes are idle */
         vectors = 1;
     d->nr = vectors * lanes;
+    while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n) /* a GPU's lanes are threads: none without a column */
+        d->nr /= 2;
     int64_t most = ((int64_t)c->vector_regs - 4) / vectors;
     if (most > 24)
         most = 24;
@@ -522,7 +524,8 @@ void lower_dot_group(struct lowering *w)
         return;
     }
     find_steps(&d);
-    bool packs = w->given ? w->given->pack_b : d.b_step_n != 0 && d.b_step_n != 1;
+    /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
+    bool packs = w->given ? w->given->pack_b : !w->caps->block_threads && d.b_step_n != 0 && d.b_step_n != 1;
     choose_tiles(&d, packs);
     bool linear, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear)); /* B: few rows, few tiles */
     bool apart = w->nmember > MAX_INLINE && !computed;
