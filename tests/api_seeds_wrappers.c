@@ -628,7 +628,10 @@ static void b6(void)
     CHECK(close(kl_sum_all(x), kl_sum_all(v), 1e-5) && close(kl_dense(kl_layer_norm(x, 1, kl_none, kl_none, 1e-5)), kl_layer_norm(v, 1, kl_none, kl_none, 1e-5), 0));
 
     CHECK(refused(kl_add(x, kl_nested(v, offsets())), KL_ERR_TYPE, "add: its operands have offsets of their own"));
-    CHECK(refused(kl_add(x, v), KL_ERR_TYPE, "a plain operand is one row for all"));
+    CHECK(refused(kl_add(x, kl_unsqueeze(v, 0)), KL_ERR_TYPE, "an operand has more axes"));
+    CHECK(close(kl_dense(kl_add(x, v)), kl_mul_scalar(v, 2), 0) && !strcmp(kl_layer_name(kl_dropout(x, 0.5, 1, true)), "nested"));
+    kl_tensor classes = kl_nested_like(kl_cast(kl_floor(kl_abs(kl_squeeze(kl_narrow(v, 1, 0, 1), 1))), KL_I32), x);
+    CHECK(close(kl_cross_entropy(x, classes), kl_cross_entropy(v, kl_dense(classes)), 1e-6));
     CHECK(refused(kl_sum(x, AXES(0), false), KL_ERR_TYPE, "components are not to be mixed"));
     CHECK(refused(kl_transpose(x, 0, 1), KL_ERR_TYPE, "components are not to be mixed"));
     CHECK(refused(kl_nested(v, kl_cast(v, KL_I32)), KL_ERR_SHAPE, "the offsets have shape [11,4], not one axis"));
@@ -686,6 +689,67 @@ static void d10(void)
     OK(kl_scope_end());
 }
 
+/* ---- with other layers: right, or a clear error ---- */
+
+struct both { kl_tensor w8, s; };
+
+static kl_status per_row(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    const struct both *b = ctx;
+    kl_tensor row = kl_reshape(in[0], 2, (int64_t[]){1, 4}), q = kl_quantized(row, Q(KL_Q_I8), kl_none, kl_none);
+    kl_tensor z = kl_complex(in[0], kl_exp(in[0])), y = kl_matmul(b->s, in[0]);
+    (void)nin;
+    out[0] = kl_matmul(q, b->w8);
+    out[1] = kl_add(kl_sum_all(y), kl_sum_all(kl_square(kl_abs(kl_mul(z, kl_conj(z))))));
+    out[2] = kl_grad(kl_sum_all(kl_square(out[0])), in[0]);
+    return nout == 3 ? KL_OK : KL_ERR_ARGUMENT;
+}
+
+static kl_status first_part(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_exp(in[0]);
+    return KL_OK;
+}
+
+static void mixed(void)
+{
+    OK(kl_scope_begin());
+    kl_tensor x = noise(D(5, 4), 1), w = noise(D(4, 3), 2), all[3], each[3];
+    struct both b = {kl_quantized(w, Q(KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none), csr(noise(D(7), 3))};
+    /* inside of a function for a batch: what a loop over it gives */
+    OK(kl_vmap(per_row, &b, 1, &x, NULL, 3, all, NULL, KL_RANDOM_ERROR));
+    for (int i = 0; i < 5; i++) {
+        kl_tensor row = kl_narrow(x, 0, i, 1), out[3];
+        OK(kl_vmap(per_row, &b, 1, &row, NULL, 3, out, NULL, KL_RANDOM_ERROR));
+        kl_tensor alone = kl_squeeze(kl_narrow(x, 0, i, 1), 0);
+        OK(kl_requires_grad(alone));
+        OK(per_row(&b, &alone, 1, each, 3));
+        for (int k = 0; k < 3; k++)
+            CHECK(close(kl_reshape(kl_narrow(all[k], 0, i, 1), 1, (int64_t[]){-1}), kl_reshape(each[k], 1, (int64_t[]){-1}), 1e-4) &&
+                  kl_numel(out[k]) == kl_numel(each[k]));
+    }
+    kl_tensor out[1];
+    CHECK(kl_vmap(first_part, NULL, 1, &b.w8, NULL, 1, out, NULL, KL_RANDOM_ERROR) == KL_ERR_TYPE && says("vmap: in[0] is a quantized tensor"));
+    kl_clear_error();
+    kl_release(out[0]);
+    /* one layer's tensors with another's */
+    kl_tensor sd = kl_dense(b.s), wd = kl_dense(b.w8), z = kl_complex(w, w);
+    CHECK(close(kl_matmul(b.s, b.w8), kl_matmul(sd, wd), 1e-5) && close(kl_real(kl_matmul(b.s, z)), kl_matmul(sd, w), 1e-5));
+    kl_tensor named = kl_named(b.w8, NAMES("in", "out"));
+    CHECK(names_are(kl_exp(named), "in,out") && !strcmp(kl_layer_name(kl_layer_part(kl_exp(named), 0)), "quantized"));
+    CHECK(close(kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), kl_named(b.w8, NULL)),
+                kl_matmul(kl_dense(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none)), wd), 1e-5));
+    /* under autocast products of the parts are in bf16, those of integers stay */
+    kl_autocast_begin(KL_BF16);
+    kl_tensor low = kl_matmul(b.s, x.id ? kl_transpose(kl_narrow(x, 0, 0, 4), 0, 1) : x), zz = kl_matmul(kl_transpose(z, 0, 1), z);
+    kl_tensor ints = kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), b.w8);
+    kl_autocast_end();
+    CHECK(kl_check(low) == KL_OK && kl_dtype_of(kl_real(zz)) == KL_BF16 && kl_dtype_of(ints) == KL_F32);
+    CHECK(close(kl_cast(kl_real(zz), KL_F32), kl_zeros(cpu, KL_F32, D(3, 3)), 0.1) && close(ints, kl_matmul(kl_dense(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none)), wd), 1e-5));
+    OK(kl_scope_end());
+}
+
 /* ---- allocations that fail while all of these are recorded: an error each, nothing lost, and the next time it works ---- */
 
 static int64_t taken, fail_at;
@@ -740,7 +804,7 @@ static void memory(void)
     kl_clear_error();
 }
 
-static const struct row rows[] = {{"D6", d6}, {"B5", b5}, {"D5", d5}, {"B4", b4}, {"D9", d9}, {"D8", d8}, {"D15", d15}, {"B6", b6}, {"D10", d10}, {"memory", memory}};
+static const struct row rows[] = {{"D6", d6}, {"B5", b5}, {"D5", d5}, {"B4", b4}, {"D9", d9}, {"D8", d8}, {"D15", d15}, {"B6", b6}, {"D10", d10}, {"mixed", mixed}, {"memory", memory}};
 
 int main(int argc, char **argv)
 {
