@@ -198,6 +198,15 @@ static void b5(void)
     CHECK(refused(kl_quantized(x, Q(KL_Q_I8), w, kl_none), KL_ERR_SHAPE, "the scale has shape [8,4], not [1,1]"));
     CHECK(refused(kl_grad(kl_sum_all(kl_dense(q8)), q8), KL_ERR_GRAD, "a quantized tensor has no gradient"));
     kl_observer_free(&o);
+    OK(kl_observer_init(&o, cpu, Q(KL_Q_I8, .per_axis = true, .axis = -1), KL_F32, 2, (int64_t[]){1, 2}));
+    o.momentum = 0.5;
+    OK(kl_observe(&o, f32(D(2, 2), (float[]){1, -5, 3, 5})));
+    OK(kl_trace_begin("observe")); /* where states are assigned when it has run */
+    OK(kl_observe(&o, f32(D(1, 2), (float[]){-2, 1})));
+    OK(kl_trace_end());
+    CHECK(kl_item_f64(kl_narrow(o.low, 1, 0, 1)) == -0.5 && kl_item_f64(kl_narrow(o.high, 1, 1, 1)) == 3);
+    CHECK(refused(kl_quantized_by(&o, x), KL_ERR_SHAPE, "the observer's ranges are [1,2], those of this tensor [1,8]"));
+    kl_observer_free(&o);
     OK(kl_scope_end());
 }
 
@@ -233,6 +242,13 @@ static kl_tensor sparse_loss(kl_tensor values, void *ctx)
     kl_tensor y = kl_matmul(kl_transpose(r, 0, 1), kl_add(kl_matmul(s, x), kl_matmul(kl_mul(r, s), x)));
     kl_tensor sampled = kl_sampled_matmul(kl_matmul(s, x), kl_transpose(x, 0, 1), r);
     return kl_add(kl_sum_all(kl_square(y)), kl_sum_all(kl_mul(sampled, kl_exp(kl_dense(s)))));
+}
+
+static char printed[200];
+static void keep_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    snprintf(printed, sizeof printed, "%s", line);
 }
 
 static void b4(void)
@@ -272,6 +288,11 @@ static void b4(void)
                 kl_mul(kl_matmul(kl_transpose(y, 0, 1), kl_transpose(x, 0, 1)), kl_cast(kl_ne(dense[1], kl_zeros(cpu, KL_F32, 0, NULL)), KL_F32)), 1e-6));
     CHECK(close(kl_dense(kl_to_sparse(dense[0], 9)), kl_dense(s), 0) && kl_numel(kl_layer_part(kl_to_sparse(dense[0], 9), 0)) == 9);
     CHECK(isnan(kl_item_f64(kl_sum_all(kl_to_sparse(dense[0], 3))))); /* too many: not silently less */
+
+    kl_set_print(keep_line, NULL);
+    kl_print(s, "sparse");
+    kl_set_print(NULL, NULL);
+    CHECK(!strncmp(printed, "sparse", 6) && strstr(printed, "f32[5,4]"));
 
     /* what is recorded: a native product has its own kernel, an op without one densifies */
     bool on_cpu = strcmp(kl_device_name(cpu), "ref");
