@@ -47,7 +47,7 @@ struct entry {
     ref node;                    /* NIL: none */
     struct trace *trace;
     struct buffer *buffer;
-    struct wrapper *wrapper;
+    struct wrapper *wrapper;     /* of the last handle of this entry that was one; never freed, so that any thread may look */
     struct cause *cause;
     struct shape shape;          /* of a value; a temporary's is its node's */
     char name[24];
@@ -120,6 +120,8 @@ struct thread {
     struct dispatch_log log;
     char *dump;                  /* what kl_dispatch_dump gave last */
     char warning[400];           /* kl_dispatch_warning */
+    const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
+    struct autocast *autocast;   /* its blocks, once there was one; or NULL */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -382,6 +384,7 @@ struct region_recorder {
     const char *op;              /* in messages */
     void *ctx;
     kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
+    bool untaped;                /* no call of the trace around it stands for the op: there is nothing to compare with */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
     struct handle_list made;     /* outside of traces: handles that only the regions need */
     bool silent;                 /* the next region may not look at values */
@@ -438,13 +441,13 @@ void effects_move_operand(const struct effects *f, ref *in);
  * memory, *region as it was. */
 bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to, uint32_t yield);
 
-/* ---- layers/wrapper.c: see layers/layers.h ---- */
+/* ---- layers/wrapper.c: see layers/wrapper.h ---- */
 struct kl_call;
 kl_status layer_call(struct kl_call *c, const struct op_kernel *k);
 const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; NULL: the layer has none */
 bool wrapper_refuse(const struct entry *x, const char *what, struct err *e); /* false: it is no plain tensor */
 void wrapper_release(const kl_site *site, struct entry *x); /* its parts, as kl_release does */
-void wrapper_free(struct entry *x, enum death how); /* with its parts, outside of traces; needs the lock then */
+void wrapper_end(struct entry *x, enum death how); /* of any entry: its parts, outside of traces; needs the lock then */
 enum { WRAPPER_PARTS = 4 };
 bool wrapper_parts(kl_tensor h, kl_tensor part[WRAPPER_PARTS], uint32_t *n); /* false: it is no wrapper */
 unsigned wrapper_grad_parts(kl_tensor h);         /* of a wrapper: bit i: part i has a gradient */
@@ -463,6 +466,8 @@ bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct
 kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
                        const struct shape *to);
 kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
+/* ---- indexing.c ---- */
+kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last); /* within 0..last, as i64 */
 /* ---- pieces.c ---- */
 kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
                     int64_t dilation);
@@ -475,9 +480,17 @@ kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_
 /* The axes as a bit mask, all of them for NULL; false: reported. */
 bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
                uint32_t *mask);
+/* ---- layers/autocast.c ---- */
+/* What a composite that needs f32 computes in, and its operand as that: autocast makes it of f16 and bf16. */
+unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype);
+kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h);
+/* Under autocast: reported, and true. */
+bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);
 /* ---- nn/activation.c ---- */
 /* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
 struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);
+/* The same of a composite that autocast computes in f32. */
+struct thread *wide_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v);
 /* compose_begin that reports; NULL: op_failed() is the result. */
 struct thread *checked_begin(const kl_site *site, const char *op);
 kl_tensor op_failed(void);                        /* poison for this thread's last error */

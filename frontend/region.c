@@ -241,9 +241,10 @@ static bool finish(struct region_recorder *c, struct trace *tr, bool ok, struct 
     return ok;
 }
 
-static bool begin(struct trace *tr, const struct trace *outer, uint32_t which, const char *name)
+static bool begin(const struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
 {
-    return outer && outer->tape ? tape_begin_body(tr, outer, which, name) : recording_open(&tr->r, name);
+    const struct trace *outer = thread_trace(c->t);
+    return outer && outer->tape && !c->untaped ? tape_begin_body(tr, outer, which, name) : recording_open(&tr->r, name);
 }
 
 bool region_record(struct region_recorder *c, uint32_t which, const char *name, kl_region_fn *fn,
@@ -257,7 +258,7 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
         tr->silent = c->silent ? name : NULL;
         tr->token = c->entry;
     }
-    if (!tr || !in || !begin(tr, thread_trace(t), which, name)) {
+    if (!tr || !in || !begin(c, tr, which, name)) {
         mem_free(in);
         trace_free(tr);
         return no_memory(c);
