@@ -104,6 +104,7 @@ void entry_free(struct entry *x, enum death how)
     end_life(x, how);
     ambient_unbind(x);
     front_drop(x->buffer);
+    wrapper_end(x, how);
     cause_drop(x->cause);
     x->next = free_list;
     free_list = x->index;
@@ -156,6 +157,7 @@ void entry_free_temp(struct thread *t, struct entry *x)
 {
     if (x->kind != KIND_DEAD)
         end_life(x, DEATH_TRACE);
+    wrapper_end(x, DEATH_TRACE);
     cause_drop(x->cause);
     x->next = t->free;
     t->free = x->index;

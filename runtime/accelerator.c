@@ -1,7 +1,7 @@
 /* Devices with a driver: each is opened once, tried with a small kernel, and locked by who works with it. */
 #define _GNU_SOURCE /* recursive mutexes */
 #include "codegen/gpu/source.h"
-#include "runtime/driver.h"
+#include "runtime/plugin.h"
 #include "runtime/runtime.h"
 #include <math.h>
 #include <pthread.h>
@@ -24,7 +24,13 @@ static struct {
 } slot[DEVICE_END - FIRST];
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
-static const struct driver *driver_of(int device) { return device >= DEVICE_VULKAN ? &driver_vulkan : NULL; }
+_Static_assert(DEVICE_PLUGIN + PLUGINS_MAX * DEVICES_A_KIND == DEVICE_END, "each plug-in has a kind of devices");
+
+const struct driver *driver_of(int device)
+{
+    return device >= DEVICE_PLUGIN ? plugin_driver((unsigned)(device - DEVICE_PLUGIN) / DEVICES_A_KIND)
+           : device >= DEVICE_VULKAN ? &driver_vulkan : NULL;
+}
 
 bool device_is_host(int device) { return device < FIRST; }
 

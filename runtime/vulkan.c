@@ -125,6 +125,8 @@ static void describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDevice
                      struct caps *caps)
 {
     bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess && f->v12.shaderInt8;
+    if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
+        caps->threads = 1; /* what a core computes one after the other should be large */
     snprintf(caps->name, sizeof caps->name, "%.63s", p->deviceName);
     snprintf(caps->features, sizeof caps->features, "+f32+i32+u32+i64+u64%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",
              b8 ? "+bool+i8+u8" : "", b16 ? "+i16+u16+f16+bf16" : "", f->all.features.shaderFloat64 ? "+f64" : "", driver->driverName,
@@ -180,8 +182,7 @@ static void destroy(struct driver_device *d)
 {
     if (d->device) {
         vulkan_memory_free(d, &d->staging);
-        d->DestroyFence(d->device, d->fence, NULL);
-        d->DestroyCommandPool(d->device, d->pool, NULL);
+        vulkan_batches_free(d);
         d->DestroyPipelineLayout(d->device, d->layout, NULL);
         d->DestroyDevice(d->device, NULL);
     }
@@ -211,8 +212,8 @@ static struct driver_device *open_device(unsigned index, struct caps *caps, stru
 
 const struct driver driver_vulkan = {.name = "vulkan", .backend = &backend_vulkan, .count = count, .open = open_device,
                                      .alloc = vulkan_alloc, .release = vulkan_release, .load = vulkan_load, .unload = vulkan_unload,
-                                     .stage = vulkan_stage, .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
-                                     .download = vulkan_download, .finish = vulkan_finish, .drop = vulkan_drop};
+                                     .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
+                                     .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish, .drop = vulkan_drop};
 #else
 static unsigned count(struct err *e)
 {

@@ -15,7 +15,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-enum { A_FILE = 50, MAX_BLOCK = 64, STACK = 1 << 18, MAX_BUFS = 64, MAX_SLOTS = 64, MAX_ELEMENTS = 1 << 15 };
+enum { A_FILE = 50, MAX_BLOCK = 256, STACK = 1 << 16, MAX_BUFS = 64, MAX_SLOTS = 64, MAX_ELEMENTS = 1 << 15 };
 
 /* What the text sees: threads, barriers and shuffles under the names of HIP.  A lane that is none gives back the
  * caller's own value. */

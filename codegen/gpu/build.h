@@ -13,6 +13,8 @@ struct gpu_code {
 };
 bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e); /* false: it is none, or not whole */
 
+/* Of devices with compilers of their own: the code is the kernel's text, with its end, and no buffer is inside. */
+extern const struct backend backend_plugin;
 extern const struct backend backend_vulkan; /* compile_for: caps of a device; compile: of one that has everything */
 
 #endif

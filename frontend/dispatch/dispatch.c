@@ -55,6 +55,11 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
         *tag = TAG_LAYER;
         return r->kernel;
     }
+    const struct op_kernel *own = op->graph_op && layer && !autograd ? layer_kernel(layer) : NULL;
+    if (own && (kl_key_is_backend(key) || !fallback[key])) { /* of storage: before the kernel for dense tensors */
+        *tag = TAG_LAYER;
+        return own;
+    }
     if (key_in_alias(key, KL_KEY_DefaultBackend) && (r = newest(op, KL_KEY_DefaultBackend))) {
         *tag = TAG_DEFAULT;
         return r->kernel;
@@ -94,23 +99,38 @@ static void compute_all(struct dispatch_op *op)
         atomic_store_explicit(&op->mask[dev], mask[dev], memory_order_release);
 }
 
-const struct op_kernel *dispatch_resolve_any(const struct dispatch_op *op, uint64_t bits, kl_key *key)
+/* The highest layer's kernel, or the device's, and what of bits is below in *rest. */
+static inline const struct op_kernel *highest(const struct dispatch_op *op, uint64_t bits, kl_key *key, uint64_t *rest)
+{
+    unsigned dev = top_device(bits);
+    uint64_t layers = bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed);
+    unsigned top = layers ? 63 - (unsigned)__builtin_clzll(layers) : DEV_BITS - 1, layer = top + 1 - DEV_BITS;
+    kl_key k = (kl_key)key_at[layer][dev];
+    if (__builtin_expect(layer == LAYER_Autograd, 0))
+        k = autograd_key(bits, k);
+    *key = k;
+    *rest = bits & ~(layers ? UINT64_C(1) << top : dev ? DEV_BIT(dev) : 0);
+    return atomic_load_explicit(&op->entry[k], memory_order_acquire);
+}
+
+static __attribute__((noinline)) const struct op_kernel *resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
     for (;;) {
-        unsigned dev = top_device(bits);
-        uint64_t layers = bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed);
-        unsigned layer = layers ? 64 - (unsigned)__builtin_clzll(layers) - DEV_BITS : LAYER_Dense;
-        kl_key k = (kl_key)key_at[layer][dev];
-        if (layer == LAYER_Autograd)
-            k = autograd_key(bits, k);
-        const struct op_kernel *kernel = atomic_load_explicit(&op->entry[k], memory_order_acquire);
-        *key = k;
-        if (kernel && kernel->kind != KERNEL_FALLTHROUGH)
-            return kernel;
-        if (layer == LAYER_Dense && (!kernel || dev == DEV_None))
+        uint64_t rest;
+        const struct op_kernel *k = highest(op, bits, key, &rest);
+        if (k && k->kind != KERNEL_FALLTHROUGH)
+            return k;
+        if (key_info[*key].layer == LAYER_Dense && (!k || *key == KL_KEY_Undefined))
             return NULL;
-        bits &= layer == LAYER_Dense ? ~DEV_BIT(dev) : ~LAYER_BIT(layer);
+        bits = rest;
     }
+}
+
+const struct op_kernel *dispatch_resolve_any(const struct dispatch_op *op, uint64_t bits, kl_key *key)
+{
+    uint64_t rest;
+    const struct op_kernel *k = highest(op, bits, key, &rest);
+    return __builtin_expect(k && k->kind != KERNEL_FALLTHROUGH, 1) ? k : resolve_lower(op, bits, key);
 }
 
 /* ---- what is there from the start ---- */
@@ -330,6 +350,33 @@ static bool add_fallback(kl_key key, const kl_kernel *fn, struct registration **
     refresh_everything();
     *out = r;
     return true;
+}
+
+static bool is_layers(const struct op_kernel *k, const kl_kernel *fn)
+{
+    return k->fn.call == fn->call && k->fn.ctx == fn->ctx;
+}
+
+bool dispatch_layer(const char *name, kl_key key, const kl_kernel *fn, struct err *e)
+{
+    struct registration *r;
+    char warning[1];
+    bool ok;
+    dispatch_lock();
+    struct registration *old = name ? NULL : fallback[key];
+    if (name) {
+        ok = newest(find(name), key) || add_impl(name, key, fn, &r, e, warning, sizeof warning);
+    } else if (old && is_layers(old->kernel, fn)) {
+        ok = true;
+    } else if (old && old->kernel != &kernel_through) {
+        ok = err_set(e, KL_ERR_ARGUMENT, "key %s has a kernel of the user's for all ops: %s", kl_key_name(key), old->kernel->name);
+    } else {
+        fallback[key] = NULL;
+        ok = add_fallback(key, fn, &r, e);
+        fallback[key] = ok ? fallback[key] : old;
+    }
+    dispatch_unlock();
+    return ok;
 }
 
 /* The op of a schema gets it, unless a kernel that is there differs. */
