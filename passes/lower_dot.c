@@ -303,7 +303,7 @@ static void pack_rows(const struct dot *d, const struct tile *t, val first, int6
     begin_lanes(d, t);
     for (int64_t u = 0; u < steps; u++) {
         val j = ix_add(k, first, k_int(k, u));
-        val b = element(d, true, ix_add(k, t->n0, w->lane), ix_add(k, t->k0, j));
+        val b = dot_element(d, true, ix_add(k, t->n0, w->lane), ix_add(k, t->k0, j));
         k_store(k, d->panel - 1, ix_add(k, ix_scale(k, j, d->nr), w->lane), b, w->pred);
     }
     end_lanes(d);
