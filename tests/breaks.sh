@@ -15,9 +15,11 @@ trap 'rm -r "$scratch"' EXIT
 
 # failing ROW: the rows whose tests fail while ROW's mechanism is off; all of a program that crashes.
 failing() {
-    for program in "$B"/tests/api_seeds_*; do
-        [ -x "$program" ] || continue
-        KILN_BREAK=$1 timeout 120 "$program" >"$scratch/out" 2>&1
+    for program in "$B"/tests/api_seeds_* tests/api_seeds_*.sh; do
+        case $program in
+        *.sh) KILN_BREAK=$1 timeout 120 sh "$program" "$B" >"$scratch/out" 2>&1 ;;
+        *) KILN_BREAK=$1 timeout 120 "$program" >"$scratch/out" 2>&1 ;;
+        esac
         case $(tail -n 1 "$scratch/out") in
         *' passed, '*' skipped') sed -n 's/^\([A-D][0-9]*\) FAILED .*/\1/p' "$scratch/out" ;;
         *)
