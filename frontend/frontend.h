@@ -47,7 +47,7 @@ struct entry {
     ref node;                    /* NIL: none */
     struct trace *trace;
     struct buffer *buffer;
-    struct wrapper *wrapper;
+    struct wrapper *wrapper;     /* of the last handle of this entry that was one; never freed, so that any thread may look */
     struct cause *cause;
     struct shape shape;          /* of a value; a temporary's is its node's */
     char name[24];
@@ -460,7 +460,7 @@ kl_status layer_call(struct kl_call *c, const struct op_kernel *k);
 const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; NULL: the layer has none */
 bool wrapper_refuse(const struct entry *x, const char *what, struct err *e); /* false: it is no plain tensor */
 void wrapper_release(const kl_site *site, struct entry *x); /* its parts, as kl_release does */
-void wrapper_free(struct entry *x, enum death how); /* with its parts, outside of traces; needs the lock then */
+void wrapper_end(struct entry *x, enum death how); /* of any entry: its parts, outside of traces; needs the lock then */
 enum { WRAPPER_PARTS = 4 };
 bool wrapper_parts(kl_tensor h, kl_tensor part[WRAPPER_PARTS], uint32_t *n); /* false: it is no wrapper */
 unsigned wrapper_grad_parts(kl_tensor h);         /* of a wrapper: bit i: part i has a gradient */
