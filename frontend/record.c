@@ -441,7 +441,9 @@ static kl_tensor dispatch(struct thread *t, struct call *c)
     for (unsigned i = 0, n = call_operands(c); i < n; i++) {
         found[i] = entry_peek(c->in[i]);
         if (found[i])
-            own |= device_bits[found[i]->device] | found[i]->layers;
+            own |= device_bits[found[i]->device] | (i && BROKEN(D33) ? 0 : found[i]->layers);
+        if (i && BROKEN(D9))
+            own &= ~LAYER_BIT(LAYER_Sparse);
     }
     kl_key key;
     uint64_t keys = thread_keys(t, own);
