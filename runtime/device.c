@@ -72,7 +72,8 @@ int device_find(const char *name, struct err *e)
         if (!kind || (strcmp(name, name_of[d]) && (d % DEVICES_A_KIND || strlen(name) != kind || strncmp(name, name_of[d], kind)))) continue;
         struct err why = {0};
         if (accelerator_open(d, &why)) return d;
-        err_set(e, why.code, "device %s: %s", name_of[d], why.msg);
+        bool named = !strncmp(why.msg, "device ", 7); /* by the driver */
+        err_set(e, why.code, "%s%s%s%s", named ? "" : "device ", named ? "" : name_of[d], named ? "" : ": ", why.msg);
         return -1;
     }
     err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": there are %s", name ? name : "", known);
@@ -107,7 +108,7 @@ void device_list(void (*line)(void *ctx, const char *name, bool works, const cha
 {
     struct err e = {0};
     for (int d = 0; d < DEVICE_END; d++) {
-        unsigned n = d < DEVICE_VULKAN ? 1 : driver_vulkan.count(&e);
+        unsigned n = d < DEVICE_HOSTS ? 1 : name_of[d] ? driver_of(d)->count(&e) : 0;
         if (name_of[d] && (unsigned)(d < DEVICE_HOSTS ? 0 : d % DEVICES_A_KIND) < (n ? n : 1)) list_one(d, line, ctx);
     }
 }

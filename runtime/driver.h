@@ -16,13 +16,14 @@ struct launch {
     const struct driver_kernel *kernel;
     void *const *buffer;          /* addresses, in the order of the kernel's arguments */
     uint32_t n;
-    void *slots;                  /* address of the slots' bits (stage) */
+    void *slots;                  /* address of the slots' bits */
     int64_t begin, end;           /* iterations */
     uint32_t blocks;
 };
 
 struct driver {
     const char *name;             /* its devices are NAME:0, NAME:1, ..; NAME is the first */
+    const char *dialect;          /* the language of its kernels (source.h) */
     const struct backend *backend; /* its code generator */
     unsigned (*count)(struct err *e); /* devices there are; 0: *e says why */
     /* caps->name and caps->features: the device, its driver, and +DTYPE for what it computes with.  NULL: *e. */
@@ -31,16 +32,18 @@ struct driver {
     void (*release)(struct driver_device *d, void *address); /* waits for what uses it */
     struct driver_kernel *(*load)(struct driver_device *d, const struct gpu_code *code, struct err *e); /* NULL: *e */
     void (*unload)(struct driver_device *d, struct driver_kernel *k);
-    /* Bytes for the kernels of this batch: they are there until finish. */
-    bool (*stage)(struct driver_device *d, const void *data, size_t bytes, void **address, struct err *e);
     bool (*launch)(struct driver_device *d, const struct launch *l, struct err *e);
     bool (*copy)(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
+    /* To another device of this driver; the caller holds both locks.  NULL: through the host. */
+    bool (*copy_peer)(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from, size_t bytes,
+                      struct err *e);
     bool (*upload)(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e); /* data may change then */
     bool (*download)(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e); /* waits */
     bool (*finish)(struct driver_device *d, struct err *e); /* waits for all that was given */
     void (*drop)(struct driver_device *d);          /* forgets what was given and has not begun */
 };
 
-extern const struct driver driver_vulkan; /* vulkan.c */
+const struct driver *driver_of(int device);     /* of a device's kind; NULL: its memory is the host's */
+extern const struct driver driver_cuda, driver_hip, driver_vulkan; /* cuda.c, hip.c, vulkan.c */
 
 #endif

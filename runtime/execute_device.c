@@ -78,11 +78,14 @@ bool accelerator_launch(const struct frame *f, struct err *e)
     return !k->extent || launch(f, accelerator_get(f->cmd->device), k, f->r->x->on[f->cmd->device][f->cmd->kernel], e);
 }
 
-/* Between two devices: through the host, part by part. */
+/* Between two devices: at once where their driver can, else through the host, part by part. */
 static bool copy_across(struct accelerator *to_device, struct accelerator *from_device, char *to, const char *from, size_t bytes,
                         struct err *e)
 {
     enum { PART = 1 << 20 };
+    const struct driver *driver = accelerator_driver(to_device);
+    if (driver == accelerator_driver(from_device) && driver->copy_peer)
+        return driver->copy_peer(accelerator_device(to_device), to, accelerator_device(from_device), from, bytes, e);
     char *part = mem_alloc(PART);
     bool ok = part || err_set(e, KL_ERR_MEMORY, "no memory to copy between devices");
     for (size_t at = 0, n; ok && at < bytes; at += n) {

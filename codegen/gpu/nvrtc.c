@@ -19,7 +19,7 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct err failure;
 
-/* On the library path, or where $CUDA_PATH or the toolkit's usual folder is. */
+/* $KILN_CUDA_COMPILER, on the library path, or where $CUDA_PATH or the toolkit's usual folder is. */
 static void open_library(void)
 {
     static const char *const name[] = {"nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram", "nvrtcGetProgramLogSize",
@@ -31,6 +31,8 @@ static void open_library(void)
     const char *folder = getenv("CUDA_PATH");
     if (folder)
         snprintf(path, sizeof path, "%s/lib64/libnvrtc.so", folder);
+    if (getenv("KILN_CUDA_COMPILER"))
+        snprintf(path, sizeof path, "%s", getenv("KILN_CUDA_COMPILER"));
     const char *const library[] = {path, "libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so", NULL};
     gpu_library("NVRTC", library, name, fn, sizeof fn / sizeof *fn, &failure);
 }
