@@ -30,7 +30,7 @@ static gpu_result begin(const char *field)
     if (state.fail && !strcmp(state.fail, field) && state.fail_after-- == 0) {
         gpu_result r = state.result;
         state.fail = NULL;
-        state.lost = r >= 700 && r != 701 && r != GPU_ALREADY ? r : 0;
+        state.lost = r >= 700 && r < 800 && r != 701 && r != GPU_ALREADY ? r : 0;
         return r;
     }
     return 0;

@@ -31,10 +31,9 @@ static void open_library(void)
     const char *folder = getenv("CUDA_PATH");
     if (folder)
         snprintf(path, sizeof path, "%s/lib64/libnvrtc.so", folder);
-    if (getenv("KILN_CUDA_COMPILER"))
-        snprintf(path, sizeof path, "%s", getenv("KILN_CUDA_COMPILER"));
-    const char *const library[] = {path, "libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so", NULL};
-    gpu_library("NVRTC", library, name, fn, sizeof fn / sizeof *fn, &failure);
+    const char *const given[] = {getenv("KILN_CUDA_COMPILER"), NULL};
+    const char *const usual[] = {path, "libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so", NULL};
+    gpu_library("NVRTC", given[0] ? given : usual, name, fn, sizeof fn / sizeof *fn, &failure);
 }
 
 static bool is_open(struct err *e)
