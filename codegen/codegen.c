@@ -37,15 +37,21 @@ static bool near_me(const char *folder, const char *library, char *path, size_t 
     return (size_t)snprintf(path, size, "%.*s/%s%s", dir, slash ? file : ".", folder, library) < size;
 }
 
+/* false: the loader may know of one elsewhere. */
+static bool library_file(const char *library, char *path, size_t size)
+{
+    static const char *const folders[] = {"", "../"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        if (near_me(folders[i], library, path, size) && !access(path, F_OK))
+            return true;
+    return false;
+}
+
 /* Opened for good: code it generated may have handlers or thread-local data registered. */
 bool library_entry(const char *what, const char *library, const char *entry, void **out, struct err *e)
 {
     char path[4096];
-    static const char *const folders[] = {"", "../"};
-    size_t i = 0, n = sizeof folders / sizeof *folders;
-    while (i < n && (!near_me(folders[i], library, path, sizeof path) || access(path, F_OK)))
-        i++;
-    void *so = dlopen(i < n ? path : library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *so = dlopen(library_file(library, path, sizeof path) ? path : library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!so)
         return err_set(e, KL_ERR_DEVICE, "%s: %s", what, dlerror());
     *out = dlsym(so, entry);
@@ -89,4 +95,12 @@ const struct backend *backend_get(const char *name, struct err *e)
     }
     err_set(e, KL_ERR_ARGUMENT, "there is no backend named %s", name);
     return NULL;
+}
+
+bool backend_file(const char *name, char *path, size_t size)
+{
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (!strcmp(table[i].name, name))
+            return table[i].built && library_file(table[i].library, path, size);
+    return false;
 }

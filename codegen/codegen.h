@@ -27,6 +27,7 @@ struct backend {
     bool (*memory)(const kl_memory *m);                    /* mem_use of its own mem.c: code.bytes crosses the border */
     bool (*caps)(struct caps *out, struct err *e);         /* this machine's target */
     const char *(*version)(void);                          /* compiler, its build and this generator's sources: one line */
+    const char *(*compiler)(void);                         /* the file that the compiler is in, as the loader found it */
     bool (*compile)(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e); /* thread-safe */
     /* As compile, for another processor of this machine's kind: target's name, features and vector_bytes. */
     bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
@@ -36,13 +37,22 @@ struct backend {
     bool (*target)(const char *cpu, struct caps *out, struct err *e);
     bool (*object)(const struct object_parts *o, const struct caps *target, struct code *out, struct err *e);
 };
-#define KERNEL_ABI 7u
+#define KERNEL_ABI 8u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */
 const struct backend *backend_get(const char *name, struct err *e);
+/* The file that backend_get would open; false: there is none. */
+bool backend_file(const char *name, char *path, size_t size);
 /* A function of a library of Kiln's own, which is looked for beside libkiln.so and opened for good. */
 bool library_entry(const char *what, const char *library, const char *entry, void **out, struct err *e);
+
+/* ---- identity.c ---- */
+/* As text, without opening it: what decides which code generator `name` is and what it says of this processor, but for
+ * the files that only the loader finds.  false: nothing here can tell. */
+bool backend_identity(const char *name, char *text, size_t size);
+/* A file by its path, number, size and times; false: there is none. */
+bool file_identity(const char *path, char *text, size_t size);
 
 /* ---- objload.c: maps an object made by a backend: x86-64 ELF; elsewhere an error ---- */
 struct loaded {

@@ -75,6 +75,16 @@ static bool region(struct control *c, uint32_t i, const char *name, kl_region_fn
     return region_record(&c->call, i, name, fn, v, n, nout, &c->region[i]);
 }
 
+/* One that may not look at values: it runs again and again, or as part of a backward pass. */
+static bool silent_region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v, uint32_t n,
+                          uint32_t nout)
+{
+    c->call.silent = true;
+    bool ok = region(c, i, name, fn, v, n, nout);
+    c->call.silent = false;
+    return ok;
+}
+
 static const struct graph *region_graph(const struct control *c, int i)
 {
     return c->region[i].body ? c->region[i].body->g : c->region[i].g;
@@ -98,6 +108,39 @@ static bool make_graphs(struct control *c, struct graph *g[2])
         g[i] = NULL;
     }
     return ok;
+}
+
+/* Where the token of kl_print and kl_assert is among operands and results; false: the op has none. */
+static bool token_place(const struct control *c, struct effects *f)
+{
+    bool loops = c->proto.op == OP_scan || c->proto.op == OP_while;
+    if (!c->call.entry.id)
+        return false;
+    for (f->from = given(c); operand(c, f->from).id != c->call.entry.id;)
+        f->from++;
+    f->to = loops ? c->proto.attr.region.carried : f->from;
+    return true;
+}
+static uint32_t token_result(const struct control *c, const struct effects *f)
+{
+    return f->to < f->from ? f->to : c->nout;
+}
+
+/* Threads the token through the op's regions. */
+static bool add_tokens(const struct control *c, const struct effects *f, struct graph *g[2])
+{
+    uint32_t before = c->proto.op == OP_cond, from = f->from - before, to = f->to - before, at = token_result(c, f);
+    switch (c->proto.op) {
+    case OP_cond:
+        return effects_thread(&g[0], c->region[0].token, from, to, at) && effects_thread(&g[1], c->region[1].token, from, to, at);
+    case OP_while:
+        return effects_thread(&g[0], NIL, from, to, LEAF_NONE) && effects_thread(&g[1], c->region[1].token, from, to, at);
+    case OP_custom_grad: /* the gradient takes all results */
+        return effects_thread(&g[0], c->region[0].token, from, to, at) &&
+               effects_thread(&g[1], NIL, g[1]->input.n, given(c) + at, LEAF_NONE);
+    default:
+        return effects_thread(&g[0], c->region[0].token, from, to, at);
+    }
 }
 
 /* The operands' nodes in the recording, whose graph may become another meanwhile; one device for all. */
@@ -175,23 +218,36 @@ static ref append_custom(struct control *c, struct graph *g, const ref *in, uint
 }
 
 /* The op's node, its results behind it; NIL: the graph's error, or none: out of memory. */
-static ref append_op(struct control *c, struct graph *g, const ref *in, uint32_t n)
+static ref append_op(struct control *c, struct graph *g, ref *in, uint32_t n)
 {
     struct graph *region[2];
+    struct effects f;
+    struct node proto;
+    bool looks = token_place(c, &f);
     g->cur_device = (uint16_t)device_index(c->call.device);
     g->cur_site = graph_site(g, c->call.site);
     c->proto.flags = c->call.t->no_grad ? MARK_STOP : 0;
     if (!make_graphs(c, region))
         return NIL;
-    ref node = c->custom ? append_custom(c, g, in, n) : graph_add_region(g, &c->proto, in, n, region);
-    for (uint32_t i = 0; i < c->nout && node; i++)
+    proto = c->proto;
+    if (looks && !add_tokens(c, &f, region)) {
+        graph_free(region[0]);
+        graph_free(region[1]);
+        return NIL;
+    }
+    if (looks && f.to < f.from) {
+        effects_move_operand(&f, in);
+        proto.attr.region.carried++;
+    }
+    ref node = c->custom ? append_custom(c, g, in, n) : graph_add_region(g, &proto, in, n, region);
+    for (uint32_t i = 0; i < c->nout + looks && node; i++)
         if (!n_proj(g, node, i))
             return NIL;
     return node;
 }
 
 /* Finds the op in the trace's tape or appends it; NIL: *e. */
-static ref record_op(struct control *c, struct trace *tr, struct recording *r, const ref *in, uint32_t n, struct err *e)
+static ref record_op(struct control *c, struct trace *tr, struct recording *r, ref *in, uint32_t n, struct err *e)
 {
     struct node key;
     struct tape_extra extra;
@@ -220,8 +276,12 @@ static bool append(struct control *c, struct trace *tr, struct err *e)
     else if (resolve(c, tr, r, in, n, e))
         node = record_op(c, tr, r, in, n, e);
     mem_free(in);
+    struct effects f;
+    uint32_t token = token_place(c, &f) ? token_result(c, &f) : UINT32_MAX;
     for (uint32_t i = 0; i < c->nout && node && !e->code; i++)
-        c->out[i] = handle_of_node(c->call.t, tr, node + 1 + i, e);
+        c->out[i] = handle_of_node(c->call.t, tr, node + 1 + i + (i >= token), e);
+    if (token != UINT32_MAX && node && !e->code)
+        tr->token = handle_of_node(c->call.t, tr, node + 1 + token, e);
     return node && !e->code;
 }
 
@@ -271,7 +331,7 @@ static kl_status dispatch(struct control *c, const struct dispatch_op *op)
     keys = thread_keys(t, keys);
     const struct op_kernel *k = dispatch_resolve(op, keys, &key);
     if (t->watch)
-        dispatch_note(t, op, key, false);
+        dispatch_note(t, op, key, "call");
     if (k == &kernel_builtin)
         return record_region(c);
     kl_tensor *in = mem_alloc((n + 1) * sizeof *in);
@@ -326,7 +386,7 @@ kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn
 {
     struct control c = {.in = {in}, .nin = {n}, .nout = n, .out = out, .proto.attr.region.carried = n};
     bool ok = begin(&c, site, "while", OP_while, ctx) && has(&c, condition) && has(&c, body) &&
-              region(&c, 0, "condition", condition, c.view, n, 1) && region(&c, 1, "body", body, c.view, n, n);
+              silent_region(&c, 0, "condition", condition, c.view, n, 1) && region(&c, 1, "body", body, c.view, n, n);
     return finish(&c, ok);
 }
 
@@ -397,7 +457,7 @@ kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *
               region(&c, 0, "value", fn, c.view, nin, nout);
     if (ok) {
         uint32_t n = backward_views(&c, &floats);
-        ok = region(&c, 1, "gradient", backward, c.view, n, floats);
+        ok = silent_region(&c, 1, "gradient", backward, c.view, n, floats);
     }
     return finish(&c, ok);
 }

@@ -20,6 +20,7 @@
 enum handle_kind {
     KIND_TEMP,   /* node is a node of trace */
     KIND_VALUE,  /* buffer is its value; NULL: lazy, node is a node of the ambient graph, still to be computed */
+    KIND_WRAPPER, /* of a layer: wrapper has its parts; with a trace it is a temporary of that */
     KIND_POISON, /* cause says why there is no value */
     KIND_DEAD,   /* a temporary released before its trace ended */
 };
@@ -46,6 +47,7 @@ struct entry {
     ref node;                    /* NIL: none */
     struct trace *trace;
     struct buffer *buffer;
+    struct wrapper *wrapper;
     struct cause *cause;
     struct shape shape;          /* of a value; a temporary's is its node's */
     char name[24];
@@ -118,6 +120,8 @@ struct thread {
     struct dispatch_log log;
     char *dump;                  /* what kl_dispatch_dump gave last */
     char warning[400];           /* kl_dispatch_warning */
+    const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
+    struct autocast *autocast;   /* its blocks, once there was one; or NULL */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -326,6 +330,7 @@ struct trace {
     uint32_t at;
     const kl_site *site;             /* of the call that uses handles now */
     const char *region;              /* a region is recorded: the op's name; else NULL */
+    const char *silent;              /* it may not look at values: what it is of the op; else NULL */
     struct trace *outer;             /* of a region: the trace around it, NULL outside of traces */
     struct trace *idle;              /* of a region: what thread.trace was */
     struct handle_list *made;        /* of a region outside of traces: handles made for it */
@@ -338,6 +343,7 @@ struct trace {
     uint32_t index_cap;
     uint32_t temps;              /* its temporaries, linked by next */
     kl_tensor token;             /* of the last kl_print or kl_assert, or kl_none */
+    kl_tensor entry;             /* of a region: the token from outside that its first one follows, or kl_none */
     kl_tensor *keep;
     uint32_t nkeep, keep_cap;
     struct launch launch;        /* room for running */
@@ -378,14 +384,18 @@ struct region_recorder {
     const char *op;              /* in messages */
     void *ctx;
     kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
+    bool untaped;                /* no call of the trace around it stands for the op: there is nothing to compare with */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
     struct handle_list made;     /* outside of traces: handles that only the regions need */
+    bool silent;                 /* the next region may not look at values */
+    kl_tensor entry;             /* the token that those of the regions so far follow, among `captured`, or kl_none */
 };
 struct view;
 /* A region: inside of a trace a tape of its own, which holds its graph and does not change; else the graph. */
 struct region {
     struct graph *g;
     struct tape *body;
+    ref token;                   /* its last one; NIL: it does not look at values */
 };
 /* Calls fn with a temporary for each parameter, and records what it does, as region number `which` of the op; *out is the
  * caller's.  false: reported. */
@@ -416,6 +426,32 @@ kl_status record_custom_by(const kl_site *site, const char *name, const struct c
 bool region_refuses(struct thread *t, const kl_site *site, const char *op);
 /* Records an input or a slot outside of the open region, and takes it in. */
 kl_tensor region_leaf(struct thread *t, struct call *c);
+/* The token that the open trace's next look at a value on device d is to follow; in a region that has none yet, that of
+ * what is around it.  kl_none: there is none, or reported. */
+kl_tensor region_token(struct thread *t, const kl_site *site, kl_device d);
+
+/* ---- effects.c: kl_print and kl_assert in regions ---- */
+/* Where a function is recorded that may not look at values: reported, and true. */
+bool effects_refuse(struct thread *t, const kl_site *site, const char *op);
+/* The place among a region op's operands that the token is at, and the one where it belongs, which is not behind it. */
+struct effects { uint32_t from, to; };
+void effects_move_operand(const struct effects *f, ref *in);
+/* Makes *region one that takes the token, its input number `from`, as number `to` (input.n: as a new input), and yields
+ * its last token, or the one it takes where `token` is NIL, as result number `yield` (LEAF_NONE: does not).  false: out of
+ * memory, *region as it was. */
+bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to, uint32_t yield);
+
+/* ---- layers/wrapper.c: see layers/wrapper.h ---- */
+struct kl_call;
+kl_status layer_call(struct kl_call *c, const struct op_kernel *k);
+const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; NULL: the layer has none */
+bool wrapper_refuse(const struct entry *x, const char *what, struct err *e); /* false: it is no plain tensor */
+void wrapper_release(const kl_site *site, struct entry *x); /* its parts, as kl_release does */
+void wrapper_free(struct entry *x, enum death how); /* with its parts, outside of traces; needs the lock then */
+enum { WRAPPER_PARTS = 4 };
+bool wrapper_parts(kl_tensor h, kl_tensor part[WRAPPER_PARTS], uint32_t *n); /* false: it is no wrapper */
+unsigned wrapper_grad_parts(kl_tensor h);         /* of a wrapper: bit i: part i has a gradient */
+bool wrapper_same_kind(kl_tensor a, kl_tensor b); /* alike but for their parts */
 
 /* ---- library.c ---- */
 static inline int device_index(kl_device d) { return (int)d.id - 1; }
@@ -430,6 +466,8 @@ bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct
 kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
                        const struct shape *to);
 kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
+/* ---- indexing.c ---- */
+kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last); /* within 0..last, as i64 */
 /* ---- pieces.c ---- */
 kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
                     int64_t dilation);
@@ -442,9 +480,17 @@ kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_
 /* The axes as a bit mask, all of them for NULL; false: reported. */
 bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
                uint32_t *mask);
+/* ---- layers/autocast.c ---- */
+/* What a composite that needs f32 computes in, and its operand as that: autocast makes it of f16 and bf16. */
+unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype);
+kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h);
+/* Under autocast: reported, and true. */
+bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);
 /* ---- nn/activation.c ---- */
 /* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
 struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);
+/* The same of a composite that autocast computes in f32. */
+struct thread *wide_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v);
 /* compose_begin that reports; NULL: op_failed() is the result. */
 struct thread *checked_begin(const kl_site *site, const char *op);
 kl_tensor op_failed(void);                        /* poison for this thread's last error */

@@ -165,8 +165,7 @@ kl_tensor kl_index_put_at(const kl_site *site, kl_tensor a, int axis, kl_tensor 
 
 /* ---- elements by an index of their own ---- */
 
-/* index held within 0..last, as i64. */
-static kl_tensor held(const kl_site *site, kl_tensor index, const struct view *x, int64_t last)
+kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last)
 {
     struct view wide = {.dtype = x->dtype == KL_U64 ? KL_U64 : KL_I64, .device = x->device};
     kl_tensor i = x->dtype == wide.dtype ? index : kl_cast_at(site, index, (kl_dtype)wide.dtype);
@@ -184,7 +183,7 @@ static kl_tensor numbers(const kl_site *site, const char *op, kl_tensor index, c
     kl_dtype dtype = shape_count(s) > INT32_MAX ? KL_I64 : KL_I32;
     struct view like = {.dtype = dtype, .device = x->device};
     struct shape stride = coord_strides(s), flat = shape_make(1, (int64_t[]){shape_count(&x->shape)});
-    kl_tensor sum = held(site, index, x, s->dim[axis] - 1);
+    kl_tensor sum = held_index(site, index, x, s->dim[axis] - 1);
     if (dtype == KL_I32)
         sum = kl_cast_at(site, sum, KL_I32);
     sum = kl_mul_at(site, sum, const_like(site, &like, (double)stride.dim[axis]));

@@ -1,5 +1,5 @@
-/* kl_print and kl_assert: in a trace nodes, chained by their tokens, the last of which is an output of the program that no
- * handle has; outside of traces they look at the value at once. */
+/* kl_print and kl_assert: in a trace nodes, chained by their tokens (in regions: effects.c), the last of which is an output
+ * of the program that no handle has; outside of traces they look at the value at once. */
 #include "frontend.h"
 #include <string.h>
 
@@ -8,11 +8,8 @@ static bool failed_trace(const struct thread *t) { return t->tracing && t->trace
 /* The token of the one before, where x is; kl_none: there is none, or reported. */
 static kl_tensor last_token(struct thread *t, const kl_site *site, const char *op, kl_tensor x)
 {
-    struct view v, w;
-    kl_tensor token = t->trace->token;
-    if (!token.id || !describe(t, site, op, "operand 1", x, &v) || !describe(t, site, op, "token", token, &w))
-        return kl_none;
-    return v.device.id == w.device.id ? token : kl_to_at(site, token, v.device);
+    struct view v;
+    return describe(t, site, op, "operand 1", x, &v) ? region_token(t, site, v.device) : kl_none;
 }
 
 static kl_status record_look(struct thread *t, const kl_site *site, const char *op, const char *name, kl_tensor x, const char *text)
@@ -58,7 +55,7 @@ static kl_status look(const kl_site *site, const char *op, const char *name, kl_
     text = text ? text : "";
     if (failed_trace(t))
         return t->trace->err.code;
-    if (region_refuses(t, site, op))
+    if (effects_refuse(t, site, op))
         return KL_ERR_TRACE;
     if (strlen(text) > INSPECT_TEXT)
         return fail(t, site, KL_ERR_ARGUMENT, "%s: a text has at most %d bytes", op, INSPECT_TEXT);

@@ -1,5 +1,6 @@
 /* The library as a whole: version, devices, options, counters, dtypes. */
 #include "frontend.h"
+#include <kiln/plugin.h>
 #include <string.h>
 
 const char *kl_version(void)
@@ -49,6 +50,13 @@ const char *kl_device_fallback_reason(void)
     e.code = KL_OK;
     device_default(&why, &e);
     return why;
+}
+
+kl_status kl_plugin_load(const char *path)
+{
+    struct err e;
+    e.code = KL_OK;
+    return plugin_load(path, &e) ? KL_OK : report_err(&e);
 }
 
 /* Programs run to their end inside the call that submits them, so there is nothing left to wait for. */

@@ -65,6 +65,15 @@ static kl_status read_value(const kl_site *site, const char *op, kl_tensor h, vo
         return KL_ERR_MEMORY;
     if (!describe(t, site, op, "the tensor", h, &v))
         return t->tracing ? t->trace->err.code : t->last.code;
+    kl_tensor part[WRAPPER_PARTS];
+    uint32_t n;
+    if (wrapper_parts(h, part, &n)) {
+        if (!compose_begin_on(t, NULL))
+            return report(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
+        kl_status status = read_value(site, op, kl_dense_at(site, h), data, bytes);
+        compose_end_all(t, NULL, 0);
+        return status;
+    }
     size_t size = (size_t)shape_count(&v.shape) * dtype_size(v.dtype);
     char text[SHAPE_TEXT];
     if (bytes != size)

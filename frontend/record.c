@@ -92,6 +92,8 @@ ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *
         return ambient_node(x, e);
     if (x->kind == KIND_POISON)
         *e = x->cause->err;
+    else if (x->kind == KIND_WRAPPER)
+        wrapper_refuse(x, what, e);
     else
         err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
     return NIL;
@@ -428,7 +430,7 @@ static kl_tensor dispatch(struct thread *t, struct call *c)
     keys = thread_keys(t, keys);
     const struct op_kernel *k = dispatch_resolve(op, keys, &key);
     if (__builtin_expect(t->watch, 0))
-        dispatch_note(t, op, key, false);
+        dispatch_note(t, op, key, "call");
     return __builtin_expect(k == &kernel_builtin || t->plain, 1) ? record_node(t, c, found) : other_kernel(t, c, keys, key, k);
 }
 

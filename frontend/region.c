@@ -74,6 +74,61 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
     return tr->poison;
 }
 
+/* ---- tokens ---- */
+
+static bool no_memory(struct region_recorder *c) { return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK; }
+
+static kl_tensor token_on(struct thread *t, const kl_site *site, kl_tensor token, kl_device d)
+{
+    struct view v;
+    if (!describe(t, site, "token", "the token", token, &v))
+        return kl_none;
+    token = v.device.id == d.id ? token : kl_to_at(site, token, d);
+    return t->trace->err.code ? kl_none : token;
+}
+
+/* The open trace's token on d, made where there is none. */
+static kl_tensor token_here(struct thread *t, const kl_site *site, kl_device d)
+{
+    struct trace *tr = t->trace;
+    if (!tr->token.id && tr->outer) {
+        leave(t, tr);
+        tr->entry = token_here(t, site, d);
+        enter(t, tr);
+        tr->token = tr->entry;
+        if (!tr->entry.id)
+            trace_error(t);
+    } else if (!tr->token.id) {
+        tr->token = kl_zeros_at(site, d, KL_U8, 0, NULL);
+    }
+    if (!tr->err.code)
+        tr->token = token_on(t, site, tr->token, d);
+    return tr->err.code ? kl_none : tr->token;
+}
+
+kl_tensor region_token(struct thread *t, const kl_site *site, kl_device d)
+{
+    return t->trace->token.id || t->trace->outer ? token_here(t, site, d) : kl_none;
+}
+
+/* The region's last token, on the op's device. */
+static bool end_tokens(struct region_recorder *c, struct trace *tr, struct region *out)
+{
+    struct view v;
+    struct err e;
+    e.code = KL_OK;
+    out->token = NIL;
+    if (tr->entry.id)
+        c->entry = tr->entry;
+    if (!tr->token.id || tr->token.id == c->entry.id)
+        return true;
+    if (!describe(c->t, c->site, c->op, "the token", c->entry, &v))
+        return false;
+    kl_tensor last = token_on(c->t, c->site, tr->token, v.device);
+    out->token = last.id ? node_of_handle(tr, last, "the token", &e) : NIL;
+    return out->token || (tr->err.code ? false : no_memory(c));
+}
+
 /* ---- one function ---- */
 
 /* The node of a parameter; NIL: out of memory. */
@@ -110,8 +165,6 @@ static bool add_parameters(struct region_recorder *c, struct trace *tr, const st
     }
     return true;
 }
-
-static bool no_memory(struct region_recorder *c) { return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK; }
 
 /* The results become the region's outputs, unless they are those of its tape. */
 static bool end_graph(struct region_recorder *c, struct trace *tr, uint32_t n)
@@ -153,12 +206,12 @@ static bool add_results(struct region_recorder *c, struct trace *tr, const char 
 }
 
 static bool call(struct region_recorder *c, struct trace *tr, const char *name, kl_region_fn *fn, const kl_tensor *in,
-                 uint32_t nin, kl_tensor *out, uint32_t nout)
+                 uint32_t nin, kl_tensor *out, uint32_t nout, struct region *region)
 {
     kl_status status = fn(c->ctx, in, nin, out, nout);
     if (status && !tr->err.code)
         fail(c->t, c->site, status, "%s: %s failed: %s", c->op, name, status_name(status));
-    if (tr->err.code || !add_results(c, tr, name, out, nout))
+    if (tr->err.code || !end_tokens(c, tr, region) || !add_results(c, tr, name, out, nout))
         return false;
     for (uint32_t i = c->captured.n; i < tr->nbound; i++)
         if (!list_add(&c->captured, tr->bound[i].h))
@@ -175,7 +228,8 @@ static bool finish(struct region_recorder *c, struct trace *tr, bool ok, struct 
     if (ok) {
         if (!tr->replaying)
             tr->r.g->cur_site = 0;
-        *out = (struct region){tr->tape ? NULL : tr->r.g, tr->tape};
+        out->g = tr->tape ? NULL : tr->r.g;
+        out->body = tr->tape;
         tr->tape = NULL;
         tr->r.g = NULL;
     } else {
@@ -187,9 +241,10 @@ static bool finish(struct region_recorder *c, struct trace *tr, bool ok, struct 
     return ok;
 }
 
-static bool begin(struct trace *tr, const struct trace *outer, uint32_t which, const char *name)
+static bool begin(const struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
 {
-    return outer && outer->tape ? tape_begin_body(tr, outer, which, name) : recording_open(&tr->r, name);
+    const struct trace *outer = thread_trace(c->t);
+    return outer && outer->tape && !c->untaped ? tape_begin_body(tr, outer, which, name) : recording_open(&tr->r, name);
 }
 
 bool region_record(struct region_recorder *c, uint32_t which, const char *name, kl_region_fn *fn,
@@ -198,9 +253,12 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
     struct thread *t = c->t;
     struct trace *tr = mem_alloc(sizeof *tr);
     kl_tensor *in = mem_alloc((nin + nout) * sizeof *in);
-    if (tr)
+    if (tr) {
         tr->region = c->op;
-    if (!tr || !in || !begin(tr, thread_trace(t), which, name)) {
+        tr->silent = c->silent ? name : NULL;
+        tr->token = c->entry;
+    }
+    if (!tr || !in || !begin(c, tr, which, name)) {
         mem_free(in);
         trace_free(tr);
         return no_memory(c);
@@ -214,7 +272,7 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
     t->outer_no_grad = no_grad;
     enter(t, tr);
     bool ok = add_parameters(c, tr, parameter, nin, in) || no_memory(c);
-    ok = ok && call(c, tr, name, fn, in, nin, in + nin, nout);
+    ok = ok && call(c, tr, name, fn, in, nin, in + nin, nout, out);
     t->composite = composite;
     t->depth = depth;
     t->no_grad = no_grad;

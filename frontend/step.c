@@ -241,6 +241,8 @@ static bool take_inputs(struct step_run *r, const kl_tensor *in, struct err *e)
             return false;
         if (x->kind == KIND_POISON)
             return *e = x->cause->err, false;
+        if (x->kind == KIND_WRAPPER)
+            return wrapper_refuse(x, what, e);
         if (x->kind != KIND_VALUE)
             return err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
         if (!input_fits(s->g, i, &s->g->input.v[at], s->given[i].device, x, e))

@@ -29,6 +29,7 @@ static void thread_end(void *p)
     mem_free(t->scope);
     mem_free(t->log.s);
     mem_free(t->dump);
+    mem_free(t->autocast);
     mem_free(t);
     self = NULL;
 }

@@ -127,6 +127,8 @@ ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what,
         return bind(tr, x, h, what, e);
     else if (x->kind == KIND_POISON)
         *e = x->cause->err;
+    else if (x->kind == KIND_WRAPPER)
+        wrapper_refuse(x, what, e);
     else
         err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
     return NIL;
@@ -369,7 +371,7 @@ static void unlink_values(struct trace *tr)
     uint32_t *link = &tr->temps;
     while (*link != NO_ENTRY) {
         struct entry *x = entry_at(*link);
-        if (x->kind == KIND_VALUE) {
+        if (x->kind == KIND_VALUE || (x->kind == KIND_WRAPPER && x->kept)) {
             *link = x->next;
             x->node = NIL;
             x->trace = NULL;

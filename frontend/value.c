@@ -52,6 +52,16 @@ kl_tensor kl_keep_at(const kl_site *site, kl_tensor h)
     struct entry *x = usable(t, site, "keep", "the tensor", h);
     if (!x)
         return h;
+    if (x->kind == KIND_WRAPPER && x->trace) {
+        kl_tensor part[WRAPPER_PARTS];
+        uint32_t n;
+        wrapper_parts(h, part, &n);
+        for (uint32_t i = 0; i < n; i++)
+            if (part[i].id)
+                kl_keep_at(site, part[i]);
+        x->kept = true;
+        return h;
+    }
     if (x->kind == KIND_TEMP) {
         if (!keep_temp(t->trace, x, h))
             return refuse(t, site, KL_ERR_MEMORY, "keep: out of memory");
@@ -138,6 +148,28 @@ static kl_status assign_outside(struct thread *t, const kl_site *site, kl_tensor
     return s && v ? KL_OK : fail(t, site, e.code, "assign: %s", e.msg);
 }
 
+/* Part by part, once all are known to fit. */
+static kl_status assign_parts(struct thread *t, const kl_site *site, kl_tensor state, kl_tensor value, uint32_t n,
+                              const kl_tensor *part, const kl_tensor *given)
+{
+    bool same = wrapper_same_kind(state, value);
+    for (uint32_t i = 0; i < n && same; i++) {
+        struct view s, v;
+        same = !part[i].id == !given[i].id;
+        if (same && part[i].id &&
+            (!describe(t, site, "assign", "the state", part[i], &s) || !describe(t, site, "assign", "the value", given[i], &v) ||
+             !fits(t, site, &s, &v)))
+            return t->last.code;
+    }
+    if (!same)
+        return fail(t, site, KL_ERR_TYPE, "assign: the state and the value are not stored in the same way");
+    kl_status status = KL_OK;
+    for (uint32_t i = 0; i < n && !status; i++)
+        if (part[i].id)
+            status = kl_assign_at(site, part[i], given[i]);
+    return status;
+}
+
 kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
 {
     struct thread *t = thread_self();
@@ -151,6 +183,10 @@ kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
     if (!describe(t, site, "assign", "the state", state, &s) || !describe(t, site, "assign", "the value", value, &v) ||
         !fits(t, site, &s, &v))
         return t->last.code;
+    kl_tensor part[WRAPPER_PARTS], given[WRAPPER_PARTS];
+    uint32_t n, m;
+    if (wrapper_parts(state, part, &n) | wrapper_parts(value, given, &m))
+        return assign_parts(t, site, state, value, n, part, given);
     return t->tracing ? assign_in_trace(t, site, state, value) : assign_outside(t, site, state, value);
 }
 
@@ -189,11 +225,13 @@ kl_status kl_release_at(const kl_site *site, kl_tensor h)
         err_set(&e, KL_ERR_HANDLE, "the tensor is stale: it was released earlier in this trace");
     else if (x && x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace))
         err_set(&e, KL_ERR_TRACE, "the tensor belongs to a trace that is open on another thread");
-    else if (x && t->tracing && t->trace->region && !(x->kind == KIND_TEMP && x->trace == t->trace))
+    else if (x && t->tracing && t->trace->region && x->trace != t->trace)
         err_set(&e, KL_ERR_TRACE, "the tensor is from outside of the region that %s records", t->trace->region);
     if (e.code)
         return fail(t, site, e.code, "release: %s", e.msg);
-    if (x->kind == KIND_TEMP) {
+    if (x->kind == KIND_WRAPPER)
+        wrapper_release(site, x);
+    if (x->kind == KIND_TEMP || (x->kind == KIND_WRAPPER && x->trace)) {
         x->kind = KIND_DEAD;
         atomic_store_explicit(&x->death, DEATH_RELEASED, memory_order_relaxed);
         atomic_fetch_add_explicit(&x->generation, 1, memory_order_release);
@@ -240,8 +278,19 @@ kl_status kl_requires_grad_at(const kl_site *site, kl_tensor h)
         return t->trace->err.code;
     struct entry *x = usable(t, site, "requires_grad", "the tensor", h);
     struct view v;
+    kl_tensor part[WRAPPER_PARTS];
+    uint32_t n;
     if (!x || !describe(t, site, "requires_grad", "the tensor", h, &v))
         return t->last.code;
+    if (wrapper_parts(h, part, &n)) {
+        unsigned which = wrapper_grad_parts(h);
+        kl_status status = which ? KL_OK : fail(t, site, KL_ERR_TYPE, "requires_grad: a %s tensor has no gradient: mark what it "
+                                                "is made from", kl_layer_name(h));
+        for (uint32_t i = 0; i < n && !status; i++)
+            if (which >> i & 1)
+                status = kl_requires_grad_at(site, part[i]);
+        return status;
+    }
     if (!dtype_is_float(v.dtype))
         return fail(t, site, KL_ERR_TYPE, "requires_grad: needs a floating dtype, got %s", dtype_name(v.dtype));
     if (x->kind == KIND_TEMP) {

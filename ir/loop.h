@@ -132,14 +132,17 @@ struct schedule {
     uint8_t stream;         /* map, rows: results go to memory past the caches, where vectors lie at whole registers */
     uint8_t pad;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
+    uint16_t block_m, block_n; /* dot on a GPU: rows and columns of a block of threads, each with a tile; width: its threads */
+    uint16_t step;          /* the same: elements of the contraction that the block holds in shared memory at a time */
+    uint16_t pad2;
 };
-_Static_assert(sizeof(struct schedule) == 24, "no padding: schedules are hashed and compared as bytes");
+_Static_assert(sizeof(struct schedule) == 32, "no padding: schedules are hashed and compared as bytes");
 enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_DOT, SCHED_SCATTER,
                   SCHED_CUMULATIVE, SCHED_SORT, SCHED_COUNT };
 
 /* What a user or a tuner hands in: the records of some kernels of some graphs, each with the place of its text. */
-enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_KBLOCK, FIELD_PACK_A, FIELD_PACK_B, FIELD_STREAM,
-                   FIELD_GRAIN, FIELD_COUNT };
+enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_BLOCK, FIELD_STEP, FIELD_KBLOCK, FIELD_PACK_A, FIELD_PACK_B,
+                   FIELD_STREAM, FIELD_GRAIN, FIELD_COUNT };
 struct sched_line {
     char kernel[64];
     struct schedule sched;
@@ -176,8 +179,10 @@ struct caps {
     char features[1024];
     uint32_t vector_bytes;      /* of one register: 16, 32, 64 */
     uint32_t vector_regs;
-    uint32_t threads;
+    uint32_t threads;           /* of a GPU: blocks that run at once */
     int64_t l1_bytes, l2_bytes, l3_bytes;
+    uint32_t block_threads;     /* of a GPU: most threads of a block; 0: no GPU */
+    uint32_t shared_bytes;      /* of a GPU: of a block */
     /* Of a program on several devices: these are for the devices of this set (by bit; 0: all), the others' are next. */
     uint64_t devices;
     const struct caps *next;

@@ -19,6 +19,10 @@ void schedule_put(struct text *t, const struct schedule *s)
         text_put(t, " width %u", s->width);
     if (s->mr || s->nr)
         text_put(t, " tile %ux%u", s->mr, s->nr);
+    if (s->block_m || s->block_n)
+        text_put(t, " block %ux%u", s->block_m, s->block_n);
+    if (s->step)
+        text_put(t, " step %u", s->step);
     if (s->kc)
         text_put(t, " kblock %u", s->kc);
     text_put(t, "%s%s%s", s->pack_a ? " pack_a" : "", s->pack_b ? " pack_b" : "", s->stream ? " stream" : "");
@@ -49,11 +53,11 @@ static bool number(struct record *r, const char *name, enum sched_field f, uint6
     return true;
 }
 
-/* "MRxNR": one word to the lexer. */
-static bool tile(struct record *r, struct schedule *s)
+/* "ROWSxCOLUMNS": one word to the lexer. */
+static bool sides(struct record *r, const char *name, enum sched_field f, uint16_t *out_rows, uint16_t *out_cols)
 {
     struct lexer *l = r->l;
-    if (!begins(r, "tile", FIELD_TILE))
+    if (!begins(r, name, f))
         return true;
     uint64_t rows, cols;
     if (!lex_number(l, UINT16_MAX, "rows of the tile", &rows))
@@ -63,8 +67,8 @@ static bool tile(struct record *r, struct schedule *s)
     l->p++;
     if (!lex_number(l, UINT16_MAX, "columns of the tile", &cols))
         return false;
-    s->mr = (uint16_t)rows;
-    s->nr = (uint16_t)cols;
+    *out_rows = (uint16_t)rows;
+    *out_cols = (uint16_t)cols;
     r->next = lex_word(l);
     return true;
 }
@@ -81,7 +85,7 @@ static bool flag(struct record *r, const char *name, enum sched_field f, uint8_t
 bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column)
 {
     *s = (struct schedule){0};
-    uint64_t width = 0, kc = 0, grain = 0;
+    uint64_t width = 0, step = 0, kc = 0, grain = 0;
     lex_space(l);
     const char *at = l->p;
     int kind = words_find(&sched_words, lex_word(l));
@@ -92,18 +96,20 @@ bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column)
     if (column)
         column[FIELD_KIND] = (uint32_t)(at - l->line_start) + 1;
     struct record r = {l, lex_word(l), column};
-    if (!number(&r, "width", FIELD_WIDTH, UINT16_MAX, &width) || !tile(&r, s) ||
+    if (!number(&r, "width", FIELD_WIDTH, UINT16_MAX, &width) || !sides(&r, "tile", FIELD_TILE, &s->mr, &s->nr) ||
+        !sides(&r, "block", FIELD_BLOCK, &s->block_m, &s->block_n) || !number(&r, "step", FIELD_STEP, UINT16_MAX, &step) ||
         !number(&r, "kblock", FIELD_KBLOCK, UINT32_MAX, &kc) || !flag(&r, "pack_a", FIELD_PACK_A, &s->pack_a) ||
         !flag(&r, "pack_b", FIELD_PACK_B, &s->pack_b) || !flag(&r, "stream", FIELD_STREAM, &s->stream) ||
         !number(&r, "grain", FIELD_GRAIN, INT64_MAX, &grain))
         return false;
     s->kind = (uint16_t)kind;
     s->width = (uint16_t)width;
+    s->step = (uint16_t)step;
     s->kc = (uint32_t)kc;
     s->grain = (int64_t)grain;
     if (r.next.len) {
         l->p = r.next.s;
-        return lex_expected(l, "width, tile, kblock, pack_a, pack_b, stream or grain in this order");
+        return lex_expected(l, "width, tile, block, step, kblock, pack_a, pack_b, stream or grain in this order");
     }
     return lex_end_line(l);
 }

@@ -84,7 +84,7 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
 static val load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_flatten(w->k, node_shape(w->g, r), coord);
-    bool lanes = w->pred && w->lane && ix_depends(w->k, i, w->lane);
+    bool lanes = w->pred && (w->pred_all || (w->lane && ix_depends(w->k, i, w->lane)));
     return k_load(w->k, lower_buffer(w, r, BUF_IN), i, lanes ? w->pred : 0);
 }
 

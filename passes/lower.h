@@ -34,6 +34,7 @@ struct lowering {
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
+    bool pred_all;           /*   and all others: it is a thread that may not exist */
     val lane;                /* the open vector loop's variable, 0: none */
 };
 

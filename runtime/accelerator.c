@@ -2,7 +2,7 @@
  * fork those that the parent has opened are the parent's: all that is asked of them fails. */
 #define _GNU_SOURCE /* recursive mutexes */
 #include "codegen/gpu/source.h"
-#include "runtime/driver.h"
+#include "runtime/plugin.h"
 #include "runtime/runtime.h"
 #include <math.h>
 #include <pthread.h>
@@ -27,9 +27,13 @@ static struct {
 } slot[DEVICE_END - FIRST];
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
+_Static_assert(DEVICE_PLUGIN + PLUGINS_MAX * DEVICES_A_KIND == DEVICE_END, "each plug-in has a kind of devices");
+
 const struct driver *driver_of(int device)
 {
-    return device >= DEVICE_VULKAN ? &driver_vulkan : device >= DEVICE_HIP ? &driver_hip : device >= DEVICE_CUDA ? &driver_cuda : NULL;
+    return device >= DEVICE_PLUGIN ? plugin_driver((unsigned)(device - DEVICE_PLUGIN) / DEVICES_A_KIND)
+           : device >= DEVICE_VULKAN ? &driver_vulkan
+           : device >= DEVICE_HIP ? &driver_hip : device >= DEVICE_CUDA ? &driver_cuda : NULL;
 }
 
 bool device_is_host(int device) { return device < FIRST; }

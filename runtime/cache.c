@@ -128,9 +128,10 @@ static bool load_from_disk(struct code_entry *c, const struct disk_key *key)
     return ok;
 }
 
-/* What the code generator makes is kept on disk once it has proved to load. */
-static bool generate(struct code_entry *c, const struct disk_key *key, struct err *e)
+/* What the code generator makes is kept on disk once it has proved to load: by its version, which is sure by now (cpu.c). */
+static bool generate(struct code_entry *c, bool keep, struct err *e)
 {
+    struct disk_key key = {0};
     struct code code = {0};
     struct caps caps;
     const struct backend *b = device_backend(c->device, &caps);
@@ -139,7 +140,8 @@ static bool generate(struct code_entry *c, const struct disk_key *key, struct er
                                     : b->compile_for(c->kernel, &caps, EMIT_OBJECT, &code, e)))
         return false;
     bool ok = load(c, &code, e);
-    if (ok && key) disk_store(key, &code);
+    if (ok && keep && disk_key_make_for(&key, c->kernel, b, &caps)) disk_store(&key, &code);
+    disk_key_free(&key);
     mem_free(code.bytes);
     return ok;
 }
@@ -152,7 +154,7 @@ static bool compile(struct code_entry *c, struct err *e)
     int64_t began = timeline_now();
     bool keyed = option_cache_bytes() > 0 && disk_key_make_for(&key, c->kernel, b, &caps);
     bool found = keyed && load_from_disk(c, &key);
-    bool ok = found || generate(c, keyed ? &key : NULL, e);
+    bool ok = found || generate(c, keyed, e);
     span_end(found ? SPAN_LOAD : SPAN_COMPILE, c->kernel->name, began);
     if (ok) log_put(KL_LOG_DEBUG, "kernel %s: %s in %.3f ms", c->kernel->name, found ? "loaded from disk" : "compiled",
                     1e-6 * (double)(timeline_now() - began));

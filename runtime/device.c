@@ -1,6 +1,5 @@
-/* The devices this machine has, by name.  A device is probed when somebody first asks for it, not before: the
- * probe of cpu opens the LLVM module. */
-#include "runtime/driver.h"
+/* The devices this machine has, by name.  A device is probed when somebody first asks for it, not before. */
+#include "runtime/plugin.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -19,7 +18,8 @@
     [first + 4] = name ":4", [first + 5] = name ":5", [first + 6] = name ":6", [first + 7] = name ":7"
 static const char *const name_of[DEVICE_END] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu", NAMES(DEVICE_CUDA, "cuda"),
                                                 NAMES(DEVICE_HIP, "hip"), NAMES(DEVICE_VULKAN, "vulkan")};
-static const char known[] = "ref, cpu, cuda, hip and vulkan, with a number where there are several of these three (vulkan:1)";
+static const char known[] = "ref, cpu, cuda, hip and vulkan, with a number where there are several of these three (vulkan:1), "
+                            "and those of plug-ins (KILN_PLUGINS)";
 
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
 static const struct backend *cpu_backend; /* NULL: cpu does not work, for the reason in cpu_err */
@@ -31,16 +31,25 @@ static void probe_cpu(void)
 {
     fork_watch();
     fork_hold();
-    const struct backend *b = backend_get("llvm", &cpu_err);
+    const struct backend *b = cpu_generator(&cpu_err);
     if (b && b->caps(&cpu_caps, &cpu_err)) cpu_backend = b;
     else snprintf(cpu_why, sizeof cpu_why, "device cpu: %s", cpu_err.msg);
     fork_release();
     if (!cpu_backend) log_put(KL_LOG_WARN, "%s", cpu_why);
 }
 
+/* NULL: no device has the number. */
+static const char *find_name(int device)
+{
+    if (device < 0 || device >= DEVICE_END) return NULL;
+    unsigned in_plugins = (unsigned)(device - DEVICE_PLUGIN);
+    return device < DEVICE_PLUGIN ? name_of[device] : plugin_device_name(in_plugins / DEVICES_A_KIND, in_plugins % DEVICES_A_KIND);
+}
+
 const char *device_name(int device)
 {
-    return device >= 0 && device < DEVICE_END && name_of[device] ? name_of[device] : "?";
+    const char *name = find_name(device);
+    return name ? name : "?";
 }
 
 const struct backend *device_backend(int device, struct caps *caps)
@@ -67,22 +76,26 @@ int device_find(const char *name, struct err *e)
         err_set(e, KL_ERR_DEVICE, "%s; use KILN_DEVICE=ref", cpu_why);
         return -1;
     }
+    const char *plugins;
+    plugins_from_environment(&plugins);
     for (int d = DEVICE_HOSTS; name && d < DEVICE_END; d++) {
-        size_t kind = name_of[d] ? strcspn(name_of[d], ":") : 0;
-        if (!kind || (strcmp(name, name_of[d]) && (d % DEVICES_A_KIND || strlen(name) != kind || strncmp(name, name_of[d], kind)))) continue;
+        const char *own = find_name(d);
+        size_t kind = own ? strcspn(own, ":") : 0;
+        if (!kind || (strcmp(name, own) && (d % DEVICES_A_KIND || strlen(name) != kind || strncmp(name, own, kind)))) continue;
         struct err why = {0};
         if (accelerator_open(d, &why)) return d;
         bool named = !strncmp(why.msg, "device ", 7); /* by the driver */
-        err_set(e, why.code, "%s%s%s%s", named ? "" : "device ", named ? "" : name_of[d], named ? "" : ": ", why.msg);
+        err_set(e, why.code, "%s%s%s%s", named ? "" : "device ", named ? "" : own, named ? "" : ": ", why.msg);
         return -1;
     }
-    err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": there are %s", name ? name : "", known);
+    err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": there are %s%s%s", name ? name : "", known, *plugins ? "; " : "", plugins);
     return -1;
 }
 
 bool device_works(unsigned device, struct err *e)
 {
-    if (device < DEVICE_END && name_of[device]) return accelerator_get((int)device) || device_find(name_of[device], e) >= 0;
+    const char *name = device < DEVICE_END ? find_name((int)device) : NULL;
+    if (name) return accelerator_get((int)device) || device_find(name, e) >= 0;
     return err_set(e, KL_ERR_DEVICE, "there is no device %u: there are %s", device, known);
 }
 
@@ -97,20 +110,23 @@ static void list_one(int device, void (*line)(void *ctx, const char *name, bool 
     struct err e = {0};
     struct caps caps;
     char text[sizeof caps.name + sizeof caps.features + 8];
-    bool works = device_find(name_of[device], &e) >= 0;
+    bool works = device_find(device_name(device), &e) >= 0;
     if (works) device_backend(device, &caps);
     if (works) snprintf(text, sizeof text, "%s %s", device == DEVICE_REF ? "the interpreter" : caps.name, device >= DEVICE_HOSTS ? caps.features : "");
     const char *why = strncmp(e.msg, "device ", 7) ? e.msg : strstr(e.msg, ": ") ? strstr(e.msg, ": ") + 2 : e.msg;
-    line(ctx, name_of[device], works, works ? text : why);
+    line(ctx, device_name(device), works, works ? text : why);
 }
 
 void device_list(void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx)
 {
     struct err e = {0};
+    const char *plugins;
+    plugins_from_environment(&plugins);
     for (int d = 0; d < DEVICE_END; d++) {
-        unsigned n = d < DEVICE_HOSTS ? 1 : name_of[d] ? driver_of(d)->count(&e) : 0;
-        if (name_of[d] && (unsigned)(d < DEVICE_HOSTS ? 0 : d % DEVICES_A_KIND) < (n ? n : 1)) list_one(d, line, ctx);
+        unsigned n = driver_of(d) ? driver_of(d)->count(&e) : 1;
+        if (find_name(d) && (unsigned)(d < DEVICE_HOSTS ? 0 : d % DEVICES_A_KIND) < (n ? n : 1)) list_one(d, line, ctx);
     }
+    if (*plugins) line(ctx, "plug-in", false, plugins);
 }
 
 int device_default(const char **why, struct err *e)

@@ -66,6 +66,16 @@ bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struc
     return true;
 }
 
+bool disk_key_text(struct disk_key *key, const char *text, const char *name)
+{
+    *key = (struct disk_key){.size = strlen(text) + 1};
+    if (!(key->bytes = mem_alloc(key->size))) return false;
+    memcpy(key->bytes, text, key->size);
+    key->hash = bytes_hash(key->bytes, key->size);
+    snprintf(key->name, sizeof key->name, "%s", name);
+    return true;
+}
+
 void disk_key_free(struct disk_key *key)
 {
     mem_free(key->bytes);

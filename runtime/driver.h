@@ -34,16 +34,15 @@ struct driver {
     void (*unload)(struct driver_device *d, struct driver_kernel *k);
     bool (*launch)(struct driver_device *d, const struct launch *l, struct err *e);
     bool (*copy)(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
-    /* To another device of this driver; the caller holds both locks.  NULL: through the host. */
-    bool (*copy_peer)(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from, size_t bytes,
-                      struct err *e);
+    /* From another device of the driver, after what that was given.  NULL: such copies go through the host. */
+    bool (*peer)(struct driver_device *d, void *to, struct driver_device *source, const void *from, size_t bytes, struct err *e);
     bool (*upload)(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e); /* data may change then */
     bool (*download)(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e); /* waits */
     bool (*finish)(struct driver_device *d, struct err *e); /* waits for all that was given */
     void (*drop)(struct driver_device *d);          /* forgets what was given and has not begun */
 };
 
-const struct driver *driver_of(int device);     /* of a device's kind; NULL: its memory is the host's */
 extern const struct driver driver_cuda, driver_hip, driver_vulkan; /* cuda.c, hip.c, vulkan.c */
+const struct driver *driver_of(int device); /* accelerator.c; NULL: the number has none */
 
 #endif

@@ -7,8 +7,9 @@
 
 /* Calls DO with the accelerator a of each device d that the run uses, in order. */
 #define EACH(r, d, a)                                                                                            \
-    for (int d = DEVICE_HOSTS; d < DEVICE_END; d++)                                                              \
-        for (struct accelerator *a = ((r)->x->accelerated & (r)->x->program->devices) >> d & 1 ? accelerator_get(d) : NULL; a; a = NULL)
+    for (uint64_t left = (r)->x->accelerated & (r)->x->program->devices; left; left &= left - 1)                  \
+        for (int d = __builtin_ctzll(left), once = 1; once; once = 0)                                            \
+            for (struct accelerator *a = accelerator_get(d); a; a = NULL)
 
 bool accelerators_prepare(struct run *r, struct err *e)
 {
@@ -23,7 +24,7 @@ bool accelerators_prepare(struct run *r, struct err *e)
 
 void accelerators_free(struct run *r)
 {
-    for (int d = DEVICE_HOSTS; d < DEVICE_END; d++) {
+    for (int d = DEVICE_HOSTS; r->x->accelerated && d < DEVICE_END; d++) {
         buffer_unref(r->work[d]);
         buffer_unref(r->slots[d]);
     }
@@ -78,16 +79,14 @@ bool accelerator_launch(const struct frame *f, struct err *e)
     return !k->extent || launch(f, accelerator_get(f->cmd->device), k, f->r->x->on[f->cmd->device][f->cmd->kernel], e);
 }
 
-/* Between two devices: at once where their driver can, else through the host, part by part. */
+/* Between two devices that do not reach each other: through the host, part by part. */
 static bool copy_across(struct accelerator *to_device, struct accelerator *from_device, char *to, const char *from, size_t bytes,
                         struct err *e)
 {
     enum { PART = 1 << 20 };
-    const struct driver *driver = accelerator_driver(to_device);
-    if (driver == accelerator_driver(from_device) && driver->copy_peer)
-        return driver->copy_peer(accelerator_device(to_device), to, accelerator_device(from_device), from, bytes, e);
     char *part = mem_alloc(PART);
     bool ok = part || err_set(e, KL_ERR_MEMORY, "no memory to copy between devices");
+    atomic_fetch_add_explicit(&counters.bytes_via_host, bytes, memory_order_relaxed);
     for (size_t at = 0, n; ok && at < bytes; at += n) {
         n = bytes - at < PART ? bytes - at : PART;
         ok = accelerator_driver(from_device)->download(accelerator_device(from_device), part, from + at, n, e) &&
@@ -105,7 +104,10 @@ bool accelerator_copy(const struct frame *f, void *to, const void *from, struct 
     if (!here) return accelerator_driver(there)->upload(accelerator_device(there), to, from, bytes, e);
     if (!there) return accelerator_driver(here)->download(accelerator_device(here), to, from, bytes, e);
     if (here == there) return accelerator_driver(here)->copy(accelerator_device(here), to, from, bytes, e);
-    return copy_across(there, here, to, from, bytes, e);
+    const struct driver *d = accelerator_driver(there);
+    return d->peer && d == accelerator_driver(here)
+               ? d->peer(accelerator_device(there), to, accelerator_device(here), from, bytes, e)
+               : copy_across(there, here, to, from, bytes, e);
 }
 
 void accelerator_wait(const struct frame *f)

@@ -162,7 +162,6 @@ static void note_time(const struct frame *f, double start)
 {
     uint32_t i = f->cmd->kernel, kernels = f->r->x->program->nkernel;
     if (f->cmd->kind == CMD_REGION) return;
-    accelerator_wait(f);
     if (f->cmd->kind == CMD_COPY) f->r->row[i = kernels].bytes += 2 * f->cmd->bytes;
     if (f->cmd->kind == CMD_CUSTOM) i = kernels + 1;
     if (f->cmd->kind == CMD_INTERP) i = kernels + 2;
@@ -232,6 +231,7 @@ static bool run_commands(struct frame *f, struct err *e)
         case CMD_CUSTOM: ok = run_custom(f, e); break;
         default:         ok = run_interp(f, e); break;
         }
+        if (f->r->row || began) accelerator_wait(f); /* a device's time is the kernel's, not that of giving it away */
         if (f->r->row) note_time(f, start);
         if (began) note_span(f, began);
     }

@@ -8,7 +8,8 @@
 
 /* ---- device.c ---- */
 /* Numbers of devices: those of the host's memory, then DEVICES_A_KIND for each kind that has drivers. */
-enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24, DEVICE_END = 32 };
+enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24,
+                     DEVICE_PLUGIN = 32, DEVICE_END = 56 }; /* plug-ins: three kinds (plugin.h) */
 enum { DEVICES_A_KIND = 8 };
 _Static_assert(DEVICE_END <= MAX_DEVICES, "a graph's nodes name every device");
 /* Number of a device by name ("ref", "cpu", "vulkan", "vulkan:1"), -1 with the reason in *e if unknown, not built or not
@@ -24,6 +25,14 @@ const struct backend *device_backend(int device, struct caps *caps);
 uint32_t device_dtypes(int device);
 /* A line for each device of each kind: what it is, or why there is none. */
 void device_list(void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx);
+
+/* ---- cpu.c ---- */
+/* The code generator of cpu: caps, version and compile, where the last alone needs it opened.  NULL: it does not work,
+ * *e.  Once. */
+const struct backend *cpu_generator(struct err *e);
+
+/* ---- plugin.c: devices that a shared object brings ---- */
+bool plugin_load(const char *path, struct err *e);   /* kl_plugin_load */
 
 /* ---- accelerator.c: devices that have memory of their own, through their drivers (driver.h) ---- */
 struct accelerator;                      /* one that was opened */
@@ -169,6 +178,8 @@ struct disk_key { struct hash128 hash; char *bytes; size_t size; char name[64]; 
 /* Everything that decides the code of a kernel.  false: out of memory; disk_key_free in either case. */
 bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b);
 bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps); /* another target's */
+/* Of an entry that is no kernel but something that was found out, and `text` decides. */
+bool disk_key_text(struct disk_key *key, const char *text, const char *name);
 void disk_key_free(struct disk_key *key);
 struct disk_code { struct code code; void *file; }; /* code.bytes lies in the file; mem_free the file */
 bool disk_load(const struct disk_key *key, struct disk_code *out); /* false: not there, or not whole */
@@ -276,7 +287,7 @@ const char *span_name(enum span kind);
 
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
-    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops)       \
+    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops) X(bytes_via_host) \
     X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;

@@ -99,7 +99,7 @@ gpu_result stream_issue(struct driver_device *d);             /* one by one; str
 void stream_forget_graphs(struct driver_device *d);           /* entered */
 
 #define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload,           \
-                      .launch = stream_launch, .copy = stream_copy, .copy_peer = stream_copy_peer, .upload = stream_upload,     \
+                      .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload,     \
                       .download = stream_download, .finish = stream_finish, .drop = stream_drop
 
 #endif

@@ -125,6 +125,8 @@ static void describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDevice
                      struct caps *caps)
 {
     bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess && f->v12.shaderInt8;
+    if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
+        caps->threads = 1; /* what a core computes one after the other should be large */
     snprintf(caps->name, sizeof caps->name, "%.63s", p->deviceName);
     snprintf(caps->features, sizeof caps->features, "+f32+i32+u32+i64+u64%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",
              b8 ? "+bool+i8+u8" : "", b16 ? "+i16+u16+f16+bf16" : "", f->all.features.shaderFloat64 ? "+f64" : "", driver->driverName,

@@ -105,15 +105,16 @@ static inline bool has_shape(kl_tensor t, int rank, const int64_t *dims)
 /* Runs a test on the device KILN_DEVICE names, or on each that this build has. */
 static inline int on_devices(void (*test)(kl_device))
 {
-    static const char *const name[] = {"ref", "cpu"};
+    static const char *const host[] = {"ref", "cpu"};
     const char *only = getenv("KILN_DEVICE");
     int devices = 0;
-    for (int i = 0; i < 2; i++) {
-        kl_device dev = only && strcmp(only, name[i]) ? (kl_device){0} : kl_device_named(name[i]);
+    for (int i = 0; i < 3; i++) {
+        const char *const name = i < 2 ? host[i] : only && strcmp(only, host[0]) && strcmp(only, host[1]) ? only : "";
+        kl_device dev = !*name || (only && strcmp(only, name)) ? (kl_device){0} : kl_device_named(name);
         if (!dev.id)
             continue;
         devices++;
-        device_now = name[i];
+        device_now = name;
         test(dev);
     }
     device_now = "any";

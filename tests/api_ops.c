@@ -151,7 +151,9 @@ static void wrapping(void)
     kl_trace_begin("in_place");
     kl_assign(w, kl_add_scalar(w, 1));
     OK(kl_trace_end());
-    CHECK(data[0] == 1 && released == 0); /* the caller's memory is never written to; y still needs it */
+    /* The caller's memory is never written to; y still needs it, where the device has not memory of its own. */
+    bool host = !strcmp(device_now, "ref") || !strcmp(device_now, "cpu");
+    CHECK(data[0] == 1 && released == !host);
     NEAR_LIST(y, 0, 2, 4, 6);
     NEAR_LIST(w, 0, 2, 3, 4);
     kl_tensor again = kl_input(dev, KL_F32, D(1), data);

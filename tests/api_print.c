@@ -1,14 +1,14 @@
-/* kl_print and kl_assert: what they say, in which order, and what a failed assertion leaves as it was. */
+/* kl_print and kl_assert: what they say, in which order, also in regions, and what a failed assertion leaves as it was. */
 #include "api_check.h"
 
 static kl_device dev;
-static char lines[8][256];
+static char lines[16][256];
 static int nlines;
 
 static void take(void *ctx, const char *line)
 {
     (void)ctx;
-    if (nlines < 8)
+    if (nlines < 16)
         snprintf(lines[nlines], sizeof lines[0], "%s", line);
     nlines++;
 }
@@ -124,6 +124,10 @@ static void steps_and_devices(void)
     kl_release(none);
 }
 
+/* ---- in regions ---- */
+
+static bool gradient_too;
+
 static kl_status prints(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
@@ -131,12 +135,188 @@ static kl_status prints(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
     return KL_OK;
 }
 
+static kl_status silent(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_neg(in[0]);
+    return KL_OK;
+}
+
+/* carried, x -> carried + x, printed twice a round; stacked */
+static kl_status sums(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)nin, (void)nout;
+    kl_print(in[1], "x");
+    out[0] = kl_print(kl_add(in[0], kl_mul(in[1], in[1])), "sum");
+    if (ctx)
+        kl_assert(kl_lt(out[0], kl_full(dev, KL_F32, 0, NULL, 20)), "below 20");
+    out[1] = kl_mul_scalar(out[0], 2);
+    return KL_OK;
+}
+
+static bool scalar_line(int i, const char *label, double v)
+{
+    char want[64];
+    snprintf(want, sizeof want, "%s f32[] = %.1f", label, v);
+    return printed(i, want);
+}
+
+static void in_a_scan(void)
+{
+    static const float data[3] = {1, 2, 3};
+    kl_tensor x = kl_keep(kl_input(dev, KL_F32, DIMS(3), data));
+    kl_requires_grad(x);
+    for (int again = 0; again < 3; again++)
+        for (int reverse = 0; reverse < 2; reverse++) {
+            nlines = 0;
+            kl_trace_begin("scan");
+            kl_tensor zero = kl_zeros(dev, KL_F32, 0, NULL), out[2], g = kl_none;
+            kl_print(zero, "before");
+            kl_scan(sums, NULL, 3, 1, &zero, 1, &x, 1, reverse, out);
+            kl_print(out[0], "after");
+            kl_keep(out[1]);
+            if (gradient_too)
+                g = kl_keep(kl_grad(out[0], x));
+            OK(kl_trace_end());
+            CHECK(nlines == 8 && scalar_line(0, "before", 0) && scalar_line(7, "after", 14));
+            double sum = 0;
+            for (int i = 0; i < 3; i++) {
+                double v = data[reverse ? 2 - i : i];
+                sum += v * v;
+                CHECK(scalar_line(1 + 2 * i, "x", v) && scalar_line(2 + 2 * i, "sum", sum));
+            }
+            if (reverse)
+                NEAR_LIST(out[1], 0, 28, 26, 18);
+            else
+                NEAR_LIST(out[1], 0, 2, 10, 28);
+            if (gradient_too)
+                NEAR_LIST(g, 0, 2, 4, 6);
+            kl_release(out[1]);
+            kl_release(g);
+        }
+    kl_tensor w = kl_keep(kl_zeros(dev, KL_F32, 0, NULL)), wide = kl_keep(kl_full(dev, KL_F32, DIMS(9), 2)), out[2];
+    nlines = 0;
+    kl_trace_begin("assert");
+    kl_scan(sums, &w, 9, 1, &w, 1, &wide, 1, false, out);
+    kl_assign(w, out[0]);
+    CHECK(kl_trace_end() == KL_ERR_CHECK && strstr(kl_last_error(), "below 20") && strstr(kl_last_error(), "api_print.c:"));
+    CHECK(nlines == 10 && scalar_line(7, "sum", 16)); /* the fifth round's sum is 20 */
+    NEAR_LIST(w, 0, 0);
+    kl_release(w);
+    kl_release(wide);
+    kl_release(x);
+}
+
+static kl_status below(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_lt(in[0], in[1]);
+    return KL_OK;
+}
+
+static kl_status doubles(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)nin, (void)nout;
+    const kl_tensor *from_outside = ctx;
+    kl_tensor odd, even = kl_eq(kl_sub(in[0], *from_outside), kl_zeros(dev, KL_F32, 0, NULL));
+    kl_cond(even, prints, silent, NULL, 1, in, 1, &odd); /* only the first round prints here */
+    kl_print(in[0], "round");
+    out[0] = kl_mul_scalar(in[0], 2);
+    out[1] = in[1];
+    return KL_OK;
+}
+
+static void in_loops_and_branches(void)
+{
+    for (int again = 0; again < 2; again++) {
+        nlines = 0;
+        kl_trace_begin("while");
+        kl_tensor in[2] = {kl_full(dev, KL_F32, 0, NULL, 1.5), kl_full(dev, KL_F32, 0, NULL, 10)}, out[2], not[2];
+        kl_while(below, doubles, in, 2, in, out);
+        kl_cond(kl_gt(out[0], in[1]), silent, prints, NULL, 1, out, 1, not);
+        kl_cond(kl_gt(out[0], in[1]), prints, prints, NULL, 1, out, 1, not + 1);
+        kl_print(kl_add(out[0], not[0]), "zero");
+        kl_keep(out[0]);
+        OK(kl_trace_end());
+        CHECK(nlines == 6 && scalar_line(0, "inside", 1.5) && scalar_line(1, "round", 1.5) && scalar_line(2, "round", 3) &&
+              scalar_line(3, "round", 6) && scalar_line(4, "inside", 12) && scalar_line(5, "zero", 0));
+        NEAR_LIST(out[0], 0, 12);
+        kl_release(out[0]);
+    }
+}
+
+static kl_status squares(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_mul(kl_print(kl_exp(in[0]), "value"), in[0]);
+    return KL_OK;
+}
+
+static kl_status minus_one(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nout;
+    CHECK(nin == 3); /* in, its result, the result's gradient, and nothing that is the library's own */
+    out[0] = kl_neg(in[2]);
+    return KL_OK;
+}
+
+/* A checkpoint prints once, not again when the backward pass computes it again. */
+static void in_checkpoints(void)
+{
+    kl_tensor x = kl_keep(kl_zeros(dev, KL_F32, DIMS(2))), y;
+    kl_requires_grad(x);
+    for (int own = 0; own < 2; own++) {
+        nlines = 0;
+        kl_trace_begin("checkpoint");
+        kl_tensor shifted = kl_add_scalar(kl_print(x, "x"), 0);
+        if (own)
+            kl_custom_grad(squares, minus_one, NULL, 1, &shifted, 1, &y);
+        else
+            kl_checkpoint(squares, NULL, 1, &shifted, 1, &y);
+        kl_tensor g = kl_keep(kl_grad(y, x));
+        kl_print(g, "gradient");
+        OK(kl_trace_end());
+        CHECK(nlines == 3 && printed(0, "x f32[2] = 0.0 0.0; min 0, max 0, mean 0") &&
+              printed(1, "value f32[2] = 1.0 1.0; min 1, max 1, mean 1") &&
+              printed(2, own ? "gradient f32[2] = -1.0 -1.0; min -1, max -1, mean -1"
+                             : "gradient f32[2] = 1.0 1.0; min 1, max 1, mean 1"));
+        kl_release(g);
+    }
+    kl_release(x);
+}
+
+static void in_regions(void)
+{
+    for (int fuse = 0; fuse < 2; fuse++) {
+        OK(kl_set_option("fuse", fuse));
+        for (int g = 0; g < 2; g++) {
+            gradient_too = g;
+            in_a_scan();
+        }
+        in_loops_and_branches();
+        in_checkpoints();
+    }
+}
+
+static kl_status checks(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    kl_status status = below(ctx, in, nin, out, nout);
+    kl_assert(out[0], "below");
+    return status;
+}
+
 static void refused(void)
 {
     kl_tensor x = kl_keep(kl_full(dev, KL_F32, DIMS(2), 1)), y;
-    kl_trace_begin("region");
-    kl_scan(prints, NULL, 2, 1, &x, 0, NULL, 0, false, &y);
-    CHECK(kl_trace_end() == KL_ERR_TRACE && strstr(kl_last_error(), "print: not inside of a function that scan records"));
+    CHECK(kl_scan(prints, NULL, 2, 1, &x, 0, NULL, 0, false, &y) == KL_ERR_TRACE &&
+          strstr(kl_last_error(), "print: not inside of a function that scan records outside of a trace"));
+    kl_trace_begin("condition");
+    kl_tensor two[2] = {x, x}, out[2];
+    kl_while(checks, doubles, two, 2, two, out);
+    CHECK(kl_trace_end() == KL_ERR_TRACE && strstr(kl_last_error(), "assert: not inside of the condition of while"));
+    kl_trace_begin("gradient");
+    kl_custom_grad(silent, prints, NULL, 1, &x, 1, &y);
+    CHECK(kl_trace_end() == KL_ERR_TRACE && strstr(kl_last_error(), "print: not inside of the gradient of custom_grad"));
     kl_trace_begin("types");
     CHECK(kl_assert(x, "x") == KL_ERR_TYPE);
     CHECK(kl_trace_end() == KL_ERR_TYPE && strstr(kl_last_error(), "assert: the condition is f32, not bool"));
@@ -156,6 +336,7 @@ static void test(kl_device d)
     in_a_trace();
     what_is_shown();
     steps_and_devices();
+    in_regions();
     refused();
     kl_set_print(NULL, NULL);
 }

@@ -157,7 +157,7 @@ static void texts(void)
         {"@k0 schedul map", "schedules:1:5: expected 'schedule', found 'schedul'"},
         {"graph @g\n@k0 schedule maps width 4", "schedules:2:14: expected a kind of schedule such as map, found 'maps'"},
         {"@k0 schedule map width x", "schedules:1:24: expected width, found 'x'"},
-        {"@k0 schedule map grain 4 width 8", "schedules:1:26: expected width, tile, kblock"},
+        {"@k0 schedule map grain 4 width 8", "schedules:1:26: expected width, tile, block, step, kblock"},
         {"@k0 schedule map width 70000", "width is above 65535"},
         {"@k0 schedule map\n@k0 schedule map", "schedules:2:1: kernel @k0 has a schedule already, in line 1"},
         {"graph @g\ngraph @g unfused\ngraph @g", "schedules:3:7: graph @g has a section already"},

@@ -88,7 +88,7 @@ static inline kl_registration define(const char *schema)
 }
 static inline void drop(kl_registration r) { OK(kl_dispatch_deregister(r)); }
 
-static double call1(const char *op, kl_keyset keys)
+static inline double call1(const char *op, kl_keyset keys)
 {
     kl_tensor x = number(7), y = kl_none;
     kl_status s = kl_dispatch_with(op, keys, 1, &x, 1, &y);

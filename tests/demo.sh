@@ -131,7 +131,7 @@ refuses 1 't10k-labels-idx1-ubyte.gz' --data "$scratch"
 head -c 1000 "$scratch/train-images-idx3-ubyte.gz" >"$scratch/cut" && mv "$scratch/cut" "$scratch/train-images-idx3-ubyte.gz"
 refuses 1 'truncated' --data "$scratch"
 
-# The other example: what it prints.
+# The other examples: what they print.
 prints() { # EXAMPLE PATTERN...
     example=${B:-build}/examples/$1
     shift
@@ -143,6 +143,8 @@ prints() { # EXAMPLE PATTERN...
 }
 prints custom '^row 0: 5 at 4, 4 at 2; gradient 0 0 8 0 10$' '^row 1: 8 at 3, 7 at 1; gradient 0 14 0 16 0$' \
     'custom\.c:[0-9]+: read: custom "topk": row 0 holds a NaN \(recorded at .*custom\.c:[0-9]+\)$'
+prints per_sample '^equal: yes$' '^kernels: [0-9]$' '^largest_gradient: [1-9]'
+prints plugin '^devices: example:0 and (cpu|ref)$' '^step 300: loss 0\.0'
 
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]

@@ -100,7 +100,7 @@ static void copies(size_t bytes)
             data[i] = pattern(i, seed);
         bool ok = driver->upload(d0, a, data, bytes, &e);
         memset(data, 0, bytes); /* the driver has it */
-        ok = ok && driver->copy(d0, b, a, bytes, &e) && driver->copy_peer(d1, c, d0, b, bytes, &e) &&
+        ok = ok && driver->copy(d0, b, a, bytes, &e) && driver->peer(d1, c, d0, b, bytes, &e) &&
              driver->upload(d0, b, data, bytes, &e) && driver->download(d1, back, c, bytes, &e);
         check(ok, "%zu bytes: %s", bytes, e.msg);
         size_t wrong = 0;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <ucontext.h>
 
-enum { STACK = 1 << 18 };
+enum { STACK = 1 << 16 };
 
 const char gpu_shim[] =
     "extern \"C\" { float fmaf(float, float, float); double fma(double, double, double); float sqrtf(float); double sqrt(double);\n"

@@ -18,11 +18,11 @@ static bool grow_index(struct kernel_set *s)
     return s->slot;
 }
 
-/* Phases and tiles have no text yet. */
+/* Phases have no text yet, nor have tiles that are too large for a thread. */
 static bool has_text(const struct kernel *k)
 {
     for (val v = 1; v < k->ninst; v++)
-        if (k->inst[v].op == L_SYNC || k->inst[v].op == L_INDEX || k->inst[v].cols)
+        if (k->inst[v].op == L_SYNC || k->inst[v].rows * k->inst[v].cols > 256)
             return false;
     return true;
 }

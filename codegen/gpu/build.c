@@ -149,3 +149,33 @@ const struct backend backend_cuda = {.name = "cuda", .abi = KERNEL_ABI, .version
 const struct backend backend_hip = {.name = "hip", .abi = KERNEL_ABI, .version = hip_version, .compile = hip_any, .compile_for = hip_for};
 const struct backend backend_vulkan = {.name = "vulkan", .abi = KERNEL_ABI, .version = vulkan_version, .compile = vulkan_any,
                                        .compile_for = vulkan_for};
+
+/* ---- plug-ins ---- */
+
+static bool plugin_text(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+{
+    char *text = kernel_text(k);
+    struct source_info info = {.threads = 1, .inside = mem_alloc(k->nbuf + 1)};
+    *out = (struct code){0};
+    bool ok = (text && info.inside) || err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
+    struct code binary = {text, ok ? strlen(text) + 1 : 0};
+    if (ok && kind == EMIT_OBJECT)
+        ok = join(&info, k->nbuf, &binary, out, e);
+    else if (ok) /* what the plug-in sees is what there is to look at */
+        *out = (struct code){text, binary.size - 1};
+    if (!ok || kind == EMIT_OBJECT)
+        mem_free(text);
+    source_info_free(&info);
+    return ok;
+}
+
+static bool plugin_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
+{
+    (void)target;
+    return plugin_text(k, kind, out, e);
+}
+
+static const char *plugin_version(void) { return "plug-in, sources " GPU_SOURCES; }
+
+const struct backend backend_plugin = {.name = "plug-in", .abi = KERNEL_ABI, .version = plugin_version, .compile = plugin_text,
+                                       .compile_for = plugin_for};

@@ -66,18 +66,18 @@ static const struct dialect dialects[] = {
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "__shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .shared_bytes = 48 << 10},
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "__shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .shared_bytes = 48 << 10},
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
      .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .address = "",
      .subscript = "u32",
-     .shuffle = 0, .shared_bytes = 16 << 10, .table = true},
+     .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .table = true},
 };
 enum { DIALECTS = sizeof dialects / sizeof *dialects };
 
@@ -115,7 +115,8 @@ void dialect_prelude(const struct dialect *d, const char *features, struct text 
 
 void dialect_caps(const struct dialect *d, struct caps *out)
 {
-    *out = (struct caps){.vector_bytes = 64, .vector_regs = 32, .threads = 1,
-                         .l1_bytes = d->shared_bytes, .l2_bytes = 1 << 20, .l3_bytes = 32 << 20};
+    *out = (struct caps){.vector_bytes = 64, .vector_regs = 32, .threads = 64,
+                         .l1_bytes = d->shared_bytes, .l2_bytes = 1 << 20, .l3_bytes = 32 << 20,
+                         .block_threads = d->threads, .shared_bytes = d->shared_bytes};
     snprintf(out->name, sizeof out->name, "%s", d->name);
 }

@@ -3,7 +3,7 @@
 #define KILN_EMIT_SOURCE_H
 #include "source.h"
 
-enum { MAX_OPERAND = 64 };        /* bytes of an operand's text */
+enum { MAX_OPERAND = 64, MAX_THREAD_TILE = 256 }; /* bytes of an operand's text; elements of a tile */
 
 struct emitter {
     const struct kernel *k;
@@ -16,15 +16,20 @@ struct emitter {
     int64_t *stride;              /* so far */
     uint8_t *piles;               /* per value: a carried value, or products added to one */
     uint32_t width;               /* lanes of the open vector loop; 1 outside */
-    bool own_threads;             /* the kernel has block loops: threads are its own affair */
+    bool own_threads;             /* the kernel has block loops: threads are its own affair; */
+    bool shares;                  /* they have shared memory */
+    unsigned team;                /* threads that hold a tile together: each has all of it, the first one stores */
+    unsigned row, col;            /* the element of a tile that is being written */
     unsigned depth;
 };
 
 static inline void source_line(struct emitter *m) { text_put(m->t, "%*s", 4 * (int)m->depth, ""); }
 
 /* ---- source_value.c ---- */
+/* Of a tile, the element at row, col; what is one row, one column or no tile stands for all of them. */
 const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]);
 void source_prim(struct emitter *m, val v);       /* each declares v */
+void source_mma(struct emitter *m, val v);
 void source_fold(struct emitter *m, val v);
 void source_mix(struct emitter *m, val v);
 const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size); /* a value from a u64 of its bits */
@@ -32,6 +37,12 @@ void source_declare(struct emitter *m, val v);    /* the start of a line: "const
 /* The type that v's dtype is exchanged as; its array in shared memory is called x_TYPE. */
 const char *exchange_type(unsigned dtype);
 bool exchanges(const struct emitter *m, val v, uint32_t width); /* does fold or mix v of a loop of so many lanes use it? */
+
+/* ---- source_memory.c ---- */
+void source_load(struct emitter *m, val v);       /* of a tile, the element at row, col */
+void source_store(struct emitter *m, val v);      /* or an atomic */
+void source_copy(struct emitter *m, val v);
+const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
 
 /* ---- source_order.c ---- */
 /* Where barriers must stand, and which indices are affine; false: out of memory. */

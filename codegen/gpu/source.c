@@ -28,8 +28,8 @@ static bool can_say(struct emitter *m)
         const struct linst *i = &m->k->inst[v];
         if (i->op == L_SYNC)
             return refuse(m, "it has several phases");
-        if (i->cols || i->op == L_MMA || i->op == L_INDEX)
-            return refuse(m, "it has tiles");
+        if (i->cols && i->rows * i->cols > MAX_THREAD_TILE)
+            return refuse(m, "it has tiles of more than 256 elements a thread");
         if (m->own_threads && i->op == L_LOOP && i->kind == LOOP_VECTOR)
             return refuse(m, "it has vector loops among its threads");
     }
@@ -64,6 +64,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         s->inside[b] = l->role == BUF_SHARED || l->role == BUF_REGISTER;
+        m->shares |= l->role == BUF_SHARED;
         if (l->role == BUF_SHARED)
             s->shared_bytes += (uint32_t)(((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64);
     }
@@ -84,8 +85,6 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
     return true;
 }
 
-static const char *memory_type(unsigned dtype) { return dtype == KL_BOOL ? "u8" : dtype_name(dtype); }
-
 /* ---- the function ---- */
 
 static void open_c(struct emitter *m, const char *entry)
@@ -95,7 +94,7 @@ static void open_c(struct emitter *m, const char *entry)
         const struct lbuf *l = &m->k->buf[b];
         const char *name = l->role == BUF_SCRATCH ? "work" : "b";
         if (!m->info.inside[b])
-            text_put(m->t, "%s%s *%s%u, ", l->role == BUF_IN ? "const " : "", memory_type(l->dtype), name, b);
+            text_put(m->t, "%s%s *%s%u, ", l->role == BUF_IN ? "const " : "", source_memory_type(l->dtype), name, b);
     }
     text_put(m->t, "const u64 *slots, i64 begin, i64 end)\n{\n");
 }
@@ -123,7 +122,7 @@ static void declare_inside(struct emitter *m, unsigned arrays)
         if (!m->info.inside[b])
             continue;
         source_line(m);
-        text_put(m->t, "%s%s b%u[%" PRId64 "];\n", l->role == BUF_REGISTER ? "" : m->d->shared, memory_type(l->dtype), b, l->count > 0 ? l->count : 1);
+        text_put(m->t, "%s%s b%u[%" PRId64 "];\n", l->role == BUF_REGISTER ? "" : m->d->shared, source_memory_type(l->dtype), b, l->count > 0 ? l->count : 1);
     }
     for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
         if (arrays >> x & 1) {
@@ -144,7 +143,7 @@ static void find_buffers(struct emitter *m)
         if (m->d->table)
             text_put(m->t, "    u64 b%u = at_u64(buffers + %uul).v", b, 8 * place++);
         else if (scratch)
-            text_put(m->t, "    %s *b%u = work%u", memory_type(l->dtype), b, b);
+            text_put(m->t, "    %s *b%u = work%u", source_memory_type(l->dtype), b, b);
         if (scratch)
             text_put(m->t, " + %s(%s) * %" PRId64 "%s", m->d->table ? "u64" : "i64", m->d->block,
                      l->count * (m->d->table ? (int64_t)dtype_size(l->dtype) : 1), m->d->table ? m->d->u64 : m->d->i64);
@@ -173,120 +172,7 @@ static bool open_function(struct emitter *m, const char *entry)
     return true;
 }
 
-/* ---- memory ---- */
-
-static void element(struct emitter *m, uint32_t b, val index)
-{
-    char i[MAX_OPERAND];
-    const char *type = memory_type(m->k->buf[b].dtype);
-    source_operand(m, index, i);
-    if (m->d->table && !m->info.inside[b])
-        text_put(m->t, "at_%s(b%u + u64(%s) * %zuul).v", type, b, i, dtype_size(m->k->buf[b].dtype));
-    else if (*m->d->subscript)
-        text_put(m->t, "b%u[%s(%s)]", b, m->d->subscript, i);
-    else
-        text_put(m->t, "b%u[%s]", b, i);
-}
-
-static void load(struct emitter *m, val v)
-{
-    const struct linst *i = &m->k->inst[v];
-    char p[MAX_OPERAND];
-    source_declare(m, v);
-    if (i->b)
-        text_put(m->t, "%s ? ", source_operand(m, i->b, p));
-    element(m, (uint32_t)i->imm, i->a);
-    text_put(m->t, i->dtype == KL_BOOL ? " != u8(0)" : "");
-    if (i->b)
-        text_put(m->t, i->dtype == KL_BOOL ? " : false" : " : %s(0)", dtype_name(i->dtype));
-    text_put(m->t, ";\n");
-}
-
-/* Which lanes may store the same element?  Then they take turns, the last one wins. */
-static bool lanes_collide(const struct emitter *m, const struct linst *i)
-{
-    const struct linst *n = m->k->inst;
-    if (m->width == 1 || (!n[i->a].varying && !n[i->b].varying)) /* all store the same, or one thread does */
-        return false;
-    return !m->affine[i->a] || !m->stride[i->a] || (uint64_t)m->stride[i->a] << 6 == 0;
-}
-
-static void change_element(struct emitter *m, const struct linst *i)
-{
-    static const char *const name[] = {[FOLD_ADD] = "Add", [FOLD_MAX] = "Max", [FOLD_MIN] = "Min"};
-    char x[MAX_OPERAND];
-    unsigned dtype = m->k->inst[i->b].dtype;
-    bool unsigned_add = i->op == L_ATOMIC && dtype == KL_I64 && i->kind == FOLD_ADD && !m->d->table;
-    source_operand(m, i->b, x);
-    if (i->op == L_ATOMIC)
-        text_put(m->t, "atomic%s(%s%s", name[i->kind], unsigned_add ? "(u64 *)" : "", m->d->address);
-    element(m, (uint32_t)i->imm, i->a);
-    if (i->op == L_ATOMIC)
-        text_put(m->t, unsigned_add ? ", u64(%s));\n" : ", %s);\n", x);
-    else
-        text_put(m->t, dtype == KL_BOOL ? " = u8(%s);\n" : " = %s;\n", x);
-}
-
-/* A store or an atomic: by the thread whose lane it is, once. */
-static void store(struct emitter *m, val v)
-{
-    const struct linst *i = &m->k->inst[v], *n = m->k->inst;
-    bool varying = n[i->a].varying || n[i->b].varying || n[i->c].varying, turns = i->op == L_STORE && lanes_collide(m, i);
-    /* one element, one value, if any lane is true */
-    bool same = i->op == L_STORE && !n[i->a].varying && !n[i->b].varying && varying;
-    char x[MAX_OPERAND];
-    uint32_t lanes = m->own_threads ? m->info.threads : varying ? m->width : 1;
-    if (turns) {
-        source_line(m);
-        text_put(m->t, "for (u32 turn = 0u; turn < %uu; turn++) {\n", m->width);
-        m->depth++;
-    }
-    source_line(m);
-    const char *joint = "if (";
-    if (turns || (lanes < m->info.threads && !same)) {
-        text_put(m->t, turns ? "if (t == turn" : "if (t < %uu", lanes);
-        joint = " && ";
-    }
-    if (i->c) {
-        text_put(m->t, "%s%s", joint, source_operand(m, i->c, x));
-        joint = " && ";
-    }
-    text_put(m->t, *joint == ' ' ? ") " : "");
-    change_element(m, i);
-    if (turns) {
-        source_line(m);
-        text_put(m->t, "%s\n", m->d->barrier);
-        m->depth--;
-        source_line(m);
-        text_put(m->t, "}\n");
-    }
-}
-
-/* Copied at once: nobody looks before the thread has waited. */
-static void copy_elements(struct emitter *m, val v)
-{
-    const struct linst *i = &m->k->inst[v];
-    char to[MAX_OPERAND], from[MAX_OPERAND], p[MAX_OPERAND];
-    uint32_t shared = (uint32_t)i->imm, global = (uint32_t)(i->imm >> 32);
-    const char *type = memory_type(m->k->buf[shared].dtype), *s = m->d->subscript;
-    source_operand(m, i->a, to);
-    source_operand(m, i->b, from);
-    if (i->c)
-        source_operand(m, i->c, p);
-    for (unsigned e = 0; e < i->rows; e++) {
-        source_line(m);
-        text_put(m->t, "b%u[%s(%s + %u)] = ", shared, s, to, e);
-        if (i->c)
-            text_put(m->t, "%s ? ", p);
-        if (m->d->table)
-            text_put(m->t, "at_%s(b%u + u64(%s + %u) * %zuul).v", type, global, from, e, dtype_size(m->k->buf[global].dtype));
-        else
-            text_put(m->t, "b%u[%s(%s + %u)]", global, s, from, e);
-        if (i->c)
-            text_put(m->t, " : %s(0)", type);
-        text_put(m->t, ";\n");
-    }
-}
+/* ---- slots ---- */
 
 static void read_slot(struct emitter *m, val v)
 {
@@ -299,11 +185,60 @@ static void read_slot(struct emitter *m, val v)
 
 /* ---- control flow ---- */
 
+/* Calls `what` for each element of v, a tile or none; of a next for each of the value that comes next. */
+static void each_element(struct emitter *m, val v, void (*what)(struct emitter *, val))
+{
+    const struct linst *i = &m->k->inst[v], *x = i->op == L_NEXT ? &m->k->inst[i->b] : i;
+    for (unsigned e = 0, n = x->cols ? x->rows * x->cols : 1; e < n; e++) {
+        m->row = x->cols ? e / x->cols : 0;
+        m->col = x->cols ? e % x->cols : 0;
+        what(m, v);
+    }
+    m->row = m->col = 0;
+}
+
+static void declare_carry(struct emitter *m, val c)
+{
+    const struct linst *i = &m->k->inst[c];
+    char x[MAX_OPERAND], name[MAX_OPERAND];
+    bool exact = m->d->table && (i->dtype == KL_F32 || i->dtype == KL_F64);
+    source_line(m);
+    text_put(m->t, "%s%s %s = %s;\n", exact ? m->d->exact : "", dtype_name(i->dtype), source_operand(m, c, name),
+             source_operand(m, i->a, x));
+}
+
+static void set_carry(struct emitter *m, val n)
+{
+    char x[MAX_OPERAND], name[MAX_OPERAND];
+    source_line(m);
+    text_put(m->t, "%s = %s;\n", source_operand(m, m->k->inst[n].a, name), source_operand(m, m->k->inst[n].b, x));
+}
+
+static void keep_next(struct emitter *m, val n)
+{
+    const struct linst *i = &m->k->inst[n];
+    char x[MAX_OPERAND], name[MAX_OPERAND];
+    bool exact = i->dtype == KL_F32 || i->dtype == KL_F64;
+    source_line(m);
+    text_put(m->t, "%s%s n%s = %s;\n", exact ? m->d->exact : m->d->local, dtype_name(i->dtype),
+             source_operand(m, i->a, name), source_operand(m, i->b, x));
+}
+
+static void set_kept(struct emitter *m, val n)
+{
+    char name[MAX_OPERAND];
+    source_operand(m, m->k->inst[n].a, name);
+    source_line(m);
+    text_put(m->t, "%s = n%s;\n", name, name);
+}
+
 /* Carries are variables, set together at the end of an iteration. */
 static void open_loop(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char a[MAX_OPERAND], b[MAX_OPERAND];
+    if (i->kind == LOOP_BLOCK)
+        m->team = i->rows;
     if (i->kind == LOOP_VECTOR) {
         m->width = (uint32_t)m->k->inst[i->b].imm;
         source_line(m);
@@ -321,12 +256,8 @@ static void open_loop(struct emitter *m, val v)
         text_put(m->t, "%si64 v%u = i64(t);\n", m->d->local, v);
         return;
     }
-    for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++) {
-        const struct linst *n = &m->k->inst[c];
-        source_line(m);
-        bool exact = m->d->table && (n->dtype == KL_F32 || n->dtype == KL_F64);
-        text_put(m->t, "%s%s v%u = %s;\n", exact ? m->d->exact : "", dtype_name(n->dtype), c, source_operand(m, n->a, a));
-    }
+    for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
+        each_element(m, c, declare_carry);
     source_line(m);
     if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)
         text_put(m->t, "for (i64 v%u = begin + i64(%s); v%u < end; v%u += i64(%s)) {\n", v, m->d->block, v, v, m->d->grid);
@@ -340,22 +271,16 @@ static void close_nest(struct emitter *m, val end)
 {
     const struct linst *head = &m->k->inst[m->k->inst[end].a];
     val first = end;
-    char x[MAX_OPERAND];
     while (m->k->inst[first - 1].op == L_NEXT)
         first--;
     bool one = end - first == 1; /* needs no copy first */
-    for (val n = first; n < end && !one; n++) {
-        const struct linst *i = &m->k->inst[n];
-        bool exact = i->dtype == KL_F32 || i->dtype == KL_F64;
+    for (val n = first; n < end && !one; n++)
+        each_element(m, n, keep_next);
+    for (val n = first; n < end; n++)
+        each_element(m, n, one ? set_carry : set_kept);
+    if (head->op == L_LOOP && head->kind == LOOP_BLOCK && m->shares) { /* the next block's threads begin with the same memory */
         source_line(m);
-        text_put(m->t, "%s%s n%u = %s;\n", exact ? m->d->exact : m->d->local, dtype_name(i->dtype), i->a, source_operand(m, i->b, x));
-    }
-    for (val n = first; n < end; n++) {
-        source_line(m);
-        if (one)
-            text_put(m->t, "v%u = %s;\n", m->k->inst[n].a, source_operand(m, m->k->inst[n].b, x));
-        else
-            text_put(m->t, "v%u = n%u;\n", m->k->inst[n].a, m->k->inst[n].a);
+        text_put(m->t, "%s\n", m->d->barrier);
     }
     m->depth--;
     source_line(m);
@@ -371,6 +296,13 @@ static void copy(struct emitter *m, val v)
     source_operand(m, m->k->inst[v].a, x);
     source_declare(m, v);
     text_put(m->t, "%s;\n", x);
+}
+
+/* The number of a tile's row or column. */
+static void number(struct emitter *m, val v)
+{
+    source_declare(m, v);
+    text_put(m->t, "i64(%u);\n", m->k->inst[v].kind == TILE_ROWS ? m->row : m->col);
 }
 
 static bool emit_inst(struct emitter *m, val v)
@@ -393,9 +325,6 @@ static bool emit_inst(struct emitter *m, val v)
         source_line(m);
         text_put(m->t, "%s\n", m->d->barrier);
         return true;
-    case L_COPY:
-        copy_elements(m, v);
-        return true;
     case L_SLOT:
         read_slot(m, v);
         return true;
@@ -413,15 +342,24 @@ static bool emit_inst(struct emitter *m, val v)
         close_nest(m, v);
         return true;
     case L_LOAD:
-        load(m, v);
+        each_element(m, v, source_load);
         return true;
     case L_STORE:
     case L_ATOMIC:
-        store(m, v);
+        source_store(m, v);
+        return true;
+    case L_COPY:
+        source_copy(m, v);
         return true;
     case L_OUT:
     case L_SPLAT:
-        copy(m, v);
+        each_element(m, v, copy);
+        return true;
+    case L_INDEX:
+        each_element(m, v, number);
+        return true;
+    case L_MMA:
+        each_element(m, v, source_mma);
         return true;
     case L_FOLD:
         source_fold(m, v);
@@ -432,7 +370,7 @@ static bool emit_inst(struct emitter *m, val v)
     default:
         if (i->op < L_PRIM || i->op >= L_PRIM + P_COUNT)
             return refuse(m, "an instruction that has no text");
-        source_prim(m, v);
+        each_element(m, v, source_prim);
         return true;
     }
 }

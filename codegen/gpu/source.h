@@ -3,7 +3,8 @@
  * A block of threads runs iterations of the parallel loop, in steps of the grid's size.  The lanes of a vector loop are
  * the threads of a block, which has as many as the widest such loop; in a narrower loop several threads compute the same
  * lane and one of them stores.  What is uniform every thread computes for itself, so that control flow is the same for
- * all.  Scratch is the block's: shared memory as far as it goes, else a part of an argument.
+ * all.  Where the kernel has block loops, its threads are the block's, and each goes its own way; a tile is as many
+ * variables as it has elements.  Scratch is the block's: shared memory as far as it goes, else a part of an argument.
  *
  *   cuda, hip   NAME(buffers, slots, begin, end), a kernel with C linkage
  *   glsl        main; push constants: the addresses of a table of the buffers' and of the slots, then begin and end.  So
@@ -27,6 +28,7 @@ struct dialect {
     const char *address;          /* in front of an element that an atomic changes */
     const char *subscript;        /* converts an index of 64 bits to what arrays take */
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
+    uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block */
     bool table;                   /* buffers are addresses in a table, not passed */
 };

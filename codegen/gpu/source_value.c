@@ -74,6 +74,8 @@ const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]
     const struct linst *i = &m->k->inst[v];
     if (i->op == L_CONST)
         literal(m, i->dtype, i->imm, out);
+    else if (i->cols)
+        snprintf(out, MAX_OPERAND, "v%u_%u", v, (i->rows > 1 ? m->row : 0) * i->cols + (i->cols > 1 ? m->col : 0));
     else
         snprintf(out, MAX_OPERAND, "v%u", v);
     return out;
@@ -93,8 +95,9 @@ const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size
 void source_declare(struct emitter *m, val v)
 {
     unsigned dtype = m->k->inst[v].dtype;
+    char name[MAX_OPERAND];
     source_line(m);
-    text_put(m->t, "%s%s v%u = ", dtype == KL_F32 || dtype == KL_F64 ? m->d->exact : m->d->local, dtype_name(dtype), v);
+    text_put(m->t, "%s%s %s = ", dtype == KL_F32 || dtype == KL_F64 ? m->d->exact : m->d->local, dtype_name(dtype), source_operand(m, v, name));
 }
 
 /* ---- primitives ---- */
@@ -248,6 +251,48 @@ void source_prim(struct emitter *m, val v)
     else
         integer(m->t, p, from, a, b);
     text_put(m->t, ";\n");
+}
+
+/* ---- products of tiles ---- */
+
+/* An operand's element as it is multiplied: half floats as f32, bytes as i32. */
+static const char *factor(const struct emitter *m, val v, char out[2 * MAX_OPERAND])
+{
+    unsigned dtype = m->k->inst[v].dtype;
+    char x[MAX_OPERAND];
+    source_operand(m, v, x);
+    if (dtype_is_half(dtype))
+        snprintf(out, 2 * MAX_OPERAND, "f32_of_%s(%s)", dtype_name(dtype), x);
+    else if (dtype_size(dtype) == 1)
+        snprintf(out, 2 * MAX_OPERAND, "i32(%s)", x);
+    else
+        snprintf(out, 2 * MAX_OPERAND, "%s", x);
+    return out;
+}
+
+/* The element at row, col: a chain of products onto c's.  One ascending chain serves `any`, too. */
+void source_mma(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const char *n = dtype_name(i->dtype), *u = wrapping(i->dtype);
+    unsigned row = m->row, col = m->col, depth = m->k->inst[i->a].cols;
+    char sum[MAX_OPERAND], x[MAX_OPERAND], a[2 * MAX_OPERAND], b[2 * MAX_OPERAND];
+    source_operand(m, v, sum);
+    source_operand(m, i->c, x);
+    source_line(m);
+    text_put(m->t, "%s%s %s = %s;", dtype_is_float(i->dtype) && m->d->table ? m->d->exact : "", n, sum, x);
+    for (unsigned kk = 0; kk < depth; kk++) {
+        m->col = kk;
+        factor(m, i->a, a);
+        m->row = kk, m->col = col;
+        factor(m, i->b, b);
+        m->row = row;
+        if (dtype_is_float(i->dtype))
+            text_put(m->t, " %s = %s_%s(%s, %s, %s);", sum, m->d->table ? "sum" : "fma", n, a, b, sum);
+        else
+            text_put(m->t, " %s = %s(%s(%s) + %s(%s) * %s(%s));", sum, n, u, sum, u, a, u, b);
+    }
+    text_put(m->t, "\n");
 }
 
 /* ---- lanes ---- */

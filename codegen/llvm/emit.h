@@ -107,5 +107,6 @@ bool emit_object(const struct object_parts *o, unsigned vector_bytes, LLVMModule
 
 /* ---- version.c ---- */
 const char *llvm_version(void);
+const char *llvm_file(void); /* of libLLVM */
 
 #endif

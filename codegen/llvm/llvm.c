@@ -306,6 +306,7 @@ const struct backend *kiln_backend_llvm(void)
                                      .memory = mem_use,
                                      .caps = caps,
                                      .version = llvm_version,
+                                     .compiler = llvm_file,
                                      .compile = compile,
                                      .compile_for = compile_for,
                                      .target = target,

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "emit.h"
 #include <codegen_sources.h>
+#include <dlfcn.h>
 #include <link.h>
 #include <llvm-c/Core.h>
 #include <pthread.h>
@@ -59,6 +60,12 @@ static void make_version(void)
     dl_iterate_phdr(look_into, &id);
     snprintf(version, sizeof version, "llvm %u.%u.%u build %s sources %s", major, minor, patch, *id.hex ? id.hex : "none",
              CODEGEN_SOURCES);
+}
+
+const char *llvm_file(void)
+{
+    Dl_info at;
+    return dladdr((void *)(uintptr_t)LLVMGetVersion, &at) && at.dli_fname ? at.dli_fname : "";
 }
 
 const char *llvm_version(void)

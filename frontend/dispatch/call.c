@@ -11,7 +11,8 @@ uint64_t device_bits[MAX_DEVICES]; /* by number; filled once, before the first c
 void device_keys_start(void)
 {
     for (int i = 0; i < DEVICE_END; i++) {
-        unsigned dev = device_component(device_name(i));
+        unsigned dev = i < DEVICE_PLUGIN ? device_component(device_name(i))
+                                         : DEV_PrivateUse1 + (unsigned)(i - DEVICE_PLUGIN) / DEVICES_A_KIND;
         device_bits[i] = dev ? DEV_BIT(dev) : 0;
     }
 }
@@ -178,7 +179,7 @@ static kl_status resolve_call(struct kl_call *c, bool again)
 {
     const struct op_kernel *k = dispatch_resolve(c->op, c->keys, &c->key);
     if (c->t->watch)
-        dispatch_note(c->t, c->op, c->key, again);
+        dispatch_note(c->t, c->op, c->key, again ? "redispatch" : "call");
     return call_kernel(c, k);
 }
 
@@ -203,6 +204,8 @@ kl_status call_kernel(struct kl_call *c, const struct op_kernel *k)
     }
     if (k->kind == KERNEL_BUILTIN)
         return builtin(c);
+    if (k->kind == KERNEL_LAYER)
+        return layer_call(c, k);
     if (!one_device(c))
         return call_failed(c);
     return k->kind == KERNEL_RUN ? backend_record(c, k) : call_user(c, k);
@@ -302,12 +305,14 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     for (uint32_t i = 0; i < nin && how == BY_ARGUMENTS; i++)
         keys |= handle_keys(in[i]);
     c.keys = how == BY_ARGUMENTS ? thread_keys(t, keys) : keys & COMPONENTS;
+    if (t->vmap && how == BY_ARGUMENTS && !op->graph_op)
+        c.keys |= keys & DEV_MASK; /* it becomes ops of the graph here, not when the batch is recorded */
     const struct op_kernel *k = how != BY_KEY ? dispatch_resolve(op, c.keys, &c.key)
                              : (unsigned)key < KL_KEY_COUNT ? atomic_load_explicit(&op->entry[key], memory_order_acquire) : NULL;
     if (how == BY_KEYS && c.key == KL_KEY_Undefined && !c.keys)
         k = NULL;
     if (t->watch && k)
-        dispatch_note(t, op, c.key, false);
+        dispatch_note(t, op, c.key, "call");
     struct err e;
     e.code = KL_OK;
     if (!k || k->kind == KERNEL_FALLTHROUGH)

@@ -55,6 +55,11 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
         *tag = TAG_LAYER;
         return r->kernel;
     }
+    const struct op_kernel *own = op->graph_op && layer && !autograd ? layer_kernel(layer) : NULL;
+    if (own && (kl_key_is_backend(key) || !fallback[key])) { /* of storage: before the kernel for dense tensors */
+        *tag = TAG_LAYER;
+        return own;
+    }
     if (key_in_alias(key, KL_KEY_DefaultBackend) && (r = newest(op, KL_KEY_DefaultBackend))) {
         *tag = TAG_DEFAULT;
         return r->kernel;
@@ -330,6 +335,33 @@ static bool add_fallback(kl_key key, const kl_kernel *fn, struct registration **
     refresh_everything();
     *out = r;
     return true;
+}
+
+static bool is_layers(const struct op_kernel *k, const kl_kernel *fn)
+{
+    return k->fn.call == fn->call && k->fn.ctx == fn->ctx;
+}
+
+bool dispatch_layer(const char *name, kl_key key, const kl_kernel *fn, struct err *e)
+{
+    struct registration *r;
+    char warning[1];
+    bool ok;
+    dispatch_lock();
+    struct registration *old = name ? NULL : fallback[key];
+    if (name) {
+        ok = newest(find(name), key) || add_impl(name, key, fn, &r, e, warning, sizeof warning);
+    } else if (old && is_layers(old->kernel, fn)) {
+        ok = true;
+    } else if (old && old->kernel != &kernel_through) {
+        ok = err_set(e, KL_ERR_ARGUMENT, "key %s has a kernel of the user's for all ops: %s", kl_key_name(key), old->kernel->name);
+    } else {
+        fallback[key] = NULL;
+        ok = add_fallback(key, fn, &r, e);
+        fallback[key] = ok ? fallback[key] : old;
+    }
+    dispatch_unlock();
+    return ok;
 }
 
 /* The op of a schema gets it, unless a kernel that is there differs. */

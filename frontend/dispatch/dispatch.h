@@ -57,7 +57,8 @@ static inline kl_key autograd_key(uint64_t bits, kl_key dense)
 }
 
 /* ---- dispatch.c: ops and their tables ---- */
-enum kernel_kind { KERNEL_BUILTIN, KERNEL_SELECT, KERNEL_FALLTHROUGH, KERNEL_CALL, KERNEL_RUN, KERNEL_AMBIGUOUS };
+enum kernel_kind { KERNEL_BUILTIN, KERNEL_SELECT, KERNEL_FALLTHROUGH, KERNEL_CALL, KERNEL_RUN, KERNEL_AMBIGUOUS,
+                   KERNEL_LAYER };
 /* Never changed, never freed: registering an equal one again finds it. */
 struct op_kernel {
     struct op_kernel *next;
@@ -65,6 +66,7 @@ struct op_kernel {
     char name[32];
     kl_kernel fn;
     char *schema;                           /* NULL: not given */
+    const struct layer *layer;              /* KERNEL_LAYER: whose it is (layers/wrapper.h) */
     const struct custom_op *custom;         /* KERNEL_RUN: what its nodes name */
 };
 enum kernel_tag { TAG_MISSING, TAG_KERNEL, TAG_DEFAULT, TAG_MATH, TAG_AMBIGUOUS, TAG_AUTOGRAD, TAG_LAYER, TAG_FALLBACK };
@@ -102,6 +104,10 @@ const struct dispatch_op *dispatch_next(const struct dispatch_op *op); /* all of
 /* How many tensors "(Tensor a, Tensor b) -> Tensor" has; false: it is no schema. */
 bool schema_counts(const char *schema, uint32_t *nin, uint32_t *nout);
 
+/* Kiln's own kernel for a layer, of one op or, without a name, of all that have none: there from now on.  One that a user
+ * has registered for the op stays.  false: *e, also where a user's fallback is. */
+bool dispatch_layer(const char *op, kl_key key, const kl_kernel *kernel, struct err *e);
+
 /* The kernel for a set of keys, and the key.  NULL: there is none for *key. */
 const struct op_kernel *dispatch_resolve_any(const struct dispatch_op *op, uint64_t bits, kl_key *key);
 static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op *op, uint64_t bits, kl_key *key)
@@ -120,8 +126,8 @@ struct text;
 struct dispatch_log { char *s; uint32_t len, cap; bool on, print; };
 struct thread;
 void dispatch_log_start(struct thread *t);
-/* The thread, which watches, has resolved a call to this key. */
-void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, bool again);
+/* The thread, which watches, has resolved a call to this key: "call", "redispatch", or what its layer does first, "densify". */
+void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, const char *how);
 /* What is missing, as the error that a user gets. */
 bool dispatch_missing(const struct dispatch_op *op, kl_key key, struct err *e);
 void dispatch_table_text(const struct dispatch_op *op, struct text *t); /* takes the lock */

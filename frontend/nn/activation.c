@@ -28,6 +28,16 @@ struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, st
     return checked_begin(site, op);
 }
 
+struct thread *wide_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v)
+{
+    struct thread *t = floats_begin(site, op, *a, v);
+    if (t) {
+        v->dtype = autocast_wide_dtype(t, v->dtype);
+        *a = autocast_wide(t, site, *a);
+    }
+    return t;
+}
+
 kl_tensor kl_square_at(const kl_site *site, kl_tensor a)
 {
     return kl_mul_at(site, a, a);

@@ -1,6 +1,7 @@
 /* Softmax, labels and losses. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
+#include <math.h>
 
 /* ---- softmax ---- */
 
@@ -19,7 +20,7 @@ kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_
 kl_tensor kl_softmax_at(const kl_site *site, kl_tensor a, int axis)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "softmax", a, &v);
+    struct thread *t = wide_floats_begin(site, "softmax", &a, &v);
     if (!t)
         return op_failed();
     kl_tensor e = kl_exp_at(site, shifted(site, a, axis));
@@ -34,7 +35,7 @@ static kl_tensor log_sum_exp(const kl_site *site, kl_tensor z, int axis)
 kl_tensor kl_log_softmax_at(const kl_site *site, kl_tensor a, int axis)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "log_softmax", a, &v);
+    struct thread *t = wide_floats_begin(site, "log_softmax", &a, &v);
     if (!t)
         return op_failed();
     kl_tensor z = shifted(site, a, axis);
@@ -82,12 +83,12 @@ kl_tensor kl_one_hot_at(const kl_site *site, kl_tensor labels, int64_t classes, 
 }
 
 /* Views of x [N,C] and labels [N], checked; NULL: reported. */
-static struct thread *labels_begin(const kl_site *site, const char *op, const char *what, kl_tensor x, kl_tensor labels,
+static struct thread *labels_begin(const kl_site *site, const char *op, const char *what, kl_tensor *x, kl_tensor labels,
                                    struct view *vx, struct view *vy)
 {
     struct thread *t = thread_self();
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
-    if (!t || !describe(t, site, op, what, x, vx) || !describe(t, site, op, "labels", labels, vy))
+    if (!t || !describe(t, site, op, what, *x, vx) || !describe(t, site, op, "labels", labels, vy))
         return NULL;
     if (!dtype_is_float(vx->dtype)) {
         fail(t, site, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(vx->dtype));
@@ -98,7 +99,11 @@ static struct thread *labels_begin(const kl_site *site, const char *op, const ch
              shape_text(&vx->shape, a, sizeof a), shape_text(&vy->shape, b, sizeof b));
         return NULL;
     }
-    return check_integers(t, site, op, vy) ? checked_begin(site, op) : NULL;
+    if (!check_integers(t, site, op, vy) || !(t = checked_begin(site, op)))
+        return NULL;
+    vx->dtype = autocast_wide_dtype(t, vx->dtype);
+    *x = autocast_wide(t, site, *x);
+    return t;
 }
 
 /* [N,1] the label's own element of each row of z, by a mask: it fuses with the softmax around it, forward and backward,
@@ -118,7 +123,7 @@ static kl_tensor mean_all(const kl_site *site, kl_tensor a)
 kl_tensor kl_cross_entropy_at(const kl_site *site, kl_tensor logits, kl_tensor labels)
 {
     struct view x, y;
-    struct thread *t = labels_begin(site, "cross_entropy", "logits", logits, labels, &x, &y);
+    struct thread *t = labels_begin(site, "cross_entropy", "logits", &logits, labels, &x, &y);
     if (!t)
         return op_failed();
     kl_tensor z = shifted(site, logits, 1), picked = pick(site, z, &x, labels, &y);
@@ -128,7 +133,7 @@ kl_tensor kl_cross_entropy_at(const kl_site *site, kl_tensor logits, kl_tensor l
 kl_tensor kl_nll_loss_at(const kl_site *site, kl_tensor log_probs, kl_tensor labels)
 {
     struct view x, y;
-    struct thread *t = labels_begin(site, "nll_loss", "log_probs", log_probs, labels, &x, &y);
+    struct thread *t = labels_begin(site, "nll_loss", "log_probs", &log_probs, labels, &x, &y);
     if (!t)
         return op_failed();
     return compose_end(t, kl_neg_at(site, mean_all(site, pick(site, log_probs, &x, labels, &y))));
@@ -137,13 +142,15 @@ kl_tensor kl_nll_loss_at(const kl_site *site, kl_tensor log_probs, kl_tensor lab
 /* ---- losses of two tensors of one shape ---- */
 
 /* A shape that would broadcast is a mistake here: the mean would be over pairs that do not belong together. */
-static struct thread *pair_begin(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, struct view *v)
+static struct thread *pair_begin(const kl_site *site, const char *op, kl_tensor *a, kl_tensor *b, struct view *v)
 {
     struct thread *t = thread_self();
     struct view w;
     char x[SHAPE_TEXT], y[SHAPE_TEXT];
-    if (!t || !describe(t, site, op, "operand 1", a, v) || !describe(t, site, op, "operand 2", b, &w))
+    if (!t || !describe(t, site, op, "operand 1", *a, v) || !describe(t, site, op, "operand 2", *b, &w))
         return NULL;
+    v->dtype = autocast_wide_dtype(t, v->dtype);
+    w.dtype = autocast_wide_dtype(t, w.dtype);
     if (!dtype_is_float(v->dtype) || v->dtype != w.dtype) {
         fail(t, site, KL_ERR_TYPE, "%s: needs one floating dtype, got %s and %s", op, dtype_name(v->dtype),
              dtype_name(w.dtype));
@@ -154,13 +161,17 @@ static struct thread *pair_begin(const kl_site *site, const char *op, kl_tensor 
              shape_text(&w.shape, y, sizeof y));
         return NULL;
     }
-    return checked_begin(site, op);
+    if (!(t = checked_begin(site, op)))
+        return NULL;
+    *a = autocast_wide(t, site, *a);
+    *b = autocast_wide(t, site, *b);
+    return t;
 }
 
 kl_tensor kl_mse_loss_at(const kl_site *site, kl_tensor a, kl_tensor b)
 {
     struct view v;
-    struct thread *t = pair_begin(site, "mse_loss", a, b, &v);
+    struct thread *t = pair_begin(site, "mse_loss", &a, &b, &v);
     if (!t)
         return op_failed();
     return compose_end(t, mean_all(site, kl_square_at(site, kl_sub_at(site, a, b))));
@@ -169,7 +180,7 @@ kl_tensor kl_mse_loss_at(const kl_site *site, kl_tensor a, kl_tensor b)
 kl_tensor kl_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b)
 {
     struct view v;
-    struct thread *t = pair_begin(site, "l1_loss", a, b, &v);
+    struct thread *t = pair_begin(site, "l1_loss", &a, &b, &v);
     if (!t)
         return op_failed();
     return compose_end(t, mean_all(site, kl_abs_at(site, kl_sub_at(site, a, b))));
@@ -180,7 +191,7 @@ kl_tensor kl_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b)
 static kl_tensor huber(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, double delta, bool scaled)
 {
     struct view v;
-    struct thread *t = pair_begin(site, op, a, b, &v);
+    struct thread *t = pair_begin(site, op, &a, &b, &v);
     if (!t)
         return op_failed();
     if (!(delta > 0)) {
@@ -208,7 +219,7 @@ kl_tensor kl_smooth_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b, do
 kl_tensor kl_bce_with_logits_at(const kl_site *site, kl_tensor x, kl_tensor y)
 {
     struct view v;
-    struct thread *t = pair_begin(site, "bce_with_logits", x, y, &v);
+    struct thread *t = pair_begin(site, "bce_with_logits", &x, &y, &v);
     if (!t)
         return op_failed();
     kl_tensor below, rest = log_one_plus_exp(site, &v, x, &below);
@@ -216,10 +227,30 @@ kl_tensor kl_bce_with_logits_at(const kl_site *site, kl_tensor x, kl_tensor y)
     return compose_end(t, mean_all(site, kl_add_at(site, kl_mul_at(site, x, weight), rest)));
 }
 
+/* Each logarithm at least -100, or f16's smallest number's, so that a probability of 0 has a finite loss; its gradient is 0 there. */
+static kl_tensor bounded_log(const kl_site *site, const struct view *v, kl_tensor p)
+{
+    kl_tensor least = const_like(site, v, v->dtype == KL_F16 ? 0x1p-24 : exp(-100.0)), small = kl_le_at(site, p, least);
+    return kl_log_at(site, kl_where_at(site, small, least, p));
+}
+
+kl_tensor kl_binary_cross_entropy_at(const kl_site *site, kl_tensor p, kl_tensor y)
+{
+    struct view v;
+    struct thread *t = thread_self();
+    if (!t || autocast_refuses(t, site, "binary_cross_entropy", "kl_bce_with_logits") ||
+        !(t = pair_begin(site, "binary_cross_entropy", &p, &y, &v)))
+        return op_failed();
+    kl_tensor one = const_like(site, &v, 1);
+    kl_tensor yes = kl_mul_at(site, y, bounded_log(site, &v, p));
+    kl_tensor no = kl_mul_at(site, kl_sub_at(site, one, y), bounded_log(site, &v, kl_sub_at(site, one, p)));
+    return compose_end(t, kl_neg_at(site, mean_all(site, kl_add_at(site, yes, no))));
+}
+
 kl_tensor kl_hinge_loss_at(const kl_site *site, kl_tensor x, kl_tensor y)
 {
     struct view v;
-    struct thread *t = pair_begin(site, "hinge_loss", x, y, &v);
+    struct thread *t = pair_begin(site, "hinge_loss", &x, &y, &v);
     if (!t)
         return op_failed();
     kl_tensor margin = kl_sub_at(site, const_like(site, &v, 1), kl_mul_at(site, x, y));
@@ -231,7 +262,7 @@ kl_tensor kl_divergence_at(const kl_site *site, kl_tensor log_q, kl_tensor p)
 {
     const int last = -1;
     struct view v;
-    struct thread *t = pair_begin(site, "divergence", log_q, p, &v);
+    struct thread *t = pair_begin(site, "divergence", &log_q, &p, &v);
     if (!t)
         return op_failed();
     kl_tensor zero = const_like(site, &v, 0), none = kl_eq_at(site, p, zero);

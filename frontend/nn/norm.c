@@ -19,7 +19,7 @@ kl_tensor kl_logsumexp_at(const kl_site *site, kl_tensor a, int naxes, const int
 {
     struct view v;
     uint32_t mask;
-    struct thread *t = floats_begin(site, "logsumexp", a, &v);
+    struct thread *t = wide_floats_begin(site, "logsumexp", &a, &v);
     if (!t)
         return op_failed();
     if (!axis_mask(t, site, "sum", &v.shape, naxes, axes, &mask)) {
@@ -38,7 +38,7 @@ kl_tensor kl_var_at(const kl_site *site, kl_tensor a, int naxes, const int *axes
 {
     struct view v;
     uint32_t mask;
-    struct thread *t = floats_begin(site, "var", a, &v);
+    struct thread *t = wide_floats_begin(site, "var", &a, &v);
     if (!t)
         return op_failed();
     if (correction < 0)
@@ -66,7 +66,7 @@ static kl_tensor root(const kl_site *site, const struct view *v, kl_tensor a)
 kl_tensor kl_std_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims, int correction)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "std", a, &v);
+    struct thread *t = wide_floats_begin(site, "std", &a, &v);
     if (!t)
         return op_failed();
     return compose_end(t, root(site, &v, kl_var_at(site, a, naxes, axes, keepdims, correction)));
@@ -75,7 +75,7 @@ kl_tensor kl_std_at(const kl_site *site, kl_tensor a, int naxes, const int *axes
 kl_tensor kl_norm_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "norm", a, &v);
+    struct thread *t = wide_floats_begin(site, "norm", &a, &v);
     if (!t)
         return op_failed();
     return compose_end(t, root(site, &v, kl_sum_at(site, kl_square_at(site, a), naxes, axes, keepdims)));
@@ -83,7 +83,7 @@ kl_tensor kl_norm_at(const kl_site *site, kl_tensor a, int naxes, const int *axe
 
 /* ---- normalisation ---- */
 
-/* The view of x, whose rank is at least `rank`; false: reported. */
+/* The view of x, whose rank is at least `rank`, in the dtype that it is computed in; false: reported. */
 static bool check_input(struct thread *t, const kl_site *site, const char *op, kl_tensor x, uint32_t rank, double eps,
                         struct view *v)
 {
@@ -97,8 +97,10 @@ static bool check_input(struct thread *t, const kl_site *site, const char *op, k
              shape_text(&v->shape, text, sizeof text));
     else if (!(eps >= 0))
         fail(t, site, KL_ERR_ARGUMENT, "%s: eps %g is below 0", op, eps);
-    else
+    else {
+        v->dtype = autocast_wide_dtype(t, v->dtype);
         return true;
+    }
     return false;
 }
 
@@ -172,6 +174,7 @@ kl_tensor kl_layer_norm_at(const kl_site *site, kl_tensor x, int naxes, kl_tenso
         !last_axes(t, site, "layer_norm", &v.shape, naxes, &last, axes) ||
         !check_affine(t, site, "layer_norm", weight, bias, &v, &last) || !(t = checked_begin(site, "layer_norm")))
         return op_failed();
+    x = autocast_wide(t, site, x);
     return compose_end(t, affine(site, normalized(site, &v, x, naxes, axes, eps), weight, bias));
 }
 
@@ -185,6 +188,7 @@ kl_tensor kl_rms_norm_at(const kl_site *site, kl_tensor x, int naxes, kl_tensor 
         !last_axes(t, site, "rms_norm", &v.shape, naxes, &last, axes) ||
         !check_affine(t, site, "rms_norm", weight, kl_none, &v, &last) || !(t = checked_begin(site, "rms_norm")))
         return op_failed();
+    x = autocast_wide(t, site, x);
     kl_tensor squares = kl_mean_at(site, kl_square_at(site, x), naxes, axes, true);
     return compose_end(t, affine(site, scaled(site, &v, x, squares, eps), weight, kl_none));
 }
@@ -223,6 +227,7 @@ kl_tensor kl_group_norm_at(const kl_site *site, kl_tensor x, int groups, kl_tens
     for (uint32_t i = 2; i < v.shape.rank; i++)
         split.dim[2] *= v.shape.dim[i];
     const int last = 2;
+    x = autocast_wide(t, site, x);
     kl_tensor y = normalized(site, &v, reshape_to(site, "reshape", x, &split), 1, &last, eps);
     return compose_end(t, channel_affine(site, reshape_to(site, "reshape", y, &v.shape), weight, bias, &v.shape));
 }
@@ -277,6 +282,7 @@ kl_tensor kl_batch_norm_at(const kl_site *site, kl_tensor x, kl_tensor weight, k
                                              "(axis 1)", shape_text(s, text, sizeof text));
     if (!(t = checked_begin(site, "batch_norm")))
         return op_failed();
+    x = autocast_wide(t, site, x);
     kl_tensor y;
     if (training)
         y = batch_train(site, &v, x, mean, var, n, momentum, eps);

@@ -83,7 +83,8 @@ KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
  * generator compiled, "launches": kernels run, "barriers": how often all threads had to be done with a kernel, or with
  * several that need nothing of each other's threads, "host_ops": ops of the user's that were computed on the host for
- * another device, operands and results copied, "replays": traces that were an earlier one call by call, so that nothing
+ * another device, operands and results copied, "bytes_via_host": copied from one device to another through the host's
+ * memory, as there is no way between the two, "replays": traces that were an earlier one call by call, so that nothing
  * was recorded.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
  * "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
@@ -195,8 +196,11 @@ KL_API const char *kl_trace_miss(void);
 /* Prints a line with the label, type, first elements, and least, greatest and mean element of x, to standard output or
  * where kl_set_print says; returns x, through which gradients flow as ever.  In a trace it is a node: it prints when the
  * trace, or a frozen step, runs, in the order of the calls, also where nothing needs x.  Outside of one it prints at once.
+ * In a function that kl_scan, kl_while or kl_cond record it prints whenever that runs, round after round; in one of
+ * kl_checkpoint or kl_custom_grad once, and not again where the backward pass computes the values again.
  * States of a trace that looks at values are not updated in place.  label: up to 255 bytes, NULL for none.
- * [errors HANDLE; TRACE: in a region; ARGUMENT] */
+ * [errors HANDLE; TRACE: in the condition of kl_while, in the gradient of kl_custom_grad, in a function recorded outside
+ * of a trace; ARGUMENT] */
 KL_API kl_tensor kl_print(kl_tensor x, const char *label);
 /* All elements of a condition (bool) are to be true.  If one is not, the trace or step that holds it fails with CHECK, the
  * message and the line, all values are as before, and the next call works; outside of a trace this call does, at once.
@@ -286,6 +290,13 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/custom.h>
 #include <kiln/data.h>
 #include <kiln/dispatch.h>
+#include <kiln/transform.h>
+#include <kiln/storage.h>
+#include <kiln/complex.h>
+#include <kiln/quantized.h>
+#include <kiln/sparse.h>
+#include <kiln/named.h>
+#include <kiln/nested.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>

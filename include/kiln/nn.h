@@ -133,6 +133,9 @@ KL_OP(smooth_l1_loss, kl_tensor a, kl_tensor b, double beta)
 /* -(y log sigmoid(x) + (1 - y) log(1 - sigmoid(x))) for targets y in 0..1, without overflow. */
 KL_OP(bce_with_logits, kl_tensor x, kl_tensor y)
 /* max(0, 1 - x y) for scores x and targets y, 1 or -1. */
+/* mean(-y log p - (1 - y) log(1 - p)) of probabilities p, each logarithm at least -100; of logits kl_bce_with_logits is
+ * exact, and under autocast this one is refused.  [TYPE, SHAPE] */
+KL_OP(binary_cross_entropy, kl_tensor p, kl_tensor y)
 KL_OP(hinge_loss, kl_tensor x, kl_tensor y)
 /* How far the distributions q are from p along the last axis: sum of p (log p - log_q), 0 where p is 0; the mean
  * over the other axes. */
@@ -177,6 +180,7 @@ KL_OP(divergence, kl_tensor log_q, kl_tensor p)
 #define kl_huber_loss(...) kl_huber_loss_at(KL_HERE, __VA_ARGS__)
 #define kl_smooth_l1_loss(...) kl_smooth_l1_loss_at(KL_HERE, __VA_ARGS__)
 #define kl_bce_with_logits(...) kl_bce_with_logits_at(KL_HERE, __VA_ARGS__)
+#define kl_binary_cross_entropy(...) kl_binary_cross_entropy_at(KL_HERE, __VA_ARGS__)
 #define kl_hinge_loss(...) kl_hinge_loss_at(KL_HERE, __VA_ARGS__)
 #define kl_divergence(...) kl_divergence_at(KL_HERE, __VA_ARGS__)
 #endif

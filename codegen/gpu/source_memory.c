@@ -1,0 +1,148 @@
+/* Memory: loads, stores, atomics and copies as text. */
+#include "emit_source.h"
+#include <inttypes.h>
+#include <string.h>
+
+const char *source_memory_type(unsigned dtype) { return dtype == KL_BOOL ? "u8" : dtype_name(dtype); }
+
+/* The index of access i; of a tile's, that of the element at row, col. */
+static void place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND])
+{
+    char a[MAX_OPERAND], d[MAX_OPERAND];
+    const struct linst *stride = &m->k->inst[i->d];
+    unsigned apart = i->kind == TILE_ROWS ? m->row : m->col, along = i->kind == TILE_ROWS ? m->col : m->row;
+    source_operand(m, i->a, a);
+    if (!tile || (!apart && !along))
+        snprintf(out, 3 * MAX_OPERAND, "%s", a);
+    else if (stride->op == L_CONST)
+        snprintf(out, 3 * MAX_OPERAND, "%s + %" PRId64 "%s", a, (int64_t)(apart * stride->imm + along), m->d->i64);
+    else
+        snprintf(out, 3 * MAX_OPERAND, "%s + %s * %u + %u", a, source_operand(m, i->d, d), apart, along);
+}
+
+static void element(struct emitter *m, uint32_t b, const char *index)
+{
+    const char *type = source_memory_type(m->k->buf[b].dtype);
+    if (m->d->table && !m->info.inside[b])
+        text_put(m->t, "at_%s(b%u + u64(%s) * %zuul).v", type, b, index, dtype_size(m->k->buf[b].dtype));
+    else if (*m->d->subscript)
+        text_put(m->t, "b%u[%s(%s)]", b, m->d->subscript, index);
+    else
+        text_put(m->t, "b%u[%s]", b, index);
+}
+
+void source_load(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    char p[MAX_OPERAND], at[3 * MAX_OPERAND];
+    place(m, i, i->cols, at);
+    source_declare(m, v);
+    if (i->b)
+        text_put(m->t, "%s ? ", source_operand(m, i->b, p));
+    element(m, (uint32_t)i->imm, at);
+    text_put(m->t, i->dtype == KL_BOOL ? " != u8(0)" : "");
+    if (i->b)
+        text_put(m->t, i->dtype == KL_BOOL ? " : false" : " : %s(0)", dtype_name(i->dtype));
+    text_put(m->t, ";\n");
+}
+
+/* Which lanes may store the same element?  Then they take turns, the last one wins. */
+static bool lanes_collide(const struct emitter *m, const struct linst *i)
+{
+    const struct linst *n = m->k->inst;
+    if (m->width == 1 || (!n[i->a].varying && !n[i->b].varying)) /* all store the same, or one thread does */
+        return false;
+    return !m->affine[i->a] || !m->stride[i->a] || (uint64_t)m->stride[i->a] << 6 == 0;
+}
+
+static void change_element(struct emitter *m, const struct linst *i)
+{
+    static const char *const name[] = {[FOLD_ADD] = "Add", [FOLD_MAX] = "Max", [FOLD_MIN] = "Min"};
+    char x[MAX_OPERAND], at[3 * MAX_OPERAND];
+    unsigned dtype = m->k->inst[i->b].dtype;
+    bool unsigned_add = i->op == L_ATOMIC && dtype == KL_I64 && i->kind == FOLD_ADD && !m->d->table;
+    source_operand(m, i->b, x);
+    place(m, i, i->op == L_STORE && m->k->inst[i->b].cols, at);
+    if (i->op == L_ATOMIC)
+        text_put(m->t, "atomic%s(%s%s", name[i->kind], unsigned_add ? "(u64 *)" : "", m->d->address);
+    element(m, (uint32_t)i->imm, at);
+    if (i->op == L_ATOMIC)
+        text_put(m->t, unsigned_add ? ", u64(%s));\n" : ", %s);\n", x);
+    else
+        text_put(m->t, dtype == KL_BOOL ? " = u8(%s);\n" : " = %s;\n", x);
+}
+
+/* Opens a condition, or goes on with one. */
+static const char *joint(bool *open)
+{
+    const char *s = *open ? " && " : "if (";
+    *open = true;
+    return s;
+}
+
+/* One element, by the thread whose lane it is, or by the first of a tile's team. */
+static void store_element(struct emitter *m, const struct linst *i, bool turns)
+{
+    const struct linst *n = m->k->inst;
+    bool varying = n[i->a].varying || n[i->b].varying || n[i->c].varying, open = false;
+    /* one element, one value, if any lane is true */
+    bool same = i->op == L_STORE && !n[i->a].varying && !n[i->b].varying && varying;
+    char x[MAX_OPERAND];
+    uint32_t lanes = m->own_threads ? m->info.threads : varying ? m->width : 1;
+    source_line(m);
+    if (turns)
+        text_put(m->t, "%st == turn", joint(&open));
+    else if (lanes < m->info.threads && !same)
+        text_put(m->t, "%st < %uu", joint(&open), lanes);
+    if (i->op == L_STORE && n[i->b].cols && m->team > 1)
+        text_put(m->t, "%s(t & %uu) == 0u", joint(&open), m->team - 1);
+    if (i->c)
+        text_put(m->t, "%s%s", joint(&open), source_operand(m, i->c, x));
+    text_put(m->t, open ? ") " : "");
+    change_element(m, i);
+}
+
+void source_store(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
+    bool turns = i->op == L_STORE && lanes_collide(m, i);
+    if (turns) {
+        source_line(m);
+        text_put(m->t, "for (u32 turn = 0u; turn < %uu; turn++) {\n", m->width);
+        m->depth++;
+    }
+    for (unsigned e = 0, n = x->cols ? x->rows * x->cols : 1; e < n; e++) {
+        m->row = x->cols ? e / x->cols : 0;
+        m->col = x->cols ? e % x->cols : 0;
+        store_element(m, i, turns);
+    }
+    m->row = m->col = 0;
+    if (turns) {
+        source_line(m);
+        text_put(m->t, "%s\n", m->d->barrier);
+        m->depth--;
+        source_line(m);
+        text_put(m->t, "}\n");
+    }
+}
+
+/* Copied at once: nobody looks before the thread has waited. */
+void source_copy(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    char to[MAX_OPERAND], from[MAX_OPERAND], p[MAX_OPERAND], at[2 * MAX_OPERAND];
+    uint32_t shared = (uint32_t)i->imm, global = (uint32_t)(i->imm >> 32);
+    source_operand(m, i->a, to);
+    source_operand(m, i->b, from);
+    if (i->c)
+        source_operand(m, i->c, p);
+    for (unsigned e = 0; e < i->rows; e++) {
+        source_line(m);
+        snprintf(at, sizeof at, "%s + %u", to, e);
+        element(m, shared, at);
+        text_put(m->t, i->c ? " = %s ? " : " = ", p);
+        snprintf(at, sizeof at, "%s + %u", from, e);
+        element(m, global, at);
+        text_put(m->t, i->c ? " : %s(0);\n" : ";\n", source_memory_type(m->k->buf[shared].dtype));
+    }
+}

@@ -1,0 +1,85 @@
+/* Which code generator would be opened and which processor it would find, without opening it: what a description of
+ * the two that was kept on disk is good for. */
+#include "codegen.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct writing { char *s; size_t n, size; bool full; };
+
+static void put(struct writing *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void put(struct writing *w, const char *fmt, ...)
+{
+    va_list a;
+    va_start(a, fmt);
+    int n = w->full ? 0 : vsnprintf(w->s + w->n, w->size - w->n, fmt, a);
+    va_end(a);
+    if (n < 0 || (size_t)n >= w->size - w->n) w->full = true;
+    else w->n += (size_t)n;
+}
+
+/* A file that is written anew, or replaced, has another time of change, whoever sets the others back. */
+static bool put_file(struct writing *w, const char *path)
+{
+    struct stat s;
+    if (stat(path, &s)) return false;
+    put(w, "%s %llx:%llx %lld bytes %lld.%09ld %lld.%09ld\n", path, (unsigned long long)s.st_dev, (unsigned long long)s.st_ino,
+        (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec, (long long)s.st_ctim.tv_sec, s.st_ctim.tv_nsec);
+    return !w->full;
+}
+
+bool file_identity(const char *path, char *text, size_t size)
+{
+    struct writing w = {text, 0, size, false};
+    return put_file(&w, path);
+}
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Where compilers and this library look for a processor's name, features and caches. */
+static const unsigned leaf[][2] = {{0, 0}, {1, 0}, {4, 0}, {4, 1}, {4, 2}, {4, 3}, {7, 0}, {7, 1}, {7, 2}, {0xd, 1}, {0x14, 0},
+                                   {0x19, 0}, {0x1e, 1}, {0x24, 0}, {0x80000001, 0}, {0x80000008, 0}, {0x8000001d, 0},
+                                   {0x8000001d, 1}, {0x8000001d, 2}, {0x8000001d, 3}, {0x80000021, 0}};
+
+static bool put_processor(struct writing *w)
+{
+    enum { OSXSAVE = 1 << 27 };
+    bool xsave = false;
+    for (size_t i = 0; i < sizeof leaf / sizeof *leaf; i++) {
+        unsigned a, b, c, d;
+        if (!__get_cpuid_count(leaf[i][0], leaf[i][1], &a, &b, &c, &d)) continue;
+        if (leaf[i][0] == 1) {
+            b = 0; /* which of the processors this thread is on */
+            xsave = c & OSXSAVE;
+        }
+        put(w, "%x.%x %08x%08x%08x%08x\n", leaf[i][0], leaf[i][1], a, b, c, d);
+    }
+    unsigned lo = 0, hi = 0; /* the registers that the system keeps */
+    if (xsave) __asm__("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    put(w, "registers %08x%08x\nprocessors %ld\n", hi, lo, sysconf(_SC_NPROCESSORS_ONLN));
+    return !w->full;
+}
+#else
+static bool put_processor(struct writing *w)
+{
+    (void)w;
+    return false;
+}
+#endif
+
+bool backend_identity(const char *name, char *text, size_t size)
+{
+    static const char *const search[] = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
+    char path[4096];
+    struct writing w = {text, 0, size, false};
+    put(&w, "backend %s abi %u\n", name, KERNEL_ABI);
+    if (!backend_file(name, path, sizeof path) || !put_file(&w, path)) return false;
+    for (size_t i = 0; i < sizeof search / sizeof *search; i++) put(&w, "%s=%s\n", search[i], getenv(search[i]) ? getenv(search[i]) : "");
+    if (!put_file(&w, "/etc/ld.so.cache")) put(&w, "no loader cache\n");
+    return put_processor(&w);
+}

@@ -1,0 +1,221 @@
+/* Autocast: operands cast before an op is recorded, as the op's policy says (the autocast column of ops.def):
+ *
+ *   LOWER    to the block's dtype: products
+ *   FP32     to f32: what loses digits or range in a narrow type
+ *   PROMOTE  to the widest of the operands' dtypes
+ *   ANY      as they are
+ *
+ * Only f16, bf16 and f32 are cast, and a call that has f64 among them stays as it is.  Composites whose first step would lose
+ * digits (softmax, norms, losses) ask autocast_wide for their operand.  A narrow copy of a tensor from outside of the
+ * trace, such as a weight, is made once a block. */
+#include "frontend/layers/transform.h"
+#include <string.h>
+
+enum policy { ANY, LOWER, FP32, PROMOTE };
+enum { NARROWED = 256 };      /* copies remembered; a power of two */
+
+/* A narrow copy, as long as the tensor means what it did. */
+struct narrowed {
+    kl_tensor from, to;
+    const struct trace *tr;   /* NULL: outside of traces */
+    ref node;                 /* in the trace: the version of `from` */
+    uint32_t version;         /* outside */
+    uint8_t dtype;
+};
+struct autocast {
+    uint8_t dtype[AUTOCAST_DEEPEST];
+    unsigned depth;
+    struct narrowed of[NARROWED];
+};
+
+static const struct autocast *active(const struct thread *t)
+{
+    const struct autocast *a = t->autocast;
+    return a && a->depth && (t->included & ~t->excluded & LAYER_BIT(LAYER_Autocast)) ? a : NULL;
+}
+static kl_dtype block_dtype(const struct autocast *a) { return (kl_dtype)a->dtype[a->depth - 1]; }
+
+static bool is_cast(unsigned dtype) { return dtype == KL_F16 || dtype == KL_BF16 || dtype == KL_F32; }
+
+/* KL_DTYPE_COUNT: no tensor that this thread may use; the op says so. */
+static unsigned dtype_of(kl_tensor h)
+{
+    const struct entry *x = entry_peek(h);
+    if (!x || x->kind == KIND_POISON || x->kind == KIND_DEAD)
+        return KL_DTYPE_COUNT;
+    return x->kind == KIND_TEMP ? node_at(x->trace->r.g, x->node)->dtype : x->dtype;
+}
+
+/* ---- narrow copies ---- */
+
+/* What makes a copy good; false: none of this tensor is remembered. */
+static bool describe_copy(const struct thread *t, kl_tensor h, kl_dtype dtype, struct narrowed *n)
+{
+    struct entry *x = entry_peek(h);
+    const struct trace *tr = thread_trace(t);
+    if (!x || x->kind != KIND_VALUE)
+        return false;
+    struct binding *b = tr ? trace_binding(t->trace, h) : NULL;
+    *n = (struct narrowed){.from = h, .tr = tr, .node = b ? b->node : NIL, .version = tr ? 0 : x->version, .dtype = (uint8_t)dtype};
+    return true;
+}
+
+static bool still_good(const struct narrowed *old, const struct narrowed *now)
+{
+    const struct entry *x = entry_peek(old->to);
+    return old->from.id == now->from.id && old->tr == now->tr && old->node == now->node && old->version == now->version &&
+           old->dtype == now->dtype && x && x->kind == (now->tr ? KIND_TEMP : KIND_VALUE) && (!now->tr || x->trace == now->tr);
+}
+
+/* Outside of traces a copy is kept for the block. */
+static void forget(struct narrowed *n)
+{
+    if (n->to.id && !n->tr) {
+        front_lock();
+        if (entry_peek(n->to))
+            handle_end(n->to, DEATH_SCOPE);
+        front_unlock();
+    }
+    n->to = kl_none;
+}
+
+static kl_tensor narrow(struct thread *t, const kl_site *site, kl_tensor h, kl_dtype dtype)
+{
+    struct narrowed now, *n = &t->autocast->of[(uint32_t)h.id * UINT32_C(0x9E3779B1) >> 24 & (NARROWED - 1)];
+    if (!describe_copy(t, h, dtype, &now))
+        return kl_cast_at(site, h, dtype);
+    if (still_good(n, &now))
+        return n->to;
+    kl_tensor to = kl_cast_at(site, h, dtype);
+    if (kl_check(to) != KL_OK)
+        return to;
+    if (now.tr)
+        now.node = trace_binding(t->trace, h)->node; /* which the cast may have bound */
+    else
+        kl_keep_at(site, to);
+    forget(n);
+    *n = now;
+    return n->to = to;
+}
+
+/* ---- the layer ---- */
+
+static const uint8_t policy_of[OP_COUNT] = {
+#define ST(name, operands, autocast, ...) [OP_##name] = autocast,
+#define EW1(name, types, value, ga, autocast, doc) [OP_##name] = autocast,
+#define EW2(name, types, value, ga, gb, autocast, doc) [OP_##name] = autocast,
+#define EW3(name, types, value, ga, gb, gc, autocast, doc) [OP_##name] = autocast,
+#include "ir/ops.def"
+};
+
+/* What the call's operands are cast to; KL_DTYPE_COUNT: they stay. */
+static unsigned target(const struct kl_call *c, enum policy policy, kl_dtype low)
+{
+    unsigned widest = KL_DTYPE_COUNT;
+    bool several = false;
+    for (uint32_t i = 0; i < c->nin; i++) {
+        const struct entry *x = entry_peek(c->in[i]);
+        unsigned d = dtype_of(c->in[i]);
+        if (d == KL_F64 || (x && x->kind == KIND_WRAPPER)) /* whose layer's ops on its parts are cast */
+            return KL_DTYPE_COUNT;
+        if (!is_cast(d))
+            continue;
+        several |= widest != KL_DTYPE_COUNT && widest != d;
+        widest = widest == KL_DTYPE_COUNT || widest == d ? d : (unsigned)KL_F32;
+    }
+    if (widest == KL_DTYPE_COUNT || (policy == PROMOTE && !several))
+        return KL_DTYPE_COUNT;
+    return policy == LOWER ? low : policy == FP32 ? (unsigned)KL_F32 : widest;
+}
+
+static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
+{
+    (void)ctx;
+    const struct autocast *a = active(c->t);
+    enum policy policy = a && c->graph ? policy_of[c->graph->proto.op] : ANY;
+    unsigned dtype = policy == ANY ? KL_DTYPE_COUNT : target(c, policy, block_dtype(a));
+    if (dtype != KL_DTYPE_COUNT) {
+        struct thread_layers before = layers_save(c->t);
+        c->t->excluded |= COMPONENTS & ~(LAYER_BIT(LAYER_Autocast) - 1);
+        for (uint32_t i = 0; i < c->nin; i++) {
+            unsigned d = dtype_of(c->in[i]);
+            if (is_cast(d) && d != dtype)
+                c->in[i] = dtype == KL_F32 ? kl_cast_at(c->site, c->in[i], KL_F32) : narrow(c->t, c->site, c->in[i], (kl_dtype)dtype);
+        }
+        layers_restore(c->t, before);
+    }
+    return kl_redispatch(c, below(keys, LAYER_Autocast));
+}
+
+unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype)
+{
+    return dtype_is_half(dtype) && active(t) ? (unsigned)KL_F32 : dtype;
+}
+
+kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h)
+{
+    unsigned dtype = dtype_of(h);
+    return dtype != KL_DTYPE_COUNT && autocast_wide_dtype(t, dtype) != dtype ? kl_cast_at(site, h, KL_F32) : h;
+}
+
+bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead)
+{
+    return active(t) && fail(t, site, KL_ERR_TYPE, "%s: unsafe to autocast: the probabilities that it takes have lost what a narrow "
+                             "dtype cannot hold. Use %s, which takes what they are made of and is safe, or compute in a block "
+                             "kl_autocast_begin(KL_F32)", op, instead) != KL_OK;
+}
+
+/* ---- blocks ---- */
+
+static void include(struct thread *t)
+{
+    const struct autocast *a = t->autocast;
+    bool on = a->depth && block_dtype(a) != KL_F32;
+    t->included = (t->included & ~LAYER_BIT(LAYER_Autocast)) | (on ? LAYER_BIT(LAYER_Autocast) : 0);
+}
+
+kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype)
+{
+    static const kl_kernel layer = {.name = "autocast policies", .call = autocast};
+    struct thread *t = thread_self();
+    struct err e;
+    e.code = KL_OK;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!is_cast(dtype))
+        return fail(t, site, KL_ERR_TYPE, "autocast_begin: products are computed in f16 or bf16 (f32: in a block without it), not %s",
+                    (unsigned)dtype < KL_DTYPE_COUNT ? dtype_name(dtype) : "a dtype that does not exist");
+    if (!t->autocast && !(t->autocast = mem_alloc(sizeof *t->autocast)))
+        return fail(t, site, KL_ERR_MEMORY, "autocast_begin: out of memory");
+    if (t->autocast->depth == AUTOCAST_DEEPEST)
+        return fail(t, site, KL_ERR_ARGUMENT, "autocast_begin: more than %d blocks in one another", AUTOCAST_DEEPEST);
+    if (!dispatch_layer(NULL, KL_KEY_Autocast, &layer, &e))
+        return fail(t, site, e.code, "autocast_begin: %s", e.msg);
+    t->autocast->dtype[t->autocast->depth++] = (uint8_t)dtype;
+    include(t);
+    return KL_OK;
+}
+
+kl_status kl_autocast_end_at(const kl_site *site)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!t->autocast || !t->autocast->depth)
+        return fail(t, site, KL_ERR_ARGUMENT, "autocast_end: no block is open");
+    if (!--t->autocast->depth)
+        for (unsigned i = 0; i < NARROWED; i++)
+            forget(&t->autocast->of[i]);
+    include(t);
+    return KL_OK;
+}
+
+kl_status kl_autocast_begin(kl_dtype dtype) { return kl_autocast_begin_at(NULL, dtype); }
+kl_status kl_autocast_end(void) { return kl_autocast_end_at(NULL); }
+
+kl_dtype kl_autocast_dtype(void)
+{
+    struct thread *t = thread_self();
+    const struct autocast *a = t ? active(t) : NULL;
+    return a ? block_dtype(a) : KL_F32;
+}

@@ -1,0 +1,345 @@
+/* A graph recorded again with batched inputs: the walk, and the rules of all ops but those in batch_index.c and
+ * batch_region.c.  An op's batching class (ops.def) says which rule: AXIS ops are the same op with its axes one further;
+ * RULE ops have a rule here, or are recorded for each element of the batch.
+ *
+ * A gradient of a batched loss in a batched value is that of the sum: element i of the loss depends on element i of the value
+ * only.  In a value w that is not batched each element has a gradient of its own, so what lies between w and the
+ * loss is recorded once more, with w spread over the batch. */
+#include "frontend/layers/batch.h"
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+
+/* What is recorded once more for gradients: h and is by node, as far as `upto`. */
+struct per_element {
+    kl_tensor *h;
+    bool *is;
+    bool *again;              /* depends on a variable that was spread */
+    bool *variable;           /* a gradient is asked for in it */
+    ref upto;
+};
+
+/* ---- shared by the rules ---- */
+
+const kl_site *batch_site(const struct batch *b, ref r)
+{
+    const struct node *n = node_at(b->g, r);
+    return n->site ? &b->g->site[n->site] : b->site;
+}
+
+struct shape batch_shape(const struct batch *b, const struct shape *s)
+{
+    struct shape out = {.rank = s->rank + 1, .dim = {b->size}};
+    memcpy(out.dim + 1, s->dim, s->rank * sizeof *s->dim);
+    return out;
+}
+
+kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool is, const struct shape *s)
+{
+    struct shape all = batch_shape(b, s);
+    return is ? h : broadcast_to(site, "vmap", h, s, &all);
+}
+
+kl_tensor batch_move_axis(const kl_site *site, kl_tensor h, uint32_t rank, uint32_t from, uint32_t to)
+{
+    int axes[KL_MAX_RANK] = {0};
+    if (from == to)
+        return h;
+    for (uint32_t i = 0, old = 0; i < rank; i++) {
+        if (i == to) {
+            axes[i] = (int)from;
+            continue;
+        }
+        old += old == from;
+        axes[i] = (int)old++;
+    }
+    return kl_permute_at(site, h, axes);
+}
+
+kl_tensor batch_pick(const struct batch *b, const kl_site *site, kl_tensor h, const struct shape *s, int64_t i)
+{
+    (void)b;
+    return reshape_to(site, "vmap", kl_narrow_at(site, h, 0, i, 1), s);
+}
+
+void batch_warn(unsigned op)
+{
+    static atomic_bool said[OP_COUNT];
+    if (!atomic_exchange_explicit(&said[op], true, memory_order_relaxed))
+        log_put(KL_LOG_WARN, "vmap: Batching rule not implemented for %s falling back to slow (for loop and stack) implementation",
+                opinfo[op].name);
+}
+
+/* ---- one node ---- */
+
+static bool keeps_dtype(unsigned op)
+{
+    return op == OP_cast || op == OP_bitcast || op == OP_const || op == OP_iota || op == OP_random || op == OP_argsort ||
+           op == OP_quantize;
+}
+static bool keeps_shape(unsigned op) { return op == OP_reshape || op == OP_expand || op == OP_iota || op == OP_random; }
+
+/* The node's call on other operands, with a result of this shape where the caller chooses it. */
+static struct call call_of(const struct batch *b, ref r, const kl_tensor *in, const struct shape *s)
+{
+    const struct node *n = node_at(b->g, r);
+    struct call c = {.site = batch_site(b, r), .op = opinfo[n->op].name, .device = device_of(n->device)};
+    c.proto.op = n->op;
+    c.proto.dtype = keeps_dtype(n->op) ? n->dtype : 0;
+    c.proto.nin = n->op == OP_concat ? n->nin : 0;
+    c.proto.flags = n->flags & MARK_STOP;
+    c.proto.attr = n->attr;
+    memcpy(c.in, in, n->nin * sizeof *in);
+    if ((c.has_target = keeps_shape(n->op)))
+        c.target = *s;
+    return c;
+}
+
+static kl_tensor plain(const struct batch *b, ref r, const kl_tensor *in)
+{
+    struct call c = call_of(b, r, in, node_shape(b->g, r));
+    return record(&c);
+}
+
+/* Each element by itself, then stacked. */
+static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+{
+    const struct node *n = node_at(b->g, r);
+    const kl_site *site = batch_site(b, r);
+    kl_tensor *part = mem_alloc((size_t)b->size * sizeof *part);
+    if (!part)
+        return refuse(b->t, site, KL_ERR_MEMORY, "vmap: out of memory");
+    batch_warn(n->op);
+    for (int64_t i = 0; i < b->size; i++) {
+        kl_tensor own[MAX_OPERANDS];
+        for (unsigned k = 0; k < n->nin; k++)
+            own[k] = is[k] ? batch_pick(b, site, in[k], node_shape(b->g, n->in[k]), i) : in[k];
+        part[i] = plain(b, r, own);
+    }
+    kl_tensor h = kl_stack_at(site, (int)b->size, part, 0);
+    mem_free(part);
+    return h;
+}
+
+/* A list of axes one further each, behind axis 0 if that is to be first. */
+static uint32_t shift_axes(uint32_t list, unsigned n, bool first)
+{
+    uint32_t out = 0;
+    for (unsigned i = 0; i < n; i++)
+        out = axis_put(out, i + first, axis_get(list, i) + 1);
+    return out;
+}
+
+/* Two batches: one more batched axis.  One: the batch is a free axis of its operand, and what comes out stands behind the
+ * batched axes and, if it is the second operand's, the first one's free axes. */
+static kl_tensor dot(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+{
+    const struct node *n = node_at(b->g, r);
+    struct call c = call_of(b, r, in, NULL);
+    bool both = is[0] && is[1];
+    unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
+    if (is[0]) {
+        c.proto.attr.dot.batch_a = shift_axes(n->attr.dot.batch_a, nbatch, both);
+        c.proto.attr.dot.con_a = shift_axes(n->attr.dot.con_a, ncon, false);
+    }
+    if (is[1]) {
+        c.proto.attr.dot.batch_b = shift_axes(n->attr.dot.batch_b, nbatch, both);
+        c.proto.attr.dot.con_b = shift_axes(n->attr.dot.con_b, ncon, false);
+    }
+    c.proto.attr.dot.nbatch = (uint8_t)(nbatch + both);
+    kl_tensor y = record(&c);
+    uint32_t at = both ? 0 : is[0] ? nbatch : node_shape(b->g, n->in[0])->rank - ncon;
+    return batch_move_axis(c.site, y, node_shape(b->g, r)->rank + 1, at, 0);
+}
+
+/* The axes of an op of class AXIS, one further: where it has one, that comes first in its attributes. */
+static void shift_attributes(struct node *n, uint32_t rank)
+{
+    if (n->op == OP_permute) {
+        memmove(n->attr.permute.perm + 1, n->attr.permute.perm, rank);
+        n->attr.permute.perm[0] = 0;
+        for (uint32_t i = 1; i <= rank; i++)
+            n->attr.permute.perm[i]++;
+    } else if (n->op == OP_flip) {
+        n->attr.flip.axes <<= 1;
+    } else if (op_is_reduce(n->op)) {
+        n->attr.reduce.axes <<= 1;
+    } else if (!op_is_elementwise(n->op) && !op_is_quant(n->op) && n->op != OP_reshape && n->op != OP_expand &&
+               n->op != OP_cast && n->op != OP_bitcast && n->op != OP_copy) {
+        n->attr.axis.axis++;
+    }
+}
+_Static_assert(offsetof(union attr, slice.axis) == 0 && offsetof(union attr, window.axis) == 0 &&
+               offsetof(union attr, pad.axis) == 0 && offsetof(union attr, sort.axis) == 0, "the axis comes first");
+
+/* The same op with an axis in front: operands of one shape all get it, elementwise ones by broadcasting. */
+static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+{
+    const struct node *n = node_at(b->g, r);
+    struct shape all = batch_shape(b, node_shape(b->g, r));
+    struct call c = call_of(b, r, in, &all);
+    bool alike = !op_is_elementwise(n->op) && n->op != OP_pad;
+    for (unsigned i = 0; i < n->nin && alike; i++)
+        c.in[i] = batch_spread(b, c.site, in[i], is[i], node_shape(b->g, n->in[i]));
+    shift_attributes(&c.proto, node_shape(b->g, n->in[0])->rank);
+    return record(&c);
+}
+
+static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+{
+    const struct node *n = node_at(b->g, r);
+    char text[SHAPE_TEXT];
+    if (node_shape(b->g, r)->rank == KL_MAX_RANK)
+        return refuse(b->t, batch_site(b, r), KL_ERR_SHAPE, "vmap: %s gives %s, which has no room for the batch's axis",
+                      opinfo[n->op].name, shape_text(node_shape(b->g, r), text, sizeof text));
+    switch (n->op) {
+    case OP_dot: return dot(b, r, in, is);
+    case OP_dynamic_slice: case OP_dynamic_update: case OP_gather: case OP_scatter: return batch_indexed(b, r, in, is);
+    case OP_pad: return is[1] ? one_by_one(b, r, in, is) : by_axis(b, r, in, is);
+    case OP_reshape: case OP_argsort: return by_axis(b, r, in, is);
+    default: return strcmp(opinfo[n->op].batching, "AXIS") ? one_by_one(b, r, in, is) : by_axis(b, r, in, is);
+    }
+}
+
+static kl_tensor grad(struct batch *b, ref r, bool *is);
+
+/* Node r, whose operands have become something, becomes something. */
+static void node_again(struct batch *b, ref r)
+{
+    const struct node *n = node_at(b->g, r);
+    kl_tensor in[MAX_OPERANDS];
+    bool of[MAX_OPERANDS], any = false;
+    if (op_is_region(n->op)) {
+        batch_region(b, r);
+        return;
+    }
+    for (unsigned i = 0; i < n->nin; i++) {
+        in[i] = b->h[n->in[i]];
+        any |= of[i] = b->is[n->in[i]];
+    }
+    b->is[r] = any;
+    if (n->op == OP_grad) {
+        b->h[r] = grad(b, r, &b->is[r]);
+    } else if (n->op == OP_random && b->different && b->size && !any) {
+        struct shape all = batch_shape(b, node_shape(b->g, r));
+        struct call c = call_of(b, r, in, &all);
+        b->is[r] = true;
+        b->h[r] = record(&c);
+    } else {
+        b->h[r] = any ? batched(b, r, in, of) : plain(b, r, in);
+    }
+}
+
+/* ---- gradients ---- */
+
+/* Outside of traces only what is marked has a history; a view of the user's tensor, so that this itself is not. */
+static void mark_variable(struct batch *b, ref r, kl_tensor *h)
+{
+    const struct node *n = node_at(b->g, r);
+    struct view v;
+    if (b->t->tracing || !dtype_is_float(n->dtype) || !describe(b->t, batch_site(b, r), "grad", "the variable", *h, &v))
+        return;
+    *h = reshape_to(batch_site(b, r), "grad", *h, &v.shape);
+    kl_requires_grad_at(batch_site(b, r), *h);
+}
+
+/* All from the variables that are not batched up to node `last` once more, these spread over the batch. */
+static void record_per_element(struct batch *b, ref last)
+{
+    struct per_element *e = b->each;
+    struct batch again = *b;
+    again.h = e->h;
+    again.is = e->is;
+    for (ref r = e->upto + 1; r <= last; r++) {
+        const struct node *n = node_at(b->g, r);
+        bool depends = false;
+        for (unsigned i = 0; i < node_nin(n) && b->live[r]; i++)
+            depends |= e->again[node_in(b->g, n, i)];
+        if (!depends) {
+            e->h[r] = b->h[r];
+            e->is[r] = b->is[r];
+        } else if (n->op != OP_proj) { /* which its region op has set */
+            node_again(&again, r);
+        }
+        if (b->live[r] && e->variable[r] && !e->is[r]) {
+            e->h[r] = batch_spread(b, batch_site(b, r), e->h[r], false, node_shape(b->g, r));
+            e->is[r] = depends = true;
+            mark_variable(b, r, &e->h[r]);
+        }
+        e->again[r] = depends;
+    }
+    e->upto = e->upto < last ? last : e->upto;
+}
+
+static kl_tensor grad(struct batch *b, ref r, bool *is)
+{
+    const struct node *n = node_at(b->g, r);
+    ref loss = n->in[0], variable = n->in[1];
+    struct per_element *e = b->each;
+    *is = b->is[loss] || b->is[variable];
+    if (!b->is[loss] || b->is[variable])
+        return kl_grad_at(batch_site(b, r), b->h[loss], b->h[variable]);
+    record_per_element(b, loss > variable ? loss : variable);
+    return kl_grad_at(batch_site(b, r), e->h[loss], e->h[variable]);
+}
+
+/* ---- the walk ---- */
+
+static void mark_live(struct batch *b)
+{
+    const struct graph *g = b->g;
+    for (uint32_t i = 0; i < g->nout; i++)
+        b->live[g->out[i].value] = true;
+    for (ref r = g->nnode - 1; r > 0; r--) {
+        const struct node *n = node_at(g, r);
+        for (unsigned i = 0; b->live[r] && i < node_nin(n); i++)
+            b->live[node_in(g, n, i)] = true;
+        if (b->live[r] && n->op == OP_grad && b->each)
+            b->each->variable[n->in[1]] = true;
+    }
+}
+
+static void walk(struct batch *b, const kl_tensor *in, const bool *is)
+{
+    for (ref r = 1; r < b->g->nnode; r++) {
+        const struct node *n = node_at(b->g, r);
+        if (n->op == OP_input) {
+            b->h[r] = in[n->attr.leaf.index];
+            b->is[r] = is[n->attr.leaf.index];
+        } else if (b->live[r] && n->op != OP_proj) {
+            node_again(b, r);
+        }
+        if (b->live[r] && b->each->variable[r])
+            mark_variable(b, r, &b->h[r]);
+    }
+}
+
+bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *is, kl_tensor *out, bool *out_is)
+{
+    uint32_t n = g->nnode;
+    struct per_element each = {0};
+    kl_tensor *h = mem_alloc(2 * (size_t)n * sizeof *h);
+    bool *flag = mem_alloc(5 * (size_t)n);
+    bool ok = h && flag;
+    if (ok) {
+        b->g = g;
+        b->h = h;
+        b->is = flag;
+        b->live = flag + n;
+        each = (struct per_element){h + n, flag + 2 * (size_t)n, flag + 3 * (size_t)n, flag + 4 * (size_t)n, NIL};
+        b->each = &each;
+        mark_live(b);
+        walk(b, in, is);
+    }
+    for (uint32_t i = 0; i < g->nout; i++) {
+        ref r = g->out[i].value;
+        out[i] = ok ? b->h[r] : kl_none;
+        out_is[i] = ok && b->is[r];
+        struct view v;
+        if (ok && node_at(g, r)->op == OP_input && describe(b->t, b->site, "vmap", "the result", out[i], &v))
+            out[i] = reshape_to(b->site, "vmap", out[i], &v.shape); /* a result is a handle of its own */
+    }
+    mem_free(h);
+    mem_free(flag);
+    return ok;
+}

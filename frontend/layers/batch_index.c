@@ -1,0 +1,131 @@
+/* Ops that choose elements by computed numbers, recorded with a batch.  Where only what they choose from is batched they
+ * are the same op with its axis one further.  A batched index becomes one into an axis that holds the whole batch: element
+ * i of the batch counts from i times that axis's length on.  A dynamic slice or update has an index of consecutive numbers
+ * then. */
+#include "frontend/layers/batch.h"
+#include <string.h>
+
+/* An operand, [before, length, behind] around the op's axis. */
+struct around { int64_t before, length, behind; };
+
+static struct around around(const struct shape *s, uint32_t axis)
+{
+    struct split p = split_at(s, axis);
+    return (struct around){p.outer, p.len, p.inner};
+}
+
+static kl_tensor reshape(const kl_site *site, kl_tensor h, uint32_t rank, const int64_t *dims)
+{
+    struct shape s = shape_make(rank, dims);
+    return reshape_to(site, "vmap", h, &s);
+}
+
+/* [B, before, length, behind] as rows: [B * length, before * behind]. */
+static kl_tensor as_rows(const struct batch *b, const kl_site *site, kl_tensor h, struct around a)
+{
+    h = reshape(site, h, 4, (int64_t[]){b->size, a.before, a.length, a.behind});
+    h = kl_permute_at(site, h, (int[]){0, 2, 1, 3});
+    return reshape(site, h, 2, (int64_t[]){b->size * a.length, a.before * a.behind});
+}
+
+static kl_tensor from_rows(const struct batch *b, const kl_site *site, kl_tensor h, struct around a, const struct shape *s)
+{
+    struct shape all = batch_shape(b, s);
+    h = reshape(site, h, 4, (int64_t[]){b->size, a.length, a.before, a.behind});
+    return reshape_to(site, "vmap", kl_permute_at(site, h, (int[]){0, 2, 1, 3}), &all);
+}
+
+/* Numbers [B, n] within an axis of this length as numbers of rows: [B * n]. */
+static kl_tensor row_numbers(const struct batch *b, const kl_site *site, kl_tensor index, int64_t n, int64_t length)
+{
+    struct view v;
+    if (!describe(b->t, site, "vmap", "the index", index, &v))
+        return index;
+    const struct view wide = {.dtype = KL_I64, .device = v.device};
+    kl_tensor own = kl_iota_at(site, v.device, KL_I64, 2, (int64_t[]){b->size, n}, 0);
+    kl_tensor first = kl_mul_at(site, own, const_like(site, &wide, (double)length));
+    return reshape(site, kl_add_at(site, held_index(site, index, &v, length - 1), first), 1, (int64_t[]){b->size * n});
+}
+
+/* The numbers [B, n] of a window from a computed start [B] on, where all of it fits. */
+static kl_tensor window_numbers(const struct batch *b, const kl_site *site, kl_tensor start, int64_t n, int64_t length)
+{
+    struct view v;
+    if (!describe(b->t, site, "vmap", "the start", start, &v))
+        return start;
+    kl_tensor from = reshape(site, held_index(site, start, &v, length - n), 2, (int64_t[]){b->size, 1});
+    return kl_add_at(site, from, kl_arange_at(site, v.device, KL_I64, n));
+}
+
+static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor a, bool is, struct around x, kl_tensor index,
+                        int64_t n, const struct shape *s)
+{
+    struct call c = {.site = site, .op = "gather", .proto.op = OP_gather};
+    struct shape all = batch_shape(b, s);
+    if (is) {
+        c.in[0] = as_rows(b, site, a, x);
+        c.in[1] = row_numbers(b, site, index, n, x.length);
+        return from_rows(b, site, record(&c), (struct around){x.before, n, x.behind}, s);
+    }
+    c.proto.attr.axis.axis = 1;
+    c.in[0] = reshape(site, a, 3, (int64_t[]){x.before, x.length, x.behind});
+    c.in[1] = reshape(site, index, 1, (int64_t[]){b->size * n});
+    kl_tensor h = reshape(site, record(&c), 4, (int64_t[]){x.before, b->size, n, x.behind});
+    return reshape_to(site, "vmap", kl_permute_at(site, h, (int[]){1, 0, 2, 3}), &all);
+}
+
+/* All of them batched. */
+static kl_tensor scattered(const struct batch *b, const kl_site *site, kl_tensor a, struct around x, kl_tensor index, int64_t n,
+                         kl_tensor update, uint32_t kind, const struct shape *s)
+{
+    struct call c = {.site = site, .op = "scatter", .proto.op = OP_scatter};
+    c.proto.attr.scatter.kind = kind;
+    c.in[0] = as_rows(b, site, a, x);
+    c.in[1] = row_numbers(b, site, index, n, x.length);
+    c.in[2] = as_rows(b, site, update, (struct around){x.before, n, x.behind});
+    return from_rows(b, site, record(&c), x, s);
+}
+
+/* The index or start is one for all: operands but that get the batch. */
+static kl_tensor same_index(const struct batch *b, ref r, const kl_tensor *in, const bool *is, unsigned index)
+{
+    const struct node *n = node_at(b->g, r);
+    struct call c = {.site = batch_site(b, r), .op = opinfo[n->op].name, .proto = {.op = n->op, .attr = n->attr}};
+    c.proto.flags = n->flags & MARK_STOP;
+    for (unsigned i = 0; i < n->nin; i++)
+        c.in[i] = i == index ? in[i] : batch_spread(b, c.site, in[i], is[i], node_shape(b->g, n->in[i]));
+    c.proto.attr.axis.axis++; /* where all four have it */
+    return record(&c);
+}
+
+kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+{
+    const struct graph *g = b->g;
+    const struct node *n = node_at(g, r);
+    const kl_site *site = batch_site(b, r);
+    const struct shape *s = node_shape(g, r);
+    uint32_t axis = n->attr.axis.axis;
+    struct around x = around(node_shape(g, n->in[0]), axis);
+    unsigned index = n->op == OP_dynamic_update ? 2 : 1;
+    if (!is[index])
+        return same_index(b, r, in, is, index);
+    unsigned stopped = n->flags & MARK_STOP ? 1 : 0;
+    b->t->no_grad += stopped;
+    kl_tensor a = n->op == OP_scatter || n->op == OP_dynamic_update
+                      ? batch_spread(b, site, in[0], is[0], node_shape(g, n->in[0])) : in[0], y;
+    if (n->op == OP_gather) {
+        y = gathered(b, site, a, is[0], x, in[1], node_shape(g, n->in[1])->dim[0], s);
+    } else if (n->op == OP_dynamic_slice) {
+        int64_t count = n->attr.slice.count;
+        y = gathered(b, site, a, is[0], x, window_numbers(b, site, in[1], count, x.length), count, s);
+    } else if (n->op == OP_scatter) {
+        kl_tensor update = batch_spread(b, site, in[2], is[2], node_shape(g, n->in[2]));
+        y = scattered(b, site, a, x, in[1], node_shape(g, n->in[1])->dim[0], update, n->attr.scatter.kind, s);
+    } else {
+        int64_t count = node_shape(g, n->in[1])->dim[axis];
+        kl_tensor update = batch_spread(b, site, in[1], is[1], node_shape(g, n->in[1]));
+        y = scattered(b, site, a, x, window_numbers(b, site, in[2], count, x.length), count, update, SCATTER_SET, s);
+    }
+    b->t->no_grad -= stopped;
+    return y;
+}

@@ -1,0 +1,195 @@
+/* Complex: numbers as pairs of floats.  Linear ops go part by part; the others are written out here. */
+#include "frontend/layers/wrapper.h"
+#include <string.h>
+
+struct pair { kl_tensor re, im; };
+
+static kl_tensor make(struct thread *t, const kl_site *site, kl_tensor re, kl_tensor im)
+{
+    struct view v = view_of(re);
+    return wrap(t, site, &layer_complex, &v, 2, (kl_tensor[]){re, im}, NULL);
+}
+
+static kl_tensor zeros_like(const kl_site *site, const struct view *v)
+{
+    static const struct shape scalar;
+    return broadcast_to(site, "complex", const_like(site, v, 0), &scalar, &v->shape);
+}
+
+/* Of an operand that may be real. */
+static struct pair pair_of(const kl_site *site, kl_tensor h)
+{
+    const struct wrapper *w = wrapper_of(h, &layer_complex);
+    struct view v = view_of(h);
+    return w ? (struct pair){w->part[0], w->part[1]} : (struct pair){h, zeros_like(site, &v)};
+}
+
+static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+{
+    const struct wrapper *w = wrapper_of(h, &layer_complex);
+    (void)t;
+    return kl_stack_at(site, 2, w->part, -1);
+}
+
+/* Which operands of an op that is linear in them hold numbers, one bit each; 0: it is none of these. */
+static unsigned numbers_of(const struct call *c)
+{
+    switch (c->proto.op) {
+    case OP_reshape: case OP_permute: case OP_expand: case OP_slice: case OP_window: case OP_flip: case OP_dynamic_slice:
+    case OP_gather: case OP_sum: case OP_cumsum: case OP_neg: return 1;
+    case OP_add: case OP_sub: case OP_dynamic_update: case OP_pad: return 3;
+    case OP_scatter: return c->proto.attr.scatter.kind == SCATTER_ADD || c->proto.attr.scatter.kind == SCATTER_SET ? 5 : 0;
+    case OP_where: return 6;
+    case OP_concat: return 15;
+    case OP_cast: return dtype_is_float(c->proto.dtype);
+    default: return 0;
+    }
+}
+
+static kl_tensor linear(struct thread *t, const struct call *c, unsigned numbers)
+{
+    struct call re = *c, im = *c;
+    for (unsigned i = 0; i < call_operands(c); i++) {
+        if (!(numbers >> i & 1))
+            continue;
+        struct pair p = pair_of(c->site, c->in[i]);
+        re.in[i] = p.re;
+        im.in[i] = p.im;
+    }
+    kl_tensor r = record(&re);
+    return make(t, c->site, r, record(&im));
+}
+
+/* Products by the op of the call: mul or dot.  A real operand has one part. */
+static kl_tensor product(struct thread *t, const struct call *c)
+{
+    const struct wrapper *a = wrapper_of(c->in[0], &layer_complex), *b = wrapper_of(c->in[1], &layer_complex);
+    if (!a)
+        return make(t, c->site, call_again(c, c->in[0], b->part[0], kl_none), call_again(c, c->in[0], b->part[1], kl_none));
+    if (!b)
+        return make(t, c->site, call_again(c, a->part[0], c->in[1], kl_none), call_again(c, a->part[1], c->in[1], kl_none));
+    kl_tensor rr = call_again(c, a->part[0], b->part[0], kl_none), ii = call_again(c, a->part[1], b->part[1], kl_none);
+    kl_tensor ri = call_again(c, a->part[0], b->part[1], kl_none), ir = call_again(c, a->part[1], b->part[0], kl_none);
+    kl_tensor re = kl_sub_at(c->site, rr, ii);
+    return make(t, c->site, re, kl_add_at(c->site, ri, ir));
+}
+
+/* a / b = a conj(b) / |b|^2 */
+static kl_tensor quotient(struct thread *t, const struct call *c, kl_tensor num, kl_tensor den)
+{
+    const kl_site *s = c->site;
+    struct pair a = pair_of(s, num);
+    const struct wrapper *w = wrapper_of(den, &layer_complex);
+    if (!w) {
+        kl_tensor re = kl_div_at(s, a.re, den);
+        return make(t, s, re, kl_div_at(s, a.im, den));
+    }
+    kl_tensor br = w->part[0], bi = w->part[1];
+    kl_tensor size = kl_add_at(s, kl_mul_at(s, br, br), kl_mul_at(s, bi, bi));
+    kl_tensor re = kl_add_at(s, kl_mul_at(s, a.re, br), kl_mul_at(s, a.im, bi));
+    kl_tensor im = kl_sub_at(s, kl_mul_at(s, a.im, br), kl_mul_at(s, a.re, bi));
+    re = kl_div_at(s, re, size);
+    return make(t, s, re, kl_div_at(s, im, size));
+}
+
+/* e^re (cos im + i sin im) */
+static kl_tensor exponential(struct thread *t, const kl_site *s, struct pair z)
+{
+    kl_tensor size = kl_exp_at(s, z.re), re = kl_mul_at(s, size, kl_cos_at(s, z.im));
+    return make(t, s, re, kl_mul_at(s, size, kl_sin_at(s, z.im)));
+}
+
+static kl_tensor call_complex(struct thread *t, const struct call *c)
+{
+    const kl_site *s = c->site;
+    unsigned numbers = numbers_of(c);
+    if (numbers)
+        return linear(t, c, numbers);
+    struct pair a = pair_of(s, c->in[0]), b = {a.re, a.im};
+    struct view one = view_of(a.re);
+    switch (c->proto.op) {
+    case OP_mul: case OP_dot: return product(t, c);
+    case OP_div: return quotient(t, c, c->in[0], c->in[1]);
+    case OP_recip: return quotient(t, c, const_like(s, &one, 1), c->in[0]);
+    case OP_exp: return exponential(t, s, a);
+    case OP_log: {
+        kl_tensor re = kl_log_at(s, kl_hypot_at(s, a.re, a.im));
+        return make(t, s, re, kl_atan2_at(s, a.im, a.re));
+    }
+    case OP_abs: return kl_hypot_at(s, a.re, a.im);
+    case OP_is_nan: return kl_or_at(s, kl_is_nan_at(s, a.re), kl_is_nan_at(s, a.im));
+    case OP_is_finite: return kl_and_at(s, kl_is_finite_at(s, a.re), kl_is_finite_at(s, a.im));
+    case OP_eq: case OP_ne: {
+        b = pair_of(s, c->in[1]);
+        kl_tensor re = call_again(c, a.re, b.re, kl_none), im = call_again(c, a.im, b.im, kl_none);
+        return c->proto.op == OP_eq ? kl_and_at(s, re, im) : kl_or_at(s, re, im);
+    }
+    default: return call_refused(t, c, KL_ERR_TYPE, "has no meaning for a complex tensor; kl_real, kl_imag and kl_abs are plain ones");
+    }
+}
+
+const struct layer layer_complex = {.name = "complex", .key = LAYER_Complex, .grad_parts = 3, .call = call_complex, .dense = dense};
+
+/* ---- making them, and their parts ---- */
+
+kl_tensor kl_complex_at(const kl_site *site, kl_tensor re, kl_tensor im)
+{
+    struct thread *t = checked_begin(site, "complex");
+    struct view a, b;
+    if (!t)
+        return op_failed();
+    if (!describe(t, site, "complex", "the real part", re, &a) || !describe(t, site, "complex", "the imaginary part", im, &b))
+        return compose_end(t, poison(t));
+    struct shape all = a.shape;
+    char x[SHAPE_TEXT], y[SHAPE_TEXT];
+    if (wrapper_of(re, NULL) || wrapper_of(im, NULL))
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "complex: the parts are plain tensors, not %s ones",
+                                     kl_layer_name(wrapper_of(re, NULL) ? re : im)));
+    if (!dtype_is_float(a.dtype) || a.dtype != b.dtype)
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "complex: needs two of one floating dtype, got %s and %s",
+                                     dtype_name(a.dtype), dtype_name(b.dtype)));
+    if (!broadcast_shape(&all, &b.shape))
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "complex: shapes %s and %s do not broadcast",
+                                     shape_text(&a.shape, x, sizeof x), shape_text(&b.shape, y, sizeof y)));
+    if (!shape_equal(&a.shape, &all))
+        re = broadcast_to(site, "complex", re, &a.shape, &all);
+    if (!shape_equal(&b.shape, &all))
+        im = broadcast_to(site, "complex", im, &b.shape, &all);
+    return compose_end(t, make(t, site, re, im));
+}
+
+/* A view of a plain tensor: a new handle for it. */
+static kl_tensor same(const kl_site *site, const char *op, kl_tensor h)
+{
+    struct view v = view_of(h);
+    return reshape_to(site, op, h, &v.shape);
+}
+
+static kl_tensor of_parts(const kl_site *site, const char *op, kl_tensor z, kl_tensor (*fn)(struct thread *, const kl_site *, struct pair))
+{
+    struct view v;
+    struct thread *t = floats_begin(site, op, z, &v);
+    return t ? compose_end(t, fn(t, site, pair_of(site, z))) : op_failed();
+}
+
+static kl_tensor real(struct thread *t, const kl_site *s, struct pair z) { (void)t; return same(s, "real", z.re); }
+static kl_tensor imag(struct thread *t, const kl_site *s, struct pair z) { (void)t; return same(s, "imag", z.im); }
+static kl_tensor conjugate(struct thread *t, const kl_site *s, struct pair z) { return make(t, s, z.re, kl_neg_at(s, z.im)); }
+static kl_tensor angle(struct thread *t, const kl_site *s, struct pair z) { (void)t; return kl_atan2_at(s, z.im, z.re); }
+
+kl_tensor kl_real_at(const kl_site *site, kl_tensor z) { return of_parts(site, "real", z, real); }
+kl_tensor kl_imag_at(const kl_site *site, kl_tensor z) { return of_parts(site, "imag", z, imag); }
+kl_tensor kl_angle_at(const kl_site *site, kl_tensor z) { return of_parts(site, "angle", z, angle); }
+
+kl_tensor kl_conj_at(const kl_site *site, kl_tensor z)
+{
+    if (wrapper_of(z, &layer_complex))
+        return of_parts(site, "conj", z, conjugate);
+    return of_parts(site, "conj", z, real);
+}
+
+kl_tensor kl_complex(kl_tensor re, kl_tensor im) { return kl_complex_at(NULL, re, im); }
+kl_tensor kl_real(kl_tensor z) { return kl_real_at(NULL, z); }
+kl_tensor kl_imag(kl_tensor z) { return kl_imag_at(NULL, z); }
+kl_tensor kl_conj(kl_tensor z) { return kl_conj_at(NULL, z); }
+kl_tensor kl_angle(kl_tensor z) { return kl_angle_at(NULL, z); }

@@ -1,0 +1,211 @@
+/* Products of quantized tensors: integers times integers, summed in 32 bits, and scaled once at the end.
+ *
+ * Scales that do not vary along what is contracted come out of the sum.  Those of blocks come out of the sum of a block: its
+ * blocks are a batch of products, scaled and then added.  Where a gradient may be asked for, the product is an op with one of
+ * its own, that of the floats; else nothing but the integers is recorded. */
+#include "frontend/layers/quantized.h"
+#include <string.h>
+
+enum { LONGEST = 33000 }; /* products of -255..255 whose sum is sure to fit 32 bits */
+
+/* The places of an operand's axes in a dot: which list it is in, and where the result has it. */
+struct side {
+    struct quant q;
+    uint32_t batch, con;         /* lists of axes, as dot's attributes have them */
+    unsigned first;              /* the result's axis of its first free axis */
+};
+
+static bool listed(uint32_t list, unsigned n, uint32_t axis, unsigned *at)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (axis_get(list, i) == axis)
+            return *at = i, true;
+    return false;
+}
+
+/* The integers less their zero point, in 32 bits. */
+static kl_tensor centred(const kl_site *s, const struct quant *q)
+{
+    kl_tensor x = kl_cast_at(s, quant_ints(s, q), KL_I32);
+    if (!q->part[2].id)
+        return x;
+    return kl_sub_at(s, x, kl_cast_at(s, quant_spread(s, q, q->part[2]), KL_I32));
+}
+
+/* The scales in the rank of the result, along the axis that the operand's is there. */
+static kl_tensor placed_scale(const struct call *c, const struct side *side, uint32_t rank)
+{
+    const struct quant *q = &side->q;
+    struct shape s = {.rank = rank};
+    unsigned at = 0, nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon, other;
+    for (uint32_t i = 0; i < rank; i++)
+        s.dim[i] = 1;
+    if (q->grain == QUANT_AXIS) {
+        if (!listed(side->batch, nbatch, q->axis, &at)) {
+            at = side->first;
+            for (uint32_t i = 0; i < q->axis; i++)
+                at += !listed(side->batch, nbatch, i, &other) && !listed(side->con, ncon, i, &other);
+        }
+        s.dim[at] = q->v.shape.dim[q->axis];
+    }
+    return reshape_to(c->site, c->op, q->part[1], &s);
+}
+
+static kl_tensor dot_of(const struct call *c, kl_tensor a, kl_tensor b)
+{
+    return call_again(c, a, b, kl_none);
+}
+
+static kl_tensor whole_product(const struct call *c, const struct side *a, const struct side *b)
+{
+    kl_tensor sum = dot_of(c, centred(c->site, &a->q), centred(c->site, &b->q));
+    struct view v = view_of(sum);
+    kl_tensor y = kl_cast_at(c->site, sum, (kl_dtype)a->q.v.dtype);
+    y = kl_mul_at(c->site, y, placed_scale(c, a, v.shape.rank));
+    return kl_mul_at(c->site, y, placed_scale(c, b, v.shape.rank));
+}
+
+/* [blocks, block, rest] of a matrix whose axis `con` is contracted. */
+static kl_tensor cut(const struct call *c, kl_tensor x, const struct view *v, uint32_t con, int64_t block)
+{
+    const int turn[2] = {1, 0};
+    if (con)
+        x = kl_permute_at(c->site, x, turn);
+    return kl_reshape_at(c->site, x, 3, (int64_t[]){v->shape.dim[con] / block, block, v->shape.dim[!con]});
+}
+
+/* The scales as [blocks, rest]: of blocks, or the same for all of them. */
+static kl_tensor block_scale(const struct call *c, const struct quant *q, uint32_t con)
+{
+    const int turn[2] = {1, 0};
+    return con ? kl_permute_at(c->site, q->part[1], turn) : q->part[1];
+}
+
+/* Two matrices, one or both with blocks of the contracted axis: sum over blocks of scale a * scale b * product of integers. */
+static kl_tensor block_product(const struct call *c, const struct side *a, const struct side *b)
+{
+    const kl_site *s = c->site;
+    uint32_t ca = axis_get(a->con, 0), cb = axis_get(b->con, 0);
+    int64_t block = a->q.grain == QUANT_BLOCK ? a->q.block : b->q.block;
+    const int first = 0, one = 1;
+    kl_tensor x = cut(c, centred(s, &a->q), &a->q.v, ca, block), w = cut(c, centred(s, &b->q), &b->q.v, cb, block);
+    kl_tensor sum = kl_dot_general_at(s, x, w, 1, &first, &first, 1, &one, &one); /* [blocks, M, N] */
+    kl_tensor y = kl_cast_at(s, sum, (kl_dtype)a->q.v.dtype);
+    y = kl_mul_at(s, y, kl_unsqueeze_at(s, block_scale(c, &a->q, ca), 2));
+    y = kl_mul_at(s, y, kl_unsqueeze_at(s, block_scale(c, &b->q, cb), 1));
+    return kl_sum_at(s, y, 1, &first, false);
+}
+
+enum way { FLOATS, WHOLE, BLOCKS };
+
+static enum way way_of(const struct call *c, const struct side *a, const struct side *b)
+{
+    unsigned ncon = c->proto.attr.dot.ncon, at;
+    int64_t length = 1, blocks = 0;
+    bool outside = true;
+    for (unsigned i = 0; i < ncon; i++)
+        length *= a->q.v.shape.dim[axis_get(a->con, i)];
+    for (int i = 0; i < 2; i++) {
+        const struct side *x = i ? b : a;
+        bool contracted = listed(x->con, ncon, x->q.axis, &at);
+        outside &= x->q.grain == QUANT_TENSOR || (x->q.grain == QUANT_AXIS && !contracted);
+        if (x->q.grain == QUANT_BLOCK)
+            blocks = contracted && (!blocks || blocks == x->q.block) ? x->q.block : -1;
+        else if (!(x->q.grain == QUANT_TENSOR || !contracted))
+            blocks = -1;
+        if (blocks < 0)
+            break;
+    }
+    if (a->q.v.dtype != b->q.v.dtype)
+        return FLOATS; /* whose op says what is wrong */
+    if (outside)
+        return length <= LONGEST ? WHOLE : FLOATS;
+    bool matrices = a->q.v.shape.rank == 2 && b->q.v.shape.rank == 2 && ncon == 1 && !c->proto.attr.dot.nbatch;
+    return blocks > 0 && blocks <= LONGEST && matrices ? BLOCKS : FLOATS;
+}
+
+/* ---- with a gradient ---- */
+
+struct twin {
+    const struct call *c;
+    struct side side[2];
+    enum way way;
+    unsigned source[2], part[2][3]; /* place in in[] + 1; 0: there is none */
+};
+
+/* The operand with the parts that are the region's. */
+static struct side side_in(const struct twin *w, unsigned i, const kl_tensor *in)
+{
+    struct side s = w->side[i];
+    for (unsigned k = 0; k < 3; k++)
+        s.q.part[k] = w->part[i][k] ? in[w->part[i][k] - 1] : kl_none;
+    return s;
+}
+
+static kl_status twin_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    const struct twin *w = ctx;
+    struct side a = side_in(w, 0, in), b = side_in(w, 1, in);
+    (void)nin, (void)nout;
+    out[0] = w->way == WHOLE ? whole_product(w->c, &a, &b) : block_product(w->c, &a, &b);
+    return KL_OK;
+}
+
+/* The float again, of integers that stand in in[]: through quantize, where it came from a float, so that saturation counts. */
+static kl_tensor float_of(const struct twin *w, unsigned i, const kl_tensor *in)
+{
+    const kl_site *s = w->c->site;
+    struct side side = side_in(w, i, in);
+    if (!w->source[i])
+        return quant_dense(s, &side.q);
+    kl_tensor zero = side.q.part[2];
+    const struct view number = {.dtype = side.q.type == KL_Q_U8 ? KL_U8 : KL_I8, .device = side.q.v.device};
+    static const struct shape scalar;
+    struct call q = {.site = s, .op = w->c->op, .proto.op = OP_quantize, .in[0] = in[w->source[i] - 1]};
+    q.in[1] = quant_spread(s, &side.q, side.q.part[1]);
+    q.in[2] = zero.id ? quant_spread(s, &side.q, zero)
+                      : broadcast_to(s, w->c->op, const_like(s, &number, 0), &scalar, &side.q.v.shape);
+    struct call d = {.site = s, .op = w->c->op, .proto.op = OP_dequantize, .in = {record(&q), q.in[1], q.in[2]}};
+    return record(&d);
+}
+
+static kl_status twin_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    const struct twin *w = ctx;
+    const kl_site *s = w->c->site;
+    kl_tensor y = dot_of(w->c, float_of(w, 0, in), float_of(w, 1, in));
+    kl_tensor loss = kl_sum_all_at(s, kl_mul_at(s, y, in[nin - 1])); /* in[], the result, its gradient */
+    for (uint32_t i = 0, k = 0; i + 2 < nin && k < nout; i++)
+        if (dtype_is_float(view_of(in[i]).dtype))
+            out[k++] = kl_grad_at(s, loss, in[i]);
+    return KL_OK;
+}
+
+kl_tensor quant_dot(struct thread *t, const struct call *c)
+{
+    if (!wrapper_of(c->in[0], &layer_quantized) || !wrapper_of(c->in[1], &layer_quantized))
+        return call_dense(t, c, &layer_quantized);
+    unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon;
+    struct twin w = {.c = c, .side = {{quant_of(c->in[0]), c->proto.attr.dot.batch_a, c->proto.attr.dot.con_a, nbatch},
+                                      {quant_of(c->in[1]), c->proto.attr.dot.batch_b, c->proto.attr.dot.con_b, 0}}};
+    w.side[1].first = w.side[0].q.v.shape.rank - ncon; /* behind the batch and a's free axes */
+    w.way = way_of(c, &w.side[0], &w.side[1]);
+    if (w.way == FLOATS)
+        return call_dense(t, c, &layer_quantized);
+    kl_tensor in[8], out = kl_none;
+    uint32_t n = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        struct quant *q = &w.side[i].q;
+        kl_tensor source = q->type == KL_Q_I4 ? kl_none : quant_source(t, q->part[0]);
+        if (source.id)
+            in[n++] = source, w.source[i] = n;
+    }
+    if (!n)
+        return w.way == WHOLE ? whole_product(c, &w.side[0], &w.side[1]) : block_product(c, &w.side[0], &w.side[1]);
+    for (unsigned i = 0; i < 2; i++)
+        for (unsigned k = 0; k < 3; k++)
+            if (w.side[i].q.part[k].id)
+                in[n++] = w.side[i].q.part[k], w.part[i][k] = n;
+    record_custom_grad(c->site, c->op, twin_value, twin_gradient, &w, n, in, 1, &out);
+    return out;
+}

@@ -1,0 +1,436 @@
+/* Quantized: tensors stored as small integers, with a scale for all, for each slice of an axis or for each block of one.
+ *
+ * Scales and zero points have the tensor's rank, so that a view of them is all that is needed to have one beside each
+ * element; quant_product.c multiplies integers. */
+#include "frontend/layers/quantized.h"
+#include <math.h>
+#include <string.h>
+
+struct quant quant_of(kl_tensor h)
+{
+    const struct wrapper *w = wrapper_of(h, &layer_quantized);
+    struct view v = view_of(h);
+    struct quant q = {.type = (kl_qtype)w->number[0], .grain = (enum quant_grain)w->number[1], .axis = (uint32_t)w->number[2],
+                      .block = w->number[3], .v = v, .part = {w->part[0], w->part[1], w->part[2]}};
+    return q;
+}
+
+static kl_tensor make(struct thread *t, const kl_site *site, const struct quant *q)
+{
+    const int64_t number[WRAPPER_NUMBERS] = {q->type, q->grain, q->axis, q->block};
+    return wrap(t, site, &layer_quantized, &q->v, 3, q->part, number);
+}
+
+/* ---- shapes ---- */
+
+/* s with the axis cut into runs: [.., blocks, block, ..] */
+static struct shape cut_shape(const struct shape *s, uint32_t axis, int64_t block)
+{
+    struct shape out = {.rank = s->rank + 1};
+    for (uint32_t i = 0, k = 0; i < s->rank; i++) {
+        out.dim[k++] = i == axis ? s->dim[i] / block : s->dim[i];
+        if (i == axis)
+            out.dim[k++] = block;
+    }
+    return out;
+}
+
+/* That of the scales of s. */
+static struct shape scale_shape(const struct quant *q)
+{
+    struct shape out = {.rank = q->v.shape.rank};
+    for (uint32_t i = 0; i < out.rank; i++)
+        out.dim[i] = q->grain == QUANT_BLOCK ? (i == q->axis ? q->v.shape.dim[i] / q->block : q->v.shape.dim[i])
+                     : q->grain == QUANT_AXIS && i == q->axis ? q->v.shape.dim[i] : 1;
+    return out;
+}
+
+/* One beside each element. */
+kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor scale)
+{
+    struct shape s = scale_shape(q);
+    if (shape_equal(&s, &q->v.shape))
+        return scale;
+    if (q->grain != QUANT_BLOCK)
+        return broadcast_to(site, "quantized", scale, &s, &q->v.shape);
+    struct shape cut = cut_shape(&q->v.shape, q->axis, q->block), one = cut;
+    one.dim[q->axis + 1] = 1;
+    return reshape_to(site, "quantized", broadcast_to(site, "quantized", reshape_to(site, "quantized", scale, &one), &one, &cut),
+                      &q->v.shape);
+}
+
+/* ---- integers ---- */
+
+static unsigned integers(kl_qtype type) { return type == KL_Q_U8 ? KL_U8 : KL_I8; }
+
+/* Pairs of the last axis as halves of bytes, the first one low. */
+static kl_tensor pack(const kl_site *s, const struct quant *q, kl_tensor ints)
+{
+    const struct view byte = {.dtype = KL_U8, .device = q->v.device};
+    uint32_t last = q->v.shape.rank - 1;
+    struct shape pairs = cut_shape(&q->v.shape, last, 2), bytes = q->v.shape;
+    bytes.dim[last] /= 2;
+    kl_tensor u = kl_and_at(s, kl_bitcast_at(s, ints, KL_U8), const_like(s, &byte, 15));
+    u = reshape_to(s, "quantized", u, &pairs);
+    kl_tensor low = kl_narrow_at(s, u, -1, 0, 1), high = kl_shl_at(s, kl_narrow_at(s, u, -1, 1, 1), const_like(s, &byte, 4));
+    return reshape_to(s, "quantized", kl_or_at(s, low, high), &bytes);
+}
+
+static kl_tensor unpack(const kl_site *s, const struct quant *q)
+{
+    const struct view byte = {.dtype = KL_U8, .device = q->v.device}, number = {.dtype = KL_I8, .device = q->v.device};
+    struct shape pairs = cut_shape(&q->v.shape, q->v.shape.rank - 1, 2), one = pairs;
+    one.dim[one.rank - 1] = 1;
+    kl_tensor u = broadcast_to(s, "quantized", reshape_to(s, "quantized", q->part[0], &one), &one, &pairs);
+    kl_tensor half = kl_shl_at(s, kl_iota_at(s, q->v.device, KL_U8, (int)pairs.rank, pairs.dim, -1), const_like(s, &byte, 2));
+    u = kl_and_at(s, kl_shr_at(s, u, half), const_like(s, &byte, 15));
+    kl_tensor moved = kl_bitcast_at(s, kl_xor_at(s, u, const_like(s, &byte, 8)), KL_I8); /* 0..15 for -8..7 */
+    return reshape_to(s, "quantized", kl_sub_at(s, moved, const_like(s, &number, 8)), &q->v.shape);
+}
+
+kl_tensor quant_ints(const kl_site *site, const struct quant *q)
+{
+    return q->type == KL_Q_I4 ? unpack(site, q) : q->part[0];
+}
+
+static kl_tensor zero_or_none(const kl_site *site, const struct quant *q)
+{
+    static const struct shape scalar;
+    const struct view number = {.dtype = integers(q->type), .device = q->v.device};
+    return q->part[2].id ? quant_spread(site, q, q->part[2])
+                         : broadcast_to(site, "quantized", const_like(site, &number, 0), &scalar, &q->v.shape);
+}
+
+kl_tensor quant_dense(const kl_site *site, const struct quant *q)
+{
+    struct call c = {.site = site, .op = "quantized", .proto.op = OP_dequantize, .in[0] = quant_ints(site, q)};
+    c.in[1] = quant_spread(site, q, q->part[1]);
+    c.in[2] = zero_or_none(site, q);
+    return record(&c);
+}
+
+static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+{
+    (void)t;
+    struct quant q = quant_of(h);
+    return quant_dense(site, &q);
+}
+
+/* x in integers, by the scheme and scales of q; q->v describes x. */
+static kl_tensor quantize(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
+{
+    kl_tensor scale = quant_spread(s, q, q->part[1]);
+    if (q->type == KL_Q_I4) { /* saturates at 4 bits */
+        kl_tensor high = kl_mul_at(s, scale, const_like(s, &q->v, 7)), low = kl_mul_at(s, scale, const_like(s, &q->v, -8));
+        x = kl_max_at(s, kl_min_at(s, x, high), low);
+    }
+    struct call c = {.site = s, .op = "quantized", .proto.op = OP_quantize, .in = {x, scale, zero_or_none(s, q)}};
+    q->part[0] = record(&c);
+    if (q->type == KL_Q_I4)
+        q->part[0] = pack(s, q, q->part[0]);
+    return make(t, s, q);
+}
+
+/* ---- scales from ranges ---- */
+
+/* From the least and greatest elements, in the shape of the scales. */
+static void scale_of_range(const kl_site *s, struct quant *q, kl_tensor low, kl_tensor high)
+{
+    const struct view *v = &q->v;
+    if (q->type != KL_Q_U8) {
+        kl_tensor size = kl_max_at(s, high, kl_neg_at(s, low));
+        q->part[1] = kl_div_at(s, size, const_like(s, v, q->type == KL_Q_I8 ? 127 : 7));
+        q->part[2] = kl_none;
+        return;
+    }
+    kl_tensor zero = const_like(s, v, 0);
+    low = kl_min_at(s, low, zero); /* 0 is exact */
+    high = kl_max_at(s, high, zero);
+    q->part[1] = kl_div_at(s, kl_sub_at(s, high, low), const_like(s, v, 255));
+    q->part[2] = kl_cast_at(s, kl_round_at(s, kl_div_at(s, kl_neg_at(s, low), q->part[1])), KL_U8);
+}
+
+/* The least or greatest of the elements that share a scale. */
+static kl_tensor extreme(const kl_site *s, const struct quant *q, kl_tensor x, bool greatest)
+{
+    int axes[KL_MAX_RANK], n = 0;
+    struct shape kept = scale_shape(q);
+    if (q->grain == QUANT_BLOCK) {
+        struct shape cut = cut_shape(&q->v.shape, q->axis, q->block);
+        x = reshape_to(s, "quantized", x, &cut);
+        axes[n++] = (int)q->axis + 1;
+    } else {
+        for (uint32_t i = 0; i < q->v.shape.rank; i++)
+            if (q->grain == QUANT_TENSOR || i != q->axis)
+                axes[n++] = (int)i;
+    }
+    x = greatest ? kl_reduce_max_at(s, x, n, axes, true) : kl_reduce_min_at(s, x, n, axes, true);
+    return reshape_to(s, "quantized", x, &kept);
+}
+
+static kl_tensor quantize_by_range(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
+{
+    kl_tensor still = kl_detach_at(s, x);
+    scale_of_range(s, q, extreme(s, q, still, false), extreme(s, q, still, true));
+    return quantize(t, s, q, x);
+}
+
+/* ---- ops ---- */
+
+/* The float that a product or view passes its gradient to; kl_none where none can flow. */
+kl_tensor quant_source(struct thread *t, kl_tensor ints)
+{
+    struct trace *tr = thread_trace(t);
+    const struct entry *x = entry_peek(ints);
+    struct err e;
+    kl_tensor h = kl_none;
+    e.code = KL_OK;
+    if (t->no_grad || !x || x->node == NIL || (x->kind == KIND_TEMP && x->trace != tr))
+        return kl_none;
+    if (tr && x->kind != KIND_TEMP)
+        return kl_none; /* from outside: a value */
+    if (!tr)
+        front_lock();
+    const struct graph *g = tr ? tr->r.g : ambient_graph();
+    const struct node *n = node_at(g, x->node);
+    if (n->op == OP_quantize && !(n->flags & MARK_STOP) && (tr || ambient_tracked(n->in[0])))
+        h = handle_of_node(t, tr, n->in[0], &e);
+    if (!tr)
+        front_unlock();
+    if (h.id && !tr && !scope_note(t, h))
+        return kl_none;
+    return h;
+}
+
+/* A view of everything, or a choice of elements: the integers stay what they are where their scales can follow. */
+static kl_tensor view(struct thread *t, const struct call *c)
+{
+    struct quant q = quant_of(c->in[0]);
+    bool permute = c->proto.op == OP_permute, follows = permute || q.grain == QUANT_TENSOR;
+    if (!follows || (q.type == KL_Q_I4 && c->proto.op != OP_reshape)) {
+        kl_tensor x = call_again(c, quant_dense(c->site, &q), c->in[1], kl_none);
+        q.v = view_of(x);
+        q.grain = QUANT_TENSOR;
+        if (q.type == KL_Q_I4 && (!q.v.shape.rank || q.v.shape.dim[q.v.shape.rank - 1] % 2))
+            return x;
+        return quantize_by_range(t, c->site, &q, x);
+    }
+    kl_tensor source = q.type == KL_Q_I4 ? kl_none : quant_source(t, q.part[0]), x = kl_none;
+    if (source.id) /* a gradient may want to come through: the same integers, by way of floats */
+        x = call_again(c, quant_dense(c->site, &q), c->in[1], kl_none);
+    kl_tensor ints = source.id ? kl_none : call_again(c, quant_ints(c->site, &q), c->in[1], kl_none);
+    struct view v = view_of(source.id ? x : ints);
+    q.v.shape = v.shape;
+    if (q.type == KL_Q_I4 && (!v.shape.rank || v.shape.dim[v.shape.rank - 1] % 2))
+        return quant_dense(c->site, &(struct quant){.type = KL_Q_I8, .v = q.v, .part = {ints, q.part[1]}});
+    for (uint32_t i = 1; i < 3; i++) {
+        if (!q.part[i].id)
+            continue;
+        struct shape ones = {.rank = v.shape.rank};
+        for (uint32_t k = 0; k < ones.rank; k++)
+            ones.dim[k] = 1;
+        q.part[i] = permute ? call_again(c, q.part[i], kl_none, kl_none) : reshape_to(c->site, c->op, q.part[i], &ones);
+    }
+    for (uint32_t i = 0; permute && i < v.shape.rank; i++)
+        if (c->proto.attr.permute.perm[i] == q.axis) {
+            q.axis = i;
+            break;
+        }
+    if (source.id)
+        return quantize(t, c->site, &q, x);
+    q.part[0] = q.type == KL_Q_I4 ? pack(c->site, &q, ints) : ints;
+    return make(t, c->site, &q);
+}
+
+/* In floats, and where the result is one, quantized like the first quantized operand. */
+static kl_tensor elementwise(struct thread *t, const struct call *c)
+{
+    unsigned first = 0;
+    while (!wrapper_of(c->in[first], &layer_quantized))
+        first++;
+    struct quant q = quant_of(c->in[first]);
+    kl_tensor y = call_dense(t, c, &layer_quantized);
+    struct view v = view_of(y);
+    const struct shape *s = &v.shape;
+    if (!dtype_is_float(v.dtype) || (q.type == KL_Q_I4 && (!s->rank || s->dim[s->rank - 1] % 2)))
+        return y;
+    bool same = s->rank == q.v.shape.rank && (q.grain == QUANT_TENSOR || s->dim[q.axis] == q.v.shape.dim[q.axis]);
+    q.grain = same ? q.grain : QUANT_TENSOR;
+    q.v = v;
+    return quantize_by_range(t, c->site, &q, y);
+}
+
+static kl_tensor call_quantized(struct thread *t, const struct call *c)
+{
+    if (op_is_elementwise(c->proto.op))
+        return elementwise(t, c);
+    switch (c->proto.op) {
+    case OP_reshape: case OP_permute: case OP_expand: case OP_slice: case OP_flip: case OP_window: case OP_dynamic_slice:
+    case OP_gather: return view(t, c);
+    case OP_dot: return quant_dot(t, c);
+    default: return call_dense(t, c, &layer_quantized);
+    }
+}
+
+const struct layer layer_quantized = {.name = "quantized", .key = LAYER_Quantized, .call = call_quantized, .dense = dense};
+
+/* ---- making them ---- */
+
+/* What the scheme means for a tensor; false: reported. */
+static bool scheme_of(struct thread *t, const kl_site *site, const char *op, kl_qscheme scheme, const struct view *v, struct quant *q)
+{
+    char text[SHAPE_TEXT];
+    uint32_t rank = v->shape.rank;
+    *q = (struct quant){.type = scheme.type, .v = *v, .block = scheme.block,
+                        .grain = scheme.block > 0 ? QUANT_BLOCK : scheme.per_axis ? QUANT_AXIS : QUANT_TENSOR};
+    if (!dtype_is_float(v->dtype))
+        return fail(t, site, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(v->dtype)) == KL_OK;
+    if ((unsigned)scheme.type > KL_Q_I4 || scheme.block < 0)
+        return fail(t, site, KL_ERR_ARGUMENT, "%s: there is no such scheme", op) == KL_OK;
+    if (q->grain != QUANT_TENSOR && !axis_of(t, site, op, &v->shape, scheme.axis, &q->axis))
+        return false;
+    if (q->grain == QUANT_BLOCK && (v->shape.dim[q->axis] % scheme.block || rank == KL_MAX_RANK))
+        return fail(t, site, KL_ERR_SHAPE, "%s: axis %u of %s is not cut into blocks of %lld", op, q->axis,
+                    shape_text(&v->shape, text, sizeof text), (long long)scheme.block) == KL_OK;
+    if (q->type == KL_Q_I4 && (!rank || rank == KL_MAX_RANK || v->shape.dim[rank - 1] % 2))
+        return fail(t, site, KL_ERR_SHAPE, "%s: 4-bit integers need a last axis of even length, got %s", op,
+                    shape_text(&v->shape, text, sizeof text)) == KL_OK;
+    return true;
+}
+
+/* A scale or zero point of the user's, in the shape of the scales; kl_none: reported. */
+static kl_tensor aligned(struct thread *t, const kl_site *site, const char *what, const struct quant *q, kl_tensor p, unsigned dtype)
+{
+    struct shape want = scale_shape(q);
+    struct view v;
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    if (!describe(t, site, "quantized", what, p, &v))
+        return kl_none;
+    bool fits = shape_equal(&v.shape, &want) || (q->grain == QUANT_TENSOR && !v.shape.rank) ||
+                (q->grain == QUANT_AXIS && v.shape.rank == 1 && v.shape.dim[0] == want.dim[q->axis]);
+    if (!fits)
+        fail(t, site, KL_ERR_SHAPE, "quantized: %s has shape %s, not %s", what, shape_text(&v.shape, a, sizeof a),
+             shape_text(&want, b, sizeof b));
+    else if (v.dtype != dtype)
+        fail(t, site, KL_ERR_TYPE, "quantized: %s is %s, not %s", what, dtype_name(v.dtype), dtype_name(dtype));
+    else
+        return reshape_to(site, "quantized", p, &want);
+    return kl_none;
+}
+
+kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
+{
+    struct view v;
+    struct quant q;
+    struct thread *t = floats_begin(site, "quantized", x, &v);
+    if (!t)
+        return op_failed();
+    if (wrapper_of(x, NULL))
+        x = kl_dense_at(site, x);
+    if (!scheme_of(t, site, "quantized", scheme, &v, &q))
+        return compose_end(t, poison(t));
+    if (!scale.id && zero_point.id)
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized: a zero point without a scale"));
+    if (!scale.id)
+        return compose_end(t, quantize_by_range(t, site, &q, x));
+    q.part[1] = aligned(t, site, "the scale", &q, scale, v.dtype);
+    q.part[2] = zero_point.id ? aligned(t, site, "the zero point", &q, zero_point, integers(q.type)) : kl_none;
+    if (!q.part[1].id || (zero_point.id && !q.part[2].id))
+        return compose_end(t, poison(t));
+    if (q.type == KL_Q_I4 && zero_point.id)
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized: 4-bit integers have no zero point"));
+    return compose_end(t, quantize(t, site, &q, x));
+}
+
+kl_tensor kl_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
+{
+    return kl_quantized_at(NULL, x, scheme, scale, zero_point);
+}
+
+/* ---- observers ---- */
+
+kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    struct thread *t = thread_self();
+    struct view v = {.dtype = dtype, .device = device};
+    struct quant q;
+    if (!t || !o)
+        return KL_ERR_ARGUMENT;
+    *o = (kl_observer){.scheme = scheme};
+    if (!shape_of(t, NULL, "observer_init", rank, dims, &v.shape) || !scheme_of(t, NULL, "observer_init", scheme, &v, &q))
+        return t->last.code;
+    if (q.grain == QUANT_BLOCK)
+        return fail(t, NULL, KL_ERR_ARGUMENT, "observer_init: blocks have their own scales, which depend on the data");
+    struct shape s = scale_shape(&q);
+    o->low = kl_keep(kl_full(device, dtype, (int)s.rank, s.dim, (double)INFINITY));
+    o->high = kl_keep(kl_full(device, dtype, (int)s.rank, s.dim, -(double)INFINITY));
+    kl_status status = kl_check(o->low) ? kl_check(o->low) : kl_check(o->high);
+    if (status)
+        kl_observer_free(o);
+    return status;
+}
+
+void kl_observer_free(kl_observer *o)
+{
+    kl_release(o->low);
+    kl_release(o->high);
+    o->low = o->high = kl_none;
+}
+
+/* The first range as it is, then taken in. */
+static kl_status take_in(const kl_site *s, kl_tensor state, kl_tensor new, double momentum, bool greatest)
+{
+    kl_tensor y;
+    if (momentum > 0) {
+        kl_tensor mixed = kl_add_at(s, kl_mul_scalar_at(s, state, momentum), kl_mul_scalar_at(s, new, 1 - momentum));
+        y = kl_where_at(s, kl_is_finite_at(s, state), mixed, new);
+    } else {
+        y = greatest ? kl_max_at(s, state, new) : kl_min_at(s, state, new);
+    }
+    return kl_assign_at(s, state, y);
+}
+
+kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x)
+{
+    struct view v;
+    struct quant q;
+    struct thread *t = floats_begin(site, "observe", x, &v);
+    if (!t)
+        return kl_last_error_code();
+    kl_status status = KL_ERR_SHAPE;
+    if (scheme_of(t, site, "observe", o->scheme, &v, &q)) {
+        if (wrapper_of(x, NULL))
+            x = kl_dense_at(site, x);
+        x = kl_detach_at(site, x);
+        status = take_in(site, o->low, extreme(site, &q, x, false), o->momentum, false);
+        if (!status)
+            status = take_in(site, o->high, extreme(site, &q, x, true), o->momentum, true);
+    } else {
+        status = t->tracing ? t->trace->err.code : t->last.code;
+    }
+    compose_end_all(t, NULL, 0);
+    return status;
+}
+
+kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tensor x)
+{
+    struct view v, low;
+    struct quant q;
+    struct thread *t = floats_begin(site, "quantized_by", x, &v);
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    if (!t)
+        return op_failed();
+    if (!scheme_of(t, site, "quantized_by", o->scheme, &v, &q) || !describe(t, site, "quantized_by", "the observer's range", o->low, &low))
+        return compose_end(t, poison(t));
+    struct shape want = scale_shape(&q);
+    if (!shape_equal(&want, &low.shape))
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "quantized_by: the observer's ranges are %s, those of this tensor %s",
+                                     shape_text(&low.shape, a, sizeof a), shape_text(&want, b, sizeof b)));
+    if (wrapper_of(x, NULL))
+        x = kl_dense_at(site, x);
+    scale_of_range(site, &q, kl_detach_at(site, o->low), kl_detach_at(site, o->high));
+    return compose_end(t, quantize(t, site, &q, x));
+}
+
+kl_status kl_observe(kl_observer *o, kl_tensor x) { return kl_observe_at(NULL, o, x); }
+kl_tensor kl_quantized_by(const kl_observer *o, kl_tensor x) { return kl_quantized_by_at(NULL, o, x); }

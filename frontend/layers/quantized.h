@@ -1,0 +1,24 @@
+/* Quantized tensors between the files of the layer. */
+#ifndef KILN_FRONTEND_QUANTIZED_H
+#define KILN_FRONTEND_QUANTIZED_H
+#include "frontend/layers/wrapper.h"
+
+enum quant_grain { QUANT_TENSOR, QUANT_AXIS, QUANT_BLOCK };
+/* A quantized tensor taken apart: integers, scales, zero points or kl_none, and what v describes. */
+struct quant {
+    kl_qtype type;
+    enum quant_grain grain;
+    uint32_t axis;               /* of grains axis and block */
+    int64_t block;
+    struct view v;
+    kl_tensor part[3];
+};
+struct quant quant_of(kl_tensor h);
+kl_tensor quant_ints(const kl_site *site, const struct quant *q);  /* KL_I8 or KL_U8 in its shape */
+kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor scale); /* one beside each element */
+kl_tensor quant_dense(const kl_site *site, const struct quant *q);
+/* The float that these integers were quantized from, for a gradient to go to; kl_none where none can. */
+kl_tensor quant_source(struct thread *t, kl_tensor ints);
+/* quant_product.c */
+kl_tensor quant_dot(struct thread *t, const struct call *c);
+#endif

@@ -1,0 +1,27 @@
+/* Transforms (vmap, autocast and their kin) inside the library: each is a kernel for all ops under its key (dispatch/),
+ * registered when it is first used. */
+#ifndef KILN_TRANSFORM_INTERNAL_H
+#define KILN_TRANSFORM_INTERNAL_H
+#include "frontend/frontend.h"
+
+static inline kl_keyset below(kl_keyset keys, unsigned layer) { return (kl_keyset){keys.bits & (LAYER_BIT(layer) - 1)}; }
+/* The layers of a thread, and getting back to them. */
+struct thread_layers { uint64_t included, excluded; };
+static inline struct thread_layers layers_save(const struct thread *t) { return (struct thread_layers){t->included, t->excluded}; }
+static inline void layers_restore(struct thread *t, struct thread_layers s)
+{
+    t->included = s.included;
+    t->excluded = s.excluded;
+}
+
+/* ---- vmap.c ---- */
+/* A function that is being recorded for a batch. */
+struct vmap {
+    const struct vmap *outer;
+    kl_randomness randomness;
+};
+
+/* ---- autocast.c ---- */
+enum { AUTOCAST_DEEPEST = 32 };  /* blocks in blocks */
+
+#endif

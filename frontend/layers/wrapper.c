@@ -1,0 +1,309 @@
+/* Wrappers: handles that stand for several, and the calls that reach their layer. */
+#include "frontend/layers/wrapper.h"
+#include <stdarg.h>
+#include <string.h>
+
+const struct wrapper *wrapper_of(kl_tensor h, const struct layer *layer)
+{
+    const struct entry *x = entry_peek(h);
+    const struct wrapper *w = x && x->kind == KIND_WRAPPER ? x->wrapper : NULL;
+    return w && (!layer || w->layer == layer) ? w : NULL;
+}
+
+struct view view_of(kl_tensor h)
+{
+    struct view v = {.dtype = KL_F32};
+    describe(thread_self(), NULL, "layer", "the tensor", h, &v);
+    return v;
+}
+
+/* ---- making ---- */
+
+/* Another handle for what h means outside of traces; needs the lock. */
+static kl_tensor value_again(kl_tensor h, struct err *e)
+{
+    struct entry *x = ambient_recording() ? entry_find(h, "a part", e) : NULL;
+    while (x && x->busy) {
+        front_wait();
+        x = entry_find(h, "a part", e);
+    }
+    if (x && x->requires_grad && x->node == NIL && ambient_node(x, e) == NIL)
+        return kl_none;
+    struct entry *y = x ? entry_new() : NULL;
+    if (!y)
+        return e->code ? kl_none : (err_set(e, KL_ERR_MEMORY, "out of memory"), kl_none);
+    y->kind = KIND_VALUE;
+    y->dtype = x->dtype;
+    y->shape = x->shape;
+    y->device = x->device;
+    y->buffer = x->buffer ? buffer_ref(x->buffer) : NULL;
+    if (x->node != NIL)
+        ambient_bind(y, x->node);
+    return entry_handle(y);
+}
+
+static kl_tensor part_again(struct thread *t, const kl_site *site, kl_tensor h)
+{
+    struct trace *tr = thread_trace(t);
+    const struct wrapper *w = wrapper_of(h, NULL);
+    struct err e;
+    e.code = KL_OK;
+    if (w) {
+        struct view v = view_of(h);
+        kl_tensor copy = wrap(t, site, w->layer, &v, w->n, w->part, w->number);
+        return tr ? copy : kl_keep_at(site, copy); /* no scope's, but the wrapper's */
+    }
+    kl_tensor again = kl_none;
+    if (tr) {
+        tr->site = site;
+        ref r = node_of_handle(tr, h, "a part", &e);
+        if (r == NIL && !e.code)
+            take_graph_error(tr->r.g, "", &e);
+        if (r != NIL)
+            again = handle_of_node(t, tr, r, &e);
+    } else {
+        front_lock();
+        again = value_again(h, &e);
+        front_unlock();
+    }
+    if (!again.id)
+        fail(t, site, e.code ? e.code : KL_ERR_MEMORY, "%s", e.code ? e.msg : "out of memory");
+    return again;
+}
+
+kl_tensor wrapper_again(struct thread *t, const kl_site *site, kl_tensor h)
+{
+    kl_tensor again = part_again(t, site, h);
+    return again.id && (t->tracing || scope_note(t, again)) ? again : poison(t);
+}
+
+/* The parts of a wrapper that came to nothing. */
+static void drop_parts(struct thread *t, uint32_t n, const kl_tensor *part)
+{
+    if (t->tracing)
+        return; /* temporaries */
+    front_lock();
+    for (uint32_t i = 0; i < n; i++)
+        if (part[i].id)
+            handle_end(part[i], DEATH_RELEASED);
+    front_unlock();
+}
+
+kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer, const struct view *v, uint32_t n,
+               const kl_tensor *part, const int64_t *number)
+{
+    struct trace *tr = thread_trace(t);
+    struct view ignored;
+    if (tr && tr->err.code)
+        return tr->poison;
+    for (uint32_t i = 0; i < n; i++) /* poison is reported as what it is */
+        if (part[i].id && !describe(t, site, layer->name, "a part", part[i], &ignored))
+            return poison(t);
+    struct wrapper *w = mem_alloc(sizeof *w);
+    if (!w)
+        return refuse(t, site, KL_ERR_MEMORY, "%s: out of memory", layer->name);
+    w->layer = layer;
+    if (number)
+        memcpy(w->number, number, sizeof w->number);
+    bool ok = true;
+    for (; w->n < n && ok; w->n++) {
+        w->part[w->n] = part[w->n].id ? part_again(t, site, part[w->n]) : kl_none;
+        ok = !part[w->n].id || w->part[w->n].id;
+    }
+    struct entry *x = NULL;
+    if (!tr)
+        front_lock();
+    if (ok && (x = tr ? entry_new_temp(t, tr) : entry_new())) {
+        x->kind = KIND_WRAPPER;
+        x->wrapper = w;
+        x->dtype = (uint8_t)v->dtype;
+        x->shape = v->shape;
+        x->device = (uint16_t)device_index(v->device);
+        x->layers = LAYER_BIT(layer->key);
+    }
+    if (!tr)
+        front_unlock();
+    if (x && (tr || scope_note(t, entry_handle(x))))
+        return entry_handle(x);
+    drop_parts(t, w->n, w->part);
+    mem_free(w);
+    return ok ? refuse(t, site, KL_ERR_MEMORY, "%s: out of memory", layer->name) : poison(t);
+}
+
+/* ---- calls ---- */
+
+kl_tensor call_again(const struct call *c, kl_tensor a, kl_tensor b, kl_tensor d)
+{
+    struct call again = *c;
+    again.in[0] = a;
+    again.in[1] = b;
+    again.in[2] = d;
+    return record(&again);
+}
+
+kl_tensor call_dense(struct thread *t, const struct call *c, const struct layer *layer)
+{
+    struct call again = *c;
+    for (unsigned i = 0; i < call_operands(c); i++)
+        if (wrapper_of(c->in[i], layer))
+            again.in[i] = layer->dense(t, c->site, c->in[i]);
+    return record(&again);
+}
+
+kl_tensor call_refused(struct thread *t, const struct call *c, kl_status code, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return refuse(t, c->site, code, "%s: %s", c->op, text);
+}
+
+/* The gradient of the parts that have one, wrapped like the variable. */
+static kl_tensor call_grad(struct thread *t, const struct call *c)
+{
+    const struct wrapper *loss = wrapper_of(c->in[0], NULL), *w = wrapper_of(c->in[1], NULL);
+    kl_tensor plain = loss ? loss->layer->dense(t, c->site, c->in[0]) : c->in[0];
+    if (!w)
+        return call_again(c, plain, c->in[1], kl_none);
+    if (!w->layer->grad_parts)
+        return call_refused(t, c, KL_ERR_GRAD, "a %s tensor has no gradient: ask for that of what it was made from",
+                            w->layer->name);
+    kl_tensor part[MAX_PARTS];
+    for (uint32_t i = 0; i < w->n; i++)
+        part[i] = w->layer->grad_parts >> i & 1 && w->part[i].id ? call_again(c, plain, w->part[i], kl_none) : w->part[i];
+    struct view v = view_of(c->in[1]);
+    return wrap(t, c->site, w->layer, &v, w->n, part, w->number);
+}
+
+static kl_tensor call_copy(struct thread *t, const struct call *c)
+{
+    const struct wrapper *w = wrapper_of(c->in[0], NULL);
+    kl_tensor part[MAX_PARTS];
+    for (uint32_t i = 0; i < w->n; i++)
+        part[i] = w->part[i].id ? call_again(c, w->part[i], kl_none, kl_none) : kl_none;
+    struct view v = view_of(c->in[0]);
+    v.device = c->device;
+    return wrap(t, c->site, w->layer, &v, w->n, part, w->number);
+}
+
+kl_status layer_call(struct kl_call *c, const struct op_kernel *k)
+{
+    struct thread *t = c->t;
+    bool mine = false;
+    for (uint32_t i = 0; i < c->nin && c->graph; i++)
+        mine |= wrapper_of(c->in[i], k->layer) != NULL;
+    if (!mine) /* the key alone: included by the thread, or marked */
+        return kl_redispatch(c, (kl_keyset){c->keys & ~LAYER_BIT(k->layer->key)});
+    if (!compose_begin_on(t, NULL)) {
+        fail(t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->label);
+        c->out[0] = poison(t);
+        return KL_ERR_MEMORY;
+    }
+    t->kernels++;
+    unsigned op = c->graph->proto.op;
+    c->out[0] = op == OP_grad ? call_grad(t, c->graph) : op == OP_copy ? call_copy(t, c->graph) : k->layer->call(t, c->graph);
+    t->kernels--;
+    compose_end(t, c->out[0]);
+    const struct entry *x = entry_peek(c->out[0]);
+    if (x && x->kind != KIND_POISON)
+        return KL_OK;
+    return t->tracing && t->trace->err.code ? t->trace->err.code : t->last.code;
+}
+
+static const struct op_kernel layer_kernels[LAYER_COUNT] = {
+    [LAYER_Sparse] = {.kind = KERNEL_LAYER, .name = "sparse", .layer = &layer_sparse},
+    [LAYER_Quantized] = {.kind = KERNEL_LAYER, .name = "quantized", .layer = &layer_quantized},
+    [LAYER_Nested] = {.kind = KERNEL_LAYER, .name = "nested", .layer = &layer_nested},
+    [LAYER_Complex] = {.kind = KERNEL_LAYER, .name = "complex", .layer = &layer_complex},
+    [LAYER_Named] = {.kind = KERNEL_LAYER, .name = "named", .layer = &layer_named},
+};
+
+const struct op_kernel *layer_kernel(unsigned layer) { return layer_kernels[layer].layer ? &layer_kernels[layer] : NULL; }
+
+/* ---- what one does with handles ---- */
+
+bool wrapper_refuse(const struct entry *x, const char *what, struct err *e)
+{
+    return err_set(e, KL_ERR_TYPE, "%s is a %s tensor, which this is not for: kl_dense(x) is a plain one", what,
+                   x->wrapper->layer->name);
+}
+
+void wrapper_free(struct entry *x, enum death how)
+{
+    struct wrapper *w = x->wrapper;
+    x->wrapper = NULL;
+    for (uint32_t i = 0; w && !x->trace && i < w->n; i++) /* in a trace they are temporaries of it, too */
+        if (w->part[i].id)
+            handle_end(w->part[i], how);
+    mem_free(w);
+}
+
+void wrapper_release(const kl_site *site, struct entry *x)
+{
+    struct wrapper *w = x->wrapper;
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->part[i].id)
+            kl_release_at(site, w->part[i]);
+    w->n = 0;
+}
+
+bool wrapper_parts(kl_tensor h, kl_tensor part[MAX_PARTS], uint32_t *n)
+{
+    const struct wrapper *w = wrapper_of(h, NULL);
+    *n = w ? w->n : 0;
+    if (w)
+        memcpy(part, w->part, sizeof w->part);
+    return w != NULL;
+}
+
+unsigned wrapper_grad_parts(kl_tensor h) { return wrapper_of(h, NULL)->layer->grad_parts; }
+
+bool wrapper_same_kind(kl_tensor a, kl_tensor b)
+{
+    const struct wrapper *x = wrapper_of(a, NULL), *y = wrapper_of(b, NULL);
+    return x && y && x->layer == y->layer && x->n == y->n && !memcmp(x->number, y->number, sizeof x->number);
+}
+
+kl_tensor kl_dense_at(const kl_site *site, kl_tensor h)
+{
+    struct thread *t = checked_begin(site, "dense");
+    if (!t)
+        return op_failed();
+    struct view v;
+    if (!describe(t, site, "dense", "the tensor", h, &v))
+        return compose_end(t, poison(t));
+    const struct wrapper *w = wrapper_of(h, NULL);
+    return compose_end(t, w ? w->layer->dense(t, site, h) : reshape_to(site, "dense", h, &v.shape));
+}
+
+kl_tensor kl_dense(kl_tensor h) { return kl_dense_at(NULL, h); }
+
+const char *kl_layer_name(kl_tensor h)
+{
+    const struct wrapper *w = thread_self() ? wrapper_of(h, NULL) : NULL;
+    return w ? w->layer->name : "";
+}
+
+uint32_t kl_layer_parts(kl_tensor h)
+{
+    const struct wrapper *w = thread_self() ? wrapper_of(h, NULL) : NULL;
+    return w ? w->n : 0;
+}
+
+kl_tensor kl_layer_part_at(const kl_site *site, kl_tensor h, uint32_t i)
+{
+    struct thread *t = checked_begin(site, "layer_part");
+    const struct wrapper *w = t ? wrapper_of(h, NULL) : NULL;
+    if (!t)
+        return op_failed();
+    struct view v;
+    if (!describe(t, site, "layer_part", "the tensor", h, &v))
+        return compose_end(t, poison(t));
+    if (!w || i >= w->n || !w->part[i].id)
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "layer_part: the tensor has no part %u", i));
+    return compose_end(t, wrapper_again(t, site, w->part[i]));
+}
+
+kl_tensor kl_layer_part(kl_tensor h, uint32_t i) { return kl_layer_part_at(NULL, h, i); }

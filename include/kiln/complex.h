@@ -1,0 +1,39 @@
+/* Complex numbers as pairs of floats.  Included by <kiln/kiln.h>; see storage.h.
+ *
+ *     kl_tensor z = kl_complex(re, im), y = kl_matmul(kl_conj(z), z);
+ *
+ * A complex tensor has two parts, real and imaginary, of one shape and floating dtype, which kl_shape and kl_dtype_of
+ * give.  Ops: + - * / and matmul, also with a real operand, neg, recip, exp, log, abs (a real tensor), sum, mean,
+ * cumsum, eq, ne, where, views, gather, concat, scatter and cast to another float; an op without a meaning for them, such
+ * as max, is a TYPE error.  What they record are the real ops, so it fuses as they do.
+ *
+ * Gradients: kl_grad(loss, z) of a real loss is complex, d loss / d real + i d loss / d imaginary: the direction in which
+ * the loss grows, 2 z for |z|^2.  A product y = a b then gives dy conj(b) to a. */
+#ifndef KILN_COMPLEX_H
+#define KILN_COMPLEX_H
+#include <kiln/kiln.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* From two floats of one dtype that broadcast.  [SHAPE, TYPE] */
+KL_OP(complex, kl_tensor re, kl_tensor im)
+/* The parts, real tensors; of a real tensor itself and zeros. */
+KL_OP1(real)
+KL_OP1(imag)
+KL_OP1(conj) /* with the imaginary part negated; of a real tensor itself */
+KL_OP1(angle) /* of the number in -pi .. pi; floats */
+
+#ifndef KL_NO_CALL_SITES
+#define kl_complex(...) kl_complex_at(KL_HERE, __VA_ARGS__)
+#define kl_real(...) kl_real_at(KL_HERE, __VA_ARGS__)
+#define kl_imag(...) kl_imag_at(KL_HERE, __VA_ARGS__)
+#define kl_conj(...) kl_conj_at(KL_HERE, __VA_ARGS__)
+#define kl_angle(...) kl_angle_at(KL_HERE, __VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

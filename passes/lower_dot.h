@@ -1,0 +1,34 @@
+/* Lowering a dot: what the schedules of processors and of GPUs share. */
+#ifndef KILN_LOWER_DOT_H
+#define KILN_LOWER_DOT_H
+#include "lower.h"
+
+struct dot {
+    struct lowering *w;
+    const struct node *n;
+    unsigned dtype;                              /* of products, sums and panels */
+    struct shape a, b, out;
+    struct shape batch, free_a, free_b, con;     /* lengths of the four kinds of dimension */
+    struct dot_dims size;
+    int64_t kblock, blocks;
+    int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
+    int64_t b_step_n, b_step_k;                  /* see find_steps */
+    int64_t run;                                 /* columns from one multiple of this to the next: b_step_n apart */
+    uint32_t square;                             /* lanes of a native vector: what pack_square handles */
+    uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
+    bool sweep;                                  /* the epilogue passes over whole rows, when all their tiles are there */
+    int64_t tile_step;                           /* from one row of the tile's copy to the next */
+    val batch_index;
+};
+
+/* ---- lower_dot.c ---- */
+/* The element of an operand at (batch_index, free index i, contracted index k), as it is multiplied. */
+val dot_element(const struct dot *d, bool second, val i, val kk);
+/* Stores everything made of the result at (batch_index, row m, column n). */
+void dot_epilogue(const struct dot *d, val m, val n, val result);
+/* ---- lower_dot_gpu.c ---- */
+/* Is the product one for blocks of threads on this target?  *s: their schedule. */
+bool dot_blocks(const struct dot *d, struct schedule *s);
+void dot_emit_blocks(struct dot *d, const struct schedule *s);
+
+#endif

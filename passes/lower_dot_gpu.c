@@ -1,0 +1,313 @@
+/* Products on a GPU: a block of threads owns BLOCK_M x BLOCK_N results, each thread a tile of MR x NR of them.
+ *
+ * The contraction goes by in steps.  The elements of both operands that a step needs lie in shared memory, those of A by
+ * columns, so that what a thread reads of either are neighbours.  There is room for two steps: while the threads multiply
+ * one, each has its part of the next on the way from memory, and stores it when the products are done; one barrier a
+ * step.  Results go to the epilogue one by one.
+ *
+ * An element is one ascending chain of fma in each of pass numerics' k-blocks, whose sums are added in turn: the order of
+ * lower_dot.c, whatever the tiles. */
+#include "lower_dot.h"
+
+struct blocks {
+    struct dot *d;
+    struct schedule s;
+    int64_t threads, col_threads;   /* of the block; in a row of tiles */
+    uint32_t a, b, own;             /* lbufs: two steps of the operands, the thread's results */
+    bool a_along_k, b_along_k;      /* are an operand's neighbours in memory those along the contraction? */
+    int64_t last;                   /* length of the last k-block */
+    val t, i0, j0;                  /* the thread, the block's first row and column */
+    val k0;                         /* the k-block's first element */
+};
+
+enum { MAX_PARTS = 32 };            /* elements of an operand that a thread brings in a step */
+
+/* ---- the schedule ---- */
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Can a block of this target be what the record says? */
+static bool fits(const struct dot *d, const struct schedule *s)
+{
+    const struct caps *c = d->w->caps;
+    if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n || s->block_m % s->mr || s->block_n % s->nr)
+        return false;
+    int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr), a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
+    return threads == s->width && threads <= (int64_t)c->block_threads && s->mr * s->nr <= 64 && a % threads == 0 && b % threads == 0 &&
+           a / threads <= MAX_PARTS && b / threads <= MAX_PARTS && 2 * (a + b) * (int64_t)dtype_size(d->dtype) <= (int64_t)c->shared_bytes;
+}
+
+/* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
+static bool choose(const struct dot *d, struct schedule *s)
+{
+    static const struct { uint16_t mr, nr, rows, cols; } shape[] = {{8, 8, 16, 16}, {8, 8, 8, 8}, {8, 4, 8, 8}, {4, 4, 8, 8},
+                                                                    {4, 4, 16, 4}, {4, 4, 4, 16}};
+    bool found = false;
+    for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
+        struct schedule x = {.kind = SCHED_DOT, .width = shape[i].rows * shape[i].cols, .mr = shape[i].mr, .nr = shape[i].nr, .kc = (uint32_t)d->kblock,
+                             .block_m = shape[i].mr * shape[i].rows, .block_n = shape[i].nr * shape[i].cols, .step = 8};
+        if (found && x.mr * x.nr == s->mr * s->nr) /* as small, and longer */
+            break;
+        if (!fits(d, &x) || x.block_m / 2 >= d->size.m || x.block_n / 2 >= d->size.n)
+            continue;
+        *s = x;
+        found = true;
+        int64_t of_columns = ceil_div(d->size.n, x.block_n), of_rows = ceil_div(d->size.m, x.block_m);
+        if (of_columns > INT64_MAX / 2 / of_rows / d->size.batch || d->size.batch * of_rows * of_columns >= (int64_t)d->w->caps->threads)
+            break;
+    }
+    return found;
+}
+
+bool dot_blocks(const struct dot *d, struct schedule *s)
+{
+    const struct schedule *given = d->w->given;
+    if (!d->w->caps->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 8 || !choose(d, s))
+        return false;
+    if (given && fits(d, given) && given->kc == (uint32_t)d->kblock)
+        *s = *given;
+    return ceil_div(d->size.n, s->block_n) * ceil_div(d->size.m, s->block_m) <= INT32_MAX / d->size.batch;
+}
+
+/* ---- tiles ---- */
+
+static val tile_splat(struct kernel *k, val x, unsigned rows, unsigned cols)
+{
+    return k_append(k, (struct linst){.op = L_SPLAT, .dtype = k->inst[x].dtype, .rows = (uint16_t)rows, .cols = (uint16_t)cols, .a = x});
+}
+
+static val tile_load(struct kernel *k, uint32_t buf, val index, int64_t stride, unsigned rows, unsigned cols)
+{
+    return k_append(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = TILE_ROWS, .rows = (uint16_t)rows,
+                                      .cols = (uint16_t)cols, .a = index, .d = k_int(k, stride), .imm = buf});
+}
+
+static val shaped(struct kernel *k, val v, val like) /* v, made of tiles of this shape */
+{
+    k->inst[v].rows = k->inst[like].rows;
+    k->inst[v].cols = k->inst[like].cols;
+    return v;
+}
+
+static val tile_carry(struct kernel *k, val init) { return shaped(k, k_carry(k, init), init); }
+static val tile_out(struct kernel *k, val carry) { return shaped(k, k_out(k, carry), carry); }
+
+/* ---- one step ---- */
+
+/* A thread's part of an operand's step: elements t, t + threads, .. of it. */
+struct part { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
+
+/* Where element number e of a step lies: number along the block's side, number along the contraction. */
+static void find_element(const struct blocks *s, bool second, val e, val *side, val *kk)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t length = second ? s->s.block_n : s->s.block_m;
+    bool along_k = second ? s->b_along_k : s->a_along_k;
+    *side = along_k ? ix_div(k, e, s->s.step) : ix_mod(k, e, length);
+    *kk = along_k ? ix_mod(k, e, s->s.step) : ix_div(k, e, length);
+}
+
+/* Starts to bring an operand's step from memory; `first` is its first element of the contraction.  beyond: it may reach
+ * past the last. */
+static void fetch(const struct blocks *s, bool second, val first, bool beyond, struct part *p)
+{
+    struct lowering *w = s->d->w;
+    struct kernel *k = w->k;
+    int64_t side_length = second ? s->s.block_n : s->s.block_m, size = second ? s->d->size.n : s->d->size.m;
+    p->n = side_length * s->s.step / s->threads;
+    for (int64_t i = 0; i < p->n; i++) {
+        val side, kk, there = 0;
+        find_element(s, second, ix_add(k, s->t, k_int(k, i * s->threads)), &side, &kk);
+        p->at[i] = ix_add(k, ix_scale(k, kk, side_length), side);
+        val free = ix_add(k, second ? s->j0 : s->i0, side), at = ix_add(k, first, kk);
+        if (size % side_length)
+            there = k_prim(k, P_LT, free, k_int(k, size), 0);
+        if (beyond) {
+            val in = k_prim(k, P_LT, at, k_int(k, s->d->size.k), 0);
+            there = there ? k_prim(k, P_AND, there, in, 0) : in;
+        }
+        if (there) { /* of those that are */
+            ix_bound(k, free, 0, size - 1);
+            ix_bound(k, at, 0, s->d->size.k - 1);
+        }
+        w->pred = there;
+        w->pred_all = true;
+        p->value[i] = dot_element(s->d, second, free, at);
+        w->pred = 0;
+        w->pred_all = false;
+    }
+}
+
+static void put(const struct blocks *s, bool second, val half, const struct part *p)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t elements = (int64_t)(second ? s->s.block_n : s->s.block_m) * s->s.step;
+    for (int64_t i = 0; i < p->n; i++)
+        k_store(k, second ? s->b : s->a, ix_add(k, ix_scale(k, half, elements), p->at[i]), p->value[i], 0);
+}
+
+static void meet(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
+
+/* acc and the products of `count` elements in one half of shared memory. */
+static val multiply(const struct blocks *s, val half, val count, val acc)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t m = s->s.block_m, n = s->s.block_n;
+    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
+    val a0 = ix_add(k, ix_scale(k, half, m * s->s.step), row), b0 = ix_add(k, ix_scale(k, half, n * s->s.step), col);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1), sum = tile_carry(k, acc);
+    val a = tile_load(k, s->a, ix_add(k, a0, ix_scale(k, i, m)), 1, s->s.mr, 1);
+    val b = tile_load(k, s->b, ix_add(k, b0, ix_scale(k, i, n)), n, 1, s->s.nr);
+    val next = shaped(k, k_inst(k, L_MMA, s->d->dtype, a, b, sum, 0), sum);
+    k->inst[next].kind = MMA_CHAIN;
+    k_next(k, sum, next);
+    k_end(k, i);
+    return tile_out(k, sum);
+}
+
+/* ---- the k-blocks ---- */
+
+/* A number of k-block kb that is another one in the last. */
+static val of_block(const struct blocks *s, val kb, int64_t most, int64_t last)
+{
+    struct kernel *k = s->d->w->k;
+    if (most == last || s->d->blocks == 1)
+        return k_int(k, last);
+    val x = k_prim(k, P_SELECT, k_prim(k, P_LT, kb, k_int(k, s->d->blocks - 1), 0), k_int(k, most), k_int(k, last));
+    ix_bound(k, x, 0, most);
+    return x;
+}
+
+/* How many elements of a step are of the k-block. */
+static val elements_of(const struct blocks *s, val kb, val step)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t length = s->s.step;
+    if (s->d->kblock % length == 0 && s->last % length == 0)
+        return k_int(k, length);
+    val left = ix_sub(k, of_block(s, kb, s->d->kblock, s->last), ix_scale(k, step, length));
+    val n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, k_int(k, length), 0), left, k_int(k, length));
+    ix_bound(k, n, 0, length);
+    return n;
+}
+
+/* The sum of one k-block. */
+static val emit_k_block(const struct blocks *s, val kb, val zero)
+{
+    struct kernel *k = s->d->w->k;
+    struct part a, b;
+    int64_t length = s->s.step, most = ceil_div(s->d->kblock, length), last = ceil_div(s->last, length);
+    bool whole = s->d->kblock % length == 0 && s->last % length == 0;
+    bool several = s->d->blocks > 1 || last > 1;
+    fetch(s, false, s->k0, !whole, &a);
+    fetch(s, true, s->k0, !whole, &b);
+    put(s, false, k_int(k, 0), &a);
+    put(s, true, k_int(k, 0), &b);
+    meet(k);
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), of_block(s, kb, most, last), 1), acc = tile_carry(k, zero);
+    val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
+    val next = ix_add(k, s->k0, ix_scale(k, ix_add(k, step, k_int(k, 1)), length));
+    if (several) {
+        fetch(s, false, next, true, &a);
+        fetch(s, true, next, true, &b);
+    }
+    val sum = multiply(s, half, elements_of(s, kb, step), acc);
+    if (several) {
+        put(s, false, other, &a);
+        put(s, true, other, &b);
+    }
+    meet(k);
+    k_next(k, acc, sum);
+    k_end(k, step);
+    return tile_out(k, acc);
+}
+
+/* The thread's results: the sums of all k-blocks, added in turn. */
+static val emit_sums(struct blocks *s)
+{
+    struct kernel *k = s->d->w->k;
+    val zero = tile_splat(k, k_bits(k, s->d->dtype, 0), s->s.mr, s->s.nr);
+    if (s->d->blocks == 1) {
+        s->k0 = k_int(k, 0);
+        return emit_k_block(s, 0, zero);
+    }
+    val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->d->blocks), 1), total = tile_carry(k, zero);
+    s->k0 = ix_scale(k, kb, s->d->kblock);
+    val sum = emit_k_block(s, kb, zero), more = shaped(k, k_prim(k, P_ADD, total, sum, 0), sum);
+    k_next(k, total, shaped(k, k_prim(k, P_SELECT, k_prim(k, P_EQ, kb, k_int(k, 0), 0), sum, more), sum));
+    k_end(k, kb);
+    return tile_out(k, total);
+}
+
+static void emit_results(const struct blocks *s, val sums)
+{
+    struct kernel *k = s->d->w->k;
+    const struct dot_dims *size = &s->d->size;
+    k_append(k, (struct linst){.op = L_STORE, .dtype = s->d->dtype, .kind = TILE_ROWS, .a = k_int(k, 0), .b = sums, .d = k_int(k, s->s.nr), .imm = s->own});
+    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);
+    val m = ix_add(k, s->i0, ix_add(k, row, i)), n = ix_add(k, s->j0, ix_add(k, col, j)), there = 0;
+    if (size->m % s->s.block_m)
+        there = k_prim(k, P_LT, m, k_int(k, size->m), 0);
+    if (size->n % s->s.block_n) {
+        val in = k_prim(k, P_LT, n, k_int(k, size->n), 0);
+        there = there ? k_prim(k, P_AND, there, in, 0) : in;
+    }
+    if (there)
+        there = k_if(k, there);
+    ix_bound(k, m, 0, size->m - 1);
+    ix_bound(k, n, 0, size->n - 1);
+    dot_epilogue(s->d, m, n, k_load(k, s->own, ix_add(k, ix_scale(k, i, s->s.nr), j), 0));
+    if (there)
+        k_end(k, there);
+    k_end(k, j);
+    k_end(k, i);
+}
+
+/* ---- the kernel ---- */
+
+/* Are neighbours in memory those along the contraction, and not those along the other side? */
+static bool along_k(const struct dot *d, bool second)
+{
+    struct trial t;
+    int64_t step_side = 0, step_k = 0;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+        dot_element(&copy, second, i, j);
+        for (val v = j; v < k->ninst && step_k != 1; v++) /* the first load that has such neighbours */
+            if (k->inst[v].op == L_LOAD && (!ix_stride(k, k->inst[v].a, i, &step_side) || !ix_stride(k, k->inst[v].a, j, &step_k)))
+                step_side = step_k = 0;
+    }
+    trial_end(&t, d->w);
+    return step_k == 1 && step_side != 1;
+}
+
+void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    struct blocks s = {.d = d, .s = *schedule, .threads = schedule->width, .col_threads = schedule->block_n / schedule->nr};
+    s.last = d->size.k - (d->blocks - 1) * d->kblock;
+    s.a_along_k = along_k(d, false);
+    s.b_along_k = along_k(d, true);
+    k->sched = *schedule;
+    lower_scalars(w);
+    s.a = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->block_m * schedule->step, 0);
+    s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->block_n * schedule->step, 0);
+    s.own = k_buf(k, BUF_REGISTER, d->dtype, (int64_t)schedule->mr * schedule->nr, 0);
+    int64_t rows = ceil_div(d->size.m, schedule->block_m), cols = ceil_div(d->size.n, schedule->block_n);
+    k->extent = d->size.batch * rows * cols;
+    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1);
+    d->batch_index = ix_div(k, p, rows * cols);
+    s.i0 = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), schedule->block_m);
+    s.j0 = ix_scale(k, ix_mod(k, p, cols), schedule->block_n);
+    s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.threads), 1);
+    emit_results(&s, emit_sums(&s));
+    k_end(k, s.t);
+    k_end(k, p);
+}

@@ -1,0 +1,283 @@
+/* Rows of the dispatch system about layers other than vmap: autocast.  Arguments: ids of rows; none: all. */
+#include "api_seeds.h"
+
+static kl_tensor made(int rank, const int64_t *dims)
+{
+    static float next = 0.37f;
+    float v[4096];
+    int64_t n = 1;
+    for (int i = 0; i < rank; i++)
+        n *= dims[i];
+    for (int64_t i = 0; i < n; i++) {
+        next = fmodf(next * 7.31f + 0.123f, 1.f);
+        v[i] = next * 2 - 1;
+    }
+    return kl_input(cpu, KL_F32, rank, dims, v);
+}
+
+/* The open trace at a stage, as text that the caller frees. */
+static char *dumped(const char *stage)
+{
+    char path[] = "/tmp/kiln-layers-XXXXXX";
+    int fd = mkstemp(path);
+    char *text = calloc(1, 1 << 20);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!f || !text || kl_dump(NULL, stage, path) != KL_OK || !freopen(path, "r", f))
+        return printf("dump: %s\n", kl_last_error()), text;
+    size_t n = fread(text, 1, (1 << 20) - 1, f);
+    text[n] = 0;
+    fclose(f);
+    remove(path);
+    return text;
+}
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *s = text; (s = strstr(s, what)); s++)
+        n++;
+    return n;
+}
+
+/* ---- B7: what the policies do ---- */
+
+static void b7(void)
+{
+    kl_tensor x = made(DIMS(4, 6)), w = made(DIMS(6, 3)), half = kl_cast(x, KL_BF16), y;
+    OK(kl_autocast_begin(KL_BF16));
+    CHECK(kl_autocast_dtype() == KL_BF16);
+    OK(kl_trace_begin("policies"));
+    y = kl_matmul(x, w);
+    CHECK(kl_dtype_of(y) == KL_BF16);                                                      /* LOWER */
+    CHECK(kl_dtype_of(kl_add(y, y)) == KL_BF16 && kl_dtype_of(kl_add(x, x)) == KL_F32);     /* ANY, or alike */
+    CHECK(kl_dtype_of(kl_exp(y)) == KL_F32 && kl_dtype_of(kl_sum_all(y)) == KL_F32);        /* FP32 */
+    CHECK(kl_dtype_of(kl_add(y, kl_narrow(x, 1, 0, 3))) == KL_F32);                         /* PROMOTE */
+    CHECK(kl_dtype_of(kl_relu(y)) == KL_BF16 && kl_dtype_of(kl_softmax(y, 1)) == KL_F32);
+    CHECK(kl_dtype_of(kl_lt(y, kl_narrow(x, 1, 0, 3))) == KL_BOOL);
+    kl_tensor wide = kl_cast(x, KL_F64);
+    CHECK(kl_dtype_of(kl_matmul(wide, kl_cast(w, KL_F64))) == KL_F64);
+    OK(kl_autocast_begin(KL_F32)); /* not in here */
+    CHECK(kl_dtype_of(kl_matmul(x, w)) == KL_F32 && kl_autocast_dtype() == KL_F32);
+    OK(kl_autocast_end());
+    OK(kl_autocast_begin(KL_F16));
+    CHECK(kl_dtype_of(kl_matmul(x, w)) == KL_F16);
+    OK(kl_autocast_end());
+    kl_trace_abandon();
+    /* The IR: a cast of each operand of the product, none in a softmax of f32. */
+    OK(kl_trace_begin("dumped"));
+    kl_keep(y = kl_matmul(x, w));
+    char *text = dumped("captured");
+    CHECK(count(text, "= cast ") == 2 && strstr(text, "bf16[4,3]"));
+    free(text);
+    kl_trace_abandon();
+    OK(kl_trace_begin("dumped"));
+    kl_keep(kl_softmax(x, 1));
+    text = dumped("captured");
+    CHECK(count(text, "= cast ") == 0);
+    free(text);
+    kl_trace_abandon();
+    OK(kl_autocast_end());
+    /* Off outside of the block; another thread's is its own; the log. */
+    CHECK(kl_autocast_dtype() == KL_F32 && kl_dtype_of(kl_matmul(x, w)) == KL_F32);
+    kl_dispatch_log_begin();
+    kl_release(kl_add(x, x));
+    CHECK(!strstr(kl_dispatch_log_end(), "Autocast"));
+    OK(kl_autocast_begin(KL_BF16));
+    kl_dispatch_log_begin();
+    kl_release(kl_add(x, x));
+    const char *log = kl_dispatch_log_end();
+    CHECK(strstr(log, "[call] op=[add], key=[Autocast]") && strstr(log, "[redispatch] op=[add], key=["));
+    OK(kl_autocast_end());
+    CHECK(kl_autocast_end() == KL_ERR_ARGUMENT && says("no block is open"));
+    CHECK(kl_autocast_begin(KL_I32) == KL_ERR_TYPE && says("not i32"));
+    kl_clear_error();
+    /* Its values are those of casts written by hand. */
+    OK(kl_autocast_begin(KL_BF16));
+    y = kl_softmax(kl_matmul(x, w), 1);
+    OK(kl_autocast_end());
+    double *want = values_of(kl_softmax(kl_cast(kl_matmul(half, kl_cast(w, KL_BF16)), KL_F32), 1));
+    NEAR(y, 12, want, 0);
+    free(want);
+    kl_release(x), kl_release(w), kl_release(half);
+}
+
+static void *other_thread(void *ctx)
+{
+    *(bool *)ctx = kl_autocast_dtype() == KL_F32;
+    return NULL;
+}
+
+/* ---- D21: below Autograd's view of it: casts have gradients; copies of weights; what is banned ---- */
+
+static void d21(void)
+{
+    kl_tensor x = made(DIMS(8, 16)), w = made(DIMS(16, 4)), v = made(DIMS(4, 4));
+    pthread_t thread;
+    bool apart = false;
+    OK(kl_autocast_begin(KL_BF16));
+    pthread_create(&thread, NULL, other_thread, &apart);
+    pthread_join(thread, NULL);
+    CHECK(apart);
+    /* One copy of w for its three uses, one of v for its two; after an assignment another. */
+    OK(kl_trace_begin("copies"));
+    kl_tensor h = kl_add(kl_matmul(x, w), kl_matmul(kl_neg(x), w));
+    h = kl_add(kl_matmul(h, v), kl_matmul(kl_relu(h), v));
+    h = kl_add(h, kl_matmul(x, w));
+    kl_tensor loss = kl_sum_all(kl_mul(h, h)), g = kl_grad(loss, w);
+    CHECK(kl_dtype_of(g) == KL_F32 && kl_dtype_of(h) == KL_BF16);
+    kl_keep(g);
+    char *text = dumped("captured");
+    CHECK(count(text, "bf16[16,4]") == 1 && count(text, "bf16[4,4]") == 1);
+    free(text);
+    text = dumped("differentiated");
+    CHECK(count(text, ": f32[16,4]") >= 2 && count(text, "dot ") >= 8); /* the gradient comes back through the cast */
+    free(text);
+    OK(kl_assign(v, kl_mul_scalar(v, 2)));
+    kl_keep(h = kl_matmul(kl_cast(h, KL_F32), v));
+    text = dumped("captured");
+    CHECK(count(text, "bf16[4,4]") == 2);
+    free(text);
+    OK(kl_trace_end());
+    /* The gradient is that of casts written by hand. */
+    OK(kl_autocast_end());
+    double *got = values_of(g);
+    OK(kl_trace_begin("by hand"));
+    kl_tensor wb = kl_cast(w, KL_BF16), xb = kl_cast(x, KL_BF16), vb = kl_cast(kl_div_scalar(v, 2), KL_BF16);
+    kl_tensor q = kl_add(kl_matmul(xb, wb), kl_matmul(kl_cast(kl_neg(x), KL_BF16), wb));
+    q = kl_add(kl_matmul(q, vb), kl_matmul(kl_relu(q), vb));
+    q = kl_add(q, kl_matmul(kl_cast(x, KL_BF16), kl_narrow(wb, 0, 0, 16)));
+    kl_tensor by_hand = kl_keep(kl_grad(kl_sum_all(kl_cast(kl_mul(q, q), KL_F32)), w));
+    OK(kl_trace_end());
+    if (got)
+        NEAR(by_hand, 64, got, 1e-2);
+    free(got);
+    kl_release(g), kl_release(h);
+    /* Outside of traces, too; a copy goes when its tensor changes. */
+    OK(kl_autocast_begin(KL_BF16));
+    double *first = values_of(kl_matmul(x, w));
+    kl_tensor twice = kl_mul_scalar(w, 2);
+    OK(kl_assign(w, twice));
+    double *second = values_of(kl_matmul(x, w));
+    bool doubled = first && second;
+    for (int i = 0; doubled && i < 32; i++)
+        doubled = second[i] == 2 * first[i];
+    CHECK(doubled);
+    free(first), free(second);
+    /* Banned: what is unsafe says what to use instead. */
+    kl_tensor p = kl_sigmoid(x), yes = kl_ones(cpu, KL_F32, DIMS(8, 16));
+    kl_tensor bad = kl_binary_cross_entropy(p, yes);
+    CHECK(kl_check(bad) == KL_ERR_TYPE && says("binary_cross_entropy: unsafe to autocast") && says("kl_bce_with_logits"));
+    OK(kl_check(kl_bce_with_logits(x, yes)));
+    OK(kl_autocast_end());
+    kl_clear_error();
+    double *a = values_of(kl_bce_with_logits(x, yes));
+    if (a)
+        NEAR(kl_binary_cross_entropy(p, yes), 1, a, 1e-5);
+    free(a);
+    kl_release(x), kl_release(w), kl_release(v);
+}
+
+/* Losses and norms of narrow tensors compute in f32, their parameters f32 as well. */
+static void wide(void)
+{
+    kl_tensor x = made(DIMS(6, 8)), w = made(DIMS(8, 8)), scale = made(DIMS(8)), labels = kl_arange(cpu, KL_I32, 6);
+    OK(kl_autocast_begin(KL_F16));
+    kl_tensor h = kl_matmul(x, w);
+    kl_tensor r[] = {kl_layer_norm(h, 1, scale, scale, 1e-5), kl_rms_norm(h, 1, scale, 1e-5), kl_group_norm(h, 2, scale, scale, 1e-5),
+                     kl_cross_entropy(h, labels), kl_mse_loss(h, x), kl_var(h, 0, NULL, false, 1), kl_log_softmax(h, 1),
+                     kl_logsumexp(h, 0, NULL, false), kl_std(h, 0, NULL, false, 1), kl_norm(h, 0, NULL, false),
+                     kl_batch_norm(h, scale, scale, kl_none, kl_none, true, 0.1, 1e-5), kl_huber_loss(x, h, 1)};
+    for (size_t i = 0; i < sizeof r / sizeof *r; i++)
+        check_at(kl_check(r[i]) == KL_OK && kl_dtype_of(r[i]) == KL_F32, __LINE__, "f32");
+    kl_tensor act[] = {kl_gelu(h), kl_silu(h), kl_sigmoid(h), kl_softplus(h), kl_mish(h), kl_elu(h, 1), kl_leaky_relu(h, 0.1), kl_clamp(h, -1, 1)};
+    for (size_t i = 0; i < sizeof act / sizeof *act; i++)
+        check_at(kl_check(act[i]) == KL_OK && kl_sync(cpu) == KL_OK, __LINE__, "an activation of f16");
+    kl_tensor q = kl_reshape(h, DIMS(1, 1, 6, 8));
+    OK(kl_check(kl_attention(q, q, q, kl_none, true)));
+    OK(kl_check(kl_conv(kl_reshape(x, DIMS(1, 1, 6, 8)), kl_reshape(kl_narrow(w, 0, 0, 1), DIMS(1, 1, 2, 4)), kl_none, NULL, NULL, NULL, NULL, 1)));
+    OK(kl_autocast_end());
+}
+
+/* ---- autocast in vmap, and around it ---- */
+
+static kl_status product(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)nin, (void)nout;
+    out[0] = kl_grad(kl_sum_all(kl_tanh(kl_matmul(in[0], *(kl_tensor *)ctx))), *(kl_tensor *)ctx);
+    out[1] = kl_matmul(in[0], *(kl_tensor *)ctx);
+    return KL_OK;
+}
+static kl_status product_in_block(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    kl_autocast_begin(KL_BF16);
+    kl_status status = product(ctx, in, nin, out, nout);
+    kl_autocast_end();
+    return status;
+}
+
+static void with_vmap(void)
+{
+    kl_tensor x = made(DIMS(3, 5, 4)), w = made(DIMS(4, 2)), out[2], inside[2], row, each[2];
+    OK(kl_trace_begin("autocast and vmap"));
+    kl_autocast_begin(KL_BF16);
+    kl_vmap(product, &w, 1, &x, NULL, 2, out, NULL, KL_RANDOM_ERROR);
+    kl_autocast_end();
+    kl_vmap(product_in_block, &w, 1, &x, NULL, 2, inside, NULL, KL_RANDOM_ERROR);
+    row = kl_squeeze(kl_narrow(x, 0, 1, 1), 0);
+    product_in_block(&w, &row, 1, each, 2);
+    CHECK(kl_dtype_of(out[1]) == KL_BF16 && kl_dtype_of(inside[1]) == KL_BF16 && kl_dtype_of(out[0]) == KL_F32);
+    kl_keep(out[0]), kl_keep(out[1]), kl_keep(inside[0]), kl_keep(inside[1]), kl_keep(each[0]), kl_keep(each[1]);
+    OK(kl_trace_end());
+    double *g = values_of(out[0]), *p = values_of(out[1]), *one = values_of(each[0]), *one_p = values_of(each[1]);
+    if (g && p && one && one_p) {
+        NEAR(inside[0], 24, g, 0);
+        NEAR(inside[1], 30, p, 0);
+        bool same = true;
+        for (int i = 0; i < 8; i++)
+            same &= fabs(g[8 + i] - one[i]) <= 2e-2 * (1 + fabs(one[i]));
+        for (int i = 0; i < 10; i++)
+            same &= fabs(p[10 + i] - one_p[i]) <= 1e-2 * (1 + fabs(one_p[i]));
+        CHECK(same);
+    }
+    free(g), free(p), free(one), free(one_p);
+    kl_release(out[0]), kl_release(out[1]), kl_release(each[0]), kl_release(each[1]), kl_release(x), kl_release(w);
+}
+
+/* f16 with a loss scale: a step that overflows is left out and the scale halved; two good ones make it grow. */
+static void loss_scale(void)
+{
+    kl_loss_scale s;
+    OK(kl_loss_scale_init(&s, cpu, 1024));
+    s.interval = 2;
+    kl_tensor w = kl_input(cpu, KL_F16, DIMS(2), (uint16_t[]){0x3c00, 0x4000}); /* 1, 2 */
+    static const double factor[] = {1e-3, 100, 1e-3, 1e-3, 1e-3}, scale[] = {1024, 512, 512, 1024, 1024};
+    for (int i = 0; i < 5; i++) {
+        double *before = values_of(w);
+        OK(kl_trace_begin("scaled"));
+        kl_tensor loss = kl_sum_all(kl_mul(kl_mul_scalar(w, factor[i]), w));
+        kl_tensor g = kl_grad(kl_loss_scale_up(&s, loss), w), ok;
+        kl_tensor finite[1] = {g};
+        ok = kl_loss_scale_finite(1, finite);
+        g = kl_cast(kl_loss_scale_down(&s, g), KL_F16);
+        kl_assign(w, kl_where(ok, kl_sub(w, g), w));
+        OK(kl_loss_scale_update(&s, ok));
+        OK(kl_trace_end());
+        double *after = values_of(w);
+        CHECK(before && after && (after[0] == before[0]) == (i == 1));
+        CHECK((double)kl_item_f32(s.scale) == scale[i]);
+        free(before), free(after);
+    }
+    CHECK(kl_loss_scale_init(&s, cpu, -1) == KL_ERR_ARGUMENT);
+    kl_clear_error();
+    kl_loss_scale_free(&s);
+    kl_release(w);
+}
+
+static void d21_all(void) { kl_scope_begin(), d21(), wide(), with_vmap(), loss_scale(), kl_scope_end(); }
+static void b7_all(void) { kl_scope_begin(), b7(), kl_scope_end(); }
+
+int main(int argc, char **argv)
+{
+    const struct row rows[] = {{"B7", b7_all}, {"D21", d21_all}};
+    return RUN_ROWS(rows);
+}
