@@ -250,7 +250,7 @@ static void make_orphan(struct accelerator *a)
     a->orphan = (struct driver){.name = a->driver->name, .dialect = a->driver->dialect, .backend = a->driver->backend,
                                 .count = a->driver->count, .open = a->driver->open, .alloc = no_alloc, .release = no_release,
                                 .load = no_load, .unload = no_unload, .launch = no_launch, .copy = no_copy,
-                                .upload = no_copy, .download = no_copy, .finish = not_ours, .drop = no_drop};
+                                .upload = no_copy, .download = no_copy, .submit = not_ours, .finish = not_ours, .drop = no_drop};
     a->driver = &a->orphan;
     a->device = (struct driver_device *)a;
 }

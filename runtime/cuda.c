@@ -113,6 +113,7 @@ static bool describe(struct driver_device *d, struct caps *caps, struct err *e)
     r = r ? r : library.device_name(caps->name, sizeof caps->name, d->index);
     if (r)
         return stream_ok(d, r, "asking what it is", e);
+    caps->threads = processors > 0 ? (uint32_t)processors : caps->threads;
     caps->l2_bytes = l2 ? l2 : caps->l2_bytes;
     snprintf(caps->features, sizeof caps->features,
              "sm_%d%d +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, driver for CUDA %d.%d", major, minor,

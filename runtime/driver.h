@@ -38,6 +38,8 @@ struct driver {
     bool (*peer)(struct driver_device *d, void *to, struct driver_device *source, const void *from, size_t bytes, struct err *e);
     bool (*upload)(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e); /* data may change then */
     bool (*download)(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e); /* waits */
+    /* Begins what was given and does not wait.  What fails later, the next call says.  NULL: finish is called instead. */
+    bool (*submit)(struct driver_device *d, struct err *e);
     bool (*finish)(struct driver_device *d, struct err *e); /* waits for all that was given */
     void (*drop)(struct driver_device *d);          /* forgets what was given and has not begun */
 };

@@ -138,6 +138,7 @@ static bool describe(struct driver_device *d, struct caps *caps, struct err *e)
     r = r ? r : library.device_name(caps->name, sizeof caps->name, d->index);
     if (!stream_ok(d, r, "asking what it is", e) || !architecture(d, arch, e))
         return false;
+    caps->threads = processors > 0 ? (uint32_t)processors : caps->threads;
     caps->l2_bytes = l2 ? l2 : caps->l2_bytes;
     snprintf(caps->features, sizeof caps->features,
              "%s +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, HIP %d.%d", arch, processors, memory >> 20,

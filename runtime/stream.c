@@ -64,6 +64,9 @@ static void close_device(struct driver_device *d, void (*last)(struct driver_dev
         for (int i = 0; i < HALVES; i++)
             if (d->half[i].done)
                 d->l->event_free(d->half[i].done);
+        for (int i = 0; i < TURNS; i++)
+            if (d->turn[i].done)
+                d->l->event_free(d->turn[i].done);
         if (d->here)
             d->l->event_free(d->here);
         if (d->stream)
@@ -83,6 +86,8 @@ static bool make_stream(struct driver_device *d, struct err *e)
     r = r ? r : d->l->event_new(&d->here, GPU_NO_TIMING);
     for (int i = 0; i < HALVES; i++)
         r = r ? r : d->l->event_new(&d->half[i].done, GPU_NO_TIMING);
+    for (int i = 0; i < TURNS; i++)
+        r = r ? r : d->l->event_new(&d->turn[i].done, GPU_NO_TIMING);
     d->l->leave(d);
     return stream_ok(d, r, "making a stream", e);
 }

@@ -1,8 +1,9 @@
 /* CUDA's and HIP's drivers: two libraries with almost the same functions (stream.def).  What they share is written once,
  * for a device with a stream; cuda.c and hip.c have the rest.
  *
- * What a device is given is noted, and goes to its stream when somebody waits.  A list of commands that is noted a second
- * time, as a step does that runs again, is captured as a graph, which the stream is then given in one call. */
+ * What a device is given is noted, and goes to its stream when all of a step is given or somebody waits.  A list of
+ * commands that is noted a second time, as a step does that runs again, is captured as a graph, which the stream is then
+ * given in one call. */
 #ifndef KILN_STREAM_H
 #define KILN_STREAM_H
 #include "ir/ir.h"
@@ -44,7 +45,11 @@ struct captured {                 /* a list of commands and its graph */
 };
 struct pinned { char *p; size_t bytes, used; };
 
-enum { CAPTURED = 16, SEEN = 64, HALVES = 2 };
+/* Pinned memory of a list: in use until the stream is behind `done`.  Lists take turns, so that one can be noted while others
+ * run, and a step that runs again finds the same addresses after few turns. */
+struct turn { struct pinned *chunk; uint32_t nchunk, cap; gpu_event done; bool busy; };
+
+enum { CAPTURED = 16, SEEN = 64, HALVES = 2, TURNS = 4 };
 struct driver_device {
     const struct stream_library *l;
     char name[16];
@@ -57,7 +62,7 @@ struct driver_device {
     bool no_graphs;               /* one could not be made */
     uint32_t reached;             /* peers that were made to copy directly, by bit */
     uint64_t *word; uint32_t nword, word_cap, ncommand;      /* what was noted */
-    struct pinned *chunk; uint32_t nchunk, chunk_cap;        /* for what is noted; in use until the stream is waited for */
+    struct turn turn[TURNS]; unsigned now;                   /* the list's that is being noted */
     struct { char *p; gpu_event done; bool busy; } half[HALVES]; /* large copies go through them by turns */
     unsigned next_half;
     struct captured captured[CAPTURED];
@@ -90,7 +95,7 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
                       struct err *e);
 bool stream_finish(struct driver_device *d, struct err *e);
 void stream_drop(struct driver_device *d);
-bool stream_submit(struct driver_device *d, struct err *e);   /* entered: what was noted, to the stream */
+bool stream_submit(struct driver_device *d, struct err *e);
 
 /* ---- stream_graph.c ---- */
 /* The commands noted, through a graph if they have one or get one.  *done: they are on the stream. */
@@ -100,6 +105,6 @@ void stream_forget_graphs(struct driver_device *d);           /* entered */
 
 #define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload,           \
                       .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload,     \
-                      .download = stream_download, .finish = stream_finish, .drop = stream_drop
+                      .download = stream_download, .submit = stream_submit, .finish = stream_finish, .drop = stream_drop
 
 #endif

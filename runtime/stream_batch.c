@@ -5,13 +5,12 @@
  *   COPY, to, from, bytes         on the device
  *   UPLOAD, to, from, bytes       from pinned memory of the host
  *
- * What is to be uploaded and is small waits in pinned chunks.  Their first bytes are used first, so a step that runs again
- * finds its slots at the same address. */
+ * What is to be uploaded and is small waits in pinned chunks. */
 #include "runtime/stream.h"
 #include <string.h>
 
 enum { KERNEL = 1, COPY, UPLOAD };
-enum { SMALL = 64 << 10, CHUNK = 1 << 20, MOST_CHUNKS = 16, HALF = 4 << 20, MOST_PARAMETERS = 256 };
+enum { SMALL = 64 << 10, CHUNK = 1 << 20, MOST_CHUNKS = 8, HALF = 4 << 20, MOST_PARAMETERS = 256 };
 
 static uint64_t word_of(const void *p) { return (uint64_t)(uintptr_t)p; }
 static void *address_of(uint64_t w) { return (void *)(uintptr_t)w; }
@@ -99,26 +98,54 @@ gpu_result stream_issue(struct driver_device *d)
     return r;
 }
 
-bool stream_submit(struct driver_device *d, struct err *e)
+static bool uses_chunks(const struct turn *t) { return t->nchunk && t->chunk[0].used; }
+
+/* Entered: what was noted, to the stream. */
+static bool begin(struct driver_device *d, struct err *e)
 {
     bool done = false;
+    struct turn *t = &d->turn[d->now];
     if (!d->nword)
         return true;
     d->working = true;
     bool ok = stream_replay(d, &done, e) && (done || stream_ok(d, stream_issue(d), "giving it work", e));
     d->nword = d->ncommand = 0;
+    if (ok && uses_chunks(t)) {
+        ok = stream_ok(d, d->l->event_record(t->done, d->stream), "giving it work", e);
+        t->busy = true;
+        d->now = (d->now + 1) % TURNS;
+    }
     return ok;
+}
+
+bool stream_submit(struct driver_device *d, struct err *e)
+{
+    if (!d->lost && !d->nword)
+        return true;
+    if (!enter(d, e))
+        return false;
+    bool ok = begin(d, e);
+    d->l->leave(d);
+    return ok;
+}
+
+static void reset(struct turn *t)
+{
+    t->busy = false;
+    for (uint32_t i = 0; i < t->nchunk; i++)
+        t->chunk[i].used = 0;
 }
 
 /* Entered. */
 static bool wait(struct driver_device *d, struct err *e)
 {
-    bool ok = stream_submit(d, e);
+    bool ok = begin(d, e);
     if (d->working)
         ok = stream_ok(d, d->l->stream_finish(d->stream), "working", e) && ok;
     d->working = false;
-    for (uint32_t i = 0; i < d->nchunk; i++)
-        d->chunk[i].used = 0;
+    d->now = 0;
+    for (int i = 0; i < TURNS; i++)
+        reset(&d->turn[i]);
     for (int i = 0; i < HALVES; i++)
         d->half[i].busy = false;
     return ok;
@@ -135,33 +162,43 @@ bool stream_finish(struct driver_device *d, struct err *e)
     return ok;
 }
 
-void stream_drop(struct driver_device *d) { d->nword = d->ncommand = 0; }
+void stream_drop(struct driver_device *d)
+{
+    d->nword = d->ncommand = 0;
+    if (!d->turn[d->now].busy)
+        reset(&d->turn[d->now]);
+}
 
 /* ---- the host's memory ---- */
 
-/* Entered: room that the device reads before it is waited for. */
+/* Entered: room that the device reads when the list runs. */
 static char *chunk_room(struct driver_device *d, size_t bytes, struct err *e)
 {
+    struct turn *t = &d->turn[d->now];
     struct pinned *c = NULL;
     bytes = (bytes + 63) & ~(size_t)63;
-    for (uint32_t i = 0; i < d->nchunk && !c; i++)
-        if (bytes <= d->chunk[i].bytes - d->chunk[i].used)
-            c = &d->chunk[i];
-    if (!c && d->nchunk == MOST_CHUNKS) {
+    if (t->busy && !stream_ok(d, d->l->event_finish(t->done), "working", e))
+        return NULL;
+    if (t->busy)
+        reset(t);
+    for (uint32_t i = 0; i < t->nchunk && !c; i++)
+        if (bytes <= t->chunk[i].bytes - t->chunk[i].used)
+            c = &t->chunk[i];
+    if (!c && t->nchunk == MOST_CHUNKS) {
         if (!wait(d, e))
             return NULL;
-        c = &d->chunk[0];
+        return chunk_room(d, bytes, e);
     }
     if (!c) {
-        if (!mem_reserve(&d->chunk, &d->chunk_cap, d->nchunk + 1, sizeof *d->chunk)) {
+        if (!mem_reserve(&t->chunk, &t->cap, t->nchunk + 1, sizeof *t->chunk)) {
             err_set(e, KL_ERR_MEMORY, "device %s: no memory for what it is to be given", d->name);
             return NULL;
         }
-        c = &d->chunk[d->nchunk];
+        c = &t->chunk[t->nchunk];
         *c = (struct pinned){.bytes = CHUNK};
         if (!stream_ok(d, d->l->host_alloc((void **)&c->p, CHUNK, GPU_PORTABLE), "allocating pinned memory", e))
             return NULL;
-        d->nchunk++;
+        t->nchunk++;
     }
     char *p = c->p + c->used;
     c->used += bytes;
@@ -203,7 +240,7 @@ static bool mark_half(struct driver_device *d, unsigned i, gpu_result r, const c
 static bool upload_large(struct driver_device *d, char *to, const char *data, size_t bytes, struct err *e)
 {
     unsigned i;
-    bool ok = stream_submit(d, e);
+    bool ok = begin(d, e);
     for (size_t at = 0, n; ok && at < bytes; at += n) {
         n = bytes - at < HALF ? bytes - at : HALF;
         if (!take_half(d, &i, e))
@@ -225,7 +262,7 @@ bool stream_upload(struct driver_device *d, void *to, const void *data, size_t b
     return ok;
 }
 
-/* Copies part `at` out of its buffer once it is there. */
+/* Copies a part out of its buffer once it is there. */
 static bool take_part(struct driver_device *d, unsigned i, char *data, size_t n, struct err *e)
 {
     if (!stream_ok(d, d->l->event_finish(d->half[i].done), "working", e))
@@ -239,7 +276,7 @@ static bool download_parts(struct driver_device *d, char *data, char *from, size
 {
     unsigned i = 0, before = 0;
     size_t waiting = 0; /* bytes of the part that is on its way */
-    bool ok = stream_submit(d, e);
+    bool ok = begin(d, e);
     for (size_t at = 0, n; ok && at < bytes; at += n) {
         n = bytes - at < HALF ? bytes - at : HALF;
         ok = take_half(d, &i, e) && mark_half(d, i, d->l->download(d->half[i].p, from + at, n, d->stream), "downloading", e) &&
@@ -267,7 +304,7 @@ bool stream_download(struct driver_device *d, void *data, const void *from, size
 static bool mark_here(struct driver_device *d, struct err *e)
 {
     d->working = true;
-    return stream_submit(d, e) && stream_ok(d, d->l->event_record(d->here, d->stream), "working", e);
+    return begin(d, e) && stream_ok(d, d->l->event_record(d->here, d->stream), "working", e);
 }
 
 /* What was given to either goes before, and what either is given next waits for it. */
@@ -286,7 +323,7 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
         to_device->reached |= 1u << from_device->index; /* a device that cannot is reached through the host, by the driver */
         to_device->l->reach_peer(to_device, from_device);
     }
-    ok = stream_submit(to_device, e) &&
+    ok = begin(to_device, e) &&
          stream_ok(to_device, to_device->l->stream_wait(to_device->stream, from_device->here, 0), "waiting for another device", e) &&
          stream_ok(to_device, to_device->l->copy_from(to_device, to, from_device, from, bytes), "copying from another device", e) &&
          mark_here(to_device, e);

@@ -185,6 +185,24 @@ static void graphs(struct accelerator *a)
     check(fake->calls.captures == captures + 1 && fake->calls.replays == replays + 19 && fake->calls.launches == launches + 10,
           "20 batches: %" PRIu64 " captures, %" PRIu64 " replays, %" PRIu64 " launches", fake->calls.captures - captures,
           fake->calls.replays - replays, fake->calls.launches - launches);
+    uint64_t waits = fake->calls.waits;
+    captures = fake->calls.captures;
+    for (int i = 1; i <= 40; i++) { /* nobody waits: the lists take turns with their memory */
+        uint64_t bits = dtype_bits(KL_F32, i);
+        struct err e = {0};
+        bool ok = driver->upload(d0, buf, &bits, 8, &e);
+        for (int j = 0; ok && j < 4; j++) {
+            void *args[] = {buf + 256 + 256 * (j & 1), buf + 512 - 256 * (j & 1)};
+            ok = driver->launch(d0, &(struct launch){.kernel = k->kernel, .buffer = args, .n = 2, .slots = buf, .end = 1, .blocks = 1}, &e);
+        }
+        check(ok && driver->submit(d0, &e), "step %d that nobody waits for: %s", i, e.msg);
+    }
+    float sum = -1;
+    struct err down = {0};
+    bool ok_down = driver->download(d0, &sum, buf + 256, 4, &down);
+    check(ok_down && sum == 4 * 20 + 4 * 820, "40 steps give %g: %s", (double)sum, down.msg);
+    check(fake->calls.captures <= captures + 4 && fake->calls.waits <= waits + 1, "%" PRIu64 " captures, %" PRIu64 " waits",
+          fake->calls.captures - captures, fake->calls.waits - waits);
     char *many[20]; /* more different batches than graphs are kept */
     for (unsigned i = 0; i < 20; i++)
         many[i] = memory(d0, 1024);
