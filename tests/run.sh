@@ -28,7 +28,7 @@ rm -rf "$KILN_CACHE_DIR"
 
 suites=$(awk '!/^#/ && NF { print $1 }' "$table" | uniq)
 wanted=" ${*:-full} "
-known=" quick full all "$(echo $suites)" "
+known=" quick full all --gpu "$(echo $suites)" "
 for w in $wanted; do
     if [[ $known != *" $w "* ]]; then
         echo "no suite \"$w\"; there are: quick all --gpu $(echo $suites)" >&2
