@@ -1,6 +1,7 @@
 /* The drivers of CUDA and HIP with a library that is none (fake_gpu.c): every path, everything given back.
  *
  *   drivers cuda|hip            the fake libraries lie beside this program
+ *   drivers cuda|hip real       the same steps, copies and graphs with the driver that there is
  *   drivers cuda|hip lost FIELD what the parent runs: the device is lost in that call of stream.def
  *
  * The kernels of the parent are on disk for its children. */
@@ -13,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct fake_gpu *fake;
+static struct fake_gpu *fake;      /* NULL: a real driver */
 static const char *kind;
 static char first[16], second[16];
 
@@ -70,8 +71,8 @@ static void steps(void)
     struct err e = {0};
     for (int i = 0; i < 6; i++)
         check(step(first, 2 + (float)i, &e), "step %d: %s", i, e.msg);
-    check(step(second, 3, &e), "the second device: %s", e.msg);
-    check(fake->calls.launches && fake->calls.uploads && fake->calls.waits, "nothing went through the driver");
+    check(!*second || step(second, 3, &e), "the second device: %s", e.msg);
+    check(!fake || (fake->calls.launches && fake->calls.uploads && fake->calls.waits), "nothing went through the driver");
 }
 
 /* ---- the driver itself ---- */
@@ -94,14 +95,15 @@ static void copies(size_t bytes)
 {
     struct err e = {0};
     unsigned char *data = malloc(bytes), *back = malloc(bytes);
-    void *a = memory(d0, bytes), *b = memory(d0, bytes), *c = memory(d1, bytes);
+    void *a = memory(d0, bytes), *b = memory(d0, bytes), *c = memory(d1 ? d1 : d0, bytes);
     for (unsigned seed = 0; seed < 3; seed++) {
         for (size_t i = 0; i < bytes; i++)
             data[i] = pattern(i, seed);
         bool ok = driver->upload(d0, a, data, bytes, &e);
         memset(data, 0, bytes); /* the driver has it */
-        ok = ok && driver->copy(d0, b, a, bytes, &e) && driver->peer(d1, c, d0, b, bytes, &e) &&
-             driver->upload(d0, b, data, bytes, &e) && driver->download(d1, back, c, bytes, &e);
+        ok = ok && driver->copy(d0, b, a, bytes, &e) &&
+             (d1 ? driver->peer(d1, c, d0, b, bytes, &e) : driver->copy(d0, c, b, bytes, &e)) &&
+             driver->upload(d0, b, data, bytes, &e) && driver->download(d1 ? d1 : d0, back, c, bytes, &e);
         check(ok, "%zu bytes: %s", bytes, e.msg);
         size_t wrong = 0;
         for (size_t i = 0; i < bytes; i++)
@@ -110,7 +112,7 @@ static void copies(size_t bytes)
     }
     driver->release(d0, a);
     driver->release(d0, b);
-    driver->release(d1, c);
+    driver->release(d1 ? d1 : d0, c);
     free(data);
     free(back);
 }
@@ -131,7 +133,7 @@ static void many_uploads(void)
     for (unsigned i = 0; ok && i < N; i += 99)
         ok = check(driver->download(d0, back, a + (size_t)i * BYTES, BYTES, &e) && back[0] == (i & 255) && back[BYTES - 1] == (i & 255),
                    "upload %u is lost: %s", i, e.msg);
-    check(fake->live.pinned <= 32, "%" PRIu64 " blocks of pinned memory", fake->live.pinned);
+    check(!fake || fake->live.pinned <= 32, "more than 32 blocks of pinned memory");
     driver->release(d0, a);
 }
 
@@ -152,6 +154,13 @@ static struct device_kernel *adder(struct accelerator *a)
     mem_free(code.bytes);
     kernel_free(k);
     return d;
+}
+
+/* Of the fake driver; a real one does not say. */
+struct counts { uint64_t captures, replays, launches, waits; };
+static struct counts counts_now(void)
+{
+    return fake ? (struct counts){fake->calls.captures, fake->calls.replays, fake->calls.launches, fake->calls.waits} : (struct counts){0};
 }
 
 /* One batch: the slot's upload, five kernels each adding it, a copy. */
@@ -177,16 +186,16 @@ static void graphs(struct accelerator *a)
     char *buf = memory(d0, 1024);
     if (!k || !buf)
         return;
-    uint64_t captures = fake->calls.captures, replays = fake->calls.replays, launches = fake->calls.launches;
+    struct counts was = counts_now(), now;
     for (int i = 1; i <= 20; i++) {
         float got = batch(k, buf, (float)i);
         check(got == 5 * (float)i, "batch %d gives %g", i, (double)got);
     }
-    check(fake->calls.captures == captures + 1 && fake->calls.replays == replays + 19 && fake->calls.launches == launches + 10,
-          "20 batches: %" PRIu64 " captures, %" PRIu64 " replays, %" PRIu64 " launches", fake->calls.captures - captures,
-          fake->calls.replays - replays, fake->calls.launches - launches);
-    uint64_t waits = fake->calls.waits;
-    captures = fake->calls.captures;
+    now = counts_now();
+    check(!fake || (now.captures == was.captures + 1 && now.replays == was.replays + 19 && now.launches == was.launches + 10),
+          "20 batches: %" PRIu64 " captures, %" PRIu64 " replays, %" PRIu64 " launches", now.captures - was.captures,
+          now.replays - was.replays, now.launches - was.launches);
+    was = now;
     for (int i = 1; i <= 40; i++) { /* nobody waits: the lists take turns with their memory */
         uint64_t bits = dtype_bits(KL_F32, i);
         struct err e = {0};
@@ -201,20 +210,31 @@ static void graphs(struct accelerator *a)
     struct err down = {0};
     bool ok_down = driver->download(d0, &sum, buf + 256, 4, &down);
     check(ok_down && sum == 4 * 20 + 4 * 820, "40 steps give %g: %s", (double)sum, down.msg);
-    check(fake->calls.captures <= captures + 4 && fake->calls.waits <= waits + 1, "%" PRIu64 " captures, %" PRIu64 " waits",
-          fake->calls.captures - captures, fake->calls.waits - waits);
+    now = counts_now();
+    check(now.captures <= was.captures + 4 && now.waits <= was.waits + 1, "%" PRIu64 " captures, %" PRIu64 " waits",
+          now.captures - was.captures, now.waits - was.waits);
     char *many[20]; /* more different batches than graphs are kept */
     for (unsigned i = 0; i < 20; i++)
         many[i] = memory(d0, 1024);
     for (unsigned i = 0; i < 60; i++)
         check(batch(k, many[i % 20], 1) == 5, "batch %u of many", i);
-    check(fake->live.execs <= 16 && fake->live.graphs == 0, "%" PRIu64 " graphs are kept", fake->live.execs);
+    check(!fake || (fake->live.execs <= 16 && fake->live.graphs == 0), "more than 16 graphs are kept");
     driver->drop(d0);
     for (unsigned i = 0; i < 20; i++)
         driver->release(d0, many[i]);
-    check(!fake->live.execs, "%" PRIu64 " graphs outlive their memory", fake->live.execs);
-    /* a driver that cannot capture: batches go one by one */
+    check(!fake || !fake->live.execs, "graphs outlive their memory");
+    driver->release(d0, buf);
+    accelerator_unload(a, k);
+}
+
+/* A driver that cannot capture: batches go one by one. */
+static void no_graphs(struct accelerator *a)
+{
     struct err e = {0};
+    struct device_kernel *k = adder(a);
+    char *buf = memory(d0, 1024);
+    if (!k || !buf)
+        return;
     fake->fail = "exec_new";
     fake->fail_after = 0;
     fake->result = 801;
@@ -344,19 +364,48 @@ static void half_open(void)
     check(!driver->open(5, &(struct caps){0}, &e) && strstr(e.msg, "there are 2"), "device 5: %s", e.msg);
 }
 
+static int real(void)
+{
+    struct err e = {0};
+    unsigned n = driver->count(&e);
+    int n0 = n ? device_find(first, &e) : -1;
+    if (n0 < 0) {
+        printf("SKIP no-device %s: %s\n", kind, e.msg);
+        skipped++;
+        return finish();
+    }
+    if (n > 1)
+        snprintf(second, sizeof second, "%s:1", kind);
+    int n1 = n > 1 ? device_find(second, &e) : -1;
+    check(n < 2 || n1 >= 0, "%s", e.msg);
+    d0 = accelerator_device(accelerator_get(n0));
+    d1 = n1 < 0 ? NULL : accelerator_device(accelerator_get(n1));
+    steps();
+    copies(100);
+    copies((13 << 20) + 5);
+    many_uploads();
+    forks();
+    graphs(accelerator_get(n0));
+    buffer_trim();
+    return finish();
+}
+
 int main(int argc, char **argv)
 {
     struct err e = {0};
     kind = argc > 1 ? argv[1] : "cuda";
-    if (system("echo '_Float16 x;' | ${CXX:-c++} -x c++ -fsyntax-only - >/dev/null 2>&1")) {
+    bool is_real = argc > 2 && !strcmp(argv[2], "real");
+    if (!is_real && system("echo '_Float16 x;' | ${CXX:-c++} -x c++ -fsyntax-only - >/dev/null 2>&1")) {
         printf("SKIP no-compiler c++: none that has 16-bit floats\n");
         skipped++;
         return finish();
     }
     snprintf(first, sizeof first, "%s:0", kind);
+    driver = driver_of(!strcmp(kind, "hip") ? DEVICE_HIP : DEVICE_CUDA);
+    if (is_real)
+        return real();
     snprintf(second, sizeof second, "%s:1", kind);
     use_fake(argv[0]);
-    driver = driver_of(!strcmp(kind, "hip") ? DEVICE_HIP : DEVICE_CUDA);
     if (argc > 3)
         return lose(argv[3]);
     char folder[] = "/tmp/kiln-drivers-XXXXXX", remove[64];
@@ -378,6 +427,7 @@ int main(int argc, char **argv)
         losses(argv[0]);
         uint64_t modules = fake->live.modules;
         graphs(accelerator_get(n0));
+        no_graphs(accelerator_get(n0));
         check(fake->live.modules == modules, "a kernel that was unloaded is there");
         buffer_trim();
         check(!fake->live.memory && !fake->live.execs && !fake->live.graphs, "%" PRIu64 " buffers are left", fake->live.memory);
