@@ -84,7 +84,8 @@ int device_find(const char *name, struct err *e)
         if (!kind || (strcmp(name, own) && (d % DEVICES_A_KIND || strlen(name) != kind || strncmp(name, own, kind)))) continue;
         struct err why = {0};
         if (accelerator_open(d, &why)) return d;
-        err_set(e, why.code, "device %s: %s", own, why.msg);
+        bool named = !strncmp(why.msg, "device ", 7); /* by the driver */
+        err_set(e, why.code, "%s%s%s%s", named ? "" : "device ", named ? "" : own, named ? "" : ": ", why.msg);
         return -1;
     }
     if (name && !strcmp(name, "metal")) err_set(e, KL_ERR_DEVICE, "device metal: it is Apple's, and this Kiln is built without it");

@@ -53,6 +53,8 @@ struct driver_device *accelerator_device(const struct accelerator *a);
 /* One thread at a time works with a device; the same may lock it again.  Several are locked in the order of their numbers. */
 void accelerator_lock(struct accelerator *a);
 void accelerator_unlock(struct accelerator *a);
+void accelerators_before_fork(void);
+void accelerators_after_fork(bool child);
 /* A kernel's code on a device. */
 struct device_kernel {
     struct driver_kernel *kernel;
