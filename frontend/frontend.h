@@ -122,6 +122,8 @@ struct thread {
     char warning[400];           /* kl_dispatch_warning */
     const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
     struct autocast *autocast;   /* its blocks, once there was one; or NULL */
+    struct op_profile *op_profile; /* records of calls, once there were some; or NULL */
+    struct tracer *tracer[2];    /* the open ones, outer and inner tap; or NULL */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -454,6 +456,9 @@ unsigned wrapper_grad_parts(kl_tensor h);         /* of a wrapper: bit i: part i
 bool wrapper_same_kind(kl_tensor a, kl_tensor b); /* alike but for their parts */
 
 /* ---- library.c ---- */
+#define META_HAS_NO_DATA "Cannot copy out of meta tensor; no data!"
+/* A value on device meta; NULL: *e. */
+static inline struct buffer *meta_value(struct err *e) { return buffer_wrap(DEVICE_META, NULL, 0, NULL, NULL, e); }
 static inline int device_index(kl_device d) { return (int)d.id - 1; }
 static inline kl_device device_of(unsigned index) { return (kl_device){index + 1}; }
 bool device_valid(kl_device d);
@@ -486,6 +491,10 @@ unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype);
 kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h);
 /* Under autocast: reported, and true. */
 bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);
+/* ---- layers/op_profile.c ---- */
+void op_profile_free(struct op_profile *p);
+/* ---- layers/tracer.c ---- */
+void tracer_assigned(struct thread *t, kl_tensor state, kl_tensor value); /* the state means the value from here on */
 /* ---- nn/activation.c ---- */
 /* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
 struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);

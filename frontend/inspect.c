@@ -61,6 +61,8 @@ static kl_status look(const kl_site *site, const char *op, const char *name, kl_
         return fail(t, site, KL_ERR_ARGUMENT, "%s: a text has at most %d bytes", op, INSPECT_TEXT);
     if (!describe(t, site, op, "operand 1", x, &v))
         return t->last.code;
+    if (device_index(v.device) == DEVICE_META)
+        return fail(t, site, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, op);
     if (!strcmp(name, INSPECT_ASSERT) && v.dtype != KL_BOOL)
         return fail(t, site, KL_ERR_TYPE, "%s: the condition is %s, not bool", op, dtype_name(v.dtype));
     return t->tracing ? record_look(t, site, op, name, x, text) : look_now(t, site, op, name, x, text);

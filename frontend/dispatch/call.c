@@ -13,7 +13,7 @@ void device_keys_start(void)
     for (int i = 0; i < DEVICE_END; i++) {
         unsigned dev = i < DEVICE_PLUGIN ? device_component(device_name(i))
                                          : DEV_PrivateUse1 + (unsigned)(i - DEVICE_PLUGIN) / DEVICES_A_KIND;
-        device_bits[i] = dev ? DEV_BIT(dev) : 0;
+        device_bits[i] = dev ? DEV_BIT(dev) : i == DEVICE_META ? LAYER_BIT(LAYER_Meta) : 0;
     }
 }
 

@@ -7,6 +7,7 @@
 #ifndef KILN_TRANSFORM_H
 #define KILN_TRANSFORM_H
 #include <kiln/control.h>
+#include <kiln/custom.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -81,6 +82,23 @@ KL_API kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss);      
 KL_API kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient);     /* gradient / scale, f32 or f64 [lazy; TYPE] */
 KL_API kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients);            /* bool[]: all of all [lazy; TYPE] */
 KL_API kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite);           /* assigns the next scale [TYPE] */
+
+/* ---- the profiler of calls (key Profiler) ---- */
+
+enum { KL_OP_RECORD_INPUTS = 4 };
+/* One call of an op, in the order in which calls came.  What runs for it later is kl_profile_begin's (profile.h). */
+typedef struct kl_op_record {
+    char op[64];
+    int64_t ns;                          /* the host's time for the call: dispatch, layers, recording */
+    kl_site site;                        /* where it was made; file NULL: not known */
+    uint32_t nin;
+    kl_type in[KL_OP_RECORD_INPUTS];     /* of the first operands */
+} kl_op_record;
+/* From here on this thread's calls are noted: one record each, whatever layers and kernels do for it, and in a function that
+ * kl_vmap records one for the whole batch.  [errors ARGUMENT: it has begun; MEMORY] */
+KL_API kl_status kl_op_profile_begin(void);
+/* The records; valid until this thread begins again or ends.  Either may be NULL.  [errors ARGUMENT: it has not begun] */
+KL_API kl_status kl_op_profile_end(const kl_op_record **records, uint32_t *n);
 
 /* ---- the same with a call site, which may be NULL ---- */
 KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
