@@ -331,7 +331,7 @@ static kl_status dispatch(struct control *c, const struct dispatch_op *op)
     keys = thread_keys(t, keys);
     const struct op_kernel *k = dispatch_resolve(op, keys, &key);
     if (t->watch)
-        dispatch_note(t, op, key, false);
+        dispatch_note(t, op, key, "call");
     if (k == &kernel_builtin)
         return record_region(c);
     kl_tensor *in = mem_alloc((n + 1) * sizeof *in);

@@ -443,7 +443,7 @@ void effects_move_operand(const struct effects *f, ref *in);
  * memory, *region as it was. */
 bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to, uint32_t yield);
 
-/* ---- layers/wrapper.c: see layers/layers.h ---- */
+/* ---- layers/wrapper.c: see layers/wrapper.h ---- */
 struct kl_call;
 kl_status layer_call(struct kl_call *c, const struct op_kernel *k);
 const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; NULL: the layer has none */

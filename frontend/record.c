@@ -432,7 +432,7 @@ static kl_tensor dispatch(struct thread *t, struct call *c)
     keys = thread_keys(t, keys);
     const struct op_kernel *k = dispatch_resolve(op, keys, &key);
     if (__builtin_expect(t->watch, 0))
-        dispatch_note(t, op, key, false);
+        dispatch_note(t, op, key, "call");
     return __builtin_expect(k == &kernel_builtin || t->plain, 1) ? record_node(t, c, found) : other_kernel(t, c, keys, key, k);
 }
 

@@ -1,10 +1,17 @@
 /* Rows of the dispatch system that are layers with wrappers: complex, quantized, sparse, named, nested.  Arguments: ids of
  * rows; none: all. */
 #include "api_seeds.h"
+#include <time.h>
 
 #define D(...) DIMS(__VA_ARGS__)
 
 static kl_tensor f32(int rank, const int64_t *dims, const float *v) { return kl_input(cpu, KL_F32, rank, dims, v); }
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 static kl_tensor noise(int rank, const int64_t *dims, uint64_t seed) { return kl_randn(cpu, KL_F32, rank, dims, seed); }
 
 /* All elements are within the tolerance; both are released. */
@@ -315,6 +322,312 @@ static void d5(void)
     kl_release(x);
 }
 
-static const struct row rows[] = {{"D6", d6}, {"B5", b5}, {"D5", d5}};
+/* ---- sparse ---- */
+
+/* [5, 4] in coordinates, unordered, one place twice, one element that is not needed. */
+static const int32_t at_row[7] = {4, 0, 2, 0, 2, 3, 0}, at_column[7] = {3, 1, 0, 3, 2, 3, 0};
+static kl_tensor coo(kl_tensor values)
+{
+    return kl_sparse_coo(values, kl_input(cpu, KL_I32, D(7), at_row), kl_input(cpu, KL_I32, D(7), at_column), 5, 4);
+}
+/* The same shape in rows, room for two more. */
+static kl_tensor csr(kl_tensor values)
+{
+    static const int32_t starts[6] = {0, 2, 2, 4, 5, 5}, columns[7] = {1, 3, 0, 2, 3, 1, 2};
+    return kl_sparse_csr(values, kl_input(cpu, KL_I32, D(6), starts), kl_input(cpu, KL_I32, D(7), columns), 4);
+}
+
+static kl_tensor sparse_loss(kl_tensor values, void *ctx)
+{
+    kl_tensor x = *(kl_tensor *)ctx, s = coo(values), r = csr(values);
+    kl_tensor y = kl_matmul(kl_transpose(r, 0, 1), kl_add(kl_matmul(s, x), kl_matmul(kl_mul(r, s), x)));
+    kl_tensor sampled = kl_sampled_matmul(kl_matmul(s, x), kl_transpose(x, 0, 1), r);
+    return kl_add(kl_sum_all(kl_square(y)), kl_sum_all(kl_mul(sampled, kl_exp(kl_dense(s)))));
+}
+
+static void b4(void)
+{
+    OK(kl_scope_begin());
+    kl_tensor v = f32(D(7), (float[]){1, 2, 3, 4, 5, 6, 0}), s = coo(v), r = csr(v), x = noise(D(4, 3), 5);
+    double dense_s[20] = {0, 2, 0, 4, 0, 0, 0, 0, 3, 0, 5, 0, 0, 0, 0, 6, 0, 0, 0, 1};
+    double dense_r[20] = {0, 1, 0, 2, 0, 0, 0, 0, 3, 0, 4, 0, 0, 0, 0, 5};
+    CHECK(!strcmp(kl_layer_name(s), "sparse") && kl_numel(s) == 20 && kl_numel(kl_layer_part(r, 1)) == 6);
+    NEAR(kl_dense(s), 20, dense_s, 0);
+    NEAR(kl_dense(r), 20, dense_r, 0);
+    NEAR_LIST(kl_layer_part(r, 0), 0, 1, 2, 3, 4, 5, 0, 0); /* beyond the last start nothing counts */
+    float read[20];
+    OK(kl_read(s, read, sizeof read));
+    CHECK(read[1] == 2 && read[19] == 1);
+
+    /* products, on either side, with a vector, a batch of columns, and another sparse one */
+    kl_tensor both[] = {s, r}, dense[] = {kl_dense(s), kl_dense(r)}, y = noise(D(3, 5), 6), vec = noise(D(4), 7), wide = noise(D(2, 3, 5), 8);
+    for (int i = 0; i < 2; i++) {
+        CHECK(close(kl_matmul(both[i], x), kl_matmul(dense[i], x), 1e-6) && close(kl_matmul(y, both[i]), kl_matmul(y, dense[i]), 1e-6));
+        CHECK(close(kl_matmul(both[i], vec), kl_matmul(dense[i], vec), 1e-6));
+        CHECK(close(kl_dot_general(wide, both[i], 0, NULL, NULL, 1, (int[]){2}, (int[]){0}),
+                    kl_dot_general(wide, dense[i], 0, NULL, NULL, 1, (int[]){2}, (int[]){0}), 1e-6));
+        CHECK(close(kl_matmul(both[i], kl_transpose(both[!i], 0, 1)), kl_matmul(dense[i], kl_transpose(dense[!i], 0, 1)), 1e-6));
+        CHECK(close(kl_sum(both[i], AXES(0), false), kl_sum(dense[i], AXES(0), false), 1e-6) &&
+              close(kl_sum(both[i], AXES(1), true), kl_sum(dense[i], AXES(1), true), 1e-6) &&
+              close(kl_sum_all(both[i]), kl_sum_all(dense[i]), 1e-6) && close(kl_mean(both[i], 0, NULL, false), kl_mean(dense[i], 0, NULL, false), 1e-6));
+        kl_tensor stays[] = {kl_neg(both[i]), kl_mul_scalar(both[i], 3), kl_mul(both[i], dense[!i]), kl_mul(vec, both[i]), kl_div_scalar(both[i], 2),
+                             kl_add(both[i], both[!i]), kl_sub(both[i], both[!i]), kl_detach(both[i]), kl_cast(both[i], KL_F64)};
+        kl_tensor want[] = {kl_neg(dense[i]), kl_mul_scalar(dense[i], 3), kl_mul(dense[i], dense[!i]), kl_mul(vec, dense[i]), kl_div_scalar(dense[i], 2),
+                            kl_add(dense[i], dense[!i]), kl_sub(dense[i], dense[!i]), kl_detach(dense[i]), kl_cast(dense[i], KL_F64)};
+        for (int k = 0; k < 9; k++)
+            CHECK(!strcmp(kl_layer_name(stays[k]), "sparse") && close(kl_dense(stays[k]), want[k], 1e-6));
+        CHECK(close(kl_exp(both[i]), kl_exp(dense[i]), 0) && close(kl_max(both[i], dense[!i]), kl_max(dense[i], dense[!i]), 0));
+    }
+    CHECK(close(kl_dense(kl_sampled_matmul(kl_transpose(y, 0, 1), kl_transpose(x, 0, 1), r)),
+                kl_mul(kl_matmul(kl_transpose(y, 0, 1), kl_transpose(x, 0, 1)), kl_cast(kl_ne(dense[1], kl_zeros(cpu, KL_F32, 0, NULL)), KL_F32)), 1e-6));
+    CHECK(close(kl_dense(kl_to_sparse(dense[0], 9)), kl_dense(s), 0) && kl_numel(kl_layer_part(kl_to_sparse(dense[0], 9), 0)) == 9);
+    CHECK(isnan(kl_item_f64(kl_sum_all(kl_to_sparse(dense[0], 3))))); /* too many: not silently less */
+
+    /* what is recorded: a native product has its own kernel, an op without one densifies */
+    bool on_cpu = strcmp(kl_device_name(cpu), "ref");
+    kl_dispatch_log_begin();
+    kl_matmul(s, x);
+    const char *log = kl_dispatch_log_end();
+    CHECK(strstr(log, "op=[dot]") && !strstr(log, "densify") && strstr(log, "op=[scatter], key=[") && !strstr(log, "op=[dot], key=[CPU]"));
+    kl_dispatch_log_begin();
+    kl_exp(s);
+    log = kl_dispatch_log_end();
+    CHECK(!on_cpu || (strstr(log, "[call] op=[exp], key=[SparseCPU]\n [densify] op=[exp], key=[SparseCPU]\n") && strstr(log, "[call] op=[exp], key=[CPU]")));
+
+    /* gradients: of values, by differences, and sparse ones */
+    kl_tensor p = noise(D(7), 9);
+    OK(kl_requires_grad(p));
+    CHECK(slopes_are(sparse_loss, &x, p, kl_grad(sparse_loss(p, &x), p), 3e-2));
+    kl_tensor sp = csr(noise(D(7), 10));
+    OK(kl_requires_grad(sp));
+    kl_tensor g = kl_grad(kl_sum_all(kl_square(kl_matmul(sp, x))), sp), d = kl_keep(kl_dense(sp));
+    OK(kl_trace_begin("dense"));
+    kl_tensor gd = kl_keep(kl_grad(kl_sum_all(kl_square(kl_matmul(d, x))), d));
+    OK(kl_trace_end());
+    kl_tensor mask = kl_cast(kl_ne(kl_dense(sp), kl_zeros(cpu, KL_F32, 0, NULL)), KL_F32);
+    CHECK(!strcmp(kl_layer_name(g), "sparse") && close(kl_dense(g), kl_mul(gd, mask), 1e-5));
+
+    /* 1 % of the elements: less work, and less time */
+    enum { N = 1024, COLUMNS = 16, STORED = N * N / 100 };
+    static int32_t row[STORED], column[STORED];
+    for (int i = 0; i < STORED; i++) {
+        row[i] = (int32_t)((int64_t)i * N / STORED);
+        column[i] = (int32_t)((uint32_t)i * 2654435761u >> 22);
+    }
+    kl_tensor big = kl_sparse_coo(noise(D(STORED), 21), kl_input(cpu, KL_I32, D(STORED), row), kl_input(cpu, KL_I32, D(STORED), column), N, N);
+    kl_tensor full = kl_dense(big), other = noise(D(N, COLUMNS), 22);
+    CHECK(kl_item_f64(kl_sum_all(full)) == kl_item_f64(kl_sum_all(full)));
+    double fastest[2] = {1e9, 1e9};
+    for (int i = 0; i < 8 && on_cpu; i++) {
+        double began = seconds();
+        OK(kl_trace_begin(i % 2 ? "sparse_product" : "dense_product"));
+        kl_tensor z = kl_keep(kl_matmul(i % 2 ? big : full, other));
+        OK(kl_trace_end());
+        double took = seconds() - began;
+        fastest[i % 2] = took < fastest[i % 2] ? took : fastest[i % 2];
+        kl_release(z);
+    }
+    printf("sparse x dense at 1 %%: %.0f times as fast as dense\n", fastest[0] / fastest[1]);
+    CHECK(fastest[1] < fastest[0] || !on_cpu);
+    CHECK(close(kl_matmul(big, other), kl_matmul(full, other), 1e-5));
+
+    CHECK(refused(kl_sparse_coo(v, kl_cast(v, KL_I32), kl_arange(cpu, KL_I32, 3), 2, 2), KL_ERR_SHAPE, "the columns has shape [3], not [as many"));
+    CHECK(refused(kl_sparse_csr(v, v, v, 3), KL_ERR_TYPE, "the starts is f32, not i32 or i64"));
+    CHECK(refused(kl_matmul(s, y), KL_ERR_SHAPE, "matmul: shapes [5,4] and [3,5] do not fit"));
+    kl_release(d);
+    OK(kl_scope_end());
+}
+
+/* Sparse beats dense, in whichever order the arguments come. */
+static void d9(void)
+{
+    OK(kl_scope_begin());
+    kl_tensor s = csr(f32(D(7), (float[]){1, 2, 3, 4, 5, 6, 7})), d = kl_ones(cpu, KL_F32, D(5, 4));
+    bool on_cpu = strcmp(kl_device_name(cpu), "ref");
+    for (int i = 0; i < 2; i++) {
+        kl_dispatch_log_begin();
+        kl_tensor y = i ? kl_add(d, s) : kl_add(s, d);
+        const char *log = kl_dispatch_log_end();
+        CHECK(!on_cpu || op_keys_are(log, "add", "SparseCPU,CPU")); /* that of CPU is in an index */
+        CHECK(!strstr(log, "densify"));
+        NEAR(y, 20, ((double[]){1, 2, 1, 3, 1, 1, 1, 1, 4, 1, 5, 1, 1, 1, 1, 6, 1, 1, 1, 1}), 0);
+    }
+    kl_keyset keys = kl_dispatch_keys(2, (kl_tensor[]){d, s});
+    CHECK(kl_keyset_has(keys, KL_KEY_Sparse) && kl_dispatch_resolve("add", SET(KL_KEY_SparseCPU)) == KL_KEY_SparseCPU);
+    OK(kl_scope_end());
+}
+
+/* ---- named ---- */
+
+#define NAMES(...) ((const char *const[]){__VA_ARGS__})
+
+static bool names_are(kl_tensor t, const char *want)
+{
+    const char *names[KL_MAX_RANK];
+    char got[100] = "";
+    int rank = kl_names(t, names);
+    for (int i = 0; i < rank; i++)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s", i ? "," : "", names[i] ? names[i] : "-");
+    if (strcmp(got, want))
+        printf("names are %s, not %s (%s)\n", got, want, kl_last_error());
+    return !strcmp(got, want);
+}
+
+static void d15(void)
+{
+    OK(kl_scope_begin());
+    kl_tensor p = noise(D(2, 3), 1), x = kl_named(p, NAMES("N", "C")), c = kl_named(noise(D(3), 2), NAMES("C"));
+    CHECK(!strcmp(kl_layer_name(x), "named") && names_are(x, "N,C") && names_are(p, "-,-") && kl_axis(x, "C") == 1);
+    CHECK(kl_axis(x, "W") == -1 && says("axis: no axis of [N, C] is called 'W'"));
+    kl_clear_error();
+    CHECK(names_are(kl_add(x, c), "N,C") && names_are(kl_add(c, x), "N,C") && names_are(kl_mul(x, p), "N,C"));
+    CHECK(close(kl_add(x, c), kl_add(p, kl_dense(c)), 0));
+    CHECK(names_are(kl_where(kl_gt(x, c), x, p), "N,C") && names_are(kl_mul_scalar(kl_exp(x), 2), "N,C") && names_are(kl_cast(x, KL_F64), "N,C"));
+    kl_tensor y = kl_named(p, NAMES("N", "D"));
+    CHECK(refused(kl_add(x, y), KL_ERR_ARGUMENT, "add: names [N, C] and [N, D] do not match: axis -1 is 'C' in one, 'D' in the other"));
+    CHECK(names_are(kl_named(x, NULL), "-,-") && !strcmp(kl_layer_name(kl_named(x, NULL)), "") && names_are(kl_named(x, NAMES(NULL, "C")), "-,C"));
+    CHECK(refused(kl_index_add(x, 0, kl_zeros(cpu, KL_I32, D(2)), p), KL_ERR_ARGUMENT,
+                  "scatter is not yet supported with named tensors. Please drop names via `tensor = kl_named(tensor, NULL)`"));
+    CHECK(refused(kl_reshape(x, 1, (int64_t[]){6}), KL_ERR_ARGUMENT, "reshape is not yet supported with named tensors"));
+    CHECK(refused(kl_named(p, NAMES("N", "N")), KL_ERR_ARGUMENT, "two axes of the result would be called 'N'"));
+
+    CHECK(names_are(kl_transpose(x, 0, 1), "C,N") && names_are(kl_sum(x, AXES(0), false), "C") && names_are(kl_sum(x, AXES(0), true), "N,C"));
+    CHECK(names_are(kl_mean(x, 1, (int[]){kl_axis(x, "C")}, false), "N") && names_are(kl_argmax(x, 1), "N") && names_are(kl_sum_all(x), ""));
+    CHECK(names_are(kl_softmax(x, -1), "N,C") && names_are(kl_layer_norm(x, 1, c, kl_none, 1e-5), "N,C") && close(kl_softmax(x, -1), kl_softmax(p, -1), 0));
+    kl_tensor ones = kl_named(kl_ones(cpu, KL_F32, D(1, 1, 3)), NAMES("A", "B", "C"));
+    CHECK(names_are(kl_sum(ones, AXES(1), false), "A,C") && names_are(kl_squeeze(ones, 0), "-,C") && names_are(kl_unsqueeze(c, 0), "-,C"));
+    kl_tensor w = kl_named(noise(D(3, 4), 3), NAMES("C", "E"));
+    CHECK(names_are(kl_matmul(x, w), "N,E") && close(kl_matmul(x, w), kl_matmul(p, kl_dense(w)), 0));
+    CHECK(refused(kl_matmul(x, kl_transpose(x, 0, 1)), KL_ERR_ARGUMENT, "two axes of the result would be called 'N'"));
+    kl_tensor batch = kl_named(noise(D(5, 2, 3), 4), NAMES("B", NULL, "C"));
+    CHECK(names_are(kl_matmul(batch, w), "B,-,E") && names_are(kl_concat(2, (kl_tensor[]){x, p}, 0), "N,C") && names_are(kl_narrow(x, 1, 0, 2), "N,C"));
+    kl_tensor s = kl_named(kl_to_sparse(p, 6), NAMES("N", "C"));
+    CHECK(names_are(kl_neg(s), "N,C") && !strcmp(kl_layer_name(kl_layer_part(kl_neg(s), 0)), "sparse") && close(kl_dense(kl_neg(s)), kl_neg(p), 0));
+    OK(kl_requires_grad(x));
+    kl_tensor g = kl_grad(kl_sum_all(kl_square(x)), x);
+    CHECK(names_are(g, "N,C") && close(g, kl_mul_scalar(p, 2), 1e-6));
+
+    /* names record nothing */
+    int64_t nodes[2];
+    for (int i = 0; i < 2; i++) {
+        OK(kl_trace_begin("named"));
+        kl_tensor a = kl_input(cpu, KL_F32, D(2, 3), (float[6]){1, 2, 3, 4, 5, 6});
+        kl_keep(kl_softmax(kl_add(i ? kl_named(a, NAMES("N", "C")) : a, i ? kl_named(a, NAMES("N", "C")) : a), 1));
+        OK(kl_trace_end());
+        kl_run_info info;
+        OK(kl_trace_info(&info));
+        nodes[i] = info.nodes;
+    }
+    CHECK(nodes[0] == nodes[1]);
+    OK(kl_scope_end());
+}
+
+/* ---- nested ---- */
+
+/* 3, 5, 0 and 2 rows, and one more than is needed. */
+enum { ROWS = 11, PARTS = 4 };
+static const int32_t starts[PARTS + 1] = {0, 3, 8, 8, 10};
+
+static kl_tensor offsets(void) { return kl_input(cpu, KL_I32, D(PARTS + 1), starts); }
+static kl_tensor component(kl_tensor values, int i) { return kl_narrow(values, 0, starts[i], starts[i + 1] - starts[i]); }
+
+static kl_tensor nested_loss(kl_tensor values, void *ctx)
+{
+    kl_tensor w = *(kl_tensor *)ctx, x = kl_nested(values, offsets());
+    kl_tensor h = kl_nested_attention(kl_matmul(x, w), x, kl_tanh(x), true);
+    kl_tensor s = kl_mul(kl_nested_softmax(h), x);
+    kl_tensor mean = kl_narrow(kl_nested_mean(kl_narrow(s, 1, 0, 2)), 0, 0, 2); /* of the empty one it is NaN */
+    return kl_add(kl_sum_all(kl_square(mean)), kl_sum_all(kl_square(kl_nested_sum(s))));
+}
+
+static void b6(void)
+{
+    OK(kl_scope_begin());
+    kl_tensor v = noise(D(ROWS, 4), 1), x = kl_nested(v, offsets()), w = noise(D(4, 6), 2), b = noise(D(6), 3);
+    CHECK(!strcmp(kl_layer_name(x), "nested") && kl_numel(x) == ROWS * 4);
+    NEAR_LIST(kl_layer_part(x, 2), 0, 0, 0, 0, 1, 1, 1, 1, 1, 3, 3, 4);
+    kl_tensor y = kl_softmax(kl_relu(kl_linear(x, w, b)), -1), sum = kl_nested_sum(x), most = kl_nested_max(x), soft = kl_nested_softmax(x);
+    NEAR_LIST(kl_layer_part(y, 1), 0, 0, 3, 8, 8, 10);
+    for (int i = 0; i < PARTS; i++) { /* each component as if alone */
+        kl_tensor one = component(v, i);
+        CHECK(close(component(kl_dense(y), i), kl_softmax(kl_relu(kl_linear(one, w, b)), -1), 1e-6));
+        CHECK(close(kl_narrow(sum, 0, i, 1), kl_sum(one, AXES(0), true), 1e-6) && close(component(kl_dense(soft), i), kl_softmax(one, 0), 1e-6));
+        CHECK(i == 2 || (close(kl_narrow(most, 0, i, 1), kl_reduce_max(one, AXES(0), true), 0) &&
+                         close(kl_narrow(kl_nested_mean(x), 0, i, 1), kl_mean(one, AXES(0), true), 1e-6)));
+        for (int causal = 0; causal < 2 && i != 2; causal++) {
+            kl_tensor got = kl_nested_attention(x, kl_mul_scalar(x, 2), kl_matmul(x, w), causal);
+            CHECK(close(component(kl_dense(got), i), kl_attention(one, kl_mul_scalar(one, 2), kl_matmul(one, w), kl_none, causal), 1e-5));
+        }
+    }
+    kl_tensor heads = kl_nested_like(noise(D(ROWS, 2, 3), 4), x), many = kl_dense(kl_nested_attention(heads, heads, heads, true));
+    kl_tensor second = kl_transpose(component(kl_dense(heads), 1), 0, 1);
+    CHECK(close(component(many, 1), kl_transpose(kl_attention(second, second, second, kl_none, true), 0, 1), 1e-5));
+    kl_tensor padded = kl_nested_pad(x, 5, -1), lengths = kl_input(cpu, KL_I32, D(PARTS), (int32_t[]){3, 5, 0, 2}), back = kl_to_nested(padded, lengths, 10);
+    CHECK(close(kl_dense(back), kl_narrow(v, 0, 0, 10), 0) && kl_item_f64(kl_sum_all(kl_narrow(padded, 0, 2, 1))) == -20);
+    CHECK(close(kl_layer_part(back, 1), offsets(), 0));
+    kl_tensor ids = kl_nested(kl_input(cpu, KL_I32, D(ROWS), (int32_t[ROWS]){3, 1, 2}), offsets());
+    CHECK(!strcmp(kl_layer_name(kl_embedding(w, ids)), "nested"));
+    CHECK(close(kl_sum_all(x), kl_sum_all(v), 1e-5) && close(kl_dense(kl_layer_norm(x, 1, kl_none, kl_none, 1e-5)), kl_layer_norm(v, 1, kl_none, kl_none, 1e-5), 0));
+
+    CHECK(refused(kl_add(x, kl_nested(v, offsets())), KL_ERR_TYPE, "add: its operands have offsets of their own"));
+    CHECK(refused(kl_add(x, v), KL_ERR_TYPE, "a plain operand is one row for all"));
+    CHECK(refused(kl_sum(x, AXES(0), false), KL_ERR_TYPE, "components are not to be mixed"));
+    CHECK(refused(kl_transpose(x, 0, 1), KL_ERR_TYPE, "components are not to be mixed"));
+    CHECK(refused(kl_nested(v, kl_cast(v, KL_I32)), KL_ERR_SHAPE, "the offsets have shape [11,4], not one axis"));
+    CHECK(refused(kl_nested_sum(v), KL_ERR_TYPE, "nested_sum: needs a nested tensor"));
+
+    /* one kernel whatever the lengths; attention as many as that of one long sequence with a mask */
+    OK(kl_read(kl_layer_part(x, 2), (int32_t[ROWS]){0}, ROWS * 4));
+    CHECK(kl_item_f64(kl_sum_all(v)) == kl_item_f64(kl_sum_all(v)));
+    kl_tensor mask = kl_eye(cpu, KL_BOOL, ROWS, ROWS);
+    OK(kl_read(mask, (char[ROWS * ROWS]){0}, ROWS * ROWS));
+    int64_t plain = 1;
+    for (int i = 0; i < 4; i++) {
+        OK(kl_trace_begin("nested_kernel"));
+        kl_tensor z = i == 0 ? kl_relu(kl_linear(x, w, b)) : i == 1 ? kl_softmax(kl_mul_scalar(x, 3), -1)
+                      : i == 2 ? kl_attention(v, v, v, mask, true) : kl_nested_attention(x, x, x, true);
+        kl_keep(z);
+        OK(kl_trace_end());
+        kl_run_info info;
+        OK(kl_trace_info(&info));
+        if (i == 2)
+            plain = info.kernels;
+        else if (strcmp(kl_device_name(cpu), "ref"))
+            CHECK(info.kernels == plain && !strcmp(kl_layer_name(z), "nested"));
+    }
+    OK(kl_scope_end());
+}
+
+static int nested_grads;
+static kl_status nested_autograd(void *ctx, kl_call *call, kl_keyset keys)
+{
+    nested_grads++;
+    return pass_on(ctx, call, keys);
+}
+
+static void d10(void)
+{
+    OK(kl_scope_begin());
+    kl_tensor v = noise(D(ROWS, 4), 5), w = noise(D(4, 4), 6), x = kl_nested(v, offsets());
+    OK(kl_requires_grad(x));
+    kl_tensor g = kl_grad(kl_sum_all(kl_square(kl_matmul(x, w))), x);
+    kl_tensor want = kl_mul_scalar(kl_matmul(kl_matmul(v, w), kl_transpose(w, 0, 1)), 2);
+    CHECK(!strcmp(kl_layer_name(g), "nested") && close(kl_dense(g), want, 1e-5));
+    NEAR_LIST(kl_layer_part(g, 1), 0, 0, 3, 8, 8, 10);
+    CHECK(refused(kl_nested_attention(x, kl_nested(v, offsets()), x, true), KL_ERR_TYPE, "q, k and v are nested and have the same offsets"));
+    kl_tensor p = noise(D(ROWS, 4), 7);
+    OK(kl_requires_grad(p));
+    CHECK(slopes_are(nested_loss, &w, p, kl_grad(nested_loss(p, &w), p), 3e-2));
+
+    CHECK(kl_key_autograd(KL_KEY_NestedTensor) == KL_KEY_AutogradNestedTensor);
+    kl_registration r = reg("tanh", KL_KEY_AutogradNestedTensor, (kl_kernel){.name = "count", .call = nested_autograd});
+    kl_tanh(x);
+    kl_tanh(v);
+    CHECK(nested_grads == 1);
+    drop(r);
+    OK(kl_scope_end());
+}
+
+static const struct row rows[] = {{"D6", d6}, {"B5", b5}, {"D5", d5}, {"B4", b4}, {"D9", d9}, {"D15", d15}, {"B6", b6}, {"D10", d10}};
 
 int main(int argc, char **argv) { return RUN_ROWS(rows); }

@@ -179,7 +179,7 @@ static kl_status resolve_call(struct kl_call *c, bool again)
 {
     const struct op_kernel *k = dispatch_resolve(c->op, c->keys, &c->key);
     if (c->t->watch)
-        dispatch_note(c->t, c->op, c->key, again);
+        dispatch_note(c->t, c->op, c->key, again ? "redispatch" : "call");
     return call_kernel(c, k);
 }
 
@@ -312,7 +312,7 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     if (how == BY_KEYS && c.key == KL_KEY_Undefined && !c.keys)
         k = NULL;
     if (t->watch && k)
-        dispatch_note(t, op, c.key, false);
+        dispatch_note(t, op, c.key, "call");
     struct err e;
     e.code = KL_OK;
     if (!k || k->kind == KERNEL_FALLTHROUGH)

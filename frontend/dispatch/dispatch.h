@@ -66,7 +66,7 @@ struct op_kernel {
     char name[32];
     kl_kernel fn;
     char *schema;                           /* NULL: not given */
-    const struct layer *layer;              /* KERNEL_LAYER: whose it is (layers/layers.h) */
+    const struct layer *layer;              /* KERNEL_LAYER: whose it is (layers/wrapper.h) */
     const struct custom_op *custom;         /* KERNEL_RUN: what its nodes name */
 };
 enum kernel_tag { TAG_MISSING, TAG_KERNEL, TAG_DEFAULT, TAG_MATH, TAG_AMBIGUOUS, TAG_AUTOGRAD, TAG_LAYER, TAG_FALLBACK };
@@ -126,8 +126,8 @@ struct text;
 struct dispatch_log { char *s; uint32_t len, cap; bool on, print; };
 struct thread;
 void dispatch_log_start(struct thread *t);
-/* The thread, which watches, has resolved a call to this key. */
-void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, bool again);
+/* The thread, which watches, has resolved a call to this key: "call", "redispatch", or what its layer does first, "densify". */
+void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, const char *how);
 /* What is missing, as the error that a user gets. */
 bool dispatch_missing(const struct dispatch_op *op, kl_key key, struct err *e);
 void dispatch_table_text(const struct dispatch_op *op, struct text *t); /* takes the lock */

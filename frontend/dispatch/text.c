@@ -162,12 +162,12 @@ bool dispatch_missing(const struct dispatch_op *op, kl_key key, struct err *e)
 
 /* ---- the log ---- */
 
-void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, bool again)
+void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, const char *how)
 {
     struct dispatch_log *l = &t->log;
     char line[160];
     int n = snprintf(line, sizeof line, "%*s[%s] op=[%s], key=[%s]\n", (int)(t->kernels < 32 ? t->kernels : 32), "",
-                     again ? "redispatch" : "call", op->name, kl_key_name(key));
+                     how, op->name, kl_key_name(key));
     if (l->print)
         fputs(line, stderr);
     if (!l->on || !mem_reserve(&l->s, &l->cap, (uint32_t)(l->len + (size_t)n + 1), 1))

@@ -1,5 +1,5 @@
 /* Wrappers: handles that stand for several, and the calls that reach their layer. */
-#include "frontend/layers/layers.h"
+#include "frontend/layers/wrapper.h"
 #include <stdarg.h>
 #include <string.h>
 
@@ -69,6 +69,12 @@ static kl_tensor part_again(struct thread *t, const kl_site *site, kl_tensor h)
     if (!again.id)
         fail(t, site, e.code ? e.code : KL_ERR_MEMORY, "%s", e.code ? e.msg : "out of memory");
     return again;
+}
+
+kl_tensor wrapper_again(struct thread *t, const kl_site *site, kl_tensor h)
+{
+    kl_tensor again = part_again(t, site, h);
+    return again.id && (t->tracing || scope_note(t, again)) ? again : poison(t);
 }
 
 /* The parts of a wrapper that came to nothing. */
@@ -207,8 +213,11 @@ kl_status layer_call(struct kl_call *c, const struct op_kernel *k)
 }
 
 static const struct op_kernel layer_kernels[LAYER_COUNT] = {
+    [LAYER_Sparse] = {.kind = KERNEL_LAYER, .name = "sparse", .layer = &layer_sparse},
     [LAYER_Quantized] = {.kind = KERNEL_LAYER, .name = "quantized", .layer = &layer_quantized},
+    [LAYER_Nested] = {.kind = KERNEL_LAYER, .name = "nested", .layer = &layer_nested},
     [LAYER_Complex] = {.kind = KERNEL_LAYER, .name = "complex", .layer = &layer_complex},
+    [LAYER_Named] = {.kind = KERNEL_LAYER, .name = "named", .layer = &layer_named},
 };
 
 const struct op_kernel *layer_kernel(unsigned layer) { return layer_kernels[layer].layer ? &layer_kernels[layer] : NULL; }
@@ -294,9 +303,7 @@ kl_tensor kl_layer_part_at(const kl_site *site, kl_tensor h, uint32_t i)
         return compose_end(t, poison(t));
     if (!w || i >= w->n || !w->part[i].id)
         return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "layer_part: the tensor has no part %u", i));
-    kl_tensor part = part_again(t, site, w->part[i]);
-    bool noted = !part.id || t->tracing || scope_note(t, part);
-    return compose_end(t, part.id && noted ? part : poison(t));
+    return compose_end(t, wrapper_again(t, site, w->part[i]));
 }
 
 kl_tensor kl_layer_part(kl_tensor h, uint32_t i) { return kl_layer_part_at(NULL, h, i); }

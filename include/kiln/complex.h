@@ -1,4 +1,4 @@
-/* Complex numbers as pairs of floats.  Included by <kiln/kiln.h>; see layers.h.
+/* Complex numbers as pairs of floats.  Included by <kiln/kiln.h>; see storage.h.
  *
  *     kl_tensor z = kl_complex(re, im), y = kl_matmul(kl_conj(z), z);
  *

@@ -240,7 +240,8 @@ KL_API const char *kl_dispatch_dump_table(const char *op);
 /* Computes every table anew and compares.  [errors INTERNAL] */
 KL_API kl_status kl_dispatch_check(void);
 /* From here on this thread notes what its calls resolve to, until kl_dispatch_log_end gives the lines
- * "[call] op=[add], key=[CPU]", those of kernels in kernels indented, "[redispatch]" where it is one.  With
+ * "[call] op=[add], key=[CPU]", those of kernels in kernels indented, "[redispatch]" where it is one,
+ * "[densify]" where a sparse operand becomes a plain one first.  With
  * KILN_DISPATCH_TRACE=1 in the environment each thread prints them to stderr. */
 KL_API void kl_dispatch_log_begin(void);
 KL_API const char *kl_dispatch_log_end(void);

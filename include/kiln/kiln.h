@@ -294,9 +294,12 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/data.h>
 #include <kiln/dispatch.h>
 #include <kiln/transform.h>
-#include <kiln/layers.h>
+#include <kiln/storage.h>
 #include <kiln/complex.h>
 #include <kiln/quantized.h>
+#include <kiln/sparse.h>
+#include <kiln/named.h>
+#include <kiln/nested.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>

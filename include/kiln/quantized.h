@@ -1,4 +1,4 @@
-/* Tensors stored as small integers.  Included by <kiln/kiln.h>; see layers.h.
+/* Tensors stored as small integers.  Included by <kiln/kiln.h>; see storage.h.
  *
  *     kl_qscheme q = {.type = KL_Q_I8};
  *     kl_tensor w8 = kl_keep(kl_quantized(w, (kl_qscheme){.type = KL_Q_I8, .per_axis = true, .axis = 1}, kl_none, kl_none));

@@ -6,8 +6,8 @@
  * knows of layers: what they record is recorded as any call is, so it fuses, differentiates and replays.
  *
  * Each file here is one layer, described by a struct layer. */
-#ifndef KILN_FRONTEND_LAYERS_H
-#define KILN_FRONTEND_LAYERS_H
+#ifndef KILN_WRAPPER_H
+#define KILN_WRAPPER_H
 #include "frontend/frontend.h"
 
 enum { MAX_PARTS = WRAPPER_PARTS, WRAPPER_NUMBERS = 10 };
@@ -20,7 +20,7 @@ struct layer {
     kl_tensor (*call)(struct thread *t, const struct call *c);
     kl_tensor (*dense)(struct thread *t, const kl_site *site, kl_tensor h); /* all it stands for, as a plain tensor */
 };
-extern const struct layer layer_complex, layer_quantized;
+extern const struct layer layer_complex, layer_quantized, layer_sparse, layer_named, layer_nested;
 
 struct wrapper {
     const struct layer *layer;
@@ -34,6 +34,8 @@ struct wrapper {
  * or NULL.  A part that is poison makes it poison. */
 kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer, const struct view *v, uint32_t n,
                const kl_tensor *part, const int64_t *number);
+/* Another handle for what h means, in the open scope or trace. */
+kl_tensor wrapper_again(struct thread *t, const kl_site *site, kl_tensor h);
 /* Of a live handle of that layer (NULL: of any); else NULL. */
 const struct wrapper *wrapper_of(kl_tensor h, const struct layer *layer);
 /* The same call on other operands. */

@@ -1,0 +1,277 @@
+/* Named: axes with names, which each op carries to its result or refuses.  Nothing of them is recorded. */
+#include "frontend/layers/wrapper.h"
+#include <pthread.h>
+#include <string.h>
+
+/* A name is its place in this list, which only grows, + 1; 0: none.  An axis that a reduction has made one element long says
+ * so, for the reshape that takes it away. */
+#define REDUCED (INT64_C(1) << 32)
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char **known;
+static uint32_t nknown, known_cap;
+
+struct names { uint32_t rank; int64_t of[KL_MAX_RANK]; };
+
+/* 0: out of memory. */
+static int64_t intern(const char *name)
+{
+    pthread_mutex_lock(&lock);
+    uint32_t i = 0;
+    while (i < nknown && strcmp(known[i], name))
+        i++;
+    char *copy = i == nknown && mem_reserve(&known, &known_cap, nknown + 1, sizeof *known) ? mem_alloc(strlen(name) + 1) : NULL;
+    if (copy)
+        known[nknown++] = strcpy(copy, name);
+    int64_t number = i < nknown ? (int64_t)i + 1 : 0;
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
+static const char *text_of(int64_t name)
+{
+    pthread_mutex_lock(&lock);
+    const char *s = name & ~REDUCED ? known[(name & ~REDUCED) - 1] : NULL;
+    pthread_mutex_unlock(&lock);
+    return s;
+}
+
+static struct names names_of(kl_tensor h)
+{
+    const struct wrapper *w = wrapper_of(h, &layer_named);
+    struct names n = {.rank = view_of(h).shape.rank};
+    if (w)
+        memcpy(n.of, w->number, sizeof n.of);
+    return n;
+}
+
+static kl_tensor plain(kl_tensor h)
+{
+    const struct wrapper *w = wrapper_of(h, &layer_named);
+    return w ? w->part[0] : h;
+}
+
+/* "[batch, None, width]" */
+static char *names_text(const struct names *n, char *buf, size_t size)
+{
+    size_t at = (size_t)snprintf(buf, size, "[");
+    for (uint32_t i = 0; i < n->rank && at < size; i++) {
+        const char *s = text_of(n->of[i]);
+        at += (size_t)snprintf(buf + at, size - at, "%s%s", i ? ", " : "", s ? s : "None");
+    }
+    if (at < size)
+        snprintf(buf + at, size - at, "]");
+    return buf;
+}
+
+static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+{
+    (void)t;
+    return kl_dense_at(site, plain(h));
+}
+
+/* ---- what becomes of names ---- */
+
+/* Both, counted from the last axis; false: reported. */
+static bool unify(struct thread *t, const struct call *c, struct names *all, const struct names *more)
+{
+    char a[200], b[200];
+    struct names out = {.rank = all->rank > more->rank ? all->rank : more->rank};
+    for (uint32_t i = 1; i <= out.rank; i++) {
+        int64_t x = i <= all->rank ? all->of[all->rank - i] & ~REDUCED : 0, y = i <= more->rank ? more->of[more->rank - i] & ~REDUCED : 0;
+        if (x && y && x != y) {
+            call_refused(t, c, KL_ERR_ARGUMENT, "names %s and %s do not match: axis -%u is '%s' in one, '%s' in the other",
+                         names_text(all, a, sizeof a), names_text(more, b, sizeof b), i, text_of(x), text_of(y));
+            return false;
+        }
+        out.of[out.rank - i] = x ? x : y;
+    }
+    *all = out;
+    return true;
+}
+
+/* Wraps y, unless a name would occur twice. */
+static kl_tensor carry(struct thread *t, const struct call *c, kl_tensor y, const struct names *n)
+{
+    struct view v = view_of(y);
+    int64_t number[WRAPPER_NUMBERS] = {0};
+    for (uint32_t i = 0; i < n->rank; i++) {
+        number[i] = n->of[i];
+        for (uint32_t k = 0; k < i; k++)
+            if ((number[i] & ~REDUCED) && (number[i] & ~REDUCED) == (number[k] & ~REDUCED))
+                return call_refused(t, c, KL_ERR_ARGUMENT, "two axes of the result would be called '%s': give one another name first",
+                                    text_of(number[i]));
+    }
+    return wrap(t, c->site, &layer_named, &v, 1, &y, number);
+}
+
+/* Axes of one element come and go, the others keep their order: from the first axis on, or from the last.  false: they do not. */
+static bool follow(const struct names *from, const struct shape *old, const struct shape *new, bool back, struct names *to)
+{
+    uint32_t i = 0, k = 0;
+    *to = (struct names){.rank = new->rank};
+    while (i < old->rank || k < new->rank) {
+        uint32_t at_old = back ? old->rank - 1 - i : i, at_new = back ? new->rank - 1 - k : k;
+        bool more_old = i < old->rank, more_new = k < new->rank;
+        if (more_old && more_new && old->dim[at_old] == new->dim[at_new]) {
+            to->of[at_new] = from->of[at_old];
+            i++, k++;
+        } else if (more_old && old->dim[at_old] == 1) {
+            i++;
+        } else if (more_new && new->dim[at_new] == 1) {
+            k++;
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A name that could be one of two axes' is none's. */
+static bool reshaped(const struct names *from, const struct shape *old, const struct shape *new, struct names *to)
+{
+    struct names kept = {0}, other;
+    struct shape rest = {0};
+    for (uint32_t i = 0; i < old->rank; i++)
+        if (!(from->of[i] & REDUCED) || old->dim[i] != 1) {
+            rest.dim[rest.rank++] = old->dim[i];
+            kept.of[kept.rank++] = from->of[i];
+        }
+    if (shape_equal(&rest, new)) { /* what was reduced goes */
+        *to = kept;
+        return true;
+    }
+    if (!follow(from, old, new, false, to) || !follow(from, old, new, true, &other))
+        return false;
+    for (uint32_t i = 0; i < to->rank; i++)
+        if (to->of[i] != other.of[i])
+            to->of[i] = 0;
+    return true;
+}
+
+/* Batch axes, then the other axes of each operand; false: reported. */
+static bool product_names(struct thread *t, const struct call *c, struct names *out)
+{
+    unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon;
+    *out = (struct names){0};
+    for (unsigned side = 0; side < 2; side++) {
+        struct names n = names_of(c->in[side]);
+        uint32_t batch = side ? c->proto.attr.dot.batch_b : c->proto.attr.dot.batch_a, gone = 0;
+        uint32_t con = side ? c->proto.attr.dot.con_b : c->proto.attr.dot.con_a;
+        struct names shared = {.rank = nbatch};
+        for (unsigned i = 0; i < nbatch; i++) {
+            shared.of[i] = n.of[axis_get(batch, i)];
+            gone |= 1u << axis_get(batch, i);
+        }
+        for (unsigned i = 0; i < ncon; i++)
+            gone |= 1u << axis_get(con, i);
+        struct names first = *out;
+        first.rank = nbatch;
+        if (!unify(t, c, &first, &shared))
+            return false;
+        memcpy(out->of, first.of, nbatch * sizeof *out->of);
+        out->rank = side ? out->rank : nbatch;
+        for (uint32_t i = 0; i < n.rank; i++)
+            if (!(gone >> i & 1) && out->rank < KL_MAX_RANK)
+                out->of[out->rank++] = n.of[i];
+    }
+    return true;
+}
+
+static kl_tensor call_named(struct thread *t, const struct call *c)
+{
+    struct call inner = *c;
+    struct names n = names_of(c->in[0]), from = n;
+    unsigned op = c->proto.op, together = op_is_elementwise(op) || op == OP_concat ? call_operands(c) : 1;
+    for (unsigned i = 1; i < together; i++) {
+        struct names more = names_of(c->in[i]);
+        if (!unify(t, c, &n, &more))
+            return poison(t);
+    }
+    for (unsigned i = 0; i < call_operands(c); i++)
+        inner.in[i] = plain(c->in[i]);
+    struct view v = view_of(c->in[0]);
+    bool known_op = op_is_elementwise(op);
+    switch (op) {
+    case OP_sum: case OP_reduce_max: case OP_reduce_min: case OP_reduce_prod:
+        for (uint32_t i = 0; i < n.rank; i++)
+            n.of[i] |= c->proto.attr.reduce.axes >> i & 1 ? REDUCED : 0;
+        known_op = true;
+        break;
+    case OP_permute:
+        for (uint32_t i = 0; i < n.rank; i++)
+            n.of[i] = from.of[c->proto.attr.permute.perm[i]];
+        known_op = true;
+        break;
+    case OP_reshape: known_op = reshaped(&from, &v.shape, &c->target, &n); break;
+    case OP_dot:
+        if (!product_names(t, c, &n))
+            return poison(t);
+        known_op = true;
+        break;
+    case OP_window: /* its windows' elements are a new last axis */
+        n.rank++;
+        known_op = n.rank <= KL_MAX_RANK;
+        break;
+    case OP_concat: case OP_cast: case OP_expand: case OP_slice: case OP_flip: case OP_pad: case OP_dynamic_slice: case OP_cumsum:
+    case OP_cumprod: case OP_cummax: case OP_cummin: case OP_argsort: case OP_gather: known_op = true; break;
+    default: break;
+    }
+    if (!known_op)
+        return call_refused(t, c, KL_ERR_ARGUMENT, "%s is not yet supported with named tensors. Please drop names via `tensor = "
+                            "kl_named(tensor, NULL)`, call the op with an unnamed tensor, and set names on the result of the operation.",
+                            opinfo[op].name);
+    return carry(t, c, record(&inner), &n);
+}
+
+const struct layer layer_named = {.name = "named", .key = LAYER_Named, .grad_parts = 1, .call = call_named, .dense = dense};
+
+/* ---- giving and asking names ---- */
+
+kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names)
+{
+    struct thread *t = checked_begin(site, "named");
+    struct view v;
+    if (!t)
+        return op_failed();
+    if (!describe(t, site, "named", "the tensor", a, &v))
+        return compose_end(t, poison(t));
+    kl_tensor x = plain(a);
+    if (!names)
+        return compose_end(t, wrapper_again(t, site, x));
+    struct names n = {.rank = v.shape.rank};
+    struct call c = {.site = site, .op = "named"};
+    for (uint32_t i = 0; i < n.rank; i++)
+        if (names[i] && !(n.of[i] = intern(names[i])))
+            return compose_end(t, refuse(t, site, KL_ERR_MEMORY, "named: out of memory"));
+    return compose_end(t, carry(t, &c, x, &n));
+}
+
+kl_tensor kl_named(kl_tensor a, const char *const *names) { return kl_named_at(NULL, a, names); }
+
+int kl_names(kl_tensor h, const char **names)
+{
+    int rank = kl_rank(h);
+    struct names n = {0};
+    if (rank >= 0)
+        n = names_of(h);
+    for (int i = 0; i < rank; i++)
+        names[i] = text_of(n.of[i]);
+    return rank;
+}
+
+int kl_axis(kl_tensor h, const char *name)
+{
+    const char *names[KL_MAX_RANK];
+    char text[200];
+    int rank = kl_names(h, names);
+    for (int i = 0; i < rank; i++)
+        if (names[i] && name && !strcmp(names[i], name))
+            return i;
+    struct thread *t = thread_self();
+    struct names n = {0};
+    if (rank >= 0)
+        n = names_of(h);
+    if (t)
+        fail(t, NULL, KL_ERR_ARGUMENT, "axis: no axis of %s is called '%s'", names_text(&n, text, sizeof text), name ? name : "(null)");
+    return -1;
+}

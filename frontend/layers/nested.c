@@ -1,0 +1,369 @@
+/* Nested: components one behind the other in axis 0.  What leaves that axis alone is the op on all rows; what goes along it
+ * knows each row's component. */
+#include "frontend/layers/wrapper.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* number[0] tells apart what has its own offsets. */
+static _Atomic int64_t next_id = 1;
+
+static const struct wrapper *nested_of(kl_tensor h) { return wrapper_of(h, &layer_nested); }
+
+static kl_tensor with_values(struct thread *t, const kl_site *site, kl_tensor like, kl_tensor values)
+{
+    const struct wrapper *w = nested_of(like);
+    struct view v = view_of(values);
+    return wrap(t, site, &layer_nested, &v, 3, (kl_tensor[]){values, w->part[1], w->part[2]}, w->number);
+}
+
+static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+{
+    (void)t;
+    return kl_dense_at(site, nested_of(h)->part[0]);
+}
+
+/* ---- ops that leave the ragged axis alone ---- */
+
+static kl_tensor refused(struct thread *t, const struct call *c, const char *why)
+{
+    return call_refused(t, c, KL_ERR_TYPE, "%s: %s; kl_dense(x) is all rows as a plain tensor", opinfo[c->proto.op].name, why);
+}
+
+/* The nested operand that says the offsets, all having the same ones; NULL: why not. */
+static const char *same_offsets(const struct call *c, unsigned *first)
+{
+    const struct wrapper *w = NULL;
+    for (unsigned i = 0; i < call_operands(c); i++) {
+        const struct wrapper *x = nested_of(c->in[i]);
+        if (x && w && x->number[0] != w->number[0])
+            return "its operands have offsets of their own (kl_nested_like gives one those of another)";
+        if (x && !w)
+            *first = i;
+        w = w ? w : x;
+    }
+    return NULL;
+}
+
+/* A plain operand beside nested ones is one row for all. */
+static bool broadcasts(const struct call *c, unsigned first)
+{
+    uint32_t rank = view_of(c->in[first]).shape.rank;
+    for (unsigned i = 0; i < call_operands(c); i++) {
+        struct view v = view_of(c->in[i]);
+        if (v.shape.rank > rank || (nested_of(c->in[i]) ? v.shape.rank != rank : v.shape.rank == rank && v.shape.dim[0] != 1))
+            return false;
+    }
+    return true;
+}
+
+/* Is the first axis of the result that of the first operand? */
+static bool product_keeps(const struct call *c)
+{
+    unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon;
+    for (unsigned i = 0; i < ncon; i++)
+        if (axis_get(c->proto.attr.dot.con_a, i) == 0)
+            return false;
+    return !nbatch || (axis_get(c->proto.attr.dot.batch_a, 0) == 0 && axis_get(c->proto.attr.dot.batch_b, 0) == 0);
+}
+
+enum fate { KEEPS, BECOMES_PLAIN, MIXES };
+
+static enum fate fate_of(const struct call *c, unsigned first)
+{
+    struct view v = view_of(c->in[first]);
+    uint32_t all = (1u << v.shape.rank) - 1;
+    bool keeps = false;
+    switch (c->proto.op) {
+    case OP_dot: keeps = first == 0 && product_keeps(c); break;
+    case OP_sum: case OP_reduce_max: case OP_reduce_min: case OP_reduce_prod:
+        if (c->proto.attr.reduce.axes == all)
+            return BECOMES_PLAIN;
+        keeps = !(c->proto.attr.reduce.axes & 1);
+        break;
+    case OP_permute: keeps = c->proto.attr.permute.perm[0] == 0; break;
+    case OP_reshape: case OP_expand: keeps = c->target.rank && c->target.dim[0] == v.shape.dim[0]; break;
+    case OP_slice: case OP_dynamic_slice: keeps = c->proto.attr.slice.axis != 0; break;
+    case OP_window: keeps = c->proto.attr.window.axis != 0; break;
+    case OP_pad: keeps = c->proto.attr.pad.axis != 0; break;
+    case OP_flip: keeps = !(c->proto.attr.flip.axes & 1); break;
+    case OP_concat: keeps = c->proto.attr.axis.axis != 0; break;
+    case OP_gather: /* of other axes; or rows of a table by nested indices */
+        keeps = first == 0 ? c->proto.attr.axis.axis != 0 && !nested_of(c->in[1]) : c->proto.attr.axis.axis == 0;
+        break;
+    case OP_cast: keeps = true; break;
+    default: keeps = op_is_elementwise(c->proto.op);
+    }
+    return keeps ? KEEPS : MIXES;
+}
+
+static kl_tensor call_nested(struct thread *t, const struct call *c)
+{
+    struct call inner = *c;
+    unsigned first = 0;
+    const char *why = same_offsets(c, &first);
+    if (why)
+        return refused(t, c, why);
+    enum fate fate = fate_of(c, first);
+    if (fate == MIXES)
+        return refused(t, c, "components are not to be mixed (kl_nested_sum and its kin work along the ragged axis)");
+    if (c->proto.op == OP_concat)
+        for (unsigned i = 0; i < call_operands(c); i++)
+            if (!nested_of(c->in[i]))
+                return refused(t, c, "all parts are nested, or none");
+    if (op_is_elementwise(c->proto.op) && !broadcasts(c, first))
+        return refused(t, c, "a plain operand is one row for all, and has no axis along the ragged one");
+    for (unsigned i = 0; i < call_operands(c); i++)
+        if (nested_of(c->in[i]))
+            inner.in[i] = nested_of(c->in[i])->part[0];
+    kl_tensor y = record(&inner);
+    return fate == BECOMES_PLAIN ? y : with_values(t, c->site, c->in[first], y);
+}
+
+const struct layer layer_nested = {.name = "nested", .key = LAYER_Nested, .grad_parts = 1, .call = call_nested, .dense = dense};
+
+/* ---- making them ---- */
+
+static kl_tensor filled(const kl_site *s, const struct view *like, double value, uint32_t rank, const int64_t *dims)
+{
+    static const struct shape scalar;
+    struct shape shape = shape_make(rank, dims);
+    return broadcast_to(s, "nested", const_like(s, like, value), &scalar, &shape);
+}
+
+/* How many components have ended, up to each row. */
+static kl_tensor components(const kl_site *s, kl_tensor offsets, int64_t count, int64_t rows)
+{
+    const struct view index = {.dtype = KL_I32, .device = view_of(offsets).device};
+    int64_t places = rows + 1;
+    kl_tensor ended = kl_index_add_at(s, filled(s, &index, 0, 1, &places), 0, kl_narrow_at(s, offsets, 0, 1, count),
+                                      filled(s, &index, 1, 1, &count));
+    return kl_narrow_at(s, kl_cumsum_at(s, ended, 0, false, false), 0, 0, rows);
+}
+
+static kl_tensor make(struct thread *t, const kl_site *site, kl_tensor values, kl_tensor offsets)
+{
+    struct view v = view_of(values);
+    int64_t count = view_of(offsets).shape.dim[0] - 1, number[WRAPPER_NUMBERS] = {atomic_fetch_add(&next_id, 1)};
+    return wrap(t, site, &layer_nested, &v, 3, (kl_tensor[]){values, offsets, components(site, offsets, count, v.shape.dim[0])}, number);
+}
+
+/* A vector of integers; false: reported. */
+static bool integers(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, struct view *v)
+{
+    char text[SHAPE_TEXT];
+    if (!describe(t, site, op, what, h, v))
+        return false;
+    if (v->dtype != KL_I32 && v->dtype != KL_I64)
+        return fail(t, site, KL_ERR_TYPE, "%s: %s are %s, not i32 or i64", op, what, dtype_name(v->dtype)) == KL_OK;
+    if (v->shape.rank != 1)
+        return fail(t, site, KL_ERR_SHAPE, "%s: %s have shape %s, not one axis", op, what, shape_text(&v->shape, text, sizeof text)) == KL_OK;
+    return true;
+}
+
+static bool plain(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+{
+    return !wrapper_of(h, NULL) || fail(t, site, KL_ERR_TYPE, "%s: the values are a plain tensor, not a %s one", op, kl_layer_name(h)) == KL_OK;
+}
+
+kl_tensor kl_nested_at(const kl_site *site, kl_tensor values, kl_tensor offsets)
+{
+    struct thread *t = checked_begin(site, "nested");
+    struct view v, o;
+    char text[SHAPE_TEXT];
+    if (!t)
+        return op_failed();
+    if (!describe(t, site, "nested", "the values", values, &v) || !plain(t, site, "nested", values) ||
+        !integers(t, site, "nested", "the offsets", offsets, &o))
+        return compose_end(t, poison(t));
+    if (!v.shape.rank || o.shape.dim[0] < 1)
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested: needs values [T, ...] and offsets [B + 1], got %s and [%" PRId64 "]",
+                                     shape_text(&v.shape, text, sizeof text), o.shape.dim[0]));
+    return compose_end(t, make(t, site, values, offsets));
+}
+
+kl_tensor kl_nested_like_at(const kl_site *site, kl_tensor values, kl_tensor like)
+{
+    struct thread *t = checked_begin(site, "nested_like");
+    struct view v, l;
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    if (!t)
+        return op_failed();
+    if (!describe(t, site, "nested_like", "the values", values, &v) || !plain(t, site, "nested_like", values) ||
+        !describe(t, site, "nested_like", "the other", like, &l))
+        return compose_end(t, poison(t));
+    if (!nested_of(like))
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_like: the other is no nested tensor"));
+    if (!v.shape.rank || v.shape.dim[0] != l.shape.dim[0])
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_like: %s has not the rows of %s", shape_text(&v.shape, a, sizeof a),
+                                     shape_text(&l.shape, b, sizeof b)));
+    return compose_end(t, with_values(t, site, like, values));
+}
+
+kl_tensor kl_to_nested_at(const kl_site *site, kl_tensor padded, kl_tensor lengths, int64_t rows)
+{
+    struct thread *t = checked_begin(site, "to_nested");
+    struct view v, n;
+    char text[SHAPE_TEXT];
+    if (!t)
+        return op_failed();
+    if (!describe(t, site, "to_nested", "the tensor", padded, &v) || !plain(t, site, "to_nested", padded) ||
+        !integers(t, site, "to_nested", "the lengths", lengths, &n))
+        return compose_end(t, poison(t));
+    if (v.shape.rank < 2 || v.shape.dim[0] != n.shape.dim[0] || rows < 0)
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "to_nested: needs [B, L, ...], lengths [B] and rows, got %s, [%" PRId64
+                                     "] and %" PRId64, shape_text(&v.shape, text, sizeof text), n.shape.dim[0], rows));
+    const int64_t one = 1;
+    kl_tensor offsets = kl_concat_at(site, 2, (kl_tensor[]){filled(site, &n, 0, 1, &one), kl_cumsum_at(site, lengths, 0, false, false)}, 0);
+    offsets = kl_min_at(site, offsets, const_like(site, &n, (double)rows));
+    kl_tensor which = kl_cast_at(site, components(site, offsets, n.shape.dim[0], rows), (kl_dtype)n.dtype);
+    kl_tensor place = kl_sub_at(site, kl_arange_at(site, v.device, (kl_dtype)n.dtype, rows), kl_gather_at(site, offsets, 0, which));
+    place = kl_add_at(site, kl_mul_at(site, which, const_like(site, &n, (double)v.shape.dim[1])), place);
+    struct shape flat = {.rank = v.shape.rank - 1, .dim = {v.shape.dim[0] * v.shape.dim[1]}};
+    memcpy(flat.dim + 1, v.shape.dim + 2, (flat.rank - 1) * sizeof *flat.dim);
+    return compose_end(t, make(t, site, kl_gather_at(site, reshape_to(site, "to_nested", padded, &flat), 0, place), offsets));
+}
+
+/* ---- along the ragged axis ---- */
+
+/* Starts op of a nested tensor; NULL: reported, and op_failed() is the result. */
+static struct thread *begin(const kl_site *site, const char *op, kl_tensor a, struct view *v)
+{
+    struct thread *t = thread_self();
+    if (!t || !describe(t, site, op, "the tensor", a, v))
+        return NULL;
+    if (nested_of(a))
+        return checked_begin(site, op);
+    fail(t, site, KL_ERR_TYPE, "%s: needs a nested tensor", op);
+    return NULL;
+}
+
+/* Rows brought together by component, in one row more for those of none. */
+static kl_tensor gathered(const kl_site *s, kl_tensor a, kl_tensor values, double start,
+                          kl_tensor (*bring)(const kl_site *, kl_tensor, int, kl_tensor, kl_tensor))
+{
+    const struct wrapper *w = nested_of(a);
+    struct view v = view_of(values);
+    v.shape.dim[0] = view_of(w->part[1]).shape.dim[0];
+    return bring(s, filled(s, &v, start, v.shape.rank, v.shape.dim), 0, w->part[2], values);
+}
+
+/* Without that row. */
+static kl_tensor of_components(const kl_site *s, kl_tensor rows)
+{
+    return kl_narrow_at(s, rows, 0, 0, view_of(rows).shape.dim[0] - 1);
+}
+
+/* [B, 1, ...] as many rows as each has. */
+static kl_tensor lengths_of(const kl_site *s, kl_tensor a, uint32_t rank, kl_dtype dtype)
+{
+    kl_tensor offsets = nested_of(a)->part[1];
+    int64_t count = view_of(offsets).shape.dim[0] - 1;
+    struct shape one = {.rank = rank, .dim = {count}};
+    for (uint32_t i = 1; i < rank; i++)
+        one.dim[i] = 1;
+    kl_tensor n = kl_sub_at(s, kl_narrow_at(s, offsets, 0, 1, count), kl_narrow_at(s, offsets, 0, 0, count));
+    return reshape_to(s, "nested", kl_cast_at(s, n, dtype), &one);
+}
+
+static kl_tensor reduce(const kl_site *s, const char *op, kl_tensor a, bool greatest, bool mean)
+{
+    struct view v;
+    struct thread *t = begin(s, op, a, &v);
+    if (!t)
+        return op_failed();
+    if (!dtype_is_float(v.dtype))
+        return compose_end(t, refuse(t, s, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(v.dtype)));
+    kl_tensor y = of_components(s, gathered(s, a, nested_of(a)->part[0], greatest ? -(double)INFINITY : 0,
+                                            greatest ? kl_index_max_at : kl_index_add_at));
+    return compose_end(t, mean ? kl_div_at(s, y, lengths_of(s, a, v.shape.rank, (kl_dtype)v.dtype)) : y);
+}
+
+kl_tensor kl_nested_sum_at(const kl_site *site, kl_tensor a) { return reduce(site, "nested_sum", a, false, false); }
+kl_tensor kl_nested_mean_at(const kl_site *site, kl_tensor a) { return reduce(site, "nested_mean", a, false, true); }
+kl_tensor kl_nested_max_at(const kl_site *site, kl_tensor a) { return reduce(site, "nested_max", a, true, false); }
+
+kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a)
+{
+    struct view v;
+    struct thread *t = begin(site, "nested_softmax", a, &v);
+    if (!t)
+        return op_failed();
+    if (!dtype_is_float(v.dtype))
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_softmax: needs a floating dtype, got %s", dtype_name(v.dtype)));
+    kl_tensor x = nested_of(a)->part[0], which = nested_of(a)->part[2];
+    kl_tensor most = kl_detach_at(site, gathered(site, a, x, -(double)INFINITY, kl_index_max_at));
+    kl_tensor e = kl_exp_at(site, kl_sub_at(site, x, kl_gather_at(site, most, 0, which)));
+    kl_tensor sum = kl_gather_at(site, gathered(site, a, e, 0, kl_index_add_at), 0, which);
+    return compose_end(t, with_values(t, site, a, kl_div_at(site, e, sum)));
+}
+
+kl_tensor kl_nested_pad_at(const kl_site *site, kl_tensor a, int64_t length, double value)
+{
+    struct view v;
+    struct thread *t = begin(site, "nested_pad", a, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor offsets = nested_of(a)->part[1];
+    struct view n = view_of(offsets);
+    const int64_t count = n.shape.dim[0] - 1, dims[] = {count, length};
+    struct shape grid;
+    if (!shape_of(t, site, "nested_pad", 2, dims, &grid))
+        return compose_end(t, poison(t));
+    if (v.shape.rank == KL_MAX_RANK || !v.shape.dim[0])
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_pad: needs some rows of at most %d axes", KL_MAX_RANK - 1));
+    kl_tensor step = kl_iota_at(site, v.device, (kl_dtype)n.dtype, 2, dims, 1);
+    kl_tensor first = kl_reshape_at(site, kl_narrow_at(site, offsets, 0, 0, count), 2, (int64_t[]){count, 1});
+    kl_tensor inside = kl_lt_at(site, step, lengths_of(site, a, 2, (kl_dtype)n.dtype));
+    struct shape one = {.rank = v.shape.rank + 1, .dim = {count, length}};
+    for (uint32_t i = 2; i < one.rank; i++)
+        one.dim[i] = 1;
+    kl_tensor rows = kl_gather_at(site, nested_of(a)->part[0], 0, kl_add_at(site, first, step));
+    kl_tensor padding = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
+    return compose_end(t, kl_where_at(site, reshape_to(site, "nested_pad", inside, &one), rows, padding));
+}
+
+/* [T, heads, D] as [heads, T, D]; [T, D] as it is. */
+static kl_tensor heads_first(const kl_site *s, kl_tensor x, uint32_t rank)
+{
+    return rank == 3 ? kl_transpose_at(s, x, 0, 1) : x;
+}
+
+kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, bool causal)
+{
+    struct view vq, vk, vv;
+    struct thread *t = begin(site, "nested_attention", q, &vq);
+    if (!t)
+        return op_failed();
+    if (!describe(t, site, "nested_attention", "k", k, &vk) || !describe(t, site, "nested_attention", "v", v, &vv))
+        return compose_end(t, poison(t));
+    const struct wrapper *a = nested_of(q), *b = nested_of(k), *c = nested_of(v);
+    if (!b || !c || a->number[0] != b->number[0] || a->number[0] != c->number[0])
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_attention: q, k and v are nested and have the same offsets"));
+    uint32_t rank = vq.shape.rank;
+    char x[SHAPE_TEXT], y[SHAPE_TEXT], z[SHAPE_TEXT];
+    if (rank < 2 || rank > 3 || vk.shape.rank != rank || vv.shape.rank != rank ||
+        (rank == 3 && (vk.shape.dim[1] != vq.shape.dim[1] || vv.shape.dim[1] != vq.shape.dim[1])))
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_attention: needs [T, D] or [T, heads, D], got %s, %s and %s",
+                                     shape_text(&vq.shape, x, sizeof x), shape_text(&vk.shape, y, sizeof y),
+                                     shape_text(&vv.shape, z, sizeof z)));
+    kl_tensor which = a->part[2];
+    kl_tensor together = kl_eq_at(site, kl_unsqueeze_at(site, which, 1), kl_unsqueeze_at(site, which, 0));
+    kl_tensor out = kl_attention_at(site, heads_first(site, a->part[0], rank), heads_first(site, b->part[0], rank),
+                                    heads_first(site, c->part[0], rank), together, causal);
+    return compose_end(t, with_values(t, site, q, heads_first(site, out, rank)));
+}
+
+kl_tensor kl_nested(kl_tensor values, kl_tensor offsets) { return kl_nested_at(NULL, values, offsets); }
+kl_tensor kl_nested_like(kl_tensor values, kl_tensor like) { return kl_nested_like_at(NULL, values, like); }
+kl_tensor kl_to_nested(kl_tensor padded, kl_tensor lengths, int64_t rows) { return kl_to_nested_at(NULL, padded, lengths, rows); }
+kl_tensor kl_nested_pad(kl_tensor a, int64_t length, double value) { return kl_nested_pad_at(NULL, a, length, value); }
+kl_tensor kl_nested_sum(kl_tensor a) { return kl_nested_sum_at(NULL, a); }
+kl_tensor kl_nested_mean(kl_tensor a) { return kl_nested_mean_at(NULL, a); }
+kl_tensor kl_nested_max(kl_tensor a) { return kl_nested_max_at(NULL, a); }
+kl_tensor kl_nested_softmax(kl_tensor a) { return kl_nested_softmax_at(NULL, a); }
+kl_tensor kl_nested_attention(kl_tensor q, kl_tensor k, kl_tensor v, bool causal)
+{
+    return kl_nested_attention_at(NULL, q, k, v, causal);
+}
