@@ -123,7 +123,7 @@ struct thread {
     const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
     struct autocast *autocast;   /* its blocks, once there was one; or NULL */
     struct op_profile *op_profile; /* records of calls, once there were some; or NULL */
-    struct tracer *tracer[2];    /* the open ones, outer and inner tap; or NULL */
+    struct kl_tracer *tracer[2]; /* the open ones, outer and inner tap; or NULL */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -419,6 +419,9 @@ struct custom_use {
 /* Records its node; `op` is its name in messages. */
 kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
                         const kl_tensor *in, uint32_t nout, kl_tensor *out);
+/* The op appended to another graph, from its operands there, and its results behind it; NIL: g->err, it looks at values, or out
+ * of memory. */
+ref control_copy(const struct control *c, struct graph *g, ref *in, uint32_t n);
 kl_status record_region(struct control *c);         /* the kernel of region ops and, with `table` done, of custom ones */
 kl_status record_with(struct control *c, const struct custom_op *op); /* of a custom op by another one's function */
 /* The same of a call by name, without attributes. */

@@ -19,6 +19,7 @@ static inline void layers_restore(struct thread *t, struct thread_layers s)
 struct vmap {
     const struct vmap *outer;
     kl_randomness randomness;
+    const struct trace *trace;   /* that records the function */
 };
 
 /* ---- autocast.c ---- */

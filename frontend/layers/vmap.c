@@ -75,6 +75,7 @@ static kl_status call_function(void *ctx, const kl_tensor *in, uint32_t nin, kl_
     t->included |= LAYER_BIT(LAYER_VmapMode);
     t->excluded |= DEV_MASK | LAYER_BIT(LAYER_BackendSelect) | LAYER_BIT(LAYER_Autograd) | LAYER_BIT(LAYER_Tracer);
     m->level.outer = t->vmap;
+    m->level.trace = thread_trace(t);
     t->vmap = &m->level;
     kl_status status = m->fn(m->ctx, in, nin, out, nout);
     t->vmap = m->level.outer;
