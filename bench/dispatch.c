@@ -3,7 +3,9 @@
  *
  *   resolve    the keys of an op's two operands: entries, devices, layers, the thread's guards
  *   layers-N   an op is recorded, with N layers included that have a kernel for every op and pass it on
- *   through-5  five included that have none, and are masked out */
+ *   through-5  five included that have none, and are masked out
+ *   autocast, profiler, tracer  in one of these, whose casts there are none of, which notes each op, or builds a graph of them
+ *   vmap       in a function that kl_vmap records, and then once more with the batch */
 #include "bench.h"
 
 enum { OPS = 1000, ROUNDS = 60, REPEATS = 20 };
@@ -25,6 +27,39 @@ static bool record_ops(void)
     for (int i = 0; i < OPS; i++)
         x = kl_add(x, value);
     bool ok = kl_check(x) == KL_OK;
+    kl_trace_abandon();
+    return ok;
+}
+
+static bool profile_ops(void)
+{
+    bool ok = kl_op_profile_begin() == KL_OK && record_ops();
+    return kl_op_profile_end(NULL, NULL) == KL_OK && ok;
+}
+
+static bool trace_ops(void)
+{
+    kl_tracer *tr = kl_tracer_begin(KL_TAP_CALLS, 1, &value);
+    bool ok = tr && record_ops();
+    kl_tracer_free(tr);
+    return ok;
+}
+
+static kl_status add_many(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = in[0];
+    for (int i = 0; i < OPS; i++)
+        out[0] = kl_add(out[0], value);
+    return KL_OK;
+}
+
+static bool vmap_ops(void)
+{
+    if (kl_trace_begin("dispatch") != KL_OK)
+        return false;
+    kl_tensor row = kl_reshape(value, 1, (int64_t[]){1}), y;
+    bool ok = kl_vmap(add_many, NULL, 1, &row, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_OK;
     kl_trace_abandon();
     return ok;
 }
@@ -77,6 +112,8 @@ int main(int argc, char **argv)
     kl_dispatch_guard(kl_keyset_of(KL_KEY_User2), none);
     ok = ok && run_case(&b, "layers-2", record_ops);
     kl_dispatch_restore(before);
+    ok = ok && !kl_autocast_begin(KL_BF16) && run_case(&b, "autocast", record_ops) && !kl_autocast_end();
+    ok = ok && run_case(&b, "profiler", profile_ops) && run_case(&b, "tracer", trace_ops) && run_case(&b, "vmap", vmap_ops);
     kl_release(value);
     return ok ? bench_close(&b) : bench_fail(&b, "record");
 }

@@ -12,7 +12,7 @@ const char *kl_version(void)
 
 bool device_valid(kl_device d)
 {
-    return d.id >= 1 && (d.id <= DEVICE_HOSTS || accelerator_get(device_index(d)));
+    return d.id >= 1 && (d.id <= DEVICE_HOSTS || device_index(d) == DEVICE_META || accelerator_get(device_index(d)));
 }
 
 static kl_device found(int index, const struct err *e)

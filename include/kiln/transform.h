@@ -7,7 +7,6 @@
 #ifndef KILN_TRANSFORM_H
 #define KILN_TRANSFORM_H
 #include <kiln/control.h>
-#include <kiln/custom.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -92,7 +91,7 @@ typedef struct kl_op_record {
     int64_t ns;                          /* the host's time for the call: dispatch, layers, recording */
     kl_site site;                        /* where it was made; file NULL: not known */
     uint32_t nin;
-    kl_type in[KL_OP_RECORD_INPUTS];     /* of the first operands */
+    struct { kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK]; } in[KL_OP_RECORD_INPUTS]; /* types of the first operands */
 } kl_op_record;
 /* From here on this thread's calls are noted: one record each, whatever layers and kernels do for it, and in a function that
  * kl_vmap records one for the whole batch.  [errors ARGUMENT: it has begun; MEMORY] */
@@ -105,7 +104,7 @@ KL_API kl_status kl_op_profile_end(const kl_op_record **records, uint32_t *n);
 typedef struct kl_tracer kl_tracer;
 /* Where calls are seen. */
 typedef enum kl_tap {
-    KL_TAP_CALLS,   /* as they are made: before casts and batches */
+    KL_TAP_CALLS,   /* as they are made: before casts and batches; f32 where autocast's casts made a call mix dtypes */
     KL_TAP_RECORDED /* as they are recorded: with casts and batches, before gradients */
 } kl_tap;
 /* From here on this thread's calls are noted as a graph with inputs in[] while they do what they do, in traces and outside of
