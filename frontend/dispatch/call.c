@@ -140,6 +140,16 @@ static kl_status call_user(struct kl_call *c, const struct op_kernel *k)
     return KL_OK;
 }
 
+/* It records nothing that outlives the call but the results, and passes it on. */
+static kl_status transform_call(struct kl_call *c, const struct op_kernel *k)
+{
+    kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
+    for (uint32_t i = 0; i < c->nout && status; i++)
+        if (!c->out[i].id)
+            c->out[i] = poison(c->t);
+    return status;
+}
+
 /* Kernels other than Kiln's own see operands on one device, as those do. */
 static bool one_device(const struct kl_call *c)
 {
@@ -204,6 +214,8 @@ kl_status call_kernel(struct kl_call *c, const struct op_kernel *k)
     }
     if (k->kind == KERNEL_BUILTIN)
         return builtin(c);
+    if (k->kind == KERNEL_TRANSFORM)
+        return transform_call(c, k);
     if (k->kind == KERNEL_LAYER)
         return layer_call(c, k);
     if (!one_device(c))

@@ -1,8 +1,10 @@
 /* The profiler of calls: a record for each op that is called, with the time that the call took on the host, all that it
  * called included.  What kernels run on the way is no record of its own, nor is what vmap records for the batch. */
 #include "frontend/layers/transform.h"
+#include <string.h>
 #include <time.h>
 
+_Static_assert(sizeof ((kl_op_record *)0)->op == CUSTOM_NAME, "an op's name fits");
 struct op_profile {
     kl_op_record *of;
     uint32_t n, cap;
@@ -17,36 +19,41 @@ static int64_t now(void)
 }
 
 /* The call's place and operands, before these are changed. */
-static kl_op_record record_of(const struct kl_call *c)
+static void note(const struct kl_call *c, kl_op_record *r)
 {
-    kl_op_record r = {.nin = c->nin};
-    snprintf(r.op, sizeof r.op, "%s", c->op->name);
-    if (c->site)
-        r.site = *c->site;
+    memcpy(r->op, c->op->name, sizeof r->op);
+    r->site = c->site ? *c->site : (kl_site){0};
+    r->nin = c->nin;
     for (uint32_t i = 0; i < c->nin && i < KL_OP_RECORD_INPUTS; i++) {
-        r.in[i].dtype = kl_dtype_of(c->in[i]);
-        r.in[i].rank = kl_shape(c->in[i], r.in[i].dims);
+        const struct entry *x = entry_peek(c->in[i]);
+        bool temp = x && x->kind == KIND_TEMP, known = temp || (x && x->kind != KIND_POISON && x->kind != KIND_DEAD);
+        const struct node *n = temp ? node_at(x->trace->r.g, x->node) : NULL;
+        const struct shape *s = !known ? &(struct shape){0} : temp ? &x->trace->r.g->shape[n->shape] : &x->shape;
+        r->in[i].dtype = (kl_dtype)(!known ? KL_DTYPE_COUNT : temp ? n->dtype : x->dtype);
+        r->in[i].rank = (int)s->rank;
+        memcpy(r->in[i].dims, s->dim, s->rank * sizeof *s->dim);
     }
-    return r;
 }
 
 static kl_status profile(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)ctx;
     struct op_profile *p = c->t->op_profile;
+    keys = below(keys, LAYER_Profiler);
     if (!p || !p->on)
-        return kl_redispatch(c, below(keys, LAYER_Profiler));
-    kl_op_record r = record_of(c);
+        return kl_redispatch(c, keys);
+    if (!mem_reserve(&p->of, &p->cap, p->n + 1, sizeof *p->of)) {
+        p->lost = true;
+        return kl_redispatch(c, keys);
+    }
+    uint32_t at = p->n++;
+    note(c, &p->of[at]);
     struct thread_layers before = layers_save(c->t);
     c->t->excluded |= LAYER_BIT(LAYER_Profiler);
     int64_t start = now();
-    kl_status status = kl_redispatch(c, below(keys, LAYER_Profiler));
-    r.ns = now() - start;
+    kl_status status = kl_redispatch(c, keys);
+    p->of[at].ns = now() - start;
     layers_restore(c->t, before);
-    if (mem_reserve(&p->of, &p->cap, p->n + 1, sizeof *p->of))
-        p->of[p->n++] = r;
-    else
-        p->lost = true;
     return status;
 }
 
