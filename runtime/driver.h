@@ -16,7 +16,7 @@ struct launch {
     const struct driver_kernel *kernel;
     void *const *buffer;          /* addresses, in the order of the kernel's arguments */
     uint32_t n;
-    void *slots;                  /* address of the slots' bits (stage) */
+    void *slots;                  /* address of the slots' bits */
     int64_t begin, end;           /* iterations */
     uint32_t blocks;
 };
@@ -31,14 +31,14 @@ struct driver {
     void (*release)(struct driver_device *d, void *address); /* waits for what uses it */
     struct driver_kernel *(*load)(struct driver_device *d, const struct gpu_code *code, struct err *e); /* NULL: *e */
     void (*unload)(struct driver_device *d, struct driver_kernel *k);
-    /* Bytes for the kernels of this batch: they are there until finish. */
-    bool (*stage)(struct driver_device *d, const void *data, size_t bytes, void **address, struct err *e);
     bool (*launch)(struct driver_device *d, const struct launch *l, struct err *e);
     bool (*copy)(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
     /* From another device of the driver, after what that was given.  NULL: such copies go through the host. */
     bool (*peer)(struct driver_device *d, void *to, struct driver_device *source, const void *from, size_t bytes, struct err *e);
     bool (*upload)(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e); /* data may change then */
     bool (*download)(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e); /* waits */
+    /* Begins what was given and does not wait.  What fails later, the next call says.  NULL: finish is called instead. */
+    bool (*submit)(struct driver_device *d, struct err *e);
     bool (*finish)(struct driver_device *d, struct err *e); /* waits for all that was given */
     void (*drop)(struct driver_device *d);          /* forgets what was given and has not begun */
 };

@@ -41,7 +41,7 @@ void **exec_arguments(const struct frame *f, const struct command *c, unsigned w
 bool accelerators_prepare(struct run *r, struct err *e); /* what it needs of memory */
 void accelerators_free(struct run *r);
 bool accelerators_begin(struct run *r, struct err *e);   /* locks the devices */
-bool accelerators_end(struct run *r, bool ok, struct err *e); /* waits, or drops what was not begun, and unlocks; ok, or false */
+bool accelerators_end(struct run *r, bool ok, struct err *e); /* lets the devices begin, or drops what was not begun, and unlocks; ok, or false */
 bool accelerator_launch(const struct frame *f, struct err *e);
 bool accelerator_copy(const struct frame *f, void *to, const void *from, struct err *e);
 void accelerator_wait(const struct frame *f);            /* for the command that was given last */

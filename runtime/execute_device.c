@@ -1,5 +1,5 @@
-/* What a program does on devices with drivers.  Its commands are given to them in order; they are waited for where the
- * host needs what they made, and at the end. */
+/* What a program does on devices with drivers.  Its commands are given to them in order, and begin when all are given;
+ * they are waited for where the host needs what they made. */
 #include "ir/custom.h"
 #include "runtime/driver.h"
 #include "runtime/execute.h"
@@ -30,6 +30,13 @@ void accelerators_free(struct run *r)
     }
 }
 
+/* The host goes on while the device works; who reads a result waits for it. */
+static bool submit(struct accelerator *a, struct err *e)
+{
+    const struct driver *d = accelerator_driver(a);
+    return d->submit ? d->submit(accelerator_device(a), e) : d->finish(accelerator_device(a), e);
+}
+
 /* What others have given so far is not the run's to drop: it goes first. */
 bool accelerators_begin(struct run *r, struct err *e)
 {
@@ -37,8 +44,7 @@ bool accelerators_begin(struct run *r, struct err *e)
     EACH(r, d, a) accelerator_lock(a);
     EACH(r, d, a)
     {
-        const struct driver *driver = accelerator_driver(a);
-        ok = ok && driver->finish(accelerator_device(a), e) &&
+        ok = ok && submit(a, e) &&
              (!r->slots[d] || buffer_write(r->slots[d], r->slot, r->slots[d]->bytes, e));
     }
     return ok;
@@ -48,9 +54,8 @@ bool accelerators_end(struct run *r, bool ok, struct err *e)
 {
     EACH(r, d, a)
     {
-        const struct driver *driver = accelerator_driver(a);
-        if (ok) ok = driver->finish(accelerator_device(a), e);
-        else driver->drop(accelerator_device(a));
+        if (ok) ok = submit(a, e);
+        else accelerator_driver(a)->drop(accelerator_device(a));
     }
     EACH(r, d, a) accelerator_unlock(a);
     return ok;

@@ -182,8 +182,7 @@ static void destroy(struct driver_device *d)
 {
     if (d->device) {
         vulkan_memory_free(d, &d->staging);
-        d->DestroyFence(d->device, d->fence, NULL);
-        d->DestroyCommandPool(d->device, d->pool, NULL);
+        vulkan_batches_free(d);
         d->DestroyPipelineLayout(d->device, d->layout, NULL);
         d->DestroyDevice(d->device, NULL);
     }
@@ -213,8 +212,8 @@ static struct driver_device *open_device(unsigned index, struct caps *caps, stru
 
 const struct driver driver_vulkan = {.name = "vulkan", .backend = &backend_vulkan, .count = count, .open = open_device,
                                      .alloc = vulkan_alloc, .release = vulkan_release, .load = vulkan_load, .unload = vulkan_unload,
-                                     .stage = vulkan_stage, .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
-                                     .download = vulkan_download, .finish = vulkan_finish, .drop = vulkan_drop};
+                                     .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
+                                     .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish, .drop = vulkan_drop};
 #else
 static unsigned count(struct err *e)
 {

@@ -1,4 +1,5 @@
-/* Vulkan: memory.  Every block is a buffer whose address kernels are given. */
+/* Vulkan: memory.  A block is a buffer whose addresses kernels are given; most hold many of the runtime's buffers, for a
+ * driver may have few allocations to give, and each of them takes long. */
 #include "runtime/vulkan.h"
 #include <string.h>
 
@@ -57,13 +58,17 @@ void vulkan_memory_free(struct driver_device *d, struct memory *m)
     *m = (struct memory){0};
 }
 
+/* ---- many buffers in one allocation ---- */
+
+enum { BLOCK = 64 << 20, LARGE = BLOCK / 4, GRAIN = 256 }; /* what is large has a block of its own */
+
 /* The number of the last block that begins at or below an address, + 1. */
 static uint32_t place_of(const struct driver_device *d, uint64_t address)
 {
-    uint32_t lo = 0, hi = d->nmemory;
+    uint32_t lo = 0, hi = d->nblock;
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
-        if (d->memory[mid].address <= address)
+        if (d->block[mid].m.address <= address)
             lo = mid + 1;
         else
             hi = mid;
@@ -71,37 +76,127 @@ static uint32_t place_of(const struct driver_device *d, uint64_t address)
     return lo;
 }
 
+/* The number of b's range at an offset. */
+static uint32_t range_of(const struct block *b, uint64_t offset)
+{
+    uint32_t lo = 0, hi = b->n;
+    while (lo + 1 < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (b->range[mid].offset <= offset)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void range_remove(struct block *b, uint32_t i)
+{
+    memmove(b->range + i, b->range + i + 1, (b->n - i - 1) * sizeof *b->range);
+    b->n--;
+}
+
+/* The first free range of b that is long enough, cut to size; b->n: there is none, or no memory for the list. */
+static uint32_t range_take(struct block *b, uint64_t bytes)
+{
+    uint32_t i = 0;
+    while (i < b->n && (b->range[i].used || b->range[i].bytes < bytes))
+        i++;
+    if (i == b->n || !mem_reserve(&b->range, &b->cap, b->n + 1, sizeof *b->range))
+        return b->n;
+    struct range *r = &b->range[i];
+    if (r->bytes > bytes) {
+        memmove(r + 2, r + 1, (b->n - i - 1) * sizeof *r);
+        r[1] = (struct range){r->offset + bytes, r->bytes - bytes, false};
+        b->n++;
+    }
+    *r = (struct range){r->offset, bytes, true};
+    return i;
+}
+
+static void range_give_back(struct block *b, uint32_t i)
+{
+    b->range[i].used = false;
+    for (int step = 0; step < 2; step++) { /* with the one behind it, then with the one in front */
+        uint32_t first = step ? i - 1 : i;
+        if ((step && !i) || first + 1 >= b->n || b->range[first].used || b->range[first + 1].used)
+            continue;
+        b->range[first].bytes += b->range[first + 1].bytes;
+        range_remove(b, first + 1);
+    }
+}
+
+static struct block *block_new(struct driver_device *d, size_t bytes, struct err *e)
+{
+    struct block b = {0};
+    if (!mem_reserve(&d->block, &d->block_cap, d->nblock + 1, sizeof *d->block) || !mem_reserve(&b.range, &b.cap, 1, sizeof *b.range)) {
+        err_set(e, KL_ERR_MEMORY, "device %s: no memory for the list of its buffers", d->name);
+        return NULL;
+    }
+    if (!vulkan_memory_new(d, bytes, false, &b.m, e)) {
+        mem_free(b.range);
+        return NULL;
+    }
+    b.range[b.n++] = (struct range){0, bytes, false};
+    uint32_t at = place_of(d, b.m.address);
+    memmove(d->block + at + 1, d->block + at, (d->nblock - at) * sizeof b);
+    d->block[at] = b;
+    d->nblock++;
+    return &d->block[at];
+}
+
+static void block_free(struct driver_device *d, uint32_t at)
+{
+    vulkan_forget(d);
+    vulkan_memory_free(d, &d->block[at].m);
+    mem_free(d->block[at].range);
+    memmove(d->block + at, d->block + at + 1, (d->nblock - at - 1) * sizeof *d->block);
+    d->nblock--;
+}
+
+/* A place in a block that is there, else in a new one, which is no larger than need be where memory is short. */
 bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
 {
-    struct memory m;
-    if (!mem_reserve(&d->memory, &d->memory_cap, d->nmemory + 1, sizeof *d->memory))
-        return err_set(e, KL_ERR_MEMORY, "device %s: no memory for the list of its buffers", d->name);
-    if (!vulkan_memory_new(d, bytes, false, &m, e))
-        return false;
-    uint32_t at = place_of(d, m.address);
-    memmove(d->memory + at + 1, d->memory + at, (d->nmemory - at) * sizeof m);
-    d->memory[at] = m;
-    d->nmemory++;
-    *address = (void *)(uintptr_t)m.address;
+    struct block *b = NULL;
+    struct err ignored = {0};
+    uint32_t i = 0;
+    bytes = bytes ? (bytes + GRAIN - 1) / GRAIN * GRAIN : GRAIN;
+    if (d->lost)
+        return vulkan_failed(d, "vkAllocateMemory", VK_ERROR_DEVICE_LOST, e);
+    for (uint32_t n = 0; n < d->nblock && !b && bytes < LARGE; n++)
+        if ((i = range_take(&d->block[n], bytes)) < d->block[n].n)
+            b = &d->block[n];
+    if (!b) {
+        b = bytes < LARGE ? block_new(d, BLOCK, &ignored) : NULL;
+        b = b ? b : block_new(d, bytes, e);
+        if (!b)
+            return false;
+        i = range_take(b, bytes);
+        if (i == b->n)
+            return err_set(e, KL_ERR_MEMORY, "device %s: no memory for the list of its buffers", d->name);
+    }
+    *address = (void *)(uintptr_t)(b->m.address + b->range[i].offset);
     return true;
 }
 
+/* A block of which nothing is left goes back to the driver. */
 void vulkan_release(struct driver_device *d, void *address)
 {
     struct err ignored = {0};
     uint32_t at = place_of(d, (uintptr_t)address);
-    if (!at || d->memory[at - 1].address != (uintptr_t)address)
+    if (!at)
         return;
+    struct block *b = &d->block[at - 1];
     vulkan_finish(d, &ignored); /* a device that is lost uses nothing */
-    vulkan_memory_free(d, &d->memory[at - 1]);
-    memmove(d->memory + at - 1, d->memory + at, (d->nmemory - at) * sizeof *d->memory);
-    d->nmemory--;
+    range_give_back(b, range_of(b, (uintptr_t)address - b->m.address));
+    if (b->n == 1 && !b->range[0].used)
+        block_free(d, at - 1);
 }
 
 const struct memory *vulkan_find(const struct driver_device *d, const void *address, size_t bytes, VkDeviceSize *offset)
 {
     uint32_t at = place_of(d, (uintptr_t)address);
-    const struct memory *m = at ? &d->memory[at - 1] : NULL;
+    const struct memory *m = at ? &d->block[at - 1].m : NULL;
     *offset = m ? (uintptr_t)address - m->address : 0;
     return m && *offset <= m->bytes && bytes <= m->bytes - *offset ? m : NULL;
 }
