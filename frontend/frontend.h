@@ -47,7 +47,7 @@ struct entry {
     ref node;                    /* NIL: none */
     struct trace *trace;
     struct buffer *buffer;
-    struct wrapper *wrapper;
+    struct wrapper *wrapper;     /* of the last handle of this entry that was one; never freed, so that any thread may look */
     struct cause *cause;
     struct shape shape;          /* of a value; a temporary's is its node's */
     char name[24];
@@ -77,6 +77,10 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e);
 static inline kl_tensor entry_handle(const struct entry *x)
 {
     return (kl_tensor){(uint64_t)atomic_load_explicit(&x->generation, memory_order_relaxed) << 32 | x->index};
+}
+static inline bool entry_is(const struct entry *x, kl_tensor h) /* is that what the handle means? */
+{
+    return x->index == (uint32_t)h.id && atomic_load_explicit(&x->generation, memory_order_acquire) == h.id >> 32;
 }
 static inline struct entry *entry_peek(kl_tensor h) /* the same without saying why not */
 {
@@ -174,6 +178,7 @@ struct call {
     struct buffer *data;
     uint64_t bits;               /* op slot */
     uint64_t keys;               /* of arguments that are no tensors */
+    bool failed;                 /* record_node has given a poison handle */
 };
 kl_tensor record(struct call *c); /* dispatches; below it is the kernel that most tables end in: */
 kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *found); /* its operands' entries, or NULL */
@@ -207,10 +212,13 @@ struct kl_call {
     const struct dispatch_op *op;
     uint64_t keys;               /* that it was made with */
     kl_key key;                  /* whose kernel runs */
+    bool one_device;             /* its operands are known to be on one kind of devices */
+    bool given;                  /* a kernel has set a result, which is to be looked at */
     const kl_site *site;
     const char *label;           /* its name in messages */
     uint32_t nin, nout;
     kl_tensor *in, *out;
+    struct entry *const *found;  /* what the operands were when it was made; or NULL */
     struct call *graph;          /* an op of ops.def; or NULL */
     struct control *region;      /* a region op or a custom one; or NULL */
 };
@@ -231,6 +239,9 @@ static inline uint64_t thread_keys(const struct thread *t, uint64_t bits)
 }
 /* Runs the kernel that c->key and the table gave; an error is reported, and its status returned. */
 kl_status call_kernel(struct kl_call *c, const struct op_kernel *k);
+/* A call of an op of ops.def that runs another kernel than the node of its own.  own: the keys of its arguments alone. */
+kl_tensor call_for_node(struct thread *t, struct call *g, uint64_t own, uint64_t keys, kl_key key, const struct op_kernel *k,
+                        struct entry *const *found);
 /* ---- dispatch/backend_kernel.c ---- */
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k); /* a kernel `run`: an opaque node */
 
@@ -452,7 +463,7 @@ kl_status layer_call(struct kl_call *c, const struct op_kernel *k);
 const struct op_kernel *layer_kernel(unsigned layer); /* of all ops of ops.def; NULL: the layer has none */
 bool wrapper_refuse(const struct entry *x, const char *what, struct err *e); /* false: it is no plain tensor */
 void wrapper_release(const kl_site *site, struct entry *x); /* its parts, as kl_release does */
-void wrapper_free(struct entry *x, enum death how); /* with its parts, outside of traces; needs the lock then */
+void wrapper_end(struct entry *x, enum death how); /* of any entry: its parts, outside of traces; needs the lock then */
 enum { WRAPPER_PARTS = 4 };
 bool wrapper_parts(kl_tensor h, kl_tensor part[WRAPPER_PARTS], uint32_t *n); /* false: it is no wrapper */
 unsigned wrapper_grad_parts(kl_tensor h);         /* of a wrapper: bit i: part i has a gradient */

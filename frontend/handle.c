@@ -50,7 +50,6 @@ static void begin_life(struct entry *x)
     x->node = NIL;
     x->trace = NULL;
     x->buffer = NULL;
-    x->wrapper = NULL;
     x->cause = NULL;
     x->name[0] = 0;
     atomic_fetch_add_explicit(&x->generation, 1, memory_order_release);
@@ -105,8 +104,7 @@ void entry_free(struct entry *x, enum death how)
     end_life(x, how);
     ambient_unbind(x);
     front_drop(x->buffer);
-    if (x->wrapper)
-        wrapper_free(x, how);
+    wrapper_end(x, how);
     cause_drop(x->cause);
     x->next = free_list;
     free_list = x->index;
@@ -159,8 +157,7 @@ void entry_free_temp(struct thread *t, struct entry *x)
 {
     if (x->kind != KIND_DEAD)
         end_life(x, DEATH_TRACE);
-    if (x->wrapper)
-        wrapper_free(x, DEATH_TRACE);
+    wrapper_end(x, DEATH_TRACE);
     cause_drop(x->cause);
     x->next = t->free;
     t->free = x->index;

@@ -376,6 +376,7 @@ static void fail_call(struct step *s)
 kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *found)
 {
     struct step s;
+    c->failed = false;
     kl_tensor h = kl_none;
     s.t = t;
     s.found = found;
@@ -401,39 +402,29 @@ kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *fou
             err_set(&s.e, KL_ERR_MEMORY, "out of memory");
         fail_call(&s);
         h = poison(t);
+        c->failed = true;
     }
     return h;
 }
 
 /* ---- its kernel ---- */
 
-/* Any but the node of its own. */
-static __attribute__((noinline)) kl_tensor other_kernel(struct thread *t, struct call *c, uint64_t keys, kl_key key,
-                                                        const struct op_kernel *k)
-{
-    kl_tensor out = kl_none;
-    struct kl_call call = {.t = t, .op = &graph_ops[c->proto.op], .keys = keys, .key = key, .site = c->site, .label = c->op,
-                           .nin = call_operands(c), .nout = 1, .in = c->in, .out = &out, .graph = c};
-    call_kernel(&call, k);
-    return out;
-}
-
 static kl_tensor dispatch(struct thread *t, struct call *c)
 {
     const struct dispatch_op *op = &graph_ops[c->proto.op];
     struct entry *found[MAX_OPERANDS];
-    uint64_t keys = c->keys | (c->proto.op == OP_copy ? device_keys(c->device) : 0);
+    uint64_t own = c->keys | (c->proto.op == OP_copy ? device_keys(c->device) : 0);
     for (unsigned i = 0, n = call_operands(c); i < n; i++) {
         found[i] = entry_peek(c->in[i]);
         if (found[i])
-            keys |= device_bits[found[i]->device] | found[i]->layers;
+            own |= device_bits[found[i]->device] | found[i]->layers;
     }
     kl_key key;
-    keys = thread_keys(t, keys);
+    uint64_t keys = thread_keys(t, own);
     const struct op_kernel *k = dispatch_resolve(op, keys, &key);
     if (__builtin_expect(t->watch, 0))
         dispatch_note(t, op, key, "call");
-    return __builtin_expect(k == &kernel_builtin || t->plain, 1) ? record_node(t, c, found) : other_kernel(t, c, keys, key, k);
+    return __builtin_expect(k == &kernel_builtin || t->plain, 1) ? record_node(t, c, found) : call_for_node(t, c, own, keys, key, k, found);
 }
 
 kl_tensor record(struct call *c)

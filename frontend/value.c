@@ -185,7 +185,8 @@ kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
         return t->last.code;
     kl_tensor part[WRAPPER_PARTS], given[WRAPPER_PARTS];
     uint32_t n, m;
-    if (wrapper_parts(state, part, &n) | wrapper_parts(value, given, &m))
+    bool wrapped = wrapper_parts(state, part, &n);
+    if (wrapper_parts(value, given, &m) || wrapped)
         return assign_parts(t, site, state, value, n, part, given);
     tracer_assigned(t, state, value);
     return t->tracing ? assign_in_trace(t, site, state, value) : assign_outside(t, site, state, value);

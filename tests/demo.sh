@@ -159,6 +159,9 @@ prints custom '^row 0: 5 at 4, 4 at 2; gradient 0 0 8 0 10$' '^row 1: 8 at 3, 7 
     'custom\.c:[0-9]+: read: custom "topk": row 0 holds a NaN \(recorded at .*custom\.c:[0-9]+\)$'
 prints per_sample '^equal: yes$' '^kernels: [0-9]$' '^largest_gradient: [1-9]'
 prints plugin '^devices: example:0 and (cpu|ref)$' '^step 300: loss 0\.0'
+prints graph_network '^stored: 7000 of 1000000$' '^accuracy without the graph: 0\.[345]' '^accuracy: 0\.(8[5-9]|9)'
+prints quantize '^floats: accuracy 0\.8[3-9]' '^8 bits: accuracy 0\.8.*, weights 204328 bytes, 1000 images [0-9.]* ms$' \
+    '^8 bits: [-+]0\.[0-4][0-9] points' '^4 bits: accuracy 0\.8.*, weights 152448 bytes'
 
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]

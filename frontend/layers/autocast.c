@@ -130,7 +130,7 @@ static unsigned target(const struct kl_call *c, enum policy policy, kl_dtype low
 
 static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
 {
-    (void)ctx;
+    (void)ctx, (void)keys;
     const struct autocast *a = active(c->t);
     enum policy policy = a && c->graph ? policy_of[c->graph->proto.op] : ANY;
     unsigned dtype = policy == ANY ? KL_DTYPE_COUNT : target(c, policy, block_dtype(a));
@@ -147,7 +147,7 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
         }
         layers_restore(c->t, before);
     }
-    kl_status status = kl_redispatch(c, below(keys, LAYER_Autocast));
+    kl_status status = kl_redispatch_below(c);
     if (scope)
         compose_end_all(c->t, c->out, c->nout);
     return status;

@@ -37,21 +37,20 @@ static void note(const struct kl_call *c, kl_op_record *r)
 
 static kl_status profile(void *ctx, kl_call *c, kl_keyset keys)
 {
-    (void)ctx;
+    (void)ctx, (void)keys;
     struct op_profile *p = c->t->op_profile;
-    keys = below(keys, LAYER_Profiler);
     if (!p || !p->on)
-        return kl_redispatch(c, keys);
+        return kl_redispatch_below(c);
     if (!mem_reserve(&p->of, &p->cap, p->n + 1, sizeof *p->of)) {
         p->lost = true;
-        return kl_redispatch(c, keys);
+        return kl_redispatch_below(c);
     }
     uint32_t at = p->n++;
     note(c, &p->of[at]);
     struct thread_layers before = layers_save(c->t);
     c->t->excluded |= LAYER_BIT(LAYER_Profiler);
     int64_t start = now();
-    kl_status status = kl_redispatch(c, keys);
+    kl_status status = kl_redispatch_below(c);
     p->of[at].ns = now() - start;
     layers_restore(c->t, before);
     return status;

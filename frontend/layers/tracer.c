@@ -170,17 +170,17 @@ static bool sees(struct kl_tracer *tr)
 
 static kl_status tap(void *ctx, kl_call *c, kl_keyset keys)
 {
+    (void)keys;
     unsigned which = *(const unsigned *)ctx;
     struct kl_tracer *tr = c->t->tracer[which];
-    keys = below(keys, layer_of[which]);
     if (!tr || (!c->graph && !c->region) || !sees(tr)) /* one of the user's own ops is what its kernel records */
-        return kl_redispatch(c, keys);
+        return kl_redispatch_below(c);
     ref r = tr->err.code ? NIL : c->graph ? add_call(tr, c->graph) : add_region(tr, c);
     if (tr->g->err.code)
         tr->err = tr->g->err;
     struct thread_layers before = layers_save(c->t);
     c->t->excluded |= LAYER_BIT(layer_of[which]);
-    kl_status status = kl_redispatch(c, keys);
+    kl_status status = kl_redispatch_below(c);
     layers_restore(c->t, before);
     for (uint32_t i = 0; i < c->nout && r && !status; i++)
         know(tr, c->out[i], c->graph ? r : r + 1 + i);

@@ -51,6 +51,8 @@ static kl_tensor part_again(struct thread *t, const kl_site *site, kl_tensor h)
     if (w) {
         struct view v = view_of(h);
         kl_tensor copy = wrap(t, site, w->layer, &v, w->n, w->part, w->number);
+        if (!wrapper_of(copy, NULL))
+            return kl_none; /* poison, which says why */
         return tr ? copy : kl_keep_at(site, copy); /* no scope's, but the wrapper's */
     }
     kl_tensor again = kl_none;
@@ -89,9 +91,26 @@ static void drop_parts(struct thread *t, uint32_t n, const kl_tensor *part)
     front_unlock();
 }
 
+/* A live entry with room for a wrapper, which later handles of the entry use again; NULL: out of memory. */
+static struct entry *new_entry(struct thread *t, struct trace *tr)
+{
+    if (!tr)
+        front_lock();
+    struct entry *x = tr ? entry_new_temp(t, tr) : entry_new();
+    if (x && !x->wrapper && !(x->wrapper = mem_alloc(sizeof *x->wrapper))) {
+        if (!tr) /* in one it is a temporary without a node, which goes with it */
+            entry_free(x, DEATH_RELEASED);
+        x = NULL;
+    }
+    if (!tr)
+        front_unlock();
+    return x;
+}
+
 kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer, const struct view *v, uint32_t n,
                const kl_tensor *part, const int64_t *number)
 {
+    static const int64_t none[WRAPPER_NUMBERS];
     struct trace *tr = thread_trace(t);
     struct view ignored;
     if (tr && tr->err.code)
@@ -99,35 +118,32 @@ kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer,
     for (uint32_t i = 0; i < n; i++) /* poison is reported as what it is */
         if (part[i].id && !describe(t, site, layer->name, "a part", part[i], &ignored))
             return poison(t);
-    struct wrapper *w = mem_alloc(sizeof *w);
-    if (!w)
-        return refuse(t, site, KL_ERR_MEMORY, "%s: out of memory", layer->name);
-    w->layer = layer;
-    if (number)
-        memcpy(w->number, number, sizeof w->number);
+    kl_tensor own[MAX_PARTS] = {kl_none};
     bool ok = true;
-    for (; w->n < n && ok; w->n++) {
-        w->part[w->n] = part[w->n].id ? part_again(t, site, part[w->n]) : kl_none;
-        ok = !part[w->n].id || w->part[w->n].id;
+    for (uint32_t i = 0; i < n && ok; i++) {
+        own[i] = part[i].id ? part_again(t, site, part[i]) : kl_none;
+        ok = !part[i].id || own[i].id;
     }
-    struct entry *x = NULL;
-    if (!tr)
-        front_lock();
-    if (ok && (x = tr ? entry_new_temp(t, tr) : entry_new())) {
-        x->kind = KIND_WRAPPER;
-        x->wrapper = w;
-        x->dtype = (uint8_t)v->dtype;
-        x->shape = v->shape;
-        x->device = (uint16_t)device_index(v->device);
-        x->layers = LAYER_BIT(layer->key);
+    struct entry *x = ok ? new_entry(t, tr) : NULL;
+    if (!x) {
+        drop_parts(t, n, own);
+        return ok ? refuse(t, site, KL_ERR_MEMORY, "%s: out of memory", layer->name) : poison(t);
     }
-    if (!tr)
-        front_unlock();
-    if (x && (tr || scope_note(t, entry_handle(x))))
-        return entry_handle(x);
-    drop_parts(t, w->n, w->part);
-    mem_free(w);
-    return ok ? refuse(t, site, KL_ERR_MEMORY, "%s: out of memory", layer->name) : poison(t);
+    struct wrapper *w = x->wrapper;
+    w->layer = layer;
+    w->n = n;
+    memcpy(w->part, own, sizeof own);
+    memcpy(w->number, number ? number : none, sizeof w->number);
+    x->dtype = (uint8_t)v->dtype;
+    x->shape = v->shape;
+    x->device = (uint16_t)device_index(v->device);
+    x->layers = LAYER_BIT(layer->key);
+    x->kind = KIND_WRAPPER;
+    kl_tensor h = entry_handle(x);
+    if (tr || scope_note(t, h))
+        return h;
+    kl_release_at(site, h);
+    return refuse(t, site, KL_ERR_MEMORY, "%s: out of memory", layer->name);
 }
 
 /* ---- calls ---- */
@@ -217,6 +233,7 @@ static const struct op_kernel layer_kernels[LAYER_COUNT] = {
     [LAYER_Quantized] = {.kind = KERNEL_LAYER, .name = "quantized", .layer = &layer_quantized},
     [LAYER_Nested] = {.kind = KERNEL_LAYER, .name = "nested", .layer = &layer_nested},
     [LAYER_Complex] = {.kind = KERNEL_LAYER, .name = "complex", .layer = &layer_complex},
+    [LAYER_Mkldnn] = {.kind = KERNEL_LAYER, .name = "blocked", .layer = &layer_blocked},
     [LAYER_Named] = {.kind = KERNEL_LAYER, .name = "named", .layer = &layer_named},
 };
 
@@ -230,14 +247,15 @@ bool wrapper_refuse(const struct entry *x, const char *what, struct err *e)
                    x->wrapper->layer->name);
 }
 
-void wrapper_free(struct entry *x, enum death how)
+void wrapper_end(struct entry *x, enum death how)
 {
     struct wrapper *w = x->wrapper;
-    x->wrapper = NULL;
-    for (uint32_t i = 0; w && !x->trace && i < w->n; i++) /* in a trace they are temporaries of it, too */
+    uint32_t n = w ? w->n : 0;
+    if (w)
+        w->n = 0;
+    for (uint32_t i = 0; i < n && !x->trace; i++) /* in a trace they are temporaries of it, too */
         if (w->part[i].id)
             handle_end(w->part[i], how);
-    mem_free(w);
 }
 
 void wrapper_release(const kl_site *site, struct entry *x)
@@ -284,6 +302,25 @@ const char *kl_layer_name(kl_tensor h)
 {
     const struct wrapper *w = thread_self() ? wrapper_of(h, NULL) : NULL;
     return w ? w->layer->name : "";
+}
+
+char *kl_layer_text(kl_tensor h, char *buf, size_t size)
+{
+    const struct wrapper *w = thread_self() ? wrapper_of(h, NULL) : NULL;
+    char text[SHAPE_TEXT];
+    struct view v = {0};
+    if (size)
+        *buf = 0;
+    if (!w)
+        return buf;
+    v = view_of(h);
+    size_t n = (size_t)snprintf(buf, size, "%s %s%s:", w->layer->name, dtype_name(v.dtype), shape_text(&v.shape, text, sizeof text));
+    for (uint32_t i = 0; i < w->n && n < size; i++) {
+        v = w->part[i].id ? view_of(w->part[i]) : v;
+        n += (size_t)(w->part[i].id ? snprintf(buf + n, size - n, " %s%s", dtype_name(v.dtype), shape_text(&v.shape, text, sizeof text))
+                                    : snprintf(buf + n, size - n, " none"));
+    }
+    return buf;
 }
 
 uint32_t kl_layer_parts(kl_tensor h)

@@ -20,7 +20,7 @@ struct layer {
     kl_tensor (*call)(struct thread *t, const struct call *c);
     kl_tensor (*dense)(struct thread *t, const kl_site *site, kl_tensor h); /* all it stands for, as a plain tensor */
 };
-extern const struct layer layer_complex, layer_quantized, layer_sparse, layer_named, layer_nested;
+extern const struct layer layer_complex, layer_quantized, layer_sparse, layer_named, layer_nested, layer_blocked;
 
 struct wrapper {
     const struct layer *layer;

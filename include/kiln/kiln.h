@@ -300,6 +300,7 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/sparse.h>
 #include <kiln/named.h>
 #include <kiln/nested.h>
+#include <kiln/blocked.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>

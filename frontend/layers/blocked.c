@@ -1,0 +1,91 @@
+/* Blocked: matrices tile by tile, under the key that MKL-DNN's layouts had (MkldnnCPU). */
+#include "frontend/layers/wrapper.h"
+#include <inttypes.h>
+
+static kl_tensor tiles_of(kl_tensor h) { return wrapper_of(h, &layer_blocked)->part[0]; }
+
+static int64_t block_of(kl_tensor h)
+{
+    const struct wrapper *w = wrapper_of(h, &layer_blocked);
+    return w ? w->number[0] : 0;
+}
+
+/* From [M / b, N / b, b, b]. */
+static kl_tensor make(struct thread *t, const kl_site *site, kl_tensor tiles)
+{
+    struct view v = view_of(tiles);
+    int64_t block = v.shape.dim[2], number[WRAPPER_NUMBERS] = {block};
+    v.shape = shape_make(2, (int64_t[]){v.shape.dim[0] * block, v.shape.dim[1] * block});
+    return wrap(t, site, &layer_blocked, &v, 1, &tiles, number);
+}
+
+static const int exchange[4] = {0, 2, 1, 3}; /* rows of tiles, tiles, rows in them: and back */
+
+static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+{
+    (void)t;
+    struct view v = view_of(h);
+    return reshape_to(site, "blocked", kl_permute_at(site, tiles_of(h), exchange), &v.shape);
+}
+
+/* Tiles that fit each other, and numbers. */
+static bool alike(const struct call *c)
+{
+    int64_t block = 0;
+    struct shape shape = {0};
+    for (unsigned i = 0; i < call_operands(c); i++) {
+        struct view v = view_of(c->in[i]);
+        int64_t own = block_of(c->in[i]);
+        if (own ? block && (own != block || !shape_equal(&shape, &v.shape)) : v.shape.rank != 0)
+            return false;
+        block = own ? own : block;
+        shape = own ? v.shape : shape;
+    }
+    return true;
+}
+
+static kl_tensor call_blocked(struct thread *t, const struct call *c)
+{
+    const kl_site *s = c->site;
+    static const int turned[4] = {1, 0, 3, 2};
+    unsigned op = c->proto.op;
+    if ((op_is_elementwise(op) || op == OP_cast) && alike(c)) {
+        struct call inner = *c;
+        for (unsigned i = 0; i < call_operands(c); i++)
+            inner.in[i] = block_of(c->in[i]) ? tiles_of(c->in[i]) : c->in[i];
+        return make(t, s, record(&inner));
+    }
+    if (op == OP_permute && c->proto.attr.permute.perm[0] == 1)
+        return make(t, s, kl_permute_at(s, tiles_of(c->in[0]), turned));
+    bool product = op == OP_dot && c->proto.attr.dot.ncon == 1 && !c->proto.attr.dot.nbatch &&
+                   block_of(c->in[0]) == block_of(c->in[1]);
+    if (product) { /* over tiles, and inside of them: [M / b, b, N / b, b] */
+        int a = (int)axis_get(c->proto.attr.dot.con_a, 0), b = (int)axis_get(c->proto.attr.dot.con_b, 0);
+        kl_tensor y = kl_dot_general_at(s, tiles_of(c->in[0]), tiles_of(c->in[1]), 0, NULL, NULL, 2, (int[]){a, a + 2},
+                                        (int[]){b, b + 2});
+        return make(t, s, kl_permute_at(s, y, exchange));
+    }
+    return call_dense(t, c, &layer_blocked);
+}
+
+const struct layer layer_blocked = {.name = "blocked", .key = LAYER_Mkldnn, .grad_parts = 1, .call = call_blocked, .dense = dense};
+
+kl_tensor kl_blocked_at(const kl_site *site, kl_tensor a, int64_t block)
+{
+    struct thread *t = checked_begin(site, "blocked");
+    struct view v;
+    char text[SHAPE_TEXT];
+    if (!t)
+        return op_failed();
+    if (!describe(t, site, "blocked", "the tensor", a, &v))
+        return compose_end(t, poison(t));
+    if (v.shape.rank != 2 || block < 1 || v.shape.dim[0] % block || v.shape.dim[1] % block)
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "blocked: %s is not cut into tiles of %" PRId64,
+                                     shape_text(&v.shape, text, sizeof text), block));
+    if (wrapper_of(a, NULL))
+        a = kl_dense_at(site, a);
+    kl_tensor cut = kl_reshape_at(site, a, 4, (int64_t[]){v.shape.dim[0] / block, block, v.shape.dim[1] / block, block});
+    return compose_end(t, make(t, site, kl_permute_at(site, cut, exchange)));
+}
+
+kl_tensor kl_blocked(kl_tensor a, int64_t block) { return kl_blocked_at(NULL, a, block); }

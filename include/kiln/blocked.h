@@ -1,0 +1,24 @@
+/* Matrices stored tile by tile.  Included by <kiln/kiln.h>; see storage.h.
+ *
+ * A blocked tensor is a matrix [M, N] whose one part is [M / block, N / block, block, block], so that a tile is one run of
+ * memory, whatever N is.  Elementwise ops on matrices of one block, and with numbers, transpose, matmul of two and cast keep
+ * the tiles; anything else takes kl_dense of it, and gives a plain tensor.  kl_grad in one is blocked. */
+#ifndef KILN_BLOCKED_H
+#define KILN_BLOCKED_H
+#include <kiln/kiln.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Both lengths of the matrix are multiples of the block.  [SHAPE] */
+KL_OP(blocked, kl_tensor a, int64_t block)
+
+#ifndef KL_NO_CALL_SITES
+#define kl_blocked(...) kl_blocked_at(KL_HERE, __VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif
