@@ -391,8 +391,36 @@ static kl_status custom(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out
 static kl_status reads(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = in[0]; kl_item_f32(in[0]); return KL_OK; }
 static kl_status assigns(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)n, (void)m; out[0] = in[0]; kl_assign(*(kl_tensor *)c, in[0]); return KL_OK; }
 
+/* Several threads at once, each a function of its own; also the first use of all in this process. */
+static void *on_thread(void *ctx)
+{
+    kl_tensor x = kl_input(cpu, KL_F32, DIMS(2, 3), (float[]){1, 2, 3, 1, 2, 3}), y;
+    float v[6] = {0};
+    bool *ok = ctx;
+    for (int i = 0; i < 20; i++) {
+        *ok &= kl_autocast_begin(KL_BF16) == KL_OK && kl_vmap(softmax, NULL, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_OK;
+        kl_autocast_end();
+        *ok &= kl_read(y, v, sizeof v) == KL_OK && v[0] == v[3] && v[2] > v[1] && fabsf(v[0] + v[1] + v[2] - 1) < 1e-6f;
+        kl_release(y);
+    }
+    kl_release(x);
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t thread[4];
+    bool ok[4] = {true, true, true, true};
+    for (int i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, on_thread, &ok[i]);
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    CHECK(ok[0] && ok[1] && ok[2] && ok[3]);
+}
+
 static void d22(void)
 {
+    threads();
     kl_tensor a = made(DIMS(3, 4)), b = made(DIMS(2, 4)), d, g;
     OK(kl_vmap(distances, &b, 1, &a, NULL, 1, &d, NULL, KL_RANDOM_ERROR));
     SHAPE(d, 3, 2);
@@ -435,7 +463,7 @@ static void d22(void)
         free(v);
     }
     OK(kl_set_log(NULL, NULL, KL_LOG_NONE));
-    CHECK(warnings <= 1); /* row B9 may have heard it */
+    CHECK(warnings == 1);
     /* Refused. */
     kl_tensor none = kl_zeros(cpu, KL_F32, DIMS(0, 3));
     CHECK(kl_vmap(softmax, NULL, 1, &none, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
@@ -489,6 +517,6 @@ static void d23(void)
 
 int main(int argc, char **argv)
 {
-    const struct row rows[] = {{"B9", b9}, {"D22", d22}, {"D23", d23}};
+    const struct row rows[] = {{"D22", d22}, {"D23", d23}, {"B9", b9}};
     return RUN_ROWS(rows);
 }
