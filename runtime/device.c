@@ -95,6 +95,7 @@ int device_find(const char *name, struct err *e)
 bool device_works(unsigned device, struct err *e)
 {
     const char *name = device < DEVICE_END ? find_name((int)device) : NULL;
+    if (device == DEVICE_META) return err_set(e, KL_ERR_DEVICE, "device meta has no data, so nothing runs on it");
     if (name) return accelerator_get((int)device) || device_find(name, e) >= 0;
     return err_set(e, KL_ERR_DEVICE, "there is no device %u: there are %s", device, known);
 }
