@@ -43,7 +43,19 @@ bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct
 
 static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, kl_tensor a, kl_tensor b, kl_tensor c)
 {
-    return record(&(struct call){.site = site, .op = name, .proto.op = (uint16_t)op, .in = {a, b, c}});
+    struct call call; /* field by field: an initializer clears the target, too, which takes longer than all of dispatch */
+    call.site = site;
+    call.op = name;
+    call.proto = (struct node){.op = (uint16_t)op};
+    call.in[0] = a;
+    call.in[1] = b;
+    call.in[2] = c;
+    call.in[3] = kl_none;
+    call.has_target = call.failed = false;
+    call.device = (kl_device){0};
+    call.data = NULL;
+    call.bits = call.keys = 0;
+    return record(&call);
 }
 
 #define EW1(name, ...)                                                              \
@@ -104,6 +116,7 @@ kl_tensor kl_cast_at(const kl_site *site, kl_tensor a, kl_dtype dtype)
 
 kl_tensor kl_to_at(const kl_site *site, kl_tensor a, kl_device device)
 {
+    device_dtype(device, KL_FLOAT); /* it has a tensor now */
     return record(&(struct call){.site = site, .op = "to", .proto.op = OP_copy, .in = {a}, .device = device});
 }
 

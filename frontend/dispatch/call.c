@@ -110,33 +110,59 @@ static const char *bad_result(const struct kl_call *c)
     return NULL;
 }
 
-static kl_status call_user(struct kl_call *c, const struct op_kernel *k)
+/* A kernel that has failed, or has set no result that could be one. */
+static __attribute__((noinline, cold)) kl_status user_failed(struct kl_call *c, const struct op_kernel *k, kl_status status,
+                                                             const char *bad, kl_status before)
 {
     struct thread *t = c->t;
-    kl_status before = t->last.code;
-    if (t->kernels == DEEPEST)
-        return refuse_call(c, KL_ERR_ARGUMENT, "kernels call one another without end");
-    if (!compose_begin_on(t, NULL))
-        return refuse_call(c, KL_ERR_MEMORY, "out of memory");
-    t->kernels++;
-    kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
-    t->kernels--;
-    const char *bad = status ? NULL : bad_result(c);
     char text[160];
     if (bad)
         snprintf(text, sizeof text, "kernel %s for %s %s", k->name, kl_key_name(c->key), bad);
-    else if (status)
+    else
         snprintf(text, sizeof text, "kernel %s for %s failed: %s", k->name, kl_key_name(c->key), status_name(status));
     bool said = status && ((t->tracing && t->trace->err.code) || (t->last.code == status && before != status));
-    if (bad || status) { /* what it made goes */
-        compose_end_all(t, NULL, 0);
-        if (!said)
-            return refuse_call(c, bad ? KL_ERR_ARGUMENT : status, text);
-        for (uint32_t i = 0; i < c->nout; i++)
-            c->out[i] = poison(t);
-        return status;
-    }
-    compose_end_all(t, c->out, c->nout);
+    compose_end_all(t, NULL, 0); /* what it made goes */
+    if (!said)
+        return refuse_call(c, bad ? KL_ERR_ARGUMENT : status, text);
+    for (uint32_t i = 0; i < c->nout; i++)
+        c->out[i] = poison(t);
+    return status;
+}
+
+static __attribute__((noinline, cold)) kl_status cannot_begin(struct kl_call *c)
+{
+    return c->t->kernels == DEEPEST ? refuse_call(c, KL_ERR_ARGUMENT, "kernels call one another without end")
+                                    : refuse_call(c, KL_ERR_MEMORY, "out of memory");
+}
+
+/* The end of a kernel where there is more to do than to count. */
+static __attribute__((noinline)) kl_status user_end(struct kl_call *c, const struct op_kernel *k, kl_status status, kl_status before)
+{
+    const char *bad = status ? NULL : bad_result(c);
+    c->given = false;
+    if (bad || status)
+        return user_failed(c, k, status, bad, before);
+    compose_end_all(c->t, c->out, c->nout);
+    return KL_OK;
+}
+
+/* A layer that passes calls on is to cost next to nothing: what is here runs once for each. */
+static inline __attribute__((always_inline)) kl_status call_user(struct kl_call *c, const struct op_kernel *k)
+{
+    struct thread *t = c->t;
+    kl_status before = t->last.code;
+    if (__builtin_expect(t->kernels == DEEPEST, 0))
+        return cannot_begin(c);
+    if (__builtin_expect(t->tracing, 1))
+        t->depth++; /* compose_begin_on without a name, in a trace */
+    else if (!compose_begin_on(t, NULL))
+        return cannot_begin(c);
+    t->kernels++;
+    kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
+    t->kernels--;
+    if (__builtin_expect(status || c->given || c->nout != 1 || !c->out[0].id || !t->tracing, 0))
+        return user_end(c, k, status, before);
+    t->depth--;
     return KL_OK;
 }
 
@@ -166,60 +192,107 @@ static bool one_device(const struct kl_call *c)
     return false;
 }
 
-/* Kiln's own kernel. */
-static kl_status builtin(struct kl_call *c)
+/* Kiln's own kernel, where the operands' entries are not known to be the same. */
+static __attribute__((noinline)) kl_status builtin_anew(struct kl_call *c)
 {
     if (c->region)
         return record_region(c->region);
-    c->out[0] = record_node(c->t, c->graph, NULL);
-    return is_poison(c->out[0]) ? call_failed(c) : KL_OK;
+    struct entry *found[MAX_OPERANDS];
+    for (uint32_t i = 0; i < c->nin; i++)
+        found[i] = entry_peek(c->in[i]);
+    c->out[0] = record_node(c->t, c->graph, found);
+    return c->graph->failed ? call_failed(c) : KL_OK;
 }
 
-static kl_status resolve_call(struct kl_call *c, bool again)
+static inline __attribute__((always_inline)) kl_status builtin(struct kl_call *c)
 {
-    const struct op_kernel *k = dispatch_resolve(c->op, c->keys, &c->key);
-    if (c->t->watch)
-        dispatch_note(c->t, c->op, c->key, again ? "redispatch" : "call");
-    return call_kernel(c, k);
+    if (!c->found)
+        return builtin_anew(c);
+    for (uint32_t i = 0; i < c->nin; i++)
+        if (__builtin_expect(!c->found[i] || !entry_is(c->found[i], c->in[i]), 0))
+            return builtin_anew(c);
+    c->out[0] = record_node(c->t, c->graph, c->found);
+    return __builtin_expect(c->graph->failed, 0) ? call_failed(c) : KL_OK;
 }
 
-kl_status call_kernel(struct kl_call *c, const struct op_kernel *k)
+static __attribute__((noinline, cold)) kl_status no_kernel(struct kl_call *c, const struct op_kernel *k)
 {
     struct err e;
     e.code = KL_OK;
-    if (!k) {
+    if (!k)
         dispatch_missing(c->op, c->key, &e);
-        return refuse_call(c, e.code, e.msg);
-    }
-    if (k->kind == KERNEL_AMBIGUOUS) {
+    else
         err_set(&e, KL_ERR_ARGUMENT, "%s has kernels registered to both Math and a backend mapped to AutogradOther. This "
                 "makes the backend kernel unreachable (see Note [Ambiguity in AutogradOther kernel]). If it's intended to "
                 "override Math kernel behavior, please open an issue to request a dedicated Autograd dispatch key for the "
                 "backend.", c->op->name);
-        return refuse_call(c, e.code, e.msg);
-    }
+    return refuse_call(c, e.code, e.msg);
+}
+
+static kl_status call_other(struct kl_call *c, const struct op_kernel *k);
+
+static inline __attribute__((always_inline)) kl_status call_any(struct kl_call *c, const struct op_kernel *k)
+{
+    if (__builtin_expect(k && k->kind == KERNEL_CALL && c->one_device, 1))
+        return call_user(c, k);
+    return k && k->kind == KERNEL_BUILTIN ? builtin(c) : call_other(c, k);
+}
+
+/* With c->keys. */
+static inline __attribute__((always_inline)) kl_status resolve_call(struct kl_call *c, bool again)
+{
+    const struct op_kernel *k = dispatch_resolve(c->op, c->keys, &c->key);
+    if (__builtin_expect(c->t->watch, 0))
+        dispatch_note(c->t, c->op, c->key, again ? "redispatch" : "call");
+    return call_any(c, k);
+}
+
+/* Those that are seldom. */
+static __attribute__((noinline)) kl_status call_other(struct kl_call *c, const struct op_kernel *k)
+{
+    if (!k || k->kind == KERNEL_AMBIGUOUS)
+        return no_kernel(c, k);
     if (k->kind == KERNEL_SELECT) { /* of ops without operands, which say their device */
         c->keys = (c->keys & ~DEV_MASK & ~LAYER_BIT(LAYER_BackendSelect)) | device_keys(c->graph->device);
         return resolve_call(c, false);
     }
-    if (k->kind == KERNEL_BUILTIN)
-        return builtin(c);
     if (k->kind == KERNEL_LAYER)
         return layer_call(c, k);
-    if (!one_device(c))
+    if (!c->one_device && !one_device(c))
         return call_failed(c);
     return k->kind == KERNEL_RUN ? backend_record(c, k) : call_user(c, k);
 }
 
-kl_status kl_redispatch(kl_call *c, kl_keyset keys)
+kl_status call_kernel(struct kl_call *c, const struct op_kernel *k) { return call_any(c, k); }
+
+kl_tensor call_for_node(struct thread *t, struct call *g, uint64_t own, uint64_t keys, kl_key key, const struct op_kernel *k,
+                        struct entry *const *found)
+{
+    kl_tensor out = kl_none;
+    struct kl_call c = {.t = t, .op = &graph_ops[g->proto.op], .keys = keys, .key = key, .one_device = !(own & (own - 1) & DEV_MASK),
+                        .site = g->site, .label = g->op, .nin = call_operands(g), .nout = 1, .in = g->in, .out = &out, .found = found,
+                        .graph = g};
+    call_any(&c, k);
+    return out;
+}
+
+static inline __attribute__((always_inline)) kl_status redispatch(kl_call *c, uint64_t keys)
 {
     uint64_t before = c->keys;
     kl_key key = c->key;
-    c->keys = keys.bits & COMPONENTS;
+    c->keys = keys;
     kl_status status = resolve_call(c, true);
     c->keys = before;
     c->key = key;
     return status;
+}
+
+kl_status kl_redispatch(kl_call *c, kl_keyset keys) { return redispatch(c, keys.bits & COMPONENTS); }
+
+kl_status kl_redispatch_below(kl_call *c)
+{
+    uint64_t own = key_own(c->key);
+    return redispatch(c, own ? c->keys & (own - 1) : c->keys);
 }
 
 /* ---- what a kernel sees ---- */
@@ -234,14 +307,18 @@ kl_tensor kl_call_result(const kl_call *c, uint32_t i) { return i < c->nout ? c-
 
 void kl_call_set_input(kl_call *c, uint32_t i, kl_tensor t)
 {
-    if (i < c->nin)
+    if (i < c->nin) {
         c->in[i] = t;
+        c->one_device = false;
+    }
 }
 
 void kl_call_set_result(kl_call *c, uint32_t i, kl_tensor t)
 {
-    if (i < c->nout)
+    if (i < c->nout) {
         c->out[i] = t;
+        c->given = true;
+    }
 }
 
 /* ---- calls by name ---- */

@@ -99,23 +99,38 @@ static void compute_all(struct dispatch_op *op)
         atomic_store_explicit(&op->mask[dev], mask[dev], memory_order_release);
 }
 
-const struct op_kernel *dispatch_resolve_any(const struct dispatch_op *op, uint64_t bits, kl_key *key)
+/* The highest layer's kernel, or the device's, and what of bits is below in *rest. */
+static inline const struct op_kernel *highest(const struct dispatch_op *op, uint64_t bits, kl_key *key, uint64_t *rest)
+{
+    unsigned dev = top_device(bits);
+    uint64_t layers = bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed);
+    unsigned top = layers ? 63 - (unsigned)__builtin_clzll(layers) : DEV_BITS - 1, layer = top + 1 - DEV_BITS;
+    kl_key k = (kl_key)key_at[layer][dev];
+    if (__builtin_expect(layer == LAYER_Autograd, 0))
+        k = autograd_key(bits, k);
+    *key = k;
+    *rest = bits & ~(layers ? UINT64_C(1) << top : dev ? DEV_BIT(dev) : 0);
+    return atomic_load_explicit(&op->entry[k], memory_order_acquire);
+}
+
+static __attribute__((noinline)) const struct op_kernel *resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
     for (;;) {
-        unsigned dev = top_device(bits);
-        uint64_t layers = bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed);
-        unsigned layer = layers ? 64 - (unsigned)__builtin_clzll(layers) - DEV_BITS : LAYER_Dense;
-        kl_key k = (kl_key)key_at[layer][dev];
-        if (layer == LAYER_Autograd)
-            k = autograd_key(bits, k);
-        const struct op_kernel *kernel = atomic_load_explicit(&op->entry[k], memory_order_acquire);
-        *key = k;
-        if (kernel && kernel->kind != KERNEL_FALLTHROUGH)
-            return kernel;
-        if (layer == LAYER_Dense && (!kernel || dev == DEV_None))
+        uint64_t rest;
+        const struct op_kernel *k = highest(op, bits, key, &rest);
+        if (k && k->kind != KERNEL_FALLTHROUGH)
+            return k;
+        if (key_info[*key].layer == LAYER_Dense && (!k || *key == KL_KEY_Undefined))
             return NULL;
-        bits &= layer == LAYER_Dense ? ~DEV_BIT(dev) : ~LAYER_BIT(layer);
+        bits = rest;
     }
+}
+
+const struct op_kernel *dispatch_resolve_any(const struct dispatch_op *op, uint64_t bits, kl_key *key)
+{
+    uint64_t rest;
+    const struct op_kernel *k = highest(op, bits, key, &rest);
+    return __builtin_expect(k && k->kind != KERNEL_FALLTHROUGH, 1) ? k : resolve_lower(op, bits, key);
 }
 
 /* ---- what is there from the start ---- */

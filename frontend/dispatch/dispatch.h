@@ -41,7 +41,11 @@ extern const struct key_info key_info[KL_KEY_COUNT];
 /* The key of a layer on a device: its own, else the layer's. */
 extern uint8_t key_at[LAYER_COUNT][DEV_SLOTS];
 void keys_start(void);                      /* fills key_at; once */
-uint64_t key_own(kl_key key);               /* its layer's bit, or the device's that it is */
+extern const uint64_t key_own_bit[KL_KEY_COUNT + 1]; /* of each key, and of the alias Autograd */
+static inline uint64_t key_own(kl_key key)  /* its layer's bit, or the device's that it is */
+{
+    return (unsigned)key <= KL_KEY_Autograd ? key_own_bit[key] : 0;
+}
 bool key_in_alias(kl_key key, kl_key alias); /* is the key one that the alias stands for? */
 unsigned device_component(const char *device); /* "cpu", "cuda:1"; DEV_None: no key is called that */
 

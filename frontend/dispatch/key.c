@@ -101,15 +101,11 @@ unsigned device_component(const char *device)
 
 /* ---- sets ---- */
 
-uint64_t key_own(kl_key key)
-{
-    if (key == KL_KEY_Autograd)
-        return LAYER_BIT(LAYER_Autograd);
-    if ((unsigned)key >= KL_KEY_COUNT || key == KL_KEY_Undefined)
-        return 0;
-    const struct key_info *k = &key_info[key];
-    return k->layer ? LAYER_BIT(k->layer) : DEV_BIT(k->device);
-}
+const uint64_t key_own_bit[KL_KEY_COUNT + 1] = {
+#define X(name, device, layer) LAYER_##layer ? LAYER_BIT(LAYER_##layer) : DEV_##device ? DEV_BIT(DEV_##device) : 0,
+    KL_KEYS(X)
+#undef X
+    LAYER_BIT(LAYER_Autograd)};
 
 kl_keyset kl_keyset_of(kl_key key)
 {

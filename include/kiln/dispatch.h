@@ -11,7 +11,7 @@
  *     static kl_status count(void *ctx, kl_call *call, kl_keyset keys)
  *     {
  *         ++*(int *)ctx;
- *         return kl_redispatch(call, kl_keyset_below(keys, KL_KEY_User1));
+ *         return kl_redispatch_below(call);
  *     }
  *
  *     kl_dispatch_fallback(KL_KEY_User1, &(kl_kernel){.name = "count", .call = count, .ctx = &n}, NULL);
@@ -160,6 +160,8 @@ KL_API kl_tensor kl_call_result(const kl_call *call, uint32_t i); /* kl_none bef
 KL_API void kl_call_set_result(kl_call *call, uint32_t i, kl_tensor t);
 /* Runs the kernel of the highest key in `keys`, which are taken as they are; its results become the call's. */
 KL_API kl_status kl_redispatch(kl_call *call, kl_keyset keys);
+/* With what is below the key whose kernel runs: kl_redispatch(call, kl_keyset_below(keys, kl_call_key(call))). */
+KL_API kl_status kl_redispatch_below(kl_call *call);
 
 /* ---- registering ---- */
 
