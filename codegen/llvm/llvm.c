@@ -64,15 +64,14 @@ static void fill_caps(void)
 }
 
 /* Loop strength reduction, with the analyses that only it needs, is a third of the time of a small kernel, and what
- * the emitter leaves to do is within the addressing modes: products run as fast without it.  Instructions are put in
- * order once, by the selector's own list, which looks at latency and registers; LLVM would do so again before register
- * allocation, a seventh of the time of an elementwise kernel for code that is as fast (a product of 1024x1024x1024 is a
- * tenth slower), and behind it, another fifteenth: processors reorder.  There is no other way to turn them off than
- * these options, which hold for every user of this libLLVM in the process. */
+ * the emitter leaves to do is within the addressing modes: products run as fast without it.  So do kernels of any kind
+ * without the list scheduler behind register allocation, another fifteenth: the one before it has done the work, and
+ * processors reorder.  There is no other way to turn them off than these options, which hold for every user of this
+ * libLLVM in the process. */
 static void set_options(void)
 {
-    static const char *const option[] = {"kiln", "-disable-lsr", "-disable-post-ra", "-enable-misched=false", "-pre-RA-sched=list-ilp"};
-    LLVMParseCommandLineOptions(sizeof option / sizeof *option, option, NULL);
+    static const char *const option[] = {"kiln", "-disable-lsr", "-disable-post-ra"};
+    LLVMParseCommandLineOptions(3, option, NULL);
 }
 
 static void init(void)
