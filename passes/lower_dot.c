@@ -474,7 +474,7 @@ static int64_t rows_in_cache(const struct dot *d)
 static bool packing_pays(const struct dot *d)
 {
     enum { MANY_ROWS = 512 };
-    return d->b_step_n == 1 && d->run == d->size.n && d->size.m >= MANY_ROWS &&
+    return !d->w->caps->block_threads && d->b_step_n == 1 && d->run == d->size.n && d->size.m >= MANY_ROWS &&
            d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype);
 }
 
@@ -489,7 +489,7 @@ static void choose_tiles(struct dot *d, bool packs)
     int64_t most = ((int64_t)c->vector_regs - 4) / vectors;
     if (most > 24)
         most = 24;
-    if (d->a_step_m > 0 && d->size.k > 2 * LINE_BYTES && rows_in_cache(d) < most) {
+    if (!c->block_threads && d->a_step_m > 0 && d->size.k > 2 * LINE_BYTES && rows_in_cache(d) < most) {
         most = rows_in_cache(d);
         while (vectors < 4 && 2 * vectors * lanes <= 64 && 2 * vectors * most <= (int64_t)c->vector_regs - 4 && d->size.n >= 2 * vectors * lanes)
             vectors *= 2;

@@ -70,8 +70,8 @@ static void fill_caps(void)
  * libLLVM in the process. */
 static void set_options(void)
 {
-    static const char *const option[] = {"kiln", "-disable-lsr", "-disable-post-ra", "-enable-misched=false", "-pre-RA-sched=list-ilp"};
-    LLVMParseCommandLineOptions(sizeof option / sizeof *option, option, NULL);
+    static const char *const option[] = {"kiln", "-disable-lsr", "-disable-post-ra"};
+    LLVMParseCommandLineOptions(3, option, NULL);
 }
 
 static void init(void)
