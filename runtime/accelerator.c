@@ -38,6 +38,8 @@ const struct driver *driver_of(int device)
 
 bool device_is_host(int device) { return device < FIRST; }
 
+unsigned accelerator_count(int device, struct err *e) { return driver_of(device)->count(e); }
+
 struct accelerator *accelerator_get(int device)
 {
     return device < FIRST || device >= DEVICE_END ? NULL : atomic_load_explicit(&slot[device - FIRST].opened, memory_order_acquire);
@@ -47,6 +49,14 @@ const struct caps *accelerator_caps(const struct accelerator *a) { return &a->ca
 uint32_t accelerator_dtypes(const struct accelerator *a) { return a->dtypes; }
 const struct driver *accelerator_driver(const struct accelerator *a) { return a->driver; }
 struct driver_device *accelerator_device(const struct accelerator *a) { return a->device; }
+bool accelerator_finish(struct accelerator *a, struct err *e)
+{
+    accelerator_lock(a);
+    bool ok = a->driver->finish(a->device, e);
+    accelerator_unlock(a);
+    return ok;
+}
+
 void accelerator_lock(struct accelerator *a) { pthread_mutex_lock(&a->lock); }
 void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock); }
 
