@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { L2_BYTES = 19, MULTIPROCESSORS = 63 }; /* hipDeviceAttribute_t, since HIP 4.5 */
 
@@ -71,6 +72,8 @@ static bool open_library(struct err *e)
     static const char *const since_6[] = {"hipGetDevicePropertiesR0600"}, *const before[] = {"hipGetDeviceProperties"};
     const char *path = getenv("KILN_HIP_DRIVER"), hint[] = "it comes with ROCm; Debian: libamdhip64-5";
     struct err ignored = {0};
+    if (!path && access("/dev/kfd", F_OK)) /* what HIP works through; without it the library, a large one, is not opened */
+        return err_set(e, KL_ERR_DEVICE, "there is no AMD GPU that HIP can use: no /dev/kfd");
     if (!stream_library_open(path, usual, name, fn, sizeof fn / sizeof *fn, hint, e))
         return false;
     hip.arch_at = ARCH_AT_SINCE_6;
