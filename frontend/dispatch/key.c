@@ -103,7 +103,7 @@ unsigned device_component(const char *device)
 /* ---- sets ---- */
 
 const uint64_t key_own_bit[KL_KEY_COUNT + 1] = {
-#define X(name, device, layer) LAYER_##layer ? LAYER_BIT(LAYER_##layer) : DEV_##device ? DEV_BIT(DEV_##device) : 0,
+#define X(name, device, layer) LAYER_##layer ? LAYER_BIT(LAYER_##layer) : UINT64_C(1) << DEV_##device >> 1, /* None: 0 */
     KL_KEYS(X)
 #undef X
     LAYER_BIT(LAYER_Autograd)};
