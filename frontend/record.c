@@ -55,6 +55,7 @@ struct step {
     struct entry *const *found; /* the operands' entries; NULL: to be looked up */
     ref in[MAX_OPERANDS];
     kl_device device;
+    uint16_t ad;             /* the result's, as in struct entry */
     struct node key;         /* what the trace's tape compares */
     struct err e;            /* why it failed; only the code is set before */
 };
@@ -108,6 +109,27 @@ static bool resolve(struct step *s, unsigned i)
     if (s->in[i] == NIL && !s->e.code)
         return take_error(s);
     return s->in[i] != NIL;
+}
+
+/* What the op is of autodiff: one device's operands are all on an autodiff one or none is, with one strategy. */
+static bool find_ad(struct step *s)
+{
+    struct call *c = s->c;
+    unsigned nin = call_operands(c);
+    const struct entry *first = NULL;
+    s->ad = nin ? 0 : device_ad(c->device);
+    for (unsigned i = 0; i < nin; i++) {
+        const struct entry *x = s->found && s->found[i] ? s->found[i] : entry_peek(c->in[i]);
+        if (!first)
+            s->ad = (first = x)->ad;
+        else if (x->ad != s->ad && !ad_join(&s->ad, first, x, &s->e))
+            return false;
+    }
+    if (c->proto.op == OP_copy && !ad_to(s->ad, first, c->device, &s->e))
+        return false;
+    if (c->proto.op == OP_grad && s->ad & AD_ON)
+        c->proto.attr.grad.keep = strategy_bytes(s->ad >> 1) + 1;
+    return true;
 }
 
 /* All operands on one device, but for those of copy, which goes to the call's, and of grad, which goes to the variable's. */
@@ -244,7 +266,7 @@ static bool check_grad(struct step *s)
     return true;
 }
 
-kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *e)
+kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad, struct err *e)
 {
     const struct graph *g = tr ? tr->r.g : ambient_graph();
     const struct node *n = node_at(g, r);
@@ -254,6 +276,7 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *
         return kl_none;
     }
     x->device = n->device;
+    x->ad = ad;
     if (tr) {
         x->node = r;
     } else {
@@ -278,6 +301,7 @@ static kl_tensor new_value(struct step *s)
     x->dtype = c->proto.dtype;
     x->shape = c->target;
     x->device = (uint16_t)device_index(c->device);
+    x->ad = s->ad;
     x->buffer = c->data;
     c->data = NULL;
     return entry_handle(x);
@@ -310,7 +334,7 @@ static kl_tensor replay(struct step *s, const struct tape_call *made)
         err_set(&s->e, KL_ERR_MEMORY, "out of memory");
         return kl_none;
     }
-    return handle_of_node(s->t, s->tr, made->result, &s->e);
+    return handle_of_node(s->t, s->tr, made->result, s->ad, &s->e);
 }
 
 static kl_tensor run_path(struct step *s)
@@ -324,6 +348,8 @@ static kl_tensor run_path(struct step *s)
     for (unsigned i = 0; i < nin; i++)
         if (!resolve(s, i))
             return kl_none;
+    if (!find_ad(s))
+        return kl_none;
     if (s->tr && s->tr->tape) {
         bool failed;
         make_key(s);
@@ -346,7 +372,7 @@ static kl_tensor run_path(struct step *s)
         return kl_none;
     if (r && s->tr)
         tape_add(s->tr, &s->key, target_of(c), NULL, r);
-    return r ? handle_of_node(s->t, s->tr, r, &s->e) : kl_none;
+    return r ? handle_of_node(s->t, s->tr, r, s->ad, &s->e) : kl_none;
 }
 
 static bool is_poison(kl_tensor h)
@@ -452,7 +478,7 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
     if (x && x->kind == KIND_TEMP && trace_sees(tr, x->trace)) {
         const struct graph *g = x->trace->r.g;
         const struct node *n = node_at(g, x->node);
-        *v = (struct view){n->dtype, g->shape[n->shape], device_of(n->device)};
+        *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};
         return true;
     }
     if (x && x->kind == KIND_TEMP) {
@@ -463,7 +489,7 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
             trace_error(t);
         return false;
     } else if (x) {
-        *v = (struct view){x->dtype, x->shape, device_of(x->device)};
+        *v = (struct view){x->dtype, x->shape, entry_device(x)};
         return true;
     }
     fail(t, site, e.code, "%s: %s", op, e.msg);

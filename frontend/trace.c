@@ -57,13 +57,13 @@ static bool look_from_outside(struct entry *x, kl_tensor h, const char *what, st
     if (x->kind == KIND_TEMP) { /* of a trace around a region: this thread's own */
         const struct graph *g = x->trace->r.g;
         const struct node *n = node_at(g, x->node);
-        *v = (struct view){n->dtype, g->shape[n->shape], device_of(n->device)};
+        *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};
         name[0] = 0;
         return true;
     }
     front_lock();
     struct entry *again = entry_find(h, what, e); /* another thread may have released it just now */
-    *v = (struct view){x->dtype, x->shape, device_of(x->device)};
+    *v = (struct view){x->dtype, x->shape, entry_device(x)};
     memcpy(name, x->name, sizeof x->name);
     front_unlock();
     return again;

@@ -324,9 +324,9 @@ static bool look(kl_tensor h, struct view *v)
     if (x->kind == KIND_TEMP) {
         const struct graph *g = x->trace->r.g;
         const struct node *n = node_at(g, x->node);
-        *v = (struct view){n->dtype, g->shape[n->shape], device_of(n->device)};
+        *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};
     } else {
-        *v = (struct view){x->dtype, x->shape, device_of(x->device)};
+        *v = (struct view){x->dtype, x->shape, entry_device(x)};
     }
     return true;
 }

@@ -32,7 +32,15 @@ const struct driver *driver_of(int device)
            : device >= DEVICE_VULKAN ? &driver_vulkan : NULL;
 }
 
+static const char no_driver[] = "this Kiln has no driver for it; its kernels can be compiled and looked at (kiln dump --target)";
+
 bool device_is_host(int device) { return device < FIRST; }
+
+unsigned accelerator_count(int device, struct err *e)
+{
+    const struct driver *d = driver_of(device);
+    return d ? d->count(e) : (err_set(e, KL_ERR_DEVICE, "device %s: %s", device_name(device), no_driver), 0);
+}
 
 struct accelerator *accelerator_get(int device)
 {
@@ -43,6 +51,14 @@ const struct caps *accelerator_caps(const struct accelerator *a) { return &a->ca
 uint32_t accelerator_dtypes(const struct accelerator *a) { return a->dtypes; }
 const struct driver *accelerator_driver(const struct accelerator *a) { return a->driver; }
 struct driver_device *accelerator_device(const struct accelerator *a) { return a->device; }
+bool accelerator_finish(struct accelerator *a, struct err *e)
+{
+    accelerator_lock(a);
+    bool ok = a->driver->finish(a->device, e);
+    accelerator_unlock(a);
+    return ok;
+}
+
 void accelerator_lock(struct accelerator *a) { pthread_mutex_lock(&a->lock); }
 void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock); }
 
@@ -154,7 +170,7 @@ static struct accelerator *open_one(int device, struct err *e)
 {
     const struct driver *driver = driver_of(device);
     if (!driver) {
-        err_set(e, KL_ERR_DEVICE, "this Kiln has no driver for it; its kernels can be compiled and looked at (kiln dump --target)");
+        err_set(e, KL_ERR_DEVICE, "%s", no_driver);
         return NULL;
     }
     struct accelerator *a = mem_alloc(sizeof *a);

@@ -16,9 +16,14 @@ _Static_assert(DEVICE_END <= MAX_DEVICES, "a graph's nodes name every device");
 /* Number of a device by name ("ref", "cpu", "vulkan", "vulkan:1"), -1 with the reason in *e if unknown, not built or not
  * working. */
 int device_find(const char *name, struct err *e);
-/* KILN_DEVICE if set, else the best of ref and cpu that works; *why (never NULL): why a better one was passed over, or "". */
+/* KILN_DEVICE if set, else the first of cuda, hip, cpu and ref that works; *why (never NULL): why those before it do not. */
 int device_default(const char **why, struct err *e);
 const char *device_name(int device);
+/* Kinds are enum kl_device_kind. */
+const char *device_kind_name(unsigned kind); /* "unknown" for what is none */
+unsigned device_kind(int device);
+int device_number(unsigned kind, unsigned index, struct err *e); /* as device_find, by kind and number in it */
+unsigned device_kind_count(unsigned kind, struct err *e); /* how many there are; 0: *e says why */
 bool device_works(unsigned device, struct err *e); /* false: *e says why not */
 /* The code generator of a device that device_find accepted; NULL for ref.  *caps (may be NULL): its target. */
 const struct backend *device_backend(int device, struct caps *caps);
@@ -40,6 +45,8 @@ struct accelerator;                      /* one that was opened */
 bool device_is_host(int device);         /* its memory is the host's */
 struct accelerator *accelerator_get(int device); /* NULL: the device's memory is the host's */
 bool accelerator_open(int device, struct err *e); /* once; then what came of it */
+unsigned accelerator_count(int device, struct err *e); /* of its kind; 0: *e says why */
+bool accelerator_finish(struct accelerator *a, struct err *e); /* waits for all that it was given */
 const struct caps *accelerator_caps(const struct accelerator *a);
 uint32_t accelerator_dtypes(const struct accelerator *a); /* by bit */
 const struct driver *accelerator_driver(const struct accelerator *a);
@@ -287,6 +294,7 @@ const char *span_name(enum span kind);
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
     X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops) X(bytes_via_host) \
+    X(peer_copies)                                                                     \
     X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;

@@ -36,6 +36,7 @@ static kl_tensor value_again(kl_tensor h, struct err *e)
     y->dtype = x->dtype;
     y->shape = x->shape;
     y->device = x->device;
+    y->ad = x->ad;
     y->buffer = x->buffer ? buffer_ref(x->buffer) : NULL;
     if (x->node != NIL)
         ambient_bind(y, x->node);
@@ -62,7 +63,7 @@ static kl_tensor part_again(struct thread *t, const kl_site *site, kl_tensor h)
         if (r == NIL && !e.code)
             take_graph_error(tr->r.g, "", &e);
         if (r != NIL)
-            again = handle_of_node(t, tr, r, &e);
+            again = handle_of_node(t, tr, r, entry_peek(h)->ad, &e);
     } else {
         front_lock();
         again = value_again(h, &e);
@@ -137,6 +138,7 @@ kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer,
     x->dtype = (uint8_t)v->dtype;
     x->shape = v->shape;
     x->device = (uint16_t)device_index(v->device);
+    x->ad = device_ad(v->device);
     x->layers = LAYER_BIT(layer->key);
     x->kind = KIND_WRAPPER;
     kl_tensor h = entry_handle(x);
