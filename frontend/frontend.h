@@ -229,6 +229,9 @@ bool device_valid(kl_device d);
 /* The dtype that a call means which makes a tensor there; from then on the device cannot be configured any more. */
 kl_dtype device_dtype(kl_device d, kl_dtype dtype);
 
+/* ---- gradients.c ---- */
+bool gradient_flows(struct thread *t, kl_tensor h); /* from a live handle to something that was marked */
+
 /* ---- autodiff.c: autodiff as a property of devices ---- */
 bool strategy_valid(unsigned strategy);           /* 0, of a plain device, is */
 const char *strategy_device_name(unsigned strategy, int device);
