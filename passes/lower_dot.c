@@ -588,7 +588,7 @@ void lower_dot_group(struct lowering *w)
     find_steps(&d);
     /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
     bool packs = w->given ? w->given->pack_b
-               : !w->caps->block_threads && ((d.b_step_n != 0 && d.b_step_n != 1) || packing_pays(&d));
+                 : !w->caps->block_threads && ((d.b_step_n != 0 && d.b_step_n != 1) || packing_pays(&d));
     choose_tiles(&d, packs);
     bool linear, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear)); /* B: few rows, few tiles */
     bool apart = w->nmember > MAX_INLINE && !computed;
