@@ -110,6 +110,19 @@ void ambient_mark(struct entry *x)
         now.track[x->node] = ORIGIN;
 }
 
+bool ambient_marked(const bool *reach, struct handle_list *out)
+{
+    uint32_t n = 0;
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        n++;
+    if (!mem_reserve(&out->h, &out->cap, n + 1, sizeof *out->h))
+        return false;
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        if (entry_at(i)->requires_grad && reach[entry_at(i)->node])
+            out->h[out->n++] = entry_handle(entry_at(i));
+    return true;
+}
+
 ref ambient_node(struct entry *x, struct err *e)
 {
     while (x->busy)
@@ -394,11 +407,18 @@ static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
 bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)
 {
     bool any = false;
-    for (uint32_t i = 0; i < n && !any; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         struct err ignored;
         ignored.code = KL_OK;
-        const struct entry *x = entry_find(h[i], "", &ignored);
-        any = x && x->kind == KIND_VALUE && !x->buffer;
+        struct entry *x = entry_find(h[i], "", &ignored);
+        bool lazy = x && x->kind == KIND_VALUE && !x->buffer;
+        if (lazy && x->device == DEVICE_META) { /* its shape is all there is to compute */
+            if (!(x->buffer = meta_value(e)))
+                return false;
+            ambient_unbind(x);
+        } else {
+            any |= lazy;
+        }
     }
     if (any && !compute(h, n, e))
         return false;
@@ -427,6 +447,30 @@ static void drop_history(void)
         if (x->buffer)
             ambient_unbind(x);
     }
+}
+
+bool ambient_compute_device(int device, struct err *e)
+{
+    uint32_t n = 0, all = 0;
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        all++;
+    kl_tensor *h = mem_alloc((all + 1) * sizeof *h);
+    if (!h)
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        if (!entry_at(i)->buffer && entry_at(i)->device == device)
+            h[n++] = entry_handle(entry_at(i));
+    struct err together;
+    together.code = KL_OK;
+    bool ok = ambient_compute(h, n, &together);
+    for (uint32_t i = n; !ok && i-- > 0;) { /* the oldest first: the rest is to be there, and the first cause said */
+        struct err one;
+        one.code = KL_OK;
+        if (!ambient_compute(&h[i], 1, &one) && !e->code)
+            *e = one;
+    }
+    mem_free(h);
+    return !e->code;
 }
 
 static bool compute_all(void)

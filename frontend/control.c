@@ -42,9 +42,12 @@ static bool look_at_operands(struct control *c)
         snprintf(what, sizeof what, "operand %u", i + 1);
         if (!describe(t, site, c->call.op, what, operand(c, i), &c->view[i]))
             return false;
-        if (c->view[i].device.id != c->view[0].device.id)
-            return fail(t, site, KL_ERR_DEVICE, "%s: operands are on devices %s and %s", c->call.op,
-                        kl_device_name(c->view[0].device), kl_device_name(c->view[i].device)) == KL_OK;
+        struct err e;
+        e.code = KL_OK;
+        const struct entry *first = entry_peek(operand(c, 0));
+        uint16_t ad = first->ad;
+        if (c->view[i].device.id != c->view[0].device.id && !ad_join(&ad, first, entry_peek(operand(c, i)), &e))
+            return fail(t, site, e.code, "%s: %s", c->call.op, e.msg) == KL_OK;
     }
     c->call.device = n ? c->view[0].device : (kl_device){0};
     return true;
@@ -144,7 +147,7 @@ static bool add_tokens(const struct control *c, const struct effects *f, struct 
 }
 
 /* The operands' nodes in the recording, whose graph may become another meanwhile; one device for all. */
-static bool resolve(struct control *c, struct trace *tr, const struct recording *r, ref *in, uint32_t n, struct err *e)
+static bool resolve(struct control *c, struct trace *tr, ref *in, uint32_t n, struct err *e)
 {
     for (uint32_t i = 0; i < n; i++) {
         char what[32];
@@ -152,7 +155,7 @@ static bool resolve(struct control *c, struct trace *tr, const struct recording 
         in[i] = node_of_handle(tr, operand(c, i), what, e);
         if (!in[i])
             return false;
-        kl_device d = device_of(node_at(r->g, in[i])->device);
+        kl_device d = entry_device(entry_peek(operand(c, i)));
         if (d.id != c->call.device.id)
             return err_set(e, KL_ERR_DEVICE, "%s is on device %s, the op on %s", what, kl_device_name(d),
                            kl_device_name(c->call.device));
@@ -246,6 +249,22 @@ static ref append_op(struct control *c, struct graph *g, ref *in, uint32_t n)
     return node;
 }
 
+ref control_copy(const struct control *c, struct graph *g, ref *in, uint32_t n)
+{
+    struct control copy = *c;
+    bool ok = !c->call.entry.id;
+    for (int i = 0; i < 2 && ok; i++) {
+        copy.region[i].g = c->region[i].g ? graph_clone(c->region[i].g) : NULL;
+        ok = !c->region[i].g == !copy.region[i].g;
+    }
+    if (ok)
+        return append_op(&copy, g, in, n);
+    for (int i = 0; i < 2; i++)
+        if (copy.region[i].g != c->region[i].g)
+            graph_free(copy.region[i].g);
+    return NIL;
+}
+
 /* Finds the op in the trace's tape or appends it; NIL: *e. */
 static ref record_op(struct control *c, struct trace *tr, struct recording *r, ref *in, uint32_t n, struct err *e)
 {
@@ -273,15 +292,15 @@ static bool append(struct control *c, struct trace *tr, struct err *e)
     ref *in = mem_alloc(n * sizeof *in), node = NIL;
     if (!r || !in || (!tr && !ambient_room(n + c->nout + 1)))
         err_set(e, KL_ERR_MEMORY, "out of memory");
-    else if (resolve(c, tr, r, in, n, e))
+    else if (resolve(c, tr, in, n, e))
         node = record_op(c, tr, r, in, n, e);
     mem_free(in);
     struct effects f;
     uint32_t token = token_place(c, &f) ? token_result(c, &f) : UINT32_MAX;
     for (uint32_t i = 0; i < c->nout && node && !e->code; i++)
-        c->out[i] = handle_of_node(c->call.t, tr, node + 1 + i + (i >= token), e);
+        c->out[i] = handle_of_node(c->call.t, tr, node + 1 + i + (i >= token), device_ad(c->call.device), e);
     if (token != UINT32_MAX && node && !e->code)
-        tr->token = handle_of_node(c->call.t, tr, node + 1 + token, e);
+        tr->token = handle_of_node(c->call.t, tr, node + 1 + token, device_ad(c->call.device), e);
     return node && !e->code;
 }
 

@@ -2,11 +2,13 @@
 #include "frontend.h"
 #include <string.h>
 
-static bool dtype_ok(struct thread *t, const kl_site *site, const char *op, kl_dtype dtype)
+/* Also says what KL_FLOAT and KL_INT are there. */
+static bool dtype_ok(struct thread *t, const kl_site *site, const char *op, kl_device device, kl_dtype *dtype)
 {
-    if ((unsigned)dtype < KL_DTYPE_COUNT)
+    *dtype = device_dtype(device, *dtype);
+    if ((unsigned)*dtype < KL_DTYPE_COUNT)
         return true;
-    fail(t, site, KL_ERR_TYPE, "%s: dtype %u does not exist", op, (unsigned)dtype);
+    fail(t, site, KL_ERR_TYPE, "%s: dtype %u does not exist", op, (unsigned)*dtype);
     return false;
 }
 
@@ -14,10 +16,11 @@ static bool dtype_ok(struct thread *t, const kl_site *site, const char *op, kl_d
 static bool leaf_call(struct thread *t, struct call *c, kl_device device, kl_dtype dtype, int rank,
                       const int64_t *dims)
 {
+    bool ok = dtype_ok(t, c->site, c->op, device, &dtype);
     c->device = device;
     c->proto.dtype = (uint8_t)dtype;
     c->has_target = true;
-    return dtype_ok(t, c->site, c->op, dtype) && shape_of(t, c->site, c->op, rank, dims, &c->target);
+    return ok && shape_of(t, c->site, c->op, rank, dims, &c->target);
 }
 
 static bool device_ok(struct thread *t, const kl_site *site, const char *op, kl_device device)
@@ -35,11 +38,13 @@ kl_tensor kl_input_at(const kl_site *site, kl_device device, kl_dtype dtype, int
     struct call c = {.site = site, .op = "input", .proto.op = OP_input};
     if (!t || !leaf_call(t, &c, device, dtype, rank, dims) || !device_ok(t, site, "input", device))
         return t ? poison(t) : kl_none;
-    size_t bytes = (size_t)shape_count(&c.target) * dtype_size(dtype);
-    if (bytes && !data)
-        return refuse(t, site, KL_ERR_ARGUMENT, "input: data is NULL");
+    size_t bytes = (size_t)shape_count(&c.target) * dtype_size(c.proto.dtype);
     struct err e;
     e.code = KL_OK;
+    if (device_index(device) == DEVICE_META)
+        return (c.data = meta_value(&e)) ? record(&c) : refuse(t, site, e.code, "input: %s", e.msg);
+    if (bytes && !data)
+        return refuse(t, site, KL_ERR_ARGUMENT, "input: data is NULL");
     if (!(c.data = buffer_new(device_index(device), bytes, &e)))
         return refuse(t, site, e.code, "input: %s", e.msg);
     if (!buffer_write(c.data, data, bytes, &e)) {
@@ -61,10 +66,10 @@ kl_tensor kl_wrap_at(const kl_site *site, kl_device device, kl_dtype dtype, int 
     if (!release)
         release = keep_memory;
     if (t && leaf_call(t, &c, device, dtype, rank, dims) && device_ok(t, site, "wrap", device)) {
-        size_t bytes = (size_t)shape_count(&c.target) * dtype_size(dtype);
+        size_t bytes = (size_t)shape_count(&c.target) * dtype_size(c.proto.dtype);
         if (bytes && !data)
             fail(t, site, KL_ERR_ARGUMENT, "wrap: data is NULL");
-        else if ((uintptr_t)data % dtype_size(dtype))
+        else if ((uintptr_t)data % dtype_size(c.proto.dtype))
             fail(t, site, KL_ERR_ARGUMENT, "wrap: data is not aligned to an element");
         else if (!(c.data = buffer_wrap(device_index(device), data, bytes, release, ctx, &e)))
             fail(t, site, e.code, "wrap: %s", e.msg);
@@ -80,7 +85,7 @@ kl_tensor kl_wrap_at(const kl_site *site, kl_device device, kl_dtype dtype, int 
 kl_tensor kl_scalar_at(const kl_site *site, kl_device device, kl_dtype dtype, double value)
 {
     struct thread *t = thread_self();
-    if (!t || !dtype_ok(t, site, "scalar", dtype))
+    if (!t || !dtype_ok(t, site, "scalar", device, &dtype))
         return t ? poison(t) : kl_none;
     struct call c = {.site = site, .op = "scalar", .proto = {.op = OP_slot, .dtype = (uint8_t)dtype},
                      .device = device, .bits = dtype_bits(dtype, value)};
@@ -90,7 +95,7 @@ kl_tensor kl_scalar_at(const kl_site *site, kl_device device, kl_dtype dtype, do
 kl_tensor kl_const_at(const kl_site *site, kl_device device, kl_dtype dtype, double value)
 {
     struct thread *t = thread_self();
-    if (!t || !dtype_ok(t, site, "const", dtype))
+    if (!t || !dtype_ok(t, site, "const", device, &dtype))
         return t ? poison(t) : kl_none;
     struct call c = {.site = site, .op = "const", .proto = {.op = OP_const, .dtype = (uint8_t)dtype},
                      .device = device};
@@ -110,7 +115,7 @@ static kl_tensor fill(const kl_site *site, const char *op, kl_device device, kl_
     static const struct shape scalar;
     struct thread *t = thread_self();
     struct shape s;
-    if (!t || !dtype_ok(t, site, op, dtype) || !shape_of(t, site, op, rank, dims, &s))
+    if (!t || !dtype_ok(t, site, op, device, &dtype) || !shape_of(t, site, op, rank, dims, &s))
         return t ? poison(t) : kl_none;
     if (!(t = compose_begin(NULL)))
         return kl_none;

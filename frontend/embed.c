@@ -36,6 +36,11 @@ kl_status kl_memory_used(kl_device d, kl_memory_use *use)
 
 void kl_memory_trim(void)
 {
+    if (thread_self()) {
+        front_lock();
+        ambient_collect(); /* what no handle can reach any more */
+        front_unlock();
+    }
     buffer_trim();
 }
 

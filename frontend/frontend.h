@@ -40,6 +40,7 @@ struct entry {
     bool requires_grad, busy;    /* busy: a program is writing to the buffer */
     bool kept;                   /* temporary: becomes a value at the trace's end */
     uint16_t device;
+    uint16_t ad;                 /* of autodiff: a strategy's number * 2, and AD_ON where its device is an autodiff one */
     uint32_t index;              /* its own */
     uint32_t next, prev;         /* free list; temporaries of a trace; handles with an ambient node */
     uint64_t layers;             /* by kl_dispatch_mark */
@@ -52,6 +53,21 @@ struct entry {
     struct shape shape;          /* of a value; a temporary's is its node's */
     char name[24];
 };
+
+/* A device's id: the number of the plain one + 1, and above it, of an autodiff device, the number of its strategy. */
+enum { AD_ON = 1, DEVICE_ID_BITS = 8 };
+static inline int device_index(kl_device d) { return (int)(d.id & ((1u << DEVICE_ID_BITS) - 1)) - 1; }
+static inline unsigned device_strategy(kl_device d) { return d.id >> DEVICE_ID_BITS; }
+static inline kl_device device_of(unsigned index) { return (kl_device){index + 1}; } /* a plain one */
+static inline uint16_t device_ad(kl_device d) { return d.id >> DEVICE_ID_BITS ? (uint16_t)(device_strategy(d) << 1 | AD_ON) : 0; }
+static inline kl_device device_like(unsigned index, kl_device like) /* an autodiff device if that is one */
+{
+    return (kl_device){(index + 1) | device_strategy(like) << DEVICE_ID_BITS};
+}
+static inline kl_device entry_device(const struct entry *x)
+{
+    return (kl_device){x->device + 1u + (x->ad & AD_ON ? (uint32_t)(x->ad >> 1) << DEVICE_ID_BITS : 0)};
+}
 
 struct thread;
 enum { ENTRY_CHUNK = 1024, ENTRY_BITS = 10, ENTRY_CHUNKS = 32 - ENTRY_BITS };
@@ -126,6 +142,8 @@ struct thread {
     char warning[400];           /* kl_dispatch_warning */
     const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
     struct autocast *autocast;   /* its blocks, once there was one; or NULL */
+    struct op_profile *op_profile; /* records of calls, once there were some; or NULL */
+    struct kl_tracer *tracer[2]; /* the open ones, outer and inner tap; or NULL */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -200,8 +218,29 @@ void recording_free(struct recording *r);
 ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *e);
 /* Moves the graph's error to *e, without the op's name in front; the graph stays usable. */
 void take_graph_error(struct graph *g, const char *op, struct err *e);
-/* A handle for node r, just recorded in tr or, if that is NULL, in the ambient graph; kl_none: *e. */
-kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *e);
+/* A handle for node r, just recorded in tr or, if that is NULL, in the ambient graph; kl_none: *e.  ad: struct entry's. */
+kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad, struct err *e);
+
+/* ---- device.c ---- */
+#define META_HAS_NO_DATA "Cannot copy out of meta tensor; no data!"
+/* A value on device meta; NULL: *e. */
+static inline struct buffer *meta_value(struct err *e) { return buffer_wrap(DEVICE_META, NULL, 0, NULL, NULL, e); }
+bool device_valid(kl_device d);
+/* The dtype that a call means which makes a tensor there; from then on the device cannot be configured any more. */
+kl_dtype device_dtype(kl_device d, kl_dtype dtype);
+
+/* ---- gradients.c ---- */
+bool gradient_flows(struct thread *t, kl_tensor h); /* from a live handle to something that was marked */
+
+/* ---- autodiff.c: autodiff as a property of devices ---- */
+bool strategy_valid(unsigned strategy);           /* 0, of a plain device, is */
+const char *strategy_device_name(unsigned strategy, int device);
+int64_t strategy_bytes(unsigned strategy);        /* a kl_checkpointing */
+/* What an op gets with one more operand: on autodiff devices are all or none, and their strategies one.  false: *e. */
+bool ad_join(uint16_t *ad, const struct entry *first, const struct entry *x, struct err *e);
+bool ad_requires(struct thread *t, const kl_site *site, const char *op, kl_tensor h); /* a float on an autodiff device; false: reported */
+bool ad_replaces(const struct entry *x, const struct entry *gradient, struct err *e); /* may it be x's gradient? */
+bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e); /* may x go to that device? */
 
 /* ---- dispatch/call.c: from a call to its kernel ---- */
 struct control;
@@ -233,6 +272,8 @@ static inline uint64_t handle_keys(kl_tensor h)
 static inline uint64_t thread_keys(const struct thread *t, uint64_t bits)
 {
     uint64_t without = t->excluded | (t->no_grad ? LAYER_BIT(LAYER_Autograd) : 0);
+    if (BROKEN(D30))
+        without &= ~t->included;
     return (bits | t->included | ALWAYS_INCLUDED) & ~without;
 }
 /* Runs the kernel that c->key and the table gave; an error is reported, and its status returned. */
@@ -243,6 +284,7 @@ kl_tensor call_for_node(struct thread *t, struct call *g, uint64_t own, uint64_t
 /* ---- dispatch/backend_kernel.c ---- */
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k); /* a kernel `run`: an opaque node */
 
+struct handle_list { kl_tensor *h; uint32_t n, cap; };
 /* ---- ambient.c: what is recorded outside of traces; all need the lock ---- */
 struct recording *ambient_recording(void);        /* with room for one op's nodes; NULL: out of memory */
 const struct graph *ambient_graph(void);
@@ -253,9 +295,12 @@ bool ambient_tracked(ref r);                      /* depends on a handle marked 
 void ambient_bind(struct entry *x, ref r);        /* x becomes lazy with that node */
 void ambient_mark(struct entry *x);               /* x has become something to differentiate in */
 void ambient_unbind(struct entry *x);
+/* The handles with a node in reach[] that kl_requires_grad marked; false: out of memory. */
+bool ambient_marked(const bool *reach, struct handle_list *out);
 /* Computes lazy handles, in one program, and whatever else with a handle that takes.  Lets go of the lock
  * while it runs.  Handles that died meanwhile are skipped. */
 bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e);
+bool ambient_compute_device(int device, struct err *e); /* all lazy handles there, one by one where it goes wrong */
 void ambient_collect(void);                       /* frees what no handle can reach */
 void ambient_limit(void);                         /* keeps the graph bounded; before an op is recorded */
 
@@ -333,7 +378,6 @@ bool launch_take(struct launch *l, struct err *e);
 void launch_commit(struct launch *l, struct entry *const *kept);
 void launch_release(struct launch *l);
 
-struct handle_list { kl_tensor *h; uint32_t n, cap; };
 struct trace {
     struct recording r;              /* its graph is the tape's; without one its own */
     struct tape *tape, *tapes;       /* the one in use; all that this thread has, last used first; of a region none */
@@ -428,6 +472,9 @@ struct custom_use {
 /* Records its node; `op` is its name in messages. */
 kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
                         const kl_tensor *in, uint32_t nout, kl_tensor *out);
+/* The op appended to another graph, from its operands there, and its results behind it; NIL: g->err, it looks at values, or out
+ * of memory. */
+ref control_copy(const struct control *c, struct graph *g, ref *in, uint32_t n);
 kl_status record_region(struct control *c);         /* the kernel of region ops and, with `table` done, of custom ones */
 kl_status record_with(struct control *c, const struct custom_op *op); /* of a custom op by another one's function */
 /* The same of a call by name, without attributes. */
@@ -464,10 +511,6 @@ bool wrapper_parts(kl_tensor h, kl_tensor part[WRAPPER_PARTS], uint32_t *n); /* 
 unsigned wrapper_grad_parts(kl_tensor h);         /* of a wrapper: bit i: part i has a gradient */
 bool wrapper_same_kind(kl_tensor a, kl_tensor b); /* alike but for their parts */
 
-/* ---- library.c ---- */
-static inline int device_index(kl_device d) { return (int)d.id - 1; }
-static inline kl_device device_of(unsigned index) { return (kl_device){index + 1}; }
-bool device_valid(kl_device d);
 
 /* ---- ops.c ---- */
 /* rank and dims as a shape; false: reported. */
@@ -497,6 +540,10 @@ unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype);
 kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h);
 /* Under autocast: reported, and true. */
 bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);
+/* ---- layers/op_profile.c ---- */
+void op_profile_free(struct op_profile *p);
+/* ---- layers/tracer.c ---- */
+void tracer_assigned(struct thread *t, kl_tensor state, kl_tensor value); /* the state means the value from here on */
 /* ---- nn/activation.c ---- */
 /* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
 struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);

@@ -43,7 +43,7 @@ static void begin_life(struct entry *x)
 {
     x->dtype = 0;
     x->requires_grad = x->busy = x->kept = false;
-    x->device = 0;
+    x->device = x->ad = 0;
     x->next = x->prev = NO_ENTRY;
     x->version = 0;
     x->layers = 0;

@@ -1,71 +1,10 @@
-/* The library as a whole: version, devices, options, counters, dtypes. */
+/* The library as a whole: version, options, counters, dtypes. */
 #include "frontend.h"
-#include <kiln/plugin.h>
 #include <string.h>
 
 const char *kl_version(void)
 {
     return "0.1.0";
-}
-
-/* ---- devices ---- */
-
-bool device_valid(kl_device d)
-{
-    return d.id >= 1 && (d.id <= DEVICE_HOSTS || accelerator_get(device_index(d)));
-}
-
-static kl_device found(int index, const struct err *e)
-{
-    if (index >= 0)
-        return device_of((unsigned)index);
-    report_err(e);
-    return (kl_device){0};
-}
-
-kl_device kl_device_default(void)
-{
-    struct err e;
-    const char *why;
-    e.code = KL_OK;
-    return found(device_default(&why, &e), &e);
-}
-
-kl_device kl_device_named(const char *name)
-{
-    struct err e;
-    e.code = KL_OK;
-    return found(device_find(name, &e), &e);
-}
-
-const char *kl_device_name(kl_device d)
-{
-    return device_valid(d) ? device_name(device_index(d)) : "none";
-}
-
-const char *kl_device_fallback_reason(void)
-{
-    struct err e;
-    const char *why;
-    e.code = KL_OK;
-    device_default(&why, &e);
-    return why;
-}
-
-kl_status kl_plugin_load(const char *path)
-{
-    struct err e;
-    e.code = KL_OK;
-    return plugin_load(path, &e) ? KL_OK : report_err(&e);
-}
-
-/* Programs run to their end inside the call that submits them, so there is nothing left to wait for. */
-kl_status kl_sync(kl_device d)
-{
-    struct thread *t = thread_self();
-    if (!t)
-        return KL_ERR_MEMORY;
-    return device_valid(d) ? KL_OK : report(t, NULL, KL_ERR_DEVICE, "sync: %u is no device", d.id);
 }
 
 /* ---- options, counters, dumps ---- */

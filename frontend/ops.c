@@ -116,6 +116,7 @@ kl_tensor kl_cast_at(const kl_site *site, kl_tensor a, kl_dtype dtype)
 
 kl_tensor kl_to_at(const kl_site *site, kl_tensor a, kl_device device)
 {
+    device_dtype(device, KL_FLOAT); /* it has a tensor now */
     return record(&(struct call){.site = site, .op = "to", .proto.op = OP_copy, .in = {a}, .device = device});
 }
 

@@ -31,6 +31,8 @@ static kl_tensor quant(const kl_site *site, const char *op, enum op kind, kl_ten
         return op_failed();
     if (!describe(t, site, op, "the tensor", a, &v))
         return compose_end(t, poison(t));
+    if (kind == OP_quantize && dtype == KL_QUANT)
+        dtype = kl_device_quant_scheme(v.device).value;
     struct view number = {.dtype = kind == OP_quantize ? (unsigned)dtype : v.dtype, .device = v.device};
     if (number.dtype != KL_I8 && number.dtype != KL_U8)
         return compose_end(t, refuse(t, site, KL_ERR_TYPE, "%s: the integers are i8 or u8, not %s", op,

@@ -20,6 +20,7 @@ kl_tensor kl_rand_at(const kl_site *site, kl_device device, kl_dtype dtype, int 
     struct thread *t = compose_begin("rand");
     if (!t)
         return kl_none;
+    dtype = device_dtype(device, dtype);
     int digits = dtype == KL_F64 ? 53 : 24;
     kl_tensor k = random_integers(site, "rand", device, dtype, rank, dims, seed, digits);
     kl_tensor unit = kl_const_at(site, device, dtype, 1 / (double)(UINT64_C(1) << digits));
@@ -90,6 +91,7 @@ kl_tensor kl_randn_at(const kl_site *site, kl_device device, kl_dtype dtype, int
     struct thread *t = compose_begin("randn");
     if (!t)
         return kl_none;
+    dtype = device_dtype(device, dtype);
     struct maker m = {site, device, dtype};
     int digits = dtype == KL_F64 ? 52 : 23; /* one less than a float has: (k + 0.5) / 2^digits is exact */
     kl_tensor k = random_integers(site, "randn", device, dtype, rank, dims, seed, digits);
@@ -110,7 +112,7 @@ static kl_tensor sample(const kl_site *site, const char *op, sampler *make, cons
     uint64_t keys = g ? kl_keyset_of(g->key).bits : 0, before = t->generator;
     if (!keys || keys & DEV_MASK)
         return refuse(t, site, KL_ERR_ARGUMENT, "%s: %s", op, g ? "the generator's key is no layer" : "generator is NULL");
-    t->generator = keys;
+    t->generator = BROKEN(D7) ? 0 : keys;
     kl_tensor h = make(site, device, dtype, rank, dims, g->seed);
     t->generator = before;
     return h;

@@ -55,6 +55,7 @@ struct step {
     struct entry *const *found; /* the operands' entries; NULL: to be looked up */
     ref in[MAX_OPERANDS];
     kl_device device;
+    uint16_t ad;             /* the result's, as in struct entry */
     struct node key;         /* what the trace's tape compares */
     struct err e;            /* why it failed; only the code is set before */
 };
@@ -110,6 +111,27 @@ static bool resolve(struct step *s, unsigned i)
     return s->in[i] != NIL;
 }
 
+/* What the op is of autodiff: one device's operands are all on an autodiff one or none is, with one strategy. */
+static bool find_ad(struct step *s)
+{
+    struct call *c = s->c;
+    unsigned nin = call_operands(c);
+    const struct entry *first = NULL;
+    s->ad = nin ? 0 : device_ad(c->device);
+    for (unsigned i = 0; i < nin; i++) {
+        const struct entry *x = s->found && s->found[i] ? s->found[i] : entry_peek(c->in[i]);
+        if (!first)
+            s->ad = (first = x)->ad;
+        else if (x->ad != s->ad && !ad_join(&s->ad, first, x, &s->e))
+            return false;
+    }
+    if (c->proto.op == OP_copy && !ad_to(s->ad, first, c->device, &s->e))
+        return false;
+    if (c->proto.op == OP_grad && s->ad & AD_ON)
+        c->proto.attr.grad.keep = strategy_bytes(s->ad >> 1) + 1;
+    return true;
+}
+
 /* All operands on one device, but for those of copy, which goes to the call's, and of grad, which goes to the variable's. */
 static bool find_device(struct step *s)
 {
@@ -122,6 +144,8 @@ static bool find_device(struct step *s)
             return err_set(&s->e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(s->device),
                            kl_device_name(d));
     }
+    if (op == OP_copy && node_at(g, s->in[0])->device == DEVICE_META && device_index(s->device) != DEVICE_META)
+        return err_set(&s->e, KL_ERR_DEVICE, META_HAS_NO_DATA);
     if (!device_valid(s->device))
         return err_set(&s->e, KL_ERR_DEVICE, "%u is no device", s->device.id);
     return true;
@@ -242,7 +266,7 @@ static bool check_grad(struct step *s)
     return true;
 }
 
-kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *e)
+kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad, struct err *e)
 {
     const struct graph *g = tr ? tr->r.g : ambient_graph();
     const struct node *n = node_at(g, r);
@@ -252,6 +276,7 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, struct err *
         return kl_none;
     }
     x->device = n->device;
+    x->ad = ad;
     if (tr) {
         x->node = r;
     } else {
@@ -276,6 +301,7 @@ static kl_tensor new_value(struct step *s)
     x->dtype = c->proto.dtype;
     x->shape = c->target;
     x->device = (uint16_t)device_index(c->device);
+    x->ad = s->ad;
     x->buffer = c->data;
     c->data = NULL;
     return entry_handle(x);
@@ -308,7 +334,7 @@ static kl_tensor replay(struct step *s, const struct tape_call *made)
         err_set(&s->e, KL_ERR_MEMORY, "out of memory");
         return kl_none;
     }
-    return handle_of_node(s->t, s->tr, made->result, &s->e);
+    return handle_of_node(s->t, s->tr, made->result, s->ad, &s->e);
 }
 
 static kl_tensor run_path(struct step *s)
@@ -322,6 +348,8 @@ static kl_tensor run_path(struct step *s)
     for (unsigned i = 0; i < nin; i++)
         if (!resolve(s, i))
             return kl_none;
+    if (!find_ad(s))
+        return kl_none;
     if (s->tr && s->tr->tape) {
         bool failed;
         make_key(s);
@@ -344,7 +372,7 @@ static kl_tensor run_path(struct step *s)
         return kl_none;
     if (r && s->tr)
         tape_add(s->tr, &s->key, target_of(c), NULL, r);
-    return r ? handle_of_node(s->t, s->tr, r, &s->e) : kl_none;
+    return r ? handle_of_node(s->t, s->tr, r, s->ad, &s->e) : kl_none;
 }
 
 static bool is_poison(kl_tensor h)
@@ -415,7 +443,9 @@ static kl_tensor dispatch(struct thread *t, struct call *c)
     for (unsigned i = 0, n = call_operands(c); i < n; i++) {
         found[i] = entry_peek(c->in[i]);
         if (found[i])
-            own |= device_bits[found[i]->device] | found[i]->layers;
+            own |= device_bits[found[i]->device] | (i && BROKEN(D33) ? 0 : found[i]->layers);
+        if (i && BROKEN(D9))
+            own &= ~LAYER_BIT(LAYER_Sparse);
     }
     kl_key key;
     uint64_t keys = thread_keys(t, own);
@@ -450,7 +480,7 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
     if (x && x->kind == KIND_TEMP && trace_sees(tr, x->trace)) {
         const struct graph *g = x->trace->r.g;
         const struct node *n = node_at(g, x->node);
-        *v = (struct view){n->dtype, g->shape[n->shape], device_of(n->device)};
+        *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};
         return true;
     }
     if (x && x->kind == KIND_TEMP) {
@@ -461,7 +491,7 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
             trace_error(t);
         return false;
     } else if (x) {
-        *v = (struct view){x->dtype, x->shape, device_of(x->device)};
+        *v = (struct view){x->dtype, x->shape, entry_device(x)};
         return true;
     }
     fail(t, site, e.code, "%s: %s", op, e.msg);

@@ -63,7 +63,7 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
     if (x && x->kind != KIND_POISON) {
         bool noted = tr->outer || list_add(tr->made, h);
         ref r = noted ? trace_node(tr, x, h, "the data", &e) : NIL;
-        kl_tensor inside = r ? handle_of_node(t, tr, r, &e) : kl_none;
+        kl_tensor inside = r ? handle_of_node(t, tr, r, x->ad, &e) : kl_none;
         if (inside.id)
             return inside;
         return refuse(t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->op, e.code ? e.msg : "out of memory");
@@ -83,6 +83,8 @@ static kl_tensor token_on(struct thread *t, const kl_site *site, kl_tensor token
     struct view v;
     if (!describe(t, site, "token", "the token", token, &v))
         return kl_none;
+    entry_peek(token)->ad = device_ad(d); /* it goes wherever x is */
+    v.device = entry_device(entry_peek(token));
     token = v.device.id == d.id ? token : kl_to_at(site, token, d);
     return t->trace->err.code ? kl_none : token;
 }
@@ -154,7 +156,7 @@ static bool add_parameters(struct region_recorder *c, struct trace *tr, const st
     e.code = KL_OK;
     for (uint32_t i = 0; i < n; i++) {
         ref r = add_parameter(c, tr, &parameter[i]);
-        in[i] = r ? handle_of_node(c->t, tr, r, &e) : kl_none;
+        in[i] = r ? handle_of_node(c->t, tr, r, device_ad(c->device), &e) : kl_none;
         if (!in[i].id)
             return false;
     }
@@ -189,7 +191,7 @@ static bool add_results(struct region_recorder *c, struct trace *tr, const char 
         if (!out[i].id)
             return fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: %s of %s was not set", c->op, what, name) == KL_OK;
         ref r = node_of_handle(tr, out[i], what, &e);
-        kl_device device = r ? device_of(node_at(tr->r.g, r)->device) : c->device;
+        kl_device device = r ? entry_device(entry_peek(out[i])) : c->device;
         if (!c->device.id)
             c->device = device;
         if (r && device.id != c->device.id)

@@ -14,6 +14,7 @@ struct kl_step {
     uint64_t *slot;              /* per slot: as recorded */
     struct slot_name *name; uint32_t nname;
     uint32_t nkept;              /* the first outputs */
+    uint16_t *ad;                /* of each, as in struct entry */
 };
 
 /* ---- making ---- */
@@ -61,7 +62,8 @@ static bool fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct err *
     s->data = mem_alloc(g->input.n * sizeof *s->data);
     s->slot = mem_alloc(g->slot.n * sizeof *s->slot);
     s->name = mem_alloc(g->slot.n * sizeof *s->name);
-    if (!s->g || !s->bound || !s->given || !s->data || !s->slot || !s->name)
+    s->ad = mem_alloc((tr->nkeep + 1) * sizeof *s->ad);
+    if (!s->ad || !s->g || !s->bound || !s->given || !s->data || !s->slot || !s->name)
         return err_set(e, KL_ERR_MEMORY, "out of memory");
     if (g->slot.n)
         memcpy(s->slot, tr->r.slot, g->slot.n * sizeof *s->slot);
@@ -71,6 +73,8 @@ static bool fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct err *
         s->bound[i] = (struct binding){.h = tr->bound[i].h, .assigned = tr->bound[i].assigned};
     find_names(s, tr);
     s->nkept = tr->nkeep;
+    for (uint32_t i = 0; i < tr->nkeep; i++)
+        s->ad[i] = entry_at((uint32_t)tr->keep[i].id)->ad;
     bool ok = find_inputs(s, tr, in, e);
     for (uint32_t i = 0; i < g->input.n; i++)
         if (s->data[i])
@@ -134,6 +138,7 @@ void kl_step_free(kl_step *s)
     mem_free(s->data);
     mem_free(s->slot);
     mem_free(s->name);
+    mem_free(s->ad);
     mem_free(s);
 }
 
@@ -267,6 +272,7 @@ static bool make_handles(struct step_run *r, struct err *e)
         if (!(r->kept[i] = entry_new()))
             return err_set(e, KL_ERR_MEMORY, "out of memory");
         r->kept[i]->kind = KIND_VALUE;
+        r->kept[i]->ad = r->s->ad[i];
     }
     return true;
 }

@@ -188,6 +188,7 @@ kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
     bool wrapped = wrapper_parts(state, part, &n);
     if (wrapper_parts(value, given, &m) || wrapped)
         return assign_parts(t, site, state, value, n, part, given);
+    tracer_assigned(t, state, value);
     return t->tracing ? assign_in_trace(t, site, state, value) : assign_outside(t, site, state, value);
 }
 
@@ -323,9 +324,9 @@ static bool look(kl_tensor h, struct view *v)
     if (x->kind == KIND_TEMP) {
         const struct graph *g = x->trace->r.g;
         const struct node *n = node_at(g, x->node);
-        *v = (struct view){n->dtype, g->shape[n->shape], device_of(n->device)};
+        *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};
     } else {
-        *v = (struct view){x->dtype, x->shape, device_of(x->device)};
+        *v = (struct view){x->dtype, x->shape, entry_device(x)};
     }
     return true;
 }

@@ -60,6 +60,8 @@ union attr {
     struct { uint8_t perm[KL_MAX_RANK]; } permute;   /* result axis i is operand axis perm[i] */
     struct { uint32_t axes; } flip;                  /* bit i: axis i is reversed */
     struct { uint32_t index; } proj;                 /* proj: which result */
+    struct { int64_t keep; } grad;                   /* bytes of what is cheap to compute again that the forward pass
+                                                        keeps for the backward one, + 1; 0: all */
     struct {                                         /* a region op */
         uint32_t first;                              /* its regions: g->region[first], .. */
         uint32_t operands, count;                    /* its operands: g->operand[operands], .., so many */

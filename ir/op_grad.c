@@ -13,7 +13,7 @@ bool shape_grad(const struct graph *g, struct node *n, struct shape *out, struct
     }
     n->dtype = node_at(g, n->in[1])->dtype;
     *out = *node_shape(g, n->in[1]);
-    return attr_rest_zero(n, 0, e);
+    return attr_rest_zero(n, sizeof n->attr.grad, e);
 }
 
 /* interp_run refuses such a graph first; called alone, it has no value to give. */

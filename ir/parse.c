@@ -180,6 +180,7 @@ enum {
     ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
     ATTR_SIZE = 4096, ATTR_STRIDE = 8192, ATTR_DILATION = 16384, ATTR_KIND = 32768,
     ATTR_INDEX = 1 << 16, ATTR_CARRIED = 1 << 17, ATTR_SCANNED = 1 << 18, ATTR_LENGTH = 1 << 19, ATTR_DIRECTION = 1 << 20,
+    ATTR_KEEP = 1 << 21,
     ATTR_SCAN = ATTR_CARRIED | ATTR_SCANNED | ATTR_LENGTH,
     ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
     ATTR_WINDOW = ATTR_AXIS | ATTR_SIZE | ATTR_STRIDE | ATTR_DILATION,
@@ -194,7 +195,7 @@ static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"size", ATTR_SIZE},   {"stride", ATTR_STRIDE},     {"dilation", ATTR_DILATION},
     {"index", ATTR_INDEX}, {"carried", ATTR_CARRIED},   {"scanned", ATTR_SCANNED},
     {"length", ATTR_LENGTH},
-    {"kind", ATTR_KIND},   {"direction", ATTR_DIRECTION},
+    {"kind", ATTR_KIND},   {"direction", ATTR_DIRECTION}, {"keep", ATTR_KEEP},
 };
 enum { ATTR_WORDS = sizeof attr_words / sizeof *attr_words };
 
@@ -215,6 +216,7 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_window  ? ATTR_WINDOW
            : op == OP_pad     ? ATTR_PAD
            : op == OP_proj    ? ATTR_INDEX
+           : op == OP_grad    ? ATTR_KEEP
            : op == OP_scan    ? ATTR_SCAN
            : op == OP_while   ? ATTR_CARRIED
            : op == OP_custom_grad ? ATTR_CARRIED
@@ -234,11 +236,14 @@ static bool length(struct parser *p, struct node *n, unsigned bit)
     uint64_t v = 0;
     int64_t d = 0;
     bool symbolic = p->g->symbols && (bit & (ATTR_START | ATTR_COUNT | ATTR_LOW | ATTR_HIGH | ATTR_LENGTH));
-    if (symbolic ? !parse_dim(p, &d) : !lex_number(&p->l, INT64_MAX, "a number of elements", &v))
+    if (symbolic ? !parse_dim(p, &d) : !lex_number(&p->l, INT64_MAX - (bit == ATTR_KEEP), "a number of elements", &v))
         return false;
     if (!lex_need(&p->l, ')', "')'"))
         return false;
-    int64_t *to = bit == ATTR_START      ? &n->attr.slice.start
+    if (bit == ATTR_KEEP)
+        v++; /* 0 is without */
+    int64_t *to = bit == ATTR_KEEP       ? &n->attr.grad.keep
+                  : bit == ATTR_START      ? &n->attr.slice.start
                   : bit == ATTR_COUNT    ? &n->attr.slice.count
                   : bit == ATTR_STEP     ? &n->attr.slice.step
                   : bit == ATTR_SIZE     ? &n->attr.window.size

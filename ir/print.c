@@ -209,6 +209,8 @@ static void put_attr(struct printer *p, const struct node *n)
         text_put(&p->t, " interior(%lld)", (long long)a->pad.interior);
     } else if (n->op == OP_flip) {
         put_mask(p, "axes", a->flip.axes);
+    } else if (n->op == OP_grad && a->grad.keep) {
+        text_put(&p->t, " keep(%lld)", (long long)a->grad.keep - 1);
     } else if (n->op == OP_argsort) {
         text_put(&p->t, " axis(%u) direction(%s)", a->sort.axis, a->sort.descending ? "descending" : "ascending");
     } else if (n->op == OP_proj) {

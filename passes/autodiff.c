@@ -7,17 +7,21 @@
  * node of that loss: n gradients cost one sweep.  By then the nodes before it are free of grad
  * nodes, so a gradient of a gradient is nothing special.  Rules are the vjp of struct opinfo. */
 #include "passes.h"
+#include "remat.h"
 #include "reverse.h"
 #include "rewrite.h"
 
 struct sweep {
     struct rewrite *w;
     bool *done;   /* per node of the old graph: its gradient stands in map */
+    struct swept *swept; uint32_t n, cap; /* the sweeps so far */
 };
 
-static bool wants(const struct graph *g, ref r, ref loss)
+/* Is r a grad node of the same sweep as `first`? */
+static bool wants(const struct graph *g, ref r, ref first)
 {
-    return g->node[r].op == OP_grad && g->node[r].in[0] == loss;
+    const struct node *n = &g->node[r], *f = &g->node[first];
+    return n->op == OP_grad && n->in[0] == f->in[0] && n->attr.grad.keep == f->attr.grad.keep;
 }
 
 /* A marked grad node's gradient as a value that no gradient flows through. */
@@ -36,28 +40,29 @@ static ref stopped(struct graph *t, const struct node *grad, ref r)
 static bool expand(struct sweep *s, ref first)
 {
     struct graph *g = s->w->from, *t = s->w->to;
-    ref old_loss = g->node[first].in[0], loss = s->w->map[old_loss];
+    ref loss = s->w->map[g->node[first].in[0]];
     struct reverse v;
-    bool ok = reverse_begin(&v, t);
+    bool ok = reverse_begin(&v, t) && mem_reserve(&s->swept, &s->cap, s->n + 1, sizeof *s->swept);
     if (!ok) {
         err_set(&g->err, KL_ERR_MEMORY, "out of memory differentiating @%s", g->name);
     } else {
         /* An operand recorded after the first grad node cannot be below the loss: its gradient is 0. */
         for (ref r = first; r < g->nnode; r++)
-            if (wants(g, r, old_loss) && s->w->map[g->node[r].in[1]])
+            if (wants(g, r, first) && s->w->map[g->node[r].in[1]])
                 v.wanted[s->w->map[g->node[r].in[1]]] = true;
         reverse_mark(&v, loss);
         if (v.needed[loss])
             reverse_add(&v, loss, n_k(t, loss, 1));
         reverse_sweep(&v, loss);
         for (ref r = first; r < g->nnode; r++) {
-            ref x = wants(g, r, old_loss) ? s->w->map[g->node[r].in[1]] : NIL;
+            ref x = wants(g, r, first) ? s->w->map[g->node[r].in[1]] : NIL;
             if (!x || x >= v.n)
                 continue;
             rewrite_site(s->w, r);
             s->w->map[r] = stopped(t, &g->node[r], v.adjoint[x] ? v.adjoint[x] : n_k(t, x, 0));
             s->done[r] = true;
         }
+        s->swept[s->n++] = (struct swept){v.n, t->nnode, g->node[first].attr.grad.keep};
     }
     reverse_end(&v);
     return ok;
@@ -89,5 +94,9 @@ int pass_autodiff(struct graph *g)
         }
     }
     mem_free(s.done);
-    return rewrite_end(&w);
+    int changed = rewrite_end(&w);
+    if (changed > 0 && remat(g, s.swept, s.n) < 0)
+        changed = -1;
+    mem_free(s.swept);
+    return changed;
 }

@@ -32,23 +32,24 @@ static bool fits(const struct dot *d, const struct schedule *s)
     const struct caps *c = d->w->caps;
     if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n || s->block_m % s->mr || s->block_n % s->nr)
         return false;
-    int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr), a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
-    return threads == s->width && threads <= (int64_t)c->block_threads && s->mr * s->nr <= 64 && a % threads == 0 && b % threads == 0 &&
-           a / threads <= MAX_PARTS && b / threads <= MAX_PARTS && 2 * (a + b) * (int64_t)dtype_size(d->dtype) <= (int64_t)c->shared_bytes;
+    int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr), bytes = (int64_t)dtype_size(d->dtype);
+    int64_t a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
+    return threads == s->width && threads <= (int64_t)c->block_threads && s->mr * s->nr <= 64 && a % threads == 0 &&
+           b % threads == 0 && a / threads <= MAX_PARTS && b / threads <= MAX_PARTS && 2 * (a + b) * bytes <= (int64_t)c->shared_bytes;
 }
 
 /* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
 static bool choose(const struct dot *d, struct schedule *s)
 {
-    static const struct { uint16_t mr, nr, rows, cols; } shape[] = {{8, 8, 16, 16}, {8, 8, 8, 8}, {8, 4, 8, 8}, {4, 4, 8, 8},
-                                                                    {4, 4, 16, 4}, {4, 4, 4, 16}};
+    static const struct { uint16_t mr, nr, rows, cols; } shape[] = {
+        {8, 8, 16, 16}, {8, 8, 8, 8}, {8, 4, 8, 8}, {4, 4, 8, 8}, {4, 4, 16, 4}, {4, 4, 4, 16}};
     bool found = false;
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
-        struct schedule x = {.kind = SCHED_DOT, .width = shape[i].rows * shape[i].cols, .mr = shape[i].mr, .nr = shape[i].nr, .kc = (uint32_t)d->kblock,
-                             .block_m = shape[i].mr * shape[i].rows, .block_n = shape[i].nr * shape[i].cols, .step = 8};
-        if (found && x.mr * x.nr == s->mr * s->nr) /* as small, and longer */
-            break;
-        if (!fits(d, &x) || x.block_m / 2 >= d->size.m || x.block_n / 2 >= d->size.n)
+        struct schedule x = {.kind = SCHED_DOT, .width = shape[i].rows * shape[i].cols, .mr = shape[i].mr, .nr = shape[i].nr,
+                             .kc = (uint32_t)d->kblock, .block_m = shape[i].mr * shape[i].rows,
+                             .block_n = shape[i].nr * shape[i].cols, .step = 8};
+        if (!fits(d, &x) || x.block_m / 2 >= d->size.m || x.block_n / 2 >= d->size.n ||
+            (found && x.block_m * x.block_n >= s->block_m * s->block_n)) /* as many results, and longer sides */
             continue;
         *s = x;
         found = true;
@@ -243,9 +244,11 @@ static void emit_results(const struct blocks *s, val sums)
 {
     struct kernel *k = s->d->w->k;
     const struct dot_dims *size = &s->d->size;
-    k_append(k, (struct linst){.op = L_STORE, .dtype = s->d->dtype, .kind = TILE_ROWS, .a = k_int(k, 0), .b = sums, .d = k_int(k, s->s.nr), .imm = s->own});
+    k_append(k, (struct linst){.op = L_STORE, .dtype = s->d->dtype, .kind = TILE_ROWS, .a = k_int(k, 0), .b = sums,
+                               .d = k_int(k, s->s.nr), .imm = s->own});
     val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);
     val m = ix_add(k, s->i0, ix_add(k, row, i)), n = ix_add(k, s->j0, ix_add(k, col, j)), there = 0;
     if (size->m % s->s.block_m)
         there = k_prim(k, P_LT, m, k_int(k, size->m), 0);

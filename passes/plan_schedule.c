@@ -17,10 +17,11 @@ static bool fits_dot(const struct refusal *r, const struct schedule *own)
     enum { MAX_TILE_ROWS = 32 };
     const struct schedule *s = &r->l->sched;
     if (!own->block_m && (s->block_m || s->block_n || s->step))
-        return schedule_refuse(r->s, r->l, s->step ? FIELD_STEP : FIELD_BLOCK, r->e, "block, step: the kernel is no product by blocks of a GPU's threads");
+        return schedule_refuse(r->s, r->l, s->step ? FIELD_STEP : FIELD_BLOCK, r->e,
+                               "block, step: the kernel is no product by blocks of a GPU's threads");
     if (own->block_m) /* what fits a block, only the lowering knows */
-        return s->kc == own->kc || schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock %u: it is %u, the order of the graph's sums", s->kc,
-                                                   own->kc);
+        return s->kc == own->kc || schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e,
+                                                   "kblock %u: it is %u, the order of the graph's sums", s->kc, own->kc);
     if (s->mr < 1 || s->mr > MAX_TILE_ROWS || !is_lanes(s->nr))
         return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, "a tile has 1 to %d rows and 1, 2, 4 .. 64 columns, not %ux%u",
                                MAX_TILE_ROWS, s->mr, s->nr);

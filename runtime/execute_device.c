@@ -110,9 +110,9 @@ bool accelerator_copy(const struct frame *f, void *to, const void *from, struct 
     if (!there) return accelerator_driver(here)->download(accelerator_device(here), to, from, bytes, e);
     if (here == there) return accelerator_driver(here)->copy(accelerator_device(here), to, from, bytes, e);
     const struct driver *d = accelerator_driver(there);
-    return d->peer && d == accelerator_driver(here)
-               ? d->peer(accelerator_device(there), to, accelerator_device(here), from, bytes, e)
-               : copy_across(there, here, to, from, bytes, e);
+    if (!d->peer || d != accelerator_driver(here)) return copy_across(there, here, to, from, bytes, e);
+    atomic_fetch_add_explicit(&counters.peer_copies, 1, memory_order_relaxed);
+    return d->peer(accelerator_device(there), to, accelerator_device(here), from, bytes, e);
 }
 
 void accelerator_wait(const struct frame *f)

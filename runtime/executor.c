@@ -48,7 +48,9 @@ static bool run_copy(const struct frame *f, struct err *e)
     const void *from = exec_resolve(f, &f->cmd->arg[1], 0);
     /* The same: a state assigned to itself in place.  No bytes: there may be no arena. */
     if (!f->cmd->bytes || (to == from && f->cmd->device == f->cmd->from)) return true;
-    if (!device_is_host(f->cmd->device) || !device_is_host(f->cmd->from)) return accelerator_copy(f, to, from, e);
+    bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
+    if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1, memory_order_relaxed);
+    if (!host || !from_host) return accelerator_copy(f, to, from, e);
     memcpy(to, from, (size_t)f->cmd->bytes);
     return true;
 }

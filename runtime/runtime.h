@@ -7,17 +7,23 @@
 #include <stdatomic.h>
 
 /* ---- device.c ---- */
-/* Numbers of devices: those of the host's memory, then DEVICES_A_KIND for each kind that has drivers. */
-enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24,
+/* Numbers of devices: those of the host's memory, meta, which has none and computes nothing, then DEVICES_A_KIND for each kind
+ * that has drivers. */
+enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_META = 7, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24,
                      DEVICE_PLUGIN = 32, DEVICE_END = 56 }; /* plug-ins: three kinds (plugin.h) */
 enum { DEVICES_A_KIND = 8 };
 _Static_assert(DEVICE_END <= MAX_DEVICES, "a graph's nodes name every device");
 /* Number of a device by name ("ref", "cpu", "vulkan", "vulkan:1"), -1 with the reason in *e if unknown, not built or not
  * working. */
 int device_find(const char *name, struct err *e);
-/* KILN_DEVICE if set, else the best of ref and cpu that works; *why (never NULL): why a better one was passed over, or "". */
+/* KILN_DEVICE if set, else the first of cuda, hip, cpu and ref that works; *why (never NULL): why those before it do not. */
 int device_default(const char **why, struct err *e);
 const char *device_name(int device);
+/* Kinds are enum kl_device_kind. */
+const char *device_kind_name(unsigned kind); /* "unknown" for what is none */
+unsigned device_kind(int device);
+int device_number(unsigned kind, unsigned index, struct err *e); /* as device_find, by kind and number in it */
+unsigned device_kind_count(unsigned kind, struct err *e); /* how many there are; 0: *e says why */
 bool device_works(unsigned device, struct err *e); /* false: *e says why not */
 /* The code generator of a device that device_find accepted; NULL for ref.  *caps (may be NULL): its target. */
 const struct backend *device_backend(int device, struct caps *caps);
@@ -39,6 +45,8 @@ struct accelerator;                      /* one that was opened */
 bool device_is_host(int device);         /* its memory is the host's */
 struct accelerator *accelerator_get(int device); /* NULL: the device's memory is the host's */
 bool accelerator_open(int device, struct err *e); /* once; then what came of it */
+unsigned accelerator_count(int device, struct err *e); /* of its kind; 0: *e says why */
+bool accelerator_finish(struct accelerator *a, struct err *e); /* waits for all that it was given */
 const struct caps *accelerator_caps(const struct accelerator *a);
 uint32_t accelerator_dtypes(const struct accelerator *a); /* by bit */
 const struct driver *accelerator_driver(const struct accelerator *a);
@@ -46,6 +54,8 @@ struct driver_device *accelerator_device(const struct accelerator *a);
 /* One thread at a time works with a device; the same may lock it again.  Several are locked in the order of their numbers. */
 void accelerator_lock(struct accelerator *a);
 void accelerator_unlock(struct accelerator *a);
+void accelerators_before_fork(void);
+void accelerators_after_fork(bool child);
 /* A kernel's code on a device. */
 struct device_kernel {
     struct driver_kernel *kernel;
@@ -286,6 +296,7 @@ const char *span_name(enum span kind);
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
     X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops) X(bytes_via_host) \
+    X(peer_copies)                                                                     \
     X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;

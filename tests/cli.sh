@@ -162,6 +162,19 @@ check 'source for CUDA' 0 'extern "C" __global__ void .*kernel_0(' "$kiln" dump 
 check 'source for HIP' 0 '__shfl_down(x, h, w)' "$kiln" dump "$tmp/sum.kir" --stage source --target hip
 check 'source in GLSL' 0 'layout(local_size_x = ' "$kiln" dump "$tmp/sum.kir" --stage source --target=glsl
 check 'kernels made for a GPU' 0 '^kernel @k0_sum' "$kiln" dump "$tmp/sum.kir" --stage scheduled --target glsl
+cat >"$tmp/dot.kir" <<'END'
+graph @d {
+  %a = input 0 : f32[80,64]
+  %b = input 1 : f32[64,80]
+  %y = dot %a, %b contract(1; 0) : f32[80,80]
+  return %y
+}
+END
+check 'schedules for a GPU' 0 '^@k0_dot schedule dot width 64 tile 4x4 block 32x32 step 8 kblock 64$' \
+    "$kiln" dump "$tmp/dot.kir" --stage schedules --target cuda
+echo '@k0_dot schedule dot width 64 tile 8x8 block 64x64 step 16 kblock 64' >"$tmp/dot.txt"
+check 'a schedule handed in for a GPU' 0 'load b0\[.* : f32\[8x1\]' \
+    "$kiln" dump "$tmp/dot.kir" --stage scheduled --target cuda --schedules "$tmp/dot.txt"
 check 'source for nothing' 1 "no language is called 'metal': there are cuda, hip and glsl" \
     "$kiln" dump "$tmp/sum.kir" --stage source --target metal
 check 'a stage that GPUs have not' 1 'have no stage llvm' "$kiln" dump "$tmp/sum.kir" --stage llvm --target cuda
@@ -196,11 +209,15 @@ graph @copy {
   return %w
 }
 END
-sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
+sed 's/@cpu/@6/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
 if "$kiln" run "$tmp/half.kir" --device cpu >/dev/null 2>&1; then
     check 'run on two devices' 0 'return 0 : f32\[\] = 2.828' "$kiln" run "$tmp/copy.kir" --device ref
+    check 'a code generator by name' 0 '^cpu  *[^ -]' env KILN_CODEGEN=llvm "$kiln" devices
+    check 'one that there is not' 0 '^cpu  *- there is no backend named nothing' env KILN_CODEGEN=nothing "$kiln" devices
 fi
-check 'run on a device that is not there' 1 'there is no device 7' "$kiln" run "$tmp/nowhere.kir" --device ref
+check 'run on a device that is not there' 1 'there is no device 6' "$kiln" run "$tmp/nowhere.kir" --device ref
+sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/dry.kir"
+check 'run on device meta' 1 'device meta has no data' "$kiln" run "$tmp/dry.kir" --device ref
 check 'f16 to file' 0 'return 1 : bf16\[\] = 1.5' "$kiln" run "$tmp/half.kir" --output 0="$tmp/h.npy"
 check 'f16 as NumPy has it' 0 "'<f2'" head -c 60 "$tmp/h.npy"
 check 'bf16 to file' 1 'cannot hold bf16' "$kiln" run "$tmp/half.kir" --output 1="$tmp/h2.npy"

@@ -136,27 +136,36 @@ int main(void)
 {
     struct err e = {0};
     dialect_caps(dialect_find("glsl", &e), &caps);
-    static const char *const small[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "dot width 8 tile 2x4 block 8x8 step 4 kblock 24",
-                                        "dot width 1 tile 8x8 block 8x8 step 3 kblock 24", "dot width 64 tile 1x1 block 8x8 step 16 kblock 24", NULL};
+    static const char *const small[] = {
+        "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "dot width 8 tile 2x4 block 8x8 step 4 kblock 24",
+        "dot width 1 tile 8x8 block 8x8 step 3 kblock 24", "dot width 64 tile 1x1 block 8x8 step 16 kblock 24", NULL};
     for (int what = 0; what < WHATS; what++) {
         try(KL_F32, 33, 35, 21, (enum what)what, small);
         try(KL_I32, 33, 35, 21, (enum what)what, small);
     }
     try(KL_F16, 33, 35, 21, PLAIN, small);
     try(KL_U8, 33, 35, 21, EPILOGUE, small);
-    static const char *const of_f64[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "dot width 32 tile 4x4 block 16x32 step 8 kblock 24", NULL};
+    static const char *const of_f64[] = {
+        "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "dot width 32 tile 4x4 block 16x32 step 8 kblock 24", NULL};
     try(KL_F64, 64, 32, 24, TURNED, of_f64); /* nothing left over anywhere */
-    static const char *const blocks[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 264", "dot width 16 tile 4x4 block 16x16 step 5 kblock 264", NULL};
+    static const char *const blocks[] = {
+        "dot width 64 tile 4x4 block 32x32 step 8 kblock 264", "dot width 16 tile 4x4 block 16x16 step 5 kblock 264", NULL};
     try(KL_F32, 20, 18, 521, PLAIN, blocks); /* two k-blocks, of 264 and of 257 */
     static const char *const thin[] = {"dot width 64 tile 4x4 block 64x16 step 8 kblock 16", NULL};
     try(KL_F32, 100, 10, 9, EPILOGUE, thin);
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    static const char *const many[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 8",
+                                       "dot width 256 tile 8x8 block 128x128 step 8 kblock 8", NULL};
+    try(KL_F32, 130, 66, 8, PLAIN, many);
+    dialect_caps(dialect_find("glsl", &e), &caps);
     caps.threads = 1;
     static const char *const large[] = {"dot width 64 tile 8x8 block 64x64 step 8 kblock 16", NULL};
     try(KL_F32, 70, 90, 10, TURNED, large);
     refuses("dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "kblock 24: it is 16");
-    refuses("dot width 32 tile 4x4 block 32x32 step 8 kblock 16", "the nearest is \"schedule dot width 64 tile 8x8 block 64x64"); /* 64 threads */
-    refuses("dot width 256 tile 4x4 block 64x64 step 8 kblock 16", "cannot have");                                               /* too many */
-    refuses("dot width 64 tile 4x4 block 32x32 step 64 kblock 16", "cannot have");                                               /* memory */
+    refuses("dot width 32 tile 4x4 block 32x32 step 8 kblock 16", /* 64 threads */
+            "the nearest is \"schedule dot width 64 tile 8x8 block 64x64");
+    refuses("dot width 256 tile 4x4 block 64x64 step 8 kblock 16", "cannot have"); /* too many */
+    refuses("dot width 64 tile 4x4 block 32x32 step 64 kblock 16", "cannot have"); /* memory */
     refuses("dot width 32 tile 14x32 kblock 16", "cannot have");
     caps.block_threads = 0;
     refuses("dot width 64 tile 4x4 block 32x32 step 8 kblock 16", "no product by blocks");

@@ -14,6 +14,7 @@ struct emitter {
     uint8_t *barrier;             /* per instruction: a barrier stands in front of it */
     uint8_t *affine;              /* per value: lanes are equally far apart, */
     int64_t *stride;              /* so far */
+    uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     uint8_t *piles;               /* per value: a carried value, or products added to one */
     uint32_t width;               /* lanes of the open vector loop; 1 outside */
     bool own_threads;             /* the kernel has block loops: threads are its own affair; */
@@ -28,6 +29,8 @@ static inline void source_line(struct emitter *m) { text_put(m->t, "%*s", 4 * (i
 /* ---- source_value.c ---- */
 /* Of a tile, the element at row, col; what is one row, one column or no tile stands for all of them. */
 const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]);
+/* The same of an index, in 32 bits if it fits them; *fits says so. */
+const char *source_index(const struct emitter *m, val v, bool *fits, char out[MAX_OPERAND]);
 void source_prim(struct emitter *m, val v);       /* each declares v */
 void source_mma(struct emitter *m, val v);
 void source_fold(struct emitter *m, val v);
@@ -43,6 +46,10 @@ void source_load(struct emitter *m, val v);       /* of a tile, the element at r
 void source_store(struct emitter *m, val v);      /* or an atomic */
 void source_copy(struct emitter *m, val v);
 const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
+
+/* ---- source_range.c ---- */
+bool source_ranges(struct emitter *m);            /* which values are narrow; false: out of memory */
+bool source_fits(const struct emitter *m, val v); /* a narrow value, or an i64 constant like one */
 
 /* ---- source_order.c ---- */
 /* Where barriers must stand, and which indices are affine; false: out of memory. */

@@ -236,7 +236,9 @@ static void set_kept(struct emitter *m, val n)
 static void open_loop(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
+    const char *n = m->narrow[v] ? "i32" : "i64";
     char a[MAX_OPERAND], b[MAX_OPERAND];
+    bool fits;
     if (i->kind == LOOP_BLOCK)
         m->team = i->rows;
     if (i->kind == LOOP_VECTOR) {
@@ -245,7 +247,7 @@ static void open_loop(struct emitter *m, val v)
         text_put(m->t, "{\n");
         m->depth++;
         source_line(m);
-        text_put(m->t, m->width == m->info.threads ? "%si64 v%u = i64(t);\n" : "%si64 v%u = i64(t & %uu);\n", m->d->local, v, m->width - 1);
+        text_put(m->t, m->width == m->info.threads ? "%s%s v%u = %s(t);\n" : "%s%s v%u = %s(t & %uu);\n", m->d->local, n, v, n, m->width - 1);
         return;
     }
     if (i->kind == LOOP_BLOCK) {
@@ -253,14 +255,17 @@ static void open_loop(struct emitter *m, val v)
         text_put(m->t, "{\n");
         m->depth++;
         source_line(m);
-        text_put(m->t, "%si64 v%u = i64(t);\n", m->d->local, v);
+        text_put(m->t, "%s%s v%u = %s(t);\n", m->d->local, n, v, n);
         return;
     }
     for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
         each_element(m, c, declare_carry);
     source_line(m);
     if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)
-        text_put(m->t, "for (i64 v%u = begin + i64(%s); v%u < end; v%u += i64(%s)) {\n", v, m->d->block, v, v, m->d->grid);
+        text_put(m->t, "for (%s v%u = %s(begin) + %s(%s); v%u < %s(end); v%u += %s(%s)) {\n", n, v, n, n, m->d->block, v, n, v, n, m->d->grid);
+    else if (m->narrow[v])
+        text_put(m->t, "for (i32 v%u = %s; v%u < %s; v%u += %" PRIu64 ") {\n", v, source_index(m, i->a, &fits, a), v,
+                 source_index(m, i->b, &fits, b), v, i->imm);
     else
         text_put(m->t, "for (i64 v%u = %s; v%u < %s; v%u += %" PRIu64 "%s) {\n", v, source_operand(m, i->a, a), v,
                  source_operand(m, i->b, b), v, i->imm, m->d->i64);
@@ -394,7 +399,7 @@ static bool emit(struct emitter *m, const char *entry)
 {
     const struct kernel *k = m->k;
     find_piles(m);
-    if (!source_order(m))
+    if (!source_order(m) || !source_ranges(m))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     if (!can_say(m) || !open_function(m, entry))
         return false;
@@ -416,12 +421,14 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     m.barrier = mem_alloc(k->ninst);
     m.affine = mem_alloc(k->ninst);
     m.piles = mem_alloc(k->ninst);
+    m.narrow = mem_alloc(k->ninst);
     m.stride = mem_alloc(k->ninst * sizeof *m.stride);
-    bool ok = m.info.inside && m.barrier && m.affine && m.piles && m.stride;
+    bool ok = m.info.inside && m.barrier && m.affine && m.piles && m.narrow && m.stride;
     ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
     mem_free(m.piles);
+    mem_free(m.narrow);
     mem_free(m.stride);
     if (ok && info)
         *info = m.info;

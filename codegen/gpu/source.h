@@ -4,7 +4,8 @@
  * the threads of a block, which has as many as the widest such loop; in a narrower loop several threads compute the same
  * lane and one of them stores.  What is uniform every thread computes for itself, so that control flow is the same for
  * all.  Where the kernel has block loops, its threads are the block's, and each goes its own way; a tile is as many
- * variables as it has elements.  Scratch is the block's: shared memory as far as it goes, else a part of an argument.
+ * variables as it has elements.  Indices that fit are computed in 32 bits (source_range.c).  Scratch is the block's:
+ * shared memory as far as it goes, else a part of an argument.
  *
  *   cuda, hip   NAME(buffers, slots, begin, end), a kernel with C linkage
  *   glsl        main; push constants: the addresses of a table of the buffers' and of the slots, then begin and end.  So

@@ -5,26 +5,32 @@
 
 const char *source_memory_type(unsigned dtype) { return dtype == KL_BOOL ? "u8" : dtype_name(dtype); }
 
-/* The index of access i; of a tile's, that of the element at row, col. */
-static void place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND])
+/* The index of access i; of a tile's, that of the element at row, col.  Is it in 32 bits? */
+static bool place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND])
 {
+    bool fits;
     char a[MAX_OPERAND], d[MAX_OPERAND];
     const struct linst *stride = &m->k->inst[i->d];
     unsigned apart = i->kind == TILE_ROWS ? m->row : m->col, along = i->kind == TILE_ROWS ? m->col : m->row;
-    source_operand(m, i->a, a);
-    if (!tile || (!apart && !along))
+    source_index(m, i->a, &fits, a);
+    if (!tile || (!apart && !along)) {
         snprintf(out, 3 * MAX_OPERAND, "%s", a);
-    else if (stride->op == L_CONST)
-        snprintf(out, 3 * MAX_OPERAND, "%s + %" PRId64 "%s", a, (int64_t)(apart * stride->imm + along), m->d->i64);
-    else
-        snprintf(out, 3 * MAX_OPERAND, "%s + %s * %u + %u", a, source_operand(m, i->d, d), apart, along);
+        return fits;
+    }
+    if (stride->op == L_CONST && (int64_t)stride->imm > -(1 << 20) && (int64_t)stride->imm < 1 << 20) {
+        snprintf(out, 3 * MAX_OPERAND, "%s + %" PRId64 "%s", a, (int64_t)(apart * stride->imm + along), fits ? "" : m->d->i64);
+        return fits;
+    }
+    snprintf(out, 3 * MAX_OPERAND, "%s + %s * %u + %u", source_operand(m, i->a, a), source_operand(m, i->d, d), apart, along);
+    return false;
 }
 
-static void element(struct emitter *m, uint32_t b, const char *index)
+static void element(struct emitter *m, uint32_t b, const char *index, bool fits)
 {
     const char *type = source_memory_type(m->k->buf[b].dtype);
     if (m->d->table && !m->info.inside[b])
-        text_put(m->t, "at_%s(b%u + u64(%s) * %zuul).v", type, b, index, dtype_size(m->k->buf[b].dtype));
+        text_put(m->t, fits ? "at_%s(b%u + u64(u32(%s)) * %zuul).v" : "at_%s(b%u + u64(%s) * %zuul).v", type, b, index,
+                 dtype_size(m->k->buf[b].dtype));
     else if (*m->d->subscript)
         text_put(m->t, "b%u[%s(%s)]", b, m->d->subscript, index);
     else
@@ -35,11 +41,11 @@ void source_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char p[MAX_OPERAND], at[3 * MAX_OPERAND];
-    place(m, i, i->cols, at);
+    bool fits = place(m, i, i->cols, at);
     source_declare(m, v);
     if (i->b)
         text_put(m->t, "%s ? ", source_operand(m, i->b, p));
-    element(m, (uint32_t)i->imm, at);
+    element(m, (uint32_t)i->imm, at, fits);
     text_put(m->t, i->dtype == KL_BOOL ? " != u8(0)" : "");
     if (i->b)
         text_put(m->t, i->dtype == KL_BOOL ? " : false" : " : %s(0)", dtype_name(i->dtype));
@@ -62,10 +68,10 @@ static void change_element(struct emitter *m, const struct linst *i)
     unsigned dtype = m->k->inst[i->b].dtype;
     bool unsigned_add = i->op == L_ATOMIC && dtype == KL_I64 && i->kind == FOLD_ADD && !m->d->table;
     source_operand(m, i->b, x);
-    place(m, i, i->op == L_STORE && m->k->inst[i->b].cols, at);
+    bool fits = place(m, i, i->op == L_STORE && m->k->inst[i->b].cols, at);
     if (i->op == L_ATOMIC)
         text_put(m->t, "atomic%s(%s%s", name[i->kind], unsigned_add ? "(u64 *)" : "", m->d->address);
-    element(m, (uint32_t)i->imm, at);
+    element(m, (uint32_t)i->imm, at, fits);
     if (i->op == L_ATOMIC)
         text_put(m->t, unsigned_add ? ", u64(%s));\n" : ", %s);\n", x);
     else
@@ -139,10 +145,10 @@ void source_copy(struct emitter *m, val v)
     for (unsigned e = 0; e < i->rows; e++) {
         source_line(m);
         snprintf(at, sizeof at, "%s + %u", to, e);
-        element(m, shared, at);
+        element(m, shared, at, false);
         text_put(m->t, i->c ? " = %s ? " : " = ", p);
         snprintf(at, sizeof at, "%s + %u", from, e);
-        element(m, global, at);
+        element(m, global, at, false);
         text_put(m->t, i->c ? " : %s(0);\n" : ";\n", source_memory_type(m->k->buf[shared].dtype));
     }
 }

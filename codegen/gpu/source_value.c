@@ -77,6 +77,18 @@ const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]
     else if (i->cols)
         snprintf(out, MAX_OPERAND, "v%u_%u", v, (i->rows > 1 ? m->row : 0) * i->cols + (i->cols > 1 ? m->col : 0));
     else
+        snprintf(out, MAX_OPERAND, !m->narrow[v] ? "v%u" : m->d->table ? "i64(widened_i32(v%u))" : "i64(v%u)", v);
+    return out;
+}
+
+const char *source_index(const struct emitter *m, val v, bool *fits, char out[MAX_OPERAND])
+{
+    *fits = source_fits(m, v);
+    if (!*fits)
+        return source_operand(m, v, out);
+    if (m->k->inst[v].op == L_CONST)
+        literal(m, KL_I32, (uint64_t)(uint32_t)m->k->inst[v].imm, out);
+    else
         snprintf(out, MAX_OPERAND, "v%u", v);
     return out;
 }
@@ -97,7 +109,10 @@ void source_declare(struct emitter *m, val v)
     unsigned dtype = m->k->inst[v].dtype;
     char name[MAX_OPERAND];
     source_line(m);
-    text_put(m->t, "%s%s %s = ", dtype == KL_F32 || dtype == KL_F64 ? m->d->exact : m->d->local, dtype_name(dtype), source_operand(m, v, name));
+    if (m->narrow[v])
+        text_put(m->t, "%si32 v%u = ", m->d->local, v);
+    else
+        text_put(m->t, "%s%s %s = ", dtype == KL_F32 || dtype == KL_F64 ? m->d->exact : m->d->local, dtype_name(dtype), source_operand(m, v, name));
 }
 
 /* ---- primitives ---- */
@@ -230,17 +245,27 @@ void source_prim(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     enum prim p = (enum prim)(i->op - L_PRIM);
-    unsigned from = m->k->inst[i->a].dtype;
+    const val in[3] = {i->a, i->b, i->c};
+    unsigned from = m->k->inst[i->a].dtype, to = m->narrow[v] ? KL_I32 : i->dtype;
+    bool compares = p == P_EQ || p == P_NE || p == P_LT || p == P_LE, fits;
+    bool index = m->narrow[v] || ((compares || p == P_CAST) && source_fits(m, i->a) && (!compares || source_fits(m, i->b)));
     char x[3][MAX_OPERAND];
-    const char *a = source_operand(m, i->a, x[0]), *b = source_operand(m, i->b, x[1]), *c = source_operand(m, i->c, x[2]);
+    for (int o = 0; o < 3; o++)
+        if (index && m->k->inst[in[o]].dtype == KL_I64)
+            source_index(m, in[o], &fits, x[o]);
+        else
+            source_operand(m, in[o], x[o]);
+    const char *a = x[0], *b = x[1], *c = x[2];
+    if (index && from == KL_I64)
+        from = KL_I32;
     source_declare(m, v);
     if (p == P_SELECT)
         text_put(m->t, "%s ? %s : %s", a, b, c);
     else if (p == P_CAST)
-        cast(m->t, m->d->table, from, i->dtype, a);
+        cast(m->t, m->d->table, from, to, a);
     else if (p == P_BITS)
-        bits(m->t, from, i->dtype, a);
-    else if (p == P_EQ || p == P_NE || p == P_LT || p == P_LE)
+        bits(m->t, from, to, a);
+    else if (compares)
         compare(m->t, p, from, a, b);
     else if (from == KL_BOOL)
         logic(m->t, p, a, b);

@@ -197,7 +197,7 @@ int cli_device(const char *name)
     int device = name ? device_find(name, &e) : device_default(&why, &e);
     if (device < 0)
         cli_error("%s", e.msg);
-    else if (*why)
+    else if (*why && device == DEVICE_REF)
         fprintf(stderr, "kiln: using device %s: %s\n", device_name(device), why);
     return device;
 }

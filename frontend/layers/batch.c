@@ -65,7 +65,7 @@ kl_tensor batch_pick(const struct batch *b, const kl_site *site, kl_tensor h, co
 void batch_warn(unsigned op)
 {
     static atomic_bool said[OP_COUNT];
-    if (!atomic_exchange_explicit(&said[op], true, memory_order_relaxed))
+    if (BROKEN(D22) || !atomic_exchange_explicit(&said[op], true, memory_order_relaxed))
         log_put(KL_LOG_WARN, "vmap: Batching rule not implemented for %s falling back to slow (for loop and stack) implementation",
                 opinfo[op].name);
 }
@@ -83,7 +83,7 @@ static bool keeps_shape(unsigned op) { return op == OP_reshape || op == OP_expan
 static struct call call_of(const struct batch *b, ref r, const kl_tensor *in, const struct shape *s)
 {
     const struct node *n = node_at(b->g, r);
-    struct call c = {.site = batch_site(b, r), .op = opinfo[n->op].name, .device = device_of(n->device)};
+    struct call c = {.site = batch_site(b, r), .op = opinfo[n->op].name, .device = device_like(n->device, b->on)};
     c.proto.op = n->op;
     c.proto.dtype = keeps_dtype(n->op) ? n->dtype : 0;
     c.proto.nin = n->op == OP_concat ? n->nin : 0;
@@ -321,6 +321,9 @@ bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, co
     kl_tensor *h = mem_alloc(2 * (size_t)n * sizeof *h);
     bool *flag = mem_alloc(5 * (size_t)n);
     bool ok = h && flag;
+    const struct entry *first = g->input.n ? entry_peek(in[0]) : NULL;
+    if (first)
+        b->on = entry_device(first);
     if (ok) {
         b->g = g;
         b->h = h;

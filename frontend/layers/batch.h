@@ -12,6 +12,7 @@ struct batch {
     const struct graph *g;
     const kl_site *site;      /* of nodes that know none */
     int64_t size;             /* of the batch; 0: nothing is batched */
+    kl_device on;             /* of the inputs: an autodiff device or not, as all that is recorded */
     bool different;           /* random bits are others in each element of the batch */
     kl_tensor *h;             /* by node: what it has become */
     bool *is;                 /* by node: is that batched? */

@@ -194,7 +194,7 @@ kl_tensor quant_source(struct thread *t, kl_tensor ints)
     const struct graph *g = tr ? tr->r.g : ambient_graph();
     const struct node *n = node_at(g, x->node);
     if (n->op == OP_quantize && !(n->flags & MARK_STOP) && (tr || ambient_tracked(n->in[0])))
-        h = handle_of_node(t, tr, n->in[0], &e);
+        h = handle_of_node(t, tr, n->in[0], x->ad, &e);
     if (!tr)
         front_unlock();
     if (h.id && !tr && !scope_note(t, h))

@@ -85,7 +85,7 @@ KL_API kl_status kl_set_schedules(const char *text);
  * several that need nothing of each other's threads, "host_ops": ops of the user's that were computed on the host for
  * another device, operands and results copied, "bytes_via_host": copied from one device to another through the host's
  * memory, as there is no way between the two, "replays": traces that were an earlier one call by call, so that nothing
- * was recorded.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
+ * was recorded, "peer_copies": copies straight from one device to another.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
  * "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
@@ -114,17 +114,25 @@ KL_API const char *kl_status_name(kl_status status);
 
 /* ---- devices ---- */
 
-/* The device KILN_DEVICE names, else the best that works here.  [errors DEVICE: {0}] */
+/* The device KILN_DEVICE names, else the first of cuda, hip, cpu and ref that works here: its driver is there, it opens, a
+ * kernel compiles and gives the right number.  vulkan, which may well be this processor again, is used where it is named.
+ * <kiln/device.h> has more on devices.  [errors DEVICE: {0}] */
 KL_API kl_device kl_device_default(void);
 /* "ref" (the interpreter), "cpu", or "vulkan" or "vulkan:N": a device with memory of its own, where what is read and written
  * here is copied.  It has the dtypes that it says it has (`kiln devices`), integers and random bits come out the same as
- * everywhere, floats within some units in the last place.  [errors DEVICE: {0}, with the reason it cannot be used] */
+ * everywhere, floats within some units in the last place.
+ * "meta": a device without memory, for a dry run.  What is made there has a shape and a dtype and no data; ops, gradients and
+ * whole traces are checked as anywhere, and nothing is computed, compiled or stored.  Data of kl_input is not looked at (NULL is
+ * fine); kl_to brings a tensor there, and none back; a read is an error.  [errors DEVICE: {0}, with the reason it cannot be used] */
 KL_API kl_device kl_device_named(const char *name);
-/* Its name; "none" for {0}. */
+/* Its name, "autodiff<cpu>" of an autodiff device (<kiln/autodiff.h>), which kl_device_named takes, too; "none" for {0}.
+ * Valid as long as the process. */
 KL_API const char *kl_device_name(kl_device device);
-/* Why kl_device_default() passed over a better device; "" when it did not. */
+/* Why kl_device_default() passed over the devices before it: what each said; "" when it did not, or KILN_DEVICE is set. */
 KL_API const char *kl_device_fallback_reason(void);
-/* Waits until all work submitted to the device is done.  [errors DEVICE, and those of the work] */
+/* Hands over what has no value yet, as kl_flush does, and waits until all of the device's work is done.
+ * [errors DEVICE; of what was handed over since the last call the first: "An error happened during execution. Caused by: .."
+ * The next op works.  What failed has no value still, and is tried again.] */
 KL_API kl_status kl_sync(kl_device device);
 
 /* ---- dtypes ---- */
@@ -285,6 +293,8 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 
 #include <kiln/ops.h>
 #include <kiln/nn.h>
+#include <kiln/device.h>
+#include <kiln/autodiff.h>
 #include <kiln/collective.h>
 #include <kiln/control.h>
 #include <kiln/custom.h>

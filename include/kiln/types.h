@@ -20,6 +20,19 @@ typedef enum kl_dtype {
     KL_DTYPE_COUNT
 } kl_dtype;
 
+/* In a call that makes a tensor on a device: that device's float or integer type, as kl_device_configure says; in
+ * kl_quantize: the integers of kl_device_quant_scheme. */
+#define KL_FLOAT ((kl_dtype)64)
+#define KL_INT ((kl_dtype)65)
+#define KL_QUANT ((kl_dtype)66)
+
+/* Kinds of devices.  The numbers stay. */
+typedef enum kl_device_kind {
+    KL_DEVICE_REF, KL_DEVICE_CPU, KL_DEVICE_CUDA, KL_DEVICE_HIP, KL_DEVICE_VULKAN, KL_DEVICE_METAL,
+    KL_DEVICE_PLUGIN1, KL_DEVICE_PLUGIN2, KL_DEVICE_PLUGIN3, /* in the order of loading: <kiln/plugin.h> */
+    KL_DEVICE_KINDS
+} kl_device_kind;
+
 /* What a call can report. KL_OK is 0; the others are the code of kl_last_error_code(). */
 typedef enum kl_status {
     KL_OK,

@@ -114,13 +114,16 @@ static bool put_graph_stage(const struct trail *trail, const struct dump_request
     return s || err_set(e, KL_ERR_MEMORY, "out of memory printing @%s", g->name);
 }
 
-/* Kernels made for a GPU, in its language. */
-static bool write_for_gpu(const struct trail *trail, const struct dump_request *r, FILE *f, struct err *e)
+/* Kernels made for a GPU, in its language, or their schedules. */
+static bool put_for_gpu(const struct trail *trail, const struct dump_request *r, struct text *t, FILE *f, struct err *e)
 {
     struct caps caps;
     struct program *p = gpu_caps(r->target, &caps, e) ? dump_plan(trail->graph[trail->n - 1], &caps, r->fuse, e) : NULL;
-    bool ok = p && (r->form == DUMP_TEXT || err_set(e, KL_ERR_ARGUMENT, "kernels for a GPU are text: they have no picture")) &&
-              gpu_print((const struct kernel *const *)p->kernel, p->nkernel, r->target, r->stage, f, e);
+    bool ok = p && (r->form == DUMP_TEXT || err_set(e, KL_ERR_ARGUMENT, "kernels for a GPU are text: they have no picture"));
+    if (ok && !strcmp(r->stage, "schedules"))
+        ok = put_schedules(p, r->fuse, t, e);
+    else if (ok)
+        ok = gpu_print((const struct kernel *const *)p->kernel, p->nkernel, r->target, r->stage, f, e);
     program_free(p);
     return ok;
 }
@@ -137,7 +140,7 @@ bool dump_write(const struct graph *captured, const struct dump_request *r, FILE
     } else if (ok && is_graph_stage(r->stage)) {
         ok = put_graph_stage(&trail, r, &t, e);
     } else if (ok) {
-        ok = gpu ? write_for_gpu(&trail, r, f, e) : put_code_stage(&trail, r, &t, e);
+        ok = gpu ? put_for_gpu(&trail, r, &t, f, e) : put_code_stage(&trail, r, &t, e);
     }
     trail_free(&trail);
     if (ok && t.failed)

@@ -1,0 +1,101 @@
+/* Which indices fit 32 bits: they are computed so, for 64-bit arithmetic is several instructions on every GPU.
+ *
+ * Ranges come from the bounds of loops and from what arithmetic makes of them; what is loaded, or goes round a loop, may be
+ * anything. */
+#include "emit_source.h"
+
+struct interval { int64_t lo, hi; };
+static const struct interval anything = {INT64_MIN, INT64_MAX};
+enum { FAR = 1 << 30 };           /* room for a loop's last step, and for a grid's */
+
+static bool fits(struct interval x) { return x.lo > -FAR && x.hi < FAR; }
+
+static struct interval of_loop(const struct linst *i, const struct interval *of)
+{
+    struct interval lo = of[i->a], hi = of[i->b];
+    if (!fits(lo) || !fits(hi) || i->imm >= FAR)
+        return anything;
+    return (struct interval){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo};
+}
+
+static struct interval product(struct interval a, struct interval b)
+{
+    if (!fits(a) || !fits(b))
+        return anything;
+    int64_t x[4] = {a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi};
+    struct interval r = {x[0], x[0]};
+    for (int i = 1; i < 4; i++) {
+        r.lo = x[i] < r.lo ? x[i] : r.lo;
+        r.hi = x[i] > r.hi ? x[i] : r.hi;
+    }
+    return r;
+}
+
+static struct interval of_cast(unsigned from, struct interval a)
+{
+    static const struct interval range[KL_DTYPE_COUNT] = {[KL_BOOL] = {0, 1}, [KL_U8] = {0, 255}, [KL_I8] = {-128, 127},
+                                                          [KL_U16] = {0, 65535}, [KL_I16] = {-32768, 32767}};
+    return from == KL_I64 ? a : range[from].hi ? range[from] : anything;
+}
+
+static struct interval of_prim(const struct kernel *k, const struct linst *i, const struct interval *of)
+{
+    struct interval a = of[i->a], b = of[i->b], c = of[i->c];
+    const struct linst *second = &k->inst[i->b];
+    int64_t divisor = second->op == L_CONST ? (int64_t)second->imm : 0;
+    switch (i->op - L_PRIM) {
+    case P_ADD:
+        return fits(a) && fits(b) ? (struct interval){a.lo + b.lo, a.hi + b.hi} : anything;
+    case P_SUB:
+        return fits(a) && fits(b) ? (struct interval){a.lo - b.hi, a.hi - b.lo} : anything;
+    case P_MUL:
+        return product(a, b);
+    case P_DIV:
+        return divisor > 0 ? (struct interval){a.lo / divisor, a.hi / divisor} : anything;
+    case P_AND:
+        return divisor >= 0 && second->op == L_CONST ? (struct interval){0, divisor} : anything;
+    case P_SELECT:
+        return (struct interval){b.lo < c.lo ? b.lo : c.lo, b.hi > c.hi ? b.hi : c.hi};
+    case P_CAST:
+        return of_cast(k->inst[i->a].dtype, a);
+    default:
+        return anything;
+    }
+}
+
+bool source_fits(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    return m->narrow[v] || (i->op == L_CONST && i->dtype == KL_I64 && (int64_t)i->imm > -FAR && (int64_t)i->imm < FAR);
+}
+
+/* Of a value whose range fits: are its operands in 32 bits, too? */
+static bool operands_fit(const struct emitter *m, const struct linst *i)
+{
+    const val in[3] = {i->a, i->b, i->op == L_LOOP ? 0 : i->c};
+    for (int o = 0; o < 3; o++)
+        if (in[o] && m->k->inst[in[o]].dtype == KL_I64 && !source_fits(m, in[o]))
+            return false;
+    return true;
+}
+
+bool source_ranges(struct emitter *m)
+{
+    const struct kernel *k = m->k;
+    struct interval *of = mem_alloc(k->ninst * sizeof *of);
+    for (val v = 1; of && v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        of[v] = anything;
+        if (i->dtype != KL_I64 || i->cols)
+            continue;
+        if (i->op == L_CONST)
+            of[v] = (struct interval){(int64_t)i->imm, (int64_t)i->imm};
+        else if (i->op == L_LOOP)
+            of[v] = of_loop(i, of);
+        else if (i->op >= L_PRIM)
+            of[v] = of_prim(k, i, of);
+        m->narrow[v] = i->op != L_CONST && (i->op == L_LOOP || i->op >= L_PRIM) && fits(of[v]) && operands_fit(m, i);
+    }
+    mem_free(of);
+    return of;
+}
