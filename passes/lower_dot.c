@@ -472,7 +472,7 @@ static int64_t rows_in_cache(const struct dot *d)
 static bool packing_pays(const struct dot *d)
 {
     enum { MANY_ROWS = 512 };
-    return !d->w->caps->block_threads && d->b_step_n == 1 && d->run == d->size.n && d->size.m >= MANY_ROWS &&
+    return d->b_step_n == 1 && d->run == d->size.n && d->size.m >= MANY_ROWS &&
            d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype);
 }
 
@@ -490,6 +490,8 @@ static void choose_tiles(struct dot *d, bool packs)
     if (!c->block_threads && d->a_step_m > 0 && rows_in_cache(d) < most)
         most = rows_in_cache(d);
     d->nr = vectors * lanes;
+    while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n) /* a GPU's lanes are threads: none without a column */
+        d->nr /= 2;
     d->mr = even_rows(d->size.m, most);
     if (d->w->given) {
         d->mr = d->w->given->mr;
@@ -579,7 +581,9 @@ void lower_dot_group(struct lowering *w)
         return;
     }
     find_steps(&d);
-    bool packs = w->given ? w->given->pack_b : (d.b_step_n != 0 && d.b_step_n != 1) || packing_pays(&d);
+    /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
+    bool packs = w->given ? w->given->pack_b
+                 : !w->caps->block_threads && ((d.b_step_n != 0 && d.b_step_n != 1) || packing_pays(&d));
     choose_tiles(&d, packs);
     bool linear, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear)); /* B: few rows, few tiles */
     bool apart = w->nmember > MAX_INLINE && !computed;

@@ -298,8 +298,34 @@ static int64_t launches_of(int64_t batch, kl_status (*fn)(void *, const kl_tenso
 static kl_status softmax(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_softmax(in[0], 0); return KL_OK; }
 static kl_status times(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_mul(in[0], in[1]); return KL_OK; }
 
+/* A step with a vmap in it, recorded again with other numbers, is the same program. */
+static kl_status step_gradient(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    kl_tensor w = *(kl_tensor *)c;
+    (void)n, (void)m;
+    out[0] = kl_grad(kl_sum_all(kl_tanh(kl_mul_scalar(kl_matmul(in[0], w), 0.5))), w);
+    return KL_OK;
+}
+
+static void again(void)
+{
+    kl_tensor w = made(DIMS(4, 3)), y;
+    for (int i = 0; i < 3; i++) {
+        kl_tensor x = made(DIMS(5, 4));
+        int64_t built = kl_counter("graphs_built"), replays = kl_counter("replays");
+        OK(kl_trace_begin("step with vmap"));
+        kl_vmap(step_gradient, &w, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR);
+        kl_assign(w, kl_sub(w, kl_mul_scalar(kl_sum(y, AXES(0), false), 0.1 * (i + 1))));
+        OK(kl_trace_end());
+        CHECK(i == 0 || (kl_counter("graphs_built") == built && kl_counter("replays") == replays + 1));
+        kl_release(x);
+    }
+    kl_release(w);
+}
+
 static void b9(void)
 {
+    again();
     functions();
     outside();
     CHECK(!strcmp(device_now, "ref") || (launches_of(2, softmax) == 1 && launches_of(7, softmax) == 1));

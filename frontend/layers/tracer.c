@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Input number nin + k of the graph: a tensor, or data that a call gave. */
-struct captured { kl_tensor h; struct buffer *data; };
+struct captured { kl_tensor h; struct buffer *data; kl_device device; };
 
 struct known { uint64_t handle; ref r; };   /* 0: free */
 struct kl_tracer {
@@ -70,7 +70,7 @@ static ref capture(struct kl_tracer *tr, kl_tensor h, struct buffer *data, const
     if (!r)
         return NIL;
     tr->g->node[r].device = (uint16_t)device_index(v->device);
-    tr->captured[tr->ncaptured++] = (struct captured){h, data ? buffer_ref(data) : NULL};
+    tr->captured[tr->ncaptured++] = (struct captured){h, data ? buffer_ref(data) : NULL, v->device};
     return r;
 }
 
@@ -307,9 +307,9 @@ static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer
         struct view v;
         char what[32], a[SHAPE_TEXT], b[SHAPE_TEXT];
         if (i >= tr->nin && tr->captured[i - tr->nin].data) {
-            struct buffer *data = buffer_ref(tr->captured[i - tr->nin].data);
+            const struct captured *c = &tr->captured[i - tr->nin];
             all[i] = record(&(struct call){.site = site, .op = "tracer_run", .proto = {.op = OP_input, .dtype = l->dtype},
-                                           .has_target = true, .target = *s, .device = device_of(data->device), .data = data});
+                                           .has_target = true, .target = *s, .device = c->device, .data = buffer_ref(c->data)});
             continue;
         }
         all[i] = i < tr->nin ? in[i] : tr->captured[i - tr->nin].h;
