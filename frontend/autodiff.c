@@ -174,12 +174,12 @@ static bool carried(struct thread *t, const kl_site *site, const char *op, kl_te
 }
 
 /* The same tensor on the other side.  Of integers and bools it is the same node; through a float's no gradient flows. */
-static kl_tensor cross_plain(struct thread *t, const kl_site *site, kl_tensor h, bool real, uint16_t ad)
+static kl_tensor cross_plain(struct thread *t, const kl_site *site, kl_tensor h, bool stop, uint16_t ad)
 {
-    kl_tensor y = real || BROKEN(A16) ? kl_detach_at(site, h) : wrapper_again(t, site, h);
+    kl_tensor y = stop || BROKEN(A16) ? kl_detach_at(site, h) : wrapper_again(t, site, h);
     struct entry *x = entry_peek(y);
     if (x && x->kind != KIND_POISON)
-        x->ad = BROKEN(A18) && !real ? 0 : ad;
+        x->ad = BROKEN(A18) && !stop ? 0 : ad;
     return y;
 }
 
@@ -192,8 +192,10 @@ static kl_tensor cross(struct thread *t, const kl_site *site, kl_tensor h, bool 
         return kl_none;
     kl_tensor part[MAX_PARTS] = {{0}};
     for (uint32_t i = 0; i < w->n; i++)
-        if (w->part[i].id)
-            part[i] = cross_plain(t, site, w->part[i], dtype_is_float(view_of(w->part[i]).dtype), ad);
+        if (w->part[i].id) { /* gradients go through integers that were made by rounding */
+            bool stop = dtype_is_float(view_of(w->part[i]).dtype) || gradient_flows(t, w->part[i]);
+            part[i] = cross_plain(t, site, w->part[i], stop, ad);
+        }
     struct view v = view_of(h);
     kl_tensor y = wrap(t, site, w->layer, &v, w->n, part, w->number);
     struct entry *x = entry_peek(y);

@@ -65,15 +65,20 @@ static bool marked_below(struct thread *t, const kl_site *site, kl_tensor h, str
     return ok || e->code ? ok : err_set(e, KL_ERR_MEMORY, "out of memory");
 }
 
-bool kl_is_tracked(kl_tensor h)
+bool gradient_flows(struct thread *t, kl_tensor h)
 {
-    struct thread *t = thread_self();
     struct handle_list list = {0};
     struct err e;
     e.code = KL_OK;
-    bool tracked = t && kl_check(h) == KL_OK && dtype_is_float(kl_dtype_of(h)) && marked_below(t, NULL, h, &list, &e) && list.n;
+    bool flows = marked_below(t, NULL, h, &list, &e) && list.n;
     mem_free(list.h);
-    return tracked;
+    return flows;
+}
+
+bool kl_is_tracked(kl_tensor h)
+{
+    struct thread *t = thread_self();
+    return t && kl_check(h) == KL_OK && dtype_is_float(kl_dtype_of(h)) && gradient_flows(t, h);
 }
 
 /* ---- making them ---- */

@@ -188,7 +188,7 @@ DRIVER(0)
 DRIVER(1)
 DRIVER(2)
 #define AS_DRIVER(i)                                                                                             \
-    {.name = plugin[i].name[0], .backend = &backend_plugin, .count = count_##i, .open = open_##i, .alloc = alloc, \
+    {.name = plugin[i].name[0], .dialect = "glsl", .backend = &backend_plugin, .count = count_##i, .open = open_##i, .alloc = alloc, \
      .release = release, .load = load, .unload = unload, .launch = launch, .copy = copy, .upload = upload,       \
      .download = download, .finish = finish, .drop = drop}
 static struct driver driver[PLUGINS_MAX] = {AS_DRIVER(0), AS_DRIVER(1), AS_DRIVER(2)};

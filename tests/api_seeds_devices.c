@@ -1,7 +1,9 @@
 /* Rows A and C of the dispatch system that are about devices: which there are, what they can do, waiting for them, copies
- * between them, one program on all of them.  api_seeds_autodiff.c has the others.
+ * between them, one program on all of them: those built in and those of two plug-ins (plugin_device.c), which stand for the
+ * GPUs that are not here.  api_seeds_autodiff.c has the other rows.
  * Arguments: ids of rows; none: all.  With "child QUESTION" it answers a question about a fresh process. */
 #include "api_seeds.h"
+#include <kiln/plugin.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <time.h>
@@ -11,6 +13,8 @@ enum { MOST = 32 };
 static kl_device all[MOST]; /* every device that works here, ref first */
 static uint32_t devices;
 static char self[PATH_MAX], bin[PATH_MAX], root[PATH_MAX]; /* this program, its build folder, the source tree */
+
+#define PLUGINS (KL_DEVICES(KL_DEVICE_PLUGIN1) | KL_DEVICES(KL_DEVICE_PLUGIN2) | KL_DEVICES(KL_DEVICE_PLUGIN3))
 
 static bool is_host(kl_device d) { return kl_device_kind_of(d) == KL_DEVICE_REF || kl_device_kind_of(d) == KL_DEVICE_CPU; }
 
@@ -165,7 +169,14 @@ static kl_status refuse_to_run(void *ctx, const kl_custom_call *call)
     return KL_ERR_CHECK;
 }
 
-static kl_key backend_of(kl_device d) { return kl_keyset_highest(kl_keyset_intersection(kl_dispatch_keys(1, (kl_tensor[]){kl_scalar(d, KL_F32, 0)}), SET(KL_KEY_Ref, KL_KEY_CPU, KL_KEY_CUDA, KL_KEY_HIP, KL_KEY_Vulkan))); }
+static kl_key backend_of(kl_device d)
+{
+    kl_tensor t = kl_scalar(d, KL_F32, 0);
+    kl_keyset backends = SET(KL_KEY_Ref, KL_KEY_CPU, KL_KEY_CUDA, KL_KEY_HIP, KL_KEY_Vulkan);
+    kl_key key = kl_keyset_highest(kl_keyset_intersection(kl_dispatch_keys(1, &t), backends));
+    kl_release(t);
+    return key;
+}
 
 static void a5(void)
 {
@@ -241,7 +252,8 @@ static void a10(void)
 {
     kl_device gpu[MOST];
     uint32_t n = kl_device_enumerate(KL_DEVICES_GPU, gpu, MOST);
-    CHECK(n <= MOST && kl_device_enumerate(KL_DEVICES_HOST, NULL, 0) + n == devices);
+    CHECK(n <= MOST && kl_device_enumerate(KL_DEVICES_HOST, NULL, 0) + kl_device_enumerate(PLUGINS, NULL, 0) + n == devices);
+    CHECK(kl_device_enumerate(KL_DEVICES(KL_DEVICE_PLUGIN1), NULL, 0) == 2); /* and devices that nobody has built in */
     for (int k = KL_DEVICE_CUDA; k <= KL_DEVICE_VULKAN; k++) { /* one program, code for all of them */
         static const char *const language[] = {[KL_DEVICE_CUDA] = "cuda", [KL_DEVICE_HIP] = "hip", [KL_DEVICE_VULKAN] = "glsl"};
         CHECK(runs("printf 'graph @g {\\n  %%%%x = input 0 : f32[4]\\n  %%%%y = add %%%%x, %%%%x : f32[4]\\n  return %%%%y\\n}\\n' | "
@@ -329,15 +341,29 @@ static void c2(void)
                "VK_ICD_FILENAMES=/nonexistent '%s' child without_gpu", self));
 }
 
+/* Between any two devices, in one call of user code; through the host's memory only where there is no other way. */
 static void c3(void)
 {
-    kl_scope_begin();
-    kl_device two = other();
-    int64_t straight = kl_counter("peer_copies"), staged = kl_counter("bytes_via_host");
-    kl_tensor x = kl_iota(cpu, KL_F32, DIMS(1000), 0), y = kl_to(x, two.id ? two : cpu);
-    CHECK(kl_item_f32(kl_sum_all(y)) == 499500);
-    CHECK(kl_counter("peer_copies") == straight + (two.id ? 1 : 0) && kl_counter("bytes_via_host") == staged);
-    kl_scope_end();
+    bool straight = false, staged = false;
+    for (uint32_t i = 0; i < devices; i++)
+        for (uint32_t k = 0; k < devices; k++) {
+            if (i == k)
+                continue;
+            bool reach = is_host(all[i]) || is_host(all[k]) || kl_device_kind_of(all[i]) == kl_device_kind_of(all[k]);
+            kl_scope_begin();
+            kl_tensor x = kl_iota(all[i], KL_F32, DIMS(1000), 0), y;
+            CHECK(kl_item_f32(kl_neg(kl_reshape(kl_narrow(x, 0, 999, 1), 0, NULL))) == -999);
+            OK(kl_sync(all[i]));
+            int64_t peer = kl_counter("peer_copies"), via = kl_counter("bytes_via_host");
+            OK(kl_trace_begin("c3"));
+            y = kl_keep(kl_sum_all(kl_to(x, all[k])));
+            OK(kl_trace_end());
+            CHECK(kl_item_f32(y) == 499500);
+            CHECK(kl_counter("peer_copies") == peer + reach && kl_counter("bytes_via_host") == via + (reach ? 0 : 4000));
+            straight |= reach, staged |= !reach;
+            kl_scope_end();
+        }
+    CHECK(straight && staged);
 }
 
 static void c5(void)
@@ -526,6 +552,12 @@ int main(int argc, char **argv)
     if (!realpath(argv[0], self))
         return 2;
     above(bin, self, 2);
+    static const char *const plugin[] = {"far", "near"};
+    for (int i = 0; i < 2; i++) {
+        char path[PATH_MAX + 32];
+        snprintf(path, sizeof path, "%s/tests/plugin_%s.so", bin, plugin[i]);
+        OK(kl_plugin_load(path));
+    }
     above(root, bin, 1);
     char header[PATH_MAX + 32];
     snprintf(header, sizeof header, "%s/include/kiln/kiln.h", root);

@@ -13,7 +13,7 @@ void device_keys_start(void)
     for (int i = 0; i < DEVICE_END; i++) {
         unsigned dev = i < DEVICE_PLUGIN ? device_component(device_name(i))
                                          : DEV_PrivateUse1 + (unsigned)(i - DEVICE_PLUGIN) / DEVICES_A_KIND;
-        device_bits[i] = dev ? DEV_BIT(dev) : 0;
+        device_bits[i] = dev ? DEV_BIT(dev) : i == DEVICE_META ? LAYER_BIT(LAYER_Meta) : 0;
     }
 }
 
@@ -166,6 +166,16 @@ static inline __attribute__((always_inline)) kl_status call_user(struct kl_call 
     return KL_OK;
 }
 
+/* It records nothing that outlives the call but the results, and passes it on. */
+static inline kl_status transform_call(struct kl_call *c, const struct op_kernel *k)
+{
+    kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
+    for (uint32_t i = 0; i < c->nout && status; i++)
+        if (!c->out[i].id)
+            c->out[i] = poison(c->t);
+    return status;
+}
+
 /* Kernels other than Kiln's own see operands on one device, as those do. */
 static bool one_device(const struct kl_call *c)
 {
@@ -235,6 +245,8 @@ static inline __attribute__((always_inline)) kl_status call_any(struct kl_call *
 {
     if (__builtin_expect(k && k->kind == KERNEL_CALL && c->one_device, 1))
         return call_user(c, k);
+    if (k && k->kind == KERNEL_TRANSFORM)
+        return transform_call(c, k);
     return k && k->kind == KERNEL_BUILTIN ? builtin(c) : call_other(c, k);
 }
 

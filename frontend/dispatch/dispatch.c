@@ -257,14 +257,14 @@ static char *copy_text(const char *s)
 }
 
 /* The kernel that never changes for these functions; *op is whose nodes a `run` computes. */
-static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, struct err *e)
+static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, bool own, struct err *e)
 {
-    struct op_kernel new = {.kind = fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN : KERNEL_FALLTHROUGH, .fn = *fn};
+    struct op_kernel new = {.kind = own ? KERNEL_TRANSFORM : fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN : KERNEL_FALLTHROUGH, .fn = *fn};
     snprintf(new.name, sizeof new.name, "%s", fn->name ? fn->name : "kernel");
     if (fn->run && !(new.custom = backend_custom(op, fn, e)))
         return NULL;
     for (const struct op_kernel *k = kernels; k; k = k->next)
-        if (k->fn.call == fn->call && k->fn.run == fn->run && k->fn.ctx == fn->ctx && k->custom == new.custom &&
+        if (k->kind == new.kind && k->fn.call == fn->call && k->fn.run == fn->run && k->fn.ctx == fn->ctx && k->custom == new.custom &&
             !strcmp(k->name, new.name) && same_text(k->schema, fn->schema))
             return k;
     struct op_kernel *k = mem_alloc(sizeof *k);
@@ -315,11 +315,11 @@ static bool key_fits(kl_key key, const kl_kernel *k, bool fallback_only, struct 
     return true;
 }
 
-static bool add_impl(const char *name, kl_key key, const kl_kernel *fn, struct registration **out, struct err *e,
+static bool add_impl(const char *name, kl_key key, const kl_kernel *fn, bool own, struct registration **out, struct err *e,
                      char *warning, size_t size)
 {
     struct dispatch_op *op = find_or_add(name, e);
-    const struct op_kernel *k = op && schemas_agree(op, fn->name ? fn->name : "kernel", fn->schema, e) ? intern(op, fn, e) : NULL;
+    const struct op_kernel *k = op && schemas_agree(op, fn->name ? fn->name : "kernel", fn->schema, e) ? intern(op, fn, own, e) : NULL;
     struct registration *r = k ? mem_alloc(sizeof *r) : NULL;
     if (!r)
         return e->code ? false : err_set(e, KL_ERR_MEMORY, "out of memory");
@@ -341,12 +341,12 @@ static void refresh_everything(void)
         compute_all((struct dispatch_op *)(uintptr_t)op);
 }
 
-static bool add_fallback(kl_key key, const kl_kernel *fn, struct registration **out, struct err *e)
+static bool add_fallback(kl_key key, const kl_kernel *fn, bool own, struct registration **out, struct err *e)
 {
     if (fallback[key])
         return err_set(e, KL_ERR_ARGUMENT, "Tried to register multiple backend fallbacks for the same dispatch key %s; "
                        "previous registration %s", kl_key_name(key), fallback[key]->kernel->name);
-    const struct op_kernel *k = intern(NULL, fn, e);
+    const struct op_kernel *k = intern(NULL, fn, own, e);
     struct registration *r = k ? mem_alloc(sizeof *r) : NULL;
     if (!r)
         return e->code ? false : err_set(e, KL_ERR_MEMORY, "out of memory");
@@ -370,14 +370,14 @@ bool dispatch_layer(const char *name, kl_key key, const kl_kernel *fn, struct er
     dispatch_lock();
     struct registration *old = name ? NULL : fallback[key];
     if (name) {
-        ok = newest(find(name), key) || add_impl(name, key, fn, &r, e, warning, sizeof warning);
+        ok = newest(find(name), key) || add_impl(name, key, fn, true, &r, e, warning, sizeof warning);
     } else if (old && is_layers(old->kernel, fn)) {
         ok = true;
     } else if (old && old->kernel != &kernel_through) {
         ok = err_set(e, KL_ERR_ARGUMENT, "key %s has a kernel of the user's for all ops: %s", kl_key_name(key), old->kernel->name);
     } else {
         fallback[key] = NULL;
-        ok = add_fallback(key, fn, &r, e);
+        ok = add_fallback(key, fn, true, &r, e);
         fallback[key] = ok ? fallback[key] : old;
     }
     dispatch_unlock();
@@ -461,7 +461,7 @@ bool dispatch_define_custom(const struct custom_op *op, struct err *e)
     snprintf(schema, sizeof schema, "%s(Tensor[] in) -> Tensor[]", op->name);
     dispatch_lock();
     bool ok = add_definition(schema, VARIES, VARIES, strlen(op->name), &id, e);
-    if (ok && !add_impl(op->name, KL_KEY_DefaultBackend, &fn, &r, e, unused, 1)) {
+    if (ok && !add_impl(op->name, KL_KEY_DefaultBackend, &fn, false, &r, e, unused, 1)) {
         remove_registration(id);
         ok = false;
     }
@@ -522,7 +522,7 @@ kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kern
     bool ok = named || err_set(&e, KL_ERR_ARGUMENT, "the name of an op has 1 to %d bytes", CUSTOM_NAME - 1);
     if (ok && key_fits(key, kernel, false, &e)) {
         dispatch_lock();
-        ok = add_impl(op, key, kernel, &r, &e, t->warning, sizeof t->warning);
+        ok = add_impl(op, key, kernel, false, &r, &e, t->warning, sizeof t->warning);
         dispatch_unlock();
     }
     return registered(t, "dispatch_register", r != NULL, r ? r->id : 0, out, &e);
@@ -539,7 +539,7 @@ kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registrat
     t->warning[0] = 0;
     if (key_fits(key, kernel, true, &e)) {
         dispatch_lock();
-        add_fallback(key, kernel, &r, &e);
+        add_fallback(key, kernel, false, &r, &e);
         dispatch_unlock();
     }
     return registered(t, "dispatch_fallback", r != NULL, r ? r->id : 0, out, &e);

@@ -65,7 +65,7 @@ static inline kl_key autograd_key(uint64_t bits, kl_key dense)
 
 /* ---- dispatch.c: ops and their tables ---- */
 enum kernel_kind { KERNEL_BUILTIN, KERNEL_SELECT, KERNEL_FALLTHROUGH, KERNEL_CALL, KERNEL_RUN, KERNEL_AMBIGUOUS,
-                   KERNEL_LAYER };
+                   KERNEL_LAYER, KERNEL_TRANSFORM /* of vmap, autocast and their kin */ };
 /* Never changed, never freed: registering an equal one again finds it. */
 struct op_kernel {
     struct op_kernel *next;

@@ -116,9 +116,11 @@ kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer,
     struct view ignored;
     if (tr && tr->err.code)
         return tr->poison;
-    for (uint32_t i = 0; i < n; i++) /* poison is reported as what it is */
-        if (part[i].id && !describe(t, site, layer->name, "a part", part[i], &ignored))
+    for (uint32_t i = 0; i < n; i++) { /* poison is reported as what it is */
+        const struct entry *x = entry_peek(part[i]);
+        if (part[i].id && (!x || x->kind == KIND_POISON) && !describe(t, site, layer->name, "a part", part[i], &ignored))
             return poison(t);
+    }
     kl_tensor own[MAX_PARTS] = {kl_none};
     bool ok = true;
     for (uint32_t i = 0; i < n && ok; i++) {
