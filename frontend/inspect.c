@@ -61,6 +61,15 @@ static kl_status look(const kl_site *site, const char *op, const char *name, kl_
         return fail(t, site, KL_ERR_ARGUMENT, "%s: a text has at most %d bytes", op, INSPECT_TEXT);
     if (!describe(t, site, op, "operand 1", x, &v))
         return t->last.code;
+    if (*kl_layer_name(x)) { /* its elements are those of a plain tensor */
+        if (!compose_begin_on(t, NULL))
+            return fail(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
+        kl_status status = look(site, op, name, kl_dense_at(site, x), text);
+        compose_end_all(t, NULL, 0);
+        return status;
+    }
+    if (device_index(v.device) == DEVICE_META)
+        return fail(t, site, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, op);
     if (!strcmp(name, INSPECT_ASSERT) && v.dtype != KL_BOOL)
         return fail(t, site, KL_ERR_TYPE, "%s: the condition is %s, not bool", op, dtype_name(v.dtype));
     return t->tracing ? record_look(t, site, op, name, x, text) : look_now(t, site, op, name, x, text);

@@ -63,7 +63,7 @@ static bool choose(const struct dot *d, struct schedule *s)
 bool dot_blocks(const struct dot *d, struct schedule *s)
 {
     const struct schedule *given = d->w->given;
-    if (!d->w->caps->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 8 || !choose(d, s))
+    if (!d->w->caps->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1 || !choose(d, s))
         return false;
     if (given && fits(d, given) && given->kc == (uint32_t)d->kblock)
         *s = *given;

@@ -158,6 +158,9 @@ int main(void)
                                        "dot width 256 tile 8x8 block 128x128 step 8 kblock 8", NULL};
     try(KL_F32, 130, 66, 8, PLAIN, many);
     dialect_caps(dialect_find("glsl", &e), &caps);
+    static const char *const flat[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 8", NULL};
+    try(KL_F32, 40, 33, 1, TURNED, flat);
+    try(KL_I32, 40, 33, 5, EPILOGUE, flat);
     caps.threads = 1;
     static const char *const large[] = {"dot width 64 tile 8x8 block 64x64 step 8 kblock 16", NULL};
     try(KL_F32, 70, 90, 10, TURNED, large);

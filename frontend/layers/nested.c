@@ -46,13 +46,13 @@ static const char *same_offsets(const struct call *c, unsigned *first)
     return NULL;
 }
 
-/* A plain operand beside nested ones is one row for all. */
+/* The rows stay in axis 0: nested operands have one rank, and a plain one, which may be one row for all, none above it. */
 static bool broadcasts(const struct call *c, unsigned first)
 {
     uint32_t rank = view_of(c->in[first]).shape.rank;
     for (unsigned i = 0; i < call_operands(c); i++) {
         struct view v = view_of(c->in[i]);
-        if (v.shape.rank > rank || (nested_of(c->in[i]) ? v.shape.rank != rank : v.shape.rank == rank && v.shape.dim[0] != 1))
+        if (v.shape.rank > rank || (nested_of(c->in[i]) && v.shape.rank != rank))
             return false;
     }
     return true;
@@ -113,7 +113,7 @@ static kl_tensor call_nested(struct thread *t, const struct call *c)
             if (!nested_of(c->in[i]))
                 return refused(t, c, "all parts are nested, or none");
     if (op_is_elementwise(c->proto.op) && !broadcasts(c, first))
-        return refused(t, c, "a plain operand is one row for all, and has no axis along the ragged one");
+        return refused(t, c, "an operand has more axes, so that the ragged one would not be the first");
     for (unsigned i = 0; i < call_operands(c); i++)
         if (nested_of(c->in[i]))
             inner.in[i] = nested_of(c->in[i])->part[0];

@@ -177,7 +177,8 @@ KL_API kl_status kl_dispatch_define(const char *schema, kl_registration *out);
  * for that.  [errors ARGUMENT: no key, not dispatchable (MKLDNN, OpenGL, OpenCL, IDEEP), `run` for a key that is no
  * backend, `run` and `call` together, a schema that differs; MEMORY; nothing is changed then] */
 KL_API kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kernel, kl_registration *out);
-/* For all ops that have no kernel for the key; it has to be a `call` or a fallthrough, and one a key.
+/* For all ops that have no kernel for the key; it has to be a `call` or a fallthrough, and one a key.  Autocast, Batched,
+ * Profiler, Tracer and TracerOuter have Kiln's own once their part of <kiln/transform.h> has been used.
  * [errors ARGUMENT, also: there is one; MEMORY] */
 KL_API kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registration *out);
 /* Takes any of them back.  [errors ARGUMENT: it is not registered] */

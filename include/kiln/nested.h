@@ -9,8 +9,8 @@
  *
  * Elementwise ops, products with the ragged axis first, reductions and softmax along other axes, views and norms that leave that
  * axis alone, kl_embedding by nested indices: each works on all rows at once, one kernel whatever the lengths, and keeps the
- * offsets.  Two nested operands have the same offsets: one is made from the other, or by kl_nested_like; a plain one broadcasts
- * along the ragged axis.  A sum of all elements is plain.  Along the ragged axis go the functions below; other ops are TYPE
+ * offsets.  Two nested operands have the same offsets: one is made from the other, or by kl_nested_like; a plain one is one
+ * row for all, or has as many.  A sum of all elements is plain.  Along the ragged axis go the functions below; other ops are TYPE
  * errors.  kl_grad in a nested tensor is nested. */
 #ifndef KILN_NESTED_H
 #define KILN_NESTED_H
