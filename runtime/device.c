@@ -1,4 +1,5 @@
 /* The devices this machine has, by name.  A device is probed when somebody first asks for it, not before. */
+#include "ir/broken.h"
 #include "runtime/plugin.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
@@ -200,7 +201,7 @@ static void choose_default(void)
 int device_default(const char **why, struct err *e)
 {
     *why = "";
-    const char *env = getenv("KILN_DEVICE");
+    const char *env = BROKEN(C5) ? NULL : getenv("KILN_DEVICE");
     if (env && *env) return device_find(env, e);
     pthread_once(&default_once, choose_default);
     *why = default_why;
