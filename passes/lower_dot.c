@@ -7,7 +7,7 @@
  * epilogue.  B is copied into a scratch panel first where its columns are not neighbours in memory.  Where they are, it
  * is read in place, but for products of many rows with a B beyond the second-level cache: packing takes 2048x2048x2048
  * from 0.70 of the arithmetic peak to 0.87.  A is read in place, by tiles of no more rows than the first-level cache holds
- * a line of each: at 1024x1024x1024 tiles of 6x64 instead of 14x32 are 1.2 times as fast.  Columns may be neighbours
+ * a line of each: at 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast.  Columns may be neighbours
  * only within runs, as the windows of a convolution are within a row of the image: then no tile crosses from one
  * run to the next.  Operands that outgrow the first-level
  * cache are prefetched a tile ahead, results as their tile is computed: with all of them out of the second-level
@@ -456,17 +456,15 @@ static int64_t even_rows(int64_t m, int64_t most)
     return tiles ? (m + tiles - 1) / tiles : 1;
 }
 
-/* So many rows of A have a line each in the first-level cache beside those of B.  A way of it is a page, so rows that lie
- * a multiple of a large power of two apart share a few of its sets; others share none. */
+/* So many rows of A have a line each in the first-level cache.  A way of it is a page, so rows that lie a multiple of a
+ * large power of two apart share a few of its sets; others share none. */
 static int64_t rows_in_cache(const struct dot *d)
 {
-    enum { WAY_BYTES = 4096, OF_B = 2, MIN_WAYS = 8 };
+    enum { WAY_BYTES = 4096, MIN_WAYS = 8 };
     int64_t ways = d->w->caps->l1_bytes / WAY_BYTES, step = d->a_step_m * (int64_t)dtype_size(d->n->dtype) % WAY_BYTES, apart = WAY_BYTES;
-    while (step % apart)
+    while (apart > LINE_BYTES && step % apart)
         apart /= 2;
-    if (ways < MIN_WAYS)
-        ways = MIN_WAYS;
-    return apart < LINE_BYTES ? WAY_BYTES / LINE_BYTES * (ways - OF_B) : WAY_BYTES / apart * (ways - OF_B);
+    return WAY_BYTES / apart * (ways > MIN_WAYS ? ways : MIN_WAYS);
 }
 
 /* Columns that are neighbours already: rows of a B beyond the second-level cache lie far apart in it, on pages of their
@@ -489,11 +487,8 @@ static void choose_tiles(struct dot *d, bool packs)
     int64_t most = ((int64_t)c->vector_regs - 4) / vectors;
     if (most > 24)
         most = 24;
-    if (!c->block_threads && d->a_step_m > 0 && d->size.k > 2 * LINE_BYTES && rows_in_cache(d) < most) {
+    if (!c->block_threads && d->a_step_m > 0 && rows_in_cache(d) < most)
         most = rows_in_cache(d);
-        while (vectors < 4 && 2 * vectors * lanes <= 64 && 2 * vectors * most <= (int64_t)c->vector_regs - 4 && d->size.n >= 2 * vectors * lanes)
-            vectors *= 2;
-    }
     d->nr = vectors * lanes;
     while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n) /* a GPU's lanes are threads: none without a column */
         d->nr /= 2;
