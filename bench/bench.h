@@ -45,7 +45,7 @@ static inline bool bench_open(struct bench *b, const char *name, int argc, char 
 static inline kl_device bench_device(const struct bench *b)
 {
     kl_device device = kl_device_default();
-    fprintf(stderr, "bench_%s: device %s %s\n", b->name, kl_device_name(device), kl_device_fallback_reason());
+    fprintf(stderr, "bench_%s: device %s; %s\n", b->name, kl_device_name(device), kl_device_fallback_reason());
     return device;
 }
 

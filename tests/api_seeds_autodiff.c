@@ -237,7 +237,7 @@ static void a19(void)
             OK(kl_trace_end());
             CHECK(on(z, each[k])); /* as a value, too */
             kl_trace_begin("a19 step");
-            kl_tensor in = kl_input(each[k], KL_F32, DIMS(2), (float[]){1, 2}), given = data(each[k], 5, 6), out;
+            kl_tensor in = kl_input(each[k], KL_F32, DIMS(2), (float[]){1, 2}), given = data(each[k], 5, 6), out = kl_none;
             kl_keep(kl_mul(in, in));
             kl_step *step = kl_step_end(1, &in);
             kl_tensor later = data(each[k], 5, 6);
