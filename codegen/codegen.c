@@ -97,6 +97,8 @@ const struct backend *backend_get(const char *name, struct err *e)
     return NULL;
 }
 
+const char *backend_name(unsigned i) { return i < sizeof table / sizeof *table ? table[i].name : NULL; }
+
 bool backend_file(const char *name, char *path, size_t size)
 {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)

@@ -42,6 +42,7 @@ struct backend {
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */
 const struct backend *backend_get(const char *name, struct err *e);
+const char *backend_name(unsigned i); /* of backends.def, from 0 on; NULL: there are no more */
 /* The file that backend_get would open; false: there is none. */
 bool backend_file(const char *name, char *path, size_t size);
 /* A function of a library of Kiln's own, which is looked for beside libkiln.so and opened for good. */

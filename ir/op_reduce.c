@@ -270,35 +270,27 @@ void vjp_reduce_min(struct graph *g, ref y, ref dy, ref *din)
     vjp_reduce_max(g, y, dy, din);
 }
 
-/* The product of all others: of those before times of those behind, so that zeros are like any other number. */
+/* For each element the product of all others along an axis: of those before times of those behind, so that zeros are
+ * like any other number. */
+static ref others(struct graph *g, ref x, uint32_t axis)
+{
+    ref one = n_const(g, node_at(g, x)->dtype, dtype_bits(node_at(g, x)->dtype, 1));
+    ref before = n_shift(g, n_cumulative(g, OP_cumprod, x, axis), one, axis), behind = n_flip(g, x, 1u << axis);
+    behind = n_flip(g, n_shift(g, n_cumulative(g, OP_cumprod, behind, axis), one, axis), 1u << axis);
+    return n_mul(g, before, behind);
+}
+
+/* Axis by axis, the last one first: what is left of each by the others is a product of products. */
 void vjp_reduce_prod(struct graph *g, ref y, ref dy, ref *din)
 {
-    ref x = node_at(g, y)->in[0], one = n_const(g, node_at(g, y)->dtype, dtype_bits(node_at(g, y)->dtype, 1));
-    const struct shape s = *node_shape(g, x);
-    uint32_t mask = node_at(g, y)->attr.reduce.axes, nkept, n;
-    uint8_t perm[2 * KL_MAX_RANK] = {0}, back[KL_MAX_RANK] = {0};
-    struct shape apart = {.rank = s.rank}, rows = {0};
-    nkept = axes_of(s.rank, ~mask, perm);
-    n = nkept + axes_of(s.rank, mask, perm + nkept);
-    if (n == nkept) {
-        din[0] = dy;
-        return;
+    uint8_t axis[KL_MAX_RANK];
+    ref part[KL_MAX_RANK] = {node_at(g, y)->in[0]};
+    uint32_t n = axes_of(node_shape(g, y)->rank, node_at(g, y)->attr.reduce.axes, axis);
+    for (uint32_t i = 0; i + 1 < n; i++)
+        part[i + 1] = n_reduce(g, OP_reduce_prod, part[i], 1u << axis[n - 1 - i]);
+    din[0] = dy;
+    for (uint32_t i = n; i--;) {
+        struct shape s = *node_shape(g, part[i]);
+        din[0] = n_mul(g, n_expand(g, din[0], &s), others(g, part[i], axis[n - 1 - i]));
     }
-    for (uint32_t i = 0; i < n; i++) {
-        back[perm[i]] = (uint8_t)i;
-        apart.dim[i] = s.dim[perm[i]];
-        if (i <= nkept) {
-            rows.dim[rows.rank++] = apart.dim[i];
-        } else if (!dim_multiply(g, rows.dim[nkept], apart.dim[i], &rows.dim[nkept])) {
-            char text[SHAPE_TEXT];
-            err_set(&g->err, KL_ERR_SHAPE, "reduce_prod: the gradient's rows, of the reduced axes of %s, have no "
-                    "affine length", shape_text_in(g, &s, text, sizeof text));
-            return;
-        }
-    }
-    ref row = n_reshape(g, n_permute(g, x, perm), &rows), behind = n_flip(g, row, 1u << nkept);
-    ref before = n_shift(g, n_cumulative(g, OP_cumprod, row, nkept), one, nkept);
-    behind = n_flip(g, n_shift(g, n_cumulative(g, OP_cumprod, behind, nkept), one, nkept), 1u << nkept);
-    ref others = n_permute(g, n_reshape(g, n_mul(g, before, behind), &apart), back);
-    din[0] = n_mul(g, n_expand(g, dy, &s), others);
 }

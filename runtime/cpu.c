@@ -8,6 +8,7 @@
  * no entry on disk has the code of a compiler that its key does not name. */
 #include "runtime/runtime.h"
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct description {
@@ -18,6 +19,7 @@ struct description {
 
 static struct description kept, own;
 static _Atomic(const struct description *) now;      /* one of the two */
+static const char *name;                             /* of the generator */
 static const struct backend *generator;              /* NULL: not opened */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards generator, and own until `now` is it; fork waits, for
                                                             who takes it has fork_hold */
@@ -25,7 +27,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards generator, an
 static bool make_key(struct disk_key *key)
 {
     char text[16384];
-    return backend_identity("llvm", text, sizeof text) && disk_key_text(key, text, "(this processor)");
+    return backend_identity(name, text, sizeof text) && disk_key_text(key, text, "(this processor)");
 }
 
 static bool read_kept(void)
@@ -57,7 +59,7 @@ static void keep(struct description *d)
 static const struct backend *open_generator(struct err *e)
 {
     pthread_mutex_lock(&lock);
-    const struct backend *b = generator ? generator : backend_get("llvm", e);
+    const struct backend *b = generator ? generator : backend_get(name, e);
     if (b && !generator && b->caps(&own.caps, e)) {
         generator = b;
         snprintf(own.version, sizeof own.version, "%s", b->version());
@@ -88,10 +90,25 @@ static bool compile(const struct kernel *k, enum emit_kind kind, struct code *ou
     return b && b->compile(k, kind, out, e);
 }
 
-const struct backend *cpu_generator(struct err *e)
+static bool use(const char *which, struct err *e)
 {
-    static const struct backend late = {.name = "llvm", .abi = KERNEL_ABI, .caps = caps, .version = version, .compile = compile};
+    name = which;
+    kept = (struct description){0};
     bool known = option_cache_bytes() > 0 && read_kept();
     if (known) atomic_store(&now, &kept);
-    return known || open_generator(e) ? &late : NULL;
+    return known || open_generator(e);
+}
+
+const struct backend *cpu_generator(struct err *e)
+{
+    static const struct backend late = {.name = "cpu", .abi = KERNEL_ABI, .caps = caps, .version = version, .compile = compile};
+    const char *wanted = getenv("KILN_CODEGEN");
+    bool works = wanted && *wanted && use(wanted, e);
+    for (unsigned i = 0; !(wanted && *wanted) && !works && backend_name(i); i++) {
+        struct err why = {0};
+        works = use(backend_name(i), &why);
+        if (!works && !e->code) *e = why;
+    }
+    if (works) e->code = KL_OK;
+    return works ? &late : NULL;
 }

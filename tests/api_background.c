@@ -154,7 +154,7 @@ static void threads(kl_device dev)
     OK(kl_set_option("background_compile", 0));
 }
 
-#ifndef KILN_TSAN /* which does not follow a child of several threads */
+#ifndef KILN_TSAN /* takes the threads of such a child for those of its parent that had their numbers, and stops it */
 static bool goes_on(int variant)
 {
     bool same = true;

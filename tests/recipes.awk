@@ -45,6 +45,7 @@ function apply(    file, line) {
         close(file)
         fail(file " exists already")
     } else {
+        if (match(file, /.*\//)) system("mkdir -p \"" substr(file, 1, RLENGTH) "\"")
         printf "%s", text > file
         close(file)
         print section ": " file " made"

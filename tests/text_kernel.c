@@ -132,7 +132,7 @@ static bool same_outputs(struct test *t, const struct data *d, void *const *buf)
 static bool compiled_agrees(struct test *t, const struct data *d)
 {
     struct err e = {0};
-    const struct backend *b = backend_get("llvm", &e);
+    const struct backend *b = device_backend(device_find("cpu", &e), NULL);
     struct code code = {0};
     struct loaded l = {0};
     void *buf[MAX_BUFS];

@@ -100,7 +100,7 @@ static bool find_entry(char path[160])
 
 static void test_damaged(void)
 {
-    char path[160], byte;
+    char path[160], byte = 0;
     int fd = find_entry(path) ? open(path, O_RDWR | O_CLOEXEC) : -1;
     bool ok = fd >= 0 && pread(fd, &byte, 1, 1000) == 1;
     byte ^= 1;
