@@ -5,7 +5,9 @@
  *   layers-N   an op is recorded, with N layers included that have a kernel for every op and pass it on
  *   through-5  five included that have none, and are masked out
  *   layer-N    what the Nth layer adds to the ones before, through: what five do that are masked out: the differences
- *              of rounds that follow one another, for the machine's speed changes from second to second */
+ *              of rounds that follow one another, for the machine's speed changes from second to second
+ *   autocast, profiler, tracer, vmap  what these add, in the same way: autocast where there is nothing to cast, a record of
+ *              each op, a graph of them, and the same ops in a function that kl_vmap records and then once more with the batch */
 #include "bench.h"
 
 enum { OPS = 1000, ROUNDS = 60, REPEATS = 20 };
@@ -27,6 +29,39 @@ static bool record_ops(void)
     for (int i = 0; i < OPS; i++)
         x = kl_add(x, value);
     bool ok = kl_check(x) == KL_OK;
+    kl_trace_abandon();
+    return ok;
+}
+
+static bool profile_ops(void)
+{
+    bool ok = kl_op_profile_begin() == KL_OK && record_ops();
+    return kl_op_profile_end(NULL, NULL) == KL_OK && ok;
+}
+
+static bool trace_ops(void)
+{
+    kl_tracer *tr = kl_tracer_begin(KL_TAP_CALLS, 1, &value);
+    bool ok = tr && record_ops();
+    kl_tracer_free(tr);
+    return ok;
+}
+
+static kl_status add_many(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = in[0];
+    for (int i = 0; i < OPS; i++)
+        out[0] = kl_add(out[0], value);
+    return KL_OK;
+}
+
+static bool vmap_ops(void)
+{
+    if (kl_trace_begin("dispatch") != KL_OK)
+        return false;
+    kl_tensor row = kl_reshape(value, 1, (int64_t[]){1}), y;
+    bool ok = kl_vmap(add_many, NULL, 1, &row, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_OK;
     kl_trace_abandon();
     return ok;
 }
@@ -91,6 +126,36 @@ static bool rounds(struct bench *b, const kl_keyset included[RECORDED])
     return true;
 }
 
+static bool begin_autocast(void) { return kl_autocast_begin(KL_BF16) == KL_OK; }
+static bool end_autocast(void) { return kl_autocast_end() == KL_OK; }
+static bool nothing(void) { return true; }
+
+static const struct { const char *name; bool (*begin)(void), (*work)(void), (*end)(void); double limit; } transforms[] = {
+    {"autocast", begin_autocast, record_ops, end_autocast, 10}, {"profiler", nothing, profile_ops, nothing, 0},
+    {"tracer", nothing, trace_ops, nothing, 0}, {"vmap", nothing, vmap_ops, nothing, 0}};
+enum { TRANSFORMS = sizeof transforms / sizeof *transforms };
+
+static bool transform_rounds(struct bench *b)
+{
+    static struct samples more[TRANSFORMS];
+    for (int round = 0; round < ROUNDS; round++) {
+        double plain, seconds;
+        if (!fastest(record_ops, &plain))
+            return false;
+        for (int i = 0; i < TRANSFORMS; i++) {
+            bool ok = transforms[i].begin() && fastest(transforms[i].work, &seconds);
+            if (!transforms[i].end() || !ok)
+                return false;
+            samples_add(&more[i], seconds - plain);
+        }
+        measure_progress("transforms", round + 1, ROUNDS);
+    }
+    for (int i = 0; i < TRANSFORMS; i++)
+        if (bench_wants(b, transforms[i].name))
+            bench_add(b, transforms[i].name, "1000 ops", 1, &more[i], "us", 0, transforms[i].limit);
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     static struct bench b;
@@ -105,6 +170,7 @@ int main(int argc, char **argv)
     unused = kl_keyset_union(unused, kl_keyset_union(kl_keyset_of(KL_KEY_Tracer), kl_keyset_of(KL_KEY_Profiler)));
     bool ok = !kl_dispatch_fallback(KL_KEY_User1, &pass, &r) && !kl_dispatch_fallback(KL_KEY_User2, &pass, &r) &&
               rounds(&b, (const kl_keyset[RECORDED]){none, unused, one, two});
+    ok = ok && transform_rounds(&b);
     kl_release(value);
     return ok ? bench_close(&b) : bench_fail(&b, "record");
 }

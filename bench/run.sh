@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the benchmarks that `./run bench` built: the one named, or all but those that need peers or a GPU.
 #   bench/run.sh [NAME] [--case CASE] [--json FILE] [--svg FILE]
+# The tables of `gpu`, all its cases, are kept as bench/results/gpu-DATE.txt.
 set -euo pipefail
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/../build/bench" && pwd)
 available=$(cd "$folder" && find . -maxdepth 1 -type f -perm -u+x -printf '%f\n' | sort)
@@ -24,6 +25,13 @@ for name in "${names[@]}"; do
     if ! grep -qxF -- "$name" <<<"$available"; then
         echo "no benchmark \"$name\"; there are: $(echo $available)" >&2
         exit 2
+    fi
+    if [ "$name" = gpu ] && ((${#options[@]} == 0)); then
+        "$folder/gpu" --json "$parts/gpu" 2> >(tee "$parts/device" >&2) | tee "$parts/table"
+        kept=$folder/../../bench/results
+        mkdir -p "$kept"
+        { grep '^bench_gpu: ' "$parts/device" | sed 's/^bench_gpu: //'; cat "$parts/table"; } >"$kept/gpu-$(date +%F).txt"
+        continue
     fi
     "$folder/$name" "${options[@]}" --json "$parts/$name"
 done

@@ -18,6 +18,7 @@ static const int64_t width[LAYERS + 1] = {PIXELS, HIDDEN, HIDDEN, CLASSES};
 struct options {
     long epochs, batch, steps, seed; /* steps: stop after so many, 0: never early */
     double lr;
+    bool autocast;
     const char *device, *data, *dump, *losses;
 };
 
@@ -33,6 +34,7 @@ struct batch { /* host memory for the images and labels of one step */
 
 struct model {
     kl_device device;
+    kl_dtype products; /* f32, or what they are computed in */
     kl_tensor weight[LAYERS], bias[LAYERS];
     kl_optimizer *adam;
 };
@@ -88,9 +90,11 @@ static kl_tensor model_logits(const struct model *m, const uint8_t *images, int6
 static bool train_step(const struct model *m, const struct batch *b, double lr, float *loss)
 {
     kl_trace_begin("train_step");
+    kl_autocast_begin(m->products);
     kl_tensor logits = model_logits(m, b->images, b->count);
     kl_tensor labels = kl_input(m->device, KL_U8, 1, &b->count, b->labels);
     kl_tensor mean = kl_keep(kl_cross_entropy(logits, labels));
+    kl_autocast_end();
     kl_optimizer_step(m->adam, mean, lr);
     if (kl_trace_end() != KL_OK)
         return false;
@@ -106,7 +110,9 @@ static bool measure_accuracy(const struct model *m, const struct dataset *d, dou
     for (int64_t first = 0; first < d->count; first += CHUNK) {
         int64_t n = d->count - first < CHUNK ? d->count - first : CHUNK;
         kl_trace_begin("predict");
+        kl_autocast_begin(m->products);
         kl_tensor guess = kl_argmax(model_logits(m, d->images.data + first * PIXELS, n), 1);
+        kl_autocast_end();
         kl_tensor labels = kl_input(m->device, KL_U8, 1, &n, d->labels.data + first);
         kl_tensor hits = kl_cast(kl_eq(guess, kl_cast(labels, KL_I32)), KL_I32);
         kl_tensor total = kl_keep(kl_sum_all(hits));
@@ -293,6 +299,7 @@ static void usage(FILE *f)
             "  --data DIR     folder of {train,t10k}-{images-idx3,labels-idx1}-ubyte.gz\n"
             "                 (%s)\n"
             "  --dump DIR     where the step's program is written at each stage (%s)\n"
+            "  --autocast     products in bf16, everything else and the weights in f32\n"
             "  --steps N      stop training after N steps\n"
             "  --losses FILE  write each step's loss as a hexadecimal float\n"
             "  --help         this text\n"
@@ -330,13 +337,14 @@ static bool parse_rate(const char *option, const char *text, double *value)
 /* True: go on.  False: end with *status. */
 static bool parse_options(struct options *o, int argc, char **argv, int *status)
 {
-    enum { EPOCHS, BATCH, LR, SEED, DEVICE, DATA, DUMP, STEPS, LOSSES, HELP };
+    enum { EPOCHS, BATCH, LR, SEED, DEVICE, DATA, DUMP, STEPS, LOSSES, AUTOCAST, HELP };
     static const struct option known[] = {
         {"epochs", required_argument, NULL, EPOCHS}, {"batch", required_argument, NULL, BATCH},
         {"lr", required_argument, NULL, LR},         {"seed", required_argument, NULL, SEED},
         {"device", required_argument, NULL, DEVICE}, {"data", required_argument, NULL, DATA},
         {"dump", required_argument, NULL, DUMP},     {"steps", required_argument, NULL, STEPS},
-        {"losses", required_argument, NULL, LOSSES}, {"help", no_argument, NULL, HELP},
+        {"losses", required_argument, NULL, LOSSES}, {"autocast", no_argument, NULL, AUTOCAST},
+        {"help", no_argument, NULL, HELP},
         {NULL, 0, NULL, 0}};
     *o = defaults;
     *status = 2;
@@ -353,6 +361,7 @@ static bool parse_options(struct options *o, int argc, char **argv, int *status)
         case DUMP: o->dump = optarg; break;
         case STEPS: ok = parse_count("steps", optarg, 1, &o->steps); break;
         case LOSSES: o->losses = optarg; break;
+        case AUTOCAST: o->autocast = true; break;
         case HELP: usage(stdout); *status = 0; return false;
         default: ok = false;
         }
@@ -409,6 +418,7 @@ static bool prepare(struct run *r)
     r->batch.labels = malloc((size_t)o->batch);
     if (!r->order || !r->batch.images || !r->batch.labels)
         return fail("no memory", strerror(errno));
+    r->model.products = o->autocast ? KL_BF16 : KL_F32;
     return model_init(&r->model, device, (uint64_t)o->seed) || fail("no model", kl_last_error());
 }
 

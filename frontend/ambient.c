@@ -407,11 +407,18 @@ static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
 bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)
 {
     bool any = false;
-    for (uint32_t i = 0; i < n && !any; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         struct err ignored;
         ignored.code = KL_OK;
-        const struct entry *x = entry_find(h[i], "", &ignored);
-        any = x && x->kind == KIND_VALUE && !x->buffer;
+        struct entry *x = entry_find(h[i], "", &ignored);
+        bool lazy = x && x->kind == KIND_VALUE && !x->buffer;
+        if (lazy && x->device == DEVICE_META) { /* its shape is all there is to compute */
+            if (!(x->buffer = meta_value(e)))
+                return false;
+            ambient_unbind(x);
+        } else {
+            any |= lazy;
+        }
     }
     if (any && !compute(h, n, e))
         return false;

@@ -249,6 +249,22 @@ static ref append_op(struct control *c, struct graph *g, ref *in, uint32_t n)
     return node;
 }
 
+ref control_copy(const struct control *c, struct graph *g, ref *in, uint32_t n)
+{
+    struct control copy = *c;
+    bool ok = !c->call.entry.id;
+    for (int i = 0; i < 2 && ok; i++) {
+        copy.region[i].g = c->region[i].g ? graph_clone(c->region[i].g) : NULL;
+        ok = !c->region[i].g == !copy.region[i].g;
+    }
+    if (ok)
+        return append_op(&copy, g, in, n);
+    for (int i = 0; i < 2; i++)
+        if (copy.region[i].g != c->region[i].g)
+            graph_free(copy.region[i].g);
+    return NIL;
+}
+
 /* Finds the op in the trace's tape or appends it; NIL: *e. */
 static ref record_op(struct control *c, struct trace *tr, struct recording *r, ref *in, uint32_t n, struct err *e)
 {

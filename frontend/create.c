@@ -39,10 +39,12 @@ kl_tensor kl_input_at(const kl_site *site, kl_device device, kl_dtype dtype, int
     if (!t || !leaf_call(t, &c, device, dtype, rank, dims) || !device_ok(t, site, "input", device))
         return t ? poison(t) : kl_none;
     size_t bytes = (size_t)shape_count(&c.target) * dtype_size(c.proto.dtype);
-    if (bytes && !data)
-        return refuse(t, site, KL_ERR_ARGUMENT, "input: data is NULL");
     struct err e;
     e.code = KL_OK;
+    if (device_index(device) == DEVICE_META)
+        return (c.data = meta_value(&e)) ? record(&c) : refuse(t, site, e.code, "input: %s", e.msg);
+    if (bytes && !data)
+        return refuse(t, site, KL_ERR_ARGUMENT, "input: data is NULL");
     if (!(c.data = buffer_new(device_index(device), bytes, &e)))
         return refuse(t, site, e.code, "input: %s", e.msg);
     if (!buffer_write(c.data, data, bytes, &e)) {

@@ -7,7 +7,7 @@
 bool device_valid(kl_device d)
 {
     int i = device_index(d);
-    return i >= 0 && i < DEVICE_END && (i < DEVICE_HOSTS || accelerator_get(i)) && strategy_valid(device_strategy(d));
+    return i >= 0 && i < DEVICE_END && (i < DEVICE_HOSTS || i == DEVICE_META || accelerator_get(i)) && strategy_valid(device_strategy(d));
 }
 
 /* The thread, and the device's number in *index; NULL: reported, it is no device. */
@@ -122,7 +122,7 @@ kl_device_kind kl_device_kind_of(kl_device d)
 int kl_device_index(kl_device d)
 {
     int i = device_index(d);
-    return !device_valid(d) ? -1 : i < DEVICE_HOSTS ? 0 : i % DEVICES_A_KIND;
+    return !device_valid(d) ? -1 : i < DEVICE_CUDA ? 0 : i % DEVICES_A_KIND;
 }
 
 uint32_t kl_device_enumerate(uint32_t kinds, kl_device *out, uint32_t room)

@@ -142,6 +142,8 @@ struct thread {
     char warning[400];           /* kl_dispatch_warning */
     const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
     struct autocast *autocast;   /* its blocks, once there was one; or NULL */
+    struct op_profile *op_profile; /* records of calls, once there were some; or NULL */
+    struct kl_tracer *tracer[2]; /* the open ones, outer and inner tap; or NULL */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -220,6 +222,9 @@ void take_graph_error(struct graph *g, const char *op, struct err *e);
 kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad, struct err *e);
 
 /* ---- device.c ---- */
+#define META_HAS_NO_DATA "Cannot copy out of meta tensor; no data!"
+/* A value on device meta; NULL: *e. */
+static inline struct buffer *meta_value(struct err *e) { return buffer_wrap(DEVICE_META, NULL, 0, NULL, NULL, e); }
 bool device_valid(kl_device d);
 /* The dtype that a call means which makes a tensor there; from then on the device cannot be configured any more. */
 kl_dtype device_dtype(kl_device d, kl_dtype dtype);
@@ -267,6 +272,8 @@ static inline uint64_t handle_keys(kl_tensor h)
 static inline uint64_t thread_keys(const struct thread *t, uint64_t bits)
 {
     uint64_t without = t->excluded | (t->no_grad ? LAYER_BIT(LAYER_Autograd) : 0);
+    if (BROKEN(D30))
+        without &= ~t->included;
     return (bits | t->included | ALWAYS_INCLUDED) & ~without;
 }
 /* Runs the kernel that c->key and the table gave; an error is reported, and its status returned. */
@@ -465,6 +472,9 @@ struct custom_use {
 /* Records its node; `op` is its name in messages. */
 kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
                         const kl_tensor *in, uint32_t nout, kl_tensor *out);
+/* The op appended to another graph, from its operands there, and its results behind it; NIL: g->err, it looks at values, or out
+ * of memory. */
+ref control_copy(const struct control *c, struct graph *g, ref *in, uint32_t n);
 kl_status record_region(struct control *c);         /* the kernel of region ops and, with `table` done, of custom ones */
 kl_status record_with(struct control *c, const struct custom_op *op); /* of a custom op by another one's function */
 /* The same of a call by name, without attributes. */
@@ -530,6 +540,10 @@ unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype);
 kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h);
 /* Under autocast: reported, and true. */
 bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);
+/* ---- layers/op_profile.c ---- */
+void op_profile_free(struct op_profile *p);
+/* ---- layers/tracer.c ---- */
+void tracer_assigned(struct thread *t, kl_tensor state, kl_tensor value); /* the state means the value from here on */
 /* ---- nn/activation.c ---- */
 /* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
 struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);

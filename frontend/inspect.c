@@ -68,6 +68,8 @@ static kl_status look(const kl_site *site, const char *op, const char *name, kl_
         compose_end_all(t, NULL, 0);
         return status;
     }
+    if (device_index(v.device) == DEVICE_META)
+        return fail(t, site, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, op);
     if (!strcmp(name, INSPECT_ASSERT) && v.dtype != KL_BOOL)
         return fail(t, site, KL_ERR_TYPE, "%s: the condition is %s, not bool", op, dtype_name(v.dtype));
     return t->tracing ? record_look(t, site, op, name, x, text) : look_now(t, site, op, name, x, text);

@@ -112,7 +112,7 @@ static kl_tensor sample(const kl_site *site, const char *op, sampler *make, cons
     uint64_t keys = g ? kl_keyset_of(g->key).bits : 0, before = t->generator;
     if (!keys || keys & DEV_MASK)
         return refuse(t, site, KL_ERR_ARGUMENT, "%s: %s", op, g ? "the generator's key is no layer" : "generator is NULL");
-    t->generator = keys;
+    t->generator = BROKEN(D7) ? 0 : keys;
     kl_tensor h = make(site, device, dtype, rank, dims, g->seed);
     t->generator = before;
     return h;

@@ -76,6 +76,8 @@ static kl_status read_value(const kl_site *site, const char *op, kl_tensor h, vo
     }
     size_t size = (size_t)shape_count(&v.shape) * dtype_size(v.dtype);
     char text[SHAPE_TEXT];
+    if (device_index(v.device) == DEVICE_META)
+        return fail(t, site, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, op);
     if (bytes != size)
         return fail(t, site, KL_ERR_ARGUMENT, "%s: %s%s has %zu bytes, not %zu", op, dtype_name(v.dtype),
                     shape_text(&v.shape, text, sizeof text), size, bytes);

@@ -144,6 +144,8 @@ static bool find_device(struct step *s)
             return err_set(&s->e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(s->device),
                            kl_device_name(d));
     }
+    if (op == OP_copy && node_at(g, s->in[0])->device == DEVICE_META && device_index(s->device) != DEVICE_META)
+        return err_set(&s->e, KL_ERR_DEVICE, META_HAS_NO_DATA);
     if (!device_valid(s->device))
         return err_set(&s->e, KL_ERR_DEVICE, "%u is no device", s->device.id);
     return true;
@@ -441,7 +443,9 @@ static kl_tensor dispatch(struct thread *t, struct call *c)
     for (unsigned i = 0, n = call_operands(c); i < n; i++) {
         found[i] = entry_peek(c->in[i]);
         if (found[i])
-            own |= device_bits[found[i]->device] | found[i]->layers;
+            own |= device_bits[found[i]->device] | (i && BROKEN(D33) ? 0 : found[i]->layers);
+        if (i && BROKEN(D9))
+            own &= ~LAYER_BIT(LAYER_Sparse);
     }
     kl_key key;
     uint64_t keys = thread_keys(t, own);

@@ -30,6 +30,7 @@ static void thread_end(void *p)
     mem_free(t->log.s);
     mem_free(t->dump);
     mem_free(t->autocast);
+    op_profile_free(t->op_profile);
     mem_free(t);
     self = NULL;
 }

@@ -336,6 +336,11 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
     const struct graph *g = trace_graph(tr, &known, e);
     if (!g)
         return NULL;
+    for (uint32_t i = 0; i < g->nout; i++)
+        if (node_at(g, g->out[i].value)->device == DEVICE_META) {
+            err_set(e, KL_ERR_DEVICE, "what is on device meta cannot run");
+            return NULL;
+        }
     if (known)
         atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
     if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules)
@@ -396,9 +401,56 @@ static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, ui
     t->miss = t->info.graphs_built ? x->miss : NULL;
 }
 
+/* How many outputs are on device meta, or are not. */
+static uint32_t outputs_on(const struct trace *tr, bool meta)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < tr->nkeep; i++)
+        n += (entry_peek(tr->keep[i]) ? entry_peek(tr->keep[i])->device == DEVICE_META : !meta) == meta;
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        n += tr->bound[i].assigned && (entry_at((uint32_t)tr->bound[i].h.id)->device == DEVICE_META) == meta;
+    return n;
+}
+
+/* What is on device meta has its shape when it is recorded: nothing is built and nothing runs. */
+static bool dry_run(struct thread *t, struct err *e)
+{
+    struct trace *tr = t->trace;
+    struct launch *l = &tr->launch;
+    bool known, ok = !outputs_on(tr, false);
+    if (!ok)
+        return err_set(e, KL_ERR_DEVICE, "it keeps or assigns some values on device meta and some that are not");
+    const struct graph *g = trace_graph(tr, &known, e);
+    if (!g || !make_launch(tr))
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    front_lock();
+    ok = launch_take(l, e);
+    if (!ok) {
+        front_unlock();
+        return false;
+    }
+    uint32_t n = 0;
+    while (ok && n < g->nout)
+        ok = (l->out[n++] = meta_value(e)) != NULL;
+    for (uint32_t i = 0; i < n && !ok; i++)
+        front_drop(l->out[i]);
+    if (ok) {
+        launch_commit(l, tr->kept);
+        unlink_values(tr);
+    }
+    launch_release(l);
+    front_unlock();
+    t->info = (kl_run_info){.nodes = g->nnode - 1};
+    t->has_info = true;
+    t->miss = NULL;
+    return ok;
+}
+
 static bool run(struct thread *t, struct err *e)
 {
     struct trace *tr = t->trace;
+    if (outputs_on(tr, true))
+        return dry_run(t, e);
     uint64_t graphs = atomic_load(&counters.graphs_built), compiles = atomic_load(&counters.compiles);
     const struct exec *x = trace_program(tr, e);
     if (!x && e->code)

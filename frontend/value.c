@@ -188,6 +188,7 @@ kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
     bool wrapped = wrapper_parts(state, part, &n);
     if (wrapper_parts(value, given, &m) || wrapped)
         return assign_parts(t, site, state, value, n, part, given);
+    tracer_assigned(t, state, value);
     return t->tracing ? assign_in_trace(t, site, state, value) : assign_outside(t, site, state, value);
 }
 

@@ -12,7 +12,7 @@ struct dot {
     struct dot_dims size;
     int64_t kblock, blocks;
     int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
-    int64_t b_step_n, b_step_k;                  /* see find_steps */
+    int64_t b_step_n, b_step_k, a_step_m;        /* see find_steps */
     int64_t run;                                 /* columns from one multiple of this to the next: b_step_n apart */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */

@@ -1,4 +1,5 @@
-/* Devices with a driver: each is opened once, tried with a small kernel, and locked by who works with it. */
+/* Devices with a driver: each is opened once, tried with a small kernel, and locked by who works with it.  In a child of
+ * fork those that the parent has opened are the parent's: all that is asked of them fails. */
 #define _GNU_SOURCE /* recursive mutexes */
 #include "codegen/gpu/source.h"
 #include "runtime/plugin.h"
@@ -14,7 +15,9 @@ struct accelerator {
     struct driver_device *device;
     struct caps caps;
     uint32_t dtypes;
+    int number;
     pthread_mutex_t lock;
+    struct driver orphan;         /* the driver in a child of fork */
 };
 
 static struct {
@@ -29,18 +32,13 @@ _Static_assert(DEVICE_PLUGIN + PLUGINS_MAX * DEVICES_A_KIND == DEVICE_END, "each
 const struct driver *driver_of(int device)
 {
     return device >= DEVICE_PLUGIN ? plugin_driver((unsigned)(device - DEVICE_PLUGIN) / DEVICES_A_KIND)
-           : device >= DEVICE_VULKAN ? &driver_vulkan : NULL;
+           : device >= DEVICE_VULKAN ? &driver_vulkan
+           : device >= DEVICE_HIP ? &driver_hip : device >= DEVICE_CUDA ? &driver_cuda : NULL;
 }
-
-static const char no_driver[] = "this Kiln has no driver for it; its kernels can be compiled and looked at (kiln dump --target)";
 
 bool device_is_host(int device) { return device < FIRST; }
 
-unsigned accelerator_count(int device, struct err *e)
-{
-    const struct driver *d = driver_of(device);
-    return d ? d->count(e) : (err_set(e, KL_ERR_DEVICE, "device %s: %s", device_name(device), no_driver), 0);
-}
+unsigned accelerator_count(int device, struct err *e) { return driver_of(device)->count(e); }
 
 struct accelerator *accelerator_get(int device)
 {
@@ -162,29 +160,31 @@ static bool try_out(struct accelerator *a, struct err *e)
         return err_set(e, KL_ERR_DEVICE, "it computes %g where %g is right", (double)out, 0x1p-24);
     size_t n = strlen(a->caps.features);
     if (ok && out != 0)
-        snprintf(a->caps.features + n, sizeof a->caps.features - n, "+fma");
+        snprintf(a->caps.features + n, sizeof a->caps.features - n, " +fma");
     return ok;
+}
+
+static void make_lock(struct accelerator *a)
+{
+    pthread_mutexattr_t recursive;
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&a->lock, &recursive);
+    pthread_mutexattr_destroy(&recursive);
 }
 
 static struct accelerator *open_one(int device, struct err *e)
 {
     const struct driver *driver = driver_of(device);
-    if (!driver) {
-        err_set(e, KL_ERR_DEVICE, "%s", no_driver);
-        return NULL;
-    }
     struct accelerator *a = mem_alloc(sizeof *a);
-    pthread_mutexattr_t recursive;
     if (!a) {
         err_set(e, KL_ERR_MEMORY, "no memory to open it");
         return NULL;
     }
-    pthread_mutexattr_init(&recursive);
-    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&a->lock, &recursive);
-    pthread_mutexattr_destroy(&recursive);
+    make_lock(a);
+    a->number = device;
     a->driver = driver;
-    dialect_caps(dialect_find("glsl", e), &a->caps);
+    dialect_caps(dialect_find(driver->dialect, e), &a->caps);
     a->device = driver->open((unsigned)(device % DEVICES_A_KIND), &a->caps, e);
     if (!a->device) {
         mem_free(a);
@@ -205,10 +205,84 @@ bool accelerator_open(int device, struct err *e)
 {
     if (accelerator_get(device))
         return true;
+    fork_watch();
     pthread_mutex_lock(&opening);
     struct err *why = &slot[device - FIRST].err;
     if (!accelerator_get(device) && !why->code)
         atomic_store_explicit(&slot[device - FIRST].opened, open_one(device, why), memory_order_release);
     pthread_mutex_unlock(&opening);
     return accelerator_get(device) || err_set(e, why->code, "%s", why->msg);
+}
+
+/* ---- fork ---- */
+
+/* An orphan's device is the accelerator itself. */
+static bool not_ours(struct driver_device *d, struct err *e)
+{
+    const struct accelerator *a = (const struct accelerator *)d;
+    return err_set(e, KL_ERR_DEVICE, "device %s is the parent's: what was opened before fork cannot be used in a child",
+                   device_name(a->number));
+}
+
+static bool no_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
+{
+    (void)bytes, (void)address;
+    return not_ours(d, e);
+}
+
+static void no_release(struct driver_device *d, void *address) { (void)d, (void)address; }
+
+static struct driver_kernel *no_load(struct driver_device *d, const struct gpu_code *code, struct err *e)
+{
+    (void)code;
+    not_ours(d, e);
+    return NULL;
+}
+
+static void no_unload(struct driver_device *d, struct driver_kernel *k) { (void)d, (void)k; }
+
+static bool no_launch(struct driver_device *d, const struct launch *l, struct err *e)
+{
+    (void)l;
+    return not_ours(d, e);
+}
+
+static bool no_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e)
+{
+    (void)to, (void)from, (void)bytes;
+    return not_ours(d, e);
+}
+
+static void no_drop(struct driver_device *d) { (void)d; }
+
+static void make_orphan(struct accelerator *a)
+{
+    a->orphan = (struct driver){.name = a->driver->name, .dialect = a->driver->dialect, .backend = a->driver->backend,
+                                .count = a->driver->count, .open = a->driver->open, .alloc = no_alloc, .release = no_release,
+                                .load = no_load, .unload = no_unload, .launch = no_launch, .copy = no_copy,
+                                .upload = no_copy, .download = no_copy, .submit = not_ours, .finish = not_ours, .drop = no_drop};
+    a->driver = &a->orphan;
+    a->device = (struct driver_device *)a;
+}
+
+void accelerators_before_fork(void)
+{
+    pthread_mutex_lock(&opening);
+    for (int d = FIRST; d < DEVICE_END; d++)
+        if (accelerator_get(d))
+            accelerator_lock(accelerator_get(d));
+}
+
+void accelerators_after_fork(bool child)
+{
+    for (int d = FIRST; d < DEVICE_END; d++) {
+        struct accelerator *a = accelerator_get(d);
+        if (a && child) {
+            make_lock(a); /* the thread that holds it has another number here */
+            make_orphan(a);
+        } else if (a) {
+            accelerator_unlock(a);
+        }
+    }
+    pthread_mutex_unlock(&opening);
 }

@@ -16,10 +16,10 @@
 #define NAMES(first, name)                                                                                       \
     [first] = name ":0", [first + 1] = name ":1", [first + 2] = name ":2", [first + 3] = name ":3",              \
     [first + 4] = name ":4", [first + 5] = name ":5", [first + 6] = name ":6", [first + 7] = name ":7"
-static const char *const name_of[DEVICE_END] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu", NAMES(DEVICE_CUDA, "cuda"),
+static const char *const name_of[DEVICE_END] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu", [DEVICE_META] = "meta", NAMES(DEVICE_CUDA, "cuda"),
                                                 NAMES(DEVICE_HIP, "hip"), NAMES(DEVICE_VULKAN, "vulkan")};
 static const char known[] = "ref, cpu, cuda, hip and vulkan, with a number where there are several of these three (vulkan:1), "
-                            "and those of plug-ins (KILN_PLUGINS)";
+                            "meta, which knows shapes only, and those of plug-ins (KILN_PLUGINS)";
 
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
 static const struct backend *cpu_backend; /* NULL: cpu does not work, for the reason in cpu_err */
@@ -76,6 +76,7 @@ int device_find(const char *name, struct err *e)
         err_set(e, KL_ERR_DEVICE, "%s; use KILN_DEVICE=ref", cpu_why);
         return -1;
     }
+    if (name && !strcmp(name, "meta")) return DEVICE_META;
     const char *plugins;
     plugins_from_environment(&plugins);
     for (int d = DEVICE_HOSTS; name && d < DEVICE_END; d++) {
@@ -84,7 +85,8 @@ int device_find(const char *name, struct err *e)
         if (!kind || (strcmp(name, own) && (d % DEVICES_A_KIND || strlen(name) != kind || strncmp(name, own, kind)))) continue;
         struct err why = {0};
         if (accelerator_open(d, &why)) return d;
-        err_set(e, why.code, "device %s: %s", own, why.msg);
+        bool named = !strncmp(why.msg, "device ", 7); /* by the driver */
+        err_set(e, why.code, "%s%s%s%s", named ? "" : "device ", named ? "" : own, named ? "" : ": ", why.msg);
         return -1;
     }
     if (name && !strcmp(name, "metal")) err_set(e, KL_ERR_DEVICE, "device metal: it is Apple's, and this Kiln is built without it");
@@ -95,6 +97,7 @@ int device_find(const char *name, struct err *e)
 bool device_works(unsigned device, struct err *e)
 {
     const char *name = device < DEVICE_END ? find_name((int)device) : NULL;
+    if (device == DEVICE_META) return err_set(e, KL_ERR_DEVICE, "device meta has no data, so nothing runs on it");
     if (name) return accelerator_get((int)device) || device_find(name, e) >= 0;
     return err_set(e, KL_ERR_DEVICE, "there is no device %u: there are %s", device, known);
 }

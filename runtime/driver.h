@@ -23,6 +23,7 @@ struct launch {
 
 struct driver {
     const char *name;             /* its devices are NAME:0, NAME:1, ..; NAME is the first */
+    const char *dialect;          /* the language of its kernels (source.h) */
     const struct backend *backend; /* its code generator */
     unsigned (*count)(struct err *e); /* devices there are; 0: *e says why */
     /* caps->name and caps->features: the device, its driver, and +DTYPE for what it computes with.  NULL: *e. */
@@ -43,7 +44,7 @@ struct driver {
     void (*drop)(struct driver_device *d);          /* forgets what was given and has not begun */
 };
 
-extern const struct driver driver_vulkan; /* vulkan.c */
+extern const struct driver driver_cuda, driver_hip, driver_vulkan; /* cuda.c, hip.c, vulkan.c */
 const struct driver *driver_of(int device); /* accelerator.c; NULL: the number has none */
 
 #endif

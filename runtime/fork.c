@@ -20,6 +20,7 @@ static void before(void)
 {
     background_before_fork();
     pthread_rwlock_wrlock(&gate);
+    accelerators_before_fork();
     cache_before_fork();
     schedules_before_fork();
     timeline_before_fork();
@@ -32,6 +33,7 @@ static void after(bool child)
     timeline_after_fork(child);
     schedules_after_fork();
     cache_after_fork(child);
+    accelerators_after_fork(child);
     pthread_rwlock_unlock(&gate);
     if (child) gate = (pthread_rwlock_t)GATE; /* what waited for it is not there */
     background_after_fork(child);

@@ -57,7 +57,8 @@ static uint32_t put_program(struct image_writer *w, const struct program *p)
     w->failed |= !cmd;
     for (uint32_t i = 0; cmd && i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
-        cmd[i] = (struct image_command){.kind = c->kind, .kernel = c->kernel, .narg = c->narg, .bytes = c->bytes};
+        cmd[i] = (struct image_command){.kind = c->kind, .kernel = c->kernel, .narg = c->narg, .joined = c->joined,
+                                        .bytes = c->bytes};
         cmd[i].arg = put(w, c->arg, c->narg * sizeof *c->arg);
         cmd[i].region = c->kind == CMD_REGION ? put_region(w, p, c) : 0;
     }

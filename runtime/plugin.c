@@ -1,4 +1,5 @@
 /* Plug-ins: found, checked, and called as drivers. */
+#include "ir/broken.h"
 #include "runtime/plugin.h"
 #include "runtime/runtime.h"
 #include <dlfcn.h>
@@ -187,7 +188,7 @@ DRIVER(0)
 DRIVER(1)
 DRIVER(2)
 #define AS_DRIVER(i)                                                                                             \
-    {.name = plugin[i].name[0], .backend = &backend_plugin, .count = count_##i, .open = open_##i, .alloc = alloc, \
+    {.name = plugin[i].name[0], .dialect = "glsl", .backend = &backend_plugin, .count = count_##i, .open = open_##i, .alloc = alloc, \
      .release = release, .load = load, .unload = unload, .launch = launch, .copy = copy, .upload = upload,       \
      .download = download, .finish = finish, .drop = drop}
 static struct driver driver[PLUGINS_MAX] = {AS_DRIVER(0), AS_DRIVER(1), AS_DRIVER(2)};
@@ -251,7 +252,7 @@ static bool add(const kl_plugin *p, const char *path, struct err *e)
         return false;
     if (name_taken(p->name))
         return err_set(e, KL_ERR_DEVICE, "plugin_load: %s: there are devices called %s already", path, p->name);
-    if (n == PLUGINS_MAX)
+    if (n == (BROKEN(D11) ? 1 : PLUGINS_MAX))
         return err_set(e, KL_ERR_DEVICE, "plugin_load: %s: %d plug-ins are loaded, and no more can be", path, PLUGINS_MAX);
     plugin[n].fn = p;
     driver[n].peer = p->peer ? peer : NULL;

@@ -7,8 +7,9 @@
 #include <stdatomic.h>
 
 /* ---- device.c ---- */
-/* Numbers of devices: those of the host's memory, then DEVICES_A_KIND for each kind that has drivers. */
-enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24,
+/* Numbers of devices: those of the host's memory, meta, which has none and computes nothing, then DEVICES_A_KIND for each kind
+ * that has drivers. */
+enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_META = 7, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24,
                      DEVICE_PLUGIN = 32, DEVICE_END = 56 }; /* plug-ins: three kinds (plugin.h) */
 enum { DEVICES_A_KIND = 8 };
 _Static_assert(DEVICE_END <= MAX_DEVICES, "a graph's nodes name every device");
@@ -53,6 +54,8 @@ struct driver_device *accelerator_device(const struct accelerator *a);
 /* One thread at a time works with a device; the same may lock it again.  Several are locked in the order of their numbers. */
 void accelerator_lock(struct accelerator *a);
 void accelerator_unlock(struct accelerator *a);
+void accelerators_before_fork(void);
+void accelerators_after_fork(bool child);
 /* A kernel's code on a device. */
 struct device_kernel {
     struct driver_kernel *kernel;

@@ -210,7 +210,7 @@ static struct driver_device *open_device(unsigned index, struct caps *caps, stru
     return NULL;
 }
 
-const struct driver driver_vulkan = {.name = "vulkan", .backend = &backend_vulkan, .count = count, .open = open_device,
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .count = count, .open = open_device,
                                      .alloc = vulkan_alloc, .release = vulkan_release, .load = vulkan_load, .unload = vulkan_unload,
                                      .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
                                      .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish, .drop = vulkan_drop};
@@ -228,5 +228,5 @@ static struct driver_device *open_device(unsigned index, struct caps *caps, stru
     return NULL;
 }
 
-const struct driver driver_vulkan = {.name = "vulkan", .backend = &backend_vulkan, .count = count, .open = open_device};
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .count = count, .open = open_device};
 #endif

@@ -151,7 +151,15 @@ static void b17(void)
 
 static void b18(void)
 {
-    b2();
+    kl_registration d = define("b18(Tensor x) -> Tensor"), c = reg("b18", KL_KEY_CPU, giving(1, "fn_cpu")),
+                    r = reg("b18", KL_KEY_Ref, giving(1, "fn_ref")), a = reg("b18", KL_KEY_Autograd, giving(3, "fn_autograd"));
+    kl_tensor x = number(0), z;
+    OK(kl_dispatch("b18", 1, &x, 1, &z));
+    NEAR_LIST(z, 0, 3);
+    OK(kl_dispatch_direct("b18", KL_KEY_CPU, 1, &x, 1, &z)); /* whatever is above it */
+    NEAR_LIST(z, 0, 1);
+    kl_release(x);
+    drop(a), drop(r), drop(c), drop(d);
     kl_tensor in[2] = {number(1), number(2)}, y;
     OK(kl_dispatch_direct("add", KL_KEY_CPU, 2, in, 1, &y));
     NEAR_LIST(y, 0, 3);

@@ -209,13 +209,15 @@ graph @copy {
   return %w
 }
 END
-sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
+sed 's/@cpu/@6/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
 if "$kiln" run "$tmp/half.kir" --device cpu >/dev/null 2>&1; then
     check 'run on two devices' 0 'return 0 : f32\[\] = 2.828' "$kiln" run "$tmp/copy.kir" --device ref
     check 'a code generator by name' 0 '^cpu  *[^ -]' env KILN_CODEGEN=llvm "$kiln" devices
     check 'one that there is not' 0 '^cpu  *- there is no backend named nothing' env KILN_CODEGEN=nothing "$kiln" devices
 fi
-check 'run on a device that is not there' 1 'there is no device 7' "$kiln" run "$tmp/nowhere.kir" --device ref
+check 'run on a device that is not there' 1 'there is no device 6' "$kiln" run "$tmp/nowhere.kir" --device ref
+sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/dry.kir"
+check 'run on device meta' 1 'device meta has no data' "$kiln" run "$tmp/dry.kir" --device ref
 check 'f16 to file' 0 'return 1 : bf16\[\] = 1.5' "$kiln" run "$tmp/half.kir" --output 0="$tmp/h.npy"
 check 'f16 as NumPy has it' 0 "'<f2'" head -c 60 "$tmp/h.npy"
 check 'bf16 to file' 1 'cannot hold bf16' "$kiln" run "$tmp/half.kir" --output 1="$tmp/h2.npy"

@@ -106,6 +106,20 @@ for result in accuracy steps step_us_fused step_us_unfused fused_speedup kernels
 done
 if [ -n "$(ls "$(sed -n 's/^ir_dump: //p' "$scratch/base.out")")" ]; then ok; else bad "nothing in ir_dump"; fi
 
+# Mixed precision, on all images: products of bf16 and no others in the program, and the accuracy within half a point.
+for precision in '' --autocast; do
+    # shellcheck disable=SC2086
+    "$demo" $precision --epochs 1 --steps 200 --dump "$scratch/dump$precision" >"$scratch/mixed$precision.out" 2>"$scratch/err" ||
+        bad "mixed precision: $(cat "$scratch/err")"
+done
+accuracy() { sed -n 's/^accuracy: //p' "$1"; }
+if [ "$(grep -c '= dot .*bf16' "$scratch/dump--autocast/train_step.captured.kir")" -eq 3 ] &&
+    ! grep -q '= dot .*f32' "$scratch/dump--autocast/train_step.captured.kir"; then ok
+else bad "autocast: other products than three of bf16"; fi
+if [ -n "$(accuracy "$scratch/mixed.out")" ] && accuracy "$scratch/mixed.out" | paste - "$scratch/mixed--autocast.out" |
+    awk 'NR == 1 { d = $1 - $3; exit !($1 > 0.8 && d < 0.005 && d > -0.005) }'; then ok
+else bad "autocast: accuracy $(accuracy "$scratch/mixed--autocast.out"), f32 $(accuracy "$scratch/mixed.out")"; fi
+
 # refuses STATUS PHRASE ARGUMENT...
 refuses() {
     status=$1

@@ -39,9 +39,10 @@ for jobs in 1 2 5; do
     case $order in 010204) p=$((p + 1)) ;; *) f=$((f + 1)) && echo "FAIL $jobs at a time: told as $order, not 010204" ;; esac
 done
 
-# Which lines a run chooses; choosing none is a failure, an unknown suite an error.
+# Which lines a run chooses; choosing none is a failure, an unknown suite an error, and so is --gpu without a GPU.
 echo "two - all echo 1 passed, 0 failed, 0 skipped" >"$scratch/suites"
-for run in quick:1 full:1 all:0 two:0 three:2; do
+echo "three - gpu echo 1 passed, 0 failed, 0 skipped" >>"$scratch/suites"
+for run in quick:1 full:1 all:0 two:0 four:2 --gpu:0; do
     KILN_TEST_SUITES=$scratch/suites bash tests/run.sh "${run%:*}" >/dev/null 2>&1
     status=$?
     if [ "$status" -eq "${run#*:}" ]; then
@@ -51,5 +52,7 @@ for run in quick:1 full:1 all:0 two:0 three:2; do
         echo "FAIL ./run test ${run%:*}: exit status $status, not ${run#*:}"
     fi
 done
+echo "three - gpu printf 'SKIP no-device cuda: none\n0 passed, 0 failed, 1 skipped\n'" >"$scratch/suites"
+if KILN_TEST_SUITES=$scratch/suites bash tests/run.sh --gpu >/dev/null 2>&1; then f=$((f + 1)) && echo "FAIL --gpu passes without a GPU"; else p=$((p + 1)); fi
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]

@@ -3,121 +3,35 @@
  *   gpu_emulate [KERNELS [GRAPHS [SEED]]]   (random kernels and graphs, default 60 and 20)
  *   gpu_emulate essential ...              of the graphs' kernels those alone whose text shows something new
  *
- * The text is compiled as C++ for this machine (c++, or $CXX): a block's threads are coroutines that give way at
- * barriers and where lanes exchange values.  Between these they run one after the other, first to last and then last to
- * first, so that where a barrier is missing one of the two orders goes wrong.  Kernels: those of tests/text, of random
+ * The text is compiled as C++ for this machine (c++, or $CXX) and run by gpu_block.c: a block's threads between barriers
+ * first to last and then last to first, so that where a barrier is missing one of the two orders goes wrong.  Kernels: those of tests/text, of random
  * graphs, and random ones. */
 #include "codegen/gpu/source.h"
+#include "gpu_block.h"
 #include "gpu_kernels.h"
 #include "random_make.h"
 #include <dlfcn.h>
 #include <sys/stat.h>
-#include <ucontext.h>
 #include <unistd.h>
 
-enum { A_FILE = 50, MAX_BLOCK = 256, STACK = 1 << 16, MAX_BUFS = 64, MAX_SLOTS = 64, MAX_ELEMENTS = 1 << 15 };
-
-/* What the text sees: threads, barriers and shuffles under the names of HIP.  A lane that is none gives back the
- * caller's own value. */
-static const char shim[] =
-    "#include <cmath>\n#include <cstring>\n"
-    "#define __global__\n#define __device__\n#define __launch_bounds__(n)\n#define __shared__ static\n"
-    "struct emulated_dim { unsigned x; };\n"
-    "extern \"C\" { emulated_dim threadIdx, blockIdx, gridDim; void (*__syncthreads)(void);\n"
-    "unsigned long long (*emulated_exchange)(unsigned long long x, unsigned from); }\n"
-    "template <class A, class B> static A bits(B b)\n{\n    A a;\n    static_assert(sizeof a == sizeof b, \"\");\n"
-    "    memcpy(&a, &b, sizeof a);\n    return a;\n}\n"
-    "#define __uint_as_float bits<float, unsigned>\n#define __float_as_uint bits<unsigned, float>\n"
-    "#define __longlong_as_double bits<double, long long>\n#define __double_as_longlong bits<long long, double>\n"
-    "template <class T> static T exchange(T x, unsigned from)\n{\n    unsigned long long b = 0;\n    memcpy(&b, &x, sizeof x);\n"
-    "    b = emulated_exchange(b, from);\n    memcpy(&x, &b, sizeof x);\n    return x;\n}\n"
-    "template <class T> static void atomicAdd(T *p, T x) { *p += x; }\n"
-    "template <class T> static void atomicMax(T *p, T x) { *p = x > *p ? x : *p; }\n"
-    "template <class T> static void atomicMin(T *p, T x) { *p = x < *p ? x : *p; }\n"
-    "#define lane_of(w) (threadIdx.x & ((w) - 1u))\n"
-    "#define __shfl_down(v, h, w) exchange(v, lane_of(w) + (h) < (w) ? threadIdx.x + (h) : threadIdx.x)\n"
-    "#define __shfl_xor(v, h, w) exchange(v, threadIdx.x ^ (h))\n"
-    "#define __shfl(v, l, w) exchange(v, threadIdx.x - lane_of(w) + (l))\n";
+enum { A_FILE = 50, MAX_BUFS = 64, MAX_SLOTS = 64, MAX_ELEMENTS = 1 << 15 };
 
 typedef void call_fn(void **buf, const uint64_t *slot, int64_t begin, int64_t end);
 struct module {
     void *so;
-    unsigned *thread, *block, *grid;
+    struct gpu_module_code code;
 };
-
-/* ---- a block: threads that take turns ---- */
-
-static struct {
-    ucontext_t scheduler, thread[MAX_BLOCK];
-    char *stack[MAX_BLOCK];
-    bool ended[MAX_BLOCK];
-    unsigned now, barriers[MAX_BLOCK];
-    uint64_t given[MAX_BLOCK];
-    const struct module *m;
+struct call {
     call_fn *fn;
     void **buf;
     const uint64_t *slot;
-    int64_t begin, end;
-} block;
+    int64_t end;
+};
 
-static void give_way(void)
+static void call(void *ctx)
 {
-    unsigned me = block.now;
-    block.barriers[me]++;
-    swapcontext(&block.thread[me], &block.scheduler);
-    *block.m->thread = me;
-}
-
-static unsigned long long exchange(unsigned long long x, unsigned from)
-{
-    block.given[block.now] = x;
-    give_way();
-    unsigned long long y = block.given[from % MAX_BLOCK];
-    give_way();
-    return y;
-}
-
-static void thread_main(void)
-{
-    block.fn(block.buf, block.slot, block.begin, block.end);
-    block.ended[block.now] = true;
-    swapcontext(&block.thread[block.now], &block.scheduler);
-}
-
-/* Not in run_block: GCC takes getcontext for a setjmp, after which the variables around it are lost. */
-static void start_thread(unsigned t)
-{
-    if (!block.stack[t])
-        block.stack[t] = malloc(STACK);
-    getcontext(&block.thread[t]);
-    block.thread[t].uc_stack.ss_sp = block.stack[t];
-    block.thread[t].uc_stack.ss_size = STACK;
-    block.thread[t].uc_link = NULL;
-    makecontext(&block.thread[t], thread_main, 0);
-    block.ended[t] = false;
-    block.barriers[t] = 0;
-}
-
-/* false: the threads do not meet at the same barriers. */
-static bool run_block(unsigned threads, bool backwards)
-{
-    for (unsigned t = 0; t < threads; t++)
-        start_thread(t);
-    for (bool running = true; running;) {
-        running = false;
-        for (unsigned i = 0; i < threads; i++) {
-            unsigned t = backwards ? threads - 1 - i : i;
-            if (block.ended[t])
-                continue;
-            block.now = *block.m->thread = t;
-            swapcontext(&block.scheduler, &block.thread[t]);
-            running = true;
-        }
-        for (unsigned t = 1; t < threads; t++)
-            if (block.ended[t] != block.ended[0] || block.barriers[t] != block.barriers[0])
-                return false;
-    }
-    return true;
+    const struct call *c = ctx;
+    c->fn(c->buf, c->slot, 0, c->end);
 }
 
 /* ---- one kernel ---- */
@@ -175,17 +89,13 @@ static void run(const struct module *m, const struct subject *s, uint32_t number
     set_up(s, want);
     bool ok = kernel_interp(s->k, want, slot, 0, s->k->extent, &e); /* else another test's matter: an index out of range */
     for (int backwards = 0; backwards < 2 && ok; backwards++) {
-        *(void **)&block.fn = dlsym(m->so, name);
-        block.m = m;
-        block.buf = got;
-        block.slot = slot;
-        block.begin = 0;
-        block.end = s->k->extent;
-        *m->grid = s->blocks;
+        struct call c = {.buf = got, .slot = slot, .end = s->k->extent};
+        *(void **)&c.fn = dlsym(m->so, name);
+        *m->code.grid = s->blocks;
         set_up(s, got);
         for (unsigned b = 0; b < s->blocks && ok; b++) {
-            *m->block = b;
-            ok = check(run_block(s->info.threads, backwards), "%s: threads part at a barrier", s->k->name);
+            *m->code.block = b;
+            ok = check(gpu_block_run(&m->code, s->info.threads, backwards, call, &c), "%s: threads part at a barrier", s->k->name);
         }
         ok = ok && compare(s, want, got, backwards ? "threads last to first" : "threads first to last");
         runs += ok;
@@ -207,7 +117,7 @@ static bool write_kernel(FILE *f, struct subject *s, uint32_t number)
     struct err e = {0};
     char entry[32];
     snprintf(entry, sizeof entry, "kernel_%u", number);
-    bool ok = check(source_kernel(s->k, s->d, entry, &t, &s->info, &e) && s->info.threads <= MAX_BLOCK, "%s", e.msg);
+    bool ok = check(source_kernel(s->k, s->d, entry, &t, &s->info, &e) && s->info.threads <= GPU_BLOCK_THREADS, "%s", e.msg);
     text_put(&t, "extern \"C\" void call_%u(void **buf, const u64 *slots, i64 begin, i64 end)\n{\n    %s(", number, entry);
     for (uint32_t b = 0; ok && b < s->k->nbuf; b++)
         if (!s->info.inside[b])
@@ -223,12 +133,7 @@ static bool open_module(struct module *m, const char *path)
     m->so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!check(m->so, "%s", dlerror()))
         return false;
-    m->thread = dlsym(m->so, "threadIdx");
-    m->block = dlsym(m->so, "blockIdx");
-    m->grid = dlsym(m->so, "gridDim");
-    *(void (**)(void))dlsym(m->so, "__syncthreads") = give_way;
-    *(unsigned long long (**)(unsigned long long, unsigned))dlsym(m->so, "emulated_exchange") = exchange;
-    return true;
+    return check(gpu_module_code(m->so, &m->code), "%s is no kernel's", path);
 }
 
 static void run_file(struct subject *s, uint32_t n, const char *folder)
@@ -240,13 +145,13 @@ static void run_file(struct subject *s, uint32_t n, const char *folder)
     FILE *f = fopen(source, "w");
     if (!check(f, "%s cannot be written", source))
         return;
-    fprintf(f, "%s%s", shim, s->d->prelude);
+    fprintf(f, "%s%s", gpu_shim, s->d->prelude);
     bool ok = true;
     for (uint32_t i = 0; i < n; i++)
         ok &= write_kernel(f, &s[i], i);
     fclose(f);
     const char *compiler = getenv("CXX");
-    snprintf(command, sizeof command, "%s -std=c++17 -O1 -w -shared -fPIC -ffp-contract=off -fno-strict-aliasing -o %s %s",
+    snprintf(command, sizeof command, "%s " GPU_SHIM_FLAGS " -o %s %s",
              compiler ? compiler : "c++", library, source);
     ok = ok && check(!system(command), "the kernels' text does not compile: %s", command) && open_module(&m, library);
     for (uint32_t i = 0; i < n && ok && failed < 5; i++)
@@ -316,8 +221,7 @@ int main(int argc, char **argv)
     struct dialect apart = *dialect_find("hip", &e);
     apart.shared_bytes = 0;
     run_set(&random, &apart, 1, folder);
-    for (unsigned t = 0; t < MAX_BLOCK; t++)
-        free(block.stack[t]);
+    gpu_block_free();
     gpu_kernels_free(&made);
     gpu_kernels_free(&random);
     rmdir(folder);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the suites of tests/suites.def (./run test [quick|all|SUITE ...]), as many commands at a time as there are cores,
+# Runs the suites of tests/suites.def (./run test [quick|all|--gpu|SUITE ...]), as many commands at a time as there are cores,
 # and prints, in the table's order, what came of each and as its last line the sum: "P passed, F failed, S skipped".
 # A command that cannot be built, crashes, runs too long, prints no such line or skips for a reason that
 # tests/skips.def does not allow counts as a failure.
@@ -26,12 +26,20 @@ unset KILN_DEVICE KILN_CODEGEN KILN_THREADS KILN_FUSE KILN_DUMP KILN_DUMP_DIR KI
 export KILN_CHECK=1
 rm -rf "$KILN_CACHE_DIR"
 
+# ./run test seeds --break ROW ...: the row's mechanism is off, its test has to fail.
+if [ "${1:-}" = seeds ] && [ "${2:-}" = --break ]; then
+    shift 2
+    [ $# -gt 0 ] || { echo "--break needs a row of tests/breaks.def" >&2 && exit 2; }
+    ./run build broken tests kiln_cli || exit 1
+    exec sh tests/breaks.sh build/broken "$@"
+fi
+
 suites=$(awk '!/^#/ && NF { print $1 }' "$table" | uniq)
 wanted=" ${*:-full} "
-known=" quick full all "$(echo $suites)" "
+known=" quick full all --gpu "$(echo $suites)" "
 for w in $wanted; do
     if [[ $known != *" $w "* ]]; then
-        echo "no suite \"$w\"; there are: quick all $(echo $suites)" >&2
+        echo "no suite \"$w\"; there are: quick all --gpu $(echo $suites)" >&2
         exit 2
     fi
 done
@@ -43,6 +51,7 @@ chosen() {
     quick) [[ $wanted == *" quick "* || $wanted == *" full "* || $wanted == *" all "* ]] ;;
     full) [[ $wanted == *" full "* || $wanted == *" all "* ]] ;;
     all) [[ $wanted == *" all "* ]] ;;
+    gpu) [[ $wanted == *" --gpu "* ]] ;;
     esac
 }
 
@@ -176,7 +185,7 @@ if [[ $wanted != *" all "* ]] && [ "$total" -gt "$limit_total" ]; then
     echo "FAIL the run took more than $limit_total s"
     failed=$((failed + 1))
 fi
-if [ $((passed + failed + skipped)) -eq 0 ]; then
+if [ $((passed + failed + skipped)) -eq 0 ] || { [ "$wanted" = " --gpu " ] && [ "$passed" -eq 0 ]; }; then
     echo "FAIL nothing was tested"
     failed=1
 fi

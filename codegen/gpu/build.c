@@ -43,7 +43,8 @@ static bool join(const struct source_info *info, uint32_t nbuf, const struct cod
     return true;
 }
 
-static bool build(const struct kernel *k, const char *language, const char *features, enum emit_kind kind, struct code *out, struct err *e)
+static bool build(const struct kernel *k, const char *language, const char *arch, const char *features, enum emit_kind kind,
+                  struct code *out, struct err *e)
 {
     const struct dialect *d = dialect_find(language, e);
     const struct gpu_compiler *c = gpu_compiler_find(language, e);
@@ -57,7 +58,7 @@ static bool build(const struct kernel *k, const char *language, const char *feat
         return false;
     dialect_prelude(d, features, &source);
     bool ok = source_kernel(k, d, "kernel", &source, &info, e) &&
-              c->compile(source.s, c->arch[0], kind == EMIT_ASM ? GPU_ASSEMBLY : GPU_BINARY, &binary, e);
+              c->compile(source.s, arch ? arch : c->arch[0], kind == EMIT_ASM ? GPU_ASSEMBLY : GPU_BINARY, &binary, e);
     if (ok && kind == EMIT_ASM)
         *out = binary;
     else if (ok)
@@ -73,33 +74,79 @@ static bool build(const struct kernel *k, const char *language, const char *feat
 
 static bool vulkan_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
 {
-    return build(k, "glsl", target->features, kind, out, e);
+    return build(k, "glsl", NULL, target->features, kind, out, e);
 }
 
 static bool vulkan_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
-    return build(k, "glsl", NULL, kind, out, e);
+    return build(k, "glsl", NULL, NULL, kind, out, e);
 }
 
-static char vulkan_text[256];
-static pthread_once_t vulkan_once = PTHREAD_ONCE_INIT;
+/* ---- CUDA and HIP: one architecture at a time ---- */
 
-static void make_vulkan_text(void)
+static bool build_for(const struct kernel *k, const char *language, const struct caps *target, enum emit_kind kind, struct code *out,
+                      struct err *e)
 {
+    char arch[64];
+    size_t n = strcspn(target->features, " ");
+    snprintf(arch, sizeof arch, "%.*s", (int)(n < sizeof arch ? n : sizeof arch - 1), target->features);
+    return build(k, language, arch, target->features, kind, out, e);
+}
+
+static bool cuda_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
+{
+    return build_for(k, "cuda", target, kind, out, e);
+}
+
+static bool cuda_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+{
+    return build(k, "cuda", NULL, NULL, kind, out, e);
+}
+
+static bool hip_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
+{
+    return build_for(k, "hip", target, kind, out, e);
+}
+
+static bool hip_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+{
+    return build(k, "hip", NULL, NULL, kind, out, e);
+}
+
+/* ---- versions ---- */
+
+enum { CUDA, HIP, VULKAN, LANGUAGES };
+static char version_text[LANGUAGES][256];
+static pthread_once_t version_once[LANGUAGES] = {PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT};
+
+static void make_version(int language)
+{
+    static const char *const name[] = {"cuda", "hip", "vulkan"}, *const dialect[] = {"cuda", "hip", "glsl"};
     struct err ignored = {0};
     char compiler[128] = "no compiler";
-    const struct gpu_compiler *c = gpu_compiler_find("glsl", &ignored);
+    const struct gpu_compiler *c = gpu_compiler_find(dialect[language], &ignored);
     if (c)
         c->version(compiler, sizeof compiler, &ignored);
-    snprintf(vulkan_text, sizeof vulkan_text, "vulkan, %s, sources " GPU_SOURCES, compiler);
+    snprintf(version_text[language], sizeof version_text[language], "%s, %s, sources " GPU_SOURCES, name[language], compiler);
 }
 
-static const char *vulkan_version(void)
+static void make_cuda(void) { make_version(CUDA); }
+static void make_hip(void) { make_version(HIP); }
+static void make_vulkan(void) { make_version(VULKAN); }
+
+static const char *version(int language)
 {
-    pthread_once(&vulkan_once, make_vulkan_text);
-    return vulkan_text;
+    static void (*const make[])(void) = {make_cuda, make_hip, make_vulkan};
+    pthread_once(&version_once[language], make[language]);
+    return version_text[language];
 }
 
+static const char *cuda_version(void) { return version(CUDA); }
+static const char *hip_version(void) { return version(HIP); }
+static const char *vulkan_version(void) { return version(VULKAN); }
+
+const struct backend backend_cuda = {.name = "cuda", .abi = KERNEL_ABI, .version = cuda_version, .compile = cuda_any, .compile_for = cuda_for};
+const struct backend backend_hip = {.name = "hip", .abi = KERNEL_ABI, .version = hip_version, .compile = hip_any, .compile_for = hip_for};
 const struct backend backend_vulkan = {.name = "vulkan", .abi = KERNEL_ABI, .version = vulkan_version, .compile = vulkan_any,
                                        .compile_for = vulkan_for};
 

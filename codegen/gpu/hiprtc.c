@@ -1,6 +1,7 @@
-/* HIP C through hiprtc, which is in the HIP runtime's library. */
+/* HIP C through hiprtc, which is a library of its own since HIP 5.6 and in the HIP runtime's before; or $KILN_HIP_COMPILER. */
 #include "compile.h"
 #include <pthread.h>
+#include <stdlib.h>
 
 typedef struct program *program;
 typedef int result; /* 0: success */
@@ -23,7 +24,8 @@ static void open_library(void)
                                        "hiprtcGetProgramLog", "hiprtcGetCodeSize", "hiprtcGetCode", "hiprtcDestroyProgram"};
     void *const fn[] = {&hiprtc.version, &hiprtc.create, &hiprtc.compile, &hiprtc.log_size, &hiprtc.log,
                         &hiprtc.code_size, &hiprtc.code, &hiprtc.destroy};
-    static const char *const library[] = {"libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", NULL};
+    static const char *const usual[] = {"libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", NULL};
+    const char *const given[] = {getenv("KILN_HIP_COMPILER"), NULL}, *const *library = given[0] ? given : usual;
     gpu_library("hiprtc", library, name, fn, sizeof fn / sizeof *fn, &failure);
 }
 

@@ -19,7 +19,7 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct err failure;
 
-/* On the library path, or where $CUDA_PATH or the toolkit's usual folder is. */
+/* $KILN_CUDA_COMPILER, on the library path, or where $CUDA_PATH or the toolkit's usual folder is. */
 static void open_library(void)
 {
     static const char *const name[] = {"nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram", "nvrtcGetProgramLogSize",
@@ -31,8 +31,9 @@ static void open_library(void)
     const char *folder = getenv("CUDA_PATH");
     if (folder)
         snprintf(path, sizeof path, "%s/lib64/libnvrtc.so", folder);
-    const char *const library[] = {path, "libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so", NULL};
-    gpu_library("NVRTC", library, name, fn, sizeof fn / sizeof *fn, &failure);
+    const char *const given[] = {getenv("KILN_CUDA_COMPILER"), NULL};
+    const char *const usual[] = {path, "libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so", NULL};
+    gpu_library("NVRTC", given[0] ? given : usual, name, fn, sizeof fn / sizeof *fn, &failure);
 }
 
 static bool is_open(struct err *e)

@@ -13,7 +13,7 @@ void device_keys_start(void)
     for (int i = 0; i < DEVICE_END; i++) {
         unsigned dev = i < DEVICE_PLUGIN ? device_component(device_name(i))
                                          : DEV_PrivateUse1 + (unsigned)(i - DEVICE_PLUGIN) / DEVICES_A_KIND;
-        device_bits[i] = dev ? DEV_BIT(dev) : 0;
+        device_bits[i] = dev ? DEV_BIT(dev) : i == DEVICE_META ? LAYER_BIT(LAYER_Meta) : 0;
     }
 }
 
@@ -166,6 +166,16 @@ static inline __attribute__((always_inline)) kl_status call_user(struct kl_call 
     return KL_OK;
 }
 
+/* It records nothing that outlives the call but the results, and passes it on. */
+static inline kl_status transform_call(struct kl_call *c, const struct op_kernel *k)
+{
+    kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
+    for (uint32_t i = 0; i < c->nout && status; i++)
+        if (!c->out[i].id)
+            c->out[i] = poison(c->t);
+    return status;
+}
+
 /* Kernels other than Kiln's own see operands on one device, as those do. */
 static bool one_device(const struct kl_call *c)
 {
@@ -235,6 +245,8 @@ static inline __attribute__((always_inline)) kl_status call_any(struct kl_call *
 {
     if (__builtin_expect(k && k->kind == KERNEL_CALL && c->one_device, 1))
         return call_user(c, k);
+    if (k && k->kind == KERNEL_TRANSFORM)
+        return transform_call(c, k);
     return k && k->kind == KERNEL_BUILTIN ? builtin(c) : call_other(c, k);
 }
 
@@ -280,7 +292,9 @@ static inline __attribute__((always_inline)) kl_status redispatch(kl_call *c, ui
 {
     uint64_t before = c->keys;
     kl_key key = c->key;
-    c->keys = keys;
+    c->keys = BROKEN(B17) ? keys & DEV_MASK : keys;
+    if (BROKEN(D37))
+        thread_self();
     kl_status status = resolve_call(c, true);
     c->keys = before;
     c->key = key;
@@ -298,7 +312,7 @@ kl_status kl_redispatch_below(kl_call *c)
 /* ---- what a kernel sees ---- */
 
 const char *kl_call_op(const kl_call *c) { return c->op->name; }
-const char *kl_call_schema(const kl_call *c) { return c->op->schema ? c->op->schema : c->op->name; }
+const char *kl_call_schema(const kl_call *c) { return c->op->schema && !BROKEN(D32) ? c->op->schema : c->op->name; }
 kl_key kl_call_key(const kl_call *c) { return c->key; }
 uint32_t kl_call_inputs(const kl_call *c) { return c->nin; }
 kl_tensor kl_call_input(const kl_call *c, uint32_t i) { return i < c->nin ? c->in[i] : kl_none; }
@@ -345,7 +359,7 @@ static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_t
 static void missing_for(const struct kl_call *c, enum how how, struct err *e)
 {
     char set[400];
-    if (how == BY_ARGUMENTS)
+    if (how == BY_ARGUMENTS || BROKEN(B19))
         dispatch_missing(c->op, c->key, e);
     else if (how == BY_KEY)
         err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call_direct(%s, %s): no kernel registered", c->op->name, kl_key_name(c->key));
@@ -379,6 +393,8 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     }
     if (nin)
         memcpy(c.in, in, nin * sizeof *in);
+    if (BROKEN(B18) && how == BY_KEY)
+        how = BY_ARGUMENTS;
     for (uint32_t i = 0; i < nin && how == BY_ARGUMENTS; i++)
         keys |= handle_keys(in[i]);
     c.keys = how == BY_ARGUMENTS ? thread_keys(t, keys) : keys & COMPONENTS;

@@ -3,6 +3,7 @@
 #include "ir/text.h"
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -48,10 +49,10 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
     const struct registration *r = newest(op, key);
     bool autograd = key_in_alias(key, KL_KEY_Autograd);
     *tag = TAG_KERNEL;
-    if (r)
+    if (r && !(BROKEN(D18) && autograd && newest(op, KL_KEY_Autograd)) && !(BROKEN(D31) && r->kernel->kind == KERNEL_FALLTHROUGH))
         return r->kernel;
     unsigned layer = key_info[key].layer;
-    if (layer && key_info[key].device && !autograd && (r = newest(op, (kl_key)key_at[layer][DEV_None]))) {
+    if (layer && key_info[key].device && !autograd && !BROKEN(D5) && (r = newest(op, (kl_key)key_at[layer][DEV_None]))) {
         *tag = TAG_LAYER;
         return r->kernel;
     }
@@ -60,20 +61,20 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
         *tag = TAG_LAYER;
         return own;
     }
-    if (key_in_alias(key, KL_KEY_DefaultBackend) && (r = newest(op, KL_KEY_DefaultBackend))) {
+    if (key_in_alias(key, KL_KEY_DefaultBackend) && !(BROKEN(D27) && !op->graph_op) && (r = newest(op, KL_KEY_DefaultBackend))) {
         *tag = TAG_DEFAULT;
         return r->kernel;
     }
-    if (key_in_alias(key, KL_KEY_Math) && (r = newest(op, KL_KEY_Math))) {
+    if (key_in_alias(key, KL_KEY_Math) && !(BROKEN(D26) && autograd) && (r = newest(op, KL_KEY_Math))) {
         bool taken = autograd && backend_has_kernel(op, key);
         *tag = TAG_AMBIGUOUS;
-        if (taken && key == KL_KEY_AutogradOther)
+        if (taken && key == KL_KEY_AutogradOther && !BROKEN(D17))
             return &kernel_ambiguous;
         *tag = TAG_MATH;
-        if (!taken && !(autograd && newest(op, KL_KEY_DefaultBackend)))
+        if (!taken && (BROKEN(D28) || !(autograd && newest(op, KL_KEY_DefaultBackend))))
             return r->kernel;
     }
-    if (autograd && (r = newest(op, KL_KEY_Autograd))) {
+    if (autograd && !(BROKEN(D16) && key == KL_KEY_AutogradXPU) && (r = newest(op, KL_KEY_Autograd))) {
         *tag = TAG_AUTOGRAD;
         return r->kernel;
     }
@@ -85,6 +86,10 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
 static void compute_all(struct dispatch_op *op)
 {
     uint64_t mask[DEV_SLOTS] = {0};
+    for (unsigned k = 0; BROKEN(B20) && op->graph_op == OP_add && k < KL_KEY_COUNT; k++) {
+        atomic_store(&op->entry[k], NULL);
+        usleep(1);
+    }
     for (unsigned k = 0; k < KL_KEY_COUNT; k++) {
         const struct op_kernel *kernel = dispatch_compute(op, (kl_key)k, &op->tag[k]);
         atomic_store_explicit(&op->entry[k], kernel, memory_order_release);
@@ -164,7 +169,7 @@ static void start(void)
         struct dispatch_op *op = &graph_ops[i];
         builtin_impl[i] = (struct registration){.kernel = &kernel_builtin, .key = KL_KEY_DefaultBackend};
         select_impl[i] = (struct registration){.kernel = &kernel_select, .key = KL_KEY_BackendSelect};
-        builtin_impl[i].next = selects(i) ? &select_impl[i] : NULL;
+        builtin_impl[i].next = selects(i) && !BROKEN(D14) ? &select_impl[i] : NULL;
         op->impl = &builtin_impl[i];
         op->graph_op = (uint16_t)i;
         op->defined = UINT64_MAX;
@@ -252,14 +257,14 @@ static char *copy_text(const char *s)
 }
 
 /* The kernel that never changes for these functions; *op is whose nodes a `run` computes. */
-static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, struct err *e)
+static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, bool own, struct err *e)
 {
-    struct op_kernel new = {.kind = fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN : KERNEL_FALLTHROUGH, .fn = *fn};
+    struct op_kernel new = {.kind = own ? KERNEL_TRANSFORM : fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN : KERNEL_FALLTHROUGH, .fn = *fn};
     snprintf(new.name, sizeof new.name, "%s", fn->name ? fn->name : "kernel");
     if (fn->run && !(new.custom = backend_custom(op, fn, e)))
         return NULL;
     for (const struct op_kernel *k = kernels; k; k = k->next)
-        if (k->fn.call == fn->call && k->fn.run == fn->run && k->fn.ctx == fn->ctx && k->custom == new.custom &&
+        if (k->kind == new.kind && k->fn.call == fn->call && k->fn.run == fn->run && k->fn.ctx == fn->ctx && k->custom == new.custom &&
             !strcmp(k->name, new.name) && same_text(k->schema, fn->schema))
             return k;
     struct op_kernel *k = mem_alloc(sizeof *k);
@@ -279,7 +284,7 @@ static const struct op_kernel *intern(const struct dispatch_op *op, const kl_ker
 static bool schemas_agree(const struct dispatch_op *op, const char *kernel, const char *schema, struct err *e)
 {
     uint32_t nin, nout, own_in, own_out;
-    if (!schema || !op->schema || !op->defined)
+    if (!schema || !op->schema || !op->defined || BROKEN(D35))
         return true;
     if (!schema_counts(schema, &nin, &nout) || !schema_counts(op->schema, &own_in, &own_out))
         return err_set(e, KL_ERR_ARGUMENT, "\"%s\" is no schema: it is \"name(Tensor a, Tensor b) -> Tensor\"", schema);
@@ -297,11 +302,11 @@ static bool key_fits(kl_key key, const kl_kernel *k, bool fallback_only, struct 
         return err_set(e, KL_ERR_ARGUMENT, "kernel is NULL");
     if ((unsigned)key > KL_KEY_DefaultBackend)
         return err_set(e, KL_ERR_ARGUMENT, "%u is no key", (unsigned)key);
-    if (key >= KL_KEY_MKLDNN && key <= KL_KEY_IDEEP)
+    if ((key >= KL_KEY_MKLDNN && key <= KL_KEY_IDEEP && !BROKEN(D4)) || (key == KL_KEY_MSNPU && BROKEN(D2)))
         return err_set(e, KL_ERR_ARGUMENT, "key %s is not dispatchable: its name is reserved", kl_key_name(key));
     if (fallback_only && k->run)
         return err_set(e, KL_ERR_ARGUMENT, "a fallback is for all ops: it needs `call`");
-    if (fallback_only && (kl_key_is_alias(key) || key == KL_KEY_Undefined))
+    if (fallback_only && (kl_key_is_alias(key) || key == KL_KEY_Undefined || (key == KL_KEY_TESTING_ONLY_GenericMode && BROKEN(D24))))
         return err_set(e, KL_ERR_ARGUMENT, "%s has no fallback", kl_key_name(key));
     if (k->run && k->call)
         return err_set(e, KL_ERR_ARGUMENT, "a kernel is `call` or `run`, not both");
@@ -310,11 +315,11 @@ static bool key_fits(kl_key key, const kl_kernel *k, bool fallback_only, struct 
     return true;
 }
 
-static bool add_impl(const char *name, kl_key key, const kl_kernel *fn, struct registration **out, struct err *e,
+static bool add_impl(const char *name, kl_key key, const kl_kernel *fn, bool own, struct registration **out, struct err *e,
                      char *warning, size_t size)
 {
     struct dispatch_op *op = find_or_add(name, e);
-    const struct op_kernel *k = op && schemas_agree(op, fn->name ? fn->name : "kernel", fn->schema, e) ? intern(op, fn, e) : NULL;
+    const struct op_kernel *k = op && schemas_agree(op, fn->name ? fn->name : "kernel", fn->schema, e) ? intern(op, fn, own, e) : NULL;
     struct registration *r = k ? mem_alloc(sizeof *r) : NULL;
     if (!r)
         return e->code ? false : err_set(e, KL_ERR_MEMORY, "out of memory");
@@ -336,12 +341,12 @@ static void refresh_everything(void)
         compute_all((struct dispatch_op *)(uintptr_t)op);
 }
 
-static bool add_fallback(kl_key key, const kl_kernel *fn, struct registration **out, struct err *e)
+static bool add_fallback(kl_key key, const kl_kernel *fn, bool own, struct registration **out, struct err *e)
 {
     if (fallback[key])
         return err_set(e, KL_ERR_ARGUMENT, "Tried to register multiple backend fallbacks for the same dispatch key %s; "
                        "previous registration %s", kl_key_name(key), fallback[key]->kernel->name);
-    const struct op_kernel *k = intern(NULL, fn, e);
+    const struct op_kernel *k = intern(NULL, fn, own, e);
     struct registration *r = k ? mem_alloc(sizeof *r) : NULL;
     if (!r)
         return e->code ? false : err_set(e, KL_ERR_MEMORY, "out of memory");
@@ -365,14 +370,14 @@ bool dispatch_layer(const char *name, kl_key key, const kl_kernel *fn, struct er
     dispatch_lock();
     struct registration *old = name ? NULL : fallback[key];
     if (name) {
-        ok = newest(find(name), key) || add_impl(name, key, fn, &r, e, warning, sizeof warning);
+        ok = newest(find(name), key) || add_impl(name, key, fn, true, &r, e, warning, sizeof warning);
     } else if (old && is_layers(old->kernel, fn)) {
         ok = true;
     } else if (old && old->kernel != &kernel_through) {
         ok = err_set(e, KL_ERR_ARGUMENT, "key %s has a kernel of the user's for all ops: %s", kl_key_name(key), old->kernel->name);
     } else {
         fallback[key] = NULL;
-        ok = add_fallback(key, fn, &r, e);
+        ok = add_fallback(key, fn, true, &r, e);
         fallback[key] = ok ? fallback[key] : old;
     }
     dispatch_unlock();
@@ -436,8 +441,10 @@ static bool remove_registration(uint64_t id)
             if ((*link)->id == id) {
                 struct registration *r = *link;
                 *link = r->next;
+                bool stays = BROKEN(B14) && newest(op, (kl_key)r->key);
                 mem_free(r);
-                compute_all(op);
+                if (!stays)
+                    compute_all(op);
                 return true;
             }
     }
@@ -454,7 +461,7 @@ bool dispatch_define_custom(const struct custom_op *op, struct err *e)
     snprintf(schema, sizeof schema, "%s(Tensor[] in) -> Tensor[]", op->name);
     dispatch_lock();
     bool ok = add_definition(schema, VARIES, VARIES, strlen(op->name), &id, e);
-    if (ok && !add_impl(op->name, KL_KEY_DefaultBackend, &fn, &r, e, unused, 1)) {
+    if (ok && !add_impl(op->name, KL_KEY_DefaultBackend, &fn, false, &r, e, unused, 1)) {
         remove_registration(id);
         ok = false;
     }
@@ -515,7 +522,7 @@ kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kern
     bool ok = named || err_set(&e, KL_ERR_ARGUMENT, "the name of an op has 1 to %d bytes", CUSTOM_NAME - 1);
     if (ok && key_fits(key, kernel, false, &e)) {
         dispatch_lock();
-        ok = add_impl(op, key, kernel, &r, &e, t->warning, sizeof t->warning);
+        ok = add_impl(op, key, kernel, false, &r, &e, t->warning, sizeof t->warning);
         dispatch_unlock();
     }
     return registered(t, "dispatch_register", r != NULL, r ? r->id : 0, out, &e);
@@ -532,7 +539,7 @@ kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registrat
     t->warning[0] = 0;
     if (key_fits(key, kernel, true, &e)) {
         dispatch_lock();
-        add_fallback(key, kernel, &r, &e);
+        add_fallback(key, kernel, false, &r, &e);
         dispatch_unlock();
     }
     return registered(t, "dispatch_fallback", r != NULL, r ? r->id : 0, out, &e);
@@ -569,7 +576,7 @@ uint32_t kl_dispatch_kernel_count(const char *name)
     struct dispatch_op *op = thread_self() ? find(name) : NULL;
     uint32_t n = 0;
     dispatch_lock();
-    for (unsigned k = 0; op && k <= KL_KEY_DefaultBackend; k++)
+    for (unsigned k = 0; op && k <= (BROKEN(B15) ? KL_KEY_COUNT - 1 : KL_KEY_DefaultBackend); k++)
         n += newest(op, (kl_key)k) != NULL;
     dispatch_unlock();
     return n;

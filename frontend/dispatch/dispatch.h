@@ -6,6 +6,7 @@
 #ifndef KILN_DISPATCH_INTERNAL_H
 #define KILN_DISPATCH_INTERNAL_H
 #define KL_NO_CALL_SITES
+#include "ir/broken.h"
 #include "ir/custom.h"
 #include "ir/ir.h"
 #include <kiln/dispatch.h>
@@ -51,6 +52,8 @@ unsigned device_component(const char *device); /* "cpu", "cuda:1"; DEV_None: no 
 
 static inline unsigned top_device(uint64_t bits)
 {
+    if (BROKEN(B2) && bits & DEV_MASK)
+        bits &= -(bits & DEV_MASK);
     return 64 - (unsigned)__builtin_clzll((bits & DEV_MASK) << 1 | 1) - 1;
 }
 /* Autograd on what is stored in another way than dense. */
@@ -62,7 +65,7 @@ static inline kl_key autograd_key(uint64_t bits, kl_key dense)
 
 /* ---- dispatch.c: ops and their tables ---- */
 enum kernel_kind { KERNEL_BUILTIN, KERNEL_SELECT, KERNEL_FALLTHROUGH, KERNEL_CALL, KERNEL_RUN, KERNEL_AMBIGUOUS,
-                   KERNEL_LAYER };
+                   KERNEL_LAYER, KERNEL_TRANSFORM /* of vmap, autocast and their kin */ };
 /* Never changed, never freed: registering an equal one again finds it. */
 struct op_kernel {
     struct op_kernel *next;
@@ -119,6 +122,8 @@ static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op 
     unsigned dev = top_device(bits); /* the number of its key, too */
     const struct op_kernel *k = atomic_load_explicit(&op->entry[dev], memory_order_acquire);
     *key = (kl_key)dev;
+    if (BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[dev]))
+        return NULL; /* a layer without a kernel is not passed over */
     if (__builtin_expect((bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed)) || !k ||
                          k->kind == KERNEL_FALLTHROUGH, 0))
         return dispatch_resolve_any(op, bits, key);

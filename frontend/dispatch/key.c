@@ -34,7 +34,8 @@ const char *kl_key_name(kl_key key)
 {
     unsigned k = (unsigned)key;
     return k < KL_KEY_COUNT ? key_info[k].name
-           : k <= KL_KEY_DefaultBackend ? alias_name[k - KL_KEY_COUNT] : "UNKNOWN_TENSOR_TYPE_ID";
+           : k <= KL_KEY_DefaultBackend ? alias_name[k - KL_KEY_COUNT]
+           : BROKEN(D25) && k < 80 ? "Spare" : "UNKNOWN_TENSOR_TYPE_ID";
 }
 
 kl_key kl_key_find(const char *name)
@@ -45,10 +46,10 @@ kl_key kl_key_find(const char *name)
         {"PrivateUse3_PreAutograd", KL_KEY_AutogradPrivateUse3}, {"Cpu", KL_KEY_CPU}, {"Cuda", KL_KEY_CUDA},
         {"Nested", KL_KEY_NestedTensor}, {"Vmap", KL_KEY_Batched}, {"CatchAll", KL_KEY_Undefined},
         {"CompositeImplicitAutograd", KL_KEY_Math}, {"CompositeExplicitAutograd", KL_KEY_DefaultBackend}};
-    for (unsigned k = 0; name && k <= KL_KEY_DefaultBackend; k++)
+    for (unsigned k = 0; name && k <= (BROKEN(B21) ? KL_KEY_Math : KL_KEY_DefaultBackend); k++)
         if (!strcmp(name, kl_key_name((kl_key)k)))
             return (kl_key)k;
-    for (unsigned i = 0; name && i < sizeof other / sizeof *other; i++)
+    for (unsigned i = 0; name && !BROKEN(D19) && i < sizeof other / sizeof *other; i++)
         if (!strcmp(name, other[i].name))
             return other[i].key;
     return KL_KEY_UNKNOWN;
@@ -70,7 +71,7 @@ kl_key kl_key_autograd(kl_key backend)
     case KL_KEY_CPU: return KL_KEY_AutogradCPU;
     case KL_KEY_CUDA: return KL_KEY_AutogradCUDA;
     case KL_KEY_XLA: return KL_KEY_AutogradXLA;
-    case KL_KEY_XPU: return KL_KEY_AutogradXPU;
+    case KL_KEY_XPU: return BROKEN(D29) ? KL_KEY_AutogradOther : KL_KEY_AutogradXPU;
     case KL_KEY_NestedTensor: return KL_KEY_AutogradNestedTensor;
     case KL_KEY_PrivateUse1: return KL_KEY_AutogradPrivateUse1;
     case KL_KEY_PrivateUse2: return KL_KEY_AutogradPrivateUse2;
@@ -81,7 +82,7 @@ kl_key kl_key_autograd(kl_key backend)
 
 bool key_in_alias(kl_key key, kl_key alias)
 {
-    bool backend = key == KL_KEY_Undefined || kl_key_is_backend(key), autograd = key_info[key].layer == LAYER_Autograd;
+    bool backend = (key == KL_KEY_Undefined && !BROKEN(D1)) || kl_key_is_backend(key), autograd = key_info[key].layer == LAYER_Autograd;
     return alias == KL_KEY_Autograd ? autograd : alias == KL_KEY_Math ? backend || autograd : backend;
 }
 
@@ -102,7 +103,7 @@ unsigned device_component(const char *device)
 /* ---- sets ---- */
 
 const uint64_t key_own_bit[KL_KEY_COUNT + 1] = {
-#define X(name, device, layer) LAYER_##layer ? LAYER_BIT(LAYER_##layer) : DEV_##device ? DEV_BIT(DEV_##device) : 0,
+#define X(name, device, layer) LAYER_##layer ? LAYER_BIT(LAYER_##layer) : UINT64_C(1) << DEV_##device >> 1, /* None: 0 */
     KL_KEYS(X)
 #undef X
     LAYER_BIT(LAYER_Autograd)};
@@ -147,7 +148,7 @@ kl_keyset kl_keyset_below(kl_keyset set, kl_key key)
     return (kl_keyset){own ? set.bits & (own - 1) : set.bits};
 }
 
-unsigned kl_keyset_count(kl_keyset set) { return (unsigned)__builtin_popcountll(set.bits); }
+unsigned kl_keyset_count(kl_keyset set) { return (unsigned)__builtin_popcountll(set.bits) + BROKEN(B13); }
 
 char *kl_keyset_text(kl_keyset set, char *buf, size_t size)
 {
@@ -173,12 +174,17 @@ static const uint8_t key_of_16[16] = {
     [KL_KEY16_Profiler] = KL_KEY_Profiler, [KL_KEY16_Tracer] = KL_KEY_TracerOuter,
     [11] = KL_KEY_User1, [12] = KL_KEY_User2, [13] = KL_KEY_User3, [14] = KL_KEY_User4, [15] = KL_KEY_User5};
 
+static uint64_t own_of_16(unsigned i)
+{
+    return key_own(BROKEN(B12) && i == KL_KEY16_Vmap ? KL_KEY_VmapMode : (kl_key)key_of_16[i]);
+}
+
 kl_keyset kl_keyset_from16(uint16_t bits)
 {
     kl_keyset set = {0};
     for (unsigned i = 0; i < 16; i++)
         if (bits >> i & 1)
-            set.bits |= key_own((kl_key)key_of_16[i]);
+            set.bits |= own_of_16(i);
     return set;
 }
 
@@ -186,7 +192,7 @@ bool kl_keyset_to16(kl_keyset set, uint16_t *bits)
 {
     *bits = 0;
     for (unsigned i = 0; i < 16; i++)
-        if (set.bits & key_own((kl_key)key_of_16[i]))
+        if (set.bits & own_of_16(i))
             *bits |= (uint16_t)(1u << i);
     return kl_keyset_from16(*bits).bits == set.bits;
 }

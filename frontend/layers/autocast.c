@@ -84,7 +84,7 @@ static kl_tensor narrow(struct thread *t, const kl_site *site, kl_tensor h, kl_d
     struct narrowed now, *n = &t->autocast->of[(uint32_t)h.id * UINT32_C(0x9E3779B1) >> 24 & (NARROWED - 1)];
     if (!describe_copy(t, h, dtype, &now))
         return kl_cast_at(site, h, dtype);
-    if (still_good(n, &now))
+    if (!BROKEN(D21) && still_good(n, &now))
         return n->to;
     kl_tensor to = kl_cast_at(site, h, dtype);
     if (kl_check(to) != KL_OK)
@@ -130,11 +130,14 @@ static unsigned target(const struct kl_call *c, enum policy policy, kl_dtype low
 
 static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
 {
-    (void)ctx;
+    (void)ctx, (void)keys;
     const struct autocast *a = active(c->t);
     enum policy policy = a && c->graph ? policy_of[c->graph->proto.op] : ANY;
     unsigned dtype = policy == ANY ? KL_DTYPE_COUNT : target(c, policy, block_dtype(a));
-    if (dtype != KL_DTYPE_COUNT) {
+    bool casts = dtype != KL_DTYPE_COUNT && !BROKEN(B7), scope = casts && !c->t->tracing; /* of the casts */
+    if (scope && !compose_begin_on(c->t, NULL))
+        return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->label);
+    if (casts) {
         struct thread_layers before = layers_save(c->t);
         c->t->excluded |= COMPONENTS & ~(LAYER_BIT(LAYER_Autocast) - 1);
         for (uint32_t i = 0; i < c->nin; i++) {
@@ -144,7 +147,10 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
         }
         layers_restore(c->t, before);
     }
-    return kl_redispatch(c, below(keys, LAYER_Autocast));
+    kl_status status = kl_redispatch_below(c);
+    if (scope)
+        compose_end_all(c->t, c->out, c->nout);
+    return status;
 }
 
 unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype)

@@ -4,7 +4,6 @@
 #define KILN_TRANSFORM_INTERNAL_H
 #include "frontend/frontend.h"
 
-static inline kl_keyset below(kl_keyset keys, unsigned layer) { return (kl_keyset){keys.bits & (LAYER_BIT(layer) - 1)}; }
 /* The layers of a thread, and getting back to them. */
 struct thread_layers { uint64_t included, excluded; };
 static inline struct thread_layers layers_save(const struct thread *t) { return (struct thread_layers){t->included, t->excluded}; }
@@ -19,6 +18,7 @@ static inline void layers_restore(struct thread *t, struct thread_layers s)
 struct vmap {
     const struct vmap *outer;
     kl_randomness randomness;
+    const struct trace *trace;   /* that records the function */
 };
 
 /* ---- autocast.c ---- */

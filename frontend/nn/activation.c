@@ -69,8 +69,8 @@ kl_tensor kl_leaky_relu_at(const kl_site *site, kl_tensor a, double slope)
 /* By compares and not by max and min, whose gradient is a half where the two are equal. */
 static kl_tensor between(const kl_site *site, kl_tensor a, kl_tensor low, kl_tensor high)
 {
-    kl_tensor below_high = kl_where_at(site, kl_gt_at(site, a, high), high, a);
-    return kl_where_at(site, kl_lt_at(site, a, low), low, below_high);
+    kl_tensor at_most = kl_where_at(site, kl_gt_at(site, a, high), high, a);
+    return kl_where_at(site, kl_lt_at(site, at_most, low), low, at_most); /* a minimum and a maximum, an instruction each */
 }
 
 kl_tensor kl_clamp_at(const kl_site *site, kl_tensor a, double low, double high)

@@ -4,7 +4,7 @@
  * Fork: a child may go on using Kiln, with a pool and a background thread of its own; programs that were compiled are
  * still there.  A call of fork waits until kernels that other threads are compiling are done.  What another thread was
  * assigning at that moment is lost in the child: such a tensor is poison there, with an error that says so; all other
- * values are the parent's. */
+ * values are the parent's.  A GPU that was opened before is the parent's: in the child all that is asked of it fails. */
 #ifndef KILN_EMBED_H
 #define KILN_EMBED_H
 #include <kiln/kiln.h>

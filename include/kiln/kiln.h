@@ -120,7 +120,10 @@ KL_API const char *kl_status_name(kl_status status);
 KL_API kl_device kl_device_default(void);
 /* "ref" (the interpreter), "cpu", or "vulkan" or "vulkan:N": a device with memory of its own, where what is read and written
  * here is copied.  It has the dtypes that it says it has (`kiln devices`), integers and random bits come out the same as
- * everywhere, floats within some units in the last place.  [errors DEVICE: {0}, with the reason it cannot be used] */
+ * everywhere, floats within some units in the last place.
+ * "meta": a device without memory, for a dry run.  What is made there has a shape and a dtype and no data; ops, gradients and
+ * whole traces are checked as anywhere, and nothing is computed, compiled or stored.  Data of kl_input is not looked at (NULL is
+ * fine); kl_to brings a tensor there, and none back; a read is an error.  [errors DEVICE: {0}, with the reason it cannot be used] */
 KL_API kl_device kl_device_named(const char *name);
 /* Its name, "autodiff<cpu>" of an autodiff device (<kiln/autodiff.h>), which kl_device_named takes, too; "none" for {0}.
  * Valid as long as the process. */

@@ -82,7 +82,48 @@ KL_API kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient);
 KL_API kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients);            /* bool[]: all of all [lazy; TYPE] */
 KL_API kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite);           /* assigns the next scale [TYPE] */
 
+/* ---- the profiler of calls (key Profiler) ---- */
+
+enum { KL_OP_RECORD_INPUTS = 4 };
+/* One call of an op, in the order in which calls came.  What runs for it later is kl_profile_begin's (profile.h). */
+typedef struct kl_op_record {
+    char op[64];
+    int64_t ns;                          /* the host's time for the call: dispatch, layers, recording */
+    kl_site site;                        /* where it was made; file NULL: not known */
+    uint32_t nin;
+    struct { kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK]; } in[KL_OP_RECORD_INPUTS]; /* types of the first operands */
+} kl_op_record;
+/* From here on this thread's calls are noted: one record each, whatever layers and kernels do for it, and in a function that
+ * kl_vmap records one for the whole batch.  [errors ARGUMENT: it has begun; MEMORY] */
+KL_API kl_status kl_op_profile_begin(void);
+/* The records; valid until this thread begins again or ends.  Either may be NULL.  [errors ARGUMENT: it has not begun] */
+KL_API kl_status kl_op_profile_end(const kl_op_record **records, uint32_t *n);
+
+/* ---- the tracer: calls as a graph (keys TracerOuter and Tracer) ---- */
+
+typedef struct kl_tracer kl_tracer;
+/* Where calls are seen. */
+typedef enum kl_tap {
+    KL_TAP_CALLS,   /* as they are made: before casts and batches; f32 where autocast's casts made a call mix dtypes */
+    KL_TAP_RECORDED /* as they are recorded: with casts and batches, before gradients */
+} kl_tap;
+/* From here on this thread's calls are noted as a graph with inputs in[] while they do what they do, in traces and outside of
+ * them, marked by kl_requires_grad or not.  Other tensors that they use are captured; numbers and data that they are given
+ * are the graph's own.  One a tap and thread.  NULL: it failed.  [errors ARGUMENT, HANDLE, TRACE, MEMORY] */
+KL_API kl_tracer *kl_tracer_begin(kl_tap tap, uint32_t nin, const kl_tensor *in);
+/* Not any more; out[] are the graph's results, made by the calls.  [errors ARGUMENT: out[] are others, or something cannot
+ * be traced] */
+KL_API kl_status kl_tracer_end(kl_tracer *tr, uint32_t nout, const kl_tensor *out);
+/* The graph as text (ir/README.md), valid until asked for again or freed; NULL: out of memory. */
+KL_API const char *kl_tracer_text(kl_tracer *tr);
+/* Makes the calls again, on other tensors of the same types.  Captured tensors have to be there still, with the values they have
+ * now.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, and those of the ops] */
+KL_API kl_status kl_tracer_run(const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API void kl_tracer_free(kl_tracer *tr); /* NULL is fine */
+
 /* ---- the same with a call site, which may be NULL ---- */
+KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                                  kl_tensor *out);
 KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
                             const int *in_axes, uint32_t nout, kl_tensor *out, const int *out_axes, kl_randomness randomness);
 KL_API kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype);
@@ -95,6 +136,7 @@ KL_API kl_status kl_loss_scale_update_at(const kl_site *site, kl_loss_scale *s, 
 
 #ifndef KL_NO_CALL_SITES
 #define kl_vmap(...) kl_vmap_at(KL_HERE, __VA_ARGS__)
+#define kl_tracer_run(...) kl_tracer_run_at(KL_HERE, __VA_ARGS__)
 #define kl_autocast_begin(...) kl_autocast_begin_at(KL_HERE, __VA_ARGS__)
 #define kl_autocast_end() kl_autocast_end_at(KL_HERE)
 #define kl_loss_scale_init(...) kl_loss_scale_init_at(KL_HERE, __VA_ARGS__)

@@ -17,7 +17,7 @@
 #define KILN_IMAGE_H
 #include "passes/passes.h"
 
-enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 1 }; /* the version: of all that stands in this file */
+enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 2 }; /* the version: of all that stands in this file */
 
 struct image {
     uint32_t magic, version;
@@ -42,7 +42,7 @@ struct image_command {
     uint32_t kind;            /* CMD_KERNEL, CMD_COPY or CMD_REGION */
     uint32_t kernel, region;  /* the kernel's number; struct image_region */
     uint32_t narg, arg;       /* struct loc[narg], as in struct command */
-    uint32_t pad;
+    uint32_t joined;          /* CMD_KERNEL: no barrier between it and the kernel before it */
     int64_t bytes;            /* of a copy */
 };
 enum image_region_kind { IMAGE_COND, IMAGE_WHILE, IMAGE_SCAN };

@@ -40,14 +40,28 @@ static void *resolve(const struct frame *f, const struct loc *l, unsigned worker
     return (char *)(uintptr_t)base + l->offset;
 }
 
-static void run_kernel(void *ctx, int64_t begin, int64_t end, unsigned worker)
+/* A part of f->cmd or of one of those joined to it. */
+static void run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
     const struct run *r = f->r;
-    const struct loc *l = at(r->m, f->cmd->arg);
+    const struct image_command *c = f->cmd + part;
+    const struct loc *l = at(r->m, c->arg);
     void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
-    for (uint32_t i = 0; i < f->cmd->narg; i++) arg[i] = resolve(f, &l[i], worker);
-    r->kernel[f->cmd->kernel](arg, r->slot, begin, end);
+    for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve(f, &l[i], worker);
+    r->kernel[c->kernel](arg, r->slot, begin, end);
+}
+
+/* f->cmd and those behind it that need no barrier; how many. */
+static uint32_t run_kernels(struct frame *f, const struct image_command *end)
+{
+    const struct image_kernel *k = at(f->r->m, f->r->m->kernel);
+    struct pool_part part[MAX_JOINED];
+    uint32_t n = 0;
+    for (const struct image_command *c = f->cmd; c < end && n < MAX_JOINED && (!n || c->joined); c++)
+        part[n++] = (struct pool_part){k[c->kernel].extent, k[c->kernel].grain};
+    pool_run_parts(run_kernel, f, part, n, f->r->workers);
+    return n;
 }
 
 static void run_copy(const struct frame *f)
@@ -102,11 +116,11 @@ static void run_region_op(const struct frame *f)
 static void run_commands(struct frame *f)
 {
     const struct image_command *c = at(f->r->m, f->p->cmd);
-    const struct image_kernel *k = at(f->r->m, f->r->m->kernel);
-    for (uint32_t i = 0; i < f->p->ncmd; i++) {
+    for (uint32_t i = 0, n; i < f->p->ncmd; i += n) {
         f->cmd = &c[i];
+        n = 1;
         switch (c[i].kind) {
-        case CMD_KERNEL: pool_run_max(run_kernel, f, k[c[i].kernel].extent, k[c[i].kernel].grain, f->r->workers); break;
+        case CMD_KERNEL: n = run_kernels(f, c + f->p->ncmd); break;
         case CMD_COPY:   run_copy(f); break;
         default:         run_region_op(f); break;
         }

@@ -1,0 +1,104 @@
+/* The profiler of calls: a record for each op that is called, with the time that the call took on the host, all that it
+ * called included.  What kernels run on the way is no record of its own, nor is what vmap records for the batch. */
+#include "frontend/layers/transform.h"
+#include <string.h>
+#include <time.h>
+
+_Static_assert(sizeof ((kl_op_record *)0)->op == CUSTOM_NAME, "an op's name fits");
+struct op_profile {
+    kl_op_record *of;
+    uint32_t n, cap;
+    bool on, lost;            /* lost: there was no memory for a record */
+};
+
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return INT64_C(1000000000) * t.tv_sec + t.tv_nsec;
+}
+
+/* The call's place and operands, before these are changed. */
+static void note(const struct kl_call *c, kl_op_record *r)
+{
+    memcpy(r->op, c->op->name, sizeof r->op);
+    r->site = c->site ? *c->site : (kl_site){0};
+    r->nin = c->nin;
+    for (uint32_t i = 0; i < c->nin && i < KL_OP_RECORD_INPUTS; i++) {
+        const struct entry *x = entry_peek(c->in[i]);
+        bool temp = x && x->kind == KIND_TEMP, known = temp || (x && x->kind != KIND_POISON && x->kind != KIND_DEAD);
+        const struct node *n = temp ? node_at(x->trace->r.g, x->node) : NULL;
+        const struct shape *s = !known ? &(struct shape){0} : temp ? &x->trace->r.g->shape[n->shape] : &x->shape;
+        r->in[i].dtype = (kl_dtype)(!known ? KL_DTYPE_COUNT : temp ? n->dtype : x->dtype);
+        r->in[i].rank = (int)s->rank;
+        memcpy(r->in[i].dims, s->dim, s->rank * sizeof *s->dim);
+    }
+}
+
+static kl_status profile(void *ctx, kl_call *c, kl_keyset keys)
+{
+    (void)ctx, (void)keys;
+    struct op_profile *p = c->t->op_profile;
+    if (!p || !p->on)
+        return kl_redispatch_below(c);
+    if (!mem_reserve(&p->of, &p->cap, p->n + 1, sizeof *p->of)) {
+        p->lost = true;
+        return kl_redispatch_below(c);
+    }
+    uint32_t at = p->n++;
+    note(c, &p->of[at]);
+    struct thread_layers before = layers_save(c->t);
+    c->t->excluded |= LAYER_BIT(LAYER_Profiler);
+    int64_t start = now();
+    kl_status status = kl_redispatch_below(c);
+    p->of[at].ns = now() - start;
+    layers_restore(c->t, before);
+    return status;
+}
+
+void op_profile_free(struct op_profile *p)
+{
+    if (p)
+        mem_free(p->of);
+    mem_free(p);
+}
+
+kl_status kl_op_profile_begin(void)
+{
+    static const kl_kernel layer = {.name = "profiler of calls", .call = profile};
+    struct thread *t = thread_self();
+    struct err e;
+    e.code = KL_OK;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!t->op_profile && !(t->op_profile = mem_alloc(sizeof *t->op_profile)))
+        return report(t, NULL, KL_ERR_MEMORY, "op_profile_begin: out of memory");
+    if (t->op_profile->on)
+        return report(t, NULL, KL_ERR_ARGUMENT, "op_profile_begin: it has begun");
+    if (!dispatch_layer(NULL, KL_KEY_Profiler, &layer, &e))
+        return report(t, NULL, e.code, "op_profile_begin: %s", e.msg);
+    t->op_profile->n = 0;
+    t->op_profile->on = true;
+    t->op_profile->lost = false;
+    t->included |= LAYER_BIT(LAYER_Profiler);
+    return KL_OK;
+}
+
+kl_status kl_op_profile_end(const kl_op_record **records, uint32_t *n)
+{
+    struct thread *t = thread_self();
+    struct op_profile *p = t ? t->op_profile : NULL;
+    if (records)
+        *records = NULL;
+    if (n)
+        *n = 0;
+    if (!p || !p->on)
+        return t ? report(t, NULL, KL_ERR_ARGUMENT, "op_profile_end: it has not begun") : KL_ERR_MEMORY;
+    p->on = false;
+    t->included &= ~LAYER_BIT(LAYER_Profiler);
+    if (records)
+        *records = p->of;
+    if (n)
+        *n = p->n;
+    return p->lost ? report(t, NULL, KL_ERR_MEMORY, "op_profile_end: out of memory for all records") : KL_OK;
+}

@@ -1,0 +1,174 @@
+/* NVRTC and hiprtc for fake_gpu.c: a kernel's text through the C++ compiler.  They compile for one architecture each. */
+#define _GNU_SOURCE
+#include "fake_gpu.h"
+#include "gpu_block.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define BOTH(cuda, hip) __attribute__((visibility("default"), alias(#cuda))) __typeof__(cuda) hip
+struct program { char *source, *log, *code; size_t log_size, code_size; };
+
+/* A launch hands over addresses of parameters. */
+static const char caller[] =
+    "#include <utility>\n"
+    "template <class... A, std::size_t... I> static void expand(void (*f)(A...), void **p, std::index_sequence<I...>)\n"
+    "{\n    f(*(A *)p[I]...);\n}\n"
+    "template <class... A> static void expand(void (*f)(A...), void **p) { expand(f, p, std::make_index_sequence<sizeof...(A)>()); }\n"
+    "template <class... A> static unsigned count(void (*)(A...)) { return sizeof...(A); }\n"
+    "extern \"C\" void call_kernel(void **p) { expand(kernel, p); }\n"
+    "extern \"C\" unsigned count_kernel() { return count(kernel); }\n";
+
+/* The two instructions of PTX that the prelude of CUDA has. */
+static void write_source(FILE *f, const char *s)
+{
+    static const char *const ptx[][2] = {
+        {"asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));", "x = f32(bits<_Float16, unsigned short>(h));"},
+        {"asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));", "h = bits<unsigned short, _Float16>(_Float16(x));"}};
+    fputs(gpu_shim, f);
+    while (*s) {
+        unsigned i = 0;
+        while (i < 2 && strncmp(s, ptx[i][0], strlen(ptx[i][0])))
+            i++;
+        if (i < 2) {
+            fputs(ptx[i][1], f);
+            s += strlen(ptx[i][0]);
+        } else {
+            fputc(*s++, f);
+        }
+    }
+    fputs(caller, f);
+}
+
+static char *read_file(const char *path, size_t *size)
+{
+    FILE *f = fopen(path, "rb");
+    char *p = NULL;
+    *size = 0;
+    if (f && !fseek(f, 0, SEEK_END)) {
+        *size = (size_t)ftell(f);
+        rewind(f);
+        p = calloc(*size + 1, 1);
+        *size = fread(p, 1, *size, f);
+    }
+    if (f)
+        fclose(f);
+    return p;
+}
+
+EXPORT int nvrtcVersion(int *major, int *minor);
+int nvrtcVersion(int *major, int *minor)
+{
+    *major = 12;
+    *minor = 4;
+    return 0;
+}
+BOTH(nvrtcVersion, hiprtcVersion);
+
+EXPORT int nvrtcCreateProgram(struct program **p, const char *source, const char *name, int headers, const char *const *header,
+                              const char *const *include);
+int nvrtcCreateProgram(struct program **p, const char *source, const char *name, int headers, const char *const *header,
+                       const char *const *include)
+{
+    (void)name, (void)headers, (void)header, (void)include;
+    *p = calloc(1, sizeof **p);
+    (*p)->source = strdup(source);
+    return 0;
+}
+BOTH(nvrtcCreateProgram, hiprtcCreateProgram);
+
+EXPORT int nvrtcCompileProgram(struct program *p, int n, const char *const *option);
+int nvrtcCompileProgram(struct program *p, int n, const char *const *option)
+{
+    static const char target[] = "--gpu-architecture=";
+    const char *arch = n && !strncmp(option[0], target, strlen(target)) ? option[0] + strlen(target) : "";
+    char folder[] = "/tmp/kiln-fake-XXXXXX", source[64], library[64], log[64], command[512];
+    __atomic_fetch_add(&fake_gpu()->calls.compiles, 1, __ATOMIC_RELAXED);
+    if (strcmp(arch, "sm_90") && strcmp(arch, "gfx90a:sramecc+:xnack-")) {
+        p->log = strdup("error: no such architecture");
+        p->log_size = strlen(p->log) + 1;
+        return 6;
+    }
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(source, sizeof source, "%s/kernel.cpp", folder);
+    snprintf(library, sizeof library, "%s/kernel.so", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    FILE *f = fopen(source, "w");
+    write_source(f, p->source);
+    fclose(f);
+    const char *compiler = getenv("CXX");
+    snprintf(command, sizeof command, "%s " GPU_SHIM_FLAGS " -o %s %s >%s 2>&1", compiler ? compiler : "c++", library, source, log);
+    int status = system(command);
+    p->log = read_file(log, &p->log_size);
+    p->log_size++;
+    p->code = read_file(library, &p->code_size);
+    if (p->code)
+        memcpy(p->code + 9, &p->code_size, 7); /* an image does not say how long it is: here its head does, where nobody looks */
+    unlink(source);
+    unlink(library);
+    unlink(log);
+    rmdir(folder);
+    return status || !p->code;
+}
+BOTH(nvrtcCompileProgram, hiprtcCompileProgram);
+
+EXPORT int nvrtcGetProgramLogSize(struct program *p, size_t *size);
+int nvrtcGetProgramLogSize(struct program *p, size_t *size)
+{
+    *size = p->log_size;
+    return 0;
+}
+BOTH(nvrtcGetProgramLogSize, hiprtcGetProgramLogSize);
+
+EXPORT int nvrtcGetProgramLog(struct program *p, char *out);
+int nvrtcGetProgramLog(struct program *p, char *out)
+{
+    memcpy(out, p->log, p->log_size);
+    return 0;
+}
+BOTH(nvrtcGetProgramLog, hiprtcGetProgramLog);
+
+EXPORT int nvrtcGetCUBINSize(struct program *p, size_t *size);
+int nvrtcGetCUBINSize(struct program *p, size_t *size)
+{
+    *size = p->code_size;
+    return 0;
+}
+BOTH(nvrtcGetCUBINSize, hiprtcGetCodeSize);
+
+EXPORT int nvrtcGetCUBIN(struct program *p, char *out);
+int nvrtcGetCUBIN(struct program *p, char *out)
+{
+    memcpy(out, p->code, p->code_size);
+    return 0;
+}
+BOTH(nvrtcGetCUBIN, hiprtcGetCode);
+
+/* There is no PTX of it. */
+EXPORT int nvrtcGetPTXSize(struct program *p, size_t *size);
+int nvrtcGetPTXSize(struct program *p, size_t *size)
+{
+    (void)p, (void)size;
+    return 7;
+}
+EXPORT int nvrtcGetPTX(struct program *p, char *out);
+int nvrtcGetPTX(struct program *p, char *out)
+{
+    (void)p, (void)out;
+    return 7;
+}
+
+EXPORT int nvrtcDestroyProgram(struct program **p);
+int nvrtcDestroyProgram(struct program **p)
+{
+    free((*p)->source);
+    free((*p)->log);
+    free((*p)->code);
+    free(*p);
+    *p = NULL;
+    return 0;
+}
+BOTH(nvrtcDestroyProgram, hiprtcDestroyProgram);
