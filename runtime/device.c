@@ -140,7 +140,7 @@ static const struct { const char *name; int first; } kinds[KL_DEVICE_KINDS] = {
     [KL_DEVICE_CUDA] = {"cuda", DEVICE_CUDA}, [KL_DEVICE_HIP] = {"hip", DEVICE_HIP},
     [KL_DEVICE_VULKAN] = {"vulkan", DEVICE_VULKAN}, [KL_DEVICE_METAL] = {"metal", -1},
     [KL_DEVICE_PLUGIN1] = {"plug-in 1", DEVICE_PLUGIN}, [KL_DEVICE_PLUGIN2] = {"plug-in 2", DEVICE_PLUGIN + DEVICES_A_KIND},
-    [KL_DEVICE_PLUGIN3] = {"plug-in 3", DEVICE_PLUGIN + 2 * DEVICES_A_KIND}};
+    [KL_DEVICE_PLUGIN3] = {"plug-in 3", DEVICE_PLUGIN + 2 * DEVICES_A_KIND}, [KL_DEVICE_META] = {"meta", DEVICE_META}};
 
 const char *device_kind_name(unsigned kind) { return kind < KL_DEVICE_KINDS ? kinds[kind].name : "unknown"; }
 
@@ -148,7 +148,7 @@ unsigned device_kind(int device)
 {
     unsigned kind = 0;
     for (unsigned k = 0; k < KL_DEVICE_KINDS; k++)
-        if (kinds[k].first >= 0 && kinds[k].first <= device) kind = k;
+        if (kinds[k].first <= device && kinds[k].first >= kinds[kind].first) kind = k;
     return kind;
 }
 
@@ -158,7 +158,7 @@ int device_number(unsigned kind, unsigned index, struct err *e)
         err_set(e, KL_ERR_DEVICE, "unknown kind of device %u", kind);
         return -1;
     }
-    unsigned most = kinds[kind].first < 0 ? 0 : kinds[kind].first < DEVICE_HOSTS ? 1 : DEVICES_A_KIND;
+    unsigned most = kinds[kind].first < 0 ? 0 : kinds[kind].first < DEVICE_CUDA ? 1 : DEVICES_A_KIND;
     if (!most) return device_find(kinds[kind].name, e);
     const char *name = index < most ? find_name(kinds[kind].first + (int)index) : NULL;
     if (name) return device_find(name, e);
@@ -170,7 +170,7 @@ int device_number(unsigned kind, unsigned index, struct err *e)
 unsigned device_kind_count(unsigned kind, struct err *e)
 {
     unsigned n = 0;
-    if (kind < KL_DEVICE_KINDS && kinds[kind].first >= DEVICE_HOSTS && find_name(kinds[kind].first)) {
+    if (kind < KL_DEVICE_KINDS && kinds[kind].first >= DEVICE_CUDA && find_name(kinds[kind].first)) {
         n = accelerator_count(kinds[kind].first, e);
         return n < DEVICES_A_KIND ? n : DEVICES_A_KIND;
     }

@@ -27,6 +27,9 @@ check $? "kiln devices does not list hip"
 "$B/kiln" explain neg 'f32[2]' --device hip >"$scratch/explain" 2>&1 # where there is none: why
 grep -q 'device hip:0: \|resolved: HIP' "$scratch/explain" && ! grep -q 'cuda:0' "$scratch/explain"
 check $? "asking for hip: $(cat "$scratch/explain")"
-[ "$f" -eq 0 ] && echo "D3 ok $p checks" || echo "D3 FAILED $((p + f)) checks"
-echo "$p passed, $f failed, 0 skipped"
-[ "$f" -eq 0 ]
+if [ "$f" -eq 0 ]; then
+    printf 'D3 ok %d checks\n1 passed, 0 failed, 0 skipped\n' "$p"
+else
+    printf 'D3 FAILED %d checks\n0 passed, 1 failed, 0 skipped\n' $((p + f))
+    exit 1
+fi

@@ -32,7 +32,7 @@ KL_API int kl_device_index(kl_device device);                /* its number in it
 #define KL_DEVICES_HOST (KL_DEVICES(KL_DEVICE_REF) | KL_DEVICES(KL_DEVICE_CPU)) /* memory is the program's own */
 #define KL_DEVICES_GPU \
     (KL_DEVICES(KL_DEVICE_CUDA) | KL_DEVICES(KL_DEVICE_HIP) | KL_DEVICES(KL_DEVICE_VULKAN) | KL_DEVICES(KL_DEVICE_METAL))
-#define KL_DEVICES_ALL UINT32_MAX
+#define KL_DEVICES_ALL (~KL_DEVICES(KL_DEVICE_META)) /* that compute */
 /* Writes the devices of these kinds that work to out[0..room) and returns how many there are, which may be more. */
 KL_API uint32_t kl_device_enumerate(uint32_t kinds, kl_device *out, uint32_t room);
 

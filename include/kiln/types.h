@@ -30,6 +30,7 @@ typedef enum kl_dtype {
 typedef enum kl_device_kind {
     KL_DEVICE_REF, KL_DEVICE_CPU, KL_DEVICE_CUDA, KL_DEVICE_HIP, KL_DEVICE_VULKAN, KL_DEVICE_METAL,
     KL_DEVICE_PLUGIN1, KL_DEVICE_PLUGIN2, KL_DEVICE_PLUGIN3, /* in the order of loading: <kiln/plugin.h> */
+    KL_DEVICE_META, /* shapes and dtypes without data */
     KL_DEVICE_KINDS
 } kl_device_kind;
 
