@@ -6,7 +6,7 @@
  * numerics it walks the row tiles, adding to partial sums in scratch, and the last k-block ends in the
  * epilogue.  B is copied into a scratch panel first where its columns are not neighbours in memory.  Where they are, it
  * is read in place, but for products of many rows with a B beyond the second-level cache: packing takes 2048x2048x2048
- * from 0.70 of the arithmetic peak to 0.87.  A is read in place, by tiles of no more rows than the first-level cache holds
+ * from 0.80 of the arithmetic peak to 0.84.  A is read in place, by tiles of no more rows than the first-level cache holds
  * a line of each: at 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast.  Columns may be neighbours
  * only within runs, as the windows of a convolution are within a row of the image: then no tile crosses from one
  * run to the next.  Operands that outgrow the first-level
