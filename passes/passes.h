@@ -83,8 +83,9 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given
 const struct groups *lowerer_groups(const struct lowerer *s);
 
 /* ---- plan.c, plan_apart.c: storage and commands ---- */
-enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH };
-struct loc { uint32_t kind, index; int64_t offset; }; /* arena: of device `index`; scratch: offset in a thread's scratch */
+enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_INSIDE }; /* the last two hold no value */
+/* arena: of device `index`; scratch: offset in a thread's scratch; inside: the kernel's own, shared memory or registers */
+struct loc { uint32_t kind, index; int64_t offset; };
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
 struct program;
@@ -98,7 +99,7 @@ struct command {
                                        CMD_CUSTOM: the operands, the results, and the workspace */
     ref region;                   /* CMD_REGION, CMD_CUSTOM: the op's node */
     struct program *sub[2];       /* CMD_REGION: its regions, run with the parameters as inputs */
-    ref *value;                   /* the node each arg holds, NIL for scratch: for the checker; may be NULL */
+    ref *value;                   /* the node each arg holds, NIL for scratch and inside: for the checker; may be NULL */
     int64_t bytes;                /* CMD_COPY: size */
     uint16_t from;                /* CMD_COPY: the device copied from */
 };

@@ -362,6 +362,10 @@ static bool kernel_commands(struct planner *p)
                 scratch += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
                 continue;
             }
+            if (k->buf[b].role == BUF_SHARED || k->buf[b].role == BUF_REGISTER) {
+                c->arg[b] = (struct loc){.kind = LOC_INSIDE};
+                continue;
+            }
             ref r = l->arg[k->buf[b].id].node;
             c->arg[b] = plan_value_loc(p, r);
             c->value[b] = r;

@@ -43,7 +43,8 @@ struct check {
 };
 
 static const char *const loc_name[] = {[LOC_ARENA] = "arena", [LOC_INPUT] = "input", [LOC_STATE] = "state",
-                                       [LOC_OUT] = "output", [LOC_SCRATCH] = "scratch"};
+                                       [LOC_OUT] = "output", [LOC_SCRATCH] = "scratch",
+                                       [LOC_INSIDE] = "kernel"};
 
 static bool fail(const struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static bool fail(const struct check *c, const char *fmt, ...)
@@ -225,8 +226,10 @@ static bool collect(struct check *c)
     for (uint32_t i = 0; i < m->narg; i++) {
         struct access a = {m->arg[i], m->bytes, 1, m->value ? m->value[i] : NIL, i, i == 0};
         if (k) {
-            bool scratch = k->buf[i].role == BUF_SCRATCH;
+            bool scratch = k->buf[i].role == BUF_SCRATCH, inside = k->buf[i].role == BUF_SHARED || k->buf[i].role == BUF_REGISTER;
             if (scratch != (a.loc.kind == LOC_SCRATCH)) return fail(c, "argument %u mixes up scratch and values", i);
+            if (inside != (a.loc.kind == LOC_INSIDE)) return fail(c, "argument %u mixes up memory of the kernel and values", i);
+            if (inside) continue;
             a.write = k->buf[i].role != BUF_IN;
             a.align = scratch ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
             a.bytes = k->buf[i].count * (int64_t)dtype_size(k->buf[i].dtype);

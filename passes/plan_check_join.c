@@ -147,7 +147,7 @@ static bool same_memory(const struct program *p, struct loc a, struct loc b)
     for (int i = 0; i < 2; i++)
         if (l[i]->kind == LOC_OUT && p->in_place[l[i]->index])
             *l[i] = (struct loc){LOC_STATE, p->g->out[l[i]->index].state, l[i]->offset};
-    return a.kind == b.kind && a.index == b.index && a.kind != LOC_SCRATCH;
+    return a.kind == b.kind && a.index == b.index && a.kind < LOC_SCRATCH;
 }
 
 static const char *check_pair(const struct program *p, const struct command *x, const struct command *y)

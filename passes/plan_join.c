@@ -26,7 +26,7 @@ static int64_t bytes_of(const struct lbuf *b) { return b->count * (int64_t)dtype
 /* May two arguments be the same bytes?  What a region's program is called with may be one array or several. */
 static bool may_meet(const struct planner *p, struct loc a, int64_t abytes, struct loc b, int64_t bbytes)
 {
-    if (a.kind == LOC_SCRATCH || b.kind == LOC_SCRATCH)
+    if (a.kind >= LOC_SCRATCH || b.kind >= LOC_SCRATCH)
         return false;
     a = memory_of(p->p, a);
     b = memory_of(p->p, b);
