@@ -116,7 +116,8 @@ static kl_tensor fill(const kl_site *site, const char *op, kl_device device, kl_
     static const struct shape scalar;
     struct thread *t = thread_self();
     struct shape s;
-    if (!t || !dtype_ok(t, site, op, device, &dtype) || !shape_of(t, site, op, BROKEN(C7) && rank > 4 ? 4 : rank, dims, &s))
+    int most = BROKEN(C7) && rank > 4 ? 4 : rank; /* axes that a type would have */
+    if (!t || !dtype_ok(t, site, op, device, &dtype) || !shape_of(t, site, op, most, dims, &s))
         return t ? poison(t) : kl_none;
     if (!(t = compose_begin(NULL)))
         return kl_none;

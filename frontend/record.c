@@ -144,7 +144,8 @@ static bool find_device(struct step *s)
             return err_set(&s->e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(s->device),
                            kl_device_name(d));
     }
-    if (op == OP_copy && node_at(g, s->in[0])->device == DEVICE_META && device_index(s->device) != DEVICE_META && !BROKEN(B3))
+    if (op == OP_copy && node_at(g, s->in[0])->device == DEVICE_META && device_index(s->device) != DEVICE_META &&
+        !BROKEN(B3))
         return err_set(&s->e, KL_ERR_DEVICE, META_HAS_NO_DATA);
     if (!device_valid(s->device))
         return err_set(&s->e, KL_ERR_DEVICE, "%u is no device", s->device.id);

@@ -82,7 +82,8 @@ static bool launch(const struct frame *f, struct accelerator *a, const struct ke
 bool accelerator_launch(const struct frame *f, struct err *e)
 {
     const struct kernel *k = f->p->kernel[f->cmd->kernel];
-    return !k->extent || BROKEN(A1) || launch(f, accelerator_get(f->cmd->device), k, f->r->x->on[f->cmd->device][f->cmd->kernel], e);
+    if (!k->extent || BROKEN(A1)) return true;
+    return launch(f, accelerator_get(f->cmd->device), k, f->r->x->on[f->cmd->device][f->cmd->kernel], e);
 }
 
 /* Between two devices that do not reach each other: through the host, part by part. */

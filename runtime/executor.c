@@ -49,7 +49,8 @@ static bool run_copy(const struct frame *f, struct err *e)
     void *to = exec_resolve(f, &f->cmd->arg[0], 0);
     const void *from = exec_resolve(f, &f->cmd->arg[1], 0);
     /* The same: a state assigned to itself in place.  No bytes: there may be no arena. */
-    if (!f->cmd->bytes || (to == from && f->cmd->device == f->cmd->from) || (BROKEN(A25) && f->cmd->device != f->cmd->from)) return true;
+    if (!f->cmd->bytes || (to == from && f->cmd->device == f->cmd->from)) return true;
+    if (BROKEN(A25) && f->cmd->device != f->cmd->from) return true;
     bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
     if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1, memory_order_relaxed);
     if (!host || !from_host) return accelerator_copy(f, to, from, e);
