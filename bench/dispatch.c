@@ -7,7 +7,10 @@
  *   layer-N    what the Nth layer adds to the ones before, through: what five do that are masked out: the differences
  *              of rounds that follow one another, for the machine's speed changes from second to second
  *   autocast, profiler, tracer, vmap  what these add, in the same way: autocast where there is nothing to cast, a record of
- *              each op, a graph of them, and the same ops in a function that kl_vmap records and then once more with the batch */
+ *              each op, a graph of them, and the same ops in a function that kl_vmap records and then once more with the batch
+ *
+ * bench/run.sh runs it in two builds, with all backends and with one (preset onebackend), by turns: `backends` is what the
+ * others add to layers-0. */
 #include "bench.h"
 
 enum { OPS = 1000, ROUNDS = 60, REPEATS = 20 };
@@ -19,6 +22,7 @@ static kl_status pass_on(void *ctx, kl_call *call, kl_keyset keys)
 }
 
 static kl_tensor value;
+static char variant[16]; /* how many backends are built in: BACKENDS */
 
 /* Recorded and dropped: nothing runs. */
 static bool record_ops(void)
@@ -116,13 +120,13 @@ static bool rounds(struct bench *b, const kl_keyset included[RECORDED])
         measure_progress("dispatch", round + 1, ROUNDS);
     }
     if (bench_wants(b, "resolve"))
-        bench_add(b, "resolve", "1000 ops", 1, &alone, "us", 0, 0);
+        bench_add(b, "resolve", variant, 1, &alone, "us", 0, 0);
     for (int i = 0; i < RECORDED; i++)
         if (bench_wants(b, recorded[i]))
-            bench_add(b, recorded[i], "1000 ops", 1, &took[i], "us", 0, 0);
+            bench_add(b, recorded[i], variant, 1, &took[i], "us", 0, 0);
     for (int i = 0; i < ADDED; i++)
         if (bench_wants(b, added[i].name))
-            bench_add(b, added[i].name, "1000 ops", 1, &more[i], "us", 0, added[i].limit);
+            bench_add(b, added[i].name, variant, 1, &more[i], "us", 0, added[i].limit);
     return true;
 }
 
@@ -152,7 +156,7 @@ static bool transform_rounds(struct bench *b)
     }
     for (int i = 0; i < TRANSFORMS; i++)
         if (bench_wants(b, transforms[i].name))
-            bench_add(b, transforms[i].name, "1000 ops", 1, &more[i], "us", 0, transforms[i].limit);
+            bench_add(b, transforms[i].name, variant, 1, &more[i], "us", 0, transforms[i].limit);
     return true;
 }
 
@@ -161,6 +165,7 @@ int main(int argc, char **argv)
     static struct bench b;
     if (!bench_open(&b, "dispatch", argc, argv))
         return b.status;
+    snprintf(variant, sizeof variant, "%d built", BACKENDS);
     value = kl_scalar(bench_device(&b), KL_F32, 1);
     kl_item_f32(value); /* a value, not what is still to be computed */
     kl_kernel pass = {.name = "pass", .call = pass_on};

@@ -6,7 +6,8 @@ set -euo pipefail
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/../build/bench" && pwd)
 available=$(cd "$folder" && find . -maxdepth 1 -type f -perm -u+x -printf '%f\n' | sort)
 
-names=() options=() json='' svg=''
+one=$folder/../onebackend/bench # the same with one backend built in, of which `./run bench` builds dispatch
+names=() written=() options=() json='' svg=''
 while (($#)); do
     case $1 in
     --json) json=${2:?--json needs a file name} && shift 2 ;;
@@ -17,6 +18,22 @@ while (($#)); do
     esac
 done
 ((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|gpu' <<<"$available" || true)
+
+# What all backends built in add to recording an op: of the two builds the fastest pass in each of a few turns, for the
+# machine's speed changes from second to second; microseconds for 1000 ops, as all of dispatch's rows.
+backends_by_turns() { # FILE
+    local turn build
+    for turn in {1..7}; do
+        for build in "$folder" "$one"; do
+            "$build/dispatch" --case layers-0 --json "$parts/turn" >/dev/null 2>&1
+            sed -n 's/.*"min": \([0-9.]*\).*/\1/p' "$parts/turn"
+        done | paste -sd ' '
+    done | awk '{ print $1 - $2 }' | sort -g | awk '{ d[NR] = $1 } END {
+        printf "[\n {\"bench\": \"dispatch\", \"case\": \"backends\", \"variant\": \"all - 1\", \"threads\": 1"
+        printf ", \"median\": %g, \"min\": %g, \"max\": %g, \"unit\": \"us\"", d[(NR + 1) / 2], d[1], d[NR]
+        printf ", \"limit\": 5, \"fraction\": null, \"baseline\": null, \"ratio\": null}\n]\n"
+        printf "dispatch backends  all - 1    1 %11.2f %11.2f %11.2f us       %11.2f\n", d[(NR + 1) / 2], d[1], d[NR], 5 >"/dev/stderr" }' >"$1"
+}
 
 # Each program writes a JSON array; the file is one array of all their rows.
 parts=$(mktemp -d)
@@ -30,12 +47,19 @@ for name in "${names[@]}"; do
         "$folder/gpu" --json "$parts/gpu" 2> >(tee "$parts/device" >&2) | tee "$parts/table"
         kept=$folder/../../bench/results
         mkdir -p "$kept"
+        written+=(gpu)
         { grep '^bench_gpu: ' "$parts/device" | sed 's/^bench_gpu: //'; cat "$parts/table"; } >"$kept/gpu-$(date +%F).txt"
         continue
     fi
     "$folder/$name" "${options[@]}" --json "$parts/$name"
+    written+=("$name")
+    if [ "$name" = dispatch ] && [ -x "$one/dispatch" ]; then
+        "$one/dispatch" "${options[@]}" --json "$parts/onebackend"
+        backends_by_turns "$parts/backends"
+        written+=(onebackend backends)
+    fi
 done
-for name in "${names[@]}"; do sed '1s/^\[//; $s/\]$//' "$parts/$name" | sed '/^$/d'; echo ,; done |
+for name in "${written[@]}"; do sed '1s/^\[//; $s/\]$//' "$parts/$name" | sed '/^$/d'; echo ,; done |
     sed '1s/^/[/; $s/.*/]/' >"$parts/all.json"
 [ -z "$json" ] || cp "$parts/all.json" "$json"
 [ -z "$svg" ] || "$folder/../kiln" chart "$parts/all.json" -o "$svg"

@@ -131,7 +131,7 @@ uint32_t kl_device_enumerate(uint32_t kinds, kl_device *out, uint32_t room)
     for (unsigned k = 0; k < KL_DEVICE_KINDS; k++) {
         struct err e;
         e.code = KL_OK;
-        unsigned count = kinds >> k & 1 || BROKEN(A10) ? device_kind_count(k, &e) : 0;
+        unsigned count = kinds >> k & 1 || (BROKEN(A10) && k != KL_DEVICE_META) ? device_kind_count(k, &e) : 0;
         for (unsigned i = 0; i < count; i++) {
             int d = device_number(k, i, &e);
             if (d >= 0 && n++ < room)

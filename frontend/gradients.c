@@ -120,6 +120,8 @@ kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
             g->item[g->n++] = x;
     }
     mem_free(list.h);
+    if (ok && BROKEN(A30))
+        entry_peek(loss)->ad &= (uint16_t)~AD_ON; /* what led to it is gone */
     if (ok)
         return g;
     kl_gradients_free(g);
@@ -146,7 +148,7 @@ kl_tensor kl_gradients_remove(kl_gradients *g, kl_tensor t)
 {
     struct item *x = item_of(g, t);
     kl_tensor gradient = x ? x->gradient : kl_none;
-    if (x)
+    if (x && !BROKEN(A13))
         *x = g->item[--g->n];
     return gradient;
 }

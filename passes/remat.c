@@ -10,6 +10,7 @@
 #include "remat.h"
 #include "passes.h"
 #include "rewrite.h"
+#include "ir/broken.h"
 
 struct rematerializer {
     struct graph *g;
@@ -199,7 +200,7 @@ int remat(struct graph *g, struct swept *s, uint32_t n)
 {
     int changed = 0;
     for (uint32_t left = n; left > 0 && changed >= 0; left--) { /* the last first: what it reads of others is forward to it */
-        bool has = s[left - 1].keep && s[left - 1].first < s[left - 1].end;
+        bool has = s[left - 1].keep && !BROKEN(A29) && s[left - 1].first < s[left - 1].end;
         int one = has ? forget(g, s, left) : 0;
         changed = one < 0 ? -1 : changed | one;
     }

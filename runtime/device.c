@@ -90,6 +90,7 @@ int device_find(const char *name, struct err *e)
         err_set(e, why.code, "%s%s%s%s", named ? "" : "device ", named ? "" : own, named ? "" : ": ", why.msg);
         return -1;
     }
+    if (name && !strcmp(name, "metal") && BROKEN(C8)) return -1;
     if (name && !strcmp(name, "metal")) err_set(e, KL_ERR_DEVICE, "device metal: it is Apple's, and this Kiln is built without it");
     else err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": there are %s%s%s", name ? name : "", known, *plugins ? "; " : "", plugins);
     return -1;

@@ -48,7 +48,7 @@ static kl_status profile(void *ctx, kl_call *c, kl_keyset keys)
     uint32_t at = p->n++;
     note(c, &p->of[at]);
     struct thread_layers before = layers_save(c->t);
-    c->t->excluded |= LAYER_BIT(LAYER_Profiler);
+    c->t->excluded |= BROKEN(B10) ? 0 : LAYER_BIT(LAYER_Profiler);
     int64_t start = now();
     kl_status status = kl_redispatch_below(c);
     p->of[at].ns = now() - start;
