@@ -114,6 +114,8 @@ struct linst {
 _Static_assert(sizeof(struct linst) == 32, "no padding: kernels are hashed as bytes");
 
 enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_WORKSPACE, BUF_SHARED, BUF_REGISTER, BUF_COUNT };
+/* The kernel's own memory, which nobody gives it as an argument. */
+static inline bool buf_inside(unsigned role) { return role == BUF_SHARED || role == BUF_REGISTER; }
 struct lbuf {
     uint8_t dtype, role;
     uint16_t pad;

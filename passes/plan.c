@@ -362,7 +362,7 @@ static bool kernel_commands(struct planner *p)
                 scratch += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
                 continue;
             }
-            if (k->buf[b].role == BUF_SHARED || k->buf[b].role == BUF_REGISTER) {
+            if (buf_inside(k->buf[b].role)) {
                 c->arg[b] = (struct loc){.kind = LOC_INSIDE};
                 continue;
             }

@@ -226,7 +226,7 @@ static bool collect(struct check *c)
     for (uint32_t i = 0; i < m->narg; i++) {
         struct access a = {m->arg[i], m->bytes, 1, m->value ? m->value[i] : NIL, i, i == 0};
         if (k) {
-            bool scratch = k->buf[i].role == BUF_SCRATCH, inside = k->buf[i].role == BUF_SHARED || k->buf[i].role == BUF_REGISTER;
+            bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_inside(k->buf[i].role);
             if (scratch != (a.loc.kind == LOC_SCRATCH)) return fail(c, "argument %u mixes up scratch and values", i);
             if (inside != (a.loc.kind == LOC_INSIDE)) return fail(c, "argument %u mixes up memory of the kernel and values", i);
             if (inside) continue;

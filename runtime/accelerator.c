@@ -38,7 +38,11 @@ const struct driver *driver_of(int device)
 
 bool device_is_host(int device) { return device < FIRST; }
 
-unsigned accelerator_count(int device, struct err *e) { return driver_of(device)->count(e); }
+unsigned accelerator_count(int device, struct err *e)
+{
+    const struct driver *d = driver_of(device);
+    return !d->absent ? d->count(e) : (unsigned)err_set(e, KL_ERR_DEVICE, "%s", d->absent);
+}
 
 struct accelerator *accelerator_get(int device)
 {
@@ -176,6 +180,10 @@ static void make_lock(struct accelerator *a)
 static struct accelerator *open_one(int device, struct err *e)
 {
     const struct driver *driver = driver_of(device);
+    if (driver->absent) {
+        err_set(e, KL_ERR_DEVICE, "%s", driver->absent);
+        return NULL;
+    }
     struct accelerator *a = mem_alloc(sizeof *a);
     if (!a) {
         err_set(e, KL_ERR_MEMORY, "no memory to open it");

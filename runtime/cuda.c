@@ -129,18 +129,5 @@ static struct driver_device *open_device(unsigned index, struct caps *caps, stru
 
 const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .count = count, .open = open_device, STREAM_DRIVER};
 #else
-static unsigned count(struct err *e)
-{
-    err_set(e, KL_ERR_DEVICE, "CUDA is not built into this Kiln");
-    return 0;
-}
-
-static struct driver_device *open_device(unsigned index, struct caps *caps, struct err *e)
-{
-    (void)index, (void)caps;
-    count(e);
-    return NULL;
-}
-
-const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .count = count, .open = open_device};
+const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .absent = "CUDA is not built into this Kiln"};
 #endif

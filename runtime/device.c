@@ -128,7 +128,7 @@ void device_list(void (*line)(void *ctx, const char *name, bool works, const cha
     const char *plugins;
     plugins_from_environment(&plugins);
     for (int d = 0; d < DEVICE_END; d++) {
-        unsigned n = driver_of(d) ? driver_of(d)->count(&e) : 1;
+        unsigned n = driver_of(d) ? accelerator_count(d, &e) : 1;
         if (find_name(d) && (unsigned)(d < DEVICE_HOSTS ? 0 : d % DEVICES_A_KIND) < (n ? n : 1)) list_one(d, line, ctx);
     }
     if (*plugins) line(ctx, "plug-in", false, plugins);

@@ -25,6 +25,7 @@ struct driver {
     const char *name;             /* its devices are NAME:0, NAME:1, ..; NAME is the first */
     const char *dialect;          /* the language of its kernels (source.h) */
     const struct backend *backend; /* its code generator */
+    const char *absent;           /* why there is no such driver in this build, and none of what follows; NULL: there is */
     unsigned (*count)(struct err *e); /* devices there are; 0: *e says why */
     /* caps->name and caps->features: the device, its driver, and +DTYPE for what it computes with.  NULL: *e. */
     struct driver_device *(*open)(unsigned index, struct caps *caps, struct err *e);

@@ -156,18 +156,5 @@ static struct driver_device *open_device(unsigned index, struct caps *caps, stru
 
 const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .count = count, .open = open_device, STREAM_DRIVER};
 #else
-static unsigned count(struct err *e)
-{
-    err_set(e, KL_ERR_DEVICE, "HIP is not built into this Kiln");
-    return 0;
-}
-
-static struct driver_device *open_device(unsigned index, struct caps *caps, struct err *e)
-{
-    (void)index, (void)caps;
-    count(e);
-    return NULL;
-}
-
-const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .count = count, .open = open_device};
+const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .absent = "HIP is not built into this Kiln"};
 #endif

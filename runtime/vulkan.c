@@ -215,18 +215,5 @@ const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backe
                                      .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
                                      .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish, .drop = vulkan_drop};
 #else
-static unsigned count(struct err *e)
-{
-    err_set(e, KL_ERR_DEVICE, "Vulkan is not built into this Kiln");
-    return 0;
-}
-
-static struct driver_device *open_device(unsigned index, struct caps *caps, struct err *e)
-{
-    (void)index, (void)caps;
-    count(e);
-    return NULL;
-}
-
-const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .count = count, .open = open_device};
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .absent = "Vulkan is not built into this Kiln"};
 #endif

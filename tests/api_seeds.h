@@ -50,6 +50,24 @@ static inline kl_keyset set_of(unsigned n, const kl_key *key)
 static inline kl_tensor number(double x) { return kl_scalar(cpu, KL_F32, x); }
 static inline kl_tensor vector(float a, float b) { return kl_input(cpu, KL_F32, 1, (int64_t[]){2}, (float[]){a, b}); }
 
+/* 0 to 1, the same numbers in each run. */
+static inline float next_number(void)
+{
+    static float next = 0.37f;
+    return next = fmodf(next * 7.31f + 0.123f, 1.f);
+}
+/* Of such numbers, -1 to 1; at most 4096. */
+static inline kl_tensor made(int rank, const int64_t *dims)
+{
+    float v[4096];
+    int64_t n = 1;
+    for (int i = 0; i < rank; i++)
+        n *= dims[i];
+    for (int64_t i = 0; i < n; i++)
+        v[i] = next_number() * 2 - 1;
+    return kl_input(cpu, KL_F32, rank, dims, v);
+}
+
 /* ---- kernels ---- */
 
 /* Counts, and passes the call on to what is below. */

@@ -1,20 +1,6 @@
 /* Rows of the dispatch system about transforms other than vmap, and about device meta.  Arguments: ids of rows; none: all. */
 #include "api_seeds.h"
 
-static kl_tensor made(int rank, const int64_t *dims)
-{
-    static float next = 0.37f;
-    float v[4096];
-    int64_t n = 1;
-    for (int i = 0; i < rank; i++)
-        n *= dims[i];
-    for (int64_t i = 0; i < n; i++) {
-        next = fmodf(next * 7.31f + 0.123f, 1.f);
-        v[i] = next * 2 - 1;
-    }
-    return kl_input(cpu, KL_F32, rank, dims, v);
-}
-
 /* The open trace at a stage, as text that the caller frees. */
 static char *dumped(const char *stage)
 {

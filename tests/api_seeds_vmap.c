@@ -5,30 +5,15 @@
 enum { BATCH = 5 };
 static kl_tensor W, V, TABLE; /* that functions capture: [4,3], [3], [6,4] */
 static kl_tensor WQ, SPARSE;  /* [4,3] of 8-bit integers, [3,3] sparse */
-static float seed_value = 0.37f;
 
-static kl_tensor made(int rank, const int64_t *dims)
-{
-    float v[4096];
-    int64_t n = 1;
-    for (int i = 0; i < rank; i++)
-        n *= dims[i];
-    for (int64_t i = 0; i < n; i++) {
-        seed_value = fmodf(seed_value * 7.31f + 0.123f, 1.f);
-        v[i] = seed_value * 2 - 1;
-    }
-    return kl_input(cpu, KL_F32, rank, dims, v);
-}
 static kl_tensor numbers(int rank, const int64_t *dims, int below)
 {
     int32_t v[256];
     int64_t n = 1;
     for (int i = 0; i < rank; i++)
         n *= dims[i];
-    for (int64_t i = 0; i < n; i++) {
-        seed_value = fmodf(seed_value * 7.31f + 0.123f, 1.f);
-        v[i] = (int32_t)(seed_value * (float)below);
-    }
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (int32_t)(next_number() * (float)below);
     return kl_input(cpu, KL_I32, rank, dims, v);
 }
 

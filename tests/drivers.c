@@ -367,7 +367,7 @@ static void half_open(void)
 static int real(void)
 {
     struct err e = {0};
-    unsigned n = driver->count(&e);
+    unsigned n = accelerator_count(strcmp(kind, "hip") ? DEVICE_CUDA : DEVICE_HIP, &e);
     int n0 = n ? device_find(first, &e) : -1;
     if (n0 < 0) {
         printf("SKIP no-device %s: %s\n", kind, e.msg);

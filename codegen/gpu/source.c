@@ -63,7 +63,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
     struct source_info *s = &m->info;
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
-        s->inside[b] = l->role == BUF_SHARED || l->role == BUF_REGISTER;
+        s->inside[b] = buf_inside(l->role);
         m->shares |= l->role == BUF_SHARED;
         if (l->role == BUF_SHARED)
             s->shared_bytes += (uint32_t)(((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64);
