@@ -62,6 +62,8 @@ void lower_grain(struct lowering *w, int64_t work);
 uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
 /* The lbuf through which node r is read (role in) or written (role out). */
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
+/* Lanes of a register of 4-byte elements; on a GPU a block's threads, whole warps of any maker's: fewer leave some idle. */
+uint32_t lower_native(const struct lowering *w);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
@@ -73,7 +75,8 @@ void trial_end(struct trial *t, struct lowering *w);
 
 /* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
 bool lower_can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size);
-/* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c ---- */
+/* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c,
+ * lower_attention.c ---- */
 void lower_map(struct lowering *w);
 void lower_reduce(struct lowering *w);
 bool lower_has_rows(const struct lowering *w);  /* is the group more than one reduce with prologue and epilogue? */
@@ -82,5 +85,6 @@ void lower_dot_group(struct lowering *w);
 void lower_cumulative_group(struct lowering *w);
 void lower_scatter_group(struct lowering *w);
 void lower_argsort_group(struct lowering *w);
+void lower_attention_group(struct lowering *w);
 
 #endif

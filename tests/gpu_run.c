@@ -185,6 +185,18 @@ static void folds(unsigned dtype)
     try(g, what);
 }
 
+static void attention(unsigned dtype)
+{
+    char what[64];
+    struct graph *g = graph_new("attention");
+    ref q = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 37, 12}}, "q"), k = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 12}}, "k");
+    ref v = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 9}}, "v"), mask = n_input(g, KL_BOOL, &(struct shape){.rank = 3, .dim = {2, 37, 83}}, "m");
+    graph_output(g, OUT_RETURN, n_attention(g, q, k, v, NIL, 0.01, true), 0);
+    graph_output(g, OUT_RETURN, n_attention(g, q, k, v, mask, 0.01, false), 0);
+    snprintf(what, sizeof what, "attention of %s", dtype_name(dtype));
+    try(g, what);
+}
+
 static void of_dtype(unsigned dtype)
 {
     struct shape s = shape_make(3, (int64_t[]){3, 5, 70});
@@ -209,6 +221,8 @@ static void of_dtype(unsigned dtype)
     try(g, what);
     if (dtype != KL_BOOL)
         folds(dtype);
+    if (dtype_is_float(dtype))
+        attention(dtype);
 }
 
 /* ---- what is large ---- */
