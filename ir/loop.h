@@ -141,7 +141,7 @@ struct schedule {
 };
 _Static_assert(sizeof(struct schedule) == 32, "no padding: schedules are hashed and compared as bytes");
 enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_DOT, SCHED_SCATTER,
-                  SCHED_CUMULATIVE, SCHED_SORT, SCHED_COUNT };
+                  SCHED_CUMULATIVE, SCHED_SORT, SCHED_ATTENTION, SCHED_COUNT };
 
 /* What a user or a tuner hands in: the records of some kernels of some graphs, each with the place of its text. */
 enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_BLOCK, FIELD_STEP, FIELD_KBLOCK, FIELD_PACK_A, FIELD_PACK_B,
