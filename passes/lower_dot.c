@@ -47,7 +47,7 @@ static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
 }
 
 /* The element of an operand at (batch, free index i, contracted index k), as it is stored. */
-static val stored_element(const struct dot *d, bool second, val i, val kk)
+val dot_stored_element(const struct dot *d, bool second, val i, val kk)
 {
     struct kernel *k = d->w->k;
     struct axes x = axes_of(d, second);
@@ -67,7 +67,7 @@ static val stored_element(const struct dot *d, bool second, val i, val kk)
 
 val dot_element(const struct dot *d, bool second, val i, val kk)
 {
-    return k_cast(d->w->k, stored_element(d, second, i, kk), d->dtype);
+    return k_cast(d->w->k, dot_stored_element(d, second, i, kk), d->dtype);
 }
 
 static void result_coord(const struct dot *d, val m, val n, val *coord)
@@ -169,7 +169,7 @@ static void prefetch_operand(const struct dot *d, const struct tile *t, val j)
             n = ix_mod(k, number, d->nr);
             kk = ix_scale(k, ix_div(k, number, d->nr), line);
         }
-        val x = stored_element(d, true, ix_add(k, n0, n), ix_add(k, k0, kk));
+        val x = dot_stored_element(d, true, ix_add(k, n0, n), ix_add(k, k0, kk));
         if (k->inst[x].op == L_LOAD)
             k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[x].imm, k->inst[x].a);
     }
@@ -397,7 +397,7 @@ static int64_t column_step(const struct dot *d, int64_t run)
     val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? d->size.n / run : 0), 1);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-    val x = stored_element(d, true, ix_add(k, ix_scale(k, o, run), i), j);
+    val x = dot_stored_element(d, true, ix_add(k, ix_scale(k, o, run), i), j);
     if (k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, i, &step))
         step = -1;
     k_end(k, j);
@@ -421,7 +421,7 @@ static void find_steps(struct dot *d)
         copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        val x = stored_element(&copy, true, i, j);
+        val x = dot_stored_element(&copy, true, i, j);
         if (k->inst[x].op == L_LOAD) {
             if (!ix_stride(k, k->inst[x].a, i, &d->b_step_n))
                 d->b_step_n = -1;
@@ -432,7 +432,7 @@ static void find_steps(struct dot *d)
         k_end(k, i);
         i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.m), 1);
         j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        x = stored_element(&copy, false, i, j);
+        x = dot_stored_element(&copy, false, i, j);
         if (k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, i, &d->a_step_m))
             d->a_step_m = -1;
         k_end(k, j);
@@ -576,6 +576,10 @@ void lower_dot_group(struct lowering *w)
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     struct schedule blocks;
+    if (dot_matrix(&d, &blocks)) {
+        dot_emit_matrix(&d, &blocks);
+        return;
+    }
     if (dot_blocks(&d, &blocks)) {
         dot_emit_blocks(&d, &blocks);
         return;

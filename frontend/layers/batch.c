@@ -93,7 +93,7 @@ static struct call call_of(const struct batch *b, ref r, const kl_tensor *in, co
     c.proto = (struct node){.op = n->op};
     memset(c.in, 0, sizeof c.in);
     c.proto.dtype = keeps_dtype(n->op) ? n->dtype : 0;
-    c.proto.nin = n->op == OP_concat ? n->nin : 0;
+    c.proto.nin = op_varies(n->op) ? n->nin : 0;
     c.proto.flags = n->flags & MARK_STOP;
     c.proto.attr = n->attr;
     memcpy(c.in, in, n->nin * sizeof *in);
@@ -171,8 +171,8 @@ static void shift_attributes(struct node *n, uint32_t rank)
         n->attr.flip.axes <<= 1;
     } else if (op_is_reduce(n->op)) {
         n->attr.reduce.axes <<= 1;
-    } else if (!op_is_quant(n->op) && n->op != OP_reshape && n->op != OP_expand &&
-               n->op != OP_cast && n->op != OP_bitcast && n->op != OP_copy) {
+    } else if (!op_is_quant(n->op) && n->op != OP_reshape && n->op != OP_expand && n->op != OP_cast && n->op != OP_bitcast &&
+               n->op != OP_attention && n->op != OP_copy) {
         n->attr.axis.axis++;
     }
 }
