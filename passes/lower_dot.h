@@ -12,7 +12,8 @@ struct dot {
     struct dot_dims size;
     int64_t kblock, blocks;
     int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
-    int64_t b_step_n, b_step_k, a_step_m;        /* see find_steps */
+    int64_t b_step_n, b_step_k, a_step_m, a_step_k; /* see find_steps */
+    int64_t element;                             /* bytes of an operand's element */
     int64_t run;                                 /* columns from one multiple of this to the next: b_step_n apart */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
@@ -24,8 +25,16 @@ struct dot {
 /* ---- lower_dot.c ---- */
 /* The element of an operand at (batch_index, free index i, contracted index k), as it is multiplied. */
 val dot_element(const struct dot *d, bool second, val i, val kk);
+/* The same as it is stored. */
+val dot_stored_element(const struct dot *d, bool second, val i, val kk);
 /* Stores everything made of the result at (batch_index, row m, column n). */
 void dot_epilogue(const struct dot *d, val m, val n, val result);
+/* The same for rows and columns of a tile, whose results are in scratch lbuf d->tile - 1, rows d->tile_step apart. */
+void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols);
+/* ---- lower_dot_bytes.c ---- */
+/* Is it a product of bytes for this target's mma?  After find_steps. */
+bool dot_bytes(const struct dot *d);
+void dot_emit_bytes(struct dot *d); /* with mr, nr and mblock chosen */
 /* ---- lower_dot_gpu.c ---- */
 /* Is the product one for blocks of threads on this target?  *s: their schedule. */
 bool dot_blocks(const struct dot *d, struct schedule *s);
