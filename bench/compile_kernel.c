@@ -32,6 +32,8 @@ static const struct { const char *name, *text; } cases[] = {
                                      "return %z\nreturn %y\n")},
     {"product", GRAPH("product", "%a = input 0 : f32[128,512]\n%b = input 1 : f32[512,512]\n"
                                  "%c = dot %a, %b contract(1; 0) : f32[128,512]\nreturn %c\n")},
+    {"attention", GRAPH("attention", "%q = input 0 : f32[8,1024,64]\n%k = input 1 : f32[8,1024,64]\n%v = input 2 : f32[8,1024,64]\n"
+                                     "%y = attention %q, %k, %v scale(0.125) causal : f32[8,1024,64]\nreturn %y\n")},
 };
 
 static struct program *plan(const char *text, const struct caps *caps, struct err *e)

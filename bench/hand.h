@@ -102,4 +102,71 @@ HAND static void hand_layernorm_bwd(float *restrict o, const float *restrict x, 
     }
 }
 
+#ifdef __GNUC__
+/* softmax(q k^T / sqrt(d)) v for one head with d columns everywhere (d <= 128, a multiple of 8): 32 queries at a time, each
+ * a lane; scores and values in tiles of 8 rows by 32 lanes, 64 keys at a time, a running largest score.  l: a multiple of
+ * 32; m: of 64; causal: l = m. */
+typedef float hand_lanes __attribute__((vector_size(64), aligned(4)));
+#define HAND_EACH(h) _Pragma("GCC unroll 2") for (int h = 0; h < 2; h++)
+
+HAND_INLINE void hand_attention_block(hand_lanes (*qt)[2], hand_lanes (*acc)[2], float *most, float *sum, const float *k, const float *v,
+                                      int d, float scale, int past)
+{
+    union { hand_lanes v[64][2]; float f[64][32]; } p;
+    union { hand_lanes v[2]; float f[32]; } shrink;
+    float larger[32];
+    memcpy(larger, most, sizeof larger);
+    for (int j = 0; j < 64; j += 8) {
+        hand_lanes s[8][2] = {{{0}}};
+        for (int c = 0; c < d; c++)
+            _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++) HAND_EACH(h) s[r][h] += qt[c][h] * k[(j + r) * d + c];
+        _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++) HAND_EACH(h) p.v[j + r][h] = s[r][h] * scale;
+        for (int r = j; r < j + 8; r++)
+            for (int i = 0; i < 32; i++) {
+                p.f[r][i] = r > past + i ? -3e38f : p.f[r][i];
+                larger[i] = p.f[r][i] > larger[i] ? p.f[r][i] : larger[i];
+            }
+    }
+    for (int i = 0; i < 32; i++) {
+        shrink.f[i] = hand_exp(most[i] - larger[i]);
+        sum[i] *= shrink.f[i];
+        most[i] = larger[i];
+    }
+    for (int j = 0; j < 64; j++)
+        for (int i = 0; i < 32; i++) {
+            float e = hand_exp(p.f[j][i] - larger[i]);
+            p.f[j][i] = j > past + i ? 0 : e;
+            sum[i] += p.f[j][i];
+        }
+    for (int c = 0; c < d; c += 8) {
+        hand_lanes o[8][2];
+        _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++) HAND_EACH(h) o[r][h] = acc[c + r][h] * shrink.v[h];
+        for (int j = 0; j < 64; j++)
+            _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++) HAND_EACH(h) o[r][h] += p.v[j][h] * v[j * d + c + r];
+        _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++) HAND_EACH(h) acc[c + r][h] = o[r][h];
+    }
+}
+
+HAND static void hand_attention(float *o, const float *q, const float *k, const float *v, int l, int m, int d, int causal)
+{
+    hand_lanes qt[128][2], acc[128][2];
+    float most[32], sum[32];
+    const float scale = 1 / sqrtf((float)d);
+    for (int i = 0; i < l; i += 32) {
+        memset(acc, 0, sizeof acc);
+        for (int n = 0; n < 32; n++) {
+            most[n] = -3e38f;
+            sum[n] = 0;
+            for (int c = 0; c < d; c++)
+                qt[c][n / 16][n % 16] = q[(i + n) * d + c];
+        }
+        for (int j = 0; j < (causal ? i + 32 : m); j += 64)
+            hand_attention_block(qt, acc, most, sum, k + j * d, v + j * d, d, scale, causal ? i - j : 1 << 20);
+        for (int n = 0; n < 32; n++)
+            for (int c = 0; c < d; c++)
+                o[(i + n) * d + c] = acc[c][n / 16][n % 16] / sum[n];
+    }
+}
+#endif
+
 #endif

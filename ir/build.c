@@ -248,6 +248,14 @@ ref n_dot(struct graph *g, ref a, ref b, const union attr *dims)
     return graph_add(g, &(struct node){.op = OP_dot, .nin = 2, .in = {a, b}, .attr = *dims}, NULL);
 }
 
+ref n_attention(struct graph *g, ref q, ref k, ref v, ref seen, double scale, bool causal)
+{
+    struct node n = {.op = OP_attention, .nin = seen ? 4 : 3, .in = {q, k, v, seen}};
+    n.attr.attention.scale = dtype_bits(KL_F64, scale);
+    n.attr.attention.causal = causal;
+    return graph_add(g, &n, NULL);
+}
+
 ref n_copy(struct graph *g, ref a, unsigned device)
 {
     uint16_t before = g->cur_device;

@@ -100,7 +100,18 @@ union attr {
         uint8_t lanes;                               /* written by pass numerics, 0 before: */
         uint32_t kblock;                             /*   see the comment at numeric order below */
     } dot;
+    struct {                                         /* attention: see ir.h at attention below */
+        uint64_t scale;                              /* the bits of an f64 */
+        uint32_t causal;                             /* 1: query i sees the keys up to i + M - L */
+        uint32_t block;                              /* written by pass numerics, 0 before */
+    } attention;
 };
+
+/* attention: q [.., L, D], k [.., M, D] and v [.., M, E], whose leading axes are the same, give [.., L, E]: row i is the
+ * mean of v's rows with weights exp(scale * q_i . k_j) over the keys j that query i sees.  A fourth operand, of the same
+ * leading axes, says which those are: bool [.., L, M], true where i sees j; or i32 or i64 [.., L, 2], of which query i sees
+ * the keys from the first one on and before the second.  What a query does not see has no part in its result, be it an
+ * infinity or NaN.  Where a query sees no key, or all that it sees have a score of -infinity, its result is 0. */
 
 /* How scatter brings an element of the update in. */
 enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
@@ -138,12 +149,18 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
  *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
+ * attention: for each query the keys it sees, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A score is
+ *   one ascending chain of fma over D from 0, then times scale.  Each block makes most' = the largest of most and its
+ *   scores (at first -infinity; NaN if any is NaN), base = most', or 0 where that is -infinity, shrink = exp(most - base),
+ *   and weights exp(score - base).  Their sum is one ascending chain of adds from -0, the values' sum one of
+ *   fma(weight, v, acc) from -0; with each total = fma(total, shrink, sum), from 0.  The result is the values' total / the
+ *   weights', or 0 where that is 0.  A block of which a query sees no key changes nothing.
  *
  * scatter: an element starts as the first operand's; the update's elements that the index sends there are brought in
  *   one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
  *
  * On f16 and bf16 every op computes in f32 on the exactly widened operands and rounds its result once, to
- * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces, dots and scans of
+ * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces, dots, attention and scans of
  * them, and scatters of kind add, accumulate in f32 in the order above and round each result at the end. */
 
 enum out_kind { OUT_RETURN, OUT_ASSIGN };
@@ -243,7 +260,8 @@ static inline bool op_is_view(unsigned op) { return op >= OP_reshape && op <= OP
 /* Element i is not made of element i of the operands alone, and no order is needed to compute it. */
 static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_gather; }
 /* opinfo.nin is the most operands a node of the op has, this the fewest. */
-static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2 : opinfo[op].nin; }
+static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2 : op == OP_attention ? 3 : opinfo[op].nin; }
+static inline bool op_varies(unsigned op) { return op_min_operands(op) < opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
 static inline bool op_is_quant(unsigned op) { return op == OP_quantize || op == OP_dequantize; }
 static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom; }
@@ -258,8 +276,8 @@ static inline bool op_is_cumulative(unsigned op) { return op >= OP_cumsum && op 
 /* Its elements are computed together, in a schedule of their own: a kernel has at most one such node. */
 static inline bool op_is_anchor(unsigned op)
 {
-    return op_is_reduce(op) || op_is_cumulative(op) || op == OP_dot || op == OP_scatter ||
-           op == OP_argsort;
+    return op_is_reduce(op) || op_is_cumulative(op) || op == OP_dot || op == OP_attention ||
+           op == OP_scatter || op == OP_argsort;
 }
 
 /* ---- mem.c: all of Kiln's own memory ---- */
@@ -453,6 +471,10 @@ ref n_cumulative(struct graph *g, enum op op, ref a, uint32_t axis); /* op: cums
 ref n_recurrence(struct graph *g, ref a, ref b, uint32_t axis);
 ref n_shift(struct graph *g, ref a, ref value, uint32_t axis); /* each element one further, the scalar first, the last gone */
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
+ref n_attention(struct graph *g, ref q, ref k, ref v, ref seen, double scale, bool causal); /* seen: NIL without */
+/* What attention node y multiplies v by, [.., L, M], made of other ops: a decomposition is n_dot of this, in y's dtype, and
+ * v.  In the dtype that y computes in; the products are in y's dtype. */
+ref n_attention_weights(struct graph *g, ref y);
 ref n_copy(struct graph *g, ref a, unsigned device);
 ref n_grad(struct graph *g, ref loss, ref wrt);
 ref n_proj(struct graph *g, ref region, uint32_t index); /* the node that is there already, or a new one */

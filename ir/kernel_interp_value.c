@@ -2,6 +2,7 @@
  *
  * A value has a word for each lane or element of a tile, one otherwise; its bits stand in the word's low bytes. */
 #include "kernel_interp.h"
+#include <math.h>
 #include <string.h>
 
 struct extent value_extent(const struct thread *t, const struct linst *i)
@@ -88,34 +89,51 @@ static void run_index(struct machine *m, struct thread *t, val v)
         t->v[m->at[v] + n] = n;
 }
 
-/* acc + a b for one element and one k, in acc's dtype. */
-static bool mma_step(const struct machine *m, const struct linst *i, uint64_t a, uint64_t b, uint64_t *acc)
+/* The elements of a factor in the sum's dtype. */
+static bool widen(const struct machine *m, const struct thread *t, val v, unsigned to, uint64_t *out)
 {
-    uint64_t x[3] = {a, b, *acc}, product;
+    const struct linst *i = &m->k->inst[v];
     bool ok = true;
-    for (int o = 0; o < 2; o++) {
-        unsigned from = m->k->inst[o ? i->b : i->a].dtype;
-        ok &= from == i->dtype || scalar_prim(P_CAST, from, i->dtype, (uint64_t[]){x[o]}, &x[o]);
+    for (int e = 0; e < i->rows * i->cols && ok; e++) {
+        out[e] = t->v[m->at[v] + (size_t)e];
+        ok = i->dtype == to || scalar_prim(P_CAST, i->dtype, to, (uint64_t[]){out[e]}, &out[e]);
     }
-    if (dtype_is_float(i->dtype))
-        return ok && scalar_prim(P_FMA, i->dtype, i->dtype, x, acc);
-    return ok && scalar_prim(P_MUL, i->dtype, i->dtype, x, &product) &&
-           scalar_prim(P_ADD, i->dtype, i->dtype, (uint64_t[]){x[2], product}, acc);
+    return ok;
+}
+
+/* acc + x y. */
+static bool mma_step(unsigned dtype, uint64_t x, uint64_t y, uint64_t *acc)
+{
+    uint64_t product;
+    if (dtype == KL_F32) { /* as P_FMA does, without asking what it is */
+        float f[3];
+        uint32_t bits[3] = {(uint32_t)x, (uint32_t)y, (uint32_t)*acc};
+        memcpy(f, bits, sizeof f);
+        f[0] = fmaf(f[0], f[1], f[2]);
+        memcpy(bits, f, sizeof *bits);
+        *acc = bits[0];
+        return true;
+    }
+    if (dtype_is_float(dtype))
+        return scalar_prim(P_FMA, dtype, dtype, (uint64_t[]){x, y, *acc}, acc);
+    return scalar_prim(P_MUL, dtype, dtype, (uint64_t[]){x, y}, &product) &&
+           scalar_prim(P_ADD, dtype, dtype, (uint64_t[]){*acc, product}, acc);
 }
 
 static bool run_mma(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
     int depth = m->k->inst[i->a].cols;
-    for (int r = 0; r < i->rows; r++)
-        for (int c = 0; c < i->cols; c++) {
+    uint64_t x[MAX_TILE], y[MAX_TILE];
+    bool ok = widen(m, t, i->a, i->dtype, x) && widen(m, t, i->b, i->dtype, y);
+    for (int r = 0; r < i->rows && ok; r++)
+        for (int c = 0; c < i->cols && ok; c++) {
             uint64_t acc = value_get(m, t, i->c, r, c);
-            for (int k = 0; k < depth; k++)
-                if (!mma_step(m, i, value_get(m, t, i->a, r, k), value_get(m, t, i->b, k, c), &acc))
-                    return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u: mma without meaning for its dtypes", m->k->name, v);
+            for (int k = 0; k < depth && ok; k++)
+                ok = mma_step(i->dtype, x[r * depth + k], y[k * i->cols + c], &acc);
             t->v[m->at[v] + (size_t)(r * i->cols + c)] = acc;
         }
-    return true;
+    return ok || err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u: mma without meaning for its dtypes", m->k->name, v);
 }
 
 bool value_run(struct machine *m, struct thread *t, val v)

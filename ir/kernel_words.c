@@ -22,7 +22,7 @@ static const char *const mmas[MMA_COUNT] = {[MMA_CHAIN] = "chain", [MMA_ANY] = "
 static const char *const scheds[SCHED_COUNT] = {
     [SCHED_MAP] = "map", [SCHED_ROW_REDUCE] = "row_reduce", [SCHED_COLUMN_REDUCE] = "column_reduce",
     [SCHED_ROWS] = "rows", [SCHED_DOT] = "dot", [SCHED_SCATTER] = "scatter", [SCHED_CUMULATIVE] = "cumulative",
-    [SCHED_SORT] = "sort"};
+    [SCHED_SORT] = "sort", [SCHED_ATTENTION] = "attention"};
 
 const struct words prim_words = WORDS(prims), loop_words = WORDS(loops), fold_words = WORDS(folds),
                    mix_words = WORDS(mixes), prefetch_words = WORDS(prefetches), role_words = WORDS(roles),

@@ -134,13 +134,14 @@ struct schedule {
     uint8_t stream;         /* map, rows: results go to memory past the caches, where vectors lie at whole registers */
     uint8_t pad;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
-    uint16_t block_m, block_n; /* dot on a GPU: rows and columns of a block of threads, each with a tile; width: its threads */
+    uint16_t block_m, block_n; /* dot on a GPU: rows and columns of a block of threads; width: its threads.  As many threads
+                                  as tiles: each has one.  More: the teams of the matrix units do (caps.mma) */
     uint16_t step;          /* the same: elements of the contraction that the block holds in shared memory at a time */
     uint16_t pad2;
 };
 _Static_assert(sizeof(struct schedule) == 32, "no padding: schedules are hashed and compared as bytes");
 enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_DOT, SCHED_SCATTER,
-                  SCHED_CUMULATIVE, SCHED_SORT, SCHED_COUNT };
+                  SCHED_CUMULATIVE, SCHED_SORT, SCHED_ATTENTION, SCHED_COUNT };
 
 /* What a user or a tuner hands in: the records of some kernels of some graphs, each with the place of its text. */
 enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_BLOCK, FIELD_STEP, FIELD_KBLOCK, FIELD_PACK_A, FIELD_PACK_B,
@@ -175,6 +176,13 @@ struct kernel {
  *   begin, end   the iterations to run */
 typedef void kernel_fn(void *const *buf, const uint64_t *slot, int64_t begin, int64_t end);
 
+/* What the matrix units of a GPU (tensor cores) multiply: tiles [m x k] and [k x n] of halves, summed in f32. */
+struct mma_caps {
+    uint16_t team;              /* threads that hold a tile together; 0: there are no such units */
+    uint16_t m, n, k;
+    uint32_t dtypes;            /* of the factors: a set, by bit */
+};
+
 /* What a pass or a code generator may know of a target. */
 struct caps {
     char name[64];              /* e.g. the CPU name; part of disk keys */
@@ -186,6 +194,7 @@ struct caps {
     int64_t l1_bytes, l2_bytes, l3_bytes;
     uint32_t block_threads;     /* of a GPU: most threads of a block; 0: no GPU */
     uint32_t shared_bytes;      /* of a GPU: of a block */
+    struct mma_caps mma;
     /* Of a program on several devices: these are for the devices of this set (by bit; 0: all), the others' are next. */
     uint64_t devices;
     const struct caps *next;

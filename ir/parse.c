@@ -164,11 +164,18 @@ static bool sum_dtype(struct parser *p, struct node *n)
     return true;
 }
 
-/* "lanes N, chunk N)" or, for dot, "lanes N, kblock N)" */
+/* "lanes N, chunk N)", for dot "lanes N, kblock N)", for attention "block N)" */
 static bool order(struct parser *p, struct node *n)
 {
     bool dot = n->op == OP_dot;
     uint64_t lanes, length;
+    if (n->op == OP_attention) {
+        if (!lex_need_word(&p->l, "block") || !lex_number(&p->l, UINT32_MAX, "a number of keys", &length) ||
+            !lex_need(&p->l, ')', "')'"))
+            return false;
+        n->attr.attention.block = (uint32_t)length;
+        return true;
+    }
     uint64_t most_lanes = dot ? UINT8_MAX : UINT32_MAX;
     if (!lex_need_word(&p->l, "lanes") || !lex_number(&p->l, most_lanes, "a number of lanes", &lanes) ||
         !lex_need(&p->l, ',', "','") || !lex_need_word(&p->l, dot ? "kblock" : "chunk") ||
@@ -189,7 +196,7 @@ enum {
     ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
     ATTR_SIZE = 4096, ATTR_STRIDE = 8192, ATTR_DILATION = 16384, ATTR_KIND = 32768,
     ATTR_INDEX = 1 << 16, ATTR_CARRIED = 1 << 17, ATTR_SCANNED = 1 << 18, ATTR_LENGTH = 1 << 19, ATTR_DIRECTION = 1 << 20,
-    ATTR_KEEP = 1 << 21, ATTR_SUM = 1 << 22,
+    ATTR_KEEP = 1 << 21, ATTR_SCALE = 1 << 22, ATTR_SUM = 1 << 23,
     ATTR_SCAN = ATTR_CARRIED | ATTR_SCANNED | ATTR_LENGTH,
     ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
     ATTR_WINDOW = ATTR_AXIS | ATTR_SIZE | ATTR_STRIDE | ATTR_DILATION,
@@ -205,7 +212,7 @@ static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"index", ATTR_INDEX}, {"carried", ATTR_CARRIED},   {"scanned", ATTR_SCANNED},
     {"length", ATTR_LENGTH},
     {"kind", ATTR_KIND},   {"direction", ATTR_DIRECTION}, {"keep", ATTR_KEEP},
-    {"sum", ATTR_SUM},
+    {"scale", ATTR_SCALE}, {"sum", ATTR_SUM},
 };
 enum { ATTR_WORDS = sizeof attr_words / sizeof *attr_words };
 
@@ -230,6 +237,7 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_scan    ? ATTR_SCAN
            : op == OP_while   ? ATTR_CARRIED
            : op == OP_custom_grad ? ATTR_CARRIED
+           : op == OP_attention ? ATTR_SCALE | ATTR_ORDER
            : op == OP_dot     ? ATTR_BATCH | ATTR_CONTRACT | ATTR_SUM | ATTR_ORDER
                               : 0;
 }
@@ -237,7 +245,7 @@ static unsigned attrs_allowed(unsigned op)
 static unsigned attrs_required(unsigned op)
 {
     return attrs_allowed(op) & (ATTR_AXES | ATTR_PERM | ATTR_SLICE | ATTR_WINDOW | ATTR_PAD | ATTR_KIND |
-                                ATTR_DIRECTION | ATTR_INDEX | ATTR_SCAN);
+                                ATTR_DIRECTION | ATTR_INDEX | ATTR_SCAN | ATTR_SCALE);
 }
 
 /* "N)" as one of the numbers of a slice, a window or a pad; some may be symbolic */
@@ -286,6 +294,10 @@ static bool mark(struct word w, struct node *n)
     unsigned region = word_is(w, "reverse") && n->op == OP_scan            ? REGION_REVERSE
                       : word_is(w, "backward") && n->op == OP_checkpoint ? REGION_AGAIN
                                                                            : 0;
+    if (word_is(w, "causal") && n->op == OP_attention && !n->attr.attention.causal) {
+        n->attr.attention.causal = 1;
+        return true;
+    }
     bool known = flag ? !(n->flags & flag) : region && !n->attr.region.flags;
     if (known) {
         n->flags |= (uint16_t)flag;
@@ -321,6 +333,24 @@ static bool direction(struct parser *p, struct node *n)
         p->l.p = at;
         return lex_expected(&p->l, "ascending or descending");
     }
+    return lex_need(&p->l, ')', "')'");
+}
+
+/* "NUMBER)" as attention's scale, an f64 */
+static bool scale(struct parser *p, struct node *n)
+{
+    struct word w;
+    const char *why;
+    lex_space(&p->l);
+    const char *at = p->l.p;
+    w.s = at;
+    while (p->l.p < p->l.end && *p->l.p && *p->l.p != ')' && *p->l.p != '(')
+        p->l.p++;
+    if (p->l.p < p->l.end && *p->l.p == '(') /* bits(..) */
+        while (p->l.p < p->l.end && *p->l.p && *p->l.p++ != ')') {}
+    w.len = (size_t)(p->l.p - w.s);
+    if (!literal_parse(KL_F64, w.s, w.len, &n->attr.attention.scale, &why))
+        return lex_fail(&p->l, at, "%s", why);
     return lex_need(&p->l, ')', "')'");
 }
 
@@ -364,6 +394,8 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return count_attr(p, n, bit);
     case ATTR_KIND:
         return kind(p, n);
+    case ATTR_SCALE:
+        return scale(p, n);
     case ATTR_DIRECTION:
         return direction(p, n);
     default:

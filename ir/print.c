@@ -213,6 +213,13 @@ static void put_attr(struct printer *p, const struct node *n)
         text_put(&p->t, " keep(%lld)", (long long)a->grad.keep - 1);
     } else if (n->op == OP_argsort) {
         text_put(&p->t, " axis(%u) direction(%s)", a->sort.axis, a->sort.descending ? "descending" : "ascending");
+    } else if (n->op == OP_attention) {
+        text_put(&p->t, " scale(");
+        text_literal(&p->t, KL_F64, a->attention.scale);
+        text_put(&p->t, ")");
+        if (a->attention.block)
+            text_put(&p->t, " order(block %u)", a->attention.block);
+        text_put(&p->t, a->attention.causal ? " causal" : "");
     } else if (n->op == OP_proj) {
         text_put(&p->t, " index(%u)", a->proj.index);
     } else if (op_is_region(n->op)) {

@@ -1,6 +1,6 @@
 /* What may be one kernel, and what that is worth.
  *
- * A group has at most one anchor (reduce, dot, scan, scatter or argsort), row kernels apart (fuse_rows.c).  Without one it is
+ * A group has at most one anchor (reduce, dot, attention, scan, scatter or argsort), row kernels apart (fuse_rows.c).  Without one it is
  * an elementwise DAG over one index: element i of a member needs just element i of another, so every value is computed
  * once.  Around a reduce or a dot stand elementwise nodes of one value per result (the epilogue), before a reduce those
  * of one value per reduced element (the prologue).  What a scan, a scatter, an argsort or a dot of few rows reads, each
@@ -116,7 +116,7 @@ static struct verdict judge_epilogue(const struct fuser *f, uint32_t a, uint32_t
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[ga->anchor].op;
     if (!op_is_reduce(op) && op != OP_dot)
-        return no(op == OP_argsort ? "a sort ends its kernel" : op == OP_scatter ? "a scatter ends its kernel" : "a scan ends its kernel");
+        return no(op == OP_attention ? "attention ends its kernel" : op == OP_argsort ? "a sort ends its kernel" : op == OP_scatter ? "a scatter ends its kernel" : "a scan ends its kernel");
     if (ga->numel != gb->numel)
         return no(op == OP_dot ? "other iteration space" : "a reduce in between");
     if (x.elsewhere)
@@ -157,7 +157,7 @@ static struct verdict judge_pair(const struct fuser *f, uint32_t a, uint32_t b)
         return no("not of the same rows");
     if (ga->anchor && gb->anchor)
         return no(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
-                      ? "a reduce in between" : "one product, scan, scatter or sort to a kernel, and no reduce beside it");
+                      ? "a reduce in between" : "one product, attention, scan, scatter or sort to a kernel, and no reduce beside it");
     if (ga->anchor)
         return judge_epilogue(f, a, b, x);
     if (gb->anchor)

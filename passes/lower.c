@@ -268,6 +268,10 @@ static void estimate(struct lowering *w)
         if (n->op == OP_dot) {
             struct dot_dims d = dot_sizes(w->g, n);
             flops += 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k;
+        } else if (n->op == OP_attention) { /* as if every query saw every key */
+            const struct shape *k = node_shape(w->g, n->in[1]), *v = node_shape(w->g, n->in[2]);
+            double rows = (double)node_numel(w->g, n->in[0]) / (double)(k->dim[k->rank - 1] ? k->dim[k->rank - 1] : 1);
+            flops += 2 * rows * (double)k->dim[k->rank - 2] * (double)(k->dim[k->rank - 1] + v->dim[k->rank - 1]);
         } else {
             flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : r);
         }
@@ -312,6 +316,8 @@ static void run_schedule(struct lowering *w)
         lower_scatter_group(w);
     else if (w->g->node[w->anchor].op == OP_argsort)
         lower_argsort_group(w);
+    else if (w->g->node[w->anchor].op == OP_attention)
+        lower_attention_group(w);
     else if (op_is_cumulative(w->g->node[w->anchor].op))
         lower_cumulative_group(w);
     else if (lower_has_rows(w))

@@ -73,7 +73,8 @@ void trial_end(struct trial *t, struct lowering *w);
 
 /* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
 bool lower_can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size);
-/* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c ---- */
+/* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c,
+ * lower_attention.c ---- */
 void lower_map(struct lowering *w);
 void lower_reduce(struct lowering *w);
 bool lower_has_rows(const struct lowering *w);  /* is the group more than one reduce with prologue and epilogue? */
@@ -82,5 +83,6 @@ void lower_dot_group(struct lowering *w);
 void lower_cumulative_group(struct lowering *w);
 void lower_scatter_group(struct lowering *w);
 void lower_argsort_group(struct lowering *w);
+void lower_attention_group(struct lowering *w);
 
 #endif

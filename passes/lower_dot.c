@@ -46,6 +46,7 @@ static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
     return r;
 }
 
+/* The element of an operand at (batch, free index i, contracted index k), as it is stored. */
 val dot_stored_element(const struct dot *d, bool second, val i, val kk)
 {
     struct kernel *k = d->w->k;
@@ -585,6 +586,10 @@ void lower_dot_group(struct lowering *w)
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     struct schedule blocks;
+    if (dot_matrix(&d, &blocks)) {
+        dot_emit_matrix(&d, &blocks);
+        return;
+    }
     if (dot_blocks(&d, &blocks)) {
         dot_emit_blocks(&d, &blocks);
         return;

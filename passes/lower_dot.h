@@ -23,10 +23,10 @@ struct dot {
 };
 
 /* ---- lower_dot.c ---- */
-/* The element of an operand at (batch_index, free index i, contracted index k), as it is multiplied. */
-val dot_element(const struct dot *d, bool second, val i, val kk);
-/* The same as it is stored. */
+/* The element of an operand at (batch_index, free index i, contracted index k), as it is stored; */
 val dot_stored_element(const struct dot *d, bool second, val i, val kk);
+/* as it is multiplied. */
+val dot_element(const struct dot *d, bool second, val i, val kk);
 /* Stores everything made of the result at (batch_index, row m, column n). */
 void dot_epilogue(const struct dot *d, val m, val n, val result);
 /* The same for rows and columns of a tile, whose results are in scratch lbuf d->tile - 1, rows d->tile_step apart. */
@@ -35,6 +35,26 @@ void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_
 /* Is it a product of bytes for this target's mma?  After find_steps. */
 bool dot_bytes(const struct dot *d);
 void dot_emit_bytes(struct dot *d); /* with mr, nr and mblock chosen */
+/* ---- lower_dot_tile.c ---- */
+val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
+val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, unsigned rows, unsigned cols);
+void dot_store(struct kernel *k, uint32_t buf, val index, int64_t stride, val value);
+val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum);
+val dot_shaped(struct kernel *k, val v, val like); /* v, made of tiles of this shape */
+val dot_carry(struct kernel *k, val init);
+val dot_out(struct kernel *k, val carry);
+void dot_meet(struct kernel *k);                   /* a barrier */
+/* Are an operand's neighbours in memory those along the contraction, and not those along the other side? */
+bool dot_along_k(const struct dot *d, bool second);
+int64_t dot_parts(int64_t length, int64_t part);   /* how many cover it */
+bool dot_fits_grid(const struct dot *d, const struct schedule *s); /* are the blocks few enough to be numbered? */
+bool dot_occupies(const struct dot *d, const struct schedule *s);  /* and a block for every one the GPU runs at once? */
+
+/* ---- lower_dot_matrix.c ---- */
+/* Is the product one for the target's matrix units?  *s: its schedule. */
+bool dot_matrix(const struct dot *d, struct schedule *s);
+void dot_emit_matrix(struct dot *d, const struct schedule *s);
+
 /* ---- lower_dot_gpu.c ---- */
 /* Is the product one for blocks of threads on this target?  *s: their schedule. */
 bool dot_blocks(const struct dot *d, struct schedule *s);

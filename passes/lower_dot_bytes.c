@@ -39,11 +39,6 @@ static val tile(struct kernel *k, struct linst i, int64_t rows, int64_t cols)
     return k_append(k, i);
 }
 
-static val tile_splat(struct kernel *k, val x, int64_t rows, int64_t cols)
-{
-    return tile(k, (struct linst){.op = L_SPLAT, .dtype = k->inst[x].dtype, .a = x}, rows, cols);
-}
-
 static val tile_load(struct kernel *k, uint32_t buf, val at, enum tile_order order, val stride, int64_t rows, int64_t cols,
                      val there)
 {
@@ -60,18 +55,6 @@ static void tile_store(struct kernel *k, uint32_t buf, val at, enum tile_order o
 static val tile_prim(struct kernel *k, enum prim p, unsigned dtype, val a, val b, int64_t rows, int64_t cols)
 {
     return tile(k, (struct linst){.op = (uint8_t)L_OP(p), .dtype = (uint8_t)dtype, .a = a, .b = b}, rows, cols);
-}
-
-static val tile_like(struct kernel *k, unsigned op, val a, val like)
-{
-    struct linst l = k->inst[like];
-    return tile(k, (struct linst){.op = (uint8_t)op, .dtype = l.dtype, .a = a}, l.rows, l.cols);
-}
-
-static val tile_mma(struct kernel *k, val a, val b, val sum)
-{
-    struct linst s = k->inst[sum];
-    return tile(k, (struct linst){.op = L_MMA, .dtype = s.dtype, .kind = MMA_CHAIN, .a = a, .b = b, .c = sum}, s.rows, s.cols);
 }
 
 /* Of the numbers of rows or columns, which are below `limit`? */
@@ -128,7 +111,7 @@ static void pack_group(const struct bytes *s, const struct part *p, val group, i
     tile_store(k, s->panel - 1, at, TILE_COLS, four, load_b(s, p, group, count, p->cols));
     if (p->room > p->cols)
         tile_store(k, s->panel - 1, ix_add(k, at, k_int(k, p->cols * GROUP)), TILE_COLS, four,
-                   tile_splat(k, k_bits(k, s->tb, 0), GROUP, p->room - p->cols));
+                   dot_splat(k, k_bits(k, s->tb, 0), GROUP, (unsigned)(p->room - p->cols)));
 }
 
 static void pack(const struct bytes *s, const struct part *p)
@@ -164,9 +147,9 @@ static struct totals add_group(const struct bytes *s, const struct part *p, val 
     struct kernel *k = s->d->w->k;
     val b = group_of_b(s, p, group, count);
     if (t.tile)
-        t.tile = tile_mma(k, load_a(s, m0, of_rows, ix_add(k, p->k0, ix_scale(k, group, GROUP)), count), b, t.tile);
+        t.tile = dot_mma(k, MMA_CHAIN, load_a(s, m0, of_rows, ix_add(k, p->k0, ix_scale(k, group, GROUP)), count), b, t.tile);
     if (t.columns)
-        t.columns = tile_mma(k, tile_splat(k, k_bits(k, s->tb == KL_U8 ? KL_I8 : KL_U8, 1), 1, GROUP), b, t.columns);
+        t.columns = dot_mma(k, MMA_CHAIN, dot_splat(k, k_bits(k, s->tb == KL_U8 ? KL_I8 : KL_U8, 1), 1, GROUP), b, t.columns);
     return t;
 }
 
@@ -176,8 +159,7 @@ static struct totals add_panel(const struct bytes *s, const struct part *p, val 
     int64_t groups = p->length / GROUP, rest = p->length % GROUP, whole = groups / UNROLL * UNROLL;
     if (whole) {
         val g = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL);
-        struct totals c = {t.tile ? tile_like(k, L_CARRY, t.tile, t.tile) : 0,
-                           t.columns ? tile_like(k, L_CARRY, t.columns, t.columns) : 0};
+        struct totals c = {t.tile ? dot_carry(k, t.tile) : 0, t.columns ? dot_carry(k, t.columns) : 0};
         struct totals x = c;
         for (int u = 0; u < UNROLL; u++)
             x = add_group(s, p, m0, rows, ix_add(k, g, k_int(k, u)), GROUP, x);
@@ -186,15 +168,18 @@ static struct totals add_panel(const struct bytes *s, const struct part *p, val 
         if (c.columns)
             k_next(k, c.columns, x.columns);
         k_end(k, g);
-        t.tile = c.tile ? tile_like(k, L_OUT, c.tile, c.tile) : 0;
-        t.columns = c.columns ? tile_like(k, L_OUT, c.columns, c.columns) : 0;
+        t.tile = c.tile ? dot_out(k, c.tile) : 0;
+        t.columns = c.columns ? dot_out(k, c.columns) : 0;
     }
     for (int64_t g = whole; g < groups; g++)
         t = add_group(s, p, m0, rows, k_int(k, g), GROUP, t);
     return rest ? add_group(s, p, m0, rows, k_int(k, groups), rest, t) : t;
 }
 
-static val no_sums(struct kernel *k, int64_t rows, int64_t cols) { return tile_splat(k, k_bits(k, KL_I32, 0), rows, cols); }
+static val no_sums(struct kernel *k, int64_t rows, int64_t cols)
+{
+    return dot_splat(k, k_bits(k, KL_I32, 0), (unsigned)rows, (unsigned)cols);
+}
 
 /* 128 times the sums of B's columns, with the sign that they are off by. */
 static val turned_columns(const struct bytes *s, val columns)

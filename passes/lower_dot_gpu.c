@@ -24,8 +24,6 @@ enum { MAX_PARTS = 32 };            /* elements of an operand that a thread brin
 
 /* ---- the schedule ---- */
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* Can a block of this target be what the record says? */
 static bool fits(const struct dot *d, const struct schedule *s)
 {
@@ -53,8 +51,7 @@ static bool choose(const struct dot *d, struct schedule *s)
             continue;
         *s = x;
         found = true;
-        int64_t of_columns = ceil_div(d->size.n, x.block_n), of_rows = ceil_div(d->size.m, x.block_m);
-        if (of_columns > INT64_MAX / 2 / of_rows / d->size.batch || d->size.batch * of_rows * of_columns >= (int64_t)d->w->caps->threads)
+        if (dot_occupies(d, &x))
             break;
     }
     return found;
@@ -67,31 +64,8 @@ bool dot_blocks(const struct dot *d, struct schedule *s)
         return false;
     if (given && fits(d, given) && given->kc == (uint32_t)d->kblock)
         *s = *given;
-    return ceil_div(d->size.n, s->block_n) * ceil_div(d->size.m, s->block_m) <= INT32_MAX / d->size.batch;
+    return dot_fits_grid(d, s);
 }
-
-/* ---- tiles ---- */
-
-static val tile_splat(struct kernel *k, val x, unsigned rows, unsigned cols)
-{
-    return k_append(k, (struct linst){.op = L_SPLAT, .dtype = k->inst[x].dtype, .rows = (uint16_t)rows, .cols = (uint16_t)cols, .a = x});
-}
-
-static val tile_load(struct kernel *k, uint32_t buf, val index, int64_t stride, unsigned rows, unsigned cols)
-{
-    return k_append(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = TILE_ROWS, .rows = (uint16_t)rows,
-                                      .cols = (uint16_t)cols, .a = index, .d = k_int(k, stride), .imm = buf});
-}
-
-static val shaped(struct kernel *k, val v, val like) /* v, made of tiles of this shape */
-{
-    k->inst[v].rows = k->inst[like].rows;
-    k->inst[v].cols = k->inst[like].cols;
-    return v;
-}
-
-static val tile_carry(struct kernel *k, val init) { return shaped(k, k_carry(k, init), init); }
-static val tile_out(struct kernel *k, val carry) { return shaped(k, k_out(k, carry), carry); }
 
 /* ---- one step ---- */
 
@@ -147,8 +121,6 @@ static void put(const struct blocks *s, bool second, val half, const struct part
         k_store(k, second ? s->b : s->a, ix_add(k, ix_scale(k, half, elements), p->at[i]), p->value[i], 0);
 }
 
-static void meet(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
-
 /* acc and the products of `count` elements in one half of shared memory. */
 static val multiply(const struct blocks *s, val half, val count, val acc)
 {
@@ -156,14 +128,12 @@ static val multiply(const struct blocks *s, val half, val count, val acc)
     int64_t m = s->s.block_m, n = s->s.block_n;
     val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
     val a0 = ix_add(k, ix_scale(k, half, m * s->s.step), row), b0 = ix_add(k, ix_scale(k, half, n * s->s.step), col);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1), sum = tile_carry(k, acc);
-    val a = tile_load(k, s->a, ix_add(k, a0, ix_scale(k, i, m)), 1, s->s.mr, 1);
-    val b = tile_load(k, s->b, ix_add(k, b0, ix_scale(k, i, n)), n, 1, s->s.nr);
-    val next = shaped(k, k_inst(k, L_MMA, s->d->dtype, a, b, sum, 0), sum);
-    k->inst[next].kind = MMA_CHAIN;
-    k_next(k, sum, next);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1), sum = dot_carry(k, acc);
+    val a = dot_load(k, s->a, ix_add(k, a0, ix_scale(k, i, m)), TILE_ROWS, 1, s->s.mr, 1);
+    val b = dot_load(k, s->b, ix_add(k, b0, ix_scale(k, i, n)), TILE_ROWS, n, 1, s->s.nr);
+    k_next(k, sum, dot_mma(k, MMA_CHAIN, a, b, sum));
     k_end(k, i);
-    return tile_out(k, sum);
+    return dot_out(k, sum);
 }
 
 /* ---- the k-blocks ---- */
@@ -197,15 +167,15 @@ static val emit_k_block(const struct blocks *s, val kb, val zero)
 {
     struct kernel *k = s->d->w->k;
     struct part a, b;
-    int64_t length = s->s.step, most = ceil_div(s->d->kblock, length), last = ceil_div(s->last, length);
+    int64_t length = s->s.step, most = dot_parts(s->d->kblock, length), last = dot_parts(s->last, length);
     bool whole = s->d->kblock % length == 0 && s->last % length == 0;
     bool several = s->d->blocks > 1 || last > 1;
     fetch(s, false, s->k0, !whole, &a);
     fetch(s, true, s->k0, !whole, &b);
     put(s, false, k_int(k, 0), &a);
     put(s, true, k_int(k, 0), &b);
-    meet(k);
-    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), of_block(s, kb, most, last), 1), acc = tile_carry(k, zero);
+    dot_meet(k);
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), of_block(s, kb, most, last), 1), acc = dot_carry(k, zero);
     val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
     val next = ix_add(k, s->k0, ix_scale(k, ix_add(k, step, k_int(k, 1)), length));
     if (several) {
@@ -217,35 +187,34 @@ static val emit_k_block(const struct blocks *s, val kb, val zero)
         put(s, false, other, &a);
         put(s, true, other, &b);
     }
-    meet(k);
+    dot_meet(k);
     k_next(k, acc, sum);
     k_end(k, step);
-    return tile_out(k, acc);
+    return dot_out(k, acc);
 }
 
 /* The thread's results: the sums of all k-blocks, added in turn. */
 static val emit_sums(struct blocks *s)
 {
     struct kernel *k = s->d->w->k;
-    val zero = tile_splat(k, k_bits(k, s->d->dtype, 0), s->s.mr, s->s.nr);
+    val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->s.mr, s->s.nr);
     if (s->d->blocks == 1) {
         s->k0 = k_int(k, 0);
         return emit_k_block(s, 0, zero);
     }
-    val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->d->blocks), 1), total = tile_carry(k, zero);
+    val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->d->blocks), 1), total = dot_carry(k, zero);
     s->k0 = ix_scale(k, kb, s->d->kblock);
-    val sum = emit_k_block(s, kb, zero), more = shaped(k, k_prim(k, P_ADD, total, sum, 0), sum);
-    k_next(k, total, shaped(k, k_prim(k, P_SELECT, k_prim(k, P_EQ, kb, k_int(k, 0), 0), sum, more), sum));
+    val sum = emit_k_block(s, kb, zero), more = dot_shaped(k, k_prim(k, P_ADD, total, sum, 0), sum);
+    k_next(k, total, dot_shaped(k, k_prim(k, P_SELECT, k_prim(k, P_EQ, kb, k_int(k, 0), 0), sum, more), sum));
     k_end(k, kb);
-    return tile_out(k, total);
+    return dot_out(k, total);
 }
 
 static void emit_results(const struct blocks *s, val sums)
 {
     struct kernel *k = s->d->w->k;
     const struct dot_dims *size = &s->d->size;
-    k_append(k, (struct linst){.op = L_STORE, .dtype = s->d->dtype, .kind = TILE_ROWS, .a = k_int(k, 0), .b = sums,
-                               .d = k_int(k, s->s.nr), .imm = s->own});
+    dot_store(k, s->own, k_int(k, 0), s->s.nr, sums);
     val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);
@@ -269,41 +238,20 @@ static void emit_results(const struct blocks *s, val sums)
 
 /* ---- the kernel ---- */
 
-/* Are neighbours in memory those along the contraction, and not those along the other side? */
-static bool along_k(const struct dot *d, bool second)
-{
-    struct trial t;
-    int64_t step_side = 0, step_k = 0;
-    if (trial_begin(&t, d->w)) {
-        struct dot copy = *d;
-        struct kernel *k = t.w.k;
-        copy.w = &t.w;
-        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
-        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        dot_element(&copy, second, i, j);
-        for (val v = j; v < k->ninst && step_k != 1; v++) /* the first load that has such neighbours */
-            if (k->inst[v].op == L_LOAD && (!ix_stride(k, k->inst[v].a, i, &step_side) || !ix_stride(k, k->inst[v].a, j, &step_k)))
-                step_side = step_k = 0;
-    }
-    trial_end(&t, d->w);
-    return step_k == 1 && step_side != 1;
-}
-
 void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     struct blocks s = {.d = d, .s = *schedule, .threads = schedule->width, .col_threads = schedule->block_n / schedule->nr};
     s.last = d->size.k - (d->blocks - 1) * d->kblock;
-    s.a_along_k = along_k(d, false);
-    s.b_along_k = along_k(d, true);
+    s.a_along_k = dot_along_k(d, false);
+    s.b_along_k = dot_along_k(d, true);
     k->sched = *schedule;
     lower_scalars(w);
     s.a = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->block_m * schedule->step, 0);
     s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->block_n * schedule->step, 0);
     s.own = k_buf(k, BUF_REGISTER, d->dtype, (int64_t)schedule->mr * schedule->nr, 0);
-    int64_t rows = ceil_div(d->size.m, schedule->block_m), cols = ceil_div(d->size.n, schedule->block_n);
+    int64_t rows = dot_parts(d->size.m, schedule->block_m), cols = dot_parts(d->size.n, schedule->block_n);
     k->extent = d->size.batch * rows * cols;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1);
     d->batch_index = ix_div(k, p, rows * cols);

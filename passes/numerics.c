@@ -1,4 +1,4 @@
-/* Writes each reduce's and dot's order of operations (ir.h, "Numeric order").
+/* Writes each reduce's, dot's and attention's order of operations (ir.h, "Numeric order").
  *
  * Looks at shapes, dtypes and axes only, never at the host, threads, tiles or views, so that every
  * executor that follows it gets the same bits.  No later pass touches what is written here. */
@@ -7,6 +7,7 @@
 /* Elements of a chunk: long enough that combining chunks costs nothing, short enough that a reduce of
  * millions splits over threads. */
 enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
+enum { KEY_BLOCK = 64 }; /* keys of attention for each time that a larger score shrinks the sums so far */
 
 static void order_reduce(const struct graph *g, struct node *n)
 {
@@ -54,6 +55,9 @@ int pass_numerics(struct graph *g)
             changed = 1;
         } else if (n->op == OP_dot && !n->attr.dot.kblock) {
             order_dot(g, n);
+            changed = 1;
+        } else if (n->op == OP_attention && !n->attr.attention.block) {
+            n->attr.attention.block = KEY_BLOCK;
             changed = 1;
         }
     }

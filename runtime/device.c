@@ -114,10 +114,12 @@ static void list_one(int device, void (*line)(void *ctx, const char *name, bool 
 {
     struct err e = {0};
     struct caps caps;
-    char text[sizeof caps.name + sizeof caps.features + 8];
+    char text[sizeof caps.name + sizeof caps.features + 64];
     bool works = device_find(device_name(device), &e) >= 0;
     if (works) device_backend(device, &caps);
-    if (works) snprintf(text, sizeof text, "%s %s", device == DEVICE_REF ? "the interpreter" : caps.name, device >= DEVICE_HOSTS ? caps.features : "");
+    int n = works ? snprintf(text, sizeof text, "%s %s", device == DEVICE_REF ? "the interpreter" : caps.name, device >= DEVICE_HOSTS ? caps.features : "") : 0;
+    if (works && device >= DEVICE_HOSTS && caps.mma.team)
+        snprintf(text + n, sizeof text - (size_t)n, ", tensor cores %ux%ux%u", caps.mma.m, caps.mma.n, caps.mma.k);
     const char *why = strncmp(e.msg, "device ", 7) ? e.msg : strstr(e.msg, ": ") ? strstr(e.msg, ": ") + 2 : e.msg;
     line(ctx, device_name(device), works, works ? text : why);
 }

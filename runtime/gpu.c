@@ -9,8 +9,10 @@ static const char *language(const char *target) { return target ? target : "cuda
 bool gpu_caps(const char *target, struct caps *out, struct err *e)
 {
     const struct dialect *d = dialect_find(language(target), e);
-    if (d)
+    if (d) {
         dialect_caps(d, out);
+        dialect_matrix(d, NULL, out);
+    }
     return d;
 }
 

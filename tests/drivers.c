@@ -75,6 +75,29 @@ static void steps(void)
     check(!fake || (fake->calls.launches && fake->calls.uploads && fake->calls.waits), "nothing went through the driver");
 }
 
+/* A product of half floats, by the tensor cores that both pretend to have, or by those of a real GPU if it has them. */
+static void half_products(int device)
+{
+    struct err e = {0};
+    struct graph *g = graph_new("product");
+    struct shape sa = shape_make(2, (int64_t[]){20, 40}), sb = shape_make(2, (int64_t[]){40, 24});
+    static uint16_t a[20 * 40], b[40 * 24];
+    for (int i = 0; i < 20 * 40; i++)
+        a[i] = (uint16_t)dtype_bits(KL_BF16, i * 7 % 5 - 2);
+    for (int i = 0; i < 40 * 24; i++)
+        b[i] = (uint16_t)dtype_bits(KL_BF16, i * 3 % 7 - 3);
+    union attr dims = {.dot = {.con_a = 1, .con_b = 0, .ncon = 1}};
+    graph_output(g, OUT_RETURN, n_dot(g, n_input(g, KL_BF16, &sa, "a"), n_input(g, KL_BF16, &sb, "b"), &dims), 0);
+    struct values in = {2, {a, b}}, none = {0}, out = {0}, want = {0};
+    const struct caps *caps = accelerator_caps(accelerator_get(device));
+    check(!fake || caps->mma.team == (strcmp(kind, "hip") ? 32 : 64), "teams of %u", caps->mma.team);
+    if (check(run_on(g, first, true, &in, &none, NULL, &out, &e) && run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg))
+        check(!memcmp(out.v[0], want.v[0], sizeof(uint16_t[20 * 24])), "a product of small integers differs"); /* no order rounds */
+    values_free(&out);
+    values_free(&want);
+    graph_free(g);
+}
+
 /* ---- the driver itself ---- */
 
 static const struct driver *driver;
@@ -381,6 +404,7 @@ static int real(void)
     d0 = accelerator_device(accelerator_get(n0));
     d1 = n1 < 0 ? NULL : accelerator_device(accelerator_get(n1));
     steps();
+    half_products(n0);
     copies(100);
     copies((13 << 20) + 5);
     many_uploads();
@@ -419,6 +443,7 @@ int main(int argc, char **argv)
         d1 = accelerator_device(accelerator_get(n1));
         check(strstr(accelerator_caps(accelerator_get(n0))->features, "+fma") != NULL, "its fma is not seen");
         steps();
+        half_products(n0);
         copies(100);
         copies((13 << 20) + 5);
         many_uploads();

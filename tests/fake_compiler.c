@@ -21,27 +21,6 @@ static const char caller[] =
     "extern \"C\" void call_kernel(void **p) { expand(kernel, p); }\n"
     "extern \"C\" unsigned count_kernel() { return count(kernel); }\n";
 
-/* The two instructions of PTX that the prelude of CUDA has. */
-static void write_source(FILE *f, const char *s)
-{
-    static const char *const ptx[][2] = {
-        {"asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));", "x = f32(bits<_Float16, unsigned short>(h));"},
-        {"asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));", "h = bits<unsigned short, _Float16>(_Float16(x));"}};
-    fputs(gpu_shim, f);
-    while (*s) {
-        unsigned i = 0;
-        while (i < 2 && strncmp(s, ptx[i][0], strlen(ptx[i][0])))
-            i++;
-        if (i < 2) {
-            fputs(ptx[i][1], f);
-            s += strlen(ptx[i][0]);
-        } else {
-            fputc(*s++, f);
-        }
-    }
-    fputs(caller, f);
-}
-
 static char *read_file(const char *path, size_t *size)
 {
     FILE *f = fopen(path, "rb");
@@ -97,7 +76,8 @@ int nvrtcCompileProgram(struct program *p, int n, const char *const *option)
     snprintf(library, sizeof library, "%s/kernel.so", folder);
     snprintf(log, sizeof log, "%s/log", folder);
     FILE *f = fopen(source, "w");
-    write_source(f, p->source);
+    gpu_shim_write(f, p->source);
+    fputs(caller, f);
     fclose(f);
     const char *compiler = getenv("CXX");
     snprintf(command, sizeof command, "%s " GPU_SHIM_FLAGS " -o %s %s >%s 2>&1", compiler ? compiler : "c++", library, source, log);

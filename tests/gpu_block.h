@@ -3,11 +3,12 @@
 #ifndef GPU_BLOCK_H
 #define GPU_BLOCK_H
 #include <stdbool.h>
+#include <stdio.h>
 
 enum { GPU_BLOCK_THREADS = 1024 };
-/* In front of the prelude: threads, barriers and shuffles under the names of HIP and CUDA.  A lane that is none gives back
- * the caller's own value. */
-extern const char gpu_shim[];
+/* Writes the text of a prelude, and of what comes behind it, as C++.  In front of it stand threads, barriers, shuffles and
+ * matrix units under the names of HIP and CUDA; a lane that is none gives back the caller's own value. */
+void gpu_shim_write(FILE *f, const char *text);
 /* Flags that the text is compiled with. */
 #define GPU_SHIM_FLAGS "-std=c++17 -O1 -w -shared -fPIC -ffp-contract=off -fno-strict-aliasing"
 

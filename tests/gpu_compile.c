@@ -5,10 +5,12 @@
  *
  * Kernels: those of tests/text, of every op with every dtype, of the shapes that schedules treat differently, and of
  * random graphs; each once, by its hash.  They become text in every dialect, and are compiled 100 a file.  A compiler
- * that is not there is skipped. */
+ * that is not there is skipped.  Products of half floats are also made for an architecture as lowering finds them best there:
+ * the code must hold instructions of its matrix units. */
 #include "codegen/gpu/compile.h"
 #include "codegen/gpu/source.h"
 #include "gpu_kernels.h"
+#include <elf.h>
 
 enum { A_FILE = 100 };
 
@@ -78,6 +80,73 @@ static void compile_all(const struct kernel_set *s, const char *name, unsigned a
     }
 }
 
+/* ---- matrix units ---- */
+
+/* In the code of a kernel, is there an instruction of a matrix unit?  NVIDIA's are 16 bytes, and the low 12 bits say which:
+ * 0x23c is HMMA.  AMD's are of 4 or 8 bytes; the first 9 bits of V_MFMA are 110100111, then come 1 and 6 bits that say which
+ * (0x4d: f32_16x16x16f16, 0x67: f32_16x16x16bf16_1k). */
+static unsigned count_instructions(const uint8_t *code, size_t bytes, bool amd)
+{
+    unsigned n = 0;
+    for (size_t at = 0; at + 16 <= bytes; at += amd ? 4 : 16) {
+        uint32_t word;
+        memcpy(&word, code + at, sizeof word);
+        n += amd ? word >> 23 == 0x1a7 && ((word >> 16 & 0x7f) == 0x4d || (word >> 16 & 0x7f) == 0x67) : (word & 0xfff) == 0x23c;
+    }
+    return n;
+}
+
+/* The same of all sections of an ELF file that hold instructions.  What hiprtc gives may be a bundle of such files. */
+static unsigned matrix_instructions(const struct code *c, bool amd)
+{
+    const uint8_t *p = (const uint8_t *)c->bytes, *end = p + c->size;
+    unsigned n = 0;
+    while (p + sizeof(Elf64_Ehdr) <= end && memcmp(p, ELFMAG, SELFMAG))
+        p++;
+    Elf64_Ehdr h;
+    memcpy(&h, p, sizeof h);
+    for (unsigned i = 0; i < h.e_shnum; i++) {
+        Elf64_Shdr s;
+        memcpy(&s, p + h.e_shoff + i * sizeof s, sizeof s);
+        if (s.sh_type == SHT_PROGBITS && s.sh_flags & SHF_EXECINSTR && p + s.sh_offset + s.sh_size <= end)
+            n += count_instructions(p + s.sh_offset, s.sh_size, amd);
+    }
+    return n;
+}
+
+/* Products of half floats, made for one architecture: each kernel has such instructions, or the architecture has none. */
+static void compile_products(const char *name, const char *arch, bool has)
+{
+    struct err e = {0};
+    struct caps caps;
+    char version[64];
+    struct kernel_set s = {0};
+    const struct gpu_compiler *c = gpu_compiler_find(name, &e);
+    const struct dialect *d = dialect_find(name, &e);
+    unsigned with = 0, products = 0;
+    if (!c || !c->version(version, sizeof version, &e)) /* compile_all has said so */
+        return;
+    dialect_caps(d, &caps);
+    dialect_matrix(d, arch, &caps);
+    gpu_kernels_matrix(&s, &caps);
+    check(!!caps.mma.team == has, "%s: teams of %u", arch, caps.mma.team);
+    for (uint32_t i = 0; i < s.n; i++) {
+        struct text source = {0};
+        struct code code = {0};
+        bool product = strstr(s.v[i]->name, "dot"), made = make_file(&s, d, i, i + 1, &source) && c->compile(source.s, arch, GPU_BINARY, &code, &e);
+        products += product;
+        if (check(made, "%s for %s: %s", s.v[i]->name, arch, e.msg)) {
+            bool is = matrix_instructions(&code, !strcmp(name, "hip"));
+            with += is;
+            check(is == (has && product), "%s for %s has %s of a matrix unit", s.v[i]->name, arch, is ? "instructions" : "none");
+        }
+        mem_free(code.bytes);
+        mem_free(source.s);
+    }
+    printf("%s: %u of %u products by matrix units\n", arch, with, products);
+    gpu_kernels_free(&s);
+}
+
 /* A source that is wrong gives the compiler's own words. */
 static void refusal(const char *name)
 {
@@ -118,6 +187,15 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < 3; i++) {
         compile_all(&s, names[i], archs);
         refusal(names[i]);
+    }
+    if (archs) {
+        compile_products("cuda", "sm_80", true);
+        compile_products("hip", "gfx90a", true);
+    }
+    if (archs > 1) {
+        compile_products("cuda", "sm_90", true);
+        compile_products("cuda", "sm_75", false);
+        compile_products("hip", "gfx1030", false);
     }
     gpu_kernels_free(&s);
     return finish();

@@ -5,7 +5,7 @@
  *
  * The text is compiled as C++ for this machine (c++, or $CXX) and run by gpu_block.c: a block's threads between barriers
  * first to last and then last to first, so that where a barrier is missing one of the two orders goes wrong.  Kernels: those of tests/text, of random
- * graphs, and random ones. */
+ * graphs, random ones, and products by the matrix units of either dialect. */
 #include "codegen/gpu/source.h"
 #include "gpu_block.h"
 #include "gpu_kernels.h"
@@ -145,7 +145,7 @@ static void run_file(struct subject *s, uint32_t n, const char *folder)
     FILE *f = fopen(source, "w");
     if (!check(f, "%s cannot be written", source))
         return;
-    fprintf(f, "%s%s", gpu_shim, s->d->prelude);
+    gpu_shim_write(f, s->d->prelude);
     bool ok = true;
     for (uint32_t i = 0; i < n; i++)
         ok &= write_kernel(f, &s[i], i);
@@ -162,6 +162,24 @@ static void run_file(struct subject *s, uint32_t n, const char *folder)
     unlink(library);
     for (uint32_t i = 0; i < n; i++)
         source_info_free(&s[i].info);
+}
+
+/* Products by matrix units: the layout of every dialect's. */
+static void run_matrix(const char *name, const char *folder)
+{
+    struct err e = {0};
+    struct caps caps;
+    struct kernel_set set = {0};
+    const struct dialect *d = dialect_find(name, &e);
+    struct subject s[A_FILE];
+    dialect_caps(d, &caps);
+    dialect_matrix(d, NULL, &caps);
+    gpu_kernels_matrix(&set, &caps);
+    check(set.n > 4 && set.n <= A_FILE, "%s: %u products by matrix units", name, set.n);
+    for (uint32_t i = 0; i < set.n; i++)
+        s[i] = (struct subject){.k = set.v[i], .d = d, .blocks = 2};
+    run_file(s, set.n, folder);
+    gpu_kernels_free(&set);
 }
 
 static bool small(const struct kernel *k)
@@ -221,6 +239,8 @@ int main(int argc, char **argv)
     struct dialect apart = *dialect_find("hip", &e);
     apart.shared_bytes = 0;
     run_set(&random, &apart, 1, folder);
+    run_matrix("cuda", folder);
+    run_matrix("hip", folder);
     gpu_block_free();
     gpu_kernels_free(&made);
     gpu_kernels_free(&random);

@@ -21,9 +21,13 @@ static bool grow_index(struct kernel_set *s)
 /* Phases have no text yet, nor have tiles that are too large for a thread. */
 static bool has_text(const struct kernel *k)
 {
-    for (val v = 1; v < k->ninst; v++)
-        if (k->inst[v].op == L_SYNC || k->inst[v].rows * k->inst[v].cols > 256)
+    unsigned team = 1;
+    for (val v = 1; v < k->ninst; v++) {
+        if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_BLOCK && k->inst[v].rows)
+            team = k->inst[v].rows;
+        if (k->inst[v].op == L_SYNC || k->inst[v].rows * k->inst[v].cols > 256u * team)
             return false;
+    }
     return true;
 }
 
@@ -59,21 +63,28 @@ void gpu_kernels_add(struct kernel_set *s, const struct kernel *k)
 }
 
 /* The kernels of g, fused and one by one.  A graph that cannot be planned is another test's matter. */
-static void add_graph(struct kernel_set *s, const struct graph *g)
+static void add_graph_for(struct kernel_set *s, const struct graph *g, const struct caps *caps, bool unfused)
 {
     struct err e = {0};
-    struct caps caps;
-    dialect_caps(dialect_find("cuda", &e), &caps);
-    for (int fuse = 1; fuse >= 0; fuse--) {
+    for (int fuse = 1; fuse >= !unfused; fuse--) {
         struct graph *h = graph_clone(g);
         struct program *p = NULL;
         if (h && passes_run(h, &(struct pass_options){.fuse = fuse}))
-            p = program_plan(h, &caps, false, &e);
+            p = program_plan(h, caps, false, &e);
         for (uint32_t i = 0; p && i < p->nkernel; i++)
             gpu_kernels_add(s, p->kernel[i]);
         program_free(p);
         graph_free(h);
     }
+}
+
+/* For a GPU without matrix units: what these have is no text in every language. */
+static void add_graph(struct kernel_set *s, const struct graph *g)
+{
+    struct err e = {0};
+    struct caps caps;
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    add_graph_for(s, g, &caps, true);
 }
 
 static void add_file(struct kernel_set *s, const char *path, bool kernel)
@@ -116,6 +127,35 @@ void gpu_kernels_folder(struct kernel_set *s, const char *folder)
             add_file(s, path, kernel);
     }
     closedir(d);
+}
+
+/* A product and what it is made into, by the axes that are contracted: of batches, of transposed operands, of one that is
+ * computed, with a bias. */
+static ref matrix_product(struct graph *g, unsigned dtype, const int64_t size[4], unsigned con_a, unsigned con_b)
+{
+    int64_t b = size[0], m = size[1], n = size[2], k = size[3];
+    struct shape sa = shape_make(3, (int64_t[]){b, con_a == 1 ? k : m, con_a == 1 ? m : k});
+    struct shape sb = shape_make(3, (int64_t[]){b, con_b == 1 ? k : n, con_b == 1 ? n : k});
+    struct shape row = shape_make(3, (int64_t[]){1, 1, n}), all = shape_make(3, (int64_t[]){b, m, n});
+    union attr dims = {.dot = {.con_a = con_a, .con_b = con_b, .ncon = 1, .nbatch = 1}};
+    ref x = n_input(g, dtype, &sa, "a"), y = n_input(g, dtype, &sb, "b"), bias = n_input(g, dtype, &row, "bias");
+    return n_add(g, n_dot(g, x, con_b == 1 ? y : n_exp(g, y), &dims), n_broadcast(g, bias, &all));
+}
+
+void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
+{
+    static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } product[] = { /* tiles of all sizes */
+        {{1, 64, 64, 40}, KL_BF16, 2, 1, 1}, {{2, 50, 40, 70}, KL_F16, 1, 2, 8}, {{1, 33, 35, 17}, KL_BF16, 2, 2, 100},
+        {{3, 16, 16, 5}, KL_F16, 1, 1, 100}, {{1, 70, 65, 9}, KL_BF16, 2, 1, 1}};
+    for (unsigned i = 0; i < sizeof product / sizeof *product; i++) {
+        struct caps target = *caps;
+        struct graph *g = graph_new("matrix");
+        target.threads = product[i].processors;
+        graph_output(g, OUT_RETURN, matrix_product(g, product[i].dtype, product[i].size, product[i].con_a, product[i].con_b), 0);
+        check(!g->err.code, "%s", g->err.msg);
+        add_graph_for(s, g, &target, false);
+        graph_free(g);
+    }
 }
 
 /* Every op on operands of one shape, and every cast. */

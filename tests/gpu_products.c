@@ -38,6 +38,21 @@ static struct program *plan(const struct graph *h, const char *schedules, struct
     return p;
 }
 
+static bool rounded;      /* sums that a matrix unit adds in another order: so results may differ in their last bit */
+
+/* All values of an output, as near as they must be. */
+static bool same(unsigned dtype, const void *want, const void *got, int64_t n, int64_t *at)
+{
+    if (!rounded || !dtype_is_half(dtype))
+        return same_values(dtype, want, got, n, at);
+    for (*at = 0; *at < n; ++*at) {
+        double x = element_value(dtype, want, *at), y = element_value(dtype, got, *at);
+        if (!(fabs(x - y) <= ldexp(fabs(x), dtype == KL_BF16 ? -7 : -10)))
+            return false;
+    }
+    return true;
+}
+
 /* Runs g with the schedules, which say `record` of its one product. */
 static void agrees(const struct graph *g, const struct values *in, const struct values *want, const char *schedules, const char *record)
 {
@@ -62,7 +77,7 @@ static void agrees(const struct graph *g, const struct values *in, const struct 
     if (check(run_kernels(p, &m, &e), "@%s %s: %s", g->name, record, e.msg))
         for (uint32_t o = 0; o < g->nout; o++) {
             int64_t at, n = node_numel(g, g->out[o].value);
-            check(same_values(g->node[g->out[o].value].dtype, want->v[o], out.v[o], n, &at), "@%s %s: output %u differs at %" PRId64,
+            check(same(g->node[g->out[o].value].dtype, want->v[o], out.v[o], n, &at), "@%s %s: output %u differs at %" PRId64,
                   g->name, record, o, at);
         }
     free(m.arena);
@@ -120,16 +135,51 @@ static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what,
 
 /* ---- what cannot be ---- */
 
-static void refuses(const char *record, const char *phrase)
+static void refuses(unsigned dtype, const char *record, const char *phrase)
 {
     struct err e = {0};
-    struct graph *g = product(KL_F32, 40, 40, 16, PLAIN);
+    struct graph *g = product(dtype, 40, 40, 16, PLAIN);
     char text[256];
     snprintf(text, sizeof text, "@k0_dot schedule %s\n", record);
     struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? plan(g, text, &e) : NULL;
     check(!p && strstr(e.msg, phrase) && strstr(e.msg, "1:"), "%s: %s", record, p ? "taken" : e.msg);
     program_free(p);
     graph_free(g);
+}
+
+/* Products of half floats by teams of threads, as matrix units do them: the same bits where an element is one chain. */
+static void by_matrix_units(void)
+{
+    struct err e = {0};
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    dialect_matrix(dialect_find("cuda", &e), "sm_90", &caps);
+    static const char *const nvidia[] = {
+        "dot width 32 tile 16x16 block 16x16 step 32 kblock 24", "dot width 64 tile 16x24 block 32x24 step 16 kblock 24",
+        "dot width 128 tile 32x8 block 32x32 step 16 kblock 24", "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
+    for (int what = 0; what < WHATS; what++)
+        try(what & 1 ? KL_F16 : KL_BF16, 33, 35, 21, (enum what)what, nvidia);
+    static const char *const blocks[] = {"dot width 32 tile 16x16 block 16x16 step 32 kblock 264", NULL};
+    rounded = true;
+    try(KL_BF16, 20, 18, 521, PLAIN, blocks); /* two k-blocks, but one chain */
+    rounded = false;
+    static const char *const of_f32[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
+    try(KL_F32, 33, 35, 21, PLAIN, of_f32);   /* never rounded to less */
+    caps.threads = 1;
+    static const char *const large[] = {"dot width 256 tile 64x32 block 128x128 step 16 kblock 16", NULL};
+    try(KL_F16, 66, 65, 9, TURNED, large);
+    refuses(KL_F16, "dot width 128 tile 64x64 block 64x64 step 16 kblock 16", "cannot have"); /* threads */
+    refuses(KL_F16, "dot width 32 tile 24x16 block 24x16 step 16 kblock 16", "cannot have");  /* no rows of the unit's */
+    refuses(KL_F16, "dot width 32 tile 16x16 block 16x16 step 24 kblock 16", "cannot have");
+    refuses(KL_F32, "dot width 32 tile 16x16 block 16x16 step 32 kblock 16", "cannot have");
+    dialect_caps(dialect_find("hip", &e), &caps);
+    dialect_matrix(dialect_find("hip", &e), "gfx90a:sramecc+:xnack-", &caps);
+    static const char *const amd[] = {"dot width 64 tile 16x16 block 16x16 step 32 kblock 24",
+                                      "dot width 128 tile 32x16 block 32x32 step 16 kblock 24", NULL};
+    try(KL_BF16, 33, 35, 21, EPILOGUE, amd);
+    dialect_matrix(dialect_find("cuda", &e), "sm_75", &caps);
+    check(!caps.mma.team, "sm_75 multiplies bf16");
+    dialect_matrix(dialect_find("hip", &e), "gfx1030", &caps);
+    try(KL_BF16, 33, 35, 21, PLAIN, of_f32);
 }
 
 int main(void)
@@ -164,13 +214,15 @@ int main(void)
     caps.threads = 1;
     static const char *const large[] = {"dot width 64 tile 8x8 block 64x64 step 8 kblock 16", NULL};
     try(KL_F32, 70, 90, 10, TURNED, large);
-    refuses("dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "kblock 24: it is 16");
-    refuses("dot width 32 tile 4x4 block 32x32 step 8 kblock 16", /* 64 threads */
+    refuses(KL_F32, "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "kblock 24: it is 16");
+    refuses(KL_F32, "dot width 32 tile 4x4 block 32x32 step 8 kblock 16", /* 64 threads */
             "the nearest is \"schedule dot width 64 tile 8x8 block 64x64");
-    refuses("dot width 256 tile 4x4 block 64x64 step 8 kblock 16", "cannot have"); /* too many */
-    refuses("dot width 64 tile 4x4 block 32x32 step 64 kblock 16", "cannot have"); /* memory */
-    refuses("dot width 32 tile 14x32 kblock 16", "cannot have");
+    refuses(KL_F32, "dot width 256 tile 4x4 block 64x64 step 8 kblock 16", "cannot have"); /* too many */
+    refuses(KL_F32, "dot width 64 tile 4x4 block 32x32 step 64 kblock 16", "cannot have"); /* memory */
+    refuses(KL_F32, "dot width 32 tile 14x32 kblock 16", "cannot have");
+    by_matrix_units();
+    dialect_caps(dialect_find("glsl", &e), &caps);
     caps.block_threads = 0;
-    refuses("dot width 64 tile 4x4 block 32x32 step 8 kblock 16", "no product by blocks");
+    refuses(KL_F32, "dot width 64 tile 4x4 block 32x32 step 8 kblock 16", "no product by blocks");
     return finish();
 }

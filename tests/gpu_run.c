@@ -156,6 +156,15 @@ static void of_dtype(unsigned dtype)
     }
     snprintf(what, sizeof what, "products of %s", dtype_name(dtype));
     try(g, what);
+    if (!dtype_is_float(dtype))
+        return;
+    g = graph_new("attention");
+    ref q = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 37, 12}}, "q"), k = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 12}}, "k");
+    ref v = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 9}}, "v"), mask = n_input(g, KL_BOOL, &(struct shape){.rank = 3, .dim = {2, 37, 83}}, "m");
+    graph_output(g, OUT_RETURN, n_attention(g, q, k, v, NIL, 0.01, true), 0);
+    graph_output(g, OUT_RETURN, n_attention(g, q, k, v, mask, 0.01, false), 0);
+    snprintf(what, sizeof what, "attention of %s", dtype_name(dtype));
+    try(g, what);
 }
 
 /* ---- what is large ---- */

@@ -174,8 +174,39 @@ static ref make_dot(struct graph *g, const ref *x, const void *ctx)
     return n_mul(g, y, n_tanh(g, y));
 }
 
+/* Row i sees the keys (i + step) mod 3 .. 4 of 5 by bounds, all but some by a mask, or all; some rows nothing. */
+struct sight { bool mask, bounds, causal; };
+
+static ref make_attention(struct graph *g, const ref *x, const void *ctx)
+{
+    const struct sight *how = ctx;
+    struct shape s = *node_shape(g, x[0]), t = s;
+    ref seen = NIL;
+    t.dim[2] = node_shape(g, x[1])->dim[1];
+    if (how->mask) {
+        ref i = n_iota(g, KL_I64, &t, 1), j = n_iota(g, KL_I64, &t, 2), two = n_k(g, i, 2);
+        seen = n_and(g, n_ne(g, n_add(g, n_rem(g, j, two), n_iota(g, KL_I64, &t, 0)), i), n_ne(g, i, two));
+    } else if (how->bounds) {
+        t.dim[2] = 1;
+        ref i = n_iota(g, KL_I32, &t, 1);
+        seen = n_concat(g, (ref[]){n_rem(g, i, n_k(g, i, 3)), n_mul(g, i, n_k(g, i, 2))}, 2, 2);
+    }
+    return n_attention(g, x[0], x[1], x[2], seen, 0.7, how->causal);
+}
+
+static void attention(void)
+{
+    for (int how = 0; how < 6; how++)
+        for (int turn = 0; turn < 2; turn++) { /* more keys than queries, then fewer */
+            int64_t l = turn ? 5 : 3, m = turn ? 3 : 5;
+            gradient(&(struct problem){.name = "attention", .make = make_attention, .nx = 3, .ctx = &(struct sight){how / 2 == 1, how / 2 == 2, how & 1},
+                                       .x = {shape_make(3, (int64_t[]){2, l, 2}), shape_make(3, (int64_t[]){2, m, 2}), shape_make(3, (int64_t[]){2, m, 3})}});
+        }
+}
+
 static void structural(void)
 {
+    attention();
     for (uint32_t op = OP_sum; op <= OP_reduce_prod; op++)
         for (uint32_t axes = 0; axes < 8; axes++)
             gradient(&(struct problem){.name = opinfo[op].name, .make = make_reduce, .ctx = (uint32_t[]){op, axes}, .nx = 1,

@@ -268,6 +268,25 @@ static ref random_bitcast(struct maker *m, ref x)
     return same && !dtype_is_float(from) ? n_bitcast(m->g, x, to) : NIL;
 }
 
+/* The last two axes of x are queries. */
+static ref random_attention(struct maker *m, ref x)
+{
+    struct shape s = *node_shape(m->g, x), k = s, v = s, seen = s;
+    unsigned dt = m->g->node[x].dtype;
+    if (s.rank < 2 || !dtype_is_float(dt))
+        return NIL;
+    uint32_t last = s.rank - 1;
+    int64_t keys = random_dim(m);
+    k.dim[last - 1] = v.dim[last - 1] = keys;
+    v.dim[last] = random_dim(m);
+    int sight = (int)rng_below(&m->r, 3);
+    seen.dim[last] = sight == 1 ? keys : 2;
+    if (!fits(&k) || !fits(&v) || !fits(&seen))
+        return NIL;
+    unsigned dtype = sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64;
+    return n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), sight ? fitting(m, dtype, &seen) : NIL, 0.5, chance(m, 3));
+}
+
 /* To a small integer, from one, or both. */
 static ref random_quant(struct maker *m, ref x)
 {
@@ -686,7 +705,7 @@ static ref random_node(struct maker *m)
     case 11: case 12: return random_select(m, x);
     case 13: return chance(m, 2) ? random_bitcast(m, x) : random_quant(m, x);
     case 14: return chance(m, 2) ? random_scatter(m, x) : random_argsort(m, x);
-    case 15: return random_rows(m, x);
+    case 15: return chance(m, 3) ? random_attention(m, x) : random_rows(m, x);
     case 16: return chance(m, 5) ? random_custom(m, x) : random_region(m, x);
     default: return random_elementwise(m, x);
     }

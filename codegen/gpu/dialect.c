@@ -11,7 +11,8 @@
     "#define f64_of_bits(x) __longlong_as_double(i64(x))\n#define bits_of_f64(x) u64(__double_as_longlong(x))\n"  \
     "#define fma_f32 fmaf\n#define fma_f64 fma\n#define sqrt_f32 sqrtf\n#define sqrt_f64 sqrt\n"                  \
     "#define rint_f32 rintf\n#define rint_f64 rint\n#define abs_f32 fabsf\n#define abs_f64 fabs\n"                \
-    "#define FUNCTION static __device__ inline\n"
+    "#define FUNCTION static __device__ inline\n"                                                              \
+    "typedef u32 __attribute__((may_alias)) word;\n#define word_at(p) (*(const word *)(p))\n"
 
 /* bf16 is the upper half of an f32: half a unit of the kept bits is added, less one bit unless they are odd; a NaN
  * becomes a quiet one. */
@@ -19,6 +20,13 @@
     "FUNCTION f32 f32_of_bf16(bf16 h) { return f32_of_bits(u32(h) << 16); }\n"                                    \
     "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x);\n"                                          \
     "    return x != x ? bf16(b >> 16 | 0x40u) : bf16((b + 0x7fffu + (b >> 16 & 1u)) >> 16);\n}\n"
+
+/* PTX ISA, mma.m16n8k16. */
+#define CUDA_MMA(T)                                                                                              \
+    "FUNCTION void mma_" T "(f32 &d0, f32 &d1, f32 &d2, f32 &d3, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)\n{\n"  \
+    "    asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32." T "." T ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, \"\n"  \
+    "                 \"{%8, %9}, {%0, %1, %2, %3};\"\n                 : \"+f\"(d0), \"+f\"(d1), \"+f\"(d2), \"+f\"(d3)\n" \
+    "                 : \"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3), \"r\"(b0), \"r\"(b1));\n}\n"
 
 /* CUDA names the lanes that take part: all of the block's. */
 #define CUDA_PRELUDE                                                                                             \
@@ -28,14 +36,25 @@
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n"                                    \
     "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n"                                              \
     "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n"                                              \
-    "#define lane_first(x, w) __shfl_sync(LANES, x, 0, w)\n"
+    "#define lane_first(x, w) __shfl_sync(LANES, x, 0, w)\n"                                                     \
+    CUDA_MMA("f16") CUDA_MMA("bf16")
+
+/* CDNA 2's 16x16x16: four halves of each factor, four sums. */
+#define HIP_MMA(T, HALF, INSTRUCTION)                                                                            \
+    "FUNCTION void mma_" T "(f32 &d0, f32 &d1, f32 &d2, f32 &d3, u32 a0, u32 a1, u32 b0, u32 b1)\n{\n"              \
+    "    typedef " HALF " halves __attribute__((vector_size(8)));\n    typedef f32 sums __attribute__((vector_size(16)));\n" \
+    "    const u64 a = u64(a1) << 32 | a0, b = u64(b1) << 32 | b0;\n    sums d = {d0, d1, d2, d3};\n"             \
+    "    d = " INSTRUCTION "(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), d, 0, 0, 0);\n"         \
+    "    d0 = d[0];\n    d1 = d[1];\n    d2 = d[2];\n    d3 = d[3];\n}\n"
 
 #define HIP_PRELUDE                                                                                              \
     C_TYPES BF16                                                                                                 \
     "FUNCTION f32 f32_of_f16(f16 h) { return f32(__builtin_bit_cast(_Float16, h)); }\n"                           \
     "FUNCTION f16 f16_of_f32(f32 x) { return __builtin_bit_cast(f16, _Float16(x)); }\n"                           \
     "#define lane_below(x, h, w) __shfl_down(x, h, w)\n#define lane_across(x, h, w) __shfl_xor(x, h, w)\n"        \
-    "#define lane_first(x, w) __shfl(x, 0, w)\n"
+    "#define lane_first(x, w) __shfl(x, 0, w)\n"                                                               \
+    HIP_MMA("f16", "_Float16", "__builtin_amdgcn_mfma_f32_16x16x16f16")                                          \
+    HIP_MMA("bf16", "short", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k")
 
 /* packHalf2x16 may round either way: f16 is made from the bits.  A number below the smallest normal one is rounded by
  * an addition whose last bit weighs as much as f16's. */
@@ -65,14 +84,16 @@
 static const struct dialect dialects[] = {
     {.name = "cuda", .prelude = CUDA_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
-     .shared = "__shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
+     .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10},
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10,
+     .matrix = &matrix_nvidia, .has_matrix = matrix_nvidia_has, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
-     .shared = "__shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
+     .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10},
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10,
+     .matrix = &matrix_amd, .has_matrix = matrix_amd_has, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
@@ -120,4 +141,11 @@ void dialect_caps(const struct dialect *d, struct caps *out)
                          .l1_bytes = d->shared_bytes, .l2_bytes = 1 << 20, .l3_bytes = 32 << 20,
                          .block_threads = d->threads, .shared_bytes = d->shared_bytes};
     snprintf(out->name, sizeof out->name, "%s", d->name);
+}
+
+void dialect_matrix(const struct dialect *d, const char *features, struct caps *out)
+{
+    out->mma = (struct mma_caps){0};
+    if (d->matrix && d->has_matrix(features ? features : d->arch))
+        out->mma = d->matrix->caps;
 }

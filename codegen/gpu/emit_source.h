@@ -5,6 +5,9 @@
 
 enum { MAX_OPERAND = 64, MAX_THREAD_TILE = 256 }; /* bytes of an operand's text; elements of a tile */
 
+/* What a tile is to a matrix unit. */
+enum source_role { ROLE_NONE, ROLE_A, ROLE_B, ROLE_SUM };
+
 struct emitter {
     const struct kernel *k;
     const struct dialect *d;
@@ -19,8 +22,10 @@ struct emitter {
     uint32_t width;               /* lanes of the open vector loop; 1 outside */
     bool own_threads;             /* the kernel has block loops: threads are its own affair; */
     bool shares;                  /* they have shared memory */
-    unsigned team;                /* threads that hold a tile together: each has all of it, the first one stores */
-    unsigned row, col;            /* the element of a tile that is being written */
+    unsigned team;                /* threads that hold a tile together: without a unit each has all of it, the first one stores */
+    const struct matrix_unit *unit; /* whose teams' tiles the kernel has; NULL: no matrix unit's */
+    uint8_t *role;                /* per value, with a unit: enum source_role of a tile */
+    unsigned row, col;            /* the element of a tile that is being written; with a unit col: the lane's variable */
     unsigned depth;
 };
 
@@ -46,6 +51,13 @@ void source_load(struct emitter *m, val v);       /* of a tile, the element at r
 void source_store(struct emitter *m, val v);      /* or an atomic */
 void source_copy(struct emitter *m, val v);
 const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
+
+/* ---- source_matrix.c ---- */
+void source_matrix(struct emitter *m);            /* sets unit and role */
+unsigned source_elements(const struct emitter *m, val v); /* variables that a thread has for v, a tile or none */
+void source_matrix_load(struct emitter *m, val v);  /* each of a whole tile, where there is a unit */
+void source_matrix_store(struct emitter *m, val v);
+void source_matrix_mma(struct emitter *m, val v);
 
 /* ---- source_range.c ---- */
 bool source_ranges(struct emitter *m);            /* which values are narrow; false: out of memory */

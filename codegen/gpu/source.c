@@ -28,7 +28,7 @@ static bool can_say(struct emitter *m)
         const struct linst *i = &m->k->inst[v];
         if (i->op == L_SYNC)
             return refuse(m, "it has several phases");
-        if (i->cols && i->rows * i->cols > MAX_THREAD_TILE)
+        if (source_elements(m, v) > MAX_THREAD_TILE)
             return refuse(m, "it has tiles of more than 256 elements a thread");
         if (m->own_threads && i->op == L_LOOP && i->kind == LOOP_VECTOR)
             return refuse(m, "it has vector loops among its threads");
@@ -189,9 +189,9 @@ static void read_slot(struct emitter *m, val v)
 static void each_element(struct emitter *m, val v, void (*what)(struct emitter *, val))
 {
     const struct linst *i = &m->k->inst[v], *x = i->op == L_NEXT ? &m->k->inst[i->b] : i;
-    for (unsigned e = 0, n = x->cols ? x->rows * x->cols : 1; e < n; e++) {
-        m->row = x->cols ? e / x->cols : 0;
-        m->col = x->cols ? e % x->cols : 0;
+    for (unsigned e = 0, n = source_elements(m, i->op == L_NEXT ? i->b : v); e < n; e++) {
+        m->row = x->cols && !m->unit ? e / x->cols : 0;
+        m->col = x->cols ? e - m->row * x->cols : 0;
         what(m, v);
     }
     m->row = m->col = 0;
@@ -347,11 +347,17 @@ static bool emit_inst(struct emitter *m, val v)
         close_nest(m, v);
         return true;
     case L_LOAD:
-        each_element(m, v, source_load);
+        if (i->cols && m->unit)
+            source_matrix_load(m, v);
+        else
+            each_element(m, v, source_load);
         return true;
     case L_STORE:
     case L_ATOMIC:
-        source_store(m, v);
+        if (m->k->inst[i->b].cols && m->unit)
+            source_matrix_store(m, v);
+        else
+            source_store(m, v);
         return true;
     case L_COPY:
         source_copy(m, v);
@@ -364,7 +370,10 @@ static bool emit_inst(struct emitter *m, val v)
         each_element(m, v, number);
         return true;
     case L_MMA:
-        each_element(m, v, source_mma);
+        if (m->unit)
+            source_matrix_mma(m, v);
+        else
+            each_element(m, v, source_mma);
         return true;
     case L_FOLD:
         source_fold(m, v);
@@ -399,6 +408,7 @@ static bool emit(struct emitter *m, const char *entry)
 {
     const struct kernel *k = m->k;
     find_piles(m);
+    source_matrix(m);
     if (!source_order(m) || !source_ranges(m))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     if (!can_say(m) || !open_function(m, entry))
@@ -422,13 +432,15 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     m.affine = mem_alloc(k->ninst);
     m.piles = mem_alloc(k->ninst);
     m.narrow = mem_alloc(k->ninst);
+    m.role = mem_alloc(k->ninst);
     m.stride = mem_alloc(k->ninst * sizeof *m.stride);
-    bool ok = m.info.inside && m.barrier && m.affine && m.piles && m.narrow && m.stride;
+    bool ok = m.info.inside && m.barrier && m.affine && m.piles && m.narrow && m.role && m.stride;
     ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
     mem_free(m.piles);
     mem_free(m.narrow);
+    mem_free(m.role);
     mem_free(m.stride);
     if (ok && info)
         *info = m.info;

@@ -18,6 +18,18 @@
 #include "ir/loop.h"
 #include "ir/text.h"
 
+/* Where a lane of a team has the elements of a tile that it holds for a matrix unit: element e lies at
+ * lane / div % mod * scale + at[e] of either axis. */
+struct fragment_axis { uint8_t div, mod, scale, at[8]; };
+struct fragment { uint8_t elements; struct fragment_axis row, col; };
+
+/* A matrix unit: a [m x k], b [k x n] and sum [m x n] as its instruction wants them in the lanes' registers.  Halves are
+ * neighbours in pairs along k, a pair a register.  The prelude has the instruction: mma_f16(sum .., a .., b ..), mma_bf16. */
+struct matrix_unit {
+    struct mma_caps caps;
+    struct fragment a, b, sum;
+};
+
 struct dialect {
     const char *name;
     const char *prelude;          /* stands once in front of kernels */
@@ -32,6 +44,9 @@ struct dialect {
     uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block */
     bool table;                   /* buffers are addresses in a table, not passed */
+    const struct matrix_unit *matrix; /* what some of its devices have; NULL: nothing */
+    bool (*has_matrix)(const char *arch); /* does this architecture? */
+    const char *arch;             /* of a device that is not at hand */
 };
 
 /* What a launch must know of a kernel's source. */
@@ -47,8 +62,15 @@ const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e
  * device without +fma rounds a product before it is added to.  Then fma is computed by other means, but where sums of
  * products pile up: there every device adds as it does. */
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out);
-/* What lowerings may know of a GPU that is not at hand. */
+/* What lowerings may know of a GPU that is not at hand, matrix units apart. */
 void dialect_caps(const struct dialect *d, struct caps *out);
+/* And of its matrix units, by its architecture: features begin with it, as caps.features do.  NULL: that of a device that
+ * is not at hand. */
+void dialect_matrix(const struct dialect *d, const char *features, struct caps *out);
+
+/* ---- matrix.c ---- */
+extern const struct matrix_unit matrix_nvidia, matrix_amd;
+bool matrix_nvidia_has(const char *arch), matrix_amd_has(const char *arch);
 
 /* ---- source.c ---- */
 /* Adds kernel k as a function called `entry`; not the prelude.  false: *e says what of k the dialect cannot say.

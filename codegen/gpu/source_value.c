@@ -74,6 +74,8 @@ const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]
     const struct linst *i = &m->k->inst[v];
     if (i->op == L_CONST)
         literal(m, i->dtype, i->imm, out);
+    else if (i->cols && m->unit)
+        snprintf(out, MAX_OPERAND, "v%u_%u", v, m->col);
     else if (i->cols)
         snprintf(out, MAX_OPERAND, "v%u_%u", v, (i->rows > 1 ? m->row : 0) * i->cols + (i->cols > 1 ? m->col : 0));
     else

@@ -31,7 +31,8 @@ static const char *types_of(const struct opinfo *o)
 /* The operand that only says where elements are, or a zero point: no gradient flows to it. */
 static unsigned index_operand(unsigned op)
 {
-    return op == OP_dynamic_slice || op == OP_gather || op == OP_scatter ? 1 : op == OP_dynamic_update || op_is_quant(op) ? 2 : MAX_OPERANDS;
+    return op == OP_dynamic_slice || op == OP_gather || op == OP_scatter ? 1 : op == OP_dynamic_update || op_is_quant(op) ? 2
+           : op == OP_attention ? 3 : MAX_OPERANDS;
 }
 
 /* The operands that a gradient flows to, such as "a b". */

@@ -148,7 +148,7 @@ enum { THROUGH = sizeof through / sizeof *through };
 static void schema_of_op(unsigned op, char *text, size_t size)
 {
     static const char *const arguments[] = {"", "Tensor a", "Tensor a, Tensor b", "Tensor a, Tensor b, Tensor c"};
-    bool list = op_is_region(op) || op == OP_concat;
+    bool list = op_is_region(op) || op_varies(op);
     snprintf(text, size, "%s(%s) -> %s", opinfo[op].name, list ? "Tensor[] in" : arguments[opinfo[op].nin],
              op_is_region(op) ? "Tensor[]" : "Tensor");
 }
@@ -173,7 +173,7 @@ static void start(void)
         op->impl = &builtin_impl[i];
         op->graph_op = (uint16_t)i;
         op->defined = UINT64_MAX;
-        op->nin = op_is_region(i) || i == OP_concat ? VARIES : opinfo[i].nin;
+        op->nin = op_is_region(i) || op_varies(i) ? VARIES : opinfo[i].nin;
         op->nout = op_is_region(i) ? VARIES : 1;
         snprintf(op->name, sizeof op->name, "%s", opinfo[i].name);
         schema_of_op(i, schemas[i], sizeof schemas[i]);

@@ -86,7 +86,7 @@ static struct call call_of(const struct batch *b, ref r, const kl_tensor *in, co
     struct call c = {.site = batch_site(b, r), .op = opinfo[n->op].name, .device = device_like(n->device, b->on)};
     c.proto.op = n->op;
     c.proto.dtype = keeps_dtype(n->op) ? n->dtype : 0;
-    c.proto.nin = n->op == OP_concat ? n->nin : 0;
+    c.proto.nin = op_varies(n->op) ? n->nin : 0;
     c.proto.flags = n->flags & MARK_STOP;
     c.proto.attr = n->attr;
     memcpy(c.in, in, n->nin * sizeof *in);
@@ -165,7 +165,7 @@ static void shift_attributes(struct node *n, uint32_t rank)
     } else if (op_is_reduce(n->op)) {
         n->attr.reduce.axes <<= 1;
     } else if (!op_is_elementwise(n->op) && !op_is_quant(n->op) && n->op != OP_reshape && n->op != OP_expand &&
-               n->op != OP_cast && n->op != OP_bitcast && n->op != OP_copy) {
+               n->op != OP_cast && n->op != OP_bitcast && n->op != OP_attention && n->op != OP_copy) {
         n->attr.axis.axis++;
     }
 }

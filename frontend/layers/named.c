@@ -208,6 +208,10 @@ static kl_tensor call_named(struct thread *t, const struct call *c)
             return poison(t);
         known_op = true;
         break;
+    case OP_attention: /* axes of q, but for the last, which is v's */
+        n.of[n.rank - 1] = names_of(c->in[2]).of[n.rank - 1];
+        known_op = true;
+        break;
     case OP_window: /* its windows' elements are a new last axis */
         n.rank++;
         known_op = n.rank <= KL_MAX_RANK;

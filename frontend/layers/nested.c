@@ -1,4 +1,5 @@
-/* Nested: components one behind the other in axis 0.  What leaves that axis alone is the op on all rows; what goes along it
+/* Nested: components one behind the other in axis 0.  Parts: the values; the offsets; each row's component; the first row of
+ * that and the one behind its last, which is what attention asks for.  What leaves that axis alone is the op on all rows; what goes along it
  * knows each row's component. */
 #include "frontend/layers/wrapper.h"
 #include <inttypes.h>
@@ -15,7 +16,7 @@ static kl_tensor with_values(struct thread *t, const kl_site *site, kl_tensor li
 {
     const struct wrapper *w = nested_of(like);
     struct view v = view_of(values);
-    return wrap(t, site, &layer_nested, &v, 3, (kl_tensor[]){values, w->part[1], w->part[2]}, w->number);
+    return wrap(t, site, &layer_nested, &v, 4, (kl_tensor[]){values, w->part[1], w->part[2], w->part[3]}, w->number);
 }
 
 static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
@@ -144,9 +145,11 @@ static kl_tensor components(const kl_site *s, kl_tensor offsets, int64_t count, 
 
 static kl_tensor make(struct thread *t, const kl_site *site, kl_tensor values, kl_tensor offsets)
 {
-    struct view v = view_of(values);
+    struct view v = view_of(values), index = {.dtype = KL_I32, .device = v.device};
     int64_t count = view_of(offsets).shape.dim[0] - 1, number[WRAPPER_NUMBERS] = {atomic_fetch_add(&next_id, 1)};
-    return wrap(t, site, &layer_nested, &v, 3, (kl_tensor[]){values, offsets, components(site, offsets, count, v.shape.dim[0])}, number);
+    kl_tensor which = components(site, offsets, count, v.shape.dim[0]), end = kl_add_at(site, which, const_like(site, &index, 1));
+    kl_tensor bounds = kl_stack_at(site, 2, (kl_tensor[]){kl_gather_at(site, offsets, 0, which), kl_gather_at(site, offsets, 0, end)}, 1);
+    return wrap(t, site, &layer_nested, &v, 4, (kl_tensor[]){values, offsets, which, bounds}, number);
 }
 
 /* A vector of integers; false: reported. */
@@ -348,10 +351,8 @@ kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, 
         return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_attention: needs [T, D] or [T, heads, D], got %s, %s and %s",
                                      shape_text(&vq.shape, x, sizeof x), shape_text(&vk.shape, y, sizeof y),
                                      shape_text(&vv.shape, z, sizeof z)));
-    kl_tensor which = a->part[2];
-    kl_tensor together = kl_eq_at(site, kl_unsqueeze_at(site, which, 1), kl_unsqueeze_at(site, which, 0));
     kl_tensor out = kl_attention_at(site, heads_first(site, a->part[0], rank), heads_first(site, b->part[0], rank),
-                                    heads_first(site, c->part[0], rank), together, causal);
+                                    heads_first(site, c->part[0], rank), a->part[3], causal);
     return compose_end(t, with_values(t, site, q, heads_first(site, out, rank)));
 }
 

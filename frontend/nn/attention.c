@@ -1,71 +1,77 @@
-/* Attention. */
+/* Attention: op attention on operands whose leading axes are spread to be the same. */
 #include "frontend/frontend.h"
 #include <math.h>
+#include <string.h>
 
-/* The views of q, k and v, checked; false: reported. */
-static bool check_attention(struct thread *t, const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v,
-                            kl_tensor mask, struct view *vq, struct view *vk)
+/* All but the last two axes of an operand, and these. */
+struct parts { struct shape lead; int64_t rows, columns; };
+
+static bool split(const struct shape *s, struct parts *p)
 {
-    struct view vv, vm;
-    char a[SHAPE_TEXT], b[SHAPE_TEXT], c[SHAPE_TEXT];
-    if (!describe(t, site, "attention", "q", q, vq) || !describe(t, site, "attention", "k", k, vk) ||
-        !describe(t, site, "attention", "v", v, &vv) ||
-        (mask.id && !describe(t, site, "attention", "the mask", mask, &vm)))
+    if (s->rank < 2)
         return false;
-    const struct shape *sq = &vq->shape, *sk = &vk->shape, *sv = &vv.shape;
-    if (!dtype_is_float(vq->dtype) || vk->dtype != vq->dtype || vv.dtype != vq->dtype)
-        fail(t, site, KL_ERR_TYPE, "attention: needs one floating dtype, got %s, %s and %s", dtype_name(vq->dtype),
-             dtype_name(vk->dtype), dtype_name(vv.dtype));
-    else if (sq->rank < 2 || sk->rank < 2 || sv->rank < 2 || sq->dim[sq->rank - 1] != sk->dim[sk->rank - 1] ||
-             sk->dim[sk->rank - 2] != sv->dim[sv->rank - 2])
-        fail(t, site, KL_ERR_SHAPE, "attention: needs [..., L, D], [..., M, D] and [..., M, E], got %s, %s and %s",
-             shape_text(sq, a, sizeof a), shape_text(sk, b, sizeof b), shape_text(sv, c, sizeof c));
-    else if (mask.id && vm.dtype != KL_BOOL)
-        fail(t, site, KL_ERR_TYPE, "attention: the mask must be bool, got %s", dtype_name(vm.dtype));
-    else
-        return true;
-    return false;
+    *p = (struct parts){*s, s->dim[s->rank - 2], s->dim[s->rank - 1]};
+    p->lead.rank -= 2;
+    return true;
 }
 
-/* [L, M] column <= row + M - L, and the mask if there is one. */
-static kl_tensor seen(const kl_site *site, const struct view *q, kl_tensor mask, int64_t rows, int64_t columns,
-                      bool causal)
+/* h, of shape s, with these axes before its own last two. */
+static kl_tensor spread(const kl_site *site, kl_tensor h, const struct shape *s, const struct shape *lead, int64_t rows, int64_t columns)
 {
-    if (!causal)
-        return mask;
-    const int64_t dims[] = {rows, columns};
-    const struct view index = {.dtype = KL_I64, .device = q->device};
-    kl_tensor last = kl_iota_at(site, q->device, KL_I64, 2, dims, 0);
-    last = kl_add_at(site, last, const_like(site, &index, (double)(columns - rows)));
-    kl_tensor past = kl_le_at(site, kl_iota_at(site, q->device, KL_I64, 2, dims, 1), last);
-    return mask.id ? kl_and_at(site, mask, past) : past;
+    struct shape all = *lead;
+    all.dim[all.rank++] = rows;
+    all.dim[all.rank++] = columns;
+    return shape_equal(s, &all) ? h : broadcast_to(site, "attention", h, s, &all);
 }
 
-/* Softmax along the last axis of what `allowed` lets through.  What it does not is kept out of every step, so that no
- * infinity of it meets a 0, forward or back. */
-static kl_tensor masked_softmax(const kl_site *site, const struct view *v, kl_tensor s, kl_tensor allowed)
+static kl_tensor misfit(struct thread *t, const kl_site *site, const struct view *v)
 {
-    const int last = -1;
-    kl_tensor zero = const_like(site, v, 0);
-    kl_tensor kept = kl_where_at(site, allowed, s, const_like(site, v, -INFINITY));
-    kl_tensor most = kl_detach_at(site, kl_reduce_max_at(site, kept, 1, &last, true));
-    kl_tensor z = kl_where_at(site, allowed, kl_sub_at(site, s, most), zero);
-    kl_tensor e = kl_where_at(site, allowed, kl_exp_at(site, z), zero);
-    kl_tensor sum = kl_sum_at(site, e, 1, &last, true);
-    return shares(site, v, e, kl_where_at(site, kl_eq_at(site, sum, zero), const_like(site, v, 1), sum));
+    char a[SHAPE_TEXT], b[SHAPE_TEXT], c[SHAPE_TEXT];
+    return refuse(t, site, KL_ERR_SHAPE, "attention: needs [..., L, D], [..., M, D] and [..., M, E], got %s, %s and %s",
+                  shape_text(&v[0].shape, a, sizeof a), shape_text(&v[1].shape, b, sizeof b), shape_text(&v[2].shape, c, sizeof c));
 }
 
 kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal)
 {
+    static const char *const what[] = {"q", "k", "v", "the mask"};
+    const kl_tensor in[] = {q, k, v, mask};
     struct thread *t = thread_self();
-    struct view vq, vk;
-    if (!t || !check_attention(t, site, q, k, v, mask, &vq, &vk) || !(t = checked_begin(site, "attention")))
+    struct view view[4] = {{0}};
+    struct parts p[3];
+    for (unsigned i = 0; i < 4 && t; i++)
+        if ((i < 3 || mask.id) && !describe(t, site, "attention", what[i], in[i], &view[i]))
+            t = NULL;
+    if (!t)
         return op_failed();
-    int64_t rows = vq.shape.dim[vq.shape.rank - 2], depth = vq.shape.dim[vq.shape.rank - 1];
-    int64_t columns = vk.shape.dim[vk.shape.rank - 2];
-    kl_tensor scale = const_like(site, &vq, depth ? 1 / sqrt((double)depth) : 1);
-    kl_tensor s = kl_matmul_at(site, kl_mul_at(site, q, scale), kl_transpose_at(site, k, -1, -2));
-    kl_tensor allowed = seen(site, &vq, mask, rows, columns, causal);
-    kl_tensor p = allowed.id ? masked_softmax(site, &vq, s, allowed) : kl_softmax_at(site, s, -1);
-    return compose_end(t, kl_matmul_at(site, p, v));
+    unsigned dtype = view[0].dtype;
+    if (!dtype_is_float(dtype) || view[1].dtype != dtype || view[2].dtype != dtype)
+        return refuse(t, site, KL_ERR_TYPE, "attention: needs one floating dtype, got %s, %s and %s", dtype_name(dtype),
+                      dtype_name(view[1].dtype), dtype_name(view[2].dtype));
+    for (unsigned i = 0; i < 3; i++)
+        if (!split(&view[i].shape, &p[i]))
+            return misfit(t, site, view);
+    struct shape lead = p[0].lead;
+    if (p[0].columns != p[1].columns || p[1].rows != p[2].rows || !broadcast_shape(&lead, &p[1].lead) || !broadcast_shape(&lead, &p[2].lead))
+        return misfit(t, site, view);
+    if (mask.id && view[3].dtype != KL_BOOL && view[3].dtype != KL_I32 && view[3].dtype != KL_I64)
+        return refuse(t, site, KL_ERR_TYPE, "attention: the mask must be bool, or i32 or i64 bounds, got %s", dtype_name(view[3].dtype));
+    struct shape seen = lead, all;
+    seen.dim[seen.rank++] = p[0].rows;
+    seen.dim[seen.rank++] = view[3].dtype == KL_BOOL ? p[1].rows : 2;
+    all = seen;
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    if (mask.id && (!broadcast_shape(&all, &view[3].shape) || !shape_equal(&all, &seen)))
+        return refuse(t, site, KL_ERR_SHAPE, "attention: a mask of shape %s does not broadcast to %s",
+                      shape_text(&view[3].shape, a, sizeof a), shape_text(&seen, b, sizeof b));
+    if (!(t = checked_begin(site, "attention")))
+        return op_failed();
+    struct call c = {.site = site, .op = "attention", .proto = {.op = OP_attention, .nin = mask.id ? 4 : 3}};
+    int64_t depth = p[0].columns;
+    c.proto.attr.attention.scale = dtype_bits(KL_F64, depth ? 1 / sqrt((double)depth) : 1);
+    c.proto.attr.attention.causal = causal;
+    for (unsigned i = 0; i < 3; i++)
+        c.in[i] = spread(site, in[i], &view[i].shape, &lead, p[i].rows, p[i].columns);
+    if (mask.id)
+        c.in[3] = shape_equal(&view[3].shape, &seen) ? mask : broadcast_to(site, "attention", mask, &view[3].shape, &seen);
+    return compose_end(t, record(&c));
 }

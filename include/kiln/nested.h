@@ -4,7 +4,8 @@
  *
  * A nested tensor is B tensors that differ in the length of their first axis, one behind the other: its parts are the values
  * [T, ...], the offsets [B + 1] at which each component starts, KL_I32 or KL_I64, ascending from 0, and for each row of the
- * values the component that it belongs to, [T] (B for rows beyond the last offset: T may be more than is needed).  kl_shape and
+ * values the component that it belongs to, [T] (B for rows beyond the last offset: T may be more than is needed), and that
+ * component's first row and the one behind its last, [T, 2].  kl_shape and
  * kl_dtype_of are those of the values; the lengths are data.
  *
  * Elementwise ops, products with the ragged axis first, reductions and softmax along other axes, views and norms that leave that
@@ -36,7 +37,8 @@ KL_OP1(nested_max)
 /* Nested: softmax over each component's rows, for each place in the other axes.  Floats.  [TYPE] */
 KL_OP1(nested_softmax)
 /* Attention within each component: q, k, v [T, D] or [T, heads, D], one offsets; v may have another last length.  causal: rows
- * see those up to themselves.  Nested, like q.  [SHAPE, TYPE] */
+ * see those up to themselves.  Nested, like q.  One kernel, whose cost is that of each component alone: no row meets another
+ * component's in blocks of 64.  [SHAPE, TYPE] */
 KL_OP(nested_attention, kl_tensor q, kl_tensor k, kl_tensor v, bool causal)
 
 #ifndef KL_NO_CALL_SITES

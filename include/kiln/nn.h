@@ -76,8 +76,10 @@ KL_OP(linear, kl_tensor x, kl_tensor w, kl_tensor b)
  * [ARGUMENT: the subscripts, SHAPE, TYPE] */
 KL_OP(einsum, const char *subscripts, int n, const kl_tensor *operand)
 /* q: [..., L, D]  k: [..., M, D]  v: [..., M, E]  ->  softmax(q k^T / sqrt(D)) v: [..., L, E]; leading axes (batch,
- * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or kl_none.  causal: row i
- * sees columns up to i + M - L.  A row that sees nothing gives zeros.  [SHAPE, TYPE] */
+ * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or KL_I32 or KL_I64, broadcast to
+ * [..., L, 2], of which a row sees the keys from the first one on and before the second; or kl_none.  causal: row i
+ * sees columns up to i + M - L.  A row that sees nothing gives zeros, and what a row does not see, an infinity or NaN too,
+ * has no part in it.  One kernel, in which no L x M is stored.  [SHAPE, TYPE] */
 KL_OP(attention, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal)
 
 /* ---- convolution over 1 to 3 axes; the lists have a number an axis ---- */

@@ -1,0 +1,207 @@
+/* Tiles that the teams of a matrix unit hold: each lane has the elements that matrix.c says, a pair of halves a variable.
+ *
+ * A kernel has them where its teams are as large as the unit's, and all it does with tiles is what there is text for here:
+ * it loads factors, multiplies them in any order, carries the sums and stores them.  In other kernels with teams each
+ * thread has all of a tile. */
+#include "emit_source.h"
+#include <inttypes.h>
+
+enum { NEAR = 1 << 20 };          /* a stride with room for the rows of a tile */
+
+/* ---- which kernels ---- */
+
+static bool is_stride(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    return i->op == L_CONST && (int64_t)i->imm >= 0 && i->imm < NEAR;
+}
+
+static bool take(struct emitter *m, val v, enum source_role role)
+{
+    if (m->role[v] && m->role[v] != role)
+        return false;
+    m->role[v] = (uint8_t)role;
+    return true;
+}
+
+/* A factor, read where it is multiplied as what it is read for. */
+static bool is_factor(struct emitter *m, val v, enum source_role role)
+{
+    const struct linst *i = &m->k->inst[v];
+    const struct mma_caps *c = &m->d->matrix->caps;
+    bool whole = role == ROLE_A ? i->rows % c->m == 0 && i->cols % c->k == 0 : i->rows % c->k == 0 && i->cols % c->n == 0;
+    return i->op == L_LOAD && whole && c->dtypes >> i->dtype & 1 && !i->b && is_stride(m, i->d) && take(m, v, role);
+}
+
+static bool has_text(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const struct mma_caps *c = &m->d->matrix->caps;
+    switch (i->op) {
+    case L_LOOP:
+        return i->kind != LOOP_BLOCK || i->rows == c->team;
+    case L_LOAD:
+        return true; /* is_factor */
+    case L_MMA:
+        return i->kind == MMA_ANY && m->role[i->c] == ROLE_SUM && is_factor(m, i->a, ROLE_A) && is_factor(m, i->b, ROLE_B) &&
+               take(m, v, ROLE_SUM);
+    case L_SPLAT:
+    case L_CARRY:
+    case L_OUT:
+        return !i->cols || (i->dtype == KL_F32 && i->rows % c->m == 0 && i->cols % c->n == 0 &&
+                            (i->op == L_SPLAT || m->role[i->a] == ROLE_SUM) && take(m, v, ROLE_SUM));
+    case L_NEXT:
+        return !m->k->inst[i->b].cols || m->role[i->b] == ROLE_SUM;
+    case L_STORE:
+        return !m->k->inst[i->b].cols || (m->role[i->b] == ROLE_SUM && !i->c && is_stride(m, i->d));
+    default:
+        return !i->cols;
+    }
+}
+
+void source_matrix(struct emitter *m)
+{
+    bool products = false, ok = m->d->matrix;
+    for (val v = 1; ok && v < m->k->ninst; v++) {
+        ok = has_text(m, v);
+        products |= m->k->inst[v].op == L_MMA;
+    }
+    for (val v = 1; ok && v < m->k->ninst; v++)
+        ok = !(m->k->inst[v].op == L_LOAD && m->k->inst[v].cols && !m->role[v]);
+    m->unit = ok && products ? m->d->matrix : NULL;
+}
+
+/* ---- variables ---- */
+
+static unsigned fragments(const struct emitter *m, val v) /* side by side along the columns */
+{
+    const struct mma_caps *c = &m->unit->caps;
+    return m->k->inst[v].cols / (m->role[v] == ROLE_A ? c->k : c->n);
+}
+
+/* Registers of one fragment. */
+static unsigned registers(const struct emitter *m, val v)
+{
+    return m->role[v] == ROLE_SUM ? m->unit->sum.elements : (m->role[v] == ROLE_A ? m->unit->a.elements : m->unit->b.elements) / 2;
+}
+
+unsigned source_elements(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    if (!i->cols)
+        return 1;
+    if (!m->unit)
+        return (unsigned)i->rows * i->cols;
+    return (unsigned)i->rows / (m->role[v] == ROLE_B ? m->unit->caps.k : m->unit->caps.m) * fragments(m, v) * registers(m, v);
+}
+
+/* ---- memory ---- */
+
+/* Does the index lie at a whole register of an array that begins at one? */
+static bool is_even(const struct kernel *k, val v, int depth)
+{
+    const struct linst *i = &k->inst[v];
+    if (i->op == L_CONST)
+        return !(i->imm & 1);
+    if (!depth--)
+        return false;
+    if (i->op == L_LOOP)
+        return !(i->imm & 1) && is_even(k, i->a, depth);
+    if (i->op == L_OP(P_MUL))
+        return is_even(k, i->a, depth) || is_even(k, i->b, depth);
+    return (i->op == L_OP(P_ADD) || i->op == L_OP(P_SUB)) && is_even(k, i->a, depth) && is_even(k, i->b, depth);
+}
+
+/* Of one tile's access: steps from row to row and from column to column. */
+struct layout { const struct fragment *f; int64_t row, col; };
+
+static struct layout layout_of(const struct emitter *m, const struct linst *i, enum source_role role)
+{
+    int64_t stride = (int64_t)m->k->inst[i->d].imm;
+    const struct matrix_unit *u = m->unit;
+    return (struct layout){role == ROLE_A ? &u->a : role == ROLE_B ? &u->b : &u->sum, i->kind == TILE_ROWS ? stride : 1,
+                           i->kind == TILE_ROWS ? 1 : stride};
+}
+
+/* The lane's place: variable pV of access V. */
+static void declare_place(struct emitter *m, val v, const struct layout *l)
+{
+    bool fits;
+    char a[MAX_OPERAND];
+    const struct fragment_axis *r = &l->f->row, *c = &l->f->col;
+    source_index(m, m->k->inst[v].a, &fits, a);
+    source_line(m);
+    text_put(m->t, "%s%s p%u = %s + i32(t / %uu %% %uu) * %" PRId64 " + i32(t / %uu %% %uu) * %" PRId64 ";\n", m->d->local,
+             fits ? "i32" : "i64", v, a, r->div, r->mod, r->scale * l->row, c->div, c->mod, c->scale * l->col);
+}
+
+/* How far element e of fragment (row, col), the first element's numbers, is from the lane's place. */
+static int64_t offset(const struct layout *l, unsigned row, unsigned col, unsigned e)
+{
+    return (row + l->f->row.at[e]) * l->row + (col + l->f->col.at[e]) * l->col;
+}
+
+void source_matrix_load(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    enum source_role role = (enum source_role)m->role[v];
+    const struct mma_caps *c = &m->unit->caps;
+    struct layout l = layout_of(m, i, role);
+    unsigned rows = role == ROLE_A ? c->m : c->k, cols = role == ROLE_A ? c->k : c->n, n = 0, b = (unsigned)i->imm;
+    int64_t along = role == ROLE_A ? l.col : l.row, across = role == ROLE_A ? l.row : l.col;
+    bool pairs = along == 1 && across % 2 == 0 && m->k->buf[b].role == BUF_SHARED && is_even(m->k, i->a, 16);
+    declare_place(m, v, &l);
+    for (unsigned row = 0; row < i->rows; row += rows)
+        for (unsigned col = 0; col < i->cols; col += cols)
+            for (unsigned e = 0; e < l.f->elements; e += 2) {
+                int64_t at = offset(&l, row, col, e), next = offset(&l, row, col, e + 1);
+                source_line(m);
+                if (pairs)
+                    text_put(m->t, "%su32 v%u_%u = word_at(b%u + p%u + %" PRId64 ");\n", m->d->local, v, n++, b, v, at);
+                else
+                    text_put(m->t, "%su32 v%u_%u = u32(b%u[p%u + %" PRId64 "]) | u32(b%u[p%u + %" PRId64 "]) << 16;\n", m->d->local, v,
+                             n++, b, v, at, b, v, next);
+            }
+}
+
+void source_matrix_store(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
+    struct layout l = layout_of(m, i, ROLE_SUM);
+    unsigned n = 0;
+    declare_place(m, v, &l);
+    for (unsigned row = 0; row < x->rows; row += m->unit->caps.m)
+        for (unsigned col = 0; col < x->cols; col += m->unit->caps.n)
+            for (unsigned e = 0; e < l.f->elements; e++) {
+                source_line(m);
+                text_put(m->t, "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, offset(&l, row, col, e), i->b, n++);
+            }
+}
+
+/* ---- products ---- */
+
+static void put_registers(struct emitter *m, val v, unsigned fragment, bool last)
+{
+    unsigned n = registers(m, v);
+    for (unsigned r = 0; r < n; r++)
+        text_put(m->t, "v%u_%u%s", v, fragment * n + r, last && r + 1 == n ? ");\n" : ", ");
+}
+
+/* The sums begin as c's, then every fragment of k adds to them. */
+void source_matrix_mma(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    unsigned depth = fragments(m, i->a), cols = fragments(m, v), n = source_elements(m, v);
+    for (unsigned e = 0; e < n; e++) {
+        source_line(m);
+        text_put(m->t, "f32 v%u_%u = v%u_%u;\n", v, e, i->c, e);
+    }
+    for (unsigned f = 0; f < n / registers(m, v); f++)
+        for (unsigned kk = 0; kk < depth; kk++) {
+            source_line(m);
+            text_put(m->t, "mma_%s(", dtype_name(m->k->inst[i->a].dtype));
+            put_registers(m, v, f, false);
+            put_registers(m, i->a, f / cols * depth + kk, false);
+            put_registers(m, i->b, kk * cols + f % cols, true);
+        }
+}

@@ -1,0 +1,77 @@
+/* What products on a GPU by threads and by matrix units share, and those of bytes: tiles of the loop IR, and looks at the
+ * operands. */
+#include "lower_dot.h"
+
+/* ---- tiles ---- */
+
+val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols)
+{
+    return k_append(k, (struct linst){.op = L_SPLAT, .dtype = k->inst[x].dtype, .rows = (uint16_t)rows, .cols = (uint16_t)cols, .a = x});
+}
+
+val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, unsigned rows, unsigned cols)
+{
+    return k_append(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .rows = (uint16_t)rows,
+                                      .cols = (uint16_t)cols, .a = index, .d = k_int(k, stride), .imm = buf});
+}
+
+void dot_store(struct kernel *k, uint32_t buf, val index, int64_t stride, val value)
+{
+    k_append(k, (struct linst){.op = L_STORE, .dtype = k->inst[value].dtype, .kind = TILE_ROWS, .a = index, .b = value,
+                               .d = k_int(k, stride), .imm = buf});
+}
+
+val dot_shaped(struct kernel *k, val v, val like)
+{
+    k->inst[v].rows = k->inst[like].rows;
+    k->inst[v].cols = k->inst[like].cols;
+    return v;
+}
+
+val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum)
+{
+    val y = dot_shaped(k, k_inst(k, L_MMA, k->inst[sum].dtype, a, b, sum, 0), sum);
+    k->inst[y].kind = (uint8_t)kind;
+    return y;
+}
+
+val dot_carry(struct kernel *k, val init) { return dot_shaped(k, k_carry(k, init), init); }
+val dot_out(struct kernel *k, val carry) { return dot_shaped(k, k_out(k, carry), carry); }
+void dot_meet(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
+
+/* ---- blocks ---- */
+
+int64_t dot_parts(int64_t length, int64_t part) { return (length + part - 1) / part; }
+
+bool dot_fits_grid(const struct dot *d, const struct schedule *s)
+{
+    return dot_parts(d->size.n, s->block_n) * dot_parts(d->size.m, s->block_m) <= INT32_MAX / d->size.batch;
+}
+
+bool dot_occupies(const struct dot *d, const struct schedule *s)
+{
+    int64_t of_columns = dot_parts(d->size.n, s->block_n), of_rows = dot_parts(d->size.m, s->block_m);
+    return of_columns > INT64_MAX / 2 / of_rows / d->size.batch || d->size.batch * of_rows * of_columns >= (int64_t)d->w->caps->threads;
+}
+
+/* ---- operands ---- */
+
+bool dot_along_k(const struct dot *d, bool second)
+{
+    struct trial t;
+    int64_t step_side = 0, step_k = 0;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+        dot_element(&copy, second, i, j);
+        for (val v = j; v < k->ninst && step_k != 1; v++) /* the first load that has such neighbours */
+            if (k->inst[v].op == L_LOAD && (!ix_stride(k, k->inst[v].a, i, &step_side) || !ix_stride(k, k->inst[v].a, j, &step_k)))
+                step_side = step_k = 0;
+    }
+    trial_end(&t, d->w);
+    return step_k == 1 && step_side != 1;
+}
