@@ -28,6 +28,12 @@
     "                 \"{%8, %9}, {%0, %1, %2, %3};\"\n                 : \"+f\"(d0), \"+f\"(d1), \"+f\"(d2), \"+f\"(d3)\n" \
     "                 : \"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3), \"r\"(b0), \"r\"(b1));\n}\n"
 
+/* Of 4, 8 or 16 bytes to shared memory; zeros where there are none. */
+#define CUDA_COPY(BYTES, HOW)                                                                                    \
+    "FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n    const u32 at = u32(__cvta_generic_to_shared(to));\n" \
+    "    asm volatile(\"cp.async." HOW ".shared.global [%0], [%1], " BYTES ", %2;\" :: \"r\"(at), \"l\"(from), \"r\"(there ? " BYTES " : 0)\n" \
+    "                 : \"memory\");\n}\n"
+
 /* CUDA names the lanes that take part: all of the block's. */
 #define CUDA_PRELUDE                                                                                             \
     C_TYPES BF16                                                                                                 \
@@ -37,7 +43,9 @@
     "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n"                                              \
     "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n"                                              \
     "#define lane_first(x, w) __shfl_sync(LANES, x, 0, w)\n"                                                     \
-    CUDA_MMA("f16") CUDA_MMA("bf16")
+    CUDA_MMA("f16") CUDA_MMA("bf16") CUDA_COPY("4", "ca") CUDA_COPY("8", "ca") CUDA_COPY("16", "cg")            \
+    "FUNCTION void copies_commit()\n{\n    asm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n}\n"             \
+    "template <int left> FUNCTION void copies_wait()\n{\n    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(left) : \"memory\");\n}\n"
 
 /* CDNA 2's 16x16x16: four halves of each factor, four sums. */
 #define HIP_MMA(T, HALF, INSTRUCTION)                                                                            \
@@ -47,8 +55,13 @@
     "    d = " INSTRUCTION "(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), d, 0, 0, 0);\n"         \
     "    d0 = d[0];\n    d1 = d[1];\n    d2 = d[2];\n    d3 = d[3];\n}\n"
 
+/* Copies are loads, and stores where they land. */
 #define HIP_PRELUDE                                                                                              \
     C_TYPES BF16                                                                                                 \
+    "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n"        \
+    "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n"                                       \
+    "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n"                     \
+    "#define store_vector(n, p, x) (*(vector_##n *)(p) = (x))\n"                                                 \
     "FUNCTION f32 f32_of_f16(f16 h) { return f32(__builtin_bit_cast(_Float16, h)); }\n"                           \
     "FUNCTION f16 f16_of_f32(f32 x) { return __builtin_bit_cast(f16, _Float16(x)); }\n"                           \
     "#define lane_below(x, h, w) __shfl_down(x, h, w)\n#define lane_across(x, h, w) __shfl_xor(x, h, w)\n"        \
@@ -86,13 +99,13 @@ static const struct dialect dialects[] = {
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10,
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC,
      .matrix = &matrix_nvidia, .has_matrix = matrix_nvidia_has, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10,
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE,
      .matrix = &matrix_amd, .has_matrix = matrix_amd_has, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",

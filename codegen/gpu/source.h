@@ -30,6 +30,10 @@ struct matrix_unit {
     struct fragment a, b, sum;
 };
 
+/* Copies to shared memory: element by element at once; loads of vectors at once and stores where they land; or by the
+ * language's own instructions (of sm_80: what has copies is made for those). */
+enum source_copies { COPIES_ELEMENTS, COPIES_LATE, COPIES_ASYNC };
+
 struct dialect {
     const char *name;
     const char *prelude;          /* stands once in front of kernels */
@@ -43,6 +47,7 @@ struct dialect {
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
     uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block */
+    enum source_copies copies;
     bool table;                   /* buffers are addresses in a table, not passed */
     const struct matrix_unit *matrix; /* what some of its devices have; NULL: nothing */
     bool (*has_matrix)(const char *arch); /* does this architecture? */
