@@ -83,13 +83,13 @@ static const struct dialect dialects[] = {
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC,
-     .matrix = &matrix_nvidia, .has_matrix = matrix_nvidia_has, .arch = "sm_80"},
+     .matrix = &matrix_nvidia, .matrix_dtypes = matrix_nvidia_dtypes, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE,
-     .matrix = &matrix_amd, .has_matrix = matrix_amd_has, .arch = "gfx90a"},
+     .matrix = &matrix_amd, .matrix_dtypes = matrix_amd_dtypes, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
@@ -158,7 +158,7 @@ void dialect_caps(const struct dialect *d, struct caps *out)
 
 void dialect_matrix(const struct dialect *d, const char *features, struct caps *out)
 {
-    out->mma = (struct mma_caps){0};
-    if (d->matrix && d->has_matrix(features ? features : d->arch))
-        out->mma = d->matrix->caps;
+    uint32_t dtypes = d->matrix ? d->matrix_dtypes(features ? features : d->arch) : 0;
+    out->mma = dtypes ? d->matrix->caps : (struct mma_caps){0};
+    out->mma.dtypes &= dtypes;
 }

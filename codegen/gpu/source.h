@@ -54,7 +54,7 @@ struct dialect {
     enum source_copies copies;
     bool table;                   /* buffers are addresses in a table, not passed */
     const struct matrix_unit *matrix; /* what some of its devices have; NULL: nothing */
-    bool (*has_matrix)(const char *arch); /* does this architecture? */
+    uint32_t (*matrix_dtypes)(const char *arch); /* and of which factors on this architecture: a set, by bit */
     const char *arch;             /* of a device that is not at hand */
 };
 
@@ -82,7 +82,7 @@ void dialect_matrix(const struct dialect *d, const char *features, struct caps *
 
 /* ---- matrix.c ---- */
 extern const struct matrix_unit matrix_nvidia, matrix_amd;
-bool matrix_nvidia_has(const char *arch), matrix_amd_has(const char *arch);
+uint32_t matrix_nvidia_dtypes(const char *arch), matrix_amd_dtypes(const char *arch);
 
 /* ---- source.c ---- */
 /* Adds kernel k as a function called `entry`; not the prelude.  false: *e says what of k the dialect cannot say.
