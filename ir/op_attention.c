@@ -68,6 +68,12 @@ static struct sizes sizes_of(const struct graph *g, const struct node *n)
     return z;
 }
 
+double attention_flops(const struct graph *g, const struct node *n)
+{
+    struct sizes z = sizes_of(g, n);
+    return 2 * (double)z.batch * (double)z.l * (double)z.m * ((double)z.d + (double)z.e);
+}
+
 /* Which keys query i of batch element b sees: those from *lo on and before *hi, of which `mask`, if not NULL, says more. */
 struct sight { int64_t lo, hi; const uint8_t *mask; };
 
