@@ -258,7 +258,11 @@ ref n_attention_weights(struct graph *g, ref y)
 void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
-    ref seen, p = weights(g, &n, &seen), dp = product(g, dy, n.in[V], 1, 1);
+    const uint16_t flags = g->cur_flags;
+    g->cur_flags |= MARK_AGAIN; /* late, where they are needed */
+    ref seen, p = weights(g, &n, &seen);
+    g->cur_flags = flags;
+    ref dp = product(g, dy, n.in[V], 1, 1);
     if (!p || !dp)
         return;
     const struct shape s = *node_shape(g, p);

@@ -277,9 +277,7 @@ int main(void)
     movers(9, 5);
     movers(70, 33);
     movers(3, 300);
-    for (int sight = 0; sight < 3; sight++) {
-        attention(70, 131, sight);
-        attention(9, 5, sight);
-    }
+    attention(70, 131, 0);
+    attention(9, 70, 2);
     return finish();
 }
