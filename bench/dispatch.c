@@ -6,12 +6,16 @@
  *   through-5  five included that have none, and are masked out
  *   layer-N    what the Nth layer adds to the ones before, through: what five do that are masked out: the differences
  *              of rounds that follow one another, for the machine's speed changes from second to second
- *   autocast, profiler, tracer, vmap  what these add, in the same way: autocast where there is nothing to cast, a record of
- *              each op, a graph of them, and the same ops in a function that kl_vmap records and then once more with the batch
+ *   autocast   what it adds where there is nothing to cast
+ *   profiler, tracer, vmap  what these add, all that they record among it; their limit is what that takes by itself, measured
+ *              in the same rounds, and 10: of the profiler two reads of the clock (`clock`), of the tracer a node for each op in
+ *              a graph of its own (layers-0).  vmap is compared with the same ops on the whole batch (`batch`, an expand and
+ *              an add each), its limit is layers-0: the function's own nodes
  *
  * bench/run.sh runs it in two builds, with all backends and with one (preset onebackend), by turns: `backends` is what the
  * others add to layers-0. */
 #include "bench.h"
+#include <time.h>
 
 enum { OPS = 1000, ROUNDS = 60, REPEATS = 20 };
 
@@ -68,6 +72,25 @@ static bool vmap_ops(void)
     bool ok = kl_vmap(add_many, NULL, 1, &row, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_OK;
     kl_trace_abandon();
     return ok;
+}
+
+/* What vmap_ops comes to, recorded without it. */
+static bool batch_ops(void)
+{
+    if (kl_trace_begin("dispatch") != KL_OK)
+        return false;
+    kl_tensor row = kl_reshape(value, 1, (int64_t[]){1}), y;
+    bool ok = add_many(NULL, &row, 1, &y, 1) == KL_OK && kl_check(y) == KL_OK;
+    kl_trace_abandon();
+    return ok;
+}
+
+static bool read_clock(void)
+{
+    struct timespec at = {0};
+    for (int i = 0; i < 2 * OPS; i++)
+        clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_nsec >= 0;
 }
 
 static bool look_up(void)
@@ -134,29 +157,41 @@ static bool begin_autocast(void) { return kl_autocast_begin(KL_BF16) == KL_OK; }
 static bool end_autocast(void) { return kl_autocast_end() == KL_OK; }
 static bool nothing(void) { return true; }
 
-static const struct { const char *name; bool (*begin)(void), (*work)(void), (*end)(void); double limit; } transforms[] = {
-    {"autocast", begin_autocast, record_ops, end_autocast, 10}, {"profiler", nothing, profile_ops, nothing, 0},
-    {"tracer", nothing, trace_ops, nothing, 0}, {"vmap", nothing, vmap_ops, nothing, 0}};
+/* What is compared with, then what is. */
+enum { PLAIN, CLOCK, BATCH, BASES };
+static const struct { const char *name; bool (*work)(void); } bases[BASES] = {{"layers-0", record_ops}, {"clock", read_clock}, {"batch", batch_ops}};
+static const struct { const char *name; bool (*begin)(void), (*work)(void), (*end)(void); int from, records; } transforms[] = {
+    {"autocast", begin_autocast, record_ops, end_autocast, PLAIN, BASES /* nothing */},
+    {"profiler", nothing, profile_ops, nothing, PLAIN, CLOCK},
+    {"tracer", nothing, trace_ops, nothing, PLAIN, PLAIN},
+    {"vmap", nothing, vmap_ops, nothing, BATCH, PLAIN}};
 enum { TRANSFORMS = sizeof transforms / sizeof *transforms };
 
 static bool transform_rounds(struct bench *b)
 {
-    static struct samples more[TRANSFORMS];
+    static struct samples base[BASES], more[TRANSFORMS];
     for (int round = 0; round < ROUNDS; round++) {
-        double plain, seconds;
-        if (!fastest(record_ops, &plain))
-            return false;
+        double alone[BASES], seconds;
+        for (int i = 0; i < BASES; i++) {
+            if (!fastest(bases[i].work, &alone[i]))
+                return false;
+            samples_add(&base[i], alone[i]);
+        }
         for (int i = 0; i < TRANSFORMS; i++) {
             bool ok = transforms[i].begin() && fastest(transforms[i].work, &seconds);
             if (!transforms[i].end() || !ok)
                 return false;
-            samples_add(&more[i], seconds - plain);
+            samples_add(&more[i], seconds - alone[transforms[i].from]);
         }
         measure_progress("transforms", round + 1, ROUNDS);
     }
+    for (int i = CLOCK; i < BASES; i++)
+        if (bench_wants(b, bases[i].name))
+            bench_add(b, bases[i].name, variant, 1, &base[i], "us", 0, 0);
     for (int i = 0; i < TRANSFORMS; i++)
         if (bench_wants(b, transforms[i].name))
-            bench_add(b, transforms[i].name, variant, 1, &more[i], "us", 0, transforms[i].limit);
+            bench_add(b, transforms[i].name, variant, 1, &more[i], "us", 0,
+                      10 + (transforms[i].records < BASES ? 1e6 * samples_median(&base[transforms[i].records]) : 0));
     return true;
 }
 

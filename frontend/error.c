@@ -78,6 +78,7 @@ kl_tensor poison(struct thread *t)
         return kl_none;
     }
     x->kind = KIND_POISON;
+    x->dtype = KL_DTYPE_COUNT;
     x->cause = c;
     kl_tensor h = entry_handle(x);
     if (tr)

@@ -36,7 +36,7 @@ struct cause {
 struct entry {
     atomic_uint generation;      /* odd while the handle is live; a handle with another one is stale */
     _Atomic(uint8_t) death;      /* enum death of the last handle of this entry */
-    uint8_t kind, dtype;
+    uint8_t kind, dtype;         /* dtype: KL_DTYPE_COUNT of what has none */
     bool requires_grad, busy;    /* busy: a program is writing to the buffer */
     bool kept;                   /* temporary: becomes a value at the trace's end */
     uint16_t device;
@@ -135,7 +135,7 @@ struct thread {
     uint64_t generator;          /* keys of the one that random bits are asked of */
     bool watch;                  /* calls are noted in the log */
     unsigned plain;              /* what is recorded is a part of a kernel of Kiln's own: no call has another one */
-    unsigned kernels;            /* users' kernels that run, one in another */
+    int kernels;                 /* how many more kernels may run, one in another */
     uint64_t reads;              /* of this struct through thread_self */
     struct dispatch_log log;
     char *dump;                  /* what kl_dispatch_dump gave last */
@@ -146,6 +146,7 @@ struct thread {
     struct kl_tracer *tracer[2]; /* the open ones, outer and inner tap; or NULL */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
+enum { KERNELS_DEEPEST = 200 };                   /* in one another: more have no end */
 struct thread *thread_self(void);                 /* NULL: out of memory */
 void front_lock(void);
 void front_unlock(void);                          /* also calls release callbacks that came due */
@@ -250,14 +251,15 @@ struct kl_call {
     uint64_t keys;               /* that it was made with */
     kl_key key;                  /* whose kernel runs */
     bool one_device;             /* its operands are known to be on one kind of devices */
-    bool given;                  /* a kernel has set a result, which is to be looked at */
+    bool given;                  /* what kernels give is to be looked at: one has set a result, or there is not just one */
     const kl_site *site;
-    const char *label;           /* its name in messages */
     uint32_t nin, nout;
     kl_tensor *in, *out;
-    struct entry *const *found;  /* what the operands were when it was made; or NULL */
     struct call *graph;          /* an op of ops.def; or NULL */
     struct control *region;      /* a region op or a custom one; or NULL */
+    const char *label;           /* its name in messages */
+    uint64_t reads;              /* t->reads while found[] holds the operands' entries: every call that could end one of their */
+    struct entry *found[MAX_OPERANDS]; /* handles counts there; 0: it does not hold them */
 };
 extern uint64_t device_bits[MAX_DEVICES] __attribute__((visibility("hidden"))); /* keys, by number */
 void device_keys_start(void);    /* fills them */
@@ -276,11 +278,13 @@ static inline uint64_t thread_keys(const struct thread *t, uint64_t bits)
         without &= ~t->included;
     return (bits | t->included | ALWAYS_INCLUDED) & ~without;
 }
+/* The operands' entries, of an op of ops.def; NULL for what is no handle. */
+struct entry *const *call_found(struct kl_call *c);
 /* Runs the kernel that c->key and the table gave; an error is reported, and its status returned. */
 kl_status call_kernel(struct kl_call *c, const struct op_kernel *k);
-/* A call of an op of ops.def that runs another kernel than the node of its own.  own: the keys of its arguments alone. */
-kl_tensor call_for_node(struct thread *t, struct call *g, uint64_t own, uint64_t keys, kl_key key, const struct op_kernel *k,
-                        struct entry *const *found);
+/* A call of an op of ops.def that may run another kernel than the node of its own; *c has its op, nin and found[], the rest is
+ * filled here.  own: the keys of its arguments alone. */
+kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys);
 /* ---- dispatch/backend_kernel.c ---- */
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k); /* a kernel `run`: an opaque node */
 

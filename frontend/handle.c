@@ -187,6 +187,7 @@ void entries_after_fork(void)
         x->buffer = NULL;
         x->busy = false;
         x->kind = KIND_POISON;
+        x->dtype = KL_DTYPE_COUNT;
         x->cause = &lost;
         atomic_fetch_add(&lost.refs, 2); /* one more than it has: it is never freed */
     }

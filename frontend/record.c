@@ -278,11 +278,11 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad,
     }
     x->device = n->device;
     x->ad = ad;
+    x->dtype = n->dtype;
     if (tr) {
         x->node = r;
     } else {
         x->kind = KIND_VALUE;
-        x->dtype = n->dtype;
         x->shape = *node_shape(g, r);
         ambient_bind(x, r);
     }
@@ -439,21 +439,23 @@ kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *fou
 static kl_tensor dispatch(struct thread *t, struct call *c)
 {
     const struct dispatch_op *op = &graph_ops[c->proto.op];
-    struct entry *found[MAX_OPERANDS];
+    struct kl_call call; /* no more of it than found[] where no layer is on the way */
+    struct entry **found = call.found;
     uint64_t own = c->keys | (c->proto.op == OP_copy ? device_keys(c->device) : 0);
-    for (unsigned i = 0, n = call_operands(c); i < n; i++) {
+    unsigned n = call_operands(c);
+    for (unsigned i = 0; i < n; i++) {
         found[i] = entry_peek(c->in[i]);
         if (found[i])
             own |= device_bits[found[i]->device] | (i && BROKEN(D33) ? 0 : found[i]->layers);
         if (i && BROKEN(D9))
             own &= ~LAYER_BIT(LAYER_Sparse);
     }
-    kl_key key;
     uint64_t keys = thread_keys(t, own);
-    const struct op_kernel *k = dispatch_resolve(op, keys, &key);
-    if (__builtin_expect(t->watch, 0))
-        dispatch_note(t, op, key, "call");
-    return __builtin_expect(k == &kernel_builtin || t->plain, 1) ? record_node(t, c, found) : call_for_node(t, c, own, keys, key, k, found);
+    if (__builtin_expect((dispatch_is_node(op, keys) || t->plain) && !t->watch, 1))
+        return record_node(t, c, found);
+    call.op = op;
+    call.nin = n;
+    return call_for_node(&call, t, c, own, keys);
 }
 
 kl_tensor record(struct call *c)

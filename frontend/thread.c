@@ -72,6 +72,7 @@ static struct thread *make_self(void)
         return NULL;
     }
     t->free = NO_ENTRY;
+    t->kernels = KERNELS_DEEPEST;
     if (failed)
         err_set(&t->last, KL_ERR_MEMORY, "no memory for what Kiln keeps for each thread");
     failed = false;

@@ -5,6 +5,9 @@
 bool attr_rest_zero(const struct node *n, size_t used, struct err *e)
 {
     unsigned char bytes[sizeof n->attr];
+    static const union attr none;
+    if (!memcmp((const char *)&n->attr + used, (const char *)&none + used, sizeof bytes - used))
+        return true;
     memcpy(bytes, &n->attr, sizeof bytes);
     for (size_t i = used; i < sizeof bytes; i++)
         if (bytes[i])

@@ -323,6 +323,42 @@ static kl_status refuse(void *ctx, kl_call *call, kl_keyset keys)
     return KL_ERR_SHAPE;
 }
 /* Kernels that do not do what they should are errors of the call. */
+/* Passes on what it has taken away before, or has put another in the place of. */
+static kl_status let_go(void *ctx, kl_call *call, kl_keyset keys)
+{
+    (void)keys;
+    kl_release(kl_call_input(call, 0));
+    if (ctx)
+        kl_call_set_input(call, 0, *(kl_tensor *)ctx);
+    return kl_redispatch_below(call);
+}
+
+static void operands_that_go(void)
+{
+    OK(kl_scope_begin());
+    kl_tensor three = number(-3);
+    for (int traced = 0; traced < 2; traced++)
+        for (int another = 0; another < 2; another++) {
+            kl_registration r = reg("abs", KL_KEY_Autograd, (kl_kernel){.name = "lets go", .call = let_go, .ctx = another ? &three : NULL});
+            if (traced)
+                OK(kl_trace_begin("lets go"));
+            kl_tensor x = kl_neg(number(1)), y;
+            number(2); /* which may get its place */
+            y = kl_abs(x);
+            if (another && traced)
+                OK((kl_keep(y), kl_trace_end()));
+            if (another)
+                NEAR_LIST(y, 0, 3);
+            else
+                CHECK(kl_check(y) == KL_ERR_HANDLE && says("abs: operand 1 is stale: it was released"));
+            if (!another && traced)
+                kl_trace_abandon();
+            kl_clear_error();
+            drop(r);
+        }
+    OK(kl_scope_end());
+}
+
 static void bad_kernels(void)
 {
     static const struct { kl_status (*call)(void *, kl_call *, kl_keyset); kl_status code; const char *says; } bad[] = {
@@ -348,7 +384,7 @@ static void bad_kernels(void)
 static const struct row rows[] = {
     {"B1", b1}, {"B2", b2}, {"B12", b12}, {"B13", b13}, {"B14", b14}, {"B15", b15},
     {"B16", b16}, {"B17", b17}, {"B18", b18}, {"B19", b19}, {"B20", b20}, {"B21", b21},
-    {"kernels", kernels}, {"bad_kernels", bad_kernels},
+    {"kernels", kernels}, {"bad_kernels", bad_kernels}, {"operands", operands_that_go},
 };
 
 int main(int argc, char **argv) { return RUN_ROWS(rows); }

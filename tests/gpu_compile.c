@@ -162,6 +162,27 @@ static void refusal(const char *name)
     check(!c->compile("", "nothing", GPU_BINARY, &code, &e) && e.code && !code.bytes, "%s takes an architecture that is none", name);
 }
 
+/* An elementwise kernel, whatever its axes: neighbouring threads have neighbouring elements, nobody waits for anybody. */
+static void elementwise(const char *name)
+{
+    struct kernel_set s = {0};
+    struct err e = {0};
+    struct text t = {0};
+    struct source_info info = {0};
+    struct graph *g = graph_new("elementwise");
+    ref x = n_input(g, KL_F32, &(struct shape){.rank = 3, .dim = {3, 5, 1024}}, "x");
+    graph_output(g, OUT_RETURN, n_cast(g, n_neg(g, x), KL_I32), 0);
+    gpu_kernels_graph(&s, g);
+    graph_free(g);
+    if (check(s.n && source_kernel(s.v[0], dialect_find(name, &e), "kernel", &t, &info, &e), "%u kernels: %s", s.n, e.msg)) {
+        check(info.threads == 64, "%s: blocks of %u threads", name, info.threads);
+        check(!strstr(t.s, dialect_find(name, &e)->barrier) && !strstr(t.s, "turn") && !strstr(t.s, " / "), "%s: %s", name, t.s);
+    }
+    source_info_free(&info);
+    mem_free(t.s);
+    gpu_kernels_free(&s);
+}
+
 int main(int argc, char **argv)
 {
     bool essential = argc > 1 && !strcmp(argv[1], "essential");
@@ -187,6 +208,7 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < 3; i++) {
         compile_all(&s, names[i], archs);
         refusal(names[i]);
+        elementwise(names[i]);
     }
     if (archs) {
         compile_products("cuda", "sm_80", true);

@@ -140,12 +140,15 @@ static void run_file(struct subject *s, uint32_t n, const char *folder)
 {
     char source[512], library[512], command[2048];
     struct module m = {0};
+    struct text prelude = {0};
     snprintf(source, sizeof source, "%s/kernels.cpp", folder);
     snprintf(library, sizeof library, "%s/kernels.so", folder);
     FILE *f = fopen(source, "w");
     if (!check(f, "%s cannot be written", source))
         return;
-    gpu_shim_write(f, s->d->prelude);
+    dialect_prelude(s->d, NULL, &prelude);
+    gpu_shim_write(f, prelude.s);
+    mem_free(prelude.s);
     bool ok = true;
     for (uint32_t i = 0; i < n; i++)
         ok &= write_kernel(f, &s[i], i);

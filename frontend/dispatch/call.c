@@ -2,8 +2,6 @@
 #include "frontend/frontend.h"
 #include <string.h>
 
-enum { DEEPEST = 200 }; /* kernels in kernels: more have no end */
-
 /* ---- keys ---- */
 
 uint64_t device_bits[MAX_DEVICES]; /* by number; filled once, before the first call */
@@ -121,7 +119,6 @@ static __attribute__((noinline, cold)) kl_status user_failed(struct kl_call *c, 
     else
         snprintf(text, sizeof text, "kernel %s for %s failed: %s", k->name, kl_key_name(c->key), status_name(status));
     bool said = status && ((t->tracing && t->trace->err.code) || (t->last.code == status && before != status));
-    compose_end_all(t, NULL, 0); /* what it made goes */
     if (!said)
         return refuse_call(c, bad ? KL_ERR_ARGUMENT : status, text);
     for (uint32_t i = 0; i < c->nout; i++)
@@ -129,41 +126,51 @@ static __attribute__((noinline, cold)) kl_status user_failed(struct kl_call *c, 
     return status;
 }
 
-static __attribute__((noinline, cold)) kl_status cannot_begin(struct kl_call *c)
+static __attribute__((noinline, cold)) kl_status too_deep(struct kl_call *c)
 {
-    return c->t->kernels == DEEPEST ? refuse_call(c, KL_ERR_ARGUMENT, "kernels call one another without end")
-                                    : refuse_call(c, KL_ERR_MEMORY, "out of memory");
+    c->t->kernels++;
+    return refuse_call(c, KL_ERR_ARGUMENT, "kernels call one another without end");
 }
 
-/* The end of a kernel where there is more to do than to count. */
-static __attribute__((noinline)) kl_status user_end(struct kl_call *c, const struct op_kernel *k, kl_status status, kl_status before)
+/* The end of a kernel where there is more to do than to count.  scope: what it made goes, but for the results. */
+static __attribute__((noinline)) kl_status user_end(struct kl_call *c, const struct op_kernel *k, kl_status status, kl_status before,
+                                                    bool scope)
 {
     const char *bad = status ? NULL : bad_result(c);
-    c->given = false;
-    if (bad || status)
-        return user_failed(c, k, status, bad, before);
-    compose_end_all(c->t, c->out, c->nout);
-    return KL_OK;
+    bool failed = bad || status;
+    c->given = c->nout != 1;
+    if (scope)
+        compose_end_all(c->t, failed ? NULL : c->out, failed ? 0 : c->nout);
+    return failed ? user_failed(c, k, status, bad, before) : KL_OK;
+}
+
+/* Outside of traces what a kernel makes is more than a temporary. */
+static __attribute__((noinline)) kl_status call_scoped(struct kl_call *c, const struct op_kernel *k)
+{
+    struct thread *t = c->t;
+    kl_status before = t->last.code;
+    if (!compose_begin_on(t, NULL))
+        return refuse_call(c, KL_ERR_MEMORY, "out of memory");
+    if (--t->kernels <= 0) {
+        compose_end_all(t, NULL, 0);
+        return too_deep(c);
+    }
+    kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
+    t->kernels++;
+    return user_end(c, k, status, before, true);
 }
 
 /* A layer that passes calls on is to cost next to nothing: what is here runs once for each. */
 static inline __attribute__((always_inline)) kl_status call_user(struct kl_call *c, const struct op_kernel *k)
 {
     struct thread *t = c->t;
-    kl_status before = t->last.code;
-    if (__builtin_expect(t->kernels == DEEPEST, 0))
-        return cannot_begin(c);
-    if (__builtin_expect(t->tracing, 1))
-        t->depth++; /* compose_begin_on without a name, in a trace */
-    else if (!compose_begin_on(t, NULL))
-        return cannot_begin(c);
+    if (__builtin_expect(!t->tracing, 0))
+        return call_scoped(c, k);
+    if (__builtin_expect(--t->kernels <= 0, 0))
+        return too_deep(c);
+    kl_status before = t->last.code, status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
     t->kernels++;
-    kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
-    t->kernels--;
-    if (__builtin_expect(status || c->given || c->nout != 1 || !c->out[0].id || !t->tracing, 0))
-        return user_end(c, k, status, before);
-    t->depth--;
-    return KL_OK;
+    return __builtin_expect(status || c->given || !c->out[0].id, 0) ? user_end(c, k, status, before, false) : KL_OK;
 }
 
 /* It records nothing that outlives the call but the results, and passes it on. */
@@ -202,26 +209,21 @@ static bool one_device(const struct kl_call *c)
     return false;
 }
 
-/* Kiln's own kernel, where the operands' entries are not known to be the same. */
-static __attribute__((noinline)) kl_status builtin_anew(struct kl_call *c)
+struct entry *const *call_found(struct kl_call *c)
+{
+    if (c->reads != c->t->reads)
+        for (uint32_t i = 0; i < c->nin; i++)
+            c->found[i] = entry_peek(c->in[i]);
+    c->reads = c->t->reads;
+    return c->found;
+}
+
+/* Kiln's own kernel. */
+static kl_status builtin(struct kl_call *c)
 {
     if (c->region)
         return record_region(c->region);
-    struct entry *found[MAX_OPERANDS];
-    for (uint32_t i = 0; i < c->nin; i++)
-        found[i] = entry_peek(c->in[i]);
-    c->out[0] = record_node(c->t, c->graph, found);
-    return c->graph->failed ? call_failed(c) : KL_OK;
-}
-
-static inline __attribute__((always_inline)) kl_status builtin(struct kl_call *c)
-{
-    if (!c->found)
-        return builtin_anew(c);
-    for (uint32_t i = 0; i < c->nin; i++)
-        if (__builtin_expect(!c->found[i] || !entry_is(c->found[i], c->in[i]), 0))
-            return builtin_anew(c);
-    c->out[0] = record_node(c->t, c->graph, c->found);
+    c->out[0] = record_node(c->t, c->graph, call_found(c));
     return __builtin_expect(c->graph->failed, 0) ? call_failed(c) : KL_OK;
 }
 
@@ -250,12 +252,12 @@ static inline __attribute__((always_inline)) kl_status call_any(struct kl_call *
     return k && k->kind == KERNEL_BUILTIN ? builtin(c) : call_other(c, k);
 }
 
-/* With c->keys. */
-static inline __attribute__((always_inline)) kl_status resolve_call(struct kl_call *c, bool again)
+/* With c->keys; how: for the log. */
+static inline __attribute__((always_inline)) kl_status resolve_call(struct kl_call *c, const char *how)
 {
     const struct op_kernel *k = dispatch_resolve(c->op, c->keys, &c->key);
     if (__builtin_expect(c->t->watch, 0))
-        dispatch_note(c->t, c->op, c->key, again ? "redispatch" : "call");
+        dispatch_note(c->t, c->op, c->key, how);
     return call_any(c, k);
 }
 
@@ -266,7 +268,7 @@ static __attribute__((noinline)) kl_status call_other(struct kl_call *c, const s
         return no_kernel(c, k);
     if (k->kind == KERNEL_SELECT) { /* of ops without operands, which say their device */
         c->keys = (c->keys & ~DEV_MASK & ~LAYER_BIT(LAYER_BackendSelect)) | device_keys(c->graph->device);
-        return resolve_call(c, false);
+        return resolve_call(c, "call");
     }
     if (k->kind == KERNEL_LAYER)
         return layer_call(c, k);
@@ -277,36 +279,79 @@ static __attribute__((noinline)) kl_status call_other(struct kl_call *c, const s
 
 kl_status call_kernel(struct kl_call *c, const struct op_kernel *k) { return call_any(c, k); }
 
-kl_tensor call_for_node(struct thread *t, struct call *g, uint64_t own, uint64_t keys, kl_key key, const struct op_kernel *k,
-                        struct entry *const *found)
+/* What a kernel gets is filled in once for all that the call passes, and only points to what the caller has. */
+static inline __attribute__((always_inline)) kl_tensor call_framed(struct kl_call *c, struct thread *t, struct call *g,
+                                                                   bool one_device, uint64_t keys, const struct op_kernel *k)
 {
     kl_tensor out = kl_none;
-    struct kl_call c = {.t = t, .op = &graph_ops[g->proto.op], .keys = keys, .key = key, .one_device = !(own & (own - 1) & DEV_MASK),
-                        .site = g->site, .label = g->op, .nin = call_operands(g), .nout = 1, .in = g->in, .out = &out, .found = found,
-                        .graph = g};
-    call_any(&c, k);
+    c->t = t;
+    c->keys = keys;
+    c->one_device = one_device;
+    c->given = false;
+    c->site = g->site;
+    c->nout = 1;
+    c->in = g->in;
+    c->out = &out;
+    c->graph = g;
+    c->region = NULL;
+    c->label = g->op;
+    c->reads = t->reads;
+    call_any(c, k);
     return out;
 }
 
-static inline __attribute__((always_inline)) kl_status redispatch(kl_call *c, uint64_t keys)
+/* Where there is something to say or to ask before. */
+static __attribute__((noinline)) kl_tensor call_asking(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
+                                                       const struct op_kernel *k)
+{
+    if (t->watch) {
+        dispatch_note(t, c->op, c->key, "call");
+        k = t->plain ? &kernel_builtin : k;
+    } else if (k && k->idle && k->idle(t, g, c->nin, c->found)) {
+        keys &= key_own_bit[c->key] - 1;
+        return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys);
+    }
+    return call_framed(c, t, g, !(own & (own - 1) & DEV_MASK), keys, k);
+}
+
+kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys)
+{
+    const struct op_kernel *k = dispatch_resolve(c->op, keys, &c->key);
+    bool plainly = k && !k->idle && !t->watch && !(own & (own - 1) & DEV_MASK);
+    return __builtin_expect(plainly, 1) ? call_framed(c, t, g, true, keys, k) : call_asking(c, t, g, own, keys, k);
+}
+
+/* To any kernel: the call has these keys while it runs. */
+static __attribute__((noinline)) kl_status redispatch_any(kl_call *c, uint64_t keys)
 {
     uint64_t before = c->keys;
     kl_key key = c->key;
-    c->keys = BROKEN(B17) ? keys & DEV_MASK : keys;
-    if (BROKEN(D37))
-        thread_self();
-    kl_status status = resolve_call(c, true);
+    c->keys = keys;
+    kl_status status = resolve_call(c, "redispatch");
     c->keys = before;
     c->key = key;
     return status;
+}
+
+/* Most end in the node of their own, which asks for no key: nothing of the call changes for that. */
+static inline __attribute__((always_inline)) kl_status redispatch(kl_call *c, uint64_t keys)
+{
+    const struct thread *t = c->t;
+    if (BROKEN(B17))
+        keys &= DEV_MASK;
+    if (BROKEN(D37))
+        thread_self();
+    if (__builtin_expect(!dispatch_is_node(c->op, keys) || t->watch || c->reads != t->reads, 0))
+        return redispatch_any(c, keys);
+    c->out[0] = record_node(c->t, c->graph, c->found);
+    return __builtin_expect(c->graph->failed, 0) ? call_failed(c) : KL_OK;
 }
 
 kl_status kl_redispatch(kl_call *c, kl_keyset keys) { return redispatch(c, keys.bits & COMPONENTS); }
 
 kl_status kl_redispatch_below(kl_call *c)
 {
-    uint64_t own = key_own(c->key);
-    return redispatch(c, own ? c->keys & (own - 1) : c->keys);
+    return redispatch(c, c->keys & (key_own_bit[c->key] - 1)); /* of none: all of them */
 }
 
 /* ---- what a kernel sees ---- */
@@ -324,6 +369,7 @@ void kl_call_set_input(kl_call *c, uint32_t i, kl_tensor t)
     if (i < c->nin) {
         c->in[i] = t;
         c->one_device = false;
+        c->reads = 0;
     }
 }
 
@@ -381,7 +427,7 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     kl_tensor few[16], *copy = nin <= 16 || why ? few : mem_alloc(nin * sizeof *copy);
     struct call graph = {.site = site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
     struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin, .nout = nout,
-                        .in = op && op->graph_op ? graph.in : copy, .out = out,
+                        .given = nout != 1, .in = op && op->graph_op ? graph.in : copy, .out = out,
                         .graph = op && op->graph_op ? &graph : NULL};
     for (uint32_t i = 0; out && i < nout; i++)
         out[i] = kl_none;

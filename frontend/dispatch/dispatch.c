@@ -104,38 +104,17 @@ static void compute_all(struct dispatch_op *op)
         atomic_store_explicit(&op->mask[dev], mask[dev], memory_order_release);
 }
 
-/* The highest layer's kernel, or the device's, and what of bits is below in *rest. */
-static inline const struct op_kernel *highest(const struct dispatch_op *op, uint64_t bits, kl_key *key, uint64_t *rest)
-{
-    unsigned dev = top_device(bits);
-    uint64_t layers = bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed);
-    unsigned top = layers ? 63 - (unsigned)__builtin_clzll(layers) : DEV_BITS - 1, layer = top + 1 - DEV_BITS;
-    kl_key k = (kl_key)key_at[layer][dev];
-    if (__builtin_expect(layer == LAYER_Autograd, 0))
-        k = autograd_key(bits, k);
-    *key = k;
-    *rest = bits & ~(layers ? UINT64_C(1) << top : dev ? DEV_BIT(dev) : 0);
-    return atomic_load_explicit(&op->entry[k], memory_order_acquire);
-}
-
-static __attribute__((noinline)) const struct op_kernel *resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key)
+const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
     for (;;) {
         uint64_t rest;
-        const struct op_kernel *k = highest(op, bits, key, &rest);
+        const struct op_kernel *k = dispatch_highest(op, bits, key, &rest);
         if (k && k->kind != KERNEL_FALLTHROUGH)
             return k;
         if (key_info[*key].layer == LAYER_Dense && (!k || *key == KL_KEY_Undefined))
             return NULL;
         bits = rest;
     }
-}
-
-const struct op_kernel *dispatch_resolve_any(const struct dispatch_op *op, uint64_t bits, kl_key *key)
-{
-    uint64_t rest;
-    const struct op_kernel *k = highest(op, bits, key, &rest);
-    return __builtin_expect(k && k->kind != KERNEL_FALLTHROUGH, 1) ? k : resolve_lower(op, bits, key);
 }
 
 /* ---- what is there from the start ---- */
@@ -256,10 +235,11 @@ static char *copy_text(const char *s)
     return copy ? strcpy(copy, s) : NULL;
 }
 
-/* The kernel that never changes for these functions; *op is whose nodes a `run` computes. */
-static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, bool own, struct err *e)
+/* The kernel that never changes for these functions; *op is whose nodes a `run` computes.  own: fn is Kiln's; else NULL. */
+static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, const struct transform *own, struct err *e)
 {
-    struct op_kernel new = {.kind = own ? KERNEL_TRANSFORM : fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN : KERNEL_FALLTHROUGH, .fn = *fn};
+    struct op_kernel new = {.kind = own ? KERNEL_TRANSFORM : fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN : KERNEL_FALLTHROUGH,
+                            .fn = *fn, .idle = own ? own->idle : NULL};
     snprintf(new.name, sizeof new.name, "%s", fn->name ? fn->name : "kernel");
     if (fn->run && !(new.custom = backend_custom(op, fn, e)))
         return NULL;
@@ -315,8 +295,8 @@ static bool key_fits(kl_key key, const kl_kernel *k, bool fallback_only, struct 
     return true;
 }
 
-static bool add_impl(const char *name, kl_key key, const kl_kernel *fn, bool own, struct registration **out, struct err *e,
-                     char *warning, size_t size)
+static bool add_impl(const char *name, kl_key key, const kl_kernel *fn, const struct transform *own, struct registration **out,
+                     struct err *e, char *warning, size_t size)
 {
     struct dispatch_op *op = find_or_add(name, e);
     const struct op_kernel *k = op && schemas_agree(op, fn->name ? fn->name : "kernel", fn->schema, e) ? intern(op, fn, own, e) : NULL;
@@ -341,7 +321,8 @@ static void refresh_everything(void)
         compute_all((struct dispatch_op *)(uintptr_t)op);
 }
 
-static bool add_fallback(kl_key key, const kl_kernel *fn, bool own, struct registration **out, struct err *e)
+static bool add_fallback(kl_key key, const kl_kernel *fn, const struct transform *own, struct registration **out,
+                         struct err *e)
 {
     if (fallback[key])
         return err_set(e, KL_ERR_ARGUMENT, "Tried to register multiple backend fallbacks for the same dispatch key %s; "
@@ -362,22 +343,23 @@ static bool is_layers(const struct op_kernel *k, const kl_kernel *fn)
     return k->fn.call == fn->call && k->fn.ctx == fn->ctx;
 }
 
-bool dispatch_layer(const char *name, kl_key key, const kl_kernel *fn, struct err *e)
+bool dispatch_layer(const char *name, kl_key key, const struct transform *own, struct err *e)
 {
+    const kl_kernel *fn = &own->kernel;
     struct registration *r;
     char warning[1];
     bool ok;
     dispatch_lock();
     struct registration *old = name ? NULL : fallback[key];
     if (name) {
-        ok = newest(find(name), key) || add_impl(name, key, fn, true, &r, e, warning, sizeof warning);
+        ok = newest(find(name), key) || add_impl(name, key, fn, own, &r, e, warning, sizeof warning);
     } else if (old && is_layers(old->kernel, fn)) {
         ok = true;
     } else if (old && old->kernel != &kernel_through) {
         ok = err_set(e, KL_ERR_ARGUMENT, "key %s has a kernel of the user's for all ops: %s", kl_key_name(key), old->kernel->name);
     } else {
         fallback[key] = NULL;
-        ok = add_fallback(key, fn, true, &r, e);
+        ok = add_fallback(key, fn, own, &r, e);
         fallback[key] = ok ? fallback[key] : old;
     }
     dispatch_unlock();
@@ -461,7 +443,7 @@ bool dispatch_define_custom(const struct custom_op *op, struct err *e)
     snprintf(schema, sizeof schema, "%s(Tensor[] in) -> Tensor[]", op->name);
     dispatch_lock();
     bool ok = add_definition(schema, VARIES, VARIES, strlen(op->name), &id, e);
-    if (ok && !add_impl(op->name, KL_KEY_DefaultBackend, &fn, false, &r, e, unused, 1)) {
+    if (ok && !add_impl(op->name, KL_KEY_DefaultBackend, &fn, NULL, &r, e, unused, 1)) {
         remove_registration(id);
         ok = false;
     }
@@ -522,7 +504,7 @@ kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kern
     bool ok = named || err_set(&e, KL_ERR_ARGUMENT, "the name of an op has 1 to %d bytes", CUSTOM_NAME - 1);
     if (ok && key_fits(key, kernel, false, &e)) {
         dispatch_lock();
-        ok = add_impl(op, key, kernel, false, &r, &e, t->warning, sizeof t->warning);
+        ok = add_impl(op, key, kernel, NULL, &r, &e, t->warning, sizeof t->warning);
         dispatch_unlock();
     }
     return registered(t, "dispatch_register", r != NULL, r ? r->id : 0, out, &e);
@@ -539,7 +521,7 @@ kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registrat
     t->warning[0] = 0;
     if (key_fits(key, kernel, true, &e)) {
         dispatch_lock();
-        add_fallback(key, kernel, false, &r, &e);
+        add_fallback(key, kernel, NULL, &r, &e);
         dispatch_unlock();
     }
     return registered(t, "dispatch_fallback", r != NULL, r ? r->id : 0, out, &e);

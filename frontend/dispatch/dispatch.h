@@ -40,7 +40,7 @@ _Static_assert(DEV_SLOTS - 1 <= DEV_BITS && DEV_BITS + LAYER_COUNT - 1 <= 64, "a
 struct key_info { const char *name; uint8_t device, layer; };
 extern const struct key_info key_info[KL_KEY_COUNT];
 /* The key of a layer on a device: its own, else the layer's. */
-extern uint8_t key_at[LAYER_COUNT][DEV_SLOTS];
+extern uint8_t key_at[LAYER_COUNT][32]; /* by place of the device; a power of two, so that finding a row takes nothing */
 void keys_start(void);                      /* fills key_at; once */
 extern const uint64_t key_own_bit[KL_KEY_COUNT + 1]; /* of each key, and of the alias Autograd */
 static inline uint64_t key_own(kl_key key)  /* its layer's bit, or the device's that it is */
@@ -66,6 +66,12 @@ static inline kl_key autograd_key(uint64_t bits, kl_key dense)
 /* ---- dispatch.c: ops and their tables ---- */
 enum kernel_kind { KERNEL_BUILTIN, KERNEL_SELECT, KERNEL_FALLTHROUGH, KERNEL_CALL, KERNEL_RUN, KERNEL_AMBIGUOUS,
                    KERNEL_LAYER, KERNEL_TRANSFORM /* of vmap, autocast and their kin */ };
+/* Would the kernel pass this call on as it is?  Asked before anything is made for the call.  found: the entries of its nin
+ * operands, or NULL for what is no handle. */
+struct thread;
+struct call;
+struct entry;
+typedef bool call_idle(const struct thread *t, const struct call *call, uint32_t nin, struct entry *const *found);
 /* Never changed, never freed: registering an equal one again finds it. */
 struct op_kernel {
     struct op_kernel *next;
@@ -74,6 +80,7 @@ struct op_kernel {
     kl_kernel fn;
     char *schema;                           /* NULL: not given */
     const struct layer *layer;              /* KERNEL_LAYER: whose it is (layers/wrapper.h) */
+    call_idle *idle;                        /* KERNEL_TRANSFORM: or NULL */
     const struct custom_op *custom;         /* KERNEL_RUN: what its nodes name */
 };
 enum kernel_tag { TAG_MISSING, TAG_KERNEL, TAG_DEFAULT, TAG_MATH, TAG_AMBIGUOUS, TAG_AUTOGRAD, TAG_LAYER, TAG_FALLBACK };
@@ -113,27 +120,48 @@ bool schema_counts(const char *schema, uint32_t *nin, uint32_t *nout);
 
 /* Kiln's own kernel for a layer, of one op or, without a name, of all that have none: there from now on.  One that a user
  * has registered for the op stays.  false: *e, also where a user's fallback is. */
-bool dispatch_layer(const char *op, kl_key key, const kl_kernel *kernel, struct err *e);
+struct transform {
+    kl_kernel kernel;
+    call_idle *idle;                        /* NULL: it never is */
+};
+bool dispatch_layer(const char *op, kl_key key, const struct transform *transform, struct err *e);
 
+/* The highest layer's kernel or, without one, the device's, and its key; what of bits is below in *rest. */
+static inline const struct op_kernel *dispatch_highest(const struct dispatch_op *op, uint64_t bits, kl_key *key, uint64_t *rest)
+{
+    unsigned dev = top_device(bits);
+    uint64_t layers = bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed);
+    unsigned top = layers ? 63 - (unsigned)__builtin_clzll(layers) : DEV_BITS - 1, layer = top + 1 - DEV_BITS;
+    kl_key k = (kl_key)key_at[layer][dev];
+    if (__builtin_expect(layer == LAYER_Autograd, 0))
+        k = autograd_key(bits, k);
+    *key = k;
+    *rest = bits & ~(layers ? UINT64_C(1) << top : dev ? DEV_BIT(dev) : 0);
+    return atomic_load_explicit(&op->entry[k], memory_order_acquire);
+}
 /* The kernel for a set of keys, and the key.  NULL: there is none for *key. */
-const struct op_kernel *dispatch_resolve_any(const struct dispatch_op *op, uint64_t bits, kl_key *key);
+const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key);
 static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
-    unsigned dev = top_device(bits); /* the number of its key, too */
-    const struct op_kernel *k = atomic_load_explicit(&op->entry[dev], memory_order_acquire);
-    *key = (kl_key)dev;
-    if (BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[dev]))
+    uint64_t rest;
+    if (BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]))
         return NULL; /* a layer without a kernel is not passed over */
-    if (__builtin_expect((bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed)) || !k ||
-                         k->kind == KERNEL_FALLTHROUGH, 0))
-        return dispatch_resolve_any(op, bits, key);
-    return k;
+    const struct op_kernel *k = dispatch_highest(op, bits, key, &rest);
+    return __builtin_expect(k && k->kind != KERNEL_FALLTHROUGH, 1) ? k : dispatch_resolve_lower(op, bits, key);
+}
+
+/* Is that the kernel that records the op's own node, with no layer above it? */
+static inline bool dispatch_is_node(const struct dispatch_op *op, uint64_t bits)
+{
+    unsigned dev = top_device(bits); /* the number of its key, too */
+    return !(bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed)) &&
+           atomic_load_explicit(&op->entry[dev], memory_order_acquire) == &kernel_builtin &&
+           !(BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)));
 }
 
 /* ---- text.c ---- */
 struct text;
 struct dispatch_log { char *s; uint32_t len, cap; bool on, print; };
-struct thread;
 void dispatch_log_start(struct thread *t);
 /* The thread, which watches, has resolved a call to this key: "call", "redispatch", or what its layer does first, "densify". */
 void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, const char *how);

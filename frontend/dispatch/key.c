@@ -10,7 +10,7 @@ const struct key_info key_info[KL_KEY_COUNT] = {
 };
 static const char *const alias_name[] = {"Autograd", "Math", "DefaultBackend"};
 
-uint8_t key_at[LAYER_COUNT][DEV_SLOTS];
+uint8_t key_at[LAYER_COUNT][32];
 
 void keys_start(void)
 {

@@ -168,8 +168,8 @@ void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, c
 {
     struct dispatch_log *l = &t->log;
     char line[160];
-    int n = snprintf(line, sizeof line, "%*s[%s] op=[%s], key=[%s]\n", (int)(t->kernels < 32 ? t->kernels : 32), "",
-                     how, op->name, kl_key_name(key));
+    int depth = KERNELS_DEEPEST - t->kernels;
+    int n = snprintf(line, sizeof line, "%*s[%s] op=[%s], key=[%s]\n", depth < 32 ? depth : 32, "", how, op->name, kl_key_name(key));
     if (l->print)
         fputs(line, stderr);
     if (!l->on || !mem_reserve(&l->s, &l->cap, (uint32_t)(l->len + (size_t)n + 1), 1))

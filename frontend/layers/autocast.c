@@ -35,15 +35,13 @@ static const struct autocast *active(const struct thread *t)
 }
 static kl_dtype block_dtype(const struct autocast *a) { return (kl_dtype)a->dtype[a->depth - 1]; }
 
-static bool is_cast(unsigned dtype) { return dtype == KL_F16 || dtype == KL_BF16 || dtype == KL_F32; }
+enum { CAST = 1u << KL_F16 | 1u << KL_BF16 | 1u << KL_F32 };
+static bool is_cast(unsigned dtype) { return dtype < KL_DTYPE_COUNT && CAST >> dtype & 1; }
 
 /* KL_DTYPE_COUNT: no tensor that this thread may use; the op says so. */
-static unsigned dtype_of(kl_tensor h)
+static unsigned dtype_of(const struct entry *x)
 {
-    const struct entry *x = entry_peek(h);
-    if (!x || x->kind == KIND_POISON || x->kind == KIND_DEAD)
-        return KL_DTYPE_COUNT;
-    return x->kind == KIND_TEMP ? node_at(x->trace->r.g, x->node)->dtype : x->dtype;
+    return x ? x->dtype : (unsigned)KL_DTYPE_COUNT;
 }
 
 /* ---- narrow copies ---- */
@@ -108,32 +106,34 @@ static const uint8_t policy_of[OP_COUNT] = {
 #include "ir/ops.def"
 };
 
-/* What the call's operands are cast to; KL_DTYPE_COUNT: they stay. */
-static unsigned target(const struct kl_call *c, enum policy policy, kl_dtype low)
+/* What those of an op's operands that are of other dtypes are cast to, where autocast is active; KL_DTYPE_COUNT: there are none. */
+static inline unsigned target(const struct thread *t, const struct call *call, uint32_t nin, struct entry *const *found)
 {
-    unsigned widest = KL_DTYPE_COUNT;
-    bool several = false;
-    for (uint32_t i = 0; i < c->nin; i++) {
-        const struct entry *x = entry_peek(c->in[i]);
-        unsigned d = dtype_of(c->in[i]);
-        if (d == KL_F64 || (x && x->kind == KIND_WRAPPER)) /* whose layer's ops on its parts are cast */
-            return KL_DTYPE_COUNT;
-        if (!is_cast(d))
-            continue;
-        several |= widest != KL_DTYPE_COUNT && widest != d;
-        widest = widest == KL_DTYPE_COUNT || widest == d ? d : (unsigned)KL_F32;
-    }
-    if (widest == KL_DTYPE_COUNT || (policy == PROMOTE && !several))
+    const struct autocast *a = t->autocast;
+    enum policy policy = policy_of[call->proto.op];
+    uint32_t dtypes = 0;
+    if (!a || !a->depth || policy == ANY)
         return KL_DTYPE_COUNT;
-    return policy == LOWER ? low : policy == FP32 ? (unsigned)KL_F32 : widest;
+    for (uint32_t i = 0; i < nin; i++) {
+        dtypes |= UINT32_C(1) << dtype_of(found[i]);
+        if (found[i] && found[i]->kind == KIND_WRAPPER) /* whose layer's ops on its parts are cast */
+            return KL_DTYPE_COUNT;
+    }
+    uint32_t cast = dtypes & CAST;
+    unsigned to = policy == LOWER ? block_dtype(a) : KL_F32; /* the widest of several */
+    bool stay = dtypes >> KL_F64 & 1 || !(cast & ~(UINT32_C(1) << to)) || (policy == PROMOTE && !(cast & (cast - 1)));
+    return stay ? (unsigned)KL_DTYPE_COUNT : to;
+}
+
+static bool nothing_to_cast(const struct thread *t, const struct call *call, uint32_t nin, struct entry *const *found)
+{
+    return target(t, call, nin, found) == KL_DTYPE_COUNT;
 }
 
 static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)ctx, (void)keys;
-    const struct autocast *a = active(c->t);
-    enum policy policy = a && c->graph ? policy_of[c->graph->proto.op] : ANY;
-    unsigned dtype = policy == ANY ? KL_DTYPE_COUNT : target(c, policy, block_dtype(a));
+    unsigned dtype = c->graph && active(c->t) ? target(c->t, c->graph, c->nin, call_found(c)) : (unsigned)KL_DTYPE_COUNT;
     bool casts = dtype != KL_DTYPE_COUNT && !BROKEN(B7), scope = casts && !c->t->tracing; /* of the casts */
     if (scope && !compose_begin_on(c->t, NULL))
         return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->label);
@@ -141,11 +141,12 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
         struct thread_layers before = layers_save(c->t);
         c->t->excluded |= COMPONENTS & ~(LAYER_BIT(LAYER_Autocast) - 1);
         for (uint32_t i = 0; i < c->nin; i++) {
-            unsigned d = dtype_of(c->in[i]);
+            unsigned d = dtype_of(entry_peek(c->in[i]));
             if (is_cast(d) && d != dtype)
                 c->in[i] = dtype == KL_F32 ? kl_cast_at(c->site, c->in[i], KL_F32) : narrow(c->t, c->site, c->in[i], (kl_dtype)dtype);
         }
         layers_restore(c->t, before);
+        c->reads = 0;
     }
     kl_status status = kl_redispatch_below(c);
     if (scope)
@@ -160,7 +161,7 @@ unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype)
 
 kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h)
 {
-    unsigned dtype = dtype_of(h);
+    unsigned dtype = dtype_of(entry_peek(h));
     return dtype != KL_DTYPE_COUNT && autocast_wide_dtype(t, dtype) != dtype ? kl_cast_at(site, h, KL_F32) : h;
 }
 
@@ -182,7 +183,7 @@ static void include(struct thread *t)
 
 kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype)
 {
-    static const kl_kernel layer = {.name = "autocast policies", .call = autocast};
+    static const struct transform layer = {{.name = "autocast policies", .call = autocast}, nothing_to_cast};
     struct thread *t = thread_self();
     struct err e;
     e.code = KL_OK;

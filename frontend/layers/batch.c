@@ -83,8 +83,15 @@ static bool keeps_shape(unsigned op) { return op == OP_reshape || op == OP_expan
 static struct call call_of(const struct batch *b, ref r, const kl_tensor *in, const struct shape *s)
 {
     const struct node *n = node_at(b->g, r);
-    struct call c = {.site = batch_site(b, r), .op = opinfo[n->op].name, .device = device_like(n->device, b->on)};
-    c.proto.op = n->op;
+    struct call c; /* field by field: an initializer clears the target, too */
+    c.site = batch_site(b, r);
+    c.op = opinfo[n->op].name;
+    c.device = device_like(n->device, b->on);
+    c.data = NULL;
+    c.bits = c.keys = 0;
+    c.failed = false;
+    c.proto = (struct node){.op = n->op};
+    memset(c.in, 0, sizeof c.in);
     c.proto.dtype = keeps_dtype(n->op) ? n->dtype : 0;
     c.proto.nin = op_varies(n->op) ? n->nin : 0;
     c.proto.flags = n->flags & MARK_STOP;
@@ -164,21 +171,21 @@ static void shift_attributes(struct node *n, uint32_t rank)
         n->attr.flip.axes <<= 1;
     } else if (op_is_reduce(n->op)) {
         n->attr.reduce.axes <<= 1;
-    } else if (!op_is_elementwise(n->op) && !op_is_quant(n->op) && n->op != OP_reshape && n->op != OP_expand &&
-               n->op != OP_cast && n->op != OP_bitcast && n->op != OP_attention && n->op != OP_copy) {
+    } else if (!op_is_quant(n->op) && n->op != OP_reshape && n->op != OP_expand && n->op != OP_cast && n->op != OP_bitcast &&
+               n->op != OP_attention && n->op != OP_copy) {
         n->attr.axis.axis++;
     }
 }
 _Static_assert(offsetof(union attr, slice.axis) == 0 && offsetof(union attr, window.axis) == 0 &&
                offsetof(union attr, pad.axis) == 0 && offsetof(union attr, sort.axis) == 0, "the axis comes first");
 
-/* The same op with an axis in front: operands of one shape all get it, elementwise ones by broadcasting. */
+/* The same op with an axis in front, that of all operands. */
 static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool *is)
 {
     const struct node *n = node_at(b->g, r);
     struct shape all = batch_shape(b, node_shape(b->g, r));
     struct call c = call_of(b, r, in, &all);
-    bool alike = !op_is_elementwise(n->op) && n->op != OP_pad;
+    bool alike = n->op != OP_pad;
     for (unsigned i = 0; i < n->nin && alike; i++)
         c.in[i] = batch_spread(b, c.site, in[i], is[i], node_shape(b->g, n->in[i]));
     shift_attributes(&c.proto, node_shape(b->g, n->in[0])->rank);
@@ -192,6 +199,10 @@ static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool
     if (node_shape(b->g, r)->rank == KL_MAX_RANK)
         return refuse(b->t, batch_site(b, r), KL_ERR_SHAPE, "vmap: %s gives %s, which has no room for the batch's axis",
                       opinfo[n->op].name, shape_text(node_shape(b->g, r), text, sizeof text));
+    if (op_is_elementwise(n->op)) { /* whose operands broadcast */
+        struct call c = call_of(b, r, in, NULL);
+        return record(&c);
+    }
     switch (n->op) {
     case OP_dot: return dot(b, r, in, is);
     case OP_dynamic_slice: case OP_dynamic_update: case OP_gather: case OP_scatter: return batch_indexed(b, r, in, is);

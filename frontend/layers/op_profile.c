@@ -19,19 +19,21 @@ static int64_t now(void)
 }
 
 /* The call's place and operands, before these are changed. */
-static void note(const struct kl_call *c, kl_op_record *r)
+static void note(struct kl_call *c, kl_op_record *r)
 {
+    static const struct shape unknown;
+    struct entry *const *found = c->graph ? call_found(c) : NULL;
     memcpy(r->op, c->op->name, sizeof r->op);
     r->site = c->site ? *c->site : (kl_site){0};
     r->nin = c->nin;
     for (uint32_t i = 0; i < c->nin && i < KL_OP_RECORD_INPUTS; i++) {
-        const struct entry *x = entry_peek(c->in[i]);
+        const struct entry *x = found ? found[i] : entry_peek(c->in[i]);
         bool temp = x && x->kind == KIND_TEMP, known = temp || (x && x->kind != KIND_POISON && x->kind != KIND_DEAD);
-        const struct node *n = temp ? node_at(x->trace->r.g, x->node) : NULL;
-        const struct shape *s = !known ? &(struct shape){0} : temp ? &x->trace->r.g->shape[n->shape] : &x->shape;
-        r->in[i].dtype = (kl_dtype)(!known ? KL_DTYPE_COUNT : temp ? n->dtype : x->dtype);
+        const struct shape *s = !known ? &unknown : temp ? node_shape(x->trace->r.g, x->node) : &x->shape;
+        r->in[i].dtype = (kl_dtype)(x ? x->dtype : KL_DTYPE_COUNT);
         r->in[i].rank = (int)s->rank;
-        memcpy(r->in[i].dims, s->dim, s->rank * sizeof *s->dim);
+        for (uint32_t k = 0; k < s->rank; k++)
+            r->in[i].dims[k] = s->dim[k];
     }
 }
 
@@ -41,7 +43,7 @@ static kl_status profile(void *ctx, kl_call *c, kl_keyset keys)
     struct op_profile *p = c->t->op_profile;
     if (!p || !p->on)
         return kl_redispatch_below(c);
-    if (!mem_reserve(&p->of, &p->cap, p->n + 1, sizeof *p->of)) {
+    if (p->n == p->cap && !mem_reserve(&p->of, &p->cap, p->n + 1, sizeof *p->of)) {
         p->lost = true;
         return kl_redispatch_below(c);
     }
@@ -65,7 +67,7 @@ void op_profile_free(struct op_profile *p)
 
 kl_status kl_op_profile_begin(void)
 {
-    static const kl_kernel layer = {.name = "profiler of calls", .call = profile};
+    static const struct transform layer = {{.name = "profiler of calls", .call = profile}, NULL};
     struct thread *t = thread_self();
     struct err e;
     e.code = KL_OK;

@@ -95,7 +95,8 @@ static bool broadcast(struct graph *g, struct node *n)
         if (!broadcast_shape(&all, node_shape(g, n->in[i])))
             return false; /* which the call itself says */
     for (unsigned i = 0; i < n->nin; i++)
-        n->in[i] = n_broadcast(g, n->in[i], &all);
+        if (!shape_equal(&all, node_shape(g, n->in[i])))
+            n->in[i] = n_broadcast(g, n->in[i], &all);
     return true;
 }
 
@@ -218,8 +219,8 @@ void kl_tracer_free(kl_tracer *tr)
 static bool begin(struct kl_tracer *tr, uint32_t nin, const kl_tensor *in)
 {
     static const unsigned number[] = {KL_TAP_CALLS, KL_TAP_RECORDED};
-    static const kl_kernel layer[] = {{.name = "tracer of calls", .call = tap, .ctx = (void *)(uintptr_t)&number[0]},
-                                      {.name = "tracer of what is recorded", .call = tap, .ctx = (void *)(uintptr_t)&number[1]}};
+    static const struct transform layer[] = {{{.name = "tracer of calls", .call = tap, .ctx = (void *)(uintptr_t)&number[0]}, NULL},
+                                             {{.name = "tracer of what is recorded", .call = tap, .ctx = (void *)(uintptr_t)&number[1]}, NULL}};
     struct thread *t = tr->t;
     struct err e;
     e.code = KL_OK;

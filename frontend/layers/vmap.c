@@ -52,7 +52,8 @@ static kl_status no_random(void *ctx, kl_call *c, kl_keyset keys)
 
 static bool install(struct err *e)
 {
-    static const kl_kernel rule = {.name = "batching rules", .call = batched}, random = {.name = "vmap's random numbers", .call = no_random};
+    static const struct transform rule = {{.name = "batching rules", .call = batched}, NULL};
+    static const struct transform random = {{.name = "vmap's random numbers", .call = no_random}, NULL};
     static atomic_bool done;
     if (atomic_load_explicit(&done, memory_order_acquire))
         return true;

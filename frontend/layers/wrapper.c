@@ -221,10 +221,10 @@ kl_status layer_call(struct kl_call *c, const struct op_kernel *k)
         c->out[0] = poison(t);
         return KL_ERR_MEMORY;
     }
-    t->kernels++;
+    t->kernels--;
     unsigned op = c->graph->proto.op;
     c->out[0] = op == OP_grad ? call_grad(t, c->graph) : op == OP_copy ? call_copy(t, c->graph) : k->layer->call(t, c->graph);
-    t->kernels--;
+    t->kernels++;
     compose_end(t, c->out[0]);
     const struct entry *x = entry_peek(c->out[0]);
     if (x && x->kind != KIND_POISON)
