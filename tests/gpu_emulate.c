@@ -168,7 +168,7 @@ static void run_file(struct subject *s, uint32_t n, const char *folder)
 }
 
 /* Products by matrix units: the layout of every dialect's. */
-static void run_matrix(const char *name, const char *folder)
+static void run_matrix(const char *name, const char *arch, const char *folder)
 {
     struct err e = {0};
     struct caps caps;
@@ -176,7 +176,7 @@ static void run_matrix(const char *name, const char *folder)
     const struct dialect *d = dialect_find(name, &e);
     struct subject s[A_FILE];
     dialect_caps(d, &caps);
-    dialect_matrix(d, NULL, &caps);
+    dialect_matrix(d, arch, &caps);
     gpu_kernels_matrix(&set, &caps);
     check(set.n > 4 && set.n <= A_FILE, "%s: %u products by matrix units", name, set.n);
     for (uint32_t i = 0; i < set.n; i++)
@@ -242,8 +242,8 @@ int main(int argc, char **argv)
     struct dialect apart = *dialect_find("hip", &e);
     apart.shared_bytes = 0;
     run_set(&random, &apart, 1, folder);
-    run_matrix("cuda", folder);
-    run_matrix("hip", folder);
+    run_matrix("cuda", "sm_90", folder);
+    run_matrix("hip", "gfx942", folder);
     gpu_block_free();
     gpu_kernels_free(&made);
     gpu_kernels_free(&random);

@@ -61,13 +61,17 @@ const struct matrix_unit matrix_amd = {
     .sum = {4, {16, 4, 4, {0, 1, 2, 3}}, {1, 16, 1, {0}}},
 };
 
-bool matrix_nvidia_has(const char *arch) { return !strncmp(arch, "sm_", 3) && atoi(arch + 3) >= 80; }
-
-bool matrix_amd_has(const char *arch)
+uint32_t matrix_nvidia_dtypes(const char *arch)
 {
-    static const char *const cdna[] = {"gfx90a", "gfx940", "gfx941", "gfx942", "gfx950"};
-    for (unsigned i = 0; i < sizeof cdna / sizeof *cdna; i++)
-        if (!strncmp(arch, cdna[i], 6))
-            return true;
-    return false;
+    return !strncmp(arch, "sm_", 3) && atoi(arch + 3) >= 80 ? matrix_nvidia.caps.dtypes : 0;
+}
+
+/* gfx90a takes denormal factors for zeros (ROCm, "MI200 MFMA behavior specifics"): of f16 these are numbers that matter. */
+uint32_t matrix_amd_dtypes(const char *arch)
+{
+    static const char *const later[] = {"gfx940", "gfx941", "gfx942", "gfx950"};
+    for (unsigned i = 0; i < sizeof later / sizeof *later; i++)
+        if (!strncmp(arch, later[i], 6))
+            return matrix_amd.caps.dtypes;
+    return !strncmp(arch, "gfx90a", 6) ? 1u << KL_BF16 : 0;
 }

@@ -47,13 +47,14 @@ struct dialect {
     const char *i64, *u64, *f64;  /* suffixes of literals */
     const char *address;          /* in front of an element that an atomic changes */
     const char *subscript;        /* converts an index of 64 bits to what arrays take */
+    const char *lane;             /* like thread, neighbours in one subgroup; NULL: thread is */
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
     uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block */
     enum source_copies copies;
     bool table;                   /* buffers are addresses in a table, not passed */
     const struct matrix_unit *matrix; /* what some of its devices have; NULL: nothing */
-    bool (*has_matrix)(const char *arch); /* does this architecture? */
+    uint32_t (*matrix_dtypes)(const char *arch); /* and of which factors on this architecture: a set, by bit */
     const char *arch;             /* of a device that is not at hand */
 };
 
@@ -66,6 +67,9 @@ struct source_info {
 
 /* ---- dialect.c ---- */
 const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e names those that there are */
+/* The same for a device whose caps.features are these; NULL: for one that is not at hand.  In GLSL lanes exchange values
+ * by the subgroups of N threads that a device with +subgroupN has. */
+struct dialect dialect_for(const struct dialect *d, const char *features);
 /* What stands in front of kernels for a device whose caps.features are these; of a device that is not at hand: NULL.  A
  * device without +fma rounds a product before it is added to.  Then fma is computed by other means, but where sums of
  * products pile up: there every device adds as it does. */
@@ -78,7 +82,7 @@ void dialect_matrix(const struct dialect *d, const char *features, struct caps *
 
 /* ---- matrix.c ---- */
 extern const struct matrix_unit matrix_nvidia, matrix_amd;
-bool matrix_nvidia_has(const char *arch), matrix_amd_has(const char *arch);
+uint32_t matrix_nvidia_dtypes(const char *arch), matrix_amd_dtypes(const char *arch);
 
 /* ---- source.c ---- */
 /* Adds kernel k as a function called `entry`; not the prelude.  false: *e says what of k the dialect cannot say.
