@@ -95,7 +95,9 @@ union attr {
     struct {                                         /* dot: axis lists as nibbles, first in the low bits */
         uint32_t batch_a, batch_b, con_a, con_b;
         uint8_t nbatch, ncon;
-        uint16_t lanes;                              /* written by pass numerics, 0 before: */
+        uint8_t sum;                                 /* KL_I32: operands of u8 or i8, in any mixture, products and sums
+                                                        of i32; 0: all of the operands' one dtype */
+        uint8_t lanes;                               /* written by pass numerics, 0 before: */
         uint32_t kblock;                             /*   see the comment at numeric order below */
     } dot;
     struct {                                         /* attention: see ir.h at attention below */

@@ -152,6 +152,9 @@ bool memory_copy(struct machine *m, struct thread *t, val v)
     uint32_t to = (uint32_t)i->imm, from = (uint32_t)(i->imm >> 32);
     struct flight f = {v, (int64_t)value_get(m, t, i->a, 0, 0), (int64_t)value_get(m, t, i->b, 0, 0),
                        i->c && !value_get(m, t, i->c, 0, 0), t->batch};
+    if (f.to % i->rows || (f.from % i->rows && !f.zero))
+        return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u copies %u elements from %" PRId64 " to %" PRId64 ", no multiples of it", m->k->name, v, i->rows,
+                       f.from, f.to);
     for (int n = 0; n < i->rows; n++) {
         if (!in_bounds(m, v, to, f.to + n) || !note(m, v, to, f.to + n, t->self, STORES))
             return false;

@@ -70,7 +70,8 @@ enum lop {
     L_ATOMIC, /* a index, b value, c predicate or 0, imm: buffer, kind: enum fold but MUL: what is there and the value
                  become one.  Integers of 32 and 64 bits: their order does not show */
     L_COPY,   /* a index in a shared buffer, b index in a global one, c predicate or 0 (false: zeros), rows: elements
-                 (4, 8 or 16 bytes), imm: shared buffer, global buffer << 32.  Starts; lands at a WAIT of this thread */
+                 (4, 8 or 16 bytes), of which both indices are multiples, imm: shared buffer, global buffer << 32.  Starts;
+                 lands at a WAIT of this thread */
     L_COMMIT, /* the thread's copies since the last one become a batch                     */
     L_WAIT,   /* imm n: all batches of this thread but the last n have landed              */
     L_BARRIER, /* all threads of the block, and what they have stored                      */
@@ -189,6 +190,7 @@ struct caps {
     char features[1024];
     uint32_t vector_bytes;      /* of one register: 16, 32, 64 */
     uint32_t vector_regs;
+    uint32_t mma_bytes;         /* of a CPU: depth of the mma of 8-bit integers that it is quick at; 0: none */
     uint32_t threads;           /* of a GPU: blocks that run at once */
     int64_t l1_bytes, l2_bytes, l3_bytes;
     uint32_t block_threads;     /* of a GPU: most threads of a block; 0: no GPU */

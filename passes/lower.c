@@ -63,21 +63,21 @@ val lower_flatten(struct kernel *k, const struct shape *s, const val *coord)
 
 void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
 {
-    int64_t stride[KL_MAX_RANK], n = 1;
-    int first = -1;
-    for (uint32_t d = s->rank; d-- > 0;) {
-        stride[d] = n;
+    int64_t n = 1;
+    bool inner = false; /* i lies in a row of an outer axis */
+    for (uint32_t d = 0; d < s->rank; d++)
         n *= s->dim[d];
-        if (s->dim[d] != 1)
-            first = (int)d;
-    }
     for (uint32_t d = 0; d < s->rank; d++) {
-        if (s->dim[d] <= 1)
+        if (s->dim[d] <= 1) {
             coord[d] = k_int(k, 0);
-        else if ((int)d == first)
-            coord[d] = ix_div(k, i, stride[d]);
-        else
-            coord[d] = ix_mod(k, ix_div(k, i, stride[d]), s->dim[d]);
+            continue;
+        }
+        n /= s->dim[d];
+        coord[d] = ix_div(k, i, n);
+        if (inner)
+            ix_bound(k, coord[d], 0, s->dim[d] - 1);
+        i = ix_mod(k, i, n);
+        inner = true;
     }
 }
 
@@ -223,9 +223,11 @@ void lower_grain(struct lowering *w, int64_t work)
 
 enum { FEW_ELEMENTS = 1 << 13 }; /* computed in microseconds by whatever code */
 
+uint32_t lower_native(const struct lowering *w) { return w->caps->block_threads ? 64 : w->caps->vector_bytes / 4; }
+
 uint32_t lower_width(const struct lowering *w, int64_t n)
 {
-    uint32_t native = w->caps->vector_bytes / 4, width = 4 * native;
+    uint32_t native = lower_native(w), width = 4 * native;
     uint32_t ops = w->nmember;
     int64_t most = 0;
     if (w->given)

@@ -62,6 +62,8 @@ void lower_grain(struct lowering *w, int64_t work);
 uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
 /* The lbuf through which node r is read (role in) or written (role out). */
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
+/* Lanes of a register of 4-byte elements; on a GPU a block's threads, whole warps of any maker's: fewer leave some idle. */
+uint32_t lower_native(const struct lowering *w);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);

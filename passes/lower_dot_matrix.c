@@ -3,9 +3,10 @@
  *
  * The contraction goes by in steps, as in lower_dot_gpu.c: the elements that a step needs lie in shared memory, there is
  * room for two of them, and while the teams multiply one, each thread has its part of the next on the way from memory.
- * Both operands lie there with the contraction's neighbours side by side, for the unit takes halves by pairs of these; rows
- * are a few halves longer than a step, so that a team's lanes read from different banks.  Elements beyond the end are
- * zeros.
+ * An operand that is an array in memory, with neighbours in whole vectors at whole vectors, is copied as it lies there,
+ * without a thread that waits for it; of others each thread computes its part before the products and stores it behind
+ * them, with the contraction's neighbours side by side, for the unit takes halves by pairs of these.  Rows are a few halves
+ * longer than their elements, so that a team's lanes read from different banks.  Elements beyond the end are zeros.
  *
  * A unit's sums are spread over the team's lanes as the hardware has it, which the loop IR does not say: a slab of every
  * tile goes to shared memory, and from there element by element to the epilogue, neighbours to neighbouring threads.
@@ -15,39 +16,62 @@
  * to the result's dtype as ever. */
 #include "lower_dot.h"
 
+/* One of the operands. */
+struct factor {
+    uint32_t buf;                   /* two steps of it, in shared memory */
+    bool along_k;                   /* are its neighbours in memory those along the contraction? */
+    bool copied;                    /* in vectors */
+    bool by_k;                      /* its rows in shared memory are along the contraction; else along the block's side */
+    int64_t side, size;             /* elements of the block's side, of the operand's */
+    int64_t row, elements;          /* from a row in shared memory to the next; of a step there */
+    val first;                      /* the block's first row, or column */
+};
+
 struct teams {
     struct dot *d;
     struct schedule s;
     struct mma_caps unit;
     unsigned dtype;                 /* of the factors */
     int64_t threads, col_teams;     /* of the block; in a row of tiles */
-    int64_t row;                    /* from a row of an operand in shared memory to the next, in elements; */
-    int64_t out_row;                /* of a slab */
+    struct factor factor[2];
+    uint32_t out;                   /* a slab of each tile, in shared memory; */
+    int64_t out_row;                /* from a row of it to the next */
     unsigned slabs;                 /* of a tile */
-    uint32_t a, b, out;             /* lbufs: two steps of the operands, a slab of each tile */
-    bool a_along_k, b_along_k;
-    val t, i0, j0;                  /* the thread, the block's first row and column */
+    val t;                          /* the thread */
     val tile_i, tile_j;             /* its team's tile, among the block's */
 };
 
-enum { MAX_PARTS = 32, MAX_SLABS = 8, MAX_SUMS = 64, PAD = 8, OUT_PAD = 8 }; /* parts: elements a thread brings in a step;
-                                                                               sums: that it holds; pads: elements */
+enum {
+    MAX_PARTS = 32,                 /* elements that a thread brings in a step; */
+    MAX_SUMS = 64,                  /* that it holds sums of */
+    MAX_SLABS = 8,
+    PAD = 8, VECTOR = 8,            /* elements */
+};
 
 /* ---- the schedule ---- */
 
 static int64_t slab_rows(const struct mma_caps *u, const struct schedule *s) { return (int64_t)s->block_m / s->mr * u->m; }
+
+/* Of a step in shared memory, however it lies there. */
+static int64_t factor_elements(int64_t side, int64_t step)
+{
+    int64_t by_k = side * (step + PAD), by_side = step * (side + PAD);
+    return by_k > by_side ? by_k : by_side;
+}
 
 /* Can teams on this target do what the record says? */
 static bool fits(const struct dot *d, const struct schedule *s)
 {
     const struct caps *c = d->w->caps;
     const struct mma_caps *u = &c->mma;
-    if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n || s->block_m % s->mr || s->block_n % s->nr ||
-        s->mr % u->m || s->nr % u->n || s->step % u->k || s->mr / u->m > MAX_SLABS || s->mr * s->nr > MAX_SUMS * u->team)
+    if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n)
+        return false;
+    if (s->block_m % s->mr || s->block_n % s->nr || s->mr % u->m || s->nr % u->n || s->step % u->k || s->mr / u->m > MAX_SLABS ||
+        s->mr * s->nr > MAX_SUMS * u->team)
         return false;
     int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr) * u->team, out = slab_rows(u, s);
     int64_t a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
-    int64_t bytes = 2 * 2 * ((int64_t)s->block_m + s->block_n) * (s->step + PAD) + 4 * out * (s->block_n + OUT_PAD);
+    int64_t bytes = 2 * 2 * (factor_elements(s->block_m, s->step) + factor_elements(s->block_n, s->step)) + 4 * out * (s->block_n + PAD);
     return threads == s->width && threads <= (int64_t)c->block_threads && a % threads == 0 && b % threads == 0 &&
            out * s->block_n % threads == 0 && a / threads <= MAX_PARTS && b / threads <= MAX_PARTS && bytes <= (int64_t)c->shared_bytes;
 }
@@ -100,30 +124,40 @@ static val or_zero(const struct teams *s, val there, val x)
     return i->op == L_LOAD && i->b == there ? x : k_prim(k, P_SELECT, there, x, k_bits(k, s->dtype, 0));
 }
 
-/* Starts to bring an operand's step from memory; `first` is its first element of the contraction.  beyond: it may reach
- * past the last. */
+/* Which of a step's elements are there: number `side` of the block, number kk of the step.  `first` is the step's first
+ * element of the contraction; beyond: the step may reach past the last. */
+static val find(const struct teams *s, const struct factor *f, val first, bool beyond, val side, val kk, val *free, val *at)
+{
+    struct kernel *k = s->d->w->k;
+    val there = 0;
+    *free = ix_add(k, f->first, side);
+    *at = ix_add(k, first, kk);
+    if (f->size % f->side)
+        there = k_prim(k, P_LT, *free, k_int(k, f->size), 0);
+    if (beyond) {
+        val in = k_prim(k, P_LT, *at, k_int(k, s->d->size.k), 0);
+        there = there ? k_prim(k, P_AND, there, in, 0) : in;
+    }
+    if (there) { /* of those that are */
+        ix_bound(k, *free, 0, f->size - 1);
+        ix_bound(k, *at, 0, s->d->size.k - 1);
+    }
+    return there;
+}
+
+/* Starts to bring an operand's step from memory. */
 static void fetch(const struct teams *s, bool second, val first, bool beyond, struct part *p)
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
-    int64_t length = second ? s->s.block_n : s->s.block_m, size = second ? s->d->size.n : s->d->size.m, step = s->s.step;
-    bool along_k = second ? s->b_along_k : s->a_along_k;
-    p->n = length * step / s->threads;
+    const struct factor *f = &s->factor[second];
+    int64_t step = s->s.step;
+    p->n = f->side * step / s->threads;
     for (int64_t i = 0; i < p->n; i++) {
-        val e = ix_add(k, s->t, k_int(k, i * s->threads)), there = 0;
-        val side = along_k ? ix_div(k, e, step) : ix_mod(k, e, length), kk = along_k ? ix_mod(k, e, step) : ix_div(k, e, length);
-        p->at[i] = ix_add(k, ix_scale(k, side, s->row), kk);
-        val free = ix_add(k, second ? s->j0 : s->i0, side), at = ix_add(k, first, kk);
-        if (size % length)
-            there = k_prim(k, P_LT, free, k_int(k, size), 0);
-        if (beyond) {
-            val in = k_prim(k, P_LT, at, k_int(k, s->d->size.k), 0);
-            there = there ? k_prim(k, P_AND, there, in, 0) : in;
-        }
-        if (there) { /* of those that are */
-            ix_bound(k, free, 0, size - 1);
-            ix_bound(k, at, 0, s->d->size.k - 1);
-        }
+        val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
+        val side = f->along_k ? ix_div(k, e, step) : ix_mod(k, e, f->side), kk = f->along_k ? ix_mod(k, e, step) : ix_div(k, e, f->side);
+        p->at[i] = ix_add(k, ix_scale(k, side, f->row), kk);
+        val there = find(s, f, first, beyond, side, kk, &free, &at);
         w->pred = there;
         w->pred_all = true;
         p->value[i] = dot_stored_element(s->d, second, free, at);
@@ -134,24 +168,44 @@ static void fetch(const struct teams *s, bool second, val first, bool beyond, st
     }
 }
 
-static void put(const struct teams *s, bool second, val half, const struct part *p)
+static void put(const struct teams *s, const struct factor *f, val half, const struct part *p)
 {
     struct kernel *k = s->d->w->k;
-    int64_t elements = (second ? s->s.block_n : s->s.block_m) * s->row;
     for (int64_t i = 0; i < p->n; i++)
-        k_store(k, second ? s->b : s->a, ix_add(k, ix_scale(k, half, elements), p->at[i]), p->value[i], 0);
+        k_store(k, f->buf, ix_add(k, ix_scale(k, half, f->elements), p->at[i]), p->value[i], 0);
+}
+
+/* Starts copies of an operand's step into a half of shared memory: vectors t, t + threads, .. of it. */
+static void copy(const struct teams *s, bool second, val first, bool beyond, val half)
+{
+    struct kernel *k = s->d->w->k;
+    const struct factor *f = &s->factor[second];
+    int64_t vectors = (f->by_k ? s->s.step : f->side) / VECTOR;
+    for (int64_t i = 0; i < f->side * s->s.step / VECTOR / s->threads; i++) {
+        val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
+        val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR);
+        val to = ix_add(k, ix_scale(k, half, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
+        val there = find(s, f, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
+        val x = dot_stored_element(s->d, second, free, at); /* only its place is wanted */
+        uint64_t from = k->inst[x].imm;
+        k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = k->inst[x].a, .c = there,
+                                   .imm = f->buf | from << 32});
+    }
 }
 
 /* sum[] and the products of one half of shared memory. */
 static void multiply(const struct teams *s, val half, const val *sum, val *next)
 {
     struct kernel *k = s->d->w->k;
-    val a0 = ix_add(k, ix_scale(k, half, s->s.block_m * s->row), ix_scale(k, s->tile_i, s->s.mr * s->row));
-    val b0 = ix_add(k, ix_scale(k, half, s->s.block_n * s->row), ix_scale(k, s->tile_j, s->s.nr * s->row));
+    const struct factor *fa = &s->factor[0], *fb = &s->factor[1];
+    int64_t a_row = fa->by_k ? fa->row : 1, a_col = fa->by_k ? 1 : fa->row, b_row = fb->by_k ? 1 : fb->row, b_col = fb->by_k ? fb->row : 1;
+    val a0 = ix_add(k, ix_scale(k, half, fa->elements), ix_scale(k, s->tile_i, s->s.mr * a_row));
+    val b0 = ix_add(k, ix_scale(k, half, fb->elements), ix_scale(k, s->tile_j, s->s.nr * b_col));
     for (unsigned kk = 0; kk < s->s.step; kk += s->unit.k) {
-        val b = dot_load(k, s->b, ix_add(k, b0, k_int(k, kk)), TILE_COLS, s->row, s->unit.k, s->s.nr);
+        val b = dot_load(k, fb->buf, ix_add(k, b0, k_int(k, kk * b_row)), fb->by_k ? TILE_COLS : TILE_ROWS, fb->row, s->unit.k, s->s.nr);
         for (unsigned i = 0; i < s->slabs; i++) {
-            val a = dot_load(k, s->a, ix_add(k, a0, k_int(k, i * s->unit.m * s->row + kk)), TILE_ROWS, s->row, s->unit.m, s->unit.k);
+            val at = ix_add(k, a0, k_int(k, i * s->unit.m * a_row + kk * a_col));
+            val a = dot_load(k, fa->buf, at, fa->by_k ? TILE_ROWS : TILE_COLS, fa->row, s->unit.m, s->unit.k);
             next[i] = dot_mma(k, MMA_ANY, a, b, kk ? next[i] : sum[i]);
         }
     }
@@ -159,33 +213,47 @@ static void multiply(const struct teams *s, val half, const val *sum, val *next)
 
 /* ---- the contraction ---- */
 
+/* Brings a step: begin, then what else there is to do meanwhile, then end. */
+static void begin_step(const struct teams *s, val first, bool beyond, val half, struct part part[2])
+{
+    for (int o = 0; o < 2; o++) {
+        if (s->factor[o].copied)
+            copy(s, o, first, beyond, half);
+        else
+            fetch(s, o, first, beyond, &part[o]);
+    }
+    if (s->factor[0].copied || s->factor[1].copied)
+        k_inst(s->d->w->k, L_COMMIT, KL_BOOL, 0, 0, 0, 0);
+}
+
+static void end_step(const struct teams *s, val half, const struct part part[2])
+{
+    for (int o = 0; o < 2; o++)
+        if (!s->factor[o].copied)
+            put(s, &s->factor[o], half, &part[o]);
+    if (s->factor[0].copied || s->factor[1].copied)
+        k_inst(s->d->w->k, L_WAIT, KL_BOOL, 0, 0, 0, 0);
+}
+
 /* The sums of the team's tile, a slab each. */
 static void emit_sums(const struct teams *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
-    struct part a, b;
+    struct part part[2];
     val next[MAX_SLABS], zero = dot_splat(k, k_bits(k, KL_F32, 0), s->unit.m, s->s.nr);
     int64_t steps = dot_parts(s->d->size.k, s->s.step);
-    bool whole = s->d->size.k >= s->s.step;
-    fetch(s, false, k_int(k, 0), !whole, &a);
-    fetch(s, true, k_int(k, 0), !whole, &b);
-    put(s, false, k_int(k, 0), &a);
-    put(s, true, k_int(k, 0), &b);
+    begin_step(s, k_int(k, 0), s->d->size.k < s->s.step, k_int(k, 0), part);
+    end_step(s, k_int(k, 0), part);
     dot_meet(k);
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_carry(k, zero);
     val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
-    val first = ix_scale(k, ix_add(k, step, k_int(k, 1)), s->s.step);
-    if (steps > 1) {
-        fetch(s, false, first, true, &a);
-        fetch(s, true, first, true, &b);
-    }
+    if (steps > 1)
+        begin_step(s, ix_scale(k, ix_add(k, step, k_int(k, 1)), s->s.step), true, other, part);
     multiply(s, half, sum, next);
-    if (steps > 1) {
-        put(s, false, other, &a);
-        put(s, true, other, &b);
-    }
+    if (steps > 1)
+        end_step(s, other, part);
     dot_meet(k);
     for (unsigned i = 0; i < s->slabs; i++)
         k_next(k, sum[i], next[i]);
@@ -205,7 +273,7 @@ static void emit_slab(const struct teams *s, val slab)
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, elements / s->threads), 1);
     val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, s->s.block_n), col = ix_mod(k, e, s->s.block_n);
     val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.mr), ix_add(k, ix_scale(k, slab, s->unit.m), ix_mod(k, r, s->unit.m)));
-    val m = ix_add(k, s->i0, row), n = ix_add(k, s->j0, col), there = 0;
+    val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, col), there = 0;
     if (size->m % s->s.block_m)
         there = k_prim(k, P_LT, m, k_int(k, size->m), 0);
     if (size->n % s->s.block_n) {
@@ -241,28 +309,66 @@ static void emit_results(const struct teams *s, const val *sum)
 
 /* ---- the kernel ---- */
 
+/* Is the operand an array of which whole vectors of neighbours begin at whole vectors, and end with the array's? */
+static bool has_vectors(const struct dot *d, bool second, bool along_k)
+{
+    struct trial t;
+    bool ok = false;
+    if ((along_k ? d->size.k : second ? d->size.n : d->size.m) % VECTOR)
+        return false;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        int64_t step[3], lo, hi;
+        copy.w = &t.w;
+        val v[3]; /* batch, side, contraction */
+        v[0] = copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        v[1] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
+        v[2] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+        const struct linst *x = &k->inst[dot_stored_element(&copy, second, v[1], v[2])];
+        ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &lo, &hi) && lo % VECTOR == 0 &&
+             k->buf[x->imm].count % VECTOR == 0; /* it may be one of many that a scan goes through */
+        for (int i = 0; i < 3 && ok; i++)
+            ok = ix_stride(k, x->a, v[i], &step[i]) && step[i] >= 0 && (i == 2 - !along_k ? step[i] == 1 : step[i] % VECTOR == 0);
+    }
+    trial_end(&t, d->w);
+    return ok;
+}
+
+static struct factor factor_of(const struct teams *s, bool second)
+{
+    const struct dot *d = s->d;
+    struct factor f = {.along_k = dot_along_k(d, second), .side = second ? s->s.block_n : s->s.block_m,
+                       .size = second ? d->size.n : d->size.m};
+    int64_t vectors = (f.along_k ? s->s.step : f.side) / VECTOR;
+    f.copied = vectors && (f.along_k ? s->s.step : f.side) % VECTOR == 0 && f.side * s->s.step / VECTOR % s->threads == 0 &&
+               has_vectors(d, second, f.along_k);
+    f.by_k = f.along_k || !f.copied;
+    f.row = (f.by_k ? s->s.step : f.side) + PAD;
+    f.elements = (f.by_k ? f.side : s->s.step) * f.row;
+    f.buf = k_buf(d->w->k, BUF_SHARED, s->dtype, 2 * f.elements, 0);
+    return f;
+}
+
 void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     const struct mma_caps *unit = &w->caps->mma;
     struct teams s = {.d = d, .s = *schedule, .unit = *unit, .dtype = w->g->node[d->n->in[0]].dtype, .threads = schedule->width,
-                      .col_teams = schedule->block_n / schedule->nr, .row = schedule->step + PAD, .out_row = schedule->block_n + OUT_PAD,
-                      .slabs = schedule->mr / unit->m};
+                      .col_teams = schedule->block_n / schedule->nr, .out_row = schedule->block_n + PAD, .slabs = schedule->mr / unit->m};
     val sum[MAX_SLABS];
-    s.a_along_k = dot_along_k(d, false);
-    s.b_along_k = dot_along_k(d, true);
     k->sched = *schedule;
     lower_scalars(w);
-    s.a = k_buf(k, BUF_SHARED, s.dtype, 2 * schedule->block_m * s.row, 0);
-    s.b = k_buf(k, BUF_SHARED, s.dtype, 2 * schedule->block_n * s.row, 0);
+    s.factor[0] = factor_of(&s, false);
+    s.factor[1] = factor_of(&s, true);
     s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(unit, schedule) * s.out_row, 0);
     int64_t rows = dot_parts(d->size.m, schedule->block_m), cols = dot_parts(d->size.n, schedule->block_n);
     k->extent = d->size.batch * rows * cols;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1);
     d->batch_index = ix_div(k, p, rows * cols);
-    s.i0 = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), schedule->block_m);
-    s.j0 = ix_scale(k, ix_mod(k, p, cols), schedule->block_n);
+    s.factor[0].first = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), schedule->block_m);
+    s.factor[1].first = ix_scale(k, ix_mod(k, p, cols), schedule->block_n);
     s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.threads), 1);
     k->inst[s.t].rows = unit->team;
     val team = ix_div(k, s.t, unit->team);

@@ -199,7 +199,7 @@ static void enter(struct lowering *w, const struct body *b)
 static uint32_t part_width(const struct lowering *w, const struct body *b)
 {
     enum { MUCH = 48 };
-    uint32_t width = lower_width(w, b->nest.size[b->nest.n - 1]), native = w->caps->vector_bytes / 4;
+    uint32_t width = lower_width(w, b->nest.size[b->nest.n - 1]), native = lower_native(w);
     uint32_t most = b->nest.work <= MUCH ? 2 * native : native;
     return width > most && !w->given ? most : width;
 }
@@ -311,7 +311,7 @@ void lower_map(struct lowering *w)
             width = own > width ? own : width;
             b[i].block = parts > 1 ? PART_VECTORS : BLOCK_VECTORS;
         }
-        uint32_t native = w->caps->vector_bytes / 4; /* what LLVM takes to compile goes with width and parts */
+        uint32_t native = lower_native(w); /* what LLVM takes to compile goes with width and parts */
         k->sched.width = (uint16_t)(parts > 1 && width > native && !w->given ? native : width);
         w->member = all;
         w->nmember = n;

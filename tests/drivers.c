@@ -87,7 +87,8 @@ static void half_products(int device)
     for (int i = 0; i < 40 * 24; i++)
         b[i] = (uint16_t)dtype_bits(KL_BF16, i * 3 % 7 - 3);
     union attr dims = {.dot = {.con_a = 1, .con_b = 0, .ncon = 1}};
-    graph_output(g, OUT_RETURN, n_dot(g, n_input(g, KL_BF16, &sa, "a"), n_input(g, KL_BF16, &sb, "b"), &dims), 0);
+    ref x = n_input(g, KL_BF16, &sa, "a"), y = n_input(g, KL_BF16, &sb, "b");
+    graph_output(g, OUT_RETURN, n_dot(g, x, y, &dims), 0);
     struct values in = {2, {a, b}}, none = {0}, out = {0}, want = {0};
     const struct caps *caps = accelerator_caps(accelerator_get(device));
     check(!fake || caps->mma.team == (strcmp(kind, "hip") ? 32 : 64), "teams of %u", caps->mma.team);

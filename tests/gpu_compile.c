@@ -114,8 +114,16 @@ static unsigned matrix_instructions(const struct code *c, bool amd)
     return n;
 }
 
-/* Products of half floats, made for one architecture: each kernel has such instructions, or the architecture has none. */
-static void compile_products(const char *name, const char *arch, bool has)
+static bool is_product(const struct kernel *k, unsigned dtype)
+{
+    bool reads = false;
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        reads |= k->buf[b].role == BUF_IN && k->buf[b].dtype == dtype;
+    return reads && strstr(k->name, "dot");
+}
+
+/* Products of half floats, made for one architecture: those that its matrix units can do have such instructions. */
+static void compile_products(const char *name, const char *arch, bool f16, bool bf16)
 {
     struct err e = {0};
     struct caps caps;
@@ -129,21 +137,22 @@ static void compile_products(const char *name, const char *arch, bool has)
     dialect_caps(d, &caps);
     dialect_matrix(d, arch, &caps);
     gpu_kernels_matrix(&s, &caps);
-    check(!!caps.mma.team == has, "%s: teams of %u", arch, caps.mma.team);
     for (uint32_t i = 0; i < s.n; i++) {
         struct text source = {0};
         struct code code = {0};
-        bool product = strstr(s.v[i]->name, "dot"), made = make_file(&s, d, i, i + 1, &source) && c->compile(source.s, arch, GPU_BINARY, &code, &e);
-        products += product;
+        bool due = (f16 && is_product(s.v[i], KL_F16)) || (bf16 && is_product(s.v[i], KL_BF16));
+        bool made = make_file(&s, d, i, i + 1, &source) && c->compile(source.s, arch, GPU_BINARY, &code, &e);
+        products += due;
         if (check(made, "%s for %s: %s", s.v[i]->name, arch, e.msg)) {
             bool is = matrix_instructions(&code, !strcmp(name, "hip"));
             with += is;
-            check(is == (has && product), "%s for %s has %s of a matrix unit", s.v[i]->name, arch, is ? "instructions" : "none");
+            check(is == due, "%s for %s has %s of a matrix unit", s.v[i]->name, arch, is ? "instructions" : "none");
         }
         mem_free(code.bytes);
         mem_free(source.s);
     }
-    printf("%s: %u of %u products by matrix units\n", arch, with, products);
+    printf("%s: %u products by matrix units\n", arch, with);
+    check(with == products && (products > 1 || !bf16), "%s: %u of %u products", arch, with, products);
     gpu_kernels_free(&s);
 }
 
@@ -160,6 +169,27 @@ static void refusal(const char *name)
     check(!c->compile(wrong, c->arch[0], GPU_BINARY, &code, &e) && strstr(e.msg, "nowhere") && !code.bytes,
           "%s says of a wrong source: %s", name, e.msg);
     check(!c->compile("", "nothing", GPU_BINARY, &code, &e) && e.code && !code.bytes, "%s takes an architecture that is none", name);
+}
+
+/* An elementwise kernel, whatever its axes: neighbouring threads have neighbouring elements, nobody waits for anybody. */
+static void elementwise(const char *name)
+{
+    struct kernel_set s = {0};
+    struct err e = {0};
+    struct text t = {0};
+    struct source_info info = {0};
+    struct graph *g = graph_new("elementwise");
+    ref x = n_input(g, KL_F32, &(struct shape){.rank = 3, .dim = {3, 5, 1024}}, "x");
+    graph_output(g, OUT_RETURN, n_cast(g, n_neg(g, x), KL_I32), 0);
+    gpu_kernels_graph(&s, g);
+    graph_free(g);
+    if (check(s.n && source_kernel(s.v[0], dialect_find(name, &e), "kernel", &t, &info, &e), "%u kernels: %s", s.n, e.msg)) {
+        check(info.threads == 64, "%s: blocks of %u threads", name, info.threads);
+        check(!strstr(t.s, dialect_find(name, &e)->barrier) && !strstr(t.s, "turn") && !strstr(t.s, " / "), "%s: %s", name, t.s);
+    }
+    source_info_free(&info);
+    mem_free(t.s);
+    gpu_kernels_free(&s);
 }
 
 int main(int argc, char **argv)
@@ -187,15 +217,16 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < 3; i++) {
         compile_all(&s, names[i], archs);
         refusal(names[i]);
+        elementwise(names[i]);
     }
     if (archs) {
-        compile_products("cuda", "sm_80", true);
-        compile_products("hip", "gfx90a", true);
+        compile_products("cuda", "sm_80", true, true);
+        compile_products("hip", "gfx90a", false, true);
     }
     if (archs > 1) {
-        compile_products("cuda", "sm_90", true);
-        compile_products("cuda", "sm_75", false);
-        compile_products("hip", "gfx1030", false);
+        compile_products("cuda", "sm_90", true, true);
+        compile_products("cuda", "sm_75", false, false);
+        compile_products("hip", "gfx1030", false, false);
     }
     gpu_kernels_free(&s);
     return finish();

@@ -79,7 +79,7 @@ static void add_graph_for(struct kernel_set *s, const struct graph *g, const str
 }
 
 /* For a GPU without matrix units: what these have is no text in every language. */
-static void add_graph(struct kernel_set *s, const struct graph *g)
+void gpu_kernels_graph(struct kernel_set *s, const struct graph *g)
 {
     struct err e = {0};
     struct caps caps;
@@ -105,7 +105,7 @@ static void add_file(struct kernel_set *s, const char *path, bool kernel)
     for (uint32_t i = 0; g && g->symbols && i < g->symbols->n; i++)
         graph_symbol_set(g, i, g->symbols->v[i].low, &e);
     if (g)
-        add_graph(s, g);
+        gpu_kernels_graph(s, g);
     else if (kernel && kernel_parse(text, len, NULL, &k, &e))
         for (uint32_t i = 0; i < k.n; i++)
             gpu_kernels_add(s, k.v[i]);
@@ -171,14 +171,14 @@ void gpu_kernels_ops(struct kernel_set *s)
             ref y = op_is_elementwise(op) ? graph_add(g, &n, NULL) : op >= OP_sum && op <= OP_reduce_prod ? n_reduce(g, (enum op)op, n.in[0], 2) : NIL;
             if (y && !g->err.code) {
                 graph_output(g, OUT_RETURN, y, 0);
-                add_graph(s, g);
+                gpu_kernels_graph(s, g);
             }
             graph_free(g);
         }
         for (unsigned to = 0; to < KL_DTYPE_COUNT; to++) {
             struct graph *g = graph_new("cast");
             graph_output(g, OUT_RETURN, n_cast(g, n_input(g, dtype, &shape, "x"), to), 0);
-            add_graph(s, g);
+            gpu_kernels_graph(s, g);
             graph_free(g);
         }
     }
@@ -188,7 +188,7 @@ void gpu_kernels_random(struct kernel_set *s, uint64_t graphs, uint64_t seed)
 {
     for (uint64_t i = 0; i < graphs; i++) {
         struct graph *g = random_graph(seed + i);
-        add_graph(s, g);
+        gpu_kernels_graph(s, g);
         graph_free(g);
     }
 }

@@ -158,6 +158,12 @@ static void by_matrix_units(void)
         "dot width 128 tile 32x8 block 32x32 step 16 kblock 24", "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
     for (int what = 0; what < WHATS; what++)
         try(what & 1 ? KL_F16 : KL_BF16, 33, 35, 21, (enum what)what, nvidia);
+    static const char *const copied[] = {
+        "dot width 32 tile 16x16 block 16x16 step 32 kblock 48", "dot width 128 tile 32x8 block 32x32 step 16 kblock 48",
+        "dot width 32 tile 16x8 block 16x8 step 16 kblock 48", NULL}; /* 16x16 elements are a vector for each thread, 8x16 are not */
+    for (int what = 0; what < WHATS; what++)
+        try(KL_BF16, 40, 24, 48, (enum what)what, copied);
+    try(KL_BF16, 40, 24, 44, TURNED, (const char *[]){"dot width 32 tile 16x16 block 16x16 step 32 kblock 48", NULL});
     static const char *const blocks[] = {"dot width 32 tile 16x16 block 16x16 step 32 kblock 264", NULL};
     rounded = true;
     try(KL_BF16, 20, 18, 521, PLAIN, blocks); /* two k-blocks, but one chain */

@@ -235,6 +235,24 @@ static void movers(int64_t rows, int64_t cols)
     graph_free(g);
 }
 
+/* Elements in the order of memory are walked in that order, whatever their coordinates: nothing is divided. */
+static void flat(void)
+{
+    static const struct shape shapes[] = {{.rank = 1, .dim = {1050}}, {.rank = 3, .dim = {3, 5, 70}}, {.rank = 3, .dim = {3, 1, 350}},
+                                          {.rank = 4, .dim = {2, 3, 7, 29}}, {.rank = 5, .dim = {3, 2, 5, 3, 13}}};
+    for (unsigned i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct graph *g = graph_new("flat");
+        struct err e = {0};
+        graph_output(g, OUT_RETURN, n_cast(g, n_neg(g, n_input(g, KL_F32, &shapes[i], "x")), KL_U8), 0);
+        const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
+        check(x && x->program->nkernel == 1, "flat %u: %s", i, e.msg);
+        const struct kernel *k = x ? x->program->kernel[0] : NULL;
+        for (val v = 1; k && v < k->ninst; v++)
+            check(k->inst[v].op != L_OP(P_DIV), "flat %u: value %u of kernel %s divides", i, v, k->name);
+        graph_free(g);
+    }
+}
+
 int main(void)
 {
     struct err e = {0};
@@ -263,5 +281,6 @@ int main(void)
     movers(9, 5);
     movers(70, 33);
     movers(3, 300);
+    flat();
     return finish();
 }

@@ -25,6 +25,7 @@ struct emitter {
     unsigned team;                /* threads that hold a tile together: without a unit each has all of it, the first one stores */
     const struct matrix_unit *unit; /* whose teams' tiles the kernel has; NULL: no matrix unit's */
     uint8_t *role;                /* per value, with a unit: enum source_role of a tile */
+    val copies;                   /* with COPIES_LATE: the first that has not landed; 0: all have */
     unsigned row, col;            /* the element of a tile that is being written; with a unit col: the lane's variable */
     unsigned depth;
 };
@@ -50,6 +51,7 @@ bool exchanges(const struct emitter *m, val v, uint32_t width); /* does fold or 
 void source_load(struct emitter *m, val v);       /* of a tile, the element at row, col */
 void source_store(struct emitter *m, val v);      /* or an atomic */
 void source_copy(struct emitter *m, val v);
+void source_land(struct emitter *m, val before);  /* stores what copies have loaded; stands in front of whatever may end their scope */
 const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
 
 /* ---- source_matrix.c ---- */

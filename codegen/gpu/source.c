@@ -314,6 +314,8 @@ static bool emit_inst(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char x[MAX_OPERAND];
+    if (m->copies && (i->op == L_WAIT || i->op == L_BARRIER || i->op == L_LOOP || i->op == L_IF || i->op == L_END))
+        source_land(m, v);
     if (m->barrier[v]) {
         source_line(m);
         text_put(m->t, "%s\n", m->d->barrier);
@@ -323,8 +325,16 @@ static bool emit_inst(struct emitter *m, val v)
     case L_CARRY:
     case L_NEXT:
     case L_PREFETCH: /* threads wait for memory in turn */
-    case L_COMMIT:   /* copies land at once */
+        return true;
+    case L_COMMIT:
     case L_WAIT:
+        if (m->d->copies != COPIES_ASYNC)
+            return true;
+        source_line(m);
+        if (i->op == L_COMMIT)
+            text_put(m->t, "copies_commit();\n");
+        else
+            text_put(m->t, "copies_wait<%" PRIu64 ">();\n", i->imm);
         return true;
     case L_BARRIER:
         source_line(m);

@@ -24,11 +24,18 @@ struct fragment_axis { uint8_t div, mod, scale, at[8]; };
 struct fragment { uint8_t elements; struct fragment_axis row, col; };
 
 /* A matrix unit: a [m x k], b [k x n] and sum [m x n] as its instruction wants them in the lanes' registers.  Halves are
- * neighbours in pairs along k, a pair a register.  The prelude has the instruction: mma_f16(sum .., a .., b ..), mma_bf16. */
+ * neighbours in pairs along k, a pair a register. */
 struct matrix_unit {
+    const char *prelude;          /* behind the dialect's: the instructions, mma_f16(sum .., a .., b ..) and mma_bf16 */
     struct mma_caps caps;
     struct fragment a, b, sum;
+    bool rows;                    /* the prelude has rows_2(registers .., row) and rows_4, and the same _turned: 8x8 halves for
+                                     each register, of which lane / 8 % 4 says where row lane % 8 lies */
 };
+
+/* Copies to shared memory: element by element at once; loads of vectors at once and stores where they land; or by the
+ * language's own instructions (of sm_80: what has copies is made for those). */
+enum source_copies { COPIES_ELEMENTS, COPIES_LATE, COPIES_ASYNC };
 
 struct dialect {
     const char *name;
@@ -43,9 +50,10 @@ struct dialect {
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
     uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block */
+    enum source_copies copies;
     bool table;                   /* buffers are addresses in a table, not passed */
     const struct matrix_unit *matrix; /* what some of its devices have; NULL: nothing */
-    bool (*has_matrix)(const char *arch); /* does this architecture? */
+    uint32_t (*matrix_dtypes)(const char *arch); /* and of which factors on this architecture: a set, by bit */
     const char *arch;             /* of a device that is not at hand */
 };
 
@@ -70,7 +78,7 @@ void dialect_matrix(const struct dialect *d, const char *features, struct caps *
 
 /* ---- matrix.c ---- */
 extern const struct matrix_unit matrix_nvidia, matrix_amd;
-bool matrix_nvidia_has(const char *arch), matrix_amd_has(const char *arch);
+uint32_t matrix_nvidia_dtypes(const char *arch), matrix_amd_dtypes(const char *arch);
 
 /* ---- source.c ---- */
 /* Adds kernel k as a function called `entry`; not the prelude.  false: *e says what of k the dialect cannot say.

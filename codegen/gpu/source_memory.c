@@ -132,12 +132,11 @@ void source_store(struct emitter *m, val v)
     }
 }
 
-/* Copied at once: nobody looks before the thread has waited. */
-void source_copy(struct emitter *m, val v)
+/* Copied at once, element by element: nobody looks before the thread has waited. */
+static void copy_elements(struct emitter *m, const struct linst *i)
 {
-    const struct linst *i = &m->k->inst[v];
-    char to[MAX_OPERAND], from[MAX_OPERAND], p[MAX_OPERAND], at[2 * MAX_OPERAND];
     uint32_t shared = (uint32_t)i->imm, global = (uint32_t)(i->imm >> 32);
+    char to[MAX_OPERAND], from[MAX_OPERAND], p[MAX_OPERAND], at[2 * MAX_OPERAND];
     source_operand(m, i->a, to);
     source_operand(m, i->b, from);
     if (i->c)
@@ -151,4 +150,42 @@ void source_copy(struct emitter *m, val v)
         element(m, global, at, false);
         text_put(m->t, i->c ? " : %s(0);\n" : ";\n", source_memory_type(m->k->buf[shared].dtype));
     }
+}
+
+void source_copy(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    uint32_t shared = (uint32_t)i->imm, global = (uint32_t)(i->imm >> 32);
+    unsigned bytes = i->rows * (unsigned)dtype_size(m->k->buf[shared].dtype);
+    char to[MAX_OPERAND], from[MAX_OPERAND], there[MAX_OPERAND] = "true";
+    bool fits;
+    if (m->d->copies == COPIES_ELEMENTS) {
+        copy_elements(m, i);
+        return;
+    }
+    source_index(m, i->a, &fits, to);
+    source_index(m, i->b, &fits, from);
+    if (i->c)
+        source_operand(m, i->c, there);
+    source_line(m);
+    if (m->d->copies == COPIES_ASYNC)
+        text_put(m->t, "copy_%u(b%u + %s, b%u + %s, %s);\n", bytes, shared, to, global, from, there);
+    else
+        text_put(m->t, "%svector_%u c%u = load_vector(%u, b%u + %s, %s);\n", m->d->local, bytes, v, bytes, global, from, there);
+    m->copies = m->copies || m->d->copies == COPIES_ASYNC ? m->copies : v;
+}
+
+void source_land(struct emitter *m, val before)
+{
+    for (val v = m->copies; v && v < before; v++) {
+        const struct linst *i = &m->k->inst[v];
+        char to[MAX_OPERAND];
+        bool fits;
+        if (i->op != L_COPY)
+            continue;
+        source_line(m);
+        text_put(m->t, "store_vector(%u, b%u + %s, c%u);\n", i->rows * (unsigned)dtype_size(m->k->buf[(uint32_t)i->imm].dtype), (uint32_t)i->imm,
+                 source_index(m, i->a, &fits, to), v);
+    }
+    m->copies = 0;
 }
