@@ -171,6 +171,31 @@ static void refusal(const char *name)
     check(!c->compile("", "nothing", GPU_BINARY, &code, &e) && e.code && !code.bytes, "%s takes an architecture that is none", name);
 }
 
+/* Kernels whose lanes exchange values, for a device of Vulkan that has subgroups. */
+static void subgroups(const struct kernel_set *s)
+{
+    static const char features[] = "+f64+fma+subgroup32";
+    struct err e = {0};
+    char version[64];
+    const struct gpu_compiler *c = gpu_compiler_find("glsl", &e);
+    const struct dialect with = dialect_for(dialect_find("glsl", &e), features);
+    unsigned n = 0;
+    for (uint32_t i = 0; i < s->n && c && c->version(version, sizeof version, &e); i++) {
+        struct text source = {0};
+        struct code code = {0};
+        dialect_prelude(&with, features, &source);
+        size_t prelude = source.len;
+        if (check(source_kernel(s->v[i], &with, "kernel", &source, NULL, &e), "%s", e.msg) && strstr(source.s + prelude, "lane_")) {
+            check(c->compile(source.s, c->arch[0], GPU_BINARY, &code, &e), "%s: %s", s->v[i]->name, e.msg);
+            n++;
+        }
+        mem_free(code.bytes);
+        mem_free(source.s);
+    }
+    printf("glsl: %u kernels with subgroups\n", n);
+    check(n > 10 || e.code, "only %u kernels with subgroups", n);
+}
+
 /* An elementwise kernel, whatever its axes: neighbouring threads have neighbouring elements, nobody waits for anybody. */
 static void elementwise(const char *name)
 {
@@ -220,6 +245,7 @@ int main(int argc, char **argv)
         elementwise(names[i]);
     }
     if (archs) {
+        subgroups(&s);
         compile_products("cuda", "sm_80", true, true);
         compile_products("hip", "gfx90a", false, true);
     }

@@ -235,6 +235,20 @@ static void movers(int64_t rows, int64_t cols)
     graph_free(g);
 }
 
+static void attention(int64_t queries, int64_t keys, int sight)
+{
+    struct graph *g = graph_new("attention");
+    struct shape q = shape_make(3, (int64_t[]){2, queries, 19}), k = shape_make(3, (int64_t[]){2, keys, 19}), v = shape_make(3, (int64_t[]){2, keys, 33});
+    struct shape seen = shape_make(3, (int64_t[]){2, queries, sight == 1 ? keys : 2});
+    ref in[3] = {n_input(g, KL_F32, &q, "q"), n_input(g, KL_F32, &k, "k"), n_input(g, KL_F32, &v, "v")};
+    ref s = sight ? n_input(g, sight == 1 ? KL_BOOL : KL_I32, &seen, "seen") : NIL;
+    graph_output(g, OUT_RETURN, n_attention(g, in[0], in[1], in[2], s, 0.25, sight == 0), 0);
+    char what[64];
+    snprintf(what, sizeof what, "attention %" PRId64 "x%" PRId64 " %d", queries, keys, sight);
+    compare(g, what);
+    graph_free(g);
+}
+
 /* Elements in the order of memory are walked in that order, whatever their coordinates: nothing is divided. */
 static void flat(void)
 {
@@ -281,6 +295,8 @@ int main(void)
     movers(9, 5);
     movers(70, 33);
     movers(3, 300);
+    attention(70, 131, 0);
+    attention(9, 70, 2);
     flat();
     return finish();
 }

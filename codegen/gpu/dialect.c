@@ -1,6 +1,7 @@
 /* The dialects: what differs between the languages of CUDA, HIP and Vulkan. */
 #include "ir/broken.h"
 #include "source.h"
+#include <stdlib.h>
 #include <string.h>
 
 #define C_TYPES                                                                                                  \
@@ -55,7 +56,6 @@
 /* packHalf2x16 may round either way: f16 is made from the bits.  A number below the smallest normal one is rounded by
  * an addition whose last bit weighs as much as f16's. */
 #define GLSL_PRELUDE                                                                                             \
-    "#version 460\n"                                                                                              \
     "#extension GL_EXT_shader_explicit_arithmetic_types : require\n"                                              \
     "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n"         \
     "#extension GL_EXT_shader_atomic_int64 : enable\n#extension GL_EXT_buffer_reference : require\n"              \
@@ -95,7 +95,7 @@ static const struct dialect dialects[] = {
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
      .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .address = "",
      .subscript = "u32",
-     .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .table = true},
+     .lane = "gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID", .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .table = true},
 };
 enum { DIALECTS = sizeof dialects / sizeof *dialects };
 
@@ -119,9 +119,26 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "    precise " T " e = ((ah * bh - p) + ah * bl + al * bh) + al * bl, w = s - p, f = (p - (s - w)) + (c - w);\n" \
     "    precise " T " r = s + (f + e);\n    return r;\n}\n"
 
+/* Exchanges within a subgroup.  Its lanes are all there: the driver asks for whole subgroups. */
+#define SUBGROUPS                                                                                                \
+    "#extension GL_KHR_shader_subgroup_basic : require\n#extension GL_KHR_shader_subgroup_shuffle : require\n"   \
+    "#extension GL_EXT_shader_subgroup_extended_types_int64 : require\n"                                         \
+    "#define lane_below(x, h, w) subgroupShuffleXor(x, h)\n#define lane_across(x, h, w) subgroupShuffleXor(x, h)\n" \
+    "#define lane_first(x, w) subgroupShuffle(x, gl_SubgroupInvocationID & ~(w - 1u))\n"
+
+struct dialect dialect_for(const struct dialect *d, const char *features)
+{
+    struct dialect own = *d;
+    const char *size = features && d->lane ? strstr(features, "+subgroup") : NULL;
+    if (size)
+        own.shuffle = (uint32_t)strtoul(size + strlen("+subgroup"), NULL, 10);
+    return own;
+}
+
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
-    text_put(out, "%s%s", d->prelude, d->matrix ? d->matrix->prelude : "");
+    text_put(out, "%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "", d->prelude,
+             d->matrix ? d->matrix->prelude : "");
     if (!d->table)
         return;
     bool f64 = !features || strstr(features, "+f64");

@@ -47,6 +47,7 @@ struct dialect {
     const char *i64, *u64, *f64;  /* suffixes of literals */
     const char *address;          /* in front of an element that an atomic changes */
     const char *subscript;        /* converts an index of 64 bits to what arrays take */
+    const char *lane;             /* like thread, neighbours in one subgroup; NULL: thread is */
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
     uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block */
@@ -66,6 +67,9 @@ struct source_info {
 
 /* ---- dialect.c ---- */
 const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e names those that there are */
+/* The same for a device whose caps.features are these; NULL: for one that is not at hand.  In GLSL lanes exchange values
+ * by the subgroups of N threads that a device with +subgroupN has. */
+struct dialect dialect_for(const struct dialect *d, const char *features);
 /* What stands in front of kernels for a device whose caps.features are these; of a device that is not at hand: NULL.  A
  * device without +fma rounds a product before it is added to.  Then fma is computed by other means, but where sums of
  * products pile up: there every device adds as it does. */
