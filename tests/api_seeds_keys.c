@@ -47,11 +47,10 @@ static void order_of_eleven(void)
         uint16_t one = (uint16_t)(1u << n);
         kl_key top = kl_keyset_highest(set);
         CHECK(kl_keyset_to16(kl_keyset_minus(set, kl_keyset_below(set, top)), &bits) && bits == one);
-        CHECK(kl_keyset_count(set) == (unsigned)n + 1 && kl_keyset_has(set, top));
+        CHECK(kl_keyset_to16(set, &bits) && bits == 2 * one - 1 && kl_keyset_has(set, top));
         set = kl_keyset_below(set, top);
     }
     char text[100];
-    CHECK(kl_keyset_count(set) == 2);
     set = kl_keyset_union(SET(KL_KEY_Autograd, KL_KEY_Autocast, KL_KEY_CPU), kl_keyset_order16(NO_KEYS));
     CHECK(!strcmp(kl_keyset_text(set, text, sizeof text), "{AutogradCPU, Autocast, CPU}"));
     kl_registration r = reg("dot", KL_KEY_Autograd, (kl_kernel){.name = "sees", .call = autograd_sees});
