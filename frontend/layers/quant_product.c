@@ -235,8 +235,8 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
     if (!wrapper_of(c->in[0], &layer_quantized) || !wrapper_of(c->in[1], &layer_quantized))
         return call_dense(t, c, &layer_quantized);
     unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon;
-    struct twin w = {.c = c, .side = {{quant_of(c->in[0]), c->proto.attr.dot.batch_a, c->proto.attr.dot.con_a, nbatch},
-                                      {quant_of(c->in[1]), c->proto.attr.dot.batch_b, c->proto.attr.dot.con_b, 0}}};
+    struct twin w = {.c = c, .side = {{quant_of(t, c->in[0]), c->proto.attr.dot.batch_a, c->proto.attr.dot.con_a, nbatch},
+                                      {quant_of(t, c->in[1]), c->proto.attr.dot.batch_b, c->proto.attr.dot.con_b, 0}}};
     w.side[1].first = w.side[0].q.v.shape.rank - ncon; /* behind the batch and a's free axes */
     w.way = way_of(c, &w.side[0], &w.side[1]);
     if (w.way == FLOATS)
@@ -245,7 +245,9 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
     uint32_t n = 0;
     for (unsigned i = 0; i < 2; i++) {
         struct quant *q = &w.side[i].q;
-        kl_tensor source = q->type == KL_Q_I4 ? kl_none : quant_source(t, q->part[0]);
+        if (q->made.id) /* bytes of 4 bits as those of 8 */
+            *q = (struct quant){KL_Q_I8, q->grain, q->axis, q->block, q->v, {q->made, q->part[1], q->part[2]}, kl_none};
+        kl_tensor source = quant_source(t, q->part[0]);
         if (source.id)
             in[n++] = source, w.source[i] = n;
     }
