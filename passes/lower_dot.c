@@ -477,12 +477,14 @@ static int64_t rows_in_cache(const struct dot *d)
 }
 
 /* Columns that are neighbours already: rows of a B beyond the second-level cache lie far apart in it, on pages of their
- * own, and many row tiles read each. */
+ * own, and many row tiles read each.  Half floats are widened as they are packed, once for all row tiles. */
 static bool packing_pays(const struct dot *d)
 {
-    enum { MANY_ROWS = 512 };
-    return d->b_step_n == 1 && d->run == d->size.n && d->size.m >= MANY_ROWS &&
-           d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype);
+    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256 };
+    if (d->b_step_n != 1 || d->run < d->size.n)
+        return false;
+    return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS) ||
+           (d->size.m >= MANY_ROWS && d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
 }
 
 static void choose_tiles(struct dot *d, bool packs)
