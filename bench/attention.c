@@ -15,9 +15,10 @@ static const char *const variant_name[] = {"fused", "composite", "hand"};
 static const struct attention_case {
     const char *name;
     int length;
-    bool causal, nested;
-} cases[] = {{"8x1024x64", 1024, false, false}, {"8x1024x64-causal", 1024, true, false}, {"8x128x64", 128, false, false},
-             {"8x128x64-causal", 128, true, false}, {"nested-16x8x64", 0, false, true}};
+    bool causal, nested, one; /* one: a single query, as where a model writes word by word */
+} cases[] = {{"8x1024x64", .length = 1024}, {"8x1024x64-causal", .length = 1024, .causal = true}, {"8x128x64", .length = 128},
+             {"8x128x64-causal", .length = 128, .causal = true}, {"8x1x1024x64", .length = 1024, .one = true},
+             {"nested-16x8x64", .nested = true}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 struct data {
@@ -33,6 +34,8 @@ static kl_tensor composite(const struct attention_case *c, const struct data *d)
         s = kl_where(d->mask, s, kl_const(d->device, KL_F32, -INFINITY));
     return kl_matmul(kl_softmax(s, -1), d->v);
 }
+
+static bool by_hand(const struct attention_case *c) { return !c->nested && !c->one; }
 
 /* One variant, recorded, run and waited for. */
 static bool step(const struct attention_case *c, const struct data *d, enum variant v)
@@ -71,7 +74,8 @@ static bool open_case(const struct attention_case *c, struct data *d)
         d->q = noise(dev, 3, dims, 1, &d->host[0]);
         d->k = noise(dev, 3, dims, 2, &d->host[1]);
         d->v = noise(dev, 3, dims, 3, &d->host[2]);
-        d->host[3] = malloc((size_t)kl_numel(d->q) * sizeof *d->host[3]);
+        d->host[3] = malloc((size_t)kl_numel(d->k) * sizeof *d->host[3]);
+        d->q = c->one ? kept(kl_narrow(d->q, 1, 0, 1)) : d->q;
         kl_tensor i = kl_iota(dev, KL_I32, 2, (int64_t[]){c->length, c->length}, 0), j = kl_iota(dev, KL_I32, 2, (int64_t[]){c->length, c->length}, 1);
         d->mask = kept(kl_le(j, i));
         return d->host[0] && d->host[1] && d->host[2] && d->host[3] && kl_sync(dev) == KL_OK;
@@ -92,6 +96,21 @@ static bool open_case(const struct attention_case *c, struct data *d)
     return kl_sync(dev) == KL_OK;
 }
 
+/* Does the kernel by hand give what the op gives? */
+static bool same_by_hand(const struct attention_case *c, struct data *d)
+{
+    size_t n = (size_t)kl_numel(d->q);
+    kl_tensor y = kl_attention(d->q, d->k, d->v, kl_none, c->causal);
+    float *got = malloc(n * sizeof *got), most = 0;
+    bool ok = got && step(c, d, BY_HAND) && kl_read(y, got, n * sizeof *got) == KL_OK && kl_release(y) == KL_OK;
+    for (size_t i = 0; ok && i < n; i++)
+        most = fmaxf(most, fabsf(got[i] - d->host[3][i]));
+    free(got);
+    if (ok && !(most < 1e-5f))
+        fprintf(stderr, "bench_attention: %s: the kernel by hand differs by %g\n", c->name, (double)most);
+    return ok && most < 1e-5f;
+}
+
 static void close_case(struct data *d)
 {
     kl_tensor *t[] = {&d->q, &d->k, &d->v, &d->mask, &d->nested};
@@ -109,7 +128,7 @@ static double pairs(const struct attention_case *c)
     for (int i = 0; c->nested && i < SEQUENCES; i++)
         n += (double)lengths[i] * lengths[i];
     if (!c->nested)
-        n = c->causal ? 0.5 * c->length * (c->length + 1.0) : (double)c->length * c->length;
+        n = c->one ? c->length : c->causal ? 0.5 * c->length * (c->length + 1.0) : (double)c->length * c->length;
     return HEADS * n;
 }
 
@@ -118,13 +137,13 @@ static bool run(struct bench *b, const struct attention_case *c, kl_device dev)
     static struct samples took[VARIANTS], peak;
     struct data d = {.device = dev};
     double flops = 0;
-    bool ok = open_case(c, &d);
+    bool ok = open_case(c, &d) && (!by_hand(c) || same_by_hand(c, &d));
     for (int v = 0; v < VARIANTS; v++)
         took[v].n = 0;
     peak.n = 0;
     for (int round = -1; ok && round < ROUNDS; round++) /* round -1 compiles */
         for (int v = 0; ok && v < VARIANTS; v++) {
-            if (v == BY_HAND && c->nested)
+            if (v == BY_HAND && !by_hand(c))
                 continue;
             double start = measure_cpu_now();
             ok = step(c, &d, (enum variant)v);
@@ -139,7 +158,8 @@ static bool run(struct bench *b, const struct attention_case *c, kl_device dev)
         const char *name = c->nested ? (v ? "padded" : "nested") : variant_name[v];
         struct result *r = bench_add(b, c->name, name, 1, &took[v], "GFLOP/s", 4.0 * DEPTH * pairs(c), limit);
         if (!v)
-            bench_baseline(r, c->nested ? "padded" : "hand", samples_median(&took[c->nested ? COMPOSITE : BY_HAND]) / samples_median(&took[OP]));
+            bench_baseline(r, c->nested ? "padded" : variant_name[by_hand(c) ? BY_HAND : COMPOSITE],
+                           samples_median(&took[by_hand(c) ? BY_HAND : COMPOSITE]) / samples_median(&took[OP]));
     }
     close_case(&d);
     return ok;

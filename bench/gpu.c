@@ -42,7 +42,8 @@ static bool open_device(struct gpu *g)
     g->driver = accelerator_driver(g->a);
     g->d = accelerator_device(g->a);
     g->n = !strcmp(g->driver->name, "vulkan") ? 1 << 22 : 1 << 28;
-    fprintf(stderr, "bench_gpu: device %s %s %s\n", kl_device_name(g->device), accelerator_caps(g->a)->name, accelerator_caps(g->a)->features);
+    const struct caps *caps = accelerator_caps(g->a);
+    fprintf(stderr, "bench_gpu: device %s %s %s, %s tensor cores\n", kl_device_name(g->device), caps->name, caps->features, caps->mma.team ? "with" : "without");
     return true;
 }
 

@@ -102,7 +102,6 @@ HAND static void hand_layernorm_bwd(float *restrict o, const float *restrict x, 
     }
 }
 
-#ifdef __GNUC__
 /* softmax(q k^T / sqrt(d)) v for one head with d columns everywhere (d <= 128, a multiple of 8): 32 queries at a time, each
  * a lane; scores and values in tiles of 8 rows by 32 lanes, 64 keys at a time, a running largest score.  l: a multiple of
  * 32; m: of 64; causal: l = m. */
@@ -167,6 +166,4 @@ HAND static void hand_attention(float *o, const float *q, const float *k, const 
                 o[(i + n) * d + c] = acc[c][n / 16][n % 16] / sum[n];
     }
 }
-#endif
-
 #endif

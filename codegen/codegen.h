@@ -37,7 +37,7 @@ struct backend {
     bool (*target)(const char *cpu, struct caps *out, struct err *e);
     bool (*object)(const struct object_parts *o, const struct caps *target, struct code *out, struct err *e);
 };
-#define KERNEL_ABI 8u
+#define KERNEL_ABI 9u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */

@@ -95,7 +95,9 @@ union attr {
     struct {                                         /* dot: axis lists as nibbles, first in the low bits */
         uint32_t batch_a, batch_b, con_a, con_b;
         uint8_t nbatch, ncon;
-        uint16_t lanes;                              /* written by pass numerics, 0 before: */
+        uint8_t sum;                                 /* KL_I32: operands of u8 or i8, in any mixture, products and sums
+                                                        of i32; 0: all of the operands' one dtype */
+        uint8_t lanes;                               /* written by pass numerics, 0 before: */
         uint32_t kblock;                             /*   see the comment at numeric order below */
     } dot;
     struct {                                         /* attention: see ir.h at attention below */
@@ -488,6 +490,8 @@ static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 
 static inline uint32_t axis_put(uint32_t list, unsigned i, unsigned axis) { return list | (uint32_t)axis << (4 * i); }
 struct dot_dims { int64_t batch, m, n, k; };      /* products of the four kinds of dimension */
 struct dot_dims dot_sizes(const struct graph *g, const struct node *n);
+double attention_flops(const struct graph *g, const struct node *n); /* op_attention.c: of both products, as if every query
+                                                     saw every key */
 /* Axes of a rank in neither list, ascending, into out; returns how many. */
 uint32_t dot_free_axes(uint32_t rank, uint32_t batch, unsigned nbatch, uint32_t con, unsigned ncon, uint8_t *out);
 

@@ -68,6 +68,12 @@ static struct sizes sizes_of(const struct graph *g, const struct node *n)
     return z;
 }
 
+double attention_flops(const struct graph *g, const struct node *n)
+{
+    struct sizes z = sizes_of(g, n);
+    return 2 * (double)z.batch * (double)z.l * (double)z.m * ((double)z.d + (double)z.e);
+}
+
 /* Which keys query i of batch element b sees: those from *lo on and before *hi, of which `mask`, if not NULL, says more. */
 struct sight { int64_t lo, hi; const uint8_t *mask; };
 
@@ -252,7 +258,11 @@ ref n_attention_weights(struct graph *g, ref y)
 void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
-    ref seen, p = weights(g, &n, &seen), dp = product(g, dy, n.in[V], 1, 1);
+    const uint16_t flags = g->cur_flags;
+    g->cur_flags |= MARK_AGAIN; /* late, where they are needed */
+    ref seen, p = weights(g, &n, &seen);
+    g->cur_flags = flags;
+    ref dp = product(g, dy, n.in[V], 1, 1);
     if (!p || !dp)
         return;
     const struct shape s = *node_shape(g, p);

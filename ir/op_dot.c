@@ -9,6 +9,8 @@
 
 /* ---- shape ---- */
 
+static bool dot_is_byte(unsigned dtype) { return dtype == KL_U8 || dtype == KL_I8; }
+
 /* One operand's lists: in range and without duplicates. */
 static bool check_axes(const struct graph *g, const struct shape *s, char which, uint32_t batch, unsigned nbatch,
                        uint32_t con, unsigned ncon, struct err *e)
@@ -50,7 +52,11 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
     uint32_t batch_a = n->attr.dot.batch_a, batch_b = n->attr.dot.batch_b;
     uint32_t con_a = n->attr.dot.con_a, con_b = n->attr.dot.con_b;
-    if (na->dtype != nb->dtype)
+    unsigned sum = n->attr.dot.sum;
+    if (sum && (sum != KL_I32 || !dot_is_byte(na->dtype) || !dot_is_byte(nb->dtype)))
+        return err_set(e, KL_ERR_TYPE, "dot: sums of %s are of u8 and i8 as i32, not of %s and %s", dtype_name(sum),
+                       dtype_name(na->dtype), dtype_name(nb->dtype));
+    if (!sum && na->dtype != nb->dtype)
         return err_set(e, KL_ERR_TYPE, "dot: dtypes %s and %s differ", dtype_name(na->dtype), dtype_name(nb->dtype));
     if (na->dtype == KL_BOOL)
         return err_set(e, KL_ERR_TYPE, "dot: needs a number dtype, got bool");
@@ -84,7 +90,7 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     uint32_t kblock = n->attr.dot.kblock;
     if (!(lanes == 0 && kblock == 0) && !(lanes == 1 && kblock > 0))
         return err_set(e, KL_ERR_INTERNAL, "dot: lanes %u with kblock %u is no numeric order", lanes, kblock);
-    n->dtype = na->dtype;
+    n->dtype = sum ? (uint8_t)sum : na->dtype;
     return attr_rest_zero(n, sizeof n->attr.dot, e);
 }
 
@@ -226,8 +232,23 @@ static bool dot_arrays(const struct graph *g, const struct node *n, void *out, c
     return ok;
 }
 
+/* Bytes are widened first. */
+static bool dot_bytes(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    int64_t na = node_numel(g, n->in[0]), nb = node_numel(g, n->in[1]);
+    int32_t *a = mem_alloc((size_t)na * sizeof *a), *b = mem_alloc((size_t)nb * sizeof *b);
+    bool ok = a && b && scalar_cast(a, KL_I32, in[0], node_at(g, n->in[0])->dtype, na) &&
+              scalar_cast(b, KL_I32, in[1], node_at(g, n->in[1])->dtype, nb) &&
+              dot_arrays(g, n, out, (const void *const[]){a, b});
+    mem_free(a);
+    mem_free(b);
+    return ok;
+}
+
 bool eval_dot(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
+    if (n->attr.dot.sum)
+        return dot_bytes(g, n, out, in);
     if (!dtype_is_half(n->dtype))
         return dot_arrays(g, n, out, in);
     struct node wide = *n;

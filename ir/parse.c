@@ -155,6 +155,15 @@ static bool axis_pairs(struct parser *p, uint32_t *a, uint32_t *b, uint8_t *coun
     return true;
 }
 
+/* "i32)" */
+static bool sum_dtype(struct parser *p, struct node *n)
+{
+    if (!lex_need_word(&p->l, dtype_name(KL_I32)) || !lex_need(&p->l, ')', "')'"))
+        return false;
+    n->attr.dot.sum = KL_I32;
+    return true;
+}
+
 /* "lanes N, chunk N)", for dot "lanes N, kblock N)", for attention "block N)" */
 static bool order(struct parser *p, struct node *n)
 {
@@ -167,13 +176,13 @@ static bool order(struct parser *p, struct node *n)
         n->attr.attention.block = (uint32_t)length;
         return true;
     }
-    uint64_t most_lanes = dot ? UINT16_MAX : UINT32_MAX;
+    uint64_t most_lanes = dot ? UINT8_MAX : UINT32_MAX;
     if (!lex_need_word(&p->l, "lanes") || !lex_number(&p->l, most_lanes, "a number of lanes", &lanes) ||
         !lex_need(&p->l, ',', "','") || !lex_need_word(&p->l, dot ? "kblock" : "chunk") ||
         !lex_number(&p->l, dot ? UINT32_MAX : UINT64_MAX, "a length", &length) || !lex_need(&p->l, ')', "')'"))
         return false;
     if (dot) {
-        n->attr.dot.lanes = (uint16_t)lanes;
+        n->attr.dot.lanes = (uint8_t)lanes;
         n->attr.dot.kblock = (uint32_t)length;
     } else {
         n->attr.reduce.lanes = (uint32_t)lanes;
@@ -187,7 +196,7 @@ enum {
     ATTR_START = 64, ATTR_COUNT = 128, ATTR_STEP = 256, ATTR_LOW = 512, ATTR_HIGH = 1024, ATTR_INTERIOR = 2048,
     ATTR_SIZE = 4096, ATTR_STRIDE = 8192, ATTR_DILATION = 16384, ATTR_KIND = 32768,
     ATTR_INDEX = 1 << 16, ATTR_CARRIED = 1 << 17, ATTR_SCANNED = 1 << 18, ATTR_LENGTH = 1 << 19, ATTR_DIRECTION = 1 << 20,
-    ATTR_KEEP = 1 << 21, ATTR_SCALE = 1 << 22,
+    ATTR_KEEP = 1 << 21, ATTR_SCALE = 1 << 22, ATTR_SUM = 1 << 23,
     ATTR_SCAN = ATTR_CARRIED | ATTR_SCANNED | ATTR_LENGTH,
     ATTR_SLICE = ATTR_AXIS | ATTR_START | ATTR_COUNT | ATTR_STEP,
     ATTR_WINDOW = ATTR_AXIS | ATTR_SIZE | ATTR_STRIDE | ATTR_DILATION,
@@ -203,7 +212,7 @@ static const struct { const char *word; unsigned bit; } attr_words[] = {
     {"index", ATTR_INDEX}, {"carried", ATTR_CARRIED},   {"scanned", ATTR_SCANNED},
     {"length", ATTR_LENGTH},
     {"kind", ATTR_KIND},   {"direction", ATTR_DIRECTION}, {"keep", ATTR_KEEP},
-    {"scale", ATTR_SCALE},
+    {"scale", ATTR_SCALE}, {"sum", ATTR_SUM},
 };
 enum { ATTR_WORDS = sizeof attr_words / sizeof *attr_words };
 
@@ -229,7 +238,7 @@ static unsigned attrs_allowed(unsigned op)
            : op == OP_while   ? ATTR_CARRIED
            : op == OP_custom_grad ? ATTR_CARRIED
            : op == OP_attention ? ATTR_SCALE | ATTR_ORDER
-           : op == OP_dot     ? ATTR_BATCH | ATTR_CONTRACT | ATTR_ORDER
+           : op == OP_dot     ? ATTR_BATCH | ATTR_CONTRACT | ATTR_SUM | ATTR_ORDER
                               : 0;
 }
 
@@ -377,6 +386,8 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
         return axis_pairs(p, &n->attr.dot.batch_a, &n->attr.dot.batch_b, &n->attr.dot.nbatch);
     case ATTR_CONTRACT:
         return axis_pairs(p, &n->attr.dot.con_a, &n->attr.dot.con_b, &n->attr.dot.ncon);
+    case ATTR_SUM:
+        return sum_dtype(p, n);
     case ATTR_ORDER:
         return order(p, n);
     case ATTR_INDEX: case ATTR_CARRIED: case ATTR_SCANNED:

@@ -234,6 +234,8 @@ static void put_attr(struct printer *p, const struct node *n)
     } else if (n->op == OP_dot) {
         put_axis_pairs(p, "batch", a->dot.batch_a, a->dot.batch_b, a->dot.nbatch);
         put_axis_pairs(p, "contract", a->dot.con_a, a->dot.con_b, a->dot.ncon);
+        if (a->dot.sum)
+            text_put(&p->t, " sum(%s)", dtype_name(a->dot.sum));
         if (a->dot.lanes || a->dot.kblock)
             text_put(&p->t, " order(lanes %u, kblock %u)", a->dot.lanes, a->dot.kblock);
     }

@@ -270,10 +270,8 @@ static void estimate(struct lowering *w)
         if (n->op == OP_dot) {
             struct dot_dims d = dot_sizes(w->g, n);
             flops += 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k;
-        } else if (n->op == OP_attention) { /* as if every query saw every key */
-            const struct shape *k = node_shape(w->g, n->in[1]), *v = node_shape(w->g, n->in[2]);
-            double rows = (double)node_numel(w->g, n->in[0]) / (double)(k->dim[k->rank - 1] ? k->dim[k->rank - 1] : 1);
-            flops += 2 * rows * (double)k->dim[k->rank - 2] * (double)(k->dim[k->rank - 1] + v->dim[k->rank - 1]);
+        } else if (n->op == OP_attention) {
+            flops += attention_flops(w->g, n);
         } else {
             flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : r);
         }

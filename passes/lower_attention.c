@@ -10,6 +10,8 @@
  * Keys before the first and behind the last that one of the tile's queries sees are not touched.  Between them a query keeps
  * out what it does not see by selects, which leave its sums bit for bit as if it had walked alone, whatever the tile.
  *
+ * One query has no neighbours: the lanes are elements of v in its last walk, and there are none in the others.
+ *
  * q comes into its transposed form, and the values' totals out of it, in squares that registers transpose: gathering and
  * scattering takes a sixth of the time where there are 128 keys.  Half floats of k and v are widened a block at a time. */
 #include "lower.h"
@@ -17,7 +19,8 @@
 #include <string.h>
 
 enum { Q, K, V, SEEN };
-enum { STEPS = 2, NATIVE_VECTORS = 2, MAX_ROWS = 8, MAX_SQUARE = 16 }; /* of D at a time; registers of a row of lanes; R */
+/* STEPS, ONE_STEPS: of D at a time; NATIVE_VECTORS: registers of a row of lanes; MAX_ROWS: R */
+enum { STEPS = 2, ONE_STEPS = 8, MAX_ONE_LANES = 64, NATIVE_VECTORS = 2, MAX_ROWS = 8, MAX_SQUARE = 16 };
 
 struct attention {
     struct lowering *w;
@@ -34,6 +37,7 @@ struct attention {
     uint32_t lo, hi, seen;                /* [W], [W], [block][W] bool */
     uint32_t panel[3];                    /* of k and v: lbuf + 1 of scratch for a block of them, widened; 0: none */
     unsigned index;                       /* dtype of numbers of keys, lane by lane */
+    int64_t one_lanes;                    /* of one query: lanes for elements of v; 0: queries are lanes there, too */
     int64_t square;                       /* lanes of a native vector: what registers transpose; 0: not worth it */
     val first, end;                       /* the keys that one of the tile's queries sees */
     val k0, from, until;                  /* the block's first key, and those of the block that one sees, by number in it */
@@ -68,7 +72,7 @@ static val in_block(const struct attention *a, unsigned which, val j, val column
 {
     struct kernel *k = a->w->k;
     if (a->panel[which])
-        return k_load(k, a->panel[which] - 1, panel_index(a, which, j, column), 0);
+        return k_load(k, a->panel[which] - 1, panel_index(a, which, j, column), a->w->pred);
     val key = ix_add(k, a->k0, j);
     ix_bound(k, key, 0, a->m - 1);
     return element(a, which, key, column);
@@ -236,12 +240,12 @@ static void score_tile(const struct attention *a, val j0)
     begin_lanes(a);
     for (int64_t r = 0; r < a->rows; r++)
         acc[r] = k_splat(k, of(a, 0));
-    int64_t whole = a->d / STEPS * STEPS;
+    int64_t steps = a->one_lanes ? ONE_STEPS : STEPS, whole = a->d / steps * steps;
     if (whole) {
-        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), STEPS);
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), steps);
         for (int64_t r = 0; r < a->rows; r++)
             acc[r] = carry[r] = k_carry(k, acc[r]);
-        multiply(a, key, c, STEPS, acc);
+        multiply(a, key, c, steps, acc);
         for (int64_t r = 0; r < a->rows; r++)
             k_next(k, carry[r], acc[r]);
         k_end(k, c);
@@ -310,6 +314,33 @@ static void value_tile(const struct attention *a, val c0, int64_t rows)
     end_lanes(a);
 }
 
+/* The same for one query: elements c0 .. c0 + columns - 1 are the lanes. */
+static void value_lanes(const struct attention *a, val c0, int64_t columns)
+{
+    struct lowering *w = a->w;
+    struct kernel *k = w->k;
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, a->one_lanes), 1);
+    w->pred = columns < a->one_lanes ? k_prim(k, P_LT, w->lane, k_int(k, columns), 0) : 0;
+    val c = ix_add(k, c0, w->lane), shrink = k_load(k, a->shrink, k_int(k, 0), 0);
+    ix_bound(k, c, 0, a->e - 1); /* of the lanes that exist */
+    val start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), acc = k_carry(k, start);
+    val weight = k_splat(k, k_load(k, a->score, block_row(a, j), 0)), sum = k_prim(k, P_FMA, weight, in_block(a, V, j, c), acc);
+    if (partial(a))
+        sum = k_prim(k, P_SELECT, k_splat(k, k_load(k, a->seen, block_row(a, j), 0)), sum, acc);
+    k_next(k, acc, sum);
+    k_end(k, j);
+    k_store(k, a->total, c, k_prim(k, P_FMA, k_load(k, a->total, c, w->pred), k_splat(k, shrink), k_out(k, acc)), w->pred);
+    end_lanes(a);
+}
+
+static void values(const struct attention *a, val c0, int64_t columns)
+{
+    if (a->one_lanes)
+        value_lanes(a, c0, columns);
+    else
+        value_tile(a, c0, columns);
+}
+
 static void emit_block(struct attention *a)
 {
     struct kernel *k = a->w->k;
@@ -327,14 +358,14 @@ static void emit_block(struct attention *a)
     score_tile(a, j);
     k_end(k, j);
     weigh(a);
-    int64_t tiles = a->e / a->rows, rest = a->e % a->rows;
-    if (tiles) {
-        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles * a->rows), a->rows);
-        value_tile(a, c, a->rows);
+    int64_t step = a->one_lanes ? a->one_lanes : a->rows, most = a->e / step * step;
+    if (most) {
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, most), step);
+        values(a, c, step);
         k_end(k, c);
     }
-    if (rest)
-        value_tile(a, k_int(k, tiles * a->rows), rest);
+    if (a->e > most)
+        values(a, k_int(k, most), a->e - most);
 }
 
 /* ---- one tile of queries ---- */
@@ -533,6 +564,9 @@ void lower_attention_group(struct lowering *w)
     a.square = a.square > 8 ? 8 : a.square;
     if (a.square > MAX_SQUARE || a.square < 2 || a.width % a.square)
         a.square = 0;
+    a.one_lanes = a.width == 1 && !caps->block_threads ? MAX_ONE_LANES : 0;
+    while (a.one_lanes > 1 && a.one_lanes / 2 >= a.e)
+        a.one_lanes /= 2;
     a.index = a.m < INT32_MAX - a.block ? KL_I32 : KL_I64;
     int64_t tiles = (a.l + a.width - 1) / a.width;
     k->sched.kind = SCHED_ATTENTION;

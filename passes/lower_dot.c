@@ -218,6 +218,11 @@ static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
     w->era++; /* the next tile is no place to use them */
 }
 
+void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols)
+{
+    emit_epilogue(d, (struct tile){.m0 = m0, .rows = rows, .n0 = n0}, cols);
+}
+
 enum { MAX_ROWS = 32 };
 
 /* One register tile of one k-block. */
@@ -406,7 +411,7 @@ static int64_t column_step(const struct dot *d, int64_t run)
     return step;
 }
 
-/* How far B's neighbours lie apart in memory along the columns and along k, and A's along the rows: -1 where that is no
+/* How far an operand's neighbours lie apart in memory along the rows or columns and along k: -1 where that is no
  * fixed distance, 0 where the operand is computed rather than loaded.  Where all columns have none, the longest runs of
  * neighbours will do. */
 static void find_steps(struct dot *d)
@@ -433,8 +438,12 @@ static void find_steps(struct dot *d)
         i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.m), 1);
         j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
         x = dot_stored_element(&copy, false, i, j);
-        if (k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, i, &d->a_step_m))
-            d->a_step_m = -1;
+        if (k->inst[x].op == L_LOAD) {
+            if (!ix_stride(k, k->inst[x].a, i, &d->a_step_m))
+                d->a_step_m = -1;
+            if (!ix_stride(k, k->inst[x].a, j, &d->a_step_k))
+                d->a_step_k = -1;
+        }
         k_end(k, j);
         k_end(k, i);
         bool apart = d->b_step_n == -1;
@@ -461,19 +470,21 @@ static int64_t even_rows(int64_t m, int64_t most)
 static int64_t rows_in_cache(const struct dot *d)
 {
     enum { WAY_BYTES = 4096, MIN_WAYS = 8 };
-    int64_t ways = d->w->caps->l1_bytes / WAY_BYTES, step = d->a_step_m * (int64_t)dtype_size(d->n->dtype) % WAY_BYTES, apart = WAY_BYTES;
+    int64_t ways = d->w->caps->l1_bytes / WAY_BYTES, step = d->a_step_m * d->element % WAY_BYTES, apart = WAY_BYTES;
     while (apart > LINE_BYTES && step % apart)
         apart /= 2;
     return WAY_BYTES / apart * (ways > MIN_WAYS ? ways : MIN_WAYS);
 }
 
 /* Columns that are neighbours already: rows of a B beyond the second-level cache lie far apart in it, on pages of their
- * own, and many row tiles read each. */
+ * own, and many row tiles read each.  Half floats are widened as they are packed, once for all row tiles. */
 static bool packing_pays(const struct dot *d)
 {
-    enum { MANY_ROWS = 512 };
-    return d->b_step_n == 1 && d->run == d->size.n && d->size.m >= MANY_ROWS &&
-           d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype);
+    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256 };
+    if (d->b_step_n != 1 || d->run < d->size.n)
+        return false;
+    return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS) ||
+           (d->size.m >= MANY_ROWS && d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
 }
 
 static void choose_tiles(struct dot *d, bool packs)
@@ -502,7 +513,7 @@ static void choose_tiles(struct dot *d, bool packs)
         d->square = (uint32_t)d->nr;
     /* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share
      * its rows of A.  Else a task is as many rows of A as stay there while it walks them, so that they share B. */
-    int64_t size = (int64_t)dtype_size(d->n->dtype), kc = d->size.k < d->kblock ? d->size.k : d->kblock;
+    int64_t size = d->element, kc = d->size.k < d->kblock ? d->size.k : d->kblock;
     int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * size);
     if (!packs && d->size.k * d->size.n <= c->l2_bytes / 2 / size)
         fit = d->mr;
@@ -573,6 +584,7 @@ void lower_dot_group(struct lowering *w)
     d.con = pick(&d.a, a.con, n->attr.dot.ncon);
     d.free_a = pick(&d.a, a.fr, a.nfree);
     d.free_b = pick(&d.b, b.fr, b.nfree);
+    d.element = (int64_t)dtype_size(w->g->node[n->in[0]].dtype);
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     struct schedule blocks;
@@ -585,6 +597,11 @@ void lower_dot_group(struct lowering *w)
         return;
     }
     find_steps(&d);
+    if (dot_bytes(&d)) {
+        choose_tiles(&d, true);
+        dot_emit_bytes(&d);
+        return;
+    }
     /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
     bool packs = w->given ? w->given->pack_b
                  : !w->caps->block_threads && ((d.b_step_n != 0 && d.b_step_n != 1) || packing_pays(&d));

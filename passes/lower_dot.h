@@ -12,7 +12,8 @@ struct dot {
     struct dot_dims size;
     int64_t kblock, blocks;
     int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
-    int64_t b_step_n, b_step_k, a_step_m;        /* see find_steps */
+    int64_t b_step_n, b_step_k, a_step_m, a_step_k; /* see find_steps */
+    int64_t element;                             /* bytes of an operand's element */
     int64_t run;                                 /* columns from one multiple of this to the next: b_step_n apart */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
@@ -28,6 +29,12 @@ val dot_stored_element(const struct dot *d, bool second, val i, val kk);
 val dot_element(const struct dot *d, bool second, val i, val kk);
 /* Stores everything made of the result at (batch_index, row m, column n). */
 void dot_epilogue(const struct dot *d, val m, val n, val result);
+/* The same for rows and columns of a tile, whose results are in scratch lbuf d->tile - 1, rows d->tile_step apart. */
+void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols);
+/* ---- lower_dot_bytes.c ---- */
+/* Is it a product of bytes for this target's mma?  After find_steps. */
+bool dot_bytes(const struct dot *d);
+void dot_emit_bytes(struct dot *d); /* with mr, nr and mblock chosen */
 /* ---- lower_dot_tile.c ---- */
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
 val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, unsigned rows, unsigned cols);

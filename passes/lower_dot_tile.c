@@ -1,4 +1,5 @@
-/* What products on a GPU by threads and by matrix units share: tiles of the loop IR, and looks at the operands. */
+/* What products on a GPU by threads and by matrix units share, and those of bytes: tiles of the loop IR, and looks at the
+ * operands. */
 #include "lower_dot.h"
 
 /* ---- tiles ---- */

@@ -172,6 +172,40 @@ static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const stru
     return a.op == OP_expand ? n_expand(g, small, &full) : n_reshape(g, small, &full);
 }
 
+/* Is x nothing but views of bytes that become i32? */
+static bool is_widened(const struct graph *g, ref x)
+{
+    while (op_is_view(g->node[x].op))
+        x = g->node[x].in[0];
+    const struct node *n = &g->node[x];
+    unsigned from = n->op == OP_cast ? operand(g, n, 0)->dtype : n->dtype;
+    return n->op == OP_cast && n->dtype == KL_I32 && (from == KL_U8 || from == KL_I8);
+}
+
+/* The same views of the bytes. */
+static ref unwidened(struct numbering *v, struct graph *g, ref x)
+{
+    struct node n = g->node[x]; /* a copy: rules build nodes */
+    struct shape s = *node_shape(g, x);
+    if (n.op == OP_cast)
+        return n.in[0];
+    n.in[0] = unwidened(v, g, n.in[0]);
+    uint32_t seen = g->nnode;
+    return settle(v, g, graph_add(g, &n, n.op == OP_reshape || n.op == OP_expand ? &s : NULL), seen);
+}
+
+/* A product of bytes that have become i32 first: the same sums, of operands a quarter the size. */
+static ref simplify_dot(struct numbering *v, struct graph *g, const struct node *n)
+{
+    struct node bytes = *n;
+    if (n->op != OP_dot || !is_widened(g, n->in[0]) || !is_widened(g, n->in[1]))
+        return NIL;
+    bytes.attr.dot.sum = KL_I32;
+    bytes.in[0] = unwidened(v, g, n->in[0]);
+    bytes.in[1] = unwidened(v, g, n->in[1]);
+    return graph_add(g, &bytes, NULL);
+}
+
 static ref simplify_math(struct graph *g, const struct node *n)
 {
     const struct node *a = n->nin ? operand(g, n, 0) : NULL;
@@ -211,6 +245,8 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
         s = simplify_copy(v, g, r, &n);
     if (!s)
         s = simplify_math(g, &n);
+    if (!s)
+        s = simplify_dot(v, g, &n);
     if (!s && n.nin)
         s = hoist_expand(v, g, r, &n);
     return s;

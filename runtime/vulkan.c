@@ -44,7 +44,7 @@ static bool open_loader(void)
 
 static bool open_instance(void)
 {
-    VkApplicationInfo a = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pEngineName = "kiln", .apiVersion = VK_API_VERSION_1_2};
+    VkApplicationInfo a = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pEngineName = "kiln", .apiVersion = VK_API_VERSION_1_3};
     VkInstanceCreateInfo i = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &a};
     PFN_vkCreateInstance create;
     *(PFN_vkVoidFunction *)&create = vk.get(NULL, "vkCreateInstance");
@@ -100,13 +100,16 @@ struct features {
     VkPhysicalDeviceFeatures2 all;
     VkPhysicalDeviceVulkan11Features v11;
     VkPhysicalDeviceVulkan12Features v12;
+    VkPhysicalDeviceVulkan13Features v13;
 };
 
-static void chain(struct features *f)
+/* Those of Vulkan 1.3 only where the device has that. */
+static void chain(struct features *f, bool has_13)
 {
     *f = (struct features){.all = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f->v11},
                            .v11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &f->v12},
-                           .v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES}};
+                           .v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .pNext = has_13 ? &f->v13 : NULL},
+                           .v13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES}};
 }
 
 static bool compute_family(struct driver_device *d, struct err *e)
@@ -120,28 +123,40 @@ static bool compute_family(struct driver_device *d, struct err *e)
     return err_set(e, KL_ERR_DEVICE, "device %s has no queue for computing", d->name);
 }
 
+/* Threads of a subgroup whose lanes exchange values of all types, where a block can be whole ones; 0: of no such. */
+static uint32_t subgroup(const VkPhysicalDeviceVulkan11Properties *p, const struct features *f)
+{
+    bool exchange = (p->subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (p->subgroupSupportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT);
+    uint32_t n = p->subgroupSize;
+    return exchange && f->v12.shaderSubgroupExtendedTypes && f->v13.computeFullSubgroups && n > 1 && n <= 128 && !(n & (n - 1)) ? n : 0;
+}
+
 /* Which dtypes the device has, from what it says it has. */
 static void describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver, const struct features *f,
-                     struct caps *caps)
+                     uint32_t subgroup, struct caps *caps)
 {
+    char lanes[32] = "";
+    if (subgroup)
+        snprintf(lanes, sizeof lanes, "+subgroup%u", subgroup);
     bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess && f->v12.shaderInt8;
     if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
         caps->threads = 1; /* what a core computes one after the other should be large */
     snprintf(caps->name, sizeof caps->name, "%.63s", p->deviceName);
-    snprintf(caps->features, sizeof caps->features, "+f32+i32+u32+i64+u64%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",
-             b8 ? "+bool+i8+u8" : "", b16 ? "+i16+u16+f16+bf16" : "", f->all.features.shaderFloat64 ? "+f64" : "", driver->driverName,
-             driver->driverInfo, p->driverVersion, VK_API_VERSION_MAJOR(p->apiVersion), VK_API_VERSION_MINOR(p->apiVersion));
+    snprintf(caps->features, sizeof caps->features, "+f32+i32+u32+i64+u64%s%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",
+             b8 ? "+bool+i8+u8" : "", b16 ? "+i16+u16+f16+bf16" : "", f->all.features.shaderFloat64 ? "+f64" : "", lanes,
+             driver->driverName, driver->driverInfo, p->driverVersion, VK_API_VERSION_MAJOR(p->apiVersion), VK_API_VERSION_MINOR(p->apiVersion));
 }
 
 /* What the device offers of what kernels can use, and nothing else. */
 static bool ask_features(struct driver_device *d, struct features *f, struct caps *caps, struct err *e)
 {
-    VkPhysicalDeviceVulkan12Properties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES};
+    VkPhysicalDeviceVulkan11Properties lanes = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
+    VkPhysicalDeviceVulkan12Properties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES, .pNext = &lanes};
     VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &driver};
     struct features has;
-    chain(&has);
-    chain(f);
     vk.GetPhysicalDeviceProperties2(d->physical, &p);
+    chain(&has, p.properties.apiVersion >= VK_API_VERSION_1_3);
+    chain(f, p.properties.apiVersion >= VK_API_VERSION_1_3);
     if (p.properties.apiVersion < VK_API_VERSION_1_2)
         return err_set(e, KL_ERR_DEVICE, "device %s (%s) has Vulkan %u.%u, not 1.2", d->name, p.properties.deviceName,
                        VK_API_VERSION_MAJOR(p.properties.apiVersion), VK_API_VERSION_MINOR(p.properties.apiVersion));
@@ -156,8 +171,10 @@ static bool ask_features(struct driver_device *d, struct features *f, struct cap
     f->v12.storageBuffer8BitAccess = has.v12.storageBuffer8BitAccess;
     f->v12.shaderInt8 = has.v12.shaderInt8;
     f->v12.shaderBufferInt64Atomics = has.v12.shaderBufferInt64Atomics;
+    d->subgroup = subgroup(&lanes, &has);
+    f->v12.shaderSubgroupExtendedTypes = f->v13.computeFullSubgroups = d->subgroup != 0;
     d->max_blocks = p.properties.limits.maxComputeWorkGroupCount[0];
-    describe(&p.properties, &driver, &has, caps);
+    describe(&p.properties, &driver, &has, d->subgroup, caps);
     return true;
 }
 

@@ -61,6 +61,7 @@ struct driver_device {
     uint32_t family;
     VkPhysicalDeviceMemoryProperties types;
     uint32_t max_blocks;
+    uint32_t subgroup;             /* threads of one, whose lanes exchange values; 0: kernels do without */
     VkPipelineLayout layout;
     bool lost;
     struct block *block; uint32_t nblock, block_cap;     /* what alloc gives, by address */

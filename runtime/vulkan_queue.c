@@ -24,6 +24,7 @@ struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code
 {
     VkShaderModuleCreateInfo s = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = code->size, .pCode = code->binary};
     VkShaderModule module = VK_NULL_HANDLE;
+    bool whole = d->subgroup && code->threads % d->subgroup == 0; /* subgroups: as the kernel's source takes them */
     struct driver_kernel *k = mem_alloc(sizeof *k);
     if (!k) {
         err_set(e, KL_ERR_MEMORY, "device %s: no memory to load a kernel", d->name);
@@ -32,6 +33,7 @@ struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code
     VkResult r = d->CreateShaderModule(d->device, &s, NULL, &module);
     VkComputePipelineCreateInfo p = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO, .layout = d->layout,
                                      .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                                               .flags = whole ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0,
                                                .stage = VK_SHADER_STAGE_COMPUTE_BIT, .module = module, .pName = "main"}};
     r = r ? r : d->CreateComputePipelines(d->device, VK_NULL_HANDLE, 1, &p, NULL, &k->pipeline);
     if (module)

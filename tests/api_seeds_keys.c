@@ -30,22 +30,66 @@ static void b2(void)
     drop(c), drop(g), drop(d);
 }
 
+static kl_dtype seen_by_autograd;
+static kl_status autograd_sees(void *ctx, kl_call *call, kl_keyset keys)
+{
+    (void)ctx;
+    seen_by_autograd = kl_dtype_of(kl_call_input(call, 0));
+    return kl_redispatch(call, kl_keyset_below(keys, kl_call_key(call)));
+}
+
+/* The eleven from the highest number to the lowest; sets keep their order; calls of a thread that includes it have it. */
+static void order_of_eleven(void)
+{
+    kl_keyset set = kl_keyset_order16(kl_keyset_from16(0x7ff));
+    uint16_t bits = 0;
+    for (int n = 10; n > 1; n--) { /* the devices stay */
+        uint16_t one = (uint16_t)(1u << n);
+        kl_key top = kl_keyset_highest(set);
+        CHECK(kl_keyset_to16(kl_keyset_minus(set, kl_keyset_below(set, top)), &bits) && bits == one);
+        CHECK(kl_keyset_to16(set, &bits) && bits == 2 * one - 1 && kl_keyset_has(set, top));
+        set = kl_keyset_below(set, top);
+    }
+    char text[100];
+    set = kl_keyset_union(SET(KL_KEY_Autograd, KL_KEY_Autocast, KL_KEY_CPU), kl_keyset_order16(NO_KEYS));
+    CHECK(!strcmp(kl_keyset_text(set, text, sizeof text), "{AutogradCPU, Autocast, CPU}"));
+    kl_registration r = reg("dot", KL_KEY_Autograd, (kl_kernel){.name = "sees", .call = autograd_sees});
+    kl_tensor a = kl_ones(cpu, KL_F32, DIMS(2, 2)), b = kl_ones(cpu, KL_F32, DIMS(2, 2));
+    OK(kl_autocast_begin(KL_BF16));
+    for (int eleven = 0; eleven < 2; eleven++) {
+        kl_guard before = kl_dispatch_guard(eleven ? kl_keyset_order16(NO_KEYS) : NO_KEYS, NO_KEYS);
+        kl_tensor y = kl_matmul(a, b);
+        CHECK(seen_by_autograd == (eleven ? KL_F32 : KL_BF16) && kl_dtype_of(y) == KL_BF16);
+        NEAR_LIST(y, 0, 2, 2, 2, 2);
+        kl_dispatch_restore(before);
+    }
+    CHECK(kl_dispatch_guarded().included.bits == SET(KL_KEY_Autocast).bits);
+    OK(kl_autocast_end());
+    drop(r);
+    kl_release(a), kl_release(b);
+}
+
 static void b12(void)
 {
     CHECK(KL_KEY16_Cpu == 0 && KL_KEY16_Cuda == 1 && KL_KEY16_Meta == 2 && KL_KEY16_Sparse == 3 && KL_KEY16_Quantized == 4);
     CHECK(KL_KEY16_Nested == 5 && KL_KEY16_Autocast == 6 && KL_KEY16_Autograd == 7 && KL_KEY16_Vmap == 8);
     CHECK(KL_KEY16_Profiler == 9 && KL_KEY16_Tracer == 10);
     kl_kernel pass = {.name = "pass", .call = pass_on};
-    kl_registration r[] = {reg("add", KL_KEY_Autograd, pass), reg("add", KL_KEY_Batched, pass),
+    kl_registration r[] = {reg("add", KL_KEY_Autograd, pass), reg("add", KL_KEY_Batched, pass), reg("add", KL_KEY_Autocast, pass),
                            reg("add", KL_KEY_Profiler, pass), reg("add", KL_KEY_TracerOuter, pass)};
-    uint16_t all = 1 << KL_KEY16_Tracer | 1 << KL_KEY16_Profiler | 1 << KL_KEY16_Vmap | 1 << KL_KEY16_Autograd | 1 << KL_KEY16_Cpu;
+    uint16_t all = 1 << KL_KEY16_Tracer | 1 << KL_KEY16_Profiler | 1 << KL_KEY16_Vmap | 1 << KL_KEY16_Autograd | 1 << KL_KEY16_Autocast |
+                   1 << KL_KEY16_Cpu;
     kl_tensor in[2] = {number(1), number(2)}, y;
-    kl_dispatch_log_begin();
-    OK(kl_dispatch_with("add", kl_keyset_from16(all), 2, in, 1, &y));
-    CHECK(keys_are(kl_dispatch_log_end(), "TracerOuter,Profiler,Batched,AutogradCPU,CPU"));
-    NEAR_LIST(y, 0, 3);
-    for (int i = 0; i < 4; i++)
+    for (int eleven = 0; eleven < 2; eleven++) {
+        kl_dispatch_log_begin();
+        OK(kl_dispatch_with("add", eleven ? kl_keyset_order16(kl_keyset_from16(all)) : kl_keyset_from16(all), 2, in, 1, &y));
+        CHECK(keys_are(kl_dispatch_log_end(), eleven ? "TracerOuter,Profiler,Batched,AutogradCPU,Autocast,CPU"
+                                                     : "TracerOuter,Profiler,Batched,Autocast,AutogradCPU,CPU"));
+        NEAR_LIST(y, 0, 3);
+    }
+    for (int i = 0; i < 5; i++)
         drop(r[i]);
+    order_of_eleven();
     kl_release(in[0]);
     kl_release(in[1]);
 }

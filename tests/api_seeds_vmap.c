@@ -138,6 +138,7 @@ FUNCTION(f_grad_scan, kl_tensor h = kl_zeros(cpu, KL_F32, DIMS(4)); kl_tensor c 
 /* Tensors stored in other ways. */
 FUNCTION(f_complex, kl_tensor z = kl_complex(x, y); return kl_add(kl_real(kl_mul(z, z)), kl_imag(z));)
 FUNCTION(f_quantized, return kl_matmul(kl_quantized(x, (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none), WQ);)
+FUNCTION(f_quantized4, return kl_matmul(kl_quantized(x, (kl_qscheme){.type = KL_Q_I4}, kl_none, kl_none), WQ);)
 FUNCTION(f_dequantized, return kl_matmul(x, kl_dense(WQ));)
 FUNCTION(f_sparse, return kl_matmul(SPARSE, x);)
 
@@ -152,7 +153,7 @@ static const struct { const char *name; function *f; bool flat; } table[] = { /*
     F(along), F(dynamic), FLAT(dynamic_shared), F(dynamic_update), F(dynamic_update_same), F(pad_own), F(cross_entropy), F(conv),
     F(conv_own), F(pool), F(attention), F(quantize), FLAT(bits), FLAT(unmapped), F(input), F(detach), F(cond), F(cond_same),
     F(scan), F(scan_same), FLAT(while), FLAT(while_same), F(checkpoint), F(custom_grad), F(custom), F(grad),
-    F(grad_shared), F(grad_two), F(grad_table), F(grad_twice), F(grad_derived), F(grad_unmapped), F(grad_region), F(grad_scan), F(complex), F(quantized), F(dequantized), F(sparse)};
+    F(grad_shared), F(grad_two), F(grad_table), F(grad_twice), F(grad_derived), F(grad_unmapped), F(grad_region), F(grad_scan), F(complex), F(quantized), F(quantized4), F(dequantized), F(sparse)};
 
 static kl_status on_element(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {

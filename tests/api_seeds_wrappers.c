@@ -111,6 +111,44 @@ static bool half_a_step(kl_tensor x, kl_qscheme scheme)
     return !strcmp(kl_layer_name(q), "quantized") && kl_item_i64(kl_cast(kl_all(within, 0, NULL, false), KL_I32)) == 1;
 }
 
+static kl_tensor fours(kl_tensor x, kl_tensor scale) { return kl_quantized(x, Q(KL_Q_I4), scale, kl_none); }
+
+/* Integers that are packed pass gradients as those of 8 bits do: straight through rounding, not beyond saturation; in and outside of
+ * traces, through views and other ops, and none where only their value is left. */
+static void four_bits(void)
+{
+    static const float at[8] = {0.3f, -1.1f, 3.7f, 4, -4, -4.2f, -5, 3.5f};
+    kl_tensor x = f32(D(2, 4), at), s = f32(0, NULL, (float[]){0.5f}), y, dx, ds, ddx;
+    double want[8] = {1, -2, 7, 0, -8, -8, 0, 7}, through[8], stay[8];
+    OK(kl_trace_begin("four bits"));
+    y = kl_dense(fours(x, s));
+    dx = kl_keep(kl_grad(kl_sum_all(kl_square(y)), x)), ds = kl_keep(kl_grad(kl_sum_all(y), s)), ddx = kl_keep(kl_grad(kl_sum_all(dx), x));
+    OK(kl_trace_end());
+    NEAR(dx, 8, want, 1e-6);
+    for (int i = 0; i < 8; i++)
+        through[i] = want[i] ? 2 : 0;
+    NEAR(ddx, 8, through, 1e-6);
+    NEAR_LIST(ds, 1e-5, (1 - 0.6) + (-2 + 2.2) + (7 - 7.4) + 7 + 0 + (-8 + 8.4) - 8 + 0); /* as of 8 bits */
+    OK(kl_requires_grad(x));
+    NEAR(kl_grad(kl_sum_all(kl_square(kl_dense(fours(x, s)))), x), 8, want, 1e-6);
+    for (int i = 0; i < 8; i++)
+        stay[i] = i == 1 || i == 5 || i == 7 ? through[i] / 2 : 0;
+    kl_tensor turned = kl_transpose(kl_reshape(fours(x, s), D(4, 2)), 0, 1), part = kl_narrow(kl_reshape(fours(x, s), D(2, 2, 2)), 2, 1, 1);
+    NEAR(kl_grad(kl_sum_all(kl_narrow(turned, 0, 1, 1)), x), 8, stay, 1e-6);
+    NEAR(kl_grad(kl_sum_all(part), x), 8, stay, 1e-6);
+    CHECK(!strcmp(kl_layer_name(turned), "quantized") && close(kl_dense(kl_reshape(fours(x, s), D(4, 2))), kl_reshape(kl_dense(fours(x, s)), D(4, 2)), 0));
+    CHECK(close(kl_grad(kl_sum_all(kl_exp(fours(x, s))), x), kl_mul_scalar(kl_mul(kl_exp(kl_dense(fours(x, s))), f32(D(2, 4), (float[]){1, 1, 1, 0, 1, 1, 0, 1})), 1), 1e-5));
+    kl_tensor kept = kl_keep(fours(x, s)); /* 4 bytes of integers */
+    OK(kl_read(kl_layer_part(kept, 0), (unsigned char[4]){0}, 4));
+    OK(kl_read(kept, (float[8]){0}, 32));
+    CHECK(kl_numel(kl_layer_part(kept, 0)) == 4 && close(kl_dense(kept), kl_dense(fours(x, s)), 0));
+    kl_no_grad_begin();
+    kl_tensor stopped = fours(x, s);
+    kl_no_grad_end();
+    CHECK(refused(kl_grad(kl_sum_all(kl_dense(stopped)), x), KL_ERR_GRAD, ""));
+    kl_release(kept);
+}
+
 static void b5(void)
 {
     OK(kl_scope_begin());
@@ -171,10 +209,11 @@ static void b5(void)
     kl_trace_abandon();
 
     /* gradients are those of the floats */
-    for (int i = 0; i < 3; i++) {
-        kl_qscheme left = i == 1 ? Q(KL_Q_U8, .per_axis = true) : i == 2 ? Q(KL_Q_I8, .axis = 1, .block = 4) : Q(KL_Q_I8);
+    for (int i = 0; i < 6; i++) {
+        kl_qscheme left = i == 1 ? Q(KL_Q_U8, .per_axis = true) : i == 2 ? Q(KL_Q_I8, .axis = 1, .block = 4) : i == 3 ? Q(KL_Q_I4)
+                          : i == 4 ? Q(KL_Q_I4, .axis = 1, .block = 4) : i == 5 ? Q(KL_Q_I4, .per_axis = true) : Q(KL_Q_I8);
         OK(kl_trace_begin("gradient"));
-        kl_tensor qa = kl_quantized(x, left, kl_none, kl_none), qw = kl_quantized(w, Q(KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none);
+        kl_tensor qa = kl_quantized(x, left, kl_none, kl_none), qw = kl_quantized(w, Q(i == 3 ? KL_Q_I4 : KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none);
         kl_tensor l = kl_sum_all(kl_square(kl_matmul(qa, qw))), same = kl_sum_all(kl_square(kl_matmul(kl_dense(qa), kl_dense(qw))));
         kl_tensor g[4] = {kl_keep(kl_grad(l, x)), kl_keep(kl_grad(same, x)), kl_keep(kl_grad(l, w)), kl_keep(kl_grad(same, w))};
         kl_tensor turned = kl_keep(kl_grad(kl_sum_all(kl_square(kl_matmul(kl_transpose(qw, 0, 1), kl_transpose(qa, 0, 1)))), w));
@@ -186,6 +225,8 @@ static void b5(void)
     CHECK(close(kl_grad(kl_sum_all(kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), w8)), x),
                 kl_expand(kl_reshape(kl_sum(kl_dense(w8), AXES(1), false), 2, (int64_t[]){1, 8}), 2, (int64_t[]){6, 8}), 1e-5));
     CHECK(close(kl_grad(kl_sum_all(kl_exp(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none))), x), kl_exp(x), 0.1));
+
+    four_bits();
 
     /* observers */
     kl_observer o;

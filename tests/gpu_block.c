@@ -33,6 +33,7 @@ static const char gpu_shim[] =
 /* Products by teams.  Element for element it is asked which lane and register has it, and the sum is one ascending chain
  * of fma, as the interpreter's is.  Of PTX's mma.m16n8k16 (PTX ISA): a[r][k] and b[k][c], k in pairs, are of the lane with
  * groupID r mod 8, or c, and threadID_in_group k mod 8 / 2; sum[r][c] of groupID r mod 8 and threadID_in_group c / 2.  Of
+ * its ldmatrix: lane 8 j + i says where row i of matrix j lies; lane 4 i + c / 2 gets its elements c, or element i of rows c.  Of
  * CDNA 2's 16x16x16: a[r][k] of lane r + 16 (k / 4), b[k][c] of lane c + 16 (k / 4), sum[r][c] of lane c + 16 (r / 4). */
 static const char matrix_units[] =
     "static unsigned emulated_a[1024][4], emulated_b[1024][2];\n"
@@ -49,6 +50,14 @@ static const char matrix_units[] =
     "                float x = emulated_half(bf16, emulated_a[first + r % 8 * 4 + k % 8 / 2][k / 8 * 2 + r / 8], k);\n"
     "                float y = emulated_half(bf16, emulated_b[first + c * 4 + k % 8 / 2][k / 8], k), *sum = d[r / 8 * 2 + c % 2];\n"
     "                *sum = fmaf(x, y, *sum);\n            }\n    emulated_exchange(0, t);\n}\n"
+    "static const unsigned short *emulated_row[1024];\n"
+    "static void emulated_rows(unsigned n, bool turned, unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, const unsigned short *row)\n{\n"
+    "    unsigned t = threadIdx.x, first = t & ~31u, *r[4] = {&r0, &r1, &r2, &r3};\n"
+    "    if (t - first < 8 * n && (unsigned long long)row % 16)\n        __builtin_trap();\n"
+    "    emulated_row[t] = row;\n    emulated_exchange(0, t);\n"
+    "    for (unsigned j = 0; j < n; j++) {\n        const unsigned short **m = emulated_row + first + 8 * j;\n"
+    "        unsigned i = t % 32 / 4, c = t % 4 * 2;\n"
+    "        *r[j] = turned ? m[c][i] | m[c + 1][i] << 16 : m[i][c] | m[i][c + 1] << 16;\n    }\n    emulated_exchange(0, t);\n}\n"
     "typedef float emulated_sums __attribute__((vector_size(16)));\n"
     "template <class H> static emulated_sums emulated_mfma(bool bf16, H a, H b, emulated_sums d)\n{\n"
     "    unsigned t = threadIdx.x, first = t & ~63u;\n"
@@ -84,6 +93,10 @@ void gpu_shim_write(FILE *f, const char *text)
         {"asm(\"cvt.rn.f16.f32 ", "h = bits<unsigned short, _Float16>(_Float16(x));\n"},
         {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.", "emulated_ptx_mma(false, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);\n"},
         {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.", "emulated_ptx_mma(true, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);\n"},
+        {"asm volatile(\"ldmatrix.sync.aligned.m8n8.x2.shared", "emulated_rows(2, false, r0, r1, r0, r1, row);\n"},
+        {"asm volatile(\"ldmatrix.sync.aligned.m8n8.x2.trans", "emulated_rows(2, true, r0, r1, r0, r1, row);\n"},
+        {"asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared", "emulated_rows(4, false, r0, r1, r2, r3, row);\n"},
+        {"asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans", "emulated_rows(4, true, r0, r1, r2, r3, row);\n"},
         {"asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4,", "emulated_copy(to, from, 4, there);\n"},
         {"asm volatile(\"cp.async.ca.shared.global [%0], [%1], 8,", "emulated_copy(to, from, 8, there);\n"},
         {"asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16,", "emulated_copy(to, from, 16, there);\n"},

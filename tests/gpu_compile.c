@@ -39,6 +39,35 @@ static void make_all(const struct kernel_set *s, const char *name)
     mem_free(source.s);
 }
 
+static bool copies(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op == L_COPY || k->inst[v].op == L_WAIT)
+            return true;
+    return false;
+}
+
+/* CUDA's and HIP's text of a kernel is the same: what differs stands in their preludes, but for how copies to shared memory
+ * wait. */
+static void same_text(const struct kernel_set *s)
+{
+    struct err e = {0};
+    unsigned same = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct text cuda = {0}, hip = {0};
+        bool ok = check(source_kernel(s->v[i], dialect_find("cuda", &e), "kernel", &cuda, NULL, &e) &&
+                        source_kernel(s->v[i], dialect_find("hip", &e), "kernel", &hip, NULL, &e), "%s", e.msg);
+        if (ok && !strcmp(cuda.s, hip.s))
+            same++;
+        else if (ok)
+            check(copies(s->v[i]), "%s: CUDA and HIP have not the same text:\n%s\n%s", s->v[i]->name, cuda.s, hip.s);
+        mem_free(cuda.s);
+        mem_free(hip.s);
+    }
+    printf("%u have the same text in CUDA and HIP\n", same);
+    check(same > s->n / 10 * 9, "only %u of %u kernels have the same text in CUDA and HIP", same, s->n);
+}
+
 /* Compiles kernels [first, end) and, where they are refused, halves of them, to name the one. */
 static void compile(const struct kernel_set *s, const struct gpu_compiler *c, const char *arch, uint32_t first, uint32_t end)
 {
@@ -114,8 +143,16 @@ static unsigned matrix_instructions(const struct code *c, bool amd)
     return n;
 }
 
-/* Products of half floats, made for one architecture: each kernel has such instructions, or the architecture has none. */
-static void compile_products(const char *name, const char *arch, bool has)
+static bool is_product(const struct kernel *k, unsigned dtype)
+{
+    bool reads = false;
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        reads |= k->buf[b].role == BUF_IN && k->buf[b].dtype == dtype;
+    return reads && strstr(k->name, "dot");
+}
+
+/* Products of half floats, made for one architecture: those that its matrix units can do have such instructions. */
+static void compile_products(const char *name, const char *arch, bool f16, bool bf16)
 {
     struct err e = {0};
     struct caps caps;
@@ -129,21 +166,22 @@ static void compile_products(const char *name, const char *arch, bool has)
     dialect_caps(d, &caps);
     dialect_matrix(d, arch, &caps);
     gpu_kernels_matrix(&s, &caps);
-    check(!!caps.mma.team == has, "%s: teams of %u", arch, caps.mma.team);
     for (uint32_t i = 0; i < s.n; i++) {
         struct text source = {0};
         struct code code = {0};
-        bool product = strstr(s.v[i]->name, "dot"), made = make_file(&s, d, i, i + 1, &source) && c->compile(source.s, arch, GPU_BINARY, &code, &e);
-        products += product;
+        bool due = (f16 && is_product(s.v[i], KL_F16)) || (bf16 && is_product(s.v[i], KL_BF16));
+        bool made = make_file(&s, d, i, i + 1, &source) && c->compile(source.s, arch, GPU_BINARY, &code, &e);
+        products += due;
         if (check(made, "%s for %s: %s", s.v[i]->name, arch, e.msg)) {
             bool is = matrix_instructions(&code, !strcmp(name, "hip"));
             with += is;
-            check(is == (has && product), "%s for %s has %s of a matrix unit", s.v[i]->name, arch, is ? "instructions" : "none");
+            check(is == due, "%s for %s has %s of a matrix unit", s.v[i]->name, arch, is ? "instructions" : "none");
         }
         mem_free(code.bytes);
         mem_free(source.s);
     }
-    printf("%s: %u of %u products by matrix units\n", arch, with, products);
+    printf("%s: %u products by matrix units\n", arch, with);
+    check(with == products && (products > 1 || !bf16), "%s: %u of %u products", arch, with, products);
     gpu_kernels_free(&s);
 }
 
@@ -160,6 +198,31 @@ static void refusal(const char *name)
     check(!c->compile(wrong, c->arch[0], GPU_BINARY, &code, &e) && strstr(e.msg, "nowhere") && !code.bytes,
           "%s says of a wrong source: %s", name, e.msg);
     check(!c->compile("", "nothing", GPU_BINARY, &code, &e) && e.code && !code.bytes, "%s takes an architecture that is none", name);
+}
+
+/* Kernels whose lanes exchange values, for a device of Vulkan that has subgroups. */
+static void subgroups(const struct kernel_set *s)
+{
+    static const char features[] = "+f64+fma+subgroup32";
+    struct err e = {0};
+    char version[64];
+    const struct gpu_compiler *c = gpu_compiler_find("glsl", &e);
+    const struct dialect with = dialect_for(dialect_find("glsl", &e), features);
+    unsigned n = 0;
+    for (uint32_t i = 0; i < s->n && c && c->version(version, sizeof version, &e); i++) {
+        struct text source = {0};
+        struct code code = {0};
+        dialect_prelude(&with, features, &source);
+        size_t prelude = source.len;
+        if (check(source_kernel(s->v[i], &with, "kernel", &source, NULL, &e), "%s", e.msg) && strstr(source.s + prelude, "lane_")) {
+            check(c->compile(source.s, c->arch[0], GPU_BINARY, &code, &e), "%s: %s", s->v[i]->name, e.msg);
+            n++;
+        }
+        mem_free(code.bytes);
+        mem_free(source.s);
+    }
+    printf("glsl: %u kernels with subgroups\n", n);
+    check(n > 10 || e.code, "only %u kernels with subgroups", n);
 }
 
 /* An elementwise kernel, whatever its axes: neighbouring threads have neighbouring elements, nobody waits for anybody. */
@@ -201,6 +264,7 @@ int main(int argc, char **argv)
     static const char *const names[] = {"cuda", "hip", "glsl"};
     for (unsigned i = 0; i < 3; i++)
         make_all(&s, names[i]);
+    same_text(&s);
     if (essential) {
         gpu_kernels_essential(&s);
         printf("%u that differ by more than the order of their instructions\n", s.n);
@@ -211,13 +275,14 @@ int main(int argc, char **argv)
         elementwise(names[i]);
     }
     if (archs) {
-        compile_products("cuda", "sm_80", true);
-        compile_products("hip", "gfx90a", true);
+        subgroups(&s);
+        compile_products("cuda", "sm_80", true, true);
+        compile_products("hip", "gfx90a", false, true);
     }
     if (archs > 1) {
-        compile_products("cuda", "sm_90", true);
-        compile_products("cuda", "sm_75", false);
-        compile_products("hip", "gfx1030", false);
+        compile_products("cuda", "sm_90", true, true);
+        compile_products("cuda", "sm_75", false, false);
+        compile_products("hip", "gfx1030", false, false);
     }
     gpu_kernels_free(&s);
     return finish();

@@ -140,12 +140,15 @@ static void run_file(struct subject *s, uint32_t n, const char *folder)
 {
     char source[512], library[512], command[2048];
     struct module m = {0};
+    struct text prelude = {0};
     snprintf(source, sizeof source, "%s/kernels.cpp", folder);
     snprintf(library, sizeof library, "%s/kernels.so", folder);
     FILE *f = fopen(source, "w");
     if (!check(f, "%s cannot be written", source))
         return;
-    gpu_shim_write(f, s->d->prelude);
+    dialect_prelude(s->d, NULL, &prelude);
+    gpu_shim_write(f, prelude.s);
+    mem_free(prelude.s);
     bool ok = true;
     for (uint32_t i = 0; i < n; i++)
         ok &= write_kernel(f, &s[i], i);
@@ -165,7 +168,7 @@ static void run_file(struct subject *s, uint32_t n, const char *folder)
 }
 
 /* Products by matrix units: the layout of every dialect's. */
-static void run_matrix(const char *name, const char *folder)
+static void run_matrix(const char *name, const char *arch, const char *folder)
 {
     struct err e = {0};
     struct caps caps;
@@ -173,7 +176,7 @@ static void run_matrix(const char *name, const char *folder)
     const struct dialect *d = dialect_find(name, &e);
     struct subject s[A_FILE];
     dialect_caps(d, &caps);
-    dialect_matrix(d, NULL, &caps);
+    dialect_matrix(d, arch, &caps);
     gpu_kernels_matrix(&set, &caps);
     check(set.n > 4 && set.n <= A_FILE, "%s: %u products by matrix units", name, set.n);
     for (uint32_t i = 0; i < set.n; i++)
@@ -239,8 +242,8 @@ int main(int argc, char **argv)
     struct dialect apart = *dialect_find("hip", &e);
     apart.shared_bytes = 0;
     run_set(&random, &apart, 1, folder);
-    run_matrix("cuda", folder);
-    run_matrix("hip", folder);
+    run_matrix("cuda", "sm_90", folder);
+    run_matrix("hip", "gfx942", folder);
     gpu_block_free();
     gpu_kernels_free(&made);
     gpu_kernels_free(&random);

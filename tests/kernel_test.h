@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MAX_TARGETS = 5, MAX_BUFS = 48 };
+enum { MAX_TARGETS = 8, MAX_BUFS = 48 };
 struct targets {
     const struct backend *b;
     struct caps v[MAX_TARGETS];

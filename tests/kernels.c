@@ -156,6 +156,20 @@ static void product(unsigned dtype, int64_t m, int64_t n, int64_t k, bool ta, bo
     graph_free(g);
 }
 
+/* One of bytes, summed as i32. */
+static void byte_product(unsigned da, unsigned db, int64_t m, int64_t n, int64_t k, bool tb)
+{
+    struct graph *g = graph_new("bytes");
+    struct shape sa = matrix(m, k), sb = tb ? matrix(n, k) : matrix(k, n);
+    union attr d = {.dot = {.ncon = 1, .con_a = 1, .con_b = tb, .sum = KL_I32}};
+    ref y = n_dot(g, n_input(g, da, &sa, "a"), n_input(g, db, &sb, "b"), &d);
+    graph_output(g, OUT_RETURN, n_cast(g, n_mul(g, y, y), KL_F32), 0);
+    char what[96];
+    snprintf(what, sizeof what, "bytes %s %s %" PRId64 "x%" PRId64 "x%" PRId64 "%s", dtype_name(da), dtype_name(db), m, n, k, tb ? " B^T" : "");
+    compare(g, what);
+    graph_free(g);
+}
+
 /* Softmax and column means over the same values: row and column reduces with prologues and epilogues, views between. */
 static void rows_and_columns(int64_t rows, int64_t cols)
 {
@@ -235,6 +249,20 @@ static void movers(int64_t rows, int64_t cols)
     graph_free(g);
 }
 
+static void attention(int64_t queries, int64_t keys, int sight)
+{
+    struct graph *g = graph_new("attention");
+    struct shape q = shape_make(3, (int64_t[]){2, queries, 19}), k = shape_make(3, (int64_t[]){2, keys, 19}), v = shape_make(3, (int64_t[]){2, keys, 33});
+    struct shape seen = shape_make(3, (int64_t[]){2, queries, sight == 1 ? keys : 2});
+    ref in[3] = {n_input(g, KL_F32, &q, "q"), n_input(g, KL_F32, &k, "k"), n_input(g, KL_F32, &v, "v")};
+    ref s = sight ? n_input(g, sight == 1 ? KL_BOOL : KL_I32, &seen, "seen") : NIL;
+    graph_output(g, OUT_RETURN, n_attention(g, in[0], in[1], in[2], s, 0.25, sight == 0), 0);
+    char what[64];
+    snprintf(what, sizeof what, "attention %" PRId64 "x%" PRId64 " %d", queries, keys, sight);
+    compare(g, what);
+    graph_free(g);
+}
+
 /* Elements in the order of memory are walked in that order, whatever their coordinates: nothing is divided. */
 static void flat(void)
 {
@@ -267,6 +295,8 @@ int main(void)
             product(KL_F32, mnk[i][0], mnk[i][1], mnk[i][2], t & 1, t & 2);
             product(i & 1 ? KL_F64 : KL_I16, mnk[i][0], mnk[i][1], mnk[i][2], t & 1, t & 2);
         }
+    for (unsigned i = 0; i < 6; i++)
+        byte_product(i % 3 ? KL_I8 : KL_U8, i % 2 ? KL_I8 : KL_U8, 7 + 8 * i, 70 - 11 * i, 9 + 5 * i, i & 1);
     static const int64_t rc[][2] = {{1, 1}, {3, 5}, {7, 64}, {70, 130}, {600, 3}, {2, 20000}, {0, 4}, {4, 0}};
     for (unsigned i = 0; i < sizeof rc / sizeof *rc; i++)
         rows_and_columns(rc[i][0], rc[i][1]);
@@ -281,6 +311,8 @@ int main(void)
     movers(9, 5);
     movers(70, 33);
     movers(3, 300);
+    attention(70, 131, 0);
+    attention(9, 70, 2);
     flat();
     return finish();
 }

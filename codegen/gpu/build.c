@@ -56,8 +56,9 @@ static bool build(const struct kernel *k, const char *language, const char *arch
         return err_set(e, KL_ERR_ARGUMENT, "kernels for a GPU have no stage llvm");
     if (!d || !c)
         return false;
-    dialect_prelude(d, features, &source);
-    bool ok = source_kernel(k, d, "kernel", &source, &info, e) &&
+    const struct dialect own = dialect_for(d, features);
+    dialect_prelude(&own, features, &source);
+    bool ok = source_kernel(k, &own, "kernel", &source, &info, e) &&
               c->compile(source.s, arch ? arch : c->arch[0], kind == EMIT_ASM ? GPU_ASSEMBLY : GPU_BINARY, &binary, e);
     if (ok && kind == EMIT_ASM)
         *out = binary;

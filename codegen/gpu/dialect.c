@@ -1,6 +1,7 @@
 /* The dialects: what differs between the languages of CUDA, HIP and Vulkan. */
 #include "ir/broken.h"
 #include "source.h"
+#include <stdlib.h>
 #include <string.h>
 
 #define C_TYPES                                                                                                  \
@@ -21,13 +22,6 @@
     "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x);\n"                                          \
     "    return x != x ? bf16(b >> 16 | 0x40u) : bf16((b + 0x7fffu + (b >> 16 & 1u)) >> 16);\n}\n"
 
-/* PTX ISA, mma.m16n8k16. */
-#define CUDA_MMA(T)                                                                                              \
-    "FUNCTION void mma_" T "(f32 &d0, f32 &d1, f32 &d2, f32 &d3, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)\n{\n"  \
-    "    asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32." T "." T ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, \"\n"  \
-    "                 \"{%8, %9}, {%0, %1, %2, %3};\"\n                 : \"+f\"(d0), \"+f\"(d1), \"+f\"(d2), \"+f\"(d3)\n" \
-    "                 : \"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3), \"r\"(b0), \"r\"(b1));\n}\n"
-
 /* Of 4, 8 or 16 bytes to shared memory; zeros where there are none. */
 #define CUDA_COPY(BYTES, HOW)                                                                                    \
     "FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n    const u32 at = u32(__cvta_generic_to_shared(to));\n" \
@@ -43,17 +37,9 @@
     "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n"                                              \
     "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n"                                              \
     "#define lane_first(x, w) __shfl_sync(LANES, x, 0, w)\n"                                                     \
-    CUDA_MMA("f16") CUDA_MMA("bf16") CUDA_COPY("4", "ca") CUDA_COPY("8", "ca") CUDA_COPY("16", "cg")            \
+    CUDA_COPY("4", "ca") CUDA_COPY("8", "ca") CUDA_COPY("16", "cg")            \
     "FUNCTION void copies_commit()\n{\n    asm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n}\n"             \
     "template <int left> FUNCTION void copies_wait()\n{\n    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(left) : \"memory\");\n}\n"
-
-/* CDNA 2's 16x16x16: four halves of each factor, four sums. */
-#define HIP_MMA(T, HALF, INSTRUCTION)                                                                            \
-    "FUNCTION void mma_" T "(f32 &d0, f32 &d1, f32 &d2, f32 &d3, u32 a0, u32 a1, u32 b0, u32 b1)\n{\n"              \
-    "    typedef " HALF " halves __attribute__((vector_size(8)));\n    typedef f32 sums __attribute__((vector_size(16)));\n" \
-    "    const u64 a = u64(a1) << 32 | a0, b = u64(b1) << 32 | b0;\n    sums d = {d0, d1, d2, d3};\n"             \
-    "    d = " INSTRUCTION "(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), d, 0, 0, 0);\n"         \
-    "    d0 = d[0];\n    d1 = d[1];\n    d2 = d[2];\n    d3 = d[3];\n}\n"
 
 /* Copies are loads, and stores where they land. */
 #define HIP_PRELUDE                                                                                              \
@@ -65,14 +51,11 @@
     "FUNCTION f32 f32_of_f16(f16 h) { return f32(__builtin_bit_cast(_Float16, h)); }\n"                           \
     "FUNCTION f16 f16_of_f32(f32 x) { return __builtin_bit_cast(f16, _Float16(x)); }\n"                           \
     "#define lane_below(x, h, w) __shfl_down(x, h, w)\n#define lane_across(x, h, w) __shfl_xor(x, h, w)\n"        \
-    "#define lane_first(x, w) __shfl(x, 0, w)\n"                                                               \
-    HIP_MMA("f16", "_Float16", "__builtin_amdgcn_mfma_f32_16x16x16f16")                                          \
-    HIP_MMA("bf16", "short", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k")
+    "#define lane_first(x, w) __shfl(x, 0, w)\n"
 
 /* packHalf2x16 may round either way: f16 is made from the bits.  A number below the smallest normal one is rounded by
  * an addition whose last bit weighs as much as f16's. */
 #define GLSL_PRELUDE                                                                                             \
-    "#version 460\n"                                                                                              \
     "#extension GL_EXT_shader_explicit_arithmetic_types : require\n"                                              \
     "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n"         \
     "#extension GL_EXT_shader_atomic_int64 : enable\n#extension GL_EXT_buffer_reference : require\n"              \
@@ -100,19 +83,19 @@ static const struct dialect dialects[] = {
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC,
-     .matrix = &matrix_nvidia, .has_matrix = matrix_nvidia_has, .arch = "sm_80"},
+     .matrix = &matrix_nvidia, .matrix_dtypes = matrix_nvidia_dtypes, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE,
-     .matrix = &matrix_amd, .has_matrix = matrix_amd_has, .arch = "gfx90a"},
+     .matrix = &matrix_amd, .matrix_dtypes = matrix_amd_dtypes, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
      .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .address = "",
      .subscript = "u32",
-     .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .table = true},
+     .lane = "gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID", .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .table = true},
 };
 enum { DIALECTS = sizeof dialects / sizeof *dialects };
 
@@ -136,9 +119,26 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "    precise " T " e = ((ah * bh - p) + ah * bl + al * bh) + al * bl, w = s - p, f = (p - (s - w)) + (c - w);\n" \
     "    precise " T " r = s + (f + e);\n    return r;\n}\n"
 
+/* Exchanges within a subgroup.  Its lanes are all there: the driver asks for whole subgroups. */
+#define SUBGROUPS                                                                                                \
+    "#extension GL_KHR_shader_subgroup_basic : require\n#extension GL_KHR_shader_subgroup_shuffle : require\n"   \
+    "#extension GL_EXT_shader_subgroup_extended_types_int64 : require\n"                                         \
+    "#define lane_below(x, h, w) subgroupShuffleXor(x, h)\n#define lane_across(x, h, w) subgroupShuffleXor(x, h)\n" \
+    "#define lane_first(x, w) subgroupShuffle(x, gl_SubgroupInvocationID & ~(w - 1u))\n"
+
+struct dialect dialect_for(const struct dialect *d, const char *features)
+{
+    struct dialect own = *d;
+    const char *size = features && d->lane ? strstr(features, "+subgroup") : NULL;
+    if (size)
+        own.shuffle = (uint32_t)strtoul(size + strlen("+subgroup"), NULL, 10);
+    return own;
+}
+
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
-    text_put(out, "%s", d->prelude);
+    text_put(out, "%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "", d->prelude,
+             d->matrix ? d->matrix->prelude : "");
     if (!d->table)
         return;
     bool f64 = !features || strstr(features, "+f64");
@@ -158,7 +158,7 @@ void dialect_caps(const struct dialect *d, struct caps *out)
 
 void dialect_matrix(const struct dialect *d, const char *features, struct caps *out)
 {
-    out->mma = (struct mma_caps){0};
-    if (d->matrix && d->has_matrix(features ? features : d->arch))
-        out->mma = d->matrix->caps;
+    uint32_t dtypes = d->matrix ? d->matrix_dtypes(features ? features : d->arch) : 0;
+    out->mma = dtypes ? d->matrix->caps : (struct mma_caps){0};
+    out->mma.dtypes &= dtypes;
 }

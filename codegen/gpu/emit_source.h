@@ -20,6 +20,7 @@ struct emitter {
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     uint8_t *piles;               /* per value: a carried value, or products added to one */
     uint32_t width;               /* lanes of the open vector loop; 1 outside */
+    uint32_t shuffle;             /* lanes that exchange values without memory, of this kernel's; 0: none */
     bool own_threads;             /* the kernel has block loops: threads are its own affair; */
     bool shares;                  /* they have shared memory */
     unsigned team;                /* threads that hold a tile together: without a unit each has all of it, the first one stores */

@@ -36,6 +36,15 @@ static bool can_say(struct emitter *m)
     return true;
 }
 
+/* How many lanes of k exchange values without memory.  A block that is not made of whole subgroups has other ways. */
+static uint32_t shuffles(const struct kernel *k, const struct dialect *d, uint32_t threads)
+{
+    bool any = !d->lane;
+    for (val v = 1; v < k->ninst && !any; v++)
+        any = k->inst[v].op == L_FOLD || k->inst[v].op == L_MIX;
+    return any && d->shuffle && (!d->lane || threads % d->shuffle == 0) ? d->shuffle : 0;
+}
+
 static const char *const exchange_types[] = {"u32", "u64", "f32", "f64"};
 enum { EXCHANGE_TYPES = sizeof exchange_types / sizeof *exchange_types };
 
@@ -167,7 +176,7 @@ static bool open_function(struct emitter *m, const char *entry)
         declare_inside(m, arrays);
     }
     source_line(m);
-    text_put(m->t, "%su32 t = %s;\n", m->d->local, m->d->thread);
+    text_put(m->t, "%su32 t = %s;\n", m->d->local, m->d->lane && m->shuffle ? m->d->lane : m->d->thread);
     find_buffers(m);
     return true;
 }
@@ -437,6 +446,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     if (!kernel_verify(k, e))
         return false;
     m.info.threads = widest(k);
+    m.shuffle = shuffles(k, d, m.info.threads);
     m.info.inside = mem_alloc((k->nbuf + 1) * sizeof *m.info.inside);
     m.barrier = mem_alloc(k->ninst);
     m.affine = mem_alloc(k->ninst);

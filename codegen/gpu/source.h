@@ -24,10 +24,13 @@ struct fragment_axis { uint8_t div, mod, scale, at[8]; };
 struct fragment { uint8_t elements; struct fragment_axis row, col; };
 
 /* A matrix unit: a [m x k], b [k x n] and sum [m x n] as its instruction wants them in the lanes' registers.  Halves are
- * neighbours in pairs along k, a pair a register.  The prelude has the instruction: mma_f16(sum .., a .., b ..), mma_bf16. */
+ * neighbours in pairs along k, a pair a register. */
 struct matrix_unit {
+    const char *prelude;          /* behind the dialect's: the instructions, mma_f16(sum .., a .., b ..) and mma_bf16 */
     struct mma_caps caps;
     struct fragment a, b, sum;
+    bool rows;                    /* the prelude has rows_2(registers .., row) and rows_4, and the same _turned: 8x8 halves for
+                                     each register, of which lane / 8 % 4 says where row lane % 8 lies */
 };
 
 /* Copies to shared memory: element by element at once; loads of vectors at once and stores where they land; or by the
@@ -44,13 +47,14 @@ struct dialect {
     const char *i64, *u64, *f64;  /* suffixes of literals */
     const char *address;          /* in front of an element that an atomic changes */
     const char *subscript;        /* converts an index of 64 bits to what arrays take */
+    const char *lane;             /* like thread, neighbours in one subgroup; NULL: thread is */
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
     uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block */
     enum source_copies copies;
     bool table;                   /* buffers are addresses in a table, not passed */
     const struct matrix_unit *matrix; /* what some of its devices have; NULL: nothing */
-    bool (*has_matrix)(const char *arch); /* does this architecture? */
+    uint32_t (*matrix_dtypes)(const char *arch); /* and of which factors on this architecture: a set, by bit */
     const char *arch;             /* of a device that is not at hand */
 };
 
@@ -63,6 +67,9 @@ struct source_info {
 
 /* ---- dialect.c ---- */
 const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e names those that there are */
+/* The same for a device whose caps.features are these; NULL: for one that is not at hand.  In GLSL lanes exchange values
+ * by the subgroups of N threads that a device with +subgroupN has. */
+struct dialect dialect_for(const struct dialect *d, const char *features);
 /* What stands in front of kernels for a device whose caps.features are these; of a device that is not at hand: NULL.  A
  * device without +fma rounds a product before it is added to.  Then fma is computed by other means, but where sums of
  * products pile up: there every device adds as it does. */
@@ -75,7 +82,7 @@ void dialect_matrix(const struct dialect *d, const char *features, struct caps *
 
 /* ---- matrix.c ---- */
 extern const struct matrix_unit matrix_nvidia, matrix_amd;
-bool matrix_nvidia_has(const char *arch), matrix_amd_has(const char *arch);
+uint32_t matrix_nvidia_dtypes(const char *arch), matrix_amd_dtypes(const char *arch);
 
 /* ---- source.c ---- */
 /* Adds kernel k as a function called `entry`; not the prelude.  false: *e says what of k the dialect cannot say.

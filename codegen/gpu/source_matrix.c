@@ -97,19 +97,28 @@ unsigned source_elements(const struct emitter *m, val v)
 
 /* ---- memory ---- */
 
-/* Does the index lie at a whole register of an array that begins at one? */
-static bool is_even(const struct kernel *k, val v, int depth)
+/* The largest power of two that divides the value, up to 2^16, as its logarithm. */
+static unsigned divisible(const struct kernel *k, val v, int depth)
 {
     const struct linst *i = &k->inst[v];
-    if (i->op == L_CONST)
-        return !(i->imm & 1);
-    if (!depth--)
-        return false;
-    if (i->op == L_LOOP)
-        return !(i->imm & 1) && is_even(k, i->a, depth);
+    unsigned n = 0, a, b;
+    if (i->op == L_CONST) {
+        while (n < 16 && !(i->imm >> n & 1))
+            n++;
+        return n;
+    }
+    if (!depth-- || (i->op != L_LOOP && i->op != L_OP(P_MUL) && i->op != L_OP(P_ADD) && i->op != L_OP(P_SUB)))
+        return 0;
+    a = divisible(k, i->a, depth);
+    if (i->op == L_LOOP) {
+        while (n < 16 && !(i->imm >> n & 1))
+            n++;
+        return n < a ? n : a;
+    }
+    b = divisible(k, i->b, depth);
     if (i->op == L_OP(P_MUL))
-        return is_even(k, i->a, depth) || is_even(k, i->b, depth);
-    return (i->op == L_OP(P_ADD) || i->op == L_OP(P_SUB)) && is_even(k, i->a, depth) && is_even(k, i->b, depth);
+        return a + b < 16 ? a + b : 16;
+    return a < b ? a : b;
 }
 
 /* Of one tile's access: steps from row to row and from column to column. */
@@ -123,16 +132,22 @@ static struct layout layout_of(const struct emitter *m, const struct linst *i, e
                            i->kind == TILE_ROWS ? 1 : stride};
 }
 
-/* The lane's place: variable pV of access V. */
-static void declare_place(struct emitter *m, val v, const struct layout *l)
+/* The start of the lane's place: variable pV of access V. */
+static void declare_place(struct emitter *m, val v)
 {
     bool fits;
     char a[MAX_OPERAND];
-    const struct fragment_axis *r = &l->f->row, *c = &l->f->col;
     source_index(m, m->k->inst[v].a, &fits, a);
     source_line(m);
-    text_put(m->t, "%s%s p%u = %s + i32(t / %uu %% %uu) * %" PRId64 " + i32(t / %uu %% %uu) * %" PRId64 ";\n", m->d->local,
-             fits ? "i32" : "i64", v, a, r->div, r->mod, r->scale * l->row, c->div, c->mod, c->scale * l->col);
+    text_put(m->t, "%s%s p%u = %s", m->d->local, fits ? "i32" : "i64", v, a);
+}
+
+/* The rest of it, where each lane reads or stores the elements that it holds. */
+static void put_own_place(struct emitter *m, const struct layout *l)
+{
+    const struct fragment_axis *r = &l->f->row, *c = &l->f->col;
+    text_put(m->t, " + i32(t / %uu %% %uu) * %" PRId64 " + i32(t / %uu %% %uu) * %" PRId64 ";\n", r->div, r->mod, r->scale * l->row, c->div,
+             c->mod, c->scale * l->col);
 }
 
 /* How far element e of fragment (row, col), the first element's numbers, is from the lane's place. */
@@ -141,27 +156,58 @@ static int64_t offset(const struct layout *l, unsigned row, unsigned col, unsign
     return (row + l->f->row.at[e]) * l->row + (col + l->f->col.at[e]) * l->col;
 }
 
+/* Elements that lie in one register are read from two neighbours, or one by one. */
+static void load_pair(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col, unsigned e, bool pairs)
+{
+    unsigned b = (unsigned)m->k->inst[v].imm;
+    int64_t at = offset(l, row, col, e), next = offset(l, row, col, e + 1);
+    source_line(m);
+    if (pairs)
+        text_put(m->t, "%su32 v%u_%u = word_at(b%u + p%u + %" PRId64 ");\n", m->d->local, v, n, b, v, at);
+    else
+        text_put(m->t, "%su32 v%u_%u = u32(b%u[p%u + %" PRId64 "]) | u32(b%u[p%u + %" PRId64 "]) << 16;\n", m->d->local, v, n, b, v, at, b, v,
+                 next);
+}
+
+/* A fragment of 8x8 matrices, of which each lane says where a row lies: matrix number lane / 8 of the fragment's registers. */
+static void load_rows(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col, bool turned)
+{
+    unsigned count = l->f->elements / 2;
+    source_line(m);
+    text_put(m->t, "u32 ");
+    for (unsigned r = 0; r < count; r++)
+        text_put(m->t, "v%u_%u%s", v, n + r, r + 1 < count ? ", " : "; ");
+    text_put(m->t, "rows_%u%s(", count, turned ? "_turned" : "");
+    for (unsigned r = 0; r < count; r++)
+        text_put(m->t, "v%u_%u, ", v, n + r);
+    text_put(m->t, "b%u + p%u + %" PRId64 ");\n", (unsigned)m->k->inst[v].imm, v, offset(l, row, col, 0));
+}
+
 void source_matrix_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     enum source_role role = (enum source_role)m->role[v];
     const struct mma_caps *c = &m->unit->caps;
     struct layout l = layout_of(m, i, role);
-    unsigned rows = role == ROLE_A ? c->m : c->k, cols = role == ROLE_A ? c->k : c->n, n = 0, b = (unsigned)i->imm;
-    int64_t along = role == ROLE_A ? l.col : l.row, across = role == ROLE_A ? l.row : l.col;
-    bool pairs = along == 1 && across % 2 == 0 && m->k->buf[b].role == BUF_SHARED && is_even(m->k, i->a, 16);
-    declare_place(m, v, &l);
+    unsigned rows = role == ROLE_A ? c->m : c->k, cols = role == ROLE_A ? c->k : c->n, n = 0;
+    int64_t along = role == ROLE_A ? l.col : l.row, stride = (int64_t)m->k->inst[i->d].imm;
+    bool shared = m->k->buf[i->imm].role == BUF_SHARED;
+    bool pairs = along == 1 && stride % 2 == 0 && shared && divisible(m->k, i->a, 16) >= 1;
+    bool by_rows = m->unit->rows && stride % 8 == 0 && shared && divisible(m->k, i->a, 16) >= 3;
+    declare_place(m, v);
+    if (by_rows)
+        text_put(m->t, " + i32(t %% 8u) * %" PRId64 " + i32(t / 8u %% 2u) * %" PRId64 " + i32(t / 16u %% 2u) * %" PRId64 ";\n", stride,
+                 offset(&l, 0, 0, 2), l.f->elements > 4 ? offset(&l, 0, 0, 4) : 0);
+    else
+        put_own_place(m, &l);
     for (unsigned row = 0; row < i->rows; row += rows)
-        for (unsigned col = 0; col < i->cols; col += cols)
-            for (unsigned e = 0; e < l.f->elements; e += 2) {
-                int64_t at = offset(&l, row, col, e), next = offset(&l, row, col, e + 1);
-                source_line(m);
-                if (pairs)
-                    text_put(m->t, "%su32 v%u_%u = word_at(b%u + p%u + %" PRId64 ");\n", m->d->local, v, n++, b, v, at);
-                else
-                    text_put(m->t, "%su32 v%u_%u = u32(b%u[p%u + %" PRId64 "]) | u32(b%u[p%u + %" PRId64 "]) << 16;\n", m->d->local, v,
-                             n++, b, v, at, b, v, next);
-            }
+        for (unsigned col = 0; col < i->cols; col += cols) {
+            if (by_rows)
+                load_rows(m, v, n, &l, row, col, along != 1);
+            for (unsigned e = 0; e < l.f->elements && !by_rows; e += 2)
+                load_pair(m, v, n + e / 2, &l, row, col, e, pairs);
+            n += l.f->elements / 2;
+        }
 }
 
 void source_matrix_store(struct emitter *m, val v)
@@ -169,7 +215,8 @@ void source_matrix_store(struct emitter *m, val v)
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
     struct layout l = layout_of(m, i, ROLE_SUM);
     unsigned n = 0;
-    declare_place(m, v, &l);
+    declare_place(m, v);
+    put_own_place(m, &l);
     for (unsigned row = 0; row < x->rows; row += m->unit->caps.m)
         for (unsigned col = 0; col < x->cols; col += m->unit->caps.n)
             for (unsigned e = 0; e < l.f->elements; e++) {

@@ -332,7 +332,7 @@ const char *exchange_type(unsigned dtype)
 bool exchanges(const struct emitter *m, val v, uint32_t width)
 {
     const struct linst *i = &m->k->inst[v];
-    return i->op == L_FOLD ? width > 1 && width > m->d->shuffle : i->imm >= (m->d->shuffle ? m->d->shuffle : 1);
+    return i->op == L_FOLD ? width > 1 && width > m->shuffle : i->imm >= (m->shuffle ? m->shuffle : 1);
 }
 
 /* Puts x of every thread where the others can read it. */
@@ -373,7 +373,7 @@ void source_fold(struct emitter *m, val v)
     source_line(m);
     text_put(m->t, "%s%s v%u = %s;\n", exact, n, v, source_operand(m, i->a, a));
     uint32_t h = m->width / 2;
-    for (; h && h >= (m->d->shuffle ? m->d->shuffle : 1); h /= 2) {
+    for (; h && h >= (m->shuffle ? m->shuffle : 1); h /= 2) {
         publish(m, x, name);
         source_line(m);
         text_put(m->t, "{ %s%s y = %s(x_%s[(t & %uu) + %uu]); v%u = %s(x_%s[t & %uu]); ", exact, n, n, x, h - 1, h, v, n, x, h - 1);

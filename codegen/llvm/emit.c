@@ -44,7 +44,7 @@ LLVMValueRef emit_scalar(struct emitter *m, val v)
 static unsigned part_count(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    return i->cols ? emit_tile_parts(m, i) : m->parts;
+    return i->cols ? emit_tile_parts(m, v) : m->parts;
 }
 
 static bool parts_alloc(struct emitter *m, val v, struct emitted *e)
@@ -697,14 +697,15 @@ static void emit_phase(struct walker *w, const struct phase *p)
     }
 }
 
-bool emit_kernel(const struct kernel *k, const char *name, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx,
-                 struct err *e)
+bool emit_kernel(const struct kernel *k, const char *name, const struct caps *target, LLVMModuleRef module,
+                 LLVMContextRef ctx, struct err *e)
 {
-    struct walker w = {.m = {.k = k, .ctx = ctx, .module = module, .vector_bytes = vector_bytes, .e = e}};
+    struct walker w = {.m = {.k = k, .ctx = ctx, .module = module, .vector_bytes = target->vector_bytes, .e = e}};
     struct emitter *m = &w.m;
     const char *gpu = kernel_needs_gpu(k);
     if (gpu)
         return err_set(e, KL_ERR_COMPILE, "kernel %s has %s, which runs on a GPU only", k->name, gpu);
+    m->vnni = target_has(target, "avx512vnni") || target_has(target, "avxvnni");
     m->v = mem_alloc(k->ninst * sizeof *m->v);
     m->buf = mem_alloc((k->nbuf + 1) * sizeof *m->buf);
     w.next = mem_alloc(k->ninst * sizeof *w.next);
@@ -716,7 +717,7 @@ bool emit_kernel(const struct kernel *k, const char *name, unsigned vector_bytes
     m->b = LLVMCreateBuilderInContext(ctx);
     if (!m->v || !m->buf || !w.next || !w.final) {
         err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
-    } else if (emit_ranges(m)) {
+    } else if (emit_ranges(m) && emit_find_quads(m)) {
         open_function(m, name);
         read_arguments(m);
         struct phase p = {0};
@@ -733,6 +734,7 @@ bool emit_kernel(const struct kernel *k, const char *name, unsigned vector_bytes
     LLVMDisposeBuilder(m->b);
     mem_free(m->v);
     mem_free(m->range);
+    mem_free(m->quads);
     mem_free(m->buf);
     mem_free(w.next);
     mem_free(w.final);

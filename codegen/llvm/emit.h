@@ -40,18 +40,20 @@ struct emitter {
     LLVMValueRef fn;
     struct emitted *v;            /* per loop-IR value */
     struct range *range;          /* per loop-IR value */
+    uint8_t *quads;               /* per loop-IR value: see emit_bytes.c */
     LLVMValueRef *buf;            /* per lbuf: base pointer */
     LLVMValueRef numbers;         /* all float constants of the kernel in memory, 8 bytes each; NULL: not yet made */
     LLVMBasicBlockRef before;     /* where control comes from that enters the innermost open loop; NULL: none is open */
     unsigned width, native, parts; /* lanes of the open vector loop, of one vector, vectors per value */
     unsigned vector_bytes;
+    bool vnni;                    /* the processor adds four products of bytes to a sum */
     LLVMTypeRef i1, i8, i64, ptr;
     struct err *e;
 };
 
 /* ---- emit.c ---- */
-/* Adds the kernel as a function of that name to the module.  vector_bytes: size of the target's registers. */
-bool emit_kernel(const struct kernel *k, const char *name, unsigned vector_bytes, LLVMModuleRef module,
+/* Adds the kernel as a function of that name to the module, for a processor of these features and vector_bytes. */
+bool emit_kernel(const struct kernel *k, const char *name, const struct caps *target, LLVMModuleRef module,
                  LLVMContextRef ctx, struct err *e);
 LLVMValueRef *emit_parts(struct emitter *m, val v);      /* the value as vectors, in the current block */
 LLVMValueRef emit_scalar(struct emitter *m, val v);      /* a uniform value */
@@ -91,7 +93,10 @@ void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsig
 /* ---- emit_tile.c ---- */
 struct chunk { unsigned lane0, lanes; };
 struct chunk emit_chunk(const struct emitter *m, unsigned cols, unsigned n); /* part n of a row; lanes 0: there is none */
-unsigned emit_tile_parts(const struct emitter *m, const struct linst *i);    /* of all rows */
+unsigned emit_tile_parts(const struct emitter *m, val v);                    /* how many it has in all */
+/* Row r of a value, its chunk n of a row of `cols`: a column, a row or a scalar stands for all. */
+LLVMValueRef emit_tile_piece(struct emitter *m, val v, unsigned r, unsigned cols, unsigned n);
+LLVMValueRef emit_tile_load_piece(struct emitter *m, const struct linst *i, unsigned r, unsigned n);
 LLVMTypeRef emit_tile_part_type(struct emitter *m, const struct linst *i, unsigned part);
 void emit_tile_prim(struct emitter *m, val v);
 void emit_tile_load(struct emitter *m, val v);
@@ -100,15 +105,27 @@ void emit_tile_splat(struct emitter *m, val v);
 void emit_tile_index(struct emitter *m, val v);
 void emit_mma(struct emitter *m, val v);
 
+/* ---- emit_bytes.c ---- tiles of four rows of bytes, kept column by column */
+bool emit_find_quads(struct emitter *m);                       /* fills m->quads: which those are */
+bool emit_is_quads(const struct emitter *m, val v);
+/* Chunk n of a value of four rows of `cols`, column by column. */
+LLVMValueRef emit_quads(struct emitter *m, val v, unsigned cols, unsigned n);
+LLVMValueRef emit_quads_row(struct emitter *m, LLVMValueRef quads, unsigned row, unsigned lanes);
+LLVMValueRef emit_quads_load(struct emitter *m, val v, unsigned n);
+bool emit_quads_store(struct emitter *m, const struct linst *i, unsigned n); /* false: not one for these */
+/* A product whose sums are in part[], n chunks a row; false: not one for these. */
+bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n);
+
 /* ---- target.c ---- */
-/* The registers' bytes and number of a processor with the features of *c, which it fills in. */
+bool target_has(const struct caps *c, const char *feature);
+/* The registers' bytes and number, and what mma takes, of a processor with the features of *c, which it fills in. */
 void target_vectors(struct caps *c);
 /* The processor of that name, "native" and what only it knows apart.  false: *e lists the names. */
 bool target_named(const char *cpu, struct caps *out, struct err *e);
 
 /* ---- object.c ---- */
 /* Fills the module with a program: its kernels, its image, and the functions that users call. */
-bool emit_object(const struct object_parts *o, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx,
+bool emit_object(const struct object_parts *o, const struct caps *target, LLVMModuleRef module, LLVMContextRef ctx,
                  struct err *e);
 
 /* ---- version.c ---- */

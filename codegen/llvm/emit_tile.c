@@ -1,5 +1,6 @@
 /* Tiles: each row a few native vectors and, where they do not fill it, shorter ones.  A product is added column by
- * column of a: one element of it in all lanes times a row of b, fused into the accumulator's row. */
+ * column of a: one element of it in all lanes times a row of b, fused into the accumulator's row.  Tiles of bytes that
+ * are kept otherwise, and their products, are in emit_bytes.c. */
 #include "emit.h"
 
 struct chunk emit_chunk(const struct emitter *m, unsigned cols, unsigned n)
@@ -27,7 +28,11 @@ static unsigned chunks(const struct emitter *m, unsigned cols)
     return n;
 }
 
-unsigned emit_tile_parts(const struct emitter *m, const struct linst *i) { return i->rows * chunks(m, i->cols); }
+unsigned emit_tile_parts(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    return (emit_is_quads(m, v) ? 1 : i->rows) * chunks(m, i->cols);
+}
 
 LLVMTypeRef emit_tile_part_type(struct emitter *m, const struct linst *i, unsigned part)
 {
@@ -36,13 +41,16 @@ LLVMTypeRef emit_tile_part_type(struct emitter *m, const struct linst *i, unsign
 
 static LLVMValueRef index_of(struct emitter *m, uint64_t n) { return LLVMConstInt(m->i64, n, 0); }
 
-/* Row r of a value, its chunk n of a row of `cols`: a column, a row or a scalar stands for all. */
-static LLVMValueRef piece(struct emitter *m, val v, unsigned r, unsigned cols, unsigned n)
+LLVMValueRef emit_tile_piece(struct emitter *m, val v, unsigned r, unsigned cols, unsigned n)
 {
     const struct linst *i = &m->k->inst[v];
     unsigned lanes = emit_chunk(m, cols, n).lanes;
     if (!i->cols)
         return splat(m, emit_scalar(m, v), lanes);
+    if (emit_is_quads(m, v)) {
+        LLVMValueRef x = emit_quads_row(m, m->v[v].part[i->cols == 1 ? 0 : n], r, i->cols == 1 ? 1 : lanes);
+        return i->cols == 1 ? splat(m, x, lanes) : x;
+    }
     LLVMValueRef *row = m->v[v].part + (i->rows > 1 ? r : 0) * chunks(m, i->cols);
     return i->cols == 1 ? splat(m, row[0], lanes) : row[n];
 }
@@ -55,7 +63,8 @@ static LLVMValueRef element(struct emitter *m, val v, unsigned r, unsigned c)
     struct chunk at = emit_chunk(m, i->cols, 0);
     while (c >= at.lane0 + at.lanes)
         at = emit_chunk(m, i->cols, ++n);
-    LLVMValueRef x = m->v[v].part[r * chunks(m, i->cols) + n];
+    LLVMValueRef *part = m->v[v].part;
+    LLVMValueRef x = emit_is_quads(m, v) ? emit_quads_row(m, part[n], r, at.lanes) : part[r * chunks(m, i->cols) + n];
     return at.lanes == 1 ? x : LLVMBuildExtractElement(m->b, x, LLVMConstInt(LLVMInt32TypeInContext(m->ctx), c - at.lane0, 0), "");
 }
 
@@ -71,8 +80,9 @@ void emit_tile_splat(struct emitter *m, val v)
     const struct linst *i = &m->k->inst[v];
     LLVMValueRef *part = begin(m, v), x = emit_scalar(m, i->a);
     unsigned n = chunks(m, i->cols);
-    for (unsigned p = 0; part && p < i->rows * n; p++)
-        part[p] = splat(m, x, emit_chunk(m, i->cols, p % n).lanes);
+    unsigned each = emit_is_quads(m, v) ? 4 : 1;
+    for (unsigned p = 0; part && p < emit_tile_parts(m, v); p++)
+        part[p] = splat(m, x, each * emit_chunk(m, i->cols, p % n).lanes);
 }
 
 void emit_tile_index(struct emitter *m, val v)
@@ -95,12 +105,13 @@ void emit_tile_prim(struct emitter *m, val v)
     const val operand[3] = {i->a, i->b, i->c};
     enum prim p = (enum prim)(i->op - L_PRIM);
     unsigned from = m->k->inst[p == P_SELECT ? i->b : i->a].dtype, n = chunks(m, i->cols);
+    bool quads = emit_is_quads(m, v);
     LLVMValueRef *part = begin(m, v);
-    for (unsigned r = 0; part && r < i->rows; r++)
+    for (unsigned r = 0; part && r < (quads ? 1 : i->rows); r++)
         for (unsigned q = 0; q < n && !m->e->code; q++) {
             LLVMValueRef x[3];
             for (unsigned o = 0; o < 3 && operand[o]; o++)
-                x[o] = piece(m, operand[o], r, i->cols, q);
+                x[o] = quads ? emit_quads(m, operand[o], i->cols, q) : emit_tile_piece(m, operand[o], r, i->cols, q);
             part[r * n + q] = emit_prim(m, p, from, i->dtype, x);
         }
 }
@@ -121,30 +132,38 @@ static LLVMValueRef chunk_index(struct emitter *m, const struct linst *i, unsign
     return LLVMBuildAdd(m->b, first, LLVMBuildMul(m->b, splat(m, stride, c.lanes), column, ""), "");
 }
 
+LLVMValueRef emit_tile_load_piece(struct emitter *m, const struct linst *i, unsigned r, unsigned n)
+{
+    struct chunk c = emit_chunk(m, i->cols, n);
+    LLVMValueRef ptr = emit_address(m, (uint32_t)i->imm, chunk_index(m, i, r, c));
+    return emit_load_lanes(m, i->dtype, ptr, c.lanes, i->b ? emit_tile_piece(m, i->b, r, i->cols, n) : NULL);
+}
+
 void emit_tile_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
+    bool quads = emit_is_quads(m, v);
     LLVMValueRef *part = begin(m, v);
     unsigned n = chunks(m, i->cols);
-    for (unsigned r = 0; part && r < i->rows; r++)
-        for (unsigned q = 0; q < n; q++) {
-            struct chunk c = emit_chunk(m, i->cols, q);
-            LLVMValueRef ptr = emit_address(m, (uint32_t)i->imm, chunk_index(m, i, r, c));
-            part[r * n + q] = emit_load_lanes(m, i->dtype, ptr, c.lanes, i->b ? piece(m, i->b, r, i->cols, q) : NULL);
-        }
+    for (unsigned r = 0; part && r < (quads ? 1 : i->rows); r++)
+        for (unsigned q = 0; q < n; q++)
+            part[r * n + q] = quads ? emit_quads_load(m, v, q) : emit_tile_load_piece(m, i, r, q);
 }
 
 void emit_tile_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
     unsigned n = chunks(m, x->cols);
-    for (unsigned r = 0; r < x->rows; r++)
-        for (unsigned q = 0; q < n; q++) {
+    for (unsigned q = 0; q < n; q++) {
+        if (emit_quads_store(m, i, q))
+            continue;
+        for (unsigned r = 0; r < x->rows; r++) {
             struct chunk c = emit_chunk(m, x->cols, q);
             LLVMValueRef ptr = emit_address(m, (uint32_t)i->imm, chunk_index(m, i, r, c));
-            emit_store_lanes(m, x->dtype, ptr, c.lanes, piece(m, i->b, r, x->cols, q),
-                             i->c ? piece(m, i->c, r, x->cols, q) : NULL);
+            emit_store_lanes(m, x->dtype, ptr, c.lanes, emit_tile_piece(m, i->b, r, x->cols, q),
+                             i->c ? emit_tile_piece(m, i->c, r, x->cols, q) : NULL);
         }
+    }
 }
 
 /* ---- products ---- */
@@ -168,11 +187,13 @@ void emit_mma(struct emitter *m, val v)
     unsigned ta = m->k->inst[i->a].dtype, tb = m->k->inst[i->b].dtype, depth = m->k->inst[i->a].cols, n = chunks(m, i->cols);
     LLVMValueRef *part = begin(m, v);
     for (unsigned p = 0; part && p < i->rows * n; p++)
-        part[p] = m->v[i->c].part[p];
+        part[p] = emit_tile_piece(m, i->c, p / n, i->cols, p % n);
+    if (part && emit_quads_mma(m, v, part, n))
+        return;
     for (unsigned q = 0; part && q < n; q++)
         for (unsigned k = 0; k < depth && !m->e->code; k++) {
             unsigned lanes = emit_chunk(m, i->cols, q).lanes;
-            LLVMValueRef b = converted(m, tb, i->dtype, piece(m, i->b, k, i->cols, q));
+            LLVMValueRef b = converted(m, tb, i->dtype, emit_tile_piece(m, i->b, k, i->cols, q));
             for (unsigned r = 0; r < i->rows; r++) {
                 LLVMValueRef a = splat(m, converted(m, ta, i->dtype, element(m, i->a, r, k)), lanes);
                 part[r * n + q] = add_product(m, i->dtype, a, b, part[r * n + q]);

@@ -237,12 +237,12 @@ static LLVMModuleRef module_new(const char *name, LLVMContextRef ctx, LLVMTarget
     return module;
 }
 
-static bool compile_with(LLVMTargetMachineRef tm, unsigned vector_bytes, const struct kernel *k, enum emit_kind kind,
+static bool compile_with(LLVMTargetMachineRef tm, const struct caps *target, const struct kernel *k, enum emit_kind kind,
                          struct code *out, struct err *e)
 {
     LLVMContextRef ctx = LLVMContextCreate();
     LLVMModuleRef module = module_new(k->name, ctx, tm);
-    bool ok = emit_kernel(k, "kernel", vector_bytes, module, ctx, e) && verified(module, k->name, e) &&
+    bool ok = emit_kernel(k, "kernel", target, module, ctx, e) && verified(module, k->name, e) &&
               instrument(module, tm, e) && generate(module, tm, k->name, kind, out, e);
     LLVMDisposeModule(module);
     LLVMContextDispose(ctx);
@@ -256,7 +256,7 @@ static bool compile(const struct kernel *k, enum emit_kind kind, struct code *ou
     if (host.err.code)
         return err_set(e, host.err.code, "%s", host.err.msg);
     LLVMTargetMachineRef tm = machine_get();
-    bool ok = compile_with(tm, host.caps.vector_bytes, k, kind, out, e);
+    bool ok = compile_with(tm, &host.caps, k, kind, out, e);
     machine_put(tm);
     return ok;
 }
@@ -269,7 +269,7 @@ static bool compile_for(const struct kernel *k, const struct caps *target, enum 
     if (!host.target)
         return err_set(e, host.err.code, "%s", host.err.msg);
     LLVMTargetMachineRef tm = machine_new(target->name, target->features);
-    bool ok = compile_with(tm, target->vector_bytes, k, kind, out, e);
+    bool ok = compile_with(tm, target, k, kind, out, e);
     LLVMDisposeTargetMachine(tm);
     return ok;
 }
@@ -295,7 +295,7 @@ static bool object(const struct object_parts *o, const struct caps *t, struct co
     LLVMTargetMachineRef tm = machine_new(t->name, t->features);
     LLVMContextRef ctx = LLVMContextCreate();
     LLVMModuleRef module = module_new(o->prefix, ctx, tm);
-    bool ok = emit_object(o, t->vector_bytes, module, ctx, e) && verified(module, o->prefix, e) &&
+    bool ok = emit_object(o, t, module, ctx, e) && verified(module, o->prefix, e) &&
               generate(module, tm, o->prefix, EMIT_OBJECT, out, e);
     LLVMDisposeModule(module);
     LLVMContextDispose(ctx);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* The kernels, each a function that only this object sees, and a table of them. */
-static LLVMValueRef emit_kernels(const struct object_parts *o, unsigned vector_bytes, LLVMModuleRef module,
+static LLVMValueRef emit_kernels(const struct object_parts *o, const struct caps *target, LLVMModuleRef module,
                                  LLVMContextRef ctx, struct err *e)
 {
     LLVMTypeRef ptr = LLVMPointerTypeInContext(ctx, 0);
@@ -13,7 +13,7 @@ static LLVMValueRef emit_kernels(const struct object_parts *o, unsigned vector_b
     for (uint32_t i = 0; i < o->nkernel && !e->code; i++) {
         char name[160];
         snprintf(name, sizeof name, "%.63s.%u.%.63s", o->prefix, i, o->kernel[i]->name);
-        if (emit_kernel(o->kernel[i], name, vector_bytes, module, ctx, e)) {
+        if (emit_kernel(o->kernel[i], name, target, module, ctx, e)) {
             fn[i] = LLVMGetNamedFunction(module, name);
             LLVMSetLinkage(fn[i], LLVMInternalLinkage);
         }
@@ -65,10 +65,10 @@ static void emit_entry(const struct object_parts *o, LLVMModuleRef module, LLVMC
     LLVMDisposeBuilder(b);
 }
 
-bool emit_object(const struct object_parts *o, unsigned vector_bytes, LLVMModuleRef module, LLVMContextRef ctx,
+bool emit_object(const struct object_parts *o, const struct caps *target, LLVMModuleRef module, LLVMContextRef ctx,
                  struct err *e)
 {
-    LLVMValueRef kernels = emit_kernels(o, vector_bytes, module, ctx, e);
+    LLVMValueRef kernels = emit_kernels(o, target, module, ctx, e);
     if (!kernels)
         return false;
     LLVMValueRef image = emit_image(o, module, ctx);

@@ -2,7 +2,7 @@
 #include "emit.h"
 #include <string.h>
 
-static bool has_feature(const struct caps *c, const char *f)
+bool target_has(const struct caps *c, const char *f)
 {
     char key[40];
     snprintf(key, sizeof key, "+%s,", f);
@@ -15,9 +15,12 @@ static bool has_feature(const struct caps *c, const char *f)
 
 void target_vectors(struct caps *c)
 {
-    bool wide = has_feature(c, "avx512f") && has_feature(c, "avx512bw") && has_feature(c, "avx512vl");
-    c->vector_bytes = wide ? 64 : has_feature(c, "avx2") ? 32 : 16;
+    bool wide = target_has(c, "avx512f") && target_has(c, "avx512bw") && target_has(c, "avx512vl");
+    c->vector_bytes = wide ? 64 : target_has(c, "avx2") ? 32 : 16;
     c->vector_regs = wide ? 32 : 16;
+#if defined(__x86_64__)
+    c->mma_bytes = 4;
+#endif
 }
 
 /* The levels of the x86-64 psABI that have fused multiply-adds and half floats; elsewhere the least of the kind. */

@@ -30,7 +30,7 @@ kl_key kl_dispatch_resolve(const char *name, kl_keyset keys)
 {
     kl_key key = KL_KEY_Undefined;
     const struct dispatch_op *op = thread_self() ? dispatch_find(name) : NULL;
-    return op && dispatch_resolve(op, keys.bits & COMPONENTS, &key) ? key : KL_KEY_Undefined;
+    return op && dispatch_resolve(op, keys.bits & SET_BITS, &key) ? key : KL_KEY_Undefined;
 }
 
 /* ---- what a thread includes and excludes ---- */
@@ -47,8 +47,8 @@ kl_guard kl_dispatch_guard(kl_keyset include, kl_keyset exclude)
     kl_guard before = {{0}, {0}};
     if (t) {
         before = (kl_guard){{t->included}, {t->excluded}};
-        t->included |= include.bits & COMPONENTS;
-        t->excluded |= exclude.bits & COMPONENTS & (exclude.bits & ~DEV_MASK ? ~DEV_MASK : DEV_MASK);
+        t->included |= include.bits & SET_BITS;
+        t->excluded |= exclude.bits & SET_BITS & (exclude.bits & ~DEV_MASK ? ~DEV_MASK : DEV_MASK);
     }
     return before;
 }
@@ -57,8 +57,8 @@ void kl_dispatch_restore(kl_guard before)
 {
     struct thread *t = thread_self();
     if (t) {
-        t->included = before.included.bits & COMPONENTS;
-        t->excluded = before.excluded.bits & COMPONENTS;
+        t->included = before.included.bits & SET_BITS;
+        t->excluded = before.excluded.bits & SET_BITS;
     }
 }
 
@@ -308,7 +308,7 @@ static __attribute__((noinline)) kl_tensor call_asking(struct kl_call *c, struct
         dispatch_note(t, c->op, c->key, "call");
         k = t->plain ? &kernel_builtin : k;
     } else if (k && k->idle && k->idle(t, g, c->nin, c->found)) {
-        keys &= key_own_bit[c->key] - 1;
+        keys = keys_below(keys, c->key);
         return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys);
     }
     return call_framed(c, t, g, !(own & (own - 1) & DEV_MASK), keys, k);
@@ -317,8 +317,8 @@ static __attribute__((noinline)) kl_tensor call_asking(struct kl_call *c, struct
 kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys)
 {
     const struct op_kernel *k = dispatch_resolve(c->op, keys, &c->key);
-    bool plainly = k && !k->idle && !t->watch && !(own & (own - 1) & DEV_MASK);
-    return __builtin_expect(plainly, 1) ? call_framed(c, t, g, true, keys, k) : call_asking(c, t, g, own, keys, k);
+    bool users = k && k->kind == KERNEL_CALL && !t->watch && !(own & (own - 1) & DEV_MASK);
+    return __builtin_expect(users, 1) ? call_framed(c, t, g, true, keys, k) : call_asking(c, t, g, own, keys, k);
 }
 
 /* To any kernel: the call has these keys while it runs. */
@@ -333,25 +333,32 @@ static __attribute__((noinline)) kl_status redispatch_any(kl_call *c, uint64_t k
     return status;
 }
 
+static inline uint64_t passed_on(uint64_t keys) { return BROKEN(B17) ? keys & DEV_MASK : keys; } /* the layers below, too */
+
 /* Most end in the node of their own, which asks for no key: nothing of the call changes for that. */
-static inline __attribute__((always_inline)) kl_status redispatch(kl_call *c, uint64_t keys)
+static inline bool redispatch_is_node(const kl_call *c, uint64_t keys)
 {
-    const struct thread *t = c->t;
-    if (BROKEN(B17))
-        keys &= DEV_MASK;
     if (BROKEN(D37))
         thread_self();
-    if (__builtin_expect(!dispatch_is_node(c->op, keys) || t->watch || c->reads != t->reads, 0))
-        return redispatch_any(c, keys);
+    return dispatch_is_node(c->op, keys) && !c->t->watch && c->reads == c->t->reads;
+}
+
+static inline kl_status redispatch_node(kl_call *c)
+{
     c->out[0] = record_node(c->t, c->graph, c->found);
     return __builtin_expect(c->graph->failed, 0) ? call_failed(c) : KL_OK;
 }
 
-kl_status kl_redispatch(kl_call *c, kl_keyset keys) { return redispatch(c, keys.bits & COMPONENTS); }
+kl_status kl_redispatch(kl_call *c, kl_keyset keys)
+{
+    uint64_t bits = passed_on(keys.bits & SET_BITS);
+    return redispatch_is_node(c, bits) ? redispatch_node(c) : redispatch_any(c, bits);
+}
 
 kl_status kl_redispatch_below(kl_call *c)
 {
-    return redispatch(c, c->keys & (key_own_bit[c->key] - 1)); /* of none: all of them */
+    bool node = redispatch_is_node(c, passed_on(c->keys & key_below[c->key])); /* with ORDER_16 it is none, whatever is below */
+    return __builtin_expect(node, 1) ? redispatch_node(c) : redispatch_any(c, passed_on(keys_below(c->keys, c->key)));
 }
 
 /* ---- what a kernel sees ---- */
@@ -443,7 +450,7 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
         how = BY_ARGUMENTS;
     for (uint32_t i = 0; i < nin && how == BY_ARGUMENTS; i++)
         keys |= handle_keys(in[i]);
-    c.keys = how == BY_ARGUMENTS ? thread_keys(t, keys) : keys & COMPONENTS;
+    c.keys = how == BY_ARGUMENTS ? thread_keys(t, keys) : keys & SET_BITS;
     if (t->vmap && how == BY_ARGUMENTS && !op->graph_op)
         c.keys |= keys & DEV_MASK; /* it becomes ops of the graph here, not when the batch is recorded */
     const struct op_kernel *k = how != BY_KEY ? dispatch_resolve(op, c.keys, &c.key)

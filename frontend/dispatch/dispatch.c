@@ -85,7 +85,9 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
 /* Entries first, so that a reader who sees the new mask finds them. */
 static void compute_all(struct dispatch_op *op)
 {
-    uint64_t mask[DEV_SLOTS] = {0};
+    uint64_t mask[DEV_SLOTS];
+    for (unsigned dev = 0; dev < DEV_SLOTS; dev++)
+        mask[dev] = ORDER_16;
     for (unsigned k = 0; BROKEN(B20) && op->graph_op == OP_add && k < KL_KEY_COUNT; k++) {
         atomic_store(&op->entry[k], NULL);
         usleep(1);
@@ -108,7 +110,7 @@ const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uin
 {
     for (;;) {
         uint64_t rest;
-        const struct op_kernel *k = dispatch_highest(op, bits, key, &rest);
+        const struct op_kernel *k = dispatch_highest(op, bits, bits & ORDER_16, key, &rest);
         if (k && k->kind != KERNEL_FALLTHROUGH)
             return k;
         if (key_info[*key].layer == LAYER_Dense && (!k || *key == KL_KEY_Undefined))

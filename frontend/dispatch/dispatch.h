@@ -29,8 +29,12 @@ _Static_assert(DEV_SLOTS - 1 <= DEV_BITS && DEV_BITS + LAYER_COUNT - 1 <= 64, "a
 #define DEV_BIT(dev) (UINT64_C(1) << ((dev)-1))
 #define LAYER_BIT(layer) (UINT64_C(1) << (DEV_BITS + (layer)-1))
 #define DEV_MASK ((UINT64_C(1) << DEV_BITS) - 1)
-/* All bits that are components: sets from outside hold no others from here on. */
+/* All bits that are components. */
 #define COMPONENTS ((UINT64_C(1) << (DEV_BITS + LAYER_COUNT - 1)) - 1 - DEV_MASK + ((UINT64_C(1) << (DEV_SLOTS - 1)) - 1))
+/* A set with this bit has its layers in the order of kl_key16. */
+#define ORDER_16 (UINT64_C(1) << 63)
+_Static_assert(DEV_BITS + LAYER_COUNT - 1 < 64, "it is no component");
+#define SET_BITS (COMPONENTS | ORDER_16)
 /* What every call has besides its arguments' keys. */
 #define ALWAYS_INCLUDED (LAYER_BIT(LAYER_Autograd) | LAYER_BIT(LAYER_BackendSelect))
 /* Storage whose gradients are AutogradOther's. */
@@ -43,9 +47,16 @@ extern const struct key_info key_info[KL_KEY_COUNT];
 extern uint8_t key_at[LAYER_COUNT][32]; /* by place of the device; a power of two, so that finding a row takes nothing */
 void keys_start(void);                      /* fills key_at; once */
 extern const uint64_t key_own_bit[KL_KEY_COUNT + 1]; /* of each key, and of the alias Autograd */
+extern const uint64_t key_below[KL_KEY_COUNT + 1];   /* all that is below it, and ORDER_16, in sets without which it is true */
 static inline uint64_t key_own(kl_key key)  /* its layer's bit, or the device's that it is */
 {
     return (unsigned)key <= KL_KEY_Autograd ? key_own_bit[key] : 0;
+}
+unsigned highest_16(uint64_t layers);       /* the place of the bit of the highest one in that order; there is one */
+uint64_t below_16(uint64_t bits, uint64_t own); /* what is below in that order; own: a key's */
+static inline uint64_t keys_below(uint64_t bits, kl_key key)
+{
+    return __builtin_expect((bits & ORDER_16) != 0, 0) ? below_16(bits, key_own_bit[key]) : bits & key_below[key];
 }
 bool key_in_alias(kl_key key, kl_key alias); /* is the key one that the alias stands for? */
 unsigned device_component(const char *device); /* "cpu", "cuda:1"; DEV_None: no key is called that */
@@ -91,7 +102,7 @@ struct registration {
     uint8_t key;
 };
 struct dispatch_op {
-    _Atomic uint64_t mask[DEV_SLOTS];       /* by device: the layers with a kernel that is no fallthrough */
+    _Atomic uint64_t mask[DEV_SLOTS];       /* by device: the layers with a kernel that is no fallthrough, and ORDER_16 */
     _Atomic(const struct op_kernel *) entry[KL_KEY_COUNT]; /* NULL: missing */
     uint8_t tag[KL_KEY_COUNT];              /* from here on guarded by the lock */
     uint16_t graph_op;                      /* of ops.def; 0: the user's own */
@@ -126,12 +137,16 @@ struct transform {
 };
 bool dispatch_layer(const char *op, kl_key key, const struct transform *transform, struct err *e);
 
-/* The highest layer's kernel or, without one, the device's, and its key; what of bits is below in *rest. */
-static inline const struct op_kernel *dispatch_highest(const struct dispatch_op *op, uint64_t bits, kl_key *key, uint64_t *rest)
+/* The highest layer's kernel or, without one, the device's, and its key; bits without it in *rest.  order_16: of bits with that. */
+static inline const struct op_kernel *dispatch_highest(const struct dispatch_op *op, uint64_t bits, bool order_16, kl_key *key,
+                                                       uint64_t *rest)
 {
     unsigned dev = top_device(bits);
     uint64_t layers = bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed);
-    unsigned top = layers ? 63 - (unsigned)__builtin_clzll(layers) : DEV_BITS - 1, layer = top + 1 - DEV_BITS;
+    if (order_16)
+        layers &= ~ORDER_16;
+    unsigned top = !layers ? DEV_BITS - 1 : order_16 ? highest_16(layers) : 63 - (unsigned)__builtin_clzll(layers);
+    unsigned layer = top + 1 - DEV_BITS;
     kl_key k = (kl_key)key_at[layer][dev];
     if (__builtin_expect(layer == LAYER_Autograd, 0))
         k = autograd_key(bits, k);
@@ -139,24 +154,30 @@ static inline const struct op_kernel *dispatch_highest(const struct dispatch_op 
     *rest = bits & ~(layers ? UINT64_C(1) << top : dev ? DEV_BIT(dev) : 0);
     return atomic_load_explicit(&op->entry[k], memory_order_acquire);
 }
+/* Is a layer without a kernel not passed over?  Never, but in a test. */
+static inline bool dispatch_stuck(const struct dispatch_op *op, uint64_t bits)
+{
+    return BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]);
+}
 /* The kernel for a set of keys, and the key.  NULL: there is none for *key. */
 const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key);
 static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
     uint64_t rest;
-    if (BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]))
-        return NULL; /* a layer without a kernel is not passed over */
-    const struct op_kernel *k = dispatch_highest(op, bits, key, &rest);
+    if (dispatch_stuck(op, bits))
+        return NULL;
+    if (__builtin_expect((bits & ORDER_16) != 0, 0))
+        return dispatch_resolve_lower(op, bits, key);
+    const struct op_kernel *k = dispatch_highest(op, bits, false, key, &rest);
     return __builtin_expect(k && k->kind != KERNEL_FALLTHROUGH, 1) ? k : dispatch_resolve_lower(op, bits, key);
 }
 
-/* Is that the kernel that records the op's own node, with no layer above it? */
+/* Is that the kernel that records the op's own node, with no layer above it?  Never of a set with ORDER_16: those are seldom. */
 static inline bool dispatch_is_node(const struct dispatch_op *op, uint64_t bits)
 {
     unsigned dev = top_device(bits); /* the number of its key, too */
     return !(bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed)) &&
-           atomic_load_explicit(&op->entry[dev], memory_order_acquire) == &kernel_builtin &&
-           !(BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)));
+           atomic_load_explicit(&op->entry[dev], memory_order_acquire) == &kernel_builtin && !dispatch_stuck(op, bits);
 }
 
 /* ---- text.c ---- */

@@ -107,6 +107,11 @@ const uint64_t key_own_bit[KL_KEY_COUNT + 1] = {
     KL_KEYS(X)
 #undef X
     LAYER_BIT(LAYER_Autograd)};
+const uint64_t key_below[KL_KEY_COUNT + 1] = { /* of none: all */
+#define X(name, device, layer) ((LAYER_##layer ? LAYER_BIT(LAYER_##layer) : UINT64_C(1) << DEV_##device >> 1) - 1) | ORDER_16,
+    KL_KEYS(X)
+#undef X
+    (LAYER_BIT(LAYER_Autograd) - 1) | ORDER_16};
 
 kl_keyset kl_keyset_of(kl_key key)
 {
@@ -132,7 +137,8 @@ kl_key kl_keyset_highest(kl_keyset set)
 {
     uint64_t layers = set.bits & COMPONENTS & ~DEV_MASK;
     unsigned dev = top_device(set.bits & COMPONENTS);
-    unsigned layer = layers ? 64 - (unsigned)__builtin_clzll(layers) - DEV_BITS : LAYER_Dense;
+    unsigned top = !layers ? DEV_BITS - 1 : set.bits & ORDER_16 ? highest_16(layers) : 63 - (unsigned)__builtin_clzll(layers);
+    unsigned layer = top + 1 - DEV_BITS;
     kl_key k = KL_KEY_Undefined;
     for (unsigned i = 0; i < KL_KEY_COUNT; i++) /* what key_at says, but this may be a process's first call */
         if (key_info[i].layer == layer && (key_info[i].device ? key_info[i].device == dev : k == KL_KEY_Undefined))
@@ -144,11 +150,10 @@ kl_key kl_keyset_highest(kl_keyset set)
 
 kl_keyset kl_keyset_below(kl_keyset set, kl_key key)
 {
-    uint64_t own = key_own(key);
-    return (kl_keyset){own ? set.bits & (own - 1) : set.bits};
+    return (kl_keyset){(unsigned)key <= KL_KEY_Autograd ? keys_below(set.bits, key) : set.bits};
 }
 
-unsigned kl_keyset_count(kl_keyset set) { return (unsigned)__builtin_popcountll(set.bits) + BROKEN(B13); }
+unsigned kl_keyset_count(kl_keyset set) { return (unsigned)__builtin_popcountll(set.bits & ~ORDER_16) + BROKEN(B13); }
 
 char *kl_keyset_text(kl_keyset set, char *buf, size_t size)
 {
@@ -194,5 +199,35 @@ bool kl_keyset_to16(kl_keyset set, uint16_t *bits)
     for (unsigned i = 0; i < 16; i++)
         if (set.bits & own_of_16(i))
             *bits |= (uint16_t)(1u << i);
-    return kl_keyset_from16(*bits).bits == set.bits;
+    return kl_keyset_from16(*bits).bits == (set.bits & ~ORDER_16);
 }
+
+/* ---- the order of its numbers ---- */
+
+/* Lowest first; those without a number in it stand as elsewhere beside their neighbours. */
+static const uint8_t order_16[LAYER_COUNT - 1] = {
+    LAYER_Meta, LAYER_Sparse, LAYER_Quantized, LAYER_Nested, LAYER_Complex, LAYER_Mkldnn, LAYER_CustomRNG, LAYER_BackendSelect,
+    LAYER_Named, LAYER_Autocast, LAYER_Autograd, LAYER_Tracer, LAYER_Batched, LAYER_VmapMode, LAYER_GenericWrapper,
+    LAYER_GenericMode, LAYER_Profiler, LAYER_TracerOuter, LAYER_User1, LAYER_User2, LAYER_User3, LAYER_User4, LAYER_User5};
+
+unsigned highest_16(uint64_t layers)
+{
+    unsigned i = LAYER_COUNT - 1;
+    while (--i > 0 && !(layers & LAYER_BIT(order_16[i])))
+        ;
+    return DEV_BITS + order_16[i] - 1u;
+}
+
+uint64_t below_16(uint64_t bits, uint64_t own)
+{
+    uint64_t below = DEV_MASK | ORDER_16;
+    if (!own)
+        return bits;
+    if (own & DEV_MASK)
+        return bits & ((own - 1) | ORDER_16);
+    for (unsigned i = 0; LAYER_BIT(order_16[i]) != own; i++)
+        below |= LAYER_BIT(order_16[i]);
+    return bits & below;
+}
+
+kl_keyset kl_keyset_order16(kl_keyset set) { return (kl_keyset){set.bits | ORDER_16}; }

@@ -139,7 +139,7 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
         return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->label);
     if (casts) {
         struct thread_layers before = layers_save(c->t);
-        c->t->excluded |= COMPONENTS & ~(LAYER_BIT(LAYER_Autocast) - 1);
+        c->t->excluded |= COMPONENTS & ~keys_below(COMPONENTS | (c->keys & ORDER_16), KL_KEY_Autocast);
         for (uint32_t i = 0; i < c->nin; i++) {
             unsigned d = dtype_of(entry_peek(c->in[i]));
             if (is_cast(d) && d != dtype)

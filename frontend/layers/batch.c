@@ -102,9 +102,25 @@ static struct call call_of(const struct batch *b, ref r, const kl_tensor *in, co
     return c;
 }
 
+/* Operands that are wide get the dtype of one that is not, if that has become a half. */
+static void narrow_wide(const struct batch *b, ref r, struct call *c)
+{
+    const struct node *n = node_at(b->g, r);
+    unsigned dtype = KL_DTYPE_COUNT;
+    for (unsigned i = 0; i < n->nin; i++) {
+        const struct entry *x = entry_peek(c->in[i]);
+        dtype = x && !b->wide[n->in[i]] && dtype_is_half(x->dtype) ? x->dtype : dtype;
+    }
+    for (unsigned i = 0; i < n->nin && dtype != KL_DTYPE_COUNT; i++)
+        if (b->wide[n->in[i]])
+            c->in[i] = kl_cast_at(c->site, c->in[i], (kl_dtype)dtype);
+}
+
 static kl_tensor plain(const struct batch *b, ref r, const kl_tensor *in)
 {
     struct call c = call_of(b, r, in, node_shape(b->g, r));
+    if (b->wide)
+        narrow_wide(b, r, &c);
     return record(&c);
 }
 

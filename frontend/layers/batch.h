@@ -17,6 +17,7 @@ struct batch {
     kl_tensor *h;             /* by node: what it has become */
     bool *is;                 /* by node: is that batched? */
     bool *live;               /* by node: an output needs it */
+    bool *wide;               /* by node: f32 only because what it meets was, whose dtype it takes; NULL: none is */
     struct per_element *each; /* for gradients in what is not batched; NULL: there are none */
 };
 

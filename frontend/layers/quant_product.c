@@ -1,4 +1,5 @@
-/* Products of quantized tensors: integers times integers, summed in 32 bits, and scaled once at the end.
+/* Products of quantized tensors: integers times integers, summed in 32 bits, and scaled once at the end.  The integers are
+ * multiplied as they are stored, bytes, which processors do fastest; zero points are made up for in the sums.
  *
  * Scales that do not vary along what is contracted come out of the sum.  Those of blocks come out of the sum of a block: its
  * blocks are a batch of products, scaled and then added.  Where a gradient may be asked for, the product is an op with one of
@@ -23,17 +24,10 @@ static bool listed(uint32_t list, unsigned n, uint32_t axis, unsigned *at)
     return false;
 }
 
-/* The integers less their zero point, in 32 bits. */
-static kl_tensor centred(const kl_site *s, const struct quant *q)
-{
-    kl_tensor x = kl_cast_at(s, quant_ints(s, q), KL_I32);
-    if (!q->part[2].id)
-        return x;
-    return kl_sub_at(s, x, kl_cast_at(s, quant_spread(s, q, q->part[2]), KL_I32));
-}
+static kl_tensor wide(const kl_site *s, const struct quant *q) { return kl_cast_at(s, quant_ints(s, q), KL_I32); }
 
-/* The scales in the rank of the result, along the axis that the operand's is there. */
-static kl_tensor placed_scale(const struct call *c, const struct side *side, uint32_t rank)
+/* The scales or zero points in the rank of the result, along the axis that the operand's is there. */
+static kl_tensor placed(const struct call *c, const struct side *side, kl_tensor part, uint32_t rank)
 {
     const struct quant *q = &side->q;
     struct shape s = {.rank = rank};
@@ -48,7 +42,51 @@ static kl_tensor placed_scale(const struct call *c, const struct side *side, uin
         }
         s.dim[at] = q->v.shape.dim[q->axis];
     }
-    return reshape_to(c->site, c->op, q->part[1], &s);
+    return reshape_to(c->site, c->op, part, &s);
+}
+
+/* The sums of an operand's integers over what is contracted, in the rank of the result. */
+static kl_tensor placed_sums(const struct call *c, const struct side *side, kl_tensor ints, uint32_t rank)
+{
+    const struct shape *from = &side->q.v.shape;
+    unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon, n = 0, at, place[KL_MAX_RANK], left = 0;
+    int axes[KL_MAX_RANK], perm[KL_MAX_RANK];
+    struct shape to = {.rank = rank};
+    for (unsigned i = 0; i < ncon; i++)
+        axes[i] = (int)axis_get(side->con, i);
+    for (uint32_t i = 0; i < rank; i++)
+        to.dim[i] = 1;
+    for (uint32_t i = 0; i < from->rank; i++) {
+        place[i] = left;
+        left += !listed(side->con, ncon, i, &at);
+    }
+    for (; n < nbatch; n++) {
+        uint32_t axis = axis_get(side->batch, n);
+        perm[n] = (int)place[axis];
+        to.dim[n] = from->dim[axis];
+    }
+    for (uint32_t i = 0; i < from->rank; i++)
+        if (!listed(side->con, ncon, i, &at) && !listed(side->batch, nbatch, i, &at)) {
+            to.dim[side->first + n - nbatch] = from->dim[i];
+            perm[n++] = (int)place[i];
+        }
+    kl_tensor y = ncon ? kl_sum_at(c->site, ints, (int)ncon, axes, false) : ints;
+    return reshape_to(c->site, c->op, kl_permute_at(c->site, y, perm), &to);
+}
+
+/* The product of integers less their zero points, za and zb, kl_none where there are none: sum, that of the integers as
+ * they are, less za (sums of b less zb) and zb (sums of a).  Whatever of it goes beyond 32 bits comes back. */
+static kl_tensor centred(const struct call *c, kl_tensor sum, kl_tensor za, kl_tensor zb, kl_tensor sums_a, kl_tensor sums_b,
+                         int64_t length)
+{
+    const kl_site *s = c->site;
+    if (zb.id) {
+        zb = kl_cast_at(s, zb, KL_I32);
+        struct view v = view_of(zb);
+        sum = kl_sub_at(s, sum, kl_mul_at(s, zb, sums_a));
+        sums_b = za.id ? kl_sub_at(s, sums_b, kl_mul_at(s, zb, const_like(s, &v, (double)length))) : sums_b;
+    }
+    return za.id ? kl_sub_at(s, sum, kl_mul_at(s, kl_cast_at(s, za, KL_I32), sums_b)) : sum;
 }
 
 static kl_tensor dot_of(const struct call *c, kl_tensor a, kl_tensor b)
@@ -58,11 +96,18 @@ static kl_tensor dot_of(const struct call *c, kl_tensor a, kl_tensor b)
 
 static kl_tensor whole_product(const struct call *c, const struct side *a, const struct side *b)
 {
-    kl_tensor sum = dot_of(c, centred(c->site, &a->q), centred(c->site, &b->q));
-    struct view v = view_of(sum);
+    kl_tensor x = wide(c->site, &a->q), w = wide(c->site, &b->q), sum = dot_of(c, x, w);
+    uint32_t rank = view_of(sum).shape.rank;
+    kl_tensor za = a->q.part[2].id ? placed(c, a, a->q.part[2], rank) : kl_none;
+    kl_tensor zb = b->q.part[2].id ? placed(c, b, b->q.part[2], rank) : kl_none;
+    int64_t length = 1;
+    for (unsigned i = 0; i < c->proto.attr.dot.ncon; i++)
+        length *= a->q.v.shape.dim[axis_get(a->con, i)];
+    sum = centred(c, sum, za, zb, zb.id ? placed_sums(c, a, x, rank) : kl_none,
+                  za.id ? placed_sums(c, b, w, rank) : kl_none, length);
     kl_tensor y = kl_cast_at(c->site, sum, (kl_dtype)a->q.v.dtype);
-    y = kl_mul_at(c->site, y, placed_scale(c, a, v.shape.rank));
-    return kl_mul_at(c->site, y, placed_scale(c, b, v.shape.rank));
+    y = kl_mul_at(c->site, y, placed(c, a, a->q.part[1], rank));
+    return kl_mul_at(c->site, y, placed(c, b, b->q.part[1], rank));
 }
 
 /* [blocks, block, rest] of a matrix whose axis `con` is contracted. */
@@ -74,11 +119,11 @@ static kl_tensor cut(const struct call *c, kl_tensor x, const struct view *v, ui
     return kl_reshape_at(c->site, x, 3, (int64_t[]){v->shape.dim[con] / block, block, v->shape.dim[!con]});
 }
 
-/* The scales as [blocks, rest]: of blocks, or the same for all of them. */
-static kl_tensor block_scale(const struct call *c, const struct quant *q, uint32_t con)
+/* Scales or zero points as [blocks, rest]: of blocks, or the same for all of them. */
+static kl_tensor of_blocks(const struct call *c, kl_tensor part, uint32_t con)
 {
     const int turn[2] = {1, 0};
-    return con ? kl_permute_at(c->site, q->part[1], turn) : q->part[1];
+    return con && part.id ? kl_permute_at(c->site, part, turn) : part;
 }
 
 /* Two matrices, one or both with blocks of the contracted axis: sum over blocks of scale a * scale b * product of integers. */
@@ -88,11 +133,15 @@ static kl_tensor block_product(const struct call *c, const struct side *a, const
     uint32_t ca = axis_get(a->con, 0), cb = axis_get(b->con, 0);
     int64_t block = a->q.grain == QUANT_BLOCK ? a->q.block : b->q.block;
     const int first = 0, one = 1;
-    kl_tensor x = cut(c, centred(s, &a->q), &a->q.v, ca, block), w = cut(c, centred(s, &b->q), &b->q.v, cb, block);
+    kl_tensor x = cut(c, wide(s, &a->q), &a->q.v, ca, block), w = cut(c, wide(s, &b->q), &b->q.v, cb, block);
     kl_tensor sum = kl_dot_general_at(s, x, w, 1, &first, &first, 1, &one, &one); /* [blocks, M, N] */
+    kl_tensor za = of_blocks(c, a->q.part[2], ca), zb = of_blocks(c, b->q.part[2], cb);
+    sum = centred(c, sum, za.id ? kl_unsqueeze_at(s, za, 2) : za, zb.id ? kl_unsqueeze_at(s, zb, 1) : zb,
+                  zb.id ? kl_unsqueeze_at(s, kl_sum_at(s, x, 1, &one, false), 2) : kl_none,
+                  za.id ? kl_unsqueeze_at(s, kl_sum_at(s, w, 1, &one, false), 1) : kl_none, block);
     kl_tensor y = kl_cast_at(s, sum, (kl_dtype)a->q.v.dtype);
-    y = kl_mul_at(s, y, kl_unsqueeze_at(s, block_scale(c, &a->q, ca), 2));
-    y = kl_mul_at(s, y, kl_unsqueeze_at(s, block_scale(c, &b->q, cb), 1));
+    y = kl_mul_at(s, y, kl_unsqueeze_at(s, of_blocks(c, a->q.part[1], ca), 2));
+    y = kl_mul_at(s, y, kl_unsqueeze_at(s, of_blocks(c, b->q.part[1], cb), 1));
     return kl_sum_at(s, y, 1, &first, false);
 }
 
@@ -186,8 +235,8 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
     if (!wrapper_of(c->in[0], &layer_quantized) || !wrapper_of(c->in[1], &layer_quantized))
         return call_dense(t, c, &layer_quantized);
     unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon;
-    struct twin w = {.c = c, .side = {{quant_of(c->in[0]), c->proto.attr.dot.batch_a, c->proto.attr.dot.con_a, nbatch},
-                                      {quant_of(c->in[1]), c->proto.attr.dot.batch_b, c->proto.attr.dot.con_b, 0}}};
+    struct twin w = {.c = c, .side = {{quant_of(t, c->in[0]), c->proto.attr.dot.batch_a, c->proto.attr.dot.con_a, nbatch},
+                                      {quant_of(t, c->in[1]), c->proto.attr.dot.batch_b, c->proto.attr.dot.con_b, 0}}};
     w.side[1].first = w.side[0].q.v.shape.rank - ncon; /* behind the batch and a's free axes */
     w.way = way_of(c, &w.side[0], &w.side[1]);
     if (w.way == FLOATS)
@@ -196,7 +245,9 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
     uint32_t n = 0;
     for (unsigned i = 0; i < 2; i++) {
         struct quant *q = &w.side[i].q;
-        kl_tensor source = q->type == KL_Q_I4 ? kl_none : quant_source(t, q->part[0]);
+        if (q->made.id) /* bytes of 4 bits as those of 8 */
+            *q = (struct quant){KL_Q_I8, q->grain, q->axis, q->block, q->v, {q->made, q->part[1], q->part[2]}, kl_none};
+        kl_tensor source = quant_source(t, q->part[0]);
         if (source.id)
             in[n++] = source, w.source[i] = n;
     }

@@ -6,12 +6,16 @@
 #include <math.h>
 #include <string.h>
 
-struct quant quant_of(kl_tensor h)
+static kl_tensor made_ints(struct thread *t, kl_tensor packed);
+
+struct quant quant_of(struct thread *t, kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_quantized);
     struct view v = view_of(h);
     struct quant q = {.type = (kl_qtype)w->number[0], .grain = (enum quant_grain)w->number[1], .axis = (uint32_t)w->number[2],
                       .block = w->number[3], .v = v, .part = {w->part[0], w->part[1], w->part[2]}};
+    if (q.type == KL_Q_I4)
+        q.made = made_ints(t, q.part[0]);
     return q;
 }
 
@@ -90,7 +94,7 @@ static kl_tensor unpack(const kl_site *s, const struct quant *q)
 
 kl_tensor quant_ints(const kl_site *site, const struct quant *q)
 {
-    return q->type == KL_Q_I4 ? unpack(site, q) : q->part[0];
+    return q->made.id ? q->made : q->type == KL_Q_I4 ? unpack(site, q) : q->part[0];
 }
 
 static kl_tensor zero_or_none(const kl_site *site, const struct quant *q)
@@ -111,8 +115,7 @@ kl_tensor quant_dense(const kl_site *site, const struct quant *q)
 
 static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
 {
-    (void)t;
-    struct quant q = quant_of(h);
+    struct quant q = quant_of(t, h);
     return quant_dense(site, &q);
 }
 
@@ -120,8 +123,8 @@ static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
 static kl_tensor quantize(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
 {
     kl_tensor scale = quant_spread(s, q, q->part[1]);
-    if (q->type == KL_Q_I4) { /* saturates at 4 bits */
-        kl_tensor high = kl_mul_at(s, scale, const_like(s, &q->v, 7)), low = kl_mul_at(s, scale, const_like(s, &q->v, -8));
+    if (q->type == KL_Q_I4) { /* saturates at 4 bits: almost half a step beyond 7 and -8, in numbers that every dtype has */
+        kl_tensor high = kl_mul_at(s, scale, const_like(s, &q->v, 7.46875)), low = kl_mul_at(s, scale, const_like(s, &q->v, -8.4375));
         x = kl_max_at(s, kl_min_at(s, x, high), low);
     }
     struct call c = {.site = s, .op = "quantized", .proto.op = OP_quantize, .in = {x, scale, zero_or_none(s, q)}};
@@ -177,8 +180,9 @@ static kl_tensor quantize_by_range(struct thread *t, const kl_site *s, struct qu
 
 /* ---- ops ---- */
 
-/* The float that a product or view passes its gradient to; kl_none where none can flow. */
-kl_tensor quant_source(struct thread *t, kl_tensor ints)
+/* A handle for the node quantize that gave these integers, packed since or not, or for the float that it took; kl_none where no
+ * gradient can flow. */
+static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool source)
 {
     struct trace *tr = thread_trace(t);
     const struct entry *x = entry_peek(ints);
@@ -192,9 +196,12 @@ kl_tensor quant_source(struct thread *t, kl_tensor ints)
     if (!tr)
         front_lock();
     const struct graph *g = tr ? tr->r.g : ambient_graph();
-    const struct node *n = node_at(g, x->node);
+    ref r = x->node;
+    const struct node *n = node_at(g, r);
+    while (packed && (n->op == OP_reshape || n->op == OP_or || n->op == OP_slice || n->op == OP_and || n->op == OP_bitcast))
+        n = node_at(g, r = n->in[0]); /* as pack() goes */
     if (n->op == OP_quantize && !(n->flags & MARK_STOP) && (tr || ambient_tracked(n->in[0])))
-        h = handle_of_node(t, tr, n->in[0], x->ad, &e);
+        h = handle_of_node(t, tr, source ? n->in[0] : r, x->ad, &e);
     if (!tr)
         front_unlock();
     if (h.id && !tr && !scope_note(t, h))
@@ -202,10 +209,13 @@ kl_tensor quant_source(struct thread *t, kl_tensor ints)
     return h;
 }
 
+kl_tensor quant_source(struct thread *t, kl_tensor ints) { return behind(t, ints, false, true); }
+static kl_tensor made_ints(struct thread *t, kl_tensor packed) { return behind(t, packed, true, false); }
+
 /* A view of everything, or a choice of elements: the integers stay what they are where their scales can follow. */
 static kl_tensor view(struct thread *t, const struct call *c)
 {
-    struct quant q = quant_of(c->in[0]);
+    struct quant q = quant_of(t, c->in[0]);
     bool permute = c->proto.op == OP_permute, follows = permute || q.grain == QUANT_TENSOR;
     if (!follows || (q.type == KL_Q_I4 && c->proto.op != OP_reshape)) {
         kl_tensor x = call_again(c, quant_dense(c->site, &q), c->in[1], kl_none);
@@ -215,14 +225,14 @@ static kl_tensor view(struct thread *t, const struct call *c)
             return x;
         return quantize_by_range(t, c->site, &q, x);
     }
-    kl_tensor source = q.type == KL_Q_I4 ? kl_none : quant_source(t, q.part[0]), x = kl_none;
+    kl_tensor source = q.type == KL_Q_I4 ? q.made : quant_source(t, q.part[0]), x = kl_none;
     if (source.id) /* a gradient may want to come through: the same integers, by way of floats */
         x = call_again(c, quant_dense(c->site, &q), c->in[1], kl_none);
     kl_tensor ints = source.id ? kl_none : call_again(c, quant_ints(c->site, &q), c->in[1], kl_none);
     struct view v = view_of(source.id ? x : ints);
     q.v.shape = v.shape;
     if (q.type == KL_Q_I4 && (!v.shape.rank || v.shape.dim[v.shape.rank - 1] % 2))
-        return quant_dense(c->site, &(struct quant){.type = KL_Q_I8, .v = q.v, .part = {ints, q.part[1]}});
+        return source.id ? x : quant_dense(c->site, &(struct quant){.type = KL_Q_I8, .v = q.v, .part = {ints, q.part[1]}});
     for (uint32_t i = 1; i < 3; i++) {
         if (!q.part[i].id)
             continue;
@@ -248,7 +258,7 @@ static kl_tensor elementwise(struct thread *t, const struct call *c)
     unsigned first = 0;
     while (!wrapper_of(c->in[first], &layer_quantized))
         first++;
-    struct quant q = quant_of(c->in[first]);
+    struct quant q = quant_of(t, c->in[first]);
     kl_tensor y = call_dense(t, c, &layer_quantized);
     struct view v = view_of(y);
     const struct shape *s = &v.shape;

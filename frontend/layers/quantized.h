@@ -12,8 +12,9 @@ struct quant {
     int64_t block;
     struct view v;
     kl_tensor part[3];
+    kl_tensor made;              /* KL_Q_I4 whose integers a gradient may want to pass: these, before they were packed; or kl_none */
 };
-struct quant quant_of(kl_tensor h);
+struct quant quant_of(struct thread *t, kl_tensor h);
 kl_tensor quant_ints(const kl_site *site, const struct quant *q);  /* KL_I8 or KL_U8 in its shape */
 kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor scale); /* one beside each element */
 kl_tensor quant_dense(const kl_site *site, const struct quant *q);

@@ -17,6 +17,7 @@ struct kl_tracer {
     struct graph *g;
     struct captured *captured; uint32_t ncaptured, captured_cap;
     struct known *known; uint32_t nknown, known_cap; /* a hash table, a power of two, at most half full */
+    ref *wide; uint32_t nwide, wide_cap; /* nodes of promote() */
     uint32_t nin, nout;
     bool elements;            /* it saw calls of single elements in kl_vmap */
     struct err err;           /* why it has no whole graph */
@@ -100,9 +101,11 @@ static bool broadcast(struct graph *g, struct node *n)
     return true;
 }
 
-/* Under autocast calls may mix dtypes, numbers in what an operand has become by then with what it was: the widest is taken. */
-static void promote(struct graph *g, struct node *n)
+/* Under autocast calls may mix dtypes, numbers in what an operand has become by then with what it was: the widest is taken, and
+ * noted, for where the graph runs under autocast the operand is narrow again, and so are these. */
+static void promote(struct kl_tracer *tr, struct node *n)
 {
+    struct graph *g = tr->g;
     bool wide = false, narrow = false;
     if (n->op == OP_grad || op_is_quant(n->op))
         return;
@@ -112,10 +115,15 @@ static void promote(struct graph *g, struct node *n)
     }
     for (unsigned i = 0; i < n->nin && wide && narrow; i++) {
         const struct node *a = node_at(g, n->in[i]);
-        if (dtype_is_half(a->dtype) && a->op == OP_const)
-            n->in[i] = n_const(g, KL_F32, dtype_bits(KL_F32, dtype_value(a->dtype, a->attr.konst.bits)));
-        else if (dtype_is_half(a->dtype))
-            n->in[i] = n_cast(g, n->in[i], KL_F32);
+        if (!dtype_is_half(a->dtype))
+            continue;
+        if (!mem_reserve(&tr->wide, &tr->wide_cap, tr->nwide + 1, sizeof *tr->wide)) {
+            err_set(&tr->err, KL_ERR_MEMORY, "out of memory");
+            return;
+        }
+        n->in[i] = a->op == OP_const ? n_const(g, KL_F32, dtype_bits(KL_F32, dtype_value(a->dtype, a->attr.konst.bits)))
+                                     : n_cast(g, n->in[i], KL_F32);
+        tr->wide[tr->nwide++] = n->in[i];
     }
 }
 
@@ -136,7 +144,7 @@ static ref add_call(struct kl_tracer *tr, const struct call *c)
     g->cur_site = graph_site(g, c->site);
     if (n.op == OP_slot)
         return n_const(g, n.dtype, c->bits);
-    promote(g, &n);
+    promote(tr, &n);
     if (op_is_elementwise(n.op) && !broadcast(g, &n))
         return NIL;
     ref r = graph_add(g, &n, c->has_target ? &c->target : NULL);
@@ -212,6 +220,7 @@ void kl_tracer_free(kl_tracer *tr)
     graph_free(tr->g);
     mem_free(tr->captured);
     mem_free(tr->known);
+    mem_free(tr->wide);
     mem_free(tr->text);
     mem_free(tr);
 }
@@ -326,17 +335,32 @@ static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer
     return true;
 }
 
+/* By node: is it one of tr->wide, or a view of one?  NULL: out of memory. */
+static bool *wide_nodes(const kl_tracer *tr)
+{
+    bool *wide = mem_alloc(tr->g->nnode);
+    for (uint32_t i = 0; wide && i < tr->nwide; i++)
+        wide[tr->wide[i]] = true;
+    for (ref r = 1; wide && r < tr->g->nnode; r++) {
+        const struct node *n = node_at(tr->g, r);
+        wide[r] |= (n->op == OP_reshape || n->op == OP_expand) && wide[n->in[0]];
+    }
+    return wide;
+}
+
 static bool run(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in, kl_tensor *out)
 {
     uint32_t n = tr->g->input.n;
     struct batch b = {.t = t, .site = site};
     kl_tensor *all = mem_alloc((n + 1) * sizeof *all);
     bool *is = mem_alloc(n + tr->nout + 1);
-    bool ok = all && is && gather_inputs(t, site, tr, in, all);
-    if (!all || !is || (ok && !batch_graph(&b, tr->g, all, is, out, is + n)))
+    b.wide = tr->nwide ? wide_nodes(tr) : NULL;
+    bool room = all && is && (b.wide || !tr->nwide), ok = room && gather_inputs(t, site, tr, in, all);
+    if (!room || (ok && !batch_graph(&b, tr->g, all, is, out, is + n)))
         ok = fail(t, site, KL_ERR_MEMORY, "tracer_run: out of memory") == KL_OK;
     mem_free(all);
     mem_free(is);
+    mem_free(b.wide);
     return ok;
 }
 

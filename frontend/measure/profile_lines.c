@@ -50,6 +50,8 @@ static double work_of(const struct graph *g, ref r)
     double most = (double)shape_count(node_shape(g, r));
     if (n->op == OP_dot)
         return 2 * most * (double)dot_sizes(g, n).k;
+    if (n->op == OP_attention)
+        return attention_flops(g, n);
     for (unsigned i = 0; i < node_nin(n) && !op_is_select(n->op); i++) {
         double in = (double)shape_count(node_shape(g, node_in(g, n, i)));
         most = in > most ? in : most;

@@ -107,7 +107,8 @@ static inline kl_keyset kl_keyset_union(kl_keyset a, kl_keyset b) { a.bits |= b.
 static inline kl_keyset kl_keyset_intersection(kl_keyset a, kl_keyset b) { a.bits &= b.bits; return a; }
 static inline kl_keyset kl_keyset_minus(kl_keyset a, kl_keyset b) { a.bits &= ~b.bits; return a; }
 
-/* The view with eleven keys, whose numbers are their bits in 16; bits 11 to 15 are User1 to User5. */
+/* The view with eleven keys, whose numbers are their bits in 16; bits 11 to 15 are User1 to User5.  In calls the order is
+ * that of kl_key, unless the set has the order of these numbers (kl_keyset_order16). */
 typedef enum kl_key16 {
     KL_KEY16_Cpu, KL_KEY16_Cuda, KL_KEY16_Meta, KL_KEY16_Sparse, KL_KEY16_Quantized, KL_KEY16_Nested, KL_KEY16_Autocast,
     KL_KEY16_Autograd, KL_KEY16_Vmap, KL_KEY16_Profiler, KL_KEY16_Tracer /* TracerOuter */
@@ -116,6 +117,12 @@ typedef enum kl_key16 {
 KL_API kl_keyset kl_keyset_from16(uint16_t bits);
 /* false: the set has a component that the view has no bit for, and *bits is the rest. */
 KL_API bool kl_keyset_to16(kl_keyset set, uint16_t *bits);
+/* The set, its layers in the order of that view's numbers: Autocast below Autograd, whose kernels then see operands as they were
+ * before casts, and Meta below Sparse, Quantized and Nested.  Otherwise the orders agree.  It says so of itself, and unions and
+ * what is below keep it: included by a guard, it is the order of all of the thread's calls.
+ *
+ *     kl_guard before = kl_dispatch_guard(kl_keyset_order16((kl_keyset){0}), (kl_keyset){0}); */
+KL_API kl_keyset kl_keyset_order16(kl_keyset set);
 
 /* ---- what a thread includes and excludes ---- */
 

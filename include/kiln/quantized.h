@@ -13,8 +13,8 @@
  * - elementwise ops compute in floats and quantize the result in the way of the first quantized operand, its scale from the
  *   result's own range, so that it is off by at most half a step;
  * - anything else, also a product with a float, takes kl_dense of it and gives a plain tensor.
- * Gradients go straight through rounding to the float that was quantized, as in kl_quantize, and not through KL_Q_I4, which is
- * for storage: ask for none there.  The tensor itself has no gradient. */
+ * Gradients go straight through rounding to the float that was quantized, as in kl_quantize, and are 0 where it saturated.  The
+ * tensor itself has no gradient. */
 #ifndef KILN_QUANTIZED_H
 #define KILN_QUANTIZED_H
 #include <kiln/kiln.h>

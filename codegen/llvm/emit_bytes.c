@@ -1,0 +1,204 @@
+/* Products of bytes, four to a sum.
+ *
+ * A tile of four rows of bytes that a product multiplies by, or that is stored column by column, is kept as "quads": a part
+ * has the four bytes of each of its columns side by side.  So they lie in a packed panel, and so the instructions take them
+ * that add the four products of a column to its sum.  Where the processor has none for bytes (VNNI's vpdpbusd, unsigned by
+ * signed), bytes become 16-bit integers, even ones and odd ones, whose products are added two by two (pmaddwd): exact as
+ * well, no such sum comes near 32 bits. */
+#include "emit.h"
+
+enum { PLAIN = 1, QUADS = 2 };
+
+static bool is_byte(unsigned dtype) { return dtype == KL_U8 || dtype == KL_I8; }
+
+static bool four_rows(const struct linst *i) { return i->cols && i->rows == 4 && is_byte(i->dtype); }
+
+static void mark(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    if (v && four_rows(i) && m->quads[v] != PLAIN && (i->op == L_LOAD || i->op == L_SPLAT || i->op >= L_PRIM))
+        m->quads[v] = QUADS;
+}
+
+bool emit_find_quads(struct emitter *m)
+{
+    const struct kernel *k = m->k;
+    m->quads = mem_alloc(k->ninst * sizeof *m->quads);
+    if (!m->quads)
+        return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
+    for (val v = 1; v < k->ninst; v++) /* what is carried is kept as all carries are */
+        if (k->inst[v].op == L_CARRY || k->inst[v].op == L_NEXT)
+            m->quads[k->inst[v].op == L_CARRY ? k->inst[v].a : k->inst[v].b] = PLAIN;
+    for (val v = k->ninst; v-- > 1;) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_MMA || (i->op == L_STORE && i->kind == TILE_COLS))
+            mark(m, i->b);
+        for (unsigned o = 0; i->op >= L_PRIM && m->quads[v] == QUADS && o < 3; o++)
+            mark(m, ((const val[]){i->a, i->b, i->c})[o]);
+    }
+    return true;
+}
+
+bool emit_is_quads(const struct emitter *m, val v) { return m->quads[v] == QUADS; }
+
+/* ---- quads and rows ---- */
+
+static LLVMValueRef shuffle(struct emitter *m, LLVMValueRef x, LLVMValueRef y, const unsigned *lane, unsigned n)
+{
+    LLVMValueRef at[4 * 64];
+    for (unsigned i = 0; i < n; i++)
+        at[i] = LLVMConstInt(LLVMInt32TypeInContext(m->ctx), lane[i], 0);
+    return LLVMBuildShuffleVector(m->b, x, y, LLVMConstVector(at, n), "");
+}
+
+static LLVMValueRef lane_number(struct emitter *m, unsigned n) { return LLVMConstInt(LLVMInt32TypeInContext(m->ctx), n, 0); }
+
+LLVMValueRef emit_quads_row(struct emitter *m, LLVMValueRef quads, unsigned row, unsigned lanes)
+{
+    unsigned lane[64];
+    if (lanes == 1)
+        return LLVMBuildExtractElement(m->b, quads, lane_number(m, row), "");
+    for (unsigned c = 0; c < lanes; c++)
+        lane[c] = 4 * c + row;
+    return shuffle(m, quads, LLVMGetPoison(LLVMTypeOf(quads)), lane, lanes);
+}
+
+/* Four rows of so many lanes, column by column. */
+static LLVMValueRef interleave(struct emitter *m, LLVMValueRef row[4], unsigned lanes)
+{
+    unsigned lane[4 * 64];
+    if (lanes == 1) {
+        LLVMValueRef x = LLVMGetPoison(LLVMVectorType(LLVMTypeOf(row[0]), 4));
+        for (unsigned r = 0; r < 4; r++)
+            x = LLVMBuildInsertElement(m->b, x, row[r], lane_number(m, r), "");
+        return x;
+    }
+    for (unsigned i = 0; i < 2 * lanes; i++)
+        lane[i] = i;
+    LLVMValueRef low = shuffle(m, row[0], row[1], lane, 2 * lanes), high = shuffle(m, row[2], row[3], lane, 2 * lanes);
+    for (unsigned c = 0; c < lanes; c++)
+        for (unsigned r = 0; r < 4; r++)
+            lane[4 * c + r] = r * lanes + c;
+    return shuffle(m, low, high, lane, 4 * lanes);
+}
+
+LLVMValueRef emit_quads(struct emitter *m, val v, unsigned cols, unsigned n)
+{
+    LLVMValueRef row[4];
+    unsigned lanes = emit_chunk(m, cols, n).lanes;
+    if (!m->k->inst[v].cols)
+        return splat(m, emit_scalar(m, v), 4 * lanes);
+    if (emit_is_quads(m, v) && m->k->inst[v].cols == cols)
+        return m->v[v].part[n];
+    for (unsigned r = 0; r < 4; r++)
+        row[r] = emit_tile_piece(m, v, r, cols, n);
+    return interleave(m, row, lanes);
+}
+
+/* ---- memory ---- */
+
+/* Are the columns of a tile in memory, by columns, four bytes each and neighbours? */
+static bool is_packed(const struct emitter *m, const struct linst *i)
+{
+    const struct linst *stride = &m->k->inst[i->d];
+    return i->kind == TILE_COLS && stride->op == L_CONST && stride->imm == 4;
+}
+
+static LLVMValueRef column_address(struct emitter *m, const struct linst *i, unsigned column)
+{
+    LLVMValueRef n = LLVMConstInt(m->i64, column, 0);
+    LLVMValueRef at = LLVMBuildAdd(m->b, emit_scalar(m, i->a), LLVMBuildMul(m->b, emit_scalar(m, i->d), n, ""), "");
+    return emit_address(m, (uint32_t)i->imm, at);
+}
+
+/* Columns of four neighbours that lie apart: a word each. */
+static LLVMValueRef load_columns(struct emitter *m, const struct linst *i, struct chunk c)
+{
+    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
+    LLVMValueRef x = LLVMGetPoison(LLVMVectorType(i32, c.lanes));
+    for (unsigned l = 0; l < c.lanes; l++) {
+        LLVMValueRef word = LLVMBuildLoad2(m->b, i32, column_address(m, i, c.lane0 + l), "");
+        LLVMSetAlignment(word, 1);
+        x = LLVMBuildInsertElement(m->b, x, word, lane_number(m, l), "");
+    }
+    return LLVMBuildBitCast(m->b, x, LLVMVectorType(m->i8, 4 * c.lanes), "");
+}
+
+LLVMValueRef emit_quads_load(struct emitter *m, val v, unsigned n)
+{
+    const struct linst *i = &m->k->inst[v];
+    struct chunk c = emit_chunk(m, i->cols, n);
+    LLVMValueRef row[4];
+    if (is_packed(m, i) && !i->b)
+        return emit_load_lanes(m, i->dtype, column_address(m, i, c.lane0), 4 * c.lanes, NULL);
+    if (i->kind == TILE_COLS && !i->b)
+        return load_columns(m, i, c);
+    for (unsigned r = 0; r < 4; r++)
+        row[r] = emit_tile_load_piece(m, i, r, n);
+    return interleave(m, row, c.lanes);
+}
+
+bool emit_quads_store(struct emitter *m, const struct linst *i, unsigned n)
+{
+    unsigned cols = m->k->inst[i->b].cols;
+    struct chunk c = emit_chunk(m, cols, n);
+    if (!is_packed(m, i) || i->c || !emit_is_quads(m, i->b))
+        return false;
+    emit_store_lanes(m, m->k->inst[i->b].dtype, column_address(m, i, c.lane0), 4 * c.lanes, emit_quads(m, i->b, cols, n), NULL);
+    return true;
+}
+
+/* ---- products ---- */
+
+#if defined(__x86_64__)
+/* The even or the odd bytes of vectors of 32-bit words, as 16-bit integers. */
+static LLVMValueRef halves(struct emitter *m, unsigned dtype, LLVMValueRef x, bool odd)
+{
+    LLVMTypeRef t = LLVMVectorType(LLVMInt16TypeInContext(m->ctx), 2 * LLVMGetVectorSize(LLVMTypeOf(x)));
+    LLVMValueRef y = LLVMBuildBitCast(m->b, x, t, ""), byte = const_int(t, 8);
+    if (dtype == KL_U8)
+        return odd ? LLVMBuildLShr(m->b, y, byte, "") : LLVMBuildAnd(m->b, y, const_int(t, 0xff), "");
+    return LLVMBuildAShr(m->b, odd ? y : LLVMBuildShl(m->b, y, byte, ""), byte, "");
+}
+
+/* sum + the four products of bytes in each 32-bit word of a and b. */
+static LLVMValueRef add_four(struct emitter *m, LLVMValueRef sum, unsigned ta, LLVMValueRef a, unsigned tb, LLVMValueRef b)
+{
+    static const char *const four[] = {"llvm.x86.avx512.vpdpbusd.128", "llvm.x86.avx512.vpdpbusd.256",
+                                       "llvm.x86.avx512.vpdpbusd.512"}; /* of AVX-VNNI, too */
+    static const char *const two[] = {"llvm.x86.sse2.pmadd.wd", "llvm.x86.avx2.pmadd.wd", "llvm.x86.avx512.pmaddw.d.512"};
+    unsigned lanes = LLVMGetVectorSize(LLVMTypeOf(sum)), size = lanes == 4 ? 0 : lanes == 8 ? 1 : 2;
+    if (m->vnni && ta != tb)
+        return intrinsic(m, four[size], NULL, 0, ta == KL_U8 ? (LLVMValueRef[]){sum, a, b} : (LLVMValueRef[]){sum, b, a}, 3);
+    for (int odd = 0; odd < 2; odd++) {
+        LLVMValueRef x[2] = {halves(m, ta, a, odd), halves(m, tb, b, odd)};
+        sum = LLVMBuildAdd(m->b, sum, intrinsic(m, two[size], NULL, 0, x, 2), "");
+    }
+    return sum;
+}
+#endif
+
+bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n)
+{
+#if defined(__x86_64__)
+    const struct linst *i = &m->k->inst[v], *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
+    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
+    LLVMValueRef column[MAX_TILE_SIDE];
+    bool fits = is_byte(a->dtype) && i->dtype == KL_I32 && four_rows(b);
+    for (unsigned q = 0; q < n && fits; q++)
+        fits = emit_chunk(m, i->cols, q).lanes >= 4;
+    for (unsigned q = 0; q < n && fits; q++) {
+        LLVMTypeRef words = LLVMVectorType(i32, emit_chunk(m, i->cols, q).lanes);
+        column[q] = LLVMBuildBitCast(m->b, emit_quads(m, i->b, i->cols, q), words, "");
+    }
+    for (unsigned r = 0; r < i->rows && fits; r++) { /* one row's bytes in a register at a time: sums take the others */
+        LLVMValueRef four = LLVMBuildBitCast(m->b, emit_tile_piece(m, i->a, r, 4, 0), i32, ""), *sum = part + r * n;
+        for (unsigned q = 0; q < n; q++)
+            sum[q] = add_four(m, sum[q], a->dtype, splat(m, four, emit_chunk(m, i->cols, q).lanes), b->dtype, column[q]);
+    }
+    return fits;
+#else
+    (void)m, (void)v, (void)part, (void)n;
+    return false;
+#endif
+}

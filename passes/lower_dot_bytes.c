@@ -1,0 +1,314 @@
+/* Products of bytes, summed as i32, on a processor whose mma takes a few bytes of the contraction at once (caps.mma_bytes).
+ *
+ * A task owns NR columns and a block of rows.  B's columns are packed into a panel: groups of four k, in a group column by
+ * column, zeros where k ends within one.  A product of one row tile reads B as it lies, if its columns are neighbours
+ * there.  A is read in place, four neighbours along k at a time.  A tile of MR x NR sums is kept in registers over all k of
+ * a panel, stored to scratch and ends in the epilogue row by row; where k takes several panels, sums wait in scratch in
+ * between.
+ *
+ * The instructions multiply unsigned by signed bytes.  Of two operands that are both one or the other, A becomes the
+ * other by its upper bit: it is then 128 more (or less) than it was, and the sums as much as 128 times the sum of B's
+ * column, which is subtracted.  Sums of i32 wrap, so no order and no detour changes a bit of them, and the k-blocks of
+ * pass numerics mean nothing here. */
+#include "lower_dot.h"
+
+enum { GROUP = 4, UNROLL = 2, MAX_PANEL = 128 << 10 };
+
+struct bytes {
+    struct dot *d;
+    unsigned ta, tb;        /* the operands' dtypes */
+    bool turned;            /* A's upper bits are */
+    bool b_rows;            /* B's columns are neighbours in memory; else its k are */
+    int64_t kc, panels;     /* elements of k in a panel, a multiple of GROUP where there are several */
+    uint32_t panel, sums;   /* lbufs */
+    uint32_t columns;       /* lbuf: sums of the panel's columns */
+};
+
+struct part {               /* of a task: a panel of k, the columns of a tile */
+    val n0, k0;
+    int64_t cols, room;     /* columns, those with what fills the last vector up */
+    int64_t length;         /* of k */
+};
+
+/* ---- tiles ---- */
+
+static val tile(struct kernel *k, struct linst i, int64_t rows, int64_t cols)
+{
+    i.rows = (uint16_t)rows;
+    i.cols = (uint16_t)cols;
+    return k_append(k, i);
+}
+
+static val tile_load(struct kernel *k, uint32_t buf, val at, enum tile_order order, val stride, int64_t rows, int64_t cols,
+                     val there)
+{
+    return tile(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .a = at, .b = there,
+                                  .d = stride, .imm = buf}, rows, cols);
+}
+
+static void tile_store(struct kernel *k, uint32_t buf, val at, enum tile_order order, val stride, val x)
+{
+    k_append(k, (struct linst){.op = L_STORE, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .a = at, .b = x, .d = stride,
+                               .imm = buf});
+}
+
+static val tile_prim(struct kernel *k, enum prim p, unsigned dtype, val a, val b, int64_t rows, int64_t cols)
+{
+    return tile(k, (struct linst){.op = (uint8_t)L_OP(p), .dtype = (uint8_t)dtype, .a = a, .b = b}, rows, cols);
+}
+
+/* Of the numbers of rows or columns, which are below `limit`? */
+static val below(struct kernel *k, enum tile_order order, int64_t n, int64_t limit)
+{
+    int64_t rows = order == TILE_ROWS ? n : 1, cols = order == TILE_ROWS ? 1 : n;
+    val number = tile(k, (struct linst){.op = L_INDEX, .dtype = KL_I64, .kind = (uint8_t)order}, rows, cols);
+    return tile_prim(k, P_LT, KL_BOOL, number, k_int(k, limit), rows, cols);
+}
+
+/* ---- operands ---- */
+
+/* The load that gives an operand's element, which dot_bytes has found to be one. */
+static struct linst load_of(const struct bytes *s, bool second, val i, val kk)
+{
+    val v = dot_stored_element(s->d, second, i, kk);
+    return s->d->w->k->inst[v];
+}
+
+/* `count` k of `rows` rows of A from k index kk on, as groups are multiplied. */
+static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t count)
+{
+    struct kernel *k = s->d->w->k;
+    struct linst l = load_of(s, false, m0, kk);
+    val there = count < GROUP ? below(k, TILE_COLS, GROUP, count) : 0;
+    val a = tile_load(k, (uint32_t)l.imm, l.a, TILE_ROWS, k_int(k, s->d->a_step_m), rows, GROUP, there);
+    if (!s->turned)
+        return a;
+    unsigned other = s->ta == KL_I8 ? KL_U8 : KL_I8;
+    val upper = k_bits(k, other, 0x80), same = tile_prim(k, P_BITS, other, a, 0, rows, GROUP);
+    return tile_prim(k, P_XOR, other, same, upper, rows, GROUP);
+}
+
+/* A group of B's columns as they lie in memory, zeros where there is no k. */
+static val load_b(const struct bytes *s, const struct part *p, val group, int64_t count, int64_t cols)
+{
+    struct kernel *k = s->d->w->k;
+    struct linst l = load_of(s, true, p->n0, ix_add(k, p->k0, ix_scale(k, group, GROUP)));
+    val there = count < GROUP ? below(k, TILE_ROWS, GROUP, count) : 0;
+    if (cols > p->cols) {
+        val in = below(k, TILE_COLS, cols, p->cols);
+        there = there ? tile_prim(k, P_AND, KL_BOOL, there, in, GROUP, cols) : in;
+    }
+    val stride = k_int(k, s->b_rows ? s->d->b_step_k : s->d->b_step_n);
+    return tile_load(k, (uint32_t)l.imm, l.a, s->b_rows ? TILE_ROWS : TILE_COLS, stride, GROUP, cols, there);
+}
+
+static val panel_at(const struct bytes *s, val group) { return ix_scale(s->d->w->k, group, GROUP * s->d->nr); }
+
+static void pack_group(const struct bytes *s, const struct part *p, val group, int64_t count)
+{
+    struct kernel *k = s->d->w->k;
+    val four = k_int(k, GROUP), at = panel_at(s, group);
+    tile_store(k, s->panel - 1, at, TILE_COLS, four, load_b(s, p, group, count, p->cols));
+    if (p->room > p->cols)
+        tile_store(k, s->panel - 1, ix_add(k, at, k_int(k, p->cols * GROUP)), TILE_COLS, four,
+                   dot_splat(k, k_bits(k, s->tb, 0), GROUP, (unsigned)(p->room - p->cols)));
+}
+
+static void pack(const struct bytes *s, const struct part *p)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t groups = p->length / GROUP, rest = p->length % GROUP;
+    if (groups) {
+        val g = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, groups), 1);
+        pack_group(s, p, g, GROUP);
+        k_end(k, g);
+    }
+    if (rest)
+        pack_group(s, p, k_int(k, groups), rest);
+}
+
+static val group_of_b(const struct bytes *s, const struct part *p, val group, int64_t count)
+{
+    struct kernel *k = s->d->w->k;
+    if (!s->panel)
+        return load_b(s, p, group, count, p->room);
+    return tile_load(k, s->panel - 1, panel_at(s, group), TILE_COLS, k_int(k, GROUP), GROUP, p->room, 0);
+}
+
+/* ---- sums ---- */
+
+/* What the loop over the groups of k adds up: a tile, where `of_rows` is not 0, and the sums of B's columns, where those
+ * are asked for. */
+struct totals { val tile, columns; };
+
+static struct totals add_group(const struct bytes *s, const struct part *p, val m0, int64_t of_rows, val group, int64_t count,
+                               struct totals t)
+{
+    struct kernel *k = s->d->w->k;
+    val b = group_of_b(s, p, group, count);
+    if (t.tile)
+        t.tile = dot_mma(k, MMA_CHAIN, load_a(s, m0, of_rows, ix_add(k, p->k0, ix_scale(k, group, GROUP)), count), b, t.tile);
+    if (t.columns)
+        t.columns = dot_mma(k, MMA_CHAIN, dot_splat(k, k_bits(k, s->tb == KL_U8 ? KL_I8 : KL_U8, 1), 1, GROUP), b, t.columns);
+    return t;
+}
+
+static struct totals add_panel(const struct bytes *s, const struct part *p, val m0, int64_t rows, struct totals t)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t groups = p->length / GROUP, rest = p->length % GROUP, whole = groups / UNROLL * UNROLL;
+    if (whole) {
+        val g = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL);
+        struct totals c = {t.tile ? dot_carry(k, t.tile) : 0, t.columns ? dot_carry(k, t.columns) : 0};
+        struct totals x = c;
+        for (int u = 0; u < UNROLL; u++)
+            x = add_group(s, p, m0, rows, ix_add(k, g, k_int(k, u)), GROUP, x);
+        if (c.tile)
+            k_next(k, c.tile, x.tile);
+        if (c.columns)
+            k_next(k, c.columns, x.columns);
+        k_end(k, g);
+        t.tile = c.tile ? dot_out(k, c.tile) : 0;
+        t.columns = c.columns ? dot_out(k, c.columns) : 0;
+    }
+    for (int64_t g = whole; g < groups; g++)
+        t = add_group(s, p, m0, rows, k_int(k, g), GROUP, t);
+    return rest ? add_group(s, p, m0, rows, k_int(k, groups), rest, t) : t;
+}
+
+static val no_sums(struct kernel *k, int64_t rows, int64_t cols)
+{
+    return dot_splat(k, k_bits(k, KL_I32, 0), (unsigned)rows, (unsigned)cols);
+}
+
+/* 128 times the sums of B's columns, with the sign that they are off by. */
+static val turned_columns(const struct bytes *s, val columns)
+{
+    struct kernel *k = s->d->w->k;
+    struct linst c = k->inst[columns];
+    return tile_prim(k, P_MUL, KL_I32, columns, k_bits(k, KL_I32, (uint32_t)(s->ta == KL_I8 ? 128 : -128)), c.rows, c.cols);
+}
+
+/* One register tile of one panel: rows m0 .., those of number `row` on in the task. */
+static void emit_tile(const struct bytes *s, const struct part *p, val m0, val row, int64_t rows)
+{
+    struct kernel *k = s->d->w->k;
+    val nr = k_int(k, s->d->nr), at = s->panels > 1 ? ix_scale(k, row, s->d->nr) : k_int(k, 0);
+    struct totals t = {.columns = s->turned && !s->panel ? no_sums(k, 1, p->room) : 0};
+    t.tile = s->panels > 1 ? tile_load(k, s->sums, at, TILE_ROWS, nr, rows, p->room, 0) : no_sums(k, rows, p->room);
+    t = add_panel(s, p, m0, rows, t);
+    if (s->turned) {
+        val columns = t.columns ? turned_columns(s, t.columns)
+                                : tile_load(k, s->columns, k_int(k, 0), TILE_ROWS, nr, 1, p->room, 0);
+        t.tile = tile_prim(k, P_SUB, KL_I32, t.tile, columns, rows, p->room);
+    }
+    tile_store(k, s->sums, at, TILE_ROWS, nr, t.tile);
+    if (s->panels == 1)
+        dot_epilogue_rows(s->d, m0, rows, p->n0, p->cols);
+}
+
+/* All row tiles of the task for one panel. */
+static void emit_panel(const struct bytes *s, const struct part *p, val first, int64_t rows)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t tiles = rows / s->d->mr, rest = rows % s->d->mr;
+    if (s->panel)
+        pack(s, p);
+    if (s->turned && s->panel) {
+        struct totals t = add_panel(s, p, 0, 0, (struct totals){.columns = no_sums(k, 1, p->room)});
+        tile_store(k, s->columns, k_int(k, 0), TILE_ROWS, k_int(k, s->d->nr), turned_columns(s, t.columns));
+    }
+    if (tiles) {
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1), row = ix_scale(k, i, s->d->mr);
+        emit_tile(s, p, ix_add(k, first, row), row, s->d->mr);
+        k_end(k, i);
+    }
+    if (rest)
+        emit_tile(s, p, ix_add(k, first, k_int(k, tiles * s->d->mr)), k_int(k, tiles * s->d->mr), rest);
+}
+
+/* The task's panels: all but the last in a loop, each adding to the sums in scratch. */
+static void emit_columns(const struct bytes *s, val first, int64_t rows, val n0, int64_t cols)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t lanes = s->d->w->caps->vector_bytes / 4, room = (cols + lanes - 1) / lanes * lanes;
+    struct part p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr, .length = s->kc};
+    if (s->panels > 1) {
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
+        tile_store(k, s->sums, ix_scale(k, i, s->d->nr), TILE_ROWS, k_int(k, s->d->nr), no_sums(k, 1, p.room));
+        k_end(k, i);
+        val panel = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->panels - 1), 1);
+        p.k0 = ix_scale(k, panel, s->kc);
+        emit_panel(s, &p, first, rows);
+        k_end(k, panel);
+    }
+    p.k0 = k_int(k, (s->panels - 1) * s->kc);
+    p.length = s->d->size.k - (s->panels - 1) * s->kc;
+    emit_panel(s, &p, first, rows);
+    if (s->panels > 1)
+        dot_epilogue_rows(s->d, first, rows, n0, cols);
+}
+
+/* One task: a block of rows, a tile's columns. */
+static void emit_task(const struct bytes *s, val row_block, val column)
+{
+    struct kernel *k = s->d->w->k;
+    const struct dot_dims *size = &s->d->size;
+    int64_t full_rows = size->m / s->d->mblock, full_cols = size->n / s->d->nr;
+    for (int i = 0; i < 4; i++) {
+        bool last_rows = i & 2, last_cols = i & 1;
+        int64_t rows = last_rows ? size->m % s->d->mblock : s->d->mblock, cols = last_cols ? size->n % s->d->nr : s->d->nr;
+        if (!rows || !cols || (!last_rows && !full_rows) || (!last_cols && !full_cols))
+            continue;
+        val in_rows = 0, in_cols = 0;
+        if (full_rows && size->m % s->d->mblock)
+            in_rows = k_if(k, k_prim(k, last_rows ? P_EQ : P_LT, row_block, k_int(k, full_rows), 0));
+        if (full_cols && size->n % s->d->nr)
+            in_cols = k_if(k, k_prim(k, last_cols ? P_EQ : P_LT, column, k_int(k, full_cols), 0));
+        val first = last_rows ? k_int(k, full_rows * s->d->mblock) : ix_scale(k, row_block, s->d->mblock);
+        emit_columns(s, first, rows, last_cols ? k_int(k, full_cols * s->d->nr) : ix_scale(k, column, s->d->nr), cols);
+        if (in_cols)
+            k_end(k, in_cols);
+        if (in_rows)
+            k_end(k, in_rows);
+    }
+}
+
+/* ---- the kernel ---- */
+
+bool dot_bytes(const struct dot *d)
+{
+    bool rows = d->b_step_n == 1 && d->b_step_k >= 0, columns = d->b_step_k == 1 && d->b_step_n >= 0;
+    return d->n->attr.dot.sum && d->w->caps->mma_bytes == GROUP && d->size.batch > 0 && d->size.m > 0 && d->size.n > 0 &&
+           d->size.k >= GROUP && d->a_step_k == 1 && d->a_step_m >= 0 && d->run == d->size.n && (rows || columns);
+}
+
+void dot_emit_bytes(struct dot *d)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    struct bytes s = {.d = d, .ta = w->g->node[d->n->in[0]].dtype, .tb = w->g->node[d->n->in[1]].dtype,
+                      .b_rows = d->b_step_n == 1};
+    bool packs = w->given ? w->given->pack_b : !s.b_rows || d->size.m > d->mr;
+    s.turned = s.ta == s.tb;
+    int64_t most = MAX_PANEL / d->nr / GROUP * GROUP;
+    s.panels = packs ? (d->size.k + most - 1) / most : 1;
+    s.kc = s.panels > 1 ? ((d->size.k + s.panels - 1) / s.panels + GROUP - 1) / GROUP * GROUP : d->size.k;
+    s.panels = (d->size.k + s.kc - 1) / s.kc;
+    int64_t row_blocks = (d->size.m + d->mblock - 1) / d->mblock, col_blocks = (d->size.n + d->nr - 1) / d->nr;
+    k->extent = d->size.batch * row_blocks * col_blocks;
+    if (packs)
+        s.panel = 1 + k_buf(k, BUF_SCRATCH, s.tb, (s.kc + GROUP - 1) / GROUP * GROUP * d->nr, 0);
+    s.sums = k_buf(k, BUF_SCRATCH, KL_I32, (s.panels > 1 ? d->mblock : d->mr) * d->nr, 0);
+    d->tile = 1 + s.sums;
+    d->tile_step = d->nr;
+    if (s.turned && packs)
+        s.columns = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
+    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr, .nr = (uint16_t)d->nr,
+                                 .kc = (uint32_t)d->kblock, .pack_b = packs};
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    d->batch_index = ix_div(k, p, row_blocks * col_blocks);
+    emit_task(&s, ix_mod(k, ix_div(k, p, col_blocks), row_blocks), ix_mod(k, p, col_blocks));
+    k_end(k, p);
+    lower_grain(w, 2 * d->mblock * d->nr * d->size.k / 64);
+}
