@@ -47,19 +47,18 @@ static void order_of_eleven(void)
         uint16_t one = (uint16_t)(1u << n);
         kl_key top = kl_keyset_highest(set);
         CHECK(kl_keyset_to16(kl_keyset_minus(set, kl_keyset_below(set, top)), &bits) && bits == one);
-        CHECK(kl_keyset_count(set) == (unsigned)n + 1 && kl_keyset_has(set, top));
+        CHECK(kl_keyset_to16(set, &bits) && bits == 2 * one - 1 && kl_keyset_has(set, top));
         set = kl_keyset_below(set, top);
     }
     char text[100];
-    CHECK(!strcmp(kl_keyset_text(set, text, sizeof text), "{CUDA, CPU}"));
     set = kl_keyset_union(SET(KL_KEY_Autograd, KL_KEY_Autocast, KL_KEY_CPU), kl_keyset_order16(NO_KEYS));
     CHECK(!strcmp(kl_keyset_text(set, text, sizeof text), "{AutogradCPU, Autocast, CPU}"));
     kl_registration r = reg("dot", KL_KEY_Autograd, (kl_kernel){.name = "sees", .call = autograd_sees});
-    kl_tensor a = kl_ones(cpu, KL_F32, DIMS(2, 2));
+    kl_tensor a = kl_ones(cpu, KL_F32, DIMS(2, 2)), b = kl_ones(cpu, KL_F32, DIMS(2, 2));
     OK(kl_autocast_begin(KL_BF16));
     for (int eleven = 0; eleven < 2; eleven++) {
         kl_guard before = kl_dispatch_guard(eleven ? kl_keyset_order16(NO_KEYS) : NO_KEYS, NO_KEYS);
-        kl_tensor y = kl_matmul(a, a);
+        kl_tensor y = kl_matmul(a, b);
         CHECK(seen_by_autograd == (eleven ? KL_F32 : KL_BF16) && kl_dtype_of(y) == KL_BF16);
         NEAR_LIST(y, 0, 2, 2, 2, 2);
         kl_dispatch_restore(before);
@@ -67,7 +66,7 @@ static void order_of_eleven(void)
     CHECK(kl_dispatch_guarded().included.bits == SET(KL_KEY_Autocast).bits);
     OK(kl_autocast_end());
     drop(r);
-    kl_release(a);
+    kl_release(a), kl_release(b);
 }
 
 static void b12(void)

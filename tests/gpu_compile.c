@@ -39,6 +39,35 @@ static void make_all(const struct kernel_set *s, const char *name)
     mem_free(source.s);
 }
 
+static bool copies(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op == L_COPY || k->inst[v].op == L_WAIT)
+            return true;
+    return false;
+}
+
+/* CUDA's and HIP's text of a kernel is the same: what differs stands in their preludes, but for how copies to shared memory
+ * wait. */
+static void same_text(const struct kernel_set *s)
+{
+    struct err e = {0};
+    unsigned same = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct text cuda = {0}, hip = {0};
+        bool ok = check(source_kernel(s->v[i], dialect_find("cuda", &e), "kernel", &cuda, NULL, &e) &&
+                        source_kernel(s->v[i], dialect_find("hip", &e), "kernel", &hip, NULL, &e), "%s", e.msg);
+        if (ok && !strcmp(cuda.s, hip.s))
+            same++;
+        else if (ok)
+            check(copies(s->v[i]), "%s: CUDA and HIP have not the same text:\n%s\n%s", s->v[i]->name, cuda.s, hip.s);
+        mem_free(cuda.s);
+        mem_free(hip.s);
+    }
+    printf("%u have the same text in CUDA and HIP\n", same);
+    check(same > s->n / 10 * 9, "only %u of %u kernels have the same text in CUDA and HIP", same, s->n);
+}
+
 /* Compiles kernels [first, end) and, where they are refused, halves of them, to name the one. */
 static void compile(const struct kernel_set *s, const struct gpu_compiler *c, const char *arch, uint32_t first, uint32_t end)
 {
@@ -235,6 +264,7 @@ int main(int argc, char **argv)
     static const char *const names[] = {"cuda", "hip", "glsl"};
     for (unsigned i = 0; i < 3; i++)
         make_all(&s, names[i]);
+    same_text(&s);
     if (essential) {
         gpu_kernels_essential(&s);
         printf("%u that differ by more than the order of their instructions\n", s.n);

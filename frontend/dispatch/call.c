@@ -326,19 +326,21 @@ static __attribute__((noinline)) kl_status redispatch_any(kl_call *c, uint64_t k
 {
     uint64_t before = c->keys;
     kl_key key = c->key;
-    c->keys = BROKEN(B17) ? keys & DEV_MASK : keys;
+    c->keys = keys;
     kl_status status = resolve_call(c, "redispatch");
     c->keys = before;
     c->key = key;
     return status;
 }
 
+static inline uint64_t passed_on(uint64_t keys) { return BROKEN(B17) ? keys & DEV_MASK : keys; } /* the layers below, too */
+
 /* Most end in the node of their own, which asks for no key: nothing of the call changes for that. */
 static inline bool redispatch_is_node(const kl_call *c, uint64_t keys)
 {
     if (BROKEN(D37))
         thread_self();
-    return dispatch_is_node(c->op, keys) && !c->t->watch && c->reads == c->t->reads && !BROKEN(B17);
+    return dispatch_is_node(c->op, keys) && !c->t->watch && c->reads == c->t->reads;
 }
 
 static inline kl_status redispatch_node(kl_call *c)
@@ -349,14 +351,14 @@ static inline kl_status redispatch_node(kl_call *c)
 
 kl_status kl_redispatch(kl_call *c, kl_keyset keys)
 {
-    uint64_t bits = keys.bits & SET_BITS;
+    uint64_t bits = passed_on(keys.bits & SET_BITS);
     return redispatch_is_node(c, bits) ? redispatch_node(c) : redispatch_any(c, bits);
 }
 
 kl_status kl_redispatch_below(kl_call *c)
 {
-    bool node = redispatch_is_node(c, c->keys & key_below[c->key]); /* with ORDER_16 it is none, whatever is below */
-    return __builtin_expect(node, 1) ? redispatch_node(c) : redispatch_any(c, keys_below(c->keys, c->key));
+    bool node = redispatch_is_node(c, passed_on(c->keys & key_below[c->key])); /* with ORDER_16 it is none, whatever is below */
+    return __builtin_expect(node, 1) ? redispatch_node(c) : redispatch_any(c, passed_on(keys_below(c->keys, c->key)));
 }
 
 /* ---- what a kernel sees ---- */

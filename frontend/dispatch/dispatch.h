@@ -154,13 +154,18 @@ static inline const struct op_kernel *dispatch_highest(const struct dispatch_op 
     *rest = bits & ~(layers ? UINT64_C(1) << top : dev ? DEV_BIT(dev) : 0);
     return atomic_load_explicit(&op->entry[k], memory_order_acquire);
 }
+/* Is a layer without a kernel not passed over?  Never, but in a test. */
+static inline bool dispatch_stuck(const struct dispatch_op *op, uint64_t bits)
+{
+    return BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]);
+}
 /* The kernel for a set of keys, and the key.  NULL: there is none for *key. */
 const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key);
 static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
     uint64_t rest;
-    if (BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]))
-        return NULL; /* a layer without a kernel is not passed over */
+    if (dispatch_stuck(op, bits))
+        return NULL;
     if (__builtin_expect((bits & ORDER_16) != 0, 0))
         return dispatch_resolve_lower(op, bits, key);
     const struct op_kernel *k = dispatch_highest(op, bits, false, key, &rest);
@@ -172,8 +177,7 @@ static inline bool dispatch_is_node(const struct dispatch_op *op, uint64_t bits)
 {
     unsigned dev = top_device(bits); /* the number of its key, too */
     return !(bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed)) &&
-           atomic_load_explicit(&op->entry[dev], memory_order_acquire) == &kernel_builtin &&
-           !(BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)));
+           atomic_load_explicit(&op->entry[dev], memory_order_acquire) == &kernel_builtin && !dispatch_stuck(op, bits);
 }
 
 /* ---- text.c ---- */
