@@ -10,6 +10,7 @@ struct scope {
     val head;                     /* LOOP or IF */
     int64_t turn;                 /* unrolled: the variable */
     LLVMBasicBlockRef before, body, exit;
+    LLVMBasicBlockRef outer;      /* `before` of the loop around this one */
     bool guarded;                 /* may run no iteration: the exit block merges with `before` */
     bool straight;                /* one iteration, no branch */
 };
@@ -66,6 +67,59 @@ static LLVMValueRef affine_vector(struct emitter *m, const struct emitted *e, un
     return LLVMBuildAdd(m->b, splat(m, e->scalar, m->native), emit_steps(m, m->i64, e->stride, lane0), "");
 }
 
+static bool is_number(const struct linst *i)
+{
+    return i->op == L_CONST && i->imm && dtype_is_float(i->dtype) && !dtype_is_half(i->dtype);
+}
+
+/* All numbers of the kernel as one array: little-endian, so an f32 is where its 8 bytes begin. */
+static void make_numbers(struct emitter *m)
+{
+    LLVMValueRef *bits = mem_alloc(m->k->ninst * sizeof *bits);
+    unsigned n = 0;
+    for (val v = 1; bits && v < m->k->ninst; v++)
+        if (is_number(&m->k->inst[v])) {
+            m->v[v].number = n;
+            bits[n++] = LLVMConstInt(m->i64, m->k->inst[v].imm, 0);
+        }
+    m->numbers = LLVMAddGlobal(m->module, LLVMArrayType2(m->i64, n), "numbers");
+    LLVMSetInitializer(m->numbers, bits ? LLVMConstArray2(m->i64, bits, n) : LLVMConstNull(LLVMArrayType2(m->i64, n)));
+    LLVMSetGlobalConstant(m->numbers, true);
+    LLVMSetLinkage(m->numbers, LLVMPrivateLinkage);
+    if (!bits)
+        err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
+    mem_free(bits);
+}
+
+/* A constant that LLVM sees in a loop goes through instruction selection at each use, lane by lane.  So numbers are read
+ * from memory before the loop, as the code in the end does: a tenth less to compile for a kernel of polynomials.
+ * Integers stay, for shifts and masks have forms for constants; so does 0. */
+static LLVMValueRef hoist_number(struct emitter *m, struct emitted *e)
+{
+    if (e->hoisted && e->hoisted_before == m->before && e->hoisted_lanes == m->native)
+        return e->hoisted;
+    if (!m->numbers)
+        make_numbers(m);
+    LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
+    LLVMValueRef end = LLVMGetBasicBlockTerminator(here), at = LLVMConstInt(m->i64, e->number, 0);
+    LLVMPositionBuilderBefore(m->b, LLVMGetBasicBlockTerminator(m->before));
+    LLVMValueRef ptr = LLVMBuildInBoundsGEP2(m->b, m->i64, m->numbers, &at, 1, "");
+    e->hoisted = splat(m, LLVMBuildLoad2(m->b, LLVMTypeOf(e->scalar), ptr, ""), m->native);
+    e->hoisted_before = m->before;
+    e->hoisted_lanes = m->native;
+    if (end)
+        LLVMPositionBuilderBefore(m->b, end);
+    else
+        LLVMPositionBuilderAtEnd(m->b, here);
+    return e->hoisted;
+}
+
+static LLVMValueRef uniform_vector(struct emitter *m, val v)
+{
+    bool hoist = is_number(&m->k->inst[v]) && m->before && m->native > 1;
+    return hoist ? hoist_number(m, &m->v[v]) : splat(m, m->v[v].scalar, m->native);
+}
+
 LLVMValueRef *emit_parts(struct emitter *m, val v)
 {
     if (m->v[v].form == FORM_NONE)
@@ -81,7 +135,7 @@ LLVMValueRef *emit_parts(struct emitter *m, val v)
         return part;
     e->part_block = here;
     e->part_width = m->width;
-    LLVMValueRef same = e->form == FORM_UNIFORM ? splat(m, e->scalar, m->native) : NULL;
+    LLVMValueRef same = e->form == FORM_UNIFORM ? uniform_vector(m, v) : NULL;
     for (unsigned p = 0; p < m->parts; p++)
         part[p] = same ? same : affine_vector(m, e, p * m->native);
     return part;
@@ -348,7 +402,8 @@ static void open_loop(struct walker *w, val v)
         return;
     }
     s->guarded = !(known && clo < chi);
-    s->before = LLVMGetInsertBlock(m->b);
+    s->outer = m->before;
+    m->before = s->before = LLVMGetInsertBlock(m->b);
     s->body = block(m, "loop");
     s->exit = block(m, "done");
     if (s->guarded)
@@ -435,6 +490,7 @@ static void close_loop(struct walker *w)
     LLVMAddIncoming(iv, &next, &latch, 1);
     LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntSLT, next, hi, ""), s->body, s->exit);
     LLVMPositionBuilderAtEnd(m->b, s->exit);
+    m->before = s->outer;
     for (val c = s->head + 1; s->guarded && c < end; c++)
         carry_phis(m, c, &w->final[c]);
     for (val c = s->head + 1; c < end; c++) {

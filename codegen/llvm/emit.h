@@ -24,6 +24,10 @@ struct emitted {
     LLVMValueRef *other;          /* the parts of an i64 value in the width that part[] has not, */
     LLVMBasicBlockRef other_block; /*  made in this block */
     unsigned other_width;
+    LLVMValueRef hoisted;         /* a constant as a vector of hoisted_lanes, made before the loop at hoisted_before */
+    LLVMBasicBlockRef hoisted_before;
+    unsigned hoisted_lanes;
+    unsigned number;              /* of a float constant: its place in m->numbers */
 };
 
 struct range { int64_t lo, hi; }; /* an interval that holds an i64 value; lo > hi: nothing is known */
@@ -38,6 +42,8 @@ struct emitter {
     struct range *range;          /* per loop-IR value */
     uint8_t *quads;               /* per loop-IR value: see emit_bytes.c */
     LLVMValueRef *buf;            /* per lbuf: base pointer */
+    LLVMValueRef numbers;         /* all float constants of the kernel in memory, 8 bytes each; NULL: not yet made */
+    LLVMBasicBlockRef before;     /* where control comes from that enters the innermost open loop; NULL: none is open */
     unsigned width, native, parts; /* lanes of the open vector loop, of one vector, vectors per value */
     unsigned vector_bytes;
     bool vnni;                    /* the processor adds four products of bytes to a sum */

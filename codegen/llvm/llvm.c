@@ -63,15 +63,21 @@ static void fill_caps(void)
     c->l3_bytes = last_level_size();
 }
 
-/* Loop strength reduction, with the analyses that only it needs, is a third of the time of a small kernel, and what
- * the emitter leaves to do is within the addressing modes: products run as fast without it.  So do kernels of any kind
- * without the list scheduler behind register allocation, another fifteenth: the one before it has done the work, and
- * processors reorder.  There is no other way to turn them off than these options, which hold for every user of this
- * libLLVM in the process. */
+/* Passes that cost a fifth of the time of a small kernel and leave the code of every kind of kernel as it is, or as
+ * fast.  Loop strength reduction comes with analyses that only it needs, and what the emitter leaves to it is within the
+ * addressing modes; the list scheduler behind register allocation finds the work of the one before it done; the others
+ * look for what the emitter does not make: addresses far from their use, copies, calls to memcmp, dear integer
+ * constants, chains to reassociate, tiles of AMX, paths that need no frame.  There is no other way to turn them off
+ * than these options, which hold for every user of this libLLVM in the process. */
 static void set_options(void)
 {
-    static const char *const option[] = {"kiln", "-disable-lsr", "-disable-post-ra"};
-    LLVMParseCommandLineOptions(3, option, NULL);
+    static const char *const option[] = {"kiln", "-disable-lsr", "-disable-post-ra", "-disable-cgp", "-disable-copyprop",
+                                         "-disable-constant-hoisting", "-disable-mergeicmps", "-enable-shrink-wrap=false",
+#if defined(__x86_64__)
+                                         "-x86-machine-combiner=false", "-x86-tile-ra=false",
+#endif
+    };
+    LLVMParseCommandLineOptions(sizeof option / sizeof *option, option, NULL);
 }
 
 static void init(void)
