@@ -10,7 +10,7 @@
  * Keys before the first and behind the last that one of the tile's queries sees are not touched.  Between them a query keeps
  * out what it does not see by selects, which leave its sums bit for bit as if it had walked alone, whatever the tile.
  *
- * One query has no neighbours: the lanes are elements of v in its last walk, and there are none in the others.
+ * A query without neighbours is the only lane, but in the last walk, where the lanes are elements of v.
  *
  * q comes into its transposed form, and the values' totals out of it, in squares that registers transpose: gathering and
  * scattering takes a sixth of the time where there are 128 keys.  Half floats of k and v are widened a block at a time. */
@@ -370,7 +370,7 @@ static void emit_block(struct attention *a)
 
 /* ---- one tile of queries ---- */
 
-/* Runs over whole squares of `columns` by the lanes; *square and *query: the first of each.  begin false: there are none. */
+/* Loops over whole squares of `columns` by queries; *c, *i: the first column and query of one.  false: there are none. */
 static bool begin_squares(const struct attention *a, int64_t columns, val *c, val *i)
 {
     struct kernel *k = a->w->k;

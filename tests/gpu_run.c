@@ -197,6 +197,18 @@ static void attention(unsigned dtype)
     try(g, what);
 }
 
+/* By the zeros that stand in a kernel's text. */
+static void division(unsigned dtype)
+{
+    char what[64];
+    struct graph *g = graph_new("division");
+    ref x = n_input(g, dtype, &(struct shape){.rank = 1, .dim = {9}}, "x");
+    graph_output(g, OUT_RETURN, n_div(g, x, n_k(g, x, 0)), 0);
+    graph_output(g, OUT_RETURN, n_div(g, x, n_k(g, x, -0.0)), 0);
+    snprintf(what, sizeof what, "division of %s", dtype_name(dtype));
+    try(g, what);
+}
+
 static void of_dtype(unsigned dtype)
 {
     struct shape s = shape_make(3, (int64_t[]){3, 5, 70});
@@ -221,8 +233,10 @@ static void of_dtype(unsigned dtype)
     try(g, what);
     if (dtype != KL_BOOL)
         folds(dtype);
-    if (dtype_is_float(dtype))
+    if (dtype_is_float(dtype)) {
         attention(dtype);
+        division(dtype);
+    }
 }
 
 /* ---- what is large ---- */

@@ -243,6 +243,16 @@ static void floating(struct text *t, enum prim p, unsigned dtype, bool piles, co
     }
 }
 
+/* What is divided by a literal 0 becomes 0, not an infinity, in shaders: one that no compiler sees through, begin being
+ * no less than 0. */
+static void hide_zero(const struct emitter *m, val divisor, char out[MAX_OPERAND])
+{
+    const struct linst *i = &m->k->inst[divisor];
+    if (m->d->table && i->op == L_CONST && (i->dtype == KL_F32 || i->dtype == KL_F64) && dtype_value(i->dtype, i->imm) == 0)
+        snprintf(out, MAX_OPERAND, i->dtype == KL_F32 ? "f32_of_bits(u32(begin >> 63) ^ %uu)" : "f64_of_bits(u64(begin >> 63) ^ u64(%uu) << 32)",
+                 i->imm ? 1u << 31 : 0);
+}
+
 void source_prim(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -257,6 +267,8 @@ void source_prim(struct emitter *m, val v)
             source_index(m, in[o], &fits, x[o]);
         else
             source_operand(m, in[o], x[o]);
+    if (p == P_DIV)
+        hide_zero(m, i->b, x[1]);
     const char *a = x[0], *b = x[1], *c = x[2];
     if (index && from == KL_I64)
         from = KL_I32;
