@@ -300,6 +300,15 @@ static inline __attribute__((always_inline)) kl_tensor call_framed(struct kl_cal
     return out;
 }
 
+/* The node of its own, whose result gets these layers. */
+static inline kl_tensor record_marked(struct kl_call *c, struct thread *t, struct call *g, uint64_t marks)
+{
+    kl_tensor h = record_node(t, g, c->found);
+    if (__builtin_expect(!g->failed, 1))
+        entry_peek(h)->layers |= marks;
+    return h;
+}
+
 /* Where there is something to say or to ask before. */
 static __attribute__((noinline)) kl_tensor call_asking(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
                                                        const struct op_kernel *k)
@@ -307,6 +316,8 @@ static __attribute__((noinline)) kl_tensor call_asking(struct kl_call *c, struct
     if (t->watch) {
         dispatch_note(t, c->op, c->key, "call");
         k = t->plain ? &kernel_builtin : k;
+    } else if (k && k->marks && dispatch_is_node(c->op, keys_below(keys, c->key))) {
+        return record_marked(c, t, g, k->marks);
     } else if (k && k->idle && k->idle(t, g, c->nin, c->found)) {
         keys = keys_below(keys, c->key);
         return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys);

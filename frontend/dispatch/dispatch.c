@@ -241,7 +241,7 @@ static char *copy_text(const char *s)
 static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, const struct transform *own, struct err *e)
 {
     struct op_kernel new = {.kind = own ? KERNEL_TRANSFORM : fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN : KERNEL_FALLTHROUGH,
-                            .fn = *fn, .idle = own ? own->idle : NULL};
+                            .fn = *fn, .idle = own ? own->idle : NULL, .marks = own ? own->marks : 0};
     snprintf(new.name, sizeof new.name, "%s", fn->name ? fn->name : "kernel");
     if (fn->run && !(new.custom = backend_custom(op, fn, e)))
         return NULL;

@@ -92,6 +92,7 @@ struct op_kernel {
     char *schema;                           /* NULL: not given */
     const struct layer *layer;              /* KERNEL_LAYER: whose it is (layers/wrapper.h) */
     call_idle *idle;                        /* KERNEL_TRANSFORM: or NULL */
+    uint64_t marks;                         /* KERNEL_TRANSFORM: layers that its results get */
     const struct custom_op *custom;         /* KERNEL_RUN: what its nodes name */
 };
 enum kernel_tag { TAG_MISSING, TAG_KERNEL, TAG_DEFAULT, TAG_MATH, TAG_AMBIGUOUS, TAG_AUTOGRAD, TAG_LAYER, TAG_FALLBACK };
@@ -134,6 +135,7 @@ bool schema_counts(const char *schema, uint32_t *nin, uint32_t *nout);
 struct transform {
     kl_kernel kernel;
     call_idle *idle;                        /* NULL: it never is */
+    uint64_t marks;                         /* 0, or all that `call` does to what it passes on: its results get these layers */
 };
 bool dispatch_layer(const char *op, kl_key key, const struct transform *transform, struct err *e);
 

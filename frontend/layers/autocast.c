@@ -183,7 +183,7 @@ static void include(struct thread *t)
 
 kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype)
 {
-    static const struct transform layer = {{.name = "autocast policies", .call = autocast}, nothing_to_cast};
+    static const struct transform layer = {.kernel = {.name = "autocast policies", .call = autocast}, .idle = nothing_to_cast};
     struct thread *t = thread_self();
     struct err e;
     e.code = KL_OK;

@@ -79,27 +79,25 @@ static bool keeps_dtype(unsigned op)
 }
 static bool keeps_shape(unsigned op) { return op == OP_reshape || op == OP_expand || op == OP_iota || op == OP_random; }
 
-/* The node's call on other operands, with a result of this shape where the caller chooses it. */
-static struct call call_of(const struct batch *b, ref r, const kl_tensor *in, const struct shape *s)
+/* *c becomes the node's call on other operands, with a result of this shape where the caller chooses it.  It runs for every
+ * node: a fixed number of operands is copied, and the target is left alone where there is none. */
+static void call_of(struct call *c, const struct batch *b, ref r, const kl_tensor in[MAX_OPERANDS], const struct shape *s)
 {
     const struct node *n = node_at(b->g, r);
-    struct call c; /* field by field: an initializer clears the target, too */
-    c.site = batch_site(b, r);
-    c.op = opinfo[n->op].name;
-    c.device = device_like(n->device, b->on);
-    c.data = NULL;
-    c.bits = c.keys = 0;
-    c.failed = false;
-    c.proto = (struct node){.op = n->op};
-    memset(c.in, 0, sizeof c.in);
-    c.proto.dtype = keeps_dtype(n->op) ? n->dtype : 0;
-    c.proto.nin = op_varies(n->op) ? n->nin : 0;
-    c.proto.flags = n->flags & MARK_STOP;
-    c.proto.attr = n->attr;
-    memcpy(c.in, in, n->nin * sizeof *in);
-    if ((c.has_target = keeps_shape(n->op)))
-        c.target = *s;
-    return c;
+    c->site = batch_site(b, r);
+    c->op = opinfo[n->op].name;
+    c->device = device_like(n->device, b->on);
+    c->data = NULL;
+    c->bits = c->keys = 0;
+    c->failed = false;
+    c->proto = (struct node){.op = n->op};
+    c->proto.dtype = keeps_dtype(n->op) ? n->dtype : 0;
+    c->proto.nin = op_varies(n->op) ? n->nin : 0;
+    c->proto.flags = n->flags & MARK_STOP;
+    c->proto.attr = n->attr;
+    memcpy(c->in, in, sizeof c->in);
+    if ((c->has_target = keeps_shape(n->op)))
+        c->target = *s;
 }
 
 /* Operands that are wide get the dtype of one that is not, if that has become a half. */
@@ -118,7 +116,8 @@ static void narrow_wide(const struct batch *b, ref r, struct call *c)
 
 static kl_tensor plain(const struct batch *b, ref r, const kl_tensor *in)
 {
-    struct call c = call_of(b, r, in, node_shape(b->g, r));
+    struct call c;
+    call_of(&c, b, r, in, node_shape(b->g, r));
     if (b->wide)
         narrow_wide(b, r, &c);
     return record(&c);
@@ -134,7 +133,7 @@ static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const b
         return refuse(b->t, site, KL_ERR_MEMORY, "vmap: out of memory");
     batch_warn(n->op);
     for (int64_t i = 0; i < b->size; i++) {
-        kl_tensor own[MAX_OPERANDS];
+        kl_tensor own[MAX_OPERANDS] = {{0}};
         for (unsigned k = 0; k < n->nin; k++)
             own[k] = is[k] ? batch_pick(b, site, in[k], node_shape(b->g, n->in[k]), i) : in[k];
         part[i] = plain(b, r, own);
@@ -158,7 +157,8 @@ static uint32_t shift_axes(uint32_t list, unsigned n, bool first)
 static kl_tensor dot(struct batch *b, ref r, const kl_tensor *in, const bool *is)
 {
     const struct node *n = node_at(b->g, r);
-    struct call c = call_of(b, r, in, NULL);
+    struct call c;
+    call_of(&c, b, r, in, NULL);
     bool both = is[0] && is[1];
     unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
     if (is[0]) {
@@ -200,7 +200,8 @@ static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool
 {
     const struct node *n = node_at(b->g, r);
     struct shape all = batch_shape(b, node_shape(b->g, r));
-    struct call c = call_of(b, r, in, &all);
+    struct call c;
+    call_of(&c, b, r, in, &all);
     bool alike = n->op != OP_pad;
     for (unsigned i = 0; i < n->nin && alike; i++)
         c.in[i] = batch_spread(b, c.site, in[i], is[i], node_shape(b->g, n->in[i]));
@@ -216,7 +217,8 @@ static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool
         return refuse(b->t, batch_site(b, r), KL_ERR_SHAPE, "vmap: %s gives %s, which has no room for the batch's axis",
                       opinfo[n->op].name, shape_text(node_shape(b->g, r), text, sizeof text));
     if (op_is_elementwise(n->op)) { /* whose operands broadcast */
-        struct call c = call_of(b, r, in, NULL);
+        struct call c;
+        call_of(&c, b, r, in, NULL);
         return record(&c);
     }
     switch (n->op) {
@@ -234,7 +236,7 @@ static kl_tensor grad(struct batch *b, ref r, bool *is);
 static void node_again(struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
-    kl_tensor in[MAX_OPERANDS];
+    kl_tensor in[MAX_OPERANDS] = {{0}};
     bool of[MAX_OPERANDS], any = false;
     if (op_is_region(n->op)) {
         batch_region(b, r);
@@ -249,7 +251,8 @@ static void node_again(struct batch *b, ref r)
         b->h[r] = grad(b, r, &b->is[r]);
     } else if (n->op == OP_random && b->different && b->size && !any) {
         struct shape all = batch_shape(b, node_shape(b->g, r));
-        struct call c = call_of(b, r, in, &all);
+        struct call c;
+        call_of(&c, b, r, in, &all);
         b->is[r] = true;
         b->h[r] = record(&c);
     } else {

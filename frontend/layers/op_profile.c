@@ -67,7 +67,7 @@ void op_profile_free(struct op_profile *p)
 
 kl_status kl_op_profile_begin(void)
 {
-    static const struct transform layer = {{.name = "profiler of calls", .call = profile}, NULL};
+    static const struct transform layer = {.kernel = {.name = "profiler of calls", .call = profile}};
     struct thread *t = thread_self();
     struct err e;
     e.code = KL_OK;

@@ -228,8 +228,9 @@ void kl_tracer_free(kl_tracer *tr)
 static bool begin(struct kl_tracer *tr, uint32_t nin, const kl_tensor *in)
 {
     static const unsigned number[] = {KL_TAP_CALLS, KL_TAP_RECORDED};
-    static const struct transform layer[] = {{{.name = "tracer of calls", .call = tap, .ctx = (void *)(uintptr_t)&number[0]}, NULL},
-                                             {{.name = "tracer of what is recorded", .call = tap, .ctx = (void *)(uintptr_t)&number[1]}, NULL}};
+    static const struct transform layer[] = {
+        {.kernel = {.name = "tracer of calls", .call = tap, .ctx = (void *)(uintptr_t)&number[0]}},
+        {.kernel = {.name = "tracer of what is recorded", .call = tap, .ctx = (void *)(uintptr_t)&number[1]}}};
     struct thread *t = tr->t;
     struct err e;
     e.code = KL_OK;

@@ -27,6 +27,7 @@ struct mapped {
 
 /* ---- keys ---- */
 
+/* Where there is more on the way than a node of its own: else the transform's `marks` do the same. */
 static kl_status batched(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)ctx, (void)keys;
@@ -52,8 +53,8 @@ static kl_status no_random(void *ctx, kl_call *c, kl_keyset keys)
 
 static bool install(struct err *e)
 {
-    static const struct transform rule = {{.name = "batching rules", .call = batched}, NULL};
-    static const struct transform random = {{.name = "vmap's random numbers", .call = no_random}, NULL};
+    static const struct transform rule = {.kernel = {.name = "batching rules", .call = batched}, .marks = LAYER_BIT(LAYER_Batched)};
+    static const struct transform random = {.kernel = {.name = "vmap's random numbers", .call = no_random}};
     static atomic_bool done;
     if (atomic_load_explicit(&done, memory_order_acquire))
         return true;
