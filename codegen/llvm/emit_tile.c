@@ -154,16 +154,16 @@ void emit_tile_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
     unsigned n = chunks(m, x->cols);
-    for (unsigned q = 0; q < n; q++) {
-        if (emit_quads_store(m, i, q))
-            continue;
-        for (unsigned r = 0; r < x->rows; r++) {
+    unsigned packed = 0; /* chunks: all or none */
+    while (packed < n && emit_quads_store(m, i, packed))
+        packed++;
+    for (unsigned r = 0; packed < n && r < x->rows; r++) /* rows may overlap: the last one stays */
+        for (unsigned q = 0; q < n; q++) {
             struct chunk c = emit_chunk(m, x->cols, q);
             LLVMValueRef ptr = emit_address(m, (uint32_t)i->imm, chunk_index(m, i, r, c));
             emit_store_lanes(m, x->dtype, ptr, c.lanes, emit_tile_piece(m, i->b, r, x->cols, q),
                              i->c ? emit_tile_piece(m, i->c, r, x->cols, q) : NULL);
         }
-    }
 }
 
 /* ---- products ---- */
