@@ -10,7 +10,8 @@
  * Keys before the first and behind the last that one of the tile's queries sees are not touched.  Between them a query keeps
  * out what it does not see by selects, which leave its sums bit for bit as if it had walked alone, whatever the tile.
  *
- * A query without neighbours is the only lane, but in the last walk, where the lanes are elements of v.
+ * Of a query without neighbours keys are the lanes in the first two walks, rows of k transposed in registers; elements of v
+ * in the last.
  *
  * q comes into its transposed form, and the values' totals out of it, in squares that registers transpose: gathering and
  * scattering takes a sixth of the time where there are 128 keys.  Half floats of k and v are widened a block at a time. */
@@ -19,8 +20,9 @@
 #include <string.h>
 
 enum { Q, K, V, SEEN };
-/* STEPS, ONE_STEPS: of D at a time; NATIVE_VECTORS: registers of a row of lanes; MAX_ROWS: R */
-enum { STEPS = 2, ONE_STEPS = 8, MAX_ONE_LANES = 64, NATIVE_VECTORS = 2, MAX_ROWS = 8, MAX_SQUARE = 16 };
+/* STEPS: of D at a time; NATIVE_VECTORS: registers of a row of lanes; MAX_ROWS: R; of one query MAX_ONE_LANES: elements of v,
+ * ONE_SQUARES: squares of keys at a time, whose chains of sums hide each other's latency */
+enum { STEPS = 2, MAX_ONE_LANES = 64, ONE_SQUARES = 2, NATIVE_VECTORS = 2, MAX_ROWS = 8, MAX_SQUARE = 8 };
 
 struct attention {
     struct lowering *w;
@@ -38,6 +40,7 @@ struct attention {
     uint32_t panel[3];                    /* of k and v: lbuf + 1 of scratch for a block of them, widened; 0: none */
     unsigned index;                       /* dtype of numbers of keys, lane by lane */
     int64_t one_lanes;                    /* of one query: lanes for elements of v; 0: queries are lanes there, too */
+    int64_t keys;                         /* of one query: keys that are lanes */
     int64_t square;                       /* lanes of a native vector: what registers transpose; 0: not worth it */
     val first, end;                       /* the keys that one of the tile's queries sees */
     val k0, from, until;                  /* the block's first key, and those of the block that one sees, by number in it */
@@ -181,7 +184,7 @@ static val sees(const struct attention *a, val j)
     return k_splat(k, s);
 }
 
-/* ---- one block of keys ---- */
+/* ---- one block of keys, a tile of queries ---- */
 
 /* The block's rows from number lo on and before hi, widened, into the panel. */
 static void widen(const struct attention *a, unsigned which, val lo, val hi)
@@ -221,13 +224,11 @@ static void multiply(const struct attention *a, const val *key, val from, int64_
     }
 }
 
-/* Scores of R keys from number j0 of the block on, which may be more than any query sees.  There are none behind the last of
- * all: the last R are computed instead, again, which stores the same scores again, at most R before the block's first. */
-static void score_tile(const struct attention *a, val j0)
+/* R keys from number j0 of the block on, which may be more than any query sees.  There are none behind the last of all: the
+ * last R are taken instead, again, whose scores are then stored again, at most R before the block's first.  Returns j0. */
+static val keys_from(const struct attention *a, val j0, val *key)
 {
-    struct lowering *w = a->w;
-    struct kernel *k = w->k;
-    val acc[MAX_ROWS], key[MAX_ROWS], carry[MAX_ROWS];
+    struct kernel *k = a->w->k;
     if (a->m % a->rows && a->m >= a->rows) {
         j0 = smaller(k, j0, k_prim(k, P_SUB, k_int(k, a->m - a->rows), a->k0, 0));
         ix_bound(k, j0, -a->rows, a->block - a->rows);
@@ -237,15 +238,25 @@ static void score_tile(const struct attention *a, val j0)
         if (r && a->m < a->rows) /* so few that they are computed several times */
             key[r] = k_int(k, r < a->m ? r : a->m - 1);
     }
+    return j0;
+}
+
+/* Scores of R keys. */
+static void score_tile(const struct attention *a, val j0)
+{
+    struct lowering *w = a->w;
+    struct kernel *k = w->k;
+    val acc[MAX_ROWS], key[ONE_SQUARES * MAX_SQUARE], carry[MAX_ROWS];
+    keys_from(a, j0, key);
     begin_lanes(a);
     for (int64_t r = 0; r < a->rows; r++)
         acc[r] = k_splat(k, of(a, 0));
-    int64_t steps = a->one_lanes ? ONE_STEPS : STEPS, whole = a->d / steps * steps;
+    int64_t whole = a->d / STEPS * STEPS;
     if (whole) {
-        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), steps);
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), STEPS);
         for (int64_t r = 0; r < a->rows; r++)
             acc[r] = carry[r] = k_carry(k, acc[r]);
-        multiply(a, key, c, steps, acc);
+        multiply(a, key, c, STEPS, acc);
         for (int64_t r = 0; r < a->rows; r++)
             k_next(k, carry[r], acc[r]);
         k_end(k, c);
@@ -314,7 +325,110 @@ static void value_tile(const struct attention *a, val c0, int64_t rows)
     end_lanes(a);
 }
 
-/* The same for one query: elements c0 .. c0 + columns - 1 are the lanes. */
+/* ---- one block of keys, one query ---- */
+
+static val number(const struct attention *a, uint32_t buf) { return k_load(a->w->k, buf, k_int(a->w->k, 0), 0); }
+static void set_number(const struct attention *a, uint32_t buf, val x) { k_store(a->w->k, buf, k_int(a->w->k, 0), x, 0); }
+
+static void begin_keys(const struct attention *a)
+{
+    struct lowering *w = a->w;
+    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, a->keys), 1);
+}
+
+/* Does the query see the block's key number j, of this lane? */
+static val sees_lane(const struct attention *a, val j)
+{
+    struct kernel *k = a->w->k;
+    val key = ix_add(k, a->k0, j), at = k_cast(k, key, a->index), s = 0;
+    if (ranges(a))
+        s = k_prim(k, P_LT, at, number(a, a->hi), 0);
+    if (a->bounds)
+        s = k_prim(k, P_AND, s, k_prim(k, P_LE, number(a, a->lo), at, 0), 0);
+    if (a->mask) {
+        ix_bound(k, key, 0, a->m - 1);
+        val m = element(a, SEEN, a->q0, key);
+        s = s ? k_prim(k, P_AND, s, m, 0) : m;
+    }
+    return k_splat(k, s);
+}
+
+/* Scores of R keys from number j0 of the block on, in squares. */
+static void score_keys(const struct attention *a, val j0)
+{
+    struct lowering *w = a->w;
+    struct kernel *k = w->k;
+    val key[ONE_SQUARES * MAX_SQUARE], lane[ONE_SQUARES], acc[ONE_SQUARES], carry[ONE_SQUARES], row[MAX_SQUARE];
+    j0 = keys_from(a, j0, key);
+    begin_keys(a);
+    for (int g = 0; g < ONE_SQUARES; g++) {
+        lane[g] = ix_add(k, ix_add(k, j0, k_int(k, g * a->keys)), w->lane);
+        if (a->m < a->rows)
+            lane[g] = smaller(k, lane[g], k_int(k, a->m - 1));
+        acc[g] = k_splat(k, of(a, 0));
+    }
+    int64_t whole = a->d / a->keys * a->keys;
+    if (whole) {
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), a->keys);
+        for (int g = 0; g < ONE_SQUARES; g++)
+            acc[g] = carry[g] = k_carry(k, acc[g]);
+        for (int g = 0; g < ONE_SQUARES; g++) {
+            for (int64_t r = 0; r < a->keys; r++)
+                row[r] = k_splat(k, in_block(a, K, key[g * a->keys + r], ix_add(k, c, w->lane)));
+            k_transpose(k, row, (uint32_t)a->keys);
+            for (int64_t r = 0; r < a->keys; r++)
+                acc[g] = k_prim(k, P_FMA, k_load(k, a->q, ix_add(k, c, k_int(k, r)), 0), row[r], acc[g]);
+        }
+        for (int g = 0; g < ONE_SQUARES; g++)
+            k_next(k, carry[g], acc[g]);
+        k_end(k, c);
+        for (int g = 0; g < ONE_SQUARES; g++)
+            acc[g] = k_out(k, carry[g]);
+    }
+    for (int64_t c = whole; c < a->d; c++)
+        for (int g = 0; g < ONE_SQUARES; g++)
+            acc[g] = k_prim(k, P_FMA, k_load(k, a->q, k_int(k, c), 0), in_block(a, K, lane[g], k_int(k, c)), acc[g]);
+    val most = number(a, a->larger), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
+    for (int g = 0; g < ONE_SQUARES; g++) {
+        val at = ix_add(k, block_row(a, ix_add(k, j0, k_int(k, g * a->keys))), w->lane);
+        val s = k_prim(k, P_MUL, acc[g], scale, 0), x = s;
+        if (partial(a)) {
+            val seen = sees_lane(a, lane[g]);
+            k_store(k, a->seen, at, seen, 0);
+            x = k_prim(k, P_SELECT, seen, s, k_splat(k, of(a, -INFINITY)));
+        }
+        k_store(k, a->score, at, s, 0);
+        most = k_fold_step(k, FOLD_MAX, most, k_fold(k, FOLD_MAX, x));
+    }
+    set_number(a, a->larger, most);
+    end_lanes(a);
+}
+
+/* Scores become weights, lane by lane, and then their sum, key by key, comes to the total. */
+static void weigh_keys(const struct attention *a)
+{
+    struct lowering *w = a->w;
+    struct kernel *k = w->k;
+    begin_keys(a);
+    val larger = number(a, a->larger), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, of(a, -INFINITY), 0), of(a, 0), larger);
+    val shrink = k_prim(k, P_SUB, number(a, a->most), base, 0);
+    shrink = k_op(k, OP_exp, &shrink);
+    val j = k_loop(k, LOOP_SERIAL, a->from, a->until, a->keys), at = ix_add(k, block_row(a, j), w->lane);
+    val inside = k_prim(k, P_LT, ix_add(k, j, w->lane), a->until, 0);
+    val x = k_prim(k, P_SUB, k_load(k, a->score, at, inside), base, 0);
+    k_store(k, a->score, at, k_op(k, OP_exp, &x), inside);
+    k_end(k, j);
+    j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1);
+    val sum = k_carry(k, of(a, -0.0)), more = k_prim(k, P_ADD, sum, k_load(k, a->score, block_row(a, j), 0), 0);
+    k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, k_load(k, a->seen, block_row(a, j), 0), more, sum) : more);
+    k_end(k, j);
+    set_number(a, a->sum, k_prim(k, P_FMA, number(a, a->sum), shrink, k_out(k, sum)));
+    set_number(a, a->shrink, shrink);
+    set_number(a, a->most, larger);
+    end_lanes(a);
+}
+
+/* Elements c0 .. c0 + columns - 1 of the values, weighed: the lanes. */
 static void value_lanes(const struct attention *a, val c0, int64_t columns)
 {
     struct lowering *w = a->w;
@@ -332,6 +446,8 @@ static void value_lanes(const struct attention *a, val c0, int64_t columns)
     k_store(k, a->total, c, k_prim(k, P_FMA, k_load(k, a->total, c, w->pred), k_splat(k, shrink), k_out(k, acc)), w->pred);
     end_lanes(a);
 }
+
+/* ---- one block of keys ---- */
 
 static void values(const struct attention *a, val c0, int64_t columns)
 {
@@ -355,9 +471,15 @@ static void emit_block(struct attention *a)
         widen(a, V, a->from, a->until);
     val j = k_loop(k, LOOP_SERIAL, whole, a->until, a->rows);
     ix_bound(k, j, 0, a->block - a->rows);
-    score_tile(a, j);
+    if (a->one_lanes)
+        score_keys(a, j);
+    else
+        score_tile(a, j);
     k_end(k, j);
-    weigh(a);
+    if (a->one_lanes)
+        weigh_keys(a);
+    else
+        weigh(a);
     int64_t step = a->one_lanes ? a->one_lanes : a->rows, most = a->e / step * step;
     if (most) {
         val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, most), step);
@@ -524,7 +646,7 @@ static void make_scratch(struct attention *a)
     }
     if (partial(a))
         a->seen = lanes_of_scratch(a, KL_BOOL, a->rows + a->block);
-    if (a->dtype != a->n->dtype && !a->w->caps->block_threads) {
+    if (a->dtype != a->n->dtype && !a->w->caps->block_threads && !a->one_lanes) {
         a->panel[K] = 1 + k_buf(a->w->k, BUF_SCRATCH, a->dtype, (a->rows + a->block) * (a->d ? a->d : 1), 0);
         a->panel[V] = 1 + k_buf(a->w->k, BUF_SCRATCH, a->dtype, (a->rows + a->block) * a->e, 0);
     }
@@ -560,13 +682,15 @@ void lower_attention_group(struct lowering *w)
     a.rows = caps->vector_regs >= 32 ? MAX_ROWS : MAX_ROWS / 2;
     while (a.block % a.rows)
         a.rows--;
-    a.square = caps->block_threads ? 0 : caps->vector_bytes / (int64_t)dtype_size(a.dtype);
-    a.square = a.square > 8 ? 8 : a.square;
-    if (a.square > MAX_SQUARE || a.square < 2 || a.width % a.square)
-        a.square = 0;
-    a.one_lanes = a.width == 1 && !caps->block_threads ? MAX_ONE_LANES : 0;
-    while (a.one_lanes > 1 && a.one_lanes / 2 >= a.e)
-        a.one_lanes /= 2;
+    a.keys = caps->block_threads ? 0 : caps->vector_bytes / (int64_t)dtype_size(a.dtype);
+    a.keys = a.keys > MAX_SQUARE ? MAX_SQUARE : a.keys;
+    a.square = a.keys >= 2 && a.width % a.keys == 0 ? a.keys : 0;
+    if (a.width == 1 && a.keys >= 2 && a.block % (ONE_SQUARES * a.keys) == 0) {
+        a.rows = ONE_SQUARES * a.keys;
+        a.one_lanes = MAX_ONE_LANES;
+        while (a.one_lanes > 1 && a.one_lanes / 2 >= a.e)
+            a.one_lanes /= 2;
+    }
     a.index = a.m < INT32_MAX - a.block ? KL_I32 : KL_I64;
     int64_t tiles = (a.l + a.width - 1) / a.width;
     k->sched.kind = SCHED_ATTENTION;

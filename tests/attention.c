@@ -185,9 +185,35 @@ static void alone(void)
     graph_free(g);
 }
 
+/* A query without neighbours, whose lanes are keys: squares of them, what is behind the squares, and fewer than one. */
+static void one_query(void)
+{
+    static const int64_t keys[] = {1, 5, 16, 17, 31, 64, 70, 150}, depth[] = {8, 3, 27}, values[] = {10, 70, 1};
+    static const unsigned dtypes[] = {KL_F32, KL_BF16, KL_F64};
+    char what[160];
+    int number = 0;
+    for (unsigned m = 0; m < sizeof keys / sizeof *keys; m++)
+        for (enum sight sight = ALL; sight < SIGHTS; sight++, number++) {
+            const struct problem p = {3, 1, keys[m], depth[number % 3], values[number / 2 % 3], sight, number % 5 == 4,
+                                      dtypes[number / 3 % 3]};
+            struct graph *g = graph_new("one");
+            struct values in;
+            graph_output(g, OUT_RETURN, record(g, &p), 0);
+            data(g, &p, &in);
+            name_of(&p, what, sizeof what);
+            check(agree_everywhere(g, &in, &(struct values){0}, NULL, what), "%s", what);
+            if (p.dtype == KL_F32) /* seen by some, unseen by others */
+                ((float *)in.v[1])[p.m * p.d - 1] = NAN;
+            check(agree_everywhere(g, &in, &(struct values){0}, NULL, what), "%s with a NaN", what);
+            values_free(&in);
+            graph_free(g);
+        }
+}
+
 int main(void)
 {
     decompositions();
+    one_query();
     for (enum sight s = ALL; s < SIGHTS; s++)
         unseen(s);
     causal_rows();

@@ -18,6 +18,7 @@ struct emitter {
     uint8_t *affine;              /* per value: lanes are equally far apart, */
     int64_t *stride;              /* so far */
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
+    uint8_t *known;               /* per value: a compiler may find it to be a constant */
     uint8_t *piles;               /* per value: a carried value, or products added to one */
     uint32_t width;               /* lanes of the open vector loop; 1 outside */
     uint32_t shuffle;             /* lanes that exchange values without memory, of this kernel's; 0: none */

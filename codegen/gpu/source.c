@@ -423,10 +423,21 @@ static void find_piles(struct emitter *m)
     }
 }
 
+/* Marks what a compiler may find to be a constant: made of constants, or goes round a loop from one on. */
+static void find_known(struct emitter *m)
+{
+    for (val v = 1; v < m->k->ninst; v++) {
+        const struct linst *i = &m->k->inst[v];
+        bool made = i->op >= L_PRIM || i->op == L_SPLAT || i->op == L_FOLD || i->op == L_CARRY || i->op == L_OUT;
+        m->known[v] = i->op == L_CONST || (made && m->known[i->a] && (!i->b || m->known[i->b]) && (!i->c || m->known[i->c]));
+    }
+}
+
 static bool emit(struct emitter *m, const char *entry)
 {
     const struct kernel *k = m->k;
     find_piles(m);
+    find_known(m);
     source_matrix(m);
     if (!source_order(m) || !source_ranges(m))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
@@ -451,14 +462,16 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     m.barrier = mem_alloc(k->ninst);
     m.affine = mem_alloc(k->ninst);
     m.piles = mem_alloc(k->ninst);
+    m.known = mem_alloc(k->ninst);
     m.narrow = mem_alloc(k->ninst);
     m.role = mem_alloc(k->ninst);
     m.stride = mem_alloc(k->ninst * sizeof *m.stride);
-    bool ok = m.info.inside && m.barrier && m.affine && m.piles && m.narrow && m.role && m.stride;
+    bool ok = m.info.inside && m.barrier && m.affine && m.piles && m.known && m.narrow && m.role && m.stride;
     ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
     mem_free(m.piles);
+    mem_free(m.known);
     mem_free(m.narrow);
     mem_free(m.role);
     mem_free(m.stride);

@@ -243,14 +243,16 @@ static void floating(struct text *t, enum prim p, unsigned dtype, bool piles, co
     }
 }
 
-/* What is divided by a literal 0 becomes 0, not an infinity, in shaders: one that no compiler sees through, begin being
- * no less than 0. */
-static void hide_zero(const struct emitter *m, val divisor, char out[MAX_OPERAND])
+/* Mesa 22 knows that 0 / x is 0 and that x / 0 is, too: in shaders, what a driver's compiler may find to be a constant looks
+ * as if it came with the launch.  begin is no less than 0. */
+static void hide(const struct emitter *m, val v, char out[2 * MAX_OPERAND])
 {
-    const struct linst *i = &m->k->inst[divisor];
-    if (m->d->table && i->op == L_CONST && (i->dtype == KL_F32 || i->dtype == KL_F64) && dtype_value(i->dtype, i->imm) == 0)
-        snprintf(out, MAX_OPERAND, i->dtype == KL_F32 ? "f32_of_bits(u32(begin >> 63) ^ %uu)" : "f64_of_bits(u64(begin >> 63) ^ u64(%uu) << 32)",
-                 i->imm ? 1u << 31 : 0);
+    char x[MAX_OPERAND];
+    bool wide = m->k->inst[v].dtype == KL_F64;
+    const char *n = dtype_name(m->k->inst[v].dtype);
+    snprintf(x, sizeof x, "%.*s", MAX_OPERAND - 1, out);
+    if (m->known[v])
+        snprintf(out, 2 * MAX_OPERAND, "%s_of_bits(bits_of_%s(%s) ^ %s(begin >> 63))", n, n, x, wide ? "u64" : "u32");
 }
 
 void source_prim(struct emitter *m, val v)
@@ -261,14 +263,14 @@ void source_prim(struct emitter *m, val v)
     unsigned from = m->k->inst[i->a].dtype, to = m->narrow[v] ? KL_I32 : i->dtype;
     bool compares = p == P_EQ || p == P_NE || p == P_LT || p == P_LE, fits;
     bool index = m->narrow[v] || ((compares || p == P_CAST) && source_fits(m, i->a) && (!compares || source_fits(m, i->b)));
-    char x[3][MAX_OPERAND];
+    char x[3][2 * MAX_OPERAND];
     for (int o = 0; o < 3; o++)
         if (index && m->k->inst[in[o]].dtype == KL_I64)
             source_index(m, in[o], &fits, x[o]);
         else
             source_operand(m, in[o], x[o]);
-    if (p == P_DIV)
-        hide_zero(m, i->b, x[1]);
+    for (int o = 0; p == P_DIV && m->d->table && dtype_is_float(from) && o < 2; o++)
+        hide(m, in[o], x[o]);
     const char *a = x[0], *b = x[1], *c = x[2];
     if (index && from == KL_I64)
         from = KL_I32;
