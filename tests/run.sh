@@ -34,6 +34,10 @@ if [ "${1:-}" = seeds ] && [ "${2:-}" = --break ]; then
     exec sh tests/breaks.sh build/broken "$@"
 fi
 
+if short=$(awk '!/^#/ && NF && NF < 4' "$table") && [ -n "$short" ]; then
+    printf '%s: a line without suite, build, when or command: %s\n' "$table" "$short" >&2
+    exit 2
+fi
 suites=$(awk '!/^#/ && NF { print $1 }' "$table" | uniq)
 wanted=" ${*:-full} "
 known=" quick full all --gpu "$(echo $suites)" "
@@ -52,6 +56,7 @@ chosen() {
     full) [[ $wanted == *" full "* || $wanted == *" all "* ]] ;;
     all) [[ $wanted == *" all "* ]] ;;
     gpu) [[ $wanted == *" --gpu "* ]] ;;
+    *) false ;;
     esac
 }
 
