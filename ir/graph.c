@@ -67,6 +67,9 @@ void graph_free(struct graph *g)
     mem_free(g->operand);
     mem_free(g->text);
     mem_free(g->node);
+    for (uint32_t i = 0; i < g->noutgrown; i++)
+        mem_free(g->outgrown[i]);
+    mem_free(g->outgrown);
     mem_free(g->shape);
     mem_free(g->out);
     mem_free(g->input.v);

@@ -86,6 +86,26 @@ static bool no_memory(struct graph *g)
     return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
 }
 
+/* Room for one more.  A shape never changes, so a pointer to one, as n_expand takes it, holds while other nodes are made:
+ * the arrays that the shapes have outgrown, no more in all than the one they are in, stay as long as the graph. */
+static bool grow_shapes(struct graph *g)
+{
+    if (g->nshape < g->shape_cap)
+        return true;
+    uint32_t cap = 0;
+    struct shape *more = NULL;
+    if (!mem_reserve(&g->outgrown, &g->outgrown_cap, g->noutgrown + 1, sizeof *g->outgrown) ||
+        !mem_reserve(&more, &cap, g->nshape < UINT32_MAX / 2 ? 2 * g->nshape + 1 : UINT32_MAX, sizeof *more))
+        return false;
+    if (g->nshape)
+        memcpy(more, g->shape, g->nshape * sizeof *more);
+    if (g->shape)
+        g->outgrown[g->noutgrown++] = g->shape;
+    g->shape = more;
+    g->shape_cap = cap;
+    return true;
+}
+
 uint32_t graph_shape(struct graph *g, const struct shape *s)
 {
     if (!shape_is_legal(g, s)) {
@@ -102,8 +122,7 @@ uint32_t graph_shape(struct graph *g, const struct shape *s)
     if (id != UINT32_MAX)
         return id;
     bool rehash;
-    if (!mem_reserve(&g->shape, &g->shape_cap, g->nshape + 1, sizeof *g->shape) ||
-        !make_room(&g->shape_index, &rehash)) {
+    if (!grow_shapes(g) || !make_room(&g->shape_index, &rehash)) {
         no_memory(g);
         return 0;
     }

@@ -211,6 +211,8 @@ struct graph {
     char name[64];
     struct node *node;   uint32_t nnode, node_cap;     /* node[0] is NIL */
     struct shape *shape; uint32_t nshape, shape_cap;
+    struct shape **outgrown; uint32_t noutgrown, outgrown_cap; /* where shapes lay before there were more: pointers to
+                                                            them, as node_shape gives, hold while nodes are made */
     struct output *out;  uint32_t nout, out_cap;
     ref *operand;        uint32_t noperand, operand_cap; /* of region ops, in the order of their nodes */
     struct graph **region; uint32_t nregion, region_cap; /* likewise; owned */

@@ -261,8 +261,7 @@ void vjp_reduce_max(struct graph *g, ref y, ref dy, ref *din)
     unsigned dtype = node_at(g, y)->dtype;
     ref mask = n_eq(g, x, n_expand(g, y, node_shape(g, x)));
     ref ties = n_reduce(g, OP_sum, n_cast(g, mask, dtype), axes);
-    ref share = n_div(g, dy, ties);
-    share = n_expand(g, share, node_shape(g, x));
+    ref share = n_expand(g, n_div(g, dy, ties), node_shape(g, x));
     din[0] = n_where(g, mask, share, n_k(g, x, 0));
 }
 

@@ -86,13 +86,13 @@ bool eval_scatter(const struct graph *g, const struct node *n, void *out, const 
 static ref wrote_last(struct graph *g, const struct node *n)
 {
     struct shape places = {.rank = 1, .dim = {node_shape(g, n->in[0])->dim[n->attr.scatter.axis]}};
-    struct shape count = *node_shape(g, n->in[1]), update = *node_shape(g, n->in[2]), along = {.rank = update.rank};
+    struct shape count = *node_shape(g, n->in[1]), along = {.rank = node_shape(g, n->in[2])->rank};
     ref position = n_iota(g, KL_I64, &count, 0);
     ref owner = n_scatter(g, n_broadcast(g, n_const(g, KL_I64, 0), &places), n->in[1], position, 0, SCATTER_SET);
     ref last = n_eq(g, n_gather(g, owner, n->in[1], 0), position);
     for (uint32_t i = 0; i < along.rank; i++)
         along.dim[i] = i == n->attr.scatter.axis ? count.dim[0] : 1;
-    return n_broadcast(g, n_reshape(g, last, &along), &update);
+    return n_broadcast(g, n_reshape(g, last, &along), node_shape(g, n->in[2]));
 }
 
 /* max and min: all that equal the result share its gradient evenly, as in reduce_max. */
