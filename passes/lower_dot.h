@@ -49,6 +49,16 @@ bool dot_along_k(const struct dot *d, bool second);
 int64_t dot_parts(int64_t length, int64_t part);   /* how many cover it */
 bool dot_fits_grid(const struct dot *d, const struct schedule *s); /* are the blocks few enough to be numbered? */
 bool dot_occupies(const struct dot *d, const struct schedule *s);  /* and a block for every one the GPU runs at once? */
+/* A block of ROWS x COLS tiles of MR x NR results each, that goes by STEP elements of the contraction; a tile is `team`
+ * threads'. */
+struct dot_shape { uint16_t mr, nr, rows, cols, step; };
+struct schedule dot_schedule(const struct dot *d, const struct dot_shape *x, unsigned team);
+bool dot_fills(const struct dot *d, const struct schedule *s);     /* has most of a block something to do? */
+/* Are the operand's elements *free of its own dimension, one of `side` in a row, and *at of the contraction there?  0: all
+ * are.  beyond: the contraction's may not be.  Bounds both. */
+val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val free, val at);
+/* An if around what stores result (m, n), where a block may reach beyond the last; 0: it does not.  Bounds both. */
+val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 
 /* ---- lower_dot_matrix.c ---- */
 /* Is the product one for the target's matrix units?  *s: its schedule. */

@@ -39,14 +39,12 @@ static bool fits(const struct dot *d, const struct schedule *s)
 /* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
 static bool choose(const struct dot *d, struct schedule *s)
 {
-    static const struct { uint16_t mr, nr, rows, cols; } shape[] = {
-        {8, 8, 16, 16}, {8, 8, 8, 8}, {8, 4, 8, 8}, {4, 4, 8, 8}, {4, 4, 16, 4}, {4, 4, 4, 16}};
+    static const struct dot_shape shape[] = {
+        {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
     bool found = false;
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
-        struct schedule x = {.kind = SCHED_DOT, .width = shape[i].rows * shape[i].cols, .mr = shape[i].mr, .nr = shape[i].nr,
-                             .kc = (uint32_t)d->kblock, .block_m = shape[i].mr * shape[i].rows,
-                             .block_n = shape[i].nr * shape[i].cols, .step = 8};
-        if (!fits(d, &x) || x.block_m / 2 >= d->size.m || x.block_n / 2 >= d->size.n ||
+        struct schedule x = dot_schedule(d, &shape[i], 1);
+        if (!fits(d, &x) || !dot_fills(d, &x) ||
             (found && x.block_m * x.block_n >= s->block_m * s->block_n)) /* as many results, and longer sides */
             continue;
         *s = x;
@@ -88,24 +86,14 @@ static void fetch(const struct blocks *s, bool second, val first, bool beyond, s
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
-    int64_t side_length = second ? s->s.block_n : s->s.block_m, size = second ? s->d->size.n : s->d->size.m;
+    int64_t side_length = second ? s->s.block_n : s->s.block_m;
     p->n = side_length * s->s.step / s->threads;
     for (int64_t i = 0; i < p->n; i++) {
-        val side, kk, there = 0;
+        val side, kk;
         find_element(s, second, ix_add(k, s->t, k_int(k, i * s->threads)), &side, &kk);
         p->at[i] = ix_add(k, ix_scale(k, kk, side_length), side);
         val free = ix_add(k, second ? s->j0 : s->i0, side), at = ix_add(k, first, kk);
-        if (size % side_length)
-            there = k_prim(k, P_LT, free, k_int(k, size), 0);
-        if (beyond) {
-            val in = k_prim(k, P_LT, at, k_int(k, s->d->size.k), 0);
-            there = there ? k_prim(k, P_AND, there, in, 0) : in;
-        }
-        if (there) { /* of those that are */
-            ix_bound(k, free, 0, size - 1);
-            ix_bound(k, at, 0, s->d->size.k - 1);
-        }
-        w->pred = there;
+        w->pred = dot_there(s->d, second, side_length, beyond, free, at);
         w->pred_all = true;
         p->value[i] = dot_element(s->d, second, free, at);
         w->pred = 0;
@@ -213,22 +201,12 @@ static val emit_sums(struct blocks *s)
 static void emit_results(const struct blocks *s, val sums)
 {
     struct kernel *k = s->d->w->k;
-    const struct dot_dims *size = &s->d->size;
     dot_store(k, s->own, k_int(k, 0), s->s.nr, sums);
     val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);
-    val m = ix_add(k, s->i0, ix_add(k, row, i)), n = ix_add(k, s->j0, ix_add(k, col, j)), there = 0;
-    if (size->m % s->s.block_m)
-        there = k_prim(k, P_LT, m, k_int(k, size->m), 0);
-    if (size->n % s->s.block_n) {
-        val in = k_prim(k, P_LT, n, k_int(k, size->n), 0);
-        there = there ? k_prim(k, P_AND, there, in, 0) : in;
-    }
-    if (there)
-        there = k_if(k, there);
-    ix_bound(k, m, 0, size->m - 1);
-    ix_bound(k, n, 0, size->n - 1);
+    val m = ix_add(k, s->i0, ix_add(k, row, i)), n = ix_add(k, s->j0, ix_add(k, col, j));
+    val there = dot_if_there(s->d, &s->s, m, n);
     dot_epilogue(s->d, m, n, k_load(k, s->own, ix_add(k, ix_scale(k, i, s->s.nr), j), 0));
     if (there)
         k_end(k, there);

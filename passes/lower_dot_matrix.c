@@ -22,7 +22,7 @@ struct factor {
     bool along_k;                   /* are its neighbours in memory those along the contraction? */
     bool copied;                    /* in vectors */
     bool by_k;                      /* its rows in shared memory are along the contraction; else along the block's side */
-    int64_t side, size;             /* elements of the block's side, of the operand's */
+    int64_t side;                   /* elements of the block's side */
     int64_t row, elements;          /* from a row in shared memory to the next; of a step there */
     val first;                      /* the block's first row, or column */
 };
@@ -79,15 +79,13 @@ static bool fits(const struct dot *d, const struct schedule *s)
 /* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
 static bool choose(const struct dot *d, struct schedule *s)
 {
-    static const struct { uint16_t mr, nr, rows, cols, step; } shape[] = {
+    static const struct dot_shape shape[] = {
         {64, 64, 2, 2, 16}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32}, {32, 16, 1, 2, 32}, {16, 32, 2, 1, 32},
         {16, 16, 1, 1, 32}};
     bool found = false;
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
-        struct schedule x = {.kind = SCHED_DOT, .width = (uint16_t)(shape[i].rows * shape[i].cols * d->w->caps->mma.team), .mr = shape[i].mr,
-                             .nr = shape[i].nr, .kc = (uint32_t)d->kblock, .block_m = shape[i].mr * shape[i].rows,
-                             .block_n = shape[i].nr * shape[i].cols, .step = shape[i].step};
-        if (!fits(d, &x) || x.block_m / 2 >= d->size.m || x.block_n / 2 >= d->size.n)
+        struct schedule x = dot_schedule(d, &shape[i], d->w->caps->mma.team);
+        if (!fits(d, &x) || !dot_fills(d, &x))
             continue;
         *s = x;
         found = true;
@@ -126,23 +124,12 @@ static val or_zero(const struct teams *s, val there, val x)
 
 /* Which of a step's elements are there: number `side` of the block, number kk of the step.  `first` is the step's first
  * element of the contraction; beyond: the step may reach past the last. */
-static val find(const struct teams *s, const struct factor *f, val first, bool beyond, val side, val kk, val *free, val *at)
+static val find(const struct teams *s, bool second, val first, bool beyond, val side, val kk, val *free, val *at)
 {
     struct kernel *k = s->d->w->k;
-    val there = 0;
-    *free = ix_add(k, f->first, side);
+    *free = ix_add(k, s->factor[second].first, side);
     *at = ix_add(k, first, kk);
-    if (f->size % f->side)
-        there = k_prim(k, P_LT, *free, k_int(k, f->size), 0);
-    if (beyond) {
-        val in = k_prim(k, P_LT, *at, k_int(k, s->d->size.k), 0);
-        there = there ? k_prim(k, P_AND, there, in, 0) : in;
-    }
-    if (there) { /* of those that are */
-        ix_bound(k, *free, 0, f->size - 1);
-        ix_bound(k, *at, 0, s->d->size.k - 1);
-    }
-    return there;
+    return dot_there(s->d, second, s->factor[second].side, beyond, *free, *at);
 }
 
 /* Starts to bring an operand's step from memory. */
@@ -157,7 +144,7 @@ static void fetch(const struct teams *s, bool second, val first, bool beyond, st
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
         val side = f->along_k ? ix_div(k, e, step) : ix_mod(k, e, f->side), kk = f->along_k ? ix_mod(k, e, step) : ix_div(k, e, f->side);
         p->at[i] = ix_add(k, ix_scale(k, side, f->row), kk);
-        val there = find(s, f, first, beyond, side, kk, &free, &at);
+        val there = find(s, second, first, beyond, side, kk, &free, &at);
         w->pred = there;
         w->pred_all = true;
         p->value[i] = dot_stored_element(s->d, second, free, at);
@@ -185,7 +172,7 @@ static void copy(const struct teams *s, bool second, val first, bool beyond, val
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
         val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR);
         val to = ix_add(k, ix_scale(k, half, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
-        val there = find(s, f, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
+        val there = find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
         val x = dot_stored_element(s->d, second, free, at); /* only its place is wanted */
         uint64_t from = k->inst[x].imm;
         k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = k->inst[x].a, .c = there,
@@ -268,22 +255,12 @@ static void emit_sums(const struct teams *s, val *sum)
 static void emit_slab(const struct teams *s, val slab)
 {
     struct kernel *k = s->d->w->k;
-    const struct dot_dims *size = &s->d->size;
     int64_t elements = slab_rows(&s->unit, &s->s) * s->s.block_n;
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, elements / s->threads), 1);
     val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, s->s.block_n), col = ix_mod(k, e, s->s.block_n);
     val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.mr), ix_add(k, ix_scale(k, slab, s->unit.m), ix_mod(k, r, s->unit.m)));
-    val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, col), there = 0;
-    if (size->m % s->s.block_m)
-        there = k_prim(k, P_LT, m, k_int(k, size->m), 0);
-    if (size->n % s->s.block_n) {
-        val in = k_prim(k, P_LT, n, k_int(k, size->n), 0);
-        there = there ? k_prim(k, P_AND, there, in, 0) : in;
-    }
-    if (there)
-        there = k_if(k, there);
-    ix_bound(k, m, 0, size->m - 1);
-    ix_bound(k, n, 0, size->n - 1);
+    val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, col);
+    val there = dot_if_there(s->d, &s->s, m, n);
     dot_epilogue(s->d, m, n, k_load(k, s->out, ix_add(k, ix_scale(k, r, s->out_row), col), 0));
     if (there)
         k_end(k, there);
@@ -338,8 +315,7 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k)
 static struct factor factor_of(const struct teams *s, bool second)
 {
     const struct dot *d = s->d;
-    struct factor f = {.along_k = dot_along_k(d, second), .side = second ? s->s.block_n : s->s.block_m,
-                       .size = second ? d->size.n : d->size.m};
+    struct factor f = {.along_k = dot_along_k(d, second), .side = second ? s->s.block_n : s->s.block_m};
     int64_t vectors = (f.along_k ? s->s.step : f.side) / VECTOR;
     f.copied = vectors && (f.along_k ? s->s.step : f.side) % VECTOR == 0 && f.side * s->s.step / VECTOR % s->threads == 0 &&
                has_vectors(d, second, f.along_k);

@@ -54,6 +54,46 @@ bool dot_occupies(const struct dot *d, const struct schedule *s)
     return of_columns > INT64_MAX / 2 / of_rows / d->size.batch || d->size.batch * of_rows * of_columns >= (int64_t)d->w->caps->threads;
 }
 
+struct schedule dot_schedule(const struct dot *d, const struct dot_shape *x, unsigned team)
+{
+    return (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)(x->rows * x->cols * team), .mr = x->mr, .nr = x->nr,
+                             .kc = (uint32_t)d->kblock, .block_m = x->mr * x->rows, .block_n = x->nr * x->cols, .step = x->step};
+}
+
+bool dot_fills(const struct dot *d, const struct schedule *s) { return s->block_m / 2 < d->size.m && s->block_n / 2 < d->size.n; }
+
+/* Is x below `size`, where it may not be, and is what `there` asks? */
+static val also_below(struct kernel *k, val there, bool may_not, val x, int64_t size)
+{
+    if (!may_not)
+        return there;
+    val in = k_prim(k, P_LT, x, k_int(k, size), 0);
+    return there ? k_prim(k, P_AND, there, in, 0) : in;
+}
+
+val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val free, val at)
+{
+    struct kernel *k = d->w->k;
+    int64_t size = second ? d->size.n : d->size.m;
+    val there = also_below(k, also_below(k, 0, size % side, free, size), beyond, at, d->size.k);
+    if (there) { /* of those that are */
+        ix_bound(k, free, 0, size - 1);
+        ix_bound(k, at, 0, d->size.k - 1);
+    }
+    return there;
+}
+
+val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n)
+{
+    struct kernel *k = d->w->k;
+    const struct dot_dims *size = &d->size;
+    val there = also_below(k, also_below(k, 0, size->m % s->block_m, m, size->m), size->n % s->block_n, n, size->n);
+    val inside = there ? k_if(k, there) : 0;
+    ix_bound(k, m, 0, size->m - 1);
+    ix_bound(k, n, 0, size->n - 1);
+    return inside;
+}
+
 /* ---- operands ---- */
 
 bool dot_along_k(const struct dot *d, bool second)
