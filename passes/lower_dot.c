@@ -372,8 +372,9 @@ static void emit_rows(const struct dot *d, struct tile *t, val first_row, int64_
 }
 
 /* The task's k-blocks: all but the last in a loop, then the last with the epilogue. */
-static void emit_task(const struct dot *d, val first_row, int64_t rows, val n0, int64_t cols)
+static void emit_task(const struct dot *d, const void *ctx, val first_row, int64_t rows, val n0, int64_t cols)
 {
+    (void)ctx;
     struct kernel *k = d->w->k;
     struct tile t = {.n0 = n0, .cols = cols, .kc = d->kblock};
     if (d->blocks > 1) {
@@ -536,7 +537,7 @@ static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t li
 }
 
 /* The columns of one task: a tile by its number, or all tiles of a run. */
-static void emit_columns(const struct dot *d, val first_row, int64_t rows, val number)
+static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, val first_row, int64_t rows, val number)
 {
     struct kernel *k = d->w->k;
     bool runs = d->run < d->size.n, all = runs || d->sweep;
@@ -549,14 +550,14 @@ static void emit_columns(const struct dot *d, val first_row, int64_t rows, val n
         if (all && !tail)
             open = number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
         val n0 = tail ? k_int(k, full * d->nr) : ix_scale(k, number, d->nr);
-        emit_task(d, first_row, rows, ix_add(k, start, n0), tail ? rest : d->nr);
+        task(d, ctx, first_row, rows, ix_add(k, start, n0), tail ? rest : d->nr);
         if (open)
             k_end(k, open);
     }
 }
 
 /* One task: a block of rows and its columns. */
-static void emit_block(const struct dot *d, val row_block, val columns)
+static void emit_block(const struct dot *d, dot_task *task, const void *ctx, val row_block, val columns)
 {
     struct kernel *k = d->w->k;
     int64_t full = d->size.m / d->mblock, rest = d->size.m % d->mblock;
@@ -565,12 +566,26 @@ static void emit_block(const struct dot *d, val row_block, val columns)
             continue;
         val in_rows = open_if(k, full && rest, tail ? P_EQ : P_LT, row_block, full);
         val first = tail ? k_int(k, full * d->mblock) : ix_scale(k, row_block, d->mblock);
-        emit_columns(d, first, tail ? rest : d->mblock, columns);
+        emit_columns(d, task, ctx, first, tail ? rest : d->mblock, columns);
         if (d->sweep)
             emit_epilogue(d, (struct tile){.m0 = first, .rows = tail ? rest : d->mblock, .n0 = k_int(k, 0)}, d->size.n);
         if (in_rows)
             k_end(k, in_rows);
     }
+}
+
+void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
+{
+    struct kernel *k = d->w->k;
+    int64_t row_blocks = dot_parts(d->size.m, d->mblock);
+    k->extent = d->size.batch * row_blocks * columns;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    if (k->extent) {
+        d->batch_index = ix_div(k, p, row_blocks * columns);
+        val row_block = ix_mod(k, ix_div(k, p, columns), row_blocks), column = ix_mod(k, p, columns);
+        emit_block(d, task, ctx, row_block, column);
+    }
+    k_end(k, p);
 }
 
 void lower_dot_group(struct lowering *w)
@@ -611,29 +626,18 @@ void lower_dot_group(struct lowering *w)
     d.sweep = apart && !packs && d.run == d.size.n && dot_sweeps(w->g, w->anchor);
     if (d.sweep)
         d.mblock = d.mr;
-    int64_t row_blocks = (d.size.m + d.mblock - 1) / d.mblock, col_blocks = (d.size.n + d.nr - 1) / d.nr;
-    if (d.run < d.size.n)
-        col_blocks = d.size.n / d.run;
+    int64_t columns = d.run < d.size.n ? d.size.n / d.run : dot_parts(d.size.n, d.nr);
     if (apart) {
-        d.tile_step = d.sweep ? col_blocks * d.nr : d.nr;
+        d.tile_step = d.sweep ? columns * d.nr : d.nr;
         d.tile = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mr * d.tile_step, 0);
     } else {
         lower_scalars(w);
     }
-    if (d.sweep)
-        col_blocks = 1;
-    k->extent = d.size.batch * row_blocks * col_blocks;
     if (packs)
         d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
     if (d.blocks > 1)
         d.partial = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mblock * d.nr, 0);
     fill_schedule(&d);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    if (k->extent) {
-        d.batch_index = ix_div(k, p, row_blocks * col_blocks);
-        val row_block = ix_mod(k, ix_div(k, p, col_blocks), row_blocks), col = ix_mod(k, p, col_blocks);
-        emit_block(&d, row_block, col);
-    }
-    k_end(k, p);
+    dot_tasks(&d, d.sweep ? 1 : columns, emit_task, NULL);
     lower_grain(w, 2 * d.mblock * (d.sweep || d.run < d.size.n ? d.run : d.nr) * d.size.k / 16);
 }

@@ -31,6 +31,10 @@ val dot_element(const struct dot *d, bool second, val i, val kk);
 void dot_epilogue(const struct dot *d, val m, val n, val result);
 /* The same for rows and columns of a tile, whose results are in scratch lbuf d->tile - 1, rows d->tile_step apart. */
 void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols);
+/* Emits what one task does: rows first_row .., columns n0 .., the numbers of both being known here. */
+typedef void dot_task(const struct dot *d, const void *ctx, val first_row, int64_t rows, val n0, int64_t cols);
+/* The loop over tasks, each a block of mblock rows and one of `columns` tiles or runs, or in a sweep all tiles. */
+void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx);
 /* ---- lower_dot_bytes.c ---- */
 /* Is it a product of bytes for this target's mma?  After find_steps. */
 bool dot_bytes(const struct dot *d);

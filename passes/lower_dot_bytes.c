@@ -227,11 +227,12 @@ static void emit_panel(const struct bytes *s, const struct part *p, val first, i
         emit_tile(s, p, ix_add(k, first, k_int(k, tiles * s->d->mr)), k_int(k, tiles * s->d->mr), rest);
 }
 
-/* The task's panels: all but the last in a loop, each adding to the sums in scratch. */
-static void emit_columns(const struct bytes *s, val first, int64_t rows, val n0, int64_t cols)
+/* One task.  Its panels: all but the last in a loop, each adding to the sums in scratch. */
+static void emit_task(const struct dot *d, const void *ctx, val first, int64_t rows, val n0, int64_t cols)
 {
-    struct kernel *k = s->d->w->k;
-    int64_t lanes = s->d->w->caps->vector_bytes / 4, room = (cols + lanes - 1) / lanes * lanes;
+    const struct bytes *s = ctx;
+    struct kernel *k = d->w->k;
+    int64_t lanes = d->w->caps->vector_bytes / 4, room = dot_parts(cols, lanes) * lanes;
     struct part p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr, .length = s->kc};
     if (s->panels > 1) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
@@ -247,31 +248,6 @@ static void emit_columns(const struct bytes *s, val first, int64_t rows, val n0,
     emit_panel(s, &p, first, rows);
     if (s->panels > 1)
         dot_epilogue_rows(s->d, first, rows, n0, cols);
-}
-
-/* One task: a block of rows, a tile's columns. */
-static void emit_task(const struct bytes *s, val row_block, val column)
-{
-    struct kernel *k = s->d->w->k;
-    const struct dot_dims *size = &s->d->size;
-    int64_t full_rows = size->m / s->d->mblock, full_cols = size->n / s->d->nr;
-    for (int i = 0; i < 4; i++) {
-        bool last_rows = i & 2, last_cols = i & 1;
-        int64_t rows = last_rows ? size->m % s->d->mblock : s->d->mblock, cols = last_cols ? size->n % s->d->nr : s->d->nr;
-        if (!rows || !cols || (!last_rows && !full_rows) || (!last_cols && !full_cols))
-            continue;
-        val in_rows = 0, in_cols = 0;
-        if (full_rows && size->m % s->d->mblock)
-            in_rows = k_if(k, k_prim(k, last_rows ? P_EQ : P_LT, row_block, k_int(k, full_rows), 0));
-        if (full_cols && size->n % s->d->nr)
-            in_cols = k_if(k, k_prim(k, last_cols ? P_EQ : P_LT, column, k_int(k, full_cols), 0));
-        val first = last_rows ? k_int(k, full_rows * s->d->mblock) : ix_scale(k, row_block, s->d->mblock);
-        emit_columns(s, first, rows, last_cols ? k_int(k, full_cols * s->d->nr) : ix_scale(k, column, s->d->nr), cols);
-        if (in_cols)
-            k_end(k, in_cols);
-        if (in_rows)
-            k_end(k, in_rows);
-    }
 }
 
 /* ---- the kernel ---- */
@@ -292,13 +268,11 @@ void dot_emit_bytes(struct dot *d)
     bool packs = w->given ? w->given->pack_b : !s.b_rows || d->size.m > d->mr;
     s.turned = s.ta == s.tb;
     int64_t most = MAX_PANEL / d->nr / GROUP * GROUP;
-    s.panels = packs ? (d->size.k + most - 1) / most : 1;
-    s.kc = s.panels > 1 ? ((d->size.k + s.panels - 1) / s.panels + GROUP - 1) / GROUP * GROUP : d->size.k;
-    s.panels = (d->size.k + s.kc - 1) / s.kc;
-    int64_t row_blocks = (d->size.m + d->mblock - 1) / d->mblock, col_blocks = (d->size.n + d->nr - 1) / d->nr;
-    k->extent = d->size.batch * row_blocks * col_blocks;
+    s.panels = packs ? dot_parts(d->size.k, most) : 1;
+    s.kc = s.panels > 1 ? dot_parts(dot_parts(d->size.k, s.panels), GROUP) * GROUP : d->size.k;
+    s.panels = dot_parts(d->size.k, s.kc);
     if (packs)
-        s.panel = 1 + k_buf(k, BUF_SCRATCH, s.tb, (s.kc + GROUP - 1) / GROUP * GROUP * d->nr, 0);
+        s.panel = 1 + k_buf(k, BUF_SCRATCH, s.tb, dot_parts(s.kc, GROUP) * GROUP * d->nr, 0);
     s.sums = k_buf(k, BUF_SCRATCH, KL_I32, (s.panels > 1 ? d->mblock : d->mr) * d->nr, 0);
     d->tile = 1 + s.sums;
     d->tile_step = d->nr;
@@ -306,9 +280,6 @@ void dot_emit_bytes(struct dot *d)
         s.columns = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
     k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr, .nr = (uint16_t)d->nr,
                                  .kc = (uint32_t)d->kblock, .pack_b = packs};
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    d->batch_index = ix_div(k, p, row_blocks * col_blocks);
-    emit_task(&s, ix_mod(k, ix_div(k, p, col_blocks), row_blocks), ix_mod(k, p, col_blocks));
-    k_end(k, p);
+    dot_tasks(d, dot_parts(d->size.n, d->nr), emit_task, &s);
     lower_grain(w, 2 * d->mblock * d->nr * d->size.k / 64);
 }
