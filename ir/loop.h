@@ -258,6 +258,8 @@ bool kernel_settle(struct kernel *k, val *from);
 val k_cast(struct kernel *k, val a, unsigned dtype);
 /* The value of elementwise op for operands in[], by the row's expression; half floats through f32. */
 val k_op(struct kernel *k, unsigned op, const val *in);
+/* As op exp, in fewer primitives, for a value that is known not to be above 0, or NaN. */
+val k_exp_down(struct kernel *k, val a);
 val k_threefry(struct kernel *k, unsigned dtype, val seed, val index);
 enum op fold_op(enum fold f);                    /* the elementwise op that folds one element into another */
 val k_fold_step(struct kernel *k, enum fold f, val acc, val x);

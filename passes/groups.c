@@ -18,6 +18,14 @@ ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear)
     return s;
 }
 
+bool node_is_const(const struct graph *g, ref r, double v)
+{
+    const struct node *n = &g->node[r];
+    while (op_is_view(n->op))
+        n = &g->node[n->in[0]];
+    return n->op == OP_const && n->attr.konst.bits == dtype_bits(n->dtype, v);
+}
+
 bool node_is_stored_leaf(const struct graph *g, ref r)
 {
     return g->node[r].op == OP_input || g->node[r].op == OP_state;

@@ -96,6 +96,18 @@ static bool in_memory(const struct lowering *w, ref r)
     return !op_is_view(n->op) && !op_is_leaf(n->op) && w->g->group[r] != GROUP_NONE && w->g->group[r] != w->group;
 }
 
+/* Is no element of r above 0, but for NaN?  x less the largest of its row, as in softmax; -|x|; and the one of x and -x
+ * below 0, as in sigmoid. */
+static bool never_above_zero(const struct graph *g, ref r)
+{
+    const struct node *n = &g->node[r], *a = n->nin ? &g->node[n->in[0]] : NULL, *b = n->nin > 1 ? &g->node[n->in[1]] : NULL;
+    if (n->op == OP_sub && b->op == OP_expand)
+        return g->node[b->in[0]].op == OP_reduce_max && g->node[b->in[0]].in[0] == n->in[0];
+    if (n->op == OP_where && a->op == OP_lt && a->in[0] == n->in[1] && node_is_const(g, a->in[1], 0))
+        return g->node[n->in[2]].op == OP_neg && g->node[n->in[2]].in[0] == n->in[1];
+    return n->op == OP_neg && a->op == OP_abs && dtype_is_float(a->dtype);
+}
+
 static val compute(struct lowering *w, ref r, const val *coord)
 {
     const struct node *n = &w->g->node[r];
@@ -110,7 +122,7 @@ static val compute(struct lowering *w, ref r, const val *coord)
     val in[MAX_OPERANDS];
     for (unsigned i = 0; i < n->nin; i++)
         in[i] = lower_at(w, n->in[i], coord);
-    return k_op(w->k, n->op, in);
+    return n->op == OP_exp && never_above_zero(w->g, n->in[0]) ? k_exp_down(w->k, in[0]) : k_op(w->k, n->op, in);
 }
 
 val lower_at(struct lowering *w, ref r, const val *coord)

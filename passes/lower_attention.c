@@ -287,9 +287,9 @@ static void weigh(const struct attention *a)
     val larger = get(a, a->larger, first(a)), none = k_splat(k, of(a, -INFINITY));
     val base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, none, 0), k_splat(k, of(a, 0)), larger);
     val shrink = k_prim(k, P_SUB, get(a, a->most, first(a)), base, 0);
-    shrink = k_op(k, OP_exp, &shrink);
+    shrink = k_exp_down(k, shrink);
     val start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), sum = k_carry(k, start);
-    val x = k_prim(k, P_SUB, get(a, a->score, block_row(a, j)), base, 0), weight = k_op(k, OP_exp, &x);
+    val x = k_prim(k, P_SUB, get(a, a->score, block_row(a, j)), base, 0), weight = k_exp_down(k, x);
     put(a, a->score, block_row(a, j), weight);
     val more = k_prim(k, P_ADD, sum, weight, 0);
     k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, get(a, a->seen, block_row(a, j)), more, sum) : more);
@@ -412,11 +412,11 @@ static void weigh_keys(const struct attention *a)
     begin_keys(a);
     val larger = number(a, a->larger), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, of(a, -INFINITY), 0), of(a, 0), larger);
     val shrink = k_prim(k, P_SUB, number(a, a->most), base, 0);
-    shrink = k_op(k, OP_exp, &shrink);
+    shrink = k_exp_down(k, shrink);
     val j = k_loop(k, LOOP_SERIAL, a->from, a->until, a->keys), at = ix_add(k, block_row(a, j), w->lane);
     val inside = k_prim(k, P_LT, ix_add(k, j, w->lane), a->until, 0);
     val x = k_prim(k, P_SUB, k_load(k, a->score, at, inside), base, 0);
-    k_store(k, a->score, at, k_op(k, OP_exp, &x), inside);
+    k_store(k, a->score, at, k_exp_down(k, x), inside);
     k_end(k, j);
     j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1);
     val sum = k_carry(k, of(a, -0.0)), more = k_prim(k, P_ADD, sum, k_load(k, a->score, block_row(a, j), 0), 0);

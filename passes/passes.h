@@ -36,6 +36,7 @@ int pass_run(const struct pass_info *p, struct graph *g, bool unfused);
 ref node_source(const struct graph *g, ref r, bool *linear);
 /* The same below operand i of r; linear: also, element i of r needs just element i of it. */
 ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);
+bool node_is_const(const struct graph *g, ref r, double v); /* a constant, or a view of it */
 bool node_is_stored_leaf(const struct graph *g, ref r);     /* input or state: in memory already */
 /* The node that holds the elements of r where r is stored whole: r itself, or what is below its reshapes. */
 ref node_stored(const struct graph *g, ref r);

@@ -64,14 +64,6 @@ static ref number(struct numbering *v, struct graph *g, ref r)
 
 static const struct node *operand(const struct graph *g, const struct node *n, unsigned i) { return &g->node[n->in[i]]; }
 
-static bool is_const(const struct graph *g, ref r, double v)
-{
-    const struct node *n = &g->node[r];
-    while (op_is_view(n->op))
-        n = operand(g, n, 0);
-    return n->op == OP_const && n->attr.konst.bits == dtype_bits(n->dtype, v);
-}
-
 /* A scalar elementwise op of constants is a constant. */
 static ref fold_constants(struct graph *g, const struct node *n)
 {
@@ -214,9 +206,9 @@ static ref simplify_math(struct graph *g, const struct node *n)
     case OP_not:
         return a->op == n->op ? a->in[0] : NIL;
     case OP_mul: /* x*1 and 1*x keep x, NaN and -0 included */
-        return is_const(g, n->in[1], 1) ? n->in[0] : is_const(g, n->in[0], 1) ? n->in[1] : NIL;
+        return node_is_const(g, n->in[1], 1) ? n->in[0] : node_is_const(g, n->in[0], 1) ? n->in[1] : NIL;
     case OP_div:
-        return is_const(g, n->in[1], 1) ? n->in[0] : NIL;
+        return node_is_const(g, n->in[1], 1) ? n->in[0] : NIL;
     case OP_add: /* a + (-b) is a - b; both round the same exact value */
         return operand(g, n, 1)->op == OP_neg ? n_sub(g, n->in[0], operand(g, n, 1)->in[0]) : NIL;
     case OP_sub:
