@@ -119,6 +119,7 @@ void entries_after_fork(void);                    /* in the child: what was bein
 struct thread {
     struct err last;             /* kl_last_error */
     struct trace *trace;         /* kept between traces for its memory */
+    struct graph *spare;         /* an empty one, kept between vmaps for its memory, or NULL */
     bool tracing;
     uint32_t free;               /* entries for temporaries, linked by next */
     uint64_t *made;              /* handles made outside traces while a scope is open */
@@ -444,6 +445,7 @@ struct region_recorder {
     void *ctx;
     kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
     bool untaped;                /* no call of the trace around it stands for the op: there is nothing to compare with */
+    struct graph *empty;         /* to record the next region in, if it is untaped; taken.  NULL: a new one */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
     struct handle_list made;     /* outside of traces: handles that only the regions need */
     bool silent;                 /* the next region may not look at values */

@@ -24,6 +24,7 @@ void region_recorder_free(struct region_recorder *c)
     }
     mem_free(c->captured.h);
     mem_free(c->made.h);
+    graph_free(c->empty); /* if there was no memory for a region */
 }
 
 bool region_refuses(struct thread *t, const kl_site *site, const char *op)
@@ -243,10 +244,14 @@ static bool finish(struct region_recorder *c, struct trace *tr, bool ok, struct 
     return ok;
 }
 
-static bool begin(const struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
+static bool begin(struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
 {
     const struct trace *outer = thread_trace(c->t);
-    return outer && outer->tape && !c->untaped ? tape_begin_body(tr, outer, which, name) : recording_open(&tr->r, name);
+    if (outer && outer->tape && !c->untaped)
+        return tape_begin_body(tr, outer, which, name);
+    tr->r.g = c->empty;
+    c->empty = NULL;
+    return recording_open(&tr->r, name);
 }
 
 bool region_record(struct region_recorder *c, uint32_t which, const char *name, kl_region_fn *fn,

@@ -22,6 +22,7 @@ static void thread_end(void *p)
     if (t->tracing)
         trace_drop(t);
     trace_free(t->trace);
+    graph_free(t->spare);
     front_lock();
     entries_return(t);
     front_unlock();

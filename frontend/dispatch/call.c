@@ -316,8 +316,6 @@ static __attribute__((noinline)) kl_tensor call_asking(struct kl_call *c, struct
     if (t->watch) {
         dispatch_note(t, c->op, c->key, "call");
         k = t->plain ? &kernel_builtin : k;
-    } else if (k && k->marks && dispatch_is_node(c->op, keys_below(keys, c->key))) {
-        return record_marked(c, t, g, k->marks);
     } else if (k && k->idle && k->idle(t, g, c->nin, c->found)) {
         keys = keys_below(keys, c->key);
         return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys);
@@ -329,7 +327,11 @@ kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uin
 {
     const struct op_kernel *k = dispatch_resolve(c->op, keys, &c->key);
     bool users = k && k->kind == KERNEL_CALL && !t->watch && !(own & (own - 1) & DEV_MASK);
-    return __builtin_expect(users, 1) ? call_framed(c, t, g, true, keys, k) : call_asking(c, t, g, own, keys, k);
+    if (__builtin_expect(users, 1))
+        return call_framed(c, t, g, true, keys, k);
+    if (k && k->marks && !t->watch && dispatch_is_node(c->op, keys_below(keys, c->key)))
+        return record_marked(c, t, g, k->marks);
+    return call_asking(c, t, g, own, keys, k);
 }
 
 /* To any kernel: the call has these keys while it runs. */

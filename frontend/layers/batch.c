@@ -79,9 +79,8 @@ static bool keeps_dtype(unsigned op)
 }
 static bool keeps_shape(unsigned op) { return op == OP_reshape || op == OP_expand || op == OP_iota || op == OP_random; }
 
-/* *c becomes the node's call on other operands, with a result of this shape where the caller chooses it.  It runs for every
- * node: a fixed number of operands is copied, and the target is left alone where there is none. */
-static void call_of(struct call *c, const struct batch *b, ref r, const kl_tensor in[MAX_OPERANDS], const struct shape *s)
+/* *c becomes the node's call, but for operands and what few ops have besides.  It runs for every node. */
+static inline void call_like(struct call *c, const struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
     c->site = batch_site(b, r);
@@ -89,12 +88,17 @@ static void call_of(struct call *c, const struct batch *b, ref r, const kl_tenso
     c->device = device_like(n->device, b->on);
     c->data = NULL;
     c->bits = c->keys = 0;
-    c->failed = false;
-    c->proto = (struct node){.op = n->op};
+    c->failed = c->has_target = false;
+    c->proto = (struct node){.op = n->op, .flags = n->flags & MARK_STOP, .attr = n->attr};
+}
+
+/* The call on other operands, with a result of this shape where the caller chooses it: else there is no target. */
+static void call_of(struct call *c, const struct batch *b, ref r, const kl_tensor in[MAX_OPERANDS], const struct shape *s)
+{
+    const struct node *n = node_at(b->g, r);
+    call_like(c, b, r);
     c->proto.dtype = keeps_dtype(n->op) ? n->dtype : 0;
     c->proto.nin = op_varies(n->op) ? n->nin : 0;
-    c->proto.flags = n->flags & MARK_STOP;
-    c->proto.attr = n->attr;
     memcpy(c->in, in, sizeof c->in);
     if ((c->has_target = keeps_shape(n->op)))
         c->target = *s;
@@ -209,18 +213,37 @@ static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool
     return record(&c);
 }
 
+static bool has_room(const struct batch *b, ref r) { return node_shape(b->g, r)->rank < KL_MAX_RANK; }
+
+static kl_tensor no_room(const struct batch *b, ref r)
+{
+    char text[SHAPE_TEXT];
+    return refuse(b->t, batch_site(b, r), KL_ERR_SHAPE, "vmap: %s gives %s, which has no room for the batch's axis",
+                  opinfo[node_at(b->g, r)->op].name, shape_text(node_shape(b->g, r), text, sizeof text));
+}
+
+/* Operands broadcast, batched or not.  Most nodes are such: their call is filled in here and nowhere copied. */
+static void elementwise_again(struct batch *b, ref r)
+{
+    const struct node *n = node_at(b->g, r);
+    struct call c;
+    bool any = false;
+    call_like(&c, b, r);
+    for (unsigned i = 0; i < n->nin; i++) {
+        c.in[i] = b->h[n->in[i]];
+        any |= b->is[n->in[i]];
+    }
+    if (!any && b->wide)
+        narrow_wide(b, r, &c);
+    b->is[r] = any;
+    b->h[r] = any && !has_room(b, r) ? no_room(b, r) : record(&c);
+}
+
 static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool *is)
 {
     const struct node *n = node_at(b->g, r);
-    char text[SHAPE_TEXT];
-    if (node_shape(b->g, r)->rank == KL_MAX_RANK)
-        return refuse(b->t, batch_site(b, r), KL_ERR_SHAPE, "vmap: %s gives %s, which has no room for the batch's axis",
-                      opinfo[n->op].name, shape_text(node_shape(b->g, r), text, sizeof text));
-    if (op_is_elementwise(n->op)) { /* whose operands broadcast */
-        struct call c;
-        call_of(&c, b, r, in, NULL);
-        return record(&c);
-    }
+    if (!has_room(b, r))
+        return no_room(b, r);
     switch (n->op) {
     case OP_dot: return dot(b, r, in, is);
     case OP_dynamic_slice: case OP_dynamic_update: case OP_gather: case OP_scatter: return batch_indexed(b, r, in, is);
@@ -238,6 +261,10 @@ static void node_again(struct batch *b, ref r)
     const struct node *n = node_at(b->g, r);
     kl_tensor in[MAX_OPERANDS] = {{0}};
     bool of[MAX_OPERANDS], any = false;
+    if (op_is_elementwise(n->op)) {
+        elementwise_again(b, r);
+        return;
+    }
     if (op_is_region(n->op)) {
         batch_region(b, r);
         return;

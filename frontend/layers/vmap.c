@@ -181,6 +181,14 @@ static bool record_batch(struct mapped *m, const struct graph *g, const struct h
     return ok;
 }
 
+/* For the next vmap: a graph that has grown need not grow again. */
+static void keep_graph(struct thread *t, struct graph *g)
+{
+    graph_free(t->spare);
+    graph_reset(g);
+    t->spare = g;
+}
+
 static bool run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_tensor *out, const int *out_axes)
 {
     struct region region;
@@ -188,10 +196,12 @@ static bool run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_te
     if (!take_arguments(m, in, in_axes))
         return false;
     c.device = m->view[0].device;
+    c.empty = m->t->spare;
+    m->t->spare = NULL; /* a vmap in the function has its own */
     bool ok = region_record(&c, 0, "function", call_function, m->view, m->nin, m->nout, &region);
     if (ok) {
         ok = record_batch(m, region.g, &c.captured, out, out_axes);
-        graph_free(region.g);
+        keep_graph(m->t, region.g);
     }
     struct err last = m->t->last; /* releasing reports nothing of its own */
     region_recorder_free(&c);
