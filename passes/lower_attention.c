@@ -10,75 +10,49 @@
  * Keys before the first and behind the last that one of the tile's queries sees are not touched.  Between them a query keeps
  * out what it does not see by selects, which leave its sums bit for bit as if it had walked alone, whatever the tile.
  *
- * Of a query without neighbours keys are the lanes in the first two walks, rows of k transposed in registers; elements of v
- * in the last.
+ * Of a query without neighbours keys are the lanes in the first two walks, elements of v in the last (lower_attention_one.c).
  *
  * q comes into its transposed form, and the values' totals out of it, in squares that registers transpose: gathering and
  * scattering takes a sixth of the time where there are 128 keys.  Half floats of k and v are widened a block at a time. */
-#include "lower.h"
-#include <math.h>
+#include "lower_attention.h"
 #include <string.h>
 
-enum { Q, K, V, SEEN };
-/* STEPS: of D at a time; NATIVE_VECTORS: registers of a row of lanes; MAX_ROWS: R; of one query MAX_ONE_LANES: elements of v,
- * ONE_SQUARES: squares of keys at a time, whose chains of sums hide each other's latency */
-enum { STEPS = 2, MAX_ONE_LANES = 64, ONE_SQUARES = 2, NATIVE_VECTORS = 2, MAX_ROWS = 8, MAX_SQUARE = 8 };
-
-struct attention {
-    struct lowering *w;
-    const struct node *n;
-    struct shape lead, out;
-    int64_t l, m, d, e, block;
-    int64_t width, rows;                  /* W, R */
-    unsigned dtype;                       /* of scores, weights and sums */
-    bool causal, mask, bounds;
-    val coord[KL_MAX_RANK];               /* of the matrix */
-    val q0;                               /* the tile's first query */
-    uint32_t q, score, total;             /* scratch lbufs: [D][W], [block][W], [E][W] */
-    uint32_t most, larger, sum, shrink;   /* [W] */
-    uint32_t lo, hi, seen;                /* [W], [W], [block][W] bool */
-    uint32_t panel[3];                    /* of k and v: lbuf + 1 of scratch for a block of them, widened; 0: none */
-    unsigned index;                       /* dtype of numbers of keys, lane by lane */
-    int64_t one_lanes;                    /* of one query: lanes for elements of v; 0: queries are lanes there, too */
-    int64_t keys;                         /* of one query: keys that are lanes */
-    int64_t square;                       /* lanes of a native vector: what registers transpose; 0: not worth it */
-    val first, end;                       /* the keys that one of the tile's queries sees */
-    val k0, from, until;                  /* the block's first key, and those of the block that one sees, by number in it */
-};
+/* STEPS: of D at a time; NATIVE_VECTORS: registers of a row of lanes; MAX_ONE_LANES: elements of v, of one query */
+enum { STEPS = 2, NATIVE_VECTORS = 2, MAX_ONE_LANES = 64 };
 
 /* ---- elements ---- */
 
-/* The element of operand `which` at (row, column) of the matrix, as it is computed with. */
-static val element(const struct attention *a, unsigned which, val row, val column)
+static void coord_of(const struct attention *a, val row, val column, val coord[KL_MAX_RANK])
 {
-    struct lowering *w = a->w;
-    val coord[KL_MAX_RANK] = {0};
+    memset(coord, 0, KL_MAX_RANK * sizeof *coord);
     memcpy(coord, a->coord, a->lead.rank * sizeof *coord);
     coord[a->lead.rank] = row;
     coord[a->lead.rank + 1] = column;
+}
+
+val attention_element(const struct attention *a, unsigned which, val row, val column)
+{
+    struct lowering *w = a->w;
+    val coord[KL_MAX_RANK];
+    coord_of(a, row, column, coord);
     lower_point(w);
     val x = lower_at(w, a->n->in[which], coord);
     return which == SEEN ? x : k_cast(w->k, x, a->dtype);
 }
-
-/* Where scratch holds the scores, the keys and the values of the block's key number j: behind those of the R keys before it,
- * which score_tile says the need of. */
-static val block_row(const struct attention *a, val j) { return ix_add(a->w->k, j, k_int(a->w->k, a->rows)); }
 
 static val panel_index(const struct attention *a, unsigned which, val j, val column)
 {
     return ix_add(a->w->k, ix_scale(a->w->k, block_row(a, j), which == K ? a->d : a->e), column);
 }
 
-/* Element `column` of the block's key or value number j, as it is computed with. */
-static val in_block(const struct attention *a, unsigned which, val j, val column)
+val attention_in_block(const struct attention *a, unsigned which, val j, val column)
 {
     struct kernel *k = a->w->k;
     if (a->panel[which])
         return k_load(k, a->panel[which] - 1, panel_index(a, which, j, column), a->w->pred);
     val key = ix_add(k, a->k0, j);
     ix_bound(k, key, 0, a->m - 1);
-    return element(a, which, key, column);
+    return attention_element(a, which, key, column);
 }
 
 /* Element `row` of this lane in scratch. */
@@ -87,21 +61,11 @@ static val get(const struct attention *a, uint32_t buf, val row) { return k_load
 static void put(const struct attention *a, uint32_t buf, val row, val x) { k_store(a->w->k, buf, place(a, row), k_splat(a->w->k, x), 0); }
 
 static val first(const struct attention *a) { return k_int(a->w->k, 0); } /* of scratch with one row */
-static val of(const struct attention *a, double v) { return k_const(a->w->k, a->dtype, v); }
-
-static val smaller(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), a, b); }
-static val greater(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, b, a, 0), a, b); }
 
 static void begin_lanes(const struct attention *a)
 {
     struct lowering *w = a->w;
     w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, a->width), 1);
-}
-
-static void end_lanes(const struct attention *a)
-{
-    k_end(a->w->k, a->w->lane);
-    a->w->lane = a->w->pred = 0;
 }
 
 /* This lane's query; the last tile's lanes may have none, which w->pred says. */
@@ -117,9 +81,6 @@ static val query(const struct attention *a)
 
 /* ---- what each query sees ---- */
 
-static bool ranges(const struct attention *a) { return a->causal || a->bounds; }
-static bool partial(const struct attention *a) { return a->mask || ranges(a); }
-
 /* Writes into scratch from which key on and before which one each lane sees them, masks apart; lanes without a query see
  * none. */
 static void store_ranges(const struct attention *a)
@@ -134,8 +95,8 @@ static void store_ranges(const struct attention *a)
         hi = a->m < a->l ? greater(k, hi, k_int(k, 0)) : hi;
     }
     if (a->bounds) {
-        val end = lower_index(k, element(a, SEEN, i, k_int(k, 1)), a->m);
-        lo = lower_index(k, element(a, SEEN, i, k_int(k, 0)), a->m);
+        val end = lower_index(k, attention_element(a, SEEN, i, k_int(k, 1)), a->m);
+        lo = lower_index(k, attention_element(a, SEEN, i, k_int(k, 0)), a->m);
         hi = a->causal ? smaller(k, hi, end) : end;
     }
     if (w->pred)
@@ -177,7 +138,7 @@ static val sees(const struct attention *a, val j)
         s = k_prim(k, P_AND, s, k_prim(k, P_LE, get(a, a->lo, first(a)), number, 0), 0);
     if (a->mask) {
         ix_bound(k, key, 0, a->m - 1);
-        val m = element(a, SEEN, query(a), key);
+        val m = attention_element(a, SEEN, query(a), key);
         s = s ? k_prim(k, P_AND, s, m, 0) : m;
         w->pred = 0;
     }
@@ -205,7 +166,7 @@ static void widen(const struct attention *a, unsigned which, val lo, val hi)
         val column = ix_add(k, tail ? k_int(k, whole) : c, w->lane);
         w->pred = tail ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
         ix_bound(k, column, 0, columns - 1);
-        k_store(k, a->panel[which] - 1, panel_index(a, which, j, column), k_splat(k, element(a, which, key, column)), w->pred);
+        k_store(k, a->panel[which] - 1, panel_index(a, which, j, column), k_splat(k, attention_element(a, which, key, column)), w->pred);
         end_lanes(a);
         if (c)
             k_end(k, c);
@@ -220,13 +181,11 @@ static void multiply(const struct attention *a, const val *key, val from, int64_
     for (int64_t u = 0; u < steps; u++) {
         val column = ix_add(k, from, k_int(k, u)), q = get(a, a->q, column);
         for (int64_t r = 0; r < a->rows; r++)
-            acc[r] = k_prim(k, P_FMA, q, in_block(a, K, key[r], column), acc[r]);
+            acc[r] = k_prim(k, P_FMA, q, attention_in_block(a, K, key[r], column), acc[r]);
     }
 }
 
-/* R keys from number j0 of the block on, which may be more than any query sees.  There are none behind the last of all: the
- * last R are taken instead, again, whose scores are then stored again, at most R before the block's first.  Returns j0. */
-static val keys_from(const struct attention *a, val j0, val *key)
+val attention_keys(const struct attention *a, val j0, val *key)
 {
     struct kernel *k = a->w->k;
     if (a->m % a->rows && a->m >= a->rows) {
@@ -246,8 +205,8 @@ static void score_tile(const struct attention *a, val j0)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    val acc[MAX_ROWS], key[ONE_SQUARES * MAX_SQUARE], carry[MAX_ROWS];
-    keys_from(a, j0, key);
+    val acc[MAX_ROWS], key[MAX_ROWS], carry[MAX_ROWS];
+    attention_keys(a, j0, key);
     begin_lanes(a);
     for (int64_t r = 0; r < a->rows; r++)
         acc[r] = k_splat(k, of(a, 0));
@@ -312,7 +271,7 @@ static void value_tile(const struct attention *a, val c0, int64_t rows)
         carry[r] = k_carry(k, start);
     val weight = get(a, a->score, block_row(a, j)), seen = partial(a) ? get(a, a->seen, block_row(a, j)) : 0;
     for (int64_t r = 0; r < rows; r++) {
-        acc[r] = k_prim(k, P_FMA, weight, in_block(a, V, j, ix_add(k, c0, k_int(k, r))), carry[r]);
+        acc[r] = k_prim(k, P_FMA, weight, attention_in_block(a, V, j, ix_add(k, c0, k_int(k, r))), carry[r]);
         acc[r] = seen ? k_prim(k, P_SELECT, seen, acc[r], carry[r]) : acc[r];
     }
     for (int64_t r = 0; r < rows; r++)
@@ -325,134 +284,12 @@ static void value_tile(const struct attention *a, val c0, int64_t rows)
     end_lanes(a);
 }
 
-/* ---- one block of keys, one query ---- */
-
-static val number(const struct attention *a, uint32_t buf) { return k_load(a->w->k, buf, k_int(a->w->k, 0), 0); }
-static void set_number(const struct attention *a, uint32_t buf, val x) { k_store(a->w->k, buf, k_int(a->w->k, 0), x, 0); }
-
-static void begin_keys(const struct attention *a)
-{
-    struct lowering *w = a->w;
-    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, a->keys), 1);
-}
-
-/* Does the query see the block's key number j, of this lane? */
-static val sees_lane(const struct attention *a, val j)
-{
-    struct kernel *k = a->w->k;
-    val key = ix_add(k, a->k0, j), at = k_cast(k, key, a->index), s = 0;
-    if (ranges(a))
-        s = k_prim(k, P_LT, at, number(a, a->hi), 0);
-    if (a->bounds)
-        s = k_prim(k, P_AND, s, k_prim(k, P_LE, number(a, a->lo), at, 0), 0);
-    if (a->mask) {
-        ix_bound(k, key, 0, a->m - 1);
-        val m = element(a, SEEN, a->q0, key);
-        s = s ? k_prim(k, P_AND, s, m, 0) : m;
-    }
-    return k_splat(k, s);
-}
-
-/* Scores of R keys from number j0 of the block on, in squares. */
-static void score_keys(const struct attention *a, val j0)
-{
-    struct lowering *w = a->w;
-    struct kernel *k = w->k;
-    val key[ONE_SQUARES * MAX_SQUARE], lane[ONE_SQUARES], acc[ONE_SQUARES], carry[ONE_SQUARES], row[MAX_SQUARE];
-    j0 = keys_from(a, j0, key);
-    begin_keys(a);
-    for (int g = 0; g < ONE_SQUARES; g++) {
-        lane[g] = ix_add(k, ix_add(k, j0, k_int(k, g * a->keys)), w->lane);
-        if (a->m < a->rows)
-            lane[g] = smaller(k, lane[g], k_int(k, a->m - 1));
-        acc[g] = k_splat(k, of(a, 0));
-    }
-    int64_t whole = a->d / a->keys * a->keys;
-    if (whole) {
-        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), a->keys);
-        for (int g = 0; g < ONE_SQUARES; g++)
-            acc[g] = carry[g] = k_carry(k, acc[g]);
-        for (int g = 0; g < ONE_SQUARES; g++) {
-            for (int64_t r = 0; r < a->keys; r++)
-                row[r] = k_splat(k, in_block(a, K, key[g * a->keys + r], ix_add(k, c, w->lane)));
-            k_transpose(k, row, (uint32_t)a->keys);
-            for (int64_t r = 0; r < a->keys; r++)
-                acc[g] = k_prim(k, P_FMA, k_load(k, a->q, ix_add(k, c, k_int(k, r)), 0), row[r], acc[g]);
-        }
-        for (int g = 0; g < ONE_SQUARES; g++)
-            k_next(k, carry[g], acc[g]);
-        k_end(k, c);
-        for (int g = 0; g < ONE_SQUARES; g++)
-            acc[g] = k_out(k, carry[g]);
-    }
-    for (int64_t c = whole; c < a->d; c++)
-        for (int g = 0; g < ONE_SQUARES; g++)
-            acc[g] = k_prim(k, P_FMA, k_load(k, a->q, k_int(k, c), 0), in_block(a, K, lane[g], k_int(k, c)), acc[g]);
-    val most = number(a, a->larger), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
-    for (int g = 0; g < ONE_SQUARES; g++) {
-        val at = ix_add(k, block_row(a, ix_add(k, j0, k_int(k, g * a->keys))), w->lane);
-        val s = k_prim(k, P_MUL, acc[g], scale, 0), x = s;
-        if (partial(a)) {
-            val seen = sees_lane(a, lane[g]);
-            k_store(k, a->seen, at, seen, 0);
-            x = k_prim(k, P_SELECT, seen, s, k_splat(k, of(a, -INFINITY)));
-        }
-        k_store(k, a->score, at, s, 0);
-        most = k_fold_step(k, FOLD_MAX, most, k_fold(k, FOLD_MAX, x));
-    }
-    set_number(a, a->larger, most);
-    end_lanes(a);
-}
-
-/* Scores become weights, lane by lane, and then their sum, key by key, comes to the total. */
-static void weigh_keys(const struct attention *a)
-{
-    struct lowering *w = a->w;
-    struct kernel *k = w->k;
-    begin_keys(a);
-    val larger = number(a, a->larger), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, of(a, -INFINITY), 0), of(a, 0), larger);
-    val shrink = k_prim(k, P_SUB, number(a, a->most), base, 0);
-    shrink = k_exp_down(k, shrink);
-    val j = k_loop(k, LOOP_SERIAL, a->from, a->until, a->keys), at = ix_add(k, block_row(a, j), w->lane);
-    val inside = k_prim(k, P_LT, ix_add(k, j, w->lane), a->until, 0);
-    val x = k_prim(k, P_SUB, k_load(k, a->score, at, inside), base, 0);
-    k_store(k, a->score, at, k_exp_down(k, x), inside);
-    k_end(k, j);
-    j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1);
-    val sum = k_carry(k, of(a, -0.0)), more = k_prim(k, P_ADD, sum, k_load(k, a->score, block_row(a, j), 0), 0);
-    k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, k_load(k, a->seen, block_row(a, j), 0), more, sum) : more);
-    k_end(k, j);
-    set_number(a, a->sum, k_prim(k, P_FMA, number(a, a->sum), shrink, k_out(k, sum)));
-    set_number(a, a->shrink, shrink);
-    set_number(a, a->most, larger);
-    end_lanes(a);
-}
-
-/* Elements c0 .. c0 + columns - 1 of the values, weighed: the lanes. */
-static void value_lanes(const struct attention *a, val c0, int64_t columns)
-{
-    struct lowering *w = a->w;
-    struct kernel *k = w->k;
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, a->one_lanes), 1);
-    w->pred = columns < a->one_lanes ? k_prim(k, P_LT, w->lane, k_int(k, columns), 0) : 0;
-    val c = ix_add(k, c0, w->lane), shrink = k_load(k, a->shrink, k_int(k, 0), 0);
-    ix_bound(k, c, 0, a->e - 1); /* of the lanes that exist */
-    val start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), acc = k_carry(k, start);
-    val weight = k_splat(k, k_load(k, a->score, block_row(a, j), 0)), sum = k_prim(k, P_FMA, weight, in_block(a, V, j, c), acc);
-    if (partial(a))
-        sum = k_prim(k, P_SELECT, k_splat(k, k_load(k, a->seen, block_row(a, j), 0)), sum, acc);
-    k_next(k, acc, sum);
-    k_end(k, j);
-    k_store(k, a->total, c, k_prim(k, P_FMA, k_load(k, a->total, c, w->pred), k_splat(k, shrink), k_out(k, acc)), w->pred);
-    end_lanes(a);
-}
-
 /* ---- one block of keys ---- */
 
 static void values(const struct attention *a, val c0, int64_t columns)
 {
     if (a->one_lanes)
-        value_lanes(a, c0, columns);
+        attention_value_lanes(a, c0, columns);
     else
         value_tile(a, c0, columns);
 }
@@ -472,12 +309,12 @@ static void emit_block(struct attention *a)
     val j = k_loop(k, LOOP_SERIAL, whole, a->until, a->rows);
     ix_bound(k, j, 0, a->block - a->rows);
     if (a->one_lanes)
-        score_keys(a, j);
+        attention_score_keys(a, j);
     else
         score_tile(a, j);
     k_end(k, j);
     if (a->one_lanes)
-        weigh_keys(a);
+        attention_weigh_keys(a);
     else
         weigh(a);
     int64_t step = a->one_lanes ? a->one_lanes : a->rows, most = a->e / step * step;
@@ -524,7 +361,7 @@ static void bring_queries(const struct attention *a)
         for (int64_t r = 0; r < a->square; r++) {
             val at = ix_add(k, ix_add(k, a->q0, i), k_int(k, r)), inside;
             at = lower_hold(k, at, a->l - 1, &inside);
-            row[r] = k_splat(k, element(a, Q, at, ix_add(k, c, w->lane)));
+            row[r] = k_splat(k, attention_element(a, Q, at, ix_add(k, c, w->lane)));
         }
         k_transpose(k, row, (uint32_t)a->square);
         for (int64_t r = 0; r < a->square; r++) {
@@ -539,7 +376,7 @@ static void bring_queries(const struct attention *a)
     begin_lanes(a);
     i = query(a);
     c = k_loop(k, LOOP_SERIAL, k_int(k, a->d - rest), k_int(k, a->d), 1);
-    val x = element(a, Q, i, c);
+    val x = attention_element(a, Q, i, c);
     put(a, a->q, c, x);
     k_end(k, c);
     end_lanes(a);
@@ -561,10 +398,8 @@ static void start(const struct attention *a)
 static void store_result(const struct attention *a, val i, val c, val x)
 {
     struct lowering *w = a->w;
-    val coord[KL_MAX_RANK] = {0};
-    memcpy(coord, a->coord, a->lead.rank * sizeof *coord);
-    coord[a->lead.rank] = i;
-    coord[a->lead.rank + 1] = c;
+    val coord[KL_MAX_RANK];
+    coord_of(a, i, c, coord);
     k_store(w->k, lower_buffer(w, w->anchor, BUF_OUT), lower_flatten(w->k, &a->out, coord), k_cast(w->k, x, a->n->dtype), w->pred);
 }
 

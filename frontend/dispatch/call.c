@@ -218,14 +218,14 @@ struct entry *const *call_found(struct kl_call *c)
     return c->found;
 }
 
-/* Kiln's own kernel. */
-static kl_status builtin(struct kl_call *c)
+static inline kl_status record_own(struct kl_call *c, struct entry *const *found)
 {
-    if (c->region)
-        return record_region(c->region);
-    c->out[0] = record_node(c->t, c->graph, call_found(c));
+    c->out[0] = record_node(c->t, c->graph, found);
     return __builtin_expect(c->graph->failed, 0) ? call_failed(c) : KL_OK;
 }
+
+/* Kiln's own kernel. */
+static kl_status builtin(struct kl_call *c) { return c->region ? record_region(c->region) : record_own(c, call_found(c)); }
 
 static __attribute__((noinline, cold)) kl_status no_kernel(struct kl_call *c, const struct op_kernel *k)
 {
@@ -356,22 +356,16 @@ static inline bool redispatch_is_node(const kl_call *c, uint64_t keys)
     return dispatch_is_node(c->op, keys) && !c->t->watch && c->reads == c->t->reads;
 }
 
-static inline kl_status redispatch_node(kl_call *c)
-{
-    c->out[0] = record_node(c->t, c->graph, c->found);
-    return __builtin_expect(c->graph->failed, 0) ? call_failed(c) : KL_OK;
-}
-
 kl_status kl_redispatch(kl_call *c, kl_keyset keys)
 {
     uint64_t bits = passed_on(keys.bits & SET_BITS);
-    return redispatch_is_node(c, bits) ? redispatch_node(c) : redispatch_any(c, bits);
+    return redispatch_is_node(c, bits) ? record_own(c, c->found) : redispatch_any(c, bits);
 }
 
 kl_status kl_redispatch_below(kl_call *c)
 {
     bool node = redispatch_is_node(c, passed_on(c->keys & key_below[c->key])); /* with ORDER_16 it is none, whatever is below */
-    return __builtin_expect(node, 1) ? redispatch_node(c) : redispatch_any(c, passed_on(keys_below(c->keys, c->key)));
+    return __builtin_expect(node, 1) ? record_own(c, c->found) : redispatch_any(c, passed_on(keys_below(c->keys, c->key)));
 }
 
 /* ---- what a kernel sees ---- */
