@@ -309,16 +309,13 @@ static inline kl_tensor record_marked(struct kl_call *c, struct thread *t, struc
     return h;
 }
 
-/* Where there is something to say or to ask before. */
-static __attribute__((noinline)) kl_tensor call_asking(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
-                                                       const struct op_kernel *k)
+/* Not worth to stand beside a user's kernel. */
+static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
+                                                     const struct op_kernel *k)
 {
     if (t->watch) {
         dispatch_note(t, c->op, c->key, "call");
         k = t->plain ? &kernel_builtin : k;
-    } else if (k && k->idle && k->idle(t, g, c->nin, c->found)) {
-        keys = keys_below(keys, c->key);
-        return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys);
     }
     return call_framed(c, t, g, !(own & (own - 1) & DEV_MASK), keys, k);
 }
@@ -329,9 +326,15 @@ kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uin
     bool users = k && k->kind == KERNEL_CALL && !t->watch && !(own & (own - 1) & DEV_MASK);
     if (__builtin_expect(users, 1))
         return call_framed(c, t, g, true, keys, k);
-    if (k && k->marks && !t->watch && dispatch_is_node(c->op, keys_below(keys, c->key)))
+    if (!k || t->watch)
+        return call_rest(c, t, g, own, keys, k);
+    if (k->marks && dispatch_is_node(c->op, keys_below(keys, c->key)))
         return record_marked(c, t, g, k->marks);
-    return call_asking(c, t, g, own, keys, k);
+    if (k->idle && k->idle(t, g, c->nin, c->found)) {
+        keys = keys_below(keys, c->key);
+        return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys);
+    }
+    return call_rest(c, t, g, own, keys, k);
 }
 
 /* To any kernel: the call has these keys while it runs. */
