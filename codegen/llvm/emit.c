@@ -64,7 +64,7 @@ LLVMValueRef *emit_new_parts(struct emitter *m, val v)
 /* Lanes lane0 .. lane0 + native - 1 of an affine index. */
 static LLVMValueRef affine_vector(struct emitter *m, const struct emitted *e, unsigned lane0)
 {
-    return LLVMBuildAdd(m->b, splat(m, e->scalar, m->native), emit_steps(m, m->i64, e->stride, lane0), "");
+    return LLVMBuildAdd(m->b, splat(m, e->scalar, m->native), emit_steps(m, m->i64, e, lane0), "");
 }
 
 static bool is_number(const struct linst *i)
@@ -147,11 +147,12 @@ static void set_uniform(struct emitter *m, val v, LLVMValueRef x)
     m->v[v].scalar = x;
 }
 
-static void set_affine(struct emitter *m, val v, LLVMValueRef base, uint64_t stride)
+static void set_affine(struct emitter *m, val v, LLVMValueRef base, uint64_t stride, unsigned repeat)
 {
     m->v[v].form = FORM_AFFINE;
     m->v[v].scalar = base;
     m->v[v].stride = stride;
+    m->v[v].repeat = repeat;
 }
 
 /* ---- primitives ---- */
@@ -160,28 +161,48 @@ static bool is_scalar_form(const struct emitter *m, val v) { return m->v[v].form
 
 static uint64_t stride_of(const struct emitter *m, val v) { return m->v[v].form == FORM_AFFINE ? m->v[v].stride : 0; }
 
+/* A quotient of lanes, as where elements are repeated: neighbours have the same index. */
+static bool emit_repeated(struct emitter *m, val v, int64_t by)
+{
+    const struct emitted *a = &m->v[m->k->inst[v].a];
+    if (a->form != FORM_AFFINE || a->stride != 1 || by < 2 || by > m->native || m->native % (a->repeat * (unsigned)by))
+        return false;
+    int64_t first = LLVMIsAConstantInt(a->scalar) ? LLVMConstIntGetSExtValue(a->scalar) : -1;
+    if (first < 0 || first % by)
+        return false;
+    set_affine(m, v, LLVMConstInt(m->i64, (uint64_t)(first / by), 0), 1, a->repeat * (unsigned)by);
+    return true;
+}
+
 /* Sums and multiples of affine indices are affine. */
 static bool emit_affine(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     enum prim p = (enum prim)(i->op - L_PRIM);
-    if (i->dtype != KL_I64 || !i->varying || (p != P_ADD && p != P_SUB && p != P_MUL))
+    if (i->dtype != KL_I64 || !i->varying || (p != P_ADD && p != P_SUB && p != P_MUL && p != P_DIV))
         return false;
     if (!is_scalar_form(m, i->a) || !is_scalar_form(m, i->b))
         return false;
     LLVMValueRef a = emit_scalar(m, i->a), b = emit_scalar(m, i->b);
     uint64_t sa = stride_of(m, i->a), sb = stride_of(m, i->b);
+    unsigned repeat = m->v[sa ? i->a : i->b].repeat;
     int64_t c;
+    if (p == P_DIV)
+        return constant(m->k, i->b, &c) && emit_repeated(m, v, c);
+    if (sa && sb && repeat != m->v[i->b].repeat)
+        return false;
+    if (!sa && !sb)
+        repeat = 1;
     if (p == P_ADD) { /* the first lane is often 0: no instruction for that */
         bool zero = LLVMIsAConstantInt(b) && LLVMIsNull(b);
-        set_affine(m, v, zero ? a : LLVMBuildAdd(m->b, a, b, ""), sa + sb);
+        set_affine(m, v, zero ? a : LLVMBuildAdd(m->b, a, b, ""), sa + sb, repeat);
     } else if (p == P_SUB) {
-        set_affine(m, v, LLVMBuildSub(m->b, a, b, ""), sa - sb);
+        set_affine(m, v, LLVMBuildSub(m->b, a, b, ""), sa - sb, repeat);
     } else {
         val k = constant(m->k, i->a, &c) ? i->a : constant(m->k, i->b, &c) ? i->b : 0;
         if (!k)
             return false;
-        set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), (k == i->a ? sb : sa) * (uint64_t)c);
+        set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), (k == i->a ? sb : sa) * (uint64_t)c, repeat);
     }
     return true;
 }
@@ -366,7 +387,7 @@ static void open_vector(struct emitter *m, val v)
     m->width = (unsigned)w;
     m->native = m->width < lanes ? m->width : lanes;
     m->parts = m->width / m->native;
-    set_affine(m, v, LLVMConstInt(m->i64, 0, 0), 1);
+    set_affine(m, v, LLVMConstInt(m->i64, 0, 0), 1, 1);
 }
 
 static struct scope *push(struct walker *w, val head)

@@ -9,7 +9,7 @@ enum { MAX_PARTS = 16 };  /* native vectors that hold the lanes of one varying v
 
 /* What one loop-IR value is in LLVM:
  *   uniform  scalar
- *   affine   an index that grows by `stride` a lane from `scalar` at lane 0; vectors only if asked for
+ *   affine   an index that grows by `stride` every `repeat` lanes from `scalar` at lane 0; vectors only if asked for
  *   vector   parts[]
  *   tile     parts[] row by row, each row in the vectors that emit_chunk names */
 enum form { FORM_NONE, FORM_UNIFORM, FORM_AFFINE, FORM_VECTOR, FORM_TILE };
@@ -17,6 +17,7 @@ struct emitted {
     enum form form;
     LLVMValueRef scalar;
     uint64_t stride;              /* modulo 2^64, as all index arithmetic */
+    unsigned repeat;              /* divides m->native */
     LLVMValueRef *part;           /* MAX_PARTS entries, or those of the tile */
     LLVMBasicBlockRef part_block; /* where part[] of a uniform or affine value was made, */
     unsigned part_width;          /*   and for how many lanes: a block may hold vector loops of several widths */
@@ -65,7 +66,7 @@ bool emit_fits(const struct emitter *m, val v);
 LLVMValueRef *emit_narrow_parts(struct emitter *m, val v);     /* a value that fits, as vectors of i32 */
 LLVMValueRef *emit_wide_parts(struct emitter *m, val v);       /* a narrow value as vectors of i64 */
 LLVMValueRef *emit_index_parts(struct emitter *m, val v);      /* an index, signed, in the narrower of the two */
-LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, uint64_t stride, unsigned lane0);
+LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, const struct emitted *e, unsigned lane0);
 bool emit_narrow(struct emitter *m, val v, LLVMValueRef *out); /* a primitive of varying values; false: not in 32 bits */
 
 /* ---- emit_types.c ---- */

@@ -96,12 +96,12 @@ bool emit_fits(const struct emitter *m, val v)
 
 static LLVMTypeRef type32(struct emitter *m) { return type_lanes(LLVMInt32TypeInContext(m->ctx), m->native); }
 
-/* Lanes lane0 .. lane0 + native - 1 times the stride, as constants. */
-LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, uint64_t stride, unsigned lane0)
+/* What lanes lane0 .. lane0 + native - 1 of an affine index have above the first, as constants. */
+LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, const struct emitted *e, unsigned lane0)
 {
     LLVMValueRef step[64];
     for (unsigned i = 0; i < m->native; i++)
-        step[i] = LLVMConstInt(t, stride * (lane0 + i), 0);
+        step[i] = LLVMConstInt(t, e->stride * ((lane0 + i) / e->repeat), 0);
     return m->native == 1 ? step[0] : LLVMConstVector(step, m->native);
 }
 
@@ -111,7 +111,7 @@ static LLVMValueRef shorten(struct emitter *m, const struct emitted *e, unsigned
     if (e->form == FORM_VECTOR)
         return LLVMBuildTrunc(m->b, e->part[part], type32(m), "");
     LLVMValueRef x = splat(m, LLVMBuildTrunc(m->b, e->scalar, i32, ""), m->native);
-    return e->form == FORM_UNIFORM ? x : LLVMBuildAdd(m->b, x, emit_steps(m, i32, e->stride, part * m->native), "");
+    return e->form == FORM_UNIFORM ? x : LLVMBuildAdd(m->b, x, emit_steps(m, i32, e, part * m->native), "");
 }
 
 /* The value in its other width, made anew in each block that asks for it. */

@@ -1,5 +1,5 @@
-/* Loads and stores: whole vectors where lanes are neighbours, one scalar where they share an element,
- * gathers and scatters otherwise.  A false lane never touches memory. */
+/* Loads and stores: whole vectors where lanes are neighbours, shorter ones where several neighbours share an element, one
+ * scalar where all do, gathers and scatters otherwise.  A false lane never touches memory. */
 #include "emit.h"
 
 static LLVMTypeRef memory_type(struct emitter *m, unsigned dtype) { return dtype == KL_BOOL ? m->i8 : type_of(m, dtype); }
@@ -9,11 +9,17 @@ LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index)
     return LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
 }
 
-/* The address of a part of neighbouring elements, whose first part is at `first`: a constant offset costs nothing. */
+/* The address `offset` elements behind `first`: a constant offset costs nothing. */
+static LLVMValueRef address_behind(struct emitter *m, uint32_t buf, LLVMValueRef first, unsigned offset)
+{
+    LLVMValueRef n = LLVMConstInt(m->i64, offset, 0);
+    return offset ? LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), first, &n, 1, "") : first;
+}
+
+/* The address of a part of neighbouring elements, whose first part is at `first`. */
 static LLVMValueRef part_address(struct emitter *m, uint32_t buf, LLVMValueRef first, unsigned part)
 {
-    LLVMValueRef offset = LLVMConstInt(m->i64, part * m->native, 0);
-    return part ? LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), first, &offset, 1, "") : first;
+    return address_behind(m, buf, first, part * m->native);
 }
 
 static LLVMValueRef from_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)
@@ -88,6 +94,44 @@ LLVMValueRef emit_load_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr
     return is_vector(ptr) ? gather_lanes(m, dtype, ptr, lanes, mask) : load_vector(m, dtype, ptr, lanes, mask);
 }
 
+static LLVMValueRef lane_of(struct emitter *m, LLVMValueRef x, unsigned lane)
+{
+    return is_vector(x) ? LLVMBuildExtractElement(m->b, x, LLVMConstInt(LLVMInt32TypeInContext(m->ctx), lane, 0), "") : x;
+}
+
+static LLVMValueRef pick_lanes(struct emitter *m, LLVMValueRef x, const unsigned *lane, unsigned n)
+{
+    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
+    LLVMValueRef at[64];
+    for (unsigned i = 0; i < n; i++)
+        at[i] = LLVMConstInt(i32, lane[i], 0);
+    return LLVMBuildShuffleVector(m->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(at, n), "");
+}
+
+/* Is one of the lanes that share an element true?  For each of them; as one bit where it is one. */
+static LLVMValueRef any_of(struct emitter *m, LLVMValueRef mask, unsigned repeat)
+{
+    unsigned n = m->native / repeat, lane[64];
+    LLVMValueRef any = NULL;
+    for (unsigned r = 0; r < repeat; r++) {
+        for (unsigned i = 0; i < n; i++)
+            lane[i] = i * repeat + r;
+        LLVMValueRef one = n > 1 ? pick_lanes(m, mask, lane, n) : lane_of(m, mask, r);
+        any = any ? LLVMBuildOr(m->b, any, one, "") : one;
+    }
+    return any;
+}
+
+/* A register of lanes of which so many neighbours share an element, the first at ptr. */
+static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned repeat, LLVMValueRef mask)
+{
+    unsigned n = m->native / repeat, lane[64];
+    LLVMValueRef x = emit_load_lanes(m, dtype, ptr, n, mask ? any_of(m, mask, repeat) : NULL);
+    for (unsigned i = 0; i < m->native; i++)
+        lane[i] = i / repeat;
+    return n > 1 ? pick_lanes(m, x, lane, m->native) : splat(m, x, m->native);
+}
+
 void emit_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -109,13 +153,18 @@ void emit_load(struct emitter *m, val v)
         return;
     }
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
-    bool neighbours = index->form == FORM_AFFINE && index->stride == 1;
-    LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
-    LLVMValueRef first = neighbours ? emit_address(m, buf, index->scalar) : NULL;
+    bool near = index->form == FORM_AFFINE && index->stride == 1;
+    LLVMValueRef *at = near ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = near ? emit_address(m, buf, index->scalar) : NULL;
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
-        LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : part_address(m, buf, first, p);
-        part[p] = emit_load_lanes(m, i->dtype, ptr, m->native, mask ? mask[p] : NULL);
+        LLVMValueRef own = mask ? mask[p] : NULL;
+        if (at)
+            part[p] = emit_load_lanes(m, i->dtype, emit_address(m, buf, at[p]), m->native, own);
+        else if (index->repeat > 1)
+            part[p] = load_repeated(m, i->dtype, address_behind(m, buf, first, p * m->native / index->repeat), index->repeat, own);
+        else
+            part[p] = emit_load_lanes(m, i->dtype, part_address(m, buf, first, p), m->native, own);
     }
 }
 
@@ -215,7 +264,7 @@ void emit_store(struct emitter *m, val v)
     }
     emit_scalar(m, i->a); /* a constant gets its form */
     LLVMValueRef *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
-    bool neighbours = index->form == FORM_AFFINE && index->stride == 1;
+    bool neighbours = index->form == FORM_AFFINE && index->stride == 1 && index->repeat == 1;
     LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
     LLVMValueRef first = neighbours ? emit_address(m, buf, index->scalar) : NULL;
     if (x && neighbours && streams(m, i)) {
@@ -229,11 +278,6 @@ void emit_store(struct emitter *m, val v)
 }
 
 /* ---- atomics, lane by lane ---- */
-
-static LLVMValueRef lane_of(struct emitter *m, LLVMValueRef x, unsigned lane)
-{
-    return is_vector(x) ? LLVMBuildExtractElement(m->b, x, LLVMConstInt(LLVMInt32TypeInContext(m->ctx), lane, 0), "") : x;
-}
 
 static void update_if(struct emitter *m, const struct linst *i, LLVMValueRef index, LLVMValueRef x, LLVMValueRef cond)
 {
