@@ -3,8 +3,8 @@
  * A group has at most one anchor (reduce, dot, attention, scan, scatter or argsort), row kernels apart (fuse_rows.c).  Without one it is
  * an elementwise DAG over one index: element i of a member needs just element i of another, so every value is computed
  * once.  Around a reduce or a dot stand elementwise nodes of one value per result (the epilogue), before a reduce those
- * of one value per reduced element (the prologue).  What a scan, a scatter, an argsort or a dot of few rows reads, each
- * element once, may be computed where it is read. */
+ * of one value per reduced element (the prologue).  What a scan, a scatter, an argsort or a dot of not too many rows
+ * reads, each element once, may be computed where it is read. */
 #include "fuse.h"
 
 /* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
@@ -12,7 +12,7 @@
  * epilogue that sweeps over whole rows has no such cost. */
 enum { MAX_TILED_ARRAYS = 2, MAX_SWEPT_ARRAYS = 8 };
 enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduce to few results has few tasks */
-enum { DOT_FEW_ROWS = 8 };       /* one tile of rows: each element of the second operand is read once */
+enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 128 }; /* one tile of rows; one block of them, which share a panel (lower_dot.c) */
 enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes would wait in memory for its readers */
 enum { LAUNCH_BYTES = 8192 };    /* that memory moves while a kernel starts */
 enum { ROOMY_NODES = 32 };       /* that keep their values in registers; more of them spill */
@@ -81,16 +81,19 @@ static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
     return group_of(f, x) == a;
 }
 
-/* Does a dot read each element of its second operand once, row by row as it lies in memory? */
-static bool walks_rows(const struct fuser *f, const struct node *n)
+/* Does a dot read each element of its second operand once?  With few rows it does, row by row as it lies in memory; with
+ * more as it packs a panel of it, whichever way that lies.  Products of integers have no panel of numbers. */
+static bool second_once(const struct fuser *f, const struct node *n)
 {
     uint32_t last = node_shape(f->g, n->in[1])->rank - 1;
-    bool rows = dot_sizes(f->g, n).m <= DOT_FEW_ROWS;
+    int64_t m = dot_sizes(f->g, n).m;
+    bool rows = true;
     for (unsigned i = 0; i < n->attr.dot.ncon; i++)
         rows &= axis_get(n->attr.dot.con_b, i) != last;
     for (unsigned i = 0; i < n->attr.dot.nbatch; i++)
-        rows &= axis_get(n->attr.dot.batch_b, i) != last;
-    return rows;
+        if (axis_get(n->attr.dot.batch_b, i) == last)
+            return false;
+    return (rows && m <= DOT_FEW_ROWS) || (m <= DOT_PANEL_ROWS && dtype_is_float(n->dtype));
 }
 
 /* Is there an operand of anchor r that reads group a, each element once, and is all that reads it? */
@@ -99,7 +102,7 @@ static bool reads_once(const struct fuser *f, uint32_t a, ref r)
     const struct node *n = &f->g->node[r];
     bool linear;
     unsigned i = n->op == OP_dot ? 1 : n->op == OP_scatter ? 2 : 0;
-    if (n->op == OP_dot && !walks_rows(f, n))
+    if (n->op == OP_dot && !second_once(f, n))
         return false;
     while (op_is_cumulative(n->op) && i + 1 < n->nin && group_of(f, node_operand(f->g, r, i, &linear)) != a)
         i++;
