@@ -100,12 +100,21 @@ static bool in_memory(const struct lowering *w, ref r)
  * below 0, as in sigmoid. */
 static bool never_above_zero(const struct graph *g, ref r)
 {
-    const struct node *n = &g->node[r], *a = n->nin ? &g->node[n->in[0]] : NULL, *b = n->nin > 1 ? &g->node[n->in[1]] : NULL;
-    if (n->op == OP_sub && b->op == OP_expand)
-        return g->node[b->in[0]].op == OP_reduce_max && g->node[b->in[0]].in[0] == n->in[0];
-    if (n->op == OP_where && a->op == OP_lt && a->in[0] == n->in[1] && node_is_const(g, a->in[1], 0))
-        return g->node[n->in[2]].op == OP_neg && g->node[n->in[2]].in[0] == n->in[1];
-    return n->op == OP_neg && a->op == OP_abs && dtype_is_float(a->dtype);
+    const struct node *n = &g->node[r], *x;
+    switch (n->op) {
+    case OP_sub:
+        x = &g->node[n->in[1]];
+        return x->op == OP_expand && g->node[x->in[0]].op == OP_reduce_max && g->node[x->in[0]].in[0] == n->in[0];
+    case OP_neg:
+        x = &g->node[n->in[0]];
+        return x->op == OP_abs && dtype_is_float(x->dtype);
+    case OP_where:
+        x = &g->node[n->in[0]];
+        return x->op == OP_lt && x->in[0] == n->in[1] && node_is_const(g, x->in[1], 0) &&
+               g->node[n->in[2]].op == OP_neg && g->node[n->in[2]].in[0] == n->in[1];
+    default:
+        return false;
+    }
 }
 
 static val compute(struct lowering *w, ref r, const val *coord)

@@ -238,7 +238,8 @@ static void score_tile(const struct attention *a, val j0)
     end_lanes(a);
 }
 
-/* Scores become weights, and their sum comes to the total. */
+/* Scores become weights, and their sum comes to the total.  A key that the query does not see may have a score above the
+ * largest: what its weight then is, nobody takes. */
 static void weigh(const struct attention *a)
 {
     struct kernel *k = a->w->k;

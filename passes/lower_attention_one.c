@@ -79,7 +79,7 @@ void attention_score_keys(const struct attention *a, val j0)
     end_lanes(a);
 }
 
-/* Scores become weights, lane by lane, and then their sum, key by key, comes to the total. */
+/* As weigh: scores become weights, lane by lane, and then their sum, key by key, comes to the total. */
 void attention_weigh_keys(const struct attention *a)
 {
     struct lowering *w = a->w;

@@ -7,8 +7,8 @@
  * epilogue.  B is copied into a scratch panel first where its columns are not neighbours in memory.  Where they are, it
  * is read in place, but for products of many rows with a B beyond the second-level cache: packing takes 2048x2048x2048
  * from 0.80 of the arithmetic peak to 0.84.  A B that the kernel computes, as from the integers of quantized weights, is
- * computed as it is packed, or in place if there is but one row tile.  A is read in place, by tiles of no more rows than the first-level cache holds
- * a line of each: at 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast.  Columns may be neighbours
+ * computed as it is packed, or in place if there is but one row tile.  A is read in place, by tiles of no more rows than
+ * the first-level cache holds a line of each: at 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast.  Columns may be neighbours
  * only within runs, as the windows of a convolution are within a row of the image: then no tile crosses from one
  * run to the next.  Operands that outgrow the first-level
  * cache are prefetched a tile ahead, results as their tile is computed: with all of them out of the second-level
@@ -320,7 +320,7 @@ static void pack_rows(const struct dot *d, const struct tile *t, val first, int6
 static void pack_columns(const struct dot *d, const struct tile *t)
 {
     struct kernel *k = d->w->k;
-    if (d->computed ? !d->along_k : d->b_step_n == 1) {
+    if (d->rows) {
         int64_t whole = t->kc / UNROLL_K * UNROLL_K;
         if (whole) {
             val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL_K);
@@ -331,7 +331,7 @@ static void pack_columns(const struct dot *d, const struct tile *t)
             pack_rows(d, t, k_int(k, whole), t->kc - whole);
         return;
     }
-    bool squares = (d->along_k || d->b_step_k == 1) && t->cols == d->nr;
+    bool squares = d->squares && t->cols == d->nr;
     int64_t step = squares ? d->square : PACK_STEPS, whole = t->kc / step * step;
     if (whole) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), step);
@@ -621,12 +621,15 @@ void lower_dot_group(struct lowering *w)
     /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
     bool linear, packs = w->given ? w->given->pack_b
                          : !w->caps->block_threads && ((d.b_step_n != 0 && d.b_step_n != 1) || packing_pays(&d));
-    d.computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear));
-    d.along_k = d.computed && dot_along_k(&d, true);
+    bool computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear));
+    d.squares = computed ? dot_along_k(&d, true) : d.b_step_k == 1;
+    d.rows = computed ? !d.squares : d.b_step_n == 1;
     choose_tiles(&d, packs);
-    if (d.computed && !w->given && !w->caps->block_threads && (d.along_k || d.size.m > d.mr))
-        choose_tiles(&d, packs = true); /* each element is computed once, for all rows of the task */
-    bool apart = w->nmember > MAX_INLINE && (packs || !d.computed);
+    if (computed && !w->given && !w->caps->block_threads && (d.squares || d.size.m > d.mr)) {
+        packs = true; /* each element is computed once, for all rows of the task */
+        choose_tiles(&d, packs);
+    }
+    bool apart = w->nmember > MAX_INLINE && (packs || !computed);
     d.sweep = apart && !packs && d.run == d.size.n && dot_sweeps(w->g, w->anchor);
     if (d.sweep)
         d.mblock = d.mr;

@@ -15,7 +15,7 @@ struct dot {
     int64_t b_step_n, b_step_k, a_step_m, a_step_k; /* see find_steps */
     int64_t element;                             /* bytes of an operand's element */
     int64_t run;                                 /* columns from one multiple of this to the next: b_step_n apart */
-    bool computed, along_k;                      /* B: as it is read; of what lies along the contraction */
+    bool rows, squares;                          /* B has neighbours in memory along n, along k: see pack_columns */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
     bool sweep;                                  /* the epilogue passes over whole rows, when all their tiles are there */

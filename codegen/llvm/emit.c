@@ -161,7 +161,7 @@ static bool is_scalar_form(const struct emitter *m, val v) { return m->v[v].form
 
 static uint64_t stride_of(const struct emitter *m, val v) { return m->v[v].form == FORM_AFFINE ? m->v[v].stride : 0; }
 
-/* A quotient of lanes, as where elements are repeated: neighbours have the same index. */
+/* A quotient of lanes, as where elements are repeated: `by` neighbours have the same index. */
 static bool emit_repeated(struct emitter *m, val v, int64_t by)
 {
     const struct emitted *a = &m->v[m->k->inst[v].a];
@@ -174,7 +174,7 @@ static bool emit_repeated(struct emitter *m, val v, int64_t by)
     return true;
 }
 
-/* Sums and multiples of affine indices are affine. */
+/* Sums and multiples of affine indices are affine, and some quotients. */
 static bool emit_affine(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -185,14 +185,12 @@ static bool emit_affine(struct emitter *m, val v)
         return false;
     LLVMValueRef a = emit_scalar(m, i->a), b = emit_scalar(m, i->b);
     uint64_t sa = stride_of(m, i->a), sb = stride_of(m, i->b);
-    unsigned repeat = m->v[sa ? i->a : i->b].repeat;
+    unsigned repeat = sa ? m->v[i->a].repeat : sb ? m->v[i->b].repeat : 1;
     int64_t c;
     if (p == P_DIV)
         return constant(m->k, i->b, &c) && emit_repeated(m, v, c);
-    if (sa && sb && repeat != m->v[i->b].repeat)
+    if (sa && sb && m->v[i->b].repeat != repeat)
         return false;
-    if (!sa && !sb)
-        repeat = 1;
     if (p == P_ADD) { /* the first lane is often 0: no instruction for that */
         bool zero = LLVMIsAConstantInt(b) && LLVMIsNull(b);
         set_affine(m, v, zero ? a : LLVMBuildAdd(m->b, a, b, ""), sa + sb, repeat);
@@ -282,7 +280,6 @@ static void emit_fold(struct emitter *m, val v)
 static void emit_mix(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
     LLVMValueRef *a = emit_parts(m, i->a), *b = emit_parts(m, i->b), *out = emit_new_parts(m, v);
     unsigned h = (unsigned)i->imm, far = h / m->native;
     for (unsigned p = 0; a && b && out && p < m->parts; p++) {
@@ -290,12 +287,10 @@ static void emit_mix(struct emitter *m, val v)
             out[p] = i->kind == MIX_LO ? (p & far ? b[p - far] : a[p]) : p & far ? b[p] : a[p + far];
             continue;
         }
-        LLVMValueRef lane[64];
-        for (unsigned l = 0; l < m->native; l++) {
-            unsigned from = i->kind == MIX_LO ? (l & h ? m->native + l - h : l) : l & h ? m->native + l : l + h;
-            lane[l] = LLVMConstInt(i32, from, 0);
-        }
-        out[p] = LLVMBuildShuffleVector(m->b, a[p], b[p], LLVMConstVector(lane, m->native), "");
+        unsigned lane[64];
+        for (unsigned l = 0; l < m->native; l++)
+            lane[l] = i->kind == MIX_LO ? (l & h ? m->native + l - h : l) : l & h ? m->native + l : l + h;
+        out[p] = shuffle(m, a[p], b[p], lane, m->native);
     }
     m->v[v].form = FORM_VECTOR;
 }

@@ -76,6 +76,8 @@ LLVMValueRef const_int(LLVMTypeRef t, uint64_t v);                /* splat for v
 LLVMValueRef const_bits(struct emitter *m, unsigned dtype, uint64_t bits);
 LLVMValueRef intrinsic(struct emitter *m, const char *name, LLVMTypeRef *overload, unsigned noverload, LLVMValueRef *arg, unsigned narg);
 LLVMValueRef splat(struct emitter *m, LLVMValueRef scalar, unsigned lanes);
+/* Lanes of x, and behind them of y, or of x alone for NULL: n > 1 of them. */
+LLVMValueRef shuffle(struct emitter *m, LLVMValueRef x, LLVMValueRef y, const unsigned *lane, unsigned n);
 
 /* ---- emit_prim.c ---- one primitive on scalars or on vectors of any length */
 LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned to, const LLVMValueRef *arg);

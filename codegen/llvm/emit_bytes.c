@@ -43,14 +43,6 @@ bool emit_is_quads(const struct emitter *m, val v) { return m->quads[v] == QUADS
 
 /* ---- quads and rows ---- */
 
-static LLVMValueRef shuffle(struct emitter *m, LLVMValueRef x, LLVMValueRef y, const unsigned *lane, unsigned n)
-{
-    LLVMValueRef at[4 * 64];
-    for (unsigned i = 0; i < n; i++)
-        at[i] = LLVMConstInt(LLVMInt32TypeInContext(m->ctx), lane[i], 0);
-    return LLVMBuildShuffleVector(m->b, x, y, LLVMConstVector(at, n), "");
-}
-
 static LLVMValueRef lane_number(struct emitter *m, unsigned n) { return LLVMConstInt(LLVMInt32TypeInContext(m->ctx), n, 0); }
 
 LLVMValueRef emit_quads_row(struct emitter *m, LLVMValueRef quads, unsigned row, unsigned lanes)
@@ -60,7 +52,7 @@ LLVMValueRef emit_quads_row(struct emitter *m, LLVMValueRef quads, unsigned row,
         return LLVMBuildExtractElement(m->b, quads, lane_number(m, row), "");
     for (unsigned c = 0; c < lanes; c++)
         lane[c] = 4 * c + row;
-    return shuffle(m, quads, LLVMGetPoison(LLVMTypeOf(quads)), lane, lanes);
+    return shuffle(m, quads, NULL, lane, lanes);
 }
 
 /* Four rows of so many lanes, column by column. */

@@ -16,12 +16,6 @@ static LLVMValueRef address_behind(struct emitter *m, uint32_t buf, LLVMValueRef
     return offset ? LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), first, &n, 1, "") : first;
 }
 
-/* The address of a part of neighbouring elements, whose first part is at `first`. */
-static LLVMValueRef part_address(struct emitter *m, uint32_t buf, LLVMValueRef first, unsigned part)
-{
-    return address_behind(m, buf, first, part * m->native);
-}
-
 static LLVMValueRef from_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)
 {
     return dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(LLVMTypeOf(x)), "") : x;
@@ -99,15 +93,6 @@ static LLVMValueRef lane_of(struct emitter *m, LLVMValueRef x, unsigned lane)
     return is_vector(x) ? LLVMBuildExtractElement(m->b, x, LLVMConstInt(LLVMInt32TypeInContext(m->ctx), lane, 0), "") : x;
 }
 
-static LLVMValueRef pick_lanes(struct emitter *m, LLVMValueRef x, const unsigned *lane, unsigned n)
-{
-    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
-    LLVMValueRef at[64];
-    for (unsigned i = 0; i < n; i++)
-        at[i] = LLVMConstInt(i32, lane[i], 0);
-    return LLVMBuildShuffleVector(m->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(at, n), "");
-}
-
 /* Is one of the lanes that share an element true?  For each of them; as one bit where it is one. */
 static LLVMValueRef any_of(struct emitter *m, LLVMValueRef mask, unsigned repeat)
 {
@@ -116,20 +101,22 @@ static LLVMValueRef any_of(struct emitter *m, LLVMValueRef mask, unsigned repeat
     for (unsigned r = 0; r < repeat; r++) {
         for (unsigned i = 0; i < n; i++)
             lane[i] = i * repeat + r;
-        LLVMValueRef one = n > 1 ? pick_lanes(m, mask, lane, n) : lane_of(m, mask, r);
+        LLVMValueRef one = n > 1 ? shuffle(m, mask, NULL, lane, n) : lane_of(m, mask, r);
         any = any ? LLVMBuildOr(m->b, any, one, "") : one;
     }
     return any;
 }
 
-/* A register of lanes of which so many neighbours share an element, the first at ptr. */
+/* A register of lanes of which so many neighbours, or one, share an element, the first at ptr. */
 static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned repeat, LLVMValueRef mask)
 {
     unsigned n = m->native / repeat, lane[64];
+    if (repeat == 1)
+        return emit_load_lanes(m, dtype, ptr, n, mask);
     LLVMValueRef x = emit_load_lanes(m, dtype, ptr, n, mask ? any_of(m, mask, repeat) : NULL);
     for (unsigned i = 0; i < m->native; i++)
         lane[i] = i / repeat;
-    return n > 1 ? pick_lanes(m, x, lane, m->native) : splat(m, x, m->native);
+    return n > 1 ? shuffle(m, x, NULL, lane, m->native) : splat(m, x, m->native);
 }
 
 void emit_load(struct emitter *m, val v)
@@ -159,12 +146,8 @@ void emit_load(struct emitter *m, val v)
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
         LLVMValueRef own = mask ? mask[p] : NULL;
-        if (at)
-            part[p] = emit_load_lanes(m, i->dtype, emit_address(m, buf, at[p]), m->native, own);
-        else if (index->repeat > 1)
-            part[p] = load_repeated(m, i->dtype, address_behind(m, buf, first, p * m->native / index->repeat), index->repeat, own);
-        else
-            part[p] = emit_load_lanes(m, i->dtype, part_address(m, buf, first, p), m->native, own);
+        part[p] = at ? emit_load_lanes(m, i->dtype, emit_address(m, buf, at[p]), m->native, own)
+                     : load_repeated(m, i->dtype, address_behind(m, buf, first, p * m->native / index->repeat), index->repeat, own);
     }
 }
 
@@ -232,7 +215,7 @@ static void stream_parts(struct emitter *m, uint32_t buf, LLVMValueRef first, LL
     for (int plain = 0; plain < 2; plain++) {
         LLVMPositionBuilderAtEnd(m->b, way[plain]);
         for (unsigned p = 0; p < m->parts; p++) {
-            LLVMValueRef store = LLVMBuildStore(m->b, to_memory(m, dtype, x[p]), part_address(m, buf, first, p));
+            LLVMValueRef store = LLVMBuildStore(m->b, to_memory(m, dtype, x[p]), address_behind(m, buf, first, p * m->native));
             LLVMSetAlignment(store, plain ? (unsigned)dtype_size(dtype) : align);
             if (!plain)
                 mark_nontemporal(m, store);
@@ -272,7 +255,7 @@ void emit_store(struct emitter *m, val v)
         return;
     }
     for (unsigned p = 0; x && p < m->parts; p++) {
-        LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : part_address(m, buf, first, p);
+        LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : address_behind(m, buf, first, p * m->native);
         emit_store_lanes(m, m->k->buf[buf].dtype, ptr, m->native, x[p], mask ? mask[p] : NULL);
     }
 }

@@ -55,3 +55,11 @@ LLVMValueRef splat(struct emitter *m, LLVMValueRef scalar, unsigned lanes)
     LLVMValueRef x = LLVMBuildInsertElement(m->b, poison, scalar, LLVMConstInt(i32, 0, 0), "");
     return LLVMBuildShuffleVector(m->b, x, poison, LLVMConstNull(LLVMVectorType(i32, lanes)), "");
 }
+
+LLVMValueRef shuffle(struct emitter *m, LLVMValueRef x, LLVMValueRef y, const unsigned *lane, unsigned n)
+{
+    LLVMValueRef at[4 * 64];
+    for (unsigned i = 0; i < n; i++)
+        at[i] = LLVMConstInt(LLVMInt32TypeInContext(m->ctx), lane[i], 0);
+    return LLVMBuildShuffleVector(m->b, x, y ? y : LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(at, n), "");
+}
