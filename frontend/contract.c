@@ -1,6 +1,7 @@
 /* Reductions and products. */
 #include "frontend.h"
 #include <inttypes.h>
+#include <string.h>
 
 /* ---- reductions ---- */
 
@@ -224,6 +225,23 @@ static bool batch_shape(const struct shape *a, const struct shape *b, struct sha
     return true;
 }
 
+/* How many of the batch's axes the second operand has a say in.  The last ones that it has not, or only with length 1,
+ * are more rows of the first: one product with all of them reads the second operand once, and the sum over them in its
+ * gradient is part of a product, too.  `b` loses those axes. */
+static uint32_t shared_axes(const struct shape *batch, struct shape *b)
+{
+    uint32_t n = batch->rank, nb = b->rank > 2 ? b->rank - 2 : 0;
+    while (n && (!nb || b->dim[nb - 1] == 1)) {
+        if (nb) {
+            memmove(b->dim + nb - 1, b->dim + nb, 2 * sizeof *b->dim);
+            b->rank--;
+            nb--;
+        }
+        n--;
+    }
+    return n;
+}
+
 kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b)
 {
     struct thread *t = thread_self();
@@ -239,10 +257,13 @@ kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b)
                       shape_text(&vb.shape, y, sizeof y));
     if (!(t = compose_begin(NULL)))
         return kl_none;
-    struct shape sa = with_batch(&batch, &va.shape), sb = with_batch(&batch, &vb.shape);
+    struct shape sa = with_batch(&batch, &va.shape), one = vb.shape;
+    batch.rank = shared_axes(&batch, &one);
+    struct shape sb = with_batch(&batch, &one);
     struct call c = {.site = site, .op = "matmul", .proto.op = OP_dot};
     c.in[0] = shape_equal(&sa, &va.shape) ? a : broadcast_to(site, "matmul", a, &va.shape, &sa);
-    c.in[1] = shape_equal(&sb, &vb.shape) ? b : broadcast_to(site, "matmul", b, &vb.shape, &sb);
+    b = one.rank == rb ? b : reshape_to(site, "matmul", b, &one);
+    c.in[1] = shape_equal(&sb, &one) ? b : broadcast_to(site, "matmul", b, &one, &sb);
     for (uint32_t i = 0; i < batch.rank; i++)
         c.proto.attr.dot.batch_a = axis_put(c.proto.attr.dot.batch_a, i, i);
     c.proto.attr.dot.batch_b = c.proto.attr.dot.batch_a;
