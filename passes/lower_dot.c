@@ -237,16 +237,17 @@ static void emit_tile(const struct dot *d, const struct tile *t)
         acc[i] = k_splat(k, zero);
     int64_t whole = t->kc / UNROLL_K * UNROLL_K;
     if (whole) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL_K);
+        val visit = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / UNROLL_K), 1);
         val carry[MAX_ROWS];
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = carry[i] = k_carry(k, acc[i]);
+        val j = ix_scale(k, visit, UNROLL_K); /* known to be a multiple */
         prefetch_operand(d, t, j);
         prefetch_epilogue(d, t, j);
         products(d, t, j, UNROLL_K, acc);
         for (int64_t i = 0; i < t->rows; i++)
             k_next(k, carry[i], acc[i]);
-        k_end(k, j);
+        k_end(k, visit);
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = k_out(k, carry[i]);
     }
@@ -396,15 +397,16 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
     emit_rows(d, &t, first_row, rows);
 }
 
-/* How far columns lie apart in memory, n being number i of `run` number o; as find_steps says it. */
-static int64_t column_step(const struct dot *d, int64_t run)
+/* How far rows of the first operand or columns of the second lie apart in memory, each being number i of `run` number o;
+ * as find_steps says it. */
+static int64_t side_step(const struct dot *d, bool second, int64_t run)
 {
     struct kernel *k = d->w->k;
     int64_t step = 0;
-    val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? d->size.n / run : 0), 1);
+    val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? (second ? d->size.n : d->size.m) / run : 0), 1);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-    val x = dot_stored_element(d, true, ix_add(k, ix_scale(k, o, run), i), j);
+    val x = dot_stored_element(d, second, ix_add(k, ix_scale(k, o, run), i), j);
     if (k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, i, &step))
         step = -1;
     k_end(k, j);
@@ -414,12 +416,13 @@ static int64_t column_step(const struct dot *d, int64_t run)
 }
 
 /* How far an operand's neighbours lie apart in memory along the rows or columns and along k: -1 where that is no
- * fixed distance, 0 where the operand is computed rather than loaded.  Where all columns have none, the longest runs of
- * neighbours will do. */
+ * fixed distance, 0 where the operand is computed rather than loaded.  Where all rows or columns have none, the longest
+ * runs of them that have one will do; of columns, it must be 1. */
 static void find_steps(struct dot *d)
 {
     struct trial t;
     d->run = d->size.n;
+    d->run_m = d->size.m;
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
         struct kernel *k = t.w.k;
@@ -451,13 +454,33 @@ static void find_steps(struct dot *d)
         bool apart = d->b_step_n == -1;
         for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
             run *= d->free_b.dim[axis];
-            if (run >= lanes / 2 && column_step(&copy, run) == 1) {
+            if (run >= lanes / 2 && side_step(&copy, true, run) == 1) {
                 d->run = run;
                 d->b_step_n = 1;
             }
         }
+        apart = d->a_step_m == -1;
+        run = 1;
+        for (uint32_t axis = d->free_a.rank; apart && axis-- > 1;) {
+            run *= d->free_a.dim[axis];
+            int64_t step = run > 1 ? side_step(&copy, false, run) : -1;
+            if (step >= 0) {
+                d->run_m = run;
+                d->a_step_m = step;
+            }
+        }
     }
     trial_end(&t, d->w);
+}
+
+/* Rows of a tile that crosses no run of rows, at most `most` of them; 0: only tiles of few rows do not. */
+static int64_t rows_of_runs(const struct dot *d, int64_t most)
+{
+    enum { FEW_ROWS = 6 };
+    int64_t rows = most;
+    while (rows > 1 && d->run_m % rows)
+        rows--;
+    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : 0;
 }
 
 /* Even row tiles, at most `most` rows each. */
@@ -505,7 +528,7 @@ static void choose_tiles(struct dot *d, bool packs)
     d->nr = vectors * lanes;
     while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n) /* a GPU's lanes are threads: none without a column */
         d->nr /= 2;
-    d->mr = even_rows(d->size.m, most);
+    d->mr = rows_of_runs(d, most) ? rows_of_runs(d, most) : even_rows(d->size.m, most);
     if (d->w->given) {
         d->mr = d->w->given->mr;
         d->nr = d->w->given->nr;

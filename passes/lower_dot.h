@@ -14,7 +14,7 @@ struct dot {
     int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
     int64_t b_step_n, b_step_k, a_step_m, a_step_k; /* see find_steps */
     int64_t element;                             /* bytes of an operand's element */
-    int64_t run;                                 /* columns from one multiple of this to the next: b_step_n apart */
+    int64_t run, run_m;                          /* columns, rows from one multiple of this to the next: b_step_n, a_step_m apart */
     bool rows, squares;                          /* B has neighbours in memory along n, along k: see pack_columns */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */

@@ -256,7 +256,7 @@ bool dot_bytes(const struct dot *d)
 {
     bool rows = d->b_step_n == 1 && d->b_step_k >= 0, columns = d->b_step_k == 1 && d->b_step_n >= 0;
     return d->n->attr.dot.sum && d->w->caps->mma_bytes == GROUP && d->size.batch > 0 && d->size.m > 0 && d->size.n > 0 &&
-           d->size.k >= GROUP && d->a_step_k == 1 && d->a_step_m >= 0 && d->run == d->size.n && (rows || columns);
+           d->size.k >= GROUP && d->a_step_k == 1 && d->a_step_m >= 0 && d->run_m == d->size.m && d->run == d->size.n && (rows || columns);
 }
 
 void dot_emit_bytes(struct dot *d)
