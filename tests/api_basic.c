@@ -324,6 +324,24 @@ static void dumps(void)
     kl_release(w);
 }
 
+/* A weight times rows of a batch is one product, and so is what flows back to it: no batch, no sum over one. */
+static void rows_of_a_batch(void)
+{
+    kl_tensor x = kl_keep(kl_ones(dev, KL_F32, DIMS(4, 6, 3))), w = kl_keep(kl_ones(dev, KL_F32, DIMS(3, 5)));
+    kl_tensor g = kl_none;
+    kl_dump_next(folder);
+    kl_trace_begin("rows_of_a_batch");
+    kl_requires_grad(w);
+    kl_keep(g = kl_grad(kl_sum_all(kl_linear(x, w, kl_none)), w));
+    OK(kl_trace_end());
+    CHECK(file_contains("rows_of_a_batch.fused.kir", "contract(0, 1; 0, 1)") && !file_contains("rows_of_a_batch.fused.kir", "batch(") &&
+          !file_contains("rows_of_a_batch.fused.kir", " sum "));
+    NEAR_LIST(g, 0, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24);
+    kl_release(g);
+    kl_release(w);
+    kl_release(x);
+}
+
 /* kl_dump: an open trace, also one that is replayed, and those that have run. */
 static void dumps_on_request(void)
 {
@@ -402,6 +420,7 @@ static void test(kl_device d)
     gradients();
     threads();
     dumps();
+    rows_of_a_batch();
     dumps_on_request();
     library();
 }

@@ -419,6 +419,16 @@ static void products(void)
     y = kl_matmul(v, b3);
     SHAPE(y, 2, 4);
     NEAR(y, 8, want, 1e-6);
+    kl_tensor a4 = f32(D(2, 2, 2, 3), a), b4 = f32(D(2, 1, 3, 4), b), b5 = f32(D(1, 2, 3, 4), b); /* rows, and no rows */
+    naive(2, 4, 4, 3, a, 12, b, 12, want);
+    y = kl_matmul(a4, b4);
+    SHAPE(y, 2, 2, 2, 4);
+    NEAR(y, 32, want, 1e-6);
+    for (int i = 0; i < 2; i++)
+        naive(2, 2, 4, 3, a + 12 * i, 6, b, 12, want + 16 * i);
+    y = kl_matmul(a4, b5);
+    SHAPE(y, 2, 2, 2, 4);
+    NEAR(y, 32, want, 1e-6);
     naive(1, 4, 5, 3, a, 0, b, 0, want);
     for (int i = 0; i < 20; i++)
         want[i] += i % 5;
