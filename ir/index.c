@@ -281,6 +281,20 @@ static int64_t form_common(const struct kernel *k, const struct form *f, int64_t
     return best;
 }
 
+int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest)
+{
+    struct form f = form_of(k, v), quotient, remainder;
+    int64_t d = c > 1 && form_split(k, &f, c, &quotient, &remainder) ? c : c > 1 ? form_common(k, &f, c, &quotient) : 1;
+    *q = v;
+    *rest = k_int(k, 0);
+    if (d > 1) {
+        form_split(k, &f, d, &quotient, &remainder);
+        *q = form_value(k, &quotient);
+        *rest = form_value(k, &remainder);
+    }
+    return d;
+}
+
 /* floor(a/c) for any a: the divisible part comes out, the rest becomes one quotient atom. */
 val ix_div(struct kernel *k, val a, int64_t c)
 {

@@ -235,6 +235,8 @@ val ix_sub(struct kernel *k, val a, val b);
 val ix_scale(struct kernel *k, val a, int64_t c);
 val ix_div(struct kernel *k, val a, int64_t c);     /* floor; c < 1, a stride of an empty tensor that no iteration uses, gives 0 */
 val ix_mod(struct kernel *k, val a, int64_t c);     /* a - c*floor(a/c) */
+/* v = d * *q + *rest with 0 <= *rest < d, d being the largest divisor of c for which v's form says so; 1: *q is v. */
+int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest);
 /* Coefficient of loop variable `var` in v and whether v is linear in it. */
 bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride);
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
@@ -316,8 +318,8 @@ val cumulative_step(struct kernel *k, unsigned op, val before, val a, val b);
 /* op_reduce.c: v as a carry's initial value, made before its loop: in every lane where a vector loop is open. */
 val lower_lanes(struct lower *l, val v);
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits); /* the same for a constant */
-/* op_select.c: i (i64) held within 0..last; *inside says whether it was, 0 where it always is. */
-val lower_hold(struct kernel *k, val i, int64_t last, val *inside);
+/* op_select.c: i (i64) where it is within 0..last, as *inside says, 0: always; else some other index within. */
+val lower_inside(struct kernel *k, val i, int64_t last, val *inside);
 /* op_sort.c: an integer whose order is the one that argsort wants of x. */
 val lower_sort_key(struct kernel *k, val x, bool descending);
 /* op_select.c: an index of any integer dtype as i64, held within 0..last. */

@@ -133,7 +133,7 @@ uint32_t lower_dynamic_update(struct lower *l, ref r, const uint32_t *coord)
     for (uint32_t d = 0; d < to->rank; d++)
         at[d] = coord[d];
     val start = lower_start(l, n->in[2], to->dim[axis] - count);
-    at[axis] = lower_hold(l->k, ix_sub(l->k, coord[axis], start), count - 1, &inside);
+    at[axis] = lower_inside(l->k, ix_sub(l->k, coord[axis], start), count - 1, &inside);
     val new = l->at(l, n->in[1], at);
     return inside ? k_prim(l->k, P_SELECT, inside, new, old) : new;
 }

@@ -44,7 +44,8 @@ int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last)
     return v < 0 ? 0 : v > last ? last : v;
 }
 
-val lower_hold(struct kernel *k, val i, int64_t last, val *inside)
+/* i held within 0..last; *inside says whether it was, 0 where it always is. */
+static val hold(struct kernel *k, val i, int64_t last, val *inside)
 {
     int64_t lo, hi;
     val zero = k_int(k, 0), most = k_int(k, last), at = i;
@@ -65,6 +66,15 @@ val lower_hold(struct kernel *k, val i, int64_t last, val *inside)
     return at;
 }
 
+/* Where i goes by blocks that divide the length, a whole block is inside or not: its lanes have one answer, and stay
+ * neighbours in memory. */
+val lower_inside(struct kernel *k, val i, int64_t last, val *inside)
+{
+    val block, rest;
+    int64_t d = ix_split(k, i, last + 1, &block, &rest);
+    return ix_add(k, ix_scale(k, hold(k, block, (last + 1) / d - 1, inside), d), rest);
+}
+
 val lower_index(struct kernel *k, val i, int64_t last)
 {
     val inside;
@@ -75,7 +85,7 @@ val lower_index(struct kernel *k, val i, int64_t last)
         val most = k_bits(k, KL_U64, (uint64_t)last);
         i = k_prim(k, P_SELECT, k_prim(k, P_LT, i, most, 0), i, most);
     }
-    return lower_hold(k, k_cast(k, i, KL_I64), last, &inside);
+    return hold(k, k_cast(k, i, KL_I64), last, &inside);
 }
 
 /* ---- pad: one axis a node; the gradient is a slice ---- */
@@ -165,7 +175,7 @@ uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
         return value;
     for (uint32_t i = 0; i < from->rank; i++)
         at[i] = coord[i];
-    val place = lower_hold(k, ix_sub(k, coord[axis], k_int(k, n->attr.pad.low)), (len - 1) * step, &inside);
+    val place = lower_inside(k, ix_sub(k, coord[axis], k_int(k, n->attr.pad.low)), (len - 1) * step, &inside);
     at[axis] = ix_div(k, place, step);
     if (step > 1) {
         val on = k_prim(k, P_EQ, ix_mod(k, place, step), k_int(k, 0), 0);
@@ -247,9 +257,11 @@ uint32_t lower_concat(struct lower *l, ref r, const uint32_t *coord)
         int64_t len = node_shape(l->g, n->in[i])->dim[axis], start = end - len;
         if (len) {
             val inside;
-            at[axis] = lower_hold(k, ix_sub(k, coord[axis], k_int(k, start)), len - 1, &inside);
+            at[axis] = lower_inside(k, ix_sub(k, coord[axis], k_int(k, start)), len - 1, &inside);
             val x = l->at(l, n->in[i], at);
-            result = result ? k_prim(k, P_SELECT, k_prim(k, P_LT, coord[axis], k_int(k, end), 0), x, result) : x;
+            val block, rest;
+            int64_t d = ix_split(k, coord[axis], end, &block, &rest);
+            result = result ? k_prim(k, P_SELECT, k_prim(k, P_LT, block, k_int(k, end / d), 0), x, result) : x;
         }
         end = start;
     }

@@ -352,7 +352,7 @@ static void end_squares(const struct attention *a, val c, val i)
 /* How many columns squares do not reach. */
 static int64_t behind_squares(const struct attention *a, int64_t columns) { return a->square ? columns % a->square : columns; }
 
-/* The queries, transposed; lanes without one have the last one. */
+/* The queries, transposed; lanes without one have another. */
 static void bring_queries(const struct attention *a)
 {
     struct lowering *w = a->w;
@@ -361,7 +361,7 @@ static void bring_queries(const struct attention *a)
     if (begin_squares(a, a->d, &c, &i)) {
         for (int64_t r = 0; r < a->square; r++) {
             val at = ix_add(k, ix_add(k, a->q0, i), k_int(k, r)), inside;
-            at = lower_hold(k, at, a->l - 1, &inside);
+            at = lower_inside(k, at, a->l - 1, &inside);
             row[r] = k_splat(k, attention_element(a, Q, at, ix_add(k, c, w->lane)));
         }
         k_transpose(k, row, (uint32_t)a->square);
