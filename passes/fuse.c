@@ -1,13 +1,14 @@
 /* Groups nodes into kernels.
  *
- * In: a graph without grad nodes.  Out: g->group; no node changes, so no number does.
+ * In: a graph without grad nodes.  Out: g->group, and copies of nodes; no number changes.
  *
- * Every node that computes starts as a group of its own, but for scalars made of few leaves: every kernel that needs
- * one computes it again.  A region op is a group with its results, a copy one alone.  Each pair of groups of which one reads the other,
+ * Every node that computes starts as a group of its own, but for scalars made of few leaves and patterns made of indices:
+ * every kernel that needs one computes it again.  A region op is a group with its results, a copy one alone.  Each pair of groups of which one reads the other,
  * or which read the same array, is a candidate; those that may be one kernel (fuse_rules.c) wait in a queue with what
  * joining them saves, and the best is joined.  Scores are brought up to date when their turn comes.  What may not
- * join is tried again after all others: what stood between two groups may have become one with either.  Last,
- * updates that do not need each other become the parts of one kernel (fuse_parts.c). */
+ * join is tried again after all others: what stood between two groups may have become one with either.  Then values
+ * that are better computed again than stored are (fuse_again.c), and all of that is done once more.  Last, updates that
+ * do not need each other become the parts of one kernel (fuse_parts.c). */
 #include "fuse.h"
 #include <string.h>
 
@@ -31,6 +32,28 @@ static bool is_free_scalar(struct fuser *f, ref r)
         if (group_of(f, s) != GROUP_NONE || f->cost[r] > MAX_FREE_SCALAR)
             return false;
     }
+    return true;
+}
+
+/* A pattern, as a causal mask is: made of indices and constants in few steps, and read element by element.  Every kernel
+ * that needs one computes it: none is read from memory, and none ties kernels together that have nothing else in common. */
+static bool is_pattern(struct fuser *f, ref r)
+{
+    const struct graph *g = f->g;
+    const struct node *n = &g->node[r];
+    if ((!op_is_elementwise(n->op) && n->op != OP_cast) || f->output[r] || f->viewed[r])
+        return false;
+    f->cost[r] = 1;
+    for (unsigned i = 0; i < n->nin; i++) {
+        bool linear;
+        ref s = node_operand(g, r, i, &linear);
+        f->cost[r] += f->cost[s];
+        if (group_of(f, s) != GROUP_NONE || node_is_stored_leaf(g, s) || f->cost[r] > MAX_PATTERN)
+            return false;
+    }
+    for (uint32_t k = f->readers[r]; k < f->readers[r + 1]; k++)
+        if (!op_is_elementwise(g->node[f->reader[k]].op) && g->node[f->reader[k]].op != OP_cast)
+            return false;
     return true;
 }
 
@@ -89,6 +112,7 @@ void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
     ga->high = ga->high > gb->high ? ga->high : gb->high;
     ga->nodes += gb->nodes;
     ga->reads += gb->reads;
+    ga->again |= gb->again;
     if (!ga->anchor)
         ga->anchor = gb->anchor;
     gb->merged = true;
@@ -111,7 +135,7 @@ static void single_groups(struct fuser *f, bool scalars)
     for (ref r = 1; r < g->nnode; r++)
         if (op_is_apart(g->node[r].op) || g->node[r].op == OP_proj)
             group_apart(f, r);
-        else if (is_compute(&g->node[r]) && (scalars || !is_free_scalar(f, r)))
+        else if (is_compute(&g->node[r]) && (scalars || !(is_free_scalar(f, r) || is_pattern(f, r))))
             fuse_group(f, r);
 }
 
@@ -337,11 +361,12 @@ void fuser_close(struct fuser *f)
     mem_free(f->stack);
 }
 
-int pass_fuse_groups(struct graph *g, bool unfused)
+/* One grouping.  again: it may turn out that values are better computed again; then the graph is another (1), and has
+ * no groups.  -1: g->err. */
+static int group_all(struct graph *g, bool unfused, bool again)
 {
     struct fuser f;
-    if (g->symbols) /* kernels are for known sizes */
-        return 0;
+    int changed = 0;
     mem_free(g->group);
     g->group = mem_alloc(g->nnode * sizeof *g->group);
     for (ref r = 0; g->group && r < g->nnode; r++)
@@ -351,14 +376,27 @@ int pass_fuse_groups(struct graph *g, bool unfused)
         single_groups(&f, unfused);
         ok = unfused || (fuse_order(&f) && fuse_all(&f));
         store_whole(&f);
-        ok = ok && (unfused || fuse_parts(&f));
-        renumber(&f);
+        changed = ok && again ? fuse_again(&f) : 0;
+        ok = ok && changed >= 0;
+        ok = ok && (unfused || changed || fuse_parts(&f));
+        if (!changed)
+            renumber(&f);
     }
     if (g->group)
         fuser_close(&f);
     if (!ok)
         err_set(&g->err, KL_ERR_MEMORY, "out of memory fusing @%s", g->name);
-    return ok ? 1 : -1;
+    return ok ? changed : -1;
+}
+
+int pass_fuse_groups(struct graph *g, bool unfused)
+{
+    if (g->symbols) /* kernels are for known sizes */
+        return 0;
+    int changed = group_all(g, unfused, !unfused);
+    if (changed > 0)
+        changed = pass_dce(g) < 0 ? -1 : group_all(g, unfused, false);
+    return changed < 0 ? -1 : 1;
 }
 
 int pass_fuse(struct graph *g) { return pass_fuse_groups(g, false); }

@@ -3,7 +3,7 @@
 #define KILN_FUSE_H
 #include "passes.h"
 
-enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24, MAX_FREE_SCALAR = 32, MAX_SEARCH = 256 };
+enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24, MAX_FREE_SCALAR = 32, MAX_PATTERN = 4, MAX_SEARCH = 256 };
 
 struct group {
     ref first, last;    /* members, linked by fuser.next */
@@ -14,7 +14,7 @@ struct group {
     uint16_t device;
     bool merged;        /* into another: no longer a group */
     bool apart;         /* a region op or a copy: no kernel */
-    bool again;         /* computes marked nodes: later, when they are needed */
+    bool again;         /* computes marked nodes, too: later, when they are needed */
     bool rows;          /* a row kernel (fuse_rows.c) */
     uint32_t before, after; /* it in the order (fuse_order.c); GROUP_NONE: none */
     uint64_t rank;      /* the greater, the later in the order */
@@ -61,6 +61,8 @@ struct verdict { enum join join; const char *why; }; /* JOIN_NONE: why not */
 struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths);
 /* The same for two that read array x, and not each other. */
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths);
+/* Can r's kernel compute x, an elementwise value of another one's, where r reads it? */
+bool fuse_takes(const struct fuser *f, ref r, ref x);
 double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join); /* what that saves */
 void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
 
@@ -73,6 +75,10 @@ bool fuse_order(struct fuser *f); /* makes it; false: out of memory */
 /* Does a third group need one of the two and is needed by the other?  After a long search: yes. */
 bool fuse_way_around(struct fuser *f, uint32_t a, uint32_t b);
 void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays); /* before a and b, with no way around, become `stays` */
+
+/* ---- fuse_again.c ---- Gives kernels copies of nodes whose values they would read.  1: the graph is a new one, with
+ * nodes that nothing uses and no groups; 0: there is no such value; -1: out of memory. */
+int fuse_again(struct fuser *f);
 
 /* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */
 bool fuse_parts(struct fuser *f); /* false: out of memory */

@@ -33,7 +33,7 @@ static void add_member(struct explainer *x, ref r, uint32_t id)
         fuse_member(f, id, r);
     struct group *b = &f->group[id];
     f->g->group[r] = id;
-    b->again &= again;
+    b->again |= again;
     if (!op_is_anchor(n->op) && !op_is_apart(n->op))
         return;
     b->rows |= b->anchor && op_is_reduce(n->op);

@@ -17,6 +17,8 @@ enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes
 enum { LAUNCH_BYTES = 8192 };    /* that memory moves while a kernel starts */
 enum { ROOMY_NODES = 32 };       /* that keep their values in registers; more of them spill */
 
+static const char MANY_TILED[] = "reads more arrays than a dot's tiles take well";
+
 /* How b's members read a's. */
 struct reading {
     bool elsewhere;     /* at another index than their own */
@@ -42,24 +44,27 @@ static struct reading reading_of(const struct fuser *f, uint32_t a, uint32_t b)
     return x;
 }
 
-/* Does the group read more arrays of full size from memory, the dot's own result apart, than an epilogue should? */
-static bool reads_many(const struct fuser *f, uint32_t id, ref dot)
+/* Would the dot's epilogue, with both groups in it, read more arrays of full size from memory than it should? */
+static bool reads_many(const struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
+    const uint32_t id[] = {a, b};
     ref seen[MAX_SWEPT_ARRAYS];
     uint32_t n = 0, most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
-    for (ref r = f->group[id].first; r; r = f->next[r])
-        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
-            bool linear, known = false;
-            ref s = node_operand(f->g, r, i, &linear);
-            bool stored = group_of(f, s) == GROUP_NONE ? node_is_stored_leaf(f->g, s) : group_of(f, s) != id;
-            for (uint32_t j = 0; j < n; j++)
-                known |= seen[j] == s;
-            if (!stored || known || s == dot || node_numel(f->g, s) < f->group[id].numel)
-                continue;
-            if (n == most)
-                return true;
-            seen[n++] = s;
-        }
+    for (int j = 0; j < 2; j++)
+        for (ref r = f->group[id[j]].first; r; r = f->next[r])
+            for (unsigned i = 0; r != dot && !f->prologue[r] && i < f->g->node[r].nin; i++) {
+                bool linear, known = false;
+                ref s = node_operand(f->g, r, i, &linear);
+                uint32_t from = group_of(f, s);
+                for (uint32_t k = 0; k < n; k++)
+                    known |= seen[k] == s;
+                if (known || from == a || from == b || (from == GROUP_NONE && !node_is_stored_leaf(f->g, s)) ||
+                    node_numel(f->g, s) < node_numel(f->g, dot))
+                    continue;
+                if (n == most)
+                    return true;
+                seen[n++] = s;
+            }
     return false;
 }
 
@@ -110,6 +115,30 @@ static bool reads_once(const struct fuser *f, uint32_t a, ref r)
     return linear && reads_alone(f, a, r, i);
 }
 
+/* Why a reduce to `results` of `elements` cannot compute what it reduces; NULL: it can. */
+static const char *no_prologue(int64_t elements, int64_t results)
+{
+    if (elements == results)
+        return "the reduced axes have length 1";
+    return results < FEW_RESULTS && elements > MANY_ELEMENTS ? "a reduce to few results has too few tasks" : NULL;
+}
+
+bool fuse_takes(const struct fuser *f, ref r, ref x)
+{
+    const struct node *n = &f->g->node[r];
+    uint32_t readers = 0;
+    bool all = true, linear;
+    for (unsigned i = 0; i < n->nin; i++)
+        all &= node_operand(f->g, r, i, &linear) != x || (linear && (n->op != OP_dot || i == 1));
+    if (!all || op_is_elementwise(n->op) || n->op == OP_cast)
+        return all && node_numel(f->g, r) == node_numel(f->g, x);
+    if (op_is_reduce(n->op))
+        return !no_prologue(node_numel(f->g, x), node_numel(f->g, r));
+    for (uint32_t k = f->readers[x]; k < f->readers[x + 1]; k++)
+        readers += group_of(f, f->reader[k]) == group_of(f, r);
+    return n->op == OP_dot && readers == 1 && second_once(f, n);
+}
+
 static struct verdict yes(enum join join) { return (struct verdict){join, NULL}; }
 static struct verdict no(const char *why) { return (struct verdict){JOIN_NONE, why}; }
 
@@ -126,8 +155,8 @@ static struct verdict judge_epilogue(const struct fuser *f, uint32_t a, uint32_t
         return no("read at other indices than written");
     if (x.inside)
         return no("a reduce in between");
-    if (op == OP_dot && reads_many(f, b, ga->anchor))
-        return no("reads more arrays than a dot's tiles take well");
+    if (op == OP_dot && reads_many(f, a, b, ga->anchor))
+        return no(MANY_TILED);
     return yes(JOIN_EPILOGUE);
 }
 
@@ -138,18 +167,16 @@ static struct verdict judge_operand(const struct fuser *f, uint32_t a, uint32_t 
     unsigned op = f->g->node[gb->anchor].op;
     if (x.elsewhere)
         return no("read at other indices than written");
-    if (op_is_reduce(op) && x.rest && !x.anchor)
-        return ga->numel == gb->numel ? yes(JOIN_EPILOGUE) : no("other iteration space");
+    if ((op_is_reduce(op) || op == OP_dot) && x.rest && !x.anchor)
+        return ga->numel != gb->numel ? no("other iteration space")
+             : op == OP_dot && reads_many(f, a, b, gb->anchor) ? no(MANY_TILED) : yes(JOIN_EPILOGUE);
     if (x.rest)
         return no(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
     if (!op_is_reduce(op))
         return reads_once(f, a, gb->anchor) ? yes(JOIN_OPERAND)
              : no(op == OP_dot ? "recomputation: a dot reads its operands again and again" : "recomputation: it is read more than once");
-    if (ga->numel == gb->numel)
-        return no("the reduced axes have length 1");
-    if (gb->numel < FEW_RESULTS && ga->numel > MANY_ELEMENTS)
-        return no("a reduce to few results has too few tasks");
-    return yes(JOIN_PROLOGUE);
+    const char *why = no_prologue(ga->numel, gb->numel);
+    return why ? no(why) : yes(JOIN_PROLOGUE);
 }
 
 static struct verdict judge_pair(const struct fuser *f, uint32_t a, uint32_t b)
@@ -169,8 +196,42 @@ static struct verdict judge_pair(const struct fuser *f, uint32_t a, uint32_t b)
                                                                                              : yes(JOIN_MAP);
 }
 
+/* Does b compute again what it computes from a?  In one kernel with the first values, early, those would be kept after
+ * all, or what stands for them. */
+static bool computes_again(const struct fuser *f, uint32_t a, uint32_t b)
+{
+    for (ref r = f->group[b].first; r && f->group[b].again; r = f->next[r])
+        for (unsigned i = 0; f->g->node[r].flags & MARK_AGAIN && i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref s = node_operand(f->g, r, i, &linear);
+            if (group_of(f, s) == a && !(f->g->node[s].flags & MARK_AGAIN))
+                return true;
+        }
+    return false;
+}
+
+/* More arrays than a kernel should read, each counted once? */
+static bool has_many_operands(struct fuser *f, uint32_t a, uint32_t b)
+{
+    const uint32_t id[] = {a, b};
+    uint32_t n = 0;
+    if (f->group[a].reads + f->group[b].reads <= MAX_GROUP_READS)
+        return false;
+    f->stamp++;
+    for (int j = 0; j < 2; j++)
+        for (ref r = f->group[id[j]].first; r; r = f->next[r])
+            for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+                bool linear;
+                ref s = node_operand(f->g, r, i, &linear);
+                bool outside = group_of(f, s) == GROUP_NONE ? node_is_stored_leaf(f->g, s) : group_of(f, s) != a && group_of(f, s) != b;
+                n += outside && f->marked[s] != f->stamp;
+                f->marked[s] = f->stamp;
+            }
+    return n > MAX_GROUP_READS;
+}
+
 /* What any two groups must have in common. */
-static const char *never_together(const struct fuser *f, uint32_t a, uint32_t b)
+static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     uint32_t nodes = ga->nodes + gb->nodes;
@@ -178,11 +239,11 @@ static const char *never_together(const struct fuser *f, uint32_t a, uint32_t b)
         return "other device";
     if (ga->apart || gb->apart)
         return "a copy or a region op is no kernel";
-    if (gb->again && !ga->again) /* values computed again early would be kept after all */
+    if (computes_again(f, a, b))
         return "computed again, later, to save memory";
     if (nodes > MAX_GROUP_NODES)
         return "too many nodes for one kernel";
-    return ga->reads + gb->reads > MAX_GROUP_READS + nodes ? "too many operands for one kernel" : NULL;
+    return has_many_operands(f, a, b) ? "too many operands for one kernel" : NULL;
 }
 
 static bool may_reduce(const struct fuser *f, uint32_t id)
@@ -242,7 +303,7 @@ static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
  * deeper a group is drawn into a schedule of its own, the less of what it saves counts. */
 double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join)
 {
-    static const double part[] = {[JOIN_MAP] = 1, [JOIN_EPILOGUE] = 1.0 / 2, [JOIN_PROLOGUE] = 1.0 / 4,
+    static const double part[] = {[JOIN_MAP] = 4, [JOIN_EPILOGUE] = 1.0 / 2, [JOIN_PROLOGUE] = 1.0 / 4,
                                   [JOIN_OPERAND] = 1.0 / 8, [JOIN_ROWS] = 1.0 / 16, [JOIN_SIBLINGS] = 1.0 / 32};
     uint32_t nodes = f->group[a].nodes + f->group[b].nodes;
     double bytes = LAUNCH_BYTES + (shared ? (double)node_bytes(f->g, shared) : saved_bytes(f, a, b));

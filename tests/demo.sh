@@ -116,6 +116,11 @@ accuracy() { sed -n 's/^accuracy: //p' "$1"; }
 if [ "$(grep -c '= dot .*bf16' "$scratch/dump--autocast/train_step.captured.kir")" -eq 3 ] &&
     ! grep -q '= dot .*f32' "$scratch/dump--autocast/train_step.captured.kir"; then ok
 else bad "autocast: other products than three of bf16"; fi
+# group OP: of every value that a kernel computes; a kernel of casts alone would be one that fused with nothing
+kernels=$(sed -n 's/^ *%[^ ]* = \([a-z_0-9]*\) .* group \([0-9]*\).*/\2 \1/p' "$scratch/dump--autocast/train_step.fused.kir")
+if echo "$kernels" | grep -q cast && echo "$kernels" | awk '{ all[$1] = 1; if ($2 != "cast") more[$1] = 1 }
+    END { for (k in all) if (!more[k]) { print "casts alone: kernel " k; exit 1 } }'; then ok
+else bad "autocast: a cast that fused with nothing"; fi
 if [ -n "$(accuracy "$scratch/mixed.out")" ] && accuracy "$scratch/mixed.out" | paste - "$scratch/mixed--autocast.out" |
     awk 'NR == 1 { d = $1 - $3; exit !($1 > 0.8 && d < 0.005 && d > -0.005) }'; then ok
 else bad "autocast: accuracy $(accuracy "$scratch/mixed--autocast.out"), f32 $(accuracy "$scratch/mixed.out")"; fi
