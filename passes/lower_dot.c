@@ -17,6 +17,7 @@
 #include "lower_dot.h"
 #include <string.h>
 
+enum { MAX_ROWS = 32, FEW_ROWS = 6 }; /* of a register tile, and of one that shares B's vectors too little */
 enum { UNROLL_K = 4, PACK_STEPS = 16, LINE_BYTES = 64, MAX_PREFETCH = 2 };
 /* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
  * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
@@ -224,8 +225,6 @@ void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_
     emit_epilogue(d, (struct tile){.m0 = m0, .rows = rows, .n0 = n0}, cols);
 }
 
-enum { MAX_ROWS = 32 };
-
 /* One register tile of one k-block. */
 static void emit_tile(const struct dot *d, const struct tile *t)
 {
@@ -416,8 +415,8 @@ static int64_t side_step(const struct dot *d, bool second, int64_t run)
 }
 
 /* How far an operand's neighbours lie apart in memory along the rows or columns and along k: -1 where that is no
- * fixed distance, 0 where the operand is computed rather than loaded.  Where all rows or columns have none, the longest
- * runs of them that have one will do; of columns, it must be 1. */
+ * fixed distance, 0 where the operand is computed rather than loaded.  Where all rows or columns have none, runs of them
+ * that have one will do: of columns the longest, if they are neighbours, of rows as many as a tile may have. */
 static void find_steps(struct dot *d)
 {
     struct trial t;
@@ -459,11 +458,8 @@ static void find_steps(struct dot *d)
                 d->b_step_n = 1;
             }
         }
-        apart = d->a_step_m == -1;
-        run = 1;
-        for (uint32_t axis = d->free_a.rank; apart && axis-- > 1;) {
-            run *= d->free_a.dim[axis];
-            int64_t step = run > 1 ? side_step(&copy, false, run) : -1;
+        for (run = MAX_ROWS; d->a_step_m == -1 && run >= FEW_ROWS; run--) {
+            int64_t step = d->size.m % run ? -1 : side_step(&copy, false, run);
             if (step >= 0) {
                 d->run_m = run;
                 d->a_step_m = step;
@@ -476,7 +472,6 @@ static void find_steps(struct dot *d)
 /* Rows of a tile that crosses no run of rows, at most `most` of them; 0: only tiles of few rows do not. */
 static int64_t rows_of_runs(const struct dot *d, int64_t most)
 {
-    enum { FEW_ROWS = 6 };
     int64_t rows = most;
     while (rows > 1 && d->run_m % rows)
         rows--;
