@@ -41,7 +41,7 @@ static bool is_pattern(struct fuser *f, ref r)
 {
     const struct graph *g = f->g;
     const struct node *n = &g->node[r];
-    if ((!op_is_elementwise(n->op) && n->op != OP_cast) || f->output[r] || f->viewed[r])
+    if ((!op_is_elementwise(n->op) && n->op != OP_cast) || fuse_work(n->op) > 1 || f->output[r] || f->viewed[r])
         return false;
     f->cost[r] = 1;
     for (unsigned i = 0; i < n->nin; i++) {

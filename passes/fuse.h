@@ -79,6 +79,7 @@ void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays);
 /* ---- fuse_again.c ---- Gives kernels copies of nodes whose values they would read.  1: the graph is a new one, with
  * nodes that nothing uses and no groups; 0: there is no such value; -1: out of memory. */
 int fuse_again(struct fuser *f);
+double fuse_work(unsigned op); /* of an element, in bytes that memory moves in that time */
 
 /* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */
 bool fuse_parts(struct fuser *f); /* false: out of memory */

@@ -43,7 +43,7 @@ struct cone {
 static bool is_cheap(unsigned op) { return op_is_elementwise(op) || op == OP_cast; }
 
 /* A processor moves some 3 bytes to or from memory in a cycle, in which it does 16 additions.  Rounded up. */
-static double work_of(unsigned op)
+double fuse_work(unsigned op)
 {
     if (op == OP_div || op == OP_sqrt || op == OP_rsqrt || op == OP_recip || op == OP_exp || op == OP_exp2 || op == OP_tanh)
         return 3;
@@ -102,7 +102,7 @@ static bool find_cone(struct again *a, ref x, struct cone *c)
     while (top) {
         ref y = f->stack[--top];
         const struct node *n = &g->node[y];
-        c->work += work_of(n->op);
+        c->work += fuse_work(n->op);
         c->own += group_of(f, y) == group_of(f, x);
         if (++c->nodes > MAX_GROUP_NODES / 2)
             return false;
