@@ -10,14 +10,14 @@
 /* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
  * than a pass from end to end: with more than this many arrays of full size, that pass is the better one.  An
  * epilogue that sweeps over whole rows has no such cost. */
-enum { MAX_TILED_ARRAYS = 2, MAX_SWEPT_ARRAYS = 8 };
+enum { MAX_TILED_ARRAYS = 3, MAX_SWEPT_ARRAYS = 12 };
 enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduce to few results has few tasks */
 enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 128 }; /* one tile of rows; one block of them, which share a panel (lower_dot.c) */
 enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes would wait in memory for its readers */
 enum { LAUNCH_BYTES = 8192 };    /* that memory moves while a kernel starts */
 enum { ROOMY_NODES = 32 };       /* that keep their values in registers; more of them spill */
 
-static const char MANY_TILED[] = "reads more arrays than a dot's tiles take well";
+static const char MANY_TILED[] = "reads and stores more arrays than a dot's tiles take well";
 
 /* How b's members read a's. */
 struct reading {
@@ -44,14 +44,28 @@ static struct reading reading_of(const struct fuser *f, uint32_t a, uint32_t b)
     return x;
 }
 
-/* Would the dot's epilogue, with both groups in it, read more arrays of full size from memory than it should? */
-static bool reads_many(const struct fuser *f, uint32_t a, uint32_t b, ref dot)
+/* Will r, of group a or b, be stored once they are one? */
+static bool is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b)
+{
+    bool wanted = f->output[r] || f->viewed[r];
+    for (uint32_t k = f->readers[r]; k < f->readers[r + 1] && !wanted; k++)
+        wanted = group_of(f, f->reader[k]) != a && group_of(f, f->reader[k]) != b;
+    return wanted;
+}
+
+/* Would the dot's epilogue, with both groups in it, read or store more arrays of full size than it should? */
+static bool moves_many(const struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};
     ref seen[MAX_SWEPT_ARRAYS];
     uint32_t n = 0, most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
     for (int j = 0; j < 2; j++)
-        for (ref r = f->group[id[j]].first; r; r = f->next[r])
+        for (ref r = f->group[id[j]].first; r; r = f->next[r]) {
+            if (is_wanted(f, r, a, b)) {
+                if (n == most)
+                    return true;
+                seen[n++] = r;
+            }
             for (unsigned i = 0; r != dot && !f->prologue[r] && i < f->g->node[r].nin; i++) {
                 bool linear, known = false;
                 ref s = node_operand(f->g, r, i, &linear);
@@ -65,6 +79,7 @@ static bool reads_many(const struct fuser *f, uint32_t a, uint32_t b, ref dot)
                     return true;
                 seen[n++] = s;
             }
+        }
     return false;
 }
 
@@ -155,7 +170,7 @@ static struct verdict judge_epilogue(const struct fuser *f, uint32_t a, uint32_t
         return no("read at other indices than written");
     if (x.inside)
         return no("a reduce in between");
-    if (op == OP_dot && reads_many(f, a, b, ga->anchor))
+    if (op == OP_dot && moves_many(f, a, b, ga->anchor))
         return no(MANY_TILED);
     return yes(JOIN_EPILOGUE);
 }
@@ -169,7 +184,7 @@ static struct verdict judge_operand(const struct fuser *f, uint32_t a, uint32_t 
         return no("read at other indices than written");
     if ((op_is_reduce(op) || op == OP_dot) && x.rest && !x.anchor)
         return ga->numel != gb->numel ? no("other iteration space")
-             : op == OP_dot && reads_many(f, a, b, gb->anchor) ? no(MANY_TILED) : yes(JOIN_EPILOGUE);
+             : op == OP_dot && moves_many(f, a, b, gb->anchor) ? no(MANY_TILED) : yes(JOIN_EPILOGUE);
     if (x.rest)
         return no(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
     if (!op_is_reduce(op))
