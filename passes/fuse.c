@@ -365,7 +365,7 @@ void fuser_close(struct fuser *f)
  * no groups.  -1: g->err. */
 static int group_all(struct graph *g, bool unfused, bool again)
 {
-    struct fuser f;
+    struct fuser f = {0};
     int changed = 0;
     mem_free(g->group);
     g->group = mem_alloc(g->nnode * sizeof *g->group);
@@ -382,8 +382,7 @@ static int group_all(struct graph *g, bool unfused, bool again)
         if (!changed)
             renumber(&f);
     }
-    if (g->group)
-        fuser_close(&f);
+    fuser_close(&f);
     if (!ok)
         err_set(&g->err, KL_ERR_MEMORY, "out of memory fusing @%s", g->name);
     return ok ? changed : -1;
