@@ -2,13 +2,13 @@
  *
  * In: a graph without grad nodes.  Out: g->group, and copies of nodes; no number changes.
  *
- * Every node that computes starts as a group of its own, but for scalars made of few leaves and patterns made of indices:
- * every kernel that needs one computes it again.  A region op is a group with its results, a copy one alone.  Each pair of groups of which one reads the other,
- * or which read the same array, is a candidate; those that may be one kernel (fuse_rules.c) wait in a queue with what
- * joining them saves, and the best is joined.  Scores are brought up to date when their turn comes.  What may not
- * join is tried again after all others: what stood between two groups may have become one with either.  Then values
- * that are better computed again than stored are (fuse_again.c), and all of that is done once more.  Last, updates that
- * do not need each other become the parts of one kernel (fuse_parts.c). */
+ * Every node that computes starts as a group of its own, but for scalars made of few leaves and patterns made of
+ * indices: every kernel that needs one computes it again.  A region op is a group with its results, a copy one alone.
+ * Each pair of groups of which one reads the other, or which read the same array, is a candidate; those that may be one
+ * kernel (fuse_rules.c) wait in a queue with what joining them saves, and the best is joined.  Scores are brought up to
+ * date when their turn comes.  What may not join is tried again after all others: what stood between two groups may have
+ * become one with either.  Then values that are better computed again than stored are (fuse_again.c), and all of that is
+ * done once more.  Last, updates that do not need each other become the parts of one kernel (fuse_parts.c). */
 #include "fuse.h"
 #include <string.h>
 
