@@ -284,7 +284,9 @@ static int64_t form_common(const struct kernel *k, const struct form *f, int64_t
 int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest)
 {
     struct form f = form_of(k, v), quotient, remainder;
-    int64_t d = c > 1 && form_split(k, &f, c, &quotient, &remainder) ? c : c > 1 ? form_common(k, &f, c, &quotient) : 1;
+    int64_t d = 1;
+    if (c > 1)
+        d = form_split(k, &f, c, &quotient, &remainder) ? c : form_common(k, &f, c, &quotient);
     *q = v;
     *rest = k_int(k, 0);
     if (d > 1) {

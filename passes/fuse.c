@@ -14,25 +14,29 @@
 
 static bool is_compute(const struct node *n)
 {
-    return op_is_elementwise(n->op) || n->op == OP_cast || n->op == OP_bitcast || op_is_quant(n->op) || n->op == OP_random ||
+    return op_is_map(n->op) || n->op == OP_bitcast || op_is_quant(n->op) || n->op == OP_random ||
            op_is_select(n->op) || op_is_anchor(n->op);
+}
+
+/* Is r made of leaves in at most that many steps, none a kernel's?  arrays: a leaf may be one. */
+static bool is_of_leaves(struct fuser *f, ref r, uint32_t most, bool arrays)
+{
+    const struct graph *g = f->g;
+    f->cost[r] = 1;
+    for (unsigned i = 0; i < g->node[r].nin; i++) {
+        bool linear;
+        ref s = node_operand(g, r, i, &linear);
+        f->cost[r] += f->cost[s];
+        if (group_of(f, s) != GROUP_NONE || (!arrays && node_is_stored_leaf(g, s)) || f->cost[r] > most)
+            return false;
+    }
+    return true;
 }
 
 /* A scalar whose operands are leaves or such scalars, not too many. */
 static bool is_free_scalar(struct fuser *f, ref r)
 {
-    const struct node *n = &f->g->node[r];
-    if (op_is_anchor(n->op) || node_numel(f->g, r) != 1)
-        return false;
-    f->cost[r] = 1;
-    for (unsigned i = 0; i < n->nin; i++) {
-        bool linear;
-        ref s = node_operand(f->g, r, i, &linear);
-        f->cost[r] += f->cost[s];
-        if (group_of(f, s) != GROUP_NONE || f->cost[r] > MAX_FREE_SCALAR)
-            return false;
-    }
-    return true;
+    return !op_is_anchor(f->g->node[r].op) && node_numel(f->g, r) == 1 && is_of_leaves(f, r, MAX_FREE_SCALAR, true);
 }
 
 /* A pattern, as a causal mask is: made of indices and constants in few steps, and read element by element.  Every kernel
@@ -40,19 +44,11 @@ static bool is_free_scalar(struct fuser *f, ref r)
 static bool is_pattern(struct fuser *f, ref r)
 {
     const struct graph *g = f->g;
-    const struct node *n = &g->node[r];
-    if ((!op_is_elementwise(n->op) && n->op != OP_cast) || fuse_work(n->op) > 1 || f->output[r] || f->viewed[r])
+    unsigned op = g->node[r].op;
+    if (!op_is_map(op) || fuse_work(op) > 1 || f->output[r] || f->viewed[r] || !is_of_leaves(f, r, MAX_PATTERN, false))
         return false;
-    f->cost[r] = 1;
-    for (unsigned i = 0; i < n->nin; i++) {
-        bool linear;
-        ref s = node_operand(g, r, i, &linear);
-        f->cost[r] += f->cost[s];
-        if (group_of(f, s) != GROUP_NONE || node_is_stored_leaf(g, s) || f->cost[r] > MAX_PATTERN)
-            return false;
-    }
     for (uint32_t k = f->readers[r]; k < f->readers[r + 1]; k++)
-        if (!op_is_elementwise(g->node[f->reader[k]].op) && g->node[f->reader[k]].op != OP_cast)
+        if (!op_is_map(g->node[f->reader[k]].op))
             return false;
     return true;
 }

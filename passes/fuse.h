@@ -38,6 +38,7 @@ struct fuser {
 };
 
 static inline uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; }
+static inline bool op_is_map(unsigned op) { return op_is_elementwise(op) || op == OP_cast; }
 
 /* ---- fuse.c ---- */
 bool fuser_open(struct fuser *f, struct graph *g);  /* false: out of memory; fuser_close in either case */

@@ -3,10 +3,10 @@
  * The gradient of a chain of elementwise ops reads most of what the chain has computed.  Fused, the chain is one kernel,
  * and all that its gradient reads it would have to write: gelu seven arrays beside the two that have to be there.  Here a
  * stored elementwise value is dropped if the kernels that read it can have it from what is in memory anyway, or from less
- * than what its going saves: element by element, or as a reduce or a product takes its operand, so that a weight's cast
- * for two products is part of both.  The latest goes first, so that a chain ends at the product or the
- * reduction that it began with, and what one value is computed from may be dropped in its turn.  Nothing is dropped that
- * would make what waits in memory more: what is there longer than before has at most the bytes of what is not there.
+ * than what its going saves: element by element, or as a reduce or a product takes its operand, so that a weight's cast for
+ * two products is part of both.  The latest goes first, so that a chain ends at the product or the reduction that it began
+ * with, and what one value is computed from may be dropped in its turn.  Nothing is dropped that would make what waits in
+ * memory more: what is there longer than before has at most the bytes of what is not there.
  *
  * Each of those kernels gets nodes of its own, marked `again`, and fusion starts anew. */
 #include "fuse.h"
@@ -22,7 +22,6 @@ struct again {
     struct fuser *f;
     struct graph *g;
     bool *stored;       /* per node: in memory for other kernels than its own */
-    bool *dropped;      /* per node: its readers compute it */
     uint32_t *list;     /* per node: groups that read it beside those of f->reader; a cell's number + 1 */
     struct cell *cell; uint32_t ncell, cell_cap;
     uint32_t *nodes;    /* per group: its nodes with those computed again */
@@ -40,8 +39,6 @@ struct cone {
     double work;        /* for each element, in bytes of memory that could be read meanwhile */
 };
 
-static bool is_cheap(unsigned op) { return op_is_elementwise(op) || op == OP_cast; }
-
 /* A processor moves some 3 bytes to or from memory in a cycle, in which it does 16 additions.  Rounded up. */
 double fuse_work(unsigned op)
 {
@@ -52,16 +49,19 @@ double fuse_work(unsigned op)
     return 0.25;
 }
 
-static bool add_reader(struct cone *c, uint32_t id)
+/* Puts x into a set.  false: it is full. */
+static bool add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x)
 {
-    for (uint32_t i = 0; i < c->nreader; i++)
-        if (c->reader[i] == id)
+    for (uint32_t i = 0; i < *n; i++)
+        if (set[i] == x)
             return true;
-    if (c->nreader == MAX_READERS)
+    if (*n == most)
         return false;
-    c->reader[c->nreader++] = id;
+    set[(*n)++] = x;
     return true;
 }
+
+static bool add_reader(struct cone *c, uint32_t id) { return add(c->reader, &c->nreader, MAX_READERS, id); }
 
 /* The groups that read x, if all of them can compute it where they read it. */
 static bool find_readers(const struct again *a, ref x, struct cone *c)
@@ -78,17 +78,6 @@ static bool find_readers(const struct again *a, ref x, struct cone *c)
         if (!add_reader(c, a->cell[i - 1].group))
             return false;
     return c->nreader > 0;
-}
-
-static bool add_base(struct cone *c, ref s)
-{
-    for (uint32_t i = 0; i < c->nbase; i++)
-        if (c->base[i] == s)
-            return true;
-    if (c->nbase == MAX_BASES)
-        return false;
-    c->base[c->nbase++] = s;
-    return true;
 }
 
 /* Walks from x to what is in memory, or can be. */
@@ -117,10 +106,10 @@ static bool find_cone(struct again *a, ref x, struct cone *c)
             if (f->marked[s] == f->stamp)
                 continue;
             f->marked[s] = f->stamp;
-            bool inside = !leaf && full && is_cheap(g->node[s].op) && !a->stored[s];
+            bool inside = !leaf && full && op_is_map(g->node[s].op) && !a->stored[s];
             if (inside)
                 f->stack[top++] = s;
-            else if (!add_base(c, s))
+            else if (!add(c->base, &c->nbase, MAX_BASES, s))
                 return false;
         }
     }
@@ -166,7 +155,6 @@ static bool pays(const struct again *a, ref x, const struct cone *c)
 
 static void drop(struct again *a, ref x, const struct cone *c)
 {
-    a->dropped[x] = true;
     a->stored[x] = false;
     for (uint32_t j = 0; j < c->nreader; j++)
         a->nodes[c->reader[j]] += c->nodes;
@@ -189,7 +177,7 @@ static void drop(struct again *a, ref x, const struct cone *c)
 static bool may_go(struct again *a, ref x, struct cone *c)
 {
     const struct fuser *f = a->f;
-    if (!a->stored[x] || !is_cheap(a->g->node[x].op) || f->output[x] || f->viewed[x] ||
+    if (!a->stored[x] || !op_is_map(a->g->node[x].op) || f->output[x] || f->viewed[x] ||
         !find_readers(a, x, c) || !find_cone(a, x, c))
         return false;
     for (uint32_t j = 0; j < c->nreader; j++)
@@ -206,9 +194,11 @@ static bool choose(struct again *a)
     bool any = false;
     for (uint32_t i = 0; i < f->ngroup; i++)
         a->nodes[i] = f->group[i].nodes;
-    for (ref x = 1; x < g->nnode; x++)
+    for (ref x = 1; x < g->nnode; x++) {
+        a->stored[x] = group_of(f, x) != GROUP_NONE && (f->output[x] || f->viewed[x]);
         for (uint32_t k = f->readers[x]; k < f->readers[x + 1] && group_of(f, x) != GROUP_NONE && !a->stored[x]; k++)
-            a->stored[x] = f->output[x] || f->viewed[x] || group_of(f, f->reader[k]) != group_of(f, x);
+            a->stored[x] = group_of(f, f->reader[k]) != group_of(f, x);
+    }
     for (ref x = g->nnode; x-- > 1 && !a->failed;) {
         struct cone c = {0};
         if (!may_go(a, x, &c))
@@ -221,20 +211,28 @@ static bool choose(struct again *a)
 
 /* ---- the graph with what is computed again ---- */
 
+/* Is s in no memory, though group id needs it, which does not make it? */
+static bool is_away(const struct again *a, ref s, uint32_t id)
+{
+    return group_of(a->f, s) != GROUP_NONE && group_of(a->f, s) != id && !a->stored[s];
+}
+
 /* Node z, a value or a view of one, for group id: a copy of its own of what is in no memory. */
 static ref copy_for(struct again *a, struct rewrite *w, ref z, uint32_t id)
 {
     const struct graph *g = a->g;
     bool linear;
     ref s = node_source(g, z, &linear), in[MAX_OPERANDS] = {0};
-    if (group_of(a->f, s) == GROUP_NONE || group_of(a->f, s) == id || a->stored[s])
+    if (!is_away(a, s, id))
         return w->map[z];
     for (uint32_t i = a->pairs[id]; i; i = a->pair[i - 1].next)
         if (a->pair[i - 1].node == z)
             return a->pair[i - 1].copy;
     for (unsigned i = 0; i < g->node[z].nin; i++)
         in[i] = copy_for(a, w, g->node[z].in[i], id);
-    if (w->to->err.code || !mem_reserve(&a->pair, &a->pair_cap, a->npair + 1, sizeof *a->pair)) {
+    if (w->to->err.code)
+        return NIL;
+    if (!mem_reserve(&a->pair, &a->pair_cap, a->npair + 1, sizeof *a->pair)) {
         a->failed = true;
         return NIL;
     }
@@ -247,16 +245,13 @@ static ref copy_for(struct again *a, struct rewrite *w, ref z, uint32_t id)
     return copy;
 }
 
-static bool reads_dropped(const struct again *a, ref r)
+static bool needs_copies(const struct again *a, ref r)
 {
-    bool linear;
+    bool linear, any = false;
     uint32_t id = group_of(a->f, r);
-    for (unsigned i = 0; id != GROUP_NONE && i < a->g->node[r].nin; i++) {
-        ref s = node_operand(a->g, r, i, &linear);
-        if (a->dropped[s] && group_of(a->f, s) != id)
-            return true;
-    }
-    return false;
+    for (unsigned i = 0; id != GROUP_NONE && i < a->g->node[r].nin; i++)
+        any |= is_away(a, node_operand(a->g, r, i, &linear), id);
+    return any;
 }
 
 static int rebuild(struct again *a)
@@ -266,7 +261,7 @@ static int rebuild(struct again *a)
     if (rewrite_begin(&w, g))
         for (ref r = 1; r < g->nnode && !w.to->err.code && !a->failed; r++) {
             ref in[MAX_OPERANDS] = {0};
-            bool copies = reads_dropped(a, r);
+            bool copies = needs_copies(a, r);
             for (unsigned i = 0; copies && i < g->node[r].nin; i++)
                 in[i] = copy_for(a, &w, g->node[r].in[i], group_of(a->f, r));
             rewrite_site(&w, r);
@@ -285,18 +280,16 @@ int fuse_again(struct fuser *f)
     struct graph *g = f->g;
     struct again a = {.f = f, .g = g};
     a.stored = mem_alloc(g->nnode * sizeof *a.stored);
-    a.dropped = mem_alloc(g->nnode * sizeof *a.dropped);
     a.list = mem_alloc(g->nnode * sizeof *a.list);
     a.nodes = mem_alloc((f->ngroup + 1) * sizeof *a.nodes);
     a.pairs = mem_alloc((f->ngroup + 1) * sizeof *a.pairs);
-    a.failed = !a.stored || !a.dropped || !a.list || !a.nodes || !a.pairs;
+    a.failed = !a.stored || !a.list || !a.nodes || !a.pairs;
     int changed = 0;
     if (!a.failed && choose(&a))
         changed = rebuild(&a);
     if (a.failed && changed >= 0)
         changed = -1;
     mem_free(a.stored);
-    mem_free(a.dropped);
     mem_free(a.list);
     mem_free(a.cell);
     mem_free(a.nodes);

@@ -53,34 +53,36 @@ static bool is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b)
     return wanted;
 }
 
-/* Would the dot's epilogue, with both groups in it, read or store more arrays of full size than it should? */
-static bool moves_many(const struct fuser *f, uint32_t a, uint32_t b, ref dot)
+/* Arrays that a and b read and do not make, each counted once.  dot: only those of its full size or more, and not by the
+ * dot itself. */
+static uint32_t count_reads(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};
-    ref seen[MAX_SWEPT_ARRAYS];
-    uint32_t n = 0, most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
+    uint32_t n = 0;
+    f->stamp++;
     for (int j = 0; j < 2; j++)
-        for (ref r = f->group[id[j]].first; r; r = f->next[r]) {
-            if (is_wanted(f, r, a, b)) {
-                if (n == most)
-                    return true;
-                seen[n++] = r;
-            }
-            for (unsigned i = 0; r != dot && !f->prologue[r] && i < f->g->node[r].nin; i++) {
-                bool linear, known = false;
+        for (ref r = f->group[id[j]].first; r; r = f->next[r])
+            for (unsigned i = 0; (!dot || (r != dot && !f->prologue[r])) && i < f->g->node[r].nin; i++) {
+                bool linear;
                 ref s = node_operand(f->g, r, i, &linear);
                 uint32_t from = group_of(f, s);
-                for (uint32_t k = 0; k < n; k++)
-                    known |= seen[k] == s;
-                if (known || from == a || from == b || (from == GROUP_NONE && !node_is_stored_leaf(f->g, s)) ||
-                    node_numel(f->g, s) < node_numel(f->g, dot))
-                    continue;
-                if (n == most)
-                    return true;
-                seen[n++] = s;
+                bool outside = from == GROUP_NONE ? node_is_stored_leaf(f->g, s) : from != a && from != b;
+                bool full = !dot || node_numel(f->g, s) >= node_numel(f->g, dot);
+                n += outside && full && f->marked[s] != f->stamp;
+                f->marked[s] = f->stamp;
             }
-        }
-    return false;
+    return n;
+}
+
+/* Would the dot's epilogue, with both groups in it, read and store more arrays of full size than it should? */
+static bool moves_many(struct fuser *f, uint32_t a, uint32_t b, ref dot)
+{
+    const uint32_t id[] = {a, b};
+    uint32_t n = count_reads(f, a, b, dot), most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
+    for (int j = 0; j < 2; j++)
+        for (ref r = f->group[id[j]].first; r && n <= most; r = f->next[r])
+            n += is_wanted(f, r, a, b);
+    return n > most;
 }
 
 /* Does nothing but node r, through its operand i, read what group a makes? */
@@ -145,7 +147,7 @@ bool fuse_takes(const struct fuser *f, ref r, ref x)
     bool all = true, linear;
     for (unsigned i = 0; i < n->nin; i++)
         all &= node_operand(f->g, r, i, &linear) != x || (linear && (n->op != OP_dot || i == 1));
-    if (!all || op_is_elementwise(n->op) || n->op == OP_cast)
+    if (!all || op_is_map(n->op))
         return all && node_numel(f->g, r) == node_numel(f->g, x);
     if (op_is_reduce(n->op))
         return !no_prologue(node_numel(f->g, x), node_numel(f->g, r));
@@ -158,7 +160,7 @@ static struct verdict yes(enum join join) { return (struct verdict){join, NULL};
 static struct verdict no(const char *why) { return (struct verdict){JOIN_NONE, why}; }
 
 /* b, of no anchor, computes from what a's anchor makes. */
-static struct verdict judge_epilogue(const struct fuser *f, uint32_t a, uint32_t b, struct reading x)
+static struct verdict judge_epilogue(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[ga->anchor].op;
@@ -176,7 +178,7 @@ static struct verdict judge_epilogue(const struct fuser *f, uint32_t a, uint32_t
 }
 
 /* b's anchor, or what stands around it, reads a, which has none. */
-static struct verdict judge_operand(const struct fuser *f, uint32_t a, uint32_t b, struct reading x)
+static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[gb->anchor].op;
@@ -194,7 +196,7 @@ static struct verdict judge_operand(const struct fuser *f, uint32_t a, uint32_t 
     return why ? no(why) : yes(JOIN_PROLOGUE);
 }
 
-static struct verdict judge_pair(const struct fuser *f, uint32_t a, uint32_t b)
+static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     struct reading x = reading_of(f, a, b);
@@ -225,26 +227,6 @@ static bool computes_again(const struct fuser *f, uint32_t a, uint32_t b)
     return false;
 }
 
-/* More arrays than a kernel should read, each counted once? */
-static bool has_many_operands(struct fuser *f, uint32_t a, uint32_t b)
-{
-    const uint32_t id[] = {a, b};
-    uint32_t n = 0;
-    if (f->group[a].reads + f->group[b].reads <= MAX_GROUP_READS)
-        return false;
-    f->stamp++;
-    for (int j = 0; j < 2; j++)
-        for (ref r = f->group[id[j]].first; r; r = f->next[r])
-            for (unsigned i = 0; i < f->g->node[r].nin; i++) {
-                bool linear;
-                ref s = node_operand(f->g, r, i, &linear);
-                bool outside = group_of(f, s) == GROUP_NONE ? node_is_stored_leaf(f->g, s) : group_of(f, s) != a && group_of(f, s) != b;
-                n += outside && f->marked[s] != f->stamp;
-                f->marked[s] = f->stamp;
-            }
-    return n > MAX_GROUP_READS;
-}
-
 /* What any two groups must have in common. */
 static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
 {
@@ -258,7 +240,8 @@ static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
         return "computed again, later, to save memory";
     if (nodes > MAX_GROUP_NODES)
         return "too many nodes for one kernel";
-    return has_many_operands(f, a, b) ? "too many operands for one kernel" : NULL;
+    return ga->reads + gb->reads > MAX_GROUP_READS && count_reads(f, a, b, NIL) > MAX_GROUP_READS ? "too many operands for one kernel"
+                                                                                                  : NULL;
 }
 
 static bool may_reduce(const struct fuser *f, uint32_t id)

@@ -396,6 +396,22 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
     emit_rows(d, &t, first_row, rows);
 }
 
+/* Even row tiles, at most `most` rows each. */
+static int64_t even_rows(int64_t m, int64_t most)
+{
+    int64_t tiles = (m + most - 1) / most;
+    return tiles ? (m + tiles - 1) / tiles : 1;
+}
+
+/* Rows of a tile, at most `most`: of one that crosses no run of rows, if it has not too few. */
+static int64_t tile_rows(const struct dot *d, int64_t most)
+{
+    int64_t rows = most;
+    while (rows > 1 && d->run_m % rows)
+        rows--;
+    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(d->size.m, most);
+}
+
 /* How far rows of the first operand or columns of the second lie apart in memory, each being number i of `run` number o;
  * as find_steps says it. */
 static int64_t side_step(const struct dot *d, bool second, int64_t run)
@@ -469,22 +485,6 @@ static void find_steps(struct dot *d)
     trial_end(&t, d->w);
 }
 
-/* Rows of a tile that crosses no run of rows, at most `most` of them; 0: only tiles of few rows do not. */
-static int64_t rows_of_runs(const struct dot *d, int64_t most)
-{
-    int64_t rows = most;
-    while (rows > 1 && d->run_m % rows)
-        rows--;
-    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : 0;
-}
-
-/* Even row tiles, at most `most` rows each. */
-static int64_t even_rows(int64_t m, int64_t most)
-{
-    int64_t tiles = (m + most - 1) / most;
-    return tiles ? (m + tiles - 1) / tiles : 1;
-}
-
 /* So many rows of A have a line each in the first-level cache.  A way of it is a page, so rows that lie a multiple of a
  * large power of two apart share a few of its sets; others share none. */
 static int64_t rows_in_cache(const struct dot *d)
@@ -523,7 +523,7 @@ static void choose_tiles(struct dot *d, bool packs)
     d->nr = vectors * lanes;
     while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n) /* a GPU's lanes are threads: none without a column */
         d->nr /= 2;
-    d->mr = rows_of_runs(d, most) ? rows_of_runs(d, most) : even_rows(d->size.m, most);
+    d->mr = tile_rows(d, most);
     if (d->w->given) {
         d->mr = d->w->given->mr;
         d->nr = d->w->given->nr;
