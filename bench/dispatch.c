@@ -4,13 +4,15 @@
  *   resolve    the keys of an op's two operands: entries, devices, layers, the thread's guards
  *   layers-N   an op is recorded, with N layers included that have a kernel for every op and pass it on
  *   through-5  five included that have none, and are masked out
- *   layer-N    what the Nth layer adds to the ones before, through: what five do that are masked out: the differences
- *              of rounds that follow one another, for the machine's speed changes from second to second
+ *   layer-N    what the Nth layer adds to the ones before, through: what five do that are masked out
  *   autocast   what it adds where there is nothing to cast
  *   profiler, tracer, vmap  what these add, all that they record among it; their limit is what that takes by itself, measured
  *              in the same rounds, and 10: of the profiler two reads of the clock (`clock`), of the tracer a node for each op in
  *              a graph of its own (layers-0).  vmap is compared with the same ops on the whole batch (`batch`, an expand and
  *              an add each), its limit is layers-0: the function's own nodes
+ *
+ * The machine's speed changes from second to second: what is compared takes turns, pass by pass of a tenth of a millisecond,
+ * and of each the fastest of a round counts, for what interrupts only adds.  The median is over rounds.
  *
  * bench/run.sh runs it in two builds, with all backends and with one (preset onebackend), by turns: `backends` is what the
  * others add to layers-0. */
@@ -102,17 +104,36 @@ static bool look_up(void)
     return all != 0;
 }
 
-/* Nanoseconds an op, in the fastest of a few passes: what interrupts only adds. */
-static bool fastest(bool (*work)(void), double *seconds)
+static bool nothing(void) { return true; }
+static bool begin_autocast(void) { return kl_autocast_begin(KL_BF16) == KL_OK; }
+static bool end_autocast(void) { return kl_autocast_end() == KL_OK; }
+
+/* What is timed: work, with layers included, between begin and end, which are not timed. */
+struct timed { bool (*begin)(void), (*work)(void), (*end)(void); kl_keyset included; };
+static struct timed plainly(bool (*work)(void)) { return (struct timed){nothing, work, nothing, {0}}; }
+
+static bool time_once(const struct timed *t, double *fastest)
 {
-    *seconds = 1e9;
-    for (int i = 0; i < REPEATS; i++) {
-        double start = measure_cpu_now();
-        if (!work())
-            return false;
-        double took = measure_cpu_now() - start;
-        *seconds = took < *seconds ? took : *seconds;
-    }
+    kl_guard before = kl_dispatch_guard(t->included, (kl_keyset){0});
+    bool ok = t->begin();
+    double start = measure_cpu_now();
+    ok = ok && t->work();
+    double took = measure_cpu_now() - start;
+    ok = t->end() && ok;
+    kl_dispatch_restore(before);
+    *fastest = took < *fastest ? took : *fastest;
+    return ok;
+}
+
+/* The fastest of REPEATS passes of each, by turns. */
+static bool take_turns(const struct timed *of, int n, double *seconds)
+{
+    for (int i = 0; i < n; i++)
+        seconds[i] = 1e9;
+    for (int k = 0; k < REPEATS; k++)
+        for (int i = 0; i < n; i++)
+            if (!time_once(&of[i], &seconds[i]))
+                return false;
     return true;
 }
 
@@ -125,21 +146,18 @@ enum { ADDED = sizeof added / sizeof *added };
 static bool rounds(struct bench *b, const kl_keyset included[RECORDED])
 {
     static struct samples took[RECORDED], more[ADDED], alone;
+    struct timed cases[RECORDED], keys = plainly(look_up);
+    for (int i = 0; i < RECORDED; i++)
+        cases[i] = (struct timed){nothing, record_ops, nothing, included[i]};
     for (int round = 0; round < ROUNDS; round++) {
         double seconds[RECORDED], looked;
-        for (int i = 0; i < RECORDED; i++) {
-            kl_guard before = kl_dispatch_guard(included[i], (kl_keyset){0});
-            bool ok = fastest(record_ops, &seconds[i]);
-            kl_dispatch_restore(before);
-            if (!ok)
-                return false;
-            samples_add(&took[i], seconds[i]);
-        }
-        if (!fastest(look_up, &looked))
+        if (!take_turns(cases, RECORDED, seconds) || !take_turns(&keys, 1, &looked))
             return false;
-        samples_add(&alone, looked);
+        for (int i = 0; i < RECORDED; i++)
+            samples_add(&took[i], seconds[i]);
         for (int i = 0; i < ADDED; i++)
             samples_add(&more[i], seconds[added[i].of] - seconds[added[i].before]);
+        samples_add(&alone, looked);
         measure_progress("dispatch", round + 1, ROUNDS);
     }
     if (bench_wants(b, "resolve"))
@@ -153,35 +171,31 @@ static bool rounds(struct bench *b, const kl_keyset included[RECORDED])
     return true;
 }
 
-static bool begin_autocast(void) { return kl_autocast_begin(KL_BF16) == KL_OK; }
-static bool end_autocast(void) { return kl_autocast_end() == KL_OK; }
-static bool nothing(void) { return true; }
-
-/* What is compared with, then what is. */
+/* What is compared with, then what is: `from`, what it is compared with, and what its limit has besides. */
 enum { PLAIN, CLOCK, BATCH, BASES };
 static const struct { const char *name; bool (*work)(void); } bases[BASES] = {{"layers-0", record_ops}, {"clock", read_clock}, {"batch", batch_ops}};
-static const struct { const char *name; bool (*begin)(void), (*work)(void), (*end)(void); int from, records; } transforms[] = {
-    {"autocast", begin_autocast, record_ops, end_autocast, PLAIN, BASES /* nothing */},
-    {"profiler", nothing, profile_ops, nothing, PLAIN, CLOCK},
-    {"tracer", nothing, trace_ops, nothing, PLAIN, PLAIN},
-    {"vmap", nothing, vmap_ops, nothing, BATCH, PLAIN}};
+static const struct { const char *name; struct timed of; int from, records; } transforms[] = {
+    {"autocast", {begin_autocast, record_ops, end_autocast, {0}}, PLAIN, BASES /* nothing */},
+    {"profiler", {nothing, profile_ops, nothing, {0}}, PLAIN, CLOCK},
+    {"tracer", {nothing, trace_ops, nothing, {0}}, PLAIN, PLAIN},
+    {"vmap", {nothing, vmap_ops, nothing, {0}}, BATCH, PLAIN}};
 enum { TRANSFORMS = sizeof transforms / sizeof *transforms };
 
 static bool transform_rounds(struct bench *b)
 {
     static struct samples base[BASES], more[TRANSFORMS];
     for (int round = 0; round < ROUNDS; round++) {
-        double alone[BASES], seconds;
+        double seconds[2];
         for (int i = 0; i < BASES; i++) {
-            if (!fastest(bases[i].work, &alone[i]))
+            struct timed alone = plainly(bases[i].work);
+            if (!take_turns(&alone, 1, seconds))
                 return false;
-            samples_add(&base[i], alone[i]);
+            samples_add(&base[i], seconds[0]);
         }
         for (int i = 0; i < TRANSFORMS; i++) {
-            bool ok = transforms[i].begin() && fastest(transforms[i].work, &seconds);
-            if (!transforms[i].end() || !ok)
+            if (!take_turns((struct timed[]){plainly(bases[transforms[i].from].work), transforms[i].of}, 2, seconds))
                 return false;
-            samples_add(&more[i], seconds - alone[transforms[i].from]);
+            samples_add(&more[i], seconds[1] - seconds[0]);
         }
         measure_progress("transforms", round + 1, ROUNDS);
     }

@@ -251,6 +251,7 @@ struct kl_call {
     const struct dispatch_op *op;
     uint64_t keys;               /* that it was made with */
     kl_key key;                  /* whose kernel runs */
+    uint8_t device;              /* top_device of its keys */
     bool one_device;             /* its operands are known to be on one kind of devices */
     bool given;                  /* what kernels give is to be looked at: one has set a result, or there is not just one */
     const kl_site *site;
@@ -285,7 +286,7 @@ struct entry *const *call_found(struct kl_call *c);
 kl_status call_kernel(struct kl_call *c, const struct op_kernel *k);
 /* A call of an op of ops.def that may run another kernel than the node of its own; *c has its op, nin and found[], the rest is
  * filled here.  own: the keys of its arguments alone. */
-kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys);
+kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys, unsigned dev);
 /* ---- dispatch/backend_kernel.c ---- */
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k); /* a kernel `run`: an opaque node */
 

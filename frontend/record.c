@@ -451,11 +451,12 @@ static kl_tensor dispatch(struct thread *t, struct call *c)
             own &= ~LAYER_BIT(LAYER_Sparse);
     }
     uint64_t keys = thread_keys(t, own);
-    if (__builtin_expect((dispatch_is_node(op, keys) || t->plain) && !t->watch, 1))
+    unsigned dev = top_device(keys);
+    if (__builtin_expect((dispatch_is_node_on(op, keys, dev) || t->plain) && !t->watch, 1))
         return record_node(t, c, found);
     call.op = op;
     call.nin = n;
-    return call_for_node(&call, t, c, own, keys);
+    return call_for_node(&call, t, c, own, keys, dev);
 }
 
 kl_tensor record(struct call *c)

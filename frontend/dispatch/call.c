@@ -255,6 +255,7 @@ static inline __attribute__((always_inline)) kl_status call_any(struct kl_call *
 /* With c->keys; how: for the log. */
 static inline __attribute__((always_inline)) kl_status resolve_call(struct kl_call *c, const char *how)
 {
+    c->device = (uint8_t)top_device(c->keys);
     const struct op_kernel *k = dispatch_resolve(c->op, c->keys, &c->key);
     if (__builtin_expect(c->t->watch, 0))
         dispatch_note(c->t, c->op, c->key, how);
@@ -277,13 +278,16 @@ static __attribute__((noinline)) kl_status call_other(struct kl_call *c, const s
     return k->kind == KERNEL_RUN ? backend_record(c, k) : call_user(c, k);
 }
 
-kl_status call_kernel(struct kl_call *c, const struct op_kernel *k) { return call_any(c, k); }
+kl_status call_kernel(struct kl_call *c, const struct op_kernel *k)
+{
+    c->device = (uint8_t)top_device(c->keys);
+    return call_any(c, k);
+}
 
 /* What a kernel gets is filled in once for all that the call passes, and only points to what the caller has. */
-static inline __attribute__((always_inline)) kl_tensor call_framed(struct kl_call *c, struct thread *t, struct call *g,
-                                                                   bool one_device, uint64_t keys, const struct op_kernel *k)
+static inline __attribute__((always_inline)) void fill_frame(struct kl_call *c, struct thread *t, struct call *g, bool one_device,
+                                                             uint64_t keys, kl_tensor *out)
 {
-    kl_tensor out = kl_none;
     c->t = t;
     c->keys = keys;
     c->one_device = one_device;
@@ -291,12 +295,22 @@ static inline __attribute__((always_inline)) kl_tensor call_framed(struct kl_cal
     c->site = g->site;
     c->nout = 1;
     c->in = g->in;
-    c->out = &out;
+    c->out = out;
     c->graph = g;
     c->region = NULL;
     c->label = g->op;
     c->reads = t->reads;
-    call_any(c, k);
+}
+
+static __attribute__((noinline)) kl_tensor call_at_once(struct kl_call *c, struct thread *t, struct call *g, uint64_t keys,
+                                                        const struct op_kernel *k)
+{
+    kl_tensor out = kl_none;
+    fill_frame(c, t, g, true, keys, &out);
+    if (__builtin_expect(k->kind == KERNEL_CALL, 1))
+        call_user(c, k);
+    else
+        transform_call(c, k);
     return out;
 }
 
@@ -317,24 +331,35 @@ static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct t
         dispatch_note(t, c->op, c->key, "call");
         k = t->plain ? &kernel_builtin : k;
     }
-    return call_framed(c, t, g, !(own & (own - 1) & DEV_MASK), keys, k);
+    kl_tensor out = kl_none;
+    fill_frame(c, t, g, !(own & (own - 1) & DEV_MASK), keys, &out);
+    call_any(c, k);
+    return out;
 }
 
-kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys)
+/* With k, the first to be asked, which is none to call at once; NULL: it takes more to find it. */
+static __attribute__((noinline)) kl_tensor call_first(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
+                                                        const struct op_kernel *k)
 {
-    const struct op_kernel *k = dispatch_resolve(c->op, keys, &c->key);
-    bool users = k && k->kind == KERNEL_CALL && !t->watch && !(own & (own - 1) & DEV_MASK);
-    if (__builtin_expect(users, 1))
-        return call_framed(c, t, g, true, keys, k);
+    if (!k)
+        k = dispatch_resolve_lower(c->op, keys, &c->key);
     if (!k || t->watch)
         return call_rest(c, t, g, own, keys, k);
     if (k->marks && dispatch_is_node(c->op, keys_below(keys, c->key)))
         return record_marked(c, t, g, k->marks);
     if (k->idle && k->idle(t, g, c->nin, c->found)) {
         keys = keys_below(keys, c->key);
-        return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys);
+        return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys, top_device(keys));
     }
     return call_rest(c, t, g, own, keys, k);
+}
+
+kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys, unsigned dev)
+{
+    c->device = (uint8_t)dev;
+    const struct op_kernel *k = dispatch_first(c->op, keys, dev, &c->key);
+    bool at_once = k && k->at_once && !t->watch && !(own & (own - 1) & DEV_MASK);
+    return __builtin_expect(at_once, 1) ? call_at_once(c, t, g, keys, k) : call_first(c, t, g, own, keys, k);
 }
 
 /* To any kernel: the call has these keys while it runs. */
@@ -342,32 +367,35 @@ static __attribute__((noinline)) kl_status redispatch_any(kl_call *c, uint64_t k
 {
     uint64_t before = c->keys;
     kl_key key = c->key;
+    uint8_t device = c->device;
     c->keys = keys;
     kl_status status = resolve_call(c, "redispatch");
     c->keys = before;
     c->key = key;
+    c->device = device;
     return status;
 }
 
 static inline uint64_t passed_on(uint64_t keys) { return BROKEN(B17) ? keys & DEV_MASK : keys; } /* the layers below, too */
 
 /* Most end in the node of their own, which asks for no key: nothing of the call changes for that. */
-static inline bool redispatch_is_node(const kl_call *c, uint64_t keys)
+static inline bool redispatch_is_node(const kl_call *c, uint64_t keys, unsigned dev)
 {
     if (BROKEN(D37))
         thread_self();
-    return dispatch_is_node(c->op, keys) && !c->t->watch && c->reads == c->t->reads;
+    return dispatch_is_node_on(c->op, keys, dev) && !c->t->watch && c->reads == c->t->reads;
 }
 
 kl_status kl_redispatch(kl_call *c, kl_keyset keys)
 {
     uint64_t bits = passed_on(keys.bits & SET_BITS);
-    return redispatch_is_node(c, bits) ? record_own(c, c->found) : redispatch_any(c, bits);
+    return redispatch_is_node(c, bits, top_device(bits)) ? record_own(c, c->found) : redispatch_any(c, bits);
 }
 
 kl_status kl_redispatch_below(kl_call *c)
 {
-    bool node = redispatch_is_node(c, passed_on(c->keys & key_below[c->key])); /* with ORDER_16 it is none, whatever is below */
+    uint64_t bits = passed_on(c->keys & key_below[c->key]); /* with ORDER_16 it is no node, whatever is below */
+    bool node = redispatch_is_node(c, bits, (unsigned)c->key < DEV_SLOTS ? top_device(bits) : c->device);
     return __builtin_expect(node, 1) ? record_own(c, c->found) : redispatch_any(c, passed_on(keys_below(c->keys, c->key)));
 }
 

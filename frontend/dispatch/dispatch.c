@@ -108,9 +108,11 @@ static void compute_all(struct dispatch_op *op)
 
 const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
+    if (dispatch_stuck(op, bits))
+        return NULL;
     for (;;) {
         uint64_t rest;
-        const struct op_kernel *k = dispatch_highest(op, bits, bits & ORDER_16, key, &rest);
+        const struct op_kernel *k = dispatch_highest(op, bits, top_device(bits), bits & ORDER_16, key, &rest);
         if (k && k->kind != KERNEL_FALLTHROUGH)
             return k;
         if (key_info[*key].layer == LAYER_Dense && (!k || *key == KL_KEY_Undefined))
@@ -242,6 +244,7 @@ static const struct op_kernel *intern(const struct dispatch_op *op, const kl_ker
 {
     struct op_kernel new = {.kind = own ? KERNEL_TRANSFORM : fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN : KERNEL_FALLTHROUGH,
                             .fn = *fn, .idle = own ? own->idle : NULL, .marks = own ? own->marks : 0};
+    new.at_once = new.kind == KERNEL_CALL || (new.kind == KERNEL_TRANSFORM && !new.idle && !new.marks);
     snprintf(new.name, sizeof new.name, "%s", fn->name ? fn->name : "kernel");
     if (fn->run && !(new.custom = backend_custom(op, fn, e)))
         return NULL;

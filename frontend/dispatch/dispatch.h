@@ -87,6 +87,7 @@ typedef bool call_idle(const struct thread *t, const struct call *call, uint32_t
 struct op_kernel {
     struct op_kernel *next;
     uint8_t kind;
+    bool at_once;                           /* it is given the call, and nothing is asked before: a user's, most transforms */
     char name[32];
     kl_kernel fn;
     char *schema;                           /* NULL: not given */
@@ -140,10 +141,9 @@ struct transform {
 bool dispatch_layer(const char *op, kl_key key, const struct transform *transform, struct err *e);
 
 /* The highest layer's kernel or, without one, the device's, and its key; bits without it in *rest.  order_16: of bits with that. */
-static inline const struct op_kernel *dispatch_highest(const struct dispatch_op *op, uint64_t bits, bool order_16, kl_key *key,
-                                                       uint64_t *rest)
+static inline const struct op_kernel *dispatch_highest(const struct dispatch_op *op, uint64_t bits, unsigned dev, bool order_16,
+                                                       kl_key *key, uint64_t *rest)
 {
-    unsigned dev = top_device(bits);
     uint64_t layers = bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed);
     if (order_16)
         layers &= ~ORDER_16;
@@ -161,26 +161,29 @@ static inline bool dispatch_stuck(const struct dispatch_op *op, uint64_t bits)
 {
     return BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]);
 }
-/* The kernel for a set of keys, and the key.  NULL: there is none for *key. */
+/* The kernel for a set of keys, and the key.  NULL: there is none for *key.  The first: NULL also where that is not yet said. */
 const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key);
-static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op *op, uint64_t bits, kl_key *key)
+static inline const struct op_kernel *dispatch_first(const struct dispatch_op *op, uint64_t bits, unsigned dev, kl_key *key)
 {
     uint64_t rest;
-    if (dispatch_stuck(op, bits))
+    if (__builtin_expect(bits & ORDER_16, 0) || dispatch_stuck(op, bits))
         return NULL;
-    if (__builtin_expect((bits & ORDER_16) != 0, 0))
-        return dispatch_resolve_lower(op, bits, key);
-    const struct op_kernel *k = dispatch_highest(op, bits, false, key, &rest);
-    return __builtin_expect(k && k->kind != KERNEL_FALLTHROUGH, 1) ? k : dispatch_resolve_lower(op, bits, key);
+    const struct op_kernel *k = dispatch_highest(op, bits, dev, false, key, &rest);
+    return k && k->kind != KERNEL_FALLTHROUGH ? k : NULL;
+}
+static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op *op, uint64_t bits, kl_key *key)
+{
+    const struct op_kernel *k = dispatch_first(op, bits, top_device(bits), key);
+    return __builtin_expect(k != NULL, 1) ? k : dispatch_resolve_lower(op, bits, key);
 }
 
 /* Is that the kernel that records the op's own node, with no layer above it?  Never of a set with ORDER_16: those are seldom. */
-static inline bool dispatch_is_node(const struct dispatch_op *op, uint64_t bits)
+static inline bool dispatch_is_node_on(const struct dispatch_op *op, uint64_t bits, unsigned dev)
 {
-    unsigned dev = top_device(bits); /* the number of its key, too */
     return !(bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed)) &&
            atomic_load_explicit(&op->entry[dev], memory_order_acquire) == &kernel_builtin && !dispatch_stuck(op, bits);
 }
+static inline bool dispatch_is_node(const struct dispatch_op *op, uint64_t bits) { return dispatch_is_node_on(op, bits, top_device(bits)); }
 
 /* ---- text.c ---- */
 struct text;
