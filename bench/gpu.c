@@ -43,7 +43,8 @@ static bool open_device(struct gpu *g)
     g->d = accelerator_device(g->a);
     g->n = !strcmp(g->driver->name, "vulkan") ? 1 << 22 : 1 << 28;
     const struct caps *caps = accelerator_caps(g->a);
-    fprintf(stderr, "bench_gpu: device %s %s %s, %s tensor cores\n", kl_device_name(g->device), caps->name, caps->features, caps->mma.team ? "with" : "without");
+    fprintf(stderr, "bench_gpu: device %s %s %s, %s tensor cores\n", kl_device_name(g->device), caps->name, caps->features,
+            caps->mma.team ? "with" : "without");
     return true;
 }
 

@@ -159,13 +159,23 @@ bool fuse_takes(const struct fuser *f, ref r, ref x)
 static struct verdict yes(enum join join) { return (struct verdict){join, NULL}; }
 static struct verdict no(const char *why) { return (struct verdict){JOIN_NONE, why}; }
 
+static const char *ends_kernel(unsigned op)
+{
+    switch (op) {
+    case OP_attention: return "attention ends its kernel";
+    case OP_argsort: return "a sort ends its kernel";
+    case OP_scatter: return "a scatter ends its kernel";
+    default: return "a scan ends its kernel";
+    }
+}
+
 /* b, of no anchor, computes from what a's anchor makes. */
 static struct verdict judge_epilogue(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[ga->anchor].op;
     if (!op_is_reduce(op) && op != OP_dot)
-        return no(op == OP_attention ? "attention ends its kernel" : op == OP_argsort ? "a sort ends its kernel" : op == OP_scatter ? "a scatter ends its kernel" : "a scan ends its kernel");
+        return no(ends_kernel(op));
     if (ga->numel != gb->numel)
         return no(op == OP_dot ? "other iteration space" : "a reduce in between");
     if (x.elsewhere)

@@ -1,6 +1,7 @@
 /* Memory of the embedder's, and what happens when it has none: the allocations of the demo's program (three dense layers
- * and Adam, only smaller), from the weights over the compilation to its first steps, fail one by one, each in a process of its own.  The call that meets it fails with MEMORY or does without, every value is as it was
- * before, the same call made again works, and the end is the same bits.
+ * and Adam, only smaller), from the weights over the compilation to its first steps, fail one by one, each in a process of
+ * its own.  The call that meets it fails with MEMORY or does without, every value is as it was before, the same call made
+ * again works, and the end is the same bits.
  *
  * Argument: how many of the allocations to try, spread evenly; 0: each. */
 #define _GNU_SOURCE

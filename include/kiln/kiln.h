@@ -85,8 +85,9 @@ KL_API kl_status kl_set_schedules(const char *text);
  * several that need nothing of each other's threads, "host_ops": ops of the user's that were computed on the host for
  * another device, operands and results copied, "bytes_via_host": copied from one device to another through the host's
  * memory, as there is no way between the two, "replays": traces that were an earlier one call by call, so that nothing
- * was recorded, "peer_copies": copies straight from one device to another.  Of the levels of the cache, each asked where the one before it has nothing: "program_hits" and
- * "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses". */
+ * was recorded, "peer_copies": copies straight from one device to another.  Of the levels of the cache, each asked where
+ * the one before it has nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and
+ * "disk_misses". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
  * $XDG_CACHE_HOME/kiln, else ~/.cache/kiln, is the folder, which has to be the user's own and writable by nobody else.
