@@ -42,8 +42,9 @@ bool dot_bytes(const struct dot *d);
 void dot_emit_bytes(struct dot *d); /* with mr, nr and mblock chosen */
 /* ---- lower_dot_tile.c ---- */
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
-val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, unsigned rows, unsigned cols);
-void dot_store(struct kernel *k, uint32_t buf, val index, int64_t stride, val value);
+/* A tile from index on, its rows or columns `stride` apart.  there: which of the elements exist; 0: all. */
+val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, int64_t rows, int64_t cols, val there);
+void dot_store(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, val value);
 val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum);
 val dot_shaped(struct kernel *k, val v, val like); /* v, made of tiles of this shape */
 val dot_carry(struct kernel *k, val init);

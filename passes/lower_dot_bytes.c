@@ -39,19 +39,6 @@ static val tile(struct kernel *k, struct linst i, int64_t rows, int64_t cols)
     return k_append(k, i);
 }
 
-static val tile_load(struct kernel *k, uint32_t buf, val at, enum tile_order order, val stride, int64_t rows, int64_t cols,
-                     val there)
-{
-    return tile(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .a = at, .b = there,
-                                  .d = stride, .imm = buf}, rows, cols);
-}
-
-static void tile_store(struct kernel *k, uint32_t buf, val at, enum tile_order order, val stride, val x)
-{
-    k_append(k, (struct linst){.op = L_STORE, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .a = at, .b = x, .d = stride,
-                               .imm = buf});
-}
-
 static val tile_prim(struct kernel *k, enum prim p, unsigned dtype, val a, val b, int64_t rows, int64_t cols)
 {
     return tile(k, (struct linst){.op = (uint8_t)L_OP(p), .dtype = (uint8_t)dtype, .a = a, .b = b}, rows, cols);
@@ -80,7 +67,7 @@ static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t c
     struct kernel *k = s->d->w->k;
     struct linst l = load_of(s, false, m0, kk);
     val there = count < GROUP ? below(k, TILE_COLS, GROUP, count) : 0;
-    val a = tile_load(k, (uint32_t)l.imm, l.a, TILE_ROWS, k_int(k, s->d->a_step_m), rows, GROUP, there);
+    val a = dot_load(k, (uint32_t)l.imm, l.a, TILE_ROWS, k_int(k, s->d->a_step_m), rows, GROUP, there);
     if (!s->turned)
         return a;
     unsigned other = s->ta == KL_I8 ? KL_U8 : KL_I8;
@@ -99,7 +86,7 @@ static val load_b(const struct bytes *s, const struct part *p, val group, int64_
         there = there ? tile_prim(k, P_AND, KL_BOOL, there, in, GROUP, cols) : in;
     }
     val stride = k_int(k, s->b_rows ? s->d->b_step_k : s->d->b_step_n);
-    return tile_load(k, (uint32_t)l.imm, l.a, s->b_rows ? TILE_ROWS : TILE_COLS, stride, GROUP, cols, there);
+    return dot_load(k, (uint32_t)l.imm, l.a, s->b_rows ? TILE_ROWS : TILE_COLS, stride, GROUP, cols, there);
 }
 
 static val panel_at(const struct bytes *s, val group) { return ix_scale(s->d->w->k, group, GROUP * s->d->nr); }
@@ -108,9 +95,9 @@ static void pack_group(const struct bytes *s, const struct part *p, val group, i
 {
     struct kernel *k = s->d->w->k;
     val four = k_int(k, GROUP), at = panel_at(s, group);
-    tile_store(k, s->panel - 1, at, TILE_COLS, four, load_b(s, p, group, count, p->cols));
+    dot_store(k, s->panel - 1, at, TILE_COLS, four, load_b(s, p, group, count, p->cols));
     if (p->room > p->cols)
-        tile_store(k, s->panel - 1, ix_add(k, at, k_int(k, p->cols * GROUP)), TILE_COLS, four,
+        dot_store(k, s->panel - 1, ix_add(k, at, k_int(k, p->cols * GROUP)), TILE_COLS, four,
                    dot_splat(k, k_bits(k, s->tb, 0), GROUP, (unsigned)(p->room - p->cols)));
 }
 
@@ -132,7 +119,7 @@ static val group_of_b(const struct bytes *s, const struct part *p, val group, in
     struct kernel *k = s->d->w->k;
     if (!s->panel)
         return load_b(s, p, group, count, p->room);
-    return tile_load(k, s->panel - 1, panel_at(s, group), TILE_COLS, k_int(k, GROUP), GROUP, p->room, 0);
+    return dot_load(k, s->panel - 1, panel_at(s, group), TILE_COLS, k_int(k, GROUP), GROUP, p->room, 0);
 }
 
 /* ---- sums ---- */
@@ -195,14 +182,14 @@ static void emit_tile(const struct bytes *s, const struct part *p, val m0, val r
     struct kernel *k = s->d->w->k;
     val nr = k_int(k, s->d->nr), at = s->panels > 1 ? ix_scale(k, row, s->d->nr) : k_int(k, 0);
     struct totals t = {.columns = s->turned && !s->panel ? no_sums(k, 1, p->room) : 0};
-    t.tile = s->panels > 1 ? tile_load(k, s->sums, at, TILE_ROWS, nr, rows, p->room, 0) : no_sums(k, rows, p->room);
+    t.tile = s->panels > 1 ? dot_load(k, s->sums, at, TILE_ROWS, nr, rows, p->room, 0) : no_sums(k, rows, p->room);
     t = add_panel(s, p, m0, rows, t);
     if (s->turned) {
         val columns = t.columns ? turned_columns(s, t.columns)
-                                : tile_load(k, s->columns, k_int(k, 0), TILE_ROWS, nr, 1, p->room, 0);
+                                : dot_load(k, s->columns, k_int(k, 0), TILE_ROWS, nr, 1, p->room, 0);
         t.tile = tile_prim(k, P_SUB, KL_I32, t.tile, columns, rows, p->room);
     }
-    tile_store(k, s->sums, at, TILE_ROWS, nr, t.tile);
+    dot_store(k, s->sums, at, TILE_ROWS, nr, t.tile);
     if (s->panels == 1)
         dot_epilogue_rows(s->d, m0, rows, p->n0, p->cols);
 }
@@ -216,7 +203,7 @@ static void emit_panel(const struct bytes *s, const struct part *p, val first, i
         pack(s, p);
     if (s->turned && s->panel) {
         struct totals t = add_panel(s, p, 0, 0, (struct totals){.columns = no_sums(k, 1, p->room)});
-        tile_store(k, s->columns, k_int(k, 0), TILE_ROWS, k_int(k, s->d->nr), turned_columns(s, t.columns));
+        dot_store(k, s->columns, k_int(k, 0), TILE_ROWS, k_int(k, s->d->nr), turned_columns(s, t.columns));
     }
     if (tiles) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1), row = ix_scale(k, i, s->d->mr);
@@ -236,7 +223,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first, int64_t r
     struct part p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr, .length = s->kc};
     if (s->panels > 1) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
-        tile_store(k, s->sums, ix_scale(k, i, s->d->nr), TILE_ROWS, k_int(k, s->d->nr), no_sums(k, 1, p.room));
+        dot_store(k, s->sums, ix_scale(k, i, s->d->nr), TILE_ROWS, k_int(k, s->d->nr), no_sums(k, 1, p.room));
         k_end(k, i);
         val panel = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->panels - 1), 1);
         p.k0 = ix_scale(k, panel, s->kc);

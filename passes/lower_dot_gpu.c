@@ -117,8 +117,8 @@ static val multiply(const struct blocks *s, val half, val count, val acc)
     val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
     val a0 = ix_add(k, ix_scale(k, half, m * s->s.step), row), b0 = ix_add(k, ix_scale(k, half, n * s->s.step), col);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1), sum = dot_carry(k, acc);
-    val a = dot_load(k, s->a, ix_add(k, a0, ix_scale(k, i, m)), TILE_ROWS, 1, s->s.mr, 1);
-    val b = dot_load(k, s->b, ix_add(k, b0, ix_scale(k, i, n)), TILE_ROWS, n, 1, s->s.nr);
+    val a = dot_load(k, s->a, ix_add(k, a0, ix_scale(k, i, m)), TILE_ROWS, k_int(k, 1), s->s.mr, 1, 0);
+    val b = dot_load(k, s->b, ix_add(k, b0, ix_scale(k, i, n)), TILE_ROWS, k_int(k, n), 1, s->s.nr, 0);
     k_next(k, sum, dot_mma(k, MMA_CHAIN, a, b, sum));
     k_end(k, i);
     return dot_out(k, sum);
@@ -201,7 +201,7 @@ static val emit_sums(struct blocks *s)
 static void emit_results(const struct blocks *s, val sums)
 {
     struct kernel *k = s->d->w->k;
-    dot_store(k, s->own, k_int(k, 0), s->s.nr, sums);
+    dot_store(k, s->own, k_int(k, 0), TILE_ROWS, k_int(k, s->s.nr), sums);
     val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);

@@ -189,10 +189,11 @@ static void multiply(const struct teams *s, val half, const val *sum, val *next)
     val a0 = ix_add(k, ix_scale(k, half, fa->elements), ix_scale(k, s->tile_i, s->s.mr * a_row));
     val b0 = ix_add(k, ix_scale(k, half, fb->elements), ix_scale(k, s->tile_j, s->s.nr * b_col));
     for (unsigned kk = 0; kk < s->s.step; kk += s->unit.k) {
-        val b = dot_load(k, fb->buf, ix_add(k, b0, k_int(k, kk * b_row)), fb->by_k ? TILE_COLS : TILE_ROWS, fb->row, s->unit.k, s->s.nr);
+        val b = dot_load(k, fb->buf, ix_add(k, b0, k_int(k, kk * b_row)), fb->by_k ? TILE_COLS : TILE_ROWS, k_int(k, fb->row),
+                         s->unit.k, s->s.nr, 0);
         for (unsigned i = 0; i < s->slabs; i++) {
             val at = ix_add(k, a0, k_int(k, i * s->unit.m * a_row + kk * a_col));
-            val a = dot_load(k, fa->buf, at, fa->by_k ? TILE_ROWS : TILE_COLS, fa->row, s->unit.m, s->unit.k);
+            val a = dot_load(k, fa->buf, at, fa->by_k ? TILE_ROWS : TILE_COLS, k_int(k, fa->row), s->unit.m, s->unit.k, 0);
             next[i] = dot_mma(k, MMA_ANY, a, b, kk ? next[i] : sum[i]);
         }
     }
@@ -275,7 +276,7 @@ static void emit_results(const struct teams *s, const val *sum)
     val slab = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->slabs), 1);
     for (unsigned i = 0; i < s->slabs; i++) {
         val chosen = k_if(k, k_prim(k, P_EQ, slab, k_int(k, i), 0));
-        dot_store(k, s->out, at, s->out_row, sum[i]);
+        dot_store(k, s->out, at, TILE_ROWS, k_int(k, s->out_row), sum[i]);
         k_end(k, chosen);
     }
     dot_meet(k);

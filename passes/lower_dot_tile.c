@@ -9,16 +9,16 @@ val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols)
     return k_append(k, (struct linst){.op = L_SPLAT, .dtype = k->inst[x].dtype, .rows = (uint16_t)rows, .cols = (uint16_t)cols, .a = x});
 }
 
-val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, unsigned rows, unsigned cols)
+val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, int64_t rows, int64_t cols, val there)
 {
     return k_append(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .rows = (uint16_t)rows,
-                                      .cols = (uint16_t)cols, .a = index, .d = k_int(k, stride), .imm = buf});
+                                      .cols = (uint16_t)cols, .a = index, .b = there, .d = stride, .imm = buf});
 }
 
-void dot_store(struct kernel *k, uint32_t buf, val index, int64_t stride, val value)
+void dot_store(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, val value)
 {
-    k_append(k, (struct linst){.op = L_STORE, .dtype = k->inst[value].dtype, .kind = TILE_ROWS, .a = index, .b = value,
-                               .d = k_int(k, stride), .imm = buf});
+    k_append(k, (struct linst){.op = L_STORE, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .a = index, .b = value,
+                               .d = stride, .imm = buf});
 }
 
 val dot_shaped(struct kernel *k, val v, val like)
