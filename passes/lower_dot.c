@@ -9,11 +9,12 @@
  * from 0.80 of the arithmetic peak to 0.84.  A B that the kernel computes, as from the integers of quantized weights, is
  * computed as it is packed, or in place if there is but one row tile.  A is read in place, by tiles of no more rows than
  * the first-level cache holds a line of each: at 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast, and
- * of 7x64, whose elements of A serve twice as many columns, 1.15 times as fast as those.  Columns may be neighbours only
- * within runs, as the windows of a convolution are within a row of the image: then no tile crosses from one run to the
- * next.  Operands that outgrow the first-level cache are prefetched a tile ahead, results as their tile is computed: with
- * all of them out of the second-level cache that takes a product of 128x512x512 from 0.87 of the arithmetic peak to 0.95.
- * Neither tiles nor packing nor prefetching touch the order of a chain. */
+ * of 7x64, whose elements of A serve twice as many columns, 1.15 times as fast as those; in bf16 6x64 is 1.15 times as fast
+ * as 14x32, for each element of A takes two instructions to widen.  Columns may be neighbours only within runs, as the
+ * windows of a convolution are within a row of the image: then no tile crosses from one run to the next.  Operands that
+ * outgrow the first-level cache are prefetched a tile ahead, results as their tile is computed: with all of them out of
+ * the second-level cache that takes a product of 128x512x512 from 0.87 of the arithmetic peak to 0.95.  Neither tiles nor
+ * packing nor prefetching touch the order of a chain. */
 #include "lower_dot.h"
 #include <string.h>
 
@@ -514,12 +515,19 @@ static int64_t tile_most(const struct caps *c, int64_t vectors)
     return most < 24 ? most : 24;
 }
 
-/* Where few rows of A stay in the cache, more columns share each of its elements: if these leave few lanes idle. */
-static bool wide_fits(const struct dot *d, int64_t columns)
+/* Elements of A are widened one by one, for which it takes a register more. */
+static bool is_widened(const struct dot *d) { return d->element < (int64_t)dtype_size(d->dtype); }
+static int64_t wide_most(const struct dot *d) { return tile_most(d->w->caps, 4) - is_widened(d); }
+
+/* Does a tile have four vectors of columns rather than two, so that more of them share each element of A?  Where few rows
+ * of A stay in the cache, and where its elements are widened, unless sums between k-blocks need much of the next cache. */
+static bool is_wide(const struct dot *d, int64_t cached, int64_t columns)
 {
-    enum { MAX_WIDTH = 64 };
+    enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
     int64_t over = (columns - d->size.n % columns) % columns;
-    return dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH && over <= d->size.n / 16;
+    int64_t sums = d->blocks > 1 ? d->size.m * columns * (int64_t)dtype_size(d->dtype) : 0;
+    return !d->w->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH && over <= d->size.n / IDLE &&
+           wide_most(d) >= FEW_ROWS && (cached * 2 < wide_most(d) * 4 || (is_widened(d) && sums <= d->w->caps->l2_bytes / 16));
 }
 
 static void choose_tiles(struct dot *d, bool packs)
@@ -531,8 +539,10 @@ static void choose_tiles(struct dot *d, bool packs)
     if (d->size.n <= lanes || d->run < d->size.n) /* in runs: more rows share each vector, and fewer lanes are idle */
         vectors = 1;
     int64_t most = tile_most(c, vectors), cached = !c->block_threads && d->a_step_m > 0 ? rows_in_cache(d) : MAX_ROWS;
-    if (vectors == 2 && cached * 2 < tile_most(c, 4) * 4 && wide_fits(d, 4 * lanes))
-        most = tile_most(c, vectors = 4);
+    if (vectors == 2 && is_wide(d, cached, 4 * lanes)) {
+        vectors = 4;
+        most = wide_most(d);
+    }
     if (cached < most)
         most = cached;
     d->nr = vectors * lanes;
