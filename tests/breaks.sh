@@ -14,6 +14,8 @@ ok() { p=$((p + 1)); }
 bad() { f=$((f + 1)) && echo "FAIL $*"; }
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
+"$bin/kiln" devices | grep -q '^vulkan:0 *- ' &&
+    echo "breaks.sh: without a Vulkan driver (mesa-vulkan-drivers) rows about devices are not what tests/breaks.def lists" >&2
 
 # headers ROW: what spoils the public headers, which hold no switch, for a row about them.
 headers() {
