@@ -171,7 +171,7 @@ static bool rounds(struct bench *b, const kl_keyset included[RECORDED])
     return true;
 }
 
-/* What is compared with, then what is: `from`, what it is compared with, and what its limit has besides. */
+/* What is compared with, then what is.  from: with which of these; records: which its limit has besides. */
 enum { PLAIN, CLOCK, BATCH, BASES };
 static const struct { const char *name; bool (*work)(void); } bases[BASES] = {{"layers-0", record_ops}, {"clock", read_clock}, {"batch", batch_ops}};
 static const struct { const char *name; struct timed of; int from, records; } transforms[] = {

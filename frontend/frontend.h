@@ -285,7 +285,7 @@ struct entry *const *call_found(struct kl_call *c);
 /* Runs the kernel that c->key and the table gave; an error is reported, and its status returned. */
 kl_status call_kernel(struct kl_call *c, const struct op_kernel *k);
 /* A call of an op of ops.def that may run another kernel than the node of its own; *c has its op, nin and found[], the rest is
- * filled here.  own: the keys of its arguments alone. */
+ * filled here.  own: the keys of its arguments alone; dev: the top device of `keys`. */
 kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys, unsigned dev);
 /* ---- dispatch/backend_kernel.c ---- */
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k); /* a kernel `run`: an opaque node */

@@ -195,8 +195,10 @@ static bool choose(struct again *a)
     for (uint32_t i = 0; i < f->ngroup; i++)
         a->nodes[i] = f->group[i].nodes;
     for (ref x = 1; x < g->nnode; x++) {
-        a->stored[x] = group_of(f, x) != GROUP_NONE && (f->output[x] || f->viewed[x]);
-        for (uint32_t k = f->readers[x]; k < f->readers[x + 1] && group_of(f, x) != GROUP_NONE && !a->stored[x]; k++)
+        if (group_of(f, x) == GROUP_NONE)
+            continue;
+        a->stored[x] = f->output[x] || f->viewed[x];
+        for (uint32_t k = f->readers[x]; k < f->readers[x + 1] && !a->stored[x]; k++)
             a->stored[x] = group_of(f, f->reader[k]) != group_of(f, x);
     }
     for (ref x = g->nnode; x-- > 1 && !a->failed;) {

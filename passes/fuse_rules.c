@@ -54,7 +54,7 @@ static bool is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b)
 }
 
 /* Arrays that a and b read and do not make, each counted once.  dot: only those of its full size or more, and not by the
- * dot itself. */
+ * dot itself or its prologue. */
 static uint32_t count_reads(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};

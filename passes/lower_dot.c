@@ -499,61 +499,57 @@ static int64_t rows_in_cache(const struct dot *d)
     return WAY_BYTES / apart * (ways > MIN_WAYS ? ways : MIN_WAYS);
 }
 
-/* Rows of a tile of so many vectors of columns: registers are kept for these, and for a few things more. */
-static int64_t tile_most(const struct caps *c, int64_t vectors)
-{
-    int64_t most = ((int64_t)c->vector_regs - 4) / vectors;
-    return most < 24 ? most : 24;
-}
-
 static int64_t tile_lanes(const struct dot *d)
 {
     int64_t lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
     return lanes < 32 ? lanes : 32;
 }
 
-/* Elements of A are widened one by one, for which it takes a register more. */
 static bool is_widened(const struct dot *d) { return d->element < (int64_t)dtype_size(d->dtype); }
-static int64_t wide_most(const struct dot *d) { return tile_most(d->w->caps, 4) - is_widened(d); }
 
-/* Does a tile have four vectors of columns rather than two, so that more of them share each element of A?  Where few rows
- * of A stay in the cache, and where its elements are widened, unless sums between k-blocks need much of the next cache. */
-static bool is_wide(const struct dot *d)
+/* Rows of a tile of so many vectors of columns that have registers, which are kept for a few things more: where A is
+ * widened, element by element, four vectors leave none for that. */
+static int64_t register_rows(const struct dot *d, int64_t vectors)
+{
+    int64_t rows = ((int64_t)d->w->caps->vector_regs - 4) / vectors - (vectors == 4 && is_widened(d));
+    return rows < 24 ? rows : 24;
+}
+
+/* Vectors of columns in a tile.  Two; one for few columns, and in runs: more rows share each vector, and fewer lanes are
+ * idle.  Four, so that more columns share each element of A, where few rows of A stay in the cache, and where its elements
+ * are widened, unless sums between k-blocks need much of the next cache. */
+static int64_t tile_vectors(const struct dot *d)
 {
     enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
-    int64_t cached = rows_in_cache(d), columns = 4 * tile_lanes(d);
-    int64_t over = (columns - d->size.n % columns) % columns;
+    if (d->size.n <= tile_lanes(d) || d->run < d->size.n)
+        return 1;
+    int64_t columns = 4 * tile_lanes(d), over = (columns - d->size.n % columns) % columns, rows = register_rows(d, 4);
     int64_t sums = d->blocks > 1 ? d->size.m * columns * (int64_t)dtype_size(d->dtype) : 0;
-    return !d->w->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH && over <= d->size.n / IDLE &&
-           wide_most(d) >= FEW_ROWS && (cached * 2 < wide_most(d) * 4 || (is_widened(d) && sums <= d->w->caps->l2_bytes / 16));
+    bool fits = !d->w->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH && over <= d->size.n / IDLE &&
+                rows >= FEW_ROWS;
+    bool pays = rows_in_cache(d) * 2 < rows * 4 || (is_widened(d) && sums <= d->w->caps->l2_bytes / 16);
+    return fits && pays ? 4 : 2;
 }
 
 /* Columns that are neighbours already: rows of a B beyond the second-level cache lie far apart in it, on pages of their
- * own, and many row tiles read each.  Half floats are widened as they are packed, once for all row tiles: a wide tile does
- * not read them often enough for that. */
+ * own, and many row tiles read each.  Half floats are widened as they are packed, once for all row tiles: tiles of four
+ * vectors do not read them often enough for that. */
 static bool packing_pays(const struct dot *d)
 {
     enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256 };
     if (d->b_step_n != 1 || d->run < d->size.n)
         return false;
-    return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && !is_wide(d)) ||
+    return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && tile_vectors(d) < 4) ||
            (d->size.m >= MANY_ROWS && d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
 }
 
 static void choose_tiles(struct dot *d, bool packs)
 {
     const struct caps *c = d->w->caps;
-    int64_t lanes = tile_lanes(d), vectors = 2;
-    if (d->size.n <= lanes || d->run < d->size.n) /* in runs: more rows share each vector, and fewer lanes are idle */
-        vectors = 1;
-    int64_t most = tile_most(c, vectors);
-    if (vectors == 2 && is_wide(d)) {
-        vectors = 4;
-        most = wide_most(d);
-    }
-    if (rows_in_cache(d) < most)
-        most = rows_in_cache(d);
-    d->nr = vectors * lanes;
+    int64_t vectors = tile_vectors(d), most = register_rows(d, vectors), cached = rows_in_cache(d);
+    if (cached < most)
+        most = cached;
+    d->nr = vectors * tile_lanes(d);
     while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n) /* a GPU's lanes are threads: none without a column */
         d->nr /= 2;
     d->mr = tile_rows(d, most);

@@ -98,7 +98,7 @@ static void pack_group(const struct bytes *s, const struct part *p, val group, i
     dot_store(k, s->panel - 1, at, TILE_COLS, four, load_b(s, p, group, count, p->cols));
     if (p->room > p->cols)
         dot_store(k, s->panel - 1, ix_add(k, at, k_int(k, p->cols * GROUP)), TILE_COLS, four,
-                   dot_splat(k, k_bits(k, s->tb, 0), GROUP, (unsigned)(p->room - p->cols)));
+                  dot_splat(k, k_bits(k, s->tb, 0), GROUP, (unsigned)(p->room - p->cols)));
 }
 
 static void pack(const struct bytes *s, const struct part *p)

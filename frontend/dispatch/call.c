@@ -339,7 +339,7 @@ static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct t
 
 /* With k, the first to be asked, which is none to call at once; NULL: it takes more to find it. */
 static __attribute__((noinline)) kl_tensor call_first(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
-                                                        const struct op_kernel *k)
+                                                      const struct op_kernel *k)
 {
     if (!k)
         k = dispatch_resolve_lower(c->op, keys, &c->key);
