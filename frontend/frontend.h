@@ -90,6 +90,12 @@ static inline struct entry *entry_at(uint32_t index) /* of an index that was han
 }
 /* The entry of a live handle; NULL: *e says what is wrong, `what` names the operand. */
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e);
+/* A life begins or ends.  Only the entry's owner says so, whatever threads read it: a store does, without a locked add. */
+static inline void entry_turn(struct entry *x)
+{
+    unsigned now = atomic_load_explicit(&x->generation, memory_order_relaxed);
+    atomic_store_explicit(&x->generation, now + 1, memory_order_release);
+}
 static inline kl_tensor entry_handle(const struct entry *x)
 {
     return (kl_tensor){(uint64_t)atomic_load_explicit(&x->generation, memory_order_relaxed) << 32 | x->index};
@@ -196,6 +202,7 @@ struct call {
     struct buffer *data;
     uint64_t bits;               /* op slot */
     uint64_t keys;               /* of arguments that are no tensors */
+    uint64_t marks;              /* layers that the result gets */
     bool failed;                 /* record_node has given a poison handle */
 };
 kl_tensor record(struct call *c); /* dispatches; below it is the kernel that most tables end in: */
@@ -258,11 +265,12 @@ struct kl_call {
     uint32_t nin, nout;
     kl_tensor *in, *out;
     struct call *graph;          /* an op of ops.def; or NULL */
-    struct control *region;      /* a region op or a custom one; or NULL */
-    const char *label;           /* its name in messages */
+    struct control *region;      /* graph NULL: a region op or a custom one; or NULL */
+    const char *label;           /* graph NULL: its name in messages */
     uint64_t reads;              /* t->reads while found[] holds the operands' entries: every call that could end one of their */
     struct entry *found[MAX_OPERANDS]; /* handles counts there; 0: it does not hold them */
 };
+static inline const char *call_label(const struct kl_call *c) { return c->graph ? c->graph->op : c->label; }
 extern uint64_t device_bits[MAX_DEVICES] __attribute__((visibility("hidden"))); /* keys, by number */
 void device_keys_start(void);    /* fills them */
 uint64_t device_keys(kl_device d); /* none of what is no device */

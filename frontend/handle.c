@@ -52,13 +52,13 @@ static void begin_life(struct entry *x)
     x->buffer = NULL;
     x->cause = NULL;
     x->name[0] = 0;
-    atomic_fetch_add_explicit(&x->generation, 1, memory_order_release);
+    entry_turn(x);
 }
 
 static void end_life(struct entry *x, enum death how)
 {
     atomic_store_explicit(&x->death, (uint8_t)how, memory_order_relaxed);
-    atomic_fetch_add_explicit(&x->generation, 1, memory_order_release);
+    entry_turn(x);
 }
 
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e)

@@ -54,7 +54,7 @@ static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, 
     call.has_target = call.failed = false;
     call.device = (kl_device){0};
     call.data = NULL;
-    call.bits = call.keys = 0;
+    call.bits = call.keys = call.marks = 0;
     return record(&call);
 }
 

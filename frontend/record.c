@@ -267,7 +267,7 @@ static bool check_grad(struct step *s)
     return true;
 }
 
-kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad, struct err *e)
+static inline kl_tensor marked_handle(struct thread *t, struct trace *tr, ref r, uint16_t ad, uint64_t marks, struct err *e)
 {
     const struct graph *g = tr ? tr->r.g : ambient_graph();
     const struct node *n = node_at(g, r);
@@ -278,6 +278,7 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad,
     }
     x->device = n->device;
     x->ad = ad;
+    x->layers = marks;
     x->dtype = n->dtype;
     if (tr) {
         x->node = r;
@@ -287,6 +288,11 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad,
         ambient_bind(x, r);
     }
     return entry_handle(x);
+}
+
+kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad, struct err *e)
+{
+    return marked_handle(t, tr, r, ad, 0, e);
 }
 
 /* Outside traces data need not become a node before it is used. */
@@ -303,6 +309,7 @@ static kl_tensor new_value(struct step *s)
     x->shape = c->target;
     x->device = (uint16_t)device_index(c->device);
     x->ad = s->ad;
+    x->layers = c->marks;
     x->buffer = c->data;
     c->data = NULL;
     return entry_handle(x);
@@ -335,7 +342,7 @@ static kl_tensor replay(struct step *s, const struct tape_call *made)
         err_set(&s->e, KL_ERR_MEMORY, "out of memory");
         return kl_none;
     }
-    return handle_of_node(s->t, s->tr, made->result, s->ad, &s->e);
+    return marked_handle(s->t, s->tr, made->result, s->ad, c->marks, &s->e);
 }
 
 static kl_tensor run_path(struct step *s)
@@ -373,7 +380,7 @@ static kl_tensor run_path(struct step *s)
         return kl_none;
     if (r && s->tr)
         tape_add(s->tr, &s->key, target_of(c), NULL, r);
-    return r ? handle_of_node(s->t, s->tr, r, s->ad, &s->e) : kl_none;
+    return r ? marked_handle(s->t, s->tr, r, s->ad, c->marks, &s->e) : kl_none;
 }
 
 static bool is_poison(kl_tensor h)

@@ -237,7 +237,7 @@ kl_status kl_release_at(const kl_site *site, kl_tensor h)
         x->kind = KIND_DEAD;
         x->dtype = KL_DTYPE_COUNT;
         atomic_store_explicit(&x->death, DEATH_RELEASED, memory_order_relaxed);
-        atomic_fetch_add_explicit(&x->generation, 1, memory_order_release);
+        entry_turn(x);
     } else {
         release_outside(t, h);
     }

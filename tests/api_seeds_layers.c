@@ -1,5 +1,6 @@
 /* Rows of the dispatch system about transforms other than vmap, and about device meta.  Arguments: ids of rows; none: all. */
 #include "api_seeds.h"
+#include <time.h>
 
 /* The open trace at a stage, as text that the caller frees. */
 static char *dumped(const char *stage)
@@ -306,6 +307,39 @@ static kl_status by_exp(void *ctx, kl_call *call, kl_keyset keys) /* a kernel th
     return KL_OK;
 }
 
+enum { NAP = 3000000 }; /* ns */
+static int64_t now_ns(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return INT64_C(1000000000) * at.tv_sec + at.tv_nsec;
+}
+static kl_status by_nap(void *ctx, kl_call *call, kl_keyset keys)
+{
+    (void)ctx, (void)keys;
+    const int64_t until = now_ns() + NAP;
+    while (now_ns() < until)
+        nanosleep(&(struct timespec){.tv_nsec = NAP}, NULL);
+    return kl_redispatch_below(call);
+}
+
+/* The processor's counter tells the time that the clock tells. */
+static void b10_time(kl_tensor x)
+{
+    const kl_op_record *r;
+    uint32_t n;
+    kl_registration k = reg("neg", kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(1, &x), SET(KL_KEY_BackendSelect))),
+                            (kl_kernel){.name = "by nap", .call = by_nap});
+    OK(kl_op_profile_begin());
+    int64_t start = now_ns();
+    kl_tensor y = kl_neg(x);
+    int64_t took = now_ns() - start;
+    OK(kl_op_profile_end(&r, &n));
+    CHECK(n == 1 && (double)r[0].ns > 0.999 * NAP && (double)r[0].ns < 1.001 * (double)took);
+    kl_dispatch_deregister(k);
+    kl_release(y);
+}
+
 static void b10(void)
 {
     const kl_op_record *r;
@@ -331,6 +365,7 @@ static void b10(void)
     CHECK(n == 2 && !strcmp(r[0].op, "dot") && r[0].in[0].dtype == KL_F32 && !strcmp(r[1].op, "neg") && r[1].in[0].dtype == KL_BF16);
     kl_dispatch_deregister(k);
     kl_release(y);
+    b10_time(x);
     /* Off: no record, and the log is as before it ever was on. */
     kl_dispatch_log_begin();
     kl_release(kl_add(x, x));

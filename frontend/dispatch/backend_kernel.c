@@ -110,7 +110,7 @@ struct use {
 static kl_status value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct use *u = ctx;
-    return record_custom(u->call->site, u->call->label, &u->custom, nin, in, nout, out);
+    return record_custom(u->call->site, call_label(u->call), &u->custom, nin, in, nout, out);
 }
 
 /* Behind the operands stand the result and its gradient: that of sum(op(operands) * gradient) in each operand. */
@@ -135,12 +135,12 @@ static bool broadcast(struct kl_call *c, struct view *v)
     for (uint32_t i = 1; i < c->nin; i++)
         if (!broadcast_shape(&all, &v[i].shape)) {
             char x[SHAPE_TEXT], y[SHAPE_TEXT];
-            return fail(c->t, c->site, KL_ERR_SHAPE, "%s: shapes %s and %s do not broadcast", c->label,
+            return fail(c->t, c->site, KL_ERR_SHAPE, "%s: shapes %s and %s do not broadcast", call_label(c),
                         shape_text(&all, x, sizeof x), shape_text(&v[i].shape, y, sizeof y)) == KL_OK;
         }
     for (uint32_t i = 0; i < c->nin; i++)
         if (!shape_equal(&v[i].shape, &all)) {
-            c->in[i] = broadcast_to(c->site, c->label, c->in[i], &v[i].shape, &all);
+            c->in[i] = broadcast_to(c->site, call_label(c), c->in[i], &v[i].shape, &all);
             v[i].shape = all;
         }
     return true;
@@ -158,7 +158,7 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
     for (uint32_t i = 0; i < c->nin && ok; i++) {
         char what[32];
         snprintf(what, sizeof what, "operand %u", i + 1);
-        ok = describe(c->t, c->site, c->label, what, c->in[i], &v[i]);
+        ok = describe(c->t, c->site, call_label(c), what, c->in[i], &v[i]);
     }
     ok = ok && (!op_is_elementwise(g->proto.op) || broadcast(c, v));
     if (ok) {
@@ -173,7 +173,7 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
             floats |= dtype_is_float(v[i].dtype);
         }
         kl_custom_call call = {.nin = c->nin, .nout = 1, .in_type = type, .attr = &at, .attr_bytes = sizeof at};
-        ok = custom_types(op, &call, &type[c->nin], &e) || fail(c->t, c->site, e.code, "%s: %s", c->label, e.msg) == KL_OK;
+        ok = custom_types(op, &call, &type[c->nin], &e) || fail(c->t, c->site, e.code, "%s: %s", call_label(c), e.msg) == KL_OK;
     }
     if (!ok) {
         c->out[0] = poison(c->t);
@@ -181,18 +181,18 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
     }
     struct use u = {c, {.op = op, .attr = &at, .nattr = sizeof at, .type = &type[c->nin]}};
     if (floats && dtype_is_float(type[c->nin].dtype))
-        return record_custom_grad(c->site, c->label, value, gradient, &u, c->nin, c->in, 1, c->out);
-    return record_custom(c->site, c->label, &u.custom, c->nin, c->in, 1, c->out);
+        return record_custom_grad(c->site, call_label(c), value, gradient, &u, c->nin, c->in, 1, c->out);
+    return record_custom(c->site, call_label(c), &u.custom, c->nin, c->in, 1, c->out);
 }
 
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k)
 {
-    if (c->region)
+    if (!c->graph && c->region)
         return record_with(c->region, k->custom);
     if (!c->graph)
         return record_custom_by(c->site, c->op->name, k->custom, c->nin, c->in, c->nout, c->out);
     if (!compose_begin_on(c->t, NULL)) {
-        fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->label);
+        fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
         c->out[0] = poison(c->t);
         return KL_ERR_MEMORY;
     }

@@ -83,7 +83,7 @@ static kl_status call_failed(const struct kl_call *c)
 
 static kl_status refuse_call(struct kl_call *c, kl_status code, const char *text)
 {
-    fail(c->t, c->site, code, "%s: %s", c->label, text);
+    fail(c->t, c->site, code, "%s: %s", call_label(c), text);
     for (uint32_t i = 0; i < c->nout; i++)
         c->out[i] = poison(c->t);
     return call_failed(c);
@@ -202,7 +202,7 @@ static bool one_device(const struct kl_call *c)
         else if (x && x->device != a->device)
             b = x;
     }
-    fail(c->t, c->site, KL_ERR_DEVICE, "%s: operands are on devices %s and %s", c->label,
+    fail(c->t, c->site, KL_ERR_DEVICE, "%s: operands are on devices %s and %s", call_label(c),
          kl_device_name(device_of(a->device)), kl_device_name(device_of(b ? b->device : a->device)));
     for (uint32_t i = 0; i < c->nout; i++)
         c->out[i] = poison(c->t);
@@ -225,7 +225,7 @@ static inline kl_status record_own(struct kl_call *c, struct entry *const *found
 }
 
 /* Kiln's own kernel. */
-static kl_status builtin(struct kl_call *c) { return c->region ? record_region(c->region) : record_own(c, call_found(c)); }
+static kl_status builtin(struct kl_call *c) { return c->graph ? record_own(c, call_found(c)) : record_region(c->region); }
 
 static __attribute__((noinline, cold)) kl_status no_kernel(struct kl_call *c, const struct op_kernel *k)
 {
@@ -297,8 +297,6 @@ static inline __attribute__((always_inline)) void fill_frame(struct kl_call *c, 
     c->in = g->in;
     c->out = out;
     c->graph = g;
-    c->region = NULL;
-    c->label = g->op;
     c->reads = t->reads;
 }
 
@@ -312,15 +310,6 @@ static __attribute__((noinline)) kl_tensor call_at_once(struct kl_call *c, struc
     else
         transform_call(c, k);
     return out;
-}
-
-/* The node of its own, whose result gets these layers. */
-static inline kl_tensor record_marked(struct kl_call *c, struct thread *t, struct call *g, uint64_t marks)
-{
-    kl_tensor h = record_node(t, g, c->found);
-    if (__builtin_expect(!g->failed, 1))
-        entry_peek(h)->layers |= marks;
-    return h;
 }
 
 /* Not worth to stand beside a user's kernel. */
@@ -341,12 +330,14 @@ static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct t
 static __attribute__((noinline)) kl_tensor call_first(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
                                                       const struct op_kernel *k)
 {
-    if (!k)
+    if (!k || k->kind == KERNEL_FALLTHROUGH)
         k = dispatch_resolve_lower(c->op, keys, &c->key);
     if (!k || t->watch)
         return call_rest(c, t, g, own, keys, k);
-    if (k->marks && dispatch_is_node(c->op, keys_below(keys, c->key)))
-        return record_marked(c, t, g, k->marks);
+    if (k->marks && dispatch_is_node(c->op, keys_below(keys, c->key))) {
+        g->marks = k->marks;
+        return record_node(t, g, c->found);
+    }
     if (k->idle && k->idle(t, g, c->nin, c->found)) {
         keys = keys_below(keys, c->key);
         return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys, top_device(keys));
@@ -357,7 +348,7 @@ static __attribute__((noinline)) kl_tensor call_first(struct kl_call *c, struct 
 kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys, unsigned dev)
 {
     c->device = (uint8_t)dev;
-    const struct op_kernel *k = dispatch_first(c->op, keys, dev, &c->key);
+    const struct op_kernel *k = dispatch_top(c->op, keys, dev, &c->key);
     bool at_once = k && k->at_once && !t->watch && !(own & (own - 1) & DEV_MASK);
     return __builtin_expect(at_once, 1) ? call_at_once(c, t, g, keys, k) : call_first(c, t, g, own, keys, k);
 }

@@ -161,20 +161,20 @@ static inline bool dispatch_stuck(const struct dispatch_op *op, uint64_t bits)
 {
     return BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]);
 }
-/* The kernel for a set of keys, and the key.  NULL: there is none for *key.  The first: NULL also where that is not yet said. */
+/* The kernel for a set of keys, and the key.  NULL: there is none for *key.  The top: what is found at first, where it takes
+ * more to say NULL or a fallthrough. */
 const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key);
-static inline const struct op_kernel *dispatch_first(const struct dispatch_op *op, uint64_t bits, unsigned dev, kl_key *key)
+static inline const struct op_kernel *dispatch_top(const struct dispatch_op *op, uint64_t bits, unsigned dev, kl_key *key)
 {
     uint64_t rest;
     if (__builtin_expect(bits & ORDER_16, 0) || dispatch_stuck(op, bits))
         return NULL;
-    const struct op_kernel *k = dispatch_highest(op, bits, dev, false, key, &rest);
-    return k && k->kind != KERNEL_FALLTHROUGH ? k : NULL;
+    return dispatch_highest(op, bits, dev, false, key, &rest);
 }
 static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
-    const struct op_kernel *k = dispatch_first(op, bits, top_device(bits), key);
-    return __builtin_expect(k != NULL, 1) ? k : dispatch_resolve_lower(op, bits, key);
+    const struct op_kernel *k = dispatch_top(op, bits, top_device(bits), key);
+    return __builtin_expect(k && k->kind != KERNEL_FALLTHROUGH, 1) ? k : dispatch_resolve_lower(op, bits, key);
 }
 
 /* Is that the kernel that records the op's own node, with no layer above it?  Never of a set with ORDER_16: those are seldom. */

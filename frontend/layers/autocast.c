@@ -136,7 +136,7 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
     unsigned dtype = c->graph && active(c->t) ? target(c->t, c->graph, c->nin, call_found(c)) : (unsigned)KL_DTYPE_COUNT;
     bool casts = dtype != KL_DTYPE_COUNT && !BROKEN(B7), scope = casts && !c->t->tracing; /* of the casts */
     if (scope && !compose_begin_on(c->t, NULL))
-        return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->label);
+        return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
     if (casts) {
         struct thread_layers before = layers_save(c->t);
         c->t->excluded |= COMPONENTS & ~keys_below(COMPONENTS | (c->keys & ORDER_16), KL_KEY_Autocast);

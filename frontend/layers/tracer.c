@@ -160,7 +160,7 @@ static ref add_region(struct kl_tracer *tr, const struct kl_call *c)
     for (uint32_t i = 0; i < c->nin && ok; i++)
         ok = (in[i] = node_of(tr, c->in[i])) != NIL;
     if (ok && !(r = control_copy(c->region, tr->g, in, c->nin)))
-        err_set(&tr->err, KL_ERR_ARGUMENT, "%s cannot be traced: it looks at values (kl_print), or there was no memory", c->label);
+        err_set(&tr->err, KL_ERR_ARGUMENT, "%s cannot be traced: it looks at values (kl_print), or there was no memory", call_label(c));
     mem_free(in);
     return r;
 }

@@ -217,7 +217,7 @@ kl_status layer_call(struct kl_call *c, const struct op_kernel *k)
     if (!mine) /* the key alone: included by the thread, or marked */
         return kl_redispatch(c, (kl_keyset){c->keys & ~LAYER_BIT(k->layer->key)});
     if (!compose_begin_on(t, NULL)) {
-        fail(t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->label);
+        fail(t, c->site, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
         c->out[0] = poison(t);
         return KL_ERR_MEMORY;
     }
