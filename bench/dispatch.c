@@ -7,9 +7,9 @@
  *   layer-N    what the Nth layer adds to the ones before, through: what five do that are masked out
  *   autocast   what it adds where there is nothing to cast
  *   profiler, tracer, vmap  what these add, all that they record among it; their limit is what that takes by itself, measured
- *              in the same rounds, and 10: of the profiler two reads of the clock (`clock`), of the tracer a node for each op in
- *              a graph of its own (layers-0).  vmap is compared with the same ops on the whole batch (`batch`, an expand and
- *              an add each), its limit is layers-0: the function's own nodes
+ *              in the same rounds, and 10: of the profiler two reads of the system's clock (`clock`), of the tracer a node for
+ *              each op in a graph of its own (layers-0).  vmap is compared with the same ops on the whole batch (`batch`, an
+ *              expand and an add each), its limit is layers-0: the function's own nodes
  *
  * The machine's speed changes from second to second: what is compared takes turns, pass by pass of a tenth of a millisecond,
  * and of each the fastest of a round counts, for what interrupts only adds.  The median is over rounds.

@@ -16,12 +16,14 @@ struct op_profile {
 
 /* ---- time ---- */
 
+struct moment { int64_t tick, ns; };
+
 /* The processor's counter where it counts evenly, whatever the clock rate and sleep: reading it takes less than half of what
  * clock_gettime takes, and a call costs not much more than two of those. */
 static struct {
     pthread_once_t once;
     bool counter;
-    int64_t tick, ns;         /* at one moment, of the first profile */
+    struct moment at;         /* of the first profile */
 } start = {.once = PTHREAD_ONCE_INIT};
 
 static int64_t now(void)
@@ -40,6 +42,22 @@ static inline int64_t ticks(void)
     return now();
 }
 
+/* Both clocks at once: of a few readings the one with the least between them, for a thread may be interrupted there. */
+static struct moment both_clocks(void)
+{
+    enum { TRIES = 4 };
+    struct moment m = {0};
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < TRIES; i++) {
+        int64_t before = ticks(), ns = now(), between = ticks() - before;
+        if (between < least) {
+            least = between;
+            m = (struct moment){before + between / 2, ns};
+        }
+    }
+    return m;
+}
+
 static void start_clock(void)
 {
 #if defined(__x86_64__)
@@ -47,20 +65,17 @@ static void start_clock(void)
     unsigned a, b, c, d = 0;
     start.counter = __get_cpuid(power, &a, &b, &c, &d) && d & invariant;
 #endif
-    start.ns = now();
-    start.tick = ticks();
+    start.at = both_clocks();
 }
 
 /* Nanoseconds of a tick, to a part in ten thousand: a first profile shorter than a millisecond waits for that to pass. */
 static double tick_length(void)
 {
     enum { LONG_ENOUGH = 1000000 };
-    int64_t ns = 0, tick = 1;
-    while (start.counter && ns < LONG_ENOUGH) {
-        ns = now() - start.ns;
-        tick = ticks() - start.tick;
-    }
-    return start.counter ? (double)ns / (double)tick : 1;
+    struct moment m = start.at;
+    while (start.counter && m.ns - start.at.ns < LONG_ENOUGH)
+        m = both_clocks();
+    return start.counter ? (double)(m.ns - start.at.ns) / (double)(m.tick - start.at.tick) : 1;
 }
 
 /* ---- records ---- */
