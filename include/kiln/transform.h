@@ -87,7 +87,7 @@ KL_API kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite);      
 enum { KL_OP_RECORD_INPUTS = 4 };
 /* One call of an op, in the order in which calls came.  What runs for it later is kl_profile_begin's (profile.h). */
 typedef struct kl_op_record {
-    const char *op;                      /* its name; Kiln's, as long as the process */
+    const char *op;                      /* its name, Kiln's: valid until the process ends */
     int64_t ns;                          /* the host's time for the call: dispatch, layers, recording */
     kl_site site;                        /* where it was made; file NULL: not known */
     uint32_t nin;
