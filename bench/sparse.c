@@ -106,10 +106,10 @@ int main(int argc, char **argv)
     kl_device dev = bench_device(&b);
     kl_set_option("threads", 1);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (!bench_wants(&b, cases[i].name))
+            continue;
         struct matrix m;
-        bool ok = matrix_make(&m, cases[i].every);
-        if (ok && bench_wants(&b, cases[i].name))
-            ok = measure(&b, dev, cases[i].name, &m);
+        bool ok = matrix_make(&m, cases[i].every) && measure(&b, dev, cases[i].name, &m);
         matrix_free(&m);
         if (!ok)
             return bench_fail(&b, cases[i].name);

@@ -96,6 +96,11 @@ static inline void entry_turn(struct entry *x)
     unsigned now = atomic_load_explicit(&x->generation, memory_order_relaxed);
     atomic_store_explicit(&x->generation, now + 1, memory_order_release);
 }
+static inline void entry_end_life(struct entry *x, enum death how)
+{
+    atomic_store_explicit(&x->death, (uint8_t)how, memory_order_relaxed);
+    entry_turn(x);
+}
 static inline kl_tensor entry_handle(const struct entry *x)
 {
     return (kl_tensor){(uint64_t)atomic_load_explicit(&x->generation, memory_order_relaxed) << 32 | x->index};

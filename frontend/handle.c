@@ -55,12 +55,6 @@ static void begin_life(struct entry *x)
     entry_turn(x);
 }
 
-static void end_life(struct entry *x, enum death how)
-{
-    atomic_store_explicit(&x->death, (uint8_t)how, memory_order_relaxed);
-    entry_turn(x);
-}
-
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
 {
     uint32_t index = (uint32_t)h.id, generation = (uint32_t)(h.id >> 32);
@@ -101,7 +95,7 @@ struct entry *entry_new(void)
 
 void entry_free(struct entry *x, enum death how)
 {
-    end_life(x, how);
+    entry_end_life(x, how);
     ambient_unbind(x);
     front_drop(x->buffer);
     wrapper_end(x, how);
@@ -156,7 +150,7 @@ struct entry *entry_new_temp(struct thread *t, struct trace *tr)
 void entry_free_temp(struct thread *t, struct entry *x)
 {
     if (x->kind != KIND_DEAD)
-        end_life(x, DEATH_TRACE);
+        entry_end_life(x, DEATH_TRACE);
     wrapper_end(x, DEATH_TRACE);
     cause_drop(x->cause);
     x->next = t->free;

@@ -236,8 +236,7 @@ kl_status kl_release_at(const kl_site *site, kl_tensor h)
     if (x->kind == KIND_TEMP || (x->kind == KIND_WRAPPER && x->trace)) {
         x->kind = KIND_DEAD;
         x->dtype = KL_DTYPE_COUNT;
-        atomic_store_explicit(&x->death, DEATH_RELEASED, memory_order_relaxed);
-        entry_turn(x);
+        entry_end_life(x, DEATH_RELEASED);
     } else {
         release_outside(t, h);
     }

@@ -3,9 +3,17 @@
 #define API_SEEDS_H
 #include "api_check.h"
 #include <pthread.h>
+#include <time.h>
 
 #define NO_KEYS ((kl_keyset){0})
 static kl_device cpu; /* the default device: cpu, or ref where that is not built */
+
+static inline double now(void) /* seconds */
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
 
 static inline bool says(const char *text)
 {

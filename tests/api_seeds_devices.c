@@ -6,7 +6,6 @@
 #include <kiln/plugin.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MOST = 32 };
@@ -399,13 +398,6 @@ static void c8(void)
         kl_device d = kl_device_named(kl_device_kind_name((kl_device_kind)k));
         CHECK(d.id ? agrees(&program[4], d) : kl_last_error_code() == KL_ERR_DEVICE && strlen(kl_last_error()) > 20);
     }
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static int64_t allocations;

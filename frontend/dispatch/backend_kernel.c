@@ -187,10 +187,9 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
 
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k)
 {
-    if (!c->graph && c->region)
-        return record_with(c->region, k->custom);
     if (!c->graph)
-        return record_custom_by(c->site, c->op->name, k->custom, c->nin, c->in, c->nout, c->out);
+        return c->region ? record_with(c->region, k->custom)
+                         : record_custom_by(c->site, c->op->name, k->custom, c->nin, c->in, c->nout, c->out);
     if (!compose_begin_on(c->t, NULL)) {
         fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
         c->out[0] = poison(c->t);

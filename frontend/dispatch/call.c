@@ -326,12 +326,11 @@ static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct t
     return out;
 }
 
-/* With k, the first to be asked, which is none to call at once; NULL: it takes more to find it. */
+/* With k, dispatch_top's, which is none to call at once. */
 static __attribute__((noinline)) kl_tensor call_first(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
                                                       const struct op_kernel *k)
 {
-    if (!k || k->kind == KERNEL_FALLTHROUGH)
-        k = dispatch_resolve_lower(c->op, keys, &c->key);
+    k = dispatch_from_top(c->op, keys, k, &c->key);
     if (!k || t->watch)
         return call_rest(c, t, g, own, keys, k);
     if (k->marks && dispatch_is_node(c->op, keys_below(keys, c->key))) {

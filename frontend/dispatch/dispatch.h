@@ -171,10 +171,14 @@ static inline const struct op_kernel *dispatch_top(const struct dispatch_op *op,
         return NULL;
     return dispatch_highest(op, bits, dev, false, key, &rest);
 }
+static inline const struct op_kernel *dispatch_from_top(const struct dispatch_op *op, uint64_t bits, const struct op_kernel *top,
+                                                        kl_key *key)
+{
+    return __builtin_expect(top && top->kind != KERNEL_FALLTHROUGH, 1) ? top : dispatch_resolve_lower(op, bits, key);
+}
 static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
-    const struct op_kernel *k = dispatch_top(op, bits, top_device(bits), key);
-    return __builtin_expect(k && k->kind != KERNEL_FALLTHROUGH, 1) ? k : dispatch_resolve_lower(op, bits, key);
+    return dispatch_from_top(op, bits, dispatch_top(op, bits, top_device(bits), key), key);
 }
 
 /* Is that the kernel that records the op's own node, with no layer above it?  Never of a set with ORDER_16: those are seldom. */

@@ -2,7 +2,6 @@
  * called included.  What kernels run on the way is no record of its own, nor is what vmap records for the batch. */
 #include "frontend/layers/transform.h"
 #include <pthread.h>
-#include <time.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <x86intrin.h>
@@ -26,20 +25,13 @@ static struct {
     struct moment at;         /* of the first profile */
 } start = {.once = PTHREAD_ONCE_INIT};
 
-static int64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return INT64_C(1000000000) * t.tv_sec + t.tv_nsec;
-}
-
 static inline int64_t ticks(void)
 {
 #if defined(__x86_64__)
     if (__builtin_expect(start.counter, 1))
         return (int64_t)__rdtsc();
 #endif
-    return now();
+    return timeline_now();
 }
 
 /* Both clocks at once: of a few readings the one with the least between them, for a thread may be interrupted there. */
@@ -49,7 +41,7 @@ static struct moment both_clocks(void)
     struct moment m = {0};
     int64_t least = INT64_MAX;
     for (int i = 0; i < TRIES; i++) {
-        int64_t before = ticks(), ns = now(), between = ticks() - before;
+        int64_t before = ticks(), ns = timeline_now(), between = ticks() - before;
         if (between < least) {
             least = between;
             m = (struct moment){before + between / 2, ns};
