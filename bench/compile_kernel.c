@@ -19,6 +19,27 @@ enum { ROUNDS = 40 };
     "\n%v = sum %q axes(1) : " ROW "\n%vm = div %v, %nx : " ROW "\n%r = rsqrt %vm : " ROW "\n%rx = expand %r : " ROWS  \
     "\n%z = mul %c, %rx : " ROWS "\n"
 
+/* gelu(a * b + c) * d + tanh(e): the chain of bench fusion. */
+#define LONG "[1000000]\n"
+#define OP(to, what) "%" to " = " what " : f32" LONG
+#define TEST(to, what) "%" to " = " what " : bool" LONG
+#define NUMBER(to, value)                                                                                \
+    "%" to "0 = const " value " : f32[]\n%" to "1 = reshape %" to "0 : f32[1]\n" OP(to, "expand %" to "1")
+#define CLAMPED                                                                                          \
+    NUMBER("hi", "30.0") NUMBER("lo", "-30.0") TEST("over", "gt %x, %hi") OP("y", "where %over, %hi, %x") \
+    TEST("under", "lt %y, %lo") OP("z", "where %under, %lo, %y")
+#define CUBIC                                                                                            \
+    NUMBER("c3", "0.071354814") NUMBER("c1", "1.5957692") OP("zz", "mul %z, %z") OP("q3", "mul %zz, %c3") \
+    OP("q", "add %q3, %c1") OP("u", "mul %z, %q")
+#define SIGMOID                                                                                          \
+    NUMBER("one", "1.0") NUMBER("nil", "0.0") TEST("below", "lt %u, %nil") OP("v", "neg %u")              \
+    OP("w", "where %below, %u, %v") OP("p", "exp %w") OP("p1", "add %one, %p") OP("r", "div %one, %p1")   \
+    OP("pr", "mul %p, %r") OP("s", "where %below, %pr, %r")
+#define GELU_CHAIN                                                                                       \
+    OP("a", "input 0") OP("b", "input 1") OP("c", "input 2") OP("d", "input 3") OP("e", "input 4")        \
+    OP("ab", "mul %a, %b") OP("x", "add %ab, %c") CLAMPED CUBIC SIGMOID OP("g", "mul %x, %s")             \
+    OP("gd", "mul %g, %d") OP("t", "tanh %e") OP("res", "add %gd, %t")
+
 static const struct { const char *name, *text; } cases[] = {
     {"add", GRAPH("add", "%a = input 0 : f32[1000000]\n%b = input 1 : f32[1000000]\n%c = add %a, %b : f32[1000000]\nreturn %c\n")},
     {"exp", GRAPH("exp", "%a = input 0 : f32[1000000]\n%b = exp %a : f32[1000000]\nreturn %b\n")},
@@ -26,6 +47,7 @@ static const struct { const char *name, *text; } cases[] = {
                              "%d = mul %a, %b : f32[1000000]\n%e = add %d, %c : f32[1000000]\n%f = tanh %e : f32[1000000]\n"
                              "%g = mul %f, %e : f32[1000000]\n%h = tanh %c : f32[1000000]\n%i = add %g, %h : f32[1000000]\n"
                              "return %i\n")},
+    {"gelu-chain", GRAPH("gelu", GELU_CHAIN "return %res\n")},
     {"sum", GRAPH("sum", "%a = input 0 : f32[1000000]\n%s = sum %a axes(0) : f32[1]\nreturn %s\n")},
     {"softmax", GRAPH("softmax", SOFTMAX "return %p\n")},
     {"five-reductions", GRAPH("five", SOFTMAX NORMALISE "%w = mul %z, %x : " ROWS "\n%y = sum %w axes(1) : " ROW "\n"

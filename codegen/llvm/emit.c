@@ -91,33 +91,50 @@ static void make_numbers(struct emitter *m)
     mem_free(bits);
 }
 
-/* A constant that LLVM sees in a loop goes through instruction selection at each use, lane by lane.  So numbers are read
- * from memory before the loop, as the code in the end does: a tenth less to compile for a kernel of polynomials.
- * Integers stay, for shifts and masks have forms for constants; so does 0. */
-static LLVMValueRef hoist_number(struct emitter *m, struct emitted *e)
+/* Goes on before the innermost open loop, where what does not change in it is made; where the builder was.  LLVM's pass
+ * for that is off: it takes constants out of all loops, where they are too many for the registers, which was a fifth of
+ * the time to compile a kernel of polynomials. */
+static LLVMBasicBlockRef leave_loop(struct emitter *m)
 {
-    if (e->hoisted && e->hoisted_before == m->before && e->hoisted_lanes == m->native)
-        return e->hoisted;
-    if (!m->numbers)
-        make_numbers(m);
     LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
-    LLVMValueRef end = LLVMGetBasicBlockTerminator(here), at = LLVMConstInt(m->i64, e->number, 0);
     LLVMPositionBuilderBefore(m->b, LLVMGetBasicBlockTerminator(m->before));
-    LLVMValueRef ptr = LLVMBuildInBoundsGEP2(m->b, m->i64, m->numbers, &at, 1, "");
-    e->hoisted = splat(m, LLVMBuildLoad2(m->b, LLVMTypeOf(e->scalar), ptr, ""), m->native);
-    e->hoisted_before = m->before;
-    e->hoisted_lanes = m->native;
+    return here;
+}
+
+static void enter_again(struct emitter *m, LLVMBasicBlockRef back)
+{
+    LLVMValueRef end = LLVMGetBasicBlockTerminator(back);
     if (end)
         LLVMPositionBuilderBefore(m->b, end);
     else
-        LLVMPositionBuilderAtEnd(m->b, here);
-    return e->hoisted;
+        LLVMPositionBuilderAtEnd(m->b, back);
+}
+
+/* A constant that LLVM sees in a loop goes through instruction selection at each use, lane by lane.  So numbers are read
+ * from memory before the loop, as the code in the end does: a tenth less to compile for a kernel of polynomials.
+ * Integers stay, for shifts and masks have forms for constants; so does 0. */
+static LLVMValueRef read_number(struct emitter *m, const struct emitted *e)
+{
+    if (!m->numbers)
+        make_numbers(m);
+    LLVMValueRef at = LLVMConstInt(m->i64, e->number, 0);
+    return LLVMBuildLoad2(m->b, LLVMTypeOf(e->scalar), LLVMBuildInBoundsGEP2(m->b, m->i64, m->numbers, &at, 1, ""), "");
 }
 
 static LLVMValueRef uniform_vector(struct emitter *m, val v)
 {
-    bool hoist = is_number(&m->k->inst[v]) && m->before && m->native > 1;
-    return hoist ? hoist_number(m, &m->v[v]) : splat(m, m->v[v].scalar, m->native);
+    struct emitted *e = &m->v[v];
+    bool number = is_number(&m->k->inst[v]);
+    if (m->native == 1 || e->home >= m->depth || (LLVMIsConstant(e->scalar) && !number))
+        return splat(m, e->scalar, m->native);
+    if (e->hoisted && e->hoisted_before == m->before && e->hoisted_lanes == m->native)
+        return e->hoisted;
+    LLVMBasicBlockRef back = leave_loop(m);
+    e->hoisted = splat(m, number ? read_number(m, e) : e->scalar, m->native);
+    e->hoisted_before = m->before;
+    e->hoisted_lanes = m->native;
+    enter_again(m, back);
+    return e->hoisted;
 }
 
 LLVMValueRef *emit_parts(struct emitter *m, val v)
@@ -145,17 +162,47 @@ static void set_uniform(struct emitter *m, val v, LLVMValueRef x)
 {
     m->v[v].form = FORM_UNIFORM;
     m->v[v].scalar = x;
+    m->v[v].home = LLVMIsConstant(x) ? 0 : m->depth;
+    m->v[v].hoisted = NULL; /* of the turn before, in an unrolled loop */
 }
 
 static void set_affine(struct emitter *m, val v, LLVMValueRef base, uint64_t stride, unsigned repeat)
 {
+    set_uniform(m, v, base);
     m->v[v].form = FORM_AFFINE;
-    m->v[v].scalar = base;
     m->v[v].stride = stride;
     m->v[v].repeat = repeat;
 }
 
 /* ---- primitives ---- */
+
+/* Is this a step of index arithmetic whose operands do not change in the innermost loop?  An added constant stays: it is
+ * part of an address. */
+static bool is_invariant(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    enum prim p = (enum prim)(i->op - L_PRIM);
+    if (!m->depth || i->dtype != KL_I64 || (p != P_ADD && p != P_SUB && p != P_MUL && p != P_DIV))
+        return false;
+    const struct emitted *a = &m->v[i->a], *b = &m->v[i->b];
+    bool constant = LLVMIsConstant(a->scalar) || LLVMIsConstant(b->scalar);
+    if (p == P_DIV ? !LLVMIsConstant(b->scalar) : p != P_MUL && constant)
+        return false;
+    return a->home < m->depth && b->home < m->depth;
+}
+
+/* NULL: it is made where the builder is. */
+static LLVMBasicBlockRef leave_if_invariant(struct emitter *m, val v) { return is_invariant(m, v) ? leave_loop(m) : NULL; }
+
+/* Value v is made; the builder goes back to the loop that it has left for it. */
+static void settle(struct emitter *m, val v, LLVMBasicBlockRef back)
+{
+    if (!back)
+        return;
+    if (!LLVMIsConstant(m->v[v].scalar))
+        m->v[v].home = m->depth - 1;
+    enter_again(m, back);
+}
 
 static bool is_scalar_form(const struct emitter *m, val v) { return m->v[v].form != FORM_VECTOR; }
 
@@ -191,17 +238,21 @@ static bool emit_affine(struct emitter *m, val v)
         return constant(m->k, i->b, &c) && emit_repeated(m, v, c);
     if (sa && sb && m->v[i->b].repeat != repeat)
         return false;
-    if (p == P_ADD) { /* the first lane is often 0: no instruction for that */
-        bool zero = LLVMIsAConstantInt(b) && LLVMIsNull(b);
-        set_affine(m, v, zero ? a : LLVMBuildAdd(m->b, a, b, ""), sa + sb, repeat);
+    val k = constant(m->k, i->a, &c) ? i->a : constant(m->k, i->b, &c) ? i->b : 0;
+    if (p == P_MUL && !k)
+        return false;
+    LLVMBasicBlockRef back = leave_if_invariant(m, v);
+    if (p == P_ADD && LLVMIsAConstantInt(b) && LLVMIsNull(b)) { /* the first lane is often 0: no instruction for that */
+        set_affine(m, v, a, sa + sb, repeat);
+        m->v[v].home = m->v[i->a].home;
+    } else if (p == P_ADD) {
+        set_affine(m, v, LLVMBuildAdd(m->b, a, b, ""), sa + sb, repeat);
     } else if (p == P_SUB) {
         set_affine(m, v, LLVMBuildSub(m->b, a, b, ""), sa - sb, repeat);
     } else {
-        val k = constant(m->k, i->a, &c) ? i->a : constant(m->k, i->b, &c) ? i->b : 0;
-        if (!k)
-            return false;
         set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), (k == i->a ? sb : sa) * (uint64_t)c, repeat);
     }
+    settle(m, v, back);
     return true;
 }
 
@@ -223,7 +274,9 @@ static void emit_primitive(struct emitter *m, val v)
         LLVMValueRef x[3];
         for (unsigned j = 0; j < n; j++)
             x[j] = m->v[operand[j]].scalar;
+        LLVMBasicBlockRef back = leave_if_invariant(m, v);
         set_uniform(m, v, emit_prim(m, p, from, i->dtype, x));
+        settle(m, v, back);
         return;
     }
     if (emit_affine(m, v))
@@ -320,6 +373,7 @@ static void carry_phis(struct emitter *m, val c, struct emitted *phi)
 {
     LLVMTypeRef t = type_of(m, m->k->inst[c].dtype);
     phi->form = form_of(m, c);
+    phi->home = m->depth;
     if (phi->form == FORM_UNIFORM) {
         phi->scalar = LLVMBuildPhi(m->b, t, "");
         return;
@@ -350,6 +404,8 @@ static void add_incoming(struct emitter *m, const struct emitted *phi, val from,
 static void take(struct emitter *m, val c, struct emitted *to, val from)
 {
     to->form = form_of(m, c);
+    to->home = m->depth;
+    to->hoisted = NULL;
     to->part_block = to->other_block = NULL;
     if (to->form == FORM_UNIFORM) {
         to->scalar = emit_scalar(m, from);
@@ -366,6 +422,8 @@ static void give(struct emitter *m, val c, const struct emitted *from)
     struct emitted *to = &m->v[c];
     to->form = from->form;
     to->scalar = from->scalar;
+    to->home = m->depth;
+    to->hoisted = NULL;
     to->part_block = to->other_block = NULL;
     if (from->form == FORM_UNIFORM)
         return;
@@ -420,6 +478,7 @@ static void open_loop(struct walker *w, val v)
     s->guarded = !(known && clo < chi);
     s->outer = m->before;
     m->before = s->before = LLVMGetInsertBlock(m->b);
+    m->depth++;
     s->body = block(m, "loop");
     s->exit = block(m, "done");
     if (s->guarded)
@@ -507,6 +566,7 @@ static void close_loop(struct walker *w)
     LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntSLT, next, hi, ""), s->body, s->exit);
     LLVMPositionBuilderAtEnd(m->b, s->exit);
     m->before = s->outer;
+    m->depth--;
     for (val c = s->head + 1; s->guarded && c < end; c++)
         carry_phis(m, c, &w->final[c]);
     for (val c = s->head + 1; c < end; c++) {
@@ -628,6 +688,7 @@ static val emit_inst(struct walker *w, val v)
         break;
     case L_SPLAT:
         set_uniform(m, v, emit_scalar(m, i->a));
+        m->v[v].home = m->v[i->a].home;
         break;
     case L_MIX:
         emit_mix(m, v);

@@ -16,6 +16,7 @@ enum form { FORM_NONE, FORM_UNIFORM, FORM_AFFINE, FORM_VECTOR, FORM_TILE };
 struct emitted {
     enum form form;
     LLVMValueRef scalar;
+    unsigned home;                /* how many loops are open where scalar is made; 0 for a constant */
     uint64_t stride;              /* modulo 2^64, as all index arithmetic */
     unsigned repeat;              /* divides m->native */
     LLVMValueRef *part;           /* MAX_PARTS entries, or those of the tile */
@@ -25,7 +26,7 @@ struct emitted {
     LLVMValueRef *other;          /* the parts of an i64 value in the width that part[] has not, */
     LLVMBasicBlockRef other_block; /*  made in this block */
     unsigned other_width;
-    LLVMValueRef hoisted;         /* a constant as a vector of hoisted_lanes, made before the loop at hoisted_before */
+    LLVMValueRef hoisted;         /* scalar as a vector of hoisted_lanes, made before the loop at hoisted_before */
     LLVMBasicBlockRef hoisted_before;
     unsigned hoisted_lanes;
     unsigned number;              /* of a float constant: its place in m->numbers */
@@ -45,6 +46,7 @@ struct emitter {
     LLVMValueRef *buf;            /* per lbuf: base pointer */
     LLVMValueRef numbers;         /* all float constants of the kernel in memory, 8 bytes each; NULL: not yet made */
     LLVMBasicBlockRef before;     /* where control comes from that enters the innermost open loop; NULL: none is open */
+    unsigned depth;               /* loops that are open */
     unsigned width, native, parts; /* lanes of the open vector loop, of one vector, vectors per value */
     unsigned vector_bytes;
     bool vnni;                    /* the processor adds four products of bytes to a sum */

@@ -131,11 +131,13 @@ void emit_load(struct emitter *m, val v)
     bool shared = index->form == FORM_UNIFORM || (index->form == FORM_AFFINE && index->stride == 0);
     if (shared && !i->b) {
         out->form = FORM_UNIFORM;
+        out->home = m->depth;
         out->scalar = load_scalar(m, i->dtype, emit_address(m, buf, index->scalar));
         return;
     }
     if (shared && m->v[i->b].form == FORM_UNIFORM) {
         out->form = FORM_UNIFORM;
+        out->home = m->depth;
         out->scalar = load_if(m, i->dtype, emit_address(m, buf, index->scalar), m->v[i->b].scalar);
         return;
     }

@@ -63,18 +63,23 @@ static void fill_caps(void)
     c->l3_bytes = last_level_size();
 }
 
-/* Passes that cost a fifth of the time of a small kernel and leave the code of every kind of kernel as it is, or as
+/* Passes that cost a third of the time of a small kernel and leave the code of every kind of kernel as it is, or as
  * fast.  Loop strength reduction comes with analyses that only it needs, and what the emitter leaves to it is within the
- * addressing modes; the list scheduler behind register allocation finds the work of the one before it done; the others
- * look for what the emitter does not make: addresses far from their use, copies, calls to memcmp, dear integer
- * constants, chains to reassociate, tiles of AMX, paths that need no frame.  There is no other way to turn them off
- * than these options, which hold for every user of this libLLVM in the process. */
+ * addressing modes; the list scheduler behind register allocation finds the work of the one before it done; what does
+ * not change in a loop is before it already (emit.c), and there is little else that is computed twice or for nothing;
+ * the others look for what the emitter does not make: addresses far from their use, copies, calls to memcmp or to libm,
+ * dear integer constants, arrays on the stack, equal ends of blocks, chains to reassociate, tiles of AMX, paths that
+ * need no frame.  There is no other way to turn them off than these options, which hold for every user of this libLLVM
+ * in the process. */
 static void set_options(void)
 {
-    static const char *const option[] = {"kiln", "-disable-lsr", "-disable-post-ra", "-disable-cgp", "-disable-copyprop",
-                                         "-disable-constant-hoisting", "-disable-mergeicmps", "-enable-shrink-wrap=false",
+    static const char *const option[] = {
+        "kiln", "-disable-lsr", "-disable-post-ra", "-disable-cgp", "-disable-copyprop", "-disable-constant-hoisting",
+        "-disable-mergeicmps", "-enable-shrink-wrap=false", "-disable-machine-cse", "-disable-machine-sink",
+        "-disable-machine-dce", "-disable-machine-licm", "-disable-postra-machine-licm", "-disable-branch-fold",
+        "-disable-ssc", "-disable-replace-with-vec-lib",
 #if defined(__x86_64__)
-                                         "-x86-machine-combiner=false", "-x86-tile-ra=false",
+        "-x86-machine-combiner=false", "-x86-tile-ra=false",
 #endif
     };
     LLVMParseCommandLineOptions(sizeof option / sizeof *option, option, NULL);
