@@ -67,76 +67,6 @@ static LLVMValueRef affine_vector(struct emitter *m, const struct emitted *e, un
     return LLVMBuildAdd(m->b, splat(m, e->scalar, m->native), emit_steps(m, m->i64, e, lane0), "");
 }
 
-static bool is_number(const struct linst *i)
-{
-    return i->op == L_CONST && i->imm && dtype_is_float(i->dtype) && !dtype_is_half(i->dtype);
-}
-
-/* All numbers of the kernel as one array: little-endian, so an f32 is where its 8 bytes begin. */
-static void make_numbers(struct emitter *m)
-{
-    LLVMValueRef *bits = mem_alloc(m->k->ninst * sizeof *bits);
-    unsigned n = 0;
-    for (val v = 1; bits && v < m->k->ninst; v++)
-        if (is_number(&m->k->inst[v])) {
-            m->v[v].number = n;
-            bits[n++] = LLVMConstInt(m->i64, m->k->inst[v].imm, 0);
-        }
-    m->numbers = LLVMAddGlobal(m->module, LLVMArrayType2(m->i64, n), "numbers");
-    LLVMSetInitializer(m->numbers, bits ? LLVMConstArray2(m->i64, bits, n) : LLVMConstNull(LLVMArrayType2(m->i64, n)));
-    LLVMSetGlobalConstant(m->numbers, true);
-    LLVMSetLinkage(m->numbers, LLVMPrivateLinkage);
-    if (!bits)
-        err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
-    mem_free(bits);
-}
-
-/* Goes on before the innermost open loop, where what does not change in it is made; where the builder was.  LLVM's pass
- * for that is off: it takes constants out of all loops, where they are too many for the registers, which was a fifth of
- * the time to compile a kernel of polynomials. */
-static LLVMBasicBlockRef leave_loop(struct emitter *m)
-{
-    LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
-    LLVMPositionBuilderBefore(m->b, LLVMGetBasicBlockTerminator(m->before));
-    return here;
-}
-
-static void enter_again(struct emitter *m, LLVMBasicBlockRef back)
-{
-    LLVMValueRef end = LLVMGetBasicBlockTerminator(back);
-    if (end)
-        LLVMPositionBuilderBefore(m->b, end);
-    else
-        LLVMPositionBuilderAtEnd(m->b, back);
-}
-
-/* A constant that LLVM sees in a loop goes through instruction selection at each use, lane by lane.  So numbers are read
- * from memory before the loop, as the code in the end does: a tenth less to compile for a kernel of polynomials.
- * Integers stay, for shifts and masks have forms for constants; so does 0. */
-static LLVMValueRef read_number(struct emitter *m, const struct emitted *e)
-{
-    if (!m->numbers)
-        make_numbers(m);
-    LLVMValueRef at = LLVMConstInt(m->i64, e->number, 0);
-    return LLVMBuildLoad2(m->b, LLVMTypeOf(e->scalar), LLVMBuildInBoundsGEP2(m->b, m->i64, m->numbers, &at, 1, ""), "");
-}
-
-static LLVMValueRef uniform_vector(struct emitter *m, val v)
-{
-    struct emitted *e = &m->v[v];
-    bool number = is_number(&m->k->inst[v]);
-    if (m->native == 1 || e->home >= m->depth || (LLVMIsConstant(e->scalar) && !number))
-        return splat(m, e->scalar, m->native);
-    if (e->hoisted && e->hoisted_before == m->before && e->hoisted_lanes == m->native)
-        return e->hoisted;
-    LLVMBasicBlockRef back = leave_loop(m);
-    e->hoisted = splat(m, number ? read_number(m, e) : e->scalar, m->native);
-    e->hoisted_before = m->before;
-    e->hoisted_lanes = m->native;
-    enter_again(m, back);
-    return e->hoisted;
-}
-
 LLVMValueRef *emit_parts(struct emitter *m, val v)
 {
     if (m->v[v].form == FORM_NONE)
@@ -152,7 +82,7 @@ LLVMValueRef *emit_parts(struct emitter *m, val v)
         return part;
     e->part_block = here;
     e->part_width = m->width;
-    LLVMValueRef same = e->form == FORM_UNIFORM ? uniform_vector(m, v) : NULL;
+    LLVMValueRef same = e->form == FORM_UNIFORM ? emit_uniform_vector(m, v) : NULL;
     for (unsigned p = 0; p < m->parts; p++)
         part[p] = same ? same : affine_vector(m, e, p * m->native);
     return part;
@@ -175,34 +105,6 @@ static void set_affine(struct emitter *m, val v, LLVMValueRef base, uint64_t str
 }
 
 /* ---- primitives ---- */
-
-/* Is this a step of index arithmetic whose operands do not change in the innermost loop?  An added constant stays: it is
- * part of an address. */
-static bool is_invariant(const struct emitter *m, val v)
-{
-    const struct linst *i = &m->k->inst[v];
-    enum prim p = (enum prim)(i->op - L_PRIM);
-    if (!m->depth || i->dtype != KL_I64 || (p != P_ADD && p != P_SUB && p != P_MUL && p != P_DIV))
-        return false;
-    const struct emitted *a = &m->v[i->a], *b = &m->v[i->b];
-    bool constant = LLVMIsConstant(a->scalar) || LLVMIsConstant(b->scalar);
-    if (p == P_DIV ? !LLVMIsConstant(b->scalar) : p != P_MUL && constant)
-        return false;
-    return a->home < m->depth && b->home < m->depth;
-}
-
-/* NULL: it is made where the builder is. */
-static LLVMBasicBlockRef leave_if_invariant(struct emitter *m, val v) { return is_invariant(m, v) ? leave_loop(m) : NULL; }
-
-/* Value v is made; the builder goes back to the loop that it has left for it. */
-static void settle(struct emitter *m, val v, LLVMBasicBlockRef back)
-{
-    if (!back)
-        return;
-    if (!LLVMIsConstant(m->v[v].scalar))
-        m->v[v].home = m->depth - 1;
-    enter_again(m, back);
-}
 
 static bool is_scalar_form(const struct emitter *m, val v) { return m->v[v].form != FORM_VECTOR; }
 
@@ -241,7 +143,7 @@ static bool emit_affine(struct emitter *m, val v)
     val k = constant(m->k, i->a, &c) ? i->a : constant(m->k, i->b, &c) ? i->b : 0;
     if (p == P_MUL && !k)
         return false;
-    LLVMBasicBlockRef back = leave_if_invariant(m, v);
+    LLVMBasicBlockRef back = emit_leave_loop(m, v);
     if (p == P_ADD && LLVMIsAConstantInt(b) && LLVMIsNull(b)) { /* the first lane is often 0: no instruction for that */
         set_affine(m, v, a, sa + sb, repeat);
         m->v[v].home = m->v[i->a].home;
@@ -252,7 +154,7 @@ static bool emit_affine(struct emitter *m, val v)
     } else {
         set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), (k == i->a ? sb : sa) * (uint64_t)c, repeat);
     }
-    settle(m, v, back);
+    emit_enter_again(m, v, back);
     return true;
 }
 
@@ -274,9 +176,9 @@ static void emit_primitive(struct emitter *m, val v)
         LLVMValueRef x[3];
         for (unsigned j = 0; j < n; j++)
             x[j] = m->v[operand[j]].scalar;
-        LLVMBasicBlockRef back = leave_if_invariant(m, v);
+        LLVMBasicBlockRef back = emit_leave_loop(m, v);
         set_uniform(m, v, emit_prim(m, p, from, i->dtype, x));
-        settle(m, v, back);
+        emit_enter_again(m, v, back);
         return;
     }
     if (emit_affine(m, v))

@@ -62,6 +62,13 @@ LLVMValueRef *emit_parts(struct emitter *m, val v);      /* the value as vectors
 LLVMValueRef emit_scalar(struct emitter *m, val v);      /* a uniform value */
 LLVMValueRef *emit_new_parts(struct emitter *m, val v);  /* room for them; NULL: out of memory */
 
+/* ---- emit_invariant.c ---- what does not change in a loop, made before it */
+LLVMValueRef emit_uniform_vector(struct emitter *m, val v);    /* a uniform value in all lanes */
+/* Before and behind the making of scalar v, its operands made: the builder leaves the innermost open loop if v does not
+ * change there, and goes back to where it was.  NULL: it does change. */
+LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v);
+void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back);
+
 /* ---- emit_index.c ---- i64 values in vectors of i32, where intervals say that they fit */
 bool emit_ranges(struct emitter *m);                           /* fills m->range */
 bool emit_fits(const struct emitter *m, val v);

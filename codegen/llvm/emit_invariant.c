@@ -1,0 +1,98 @@
+/* What does not change in the innermost loop is made before it: index arithmetic and vectors of uniform values, the
+ * numbers among them.  LLVM's pass for that is off: it takes constants out of all loops, where they are too many for the
+ * registers, which was a fifth of the time to compile a kernel of polynomials. */
+#include "emit.h"
+
+static bool is_number(const struct linst *i)
+{
+    return i->op == L_CONST && i->imm && dtype_is_float(i->dtype) && !dtype_is_half(i->dtype);
+}
+
+/* All numbers of the kernel as one array: little-endian, so an f32 is where its 8 bytes begin. */
+static void make_numbers(struct emitter *m)
+{
+    LLVMValueRef *bits = mem_alloc(m->k->ninst * sizeof *bits);
+    unsigned n = 0;
+    for (val v = 1; bits && v < m->k->ninst; v++)
+        if (is_number(&m->k->inst[v])) {
+            m->v[v].number = n;
+            bits[n++] = LLVMConstInt(m->i64, m->k->inst[v].imm, 0);
+        }
+    m->numbers = LLVMAddGlobal(m->module, LLVMArrayType2(m->i64, n), "numbers");
+    LLVMSetInitializer(m->numbers, bits ? LLVMConstArray2(m->i64, bits, n) : LLVMConstNull(LLVMArrayType2(m->i64, n)));
+    LLVMSetGlobalConstant(m->numbers, true);
+    LLVMSetLinkage(m->numbers, LLVMPrivateLinkage);
+    if (!bits)
+        err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
+    mem_free(bits);
+}
+
+/* Goes on before the innermost open loop; where the builder was. */
+static LLVMBasicBlockRef leave_loop(struct emitter *m)
+{
+    LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
+    LLVMPositionBuilderBefore(m->b, LLVMGetBasicBlockTerminator(m->before));
+    return here;
+}
+
+static void enter_again(struct emitter *m, LLVMBasicBlockRef back)
+{
+    LLVMValueRef end = LLVMGetBasicBlockTerminator(back);
+    if (end)
+        LLVMPositionBuilderBefore(m->b, end);
+    else
+        LLVMPositionBuilderAtEnd(m->b, back);
+}
+
+/* A constant that LLVM sees in a loop goes through instruction selection at each use, lane by lane.  So numbers are read
+ * from memory before the loop, as the code in the end does: a tenth less to compile for a kernel of polynomials.
+ * Integers stay, for shifts and masks have forms for constants; so does 0. */
+static LLVMValueRef read_number(struct emitter *m, const struct emitted *e)
+{
+    if (!m->numbers)
+        make_numbers(m);
+    LLVMValueRef at = LLVMConstInt(m->i64, e->number, 0);
+    return LLVMBuildLoad2(m->b, LLVMTypeOf(e->scalar), LLVMBuildInBoundsGEP2(m->b, m->i64, m->numbers, &at, 1, ""), "");
+}
+
+LLVMValueRef emit_uniform_vector(struct emitter *m, val v)
+{
+    struct emitted *e = &m->v[v];
+    bool number = is_number(&m->k->inst[v]);
+    if (m->native == 1 || e->home >= m->depth || (LLVMIsConstant(e->scalar) && !number))
+        return splat(m, e->scalar, m->native);
+    if (e->hoisted && e->hoisted_before == m->before && e->hoisted_lanes == m->native)
+        return e->hoisted;
+    LLVMBasicBlockRef back = leave_loop(m);
+    e->hoisted = splat(m, number ? read_number(m, e) : e->scalar, m->native);
+    e->hoisted_before = m->before;
+    e->hoisted_lanes = m->native;
+    enter_again(m, back);
+    return e->hoisted;
+}
+
+/* Is this a step of index arithmetic whose operands do not change in the innermost loop?  An added constant stays: it is
+ * part of an address. */
+static bool is_invariant(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    enum prim p = (enum prim)(i->op - L_PRIM);
+    if (!m->depth || i->dtype != KL_I64 || (p != P_ADD && p != P_SUB && p != P_MUL && p != P_DIV))
+        return false;
+    const struct emitted *a = &m->v[i->a], *b = &m->v[i->b];
+    bool constant = LLVMIsConstant(a->scalar) || LLVMIsConstant(b->scalar);
+    if (p == P_DIV ? !LLVMIsConstant(b->scalar) : p != P_MUL && constant)
+        return false;
+    return a->home < m->depth && b->home < m->depth;
+}
+
+LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v) { return is_invariant(m, v) ? leave_loop(m) : NULL; }
+
+void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back)
+{
+    if (!back)
+        return;
+    if (!LLVMIsConstant(m->v[v].scalar))
+        m->v[v].home = m->depth - 1;
+    enter_again(m, back);
+}
