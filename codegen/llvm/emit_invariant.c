@@ -1,6 +1,6 @@
 /* What does not change in the innermost loop is made before it: index arithmetic and vectors of uniform values, the
- * numbers among them.  LLVM's pass for that is off: it takes constants out of all loops, where they are too many for the
- * registers, which was a fifth of the time to compile a kernel of polynomials. */
+ * numbers among them.  LLVM's pass for that is off for x86: it takes constants out of all loops, where they are too many
+ * for the registers, which was a fifth of the time to compile a kernel of polynomials. */
 #include "emit.h"
 
 static bool is_number(const struct linst *i)

@@ -76,10 +76,11 @@ static void set_options(void)
     static const char *const option[] = {
         "kiln", "-disable-lsr", "-disable-post-ra", "-disable-cgp", "-disable-copyprop", "-disable-constant-hoisting",
         "-disable-mergeicmps", "-enable-shrink-wrap=false", "-disable-machine-cse", "-disable-machine-sink",
-        "-disable-machine-dce", "-disable-machine-licm", "-disable-postra-machine-licm", "-disable-branch-fold",
-        "-disable-ssc", "-disable-replace-with-vec-lib",
+        "-disable-machine-dce", "-disable-postra-machine-licm", "-disable-branch-fold", "-disable-ssc",
+        "-disable-replace-with-vec-lib",
 #if defined(__x86_64__)
         "-x86-machine-combiner=false", "-x86-tile-ra=false",
+        "-disable-machine-licm", /* masks are operands from memory here, no instructions to take out of a loop */
 #endif
     };
     LLVMParseCommandLineOptions(sizeof option / sizeof *option, option, NULL);
