@@ -19,10 +19,12 @@ enum { ROUNDS = 40 };
     "\n%v = sum %q axes(1) : " ROW "\n%vm = div %v, %nx : " ROW "\n%r = rsqrt %vm : " ROW "\n%rx = expand %r : " ROWS  \
     "\n%z = mul %c, %rx : " ROWS "\n"
 
-/* gelu(a * b + c) * d + tanh(e): the chain of bench fusion. */
+/* Elementwise ops on a million elements. */
 #define LONG "[1000000]\n"
 #define OP(to, what) "%" to " = " what " : f32" LONG
 #define TEST(to, what) "%" to " = " what " : bool" LONG
+
+/* gelu(a * b + c) * d + tanh(e): the chain of bench fusion. */
 #define NUMBER(to, value)                                                                                \
     "%" to "0 = const " value " : f32[]\n%" to "1 = reshape %" to "0 : f32[1]\n" OP(to, "expand %" to "1")
 #define CLAMPED                                                                                          \
@@ -41,14 +43,12 @@ enum { ROUNDS = 40 };
     OP("gd", "mul %g, %d") OP("t", "tanh %e") OP("res", "add %gd, %t")
 
 static const struct { const char *name, *text; } cases[] = {
-    {"add", GRAPH("add", "%a = input 0 : f32[1000000]\n%b = input 1 : f32[1000000]\n%c = add %a, %b : f32[1000000]\nreturn %c\n")},
-    {"exp", GRAPH("exp", "%a = input 0 : f32[1000000]\n%b = exp %a : f32[1000000]\nreturn %b\n")},
-    {"chain", GRAPH("chain", "%a = input 0 : f32[1000000]\n%b = input 1 : f32[1000000]\n%c = input 2 : f32[1000000]\n"
-                             "%d = mul %a, %b : f32[1000000]\n%e = add %d, %c : f32[1000000]\n%f = tanh %e : f32[1000000]\n"
-                             "%g = mul %f, %e : f32[1000000]\n%h = tanh %c : f32[1000000]\n%i = add %g, %h : f32[1000000]\n"
-                             "return %i\n")},
+    {"add", GRAPH("add", OP("a", "input 0") OP("b", "input 1") OP("c", "add %a, %b") "return %c\n")},
+    {"exp", GRAPH("exp", OP("a", "input 0") OP("b", "exp %a") "return %b\n")},
+    {"chain", GRAPH("chain", OP("a", "input 0") OP("b", "input 1") OP("c", "input 2") OP("d", "mul %a, %b") OP("e", "add %d, %c")
+                             OP("f", "tanh %e") OP("g", "mul %f, %e") OP("h", "tanh %c") OP("i", "add %g, %h") "return %i\n")},
     {"gelu-chain", GRAPH("gelu", GELU_CHAIN "return %res\n")},
-    {"sum", GRAPH("sum", "%a = input 0 : f32[1000000]\n%s = sum %a axes(0) : f32[1]\nreturn %s\n")},
+    {"sum", GRAPH("sum", OP("a", "input 0") "%s = sum %a axes(0) : f32[1]\nreturn %s\n")},
     {"softmax", GRAPH("softmax", SOFTMAX "return %p\n")},
     {"five-reductions", GRAPH("five", SOFTMAX NORMALISE "%w = mul %z, %x : " ROWS "\n%y = sum %w axes(1) : " ROW "\n"
                                      "return %z\nreturn %y\n")},

@@ -88,13 +88,15 @@ LLVMValueRef *emit_parts(struct emitter *m, val v)
     return part;
 }
 
-static void set_uniform(struct emitter *m, val v, LLVMValueRef x)
+void emit_set_uniform(const struct emitter *m, struct emitted *e, LLVMValueRef x)
 {
-    m->v[v].form = FORM_UNIFORM;
-    m->v[v].scalar = x;
-    m->v[v].home = LLVMIsConstant(x) ? 0 : m->depth;
-    m->v[v].hoisted = NULL; /* of the turn before, in an unrolled loop */
+    e->form = FORM_UNIFORM;
+    e->scalar = x;
+    e->home = LLVMIsConstant(x) ? 0 : m->depth;
+    e->hoisted = NULL; /* of the turn before, in an unrolled loop */
 }
+
+static void set_uniform(struct emitter *m, val v, LLVMValueRef x) { emit_set_uniform(m, &m->v[v], x); }
 
 static void set_affine(struct emitter *m, val v, LLVMValueRef base, uint64_t stride, unsigned repeat)
 {
@@ -128,7 +130,7 @@ static bool emit_affine(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     enum prim p = (enum prim)(i->op - L_PRIM);
-    if (i->dtype != KL_I64 || !i->varying || (p != P_ADD && p != P_SUB && p != P_MUL && p != P_DIV))
+    if (!i->varying || !emit_is_step(i))
         return false;
     if (!is_scalar_form(m, i->a) || !is_scalar_form(m, i->b))
         return false;
@@ -275,9 +277,8 @@ static void carry_phis(struct emitter *m, val c, struct emitted *phi)
 {
     LLVMTypeRef t = type_of(m, m->k->inst[c].dtype);
     phi->form = form_of(m, c);
-    phi->home = m->depth;
     if (phi->form == FORM_UNIFORM) {
-        phi->scalar = LLVMBuildPhi(m->b, t, "");
+        emit_set_uniform(m, phi, LLVMBuildPhi(m->b, t, ""));
         return;
     }
     bool tile = phi->form == FORM_TILE;
@@ -289,8 +290,7 @@ static void carry_phis(struct emitter *m, val c, struct emitted *phi)
 /* The phi takes `from` when control comes from the end of block pred, where its vectors are made if need be. */
 static void add_incoming(struct emitter *m, const struct emitted *phi, val from, LLVMBasicBlockRef pred)
 {
-    LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
-    LLVMPositionBuilderBefore(m->b, LLVMGetBasicBlockTerminator(pred));
+    LLVMBasicBlockRef here = emit_at_end_of(m, pred);
     if (phi->form == FORM_UNIFORM) {
         LLVMValueRef x = emit_scalar(m, from);
         LLVMAddIncoming(phi->scalar, &x, &pred, 1);
@@ -299,18 +299,16 @@ static void add_incoming(struct emitter *m, const struct emitted *phi, val from,
         for (unsigned p = 0; x && phi->part && p < part_count(m, from); p++)
             LLVMAddIncoming(phi->part[p], &x[p], &pred, 1);
     }
-    LLVMPositionBuilderAtEnd(m->b, here);
+    emit_at_end_of(m, here);
 }
 
 /* *to, of the form of carry c, becomes what `from` is now. */
 static void take(struct emitter *m, val c, struct emitted *to, val from)
 {
     to->form = form_of(m, c);
-    to->home = m->depth;
-    to->hoisted = NULL;
     to->part_block = to->other_block = NULL;
     if (to->form == FORM_UNIFORM) {
-        to->scalar = emit_scalar(m, from);
+        emit_set_uniform(m, to, emit_scalar(m, from));
         return;
     }
     LLVMValueRef *x = emit_parts(m, from);
@@ -323,12 +321,11 @@ static void give(struct emitter *m, val c, const struct emitted *from)
 {
     struct emitted *to = &m->v[c];
     to->form = from->form;
-    to->scalar = from->scalar;
-    to->home = m->depth;
-    to->hoisted = NULL;
     to->part_block = to->other_block = NULL;
-    if (from->form == FORM_UNIFORM)
+    if (from->form == FORM_UNIFORM) {
+        emit_set_uniform(m, to, from->scalar);
         return;
+    }
     LLVMValueRef *part = emit_new_parts(m, c);
     for (unsigned p = 0; part && from->part && p < part_count(m, c); p++)
         part[p] = from->part[p];

@@ -60,6 +60,7 @@ bool emit_kernel(const struct kernel *k, const char *name, const struct caps *ta
                  LLVMContextRef ctx, struct err *e);
 LLVMValueRef *emit_parts(struct emitter *m, val v);      /* the value as vectors, in the current block */
 LLVMValueRef emit_scalar(struct emitter *m, val v);      /* a uniform value */
+void emit_set_uniform(const struct emitter *m, struct emitted *e, LLVMValueRef x); /* x was made where the builder is */
 LLVMValueRef *emit_new_parts(struct emitter *m, val v);  /* room for them; NULL: out of memory */
 
 /* ---- emit_invariant.c ---- what does not change in a loop, made before it */
@@ -68,6 +69,9 @@ LLVMValueRef emit_uniform_vector(struct emitter *m, val v);    /* a uniform valu
  * change there, and goes back to where it was.  NULL: it does change. */
 LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v);
 void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back);
+bool emit_is_step(const struct linst *i);                      /* of index arithmetic: a sum, a multiple or a quotient */
+/* Builds on at the end of a block, before its branch if it has one; where the builder was. */
+LLVMBasicBlockRef emit_at_end_of(struct emitter *m, LLVMBasicBlockRef block);
 
 /* ---- emit_index.c ---- i64 values in vectors of i32, where intervals say that they fit */
 bool emit_ranges(struct emitter *m);                           /* fills m->range */

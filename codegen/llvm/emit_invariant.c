@@ -27,21 +27,15 @@ static void make_numbers(struct emitter *m)
     mem_free(bits);
 }
 
-/* Goes on before the innermost open loop; where the builder was. */
-static LLVMBasicBlockRef leave_loop(struct emitter *m)
+LLVMBasicBlockRef emit_at_end_of(struct emitter *m, LLVMBasicBlockRef block)
 {
     LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
-    LLVMPositionBuilderBefore(m->b, LLVMGetBasicBlockTerminator(m->before));
-    return here;
-}
-
-static void enter_again(struct emitter *m, LLVMBasicBlockRef back)
-{
-    LLVMValueRef end = LLVMGetBasicBlockTerminator(back);
+    LLVMValueRef end = LLVMGetBasicBlockTerminator(block);
     if (end)
         LLVMPositionBuilderBefore(m->b, end);
     else
-        LLVMPositionBuilderAtEnd(m->b, back);
+        LLVMPositionBuilderAtEnd(m->b, block);
+    return here;
 }
 
 /* A constant that LLVM sees in a loop goes through instruction selection at each use, lane by lane.  So numbers are read
@@ -63,30 +57,35 @@ LLVMValueRef emit_uniform_vector(struct emitter *m, val v)
         return splat(m, e->scalar, m->native);
     if (e->hoisted && e->hoisted_before == m->before && e->hoisted_lanes == m->native)
         return e->hoisted;
-    LLVMBasicBlockRef back = leave_loop(m);
+    LLVMBasicBlockRef here = emit_at_end_of(m, m->before);
     e->hoisted = splat(m, number ? read_number(m, e) : e->scalar, m->native);
     e->hoisted_before = m->before;
     e->hoisted_lanes = m->native;
-    enter_again(m, back);
+    emit_at_end_of(m, here);
     return e->hoisted;
 }
 
-/* Is this a step of index arithmetic whose operands do not change in the innermost loop?  An added constant stays: it is
- * part of an address. */
+bool emit_is_step(const struct linst *i)
+{
+    enum prim p = (enum prim)(i->op - L_PRIM);
+    return i->dtype == KL_I64 && (p == P_ADD || p == P_SUB || p == P_MUL || p == P_DIV);
+}
+
+/* Is this a step of index arithmetic whose operands do not change in the innermost loop?  A constant that is added stays:
+ * it is part of an address.  A quotient may be made where the loop then has no turn, for 0 is a divisor like others. */
 static bool is_invariant(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    enum prim p = (enum prim)(i->op - L_PRIM);
-    if (!m->depth || i->dtype != KL_I64 || (p != P_ADD && p != P_SUB && p != P_MUL && p != P_DIV))
+    if (!m->depth || !emit_is_step(i))
         return false;
     const struct emitted *a = &m->v[i->a], *b = &m->v[i->b];
-    bool constant = LLVMIsConstant(a->scalar) || LLVMIsConstant(b->scalar);
-    if (p == P_DIV ? !LLVMIsConstant(b->scalar) : p != P_MUL && constant)
+    enum prim p = (enum prim)(i->op - L_PRIM);
+    if ((p == P_ADD || p == P_SUB) && (LLVMIsConstant(a->scalar) || LLVMIsConstant(b->scalar)))
         return false;
     return a->home < m->depth && b->home < m->depth;
 }
 
-LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v) { return is_invariant(m, v) ? leave_loop(m) : NULL; }
+LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v) { return is_invariant(m, v) ? emit_at_end_of(m, m->before) : NULL; }
 
 void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back)
 {
@@ -94,5 +93,5 @@ void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back)
         return;
     if (!LLVMIsConstant(m->v[v].scalar))
         m->v[v].home = m->depth - 1;
-    enter_again(m, back);
+    emit_at_end_of(m, back);
 }

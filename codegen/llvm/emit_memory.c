@@ -130,15 +130,11 @@ void emit_load(struct emitter *m, val v)
         emit_scalar(m, i->b);
     bool shared = index->form == FORM_UNIFORM || (index->form == FORM_AFFINE && index->stride == 0);
     if (shared && !i->b) {
-        out->form = FORM_UNIFORM;
-        out->home = m->depth;
-        out->scalar = load_scalar(m, i->dtype, emit_address(m, buf, index->scalar));
+        emit_set_uniform(m, out, load_scalar(m, i->dtype, emit_address(m, buf, index->scalar)));
         return;
     }
     if (shared && m->v[i->b].form == FORM_UNIFORM) {
-        out->form = FORM_UNIFORM;
-        out->home = m->depth;
-        out->scalar = load_if(m, i->dtype, emit_address(m, buf, index->scalar), m->v[i->b].scalar);
+        emit_set_uniform(m, out, load_if(m, i->dtype, emit_address(m, buf, index->scalar), m->v[i->b].scalar));
         return;
     }
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;

@@ -66,11 +66,11 @@ static void fill_caps(void)
 /* Passes that cost a third of the time of a small kernel and leave the code of every kind of kernel as it is, or as
  * fast.  Loop strength reduction comes with analyses that only it needs, and what the emitter leaves to it is within the
  * addressing modes; the list scheduler behind register allocation finds the work of the one before it done; what does
- * not change in a loop is before it already (emit_invariant.c), and there is little else that is computed twice or for nothing;
- * the others look for what the emitter does not make: addresses far from their use, copies, calls to memcmp or to libm,
- * dear integer constants, arrays on the stack, equal ends of blocks, chains to reassociate, tiles of AMX, paths that
- * need no frame.  There is no other way to turn them off than these options, which hold for every user of this libLLVM
- * in the process. */
+ * not change in a loop is before it already (emit_invariant.c), and there is little else that is computed twice or for
+ * nothing; the others look for what the emitter does not make: addresses far from their use, copies, calls to memcmp or
+ * to libm, dear integer constants, arrays on the stack, equal ends of blocks, chains to reassociate, tiles of AMX, paths
+ * that need no frame.  There is no other way to turn them off than these options, which hold for every user of this
+ * libLLVM in the process. */
 static void set_options(void)
 {
     static const char *const option[] = {
