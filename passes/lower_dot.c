@@ -2,28 +2,17 @@
  *
  * The register tile is MR rows by NR columns: NR is the vector loop's width, the MR rows are MR carried
  * accumulators of a serial loop over k, each step loading one row of B (a vector) and MR elements of A
- * (broadcast).  A parallel iteration owns NR columns and a block of rows; for each k-block of pass
- * numerics it walks the row tiles, adding to partial sums in scratch, and the last k-block ends in the
- * epilogue.  B is copied into a scratch panel first where its columns are not neighbours in memory.  Where they are, it
- * is read in place, but for products of many rows with a B beyond the second-level cache: packing takes 2048x2048x2048
- * from 0.80 of the arithmetic peak to 0.84.  A B that the kernel computes, as from the integers of quantized weights, is
- * computed as it is packed, or in place if there is but one row tile.  A is read in place, by tiles of no more rows than
- * the first-level cache holds a line of each: at 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast, and
- * of 7x64, whose elements of A serve twice as many columns, 1.15 times as fast as those; in bf16 6x64 is 1.15 times as fast
- * as 14x32, for each element of A takes two instructions to widen.  Columns may be neighbours only within runs, as the
- * windows of a convolution are within a row of the image: then no tile crosses from one run to the next.  Operands that
- * outgrow the first-level cache are prefetched a tile ahead, A where few columns share it, results as their tile is computed:
- * with all of them out of the second-level cache that takes a product of 128x512x512 from 0.87 of the arithmetic peak to
- * 0.95, and those of attention's gradients with 32 columns take 0.6 to 0.9 of the time.  Neither tiles nor
- * packing nor prefetching touch the order of a chain. */
+ * (broadcast).  A parallel iteration owns NR columns and a block of rows, or all columns of a row tile; for each k-block of
+ * pass numerics it walks the row tiles, adding to partial sums in scratch, and the last k-block ends in the
+ * epilogue.  B is copied into a scratch panel first where its columns are not neighbours in memory, or where that pays;
+ * lower_dot_schedule.c decides.  Operands that outgrow the first-level cache are prefetched a tile ahead, A where few columns
+ * share it, results as their tile is computed: with all of them out of the second-level cache that takes a product of
+ * 128x512x512 from 0.87 of the arithmetic peak to 0.95, and those of attention's gradients with 32 columns take 0.6 to 0.9 of
+ * the time.  Neither tiles nor packing nor prefetching touch the order of a chain. */
 #include "lower_dot.h"
 #include <string.h>
 
-enum { MAX_ROWS = 32, FEW_ROWS = 6 }; /* of a register tile, and of one that shares B's vectors too little */
-enum { UNROLL_K = 4, PACK_STEPS = 16, LINE_BYTES = 64, MAX_PREFETCH = 2 };
-/* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
- * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
-enum { MAX_INLINE = 4 };
+enum { PACK_STEPS = 16, MAX_PREFETCH = 2 };
 
 /* Operand 0 or 1's axes of each kind: batch and contracted in list order, the free ones ascending. */
 struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
@@ -103,6 +92,7 @@ struct tile {
     val number;            /* of the tile among the task's row tiles */
     int64_t tiles;         /* how many those are */
     bool last;             /* ends in the epilogue */
+    val waiting;           /* rows of the tile to the left whose epilogue is computed beside these products; 0: not that way */
 };
 
 static val multiply_add(struct kernel *k, val a, val b, val acc)
@@ -255,6 +245,24 @@ void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_
     emit_epilogue(d, (struct tile){.m0 = m0, .rows = rows, .n0 = n0}, cols);
 }
 
+/* The epilogue of the tile to the left, a row or a few in each visit of the loop over k: its square roots and divisions,
+ * which have a unit of their own, and all that it waits for cost little beside products. */
+static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    int64_t visits = t->kc / UNROLL_K, each = (t->rows + visits - 1) / visits;
+    for (int64_t i = 0; i < each; i++) {
+        val row = ix_add(k, ix_scale(k, visit, each), k_int(k, i));
+        val there = k_if(k, k_prim(k, P_LT, row, t->waiting, 0));
+        lower_scalars(w);
+        val v = k_load(k, d->tile - 1, ix_add(k, ix_scale(k, row, d->tile_step), w->lane), 0);
+        dot_epilogue(d, ix_add(k, t->m0, row), ix_add(k, ix_add(k, t->n0, k_int(k, -d->nr)), w->lane), v);
+        k_end(k, there);
+        w->era++; /* what comes now is no place to use them */
+    }
+}
+
 /* One register tile of one k-block. */
 static void emit_tile(const struct dot *d, const struct tile *t)
 {
@@ -274,6 +282,8 @@ static void emit_tile(const struct dot *d, const struct tile *t)
         prefetch_operand(d, t, j);
         prefetch_epilogue(d, t, j);
         prefetch_rows(d, t, j);
+        if (t->waiting)
+            emit_waiting(d, t, visit);
         products(d, t, j, UNROLL_K, acc);
         for (int64_t i = 0; i < t->rows; i++)
             k_next(k, carry[i], acc[i]);
@@ -293,13 +303,14 @@ static void emit_tile(const struct dot *d, const struct tile *t)
             if (!t->last)
                 k_store(k, d->partial - 1, at, acc[i], 0);
         }
-        if (t->last && d->tile)
-            k_store(k, d->tile - 1, ix_add(k, ix_add(k, k_int(k, i * d->tile_step), d->sweep ? t->n0 : k_int(k, 0)), w->lane), acc[i], 0);
-        else if (t->last)
+        if (t->last && d->tile) {
+            val column = d->when == EPILOGUE_AFTER_ROWS ? ix_add(k, t->n0, w->lane) : w->lane;
+            k_store(k, d->tile - 1, ix_add(k, k_int(k, i * d->tile_step), column), acc[i], 0);
+        } else if (t->last)
             dot_epilogue(d, m, ix_add(k, t->n0, w->lane), acc[i]);
     }
     end_lanes(d);
-    if (t->last && d->tile && !d->sweep)
+    if (t->last && d->tile && d->when != EPILOGUE_AFTER_ROWS && !t->waiting)
         emit_epilogue(d, *t, t->cols);
 }
 
@@ -424,189 +435,9 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
     t.kc = d->size.k - (d->blocks - 1) * d->kblock;
     if (d->panel)
         pack_columns(d, &t);
+    if (d->when == EPILOGUE_DURING_NEXT && cols == d->nr)
+        t.waiting = k_prim(k, P_SELECT, k_prim(k, P_EQ, n0, k_int(k, 0), 0), k_int(k, 0), k_int(k, rows));
     emit_rows(d, &t, first_row, rows);
-}
-
-/* Even row tiles, at most `most` rows each. */
-static int64_t even_rows(int64_t m, int64_t most)
-{
-    int64_t tiles = (m + most - 1) / most;
-    return tiles ? (m + tiles - 1) / tiles : 1;
-}
-
-/* Rows of a tile, at most `most`: of one that crosses no run of rows, if it has not too few. */
-static int64_t tile_rows(const struct dot *d, int64_t most)
-{
-    int64_t rows = most;
-    while (rows > 1 && d->run_m % rows)
-        rows--;
-    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(d->size.m, most);
-}
-
-/* How far rows of the first operand or columns of the second lie apart in memory, each being number i of `run` number o;
- * as find_steps says it. */
-static int64_t side_step(const struct dot *d, bool second, int64_t run)
-{
-    struct kernel *k = d->w->k;
-    int64_t step = 0;
-    val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? (second ? d->size.n : d->size.m) / run : 0), 1);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-    val x = dot_stored_element(d, second, ix_add(k, ix_scale(k, o, run), i), j);
-    if (k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, i, &step))
-        step = -1;
-    k_end(k, j);
-    k_end(k, i);
-    k_end(k, o);
-    return step;
-}
-
-/* How far an operand's neighbours lie apart in memory along the rows or columns and along k: -1 where that is no
- * fixed distance, 0 where the operand is computed rather than loaded.  Where all rows or columns have none, runs of them
- * that have one will do: of columns the longest, if they are neighbours, of rows as many as a tile may have. */
-static void find_steps(struct dot *d)
-{
-    struct trial t;
-    d->run = d->size.n;
-    d->run_m = d->size.m;
-    if (trial_begin(&t, d->w)) {
-        struct dot copy = *d;
-        struct kernel *k = t.w.k;
-        int64_t run = 1, lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
-        copy.w = &t.w;
-        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
-        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        val x = dot_stored_element(&copy, true, i, j);
-        if (k->inst[x].op == L_LOAD) {
-            if (!ix_stride(k, k->inst[x].a, i, &d->b_step_n))
-                d->b_step_n = -1;
-            if (!ix_stride(k, k->inst[x].a, j, &d->b_step_k))
-                d->b_step_k = -1;
-        }
-        k_end(k, j);
-        k_end(k, i);
-        i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.m), 1);
-        j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        x = dot_stored_element(&copy, false, i, j);
-        if (k->inst[x].op == L_LOAD) {
-            if (!ix_stride(k, k->inst[x].a, i, &d->a_step_m))
-                d->a_step_m = -1;
-            if (!ix_stride(k, k->inst[x].a, j, &d->a_step_k))
-                d->a_step_k = -1;
-        }
-        k_end(k, j);
-        k_end(k, i);
-        bool apart = d->b_step_n == -1;
-        for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
-            run *= d->free_b.dim[axis];
-            if (run >= lanes / 2 && side_step(&copy, true, run) == 1) {
-                d->run = run;
-                d->b_step_n = 1;
-            }
-        }
-        for (run = MAX_ROWS; d->a_step_m == -1 && run >= FEW_ROWS; run--) {
-            int64_t step = d->size.m % run ? -1 : side_step(&copy, false, run);
-            if (step >= 0) {
-                d->run_m = run;
-                d->a_step_m = step;
-            }
-        }
-    }
-    trial_end(&t, d->w);
-}
-
-/* So many rows of A have a line each in the first-level cache.  A way of it is a page, so rows that lie a multiple of a
- * large power of two apart share a few of its sets; others share none. */
-static int64_t rows_in_cache(const struct dot *d)
-{
-    enum { WAY_BYTES = 4096, MIN_WAYS = 8 };
-    if (d->w->caps->block_threads || d->a_step_m <= 0)
-        return MAX_ROWS;
-    int64_t ways = d->w->caps->l1_bytes / WAY_BYTES, step = d->a_step_m * d->element % WAY_BYTES, apart = WAY_BYTES;
-    while (apart > LINE_BYTES && step % apart)
-        apart /= 2;
-    return WAY_BYTES / apart * (ways > MIN_WAYS ? ways : MIN_WAYS);
-}
-
-static int64_t tile_lanes(const struct dot *d)
-{
-    int64_t lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
-    return lanes < 32 ? lanes : 32;
-}
-
-static bool is_widened(const struct dot *d) { return d->element < (int64_t)dtype_size(d->dtype); }
-
-/* Rows of a tile of so many vectors of columns that have registers, which are kept for a few things more: where A is
- * widened, element by element, four vectors leave none for that. */
-static int64_t register_rows(const struct dot *d, int64_t vectors)
-{
-    int64_t rows = ((int64_t)d->w->caps->vector_regs - 4) / vectors - (vectors == 4 && is_widened(d));
-    return rows < 24 ? rows : 24;
-}
-
-/* Vectors of columns in a tile.  Two; one for few columns, and in runs: more rows share each vector, and fewer lanes are
- * idle.  Four, so that more columns share each element of A, where few rows of A stay in the cache, and where its elements
- * are widened, unless sums between k-blocks need much of the next cache. */
-static int64_t tile_vectors(const struct dot *d)
-{
-    enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
-    if (d->size.n <= tile_lanes(d) || d->run < d->size.n)
-        return 1;
-    int64_t columns = 4 * tile_lanes(d), over = (columns - d->size.n % columns) % columns, rows = register_rows(d, 4);
-    int64_t sums = d->blocks > 1 ? d->size.m * columns * (int64_t)dtype_size(d->dtype) : 0;
-    bool fits = !d->w->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH && over <= d->size.n / IDLE &&
-                rows >= FEW_ROWS;
-    bool pays = rows_in_cache(d) * 2 < rows * 4 || (is_widened(d) && sums <= d->w->caps->l2_bytes / 16);
-    return fits && pays ? 4 : 2;
-}
-
-/* Columns that are neighbours already: rows of a B beyond the second-level cache lie far apart in it, on pages of their
- * own, and many row tiles read each.  Half floats are widened as they are packed, once for all row tiles: tiles of four
- * vectors do not read them often enough for that. */
-static bool packing_pays(const struct dot *d)
-{
-    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256 };
-    if (d->b_step_n != 1 || d->run < d->size.n)
-        return false;
-    return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && tile_vectors(d) < 4) ||
-           (d->size.m >= MANY_ROWS && d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
-}
-
-static void choose_tiles(struct dot *d, bool packs)
-{
-    const struct caps *c = d->w->caps;
-    int64_t vectors = tile_vectors(d), most = register_rows(d, vectors), cached = rows_in_cache(d);
-    if (cached < most)
-        most = cached;
-    d->nr = vectors * tile_lanes(d);
-    while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n) /* a GPU's lanes are threads: none without a column */
-        d->nr /= 2;
-    d->mr = tile_rows(d, most);
-    if (d->w->given) {
-        d->mr = d->w->given->mr;
-        d->nr = d->w->given->nr;
-    }
-    d->square = c->vector_bytes / 4;
-    if (d->square > d->nr)
-        d->square = (uint32_t)d->nr;
-    /* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share
-     * its rows of A.  Else a task is as many rows of A as stay there while it walks them, so that they share B. */
-    int64_t size = d->element, kc = d->size.k < d->kblock ? d->size.k : d->kblock;
-    int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * size);
-    if (!packs && d->size.k * d->size.n <= c->l2_bytes / 2 / size)
-        fit = d->mr;
-    d->mblock = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > d->mr ? fit : d->mr);
-    if (d->mblock < d->size.m)
-        d->mblock = (d->mblock + d->mr - 1) / d->mr * d->mr;
-    if (d->mblock < 1)
-        d->mblock = 1;
-}
-
-static void fill_schedule(const struct dot *d)
-{
-    d->w->k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr, .nr = (uint16_t)d->nr,
-                                       .kc = (uint32_t)d->kblock, .pack_b = d->panel != 0};
 }
 
 static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t limit)
@@ -614,11 +445,14 @@ static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t li
     return needed ? k_if(k, k_prim(k, p, x, k_int(k, limit), 0)) : 0;
 }
 
-/* The columns of one task: a tile by its number, or all tiles of a run. */
+/* Does a task walk all tiles of its rows? */
+static bool walks_rows(const struct dot *d) { return d->when >= EPILOGUE_AFTER_ROWS; }
+
+/* The columns of one task: a tile by its number, or all tiles of a run or of the task's rows. */
 static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, val first_row, int64_t rows, val number)
 {
     struct kernel *k = d->w->k;
-    bool runs = d->run < d->size.n, all = runs || d->sweep;
+    bool runs = d->run < d->size.n, all = runs || walks_rows(d);
     int64_t full = d->run / d->nr, rest = d->run % d->nr;
     val start = runs ? ix_scale(k, number, d->run) : k_int(k, 0);
     for (int tail = 0; tail < 2; tail++) {
@@ -631,6 +465,8 @@ static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, v
         task(d, ctx, first_row, rows, ix_add(k, start, n0), tail ? rest : d->nr);
         if (open)
             k_end(k, open);
+        if (!tail && d->when == EPILOGUE_DURING_NEXT)
+            emit_epilogue(d, (struct tile){.m0 = first_row, .rows = rows, .n0 = k_int(k, (full - 1) * d->nr)}, d->nr);
     }
 }
 
@@ -645,7 +481,7 @@ static void emit_block(const struct dot *d, dot_task *task, const void *ctx, val
         val in_rows = open_if(k, full && rest, tail ? P_EQ : P_LT, row_block, full);
         val first = tail ? k_int(k, full * d->mblock) : ix_scale(k, row_block, d->mblock);
         emit_columns(d, task, ctx, first, tail ? rest : d->mblock, columns);
-        if (d->sweep)
+        if (d->when == EPILOGUE_AFTER_ROWS)
             emit_epilogue(d, (struct tile){.m0 = first, .rows = tail ? rest : d->mblock, .n0 = k_int(k, 0)}, d->size.n);
         if (in_rows)
             k_end(k, in_rows);
@@ -689,39 +525,27 @@ void lower_dot_group(struct lowering *w)
         dot_emit_blocks(&d, &blocks);
         return;
     }
-    find_steps(&d);
+    dot_find_steps(&d);
     if (dot_bytes(&d)) {
-        choose_tiles(&d, true);
+        d.packs = true;
+        dot_choose_tiles(&d);
         dot_emit_bytes(&d);
         return;
     }
-    /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
-    bool linear, packs = w->given ? w->given->pack_b
-                         : !w->caps->block_threads && ((d.b_step_n != 0 && d.b_step_n != 1) || packing_pays(&d));
-    bool computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear));
-    d.squares = computed ? dot_along_k(&d, true) : d.b_step_k == 1;
-    d.rows = computed ? !d.squares : d.b_step_n == 1;
-    choose_tiles(&d, packs);
-    if (computed && !w->given && !w->caps->block_threads && (d.squares || d.size.m > d.mr)) {
-        packs = true; /* each element is computed once, for all rows of the task */
-        choose_tiles(&d, packs);
-    }
-    bool apart = w->nmember > MAX_INLINE && (packs || !computed);
-    d.sweep = apart && !packs && d.run == d.size.n && dot_sweeps(w->g, w->anchor);
-    if (d.sweep)
-        d.mblock = d.mr;
+    dot_choose(&d);
     int64_t columns = d.run < d.size.n ? d.size.n / d.run : dot_parts(d.size.n, d.nr);
-    if (apart) {
-        d.tile_step = d.sweep ? columns * d.nr : d.nr;
+    if (d.when != EPILOGUE_IN_TILE) {
+        d.tile_step = d.when == EPILOGUE_AFTER_ROWS ? columns * d.nr : d.nr;
         d.tile = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mr * d.tile_step, 0);
     } else {
         lower_scalars(w);
     }
-    if (packs)
+    if (d.packs)
         d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
     if (d.blocks > 1)
         d.partial = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mblock * d.nr, 0);
-    fill_schedule(&d);
-    dot_tasks(&d, d.sweep ? 1 : columns, emit_task, NULL);
-    lower_grain(w, 2 * d.mblock * (d.sweep || d.run < d.size.n ? d.run : d.nr) * d.size.k / 16);
+    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d.nr, .mr = (uint16_t)d.mr, .nr = (uint16_t)d.nr,
+                                 .kc = (uint32_t)d.kblock, .pack_b = d.packs};
+    dot_tasks(&d, walks_rows(&d) ? 1 : columns, emit_task, NULL);
+    lower_grain(w, 2 * d.mblock * (walks_rows(&d) || d.run < d.size.n ? d.run : d.nr) * d.size.k / 16);
 }

@@ -3,6 +3,12 @@
 #define KILN_LOWER_DOT_H
 #include "lower.h"
 
+enum { MAX_ROWS = 32, UNROLL_K = 4, LINE_BYTES = 64 }; /* rows of a register tile, steps of k in a visit of the loop over it */
+
+/* When the epilogue of a tile's products is computed: on the accumulators; or from a copy of them, after the tile, after all
+ * tiles of its rows, or during the products of the tile to the right. */
+enum dot_when { EPILOGUE_IN_TILE, EPILOGUE_AFTER_TILE, EPILOGUE_AFTER_ROWS, EPILOGUE_DURING_NEXT };
+
 struct dot {
     struct lowering *w;
     const struct node *n;
@@ -12,13 +18,14 @@ struct dot {
     struct dot_dims size;
     int64_t kblock, blocks;
     int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
-    int64_t b_step_n, b_step_k, a_step_m, a_step_k; /* see find_steps */
+    int64_t b_step_n, b_step_k, a_step_m, a_step_k; /* see dot_find_steps */
     int64_t element;                             /* bytes of an operand's element */
     int64_t run, run_m;                          /* columns, rows from one multiple of this to the next: b_step_n, a_step_m apart */
     bool rows, squares;                          /* B has neighbours in memory along n, along k: see pack_columns */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
-    bool sweep;                                  /* the epilogue passes over whole rows, when all their tiles are there */
+    bool packs;                                  /* B is copied into the panel */
+    enum dot_when when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
 };
@@ -34,12 +41,20 @@ void dot_epilogue(const struct dot *d, val m, val n, val result);
 void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols);
 /* Emits what one task does: rows first_row .., columns n0 .., the numbers of both being known here. */
 typedef void dot_task(const struct dot *d, const void *ctx, val first_row, int64_t rows, val n0, int64_t cols);
-/* The loop over tasks, each a block of mblock rows and one of `columns` tiles or runs, or in a sweep all tiles. */
+/* The loop over tasks, each a block of mblock rows and one of `columns` tiles or runs, or all tiles of its rows. */
 void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx);
+/* ---- lower_dot_schedule.c, for processors ---- */
+/* How far an operand's neighbours lie apart in memory along the rows or columns and along k: -1 where that is no
+ * fixed distance, 0 where the operand is computed rather than loaded.  Where all rows or columns have none, runs of them
+ * that have one will do: of columns the longest, if they are neighbours, of rows as many as a tile may have. */
+void dot_find_steps(struct dot *d);
+void dot_choose_tiles(struct dot *d); /* mr, nr, mblock and square, for d->packs and d->when */
+/* These two, squares, rows and the tiles; after dot_find_steps. */
+void dot_choose(struct dot *d);
 /* ---- lower_dot_bytes.c ---- */
-/* Is it a product of bytes for this target's mma?  After find_steps. */
+/* Is it a product of bytes for this target's mma?  After dot_find_steps. */
 bool dot_bytes(const struct dot *d);
-void dot_emit_bytes(struct dot *d); /* with mr, nr and mblock chosen */
+void dot_emit_bytes(struct dot *d); /* after dot_choose_tiles */
 /* ---- lower_dot_tile.c ---- */
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
 /* A tile from index on, its rows or columns `stride` apart.  there: which of the elements exist; 0: all. */

@@ -50,8 +50,8 @@ struct groups {
 bool groups_make(const struct graph *g, struct groups *s); /* false: out of memory; groups_free in either case */
 void groups_free(struct groups *s);
 
-/* May a long epilogue of dot r sweep over whole rows of the result, a tile's rows at a time, when the products of
- * all their columns are there?  It reads and writes its arrays in order then, not tile by tile. */
+/* May a task of dot r walk all columns of its rows, so that a long epilogue can be computed during the products of the
+ * next tile, or sweep over whole rows when all of their products are there? */
 bool dot_sweeps(const struct graph *g, ref r);
 
 /* ---- fuse_rows.c ---- */

@@ -1,0 +1,227 @@
+/* The schedule of a product on a processor: tiles, what is packed, and when the epilogue of a tile is computed.
+ *
+ * B is read in place where its columns are neighbours in memory, but for products of many rows with a B beyond the
+ * second-level cache: packing takes 2048x2048x2048 from 0.80 of the arithmetic peak to 0.84.  A B that the kernel computes,
+ * as from the integers of quantized weights, is computed as it is packed, or in place if there is but one row tile.  A is
+ * read in place, by tiles of no more rows than the first-level cache holds a line of each: at 1024x1024x1024 tiles of 8x32
+ * instead of 14x32 are 1.2 times as fast, and of 7x64, whose elements of A serve twice as many columns, 1.15 times as fast
+ * as those; in bf16 6x64 is 1.15 times as fast as 14x32, for each element of A takes two instructions to widen.  Columns may
+ * be neighbours only within runs, as the windows of a convolution are within a row of the image: then no tile crosses from
+ * one run to the next.  */
+#include "lower_dot.h"
+
+enum { FEW_ROWS = 6 }; /* of a tile that shares B's vectors too little */
+/* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
+ * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
+enum { MAX_INLINE = 4 };
+
+/* Even row tiles, at most `most` rows each. */
+static int64_t even_rows(int64_t m, int64_t most)
+{
+    int64_t tiles = (m + most - 1) / most;
+    return tiles ? (m + tiles - 1) / tiles : 1;
+}
+
+/* Rows of a tile, at most `most`: of one that crosses no run of rows, if it has not too few. */
+static int64_t tile_rows(const struct dot *d, int64_t most)
+{
+    int64_t rows = most;
+    while (rows > 1 && d->run_m % rows)
+        rows--;
+    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(d->size.m, most);
+}
+
+/* How far rows of the first operand or columns of the second lie apart in memory, each being number i of `run` number o;
+ * as dot_find_steps says it. */
+static int64_t side_step(const struct dot *d, bool second, int64_t run)
+{
+    struct kernel *k = d->w->k;
+    int64_t step = 0;
+    val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? (second ? d->size.n : d->size.m) / run : 0), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+    val x = dot_stored_element(d, second, ix_add(k, ix_scale(k, o, run), i), j);
+    if (k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, i, &step))
+        step = -1;
+    k_end(k, j);
+    k_end(k, i);
+    k_end(k, o);
+    return step;
+}
+
+void dot_find_steps(struct dot *d)
+{
+    struct trial t;
+    d->run = d->size.n;
+    d->run_m = d->size.m;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        int64_t run = 1, lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+        val x = dot_stored_element(&copy, true, i, j);
+        if (k->inst[x].op == L_LOAD) {
+            if (!ix_stride(k, k->inst[x].a, i, &d->b_step_n))
+                d->b_step_n = -1;
+            if (!ix_stride(k, k->inst[x].a, j, &d->b_step_k))
+                d->b_step_k = -1;
+        }
+        k_end(k, j);
+        k_end(k, i);
+        i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.m), 1);
+        j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+        x = dot_stored_element(&copy, false, i, j);
+        if (k->inst[x].op == L_LOAD) {
+            if (!ix_stride(k, k->inst[x].a, i, &d->a_step_m))
+                d->a_step_m = -1;
+            if (!ix_stride(k, k->inst[x].a, j, &d->a_step_k))
+                d->a_step_k = -1;
+        }
+        k_end(k, j);
+        k_end(k, i);
+        bool apart = d->b_step_n == -1;
+        for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
+            run *= d->free_b.dim[axis];
+            if (run >= lanes / 2 && side_step(&copy, true, run) == 1) {
+                d->run = run;
+                d->b_step_n = 1;
+            }
+        }
+        for (run = MAX_ROWS; d->a_step_m == -1 && run >= FEW_ROWS; run--) {
+            int64_t step = d->size.m % run ? -1 : side_step(&copy, false, run);
+            if (step >= 0) {
+                d->run_m = run;
+                d->a_step_m = step;
+            }
+        }
+    }
+    trial_end(&t, d->w);
+}
+
+/* So many rows of A have a line each in the first-level cache.  A way of it is a page, so rows that lie a multiple of a
+ * large power of two apart share a few of its sets; others share none. */
+static int64_t rows_in_cache(const struct dot *d)
+{
+    enum { WAY_BYTES = 4096, MIN_WAYS = 8 };
+    if (d->w->caps->block_threads || d->a_step_m <= 0)
+        return MAX_ROWS;
+    int64_t ways = d->w->caps->l1_bytes / WAY_BYTES, step = d->a_step_m * d->element % WAY_BYTES, apart = WAY_BYTES;
+    while (apart > LINE_BYTES && step % apart)
+        apart /= 2;
+    return WAY_BYTES / apart * (ways > MIN_WAYS ? ways : MIN_WAYS);
+}
+
+static int64_t tile_lanes(const struct dot *d)
+{
+    int64_t lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
+    return lanes < 32 ? lanes : 32;
+}
+
+static bool is_widened(const struct dot *d) { return d->element < (int64_t)dtype_size(d->dtype); }
+
+/* Rows of a tile of so many vectors of columns that have registers, which are kept for a few things more: where A is
+ * widened, element by element, four vectors leave none for that. */
+static int64_t register_rows(const struct dot *d, int64_t vectors)
+{
+    int64_t rows = ((int64_t)d->w->caps->vector_regs - 4) / vectors - (vectors == 4 && is_widened(d));
+    return rows < 24 ? rows : 24;
+}
+
+/* Vectors of columns in a tile.  Two; one for few columns, and in runs: more rows share each vector, and fewer lanes are
+ * idle.  Four, so that more columns share each element of A, where few rows of A stay in the cache, and where its elements
+ * are widened, unless sums between k-blocks need much of the next cache. */
+static int64_t tile_vectors(const struct dot *d)
+{
+    enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
+    if (d->size.n <= tile_lanes(d) || d->run < d->size.n || d->when == EPILOGUE_DURING_NEXT)
+        return 1;
+    int64_t columns = 4 * tile_lanes(d), over = (columns - d->size.n % columns) % columns, rows = register_rows(d, 4);
+    int64_t sums = d->blocks > 1 ? d->size.m * columns * (int64_t)dtype_size(d->dtype) : 0;
+    bool fits = !d->w->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH && over <= d->size.n / IDLE &&
+                rows >= FEW_ROWS;
+    bool pays = rows_in_cache(d) * 2 < rows * 4 || (is_widened(d) && sums <= d->w->caps->l2_bytes / 16);
+    return fits && pays ? 4 : 2;
+}
+
+/* Columns that are neighbours already: rows of a B beyond the second-level cache lie far apart in it, on pages of their
+ * own, and many row tiles read each.  Half floats are widened as they are packed, once for all row tiles: tiles of four
+ * vectors do not read them often enough for that. */
+static bool packing_pays(const struct dot *d)
+{
+    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256 };
+    if (d->b_step_n != 1 || d->run < d->size.n)
+        return false;
+    return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && tile_vectors(d) < 4) ||
+           (d->size.m >= MANY_ROWS && d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
+}
+
+void dot_choose_tiles(struct dot *d)
+{
+    const struct caps *c = d->w->caps;
+    int64_t vectors = tile_vectors(d), most = register_rows(d, vectors), cached = rows_in_cache(d);
+    if (cached < most)
+        most = cached;
+    d->nr = vectors * tile_lanes(d);
+    while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n) /* a GPU's lanes are threads: none without a column */
+        d->nr /= 2;
+    d->mr = tile_rows(d, most);
+    if (d->w->given) {
+        d->mr = d->w->given->mr;
+        d->nr = d->w->given->nr;
+    }
+    d->square = c->vector_bytes / 4;
+    if (d->square > d->nr)
+        d->square = (uint32_t)d->nr;
+    /* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share
+     * its rows of A.  Else a task is as many rows of A as stay there while it walks them, so that they share B. */
+    int64_t size = d->element, kc = d->size.k < d->kblock ? d->size.k : d->kblock;
+    int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * size);
+    if (!d->packs && d->size.k * d->size.n <= c->l2_bytes / 2 / size)
+        fit = d->mr;
+    d->mblock = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > d->mr ? fit : d->mr);
+    if (d->mblock < d->size.m)
+        d->mblock = (d->mblock + d->mr - 1) / d->mr * d->mr;
+    if (d->mblock < 1)
+        d->mblock = 1;
+}
+
+/* A long epilogue.  Where a task can walk all columns of its rows, it is computed during the products of the next tile, if
+ * registers are left for that beside a tile of one vector of columns, whose rows are enough to share the vector and few
+ * enough to have a visit of the loop over k each.  So the gradient of a layer's weights, 784x512 from 128 rows, with Adam
+ * behind it takes 1.10 times as long as alone; with Adam after all columns, 1.15 times. */
+static void choose_when(struct dot *d)
+{
+    enum { MANY_REGISTERS = 32, MIN_ROWS = 16 };
+    const struct caps *c = d->w->caps;
+    d->when = EPILOGUE_AFTER_TILE;
+    if (d->packs || d->run < d->size.n || !dot_sweeps(d->w->g, d->w->anchor))
+        return;
+    int64_t visits = (d->size.k - (d->blocks - 1) * d->kblock) / UNROLL_K;
+    d->when = EPILOGUE_DURING_NEXT;
+    dot_choose_tiles(d);
+    if (c->block_threads || c->vector_regs < MANY_REGISTERS || is_widened(d) || d->mr < MIN_ROWS || visits < d->mr) {
+        d->when = EPILOGUE_AFTER_ROWS;
+        dot_choose_tiles(d);
+    }
+    d->mblock = d->mr;
+}
+
+void dot_choose(struct dot *d)
+{
+    const struct lowering *w = d->w;
+    /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
+    bool linear, gpu = w->caps->block_threads, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear));
+    d->packs = w->given ? w->given->pack_b : !gpu && ((d->b_step_n != 0 && d->b_step_n != 1) || packing_pays(d));
+    d->squares = computed ? dot_along_k(d, true) : d->b_step_k == 1;
+    d->rows = computed ? !d->squares : d->b_step_n == 1;
+    dot_choose_tiles(d);
+    if (computed && !w->given && !gpu && (d->squares || d->size.m > d->mr)) {
+        d->packs = true; /* each element is computed once, for all rows of the task */
+        dot_choose_tiles(d);
+    }
+    if (w->nmember > MAX_INLINE && (d->packs || !computed))
+        choose_when(d);
+}
