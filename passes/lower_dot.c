@@ -212,6 +212,14 @@ static void end_lanes(const struct dot *d)
     d->w->lane = d->w->pred = 0;
 }
 
+/* The epilogue of the products in a row of scratch, whose first is that of result (m0 + row, n0). */
+static void epilogue_of_row(const struct dot *d, val m0, val row, val n0, val column)
+{
+    struct kernel *k = d->w->k;
+    val v = k_load(k, d->tile - 1, ix_add(k, ix_scale(k, row, d->tile_step), column), 0);
+    dot_epilogue(d, ix_add(k, m0, row), ix_add(k, n0, column), v);
+}
+
 /* The epilogue of products in scratch, row by row.  Its scalars are made here: kept in registers over the loops above
  * they would drive accumulators out. */
 static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
@@ -229,9 +237,7 @@ static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
         val j = several ? k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, cols / d->nr), 1) : 0;
         val off = several ? ix_scale(k, j, d->nr) : k_int(k, tail ? cols / d->nr * d->nr : 0);
         begin_lanes(d, &t);
-        val column = ix_add(k, off, w->lane);
-        val v = k_load(k, d->tile - 1, ix_add(k, ix_scale(k, i, d->tile_step), column), 0);
-        dot_epilogue(d, ix_add(k, t.m0, i), ix_add(k, first, column), v);
+        epilogue_of_row(d, t.m0, i, first, ix_add(k, off, w->lane));
         end_lanes(d);
         if (several)
             k_end(k, j);
@@ -256,8 +262,7 @@ static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
         val row = ix_add(k, ix_scale(k, visit, each), k_int(k, i));
         val there = k_if(k, k_prim(k, P_LT, row, t->waiting, 0));
         lower_scalars(w);
-        val v = k_load(k, d->tile - 1, ix_add(k, ix_scale(k, row, d->tile_step), w->lane), 0);
-        dot_epilogue(d, ix_add(k, t->m0, row), ix_add(k, ix_add(k, t->n0, k_int(k, -d->nr)), w->lane), v);
+        epilogue_of_row(d, t->m0, row, ix_add(k, t->n0, k_int(k, -d->nr)), w->lane);
         k_end(k, there);
         w->era++; /* what comes now is no place to use them */
     }
@@ -306,8 +311,9 @@ static void emit_tile(const struct dot *d, const struct tile *t)
         if (t->last && d->tile) {
             val column = d->when == EPILOGUE_AFTER_ROWS ? ix_add(k, t->n0, w->lane) : w->lane;
             k_store(k, d->tile - 1, ix_add(k, k_int(k, i * d->tile_step), column), acc[i], 0);
-        } else if (t->last)
+        } else if (t->last) {
             dot_epilogue(d, m, ix_add(k, t->n0, w->lane), acc[i]);
+        }
     }
     end_lanes(d);
     if (t->last && d->tile && d->when != EPILOGUE_AFTER_ROWS && !t->waiting)
