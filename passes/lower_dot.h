@@ -49,7 +49,7 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx);
  * that have one will do: of columns the longest, if they are neighbours, of rows as many as a tile may have. */
 void dot_find_steps(struct dot *d);
 void dot_choose_tiles(struct dot *d); /* mr, nr, mblock and square, for d->packs and d->when */
-/* These two, squares, rows and the tiles; after dot_find_steps. */
+/* Chooses packs and when, with them the tiles, and says squares and rows; after dot_find_steps. */
 void dot_choose(struct dot *d);
 /* ---- lower_dot_bytes.c ---- */
 /* Is it a product of bytes for this target's mma?  After dot_find_steps. */

@@ -7,7 +7,7 @@
  * instead of 14x32 are 1.2 times as fast, and of 7x64, whose elements of A serve twice as many columns, 1.15 times as fast
  * as those; in bf16 6x64 is 1.15 times as fast as 14x32, for each element of A takes two instructions to widen.  Columns may
  * be neighbours only within runs, as the windows of a convolution are within a row of the image: then no tile crosses from
- * one run to the next.  */
+ * one run to the next. */
 #include "lower_dot.h"
 
 enum { FEW_ROWS = 6 }; /* of a tile that shares B's vectors too little */
