@@ -251,21 +251,17 @@ void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_
     emit_epilogue(d, (struct tile){.m0 = m0, .rows = rows, .n0 = n0}, cols);
 }
 
-/* The epilogue of the tile to the left, a row or a few in each visit of the loop over k: its square roots and divisions,
- * which have a unit of their own, and all that it waits for cost little beside products. */
+/* The epilogue of the tile to the left, a row in each visit of the loop over k, of which there are enough: its square roots
+ * and divisions, which have a unit of their own, and all that it waits for cost little beside products. */
 static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    int64_t visits = t->kc / UNROLL_K, each = (t->rows + visits - 1) / visits;
-    for (int64_t i = 0; i < each; i++) {
-        val row = ix_add(k, ix_scale(k, visit, each), k_int(k, i));
-        val there = k_if(k, k_prim(k, P_LT, row, t->waiting, 0));
-        lower_scalars(w);
-        epilogue_of_row(d, t->m0, row, ix_add(k, t->n0, k_int(k, -d->nr)), w->lane);
-        k_end(k, there);
-        w->era++; /* what comes now is no place to use them */
-    }
+    val there = k_if(k, k_prim(k, P_LT, visit, t->waiting, 0));
+    lower_scalars(w);
+    epilogue_of_row(d, t->m0, visit, ix_add(k, t->n0, k_int(k, -d->nr)), w->lane);
+    k_end(k, there);
+    w->era++; /* what comes now is no place to use them */
 }
 
 /* One register tile of one k-block. */
@@ -498,6 +494,8 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 {
     struct kernel *k = d->w->k;
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
+    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr, .nr = (uint16_t)d->nr,
+                                 .kc = (uint32_t)d->kblock, .pack_b = d->packs};
     k->extent = d->size.batch * row_blocks * columns;
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (k->extent) {
@@ -550,8 +548,6 @@ void lower_dot_group(struct lowering *w)
         d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
     if (d.blocks > 1)
         d.partial = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mblock * d.nr, 0);
-    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d.nr, .mr = (uint16_t)d.mr, .nr = (uint16_t)d.nr,
-                                 .kc = (uint32_t)d.kblock, .pack_b = d.packs};
     dot_tasks(&d, walks_rows(&d) ? 1 : columns, emit_task, NULL);
     lower_grain(w, 2 * d.mblock * (walks_rows(&d) || d.run < d.size.n ? d.run : d.nr) * d.size.k / 16);
 }

@@ -41,7 +41,8 @@ void dot_epilogue(const struct dot *d, val m, val n, val result);
 void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols);
 /* Emits what one task does: rows first_row .., columns n0 .., the numbers of both being known here. */
 typedef void dot_task(const struct dot *d, const void *ctx, val first_row, int64_t rows, val n0, int64_t cols);
-/* The loop over tasks, each a block of mblock rows and one of `columns` tiles or runs, or all tiles of its rows. */
+/* The loop over tasks, each a block of mblock rows and one of `columns` tiles or runs, or all tiles of its rows;
+ * and the kernel's schedule. */
 void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx);
 /* ---- lower_dot_schedule.c, for processors ---- */
 /* How far an operand's neighbours lie apart in memory along the rows or columns and along k: -1 where that is no

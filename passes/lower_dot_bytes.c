@@ -252,21 +252,19 @@ void dot_emit_bytes(struct dot *d)
     struct kernel *k = w->k;
     struct bytes s = {.d = d, .ta = w->g->node[d->n->in[0]].dtype, .tb = w->g->node[d->n->in[1]].dtype,
                       .b_rows = d->b_step_n == 1};
-    bool packs = w->given ? w->given->pack_b : !s.b_rows || d->size.m > d->mr;
+    d->packs = w->given ? w->given->pack_b : !s.b_rows || d->size.m > d->mr;
     s.turned = s.ta == s.tb;
     int64_t most = MAX_PANEL / d->nr / GROUP * GROUP;
-    s.panels = packs ? dot_parts(d->size.k, most) : 1;
+    s.panels = d->packs ? dot_parts(d->size.k, most) : 1;
     s.kc = s.panels > 1 ? dot_parts(dot_parts(d->size.k, s.panels), GROUP) * GROUP : d->size.k;
     s.panels = dot_parts(d->size.k, s.kc);
-    if (packs)
+    if (d->packs)
         s.panel = 1 + k_buf(k, BUF_SCRATCH, s.tb, dot_parts(s.kc, GROUP) * GROUP * d->nr, 0);
     s.sums = k_buf(k, BUF_SCRATCH, KL_I32, (s.panels > 1 ? d->mblock : d->mr) * d->nr, 0);
     d->tile = 1 + s.sums;
     d->tile_step = d->nr;
-    if (s.turned && packs)
+    if (s.turned && d->packs)
         s.columns = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
-    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr, .nr = (uint16_t)d->nr,
-                                 .kc = (uint32_t)d->kblock, .pack_b = packs};
     dot_tasks(d, dot_parts(d->size.n, d->nr), emit_task, &s);
     lower_grain(w, 2 * d->mblock * d->nr * d->size.k / 64);
 }

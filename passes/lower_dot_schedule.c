@@ -1,4 +1,5 @@
-/* The schedule of a product on a processor: tiles, what is packed, and when the epilogue of a tile is computed.
+/* The schedule of a product on a processor, and on a GPU of one that is not for blocks of threads: tiles, what is packed, and
+ * when the epilogue of a tile is computed.
  *
  * B is read in place where its columns are neighbours in memory, but for products of many rows with a B beyond the
  * second-level cache: packing takes 2048x2048x2048 from 0.80 of the arithmetic peak to 0.84.  A B that the kernel computes,
@@ -31,22 +32,38 @@ static int64_t tile_rows(const struct dot *d, int64_t most)
     return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(d->size.m, most);
 }
 
-/* How far rows of the first operand or columns of the second lie apart in memory, each being number i of `run` number o;
- * as dot_find_steps says it. */
+/* How far apart in memory elements x are as loop variable v goes by one, as dot_find_steps says it. */
+static int64_t step_of(const struct kernel *k, val x, val v)
+{
+    int64_t step = 0;
+    return k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, v, &step) ? -1 : step;
+}
+
+/* The same for rows of the first operand or columns of the second, each being number i of `run` number o. */
 static int64_t side_step(const struct dot *d, bool second, int64_t run)
 {
     struct kernel *k = d->w->k;
-    int64_t step = 0;
     val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? (second ? d->size.n : d->size.m) / run : 0), 1);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-    val x = dot_stored_element(d, second, ix_add(k, ix_scale(k, o, run), i), j);
-    if (k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, i, &step))
-        step = -1;
+    int64_t step = step_of(k, dot_stored_element(d, second, ix_add(k, ix_scale(k, o, run), i), j), i);
     k_end(k, j);
     k_end(k, i);
     k_end(k, o);
     return step;
+}
+
+/* An operand's two, along its rows or columns and along k. */
+static void operand_steps(const struct dot *d, bool second, int64_t *side, int64_t *along_k)
+{
+    struct kernel *k = d->w->k;
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+    val x = dot_stored_element(d, second, i, j);
+    *side = step_of(k, x, i);
+    *along_k = step_of(k, x, j);
+    k_end(k, j);
+    k_end(k, i);
 }
 
 void dot_find_steps(struct dot *d)
@@ -60,28 +77,8 @@ void dot_find_steps(struct dot *d)
         int64_t run = 1, lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
         copy.w = &t.w;
         copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
-        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        val x = dot_stored_element(&copy, true, i, j);
-        if (k->inst[x].op == L_LOAD) {
-            if (!ix_stride(k, k->inst[x].a, i, &d->b_step_n))
-                d->b_step_n = -1;
-            if (!ix_stride(k, k->inst[x].a, j, &d->b_step_k))
-                d->b_step_k = -1;
-        }
-        k_end(k, j);
-        k_end(k, i);
-        i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.m), 1);
-        j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        x = dot_stored_element(&copy, false, i, j);
-        if (k->inst[x].op == L_LOAD) {
-            if (!ix_stride(k, k->inst[x].a, i, &d->a_step_m))
-                d->a_step_m = -1;
-            if (!ix_stride(k, k->inst[x].a, j, &d->a_step_k))
-                d->a_step_k = -1;
-        }
-        k_end(k, j);
-        k_end(k, i);
+        operand_steps(&copy, true, &d->b_step_n, &d->b_step_k);
+        operand_steps(&copy, false, &d->a_step_m, &d->a_step_k);
         bool apart = d->b_step_n == -1;
         for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
             run *= d->free_b.dim[axis];
