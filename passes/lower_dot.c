@@ -126,18 +126,28 @@ static bool outgrows_cache(const struct dot *d, int64_t elements)
     return elements > d->w->caps->l1_bytes / (int64_t)dtype_size(d->n->dtype);
 }
 
-/* Fetches ahead what the tile's epilogue will read and write, one line of each array for every UNROLL_K steps. */
+static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t limit)
+{
+    return needed ? k_if(k, k_prim(k, p, x, k_int(k, limit), 0)) : 0;
+}
+
+/* Fetches ahead what the tile's epilogue will read and write, one line of each array in a visit of the loop over k, and
+ * nothing more: lines of the tiles below would come too early, and drive others out. */
 static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     int64_t line = LINE_BYTES / (int64_t)dtype_size(d->n->dtype), per_row = (t->cols + line - 1) / line;
-    if (!t->last || d->run < d->size.n || t->kc / UNROLL_K < t->rows * per_row || !outgrows_cache(d, d->size.m * d->size.n))
+    int64_t visits = t->kc / UNROLL_K, lines = t->rows * per_row;
+    if (!t->last || d->run < d->size.n || visits < lines || !outgrows_cache(d, d->size.m * d->size.n))
         return;
     val number = ix_div(k, j, UNROLL_K), coord[KL_MAX_RANK] = {0};
+    val there = open_if(k, visits > lines, P_LT, number, lines);
     val m = ix_add(k, t->m0, ix_div(k, number, per_row));
     result_coord(d, m, ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)), coord);
     lower_prefetch(w, &d->out, coord);
+    if (there)
+        k_end(k, there);
 }
 
 /* Fetches the line of an element of an operand, if that is in memory. */
@@ -440,11 +450,6 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
     if (d->when == EPILOGUE_DURING_NEXT && cols == d->nr)
         t.waiting = k_prim(k, P_SELECT, k_prim(k, P_EQ, n0, k_int(k, 0), 0), k_int(k, 0), k_int(k, rows));
     emit_rows(d, &t, first_row, rows);
-}
-
-static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t limit)
-{
-    return needed ? k_if(k, k_prim(k, p, x, k_int(k, limit), 0)) : 0;
 }
 
 /* Does a task walk all tiles of its rows? */
