@@ -110,6 +110,17 @@ static void rules(kl_device dev)
     p = parameter(dev);
     compare(dev, "adam with decay", kl_adam(&p, 1, &decay), p, expect);
 
+    /* Averages that are nearer to the newest gradient, and of it alone. */
+    const kl_adam_options quick = {.beta1 = 0.25, .beta2 = 0.4, .eps = 1e-8};
+    expected_adam(&quick, expect);
+    p = parameter(dev);
+    compare(dev, "adam with small betas", kl_adam(&p, 1, &quick), p, expect);
+
+    const kl_adam_options newest = {.beta1 = 0, .beta2 = 0.999, .eps = 1e-8};
+    expected_adam(&newest, expect);
+    p = parameter(dev);
+    compare(dev, "adam without a first moment", kl_adam(&p, 1, &newest), p, expect);
+
     expected_sgd(&(kl_sgd_options){0}, expect);
     p = parameter(dev);
     compare(dev, "sgd", kl_sgd(&p, 1, NULL), p, expect);
