@@ -1,6 +1,8 @@
 /* One thread for work that nobody waits for: compiling while the program already runs.  It is started by the first
  * task and ended at exit, before the code generators' libraries are taken down: exit handlers run in reverse order, and
- * whoever gives a task here has opened them.  What is still queued then is dropped. */
+ * whoever gives a task here has opened them.  What is still queued then is dropped.  A fork waits until the thread rests,
+ * between two tasks or where a task lets it, and so finds no lock in its hands: not of an allocator, which may be the
+ * user's or a sanitizer's, either. */
 #define _GNU_SOURCE
 #include "runtime/runtime.h"
 #include <pthread.h>
@@ -17,27 +19,39 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows 
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static struct task *first, **last = &first;
 static pthread_t thread;
-static bool started;
-static atomic_bool ending;
+static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; /* of the thread to rest, of forks to be over */
+static bool busy;                                      /* the thread is in a task, and does not rest there */
+static unsigned forks;                                 /* under way or waiting */
+static bool started, ending;
 
-static pthread_mutex_t in_step = PTHREAD_MUTEX_INITIALIZER; /* held during each step of a task that fork has to wait for */
+static _Thread_local bool is_worker;
+
+/* Needs the lock. */
+static void rest(void)
+{
+    busy = false;
+    pthread_cond_broadcast(&turn);
+}
 
 static void *work(void *unused)
 {
     (void)unused;
     pthread_setname_np(pthread_self(), "kiln background");
+    is_worker = true;
     pthread_mutex_lock(&lock);
-    while (!atomic_load(&ending)) {
+    while (!ending) {
         struct task *t = first;
-        if (!t) {
-            pthread_cond_wait(&more, &lock);
+        if (!t || forks) {
+            pthread_cond_wait(t ? &turn : &more, &lock);
             continue;
         }
         if (!(first = t->next)) last = &first;
+        busy = true;
         pthread_mutex_unlock(&lock);
         t->run(t->ctx);
         mem_free(t);
         pthread_mutex_lock(&lock);
+        rest();
     }
     pthread_mutex_unlock(&lock);
     return NULL;
@@ -47,7 +61,7 @@ static void end(void)
 {
     pthread_mutex_lock(&lock);
     bool join = started;
-    atomic_store(&ending, true);
+    ending = true;
     pthread_cond_signal(&more);
     pthread_mutex_unlock(&lock);
     if (join) pthread_join(thread, NULL);
@@ -78,7 +92,7 @@ bool background_run(void (*run)(void *ctx), void *ctx)
     if (!t) return false;
     *t = (struct task){run, ctx, NULL};
     pthread_mutex_lock(&lock);
-    bool ok = !atomic_load(&ending) && (started || start());
+    bool ok = !ending && (started || start());
     if (ok) {
         *last = t;
         last = &t->next;
@@ -89,24 +103,28 @@ bool background_run(void (*run)(void *ctx), void *ctx)
     return ok;
 }
 
-bool background_step_begin(void)
+bool background_pause(void)
 {
-    pthread_mutex_lock(&in_step);
-    if (!atomic_load(&ending)) return true;
-    pthread_mutex_unlock(&in_step);
-    return false;
+    pthread_mutex_lock(&lock);
+    if (forks) rest();
+    while (forks) pthread_cond_wait(&turn, &lock);
+    busy = true;
+    bool more_to_do = !ending;
+    pthread_mutex_unlock(&lock);
+    return more_to_do;
 }
 
-void background_step_end(void) { pthread_mutex_unlock(&in_step); }
-
+/* A callback of the user's that forks, on this thread, does not wait for itself. */
 void background_before_fork(void)
 {
-    pthread_mutex_lock(&in_step);
     pthread_mutex_lock(&lock);
+    forks++;
+    while (busy && !is_worker) pthread_cond_wait(&turn, &lock);
 }
 
 void background_after_fork(bool child)
 {
+    forks--;
     if (child) { /* it has no such thread: its tasks are their owners' */
         for (struct task *t = first, *next; t; t = next) {
             next = t->next;
@@ -115,8 +133,10 @@ void background_after_fork(bool child)
         first = NULL;
         last = &first;
         started = false;
-        more = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+        more = turn = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+        busy = is_worker = false;
+        forks = 0;
     }
+    pthread_cond_broadcast(&turn);
     pthread_mutex_unlock(&lock);
-    pthread_mutex_unlock(&in_step);
 }

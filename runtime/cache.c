@@ -225,13 +225,11 @@ struct compile_all {
 
 static const struct code_entry *get_code(struct compile_all *all, uint32_t i, int device, struct err *e)
 {
-    if (all->background && !background_step_begin()) {
+    if (all->background && !background_pause()) {
         err_set(e, KL_ERR_COMPILE, "the process ends");
         return NULL;
     }
-    const struct code_entry *c = code_get(all->x->program->kernel[i], device, e);
-    if (all->background) background_step_end();
-    return c;
+    return code_get(all->x->program->kernel[i], device, e);
 }
 
 /* Kernel i's code on each device that runs it. */

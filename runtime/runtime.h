@@ -159,9 +159,8 @@ bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, 
 
 /* ---- background.c: a thread for tasks that nobody waits for ---- */
 bool background_run(void (*run)(void *ctx), void *ctx); /* false: it cannot be run */
-/* Around each step of a task: exit waits for the step that runs, and fork does.  false: the process ends, give up. */
-bool background_step_begin(void);
-void background_step_end(void);
+/* For tasks, between their steps: lets forks go first.  false: the process ends, give up. */
+bool background_pause(void);
 void background_before_fork(void);
 void background_after_fork(bool child);
 
