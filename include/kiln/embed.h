@@ -2,9 +2,10 @@
  * <kiln/kiln.h>.
  *
  * Fork: a child may go on using Kiln, with a pool and a background thread of its own; programs that were compiled are
- * still there.  A call of fork waits until kernels that other threads are compiling are done.  What another thread was
- * assigning at that moment is lost in the child: such a tensor is poison there, with an error that says so; all other
- * values are the parent's.  A GPU that was opened before is the parent's: in the child all that is asked of it fails. */
+ * still there.  A call of fork waits until kernels that other threads are compiling are done, and for what the background
+ * thread is planning.  What another thread was assigning at that moment is lost in the child: such a tensor is poison
+ * there, with an error that says so; all other values are the parent's.  A GPU that was opened before is the parent's: in
+ * the child all that is asked of it fails. */
 #ifndef KILN_EMBED_H
 #define KILN_EMBED_H
 #include <kiln/kiln.h>
