@@ -106,9 +106,11 @@ bool background_run(void (*run)(void *ctx), void *ctx)
 bool background_pause(void)
 {
     pthread_mutex_lock(&lock);
-    if (forks) rest();
-    while (forks) pthread_cond_wait(&turn, &lock);
-    busy = true;
+    if (forks) {
+        rest();
+        while (forks) pthread_cond_wait(&turn, &lock);
+        busy = true;
+    }
     bool more_to_do = !ending;
     pthread_mutex_unlock(&lock);
     return more_to_do;

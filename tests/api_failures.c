@@ -296,8 +296,8 @@ int main(int argc, char **argv)
     one_by_one("kernels from disk", most);
     setenv("KILN_CACHE_DIR", "none", 1);
     one_by_one("kernels compiled", most / 8);
-    /* The rest, one in eight, did without: a kernel is not kept on disk, a miss not explained.  A few samples may have more. */
-    CHECK(all_tried < 100 ? all_reported * 2 > all_tried : all_reported * 4 > all_tried * 3);
+    /* The rest did without: a kernel is not kept on disk, a miss not explained. */
+    CHECK(all_reported * 4 > all_tried * 3);
     if (!strcmp(kl_device_name(dev), "cpu"))
         background();
     OK(kl_scope_begin());
