@@ -6,7 +6,7 @@
 #include "bench.h"
 #include "cublas.h"
 #include "models.h"
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 #include "runtime/runtime.h"
 
 enum { ROUNDS = 20, COLUMNS = 4096, MAX_ARRAYS = 6, RUNS = 8 };

@@ -2,7 +2,7 @@
  * backends.def; the shared library of each is opened on first use. */
 #ifndef KILN_CODEGEN_H
 #define KILN_CODEGEN_H
-#include "ir/loop.h"
+#include "ir/loop/loop.h"
 
 /* Machine code as a relocatable object with one function, `kernel`: no external symbols, so it can be
  * kept on disk and loaded without the generator. */

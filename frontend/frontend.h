@@ -11,7 +11,7 @@
 #define KILN_FRONTEND_H
 #define KL_NO_CALL_SITES
 #include "frontend/dispatch/dispatch.h"
-#include "ir/custom.h"
+#include "ir/graph/custom.h"
 #include "ir/ir.h"
 #include "runtime/runtime.h"
 #include <kiln/kiln.h>

@@ -26,7 +26,7 @@ enum op {
 #define EW1(name, ...) OP_##name,
 #define EW2(name, ...) OP_##name,
 #define EW3(name, ...) OP_##name,
-#include "ops.def"
+#include "ir/ops/ops.def"
     OP_COUNT
 };
 
@@ -441,7 +441,7 @@ size_t node_bytes(const struct graph *g, ref r);
 #define EW1(name, ...) ref n_##name(struct graph *g, ref a);
 #define EW2(name, ...) ref n_##name(struct graph *g, ref a, ref b);
 #define EW3(name, ...) ref n_##name(struct graph *g, ref a, ref b, ref c);
-#include "ops.def"
+#include "ir/ops/ops.def"
 ref n_input(struct graph *g, unsigned dtype, const struct shape *s, const char *name);
 ref n_state(struct graph *g, unsigned dtype, const struct shape *s, const char *name);
 ref n_slot(struct graph *g, unsigned dtype, const char *name);
@@ -596,7 +596,7 @@ bool interp_node(const struct graph *g, const struct node *n, void *out, const v
     bool eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \
     void vjp_##name(struct graph *, ref, ref, ref *);                                            \
     uint32_t lower_##name(struct lower *, ref, const uint32_t *);
-#include "ops.def"
+#include "ir/ops/ops.def"
 void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din); /* vjp.c: the gradient columns of ops.def */
 
 /* What the families share. */

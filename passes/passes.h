@@ -5,7 +5,7 @@
 #ifndef KILN_PASSES_H
 #define KILN_PASSES_H
 #include "ir/ir.h"
-#include "ir/loop.h"
+#include "ir/loop/loop.h"
 
 /* A pass: <0 error (in g->err), 0 unchanged, 1 changed.  Any pass runs on any valid graph. */
 typedef int pass_fn(struct graph *g);

@@ -4,8 +4,8 @@
  * program in its steady state neither calls the system nor meets a page fault.  A class is a quarter of a power
  * of two: at most a fifth of a block is unused.  Each device has lists, numbers and maybe a limit of its own, which
  * counts blocks in use and waiting. */
-#include "runtime/driver.h"
-#include "runtime/runtime.h"
+#include "runtime/device/driver.h"
+#include "runtime.h"
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>

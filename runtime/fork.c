@@ -2,7 +2,7 @@
  * waits for the code generators, which have locks of their own.  So a child finds all of it consistent, and starts with
  * a background thread of its own, no recording and nothing half built.  (The pool, which also runs without the rest of
  * Kiln, looks after itself.) */
-#include "runtime/runtime.h"
+#include "runtime.h"
 #include <pthread.h>
 
 /* Held shared around a code generator's work, alone by fork.  A fork that waits goes before who comes later. */

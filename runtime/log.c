@@ -1,6 +1,6 @@
 /* The log: messages for the embedder, to a function of its own.  Without one a message costs one load. */
 #define _GNU_SOURCE
-#include "runtime/runtime.h"
+#include "runtime.h"
 #include <pthread.h>
 #include <stdarg.h>
 

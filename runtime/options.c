@@ -1,5 +1,5 @@
 /* Options by name; the environment gives their defaults. */
-#include "runtime/runtime.h"
+#include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
 

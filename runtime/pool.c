@@ -5,7 +5,7 @@
  * the word itself.  The last worker to finish writes the caller's word.  Workers start on the first job that
  * has work for them and stay.  Which worker runs which share depends on the extent and the number of workers only. */
 #define _GNU_SOURCE
-#include "runtime/runtime.h"
+#include "runtime.h"
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>

@@ -27,18 +27,18 @@ bad_includes() {
             }'
     done
     # A user'"'"'s program and the tests named api_ see the public headers only.
-    for file in "$1"/tests/api_*.c; do
+    for file in "$1"/tests/*/api_*.c; do
         [ ! -e "$file" ] || grep -HnE '^#include "(ir|passes|codegen|runtime|frontend)/' "$file"
     done
 }
 
 if [ $# -eq 0 ]; then # the check itself must notice
     scratch=$(mktemp -d)
-    mkdir -p "$scratch/ir" "$scratch/runtime" "$scratch/tests"
+    mkdir -p "$scratch/ir" "$scratch/runtime" "$scratch/tests/api"
     printf '#include "passes/passes.h"\n' >"$scratch/ir/bad.c"
     printf '#include "../ir/ir.h"\n' >"$scratch/runtime/bad.h"
     printf '#include "ir/ir.h"\n#include "bad.h"\n#include <kiln/kiln.h>\n' >"$scratch/runtime/good.c"
-    printf '#include "ir/ir.h"\n' >"$scratch/tests/api_bad.c"
+    printf '#include "ir/ir.h"\n' >"$scratch/tests/api/api_bad.c"
     found=$(bad_includes "$scratch" | wc -l)
     rm -r "$scratch"
     if [ "$found" -ne 3 ]; then

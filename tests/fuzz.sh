@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes the parser and what follows it (tests/fuzz_parse.c) for a time:  fuzz.sh BUILD [SECONDS]
+# Fuzzes the parser and what follows it (tests/fuzz/fuzz_parse.c) for a time:  fuzz.sh BUILD [SECONDS]
 #
 # Starts from the texts of tests/text and from what earlier runs found new, kept in BUILD/fuzz-corpus.  An input that
 # fails is left in BUILD as crash-*, leak-*, oom-* or timeout-*; `BUILD/tests/fuzz_parse FILE` runs it again and
@@ -15,9 +15,9 @@ done
 
 # The words of the language: ops, dtypes, and the quoted words of the grammar.
 {
-    sed -n 's/^\(ST\|EW[123]\)(\([a-z_0-9]*\),.*/"\2"/p' "$root/ir/ops.def"
-    sed -n 's/^DT[A-Z]* *(\([a-z0-9]*\),.*/"\1"/p' "$root/ir/dtypes.def"
-    sed -n 's/^PRIM([A-Z]*, *\([a-z]*\),.*/"\1"/p' "$root/ir/prims.def"
+    sed -n 's/^\(ST\|EW[123]\)(\([a-z_0-9]*\),.*/"\2"/p' "$root/ir/ops/ops.def"
+    sed -n 's/^DT[A-Z]* *(\([a-z0-9]*\),.*/"\1"/p' "$root/ir/math/dtypes.def"
+    sed -n 's/^PRIM([A-Z]*, *\([a-z]*\),.*/"\1"/p' "$root/ir/math/prims.def"
     sed -n '/^\(text\|kernels\) *=/,/^```/p' "$root/ir/README.md" | grep -o '"[^"\\ ]*"'
     printf '"%s"\n' 'f32[]' 'f32[n]' '2*n+1' '1..9' 'bits(0x' '1e-05' '-inf' ' : f32[2]' ' group 0' '(0; 0)' '\\x41' '\"'
 } | sort -u >"$build/fuzz.dict"

@@ -15,7 +15,7 @@ mkdir -p $scratch
 find $scratch -mindepth 1 -maxdepth 1 ! -name build -exec rm -r {} +
 cp -pr CMakeLists.txt CMakePresets.json README.md run include ir frontend passes codegen runtime tests bench examples \
     $scratch
-for program in tests/recipes/*.c; do cp -p "$program" "$scratch/tests/api_recipe_$(basename "$program")"; done
+for program in tests/recipes/*.c; do cp -p "$program" "$scratch/tests/api/api_recipe_$(basename "$program")"; done
 rm -rf $scratch/tests/recipes $scratch/checks
 mkdir -p $scratch/checks
 cd $scratch || exit 1

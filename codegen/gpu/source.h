@@ -15,8 +15,8 @@
  * count elements for each block of the grid. */
 #ifndef KILN_SOURCE_H
 #define KILN_SOURCE_H
-#include "ir/loop.h"
-#include "ir/text.h"
+#include "ir/loop/loop.h"
+#include "ir/text/text.h"
 
 /* Where a lane of a team has the elements of a tile that it holds for a matrix unit: element e lies at
  * lane / div % mod * scale + at[e] of either axis. */

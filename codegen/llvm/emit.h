@@ -2,7 +2,7 @@
 #ifndef KILN_LLVM_EMIT_H
 #define KILN_LLVM_EMIT_H
 #include "codegen/codegen.h"
-#include "ir/loop.h"
+#include "ir/loop/loop.h"
 #include <llvm-c/Core.h>
 
 enum { MAX_PARTS = 16 };  /* native vectors that hold the lanes of one varying value */

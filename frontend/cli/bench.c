@@ -1,5 +1,5 @@
 /* kiln bench: a graph's text, measured fused and unfused. */
-#include "frontend/cli/job.h"
+#include "job.h"
 #include "frontend/frontend.h"
 #include "runtime/measure/measure.h"
 

@@ -1,5 +1,5 @@
 /* Values for the symbols of a graph: --bind NAME=NUMBER, and what the shapes of arrays say. */
-#include "frontend/cli/job.h"
+#include "job.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

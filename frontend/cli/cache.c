@@ -1,5 +1,5 @@
 /* kiln cache: looks at the kernels kept on disk, and removes them. */
-#include "frontend/cli/cli.h"
+#include "cli.h"
 #include "runtime/runtime.h"
 #include <limits.h>
 #include <stdlib.h>

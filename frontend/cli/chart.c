@@ -1,5 +1,5 @@
 /* kiln chart: results of benchmarks, as JSON, to a chart. */
-#include "frontend/cli/cli.h"
+#include "cli.h"
 #include "runtime/measure/measure.h"
 #include <errno.h>
 #include <string.h>

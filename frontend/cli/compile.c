@@ -1,6 +1,6 @@
 /* kiln compile: a graph's text to an object file and its C header. */
-#include "frontend/cli/cli.h"
-#include "runtime/object.h"
+#include "cli.h"
+#include "runtime/aot/object.h"
 
 struct compile { const char *file, *object, *header; struct object_options options; struct cli_values values; };
 

@@ -1,5 +1,5 @@
 /* kiln devices: what this machine has. */
-#include "frontend/cli/cli.h"
+#include "cli.h"
 #include "runtime/runtime.h"
 
 static void show(void *ctx, const char *name, bool works, const char *text)

@@ -1,6 +1,6 @@
 /* kiln dispatch: keys and the tables of ops.  kiln explain: what a call of an op becomes, from its keys to its code. */
 #include "frontend/frontend.h"
-#include "frontend/cli/cli.h"
+#include "cli.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* kiln opt: passes on a graph.  kiln dump: one stage between a graph and its machine code.  kiln diff: two graphs. */
-#include "frontend/cli/cli.h"
-#include "ir/text.h"
+#include "cli.h"
+#include "ir/text/text.h"
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Values for a graph's inputs, states and slots, from files or made up, and its program run on them. */
-#include "frontend/cli/job.h"
+#include "job.h"
 #include "frontend/frontend.h"
-#include "ir/custom.h"
-#include "ir/text.h"
+#include "ir/graph/custom.h"
+#include "ir/text/text.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* A graph's values from the command line: what kiln run, bench and profile share. */
 #ifndef KILN_CLI_JOB_H
 #define KILN_CLI_JOB_H
-#include "frontend/cli/cli.h"
-#include "frontend/cli/npy.h"
+#include "cli.h"
+#include "npy.h"
 #include "runtime/runtime.h"
 
 enum { MAX_BINDINGS = 256 };

@@ -1,7 +1,7 @@
 /* kiln kernel: kernels in text form: checked, printed in their normal form, compiled, run. */
-#include "frontend/cli/cli.h"
-#include "frontend/cli/npy.h"
-#include "ir/text.h"
+#include "cli.h"
+#include "npy.h"
+#include "ir/text/text.h"
 #include "runtime/runtime.h"
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* The `kiln` command: looks at graphs in text form, runs passes and programs on them. */
-#include "frontend/cli/cli.h"
+#include "cli.h"
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <stdarg.h>

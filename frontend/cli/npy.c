@@ -1,6 +1,6 @@
 /* .npy: a magic number, a Python dict as text ({'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }),
  * then the elements. */
-#include "frontend/cli/npy.h"
+#include "npy.h"
 #include <inttypes.h>
 #include <string.h>
 

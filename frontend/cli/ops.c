@@ -1,5 +1,5 @@
 /* kiln ops: the table of ops, from ops.def. */
-#include "frontend/cli/cli.h"
+#include "cli.h"
 #include <string.h>
 
 struct row { unsigned op; const char *grad[3]; }; /* the gradient columns of an elementwise row as text */
@@ -9,7 +9,7 @@ static const struct row rows[] = {
 #define EW1(name, types, value, ga, ...) {OP_##name, {#ga}},
 #define EW2(name, types, value, ga, gb, ...) {OP_##name, {#ga, #gb}},
 #define EW3(name, types, value, ga, gb, gc, ...) {OP_##name, {#ga, #gb, #gc}},
-#include "ir/ops.def"
+#include "ir/ops/ops.def"
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

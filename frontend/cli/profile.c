@@ -1,5 +1,5 @@
 /* kiln profile: a graph's text, run some times, and where the time went. */
-#include "frontend/cli/job.h"
+#include "job.h"
 #include "frontend/frontend.h"
 
 enum { ROUNDS = 20 };

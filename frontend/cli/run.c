@@ -1,7 +1,7 @@
 /* kiln run: a graph's text, arrays in, arrays out. */
-#include "frontend/cli/job.h"
-#include "frontend/cli/npy.h"
-#include "ir/text.h"
+#include "job.h"
+#include "npy.h"
+#include "ir/text/text.h"
 #include <errno.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* The tables of ops, and registering kernels. */
 #include "frontend/frontend.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>

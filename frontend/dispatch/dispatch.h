@@ -7,7 +7,7 @@
 #define KILN_DISPATCH_INTERNAL_H
 #define KL_NO_CALL_SITES
 #include "ir/broken.h"
-#include "ir/custom.h"
+#include "ir/graph/custom.h"
 #include "ir/ir.h"
 #include <kiln/dispatch.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
 /* Keys and sets of them: names, components, and the view with eleven keys. */
-#include "frontend/dispatch/dispatch.h"
+#include "dispatch.h"
 #include <ctype.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Dispatch as text: schemas, dumps, errors, and the log of a thread. */
 #include "frontend/frontend.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,7 +8,7 @@
  * Only f16, bf16 and f32 are cast, and a call that has f64 among them stays as it is.  Composites whose first step would lose
  * digits (softmax, norms, losses) ask autocast_wide for their operand.  A narrow copy of a tensor from outside of the
  * trace, such as a weight, is made once a block. */
-#include "frontend/layers/transform.h"
+#include "transform.h"
 #include <string.h>
 
 enum policy { ANY, LOWER, FP32, PROMOTE };
@@ -103,7 +103,7 @@ static const uint8_t policy_of[OP_COUNT] = {
 #define EW1(name, types, value, ga, autocast, doc) [OP_##name] = autocast,
 #define EW2(name, types, value, ga, gb, autocast, doc) [OP_##name] = autocast,
 #define EW3(name, types, value, ga, gb, gc, autocast, doc) [OP_##name] = autocast,
-#include "ir/ops.def"
+#include "ir/ops/ops.def"
 };
 
 /* What those of an op's operands that are of other dtypes are cast to, where autocast is active; KL_DTYPE_COUNT: there are none. */

@@ -5,7 +5,7 @@
  * A gradient of a batched loss in a batched value is that of the sum: element i of the loss depends on element i of the value
  * only.  In a value w that is not batched each element has a gradient of its own, so what lies between w and the
  * loss is recorded once more, with w spread over the batch. */
-#include "frontend/layers/batch.h"
+#include "batch.h"
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>

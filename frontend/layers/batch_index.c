@@ -2,7 +2,7 @@
  * are the same op with its axis one further.  A batched index becomes one into an axis that holds the whole batch: element
  * i of the batch counts from i times that axis's length on.  A dynamic slice or update has an index of consecutive numbers
  * then. */
-#include "frontend/layers/batch.h"
+#include "batch.h"
 #include <string.h>
 
 /* An operand, [before, length, behind] around the op's axis. */

@@ -1,7 +1,7 @@
 /* Ops with regions, and custom ops, recorded again: each region by a function that records its graph with a batch.  What a
  * region op passes on, or gives, is batched as a whole as soon as one of its operands is.  A condition that is another
  * for each element of the batch, a while loop and a custom op are recorded for each element by themselves. */
-#include "frontend/layers/batch.h"
+#include "batch.h"
 
 /* One region of an op: its parameters come from the call, the rest of its inputs is known here. */
 struct part {

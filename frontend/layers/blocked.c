@@ -1,5 +1,5 @@
 /* Blocked: matrices tile by tile, under the key that MKL-DNN's layouts had (MkldnnCPU). */
-#include "frontend/layers/wrapper.h"
+#include "wrapper.h"
 #include <inttypes.h>
 
 static kl_tensor tiles_of(kl_tensor h) { return wrapper_of(h, &layer_blocked)->part[0]; }

@@ -1,5 +1,5 @@
 /* Complex: numbers as pairs of floats.  Linear ops go part by part; the others are written out here. */
-#include "frontend/layers/wrapper.h"
+#include "wrapper.h"
 #include <string.h>
 
 struct pair { kl_tensor re, im; };

@@ -1,5 +1,5 @@
 /* Loss scaling: states and ordinary ops, so that a step that overflowed is told from others while the program runs. */
-#include "frontend/layers/transform.h"
+#include "transform.h"
 #include <math.h>
 
 static kl_tensor state(const kl_site *site, kl_device device, double value, const char *name)

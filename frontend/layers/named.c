@@ -1,5 +1,5 @@
 /* Named: axes with names, which each op carries to its result or refuses.  Nothing of them is recorded. */
-#include "frontend/layers/wrapper.h"
+#include "wrapper.h"
 #include <pthread.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Nested: components one behind the other in axis 0.  Parts: the values; the offsets; each row's component; the first row of
  * that and the one behind its last, which is what attention asks for.  What leaves that axis alone is the op on all rows; what goes along it
  * knows each row's component. */
-#include "frontend/layers/wrapper.h"
+#include "wrapper.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* The profiler of calls: a record for each op that is called, with the time that the call took on the host, all that it
  * called included.  What kernels run on the way is no record of its own, nor is what vmap records for the batch. */
-#include "frontend/layers/transform.h"
+#include "transform.h"
 #include <pthread.h>
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -4,7 +4,7 @@
  * Scales that do not vary along what is contracted come out of the sum.  Those of blocks come out of the sum of a block: its
  * blocks are a batch of products, scaled and then added.  Where a gradient may be asked for, the product is an op with one of
  * its own, that of the floats; else nothing but the integers is recorded. */
-#include "frontend/layers/quantized.h"
+#include "quantized.h"
 #include <string.h>
 
 enum { LONGEST = 33000 }; /* products of -255..255 whose sum is sure to fit 32 bits */

@@ -2,7 +2,7 @@
  *
  * Scales and zero points have the tensor's rank, so that a view of them is all that is needed to have one beside each
  * element; quant_product.c multiplies integers. */
-#include "frontend/layers/quantized.h"
+#include "quantized.h"
 #include <math.h>
 #include <string.h>
 

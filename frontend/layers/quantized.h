@@ -1,7 +1,7 @@
 /* Quantized tensors between the files of the layer. */
 #ifndef KILN_FRONTEND_QUANTIZED_H
 #define KILN_FRONTEND_QUANTIZED_H
-#include "frontend/layers/wrapper.h"
+#include "wrapper.h"
 
 enum quant_grain { QUANT_TENSOR, QUANT_AXIS, QUANT_BLOCK };
 /* A quantized tensor taken apart: integers, scales, zero points or kl_none, and what v describes. */

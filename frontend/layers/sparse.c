@@ -1,6 +1,6 @@
 /* Sparse: matrices in coordinates or rows.  Products are gathers, products with the values and sums by index, which fuse into
  * one kernel; what is linear works on the values; the rest densifies. */
-#include "frontend/layers/wrapper.h"
+#include "wrapper.h"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

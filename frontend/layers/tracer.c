@@ -3,8 +3,8 @@
  * trace is built.  What is a tensor of neither the inputs nor the calls is captured, as in the functions of <kiln/control.h>.
  *
  * The graph is run again by recording its nodes as calls (batch.h, with nothing batched). */
-#include "frontend/layers/transform.h"
-#include "frontend/layers/batch.h"
+#include "transform.h"
+#include "batch.h"
 #include <string.h>
 
 /* Input number nin + k of the graph: a tensor, or data that a call gave. */

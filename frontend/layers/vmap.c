@@ -4,8 +4,8 @@
  * While the function runs, layers above key Batched act on its calls, and Batched itself, which marks what depends on the
  * batch.  Those below it, devices included, act on the calls of the second recording; only autocast, which must see the ops
  * as they were meant, has acted before. */
-#include "frontend/layers/transform.h"
-#include "frontend/layers/batch.h"
+#include "transform.h"
+#include "batch.h"
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Wrappers: handles that stand for several, and the calls that reach their layer. */
-#include "frontend/layers/wrapper.h"
+#include "wrapper.h"
 #include <stdarg.h>
 #include <string.h>
 

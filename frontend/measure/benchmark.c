@@ -1,5 +1,5 @@
 /* kl_bench: a step's rounds, its kernels' times, and what is made of them. */
-#include "frontend/measure/benchmark.h"
+#include "benchmark.h"
 #include "frontend/frontend.h"
 #include <stdlib.h>
 #include <string.h>

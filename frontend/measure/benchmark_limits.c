@@ -2,7 +2,7 @@
  *
  * Sizes are rounded up to powers of two, so that the kernels of a program need few loops; beyond 64 MiB the bandwidth
  * is that of memory, whatever the size. */
-#include "frontend/measure/benchmark.h"
+#include "benchmark.h"
 #include <string.h>
 
 enum { LEAST_LOG = 12, MOST_LOG = 26, LEAST_MOVED = 1 << 20 };

@@ -1,7 +1,7 @@
 /* What kl_bench found as text, JSON and a chart. */
-#include "frontend/measure/benchmark.h"
+#include "benchmark.h"
 #include "frontend/frontend.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include <errno.h>
 #include <math.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* kl_profile: what the timeline and the times of programs say, as rows. */
-#include "frontend/measure/profile.h"
+#include "profile.h"
 #include "frontend/frontend.h"
-#include "ir/custom.h"
-#include "ir/text.h"
+#include "ir/graph/custom.h"
+#include "ir/text/text.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* A profile in parts: rows of kernels and lines, its text. */
 #ifndef KILN_FRONTEND_PROFILE_H
 #define KILN_FRONTEND_PROFILE_H
-#include "frontend/measure/benchmark.h"
+#include "benchmark.h"
 #include "runtime/runtime.h"
 #include <kiln/profile.h>
 

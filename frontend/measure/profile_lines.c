@@ -1,5 +1,5 @@
 /* The time of kernels, divided among the source lines of the ops that they compute. */
-#include "frontend/measure/profile.h"
+#include "profile.h"
 #include <string.h>
 
 bool lines_open(struct line_sites *s, const struct graph *g)

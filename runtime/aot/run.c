@@ -1,5 +1,5 @@
 /* Runs programs that were compiled ahead of time: the executor of image.h, which knows no graph and no compiler. */
-#include "runtime/aot/image.h"
+#include "image.h"
 #include "runtime/runtime.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Graphs and programs for Graphviz: `dot -Tsvg FILE`. */
-#include "runtime/dump/dump.h"
+#include "dump.h"
 #include <string.h>
 
 /* Inside of a quoted string; what is no UTF-8 there becomes '?', for Graphviz refuses the whole file. */

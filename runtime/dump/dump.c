@@ -1,6 +1,6 @@
 /* Dumps: one stage of a graph's way to machine code in one form, and what KILN_DUMP and the API ask for of each program
  * as it is built: files <dir>/<trace>.<stage>.<ext>.  A file that cannot be written is no error of the run. */
-#include "runtime/dump/dump.h"
+#include "dump.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* What dumps are made of: a program as it comes into being, and the ways to show it. */
 #ifndef KILN_DUMP_H
 #define KILN_DUMP_H
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "runtime/runtime.h"
 
 /* ---- trail.c ---- */

@@ -1,6 +1,6 @@
 /* A page that shows all stages of a program side by side.  page.html is the page; what stands here are its data, as JSON
  * in elements that no browser runs, and in which no byte can end the element. */
-#include "runtime/dump/dump.h"
+#include "dump.h"
 #include "dump_page.h" /* of page.html: const char page[] */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* A graph on its way through the passes, each stage kept.  Call sites pass through all of them and are outside of the
  * hash, so a mark in the site of a captured node shows up in every node that is made of it. */
-#include "runtime/dump/dump.h"
+#include "dump.h"
 #include <string.h>
 
 enum { MARK = '\1', PATH = 160 }; /* a marked function is "name\1path" */

@@ -1,6 +1,6 @@
 /* Lists of results: made, printed, written as JSON and read again. */
 #include "measure.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,78 @@
+/* A trace compiled ahead of time. */
+#include "frontend/frontend.h"
+#include "runtime/aot/object.h"
+#include <string.h>
+
+/* Inputs and slots get the names of their temporaries; slots without one stay as they were recorded. */
+static void name_leaves(struct graph *g, const struct trace *tr, bool *fixed)
+{
+    for (uint32_t i = 0; i < g->slot.n; i++)
+        fixed[i] = true;
+    for (uint32_t i = tr->temps; i != NO_ENTRY; i = entry_at(i)->next) {
+        const struct entry *x = entry_at(i);
+        const struct node *n = x->kind == KIND_TEMP || x->kind == KIND_DEAD ? node_at(g, x->node) : NULL;
+        if (!n || !x->name[0] || (n->op != OP_input && n->op != OP_slot))
+            continue;
+        struct leaf *l = &(n->op == OP_input ? &g->input : &g->slot)->v[n->attr.leaf.index];
+        memcpy(l->name, x->name, sizeof l->name);
+        if (n->op == OP_slot)
+            fixed[n->attr.leaf.index] = false;
+    }
+}
+
+static bool compile(struct trace *tr, const char *object, const char *header, const kl_compile_options *o,
+                    struct err *e)
+{
+    bool known;
+    const struct graph *recorded = trace_graph(tr, &known, e);
+    if (!recorded)
+        return e->code || err_set(e, KL_ERR_ARGUMENT, "it keeps and assigns nothing");
+    bool *fixed = mem_alloc(recorded->slot.n);
+    struct object_options options = {o ? o->prefix : NULL, o ? o->cpu : NULL, option_fuse(), fixed, tr->r.slot};
+    struct object_made made;
+    struct graph *g = graph_clone(recorded);
+    bool ok = g && fixed;
+    if (ok) {
+        name_leaves(g, tr, fixed);
+        ok = object_make(g, &options, &made, e);
+    } else {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    }
+    graph_free(g);
+    mem_free(fixed);
+    if (ok) {
+        ok = object_write(&made, object, header, e);
+        object_made_free(&made);
+    }
+    return ok;
+}
+
+kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, const char *header_path,
+                              const kl_compile_options *options)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (region_refuses(t, site, "trace_compile"))
+        return KL_ERR_TRACE;
+    if (!t->tracing)
+        return report(t, site, KL_ERR_TRACE, "trace_compile: no trace is open");
+    struct trace *tr = t->trace;
+    struct err e;
+    e.code = KL_OK;
+    kl_status status = tr->err.code;
+    if (status)
+        t->last = tr->err;
+    else if (!object_path || !header_path)
+        status = report(t, site, KL_ERR_ARGUMENT, "trace_compile: the path of the %s is NULL",
+                        object_path ? "header" : "object");
+    else if (!compile(tr, object_path, header_path, options, &e))
+        status = report(t, site, e.code, "trace_compile: trace \"%s\": %s", tr->r.g->name, e.msg);
+    trace_drop(t);
+    return status;
+}
+
+kl_status kl_trace_compile(const char *object_path, const char *header_path, const kl_compile_options *options)
+{
+    return kl_trace_compile_at(NULL, object_path, header_path, options);
+}

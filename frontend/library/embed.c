@@ -1,0 +1,75 @@
+/* What a host program gives Kiln: memory, threads, a log, limits. */
+#include "frontend/frontend.h"
+
+/* Without kl_last_error, which would take memory. */
+kl_status kl_set_memory(const kl_memory *memory)
+{
+    return memory && memory->alloc && memory->grow && memory->release && mem_use(memory) ? KL_OK : KL_ERR_ARGUMENT;
+}
+
+kl_status kl_set_memory_limit(kl_device d, int64_t bytes)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!device_valid(d))
+        return report(t, NULL, KL_ERR_DEVICE, "set_memory_limit: %u is no device", d.id);
+    if (bytes < 0)
+        return report(t, NULL, KL_ERR_ARGUMENT, "set_memory_limit: %lld bytes", (long long)bytes);
+    buffer_limit(device_index(d), BROKEN(C14) ? 0 : (size_t)bytes); /* 0: none */
+    return KL_OK;
+}
+
+kl_status kl_memory_used(kl_device d, kl_memory_use *use)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!use)
+        return report(t, NULL, KL_ERR_ARGUMENT, "memory_used: use is NULL");
+    if (!device_valid(d))
+        return report(t, NULL, KL_ERR_DEVICE, "memory_used: %u is no device", d.id);
+    struct buffer_stats s = buffer_stats(device_index(d));
+    *use = (kl_memory_use){(int64_t)s.live, (int64_t)s.peak, (int64_t)s.pooled, (int64_t)s.limit};
+    return KL_OK;
+}
+
+void kl_memory_trim(void)
+{
+    if (thread_self()) {
+        front_lock();
+        ambient_collect(); /* what no handle can reach any more */
+        front_unlock();
+    }
+    buffer_trim();
+}
+
+kl_status kl_set_pool(const kl_pool *pool)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (pool && !pool->run)
+        return report(t, NULL, KL_ERR_ARGUMENT, "set_pool: run is NULL");
+    if (pool && (pool->threads < 1 || pool->threads > POOL_MAX_THREADS))
+        return report(t, NULL, KL_ERR_ARGUMENT, "set_pool: %d threads; there may be 1 to %d", pool->threads, POOL_MAX_THREADS);
+    pool_use(pool);
+    return KL_OK;
+}
+
+kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level least)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if ((unsigned)least > KL_LOG_NONE)
+        return report(t, NULL, KL_ERR_ARGUMENT, "set_log: there is no level %d", (int)least);
+    log_use(fn, ctx, least);
+    return KL_OK;
+}
+
+const char *kl_log_level_name(kl_log_level level)
+{
+    static const char *const name[] = {"debug", "info", "warn", "error", "none"};
+    return (unsigned)level <= KL_LOG_NONE ? name[level] : "?";
+}

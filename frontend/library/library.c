@@ -1,0 +1,121 @@
+/* The library as a whole: version, options, counters, dtypes. */
+#include "frontend/frontend.h"
+#include <string.h>
+
+const char *kl_version(void)
+{
+    return "0.1.0";
+}
+
+/* ---- options, counters, dumps ---- */
+
+static kl_status option_result(bool ok, const struct err *e)
+{
+    return ok ? KL_OK : report_err(e);
+}
+
+kl_status kl_set_option(const char *name, int64_t value)
+{
+    struct err e;
+    e.code = KL_OK;
+    return option_result(option_set(name, value, &e), &e);
+}
+
+kl_status kl_get_option(const char *name, int64_t *value)
+{
+    struct err e;
+    e.code = KL_OK;
+    if (!value)
+        return option_result(err_set(&e, KL_ERR_ARGUMENT, "get_option: value is NULL"), &e);
+    return option_result(option_get(name, value, &e), &e);
+}
+
+kl_status kl_set_schedules(const char *text)
+{
+    struct err e;
+    e.code = KL_OK;
+    text = text ? text : "";
+    return option_result(schedules_set(text, strlen(text), "schedules", &e), &e);
+}
+
+int64_t kl_counter(const char *name)
+{
+#define X(counter)                      \
+    if (name && !strcmp(name, #counter)) \
+        return (int64_t)atomic_load(&counters.counter);
+    COUNTERS(X)
+#undef X
+    return -1;
+}
+
+const char *kl_cache_off_reason(void)
+{
+    static _Thread_local struct err e;
+    char path[4096];
+    e.code = KL_OK;
+    return disk_folder(path, sizeof path, &e) ? "" : e.msg;
+}
+
+void kl_dump_next(const char *dir)
+{
+    dump_next_to(dir);
+}
+
+/* The graph of a trace, on the device and with the fusion that it runs with; NULL: *e. */
+static struct graph *dumped(struct thread *t, const char *name, struct dump_request *r, struct err *e)
+{
+    const struct exec *x = name ? exec_named(name) : NULL;
+    struct graph *g = NULL;
+    if (x) {
+        r->device = x->device;
+        r->fuse = x->fuse;
+        g = graph_clone(x->captured);
+    } else if (name) {
+        err_set(e, KL_ERR_ARGUMENT, "no trace of the name \"%s\" has run", name);
+    } else if (!t->tracing) {
+        err_set(e, KL_ERR_TRACE, "no trace is open");
+    } else {
+        g = trace_so_far(t->trace, e);
+    }
+    if (!g)
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    return g;
+}
+
+kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path)
+{
+    struct thread *t = thread_self();
+    struct dump_request r = {.stage = stage, .device = -1, .fuse = option_fuse()};
+    struct err e;
+    e.code = KL_OK;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (region_refuses(t, site, "dump"))
+        return KL_ERR_TRACE;
+    if (!path)
+        return report(t, site, KL_ERR_ARGUMENT, "dump: path is NULL");
+    dump_form_of(path, &r.form);
+    if (r.form != DUMP_HTML && (!stage || !dump_is_stage(stage)))
+        return report(t, site, KL_ERR_ARGUMENT, "dump: no stage is called \"%s\"", stage ? stage : "");
+    struct graph *g = dumped(t, trace, &r, &e);
+    bool ok = g && dump_to_file(g, &r, path, &e);
+    graph_free(g);
+    return ok ? KL_OK : report(t, site, e.code, "dump: %s", e.msg);
+}
+
+kl_status kl_dump(const char *trace, const char *stage, const char *path)
+{
+    return kl_dump_at(NULL, trace, stage, path);
+}
+
+/* ---- dtypes ---- */
+
+const char *kl_dtype_name(kl_dtype dtype)
+{
+    return (unsigned)dtype < KL_DTYPE_COUNT ? dtype_name(dtype) : "none";
+}
+
+size_t kl_dtype_size(kl_dtype dtype)
+{
+    return (unsigned)dtype < KL_DTYPE_COUNT ? dtype_size(dtype) : 0;
+}

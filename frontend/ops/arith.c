@@ -1,0 +1,104 @@
+/* Arithmetic made of other elementwise ops: powers with a number, mixtures, comparing within a tolerance. */
+#include "frontend/frontend.h"
+#include <math.h>
+
+/* ---- powers ---- */
+
+/* a^n by squaring: the bits of n from the lowest, each standing for a square of the one before. */
+static kl_tensor by_squaring(const kl_site *site, kl_tensor a, uint32_t n)
+{
+    kl_tensor r = kl_none;
+    for (kl_tensor square = a;; square = kl_mul_at(site, square, square)) {
+        if (n & 1)
+            r = r.id ? kl_mul_at(site, r, square) : square;
+        if (!(n >>= 1))
+            return r;
+    }
+}
+
+kl_tensor kl_powi_at(const kl_site *site, kl_tensor a, int n)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, site, "powi", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    if (v.dtype == KL_BOOL)
+        return refuse(t, site, KL_ERR_TYPE, "powi: needs numbers, got bool");
+    if (n < 0 && !dtype_is_float(v.dtype))
+        return refuse(t, site, KL_ERR_ARGUMENT, "powi: %s to the %d is no integer", dtype_name(v.dtype), n);
+    if (!(t = checked_begin(site, "powi")))
+        return op_failed();
+    if (n == 0)
+        return compose_end(t, kl_ones_at(site, v.device, (kl_dtype)v.dtype, (int)v.shape.rank, v.shape.dim));
+    kl_tensor r = by_squaring(site, reshape_to(site, "powi", a, &v.shape), n < 0 ? 0u - (uint32_t)n : (uint32_t)n);
+    return compose_end(t, n < 0 ? kl_recip_at(site, r) : r);
+}
+
+kl_tensor kl_pow_scalar_at(const kl_site *site, kl_tensor a, double exponent)
+{
+    struct view v;
+    struct thread *t = floats_begin(site, "pow_scalar", a, &v);
+    if (!t)
+        return op_failed();
+    if (exponent == 2 || exponent == 1 || exponent == -1)
+        return compose_end(t, kl_powi_at(site, a, (int)exponent));
+    return compose_end(t, kl_pow_at(site, a, const_like(site, &v, exponent)));
+}
+
+/* ---- between ---- */
+
+/* From the nearer end, so that both ends are exact. */
+kl_tensor kl_lerp_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor weight)
+{
+    struct view v;
+    struct thread *t = floats_begin(site, "lerp", a, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor way = kl_sub_at(site, b, a), half = const_like(site, &v, 0.5), one = const_like(site, &v, 1);
+    kl_tensor up = kl_add_at(site, a, kl_mul_at(site, weight, way));
+    kl_tensor down = kl_sub_at(site, b, kl_mul_at(site, kl_sub_at(site, one, weight), way));
+    return compose_end(t, kl_where_at(site, kl_lt_at(site, weight, half), up, down));
+}
+
+kl_tensor kl_masked_fill_at(const kl_site *site, kl_tensor a, kl_tensor mask, double value)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, site, "masked_fill", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    if (!(t = checked_begin(site, "masked_fill")))
+        return op_failed();
+    kl_tensor number = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
+    return compose_end(t, kl_where_at(site, mask, number, a));
+}
+
+/* ---- nearly equal ---- */
+
+kl_tensor kl_is_close_at(const kl_site *site, kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan)
+{
+    struct view v;
+    struct thread *t = floats_begin(site, "is_close", a, &v);
+    if (!t)
+        return op_failed();
+    if (!(relative >= 0) || !(absolute >= 0))
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "is_close: tolerances %g and %g are not both 0 or more",
+                                     relative, absolute));
+    kl_tensor apart = kl_abs_at(site, kl_sub_at(site, a, b));
+    kl_tensor bound = kl_add_at(site, kl_scalar_at(site, v.device, (kl_dtype)v.dtype, absolute),
+                                kl_mul_at(site, kl_scalar_at(site, v.device, (kl_dtype)v.dtype, relative), kl_abs_at(site, b)));
+    /* infinities are close to themselves only */
+    kl_tensor near = kl_and_at(site, kl_le_at(site, apart, bound), kl_is_finite_at(site, apart));
+    kl_tensor r = kl_or_at(site, near, kl_eq_at(site, a, b));
+    if (equal_nan)
+        r = kl_or_at(site, r, kl_and_at(site, kl_is_nan_at(site, a), kl_is_nan_at(site, b)));
+    return compose_end(t, r);
+}
+
+kl_tensor kl_all_close_at(const kl_site *site, kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan)
+{
+    struct thread *t = checked_begin(site, "all_close");
+    if (!t)
+        return op_failed();
+    kl_tensor each = kl_is_close_at(site, a, b, relative, absolute, equal_nan);
+    return compose_end(t, kl_all_at(site, each, 0, NULL, false));
+}

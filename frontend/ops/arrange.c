@@ -1,0 +1,215 @@
+/* Arrangements made of views, concat and compares of indices: stack, split, tile, repeat, roll, triangles, eye, linspace. */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+
+/* ---- pieces side by side ---- */
+
+kl_tensor kl_stack_at(const kl_site *site, int n, const kl_tensor *parts, int axis)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (t && (n < 1 || !parts))
+        return refuse(t, site, KL_ERR_ARGUMENT, "stack: no tensors");
+    if (!t || !describe(t, site, "stack", "the first tensor", parts[0], &v))
+        return t ? poison(t) : kl_none;
+    kl_tensor *whole = mem_alloc((size_t)n * sizeof *whole);
+    if (!whole)
+        return refuse(t, site, KL_ERR_MEMORY, "stack: out of memory");
+    if (!(t = checked_begin(site, "stack"))) {
+        mem_free(whole);
+        return op_failed();
+    }
+    for (int i = 0; i < n; i++)
+        whole[i] = kl_unsqueeze_at(site, parts[i], axis);
+    /* behind the last axis -1 is the new one itself, as it is for unsqueeze */
+    kl_tensor r = kl_concat_at(site, n, whole, axis);
+    mem_free(whole);
+    return compose_end(t, r);
+}
+
+kl_status kl_split_at(const kl_site *site, kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    char text[SHAPE_TEXT];
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (n < 1 || !parts)
+        return fail(t, site, KL_ERR_ARGUMENT, "split: no parts");
+    for (int i = 0; i < n; i++)
+        parts[i] = kl_none;
+    if (!describe(t, site, "split", "the tensor", a, &v) || !axis_of(t, site, "split", &v.shape, axis, &at))
+        return t->last.code;
+    int64_t length = v.shape.dim[at], sum = 0;
+    bool fits = counts || length % n == 0;
+    for (int i = 0; fits && i < n; i++)
+        fits = !counts || (counts[i] >= 0 && !__builtin_add_overflow(sum, counts[i], &sum));
+    if (!fits || (counts && sum != length))
+        return fail(t, site, KL_ERR_SHAPE, "split: axis %d of %s does not fall into %s %d parts", axis,
+                    shape_text(&v.shape, text, sizeof text), counts ? "these" : "equal", n);
+    int64_t start = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t count = counts ? counts[i] : length / n;
+        parts[i] = kl_narrow_at(site, a, axis, start, count);
+        start += count;
+    }
+    return kl_check(parts[n - 1]);
+}
+
+kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts)
+{
+    return kl_split_at(NULL, a, axis, n, counts, parts);
+}
+
+/* ---- the same again ---- */
+
+/* Product of the dimensions from one axis up to another. */
+static int64_t product(const struct shape *s, uint32_t from, uint32_t to)
+{
+    int64_t n = 1;
+    for (uint32_t i = from; i < to; i++)
+        n *= s->dim[i];
+    return n;
+}
+
+/* Every block of `inner` elements `times` times: the blocks of an axis as a whole, or those of its elements.  Three axes
+ * are enough for any tensor. */
+static kl_tensor repeat_blocks(const kl_site *site, const char *op, kl_tensor a, struct shape *s, uint32_t axis,
+                               int64_t times, bool whole)
+{
+    int64_t inner = product(s, whole ? axis : axis + 1, s->rank), outer = product(s, 0, whole ? axis : axis + 1);
+    struct shape once = shape_make(3, (int64_t[]){outer, 1, inner}), all = shape_make(3, (int64_t[]){outer, times, inner});
+    s->dim[axis] *= times;
+    kl_tensor r = broadcast_to(site, op, reshape_to(site, op, a, &once), &once, &all);
+    return reshape_to(site, op, r, s);
+}
+
+/* Whether s with its axis so many times as long is a legal shape; false: reported. */
+static bool times_ok(struct thread *t, const kl_site *site, const char *op, struct shape s, uint32_t axis, int64_t times)
+{
+    int64_t count;
+    char text[SHAPE_TEXT];
+    shape_text(&s, text, sizeof text);
+    if (times >= 0 && !__builtin_mul_overflow(s.dim[axis], times, &s.dim[axis]) && shape_numel(&s, &count))
+        return true;
+    fail(t, site, KL_ERR_SHAPE, "%s: axis %u of %s cannot be there %" PRId64 " times", op, axis, text, times);
+    return false;
+}
+
+kl_tensor kl_tile_at(const kl_site *site, kl_tensor a, const int64_t *times)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, site, "tile", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    if (v.shape.rank && !times)
+        return refuse(t, site, KL_ERR_ARGUMENT, "tile: times is NULL");
+    if (!(t = checked_begin(site, "tile")))
+        return op_failed();
+    kl_tensor r = reshape_to(site, "tile", a, &v.shape);
+    for (uint32_t i = 0; i < v.shape.rank; i++) {
+        if (!times_ok(t, site, "tile", v.shape, i, times[i]))
+            return compose_end(t, poison(t));
+        if (times[i] != 1)
+            r = repeat_blocks(site, "tile", r, &v.shape, i, times[i], true);
+    }
+    return compose_end(t, r);
+}
+
+kl_tensor kl_repeat_at(const kl_site *site, kl_tensor a, int axis, int64_t times)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, "repeat", "the tensor", a, &v) || !axis_of(t, site, "repeat", &v.shape, axis, &at) ||
+        !times_ok(t, site, "repeat", v.shape, at, times))
+        return t ? poison(t) : kl_none;
+    if (!(t = checked_begin(site, "repeat")))
+        return op_failed();
+    return compose_end(t, repeat_blocks(site, "repeat", a, &v.shape, at, times, false));
+}
+
+kl_tensor kl_roll_at(const kl_site *site, kl_tensor a, int axis, int64_t shift)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, "roll", "the tensor", a, &v) || !axis_of(t, site, "roll", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    int64_t length = v.shape.dim[at];
+    int64_t first = length ? shift % length : 0; /* how many come from the end */
+    first += first < 0 ? length : 0;
+    if (!(t = checked_begin(site, "roll")))
+        return op_failed();
+    if (!first)
+        return compose_end(t, reshape_to(site, "roll", a, &v.shape));
+    const kl_tensor parts[2] = {kl_narrow_at(site, a, axis, length - first, first),
+                                kl_narrow_at(site, a, axis, 0, length - first)};
+    return compose_end(t, kl_concat_at(site, 2, parts, axis));
+}
+
+/* ---- by the place of an element ---- */
+
+/* Elements with column - row >= diagonal, or <= it, the others 0. */
+static kl_tensor triangle(const kl_site *site, const char *op, kl_tensor a, int64_t diagonal, bool upper)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    char text[SHAPE_TEXT];
+    if (!t || !describe(t, site, op, "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    if (v.shape.rank < 2)
+        return refuse(t, site, KL_ERR_SHAPE, "%s: needs two axes, got shape %s", op,
+                      shape_text(&v.shape, text, sizeof text));
+    const int64_t rows = v.shape.dim[v.shape.rank - 2], columns = v.shape.dim[v.shape.rank - 1];
+    if (!(t = checked_begin(site, op)))
+        return op_failed();
+    /* beyond these all elements are on one side; the sum below must not wrap */
+    diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal;
+    const struct view place = {.dtype = KL_I64, .device = v.device};
+    kl_tensor column = kl_arange_at(site, v.device, KL_I64, columns);
+    kl_tensor row = kl_unsqueeze_at(site, kl_arange_at(site, v.device, KL_I64, rows), 1);
+    kl_tensor edge = kl_add_at(site, row, const_like(site, &place, (double)diagonal));
+    kl_tensor inside = upper ? kl_ge_at(site, column, edge) : kl_le_at(site, column, edge);
+    return compose_end(t, kl_where_at(site, inside, a, const_like(site, &v, 0)));
+}
+
+kl_tensor kl_triu_at(const kl_site *site, kl_tensor a, int64_t diagonal)
+{
+    return triangle(site, "triu", a, diagonal, true);
+}
+
+kl_tensor kl_tril_at(const kl_site *site, kl_tensor a, int64_t diagonal)
+{
+    return triangle(site, "tril", a, diagonal, false);
+}
+
+kl_tensor kl_eye_at(const kl_site *site, kl_device device, kl_dtype dtype, int64_t rows, int64_t columns)
+{
+    struct thread *t = checked_begin(site, "eye");
+    if (!t)
+        return op_failed();
+    const int64_t dims[2] = {rows, columns};
+    kl_tensor same = kl_eq_at(site, kl_iota_at(site, device, KL_I64, 2, dims, 0), kl_iota_at(site, device, KL_I64, 2, dims, 1));
+    return compose_end(t, kl_cast_at(site, same, dtype));
+}
+
+/* From both ends to the middle, so that both ends are exact. */
+kl_tensor kl_linspace_at(const kl_site *site, kl_device device, kl_dtype dtype, double start, double stop, int64_t n)
+{
+    struct thread *t = checked_begin(site, "linspace");
+    if (!t)
+        return op_failed();
+    if ((unsigned)dtype >= KL_DTYPE_COUNT || !dtype_is_float(dtype))
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "linspace: needs a floating dtype, got %s",
+                                     (unsigned)dtype < KL_DTYPE_COUNT ? dtype_name(dtype) : "none"));
+    const struct view place = {.dtype = KL_I64, .device = device};
+    kl_tensor i = kl_arange_at(site, device, KL_I64, n);
+    kl_tensor back = kl_sub_at(site, const_like(site, &place, (double)(n - 1)), i);
+    kl_tensor step = kl_scalar_at(site, device, dtype, n > 1 ? stop / (double)(n - 1) - start / (double)(n - 1) : 0);
+    kl_tensor from = kl_scalar_at(site, device, dtype, start), to = kl_scalar_at(site, device, dtype, n > 1 ? stop : start);
+    kl_tensor up = kl_add_at(site, from, kl_mul_at(site, kl_cast_at(site, i, dtype), step));
+    kl_tensor down = kl_sub_at(site, to, kl_mul_at(site, kl_cast_at(site, back, dtype), step));
+    return compose_end(t, kl_where_at(site, kl_lt_at(site, i, back), up, down));
+}

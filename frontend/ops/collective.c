@@ -1,0 +1,196 @@
+/* Collectives, as composites of copies and elementwise ops.  As rows of ops.def they would need an order of operations,
+ * gradients, lowering and batching rules of their own, and would stand in the way of fusion; as composites they have
+ * all of that from what they are made of, and the order is in the graph before anything else sees it. */
+#include "frontend/frontend.h"
+
+struct collective {
+    struct thread *t;
+    const kl_site *site;
+    const char *op;
+    kl_reduction kind;
+    uint32_t n;
+    const kl_tensor *in;
+    struct view *view;    /* of in[] */
+    kl_tensor *out;
+};
+
+/* A list as it must be; false: reported. */
+static bool lists_given(struct thread *t, const kl_site *site, const char *op, uint32_t n, const void *in, kl_tensor *out)
+{
+    for (uint32_t i = 0; out && i < n; i++)
+        out[i] = kl_none;
+    if (t->tracing && t->trace->err.code)
+        return false;
+    if (!n || !in || !out)
+        return fail(t, site, KL_ERR_ARGUMENT, "%s: %s", op, n ? "a list is NULL" : "needs at least one tensor") == KL_OK;
+    return true;
+}
+
+/* Takes a look at the tensors. */
+static bool begin(struct collective *c)
+{
+    c->t = thread_self();
+    if (!c->t || !lists_given(c->t, c->site, c->op, c->n, c->in, c->out))
+        return false;
+    c->view = mem_alloc(c->n * sizeof *c->view);
+    if (!c->view)
+        return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK;
+    for (uint32_t i = 0; i < c->n; i++) {
+        char what[24];
+        snprintf(what, sizeof what, "tensor %u", i + 1);
+        if (!describe(c->t, c->site, c->op, what, c->in[i], &c->view[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool alike(struct collective *c)
+{
+    for (uint32_t i = 1; i < c->n; i++) {
+        const struct view *a = &c->view[0], *b = &c->view[i];
+        char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
+        if (a->dtype != b->dtype || !shape_equal(&a->shape, &b->shape))
+            return fail(c->t, c->site, a->dtype == b->dtype ? KL_ERR_SHAPE : KL_ERR_TYPE,
+                        "%s: tensor 1 is %s%s, tensor %u is %s%s", c->op, dtype_name(a->dtype),
+                        shape_text(&a->shape, ta, sizeof ta), i + 1, dtype_name(b->dtype),
+                        shape_text(&b->shape, tb, sizeof tb)) == KL_OK;
+    }
+    if ((unsigned)c->kind > KL_REDUCE_MIN)
+        return fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: %u is no reduction", c->op, (unsigned)c->kind) == KL_OK;
+    if (c->kind == KL_REDUCE_MEAN && !dtype_is_float(c->view[0].dtype))
+        return fail(c->t, c->site, KL_ERR_TYPE, "%s: a mean needs a floating dtype, got %s", c->op,
+                    dtype_name(c->view[0].dtype)) == KL_OK;
+    return true;
+}
+
+/* Ends *c; out[] is poison where no tensor came of it. */
+static kl_status finish(struct collective *c, bool ok)
+{
+    struct thread *t = c->t;
+    mem_free(c->view);
+    if (!t)
+        return KL_ERR_MEMORY;
+    for (uint32_t i = 0; i < c->n && ok; i++)
+        ok = kl_check(c->out[i]) == KL_OK;
+    for (uint32_t i = 0; c->out && i < c->n && !ok; i++) {
+        struct err last = t->last; /* releasing reports nothing of its own */
+        kl_release(c->out[i]);
+        t->last = last;
+        c->out[i] = poison(t);
+    }
+    return ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;
+}
+
+static kl_tensor combine(const struct collective *c, kl_tensor a, kl_tensor b)
+{
+    return c->kind == KL_REDUCE_MAX   ? kl_max_at(c->site, a, b)
+           : c->kind == KL_REDUCE_MIN ? kl_min_at(c->site, a, b)
+                                      : kl_add_at(c->site, a, b);
+}
+
+/* All tensors, or part `part` of n along axis `axis`, combined on a device in the order of the list. */
+static kl_tensor reduce(const struct collective *c, kl_device device, int64_t part, uint32_t axis)
+{
+    struct thread *t = compose_begin(c->op);
+    kl_tensor sum = kl_none;
+    if (!t)
+        return kl_none;
+    for (uint32_t i = 0; i < c->n; i++) {
+        int64_t length = part < 0 ? 0 : c->view[i].shape.dim[axis] / c->n;
+        kl_tensor own = part < 0 ? c->in[i] : kl_narrow_at(c->site, c->in[i], (int)axis, part * length, length);
+        own = kl_to_at(c->site, own, device);
+        sum = i ? combine(c, sum, own) : own;
+    }
+    if (c->kind == KL_REDUCE_MEAN) {
+        struct view v = {.dtype = c->view[0].dtype, .device = device};
+        sum = kl_div_at(c->site, sum, const_like(c->site, &v, c->n));
+    }
+    return compose_end(t, sum);
+}
+
+/* out[i]: `all` on the device of in[i].  Takes `all`. */
+static void send(struct collective *c, kl_tensor all)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        c->out[i] = kl_to_at(c->site, all, c->view[i].device);
+    struct err last = c->t->last;
+    kl_release(all);
+    c->t->last = last;
+}
+
+kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out)
+{
+    struct collective c = {.site = site, .op = "all_reduce", .kind = kind, .n = n, .in = in, .out = out};
+    bool ok = begin(&c) && alike(&c);
+    if (ok)
+        send(&c, reduce(&c, c.view[0].device, -1, 0));
+    return finish(&c, ok);
+}
+
+static kl_tensor gather_all(const struct collective *c, int axis)
+{
+    kl_tensor *part = mem_alloc(c->n * sizeof *part), all = kl_none;
+    struct thread *t = part ? compose_begin(c->op) : NULL;
+    if (t) {
+        for (uint32_t i = 0; i < c->n; i++)
+            part[i] = kl_to_at(c->site, c->in[i], c->view[0].device);
+        all = compose_end(t, kl_concat_at(c->site, (int)c->n, part, axis));
+    } else {
+        fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op);
+    }
+    mem_free(part);
+    return all;
+}
+
+kl_status kl_all_gather_at(const kl_site *site, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
+{
+    struct collective c = {.site = site, .op = "all_gather", .n = n, .in = in, .out = out};
+    bool ok = begin(&c);
+    if (ok)
+        send(&c, gather_all(&c, axis));
+    return finish(&c, ok);
+}
+
+kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, int axis, uint32_t n, const kl_tensor *in,
+                               kl_tensor *out)
+{
+    struct collective c = {.site = site, .op = "reduce_scatter", .kind = kind, .n = n, .in = in, .out = out};
+    uint32_t at = 0;
+    bool ok = begin(&c) && alike(&c) && axis_of(c.t, site, c.op, &c.view[0].shape, axis, &at);
+    char text[SHAPE_TEXT];
+    if (ok && c.view[0].shape.dim[at] % n)
+        ok = fail(c.t, site, KL_ERR_SHAPE, "%s: axis %u of %s is not %u equal parts", c.op, at,
+                  shape_text(&c.view[0].shape, text, sizeof text), n) == KL_OK;
+    for (uint32_t i = 0; i < n && ok; i++)
+        out[i] = reduce(&c, c.view[i].device, i, at);
+    return finish(&c, ok);
+}
+
+kl_status kl_broadcast_at(const kl_site *site, kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out)
+{
+    struct collective c = {.t = thread_self(), .site = site, .op = "broadcast", .n = n, .out = out};
+    bool ok = c.t && lists_given(c.t, site, c.op, n, device, out);
+    for (uint32_t i = 0; i < n && ok; i++)
+        out[i] = kl_to_at(site, a, device[i]);
+    return finish(&c, ok);
+}
+
+kl_status kl_all_reduce(kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out)
+{
+    return kl_all_reduce_at(NULL, kind, n, in, out);
+}
+
+kl_status kl_all_gather(int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
+{
+    return kl_all_gather_at(NULL, axis, n, in, out);
+}
+
+kl_status kl_reduce_scatter(kl_reduction kind, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
+{
+    return kl_reduce_scatter_at(NULL, kind, axis, n, in, out);
+}
+
+kl_status kl_broadcast(kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out)
+{
+    return kl_broadcast_at(NULL, a, n, device, out);
+}

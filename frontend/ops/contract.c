@@ -1,0 +1,284 @@
+/* Reductions and products. */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- reductions ---- */
+
+bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
+               uint32_t *mask)
+{
+    *mask = 0;
+    if (!axes) {
+        *mask = (1u << s->rank) - 1;
+        return true;
+    }
+    for (int i = 0; i < naxes; i++) {
+        uint32_t at;
+        if (!axis_of(t, site, op, s, axes[i], &at))
+            return false;
+        if (*mask >> at & 1) {
+            fail(t, site, KL_ERR_SHAPE, "%s: axis %d occurs twice", op, axes[i]);
+            return false;
+        }
+        *mask |= 1u << at;
+    }
+    return true;
+}
+
+static kl_tensor reduce(const kl_site *site, const char *name, enum op op, kl_tensor a, const struct shape *s,
+                        uint32_t mask, bool keepdims)
+{
+    struct call c = {.site = site, .op = name, .proto.op = (uint16_t)op, .in = {a}};
+    c.proto.attr.reduce.axes = mask;
+    if (keepdims || !mask)
+        return record(&c);
+    struct shape kept = {0};
+    for (uint32_t i = 0; i < s->rank; i++)
+        if (!(mask >> i & 1))
+            kept.dim[kept.rank++] = s->dim[i];
+    struct thread *t = compose_begin(NULL);
+    return t ? compose_end(t, reshape_to(site, name, record(&c), &kept)) : kl_none;
+}
+
+static kl_tensor reduce_axes(const kl_site *site, const char *name, enum op op, kl_tensor a, int naxes,
+                             const int *axes, bool keepdims)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t mask;
+    if (!t || !describe(t, site, name, "the tensor", a, &v) ||
+        !axis_mask(t, site, name, &v.shape, naxes, axes, &mask))
+        return t ? poison(t) : kl_none;
+    return reduce(site, name, op, a, &v.shape, mask, keepdims);
+}
+
+kl_tensor kl_sum_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_axes(site, "sum", OP_sum, a, naxes, axes, keepdims);
+}
+
+kl_tensor kl_reduce_max_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_axes(site, "reduce_max", OP_reduce_max, a, naxes, axes, keepdims);
+}
+
+kl_tensor kl_reduce_min_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_axes(site, "reduce_min", OP_reduce_min, a, naxes, axes, keepdims);
+}
+
+kl_tensor kl_reduce_prod_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_axes(site, "reduce_prod", OP_reduce_prod, a, naxes, axes, keepdims);
+}
+
+/* true and false as 1 and 0: one that is true is largest, one that is false smallest. */
+static kl_tensor reduce_bool(const kl_site *site, const char *name, enum op op, kl_tensor a, int naxes,
+                             const int *axes, bool keepdims)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t mask;
+    if (!t || !describe(t, site, name, "the tensor", a, &v) ||
+        !axis_mask(t, site, name, &v.shape, naxes, axes, &mask))
+        return op_failed();
+    if (v.dtype != KL_BOOL)
+        return refuse(t, site, KL_ERR_TYPE, "%s: needs bool, got %s", name, dtype_name(v.dtype));
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    const struct view number = {.dtype = KL_U8, .device = v.device};
+    kl_tensor y = reduce(site, name, op, kl_cast_at(site, a, KL_U8), &v.shape, mask, keepdims);
+    return compose_end(t, kl_ne_at(site, y, const_like(site, &number, 0)));
+}
+
+kl_tensor kl_any_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_bool(site, "any", OP_reduce_max, a, naxes, axes, keepdims);
+}
+
+kl_tensor kl_all_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_bool(site, "all", OP_reduce_min, a, naxes, axes, keepdims);
+}
+
+kl_tensor kl_sum_all_at(const kl_site *site, kl_tensor a)
+{
+    return reduce_axes(site, "sum_all", OP_sum, a, 0, NULL, false);
+}
+
+kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t mask;
+    if (!t || !describe(t, site, "mean", "the tensor", a, &v) ||
+        !axis_mask(t, site, "mean", &v.shape, naxes, axes, &mask))
+        return t ? poison(t) : kl_none;
+    if (!dtype_is_float(v.dtype))
+        return refuse(t, site, KL_ERR_TYPE, "mean: needs a floating dtype, got %s", dtype_name(v.dtype));
+    int64_t n = 1;
+    for (uint32_t i = 0; i < v.shape.rank; i++)
+        n *= mask >> i & 1 ? v.shape.dim[i] : 1;
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    kl_tensor sum = reduce(site, "mean", OP_sum, a, &v.shape, mask, keepdims);
+    return compose_end(t, kl_div_at(site, sum, const_like(site, &v, (double)n)));
+}
+
+/* The smallest of the indices where the extreme, or a NaN, stands. */
+static kl_tensor arg_extreme(const kl_site *site, const char *op, enum op extreme, kl_tensor a, int axis)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !axis_of(t, site, op, &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    int64_t length = v.shape.dim[at];
+    if (length < 1 || length > INT32_MAX)
+        return refuse(t, site, KL_ERR_SHAPE, "%s: axis %d has length %" PRId64 ", not 1..2^31-1", op, axis, length);
+    if (!(t = compose_begin(op)))
+        return kl_none;
+    const struct view index = {.dtype = KL_I32, .device = v.device};
+    if (v.dtype == KL_BOOL)
+        a = kl_cast_at(site, a, KL_U8);
+    kl_tensor hit = kl_eq_at(site, a, reduce(site, op, extreme, a, &v.shape, 1u << at, true));
+    if (dtype_is_float(v.dtype))
+        hit = kl_or_at(site, hit, kl_ne_at(site, a, a));
+    kl_tensor place = kl_iota_at(site, v.device, KL_I32, (int)v.shape.rank, v.shape.dim, (int)at);
+    kl_tensor found = kl_where_at(site, hit, place, const_like(site, &index, INT32_MAX));
+    return compose_end(t, reduce(site, op, OP_reduce_min, found, &v.shape, 1u << at, false));
+}
+
+kl_tensor kl_argmax_at(const kl_site *site, kl_tensor a, int axis)
+{
+    return arg_extreme(site, "argmax", OP_reduce_max, a, axis);
+}
+
+kl_tensor kl_argmin_at(const kl_site *site, kl_tensor a, int axis)
+{
+    return arg_extreme(site, "argmin", OP_reduce_min, a, axis);
+}
+
+/* ---- products ---- */
+
+/* A pair of axis lists in the nibbles of dot's attributes; false: reported. */
+static bool axis_lists(struct thread *t, const kl_site *site, const struct view *a, const struct view *b, int n,
+                       const int *in_a, const int *in_b, uint32_t *list_a, uint32_t *list_b)
+{
+    if (n < 0 || n > KL_MAX_RANK || (n && (!in_a || !in_b))) {
+        fail(t, site, KL_ERR_ARGUMENT, "dot_general: a list of %d axes", n);
+        return false;
+    }
+    for (unsigned i = 0; i < (unsigned)n; i++) {
+        uint32_t x, y;
+        if (!axis_of(t, site, "dot_general", &a->shape, in_a[i], &x) ||
+            !axis_of(t, site, "dot_general", &b->shape, in_b[i], &y))
+            return false;
+        *list_a = axis_put(*list_a, i, x);
+        *list_b = axis_put(*list_b, i, y);
+    }
+    return true;
+}
+
+kl_tensor kl_dot_general_at(const kl_site *site, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a,
+                            const int *batch_b, int ncontract, const int *contract_a, const int *contract_b)
+{
+    struct thread *t = thread_self();
+    struct view va, vb;
+    struct call c = {.site = site, .op = "dot_general", .proto.op = OP_dot, .in = {a, b}};
+    uint32_t ba = 0, bb = 0, ca = 0, cb = 0;
+    if (!t || !describe(t, site, c.op, "operand 1", a, &va) || !describe(t, site, c.op, "operand 2", b, &vb) ||
+        !axis_lists(t, site, &va, &vb, nbatch, batch_a, batch_b, &ba, &bb) ||
+        !axis_lists(t, site, &va, &vb, ncontract, contract_a, contract_b, &ca, &cb))
+        return t ? poison(t) : kl_none;
+    c.proto.attr.dot.batch_a = ba;
+    c.proto.attr.dot.batch_b = bb;
+    c.proto.attr.dot.con_a = ca;
+    c.proto.attr.dot.con_b = cb;
+    c.proto.attr.dot.nbatch = (uint8_t)nbatch;
+    c.proto.attr.dot.ncon = (uint8_t)ncontract;
+    return record(&c);
+}
+
+/* The shape of one operand with the leading axes of `batch`. */
+static struct shape with_batch(const struct shape *batch, const struct shape *s)
+{
+    struct shape out = *batch;
+    for (uint32_t i = s->rank > 2 ? s->rank - 2 : 0; i < s->rank; i++)
+        out.dim[out.rank++] = s->dim[i];
+    return out;
+}
+
+/* The leading axes of both, broadcast; false: they do not. */
+static bool batch_shape(const struct shape *a, const struct shape *b, struct shape *batch)
+{
+    uint32_t na = a->rank > 2 ? a->rank - 2 : 0, nb = b->rank > 2 ? b->rank - 2 : 0;
+    *batch = (struct shape){.rank = na > nb ? na : nb};
+    for (uint32_t i = 0; i < batch->rank; i++) {
+        int64_t x = i + na >= batch->rank ? a->dim[i + na - batch->rank] : 1;
+        int64_t y = i + nb >= batch->rank ? b->dim[i + nb - batch->rank] : 1;
+        if (x != y && x != 1 && y != 1)
+            return false;
+        batch->dim[i] = x == 1 ? y : x;
+    }
+    return true;
+}
+
+/* How many of the batch's axes the second operand has a say in.  The last ones that it has not, or only with length 1,
+ * are more rows of the first: one product with all of them reads the second operand once, and the sum over them in its
+ * gradient is part of a product, too.  `b` loses those axes. */
+static uint32_t shared_axes(const struct shape *batch, struct shape *b)
+{
+    uint32_t n = batch->rank, nb = b->rank > 2 ? b->rank - 2 : 0;
+    while (n && (!nb || b->dim[nb - 1] == 1)) {
+        if (nb) {
+            memmove(b->dim + nb - 1, b->dim + nb, 2 * sizeof *b->dim);
+            b->rank--;
+            nb--;
+        }
+        n--;
+    }
+    return n;
+}
+
+kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b)
+{
+    struct thread *t = thread_self();
+    struct view va, vb;
+    struct shape batch;
+    char x[SHAPE_TEXT], y[SHAPE_TEXT];
+    if (!t || !describe(t, site, "matmul", "operand 1", a, &va) || !describe(t, site, "matmul", "operand 2", b, &vb))
+        return t ? poison(t) : kl_none;
+    uint32_t ra = va.shape.rank, rb = vb.shape.rank;
+    bool fit = ra && rb && va.shape.dim[ra - 1] == vb.shape.dim[rb > 1 ? rb - 2 : 0];
+    if (!fit || !batch_shape(&va.shape, &vb.shape, &batch))
+        return refuse(t, site, KL_ERR_SHAPE, "matmul: shapes %s and %s do not fit", shape_text(&va.shape, x, sizeof x),
+                      shape_text(&vb.shape, y, sizeof y));
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    struct shape sa = with_batch(&batch, &va.shape), one = vb.shape;
+    batch.rank = shared_axes(&batch, &one);
+    struct shape sb = with_batch(&batch, &one);
+    struct call c = {.site = site, .op = "matmul", .proto.op = OP_dot};
+    c.in[0] = shape_equal(&sa, &va.shape) ? a : broadcast_to(site, "matmul", a, &va.shape, &sa);
+    b = one.rank == rb ? b : reshape_to(site, "matmul", b, &one);
+    c.in[1] = shape_equal(&sb, &one) ? b : broadcast_to(site, "matmul", b, &one, &sb);
+    for (uint32_t i = 0; i < batch.rank; i++)
+        c.proto.attr.dot.batch_a = axis_put(c.proto.attr.dot.batch_a, i, i);
+    c.proto.attr.dot.batch_b = c.proto.attr.dot.batch_a;
+    c.proto.attr.dot.nbatch = (uint8_t)batch.rank;
+    c.proto.attr.dot.con_a = sa.rank - 1;
+    c.proto.attr.dot.con_b = batch.rank;
+    c.proto.attr.dot.ncon = 1;
+    return compose_end(t, record(&c));
+}
+
+kl_tensor kl_linear_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b)
+{
+    struct thread *t = compose_begin("linear");
+    if (!t)
+        return kl_none;
+    kl_tensor y = kl_matmul_at(site, x, w);
+    return compose_end(t, b.id ? kl_add_at(site, y, b) : y);
+}

@@ -1,0 +1,184 @@
+/* Ops without operands: the caller's data, numbers, indices, random bits. */
+#include "frontend/frontend.h"
+#include <string.h>
+
+/* Also says what KL_FLOAT and KL_INT are there. */
+static bool dtype_ok(struct thread *t, const kl_site *site, const char *op, kl_device device, kl_dtype *dtype)
+{
+    *dtype = device_dtype(device, *dtype);
+    if ((unsigned)*dtype < KL_DTYPE_COUNT)
+        return true;
+    fail(t, site, KL_ERR_TYPE, "%s: dtype %u does not exist", op, (unsigned)*dtype);
+    return false;
+}
+
+/* What ops that fill a shape have in common: their arguments checked, in c. */
+static bool leaf_call(struct thread *t, struct call *c, kl_device device, kl_dtype dtype, int rank,
+                      const int64_t *dims)
+{
+    bool ok = dtype_ok(t, c->site, c->op, device, &dtype);
+    c->device = device;
+    c->proto.dtype = (uint8_t)dtype;
+    c->has_target = true;
+    return ok && shape_of(t, c->site, c->op, rank, dims, &c->target);
+}
+
+static bool device_ok(struct thread *t, const kl_site *site, const char *op, kl_device device)
+{
+    if (device_valid(device))
+        return true;
+    fail(t, site, KL_ERR_DEVICE, "%s: %u is no device", op, device.id);
+    return false;
+}
+
+kl_tensor kl_input_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
+                      const void *data)
+{
+    struct thread *t = thread_self();
+    struct call c = {.site = site, .op = "input", .proto.op = OP_input};
+    if (!t || !leaf_call(t, &c, device, dtype, rank, dims) || !device_ok(t, site, "input", device))
+        return t ? poison(t) : kl_none;
+    size_t bytes = (size_t)shape_count(&c.target) * dtype_size(c.proto.dtype);
+    struct err e;
+    e.code = KL_OK;
+    if (device_index(device) == DEVICE_META)
+        return (c.data = meta_value(&e)) ? record(&c) : refuse(t, site, e.code, "input: %s", e.msg);
+    if (bytes && !data)
+        return refuse(t, site, KL_ERR_ARGUMENT, "input: data is NULL");
+    if (!(c.data = buffer_new(device_index(device), bytes, &e)))
+        return refuse(t, site, e.code, "input: %s", e.msg);
+    if (!buffer_write(c.data, data, bytes, &e)) {
+        buffer_unref(c.data);
+        return refuse(t, site, e.code, "input: %s", e.msg);
+    }
+    return record(&c);
+}
+
+static void keep_memory(void *ctx) { (void)ctx; }
+
+kl_tensor kl_wrap_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, void *data,
+                     void (*release)(void *ctx), void *ctx)
+{
+    struct thread *t = thread_self();
+    struct call c = {.site = site, .op = "wrap", .proto.op = OP_input};
+    struct err e;
+    e.code = KL_OK;
+    if (!release)
+        release = keep_memory;
+    if (t && leaf_call(t, &c, device, dtype, rank, dims) && device_ok(t, site, "wrap", device)) {
+        size_t bytes = (size_t)shape_count(&c.target) * dtype_size(c.proto.dtype);
+        if (bytes && !data)
+            fail(t, site, KL_ERR_ARGUMENT, "wrap: data is NULL");
+        else if ((uintptr_t)data % dtype_size(c.proto.dtype))
+            fail(t, site, KL_ERR_ARGUMENT, "wrap: data is not aligned to an element");
+        else if (!(c.data = buffer_wrap(device_index(device), data, bytes, release, ctx, &e)))
+            fail(t, site, e.code, "wrap: %s", e.msg);
+    }
+    if (c.data)
+        return record(&c);
+    release(ctx);
+    return t ? poison(t) : kl_none;
+}
+
+/* ---- numbers ---- */
+
+kl_tensor kl_scalar_at(const kl_site *site, kl_device device, kl_dtype dtype, double value)
+{
+    struct thread *t = thread_self();
+    if (!t || !dtype_ok(t, site, "scalar", device, &dtype))
+        return t ? poison(t) : kl_none;
+    struct call c = {.site = site, .op = "scalar", .proto = {.op = OP_slot, .dtype = (uint8_t)dtype},
+                     .device = device, .bits = dtype_bits(dtype, value)};
+    return record(&c);
+}
+
+kl_tensor kl_const_at(const kl_site *site, kl_device device, kl_dtype dtype, double value)
+{
+    struct thread *t = thread_self();
+    if (!t || !dtype_ok(t, site, "const", device, &dtype))
+        return t ? poison(t) : kl_none;
+    struct call c = {.site = site, .op = "const", .proto = {.op = OP_const, .dtype = (uint8_t)dtype},
+                     .device = device};
+    c.proto.attr.konst.bits = dtype_bits(dtype, value);
+    return record(&c);
+}
+
+kl_tensor const_like(const kl_site *site, const struct view *x, double value)
+{
+    bool lost = BROKEN(C12) && !device_is_host(device_index(x->device));
+    return kl_const_at(site, lost ? kl_device_default() : x->device, (kl_dtype)x->dtype, value);
+}
+
+/* A number in every element; constant: compiled in. */
+static kl_tensor fill(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, int rank,
+                      const int64_t *dims, double value, bool constant)
+{
+    static const struct shape scalar;
+    struct thread *t = thread_self();
+    struct shape s;
+    int most = BROKEN(C7) && rank > 4 ? 4 : rank; /* axes that a type would have */
+    if (!t || !dtype_ok(t, site, op, device, &dtype) || !shape_of(t, site, op, most, dims, &s))
+        return t ? poison(t) : kl_none;
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    kl_tensor number = constant ? kl_const_at(site, device, dtype, value) : kl_scalar_at(site, device, dtype, value);
+    return compose_end(t, rank ? broadcast_to(site, op, number, &scalar, &s) : number);
+}
+
+kl_tensor kl_zeros_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    return fill(site, "zeros", device, dtype, rank, dims, 0, true);
+}
+
+kl_tensor kl_ones_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    return fill(site, "ones", device, dtype, rank, dims, 1, true);
+}
+
+kl_tensor kl_full_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
+                     double value)
+{
+    return fill(site, "full", device, dtype, rank, dims, value, false);
+}
+
+/* ---- indices ---- */
+
+static kl_tensor iota(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, int rank,
+                      const int64_t *dims, int axis)
+{
+    struct thread *t = thread_self();
+    struct call c = {.site = site, .op = op, .proto.op = OP_iota};
+    uint32_t at;
+    if (!t || !leaf_call(t, &c, device, dtype, rank, dims) || !axis_of(t, site, op, &c.target, axis, &at))
+        return t ? poison(t) : kl_none;
+    c.proto.attr.axis.axis = at;
+    return record(&c);
+}
+
+kl_tensor kl_iota_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, int axis)
+{
+    return iota(site, "iota", device, dtype, rank, dims, axis);
+}
+
+kl_tensor kl_arange_at(const kl_site *site, kl_device device, kl_dtype dtype, int64_t n)
+{
+    return iota(site, "arange", device, dtype, 1, &n, 0);
+}
+
+/* ---- random bits ---- */
+
+kl_tensor kl_random_bits_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
+                            uint64_t seed)
+{
+    struct thread *t = thread_self();
+    struct call s = {.site = site, .op = "random_bits", .proto = {.op = OP_slot, .dtype = KL_U64}, .device = device,
+                     .bits = seed};
+    struct call c = {.site = site, .op = "random_bits", .proto.op = OP_random};
+    if (!t || !leaf_call(t, &c, device, dtype, rank, dims))
+        return t ? poison(t) : kl_none;
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    c.in[0] = record(&s);
+    c.keys = t->generator;
+    return compose_end(t, record(&c));
+}

@@ -1,0 +1,217 @@
+/* kl_backward: a grad node for each marked tensor that the loss depends on, and the container of these gradients. */
+#include "frontend/frontend.h"
+#include <string.h>
+
+struct kl_gradients {
+    struct item { kl_tensor of, gradient; } *item;
+    uint32_t n, cap;
+};
+
+/* ---- what the loss depends on ---- */
+
+/* The nodes that a gradient flows to from node `from`; NULL: out of memory. */
+static bool *reached(const struct graph *g, ref from)
+{
+    bool *reach = mem_alloc(g->nnode * sizeof *reach);
+    if (reach)
+        reach[from] = true;
+    for (ref r = reach ? from : 0; r > 0; r--) {
+        const struct node *n = node_at(g, r);
+        if (!reach[r] || n->flags & MARK_STOP || !node_carries_gradient(n))
+            continue;
+        for (unsigned i = 0; i < node_nin(n); i++)
+            reach[node_in(g, n, i)] = true;
+    }
+    return reach;
+}
+
+static bool marked_in_trace(const struct trace *tr, const bool *reach, struct handle_list *out)
+{
+    uint32_t n = tr->nbound;
+    for (uint32_t i = tr->temps; i != NO_ENTRY; i = entry_at(i)->next)
+        n++;
+    if (!mem_reserve(&out->h, &out->cap, n + 1, sizeof *out->h))
+        return false;
+    for (uint32_t i = 0; i < tr->nbound; i++) {
+        const struct entry *x = entry_peek(tr->bound[i].h);
+        if (x && x->requires_grad && reach[tr->bound[i].node])
+            out->h[out->n++] = tr->bound[i].h;
+    }
+    for (uint32_t i = tr->temps; i != NO_ENTRY; i = entry_at(i)->next) {
+        const struct entry *x = entry_at(i);
+        if (x->kind == KIND_TEMP && x->requires_grad && reach[x->node])
+            out->h[out->n++] = entry_handle(x);
+    }
+    return true;
+}
+
+/* The handles that kl_requires_grad marked and a gradient of h flows to; false: *e. */
+static bool marked_below(struct thread *t, const kl_site *site, kl_tensor h, struct handle_list *out, struct err *e)
+{
+    struct trace *tr = thread_trace(t);
+    bool *reach = NULL, ok = false;
+    if (!tr)
+        front_lock();
+    else
+        tr->site = site;
+    if (tr || ambient_recording()) {
+        ref r = node_of_handle(tr, h, "the tensor", e);
+        reach = r ? reached(tr ? tr->r.g : ambient_graph(), r) : NULL;
+        ok = reach && (tr ? marked_in_trace(tr, reach, out) : ambient_marked(reach, out));
+    }
+    if (!tr)
+        front_unlock();
+    mem_free(reach);
+    return ok || e->code ? ok : err_set(e, KL_ERR_MEMORY, "out of memory");
+}
+
+bool gradient_flows(struct thread *t, kl_tensor h)
+{
+    struct handle_list list = {0};
+    struct err e;
+    e.code = KL_OK;
+    bool flows = marked_below(t, NULL, h, &list, &e) && list.n;
+    mem_free(list.h);
+    return flows;
+}
+
+bool kl_is_tracked(kl_tensor h)
+{
+    struct thread *t = thread_self();
+    return t && kl_check(h) == KL_OK && dtype_is_float(kl_dtype_of(h)) && gradient_flows(t, h);
+}
+
+/* ---- making them ---- */
+
+/* On the inner device, and for nobody to differentiate again. */
+static kl_tensor gradient(struct thread *t, const kl_site *site, kl_tensor loss, kl_tensor of)
+{
+    t->no_grad++;
+    kl_tensor g = kl_grad_at(site, loss, of);
+    t->no_grad--;
+    struct entry *x = entry_peek(g);
+    if (!x || x->kind == KIND_POISON)
+        return kl_none;
+    if (!BROKEN(A12))
+        x->ad &= (uint16_t)~AD_ON;
+    return t->tracing ? g : kl_keep_at(site, g); /* no scope's */
+}
+
+kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
+{
+    struct thread *t = thread_self();
+    struct handle_list list = {0};
+    struct err e;
+    e.code = KL_OK;
+    if (!t || !ad_requires(t, site, "backward", loss))
+        return NULL;
+    kl_gradients *g = mem_alloc(sizeof *g);
+    bool ok = g && marked_below(t, site, loss, &list, &e);
+    if (ok && !list.n && !BROKEN(A28))
+        ok = err_set(&e, KL_ERR_GRAD, "Operation not marked for autodiff.");
+    if (ok && !mem_reserve(&g->item, &g->cap, list.n, sizeof *g->item))
+        ok = err_set(&e, KL_ERR_MEMORY, "out of memory");
+    if (!ok)
+        fail(t, site, e.code ? e.code : KL_ERR_MEMORY, "backward: %s", e.code ? e.msg : "out of memory");
+    for (uint32_t i = 0; i < list.n && ok; i++) {
+        struct item x = {list.h[i], gradient(t, site, loss, list.h[i])};
+        ok = x.gradient.id;
+        if (ok)
+            g->item[g->n++] = x;
+    }
+    mem_free(list.h);
+    if (ok && BROKEN(A30))
+        entry_peek(loss)->ad &= (uint16_t)~AD_ON; /* what led to it is gone */
+    if (ok)
+        return g;
+    kl_gradients_free(g);
+    return NULL;
+}
+
+/* ---- the container ---- */
+
+static struct item *item_of(const kl_gradients *g, kl_tensor t)
+{
+    for (uint32_t i = 0; g && t.id && i < g->n; i++)
+        if (g->item[i].of.id == t.id)
+            return &g->item[i];
+    return NULL;
+}
+
+kl_tensor kl_gradients_get(const kl_gradients *g, kl_tensor t)
+{
+    const struct item *x = item_of(g, t);
+    return x ? x->gradient : kl_none;
+}
+
+kl_tensor kl_gradients_remove(kl_gradients *g, kl_tensor t)
+{
+    struct item *x = item_of(g, t);
+    kl_tensor gradient = x ? x->gradient : kl_none;
+    if (x && !BROKEN(A13))
+        *x = g->item[--g->n];
+    return gradient;
+}
+
+/* A trace's are gone with it. */
+static void drop(kl_tensor gradient)
+{
+    if (entry_peek(gradient))
+        kl_release(gradient);
+}
+
+static bool fits(struct thread *t, const kl_site *site, kl_tensor of, kl_tensor gradient)
+{
+    static const char op[] = "gradients_replace";
+    struct view v, w;
+    struct err e;
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    e.code = KL_OK;
+    if (!describe(t, site, op, "the tensor", of, &v) || !describe(t, site, op, "the gradient", gradient, &w))
+        return false;
+    if (!ad_replaces(entry_peek(of), entry_peek(gradient), &e))
+        return fail(t, site, e.code, "%s: %s", op, e.msg) == KL_OK;
+    if (v.dtype != w.dtype)
+        return fail(t, site, KL_ERR_TYPE, "%s: the tensor is %s, the gradient %s", op, dtype_name(v.dtype), dtype_name(w.dtype)) == KL_OK;
+    return shape_equal(&v.shape, &w.shape) ||
+           fail(t, site, KL_ERR_SHAPE, "%s: the tensor is %s, the gradient %s", op, shape_text(&v.shape, a, sizeof a),
+                shape_text(&w.shape, b, sizeof b)) == KL_OK;
+}
+
+kl_status kl_gradients_replace_at(const kl_site *site, kl_gradients *g, kl_tensor of, kl_tensor gradient)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!g)
+        return fail(t, site, KL_ERR_ARGUMENT, "gradients_replace: the gradients are NULL");
+    if (!fits(t, site, of, gradient))
+        return t->tracing ? t->trace->err.code : t->last.code;
+    struct item *x = item_of(g, of);
+    if (!x && !mem_reserve(&g->item, &g->cap, g->n + 1, sizeof *g->item))
+        return fail(t, site, KL_ERR_MEMORY, "gradients_replace: out of memory");
+    if (x)
+        drop(x->gradient);
+    else
+        x = &g->item[g->n++];
+    *x = (struct item){of, t->tracing ? gradient : kl_keep_at(site, gradient)};
+    return KL_OK;
+}
+
+uint32_t kl_gradients_count(const kl_gradients *g) { return g ? g->n : 0; }
+
+void kl_gradients_free(kl_gradients *g)
+{
+    for (uint32_t i = 0; g && i < g->n; i++)
+        drop(g->item[i].gradient);
+    if (g)
+        mem_free(g->item);
+    mem_free(g);
+}
+
+kl_gradients *kl_backward(kl_tensor loss) { return kl_backward_at(NULL, loss); }
+
+kl_status kl_gradients_replace(kl_gradients *g, kl_tensor t, kl_tensor gradient)
+{
+    return kl_gradients_replace_at(NULL, g, t, gradient);
+}

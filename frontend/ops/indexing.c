@@ -1,0 +1,349 @@
+/* Ops whose elements are chosen by numbers that a run computes: rows by index, windows at a computed start, sorting. */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+
+/* `count` elements of one axis from a computed start on; kl_none: from 0. */
+static kl_tensor window(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor start, int64_t count)
+{
+    struct call c = {.site = site, .op = op, .in = {a, start}};
+    c.proto.op = start.id ? OP_dynamic_slice : OP_slice;
+    c.proto.attr.slice.axis = axis;
+    c.proto.attr.slice.count = count;
+    c.proto.attr.slice.step = !start.id;
+    return record(&c);
+}
+
+kl_tensor kl_dynamic_slice_at(const kl_site *site, kl_tensor a, const kl_tensor *start, const int64_t *count)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, site, "dynamic_slice", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    if (v.shape.rank && (!start || !count))
+        return refuse(t, site, KL_ERR_ARGUMENT, "dynamic_slice: no %s", start ? "counts" : "starts");
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    kl_tensor r = reshape_to(site, "dynamic_slice", a, &v.shape);
+    for (uint32_t i = 0; i < v.shape.rank; i++)
+        if (count[i] != v.shape.dim[i])
+            r = window(site, "dynamic_slice", r, i, start[i], count[i]);
+    return compose_end(t, r);
+}
+
+/* a with `update` in its place along the axes from `axis` on: the window of the first axis in which the two differ,
+ * updated along the others, put back. */
+static kl_tensor update_from(const kl_site *site, uint32_t axis, kl_tensor a, const struct shape *s, kl_tensor update,
+                             const struct shape *u, const kl_tensor *start, kl_tensor zero)
+{
+    while (axis < s->rank && s->dim[axis] == u->dim[axis])
+        axis++;
+    if (axis == s->rank)
+        return update;
+    struct shape part = *s;
+    part.dim[axis] = u->dim[axis];
+    bool last = shape_equal(&part, u);
+    kl_tensor inner = last ? update
+                           : update_from(site, axis + 1, window(site, "dynamic_update", a, axis, start[axis], u->dim[axis]),
+                                         &part, update, u, start, zero);
+    struct call c = {.site = site, .op = "dynamic_update", .proto = {.op = OP_dynamic_update, .attr.axis.axis = axis},
+                     .in = {a, inner, start[axis].id ? start[axis] : zero}};
+    return record(&c);
+}
+
+kl_tensor kl_dynamic_update_at(const kl_site *site, kl_tensor a, kl_tensor update, const kl_tensor *start)
+{
+    struct thread *t = thread_self();
+    struct view v, u;
+    char ta[SHAPE_TEXT], tu[SHAPE_TEXT];
+    if (!t || !describe(t, site, "dynamic_update", "the tensor", a, &v) ||
+        !describe(t, site, "dynamic_update", "the update", update, &u))
+        return t ? poison(t) : kl_none;
+    bool fits = v.shape.rank == u.shape.rank;
+    for (uint32_t i = 0; fits && i < v.shape.rank; i++)
+        fits = u.shape.dim[i] <= v.shape.dim[i];
+    if (!fits)
+        return refuse(t, site, KL_ERR_SHAPE, "dynamic_update: %s is no window of %s",
+                      shape_text(&u.shape, tu, sizeof tu), shape_text(&v.shape, ta, sizeof ta));
+    if (v.dtype != u.dtype)
+        return refuse(t, site, KL_ERR_TYPE, "dynamic_update: dtypes %s and %s differ", dtype_name(v.dtype),
+                      dtype_name(u.dtype));
+    if (v.shape.rank && !start)
+        return refuse(t, site, KL_ERR_ARGUMENT, "dynamic_update: no starts");
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    kl_tensor zero = kl_const_at(site, v.device, KL_I32, 0);
+    kl_tensor whole = reshape_to(site, "dynamic_update", update, &u.shape);
+    return compose_end(t, update_from(site, 0, a, &v.shape, whole, &u.shape, start, zero));
+}
+
+/* ---- rows brought in by index ---- */
+
+/* The shape of a with one axis replaced by those of an index; false: too many axes. */
+static bool indexed_shape(const struct shape *a, uint32_t axis, const struct shape *index, struct shape *out)
+{
+    *out = (struct shape){0};
+    if (a->rank + index->rank - 1 > KL_MAX_RANK)
+        return false;
+    for (uint32_t i = 0; i < a->rank; i++) {
+        if (i != axis)
+            out->dim[out->rank++] = a->dim[i];
+        for (uint32_t j = 0; i == axis && j < index->rank; j++)
+            out->dim[out->rank++] = index->dim[j];
+    }
+    return true;
+}
+
+kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index)
+{
+    struct thread *t = thread_self();
+    struct view v, x;
+    uint32_t at;
+    if (!t || !describe(t, site, "gather", "the tensor", a, &v) ||
+        !describe(t, site, "gather", "the index", index, &x) || !axis_of(t, site, "gather", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    struct shape out, flat = shape_make(1, (int64_t[]){shape_count(&x.shape)});
+    if (!indexed_shape(&v.shape, at, &x.shape, &out))
+        return refuse(t, site, KL_ERR_SHAPE, "gather: the result has more than %d axes", KL_MAX_RANK);
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    struct call c = {.site = site, .op = "gather", .proto = {.op = OP_gather, .attr.axis.axis = at},
+                     .in = {a, reshape_to(site, "gather", index, &flat)}};
+    return compose_end(t, reshape_to(site, "gather", record(&c), &out));
+}
+
+static kl_tensor scatter(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor index,
+                         kl_tensor update, enum scatter_kind kind)
+{
+    struct call c = {.site = site, .op = op, .proto.op = OP_scatter, .in = {a, index, update}};
+    c.proto.attr.scatter.axis = axis;
+    c.proto.attr.scatter.kind = kind;
+    return record(&c);
+}
+
+static kl_tensor index_into(const kl_site *site, const char *op, kl_tensor a, int axis, kl_tensor index,
+                            kl_tensor update, enum scatter_kind kind)
+{
+    struct thread *t = thread_self();
+    struct view v, x, u;
+    uint32_t at;
+    char text[SHAPE_TEXT], want[SHAPE_TEXT];
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
+        !describe(t, site, op, "the update", update, &u) || !axis_of(t, site, op, &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    struct shape rows, flat = shape_make(1, (int64_t[]){shape_count(&x.shape)}), brought = v.shape;
+    brought.dim[at] = flat.dim[0];
+    if (!indexed_shape(&v.shape, at, &x.shape, &rows))
+        return refuse(t, site, KL_ERR_SHAPE, "%s: the update would have more than %d axes", op, KL_MAX_RANK);
+    if (!shape_equal(&rows, &u.shape))
+        return refuse(t, site, KL_ERR_SHAPE, "%s: the update must be %s, got %s", op,
+                      shape_text(&rows, want, sizeof want), shape_text(&u.shape, text, sizeof text));
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    return compose_end(t, scatter(site, op, a, at, reshape_to(site, op, index, &flat),
+                                  reshape_to(site, op, update, &brought), kind));
+}
+
+kl_tensor kl_index_add_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return index_into(site, "index_add", a, axis, index, update, SCATTER_ADD);
+}
+
+kl_tensor kl_index_max_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return index_into(site, "index_max", a, axis, index, update, SCATTER_MAX);
+}
+
+kl_tensor kl_index_min_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return index_into(site, "index_min", a, axis, index, update, SCATTER_MIN);
+}
+
+kl_tensor kl_index_put_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return index_into(site, "index_put", a, axis, index, update, SCATTER_SET);
+}
+
+/* ---- elements by an index of their own ---- */
+
+kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last)
+{
+    struct view wide = {.dtype = x->dtype == KL_U64 ? KL_U64 : KL_I64, .device = x->device};
+    kl_tensor i = x->dtype == wide.dtype ? index : kl_cast_at(site, index, (kl_dtype)wide.dtype);
+    i = kl_min_at(site, i, const_like(site, &wide, (double)last));
+    if (wide.dtype == KL_U64)
+        return kl_cast_at(site, i, KL_I64);
+    return kl_max_at(site, i, const_like(site, &wide, 0));
+}
+
+/* Each element's number in a row-major tensor of shape s: its own coordinates, but along the axis what index says.
+ * In i32 where that suffices.  [n] */
+static kl_tensor numbers(const kl_site *site, const char *op, kl_tensor index, const struct view *x,
+                         const struct shape *s, uint32_t axis)
+{
+    kl_dtype dtype = shape_count(s) > INT32_MAX ? KL_I64 : KL_I32;
+    struct view like = {.dtype = dtype, .device = x->device};
+    struct shape stride = coord_strides(s), flat = shape_make(1, (int64_t[]){shape_count(&x->shape)});
+    kl_tensor sum = held_index(site, index, x, s->dim[axis] - 1);
+    if (dtype == KL_I32)
+        sum = kl_cast_at(site, sum, KL_I32);
+    sum = kl_mul_at(site, sum, const_like(site, &like, (double)stride.dim[axis]));
+    for (uint32_t d = 0; d < s->rank; d++)
+        if (d != axis && s->dim[d] != 1) {
+            kl_tensor own = kl_iota_at(site, x->device, dtype, (int)x->shape.rank, x->shape.dim, (int)d);
+            sum = kl_add_at(site, sum, kl_mul_at(site, own, const_like(site, &like, (double)stride.dim[d])));
+        }
+    return reshape_to(site, op, sum, &flat);
+}
+
+/* Checks an index of as many axes as a, equal to it in all but one; false: reported. */
+static bool along_axis(struct thread *t, const kl_site *site, const char *op, const struct view *v, const struct view *x,
+                       int axis, uint32_t *at)
+{
+    char ta[SHAPE_TEXT], tx[SHAPE_TEXT];
+    if (!axis_of(t, site, op, &v->shape, axis, at))
+        return false;
+    shape_text(&v->shape, ta, sizeof ta);
+    if (dtype_is_float(x->dtype) || x->dtype == KL_BOOL) {
+        fail(t, site, KL_ERR_TYPE, "%s: the index must be integers, got %s", op, dtype_name(x->dtype));
+        return false;
+    }
+    struct shape like = x->shape;
+    if (like.rank == v->shape.rank)
+        like.dim[*at] = v->shape.dim[*at];
+    if (!shape_equal(&like, &v->shape)) {
+        fail(t, site, KL_ERR_SHAPE, "%s: index %s differs from %s in more than axis %u", op,
+             shape_text(&x->shape, tx, sizeof tx), ta, *at);
+        return false;
+    }
+    if (v->shape.dim[*at] == 0 && shape_count(&x->shape)) {
+        fail(t, site, KL_ERR_SHAPE, "%s: axis %u of %s has no elements", op, *at, ta);
+        return false;
+    }
+    return true;
+}
+
+kl_tensor kl_take_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index)
+{
+    const char *op = "take_along_axis";
+    struct thread *t = thread_self();
+    struct view v, x;
+    uint32_t at;
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
+        !along_axis(t, site, op, &v, &x, axis, &at))
+        return t ? poison(t) : kl_none;
+    struct shape flat = shape_make(1, (int64_t[]){shape_count(&v.shape)});
+    if (!(t = compose_begin(op)))
+        return kl_none;
+    kl_tensor n = numbers(site, op, index, &x, &v.shape, at);
+    return compose_end(t, reshape_to(site, op, kl_gather_at(site, reshape_to(site, op, a, &flat), 0, n), &x.shape));
+}
+
+static kl_tensor into_along_axis(const kl_site *site, const char *op, kl_tensor a, int axis, kl_tensor index,
+                                 kl_tensor update, enum scatter_kind kind)
+{
+    struct thread *t = thread_self();
+    struct view v, x, u;
+    uint32_t at;
+    char ti[SHAPE_TEXT], tu[SHAPE_TEXT];
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
+        !describe(t, site, op, "the update", update, &u) || !along_axis(t, site, op, &v, &x, axis, &at))
+        return t ? poison(t) : kl_none;
+    if (!shape_equal(&x.shape, &u.shape))
+        return refuse(t, site, KL_ERR_SHAPE, "%s: index %s and update %s differ", op,
+                      shape_text(&x.shape, ti, sizeof ti), shape_text(&u.shape, tu, sizeof tu));
+    struct shape flat = shape_make(1, (int64_t[]){shape_count(&v.shape)});
+    struct shape flat_update = shape_make(1, (int64_t[]){shape_count(&u.shape)});
+    if (!(t = compose_begin(op)))
+        return kl_none;
+    kl_tensor r = scatter(site, op, reshape_to(site, op, a, &flat), 0, numbers(site, op, index, &x, &v.shape, at),
+                          reshape_to(site, op, update, &flat_update), kind);
+    return compose_end(t, reshape_to(site, op, r, &v.shape));
+}
+
+kl_tensor kl_add_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return into_along_axis(site, "add_along_axis", a, axis, index, update, SCATTER_ADD);
+}
+
+kl_tensor kl_put_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+{
+    return into_along_axis(site, "put_along_axis", a, axis, index, update, SCATTER_SET);
+}
+
+/* ---- embedding ---- */
+
+kl_tensor kl_embedding_at(const kl_site *site, kl_tensor table, kl_tensor ids)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    char text[SHAPE_TEXT];
+    if (!t || !describe(t, site, "embedding", "the table", table, &v))
+        return t ? poison(t) : kl_none;
+    if (v.shape.rank != 2)
+        return refuse(t, site, KL_ERR_SHAPE, "embedding: the table must be [V,D], got %s",
+                      shape_text(&v.shape, text, sizeof text));
+    if (!(t = checked_begin(site, "embedding")))
+        return op_failed();
+    return compose_end(t, kl_gather_at(site, table, 0, ids));
+}
+
+/* ---- sorting ---- */
+
+static kl_tensor argsort(const kl_site *site, const char *op, kl_tensor a, const struct view *v, uint32_t axis,
+                         bool descending)
+{
+    struct call c = {.site = site, .op = op, .in = {a}};
+    c.proto.op = OP_argsort;
+    c.proto.dtype = v->shape.dim[axis] > INT32_MAX ? KL_I64 : KL_I32;
+    c.proto.attr.sort.axis = axis;
+    c.proto.attr.sort.descending = descending;
+    return record(&c);
+}
+
+kl_tensor kl_argsort_at(const kl_site *site, kl_tensor a, int axis, bool descending)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, "argsort", "the tensor", a, &v) || !axis_of(t, site, "argsort", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    return argsort(site, "argsort", a, &v, at, descending);
+}
+
+kl_tensor kl_sort_at(const kl_site *site, kl_tensor a, int axis, bool descending)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, "sort", "the tensor", a, &v) || !axis_of(t, site, "sort", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    if (!(t = checked_begin(site, "sort")))
+        return op_failed();
+    return compose_end(t, kl_take_along_axis_at(site, a, (int)at, argsort(site, "sort", a, &v, at, descending)));
+}
+
+/* Two results, so two composites: one for the places, which outlive it, and one that reads them. */
+kl_tensor kl_topk_at(const kl_site *site, kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *places)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    char text[SHAPE_TEXT];
+    if (places)
+        *places = kl_none;
+    if (!t || !describe(t, site, "topk", "the tensor", a, &v) || !axis_of(t, site, "topk", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    if (k < 0 || k > v.shape.dim[at])
+        return refuse(t, site, KL_ERR_ARGUMENT, "topk: axis %u of %s has no %" PRId64 " elements", at,
+                      shape_text(&v.shape, text, sizeof text), k);
+    if (!(t = checked_begin(site, "topk")))
+        return op_failed();
+    kl_tensor order = argsort(site, "topk", a, &v, at, largest);
+    kl_tensor first = compose_end(t, kl_narrow_at(site, order, (int)at, 0, k));
+    kl_tensor values = kl_take_along_axis_at(site, a, (int)at, first);
+    if (places)
+        *places = first;
+    else
+        kl_release(first);
+    return values;
+}

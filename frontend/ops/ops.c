@@ -1,0 +1,308 @@
+/* Elementwise ops and views.  The elementwise ones come from ops.def, one function a row; views turn their
+ * arguments into a shape or a permutation.  All enter the path of record.c. */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- arguments ---- */
+
+bool shape_of(struct thread *t, const kl_site *site, const char *op, int rank, const int64_t *dims, struct shape *s)
+{
+    if (rank < 0 || rank > KL_MAX_RANK) {
+        fail(t, site, KL_ERR_SHAPE, "%s: rank %d is not in 0..%d", op, rank, KL_MAX_RANK);
+        return false;
+    }
+    if (rank && !dims) {
+        fail(t, site, KL_ERR_ARGUMENT, "%s: dims is NULL", op);
+        return false;
+    }
+    *s = shape_make((uint32_t)rank, dims);
+    int64_t count;
+    char text[SHAPE_TEXT];
+    if (shape_numel(s, &count))
+        return true;
+    fail(t, site, KL_ERR_SHAPE, "%s: shape %s has a negative dimension or too many elements", op,
+         shape_text(s, text, sizeof text));
+    return false;
+}
+
+bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int axis, uint32_t *at)
+{
+    int rank = (int)s->rank;
+    char text[SHAPE_TEXT];
+    if (axis >= -rank && axis < rank) {
+        *at = (uint32_t)(axis < 0 ? axis + rank : axis);
+        return true;
+    }
+    fail(t, site, KL_ERR_SHAPE, "%s: axis %d is out of range for shape %s", op, axis,
+         shape_text(s, text, sizeof text));
+    return false;
+}
+
+/* ---- elementwise ---- */
+
+static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, kl_tensor a, kl_tensor b, kl_tensor c)
+{
+    struct call call; /* field by field: an initializer clears the target, too, which takes longer than all of dispatch */
+    call.site = site;
+    call.op = name;
+    call.proto = (struct node){.op = (uint16_t)op};
+    call.in[0] = a;
+    call.in[1] = b;
+    call.in[2] = c;
+    call.in[3] = kl_none;
+    call.has_target = call.failed = false;
+    call.device = (kl_device){0};
+    call.data = NULL;
+    call.bits = call.keys = call.marks = 0;
+    return record(&call);
+}
+
+#define EW1(name, ...)                                                              \
+    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a)                      \
+    {                                                                               \
+        return elementwise(site, #name, OP_##name, a, kl_none, kl_none);            \
+    }                                                                               \
+    kl_tensor kl_##name(kl_tensor a) { return kl_##name##_at(NULL, a); }
+#define EW2(name, ...)                                                              \
+    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, kl_tensor b)         \
+    {                                                                               \
+        return elementwise(site, #name, OP_##name, a, b, kl_none);                  \
+    }                                                                               \
+    kl_tensor kl_##name(kl_tensor a, kl_tensor b) { return kl_##name##_at(NULL, a, b); }
+#define EW3(name, ...)                                                              \
+    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor c) \
+    {                                                                               \
+        return elementwise(site, #name, OP_##name, a, b, c);                        \
+    }                                                                               \
+    kl_tensor kl_##name(kl_tensor a, kl_tensor b, kl_tensor c) { return kl_##name##_at(NULL, a, b, c); }
+#include "ir/ops/ops.def"
+
+/* The number is a slot of its own, so that equal numbers are not one program and different ones two. */
+#define SCALAR(name)                                                                 \
+    kl_tensor kl_##name##_scalar_at(const kl_site *site, kl_tensor a, double value)  \
+    {                                                                                \
+        return with_number(site, #name "_scalar", OP_##name, a, value);              \
+    }                                                                                \
+    kl_tensor kl_##name##_scalar(kl_tensor a, double value) { return kl_##name##_scalar_at(NULL, a, value); }
+
+static kl_tensor with_number(const kl_site *site, const char *name, enum op op, kl_tensor a, double value)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, site, name, "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    kl_tensor number = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
+    return compose_end(t, elementwise(site, name, op, a, number, kl_none));
+}
+
+SCALAR(add)
+SCALAR(sub)
+SCALAR(mul)
+SCALAR(div)
+SCALAR(max)
+SCALAR(min)
+
+kl_tensor kl_cast_at(const kl_site *site, kl_tensor a, kl_dtype dtype)
+{
+    struct thread *t = thread_self();
+    if (t && (unsigned)dtype >= KL_DTYPE_COUNT)
+        return refuse(t, site, KL_ERR_TYPE, "cast: dtype %u does not exist", (unsigned)dtype);
+    struct call c = {.site = site, .op = "cast", .in = {a}, .proto = {.op = OP_cast, .dtype = (uint8_t)dtype}};
+    return record(&c);
+}
+
+kl_tensor kl_to_at(const kl_site *site, kl_tensor a, kl_device device)
+{
+    device_dtype(device, KL_FLOAT); /* it has a tensor now */
+    return record(&(struct call){.site = site, .op = "to", .proto.op = OP_copy, .in = {a}, .device = device});
+}
+
+kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt)
+{
+    return record(&(struct call){.site = site, .op = "grad", .proto.op = OP_grad, .in = {loss, wrt}});
+}
+
+/* ---- views ---- */
+
+kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s)
+{
+    struct call c = {.site = site, .op = op, .proto.op = OP_reshape, .in = {a}, .has_target = true, .target = *s};
+    return record(&c);
+}
+
+/* A view of everything, marked as what no_grad blocks record. */
+kl_tensor kl_detach_at(const kl_site *site, kl_tensor a)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, site, "detach", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    struct call c = {.site = site, .op = "detach", .proto = {.op = OP_reshape, .flags = MARK_STOP}, .in = {a},
+                     .has_target = true, .target = v.shape};
+    return record(&c);
+}
+
+/* Replaces the one dimension given as -1 by what is left over; false: reported. */
+static bool infer_dim(struct thread *t, const kl_site *site, const struct shape *from, int rank, const int64_t *dims,
+                      int64_t *out)
+{
+    int64_t rest = 1, count = shape_count(from);
+    int at = -1;
+    memcpy(out, dims, (size_t)rank * sizeof *out);
+    for (int i = 0; i < rank; i++) {
+        if (dims[i] == -1 && at >= 0) {
+            fail(t, site, KL_ERR_SHAPE, "reshape: only one dimension may be -1");
+            return false;
+        }
+        if (dims[i] == -1)
+            at = i;
+        else if (dims[i] < 0 || __builtin_mul_overflow(rest, dims[i], &rest))
+            return true; /* shape_of says what is wrong */
+    }
+    if (at < 0)
+        return true;
+    char text[SHAPE_TEXT];
+    if (rest == 0 || count % rest) {
+        fail(t, site, KL_ERR_SHAPE, "reshape: nothing fits the -1: %s has %" PRId64 " elements, the rest of the new "
+                                    "shape %" PRId64, shape_text(from, text, sizeof text), count, rest);
+        return false;
+    }
+    out[at] = count / rest;
+    return true;
+}
+
+kl_tensor kl_reshape_at(const kl_site *site, kl_tensor a, int rank, const int64_t *dims)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    struct shape s;
+    int64_t full[KL_MAX_RANK];
+    if (!t || !describe(t, site, "reshape", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    bool listed = rank > 0 && rank <= KL_MAX_RANK && dims;
+    if ((listed && !infer_dim(t, site, &v.shape, rank, dims, full)) ||
+        !shape_of(t, site, "reshape", rank, listed ? full : dims, &s))
+        return poison(t);
+    return reshape_to(site, "reshape", a, &s);
+}
+
+static kl_tensor permute_to(const kl_site *site, const char *op, kl_tensor a, const uint8_t *perm)
+{
+    struct call c = {.site = site, .op = op, .proto.op = OP_permute, .in = {a}};
+    memcpy(c.proto.attr.permute.perm, perm, KL_MAX_RANK);
+    return record(&c);
+}
+
+kl_tensor kl_permute_at(const kl_site *site, kl_tensor a, const int *axes)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint8_t perm[KL_MAX_RANK] = {0};
+    if (!t || !describe(t, site, "permute", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    if (v.shape.rank && !axes)
+        return refuse(t, site, KL_ERR_ARGUMENT, "permute: axes is NULL");
+    for (uint32_t i = 0; i < v.shape.rank; i++) {
+        uint32_t at;
+        if (!axis_of(t, site, "permute", &v.shape, axes[i], &at))
+            return poison(t);
+        perm[i] = (uint8_t)at;
+    }
+    return permute_to(site, "permute", a, perm);
+}
+
+kl_tensor kl_transpose_at(const kl_site *site, kl_tensor a, int axis0, int axis1)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t i, j;
+    uint8_t perm[KL_MAX_RANK] = {0};
+    if (!t || !describe(t, site, "transpose", "the tensor", a, &v) ||
+        !axis_of(t, site, "transpose", &v.shape, axis0, &i) || !axis_of(t, site, "transpose", &v.shape, axis1, &j))
+        return t ? poison(t) : kl_none;
+    for (uint32_t k = 0; k < v.shape.rank; k++)
+        perm[k] = (uint8_t)k;
+    perm[i] = (uint8_t)j;
+    perm[j] = (uint8_t)i;
+    return permute_to(site, "transpose", a, perm);
+}
+
+/* Aligned at the right: a reshape where the rank grows, then the expansion. */
+kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
+                       const struct shape *to)
+{
+    struct shape aligned = {.rank = to->rank};
+    if (from->rank > to->rank) {
+        char x[SHAPE_TEXT], y[SHAPE_TEXT];
+        return refuse(thread_self(), site, KL_ERR_SHAPE, "%s: shape %s does not broadcast to %s", op,
+                      shape_text(from, x, sizeof x), shape_text(to, y, sizeof y));
+    }
+    uint32_t lead = to->rank - from->rank;
+    for (uint32_t i = 0; i < to->rank; i++)
+        aligned.dim[i] = i < lead ? 1 : from->dim[i - lead];
+    struct thread *t = compose_begin(NULL);
+    if (!t)
+        return kl_none;
+    if (lead)
+        a = reshape_to(site, op, a, &aligned);
+    struct call c = {.site = site, .op = op, .proto.op = OP_expand, .in = {a}, .has_target = true, .target = *to};
+    return compose_end(t, record(&c));
+}
+
+kl_tensor kl_expand_at(const kl_site *site, kl_tensor a, int rank, const int64_t *dims)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    struct shape s;
+    int64_t full[KL_MAX_RANK];
+    if (!t || !describe(t, site, "expand", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    bool listed = rank > 0 && rank <= KL_MAX_RANK && dims;
+    int lead = rank - (int)v.shape.rank;
+    for (int i = 0; listed && i < rank; i++)
+        full[i] = dims[i] == -1 && i >= lead ? v.shape.dim[i - lead] : dims[i];
+    if (!shape_of(t, site, "expand", rank, listed ? full : dims, &s))
+        return poison(t);
+    return broadcast_to(site, "expand", a, &v.shape, &s);
+}
+
+kl_tensor kl_unsqueeze_at(const kl_site *site, kl_tensor a, int axis)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    char text[SHAPE_TEXT];
+    if (!t || !describe(t, site, "unsqueeze", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    int rank = (int)v.shape.rank, at = axis < 0 ? axis + rank + 1 : axis;
+    if (at < 0 || at > rank)
+        return refuse(t, site, KL_ERR_SHAPE, "unsqueeze: axis %d is out of range for shape %s", axis,
+                      shape_text(&v.shape, text, sizeof text));
+    if (rank == KL_MAX_RANK)
+        return refuse(t, site, KL_ERR_SHAPE, "unsqueeze: %s has as many axes as a tensor can have",
+                      shape_text(&v.shape, text, sizeof text));
+    memmove(&v.shape.dim[at + 1], &v.shape.dim[at], (size_t)(rank - at) * sizeof v.shape.dim[0]);
+    v.shape.dim[at] = 1;
+    v.shape.rank++;
+    return reshape_to(site, "unsqueeze", a, &v.shape);
+}
+
+kl_tensor kl_squeeze_at(const kl_site *site, kl_tensor a, int axis)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    char text[SHAPE_TEXT];
+    if (!t || !describe(t, site, "squeeze", "the tensor", a, &v) ||
+        !axis_of(t, site, "squeeze", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    if (v.shape.dim[at] != 1)
+        return refuse(t, site, KL_ERR_SHAPE, "squeeze: axis %d of %s does not have length 1", axis,
+                      shape_text(&v.shape, text, sizeof text));
+    v.shape.rank--;
+    memmove(&v.shape.dim[at], &v.shape.dim[at + 1], (v.shape.rank - at) * sizeof v.shape.dim[0]);
+    v.shape.dim[v.shape.rank] = 0;
+    return reshape_to(site, "squeeze", a, &v.shape);
+}

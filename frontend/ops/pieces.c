@@ -1,0 +1,164 @@
+/* Ops that take tensors apart and put them together: slice, window, flip, pad, concat.  The nodes work on one
+ * axis each; the calls here take all axes at once and make chains of them. */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+
+/* Start, stop and step as numpy reads them, with a positive step: where the elements start and how many. */
+static int64_t slice_range(int64_t len, int64_t *start, int64_t stop, int64_t step)
+{
+    int64_t first = *start < 0 ? *start + len : *start, end = stop < 0 ? stop + len : stop;
+    first = first < 0 ? 0 : first > len ? len : first;
+    end = end < first ? first : end > len ? len : end;
+    *start = first;
+    return end == first ? 0 : (end - first - 1) / step + 1;
+}
+
+/* The tensor itself under a new handle: what is left where no axis changes. */
+static kl_tensor same(const kl_site *site, const char *op, kl_tensor a, const struct shape *s)
+{
+    return reshape_to(site, op, a, s);
+}
+
+kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
+                    int64_t dilation)
+{
+    struct call c = {.site = site, .op = op, .proto.op = OP_window, .in = {a}};
+    c.proto.attr.window.axis = axis;
+    c.proto.attr.window.size = size;
+    c.proto.attr.window.stride = stride;
+    c.proto.attr.window.dilation = dilation;
+    return record(&c);
+}
+
+kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, site, "slice", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    for (uint32_t i = 0; step && i < v.shape.rank; i++)
+        if (step[i] < 1)
+            return refuse(t, site, KL_ERR_ARGUMENT,
+                          "slice: step %" PRId64 " of axis %u is not positive; kl_flip reverses", step[i], i);
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    kl_tensor r = same(site, "slice", a, &v.shape);
+    for (uint32_t i = 0; i < v.shape.rank; i++) {
+        struct call c = {.site = site, .op = "slice", .proto.op = OP_slice, .in = {r}};
+        int64_t first = start ? start[i] : 0, by = step ? step[i] : 1;
+        int64_t count = slice_range(v.shape.dim[i], &first, stop ? stop[i] : v.shape.dim[i], by);
+        c.proto.attr.slice.axis = i;
+        c.proto.attr.slice.start = count ? first : 0;
+        c.proto.attr.slice.count = count;
+        c.proto.attr.slice.step = count > 1 ? by : 1;
+        if (count != v.shape.dim[i])
+            r = record(&c);
+    }
+    return compose_end(t, r);
+}
+
+kl_tensor kl_narrow_at(const kl_site *site, kl_tensor a, int axis, int64_t start, int64_t count)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, "narrow", "the tensor", a, &v) || !axis_of(t, site, "narrow", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    struct call c = {.site = site, .op = "narrow", .proto.op = OP_slice, .in = {a}};
+    c.proto.attr.slice.axis = at;
+    c.proto.attr.slice.start = start;
+    c.proto.attr.slice.count = count;
+    c.proto.attr.slice.step = 1;
+    return record(&c);
+}
+
+kl_tensor kl_window_at(const kl_site *site, kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (!t || !describe(t, site, "window", "the tensor", a, &v) || !axis_of(t, site, "window", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    return window_of(site, "window", a, at, size, stride, dilation);
+}
+
+kl_tensor kl_flip_at(const kl_site *site, kl_tensor a, int naxes, const int *axes)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t mask = 0;
+    if (!t || !describe(t, site, "flip", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    if (!axes)
+        mask = (1u << v.shape.rank) - 1;
+    for (int i = 0; axes && i < naxes; i++) {
+        uint32_t at;
+        if (!axis_of(t, site, "flip", &v.shape, axes[i], &at))
+            return poison(t);
+        if (mask >> at & 1)
+            return refuse(t, site, KL_ERR_ARGUMENT, "flip: axis %d is named twice", axes[i]);
+        mask |= 1u << at;
+    }
+    struct call c = {.site = site, .op = "flip", .proto = {.op = OP_flip, .attr.flip.axes = mask}, .in = {a}};
+    return record(&c);
+}
+
+kl_tensor kl_pad_at(const kl_site *site, kl_tensor a, const int64_t *low, const int64_t *high, double value)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, site, "pad", "the tensor", a, &v))
+        return t ? poison(t) : kl_none;
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    kl_tensor r = same(site, "pad", a, &v.shape), number = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
+    for (uint32_t i = 0; i < v.shape.rank; i++) {
+        struct call c = {.site = site, .op = "pad", .proto.op = OP_pad, .in = {r, number}};
+        c.proto.attr.pad.axis = i;
+        c.proto.attr.pad.low = low ? low[i] : 0;
+        c.proto.attr.pad.high = high ? high[i] : 0;
+        if (c.proto.attr.pad.low || c.proto.attr.pad.high)
+            r = record(&c);
+    }
+    return compose_end(t, r);
+}
+
+/* As n_concat: each level of the tree is as wide as a node can be. */
+static kl_tensor concat_tree(const kl_site *site, int n, const kl_tensor *parts, uint32_t axis)
+{
+    if (n == 1)
+        return parts[0];
+    int64_t part = 1;
+    while (part * MAX_OPERANDS < n)
+        part *= MAX_OPERANDS;
+    struct call c = {.site = site, .op = "concat", .proto = {.op = OP_concat, .attr.axis.axis = axis}};
+    for (int64_t i = 0; i < n; i += part)
+        c.in[c.proto.nin++] = concat_tree(site, (int)(n - i < part ? n - i : part), parts + i, axis);
+    return record(&c);
+}
+
+kl_tensor kl_concat_at(const kl_site *site, int n, const kl_tensor *parts, int axis)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (t && (n < 1 || !parts))
+        return refuse(t, site, KL_ERR_ARGUMENT, "concat: no tensors");
+    if (!t || !describe(t, site, "concat", "the first tensor", parts[0], &v) ||
+        !axis_of(t, site, "concat", &v.shape, axis, &at))
+        return t ? poison(t) : kl_none;
+    if (n == 1)
+        return same(site, "concat", parts[0], &v.shape);
+    if (!(t = compose_begin(NULL)))
+        return kl_none;
+    return compose_end(t, concat_tree(site, n, parts, at));
+}
+
+kl_tensor kl_bitcast_at(const kl_site *site, kl_tensor a, kl_dtype dtype)
+{
+    struct thread *t = thread_self();
+    if (t && (unsigned)dtype >= KL_DTYPE_COUNT)
+        return refuse(t, site, KL_ERR_TYPE, "bitcast: dtype %u does not exist", (unsigned)dtype);
+    struct call c = {.site = site, .op = "bitcast", .in = {a}, .proto = {.op = OP_bitcast, .dtype = (uint8_t)dtype}};
+    return record(&c);
+}

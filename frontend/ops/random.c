@@ -1,0 +1,133 @@
+/* Random numbers of a distribution, made from random bits by ordinary ops. */
+#include "frontend/frontend.h"
+
+/* The highest `digits` bits of random words as floats 0 .. 2^digits - 1, exactly.  0: reported. */
+static kl_tensor random_integers(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, int rank,
+                                 const int64_t *dims, uint64_t seed, int digits)
+{
+    bool wide = dtype == KL_F64;
+    kl_dtype word = wide ? KL_U64 : KL_U32;
+    if (!wide && dtype != KL_F32)
+        return refuse(thread_self(), site, KL_ERR_TYPE, "%s: makes f32 and f64, not %s", op, kl_dtype_name(dtype));
+    double below = (double)(UINT64_C(1) << ((wide ? 64 : 32) - digits));
+    kl_tensor bits = kl_random_bits_at(site, device, word, rank, dims, seed);
+    return kl_cast_at(site, kl_div_at(site, bits, kl_const_at(site, device, word, below)), dtype);
+}
+
+kl_tensor kl_rand_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
+                     uint64_t seed)
+{
+    struct thread *t = compose_begin("rand");
+    if (!t)
+        return kl_none;
+    dtype = device_dtype(device, dtype);
+    int digits = dtype == KL_F64 ? 53 : 24;
+    kl_tensor k = random_integers(site, "rand", device, dtype, rank, dims, seed, digits);
+    kl_tensor unit = kl_const_at(site, device, dtype, 1 / (double)(UINT64_C(1) << digits));
+    return compose_end(t, kl_mul_at(site, k, unit));
+}
+
+/* ---- normal numbers: Wichura's AS 241, the inverse of the normal distribution function ---- */
+
+enum { TERMS = 8 };
+/* Numerator and denominator, lowest power first, near the middle, towards the tails and in the far tails. */
+static const double middle[2][TERMS] = {
+    {3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
+     4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3},
+    {1, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3, 2.1213794301586595867e4,
+     3.9307895800092710610e4, 2.8729085735721942674e4, 5.2264952788528545610e3}};
+static const double tail[2][TERMS] = {
+    {1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0, 3.64784832476320460504e0,
+     1.27045825245236838258e0, 2.41780725177450611770e-1, 2.27238449892691845833e-2, 7.74545014278341407640e-4},
+    {1, 2.05319162663775882187e0, 1.67638483018380384940e0, 6.89767334985100004550e-1, 1.48103976427480074590e-1,
+     1.51986665636164571966e-2, 5.47593808499534494600e-4, 1.05075007164441684324e-9}};
+static const double far_tail[2][TERMS] = {
+    {6.65790464350110377720e0, 5.46378491116411436990e0, 1.78482653991729133580e0, 2.96560571828504891230e-1,
+     2.65321895265761230930e-2, 1.24266094738807843860e-3, 2.71155556874348757815e-5, 2.01033439929228813265e-7},
+    {1, 5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2, 7.86869131145613259100e-4,
+     1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.04426310338993978564e-15}};
+
+struct maker { /* builds on one device in one dtype */
+    const kl_site *site;
+    kl_device device;
+    kl_dtype dtype;
+};
+
+static kl_tensor number(const struct maker *m, double v) { return kl_const_at(m->site, m->device, m->dtype, v); }
+
+static kl_tensor polynomial(const struct maker *m, kl_tensor x, const double *c)
+{
+    kl_tensor y = number(m, c[TERMS - 1]);
+    for (int i = TERMS - 2; i >= 0; i--)
+        y = kl_add_at(m->site, kl_mul_at(m->site, y, x), number(m, c[i]));
+    return y;
+}
+
+static kl_tensor ratio(const struct maker *m, kl_tensor x, const double c[2][TERMS])
+{
+    return kl_div_at(m->site, polynomial(m, x, c[0]), polynomial(m, x, c[1]));
+}
+
+/* p is in (0, 1) and 1 - p is exact. */
+static kl_tensor inverse_normal(const struct maker *m, kl_tensor p)
+{
+    const kl_site *s = m->site;
+    kl_tensor q = kl_sub_at(s, p, number(m, 0.5));
+    kl_tensor near = kl_mul_at(s, q, ratio(m, kl_sub_at(s, number(m, 0.180625), kl_square_at(s, q)), middle));
+    kl_tensor edge = kl_min_at(s, p, kl_sub_at(s, number(m, 1), p));
+    kl_tensor r = kl_sqrt_at(s, kl_neg_at(s, kl_log_at(s, edge)));
+    kl_tensor size = ratio(m, kl_sub_at(s, r, number(m, 1.6)), tail);
+    if (m->dtype == KL_F64) { /* an f32 has at least 2^-24 to the edge: r stays below 5 */
+        kl_tensor beyond = ratio(m, kl_sub_at(s, r, number(m, 5)), far_tail);
+        size = kl_where_at(s, kl_gt_at(s, r, number(m, 5)), beyond, size);
+    }
+    kl_tensor off = kl_where_at(s, kl_lt_at(s, q, number(m, 0)), kl_neg_at(s, size), size);
+    return kl_where_at(s, kl_le_at(s, kl_abs_at(s, q), number(m, 0.425)), near, off);
+}
+
+kl_tensor kl_randn_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
+                      uint64_t seed)
+{
+    struct thread *t = compose_begin("randn");
+    if (!t)
+        return kl_none;
+    dtype = device_dtype(device, dtype);
+    struct maker m = {site, device, dtype};
+    int digits = dtype == KL_F64 ? 52 : 23; /* one less than a float has: (k + 0.5) / 2^digits is exact */
+    kl_tensor k = random_integers(site, "randn", device, dtype, rank, dims, seed, digits);
+    kl_tensor unit = number(&m, 1 / (double)(UINT64_C(1) << digits));
+    return compose_end(t, inverse_normal(&m, kl_mul_at(site, kl_add_at(site, k, number(&m, 0.5)), unit)));
+}
+
+/* ---- from a generator of the user's ---- */
+
+typedef kl_tensor sampler(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed);
+
+static kl_tensor sample(const kl_site *site, const char *op, sampler *make, const kl_generator *g, kl_device device,
+                        kl_dtype dtype, int rank, const int64_t *dims)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return kl_none;
+    uint64_t keys = g ? kl_keyset_of(g->key).bits : 0, before = t->generator;
+    if (!keys || keys & DEV_MASK)
+        return refuse(t, site, KL_ERR_ARGUMENT, "%s: %s", op, g ? "the generator's key is no layer" : "generator is NULL");
+    t->generator = BROKEN(D7) ? 0 : keys;
+    kl_tensor h = make(site, device, dtype, rank, dims, g->seed);
+    t->generator = before;
+    return h;
+}
+
+#define FROM(name)                                                                                                    \
+    kl_tensor kl_##name##_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank, \
+                                  const int64_t *dims)                                                                \
+    {                                                                                                                 \
+        return sample(site, #name "_from", kl_##name##_at, g, device, dtype, rank, dims);                             \
+    }                                                                                                                 \
+    kl_tensor kl_##name##_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims) \
+    {                                                                                                                 \
+        return kl_##name##_from_at(NULL, g, device, dtype, rank, dims);                                               \
+    }
+FROM(random_bits)
+FROM(rand)
+FROM(randn)

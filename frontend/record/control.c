@@ -1,0 +1,524 @@
+/* Control flow, checkpoints and custom gradients: region ops from functions of the user's; and custom ops, which are
+ * recorded like them.
+ *
+ * The functions are recorded first, each into a graph; what they use from outside becomes operands of the op behind
+ * those given, for all its regions alike.  Then the op's node and a node for each result are recorded. */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* An op on its way. */
+struct control {
+    struct region_recorder call;
+    struct node proto;
+    const kl_tensor *in[2];         /* operands given, in one or two lists */
+    uint32_t nin[2];
+    struct view *view;              /* of all of them */
+    struct region region[2];
+    uint32_t second, shared;        /* parameters of the second; tensors from outside that it may share with the first */
+    const struct custom_use *custom; /* of op custom */
+    kl_tensor *changed;             /* all operands, once a kernel may have changed them; or NULL */
+    kl_tensor *out; uint32_t nout;
+};
+
+static uint32_t given(const struct control *c) { return c->nin[0] + c->nin[1]; }
+static kl_tensor operand(const struct control *c, uint32_t i)
+{
+    return c->changed ? c->changed[i] : i < c->nin[0] ? c->in[0][i] : i < given(c) ? c->in[1][i - c->nin[0]] : c->call.captured.h[i - given(c)];
+}
+
+static bool look_at_operands(struct control *c)
+{
+    struct thread *t = c->call.t;
+    const kl_site *site = c->call.site;
+    uint32_t n = given(c);
+    if ((c->nout && !c->out) || (c->nin[0] && !c->in[0]) || (c->nin[1] && !c->in[1]))
+        return fail(t, site, KL_ERR_ARGUMENT, "%s: a list of tensors is NULL", c->call.op) == KL_OK;
+    c->view = mem_alloc((n + 2 * (size_t)c->nout) * sizeof *c->view);
+    if (!c->view)
+        return fail(t, site, KL_ERR_MEMORY, "%s: out of memory", c->call.op) == KL_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "operand %u", i + 1);
+        if (!describe(t, site, c->call.op, what, operand(c, i), &c->view[i]))
+            return false;
+        struct err e;
+        e.code = KL_OK;
+        const struct entry *first = entry_peek(operand(c, 0));
+        uint16_t ad = first->ad;
+        if (c->view[i].device.id != c->view[0].device.id && !ad_join(&ad, first, entry_peek(operand(c, i)), &e))
+            return fail(t, site, e.code, "%s: %s", c->call.op, e.msg) == KL_OK;
+    }
+    c->call.device = n ? c->view[0].device : (kl_device){0};
+    return true;
+}
+
+/* false: *c has failed, with poison for results. */
+static bool begin(struct control *c, const kl_site *site, const char *op, enum op node, void *ctx)
+{
+    c->call = (struct region_recorder){.t = thread_self(), .site = site, .op = op, .ctx = ctx};
+    c->proto.op = (uint16_t)node;
+    for (uint32_t i = 0; c->out && i < c->nout; i++)
+        c->out[i] = kl_none;
+    struct thread *t = c->call.t;
+    return t && !(t->tracing && t->trace->err.code) && look_at_operands(c);
+}
+
+static bool has(struct control *c, kl_region_fn *fn)
+{
+    return fn || fail(c->call.t, c->call.site, KL_ERR_ARGUMENT, "%s: a function is NULL", c->call.op) == KL_OK;
+}
+
+/* Region i from fn, with `parameters` from the views. */
+static bool region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v, uint32_t n,
+                   uint32_t nout)
+{
+    c->second = n;
+    c->shared = c->call.captured.n;
+    return region_record(&c->call, i, name, fn, v, n, nout, &c->region[i]);
+}
+
+/* One that may not look at values: it runs again and again, or as part of a backward pass. */
+static bool silent_region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v, uint32_t n,
+                          uint32_t nout)
+{
+    c->call.silent = true;
+    bool ok = region(c, i, name, fn, v, n, nout);
+    c->call.silent = false;
+    return ok;
+}
+
+static const struct graph *region_graph(const struct control *c, int i)
+{
+    return c->region[i].body ? c->region[i].body->g : c->region[i].g;
+}
+
+/* The regions as graphs for the op to own; the first takes what only the second uses, too.  false: out of memory. */
+static bool make_graphs(struct control *c, struct graph *g[2])
+{
+    bool ok = true;
+    for (int i = 0; i < 2; i++) {
+        g[i] = c->region[i].body ? graph_clone(c->region[i].body->g) : c->region[i].g;
+        c->region[i].g = NULL;
+        ok &= g[i] || !c->region[i].body;
+    }
+    for (uint32_t k = c->shared; ok && g[1] && k < c->call.captured.n; k++) {
+        const struct leaf *l = &g[1]->input.v[c->second + k];
+        ok = graph_leaf(g[0], &g[0]->input, l->dtype, &g[1]->shape[l->shape], l->name) != LEAF_NONE;
+    }
+    for (int i = 0; i < 2 && !ok; i++) {
+        graph_free(g[i]);
+        g[i] = NULL;
+    }
+    return ok;
+}
+
+/* Where the token of kl_print and kl_assert is among operands and results; false: the op has none. */
+static bool token_place(const struct control *c, struct effects *f)
+{
+    bool loops = c->proto.op == OP_scan || c->proto.op == OP_while;
+    if (!c->call.entry.id)
+        return false;
+    for (f->from = given(c); operand(c, f->from).id != c->call.entry.id;)
+        f->from++;
+    f->to = loops ? c->proto.attr.region.carried : f->from;
+    return true;
+}
+static uint32_t token_result(const struct control *c, const struct effects *f)
+{
+    return f->to < f->from ? f->to : c->nout;
+}
+
+/* Threads the token through the op's regions. */
+static bool add_tokens(const struct control *c, const struct effects *f, struct graph *g[2])
+{
+    uint32_t before = c->proto.op == OP_cond, from = f->from - before, to = f->to - before, at = token_result(c, f);
+    switch (c->proto.op) {
+    case OP_cond:
+        return effects_thread(&g[0], c->region[0].token, from, to, at) && effects_thread(&g[1], c->region[1].token, from, to, at);
+    case OP_while:
+        return effects_thread(&g[0], NIL, from, to, LEAF_NONE) && effects_thread(&g[1], c->region[1].token, from, to, at);
+    case OP_custom_grad: /* the gradient takes all results */
+        return effects_thread(&g[0], c->region[0].token, from, to, at) &&
+               effects_thread(&g[1], NIL, g[1]->input.n, given(c) + at, LEAF_NONE);
+    default:
+        return effects_thread(&g[0], c->region[0].token, from, to, at);
+    }
+}
+
+/* The operands' nodes in the recording, whose graph may become another meanwhile; one device for all. */
+static bool resolve(struct control *c, struct trace *tr, ref *in, uint32_t n, struct err *e)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        char what[32];
+        snprintf(what, sizeof what, i < given(c) ? "operand %u" : "a tensor that it uses", i + 1);
+        in[i] = node_of_handle(tr, operand(c, i), what, e);
+        if (!in[i])
+            return false;
+        kl_device d = entry_device(entry_peek(operand(c, i)));
+        if (d.id != c->call.device.id)
+            return err_set(e, KL_ERR_DEVICE, "%s is on device %s, the op on %s", what, kl_device_name(d),
+                           kl_device_name(c->call.device));
+    }
+    if (!device_valid(c->call.device))
+        return err_set(e, KL_ERR_DEVICE, "needs an operand, or a tensor on some device that it makes");
+    return true;
+}
+
+/* ---- what the trace's tape compares ---- */
+
+struct bytes { unsigned char *v; uint32_t n, cap; bool failed; };
+
+static void put(struct bytes *b, const void *p, size_t n)
+{
+    b->failed |= n > INT32_MAX || b->n > INT32_MAX || !mem_reserve(&b->v, &b->cap, b->n + (uint32_t)n, 1);
+    if (b->failed || !n)
+        return;
+    memcpy(b->v + b->n, p, n);
+    b->n += (uint32_t)n;
+}
+
+/* false: out of memory. */
+static bool make_key(const struct control *c, struct trace *tr, const ref *in, uint32_t n, struct node *key,
+                     struct tape_extra *extra)
+{
+    struct bytes b = {.v = tr->extra, .cap = tr->extra_cap};
+    *key = c->proto;
+    key->device = (uint16_t)c->call.device.id;
+    key->flags = c->call.t->no_grad ? MARK_STOP : 0;
+    key->attr.region.first = c->nout;
+    key->attr.region.count = n;
+    put(&b, in, n * sizeof *in);
+    if (c->custom) {
+        const struct custom_use *u = c->custom;
+        put(&b, u->op->name, sizeof u->op->name);
+        put(&b, u->attr, u->nattr);
+        for (uint32_t i = 0; i < c->nout; i++) {
+            put(&b, &(int64_t[]){u->type[i].dtype, u->type[i].rank}, 2 * sizeof(int64_t));
+            put(&b, u->type[i].dims, (size_t)u->type[i].rank * sizeof *u->type[i].dims);
+        }
+    }
+    tr->extra = b.v;
+    tr->extra_cap = b.cap;
+    *extra = (struct tape_extra){b.v, b.n, {c->region[0].body, c->region[1].body}};
+    return !b.failed;
+}
+
+/* A custom op's node. */
+static ref append_custom(struct control *c, struct graph *g, const ref *in, uint32_t n)
+{
+    const struct custom_use *u = c->custom;
+    struct custom d = {.nresult = c->nout, .nattr = (uint32_t)u->nattr, .attr = (void *)(uintptr_t)u->attr};
+    snprintf(d.name, sizeof d.name, "%s", u->op->name);
+    d.result = mem_alloc(c->nout * sizeof *d.result);
+    for (uint32_t i = 0; d.result && i < c->nout; i++) {
+        struct shape s = shape_make((uint32_t)u->type[i].rank, u->type[i].dims);
+        d.result[i] = (struct custom_result){u->type[i].dtype, graph_shape(g, &s)};
+    }
+    ref r = d.result && !g->err.code ? graph_add_custom(g, &c->proto, in, n, &d) : NIL;
+    mem_free(d.result);
+    return r;
+}
+
+/* The op's node, its results behind it; NIL: the graph's error, or none: out of memory. */
+static ref append_op(struct control *c, struct graph *g, ref *in, uint32_t n)
+{
+    struct graph *region[2];
+    struct effects f;
+    struct node proto;
+    bool looks = token_place(c, &f);
+    g->cur_device = (uint16_t)device_index(c->call.device);
+    g->cur_site = graph_site(g, c->call.site);
+    c->proto.flags = c->call.t->no_grad ? MARK_STOP : 0;
+    if (!make_graphs(c, region))
+        return NIL;
+    proto = c->proto;
+    if (looks && !add_tokens(c, &f, region)) {
+        graph_free(region[0]);
+        graph_free(region[1]);
+        return NIL;
+    }
+    if (looks && f.to < f.from) {
+        effects_move_operand(&f, in);
+        proto.attr.region.carried++;
+    }
+    ref node = c->custom ? append_custom(c, g, in, n) : graph_add_region(g, &proto, in, n, region);
+    for (uint32_t i = 0; i < c->nout + looks && node; i++)
+        if (!n_proj(g, node, i))
+            return NIL;
+    return node;
+}
+
+ref control_copy(const struct control *c, struct graph *g, ref *in, uint32_t n)
+{
+    struct control copy = *c;
+    bool ok = !c->call.entry.id;
+    for (int i = 0; i < 2 && ok; i++) {
+        copy.region[i].g = c->region[i].g ? graph_clone(c->region[i].g) : NULL;
+        ok = !c->region[i].g == !copy.region[i].g;
+    }
+    if (ok)
+        return append_op(&copy, g, in, n);
+    for (int i = 0; i < 2; i++)
+        if (copy.region[i].g != c->region[i].g)
+            graph_free(copy.region[i].g);
+    return NIL;
+}
+
+/* Finds the op in the trace's tape or appends it; NIL: *e. */
+static ref record_op(struct control *c, struct trace *tr, struct recording *r, ref *in, uint32_t n, struct err *e)
+{
+    struct node key;
+    struct tape_extra extra;
+    bool taped = tr && tr->tape, failed = taped && !make_key(c, tr, in, n, &key, &extra);
+    const struct tape_call *made = taped && !failed ? tape_next(tr, &key, c->call.site, NULL, &extra, &failed) : NULL;
+    if (made)
+        return made->result;
+    ref before = r->g->nnode, node = failed ? NIL : append_op(c, r->g, in, n);
+    if (node && taped)
+        tape_add(tr, &key, NULL, &extra, node);
+    for (ref i = before; i < r->g->nnode && !tr; i++)
+        ambient_added(i);
+    if (r->g->err.code)
+        take_graph_error(r->g, opinfo[c->proto.op].name, e);
+    return node;
+}
+
+/* Outside of traces under the lock. */
+static bool append(struct control *c, struct trace *tr, struct err *e)
+{
+    uint32_t n = given(c) + c->call.captured.n;
+    struct recording *r = tr ? &tr->r : ambient_recording();
+    ref *in = mem_alloc(n * sizeof *in), node = NIL;
+    if (!r || !in || (!tr && !ambient_room(n + c->nout + 1)))
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    else if (resolve(c, tr, in, n, e))
+        node = record_op(c, tr, r, in, n, e);
+    mem_free(in);
+    struct effects f;
+    uint32_t token = token_place(c, &f) ? token_result(c, &f) : UINT32_MAX;
+    for (uint32_t i = 0; i < c->nout && node && !e->code; i++)
+        c->out[i] = handle_of_node(c->call.t, tr, node + 1 + i + (i >= token), device_ad(c->call.device), e);
+    if (token != UINT32_MAX && node && !e->code)
+        tr->token = handle_of_node(c->call.t, tr, node + 1 + token, device_ad(c->call.device), e);
+    return node && !e->code;
+}
+
+kl_status record_region(struct control *c)
+{
+    struct thread *t = c->call.t;
+    struct trace *tr = thread_trace(t);
+    struct err e;
+    e.code = KL_OK;
+    if (!tr) {
+        front_lock();
+        ambient_limit();
+    }
+    bool ok = append(c, tr, &e);
+    if (!tr)
+        front_unlock();
+    for (uint32_t i = 0; i < c->nout && ok && !tr; i++)
+        ok = scope_note(t, c->out[i]) || err_set(&e, KL_ERR_MEMORY, "out of memory");
+    if (ok)
+        return KL_OK;
+    fail(t, c->call.site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->call.op, e.code ? e.msg : "out of memory");
+    for (uint32_t i = 0; i < c->nout; i++)
+        c->out[i] = poison(t);
+    return t->tracing ? t->trace->err.code : t->last.code;
+}
+
+kl_status record_with(struct control *c, const struct custom_op *op)
+{
+    struct custom_use use = *c->custom;
+    const struct custom_use *before = c->custom;
+    use.op = op;
+    c->custom = &use;
+    kl_status status = record_region(c);
+    c->custom = before;
+    return status;
+}
+
+/* The op's kernel, by the keys of all it uses. */
+static kl_status dispatch(struct control *c, const struct dispatch_op *op)
+{
+    struct thread *t = c->call.t;
+    uint32_t n = given(c) + c->call.captured.n;
+    uint64_t keys = n ? 0 : device_keys(c->call.device);
+    for (uint32_t i = 0; i < n; i++)
+        keys |= handle_keys(operand(c, i));
+    kl_key key;
+    keys = thread_keys(t, keys);
+    const struct op_kernel *k = dispatch_resolve(op, keys, &key);
+    if (t->watch)
+        dispatch_note(t, op, key, "call");
+    if (k == &kernel_builtin)
+        return record_region(c);
+    kl_tensor *in = mem_alloc((n + 1) * sizeof *in);
+    if (!in)
+        return fail(t, c->call.site, KL_ERR_MEMORY, "%s: out of memory", c->call.op);
+    for (uint32_t i = 0; i < n; i++)
+        in[i] = operand(c, i);
+    c->changed = in;
+    struct kl_call call = {.t = t, .op = op, .keys = keys, .key = key, .site = c->call.site, .label = c->call.op,
+                           .nin = n, .nout = c->nout, .given = c->nout != 1, .in = in, .out = c->out, .region = c};
+    kl_status status = call_kernel(&call, k);
+    c->changed = NULL;
+    mem_free(in);
+    return status;
+}
+
+/* Records the op and ends *c. */
+static kl_status finish(struct control *c, bool ok)
+{
+    struct thread *t = c->call.t;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (ok)
+        ok = (t->plain || (c->custom && !c->custom->table) ? record_region(c)
+              : dispatch(c, c->custom ? c->custom->table : &graph_ops[c->proto.op])) == KL_OK;
+    for (uint32_t i = 0; c->out && i < c->nout && !ok; i++)
+        if (!c->out[i].id)
+            c->out[i] = poison(t);
+    for (int i = 0; i < 2; i++) {
+        graph_free(c->region[i].g);
+        tape_body_drop(c->region[i].body);
+    }
+    mem_free(c->view);
+    kl_status status = ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;
+    struct err last = t->last; /* releasing reports nothing of its own */
+    region_recorder_free(&c->call);
+    t->last = last;
+    return status;
+}
+
+kl_status kl_cond_at(const kl_site *site, kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx,
+                     uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    struct control c = {.in = {&condition, in}, .nin = {1, nin}, .nout = nout, .out = out};
+    bool ok = begin(&c, site, "cond", OP_cond, ctx) && has(&c, yes) && has(&c, no) &&
+              region(&c, 0, "yes", yes, c.view + 1, nin, nout) && region(&c, 1, "no", no, c.view + 1, nin, nout);
+    return finish(&c, ok);
+}
+
+kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n,
+                      const kl_tensor *in, kl_tensor *out)
+{
+    struct control c = {.in = {in}, .nin = {n}, .nout = n, .out = out, .proto.attr.region.carried = n};
+    bool ok = begin(&c, site, "while", OP_while, ctx) && has(&c, condition) && has(&c, body) &&
+              silent_region(&c, 0, "condition", condition, c.view, n, 1) && region(&c, 1, "body", body, c.view, n, n);
+    return finish(&c, ok);
+}
+
+/* What the body of a scan sees of a scanned tensor. */
+static bool slice(struct control *c, uint32_t i, int64_t length)
+{
+    struct shape *s = &c->view[i].shape;
+    if (s->rank && s->dim[0] == length) {
+        *s = shape_make(s->rank - 1, s->dim + 1);
+        return true;
+    }
+    char text[SHAPE_TEXT];
+    return fail(c->call.t, c->call.site, KL_ERR_SHAPE, "scan: of length %" PRId64 ", but scanned tensor %u is %s%s",
+                length, i - c->nin[0], dtype_name(c->view[i].dtype), shape_text(s, text, sizeof text)) == KL_OK;
+}
+
+kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried,
+                     const kl_tensor *carried, uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked,
+                     bool reverse, kl_tensor *out)
+{
+    struct control c = {.in = {carried, scanned}, .nin = {ncarried, nscanned}, .nout = ncarried + nstacked, .out = out};
+    c.proto.attr.region.carried = ncarried;
+    c.proto.attr.region.scanned = nscanned;
+    c.proto.attr.region.length = length;
+    c.proto.attr.region.flags = reverse ? REGION_REVERSE : 0;
+    bool ok = begin(&c, site, "scan", OP_scan, ctx) && has(&c, body);
+    if (ok && length < 0)
+        ok = fail(c.call.t, site, KL_ERR_ARGUMENT, "scan: length %" PRId64 " is negative", length) == KL_OK;
+    for (uint32_t i = 0; ok && i < nscanned; i++)
+        ok = slice(&c, ncarried + i, length);
+    ok = ok && region(&c, 0, "body", body, c.view, given(&c), c.nout);
+    return finish(&c, ok);
+}
+
+kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
+                           uint32_t nout, kl_tensor *out)
+{
+    struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out};
+    bool ok = begin(&c, site, "checkpoint", OP_checkpoint, ctx) && has(&c, fn) &&
+              region(&c, 0, "checkpoint", fn, c.view, nin, nout);
+    return finish(&c, ok);
+}
+
+/* Behind the operands' views: those of the results, then those of the floating ones' gradients.  *floats: how many
+ * operands have a gradient. */
+static uint32_t backward_views(struct control *c, uint32_t *floats)
+{
+    const struct graph *g = region_graph(c, 0);
+    uint32_t n = given(c);
+    *floats = 0;
+    for (uint32_t i = 0; i < n; i++)
+        *floats += dtype_is_float(c->view[i].dtype);
+    for (int gradients = 0; gradients < 2; gradients++)
+        for (uint32_t i = 0; i < g->nout; i++) {
+            const struct node *y = node_at(g, g->out[i].value);
+            if (!gradients || dtype_is_float(y->dtype))
+                c->view[n++] = (struct view){y->dtype, g->shape[y->shape], c->call.device};
+        }
+    return n;
+}
+
+kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
+                             uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out, .proto.attr.region.carried = nin};
+    uint32_t floats;
+    bool ok = begin(&c, site, op, OP_custom_grad, ctx) && has(&c, fn) && has(&c, backward) &&
+              region(&c, 0, "value", fn, c.view, nin, nout);
+    if (ok) {
+        uint32_t n = backward_views(&c, &floats);
+        ok = silent_region(&c, 1, "gradient", backward, c.view, n, floats);
+    }
+    return finish(&c, ok);
+}
+
+kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin,
+                            const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    return record_custom_grad(site, "custom_grad", fn, backward, ctx, nin, in, nout, out);
+}
+
+kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
+                        const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    struct control c = {.in = {in}, .nin = {nin}, .custom = use, .nout = nout, .out = out};
+    return finish(&c, begin(&c, site, op, OP_custom, NULL));
+}
+
+kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin,
+                  const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    return kl_cond_at(NULL, condition, yes, no, ctx, nin, in, nout, out);
+}
+
+kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n, const kl_tensor *in,
+                   kl_tensor *out)
+{
+    return kl_while_at(NULL, condition, body, ctx, n, in, out);
+}
+
+kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried, const kl_tensor *carried,
+                  uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse, kl_tensor *out)
+{
+    return kl_scan_at(NULL, body, ctx, length, ncarried, carried, nscanned, scanned, nstacked, reverse, out);
+}
+
+kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    return kl_checkpoint_at(NULL, fn, ctx, nin, in, nout, out);
+}
+
+kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin, const kl_tensor *in,
+                         uint32_t nout, kl_tensor *out)
+{
+    return kl_custom_grad_at(NULL, fn, backward, ctx, nin, in, nout, out);
+}

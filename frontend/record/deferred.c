@@ -1,0 +1,512 @@
+/* What is recorded outside of traces: one graph for the process, from which a read takes what it needs.
+ *
+ * A handle with a node in this graph is attached: lazy while it has no buffer, else a value whose node is a leaf
+ * or, if something marked by kl_requires_grad is below it, the op that made it, so that it stays differentiable.
+ * A node whose value is known holds it, and is read like an input from then on.  Nodes that no attached handle
+ * reaches are garbage; collecting copies the others to a fresh graph. */
+#include "frontend/frontend.h"
+#include <string.h>
+
+enum {
+    OP_NODES = 32,             /* more than one op appends, views and leaves included */
+    LIMIT = 2048,              /* nodes from which lazy handles are computed to keep the graph small */
+    HISTORY_LIMIT = 1 << 16,   /* the same while a gradient may still be asked for */
+    SMALL = 64,                /* graphs below this are not worth collecting */
+};
+#define PINNED_LIMIT ((size_t)64 << 20) /* bytes of known values from which collecting is worth it */
+
+enum track { UNTRACKED, DERIVED, ORIGIN }; /* below a marked handle; the marked handle's own node */
+
+struct ambient {
+    struct recording r;
+    struct buffer **known;     /* per node: its value, or NULL */
+    uint8_t *track;            /* per node: enum track */
+    uint32_t known_cap, track_cap;
+    size_t pinned;             /* bytes known */
+    uint32_t borrowed;         /* known values in the user's memory, which is given back as soon as it can be */
+};
+static struct ambient now, spare;
+static uint32_t attached = NO_ENTRY;     /* handles with a node, linked by next and prev */
+static uint32_t limit = LIMIT, settled;  /* collect above; nodes left by the last collection */
+static size_t pinned_limit = PINNED_LIMIT;
+
+static bool make_room(struct ambient *a, uint32_t nodes)
+{
+    return mem_reserve(&a->known, &a->known_cap, nodes, sizeof *a->known) &&
+           mem_reserve(&a->track, &a->track_cap, nodes, sizeof *a->track);
+}
+
+struct recording *ambient_recording(void)
+{
+    if (!now.r.g && !recording_open(&now.r, "lazy"))
+        return NULL;
+    return make_room(&now, now.r.g->nnode + OP_NODES) ? &now.r : NULL;
+}
+
+const struct graph *ambient_graph(void)
+{
+    return now.r.g;
+}
+
+bool ambient_room(uint32_t nodes)
+{
+    return ambient_recording() && make_room(&now, now.r.g->nnode + nodes);
+}
+
+static void know(struct ambient *a, ref r, struct buffer *b)
+{
+    a->known[r] = buffer_ref(b);
+    a->pinned += b->bytes;
+    a->borrowed += b->release != NULL;
+}
+
+void ambient_added(ref r)
+{
+    const struct node *n = node_at(now.r.g, r);
+    now.known[r] = NULL;
+    now.track[r] = UNTRACKED;
+    bool carries = node_carries_gradient(n) && !(n->flags & MARK_STOP);
+    for (unsigned i = 0; carries && i < node_nin(n); i++)
+        if (now.track[node_in(now.r.g, n, i)])
+            now.track[r] = DERIVED;
+}
+
+bool ambient_tracked(ref r)
+{
+    return now.track[r] != UNTRACKED;
+}
+
+void ambient_bind(struct entry *x, ref r)
+{
+    ambient_unbind(x);
+    x->node = r;
+    x->prev = NO_ENTRY;
+    x->next = attached;
+    if (attached != NO_ENTRY)
+        entry_at(attached)->prev = x->index;
+    attached = x->index;
+    if (x->requires_grad)
+        now.track[r] = ORIGIN;
+}
+
+void ambient_unbind(struct entry *x)
+{
+    if (x->node == NIL || x->kind != KIND_VALUE)
+        return;
+    if (x->prev == NO_ENTRY)
+        attached = x->next;
+    else
+        entry_at(x->prev)->next = x->next;
+    if (x->next != NO_ENTRY)
+        entry_at(x->next)->prev = x->prev;
+    x->node = NIL;
+    x->next = x->prev = NO_ENTRY;
+}
+
+void ambient_mark(struct entry *x)
+{
+    x->requires_grad = true;
+    if (x->node != NIL)
+        now.track[x->node] = ORIGIN;
+}
+
+bool ambient_marked(const bool *reach, struct handle_list *out)
+{
+    uint32_t n = 0;
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        n++;
+    if (!mem_reserve(&out->h, &out->cap, n + 1, sizeof *out->h))
+        return false;
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        if (entry_at(i)->requires_grad && reach[entry_at(i)->node])
+            out->h[out->n++] = entry_handle(entry_at(i));
+    return true;
+}
+
+ref ambient_node(struct entry *x, struct err *e)
+{
+    while (x->busy)
+        front_wait();
+    if (x->node != NIL)
+        return x->node;
+    ref r = n_input(now.r.g, x->dtype, &x->shape, x->name);
+    if (r == NIL) {
+        err_set(e, now.r.g->err.code, "%s", now.r.g->err.msg);
+        now.r.g->err.code = KL_OK;
+        return NIL;
+    }
+    now.r.g->node[r].device = x->device;
+    ambient_added(r);
+    know(&now, r, x->buffer);
+    ambient_bind(x, r);
+    return r;
+}
+
+/* ---- which nodes a set of roots needs ---- */
+
+enum need { NEED_VALUE = 1, NEED_HISTORY = 2 };
+
+/* A known value ends the search, but where a gradient must find the way to what was marked. */
+static bool cut(ref r, uint8_t need)
+{
+    return now.known[r] && !((need & NEED_HISTORY) && now.track[r] == DERIVED);
+}
+
+/* Carries the marks of the roots down to everything they are made of. */
+static void spread(uint8_t *need)
+{
+    const struct graph *g = now.r.g;
+    for (ref r = g->nnode - 1; r > 0; r--) {
+        const struct node *n = node_at(g, r);
+        if (!need[r] || cut(r, need[r]))
+            continue;
+        for (unsigned i = 0; i < node_nin(n); i++)
+            need[node_in(g, n, i)] |= need[r];
+        if (n->op == OP_grad)
+            need[n->in[0]] |= NEED_HISTORY;
+    }
+}
+
+/* One needed node in another recording; map gives its operands there. */
+static ref copy_node(struct recording *to, ref r, bool as_leaf, const ref *map)
+{
+    const struct graph *g = now.r.g;
+    struct graph *out = to->g;
+    struct node n = *node_at(g, r); /* a copy: a slot's ordinal is another there */
+    if (as_leaf) {
+        out->cur_site = graph_site(out, &g->site[n.site]);
+        out->cur_device = n.device;
+        return n_input(out, n.dtype, node_shape(g, r), "");
+    }
+    if (n.op == OP_slot) {
+        uint64_t bits = now.r.slot[n.attr.leaf.index];
+        n.attr.leaf.index = graph_leaf(out, &out->slot, n.dtype, node_shape(g, r), "");
+        if (n.attr.leaf.index == LEAF_NONE || !recording_slot(to, n.attr.leaf.index, bits))
+            return NIL;
+        return graph_copy_node(out, g, &n, NULL);
+    }
+    return graph_copy_mapped(out, g, r, map);
+}
+
+/* ---- collecting ---- */
+
+static void forget(struct ambient *a)
+{
+    for (ref r = 1; a->r.g && r < a->r.g->nnode; r++)
+        if (a->known[r])
+            front_drop(a->known[r]);
+    a->pinned = 0;
+    a->borrowed = 0;
+}
+
+static void mark_reachable(uint8_t *need)
+{
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
+        const struct entry *x = entry_at(i);
+        if (!x->buffer)
+            need[x->node] |= NEED_VALUE;
+        else if (now.track[x->node] == DERIVED)
+            need[x->node] |= NEED_HISTORY;
+    }
+    spread(need);
+}
+
+/* Copies the needed nodes to `spare`; false: out of memory, nothing has changed. */
+static bool copy_reachable(const uint8_t *need, ref *map)
+{
+    if (!recording_open(&spare.r, "lazy") || !make_room(&spare, now.r.g->nnode))
+        return false;
+    for (ref r = 1; r < now.r.g->nnode; r++) {
+        if (!need[r])
+            continue;
+        map[r] = copy_node(&spare.r, r, cut(r, need[r]), map);
+        if (map[r] == NIL)
+            return false;
+        spare.known[map[r]] = NULL;
+        spare.track[map[r]] = now.track[r];
+    }
+    return true;
+}
+
+/* The handles follow their nodes; values whose node went are plain values again. */
+static void move_handles(const ref *map)
+{
+    uint32_t next;
+    for (uint32_t i = attached; i != NO_ENTRY; i = next) {
+        struct entry *x = entry_at(i);
+        next = x->next;
+        if (map[x->node])
+            x->node = map[x->node];
+        else
+            ambient_unbind(x);
+    }
+}
+
+void ambient_collect(void)
+{
+    if (!now.r.g || now.r.g->nnode == 1)
+        return;
+    uint32_t n = now.r.g->nnode;
+    uint8_t *need = mem_alloc(n);
+    ref *map = mem_alloc(n * sizeof *map);
+    spare.pinned = 0;
+    spare.borrowed = 0;
+    if (need && map) {
+        mark_reachable(need);
+        if (copy_reachable(need, map)) {
+            for (ref r = 1; r < n; r++)
+                if (map[r] && now.known[r])
+                    know(&spare, map[r], now.known[r]);
+            move_handles(map);
+            forget(&now);
+            struct ambient old = now;
+            now = spare;
+            spare = old;
+            recording_open(&spare.r, "lazy");
+        }
+    }
+    mem_free(need);
+    mem_free(map);
+    settled = now.r.g->nnode;
+    pinned_limit = now.pinned > PINNED_LIMIT / 2 ? 2 * now.pinned : PINNED_LIMIT;
+}
+
+/* ---- computing ---- */
+
+/* One program and what becomes of its outputs. */
+struct batch {
+    struct recording r;
+    kl_tensor *h;              /* handles to get values */
+    uint32_t *version, *out;   /* their version when recorded; which output is theirs */
+    uint32_t n, nout;
+};
+
+static bool batch_room(struct batch *b, uint32_t nodes, uint32_t handles)
+{
+    b->h = mem_alloc((handles + 1) * sizeof *b->h);
+    b->version = mem_alloc((handles + 1) * sizeof *b->version);
+    b->out = mem_alloc((size_t)(nodes + 1) * sizeof *b->out);
+    return b->h && b->version && b->out;
+}
+
+static void batch_free(struct batch *b)
+{
+    recording_close(&b->r);
+    recording_free(&b->r);
+    mem_free(b->h);
+    mem_free(b->version);
+    mem_free(b->out);
+}
+
+/* Every lazy handle on the way becomes an output too: its value costs one store now, the whole way later. */
+static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, uint32_t *out_of)
+{
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
+        const struct entry *x = entry_at(i);
+        if (!x->buffer && need[x->node])
+            out_of[x->node] = 1;
+    }
+    for (ref r = 1; r < now.r.g->nnode; r++) { /* in order of recording, so that equal programs are equal */
+        if (!out_of[r])
+            continue;
+        if (!graph_output(b->r.g, OUT_RETURN, map[r], 0))
+            return false;
+        out_of[r] = ++b->nout;
+    }
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
+        const struct entry *x = entry_at(i);
+        if (x->buffer || !need[x->node])
+            continue;
+        b->h[b->n] = entry_handle(x);
+        b->version[b->n] = x->version;
+        b->out[b->n++] = out_of[x->node] - 1;
+    }
+    return true;
+}
+
+/* Takes what the lazy ones of h need out of the ambient graph. */
+static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n)
+{
+    uint32_t nodes = now.r.g->nnode, handles = 0;
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        handles++;
+    uint8_t *need = mem_alloc(nodes);
+    ref *map = mem_alloc(nodes * sizeof *map);
+    uint32_t *out_of = mem_alloc(nodes * sizeof *out_of);
+    bool ok = need && map && out_of && batch_room(b, nodes, handles) && recording_open(&b->r, "lazy");
+    if (ok) {
+        for (uint32_t i = 0; i < n; i++) {
+            struct err e;
+            e.code = KL_OK;
+            const struct entry *x = entry_find(h[i], "", &e);
+            if (x && x->kind == KIND_VALUE && !x->buffer)
+                need[x->node] |= NEED_VALUE;
+        }
+        spread(need);
+    }
+    for (ref r = 1; ok && r < nodes; r++) {
+        if (!need[r])
+            continue;
+        bool as_leaf = cut(r, need[r]);
+        map[r] = copy_node(&b->r, r, as_leaf, map);
+        ok = map[r] != NIL;
+        if (ok && as_leaf) {
+            ok = recording_input(&b->r, b->r.g->node[map[r]].attr.leaf.index, now.known[r]);
+            if (ok)
+                buffer_ref(now.known[r]);
+        }
+    }
+    ok = ok && batch_outputs(b, need, map, out_of);
+    mem_free(need);
+    mem_free(map);
+    mem_free(out_of);
+    return ok;
+}
+
+static void batch_commit(const struct batch *b, struct buffer **out)
+{
+    for (uint32_t i = 0; i < b->n; i++) {
+        struct err e;
+        e.code = KL_OK;
+        struct entry *x = entry_find(b->h[i], "", &e);
+        if (!x || x->version != b->version[i] || x->buffer)
+            continue; /* released, assigned or computed by another thread meanwhile */
+        x->buffer = buffer_ref(out[b->out[i]]);
+        if (!now.known[x->node])
+            know(&now, x->node, x->buffer);
+    }
+}
+
+static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
+{
+    struct batch b = {0};
+    struct buffer **out = NULL;
+    bool ok = batch_extract(&b, h, n);
+    if (ok && b.nout) {
+        front_unlock();
+        out = mem_alloc(b.nout * sizeof *out);
+        const struct exec *x = out ? exec_get(b.r.g, (int)graph_device(b.r.g), option_fuse(), e) : NULL;
+        ok = x && exec_run_checked(x, b.r.g, b.r.input, NULL, NULL, b.r.slot, out, e);
+        if (!ok && e->code)
+            custom_locate(b.r.g, e);
+        front_lock();
+        if (ok)
+            batch_commit(&b, out);
+        for (uint32_t i = 0; ok && i < b.nout; i++)
+            front_drop(out[i]);
+    }
+    if (!ok && b.r.g && b.r.g->err.code)
+        err_set(e, b.r.g->err.code, "%s", b.r.g->err.msg);
+    else if (!ok)
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    mem_free(out);
+    batch_free(&b);
+    return ok;
+}
+
+bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < n; i++) {
+        struct err ignored;
+        ignored.code = KL_OK;
+        struct entry *x = entry_find(h[i], "", &ignored);
+        bool lazy = x && x->kind == KIND_VALUE && !x->buffer;
+        if (lazy && x->device == DEVICE_META) { /* its shape is all there is to compute */
+            if (!(x->buffer = meta_value(e)))
+                return false;
+            ambient_unbind(x);
+        } else {
+            any |= lazy;
+        }
+    }
+    if (any && !compute(h, n, e))
+        return false;
+    if (now.r.g && (now.borrowed || now.r.g->nnode > 2 * settled + SMALL))
+        ambient_collect();
+    return true;
+}
+
+/* ---- keeping it small ---- */
+
+static bool any_history(void)
+{
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        if (now.track[entry_at(i)->node] == DERIVED)
+            return true;
+    return false;
+}
+
+/* Values give up how they were made. */
+static void drop_history(void)
+{
+    uint32_t next;
+    for (uint32_t i = attached; i != NO_ENTRY; i = next) {
+        struct entry *x = entry_at(i);
+        next = x->next;
+        if (x->buffer)
+            ambient_unbind(x);
+    }
+}
+
+bool ambient_compute_device(int device, struct err *e)
+{
+    uint32_t n = 0, all = 0;
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        all++;
+    kl_tensor *h = mem_alloc((all + 1) * sizeof *h);
+    if (!h)
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        if (!entry_at(i)->buffer && entry_at(i)->device == device)
+            h[n++] = entry_handle(entry_at(i));
+    struct err together;
+    together.code = KL_OK;
+    bool ok = ambient_compute(h, n, &together);
+    for (uint32_t i = n; !ok && i-- > 0;) { /* the oldest first: the rest is to be there, and the first cause said */
+        struct err one;
+        one.code = KL_OK;
+        if (!ambient_compute(&h[i], 1, &one) && !e->code)
+            *e = one;
+    }
+    mem_free(h);
+    return !e->code;
+}
+
+static bool compute_all(void)
+{
+    uint32_t n = 0;
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
+        n++;
+    kl_tensor *h = mem_alloc((n + 1) * sizeof *h);
+    struct err e;
+    e.code = KL_OK;
+    n = 0;
+    for (uint32_t i = attached; h && i != NO_ENTRY; i = entry_at(i)->next)
+        if (!entry_at(i)->buffer)
+            h[n++] = entry_handle(entry_at(i));
+    bool ok = h && ambient_compute(h, n, &e);
+    mem_free(h);
+    return ok;
+}
+
+void ambient_limit(void)
+{
+    if (!now.r.g || (now.r.g->nnode < limit && now.pinned < pinned_limit))
+        return;
+    ambient_collect();
+    uint32_t n = now.r.g->nnode;
+    limit = LIMIT;
+    if (n < LIMIT / 2)
+        return;
+    if (n < HISTORY_LIMIT && any_history()) {
+        limit = 2 * n;
+        return;
+    }
+    if (compute_all()) {
+        drop_history();
+        ambient_collect();
+    }
+    if (now.r.g->nnode >= LIMIT / 2)
+        limit = 2 * now.r.g->nnode; /* out of memory or of luck: the next read says why */
+}

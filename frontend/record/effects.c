@@ -1,0 +1,81 @@
+/* kl_print and kl_assert in the functions that region ops record.
+ *
+ * Their order is a chain of tokens (inspect.c).  A region's chain begins with the token of what is around it, which it
+ * uses as it would any tensor from outside, and its last token is a further result of the op, the token of what is around
+ * it from there on.  A loop carries the token from round to round instead.  So the order is that of the rounds, and within
+ * one that of the calls; and what a backward pass computes again does not look again, since nothing reads its tokens. */
+#include "frontend/frontend.h"
+#include <string.h>
+
+bool effects_refuse(struct thread *t, const kl_site *site, const char *op)
+{
+    const struct trace *tr = thread_trace(t);
+    for (; tr && tr->region; tr = tr->outer) {
+        if (tr->silent)
+            return fail(t, site, KL_ERR_TRACE, "%s: not inside of the %s of %s", op, tr->silent, tr->region) != KL_OK;
+        if (!tr->outer)
+            return fail(t, site, KL_ERR_TRACE, "%s: not inside of a function that %s records outside of a trace", op,
+                        tr->region) != KL_OK;
+    }
+    return false;
+}
+
+/* Which element of a list stands at place i once the one at `from` has been moved to `to`, before it. */
+static uint32_t moved(uint32_t i, uint32_t from, uint32_t to)
+{
+    return i == to ? from : i > to && i <= from ? i - 1 : i;
+}
+
+void effects_move_operand(const struct effects *f, ref *in)
+{
+    ref token = in[f->from];
+    memmove(in + f->to + 1, in + f->to, (f->from - f->to) * sizeof *in);
+    in[f->to] = token;
+}
+
+/* The copy's inputs are those of g with number `from` at place `to`, where a new one stands if g has no such number.
+ * yield: its results have the token at that place; else LEAF_NONE. */
+static void rearrange(struct graph *copy, struct graph *g, ref token, uint32_t from, uint32_t to, uint32_t yield, ref *room)
+{
+    uint32_t n = g->input.n + (from == g->input.n), results = g->nout;
+    struct shape scalar = shape_make(0, NULL);
+    ref *in = room, *out = room + n, entry = NIL;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = moved(i, from, to);
+        const struct leaf *l = k < g->input.n ? &g->input.v[k] : NULL;
+        struct shape s = l ? g->shape[l->shape] : scalar;
+        in[k] = n_input(copy, l ? l->dtype : KL_U8, &s, l ? l->name : "");
+        entry = k == from ? in[k] : entry;
+    }
+    if (token && !graph_output(g, OUT_RETURN, token, 0))
+        err_set(&copy->err, g->err.code, "%s", g->err.msg);
+    if (copy->err.code || !graph_splice(copy, g, in, 0, out))
+        return;
+    ref last = token ? out[results] : entry;
+    for (uint32_t i = 0; i <= results; i++) {
+        if (i == yield)
+            graph_output(copy, OUT_RETURN, last, 0);
+        if (i < results)
+            graph_output(copy, OUT_RETURN, out[i], 0);
+    }
+}
+
+bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to, uint32_t yield)
+{
+    struct graph *g = *region, *copy = graph_new(g->name);
+    ref *room = mem_alloc((g->input.n + g->nout + 2) * sizeof *room);
+    bool ok = copy && room && symbols_share(copy, g);
+    if (ok) {
+        copy->cur_device = (uint16_t)graph_device(g);
+        rearrange(copy, g, token, from, to, yield, room);
+        ok = !copy->err.code;
+    }
+    mem_free(room);
+    if (!ok) {
+        graph_free(copy);
+        return false;
+    }
+    graph_free(g);
+    *region = copy;
+    return true;
+}

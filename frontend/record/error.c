@@ -1,0 +1,124 @@
+/* Errors as the user meets them: text with the call site, per thread, and poison handles that carry it on. */
+#include "frontend/frontend.h"
+#include <stdarg.h>
+#include <string.h>
+
+static void set_last(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
+{
+    char *p = t->last.msg, *end = p + sizeof t->last.msg;
+    t->last.code = code;
+    p[0] = 0;
+    if (site && site->file)
+        p += snprintf(p, (size_t)(end - p) / 2, "%.400s:%d: ", site->file, site->line);
+    if (t->composite)
+        p += snprintf(p, (size_t)(end - p) / 2, "%s: ", t->composite);
+    vsnprintf(p, (size_t)(end - p), fmt, ap);
+    log_message(KL_LOG_ERROR, t->last.msg);
+}
+
+kl_status report(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    set_last(t, site, code, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+kl_status report_err(const struct err *e)
+{
+    struct thread *t = thread_self();
+    return t ? report(t, NULL, e->code, "%s", e->msg) : KL_ERR_MEMORY;
+}
+
+/* Records an error of the thread, and of its trace; a trace that has failed keeps its first. */
+static kl_status fail_va(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
+{
+    struct trace *tr = thread_trace(t);
+    if (tr && tr->err.code)
+        return tr->err.code;
+    set_last(t, site, code, fmt, ap);
+    if (tr)
+        trace_error(t);
+    return code;
+}
+
+kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+{
+    if (!t)
+        return KL_ERR_MEMORY;
+    va_list ap;
+    va_start(ap, fmt);
+    code = fail_va(t, site, code, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+/* In a failed trace all poison is one handle; outside, each is released by whoever got it. */
+kl_tensor poison(struct thread *t)
+{
+    struct trace *tr = thread_trace(t);
+    if (tr && tr->poison.id)
+        return tr->poison;
+    struct cause *c = mem_alloc(sizeof *c);
+    if (!c)
+        return kl_none;
+    atomic_init(&c->refs, 1);
+    c->err = t->last;
+    struct entry *x;
+    if (tr) {
+        x = entry_new_temp(t, tr);
+    } else {
+        front_lock();
+        x = entry_new();
+        front_unlock();
+    }
+    if (!x) {
+        mem_free(c);
+        return kl_none;
+    }
+    x->kind = KIND_POISON;
+    x->dtype = KL_DTYPE_COUNT;
+    x->cause = c;
+    kl_tensor h = entry_handle(x);
+    if (tr)
+        tr->poison = h;
+    else
+        scope_note(t, h);
+    return h;
+}
+
+kl_tensor refuse(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fail_va(t, site, code, fmt, ap);
+    va_end(ap);
+    return poison(t);
+}
+
+const char *kl_last_error(void)
+{
+    struct thread *t = thread_self();
+    return t ? t->last.msg : "out of memory";
+}
+
+kl_status kl_last_error_code(void)
+{
+    struct thread *t = thread_self();
+    return t ? t->last.code : KL_ERR_MEMORY;
+}
+
+void kl_clear_error(void)
+{
+    struct thread *t = thread_self();
+    if (t) {
+        t->last.code = KL_OK;
+        t->last.msg[0] = 0;
+    }
+}
+
+const char *kl_status_name(kl_status status)
+{
+    return status_name(status);
+}

@@ -1,0 +1,188 @@
+/* The table of handles.
+ *
+ * A handle is an entry's index and its generation.  Entries live in chunks that double in size and never move or
+ * go away, so any 64 bits can be looked up safely, by any thread, at any time.  The generation is odd while the
+ * handle lives and goes up at both ends of its life: an old copy of the handle no longer fits. */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+
+enum { REFILL = 64 };
+
+struct entry_table entries;
+static uint32_t free_list = NO_ENTRY;
+
+/* One more entry at the end of the table; needs the lock. */
+static struct entry *extend(void)
+{
+    uint32_t index = atomic_load_explicit(&entries.count, memory_order_relaxed), place, c;
+    if (index >= UINT32_MAX - ENTRY_CHUNK)
+        return NULL;
+    c = entry_chunk(index, &place);
+    struct entry *base = atomic_load_explicit(&entries.chunk[c], memory_order_relaxed);
+    if (!base) {
+        base = mem_alloc(((size_t)ENTRY_CHUNK << c) * sizeof *base);
+        if (!base)
+            return NULL;
+        atomic_store_explicit(&entries.chunk[c], base, memory_order_release);
+    }
+    base[place].index = index;
+    atomic_store_explicit(&entries.count, index + 1, memory_order_release);
+    return &base[place];
+}
+
+static struct entry *take(void)
+{
+    if (free_list == NO_ENTRY)
+        return extend();
+    struct entry *x = entry_at(free_list);
+    free_list = x->next;
+    return x;
+}
+
+static void begin_life(struct entry *x)
+{
+    x->dtype = 0;
+    x->requires_grad = x->busy = x->kept = false;
+    x->device = x->ad = 0;
+    x->next = x->prev = NO_ENTRY;
+    x->version = 0;
+    x->layers = 0;
+    x->node = NIL;
+    x->trace = NULL;
+    x->buffer = NULL;
+    x->cause = NULL;
+    x->name[0] = 0;
+    entry_turn(x);
+}
+
+struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
+{
+    uint32_t index = (uint32_t)h.id, generation = (uint32_t)(h.id >> 32);
+    if (h.id == 0) {
+        err_set(e, KL_ERR_HANDLE, "%s is kl_none", what);
+        return NULL;
+    }
+    struct entry *x = index < atomic_load_explicit(&entries.count, memory_order_acquire) ? entry_at(index) : NULL;
+    uint32_t now = x ? atomic_load_explicit(&x->generation, memory_order_acquire) : 0;
+    if (generation % 2 == 0 || (int32_t)(now - generation) < 0) {
+        err_set(e, KL_ERR_HANDLE, "%s is foreign: 0x%" PRIx64 " was never a handle", what, h.id);
+        return NULL;
+    }
+    if (now == generation)
+        return x;
+    static const char *const text[] = {[DEATH_RELEASED] = "it was released",
+                                       [DEATH_TRACE] = "it was a temporary of a trace that has ended",
+                                       [DEATH_SCOPE] = "it was made in a scope that has ended"};
+    uint8_t how = atomic_load_explicit(&x->death, memory_order_relaxed);
+    err_set(e, KL_ERR_HANDLE, "%s is stale: %s", what,
+            now == generation + 1 ? text[how] : "it was released, or its trace or scope has ended");
+    return NULL;
+}
+
+void cause_drop(struct cause *c)
+{
+    if (c && atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) == 1)
+        mem_free(c);
+}
+
+struct entry *entry_new(void)
+{
+    struct entry *x = take();
+    if (x)
+        begin_life(x);
+    return x;
+}
+
+void entry_free(struct entry *x, enum death how)
+{
+    entry_end_life(x, how);
+    ambient_unbind(x);
+    front_drop(x->buffer);
+    wrapper_end(x, how);
+    cause_drop(x->cause);
+    x->next = free_list;
+    free_list = x->index;
+}
+
+void handle_end(kl_tensor h, enum death how)
+{
+    struct err e;
+    e.code = KL_OK;
+    struct entry *x = entry_find(h, "", &e);
+    while (x && x->busy) {
+        front_wait();
+        x = entry_find(h, "", &e);
+    }
+    if (!x)
+        return;
+    bool borrowed = x->kind == KIND_VALUE && x->buffer && x->buffer->release;
+    entry_free(x, how);
+    if (borrowed)
+        ambient_collect(); /* so that the user gets the memory back */
+}
+
+/* Threads keep entries of their own, so that a temporary costs no lock. */
+struct entry *entry_new_temp(struct thread *t, struct trace *tr)
+{
+    if (t->free == NO_ENTRY) {
+        front_lock();
+        for (unsigned i = 0; i < REFILL; i++) {
+            struct entry *x = take();
+            if (!x)
+                break;
+            x->next = t->free;
+            t->free = x->index;
+        }
+        front_unlock();
+        if (t->free == NO_ENTRY)
+            return NULL;
+    }
+    struct entry *x = entry_at(t->free);
+    t->free = x->next;
+    x->kind = KIND_TEMP;
+    begin_life(x);
+    x->trace = tr;
+    x->next = tr->temps;
+    tr->temps = x->index;
+    return x;
+}
+
+void entry_free_temp(struct thread *t, struct entry *x)
+{
+    if (x->kind != KIND_DEAD)
+        entry_end_life(x, DEATH_TRACE);
+    wrapper_end(x, DEATH_TRACE);
+    cause_drop(x->cause);
+    x->next = t->free;
+    t->free = x->index;
+}
+
+void entries_return(struct thread *t)
+{
+    while (t->free != NO_ENTRY) {
+        struct entry *x = entry_at(t->free);
+        t->free = x->next;
+        x->next = free_list;
+        free_list = x->index;
+    }
+}
+
+void entries_after_fork(void)
+{
+    static struct cause lost = {.err = {.code = KL_ERR_HANDLE, .msg = "the tensor was being assigned by another thread when this "
+                                                                      "process was forked: its value is lost"}};
+    uint32_t n = atomic_load(&entries.count);
+    for (uint32_t i = 0; i < n; i++) {
+        struct entry *x = entry_at(i);
+        if (atomic_load(&x->generation) % 2 == 0 || x->kind != KIND_VALUE || !x->busy)
+            continue;
+        ambient_unbind(x);
+        front_drop(x->buffer);
+        x->buffer = NULL;
+        x->busy = false;
+        x->kind = KIND_POISON;
+        x->dtype = KL_DTYPE_COUNT;
+        x->cause = &lost;
+        atomic_fetch_add(&lost.refs, 2); /* one more than it has: it is never freed */
+    }
+}

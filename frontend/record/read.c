@@ -1,0 +1,150 @@
+/* Reads: the value of a handle, computed first if it is lazy. */
+#include "frontend/frontend.h"
+#include <math.h>
+#include <string.h>
+
+/* In a trace only what was there before it: the rest is computed at its end. */
+static bool readable(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+{
+    struct trace *tr = thread_trace(t);
+    if (region_refuses(t, site, op))
+        return false;
+    struct err e;
+    e.code = KL_OK;
+    struct entry *x = entry_find(h, "the tensor", &e);
+    struct binding *b = x && tr ? trace_binding(tr, h) : NULL;
+    if (x && x->kind == KIND_TEMP && tr && x->trace == tr) {
+        const struct node *n = node_at(tr->r.g, x->node);
+        const kl_site *made = &tr->r.g->site[n->site];
+        err_set(&e, KL_ERR_TRACE, "the %s recorded at %.300s:%d has no value before trace \"%s\" has ended",
+                opinfo[n->op].name, made->file, made->line, tr->r.g->name);
+    } else if (x && x->kind == KIND_TEMP) {
+        err_set(&e, KL_ERR_TRACE, "the tensor belongs to a trace that is open on another thread");
+    } else if (b && b->assigned) {
+        err_set(&e, KL_ERR_TRACE, "the tensor was assigned in trace \"%s\" and has its new value when that has ended",
+                tr->r.g->name);
+    } else if (b && b->released) {
+        err_set(&e, KL_ERR_HANDLE, "the tensor is stale: it was released earlier in this trace");
+    }
+    if (e.code)
+        fail(t, site, e.code, "%s: %s", op, e.msg);
+    return e.code == KL_OK;
+}
+
+/* The value, with a reference; NULL: failed. */
+static struct buffer *value_of(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+{
+    if (!readable(t, site, op, h))
+        return NULL;
+    struct buffer *b = NULL;
+    struct err e;
+    e.code = KL_OK;
+    front_lock();
+    while (!b && !e.code) {
+        struct entry *x = entry_find(h, "the tensor", &e);
+        if (!x)
+            break;
+        if (x->busy)
+            front_wait();
+        else if (x->buffer)
+            b = buffer_ref(x->buffer);
+        else
+            ambient_compute(&h, 1, &e);
+    }
+    front_unlock();
+    if (!b)
+        fail(t, site, e.code, "%s: %s", op, e.msg);
+    return b;
+}
+
+static kl_status read_value(const kl_site *site, const char *op, kl_tensor h, void *data, size_t bytes)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!describe(t, site, op, "the tensor", h, &v))
+        return t->tracing ? t->trace->err.code : t->last.code;
+    kl_tensor part[WRAPPER_PARTS];
+    uint32_t n;
+    if (wrapper_parts(h, part, &n)) {
+        if (!compose_begin_on(t, NULL))
+            return report(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
+        kl_status status = read_value(site, op, kl_dense_at(site, h), data, bytes);
+        compose_end_all(t, NULL, 0);
+        return status;
+    }
+    size_t size = (size_t)shape_count(&v.shape) * dtype_size(v.dtype);
+    char text[SHAPE_TEXT];
+    if (device_index(v.device) == DEVICE_META)
+        return fail(t, site, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, op);
+    if (bytes != size)
+        return fail(t, site, KL_ERR_ARGUMENT, "%s: %s%s has %zu bytes, not %zu", op, dtype_name(v.dtype),
+                    shape_text(&v.shape, text, sizeof text), size, bytes);
+    if (!data && bytes)
+        return fail(t, site, KL_ERR_ARGUMENT, "%s: data is NULL", op);
+    int64_t began = span_begin();
+    struct buffer *b = value_of(t, site, op, h);
+    struct err e;
+    e.code = KL_OK;
+    bool ok = b && (buffer_read(b, data, bytes, &e) || fail(t, site, e.code, "%s: %s", op, e.msg) == KL_OK);
+    buffer_unref(b);
+    span_end(SPAN_READ, op, began);
+    return ok ? KL_OK : t->last.code;
+}
+
+kl_status kl_read_at(const kl_site *site, kl_tensor h, void *data, size_t bytes)
+{
+    return read_value(site, "read", h, data, bytes);
+}
+
+kl_status kl_read(kl_tensor h, void *data, size_t bytes)
+{
+    return kl_read_at(NULL, h, data, bytes);
+}
+
+/* The bits of the one element, in *dtype. */
+static bool item(const kl_site *site, const char *op, kl_tensor h, uint64_t *bits, unsigned *dtype)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    if (!t || !describe(t, site, op, "the tensor", h, &v))
+        return false;
+    if (shape_count(&v.shape) != 1) {
+        char text[SHAPE_TEXT];
+        fail(t, site, KL_ERR_SHAPE, "%s: %s%s does not have one element", op, dtype_name(v.dtype),
+             shape_text(&v.shape, text, sizeof text));
+        return false;
+    }
+    *dtype = v.dtype;
+    *bits = 0;
+    return read_value(site, op, h, bits, dtype_size(v.dtype)) == KL_OK;
+}
+
+double kl_item_f64_at(const kl_site *site, kl_tensor h)
+{
+    uint64_t bits;
+    unsigned dtype;
+    return item(site, "item_f64", h, &bits, &dtype) ? dtype_value(dtype, bits) : (double)NAN;
+}
+
+float kl_item_f32_at(const kl_site *site, kl_tensor h)
+{
+    uint64_t bits;
+    unsigned dtype;
+    return item(site, "item_f32", h, &bits, &dtype) ? (float)dtype_value(dtype, bits) : NAN;
+}
+
+int64_t kl_item_i64_at(const kl_site *site, kl_tensor h)
+{
+    uint64_t bits;
+    unsigned dtype;
+    int64_t v = 0;
+    if (item(site, "item_i64", h, &bits, &dtype))
+        scalar_cast(&v, KL_I64, &bits, dtype, 1);
+    return v;
+}
+
+double kl_item_f64(kl_tensor h) { return kl_item_f64_at(NULL, h); }
+float kl_item_f32(kl_tensor h) { return kl_item_f32_at(NULL, h); }
+int64_t kl_item_i64(kl_tensor h) { return kl_item_i64_at(NULL, h); }

@@ -1,0 +1,289 @@
+/* Regions from functions of the user's.
+ *
+ * While such a function runs, the thread records into a trace of its own, in which everything from outside becomes an
+ * input of the region's graph: tensors by a binding, as a trace's states do, and data and run-time numbers, which a
+ * region cannot hold, by being recorded around it first. */
+#include "frontend/frontend.h"
+#include <string.h>
+
+static bool list_add(struct handle_list *l, kl_tensor h)
+{
+    if (!mem_reserve(&l->h, &l->cap, l->n + 1, sizeof *l->h))
+        return false;
+    l->h[l->n++] = h;
+    return true;
+}
+
+void region_recorder_free(struct region_recorder *c)
+{
+    if (c->made.n) {
+        front_lock();
+        for (uint32_t i = 0; i < c->made.n; i++)
+            handle_end(c->made.h[i], DEATH_RELEASED);
+        front_unlock();
+    }
+    mem_free(c->captured.h);
+    mem_free(c->made.h);
+    graph_free(c->empty); /* if there was no memory for a region */
+}
+
+bool region_refuses(struct thread *t, const kl_site *site, const char *op)
+{
+    if (!t->tracing || !t->trace->region)
+        return false;
+    fail(t, site, KL_ERR_TRACE, "%s: not inside of a function that %s records", op, t->trace->region);
+    return true;
+}
+
+/* ---- in and out of the region's trace ---- */
+
+static void enter(struct thread *t, struct trace *tr)
+{
+    tr->outer = thread_trace(t);
+    tr->idle = t->trace;
+    t->trace = tr;
+    t->tracing = true;
+}
+
+static void leave(struct thread *t, const struct trace *tr)
+{
+    t->trace = tr->idle;
+    t->tracing = tr->outer != NULL;
+}
+
+kl_tensor region_leaf(struct thread *t, struct call *c)
+{
+    struct trace *tr = t->trace;
+    struct err e;
+    e.code = KL_OK;
+    leave(t, tr);
+    kl_tensor h = record(c);
+    enter(t, tr);
+    c->data = NULL;
+    struct entry *x = entry_find(h, "the data", &e);
+    if (x && x->kind != KIND_POISON) {
+        bool noted = tr->outer || list_add(tr->made, h);
+        ref r = noted ? trace_node(tr, x, h, "the data", &e) : NIL;
+        kl_tensor inside = r ? handle_of_node(t, tr, r, BROKEN(C4) ? 0 : x->ad, &e) : kl_none;
+        if (inside.id)
+            return inside;
+        return refuse(t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->op, e.code ? e.msg : "out of memory");
+    }
+    trace_error(t); /* with the thread's last error */
+    if (x && !tr->outer)
+        kl_release(h);
+    return tr->poison;
+}
+
+/* ---- tokens ---- */
+
+static bool no_memory(struct region_recorder *c) { return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK; }
+
+static kl_tensor token_on(struct thread *t, const kl_site *site, kl_tensor token, kl_device d)
+{
+    struct view v;
+    if (!describe(t, site, "token", "the token", token, &v))
+        return kl_none;
+    entry_peek(token)->ad = device_ad(d); /* it goes wherever x is */
+    v.device = entry_device(entry_peek(token));
+    token = v.device.id == d.id ? token : kl_to_at(site, token, d);
+    return t->trace->err.code ? kl_none : token;
+}
+
+/* The open trace's token on d, made where there is none. */
+static kl_tensor token_here(struct thread *t, const kl_site *site, kl_device d)
+{
+    struct trace *tr = t->trace;
+    if (!tr->token.id && tr->outer) {
+        leave(t, tr);
+        tr->entry = token_here(t, site, d);
+        enter(t, tr);
+        tr->token = tr->entry;
+        if (!tr->entry.id)
+            trace_error(t);
+    } else if (!tr->token.id) {
+        tr->token = kl_zeros_at(site, d, KL_U8, 0, NULL);
+    }
+    if (!tr->err.code)
+        tr->token = token_on(t, site, tr->token, d);
+    return tr->err.code ? kl_none : tr->token;
+}
+
+kl_tensor region_token(struct thread *t, const kl_site *site, kl_device d)
+{
+    return t->trace->token.id || t->trace->outer ? token_here(t, site, d) : kl_none;
+}
+
+/* The region's last token, on the op's device. */
+static bool end_tokens(struct region_recorder *c, struct trace *tr, struct region *out)
+{
+    struct view v;
+    struct err e;
+    e.code = KL_OK;
+    out->token = NIL;
+    if (tr->entry.id)
+        c->entry = tr->entry;
+    if (!tr->token.id || tr->token.id == c->entry.id)
+        return true;
+    if (!describe(c->t, c->site, c->op, "the token", c->entry, &v))
+        return false;
+    kl_tensor last = token_on(c->t, c->site, tr->token, v.device);
+    out->token = last.id ? node_of_handle(tr, last, "the token", &e) : NIL;
+    return out->token || (tr->err.code ? false : no_memory(c));
+}
+
+/* ---- one function ---- */
+
+/* The node of a parameter; NIL: out of memory. */
+static ref add_parameter(struct region_recorder *c, struct trace *tr, const struct view *v)
+{
+    struct node key = {.op = OP_input, .dtype = (uint8_t)v->dtype, .device = (uint16_t)c->device.id};
+    bool failed;
+    const struct tape_call *made = tape_next(tr, &key, NULL, &v->shape, NULL, &failed);
+    if (made || failed)
+        return made ? made->result : NIL;
+    ref r = n_input(tr->r.g, v->dtype, &v->shape, "");
+    if (r) {
+        tr->r.g->node[r].device = (uint16_t)device_index(c->device);
+        tape_add(tr, &key, &v->shape, NULL, r);
+    }
+    return r;
+}
+
+static bool add_parameters(struct region_recorder *c, struct trace *tr, const struct view *parameter, uint32_t n,
+                           kl_tensor *in)
+{
+    struct err e;
+    e.code = KL_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        ref r = add_parameter(c, tr, &parameter[i]);
+        in[i] = r ? handle_of_node(c->t, tr, r, device_ad(c->device), &e) : kl_none;
+        if (!in[i].id)
+            return false;
+    }
+    for (uint32_t i = 0; i < c->captured.n; i++) { /* what an earlier region of the op uses: in the same places */
+        struct entry *x = entry_find(c->captured.h[i], "a tensor", &e);
+        if (!x || !trace_node(tr, x, c->captured.h[i], "a tensor", &e))
+            return false;
+    }
+    return true;
+}
+
+/* The results become the region's outputs, unless they are those of its tape. */
+static bool end_graph(struct region_recorder *c, struct trace *tr, uint32_t n)
+{
+    bool failed;
+    if (tape_complete(tr, tr->output, n, &failed))
+        return true;
+    for (uint32_t i = 0; i < n && !failed; i++)
+        failed = !graph_output(tr->r.g, OUT_RETURN, tr->output[i].value, 0);
+    return !failed || no_memory(c);
+}
+
+static bool add_results(struct region_recorder *c, struct trace *tr, const char *name, const kl_tensor *out, uint32_t n)
+{
+    if (!mem_reserve(&tr->output, &tr->output_cap, n, sizeof *tr->output))
+        return no_memory(c);
+    for (uint32_t i = 0; i < n; i++) {
+        struct err e;
+        char what[32];
+        e.code = KL_OK;
+        snprintf(what, sizeof what, "result %u", i);
+        if (!out[i].id)
+            return fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: %s of %s was not set", c->op, what, name) == KL_OK;
+        ref r = node_of_handle(tr, out[i], what, &e);
+        kl_device device = r ? entry_device(entry_peek(out[i])) : c->device;
+        if (!c->device.id)
+            c->device = device;
+        if (r && device.id != c->device.id)
+            return fail(c->t, c->site, KL_ERR_DEVICE, "%s: %s of %s is on device %s, the op on %s", c->op, what, name,
+                        kl_device_name(device), kl_device_name(c->device)) == KL_OK;
+        if (!r && !e.code)
+            take_graph_error(tr->r.g, "", &e);
+        if (!r)
+            return fail(c->t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s: %s", c->op, name,
+                        e.code ? e.msg : "out of memory") == KL_OK;
+        tr->output[i] = (struct output){.kind = OUT_RETURN, .value = r};
+    }
+    return end_graph(c, tr, n);
+}
+
+static bool call(struct region_recorder *c, struct trace *tr, const char *name, kl_region_fn *fn, const kl_tensor *in,
+                 uint32_t nin, kl_tensor *out, uint32_t nout, struct region *region)
+{
+    kl_status status = fn(c->ctx, in, nin, out, nout);
+    if (status && !tr->err.code)
+        fail(c->t, c->site, status, "%s: %s failed: %s", c->op, name, status_name(status));
+    if (tr->err.code || !end_tokens(c, tr, region) || !add_results(c, tr, name, out, nout))
+        return false;
+    for (uint32_t i = c->captured.n; i < tr->nbound; i++)
+        if (!list_add(&c->captured, tr->bound[i].h))
+            return no_memory(c);
+    return true;
+}
+
+/* Ends the region's trace; what it recorded, or its error passed on to what is around it. */
+static bool finish(struct region_recorder *c, struct trace *tr, bool ok, struct region *out)
+{
+    struct thread *t = c->t;
+    trace_end_temps(t, tr);
+    leave(t, tr);
+    if (ok) {
+        if (!tr->replaying)
+            tr->r.g->cur_site = 0;
+        out->g = tr->tape ? NULL : tr->r.g;
+        out->body = tr->tape;
+        tr->tape = NULL;
+        tr->r.g = NULL;
+    } else {
+        t->last = tr->err;
+        if (t->tracing)
+            trace_error(t);
+    }
+    trace_free(tr);
+    return ok;
+}
+
+static bool begin(struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
+{
+    const struct trace *outer = thread_trace(c->t);
+    if (outer && outer->tape && !c->untaped)
+        return tape_begin_body(tr, outer, which, name);
+    tr->r.g = c->empty;
+    c->empty = NULL;
+    return recording_open(&tr->r, name);
+}
+
+bool region_record(struct region_recorder *c, uint32_t which, const char *name, kl_region_fn *fn,
+                   const struct view *parameter, uint32_t nin, uint32_t nout, struct region *out)
+{
+    struct thread *t = c->t;
+    struct trace *tr = mem_alloc(sizeof *tr);
+    kl_tensor *in = mem_alloc((nin + nout) * sizeof *in);
+    if (tr) {
+        tr->region = c->op;
+        tr->silent = c->silent ? name : NULL;
+        tr->token = c->entry;
+    }
+    if (!tr || !in || !begin(c, tr, which, name)) {
+        mem_free(in);
+        trace_free(tr);
+        return no_memory(c);
+    }
+    tr->temps = NO_ENTRY;
+    tr->made = &c->made;
+    const char *composite = t->composite;
+    unsigned depth = t->depth, no_grad = t->no_grad, outer_no_grad = t->outer_no_grad;
+    t->composite = NULL;
+    t->depth = 0;
+    t->outer_no_grad = no_grad;
+    enter(t, tr);
+    bool ok = add_parameters(c, tr, parameter, nin, in) || no_memory(c);
+    ok = ok && call(c, tr, name, fn, in, nin, in + nin, nout, out);
+    t->composite = composite;
+    t->depth = depth;
+    t->no_grad = no_grad;
+    t->outer_no_grad = outer_no_grad;
+    mem_free(in);
+    return finish(c, tr, ok, out);
+}

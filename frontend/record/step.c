@@ -1,0 +1,357 @@
+/* Frozen steps: the program of a trace with its states, data and numbers, run without recording. */
+#include "frontend/frontend.h"
+#include <string.h>
+
+struct slot_name { char name[24]; uint32_t slot; };
+struct given { uint32_t ordinal; unsigned device; };
+
+struct kl_step {
+    const struct exec *exec;
+    struct graph *g;             /* as recorded, for outputs and messages */
+    struct binding *bound;       /* per state */
+    struct given *given; uint32_t ngiven; /* the inputs given at each run */
+    struct buffer **data;        /* per input: as recorded, NULL for those given */
+    uint64_t *slot;              /* per slot: as recorded */
+    struct slot_name *name; uint32_t nname;
+    uint32_t nkept;              /* the first outputs */
+    uint16_t *ad;                /* of each, as in struct entry */
+};
+
+/* ---- making ---- */
+
+static bool find_inputs(kl_step *s, struct trace *tr, const kl_tensor *in, struct err *e)
+{
+    for (uint32_t i = 0; i < s->ngiven; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "input %u", i + 1);
+        struct entry *x = entry_find(in[i], what, e);
+        if (!x)
+            return false;
+        const struct node *n = x->kind == KIND_TEMP && x->trace == tr ? node_at(tr->r.g, x->node) : NULL;
+        if (!n || n->op != OP_input)
+            return err_set(e, KL_ERR_ARGUMENT, "%s was not made by kl_input or kl_wrap in trace \"%s\"", what,
+                           tr->r.g->name);
+        s->given[i] = (struct given){n->attr.leaf.index, n->device};
+        if (!s->data[n->attr.leaf.index])
+            return err_set(e, KL_ERR_ARGUMENT, "%s is given twice", what);
+        s->data[n->attr.leaf.index] = NULL;
+    }
+    return true;
+}
+
+/* Temporaries that are slots and have names. */
+static void find_names(kl_step *s, const struct trace *tr)
+{
+    for (uint32_t i = tr->temps; i != NO_ENTRY; i = entry_at(i)->next) {
+        const struct entry *x = entry_at(i);
+        const struct node *n = x->kind == KIND_TEMP || x->kind == KIND_DEAD ? node_at(tr->r.g, x->node) : NULL;
+        if (!n || n->op != OP_slot || !x->name[0] || s->nname == tr->r.g->slot.n)
+            continue;
+        struct slot_name *name = &s->name[s->nname++];
+        memcpy(name->name, x->name, sizeof name->name);
+        name->slot = n->attr.leaf.index;
+    }
+}
+
+static bool fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct err *e)
+{
+    const struct graph *g = tr->r.g;
+    s->g = graph_clone(g);
+    s->bound = mem_alloc(tr->nbound * sizeof *s->bound);
+    s->given = mem_alloc(s->ngiven * sizeof *s->given);
+    s->data = mem_alloc(g->input.n * sizeof *s->data);
+    s->slot = mem_alloc(g->slot.n * sizeof *s->slot);
+    s->name = mem_alloc(g->slot.n * sizeof *s->name);
+    s->ad = mem_alloc((tr->nkeep + 1) * sizeof *s->ad);
+    if (!s->ad || !s->g || !s->bound || !s->given || !s->data || !s->slot || !s->name)
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    if (g->slot.n)
+        memcpy(s->slot, tr->r.slot, g->slot.n * sizeof *s->slot);
+    if (g->input.n)
+        memcpy(s->data, tr->r.input, g->input.n * sizeof *s->data);
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        s->bound[i] = (struct binding){.h = tr->bound[i].h, .assigned = tr->bound[i].assigned};
+    find_names(s, tr);
+    s->nkept = tr->nkeep;
+    for (uint32_t i = 0; i < tr->nkeep; i++)
+        s->ad[i] = entry_at((uint32_t)tr->keep[i].id)->ad;
+    bool ok = find_inputs(s, tr, in, e);
+    for (uint32_t i = 0; i < g->input.n; i++)
+        if (s->data[i])
+            buffer_ref(s->data[i]);
+    return ok;
+}
+
+static kl_step *freeze(struct trace *tr, uint32_t n, const kl_tensor *in, struct err *e)
+{
+    const struct exec *x = trace_program(tr, e);
+    if (!x && !e->code)
+        err_set(e, KL_ERR_ARGUMENT, "trace \"%s\" keeps and assigns nothing", tr->r.g->name);
+    kl_step *s = x ? mem_alloc(sizeof *s) : NULL;
+    if (!s) {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    s->exec = x;
+    s->ngiven = n;
+    if (fill(s, tr, in, e))
+        return s;
+    kl_step_free(s);
+    return NULL;
+}
+
+kl_step *kl_step_end_at(const kl_site *site, int n, const kl_tensor *in)
+{
+    struct thread *t = thread_self();
+    if (!t || region_refuses(t, site, "step_end"))
+        return NULL;
+    if (!t->tracing) {
+        report(t, site, KL_ERR_TRACE, "step_end: no trace is open");
+        return NULL;
+    }
+    struct trace *tr = t->trace;
+    struct err e;
+    e.code = KL_OK;
+    kl_step *s = NULL;
+    span_end(SPAN_RECORD, tr->r.g->name, tr->began);
+    if (tr->err.code)
+        t->last = tr->err;
+    else if (n < 0 || (n && !in))
+        report(t, site, KL_ERR_ARGUMENT, "step_end: %d inputs at %s", n, in ? "an array" : "NULL");
+    else if (!(s = freeze(tr, (uint32_t)n, in, &e)))
+        report(t, site, e.code, "step_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+    trace_drop(t);
+    return s;
+}
+
+void kl_step_free(kl_step *s)
+{
+    if (!s)
+        return;
+    front_lock();
+    for (uint32_t i = 0; s->g && s->data && i < s->g->input.n; i++)
+        front_drop(s->data[i]);
+    front_unlock();
+    graph_free(s->g);
+    mem_free(s->bound);
+    mem_free(s->given);
+    mem_free(s->data);
+    mem_free(s->slot);
+    mem_free(s->name);
+    mem_free(s->ad);
+    mem_free(s);
+}
+
+int kl_step_outputs(const kl_step *s)
+{
+    return s ? (int)s->nkept : -1;
+}
+
+/* ---- running ---- */
+
+/* All that a run needs, in one block. */
+struct step_run {
+    const kl_step *s;
+    struct launch l;
+    struct buffer **input;
+    uint64_t *slot;
+    struct entry **kept;
+};
+
+static size_t part(size_t *size, size_t bytes)
+{
+    size_t at = *size;
+    *size += (bytes + 15) & ~(size_t)15;
+    return at;
+}
+
+static void *make_room(struct step_run *r)
+{
+    const struct graph *g = r->s->g;
+    size_t size = 0, bound = part(&size, g->state.n * sizeof *r->l.bound),
+           state = part(&size, g->state.n * sizeof *r->l.state), exclusive = part(&size, g->state.n), out = part(&size, g->nout * sizeof *r->l.out),
+           input = part(&size, g->input.n * sizeof *r->input), slot = part(&size, g->slot.n * sizeof *r->slot),
+           kept = part(&size, r->s->nkept * sizeof *r->kept);
+    char *p = mem_alloc(size);
+    if (!p)
+        return NULL;
+    r->l = (struct launch){.g = g, .bound = (void *)(p + bound), .nbound = g->state.n, .nkept = r->s->nkept, .frozen = true,
+                           .exclusive = (void *)(p + exclusive), .state = (void *)(p + state), .out = (void *)(p + out)};
+    r->input = (void *)(p + input);
+    r->slot = (void *)(p + slot);
+    r->kept = (void *)(p + kept);
+    memcpy(r->l.bound, r->s->bound, g->state.n * sizeof *r->l.bound);
+    memcpy(r->slot, r->s->slot, g->slot.n * sizeof *r->slot);
+    return p;
+}
+
+static bool first_of_name(const kl_step *s, uint32_t k)
+{
+    for (uint32_t i = 0; i < k; i++)
+        if (!strcmp(s->name[i].name, s->name[k].name))
+            return false;
+    return true;
+}
+
+/* The numbers given, in the dtypes of their slots. */
+static bool set_slots(struct step_run *r, int n, const kl_slot *slots, struct err *e)
+{
+    const kl_step *s = r->s;
+    for (int i = 0; i < n; i++) {
+        bool known = false;
+        for (uint32_t k = 0; k < s->nname && slots[i].name; k++)
+            if (!strcmp(s->name[k].name, slots[i].name)) {
+                r->slot[s->name[k].slot] = dtype_bits(s->g->slot.v[s->name[k].slot].dtype, slots[i].value);
+                known = true;
+            }
+        if (known)
+            continue;
+        char list[256] = "";
+        for (uint32_t k = 0, at = 0; k < s->nname && at < sizeof list; k++)
+            if (first_of_name(s, k))
+                at += (uint32_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", s->name[k].name);
+        return err_set(e, KL_ERR_ARGUMENT, "there is no number named \"%s\": %s%s", slots[i].name ? slots[i].name : "",
+                       list[0] ? "the names are " : "none has a name", list);
+    }
+    return true;
+}
+
+static bool input_fits(const struct graph *g, uint32_t i, const struct leaf *l, unsigned device, const struct entry *x,
+                       struct err *e)
+{
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    const struct shape *want = &g->shape[l->shape];
+    if (x->dtype != l->dtype)
+        return err_set(e, KL_ERR_TYPE, "input %u is %s, not %s as recorded", i + 1, dtype_name(x->dtype),
+                       dtype_name(l->dtype));
+    if (!shape_equal(&x->shape, want))
+        return err_set(e, KL_ERR_SHAPE, "input %u has shape %s, not %s as recorded", i + 1,
+                       shape_text(&x->shape, a, sizeof a), shape_text(want, b, sizeof b));
+    if (x->device != device)
+        return err_set(e, KL_ERR_DEVICE, "input %u is on device %s, not %s as recorded", i + 1,
+                       kl_device_name(device_of(x->device)), kl_device_name(device_of(device)));
+    return true;
+}
+
+/* Takes a reference to the value of each input; needs the lock, which it may let go of meanwhile. */
+static bool take_inputs(struct step_run *r, const kl_tensor *in, struct err *e)
+{
+    const kl_step *s = r->s;
+    for (uint32_t i = 0; i < s->ngiven;) {
+        char what[32];
+        snprintf(what, sizeof what, "input %u", i + 1);
+        struct entry *x = entry_find(in[i], what, e);
+        uint32_t at = s->given[i].ordinal;
+        if (!x)
+            return false;
+        if (x->kind == KIND_POISON)
+            return *e = x->cause->err, false;
+        if (x->kind == KIND_WRAPPER)
+            return wrapper_refuse(x, what, e);
+        if (x->kind != KIND_VALUE)
+            return err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+        if (!input_fits(s->g, i, &s->g->input.v[at], s->given[i].device, x, e))
+            return false;
+        if (x->busy)
+            front_wait();
+        else if (!x->buffer && !ambient_compute(&in[i], 1, e))
+            return false;
+        else if (x->buffer)
+            r->input[at] = buffer_ref(x->buffer), i++;
+    }
+    for (uint32_t i = 0; i < s->g->input.n; i++)
+        if (s->data[i])
+            r->input[i] = buffer_ref(s->data[i]);
+    return true;
+}
+
+/* Handles for the outputs; needs the lock. */
+static bool make_handles(struct step_run *r, struct err *e)
+{
+    for (uint32_t i = 0; i < r->s->nkept; i++) {
+        if (!(r->kept[i] = entry_new()))
+            return err_set(e, KL_ERR_MEMORY, "out of memory");
+        r->kept[i]->kind = KIND_VALUE;
+        r->kept[i]->ad = BROKEN(A19) ? 0 : r->s->ad[i];
+    }
+    return true;
+}
+
+static bool run(struct step_run *r, const kl_tensor *in, kl_tensor *out, struct err *e)
+{
+    front_lock();
+    bool taken = take_inputs(r, in, e) && make_handles(r, e) && launch_take(&r->l, e), ok = taken;
+    if (ok) {
+        front_unlock();
+        ok = exec_run_checked(r->s->exec, r->s->g, r->input, r->l.state, r->l.exclusive, r->slot, r->l.out, e);
+        if (!ok)
+            custom_locate(r->s->g, e);
+        front_lock();
+    }
+    if (ok)
+        launch_commit(&r->l, r->kept);
+    if (taken)
+        launch_release(&r->l);
+    for (uint32_t i = 0; i < r->s->nkept; i++) {
+        if (ok)
+            out[i] = entry_handle(r->kept[i]);
+        else if (r->kept[i])
+            entry_free(r->kept[i], DEATH_RELEASED);
+    }
+    for (uint32_t i = 0; i < r->s->g->input.n; i++)
+        front_drop(r->input[i]);
+    front_unlock();
+    return ok;
+}
+
+static bool counts_fit(const kl_step *s, int n, const kl_tensor *in, int nslots, const kl_slot *slots, int nout,
+                       const kl_tensor *out, struct err *e)
+{
+    if (n < 0 || (uint32_t)n != s->ngiven || (n && !in))
+        return err_set(e, KL_ERR_ARGUMENT, "takes %u inputs, got %d%s", s->ngiven, n, n > 0 && !in ? " at NULL" : "");
+    if (nslots < 0 || (nslots && !slots))
+        return err_set(e, KL_ERR_ARGUMENT, "%d numbers at %s", nslots, slots ? "an array" : "NULL");
+    if (nout < 0 || (uint32_t)nout != s->nkept || (nout && !out))
+        return err_set(e, KL_ERR_ARGUMENT, "has %u outputs, not %d%s", s->nkept, nout,
+                       nout > 0 && !out ? " at NULL" : "");
+    return true;
+}
+
+kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int n, const kl_tensor *in, int nslots,
+                         const kl_slot *slots, int nout, kl_tensor *out)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    for (int i = 0; out && i < nout; i++)
+        out[i] = kl_none;
+    if (region_refuses(t, site, "step_run"))
+        return KL_ERR_TRACE;
+    if (!s)
+        return fail(t, site, KL_ERR_ARGUMENT, "step_run: no step");
+    if (t->tracing)
+        return fail(t, site, KL_ERR_TRACE, "step_run: step \"%s\": trace \"%s\" is open", s->g->name,
+                    t->trace->r.g->name);
+    struct err e;
+    e.code = KL_OK;
+    struct step_run r = {.s = s};
+    void *room = NULL;
+    int64_t began = span_begin();
+    bool ok = counts_fit(s, n, in, nslots, slots, nout, out, &e) &&
+              ((room = make_room(&r)) || err_set(&e, KL_ERR_MEMORY, "out of memory")) &&
+              set_slots(&r, nslots, slots, &e) && run(&r, in, out, &e);
+    mem_free(room);
+    span_end(SPAN_STEP, s->g->name, began);
+    return ok ? KL_OK : report(t, site, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);
+}
+
+kl_step *kl_step_end(int n, const kl_tensor *in)
+{
+    return kl_step_end_at(NULL, n, in);
+}
+
+kl_status kl_step_run(const kl_step *s, int n, const kl_tensor *in, int nslots, const kl_slot *slots, int nout,
+                      kl_tensor *out)
+{
+    return kl_step_run_at(NULL, s, n, in, nslots, slots, nout, out);
+}

@@ -1,0 +1,527 @@
+/* Traces: what a thread records between begin and end, run as one program.
+ *
+ * An outside handle becomes a state of the graph at its first use and is bound there to the node it means;
+ * assigning binds it to another.  At the end the last version of each assigned state is an output, as is each
+ * kept temporary.  Everything that can fail comes before the program's first write, so a failed trace changes
+ * nothing. */
+#include "frontend/frontend.h"
+#include <string.h>
+
+/* ---- bindings ---- */
+
+static uint32_t hash_index(uint32_t i) { return (i * UINT32_C(0x9E3779B1)) >> 7; }
+
+struct binding *trace_binding(struct trace *tr, kl_tensor h)
+{
+    for (uint32_t i = hash_index((uint32_t)h.id), n = 0; n < tr->index_cap; i++, n++) {
+        uint32_t at = tr->index[i & (tr->index_cap - 1)];
+        if (!at)
+            return NULL;
+        if (tr->bound[at - 1].h.id == h.id)
+            return &tr->bound[at - 1];
+    }
+    return NULL;
+}
+
+static void place(struct trace *tr, uint32_t at)
+{
+    uint32_t i = hash_index((uint32_t)tr->bound[at].h.id);
+    while (tr->index[i & (tr->index_cap - 1)])
+        i++;
+    tr->index[i & (tr->index_cap - 1)] = at + 1;
+}
+
+/* Room for one more binding; the index is kept at most half full. */
+static bool make_room(struct trace *tr)
+{
+    if (!mem_reserve(&tr->bound, &tr->bound_cap, tr->nbound + 1, sizeof *tr->bound))
+        return false;
+    if (tr->nbound < tr->index_cap / 2)
+        return true;
+    uint32_t cap = tr->index_cap ? 2 * tr->index_cap : 64;
+    uint32_t *index = mem_alloc(cap * sizeof *index);
+    if (!index)
+        return false;
+    mem_free(tr->index);
+    tr->index = index;
+    tr->index_cap = cap;
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        place(tr, i);
+    return true;
+}
+
+/* What a handle that is not of this trace is; false: it is no more. */
+static bool look_from_outside(struct entry *x, kl_tensor h, const char *what, struct view *v,
+                              char name[sizeof x->name], struct err *e)
+{
+    if (x->kind == KIND_TEMP) { /* of a trace around a region: this thread's own */
+        const struct graph *g = x->trace->r.g;
+        const struct node *n = node_at(g, x->node);
+        *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};
+        name[0] = 0;
+        return true;
+    }
+    front_lock();
+    struct entry *again = entry_find(h, what, e); /* another thread may have released it just now */
+    *v = (struct view){x->dtype, x->shape, entry_device(x)};
+    memcpy(name, x->name, sizeof x->name);
+    front_unlock();
+    return again;
+}
+
+/* The name, padded with zeros, is where a node has its attributes. */
+static struct node state_key(const struct view *v, const char *name)
+{
+    struct node key = {.op = OP_state, .dtype = (uint8_t)v->dtype, .device = (uint16_t)v->device.id};
+    memcpy(&key.attr, name, strlen(name));
+    return key;
+}
+
+static ref add_state(struct trace *tr, const struct view *v, char name[])
+{
+    struct graph *g = tr->r.g;
+    g->cur_site = graph_site(g, tr->site);
+    if (!tr->region && !name[0])
+        snprintf(name, sizeof ((struct leaf *)0)->name, "s%u", g->state.n);
+    ref r = (tr->region ? n_input : n_state)(g, v->dtype, &v->shape, name);
+    if (r)
+        g->node[r].device = (uint16_t)device_index(v->device);
+    return r;
+}
+
+static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
+{
+    if (!make_room(tr)) {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+        return NIL;
+    }
+    struct view v;
+    char name[sizeof x->name];
+    if (!look_from_outside(x, h, what, &v, name, e))
+        return NIL;
+    struct node key = state_key(&v, name);
+    bool failed;
+    const struct tape_call *made = tape_next(tr, &key, tr->site, &v.shape, NULL, &failed);
+    ref r = made ? made->result : failed ? NIL : add_state(tr, &v, name);
+    if (failed)
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    if (r == NIL)
+        return NIL;
+    if (!made)
+        tape_add(tr, &key, &v.shape, NULL, r);
+    tr->bound[tr->nbound] = (struct binding){.h = h, .node = r};
+    place(tr, tr->nbound++);
+    return r;
+}
+
+ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
+{
+    if (x->kind == KIND_TEMP && x->trace == tr)
+        return x->node;
+    struct binding *b = trace_binding(tr, h);
+    if (b && !b->released)
+        return b->node;
+    if (b)
+        err_set(e, KL_ERR_HANDLE, "%s is stale: it was released earlier in this trace", what);
+    else if (x->kind == KIND_VALUE || (x->kind == KIND_TEMP && trace_sees(tr->outer, x->trace)))
+        return bind(tr, x, h, what, e);
+    else if (x->kind == KIND_POISON)
+        *e = x->cause->err;
+    else if (x->kind == KIND_WRAPPER)
+        wrapper_refuse(x, what, e);
+    else
+        err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+    return NIL;
+}
+
+/* ---- begin, drop ---- */
+
+static struct trace *trace_of(struct thread *t)
+{
+    if (!t->trace && (t->trace = mem_alloc(sizeof *t->trace)))
+        t->trace->temps = NO_ENTRY;
+    return t->trace;
+}
+
+kl_status kl_trace_begin_at(const kl_site *site, const char *name)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (region_refuses(t, site, "trace_begin"))
+        return KL_ERR_TRACE;
+    if (t->tracing)
+        return fail(t, site, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
+    struct trace *tr = trace_of(t);
+    if (!tr || !tape_begin(tr, name && *name ? name : "trace"))
+        return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
+    tr->err.code = KL_OK;
+    tr->poison = tr->token = kl_none;
+    tr->began = span_begin();
+    t->tracing = true;
+    t->outer_no_grad = t->no_grad;
+    return KL_OK;
+}
+
+kl_status kl_trace_begin(const char *name)
+{
+    return kl_trace_begin_at(NULL, name);
+}
+
+bool kl_tracing(void)
+{
+    struct thread *t = thread_self();
+    return t && t->tracing;
+}
+
+void trace_error(struct thread *t)
+{
+    if (!t->trace->err.code) {
+        t->trace->err = t->last;
+        poison(t);
+    }
+}
+
+void trace_end_temps(struct thread *t, struct trace *tr)
+{
+    for (uint32_t i = tr->temps, next; i != NO_ENTRY; i = next) {
+        struct entry *x = entry_at(i);
+        next = x->next;
+        entry_free_temp(t, x);
+    }
+    tr->temps = NO_ENTRY;
+}
+
+/* Temporaries go, what was released in it goes too. */
+void trace_drop(struct thread *t)
+{
+    struct trace *tr = t->trace;
+    t->tracing = false;
+    t->no_grad = t->outer_no_grad;
+    t->outer_no_grad = 0;
+    trace_end_temps(t, tr);
+    bool any_data = tr->r.g->input.n > 0;
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        any_data |= tr->bound[i].released;
+    if (any_data) {
+        front_lock();
+        recording_close(&tr->r);
+        for (uint32_t i = 0; i < tr->nbound; i++)
+            if (tr->bound[i].released)
+                handle_end(tr->bound[i].h, DEATH_RELEASED);
+        front_unlock();
+    }
+    if (tr->nbound)
+        memset(tr->index, 0, tr->index_cap * sizeof *tr->index);
+    tr->nbound = tr->nkeep = 0;
+}
+
+void kl_trace_abandon(void)
+{
+    struct thread *t = thread_self();
+    if (t && t->tracing && !region_refuses(t, NULL, "trace_abandon"))
+        trace_drop(t);
+}
+
+void trace_free(struct trace *tr)
+{
+    if (!tr)
+        return;
+    if (tr->tapes || tr->tape)
+        tr->r.g = NULL;
+    if (tr->region)
+        tape_body_drop(tr->tape);
+    tape_free_all(tr);
+    recording_free(&tr->r);
+    mem_free(tr->bound);
+    mem_free(tr->index);
+    mem_free(tr->keep);
+    mem_free(tr->launch.out);
+    mem_free(tr->launch.exclusive);
+    mem_free(tr->launch.state);
+    mem_free(tr->kept);
+    mem_free(tr->output);
+    mem_free(tr->extra);
+    mem_free(tr);
+}
+
+/* ---- end ---- */
+
+/* Temporaries that are kept come first, in the order of kl_keep, then the assigned states by ordinal, then the last token. */
+static bool list_outputs(struct trace *tr, uint32_t *nout)
+{
+    if (!mem_reserve(&tr->output, &tr->output_cap, tr->nkeep + tr->nbound + 1, sizeof *tr->output))
+        return false;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < tr->nkeep; i++) {
+        struct err e;
+        e.code = KL_OK;
+        struct entry *x = entry_find(tr->keep[i], "", &e);
+        if (!x)
+            continue; /* released after it was kept */
+        tr->keep[n] = tr->keep[i];
+        tr->output[n++] = (struct output){.kind = OUT_RETURN, .value = x->node};
+    }
+    tr->nkeep = n;
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        if (tr->bound[i].assigned)
+            tr->output[n++] = (struct output){.kind = OUT_ASSIGN, .value = tr->bound[i].node, .state = i};
+    if (tr->token.id)
+        tr->output[n++] = (struct output){.kind = OUT_RETURN, .value = entry_at((uint32_t)tr->token.id)->node};
+    *nout = n;
+    return true;
+}
+
+static bool add_outputs(struct graph *g, const struct output *out, uint32_t nout)
+{
+    for (uint32_t i = 0; i < nout; i++)
+        if (!graph_output(g, out[i].kind, out[i].value, out[i].state))
+            return false;
+    return true;
+}
+
+/* What nothing reads is given back. */
+static bool add_unread(struct graph *g)
+{
+    bool *read = mem_alloc(g->nnode * sizeof *read);
+    for (ref r = 1; read && r < g->nnode; r++)
+        for (unsigned i = 0; i < node_nin(node_at(g, r)); i++)
+            read[node_in(g, node_at(g, r), i)] = true;
+    for (ref r = 1; read && r < g->nnode; r++)
+        if (!read[r] && !op_is_leaf(g->node[r].op) && !op_is_region(g->node[r].op))
+            graph_output(g, OUT_RETURN, r, 0);
+    bool ok = read && !g->err.code;
+    mem_free(read);
+    return ok;
+}
+
+struct graph *trace_so_far(struct trace *tr, struct err *e)
+{
+    const struct graph *from = tr->r.g;
+    ref last = from->nnode - 1;
+    if (tr->replaying)
+        last = tr->at ? tr->tape->call[tr->at - 1].result : NIL;
+    uint32_t nout;
+    struct graph *g = list_outputs(tr, &nout) ? graph_clone_beginning(from, last + 1) : NULL;
+    if (g && (nout ? add_outputs(g, tr->output, nout) : add_unread(g)))
+        return g;
+    graph_free(g);
+    err_set(e, KL_ERR_MEMORY, "out of memory");
+    return NULL;
+}
+
+const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
+{
+    bool failed = false;
+    uint32_t nout;
+    *known = false;
+    if (!list_outputs(tr, &nout)) {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    *known = tape_complete(tr, tr->output, nout, &failed);
+    struct graph *g = tr->r.g;
+    if (failed)
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+    else if (!*known && (!add_outputs(g, tr->output, nout) || g->err.code))
+        err_set(e, g->err.code, "%s", g->err.msg);
+    return e->code || !nout ? NULL : g;
+}
+
+/* That of its tape, unless something is new. */
+const struct exec *trace_program(struct trace *tr, struct err *e)
+{
+    bool known, fuse = option_fuse();
+    uint64_t schedules = schedules_number();
+    const struct graph *g = trace_graph(tr, &known, e);
+    if (!g)
+        return NULL;
+    for (uint32_t i = 0; i < g->nout; i++)
+        if (node_at(g, g->out[i].value)->device == DEVICE_META) {
+            err_set(e, KL_ERR_DEVICE, "what is on device meta cannot run");
+            return NULL;
+        }
+    if (known)
+        atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
+    if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules)
+        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
+    const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
+    if (x)
+        tape_end(tr, x, fuse, schedules);
+    return x;
+}
+
+/* Room for the run, with what is kept in the order of the outputs; false: out of memory. */
+static bool make_launch(struct trace *tr)
+{
+    struct launch *l = &tr->launch;
+    const struct graph *g = tr->r.g;
+    if (!mem_reserve(&l->exclusive, &tr->exclusive_cap, tr->nbound, sizeof *l->exclusive) ||
+        !mem_reserve(&l->state, &tr->state_cap, tr->nbound, sizeof *l->state) ||
+        !mem_reserve(&l->out, &tr->out_cap, g->nout, sizeof *l->out) ||
+        !mem_reserve(&tr->kept, &tr->kept_cap, tr->nkeep, sizeof *tr->kept))
+        return false;
+    l->g = g;
+    l->bound = tr->bound;
+    l->nbound = tr->nbound;
+    l->nkept = tr->nkeep;
+    for (uint32_t i = 0; i < tr->nkeep; i++)
+        tr->kept[i] = entry_at((uint32_t)tr->keep[i].id);
+    return true;
+}
+
+/* Takes what has become a value off the list of temporaries. */
+static void unlink_values(struct trace *tr)
+{
+    uint32_t *link = &tr->temps;
+    while (*link != NO_ENTRY) {
+        struct entry *x = entry_at(*link);
+        if (x->kind == KIND_VALUE || (x->kind == KIND_WRAPPER && x->kept)) {
+            *link = x->next;
+            x->node = NIL;
+            x->trace = NULL;
+            x->kept = false;
+            x->next = x->prev = NO_ENTRY;
+        } else {
+            link = &x->next;
+        }
+    }
+}
+
+static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, uint64_t compiles)
+{
+    const struct program *p = exec_latest(x)->program;
+    t->info = (kl_run_info){.nodes = t->trace->r.g->nnode - 1, .arena_bytes = program_arenas(p), .peak_bytes = p->peak_bytes,
+                            .lower_bound_bytes = p->lower_bound_bytes,
+                            .graphs_built = (int64_t)(atomic_load(&counters.graphs_built) - graphs),
+                            .compiles = (int64_t)(atomic_load(&counters.compiles) - compiles)};
+    for (uint32_t i = 0; i < p->ncmd; i++)
+        t->info.kernels += p->cmd[i].kind == CMD_KERNEL;
+    t->has_info = true;
+    t->miss = t->info.graphs_built ? x->miss : NULL;
+}
+
+/* How many outputs are on device meta, or are not. */
+static uint32_t outputs_on(const struct trace *tr, bool meta)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < tr->nkeep; i++)
+        n += (entry_peek(tr->keep[i]) ? entry_peek(tr->keep[i])->device == DEVICE_META : !meta) == meta;
+    for (uint32_t i = 0; i < tr->nbound; i++)
+        n += tr->bound[i].assigned && (entry_at((uint32_t)tr->bound[i].h.id)->device == DEVICE_META) == meta;
+    return n;
+}
+
+/* What is on device meta has its shape when it is recorded: nothing is built and nothing runs. */
+static bool dry_run(struct thread *t, struct err *e)
+{
+    struct trace *tr = t->trace;
+    struct launch *l = &tr->launch;
+    bool known, ok = BROKEN(D12) || !outputs_on(tr, false);
+    if (!ok)
+        return err_set(e, KL_ERR_DEVICE, "it keeps or assigns some values on device meta and some that are not");
+    const struct graph *g = trace_graph(tr, &known, e);
+    if (!g || !make_launch(tr))
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    front_lock();
+    ok = launch_take(l, e);
+    if (!ok) {
+        front_unlock();
+        return false;
+    }
+    uint32_t n = 0;
+    while (ok && n < g->nout)
+        ok = (l->out[n++] = meta_value(e)) != NULL;
+    for (uint32_t i = 0; i < n && !ok; i++)
+        front_drop(l->out[i]);
+    if (ok) {
+        launch_commit(l, tr->kept);
+        unlink_values(tr);
+    }
+    launch_release(l);
+    front_unlock();
+    t->info = (kl_run_info){.nodes = g->nnode - 1};
+    t->has_info = true;
+    t->miss = NULL;
+    return ok;
+}
+
+static bool run(struct thread *t, struct err *e)
+{
+    struct trace *tr = t->trace;
+    if (outputs_on(tr, true))
+        return dry_run(t, e);
+    uint64_t graphs = atomic_load(&counters.graphs_built), compiles = atomic_load(&counters.compiles);
+    const struct exec *x = trace_program(tr, e);
+    if (!x && e->code)
+        custom_locate(tr->r.g, e);
+    if (!x)
+        return !e->code;
+    struct launch *l = &tr->launch;
+    if (!make_launch(tr))
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    front_lock();
+    bool ok = launch_take(l, e);
+    front_unlock();
+    if (!ok)
+        return false;
+    ok = exec_run_checked(x, tr->r.g, tr->r.input, l->state, l->exclusive, tr->r.slot, l->out, e);
+    if (!ok)
+        custom_locate(tr->r.g, e);
+    front_lock();
+    if (ok) {
+        launch_commit(l, tr->kept);
+        unlink_values(tr);
+    }
+    launch_release(l);
+    front_unlock();
+    if (ok)
+        note_run(t, x, graphs, compiles);
+    return ok;
+}
+
+kl_status kl_trace_end_at(const kl_site *site)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (region_refuses(t, site, "trace_end"))
+        return KL_ERR_TRACE;
+    if (!t->tracing)
+        return report(t, site, KL_ERR_TRACE, "trace_end: no trace is open");
+    struct trace *tr = t->trace;
+    struct err e;
+    e.code = KL_OK;
+    kl_status status = tr->err.code;
+    span_end(SPAN_RECORD, tr->r.g->name, tr->began);
+    int64_t began = span_begin();
+    if (status)
+        t->last = tr->err;
+    else if (!run(t, &e))
+        status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+    span_end(SPAN_STEP, tr->r.g->name, began);
+    trace_drop(t);
+    return status;
+}
+
+kl_status kl_trace_end(void)
+{
+    return kl_trace_end_at(NULL);
+}
+
+const char *kl_trace_miss(void)
+{
+    struct thread *t = thread_self();
+    return t && t->miss ? t->miss : "";
+}
+
+kl_status kl_trace_info(kl_run_info *info)
+{
+    struct thread *t = thread_self();
+    if (!t || !info)
+        return KL_ERR_ARGUMENT;
+    if (!t->has_info)
+        return report(t, NULL, KL_ERR_TRACE, "trace_info: no trace has run on this thread");
+    *info = t->info;
+    return KL_OK;
+}

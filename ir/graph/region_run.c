@@ -1,0 +1,119 @@
+/* How region ops run: the one driver of loops and branches, which interpreter, executor and the runtime of programs
+ * compiled ahead of time hand their own way of computing a region.  It knows no graph. */
+#include "ir/ir.h"
+#include <string.h>
+
+static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
+
+struct loop {
+    const struct region_call *c;
+    uint32_t carried;
+    const void **in;   /* this round's parameters */
+    void **out;        /* this round's yields */
+    bool *more;        /* what the condition gave */
+    char *second;      /* carried values of every other round; the results' own memory has the others */
+};
+
+static struct loop loop_begin(const struct region_call *c)
+{
+    struct loop l = {.c = c, .carried = c->carried, .in = c->pointers ? (const void **)c->pointers : c->work};
+    uint32_t nin = c->nin, nout = c->nout;
+    l.out = (void **)l.in + nin;
+    l.more = (bool *)((char *)c->work + round64((nin + nout) * sizeof(void *)));
+    l.second = (char *)l.more + 64;
+    for (uint32_t i = 0; i < nin; i++)
+        l.in[i] = c->in[i];
+    for (uint32_t i = 0; i < nout; i++)
+        l.out[i] = c->out[i];
+    return l;
+}
+
+/* Where this round's carried yields go: never where it reads them. */
+static void aim(struct loop *l, bool second)
+{
+    char *at = l->second;
+    for (uint32_t i = 0; i < l->carried; i++) {
+        l->out[i] = second ? at : l->c->out[i];
+        at += round64(l->c->bytes(l->c, true, i));
+    }
+}
+
+static void carry(struct loop *l)
+{
+    for (uint32_t i = 0; i < l->carried; i++)
+        l->in[i] = l->out[i];
+}
+
+/* The last carried values become the results, wherever they are. */
+static bool loop_end(const struct loop *l)
+{
+    for (uint32_t i = 0; i < l->carried; i++) {
+        size_t bytes = l->c->bytes(l->c, true, i);
+        if (l->in[i] == l->c->out[i] || !bytes)
+            continue;
+        if (!l->c->move)
+            memcpy(l->c->out[i], l->in[i], bytes);
+        else if (!l->c->move(l->c->ctx, l->c->out[i], l->in[i], bytes))
+            return false;
+    }
+    return true;
+}
+
+static bool peek(const struct region_call *c, const void *at, bool *value)
+{
+    if (c->peek)
+        return c->peek(c->ctx, at, value);
+    *value = *(const bool *)at;
+    return true;
+}
+
+static bool run_while(const struct region_call *c)
+{
+    struct loop l = loop_begin(c);
+    for (bool second = false;; second = !second) {
+        if (!c->run(c->ctx, 0, l.in, (void *const[]){l.more}))
+            return false;
+        bool more;
+        if (!peek(c, l.more, &more))
+            return false;
+        if (!more)
+            break;
+        aim(&l, second);
+        if (!c->run(c->ctx, 1, l.in, l.out))
+            return false;
+        carry(&l);
+    }
+    return loop_end(&l);
+}
+
+static size_t slice_bytes(size_t bytes, int64_t length) { return length ? bytes / (size_t)length : 0; }
+
+/* The last round yields into the results themselves. */
+static bool run_scan(const struct region_call *c)
+{
+    struct loop l = loop_begin(c);
+    int64_t length = c->length;
+    for (int64_t k = 0; k < length; k++) {
+        size_t at = (size_t)(c->reverse ? length - 1 - k : k);
+        for (uint32_t i = l.carried; i < l.carried + c->scanned; i++)
+            l.in[i] = (const char *)c->in[i] + at * slice_bytes(c->bytes(c, false, i), length);
+        for (uint32_t i = l.carried; i < c->nout; i++)
+            l.out[i] = (char *)c->out[i] + at * slice_bytes(c->bytes(c, true, i), length);
+        aim(&l, (length - 1 - k) & 1);
+        if (!c->run(c->ctx, 0, l.in, l.out))
+            return false;
+        carry(&l);
+    }
+    return loop_end(&l);
+}
+
+bool region_run(const struct region_call *c)
+{
+    bool first;
+    switch (c->op) {
+    case OP_cond: return peek(c, c->in[0], &first) && c->run(c->ctx, first ? 0 : 1, c->in + 1, c->out);
+    case OP_while: return run_while(c);
+    case OP_scan: return run_scan(c);
+    default: return c->run(c->ctx, 0, c->in, c->out); /* checkpoint, custom_grad */
+    }
+}

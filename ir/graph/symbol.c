@@ -1,0 +1,337 @@
+/* Dimensions that are affine expressions over symbols: arithmetic, ranges and text.
+ *
+ * A symbol may be any number within its bounds, each independently of the others, and stands at most once in an
+ * expression.  So the least and the greatest value of an expression over all values of its symbols are exact, and
+ * "fits for every value" is a comparison of numbers.  Only what is never negative and never too long is a dim. */
+#include "ir/text/text.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- dims ---- */
+
+/* The low bits are a pattern of the expression's number: what plain arithmetic makes of a symbolic dim by mistake is
+ * no dim, and is refused. */
+int64_t dim_of_expression(uint32_t id)
+{
+    return -((int64_t)(((uint64_t)id + 1) << 24 | (id * UINT32_C(2654435761)) >> 8));
+}
+
+static const struct affine *expression(const struct graph *g, int64_t d)
+{
+    if (d >= 0 || d == INT64_MIN || !g || !g->symbols)
+        return NULL;
+    uint64_t id = ((uint64_t)-d >> 24) - 1;
+    return id < g->symbols->nexpr && dim_of_expression((uint32_t)id) == d ? &g->symbols->expr[id] : NULL;
+}
+
+bool dim_affine(const struct graph *g, int64_t d, struct affine *a)
+{
+    const struct affine *e = expression(g, d);
+    *a = e ? *e : (struct affine){.constant = d};
+    return e || d >= 0;
+}
+
+bool dim_exists(const struct graph *g, int64_t d) { return d >= 0 || expression(g, d); }
+
+/* ---- expressions ---- */
+
+bool affine_add(struct affine *a, const struct affine *b, int64_t by)
+{
+    struct affine sum = {0};
+    uint32_t i = 0, j = 0;
+    int64_t part;
+    if (__builtin_mul_overflow(b->constant, by, &part) || __builtin_add_overflow(a->constant, part, &sum.constant))
+        return false;
+    while (i < a->n || j < b->n) {
+        bool left = j == b->n || (i < a->n && a->term[i].symbol <= b->term[j].symbol);
+        bool right = i == a->n || (j < b->n && b->term[j].symbol <= a->term[i].symbol);
+        struct symbol_term t = {.symbol = left ? a->term[i].symbol : b->term[j].symbol, .by = left ? a->term[i].by : 0};
+        if (right && (__builtin_mul_overflow(b->term[j].by, by, &part) || __builtin_add_overflow(t.by, part, &t.by)))
+            return false;
+        i += left;
+        j += right;
+        if (!t.by)
+            continue;
+        if (sum.n == MAX_SYMBOL_TERMS)
+            return false;
+        sum.term[sum.n++] = t;
+    }
+    *a = sum;
+    return true;
+}
+
+bool affine_range(const struct graph *g, const struct affine *a, int64_t *low, int64_t *high)
+{
+    *low = *high = a->constant;
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct symbol *s = &g->symbols->v[a->term[i].symbol];
+        int64_t by = a->term[i].by, least, most;
+        if (__builtin_mul_overflow(by, by > 0 ? s->low : s->high, &least) ||
+            __builtin_mul_overflow(by, by > 0 ? s->high : s->low, &most) || __builtin_add_overflow(*low, least, low) ||
+            __builtin_add_overflow(*high, most, high))
+            return false;
+    }
+    return true;
+}
+
+bool affine_dim(const struct graph *g, const struct affine *a, int64_t *d)
+{
+    int64_t low, high;
+    bool fits = a->constant >= -MAX_DIM;
+    for (uint32_t i = 0; i < a->n; i++)
+        fits &= a->term[i].by >= -MAX_DIM && a->term[i].by <= MAX_DIM;
+    if (!fits || !affine_range(g, a, &low, &high) || low < 0 || high > MAX_DIM)
+        return false;
+    *d = a->constant;
+    return !a->n || intern_expression(g->symbols, a, d);
+}
+
+static bool sum_of(const struct graph *g, unsigned n, const struct scaled *t, int64_t constant, struct affine *sum)
+{
+    *sum = (struct affine){.constant = constant};
+    for (unsigned i = 0; i < n; i++) {
+        struct affine a;
+        if (!dim_affine(g, t[i].dim, &a) || !affine_add(sum, &a, t[i].by))
+            return false;
+    }
+    return true;
+}
+
+/* The sum of what are all numbers, which most dims are; *ok: it is no overflow. */
+static bool sum_of_numbers(unsigned n, const struct scaled *t, int64_t constant, int64_t *sum, bool *ok)
+{
+    int64_t part;
+    *sum = constant;
+    *ok = true;
+    for (unsigned i = 0; i < n; i++) {
+        if (t[i].dim < 0)
+            return false;
+        *ok = *ok && !__builtin_mul_overflow(t[i].dim, t[i].by, &part) && !__builtin_add_overflow(*sum, part, sum);
+    }
+    return true;
+}
+
+bool dims_sum(const struct graph *g, unsigned n, const struct scaled *t, int64_t constant, int64_t *out)
+{
+    struct affine sum;
+    int64_t number;
+    bool ok;
+    if (!sum_of_numbers(n, t, constant, &number, &ok))
+        return sum_of(g, n, t, constant, &sum) && affine_dim(g, &sum, out);
+    if (ok && number >= 0)
+        *out = number;
+    return ok && number >= 0;
+}
+
+bool dims_never_negative(const struct graph *g, unsigned n, const struct scaled *t, int64_t constant)
+{
+    struct affine sum;
+    int64_t low, high;
+    bool ok;
+    if (sum_of_numbers(n, t, constant, &low, &ok))
+        return ok && low >= 0;
+    return sum_of(g, n, t, constant, &sum) && affine_range(g, &sum, &low, &high) && low >= 0;
+}
+
+int64_t dims_build(struct graph *g, const char *op, unsigned n, const struct scaled *t, int64_t constant)
+{
+    struct affine sum;
+    int64_t d = 0;
+    if (g->err.code != KL_OK || dims_sum(g, n, t, constant, &d))
+        return d;
+    char text[DIM_TEXT], bounds[BOUNDS_TEXT];
+    bool known = sum_of(g, n, t, constant, &sum);
+    err_set(&g->err, KL_ERR_SHAPE, "%s: its gradient has a length of %s, which may be negative or too long%s", op,
+            known ? affine_text(g, &sum, text, sizeof text) : "too many terms",
+            known ? affine_bounds(g, &sum, 1, bounds, sizeof bounds) : "");
+    return 0;
+}
+
+bool dim_range(const struct graph *g, int64_t d, int64_t *low, int64_t *high)
+{
+    struct affine a;
+    return dim_affine(g, d, &a) && affine_range(g, &a, low, high);
+}
+
+bool dim_divide(const struct graph *g, int64_t d, int64_t by, int64_t *out)
+{
+    struct affine a;
+    if (d >= 0)
+        *out = d / by;
+    if (d >= 0 || !dim_affine(g, d, &a))
+        return d >= 0;
+    int64_t rest = a.constant % by;
+    a.constant = a.constant / by - (rest < 0);
+    for (uint32_t i = 0; i < a.n; i++) {
+        if (a.term[i].by % by)
+            return false;
+        a.term[i].by /= by;
+    }
+    return affine_dim(g, &a, out);
+}
+
+bool dim_multiply(const struct graph *g, int64_t a, int64_t b, int64_t *out)
+{
+    *out = 0;
+    if (a == 0 || b == 0)
+        return true;
+    if (a < 0 && b < 0)
+        return false;
+    return dims_sum(g, 1, &(struct scaled){a < 0 ? a : b, a < 0 ? b : a}, 0, out);
+}
+
+/* ---- shapes ---- */
+
+bool shape_is_symbolic(const struct shape *s)
+{
+    for (uint32_t i = 0; i < s->rank; i++)
+        if (s->dim[i] < 0)
+            return true;
+    return false;
+}
+
+bool symbolic_shape_is_legal(const struct graph *g, const struct shape *s)
+{
+    int64_t n, low;
+    if (s->rank > KL_MAX_RANK)
+        return false;
+    struct shape most = *s;
+    for (uint32_t i = 0; i < s->rank; i++)
+        if (!dim_range(g, s->dim[i], &low, &most.dim[i]))
+            return false;
+    return shape_numel(&most, &n);
+}
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t t = a % b;
+        a = b;
+        b = t;
+    }
+    return a < 0 ? -a : a;
+}
+
+/* The shape's size as a number times expressions whose numbers have no common divisor. */
+struct product { int64_t number; uint32_t n; struct affine factor[KL_MAX_RANK]; };
+
+static bool product_of(const struct graph *g, const struct shape *s, struct product *p)
+{
+    *p = (struct product){.number = 1};
+    for (uint32_t i = 0; i < s->rank; i++) {
+        struct affine a;
+        if (!dim_affine(g, s->dim[i], &a))
+            return false;
+        int64_t common = gcd(a.constant, 0);
+        for (uint32_t k = 0; k < a.n; k++)
+            common = gcd(common, a.term[k].by);
+        if (__builtin_mul_overflow(p->number, common, &p->number))
+            return false;
+        if (!a.n)
+            continue;
+        a.constant /= common;
+        for (uint32_t k = 0; k < a.n; k++)
+            a.term[k].by /= common;
+        p->factor[p->n++] = a;
+    }
+    return true;
+}
+
+/* Such factors are irreducible, so the two products are the same polynomial only if their factors are the same. */
+bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b)
+{
+    struct product p, q;
+    if (!product_of(g, a, &p) || !product_of(g, b, &q) || p.number != q.number)
+        return false;
+    if (p.number == 0)
+        return true;
+    for (uint32_t i = 0; i < p.n; i++) {
+        uint32_t k = 0;
+        while (k < q.n && memcmp(&p.factor[i], &q.factor[k], sizeof q.factor[k]))
+            k++;
+        if (k == q.n)
+            return false;
+        q.factor[k] = q.factor[--q.n];
+    }
+    return q.n == 0;
+}
+
+/* ---- nodes ---- */
+
+unsigned node_dims(struct node *n, int64_t *at[2])
+{
+    union attr *a = &n->attr;
+    switch (n->op) {
+    case OP_slice: at[0] = &a->slice.start; at[1] = &a->slice.count; return 2;
+    case OP_dynamic_slice: at[0] = &a->slice.count; return 1;
+    case OP_pad: at[0] = &a->pad.low; at[1] = &a->pad.high; return 2;
+    case OP_scan: at[0] = &a->region.length; return 1;
+    default: return 0;
+    }
+}
+
+/* ---- text ---- */
+
+const char *affine_text(const struct graph *g, const struct affine *a, char *buf, size_t n)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < a->n && at < n; i++) {
+        int64_t by = a->term[i].by;
+        const char *name = g->symbols->v[a->term[i].symbol].name;
+        if (by == 1 || by == -1)
+            at += (size_t)snprintf(buf + at, n - at, "%s%s", by < 0 ? "-" : i ? "+" : "", name);
+        else
+            at += (size_t)snprintf(buf + at, n - at, "%s%" PRId64 "*%s", by < 0 || !i ? "" : "+", by, name);
+    }
+    if (at < n && (a->constant || !a->n))
+        snprintf(buf + at, n - at, a->n ? "%+" PRId64 : "%" PRId64, a->constant);
+    return buf;
+}
+
+const char *dim_text(const struct graph *g, int64_t d, char *buf, size_t n)
+{
+    struct affine a;
+    if (dim_affine(g, d, &a))
+        return affine_text(g, &a, buf, n);
+    snprintf(buf, n, "%" PRId64, d);
+    return buf;
+}
+
+const char *shape_text_in(const struct graph *g, const struct shape *s, char *buf, size_t n)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < s->rank && i < KL_MAX_RANK && at < n; i++) {
+        char dim[DIM_TEXT];
+        at += (size_t)snprintf(buf + at, n - at, "%s%s", i ? "," : "[", dim_text(g, s->dim[i], dim, sizeof dim));
+    }
+    if (at < n)
+        snprintf(buf + at, n - at, s->rank ? "]" : "[]");
+    return buf;
+}
+
+const char *affine_bounds(const struct graph *g, const struct affine *a, unsigned count, char *buf, size_t n)
+{
+    uint64_t seen = 0;
+    size_t at = 0;
+    *buf = 0;
+    for (unsigned i = 0; i < count; i++)
+        for (uint32_t k = 0; k < a[i].n && at < n; k++) {
+            uint32_t symbol = a[i].term[k].symbol;
+            const struct symbol *s = &g->symbols->v[symbol];
+            if (seen >> symbol & 1)
+                continue;
+            at += (size_t)snprintf(buf + at, n - at, "%s%s in %" PRId64 "..%" PRId64, seen ? ", " : " for ", s->name,
+                                   s->low, s->high);
+            seen |= UINT64_C(1) << symbol;
+        }
+    return buf;
+}
+
+const char *bounds_text(const struct graph *g, const struct shape *s, char *buf, size_t n)
+{
+    struct affine a[KL_MAX_RANK];
+    unsigned count = 0;
+    for (uint32_t i = 0; i < s->rank && i < KL_MAX_RANK; i++)
+        count += s->dim[i] < 0 && dim_affine(g, s->dim[i], &a[count]);
+    return affine_bounds(g, a, count, buf, n);
+}

@@ -1,0 +1,170 @@
+/* Kernels: building, hashing, freeing.  Instructions are appended; what is built wrong is caught by
+ * kernel_verify, what cannot be built (memory) is recorded once in k->err. */
+#include "loop.h"
+#include <string.h>
+
+struct kernel *kernel_new(const char *name)
+{
+    struct kernel *k = mem_alloc(sizeof *k);
+    if (!k)
+        return NULL;
+    snprintf(k->name, sizeof k->name, "%s", name);
+    k->extent = 1;
+    if (!mem_reserve(&k->inst, &k->inst_cap, 64, sizeof *k->inst)) {
+        mem_free(k);
+        return NULL;
+    }
+    k->ninst = 1; /* inst[0] is NIL: mem_reserve gives zeroes */
+    return k;
+}
+
+void kernel_free(struct kernel *k)
+{
+    if (!k)
+        return;
+    index_free(k);
+    mem_free(k->inst);
+    mem_free(k->buf);
+    mem_free(k);
+}
+
+uint32_t k_buf(struct kernel *k, enum buf_role role, unsigned dtype, int64_t count, uint32_t id)
+{
+    if (!mem_reserve(&k->buf, &k->buf_cap, k->nbuf + 1, sizeof *k->buf)) {
+        err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
+        return 0;
+    }
+    k->buf[k->nbuf] = (struct lbuf){.dtype = (uint8_t)dtype, .role = (uint8_t)role, .id = id, .count = count};
+    return k->nbuf++;
+}
+
+bool inst_is_varying(const struct kernel *k, const struct linst *i)
+{
+    if (i->op == L_SPLAT)
+        return !i->cols;
+    if (i->op == L_FOLD || i->op == L_CONST || i->op == L_SLOT)
+        return false;
+    if (i->op == L_LOOP)
+        return i->kind == LOOP_VECTOR;
+    return k->inst[i->a].varying || k->inst[i->b].varying || k->inst[i->c].varying;
+}
+
+val k_append(struct kernel *k, struct linst i)
+{
+    if (!mem_reserve(&k->inst, &k->inst_cap, k->ninst + 1, sizeof *k->inst)) {
+        err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
+        return 0;
+    }
+    k->inst[k->ninst] = i;
+    return k->ninst++;
+}
+
+val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, uint64_t imm)
+{
+    struct linst i = {.op = (uint8_t)op, .dtype = (uint8_t)dtype, .a = a, .b = b, .c = c, .imm = imm};
+    i.varying = inst_is_varying(k, &i);
+    return k_append(k, i);
+}
+
+val k_bits(struct kernel *k, unsigned dtype, uint64_t bits) { return k_inst(k, L_CONST, dtype, 0, 0, 0, bits); }
+val k_const(struct kernel *k, unsigned dtype, double v) { return k_bits(k, dtype, dtype_bits(dtype, v)); }
+val k_int(struct kernel *k, int64_t v) { return k_bits(k, KL_I64, (uint64_t)v); }
+
+val k_loop(struct kernel *k, enum loop_kind kind, val lo, val hi, int64_t step)
+{
+    val v = k_inst(k, L_LOOP, KL_I64, lo, hi, 0, (uint64_t)step);
+    if (v) {
+        k->inst[v].kind = (uint8_t)kind;
+        k->inst[v].varying = kind == LOOP_VECTOR;
+    }
+    return v;
+}
+
+val k_if(struct kernel *k, val cond) { return k_inst(k, L_IF, KL_BOOL, cond, 0, 0, 0); }
+val k_carry(struct kernel *k, val init) { return k_inst(k, L_CARRY, k->inst[init].dtype, init, 0, 0, 0); }
+void k_next(struct kernel *k, val carry, val value) { k_inst(k, L_NEXT, k->inst[value].dtype, carry, value, 0, 0); }
+val k_out(struct kernel *k, val carry) { return k_inst(k, L_OUT, k->inst[carry].dtype, carry, 0, 0, 0); }
+
+void k_end(struct kernel *k, val loop)
+{
+    k_inst(k, L_END, KL_BOOL, loop, 0, 0, 0);
+    index_scope_end(k);
+}
+
+val k_load(struct kernel *k, uint32_t buf, val index, val pred)
+{
+    return k_inst(k, L_LOAD, buf < k->nbuf ? k->buf[buf].dtype : KL_BOOL, index, pred, 0, buf);
+}
+
+void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred)
+{
+    k_inst(k, L_STORE, k->inst[value].dtype, index, value, pred, buf);
+}
+
+void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index)
+{
+    val v = k_inst(k, L_PREFETCH, KL_BOOL, index, 0, 0, buf);
+    k->inst[v].kind = why;
+}
+
+val k_splat(struct kernel *k, val a)
+{
+    return k->inst[a].varying ? a : k_inst(k, L_SPLAT, k->inst[a].dtype, a, 0, 0, 0);
+}
+val k_fold(struct kernel *k, enum fold f, val a) { return k_inst(k, L_FOLD, k->inst[a].dtype, a, 0, 0, f); }
+
+val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance)
+{
+    val v = k_inst(k, L_MIX, k->inst[a].dtype, a, b, 0, distance);
+    if (v)
+        k->inst[v].kind = (uint8_t)m;
+    return v;
+}
+
+void k_transpose(struct kernel *k, val *row, uint32_t n)
+{
+    for (uint32_t h = 1; h < n; h *= 2)
+        for (uint32_t i = 0; i < n; i++) {
+            if (i & h)
+                continue;
+            val lo = k_mix(k, MIX_LO, row[i], row[i + h], h), hi = k_mix(k, MIX_HI, row[i], row[i + h], h);
+            row[i] = lo;
+            row[i + h] = hi;
+        }
+}
+
+static const char result_kind[P_COUNT] = {
+#define PRIM(NAME, name, n, result, doc) [P_##NAME] = (#result)[0],
+#include "ir/math/prims.def"
+};
+
+val k_prim(struct kernel *k, enum prim p, val a, val b, val c)
+{
+    unsigned dtype = result_kind[p] == 'B' ? (unsigned)KL_BOOL : k->inst[result_kind[p] == '2' ? b : a].dtype;
+    return k_inst(k, L_OP(p), dtype, a, b, c, 0);
+}
+
+/* The fields that make the code, in one array of bytes' worth of hashing. */
+static struct hash128 header_hash(const struct kernel *k)
+{
+    struct { struct schedule s; int64_t extent; uint32_t ninst, nbuf; } h;
+    memset(&h, 0, sizeof h);
+    h.s = k->sched;
+    h.extent = k->extent;
+    h.ninst = k->ninst;
+    h.nbuf = k->nbuf;
+    return bytes_hash(&h, sizeof h);
+}
+
+struct hash128 kernel_hash(const struct kernel *k)
+{
+    struct hash128 part[3] = {header_hash(k), bytes_hash(k->inst, k->ninst * sizeof *k->inst), bytes_hash(k->buf, k->nbuf * sizeof *k->buf)};
+    return bytes_hash(part, sizeof part);
+}
+
+bool kernel_same(const struct kernel *a, const struct kernel *b)
+{
+    struct hash128 ha = header_hash(a), hb = header_hash(b);
+    return ha.lo == hb.lo && ha.hi == hb.hi && a->ninst == b->ninst && a->nbuf == b->nbuf &&
+           !memcmp(a->inst, b->inst, a->ninst * sizeof *a->inst) && (!a->nbuf || !memcmp(a->buf, b->buf, a->nbuf * sizeof *a->buf));
+}

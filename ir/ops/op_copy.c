@@ -1,0 +1,31 @@
+/* copy: the operand's values on another device, the node's own.  A command of the program, so no element of a kernel. */
+#include "ir/ir.h"
+#include "ir/loop/loop.h"
+#include <string.h>
+
+bool shape_copy(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    n->dtype = node_at(g, n->in[0])->dtype;
+    *out = *node_shape(g, n->in[0]);
+    return attr_rest_zero(n, 0, e);
+}
+
+bool eval_copy(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    size_t bytes = (size_t)shape_count(&g->shape[n->shape]) * dtype_size(n->dtype);
+    if (bytes)
+        memcpy(out, in[0], bytes);
+    return true;
+}
+
+void vjp_copy(struct graph *g, ref y, ref dy, ref *din)
+{
+    din[0] = n_copy(g, dy, node_at(g, node_at(g, y)->in[0])->device);
+}
+
+uint32_t lower_copy(struct lower *l, ref r, const uint32_t *coord)
+{
+    (void)coord;
+    err_set(&l->k->err, KL_ERR_INTERNAL, "copy: node %u is no element of a kernel", r);
+    return 0;
+}

@@ -1,0 +1,222 @@
+/* Scans along one axis: sums, products, largest and smallest so far, and the linear recurrence that their gradients are
+ * made of. */
+#include "ir/ir.h"
+#include "ir/loop/loop.h"
+#include <string.h>
+
+enum fold cumulative_fold(unsigned op)
+{
+    return op == OP_cumsum ? FOLD_ADD : op == OP_cumprod ? FOLD_MUL : op == OP_cummax ? FOLD_MAX : FOLD_MIN;
+}
+
+static bool shape_cumulative(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    const struct node *a = node_at(g, n->in[0]);
+    const char *op = opinfo[n->op].name;
+    *out = g->shape[a->shape];
+    if (a->dtype == KL_BOOL)
+        return err_set(e, KL_ERR_TYPE, "%s: needs a number dtype, got bool", op);
+    if (!axis_in_range(op, out, n->attr.axis.axis, e))
+        return false;
+    n->dtype = a->dtype;
+    return attr_rest_zero(n, sizeof n->attr.axis, e);
+}
+
+/* ---- evaluation: row after row of the elements that lie behind each other along the axis ---- */
+
+/* y = a * before + b, in f32, f64 or integers. */
+static bool recurrence_row(unsigned dtype, void *y, const void *a, const void *before, const void *b, int64_t n)
+{
+    for (int64_t i = 0; dtype == KL_F32 && i < n; i++)
+        ((float *)y)[i] = __builtin_fmaf(((const float *)a)[i], ((const float *)before)[i], ((const float *)b)[i]);
+    for (int64_t i = 0; dtype == KL_F64 && i < n; i++)
+        ((double *)y)[i] = __builtin_fma(((const double *)a)[i], ((const double *)before)[i], ((const double *)b)[i]);
+    return dtype_is_float(dtype) || (scalar_apply(OP_mul, dtype, y, (const void *const[]){a, before}, n) &&
+                                     scalar_apply(OP_add, dtype, y, (const void *const[]){y, b}, n));
+}
+
+static bool cumulative_array(const struct graph *g, const struct node *n, unsigned dtype, char *out, const char *a,
+                             const char *b)
+{
+    struct split s = split_at(&g->shape[n->shape], n->attr.axis.axis);
+    size_t row = (size_t)s.inner * dtype_size(dtype);
+    bool ok = true, pair = n->op == OP_recurrence;
+    for (int64_t i = 0; ok && row && i < s.outer * s.len; i++) {
+        char *y = out + (size_t)i * row;
+        const char *x = a + (size_t)i * row;
+        if (i % s.len == 0)
+            memcpy(y, pair ? b + (size_t)i * row : x, row);
+        else if (pair)
+            ok = recurrence_row(dtype, y, x, y - row, b + (size_t)i * row, s.inner);
+        else
+            ok = scalar_apply(fold_op(cumulative_fold(n->op)), dtype, y, (const void *const[]){y - row, x}, s.inner);
+    }
+    return ok;
+}
+
+static bool eval_cumulative(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    if (!dtype_is_half(n->dtype))
+        return cumulative_array(g, n, n->dtype, out, in[0], in[1]);
+    int64_t count = shape_count(&g->shape[n->shape]);
+    float *wide[3] = {NULL}; /* operands, result */
+    bool ok = true;
+    for (unsigned i = 0; i < 3; i++)
+        ok = ok && (wide[i] = mem_alloc((size_t)count * sizeof(float)));
+    for (unsigned i = 0; ok && i < n->nin; i++)
+        ok = scalar_cast(wide[i], KL_F32, in[i], n->dtype, count);
+    ok = ok && cumulative_array(g, n, KL_F32, (char *)wide[2], (char *)wide[0], (char *)wide[1]) &&
+         scalar_cast(out, n->dtype, wide[2], KL_F32, count);
+    for (unsigned i = 0; i < 3; i++)
+        mem_free(wide[i]);
+    return ok;
+}
+
+/* ---- kernels ---- */
+
+val cumulative_step(struct kernel *k, unsigned op, val before, val a, val b)
+{
+    if (op != OP_recurrence)
+        return k_fold_step(k, cumulative_fold(op), before, a);
+    if (dtype_is_float(val_dtype(k, a)))
+        return k_prim(k, P_FMA, a, before, b);
+    return k_prim(k, P_ADD, k_prim(k, P_MUL, a, before, 0), b, 0);
+}
+
+/* One element on its own: the whole row, of which the steps behind the element's place are left out. */
+static uint32_t lower_cumulative(struct lower *l, ref r, const uint32_t *coord)
+{
+    struct kernel *k = l->k;
+    const struct node *n = node_at(l->g, r);
+    const struct shape *s = node_shape(l->g, r);
+    uint32_t axis = n->attr.axis.axis;
+    unsigned dtype = dtype_compute(n->dtype);
+    val first[KL_MAX_RANK] = {0}, at[KL_MAX_RANK] = {0};
+    if (shape_count(s) == 0)
+        return k_bits(k, n->dtype, 0); /* no elements, so never stored */
+    for (uint32_t i = 0; i < s->rank; i++)
+        first[i] = at[i] = coord[i];
+    first[axis] = k_int(k, 0);
+    val start = lower_lanes(l, k_cast(k, l->at(l, n->in[n->op == OP_recurrence], first), dtype));
+    if (s->dim[axis] == 1)
+        return k_cast(k, start, n->dtype);
+    val place = at[axis] = k_loop(k, LOOP_SERIAL, k_int(k, 1), k_int(k, s->dim[axis]), 1);
+    val acc = k_carry(k, start), x[2] = {0};
+    for (unsigned i = 0; i < n->nin; i++)
+        x[i] = k_cast(k, l->at(l, n->in[i], at), dtype);
+    val taken = k_prim(k, P_LE, place, coord[axis], 0);
+    k_next(k, acc, k_prim(k, P_SELECT, taken, cumulative_step(k, n->op, acc, x[0], x[1]), acc));
+    k_end(k, place);
+    return k_cast(k, k_out(k, acc), n->dtype);
+}
+
+/* ---- the rows ---- */
+
+#define CUMULATIVE(name)                                                                        \
+    bool shape_##name(const struct graph *g, struct node *n, struct shape *out, struct err *e)  \
+    {                                                                                           \
+        return shape_cumulative(g, n, out, e);                                                  \
+    }                                                                                           \
+    bool eval_##name(const struct graph *g, const struct node *n, void *out, const void *const *in) \
+    {                                                                                           \
+        return eval_cumulative(g, n, out, in);                                                  \
+    }                                                                                           \
+    uint32_t lower_##name(struct lower *l, ref r, const uint32_t *coord)                        \
+    {                                                                                           \
+        return lower_cumulative(l, r, coord);                                                   \
+    }
+
+CUMULATIVE(cumsum)
+CUMULATIVE(cumprod)
+CUMULATIVE(cummax)
+CUMULATIVE(cummin)
+
+bool shape_recurrence(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    const struct node *a = node_at(g, n->in[0]), *b = node_at(g, n->in[1]);
+    char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
+    if (a->dtype != b->dtype)
+        return err_set(e, KL_ERR_TYPE, "recurrence: dtypes %s and %s differ", dtype_name(a->dtype), dtype_name(b->dtype));
+    if (a->shape != b->shape)
+        return err_set(e, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ",
+                       shape_text_in(g, &g->shape[a->shape], ta, sizeof ta), shape_text_in(g, &g->shape[b->shape], tb, sizeof tb));
+    return shape_cumulative(g, n, out, e);
+}
+
+bool eval_recurrence(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    return eval_cumulative(g, n, out, in);
+}
+
+uint32_t lower_recurrence(struct lower *l, ref r, const uint32_t *coord)
+{
+    return lower_cumulative(l, r, coord);
+}
+
+/* ---- gradients: scans from the end ---- */
+
+static ref reversed(struct graph *g, ref x, uint32_t axis) { return n_flip(g, x, 1u << axis); }
+
+/* What flows back along a recurrence: s with s_t = dy_t + a_(t+1) s_(t+1). */
+static ref backward(struct graph *g, ref a, ref dy, uint32_t axis)
+{
+    ref zero = n_const(g, node_at(g, dy)->dtype, 0), later = n_shift(g, reversed(g, a, axis), zero, axis);
+    return reversed(g, n_recurrence(g, later, reversed(g, dy, axis), axis), axis);
+}
+
+void vjp_cumsum(struct graph *g, ref y, ref dy, ref *din)
+{
+    uint32_t axis = node_at(g, y)->attr.axis.axis;
+    din[0] = reversed(g, n_cumulative(g, OP_cumsum, reversed(g, dy, axis), axis), axis);
+}
+
+/* The product of the elements before, times what flows back; no element is divided by, so zeros are like any other. */
+void vjp_cumprod(struct graph *g, ref y, ref dy, ref *din)
+{
+    const struct node n = *node_at(g, y);
+    uint32_t axis = n.attr.axis.axis;
+    ref before = n_shift(g, y, n_const(g, n.dtype, dtype_bits(n.dtype, 1)), axis);
+    din[0] = n_mul(g, before, backward(g, n.in[0], dy, axis));
+}
+
+/* Which places changed the result; the first one does. */
+static ref changed_places(struct graph *g, ref y, uint32_t axis)
+{
+    struct shape s = *node_shape(g, y);
+    int64_t rest;
+    if (!dims_sum(g, 1, &(struct scaled){s.dim[axis], 1}, -1, &rest)) { /* an axis that may be empty */
+        ref last = n_shift(g, y, n_const(g, node_at(g, y)->dtype, 0), axis), place = n_iota(g, KL_I64, &s, axis);
+        ref changed = n_and(g, n_ne(g, last, y), n_eq(g, last, last));
+        return n_or(g, changed, n_eq(g, place, n_k(g, place, 0)));
+    }
+    ref last = n_slice(g, y, axis, 0, rest, 1), now = n_slice(g, y, axis, 1, rest, 1);
+    ref changed = n_and(g, n_ne(g, last, now), n_eq(g, last, last));
+    return n_pad(g, changed, n_const(g, KL_BOOL, 1), axis, 1, 0, 0);
+}
+
+/* Each place that changed the result takes what flows to the results up to the next such place.  A NaN is the last. */
+void vjp_cummax(struct graph *g, ref y, ref dy, ref *din)
+{
+    uint32_t axis = node_at(g, y)->attr.axis.axis;
+    if (node_shape(g, y)->dim[axis] == 0) {
+        din[0] = dy;
+        return;
+    }
+    ref won = changed_places(g, y, axis);
+    ref same = n_where(g, won, n_k(g, dy, 0), n_k(g, dy, 1));
+    din[0] = n_where(g, won, backward(g, same, dy, axis), n_k(g, dy, 0));
+}
+
+void vjp_cummin(struct graph *g, ref y, ref dy, ref *din)
+{
+    vjp_cummax(g, y, dy, din);
+}
+
+void vjp_recurrence(struct graph *g, ref y, ref dy, ref *din)
+{
+    const struct node n = *node_at(g, y);
+    uint32_t axis = n.attr.axis.axis;
+    ref flow = backward(g, n.in[0], dy, axis);
+    din[0] = n_mul(g, flow, n_shift(g, y, n_const(g, n.dtype, 0), axis));
+    din[1] = flow;
+}

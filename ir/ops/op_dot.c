@@ -1,0 +1,421 @@
+/* dot: batched sums of products over contracted axes. */
+#include "ir/ir.h"
+#include "ir/loop/loop.h"
+#include <math.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+/* ---- shape ---- */
+
+static bool dot_is_byte(unsigned dtype) { return dtype == KL_U8 || dtype == KL_I8; }
+
+/* One operand's lists: in range and without duplicates. */
+static bool check_axes(const struct graph *g, const struct shape *s, char which, uint32_t batch, unsigned nbatch,
+                       uint32_t con, unsigned ncon, struct err *e)
+{
+    unsigned seen = 0;
+    char text[SHAPE_TEXT];
+    for (unsigned i = 0; i < nbatch + ncon; i++) {
+        unsigned axis = i < nbatch ? axis_get(batch, i) : axis_get(con, i - nbatch);
+        if (axis >= s->rank)
+            return err_set(e, KL_ERR_SHAPE, "dot: axis %u is out of range for operand %c of shape %s", axis, which,
+                           shape_text_in(g, s, text, sizeof text));
+        if (seen >> axis & 1)
+            return err_set(e, KL_ERR_SHAPE, "dot: axis %u of operand %c occurs twice", axis, which);
+        seen |= 1u << axis;
+    }
+    if (((uint64_t)batch >> (4 * nbatch)) != 0 || ((uint64_t)con >> (4 * ncon)) != 0)
+        return err_set(e, KL_ERR_INTERNAL, "dot: axis lists of operand %c have entries behind their end", which);
+    return true;
+}
+
+static bool check_pairs(const struct graph *g, const struct shape *a, const struct shape *b, const char *what,
+                        uint32_t la, uint32_t lb, unsigned n, struct err *e)
+{
+    for (unsigned i = 0; i < n; i++) {
+        unsigned x = axis_get(la, i), y = axis_get(lb, i);
+        if (a->dim[x] != b->dim[y]) {
+            char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
+            return err_set(e, KL_ERR_SHAPE, "dot: %s axes %u of %s and %u of %s differ in length", what, x,
+                           shape_text_in(g, a, ta, sizeof ta), y, shape_text_in(g, b, tb, sizeof tb));
+        }
+    }
+    return true;
+}
+
+bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    const struct node *na = node_at(g, n->in[0]), *nb = node_at(g, n->in[1]);
+    const struct shape *a = &g->shape[na->shape], *b = &g->shape[nb->shape];
+    unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
+    uint32_t batch_a = n->attr.dot.batch_a, batch_b = n->attr.dot.batch_b;
+    uint32_t con_a = n->attr.dot.con_a, con_b = n->attr.dot.con_b;
+    unsigned sum = n->attr.dot.sum;
+    if (sum && (sum != KL_I32 || !dot_is_byte(na->dtype) || !dot_is_byte(nb->dtype)))
+        return err_set(e, KL_ERR_TYPE, "dot: sums of %s are of u8 and i8 as i32, not of %s and %s", dtype_name(sum),
+                       dtype_name(na->dtype), dtype_name(nb->dtype));
+    if (!sum && na->dtype != nb->dtype)
+        return err_set(e, KL_ERR_TYPE, "dot: dtypes %s and %s differ", dtype_name(na->dtype), dtype_name(nb->dtype));
+    if (na->dtype == KL_BOOL)
+        return err_set(e, KL_ERR_TYPE, "dot: needs a number dtype, got bool");
+    if (nbatch + ncon > a->rank || nbatch + ncon > b->rank) {
+        char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
+        return err_set(e, KL_ERR_SHAPE, "dot: %u batch and %u contracted axes are too many for shapes %s and %s", nbatch,
+                       ncon, shape_text_in(g, a, ta, sizeof ta), shape_text_in(g, b, tb, sizeof tb));
+    }
+    if (!check_axes(g, a, 'a', batch_a, nbatch, con_a, ncon, e) ||
+        !check_axes(g, b, 'b', batch_b, nbatch, con_b, ncon, e) ||
+        !check_pairs(g, a, b, "batch", batch_a, batch_b, nbatch, e) ||
+        !check_pairs(g, a, b, "contracted", con_a, con_b, ncon, e))
+        return false;
+    uint8_t fa[KL_MAX_RANK], fb[KL_MAX_RANK];
+    uint32_t nfa = dot_free_axes(a->rank, batch_a, nbatch, con_a, ncon, fa);
+    uint32_t nfb = dot_free_axes(b->rank, batch_b, nbatch, con_b, ncon, fb);
+    *out = (struct shape){0};
+    if (nbatch + nfa + nfb > KL_MAX_RANK) {
+        char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
+        return err_set(e, KL_ERR_SHAPE, "dot: the result of %s and %s has rank %u, above the maximum of %d",
+                       shape_text_in(g, a, ta, sizeof ta), shape_text_in(g, b, tb, sizeof tb), nbatch + nfa + nfb,
+                       KL_MAX_RANK);
+    }
+    for (unsigned i = 0; i < nbatch; i++)
+        out->dim[out->rank++] = a->dim[axis_get(batch_a, i)];
+    for (uint32_t i = 0; i < nfa; i++)
+        out->dim[out->rank++] = a->dim[fa[i]];
+    for (uint32_t i = 0; i < nfb; i++)
+        out->dim[out->rank++] = b->dim[fb[i]];
+    unsigned lanes = n->attr.dot.lanes;
+    uint32_t kblock = n->attr.dot.kblock;
+    if (!(lanes == 0 && kblock == 0) && !(lanes == 1 && kblock > 0))
+        return err_set(e, KL_ERR_INTERNAL, "dot: lanes %u with kblock %u is no numeric order", lanes, kblock);
+    n->dtype = sum ? (uint8_t)sum : na->dtype;
+    return attr_rest_zero(n, sizeof n->attr.dot, e);
+}
+
+/* ---- evaluation ----
+ * A chain computes c[j] = a[0]*b[0][j] + a[1]*b[1][j] + .. for one row of a and n columns of b, in that
+ * order from 0: the block of the numeric order.  Columns are independent, so a vector of them gives the
+ * same bits as one at a time. */
+
+#if defined(__x86_64__)
+#define VECTOR_CHAIN(name, ctype, vtype, width, set1, zero, load, store, fmadd)                              \
+    __attribute__((target("avx2,fma"))) static void chain_avx2_##name(ctype *c, const ctype *a, const ctype *b, \
+                                                                      int64_t k, int64_t n, int64_t ldb)      \
+    {                                                                                                         \
+        int64_t j = 0;                                                                                        \
+        for (; j + 4 * (width) <= n; j += 4 * (width)) {                                                      \
+            vtype acc[4] = {zero(), zero(), zero(), zero()};                                                  \
+            for (int64_t i = 0; i < k; i++)                                                                   \
+                for (int v = 0; v < 4; v++)                                                                   \
+                    acc[v] = fmadd(set1(a[i]), load(b + i * ldb + j + v * (width)), acc[v]);                  \
+            for (int v = 0; v < 4; v++)                                                                       \
+                store(c + j + v * (width), acc[v]);                                                           \
+        }                                                                                                     \
+        for (; j < n; j++) {                                                                                  \
+            ctype acc = 0;                                                                                    \
+            for (int64_t i = 0; i < k; i++)                                                                   \
+                acc = fma_##name(a[i], b[i * ldb + j], acc);                                                  \
+            c[j] = acc;                                                                                       \
+        }                                                                                                     \
+    }
+#else
+#define VECTOR_CHAIN(name, ctype, vtype, width, set1, zero, load, store, fmadd)
+#endif
+
+#define fma_f32 __builtin_fmaf
+#define fma_f64 __builtin_fma
+VECTOR_CHAIN(f32, float, __m256, 8, _mm256_set1_ps, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps,
+             _mm256_fmadd_ps)
+VECTOR_CHAIN(f64, double, __m256d, 4, _mm256_set1_pd, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd,
+             _mm256_fmadd_pd)
+
+/* Integers wrap, whatever C promotes them to. */
+#define wrap_add_mul(ctype, utype, a, b, c) ((ctype)(utype)((uint64_t)(a) * (uint64_t)(b) + (uint64_t)(c)))
+
+#define CHAIN(name, ctype, step)                                                                             \
+    static void chain_##name(ctype *c, const ctype *a, const ctype *b, int64_t k, int64_t n, int64_t ldb)    \
+    {                                                                                                        \
+        memset(c, 0, (size_t)n * sizeof *c);                                                                 \
+        for (int64_t i = 0; i < k; i++)                                                                      \
+            for (int64_t j = 0; j < n; j++)                                                                  \
+                c[j] = step;                                                                                 \
+    }
+#define DTN(name, en, ctype, utype, bytes, kind) \
+    CHAIN(name, ctype, wrap_add_mul(ctype, utype, a[i], b[i * ldb + j], c[j]))
+#define DTF(name, en, ctype, utype, bytes, kind) CHAIN(name, ctype, fma_##name(a[i], b[i * ldb + j], c[j]))
+#include "ir/math/dtypes.def"
+
+static void chain(unsigned dtype, void *c, const void *a, const void *b, int64_t k, int64_t n, int64_t ldb)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        if (dtype == KL_F32) {
+            chain_avx2_f32(c, a, b, k, n, ldb);
+            return;
+        }
+        if (dtype == KL_F64) {
+            chain_avx2_f64(c, a, b, k, n, ldb);
+            return;
+        }
+    }
+#endif
+    switch (dtype) {
+#define DTN(name, en, ctype, utype, bytes, kind) case en: chain_##name(c, a, b, k, n, ldb); return;
+#define DTF DTN
+#include "ir/math/dtypes.def"
+    }
+}
+
+/* One operand as [batch][m][k] or [batch][k][n]: axes in the given order. */
+static void *arrange(const void *in, size_t size, const struct shape *s, uint32_t batch, unsigned nbatch,
+                     const uint8_t *free_axis, uint32_t nfree, uint32_t con, unsigned ncon, bool con_last)
+{
+    uint8_t axis[KL_MAX_RANK];
+    uint32_t n = 0;
+    void *copy = mem_alloc((size_t)shape_count(s) * size);
+    if (!copy)
+        return NULL;
+    for (unsigned i = 0; i < nbatch; i++)
+        axis[n++] = (uint8_t)axis_get(batch, i);
+    for (uint32_t i = 0; con_last && i < nfree; i++)
+        axis[n++] = free_axis[i];
+    for (unsigned i = 0; i < ncon; i++)
+        axis[n++] = (uint8_t)axis_get(con, i);
+    for (uint32_t i = 0; !con_last && i < nfree; i++)
+        axis[n++] = free_axis[i];
+    gather_axes(copy, in, size, s, axis, n);
+    return copy;
+}
+
+/* Columns are taken in panels, so that a panel of b stays in cache while the rows of a pass over it. */
+enum { PANEL = 512 };
+
+static bool multiply(const struct node *n, const struct dot_dims *d, char *out, const char *a, const char *b)
+{
+    size_t size = dtype_size(n->dtype);
+    int64_t kblock = n->attr.dot.kblock;
+    uint64_t block[PANEL];
+    for (int64_t bi = 0; bi < d->batch; bi++)
+        for (int64_t j = 0; j < d->n; j += PANEL) {
+            int64_t cols = d->n - j < PANEL ? d->n - j : PANEL;
+            for (int64_t k = 0; k < d->k || k == 0; k += kblock) {
+                int64_t len = d->k - k < kblock ? d->k - k : kblock;
+                for (int64_t i = 0; i < d->m; i++) {
+                    char *c = out + (size_t)((bi * d->m + i) * d->n + j) * size;
+                    const char *row = a + (size_t)((bi * d->m + i) * d->k + k) * size;
+                    const char *panel = b + (size_t)((bi * d->k + k) * d->n + j) * size;
+                    chain(n->dtype, k == 0 ? (void *)c : block, row, panel, len, cols, d->n);
+                    if (k > 0 && !scalar_apply(OP_add, n->dtype, c, (const void *const[]){c, block}, cols))
+                        return false;
+                }
+            }
+        }
+    return true;
+}
+
+static bool dot_arrays(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    const struct shape *a = node_shape(g, n->in[0]), *b = node_shape(g, n->in[1]);
+    unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
+    uint8_t fa[KL_MAX_RANK], fb[KL_MAX_RANK];
+    uint32_t nfa = dot_free_axes(a->rank, n->attr.dot.batch_a, nbatch, n->attr.dot.con_a, ncon, fa);
+    uint32_t nfb = dot_free_axes(b->rank, n->attr.dot.batch_b, nbatch, n->attr.dot.con_b, ncon, fb);
+    size_t size = dtype_size(n->dtype);
+    struct dot_dims d = dot_sizes(g, n);
+    void *ca = arrange(in[0], size, a, n->attr.dot.batch_a, nbatch, fa, nfa, n->attr.dot.con_a, ncon, true);
+    void *cb = arrange(in[1], size, b, n->attr.dot.batch_b, nbatch, fb, nfb, n->attr.dot.con_b, ncon, false);
+    bool ok = ca && cb && n->attr.dot.kblock && multiply(n, &d, out, ca, cb);
+    mem_free(ca);
+    mem_free(cb);
+    return ok;
+}
+
+/* Bytes are widened first. */
+static bool dot_bytes(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    int64_t na = node_numel(g, n->in[0]), nb = node_numel(g, n->in[1]);
+    int32_t *a = mem_alloc((size_t)na * sizeof *a), *b = mem_alloc((size_t)nb * sizeof *b);
+    bool ok = a && b && scalar_cast(a, KL_I32, in[0], node_at(g, n->in[0])->dtype, na) &&
+              scalar_cast(b, KL_I32, in[1], node_at(g, n->in[1])->dtype, nb) &&
+              dot_arrays(g, n, out, (const void *const[]){a, b});
+    mem_free(a);
+    mem_free(b);
+    return ok;
+}
+
+bool eval_dot(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    if (n->attr.dot.sum)
+        return dot_bytes(g, n, out, in);
+    if (!dtype_is_half(n->dtype))
+        return dot_arrays(g, n, out, in);
+    struct node wide = *n;
+    int64_t na = node_numel(g, n->in[0]), nb = node_numel(g, n->in[1]), ny = shape_count(&g->shape[n->shape]);
+    wide.dtype = KL_F32;
+    float *a = mem_alloc((size_t)na * sizeof *a), *b = mem_alloc((size_t)nb * sizeof *b);
+    float *y = mem_alloc((size_t)ny * sizeof *y);
+    bool ok = a && b && y && scalar_cast(a, KL_F32, in[0], n->dtype, na) && scalar_cast(b, KL_F32, in[1], n->dtype, nb) &&
+              dot_arrays(g, &wide, y, (const void *const[]){a, b}) && scalar_cast(out, n->dtype, y, KL_F32, ny);
+    mem_free(a);
+    mem_free(b);
+    mem_free(y);
+    return ok;
+}
+
+/* ---- gradient ---- */
+
+static bool is_identity(const uint8_t *perm, uint32_t rank)
+{
+    for (uint32_t i = 0; i < rank; i++)
+        if (perm[i] != i)
+            return false;
+    return true;
+}
+
+/* The gradient of one operand, `x`, is a dot of dy with the other one over the other's free axes.
+ * Its result's axes, given as axes of x, are in `order`; a permute brings them home. */
+static ref to_operand_order(struct graph *g, ref d, const uint8_t *order, uint32_t rank)
+{
+    uint8_t perm[KL_MAX_RANK] = {0};
+    for (uint32_t i = 0; i < rank; i++)
+        perm[order[i]] = (uint8_t)i;
+    return is_identity(perm, rank) ? d : n_permute(g, d, perm);
+}
+
+/* Appends the axes of x paired with the other operand's contracted axes, in the order in which those
+ * come out of the dot: ascending in the other operand. */
+static uint32_t paired_axes(uint32_t con_x, uint32_t con_other, unsigned ncon, uint8_t *out)
+{
+    uint32_t n = 0;
+    for (unsigned axis = 0; axis < KL_MAX_RANK; axis++)
+        for (unsigned i = 0; i < ncon; i++)
+            if (axis_get(con_other, i) == axis)
+                out[n++] = (uint8_t)axis_get(con_x, i);
+    return n;
+}
+
+static uint32_t list_of(const uint8_t *axis, uint32_t n)
+{
+    uint32_t list = 0;
+    for (uint32_t i = 0; i < n; i++)
+        list = axis_put(list, i, axis[i]);
+    return list;
+}
+
+static uint32_t counting_list(unsigned from, unsigned n)
+{
+    uint32_t list = 0;
+    for (unsigned i = 0; i < n; i++)
+        list = axis_put(list, i, from + i);
+    return list;
+}
+
+void vjp_dot(struct graph *g, ref y, ref dy, ref *din)
+{
+    const struct node n = *node_at(g, y);
+    ref a = n.in[0], b = n.in[1];
+    uint32_t rank_a = node_shape(g, a)->rank, rank_b = node_shape(g, b)->rank;
+    unsigned nbatch = n.attr.dot.nbatch, ncon = n.attr.dot.ncon;
+    uint8_t fa[KL_MAX_RANK], fb[KL_MAX_RANK], order[KL_MAX_RANK];
+    uint32_t nfa = dot_free_axes(rank_a, n.attr.dot.batch_a, nbatch, n.attr.dot.con_a, ncon, fa);
+    uint32_t nfb = dot_free_axes(rank_b, n.attr.dot.batch_b, nbatch, n.attr.dot.con_b, ncon, fb);
+    uint32_t at;
+
+    /* dy [batch, free a, free b] with b over free b: [batch, free a, contracted in b's order] */
+    union attr da = {.dot = {.nbatch = (uint8_t)nbatch, .ncon = (uint8_t)nfb}};
+    da.dot.batch_a = counting_list(0, nbatch);
+    da.dot.batch_b = n.attr.dot.batch_b;
+    da.dot.con_a = counting_list(nbatch + nfa, nfb);
+    da.dot.con_b = list_of(fb, nfb);
+    for (at = 0; at < nbatch; at++)
+        order[at] = (uint8_t)axis_get(n.attr.dot.batch_a, at);
+    for (uint32_t i = 0; i < nfa; i++)
+        order[at++] = fa[i];
+    paired_axes(n.attr.dot.con_a, n.attr.dot.con_b, ncon, order + at);
+    din[0] = to_operand_order(g, n_dot(g, dy, b, &da), order, rank_a);
+
+    /* a with dy over free a: [batch, contracted in a's order, free b] */
+    union attr db = {.dot = {.nbatch = (uint8_t)nbatch, .ncon = (uint8_t)nfa}};
+    db.dot.batch_a = n.attr.dot.batch_a;
+    db.dot.batch_b = counting_list(0, nbatch);
+    db.dot.con_a = list_of(fa, nfa);
+    db.dot.con_b = counting_list(nbatch, nfa);
+    for (at = 0; at < nbatch; at++)
+        order[at] = (uint8_t)axis_get(n.attr.dot.batch_b, at);
+    at += paired_axes(n.attr.dot.con_b, n.attr.dot.con_a, ncon, order + at);
+    for (uint32_t i = 0; i < nfb; i++)
+        order[at++] = fb[i];
+    din[1] = to_operand_order(g, n_dot(g, a, dy, &db), order, rank_b);
+}
+
+/* ---- lowering: one element as serial chains; fast products are anchors, scheduled by passes/ ---- */
+
+/* Contracted coordinate number k into the operand's contracted axes. */
+static void contracted_coord(struct lower *l, const struct shape *s, uint32_t con, unsigned ncon, val k, val *at)
+{
+    int64_t step = 1;
+    for (unsigned i = ncon; i-- > 0;) {
+        unsigned axis = axis_get(con, i);
+        at[axis] = step > 1 ? ix_div(l->k, k, step) : k;
+        if (i > 0)
+            at[axis] = ix_mod(l->k, at[axis], s->dim[axis]);
+        step *= s->dim[axis];
+    }
+}
+
+static val product_chain(struct lower *l, const struct node *n, const val *coord, val lo, val hi, val init)
+{
+    const struct shape *a = node_shape(l->g, n->in[0]), *b = node_shape(l->g, n->in[1]);
+    unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
+    uint8_t fa[KL_MAX_RANK], fb[KL_MAX_RANK];
+    uint32_t nfa = dot_free_axes(a->rank, n->attr.dot.batch_a, nbatch, n->attr.dot.con_a, ncon, fa);
+    uint32_t nfb = dot_free_axes(b->rank, n->attr.dot.batch_b, nbatch, n->attr.dot.con_b, ncon, fb);
+    val at_a[KL_MAX_RANK] = {0}, at_b[KL_MAX_RANK] = {0};
+    for (unsigned i = 0; i < nbatch; i++) {
+        at_a[axis_get(n->attr.dot.batch_a, i)] = coord[i];
+        at_b[axis_get(n->attr.dot.batch_b, i)] = coord[i];
+    }
+    for (uint32_t i = 0; i < nfa; i++)
+        at_a[fa[i]] = coord[nbatch + i];
+    for (uint32_t i = 0; i < nfb; i++)
+        at_b[fb[i]] = coord[nbatch + nfa + i];
+    val loop = k_loop(l->k, LOOP_SERIAL, lo, hi, 1);
+    val acc = k_carry(l->k, init);
+    contracted_coord(l, a, n->attr.dot.con_a, ncon, loop, at_a);
+    contracted_coord(l, b, n->attr.dot.con_b, ncon, loop, at_b);
+    val x = k_cast(l->k, l->at(l, n->in[0], at_a), dtype_compute(n->dtype));
+    val w = k_cast(l->k, l->at(l, n->in[1], at_b), dtype_compute(n->dtype));
+    val next = dtype_is_float(n->dtype) ? k_prim(l->k, P_FMA, x, w, acc)
+                                        : k_prim(l->k, P_ADD, k_prim(l->k, P_MUL, x, w, 0), acc, 0);
+    k_next(l->k, acc, next);
+    k_end(l->k, loop);
+    return k_out(l->k, acc);
+}
+
+uint32_t lower_dot(struct lower *l, ref r, const uint32_t *coord)
+{
+    const struct node *n = node_at(l->g, r);
+    struct dot_dims d = dot_sizes(l->g, n);
+    int64_t kblock = n->attr.dot.kblock;
+    if (kblock == 0) {
+        err_set(&l->k->err, KL_ERR_INTERNAL, "dot: node %u has no numeric order", r);
+        return 0;
+    }
+    unsigned dtype = dtype_compute(n->dtype);
+    val zero = lower_init(l, dtype, 0), lo = k_int(l->k, 0), hi = k_int(l->k, d.k);
+    if (d.k <= kblock)
+        return k_cast(l->k, product_chain(l, n, coord, lo, hi, zero), n->dtype);
+    /* The chain of blocks starts from -0, which leaves the first block's result as it is. */
+    val start = lower_init(l, dtype, dtype_bits(dtype, -0.0));
+    val blocks = k_loop(l->k, LOOP_SERIAL, lo, hi, kblock);
+    val total = k_carry(l->k, start);
+    val end = ix_add(l->k, blocks, k_int(l->k, kblock));
+    if (d.k % kblock)
+        end = k_prim(l->k, P_SELECT, k_prim(l->k, P_LT, end, hi, 0), end, hi);
+    val block = product_chain(l, n, coord, blocks, end, zero);
+    k_next(l->k, total, k_prim(l->k, P_ADD, total, block, 0));
+    k_end(l->k, blocks);
+    return k_cast(l->k, k_out(l->k, total), n->dtype);
+}

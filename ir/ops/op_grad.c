@@ -1,0 +1,38 @@
+/* grad: the gradient of the sum of `loss` in `wrt`.  Pass autodiff replaces it before anything runs,
+ * innermost first, so all rules but the shape's only say that this has not happened. */
+#include "ir/ir.h"
+#include "ir/loop/loop.h"
+
+bool shape_grad(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    static const char *const role[] = {"loss", "variable"};
+    for (unsigned i = 0; i < 2; i++) {
+        unsigned dtype = node_at(g, n->in[i])->dtype;
+        if (!dtype_is_float(dtype))
+            return err_set(e, KL_ERR_TYPE, "grad: the %s needs a floating dtype, got %s", role[i], dtype_name(dtype));
+    }
+    n->dtype = node_at(g, n->in[1])->dtype;
+    *out = *node_shape(g, n->in[1]);
+    return attr_rest_zero(n, sizeof n->attr.grad, e);
+}
+
+/* interp_run refuses such a graph first; called alone, it has no value to give. */
+bool eval_grad(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    (void)g, (void)n, (void)out, (void)in;
+    return false;
+}
+
+void vjp_grad(struct graph *g, ref y, ref dy, ref *din)
+{
+    (void)dy;
+    din[0] = din[1] = NIL;
+    err_set(&g->err, KL_ERR_INTERNAL, "grad: node %u is still there; pass autodiff expands it first", y);
+}
+
+uint32_t lower_grad(struct lower *l, ref r, const uint32_t *coord)
+{
+    (void)coord;
+    err_set(&l->k->err, KL_ERR_INTERNAL, "grad: node %u is still there; pass autodiff expands it first", r);
+    return 0;
+}

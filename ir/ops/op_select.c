@@ -1,0 +1,330 @@
+/* pad, concat, gather: each element of the result is an element of one operand, chosen by its place or by an
+ * index.  Kernels evaluate the operands at coordinates held within their shapes, then select. */
+#include "ir/ir.h"
+#include "ir/loop/loop.h"
+#include <string.h>
+
+struct split split_at(const struct shape *s, uint32_t axis)
+{
+    struct split p = {1, s->dim[axis], 1};
+    for (uint32_t i = 0; i < axis; i++)
+        p.outer *= s->dim[i];
+    for (uint32_t i = axis + 1; i < s->rank; i++)
+        p.inner *= s->dim[i];
+    return p;
+}
+
+bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct err *e)
+{
+    char text[SHAPE_TEXT];
+    return axis < s->rank || err_set(e, KL_ERR_SHAPE, "%s: axis %u is out of range for shape %s", op, axis,
+                                     shape_text(s, text, sizeof text));
+}
+
+bool index_is_integer(const char *op, const char *what, unsigned dtype, struct err *e)
+{
+    return (!dtype_is_float(dtype) && dtype != KL_BOOL) ||
+           err_set(e, KL_ERR_TYPE, "%s: the %s must be integers, got %s", op, what, dtype_name(dtype));
+}
+
+bool nowhere_to_point(const struct graph *g, int64_t len, int64_t indices)
+{
+    return len == 0 ? indices != 0 : len < 0 && indices != 0 && indices != len && !dim_at_most(g, 1, len);
+}
+
+int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last)
+{
+    uint64_t bits = 0;
+    size_t size = dtype_size(dtype);
+    memcpy(&bits, (const char *)p + (size_t)i * size, size); /* little-endian */
+    if (dtype_kind(dtype) == 'U')
+        return bits > (uint64_t)last ? last : (int64_t)bits;
+    unsigned shift = 64 - 8 * (unsigned)size;
+    int64_t v = (int64_t)(bits << shift) >> shift;
+    return v < 0 ? 0 : v > last ? last : v;
+}
+
+/* i held within 0..last; *inside says whether it was, 0 where it always is. */
+static val hold(struct kernel *k, val i, int64_t last, val *inside)
+{
+    int64_t lo, hi;
+    val zero = k_int(k, 0), most = k_int(k, last), at = i;
+    ix_range(k, i, &lo, &hi);
+    *inside = 0;
+    if (lo >= 0 && hi <= last)
+        return i;
+    if (lo < 0) {
+        *inside = k_prim(k, P_LE, zero, i, 0);
+        at = k_prim(k, P_SELECT, *inside, at, zero);
+    }
+    if (hi > last) {
+        val below = k_prim(k, P_LE, i, most, 0);
+        *inside = *inside ? k_prim(k, P_AND, *inside, below, 0) : below;
+        at = k_prim(k, P_SELECT, below, at, most);
+    }
+    ix_bound(k, at, 0, last);
+    return at;
+}
+
+/* Where i goes by blocks that divide the length, a whole block is inside or not: its lanes have one answer, and stay
+ * neighbours in memory. */
+val lower_inside(struct kernel *k, val i, int64_t last, val *inside)
+{
+    val block, rest;
+    int64_t d = ix_split(k, i, last + 1, &block, &rest);
+    return ix_add(k, ix_scale(k, hold(k, block, (last + 1) / d - 1, inside), d), rest);
+}
+
+val lower_index(struct kernel *k, val i, int64_t last)
+{
+    val inside;
+    if (last == 0)
+        return k_int(k, 0);
+    if (i && dtype_kind(val_dtype(k, i)) == 'U') {
+        i = k_cast(k, i, KL_U64);
+        val most = k_bits(k, KL_U64, (uint64_t)last);
+        i = k_prim(k, P_SELECT, k_prim(k, P_LT, i, most, 0), i, most);
+    }
+    return hold(k, k_cast(k, i, KL_I64), last, &inside);
+}
+
+/* ---- pad: one axis a node; the gradient is a slice ---- */
+
+/* Length between the first and the last element, new ones in between included; false: too long. */
+static bool pad_span(const struct graph *g, int64_t len, int64_t interior, int64_t *span)
+{
+    if (len < 0)
+        return interior < MAX_DIM && dims_sum(g, 1, &(struct scaled){len, interior + 1}, -interior, span);
+    *span = len;
+    return len < 2 || (!__builtin_mul_overflow(len - 1, interior, span) && !__builtin_add_overflow(*span, len, span));
+}
+
+bool shape_pad(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    const struct node *a = node_at(g, n->in[0]), *v = node_at(g, n->in[1]);
+    uint32_t axis = n->attr.pad.axis;
+    int64_t low = n->attr.pad.low, high = n->attr.pad.high, interior = n->attr.pad.interior, len;
+    char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];
+    *out = g->shape[a->shape];
+    if (a->dtype != v->dtype)
+        return err_set(e, KL_ERR_TYPE, "pad: dtypes %s and %s differ", dtype_name(a->dtype), dtype_name(v->dtype));
+    if (g->shape[v->shape].rank)
+        return err_set(e, KL_ERR_SHAPE, "pad: the value must be a scalar, got %s",
+                       shape_text_in(g, &g->shape[v->shape], text, sizeof text));
+    if (!axis_in_range("pad", out, axis, e))
+        return false;
+    if (!dim_exists(g, low) || !dim_exists(g, high) || interior < 0)
+        return err_set(e, KL_ERR_SHAPE, "pad: low %lld, high %lld, interior %lld: none may be negative", (long long)low,
+                       (long long)high, (long long)interior);
+    if (interior && out->dim[axis] < 0 && !dim_at_most(g, 1, out->dim[axis]))
+        return err_set(e, KL_ERR_SHAPE, "pad: nothing goes between the elements of axis %u of %s, which may be empty%s",
+                       axis, shape_text_in(g, out, text, sizeof text), bounds_text(g, out, bounds, sizeof bounds));
+    if (!pad_span(g, out->dim[axis], interior, &len) ||
+        !dims_sum(g, 3, (struct scaled[]){{len, 1}, {low, 1}, {high, 1}}, 0, &len))
+        return err_set(e, KL_ERR_SHAPE, "pad: axis %u of %s becomes too long%s", axis,
+                       shape_text_in(g, out, text, sizeof text), bounds_text(g, out, bounds, sizeof bounds));
+    out->dim[axis] = len;
+    n->dtype = a->dtype;
+    if (n->attr.pad.zero)
+        return err_set(e, KL_ERR_INTERNAL, "pad: an unused attribute is not 0");
+    return attr_rest_zero(n, sizeof n->attr.pad, e);
+}
+
+bool eval_pad(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    size_t elem = dtype_size(n->dtype);
+    int64_t count = shape_count(&g->shape[n->shape]), step = n->attr.pad.interior + 1;
+    for (int64_t i = 0; i < count; i++)
+        memcpy((char *)out + (size_t)i * elem, in[1], elem);
+    struct split from = split_at(node_shape(g, n->in[0]), n->attr.pad.axis);
+    struct split to = split_at(&g->shape[n->shape], n->attr.pad.axis);
+    size_t block = (size_t)from.inner * elem;
+    for (int64_t o = 0; block && o < from.outer; o++)
+        for (int64_t i = 0; i < from.len; i++) {
+            int64_t at = i ? n->attr.pad.low + i * step : n->attr.pad.low;
+            memcpy((char *)out + (size_t)(o * to.len + at) * block,
+                   (const char *)in[0] + (size_t)(o * from.len + i) * block, block);
+        }
+    return true;
+}
+
+/* What flows to the value is the sum over the new elements. */
+void vjp_pad(struct graph *g, ref y, ref dy, ref *din)
+{
+    const struct node n = *node_at(g, y);
+    struct shape from = *node_shape(g, n.in[0]), scalar = {0};
+    uint32_t axis = n.attr.pad.axis, rank = from.rank;
+    int64_t len = from.dim[axis], step = len == 0 || len == 1 ? 1 : n.attr.pad.interior + 1;
+    din[0] = n_slice(g, dy, axis, n.attr.pad.low, len, step);
+    ref old = n_broadcast(g, n_const(g, KL_BOOL, 0), &from);
+    ref is_new = n_pad(g, old, n_const(g, KL_BOOL, 1), axis, n.attr.pad.low, n.attr.pad.high, n.attr.pad.interior);
+    ref sum = n_reduce(g, OP_sum, n_where(g, is_new, dy, n_k(g, dy, 0)), (1u << rank) - 1);
+    din[1] = n_reshape(g, sum, &scalar);
+}
+
+uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
+{
+    struct kernel *k = l->k;
+    const struct node *n = node_at(l->g, r);
+    const struct shape *from = node_shape(l->g, n->in[0]);
+    uint32_t axis = n->attr.pad.axis;
+    int64_t len = from->dim[axis], step = len > 1 ? n->attr.pad.interior + 1 : 1;
+    val zero[KL_MAX_RANK] = {0}, at[KL_MAX_RANK] = {0}, inside;
+    val value = l->at(l, n->in[1], zero);
+    if (len == 0)
+        return value;
+    for (uint32_t i = 0; i < from->rank; i++)
+        at[i] = coord[i];
+    val place = lower_inside(k, ix_sub(k, coord[axis], k_int(k, n->attr.pad.low)), (len - 1) * step, &inside);
+    at[axis] = ix_div(k, place, step);
+    if (step > 1) {
+        val on = k_prim(k, P_EQ, ix_mod(k, place, step), k_int(k, 0), 0);
+        inside = inside ? k_prim(k, P_AND, inside, on, 0) : on;
+    }
+    val x = l->at(l, n->in[0], at);
+    return inside ? k_prim(k, P_SELECT, inside, x, value) : x;
+}
+
+/* ---- concat ---- */
+
+bool shape_concat(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    const struct node *a = node_at(g, n->in[0]);
+    uint32_t axis = n->attr.axis.axis;
+    *out = g->shape[a->shape];
+    if (!axis_in_range("concat", out, axis, e))
+        return false;
+    int64_t total = out->dim[axis];
+    for (unsigned i = 1; i < n->nin; i++) {
+        const struct node *b = node_at(g, n->in[i]);
+        struct shape like = g->shape[b->shape];
+        char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
+        if (a->dtype != b->dtype)
+            return err_set(e, KL_ERR_TYPE, "concat: dtypes %s and %s differ", dtype_name(a->dtype),
+                           dtype_name(b->dtype));
+        int64_t len = axis < like.rank ? like.dim[axis] : 0;
+        if (axis < like.rank)
+            like.dim[axis] = out->dim[axis];
+        if (!shape_equal(&like, out))
+            return err_set(e, KL_ERR_SHAPE, "concat: shapes %s and %s differ in more than axis %u",
+                           shape_text_in(g, out, ta, sizeof ta), shape_text_in(g, &g->shape[b->shape], tb, sizeof tb),
+                           axis);
+        if (!dims_sum(g, 2, (struct scaled[]){{total, 1}, {len, 1}}, 0, &total))
+            return err_set(e, KL_ERR_SHAPE, "concat: axis %u becomes too long", axis);
+    }
+    out->dim[axis] = total;
+    n->dtype = a->dtype;
+    return attr_rest_zero(n, sizeof n->attr.axis, e);
+}
+
+bool eval_concat(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    struct split to = split_at(&g->shape[n->shape], n->attr.axis.axis);
+    size_t block = (size_t)to.inner * dtype_size(n->dtype);
+    int64_t start = 0;
+    for (unsigned i = 0; i < n->nin; i++) {
+        int64_t len = node_shape(g, n->in[i])->dim[n->attr.axis.axis];
+        for (int64_t o = 0; block && len && o < to.outer; o++)
+            memcpy((char *)out + (size_t)(o * to.len + start) * block, (const char *)in[i] + (size_t)(o * len) * block,
+                   (size_t)len * block);
+        start += len;
+    }
+    return true;
+}
+
+void vjp_concat(struct graph *g, ref y, ref dy, ref *din)
+{
+    const struct node n = *node_at(g, y);
+    int64_t start = 0;
+    for (unsigned i = 0; i < n.nin; i++) {
+        int64_t len = node_shape(g, n.in[i])->dim[n.attr.axis.axis];
+        din[i] = n_slice(g, dy, n.attr.axis.axis, start, len, 1);
+        start = dims_build(g, "concat", 2, (struct scaled[]){{start, 1}, {len, 1}}, 0);
+    }
+}
+
+/* The last operand, unless the element lies before it, and so on down to the first. */
+uint32_t lower_concat(struct lower *l, ref r, const uint32_t *coord)
+{
+    struct kernel *k = l->k;
+    const struct node *n = node_at(l->g, r);
+    uint32_t axis = n->attr.axis.axis;
+    int64_t end = node_shape(l->g, r)->dim[axis];
+    val at[KL_MAX_RANK] = {0}, result = 0;
+    for (uint32_t i = 0; i < node_shape(l->g, r)->rank; i++)
+        at[i] = coord[i];
+    for (unsigned i = n->nin; i-- > 0;) {
+        int64_t len = node_shape(l->g, n->in[i])->dim[axis], start = end - len;
+        if (len) {
+            val inside;
+            at[axis] = lower_inside(k, ix_sub(k, coord[axis], k_int(k, start)), len - 1, &inside);
+            val x = l->at(l, n->in[i], at);
+            val block, rest;
+            int64_t d = ix_split(k, coord[axis], end, &block, &rest);
+            result = result ? k_prim(k, P_SELECT, k_prim(k, P_LT, block, k_int(k, end / d), 0), x, result) : x;
+        }
+        end = start;
+    }
+    return result ? result : k_bits(k, n->dtype, 0); /* no elements, so never stored */
+}
+
+/* ---- gather ---- */
+
+bool shape_gather(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    const struct node *a = node_at(g, n->in[0]), *index = node_at(g, n->in[1]);
+    const struct shape *is = &g->shape[index->shape];
+    uint32_t axis = n->attr.axis.axis;
+    char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];
+    *out = g->shape[a->shape];
+    if (!index_is_integer("gather", "index", index->dtype, e))
+        return false;
+    if (is->rank != 1)
+        return err_set(e, KL_ERR_SHAPE, "gather: the index must have rank 1, got %s",
+                       shape_text_in(g, is, text, sizeof text));
+    if (!axis_in_range("gather", out, axis, e))
+        return false;
+    if (nowhere_to_point(g, out->dim[axis], is->dim[0]))
+        return err_set(e, KL_ERR_SHAPE, "gather: axis %u of %s %s no elements%s", axis,
+                       shape_text_in(g, out, text, sizeof text), out->dim[axis] ? "may have" : "has",
+                       bounds_text(g, out, bounds, sizeof bounds));
+    out->dim[axis] = is->dim[0];
+    n->dtype = a->dtype;
+    return attr_rest_zero(n, sizeof n->attr.axis, e);
+}
+
+bool eval_gather(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    struct split from = split_at(node_shape(g, n->in[0]), n->attr.axis.axis);
+    int64_t count = node_shape(g, n->in[1])->dim[0];
+    size_t block = (size_t)from.inner * dtype_size(n->dtype);
+    for (int64_t o = 0; block && o < from.outer; o++)
+        for (int64_t i = 0; i < count; i++) {
+            int64_t at = index_at(node_at(g, n->in[1])->dtype, in[1], i, from.len - 1);
+            memcpy((char *)out + (size_t)(o * count + i) * block,
+                   (const char *)in[0] + (size_t)(o * from.len + at) * block, block);
+        }
+    return true;
+}
+
+void vjp_gather(struct graph *g, ref y, ref dy, ref *din)
+{
+    const struct node n = *node_at(g, y);
+    din[0] = n_scatter(g, n_k(g, n.in[0], 0), n.in[1], dy, n.attr.axis.axis, SCATTER_ADD);
+}
+
+uint32_t lower_gather(struct lower *l, ref r, const uint32_t *coord)
+{
+    struct kernel *k = l->k;
+    const struct node *n = node_at(l->g, r);
+    const struct shape *from = node_shape(l->g, n->in[0]);
+    uint32_t axis = n->attr.axis.axis;
+    int64_t last = from->dim[axis] - 1;
+    if (last < 0)
+        return k_bits(k, n->dtype, 0); /* no elements, so never stored */
+    val at[KL_MAX_RANK] = {0}, i = l->at(l, n->in[1], &coord[axis]);
+    for (uint32_t d = 0; d < from->rank; d++)
+        at[d] = coord[d];
+    at[axis] = lower_index(k, i, last);
+    return l->at(l, n->in[0], at);
+}

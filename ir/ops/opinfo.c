@@ -1,0 +1,96 @@
+/* What is known of each op, from ops.def, and the rules all elementwise rows share. */
+#include "ir/ir.h"
+#include "ir/loop/loop.h"
+
+static bool class_takes(enum op_class cls, unsigned dtype)
+{
+    switch (cls) {
+    case CLASS_ANY: return dtype != KL_BOOL;
+    case CLASS_FLOAT: case CLASS_PREDICATE: return dtype_is_float(dtype);
+    case CLASS_INT: return dtype != KL_BOOL && !dtype_is_float(dtype);
+    case CLASS_LOGIC: return !dtype_is_float(dtype);
+    case CLASS_COMPARE: case CLASS_WHERE: case CLASS_STRUCT: return true;
+    }
+    return false;
+}
+
+static const char *class_text(enum op_class cls)
+{
+    switch (cls) {
+    case CLASS_ANY: return "a number";
+    case CLASS_FLOAT: case CLASS_PREDICATE: return "a floating";
+    case CLASS_INT: return "an integer";
+    case CLASS_LOGIC: return "an integer or bool";
+    case CLASS_COMPARE: case CLASS_WHERE: case CLASS_STRUCT: break;
+    }
+    return "any";
+}
+
+/* All operands alike in shape, and in dtype but for where's condition. */
+static bool shape_elementwise(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    const struct opinfo *o = &opinfo[n->op];
+    unsigned first = o->cls == CLASS_WHERE ? 1 : 0;
+    const struct node *a = node_at(g, n->in[first]);
+    char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
+    if (first && node_at(g, n->in[0])->dtype != KL_BOOL)
+        return err_set(e, KL_ERR_TYPE, "%s: the first operand must be bool, got %s", o->name,
+                       dtype_name(node_at(g, n->in[0])->dtype));
+    if (!class_takes(o->cls, a->dtype))
+        return err_set(e, KL_ERR_TYPE, "%s: needs %s dtype, got %s", o->name, class_text(o->cls), dtype_name(a->dtype));
+    for (unsigned i = first + 1; i < n->nin; i++) {
+        unsigned dtype = node_at(g, n->in[i])->dtype;
+        if (dtype != a->dtype)
+            return err_set(e, KL_ERR_TYPE, "%s: dtypes %s and %s differ", o->name, dtype_name(a->dtype),
+                           dtype_name(dtype));
+    }
+    for (unsigned i = 1; i < n->nin; i++)
+        if (node_at(g, n->in[i])->shape != node_at(g, n->in[0])->shape)
+            return err_set(e, KL_ERR_SHAPE, "%s: shapes %s and %s differ", o->name,
+                           shape_text_in(g, node_shape(g, n->in[0]), ta, sizeof ta),
+                           shape_text_in(g, node_shape(g, n->in[i]), tb, sizeof tb));
+    n->dtype = op_gives_bool(n->op) ? (uint8_t)KL_BOOL : a->dtype;
+    *out = *node_shape(g, n->in[0]);
+    return attr_rest_zero(n, 0, e);
+}
+
+static bool eval_elementwise(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    unsigned dtype = node_at(g, n->in[opinfo[n->op].cls == CLASS_WHERE ? 1 : 0])->dtype;
+    return scalar_apply(n->op, dtype, out, in, shape_count(&g->shape[n->shape]));
+}
+
+static uint32_t lower_elementwise(struct lower *l, ref r, const uint32_t *coord)
+{
+    const struct node *n = node_at(l->g, r);
+    val in[MAX_OPERANDS] = {0};
+    for (unsigned i = 0; i < n->nin; i++)
+        in[i] = l->at(l, n->in[i], coord);
+    return k_op(l->k, n->op, in);
+}
+
+#define CLASS_OF_A CLASS_ANY
+#define CLASS_OF_F CLASS_FLOAT
+#define CLASS_OF_L CLASS_LOGIC
+#define CLASS_OF_C CLASS_COMPARE
+#define CLASS_OF_W CLASS_WHERE
+#define CLASS_OF_I CLASS_INT
+#define CLASS_OF_P CLASS_PREDICATE
+
+#define ELEMENTWISE(opname, operands, types, expr, cast, text)                                      \
+    [OP_##opname] = {.name = #opname, .doc = text, .value = expr, .autocast = #cast,                \
+                     .batching = "AXIS", .nin = operands, .cls = CLASS_OF_##types,                  \
+                     .shape = shape_elementwise, .eval = eval_elementwise, .vjp = elementwise_vjp,  \
+                     .lower = lower_elementwise},
+
+const struct opinfo opinfo[OP_COUNT] = {
+    [OP_nil] = {.name = "nil", .doc = "no value", .autocast = "ANY", .batching = "LEAF", .cls = CLASS_STRUCT},
+#define ST(opname, operands, cast, batch, text)                                                     \
+    [OP_##opname] = {.name = #opname, .doc = text, .autocast = #cast, .batching = #batch,           \
+                     .nin = operands, .cls = CLASS_STRUCT, .shape = shape_##opname,                 \
+                     .eval = eval_##opname, .vjp = vjp_##opname, .lower = lower_##opname},
+#define EW1(opname, types, expr, ga, cast, text) ELEMENTWISE(opname, 1, types, #expr, cast, text)
+#define EW2(opname, types, expr, ga, gb, cast, text) ELEMENTWISE(opname, 2, types, #expr, cast, text)
+#define EW3(opname, types, expr, ga, gb, gc, cast, text) ELEMENTWISE(opname, 3, types, #expr, cast, text)
+#include "ops.def"
+};

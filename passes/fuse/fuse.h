@@ -1,0 +1,88 @@
+/* Grouping nodes into kernels: what fuse.c and fuse_*.c share. */
+#ifndef KILN_FUSE_H
+#define KILN_FUSE_H
+#include "passes/passes.h"
+
+enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24, MAX_FREE_SCALAR = 32, MAX_PATTERN = 4, MAX_SEARCH = 256 };
+
+struct group {
+    ref first, last;    /* members, linked by fuser.next */
+    ref low, high;      /* the least and the greatest of them */
+    ref anchor;         /* NIL: elementwise; the first of several in a row kernel */
+    int64_t numel;      /* elements of the results: of the anchor if there is one */
+    uint32_t nodes, reads;
+    uint16_t device;
+    bool merged;        /* into another: no longer a group */
+    bool apart;         /* a region op or a copy: no kernel */
+    bool again;         /* computes marked nodes, too: later, when they are needed */
+    bool rows;          /* a row kernel (fuse_rows.c) */
+    uint32_t before, after; /* it in the order (fuse_order.c); GROUP_NONE: none */
+    uint64_t rank;      /* the greater, the later in the order */
+};
+
+struct fuser {
+    struct graph *g;
+    struct group *group; uint32_t ngroup;
+    ref *next;          /* per node: next member of its group */
+    ref *reader; uint32_t *readers; /* reader[readers[r]] up to reader[readers[r + 1]]: who reads r, through views too */
+    bool *output;       /* per node: an output of the graph holds its elements, */
+    bool *viewed;       /*   or some of them, in another order: a kernel of its own copies them */
+    bool *prologue;     /* per node: computed per element of what its group's anchor reads */
+    uint32_t *cost;     /* per node without a group: nodes that each kernel with it computes */
+    uint32_t *marked;   /* per node: stamp of the last count that came here */
+    uint32_t *seen;     /* per group: stamp of the last search that passed here */
+    uint32_t *stack;
+    uint32_t stamp;
+    uint32_t front, back; /* the order of the groups */
+    uint32_t between[MAX_SEARCH];
+};
+
+static inline uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; }
+static inline bool op_is_map(unsigned op) { return op_is_elementwise(op) || op == OP_cast; }
+
+/* ---- fuse.c ---- */
+bool fuser_open(struct fuser *f, struct graph *g);  /* false: out of memory; fuser_close in either case */
+void fuser_close(struct fuser *f);
+uint32_t fuse_group(struct fuser *f, ref r);        /* a new group of r alone */
+void fuse_member(struct fuser *f, uint32_t id, ref r); /* r, which has no group, joins id */
+void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b); /* b's members become a's */
+
+/* ---- fuse_rules.c ---- What may be one kernel, and what that is worth. */
+enum join {
+    JOIN_NONE,
+    JOIN_MAP,           /* elementwise groups of one size */
+    JOIN_EPILOGUE,      /* what is computed from the anchor's results, one by one */
+    JOIN_PROLOGUE,      /* what a reduce reduces */
+    JOIN_OPERAND,       /* what another anchor reads just once */
+    JOIN_ROWS,
+    JOIN_SIBLINGS,      /* maps that read the same array */
+};
+struct verdict { enum join join; const char *why; }; /* JOIN_NONE: why not */
+/* May a and b, which reads a, be one kernel?  `paths`: look for a circle too, which takes long. */
+struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths);
+/* The same for two that read array x, and not each other. */
+struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths);
+/* Can r's kernel compute x, an elementwise value of another one's, where r reads it? */
+bool fuse_takes(const struct fuser *f, ref r, ref x);
+double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join); /* what that saves */
+void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
+
+/* ---- fuse_rows.c ---- May a and b, which reads a, be one row kernel?  NULL: yes; else why not. */
+bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s); /* does it reduce rows?  Which? */
+const char *fuse_rows_apart(struct fuser *f, uint32_t a, uint32_t b);
+
+/* ---- fuse_order.c ---- An order of the groups in which each stands behind all that it reads. */
+bool fuse_order(struct fuser *f); /* makes it; false: out of memory */
+/* Does a third group need one of the two and is needed by the other?  After a long search: yes. */
+bool fuse_way_around(struct fuser *f, uint32_t a, uint32_t b);
+void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays); /* before a and b, with no way around, become `stays` */
+
+/* ---- fuse_again.c ---- Gives kernels copies of nodes whose values they would read.  1: the graph is a new one, with
+ * nodes that nothing uses and no groups; 0: there is no such value; -1: out of memory. */
+int fuse_again(struct fuser *f);
+double fuse_work(unsigned op); /* of an element, in bytes that memory moves in that time */
+
+/* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */
+bool fuse_parts(struct fuser *f); /* false: out of memory */
+
+#endif

@@ -1,0 +1,132 @@
+/* Why the kernels of a fused graph are apart: fusion's own rules, asked again about the groups that came out. */
+#include "fuse.h"
+#include "ir/text/text.h"
+
+struct explainer {
+    struct fuser f;
+    struct graph g;     /* the graph, with groups of its own: the parts of a kernel (fuse_parts.c) are one each */
+    uint32_t *number;   /* per such group: its number in the graph */
+    uint32_t *other;    /* per such group: the next part of the same kernel, 0: none */
+};
+
+static uint32_t part_of(struct explainer *x, ref r, uint32_t id, bool anchored)
+{
+    while (!anchored && x->f.group[id].first && node_numel(&x->g, r) != x->f.group[id].numel) {
+        if (!x->other[id]) {
+            x->other[id] = x->f.ngroup;
+            x->number[x->f.ngroup++] = x->number[id];
+        }
+        id = x->other[id];
+    }
+    return id;
+}
+
+static void add_member(struct explainer *x, ref r, uint32_t id)
+{
+    struct fuser *f = &x->f;
+    const struct node *n = &x->g.node[r];
+    bool first = !f->group[id].first, again = n->flags & MARK_AGAIN;
+    if (first)
+        f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .numel = node_numel(&x->g, r), .nodes = 1,
+                                      .reads = n->nin, .device = n->device, .apart = op_is_apart(n->op), .again = again};
+    else
+        fuse_member(f, id, r);
+    struct group *b = &f->group[id];
+    f->g->group[r] = id;
+    b->again |= again;
+    if (!op_is_anchor(n->op) && !op_is_apart(n->op))
+        return;
+    b->rows |= b->anchor && op_is_reduce(n->op);
+    if (!b->anchor)
+        b->numel = node_numel(&x->g, b->anchor = r);
+}
+
+/* What the anchors read, from the end to the start. */
+static void find_prologues(struct fuser *f)
+{
+    for (ref r = f->g->nnode; r-- > 1;) {
+        uint32_t id = group_of(f, r);
+        bool inside = id != GROUP_NONE && (f->prologue[r] || f->group[id].anchor == r);
+        for (unsigned i = 0; inside && i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref s = node_operand(f->g, r, i, &linear);
+            f->prologue[s] |= group_of(f, s) == id;
+        }
+    }
+}
+
+static void rebuild(struct explainer *x, const struct graph *g, bool *anchored)
+{
+    struct fuser *f = &x->f;
+    f->ngroup = g->ngroup;
+    for (uint32_t i = 0; i < g->ngroup; i++)
+        x->number[i] = i;
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->group[r] != GROUP_NONE)
+            anchored[g->group[r]] |= op_is_anchor(g->node[r].op) || op_is_apart(g->node[r].op);
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->group[r] != GROUP_NONE)
+            add_member(x, r, part_of(x, r, g->group[r], anchored[g->group[r]]));
+    find_prologues(f);
+    for (ref r = 1; r < g->nnode; r++) { /* rows repeated behind their reduce */
+        uint32_t id = group_of(f, r);
+        struct group *b = id == GROUP_NONE ? NULL : &f->group[id];
+        if (b && b->anchor && r != b->anchor && !f->prologue[r] && node_numel(g, r) != b->numel)
+            b->rows |= op_is_reduce(g->node[b->anchor].op);
+    }
+}
+
+/* One line for each group that group b reads. */
+static void put_reasons(struct explainer *x, uint32_t b, uint32_t *told, struct text *t)
+{
+    struct fuser *f = &x->f;
+    char buf[SHAPE_TEXT];
+    for (ref r = f->group[b].first; r; r = f->next[r])
+        for (unsigned i = 0; i < node_nin(&f->g->node[r]); i++) {
+            bool linear;
+            ref s = node_operand(f->g, r, i, &linear);
+            uint32_t a = group_of(f, s);
+            if (a == GROUP_NONE || a == b || told[a] == b + 1)
+                continue;
+            told[a] = b + 1;
+            struct verdict v = fuse_judge(f, a, b, true);
+            text_put(t, "# group %u reads %%%u %s%s of group %u: %s\n", x->number[b], s, dtype_name(f->g->node[s].dtype),
+                     shape_text(node_shape(f->g, s), buf, sizeof buf), x->number[a],
+                     v.join == JOIN_NONE ? v.why : "what stood between them joined too late");
+        }
+}
+
+char *fuse_explain(const struct graph *g)
+{
+    if (!g->group)
+        return mem_alloc(1);
+    struct explainer x = {.g = *g};
+    struct text t = {0};
+    bool *anchored = mem_alloc((g->ngroup + 1) * sizeof *anchored);
+    uint32_t *told = mem_alloc(g->nnode * sizeof *told);
+    x.number = mem_alloc(g->nnode * sizeof *x.number);
+    x.other = mem_alloc(g->nnode * sizeof *x.other);
+    x.g.group = mem_alloc(g->nnode * sizeof *x.g.group);
+    bool ok = fuser_open(&x.f, &x.g) && anchored && told && x.number && x.other && x.g.group;
+    for (ref r = 0; ok && r < g->nnode; r++)
+        x.g.group[r] = GROUP_NONE;
+    if (ok) {
+        rebuild(&x, g, anchored);
+        ok = fuse_order(&x.f);
+        for (uint32_t b = 0; ok && b < x.f.ngroup; b++)
+            put_reasons(&x, b, told, &t);
+    }
+    fuser_close(&x.f);
+    mem_free(anchored);
+    mem_free(told);
+    mem_free(x.number);
+    mem_free(x.other);
+    mem_free(x.g.group);
+    if (ok && !t.s)
+        t.s = mem_alloc(1);
+    if (!ok || t.failed) {
+        mem_free(t.s);
+        return NULL;
+    }
+    return t.s;
+}

@@ -1,0 +1,301 @@
+/* Values that the kernels reading them compute again, where that is cheaper than to store and to read them.
+ *
+ * The gradient of a chain of elementwise ops reads most of what the chain has computed.  Fused, the chain is one kernel,
+ * and all that its gradient reads it would have to write: gelu seven arrays beside the two that have to be there.  Here a
+ * stored elementwise value is dropped if the kernels that read it can have it from what is in memory anyway, or from less
+ * than what its going saves: element by element, or as a reduce or a product takes its operand, so that a weight's cast for
+ * two products is part of both.  The latest goes first, so that a chain ends at the product or the reduction that it began
+ * with, and what one value is computed from may be dropped in its turn.  Nothing is dropped that would make what waits in
+ * memory more: what is there longer than before has at most the bytes of what is not there.
+ *
+ * Each of those kernels gets nodes of its own, marked `again`, and fusion starts anew. */
+#include "fuse.h"
+#include "passes/graph/rewrite.h"
+
+enum { MIN_BYTES = 128 << 10 }; /* smaller ones stay in a cache on their way */
+enum { MAX_READERS = 32, MAX_BASES = 8 };
+
+struct cell { uint32_t group, next; };          /* a list of groups; next: number + 1, 0: the end */
+struct pair { ref node, copy; uint32_t next; }; /* a list of nodes of one group's */
+
+struct again {
+    struct fuser *f;
+    struct graph *g;
+    bool *stored;       /* per node: in memory for other kernels than its own */
+    uint32_t *list;     /* per node: groups that read it beside those of f->reader; a cell's number + 1 */
+    struct cell *cell; uint32_t ncell, cell_cap;
+    uint32_t *nodes;    /* per group: its nodes with those computed again */
+    uint32_t *pairs;    /* per group: its copies; a pair's number + 1 */
+    struct pair *pair; uint32_t npair, pair_cap;
+    bool failed;
+};
+
+/* What dropping one value takes. */
+struct cone {
+    uint32_t reader[MAX_READERS], nreader;
+    ref base[MAX_BASES]; uint32_t nbase; /* values in memory that it is computed from */
+    uint32_t nodes;
+    uint32_t own;       /*   those of x's group */
+    double work;        /* for each element, in bytes of memory that could be read meanwhile */
+};
+
+/* A processor moves some 3 bytes to or from memory in a cycle, in which it does 16 additions.  Rounded up. */
+double fuse_work(unsigned op)
+{
+    if (op == OP_div || op == OP_sqrt || op == OP_rsqrt || op == OP_recip || op == OP_exp || op == OP_exp2 || op == OP_tanh)
+        return 3;
+    if ((op > OP_exp && op < OP_sqrt) || op == OP_pow || op == OP_atan2 || op == OP_hypot || op == OP_rem)
+        return 12;
+    return 0.25;
+}
+
+/* Puts x into a set.  false: it is full. */
+static bool add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x)
+{
+    for (uint32_t i = 0; i < *n; i++)
+        if (set[i] == x)
+            return true;
+    if (*n == most)
+        return false;
+    set[(*n)++] = x;
+    return true;
+}
+
+static bool add_reader(struct cone *c, uint32_t id) { return add(c->reader, &c->nreader, MAX_READERS, id); }
+
+/* The groups that read x, if all of them can compute it where they read it. */
+static bool find_readers(const struct again *a, ref x, struct cone *c)
+{
+    const struct fuser *f = a->f;
+    for (uint32_t k = f->readers[x]; k < f->readers[x + 1]; k++) {
+        ref r = f->reader[k];
+        if (group_of(f, r) == group_of(f, x))
+            continue;
+        if (group_of(f, r) == GROUP_NONE || !fuse_takes(f, r, x) || !add_reader(c, group_of(f, r)))
+            return false;
+    }
+    for (uint32_t i = a->list[x]; i; i = a->cell[i - 1].next)
+        if (!add_reader(c, a->cell[i - 1].group))
+            return false;
+    return c->nreader > 0;
+}
+
+/* Walks from x to what is in memory, or can be. */
+static bool find_cone(struct again *a, ref x, struct cone *c)
+{
+    struct fuser *f = a->f;
+    const struct graph *g = a->g;
+    uint32_t top = 0;
+    f->stamp++;
+    f->stack[top++] = x;
+    while (top) {
+        ref y = f->stack[--top];
+        const struct node *n = &g->node[y];
+        c->work += fuse_work(n->op);
+        c->own += group_of(f, y) == group_of(f, x);
+        if (++c->nodes > MAX_GROUP_NODES / 2)
+            return false;
+        for (unsigned i = 0; i < n->nin; i++) {
+            bool linear;
+            ref s = node_operand(g, y, i, &linear);
+            bool full = node_numel(g, s) == node_numel(g, x), leaf = group_of(f, s) == GROUP_NONE;
+            if (leaf && !node_is_stored_leaf(g, s))
+                continue;
+            if ((full && !linear) || node_numel(g, s) > node_numel(g, x))
+                return false;
+            if (f->marked[s] == f->stamp)
+                continue;
+            f->marked[s] = f->stamp;
+            bool inside = !leaf && full && op_is_map(g->node[s].op) && !a->stored[s];
+            if (inside)
+                f->stack[top++] = s;
+            else if (!add(c->base, &c->nbase, MAX_BASES, s))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Does group id read s? */
+static bool is_read_by(const struct again *a, ref s, uint32_t id)
+{
+    const struct fuser *f = a->f;
+    for (uint32_t k = f->readers[s]; k < f->readers[s + 1]; k++)
+        if (group_of(f, f->reader[k]) == id)
+            return true;
+    for (uint32_t i = a->list[s]; i; i = a->cell[i - 1].next)
+        if (a->cell[i - 1].group == id)
+            return true;
+    return false;
+}
+
+static bool pays(const struct again *a, ref x, const struct cone *c)
+{
+    bool vanishes = c->own == a->f->group[group_of(a->f, x)].nodes; /* the kernel, with what it reads */
+    double bytes = (double)node_bytes(a->g, x), saved = bytes * (1 + c->nreader), longer = 0;
+    saved -= c->work * (double)node_numel(a->g, x) * (c->nreader - vanishes);
+    if (bytes < MIN_BYTES && !vanishes)
+        return false;
+    for (uint32_t i = 0; i < c->nbase; i++) {
+        ref s = c->base[i];
+        double size = (double)node_bytes(a->g, s);
+        bool held = node_is_stored_leaf(a->g, s), later = false;
+        saved += vanishes ? size : 0;
+        if (!held && !a->stored[s])
+            saved -= size;
+        for (uint32_t j = 0; j < c->nreader; j++)
+            if (!is_read_by(a, s, c->reader[j])) {
+                saved -= size;
+                later = !held;
+            }
+        longer += later ? size : 0;
+    }
+    return saved > 0 && longer <= bytes;
+}
+
+static void drop(struct again *a, ref x, const struct cone *c)
+{
+    a->stored[x] = false;
+    for (uint32_t j = 0; j < c->nreader; j++)
+        a->nodes[c->reader[j]] += c->nodes;
+    for (uint32_t i = 0; i < c->nbase; i++) {
+        ref s = c->base[i];
+        a->stored[s] |= group_of(a->f, s) != GROUP_NONE;
+        for (uint32_t j = 0; j < c->nreader; j++) {
+            if (is_read_by(a, s, c->reader[j]))
+                continue;
+            if (!mem_reserve(&a->cell, &a->cell_cap, a->ncell + 1, sizeof *a->cell)) {
+                a->failed = true;
+                return;
+            }
+            a->cell[a->ncell++] = (struct cell){c->reader[j], a->list[s]};
+            a->list[s] = a->ncell;
+        }
+    }
+}
+
+static bool may_go(struct again *a, ref x, struct cone *c)
+{
+    const struct fuser *f = a->f;
+    if (!a->stored[x] || !op_is_map(a->g->node[x].op) || f->output[x] || f->viewed[x] ||
+        !find_readers(a, x, c) || !find_cone(a, x, c))
+        return false;
+    for (uint32_t j = 0; j < c->nreader; j++)
+        if (a->nodes[c->reader[j]] + c->nodes > MAX_GROUP_NODES ||
+            f->group[c->reader[j]].device != f->group[group_of(f, x)].device)
+            return false;
+    return pays(a, x, c);
+}
+
+static bool choose(struct again *a)
+{
+    struct fuser *f = a->f;
+    const struct graph *g = a->g;
+    bool any = false;
+    for (uint32_t i = 0; i < f->ngroup; i++)
+        a->nodes[i] = f->group[i].nodes;
+    for (ref x = 1; x < g->nnode; x++) {
+        if (group_of(f, x) == GROUP_NONE)
+            continue;
+        a->stored[x] = f->output[x] || f->viewed[x];
+        for (uint32_t k = f->readers[x]; k < f->readers[x + 1] && !a->stored[x]; k++)
+            a->stored[x] = group_of(f, f->reader[k]) != group_of(f, x);
+    }
+    for (ref x = g->nnode; x-- > 1 && !a->failed;) {
+        struct cone c = {0};
+        if (!may_go(a, x, &c))
+            continue;
+        drop(a, x, &c);
+        any = true;
+    }
+    return any;
+}
+
+/* ---- the graph with what is computed again ---- */
+
+/* Is s in no memory, though group id needs it, which does not make it? */
+static bool is_away(const struct again *a, ref s, uint32_t id)
+{
+    return group_of(a->f, s) != GROUP_NONE && group_of(a->f, s) != id && !a->stored[s];
+}
+
+/* Node z, a value or a view of one, for group id: a copy of its own of what is in no memory. */
+static ref copy_for(struct again *a, struct rewrite *w, ref z, uint32_t id)
+{
+    const struct graph *g = a->g;
+    bool linear;
+    ref s = node_source(g, z, &linear), in[MAX_OPERANDS] = {0};
+    if (!is_away(a, s, id))
+        return w->map[z];
+    for (uint32_t i = a->pairs[id]; i; i = a->pair[i - 1].next)
+        if (a->pair[i - 1].node == z)
+            return a->pair[i - 1].copy;
+    for (unsigned i = 0; i < g->node[z].nin; i++)
+        in[i] = copy_for(a, w, g->node[z].in[i], id);
+    if (w->to->err.code)
+        return NIL;
+    if (!mem_reserve(&a->pair, &a->pair_cap, a->npair + 1, sizeof *a->pair)) {
+        a->failed = true;
+        return NIL;
+    }
+    rewrite_site(w, z);
+    ref copy = graph_copy_node(w->to, g, &g->node[z], in);
+    if (copy)
+        w->to->node[copy].flags |= MARK_AGAIN;
+    a->pair[a->npair++] = (struct pair){z, copy, a->pairs[id]};
+    a->pairs[id] = a->npair;
+    return copy;
+}
+
+static bool needs_copies(const struct again *a, ref r)
+{
+    bool linear, any = false;
+    uint32_t id = group_of(a->f, r);
+    for (unsigned i = 0; id != GROUP_NONE && i < a->g->node[r].nin; i++)
+        any |= is_away(a, node_operand(a->g, r, i, &linear), id);
+    return any;
+}
+
+static int rebuild(struct again *a)
+{
+    struct rewrite w;
+    struct graph *g = a->g;
+    if (rewrite_begin(&w, g))
+        for (ref r = 1; r < g->nnode && !w.to->err.code && !a->failed; r++) {
+            ref in[MAX_OPERANDS] = {0};
+            bool copies = needs_copies(a, r);
+            for (unsigned i = 0; copies && i < g->node[r].nin; i++)
+                in[i] = copy_for(a, &w, g->node[r].in[i], group_of(a->f, r));
+            rewrite_site(&w, r);
+            if (!copies)
+                rewrite_copy(&w, r);
+            else if (!a->failed && !w.to->err.code)
+                w.map[r] = graph_copy_node(w.to, g, &g->node[r], in);
+        }
+    if (a->failed)
+        err_set(&g->err, KL_ERR_MEMORY, "out of memory fusing @%s", g->name);
+    return rewrite_end(&w);
+}
+
+int fuse_again(struct fuser *f)
+{
+    struct graph *g = f->g;
+    struct again a = {.f = f, .g = g};
+    a.stored = mem_alloc(g->nnode * sizeof *a.stored);
+    a.list = mem_alloc(g->nnode * sizeof *a.list);
+    a.nodes = mem_alloc((f->ngroup + 1) * sizeof *a.nodes);
+    a.pairs = mem_alloc((f->ngroup + 1) * sizeof *a.pairs);
+    a.failed = !a.stored || !a.list || !a.nodes || !a.pairs;
+    int changed = 0;
+    if (!a.failed && choose(&a))
+        changed = rebuild(&a);
+    if (a.failed && changed >= 0)
+        changed = -1;
+    mem_free(a.stored);
+    mem_free(a.list);
+    mem_free(a.cell);
+    mem_free(a.nodes);
+    mem_free(a.pairs);
+    mem_free(a.pair);
+    return changed;
+}

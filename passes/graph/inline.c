@@ -1,0 +1,70 @@
+/* Takes apart the region ops that only matter to gradients: checkpoint and custom_grad.
+ *
+ * In: any graph; one with grad nodes, in itself or in a region, stays as it is: they need these ops, and a gradient
+ * in a region knows one parameter from another that has the same value.  Out: no checkpoint and no custom_grad.
+ *
+ * The nodes of a checkpoint's backward pass are marked, so that no later pass takes them for the forward pass's,
+ * which compute the same: they are to be computed again, late, and not kept from then. */
+#include "passes/passes.h"
+#include "rewrite.h"
+
+struct inliner {
+    struct rewrite w;
+    uint32_t *first;       /* per node that is inlined: where its results stand in `result` */
+    ref *result; uint32_t nresult, result_cap;
+};
+
+static bool inline_node(struct inliner *l, ref r)
+{
+    struct graph *g = l->w.from;
+    const struct node *n = &g->node[r];
+    uint32_t nout = region_results(g, n);
+    ref *in = mem_alloc((node_nin(n) + 1) * sizeof *in);
+    if (!in || !mem_reserve(&l->result, &l->result_cap, l->nresult + nout, sizeof *l->result)) {
+        mem_free(in);
+        return err_set(&g->err, KL_ERR_MEMORY, "out of memory inlining regions of @%s", g->name);
+    }
+    for (uint32_t i = 0; i < node_nin(n); i++)
+        in[i] = l->w.map[node_in(g, n, i)];
+    l->first[r] = l->nresult;
+    uint16_t flags = n->attr.region.flags & REGION_AGAIN ? MARK_AGAIN : 0;
+    bool ok = graph_splice(l->w.to, node_region(g, n, 0), in, flags, l->result + l->nresult);
+    l->nresult += nout;
+    mem_free(in);
+    return ok;
+}
+
+static bool has_grad(const struct graph *g)
+{
+    bool grad = false;
+    for (ref r = 1; r < g->nnode && !grad; r++)
+        grad = g->node[r].op == OP_grad;
+    for (uint32_t i = 0; i < g->nregion && !grad; i++)
+        grad = has_grad(g->region[i]);
+    return grad;
+}
+
+int pass_inline(struct graph *g)
+{
+    bool any = false;
+    for (ref r = 1; r < g->nnode; r++)
+        any |= op_is_inlined(g->node[r].op);
+    if (!any || has_grad(g))
+        return 0;
+    struct inliner l = {.first = mem_alloc(g->nnode * sizeof *l.first)};
+    if (!l.first)
+        return err_set(&g->err, KL_ERR_MEMORY, "out of memory inlining regions of @%s", g->name), -1;
+    if (rewrite_begin(&l.w, g))
+        for (ref r = 1; r < g->nnode && !g->err.code && !l.w.to->err.code; r++) {
+            const struct node *n = &g->node[r];
+            if (op_is_inlined(n->op))
+                inline_node(&l, r);
+            else if (n->op == OP_proj && op_is_inlined(g->node[n->in[0]].op))
+                l.w.map[r] = l.result[l.first[n->in[0]] + n->attr.proj.index];
+            else
+                rewrite_copy(&l.w, r);
+        }
+    mem_free(l.first);
+    mem_free(l.result);
+    return rewrite_end(&l.w);
+}

@@ -1,0 +1,65 @@
+/* Writes each reduce's, dot's and attention's order of operations (ir.h, "Numeric order").
+ *
+ * Looks at shapes, dtypes and axes only, never at the host, threads, tiles or views, so that every
+ * executor that follows it gets the same bits.  No later pass touches what is written here. */
+#include "passes/passes.h"
+
+/* Elements of a chunk: long enough that combining chunks costs nothing, short enough that a reduce of
+ * millions splits over threads. */
+enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
+enum { KEY_BLOCK = 64 }; /* keys of attention for each time that a larger score shrinks the sums so far */
+
+static void order_reduce(const struct graph *g, struct node *n)
+{
+    const struct shape *s = node_shape(g, n->in[0]);
+    int64_t len = 1;
+    int last = -1; /* innermost axis longer than 1 */
+    for (uint32_t i = 0; i < s->rank; i++) {
+        if (n->attr.reduce.axes >> i & 1)
+            len *= s->dim[i];
+        if (s->dim[i] != 1)
+            last = (int)i;
+    }
+    bool lanes = last >= 0 && (n->attr.reduce.axes >> last & 1);
+    n->attr.reduce.lanes = lanes ? 64 : 1;
+    int64_t chunk = lanes ? LANE_CHUNK : COLUMN_CHUNK;
+    n->attr.reduce.chunk = (uint64_t)(len < chunk ? (len > 0 ? len : 1) : chunk);
+}
+
+/* Even blocks of at most DOT_BLOCK products, rounded up to whole groups of 8. */
+static void order_dot(const struct graph *g, struct node *n)
+{
+    int64_t k = dot_sizes(g, n).k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
+    int64_t len = blocks ? (k + blocks - 1) / blocks : 1;
+    n->attr.dot.lanes = 1;
+    n->attr.dot.kblock = (uint32_t)((len + 7) / 8 * 8);
+}
+
+static bool has_symbolic_operand(const struct graph *g, const struct node *n)
+{
+    bool any = false;
+    for (unsigned i = 0; i < n->nin; i++)
+        any |= shape_is_symbolic(node_shape(g, n->in[i]));
+    return any;
+}
+
+int pass_numerics(struct graph *g)
+{
+    int changed = 0;
+    for (ref r = 1; r < g->nnode; r++) {
+        struct node *n = &g->node[r];
+        if (g->symbols && has_symbolic_operand(g, n)) /* its order waits for the numbers */
+            continue;
+        if (op_is_reduce(n->op) && !n->attr.reduce.lanes) {
+            order_reduce(g, n);
+            changed = 1;
+        } else if (n->op == OP_dot && !n->attr.dot.kblock) {
+            order_dot(g, n);
+            changed = 1;
+        } else if (n->op == OP_attention && !n->attr.attention.block) {
+            n->attr.attention.block = KEY_BLOCK;
+            changed = 1;
+        }
+    }
+    return changed;
+}

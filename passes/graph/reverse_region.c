@@ -1,0 +1,379 @@
+/* Gradients of region ops.  The gradient of a region is a region: it takes the parameters and the gradients of
+ * yields, computes what it needs of the values again, and yields the gradients of parameters.
+ *
+ *   cond         a cond of the branches' gradients
+ *   scan         a scan the other way round; the first scan stacks the carried values that it needs
+ *   checkpoint   a checkpoint, marked, so that what it computes again is not kept from the first time after all
+ *   custom_grad  the nodes of its second region
+ *   custom       none but that of the custom_grad around it
+ *   while        none: how often it runs, and so what there is to keep, is not known before */
+#include "reverse.h"
+#include "passes/passes.h"
+#include <string.h>
+
+static ref zeros(struct graph *g, unsigned dtype, const struct shape *s, uint16_t device)
+{
+    g->cur_device = device;
+    return n_broadcast(g, n_const(g, dtype, 0), s);
+}
+
+static void no_memory(struct graph *g)
+{
+    err_set(&g->err, KL_ERR_MEMORY, "out of memory differentiating @%s", g->name);
+}
+
+/* A region op on its way back: which operands get a gradient, which results have one, and the lists to build. */
+struct back {
+    struct reverse *v;
+    struct graph *t;
+    ref r;
+    struct node n;          /* a copy: building moves the array */
+    uint32_t nin, nout;
+    const ref *dy;          /* per result; NIL: none */
+    bool *wanted;           /* per operand */
+    bool *given;            /* per result */
+    ref *in; uint32_t count; /* operands of the node that is built */
+    ref *result;
+};
+
+static ref operand(const struct back *b, uint32_t i) { return b->t->operand[b->n.attr.region.operands + i]; }
+
+static bool back_begin(struct back *b, struct reverse *v, ref r, const ref *dy)
+{
+    struct graph *t = v->t;
+    *b = (struct back){.v = v, .t = t, .r = r, .n = t->node[r], .dy = dy};
+    b->nin = node_nin(&b->n);
+    b->nout = region_results(t, &b->n);
+    size_t most = 3 * (size_t)b->nin + 2 * (size_t)b->nout + 1; /* scan's backward pass has most operands */
+    b->wanted = mem_alloc(b->nin * sizeof *b->wanted);
+    b->given = mem_alloc(b->nout * sizeof *b->given);
+    b->in = mem_alloc(most * sizeof *b->in);
+    b->result = mem_alloc(most * sizeof *b->result);
+    if (!b->wanted || !b->given || !b->in || !b->result) {
+        no_memory(t);
+        return false;
+    }
+    for (uint32_t i = 0; i < b->nin; i++)
+        b->wanted[i] = v->needed[operand(b, i)] && dtype_is_float(t->node[operand(b, i)].dtype);
+    for (uint32_t i = 0; i < b->nout; i++)
+        b->given[i] = dy[i] != NIL;
+    return true;
+}
+
+static void back_end(struct back *b)
+{
+    mem_free(b->wanted);
+    mem_free(b->given);
+    mem_free(b->in);
+    mem_free(b->result);
+}
+
+static void push(struct back *b, ref r) { b->in[b->count++] = r; }
+
+static void push_given(struct back *b, uint32_t from)
+{
+    for (uint32_t i = from; i < b->nout; i++)
+        if (b->given[i])
+            push(b, b->dy[i]);
+}
+
+/* The sum of what flows to the nodes that read parameter i. */
+static ref parameter_gradient(struct reverse *v, uint32_t i, uint16_t device)
+{
+    struct graph *g = v->t;
+    ref sum = NIL;
+    for (ref r = 1; r < v->n; r++)
+        if (g->node[r].op == OP_input && g->node[r].attr.leaf.index == i && v->adjoint[r])
+            sum = sum ? n_add(g, sum, v->adjoint[r]) : v->adjoint[r];
+    const struct leaf l = g->input.v[i];
+    struct shape s = g->shape[l.shape];
+    return sum ? sum : zeros(g, l.dtype, &s, device);
+}
+
+/* g, a copy of a region without outputs: the sweep from its yields. */
+static void differentiate(struct graph *g, const struct graph *region, const bool *wanted, const bool *given)
+{
+    struct reverse v;
+    uint32_t parameters = g->input.n;
+    uint16_t device = g->cur_device; /* the op's, and so that of what goes in and comes out */
+    if (!reverse_begin(&v, g)) {
+        no_memory(g);
+        reverse_end(&v);
+        return;
+    }
+    for (ref r = 1; r < v.n; r++)
+        v.wanted[r] = g->node[r].op == OP_input && wanted[g->node[r].attr.leaf.index];
+    reverse_mark(&v, v.n - 1);
+    for (uint32_t i = 0; i < region->nout; i++) {
+        ref y = region->out[i].value;
+        struct shape s = *node_shape(g, y);
+        if (given[i])
+            reverse_add(&v, y, n_input(g, g->node[y].dtype, &s, ""));
+    }
+    reverse_sweep(&v, v.n - 1);
+    for (uint32_t i = 0; i < parameters; i++)
+        if (wanted[i])
+            graph_output(g, OUT_RETURN, parameter_gradient(&v, i, device), 0);
+    reverse_end(&v);
+}
+
+/* The gradient of region `which`: parameters, then gradients of the given yields. */
+static struct graph *region_gradient(struct back *b, uint32_t which, const bool *wanted, const bool *given)
+{
+    const struct graph *region = node_region(b->t, &b->n, which);
+    struct graph *g = graph_clone_part(region);
+    if (!g) {
+        no_memory(b->t);
+        return NULL;
+    }
+    g->nout = 0;
+    g->cur_device = b->n.device;
+    g->cur_site = 0;
+    differentiate(g, region, wanted, given);
+    if (!g->err.code)
+        pass_dce(g);
+    if (!g->err.code)
+        return g;
+    err_set(&b->t->err, g->err.code, "%s", g->err.msg);
+    graph_free(g);
+    return NULL;
+}
+
+static ref build(struct back *b, unsigned op, union attr attr, struct graph *const *region)
+{
+    struct node n = {.op = (uint16_t)op, .attr = attr};
+    return graph_add_region(b->t, &n, b->in, b->count, region);
+}
+
+/* Result k on, one a wanted operand, flow to the operands from `first` up to `end`. */
+static uint32_t flow(struct back *b, ref node, uint32_t k, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; node && i < end; i++)
+        if (b->wanted[i])
+            reverse_add(b->v, operand(b, i), n_proj(b->t, node, k++));
+    return k;
+}
+
+/* ---- cond, checkpoint ---- */
+
+static void cond_back(struct back *b)
+{
+    struct graph *region[2];
+    for (uint32_t i = 0; i < 2; i++)
+        region[i] = region_gradient(b, i, b->wanted + 1, b->given);
+    if (!region[0] || !region[1]) {
+        graph_free(region[0]);
+        graph_free(region[1]);
+        return;
+    }
+    for (uint32_t i = 0; i < b->nin; i++)
+        push(b, operand(b, i));
+    push_given(b, 0);
+    flow(b, build(b, OP_cond, (union attr){0}, region), 0, 1, b->nin);
+}
+
+static void checkpoint_back(struct back *b)
+{
+    struct graph *region = region_gradient(b, 0, b->wanted, b->given);
+    union attr attr = {0};
+    attr.region.flags = REGION_AGAIN;
+    if (!region)
+        return;
+    for (uint32_t i = 0; i < b->nin; i++)
+        push(b, operand(b, i));
+    push_given(b, 0);
+    flow(b, build(b, OP_checkpoint, attr, &region), 0, 0, b->nin);
+}
+
+/* ---- custom_grad ---- */
+
+static void custom_back(struct back *b)
+{
+    struct graph *t = b->t;
+    uint32_t own = b->n.attr.region.carried, k = 0;
+    for (uint32_t i = 0; i < own; i++)
+        push(b, operand(b, i));
+    for (uint32_t i = 0; i < b->nout; i++)
+        push(b, n_proj(t, b->r, i));
+    for (uint32_t i = 0; i < b->nout; i++) {
+        struct shape s;
+        unsigned dtype = region_result(t, &b->n, i, &s);
+        if (dtype_is_float(dtype))
+            push(b, b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
+    }
+    for (uint32_t i = own; i < b->nin; i++)
+        push(b, operand(b, i));
+    if (!graph_splice(t, node_region(t, &b->n, 1), b->in, 0, b->result))
+        return;
+    for (uint32_t i = 0; i < own; i++)
+        if (dtype_is_float(t->node[operand(b, i)].dtype)) {
+            if (b->wanted[i])
+                reverse_add(b->v, operand(b, i), b->result[k]);
+            k++;
+        }
+}
+
+/* ---- scan ---- */
+
+/* A node of g that reads input i; NIL: none does. */
+static ref input_node(const struct graph *g, uint32_t i)
+{
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].op == OP_input && g->node[r].attr.leaf.index == i)
+            return r;
+    return NIL;
+}
+
+/* The carried values i of all rounds: a result of the scan, which is made to yield them if it does not yet. */
+static ref carried_values(struct back *b, uint32_t i)
+{
+    struct graph *body = node_region(b->t, &b->n, 0);
+    uint32_t k = b->n.attr.region.carried;
+    while (k < body->nout && !(node_at(body, body->out[k].value)->op == OP_input &&
+                               node_at(body, body->out[k].value)->attr.leaf.index == i))
+        k++;
+    if (k == body->nout && !graph_output(body, OUT_RETURN, input_node(body, i), 0)) {
+        err_set(&b->t->err, body->err.code, "%s", body->err.msg);
+        return NIL;
+    }
+    return n_proj(b->t, b->r, k);
+}
+
+static ref new_input(struct graph *g, const struct graph *like, ref r, bool slice)
+{
+    struct shape s = *node_shape(like, r);
+    if (slice)
+        s = shape_make(s.rank - 1, s.dim + 1);
+    return n_input(g, node_at(like, r)->dtype, &s, "");
+}
+
+/* The body of the backward scan around the gradient of the forward one's.
+ * parameters: gradients carried, sums carried, then what is scanned, then what is read besides */
+static struct graph *backward_body(struct back *b, const struct graph *gradient, const bool *used, uint32_t floats,
+                                   uint32_t sums)
+{
+    const struct node *n = &b->n;
+    uint32_t carried = n->attr.region.carried, cut = carried + n->attr.region.scanned, extra = b->nin, k = 0;
+    struct graph *g = graph_new(node_region(b->t, n, 0)->name);
+    ref *in = mem_alloc((b->nin + b->nout) * sizeof *in), *own = mem_alloc(b->count * sizeof *own);
+    bool ok = g && in && own;
+    if (!ok)
+        no_memory(b->t);
+    if (ok) {
+        symbols_share(g, b->t);
+        g->cur_device = n->device; /* failures stay in g, and graph_add_region passes them on */
+        for (uint32_t i = 0; i < b->count; i++)
+            own[i] = new_input(g, b->t, b->in[i], i >= floats + sums && i < b->count - (b->nin - cut));
+        k = floats + sums;
+        for (uint32_t i = 0; i < cut; i++) /* carried values and slices that the gradient reads */
+            if (used[i])
+                in[i] = own[k++];
+        for (uint32_t i = 0, f = 0; i < carried; i++)
+            if (b->given[i])
+                in[extra++] = own[f++];
+        for (uint32_t i = carried; i < b->nout; i++)
+            if (b->given[i])
+                in[extra++] = own[k++];
+        for (uint32_t i = cut; i < b->nin; i++)
+            in[i] = own[k++];
+        ok = graph_splice(g, gradient, in, 0, b->result);
+        uint32_t slices = 0, at = 0;
+        for (uint32_t i = carried; i < cut; i++)
+            slices += b->wanted[i];
+        for (; at < floats; at++)
+            graph_output(g, OUT_RETURN, b->result[at], 0);
+        for (uint32_t i = 0; i < sums; i++)
+            graph_output(g, OUT_RETURN, n_add(g, own[floats + i], b->result[floats + slices + i]), 0);
+        for (uint32_t i = 0; i < slices; i++)
+            graph_output(g, OUT_RETURN, b->result[floats + i], 0);
+    }
+    mem_free(in);
+    mem_free(own);
+    return g;
+}
+
+/* Operands: gradients of the carried results, sums from 0, what the gradient reads of carried values and slices,
+ * gradients of the stacked results, what is read besides. */
+static uint32_t push_scan(struct back *b, const bool *used, uint32_t carried, uint32_t cut)
+{
+    struct graph *t = b->t;
+    for (uint32_t i = 0; i < b->nin; i++) {
+        struct shape s = *node_shape(t, operand(b, i));
+        unsigned dtype = t->node[operand(b, i)].dtype;
+        if (i < carried ? b->given[i] : i >= cut && b->wanted[i])
+            push(b, i < carried && b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
+    }
+    uint32_t before = b->count;
+    for (uint32_t i = 0; i < cut; i++)
+        if (used[i])
+            push(b, i < carried ? carried_values(b, i) : operand(b, i));
+    push_given(b, carried);
+    uint32_t scanned = b->count - before;
+    for (uint32_t i = cut; i < b->nin; i++)
+        push(b, operand(b, i));
+    return scanned;
+}
+
+static void scan_with(struct back *b, const struct graph *gradient, bool *used)
+{
+    const struct node *n = &b->n;
+    uint32_t carried = n->attr.region.carried, cut = carried + n->attr.region.scanned, floats = 0, sums = 0;
+    for (uint32_t i = 0; i < b->nin; i++) {
+        used[i] = input_node(gradient, i) != NIL;
+        floats += i < carried && b->given[i];
+        sums += i >= cut && b->wanted[i];
+    }
+    union attr attr = n->attr;
+    attr.region.carried = floats + sums;
+    attr.region.scanned = push_scan(b, used, carried, cut);
+    if (b->t->err.code) /* the carried values of all rounds may be more than fits in memory */
+        return;
+    attr.region.flags ^= REGION_REVERSE;
+    struct graph *body = backward_body(b, gradient, used, floats, sums);
+    ref back = build(b, OP_scan, attr, &body);
+    uint32_t k = flow(b, back, 0, 0, carried);
+    k = flow(b, back, k, cut, b->nin);
+    flow(b, back, k, carried, cut);
+}
+
+static void scan_back(struct back *b)
+{
+    /* Gradients of all floating carried values are carried back, whoever wants them. */
+    for (uint32_t i = 0; i < b->n.attr.region.carried; i++)
+        b->wanted[i] = b->given[i] = dtype_is_float(b->t->node[operand(b, i)].dtype);
+    struct graph *gradient = region_gradient(b, 0, b->wanted, b->given);
+    bool *used = mem_alloc(b->nin * sizeof *used);
+    if (gradient && used)
+        scan_with(b, gradient, used);
+    else
+        no_memory(b->t);
+    graph_free(gradient);
+    mem_free(used);
+}
+
+/* ---- while ---- */
+
+static void while_back(struct back *b)
+{
+    const kl_site *s = &b->t->site[b->n.site];
+    char at[300] = "";
+    if (b->n.site)
+        snprintf(at, sizeof at, " (recorded at %.250s:%d)", s->file, s->line);
+    err_set(&b->t->err, KL_ERR_GRAD,
+            "while: no gradient flows back through a loop of unknown length%s; scan has one", at);
+}
+
+void reverse_region(struct reverse *v, ref r, const ref *dy)
+{
+    struct back b;
+    if (back_begin(&b, v, r, dy))
+        switch (b.n.op) {
+        case OP_cond:        cond_back(&b); break;
+        case OP_while:       while_back(&b); break;
+        case OP_scan:        scan_back(&b); break;
+        case OP_checkpoint:  checkpoint_back(&b); break;
+        case OP_custom_grad: custom_back(&b); break;
+        case OP_custom:      vjp_custom(v->t, r, NIL, NULL); break;
+        }
+    back_end(&b);
+}

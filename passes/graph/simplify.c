@@ -1,0 +1,275 @@
+/* Simplifies by rules that keep every bit of every value: no x+0, x*0, x-x.
+ *
+ * In: any graph.  Out: an equal graph; equal nodes are one node.  A graph with grad nodes stays as it is: a gradient
+ * is taken in one node and not in an equal one, and marks tell nodes apart.  Without grad nodes marks mean nothing and go.
+ *
+ * One walk in execution order.  Each node is first rebuilt on its simplified operands, then the first
+ * rule that fits replaces it, and what remains is looked up among the nodes that already exist
+ * (global value numbering by hashing; a walk in execution order is enough for a graph without loops). */
+#include "passes/passes.h"
+#include "rewrite.h"
+#include <string.h>
+
+struct numbering { ref *slot; uint32_t mask; }; /* open addressing over node numbers */
+
+static ref settle(struct numbering *v, struct graph *g, ref r, uint32_t seen);
+
+static uint64_t node_key(const struct node *n)
+{
+    struct node c = *n;
+    c.site = 0;
+    return bytes_hash(&c, sizeof c).lo;
+}
+
+static bool same_node(const struct node *a, const struct node *b)
+{
+    struct node x = *a, y = *b;
+    x.site = y.site = 0;
+    return !memcmp(&x, &y, sizeof x);
+}
+
+static bool numbering_grow(struct numbering *v, const struct graph *g)
+{
+    uint32_t size = v->mask ? 2 * (v->mask + 1) : 256;
+    ref *slot = mem_alloc(size * sizeof *slot);
+    if (!slot)
+        return false;
+    for (uint32_t i = 0; v->slot && i <= v->mask; i++)
+        if (v->slot[i]) {
+            uint32_t h = (uint32_t)node_key(&g->node[v->slot[i]]) & (size - 1);
+            while (slot[h])
+                h = (h + 1) & (size - 1);
+            slot[h] = v->slot[i];
+        }
+    mem_free(v->slot);
+    v->slot = slot;
+    v->mask = size - 1;
+    return true;
+}
+
+/* The oldest node equal to r: r itself if it is the first.  Inputs, states and slots are equal by ordinal. */
+static ref number(struct numbering *v, struct graph *g, ref r)
+{
+    if ((!v->mask || g->nnode * 2 > v->mask) && !numbering_grow(v, g)) {
+        err_set(&g->err, KL_ERR_MEMORY, "out of memory simplifying @%s", g->name);
+        return r;
+    }
+    uint32_t h = (uint32_t)node_key(&g->node[r]) & v->mask;
+    for (; v->slot[h]; h = (h + 1) & v->mask)
+        if (same_node(&g->node[v->slot[h]], &g->node[r]))
+            return v->slot[h];
+    v->slot[h] = r;
+    return r;
+}
+
+static const struct node *operand(const struct graph *g, const struct node *n, unsigned i) { return &g->node[n->in[i]]; }
+
+/* A scalar elementwise op of constants is a constant. */
+static ref fold_constants(struct graph *g, const struct node *n)
+{
+    if (g->shape[n->shape].rank || !n->nin || !(op_is_elementwise(n->op) || n->op == OP_cast))
+        return NIL;
+    const void *in[MAX_OPERANDS];
+    for (unsigned i = 0; i < n->nin; i++) {
+        if (operand(g, n, i)->op != OP_const)
+            return NIL;
+        in[i] = &operand(g, n, i)->attr.konst.bits; /* little-endian: the low bytes are the value */
+    }
+    uint64_t bits = 0;
+    return interp_node(g, n, &bits, in) ? n_const(g, n->dtype, bits) : NIL;
+}
+
+/* Views of views and views that change nothing. */
+static ref simplify_view(struct graph *g, ref r, const struct node *n)
+{
+    const struct node a = *operand(g, n, 0); /* a copy: rules build nodes */
+    if (n->shape == a.shape) {
+        bool same = n->op != OP_permute && n->op != OP_flip;
+        if (n->op == OP_permute) {
+            same = true;
+            for (uint32_t i = 0; i < g->shape[n->shape].rank; i++)
+                same &= n->attr.permute.perm[i] == i;
+        }
+        if (same)
+            return n->in[0];
+    }
+    struct shape s = *node_shape(g, r);
+    if (n->op == OP_window && n->attr.window.size == 1) { /* every stride-th element, in a window of its own */
+        uint32_t axis = n->attr.window.axis;
+        int64_t count = s.dim[axis], length = node_shape(g, n->in[0])->dim[axis];
+        int64_t stride = count == 1 ? 1 : n->attr.window.stride;
+        return n_reshape(g, count != length ? n_slice(g, n->in[0], axis, 0, count, stride) : n->in[0], &s);
+    }
+    if (n->op != a.op || n->op == OP_window)
+        return NIL;
+    if (n->op == OP_reshape)
+        return n_reshape(g, a.in[0], &s);
+    if (n->op == OP_expand)
+        return n_expand(g, a.in[0], &s);
+    if (n->op == OP_flip) {
+        uint32_t axes = n->attr.flip.axes ^ a.attr.flip.axes;
+        return axes ? n_flip(g, a.in[0], axes) : a.in[0];
+    }
+    if (n->op == OP_slice) {
+        if (n->attr.slice.axis != a.attr.slice.axis)
+            return NIL;
+        int64_t count = n->attr.slice.count, start = 0, step = 1;
+        struct scaled first[] = {{a.attr.slice.start, 1}, {n->attr.slice.start, a.attr.slice.step}};
+        if (count < 0 && !dim_at_most(g, 1, count)) /* a slice of nothing may start where the other one does not */
+            return NIL;
+        if ((count && !dims_sum(g, 2, first, 0, &start)) ||
+            (count != 0 && count != 1 && __builtin_mul_overflow(n->attr.slice.step, a.attr.slice.step, &step)))
+            return NIL;
+        return n_slice(g, a.in[0], a.attr.slice.axis, start, count, step);
+    }
+    uint8_t perm[KL_MAX_RANK] = {0};
+    for (uint32_t i = 0; i < s.rank; i++)
+        perm[i] = a.attr.permute.perm[n->attr.permute.perm[i]];
+    return n_permute(g, a.in[0], perm);
+}
+
+/* op(expand(a), expand(b)) computes the same numbers over and over: expand(op(a, b)) does not. */
+static ref hoist_expand(struct numbering *v, struct graph *g, ref r, const struct node *n)
+{
+    if (!op_is_elementwise(n->op) && n->op != OP_cast)
+        return NIL;
+    for (unsigned i = 0; i < n->nin; i++)
+        if (operand(g, n, i)->op != OP_expand || node_shape(g, operand(g, n, i)->in[0]) != node_shape(g, operand(g, n, 0)->in[0]))
+            return NIL;
+    struct node small = *n;
+    for (unsigned i = 0; i < n->nin; i++)
+        small.in[i] = operand(g, n, i)->in[0];
+    struct shape full = *node_shape(g, r);
+    uint32_t seen = g->nnode;
+    return n_expand(g, settle(v, g, graph_add(g, &small, NULL), seen), &full);
+}
+
+/* Copies move as little as can be: nothing to where it is, no constant, and what is repeated before it is repeated. */
+static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const struct node *n)
+{
+    const struct node a = *operand(g, n, 0);
+    struct shape full = *node_shape(g, r);
+    if (a.device == n->device)
+        return n->in[0];
+    if (a.op == OP_copy)
+        return n_copy(g, a.in[0], n->device);
+    if (a.op == OP_const) {
+        g->cur_device = n->device;
+        return n_const(g, a.dtype, a.attr.konst.bits);
+    }
+    if (a.op != OP_expand && a.op != OP_reshape)
+        return NIL;
+    uint32_t seen = g->nnode;
+    ref small = settle(v, g, n_copy(g, a.in[0], n->device), seen);
+    return a.op == OP_expand ? n_expand(g, small, &full) : n_reshape(g, small, &full);
+}
+
+/* Is x nothing but views of bytes that become i32? */
+static bool is_widened(const struct graph *g, ref x)
+{
+    while (op_is_view(g->node[x].op))
+        x = g->node[x].in[0];
+    const struct node *n = &g->node[x];
+    unsigned from = n->op == OP_cast ? operand(g, n, 0)->dtype : n->dtype;
+    return n->op == OP_cast && n->dtype == KL_I32 && (from == KL_U8 || from == KL_I8);
+}
+
+/* The same views of the bytes. */
+static ref unwidened(struct numbering *v, struct graph *g, ref x)
+{
+    struct node n = g->node[x]; /* a copy: rules build nodes */
+    struct shape s = *node_shape(g, x);
+    if (n.op == OP_cast)
+        return n.in[0];
+    n.in[0] = unwidened(v, g, n.in[0]);
+    uint32_t seen = g->nnode;
+    return settle(v, g, graph_add(g, &n, n.op == OP_reshape || n.op == OP_expand ? &s : NULL), seen);
+}
+
+/* A product of bytes that have become i32 first: the same sums, of operands a quarter the size. */
+static ref simplify_dot(struct numbering *v, struct graph *g, const struct node *n)
+{
+    struct node bytes = *n;
+    if (n->op != OP_dot || !is_widened(g, n->in[0]) || !is_widened(g, n->in[1]))
+        return NIL;
+    bytes.attr.dot.sum = KL_I32;
+    bytes.in[0] = unwidened(v, g, n->in[0]);
+    bytes.in[1] = unwidened(v, g, n->in[1]);
+    return graph_add(g, &bytes, NULL);
+}
+
+static ref simplify_math(struct graph *g, const struct node *n)
+{
+    const struct node *a = n->nin ? operand(g, n, 0) : NULL;
+    switch (n->op) {
+    case OP_neg: /* -(-x) */
+    case OP_not:
+        return a->op == n->op ? a->in[0] : NIL;
+    case OP_mul: /* x*1 and 1*x keep x, NaN and -0 included */
+        return node_is_const(g, n->in[1], 1) ? n->in[0] : node_is_const(g, n->in[0], 1) ? n->in[1] : NIL;
+    case OP_div:
+        return node_is_const(g, n->in[1], 1) ? n->in[0] : NIL;
+    case OP_add: /* a + (-b) is a - b; both round the same exact value */
+        return operand(g, n, 1)->op == OP_neg ? n_sub(g, n->in[0], operand(g, n, 1)->in[0]) : NIL;
+    case OP_sub:
+        return operand(g, n, 1)->op == OP_neg ? n_add(g, n->in[0], operand(g, n, 1)->in[0]) : NIL;
+    case OP_where: /* both branches equal */
+        return n->in[1] == n->in[2] ? n->in[1] : NIL;
+    case OP_cast:
+    case OP_bitcast:
+        return a->dtype == n->dtype ? n->in[0] : NIL;
+    case OP_pad: /* nothing new */
+        return a->shape == n->shape ? n->in[0] : NIL;
+    default:
+        return NIL;
+    }
+}
+
+static ref simplify_node(struct numbering *v, struct graph *g, ref r)
+{
+    const struct node n = g->node[r]; /* a copy: rules build nodes */
+    ref s = NIL;
+    if (n.nin)
+        s = fold_constants(g, &n);
+    if (!s && op_is_view(n.op))
+        s = simplify_view(g, r, &n);
+    if (!s && n.op == OP_copy)
+        s = simplify_copy(v, g, r, &n);
+    if (!s)
+        s = simplify_math(g, &n);
+    if (!s)
+        s = simplify_dot(v, g, &n);
+    if (!s && n.nin)
+        s = hoist_expand(v, g, r, &n);
+    return s;
+}
+
+/* Applies rules to r until none fits, then numbers it.  Nodes from `seen` on are not numbered yet.
+ * Each rule makes a node smaller or moves it nearer the leaves, so this ends. */
+static ref settle(struct numbering *v, struct graph *g, ref r, uint32_t seen)
+{
+    for (ref s; r && (s = simplify_node(v, g, r)) && s != r;)
+        r = s;
+    return r >= seen ? number(v, g, r) : r;
+}
+
+int pass_simplify(struct graph *g)
+{
+    struct rewrite w;
+    struct numbering v = {0};
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].op == OP_grad)
+            return 0;
+    if (rewrite_begin(&w, g)) {
+        for (ref r = 1; r < g->nnode && !w.to->err.code && !g->err.code; r++) {
+            rewrite_site(&w, r);
+            uint32_t seen = w.to->nnode;
+            ref copy = rewrite_copy(&w, r);
+            if (copy)
+                w.to->node[copy].flags &= (uint16_t)~MARK_STOP;
+            w.map[r] = settle(&v, w.to, copy, seen);
+        }
+    }
+    mem_free(v.slot);
+    return rewrite_end(&w);
+}

@@ -1,0 +1,90 @@
+/* Lowering one group to one kernel: what the schedules (lower_map, lower_reduce, lower_dot) share. */
+#ifndef KILN_LOWER_H
+#define KILN_LOWER_H
+#include "passes/passes.h"
+
+/* What a kernel knows of a node; all 0 where its stamp is not the lowering's. */
+struct node_state {
+    uint32_t stamp;
+    uint32_t read_buf, write_buf; /* lbuf + 1 */
+    uint32_t reader;              /* a member that reads it, its number + 1 */
+    struct { uint32_t point; val coord[KL_MAX_RANK]; val value; } memo; /* its value at the current point */
+};
+
+struct lowering {
+    struct lower l;          /* first: op rules get a pointer to it */
+    struct kernel *k;
+    const struct graph *g;
+    uint32_t group, number;  /* and the one that names the kernel */
+    const struct caps *caps;
+    const struct schedule *given; /* to be followed; NULL: none is */
+    const ref *member;       /* of the group, in execution order */
+    uint32_t nmember;
+    const uint32_t *place;   /* per node of the group: its number among the members */
+    const bool *stored;      /* per node */
+    struct lowered *out;
+    uint32_t arg_cap;
+    struct node_state *state, *trial_state; /* per node, of this kernel and for one that is only tried out */
+    uint32_t *stamp;         /* of the last lowering */
+    uint32_t mine;           /* of this one */
+    uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
+    uint32_t era;            /* number of the lower_scalars whose scalars are in force */
+    ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
+    val anchor_value;
+    uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
+    val column;              /*   element of the row */
+    val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
+    bool pred_all;           /*   and all others: it is a thread that may not exist */
+    val lane;                /* the open vector loop's variable, 0: none */
+};
+
+static inline bool lower_is_member(const struct lowering *w, ref r) { return w->g->group[r] == w->group; }
+
+/* ---- lower.c ---- */
+void lower_point(struct lowering *w);                                     /* forget memos: coordinates change */
+val lower_at(struct lowering *w, ref r, const val *coord);
+/* Coordinates of element i (row-major) of a shape, and back. */
+void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord);
+val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
+/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
+void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
+/* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
+ * coordinates.  A result is taken to replace an array that is read, as a state's next value does in place: the same
+ * lines, and asking for them twice costs as much again. */
+void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord);
+/* From here on r has this value, whatever the coordinates. */
+void lower_fix(struct lowering *w, ref r, val value);
+/* Scalars made of leaves are computed here, before the loops that use them; those of an earlier call are forgotten. */
+void lower_scalars(struct lowering *w);
+/* Sets the size of a task from the work of one iteration, in elements. */
+void lower_grain(struct lowering *w, int64_t work);
+/* A member that reads r, by number: member m, if it is the first that asks. */
+uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
+/* The lbuf through which node r is read (role in) or written (role out). */
+uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
+/* Lanes of a register of 4-byte elements; on a GPU a block's threads, whole warps of any maker's: fewer leave some idle. */
+uint32_t lower_native(const struct lowering *w);
+uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
+/* Is member r computed per reduced element (prologue) of the group's reduce? */
+bool lower_in_prologue(const struct lowering *w, ref r);
+
+/* A kernel built only to look at its indices: begin copies w with an empty kernel, end frees it and passes on its error. */
+struct trial { struct lowering w; struct lowered out; };
+bool trial_begin(struct trial *t, const struct lowering *w);
+void trial_end(struct trial *t, struct lowering *w);
+
+/* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
+bool lower_can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size);
+/* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c,
+ * lower_attention.c ---- */
+void lower_map(struct lowering *w);
+void lower_reduce(struct lowering *w);
+bool lower_has_rows(const struct lowering *w);  /* is the group more than one reduce with prologue and epilogue? */
+void lower_rows(struct lowering *w);
+void lower_dot_group(struct lowering *w);
+void lower_cumulative_group(struct lowering *w);
+void lower_scatter_group(struct lowering *w);
+void lower_argsort_group(struct lowering *w);
+void lower_attention_group(struct lowering *w);
+
+#endif

@@ -1,0 +1,697 @@
+/* Graph with groups to program: order of kernels, storage of values, commands.
+ *
+ * Order: dependences, and, where no cycle forbids it, every reader of a state before the kernel that
+ * writes its new value, so that the write can go in place.  Among ready kernels the lowest group number
+ * goes first, which keeps the order of recording and so short lifetimes.
+ * Storage: outputs in their own buffers, the rest in one arena a device (place.c). */
+#include "ir/graph/custom.h"
+#include "place.h"
+#include "plan.h"
+#include <stdlib.h>
+#include <string.h>
+
+static bool lower_all(struct planner *p)
+{
+    for (ref r = 1; r < p->g->nnode; r++) {
+        if (p->g->group[r] == GROUP_NONE)
+            continue;
+        p->device[p->g->group[r]] = p->g->node[r].device;
+        if (op_is_apart(p->g->node[r].op))
+            p->apart[p->g->group[r]] = r;
+    }
+    for (uint32_t i = 0; i < p->g->ngroup; i++)
+        if (p->apart[i] ? !plan_apart(p, i) : !lower_group(p->lowerer, i, NULL, &p->low[i], p->e))
+            return false;
+    return true;
+}
+
+static bool add_edge(struct planner *p, uint32_t from, uint32_t to)
+{
+    uint32_t n = p->succ[from].n;
+    if (n && p->succ[from].v[n - 1] == to)
+        return true;
+    if (!mem_reserve(&p->succ[from].v, &p->succ[from].cap, p->succ[from].n + 1, sizeof(uint32_t)))
+        return plan_no_memory(p);
+    p->succ[from].v[p->succ[from].n++] = to;
+    p->pending[to]++;
+    return true;
+}
+
+enum { MAX_SEARCH = 4096 }; /* groups that a search for a path visits before it takes one for granted */
+
+static bool reaches(struct planner *p, uint32_t from, uint32_t to)
+{
+    uint32_t n = 0, visits = 0;
+    p->seen[from] = ++p->stamp;
+    p->stack[n++] = from;
+    while (n) {
+        uint32_t at = p->stack[--n];
+        if (at == to || ++visits > MAX_SEARCH)
+            return true;
+        for (uint32_t i = 0; i < p->succ[at].n; i++) {
+            uint32_t s = p->succ[at].v[i];
+            if (p->seen[s] == p->stamp)
+                continue;
+            p->seen[s] = p->stamp;
+            p->stack[n++] = s;
+        }
+    }
+    return false;
+}
+
+static bool dependences(struct planner *p)
+{
+    const struct graph *g = p->g;
+    for (uint32_t i = 0; i < g->ngroup; i++)
+        for (uint32_t a = 0; a < p->low[i].narg; a++) {
+            ref r = p->low[i].arg[a].node;
+            if (p->low[i].arg[a].role == BUF_IN && !node_is_stored_leaf(g, r) && !add_edge(p, g->group[r], i))
+                return false;
+        }
+    return true;
+}
+
+static int by_state(const void *a, const void *b)
+{
+    const struct reader *x = a, *y = b;
+    return x->state != y->state ? (x->state > y->state) - (x->state < y->state) : (x->group > y->group) - (x->group < y->group);
+}
+
+/* Lists who reads the states. */
+static bool find_readers(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->ngroup; i++)
+        for (uint32_t a = 0; a < p->low[i].narg; a++) {
+            const struct node *n = &p->g->node[p->low[i].arg[a].node];
+            if (n->op != OP_state)
+                continue;
+            if (!mem_reserve(&p->reader, &p->reader_cap, p->nreader + 1, sizeof *p->reader))
+                return plan_no_memory(p);
+            p->reader[p->nreader++] = (struct reader){.state = n->attr.leaf.index, .group = i};
+        }
+    if (p->nreader)
+        qsort(p->reader, p->nreader, sizeof *p->reader, by_state);
+    return true;
+}
+
+/* The first reader of a state; the others follow. */
+static uint32_t readers_of(const struct planner *p, uint32_t state)
+{
+    uint32_t lo = 0, hi = p->nreader;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (p->reader[mid].state < state)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* The group that computes output i's value straight into its buffer, GROUP_NONE if it is copied there. */
+static uint32_t writer_of(const struct planner *p, uint32_t i)
+{
+    bool linear;
+    ref r = node_source(p->g, p->g->out[i].value, &linear);
+    return linear ? p->g->group[r] : p->g->group[p->g->out[i].value];
+}
+
+static bool readers_before_writers(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->nout; i++) {
+        uint32_t w = p->g->out[i].kind == OUT_ASSIGN ? writer_of(p, i) : GROUP_NONE, state = p->g->out[i].state;
+        for (uint32_t r = readers_of(p, state); w != GROUP_NONE && r < p->nreader && p->reader[r].state == state; r++)
+            if (p->reader[r].group != w && !reaches(p, w, p->reader[r].group) && !add_edge(p, p->reader[r].group, w))
+                return false;
+    }
+    return true;
+}
+
+/* A binary heap of groups, the lowest on top. */
+static void heap_push(uint32_t *heap, uint32_t *n, uint32_t x)
+{
+    uint32_t i = (*n)++;
+    for (; i && heap[(i - 1) / 2] > x; i = (i - 1) / 2)
+        heap[i] = heap[(i - 1) / 2];
+    heap[i] = x;
+}
+
+static uint32_t heap_pop(uint32_t *heap, uint32_t *n)
+{
+    uint32_t top = heap[0], x = heap[--*n], i = 0;
+    for (uint32_t c; (c = 2 * i + 1) < *n; i = c) {
+        c += c + 1 < *n && heap[c + 1] < heap[c];
+        if (heap[c] >= x)
+            break;
+        heap[i] = heap[c];
+    }
+    heap[i] = x;
+    return top;
+}
+
+static bool sort_groups(struct planner *p)
+{
+    uint32_t n = p->g->ngroup, ready = 0, done = 0, *heap = p->stack;
+    for (uint32_t i = 0; i < n; i++)
+        if (!p->pending[i])
+            heap_push(heap, &ready, i);
+    while (ready) {
+        uint32_t next = heap_pop(heap, &ready);
+        p->order[done++] = next;
+        for (uint32_t i = 0; i < p->succ[next].n; i++)
+            if (!--p->pending[p->succ[next].v[i]])
+                heap_push(heap, &ready, p->succ[next].v[i]);
+    }
+    if (done < n)
+        return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a circle", p->g->name);
+    for (uint32_t pos = 0; pos < n; pos++)
+        p->pending[p->order[pos]] = pos; /* from here on: the group's place */
+    for (uint32_t r = 0; r < p->nreader; r++)
+        p->reader[r].position = p->pending[p->reader[r].group];
+    return true;
+}
+
+struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned device, uint32_t narg)
+{
+    if (!mem_reserve(&p->p->cmd, &p->cmd_cap, p->p->ncmd + 1, sizeof *p->p->cmd))
+        return plan_no_memory(p), NULL;
+    struct command *c = &p->p->cmd[p->p->ncmd++];
+    *c = (struct command){.kind = (uint16_t)kind, .device = (uint16_t)device, .narg = narg};
+    c->arg = mem_alloc((narg + !narg) * sizeof *c->arg);
+    c->value = mem_alloc((narg + !narg) * sizeof *c->value);
+    if (!c->arg || !c->value)
+        return plan_no_memory(p), NULL;
+    return c;
+}
+
+static struct loc leaf_loc(const struct node *n)
+{
+    return (struct loc){.kind = n->op == OP_input ? LOC_INPUT : LOC_STATE, .index = n->attr.leaf.index};
+}
+
+bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from)
+{
+    struct command *c = plan_command(p, CMD_COPY, p->g->node[to_value].device, 2);
+    if (!c)
+        return false;
+    c->arg[0] = to;
+    c->arg[1] = from;
+    c->bytes = (int64_t)node_bytes(p->g, to_value);
+    c->from = p->g->node[from_value].device;
+    c->value[0] = to_value;
+    c->value[1] = from_value;
+    return true;
+}
+
+/* Outputs that are a leaf's value: copied first, before any kernel can write over a state. */
+static bool copy_leaves(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->nout; i++) {
+        ref r = node_stored(p->g, p->g->out[i].value);
+        if (node_is_stored_leaf(p->g, r) &&
+            !plan_copy(p, r, (struct loc){.kind = LOC_OUT, .index = i}, r, leaf_loc(&p->g->node[r])))
+            return false;
+    }
+    return true;
+}
+
+/* Outputs whose value another output holds already: copied last. */
+static bool copy_duplicates(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->nout; i++) {
+        ref r = node_stored(p->g, p->g->out[i].value);
+        const struct value *v = &p->value[r];
+        if (v->node && !(v->loc.kind == LOC_OUT && v->loc.index == i) &&
+            !plan_copy(p, r, (struct loc){.kind = LOC_OUT, .index = i}, r, v->loc))
+            return false;
+    }
+    return true;
+}
+
+/* First and last command of every stored value; outputs take their own buffers.  A region op's own value is its
+ * workspace. */
+static bool lifetimes(struct planner *p)
+{
+    for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
+        const struct lowered *l = &p->low[p->order[pos]];
+        ref region = plan_has_workspace(p, p->order[pos]) ? p->apart[p->order[pos]] : NIL;
+        if (region) {
+            uint32_t now = p->first_kernel + pos;
+            p->value[region] = (struct value){.node = region, .first = now, .last = now};
+            if (!plan_workspace(p, p->order[pos], &p->value[region].bytes))
+                return false;
+        }
+        for (uint32_t a = 0; a < l->narg; a++) {
+            struct value *v = &p->value[l->arg[a].node];
+            if (l->arg[a].role == BUF_OUT)
+                *v = (struct value){.node = l->arg[a].node, .first = p->first_kernel + pos,
+                                    .bytes = plan_round64((int64_t)node_bytes(p->g, l->arg[a].node))};
+            v->last = p->first_kernel + pos;
+        }
+    }
+    for (uint32_t i = p->g->nout; i-- > 0;) { /* backward: the first output with a value holds it */
+        struct value *v = &p->value[node_stored(p->g, p->g->out[i].value)];
+        if (v->node) {
+            v->loc = (struct loc){.kind = LOC_OUT, .index = i};
+            v->placed = true;
+        }
+    }
+    return true;
+}
+
+/* Each device's values in an arena of its own. */
+static bool place_device(struct planner *p, unsigned device, struct placement *v)
+{
+    int64_t *bytes = &p->p->arena_bytes[device];
+    uint32_t n = 0;
+    for (ref r = 1; r < p->g->nnode; r++)
+        if (p->value[r].node && !p->value[r].placed && p->g->node[r].device == device)
+            v[n++] = (struct placement){r, p->value[r].first, p->value[r].last, p->value[r].bytes, 0};
+    bool ok = place_values(v, n, p->first_kernel + p->g->ngroup);
+    for (uint32_t i = 0; ok && i < n; i++) {
+        struct value *x = &p->value[v[i].node];
+        x->loc = (struct loc){.kind = LOC_ARENA, .index = device, .offset = v[i].offset};
+        x->placed = true;
+        *bytes = v[i].offset + x->bytes > *bytes ? v[i].offset + x->bytes : *bytes;
+    }
+    *bytes += p->p->region_bytes[device];
+    return ok;
+}
+
+static bool place_arenas(struct planner *p)
+{
+    struct placement *v = mem_alloc(p->g->nnode * sizeof *v);
+    bool ok = v;
+    for (unsigned d = 0; ok && d < MAX_DEVICES; d++)
+        if (p->p->devices >> d & 1)
+            ok = place_device(p, d, v);
+    mem_free(v);
+    return ok || plan_no_memory(p);
+}
+
+static uint32_t *kernel_place(const struct program *all, uint32_t *table, uint32_t size, const struct kernel *k)
+{
+    uint32_t at = (uint32_t)kernel_hash(k).lo & (size - 1);
+    while (table[at] && !kernel_same(all->kernel[table[at] - 1], k))
+        at = (at + 1) & (size - 1);
+    return &table[at];
+}
+
+/* Room for one more kernel in the table, which stays half empty. */
+static bool grow_table(struct planner *root)
+{
+    const struct program *all = root->p;
+    if (2 * (all->nkernel + 1) <= root->table_size)
+        return true;
+    uint32_t size = root->table_size ? 2 * root->table_size : 64, *table = mem_alloc(size * sizeof *table);
+    if (!table)
+        return false;
+    for (uint32_t i = 0; i < all->nkernel; i++)
+        *kernel_place(all, table, size, all->kernel[i]) = i + 1;
+    mem_free(root->table);
+    root->table = table;
+    root->table_size = size;
+    return true;
+}
+
+/* The number of the program's kernel equal to *k, which the program takes over if it is the first such. */
+static bool program_kernel(struct planner *p, struct lowered *l, uint32_t *i)
+{
+    struct planner *root = p->root;
+    struct program *all = root->p;
+    if (!grow_table(root) || !mem_reserve(&all->kernel, &all->kernel_cap, all->nkernel + 1, sizeof(struct kernel *)))
+        return plan_no_memory(p);
+    uint32_t *at = kernel_place(all, root->table, root->table_size, l->k);
+    if (!*at) {
+        all->kernel[all->nkernel++] = l->k;
+        *at = all->nkernel;
+        l->taken = true;
+    }
+    *i = *at - 1;
+    return true;
+}
+
+/* Nothing writes a value without elements, and it has no place of its own. */
+struct loc plan_value_loc(const struct planner *p, ref r)
+{
+    const struct node *n = &p->g->node[r];
+    if (node_is_stored_leaf(p->g, r))
+        return leaf_loc(n);
+    return p->value[r].node ? p->value[r].loc : (struct loc){.kind = LOC_ARENA, .index = n->device};
+}
+
+static bool kernel_commands(struct planner *p)
+{
+    for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
+        struct lowered *l = &p->low[p->order[pos]];
+        if (p->apart[p->order[pos]]) {
+            if (!plan_apart_command(p, p->order[pos]))
+                return false;
+            continue;
+        }
+        const struct kernel *k = l->k;
+        struct command *c = plan_command(p, CMD_KERNEL, p->device[p->order[pos]], k->nbuf);
+        if (!c || !program_kernel(p, l, &c->kernel))
+            return false;
+        c->group = p->order[pos];
+        p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
+        int64_t scratch = 0;
+        for (uint32_t b = 0; b < k->nbuf; b++) {
+            if (k->buf[b].role == BUF_SCRATCH) {
+                c->arg[b] = (struct loc){.kind = LOC_SCRATCH, .offset = scratch};
+                scratch += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
+                continue;
+            }
+            if (buf_inside(k->buf[b].role)) {
+                c->arg[b] = (struct loc){.kind = LOC_INSIDE};
+                continue;
+            }
+            ref r = l->arg[k->buf[b].id].node;
+            c->arg[b] = plan_value_loc(p, r);
+            c->value[b] = r;
+        }
+        if (scratch > p->p->scratch_bytes)
+            p->p->scratch_bytes = scratch;
+    }
+    return true;
+}
+
+/* Does the kernel read lbuf `in` only at elements that it then, and not before, overwrites through lbuf `out` in the
+ * same iteration?  A scatter stores an element again and again: there it must first store the very value it read. */
+static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t out)
+{
+    for (val v = 1; v < k->ninst; v++) {
+        if (k->inst[v].op != L_LOAD || k->inst[v].imm != in)
+            continue;
+        val s = 1;
+        while (s < k->ninst && !(k->inst[s].op == L_STORE && k->inst[s].imm == out && k->inst[s].a == k->inst[v].a))
+            s++;
+        if (s == k->ninst || s < v || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != v))
+            return false;
+    }
+    return true;
+}
+
+/* Does kernel l, reading the state as argument `in`, allow node `value` to be written over it? */
+static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in, ref value)
+{
+    const struct lowered *l = &p->low[p->order[pos]];
+    if (p->apart[p->order[pos]])
+        return false; /* a region's rounds read what they like */
+    const struct kernel *k = p->root->p->kernel[p->p->cmd[p->first_kernel + pos].kernel];
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        for (uint32_t w = 0; w < k->nbuf; w++)
+            if (k->buf[b].role == BUF_IN && k->buf[b].id == in && k->buf[w].role == BUF_OUT &&
+                l->arg[k->buf[w].id].node == value && !reads_what_it_writes(k, b, w))
+                return false;
+    return true;
+}
+
+/* May output i, an assign, be written over the state's old value?  Nothing may read the state later. */
+static bool may_be_in_place(const struct planner *p, uint32_t i)
+{
+    const struct output *o = &p->g->out[i];
+    const struct value *v = &p->value[node_stored(p->g, o->value)];
+    if (o->kind != OUT_ASSIGN || !v->node || v->loc.kind != LOC_OUT || v->loc.index != i)
+        return false;
+    for (uint32_t r = readers_of(p, o->state); r < p->nreader && p->reader[r].state == o->state; r++) {
+        uint32_t pos = p->reader[r].position;
+        if (p->first_kernel + pos > v->first)
+            return false;
+        const struct lowered *l = &p->low[p->reader[r].group];
+        for (uint32_t a = 0; p->first_kernel + pos == v->first && a < l->narg; a++) {
+            const struct node *n = &p->g->node[l->arg[a].node];
+            if (n->op == OP_state && n->attr.leaf.index == o->state && !allows_overwrite(p, pos, a, v->node))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Bytes of everything the caller holds: inputs, states and outputs that are not in place. */
+static int64_t held_bytes(const struct program *p)
+{
+    int64_t n = 0;
+    for (ref r = 1; r < p->g->nnode; r++)
+        if (node_is_stored_leaf(p->g, r))
+            n += (int64_t)node_bytes(p->g, r);
+    for (uint32_t i = 0; i < p->g->nout; i++)
+        if (!p->in_place[i])
+            n += (int64_t)node_bytes(p->g, p->g->out[i].value);
+    return n;
+}
+
+int64_t program_arenas(const struct program *p)
+{
+    int64_t n = 0;
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        n += p->arena_bytes[d];
+    return n;
+}
+
+/* What the regions of a command need of other devices' arenas than that of their op. */
+static int64_t elsewhere(const struct command *c)
+{
+    int64_t bytes = 0;
+    for (unsigned d = 0; c->kind == CMD_REGION && d < MAX_DEVICES; d++) {
+        int64_t a = c->sub[0]->arena_bytes[d], b = c->sub[1] ? c->sub[1]->arena_bytes[d] : 0;
+        if (d != c->device)
+            bytes += a > b ? a : b;
+    }
+    return bytes;
+}
+
+/* The most bytes alive at once, from what begins and what ends at each command. */
+static bool account(struct planner *p)
+{
+    uint32_t n = p->first_kernel + p->g->ngroup + 1;
+    int64_t *change = mem_alloc(n * sizeof *change), alive = 0, most = 0;
+    if (!change)
+        return plan_no_memory(p);
+    for (ref r = 1; r < p->g->nnode; r++) {
+        const struct value *v = &p->value[r];
+        if (!v->node || v->loc.kind != LOC_ARENA)
+            continue;
+        int64_t bytes = op_is_region(p->g->node[r].op) ? v->bytes : (int64_t)node_bytes(p->g, r);
+        change[v->first] += bytes;
+        change[v->last + 1] -= bytes;
+    }
+    for (uint32_t c = 0; c < n; c++) {
+        alive += change[c];
+        int64_t now = alive + (c < p->p->ncmd ? elsewhere(&p->p->cmd[c]) : 0);
+        most = now > most ? now : most;
+        most = alive > most ? alive : most;
+    }
+    mem_free(change);
+    int64_t held = held_bytes(p->p);
+    p->p->peak_bytes = held + program_arenas(p->p);
+    p->p->lower_bound_bytes = held + most;
+    return true;
+}
+
+static bool plan_kernels(struct planner *p)
+{
+    p->lowerer = lowerer_new(p->g, p->caps, p->root->ngroup);
+    p->root->ngroup += p->g->ngroup;
+    if (!p->lowerer)
+        return plan_no_memory(p);
+    if (!lower_all(p) || !dependences(p) || !find_readers(p) || !readers_before_writers(p) || !sort_groups(p) ||
+        !plan_schedules(p) || !copy_leaves(p))
+        return false;
+    p->first_kernel = p->p->ncmd;
+    if (!lifetimes(p) || !place_arenas(p) || !kernel_commands(p))
+        return false;
+    for (uint32_t i = 0; i < p->g->nout; i++)
+        p->p->in_place[i] = may_be_in_place(p, i);
+    return account(p) && copy_duplicates(p) && plan_joins(p);
+}
+
+/* Everything but the kernels and, of a region's program, the graph. */
+static void free_commands(struct program *p, bool graph)
+{
+    if (!p)
+        return;
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        mem_free(p->cmd[i].arg);
+        mem_free(p->cmd[i].value);
+        free_commands(p->cmd[i].sub[0], false);
+        free_commands(p->cmd[i].sub[1], false);
+    }
+    mem_free(p->cmd);
+    mem_free(p->in_place);
+    if (graph)
+        graph_free(p->g);
+    mem_free(p);
+}
+
+static void planner_free(struct planner *p)
+{
+    for (uint32_t i = 0; i < p->g->ngroup; i++) {
+        if (p->low) {
+            if (!p->low[i].taken)
+                kernel_free(p->low[i].k);
+            mem_free(p->low[i].arg);
+        }
+        for (int k = 0; p->sub && k < 2; k++)
+            free_commands(p->sub[i][k], false);
+        if (p->succ)
+            mem_free(p->succ[i].v);
+    }
+    mem_free(p->low);
+    mem_free(p->apart);
+    mem_free(p->device);
+    mem_free(p->sub);
+    mem_free(p->succ);
+    mem_free(p->order);
+    mem_free(p->pending);
+    mem_free(p->reader);
+    mem_free(p->value);
+    mem_free(p->seen);
+    mem_free(p->stack);
+    mem_free(p->table);
+    mem_free(p->own);
+    mem_free(p->used);
+    lowerer_free(p->lowerer);
+}
+
+/* The interpreter holds every value from its node to its last use. */
+static bool plan_interpreter(struct planner *p)
+{
+    const struct graph *g = p->g;
+    if (!plan_command(p, CMD_INTERP, graph_device(g), 0))
+        return false;
+    uint32_t *last = p->order;
+    for (ref r = 1; r < g->nnode; r++)
+        for (unsigned i = 0; i < node_nin(&g->node[r]); i++)
+            last[node_in(g, &g->node[r], i)] = r;
+    int64_t *gone = mem_alloc(g->nnode * sizeof *gone), alive = 0, most = 0; /* bytes last used by each node */
+    if (!gone)
+        return plan_no_memory(p);
+    for (ref now = 1; now < g->nnode; now++) {
+        if (!node_is_stored_leaf(g, now) && last[now] >= now) {
+            alive += (int64_t)node_bytes(g, now);
+            gone[last[now]] += (int64_t)node_bytes(g, now);
+        }
+        most = alive > most ? alive : most;
+        alive -= gone[now];
+    }
+    mem_free(gone);
+    p->p->interp_bytes = most;
+    p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
+    return true;
+}
+
+/* Plans the program of into->g, a region of root's or (NULL) the whole, with the schedules of a section or without. */
+static bool plan_into(struct program *into, const struct caps *caps, struct planner *root, const struct sched_section *section,
+                      bool interpret, struct err *e)
+{
+    const struct graph *g = into->g;
+    uint32_t ng = g->ngroup + 1;
+    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section};
+    into->devices = graph_devices(g);
+    into->calls = custom_any(g);
+    p.root = root ? root : &p;
+    p.low = mem_alloc(ng * sizeof *p.low);
+    p.apart = mem_alloc(ng * sizeof *p.apart);
+    p.device = mem_alloc(ng * sizeof *p.device);
+    p.sub = mem_alloc(ng * sizeof *p.sub);
+    p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
+    p.succ = mem_alloc(ng * sizeof *p.succ);
+    p.pending = mem_alloc(ng * sizeof *p.pending);
+    p.value = mem_alloc(g->nnode * sizeof *p.value);
+    p.seen = mem_alloc(ng * sizeof *p.seen);
+    p.stack = mem_alloc(ng * sizeof *p.stack);
+    into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
+    p.used = section ? mem_alloc((section->n + 1) * sizeof *p.used) : NULL;
+    bool ok = p.low && p.apart && p.device && p.sub && p.order && p.succ && p.pending && p.value && p.seen && p.stack &&
+              into->in_place && (p.used || !section);
+    if (!ok)
+        plan_no_memory(&p);
+    else
+        ok = interpret ? plan_interpreter(&p) : plan_kernels(&p) && (root || plan_schedules_used(&p));
+    planner_free(&p);
+    return ok;
+}
+
+struct program *plan_graph(const struct graph *g, const struct caps *caps, struct planner *root, struct err *e)
+{
+    struct program *p = mem_alloc(sizeof *p);
+    if (!p) {
+        err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
+        return NULL;
+    }
+    p->g = (struct graph *)g;
+    if (plan_into(p, caps, root, NULL, false, e))
+        return p;
+    free_commands(p, false);
+    return NULL;
+}
+
+/* The regions' programs use the kernels of the whole, and their commands are numbered among all. */
+static void share_kernels(struct program *p, struct program *root)
+{
+    p->kernel = root->kernel;
+    p->nkernel = root->nkernel;
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        p->cmd[i].row = root->rows++;
+        for (int k = 0; k < 2; k++)
+            if (p->cmd[i].sub[k])
+                share_kernels(p->cmd[i].sub[k], root);
+    }
+}
+
+/* Bytes of all values, those of regions included; as a double, which no sum overflows. */
+static double value_bytes(const struct graph *g)
+{
+    double bytes = 0;
+    for (ref r = 1; r < g->nnode; r++)
+        bytes += (double)node_bytes(g, r);
+    for (uint32_t i = 0; i < g->nout; i++)
+        bytes += (double)node_bytes(g, g->out[i].value);
+    for (uint32_t i = 0; i < g->nregion; i++)
+        bytes += value_bytes(g->region[i]);
+    return bytes;
+}
+
+static struct program *plan_whole(const struct graph *g, const struct caps *caps, const struct sched_section *section,
+                                  bool interpret, struct err *e)
+{
+    if (!graph_is_bound(g, e))
+        return NULL;
+    double bytes = value_bytes(g);
+    if (bytes >= 0x1p62) { /* the sums below are 64-bit numbers */
+        err_set(e, KL_ERR_MEMORY, "graph @%s: its values have %.3g bytes in all", g->name, bytes);
+        return NULL;
+    }
+    struct program *p = mem_alloc(sizeof *p);
+    if (p)
+        p->g = graph_clone(g);
+    if (!p || !p->g)
+        err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
+    if (!p || !p->g || !plan_into(p, caps, NULL, section, interpret, e)) {
+        program_free(p);
+        return NULL;
+    }
+    share_kernels(p, p);
+    return p;
+}
+
+struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
+{
+    return plan_whole(g, caps, NULL, interpret, e);
+}
+
+struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s, struct err *e)
+{
+    return plan_whole(g, caps, s, false, e);
+}
+
+void program_free(struct program *p)
+{
+    if (!p)
+        return;
+    for (uint32_t i = 0; i < p->nkernel; i++)
+        kernel_free(p->kernel[i]);
+    mem_free(p->kernel);
+    free_commands(p, true);
+}

@@ -1,0 +1,138 @@
+/* Barriers that nothing needs.
+ *
+ * All threads end a kernel before one begins the next, for that may read anywhere what this one has stored.  Where it
+ * does not, a thread that is done goes on: kernels that have no array in common of which one is stored, kernels that are
+ * too small to be shared out, which the same thread runs, and kernels that cut the arrays they share into the same
+ * parts, so that a thread meets there nobody but itself. */
+#include "ir/text/text.h"
+#include "plan.h"
+
+struct joiner {
+    struct planner *p;
+    int64_t **step;             /* per kernel of the program: its partition, made when first asked for */
+    uint32_t nkernel;
+};
+
+/* The memory that an argument is in: a state's where an output may be written over it. */
+static struct loc memory_of(const struct program *p, struct loc l)
+{
+    if (l.kind == LOC_OUT && p->in_place[l.index])
+        return (struct loc){LOC_STATE, p->g->out[l.index].state, l.offset};
+    return l;
+}
+
+static int64_t bytes_of(const struct lbuf *b) { return b->count * (int64_t)dtype_size(b->dtype); }
+
+/* May two arguments be the same bytes?  What a region's program is called with may be one array or several. */
+static bool may_meet(const struct planner *p, struct loc a, int64_t abytes, struct loc b, int64_t bbytes)
+{
+    if (a.kind >= LOC_SCRATCH || b.kind >= LOC_SCRATCH)
+        return false;
+    a = memory_of(p->p, a);
+    b = memory_of(p->p, b);
+    if (a.kind != b.kind || a.index != b.index)
+        return p != p->root && a.kind != LOC_ARENA && b.kind != LOC_ARENA;
+    return a.offset < b.offset + bbytes && b.offset < a.offset + abytes;
+}
+
+static const int64_t *partition(struct joiner *j, uint32_t kernel)
+{
+    const struct kernel *k = j->p->root->p->kernel[kernel];
+    if (j->step[kernel])
+        return j->step[kernel];
+    int64_t *step = mem_alloc((k->nbuf + 1) * sizeof *step);
+    if (step && kernel_partition(k, step))
+        return j->step[kernel] = step;
+    mem_free(step);
+    plan_no_memory(j->p);
+    return NULL;
+}
+
+/* Do two kernels cut two arguments, which share memory, into the same parts? */
+static bool same_parts(struct joiner *j, const struct command *x, uint32_t a, const struct command *y, uint32_t b)
+{
+    const struct kernel *kx = j->p->root->p->kernel[x->kernel], *ky = j->p->root->p->kernel[y->kernel];
+    struct loc lx = memory_of(j->p->p, x->arg[a]), ly = memory_of(j->p->p, y->arg[b]);
+    if (kx->extent != ky->extent || kx->sched.grain != ky->sched.grain || lx.kind != ly.kind || lx.index != ly.index ||
+        lx.offset != ly.offset)
+        return false;
+    const int64_t *sx = partition(j, x->kernel), *sy = sx ? partition(j, y->kernel) : NULL;
+    return sy && sx[a] > 0 && sy[b] > 0 &&
+           sx[a] * (int64_t)dtype_size(kx->buf[a].dtype) == sy[b] * (int64_t)dtype_size(ky->buf[b].dtype);
+}
+
+static bool may_join(struct joiner *j, const struct command *x, const struct command *y)
+{
+    const struct kernel *kx = j->p->root->p->kernel[x->kernel], *ky = j->p->root->p->kernel[y->kernel];
+    if (!kx->sched.grain && !ky->sched.grain) /* neither is shared out: the calling thread runs both */
+        return true;
+    for (uint32_t a = 0; a < x->narg; a++)
+        for (uint32_t b = 0; b < y->narg; b++) {
+            bool stored = kx->buf[a].role != BUF_IN || ky->buf[b].role != BUF_IN;
+            if (stored && may_meet(j->p, x->arg[a], bytes_of(&kx->buf[a]), y->arg[b], bytes_of(&ky->buf[b])) &&
+                !same_parts(j, x, a, y, b))
+                return false;
+        }
+    return true;
+}
+
+static bool one_phase(const struct kernel *k)
+{
+    struct phase p = {0};
+    return kernel_phase(k, &p) && !kernel_phase(k, &p);
+}
+
+bool plan_joins(struct planner *p)
+{
+    const struct program *all = p->root->p;
+    struct joiner j = {.p = p, .nkernel = all->nkernel, .step = mem_alloc((all->nkernel + 1) * sizeof *j.step)};
+    if (!j.step)
+        return plan_no_memory(p);
+    for (uint32_t c = 1, first = 0; c < p->p->ncmd && !p->e->code; c++) {
+        struct command *m = &p->p->cmd[c];
+        const struct command *before = m - 1;
+        bool may = m->kind == CMD_KERNEL && before->kind == CMD_KERNEL && m->device == before->device &&
+                   c - first < MAX_JOINED && one_phase(all->kernel[m->kernel]) && one_phase(all->kernel[before->kernel]);
+        for (uint32_t i = first; may && i < c; i++)
+            may = may_join(&j, &p->p->cmd[i], m);
+        m->joined = may;
+        first = may ? first : c;
+    }
+    for (uint32_t i = 0; i < j.nkernel; i++)
+        mem_free(j.step[i]);
+    mem_free(j.step);
+    return !p->e->code;
+}
+
+/* ---- as text ---- */
+
+static void order(struct text *t, const struct program *p, unsigned depth)
+{
+    for (uint32_t c = 0; c < p->ncmd; c++) {
+        const struct command *m = &p->cmd[c];
+        if (!m->joined)
+            text_put(t, "%s#%*s", c ? "\n" : "", (int)(2 * depth + 1), "");
+        switch (m->kind) {
+        case CMD_KERNEL: text_put(t, "%s@%s", m->joined ? ", no barrier, " : "", p->kernel[m->kernel]->name); break;
+        case CMD_COPY:   text_put(t, "copy of %lld bytes", (long long)m->bytes); break;
+        case CMD_INTERP: text_put(t, "the interpreter"); break;
+        default:         text_put(t, "%s", opinfo[p->g->node[m->region].op].name);
+        }
+        for (int i = 0; i < 2; i++)
+            if (m->sub[i]) {
+                text_put(t, "\n");
+                order(t, m->sub[i], depth + 1);
+            }
+    }
+}
+
+char *program_order(const struct program *p)
+{
+    struct text t = {0};
+    order(&t, p, 0);
+    text_put(&t, "\n");
+    if (!t.failed)
+        return t.s;
+    mem_free(t.s);
+    return NULL;
+}

@@ -1,0 +1,290 @@
+/* Programs compiled ahead of time: a graph to an object file's bytes, and the C header of what is in it.
+ *
+ * All nodes are on the CPU here, whatever device they were recorded for: results do not depend on it.  The image is
+ * written from the inside out, so that whatever refers to a part knows its place. */
+#include "object.h"
+#include "image.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+struct image_writer {
+    unsigned char *bytes;
+    uint32_t n, cap;
+    bool failed;
+};
+
+/* Appends a part; its place. */
+static uint32_t put(struct image_writer *w, const void *part, size_t size)
+{
+    uint32_t at = (w->n + 7) & ~7u;
+    w->failed |= size > INT32_MAX || at > INT32_MAX || !mem_reserve(&w->bytes, &w->cap, at + (uint32_t)size, 1);
+    if (w->failed)
+        return 0;
+    if (part && size)
+        memcpy(w->bytes + at, part, size);
+    w->n = at + (uint32_t)size;
+    return at;
+}
+
+/* ---- commands ---- */
+
+static uint32_t put_program(struct image_writer *w, const struct program *p);
+
+static uint32_t put_region(struct image_writer *w, const struct program *p, const struct command *c)
+{
+    const struct node *n = node_at(p->g, c->region);
+    struct workspace space = command_workspace(p, c);
+    struct region_call call = region_call(p->g, n);
+    struct image_region r = {.kind = n->op == OP_cond ? IMAGE_COND : n->op == OP_while ? IMAGE_WHILE : IMAGE_SCAN,
+                             .nin = call.nin, .nout = call.nout, .carried = call.carried, .scanned = call.scanned,
+                             .reverse = call.reverse, .length = call.length, .work = space.work,
+                             .pointers = space.pointers, .arena = space.arena};
+    int64_t *bytes = mem_alloc((call.nin + call.nout) * sizeof *bytes);
+    w->failed |= !bytes;
+    for (uint32_t i = 0; bytes && i < call.nin + call.nout; i++)
+        bytes[i] = (int64_t)call.bytes(&call, i >= call.nin, i < call.nin ? i : i - call.nin);
+    r.bytes = bytes ? put(w, bytes, (call.nin + call.nout) * sizeof *bytes) : 0;
+    mem_free(bytes);
+    for (int i = 0; i < 2; i++)
+        r.program[i] = c->sub[i] ? put_program(w, c->sub[i]) : 0;
+    return put(w, &r, sizeof r);
+}
+
+static uint32_t put_program(struct image_writer *w, const struct program *p)
+{
+    struct image_command *cmd = mem_alloc((p->ncmd + 1) * sizeof *cmd);
+    w->failed |= !cmd;
+    for (uint32_t i = 0; cmd && i < p->ncmd; i++) {
+        const struct command *c = &p->cmd[i];
+        cmd[i] = (struct image_command){.kind = c->kind, .kernel = c->kernel, .narg = c->narg, .joined = c->joined,
+                                        .bytes = c->bytes};
+        cmd[i].arg = put(w, c->arg, c->narg * sizeof *c->arg);
+        cmd[i].region = c->kind == CMD_REGION ? put_region(w, p, c) : 0;
+    }
+    struct image_program own = {.ncmd = p->ncmd, .cmd = cmd ? put(w, cmd, p->ncmd * sizeof *cmd) : 0};
+    mem_free(cmd);
+    return put(w, &own, sizeof own);
+}
+
+/* ---- what a program and its caller share ---- */
+
+static void put_kernels(struct image_writer *w, const struct program *p, struct image *m)
+{
+    struct image_kernel k;
+    m->nkernel = p->nkernel;
+    m->kernel = put(w, NULL, p->nkernel * sizeof k);
+    for (uint32_t i = 0; i < p->nkernel && !w->failed; i++) {
+        k = (struct image_kernel){p->kernel[i]->extent, p->kernel[i]->sched.grain};
+        memcpy(w->bytes + m->kernel + i * sizeof k, &k, sizeof k);
+    }
+}
+
+/* Pointers of the args, and where outputs go: states are written in place, those that may not at the end. */
+static void put_leaves(struct image_writer *w, const struct program *p, struct image *m)
+{
+    const struct graph *g = p->g;
+    uint32_t n = g->input.n + g->state.n;
+    int64_t *bytes = mem_alloc((n + g->nout + 1) * sizeof *bytes);
+    struct image_out *out = mem_alloc((g->nout + 1) * sizeof *out);
+    w->failed |= !bytes || !out;
+    for (uint32_t i = 0; !w->failed && i < n; i++) {
+        const struct leaf *l = i < g->input.n ? &g->input.v[i] : &g->state.v[i - g->input.n];
+        bytes[i] = shape_count(&g->shape[l->shape]) * (int64_t)dtype_size(l->dtype);
+    }
+    m->ninput = g->input.n;
+    m->nstate = g->state.n;
+    for (uint32_t i = 0; !w->failed && i < g->nout; i++) {
+        const struct output *o = &g->out[i];
+        out[i] = (struct image_out){.later = -1, .bytes = (int64_t)node_bytes(g, o->value)};
+        if (o->kind == OUT_RETURN) {
+            bytes[n + m->nreturn] = out[i].bytes;
+            out[i].pointer = n + m->nreturn++;
+            continue;
+        }
+        out[i].pointer = g->input.n + o->state;
+        if (!p->in_place[i]) {
+            out[i].later = m->later_bytes;
+            m->later_bytes += (out[i].bytes + 63) / 64 * 64;
+        }
+    }
+    m->nout = g->nout;
+    if (!w->failed) {
+        m->pointer = put(w, bytes, (n + m->nreturn) * sizeof *bytes);
+        m->out = put(w, out, g->nout * sizeof *out);
+    }
+    mem_free(bytes);
+    mem_free(out);
+}
+
+size_t object_args_layout(const struct graph *g, const bool *fixed, size_t *slot_at)
+{
+    size_t at = (g->input.n + g->state.n + 2) * sizeof(void *);
+    for (uint32_t i = 0; i < g->nout; i++)
+        at += g->out[i].kind == OUT_RETURN ? sizeof(void *) : 0;
+    for (uint32_t i = 0; i < g->slot.n; i++) {
+        uint32_t first = object_slot(g, i);
+        size_t bytes = dtype_size(g->slot.v[i].dtype), own = (at + bytes - 1) / bytes * bytes;
+        bool member = first == i && !(fixed && fixed[i]);
+        if (slot_at)
+            slot_at[i] = fixed && fixed[i] ? SIZE_MAX : first < i ? slot_at[first] : own;
+        at = member ? own + bytes : at;
+    }
+    return (at + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *);
+}
+
+static void put_slots(struct image_writer *w, const struct graph *g, const struct object_options *o, struct image *m)
+{
+    size_t *at = mem_alloc((g->slot.n + 1) * sizeof *at);
+    struct image_slot *slot = mem_alloc((g->slot.n + 1) * sizeof *slot);
+    w->failed |= !at || !slot;
+    if (!w->failed) {
+        object_args_layout(g, o->fixed, at);
+        for (uint32_t i = 0; i < g->slot.n; i++)
+            slot[i] = at[i] == SIZE_MAX
+                          ? (struct image_slot){.fixed = o->slot[i]}
+                          : (struct image_slot){(uint32_t)at[i], (uint32_t)dtype_size(g->slot.v[i].dtype), 0};
+        m->slot = put(w, slot, g->slot.n * sizeof *slot);
+    }
+    m->nslot = g->slot.n;
+    mem_free(at);
+    mem_free(slot);
+}
+
+static uint64_t features_of(const struct caps *target)
+{
+    uint64_t all = 0;
+    char list[sizeof target->features + 2];
+    unsigned bit = 0;
+    snprintf(list, sizeof list, "%s,", target->features);
+#define X(name)                             \
+    if (strstr(list, "+" #name ","))        \
+        all |= UINT64_C(1) << bit;          \
+    bit++;
+    IMAGE_FEATURES(X)
+#undef X
+    (void)bit;
+    return all;
+}
+
+static bool write_image(struct image_writer *w, const struct program *p, const struct object_options *o,
+                        const struct caps *target, struct err *e)
+{
+    struct image m = {.magic = IMAGE_MAGIC, .version = IMAGE_VERSION, .features = features_of(target),
+                      .max_args = p->max_args, .arena_bytes = program_arenas(p), .scratch_bytes = p->scratch_bytes};
+    put(w, NULL, sizeof m);
+    put_kernels(w, p, &m);
+    put_leaves(w, p, &m);
+    put_slots(w, p->g, o, &m);
+    m.program = put_program(w, p);
+    if (w->failed)
+        return err_set(e, KL_ERR_MEMORY, "no memory for the commands of @%s", p->g->name);
+    memcpy(w->bytes, &m, sizeof m);
+    return true;
+}
+
+/* ---- a graph ---- */
+
+/* Only custom ops stay behind: their code is the process's own. */
+static bool compilable(const struct graph *g, struct err *e)
+{
+    for (ref r = 1; g->ncustom && r < g->nnode; r++) {
+        if (g->node[r].op != OP_custom)
+            continue;
+        const kl_site *s = &g->site[g->node[r].site];
+        char place[300] = "";
+        if (s->file && s->line)
+            snprintf(place, sizeof place, "%.250s:%d: ", s->file, s->line);
+        return err_set(e, KL_ERR_COMPILE,
+                       "%scustom \"%s\": its function is part of this process, not of a compiled object", place,
+                       node_custom(g, &g->node[r])->name);
+    }
+    for (uint32_t i = 0; i < g->nregion; i++)
+        if (!compilable(g->region[i], e))
+            return false;
+    return true;
+}
+
+static struct program *plan(const struct graph *captured, bool fuse, const struct caps *caps, struct err *e)
+{
+    const struct sched_section *schedules;
+    if (!schedules_of(captured->name, fuse, &schedules, e))
+        return NULL;
+    struct graph *g = graph_clone(captured);
+    struct program *p = NULL;
+    if (!g)
+        err_set(e, KL_ERR_MEMORY, "no memory to compile graph @%s", captured->name);
+    for (unsigned d = 0; g && d < MAX_DEVICES; d++)
+        graph_move(g, d, DEVICE_CPU);
+    if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true}))
+        err_set(e, g->err.code, "%s", g->err.msg);
+    else if (g && (p = program_plan_with(g, caps, schedules, e)) && !program_check(p, e)) {
+        program_free(p);
+        p = NULL;
+    }
+    graph_free(g);
+    return p;
+}
+
+bool object_make(const struct graph *captured, const struct object_options *o, struct object_made *out, struct err *e)
+{
+    struct caps target;
+    char prefix[sizeof out->prefix];
+    struct image_writer w = {0};
+    *out = (struct object_made){0};
+    if (!object_prefix(o->prefix ? o->prefix : captured->name, o->prefix != NULL, prefix, e) ||
+        !graph_is_bound(captured, e) || !compilable(captured, e))
+        return false;
+    const struct backend *b = backend_get("llvm", e);
+    struct program *p =
+        b && b->target(o->cpu ? o->cpu : "baseline", &target, e) ? plan(captured, o->fuse, &target, e) : NULL;
+    bool ok = p && write_image(&w, p, o, &target, e);
+    if (ok) {
+        struct object_parts object = {prefix, (const struct kernel *const *)p->kernel, p->nkernel, w.bytes, w.n};
+        ok = b->object(&object, &target, &out->code, e);
+    }
+    if (ok) {
+        snprintf(out->prefix, sizeof out->prefix, "%s", prefix);
+        snprintf(out->cpu, sizeof out->cpu, "%s", target.name);
+        out->kernels = p->nkernel;
+        out->workspace_bytes = program_arenas(p);
+        if (!(out->header = object_header(captured, o->fixed, prefix, target.name)))
+            ok = err_set(e, KL_ERR_MEMORY, "no memory for the header of @%s", captured->name);
+    }
+    mem_free(w.bytes);
+    program_free(p);
+    if (!ok)
+        object_made_free(out);
+    return ok;
+}
+
+void object_made_free(struct object_made *made)
+{
+    mem_free(made->code.bytes);
+    mem_free(made->header);
+    *made = (struct object_made){0};
+}
+
+static bool write_file(const char *path, const void *bytes, size_t size, struct err *e)
+{
+    FILE *f = fopen(path, "wb");
+    bool ok = f && fwrite(bytes, 1, size, f) == size;
+    int cause = errno;
+    if (f && fclose(f)) {
+        cause = ok ? errno : cause;
+        ok = false;
+    }
+    if (!ok && f)
+        remove(path);
+    return ok || err_set(e, KL_ERR_IO, "%s: %s", path, strerror(cause));
+}
+
+bool object_write(const struct object_made *made, const char *object_path, const char *header_path, struct err *e)
+{
+    if (!write_file(object_path, made->code.bytes, made->code.size, e))
+        return false;
+    if (write_file(header_path, made->header, strlen(made->header), e))
+        return true;
+    remove(object_path);
+    return false;
+}

@@ -1,0 +1,203 @@
+/* The C header of a program compiled ahead of time: self-contained, for C99 and C++. */
+#include "ir/text/text.h"
+#include "object.h"
+#include <string.h>
+
+static const char *c_type(unsigned dtype)
+{
+    static const char *const type[KL_DTYPE_COUNT] = {
+        [KL_BOOL] = "bool", [KL_U8] = "uint8_t", [KL_U16] = "uint16_t", [KL_U32] = "uint32_t", [KL_U64] = "uint64_t",
+        [KL_I8] = "int8_t", [KL_I16] = "int16_t", [KL_I32] = "int32_t", [KL_I64] = "int64_t",
+        [KL_F16] = "uint16_t", [KL_BF16] = "uint16_t", [KL_F32] = "float", [KL_F64] = "double"};
+    return type[dtype];
+}
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+/* What no identifier has becomes '_', but never twice in a row, which C++ keeps for itself. */
+static void identifier(const char *name, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; *name && n + 1 < size; name++)
+        if (is_digit(*name) || is_letter(*name))
+            out[n++] = *name;
+        else if (!n || out[n - 1] != '_')
+            out[n++] = '_';
+    out[n] = 0;
+}
+
+bool object_prefix(const char *name, bool exact, char out[OBJECT_NAME], struct err *e)
+{
+    char text[OBJECT_NAME];
+    identifier(name, text, sizeof text);
+    if (exact && (!is_letter(text[0]) || strcmp(text, name)))
+        return err_set(e, KL_ERR_ARGUMENT,
+                       "the prefix '%.80s' is no C identifier that starts with a letter, has no two '_' "
+                       "in a row and at most %d bytes",
+                       name, OBJECT_NAME - 1);
+    snprintf(out, OBJECT_NAME, "%s%.*s", is_letter(text[0]) ? "" : "graph", OBJECT_NAME - 6, text);
+    return true;
+}
+
+/* ---- members ---- */
+
+static const char *member_name(const struct graph *g, enum object_member kind, uint32_t i)
+{
+    return kind == MEMBER_IN ? g->input.v[i].name : kind == MEMBER_STATE ? g->state.v[i].name
+           : kind == MEMBER_SLOT ? g->slot.v[i].name : "";
+}
+
+/* Could the name be one that a number was added to? */
+static bool ends_with_number(const char *text)
+{
+    size_t n = strlen(text), digits = 0;
+    while (digits < n && is_digit(text[n - 1 - digits]))
+        digits++;
+    return digits && (digits == n || (n - digits >= 3 && !memcmp(text + n - digits - 3, "_no", 3)));
+}
+
+uint32_t object_slot(const struct graph *g, uint32_t slot)
+{
+    const struct leaf *l = g->slot.v;
+    for (uint32_t i = 0; i < slot && l[slot].name[0]; i++)
+        if (l[i].dtype == l[slot].dtype && !strcmp(l[i].name, l[slot].name))
+            return i;
+    return slot;
+}
+
+void object_member(const struct graph *g, enum object_member kind, uint32_t ordinal, char out[OBJECT_MEMBER])
+{
+    static const char *const word[] = {"in", "state", "out", "slot"};
+    char text[32], other[32];
+    identifier(member_name(g, kind, ordinal), text, sizeof text);
+    snprintf(out, OBJECT_MEMBER, "%s_%s", word[kind], text);
+    bool taken = !text[0] || ends_with_number(text);
+    uint32_t n = kind == MEMBER_IN      ? g->input.n
+                 : kind == MEMBER_STATE ? g->state.n
+                 : kind == MEMBER_SLOT  ? g->slot.n
+                                        : 0;
+    for (uint32_t i = 0; i < n && !taken; i++) {
+        identifier(member_name(g, kind, i), other, sizeof other);
+        taken = i != ordinal && !strcmp(text, other) && !(kind == MEMBER_SLOT && object_slot(g, i) == ordinal);
+    }
+    if (taken) /* no name, or not the only one: its number says which */
+        snprintf(out, OBJECT_MEMBER, "%s_%s%s%u", word[kind], text, text[0] ? "_no" : "", ordinal);
+}
+
+static const struct shape *member_type(const struct graph *g, enum object_member kind, uint32_t i, unsigned *dtype)
+{
+    if (kind == MEMBER_OUT) {
+        ref r = g->out[i].value;
+        *dtype = node_at(g, r)->dtype;
+        return node_shape(g, r);
+    }
+    const struct leaf *l = kind == MEMBER_IN ? &g->input.v[i] : kind == MEMBER_STATE ? &g->state.v[i] : &g->slot.v[i];
+    *dtype = l->dtype;
+    return &g->shape[l->shape];
+}
+
+static const char *stored_as(unsigned dtype) { return dtype == KL_F16 || dtype == KL_BF16 ? ", its bits" : ""; }
+
+static bool is_assigned(const struct graph *g, uint32_t state)
+{
+    for (uint32_t i = 0; i < g->nout; i++)
+        if (g->out[i].kind == OUT_ASSIGN && g->out[i].state == state)
+            return true;
+    return false;
+}
+
+static void put_member(struct text *t, const struct graph *g, enum object_member kind, uint32_t i, uint32_t number)
+{
+    unsigned dtype;
+    char name[OBJECT_MEMBER], shape[SHAPE_TEXT];
+    const struct shape *s = member_type(g, kind, i, &dtype);
+    bool written = kind == MEMBER_OUT || (kind == MEMBER_STATE && is_assigned(g, i));
+    object_member(g, kind, number, name);
+    size_t start = t->len;
+    text_put(t, "    %s%s %s%s;", kind == MEMBER_SLOT || written ? "" : "const ", c_type(dtype),
+             kind == MEMBER_SLOT ? "" : "*", name);
+    text_pad(t, start, 40);
+    text_put(t, "/* %s%s%s", dtype_name(dtype), shape_text(s, shape, sizeof shape), stored_as(dtype));
+    if (kind == MEMBER_STATE)
+        text_put(t, written ? ": read, and given its new value" : ": read");
+    text_put(t, " */\n");
+}
+
+static void put_members(struct text *t, const struct graph *g, const bool *fixed)
+{
+    for (uint32_t i = 0; i < g->input.n; i++)
+        put_member(t, g, MEMBER_IN, i, i);
+    for (uint32_t i = 0; i < g->state.n; i++)
+        put_member(t, g, MEMBER_STATE, i, i);
+    for (uint32_t i = 0, n = 0; i < g->nout; i++)
+        if (g->out[i].kind == OUT_RETURN)
+            put_member(t, g, MEMBER_OUT, i, n++);
+    text_put(t, "    void *workspace;                    /* NULL: of malloc, for the time of the run */\n"
+                "    size_t workspace_bytes;\n");
+    for (uint32_t i = 0; i < g->slot.n; i++)
+        if (!(fixed && fixed[i]) && object_slot(g, i) == i)
+            put_member(t, g, MEMBER_SLOT, i, i);
+}
+
+/* A macro for the elements of each array. */
+static void put_counts(struct text *t, const struct graph *g, const char *prefix)
+{
+    uint32_t returned = 0;
+    const uint32_t n[] = {g->input.n, g->state.n, g->nout};
+    for (int kind = MEMBER_IN; kind <= MEMBER_OUT; kind++)
+        for (uint32_t i = 0; i < n[kind]; i++) {
+            unsigned dtype;
+            char name[OBJECT_MEMBER];
+            if (kind == MEMBER_OUT && g->out[i].kind != OUT_RETURN)
+                continue;
+            object_member(g, (enum object_member)kind, kind == MEMBER_OUT ? returned++ : i, name);
+            text_put(t, "#define %s_count_%s %lld\n", prefix, name,
+                     (long long)shape_count(member_type(g, (enum object_member)kind, i, &dtype)));
+        }
+}
+
+char *object_header(const struct graph *g, const bool *fixed, const char *prefix, const char *cpu)
+{
+    struct text t = {0};
+    text_put(
+        &t,
+        "/* Program %s, compiled by Kiln for %s.  Link the object beside this header, libkiln-aot.a and the threads'\n"
+        " * library (-pthread). */\n"
+        "#ifndef KILN_AOT_%s_H\n#define KILN_AOT_%s_H\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n"
+        "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+        prefix, cpu, prefix, prefix);
+    text_put(
+        &t,
+        "/* What a run reads and writes: arrays in row-major order, aligned as their elements, none of those written\n"
+        " * overlapping another. */\n"
+        "typedef struct %s_args {\n",
+        prefix);
+    put_members(&t, g, fixed);
+    text_put(&t,
+             "} %s_args;\n/* As the object has it. */\ntypedef char %s_args_size[sizeof(%s_args) == %zu ? 1 : -1];\n\n",
+             prefix, prefix, prefix, object_args_layout(g, fixed, NULL));
+    text_put(&t, "/* Elements of the arrays. */\n");
+    put_counts(&t, g, prefix);
+    text_put(&t,
+             "\n/* One run.  0, or why it did nothing: kiln_aot_error says it in words.  Any number of threads may run "
+             "at once,\n"
+             " * each with arrays to write and a workspace of its own. */\n"
+             "int %s_run(const %s_args *args);\n"
+             "/* What a workspace must have, of any alignment, for runs on as many threads as there are now; a smaller "
+             "one is\n"
+             " * used by fewer. */\n"
+             "size_t %s_workspace_bytes(void);\n\n",
+             prefix, prefix, prefix);
+    text_put(&t, "/* Of all programs alike.  Threads of the pool that runs share: 0 is what environment variable "
+                 "KILN_THREADS says,\n"
+                 " * else one for each processor; 1 is the caller alone.  Results do not depend on it. */\n"
+                 "void kiln_aot_threads(unsigned n);\n"
+                 "const char *kiln_aot_error(int status);\n\n"
+                 "#ifdef __cplusplus\n}\n#endif\n#endif\n");
+    if (t.failed) {
+        mem_free(t.s);
+        return NULL;
+    }
+    return t.s;
+}

@@ -1,0 +1,297 @@
+/* Devices with a driver: each is opened once, tried with a small kernel, and locked by who works with it.  In a child of
+ * fork those that the parent has opened are the parent's: all that is asked of them fails. */
+#define _GNU_SOURCE /* recursive mutexes */
+#include "codegen/gpu/source.h"
+#include "plugin.h"
+#include "runtime/runtime.h"
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+enum { FIRST = DEVICE_CUDA, MOST_BLOCKS = 4096, MOST_BLOCKS_WITH_WORK = 64 };
+
+struct accelerator {
+    const struct driver *driver;
+    struct driver_device *device;
+    struct caps caps;
+    uint32_t dtypes;
+    int number;
+    pthread_mutex_t lock;
+    struct driver orphan;         /* the driver in a child of fork */
+};
+
+static struct {
+    _Atomic(struct accelerator *) opened; /* NULL: not tried, or it failed */
+    struct accelerator *failed;           /* opened, but it does not work; it stays open, for the process has seen the driver */
+    struct err err;
+} slot[DEVICE_END - FIRST];
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+
+_Static_assert(DEVICE_PLUGIN + PLUGINS_MAX * DEVICES_A_KIND == DEVICE_END, "each plug-in has a kind of devices");
+
+const struct driver *driver_of(int device)
+{
+    return device >= DEVICE_PLUGIN ? plugin_driver((unsigned)(device - DEVICE_PLUGIN) / DEVICES_A_KIND)
+           : device >= DEVICE_VULKAN ? &driver_vulkan
+           : device >= DEVICE_HIP ? &driver_hip : device >= DEVICE_CUDA ? &driver_cuda : NULL;
+}
+
+bool device_is_host(int device) { return device < FIRST; }
+
+unsigned accelerator_count(int device, struct err *e)
+{
+    const struct driver *d = driver_of(device);
+    return !d->absent ? d->count(e) : (unsigned)err_set(e, KL_ERR_DEVICE, "%s", d->absent);
+}
+
+struct accelerator *accelerator_get(int device)
+{
+    return device < FIRST || device >= DEVICE_END ? NULL : atomic_load_explicit(&slot[device - FIRST].opened, memory_order_acquire);
+}
+
+const struct caps *accelerator_caps(const struct accelerator *a) { return &a->caps; }
+uint32_t accelerator_dtypes(const struct accelerator *a) { return a->dtypes; }
+const struct driver *accelerator_driver(const struct accelerator *a) { return a->driver; }
+struct driver_device *accelerator_device(const struct accelerator *a) { return a->device; }
+bool accelerator_finish(struct accelerator *a, struct err *e)
+{
+    accelerator_lock(a);
+    bool ok = a->driver->finish(a->device, e);
+    accelerator_unlock(a);
+    return ok;
+}
+
+void accelerator_lock(struct accelerator *a) { pthread_mutex_lock(&a->lock); }
+void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock); }
+
+/* ---- kernels ---- */
+
+struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code, struct err *e)
+{
+    struct gpu_code g;
+    struct device_kernel *d = mem_alloc(sizeof *d + k->nbuf + 1);
+    if (!d) {
+        err_set(e, KL_ERR_MEMORY, "no memory to load kernel %s", k->name);
+        return NULL;
+    }
+    if (gpu_code_open(code, &g, e) && (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE, "the code is that of another kernel"))) {
+        d->nbuf = g.nbuf;
+        memcpy(d->inside, g.inside, g.nbuf);
+        for (uint32_t b = 0; b < k->nbuf; b++)
+            d->has_work |= k->buf[b].role == BUF_SCRATCH && !g.inside[b];
+        accelerator_lock(a);
+        d->kernel = a->driver->load(a->device, &g, e);
+        accelerator_unlock(a);
+    }
+    if (d->kernel)
+        return d;
+    mem_free(d);
+    return NULL;
+}
+
+void accelerator_unload(struct accelerator *a, struct device_kernel *k)
+{
+    accelerator_lock(a);
+    a->driver->unload(a->device, k->kernel);
+    accelerator_unlock(a);
+    mem_free(k);
+}
+
+uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
+{
+    int64_t most = k->has_work ? MOST_BLOCKS_WITH_WORK : MOST_BLOCKS;
+    return (uint32_t)(extent < most ? extent : most);
+}
+
+/* ---- opening ---- */
+
+/* One fma: the product of the first two numbers, plus the third. */
+static struct kernel *trial_kernel(void)
+{
+    struct kernel *k = kernel_new("trial");
+    if (!k)
+        return NULL;
+    uint32_t in = k_buf(k, BUF_IN, KL_F32, 3, 0), out = k_buf(k, BUF_OUT, KL_F32, 1, 1);
+    val x[3];
+    for (int i = 0; i < 3; i++)
+        x[i] = k_load(k, in, k_int(k, i), 0);
+    k_store(k, out, k_int(k, 0), k_prim(k, P_FMA, x[0], x[1], x[2]), 0);
+    k->extent = 1;
+    if (kernel_clean(k))
+        return k;
+    kernel_free(k);
+    return NULL;
+}
+
+static bool trial_code(const struct accelerator *a, const struct kernel *k, struct code *code, struct err *e)
+{
+    struct caps whole = a->caps; /* with an fma, whose worth is to be seen */
+    size_t n = strlen(whole.features);
+    snprintf(whole.features + n, sizeof whole.features - n, "+fma");
+    return a->driver->backend->compile_for(k, &whole, EMIT_OBJECT, code, e);
+}
+
+static bool trial_run(struct accelerator *a, const struct device_kernel *k, const float *in, float *out, struct err *e)
+{
+    void *buf[2] = {0};
+    const struct driver *d = a->driver;
+    bool ok = d->alloc(a->device, 256, &buf[0], e) && d->alloc(a->device, 256, &buf[1], e) &&
+              d->upload(a->device, buf[0], in, 3 * sizeof *in, e) &&
+              d->launch(a->device, &(struct launch){.kernel = k->kernel, .buffer = buf, .n = 2, .end = 1, .blocks = 1}, e) &&
+              d->download(a->device, out, buf[1], sizeof *out, e);
+    for (int i = 0; i < 2; i++)
+        if (buf[i])
+            d->release(a->device, buf[i]);
+    return ok;
+}
+
+/* Runs a kernel, to see that the device works and whether its fma rounds once. */
+static bool try_out(struct accelerator *a, struct err *e)
+{
+    const float in[3] = {1 + 0x1p-12f, 1 + 0x1p-12f, -1 - 0x1p-11f};
+    float out = NAN;
+    struct code code = {0};
+    struct kernel *k = trial_kernel();
+    struct device_kernel *d = NULL;
+    bool ok = k && trial_code(a, k, &code, e) && (d = accelerator_load(a, k, &code, e)) && trial_run(a, d, in, &out, e);
+    if (!k)
+        err_set(e, KL_ERR_MEMORY, "no memory to try out a device");
+    if (d)
+        accelerator_unload(a, d);
+    mem_free(code.bytes);
+    kernel_free(k);
+    if (ok && out != 0x1p-24f && out != 0)
+        return err_set(e, KL_ERR_DEVICE, "it computes %g where %g is right", (double)out, 0x1p-24);
+    size_t n = strlen(a->caps.features);
+    if (ok && out != 0)
+        snprintf(a->caps.features + n, sizeof a->caps.features - n, " +fma");
+    return ok;
+}
+
+static void make_lock(struct accelerator *a)
+{
+    pthread_mutexattr_t recursive;
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&a->lock, &recursive);
+    pthread_mutexattr_destroy(&recursive);
+}
+
+static struct accelerator *open_one(int device, struct err *e)
+{
+    const struct driver *driver = driver_of(device);
+    if (driver->absent) {
+        err_set(e, KL_ERR_DEVICE, "%s", driver->absent);
+        return NULL;
+    }
+    struct accelerator *a = mem_alloc(sizeof *a);
+    if (!a) {
+        err_set(e, KL_ERR_MEMORY, "no memory to open it");
+        return NULL;
+    }
+    make_lock(a);
+    a->number = device;
+    a->driver = driver;
+    dialect_caps(dialect_find(driver->dialect, e), &a->caps);
+    a->device = driver->open((unsigned)(device % DEVICES_A_KIND), &a->caps, e);
+    if (!a->device) {
+        mem_free(a);
+        return NULL;
+    }
+    dialect_matrix(dialect_find(driver->dialect, e), a->caps.features, &a->caps);
+    for (unsigned t = 0; t < KL_DTYPE_COUNT; t++) {
+        char feature[16];
+        snprintf(feature, sizeof feature, "+%s", dtype_name(t));
+        a->dtypes |= (uint32_t)(strstr(a->caps.features, feature) != NULL) << t;
+    }
+    if (try_out(a, e))
+        return a;
+    slot[device - FIRST].failed = a;
+    return NULL;
+}
+
+bool accelerator_open(int device, struct err *e)
+{
+    if (accelerator_get(device))
+        return true;
+    fork_watch();
+    pthread_mutex_lock(&opening);
+    struct err *why = &slot[device - FIRST].err;
+    if (!accelerator_get(device) && !why->code)
+        atomic_store_explicit(&slot[device - FIRST].opened, open_one(device, why), memory_order_release);
+    pthread_mutex_unlock(&opening);
+    return accelerator_get(device) || err_set(e, why->code, "%s", why->msg);
+}
+
+/* ---- fork ---- */
+
+/* An orphan's device is the accelerator itself. */
+static bool not_ours(struct driver_device *d, struct err *e)
+{
+    const struct accelerator *a = (const struct accelerator *)d;
+    return err_set(e, KL_ERR_DEVICE, "device %s is the parent's: what was opened before fork cannot be used in a child",
+                   device_name(a->number));
+}
+
+static bool no_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
+{
+    (void)bytes, (void)address;
+    return not_ours(d, e);
+}
+
+static void no_release(struct driver_device *d, void *address) { (void)d, (void)address; }
+
+static struct driver_kernel *no_load(struct driver_device *d, const struct gpu_code *code, struct err *e)
+{
+    (void)code;
+    not_ours(d, e);
+    return NULL;
+}
+
+static void no_unload(struct driver_device *d, struct driver_kernel *k) { (void)d, (void)k; }
+
+static bool no_launch(struct driver_device *d, const struct launch *l, struct err *e)
+{
+    (void)l;
+    return not_ours(d, e);
+}
+
+static bool no_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e)
+{
+    (void)to, (void)from, (void)bytes;
+    return not_ours(d, e);
+}
+
+static void no_drop(struct driver_device *d) { (void)d; }
+
+static void make_orphan(struct accelerator *a)
+{
+    a->orphan = (struct driver){.name = a->driver->name, .dialect = a->driver->dialect, .backend = a->driver->backend,
+                                .count = a->driver->count, .open = a->driver->open, .alloc = no_alloc, .release = no_release,
+                                .load = no_load, .unload = no_unload, .launch = no_launch, .copy = no_copy,
+                                .upload = no_copy, .download = no_copy, .submit = not_ours, .finish = not_ours, .drop = no_drop};
+    a->driver = &a->orphan;
+    a->device = (struct driver_device *)a;
+}
+
+void accelerators_before_fork(void)
+{
+    pthread_mutex_lock(&opening);
+    for (int d = FIRST; d < DEVICE_END; d++)
+        if (accelerator_get(d))
+            accelerator_lock(accelerator_get(d));
+}
+
+void accelerators_after_fork(bool child)
+{
+    for (int d = FIRST; d < DEVICE_END; d++) {
+        struct accelerator *a = accelerator_get(d);
+        if (a && child) {
+            make_lock(a); /* the thread that holds it has another number here */
+            make_orphan(a);
+        } else if (a) {
+            accelerator_unlock(a);
+        }
+    }
+    pthread_mutex_unlock(&opening);
+}

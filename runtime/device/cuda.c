@@ -1,0 +1,133 @@
+/* The driver of CUDA: libcuda.so.1, which comes with NVIDIA's driver, or $KILN_CUDA_DRIVER.  Devices have the process's
+ * primary context, so that memory can be shared with what else in it uses CUDA. */
+#include "driver.h"
+#ifdef KILN_CUDA
+#include "stream.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST_VERSION = 11040 };   /* 11.4: the first that has all these functions */
+enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, L2_BYTES = 38, MULTIPROCESSORS = 16 }; /* CUdevice_attribute */
+
+static struct {
+#define CUDA(field, function, parameters) gpu_result (*field) parameters;
+#include "stream.def"
+} cuda;
+
+static const char *error(gpu_result r)
+{
+    const char *name = NULL;
+    return cuda.error_name && !cuda.error_name(r, &name) && name ? name : "an unknown error";
+}
+
+static gpu_result enter(struct driver_device *d) { return cuda.context_push(d->context); }
+
+static void leave(struct driver_device *d)
+{
+    gpu_context c;
+    (void)d;
+    cuda.context_pop(&c);
+}
+
+static gpu_result reach_peer(struct driver_device *d, struct driver_device *peer)
+{
+    int can = 0;
+    gpu_result r = d->l->can_reach(&can, d->index, peer->index);
+    return r || !can ? r : cuda.reach(peer->context, 0);
+}
+
+static gpu_result copy_from(struct driver_device *d, void *to, struct driver_device *peer, const void *from, size_t bytes)
+{
+    return cuda.copy_peer(to, d->context, (void *)(uintptr_t)from, peer->context, bytes, d->stream);
+}
+
+static struct stream_library library = {.what = "CUDA", .driver = &driver_cuda, .error = error, .enter = enter, .leave = leave,
+                                        .reach_peer = reach_peer, .copy_from = copy_from};
+
+/* ---- finding devices ---- */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct err failure;
+static int version, devices;
+
+static bool open_library(struct err *e)
+{
+    static const char *const name[] = {
+#define BOTH(field, cuda, hip, parameters) #cuda,
+#define CUDA(field, function, parameters) #function,
+#include "stream.def"
+    };
+    void *const fn[] = {
+#define BOTH(field, cuda, hip, parameters) &library.field,
+#define CUDA(field, function, parameters) &cuda.field,
+#include "stream.def"
+    };
+    static const char *const usual[] = {"libcuda.so.1", NULL};
+    return stream_library_open(getenv("KILN_CUDA_DRIVER"), usual, name, fn, sizeof fn / sizeof *fn, "it comes with NVIDIA's driver", e);
+}
+
+static bool initialize(struct err *e)
+{
+    gpu_result r = library.init(0);
+    if (r == GPU_NO_DEVICE)
+        return err_set(e, KL_ERR_DEVICE, "there is no NVIDIA GPU");
+    if (r == GPU_STUB)
+        return err_set(e, KL_ERR_DEVICE, "this libcuda is the toolkit's stub for linking, not NVIDIA's driver");
+    if (r)
+        return err_set(e, KL_ERR_DEVICE, "cuInit gives %s", error(r));
+    if (library.version(&version) || version < LEAST_VERSION)
+        return err_set(e, KL_ERR_DEVICE, "the driver is too old: it is for CUDA %d.%d, 11.4 is the least", version / 1000, version % 1000 / 10);
+    r = library.count(&devices);
+    return (!r && devices) || err_set(e, KL_ERR_DEVICE, r ? "cuDeviceGetCount gives %s" : "there is no NVIDIA GPU", error(r));
+}
+
+static void find_devices(void)
+{
+    if (!open_library(&failure) || !initialize(&failure))
+        devices = 0;
+}
+
+static unsigned count(struct err *e)
+{
+    pthread_once(&once, find_devices);
+    if (!devices)
+        err_set(e, failure.code, "%s", failure.msg);
+    return (unsigned)devices;
+}
+
+/* ---- one device ---- */
+
+static void release_context(struct driver_device *d) { cuda.context_release(d->index); }
+
+/* The architecture stands first: codegen/gpu/build.c compiles for it. */
+static bool describe(struct driver_device *d, struct caps *caps, struct err *e)
+{
+    int major = 0, minor = 0, l2 = 0, processors = 0;
+    size_t memory = 0;
+    gpu_result r = library.attribute(&major, CAPABILITY_MAJOR, d->index);
+    r = r ? r : library.attribute(&minor, CAPABILITY_MINOR, d->index);
+    r = r ? r : library.attribute(&l2, L2_BYTES, d->index);
+    r = r ? r : library.attribute(&processors, MULTIPROCESSORS, d->index);
+    r = r ? r : library.total_memory(&memory, d->index);
+    r = r ? r : library.device_name(caps->name, sizeof caps->name, d->index);
+    if (r)
+        return stream_ok(d, r, "asking what it is", e);
+    caps->threads = processors > 0 ? (uint32_t)processors : caps->threads;
+    caps->l2_bytes = l2 ? l2 : caps->l2_bytes;
+    snprintf(caps->features, sizeof caps->features,
+             "sm_%d%d +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, driver for CUDA %d.%d", major, minor,
+             processors, memory >> 20, version / 1000, version % 1000 / 10);
+    r = cuda.context_retain(&d->context, d->index);
+    return stream_ok(d, r, "making a context", e);
+}
+
+static struct driver_device *open_device(unsigned index, struct caps *caps, struct err *e)
+{
+    return stream_open(&library, index, caps, describe, release_context, e);
+}
+
+const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .count = count, .open = open_device, STREAM_DRIVER};
+#else
+const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .absent = "CUDA is not built into this Kiln"};
+#endif

@@ -1,0 +1,214 @@
+/* The devices this machine has, by name.  A device is probed when somebody first asks for it, not before. */
+#include "ir/broken.h"
+#include "plugin.h"
+#include "runtime/runtime.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef KILN_NO_REF
+#define HAS_REF false
+#else
+#define HAS_REF true
+#endif
+
+/* DEVICES_A_KIND numbers a kind; the first is the name alone, too. */
+#define NAMES(first, name)                                                                                       \
+    [first] = name ":0", [first + 1] = name ":1", [first + 2] = name ":2", [first + 3] = name ":3",              \
+    [first + 4] = name ":4", [first + 5] = name ":5", [first + 6] = name ":6", [first + 7] = name ":7"
+static const char *const name_of[DEVICE_END] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu", [DEVICE_META] = "meta", NAMES(DEVICE_CUDA, "cuda"),
+                                                NAMES(DEVICE_HIP, "hip"), NAMES(DEVICE_VULKAN, "vulkan")};
+static const char known[] = "ref, cpu, cuda, hip and vulkan, with a number where there are several of these three (vulkan:1), "
+                            "meta, which knows shapes only, and those of plug-ins (KILN_PLUGINS)";
+
+static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
+static const struct backend *cpu_backend; /* NULL: cpu does not work, for the reason in cpu_err */
+static struct caps cpu_caps;
+static struct err cpu_err;
+static char cpu_why[sizeof cpu_err.msg + 16];
+
+static void probe_cpu(void)
+{
+    fork_watch();
+    fork_hold();
+    const struct backend *b = cpu_generator(&cpu_err);
+    if (b && b->caps(&cpu_caps, &cpu_err)) cpu_backend = b;
+    else snprintf(cpu_why, sizeof cpu_why, "device cpu: %s", cpu_err.msg);
+    fork_release();
+    if (!cpu_backend) log_put(KL_LOG_WARN, "%s", cpu_why);
+}
+
+/* NULL: no device has the number. */
+static const char *find_name(int device)
+{
+    if (device < 0 || device >= DEVICE_END) return NULL;
+    unsigned in_plugins = (unsigned)(device - DEVICE_PLUGIN);
+    return device < DEVICE_PLUGIN ? name_of[device] : plugin_device_name(in_plugins / DEVICES_A_KIND, in_plugins % DEVICES_A_KIND);
+}
+
+const char *device_name(int device)
+{
+    const char *name = find_name(device);
+    return name ? name : "?";
+}
+
+const struct backend *device_backend(int device, struct caps *caps)
+{
+    if (caps) memset(caps, 0, sizeof *caps);
+    struct accelerator *a = accelerator_get(device);
+    if (a && caps) *caps = *accelerator_caps(a);
+    if (a) return accelerator_driver(a)->backend;
+    if (device != DEVICE_CPU) return NULL;
+    pthread_once(&cpu_once, probe_cpu);
+    if (caps) *caps = cpu_caps;
+    return cpu_backend;
+}
+
+int device_find(const char *name, struct err *e)
+{
+    if (name && !strcmp(name, "ref")) {
+        if (HAS_REF) return DEVICE_REF;
+        err_set(e, KL_ERR_DEVICE, "device ref is not built into this Kiln");
+        return -1;
+    }
+    if (name && !strcmp(name, "cpu")) {
+        if (device_backend(DEVICE_CPU, NULL)) return DEVICE_CPU;
+        err_set(e, KL_ERR_DEVICE, "%s; use KILN_DEVICE=ref", cpu_why);
+        return -1;
+    }
+    if (name && !strcmp(name, "meta")) return DEVICE_META;
+    const char *plugins;
+    plugins_from_environment(&plugins);
+    for (int d = DEVICE_HOSTS; name && d < DEVICE_END; d++) {
+        const char *own = find_name(d);
+        size_t kind = own ? strcspn(own, ":") : 0;
+        if (!kind || (strcmp(name, own) && (d % DEVICES_A_KIND || strlen(name) != kind || strncmp(name, own, kind)))) continue;
+        struct err why = {0};
+        if (accelerator_open(d, &why)) return d;
+        bool named = !strncmp(why.msg, "device ", 7); /* by the driver */
+        err_set(e, why.code, "%s%s%s%s", named ? "" : "device ", named ? "" : own, named ? "" : ": ", why.msg);
+        return -1;
+    }
+    if (name && !strcmp(name, "metal") && BROKEN(C8)) return -1;
+    if (name && !strcmp(name, "metal")) err_set(e, KL_ERR_DEVICE, "device metal: it is Apple's, and this Kiln is built without it");
+    else err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": there are %s%s%s", name ? name : "", known, *plugins ? "; " : "", plugins);
+    return -1;
+}
+
+bool device_works(unsigned device, struct err *e)
+{
+    const char *name = device < DEVICE_END ? find_name((int)device) : NULL;
+    if (device == DEVICE_META) return err_set(e, KL_ERR_DEVICE, "device meta has no data, so nothing runs on it");
+    if (name) return accelerator_get((int)device) || device_find(name, e) >= 0;
+    return err_set(e, KL_ERR_DEVICE, "there is no device %u: there are %s", device, known);
+}
+
+uint32_t device_dtypes(int device)
+{
+    const struct accelerator *a = accelerator_get(device);
+    return a ? accelerator_dtypes(a) : (UINT32_C(1) << KL_DTYPE_COUNT) - 1;
+}
+
+static void list_one(int device, void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx)
+{
+    struct err e = {0};
+    struct caps caps;
+    char text[sizeof caps.name + sizeof caps.features + 64];
+    bool works = device_find(device_name(device), &e) >= 0;
+    if (works) device_backend(device, &caps);
+    int n = works ? snprintf(text, sizeof text, "%s %s", device == DEVICE_REF ? "the interpreter" : caps.name, device >= DEVICE_HOSTS ? caps.features : "") : 0;
+    if (works && device >= DEVICE_HOSTS && caps.mma.team)
+        snprintf(text + n, sizeof text - (size_t)n, ", tensor cores %ux%ux%u of %s", caps.mma.m, caps.mma.n, caps.mma.k,
+                 caps.mma.dtypes >> KL_F16 & 1 ? "f16 and bf16" : "bf16");
+    const char *why = strncmp(e.msg, "device ", 7) ? e.msg : strstr(e.msg, ": ") ? strstr(e.msg, ": ") + 2 : e.msg;
+    line(ctx, device_name(device), works, works ? text : why);
+}
+
+void device_list(void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx)
+{
+    struct err e = {0};
+    const char *plugins;
+    plugins_from_environment(&plugins);
+    for (int d = 0; d < DEVICE_END; d++) {
+        unsigned n = driver_of(d) ? accelerator_count(d, &e) : 1;
+        if (find_name(d) && (unsigned)(d < DEVICE_HOSTS ? 0 : d % DEVICES_A_KIND) < (n ? n : 1)) list_one(d, line, ctx);
+    }
+    if (*plugins) line(ctx, "plug-in", false, plugins);
+}
+
+/* ---- kinds ---- */
+
+static const struct { const char *name; int first; } kinds[KL_DEVICE_KINDS] = {
+    [KL_DEVICE_REF] = {"ref", DEVICE_REF},    [KL_DEVICE_CPU] = {"cpu", DEVICE_CPU},
+    [KL_DEVICE_CUDA] = {"cuda", DEVICE_CUDA}, [KL_DEVICE_HIP] = {"hip", DEVICE_HIP},
+    [KL_DEVICE_VULKAN] = {"vulkan", DEVICE_VULKAN}, [KL_DEVICE_METAL] = {"metal", -1},
+    [KL_DEVICE_PLUGIN1] = {"plug-in 1", DEVICE_PLUGIN}, [KL_DEVICE_PLUGIN2] = {"plug-in 2", DEVICE_PLUGIN + DEVICES_A_KIND},
+    [KL_DEVICE_PLUGIN3] = {"plug-in 3", DEVICE_PLUGIN + 2 * DEVICES_A_KIND}, [KL_DEVICE_META] = {"meta", DEVICE_META}};
+
+const char *device_kind_name(unsigned kind) { return kind < KL_DEVICE_KINDS ? kinds[kind].name : "unknown"; }
+
+unsigned device_kind(int device)
+{
+    unsigned kind = 0;
+    for (unsigned k = 0; k < KL_DEVICE_KINDS; k++)
+        if (kinds[k].first <= device && kinds[k].first >= kinds[kind].first) kind = k;
+    return kind;
+}
+
+int device_number(unsigned kind, unsigned index, struct err *e)
+{
+    if (kind >= KL_DEVICE_KINDS) {
+        err_set(e, KL_ERR_DEVICE, "unknown kind of device %u", kind);
+        return -1;
+    }
+    unsigned most = kinds[kind].first < 0 ? 0 : kinds[kind].first < DEVICE_CUDA ? 1 : DEVICES_A_KIND;
+    if (!most) return device_find(kinds[kind].name, e);
+    const char *name = index < most ? find_name(kinds[kind].first + (int)index) : NULL;
+    if (name) return device_find(name, e);
+    if (index < most) err_set(e, KL_ERR_DEVICE, "device %s:%u: no such plug-in is loaded", kinds[kind].name, index);
+    else err_set(e, KL_ERR_DEVICE, "device %s:%u: there are at most %u of its kind", kinds[kind].name, index, most);
+    return -1;
+}
+
+unsigned device_kind_count(unsigned kind, struct err *e)
+{
+    unsigned n = 0;
+    if (kind < KL_DEVICE_KINDS && kinds[kind].first >= DEVICE_CUDA && find_name(kinds[kind].first)) {
+        n = accelerator_count(kinds[kind].first, e);
+        return n < DEVICES_A_KIND ? n : DEVICES_A_KIND;
+    }
+    return device_number(kind, 0, e) >= 0;
+}
+
+/* ---- the default ---- */
+
+static const unsigned preferred[] = {KL_DEVICE_CUDA, KL_DEVICE_HIP, KL_DEVICE_CPU, KL_DEVICE_REF};
+static pthread_once_t default_once = PTHREAD_ONCE_INIT;
+static int default_device = -1;
+static char default_why[1200]; /* why those before it do not work */
+static struct err default_err;
+
+static void choose_default(void)
+{
+    size_t n = 0;
+    for (unsigned i = 0; i < sizeof preferred / sizeof *preferred && default_device < 0; i++) {
+        struct err e = {0};
+        default_device = device_number(preferred[i], 0, &e);
+        if (default_device >= 0) break;
+        default_err = e;
+        int more = snprintf(default_why + n, sizeof default_why - n, "%s%s", n ? "; " : "", e.msg);
+        n = n + (size_t)more < sizeof default_why ? n + (size_t)more : sizeof default_why - 1;
+    }
+}
+
+int device_default(const char **why, struct err *e)
+{
+    *why = "";
+    const char *env = BROKEN(C5) ? NULL : getenv("KILN_DEVICE");
+    if (env && *env) return device_find(env, e);
+    pthread_once(&default_once, choose_default);
+    *why = default_why;
+    if (default_device < 0) *e = default_err;
+    return default_device;
+}

@@ -1,0 +1,160 @@
+/* The driver of HIP: libamdhip64.so, or $KILN_HIP_DRIVER.  HIP gives each thread a current device, not a context. */
+#include "driver.h"
+#ifdef KILN_HIP
+#include "stream.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { L2_BYTES = 19, MULTIPROCESSORS = 63 }; /* hipDeviceAttribute_t, since HIP 4.5 */
+
+/* Of struct hipDeviceProp_t only the name of the architecture is wanted.  HIP 6 has another struct, and another function
+ * beside the old one: the function says where the name is. */
+enum { PROPERTIES_BYTES = 4096, ARCH_BYTES = 256, ARCH_AT = 396, ARCH_AT_SINCE_6 = 1160 };
+
+static struct {
+#define HIP(field, function, parameters) gpu_result (*field) parameters;
+#include "stream.def"
+    const char *(*error_name)(gpu_result r);
+    gpu_result (*properties)(void *out, int device);
+    size_t arch_at;
+} hip;
+
+static const char *error(gpu_result r)
+{
+    const char *name = hip.error_name ? hip.error_name(r) : NULL;
+    return name ? name : "an unknown error";
+}
+
+static gpu_result enter(struct driver_device *d)
+{
+    gpu_result r = hip.get_device(&d->outer);
+    return r ? r : hip.set_device(d->index);
+}
+
+static void leave(struct driver_device *d) { hip.set_device(d->outer); }
+
+static gpu_result reach_peer(struct driver_device *d, struct driver_device *peer)
+{
+    int can = 0;
+    gpu_result r = d->l->can_reach(&can, d->index, peer->index);
+    return r || !can ? r : hip.reach(peer->index, 0);
+}
+
+static gpu_result copy_from(struct driver_device *d, void *to, struct driver_device *peer, const void *from, size_t bytes)
+{
+    return hip.copy_peer(to, d->index, from, peer->index, bytes, d->stream);
+}
+
+static struct stream_library library = {.what = "HIP", .driver = &driver_hip, .error = error, .enter = enter, .leave = leave,
+                                        .reach_peer = reach_peer, .copy_from = copy_from};
+
+/* ---- finding devices ---- */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct err failure;
+static int version, devices;
+
+static bool open_library(struct err *e)
+{
+    static const char *const name[] = {"hipGetErrorName",
+#define BOTH(field, cuda, hip, parameters) #hip,
+#define HIP(field, function, parameters) #function,
+#include "stream.def"
+    };
+    void *const fn[] = {&hip.error_name,
+#define BOTH(field, cuda, hip, parameters) &library.field,
+#define HIP(field, function, parameters) &hip.field,
+#include "stream.def"
+    };
+    static const char *const usual[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", NULL};
+    static const char *const since_6[] = {"hipGetDevicePropertiesR0600"}, *const before[] = {"hipGetDeviceProperties"};
+    const char *path = getenv("KILN_HIP_DRIVER"), hint[] = "it comes with ROCm; Debian: libamdhip64-5";
+    struct err ignored = {0};
+    if (!path && access("/dev/kfd", F_OK)) /* what HIP works through; without it the library, a large one, is not opened */
+        return err_set(e, KL_ERR_DEVICE, "there is no AMD GPU that HIP can use: no /dev/kfd");
+    if (!stream_library_open(path, usual, name, fn, sizeof fn / sizeof *fn, hint, e))
+        return false;
+    hip.arch_at = ARCH_AT_SINCE_6;
+    if (stream_library_open(path, usual, since_6, (void *const[]){&hip.properties}, 1, hint, &ignored))
+        return true;
+    hip.arch_at = ARCH_AT;
+    return stream_library_open(path, usual, before, (void *const[]){&hip.properties}, 1, hint, e);
+}
+
+static bool initialize(struct err *e)
+{
+    gpu_result r = library.init(0);
+    if (r == GPU_NO_DEVICE || r == GPU_INVALID_DEVICE)
+        return err_set(e, KL_ERR_DEVICE, "there is no AMD GPU that HIP can use");
+    if (r)
+        return err_set(e, KL_ERR_DEVICE, "hipInit gives %s", error(r));
+    r = library.version(&version);
+    r = r ? r : library.count(&devices);
+    if (r == GPU_NO_DEVICE || (!r && !devices))
+        return err_set(e, KL_ERR_DEVICE, "there is no AMD GPU that HIP can use");
+    return !r || err_set(e, KL_ERR_DEVICE, "hipGetDeviceCount gives %s", error(r));
+}
+
+static void find_devices(void)
+{
+    if (!open_library(&failure) || !initialize(&failure))
+        devices = 0;
+}
+
+static unsigned count(struct err *e)
+{
+    pthread_once(&once, find_devices);
+    if (!devices)
+        err_set(e, failure.code, "%s", failure.msg);
+    return (unsigned)devices;
+}
+
+/* ---- one device ---- */
+
+static void nothing(struct driver_device *d) { (void)d; }
+
+/* "gfx90a:sramecc+:xnack-" */
+static bool architecture(struct driver_device *d, char arch[ARCH_BYTES], struct err *e)
+{
+    char *p = mem_alloc(PROPERTIES_BYTES);
+    if (!p)
+        return err_set(e, KL_ERR_MEMORY, "device %s: no memory for its properties", d->name);
+    bool ok = stream_ok(d, hip.properties(p, d->index), "asking what it is", e);
+    if (ok)
+        memcpy(arch, p + hip.arch_at, ARCH_BYTES);
+    arch[ok ? ARCH_BYTES - 1 : 0] = 0;
+    mem_free(p);
+    return ok && (!strncmp(arch, "gfx", 3) || err_set(e, KL_ERR_DEVICE, "device %s does not say its architecture", d->name));
+}
+
+/* The architecture stands first: codegen/gpu/build.c compiles for it. */
+static bool describe(struct driver_device *d, struct caps *caps, struct err *e)
+{
+    int l2 = 0, processors = 0;
+    size_t memory = 0;
+    char arch[ARCH_BYTES];
+    gpu_result r = library.attribute(&l2, L2_BYTES, d->index);
+    r = r ? r : library.attribute(&processors, MULTIPROCESSORS, d->index);
+    r = r ? r : library.total_memory(&memory, d->index);
+    r = r ? r : library.device_name(caps->name, sizeof caps->name, d->index);
+    if (!stream_ok(d, r, "asking what it is", e) || !architecture(d, arch, e))
+        return false;
+    caps->threads = processors > 0 ? (uint32_t)processors : caps->threads;
+    caps->l2_bytes = l2 ? l2 : caps->l2_bytes;
+    snprintf(caps->features, sizeof caps->features,
+             "%s +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, HIP %d.%d", arch, processors, memory >> 20,
+             version / 10000000, version / 100000 % 100);
+    return true;
+}
+
+static struct driver_device *open_device(unsigned index, struct caps *caps, struct err *e)
+{
+    return stream_open(&library, index, caps, describe, nothing, e);
+}
+
+const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .count = count, .open = open_device, STREAM_DRIVER};
+#else
+const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .absent = "HIP is not built into this Kiln"};
+#endif

@@ -1,0 +1,189 @@
+/* CUDA and HIP: devices with a stream, memory and kernels. */
+#include "stream.h"
+#include <dlfcn.h>
+#include <string.h>
+
+/* Opened for good: drivers have threads and exit handlers. */
+bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn, unsigned n,
+                         const char *hint, struct err *e)
+{
+    void *so = NULL;
+    const char *const only[] = {path, NULL};
+    if (path)
+        library = only;
+    for (const char *const *l = library; *l && !so; l++)
+        so = dlopen(*l, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!so)
+        return err_set(e, KL_ERR_DEVICE, "%s (%s)", dlerror(), hint);
+    for (unsigned i = 0; i < n; i++) {
+        void *f = dlsym(so, name[i]);
+        if (!f)
+            return err_set(e, KL_ERR_DEVICE, "the driver is too old: %s has no function %s", library[0], name[i]);
+        memcpy(fn[i], &f, sizeof f);
+    }
+    return true;
+}
+
+/* After these a context only repeats them: what ran may have stored anything anywhere. */
+static bool loses_device(gpu_result r)
+{
+    static const int16_t lost[] = {4 /* deinitialized */, 214 /* memory */, 220 /* link */, 226 /* contained */, 700 /* illegal address */,
+                                   702 /* timeout */, 709 /* context destroyed */, 710 /* assert */, 714, 715, 716, 717, 718,
+                                   719 /* launch failed */, 999 /* unknown */};
+    for (size_t i = 0; i < sizeof lost / sizeof *lost; i++)
+        if (r == lost[i])
+            return true;
+    return false;
+}
+
+static bool was_lost(const struct driver_device *d, struct err *e)
+{
+    return err_set(e, KL_ERR_DEVICE, "device %s was lost; values on it are gone, other devices go on", d->name);
+}
+
+bool stream_ok(struct driver_device *d, gpu_result r, const char *call, struct err *e)
+{
+    if (!r)
+        return true;
+    if (r == GPU_OUT_OF_MEMORY)
+        return err_set(e, KL_ERR_MEMORY, "device %s: out of memory %s", d->name, call);
+    if (d->lost)
+        return was_lost(d, e);
+    if (!loses_device(r))
+        return err_set(e, KL_ERR_DEVICE, "device %s: %s gives %s", d->name, call, d->l->error(r));
+    d->lost = true;
+    return err_set(e, KL_ERR_DEVICE, "device %s was lost: %s gives %s; values on it are gone, other devices go on", d->name, call,
+                   d->l->error(r));
+}
+
+/* ---- a device ---- */
+
+static void close_device(struct driver_device *d, void (*last)(struct driver_device *d))
+{
+    if (!d->l->enter(d)) {
+        for (int i = 0; i < HALVES; i++)
+            if (d->half[i].done)
+                d->l->event_free(d->half[i].done);
+        for (int i = 0; i < TURNS; i++)
+            if (d->turn[i].done)
+                d->l->event_free(d->turn[i].done);
+        if (d->here)
+            d->l->event_free(d->here);
+        if (d->stream)
+            d->l->stream_free(d->stream);
+        d->l->leave(d);
+    }
+    last(d);
+    mem_free(d);
+}
+
+static bool make_stream(struct driver_device *d, struct err *e)
+{
+    gpu_result r = d->l->enter(d);
+    if (r)
+        return stream_ok(d, r, "making its context current", e);
+    r = d->l->stream_new(&d->stream, GPU_NON_BLOCKING);
+    r = r ? r : d->l->event_new(&d->here, GPU_NO_TIMING);
+    for (int i = 0; i < HALVES; i++)
+        r = r ? r : d->l->event_new(&d->half[i].done, GPU_NO_TIMING);
+    for (int i = 0; i < TURNS; i++)
+        r = r ? r : d->l->event_new(&d->turn[i].done, GPU_NO_TIMING);
+    d->l->leave(d);
+    return stream_ok(d, r, "making a stream", e);
+}
+
+struct driver_device *stream_open(const struct stream_library *l, unsigned index, struct caps *caps,
+                                  bool (*first)(struct driver_device *d, struct caps *caps, struct err *e),
+                                  void (*last)(struct driver_device *d), struct err *e)
+{
+    unsigned n = l->driver->count(e);
+    if (index >= n) {
+        if (n)
+            err_set(e, KL_ERR_DEVICE, "there is no device %s:%u, there are %u", l->driver->name, index, n);
+        return NULL;
+    }
+    struct driver_device *d = mem_alloc(sizeof *d);
+    if (!d) {
+        err_set(e, KL_ERR_MEMORY, "no memory for device %s:%u", l->driver->name, index);
+        return NULL;
+    }
+    d->l = l;
+    d->index = (int)index;
+    snprintf(d->name, sizeof d->name, "%s:%u", l->driver->name, index);
+    if (!first(d, caps, e)) {
+        mem_free(d);
+        return NULL;
+    }
+    if (make_stream(d, e))
+        return d;
+    close_device(d, last);
+    return NULL;
+}
+
+/* ---- memory: a block at a time; who asks keeps what it gives back (buffer.c) ---- */
+
+bool stream_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
+{
+    gpu_result r = d->l->enter(d);
+    if (r || d->lost)
+        return r ? stream_ok(d, r, "making its context current", e) : was_lost(d, e);
+    r = d->l->alloc(address, bytes);
+    d->l->leave(d);
+    return stream_ok(d, r, "allocating", e);
+}
+
+/* A graph that names the memory goes with it. */
+void stream_release(struct driver_device *d, void *address)
+{
+    struct err ignored = {0};
+    stream_finish(d, &ignored); /* a device that is lost uses nothing */
+    if (d->l->enter(d))
+        return;
+    stream_forget_graphs(d);
+    d->l->free(address);
+    d->l->leave(d);
+}
+
+/* ---- kernels ---- */
+
+struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code *code, struct err *e)
+{
+    struct driver_kernel *k = mem_alloc(sizeof *k);
+    gpu_result r = k ? d->l->enter(d) : 0;
+    if (!k || r || d->lost) {
+        if (!k)
+            err_set(e, KL_ERR_MEMORY, "device %s: no memory to load a kernel", d->name);
+        else if (r)
+            stream_ok(d, r, "making its context current", e);
+        else {
+            d->l->leave(d);
+            was_lost(d, e);
+        }
+        mem_free(k);
+        return NULL;
+    }
+    k->threads = code->threads;
+    k->nbuf = code->nbuf;
+    r = d->l->module_new(&k->module, code->binary);
+    gpu_result found = r ? r : d->l->function(&k->function, k->module, "kernel");
+    if (!r && found)
+        d->l->module_free(k->module);
+    d->l->leave(d);
+    if (!found)
+        return k;
+    stream_ok(d, found, "loading a kernel", e);
+    mem_free(k);
+    return NULL;
+}
+
+void stream_unload(struct driver_device *d, struct driver_kernel *k)
+{
+    struct err ignored = {0};
+    stream_finish(d, &ignored);
+    if (!d->l->enter(d)) {
+        stream_forget_graphs(d);
+        d->l->module_free(k->module);
+        d->l->leave(d);
+    }
+    mem_free(k);
+}

@@ -1,0 +1,110 @@
+/* CUDA's and HIP's drivers: two libraries with almost the same functions (stream.def).  What they share is written once,
+ * for a device with a stream; cuda.c and hip.c have the rest.
+ *
+ * What a device is given is noted, and goes to its stream when all of a step is given or somebody waits.  A list of
+ * commands that is noted a second time, as a step does that runs again, is captured as a graph, which the stream is then
+ * given in one call. */
+#ifndef KILN_STREAM_H
+#define KILN_STREAM_H
+#include "ir/ir.h"
+#include "driver.h"
+
+typedef int gpu_result;           /* 0: success; other numbers mean the same in both */
+typedef int gpu_attribute, gpu_capture_mode;
+typedef void *gpu_address;
+typedef const void *gpu_source;
+typedef struct gpu_stream_of *gpu_stream;
+typedef struct gpu_event_of *gpu_event;
+typedef struct gpu_module_of *gpu_module;
+typedef struct gpu_function_of *gpu_function;
+typedef struct gpu_graph_of *gpu_graph;
+typedef struct gpu_exec_of *gpu_exec;
+typedef struct gpu_context_of *gpu_context;
+
+enum { GPU_OUT_OF_MEMORY = 2, GPU_STUB = 34, GPU_NO_DEVICE = 100, GPU_INVALID_DEVICE = 101, GPU_ALREADY = 704 };
+enum { GPU_NON_BLOCKING = 1, GPU_NO_TIMING = 2, GPU_PORTABLE = 1, GPU_CAPTURE_THREAD = 1 };
+
+struct stream_library {
+    const char *what;             /* "CUDA" */
+    const struct driver *driver;
+#define BOTH(field, cuda, hip, parameters) gpu_result (*field) parameters;
+#include "stream.def"
+    const char *(*error)(gpu_result r);
+    /* The device's context becomes this thread's, and back to what it was; of the host's own the program sees nothing. */
+    gpu_result (*enter)(struct driver_device *d);
+    void (*leave)(struct driver_device *d);
+    gpu_result (*reach_peer)(struct driver_device *d, struct driver_device *peer); /* entered: makes d copy from it directly */
+    gpu_result (*copy_from)(struct driver_device *d, void *to, struct driver_device *peer, const void *from, size_t bytes);
+};
+
+struct captured {                 /* a list of commands and its graph */
+    struct hash128 key;
+    uint64_t *word; uint32_t n;
+    gpu_exec exec;
+    uint64_t used;                /* when last */
+};
+struct pinned { char *p; size_t bytes, used; };
+
+/* Pinned memory of a list: in use until the stream is behind `done`.  Lists take turns, so that one can be noted while others
+ * run, and a step that runs again finds the same addresses after few turns. */
+struct turn { struct pinned *chunk; uint32_t nchunk, cap; gpu_event done; bool busy; };
+
+enum { CAPTURED = 16, SEEN = 64, HALVES = 2, TURNS = 4 };
+struct driver_device {
+    const struct stream_library *l;
+    char name[16];
+    int index;
+    gpu_context context;          /* CUDA's */
+    int outer;                    /* HIP's: the device that was the thread's before enter */
+    gpu_stream stream;
+    gpu_event here;               /* for who must wait for what is on the stream */
+    bool lost, working;           /* the stream has been given what nobody has waited for yet */
+    bool no_graphs;               /* one could not be made */
+    uint32_t reached;             /* peers that were made to copy directly, by bit */
+    uint64_t *word; uint32_t nword, word_cap, ncommand;      /* what was noted */
+    struct turn turn[TURNS]; unsigned now;                   /* the list's that is being noted */
+    struct { char *p; gpu_event done; bool busy; } half[HALVES]; /* large copies go through them by turns */
+    unsigned next_half;
+    struct captured captured[CAPTURED];
+    uint64_t seen[SEEN], clock;   /* keys of lists that were given one by one */
+};
+
+struct driver_kernel { gpu_module module; gpu_function function; uint32_t threads, nbuf; };
+
+/* ---- stream.c ---- */
+/* Opens the library, of names that NULL ends or of `path`, and finds its functions: name[i] to *fn[i].  false: *e. */
+bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn, unsigned n,
+                         const char *hint, struct err *e);
+/* false: the call's error is in *e, and a device that is lost with it is marked. */
+bool stream_ok(struct driver_device *d, gpu_result r, const char *call, struct err *e);
+/* A device of the library: a stream and what belongs to it.  first: gives it its context and says what it is. */
+struct driver_device *stream_open(const struct stream_library *l, unsigned index, struct caps *caps,
+                                  bool (*first)(struct driver_device *d, struct caps *caps, struct err *e),
+                                  void (*last)(struct driver_device *d), struct err *e);
+bool stream_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e);
+void stream_release(struct driver_device *d, void *address);
+struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code *code, struct err *e);
+void stream_unload(struct driver_device *d, struct driver_kernel *k);
+
+/* ---- stream_batch.c ---- */
+bool stream_launch(struct driver_device *d, const struct launch *l, struct err *e);
+bool stream_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
+bool stream_upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e);
+bool stream_download(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e);
+bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from, size_t bytes,
+                      struct err *e);
+bool stream_finish(struct driver_device *d, struct err *e);
+void stream_drop(struct driver_device *d);
+bool stream_submit(struct driver_device *d, struct err *e);
+
+/* ---- stream_graph.c ---- */
+/* The commands noted, through a graph if they have one or get one.  *done: they are on the stream. */
+bool stream_replay(struct driver_device *d, bool *done, struct err *e);
+gpu_result stream_issue(struct driver_device *d);             /* one by one; stream_batch.c */
+void stream_forget_graphs(struct driver_device *d);           /* entered */
+
+#define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload,           \
+                      .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload,     \
+                      .download = stream_download, .submit = stream_submit, .finish = stream_finish, .drop = stream_drop
+
+#endif

@@ -1,0 +1,336 @@
+/* CUDA and HIP: commands on their way to the stream.  They are noted as words, so that two lists are the same commands if
+ * they are the same bytes:
+ *
+ *   KERNEL | parameters << 8, function, blocks | threads << 32, a word for each parameter
+ *   COPY, to, from, bytes         on the device
+ *   UPLOAD, to, from, bytes       from pinned memory of the host
+ *
+ * What is to be uploaded and is small waits in pinned chunks. */
+#include "stream.h"
+#include <string.h>
+
+enum { KERNEL = 1, COPY, UPLOAD };
+enum { SMALL = 64 << 10, CHUNK = 1 << 20, MOST_CHUNKS = 8, HALF = 4 << 20, MOST_PARAMETERS = 256 };
+
+static uint64_t word_of(const void *p) { return (uint64_t)(uintptr_t)p; }
+static void *address_of(uint64_t w) { return (void *)(uintptr_t)w; }
+
+static gpu_function function_of(uint64_t w) { return (gpu_function)(uintptr_t)w; }
+
+/* Every call: the context is this thread's until leave. */
+static bool enter(struct driver_device *d, struct err *e)
+{
+    if (d->lost)
+        return err_set(e, KL_ERR_DEVICE, "device %s was lost; values on it are gone, other devices go on", d->name);
+    return stream_ok(d, d->l->enter(d), "making its context current", e);
+}
+
+/* ---- noting ---- */
+
+static uint64_t *note(struct driver_device *d, uint32_t words, struct err *e)
+{
+    if (!mem_reserve(&d->word, &d->word_cap, d->nword + words, sizeof *d->word)) {
+        err_set(e, KL_ERR_MEMORY, "device %s: no memory for what it is to do", d->name);
+        return NULL;
+    }
+    uint64_t *at = d->word + d->nword;
+    d->nword += words;
+    d->ncommand++;
+    return at;
+}
+
+static bool note_copy(struct driver_device *d, unsigned kind, void *to, const void *from, size_t bytes, struct err *e)
+{
+    uint64_t *w = note(d, 4, e);
+    if (!w)
+        return false;
+    w[0] = kind;
+    w[1] = word_of(to);
+    w[2] = word_of(from);
+    w[3] = bytes;
+    return true;
+}
+
+bool stream_launch(struct driver_device *d, const struct launch *l, struct err *e)
+{
+    if (d->lost)
+        return enter(d, e);
+    if (l->n + 3 > MOST_PARAMETERS)
+        return err_set(e, KL_ERR_COMPILE, "device %s: a kernel has %u arguments", d->name, l->n);
+    uint64_t *w = note(d, 3 + l->n + 3, e);
+    if (!w)
+        return false;
+    *w++ = KERNEL | (uint64_t)(l->n + 3) << 8;
+    *w++ = (uint64_t)(uintptr_t)l->kernel->function;
+    *w++ = l->blocks | (uint64_t)l->kernel->threads << 32;
+    for (uint32_t i = 0; i < l->n; i++)
+        *w++ = word_of(l->buffer[i]);
+    *w++ = word_of(l->slots);
+    *w++ = (uint64_t)l->begin;
+    *w = (uint64_t)l->end;
+    return true;
+}
+
+bool stream_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e)
+{
+    return d->lost ? enter(d, e) : !bytes || note_copy(d, COPY, to, from, bytes, e);
+}
+
+/* ---- to the stream ---- */
+
+gpu_result stream_issue(struct driver_device *d)
+{
+    void *parameter[MOST_PARAMETERS];
+    gpu_result r = 0;
+    for (uint64_t *w = d->word, *end = w + d->nword; w < end && !r;) {
+        if ((*w & 255) != KERNEL) {
+            r = *w == COPY ? d->l->copy(address_of(w[1]), address_of(w[2]), w[3], d->stream)
+                           : d->l->upload(address_of(w[1]), address_of(w[2]), w[3], d->stream);
+            w += 4;
+            continue;
+        }
+        uint32_t n = (uint32_t)(*w >> 8);
+        for (uint32_t i = 0; i < n; i++)
+            parameter[i] = w + 3 + i;
+        r = d->l->launch(function_of(w[1]), (unsigned)w[2], 1, 1, (unsigned)(w[2] >> 32), 1, 1, 0, d->stream, parameter, NULL);
+        w += 3 + n;
+    }
+    return r;
+}
+
+static bool uses_chunks(const struct turn *t) { return t->nchunk && t->chunk[0].used; }
+
+/* Entered: what was noted, to the stream. */
+static bool begin(struct driver_device *d, struct err *e)
+{
+    bool done = false;
+    struct turn *t = &d->turn[d->now];
+    if (!d->nword)
+        return true;
+    d->working = true;
+    bool ok = stream_replay(d, &done, e) && (done || stream_ok(d, stream_issue(d), "giving it work", e));
+    d->nword = d->ncommand = 0;
+    if (ok && uses_chunks(t)) {
+        ok = stream_ok(d, d->l->event_record(t->done, d->stream), "giving it work", e);
+        t->busy = true;
+        d->now = (d->now + 1) % TURNS;
+    }
+    return ok;
+}
+
+bool stream_submit(struct driver_device *d, struct err *e)
+{
+    if (!d->lost && !d->nword)
+        return true;
+    if (!enter(d, e))
+        return false;
+    bool ok = begin(d, e);
+    d->l->leave(d);
+    return ok;
+}
+
+static void reset(struct turn *t)
+{
+    t->busy = false;
+    for (uint32_t i = 0; i < t->nchunk; i++)
+        t->chunk[i].used = 0;
+}
+
+/* Entered. */
+static bool wait(struct driver_device *d, struct err *e)
+{
+    bool ok = begin(d, e);
+    if (d->working)
+        ok = stream_ok(d, d->l->stream_finish(d->stream), "working", e) && ok;
+    d->working = false;
+    d->now = 0;
+    for (int i = 0; i < TURNS; i++)
+        reset(&d->turn[i]);
+    for (int i = 0; i < HALVES; i++)
+        d->half[i].busy = false;
+    return ok;
+}
+
+bool stream_finish(struct driver_device *d, struct err *e)
+{
+    if (!d->lost && !d->nword && !d->working)
+        return true;
+    if (!enter(d, e))
+        return false;
+    bool ok = wait(d, e);
+    d->l->leave(d);
+    return ok;
+}
+
+void stream_drop(struct driver_device *d)
+{
+    d->nword = d->ncommand = 0;
+    if (!d->turn[d->now].busy)
+        reset(&d->turn[d->now]);
+}
+
+/* ---- the host's memory ---- */
+
+/* Entered: room that the device reads when the list runs. */
+static char *chunk_room(struct driver_device *d, size_t bytes, struct err *e)
+{
+    struct turn *t = &d->turn[d->now];
+    struct pinned *c = NULL;
+    bytes = (bytes + 63) & ~(size_t)63;
+    if (t->busy && !stream_ok(d, d->l->event_finish(t->done), "working", e))
+        return NULL;
+    if (t->busy)
+        reset(t);
+    for (uint32_t i = 0; i < t->nchunk && !c; i++)
+        if (bytes <= t->chunk[i].bytes - t->chunk[i].used)
+            c = &t->chunk[i];
+    if (!c && t->nchunk == MOST_CHUNKS) {
+        if (!wait(d, e))
+            return NULL;
+        return chunk_room(d, bytes, e);
+    }
+    if (!c) {
+        if (!mem_reserve(&t->chunk, &t->cap, t->nchunk + 1, sizeof *t->chunk)) {
+            err_set(e, KL_ERR_MEMORY, "device %s: no memory for what it is to be given", d->name);
+            return NULL;
+        }
+        c = &t->chunk[t->nchunk];
+        *c = (struct pinned){.bytes = CHUNK};
+        if (!stream_ok(d, d->l->host_alloc((void **)&c->p, CHUNK, GPU_PORTABLE), "allocating pinned memory", e))
+            return NULL;
+        t->nchunk++;
+    }
+    char *p = c->p + c->used;
+    c->used += bytes;
+    return p;
+}
+
+static bool upload_small(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e)
+{
+    char *p = chunk_room(d, bytes, e);
+    if (!p)
+        return false;
+    memcpy(p, data, bytes);
+    return note_copy(d, UPLOAD, to, p, bytes, e);
+}
+
+/* Entered: one of two buffers of the host, when the device has done with it. */
+static bool take_half(struct driver_device *d, unsigned *which, struct err *e)
+{
+    unsigned i = d->next_half;
+    d->next_half = (i + 1) % HALVES;
+    *which = i;
+    if (!d->half[i].p && !stream_ok(d, d->l->host_alloc((void **)&d->half[i].p, HALF, GPU_PORTABLE), "allocating pinned memory", e))
+        return false;
+    if (d->half[i].busy && !stream_ok(d, d->l->event_finish(d->half[i].done), "working", e))
+        return false;
+    d->half[i].busy = false;
+    return true;
+}
+
+static bool mark_half(struct driver_device *d, unsigned i, gpu_result r, const char *call, struct err *e)
+{
+    d->working = true;
+    r = r ? r : d->l->event_record(d->half[i].done, d->stream);
+    d->half[i].busy = !r;
+    return stream_ok(d, r, call, e);
+}
+
+/* One part is copied on the host while the device takes the one before. */
+static bool upload_large(struct driver_device *d, char *to, const char *data, size_t bytes, struct err *e)
+{
+    unsigned i;
+    bool ok = begin(d, e);
+    for (size_t at = 0, n; ok && at < bytes; at += n) {
+        n = bytes - at < HALF ? bytes - at : HALF;
+        if (!take_half(d, &i, e))
+            return false;
+        memcpy(d->half[i].p, data + at, n);
+        ok = mark_half(d, i, d->l->upload(to + at, d->half[i].p, n, d->stream), "uploading", e);
+    }
+    return ok;
+}
+
+bool stream_upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e)
+{
+    if (!bytes)
+        return true;
+    if (!enter(d, e))
+        return false;
+    bool ok = bytes <= SMALL ? upload_small(d, to, data, bytes, e) : upload_large(d, to, data, bytes, e);
+    d->l->leave(d);
+    return ok;
+}
+
+/* Copies a part out of its buffer once it is there. */
+static bool take_part(struct driver_device *d, unsigned i, char *data, size_t n, struct err *e)
+{
+    if (!stream_ok(d, d->l->event_finish(d->half[i].done), "working", e))
+        return false;
+    d->half[i].busy = false;
+    memcpy(data, d->half[i].p, n);
+    return true;
+}
+
+static bool download_parts(struct driver_device *d, char *data, char *from, size_t bytes, struct err *e)
+{
+    unsigned i = 0, before = 0;
+    size_t waiting = 0; /* bytes of the part that is on its way */
+    bool ok = begin(d, e);
+    for (size_t at = 0, n; ok && at < bytes; at += n) {
+        n = bytes - at < HALF ? bytes - at : HALF;
+        ok = take_half(d, &i, e) && mark_half(d, i, d->l->download(d->half[i].p, from + at, n, d->stream), "downloading", e) &&
+             (!waiting || take_part(d, before, data + at - waiting, waiting, e));
+        before = i;
+        waiting = n;
+    }
+    return ok && take_part(d, before, data + bytes - waiting, waiting, e) && wait(d, e);
+}
+
+bool stream_download(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e)
+{
+    if (!bytes)
+        return true;
+    if (!enter(d, e))
+        return false;
+    bool ok = download_parts(d, data, (char *)(uintptr_t)from, bytes, e);
+    d->l->leave(d);
+    return ok;
+}
+
+/* ---- between devices ---- */
+
+/* Entered: what is on the stream so far, for another to wait for. */
+static bool mark_here(struct driver_device *d, struct err *e)
+{
+    d->working = true;
+    return begin(d, e) && stream_ok(d, d->l->event_record(d->here, d->stream), "working", e);
+}
+
+/* What was given to either goes before, and what either is given next waits for it. */
+bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from, size_t bytes,
+                      struct err *e)
+{
+    if (!bytes)
+        return true;
+    if (to_device->lost || !enter(from_device, e))
+        return to_device->lost ? enter(to_device, e) : false;
+    bool ok = mark_here(from_device, e);
+    from_device->l->leave(from_device);
+    if (!ok || !enter(to_device, e))
+        return false;
+    if (!(to_device->reached >> from_device->index & 1)) {
+        to_device->reached |= 1u << from_device->index; /* a device that cannot is reached through the host, by the driver */
+        to_device->l->reach_peer(to_device, from_device);
+    }
+    ok = begin(to_device, e) &&
+         stream_ok(to_device, to_device->l->stream_wait(to_device->stream, from_device->here, 0), "waiting for another device", e) &&
+         stream_ok(to_device, to_device->l->copy_from(to_device, to, from_device, from, bytes), "copying from another device", e) &&
+         mark_here(to_device, e);
+    to_device->l->leave(to_device);
+    if (!ok || !enter(from_device, e))
+        return false;
+    ok = stream_ok(from_device, from_device->l->stream_wait(from_device->stream, to_device->here, 0), "waiting for another device", e);
+    from_device->l->leave(from_device);
+    return ok;
+}

@@ -1,0 +1,236 @@
+/* Vulkan: finds the loader and its devices, and opens one.  What a device must have: Vulkan 1.2, addresses of buffers and
+ * 64-bit integers.  A library that a driver has opened stays open: its threads and exit handlers do. */
+#include "driver.h"
+#ifdef KILN_VULKAN
+#include "vulkan.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+enum { MOST = 8 };
+
+static struct {
+    PFN_vkGetInstanceProcAddr get;
+    VkInstance instance;
+    uint32_t n;
+    VkPhysicalDevice device[MOST];
+    struct err err;
+#define X(name) PFN_vk##name name;
+    VULKAN_INSTANCE(X)
+#undef X
+} vk;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+bool vulkan_failed(struct driver_device *d, const char *call, VkResult r, struct err *e)
+{
+    d->lost |= r == VK_ERROR_DEVICE_LOST;
+    if (r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY)
+        return err_set(e, KL_ERR_MEMORY, "device %s: %s: out of memory", d->name, call);
+    if (r == VK_ERROR_DEVICE_LOST)
+        return err_set(e, KL_ERR_DEVICE, "device %s was lost; values on it are gone, other devices go on", d->name);
+    return err_set(e, KL_ERR_DEVICE, "device %s: %s gives error %d", d->name, call, (int)r);
+}
+
+/* ---- the instance ---- */
+
+static bool open_loader(void)
+{
+    void *so = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!so)
+        return err_set(&vk.err, KL_ERR_DEVICE, "%s (Debian: libvulkan1, and a driver such as mesa-vulkan-drivers)", dlerror());
+    *(void **)&vk.get = dlsym(so, "vkGetInstanceProcAddr");
+    return vk.get || err_set(&vk.err, KL_ERR_DEVICE, "libvulkan.so.1 has no vkGetInstanceProcAddr");
+}
+
+static bool open_instance(void)
+{
+    VkApplicationInfo a = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pEngineName = "kiln", .apiVersion = VK_API_VERSION_1_3};
+    VkInstanceCreateInfo i = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &a};
+    PFN_vkCreateInstance create;
+    *(PFN_vkVoidFunction *)&create = vk.get(NULL, "vkCreateInstance");
+    VkResult r = create ? create(&i, NULL, &vk.instance) : VK_ERROR_INITIALIZATION_FAILED;
+    if (r)
+        return err_set(&vk.err, KL_ERR_DEVICE, r == VK_ERROR_INCOMPATIBLE_DRIVER ? "there is no driver of Vulkan"
+                                               : "vkCreateInstance gives error %d", (int)r);
+#define X(name) *(PFN_vkVoidFunction *)&vk.name = vk.get(vk.instance, "vk" #name);
+    VULKAN_INSTANCE(X)
+#undef X
+    return true;
+}
+
+static unsigned rank_of(VkPhysicalDevice p)
+{
+    static const unsigned rank[] = {[VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU] = 4, [VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU] = 3,
+                                    [VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU] = 2, [VK_PHYSICAL_DEVICE_TYPE_CPU] = 1};
+    VkPhysicalDeviceProperties2 q = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+    vk.GetPhysicalDeviceProperties2(p, &q);
+    return q.properties.deviceType <= VK_PHYSICAL_DEVICE_TYPE_CPU ? rank[q.properties.deviceType] : 0;
+}
+
+/* In the loader's order, but GPUs before what only looks like one. */
+static void find_devices(void)
+{
+    if (!open_loader() || !open_instance())
+        return;
+    vk.n = MOST;
+    VkResult r = vk.EnumeratePhysicalDevices(vk.instance, &vk.n, vk.device);
+    if (r < 0 || !vk.n) {
+        vk.n = 0;
+        err_set(&vk.err, KL_ERR_DEVICE, "there is no driver of Vulkan for any device");
+    }
+    for (uint32_t i = 1; i < vk.n; i++)
+        for (uint32_t k = i; k && rank_of(vk.device[k]) > rank_of(vk.device[k - 1]); k--) {
+            VkPhysicalDevice p = vk.device[k];
+            vk.device[k] = vk.device[k - 1];
+            vk.device[k - 1] = p;
+        }
+}
+
+static unsigned count(struct err *e)
+{
+    pthread_once(&once, find_devices);
+    if (!vk.n)
+        err_set(e, vk.err.code, "%s", vk.err.msg);
+    return vk.n;
+}
+
+/* ---- one device ---- */
+
+struct features {
+    VkPhysicalDeviceFeatures2 all;
+    VkPhysicalDeviceVulkan11Features v11;
+    VkPhysicalDeviceVulkan12Features v12;
+    VkPhysicalDeviceVulkan13Features v13;
+};
+
+/* Those of Vulkan 1.3 only where the device has that. */
+static void chain(struct features *f, bool has_13)
+{
+    *f = (struct features){.all = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f->v11},
+                           .v11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &f->v12},
+                           .v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .pNext = has_13 ? &f->v13 : NULL},
+                           .v13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES}};
+}
+
+static bool compute_family(struct driver_device *d, struct err *e)
+{
+    VkQueueFamilyProperties family[16];
+    uint32_t n = 16;
+    vk.GetPhysicalDeviceQueueFamilyProperties(d->physical, &n, family);
+    for (d->family = 0; d->family < n; d->family++)
+        if (family[d->family].queueFlags & VK_QUEUE_COMPUTE_BIT)
+            return true;
+    return err_set(e, KL_ERR_DEVICE, "device %s has no queue for computing", d->name);
+}
+
+/* Threads of a subgroup whose lanes exchange values of all types, where a block can be whole ones; 0: of no such. */
+static uint32_t subgroup(const VkPhysicalDeviceVulkan11Properties *p, const struct features *f)
+{
+    bool exchange = (p->subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (p->subgroupSupportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT);
+    uint32_t n = p->subgroupSize;
+    return exchange && f->v12.shaderSubgroupExtendedTypes && f->v13.computeFullSubgroups && n > 1 && n <= 128 && !(n & (n - 1)) ? n : 0;
+}
+
+/* Which dtypes the device has, from what it says it has. */
+static void describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver, const struct features *f,
+                     uint32_t subgroup, struct caps *caps)
+{
+    char lanes[32] = "";
+    if (subgroup)
+        snprintf(lanes, sizeof lanes, "+subgroup%u", subgroup);
+    bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess && f->v12.shaderInt8;
+    if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
+        caps->threads = 1; /* what a core computes one after the other should be large */
+    snprintf(caps->name, sizeof caps->name, "%.63s", p->deviceName);
+    snprintf(caps->features, sizeof caps->features, "+f32+i32+u32+i64+u64%s%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",
+             b8 ? "+bool+i8+u8" : "", b16 ? "+i16+u16+f16+bf16" : "", f->all.features.shaderFloat64 ? "+f64" : "", lanes,
+             driver->driverName, driver->driverInfo, p->driverVersion, VK_API_VERSION_MAJOR(p->apiVersion), VK_API_VERSION_MINOR(p->apiVersion));
+}
+
+/* What the device offers of what kernels can use, and nothing else. */
+static bool ask_features(struct driver_device *d, struct features *f, struct caps *caps, struct err *e)
+{
+    VkPhysicalDeviceVulkan11Properties lanes = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
+    VkPhysicalDeviceVulkan12Properties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES, .pNext = &lanes};
+    VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &driver};
+    struct features has;
+    vk.GetPhysicalDeviceProperties2(d->physical, &p);
+    chain(&has, p.properties.apiVersion >= VK_API_VERSION_1_3);
+    chain(f, p.properties.apiVersion >= VK_API_VERSION_1_3);
+    if (p.properties.apiVersion < VK_API_VERSION_1_2)
+        return err_set(e, KL_ERR_DEVICE, "device %s (%s) has Vulkan %u.%u, not 1.2", d->name, p.properties.deviceName,
+                       VK_API_VERSION_MAJOR(p.properties.apiVersion), VK_API_VERSION_MINOR(p.properties.apiVersion));
+    vk.GetPhysicalDeviceFeatures2(d->physical, &has.all);
+    if (!has.v12.bufferDeviceAddress || !has.all.features.shaderInt64)
+        return err_set(e, KL_ERR_DEVICE, "device %s (%s) has no %s", d->name, p.properties.deviceName,
+                       has.all.features.shaderInt64 ? "addresses of buffers" : "64-bit integers");
+    f->all.features.shaderInt64 = f->v12.bufferDeviceAddress = VK_TRUE;
+    f->all.features.shaderFloat64 = has.all.features.shaderFloat64;
+    f->all.features.shaderInt16 = has.all.features.shaderInt16;
+    f->v11.storageBuffer16BitAccess = has.v11.storageBuffer16BitAccess;
+    f->v12.storageBuffer8BitAccess = has.v12.storageBuffer8BitAccess;
+    f->v12.shaderInt8 = has.v12.shaderInt8;
+    f->v12.shaderBufferInt64Atomics = has.v12.shaderBufferInt64Atomics;
+    d->subgroup = subgroup(&lanes, &has);
+    f->v12.shaderSubgroupExtendedTypes = f->v13.computeFullSubgroups = d->subgroup != 0;
+    d->max_blocks = p.properties.limits.maxComputeWorkGroupCount[0];
+    describe(&p.properties, &driver, &has, d->subgroup, caps);
+    return true;
+}
+
+static bool create(struct driver_device *d, const struct features *f, struct err *e)
+{
+    float priority = 1;
+    VkDeviceQueueCreateInfo q = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueFamilyIndex = d->family, .queueCount = 1,
+                                 .pQueuePriorities = &priority};
+    VkDeviceCreateInfo c = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = &f->all, .queueCreateInfoCount = 1,
+                            .pQueueCreateInfos = &q};
+    VkResult r = vk.CreateDevice(d->physical, &c, NULL, &d->device);
+    if (r)
+        return vulkan_failed(d, "vkCreateDevice", r, e);
+#define X(name) *(PFN_vkVoidFunction *)&d->name = vk.GetDeviceProcAddr(d->device, "vk" #name);
+    VULKAN_DEVICE(X)
+#undef X
+    vk.GetPhysicalDeviceMemoryProperties(d->physical, &d->types);
+    return true;
+}
+
+static void destroy(struct driver_device *d)
+{
+    if (d->device) {
+        vulkan_memory_free(d, &d->staging);
+        vulkan_batches_free(d);
+        d->DestroyPipelineLayout(d->device, d->layout, NULL);
+        d->DestroyDevice(d->device, NULL);
+    }
+    mem_free(d);
+}
+
+static struct driver_device *open_device(unsigned index, struct caps *caps, struct err *e)
+{
+    struct features f;
+    if (index >= count(e)) {
+        if (vk.n)
+            err_set(e, KL_ERR_DEVICE, "there is no device vulkan:%u, there are %u", index, vk.n);
+        return NULL;
+    }
+    struct driver_device *d = mem_alloc(sizeof *d);
+    if (!d) {
+        err_set(e, KL_ERR_MEMORY, "no memory for device vulkan:%u", index);
+        return NULL;
+    }
+    snprintf(d->name, sizeof d->name, "vulkan:%u", index);
+    d->physical = vk.device[index];
+    if (ask_features(d, &f, caps, e) && compute_family(d, e) && create(d, &f, e) && vulkan_queue_new(d, e))
+        return d;
+    destroy(d);
+    return NULL;
+}
+
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .count = count, .open = open_device,
+                                     .alloc = vulkan_alloc, .release = vulkan_release, .load = vulkan_load, .unload = vulkan_unload,
+                                     .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
+                                     .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish, .drop = vulkan_drop};
+#else
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .absent = "Vulkan is not built into this Kiln"};
+#endif

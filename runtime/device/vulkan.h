@@ -1,0 +1,111 @@
+/* The driver of Vulkan: what its files share. */
+#ifndef KILN_VULKAN_H
+#define KILN_VULKAN_H
+#define VK_NO_PROTOTYPES
+#include "driver.h"
+#include <vulkan/vulkan_core.h>
+
+/* Functions of the loader, of the instance, of a device. */
+#define VULKAN_INSTANCE(X)                                                                          \
+    X(EnumeratePhysicalDevices) X(GetPhysicalDeviceFeatures2) X(GetPhysicalDeviceProperties2)       \
+    X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceQueueFamilyProperties) X(CreateDevice)  \
+    X(GetDeviceProcAddr)
+#define VULKAN_DEVICE(X)                                                                            \
+    X(GetDeviceQueue) X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements)               \
+    X(AllocateMemory) X(FreeMemory) X(BindBufferMemory) X(MapMemory) X(GetBufferDeviceAddress)      \
+    X(CreateShaderModule) X(DestroyShaderModule) X(CreateComputePipelines) X(DestroyPipeline)       \
+    X(CreatePipelineLayout) X(CreateCommandPool) X(AllocateCommandBuffers) X(ResetCommandPool)      \
+    X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants)                \
+    X(CmdDispatch) X(CmdCopyBuffer) X(CmdPipelineBarrier) X(CreateFence) X(ResetFences) X(GetFenceStatus) \
+    X(WaitForFences) X(QueueSubmit) X(DestroyDevice) X(DestroyCommandPool) X(DestroyFence)          \
+    X(DestroyPipelineLayout)
+
+struct memory {                    /* a buffer with its memory */
+    VkBuffer buffer;
+    VkDeviceMemory memory;
+    uint64_t address;
+    size_t bytes;
+    char *mapped;                  /* NULL: not seen by the host */
+};
+
+/* One allocation of the driver's, which serves many of alloc. */
+struct range { uint64_t offset, bytes; bool used; };
+struct block {
+    struct memory m;
+    struct range *range; uint32_t n, cap; /* in order, without gaps; no two free ones are neighbours */
+};
+
+/* A command.  Bytes that come from the host stand in the batch's data, by offset: they may be others whenever it is played. */
+struct work {
+    VkPipeline pipeline;           /* a launch: table of buffers in the data, slots, iterations, blocks */
+    VkBuffer from, to;             /* a copy; from NULL: the data */
+    uint64_t a, b, begin, end, blocks; /* table, slots; or offsets, begin: bytes */
+};
+
+struct batch {                     /* of commands, submitted together */
+    VkCommandPool pool;
+    VkCommandBuffer commands;
+    VkFence fence;
+    struct memory data;
+    struct work *op; uint32_t n, cap; /* what the command buffer does; */
+    bool recorded, flying;         /* it may be played again; it was submitted and may not be done */
+    uint64_t age;                  /* number of its last submission */
+};
+enum { BATCHES = 4 };
+
+struct driver_device {
+    char name[32];                 /* vulkan:0 */
+    VkPhysicalDevice physical;
+    VkDevice device;
+    VkQueue queue;
+    uint32_t family;
+    VkPhysicalDeviceMemoryProperties types;
+    uint32_t max_blocks;
+    uint32_t subgroup;             /* threads of one, whose lanes exchange values; 0: kernels do without */
+    VkPipelineLayout layout;
+    bool lost;
+    struct block *block; uint32_t nblock, block_cap;     /* what alloc gives, by address */
+    struct memory staging;         /* on the way between device and host */
+    struct work *op; uint32_t nop, op_cap;                 /* what was given and has not begun, and its data */
+    char *data; uint32_t used, data_cap;
+    struct batch batch[BATCHES];
+    uint64_t age;
+#define X(name) PFN_vk##name name;
+    VULKAN_DEVICE(X)
+#undef X
+};
+
+/* ---- vulkan.c ---- */
+/* The error of a call; always false. */
+bool vulkan_failed(struct driver_device *d, const char *call, VkResult r, struct err *e);
+
+/* ---- vulkan_memory.c ---- */
+bool vulkan_memory_new(struct driver_device *d, size_t bytes, bool host, struct memory *out, struct err *e);
+void vulkan_memory_free(struct driver_device *d, struct memory *m);
+bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e);
+void vulkan_release(struct driver_device *d, void *address);
+/* The buffer that an address is in, and where; NULL: none that alloc gave. */
+const struct memory *vulkan_find(const struct driver_device *d, const void *address, size_t bytes, VkDeviceSize *offset);
+
+/* ---- vulkan_batch.c ---- */
+struct constants { uint64_t buffers, slots; int64_t begin, end; }; /* what kernels are given: open_glsl of source.c */
+bool vulkan_batches_new(struct driver_device *d, struct err *e);
+void vulkan_batches_free(struct driver_device *d);
+/* Room for bytes that go with what is given next: *at is their offset.  NULL: *e. */
+char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct err *e);
+bool vulkan_give(struct driver_device *d, const struct work *op, struct err *e);
+bool vulkan_submit(struct driver_device *d, struct err *e);
+bool vulkan_finish(struct driver_device *d, struct err *e);
+void vulkan_drop(struct driver_device *d);
+void vulkan_forget(struct driver_device *d);    /* no batch is played again: something that they use goes away */
+
+/* ---- vulkan_queue.c ---- */
+bool vulkan_queue_new(struct driver_device *d, struct err *e);
+struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code *code, struct err *e);
+void vulkan_unload(struct driver_device *d, struct driver_kernel *k);
+bool vulkan_launch(struct driver_device *d, const struct launch *l, struct err *e);
+bool vulkan_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
+bool vulkan_upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e);
+bool vulkan_download(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e);
+
+#endif

@@ -1,0 +1,196 @@
+/* Vulkan: batches of commands.
+ *
+ * What is given waits in a list until it is submitted, as one command buffer in which each command stands behind all
+ * before it.  A step is given as the one before it was: then a command buffer that was recorded for it is played again,
+ * with other bytes in its data.  A few batches may be on their way at once; the queue works through them in order. */
+#include "vulkan.h"
+#include <string.h>
+
+enum { DATA = 64 << 10 };
+
+static bool batch_new(struct driver_device *d, struct batch *b, struct err *e)
+{
+    VkCommandPoolCreateInfo p = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, .queueFamilyIndex = d->family};
+    VkFenceCreateInfo f = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+    VkResult r = d->CreateCommandPool(d->device, &p, NULL, &b->pool);
+    VkCommandBufferAllocateInfo c = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandPool = b->pool,
+                                     .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY, .commandBufferCount = 1};
+    r = r ? r : d->AllocateCommandBuffers(d->device, &c, &b->commands);
+    r = r ? r : d->CreateFence(d->device, &f, NULL, &b->fence);
+    return !r || vulkan_failed(d, "vkCreateCommandPool", r, e);
+}
+
+bool vulkan_batches_new(struct driver_device *d, struct err *e)
+{
+    for (unsigned i = 0; i < BATCHES; i++)
+        if (!batch_new(d, &d->batch[i], e))
+            return false;
+    return true;
+}
+
+void vulkan_batches_free(struct driver_device *d)
+{
+    for (unsigned i = 0; i < BATCHES; i++) {
+        vulkan_memory_free(d, &d->batch[i].data);
+        d->DestroyFence(d->device, d->batch[i].fence, NULL);
+        d->DestroyCommandPool(d->device, d->batch[i].pool, NULL);
+        mem_free(d->batch[i].op);
+    }
+    mem_free(d->op);
+    mem_free(d->data);
+}
+
+/* ---- giving ---- */
+
+char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct err *e)
+{
+    size_t end = d->used + ((bytes + 63) & ~(size_t)63);
+    if (end > UINT32_MAX / 2 || !mem_reserve(&d->data, &d->data_cap, (uint32_t)end, 1)) {
+        err_set(e, KL_ERR_MEMORY, "device %s: no memory for what goes with its commands", d->name);
+        return NULL;
+    }
+    *at = d->used;
+    d->used = (uint32_t)end;
+    return d->data + *at;
+}
+
+bool vulkan_give(struct driver_device *d, const struct work *op, struct err *e)
+{
+    if (d->lost)
+        return vulkan_failed(d, "vkQueueSubmit", VK_ERROR_DEVICE_LOST, e);
+    if (!mem_reserve(&d->op, &d->op_cap, d->nop + 1, sizeof *d->op))
+        return err_set(e, KL_ERR_MEMORY, "device %s: no memory for the list of its commands", d->name);
+    d->op[d->nop++] = *op;
+    return true;
+}
+
+void vulkan_drop(struct driver_device *d) { d->nop = d->used = 0; }
+
+/* ---- recording ---- */
+
+/* All that follows sees what was stored so far, in stages `to`. */
+static void order(struct driver_device *d, VkCommandBuffer c, VkPipelineStageFlags to, VkAccessFlags access)
+{
+    VkMemoryBarrier b = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, .dstAccessMask = access};
+    d->CmdPipelineBarrier(c, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT, to, 0, 1, &b, 0, NULL, 0, NULL);
+}
+
+static void put(struct driver_device *d, const struct batch *b, const struct work *op)
+{
+    if (op->pipeline) {
+        struct constants c = {b->data.address + op->a, op->b, (int64_t)op->begin, (int64_t)op->end};
+        d->CmdBindPipeline(b->commands, VK_PIPELINE_BIND_POINT_COMPUTE, op->pipeline);
+        d->CmdPushConstants(b->commands, d->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof c, &c);
+        d->CmdDispatch(b->commands, (uint32_t)op->blocks, 1, 1);
+    } else {
+        d->CmdCopyBuffer(b->commands, op->from ? op->from : b->data.buffer, op->to, 1, &(VkBufferCopy){op->a, op->b, op->begin});
+    }
+}
+
+/* Makes b the batch of what was given. */
+static VkResult record(struct driver_device *d, struct batch *b)
+{
+    VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    b->recorded = false;
+    VkResult r = d->ResetCommandPool(d->device, b->pool, 0);
+    r = r ? r : d->BeginCommandBuffer(b->commands, &begin);
+    for (uint32_t i = 0; i < d->nop && !r; i++) {
+        put(d, b, &d->op[i]);
+        order(d, b->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+              VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
+    }
+    if (!r)
+        order(d, b->commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+    r = r ? r : d->EndCommandBuffer(b->commands);
+    if (!r && mem_reserve(&b->op, &b->cap, d->nop, sizeof *b->op)) { /* without memory it is played this once */
+        memcpy(b->op, d->op, d->nop * sizeof *b->op);
+        b->n = d->nop;
+        b->recorded = true;
+    }
+    return r;
+}
+
+/* ---- submitting ---- */
+
+/* Waits for a batch, if it is on its way. */
+static VkResult land(struct driver_device *d, struct batch *b)
+{
+    VkResult r = b->flying ? d->WaitForFences(d->device, 1, &b->fence, VK_TRUE, UINT64_MAX) : VK_SUCCESS;
+    r = r || !b->flying ? r : d->ResetFences(d->device, 1, &b->fence);
+    b->flying &= r != 0 && !d->lost && r != VK_ERROR_DEVICE_LOST;
+    return r;
+}
+
+static bool is_given(const struct driver_device *d, const struct batch *b)
+{
+    return b->recorded && b->n == d->nop && b->data.bytes >= d->used && !memcmp(b->op, d->op, d->nop * sizeof *b->op);
+}
+
+/* A batch that is done, if there is one, and best the one that does just what was given; else the oldest. */
+static struct batch *choose(struct driver_device *d)
+{
+    struct batch *best = NULL;
+    for (struct batch *b = d->batch; b < d->batch + BATCHES; b++) {
+        if (b->flying && d->GetFenceStatus(d->device, b->fence) == VK_SUCCESS)
+            b->flying = d->ResetFences(d->device, 1, &b->fence) != VK_SUCCESS;
+        if (!b->flying && is_given(d, b))
+            return b;
+        if (!best || b->flying < best->flying || (b->flying == best->flying && b->age < best->age))
+            best = b;
+    }
+    return best;
+}
+
+static bool make_data(struct driver_device *d, struct batch *b, struct err *e)
+{
+    size_t bytes = DATA;
+    if (d->used <= b->data.bytes)
+        return true;
+    while (bytes < d->used)
+        bytes *= 2;
+    vulkan_memory_free(d, &b->data);
+    b->recorded = false;
+    return vulkan_memory_new(d, bytes, true, &b->data, e);
+}
+
+static bool play(struct driver_device *d, struct batch *b, struct err *e)
+{
+    VkSubmitInfo s = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &b->commands};
+    VkResult r = land(d, b);
+    if (!r && !make_data(d, b, e))
+        return false;
+    r = r || is_given(d, b) ? r : record(d, b);
+    if (!r && d->used)
+        memcpy(b->data.mapped, d->data, d->used);
+    r = r ? r : d->QueueSubmit(d->queue, 1, &s, b->fence);
+    b->flying |= !r;
+    b->age = ++d->age;
+    return !r || vulkan_failed(d, "vkQueueSubmit", r, e);
+}
+
+bool vulkan_submit(struct driver_device *d, struct err *e)
+{
+    if (d->lost)
+        return vulkan_failed(d, "vkQueueSubmit", VK_ERROR_DEVICE_LOST, e);
+    bool ok = !d->nop || play(d, choose(d), e);
+    vulkan_drop(d);
+    return ok;
+}
+
+bool vulkan_finish(struct driver_device *d, struct err *e)
+{
+    bool ok = vulkan_submit(d, e);
+    VkResult r = VK_SUCCESS;
+    for (struct batch *b = d->batch; b < d->batch + BATCHES; b++) {
+        VkResult own = land(d, b);
+        r = r ? r : own;
+    }
+    return ok && (!r || vulkan_failed(d, "vkWaitForFences", r, e));
+}
+
+void vulkan_forget(struct driver_device *d)
+{
+    for (unsigned i = 0; i < BATCHES; i++)
+        d->batch[i].recorded = false;
+}

@@ -1,0 +1,238 @@
+/* Compiled kernels made known to debuggers and profilers: under the names and the user's lines that they have.
+ *
+ * gdb: a small ELF file in memory for each kernel, with a symbol, a line table and as much DWARF as says whose they are,
+ * in the list of gdb's JIT interface, which a debugger reads when it attaches or when its breakpoint is reached.
+ * perf: a line a kernel in /tmp/perf-PID.map, where `perf report` looks, if option "perf_map" or KILN_PERF asks for it. */
+#define _GNU_SOURCE
+#include "debugger.h"
+#include "ir/text/text.h"
+#include <elf.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- gdb's interface: these names and types are its own ---- */
+
+struct jit_descriptor __jit_debug_descriptor = {1, JIT_NOACTION, NULL, NULL};
+
+void __attribute__((noinline)) __jit_debug_register_code(void)
+{
+    __asm__ volatile("" ::: "memory"); /* a breakpoint stands here, behind which all of the list is read */
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list, and of perf's file */
+
+/* ---- bytes of a file ---- */
+
+struct bytes { unsigned char *p; size_t n, cap; bool failed; };
+
+static void put(struct bytes *b, const void *p, size_t n)
+{
+    uint32_t cap = (uint32_t)b->cap;
+    if (b->failed || !mem_reserve(&b->p, &cap, (uint32_t)(b->n + n), 1)) {
+        b->failed = true;
+        return;
+    }
+    b->cap = cap;
+    if (n)
+        memcpy(b->p + b->n, p, n);
+    b->n += n;
+}
+
+static void put_number(struct bytes *b, uint64_t v, unsigned size) { put(b, &v, size); } /* little-endian, as the machine */
+static void put_string(struct bytes *b, const char *s) { put(b, s, strlen(s) + 1); }
+
+/* LEB128, of a number that is not negative; `sign`: room for its sign. */
+static void put_leb(struct bytes *b, uint64_t v, bool sign)
+{
+    bool more;
+    do {
+        more = v >> 7 || (sign && v & 0x40);
+        put_number(b, (v & 0x7f) | (more ? 0x80u : 0), 1);
+        v >>= 7;
+    } while (more);
+}
+
+/* The length of all that follows `at`, in front of it. */
+static void set_length(struct bytes *b, size_t at)
+{
+    uint32_t n = (uint32_t)(b->n - at - 4);
+    if (!b->failed)
+        memcpy(b->p + at, &n, 4);
+}
+
+/* ---- DWARF 4: a unit with one function, all of it on one line ---- */
+
+static void put_abbreviations(struct bytes *b)
+{
+    static const unsigned char table[] = {
+        1, 0x11, 1, 0x03, 0x08, 0x11, 0x01, 0x12, 0x07, 0x10, 0x17, 0, 0,             /* unit: name, from, size, lines */
+        2, 0x2e, 0, 0x03, 0x08, 0x3a, 0x0b, 0x3b, 0x06, 0x11, 0x01, 0x12, 0x07, 0, 0, /* function: name, file, line, from, size */
+        0};
+    put(b, table, sizeof table);
+}
+
+static void put_info(struct bytes *b, const struct code_symbol *s)
+{
+    put_number(b, 0, 4);
+    put_number(b, 4, 2);  /* version */
+    put_number(b, 0, 4);  /* its abbreviations */
+    put_number(b, 8, 1);  /* bytes of an address */
+    put_number(b, 1, 1);
+    put_string(b, s->file);
+    put_number(b, s->address, 8);
+    put_number(b, s->size, 8);
+    put_number(b, 0, 4);  /* its lines */
+    put_number(b, 2, 1);
+    put_string(b, s->name);
+    put_number(b, 1, 1);
+    put_number(b, (uint64_t)s->line, 4);
+    put_number(b, s->address, 8);
+    put_number(b, s->size, 8);
+    put_number(b, 0, 1);
+    set_length(b, 0);
+}
+
+static void put_lines(struct bytes *b, const struct code_symbol *s)
+{
+    static const unsigned char operands[12] = {0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1}; /* of the standard opcodes */
+    put_number(b, 0, 4);
+    put_number(b, 4, 2);
+    put_number(b, 0, 4);
+    size_t header = b->n;
+    put(b, "\1\1\1\xfb\x0e\x0d", 6); /* bytes of an instruction, of a bundle; statements; line base -5, range 14, 13 opcodes */
+    put(b, operands, sizeof operands);
+    put_number(b, 0, 1);             /* no folders */
+    put_string(b, s->file);
+    put(b, "\0\0\0\0", 4);           /* its folder, time and size are not known; no more files */
+    uint32_t n = (uint32_t)(b->n - header);
+    if (!b->failed)
+        memcpy(b->p + header - 4, &n, 4);
+    put(b, "\0\x09\x02", 3);         /* from this address */
+    put_number(b, s->address, 8);
+    put_number(b, 3, 1);             /* advance the line from 1 */
+    put_leb(b, s->line > 1 ? (uint64_t)s->line - 1 : 0, true);
+    put_number(b, 1, 1);             /* a row */
+    put_number(b, 2, 1);             /* advance the address */
+    put_leb(b, s->size, false);
+    put(b, "\0\1\1", 3);             /* the end of the sequence */
+    set_length(b, 0);
+}
+
+/* ---- ELF ---- */
+
+enum { S_NONE, S_TEXT, S_SYMTAB, S_STRTAB, S_INFO, S_ABBREV, S_LINE, S_SHSTRTAB, SECTIONS };
+
+bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
+{
+    static const char names[] = "\0.text\0.symtab\0.strtab\0.debug_info\0.debug_abbrev\0.debug_line\0.shstrtab";
+    static const unsigned name_at[SECTIONS] = {0, 1, 7, 15, 23, 35, 49, 61};
+    struct bytes part[SECTIONS] = {0}, out = {0};
+    Elf64_Sym symbol[2] = {{0}, {.st_name = 1, .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), .st_shndx = S_TEXT,
+                                 .st_value = s->address, .st_size = s->size}};
+    put(&part[S_SYMTAB], symbol, sizeof symbol);
+    put_number(&part[S_STRTAB], 0, 1);
+    put_string(&part[S_STRTAB], s->name);
+    if (*s->file && s->line > 0) {
+        put_info(&part[S_INFO], s);
+        put_abbreviations(&part[S_ABBREV]);
+        put_lines(&part[S_LINE], s);
+    }
+    put(&part[S_SHSTRTAB], names, sizeof names);
+    Elf64_Ehdr h = {.e_type = ET_EXEC, .e_machine = EM_X86_64, .e_version = EV_CURRENT, .e_shoff = sizeof h, .e_ehsize = sizeof h,
+                    .e_shentsize = sizeof(Elf64_Shdr), .e_shnum = SECTIONS, .e_shstrndx = S_SHSTRTAB};
+    memcpy(h.e_ident, ELFMAG, SELFMAG);
+    h.e_ident[EI_CLASS] = ELFCLASS64;
+    h.e_ident[EI_DATA] = ELFDATA2LSB;
+    h.e_ident[EI_VERSION] = EV_CURRENT;
+    Elf64_Shdr sh[SECTIONS] = {{0}};
+    size_t at = sizeof h + sizeof sh;
+    for (int i = 1; i < SECTIONS; i++) {
+        sh[i] = (Elf64_Shdr){.sh_name = name_at[i], .sh_type = SHT_PROGBITS, .sh_offset = at, .sh_size = part[i].n, .sh_addralign = 8};
+        at += (part[i].n + 7) & ~(size_t)7;
+    }
+    sh[S_TEXT].sh_type = SHT_NOBITS;
+    sh[S_TEXT].sh_flags = SHF_ALLOC | SHF_EXECINSTR;
+    sh[S_TEXT].sh_addr = s->address;
+    sh[S_TEXT].sh_size = s->size;
+    sh[S_TEXT].sh_addralign = 1;
+    sh[S_SYMTAB].sh_type = SHT_SYMTAB;
+    sh[S_SYMTAB].sh_link = S_STRTAB;
+    sh[S_SYMTAB].sh_info = 1;
+    sh[S_SYMTAB].sh_entsize = sizeof(Elf64_Sym);
+    sh[S_STRTAB].sh_type = sh[S_SHSTRTAB].sh_type = SHT_STRTAB;
+    put(&out, &h, sizeof h);
+    put(&out, sh, sizeof sh);
+    for (int i = 1; i < SECTIONS; i++) {
+        put(&out, part[i].p, part[i].n);
+        put(&out, "\0\0\0\0\0\0\0", -part[i].n & 7);
+        out.failed |= part[i].failed;
+        mem_free(part[i].p);
+    }
+    if (out.failed) {
+        mem_free(out.p);
+        return false;
+    }
+    *file = out.p;
+    *size = out.n;
+    return true;
+}
+
+/* ---- both ---- */
+
+/* A kernel that has no line of its own has none here; one that no memory is left for stays unknown. */
+static void tell_gdb(const struct code_symbol *s)
+{
+    void *file;
+    size_t size;
+    struct jit_code_entry *entry = mem_alloc(sizeof *entry);
+    if (!entry || !symbol_file(s, &file, &size)) {
+        mem_free(entry);
+        return;
+    }
+    *entry = (struct jit_code_entry){.next = __jit_debug_descriptor.first_entry, .symfile_addr = file, .symfile_size = size};
+    if (entry->next)
+        entry->next->prev = entry;
+    __jit_debug_descriptor.first_entry = __jit_debug_descriptor.relevant_entry = entry;
+    __jit_debug_descriptor.action_flag = JIT_REGISTER;
+    __jit_debug_register_code();
+    __jit_debug_descriptor.action_flag = JIT_NOACTION;
+}
+
+static void tell_perf(const struct code_symbol *s)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    dprintf(fd, "%llx %llx %s", (unsigned long long)s->address, (unsigned long long)s->size, s->name);
+    if (*s->file && s->line > 0)
+        dprintf(fd, " [%s:%d]", s->file, s->line);
+    dprintf(fd, "\n");
+    close(fd);
+}
+
+void debugger_tell(const struct kernel *k, const struct loaded *l)
+{
+    struct code_symbol s = {.line = k->line, .size = l->size};
+    memcpy(&s.address, &l->fn, sizeof s.address);
+    snprintf(s.name, sizeof s.name, "kiln_%s", k->name);
+    snprintf(s.file, sizeof s.file, "%s", k->file);
+    for (char *c = s.name; *c; c++)
+        if (!is_name_char(*c))
+            *c = '_';
+    for (char *c = s.file; *c; c++)
+        if ((unsigned char)*c < 0x20)
+            *c = '?';
+    pthread_mutex_lock(&lock);
+    tell_gdb(&s);
+    if (option_perf_map())
+        tell_perf(&s);
+    pthread_mutex_unlock(&lock);
+}
+
+void debugger_before_fork(void) { pthread_mutex_lock(&lock); }
+void debugger_after_fork(void) { pthread_mutex_unlock(&lock); }

@@ -1,0 +1,617 @@
+/* The program cache: captured graph -> program, and kernel -> loaded code, shared by all programs.  Below them lies
+ * the disk (disk.c), which is asked before a kernel is compiled.
+ *
+ * Both levels work alike.  An entry is found by hash and compared in full.  Who finds none puts in an unfinished
+ * one, builds it outside the lock and announces it; who finds an unfinished one waits, so that threads that miss
+ * together build once.  A failed entry is taken out again.  Nobody waits while holding an unfinished kernel, so
+ * the waits cannot go in a circle.
+ *
+ * With option background_compile, who misses a fused program builds the unfused one, and leaves an entry with a
+ * stand-in that runs it until a task has built the fused one.  Where the task fails, the next to ask builds it itself,
+ * and has the error. */
+#include "ir/broken.h"
+#include "ir/graph/custom.h"
+#include "runtime/profile/debugger.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKETS = 1024 };
+
+enum state { UNFINISHED, READY, IN_BACKGROUND, FAILED };
+
+struct entry {
+    struct exec exec;
+    const struct graph *graph;     /* compared: the builder's own while unfinished, `own`, then exec.captured */
+    enum state state;              /* the last two: there is a stand-in */
+    struct exec *stand_in;         /* borrows the unfused program's parts; whoever got it keeps it, so it stays */
+    struct graph *own;             /* what the task compiles */
+    struct dump *dump;             /* what the task writes; or NULL */
+    struct entry *next;
+    const struct entry *older, *namesake; /* once READY: in `newest`, in `named` */
+};
+
+struct code_entry {
+    struct hash128 key;
+    const struct kernel *kernel;   /* compared: the builder's own while unfinished, then `copy` */
+    struct kernel *copy;
+    int device;                    /* one with a driver, or DEVICE_CPU */
+    struct loaded loaded;          /* on the CPU */
+    struct device_kernel *on;      /* elsewhere */
+    bool ready;
+    struct code_entry *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards both tables and all entries not ready */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct entry *programs[BUCKETS];
+static const struct entry *newest, *named[BUCKETS]; /* programs that are READY, the newest first: all, by graph's name */
+static struct code_entry *codes[BUCKETS];
+
+/* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
+void cache_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+    debugger_before_fork();
+}
+
+static void drop_unfinished(void)
+{
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        for (struct entry **p = &programs[i]; *p;) {
+            if ((*p)->state == IN_BACKGROUND) (*p)->state = FAILED;
+            if ((*p)->state != UNFINISHED) p = &(*p)->next;
+            else *p = (*p)->next;
+        }
+        for (struct code_entry **p = &codes[i]; *p;)
+            if ((*p)->ready) p = &(*p)->next;
+            else *p = (*p)->next;
+    }
+    changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+}
+
+void cache_after_fork(bool child)
+{
+    debugger_after_fork();
+    if (child) drop_unfinished();
+    pthread_mutex_unlock(&lock);
+}
+
+static bool same_key(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
+
+static void count(atomic_uint_fast64_t *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
+
+/* ---- kernel -> code ---- */
+static struct kernel *copy_kernel(const struct kernel *k)
+{
+    struct kernel *c = kernel_new(k->name);
+    if (!c) return NULL;
+    if (!mem_reserve(&c->inst, &c->inst_cap, k->ninst, sizeof *k->inst) ||
+        !mem_reserve(&c->buf, &c->buf_cap, k->nbuf, sizeof *k->buf)) {
+        kernel_free(c);
+        return NULL;
+    }
+    memcpy(c->inst, k->inst, k->ninst * sizeof *k->inst);
+    if (k->nbuf) memcpy(c->buf, k->buf, k->nbuf * sizeof *k->buf);
+    c->ninst = k->ninst;
+    c->nbuf = k->nbuf;
+    c->sched = k->sched;
+    c->extent = k->extent;
+    c->flops = k->flops;
+    c->bytes = k->bytes;
+    return c;
+}
+
+static bool load(struct code_entry *c, const struct code *code, struct err *e)
+{
+    struct accelerator *a = accelerator_get(c->device);
+    if (!a) return object_load(code, &c->loaded, e);
+    c->on = accelerator_load(a, c->kernel, code, e);
+    return c->on;
+}
+
+static void unload(struct code_entry *c)
+{
+    if (c->on) accelerator_unload(accelerator_get(c->device), c->on);
+    else object_unload(&c->loaded);
+}
+
+static bool load_from_disk(struct code_entry *c, const struct disk_key *key)
+{
+    struct disk_code found;
+    struct err ignored = {0};
+    bool ok = disk_load(key, &found);
+    if (ok) {
+        ok = load(c, &found.code, &ignored);
+        mem_free(found.file);
+    }
+    count(ok ? &counters.disk_hits : &counters.disk_misses);
+    return ok;
+}
+
+/* What the code generator makes is kept on disk once it has proved to load: by its version, which is sure by now (cpu.c). */
+static bool generate(struct code_entry *c, bool keep, struct err *e)
+{
+    struct disk_key key = {0};
+    struct code code = {0};
+    struct caps caps;
+    const struct backend *b = device_backend(c->device, &caps);
+    count(&counters.compiles);
+    if (!(device_is_host(c->device) ? b->compile(c->kernel, EMIT_OBJECT, &code, e)
+                                    : b->compile_for(c->kernel, &caps, EMIT_OBJECT, &code, e)))
+        return false;
+    bool ok = load(c, &code, e);
+    if (ok && keep && disk_key_make_for(&key, c->kernel, b, &caps)) disk_store(&key, &code);
+    disk_key_free(&key);
+    mem_free(code.bytes);
+    return ok;
+}
+
+static bool compile(struct code_entry *c, struct err *e)
+{
+    struct disk_key key = {0};
+    struct caps caps;
+    const struct backend *b = device_backend(c->device, &caps);
+    int64_t began = timeline_now();
+    bool keyed = option_cache_bytes() > 0 && disk_key_make_for(&key, c->kernel, b, &caps);
+    bool found = keyed && load_from_disk(c, &key);
+    bool ok = found || generate(c, keyed, e);
+    span_end(found ? SPAN_LOAD : SPAN_COMPILE, c->kernel->name, began);
+    if (ok) log_put(KL_LOG_DEBUG, "kernel %s: %s in %.3f ms", c->kernel->name, found ? "loaded from disk" : "compiled",
+                    1e-6 * (double)(timeline_now() - began));
+    disk_key_free(&key);
+    if (!ok) return false;
+    if ((c->copy = copy_kernel(c->kernel))) {
+        if (device_is_host(c->device)) debugger_tell(c->kernel, &c->loaded);
+        return true;
+    }
+    unload(c);
+    return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
+}
+
+/* The code of k on a device, which lives as long as the process; NULL: *e. */
+static const struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
+{
+    struct hash128 key = kernel_hash(k);
+    struct code_entry **bucket = &codes[key.lo % BUCKETS], *c;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        for (c = *bucket; c; c = c->next)
+            if (same_key(c->key, key) && c->device == device && kernel_same(c->kernel, k)) break;
+        if (!c || c->ready) break;
+        pthread_cond_wait(&changed, &lock);
+    }
+    bool build = !c && (c = mem_alloc(sizeof *c));
+    if (build) {
+        c->key = key;
+        c->kernel = k;
+        c->device = device;
+        c->next = *bucket;
+        *bucket = c;
+    }
+    pthread_mutex_unlock(&lock);
+    count(c && !build ? &counters.kernel_hits : &counters.kernel_misses);
+    if (!c) err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", k->name);
+    if (!build) return c;
+
+    fork_hold();
+    bool ok = compile(c, e);
+    fork_release();
+    pthread_mutex_lock(&lock);
+    if (ok) {
+        c->kernel = c->copy;
+        c->ready = true;
+    } else {
+        struct code_entry **p = bucket;
+        while (*p != c) p = &(*p)->next;
+        *p = c->next;
+        mem_free(c);
+    }
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return ok ? c : NULL;
+}
+
+/* ---- graph -> program ---- */
+struct compile_all {
+    struct exec *x;
+    const uint64_t *needed;        /* per kernel: the devices that run its code, by bit */
+    bool background;
+    atomic_uint next;              /* kernels are handed out one by one: some take a hundred times as long as others */
+    pthread_mutex_t lock;          /* guards the rest: the failure of the first kernel that failed */
+    uint32_t failed;
+    struct err err;
+};
+
+static const struct code_entry *get_code(struct compile_all *all, uint32_t i, int device, struct err *e)
+{
+    if (all->background && !background_pause()) {
+        err_set(e, KL_ERR_COMPILE, "the process ends");
+        return NULL;
+    }
+    return code_get(all->x->program->kernel[i], device, e);
+}
+
+/* Kernel i's code on each device that runs it. */
+static bool get_codes(struct compile_all *all, uint32_t i, struct err *e)
+{
+    for (int d = 0; d < DEVICE_END; d++) {
+        if (!(all->needed[i] >> d & 1)) continue;
+        const struct code_entry *c = get_code(all, i, d, e);
+        if (!c) return false;
+        if (device_is_host(d)) all->x->fn[i] = c->loaded.fn;
+        else all->x->on[d][i] = c->on;
+    }
+    return true;
+}
+
+static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end, (void)worker;
+    struct compile_all *all = ctx;
+    uint32_t n = all->x->program->nkernel;
+    for (uint32_t i; (i = atomic_fetch_add(&all->next, 1)) < n;) {
+        struct err e = {0};
+        if (get_codes(all, i, &e)) continue;
+        pthread_mutex_lock(&all->lock);
+        if (i < all->failed) {
+            all->failed = i;
+            all->err = e;
+        }
+        pthread_mutex_unlock(&all->lock);
+        atomic_store(&all->next, n); /* those before i are being compiled already */
+    }
+}
+
+static bool checks_on(void)
+{
+#ifndef NDEBUG
+    return true;
+#else
+    return option_verify();
+#endif
+}
+
+/* Plans the program of g; without a code generator there is nothing to compile. */
+static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b, const struct caps *caps,
+                            struct dump *dump, struct err *e)
+{
+    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
+    struct program *p = NULL;
+    int64_t began = span_begin();
+    bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
+    span_end(SPAN_PASSES, g->name, began);
+    began = span_begin();
+    if (ok) p = b ? program_plan_with(g, caps, x->schedules, e) : program_plan(g, caps, true, e);
+    span_end(SPAN_PLAN, g->name, began);
+    if (p && checks_on() && !program_check(p, e)) {
+        program_free(p);
+        return NULL;
+    }
+    return p;
+}
+
+/* Marks the kernels that devices with a code generator run. */
+static void find_needed(const struct program *p, uint64_t interpreted, uint64_t *needed)
+{
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        const struct command *c = &p->cmd[i];
+        if (c->kind == CMD_KERNEL && !(interpreted >> c->device & 1)) needed[c->kernel] |= UINT64_C(1) << c->device;
+        for (int k = 0; k < 2; k++)
+            if (c->sub[k]) find_needed(c->sub[k], interpreted, needed);
+    }
+}
+
+/* Scratch of all blocks of the kernels that take it as an argument. */
+static int64_t work_of(const struct exec *x, int device)
+{
+    int64_t most = 0;
+    for (uint32_t i = 0; i < x->program->nkernel; i++) {
+        const struct device_kernel *d = x->on[device][i];
+        if (!d || !d->has_work) continue;
+        int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* On the pool's threads; in the background on this one alone, for the pool runs the program meanwhile. */
+static bool compile_kernels(struct exec *x, bool background, struct err *e)
+{
+    uint32_t n = x->program->nkernel;
+    uint64_t *needed = mem_alloc((n + 1) * sizeof *needed);
+    x->fn = mem_alloc((n + 1) * sizeof *x->fn);
+    bool room = needed && x->fn;
+    for (int d = 0; d < DEVICE_END; d++)
+        if (x->accelerated >> d & 1) room &= (x->on[d] = mem_alloc((n + 1) * sizeof *x->on[d])) != NULL;
+    struct compile_all all = {x, needed, background, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
+    if (room) {
+        find_needed(x->program, x->interpreted, needed);
+        pool_run_max(compile_some, &all, n, 1, background ? 1 : UINT32_MAX);
+    }
+    mem_free(needed);
+    if (!room)
+        return err_set(e, KL_ERR_MEMORY, "no memory for %u kernels of graph %s", n, x->captured->name);
+    for (int d = 0; d < DEVICE_END && all.failed == UINT32_MAX; d++) {
+        int64_t bytes = x->on[d] ? work_of(x, d) : 0;
+        x->work_bytes = bytes > x->work_bytes ? bytes : x->work_bytes;
+    }
+    return all.failed == UINT32_MAX || err_set(e, all.err.code, "%s", all.err.msg);
+}
+
+/* The devices that g is on all work; caps: theirs, in a chain; *b: the code generator of one, NULL if none has one. */
+static bool find_backend(struct exec *x, const struct graph *g, const struct backend **b, struct caps *caps, struct err *e)
+{
+    uint64_t all = graph_devices(g) | UINT64_C(1) << x->device;
+    struct caps *last = NULL;
+    *b = device_backend(-1, caps); /* none */
+    for (unsigned d = 0; d < MAX_DEVICES; d++) {
+        if (!(all >> d & 1)) continue;
+        if (!device_works(d, e)) return false;
+        struct caps *own = last ? last + 1 : caps;
+        const struct backend *backend = BROKEN(B1) && d == DEVICE_CPU ? NULL : device_backend((int)d, own);
+        if (!device_is_host((int)d)) x->accelerated |= UINT64_C(1) << d;
+        if (!backend) {
+            x->interpreted |= UINT64_C(1) << d;
+            continue;
+        }
+        own->devices = UINT64_C(1) << d;
+        if (last) last->next = own;
+        last = own;
+        *b = backend;
+    }
+    return true;
+}
+
+/* Fills in all of x but its key; on failure x may be partly filled. */
+static bool build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
+{
+    struct caps caps[DEVICE_END];
+    const struct backend *b;
+    struct graph *g = graph_clone(captured);
+    if (!g || !(x->captured = graph_clone(captured))) {
+        graph_free(g);
+        return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
+    }
+    graph_move(g, graph_device(g), (unsigned)x->device);
+    custom_number(g, 0);
+    bool ok = custom_check(g, e) && find_backend(x, g, &b, caps, e) && (x->program = plan(g, x, b, caps, dump, e));
+    graph_free(g);
+    if (!ok) return false;
+    count(&counters.graphs_built);
+    if (dump) {
+        fork_hold();
+        dump_program(dump, x->program, b, x->fuse);
+        fork_release();
+    }
+    return compile_kernels(x, background, e);
+}
+
+static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,
+                               const struct sched_section *schedules)
+{
+    struct entry *t = mem_alloc(sizeof *t);
+    if (!t) return NULL;
+    t->exec.key = key;
+    t->exec.device = device;
+    t->exec.fuse = fuse;
+    t->exec.schedules = schedules;
+    t->graph = captured;
+    return t;
+}
+
+/* Drops what a failed build has left. */
+static void exec_clear(struct exec *x)
+{
+    graph_free(x->captured);
+    program_free(x->program);
+    mem_free(x->fn);
+    for (int d = 0; d < DEVICE_END; d++) {
+        mem_free(x->on[d]);
+        x->on[d] = NULL;
+    }
+    x->work_bytes = 0;
+    x->accelerated = 0;
+    x->captured = NULL;
+    x->program = NULL;
+    x->fn = NULL;
+    x->interpreted = 0;
+}
+
+static const struct entry **namesakes(const struct graph *g)
+{
+    return &named[bytes_hash(g->name, strlen(g->name)).lo % BUCKETS];
+}
+
+const struct exec *exec_named(const char *name)
+{
+    struct graph like = {0};
+    snprintf(like.name, sizeof like.name, "%s", name);
+    pthread_mutex_lock(&lock);
+    const struct entry *t = *namesakes(&like);
+    while (t && strcmp(t->graph->name, like.name)) t = t->namesake;
+    pthread_mutex_unlock(&lock);
+    return t ? &t->exec : NULL;
+}
+
+/* How like two programs are: by their graphs, then by name, then device, then fusion. */
+static uint64_t likeness(const struct entry *t, const struct entry *k)
+{
+    uint64_t name = !strcmp(t->graph->name, k->graph->name), device = k->exec.device == t->exec.device;
+    return graph_likeness(t->graph, k->graph) << 3 | name << 2 | device << 1 | (k->exec.fuse == t->exec.fuse);
+}
+
+/* The program that is most like t's, of the last few and the last few of its name: so that the cost of a miss does not
+ * grow with the number of programs.  Needs the lock. */
+static const struct entry *nearest(const struct entry *t)
+{
+    enum { LOOKED_AT = 16 };
+    const struct entry *best = NULL, *k = *namesakes(t->graph);
+    uint64_t most = 0, like;
+    for (int i = 0; i < LOOKED_AT && k; i++, k = k->namesake)
+        if ((like = likeness(t, k)) > most) most = like, best = k;
+    k = newest;
+    for (int i = 0; i < LOOKED_AT && k; i++, k = k->older)
+        if ((like = likeness(t, k)) > most) most = like, best = k;
+    return best;
+}
+
+/* Notes why t had to be built. */
+static void explain(struct entry *t, const struct entry *near)
+{
+    enum { ROOM = 2048 };
+    char text[ROOM];
+    if (!near)
+        snprintf(text, ROOM, "it is the first program");
+    else if (!graph_same(t->graph, near->graph))
+        graph_difference(t->graph, near->graph, text, ROOM);
+    else
+        snprintf(text, ROOM, "the graph is known on device %s, %s%s", device_name(near->exec.device),
+                 near->exec.fuse ? "fused" : "unfused",
+                 near->exec.schedules == t->exec.schedules ? "" : ", with other schedules");
+    if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
+}
+
+static void entry_free(struct entry *t)
+{
+    exec_clear(&t->exec);
+    mem_free(t->exec.miss);
+    graph_free(t->own);
+    mem_free(t->stand_in);
+    mem_free(t);
+}
+
+/* Announces how the building of an entry has ended.  One without a stand-in that failed is gone then. */
+static const struct exec *finish(struct entry *t, bool ok)
+{
+    if (!ok) exec_clear(&t->exec);
+    pthread_mutex_lock(&lock);
+    bool gone = !ok && !t->stand_in;
+    t->state = ok ? READY : FAILED;
+    if (ok) {
+        const struct entry **same = namesakes(t->graph = t->exec.captured);
+        t->older = newest, newest = t;
+        t->namesake = *same, *same = t;
+        if (t->stand_in) atomic_store_explicit(&t->stand_in->newer, &t->exec, memory_order_release);
+    }
+    if (gone) {
+        struct entry **p = &programs[t->exec.key.lo % BUCKETS];
+        while (*p != t) p = &(*p)->next;
+        *p = t->next;
+    }
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (gone) entry_free(t);
+    return ok ? &t->exec : NULL;
+}
+
+/* Why kernels are not kept on disk, told once, unless it is the user's wish. */
+static void tell_of_disk(void)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    const char *dir = getenv("KILN_CACHE_DIR");
+    char path[4096];
+    struct err e = {0};
+    if (!log_wants(KL_LOG_WARN) || option_cache_bytes() == 0 || (dir && !strcmp(dir, "none"))) return;
+    if (!disk_folder(path, sizeof path, &e) && !atomic_flag_test_and_set(&told)) log_put(KL_LOG_WARN, "%s", e.msg);
+}
+
+static void tell_of_program(const struct entry *t, int64_t began)
+{
+    const struct exec *x = &t->exec;
+    const char *why = x->miss ? x->miss : "";
+    log_put(KL_LOG_INFO, "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
+            x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device), x->fuse ? "fused" : "unfused",
+            1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
+    tell_of_disk();
+}
+
+static void build_in_background(void *ctx)
+{
+    struct entry *t = ctx;
+    struct err ignored = {0}; /* who asks next builds in the foreground, and has it again */
+    int64_t began = timeline_now();
+    bool ok = build(&t->exec, t->own, t->dump, true, &ignored);
+    dump_end(t->dump);
+    if (ok) tell_of_program(t, began);
+    else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->own->name, ignored.msg);
+    finish(t, ok);
+}
+
+/* Makes the stand-in of a new entry and leaves the rest to a task; NULL: *e, or, without one, not possible. */
+static const struct exec *start_background(struct entry *t, const struct graph *captured, struct dump *dump, struct err *e)
+{
+    const struct exec *unfused = exec_get(captured, t->exec.device, false, e);
+    struct graph *own = unfused ? graph_clone(captured) : NULL;
+    struct exec *s = own ? mem_alloc(sizeof *s) : NULL;
+    if (!s) {
+        graph_free(own);
+        return NULL;
+    }
+    *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program, .fn = unfused->fn,
+                       .work_bytes = unfused->work_bytes, .interpreted = unfused->interpreted, .accelerated = unfused->accelerated,
+                       .device = unfused->device, .fuse = true, .schedules = t->exec.schedules,
+                       .miss = t->exec.miss};
+    memcpy(s->on, unfused->on, sizeof s->on);
+    pthread_mutex_lock(&lock);
+    t->stand_in = s;
+    t->own = own;
+    t->graph = own;
+    t->dump = dump;
+    t->state = IN_BACKGROUND;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (background_run(build_in_background, t)) return s;
+    dump_end(dump);
+    finish(t, false);
+    return s;
+}
+
+/* Is there anything to gain by a program that is compiled later? */
+static bool may_wait(const struct graph *captured, int device, bool fuse)
+{
+    return fuse && option_background() && (device_backend(device, NULL) || graph_devices(captured) != UINT64_C(1) << device);
+}
+
+const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e)
+{
+    fork_watch();
+    timeline_from_environment();
+    const struct sched_section *schedules;
+    if (!schedules_of(captured->name, fuse, &schedules, e)) return NULL;
+    struct hash128 key = graph_hash(captured);
+    struct entry **bucket = &programs[key.lo % BUCKETS], *t;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        for (t = *bucket; t; t = t->next)
+            if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
+                t->exec.schedules == schedules && graph_same(t->graph, captured)) break;
+        if (!t || t->state != UNFINISHED) break;
+        pthread_cond_wait(&changed, &lock);
+    }
+    const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
+    bool later = !t && may_wait(captured, device, fuse);
+    bool fresh = !t && (t = entry_new(key, captured, device, fuse, schedules));
+    if (fresh) {
+        t->next = *bucket;
+        *bucket = t;
+    } else if (t && !found) {
+        t->state = UNFINISHED;
+    }
+    const struct entry *near = fresh ? nearest(t) : NULL;
+    pthread_mutex_unlock(&lock);
+    if (fresh) explain(t, near);
+    count(found ? &counters.program_hits : &counters.program_misses);
+    if (found) return found;
+    if (!t) {
+        err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
+        return NULL;
+    }
+    struct dump *dump = dump_begin(captured->name);
+    if (later && (found = start_background(t, captured, dump, e))) return found;
+    int64_t began = timeline_now();
+    bool ok = !e->code && build(&t->exec, captured, dump, false, e);
+    dump_end(dump);
+    if (ok) tell_of_program(t, began);
+    return finish(t, ok);
+}

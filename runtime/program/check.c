@@ -1,0 +1,260 @@
+/* Option check_nan: no output may be a NaN, or infinite, unnoticed.  A program runs as always, but into fresh memory, and
+ * its outputs are looked at.  Where one has such an element, the interpreter goes through what was recorded, node by
+ * node, on the same values, which are still there, and finds where it came from. */
+#include "ir/graph/custom.h"
+#include "runtime/runtime.h"
+#include <math.h>
+#include <string.h>
+
+/* The first element that the option is about; -1: none. */
+static int64_t find_bad(unsigned dtype, const void *data, int64_t n, bool infinities)
+{
+    if (!dtype_is_float(dtype))
+        return -1;
+    size_t size = dtype_size(dtype);
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t bits = 0;
+        memcpy(&bits, (const char *)data + (size_t)i * size, size);
+        double v = dtype_value(dtype, bits);
+        if (v != v || (infinities && isinf(v)))
+            return i;
+    }
+    return -1;
+}
+
+enum { WORDS = 640 };
+struct made { ref r; char text[WORDS]; };
+
+/* The interpreter's run, as seen node by node. */
+struct search {
+    const struct graph *g;       /* the whole; others are regions of it */
+    bool infinities, failed;
+    bool *bad;                   /* per node: has such an element */
+    struct made *made;           /* nodes that have one, but no operand has, in order */
+    uint32_t nmade, cap;
+    char inner[WORDS];           /* the first of these in the regions of the op that runs; "": none */
+};
+
+static void put_value(char *text, size_t n, unsigned dtype, const void *data, int64_t i)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, (const char *)data + (size_t)i * dtype_size(dtype), dtype_size(dtype));
+    double v = dtype_value(dtype, bits);
+    size_t at = strlen(text);
+    snprintf(text + at, n - at, "%.9g", v != v ? NAN : v); /* a NaN without its sign */
+}
+
+/* "file:line: log makes it: nan from -1, element 3 of %4 = log %3 : f32[8]"; in[]: operands of an elementwise op */
+static void describe(const struct graph *g, ref r, int64_t element, void *const *in, const void *out, char *text, size_t n)
+{
+    const struct node *node = node_at(g, r);
+    const kl_site *s = &g->site[node->site];
+    char *line = node_text(g, r), value[64] = "";
+    size_t at = 0;
+    put_value(value, sizeof value, node->dtype, out, element);
+    text[0] = 0;
+    if (s->file && *s->file && s->line)
+        at = (size_t)snprintf(text, n, "%.200s:%d: ", s->file, s->line);
+    bool leaf = op_is_leaf(node->op);
+    at += (size_t)snprintf(text + at, n - at, leaf ? "%s is there already: %s" : "%s makes it: %s", opinfo[node->op].name, value);
+    for (unsigned i = 0; in && op_is_elementwise(node->op) && i < node->nin && at < n; i++) {
+        snprintf(text + at, n - at, i ? ", " : " from ");
+        put_value(text, n, node_at(g, node->in[i])->dtype, in[i], element);
+        at = strlen(text);
+    }
+    if (line)
+        line[strcspn(line, "#")] = 0;
+    for (size_t k = line ? strlen(line) : 0; k && line[k - 1] == ' ';)
+        line[--k] = 0;
+    if (at < n)
+        snprintf(text + at, n - at, ", element %lld of %.200s", (long long)element, line ? line : "");
+    mem_free(line);
+}
+
+/* The first such element of a value; of a region op, whose results lie one behind the other, 0 if there is one. */
+static int64_t look(const struct search *s, const struct graph *g, ref r, const void *value)
+{
+    const struct node *n = node_at(g, r);
+    const char *at = value;
+    if (!op_is_region(n->op))
+        return find_bad(n->dtype, value, node_numel(g, r), s->infinities);
+    for (uint32_t i = 0; i < region_results(g, n); i++) {
+        struct shape shape;
+        unsigned dtype = region_result(g, n, i, &shape);
+        if (find_bad(dtype, at, shape_count(&shape), s->infinities) >= 0)
+            return 0;
+        at += (region_result_bytes(g, n, i) + 63) / 64 * 64;
+    }
+    return -1;
+}
+
+static bool operand_bad(const struct search *s, const struct graph *g, const struct node *n, void *const *value)
+{
+    bool bad = false;
+    for (unsigned i = 0; i < node_nin(n) && !bad; i++) {
+        ref x = node_in(g, n, i);
+        bad = g == s->g ? s->bad[x] : look(s, g, x, value[x]) >= 0;
+    }
+    return bad;
+}
+
+static void tell(const struct graph *g, ref r, int64_t element, void *const *value, char *text)
+{
+    const struct node *n = node_at(g, r);
+    void *in[MAX_OPERANDS] = {0};
+    if (op_is_region(n->op)) {
+        const kl_site *at = &g->site[n->site];
+        snprintf(text, WORDS, "%.200s:%d: %s makes it", at->file ? at->file : "", at->line, opinfo[n->op].name);
+        return;
+    }
+    for (unsigned i = 0; i < n->nin; i++)
+        in[i] = value[n->in[i]];
+    describe(g, r, element, in, value[r], text, WORDS);
+}
+
+static void see_node(void *ctx, const struct graph *g, ref r, void *const *value)
+{
+    struct search *s = ctx;
+    const struct node *n = node_at(g, r);
+    int64_t element = look(s, g, r, value[r]);
+    if (g != s->g) {
+        if (element >= 0 && !*s->inner && !op_is_leaf(n->op) && !operand_bad(s, g, n, value))
+            tell(g, r, element, value, s->inner);
+        return;
+    }
+    s->bad[r] = element >= 0;
+    if (s->bad[r] && !operand_bad(s, g, n, value)) {
+        if (mem_reserve(&s->made, &s->cap, s->nmade + 1, sizeof *s->made)) {
+            struct made *m = &s->made[s->nmade++];
+            m->r = r;
+            if (op_is_region(n->op) && *s->inner)
+                memcpy(m->text, s->inner, WORDS);
+            else
+                tell(g, r, element, value, m->text);
+        } else {
+            s->failed = true;
+        }
+    }
+    if (op_is_region(n->op))
+        s->inner[0] = 0;
+}
+
+/* The first node of those that made one from which a bad output has its own.  NULL: none was found. */
+static const char *first_made(struct search *s)
+{
+    bool *reached = mem_alloc(s->g->nnode * sizeof *reached);
+    const char *text = NULL;
+    for (uint32_t i = 0; reached && i < s->g->nout; i++)
+        reached[s->g->out[i].value] |= s->bad[s->g->out[i].value];
+    for (ref r = s->g->nnode; reached && r-- > 1;)
+        for (unsigned i = 0; reached[r] && i < node_nin(node_at(s->g, r)); i++)
+            reached[node_in(s->g, node_at(s->g, r), i)] |= s->bad[node_in(s->g, node_at(s->g, r), i)];
+    for (uint32_t i = 0; reached && i < s->nmade && !text; i++)
+        text = reached[s->made[i].r] ? s->made[i].text : NULL;
+    mem_free(reached);
+    return text;
+}
+
+/* ---- the run ---- */
+
+struct values { const void **input, **state; void **out; };
+
+static bool read_values(const struct graph *g, struct buffer *const *input, struct buffer *const *state, struct buffer *const *out,
+                        struct values *v)
+{
+    v->input = mem_alloc(g->input.n * sizeof *v->input);
+    v->state = mem_alloc(g->state.n * sizeof *v->state);
+    v->out = mem_alloc(g->nout * sizeof *v->out);
+    if (!v->input || !v->state || !v->out)
+        return false;
+    for (uint32_t i = 0; i < g->input.n; i++)
+        v->input[i] = input[i]->data;
+    for (uint32_t i = 0; i < g->state.n; i++)
+        v->state[i] = state[i]->data;
+    for (uint32_t i = 0; i < g->nout; i++)
+        v->out[i] = out[i]->data; /* they are to be dropped: the interpreter may write there */
+    return true;
+}
+
+/* What makes a recorded graph one for the interpreter, and leaves its nodes as the user knows them. */
+static struct graph *interpretable(const struct graph *recorded)
+{
+    static pass_fn *const passes[] = {pass_bind, pass_autodiff, pass_numerics};
+    struct graph *g = graph_clone(recorded);
+    bool ok = g != NULL;
+    for (unsigned i = 0; ok && i < sizeof passes / sizeof *passes; i++)
+        for (unsigned p = 0; ok && p < pass_count; p++)
+            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, false) >= 0;
+    if (ok)
+        return g;
+    graph_free(g);
+    return NULL;
+}
+
+struct interp_call { const struct graph *g; struct bind bind; struct err e; bool ok; };
+
+static void interpret(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end, (void)worker;
+    struct interp_call *c = ctx;
+    inspect_quiet(true); /* what it says it has said */
+    c->ok = interp_run(c->g, &c->bind, &c->e);
+    inspect_quiet(false);
+}
+
+static bool report(const struct graph *recorded, struct buffer *const *input, struct buffer *const *state, const uint64_t *slot,
+                   struct buffer *const *out, bool infinities, struct err *e)
+{
+    struct graph *g = interpretable(recorded);
+    struct search s = {.g = g, .infinities = infinities, .bad = g ? mem_alloc(g->nnode * sizeof *s.bad) : NULL};
+    struct values v = {0};
+    struct interp_watch watch = {see_node, &s};
+    const char *text = NULL, *what = infinities ? "a value is NaN or infinite" : "a value is NaN";
+    if (s.bad && read_values(g, input, state, out, &v)) {
+        struct interp_call c = {g, {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch}, {0}, false};
+        pool_run(interpret, &c, 1, 0);
+        text = c.ok && !s.failed ? first_made(&s) : NULL;
+    }
+    if (text)
+        err_set(e, KL_ERR_CHECK, "%s: %s", what, text);
+    else
+        err_set(e, KL_ERR_CHECK, "%s, and no memory to find out where it comes from", what);
+    mem_free(s.bad);
+    mem_free(s.made);
+    mem_free(v.input);
+    mem_free(v.state);
+    mem_free(v.out);
+    graph_free(g);
+    return false;
+}
+
+static bool outputs_good(const struct graph *g, struct buffer *const *out, bool infinities)
+{
+    bool good = true;
+    for (uint32_t i = 0; i < g->nout && good; i++) {
+        ref r = g->out[i].value;
+        good = find_bad(node_at(g, r)->dtype, out[i]->data, node_numel(g, r), infinities) < 0;
+    }
+    return good;
+}
+
+bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input, struct buffer *const *state,
+                      const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
+{
+    int check = option_check_nan();
+    if (check && exec_latest(x)->accelerated)
+        return err_set(e, KL_ERR_DEVICE, "option check_nan looks at values on ref and cpu, not on a device with memory of its own");
+    bool *kept = check ? mem_alloc(recorded->state.n * sizeof *kept) : NULL; /* none exclusive: all states stay as they are */
+    if (check && !kept)
+        return err_set(e, KL_ERR_MEMORY, "out of memory checking @%s", recorded->name);
+    bool ok = exec_run(x, input, state, check ? kept : state_exclusive, slot, out, e);
+    mem_free(kept);
+    if (ok && check && !outputs_good(recorded, out, check == CHECK_INFINITIES)) {
+        ok = report(recorded, input, state, slot, out, check == CHECK_INFINITIES, e);
+        for (uint32_t i = 0; i < recorded->nout; i++) {
+            buffer_unref(out[i]);
+            out[i] = NULL;
+        }
+    }
+    return ok;
+}

@@ -1,0 +1,195 @@
+/* What a program does on devices with drivers.  Its commands are given to them in order, and begin when all are given;
+ * they are waited for where the host needs what they made. */
+#include "ir/broken.h"
+#include "ir/graph/custom.h"
+#include "runtime/device/driver.h"
+#include "execute.h"
+#include <string.h>
+
+/* Calls DO with the accelerator a of each device d that the run uses, in order. */
+#define EACH(r, d, a)                                                                                            \
+    for (uint64_t left = (r)->x->accelerated & (r)->x->program->devices; left; left &= left - 1)                  \
+        for (int d = __builtin_ctzll(left), once = 1; once; once = 0)                                            \
+            for (struct accelerator *a = accelerator_get(d); a; a = NULL)
+
+bool accelerators_prepare(struct run *r, struct err *e)
+{
+    size_t slots = r->x->program->g->slot.n * sizeof *r->slot;
+    EACH(r, d, a)
+    {
+        if (r->x->work_bytes && !(r->work[d] = buffer_new(d, (size_t)r->x->work_bytes, e))) return false;
+        if (slots && (!(r->slots[d] = buffer_new(d, slots, e)))) return false;
+    }
+    return true;
+}
+
+void accelerators_free(struct run *r)
+{
+    for (int d = DEVICE_HOSTS; r->x->accelerated && d < DEVICE_END; d++) {
+        buffer_unref(r->work[d]);
+        buffer_unref(r->slots[d]);
+    }
+}
+
+/* The host goes on while the device works; who reads a result waits for it. */
+static bool submit(struct accelerator *a, struct err *e)
+{
+    const struct driver *d = accelerator_driver(a);
+    return d->submit ? d->submit(accelerator_device(a), e) : d->finish(accelerator_device(a), e);
+}
+
+/* What others have given so far is not the run's to drop: it goes first. */
+bool accelerators_begin(struct run *r, struct err *e)
+{
+    bool ok = true;
+    EACH(r, d, a) accelerator_lock(a);
+    EACH(r, d, a)
+    {
+        ok = ok && submit(a, e) &&
+             (!r->slots[d] || buffer_write(r->slots[d], r->slot, r->slots[d]->bytes, e));
+    }
+    return ok;
+}
+
+bool accelerators_end(struct run *r, bool ok, struct err *e)
+{
+    EACH(r, d, a)
+    {
+        if (ok) ok = submit(a, e);
+        else accelerator_driver(a)->drop(accelerator_device(a));
+    }
+    EACH(r, d, a) accelerator_unlock(a);
+    return ok;
+}
+
+/* ---- commands ---- */
+
+static bool launch(const struct frame *f, struct accelerator *a, const struct kernel *k, const struct device_kernel *code, struct err *e)
+{
+    const struct command *c = f->cmd;
+    void **buf = exec_arguments(f, c, 0);
+    struct launch l = {.kernel = code->kernel, .buffer = buf, .end = k->extent, .blocks = accelerator_blocks(code, k->extent)};
+    if (f->r->slots[c->device]) l.slots = f->r->slots[c->device]->data;
+    for (uint32_t b = 0; b < c->narg; b++) { /* leaves out those that are no arguments */
+        if (code->inside[b]) continue;
+        void *at = buf[b];
+        if (c->arg[b].kind == LOC_SCRATCH) at = (char *)f->r->work[c->device]->data + c->arg[b].offset * l.blocks;
+        buf[l.n++] = at;
+    }
+    return accelerator_driver(a)->launch(accelerator_device(a), &l, e);
+}
+
+bool accelerator_launch(const struct frame *f, struct err *e)
+{
+    const struct kernel *k = f->p->kernel[f->cmd->kernel];
+    if (!k->extent || BROKEN(A1)) return true;
+    return launch(f, accelerator_get(f->cmd->device), k, f->r->x->on[f->cmd->device][f->cmd->kernel], e);
+}
+
+/* Between two devices that do not reach each other: through the host, part by part. */
+static bool copy_across(struct accelerator *to_device, struct accelerator *from_device, char *to, const char *from, size_t bytes,
+                        struct err *e)
+{
+    enum { PART = 1 << 20 };
+    char *part = mem_alloc(PART);
+    bool ok = part || err_set(e, KL_ERR_MEMORY, "no memory to copy between devices");
+    atomic_fetch_add_explicit(&counters.bytes_via_host, bytes, memory_order_relaxed);
+    for (size_t at = 0, n; ok && at < bytes; at += n) {
+        n = bytes - at < PART ? bytes - at : PART;
+        ok = accelerator_driver(from_device)->download(accelerator_device(from_device), part, from + at, n, e) &&
+             accelerator_driver(to_device)->upload(accelerator_device(to_device), to + at, part, n, e);
+    }
+    mem_free(part);
+    return ok;
+}
+
+bool accelerator_copy(const struct frame *f, void *to, const void *from, struct err *e)
+{
+    const struct command *c = f->cmd;
+    size_t bytes = (size_t)c->bytes;
+    struct accelerator *there = accelerator_get(c->device), *here = accelerator_get(c->from);
+    if (!here) return accelerator_driver(there)->upload(accelerator_device(there), to, from, bytes, e);
+    if (!there) return accelerator_driver(here)->download(accelerator_device(here), to, from, bytes, e);
+    if (here == there) return accelerator_driver(here)->copy(accelerator_device(here), to, from, bytes, e);
+    const struct driver *d = accelerator_driver(there);
+    if (!d->peer || BROKEN(C3) || d != accelerator_driver(here)) return copy_across(there, here, to, from, bytes, e);
+    atomic_fetch_add_explicit(&counters.peer_copies, 1, memory_order_relaxed);
+    return d->peer(accelerator_device(there), to, accelerator_device(here), from, bytes, e);
+}
+
+void accelerator_wait(const struct frame *f)
+{
+    struct err ignored = {0}; /* the next command has it again */
+    struct accelerator *a = accelerator_get(f->cmd->device);
+    if (a) accelerator_driver(a)->finish(accelerator_device(a), &ignored);
+}
+
+bool accelerator_peek(void *region_frame, const void *at, bool *value)
+{
+    const struct region_frame *r = region_frame;
+    struct accelerator *a = accelerator_get(r->f->cmd->device);
+    return accelerator_driver(a)->download(accelerator_device(a), value, at, sizeof *value, r->e);
+}
+
+bool accelerator_move(void *region_frame, void *to, const void *from, size_t bytes)
+{
+    const struct region_frame *r = region_frame;
+    struct accelerator *a = accelerator_get(r->f->cmd->device);
+    return accelerator_driver(a)->copy(accelerator_device(a), to, from, bytes, r->e);
+}
+
+/* ---- custom ops: functions of the host ---- */
+
+struct host_call {
+    const struct frame *f;
+    void **at;
+    void *work;
+    struct err *e;
+    bool ok;
+};
+
+static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end, (void)worker;
+    struct host_call *c = ctx;
+    const struct node *n = node_at(c->f->p->g, c->f->cmd->region);
+    c->ok = custom_run(c->f->p->g, n, (const void *const *)c->at, c->at + node_nin(n), c->work, c->e);
+}
+
+static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
+
+/* Bytes of argument i, an operand or a result. */
+static size_t argument_bytes(const struct frame *f, const struct node *n, uint32_t i)
+{
+    const struct graph *g = f->p->g;
+    return i < node_nin(n) ? node_bytes(g, node_in(g, n, i)) : region_result_bytes(g, n, i - node_nin(n));
+}
+
+bool accelerator_custom(const struct frame *f, struct err *e)
+{
+    const struct command *c = f->cmd;
+    const struct node *n = node_at(f->p->g, c->region);
+    struct accelerator *a = accelerator_get(c->device);
+    const struct driver *d = accelerator_driver(a);
+    uint32_t args = c->narg - 1;
+    size_t table = round64(args * sizeof(void *)), work = round64(region_work_bytes(f->p->g, n)), total = table + work;
+    for (uint32_t i = 0; i < args; i++) total += round64(argument_bytes(f, n, i));
+    struct buffer *b = buffer_new(DEVICE_CPU, total, e);
+    if (!b) return false;
+    struct host_call call = {f, b->data, (char *)b->data + table, e, false};
+    char *p = (char *)b->data + table + work;
+    bool ok = true;
+    for (uint32_t i = 0; i < args; i++) {
+        call.at[i] = p;
+        p += round64(argument_bytes(f, n, i));
+        if (ok && i < node_nin(n))
+            ok = d->download(accelerator_device(a), call.at[i], exec_resolve(f, &c->arg[i], 0), argument_bytes(f, n, i), e);
+    }
+    if (ok) pool_run(call_custom, &call, 1, 0);
+    ok = ok && call.ok;
+    for (uint32_t i = node_nin(n); ok && i < args; i++)
+        ok = d->upload(accelerator_device(a), exec_resolve(f, &c->arg[i], 0), call.at[i], argument_bytes(f, n, i), e);
+    buffer_unref(b);
+    atomic_fetch_add_explicit(&counters.host_ops, 1, memory_order_relaxed);
+    return ok;
+}

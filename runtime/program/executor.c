@@ -1,0 +1,370 @@
+/* Runs programs: command by command, each kernel shared out over the pool, those that the plan has joined in one go.
+ *
+ * One buffer from the pool is all that an execution owns besides its outputs: the program's arena, then for each
+ * worker its scratch and the table of its kernel's arguments.  (The arenas of further devices are buffers of their
+ * own.)  So executions of one program never meet, and in the steady state nothing is allocated.  Allocating comes
+ * first; once the first command runs nothing can fail, but for the interpreters and custom ops, and where they have a
+ * part no state is written in place.  A device with a driver is given the whole program before it begins, so what fails
+ * on the way drops all of it; where its work must begin earlier, because of others' parts, no state is written in place. */
+#include "ir/broken.h"
+#include "ir/graph/custom.h"
+#include "execute.h"
+#include <string.h>
+
+static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
+
+void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
+{
+    const char *base = NULL;
+    switch (l->kind) {
+    case LOC_ARENA:   base = f->arena[l->index]; break;
+    case LOC_INPUT:   base = f->input[l->index]; break;
+    case LOC_STATE:   base = f->state[l->index]; break;
+    case LOC_OUT:     base = f->out[l->index]; break;
+    case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
+    case LOC_INSIDE:  break;
+    }
+    return (char *)base + l->offset;
+}
+
+void **exec_arguments(const struct frame *f, const struct command *c, unsigned worker)
+{
+    void **arg = (void **)(f->r->scratch + worker * f->r->worker_bytes + f->r->scratch_bytes);
+    for (uint32_t i = 0; i < c->narg; i++) arg[i] = exec_resolve(f, &c->arg[i], worker);
+    return arg;
+}
+
+/* A part of f->cmd or of one of those joined to it. */
+static void run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
+{
+    const struct frame *f = ctx;
+    const struct command *c = f->cmd + part;
+    int64_t began = worker && f->r->times ? timeline_now() : 0;
+    f->r->x->fn[c->kernel](exec_arguments(f, c, worker), f->r->slot, begin, end);
+    if (began) span_end(SPAN_SHARE, f->p->kernel[c->kernel]->name, began);
+}
+
+static bool run_copy(const struct frame *f, struct err *e)
+{
+    void *to = exec_resolve(f, &f->cmd->arg[0], 0);
+    const void *from = exec_resolve(f, &f->cmd->arg[1], 0);
+    /* The same: a state assigned to itself in place.  No bytes: there may be no arena. */
+    if (!f->cmd->bytes || (to == from && f->cmd->device == f->cmd->from)) return true;
+    if (BROKEN(A25) && f->cmd->device != f->cmd->from) return true;
+    bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
+    if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1, memory_order_relaxed);
+    if (!host || !from_host) return accelerator_copy(f, to, from, e);
+    memcpy(to, from, (size_t)f->cmd->bytes);
+    return true;
+}
+
+/* A kernel of a device without a code generator, in the pool's floating-point environment. */
+struct kernel_call {
+    const struct frame *f;
+    struct err *e;
+    bool ok;
+};
+
+static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end;
+    struct kernel_call *c = ctx;
+    const struct kernel *k = c->f->p->kernel[c->f->cmd->kernel];
+    c->ok = kernel_interp(k, exec_arguments(c->f, c->f->cmd, worker), c->f->r->slot, 0, k->extent, c->e);
+}
+
+/* f->cmd, alone or with those behind it that need no barrier; *n: how many. */
+static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
+{
+    const struct command *end = f->p->cmd + f->p->ncmd;
+    struct pool_part part[MAX_JOINED];
+    *n = 0;
+    if (!device_is_host(f->cmd->device)) {
+        f->r->launches++;
+        *n = 1;
+        return accelerator_launch(f, e);
+    }
+    if (f->r->x->interpreted >> f->cmd->device & 1) {
+        struct kernel_call c = {f, e, false};
+        f->r->launches++;
+        pool_run(call_kernel_interp, &c, 1, 0);
+        *n = 1;
+        return c.ok;
+    }
+    for (const struct command *c = f->cmd; c < end && *n < MAX_JOINED && (!*n || (c->joined && f->r->join)); c++) {
+        const struct kernel *k = f->p->kernel[c->kernel];
+        part[(*n)++] = (struct pool_part){k->extent, k->sched.grain};
+    }
+    f->r->launches += *n;
+    f->r->barriers++;
+    pool_run_parts(run_kernel, f, part, *n, f->r->workers);
+    return true;
+}
+
+/* The graph's interpreter, likewise. */
+struct interp_call {
+    const struct graph *g;
+    struct bind bind;
+    struct err *e;
+    bool ok;
+};
+
+static void call_interp(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end, (void)worker;
+    struct interp_call *c = ctx;
+    c->ok = interp_run(c->g, &c->bind, c->e);
+}
+
+/* A program for the interpreter is one command. */
+static bool run_interp(const struct frame *f, struct err *e)
+{
+    struct interp_call c = {f->p->g, {f->input, f->state, f->r->slot, f->out, NULL}, e, false};
+    pool_run(call_interp, &c, 1, 0);
+    return c.ok;
+}
+
+static bool interprets(const struct program *p) { return p->ncmd == 1 && p->cmd[0].kind == CMD_INTERP; }
+
+static bool run_commands(struct frame *f, struct err *e);
+
+/* ---- region ops: their regions' programs run in the workspace of the command ---- */
+static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
+{
+    const struct region_frame *r = ctx;
+    struct frame sub = {.r = r->f->r, .p = r->f->cmd->sub[which], .input = in, .out = out, .arena = r->arena};
+    return run_commands(&sub, r->e);
+}
+
+static bool run_region_op(struct frame *f, struct err *e)
+{
+    const struct command *c = f->cmd;
+    const struct node *n = node_at(f->p->g, c->region);
+    struct workspace w = command_workspace(f->p, c);
+    char *work = exec_resolve(f, &c->arg[c->narg - 1], 0);
+    bool here = device_is_host(c->device);
+    void **own = here ? NULL : mem_alloc(4 * c->narg * sizeof *own); /* where the workspace is out of reach */
+    void **at = here ? (void **)(work + w.pointers) : own;
+    if (!at) return err_set(e, KL_ERR_MEMORY, "no memory for the operands of op %s", opinfo[n->op].name);
+    for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
+    struct region_frame sub;
+    sub.f = f;
+    sub.e = e;
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (f->p->region_bytes[d]) sub.arena[d] = f->arena[d] + f->p->arena_bytes[d] - f->p->region_bytes[d];
+    sub.arena[c->device] = work + w.arena;
+    struct region_call call = region_call(f->p->g, n);
+    call.in = (const void *const *)at, call.out = at + node_nin(n), call.work = work + w.work;
+    call.run = run_region, call.ctx = &sub;
+    if (!here) call.pointers = own + 2 * c->narg, call.peek = accelerator_peek, call.move = accelerator_move;
+    bool ok = region_run(&call);
+    mem_free(own);
+    return ok;
+}
+
+/* Notes a command in the profile; a region's kernels are noted by themselves. */
+static void note_time(const struct frame *f, double start)
+{
+    uint32_t i = f->cmd->kernel, kernels = f->r->x->program->nkernel;
+    if (f->cmd->kind == CMD_REGION) return;
+    if (f->cmd->kind == CMD_COPY) f->r->row[i = kernels].bytes += 2 * f->cmd->bytes;
+    if (f->cmd->kind == CMD_CUSTOM) i = kernels + 1;
+    if (f->cmd->kind == CMD_INTERP) i = kernels + 2;
+    f->r->row[i].calls++;
+    f->r->row[i].seconds += f->r->clock() - start;
+}
+
+/* Adds a command to its program's times and to the timeline. */
+static void note_span(const struct frame *f, int64_t began)
+{
+    static const enum span kinds[] = {[CMD_KERNEL] = SPAN_KERNEL, [CMD_COPY] = SPAN_COPY, [CMD_INTERP] = SPAN_INTERP,
+                                      [CMD_REGION] = SPAN_REGION, [CMD_CUSTOM] = SPAN_CUSTOM};
+    const struct command *c = f->cmd;
+    const struct kernel *k = c->kind == CMD_KERNEL ? f->p->kernel[c->kernel] : NULL;
+    const struct graph *g = f->p->g;
+    struct command_time *t = &f->r->times->row[c->row];
+    const char *name = k ? k->name : c->kind == CMD_COPY ? "copy" : c->kind == CMD_INTERP ? g->name
+                       : c->kind == CMD_REGION ? opinfo[node_at(g, c->region)->op].name
+                                               : node_custom(g, node_at(g, c->region))->name;
+    atomic_fetch_add_explicit(&t->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&t->ns, (uint64_t)(timeline_now() - began), memory_order_relaxed);
+    span_end_work(kinds[c->kind], name, began, k ? k->bytes : c->kind == CMD_COPY ? 2 * c->bytes : 0, k ? k->flops : 0);
+}
+
+/* ---- custom ops: the user's function, in the pool's floating-point environment ---- */
+struct custom_call {
+    const struct frame *f;
+    struct err *e;
+    bool ok;
+};
+
+static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end, (void)worker;
+    struct custom_call *call = ctx;
+    const struct frame *f = call->f;
+    const struct command *c = f->cmd;
+    const struct node *n = node_at(f->p->g, c->region);
+    struct workspace w = command_workspace(f->p, c);
+    char *work = exec_resolve(f, &c->arg[c->narg - 1], 0);
+    void **at = (void **)(work + w.pointers);
+    for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
+    call->ok = custom_run(f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work, call->e);
+}
+
+static bool run_custom(const struct frame *f, struct err *e)
+{
+    struct custom_call call = {f, e, false};
+    if (!device_is_host(f->cmd->device)) return accelerator_custom(f, e);
+    pool_run(call_custom, &call, 1, 0);
+    return call.ok;
+}
+
+/* Only the interpreters, custom ops and devices with a driver can fail. */
+static bool run_commands(struct frame *f, struct err *e)
+{
+    bool ok = true;
+    for (uint32_t i = 0, n = 1; i < f->p->ncmd && ok; i += n) {
+        f->cmd = &f->p->cmd[i];
+        n = 1;
+        double start = f->r->row ? f->r->clock() : 0;
+        int64_t began = f->r->times ? timeline_now() : 0;
+        switch (f->cmd->kind) {
+        case CMD_KERNEL: ok = run_command_kernels(f, &n, e); break;
+        case CMD_COPY:   ok = run_copy(f, e); break;
+        case CMD_REGION: ok = run_region_op(f, e); break;
+        case CMD_CUSTOM: ok = run_custom(f, e); break;
+        default:         ok = run_interp(f, e); break;
+        }
+        if (f->r->row || began) accelerator_wait(f); /* a device's time is the kernel's, not that of giving it away */
+        if (f->r->row) note_time(f, start);
+        if (began) note_span(f, began);
+    }
+    return ok;
+}
+
+/* ---- the whole program ---- */
+
+static bool is_in_place(const struct run *r, const bool *exclusive, uint32_t i)
+{
+    const struct program *p = r->x->program;
+    const struct output *o = &p->g->out[i];
+    bool apart = (p->devices & r->x->accelerated) && (p->devices & (p->devices - 1)); /* several, not all of the host */
+    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices) || apart;
+    return o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
+}
+
+/* A buffer for every output: its own, or the state's where it may be updated in place. */
+static bool make_outputs(const struct run *r, const bool *exclusive, struct err *e)
+{
+    const struct graph *g = r->x->program->g;
+    for (uint32_t i = 0; i < g->nout; i++) {
+        const struct output *o = &g->out[i];
+        r->out[i] = is_in_place(r, exclusive, i) ? buffer_ref(r->state[o->state])
+                                                 : buffer_new(node_at(g, o->value)->device, node_bytes(g, o->value), e);
+        if (!r->out[i]) return false;
+    }
+    return true;
+}
+
+/* The device that has the table of data and the workers' parts: the program's, if that is the host's. */
+static unsigned home_of(const struct run *r) { return device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU; }
+
+/* What the run's own memory takes on its home: the arena, the table of data and the workers' parts. */
+static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
+{
+    const struct program *p = r->x->program;
+    const struct graph *g = p->g;
+    *arena = round_up((size_t)p->arena_bytes[home_of(r)]);
+    *table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
+    r->scratch_bytes = round_up((size_t)p->scratch_bytes);
+    r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
+    return *arena + *table + r->workers * r->worker_bytes;
+}
+
+/* Is all that the run is about to take within the limits of its devices? */
+static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
+{
+    const struct program *p = r->x->program;
+    const struct graph *g = p->g;
+    size_t need[MAX_DEVICES] = {0}, arena, table;
+    char what[128];
+    if (!buffer_limited()) return true;
+    for (uint32_t i = 0; i < g->nout; i++)
+        if (!is_in_place(r, exclusive, i)) need[node_at(g, g->out[i].value)->device] += buffer_charge(node_bytes(g, g->out[i].value));
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((size_t)p->arena_bytes[d]);
+    need[home_of(r)] += buffer_charge(home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
+    snprintf(what, sizeof what, "graph %s", g->name);
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
+    return true;
+}
+
+/* The execution's own memory: each device's arena; behind that of its home the table of data and the workers' parts. */
+static bool make_workspace(struct run *r, struct err *e)
+{
+    const struct program *p = r->x->program;
+    unsigned home = home_of(r);
+    size_t arena, table, bytes = home_bytes(r, &arena, &table);
+    for (unsigned d = 0; d < MAX_DEVICES; d++)
+        if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new((int)d, (size_t)p->arena_bytes[d], e))) return false;
+    struct buffer *b = buffer_new((int)home, bytes, e);
+    if (!b) return false;
+    r->memory[home] = b;
+    r->table = (void **)((char *)b->data + arena);
+    r->scratch = (char *)b->data + arena + table;
+    return true;
+}
+
+static bool run_program(struct run *r, struct err *e)
+{
+    const struct program *p = r->x->program;
+    const struct graph *g = p->g;
+    void **state = r->table + g->input.n, **out = state + g->state.n;
+    for (uint32_t i = 0; i < g->input.n; i++) r->table[i] = r->input[i]->data;
+    for (uint32_t i = 0; i < g->state.n; i++) state[i] = r->state[i]->data;
+    for (uint32_t i = 0; i < g->nout; i++) out[i] = r->out[i]->data;
+    char *arena[MAX_DEVICES];
+    for (unsigned d = 0; d < MAX_DEVICES; d++) arena[d] = r->memory[d] ? r->memory[d]->data : NULL;
+    struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
+                      .out = out, .arena = arena};
+    bool ok = accelerators_begin(r, e) && run_commands(&f, e);
+    ok = accelerators_end(r, ok, e);
+    atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
+    atomic_fetch_add_explicit(&counters.barriers, r->barriers, memory_order_relaxed);
+    return ok;
+}
+
+bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
+              const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
+{
+    x = exec_latest(x);
+    uint32_t nout = x->program->g->nout;
+    struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .workers = pool_threads()};
+    for (uint32_t i = 0; i < nout; i++) out[i] = NULL;
+    struct profile *profile = profile_current();
+    if (profile && !(r.row = profile_rows(profile, x)))
+        return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
+    r.clock = profile ? profile->clock : NULL;
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x); /* without memory: not timed */
+    r.join = option_join() && !profile && !r.times; /* those have a time for each kernel */
+    bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
+              accelerators_prepare(&r, e) && run_program(&r, e);
+    for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
+    accelerators_free(&r);
+    for (uint32_t i = 0; i < nout && !ok; i++) {
+        buffer_unref(out[i]);
+        out[i] = NULL;
+    }
+    return ok;
+}
+
+int exec_leaf_device(const struct graph *g, int device, unsigned op, uint32_t ordinal)
+{
+    for (ref r = 1; r < g->nnode; r++) {
+        const struct node *n = node_at(g, r);
+        if (n->op == op && n->attr.leaf.index == ordinal) return n->device == graph_device(g) ? device : n->device;
+    }
+    return device;
+}

@@ -1,0 +1,168 @@
+/* What gradients flow through: detach, no_grad blocks, marked tensors; first and second order, in and outside of
+ * traces. */
+#include "tests/support/api_check.h"
+
+static kl_device dev;
+
+static kl_tensor vec(int64_t n, const double *v) { return kl_input(dev, KL_F64, 1, (int64_t[]){n}, v); }
+static const double at[3] = {-1.5, 0.5, 2};
+
+/* x^3 made of a factor that gradients flow through and one that they do not. */
+static void detached(void)
+{
+    kl_tensor x = vec(3, at);
+    CHECK(kl_trace_begin("detached") == KL_OK);
+    kl_tensor y = kl_mul(kl_square(x), kl_detach(x));
+    kl_tensor d1 = kl_keep(kl_grad(y, x)), d2 = kl_keep(kl_grad(d1, x)), d3 = kl_keep(kl_grad(d2, x));
+    kl_tensor own = kl_detach(x), self = kl_keep(kl_grad(kl_square(own), own));
+    kl_tensor value = kl_keep(kl_detach(y)), whole = kl_keep(kl_detach(kl_grad(y, x)));
+    kl_tensor of_whole = kl_keep(kl_grad(kl_mul(whole, x), x));
+    CHECK(kl_trace_end() == KL_OK);
+    double w1[3], w2[3], w3[3], ws[3], wv[3];
+    for (int i = 0; i < 3; i++) {
+        w1[i] = 2 * at[i] * at[i]; /* 2 x times the constant x */
+        w2[i] = 2 * at[i];         /* in the 2 x only */
+        w3[i] = 0;
+        ws[i] = 2 * at[i];
+        wv[i] = at[i] * at[i] * at[i];
+    }
+    NEAR(d1, 3, w1, 1e-15);
+    NEAR(d2, 3, w2, 1e-15);
+    NEAR(d3, 3, w3, 0);
+    NEAR(self, 3, ws, 1e-15);
+    NEAR(value, 3, wv, 1e-15);
+    NEAR(whole, 3, w1, 1e-15);
+    NEAR(of_whole, 3, w1, 1e-15);
+    kl_release(x);
+}
+
+/* Blocks nest; what they record has values and no gradient, a composite or a broadcast as much as a plain op. */
+static void blocks(void)
+{
+    kl_tensor x = vec(3, at), b = vec(1, (double[]){2});
+    CHECK(kl_grad_enabled());
+    CHECK(kl_trace_begin("blocks") == KL_OK);
+    CHECK(kl_no_grad_begin() == KL_OK);
+    kl_tensor k = kl_softmax(x, 0);
+    CHECK(kl_no_grad_begin() == KL_OK);
+    kl_tensor m = kl_mul(x, b);
+    CHECK(kl_no_grad_end() == KL_OK);
+    CHECK(!kl_grad_enabled());
+    kl_tensor first = kl_grad(kl_square(x), x); /* of an op without history: 0 */
+    CHECK(kl_no_grad_end() == KL_OK);
+    CHECK(kl_grad_enabled());
+    kl_tensor of_k = kl_keep(kl_grad(kl_mul(k, x), x)), of_m = kl_keep(kl_grad(kl_mul(m, x), x));
+    kl_tensor of_b = kl_keep(kl_grad(kl_mul(m, x), b)), value = kl_keep(k);
+    kl_keep(first);
+    CHECK(kl_trace_end() == KL_OK);
+    double w[3], e[3], sum = 0;
+    for (int i = 0; i < 3; i++)
+        sum += e[i] = exp(at[i]);
+    for (int i = 0; i < 3; i++)
+        w[i] = e[i] / sum;
+    NEAR(value, 3, w, 1e-14);
+    NEAR(of_k, 3, w, 1e-14);
+    NEAR_LIST(of_m, 0, -3, 1, 4);
+    NEAR_LIST(of_b, 0, 0);
+    NEAR_LIST(first, 0, 0, 0, 0);
+    kl_release(x);
+    kl_release(b);
+}
+
+/* A gradient taken in a block of what was recorded before it: a value, with no gradient of its own. */
+static void gradient_in_block(void)
+{
+    kl_tensor x = vec(3, at);
+    CHECK(kl_trace_begin("in block") == KL_OK);
+    kl_tensor cube = kl_mul(kl_square(x), x);
+    kl_no_grad_begin();
+    kl_tensor inside = kl_keep(kl_grad(cube, x));
+    kl_no_grad_end();
+    kl_tensor outside = kl_grad(cube, x), second = kl_keep(kl_grad(outside, x)), none = kl_keep(kl_grad(inside, x));
+    kl_tensor both = kl_keep(kl_grad(kl_mul(inside, x), x));
+    CHECK(kl_trace_end() == KL_OK);
+    double w1[3], w2[3];
+    for (int i = 0; i < 3; i++) {
+        w1[i] = 3 * at[i] * at[i];
+        w2[i] = 6 * at[i];
+    }
+    NEAR(inside, 3, w1, 1e-15);
+    NEAR(second, 3, w2, 1e-15);
+    NEAR_LIST(none, 0, 0, 0, 0);
+    NEAR(both, 3, w1, 1e-15);
+    kl_release(x);
+}
+
+/* Outside a trace a block's results are not tracked; marking one starts anew. */
+static void outside(void)
+{
+    kl_tensor x = vec(3, at);
+    CHECK(kl_requires_grad(x) == KL_OK);
+    kl_scope_begin();
+    kl_no_grad_begin();
+    kl_tensor y = kl_mul_scalar(x, 3);
+    kl_no_grad_end();
+    kl_tensor refused = kl_grad(kl_square(y), x);
+    CHECK(kl_check(refused) == KL_ERR_GRAD && strstr(kl_last_error(), "depends on nothing marked"));
+    kl_clear_error();
+    NEAR_LIST(kl_grad(kl_mul(y, x), x), 0, -4.5, 1.5, 6);
+    CHECK(kl_requires_grad(y) == KL_OK);
+    NEAR_LIST(kl_grad(kl_square(y), y), 0, -9, 3, 12);
+    NEAR_LIST(kl_grad(kl_mul(kl_square(y), x), x), 0, 20.25, 2.25, 36);
+    kl_tensor cut = kl_grad(kl_detach(kl_square(x)), x);
+    CHECK(kl_check(cut) == KL_ERR_GRAD);
+    kl_clear_error();
+    kl_scope_end();
+    kl_release(x);
+}
+
+/* The end of a trace, good, failed or abandoned, closes its blocks; blocks around it stay. */
+static void closing(void)
+{
+    kl_tensor x = vec(3, at);
+    CHECK(kl_no_grad_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "no block is open"));
+    kl_clear_error();
+    CHECK(kl_trace_begin("left open") == KL_OK);
+    kl_no_grad_begin();
+    kl_no_grad_begin();
+    CHECK(kl_trace_end() == KL_OK);
+    CHECK(kl_grad_enabled());
+    CHECK(kl_trace_begin("fails") == KL_OK);
+    kl_no_grad_begin();
+    kl_add(x, kl_none);
+    CHECK(kl_trace_end() != KL_OK);
+    CHECK(kl_grad_enabled());
+    kl_clear_error();
+    CHECK(kl_trace_begin("abandoned") == KL_OK);
+    kl_no_grad_begin();
+    kl_trace_abandon();
+    CHECK(kl_grad_enabled());
+
+    kl_no_grad_begin();
+    CHECK(kl_trace_begin("inside") == KL_OK);
+    CHECK(!kl_grad_enabled());
+    kl_tensor none = kl_keep(kl_grad(kl_square(x), x));
+    kl_no_grad_begin();
+    CHECK(kl_trace_end() == KL_OK);
+    CHECK(!kl_grad_enabled());
+    CHECK(kl_trace_begin("not its own") == KL_OK);
+    CHECK(kl_no_grad_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "begun before this trace"));
+    CHECK(kl_trace_end() == KL_ERR_ARGUMENT);
+    kl_clear_error();
+    CHECK(kl_no_grad_end() == KL_OK);
+    CHECK(kl_grad_enabled());
+    NEAR_LIST(none, 0, 0, 0, 0);
+    kl_release(x);
+}
+
+static void all(kl_device device)
+{
+    dev = device;
+    detached();
+    blocks();
+    gradient_in_block();
+    outside();
+    closing();
+}
+
+int main(void) { return on_devices(all); }

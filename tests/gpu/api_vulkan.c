@@ -1,0 +1,169 @@
+/* The driver of Vulkan in front of a loader that counts and fails (vulkan_faults.c): one allocation serves many buffers, a
+ * step that comes again is played again, nobody waits for it but who reads; a device that is full, that takes no kernel or
+ * no work gives an error, every value is as before and the next step works; one that was lost leaves the others as they
+ * are. */
+#define _GNU_SOURCE
+#include "tests/support/api_check.h"
+#include "vulkan_faults.h"
+#include <dlfcn.h>
+#include <libgen.h>
+#include <unistd.h>
+
+static kl_device dev, host;
+static struct vulkan_faults *faults;
+
+static bool says(kl_status status, kl_status want, const char *phrase)
+{
+    bool ok = status == want && strstr(kl_last_error(), phrase);
+    if (!ok)
+        printf("status %d, not %d; no \"%s\" in \"%s\"\n", (int)status, (int)want, phrase, kl_last_error());
+    kl_clear_error();
+    return ok;
+}
+
+/* w += by * ones. */
+static kl_status step(kl_tensor w, double by)
+{
+    float one[64];
+    for (int i = 0; i < 64; i++)
+        one[i] = 1;
+    kl_trace_begin("step");
+    kl_assign(w, kl_add(w, kl_mul_scalar(kl_input(dev, KL_F32, DIMS(64), one), by)));
+    return kl_trace_end();
+}
+
+static bool holds(kl_tensor w, double x)
+{
+    double *v = values_of(w);
+    bool ok = v != NULL;
+    for (int64_t i = 0; ok && i < kl_numel(w); i++)
+        ok = v[i] == x;
+    free(v);
+    return ok;
+}
+
+static void pool(void)
+{
+    kl_tensor t[64];
+    static float data[4096];
+    unsigned before = faults->allocations;
+    for (int i = 0; i < 64; i++) {
+        data[0] = (float)i;
+        t[i] = kl_input(dev, KL_F32, DIMS(1 + 61 * i), data);
+    }
+    CHECK(faults->allocations <= before + 4);
+    for (int i = 0; i < 64; i++) {
+        double *v = values_of(t[i]);
+        CHECK(v && v[0] == i && (i == 0 || v[61 * i] == 0));
+        free(v);
+        kl_release(t[i]);
+    }
+}
+
+static void played_again(kl_tensor w)
+{
+    for (int i = 0; i < 12; i++)
+        OK(step(w, i));
+    CHECK(holds(w, 66));
+    unsigned recordings = faults->recordings, submits = faults->submits, waits = faults->waits;
+    OK(step(w, 0.5));
+    OK(step(w, 0.25));
+    CHECK(faults->waits == waits && faults->submits >= submits + 2);
+    for (int i = 0; i < 20; i++)
+        OK(step(w, i));
+    CHECK(faults->recordings <= recordings + 2); /* a list that is new, after the read */
+    CHECK(holds(w, 66.75 + 190));
+    CHECK(faults->waits > waits);
+    OK(step(w, -190.75));
+}
+
+static void full(kl_tensor w)
+{
+    kl_tensor x = kl_zeros(dev, KL_F32, DIMS(16 << 20)), y;
+    CHECK(kl_numel(x) == 16 << 20);
+    faults->full = 1;
+    kl_trace_begin("large");
+    y = kl_keep(kl_add_scalar(x, 1));
+    CHECK(says(kl_trace_end(), KL_ERR_MEMORY, "vulkan:0"));
+    faults->full = 1 << 26; /* no blocks for many buffers, but what is needed */
+    kl_trace_begin("less");
+    y = kl_keep(kl_add_scalar(kl_zeros(dev, KL_F32, DIMS(1 << 20)), 1));
+    OK(kl_trace_end());
+    faults->full = 0;
+    CHECK(holds(y, 1));
+    kl_release(y);
+    kl_trace_begin("large");
+    y = kl_keep(kl_add_scalar(x, 1));
+    OK(kl_trace_end());
+    CHECK(holds(y, 1));
+    kl_release(y);
+    kl_release(x);
+    OK(step(w, 0));
+    CHECK(holds(w, 66));
+}
+
+static kl_status new_kernel(kl_tensor w)
+{
+    kl_trace_begin("new kernel");
+    kl_assign(w, kl_sqrt(kl_mul(w, w)));
+    return kl_trace_end();
+}
+
+static void refused(kl_tensor w)
+{
+    faults->no_pipelines = true;
+    CHECK(says(new_kernel(w), KL_ERR_DEVICE, "vkCreateComputePipelines"));
+    OK(step(w, 0)); /* what is there works */
+    faults->no_pipelines = false;
+    OK(new_kernel(w));
+    CHECK(holds(w, 66));
+    faults->no_submits = true;
+    CHECK(says(step(w, 1), KL_ERR_MEMORY, "vkQueueSubmit"));
+    faults->no_submits = false;
+    CHECK(holds(w, 66));
+    OK(step(w, 1));
+    CHECK(holds(w, 67));
+}
+
+static void lost(kl_tensor w)
+{
+    float x[64];
+    faults->lost = true;
+    OK(step(w, 1)); /* nobody has looked yet */
+    CHECK(says(kl_read(w, x, sizeof x), KL_ERR_DEVICE, "was lost"));
+    faults->lost = false;
+    CHECK(says(step(w, 1), KL_ERR_DEVICE, "device vulkan:0 was lost"));
+    kl_tensor y = kl_ones(host, KL_F32, DIMS(5));
+    kl_trace_begin("elsewhere");
+    kl_keep(y = kl_add_scalar(y, 1));
+    OK(kl_trace_end());
+    CHECK(holds(y, 2));
+    kl_release(y);
+    kl_release(w);
+}
+
+int main(void)
+{
+    static char self[4000], path[4096];
+    device_now = "vulkan";
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    snprintf(path, sizeof path, "%s/vulkan_faults.so", n > 0 ? dirname(self) : ".");
+    void *so = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* its name is the loader's: the driver finds it */
+    faults = so ? dlsym(so, "vulkan_faults") : NULL;
+    dev = faults ? kl_device_named("vulkan") : (kl_device){0};
+    host = kl_device_named("ref");
+    if (!faults || !dev.id) {
+        printf("SKIP no-device vulkan: %s\n", faults ? kl_last_error() : "no loader was found when this was built");
+        printf("%d passed, %d failed, 1 skipped\n", passed, failed);
+        return failed != 0;
+    }
+    CHECK(faults->allocations > 0 && faults->waits > 0); /* it is the one that counts */
+    kl_tensor w = kl_zeros(dev, KL_F32, DIMS(64));
+    pool();
+    played_again(w);
+    full(w);
+    refused(w);
+    lost(w);
+    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    return failed != 0;
+}

@@ -1,0 +1,46 @@
+/* The declarations of CUDA's functions (runtime/device/stream.def) and constants against those of its header, where
+ * that is installed: what differs does not compile. */
+#include "tests/support/harness.h"
+
+#ifdef HAVE_CUDA_HEADER
+#include <cuda.h>
+typedef CUresult gpu_result;
+typedef CUdeviceptr gpu_address;
+typedef const void *gpu_source;
+typedef CUdevice_attribute gpu_attribute;
+typedef CUstreamCaptureMode gpu_capture_mode;
+typedef CUstream gpu_stream;
+typedef CUevent gpu_event;
+typedef CUmodule gpu_module;
+typedef CUfunction gpu_function;
+typedef CUgraph gpu_graph;
+typedef CUgraphExec gpu_exec;
+typedef CUcontext gpu_context;
+#define SAME(function, parameters) \
+    _Static_assert(__builtin_types_compatible_p(gpu_result parameters, __typeof__(function)), #function);
+#define BOTH(field, cuda, hip, parameters) SAME(cuda, parameters)
+#define CUDA(field, function, parameters) SAME(function, parameters)
+#include "runtime/device/stream.def"
+_Static_assert(CUDA_ERROR_OUT_OF_MEMORY == 2 && CUDA_ERROR_STUB_LIBRARY == 34 && CUDA_ERROR_NO_DEVICE == 100 &&
+               CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED == 704 && CUDA_ERROR_DEINITIALIZED == 4 && CUDA_ERROR_ECC_UNCORRECTABLE == 214 &&
+               CUDA_ERROR_NVLINK_UNCORRECTABLE == 220 && CUDA_ERROR_ILLEGAL_ADDRESS == 700 && CUDA_ERROR_LAUNCH_TIMEOUT == 702 &&
+               CUDA_ERROR_CONTEXT_IS_DESTROYED == 709 && CUDA_ERROR_ASSERT == 710 && CUDA_ERROR_LAUNCH_FAILED == 719 &&
+               CUDA_ERROR_UNKNOWN == 999, "errors");
+_Static_assert(CU_STREAM_NON_BLOCKING == 1 && CU_EVENT_DISABLE_TIMING == 2 && CU_MEMHOSTALLOC_PORTABLE == 1 &&
+               CU_STREAM_CAPTURE_MODE_THREAD_LOCAL == 1, "flags");
+_Static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == 75 && CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == 76 &&
+               CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE == 38 && CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == 16, "attributes");
+enum { HAVE_HEADER = 1 };
+#else
+enum { HAVE_HEADER = 0 };
+#endif
+
+int main(void)
+{
+    passed += HAVE_HEADER; /* or this would not be a program */
+    if (!HAVE_HEADER) {
+        printf("SKIP no-header cuda: cuda.h is not installed\n");
+        skipped++;
+    }
+    return finish();
+}

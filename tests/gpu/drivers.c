@@ -1,0 +1,464 @@
+/* The drivers of CUDA and HIP with a library that is none (fake_gpu.c): every path, everything given back.
+ *
+ *   drivers cuda|hip            the fake libraries lie beside this program
+ *   drivers cuda|hip real       the same steps, copies and graphs with the driver that there is
+ *   drivers cuda|hip lost FIELD what the parent runs: the device is lost in that call of stream.def
+ *
+ * The kernels of the parent are on disk for its children. */
+#define _GNU_SOURCE
+#include "codegen/gpu/source.h"
+#include "fake_gpu.h"
+#include "tests/support/harness.h"
+#include "runtime/device/driver.h"
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct fake_gpu *fake;      /* NULL: a real driver */
+static const char *kind;
+static char first[16], second[16];
+
+static void use_fake(const char *program)
+{
+    static char path[1024];
+    static const char *const name[] = {"KILN_CUDA_DRIVER", "KILN_CUDA_COMPILER", "KILN_HIP_DRIVER", "KILN_HIP_COMPILER"};
+    const char *slash = strrchr(program, '/');
+    snprintf(path, sizeof path, "%.*s/libfake-gpu.so", slash ? (int)(slash - program) : 1, slash ? program : ".");
+    for (unsigned i = 0; i < 4; i++)
+        setenv(name[i], path, 1);
+    void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    struct fake_gpu *(*get)(void);
+    *(void **)&get = so ? dlsym(so, "fake_gpu") : NULL;
+    if (!get) {
+        printf("%s: %s\n", path, dlerror());
+        exit(1);
+    }
+    fake = get();
+}
+
+/* ---- a step: w' = w * s + x, and the sum of it ---- */
+
+static bool step(const char *device, float s, struct err *e)
+{
+    struct graph *g = graph_new("step");
+    struct shape shape = shape_make(1, (int64_t[]){300});
+    ref w = n_state(g, KL_F32, &shape, "w"), x = n_input(g, KL_F32, &shape, "x");
+    ref y = n_add(g, n_mul(g, w, n_broadcast(g, n_slot(g, KL_F32, "s"), &shape)), x);
+    graph_output(g, OUT_ASSIGN, y, 0);
+    graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, y, 1), 0);
+    static float wv[300], xv[300];
+    for (int i = 0; i < 300; i++) {
+        wv[i] = (float)(i % 7);
+        xv[i] = (float)(i % 3);
+    }
+    struct values in = {1, {xv}}, st = {1, {wv}}, out = {0};
+    uint64_t slot = dtype_bits(KL_F32, s);
+    bool ok = run_on(g, device, true, &in, &st, &slot, &out, e);
+    float sum = 0;
+    for (int i = 0; ok && i < 300; i++) {
+        float want = wv[i] * s + xv[i];
+        sum += want;
+        ok = ((float *)out.v[0])[i] == want || err_set(e, KL_OK, "element %d is %g, not %g", i, (double)((float *)out.v[0])[i], (double)want);
+    }
+    ok = ok && (*(float *)out.v[1] == sum || err_set(e, KL_OK, "the sum is %g, not %g", (double)*(float *)out.v[1], (double)sum));
+    values_free(&out);
+    graph_free(g);
+    return ok;
+}
+
+static void steps(void)
+{
+    struct err e = {0};
+    for (int i = 0; i < 6; i++)
+        check(step(first, 2 + (float)i, &e), "step %d: %s", i, e.msg);
+    check(!*second || step(second, 3, &e), "the second device: %s", e.msg);
+    check(!fake || (fake->calls.launches && fake->calls.uploads && fake->calls.waits), "nothing went through the driver");
+}
+
+/* A product of half floats, by the tensor cores that both pretend to have, or by those of a real GPU if it has them. */
+static void half_products(int device)
+{
+    struct err e = {0};
+    struct graph *g = graph_new("product");
+    struct shape sa = shape_make(2, (int64_t[]){20, 40}), sb = shape_make(2, (int64_t[]){40, 24});
+    static uint16_t a[20 * 40], b[40 * 24];
+    for (int i = 0; i < 20 * 40; i++)
+        a[i] = (uint16_t)dtype_bits(KL_BF16, i * 7 % 5 - 2);
+    for (int i = 0; i < 40 * 24; i++)
+        b[i] = (uint16_t)dtype_bits(KL_BF16, i * 3 % 7 - 3);
+    union attr dims = {.dot = {.con_a = 1, .con_b = 0, .ncon = 1}};
+    ref x = n_input(g, KL_BF16, &sa, "a"), y = n_input(g, KL_BF16, &sb, "b");
+    graph_output(g, OUT_RETURN, n_dot(g, x, y, &dims), 0);
+    struct values in = {2, {a, b}}, none = {0}, out = {0}, want = {0};
+    const struct caps *caps = accelerator_caps(accelerator_get(device));
+    check(!fake || caps->mma.team == (strcmp(kind, "hip") ? 32 : 64), "teams of %u", caps->mma.team);
+    if (check(run_on(g, first, true, &in, &none, NULL, &out, &e) && run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg))
+        check(!memcmp(out.v[0], want.v[0], sizeof(uint16_t[20 * 24])), "a product of small integers differs"); /* no order rounds */
+    values_free(&out);
+    values_free(&want);
+    graph_free(g);
+}
+
+/* ---- the driver itself ---- */
+
+static const struct driver *driver;
+static struct driver_device *d0, *d1;
+
+static void *memory(struct driver_device *d, size_t bytes)
+{
+    struct err e = {0};
+    void *p = NULL;
+    check(driver->alloc(d, bytes, &p, &e), "alloc: %s", e.msg);
+    return p;
+}
+
+static unsigned char pattern(size_t i, unsigned seed) { return (unsigned char)(i * 31 + (i >> 8) * 7 + seed); }
+
+/* There, to another place, to the other device and back, in more parts than there are buffers on the way. */
+static void copies(size_t bytes)
+{
+    struct err e = {0};
+    unsigned char *data = malloc(bytes), *back = malloc(bytes);
+    void *a = memory(d0, bytes), *b = memory(d0, bytes), *c = memory(d1 ? d1 : d0, bytes);
+    for (unsigned seed = 0; seed < 3; seed++) {
+        for (size_t i = 0; i < bytes; i++)
+            data[i] = pattern(i, seed);
+        bool ok = driver->upload(d0, a, data, bytes, &e);
+        memset(data, 0, bytes); /* the driver has it */
+        ok = ok && driver->copy(d0, b, a, bytes, &e) &&
+             (d1 ? driver->peer(d1, c, d0, b, bytes, &e) : driver->copy(d0, c, b, bytes, &e)) &&
+             driver->upload(d0, b, data, bytes, &e) && driver->download(d1 ? d1 : d0, back, c, bytes, &e);
+        check(ok, "%zu bytes: %s", bytes, e.msg);
+        size_t wrong = 0;
+        for (size_t i = 0; i < bytes; i++)
+            wrong += back[i] != pattern(i, seed);
+        check(!wrong, "%zu of %zu bytes come back as others", wrong, bytes);
+    }
+    driver->release(d0, a);
+    driver->release(d0, b);
+    driver->release(d1 ? d1 : d0, c);
+    free(data);
+    free(back);
+}
+
+/* More small things than there is pinned memory for before somebody waits. */
+static void many_uploads(void)
+{
+    enum { N = 700, BYTES = 40000 };
+    struct err e = {0};
+    static unsigned char data[BYTES], back[BYTES];
+    char *a = memory(d0, (size_t)N * BYTES);
+    bool ok = true;
+    for (unsigned i = 0; ok && i < N; i++) {
+        memset(data, (int)i, BYTES);
+        ok = driver->upload(d0, a + (size_t)i * BYTES, data, BYTES, &e);
+    }
+    check(ok, "%s", e.msg);
+    for (unsigned i = 0; ok && i < N; i += 99)
+        ok = check(driver->download(d0, back, a + (size_t)i * BYTES, BYTES, &e) && back[0] == (i & 255) && back[BYTES - 1] == (i & 255),
+                   "upload %u is lost: %s", i, e.msg);
+    check(!fake || fake->live.pinned <= 32, "more than 32 blocks of pinned memory");
+    driver->release(d0, a);
+}
+
+/* out[0] = in[0] + slot 0 */
+static struct device_kernel *adder(struct accelerator *a)
+{
+    struct err e = {0};
+    struct code code = {0};
+    struct kernel *k = kernel_new("adder");
+    uint32_t in = k_buf(k, BUF_IN, KL_F32, 1, 0), out = k_buf(k, BUF_OUT, KL_F32, 1, 1);
+    val s = k_inst(k, L_SLOT, KL_F32, 0, 0, 0, 0);
+    k_store(k, out, k_int(k, 0), k_prim(k, P_ADD, k_load(k, in, k_int(k, 0), 0), s, 0), 0);
+    k->extent = 1;
+    struct device_kernel *d = NULL;
+    if (check(kernel_clean(k) && driver->backend->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &e), "%s", e.msg))
+        d = accelerator_load(a, k, &code, &e);
+    check(d, "%s", e.msg);
+    mem_free(code.bytes);
+    kernel_free(k);
+    return d;
+}
+
+/* Of the fake driver; a real one does not say. */
+struct counts { uint64_t captures, replays, launches, waits; };
+static struct counts counts_now(void)
+{
+    return fake ? (struct counts){fake->calls.captures, fake->calls.replays, fake->calls.launches, fake->calls.waits} : (struct counts){0};
+}
+
+/* One batch: the slot's upload, five kernels each adding it, a copy. */
+static float batch(const struct device_kernel *k, char *buf, float slot)
+{
+    struct err e = {0};
+    uint64_t bits = dtype_bits(KL_F32, slot);
+    float zero = 0, result = -1;
+    bool ok = driver->upload(d0, buf, &bits, 8, &e) && driver->upload(d0, buf + 256, &zero, 4, &e);
+    for (int i = 0; ok && i < 5; i++) {
+        void *args[] = {buf + 256 * (1 + i % 2), buf + 256 * (2 - i % 2)};
+        ok = driver->launch(d0, &(struct launch){.kernel = k->kernel, .buffer = args, .n = 2, .slots = buf, .end = 1, .blocks = 1}, &e);
+    }
+    ok = ok && driver->copy(d0, buf + 768, buf + 512, 4, &e) && driver->finish(d0, &e) && driver->download(d0, &result, buf + 768, 4, &e);
+    check(ok, "a batch: %s", e.msg);
+    return result;
+}
+
+/* The same batch is captured when it comes the second time; its slots are not among what must be the same. */
+static void graphs(struct accelerator *a)
+{
+    struct device_kernel *k = adder(a);
+    char *buf = memory(d0, 1024);
+    if (!k || !buf)
+        return;
+    struct counts was = counts_now(), now;
+    for (int i = 1; i <= 20; i++) {
+        float got = batch(k, buf, (float)i);
+        check(got == 5 * (float)i, "batch %d gives %g", i, (double)got);
+    }
+    now = counts_now();
+    check(!fake || (now.captures == was.captures + 1 && now.replays == was.replays + 19 && now.launches == was.launches + 10),
+          "20 batches: %" PRIu64 " captures, %" PRIu64 " replays, %" PRIu64 " launches", now.captures - was.captures,
+          now.replays - was.replays, now.launches - was.launches);
+    was = now;
+    for (int i = 1; i <= 40; i++) { /* nobody waits: the lists take turns with their memory */
+        uint64_t bits = dtype_bits(KL_F32, i);
+        struct err e = {0};
+        bool ok = driver->upload(d0, buf, &bits, 8, &e);
+        for (int j = 0; ok && j < 4; j++) {
+            void *args[] = {buf + 256 + 256 * (j & 1), buf + 512 - 256 * (j & 1)};
+            ok = driver->launch(d0, &(struct launch){.kernel = k->kernel, .buffer = args, .n = 2, .slots = buf, .end = 1, .blocks = 1}, &e);
+        }
+        check(ok && driver->submit(d0, &e), "step %d that nobody waits for: %s", i, e.msg);
+    }
+    float sum = -1;
+    struct err down = {0};
+    bool ok_down = driver->download(d0, &sum, buf + 256, 4, &down);
+    check(ok_down && sum == 4 * 20 + 4 * 820, "40 steps give %g: %s", (double)sum, down.msg);
+    now = counts_now();
+    check(now.captures <= was.captures + 4 && now.waits <= was.waits + 1, "%" PRIu64 " captures, %" PRIu64 " waits",
+          now.captures - was.captures, now.waits - was.waits);
+    char *many[20]; /* more different batches than graphs are kept */
+    for (unsigned i = 0; i < 20; i++)
+        many[i] = memory(d0, 1024);
+    for (unsigned i = 0; i < 60; i++)
+        check(batch(k, many[i % 20], 1) == 5, "batch %u of many", i);
+    check(!fake || (fake->live.execs <= 16 && fake->live.graphs == 0), "more than 16 graphs are kept");
+    driver->drop(d0);
+    for (unsigned i = 0; i < 20; i++)
+        driver->release(d0, many[i]);
+    check(!fake || !fake->live.execs, "graphs outlive their memory");
+    driver->release(d0, buf);
+    accelerator_unload(a, k);
+}
+
+/* A driver that cannot capture: batches go one by one. */
+static void no_graphs(struct accelerator *a)
+{
+    struct err e = {0};
+    struct device_kernel *k = adder(a);
+    char *buf = memory(d0, 1024);
+    if (!k || !buf)
+        return;
+    fake->fail = "exec_new";
+    fake->fail_after = 0;
+    fake->result = 801;
+    for (int i = 1; i <= 4; i++)
+        check(batch(k, buf, (float)i) == 5 * (float)i, "batch %d without graphs", i);
+    check(!fake->fail && !fake->live.execs && !fake->live.graphs, "a graph that could not be made is kept");
+    check(driver->finish(d0, &e), "%s", e.msg);
+    driver->release(d0, buf);
+    accelerator_unload(a, k);
+}
+
+/* ---- failures ---- */
+
+static const char *const fields[] = {
+#define BOTH(field, cuda, hip, parameters) #field,
+#include "runtime/device/stream.def"
+};
+enum { FIELDS = sizeof fields / sizeof *fields };
+
+/* Every call fails once, for want of memory: the step says so, or goes without, and the next one works. */
+static void out_of_memory(void)
+{
+    unsigned hit = 0;
+    for (unsigned f = 0; f < FIELDS; f++)
+        for (unsigned after = 0; after < 3; after++) {
+            struct err e = {0};
+            buffer_trim(); /* so that memory is asked for */
+            fake->fail = fields[f];
+            fake->fail_after = after;
+            fake->result = 2;
+            bool ok = step(first, 2, &e);
+            bool reached = !fake->fail;
+            fake->fail = NULL;
+            hit += reached;
+            check(ok || (reached && e.code == KL_ERR_MEMORY && strstr(e.msg, first)), "%s: %s", fields[f], e.msg);
+            e = (struct err){0};
+            check(step(first, 3, &e), "the step after one that failed in %s: %s", fields[f], e.msg);
+        }
+    check(hit >= 12, "only %u calls failed", hit);
+    struct err e = {0};
+    buffer_trim();
+    size_t most = fake->most_bytes;
+    fake->most_bytes = fake->live.bytes;
+    check(!step(first, 2, &e) && e.code == KL_ERR_MEMORY && strstr(e.msg, "out of memory"), "a full device: %s", e.msg);
+    fake->most_bytes = most;
+    e = (struct err){0};
+    check(step(first, 2, &e), "a device that was full: %s", e.msg);
+}
+
+/* In a child: the device is lost in a call, and stays so; the other device and the host's go on. */
+static int lose(const char *field)
+{
+    struct err e = {0};
+    check(step(first, 2, &e) && step(second, 2, &e), "%s", e.msg);
+    buffer_trim();
+    fake->fail = field;
+    fake->fail_after = 0;
+    fake->result = 719;
+    bool ok = step(first, 2, &e);
+    if (fake->fail) { /* the step does without that call */
+        fake->fail = NULL;
+        return 3;
+    }
+    check(!ok && e.code == KL_ERR_DEVICE && strstr(e.msg, "was lost") && strstr(e.msg, first), "%s: %s", field, e.msg);
+    fake->lost = 0; /* the library forgets; Kiln does not */
+    e = (struct err){0};
+    check(!step(first, 2, &e) && strstr(e.msg, "was lost"), "a lost device: %s", e.msg);
+    e = (struct err){0};
+    check(step("ref", 2, &e), "ref: %s", e.msg);
+    check(step(second, 2, &e), "%s: %s", second, e.msg);
+    buffer_trim();
+    return failed != 0;
+}
+
+static void losses(const char *program)
+{
+    static const char *const lost_in[] = {"alloc", "upload", "launch", "stream_finish", "download", "event_finish", "event_record"};
+    unsigned hit = 0;
+    for (unsigned i = 0; i < sizeof lost_in / sizeof *lost_in; i++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child) {
+            execl(program, program, kind, "lost", lost_in[i], (char *)NULL);
+            _exit(9);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+        hit += code == 0;
+        check(code == 0 || code == 3, "lost in %s: status %d", lost_in[i], code);
+    }
+    check(hit >= 5, "only %u calls were reached", hit);
+}
+
+/* A child of fork cannot use what its parent has opened, and says so; the parent goes on. */
+static void forks(void)
+{
+    struct err e = {0};
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        bool refused = !step(first, 2, &e) && strstr(e.msg, "is the parent's") && strstr(e.msg, first);
+        struct err other = {0};
+        _exit(refused && step("ref", 2, &other) ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a child of fork: status %d", status);
+    check(step(first, 2, &e), "behind a fork: %s", e.msg);
+}
+
+/* A device that cannot be opened leaves nothing behind. */
+static void half_open(void)
+{
+    static const char *const at[] = {"attribute", "device_name", "total_memory", "stream_new", "event_new"};
+    for (unsigned i = 0; i < sizeof at / sizeof *at; i++) {
+        struct err e = {0};
+        struct caps caps = {0};
+        fake->fail = at[i];
+        fake->fail_after = 0;
+        fake->result = 46;
+        check(!driver->open(1, &caps, &e) && e.code == KL_ERR_DEVICE && !fake->fail, "open survives %s", at[i]);
+        check(!fake->live.streams && !fake->live.events && !fake->live.contexts, "%s fails: %" PRIu64 " streams, %" PRIu64 " events stay", at[i],
+              fake->live.streams, fake->live.events);
+    }
+    struct err e = {0};
+    check(!driver->open(5, &(struct caps){0}, &e) && strstr(e.msg, "there are 2"), "device 5: %s", e.msg);
+}
+
+static int real(void)
+{
+    struct err e = {0};
+    unsigned n = accelerator_count(strcmp(kind, "hip") ? DEVICE_CUDA : DEVICE_HIP, &e);
+    int n0 = n ? device_find(first, &e) : -1;
+    if (n0 < 0) {
+        printf("SKIP no-device %s: %s\n", kind, e.msg);
+        skipped++;
+        return finish();
+    }
+    if (n > 1)
+        snprintf(second, sizeof second, "%s:1", kind);
+    int n1 = n > 1 ? device_find(second, &e) : -1;
+    check(n < 2 || n1 >= 0, "%s", e.msg);
+    d0 = accelerator_device(accelerator_get(n0));
+    d1 = n1 < 0 ? NULL : accelerator_device(accelerator_get(n1));
+    steps();
+    half_products(n0);
+    copies(100);
+    copies((13 << 20) + 5);
+    many_uploads();
+    forks();
+    graphs(accelerator_get(n0));
+    buffer_trim();
+    return finish();
+}
+
+int main(int argc, char **argv)
+{
+    struct err e = {0};
+    kind = argc > 1 ? argv[1] : "cuda";
+    bool is_real = argc > 2 && !strcmp(argv[2], "real");
+    if (!is_real && system("echo '_Float16 x;' | ${CXX:-c++} -x c++ -fsyntax-only - >/dev/null 2>&1")) {
+        printf("SKIP no-compiler c++: none that has 16-bit floats\n");
+        skipped++;
+        return finish();
+    }
+    snprintf(first, sizeof first, "%s:0", kind);
+    driver = driver_of(!strcmp(kind, "hip") ? DEVICE_HIP : DEVICE_CUDA);
+    if (is_real)
+        return real();
+    snprintf(second, sizeof second, "%s:1", kind);
+    use_fake(argv[0]);
+    if (argc > 3)
+        return lose(argv[3]);
+    char folder[] = "/tmp/kiln-drivers-XXXXXX", remove[64];
+    if (!mkdtemp(folder))
+        return 1;
+    setenv("KILN_CACHE_DIR", folder, 1);
+    half_open();
+    int n0 = device_find(first, &e), n1 = device_find(second, &e);
+    if (check(n0 >= 0 && n1 >= 0, "%s", e.msg)) {
+        d0 = accelerator_device(accelerator_get(n0));
+        d1 = accelerator_device(accelerator_get(n1));
+        check(strstr(accelerator_caps(accelerator_get(n0))->features, "+fma") != NULL, "its fma is not seen");
+        steps();
+        half_products(n0);
+        copies(100);
+        copies((13 << 20) + 5);
+        many_uploads();
+        out_of_memory();
+        forks();
+        losses(argv[0]);
+        uint64_t modules = fake->live.modules;
+        graphs(accelerator_get(n0));
+        no_graphs(accelerator_get(n0));
+        check(fake->live.modules == modules, "a kernel that was unloaded is there");
+        buffer_trim();
+        check(!fake->live.memory && !fake->live.execs && !fake->live.graphs, "%" PRIu64 " buffers are left", fake->live.memory);
+    }
+    snprintf(remove, sizeof remove, "rm -r %s", folder);
+    check(!system(remove), "%s", folder);
+    return finish();
+}

@@ -1,0 +1,630 @@
+/* A driver and its compiler, on the host (fake_gpu.h). */
+#define _GNU_SOURCE
+#include "fake_gpu.h"
+#include "gpu_block.h"
+#include "runtime/device/stream.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+enum { DEVICES = 2, BLOCKS = 1 << 16, MOST_PARAMETERS = 256, INVALID_VALUE = 1, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400,
+       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, CAPTURE_INVALID = 901 };
+
+static struct fake_gpu state = {.most_bytes = (size_t)1 << 31};
+EXPORT struct fake_gpu *fake_gpu(void);
+struct fake_gpu *fake_gpu(void) { return &state; }
+
+/* ---- what every call does first ---- */
+
+static __thread int current[8], depth; /* devices whose contexts were pushed */
+static __thread int hip_device;
+
+static bool has_context(void) { return depth > 0 || hip_device >= 0; }
+
+static gpu_result begin(const char *field)
+{
+    if (state.lost)
+        return state.lost;
+    if (state.fail && !strcmp(state.fail, field) && state.fail_after-- == 0) {
+        gpu_result r = state.result;
+        state.fail = NULL;
+        state.lost = r >= 700 && r < 800 && r != 701 && r != GPU_ALREADY ? r : 0;
+        return r;
+    }
+    return 0;
+}
+
+#define BEGIN(field)                                                                                              \
+    do {                                                                                                          \
+        gpu_result begun = begin(#field);                                                                         \
+        if (begun || !has_context())                                                                              \
+            return begun ? begun : INVALID_CONTEXT;                                                               \
+    } while (0)
+
+static int device_now(void) { return depth ? current[depth - 1] : hip_device; }
+
+/* ---- devices ---- */
+
+static gpu_result fake_init(unsigned flags)
+{
+    (void)flags;
+    return getenv("FAKE_GPU_INIT") ? atoi(getenv("FAKE_GPU_INIT")) : 0;
+}
+
+static gpu_result fake_version(int *version)
+{
+    *version = getenv("FAKE_GPU_VERSION") ? atoi(getenv("FAKE_GPU_VERSION")) : 12040;
+    return 0;
+}
+
+static gpu_result fake_count(int *n)
+{
+    *n = getenv("FAKE_GPU_DEVICES") ? atoi(getenv("FAKE_GPU_DEVICES")) : DEVICES;
+    return 0;
+}
+
+static gpu_result fake_device_name(char *name, int size, int device)
+{
+    snprintf(name, (size_t)size, "Fake %d", device);
+    return begin("device_name");
+}
+
+static gpu_result fake_total_memory(size_t *bytes, int device)
+{
+    (void)device;
+    *bytes = state.most_bytes;
+    return begin("total_memory");
+}
+
+static gpu_result fake_attribute(int *value, gpu_attribute a, int device)
+{
+    (void)device;
+    *value = a == 75 ? 9 : a == 76 ? 0 : a == 38 || a == 19 ? 1 << 20 : 2;
+    return begin("attribute");
+}
+
+static gpu_result fake_can_reach(int *can, int device, int peer)
+{
+    *can = device != peer;
+    return begin("can_reach");
+}
+
+static gpu_result fake_cuda_error_name(gpu_result r, const char **name)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "FAKE_ERROR_%d", r);
+    *name = text;
+    return 0;
+}
+
+static gpu_result fake_cuda_context_retain(gpu_context *c, int device)
+{
+    gpu_result r = begin("context_retain");
+    *c = (gpu_context)(uintptr_t)(device + 1);
+    state.live.contexts += !r;
+    return r;
+}
+
+static gpu_result fake_cuda_context_release(int device)
+{
+    (void)device;
+    state.live.contexts--;
+    return 0;
+}
+
+static gpu_result fake_cuda_context_push(gpu_context c)
+{
+    if (!c || depth == sizeof current / sizeof *current)
+        return INVALID_CONTEXT;
+    current[depth++] = (int)(uintptr_t)c - 1;
+    return 0;
+}
+
+static gpu_result fake_cuda_context_pop(gpu_context *c)
+{
+    if (!depth)
+        return INVALID_CONTEXT;
+    *c = (gpu_context)(uintptr_t)(current[--depth] + 1);
+    return 0;
+}
+
+static gpu_result fake_hip_get_device(int *device)
+{
+    *device = hip_device;
+    return 0;
+}
+
+static gpu_result fake_hip_set_device(int device)
+{
+    hip_device = device;
+    return device >= 0 && device < DEVICES ? 0 : GPU_INVALID_DEVICE;
+}
+
+/* ---- memory ---- */
+
+static struct { char *p; size_t bytes; int device; } block[BLOCKS];
+static uint32_t blocks;
+
+/* Is it within a device's memory? */
+static bool is_memory(const void *p, size_t bytes)
+{
+    for (uint32_t i = 0; i < blocks; i++)
+        if ((const char *)p >= block[i].p && (const char *)p + bytes <= block[i].p + block[i].bytes)
+            return true;
+    return false;
+}
+
+static size_t bytes_of(int device)
+{
+    size_t sum = 0;
+    for (uint32_t i = 0; i < blocks; i++)
+        sum += block[i].device == device ? block[i].bytes : 0;
+    return sum;
+}
+
+static gpu_result fake_alloc(gpu_address *a, size_t bytes)
+{
+    BEGIN(alloc);
+    if (!bytes || blocks == BLOCKS)
+        return INVALID_VALUE;
+    char *p = bytes_of(device_now()) + bytes > state.most_bytes ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (!p)
+        return GPU_OUT_OF_MEMORY;
+    memset(p, 0xa5, bytes);
+    block[blocks].p = p;
+    block[blocks].bytes = bytes;
+    block[blocks++].device = device_now();
+    state.live.memory++;
+    state.live.bytes += bytes;
+    *a = p;
+    return 0;
+}
+
+static gpu_result finish_all(void);
+
+static gpu_result fake_free(gpu_address a)
+{
+    BEGIN(free);
+    gpu_result r = finish_all();
+    for (uint32_t i = 0; i < blocks && !r; i++)
+        if (block[i].p == (char *)a) {
+            state.live.memory--;
+            state.live.bytes -= block[i].bytes;
+            free(a);
+            block[i] = block[--blocks];
+            return 0;
+        }
+    return r ? r : INVALID_VALUE;
+}
+
+static gpu_result fake_host_alloc(void **p, size_t bytes, unsigned flags)
+{
+    BEGIN(host_alloc);
+    *p = malloc(bytes);
+    state.live.pinned++;
+    return flags == GPU_PORTABLE && *p ? 0 : INVALID_VALUE;
+}
+
+static gpu_result fake_host_free(void *p)
+{
+    BEGIN(host_free);
+    free(p);
+    state.live.pinned--;
+    return 0;
+}
+
+/* ---- work: what a stream was given, done when somebody waits ---- */
+
+enum work_kind { WORK_COPY, WORK_UPLOAD, WORK_DOWNLOAD, WORK_LAUNCH, WORK_WAIT };
+struct gpu_function_of { struct gpu_module_of *module; };
+struct gpu_module_of {
+    void *so;
+    struct gpu_module_code code;
+    void (*call)(void **parameter);
+    unsigned (*count)(void);
+    struct gpu_function_of function;
+};
+struct work {
+    enum work_kind kind;
+    void *to;
+    const void *from;
+    size_t bytes;
+    struct gpu_module_of *module;
+    unsigned blocks, threads, n;
+    gpu_stream other;             /* WAIT: until that stream has done `bytes` pieces of work */
+    uint64_t parameter[];
+};
+struct list { struct work **v; uint32_t n, cap; };
+struct gpu_stream_of {
+    struct list list;
+    uint64_t done, given;         /* pieces of work, in all */
+    uint32_t next;                /* in list */
+    struct list *capture;
+    bool invalid;                 /* a capture that failed */
+};
+struct gpu_event_of { gpu_stream stream; uint64_t at; };
+struct gpu_graph_of { struct list list; };
+struct gpu_exec_of { struct list list; };
+static gpu_stream streams[64];
+
+static void list_add(struct list *l, struct work *w)
+{
+    if (l->n == l->cap) {
+        l->cap = l->cap ? 2 * l->cap : 64;
+        l->v = realloc(l->v, l->cap * sizeof *l->v);
+    }
+    l->v[l->n++] = w;
+}
+
+static struct work *work_copy(const struct work *w)
+{
+    struct work *c = malloc(sizeof *c + w->n * sizeof *w->parameter);
+    memcpy(c, w, sizeof *c + w->n * sizeof *w->parameter);
+    return c;
+}
+
+static void list_free(struct list *l)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        free(l->v[i]);
+    free(l->v);
+    *l = (struct list){0};
+}
+
+static gpu_result give(gpu_stream s, struct work w)
+{
+    struct work *copy = work_copy(&w);
+    list_add(s->capture ? s->capture : &s->list, copy);
+    s->given += !s->capture;
+    return 0;
+}
+
+static void call_thread(void *ctx)
+{
+    struct work *w = ctx;
+    void *at[MOST_PARAMETERS];
+    for (unsigned i = 0; i < w->n; i++)
+        at[i] = &w->parameter[i];
+    w->module->call(at);
+}
+
+static gpu_result launch(struct work *w)
+{
+    *w->module->code.grid = w->blocks;
+    for (unsigned b = 0; b < w->blocks; b++) {
+        *w->module->code.block = b;
+        if (!gpu_block_run(&w->module->code, w->threads, b & 1, call_thread, w))
+            return LAUNCH_FAILED;
+    }
+    return 0;
+}
+
+static gpu_result run_until(gpu_stream s, uint64_t until);
+
+static gpu_result do_work(struct work *w)
+{
+    bool to = is_memory(w->to, w->bytes), from = is_memory(w->from, w->bytes);
+    switch (w->kind) {
+    case WORK_LAUNCH: return launch(w);
+    case WORK_WAIT: return run_until(w->other, w->bytes);
+    case WORK_COPY: to = to && from; break;
+    case WORK_UPLOAD: break;
+    default: to = from; break;
+    }
+    if (!to)
+        return ILLEGAL_ADDRESS;
+    memmove(w->to, w->from, w->bytes);
+    return 0;
+}
+
+static gpu_result run_until(gpu_stream s, uint64_t until)
+{
+    while (s->done < until && !state.lost) {
+        struct work *w = s->list.v[s->next++];
+        s->done++;
+        gpu_result r = do_work(w);
+        if (r)
+            state.lost = r;
+    }
+    if (s->next == s->list.n) {
+        list_free(&s->list);
+        s->next = 0;
+    }
+    return state.lost;
+}
+
+static gpu_result finish_all(void)
+{
+    for (unsigned i = 0; i < sizeof streams / sizeof *streams; i++)
+        if (streams[i])
+            run_until(streams[i], streams[i]->given);
+    return state.lost;
+}
+
+static gpu_result fake_upload(gpu_address to, gpu_source from, size_t bytes, gpu_stream s)
+{
+    BEGIN(upload);
+    state.calls.uploads++;
+    return give(s, (struct work){.kind = WORK_UPLOAD, .to = to, .from = from, .bytes = bytes});
+}
+
+static gpu_result fake_download(void *to, gpu_address from, size_t bytes, gpu_stream s)
+{
+    BEGIN(download);
+    state.calls.downloads++;
+    return give(s, (struct work){.kind = WORK_DOWNLOAD, .to = to, .from = from, .bytes = bytes});
+}
+
+static gpu_result fake_copy(gpu_address to, gpu_address from, size_t bytes, gpu_stream s)
+{
+    BEGIN(copy);
+    state.calls.copies++;
+    return give(s, (struct work){.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes});
+}
+
+static gpu_result peer(void *to, const void *from, size_t bytes, gpu_stream s)
+{
+    BEGIN(copy_peer);
+    state.calls.peer_copies++;
+    return give(s, (struct work){.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes});
+}
+
+static gpu_result fake_cuda_copy_peer(gpu_address to, gpu_context to_context, gpu_address from, gpu_context from_context, size_t bytes,
+                                      gpu_stream s)
+{
+    return to_context == from_context ? INVALID_VALUE : peer(to, from, bytes, s);
+}
+
+static gpu_result fake_hip_copy_peer(void *to, int to_device, const void *from, int from_device, size_t bytes, gpu_stream s)
+{
+    return to_device == from_device ? INVALID_VALUE : peer(to, from, bytes, s);
+}
+
+static gpu_result reached(void)
+{
+    BEGIN(reach);
+    state.calls.peers++;
+    return 0;
+}
+
+static gpu_result fake_cuda_reach(gpu_context c, unsigned flags) { return c && !flags ? reached() : INVALID_VALUE; }
+static gpu_result fake_hip_reach(int device, unsigned flags) { return device < DEVICES && !flags ? reached() : INVALID_VALUE; }
+
+/* ---- streams and events ---- */
+
+static gpu_result fake_stream_new(gpu_stream *s, unsigned flags)
+{
+    BEGIN(stream_new);
+    unsigned i = 0;
+    while (streams[i])
+        i++;
+    *s = streams[i] = calloc(1, sizeof **s);
+    state.live.streams++;
+    return flags == GPU_NON_BLOCKING ? 0 : INVALID_VALUE;
+}
+
+static gpu_result fake_stream_free(gpu_stream s)
+{
+    BEGIN(stream_free);
+    gpu_result r = run_until(s, s->given);
+    for (unsigned i = 0; i < sizeof streams / sizeof *streams; i++)
+        if (streams[i] == s)
+            streams[i] = NULL;
+    list_free(&s->list);
+    free(s);
+    state.live.streams--;
+    return r;
+}
+
+static gpu_result fake_stream_finish(gpu_stream s)
+{
+    BEGIN(stream_finish);
+    state.calls.waits++;
+    return s->capture ? CAPTURE_INVALID : run_until(s, s->given);
+}
+
+static gpu_result fake_stream_wait(gpu_stream s, gpu_event v, unsigned flags)
+{
+    BEGIN(stream_wait);
+    if (flags || !v->stream)
+        return INVALID_VALUE;
+    return give(s, (struct work){.kind = WORK_WAIT, .other = v->stream, .bytes = v->at});
+}
+
+static gpu_result fake_event_new(gpu_event *v, unsigned flags)
+{
+    BEGIN(event_new);
+    *v = calloc(1, sizeof **v);
+    state.live.events++;
+    return flags == GPU_NO_TIMING ? 0 : INVALID_VALUE;
+}
+
+static gpu_result fake_event_free(gpu_event v)
+{
+    BEGIN(event_free);
+    free(v);
+    state.live.events--;
+    return 0;
+}
+
+static gpu_result fake_event_record(gpu_event v, gpu_stream s)
+{
+    BEGIN(event_record);
+    v->stream = s;
+    v->at = s->given;
+    return 0;
+}
+
+static gpu_result fake_event_finish(gpu_event v)
+{
+    BEGIN(event_finish);
+    return v->stream ? run_until(v->stream, v->at) : 0;
+}
+
+/* ---- kernels ---- */
+
+static gpu_result fake_module_new(gpu_module *m, const void *image)
+{
+    BEGIN(module_new);
+    static const char nothing[7];
+    const char *head = image;
+    size_t bytes = 0;
+    if (memcmp(image, "\177ELF", 4))
+        return INVALID_IMAGE;
+    memcpy(&bytes, head + 9, sizeof nothing); /* fake_compiler.c has put it there, where a loader wants zeros */
+    char path[] = "/tmp/kiln-fake-XXXXXX"; /* the loader takes files of one name for one library */
+    int fd = mkstemp(path);
+    struct gpu_module_of *n = calloc(1, sizeof *n);
+    bool ok = fd >= 0 && write(fd, image, bytes) == (ssize_t)bytes && pwrite(fd, nothing, sizeof nothing, 9) == sizeof nothing &&
+              (n->so = dlopen(path, RTLD_NOW | RTLD_LOCAL));
+    close(fd);
+    unlink(path);
+    if (ok)
+        ok = gpu_module_code(n->so, &n->code) && (*(void **)&n->call = dlsym(n->so, "call_kernel")) &&
+             (*(void **)&n->count = dlsym(n->so, "count_kernel"));
+    if (!ok) {
+        free(n);
+        return INVALID_IMAGE;
+    }
+    n->function.module = n;
+    *m = n;
+    state.live.modules++;
+    return 0;
+}
+
+static gpu_result fake_module_free(gpu_module m)
+{
+    BEGIN(module_free);
+    gpu_result r = finish_all();
+    dlclose(m->so);
+    free(m);
+    state.live.modules--;
+    return r;
+}
+
+static gpu_result fake_function(gpu_function *f, gpu_module m, const char *name)
+{
+    BEGIN(function);
+    *f = &m->function;
+    return strcmp(name, "kernel") ? NOT_FOUND : 0;
+}
+
+static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                              unsigned block_z, unsigned shared, gpu_stream s, void **parameter, void **extra)
+{
+    BEGIN(launch);
+    unsigned n = f->module->count();
+    if (!grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > GPU_BLOCK_THREADS || block_y != 1 || block_z != 1 || shared || extra)
+        return INVALID_VALUE;
+    state.calls.launches++;
+    struct work *w = calloc(1, sizeof *w + n * sizeof *w->parameter);
+    *w = (struct work){.kind = WORK_LAUNCH, .module = f->module, .blocks = grid_x, .threads = block_x, .n = n};
+    for (unsigned i = 0; i < n; i++)
+        memcpy(&w->parameter[i], parameter[i], sizeof w->parameter[i]);
+    list_add(s->capture ? s->capture : &s->list, w);
+    s->given += !s->capture;
+    return 0;
+}
+
+/* ---- graphs ---- */
+
+static gpu_result fake_capture_begin(gpu_stream s, gpu_capture_mode mode)
+{
+    BEGIN(capture_begin);
+    if (s->capture || mode != GPU_CAPTURE_THREAD)
+        return INVALID_VALUE;
+    s->capture = calloc(1, sizeof *s->capture);
+    state.calls.captures++;
+    return 0;
+}
+
+static gpu_result fake_capture_end(gpu_stream s, gpu_graph *g)
+{
+    gpu_result r = begin("capture_end");
+    if (!s->capture)
+        return INVALID_VALUE;
+    *g = NULL;
+    if (r)
+        list_free(s->capture);
+    else {
+        *g = calloc(1, sizeof **g);
+        (*g)->list = *s->capture;
+        state.live.graphs++;
+    }
+    free(s->capture);
+    s->capture = NULL;
+    return r;
+}
+
+static gpu_result fake_graph_free(gpu_graph g)
+{
+    list_free(&g->list);
+    free(g);
+    state.live.graphs--;
+    return 0;
+}
+
+static gpu_result fake_exec_new(gpu_exec *x, gpu_graph g, unsigned long long flags)
+{
+    BEGIN(exec_new);
+    if (flags)
+        return INVALID_VALUE;
+    *x = calloc(1, sizeof **x);
+    for (uint32_t i = 0; i < g->list.n; i++)
+        list_add(&(*x)->list, work_copy(g->list.v[i]));
+    state.live.execs++;
+    return 0;
+}
+
+static gpu_result fake_exec_launch(gpu_exec x, gpu_stream s)
+{
+    BEGIN(exec_launch);
+    state.calls.replays++;
+    for (uint32_t i = 0; i < x->list.n; i++) {
+        list_add(&s->list, work_copy(x->list.v[i]));
+        s->given++;
+    }
+    return 0;
+}
+
+static gpu_result fake_exec_free(gpu_exec x)
+{
+    list_free(&x->list);
+    free(x);
+    state.live.execs--;
+    return 0;
+}
+
+/* ---- under their names ---- */
+
+#define NAMED(name, function, parameters) EXPORT gpu_result name parameters __attribute__((alias(#function)));
+#define BOTH(field, cuda, hip, parameters) NAMED(cuda, fake_##field, parameters) NAMED(hip, fake_##field, parameters)
+#define CUDA(field, function, parameters) NAMED(function, fake_cuda_##field, parameters)
+#define HIP(field, function, parameters) NAMED(function, fake_hip_##field, parameters)
+#include "runtime/device/stream.def"
+
+EXPORT const char *hipGetErrorName(gpu_result r);
+const char *hipGetErrorName(gpu_result r)
+{
+    const char *name;
+    fake_cuda_error_name(r, &name);
+    return name;
+}
+
+/* Of the properties only the architecture, where this HIP has it. */
+#ifdef FAKE_GPU_OLD
+#define PROPERTIES hipGetDeviceProperties
+enum { ARCH_AT = 396 };
+#else
+#define PROPERTIES hipGetDevicePropertiesR0600
+enum { ARCH_AT = 1160 };
+#endif
+EXPORT gpu_result PROPERTIES(void *out, int device);
+gpu_result PROPERTIES(void *out, int device)
+{
+    (void)device;
+    strcpy((char *)out + ARCH_AT, "gfx90a:sramecc+:xnack-");
+    return begin("properties");
+}

@@ -1,0 +1,275 @@
+/* Kernels as graphs of all kinds make them for a GPU, each once. */
+#include "gpu_kernels.h"
+#include "codegen/gpu/source.h"
+#include "tests/support/random_make.h"
+#include <dirent.h>
+
+static bool grow_index(struct kernel_set *s)
+{
+    free(s->slot);
+    s->size = s->size ? 2 * s->size : 1024;
+    s->slot = calloc(s->size, sizeof *s->slot);
+    for (uint32_t i = 0; s->slot && i < s->n; i++) {
+        uint32_t at = (uint32_t)s->hash[i].lo & (s->size - 1);
+        while (s->slot[at])
+            at = (at + 1) & (s->size - 1);
+        s->slot[at] = i + 1;
+    }
+    return s->slot;
+}
+
+/* Phases have no text yet, nor have tiles that are too large for a thread. */
+static bool has_text(const struct kernel *k)
+{
+    unsigned team = 1;
+    for (val v = 1; v < k->ninst; v++) {
+        if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_BLOCK && k->inst[v].rows)
+            team = k->inst[v].rows;
+        if (k->inst[v].op == L_SYNC || k->inst[v].rows * k->inst[v].cols > 256u * team)
+            return false;
+    }
+    return true;
+}
+
+void gpu_kernels_add(struct kernel_set *s, const struct kernel *k)
+{
+    struct hash128 h = kernel_hash(k);
+    if (!has_text(k))
+        return;
+    if (s->n + 1 > s->size / 2 && !grow_index(s))
+        exit(1);
+    uint32_t at = (uint32_t)h.lo & (s->size - 1);
+    for (; s->slot[at]; at = (at + 1) & (s->size - 1))
+        if (!memcmp(&s->hash[s->slot[at] - 1], &h, sizeof h))
+            return;
+    char *text = kernel_text(k);
+    struct kernels parsed = {0};
+    struct err e = {0};
+    if (check(text && kernel_parse(text, strlen(text), NULL, &parsed, &e), "%s: %s", k->name, e.msg)) {
+        if (s->n == s->cap) {
+            s->cap = s->cap ? 2 * s->cap : 1024;
+            s->v = realloc(s->v, s->cap * sizeof *s->v);
+            s->hash = realloc(s->hash, s->cap * sizeof *s->hash);
+            if (!s->v || !s->hash)
+                exit(1);
+        }
+        s->v[s->n] = parsed.v[0];
+        s->hash[s->n] = h;
+        s->slot[at] = ++s->n;
+        parsed.n = 0;
+    }
+    kernels_free(&parsed);
+    mem_free(text);
+}
+
+/* The kernels of g, fused and one by one.  A graph that cannot be planned is another test's matter. */
+static void add_graph_for(struct kernel_set *s, const struct graph *g, const struct caps *caps, bool unfused)
+{
+    struct err e = {0};
+    for (int fuse = 1; fuse >= !unfused; fuse--) {
+        struct graph *h = graph_clone(g);
+        struct program *p = NULL;
+        if (h && passes_run(h, &(struct pass_options){.fuse = fuse}))
+            p = program_plan(h, caps, false, &e);
+        for (uint32_t i = 0; p && i < p->nkernel; i++)
+            gpu_kernels_add(s, p->kernel[i]);
+        program_free(p);
+        graph_free(h);
+    }
+}
+
+/* For a GPU without matrix units: what these have is no text in every language. */
+void gpu_kernels_graph(struct kernel_set *s, const struct graph *g)
+{
+    struct err e = {0};
+    struct caps caps;
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    add_graph_for(s, g, &caps, true);
+}
+
+static void add_file(struct kernel_set *s, const char *path, bool kernel)
+{
+    FILE *f = fopen(path, "r");
+    if (!check(f, "%s cannot be read", path))
+        return;
+    static char text[1 << 20];
+    size_t len = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    struct err e = {0};
+    struct kernels k = {0};
+    text[len] = 0;
+    char *expect = strstr(text, "\n# expect:\n");
+    if (expect)
+        len = (size_t)(expect + 1 - text);
+    struct graph *g = kernel ? NULL : graph_parse(text, len, NULL, &e);
+    for (uint32_t i = 0; g && g->symbols && i < g->symbols->n; i++)
+        graph_symbol_set(g, i, g->symbols->v[i].low, &e);
+    if (g)
+        gpu_kernels_graph(s, g);
+    else if (kernel && kernel_parse(text, len, NULL, &k, &e))
+        for (uint32_t i = 0; i < k.n; i++)
+            gpu_kernels_add(s, k.v[i]);
+    kernels_free(&k);
+    graph_free(g);
+}
+
+void gpu_kernels_folder(struct kernel_set *s, const char *folder)
+{
+    DIR *d = opendir(folder);
+    if (!check(d, "%s: no such folder", folder))
+        return;
+    for (struct dirent *f; (f = readdir(d));) {
+        char path[1024];
+        size_t n = strlen(f->d_name);
+        bool kernel = n > 5 && !strcmp(f->d_name + n - 5, ".loop");
+        snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
+        if (kernel || (n > 4 && !strcmp(f->d_name + n - 4, ".kir")))
+            add_file(s, path, kernel);
+    }
+    closedir(d);
+}
+
+/* A product and what it is made into, by the axes that are contracted: of batches, of transposed operands, of one that is
+ * computed, with a bias. */
+static ref matrix_product(struct graph *g, unsigned dtype, const int64_t size[4], unsigned con_a, unsigned con_b)
+{
+    int64_t b = size[0], m = size[1], n = size[2], k = size[3];
+    struct shape sa = shape_make(3, (int64_t[]){b, con_a == 1 ? k : m, con_a == 1 ? m : k});
+    struct shape sb = shape_make(3, (int64_t[]){b, con_b == 1 ? k : n, con_b == 1 ? n : k});
+    struct shape row = shape_make(3, (int64_t[]){1, 1, n}), all = shape_make(3, (int64_t[]){b, m, n});
+    union attr dims = {.dot = {.con_a = con_a, .con_b = con_b, .ncon = 1, .nbatch = 1}};
+    ref x = n_input(g, dtype, &sa, "a"), y = n_input(g, dtype, &sb, "b"), bias = n_input(g, dtype, &row, "bias");
+    return n_add(g, n_dot(g, x, con_b == 1 ? y : n_exp(g, y), &dims), n_broadcast(g, bias, &all));
+}
+
+void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
+{
+    static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } product[] = { /* tiles of all sizes */
+        {{1, 64, 64, 40}, KL_BF16, 2, 1, 1}, {{2, 50, 40, 70}, KL_F16, 1, 2, 8}, {{1, 33, 35, 17}, KL_BF16, 2, 2, 100},
+        {{3, 16, 16, 5}, KL_F16, 1, 1, 100}, {{1, 70, 65, 9}, KL_BF16, 2, 1, 1}};
+    for (unsigned i = 0; i < sizeof product / sizeof *product; i++) {
+        struct caps target = *caps;
+        struct graph *g = graph_new("matrix");
+        target.threads = product[i].processors;
+        graph_output(g, OUT_RETURN, matrix_product(g, product[i].dtype, product[i].size, product[i].con_a, product[i].con_b), 0);
+        check(!g->err.code, "%s", g->err.msg);
+        add_graph_for(s, g, &target, false);
+        graph_free(g);
+    }
+}
+
+/* Every op on operands of one shape, and every cast. */
+void gpu_kernels_ops(struct kernel_set *s)
+{
+    struct shape shape = shape_make(2, (int64_t[]){3, 70});
+    for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
+        for (unsigned op = 1; op < OP_COUNT; op++) {
+            struct graph *g = graph_new("op");
+            struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
+            for (unsigned i = 0; i < n.nin; i++)
+                n.in[i] = n_input(g, op == OP_where && i == 0 ? KL_BOOL : dtype, &shape, "x");
+            ref y = op_is_elementwise(op) ? graph_add(g, &n, NULL) : op >= OP_sum && op <= OP_reduce_prod ? n_reduce(g, (enum op)op, n.in[0], 2) : NIL;
+            if (y && !g->err.code) {
+                graph_output(g, OUT_RETURN, y, 0);
+                gpu_kernels_graph(s, g);
+            }
+            graph_free(g);
+        }
+        for (unsigned to = 0; to < KL_DTYPE_COUNT; to++) {
+            struct graph *g = graph_new("cast");
+            graph_output(g, OUT_RETURN, n_cast(g, n_input(g, dtype, &shape, "x"), to), 0);
+            gpu_kernels_graph(s, g);
+            graph_free(g);
+        }
+    }
+}
+
+void gpu_kernels_random(struct kernel_set *s, uint64_t graphs, uint64_t seed)
+{
+    for (uint64_t i = 0; i < graphs; i++) {
+        struct graph *g = random_graph(seed + i);
+        gpu_kernels_graph(s, g);
+        graph_free(g);
+    }
+}
+
+/* ---- kernels that show the emitters something new ---- */
+
+/* What an instruction's text hangs on, as a number: itself, its operands' types, which of them are literals, the loop
+ * around it. */
+static uint64_t text_of(const struct kernel *k, val v, uint32_t width)
+{
+    const struct linst *i = &k->inst[v], *n = k->inst;
+    bool prim = i->op >= L_PRIM, memory = i->op == L_LOAD || i->op == L_STORE || i->op == L_ATOMIC;
+    bool lanes = i->op == L_LOOP || i->op == L_FOLD || i->op == L_MIX || i->op == L_STORE;
+    val in[3] = {i->op == L_CONST || i->op == L_SLOT ? 0 : i->a, i->b, i->c};
+    uint64_t h = i->op | (uint64_t)i->dtype << 8 | (uint64_t)(prim ? 0 : i->kind) << 16 | (uint64_t)(lanes && i->varying) << 24 |
+                 (uint64_t)(memory ? k->buf[i->imm].role : i->op == L_FOLD || i->op == L_MIX ? i->imm : 0) << 26 |
+                 (uint64_t)(lanes ? width : 0) << 34;
+    for (int x = 0; x < 3; x++)
+        h = (h ^ (in[x] ? 1 + n[in[x]].dtype + 16u * (n[in[x]].op == L_CONST) : 0)) * UINT64_C(0x9e3779b97f4a7c15);
+    return h ^ h >> 29;
+}
+
+enum { PLACES = 1 << 20 };     /* so many that two of the few thousand texts there are seldom share one */
+
+struct place { uint32_t kernels, last; }; /* how many kernels have the text, and the last that was counted */
+
+/* Counts kernel number n's texts, or takes them out again: by is 1 or -1.  The fewest kernels that had one of them. */
+static uint32_t show(const struct kernel *k, uint32_t n, struct place *seen, int by)
+{
+    uint32_t width = 1, least = UINT32_MAX;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_VECTOR)
+            width = (uint32_t)k->inst[i->b].imm;
+        if (i->op == L_END && k->inst[i->a].kind == LOOP_VECTOR)
+            width = 1;
+        struct place *at = &seen[text_of(k, v, width) % PLACES];
+        if (at->last == n)
+            continue;
+        at->last = n;
+        least = at->kernels < least ? at->kernels : least;
+        at->kernels += (uint32_t)by;
+    }
+    return least;
+}
+
+static int by_length(const void *a, const void *b)
+{
+    const struct kernel *x = *(struct kernel *const *)a, *y = *(struct kernel *const *)b;
+    return (x->ninst > y->ninst) - (x->ninst < y->ninst);
+}
+
+/* Takes out the kernels, from the longest on, whose texts all stand in others that are left. */
+void gpu_kernels_essential(struct kernel_set *s)
+{
+    struct place *seen = calloc(PLACES, sizeof *seen);
+    uint32_t n = 0, number = 0;
+    if (!seen)
+        exit(1);
+    qsort(s->v, s->n, sizeof *s->v, by_length);
+    for (uint32_t i = 0; i < s->n; i++)
+        show(s->v[i], ++number, seen, 1);
+    for (uint32_t i = s->n; i-- > 0;)
+        if (show(s->v[i], ++number, seen, -1) == 1) {
+            show(s->v[i], ++number, seen, 1);
+        } else {
+            kernel_free(s->v[i]);
+            s->v[i] = NULL;
+        }
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->v[i])
+            s->v[n++] = s->v[i];
+    s->n = n;
+    free(seen);
+}
+
+void gpu_kernels_free(struct kernel_set *s)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        kernel_free(s->v[i]);
+    free(s->v);
+    free(s->hash);
+    free(s->slot);
+}

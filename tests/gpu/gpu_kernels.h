@@ -1,0 +1,22 @@
+/* What the tests of GPU sources share: sets of kernels, each different one once. */
+#ifndef GPU_KERNELS_H
+#define GPU_KERNELS_H
+#include "tests/support/harness.h"
+
+struct kernel_set {
+    struct kernel **v;
+    uint32_t n, cap;
+    struct hash128 *hash;
+    uint32_t *slot, size;         /* by hash: number + 1 */
+};
+void gpu_kernels_add(struct kernel_set *s, const struct kernel *k); /* a copy, by its text */
+void gpu_kernels_graph(struct kernel_set *s, const struct graph *g); /* of a graph, fused and one by one */
+void gpu_kernels_folder(struct kernel_set *s, const char *folder);  /* of its .kir and .loop files, fused and one by one */
+void gpu_kernels_ops(struct kernel_set *s);                         /* of every op on every dtype, and every cast */
+void gpu_kernels_random(struct kernel_set *s, uint64_t graphs, uint64_t seed); /* of random graphs */
+void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps); /* of products of half floats for this target */
+/* Keeps those that have an instruction whose text looks like none of the others'; nothing can be added behind that. */
+void gpu_kernels_essential(struct kernel_set *s);
+void gpu_kernels_free(struct kernel_set *s);
+
+#endif

@@ -1,0 +1,234 @@
+/* Products as blocks of a GPU's threads compute them, by the kernel interpreter, which checks every access and every
+ * meeting of threads: the bits of the graph's interpreter, whatever the tiles; and schedules that no block can have. */
+#include "codegen/gpu/source.h"
+#include "tests/support/harness.h"
+
+static struct rng rng = {77};
+static struct caps caps;
+
+struct memory { char *arena; const struct values *input; struct values *out; };
+
+static void *address(const struct memory *m, const struct loc *l)
+{
+    return l->kind == LOC_INPUT ? m->input->v[l->index] : l->kind == LOC_OUT ? m->out->v[l->index] : m->arena + l->offset;
+}
+
+/* Shared and register memory is the interpreter's own. */
+static bool run_kernels(const struct program *p, const struct memory *m, struct err *e)
+{
+    for (uint32_t c = 0; c < p->ncmd; c++) {
+        const struct command *cmd = &p->cmd[c];
+        const struct kernel *k = p->kernel[cmd->kernel];
+        void *buf[64];
+        for (uint32_t b = 0; b < k->nbuf; b++)
+            buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT ? address(m, &cmd->arg[b]) : NULL;
+        if (!kernel_round_trip(k, e) || !kernel_interp(k, buf, NULL, 0, k->extent, e))
+            return false;
+    }
+    return true;
+}
+
+static struct program *plan(const struct graph *h, const char *schedules, struct err *e)
+{
+    struct sched_sections s = {0};
+    struct program *p = NULL;
+    if (!schedules || schedules_parse(schedules, strlen(schedules), NULL, &s, e))
+        p = program_plan_with(h, &caps, schedules ? s.v : NULL, e);
+    schedules_free(&s);
+    return p;
+}
+
+static bool rounded;      /* sums that a matrix unit adds in another order: so results may differ in their last bit */
+
+/* All values of an output, as near as they must be. */
+static bool same(unsigned dtype, const void *want, const void *got, int64_t n, int64_t *at)
+{
+    if (!rounded || !dtype_is_half(dtype))
+        return same_values(dtype, want, got, n, at);
+    for (*at = 0; *at < n; ++*at) {
+        double x = element_value(dtype, want, *at), y = element_value(dtype, got, *at);
+        if (!(fabs(x - y) <= ldexp(fabs(x), dtype == KL_BF16 ? -7 : -10)))
+            return false;
+    }
+    return true;
+}
+
+/* Runs g with the schedules, which say `record` of its one product. */
+static void agrees(const struct graph *g, const struct values *in, const struct values *want, const char *schedules, const char *record)
+{
+    struct err e = {0};
+    struct values out = {.n = g->nout};
+    struct graph *h = graph_clone(g);
+    struct program *p = passes_run(h, &(struct pass_options){.fuse = true, .verify = true}) ? plan(h, schedules, &e) : NULL;
+    if (!check(p, "@%s %s: %s", g->name, record, e.msg)) {
+        graph_free(h);
+        return;
+    }
+    bool found = false;
+    for (uint32_t i = 0; i < p->nkernel; i++) {
+        char *line = schedule_line(&p->kernel[i]->sched);
+        found |= line && !strcmp(line + strlen("schedule "), record);
+        mem_free(line);
+    }
+    check(found, "@%s: no kernel has the schedule %s", g->name, record);
+    for (uint32_t o = 0; o < g->nout; o++)
+        out.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
+    struct memory m = {calloc((size_t)program_arenas(p) + 64, 1), in, &out};
+    if (check(run_kernels(p, &m, &e), "@%s %s: %s", g->name, record, e.msg))
+        for (uint32_t o = 0; o < g->nout; o++) {
+            int64_t at, n = node_numel(g, g->out[o].value);
+            check(same(g->node[g->out[o].value].dtype, want->v[o], out.v[o], n, &at), "@%s %s: output %u differs at %" PRId64,
+                  g->name, record, o, at);
+        }
+    free(m.arena);
+    values_free(&out);
+    program_free(p);
+    graph_free(h);
+}
+
+enum what { PLAIN, TURNED, COMPUTED, EPILOGUE, WHATS };
+
+/* y = a b; TURNED: of transposed operands, in batches; COMPUTED: of operands that are computed as they are read. */
+static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what)
+{
+    static const char *const names[] = {"plain", "turned", "computed", "epilogue"};
+    struct graph *g = graph_new(names[what]);
+    bool turned = what == TURNED;
+    struct shape sa = turned ? shape_make(3, (int64_t[]){2, k, m}) : shape_make(2, (int64_t[]){m, k});
+    struct shape sb = turned ? shape_make(3, (int64_t[]){2, n, k}) : shape_make(2, (int64_t[]){k, n});
+    ref a = n_input(g, dtype, &sa, "a"), b = n_input(g, dtype, &sb, "b");
+    union attr dims = {.dot = {.con_a = 1, .con_b = turned ? 2 : 0, .ncon = 1, .nbatch = turned}};
+    if (what == COMPUTED) { /* each element twice; every second one of a longer operand */
+        struct shape wide = shape_make(2, (int64_t[]){k, 2 * n});
+        a = n_add(g, a, a);
+        b = n_slice(g, n_input(g, dtype, &wide, "c"), 1, 0, n, 2);
+    }
+    ref y = n_dot(g, a, b, &dims);
+    if (what == EPILOGUE) {
+        struct shape row = shape_make(1, (int64_t[]){n}), all = shape_make(2, (int64_t[]){m, n});
+        ref z = n_add(g, y, n_broadcast(g, n_input(g, dtype, &row, "bias"), &all));
+        graph_output(g, OUT_RETURN, n_mul(g, z, z), 0);
+    }
+    graph_output(g, OUT_RETURN, y, 0);
+    return g;
+}
+
+static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what, const char *const *record)
+{
+    struct graph *g = product(dtype, m, n, k, what);
+    struct values in, none = {0}, want = {0};
+    struct err e = {0};
+    values_random(&rng, g, &g->input, false, &in);
+    if (check(!g->err.code && run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", g->err.code ? g->err.msg : e.msg)) {
+        agrees(g, &in, &want, NULL, record[0]);
+        for (int i = 1; record[i]; i++) {
+            char text[256];
+            const char *kernel = what == EPILOGUE ? "k0_dot_add_mul" : what == COMPUTED ? "k1_dot" : "k0_dot";
+            snprintf(text, sizeof text, "@%s schedule %s\n", kernel, record[i]);
+            agrees(g, &in, &want, text, record[i]);
+        }
+    }
+    values_free(&in);
+    values_free(&want);
+    graph_free(g);
+}
+
+/* ---- what cannot be ---- */
+
+static void refuses(unsigned dtype, const char *record, const char *phrase)
+{
+    struct err e = {0};
+    struct graph *g = product(dtype, 40, 40, 16, PLAIN);
+    char text[256];
+    snprintf(text, sizeof text, "@k0_dot schedule %s\n", record);
+    struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? plan(g, text, &e) : NULL;
+    check(!p && strstr(e.msg, phrase) && strstr(e.msg, "1:"), "%s: %s", record, p ? "taken" : e.msg);
+    program_free(p);
+    graph_free(g);
+}
+
+/* Products of half floats by teams of threads, as matrix units do them: the same bits where an element is one chain. */
+static void by_matrix_units(void)
+{
+    struct err e = {0};
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    dialect_matrix(dialect_find("cuda", &e), "sm_90", &caps);
+    static const char *const nvidia[] = {
+        "dot width 32 tile 16x16 block 16x16 step 32 kblock 24", "dot width 64 tile 16x24 block 32x24 step 16 kblock 24",
+        "dot width 128 tile 32x8 block 32x32 step 16 kblock 24", "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
+    for (int what = 0; what < WHATS; what++)
+        try(what & 1 ? KL_F16 : KL_BF16, 33, 35, 21, (enum what)what, nvidia);
+    static const char *const copied[] = {
+        "dot width 32 tile 16x16 block 16x16 step 32 kblock 48", "dot width 128 tile 32x8 block 32x32 step 16 kblock 48",
+        "dot width 32 tile 16x8 block 16x8 step 16 kblock 48", NULL}; /* 16x16 elements are a vector for each thread, 8x16 are not */
+    for (int what = 0; what < WHATS; what++)
+        try(KL_BF16, 40, 24, 48, (enum what)what, copied);
+    try(KL_BF16, 40, 24, 44, TURNED, (const char *[]){"dot width 32 tile 16x16 block 16x16 step 32 kblock 48", NULL});
+    static const char *const blocks[] = {"dot width 32 tile 16x16 block 16x16 step 32 kblock 264", NULL};
+    rounded = true;
+    try(KL_BF16, 20, 18, 521, PLAIN, blocks); /* two k-blocks, but one chain */
+    rounded = false;
+    static const char *const of_f32[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
+    try(KL_F32, 33, 35, 21, PLAIN, of_f32);   /* never rounded to less */
+    caps.threads = 1;
+    static const char *const large[] = {"dot width 256 tile 64x32 block 128x128 step 16 kblock 16", NULL};
+    try(KL_F16, 66, 65, 9, TURNED, large);
+    refuses(KL_F16, "dot width 128 tile 64x64 block 64x64 step 16 kblock 16", "cannot have"); /* threads */
+    refuses(KL_F16, "dot width 32 tile 24x16 block 24x16 step 16 kblock 16", "cannot have");  /* no rows of the unit's */
+    refuses(KL_F16, "dot width 32 tile 16x16 block 16x16 step 24 kblock 16", "cannot have");
+    refuses(KL_F32, "dot width 32 tile 16x16 block 16x16 step 32 kblock 16", "cannot have");
+    dialect_caps(dialect_find("hip", &e), &caps);
+    dialect_matrix(dialect_find("hip", &e), "gfx90a:sramecc+:xnack-", &caps);
+    static const char *const amd[] = {"dot width 64 tile 16x16 block 16x16 step 32 kblock 24",
+                                      "dot width 128 tile 32x16 block 32x32 step 16 kblock 24", NULL};
+    try(KL_BF16, 33, 35, 21, EPILOGUE, amd);
+    dialect_matrix(dialect_find("cuda", &e), "sm_75", &caps);
+    check(!caps.mma.team, "sm_75 multiplies bf16");
+    dialect_matrix(dialect_find("hip", &e), "gfx1030", &caps);
+    try(KL_BF16, 33, 35, 21, PLAIN, of_f32);
+}
+
+int main(void)
+{
+    struct err e = {0};
+    dialect_caps(dialect_find("glsl", &e), &caps);
+    static const char *const small[] = {
+        "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "dot width 8 tile 2x4 block 8x8 step 4 kblock 24",
+        "dot width 1 tile 8x8 block 8x8 step 3 kblock 24", "dot width 64 tile 1x1 block 8x8 step 16 kblock 24", NULL};
+    for (int what = 0; what < WHATS; what++) {
+        try(KL_F32, 33, 35, 21, (enum what)what, small);
+        try(KL_I32, 33, 35, 21, (enum what)what, small);
+    }
+    try(KL_F16, 33, 35, 21, PLAIN, small);
+    try(KL_U8, 33, 35, 21, EPILOGUE, small);
+    static const char *const of_f64[] = {
+        "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "dot width 32 tile 4x4 block 16x32 step 8 kblock 24", NULL};
+    try(KL_F64, 64, 32, 24, TURNED, of_f64); /* nothing left over anywhere */
+    static const char *const blocks[] = {
+        "dot width 64 tile 4x4 block 32x32 step 8 kblock 264", "dot width 16 tile 4x4 block 16x16 step 5 kblock 264", NULL};
+    try(KL_F32, 20, 18, 521, PLAIN, blocks); /* two k-blocks, of 264 and of 257 */
+    static const char *const thin[] = {"dot width 64 tile 4x4 block 64x16 step 8 kblock 16", NULL};
+    try(KL_F32, 100, 10, 9, EPILOGUE, thin);
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    static const char *const many[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 8",
+                                       "dot width 256 tile 8x8 block 128x128 step 8 kblock 8", NULL};
+    try(KL_F32, 130, 66, 8, PLAIN, many);
+    dialect_caps(dialect_find("glsl", &e), &caps);
+    static const char *const flat[] = {"dot width 64 tile 4x4 block 32x32 step 8 kblock 8", NULL};
+    try(KL_F32, 40, 33, 1, TURNED, flat);
+    try(KL_I32, 40, 33, 5, EPILOGUE, flat);
+    caps.threads = 1;
+    static const char *const large[] = {"dot width 64 tile 8x8 block 64x64 step 8 kblock 16", NULL};
+    try(KL_F32, 70, 90, 10, TURNED, large);
+    refuses(KL_F32, "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "kblock 24: it is 16");
+    refuses(KL_F32, "dot width 32 tile 4x4 block 32x32 step 8 kblock 16", /* 64 threads */
+            "the nearest is \"schedule dot width 64 tile 8x8 block 64x64");
+    refuses(KL_F32, "dot width 256 tile 4x4 block 64x64 step 8 kblock 16", "cannot have"); /* too many */
+    refuses(KL_F32, "dot width 64 tile 4x4 block 32x32 step 64 kblock 16", "cannot have"); /* memory */
+    refuses(KL_F32, "dot width 32 tile 14x32 kblock 16", "cannot have");
+    by_matrix_units();
+    dialect_caps(dialect_find("glsl", &e), &caps);
+    caps.block_threads = 0;
+    refuses(KL_F32, "dot width 64 tile 4x4 block 32x32 step 8 kblock 16", "no product by blocks");
+    return finish();
+}

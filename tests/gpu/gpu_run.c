@@ -1,0 +1,314 @@
+/* Programs on a device with a driver must mean what the interpreter says: integers, random bits and what only moves to the
+ * bit, floats within bounds.
+ *
+ *   gpu_run [DEVICE [GRAPHS [SEED]]]   every op with every dtype that the device has, and random graphs (default: vulkan, 300)
+ *   gpu_run graphs DEVICE GRAPHS SEED  these alone
+ *
+ * What arithmetic rounds: ULPS units in the last place of the result, or of the largest number of its output where sums
+ * cancel; GRAPH_ULPS in random graphs, whose ops pass on what others rounded, and where a number that is not finite may be
+ * another one.  Skipped, with the reason, where there is no such device. */
+#include "tests/support/random_make.h"
+
+enum { ULPS = 16, GRAPH_ULPS = 4096, A_GRAPH = 8 };
+
+static const char *device;
+static int number;                 /* the device's */
+static double ulps = ULPS;
+static unsigned pairs;            /* of an elementwise op and a dtype */
+
+/* ---- comparing ---- */
+
+static double unit(unsigned dtype)
+{
+    return dtype == KL_BF16 ? 0x1p-7 : dtype == KL_F16 ? 0x1p-10 : dtype == KL_F32 ? 0x1p-23 : 0x1p-52;
+}
+
+static double smallest(unsigned dtype) /* below it a device may give 0 */
+{
+    return dtype == KL_F16 ? 0x1p-14 : dtype == KL_F64 ? 0x1p-1022 : 0x1p-126;
+}
+
+/* Is y what x is, in an array whose largest finite number is `most`? */
+static bool close_to(unsigned dtype, double x, double y, double most)
+{
+    if (x == y || (isnan(x) && isnan(y)) || (ulps == GRAPH_ULPS && !isfinite(x) && !isfinite(y)))
+        return true;
+    double scale = fabs(x) > most ? fabs(x) : most;
+    return isfinite(x) && isfinite(y) && fabs(x - y) <= ulps * unit(dtype) * scale + smallest(dtype);
+}
+
+static bool compare(const struct graph *g, const struct values *want, const struct values *got, struct err *why)
+{
+    for (uint32_t o = 0; o < g->nout; o++) {
+        unsigned dtype = node_at(g, g->out[o].value)->dtype;
+        int64_t n = node_numel(g, g->out[o].value), at;
+        double most = 0;
+        if (same_values(dtype, want->v[o], got->v[o], n, &at))
+            continue;
+        for (int64_t i = 0; i < n; i++) {
+            double x = fabs(element_value(dtype, want->v[o], i));
+            most = isfinite(x) && x > most ? x : most;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double x = element_value(dtype, want->v[o], i), y = element_value(dtype, got->v[o], i);
+            if (dtype_is_float(dtype) ? !close_to(dtype, x, y, most) : x != y)
+                return err_set(why, KL_OK, "output %u element %" PRId64 " is %.17g on %s, not %.17g", o, i, y, device, x);
+        }
+    }
+    return true;
+}
+
+/* Both ways; refused: the device may say that it does not have a dtype or an op. */
+static bool agrees(const struct graph *g, uint64_t seed, struct err *why)
+{
+    struct rng r = {seed * 2 + 1};
+    struct values in, st, sl, want = {0}, got = {0};
+    uint64_t slot[MAX_VALUES] = {0};
+    values_random(&r, g, &g->input, false, &in);
+    values_random(&r, g, &g->state, false, &st);
+    values_random(&r, g, &g->slot, false, &sl);
+    for (uint32_t i = 0; i < sl.n; i++)
+        memcpy(&slot[i], sl.v[i], dtype_size(g->slot.v[i].dtype));
+    bool ok = run_on(g, "ref", true, &in, &st, slot, &want, why) && run_on(g, device, true, &in, &st, slot, &got, why) &&
+              compare(g, &want, &got, why);
+    values_free(&in);
+    values_free(&st);
+    values_free(&sl);
+    values_free(&want);
+    values_free(&got);
+    return ok;
+}
+
+static void try(struct graph *g, const char *what)
+{
+    struct err why = {0};
+    if (!check(!g->err.code, "%s: %s", what, g->err.msg) || !check(agrees(g, 1, &why), "%s: %s", what, why.msg))
+        graph_print(g, stdout);
+    graph_free(g);
+}
+
+/* ---- every op with every dtype ---- */
+
+static bool has(unsigned dtype) { return device_dtypes(number) >> dtype & 1; }
+
+/* Operands that the ops of a graph share: whole vectors and a rest, one that is every second element of another. */
+struct operands { ref v[3], choice; };
+
+static struct operands operands_of(struct graph *g, unsigned dtype)
+{
+    struct shape s = shape_make(2, (int64_t[]){2, 37}), wide = shape_make(2, (int64_t[]){2, 74});
+    struct operands o = {.choice = n_input(g, KL_BOOL, &s, "c")};
+    for (unsigned i = 0; i < 3; i++)
+        o.v[i] = i == 1 ? n_slice(g, n_input(g, dtype, &wide, "x"), 1, 0, 37, 2) : n_input(g, dtype, &s, "x");
+    return o;
+}
+
+static ref elementwise(struct graph *g, unsigned op, const struct operands *o)
+{
+    struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
+    for (unsigned i = 0; i < n.nin; i++)
+        n.in[i] = op == OP_where && i == 0 ? o->choice : o->v[i];
+    return graph_add(g, &n, NULL);
+}
+
+/* Does the op's row take the dtype? */
+static bool takes(unsigned op, unsigned dtype)
+{
+    struct graph *g = graph_new("row");
+    struct operands o = operands_of(g, dtype);
+    bool ok = op_is_elementwise(op) && elementwise(g, op, &o) && !g->err.code;
+    graph_free(g);
+    return ok;
+}
+
+/* Ops [first, end) of the list as one graph, for most of a kernel's cost does not depend on what it does; where that is
+ * wrong, halves of it, to name the op. */
+static void try_ops(const unsigned *op, unsigned first, unsigned end, unsigned dtype)
+{
+    struct err why = {0};
+    struct graph *g = graph_new("ops");
+    struct operands o = operands_of(g, dtype);
+    for (unsigned i = first; i < end; i++)
+        graph_output(g, OUT_RETURN, elementwise(g, op[i], &o), 0);
+    bool ok = !g->err.code && agrees(g, 1, &why);
+    graph_free(g);
+    if (ok) {
+        passed += end - first;
+    } else if (end - first > 1) {
+        try_ops(op, first, (first + end) / 2, dtype);
+        try_ops(op, (first + end) / 2, end, dtype);
+    } else {
+        check(false, "%s of %s: %s", opinfo[op[first]].name, dtype_name(dtype), why.msg);
+    }
+}
+
+static void table_of(unsigned dtype)
+{
+    unsigned op[OP_COUNT], n = 0;
+    for (unsigned i = 1; i < OP_COUNT; i++)
+        if (takes(i, dtype))
+            op[n++] = i;
+    check(n > 10, "only %u ops take %s", n, dtype_name(dtype));
+    for (unsigned i = 0; i < n; i += A_GRAPH)
+        try_ops(op, i, i + A_GRAPH < n ? i + A_GRAPH : n, dtype);
+    pairs += n;
+}
+
+/* What folds many elements into one: of a few dtypes along all axes and in all sizes, of the others once. */
+static void folds(unsigned dtype)
+{
+    struct shape s = shape_make(3, (int64_t[]){3, 5, 70});
+    bool all = dtype == KL_U8 || dtype == KL_I32 || dtype == KL_F16 || dtype == KL_F32 || dtype == KL_F64;
+    char what[64];
+    struct graph *g = graph_new("reduces");
+    ref x = n_input(g, dtype, &s, "x");
+    for (enum op op = OP_sum; op <= OP_reduce_prod; op++)
+        for (unsigned axes = 1; axes < 8; axes += 3)
+            if (axes == (all ? 1 : 4) || (all && op != OP_reduce_prod))
+                graph_output(g, OUT_RETURN, n_reduce(g, op, x, axes), 0);
+    graph_output(g, OUT_RETURN, n_argsort(g, x, 2, false, KL_I32), 0);
+    ref i = n_input(g, KL_I32, &(struct shape){.rank = 1, .dim = {5}}, "i");
+    graph_output(g, OUT_RETURN, n_scatter(g, x, i, n_flip(g, x, 4), 1, SCATTER_ADD), 0);
+    if (all)
+        graph_output(g, OUT_RETURN, n_scatter(g, x, i, n_flip(g, x, 4), 1, SCATTER_SET), 0);
+    snprintf(what, sizeof what, "reduces, sorts and scatters of %s", dtype_name(dtype));
+    try(g, what);
+    g = graph_new("dots");
+    const union attr dims = {.dot = {.con_a = 1, .con_b = 0, .ncon = 1}};
+    for (int64_t m = 1; m < (all ? 200 : 7); m = 5 * m + 1) {
+        ref a = n_input(g, dtype, &(struct shape){.rank = 2, .dim = {m, 33}}, "a");
+        ref b = n_input(g, dtype, &(struct shape){.rank = 2, .dim = {33, m + 2}}, "b");
+        if (all || m > 1)
+            graph_output(g, OUT_RETURN, n_dot(g, a, b, &dims), 0);
+    }
+    snprintf(what, sizeof what, "products of %s", dtype_name(dtype));
+    try(g, what);
+}
+
+static void attention(unsigned dtype)
+{
+    char what[64];
+    struct graph *g = graph_new("attention");
+    ref q = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 37, 12}}, "q"), k = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 12}}, "k");
+    ref v = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 9}}, "v"), mask = n_input(g, KL_BOOL, &(struct shape){.rank = 3, .dim = {2, 37, 83}}, "m");
+    graph_output(g, OUT_RETURN, n_attention(g, q, k, v, NIL, 0.01, true), 0);
+    graph_output(g, OUT_RETURN, n_attention(g, q, k, v, mask, 0.01, false), 0);
+    snprintf(what, sizeof what, "attention of %s", dtype_name(dtype));
+    try(g, what);
+}
+
+/* By the zeros that stand in a kernel's text. */
+static void division(unsigned dtype)
+{
+    char what[64];
+    struct graph *g = graph_new("division");
+    ref x = n_input(g, dtype, &(struct shape){.rank = 1, .dim = {9}}, "x");
+    graph_output(g, OUT_RETURN, n_div(g, x, n_k(g, x, 0)), 0);
+    graph_output(g, OUT_RETURN, n_div(g, x, n_k(g, x, -0.0)), 0);
+    snprintf(what, sizeof what, "division of %s", dtype_name(dtype));
+    try(g, what);
+}
+
+static void of_dtype(unsigned dtype)
+{
+    struct shape s = shape_make(3, (int64_t[]){3, 5, 70});
+    char what[64];
+    struct graph *g = graph_new("casts");
+    ref x = n_input(g, dtype, &s, "x");
+    for (unsigned to = 0; to < KL_DTYPE_COUNT; to++)
+        if (has(to))
+            graph_output(g, OUT_RETURN, n_cast(g, x, to), 0);
+    snprintf(what, sizeof what, "casts of %s", dtype_name(dtype));
+    try(g, what);
+    g = graph_new("views");
+    x = n_input(g, dtype, &s, "x");
+    uint8_t turn[KL_MAX_RANK] = {2, 0, 1};
+    graph_output(g, OUT_RETURN, n_permute(g, x, turn), 0);
+    graph_output(g, OUT_RETURN, n_flip(g, n_slice(g, x, 2, 3, 20, 3), 4), 0);
+    graph_output(g, OUT_RETURN, n_concat(g, (ref[]){x, n_flip(g, x, 1)}, 2, 1), 0);
+    ref i = n_input(g, KL_I32, &(struct shape){.rank = 1, .dim = {9}}, "i");
+    graph_output(g, OUT_RETURN, n_gather(g, x, i, 1), 0);
+    graph_output(g, OUT_ASSIGN, n_flip(g, n_state(g, dtype, &s, "w"), 4), 0);
+    snprintf(what, sizeof what, "views of %s", dtype_name(dtype));
+    try(g, what);
+    if (dtype != KL_BOOL)
+        folds(dtype);
+    if (dtype_is_float(dtype)) {
+        attention(dtype);
+        division(dtype);
+    }
+}
+
+/* ---- what is large ---- */
+
+/* A buffer of more than 128 MiB, which is as much as a descriptor may hold in many drivers. */
+static void large(void)
+{
+    struct graph *g = graph_new("large");
+    const int64_t n = (INT64_C(130) << 18) + 3;
+    struct shape s = shape_make(1, &n);
+    ref x = n_input(g, KL_I32, &s, "x"), y = n_add(g, x, x);
+    graph_output(g, OUT_RETURN, n_reduce(g, OP_reduce_max, x, 1), 0);
+    graph_output(g, OUT_RETURN, n_slice(g, y, 0, n - 12, 12, 1), 0);
+    try(g, "130 MiB");
+}
+
+/* More numbers than push constants hold, each another one. */
+static void many_slots(void)
+{
+    struct graph *g = graph_new("slots");
+    struct shape s = shape_make(1, (int64_t[]){100});
+    ref x = n_input(g, KL_F32, &s, "x");
+    for (int i = 0; i < 60; i++)
+        x = n_add(g, x, n_mul(g, x, n_broadcast(g, n_slot(g, KL_F32, "s"), &s)));
+    graph_output(g, OUT_RETURN, x, 0);
+    try(g, "60 slots");
+}
+
+static void table(void)
+{
+    for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++)
+        if (has(dtype)) {
+            table_of(dtype);
+            of_dtype(dtype);
+        } else {
+            printf("%s has no %s\n", device, dtype_name(dtype));
+        }
+    if (number < DEVICE_PLUGIN) /* the tests' plug-in has less memory than that */
+        large();
+    many_slots();
+}
+
+/* Graphs in which a unit in the last place of a sum makes quite another number: 262 takes cosines of sums of about 1e38. */
+static bool amplifies(uint64_t seed) { return seed == 262; }
+
+int main(int argc, char **argv)
+{
+    struct err e = {0};
+    bool graphs_only = argc > 1 && !strcmp(argv[1], "graphs");
+    argc -= graphs_only;
+    argv += graphs_only;
+    device = argc > 1 ? argv[1] : "vulkan";
+    uint64_t graphs = argc > 2 ? strtoull(argv[2], NULL, 10) : 300, seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+    number = device_find(device, &e);
+    if (number < 0) {
+        printf("SKIP no-device %s: %s\n", device, e.msg);
+        skipped++;
+        return finish();
+    }
+    if (!graphs_only)
+        table();
+    test_ops();
+    ulps = GRAPH_ULPS;
+    for (uint64_t i = 0; i < graphs && failed < 20; i++) {
+        char what[32];
+        if (amplifies(seed + i))
+            continue;
+        snprintf(what, sizeof what, "graph %" PRIu64, seed + i);
+        try(random_graph(seed + i), what);
+    }
+    printf("%s: %u pairs of an op and a dtype, %" PRIuFAST64 " kernels compiled, %" PRIuFAST64 " from disk, %" PRIuFAST64 " launches, %" PRIuFAST64
+           " ops on the host\n", device, pairs, atomic_load(&counters.compiles), atomic_load(&counters.disk_hits),
+           atomic_load(&counters.launches), atomic_load(&counters.host_ops));
+    return finish();
+}

@@ -1,0 +1,414 @@
+/* Programs compiled ahead of time: objects and headers of many graphs in one C program, which is built by the system's
+ * compiler, knows nothing of Kiln but its runtime, and must give the same bits as Kiln itself.
+ *
+ * Argument: the build folder, which has libkiln-aot.a. */
+#include "tests/support/harness.h"
+#include "ir/text/text.h"
+#include "runtime/aot/image.h"
+#include "runtime/aot/object.h"
+#include "tests/support/sanitize.h"
+#include <dirent.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+
+enum { MAX_PROGRAMS = 64, THREADS = 3 };
+
+static struct program_test {
+    struct graph *g;
+    char name[64], cpu[16];
+    bool fused;
+    uint64_t barriers; /* of a run by Kiln itself, fused */
+    struct values input, state, want;
+    uint64_t slot[MAX_VALUES];
+} test[MAX_PROGRAMS];
+static unsigned ntest;
+static char folder[512], build[512];
+
+static char *in_folder(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static char *in_folder(const char *fmt, ...)
+{
+    static char path[4][1024];
+    static unsigned turn;
+    char *p = path[turn++ % 4];
+    int n = snprintf(p, sizeof *path, "%s/", folder);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(p + n, sizeof *path - (size_t)n, fmt, ap);
+    va_end(ap);
+    return p;
+}
+
+static bool sh(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static bool sh(const char *fmt, ...)
+{
+    char line[8192];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    fflush(stdout);
+    int status = system(line);
+    return check(status == 0, "status %d of: %s", status, line);
+}
+
+static struct graph *load(const char *path)
+{
+    struct err e = {0};
+    FILE *f = fopen(path, "rb");
+    static char text[1 << 20];
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f)
+        fclose(f);
+    text[n] = 0;
+    struct graph *g = graph_parse(text, n, path, &e);
+    check(g, "%s: %s", path, e.msg);
+    return g;
+}
+
+static bool can_v4(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl");
+#else
+    return false;
+#endif
+}
+
+/* One graph with data, what Kiln makes of them, and its object and header. */
+static void add(const char *path)
+{
+    struct program_test *t = &test[ntest];
+    struct rng r = {ntest + 1};
+    struct err e = {0};
+    struct object_made made;
+    static const char *const cpu[] = {"baseline", "native", "x86-64-v4"};
+    memset(t, 0, sizeof *t);
+    if (!(t->g = load(path)))
+        return;
+    const char *base = strrchr(path, '/') + 1;
+    snprintf(t->name, sizeof t->name, "%.*s", (int)strcspn(base, "."), base);
+    snprintf(t->cpu, sizeof t->cpu, "%s", cpu[ntest % (can_v4() ? 3 : 2)]);
+    for (uint32_t i = 0; t->g->symbols && i < t->g->symbols->n; i++)
+        graph_symbol_set(t->g, i, t->g->symbols->v[i].low + 3, &e);
+    graph_bind(t->g);
+    values_random(&r, t->g, &t->g->input, false, &t->input);
+    values_random(&r, t->g, &t->g->state, false, &t->state);
+    for (uint32_t i = 0; i < t->g->slot.n; i++) /* of one name: one number */
+        t->slot[i] = dtype_bits(t->g->slot.v[i].dtype, 0.25 + object_slot(t->g, i));
+    t->fused = ntest % 4 > 0;
+    uint64_t before = counters.barriers;
+    bool ok = check(run_on(t->g, "cpu", true, &t->input, &t->state, t->slot, &t->want, &e), "%s: %s", path, e.msg);
+    t->barriers = counters.barriers - before;
+    ok = ok && check(object_make(t->g, &(struct object_options){.prefix = t->name, .cpu = t->cpu, .fuse = t->fused}, &made, &e),
+                     "%s: %s", path, e.msg);
+    if (!ok)
+        return;
+    if (check(object_write(&made, in_folder("%s.o", t->name), in_folder("%s.h", t->name), &e), "%s", e.msg))
+        ntest++;
+    object_made_free(&made);
+}
+
+/* ---- the program ---- */
+
+static void put_array(FILE *f, const struct program_test *t, enum object_member kind, uint32_t i, bool in)
+{
+    char m[OBJECT_MEMBER];
+    object_member(t->g, kind, i, m);
+    if (in && kind == MEMBER_OUT)
+        fprintf(f, "    a.%s = room(%s_count_%s * sizeof *a.%s, NULL);\n", m, t->name, m, m);
+    else if (in)
+        fprintf(f, "    a.%s = room(%s_count_%s * sizeof *a.%s, &in);\n", m, t->name, m, m);
+    else
+        fprintf(f, "    memcpy(out, a.%s, %s_count_%s * sizeof *a.%s), out += %s_count_%s * sizeof *a.%s;\n", m,
+                t->name, m, m, t->name, m, m);
+}
+
+/* A function that runs one program: from its data to its outputs, then its states. */
+static void put_function(FILE *f, const struct program_test *t)
+{
+    const struct graph *g = t->g;
+    char m[OBJECT_MEMBER];
+    fprintf(f,
+            "static char *%s(const char **data, char *out, int thread)\n{\n    const char *in = *data;\n    %s_args a "
+            "= {0};\n",
+            t->name, t->name);
+    for (int in = 1; in >= 0; in--) {
+        uint32_t returned = 0;
+        for (uint32_t i = 0; in && i < g->input.n; i++)
+            put_array(f, t, MEMBER_IN, i, in);
+        for (uint32_t i = 0; in && i < g->state.n; i++)
+            put_array(f, t, MEMBER_STATE, i, in);
+        for (uint32_t i = 0; in && i < g->slot.n; i++)
+            if (object_slot(g, i) == i) {
+                object_member(g, MEMBER_SLOT, i, m);
+                fprintf(f, "    memcpy(&a.%s, in, sizeof a.%s), in += 8;\n", m, m);
+            } else {
+                fprintf(f, "    in += 8;\n");
+            }
+        for (uint32_t i = 0; i < g->nout; i++)
+            if (g->out[i].kind == OUT_RETURN)
+                put_array(f, t, MEMBER_OUT, returned++, in);
+        for (uint32_t i = 0; !in && i < g->state.n; i++)
+            put_array(f, t, MEMBER_STATE, i, in);
+        if (in)
+            fprintf(f, "    workspace(&a.workspace, &a.workspace_bytes, %s_workspace_bytes(), thread);\n"
+                       "    barriers = 0;\n    check(%s_run(&a), \"%s\");\n", t->name, t->name, t->name);
+    }
+    fprintf(f, "    memcpy(out, &barriers, 8), out += 8;\n    *data = in;\n    return out;\n}\n\n");
+}
+
+static const char head[] =
+    "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\n"
+    "static _Thread_local uint64_t barriers;\ntypedef void task(void);\n"
+    "void __real_kiln_aot_pool_run_parts(task *, void *, const void *, uint32_t, unsigned);\n"
+    "void __wrap_kiln_aot_pool_run_parts(task *, void *, const void *, uint32_t, unsigned);\n"
+    "/* What the runtime calls instead: the linker's option --wrap. */\n"
+    "void __wrap_kiln_aot_pool_run_parts(task *t, void *ctx, const void *part, uint32_t n, unsigned most)\n{\n"
+    "    barriers++;\n    __real_kiln_aot_pool_run_parts(t, ctx, part, n, most);\n}\n\n"
+    "static _Thread_local struct { void *p; } made[4096];\nstatic _Thread_local int nmade;\n"
+    "/* n bytes that start off a line of memory, from *in if there is one */\n"
+    "static void *room(size_t n, const char **in)\n{\n"
+    "    char *p = malloc(n + 8);\n    if (!p || nmade == 4096)\n        exit(3);\n    made[nmade++].p = p;\n"
+    "    if (in)\n        memcpy(p + 8, *in, n), *in += n;\n    return p + 8;\n}\n\n"
+    "static void check(int status, const char *name)\n{\n"
+    "    if (status)\n        fprintf(stderr, \"%s: %s\\n\", name, kiln_aot_error(status)), exit(2);\n}\n\n"
+    "/* None, all that is asked for, or so much that one thread has room */\n"
+    "static void workspace(void **p, size_t *bytes, size_t most, int thread)\n{\n"
+    "    kiln_aot_threads(thread == 2 ? 1 : 3);\n    *bytes = thread ? most : 0;\n    *p = thread ? room(most, NULL) : "
+    "NULL;\n"
+    "    if (thread == 2)\n        kiln_aot_threads(3);\n}\n\n";
+
+static const char tail[] =
+    "static char *data, *result[3];\nstatic size_t size, given;\n\n"
+    "static void *thread(void *arg)\n{\n"
+    "    int i = (int)(intptr_t)arg;\n    char *out = result[i] = malloc(size + sizeof list);\n    const char *in = data;\n"
+    "    if (!out)\n        exit(3);\n    for (size_t k = 0; k < sizeof list / sizeof *list; k++)\n        out = "
+    "list[k](&in, out, i);\n"
+    "    while (nmade)\n        free(made[--nmade].p);\n    if (!i)\n        given = (size_t)(out - result[0]);\n    return "
+    "NULL;\n}\n\n"
+    "int main(int argc, char **argv)\n{\n"
+    "    FILE *f = fopen(argv[1], \"rb\");\n    pthread_t t[3];\n    size = (size_t)atol(argv[3]);\n    data = "
+    "malloc(size + 1);\n"
+    "    if (argc != 4 || !f || fread(data, 1, size, f) != size)\n        return 4;\n    fclose(f);\n"
+    "    for (int i = 0; i < 3; i++)\n        pthread_create(&t[i], NULL, thread, (void *)(intptr_t)i);\n"
+    "    for (int i = 0; i < 3; i++)\n        pthread_join(t[i], NULL);\n"
+    "    f = fopen(argv[2], \"wb\");\n    for (int i = 0; i < 3; i++) {\n"
+    "        if (fwrite(result[i], 1, given, f) != given)\n            return 5;\n        free(result[i]);\n    }\n"
+    "    free(data);\n    return fclose(f) || refusals();\n}\n";
+
+/* What runs refuse, of the first program, whose first pointer is an input's. */
+static void put_refusals(FILE *f)
+{
+    const struct program_test *t = &test[0];
+    struct image m = {.magic = IMAGE_MAGIC, .version = IMAGE_VERSION, .features = UINT64_C(1) << 63};
+    uint32_t word[sizeof m / 4];
+    memcpy(word, &m, sizeof m);
+    fprintf(f,
+            "int kiln_aot_run(const void *image, void *kernels, const void *args);\n\nstatic int refusals(void)\n{\n"
+            "    static char room[1 << 16];\n    %s_args a = {0};\n    void **pointer = (void **)&a;\n    static "
+            "uint32_t other[] = {",
+            t->name);
+    for (size_t i = 0; i < sizeof m / 4; i++)
+        fprintf(f, "%uu,", word[i]);
+    fprintf(f, "};\n    if (%s_run(&a) != 1 || %s_run(NULL) != 1)\n        return 6;\n", t->name, t->name);
+    fprintf(f, "    for (size_t i = 0; pointer + i < &a.workspace; i++)\n        pointer[i] = room;\n"
+               "    a.workspace = room, a.workspace_bytes = 8;\n    if (%s_run(&a) != 1)\n        return 7;\n"
+               "    if (kiln_aot_run(other, NULL, &a) != 5)\n        return 8;\n    other[1]++;\n"
+               "    return kiln_aot_run(other, NULL, &a) == 9 ? 0 : 9;\n}\n\n", t->name);
+}
+
+static bool write_program(void)
+{
+    FILE *f = fopen(in_folder("program.c"), "w");
+    if (!check(f, "cannot write %s", in_folder("program.c")))
+        return false;
+    for (unsigned i = 0; i < ntest; i++)
+        fprintf(f, "#include \"%s.h\"\n", test[i].name);
+    fputs(head, f);
+    for (unsigned i = 0; i < ntest; i++)
+        put_function(f, &test[i]);
+    fprintf(f, "static char *(*const list[])(const char **, char *, int) = {");
+    for (unsigned i = 0; i < ntest; i++)
+        fprintf(f, "%s, ", test[i].name);
+    fputs("};\n\n", f);
+    put_refusals(f);
+    fputs(tail, f);
+    return check(!fclose(f), "cannot write the program");
+}
+
+/* ---- its data, and what it makes of them ---- */
+
+static size_t leaf_bytes(const struct graph *g, const struct leaf *l)
+{
+    return (size_t)shape_count(&g->shape[l->shape]) * dtype_size(l->dtype);
+}
+
+static size_t write_data(void)
+{
+    FILE *f = fopen(in_folder("data"), "wb");
+    size_t n = 0;
+    for (unsigned i = 0; f && i < ntest; i++) {
+        const struct program_test *t = &test[i];
+        for (uint32_t k = 0; k < t->g->input.n; k++)
+            n += fwrite(t->input.v[k], 1, leaf_bytes(t->g, &t->g->input.v[k]), f);
+        for (uint32_t k = 0; k < t->g->state.n; k++)
+            n += fwrite(t->state.v[k], 1, leaf_bytes(t->g, &t->g->state.v[k]), f);
+        n += 8 * fwrite(t->slot, 8, t->g->slot.n, f);
+    }
+    check(f && !fclose(f), "cannot write the data");
+    return n;
+}
+
+static void compare_array(FILE *f, const struct program_test *t, int thread, const char *what, uint32_t i,
+                          unsigned dtype, const struct shape *s, const void *want)
+{
+    int64_t n = shape_count(s), at = 0;
+    size_t bytes = (size_t)n * dtype_size(dtype);
+    void *got = malloc(bytes + 1);
+    check(fread(got, 1, bytes, f) == bytes && same_values(dtype, got, want, n, &at),
+          "%s for %s, thread %d: %s %u differs at %lld", t->name, t->cpu, thread, what, i, (long long)at);
+    free(got);
+}
+
+static void compare(void)
+{
+    FILE *f = fopen(in_folder("result"), "rb");
+    if (!check(f, "no result"))
+        return;
+    for (int thread = 0; thread < THREADS; thread++)
+        for (unsigned i = 0; i < ntest; i++) {
+            const struct program_test *t = &test[i];
+            const struct graph *g = t->g;
+            for (uint32_t k = 0; k < g->nout; k++)
+                if (g->out[k].kind == OUT_RETURN)
+                    compare_array(f, t, thread, "output", k, node_at(g, g->out[k].value)->dtype,
+                                  node_shape(g, g->out[k].value), t->want.v[k]);
+            for (uint32_t k = 0; k < g->state.n; k++) {
+                const void *want = t->state.v[k];
+                for (uint32_t o = 0; o < g->nout; o++)
+                    want = g->out[o].kind == OUT_ASSIGN && g->out[o].state == k ? t->want.v[o] : want;
+                compare_array(f, t, thread, "state", k, g->state.v[k].dtype, &g->shape[g->state.v[k].shape], want);
+            }
+            uint64_t barriers = 0;
+            bool known = t->fused && !strcmp(t->cpu, "native") && strncmp(t->name, "agree_copy", 10); /* one device, this one */
+            check(fread(&barriers, sizeof barriers, 1, f) == 1, "the result ends");
+            check(!known || barriers == t->barriers, "%s: %llu barriers, not %llu", t->name, (unsigned long long)barriers,
+                  (unsigned long long)t->barriers);
+        }
+    check(fgetc(f) == EOF, "there is more in the result");
+    fclose(f);
+}
+
+static void test_programs(void)
+{
+    if (!write_program())
+        return;
+    size_t size = write_data();
+    char objects[4096] = "";
+    for (unsigned i = 0; i < ntest; i++)
+        snprintf(objects + strlen(objects), sizeof objects - strlen(objects), " %s.o", test[i].name);
+    if (!sh("cd %s && cc -std=c17 -Wall -Wextra -Wpedantic -Werror -O1 %s -c program.c", folder, SANITIZE) ||
+        !sh("cd %s && cc %s -Wl,--wrap=kiln_aot_pool_run_parts program.o %s %s/libkiln-aot.a -pthread -o program", folder, SANITIZE, objects, build) ||
+        !sh("cd %s && for h in *.h; do echo \"#include \\\"$h\\\"\"; done | c++ -std=c++17 -Wall -Wextra -Wpedantic "
+            "-Werror "
+            "-x c++ -fsyntax-only -I. -",
+            folder))
+        return;
+    /* Nothing of LLVM or of Kiln but its runtime. */
+    sh("cd %s && ! ldd program | grep -iE 'llvm|kiln'", folder);
+    sh("cd %s && ! nm program | grep -iE 'llvm|kl_|graph_|pass_'", folder);
+    sh("! nm -g --defined-only %s/libkiln-aot.a | grep ' T ' | grep -v ' kiln_aot_'", build);
+    if (sh("cd %s && ./program data result %zu", folder, size))
+        compare();
+}
+
+static long long file_bytes(const char *path)
+{
+    struct stat s;
+    return check(!stat(path, &s), "no file %s", path) ? (long long)s.st_size : 0;
+}
+
+/* A runtime that has grown by a compiler would show. */
+static void test_sizes(void)
+{
+    long long runtime = file_bytes(in_folder("../libkiln-aot.a")), program = file_bytes(in_folder("program"));
+    printf("%u programs in %lld bytes, mlp_step.o %lld; the runtime library %lld\n", ntest, program,
+           file_bytes(in_folder("mlp_step.o")), runtime);
+    check(*SANITIZE || runtime < 100000, "the runtime has %lld bytes", runtime);
+}
+
+/* ---- what is refused ---- */
+
+static void refused(const char *text, const struct object_options *o, kl_status code, const char *want)
+{
+    struct err e = {0};
+    struct object_made made;
+    struct graph *g = graph_parse(text, strlen(text), "t.kir", &e);
+    if (check(g, "%s", e.msg) && !check(!object_make(g, o, &made, &e), "compiled: %s", text))
+        object_made_free(&made);
+    check(e.code == code && strstr(e.msg, want), "error %d, '%s', is not '%s'", e.code, e.msg, want);
+    graph_free(g);
+}
+
+#define PLAIN "graph @g {\n  %x = input 0 \"x\" : f32[2]\n  %y = neg %x : f32[2]\n  return %y\n}\n"
+
+static void test_errors(void)
+{
+    test_ops();
+    refused("graph @g {\n  %x = input 0 \"x\" : f32[2]\n  %c = custom \"test.turn\" %x : f32[2]   # net.c:12 f\n"
+            "  %y = proj %c index(0) : f32[2]\n  return %y\n}\n",
+            &(struct object_options){.fuse = true}, KL_ERR_COMPILE, "net.c:12: custom \"test.turn\"");
+    refused(PLAIN, &(struct object_options){.cpu = "z80"}, KL_ERR_ARGUMENT,
+            "no processor is called 'z80': there are native, baseline");
+    refused(PLAIN, &(struct object_options){.prefix = "a-b"}, KL_ERR_ARGUMENT, "'a-b' is no C identifier");
+    refused(PLAIN, &(struct object_options){.prefix = "2"}, KL_ERR_ARGUMENT, "'2' is no C identifier");
+    refused("graph @g {\n  symbol n 1..9\n  %x = input 0 \"x\" : f32[n]\n  return %x\n}\n", &(struct object_options){0},
+            KL_ERR_SHAPE, "symbol n has no value");
+    struct err e = {0};
+    struct object_made made = {.header = (char *)"h", .code = {(void *)"o", 1}};
+    check(!object_write(&made, in_folder("e.o"), "/nowhere/e.h", &e) && e.code == KL_ERR_IO &&
+              strstr(e.msg, "/nowhere/e.h"),
+          "error %d '%s'", e.code, e.msg);
+    FILE *f = fopen(in_folder("e.o"), "rb");
+    check(!f, "an object is left behind");
+    if (f)
+        fclose(f);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || !realpath(argv[1], build))
+        return fprintf(stderr, "usage: aot BUILD_FOLDER\n"), 2;
+    snprintf(folder, sizeof folder, "%.400s/aot-test", build);
+    mkdir(folder, 0777);
+    struct err e = {0};
+    struct caps caps;
+    const struct backend *b = backend_get("llvm", &e);
+    if (!check(b && b->caps(&caps, &e), "%s", e.msg))
+        return finish();
+    add("tests/text/agree_scan.kir");
+    add("examples/mlp_step.kir");
+    DIR *d = opendir("tests/text");
+    check(d, "no folder tests/text");
+    for (struct dirent *x; d && (x = readdir(d)) && ntest < MAX_PROGRAMS;) {
+        char path[512];
+        snprintf(path, sizeof path, "tests/text/%.200s", x->d_name);
+        if (!strncmp(x->d_name, "agree_", 6) && strcmp(x->d_name, "agree_scan.kir") &&
+            strcmp(x->d_name, "agree_custom.kir"))
+            add(path);
+    }
+    if (d)
+        closedir(d);
+    check(ntest > 25, "%u programs", ntest);
+    test_programs();
+    test_sizes();
+    test_errors();
+    for (unsigned i = 0; i < ntest; i++) {
+        values_free(&test[i].input);
+        values_free(&test[i].state);
+        values_free(&test[i].want);
+        graph_free(test[i].g);
+    }
+    return finish();
+}

@@ -1,0 +1,210 @@
+/* kl_trace_compile, through the public headers: what it writes does in a program of its own what the trace does.
+ *
+ * Argument: the build folder, which has libkiln-aot.a. */
+#include "tests/support/api_check.h"
+#include "tests/support/sanitize.h"
+#include <sys/stat.h>
+
+enum { N = 6, M = 4, STEPS = 3 };
+static char folder[1024], object[1100], header[1100];
+static const char *build;
+
+static float image(int step, int i) { return (float)((i * 7 + step * 5) % 11) / 4 - 1; }
+
+/* A step of gradient descent with two numbers that have a name, one of them twice, and one that has none. */
+static kl_tensor record(kl_device dev, kl_tensor w, int step, double rate)
+{
+    float images[N * M];
+    for (int i = 0; i < N * M; i++)
+        images[i] = image(step, i);
+    kl_tensor x = kl_input(dev, KL_F32, DIMS(N, M), images), lr = kl_scalar(dev, KL_F32, rate),
+              decay = kl_scalar(dev, KL_F32, rate);
+    kl_set_name(x, "x");
+    kl_set_name(lr, "lr");
+    kl_set_name(decay, "lr");
+    kl_tensor loss = kl_keep(kl_sum_all(kl_square(kl_tanh(kl_mul_scalar(kl_matmul(x, w), 0.75)))));
+    kl_tensor g = kl_mul(kl_grad(loss, w), kl_expand(lr, DIMS(M, 2)));
+    kl_assign(w, kl_sub(kl_sub(w, kl_mul(w, kl_expand(decay, DIMS(M, 2)))), g));
+    return loss;
+}
+
+static kl_tensor weights(kl_device dev)
+{
+    float w[M * 2];
+    for (int i = 0; i < M * 2; i++)
+        w[i] = (float)i / 8 - 0.5f;
+    kl_tensor t = kl_input(dev, KL_F32, DIMS(M, 2), w);
+    kl_set_name(t, "w");
+    return t;
+}
+
+static const char program[] =
+    "#include \"descent.h\"\n#include <stdio.h>\n"
+    "int main(void)\n{\n"
+    "    float x[descent_count_in_x], w[descent_count_state_w], loss;\n"
+    "    descent_args a = {.in_x = x, .state_w = w, .out_0 = &loss};\n"
+    "    for (int i = 0; i < descent_count_state_w; i++)\n        w[i] = (float)i / 8 - 0.5f;\n"
+    "    for (int step = 0; step < 3; step++) {\n"
+    "        for (int i = 0; i < descent_count_in_x; i++)\n            x[i] = (float)((i * 7 + step * 5) % 11) / 4 - "
+    "1;\n"
+    "        a.slot_lr = 0.125f * (float)(step + 1);\n"
+    "        if (descent_run(&a))\n            return 1;\n"
+    "        printf(\"%a\\n\", loss);\n    }\n"
+    "    for (int i = 0; i < descent_count_state_w; i++)\n        printf(\"%a\\n\", w[i]);\n"
+    "    return 0;\n}\n";
+
+static bool sh(const char *fmt, const char *a, const char *b)
+{
+    char line[4096];
+    snprintf(line, sizeof line, fmt, folder, a, b);
+    return CHECK(system(line) == 0);
+}
+
+/* A trace that is only replayed gives the same files. */
+static void test_again(kl_device dev)
+{
+    char again[1100];
+    snprintf(again, sizeof again, "%s/again.o", folder);
+    kl_tensor w = weights(dev);
+    int64_t replays = kl_counter("replays");
+    kl_trace_begin("descent");
+    kl_tensor loss = record(dev, w, 0, 9);
+    OK(kl_trace_end());
+    kl_release(loss);
+    CHECK(kl_counter("replays") == replays + 1);
+    kl_trace_begin("descent");
+    record(dev, w, 0, 9);
+    OK(kl_trace_compile(again, header, NULL));
+    sh("cd %s && cmp descent.o again.o%s%s", "", "");
+    kl_release(w);
+}
+
+static void test_step(kl_device dev)
+{
+    double want[STEPS + M * 2];
+    kl_tensor w = weights(dev);
+    kl_trace_begin("descent");
+    record(dev, w, 0, 9);
+    int64_t launches = kl_counter("launches");
+    if (!OK(kl_trace_compile(object, header, NULL)))
+        return;
+    CHECK(kl_counter("launches") == launches && !kl_tracing());
+    for (int step = 0; step < STEPS; step++) {
+        kl_trace_begin("descent");
+        kl_tensor loss = record(dev, w, step, 0.125 * (step + 1));
+        OK(kl_trace_end());
+        want[step] = (double)kl_item_f32(loss);
+        kl_release(loss);
+    }
+    double *v = values_of(w);
+    memcpy(want + STEPS, v, M * 2 * sizeof *v);
+    free(v);
+    kl_release(w);
+
+    char path[1100];
+    snprintf(path, sizeof path, "%s/program.c", folder);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fputs(program, f) >= 0 && !fclose(f));
+    if (!sh("cd %s && cc -std=c17 -Wall -Wextra -Werror %s program.c descent.o %s/libkiln-aot.a -pthread -o program",
+            SANITIZE, build) ||
+        !sh("cd %s && ./program > result%s%s", "", ""))
+        return;
+    snprintf(path, sizeof path, "%s/result", folder);
+    f = fopen(path, "r");
+    for (int i = 0; CHECK(f) && i < STEPS + M * 2; i++) {
+        double got;
+        CHECK(fscanf(f, "%lf", &got) == 1 && got == want[i]);
+    }
+    if (f)
+        fclose(f);
+}
+
+static kl_status negate_types(void *ctx, const kl_custom_call *call, kl_type *out)
+{
+    (void)ctx;
+    out[0] = call->in_type[0];
+    return KL_OK;
+}
+
+static kl_status negate_run(void *ctx, const kl_custom_call *call)
+{
+    (void)ctx, (void)call;
+    return KL_ERR_INTERNAL; /* nobody is to call it */
+}
+
+static kl_status in_region(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)nin, (void)nout;
+    *(kl_status *)ctx = kl_trace_compile(object, header, NULL);
+    out[0] = in[0];
+    return KL_OK;
+}
+
+static void begin(kl_device dev, bool keep)
+{
+    kl_trace_begin("bad");
+    kl_tensor x = kl_neg(kl_ones(dev, KL_F32, DIMS(3)));
+    if (keep)
+        kl_keep(x);
+}
+
+#define REFUSED(call, code, text)                                                            \
+    do {                                                                                     \
+        CHECK((call) == (code));                                                             \
+        CHECK(strstr(kl_last_error(), "api_aot.c:") && strstr(kl_last_error(), (text)));     \
+        CHECK(!kl_tracing());                                                                \
+    } while (0)
+
+static void test_errors(kl_device dev)
+{
+    remove(object);
+    REFUSED(kl_trace_compile(object, header, NULL), KL_ERR_TRACE, "trace_compile: no trace is open");
+    begin(dev, true);
+    REFUSED(kl_trace_compile(NULL, header, NULL), KL_ERR_ARGUMENT, "the path of the object is NULL");
+    begin(dev, false);
+    REFUSED(kl_trace_compile(object, header, NULL), KL_ERR_ARGUMENT, "trace \"bad\": it keeps and assigns nothing");
+    begin(dev, true);
+    REFUSED(kl_trace_compile(object, header, &(kl_compile_options){.cpu = "z80"}), KL_ERR_ARGUMENT,
+            "no processor is called 'z80'");
+    begin(dev, true);
+    REFUSED(kl_trace_compile(object, header, &(kl_compile_options){.prefix = "1st"}), KL_ERR_ARGUMENT,
+            "'1st' is no C identifier");
+    begin(dev, true);
+    REFUSED(kl_trace_compile("/nowhere/a.o", header, NULL), KL_ERR_IO, "/nowhere/a.o");
+    begin(dev, true);
+    kl_add(kl_ones(dev, KL_F32, DIMS(2)), kl_ones(dev, KL_F32, DIMS(3)));
+    REFUSED(kl_trace_compile(object, header, NULL), KL_ERR_SHAPE, "add");
+
+    OK(kl_custom_register("aot.negate", &(kl_custom_op){.types = negate_types, .run = negate_run}, NULL));
+    kl_tensor x = kl_ones(dev, KL_F32, DIMS(3)), y;
+    kl_trace_begin("bad");
+    OK(kl_custom("aot.negate", NULL, 0, 1, &x, 1, &y));
+    kl_keep(y);
+    REFUSED(kl_trace_compile(object, header, NULL), KL_ERR_COMPILE, "custom \"aot.negate\"");
+
+    kl_status inside = KL_OK;
+    kl_trace_begin("bad");
+    kl_checkpoint(in_region, &inside, 1, &x, 1, &y);
+    CHECK(inside == KL_ERR_TRACE && kl_trace_end() == KL_ERR_TRACE);
+    FILE *f = fopen(object, "rb");
+    CHECK(!f);
+    kl_release(x);
+}
+
+int main(int argc, char **argv)
+{
+    build = argc > 1 ? realpath(argv[1], NULL) : NULL;
+    kl_device dev = kl_device_default();
+    if (!build || !CHECK(dev.id))
+        return fprintf(stderr, "usage: api_aot BUILD_FOLDER\n"), 2;
+    snprintf(folder, sizeof folder, "%.900s/api-aot-test", build);
+    snprintf(object, sizeof object, "%s/descent.o", folder);
+    snprintf(header, sizeof header, "%s/descent.h", folder);
+    mkdir(folder, 0777);
+    test_step(dev);
+    test_again(dev);
+    test_errors(dev);
+    free((void *)(uintptr_t)build);
+    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    return failed ? 1 : 0;
+}
