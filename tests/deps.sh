@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fails if a folder includes a header of a folder that it must not know (README, "The house").
+# Fails if a folder includes a header of a folder that it must not know (README, "Architecture").
 # Argument: the tree to check; without one, this one, after a check that a bad include is noticed.
 root=${1:-$(dirname "$0")/..}
 
@@ -48,13 +48,13 @@ if [ $# -eq 0 ]; then # the check itself must notice
     fi
 fi
 
-# The folders of the house are these; a copy without its history is taken as it is.
+# The top-level folders are these; a copy without its history is taken as it is.
 rooms=' bench codegen examples frontend include ir passes runtime tests '
 for name in $(git -C "$root" ls-tree -d --name-only HEAD 2>/dev/null); do
     case $rooms in
     *" $name "*) ;;
     *) [ "${name#.}" != "$name" ] ||
-        { printf 'FAIL %s/ is no folder of the house (README)\n0 passed, 1 failed, 0 skipped\n' "$name" && exit 1; } ;;
+        { printf 'FAIL %s/ is not one of the top-level folders (README)\n0 passed, 1 failed, 0 skipped\n' "$name" && exit 1; } ;;
     esac
 done
 

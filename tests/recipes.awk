@@ -1,5 +1,5 @@
-# Applies the recipes of a README to a scratch copy of the tree, whose root is the current folder.
-#   awk -v checks=FOLDER -f recipes.awk README.md
+# Applies the recipes of READMEs to a scratch copy of the tree, whose root is the current folder.
+#   awk -v checks=FOLDER -f recipes.awk README.md ...
 # A fenced block is told what to do by the words behind its language:
 #   file=PATH                  a new file
 #   file=PATH after="TEXT"     lines to insert behind the one line of PATH that contains TEXT (or before="TEXT")
@@ -12,7 +12,7 @@ function word(info, name,    s) {
     gsub(/^"|"$/, "", s)
     return s
 }
-function fail(reason) { printf "FAIL README.md:%d: %s\n", NR, reason; status = 1 }
+function fail(reason) { printf "FAIL %s:%d: %s\n", FILENAME, FNR, reason; status = 1 }
 function insert(file, anchor, behind,    line, n, i, found, at) {
     while ((getline line < file) > 0) {
         old[++n] = line

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Follows the README's own recipes in a scratch copy (build/recipes), builds what their checks need, and runs these and the
+# Follows the READMEs' recipes in a scratch copy (build/recipes), builds what their checks need, and runs these and the
 # programs of tests/recipes/, which use what the recipes add.
 cd "$(dirname "$0")/.." || exit 1
 scratch=build/recipes
@@ -31,7 +31,8 @@ build() {
             $(cat checks/*.sh | grep -oE 'build/(tests|examples)/[a-z_]+' | sort -u | sed 's|build/||; s|/|_|')
 }
 
-awk -v checks=checks -f tests/recipes.awk README.md && ok || bad "a recipe does not fit the tree"
+awk -v checks=checks -f tests/recipes.awk README.md ir/README.md frontend/nn/README.md passes/README.md runtime/aot/README.md \
+    codegen/README.md && ok || bad "a recipe does not fit the tree"
 if build >build.log 2>&1; then
     ok
     for check in checks/*.sh; do
