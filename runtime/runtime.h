@@ -312,6 +312,7 @@ struct dump_request {
     int device;             /* where nodes on the graph's first device go; -1: they stay */
     bool fuse;
     const char *target;     /* kernels for a GPU in this language; NULL: for the devices */
+    const struct times *times; /* measured times of the program's commands, for a page; NULL: none */
 };
 bool dump_is_stage(const char *stage);
 bool dump_form_of(const char *path, enum dump_form *form); /* what its ending asks for; false: text */

@@ -39,9 +39,10 @@ static const struct command_line {
      "           [--schedules FILE]",
      "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
     {"devices", "", "the devices of this machine, or why there are none of a kind", cli_devices},
-    {"profile", "FILE.kir [--trace FILE.json] [--rounds N] [--device DEVICE] [--unfused]\n"
+    {"profile", "FILE.kir [--trace FILE.json] [--page FILE.html] [--rounds N] [--device DEVICE] [--unfused]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
-     "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev", cli_profile},
+     "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev;\n"
+     "      --page: all stages and kernels, with these times", cli_profile},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

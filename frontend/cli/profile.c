@@ -4,7 +4,16 @@
 
 enum { ROUNDS = 20 };
 
-static int profile(struct job *j, int rounds, const char *trace)
+/* The dump page of the program that ran, with the times of its kernels. */
+static bool write_page(struct job *j, const char *path, struct err *e)
+{
+    const struct exec *x = exec_get(j->g, j->device, option_fuse(), e);
+    struct dump_request r = {.form = DUMP_HTML, .device = x ? x->device : -1, .fuse = option_fuse(),
+                             .times = x ? atomic_load(&((struct exec *)(uintptr_t)x)->times) : NULL};
+    return x && dump_to_file(j->g, &r, path, e);
+}
+
+static int profile(struct job *j, int rounds, const char *trace, const char *page)
 {
     if (!job_open(j) || !job_bind(j, true))
         return CLI_FAILED;
@@ -17,6 +26,9 @@ static int profile(struct job *j, int rounds, const char *trace)
     fputs(kl_profile_table(p), stdout);
     status = trace ? kl_profile_trace(p, trace) : KL_OK;
     kl_profile_free(p);
+    struct err e = {0};
+    if (!status && page && !write_page(j, page, &e))
+        return cli_error("%s", e.msg);
     return status ? cli_error("%s", kl_last_error()) : CLI_OK;
 }
 
@@ -25,11 +37,13 @@ int cli_profile(int argc, char **argv)
     static const char *const binders[] = {"--input", "--state", "--slot", NULL};
     struct cli_args a = {.argc = argc, .argv = argv};
     struct job j = {0};
-    const char *trace = NULL;
+    const char *trace = NULL, *page = NULL;
     int rounds = ROUNDS;
     while (cli_next(&a)) {
         if (cli_is(&a, "--trace"))
             trace = cli_value(&a);
+        else if (cli_is(&a, "--page"))
+            page = cli_value(&a);
         else if (cli_is(&a, "--unfused"))
             option_fuse_here(0);
         else if (cli_is(&a, "--rounds")) {
@@ -40,7 +54,7 @@ int cli_profile(int argc, char **argv)
     }
     if (a.failed || !j.file)
         return a.failed ? CLI_USAGE : (cli_error("profile needs a file; see kiln help"), CLI_USAGE);
-    int status = profile(&j, rounds, trace);
+    int status = profile(&j, rounds, trace, page);
     job_free(&j);
     return status;
 }

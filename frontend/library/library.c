@@ -69,6 +69,7 @@ static struct graph *dumped(struct thread *t, const char *name, struct dump_requ
     if (x) {
         r->device = x->device;
         r->fuse = x->fuse;
+        r->times = atomic_load(&((struct exec *)x)->times);
         g = graph_clone(x->captured);
     } else if (name) {
         err_set(e, KL_ERR_ARGUMENT, "no trace of the name \"%s\" has run", name);

@@ -32,6 +32,17 @@ uint32_t command_group(const struct program *p, const struct command *c);
 void dot_graph(const struct graph *g, struct text *t);
 void dot_program(const struct program *p, struct text *t); /* kernels, and what goes from one to the next */
 
+/* ---- source_text.c: lines of the user's source files ---- */
+struct source_file { char *name, *text; size_t len; }; /* {0} at first */
+/* Line `line` (from 1) of a file, without indentation and line break, at most 200 bytes; *len: its length.  NULL: it cannot
+ * be read, is too large or has no name of a source file.  Valid until the next call. */
+const char *source_line(struct source_file *f, const char *name, int line, size_t *len);
+void source_close(struct source_file *f);
+
+/* ---- compress.c ---- */
+/* Adds n bytes, compressed (zlib's format, RFC 1950) and in base64 (RFC 4648).  false: out of memory. */
+bool put_compressed(struct text *t, const char *bytes, size_t n);
+
 /* ---- html.c ---- */
 void html_page(const struct trail *t, const struct graph *captured, const struct dump_request *r, struct text *out);
 

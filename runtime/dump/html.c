@@ -1,5 +1,6 @@
 /* A page that shows all stages of a program side by side.  page.html is the page; what stands here are its data, as JSON
- * in elements that no browser runs, and in which no byte can end the element. */
+ * in elements that no browser runs, and in which no byte can end the element.  The code of kernels, most of the bytes, is
+ * compressed (deflate, base64). */
 #include "dump.h"
 #include "dump_page.h" /* of page.html: const char page[] */
 #include <string.h>
@@ -7,8 +8,11 @@
 struct page {
     struct text *out;
     const struct trail *trail;
+    const struct times *times;         /* of the program's commands; NULL: not measured */
     struct names site, type;           /* each named once */
     struct text site_list, type_list;  /* JSON */
+    struct text source_list;           /* JSON: the line of source text of each site, "" if it cannot be read */
+    struct source_file file;           /* that lines were read from last */
     char **name; uint32_t nname, name_cap; /* what the keys of the two point to */
     const struct graph *g;             /* the stage that is written now */
     bool first;
@@ -82,6 +86,15 @@ static uint32_t listed(struct page *p, struct names *names, struct text *list, c
     return *known - 1;
 }
 
+/* The text of a site's line, for a site that is new in the list. */
+static void put_source(struct page *p, const kl_site *s)
+{
+    size_t len = 0;
+    const char *line = s->file && s->line > 0 ? source_line(&p->file, s->file, s->line, &len) : NULL;
+    text_put(&p->source_list, "%s", p->site.n > 1 ? "," : "");
+    put_string(&p->source_list, line ? line : "", len);
+}
+
 /* ---- rows: [path, text, origin, site, type, bytes, group, operands] ---- */
 
 static uint32_t site_of(struct page *p, ref r)
@@ -91,7 +104,10 @@ static uint32_t site_of(struct page *p, ref r)
     trail_function(s, function, sizeof function);
     if (s->file && *s->file && s->line)
         snprintf(at, sizeof at, "%.300s:%d%s%s", s->file, s->line, *function ? " " : "", function);
-    return listed(p, &p->site, &p->site_list, at);
+    uint32_t known = p->site.n, number = listed(p, &p->site, &p->site_list, at);
+    if (p->site.n > known)
+        put_source(p, s);
+    return number;
 }
 
 static uint32_t type_of(struct page *p, const struct node *n)
@@ -235,6 +251,10 @@ static void put_commands(struct page *p, const struct program *q, const char *pa
         text_put(p->out, ",\"kernel\":%lld,\"group\":\"", c->kind == CMD_KERNEL ? (long long)c->kernel : -1LL);
         if (group != GROUP_NONE)
             text_put(p->out, "%s%u", path, group);
+        const struct command_time *t = p->times ? &p->times->row[c->row] : NULL;
+        if (t && atomic_load(&t->calls))
+            text_put(p->out, "\",\"calls\":\"%llu\",\"ns\":\"%llu", (unsigned long long)atomic_load(&t->calls),
+                     (unsigned long long)atomic_load(&t->ns));
         text_put(p->out, "\",\"device\":\"%s\",\"reads\":[", device_name(c->device));
         put_values(p, q, c, path, false);
         text_put(p->out, "],\"writes\":[");
@@ -249,21 +269,28 @@ static void put_commands(struct page *p, const struct program *q, const char *pa
     }
 }
 
+/* A kernel's text in each form, as one JSON object, compressed. */
 static void put_code(struct page *p, const struct kernel *k, uint32_t number)
 {
+    struct text json = {0};
     char *loop = kernel_text(k);
-    text_put(p->out, "<script type=\"application/json\" id=\"kernel-%u\">{\"loop\":", number);
-    put(p->out, loop ? loop : "");
+    text_put(&json, "{\"loop\":");
+    put(&json, loop ? loop : "");
     mem_free(loop);
     for (int kind = EMIT_LLVM; p->trail->backend && kind <= EMIT_ASM; kind++) {
         struct code code = {0};
         struct err e = {0};
         bool ok = p->trail->backend->compile(k, (enum emit_kind)kind, &code, &e);
-        text_put(p->out, ",\"%s\":", kind == EMIT_LLVM ? "llvm" : "asm");
-        put_string(p->out, ok ? code.bytes : e.msg, ok ? strnlen(code.bytes, code.size) : strlen(e.msg));
+        text_put(&json, ",\"%s\":", kind == EMIT_LLVM ? "llvm" : "asm");
+        put_string(&json, ok ? code.bytes : e.msg, ok ? strnlen(code.bytes, code.size) : strlen(e.msg));
         mem_free(code.bytes);
     }
-    text_put(p->out, "}</script>\n");
+    text_put(&json, "}");
+    text_put(p->out, "<script type=\"application/json\" id=\"kernel-%u\">\"", number);
+    if (json.failed || !put_compressed(p->out, json.s, json.len))
+        p->out->failed = true;
+    text_put(p->out, "\"</script>\n");
+    mem_free(json.s);
 }
 
 static void put_program(struct page *p)
@@ -299,7 +326,8 @@ static void put_data(struct page *p, const struct graph *captured, const struct 
         text_put(p->out, "],\"nodes\":%u}", p->nodes);
     }
     put_program(p);
-    text_put(p->out, ",\n\"sites\":[%s],\n\"types\":[%s]}</script>\n", p->site_list.len ? p->site_list.s : "",
+    text_put(p->out, ",\n\"sites\":[%s],\n\"sources\":[%s],\n\"types\":[%s]}</script>\n",
+             p->site_list.len ? p->site_list.s : "", p->source_list.len ? p->source_list.s : "",
              p->type_list.len ? p->type_list.s : "");
     for (uint32_t i = 0; t->program && i < t->program->nkernel; i++)
         put_code(p, t->program->kernel[i], i);
@@ -321,19 +349,24 @@ void html_page(const struct trail *t, const struct graph *captured, const struct
 {
     struct page p = {.out = out, .trail = t};
     const char *title = strstr(page, "@TITLE@"), *data = strstr(page, "@DATA@");
+    if (r->times && t->program && t->program->rows == r->times->x->program->rows)
+        p.times = r->times;
     listed(&p, &p.site, &p.site_list, ""); /* number 0: unknown */
+    text_put(&p.source_list, "\"\"");
     listed(&p, &p.type, &p.type_list, "");
     text_put(out, "%.*s", (int)(title - page), page);
     put_title(out, captured->name);
     text_put(out, "%.*s", (int)(data - title - strlen("@TITLE@")), title + strlen("@TITLE@"));
     put_data(&p, captured, r);
     text_put(out, "%s", data + strlen("@DATA@"));
-    out->failed |= p.site_list.failed || p.type_list.failed;
+    out->failed |= p.site_list.failed || p.type_list.failed || p.source_list.failed;
     for (uint32_t i = 0; i < p.nname; i++)
         mem_free(p.name[i]);
     mem_free(p.name);
     mem_free(p.site_list.s);
     mem_free(p.type_list.s);
+    mem_free(p.source_list.s);
+    source_close(&p.file);
     names_free(&p.site);
     names_free(&p.type);
 }

@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <stdarg.h>
+#include <zlib.h>
 
 /* ---- JSON: a reader that keeps nothing ---- */
 
@@ -195,6 +196,44 @@ static bool rows_of(const char *s, const struct graph *g, const char *path)
     return true;
 }
 
+/* The bytes of a base64 text up to its closing quote; 0: it is none. */
+static size_t from_base64(const char *s, unsigned char *out, size_t most)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = 0;
+    unsigned v = 0, bits = 0;
+    for (; *s && *s != '"' && *s != '=' && n < most; s++) {
+        const char *at = strchr(digit, *s);
+        if (!at)
+            return 0;
+        v = v << 6 | (unsigned)(at - digit);
+        bits += 6;
+        if (bits >= 8)
+            out[n++] = (unsigned char)(v >> (bits -= 8));
+    }
+    return n;
+}
+
+/* Every kernel's code unpacks to a JSON object that begins with its loop IR. */
+static bool codes_unpack(const char *page, const char *what)
+{
+    static unsigned char packed[1 << 20];
+    static char text[8 << 20];
+    const char *mark = "<script type=\"application/json\" id=\"kernel-";
+    bool ok = true;
+    for (const char *p = page; ok && (p = strstr(p, mark)); p++) {
+        const char *code = strstr(p, ">\"");
+        uLongf len = sizeof text - 1;
+        size_t n = code ? from_base64(code + 2, packed, sizeof packed) : 0;
+        ok = check(n && uncompress((Bytef *)text, &len, packed, (uLong)n) == Z_OK, "%s: code that does not unpack", what);
+        text[ok ? len : 0] = 0;
+        struct json j = {text, text + (ok ? len : 0), 0};
+        ok = ok && check(!strncmp(text, "{\"loop\":\"kernel @", 17) && json_value(&j, 0) && j.at == j.end,
+                         "%s: unpacked code is no JSON: %.60s", what, text);
+    }
+    return ok;
+}
+
 static bool check_page(const struct graph *g, int device, bool fuse, const char *what)
 {
     struct err e = {0};
@@ -212,6 +251,7 @@ static bool check_page(const struct graph *g, int device, bool fuse, const char 
         ok = check(first && !strncmp(first, count, strlen(count)), "%s: the page does not have %u nodes", what, all_nodes(g));
         ok &= rows_of(f.data, g, "");
         ok &= check(f.scripts == f.kernels + 2, "%s: %u scripts with %u kernels", what, f.scripts, f.kernels);
+        ok &= codes_unpack(s, what);
         ok &= check(!strstr(s, "http:") && !strstr(s, "https:") && !strstr(s, "src=\""), "%s: the page needs another file", what);
     }
     /* The kernels are those of the program. */

@@ -1,0 +1,66 @@
+/* Lines of the user's source files, for a page that shows them beside the nodes that they record.
+ *
+ * File names come from call sites, which a graph read from text may state as it likes: only regular files with the ending
+ * of a programming language's source are read. */
+#include "dump.h"
+#include <string.h>
+#include <sys/stat.h>
+
+enum { FILE_MOST = 8 << 20, LINE_MOST = 200 };
+
+static bool is_source_name(const char *name)
+{
+    static const char *const ending[] = {"c", "h", "cc", "cpp", "cxx", "hpp", "hxx", "inc", "py", "rs", "go", "zig", "lua", "jl", "m"};
+    const char *dot = strrchr(name, '.');
+    bool found = false;
+    for (size_t i = 0; dot && i < sizeof ending / sizeof *ending; i++)
+        found |= !strcmp(dot + 1, ending[i]);
+    return found;
+}
+
+void source_close(struct source_file *f)
+{
+    mem_free(f->name);
+    mem_free(f->text);
+    *f = (struct source_file){0};
+}
+
+/* A file that cannot be read stays, without text, so that it is tried once. */
+static void source_open(struct source_file *f, const char *name)
+{
+    struct stat s;
+    FILE *in = NULL;
+    source_close(f);
+    f->name = mem_alloc(strlen(name) + 1);
+    if (!f->name)
+        return;
+    strcpy(f->name, name);
+    if (is_source_name(name) && !stat(name, &s) && S_ISREG(s.st_mode) && s.st_size <= FILE_MOST && (in = fopen(name, "rb")) &&
+        (f->text = mem_alloc((size_t)s.st_size + 1)))
+        f->len = fread(f->text, 1, (size_t)s.st_size, in);
+    if (in)
+        fclose(in);
+}
+
+const char *source_line(struct source_file *f, const char *name, int line, size_t *len)
+{
+    *len = 0;
+    if (!f->name || strcmp(f->name, name))
+        source_open(f, name);
+    const char *at = f->text, *end = at ? at + f->len : NULL;
+    for (int i = 1; at && i < line; i++) {
+        at = memchr(at, '\n', (size_t)(end - at));
+        at = at ? at + 1 : NULL;
+    }
+    if (!at || at == end)
+        return NULL;
+    while (at < end && (*at == ' ' || *at == '\t'))
+        at++;
+    const char *stop = memchr(at, '\n', (size_t)(end - at));
+    *len = (size_t)((stop ? stop : end) - at);
+    while (*len && (at[*len - 1] == '\r' || at[*len - 1] == ' '))
+        --*len;
+    if (*len > LINE_MOST)
+        *len = LINE_MOST;
+    return at;
+}
