@@ -1,12 +1,13 @@
 /* Results as a bar chart.
  *
- * Cases differ by orders of magnitude, so a bar is not as long as a time but as the fraction of its case's limit that
- * was reached: the limits of all cases are one line, and longer is better.  The measured value stands behind the bar.
- * Rows without a limit have a panel of their own for each unit, in which the longest bar is the largest value. */
+ * Cases differ by orders of magnitude.  So the first bar of a row is the fraction of its case's limit that was reached: the
+ * limits of all cases are one line, and longer is better.  The second bar is time, relative to the slowest row of the case:
+ * shorter is better (of a rate, the time for the same work).  The measured value stands behind it.  Rows without a limit
+ * have a panel of their own for each unit, in which the longest bar is the largest value. */
 #include "measure.h"
 #include <string.h>
 
-enum { WIDTH = 1000, LEFT = 260, BARS = 420, NUMBERS = LEFT + BARS + 16, BAR = 14, GAP = 3, CASE_GAP = 12, HEAD = 56,
+enum { WIDTH = 1080, LEFT = 260, BARS = 320, TIMES = LEFT + BARS + 36, TIME_BARS = 160, NUMBERS = TIMES + TIME_BARS + 12, BAR = 14, GAP = 3, CASE_GAP = 12, HEAD = 56,
        FOOT = 48, LABEL_CHARS = 30 };
 
 #define MOST_SCALE 1.5 /* of the limit: a bar beyond it is cut, its number is not */
@@ -72,6 +73,28 @@ static void put_value(FILE *f, const struct result *r)
     }
 }
 
+/* The time of a row, in a unit that the rows of one case share. */
+static double time_of(const struct result *r)
+{
+    return !strcmp(r->unit, "us") ? r->median : r->median > 0 ? 1 / r->median : 0;
+}
+
+static double slowest_of_case(const struct results *t, const struct result *r)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (same_case(&t->row[i], r) && time_of(&t->row[i]) > most)
+            most = time_of(&t->row[i]);
+    return most;
+}
+
+static void put_time_bar(FILE *f, const struct results *t, const struct result *r, double y)
+{
+    double most = slowest_of_case(t, r), length = most > 0 ? TIME_BARS * time_of(r) / most : 0;
+    fprintf(f, "<rect class=\"time\" x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", TIMES, y + 3,
+            length > 1 ? length : 1, BAR - 6, colors[color_of(r->variant)].color);
+}
+
 static void put_bar(FILE *f, const struct result *r, double share, double y)
 {
     double length = share > 1 ? BARS : BARS * share > 1 ? BARS * share : 1, text = y + BAR - 3;
@@ -104,6 +127,8 @@ static void put_head(FILE *f, const struct results *t, uint32_t first, double y)
     for (int i = 0; i < 3; i += limited ? 1 : 2)
         fprintf(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"%s\" class=\"quiet\">%s</text>\n", columns[i].x, y + 44,
                 columns[i].anchor, columns[i].name);
+    if (limited)
+        fprintf(f, "<text x=\"%d\" y=\"%.0f\" class=\"quiet\">time</text>\n", TIMES, y + 44);
     char shown[8][sizeof t->row->variant];
     unsigned n = 0;
     for (uint32_t i = first; i < t->n && n < 8; i++) {
@@ -160,8 +185,11 @@ static double put_panel(FILE *f, const struct results *t, uint32_t first, double
             for (uint32_t i = c; i < t->n; i++)
                 if (same_case(&t->row[i], &t->row[c])) {
                     double v = limited ? result_fraction(&t->row[i]) : t->row[i].median;
-                    if (draw)
+                    if (draw) {
                         put_bar(f, &t->row[i], scale > 0 ? v / scale : 0, bottom);
+                        if (limited)
+                            put_time_bar(f, t, &t->row[i], bottom);
+                    }
                     bottom += BAR + GAP;
                 }
             if (draw) {
@@ -194,6 +222,7 @@ void results_svg(const struct results *t, FILE *f)
     for (uint32_t i = 0; i < t->n; i++)
         if (first_like(t, i, same_panel) == i)
             y = put_panel(f, t, i, y);
-    fprintf(f, "<text class=\"quiet\" x=\"16\" y=\"%.0f\">Bars: the fraction of the limit that the median reaches, longer is "
-               "better; where no limit is known, the value itself.</text>\n</svg>\n", height + 12);
+    fprintf(f, "<text class=\"quiet\" x=\"16\" y=\"%.0f\">Left bars: the fraction of the limit that the median reaches, longer is "
+               "better; where no limit is known, the value itself. Right bars: time within a case, shorter is better."
+               "</text>\n</svg>\n", height + 12);
 }

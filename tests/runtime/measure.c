@@ -102,6 +102,12 @@ static void test_round_trip(int rows)
     free(json);
     char *svg = written(&t, results_svg, &len);
     check(well_formed(svg), "the chart of %d rows is not XML: %.3000s", rows, svg);
+    unsigned limited = 0, bars = 0;
+    for (uint32_t i = 0; i < t.n; i++)
+        limited += t.row[i].limit > 0;
+    for (const char *p = svg; (p = strstr(p, "<rect class=\"time\"")); p++)
+        bars++;
+    check(bars == limited, "%u time bars for %u rows with a limit", bars, limited);
     free(svg);
     char *table = written(&t, results_table, &len);
     check(len > 20, "a table of %d rows has %zu bytes", rows, len);
