@@ -152,6 +152,7 @@ struct thread {
     struct dispatch_log log;
     char *dump;                  /* what kl_dispatch_dump gave last */
     char warning[400];           /* kl_dispatch_warning */
+    struct err cache_off;        /* kl_cache_off_reason */
     const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
     struct autocast *autocast;   /* its blocks, once there was one; or NULL */
     struct op_profile *op_profile; /* records of calls, once there were some; or NULL */

@@ -1,6 +1,7 @@
 #!/bin/sh
 # What the shared libraries of a build folder export: libkiln.so the functions that the public headers declare and
-# nothing else; a code generator its entry function alone.
+# nothing else; a code generator its entry function alone.  And how much static thread-local storage they take of a host that
+# opens them at run time: at most 64 bytes each.
 build=${1:?a build folder}
 cd "$(dirname "$0")/.." || exit 1
 p=0
@@ -33,6 +34,15 @@ for library in "$build"/libkiln-*.so; do
     [ -e "$library" ] || continue
     [ "$(exported "$library" | wc -l)" -eq 1 ]
     check $? "$library exports $(exported "$library" | head -n 5 | tr '\n' ' ')"
+done
+for library in "$build"/libkiln.so "$build"/libkiln-*.so; do
+    [ -e "$library" ] || continue
+    bytes=0
+    if readelf -dW "$library" | grep -q STATIC_TLS; then
+        bytes=$(readelf -lW "$library" | awk '$1 == "TLS" { print $6 }')
+    fi
+    [ "$((bytes))" -le 64 ]
+    check $? "$library has $((bytes)) bytes of static thread-local storage"
 done
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]

@@ -50,10 +50,12 @@ int64_t kl_counter(const char *name)
 
 const char *kl_cache_off_reason(void)
 {
-    static _Thread_local struct err e;
+    struct thread *t = thread_self();
     char path[4096];
-    e.code = KL_OK;
-    return disk_folder(path, sizeof path, &e) ? "" : e.msg;
+    if (!t)
+        return "out of memory";
+    t->cache_off.code = KL_OK;
+    return disk_folder(path, sizeof path, &t->cache_off) ? "" : t->cache_off.msg;
 }
 
 void kl_dump_next(const char *dir)

@@ -8,7 +8,9 @@ static struct buffer **due; /* borrowed buffers to let go of once the lock is op
 static uint32_t ndue, due_cap;
 
 #if defined(__GNUC__) && defined(__ELF__)
-static _Thread_local struct thread *self __attribute__((tls_model("initial-exec"))); /* no call to find it */
+/* Found without a call.  This model makes all thread-local data of the library static, and a host that opens the library at
+ * run time has few bytes left for that: tests/exports.sh allows 64. */
+static _Thread_local struct thread *self __attribute__((tls_model("initial-exec")));
 #else
 static _Thread_local struct thread *self;
 #endif
@@ -32,6 +34,7 @@ static void thread_end(void *p)
     mem_free(t->dump);
     mem_free(t->autocast);
     op_profile_free(t->op_profile);
+    dump_next_to(NULL);
     mem_free(t);
     self = NULL;
 }

@@ -171,24 +171,27 @@ struct dump {
     struct graph *captured; /* for forms that take a graph through the passes once more; or NULL */
 };
 
-static _Thread_local char requested[1024]; /* by dump_next_to; "" for none */
+static _Thread_local char *requested; /* by dump_next_to, owned; NULL: none */
 
 void dump_next_to(const char *dir)
 {
-    snprintf(requested, sizeof requested, "%s", dir ? dir : "");
+    mem_free(requested);
+    requested = dir && *dir ? mem_alloc(strlen(dir) + 1) : NULL;
+    if (requested)
+        strcpy(requested, dir);
 }
 
 struct dump *dump_begin(const char *trace)
 {
     const char *wanted = getenv("KILN_DUMP"), *dir = getenv("KILN_DUMP_DIR");
-    if (!*requested && !(wanted && *wanted))
+    if (!requested && !(wanted && *wanted))
         return NULL;
     struct dump *d = mem_alloc(sizeof *d);
     if (!d)
         return NULL;
-    d->wanted = *requested ? NULL : wanted;
-    snprintf(d->dir, sizeof d->dir, "%s", *requested ? requested : dir && *dir ? dir : ".");
-    requested[0] = 0;
+    d->wanted = requested ? NULL : wanted;
+    snprintf(d->dir, sizeof d->dir, "%s", requested ? requested : dir && *dir ? dir : ".");
+    dump_next_to(NULL);
     mkdir(d->dir, 0777); /* if it is there already, so much the better */
     snprintf(d->trace, sizeof d->trace, "%s", *trace ? trace : "graph");
     for (char *p = d->trace; *p; p++) /* the name becomes part of a file's */

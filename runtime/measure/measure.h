@@ -43,6 +43,7 @@ struct results {
     struct result *row;
     uint32_t n, cap;
     bool failed;                    /* out of memory: rows are missing */
+    struct result dropped;          /* where a row goes that there is no memory for */
 };
 /* Adds a row: the times themselves in microseconds, or with work > 0 (operations or bytes a run) billions of them
  * a second.  limit: in the same unit.  Valid until the next row is added. */

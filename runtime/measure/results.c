@@ -8,10 +8,9 @@
 
 static struct result *new_row(struct results *t)
 {
-    static _Thread_local struct result dropped;
     if (!mem_reserve(&t->row, &t->cap, t->n + 1, sizeof *t->row)) {
         t->failed = true;
-        return &dropped;
+        return &t->dropped;
     }
     return &t->row[t->n++];
 }
