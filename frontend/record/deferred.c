@@ -21,7 +21,8 @@ struct ambient {
     struct recording r;
     struct buffer **known;     /* per node: its value, or NULL */
     uint8_t *track;            /* per node: enum track */
-    uint32_t known_cap, track_cap;
+    bool *computed;            /* per node: some read has computed it, whether or not its value is still known */
+    uint32_t known_cap, track_cap, computed_cap;
     size_t pinned;             /* bytes known */
     uint32_t borrowed;         /* known values in the user's memory, which is given back as soon as it can be */
 };
@@ -33,7 +34,8 @@ static size_t pinned_limit = PINNED_LIMIT;
 static bool make_room(struct ambient *a, uint32_t nodes)
 {
     return mem_reserve(&a->known, &a->known_cap, nodes, sizeof *a->known) &&
-           mem_reserve(&a->track, &a->track_cap, nodes, sizeof *a->track);
+           mem_reserve(&a->track, &a->track_cap, nodes, sizeof *a->track) &&
+           mem_reserve(&a->computed, &a->computed_cap, nodes, sizeof *a->computed);
 }
 
 struct recording *ambient_recording(void)
@@ -60,15 +62,20 @@ static void know(struct ambient *a, ref r, struct buffer *b)
     a->borrowed += b->release != NULL;
 }
 
-void ambient_added(ref r)
+static bool is_derived(ref r)
 {
     const struct node *n = node_at(now.r.g, r);
+    bool carries = node_carries_gradient(n) && !(n->flags & MARK_STOP), found = false;
+    for (unsigned i = 0; carries && !found && i < node_nin(n); i++)
+        found = now.track[node_in(now.r.g, n, i)] != UNTRACKED;
+    return found;
+}
+
+void ambient_added(ref r)
+{
     now.known[r] = NULL;
-    now.track[r] = UNTRACKED;
-    bool carries = node_carries_gradient(n) && !(n->flags & MARK_STOP);
-    for (unsigned i = 0; carries && i < node_nin(n); i++)
-        if (now.track[node_in(now.r.g, n, i)])
-            now.track[r] = DERIVED;
+    now.computed[r] = false;
+    now.track[r] = is_derived(r) ? DERIVED : UNTRACKED;
 }
 
 bool ambient_tracked(ref r)
@@ -205,10 +212,36 @@ static void mark_reachable(uint8_t *need)
         const struct entry *x = entry_at(i);
         if (!x->buffer)
             need[x->node] |= NEED_VALUE;
-        else if (now.track[x->node] == DERIVED)
+        if (now.track[x->node] == DERIVED)
             need[x->node] |= NEED_HISTORY;
     }
     spread(need);
+}
+
+/* Tracks nodes anew, for what no gradient can be asked of any more: the node of an earlier version of a marked state is an
+ * origin only as long as a pending grad node names it. */
+static bool track_anew(void)
+{
+    const struct graph *g = now.r.g;
+    enum { REACHED = 1, KEPT = 2 };
+    uint8_t *mark = mem_alloc(g->nnode);
+    if (!mark)
+        return false;
+    for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
+        const struct entry *x = entry_at(i);
+        mark[x->node] |= (!x->buffer ? REACHED : 0) | (x->requires_grad ? KEPT : 0);
+    }
+    for (ref r = g->nnode - 1; r > 0; r--) {
+        const struct node *n = node_at(g, r);
+        for (unsigned i = 0; (mark[r] & REACHED) && i < node_nin(n); i++)
+            mark[node_in(g, n, i)] |= REACHED;
+        if ((mark[r] & REACHED) && n->op == OP_grad && now.track[n->in[1]] == ORIGIN)
+            mark[n->in[1]] |= KEPT;
+    }
+    for (ref r = 1; r < g->nnode; r++)
+        now.track[r] = (mark[r] & KEPT) ? ORIGIN : is_derived(r) ? DERIVED : UNTRACKED;
+    mem_free(mark);
+    return true;
 }
 
 /* Copies the needed nodes to `spare`; false: out of memory, nothing has changed. */
@@ -219,11 +252,13 @@ static bool copy_reachable(const uint8_t *need, ref *map)
     for (ref r = 1; r < now.r.g->nnode; r++) {
         if (!need[r])
             continue;
-        map[r] = copy_node(&spare.r, r, cut(r, need[r]), map);
+        bool as_leaf = cut(r, need[r]);
+        map[r] = copy_node(&spare.r, r, as_leaf, map);
         if (map[r] == NIL)
             return false;
         spare.known[map[r]] = NULL;
-        spare.track[map[r]] = now.track[r];
+        spare.track[map[r]] = as_leaf && now.track[r] == DERIVED ? UNTRACKED : now.track[r];
+        spare.computed[map[r]] = now.computed[r];
     }
     return true;
 }
@@ -251,7 +286,7 @@ void ambient_collect(void)
     ref *map = mem_alloc(n * sizeof *map);
     spare.pinned = 0;
     spare.borrowed = 0;
-    if (need && map) {
+    if (need && map && track_anew()) {
         mark_reachable(need);
         if (copy_reachable(need, map)) {
             for (ref r = 1; r < n; r++)
@@ -324,8 +359,43 @@ static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, 
     return true;
 }
 
-/* Takes what the lazy ones of h need out of the ambient graph. */
-static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n)
+/* Whether computing a node costs something. */
+static bool is_work(unsigned op)
+{
+    return !op_is_leaf(op) && !op_is_view(op);
+}
+
+/* Where nodes would be computed a second time, every lazy handle that needs one of them is computed as well, so that there
+ * is no third time.  Reading pending values one by one thus costs at most twice what computing them together does; and a
+ * state that is assigned in each step of a loop gets its value at the latest when the next step's value is read, so that no
+ * read goes back to the first step. */
+static void add_recomputed(uint8_t *need, uint8_t *again)
+{
+    const struct graph *g = now.r.g;
+    bool any = false;
+    for (ref r = 1; r < g->nnode; r++) { /* again: what of it, its value or how it was made, needs such a node */
+        const struct node *n = node_at(g, r);
+        bool twice = need[r] && !cut(r, need[r]) && now.computed[r] && is_work(n->op);
+        any |= twice;
+        again[r] = twice ? NEED_VALUE | NEED_HISTORY : 0;
+        for (unsigned i = 0; i < node_nin(n); i++)
+            again[r] |= again[node_in(g, n, i)];
+        if (n->op == OP_grad && (again[n->in[0]] & NEED_HISTORY))
+            again[r] |= NEED_VALUE;
+        if (now.known[r])
+            again[r] &= NEED_HISTORY;
+    }
+    for (uint32_t i = attached; any && i != NO_ENTRY; i = entry_at(i)->next) {
+        const struct entry *x = entry_at(i);
+        if (!x->buffer && (again[x->node] & NEED_VALUE) && x->device != DEVICE_META)
+            need[x->node] |= NEED_VALUE;
+    }
+    if (any)
+        spread(need);
+}
+
+/* Takes what the lazy ones of h need out of the ambient graph; with `widen` also what add_recomputed says. */
+static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool widen)
 {
     uint32_t nodes = now.r.g->nnode, handles = 0;
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
@@ -333,7 +403,8 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n)
     uint8_t *need = mem_alloc(nodes);
     ref *map = mem_alloc(nodes * sizeof *map);
     uint32_t *out_of = mem_alloc(nodes * sizeof *out_of);
-    bool ok = need && map && out_of && batch_room(b, nodes, handles) && recording_open(&b->r, "lazy");
+    uint8_t *again = widen ? mem_alloc(nodes * sizeof *again) : NULL;
+    bool ok = need && map && out_of && (again || !widen) && track_anew() && batch_room(b, nodes, handles) && recording_open(&b->r, "lazy");
     if (ok) {
         for (uint32_t i = 0; i < n; i++) {
             struct err e;
@@ -343,6 +414,8 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n)
                 need[x->node] |= NEED_VALUE;
         }
         spread(need);
+        if (widen)
+            add_recomputed(need, again);
     }
     for (ref r = 1; ok && r < nodes; r++) {
         if (!need[r])
@@ -350,6 +423,7 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n)
         bool as_leaf = cut(r, need[r]);
         map[r] = copy_node(&b->r, r, as_leaf, map);
         ok = map[r] != NIL;
+        now.computed[r] |= !as_leaf;
         if (ok && as_leaf) {
             ok = recording_input(&b->r, b->r.g->node[map[r]].attr.leaf.index, now.known[r]);
             if (ok)
@@ -360,6 +434,7 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n)
     mem_free(need);
     mem_free(map);
     mem_free(out_of);
+    mem_free(again);
     return ok;
 }
 
@@ -377,11 +452,11 @@ static void batch_commit(const struct batch *b, struct buffer **out)
     }
 }
 
-static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
+static bool compute_batch(const kl_tensor *h, uint32_t n, bool widen, struct err *e)
 {
     struct batch b = {0};
     struct buffer **out = NULL;
-    bool ok = batch_extract(&b, h, n);
+    bool ok = batch_extract(&b, h, n, widen);
     if (ok && b.nout) {
         front_unlock();
         out = mem_alloc(b.nout * sizeof *out);
@@ -402,6 +477,14 @@ static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
     mem_free(out);
     batch_free(&b);
     return ok;
+}
+
+/* What fails together may still have the values that were asked for. */
+static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
+{
+    struct err together;
+    together.code = KL_OK;
+    return compute_batch(h, n, true, &together) || compute_batch(h, n, false, e);
 }
 
 bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)
