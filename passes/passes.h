@@ -33,6 +33,7 @@ int pass_run(const struct pass_info *p, struct graph *g, bool unfused);
  * A node with group GROUP_NONE is never stored: it is a leaf, a view, or a scalar cheap enough to be computed
  * again wherever it is used.  Views are indices: they have a group only where an output needs them stored. */
 /* The node below the views of r; *linear: only reshapes in between, so element i is element i. */
+bool node_is_view(const struct graph *g, ref r); /* nothing but an index into what it reads: a view, or a pad in place */
 ref node_source(const struct graph *g, ref r, bool *linear);
 /* The same below operand i of r; linear: also, element i of r needs just element i of it. */
 ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);

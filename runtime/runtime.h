@@ -117,7 +117,7 @@ void pool_set_threads(unsigned n);       /* 0: the default again */
 void pool_use(const kl_pool *host);      /* jobs run on the host's threads; NULL: on the pool's own again */
 
 /* ---- cache.c: graph -> program -> code ---- */
-struct exec {                            /* but for `newer` and `times` immutable once made; shared by threads */
+struct exec {                            /* but for the atomic fields immutable once made; shared by threads */
     struct hash128 key;
     struct graph *captured;              /* compared on a hit */
     struct program *program;
@@ -131,6 +131,7 @@ struct exec {                            /* but for `newer` and `times` immutabl
     _Atomic(struct times *) times;       /* of its commands, once something was timed; NULL before */
     const struct sched_section *schedules; /* handed in for its kernels, or NULL */
     char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
+    _Atomic(uint64_t) ran;               /* number of the last run, of all in this process; 0: none yet */
     _Atomic(const struct exec *) newer;  /* compiled in the background, this one being unfused: runs in its place; or NULL */
 };
 /* What runs now where x was got. */
@@ -142,7 +143,7 @@ static inline const struct exec *exec_latest(const struct exec *x)
 /* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
  * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
-const struct exec *exec_named(const char *name); /* the last one made of a graph of this name; NULL: none */
+const struct exec *exec_named(const char *name); /* of a graph of this name, the last that ran; NULL: none */
 
 void cache_before_fork(void);
 void cache_after_fork(bool child);

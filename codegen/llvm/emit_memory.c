@@ -9,11 +9,18 @@ LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index)
     return LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
 }
 
+/* The same for an index that may lie outside the buffer where a predicate is false. */
+static LLVMValueRef address_anywhere(struct emitter *m, uint32_t buf, LLVMValueRef index)
+{
+    return LLVMBuildGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
+}
+
 /* The address `offset` elements behind `first`: a constant offset costs nothing. */
-static LLVMValueRef address_behind(struct emitter *m, uint32_t buf, LLVMValueRef first, unsigned offset)
+static LLVMValueRef address_behind(struct emitter *m, uint32_t buf, LLVMValueRef first, unsigned offset, bool anywhere)
 {
     LLVMValueRef n = LLVMConstInt(m->i64, offset, 0);
-    return offset ? LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), first, &n, 1, "") : first;
+    LLVMTypeRef t = memory_type(m, m->k->buf[buf].dtype);
+    return !offset ? first : anywhere ? LLVMBuildGEP2(m->b, t, first, &n, 1, "") : LLVMBuildInBoundsGEP2(m->b, t, first, &n, 1, "");
 }
 
 static LLVMValueRef from_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)
@@ -134,18 +141,18 @@ void emit_load(struct emitter *m, val v)
         return;
     }
     if (shared && m->v[i->b].form == FORM_UNIFORM) {
-        emit_set_uniform(m, out, load_if(m, i->dtype, emit_address(m, buf, index->scalar), m->v[i->b].scalar));
+        emit_set_uniform(m, out, load_if(m, i->dtype, address_anywhere(m, buf, index->scalar), m->v[i->b].scalar));
         return;
     }
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
     bool near = index->form == FORM_AFFINE && index->stride == 1;
     LLVMValueRef *at = near ? NULL : emit_index_parts(m, i->a);
-    LLVMValueRef first = near ? emit_address(m, buf, index->scalar) : NULL;
+    LLVMValueRef first = !near ? NULL : mask ? address_anywhere(m, buf, index->scalar) : emit_address(m, buf, index->scalar);
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
         LLVMValueRef own = mask ? mask[p] : NULL;
-        part[p] = at ? emit_load_lanes(m, i->dtype, emit_address(m, buf, at[p]), m->native, own)
-                     : load_repeated(m, i->dtype, address_behind(m, buf, first, p * m->native / index->repeat), index->repeat, own);
+        part[p] = at ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p]) : emit_address(m, buf, at[p]), m->native, own)
+                     : load_repeated(m, i->dtype, address_behind(m, buf, first, p * m->native / index->repeat, own != NULL), index->repeat, own);
     }
 }
 
@@ -213,7 +220,7 @@ static void stream_parts(struct emitter *m, uint32_t buf, LLVMValueRef first, LL
     for (int plain = 0; plain < 2; plain++) {
         LLVMPositionBuilderAtEnd(m->b, way[plain]);
         for (unsigned p = 0; p < m->parts; p++) {
-            LLVMValueRef store = LLVMBuildStore(m->b, to_memory(m, dtype, x[p]), address_behind(m, buf, first, p * m->native));
+            LLVMValueRef store = LLVMBuildStore(m->b, to_memory(m, dtype, x[p]), address_behind(m, buf, first, p * m->native, false));
             LLVMSetAlignment(store, plain ? (unsigned)dtype_size(dtype) : align);
             if (!plain)
                 mark_nontemporal(m, store);
@@ -253,7 +260,7 @@ void emit_store(struct emitter *m, val v)
         return;
     }
     for (unsigned p = 0; x && p < m->parts; p++) {
-        LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : address_behind(m, buf, first, p * m->native);
+        LLVMValueRef ptr = at ? emit_address(m, buf, at[p]) : address_behind(m, buf, first, p * m->native, false);
         emit_store_lanes(m, m->k->buf[buf].dtype, ptr, m->native, x[p], mask ? mask[p] : NULL);
     }
 }

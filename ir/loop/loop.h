@@ -310,6 +310,8 @@ struct lower {
     const struct graph *g;
     /* The element of operand r at coord (rank vals): computed in place, or a load where r is stored. */
     val (*at)(struct lower *l, ref r, const val *coord);
+    val where;  /* loads read memory only where this is true, and give 0 elsewhere: coordinates there may lie outside
+                   their arrays.  0: everywhere */
 };
 enum fold reduce_fold(unsigned op);              /* op_reduce.c: how a reduce folds */
 enum fold cumulative_fold(unsigned op);          /* op_cumulative.c: the same for a scan but recurrence */

@@ -162,6 +162,19 @@ void vjp_pad(struct graph *g, ref y, ref dy, ref *din)
     din[1] = n_reshape(g, sum, &scalar);
 }
 
+/* Is i within 0..last?  0: always.  By blocks, as lower_inside. */
+static val is_inside(struct kernel *k, val i, int64_t last)
+{
+    val block, rest;
+    int64_t d = ix_split(k, i, last + 1, &block, &rest), lo, hi, most = (last + 1) / d - 1;
+    ix_range(k, block, &lo, &hi);
+    val above = lo < 0 ? k_prim(k, P_LE, k_int(k, 0), block, 0) : 0;
+    val below = hi > most ? k_prim(k, P_LE, block, k_int(k, most), 0) : 0;
+    return above && below ? k_prim(k, P_AND, above, below, 0) : above ? above : below;
+}
+
+/* Where lanes lie inside and outside, the operand is loaded under a mask: its index stays linear, so lanes that are
+ * neighbours in memory are loaded as such.  Where all lanes have one answer, the index is held within the operand. */
 uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;
@@ -169,19 +182,27 @@ uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
     const struct shape *from = node_shape(l->g, n->in[0]);
     uint32_t axis = n->attr.pad.axis;
     int64_t len = from->dim[axis], step = len > 1 ? n->attr.pad.interior + 1 : 1;
-    val zero[KL_MAX_RANK] = {0}, at[KL_MAX_RANK] = {0}, inside;
+    val zero[KL_MAX_RANK] = {0}, at[KL_MAX_RANK] = {0}, inside, before = l->where;
     val value = l->at(l, n->in[1], zero);
     if (len == 0)
         return value;
     for (uint32_t i = 0; i < from->rank; i++)
         at[i] = coord[i];
-    val place = lower_inside(k, ix_sub(k, coord[axis], k_int(k, n->attr.pad.low)), (len - 1) * step, &inside);
+    val place = ix_sub(k, coord[axis], k_int(k, n->attr.pad.low));
+    bool masked = k->inst[place].varying;
+    if (masked)
+        inside = is_inside(k, place, (len - 1) * step);
+    else
+        place = lower_inside(k, place, (len - 1) * step, &inside);
     at[axis] = ix_div(k, place, step);
     if (step > 1) {
         val on = k_prim(k, P_EQ, ix_mod(k, place, step), k_int(k, 0), 0);
         inside = inside ? k_prim(k, P_AND, inside, on, 0) : on;
     }
+    if (masked && inside)
+        l->where = before ? k_prim(k, P_AND, before, inside, 0) : inside;
     val x = l->at(l, n->in[0], at);
+    l->where = before;
     return inside ? k_prim(k, P_SELECT, inside, x, value) : x;
 }
 

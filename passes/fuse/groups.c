@@ -1,10 +1,16 @@
 /* What a fused graph's groups mean: who computes, who stores, what is only an index. */
 #include "passes/passes.h"
 
+/* A pad that has no group is evaluated in the kernels that read it. */
+bool node_is_view(const struct graph *g, ref r)
+{
+    return op_is_view(g->node[r].op) || (g->node[r].op == OP_pad && g->group && g->group[r] == GROUP_NONE);
+}
+
 ref node_source(const struct graph *g, ref r, bool *linear)
 {
     *linear = true;
-    while (op_is_view(g->node[r].op)) {
+    while (node_is_view(g, r)) {
         *linear &= g->node[r].op == OP_reshape;
         r = g->node[r].in[0];
     }

@@ -85,7 +85,10 @@ static val load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_flatten(w->k, node_shape(w->g, r), coord);
     bool lanes = w->pred && (w->pred_all || (w->lane && ix_depends(w->k, i, w->lane)));
-    return k_load(w->k, lower_buffer(w, r, BUF_IN), i, lanes ? w->pred : 0);
+    val pred = lanes ? w->pred : 0, where = w->l.where;
+    if (where)
+        pred = pred ? k_prim(w->k, P_AND, pred, where, 0) : where;
+    return k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
 }
 
 static bool in_memory(const struct lowering *w, ref r)
@@ -138,10 +141,12 @@ val lower_at(struct lowering *w, ref r, const val *coord)
 {
     struct node_state *s = state_of(w, r);
     uint32_t rank = node_shape(w->g, r)->rank;
-    if (s->memo.point == permanent(w) || (s->memo.point == w->point && !memcmp(s->memo.coord, coord, rank * sizeof *coord)))
+    if (s->memo.point == permanent(w) || (s->memo.point == w->point && s->memo.where == w->l.where &&
+                                          !memcmp(s->memo.coord, coord, rank * sizeof *coord)))
         return s->memo.value;
     val v = compute(w, r, coord);
     s->memo.point = w->point;
+    s->memo.where = w->l.where;
     s->memo.value = v;
     memcpy(s->memo.coord, coord, rank * sizeof *coord);
     return v;

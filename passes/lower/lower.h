@@ -8,7 +8,7 @@ struct node_state {
     uint32_t stamp;
     uint32_t read_buf, write_buf; /* lbuf + 1 */
     uint32_t reader;              /* a member that reads it, its number + 1 */
-    struct { uint32_t point; val coord[KL_MAX_RANK]; val value; } memo; /* its value at the current point */
+    struct { uint32_t point; val coord[KL_MAX_RANK], where, value; } memo; /* its value at the current point */
 };
 
 struct lowering {

@@ -428,10 +428,17 @@ const struct exec *exec_named(const char *name)
     struct graph like = {0};
     snprintf(like.name, sizeof like.name, "%s", name);
     pthread_mutex_lock(&lock);
-    const struct entry *t = *namesakes(&like);
-    while (t && strcmp(t->graph->name, like.name)) t = t->namesake;
+    const struct entry *found = NULL;
+    uint64_t last = 0;
+    for (const struct entry *t = *namesakes(&like); t; t = t->namesake) { /* from the last one made to the first */
+        uint64_t ran = atomic_load_explicit(&((struct entry *)t)->exec.ran, memory_order_relaxed);
+        if (!strcmp(t->graph->name, like.name) && (!found || ran > last)) {
+            found = t;
+            last = ran;
+        }
+    }
     pthread_mutex_unlock(&lock);
-    return t ? &t->exec : NULL;
+    return found ? &found->exec : NULL;
 }
 
 /* How like two programs are: by their graphs, then by name, then device, then fusion. */

@@ -339,7 +339,11 @@ static bool run_program(struct run *r, struct err *e)
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
 {
+    static _Atomic(uint64_t) runs;
+    uint64_t number = atomic_fetch_add_explicit(&runs, 1, memory_order_relaxed) + 1;
+    atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
     x = exec_latest(x);
+    atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
     uint32_t nout = x->program->g->nout;
     struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .workers = pool_threads()};
     for (uint32_t i = 0; i < nout; i++) out[i] = NULL;

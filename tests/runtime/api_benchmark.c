@@ -127,6 +127,40 @@ static void test_errors(struct model *m)
     kl_bench_free(NULL);
 }
 
+static kl_status other_step(void *ctx)
+{
+    struct model *m = ctx;
+    kl_trace_begin("other");
+    kl_assign(m->w, kl_sub(m->w, kl_mul_scalar(kl_exp(kl_neg(m->w)), 0.01)));
+    return kl_trace_end();
+}
+
+/* Behind kl_bench a dump shows the program that the trace runs with, not the unfused one that was built last. */
+static void test_dump(struct model *m)
+{
+    enum { MANY = 1 << 16 };
+    static char text[MANY];
+    char path[] = "/tmp/kiln-dump-XXXXXX";
+    kl_run_info info;
+    int64_t kernels = 0;
+    OK(other_step(m)); /* fused; kl_bench is the first to build it unfused */
+    kl_bench_free(kl_bench("dump", other_step, m, &(kl_bench_options){.rounds = 1}));
+    OK(other_step(m));
+    OK(kl_trace_info(&info));
+    int file = mkstemp(path);
+    CHECK(file >= 0);
+    OK(kl_dump("other", "scheduled", path));
+    ssize_t n = read(file, text, MANY - 1);
+    CHECK(n > 0 && n < MANY - 1);
+    for (const char *p = text; (p = strstr(p, "\nkernel ")); p++)
+        kernels++;
+    if (kernels != info.kernels)
+        printf("dumped %lld kernels, ran %lld\n", (long long)kernels, (long long)info.kernels);
+    CHECK(kernels == info.kernels);
+    close(file);
+    unlink(path);
+}
+
 int main(void)
 {
     struct model m = {.device = kl_device_default()};
@@ -142,6 +176,8 @@ int main(void)
         OK(kl_get_option("fuse", &now));
         CHECK(now == fuse);
     }
+    if (strcmp(device_now, "ref"))
+        test_dump(&m);
     test_errors(&m);
     m.calls = 0;
     kl_bench_report *r = kl_bench("", step, &m, &(kl_bench_options){.seconds = 1e-9});
