@@ -259,33 +259,6 @@ static bool may_reduce(const struct fuser *f, uint32_t id)
     return !f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op);
 }
 
-struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
-{
-    const char *why = never_together(f, a, b);
-    if (why)
-        return no(why);
-    struct verdict v = judge_pair(f, a, b);
-    struct row_space s;
-    if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
-        why = fuse_rows_apart(f, a, b);
-        v = why ? no(why) : yes(JOIN_ROWS);
-    }
-    return v.join != JOIN_NONE && paths && fuse_way_around(f, a, b) ? no("a kernel between them needs the one, and the other it") : v;
-}
-
-struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
-{
-    const struct group *ga = &f->group[a], *gb = &f->group[b];
-    const char *why = never_together(f, a, b);
-    ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
-    if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) || ga->again != gb->again ||
-        apart > SIBLINGS_APART)
-        return no(why ? why : "other iteration space");
-    if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
-        return no("read at other indices than written");
-    return paths && fuse_way_around(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
-}
-
 /* Bytes that b reads of a, and those that nobody else needs twice: they are not written either. */
 static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
 {
@@ -305,6 +278,37 @@ static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
             bytes += (needed ? 1.0 : 2.0) * (double)node_bytes(f->g, x);
         }
     return bytes;
+}
+
+struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
+{
+    const char *why = never_together(f, a, b);
+    if (why)
+        return no(why);
+    struct verdict v = judge_pair(f, a, b);
+    struct row_space s;
+    if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
+        why = fuse_rows_apart(f, a, b);
+        v = why ? no(why) : yes(JOIN_ROWS);
+    }
+    if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
+        return no("one kernel would compute with fewer lanes, which costs more than it saves");
+    return v.join != JOIN_NONE && paths && fuse_way_around(f, a, b) ? no("a kernel between them needs the one, and the other it") : v;
+}
+
+struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
+{
+    const struct group *ga = &f->group[a], *gb = &f->group[b];
+    const char *why = never_together(f, a, b);
+    ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
+    if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) || ga->again != gb->again ||
+        apart > SIBLINGS_APART)
+        return no(why ? why : "other iteration space");
+    if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
+        return no("read at other indices than written");
+    if (fuse_costs_more(f, a, b, JOIN_SIBLINGS, LAUNCH_BYTES + (double)node_bytes(f->g, x)))
+        return no("one kernel would compute with fewer lanes, which costs more than it saves");
+    return paths && fuse_way_around(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
 }
 
 /* Bytes saved and a launch, less what spills.  Joins that leave the other kernel free to join more come first: the
