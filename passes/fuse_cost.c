@@ -62,17 +62,19 @@ static int64_t view_run(const struct graph *g, ref v)
     const struct shape *out = node_shape(g, v), *in = node_shape(g, n->in[0]);
     int64_t run = 1;
     int kind = -1;
+    bool whole = n->op == OP_expand || n->op == OP_permute || n->op == OP_flip; /* a run begins where an axis does */
     for (uint32_t d = out->rank; d-- > 0;) {
         if (out->dim[d] == 1)
             continue;
         int own = n->op == OP_expand ? in->dim[d] == 1
                 : n->op == OP_permute ? (int)d - n->attr.permute.perm[d]
+                : n->op == OP_flip ? (int)(n->attr.flip.axes >> d & 1)
                 : out->rank != in->rank || out->dim[d] != in->dim[d];
         if (kind >= 0 && own != kind)
-            return n->op == OP_expand || n->op == OP_permute ? run : run * out->dim[d];
+            return whole ? run : run * out->dim[d];
         run *= out->dim[d];
         kind = own;
-        if (n->op != OP_expand && n->op != OP_permute && own)
+        if (!whole && own)
             return run;
     }
     return INT64_MAX;
