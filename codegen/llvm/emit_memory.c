@@ -126,6 +126,20 @@ static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRe
     return n > 1 ? shuffle(m, x, NULL, lane, m->native) : splat(m, x, m->native);
 }
 
+/* Lanes that lie in memory from the last to the first, from index `first` down: loaded as they lie, and turned round. */
+static LLVMValueRef load_reversed(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef first, unsigned p,
+                                  LLVMValueRef mask)
+{
+    unsigned n = m->native, lane[64];
+    LLVMValueRef back = LLVMConstInt(LLVMTypeOf(first), p * n + n - 1, 0);
+    for (unsigned i = 0; i < n; i++)
+        lane[i] = n - 1 - i;
+    LLVMValueRef at = LLVMBuildSub(m->b, first, back, "");
+    LLVMValueRef ptr = mask ? address_anywhere(m, buf, at) : emit_address(m, buf, at);
+    LLVMValueRef x = emit_load_lanes(m, dtype, ptr, n, mask ? shuffle(m, mask, NULL, lane, n) : NULL);
+    return shuffle(m, x, NULL, lane, n);
+}
+
 void emit_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -146,13 +160,17 @@ void emit_load(struct emitter *m, val v)
     }
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
     bool near = index->form == FORM_AFFINE && index->stride == 1;
-    LLVMValueRef *at = near ? NULL : emit_index_parts(m, i->a);
+    bool reversed = index->form == FORM_AFFINE && index->stride == UINT64_MAX && index->repeat == 1 && m->native > 1;
+    LLVMValueRef *at = near || reversed ? NULL : emit_index_parts(m, i->a);
     LLVMValueRef first = !near ? NULL : mask ? address_anywhere(m, buf, index->scalar) : emit_address(m, buf, index->scalar);
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
         LLVMValueRef own = mask ? mask[p] : NULL;
-        part[p] = at ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p]) : emit_address(m, buf, at[p]), m->native, own)
-                     : load_repeated(m, i->dtype, address_behind(m, buf, first, p * m->native / index->repeat, own != NULL), index->repeat, own);
+        part[p] = reversed ? load_reversed(m, i->dtype, buf, index->scalar, p, own)
+                  : at     ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p]) : emit_address(m, buf, at[p]),
+                                             m->native, own)
+                           : load_repeated(m, i->dtype, address_behind(m, buf, first, p * m->native / index->repeat, own != NULL),
+                                           index->repeat, own);
     }
 }
 

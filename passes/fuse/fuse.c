@@ -81,6 +81,7 @@ uint32_t fuse_group(struct fuser *f, ref r)
     const struct node *n = &f->g->node[r];
     bool anchor = op_is_anchor(n->op) || op_is_apart(n->op);
     f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .anchor = anchor ? r : NIL, .numel = node_numel(f->g, r),
+                                  .run = fuse_run(f->g, r),
                                   .nodes = 1, .reads = n->nin, .device = n->device, .apart = op_is_apart(n->op),
                                   .again = n->flags & MARK_AGAIN};
     f->g->group[r] = id;
@@ -93,6 +94,8 @@ void fuse_member(struct fuser *f, uint32_t id, ref r)
     f->g->group[r] = id;
     f->next[b->last] = r;
     b->last = b->high = r;
+    int64_t run = fuse_run(f->g, r);
+    b->run = run < b->run ? run : b->run;
     b->nodes++;
     b->reads += f->g->node[r].nin;
 }
@@ -106,6 +109,7 @@ void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
     ga->last = gb->last;
     ga->low = ga->low < gb->low ? ga->low : gb->low;
     ga->high = ga->high > gb->high ? ga->high : gb->high;
+    ga->run = ga->run < gb->run ? ga->run : gb->run;
     ga->nodes += gb->nodes;
     ga->reads += gb->reads;
     ga->again |= gb->again;

@@ -10,6 +10,7 @@ struct group {
     ref low, high;      /* the least and the greatest of them */
     ref anchor;         /* NIL: elementwise; the first of several in a row kernel */
     int64_t numel;      /* elements of the results: of the anchor if there is one */
+    int64_t run;        /* of those, how many last ones every member's operands have at even distances */
     uint32_t nodes, reads;
     uint16_t device;
     bool merged;        /* into another: no longer a group */
@@ -80,7 +81,13 @@ void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays);
 /* ---- fuse_again.c ---- Gives kernels copies of nodes whose values they would read.  1: the graph is a new one, with
  * nodes that nothing uses and no groups; 0: there is no such value; -1: out of memory. */
 int fuse_again(struct fuser *f);
-double fuse_work(unsigned op); /* of an element, in bytes that memory moves in that time */
+
+/* ---- fuse_cost.c ---- Arithmetic, in bytes that memory moves in that time. */
+double fuse_work(unsigned op);                              /* of an element, where no lane of a vector is empty */
+int64_t fuse_run(const struct graph *g, ref r);             /* struct group's run, for node r */
+double fuse_factor(const struct fuser *f, uint32_t id, ref x); /* how much more it is for x in the kernel of group id */
+/* Does one kernel of a and b, for which memory moves so many bytes less, cost more than the two? */
+bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved);
 
 /* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */
 bool fuse_parts(struct fuser *f); /* false: out of memory */

@@ -39,16 +39,6 @@ struct cone {
     double work;        /* for each element, in bytes of memory that could be read meanwhile */
 };
 
-/* A processor moves some 3 bytes to or from memory in a cycle, in which it does 16 additions.  Rounded up. */
-double fuse_work(unsigned op)
-{
-    if (op == OP_div || op == OP_sqrt || op == OP_rsqrt || op == OP_recip || op == OP_exp || op == OP_exp2 || op == OP_tanh)
-        return 3;
-    if ((op > OP_exp && op < OP_sqrt) || op == OP_pow || op == OP_atan2 || op == OP_hypot || op == OP_rem)
-        return 12;
-    return 0.25;
-}
-
 /* Puts x into a set.  false: it is full. */
 static bool add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x)
 {
@@ -133,7 +123,10 @@ static bool pays(const struct again *a, ref x, const struct cone *c)
 {
     bool vanishes = c->own == a->f->group[group_of(a->f, x)].nodes; /* the kernel, with what it reads */
     double bytes = (double)node_bytes(a->g, x), saved = bytes * (1 + c->nreader), longer = 0;
-    saved -= c->work * (double)node_numel(a->g, x) * (c->nreader - vanishes);
+    double times = vanishes ? -fuse_factor(a->f, group_of(a->f, x), x) : 0;
+    for (uint32_t j = 0; j < c->nreader; j++)
+        times += fuse_factor(a->f, c->reader[j], x);
+    saved -= c->work * (double)node_numel(a->g, x) * times;
     if (bytes < MIN_BYTES && !vanishes)
         return false;
     for (uint32_t i = 0; i < c->nbase; i++) {

@@ -14,6 +14,7 @@ enum { MAX_TILED_ARRAYS = 3, MAX_SWEPT_ARRAYS = 12 };
 enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduce to few results has few tasks */
 enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 128 }; /* one tile of rows; one block of them, which share a panel (lower_dot.c) */
 enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes would wait in memory for its readers */
+enum { MAX_LANES = 64, STRIDED_BYTES = 256 << 10 }; /* smaller arrays stay in a cache that does not mind */
 enum { LAUNCH_BYTES = 8192 };    /* that memory moves while a kernel starts */
 enum { ROOMY_NODES = 32 };       /* that keep their values in registers; more of them spill */
 
@@ -187,6 +188,36 @@ static struct verdict judge_epilogue(struct fuser *f, uint32_t a, uint32_t b, st
     return yes(JOIN_EPILOGUE);
 }
 
+/* Are the lanes of reduce or scan r far from each other, or its iterations, so that each array more that it reads or
+ * stores costs much?  Reduced axes with kept ones between them; rows of a scan that are longer than a vector. */
+static bool is_strided(const struct graph *g, ref r)
+{
+    const struct node *n = &g->node[r];
+    if (op_is_cumulative(n->op))
+        return split_at(node_shape(g, r), n->attr.axis.axis).inner > MAX_LANES;
+    const struct shape *s = node_shape(g, n->in[0]);
+    bool reduced = false, kept = false;
+    for (uint32_t d = s->rank; d-- > 0;)
+        if (s->dim[d] != 1 && !(n->attr.reduce.axes >> d & 1))
+            kept = true;
+        else if (s->dim[d] != 1 && kept && reduced)
+            return true;
+        else if (s->dim[d] != 1 && !kept)
+            reduced = true;
+    return false;
+}
+
+/* Would r, whose lanes are strided, read more arrays with group a's members, or store any? */
+static bool strides_much(struct fuser *f, uint32_t a, uint32_t b, ref r)
+{
+    if (!is_strided(f->g, r) || node_bytes(f->g, f->g->node[r].in[0]) < STRIDED_BYTES)
+        return false;
+    bool much = count_reads(f, a, a, NIL) > 1;
+    for (ref x = f->group[a].first; x && !much; x = f->next[x])
+        much = is_wanted(f, x, a, b);
+    return much;
+}
+
 /* b's anchor, or what stands around it, reads a, which has none. */
 static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
@@ -199,6 +230,8 @@ static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, str
              : op == OP_dot && moves_many(f, a, b, gb->anchor) ? no(MANY_TILED) : yes(JOIN_EPILOGUE);
     if (x.rest)
         return no(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
+    if ((op_is_reduce(op) || op_is_cumulative(op)) && strides_much(f, a, b, gb->anchor))
+        return no("strided: each array read or stored beside the operand costs more than a kernel");
     if (!op_is_reduce(op))
         return reads_once(f, a, gb->anchor) ? yes(JOIN_OPERAND)
              : no(op == OP_dot ? "recomputation: a dot reads its operands again and again" : "recomputation: it is read more than once");
@@ -259,33 +292,6 @@ static bool may_reduce(const struct fuser *f, uint32_t id)
     return !f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op);
 }
 
-struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
-{
-    const char *why = never_together(f, a, b);
-    if (why)
-        return no(why);
-    struct verdict v = judge_pair(f, a, b);
-    struct row_space s;
-    if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
-        why = fuse_rows_apart(f, a, b);
-        v = why ? no(why) : yes(JOIN_ROWS);
-    }
-    return v.join != JOIN_NONE && paths && fuse_way_around(f, a, b) ? no("a kernel between them needs the one, and the other it") : v;
-}
-
-struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
-{
-    const struct group *ga = &f->group[a], *gb = &f->group[b];
-    const char *why = never_together(f, a, b);
-    ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
-    if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) || ga->again != gb->again ||
-        apart > SIBLINGS_APART)
-        return no(why ? why : "other iteration space");
-    if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
-        return no("read at other indices than written");
-    return paths && fuse_way_around(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
-}
-
 /* Bytes that b reads of a, and those that nobody else needs twice: they are not written either. */
 static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
 {
@@ -305,6 +311,37 @@ static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
             bytes += (needed ? 1.0 : 2.0) * (double)node_bytes(f->g, x);
         }
     return bytes;
+}
+
+struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
+{
+    const char *why = never_together(f, a, b);
+    if (why)
+        return no(why);
+    struct verdict v = judge_pair(f, a, b);
+    struct row_space s;
+    if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
+        why = fuse_rows_apart(f, a, b);
+        v = why ? no(why) : yes(JOIN_ROWS);
+    }
+    if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
+        return no("one kernel would compute with fewer lanes, which costs more than it saves");
+    return v.join != JOIN_NONE && paths && fuse_way_around(f, a, b) ? no("a kernel between them needs the one, and the other it") : v;
+}
+
+struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
+{
+    const struct group *ga = &f->group[a], *gb = &f->group[b];
+    const char *why = never_together(f, a, b);
+    ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
+    if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) || ga->again != gb->again ||
+        apart > SIBLINGS_APART)
+        return no(why ? why : "other iteration space");
+    if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
+        return no("read at other indices than written");
+    if (fuse_costs_more(f, a, b, JOIN_SIBLINGS, LAUNCH_BYTES + (double)node_bytes(f->g, x)))
+        return no("one kernel would compute with fewer lanes, which costs more than it saves");
+    return paths && fuse_way_around(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
 }
 
 /* Bytes saved and a launch, less what spills.  Joins that leave the other kernel free to join more come first: the

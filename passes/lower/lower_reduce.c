@@ -1,7 +1,9 @@
 /* Groups around a reduce, in the order that pass numerics wrote (ir.h, "Numeric order").
  *
  * lanes 64: the innermost axis is reduced.  One result per parallel iteration; the 64 numeric lanes are
- *   the lanes of one vector loop, folded once per chunk.
+ *   the lanes of one vector loop, folded once per chunk.  Where the rows are short and much is computed from
+ *   each result, an iteration reduces a block of rows into scratch, and computes the epilogue of all of
+ *   them in a second vector loop, whose lanes are the rows.
  * lanes 1: the innermost axis is kept.  The lanes of the vector loop are neighbouring results, each one
  *   ascending chain; iterations of the parallel loop are blocks of them. */
 #include "lower.h"
@@ -124,44 +126,14 @@ static val all_chunks(const struct reduce *r)
     return rest ? k_fold_step(k, r->fold, sum, one_chunk(r, k_int(k, full * r->chunk), rest)) : sum;
 }
 
-static void emit_lanes(struct reduce *r)
-{
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    k->sched.kind = SCHED_ROW_REDUCE;
-    k->sched.width = 64; /* fewer lanes only where the rest would hold nothing but the identity */
-    while (k->sched.width > 1 && k->sched.width / 2 >= r->len)
-        k->sched.width /= 2;
-    k->extent = shape_count(&r->kept);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    lower_unflatten(k, &r->kept, p, r->kept_coord);
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
-    epilogue(r, all_chunks(r));
-    k_end(k, w->lane);
-    w->lane = 0;
-    k_end(k, p);
-    lower_grain(w, r->len);
-}
-
-/* W neighbouring results from `base`; only the first `rest` of them if rest > 0. */
-static void emit_block(struct reduce *r, const struct shape *inner, val base, int64_t rest, uint32_t nouter)
-{
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
-    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
-    lower_unflatten(k, inner, ix_add(k, base, w->lane), r->kept_coord + nouter);
-    epilogue(r, all_chunks(r));
-    k_end(k, w->lane);
-    w->lane = w->pred = 0;
-}
-
 /* How many of the last `most` kept axes every access steps over as over one: windows, for example, are neighbours only
- * within a row of the image.  All of them where that would leave less than half a vector. */
-static uint32_t merged_axes(const struct reduce *r, uint32_t most)
+ * within a row of the image.  All of them where that would leave less than half a vector.
+ * work: instructions that the epilogue takes for each result. */
+static uint32_t merged_axes(const struct reduce *r, uint32_t most, uint32_t *work)
 {
     struct trial t;
     uint32_t n = most;
+    *work = 0;
     if (trial_begin(&t, r->w)) {
         struct reduce copy = *r;
         struct kernel *k = t.w.k;
@@ -170,7 +142,11 @@ static uint32_t merged_axes(const struct reduce *r, uint32_t most)
         for (uint32_t d = 0; d < r->kept.rank; d++)
             copy.kept_coord[d] = r->kept.dim[d] == 1 ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->kept.dim[d]), 1);
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->len), 1), inner = 0;
-        epilogue(&copy, element(&copy, i));
+        val x = element(&copy, i);
+        uint32_t before = k->ninst;
+        epilogue(&copy, x);
+        for (val v = before; v < k->ninst; v++)
+            *work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
         int64_t length = 1, inner_size = 1;
         for (n = 0; n < most; n++) {
             uint32_t d = r->kept.rank - 1 - n;
@@ -188,6 +164,150 @@ static uint32_t merged_axes(const struct reduce *r, uint32_t most)
     return n;
 }
 
+/* The last `merged` kept axes, and those before them. */
+static void split_kept(const struct reduce *r, uint32_t merged, struct shape *inner, struct shape *outer)
+{
+    for (uint32_t d = 0; d < r->kept.rank; d++) {
+        struct shape *to = d + merged >= r->kept.rank ? inner : outer;
+        to->dim[to->rank++] = r->kept.dim[d];
+    }
+}
+
+/* ---- rows ---- */
+
+/* Reduces the current row; the vector loop around it is left open. */
+static val reduce_row(const struct reduce *r)
+{
+    struct kernel *k = r->w->k;
+    r->w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    return all_chunks(r);
+}
+
+static void end_row(const struct reduce *r)
+{
+    k_end(r->w->k, r->w->lane);
+    r->w->lane = 0;
+}
+
+struct row_block {
+    int64_t lanes, vectors;     /* of the epilogue's loops: a block has lanes * vectors rows */
+    struct shape inner, outer;  /* the kept axes: blocks divide the inner ones */
+    uint32_t results;           /* lbuf: what the block's rows are reduced to */
+};
+
+enum { MIN_EPILOGUE_WORK = 4, MIN_BLOCKS = 16, MAX_BLOCK_VECTORS = 16 };
+
+/* Is the epilogue to be computed for blocks of rows?  As scalars it takes `work` instructions a row, beside one for each
+ * vector of the row's elements; where it has no part in the kernel's time, a block would only make tasks larger.
+ * Several vectors, so that the first results have reached the cache before they are read as a vector. */
+static bool choose_block(const struct reduce *r, struct row_block *b)
+{
+    const struct caps *caps = r->w->caps;
+    uint32_t work;
+    *b = (struct row_block){.lanes = caps->vector_bytes / 4, .vectors = MAX_BLOCK_VECTORS};
+    if (caps->block_threads || !r->kept.rank || shape_count(&r->kept) < MIN_BLOCKS * b->lanes)
+        return false;
+    split_kept(r, merged_axes(r, r->kept.rank, &work), &b->inner, &b->outer);
+    while (b->vectors > 1 && (b->lanes * b->vectors > shape_count(&b->inner) ||
+                              MIN_BLOCKS * b->lanes * b->vectors > shape_count(&r->kept)))
+        b->vectors /= 2;
+    return work >= MIN_EPILOGUE_WORK && (int64_t)work * b->lanes >= r->len && shape_count(&b->inner) >= b->lanes / 2;
+}
+
+/* The epilogue of rows row .. row + lanes - 1, or of the first `rest` of them if rest > 0, which are the block's from
+ * `first` on. */
+static void vector_epilogue(struct reduce *r, const struct row_block *b, val row, val first, int64_t rest)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, b->lanes), 1);
+    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    lower_unflatten(k, &b->inner, ix_add(k, row, w->lane), r->kept_coord + b->outer.rank);
+    epilogue(r, k_load(k, b->results, ix_add(k, first, w->lane), w->pred));
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+}
+
+/* in_full ? a : b, which lies between lo and hi; in_full 0: always a. */
+static val either(struct kernel *k, val in_full, int64_t a, int64_t b)
+{
+    if (!in_full)
+        return k_int(k, a);
+    val v = k_prim(k, P_SELECT, in_full, k_int(k, a), k_int(k, b));
+    ix_bound(k, v, a < b ? a : b, a < b ? b : a);
+    return v;
+}
+
+static void emit_row_blocks(struct reduce *r, struct row_block *b)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t n = shape_count(&b->inner), rows = b->lanes * b->vectors, full = n / rows, last = n % rows;
+    int64_t blocks = full + (last != 0), tail = last % b->lanes;
+    b->results = k_buf(k, BUF_SCRATCH, dtype_compute(r->n->dtype), rows, 0);
+    k->extent = shape_count(&b->outer) * blocks;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    lower_unflatten(k, &b->outer, ix_div(k, p, blocks), r->kept_coord);
+    val block = ix_mod(k, p, blocks), base = ix_scale(k, block, rows);
+    val in_full = full && last ? k_prim(k, P_LT, block, k_int(k, full), 0) : 0;
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), either(k, in_full, full ? rows : last, last), 1);
+    lower_unflatten(k, &b->inner, ix_add(k, base, i), r->kept_coord + b->outer.rank);
+    k_store(k, b->results, i, reduce_row(r), 0);
+    end_row(r);
+    k_end(k, i);
+    if (n >= b->lanes) {
+        int64_t vectors = full ? b->vectors : last / b->lanes;
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), either(k, in_full, vectors, last / b->lanes), 1);
+        val first = ix_scale(k, j, b->lanes);
+        vector_epilogue(r, b, ix_add(k, base, first), first, 0);
+        k_end(k, j);
+    }
+    if (tail) {
+        val branch = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
+        vector_epilogue(r, b, k_int(k, n - tail), k_int(k, last - tail), tail);
+        if (branch)
+            k_end(k, branch);
+    }
+    k_end(k, p);
+    lower_grain(w, r->len * rows);
+}
+
+static void emit_lanes(struct reduce *r)
+{
+    struct kernel *k = r->w->k;
+    struct row_block b;
+    k->sched.kind = SCHED_ROW_REDUCE;
+    k->sched.width = 64; /* fewer lanes only where the rest would hold nothing but the identity */
+    while (k->sched.width > 1 && k->sched.width / 2 >= r->len)
+        k->sched.width /= 2;
+    if (choose_block(r, &b)) {
+        emit_row_blocks(r, &b);
+        return;
+    }
+    k->extent = shape_count(&r->kept);
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    lower_unflatten(k, &r->kept, p, r->kept_coord);
+    epilogue(r, reduce_row(r));
+    end_row(r);
+    k_end(k, p);
+    lower_grain(r->w, r->len);
+}
+
+/* ---- columns ---- */
+
+/* W neighbouring results from `base`; only the first `rest` of them if rest > 0. */
+static void emit_block(struct reduce *r, const struct shape *inner, val base, int64_t rest, uint32_t nouter)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    lower_unflatten(k, inner, ix_add(k, base, w->lane), r->kept_coord + nouter);
+    epilogue(r, all_chunks(r));
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+}
+
 static void emit_columns(struct reduce *r)
 {
     struct lowering *w = r->w;
@@ -201,11 +321,8 @@ static void emit_columns(struct reduce *r)
     uint32_t behind = 0;
     for (uint32_t d = last + 1; d < r->in.rank; d++)
         behind += !(r->n->attr.reduce.axes >> d & 1);
-    uint32_t merged = merged_axes(r, behind);
-    for (uint32_t d = 0; d < r->kept.rank; d++) {
-        struct shape *to = d + merged >= r->kept.rank ? &inner : &outer;
-        to->dim[to->rank++] = r->kept.dim[d];
-    }
+    uint32_t work, merged = merged_axes(r, behind, &work);
+    split_kept(r, merged, &inner, &outer);
     int64_t n = shape_count(&inner);
     k->sched.kind = SCHED_COLUMN_REDUCE;
     k->sched.width = (uint16_t)lower_width(w, n);

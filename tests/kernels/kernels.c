@@ -281,6 +281,31 @@ static void flat(void)
     }
 }
 
+/* tanh of the sums of short rows, with a bias along the last axis that is kept: what is computed from the results is
+ * computed in lanes, several rows at a time.  Only a row's own fold is uniform. */
+static void row_epilogue(int64_t outer, int64_t rows, int64_t length)
+{
+    struct graph *g = graph_new("epilogue");
+    struct shape s = shape_make(3, (int64_t[]){outer, rows, length}), kept = shape_make(3, (int64_t[]){outer, rows, 1});
+    struct shape sb = shape_make(2, (int64_t[]){rows, 1});
+    ref bias = n_broadcast(g, n_input(g, KL_F32, &sb, "bias"), &kept);
+    graph_output(g, OUT_RETURN, n_tanh(g, n_add(g, n_reduce(g, OP_sum, n_input(g, KL_F32, &s, "x"), 4), bias)), 0);
+    char what[64];
+    snprintf(what, sizeof what, "epilogue of %" PRId64 "x%" PRId64 " rows of %" PRId64, outer, rows, length);
+    compare(g, what);
+    struct err e = {0};
+    const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
+    uint32_t uniform = 0;
+    for (uint32_t i = 0; x && i < x->program->nkernel; i++)
+        for (val v = 1; v < x->program->kernel[i]->ninst; v++) {
+            const struct linst *n = &x->program->kernel[i]->inst[v];
+            uniform += n->op >= L_PRIM && n->dtype == KL_F32 && !n->varying;
+        }
+    check(x && x->program->nkernel == 1, "%s: %u kernels, not 1", what, x ? x->program->nkernel : 0);
+    check(uniform == 0, "%s: %u uniform instructions of f32, not 0", what, uniform);
+    graph_free(g);
+}
+
 int main(void)
 {
     struct err e = {0};
@@ -314,5 +339,9 @@ int main(void)
     attention(70, 131, 0);
     attention(9, 70, 2);
     flat();
+    row_epilogue(1, 4099, 3);
+    row_epilogue(3, 700, 5);
+    row_epilogue(2, 1030, 70);
+    row_epilogue(70, 9, 4);
     return finish();
 }

@@ -1,0 +1,176 @@
+/* What arithmetic costs in a kernel, in bytes that memory moves meanwhile, and which joins cost more than they save.
+ *
+ * An element's arithmetic takes least where all lanes of a vector hold elements.  A kernel of short rows leaves lanes
+ * empty, in a map as in a reduce, a scan along the last axis computes one element at a time, and a row kernel computes
+ * what has one value a row so.  exp or pow may be better off in a kernel of its own, whose vectors are full, than in the
+ * kernel that reads or makes its operand. */
+#include "fuse.h"
+#include "ir/loop/loop.h"
+#include <stdatomic.h>
+
+enum { LANES = 16 };    /* of a vector; fewer elements take as long */
+/* A processor moves some 3 bytes to or from memory in a cycle, in which it does 16 to 20 additions, or one division. */
+static const double ADD_BYTES = 0.15, DIV_BYTES = 2.5;
+
+/* The same in thousandths, from the op's value expression. */
+static unsigned count_work(unsigned op)
+{
+    struct kernel *k = kernel_new("work");
+    double bytes = 0;
+    if (!k)
+        return 0;
+    uint32_t buf = k_buf(k, BUF_IN, KL_F32, MAX_OPERANDS, 0);
+    val in[MAX_OPERANDS];
+    for (int i = 0; i < MAX_OPERANDS; i++)
+        in[i] = k_load(k, buf, k_int(k, i), 0);
+    val before = k->ninst;
+    k_op(k, op, in);
+    for (val v = before; v < k->ninst; v++)
+        if (k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX)
+            bytes += k->inst[v].op == L_OP(P_DIV) || k->inst[v].op == L_OP(P_SQRT) ? DIV_BYTES : ADD_BYTES;
+    kernel_free(k);
+    return (unsigned)(1000 * bytes) + 1;
+}
+
+double fuse_work(unsigned op)
+{
+    static atomic_uint known[OP_COUNT]; /* 0: not yet; any thread finds the same */
+    if (!op_is_elementwise(op))
+        return ADD_BYTES;
+    unsigned work = atomic_load_explicit(&known[op], memory_order_relaxed);
+    if (!work) {
+        work = count_work(op);
+        atomic_store_explicit(&known[op], work, memory_order_relaxed);
+    }
+    return work / 1000.0;
+}
+
+/* Lanes that a vector has for each that holds one of n elements. */
+static double lanes_factor(int64_t n)
+{
+    return n < 1 ? 1 : (double)((n + LANES - 1) / LANES * LANES) / (double)n;
+}
+
+/* ---- runs: elements along which a map's accesses step evenly ---- */
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* How many last elements of v lie evenly in what it is a view of. */
+static int64_t view_run(const struct graph *g, ref v)
+{
+    const struct node *n = &g->node[v];
+    const struct shape *out = node_shape(g, v), *in = node_shape(g, n->in[0]);
+    int64_t run = 1;
+    int kind = -1;
+    bool whole = n->op == OP_expand || n->op == OP_permute || n->op == OP_flip; /* a run begins where an axis does */
+    for (uint32_t d = out->rank; d-- > 0;) {
+        if (out->dim[d] == 1)
+            continue;
+        int own = n->op == OP_expand ? in->dim[d] == 1
+                : n->op == OP_permute ? (int)d - n->attr.permute.perm[d]
+                : n->op == OP_flip ? (int)(n->attr.flip.axes >> d & 1)
+                : out->rank != in->rank || out->dim[d] != in->dim[d];
+        if (kind >= 0 && own != kind)
+            return whole ? run : run * out->dim[d];
+        run *= out->dim[d];
+        kind = own;
+        if (!whole && own)
+            return run;
+    }
+    return INT64_MAX;
+}
+
+int64_t fuse_run(const struct graph *g, ref r)
+{
+    int64_t run = INT64_MAX;
+    for (unsigned i = 0; i < g->node[r].nin; i++)
+        for (ref v = g->node[r].in[i]; op_is_view(g->node[v].op); v = g->node[v].in[0])
+            if (g->node[v].op != OP_reshape)
+                run = least(run, view_run(g, v));
+    return run;
+}
+
+/* ---- a group's arithmetic ---- */
+
+/* What an element's arithmetic is multiplied by: one an element, and one a result of the anchor. */
+struct lanes { double full, result; };
+
+static struct lanes lanes_of(const struct fuser *f, uint32_t id)
+{
+    const struct group *b = &f->group[id];
+    struct row_space s;
+    if (!b->anchor)
+        return (struct lanes){lanes_factor(least(b->run, b->numel)), lanes_factor(least(b->run, b->numel))};
+    const struct node *n = &f->g->node[b->anchor];
+    if (op_is_reduce(n->op)) {
+        if (b->rows && fuse_has_rows(f, id, &s))
+            return (struct lanes){lanes_factor(s.length), LANES};
+        const struct shape *in = node_shape(f->g, n->in[0]);
+        int64_t run = 1; /* the last axes, all reduced or all kept, make the lanes */
+        uint32_t d = in->rank, last = d;
+        while (last > 1 && in->dim[last - 1] == 1)
+            last--;
+        bool reduced = last && n->attr.reduce.axes >> (last - 1) & 1;
+        while (d-- > 0 && (in->dim[d] == 1 || reduced == (n->attr.reduce.axes >> d & 1)))
+            run *= in->dim[d];
+        return (struct lanes){lanes_factor(run), reduced ? 1 : lanes_factor(run)};
+    }
+    if (op_is_cumulative(n->op)) {
+        struct split at = split_at(node_shape(f->g, b->anchor), n->attr.axis.axis);
+        double factor = at.inner > 1 ? lanes_factor(at.inner) : LANES;
+        return (struct lanes){factor, factor};
+    }
+    return (struct lanes){1, 1};
+}
+
+double fuse_factor(const struct fuser *f, uint32_t id, ref x)
+{
+    const struct group *b = &f->group[id];
+    struct lanes l = lanes_of(f, id);
+    return b->anchor && node_numel(f->g, x) == b->numel ? l.result : l.full;
+}
+
+/* The arithmetic of a group's members; those of `results` elements are computed as results are. */
+static double arithmetic(const struct fuser *f, uint32_t id, int64_t results, struct lanes l)
+{
+    double sum = 0;
+    for (ref r = f->group[id].first; r; r = f->next[r])
+        if (op_is_map(f->g->node[r].op)) {
+            int64_t n = node_numel(f->g, r);
+            sum += fuse_work(f->g->node[r].op) * (double)n * (n == results ? l.result : l.full);
+        }
+    return sum;
+}
+
+static double most_bytes(const struct fuser *f, uint32_t id)
+{
+    double most = 0;
+    for (ref r = f->group[id].first; r; r = f->next[r]) {
+        const struct node *n = &f->g->node[r];
+        double own = (double)node_bytes(f->g, r), in = n->nin ? (double)node_bytes(f->g, n->in[0]) : 0;
+        most = own > most ? own : most;
+        most = in > most && op_is_reduce(n->op) ? in : most;
+    }
+    return most;
+}
+
+/* What one kernel stores and another reads may still lie in a cache: that takes half the time. */
+bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved)
+{
+    enum { SLIGHT = 16 };
+    const struct group *ga = &f->group[a], *gb = &f->group[b];
+    uint32_t anchored = ga->anchor ? a : b;
+    struct lanes la = lanes_of(f, a), lb = lanes_of(f, b), l = lanes_of(f, anchored);
+    struct row_space s;
+    int64_t results = f->group[anchored].anchor ? f->group[anchored].numel : -1;
+    if (join == JOIN_MAP || join == JOIN_SIBLINGS)
+        l.full = la.full > lb.full ? la.full : lb.full;
+    else if (join == JOIN_ROWS && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s)))
+        l = (struct lanes){lanes_factor(s.length), LANES}, results = s.rows;
+    double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la) + arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
+    double more = arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;
+    if (more <= saved / 2)
+        return false;
+    double bytes_a = most_bytes(f, a), bytes_b = most_bytes(f, b);
+    return more - saved / 2 > (apart + (bytes_a > bytes_b ? bytes_a : bytes_b)) / SLIGHT;
+}
