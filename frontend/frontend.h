@@ -397,6 +397,22 @@ bool launch_take(struct launch *l, struct err *e);
 void launch_commit(struct launch *l, struct entry *const *kept);
 void launch_release(struct launch *l);
 
+/* What the calls around a region's function have changed in the thread, and the memory that they hold, so that a thread
+ * which leaves the function by longjmp can undo it. */
+struct region_frame {
+    const void *stack;               /* where region_record's frame is */
+    const char *composite;
+    unsigned depth, no_grad, outer_no_grad, plain;
+    int kernels;
+    uint64_t included, excluded, generator;
+    const struct vmap *vmap;
+    kl_tensor *in, *captured;
+    void *views;                     /* region_recorder.views */
+    struct graph *g, *empty;         /* of the op's first region; region_recorder.empty */
+    struct tape *body;
+    struct handle_list made;         /* outside of traces: handles made for the region */
+};
+
 struct trace {
     struct recording r;              /* its graph is the tape's; without one its own */
     struct tape *tape, *tapes;       /* the one in use; all that this thread has, last used first; of a region none */
@@ -407,7 +423,8 @@ struct trace {
     const char *silent;              /* it may not look at values: what it is of the op; else NULL */
     struct trace *outer;             /* of a region: the trace around it, NULL outside of traces */
     struct trace *idle;              /* of a region: what thread.trace was */
-    struct handle_list *made;        /* of a region outside of traces: handles made for it */
+    bool batched;                    /* of a region: kl_vmap's, which becomes no op */
+    struct region_frame frame;       /* of a region */
     struct err err;              /* the first failure */
     int64_t began;               /* span_begin */
     kl_tensor poison;            /* what a failed trace gives back */
@@ -458,6 +475,8 @@ struct region_recorder {
     const char *op;              /* in messages */
     void *ctx;
     kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
+    void *views;                 /* memory that the caller holds */
+    const struct region *first;  /* while the op's second region is recorded; else NULL */
     bool untaped;                /* no call of the trace around it stands for the op: there is nothing to compare with */
     struct graph *empty;         /* to record the next region in, if it is untaped; taken.  NULL: a new one */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
@@ -477,6 +496,9 @@ struct region {
 bool region_record(struct region_recorder *c, uint32_t which, const char *name, kl_region_fn *fn,
                    const struct view *parameter, uint32_t nin, uint32_t nout, struct region *out);
 void region_recorder_free(struct region_recorder *c);
+/* Ends the regions whose functions the thread has left by longjmp: those whose frames are below `stack`, where the
+ * caller's frame is (stacks grow downwards). */
+void regions_leave(struct thread *t, const void *stack);
 /* ---- control.c ---- */
 /* kl_custom_grad, with another name in messages. */
 kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,

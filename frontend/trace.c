@@ -219,7 +219,10 @@ void trace_drop(struct thread *t)
 void kl_trace_abandon(void)
 {
     struct thread *t = thread_self();
-    if (t && t->tracing && !region_refuses(t, NULL, "trace_abandon"))
+    if (!t || !t->tracing)
+        return;
+    regions_leave(t, __builtin_frame_address(0));
+    if (t->tracing && !region_refuses(t, NULL, "trace_abandon"))
         trace_drop(t);
 }
 

@@ -163,7 +163,9 @@ KL_API kl_status kl_trace_begin(const char *name);
 /* Compiles what was recorded unless known, runs it, and makes kept and assigned handles values.
  * [errors: TRACE without a begin, else the first error since kl_trace_begin; every value is then as before] */
 KL_API kl_status kl_trace_end(void);
-/* Drops the open trace of this thread unrun; harmless without one. */
+/* Drops the open trace of this thread unrun; harmless without one.  A thread that has left a function of kl_vmap or of a
+ * region op (<kiln/control.h>) by longjmp calls this to end what that call had begun, inside of a trace with the trace;
+ * inside of such a function it is an error (TRACE). */
 KL_API void kl_trace_abandon(void);
 /* Whether this thread has a trace open. */
 KL_API bool kl_tracing(void);
