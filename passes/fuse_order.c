@@ -7,6 +7,7 @@
  * idea is that of Pearce and Kelly, A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs (2006); ranks
  * with gaps between them let one side stay where it is. */
 #include "fuse.h"
+#include <stdatomic.h>
 
 static const uint64_t GAP = UINT64_C(1) << 30;
 
@@ -57,7 +58,8 @@ bool fuse_order(struct fuser *f)
 
 /* Finds what `to` needs, directly or not, of the groups behind `from`.  Returns their number, and MAX_SEARCH + 1 for
  * more than that; *around: `from` is needed by one of them.  first: where that is found, the search ends. */
-static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool first, bool *around)
+static uint32_t search(struct fuser *f, uint32_t from, uint32_t to, bool first, bool *around,
+                       uint64_t *steps)
 {
     uint32_t n = 0;
     *around = false;
@@ -67,6 +69,7 @@ static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool first,
         for (ref r = f->group[cur].first; r; r = f->next[r])
             for (unsigned k = 0; k < node_nin(&f->g->node[r]); k++) {
                 bool linear;
+                ++*steps;
                 uint32_t s = group_of(f, node_operand(f->g, r, k, &linear));
                 if (s == GROUP_NONE || f->seen[s] == f->stamp)
                     continue;
@@ -83,6 +86,14 @@ static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool first,
         if (i == n)
             return n;
     }
+}
+
+static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool first, bool *around)
+{
+    uint64_t steps = 0;
+    uint32_t n = search(f, from, to, first, around, &steps);
+    atomic_fetch_add_explicit(&pass_steps, steps, memory_order_relaxed);
+    return n;
 }
 
 bool fuse_way_around(struct fuser *f, uint32_t a, uint32_t b)

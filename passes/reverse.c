@@ -1,5 +1,7 @@
 /* The reverse sweep: from a node back to what it is made of, each op by its rule. */
 #include "reverse.h"
+#include "passes.h"
+#include <stdatomic.h>
 #include <stdlib.h>
 
 static void clear(struct reverse *v)
@@ -101,6 +103,7 @@ void reverse_mark(struct reverse *v)
         if (v->needed[r])
             v->path[n++] = r;
     }
+    atomic_fetch_add_explicit(&pass_steps, v->nmet, memory_order_relaxed);
     v->npath = n;
 }
 
