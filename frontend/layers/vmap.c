@@ -43,6 +43,9 @@ static kl_status batched(void *ctx, kl_call *c, kl_keyset keys)
 static kl_status no_random(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)ctx, (void)keys;
+    const struct entry *seed = c->nin ? entry_peek(c->in[0]) : NULL;
+    if (seed && seed->layers & LAYER_BIT(LAYER_Batched))
+        return kl_redispatch_below(c); /* each element has its own */
     for (const struct vmap *v = c->t->vmap; v; v = v->outer)
         if (v->randomness == KL_RANDOM_ERROR && !BROKEN(D23))
             return fail(c->t, c->site, KL_ERR_ARGUMENT, "vmap: We do not yet support calling random operations inside of vmap. "
