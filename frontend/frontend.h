@@ -156,6 +156,7 @@ struct thread {
     struct autocast *autocast;   /* its blocks, once there was one; or NULL */
     struct op_profile *op_profile; /* records of calls, once there were some; or NULL */
     struct kl_tracer *tracer[2]; /* the open ones, outer and inner tap; or NULL */
+    char empty[64];              /* the trace that the last warning of empty traces was about */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 enum { KERNELS_DEEPEST = 200 };                   /* in one another: more have no end */
@@ -245,6 +246,15 @@ kl_dtype device_dtype(kl_device d, kl_dtype dtype);
 
 /* ---- gradients.c ---- */
 bool gradient_flows(struct thread *t, kl_tensor h); /* from a live handle to something that was marked */
+/* ---- gradient_checks.c: what is silently zero, or may not be what was meant ---- */
+/* Does a gradient flow from node `from` to node `to`?  Out of memory: yes. */
+bool gradient_reaches(const struct graph *g, ref from, ref to);
+/* The same for each of to[0..n), NIL where there is none, into reached[]; false: out of memory. */
+bool gradient_reaches_each(const struct graph *g, ref from, const ref *to, uint32_t n, bool *reached);
+/* The variable h, whose node is wrt, was assigned in the trace behind all that the loss was made from.  true: *e. */
+bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, struct err *e);
+/* Of a graph that was built into a program: a warning for each gradient that is zeros, and each loss that is no scalar. */
+void gradients_warn(const struct graph *g);
 
 /* ---- autodiff.c: autodiff as a property of devices ---- */
 bool strategy_valid(unsigned strategy);           /* 0, of a plain device, is */
