@@ -157,6 +157,7 @@ struct thread {
     struct autocast *autocast;   /* its blocks, once there was one; or NULL */
     struct op_profile *op_profile; /* records of calls, once there were some; or NULL */
     struct kl_tracer *tracer[2]; /* the open ones, outer and inner tap; or NULL */
+    char empty[64];              /* the trace that the last warning of empty traces was about */
     const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
 };
 enum { KERNELS_DEEPEST = 200 };                   /* in one another: more have no end */
@@ -246,6 +247,15 @@ kl_dtype device_dtype(kl_device d, kl_dtype dtype);
 
 /* ---- gradients.c ---- */
 bool gradient_flows(struct thread *t, kl_tensor h); /* from a live handle to something that was marked */
+/* ---- gradient_checks.c: what is silently zero, or may not be what was meant ---- */
+/* Does a gradient flow from node `from` to node `to`?  Out of memory: yes. */
+bool gradient_reaches(const struct graph *g, ref from, ref to);
+/* The same for each of to[0..n), NIL where there is none, into reached[]; false: out of memory. */
+bool gradient_reaches_each(const struct graph *g, ref from, const ref *to, uint32_t n, bool *reached);
+/* The variable h, whose node is wrt, was assigned in the trace behind all that the loss was made from.  true: *e. */
+bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, struct err *e);
+/* Of a graph that was built into a program: a warning for each gradient that is zeros, and each loss that is no scalar. */
+void gradients_warn(const struct graph *g);
 
 /* ---- autodiff.c: autodiff as a property of devices ---- */
 bool strategy_valid(unsigned strategy);           /* 0, of a plain device, is */
@@ -398,6 +408,22 @@ bool launch_take(struct launch *l, struct err *e);
 void launch_commit(struct launch *l, struct entry *const *kept);
 void launch_release(struct launch *l);
 
+/* What the calls around a region's function have changed in the thread, and the memory that they hold, so that a thread
+ * which leaves the function by longjmp can undo it. */
+struct region_frame {
+    const void *stack;               /* where region_record's frame is */
+    const char *composite;
+    unsigned depth, no_grad, outer_no_grad, plain;
+    int kernels;
+    uint64_t included, excluded, generator;
+    const struct vmap *vmap;
+    kl_tensor *in, *captured;
+    void *views;                     /* region_recorder.views */
+    struct graph *g, *empty;         /* of the op's first region; region_recorder.empty */
+    struct tape *body;
+    struct handle_list made;         /* outside of traces: handles made for the region */
+};
+
 struct trace {
     struct recording r;              /* its graph is the tape's; without one its own */
     struct tape *tape, *tapes;       /* the one in use; all that this thread has, last used first; of a region none */
@@ -408,7 +434,8 @@ struct trace {
     const char *silent;              /* it may not look at values: what it is of the op; else NULL */
     struct trace *outer;             /* of a region: the trace around it, NULL outside of traces */
     struct trace *idle;              /* of a region: what thread.trace was */
-    struct handle_list *made;        /* of a region outside of traces: handles made for it */
+    bool batched;                    /* of a region: kl_vmap's, which becomes no op */
+    struct region_frame frame;       /* of a region */
     struct err err;              /* the first failure */
     int64_t began;               /* span_begin */
     kl_tensor poison;            /* what a failed trace gives back */
@@ -459,6 +486,8 @@ struct region_recorder {
     const char *op;              /* in messages */
     void *ctx;
     kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
+    void *views;                 /* memory that the caller holds */
+    const struct region *first;  /* while the op's second region is recorded; else NULL */
     bool untaped;                /* no call of the trace around it stands for the op: there is nothing to compare with */
     struct graph *empty;         /* to record the next region in, if it is untaped; taken.  NULL: a new one */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
@@ -478,6 +507,9 @@ struct region {
 bool region_record(struct region_recorder *c, uint32_t which, const char *name, kl_region_fn *fn,
                    const struct view *parameter, uint32_t nin, uint32_t nout, struct region *out);
 void region_recorder_free(struct region_recorder *c);
+/* Ends the regions whose functions the thread has left by longjmp: those whose frames are below `stack`, where the
+ * caller's frame is (stacks grow downwards). */
+void regions_leave(struct thread *t, const void *stack);
 /* ---- control.c ---- */
 /* kl_custom_grad, with another name in messages. */
 kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *fn, kl_region_fn *backward, void *ctx,

@@ -8,6 +8,8 @@ const struct pass_info pass_list[] = {
 };
 const unsigned pass_count = sizeof pass_list / sizeof *pass_list;
 
+_Atomic(uint64_t) pass_steps;
+
 const struct pass_info *pass_find(const char *name, size_t len)
 {
     for (unsigned i = 0; i < pass_count; i++)

@@ -239,6 +239,25 @@ static void elementwise_again(struct batch *b, ref r)
     b->h[r] = any && !has_room(b, r) ? no_room(b, r) : record(&c);
 }
 
+struct node_use { struct batch *b; ref r; };
+
+static kl_status record_plain(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    const struct node_use *use = ctx;
+    (void)nin, (void)nout;
+    out[0] = plain(use->b, use->r, in);
+    return KL_OK;
+}
+
+/* Random bits, each element of the batch with a seed of its own. */
+static kl_tensor random_bits(struct batch *b, ref r, kl_tensor seeds)
+{
+    struct node_use use = {b, r};
+    kl_tensor y = kl_none;
+    kl_scan_at(batch_site(b, r), record_plain, &use, b->size, 0, NULL, 1, &seeds, 1, false, &y);
+    return y;
+}
+
 static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool *is)
 {
     const struct node *n = node_at(b->g, r);
@@ -246,6 +265,7 @@ static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool
         return no_room(b, r);
     switch (n->op) {
     case OP_dot: return dot(b, r, in, is);
+    case OP_random: return random_bits(b, r, in[0]);
     case OP_dynamic_slice: case OP_dynamic_update: case OP_gather: case OP_scatter: return batch_indexed(b, r, in, is);
     case OP_pad: return is[1] ? one_by_one(b, r, in, is) : by_axis(b, r, in, is);
     case OP_reshape: case OP_argsort: return by_axis(b, r, in, is);

@@ -43,6 +43,9 @@ static kl_status batched(void *ctx, kl_call *c, kl_keyset keys)
 static kl_status no_random(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)ctx, (void)keys;
+    const struct entry *seed = c->nin ? entry_peek(c->in[0]) : NULL;
+    if (seed && seed->layers & LAYER_BIT(LAYER_Batched))
+        return kl_redispatch_below(c); /* each element has its own */
     for (const struct vmap *v = c->t->vmap; v; v = v->outer)
         if (v->randomness == KL_RANDOM_ERROR && !BROKEN(D23))
             return fail(c->t, c->site, KL_ERR_ARGUMENT, "vmap: We do not yet support calling random operations inside of vmap. "
@@ -192,7 +195,7 @@ static void keep_graph(struct thread *t, struct graph *g)
 static bool run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_tensor *out, const int *out_axes)
 {
     struct region region;
-    struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .untaped = true, .silent = true};
+    struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .views = m->in, .untaped = true, .silent = true};
     if (!take_arguments(m, in, in_axes))
         return false;
     c.device = m->view[0].device;

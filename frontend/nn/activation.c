@@ -181,11 +181,14 @@ kl_tensor kl_elu_at(const kl_site *site, kl_tensor a, double alpha)
 
 /* ---- dropout ---- */
 
+/* kl_none: the seed is a number. */
+struct seed { kl_tensor tensor; uint64_t number; };
+
 /* The scale is worked out here, so that p = 1 gives zeros and not 0 times infinity, in the gradient too. */
-kl_tensor kl_dropout_at(const kl_site *site, kl_tensor a, double p, uint64_t seed, bool training)
+static kl_tensor dropout(const kl_site *site, const char *op, kl_tensor a, double p, const struct seed *seed, bool training)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "dropout", a, &v);
+    struct thread *t = floats_begin(site, op, a, &v);
     if (!t)
         return op_failed();
     if (!(p >= 0 && p <= 1)) {
@@ -194,9 +197,24 @@ kl_tensor kl_dropout_at(const kl_site *site, kl_tensor a, double p, uint64_t see
         return op_failed();
     }
     if (!training) /* a handle of its own, to release like any other */
-        return compose_end(t, reshape_to(site, "dropout", a, &v.shape));
-    kl_tensor u = kl_rand_at(site, v.device, KL_F32, (int)v.shape.rank, v.shape.dim, seed);
+        return compose_end(t, reshape_to(site, op, a, &v.shape));
+    int rank = (int)v.shape.rank;
+    kl_tensor u = seed->tensor.id ? kl_rand_seeded_at(site, seed->tensor, KL_F32, rank, v.shape.dim)
+                                  : kl_rand_at(site, v.device, KL_F32, rank, v.shape.dim, seed->number);
     kl_tensor dropped = kl_lt_at(site, u, kl_scalar_at(site, v.device, KL_F32, p));
     kl_tensor scaled = kl_mul_scalar_at(site, a, p < 1 ? 1 / (1 - p) : 0);
     return compose_end(t, kl_where_at(site, dropped, const_like(site, &v, 0), scaled));
+}
+
+kl_tensor kl_dropout_at(const kl_site *site, kl_tensor a, double p, uint64_t seed, bool training)
+{
+    return dropout(site, "dropout", a, p, &(struct seed){.number = seed}, training);
+}
+
+kl_tensor kl_dropout_seeded_at(const kl_site *site, kl_tensor a, double p, kl_tensor seed, bool training)
+{
+    struct thread *t = thread_self();
+    if (t && !seed.id)
+        return refuse(t, site, KL_ERR_HANDLE, "dropout_seeded: the seed is kl_none");
+    return dropout(site, "dropout_seeded", a, p, &(struct seed){.tensor = seed}, training);
 }

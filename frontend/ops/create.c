@@ -167,6 +167,26 @@ kl_tensor kl_arange_at(const kl_site *site, kl_device device, kl_dtype dtype, in
 
 /* ---- random bits ---- */
 
+kl_tensor kl_random_seed_at(const kl_site *site, kl_device device, uint64_t seed)
+{
+    struct call c = {.site = site, .op = "random_seed", .proto = {.op = OP_slot, .dtype = KL_U64}, .device = device,
+                     .bits = seed};
+    return record(&c);
+}
+
+kl_tensor kl_random_bits_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    struct call c = {.site = site, .op = "random_bits", .proto.op = OP_random, .in = {seed}};
+    if (!t)
+        return kl_none;
+    if (!describe(t, site, c.op, "the seed", seed, &v) || !leaf_call(t, &c, v.device, dtype, rank, dims))
+        return poison(t);
+    c.keys = t->generator;
+    return record(&c);
+}
+
 kl_tensor kl_random_bits_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
                             uint64_t seed)
 {

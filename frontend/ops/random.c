@@ -1,30 +1,62 @@
 /* Random numbers of a distribution, made from random bits by ordinary ops. */
 #include "frontend/frontend.h"
 
-/* The highest `digits` bits of random words as floats 0 .. 2^digits - 1, exactly.  0: reported. */
-static kl_tensor random_integers(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, int rank,
-                                 const int64_t *dims, uint64_t seed, int digits)
+/* Where the bits come from: a tensor, or a number and a device. */
+struct source {
+    kl_tensor seed; /* kl_none: number */
+    kl_device device;
+    uint64_t number;
+};
+
+/* The highest `digits` bits of random words as floats 0 .. 2^digits - 1, exactly. */
+static kl_tensor random_integers(const kl_site *site, const struct source *s, kl_dtype dtype, int rank, const int64_t *dims,
+                                 int digits)
 {
     bool wide = dtype == KL_F64;
     kl_dtype word = wide ? KL_U64 : KL_U32;
     if (!wide && dtype != KL_F32)
-        return refuse(thread_self(), site, KL_ERR_TYPE, "%s: makes f32 and f64, not %s", op, kl_dtype_name(dtype));
+        return refuse(thread_self(), site, KL_ERR_TYPE, "makes f32 and f64, not %s", kl_dtype_name(dtype));
     double below = (double)(UINT64_C(1) << ((wide ? 64 : 32) - digits));
-    kl_tensor bits = kl_random_bits_at(site, device, word, rank, dims, seed);
-    return kl_cast_at(site, kl_div_at(site, bits, kl_const_at(site, device, word, below)), dtype);
+    kl_tensor bits = s->seed.id ? kl_random_bits_seeded_at(site, s->seed, word, rank, dims)
+                                : kl_random_bits_at(site, s->device, word, rank, dims, s->number);
+    return kl_cast_at(site, kl_div_at(site, bits, kl_const_at(site, s->device, word, below)), dtype);
+}
+
+/* A source with this seed; false: reported. */
+static bool source_of(struct thread *t, const kl_site *site, const char *op, kl_tensor seed, struct source *s)
+{
+    struct view v;
+    if (!describe(t, site, op, "the seed", seed, &v))
+        return false;
+    *s = (struct source){.seed = seed, .device = v.device};
+    return true;
+}
+
+static kl_tensor uniform(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    struct thread *t = compose_begin(op);
+    if (!t)
+        return kl_none;
+    dtype = device_dtype(s->device, dtype);
+    int digits = dtype == KL_F64 ? 53 : 24;
+    kl_tensor k = random_integers(site, s, dtype, rank, dims, digits);
+    kl_tensor unit = kl_const_at(site, s->device, dtype, 1 / (double)(UINT64_C(1) << digits));
+    return compose_end(t, kl_mul_at(site, k, unit));
 }
 
 kl_tensor kl_rand_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
                      uint64_t seed)
 {
-    struct thread *t = compose_begin("rand");
-    if (!t)
-        return kl_none;
-    dtype = device_dtype(device, dtype);
-    int digits = dtype == KL_F64 ? 53 : 24;
-    kl_tensor k = random_integers(site, "rand", device, dtype, rank, dims, seed, digits);
-    kl_tensor unit = kl_const_at(site, device, dtype, 1 / (double)(UINT64_C(1) << digits));
-    return compose_end(t, kl_mul_at(site, k, unit));
+    return uniform(site, "rand", &(struct source){.device = device, .number = seed}, dtype, rank, dims);
+}
+
+kl_tensor kl_rand_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    struct thread *t = thread_self();
+    struct source s;
+    if (!t || !source_of(t, site, "rand_seeded", seed, &s))
+        return t ? poison(t) : kl_none;
+    return uniform(site, "rand_seeded", &s, dtype, rank, dims);
 }
 
 /* ---- normal numbers: Wichura's AS 241, the inverse of the normal distribution function ---- */
@@ -85,18 +117,136 @@ static kl_tensor inverse_normal(const struct maker *m, kl_tensor p)
     return kl_where_at(s, kl_le_at(s, kl_abs_at(s, q), number(m, 0.425)), near, off);
 }
 
+/* Evenly in (0, 1), 1 - p exact: odd multiples of half a unit. */
+static kl_tensor open_uniform(const struct maker *m, const struct source *s, int rank, const int64_t *dims)
+{
+    int digits = m->dtype == KL_F64 ? 52 : 23; /* one less than a float has: (k + 0.5) / 2^digits is exact */
+    kl_tensor k = random_integers(m->site, s, m->dtype, rank, dims, digits);
+    kl_tensor unit = number(m, 1 / (double)(UINT64_C(1) << digits));
+    return kl_mul_at(m->site, kl_add_at(m->site, k, number(m, 0.5)), unit);
+}
+
+static kl_tensor normal(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    struct thread *t = compose_begin(op);
+    if (!t)
+        return kl_none;
+    struct maker m = {site, s->device, device_dtype(s->device, dtype)};
+    return compose_end(t, inverse_normal(&m, open_uniform(&m, s, rank, dims)));
+}
+
 kl_tensor kl_randn_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
                       uint64_t seed)
 {
-    struct thread *t = compose_begin("randn");
+    return normal(site, "randn", &(struct source){.device = device, .number = seed}, dtype, rank, dims);
+}
+
+kl_tensor kl_randn_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    struct thread *t = thread_self();
+    struct source s;
+    if (!t || !source_of(t, site, "randn_seeded", seed, &s))
+        return t ? poison(t) : kl_none;
+    return normal(site, "randn_seeded", &s, dtype, rank, dims);
+}
+
+/* ---- an index: the largest of the logits with Gumbel noise ---- */
+
+static kl_tensor draw(const kl_site *site, kl_tensor logits, const struct view *v, int axis, const struct source *s)
+{
+    kl_dtype dtype = v->dtype == KL_F64 ? KL_F64 : KL_F32;
+    struct maker m = {site, s->device, dtype};
+    kl_tensor u = open_uniform(&m, s, (int)v->shape.rank, v->shape.dim);
+    kl_tensor noise = kl_neg_at(site, kl_log_at(site, kl_neg_at(site, kl_log_at(site, u))));
+    kl_tensor wide = v->dtype == dtype ? logits : kl_cast_at(site, logits, dtype);
+    return kl_argmax_at(site, kl_add_at(site, wide, noise), axis);
+}
+
+kl_tensor kl_categorical_at(const kl_site *site, kl_tensor logits, int axis, kl_tensor seed)
+{
+    struct view v;
+    struct source s;
+    struct thread *t = floats_begin(site, "categorical", logits, &v);
+    uint32_t at;
     if (!t)
-        return kl_none;
-    dtype = device_dtype(device, dtype);
-    struct maker m = {site, device, dtype};
-    int digits = dtype == KL_F64 ? 52 : 23; /* one less than a float has: (k + 0.5) / 2^digits is exact */
-    kl_tensor k = random_integers(site, "randn", device, dtype, rank, dims, seed, digits);
-    kl_tensor unit = number(&m, 1 / (double)(UINT64_C(1) << digits));
-    return compose_end(t, inverse_normal(&m, kl_mul_at(site, kl_add_at(site, k, number(&m, 0.5)), unit)));
+        return op_failed();
+    kl_tensor y = axis_of(t, site, "logits", &v.shape, axis, &at) && source_of(t, site, "the draw", seed, &s)
+                      ? draw(site, logits, &v, axis, &s) : poison(t);
+    return compose_end(t, y);
+}
+
+/* ---- seeds from seeds ----
+ * By the mixing function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014),
+ * which is one to one: the seed is mixed with a number that says what it is for, then again with each index. */
+
+static const uint64_t GOLDEN = UINT64_C(0x9e3779b97f4a7c15), FOR_SPLIT = UINT64_C(0x73706c6974), FOR_FOLD = UINT64_C(0x666f6c64);
+
+/* A constant with all its bits. */
+static kl_tensor word(const struct maker *m, uint64_t bits)
+{
+    struct call c = {.site = m->site, .op = "const", .proto = {.op = OP_const, .dtype = KL_U64, .attr.konst.bits = bits},
+                     .device = m->device};
+    return record(&c);
+}
+
+static kl_tensor xor_shifted(const struct maker *m, kl_tensor x, int count)
+{
+    return kl_xor_at(m->site, x, kl_shr_at(m->site, x, number(m, count)));
+}
+
+static kl_tensor mixed(const struct maker *m, kl_tensor x)
+{
+    x = kl_mul_at(m->site, xor_shifted(m, x, 30), word(m, UINT64_C(0xbf58476d1ce4e5b9)));
+    x = kl_mul_at(m->site, xor_shifted(m, x, 27), word(m, UINT64_C(0x94d049bb133111eb)));
+    return xor_shifted(m, x, 31);
+}
+
+static kl_tensor derived(const struct maker *m, kl_tensor seed, uint64_t purpose, kl_tensor index)
+{
+    kl_tensor own = mixed(m, kl_xor_at(m->site, seed, word(m, purpose)));
+    return mixed(m, kl_add_at(m->site, own, kl_mul_at(m->site, index, word(m, GOLDEN))));
+}
+
+/* Starts composite `op` of a seed; NULL: reported, and op_failed() is the result. */
+static struct thread *seed_begin(const kl_site *site, const char *op, kl_tensor seed, struct view *v, struct maker *m)
+{
+    struct thread *t = thread_self();
+    if (!t || !describe(t, site, op, "the seed", seed, v))
+        return NULL;
+    if (v->dtype != KL_U64)
+        return fail(t, site, KL_ERR_TYPE, "%s: the seed must be u64, got %s", op, dtype_name(v->dtype)), NULL;
+    *m = (struct maker){site, v->device, KL_U64};
+    return checked_begin(site, op);
+}
+
+kl_tensor kl_random_split_at(const kl_site *site, kl_tensor seed, int64_t n)
+{
+    struct view v;
+    struct maker m;
+    struct thread *t = seed_begin(site, "random_split", seed, &v, &m);
+    if (!t)
+        return op_failed();
+    kl_tensor y = v.shape.rank ? refuse(t, site, KL_ERR_SHAPE, "the seed must be a scalar, got rank %u", v.shape.rank)
+                  : n < 1      ? refuse(t, site, KL_ERR_SHAPE, "%lld seeds: at least 1 is needed", (long long)n)
+                               : derived(&m, seed, FOR_SPLIT, kl_arange_at(site, v.device, KL_U64, n));
+    return compose_end(t, y);
+}
+
+kl_tensor kl_random_fold_in_at(const kl_site *site, kl_tensor seed, kl_tensor data)
+{
+    struct view v, w;
+    struct maker m;
+    struct thread *t = seed_begin(site, "random_fold_in", seed, &v, &m);
+    if (!t)
+        return op_failed();
+    kl_tensor y = kl_none;
+    if (!describe(t, site, "the data", "the tensor", data, &w))
+        y = poison(t);
+    else if (dtype_is_float(w.dtype) || w.dtype == KL_BOOL)
+        y = refuse(t, site, KL_ERR_TYPE, "the data must be integers, got %s", dtype_name(w.dtype));
+    else
+        y = derived(&m, seed, FOR_FOLD, w.dtype == KL_U64 ? data : kl_cast_at(site, data, KL_U64));
+    return compose_end(t, y);
 }
 
 /* ---- from a generator of the user's ---- */

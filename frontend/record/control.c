@@ -34,7 +34,7 @@ static bool look_at_operands(struct control *c)
     uint32_t n = given(c);
     if ((c->nout && !c->out) || (c->nin[0] && !c->in[0]) || (c->nin[1] && !c->in[1]))
         return fail(t, site, KL_ERR_ARGUMENT, "%s: a list of tensors is NULL", c->call.op) == KL_OK;
-    c->view = mem_alloc((n + 2 * (size_t)c->nout) * sizeof *c->view);
+    c->call.views = c->view = mem_alloc((n + 2 * (size_t)c->nout) * sizeof *c->view);
     if (!c->view)
         return fail(t, site, KL_ERR_MEMORY, "%s: out of memory", c->call.op) == KL_OK;
     for (uint32_t i = 0; i < n; i++) {
@@ -75,6 +75,7 @@ static bool region(struct control *c, uint32_t i, const char *name, kl_region_fn
 {
     c->second = n;
     c->shared = c->call.captured.n;
+    c->call.first = i ? &c->region[0] : NULL;
     return region_record(&c->call, i, name, fn, v, n, nout, &c->region[i]);
 }
 

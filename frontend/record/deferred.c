@@ -460,7 +460,10 @@ static bool compute_batch(const kl_tensor *h, uint32_t n, bool widen, struct err
     if (ok && b.nout) {
         front_unlock();
         out = mem_alloc(b.nout * sizeof *out);
+        uint64_t built = atomic_load(&counters.graphs_built);
         const struct exec *x = out ? exec_get(b.r.g, (int)graph_device(b.r.g), option_fuse(), e) : NULL;
+        if (x && atomic_load(&counters.graphs_built) != built)
+            gradients_warn(b.r.g);
         ok = x && exec_run_checked(x, b.r.g, b.r.input, NULL, NULL, b.r.slot, out, e);
         if (!ok && e->code)
             custom_locate(b.r.g, e);

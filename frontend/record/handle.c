@@ -2,7 +2,8 @@
  *
  * A handle is an entry's index and its generation.  Entries live in chunks that double in size and never move or
  * go away, so any 64 bits can be looked up safely, by any thread, at any time.  The generation is odd while the
- * handle lives and goes up at both ends of its life: an old copy of the handle no longer fits. */
+ * handle lives and goes up at both ends of its life: an old copy of the handle no longer fits.  A higher generation than
+ * the entry's is of no handle that ever was, after 2^31 lives of the entry also that of a very old one. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 
@@ -64,7 +65,7 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
     }
     struct entry *x = index < atomic_load_explicit(&entries.count, memory_order_acquire) ? entry_at(index) : NULL;
     uint32_t now = x ? atomic_load_explicit(&x->generation, memory_order_acquire) : 0;
-    if (generation % 2 == 0 || (int32_t)(now - generation) < 0) {
+    if (generation % 2 == 0 || generation > now) { /* an entry that was not handed out yet has generation 0 */
         err_set(e, KL_ERR_HANDLE, "%s is foreign: 0x%" PRIx64 " was never a handle", what, h.id);
         return NULL;
     }

@@ -259,6 +259,8 @@ static bool check_grad(struct step *s)
         return true; /* dtypes are the shape rule's */
     if (s->tr && op_is_leaf(n->op))
         return err_set(&s->e, KL_ERR_GRAD, "the loss is a value from outside of the trace: it has no history here");
+    if (s->tr && gradient_is_too_late(s->tr, loss, s->c->in[1], wrt, &s->e))
+        return false;
     if (!s->tr && !ambient_tracked(wrt))
         return err_set(&s->e, KL_ERR_GRAD, "the variable is not marked: outside a trace kl_requires_grad comes first");
     if (!s->tr && !ambient_tracked(loss))

@@ -62,7 +62,7 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
     c->data = NULL;
     struct entry *x = entry_find(h, "the data", &e);
     if (x && x->kind != KIND_POISON) {
-        bool noted = tr->outer || list_add(tr->made, h);
+        bool noted = tr->outer || list_add(&tr->frame.made, h);
         ref r = noted ? trace_node(tr, x, h, "the data", &e) : NIL;
         kl_tensor inside = r ? handle_of_node(t, tr, r, BROKEN(C4) ? 0 : x->ad, &e) : kl_none;
         if (inside.id)
@@ -244,6 +244,68 @@ static bool finish(struct region_recorder *c, struct trace *tr, bool ok, struct 
     return ok;
 }
 
+/* Regions of ops, and those of kl_vmap apart, that are open in one another. */
+static unsigned regions_open(const struct thread *t, bool batched)
+{
+    unsigned n = 0;
+    for (const struct trace *tr = thread_trace(t); tr && tr->region; tr = tr->outer)
+        n += tr->batched == batched;
+    return n;
+}
+
+/* A function that records itself has no end: that shows before it is called. */
+static bool too_deep(struct region_recorder *c)
+{
+    return regions_open(c->t, c->untaped) >= MAX_REGION_DEPTH &&
+           fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: regions in regions are more than %d deep", c->op, MAX_REGION_DEPTH);
+}
+
+static void save_frame(struct region_recorder *c, struct trace *tr, kl_tensor *in, const void *stack)
+{
+    const struct thread *t = c->t;
+    tr->frame = (struct region_frame){
+        .stack = stack, .composite = t->composite, .depth = t->depth, .no_grad = t->no_grad,
+        .outer_no_grad = t->outer_no_grad, .plain = t->plain, .kernels = t->kernels, .included = t->included,
+        .excluded = t->excluded, .generator = t->generator, .vmap = t->vmap, .in = in, .captured = c->captured.h,
+        .views = c->views, .g = c->first ? c->first->g : NULL, .body = c->first ? c->first->body : NULL,
+        .empty = c->empty, .made = c->made};
+    c->made = (struct handle_list){0};
+}
+
+/* The innermost region's function was left: what region_record and its callers would have done after it. */
+static void leave_region(struct thread *t)
+{
+    struct trace *tr = t->trace;
+    struct region_frame *f = &tr->frame;
+    trace_end_temps(t, tr);
+    leave(t, tr);
+    t->composite = f->composite;
+    t->depth = f->depth;
+    t->no_grad = f->no_grad;
+    t->outer_no_grad = f->outer_no_grad;
+    t->plain = f->plain;
+    t->kernels = f->kernels;
+    t->included = f->included;
+    t->excluded = f->excluded;
+    t->generator = f->generator;
+    t->vmap = f->vmap;
+    struct region_recorder c = {.captured.h = f->captured, .made = f->made, .empty = f->empty};
+    region_recorder_free(&c);
+    graph_free(f->g);
+    tape_body_drop(f->body);
+    mem_free(f->views);
+    mem_free(f->in);
+    if (tr->batched)
+        compose_end_all(t, NULL, 0); /* kl_vmap is a composite */
+    trace_free(tr);
+}
+
+void regions_leave(struct thread *t, const void *stack)
+{
+    while (t->tracing && t->trace->region && (uintptr_t)t->trace->frame.stack < (uintptr_t)stack)
+        leave_region(t);
+}
+
 static bool begin(struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
 {
     const struct trace *outer = thread_trace(c->t);
@@ -258,6 +320,8 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
                    const struct view *parameter, uint32_t nin, uint32_t nout, struct region *out)
 {
     struct thread *t = c->t;
+    if (too_deep(c))
+        return false;
     struct trace *tr = mem_alloc(sizeof *tr);
     kl_tensor *in = mem_alloc((nin + nout) * sizeof *in);
     if (tr) {
@@ -271,19 +335,19 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
         return no_memory(c);
     }
     tr->temps = NO_ENTRY;
-    tr->made = &c->made;
-    const char *composite = t->composite;
-    unsigned depth = t->depth, no_grad = t->no_grad, outer_no_grad = t->outer_no_grad;
+    tr->batched = c->untaped;
+    save_frame(c, tr, in, __builtin_frame_address(0));
     t->composite = NULL;
     t->depth = 0;
-    t->outer_no_grad = no_grad;
+    t->outer_no_grad = t->no_grad;
     enter(t, tr);
     bool ok = add_parameters(c, tr, parameter, nin, in) || no_memory(c);
     ok = ok && call(c, tr, name, fn, in, nin, in + nin, nout, out);
-    t->composite = composite;
-    t->depth = depth;
-    t->no_grad = no_grad;
-    t->outer_no_grad = outer_no_grad;
+    t->composite = tr->frame.composite;
+    t->depth = tr->frame.depth;
+    t->no_grad = tr->frame.no_grad;
+    t->outer_no_grad = tr->frame.outer_no_grad;
+    c->made = tr->frame.made;
     mem_free(in);
     return finish(c, tr, ok, out);
 }

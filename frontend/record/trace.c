@@ -219,7 +219,10 @@ void trace_drop(struct thread *t)
 void kl_trace_abandon(void)
 {
     struct thread *t = thread_self();
-    if (t && t->tracing && !region_refuses(t, NULL, "trace_abandon"))
+    if (!t || !t->tracing)
+        return;
+    regions_leave(t, __builtin_frame_address(0));
+    if (t->tracing && !region_refuses(t, NULL, "trace_abandon"))
         trace_drop(t);
 }
 
@@ -346,6 +349,8 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
     if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules)
         return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
     const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
+    if (x && !known)
+        gradients_warn(g);
     if (x)
         tape_end(tr, x, fuse, schedules);
     return x;
@@ -455,6 +460,11 @@ static bool run(struct thread *t, struct err *e)
     const struct exec *x = trace_program(tr, e);
     if (!x && e->code)
         custom_locate(tr->r.g, e);
+    if (!x && !e->code && strcmp(t->empty, tr->r.g->name)) {
+        snprintf(t->empty, sizeof t->empty, "%s", tr->r.g->name); /* once, not in every step */
+        log_put(KL_LOG_WARN, "trace_end: trace \"%s\" keeps and assigns nothing, so nothing was run: kl_keep keeps a value",
+                tr->r.g->name);
+    }
     if (!x)
         return !e->code;
     struct launch *l = &tr->launch;

@@ -43,6 +43,12 @@ static kl_optimizer *optimizer_new(const kl_site *site, const char *op, const kl
         fail(thread_self(), site, KL_ERR_ARGUMENT, "%s: %d parameters at %s", op, n, param ? "an array" : "NULL");
         return NULL;
     }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (param[i].id == param[k].id && param[i].id) {
+                fail(thread_self(), site, KL_ERR_ARGUMENT, "%s: parameters %d and %d are the same tensor", op, k, i);
+                return NULL;
+            }
     kl_optimizer *o = mem_alloc(sizeof *o + (size_t)n * sizeof o->of[0]);
     if (!o) {
         fail(thread_self(), site, KL_ERR_MEMORY, "%s: out of memory", op);
@@ -164,12 +170,46 @@ static kl_status adam_step(const kl_site *site, const kl_optimizer *o, const str
     return kl_assign_at(site, t->param, kl_sub_at(site, p, move));
 }
 
+/* A loss that depends on no parameter is an error, looked for where the step is recorded, not where it is replayed. */
+static kl_status check_loss(const kl_site *site, const kl_optimizer *o, kl_tensor loss)
+{
+    struct thread *t = thread_self();
+    struct trace *tr = t->trace;
+    const struct entry *x = entry_peek(loss);
+    if (tr->err.code || tr->replaying || !o->n || !x || x->kind != KIND_TEMP || x->trace != tr)
+        return KL_OK;
+    ref *to = mem_alloc((size_t)o->n * sizeof *to);
+    bool *reached = mem_alloc((size_t)o->n), any = false, plain = true;
+    if (!to || !reached) {
+        mem_free(to);
+        mem_free(reached);
+        return fail(t, site, KL_ERR_MEMORY, "optimizer_step: out of memory");
+    }
+    for (int i = 0; i < o->n; i++) {
+        const struct binding *b = trace_binding(tr, o->of[i].param);
+        const struct entry *p = entry_peek(o->of[i].param);
+        to[i] = b ? b->node : p && p->kind == KIND_TEMP && p->trace == tr ? p->node : NIL;
+        plain &= p && p->kind != KIND_WRAPPER && !(b && b->assigned); /* kl_grad has a word of its own for the second */
+    }
+    bool ok = gradient_reaches_each(tr->r.g, x->node, to, (uint32_t)o->n, reached);
+    for (int i = 0; i < o->n; i++)
+        any |= reached[i];
+    mem_free(to);
+    mem_free(reached);
+    if (!ok || any || !plain)
+        return KL_OK;
+    return fail(t, site, KL_ERR_GRAD, "optimizer_step: the loss depends on none of the optimizer's %d parameters", o->n);
+}
+
 kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *o, kl_tensor loss, double lr)
 {
     if (!o)
         return fail(thread_self(), site, KL_ERR_ARGUMENT, "optimizer_step: no optimizer");
     if (!kl_tracing())
         return fail(thread_self(), site, KL_ERR_TRACE, "optimizer_step: no trace is open");
+    kl_status checked = check_loss(site, o, loss);
+    if (checked)
+        return checked;
     double x[NUMBERS];
     find_numbers(o, o->steps + 1, lr, x);
     for (int i = 0; i < o->n; i++) {

@@ -160,10 +160,13 @@ KL_API kl_status kl_check(kl_tensor t);
 
 /* Starts recording on this thread; the name shows in dumps and messages.  [errors TRACE: one is open] */
 KL_API kl_status kl_trace_begin(const char *name);
-/* Compiles what was recorded unless known, runs it, and makes kept and assigned handles values.
+/* Compiles what was recorded unless known, runs it, and makes kept and assigned handles values.  A trace that keeps and
+ * assigns nothing runs nothing, with a warning in the log.
  * [errors: TRACE without a begin, else the first error since kl_trace_begin; every value is then as before] */
 KL_API kl_status kl_trace_end(void);
-/* Drops the open trace of this thread unrun; harmless without one. */
+/* Drops the open trace of this thread unrun; harmless without one.  A thread that has left a function of kl_vmap or of a
+ * region op (<kiln/control.h>) by longjmp calls this to end what that call had begun, inside of a trace with the trace;
+ * inside of such a function it is an error (TRACE). */
 KL_API void kl_trace_abandon(void);
 /* Whether this thread has a trace open. */
 KL_API bool kl_tracing(void);
@@ -225,7 +228,9 @@ KL_API void kl_set_print(void (*print)(void *ctx, const char *line), void *ctx);
  * differentiable after it is read.  [errors HANDLE, TYPE: not a float] */
 KL_API kl_status kl_requires_grad(kl_tensor t);
 /* The gradient of the sum of loss's elements in wrt, shaped like wrt; differentiable itself.  Zeros where the
- * loss does not depend on wrt.  [errors HANDLE, DEVICE, TYPE: not floats, GRAD: loss keeps no history] */
+ * loss does not depend on wrt, which is a warning in the log (kl_set_log) where a program is built, as is a loss of more
+ * elements than one.  [errors HANDLE, DEVICE, TYPE: not floats, GRAD: loss keeps no history, or wrt was assigned in the
+ * trace after the loss had used it] */
 KL_API kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt);
 /* The same value, through which no gradient flows. */
 KL_API kl_tensor kl_detach(kl_tensor t);

@@ -32,6 +32,9 @@ KL_OP(clamp, kl_tensor a, double low, double high)
  * Else a itself.  p in 0..1 and seed: numbers of this run; give each call of a step its own seed.
  * [ARGUMENT, TYPE] */
 KL_OP(dropout, kl_tensor a, double p, uint64_t seed, bool training)
+/* The same with a seed that is a tensor, as <kiln/ops.h> describes it: another mask in each round of a scan and each run of
+ * a frozen step.  [ARGUMENT, TYPE, SHAPE] */
+KL_OP(dropout_seeded, kl_tensor a, double p, kl_tensor seed, bool training)
 
 /* ---- along an axis [SHAPE, TYPE] ---- */
 KL_OP(softmax, kl_tensor a, int axis)
@@ -154,6 +157,7 @@ KL_OP(divergence, kl_tensor log_q, kl_tensor p)
 #define kl_elu(...) kl_elu_at(KL_HERE, __VA_ARGS__)
 #define kl_clamp(...) kl_clamp_at(KL_HERE, __VA_ARGS__)
 #define kl_dropout(...) kl_dropout_at(KL_HERE, __VA_ARGS__)
+#define kl_dropout_seeded(...) kl_dropout_seeded_at(KL_HERE, __VA_ARGS__)
 #define kl_softmax(...) kl_softmax_at(KL_HERE, __VA_ARGS__)
 #define kl_log_softmax(...) kl_log_softmax_at(KL_HERE, __VA_ARGS__)
 #define kl_logsumexp(...) kl_logsumexp_at(KL_HERE, __VA_ARGS__)

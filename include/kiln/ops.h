@@ -52,6 +52,27 @@ KL_OP(rand, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uin
 /* Standard normal, KL_F32 or KL_F64.  [TYPE] */
 KL_OP(randn, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed)
 
+/* ---- seeds as tensors ----
+ * A seed given as a number is one of this run, and so the same in every round of a scan and in every run of a frozen step.
+ * A seed that is a tensor ([], KL_U64) may be computed in the graph, from an input of the step, a state that is assigned
+ * or the number of the round, and be mapped by kl_vmap, where each element then has its own numbers whatever its
+ * kl_randomness.  The same seed gives the same bits as a number and as a tensor.  [TYPE: the seed is not u64; SHAPE: it is
+ * no scalar] */
+
+/* [] A KL_U64, all 64 bits of it: a number of this run. */
+KL_OP(random_seed, kl_device device, uint64_t seed)
+/* [n] KL_U64: n seeds of independent random numbers, each other than the seed itself; n at least 1.  [SHAPE, TYPE] */
+KL_OP(random_split, kl_tensor seed, int64_t n)
+/* KL_U64: a seed for each integer in data, independent of one another, of the seed's own numbers and of random_split's:
+ * kl_random_fold_in(seed, round).  Shapes broadcast; different integers give different seeds.  [SHAPE, TYPE] */
+KL_OP(random_fold_in, kl_tensor seed, kl_tensor data)
+KL_OP(random_bits_seeded, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
+KL_OP(rand_seeded, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
+KL_OP(randn_seeded, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
+/* The shape without `axis`, KL_I32: an index along it, drawn with the probabilities softmax(logits); one whose logit is
+ * -infinity is never drawn.  Halfs are computed in f32.  [SHAPE, TYPE: logits no floats, or as above] */
+KL_OP(categorical, kl_tensor logits, int axis, kl_tensor seed)
+
 /* ---- elementwise: one operand ---- */
 KL_OP1(neg)   /* -a */
 KL_OP1(abs)   /* |a| */
@@ -285,6 +306,13 @@ KL_OP(dot_general, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a, con
 #define kl_random_bits(...) kl_random_bits_at(KL_HERE, __VA_ARGS__)
 #define kl_rand(...) kl_rand_at(KL_HERE, __VA_ARGS__)
 #define kl_randn(...) kl_randn_at(KL_HERE, __VA_ARGS__)
+#define kl_random_seed(...) kl_random_seed_at(KL_HERE, __VA_ARGS__)
+#define kl_random_split(...) kl_random_split_at(KL_HERE, __VA_ARGS__)
+#define kl_random_fold_in(...) kl_random_fold_in_at(KL_HERE, __VA_ARGS__)
+#define kl_random_bits_seeded(...) kl_random_bits_seeded_at(KL_HERE, __VA_ARGS__)
+#define kl_rand_seeded(...) kl_rand_seeded_at(KL_HERE, __VA_ARGS__)
+#define kl_randn_seeded(...) kl_randn_seeded_at(KL_HERE, __VA_ARGS__)
+#define kl_categorical(...) kl_categorical_at(KL_HERE, __VA_ARGS__)
 #define kl_neg(...) kl_neg_at(KL_HERE, __VA_ARGS__)
 #define kl_abs(...) kl_abs_at(KL_HERE, __VA_ARGS__)
 #define kl_exp(...) kl_exp_at(KL_HERE, __VA_ARGS__)

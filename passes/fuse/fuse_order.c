@@ -7,6 +7,7 @@
  * idea is that of Pearce and Kelly, A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs (2006); ranks
  * with gaps between them let one side stay where it is. */
 #include "fuse.h"
+#include <stdatomic.h>
 
 static const uint64_t GAP = UINT64_C(1) << 30;
 
@@ -56,8 +57,9 @@ bool fuse_order(struct fuser *f)
 }
 
 /* Finds what `to` needs, directly or not, of the groups behind `from`.  Returns their number, and MAX_SEARCH + 1 for
- * more than that; *around: `from` is needed by one of them. */
-static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool *around)
+ * more than that; *around: `from` is needed by one of them.  first: where that is found, the search ends. */
+static uint32_t search(struct fuser *f, uint32_t from, uint32_t to, bool first, bool *around,
+                       uint64_t *steps)
 {
     uint32_t n = 0;
     *around = false;
@@ -67,10 +69,13 @@ static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool *aroun
         for (ref r = f->group[cur].first; r; r = f->next[r])
             for (unsigned k = 0; k < node_nin(&f->g->node[r]); k++) {
                 bool linear;
+                ++*steps;
                 uint32_t s = group_of(f, node_operand(f->g, r, k, &linear));
                 if (s == GROUP_NONE || f->seen[s] == f->stamp)
                     continue;
                 *around |= s == from && cur != to;
+                if (*around && first)
+                    return n;
                 if (f->group[s].rank <= f->group[from].rank)
                     continue;
                 if (n == MAX_SEARCH)
@@ -83,10 +88,18 @@ static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool *aroun
     }
 }
 
+static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool first, bool *around)
+{
+    uint64_t steps = 0;
+    uint32_t n = search(f, from, to, first, around, &steps);
+    atomic_fetch_add_explicit(&pass_steps, steps, memory_order_relaxed);
+    return n;
+}
+
 bool fuse_way_around(struct fuser *f, uint32_t a, uint32_t b)
 {
     bool around, later = f->group[b].rank < f->group[a].rank;
-    return between(f, later ? b : a, later ? a : b, &around) > MAX_SEARCH || around;
+    return between(f, later ? b : a, later ? a : b, true, &around) > MAX_SEARCH || around;
 }
 
 static void unlink_group(struct fuser *f, uint32_t id)
@@ -115,7 +128,7 @@ static void rank_anew(struct fuser *f)
 void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays)
 {
     bool around, later = f->group[b].rank < f->group[a].rank;
-    uint32_t first = later ? b : a, last = later ? a : b, n = between(f, first, last, &around);
+    uint32_t first = later ? b : a, last = later ? a : b, n = between(f, first, last, false, &around);
     for (uint32_t i = 1; i < n; i++) { /* in their order */
         uint32_t x = f->between[i], k = i;
         for (; k && f->group[f->between[k - 1]].rank > f->group[x].rank; k--)

@@ -14,6 +14,8 @@
 struct sweep {
     struct rewrite *w;
     bool *done;   /* per node of the old graph: its gradient stands in map */
+    ref *next;    /* per grad node of the old graph: the next one of the same loss */
+    struct reverse reverse;
     struct swept *swept; uint32_t n, cap; /* the sweeps so far */
 };
 
@@ -36,36 +38,55 @@ static ref stopped(struct graph *t, const struct node *grad, ref r)
     return view;
 }
 
+/* The grad node of `first`'s sweep behind r; NIL: none. */
+static ref next_wanted(const struct sweep *s, ref r, ref first)
+{
+    do
+        r = s->next[r];
+    while (r && !wants(s->w->from, r, first));
+    return r;
+}
+
 /* Builds the gradients of every grad node of this loss and maps them. */
 static bool expand(struct sweep *s, ref first)
 {
     struct graph *g = s->w->from, *t = s->w->to;
+    struct reverse *v = &s->reverse;
     ref loss = s->w->map[g->node[first].in[0]];
-    struct reverse v;
-    bool ok = reverse_begin(&v, t) && mem_reserve(&s->swept, &s->cap, s->n + 1, sizeof *s->swept);
-    if (!ok) {
-        err_set(&g->err, KL_ERR_MEMORY, "out of memory differentiating @%s", g->name);
-    } else {
-        /* An operand recorded after the first grad node cannot be below the loss: its gradient is 0. */
-        for (ref r = first; r < g->nnode; r++)
-            if (wants(g, r, first) && s->w->map[g->node[r].in[1]])
-                v.wanted[s->w->map[g->node[r].in[1]]] = true;
-        reverse_mark(&v, loss);
-        if (v.needed[loss])
-            reverse_add(&v, loss, n_k(t, loss, 1));
-        reverse_sweep(&v, loss);
-        for (ref r = first; r < g->nnode; r++) {
-            ref x = wants(g, r, first) ? s->w->map[g->node[r].in[1]] : NIL;
-            if (!x || x >= v.n)
-                continue;
-            rewrite_site(s->w, r);
-            s->w->map[r] = stopped(t, &g->node[r], v.adjoint[x] ? v.adjoint[x] : n_k(t, x, 0));
-            s->done[r] = true;
-        }
-        s->swept[s->n++] = (struct swept){v.n, t->nnode, g->node[first].attr.grad.keep};
+    if (!reverse_begin(v, t) || !mem_reserve(&s->swept, &s->cap, s->n + 1, sizeof *s->swept))
+        return err_set(&g->err, KL_ERR_MEMORY, "out of memory differentiating @%s", g->name);
+    /* An operand recorded after the first grad node cannot be below the loss: its gradient is 0. */
+    for (ref r = first; r; r = next_wanted(s, r, first))
+        if (s->w->map[g->node[r].in[1]])
+            reverse_want(v, s->w->map[g->node[r].in[1]]);
+    reverse_root(v, loss);
+    reverse_mark(v);
+    if (v->needed[loss])
+        reverse_add(v, loss, n_k(t, loss, 1));
+    reverse_sweep(v);
+    for (ref r = first; r; r = next_wanted(s, r, first)) {
+        ref x = s->w->map[g->node[r].in[1]];
+        if (!x || x >= v->n)
+            continue;
+        rewrite_site(s->w, r);
+        s->w->map[r] = stopped(t, &g->node[r], v->adjoint[x] ? v->adjoint[x] : n_k(t, x, 0));
+        s->done[r] = true;
     }
-    reverse_end(&v);
-    return ok;
+    s->swept[s->n++] = (struct swept){v->n, t->nnode, g->node[first].attr.grad.keep};
+    return true;
+}
+
+/* Links the grad nodes of each loss; false: out of memory. */
+static bool link_grads(struct sweep *s, const struct graph *g)
+{
+    ref *first = mem_alloc(g->nnode * sizeof *first); /* per loss */
+    for (ref r = g->nnode; first && r-- > 1;)
+        if (g->node[r].op == OP_grad) {
+            s->next[r] = first[g->node[r].in[0]];
+            first[g->node[r].in[0]] = r;
+        }
+    mem_free(first);
+    return first != NULL;
 }
 
 int pass_autodiff(struct graph *g)
@@ -76,9 +97,12 @@ int pass_autodiff(struct graph *g)
     if (!any)
         return 0;
     struct rewrite w;
-    struct sweep s = {.w = &w, .done = mem_alloc(g->nnode * sizeof *s.done)};
-    if (!s.done)
+    struct sweep s = {.w = &w, .done = mem_alloc(g->nnode * sizeof *s.done), .next = mem_alloc(g->nnode * sizeof *s.next)};
+    if (!s.done || !s.next || !link_grads(&s, g)) {
+        mem_free(s.done);
+        mem_free(s.next);
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory differentiating @%s", g->name), -1;
+    }
     if (rewrite_begin(&w, g)) {
         for (ref r = 1; r < g->nnode && !g->err.code && !w.to->err.code; r++) {
             if (g->node[r].op != OP_grad) {
@@ -93,7 +117,9 @@ int pass_autodiff(struct graph *g)
             }
         }
     }
+    reverse_end(&s.reverse);
     mem_free(s.done);
+    mem_free(s.next);
     int changed = rewrite_end(&w);
     if (changed > 0 && remat(g, s.swept, s.n) < 0)
         changed = -1;

@@ -1,13 +1,29 @@
 /* The reverse sweep: from a node back to what it is made of, each op by its rule. */
 #include "reverse.h"
+#include "passes/passes.h"
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static void clear(struct reverse *v)
+{
+    for (uint32_t i = 0; i < v->nmet; i++) {
+        ref r = v->met[i];
+        v->wanted[r] = v->needed[r] = false;
+        v->adjoint[r] = v->proj[r] = NIL;
+    }
+    v->nmet = v->npath = 0;
+    v->low = UINT32_MAX;
+}
 
 bool reverse_begin(struct reverse *v, struct graph *t)
 {
-    *v = (struct reverse){.t = t, .n = t->nnode};
-    v->wanted = mem_alloc(v->n * sizeof *v->wanted);
-    v->needed = mem_alloc(v->n * sizeof *v->needed);
-    v->adjoint = mem_alloc(v->n * sizeof *v->adjoint);
-    return v->wanted && v->needed && v->adjoint;
+    clear(v);
+    v->t = t;
+    v->n = t->nnode;
+    return mem_reserve(&v->wanted, &v->wanted_cap, v->n, sizeof *v->wanted) &&
+           mem_reserve(&v->needed, &v->needed_cap, v->n, sizeof *v->needed) &&
+           mem_reserve(&v->adjoint, &v->adjoint_cap, v->n, sizeof *v->adjoint) &&
+           mem_reserve(&v->proj, &v->proj_cap, v->n, sizeof *v->proj);
 }
 
 void reverse_end(struct reverse *v)
@@ -15,6 +31,25 @@ void reverse_end(struct reverse *v)
     mem_free(v->wanted);
     mem_free(v->needed);
     mem_free(v->adjoint);
+    mem_free(v->proj);
+    mem_free(v->path);
+    mem_free(v->met);
+}
+
+static bool meet(struct reverse *v, ref r)
+{
+    if (!mem_reserve(&v->met, &v->met_cap, v->nmet + 1, sizeof *v->met))
+        return err_set(&v->t->err, KL_ERR_MEMORY, "out of memory differentiating @%s", v->t->name);
+    v->met[v->nmet++] = r;
+    return true;
+}
+
+void reverse_want(struct reverse *v, ref r)
+{
+    if (v->wanted[r] || !meet(v, r))
+        return;
+    v->wanted[r] = true;
+    v->low = r < v->low ? r : v->low;
 }
 
 /* Does a gradient pass from node r to an operand that needs it? */
@@ -27,12 +62,49 @@ static bool leads_on(const struct reverse *v, ref r)
     return any;
 }
 
-void reverse_mark(struct reverse *v, ref last)
+/* Until reverse_mark, path lists the nodes that the roots depend on, and needed says which are in it.  What is before the
+ * first wanted node depends on none. */
+static void reach(struct reverse *v, ref r)
 {
-    for (ref r = 1; r <= last; r++) {
-        const struct node *n = &v->t->node[r];
-        v->needed[r] = (v->wanted[r] || leads_on(v, r)) && node_carries_gradient(n);
+    if (r < v->low || v->needed[r] || !node_carries_gradient(&v->t->node[r]) || !meet(v, r))
+        return;
+    if (!mem_reserve(&v->path, &v->path_cap, v->npath + 1, sizeof *v->path)) {
+        err_set(&v->t->err, KL_ERR_MEMORY, "out of memory differentiating @%s", v->t->name);
+        return;
     }
+    v->needed[r] = true;
+    v->path[v->npath++] = r;
+}
+
+void reverse_root(struct reverse *v, ref r)
+{
+    uint32_t next = v->npath;
+    for (reach(v, r); next < v->npath; next++) {
+        const struct node *n = &v->t->node[v->path[next]];
+        for (unsigned i = 0; !(n->flags & MARK_STOP) && i < node_nin(n); i++)
+            reach(v, node_in(v->t, n, i));
+    }
+}
+
+static int ascending(const void *a, const void *b)
+{
+    ref x = *(const ref *)a, y = *(const ref *)b;
+    return (x > y) - (x < y);
+}
+
+void reverse_mark(struct reverse *v)
+{
+    uint32_t n = 0;
+    if (v->npath)
+        qsort(v->path, v->npath, sizeof *v->path, ascending);
+    for (uint32_t i = 0; i < v->npath; i++) {
+        ref r = v->path[i];
+        v->needed[r] = v->wanted[r] || leads_on(v, r); /* the operands' entries are final */
+        if (v->needed[r])
+            v->path[n++] = r;
+    }
+    atomic_fetch_add_explicit(&pass_steps, v->nmet, memory_order_relaxed);
+    v->npath = n;
 }
 
 void reverse_add(struct reverse *v, ref r, ref d)
@@ -45,39 +117,38 @@ void reverse_add(struct reverse *v, ref r, ref d)
 static void sweep_region(struct reverse *v, ref r)
 {
     struct graph *t = v->t;
-    uint32_t nout = region_results(t, &t->node[r]);
-    ref *dy = mem_alloc(nout * sizeof *dy);
-    bool any = false;
-    for (ref y = r + 1; dy && y < v->n; y++) {
-        const struct node *n = &t->node[y];
-        if (n->op != OP_proj || n->in[0] != r || !v->adjoint[y] || !leads_on(v, y))
-            continue;
-        dy[n->attr.proj.index] = v->adjoint[y];
-        any = true;
-    }
+    ref *dy = mem_alloc(region_results(t, &t->node[r]) * sizeof *dy);
+    for (ref y = v->proj[r]; dy && y; y = v->proj[y])
+        dy[t->node[y].attr.proj.index] = v->adjoint[y];
     if (!dy)
         err_set(&t->err, KL_ERR_MEMORY, "out of memory differentiating @%s", t->name);
-    else if (any)
+    else if (v->proj[r])
         reverse_region(v, r, dy);
     mem_free(dy);
 }
 
-void reverse_sweep(struct reverse *v, ref last)
+void reverse_sweep(struct reverse *v)
 {
     struct graph *t = v->t;
-    for (ref r = last; r > 0 && !t->err.code; r--) {
+    for (uint32_t i = v->npath; i-- > 0 && !t->err.code;) {
+        ref r = v->path[i];
         struct node n = t->node[r]; /* a copy: building may move the array */
-        if (n.op == OP_proj || !leads_on(v, r))
+        if (!leads_on(v, r))
             continue;
         t->cur_site = n.site;
         t->cur_device = n.device;
-        if (op_is_region(n.op)) {
+        if (n.op == OP_proj) {
+            if (v->adjoint[r]) {
+                v->proj[r] = v->proj[n.in[0]];
+                v->proj[n.in[0]] = r;
+            }
+        } else if (op_is_region(n.op)) {
             sweep_region(v, r);
         } else if (v->adjoint[r] && opinfo[n.op].vjp) {
             ref d[MAX_OPERANDS] = {0};
             opinfo[n.op].vjp(t, r, v->adjoint[r], d);
-            for (unsigned i = 0; i < n.nin; i++)
-                reverse_add(v, n.in[i], d[i]);
+            for (unsigned k = 0; k < n.nin; k++)
+                reverse_add(v, n.in[k], d[k]);
         }
     }
 }

@@ -93,7 +93,7 @@ static ref parameter_gradient(struct reverse *v, uint32_t i, uint16_t device)
 /* g, a copy of a region without outputs: the sweep from its yields. */
 static void differentiate(struct graph *g, const struct graph *region, const bool *wanted, const bool *given)
 {
-    struct reverse v;
+    struct reverse v = {0};
     uint32_t parameters = g->input.n;
     uint16_t device = g->cur_device; /* the op's, and so that of what goes in and comes out */
     if (!reverse_begin(&v, g)) {
@@ -102,15 +102,19 @@ static void differentiate(struct graph *g, const struct graph *region, const boo
         return;
     }
     for (ref r = 1; r < v.n; r++)
-        v.wanted[r] = g->node[r].op == OP_input && wanted[g->node[r].attr.leaf.index];
-    reverse_mark(&v, v.n - 1);
+        if (g->node[r].op == OP_input && wanted[g->node[r].attr.leaf.index])
+            reverse_want(&v, r);
+    for (uint32_t i = 0; i < region->nout; i++)
+        if (given[i])
+            reverse_root(&v, region->out[i].value);
+    reverse_mark(&v);
     for (uint32_t i = 0; i < region->nout; i++) {
         ref y = region->out[i].value;
         struct shape s = *node_shape(g, y);
         if (given[i])
             reverse_add(&v, y, n_input(g, g->node[y].dtype, &s, ""));
     }
-    reverse_sweep(&v, v.n - 1);
+    reverse_sweep(&v);
     for (uint32_t i = 0; i < parameters; i++)
         if (wanted[i])
             graph_output(g, OUT_RETURN, parameter_gradient(&v, i, device), 0);

@@ -1,6 +1,6 @@
 /* Pads: their values against a model over dtypes, amounts, lengths and ways to read them, fused and unfused, and how many
  * kernels they take. */
-#include "api_check.h"
+#include "tests/support/api_check.h"
 
 static kl_device dev;
 

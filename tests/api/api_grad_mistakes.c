@@ -1,0 +1,142 @@
+/* Gradients that would be zeros in silence: errors where that is certain, one warning in the log where it may be meant. */
+#include "tests/support/api_check.h"
+
+static kl_device dev;
+static char logged[4096];
+static int warnings;
+
+static void note(void *ctx, kl_log_level level, const char *message)
+{
+    (void)ctx;
+    if (level != KL_LOG_WARN)
+        return;
+    warnings++;
+    snprintf(logged, sizeof logged, "%s", message);
+}
+
+static bool warned(int n, const char *text)
+{
+    bool ok = warnings == n && (!n || strstr(logged, text));
+    if (!ok)
+        printf("%d warnings, the last \"%s\"\n", warnings, logged);
+    warnings = 0;
+    logged[0] = 0;
+    return ok;
+}
+
+static kl_tensor parameter(double v) { return kl_keep(kl_full(dev, KL_F32, DIMS(2), v)); }
+static bool is(kl_tensor w, float v)
+{
+    float x[2];
+    return kl_read(w, x, sizeof x) == KL_OK && x[0] == v && x[1] == v;
+}
+
+static void after_assign(void)
+{
+    kl_tensor w = parameter(1), u = parameter(3);
+    kl_optimizer *a = kl_sgd(&w, 1, NULL), *b = kl_sgd(&w, 1, NULL);
+    for (int i = 0; i < 2; i++) { /* the second is compared with the first */
+        OK(kl_trace_begin("late"));
+        kl_tensor l = kl_sum_all(kl_square(w));
+        OK(kl_optimizer_step(a, l, 0.1));
+        CHECK(kl_optimizer_step(b, l, 0.1) == KL_ERR_GRAD);
+        CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), "grad: the variable was assigned in this trace after the loss"));
+        CHECK(is(w, 1) && warned(0, ""));
+    }
+    OK(kl_trace_begin("new value")); /* a loss made of the new value is fine, so is another variable */
+    OK(kl_assign(w, kl_mul_scalar(w, 2)));
+    kl_tensor l = kl_sum_all(kl_mul(kl_square(w), u)), g = kl_grad(l, w), h = kl_grad(l, u);
+    OK(kl_assign(u, h));
+    OK(kl_assign(w, g));
+    OK(kl_trace_end());
+    CHECK(is(w, 12) && is(u, 4) && warned(0, ""));
+    kl_optimizer_free(a);
+    kl_optimizer_free(b);
+    kl_release(w), kl_release(u);
+}
+
+static void optimizers(void)
+{
+    kl_tensor w = parameter(1), u = parameter(2), x = parameter(3);
+    CHECK(!kl_sgd((kl_tensor[]){w, u, w}, 3, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT);
+    CHECK(strstr(kl_last_error(), "sgd: parameters 0 and 2 are the same tensor"));
+    CHECK(!kl_adam((kl_tensor[]){u, u}, 2, NULL) && strstr(kl_last_error(), "adam: parameters 0 and 1 are the same tensor"));
+    kl_optimizer *o = kl_sgd((kl_tensor[]){w, u}, 2, NULL);
+    OK(kl_trace_begin("no parameter"));
+    CHECK(kl_optimizer_step(o, kl_sum_all(x), 0.1) == KL_ERR_GRAD);
+    CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), "optimizer_step: the loss depends on none of the optimizer's 2 parameters"));
+    OK(kl_trace_begin("detached"));
+    CHECK(kl_optimizer_step(o, kl_sum_all(kl_detach(kl_mul(w, u))), 0.1) == KL_ERR_GRAD);
+    kl_trace_abandon();
+    CHECK(is(w, 1) && is(u, 2) && warned(0, ""));
+    for (int i = 0; i < 4; i++) { /* one of two: may be meant.  Said when a program is recorded, not in every step. */
+        OK(kl_trace_begin("one parameter"));
+        OK(kl_optimizer_step(o, kl_sum_all(w), 0.25));
+        OK(kl_trace_end());
+        CHECK(i ? warnings <= 1 : warned(1, "grad: the loss does not depend on the variable: the gradient is zeros"));
+    }
+    CHECK(is(w, 0) && is(u, 2));
+    warnings = 0;
+    kl_optimizer_free(o);
+    kl_release(w), kl_release(u), kl_release(x);
+}
+
+static void not_connected(void)
+{
+    kl_tensor w = parameter(1), x = parameter(2);
+    OK(kl_trace_begin("not connected"));
+    kl_tensor g = kl_keep(kl_grad(kl_sum_all(kl_square(x)), w));
+    int line = __LINE__ - 1;
+    OK(kl_trace_end());
+    char at[64];
+    snprintf(at, sizeof at, "api_grad_mistakes.c:%d: grad: the loss does not depend", line);
+    CHECK(is(g, 0) && warned(1, at));
+    kl_release(g);
+    OK(kl_trace_begin("not scalar"));
+    g = kl_keep(kl_grad(kl_square(x), x));
+    OK(kl_trace_end());
+    CHECK(is(g, 4) && warned(1, "grad: the loss has shape [2]: the gradient is that of the sum of its elements"));
+    kl_release(g);
+    OK(kl_trace_begin("as it should be"));
+    g = kl_keep(kl_grad(kl_sum_all(kl_square(x)), x));
+    OK(kl_trace_end());
+    CHECK(is(g, 4) && warned(0, ""));
+    kl_release(g);
+    OK(kl_requires_grad(x)); /* outside of traces */
+    OK(kl_requires_grad(w));
+    kl_scope_begin();
+    kl_tensor loss = kl_sum_all(kl_square(x)), other = kl_exp(w);
+    g = kl_grad(loss, w);
+    CHECK(is(g, 0) && warned(1, "grad: the loss does not depend on the variable"));
+    CHECK(kl_check(other) == KL_OK);
+    OK(kl_scope_end());
+    kl_release(w), kl_release(x);
+}
+
+static void empty(void)
+{
+    kl_tensor x = parameter(2);
+    for (int i = 0; i < 3; i++) {
+        OK(kl_trace_begin("forgotten"));
+        kl_exp(x);
+        OK(kl_trace_end());
+        CHECK(warned(!i, "trace_end: trace \"forgotten\" keeps and assigns nothing, so nothing was run"));
+    }
+    OK(kl_trace_begin("empty"));
+    OK(kl_trace_end());
+    CHECK(warned(1, "trace \"empty\" keeps and assigns nothing"));
+    kl_release(x);
+}
+
+int main(void)
+{
+    dev = kl_device_named("ref");
+    OK(kl_set_log(note, NULL, KL_LOG_WARN));
+    after_assign();
+    optimizers();
+    not_connected();
+    empty();
+    OK(kl_set_log(NULL, NULL, KL_LOG_NONE));
+    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    return failed > 0;
+}
