@@ -44,6 +44,8 @@ struct entry {
     uint32_t index;              /* its own */
     uint32_t next, prev;         /* free list; temporaries of a trace; handles with an ambient node */
     uint64_t layers;             /* by kl_dispatch_mark */
+    const char *made_by;         /* the function that the user called; NULL: not known */
+    _Atomic(uint32_t) tape;      /* of a temporary whose trace has ended: that trace's tape.id; 0: none */
     uint32_t version;            /* counts rebinding, so that a late result is not given to a newer meaning */
     ref node;                    /* NIL: none */
     struct trace *trace;
@@ -355,6 +357,7 @@ struct tape_extra {              /* the same of a call on its way */
 #define TAPE_NONE UINT32_MAX
 struct tape {
     struct graph *g;
+    uint32_t id;                 /* of what is on it, among all tapes; 0: of a region */
     struct tape_call *call;      /* empty: nothing to compare with */
     uint32_t ncall, call_cap;
     bool partial;                /* something in the graph is not among the calls: memory ran out */
