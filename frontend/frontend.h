@@ -255,7 +255,7 @@ bool gradient_reaches(const struct graph *g, ref from, ref to);
 bool gradient_reaches_each(const struct graph *g, ref from, const ref *to, uint32_t n, bool *reached);
 /* The variable h, whose node is wrt, was assigned in the trace behind all that the loss was made from.  true: *e. */
 bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, struct err *e);
-/* Of a graph that was built into a program: a warning for each gradient that is zeros, and each loss that is no scalar. */
+/* For a graph that was built into a program: warns of each gradient that is zeros and of each loss that is no scalar. */
 void gradients_warn(const struct graph *g);
 
 /* ---- autodiff.c: autodiff as a property of devices ---- */

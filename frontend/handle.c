@@ -2,8 +2,8 @@
  *
  * A handle is an entry's index and its generation.  Entries live in chunks that double in size and never move or
  * go away, so any 64 bits can be looked up safely, by any thread, at any time.  The generation is odd while the
- * handle lives and goes up at both ends of its life: an old copy of the handle no longer fits.  A higher generation than
- * the entry's is of no handle that ever was, after 2^31 lives of the entry also that of a very old one. */
+ * handle lives and goes up at both ends of its life: an old copy of the handle no longer fits.  A generation above the
+ * entry's own was never handed out (or 2^31 lives ago, before the count began anew). */
 #include "frontend.h"
 #include <inttypes.h>
 
@@ -57,7 +57,7 @@ static void begin_life(struct entry *x)
     entry_turn(x);
 }
 
-/* What a temporary of a trace of this thread's was, whose entry has not been used again; false: that is not known any more. */
+/* Describes a temporary of a trace of this thread, whose entry was not used again; false: its tape is gone. */
 static bool tell_of_temporary(const struct entry *x, const char *what, struct err *e)
 {
     const struct thread *t = thread_self();
@@ -75,8 +75,9 @@ static bool tell_of_temporary(const struct entry *x, const char *what, struct er
     char at[330] = "";
     if (n->site && s->file)
         snprintf(at, sizeof at, " recorded at %.300s:%d", s->file, s->line);
-    return !err_set(e, KL_ERR_HANDLE, "%s is stale: it was a temporary of trace \"%s\", which has ended: the %s%s was not kept by kl_keep",
-                    what, p->g->name, x->made_by ? x->made_by : opinfo[n->op].name, at);
+    return !err_set(e, KL_ERR_HANDLE,
+                    "%s is stale: it was a temporary of trace \"%s\", which has ended: the %s%s was not kept by kl_keep", what,
+                    p->g->name, x->made_by ? x->made_by : opinfo[n->op].name, at);
 }
 
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
@@ -95,7 +96,8 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
     if (now == generation)
         return x;
     static const char *const text[] = {[DEATH_RELEASED] = "it was released",
-                                       [DEATH_TRACE] = "it was a temporary of a trace that has ended, and was not kept by kl_keep",
+                                       [DEATH_TRACE] = "it was a temporary of a trace that has ended, and was not kept by "
+                                                       "kl_keep",
                                        [DEATH_SCOPE] = "it was made in a scope that has ended"};
     uint8_t how = atomic_load_explicit(&x->death, memory_order_relaxed);
     if (now == generation + 1 && how == DEATH_TRACE && tell_of_temporary(x, what, e))

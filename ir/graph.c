@@ -325,7 +325,8 @@ static ref add(struct graph *g, const struct node *proto, const struct shape *ta
                     KL_MAX_RANK);
         else
             err_set(&g->err, KL_ERR_SHAPE, "%s: result shape %s has %s%s", o->name,
-                    shape_text_in(g, &out, text, sizeof text), shape_fault(g, &out), bounds_text(g, &out, bounds, sizeof bounds));
+                    shape_text_in(g, &out, text, sizeof text), shape_fault(g, &out),
+                    bounds_text(g, &out, bounds, sizeof bounds));
         return NIL;
     }
     n.shape = graph_shape(g, &out);

@@ -28,12 +28,13 @@ static kl_tensor spread(const kl_site *site, kl_tensor h, const struct shape *s,
 static const char *const what[] = {"q", "k", "v", "the mask"};
 
 /* Axis `from_end` of operand i is to be as long as that of operand j. */
-static kl_tensor lengths_differ(struct thread *t, const kl_site *site, const struct view *v, unsigned i, unsigned j, unsigned from_end)
+static kl_tensor lengths_differ(struct thread *t, const kl_site *site, const struct view *v, unsigned i, unsigned j,
+                                unsigned from_end)
 {
     const struct shape *a = &v[i].shape, *b = &v[j].shape;
     char one[SHAPE_TEXT], two[SHAPE_TEXT];
-    return refuse(t, site, KL_ERR_SHAPE, "attention: axis %u of %s %s has length %" PRId64 ", axis %u of %s %s has %" PRId64,
-                  a->rank - from_end, what[i], shape_text(a, one, sizeof one), a->dim[a->rank - from_end],
+    return refuse(t, site, KL_ERR_SHAPE,
+                  "attention: axis %u of %s %s has length %" PRId64 ", axis %u of %s %s has %" PRId64, a->rank - from_end, what[i], shape_text(a, one, sizeof one), a->dim[a->rank - from_end],
                   b->rank - from_end, what[j], shape_text(b, two, sizeof two), b->dim[b->rank - from_end]);
 }
 
@@ -46,7 +47,8 @@ static kl_tensor leads_differ(struct thread *t, const kl_site *site, const struc
             return lengths_differ(t, site, v, i, j, k);
     char q[SHAPE_TEXT], k[SHAPE_TEXT], w[SHAPE_TEXT];
     return refuse(t, site, KL_ERR_SHAPE, "attention: the leading axes of q %s, k %s and v %s do not broadcast",
-                  shape_text(&v[0].shape, q, sizeof q), shape_text(&v[1].shape, k, sizeof k), shape_text(&v[2].shape, w, sizeof w));
+                  shape_text(&v[0].shape, q, sizeof q), shape_text(&v[1].shape, k, sizeof k),
+                  shape_text(&v[2].shape, w, sizeof w));
 }
 
 kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal)
