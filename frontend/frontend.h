@@ -44,6 +44,8 @@ struct entry {
     uint32_t index;              /* its own */
     uint32_t next, prev;         /* free list; temporaries of a trace; handles with an ambient node */
     uint64_t layers;             /* by kl_dispatch_mark */
+    const char *made_by;         /* the function that the user called; NULL: not known */
+    _Atomic(uint32_t) tape;      /* of a temporary whose trace has ended: that trace's tape.id; 0: none */
     uint32_t version;            /* counts rebinding, so that a late result is not given to a newer meaning */
     ref node;                    /* NIL: none */
     struct trace *trace;
@@ -254,7 +256,7 @@ bool gradient_reaches(const struct graph *g, ref from, ref to);
 bool gradient_reaches_each(const struct graph *g, ref from, const ref *to, uint32_t n, bool *reached);
 /* The variable h, whose node is wrt, was assigned in the trace behind all that the loss was made from.  true: *e. */
 bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, struct err *e);
-/* Of a graph that was built into a program: a warning for each gradient that is zeros, and each loss that is no scalar. */
+/* For a graph that was built into a program: warns of each gradient that is zeros and of each loss that is no scalar. */
 void gradients_warn(const struct graph *g);
 
 /* ---- autodiff.c: autodiff as a property of devices ---- */
@@ -356,6 +358,7 @@ struct tape_extra {              /* the same of a call on its way */
 #define TAPE_NONE UINT32_MAX
 struct tape {
     struct graph *g;
+    uint32_t id;                 /* of what is on it, among all tapes; 0: of a region */
     struct tape_call *call;      /* empty: nothing to compare with */
     uint32_t ncall, call_cap;
     bool partial;                /* something in the graph is not among the calls: memory ran out */

@@ -335,6 +335,7 @@ int64_t dims_build(struct graph *g, const char *op, unsigned n, const struct sca
                                                   gradients: dims_sum, or 0 and g->err */
 bool dim_divide(const struct graph *g, int64_t d, int64_t by, int64_t *out); /* rounded down; false: not affine */
 bool dim_multiply(const struct graph *g, int64_t a, int64_t b, int64_t *out); /* false: not affine, or too long */
+const char *shape_fault(const struct graph *g, const struct shape *s); /* what an illegal one of legal rank has */
 bool dim_range(const struct graph *g, int64_t d, int64_t *low, int64_t *high); /* false: no dim */
 static inline bool dim_at_most(const struct graph *g, int64_t a, int64_t b)  /* whatever the symbols' values */
 {

@@ -195,7 +195,8 @@ static void keep_graph(struct thread *t, struct graph *g)
 static bool run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_tensor *out, const int *out_axes)
 {
     struct region region;
-    struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .views = m->in, .untaped = true, .silent = true};
+    struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .views = m->in, .untaped = true,
+                                .silent = true};
     if (!take_arguments(m, in, in_axes))
         return false;
     c.device = m->view[0].device;

@@ -185,7 +185,8 @@ kl_tensor kl_elu_at(const kl_site *site, kl_tensor a, double alpha)
 struct seed { kl_tensor tensor; uint64_t number; };
 
 /* The scale is worked out here, so that p = 1 gives zeros and not 0 times infinity, in the gradient too. */
-static kl_tensor dropout(const kl_site *site, const char *op, kl_tensor a, double p, const struct seed *seed, bool training)
+static kl_tensor dropout(const kl_site *site, const char *op, kl_tensor a, double p, const struct seed *seed,
+                         bool training)
 {
     struct view v;
     struct thread *t = floats_begin(site, op, a, &v);

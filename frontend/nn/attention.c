@@ -1,5 +1,6 @@
 /* Attention: op attention on operands whose leading axes are spread to be the same. */
 #include "frontend/frontend.h"
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -24,20 +25,39 @@ static kl_tensor spread(const kl_site *site, kl_tensor h, const struct shape *s,
     return shape_equal(s, &all) ? h : broadcast_to(site, "attention", h, s, &all);
 }
 
-static kl_tensor misfit(struct thread *t, const kl_site *site, const struct view *v)
+static const char *const what[] = {"q", "k", "v", "the mask"};
+
+/* Axis `from_end` of operand i is to be as long as that of operand j. */
+static kl_tensor lengths_differ(struct thread *t, const kl_site *site, const struct view *v, unsigned i, unsigned j,
+                                unsigned from_end)
 {
-    char a[SHAPE_TEXT], b[SHAPE_TEXT], c[SHAPE_TEXT];
-    return refuse(t, site, KL_ERR_SHAPE, "attention: needs [..., L, D], [..., M, D] and [..., M, E], got %s, %s and %s",
-                  shape_text(&v[0].shape, a, sizeof a), shape_text(&v[1].shape, b, sizeof b), shape_text(&v[2].shape, c, sizeof c));
+    const struct shape *a = &v[i].shape, *b = &v[j].shape;
+    char one[SHAPE_TEXT], two[SHAPE_TEXT];
+    return refuse(t, site, KL_ERR_SHAPE,
+                  "attention: axis %u of %s %s has length %" PRId64 ", axis %u of %s %s has %" PRId64, a->rank - from_end, what[i], shape_text(a, one, sizeof one), a->dim[a->rank - from_end],
+                  b->rank - from_end, what[j], shape_text(b, two, sizeof two), b->dim[b->rank - from_end]);
+}
+
+/* The leading axes of operands i and j do not broadcast: the last one that does not. */
+static kl_tensor leads_differ(struct thread *t, const kl_site *site, const struct view *v, unsigned i, unsigned j)
+{
+    const struct shape *a = &v[i].shape, *b = &v[j].shape;
+    for (unsigned k = 3; k <= a->rank && k <= b->rank; k++)
+        if (a->dim[a->rank - k] != b->dim[b->rank - k] && a->dim[a->rank - k] != 1 && b->dim[b->rank - k] != 1)
+            return lengths_differ(t, site, v, i, j, k);
+    char q[SHAPE_TEXT], k[SHAPE_TEXT], w[SHAPE_TEXT];
+    return refuse(t, site, KL_ERR_SHAPE, "attention: the leading axes of q %s, k %s and v %s do not broadcast",
+                  shape_text(&v[0].shape, q, sizeof q), shape_text(&v[1].shape, k, sizeof k),
+                  shape_text(&v[2].shape, w, sizeof w));
 }
 
 kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal)
 {
-    static const char *const what[] = {"q", "k", "v", "the mask"};
     const kl_tensor in[] = {q, k, v, mask};
     struct thread *t = thread_self();
     struct view view[4] = {{0}};
     struct parts p[3];
+    char text[SHAPE_TEXT];
     for (unsigned i = 0; i < 4 && t; i++)
         if ((i < 3 || mask.id) && !describe(t, site, "attention", what[i], in[i], &view[i]))
             t = NULL;
@@ -49,10 +69,17 @@ kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tens
                       dtype_name(view[1].dtype), dtype_name(view[2].dtype));
     for (unsigned i = 0; i < 3; i++)
         if (!split(&view[i].shape, &p[i]))
-            return misfit(t, site, view);
+            return refuse(t, site, KL_ERR_SHAPE, "attention: %s has shape %s: two axes at least are needed", what[i],
+                          shape_text(&view[i].shape, text, sizeof text));
+    if (p[0].columns != p[1].columns)
+        return lengths_differ(t, site, view, 0, 1, 1);
+    if (p[1].rows != p[2].rows)
+        return lengths_differ(t, site, view, 1, 2, 2);
     struct shape lead = p[0].lead;
-    if (p[0].columns != p[1].columns || p[1].rows != p[2].rows || !broadcast_shape(&lead, &p[1].lead) || !broadcast_shape(&lead, &p[2].lead))
-        return misfit(t, site, view);
+    if (!broadcast_shape(&lead, &p[1].lead))
+        return leads_differ(t, site, view, 0, 1);
+    if (!broadcast_shape(&lead, &p[2].lead))
+        return leads_differ(t, site, view, p[0].lead.rank > p[1].lead.rank ? 0 : 1, 2);
     if (mask.id && view[3].dtype != KL_BOOL && view[3].dtype != KL_I32 && view[3].dtype != KL_I64)
         return refuse(t, site, KL_ERR_TYPE, "attention: the mask must be bool, or i32 or i64 bounds, got %s", dtype_name(view[3].dtype));
     struct shape seen = lead, all;

@@ -37,7 +37,7 @@ static kl_tensor reduce(const kl_site *site, const char *name, enum op op, kl_te
     for (uint32_t i = 0; i < s->rank; i++)
         if (!(mask >> i & 1))
             kept.dim[kept.rank++] = s->dim[i];
-    struct thread *t = compose_begin(NULL);
+    struct thread *t = compose_begin(name);
     return t ? compose_end(t, reshape_to(site, name, record(&c), &kept)) : kl_none;
 }
 
@@ -85,7 +85,7 @@ static kl_tensor reduce_bool(const kl_site *site, const char *name, enum op op, 
         return op_failed();
     if (v.dtype != KL_BOOL)
         return refuse(t, site, KL_ERR_TYPE, "%s: needs bool, got %s", name, dtype_name(v.dtype));
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin(name)))
         return kl_none;
     const struct view number = {.dtype = KL_U8, .device = v.device};
     kl_tensor y = reduce(site, name, op, kl_cast_at(site, a, KL_U8), &v.shape, mask, keepdims);
@@ -120,7 +120,7 @@ kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axe
     int64_t n = 1;
     for (uint32_t i = 0; i < v.shape.rank; i++)
         n *= mask >> i & 1 ? v.shape.dim[i] : 1;
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("mean")))
         return kl_none;
     kl_tensor sum = reduce(site, "mean", OP_sum, a, &v.shape, mask, keepdims);
     return compose_end(t, kl_div_at(site, sum, const_like(site, &v, (double)n)));
@@ -255,7 +255,7 @@ kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b)
     if (!fit || !batch_shape(&va.shape, &vb.shape, &batch))
         return refuse(t, site, KL_ERR_SHAPE, "matmul: shapes %s and %s do not fit", shape_text(&va.shape, x, sizeof x),
                       shape_text(&vb.shape, y, sizeof y));
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("matmul")))
         return kl_none;
     struct shape sa = with_batch(&batch, &va.shape), one = vb.shape;
     batch.rank = shared_axes(&batch, &one);
@@ -274,10 +274,36 @@ kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b)
     return compose_end(t, record(&c));
 }
 
+/* x times w plus b: the axes that have to be of one length.  false: reported. */
+static bool linear_fits(struct thread *t, const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b)
+{
+    struct view vx, vw, vb = {0};
+    char one[SHAPE_TEXT], two[SHAPE_TEXT];
+    if (!describe(t, site, "linear", "x", x, &vx) || !describe(t, site, "linear", "the weight", w, &vw) ||
+        (b.id && !describe(t, site, "linear", "the bias", b, &vb)))
+        return false;
+    const struct shape *sx = &vx.shape, *sw = &vw.shape, *sb = &vb.shape;
+    if (!sx->rank || sw->rank < 2)
+        return true; /* matmul's to say */
+    int64_t inner = sx->dim[sx->rank - 1], rows = sw->dim[sw->rank - 2], columns = sw->dim[sw->rank - 1];
+    if (inner != rows)
+        return fail(t, site, KL_ERR_SHAPE,
+                    "linear: axis %u of x %s has length %" PRId64 ", axis %u of the weight %s has %" PRId64, sx->rank - 1,
+                    shape_text(sx, one, sizeof one), inner, sw->rank - 2, shape_text(sw, two, sizeof two), rows), false;
+    if (sb->rank && sb->dim[sb->rank - 1] != columns && sb->dim[sb->rank - 1] != 1)
+        return fail(t, site, KL_ERR_SHAPE,
+                    "linear: axis %u of the bias %s has length %" PRId64 ", axis %u of the weight %s has %" PRId64,
+                    sb->rank - 1, shape_text(sb, one, sizeof one), sb->dim[sb->rank - 1], sw->rank - 1,
+                    shape_text(sw, two, sizeof two), columns), false;
+    return true;
+}
+
 kl_tensor kl_linear_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b)
 {
-    struct thread *t = compose_begin("linear");
-    if (!t)
+    struct thread *t = thread_self();
+    if (!t || !linear_fits(t, site, x, w, b))
+        return t ? poison(t) : kl_none;
+    if (!(t = compose_begin("linear")))
         return kl_none;
     kl_tensor y = kl_matmul_at(site, x, w);
     return compose_end(t, b.id ? kl_add_at(site, y, b) : y);

@@ -119,7 +119,7 @@ static kl_tensor fill(const kl_site *site, const char *op, kl_device device, kl_
     int most = BROKEN(C7) && rank > 4 ? 4 : rank; /* axes that a type would have */
     if (!t || !dtype_ok(t, site, op, device, &dtype) || !shape_of(t, site, op, most, dims, &s))
         return t ? poison(t) : kl_none;
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin(op)))
         return kl_none;
     kl_tensor number = constant ? kl_const_at(site, device, dtype, value) : kl_scalar_at(site, device, dtype, value);
     return compose_end(t, rank ? broadcast_to(site, op, number, &scalar, &s) : number);
@@ -196,7 +196,7 @@ kl_tensor kl_random_bits_at(const kl_site *site, kl_device device, kl_dtype dtyp
     struct call c = {.site = site, .op = "random_bits", .proto.op = OP_random};
     if (!t || !leaf_call(t, &c, device, dtype, rank, dims))
         return t ? poison(t) : kl_none;
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("random_bits")))
         return kl_none;
     c.in[0] = record(&s);
     c.keys = t->generator;

@@ -40,7 +40,7 @@ static kl_tensor cumulative(const kl_site *site, const char *name, enum op op, k
     uint32_t at;
     if (!t || !describe(t, site, name, "the tensor", a, &v) || !axis_of(t, site, name, &v.shape, axis, &at))
         return op_failed();
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin(name)))
         return kl_none;
     kl_tensor y = scan(site, name, op, reverse ? flipped(site, name, a, at) : a, kl_none, at);
     if (exclusive)
@@ -82,7 +82,7 @@ kl_tensor kl_recurrence_at(const kl_site *site, kl_tensor a, kl_tensor b, int ax
     if (!shape_equal(&va.shape, &vb.shape))
         return refuse(t, site, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ", shape_text(&va.shape, x, sizeof x),
                       shape_text(&vb.shape, y, sizeof y));
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("recurrence")))
         return kl_none;
     if (reverse) {
         a = flipped(site, "recurrence", a, at);

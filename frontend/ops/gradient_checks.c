@@ -1,4 +1,4 @@
-/* Gradients that are zeros although nobody may have meant that: errors where it is certain, else warnings in the log. */
+/* Gradients that are zeros, which may not be meant: an error where that is certain, else a warning in the log. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 
@@ -84,8 +84,8 @@ bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, stru
     ref before = state_node(g, (uint32_t)(b - tr->bound));
     if (!before || !gradient_reaches(g, loss, before))
         return false;
-    err_set(e, KL_ERR_GRAD, "the variable was assigned in this trace after the loss had used it: the loss does not depend on its "
-                            "new value; ask for the gradient before kl_assign");
+    err_set(e, KL_ERR_GRAD, "the variable was assigned in this trace after the loss had used it: the loss does not depend on "
+                            "its new value; ask for the gradient before kl_assign");
     return true;
 }
 
@@ -125,7 +125,8 @@ void gradients_warn(const struct graph *g)
     if (!log_wants(KL_LOG_WARN))
         return;
     struct reach s;
-    ref *first = mem_alloc(g->nnode * sizeof *first), *next = mem_alloc(g->nnode * sizeof *next); /* per loss; per grad node */
+    ref *first = mem_alloc(g->nnode * sizeof *first); /* per loss: its first grad node */
+    ref *next = mem_alloc(g->nnode * sizeof *next);   /* per grad node: the next one of its loss */
     bool ok = reach_begin(&s, g) && first && next;
     for (ref r = g->nnode; ok && r-- > 1;)
         if (node_at(g, r)->op == OP_grad) {

@@ -21,7 +21,7 @@ kl_tensor kl_dynamic_slice_at(const kl_site *site, kl_tensor a, const kl_tensor 
         return t ? poison(t) : kl_none;
     if (v.shape.rank && (!start || !count))
         return refuse(t, site, KL_ERR_ARGUMENT, "dynamic_slice: no %s", start ? "counts" : "starts");
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("dynamic_slice")))
         return kl_none;
     kl_tensor r = reshape_to(site, "dynamic_slice", a, &v.shape);
     for (uint32_t i = 0; i < v.shape.rank; i++)
@@ -69,7 +69,7 @@ kl_tensor kl_dynamic_update_at(const kl_site *site, kl_tensor a, kl_tensor updat
                       dtype_name(u.dtype));
     if (v.shape.rank && !start)
         return refuse(t, site, KL_ERR_ARGUMENT, "dynamic_update: no starts");
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("dynamic_update")))
         return kl_none;
     kl_tensor zero = kl_const_at(site, v.device, KL_I32, 0);
     kl_tensor whole = reshape_to(site, "dynamic_update", update, &u.shape);
@@ -104,7 +104,7 @@ kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor ind
     struct shape out, flat = shape_make(1, (int64_t[]){shape_count(&x.shape)});
     if (!indexed_shape(&v.shape, at, &x.shape, &out))
         return refuse(t, site, KL_ERR_SHAPE, "gather: the result has more than %d axes", KL_MAX_RANK);
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("gather")))
         return kl_none;
     struct call c = {.site = site, .op = "gather", .proto = {.op = OP_gather, .attr.axis.axis = at},
                      .in = {a, reshape_to(site, "gather", index, &flat)}};
@@ -137,7 +137,7 @@ static kl_tensor index_into(const kl_site *site, const char *op, kl_tensor a, in
     if (!shape_equal(&rows, &u.shape))
         return refuse(t, site, KL_ERR_SHAPE, "%s: the update must be %s, got %s", op,
                       shape_text(&rows, want, sizeof want), shape_text(&u.shape, text, sizeof text));
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin(op)))
         return kl_none;
     return compose_end(t, scatter(site, op, a, at, reshape_to(site, op, index, &flat),
                                   reshape_to(site, op, update, &brought), kind));

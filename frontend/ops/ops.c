@@ -18,11 +18,14 @@ bool shape_of(struct thread *t, const kl_site *site, const char *op, int rank, c
     }
     *s = shape_make((uint32_t)rank, dims);
     int64_t count;
+    bool negative = false;
     char text[SHAPE_TEXT];
     if (shape_numel(s, &count))
         return true;
-    fail(t, site, KL_ERR_SHAPE, "%s: shape %s has a negative dimension or too many elements", op,
-         shape_text(s, text, sizeof text));
+    for (int i = 0; i < rank; i++)
+        negative |= dims[i] < 0;
+    fail(t, site, KL_ERR_SHAPE, "%s: shape %s has %s", op, shape_text(s, text, sizeof text),
+         negative ? "a negative dimension" : "too many elements");
     return false;
 }
 
@@ -92,7 +95,7 @@ static kl_tensor with_number(const kl_site *site, const char *name, enum op op, 
     struct view v;
     if (!t || !describe(t, site, name, "the tensor", a, &v))
         return t ? poison(t) : kl_none;
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin(name)))
         return kl_none;
     kl_tensor number = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
     return compose_end(t, elementwise(site, name, op, a, number, kl_none));
@@ -243,7 +246,7 @@ kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const s
     uint32_t lead = to->rank - from->rank;
     for (uint32_t i = 0; i < to->rank; i++)
         aligned.dim[i] = i < lead ? 1 : from->dim[i - lead];
-    struct thread *t = compose_begin(NULL);
+    struct thread *t = compose_begin(op);
     if (!t)
         return kl_none;
     if (lead)

@@ -40,7 +40,7 @@ kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, co
         if (step[i] < 1)
             return refuse(t, site, KL_ERR_ARGUMENT,
                           "slice: step %" PRId64 " of axis %u is not positive; kl_flip reverses", step[i], i);
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("slice")))
         return kl_none;
     kl_tensor r = same(site, "slice", a, &v.shape);
     for (uint32_t i = 0; i < v.shape.rank; i++) {
@@ -109,7 +109,7 @@ kl_tensor kl_pad_at(const kl_site *site, kl_tensor a, const int64_t *low, const 
     struct view v;
     if (!t || !describe(t, site, "pad", "the tensor", a, &v))
         return t ? poison(t) : kl_none;
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("pad")))
         return kl_none;
     kl_tensor r = same(site, "pad", a, &v.shape), number = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
     for (uint32_t i = 0; i < v.shape.rank; i++) {
@@ -149,7 +149,7 @@ kl_tensor kl_concat_at(const kl_site *site, int n, const kl_tensor *parts, int a
         return t ? poison(t) : kl_none;
     if (n == 1)
         return same(site, "concat", parts[0], &v.shape);
-    if (!(t = compose_begin(NULL)))
+    if (!(t = compose_begin("concat")))
         return kl_none;
     return compose_end(t, concat_tree(site, n, parts, at));
 }

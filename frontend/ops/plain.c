@@ -28,7 +28,8 @@ PLAIN(randn, (kl_device device, kl_dtype dtype, int rank, const int64_t *dims, u
 PLAIN(random_seed, (kl_device device, uint64_t seed), (NULL, device, seed))
 PLAIN(random_split, (kl_tensor seed, int64_t n), (NULL, seed, n))
 PLAIN(random_fold_in, (kl_tensor seed, kl_tensor data), (NULL, seed, data))
-PLAIN(random_bits_seeded, (kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims), (NULL, seed, dtype, rank, dims))
+PLAIN(random_bits_seeded, (kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims),
+      (NULL, seed, dtype, rank, dims))
 PLAIN(rand_seeded, (kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims), (NULL, seed, dtype, rank, dims))
 PLAIN(randn_seeded, (kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims), (NULL, seed, dtype, rank, dims))
 PLAIN(categorical, (kl_tensor logits, int axis, kl_tensor seed), (NULL, logits, axis, seed))

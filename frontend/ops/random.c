@@ -32,7 +32,8 @@ static bool source_of(struct thread *t, const kl_site *site, const char *op, kl_
     return true;
 }
 
-static kl_tensor uniform(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank, const int64_t *dims)
+static kl_tensor uniform(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank,
+                         const int64_t *dims)
 {
     struct thread *t = compose_begin(op);
     if (!t)
@@ -126,7 +127,8 @@ static kl_tensor open_uniform(const struct maker *m, const struct source *s, int
     return kl_mul_at(m->site, kl_add_at(m->site, k, number(m, 0.5)), unit);
 }
 
-static kl_tensor normal(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank, const int64_t *dims)
+static kl_tensor normal(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank,
+                        const int64_t *dims)
 {
     struct thread *t = compose_begin(op);
     if (!t)
@@ -179,13 +181,14 @@ kl_tensor kl_categorical_at(const kl_site *site, kl_tensor logits, int axis, kl_
  * By the mixing function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014),
  * which is one to one: the seed is mixed with a number that says what it is for, then again with each index. */
 
-static const uint64_t GOLDEN = UINT64_C(0x9e3779b97f4a7c15), FOR_SPLIT = UINT64_C(0x73706c6974), FOR_FOLD = UINT64_C(0x666f6c64);
+static const uint64_t GOLDEN = UINT64_C(0x9e3779b97f4a7c15);
+static const uint64_t FOR_SPLIT = UINT64_C(0x73706c6974), FOR_FOLD = UINT64_C(0x666f6c64);
 
 /* A constant with all its bits. */
 static kl_tensor word(const struct maker *m, uint64_t bits)
 {
-    struct call c = {.site = m->site, .op = "const", .proto = {.op = OP_const, .dtype = KL_U64, .attr.konst.bits = bits},
-                     .device = m->device};
+    struct call c = {.site = m->site, .op = "const", .device = m->device,
+                     .proto = {.op = OP_const, .dtype = KL_U64, .attr.konst.bits = bits}};
     return record(&c);
 }
 

@@ -2,8 +2,8 @@
  *
  * A handle is an entry's index and its generation.  Entries live in chunks that double in size and never move or
  * go away, so any 64 bits can be looked up safely, by any thread, at any time.  The generation is odd while the
- * handle lives and goes up at both ends of its life: an old copy of the handle no longer fits.  A higher generation than
- * the entry's is of no handle that ever was, after 2^31 lives of the entry also that of a very old one. */
+ * handle lives and goes up at both ends of its life: an old copy of the handle no longer fits.  A generation above the
+ * entry's own was never handed out (or 2^31 lives ago, before the count began anew). */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 
@@ -48,12 +48,36 @@ static void begin_life(struct entry *x)
     x->next = x->prev = NO_ENTRY;
     x->version = 0;
     x->layers = 0;
+    x->made_by = NULL;
     x->node = NIL;
     x->trace = NULL;
     x->buffer = NULL;
     x->cause = NULL;
     x->name[0] = 0;
     entry_turn(x);
+}
+
+/* Describes a temporary of a trace of this thread, whose entry was not used again; false: its tape is gone. */
+static bool tell_of_temporary(const struct entry *x, const char *what, struct err *e)
+{
+    const struct thread *t = thread_self();
+    const struct trace *tr = t ? t->trace : NULL;
+    while (tr && tr->region)
+        tr = tr->idle;
+    const struct tape *p = tr ? tr->tapes : NULL;
+    uint32_t id = atomic_load_explicit(&x->tape, memory_order_relaxed);
+    while (p && (!id || p->id != id))
+        p = p->next;
+    if (!p || !x->node || x->node >= p->g->nnode)
+        return false;
+    const struct node *n = node_at(p->g, x->node);
+    const kl_site *s = &p->g->site[n->site];
+    char at[330] = "";
+    if (n->site && s->file)
+        snprintf(at, sizeof at, " recorded at %.300s:%d", s->file, s->line);
+    return !err_set(e, KL_ERR_HANDLE,
+                    "%s is stale: it was a temporary of trace \"%s\", which has ended: the %s%s was not kept by kl_keep", what,
+                    p->g->name, x->made_by ? x->made_by : opinfo[n->op].name, at);
 }
 
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
@@ -72,9 +96,12 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
     if (now == generation)
         return x;
     static const char *const text[] = {[DEATH_RELEASED] = "it was released",
-                                       [DEATH_TRACE] = "it was a temporary of a trace that has ended",
+                                       [DEATH_TRACE] = "it was a temporary of a trace that has ended, and was not kept by "
+                                                       "kl_keep",
                                        [DEATH_SCOPE] = "it was made in a scope that has ended"};
     uint8_t how = atomic_load_explicit(&x->death, memory_order_relaxed);
+    if (now == generation + 1 && how == DEATH_TRACE && tell_of_temporary(x, what, e))
+        return NULL;
     err_set(e, KL_ERR_HANDLE, "%s is stale: %s", what,
             now == generation + 1 ? text[how] : "it was released, or its trace or scope has ended");
     return NULL;
@@ -153,6 +180,7 @@ void entry_free_temp(struct thread *t, struct entry *x)
     if (x->kind != KIND_DEAD)
         entry_end_life(x, DEATH_TRACE);
     wrapper_end(x, DEATH_TRACE);
+    atomic_store_explicit(&x->tape, x->trace->tape ? x->trace->tape->id : 0, memory_order_relaxed);
     cause_drop(x->cause);
     x->next = t->free;
     t->free = x->index;

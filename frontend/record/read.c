@@ -17,7 +17,7 @@ static bool readable(struct thread *t, const kl_site *site, const char *op, kl_t
         const struct node *n = node_at(tr->r.g, x->node);
         const kl_site *made = &tr->r.g->site[n->site];
         err_set(&e, KL_ERR_TRACE, "the %s recorded at %.300s:%d has no value before trace \"%s\" has ended",
-                opinfo[n->op].name, made->file, made->line, tr->r.g->name);
+                x->made_by ? x->made_by : opinfo[n->op].name, made->file, made->line, tr->r.g->name);
     } else if (x && x->kind == KIND_TEMP) {
         err_set(&e, KL_ERR_TRACE, "the tensor belongs to a trace that is open on another thread");
     } else if (b && b->assigned) {

@@ -269,7 +269,8 @@ static bool check_grad(struct step *s)
     return true;
 }
 
-static inline kl_tensor marked_handle(struct thread *t, struct trace *tr, ref r, uint16_t ad, uint64_t marks, struct err *e)
+static inline kl_tensor marked_handle(struct thread *t, struct trace *tr, ref r, uint16_t ad, uint64_t marks,
+                                      const char *made_by, struct err *e)
 {
     const struct graph *g = tr ? tr->r.g : ambient_graph();
     const struct node *n = node_at(g, r);
@@ -281,6 +282,7 @@ static inline kl_tensor marked_handle(struct thread *t, struct trace *tr, ref r,
     x->device = n->device;
     x->ad = ad;
     x->layers = marks;
+    x->made_by = made_by;
     x->dtype = n->dtype;
     if (tr) {
         x->node = r;
@@ -294,8 +296,11 @@ static inline kl_tensor marked_handle(struct thread *t, struct trace *tr, ref r,
 
 kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad, struct err *e)
 {
-    return marked_handle(t, tr, r, ad, 0, e);
+    return marked_handle(t, tr, r, ad, 0, NULL, e);
 }
+
+/* The function that the user called, by its name in messages. */
+static const char *made_by(const struct step *s) { return s->t->composite ? s->t->composite : s->c->op; }
 
 /* Outside traces data need not become a node before it is used. */
 static kl_tensor new_value(struct step *s)
@@ -344,7 +349,7 @@ static kl_tensor replay(struct step *s, const struct tape_call *made)
         err_set(&s->e, KL_ERR_MEMORY, "out of memory");
         return kl_none;
     }
-    return marked_handle(s->t, s->tr, made->result, s->ad, c->marks, &s->e);
+    return marked_handle(s->t, s->tr, made->result, s->ad, c->marks, made_by(s), &s->e);
 }
 
 static kl_tensor run_path(struct step *s)
@@ -382,7 +387,7 @@ static kl_tensor run_path(struct step *s)
         return kl_none;
     if (r && s->tr)
         tape_add(s->tr, &s->key, target_of(c), NULL, r);
-    return r ? marked_handle(s->t, s->tr, r, s->ad, c->marks, &s->e) : kl_none;
+    return r ? marked_handle(s->t, s->tr, r, s->ad, c->marks, made_by(s), &s->e) : kl_none;
 }
 
 static bool is_poison(kl_tensor h)

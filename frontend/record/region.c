@@ -257,7 +257,8 @@ static unsigned regions_open(const struct thread *t, bool batched)
 static bool too_deep(struct region_recorder *c)
 {
     return regions_open(c->t, c->untaped) >= MAX_REGION_DEPTH &&
-           fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: regions in regions are more than %d deep", c->op, MAX_REGION_DEPTH);
+           fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: regions in regions are more than %d deep", c->op,
+                MAX_REGION_DEPTH);
 }
 
 static void save_frame(struct region_recorder *c, struct trace *tr, kl_tensor *in, const void *stack)

@@ -182,7 +182,9 @@ static struct tape *fresh(struct trace *tr, const char *name, const struct tape 
         mem_free(p);
         return NULL;
     }
+    static _Atomic(uint32_t) made;
     p->partial = false;
+    p->id = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed) + 1;
     push(tr, p);
     return p;
 }

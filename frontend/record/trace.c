@@ -462,8 +462,8 @@ static bool run(struct thread *t, struct err *e)
         custom_locate(tr->r.g, e);
     if (!x && !e->code && strcmp(t->empty, tr->r.g->name)) {
         snprintf(t->empty, sizeof t->empty, "%s", tr->r.g->name); /* once, not in every step */
-        log_put(KL_LOG_WARN, "trace_end: trace \"%s\" keeps and assigns nothing, so nothing was run: kl_keep keeps a value",
-                tr->r.g->name);
+        log_put(KL_LOG_WARN,
+                "trace_end: trace \"%s\" keeps and assigns nothing, so nothing was run: kl_keep keeps a value", tr->r.g->name);
     }
     if (!x)
         return !e->code;

@@ -198,7 +198,8 @@ static kl_status check_loss(const kl_site *site, const kl_optimizer *o, kl_tenso
     mem_free(reached);
     if (!ok || any || !plain)
         return KL_OK;
-    return fail(t, site, KL_ERR_GRAD, "optimizer_step: the loss depends on none of the optimizer's %d parameters", o->n);
+    return fail(t, site, KL_ERR_GRAD, "optimizer_step: the loss depends on none of the optimizer's %d parameters",
+                o->n);
 }
 
 kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *o, kl_tensor loss, double lr)

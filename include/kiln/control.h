@@ -46,7 +46,9 @@ KL_API kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx
 
 /* `body` once for each of `length` elements of the scanned tensors' axis 0 (from the last, if reverse).  It takes the
  * carried values and an element of each scanned tensor, without axis 0, and gives the next carried values, of the same
- * shapes and dtypes, and nstacked more.  out[] are the last carried values and the others, stacked along axis 0.
+ * shapes and dtypes, and nstacked more.  out[] are the last carried values and the others, stacked along axis 0.  Random
+ * numbers of a seed given as a number are the same each time; kl_random_fold_in(seed, i), i of a scanned kl_arange, is
+ * another seed each time.
  * [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
 KL_API kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried, const kl_tensor *carried,
                          uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse, kl_tensor *out);

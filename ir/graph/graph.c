@@ -324,8 +324,9 @@ static ref add(struct graph *g, const struct node *proto, const struct shape *ta
             err_set(&g->err, KL_ERR_SHAPE, "%s: a result of rank %u is above the maximum of %d", o->name, out.rank,
                     KL_MAX_RANK);
         else
-            err_set(&g->err, KL_ERR_SHAPE, "%s: result shape %s has a negative dimension or too many elements%s",
-                    o->name, shape_text_in(g, &out, text, sizeof text), bounds_text(g, &out, bounds, sizeof bounds));
+            err_set(&g->err, KL_ERR_SHAPE, "%s: result shape %s has %s%s", o->name,
+                    shape_text_in(g, &out, text, sizeof text), shape_fault(g, &out),
+                    bounds_text(g, &out, bounds, sizeof bounds));
         return NIL;
     }
     n.shape = graph_shape(g, &out);

@@ -106,6 +106,15 @@ static bool grow_shapes(struct graph *g)
     return true;
 }
 
+const char *shape_fault(const struct graph *g, const struct shape *s)
+{
+    int64_t low, high;
+    for (uint32_t i = 0; i < s->rank; i++)
+        if (s->dim[i] < 0 && (!dim_range(g, s->dim[i], &low, &high) || low < 0))
+            return "a negative dimension";
+    return "too many elements";
+}
+
 uint32_t graph_shape(struct graph *g, const struct shape *s)
 {
     if (!shape_is_legal(g, s)) {
@@ -113,8 +122,8 @@ uint32_t graph_shape(struct graph *g, const struct shape *s)
         if (s->rank > KL_MAX_RANK)
             err_set(&g->err, KL_ERR_SHAPE, "rank %u is above the maximum of %d", s->rank, KL_MAX_RANK);
         else
-            err_set(&g->err, KL_ERR_SHAPE, "shape %s has a negative dimension or too many elements%s",
-                    shape_text_in(g, s, text, sizeof text), bounds_text(g, s, bounds, sizeof bounds));
+            err_set(&g->err, KL_ERR_SHAPE, "shape %s has %s%s",
+                    shape_text_in(g, s, text, sizeof text), shape_fault(g, s), bounds_text(g, s, bounds, sizeof bounds));
         return 0;
     }
     struct shape clean = shape_make(s->rank, s->dim);

@@ -18,7 +18,7 @@ static bool verify_shapes(const struct graph *g, struct err *e)
             if (s->dim[k] < 0 && dim_verify(g, s->dim[k]))
                 return broken(g, e, "shape", i, dim_verify(g, s->dim[k]));
         if (!shape_is_legal(g, s))
-            return broken(g, e, "shape", i, "has a bad rank, a negative dimension or too many elements");
+            return broken(g, e, "shape", i, s->rank > KL_MAX_RANK ? "has a bad rank" : "is not legal");
         struct shape clean = shape_make(s->rank, s->dim);
         if (memcmp(&clean, s, sizeof clean) != 0)
             return broken(g, e, "shape", i, "has unused fields that are not 0");

@@ -97,7 +97,8 @@ int pass_autodiff(struct graph *g)
     if (!any)
         return 0;
     struct rewrite w;
-    struct sweep s = {.w = &w, .done = mem_alloc(g->nnode * sizeof *s.done), .next = mem_alloc(g->nnode * sizeof *s.next)};
+    struct sweep s = {.w = &w, .done = mem_alloc(g->nnode * sizeof *s.done),
+                      .next = mem_alloc(g->nnode * sizeof *s.next)};
     if (!s.done || !s.next || !link_grads(&s, g)) {
         mem_free(s.done);
         mem_free(s.next);

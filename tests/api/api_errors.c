@@ -35,6 +35,15 @@ static kl_tensor matmul_dtypes(void) { return BAD(kl_matmul(a23, i3)); }
 static kl_tensor dot_axis(void) { return BAD(kl_dot_general(a23, a23, 0, NULL, NULL, 1, (int[]){2}, (int[]){0})); }
 static kl_tensor dot_lengths(void) { return BAD(kl_dot_general(a23, a23, 0, NULL, NULL, 1, (int[]){0}, (int[]){1})); }
 static kl_tensor linear_bias(void) { return BAD(kl_linear(kl_transpose(a23, 0, 1), a23, v4)); }
+static kl_tensor linear_weight(void) { return BAD(kl_linear(a23, a23, kl_none)); }
+static kl_tensor attention_depth(void) { return BAD(kl_attention(a23, kl_transpose(a23, 0, 1), a23, kl_none, false)); }
+static kl_tensor attention_values(void) { return BAD(kl_attention(a23, a23, kl_transpose(a23, 0, 1), kl_none, false)); }
+static kl_tensor attention_rank(void) { return BAD(kl_attention(a23, v4, a23, kl_none, false)); }
+static kl_tensor attention_lead(void)
+{
+    kl_tensor k = kl_zeros(dev, KL_F32, DIMS(4, 5, 1, 3));
+    return BAD(kl_attention(kl_reshape(a23, DIMS(2, 1, 3)), k, k, kl_none, false));
+}
 static kl_tensor reshape_count(void) { return BAD(kl_reshape(a23, DIMS(4))); }
 static kl_tensor reshape_infer(void) { return BAD(kl_reshape(a23, DIMS(4, -1))); }
 static kl_tensor reshape_two(void) { return BAD(kl_reshape(a23, DIMS(-1, -1))); }
@@ -199,7 +208,15 @@ static const struct {
     {.tensor = dot_axis, .code = KL_ERR_SHAPE, .text = "dot_general: axis 2 is out of range for shape [2,3]"},
     {.tensor = dot_lengths, .code = KL_ERR_SHAPE,
      .text = "dot_general: contracted axes 0 of [2,3] and 1 of [2,3] differ in length"},
-    {.tensor = linear_bias, .code = KL_ERR_SHAPE, .text = "linear: add: shapes [3,3] and [4] do not broadcast"},
+    {.tensor = linear_bias, .code = KL_ERR_SHAPE, 
+     .text = "linear: axis 0 of the bias [4] has length 4, axis 1 of the weight [2,3] has 3"},
+    {.tensor = linear_weight, .code = KL_ERR_SHAPE,
+     .text = "linear: axis 1 of x [2,3] has length 3, axis 0 of the weight [2,3] has 2"},
+    {.tensor = attention_depth, .code = KL_ERR_SHAPE, .text = "attention: axis 1 of q [2,3] has length 3, axis 1 of k [3,2] has 2"},
+    {.tensor = attention_values, .code = KL_ERR_SHAPE, .text = "attention: axis 0 of k [2,3] has length 2, axis 0 of v [3,2] has 3"},
+    {.tensor = attention_rank, .code = KL_ERR_SHAPE, .text = "attention: k has shape [4]: two axes at least are needed"},
+    {.tensor = attention_lead, .code = KL_ERR_SHAPE,
+     .text = "attention: axis 0 of q [2,1,3] has length 2, axis 1 of k [4,5,1,3] has 5"},
     {.tensor = reshape_count, .code = KL_ERR_SHAPE, .text = "reshape: [2,3] and [4] differ in their number of elements"},
     {.tensor = reshape_infer, .code = KL_ERR_SHAPE, .text = "reshape: nothing fits the -1"},
     {.tensor = reshape_two, .code = KL_ERR_SHAPE, .text = "reshape: only one dimension may be -1"},
@@ -255,7 +272,7 @@ static const struct {
     {.tensor = labels_dtype, .code = KL_ERR_TYPE, .text = "cross_entropy: the labels must be integers, got f32"},
     {.tensor = zeros_rank, .code = KL_ERR_SHAPE, .text = "zeros: rank 9 is not in 0..8"},
     {.tensor = zeros_negative, .code = KL_ERR_SHAPE, .text = "zeros: shape [2,-1] has a negative dimension"},
-    {.tensor = zeros_huge, .code = KL_ERR_SHAPE, .text = "too many elements"},
+    {.tensor = zeros_huge, .code = KL_ERR_SHAPE, .text = "] has too many elements"},
     {.tensor = zeros_no_dims, .code = KL_ERR_ARGUMENT, .text = "zeros: dims is NULL"},
     {.tensor = zeros_device, .code = KL_ERR_DEVICE, .text = "0 is no device"},
     {.tensor = input_device, .code = KL_ERR_DEVICE, .text = "input: 99 is no device"},
@@ -388,6 +405,40 @@ static void outside(size_t i)
 
 /* ---- traces as such, threads, devices ---- */
 
+/* Messages about a recorded tensor name the function that the user called, not the last node of what it is made of. */
+static void composites_are_named(void)
+{
+    float x;
+    char text[300];
+    kl_tensor made[4];
+    int at[4];
+    static const char *const name[] = {"sum_all", "softmax", "linear", "mean"};
+    for (int again = 0; again < 2; again++) { /* the second time it is replayed */
+        OK(kl_trace_begin("composites"));
+        made[0] = kl_sum_all(a23), at[0] = __LINE__;
+        made[1] = kl_softmax(a23, 1), at[1] = __LINE__;
+        made[2] = kl_linear(a23, kl_transpose(a23, 0, 1), kl_none), at[2] = __LINE__;
+        made[3] = kl_mean(a23, AXES(0), false), at[3] = __LINE__;
+        kl_tensor kept = kl_keep(kl_neg(a23));
+        OK(kl_trace_end());
+        OK(kl_release(kept));
+        for (int i = 0; i < 4; i++) {
+            line = __LINE__ + 1;
+            OK(kl_release(kl_exp(made[i])));
+            snprintf(text, sizeof text, "exp: operand 1 is stale: it was a temporary of trace \"composites\", which has ended: the %s "
+                     "recorded at %s:%d was not kept by kl_keep", name[i], __FILE__, at[i]);
+            CHECK(message_is(text));
+        }
+    }
+    OK(kl_trace_begin("read"));
+    kl_tensor sum = kl_sum_all(a23);
+    snprintf(text, sizeof text, "read: the sum_all recorded at %s:%d has no value before trace \"read\" has ended", __FILE__, __LINE__ - 1);
+    line = __LINE__ + 1;
+    CHECK(kl_read(sum, &x, sizeof x) == KL_ERR_TRACE);
+    CHECK(message_is(text));
+    kl_trace_abandon();
+}
+
 static void ends(void)
 {
     line = __LINE__ + 1;
@@ -400,10 +451,14 @@ static void ends(void)
     next_traces_work();
     OK(kl_trace_begin("short"));
     kl_tensor temporary = kl_neg(w);
+    int made = __LINE__ - 1;
     OK(kl_trace_end());
     line = __LINE__ + 1;
     kl_tensor bad = kl_neg(temporary);
-    CHECK(message_is("neg: operand 1 is stale: it was a temporary of a trace that has ended"));
+    char text[200];
+    snprintf(text, sizeof text, "neg: operand 1 is stale: it was a temporary of trace \"short\", which has ended: the neg recorded at %s:%d "
+             "was not kept by kl_keep", __FILE__, made);
+    CHECK(message_is(text));
     OK(kl_release(bad));
     kl_scope_begin();
     temporary = kl_neg(w);
@@ -497,6 +552,7 @@ static void test(kl_device d)
     ended = kl_arange(dev, KL_F32, 2);
     kl_trace_abandon();
 
+    composites_are_named();
     ends();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (cases[i].where == OTHER_DEVICE && !other.id)

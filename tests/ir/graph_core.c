@@ -134,9 +134,9 @@ static void test_errors(void)
             "expand: [2,3] does not fit [4,3]: only axes of length 1 can be expanded");
     REFUSED(n_expand(bad, in(KL_F32, s23), SHAPE(1, 2, 3)), KL_ERR_SHAPE, "expand: [2,3] and [1,2,3] differ in rank");
     REFUSED(n_expand(bad, in(KL_F32, SHAPE(1)), SHAPE(-2)), KL_ERR_SHAPE,
-            "expand: result shape [-2] has a negative dimension or too many elements");
+            "expand: result shape [-2] has a negative dimension");
     REFUSED(n_expand(bad, in(KL_F32, SHAPE(1, 1)), SHAPE(INT64_C(1) << 40, INT64_C(1) << 40)), KL_ERR_SHAPE,
-            "expand: result shape [1099511627776,1099511627776] has a negative dimension or too many elements");
+            "expand: result shape [1099511627776,1099511627776] has too many elements");
     REFUSED(n_broadcast(bad, in(KL_F32, s23), SHAPE(3)), KL_ERR_SHAPE, "broadcast: shape [2,3] does not fit [3]");
     REFUSED(n_cast(bad, in(KL_F32, s23), 99), KL_ERR_TYPE, "cast: dtype 99 does not exist");
     REFUSED(n_reduce(bad, OP_sum, in(KL_BOOL, s23), 1), KL_ERR_TYPE, "sum: needs a number dtype, got bool");
