@@ -56,7 +56,7 @@ END
 cat >"$tmp/user/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.20)
 project(user C)
-find_package(kiln REQUIRED)
+find_package(kiln 0.1 REQUIRED)
 kiln_add_object(product or.kir CPU native BIND n=4)
 add_executable(ahead ahead.c)
 target_link_libraries(ahead PRIVATE product)

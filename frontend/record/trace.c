@@ -528,8 +528,10 @@ const char *kl_trace_miss(void)
 kl_status kl_trace_info(kl_run_info *info)
 {
     struct thread *t = thread_self();
-    if (!t || !info)
-        return KL_ERR_ARGUMENT;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!info)
+        return report(t, NULL, KL_ERR_ARGUMENT, "trace_info: info is NULL");
     if (!t->has_info)
         return report(t, NULL, KL_ERR_TRACE, "trace_info: no trace has run on this thread");
     *info = t->info;

@@ -388,6 +388,9 @@ static void library(void)
     CHECK(v > 0);
     OK(kl_set_option("cache_bytes", 0));
     CHECK(strstr(kl_cache_off_reason(), "cache_bytes"));
+    CHECK(kl_trace_info(NULL) == KL_ERR_ARGUMENT && kl_last_error_code() == KL_ERR_ARGUMENT &&
+          strstr(kl_last_error(), "trace_info: info is NULL"));
+    kl_clear_error();
     OK(kl_set_option("cache_bytes", v));
     OK(kl_sync(dev));
     OK(kl_get_option("fuse", &v));
