@@ -12,7 +12,7 @@ static void set_last(struct thread *t, const kl_site *site, kl_status code, cons
         p += snprintf(p, (size_t)(end - p) / 2, "%.400s:%d: ", site->file, site->line);
     if (t->composite)
         p += snprintf(p, (size_t)(end - p) / 2, "%s: ", t->composite);
-    vsnprintf(p, (size_t)(end - p), fmt, ap);
+    format_text_v(p, (size_t)(end - p), fmt, ap);
     log_message(KL_LOG_ERROR, t->last.msg);
 }
 
