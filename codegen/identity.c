@@ -16,7 +16,7 @@ static void put(struct writing *w, const char *fmt, ...)
 {
     va_list a;
     va_start(a, fmt);
-    int n = w->full ? 0 : vsnprintf(w->s + w->n, w->size - w->n, fmt, a);
+    int n = w->full ? 0 : format_text_v(w->s + w->n, w->size - w->n, fmt, a);
     va_end(a);
     if (n < 0 || (size_t)n >= w->size - w->n) w->full = true;
     else w->n += (size_t)n;

@@ -15,6 +15,7 @@
 #ifndef KILN_IR_H
 #define KILN_IR_H
 #include <kiln/types.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 typedef uint32_t ref; /* index of a node in its graph */
@@ -316,6 +317,14 @@ struct shape shape_make(uint32_t rank, const int64_t *dim);
 /* Records an error unless one is there already; returns false. */
 bool err_set(struct err *e, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 const char *status_name(kl_status s);
+
+/* ---- number.c ---- printf and strtod as in the C locale, whatever locale the host has set. */
+int format_text(char *s, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int format_text_v(char *s, size_t size, const char *fmt, va_list ap) __attribute__((format(printf, 3, 0)));
+int format_file(FILE *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int format_file_v(FILE *f, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+double parse_double(const char *s, char **end);
+float parse_float(const char *s, char **end);
 
 /* ---- intern.c ---- Tables without duplicates. */
 uint32_t graph_shape(struct graph *g, const struct shape *s); /* 0 and g->err: not a legal shape, out of memory */

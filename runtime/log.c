@@ -34,7 +34,7 @@ void log_put(kl_log_level level, const char *fmt, ...)
     if (!log_wants(level)) return;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(message, sizeof message, fmt, ap);
+    format_text_v(message, sizeof message, fmt, ap);
     va_end(ap);
     log_message(level, message);
 }

@@ -398,5 +398,15 @@ check 'bench of a size' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/sizes.kir
 check 'bench without a size' 1 'symbol n is: give --bind n=NUMBER' "$kiln" bench "$tmp/sizes.kir" --rounds 3
 check 'dump that has them' 0 'group 0' "$kiln" dump "$tmp/sizes.kir" --stage fused --bind n=5 --bind m=2
 
+# as many values as the graph has
+{
+    echo 'graph @many {'
+    for i in $(seq 0 299); do echo "  %s$i = slot $i \"s$i\" : f32[]"; done
+    for i in $(seq 0 299); do echo "  return %s$i"; done
+    echo '}'
+} >"$tmp/many.kir"
+check 'run with 300 slots' 0 'return 299 : f32\[\] = 299' \
+    "$kiln" run "$tmp/many.kir" --device ref $(for i in $(seq 0 299); do echo "--slot s$i=$i"; done)
+
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -25,7 +25,7 @@ static void float_literal(const struct emitter *m, unsigned dtype, uint64_t bits
         return;
     }
     char digits[40];
-    snprintf(digits, sizeof digits, dtype == KL_F32 ? "%.9g" : "%.17g", x);
+    format_text(digits, sizeof digits, dtype == KL_F32 ? "%.9g" : "%.17g", x);
     const char *point = strpbrk(digits, ".e") ? "" : ".0", *suffix = dtype == KL_F32 ? "f" : m->d->f64;
     snprintf(out, MAX_OPERAND, signbit(x) ? "(%s%s%s)" : "%s%s%s", digits, point, suffix);
 }

@@ -36,12 +36,16 @@ int cli_bench(int argc, char **argv)
             svg = cli_value(&a);
         else if (cli_is(&a, "--rounds")) {
             if (!job_rounds(&a, &o.rounds))
-                return CLI_USAGE;
+                return job_free(&j), CLI_USAGE;
         } else if (!job_argument(&j, &a, binders))
-            return CLI_USAGE;
+            return job_free(&j), CLI_USAGE;
     }
-    if (a.failed || !j.file)
-        return a.failed ? CLI_USAGE : (cli_error("bench needs a file; see kiln help"), CLI_USAGE);
+    if (a.failed || !j.file) {
+        if (!a.failed)
+            cli_error("bench needs a file; see kiln help");
+        job_free(&j);
+        return CLI_USAGE;
+    }
     int status = bench(&j, &o, json, svg);
     job_free(&j);
     return status;

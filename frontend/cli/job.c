@@ -15,8 +15,8 @@ static bool add_binding(struct job *j, struct cli_args *a, const char *option)
         cli_error("%s needs NAME=VALUE, not '%s'", option, v);
         return false;
     }
-    if (j->nbind == MAX_BINDINGS) {
-        cli_error("more than %d values", MAX_BINDINGS);
+    if (!j->bind && !(j->bind = mem_alloc((size_t)a->argc * sizeof *j->bind))) {
+        cli_error("out of memory");
         return false;
     }
     j->bind[j->nbind++] = (struct job_value){option, v, eq + 1, (size_t)(eq - v)};
@@ -296,6 +296,7 @@ void job_free(struct job *j)
         unref_all(j->state, j->g->state.n);
         unref_all(j->out, j->g->nout);
     }
+    mem_free(j->bind);
     mem_free(j->slot);
     mem_free(j->have_slot);
     mem_free(j->exclusive);

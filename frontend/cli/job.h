@@ -5,14 +5,12 @@
 #include "npy.h"
 #include "runtime/runtime.h"
 
-enum { MAX_BINDINGS = 256 };
-
 struct job_value { const char *option, *name, *value; size_t name_len; }; /* --option name=value */
 struct job_array { char *bytes; struct npy npy; const struct job_value *from; }; /* a file that was read, for a leaf */
 
 struct job {
     const char *file, *device_name;
-    struct job_value bind[MAX_BINDINGS];
+    struct job_value *bind; /* as many as there are; room for one an argument */
     unsigned nbind;
     struct cli_values values; /* of symbols, --bind */
     int device;

@@ -73,7 +73,7 @@ int cli_error(const char *fmt, ...)
     va_list ap;
     va_start(ap, fmt);
     fputs("kiln: ", stderr);
-    vfprintf(stderr, fmt, ap);
+    format_file_v(stderr, fmt, ap);
     fputc('\n', stderr);
     va_end(ap);
     return CLI_FAILED;

@@ -48,12 +48,16 @@ int cli_profile(int argc, char **argv)
             option_fuse_here(0);
         else if (cli_is(&a, "--rounds")) {
             if (!job_rounds(&a, &rounds))
-                return CLI_USAGE;
+                return job_free(&j), CLI_USAGE;
         } else if (!job_argument(&j, &a, binders))
-            return CLI_USAGE;
+            return job_free(&j), CLI_USAGE;
     }
-    if (a.failed || !j.file)
-        return a.failed ? CLI_USAGE : (cli_error("profile needs a file; see kiln help"), CLI_USAGE);
+    if (a.failed || !j.file) {
+        if (!a.failed)
+            cli_error("profile needs a file; see kiln help");
+        job_free(&j);
+        return CLI_USAGE;
+    }
     int status = profile(&j, rounds, trace, page);
     job_free(&j);
     return status;

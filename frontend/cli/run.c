@@ -110,10 +110,14 @@ int cli_run(int argc, char **argv)
         if (cli_is(&a, "--unfused"))
             fuse = false;
         else if (!job_argument(&j, &a, binders))
-            return CLI_USAGE;
+            return job_free(&j), CLI_USAGE;
     }
-    if (a.failed || !j.file)
-        return a.failed ? CLI_USAGE : (cli_error("run needs a file; see kiln help"), CLI_USAGE);
+    if (a.failed || !j.file) {
+        if (!a.failed)
+            cli_error("run needs a file; see kiln help");
+        job_free(&j);
+        return CLI_USAGE;
+    }
     struct err e = {0};
     bool ok = job_open(&j) && check_outputs(&j) && job_bind(&j, false);
     if (ok && !job_run(&j, fuse, &e)) {

@@ -175,7 +175,7 @@ kl_tensor call_refused(struct thread *t, const struct call *c, kl_status code, c
     char text[400];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    format_text_v(text, sizeof text, fmt, ap);
     va_end(ap);
     return refuse(t, c->site, code, "%s: %s", c->op, text);
 }

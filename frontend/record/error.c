@@ -12,7 +12,7 @@ static void set_last(struct thread *t, const kl_site *site, kl_status code, cons
         p += snprintf(p, (size_t)(end - p) / 2, "%.400s:%d: ", site->file, site->line);
     if (t->composite)
         p += snprintf(p, (size_t)(end - p) / 2, "%s: ", t->composite);
-    vsnprintf(p, (size_t)(end - p), fmt, ap);
+    format_text_v(p, (size_t)(end - p), fmt, ap);
     size_t n = t->composite ? strlen(t->composite) : 0;
     if (n && !strncmp(p, t->composite, n) && !strncmp(p + n, ": ", 2))
         memmove(p, p + n + 2, strlen(p + n + 2) + 1); /* the name is there once */

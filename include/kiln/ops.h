@@ -253,7 +253,8 @@ KL_OP(dynamic_slice, kl_tensor a, const kl_tensor *start, const int64_t *count)
 /* a, but for the window of update's shape at `start`, as in dynamic_slice, which update fills.
  * [SHAPE, TYPE, ARGUMENT] */
 KL_OP(dynamic_update, kl_tensor a, kl_tensor update, const kl_tensor *start)
-/* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  [TYPE] */
+/* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  The sign and payload of a
+ * NaN that an op computed are not specified: they may differ between the interpreter and kernels.  [TYPE] */
 KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
 
 /* ---- reductions over `axes` (NULL: all); reduced axes keep length 1 with keepdims, else go [SHAPE] ---- */

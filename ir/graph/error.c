@@ -10,7 +10,7 @@ bool err_set(struct err *e, kl_status code, const char *fmt, ...)
     e->call = 0;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    format_text_v(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
     return false;
 }

@@ -8,7 +8,7 @@ bool lex_fail(struct lexer *l, const char *at, const char *fmt, ...)
     char msg[768];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(msg, sizeof msg, fmt, ap);
+    format_text_v(msg, sizeof msg, fmt, ap);
     va_end(ap);
     return err_set(l->e, KL_ERR_PARSE, "%s%s%u:%zu: %s", l->file ? l->file : "", l->file ? ":" : "", l->line,
                    (size_t)(at - l->line_start) + 1, msg);

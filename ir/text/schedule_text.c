@@ -259,7 +259,7 @@ bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, 
     char what[512];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
+    format_text_v(what, sizeof what, fmt, ap);
     va_end(ap);
     uint32_t column = l->column[f] ? l->column[f] : l->column[FIELD_NAME];
     return err_set(e, KL_ERR_ARGUMENT, "%s%s%u:%u: %s", s->file, s->file[0] ? ":" : "", l->line, column, what);

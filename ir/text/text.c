@@ -1,5 +1,4 @@
 #include "text.h"
-#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -26,12 +25,12 @@ void text_put(struct text *t, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    int n = format_text_v(NULL, 0, fmt, ap);
     va_end(ap);
     if (n < 0 || !text_room(t, (size_t)n + 1))
         return;
     va_start(ap, fmt);
-    vsnprintf(t->s + t->len, t->cap - t->len, fmt, ap);
+    format_text_v(t->s + t->len, t->cap - t->len, fmt, ap);
     va_end(ap);
     t->len += (size_t)n;
 }
@@ -107,36 +106,18 @@ bool is_name(const char *s)
     return !*s;
 }
 
-/* Decimal conversion must not follow the embedder's locale, which may write 0.5 as 0,5. */
-struct c_locale { locale_t c, old; };
-
-static struct c_locale c_locale_enter(void)
-{
-    struct c_locale l = {.c = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
-    l.old = l.c ? uselocale(l.c) : (locale_t)0;
-    return l;
-}
-
-static void c_locale_leave(struct c_locale l)
-{
-    if (!l.c)
-        return;
-    uselocale(l.old);
-    freelocale(l.c);
-}
-
 static const char *read_float(unsigned dtype, const char *s, uint64_t *bits)
 {
     char *end;
     if (dtype_is_half(dtype)) {
-        *bits = dtype_bits(dtype, strtod(s, &end));
+        *bits = dtype_bits(dtype, parse_double(s, &end));
     } else if (dtype == KL_F32) {
-        float v = strtof(s, &end);
+        float v = parse_float(s, &end);
         uint32_t b;
         memcpy(&b, &v, sizeof b);
         *bits = b;
     } else {
-        double v = strtod(s, &end);
+        double v = parse_double(s, &end);
         memcpy(bits, &v, sizeof v);
     }
     return end;
@@ -159,14 +140,12 @@ static void put_finite(struct text *t, unsigned dtype, uint64_t bits)
     double v = dtype_value(dtype, bits);
     uint64_t back = ~bits;
     int digits = 0;
-    struct c_locale l = c_locale_enter();
     while (back != bits && digits < 17) {
-        snprintf(s, sizeof s, "%.*e", digits++, v);
+        format_text(s, sizeof s, "%.*e", digits++, v);
         read_float(dtype, s, &back);
     }
     int exponent = atoi(strchr(s, 'e') + 1); /* 10 is 10, not 1e+01: more digits are never farther off */
-    snprintf(s, sizeof s, "%.*g", exponent >= digits && exponent < 17 ? exponent + 1 : digits, v);
-    c_locale_leave(l);
+    format_text(s, sizeof s, "%.*g", exponent >= digits && exponent < 17 ? exponent + 1 : digits, v);
     text_put(t, "%s%s", s, strpbrk(s, ".e") ? "" : ".0");
 }
 
@@ -290,10 +269,8 @@ bool literal_parse(unsigned dtype, const char *token, size_t len, uint64_t *bits
         *why = "expected a number, inf, -inf, nan or bits(0xHEX)";
         if (!is_decimal(digits))
             return false;
-        struct c_locale l = c_locale_enter();
-        read_float(dtype, s, bits);
-        c_locale_leave(l);
-        *why = "the number is too large for the dtype";
+            read_float(dtype, s, bits);
+            *why = "the number is too large for the dtype";
         return (*bits & inf) != inf;
     }
     return true;

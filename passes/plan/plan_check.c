@@ -52,7 +52,7 @@ static bool fail(const struct check *c, const char *fmt, ...)
     char what[256];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
+    format_text_v(what, sizeof what, fmt, ap);
     va_end(ap);
     return err_set(c->e, KL_ERR_INTERNAL, "plan of graph %s, command %u: %s", c->p->g->name, c->cmd, what);
 }

@@ -130,7 +130,7 @@ static void put_command(struct text *t, const struct program *p, uint32_t i)
     const struct command *c = &p->cmd[i];
     char label[256];
     if (c->kind == CMD_KERNEL)
-        snprintf(label, sizeof label, "%u: %s\n%.0f kflop, %.1f kB", i, p->kernel[c->kernel]->name,
+        format_text(label, sizeof label, "%u: %s\n%.0f kflop, %.1f kB", i, p->kernel[c->kernel]->name,
                  1e-3 * (double)p->kernel[c->kernel]->flops, 1e-3 * (double)p->kernel[c->kernel]->bytes);
     else if (c->region)
         snprintf(label, sizeof label, "%u: %s", i, opinfo[p->g->node[c->region].op].name);

@@ -64,12 +64,12 @@ static void put_value(FILE *f, const struct result *r)
 {
     double v = r->median;
     if (strcmp(r->unit, "us")) {
-        fprintf(f, v < 100 ? "%.1f " : "%.0f ", v);
+        format_file(f, v < 100 ? "%.1f " : "%.0f ", v);
         put_text(f, r->unit, 16);
     } else if (v < 1000) {
-        fprintf(f, v < 10 ? "%.2f &#181;s" : v < 100 ? "%.1f &#181;s" : "%.0f &#181;s", v);
+        format_file(f, v < 10 ? "%.2f &#181;s" : v < 100 ? "%.1f &#181;s" : "%.0f &#181;s", v);
     } else {
-        fprintf(f, v < 1e6 ? "%.2f ms" : "%.2f s", v < 1e6 ? v / 1e3 : v / 1e6);
+        format_file(f, v < 1e6 ? "%.2f ms" : "%.2f s", v < 1e6 ? v / 1e3 : v / 1e6);
     }
 }
 
@@ -91,23 +91,23 @@ static double slowest_of_case(const struct results *t, const struct result *r)
 static void put_time_bar(FILE *f, const struct results *t, const struct result *r, double y)
 {
     double most = slowest_of_case(t, r), length = most > 0 ? TIME_BARS * time_of(r) / most : 0;
-    fprintf(f, "<rect class=\"time\" x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", TIMES, y + 3,
+    format_file(f, "<rect class=\"time\" x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", TIMES, y + 3,
             length > 1 ? length : 1, BAR - 6, colors[color_of(r->variant)].color);
 }
 
 static void put_bar(FILE *f, const struct result *r, double share, double y)
 {
     double length = share > 1 ? BARS : BARS * share > 1 ? BARS * share : 1, text = y + BAR - 3;
-    fprintf(f, "<rect x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", LEFT, y, length, BAR,
+    format_file(f, "<rect x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", LEFT, y, length, BAR,
             colors[color_of(r->variant)].color);
-    fprintf(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">", NUMBERS + 76, text);
+    format_file(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">", NUMBERS + 76, text);
     put_value(f, r);
     fputs("</text>\n", f);
     if (r->limit > 0)
-        fprintf(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">%.0f %%</text>\n", NUMBERS + 130, text,
+        format_file(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">%.0f %%</text>\n", NUMBERS + 130, text,
                 100 * result_fraction(r));
     if (r->baseline[0]) {
-        fprintf(f, "<text x=\"%d\" y=\"%.0f\" class=\"quiet\">%.2f &#215; ", NUMBERS + 146, text, r->ratio);
+        format_file(f, "<text x=\"%d\" y=\"%.0f\" class=\"quiet\">%.2f &#215; ", NUMBERS + 146, text, r->ratio);
         put_text(f, r->baseline, 14);
         fputs("</text>\n", f);
     }
@@ -121,14 +121,14 @@ static void put_head(FILE *f, const struct results *t, uint32_t first, double y)
     bool limited = t->row[first].limit > 0;
     double x = LEFT;
     fputs("<text class=\"head\" x=\"16\" y=\"", f);
-    fprintf(f, "%.0f\">", y + 26);
+    format_file(f, "%.0f\">", y + 26);
     put_text(f, t->row[first].bench, 28);
     fputs("</text>\n", f);
     for (int i = 0; i < 3; i += limited ? 1 : 2)
-        fprintf(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"%s\" class=\"quiet\">%s</text>\n", columns[i].x, y + 44,
+        format_file(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"%s\" class=\"quiet\">%s</text>\n", columns[i].x, y + 44,
                 columns[i].anchor, columns[i].name);
     if (limited)
-        fprintf(f, "<text x=\"%d\" y=\"%.0f\" class=\"quiet\">time</text>\n", TIMES, y + 44);
+        format_file(f, "<text x=\"%d\" y=\"%.0f\" class=\"quiet\">time</text>\n", TIMES, y + 44);
     char shown[8][sizeof t->row->variant];
     unsigned n = 0;
     for (uint32_t i = first; i < t->n && n < 8; i++) {
@@ -138,7 +138,7 @@ static void put_head(FILE *f, const struct results *t, uint32_t first, double y)
         if (k < n || !same_panel(&t->row[i], &t->row[first]))
             continue;
         memcpy(shown[n++], t->row[i].variant, sizeof shown[0]);
-        fprintf(f, "<rect x=\"%.0f\" y=\"%.0f\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%.0f\" y=\"%.0f\">", x,
+        format_file(f, "<rect x=\"%.0f\" y=\"%.0f\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%.0f\" y=\"%.0f\">", x,
                 y + 16, colors[color_of(t->row[i].variant)].color, x + 17, y + 26);
         put_text(f, t->row[i].variant, 12);
         fputs("</text>\n", f);
@@ -153,9 +153,9 @@ static void put_axis(FILE *f, double top, double bottom, double scale, bool limi
         double x = LEFT + BARS * percent / 100 / scale;
         if (limit != (percent == 100))
             continue;
-        fprintf(f, "<line x1=\"%.1f\" y1=\"%.0f\" x2=\"%.1f\" y2=\"%.0f\" class=\"%s\"/>\n", x, top - (limit ? 8 : 4), x,
+        format_file(f, "<line x1=\"%.1f\" y1=\"%.0f\" x2=\"%.1f\" y2=\"%.0f\" class=\"%s\"/>\n", x, top - (limit ? 8 : 4), x,
                 bottom + 4, limit ? "limit" : "grid");
-        fprintf(f, "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\" class=\"%s\">%s%d %%</text>\n", x, bottom + 18,
+        format_file(f, "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\" class=\"%s\">%s%d %%</text>\n", x, bottom + 18,
                 limit ? "limit" : "quiet", limit ? "limit " : "", percent);
     }
 }
@@ -193,7 +193,7 @@ static double put_panel(FILE *f, const struct results *t, uint32_t first, double
                     bottom += BAR + GAP;
                 }
             if (draw) {
-                fprintf(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">", LEFT - 10, (start + bottom - GAP) / 2 + 4);
+                format_file(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">", LEFT - 10, (start + bottom - GAP) / 2 + 4);
                 put_text(f, t->row[c].name, LABEL_CHARS);
                 fputs("</text>\n", f);
             }
@@ -212,7 +212,7 @@ void results_svg(const struct results *t, FILE *f)
     for (uint32_t i = 0; i < t->n; i++)
         if (first_like(t, i, same_panel) == i)
             height = put_panel(NULL, t, i, height);
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\">\n", WIDTH,
+    format_file(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\">\n", WIDTH,
             height + 28, WIDTH, height + 28);
     fputs("<style>text{font:12px system-ui,'DejaVu Sans',Arial,sans-serif;fill:#222}.head{font-size:16px;font-weight:600}"
           ".quiet{fill:#667}text.limit{fill:#b3261e}line.limit{stroke:#b3261e;stroke-width:1.5;stroke-dasharray:5 3}"
@@ -222,7 +222,7 @@ void results_svg(const struct results *t, FILE *f)
     for (uint32_t i = 0; i < t->n; i++)
         if (first_like(t, i, same_panel) == i)
             y = put_panel(f, t, i, y);
-    fprintf(f, "<text class=\"quiet\" x=\"16\" y=\"%.0f\">Left bars: the fraction of the limit that the median reaches, longer is "
+    format_file(f, "<text class=\"quiet\" x=\"16\" y=\"%.0f\">Left bars: the fraction of the limit that the median reaches, longer is "
                "better; where no limit is known, the value itself. Right bars: time within a case, shorter is better."
                "</text>\n</svg>\n", height + 12);
 }

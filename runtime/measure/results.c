@@ -49,20 +49,20 @@ void results_table(const struct results *t, FILE *f)
     int width = 4;
     for (uint32_t i = 0; i < t->n; i++)
         width = (int)strlen(t->row[i].name) > width ? (int)strlen(t->row[i].name) : width;
-    fprintf(f, "%-8s %-*s %-8s %3s %11s %11s %11s %-8s %11s %6s  %s\n", "bench", width, "case", "variant", "thr", "median",
+    format_file(f, "%-8s %-*s %-8s %3s %11s %11s %11s %-8s %11s %6s  %s\n", "bench", width, "case", "variant", "thr", "median",
             "min", "max", "unit", "limit", "frac", "baseline (ratio)");
     for (uint32_t i = 0; i < t->n; i++) {
         const struct result *r = &t->row[i];
-        fprintf(f, "%-8s %-*s %-8s %3d %11.2f %11.2f %11.2f %-8s", r->bench, width, r->name, r->variant, r->threads,
+        format_file(f, "%-8s %-*s %-8s %3d %11.2f %11.2f %11.2f %-8s", r->bench, width, r->name, r->variant, r->threads,
                 r->median, r->min, r->max, r->unit);
         if (r->limit > 0)
-            fprintf(f, " %11.2f %6.3f", r->limit, result_fraction(r));
+            format_file(f, " %11.2f %6.3f", r->limit, result_fraction(r));
         else
-            fprintf(f, " %11s %6s", "-", "-");
+            format_file(f, " %11s %6s", "-", "-");
         if (r->baseline[0])
-            fprintf(f, "  %s (%.2f)\n", r->baseline, r->ratio);
+            format_file(f, "  %s (%.2f)\n", r->baseline, r->ratio);
         else
-            fprintf(f, "  -\n");
+            format_file(f, "  -\n");
     }
 }
 
@@ -73,17 +73,17 @@ static void put_string(FILE *f, const char *s)
     fputc('"', f);
     for (; *s; s++)
         if ((unsigned char)*s < 32)
-            fprintf(f, "\\u%04x", (unsigned)(unsigned char)*s);
+            format_file(f, "\\u%04x", (unsigned)(unsigned char)*s);
         else
-            fprintf(f, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
+            format_file(f, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
     fputc('"', f);
 }
 
 static void put_number(FILE *f, const char *field, const char *format, double v, bool known)
 {
-    fprintf(f, ", \"%s\": ", field);
+    format_file(f, ", \"%s\": ", field);
     if (known && isfinite(v))
-        fprintf(f, format, v);
+        format_file(f, format, v);
     else
         fputs("null", f);
 }
@@ -96,7 +96,7 @@ static void put_row(FILE *f, const struct result *r)
     put_string(f, r->name);
     fputs(", \"variant\": ", f);
     put_string(f, r->variant);
-    fprintf(f, ", \"threads\": %d", r->threads);
+    format_file(f, ", \"threads\": %d", r->threads);
     put_number(f, "median", "%.6g", r->median, true);
     put_number(f, "min", "%.6g", r->min, true);
     put_number(f, "max", "%.6g", r->max, true);
@@ -222,7 +222,7 @@ static bool read_number(struct reader *r, double *v)
         n++;
     memcpy(digits, r->at, n);
     digits[n] = 0;
-    *v = strtod(digits, &stop);
+    *v = parse_double(digits, &stop);
     if (!n || *stop || !isfinite(*v))
         return wrong(r, "expected a string, a number or null");
     r->at += n;
@@ -309,7 +309,7 @@ void measure_progress(const char *what, int done, int total)
     if (!isatty(STDERR_FILENO) || total < 1)
         return;
     int full = done * WIDTH / total;
-    fprintf(stderr, "\r%s [%.*s%.*s] %d/%d\033[K", what, full, "##############################", WIDTH - full,
+    format_file(stderr, "\r%s [%.*s%.*s] %d/%d\033[K", what, full, "##############################", WIDTH - full,
             "..............................", done, total);
     if (done == total)
         fputs("\r\033[K", stderr);

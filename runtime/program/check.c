@@ -41,7 +41,7 @@ static void put_value(char *text, size_t n, unsigned dtype, const void *data, in
     memcpy(&bits, (const char *)data + (size_t)i * dtype_size(dtype), dtype_size(dtype));
     double v = dtype_value(dtype, bits);
     size_t at = strlen(text);
-    snprintf(text + at, n - at, "%.9g", v != v ? NAN : v); /* a NaN without its sign */
+    format_text(text + at, n - at, "%.9g", v != v ? NAN : v); /* a NaN without its sign */
 }
 
 /* "file:line: log makes it: nan from -1, element 3 of %4 = log %3 : f32[8]"; in[]: operands of an elementwise op */

@@ -1,6 +1,7 @@
 /* kl_profile through the public header: what rows count, which lines they name, the timeline as JSON, KILN_PROFILE,
  * several threads, errors.  No speed is checked. */
 #include "tests/support/api_check.h"
+#include <locale.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -55,7 +56,9 @@ static void number(struct reader *r)
     size_t n = strspn(r->at, "-0123456789.eE+");
     char *end;
     r->bad |= n == 0 || (r->at[0] == '0' && r->at[1] >= '0' && r->at[1] <= '9');
+    locale_t previous = uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); /* tests/locale.sh sets a decimal comma */
     r->number = strtod(r->at, &end);
+    uselocale(previous);
     r->bad |= end != r->at + n;
     r->at = end;
 }
