@@ -403,8 +403,9 @@ void graph_free(struct graph *g);                 /* NULL is fine */
 void graph_reset(struct graph *g);                /* empty again, keeping its memory */
 struct graph *graph_clone(const struct graph *g); /* with symbols of its own; NULL when out of memory */
 struct graph *graph_clone_part(const struct graph *g); /* the same, but it shares g's symbols */
-/* What g was when it had nnode nodes and no outputs; ids of shapes and sites are the same. */
-struct graph *graph_clone_beginning(const struct graph *g, uint32_t nnode);
+/* What g was when it had nnode nodes and no outputs.  Ids of shapes and sites are the same; it has those of its nodes and
+ * at least the first nshape shapes, and of the others that g has none that came later. */
+struct graph *graph_clone_beginning(const struct graph *g, uint32_t nnode, uint32_t nshape);
 /* Appends a node: fills dtype and shape through the op's rule, checks operands.  `proto` has op, nin,
  * in, flags and attr set, and dtype where the op does not say it (leaves, cast, random); `target` is the
  * result's shape for input, state, iota, random, reshape and expand, else NULL.  NIL: g->err. */

@@ -270,12 +270,22 @@ static ref last_node(const struct tape_call *c)
     return c->result + (c->more ? c->key.attr.region.first : 0); /* its results stand behind it */
 }
 
+/* Shapes of the graph that the first n calls were given, by their ids: one more than the largest. */
+static uint32_t shapes_of_targets(const struct tape *p, uint32_t n)
+{
+    uint32_t nshape = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (p->call[i].target != TAPE_NONE && p->call[i].target >= nshape)
+            nshape = p->call[i].target + 1;
+    return nshape;
+}
+
 /* Goes on to record, on a copy of what was the same. */
 static bool leave(struct trace *tr)
 {
     struct tape *from = tr->tape;
     ref last = tr->at ? last_node(&from->call[tr->at - 1]) : NIL;
-    struct graph *g = graph_clone_beginning(from->g, last + 1);
+    struct graph *g = graph_clone_beginning(from->g, last + 1, shapes_of_targets(from, tr->at));
     struct tape *p = !g ? NULL : tr->region ? body_new(g) : fresh(tr, from->g->name, from);
     if (p && p->g != g) {
         graph_free(p->g);

@@ -305,7 +305,7 @@ struct graph *trace_so_far(struct trace *tr, struct err *e)
     if (tr->replaying)
         last = tr->at ? tr->tape->call[tr->at - 1].result : NIL;
     uint32_t nout;
-    struct graph *g = list_outputs(tr, &nout) ? graph_clone_beginning(from, last + 1) : NULL;
+    struct graph *g = list_outputs(tr, &nout) ? graph_clone_beginning(from, last + 1, 0) : NULL;
     if (g && (nout ? add_outputs(g, tr->output, nout) : add_unread(g)))
         return g;
     graph_free(g);

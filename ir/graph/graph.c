@@ -234,32 +234,53 @@ static struct graph *clone(const struct graph *from, struct symbols *shared)
 struct graph *graph_clone(const struct graph *from) { return clone(from, NULL); }
 struct graph *graph_clone_part(const struct graph *from) { return clone(from, from->symbols); }
 
-struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode)
+static uint32_t max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+/* Shapes that leaves and custom ops of a graph have, by their ids: one more than the largest. */
+static uint32_t shapes_beside_nodes(const struct graph *g)
 {
-    struct graph *g = graph_clone(from);
-    uint32_t leaves[OP_COUNT] = {0}, regions = 0;
-    if (!g)
-        return NULL;
-    drop_groups(g);
-    g->noperand = g->depth = 0;
+    const struct leaves *of[] = {&g->input, &g->state, &g->slot};
+    uint32_t n = 0;
+    for (int t = 0; t < 3; t++)
+        for (uint32_t i = 0; i < of[t]->n; i++)
+            n = max_u32(n, of[t]->v[i].shape + 1);
+    for (uint32_t i = 0; i < g->ncustom; i++)
+        for (uint32_t k = 0; k < g->custom[i].nresult; k++)
+            n = max_u32(n, g->custom[i].result[k].shape + 1);
+    return n;
+}
+
+/* Clones a copy of *from whose counts are those of the beginning.  Shapes and sites that only later nodes have are left
+ * out: a trace whose recordings differ in a shape is copied from recording to recording, and would have those of all. */
+struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode, uint32_t nshape)
+{
+    struct graph cut = *from;
+    uint32_t leaves[OP_COUNT] = {0};
+    cut.nnode = nnode;
+    cut.nout = cut.noperand = cut.nregion = cut.depth = cut.cur_site = 0;
+    cut.nshape = nshape;
+    cut.nsite = from->nsite ? 1 : 0;
+    cut.group = NULL;
+    cut.ngroup = 0;
     for (ref r = 1; r < nnode; r++) {
-        const struct node *n = node_at(g, r);
+        const struct node *n = node_at(from, r);
         leaves[n->op]++;
-        regions += op_regions(n->op);
+        cut.nregion += op_regions(n->op);
         if (op_is_region(n->op))
-            g->noperand += n->attr.region.count;
+            cut.noperand += n->attr.region.count;
+        cut.nshape = max_u32(cut.nshape, n->shape + 1);
+        cut.nsite = max_u32(cut.nsite, n->site + 1);
     }
-    free_regions(g, regions);
-    free_customs(g, leaves[OP_custom]);
-    for (uint32_t i = 0; i < regions; i++)
-        g->depth = g->region[i]->depth + 1 > g->depth ? g->region[i]->depth + 1 : g->depth;
-    for (uint32_t i = 0; i < g->state.n; i++)
+    for (uint32_t i = 0; i < cut.nregion; i++)
+        cut.depth = max_u32(cut.depth, from->region[i]->depth + 1);
+    cut.input.n = leaves[OP_input];
+    cut.state.n = leaves[OP_state];
+    cut.slot.n = leaves[OP_slot];
+    cut.ncustom = leaves[OP_custom];
+    cut.nshape = max_u32(cut.nshape, shapes_beside_nodes(&cut));
+    struct graph *g = graph_clone(&cut);
+    for (uint32_t i = 0; g && i < g->state.n; i++)
         g->state.v[i].assigned = false;
-    g->input.n = leaves[OP_input];
-    g->state.n = leaves[OP_state];
-    g->slot.n = leaves[OP_slot];
-    g->nnode = nnode;
-    g->nout = 0;
     return g;
 }
 

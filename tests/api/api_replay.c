@@ -428,6 +428,24 @@ static void test_region_memory(kl_device dev)
     kl_release(w);
 }
 
+/* Bytes that are taken to record a trace of a new shape: as many after 300 shapes as after 20. */
+static void test_shapes_memory(kl_device dev)
+{
+    enum { SHAPES = 300, FEW = 20 };
+    static const float data[SHAPES];
+    size_t of[SHAPES + 1] = {0};
+    for (int n = 1; n <= SHAPES; n++) {
+        kl_trace_begin("shapes");
+        size_t before = atomic_load(&taken);
+        kl_tensor y = kl_keep(kl_abs(kl_input(dev, KL_F32, DIMS(n), data)));
+        of[n] = atomic_load(&taken) - before - (size_t)n * sizeof *data; /* the copy of the data */
+        OK(kl_trace_end());
+        kl_release(y);
+    }
+    if (!CHECK(of[SHAPES] <= of[FEW] + 1024))
+        printf("    %zu bytes for shape %d, %zu for shape %d\n", of[FEW], FEW, of[SHAPES], SHAPES);
+}
+
 /* A step frozen from a trace that was replayed, regions and all. */
 static void test_region_frozen(kl_device dev)
 {
@@ -463,6 +481,7 @@ static void test(kl_device dev)
     test_region_turns(dev);
     test_region_frozen(dev);
     test_region_memory(dev);
+    test_shapes_memory(dev);
 }
 
 int main(void)
