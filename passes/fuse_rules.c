@@ -207,10 +207,22 @@ static bool is_strided(const struct graph *g, ref r)
     return false;
 }
 
+/* Do the lanes of reduce r cross the ends of the rows in which group a's operands lie? */
+static bool crosses_rows(const struct fuser *f, uint32_t a, ref r)
+{
+    const struct node *n = &f->g->node[r];
+    return op_is_reduce(n->op) && n->attr.reduce.lanes == 64 &&
+           f->group[a].run < node_numel(f->g, n->in[0]) / node_numel(f->g, r);
+}
+
 /* Would r, whose lanes are strided, read more arrays with group a's members, or store any? */
 static bool strides_much(struct fuser *f, uint32_t a, uint32_t b, ref r)
 {
-    if (!is_strided(f->g, r) || node_bytes(f->g, f->g->node[r].in[0]) < STRIDED_BYTES)
+    if (node_bytes(f->g, f->g->node[r].in[0]) < STRIDED_BYTES)
+        return false;
+    if (crosses_rows(f, a, r))
+        return true;
+    if (!is_strided(f->g, r))
         return false;
     bool much = count_reads(f, a, a, NIL) > 1;
     for (ref x = f->group[a].first; x && !much; x = f->next[x])
