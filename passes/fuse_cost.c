@@ -63,7 +63,8 @@ static int64_t view_run(const struct graph *g, ref v)
     const struct shape *out = node_shape(g, v), *in = node_shape(g, n->in[0]);
     int64_t run = 1;
     int kind = -1;
-    bool whole = n->op == OP_expand || n->op == OP_permute || n->op == OP_flip; /* a run begins where an axis does */
+    bool whole = n->op == OP_expand || n->op == OP_permute || n->op == OP_flip ||
+                 (n->op == OP_slice && n->attr.slice.step != 1); /* a run begins where an axis does */
     for (uint32_t d = out->rank; d-- > 0;) {
         if (out->dim[d] == 1)
             continue;
