@@ -1,15 +1,15 @@
 /* What arithmetic costs in a kernel, in bytes that memory moves meanwhile, and which joins cost more than they save.
  *
  * An element's arithmetic takes least where all lanes of a vector hold elements.  A kernel of short rows leaves lanes
- * empty, in a map as in a reduce, a scan along the last axis computes one element at a time, and a row kernel computes
- * what has one value a row so.  exp or pow may be better off in a kernel of its own, whose vectors are full, than in the
- * kernel that reads or makes its operand. */
+ * empty, in a map as in a reduce; a scan along the last axis computes one element at a time, and so does a row kernel
+ * what has one value a row.  exp or pow may take less in a kernel of its own, whose vectors are full, than in the kernel
+ * that reads or makes its operand. */
 #include "fuse.h"
 #include "ir/loop.h"
 #include <stdatomic.h>
 
 enum { LANES = 16 };    /* of a vector; fewer elements take as long */
-enum { ROW_FACTOR = 2 * LANES }; /* in a row kernel, for what has one value a row: a scalar, for which the next walk waits */
+enum { ROW_FACTOR = 2 * LANES }; /* of a row kernel's values of one a row: scalars, for which the next walk waits */
 /* A processor moves some 3 bytes to or from memory in a cycle, in which it does 16 to 20 additions, or one division. */
 static const double ADD_BYTES = 0.15, DIV_BYTES = 2.5;
 
@@ -97,8 +97,8 @@ int64_t fuse_run(const struct graph *g, ref r)
 /* What an element's arithmetic is multiplied by: one an element, and one a result of the anchor. */
 struct lanes { double full, result; };
 
-/* Columns of x, whose rows have so many elements, are walked from row to row: of arithmetic that takes long, there are only
- * a few rows at a time under way, and what they read comes late. */
+/* The factor for columns of x, whose rows have so many elements.  They are walked from row to row, too far apart for the
+ * processor to fetch ahead, and of arithmetic that takes long only a few rows are in flight at a time. */
 static double far_rows(const struct graph *g, ref x, int64_t row)
 {
     enum { FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
@@ -179,7 +179,8 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
         l.full = la.full > lb.full ? la.full : lb.full;
     else if (join == JOIN_ROWS && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s)))
         l = (struct lanes){lanes_factor(s.length), ROW_FACTOR}, results = s.rows;
-    double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la) + arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
+    double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
+    apart += arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
     double more = arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;
     if (more <= saved / 2)
         return false;

@@ -19,7 +19,7 @@ struct reduce {
     struct shape red, kept;   /* the lengths of the reduced and of the kept axes, in order */
     int64_t len, chunk;       /* reduced elements per result */
     val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
-    uint32_t lines;           /* of memory that a vector of results has in a row of the operand, to be fetched ahead; 0: not */
+    uint32_t lines;           /* lines of memory in a row of the operand that a vector of results needs; 0: no prefetch */
     val line_coord[MAX_LINES][KL_MAX_RANK]; /* of kept, where they begin */
 };
 
@@ -94,8 +94,8 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
     return k_fold(k, r->fold, acc);
 }
 
-/* Fetches what element i, some rows from now, is computed from.  The rows of columns lie far apart, where no processor
- * foresees the next one, and with a prologue few of them are under way at a time. */
+/* Prefetches what element i, some rows ahead, is computed from.  Rows lie too far apart for the processor to do so, and
+ * with a prologue only a few of them are in flight at a time. */
 static void fetch_lines(const struct reduce *r, val i)
 {
     for (uint32_t l = 0; l < r->lines; l++) {
@@ -213,8 +213,8 @@ struct row_block {
 
 enum { MIN_EPILOGUE_WORK = 4, MIN_BLOCKS = 16, MAX_BLOCK_VECTORS = 16 };
 
-/* Is the epilogue to be computed for blocks of rows?  As scalars it takes `work` instructions a row, beside one for each
- * vector of the row's elements; where it has no part in the kernel's time, a block would only make tasks larger.
+/* Is the epilogue to be computed for blocks of rows?  As scalars it takes `work` instructions a row, beside one for
+ * each vector of the row's elements; where that is a small part of the time, a block would only make tasks larger.
  * Several vectors, so that the first results have reached the cache before they are read as a vector. */
 static bool choose_block(const struct reduce *r, struct row_block *b)
 {
