@@ -1,14 +1,15 @@
 /* What arithmetic costs in a kernel, in bytes that memory moves meanwhile, and which joins cost more than they save.
  *
  * An element's arithmetic takes least where all lanes of a vector hold elements.  A kernel of short rows leaves lanes
- * empty, in a map as in a reduce, a scan along the last axis computes one element at a time, and a row kernel computes
- * what has one value a row so.  exp or pow may be better off in a kernel of its own, whose vectors are full, than in the
- * kernel that reads or makes its operand. */
+ * empty, in a map as in a reduce; a scan along the last axis computes one element at a time, and so does a row kernel
+ * what has one value a row.  exp or pow may take less in a kernel of its own, whose vectors are full, than in the kernel
+ * that reads or makes its operand. */
 #include "fuse.h"
 #include "ir/loop/loop.h"
 #include <stdatomic.h>
 
 enum { LANES = 16 };    /* of a vector; fewer elements take as long */
+enum { ROW_FACTOR = 2 * LANES }; /* of a row kernel's values of one a row: scalars, for which the next walk waits */
 /* A processor moves some 3 bytes to or from memory in a cycle, in which it does 16 to 20 additions, or one division. */
 static const double ADD_BYTES = 0.15, DIV_BYTES = 2.5;
 
@@ -62,7 +63,8 @@ static int64_t view_run(const struct graph *g, ref v)
     const struct shape *out = node_shape(g, v), *in = node_shape(g, n->in[0]);
     int64_t run = 1;
     int kind = -1;
-    bool whole = n->op == OP_expand || n->op == OP_permute || n->op == OP_flip; /* a run begins where an axis does */
+    bool whole = n->op == OP_expand || n->op == OP_permute || n->op == OP_flip ||
+                 (n->op == OP_slice && n->attr.slice.step != 1); /* a run begins where an axis does */
     for (uint32_t d = out->rank; d-- > 0;) {
         if (out->dim[d] == 1)
             continue;
@@ -95,6 +97,15 @@ int64_t fuse_run(const struct graph *g, ref r)
 /* What an element's arithmetic is multiplied by: one an element, and one a result of the anchor. */
 struct lanes { double full, result; };
 
+/* The factor for columns of x, whose rows have so many elements.  They are walked from row to row, too far apart for the
+ * processor to fetch ahead, and of arithmetic that takes long only a few rows are in flight at a time. */
+static double far_rows(const struct graph *g, ref x, int64_t row)
+{
+    enum { FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
+    bool far = row * (int64_t)dtype_size(g->node[x].dtype) >= FAR_BYTES && (int64_t)node_bytes(g, x) >= MANY_BYTES;
+    return far ? 2.5 : 1;
+}
+
 static struct lanes lanes_of(const struct fuser *f, uint32_t id)
 {
     const struct group *b = &f->group[id];
@@ -104,7 +115,7 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
     const struct node *n = &f->g->node[b->anchor];
     if (op_is_reduce(n->op)) {
         if (b->rows && fuse_has_rows(f, id, &s))
-            return (struct lanes){lanes_factor(s.length), LANES};
+            return (struct lanes){lanes_factor(s.length), ROW_FACTOR};
         const struct shape *in = node_shape(f->g, n->in[0]);
         int64_t run = 1; /* the last axes, all reduced or all kept, make the lanes */
         uint32_t d = in->rank, last = d;
@@ -113,14 +124,15 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
         bool reduced = last && n->attr.reduce.axes >> (last - 1) & 1;
         while (d-- > 0 && (in->dim[d] == 1 || reduced == (n->attr.reduce.axes >> d & 1)))
             run *= in->dim[d];
-        return (struct lanes){lanes_factor(run), reduced ? 1 : lanes_factor(run)};
+        double far = reduced ? 1 : far_rows(f->g, n->in[0], run);
+        return (struct lanes){far * lanes_factor(run), reduced ? 1 : lanes_factor(run)};
     }
     if (op_is_cumulative(n->op)) {
         struct split at = split_at(node_shape(f->g, b->anchor), n->attr.axis.axis);
-        double factor = at.inner > 1 ? lanes_factor(at.inner) : LANES;
+        double factor = at.inner > 1 ? far_rows(f->g, b->anchor, at.inner) * lanes_factor(at.inner) : LANES;
         return (struct lanes){factor, factor};
     }
-    return (struct lanes){1, 1};
+    return (struct lanes){1, n->op == OP_dot ? lanes_factor(dot_sizes(f->g, n).n) : 1};
 }
 
 double fuse_factor(const struct fuser *f, uint32_t id, ref x)
@@ -166,8 +178,9 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
     if (join == JOIN_MAP || join == JOIN_SIBLINGS)
         l.full = la.full > lb.full ? la.full : lb.full;
     else if (join == JOIN_ROWS && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s)))
-        l = (struct lanes){lanes_factor(s.length), LANES}, results = s.rows;
-    double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la) + arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
+        l = (struct lanes){lanes_factor(s.length), ROW_FACTOR}, results = s.rows;
+    double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
+    apart += arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
     double more = arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;
     if (more <= saved / 2)
         return false;

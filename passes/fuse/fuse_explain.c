@@ -27,8 +27,9 @@ static void add_member(struct explainer *x, ref r, uint32_t id)
     const struct node *n = &x->g.node[r];
     bool first = !f->group[id].first, again = n->flags & MARK_AGAIN;
     if (first)
-        f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .numel = node_numel(&x->g, r), .nodes = 1,
-                                      .reads = n->nin, .device = n->device, .apart = op_is_apart(n->op), .again = again};
+        f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .numel = node_numel(&x->g, r),
+                                      .run = fuse_run(&x->g, r), .nodes = 1, .reads = n->nin, .device = n->device,
+                                      .apart = op_is_apart(n->op), .again = again};
     else
         fuse_member(f, id, r);
     struct group *b = &f->group[id];

@@ -207,9 +207,20 @@ static bool is_strided(const struct graph *g, ref r)
     return false;
 }
 
+/* Do the lanes of reduce r cross the ends of the rows in which group a's operands lie? */
+static bool crosses_rows(const struct fuser *f, uint32_t a, ref r)
+{
+    const struct node *n = &f->g->node[r];
+    return op_is_reduce(n->op) && n->attr.reduce.lanes == 64 && node_bytes(f->g, n->in[0]) >= STRIDED_BYTES &&
+           f->group[a].numel == node_numel(f->g, n->in[0]) &&
+           f->group[a].run < f->group[a].numel / node_numel(f->g, r);
+}
+
 /* Would r, whose lanes are strided, read more arrays with group a's members, or store any? */
 static bool strides_much(struct fuser *f, uint32_t a, uint32_t b, ref r)
 {
+    if (crosses_rows(f, a, r))
+        return true;
     if (!is_strided(f->g, r) || node_bytes(f->g, f->g->node[r].in[0]) < STRIDED_BYTES)
         return false;
     bool much = count_reads(f, a, a, NIL) > 1;
@@ -321,7 +332,10 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
     struct verdict v = judge_pair(f, a, b);
     struct row_space s;
     if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
+        const struct group *ga = &f->group[a], *gb = &f->group[b];
         why = fuse_rows_apart(f, a, b);
+        if (!why && ((!ga->anchor && crosses_rows(f, a, gb->anchor)) || (!gb->anchor && crosses_rows(f, b, ga->anchor))))
+            why = "the rows that are reduced cross the ends of those that are read";
         v = why ? no(why) : yes(JOIN_ROWS);
     }
     if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))

@@ -196,7 +196,7 @@ void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
     for (uint32_t j = 0; j < nread; j++)
         k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), i);
     for (uint32_t m = 0; m < w->nmember; m++)
-        if (w->stored[w->member[m]] && nwritten++ >= nread)
+        if (w->stored[w->member[m]] && node_numel(w->g, w->member[m]) == numel && nwritten++ >= nread)
             k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, w->member[m], BUF_OUT), i);
 }
 

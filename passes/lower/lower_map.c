@@ -195,12 +195,13 @@ static void enter(struct lowering *w, const struct body *b)
 }
 
 /* Lanes for a part: two vectors, which hide each other's latency, or one where there is much work on it.  The processor
- * finds more in the next iterations, four would be no faster, and what LLVM takes to compile goes with their number. */
+ * finds more in the next iterations, unless the work is so long that it sees no next iteration; four vectors would be no
+ * faster, and what LLVM takes to compile goes with their number. */
 static uint32_t part_width(const struct lowering *w, const struct body *b)
 {
-    enum { MUCH = 48 };
+    enum { MUCH = 48, LONG = 160 };
     uint32_t width = lower_width(w, b->nest.size[b->nest.n - 1]), native = lower_native(w);
-    uint32_t most = b->nest.work <= MUCH ? 2 * native : native;
+    uint32_t most = b->nest.work <= MUCH || b->nest.work > LONG ? 2 * native : native;
     return width > most && !w->given ? most : width;
 }
 

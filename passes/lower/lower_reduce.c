@@ -9,6 +9,8 @@
 #include "lower.h"
 #include <string.h>
 
+enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
+
 struct reduce {
     struct lowering *w;
     const struct node *n;
@@ -17,18 +19,20 @@ struct reduce {
     struct shape red, kept;   /* the lengths of the reduced and of the kept axes, in order */
     int64_t len, chunk;       /* reduced elements per result */
     val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
+    uint32_t lines;           /* lines of memory in a row of the operand that a vector of results needs; 0: no prefetch */
+    val line_coord[MAX_LINES][KL_MAX_RANK]; /* of kept, where they begin */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Coordinates in the operand of reduced element i of the current result. */
-static void operand_coord(const struct reduce *r, val i, val *coord)
+/* Coordinates in the operand of reduced element i of the result at `kept`. */
+static void operand_coord(const struct reduce *r, val i, const val *kept, val *coord)
 {
     val red[KL_MAX_RANK];
     uint32_t nred = 0, nkept = 0;
     lower_unflatten(r->w->k, &r->red, i, red);
     for (uint32_t d = 0; d < r->in.rank; d++)
-        coord[d] = r->n->attr.reduce.axes >> d & 1 ? red[nred++] : r->kept_coord[nkept++];
+        coord[d] = r->n->attr.reduce.axes >> d & 1 ? red[nred++] : kept[nkept++];
 }
 
 /* The operand at reduced element i; members of the prologue that outlive the kernel are stored on the way. */
@@ -36,7 +40,7 @@ static val element(const struct reduce *r, val i)
 {
     struct lowering *w = r->w;
     val coord[KL_MAX_RANK] = {0};
-    operand_coord(r, i, coord);
+    operand_coord(r, i, r->kept_coord, coord);
     lower_point(w);
     for (uint32_t m = 0; m < w->nmember; m++)
         if (w->stored[w->member[m]] && lower_in_prologue(w, w->member[m]))
@@ -90,6 +94,17 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
     return k_fold(k, r->fold, acc);
 }
 
+/* Prefetches what element i, some rows ahead, is computed from.  Rows lie too far apart for the processor to do so, and
+ * with a prologue only a few of them are in flight at a time. */
+static void fetch_lines(const struct reduce *r, val i)
+{
+    for (uint32_t l = 0; l < r->lines; l++) {
+        val coord[KL_MAX_RANK] = {0};
+        operand_coord(r, i, r->line_coord[l], coord);
+        lower_prefetch(r->w, &r->in, coord);
+    }
+}
+
 /* One chunk as an ascending chain in every lane. */
 static val chain_chunk(const struct reduce *r, val base, int64_t count)
 {
@@ -97,6 +112,7 @@ static val chain_chunk(const struct reduce *r, val base, int64_t count)
     val init = k_splat(k, identity(r));
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
     val c = k_carry(k, init);
+    fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, ROWS_AHEAD))));
     val x = element(r, ix_add(k, base, j));
     k_next(k, c, k_fold_step(k, r->fold, c, x));
     k_end(k, j);
@@ -197,8 +213,8 @@ struct row_block {
 
 enum { MIN_EPILOGUE_WORK = 4, MIN_BLOCKS = 16, MAX_BLOCK_VECTORS = 16 };
 
-/* Is the epilogue to be computed for blocks of rows?  As scalars it takes `work` instructions a row, beside one for each
- * vector of the row's elements; where it has no part in the kernel's time, a block would only make tasks larger.
+/* Is the epilogue to be computed for blocks of rows?  As scalars it takes `work` instructions a row, beside one for
+ * each vector of the row's elements; where that is a small part of the time, a block would only make tasks larger.
  * Several vectors, so that the first results have reached the cache before they are read as a vector. */
 static bool choose_block(const struct reduce *r, struct row_block *b)
 {
@@ -300,9 +316,14 @@ static void emit_block(struct reduce *r, const struct shape *inner, val base, in
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    int64_t width = k->sched.width;
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, width), 1);
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
     lower_unflatten(k, inner, ix_add(k, base, w->lane), r->kept_coord + nouter);
+    for (uint32_t l = 0; l < r->lines; l++) {
+        memcpy(r->line_coord[l], r->kept_coord, nouter * sizeof(val));
+        lower_unflatten(k, inner, ix_add(k, base, k_int(k, (int64_t)l * width / r->lines)), r->line_coord[l] + nouter);
+    }
     epilogue(r, all_chunks(r));
     k_end(k, w->lane);
     w->lane = w->pred = 0;
@@ -327,6 +348,10 @@ static void emit_columns(struct reduce *r)
     k->sched.kind = SCHED_COLUMN_REDUCE;
     k->sched.width = (uint16_t)lower_width(w, n);
     int64_t width = k->sched.width, full = n / width, tail = n % width, blocks = full + (tail != 0);
+    int64_t size = (int64_t)dtype_size(w->g->node[r->n->in[0]].dtype);
+    if (lower_is_member(w, r->n->in[0]) && !w->caps->block_threads && n * size >= FAR_BYTES &&
+        (int64_t)node_bytes(w->g, r->n->in[0]) >= MANY_BYTES)
+        r->lines = (uint32_t)least((width * size + LINE_BYTES - 1) / LINE_BYTES, MAX_LINES);
     k->extent = shape_count(&outer) * blocks;
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (blocks) {
