@@ -227,13 +227,15 @@ kl_tensor kl_bce_with_logits_at(const kl_site *site, kl_tensor x, kl_tensor y)
     return compose_end(t, mean_all(site, kl_add_at(site, kl_mul_at(site, x, weight), rest)));
 }
 
-/* Each logarithm at least -100, or f16's smallest number's, so that a probability of 0 has a finite loss; its gradient is 0 there. */
+/* log p, at least -100, so that a probability of 0 has a finite loss; its gradient is 0 there.  p is f32 or f64. */
 static kl_tensor bounded_log(const kl_site *site, const struct view *v, kl_tensor p)
 {
-    kl_tensor least = const_like(site, v, v->dtype == KL_F16 ? 0x1p-24 : exp(-100.0)), small = kl_le_at(site, p, least);
-    return kl_log_at(site, kl_where_at(site, small, least, p));
+    kl_tensor small = kl_le_at(site, p, const_like(site, v, exp(-100.0)));
+    kl_tensor log = kl_log_at(site, kl_where_at(site, small, const_like(site, v, 1), p));
+    return kl_where_at(site, small, const_like(site, v, -100), log);
 }
 
+/* Half dtypes compute in f32: f16 has no number as small as e^-100, and bf16 rounds 1 - p. */
 kl_tensor kl_binary_cross_entropy_at(const kl_site *site, kl_tensor p, kl_tensor y)
 {
     struct view v;
@@ -241,10 +243,17 @@ kl_tensor kl_binary_cross_entropy_at(const kl_site *site, kl_tensor p, kl_tensor
     if (!t || autocast_refuses(t, site, "binary_cross_entropy", "kl_bce_with_logits") ||
         !(t = pair_begin(site, "binary_cross_entropy", &p, &y, &v)))
         return op_failed();
+    kl_dtype given = (kl_dtype)v.dtype;
+    if (given == KL_F16 || given == KL_BF16) {
+        v.dtype = KL_F32;
+        p = kl_cast_at(site, p, KL_F32);
+        y = kl_cast_at(site, y, KL_F32);
+    }
     kl_tensor one = const_like(site, &v, 1);
     kl_tensor yes = kl_mul_at(site, y, bounded_log(site, &v, p));
     kl_tensor no = kl_mul_at(site, kl_sub_at(site, one, y), bounded_log(site, &v, kl_sub_at(site, one, p)));
-    return compose_end(t, kl_neg_at(site, mean_all(site, kl_add_at(site, yes, no))));
+    kl_tensor loss = kl_neg_at(site, mean_all(site, kl_add_at(site, yes, no)));
+    return compose_end(t, v.dtype == given ? loss : kl_cast_at(site, loss, given));
 }
 
 kl_tensor kl_hinge_loss_at(const kl_site *site, kl_tensor x, kl_tensor y)

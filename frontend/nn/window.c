@@ -318,12 +318,6 @@ static struct thread *pool_begin(const kl_site *site, const char *op, kl_tensor 
              dtype_name(v->dtype));
         return NULL;
     }
-    for (int i = 0; i < n; i++)
-        if ((low && low[i] < 0) || (high && high[i] < 0)) {
-            fail(t, site, KL_ERR_ARGUMENT, "%s: padding %" PRId64 " and %" PRId64 ": neither may be negative", op,
-                 low ? low[i] : 0, high ? high[i] : 0);
-            return NULL;
-        }
     if (!windows_of(t, site, op, (uint32_t)n, window, stride, low, high, dilation, w) ||
         !windows_fit(t, site, op, &v->shape, w))
         return NULL;

@@ -28,8 +28,10 @@ kl_tensor kl_powi_at(const kl_site *site, kl_tensor a, int n)
         return refuse(t, site, KL_ERR_ARGUMENT, "powi: %s to the %d is no integer", dtype_name(v.dtype), n);
     if (!(t = checked_begin(site, "powi")))
         return op_failed();
-    if (n == 0)
-        return compose_end(t, kl_ones_at(site, v.device, (kl_dtype)v.dtype, (int)v.shape.rank, v.shape.dim));
+    if (n == 0) { /* 1 whatever a is, NaN too; a stays an operand, so that its gradient is 0 and not an error */
+        kl_tensor never = kl_scalar_at(site, v.device, KL_BOOL, 0), one = const_like(site, &v, 1);
+        return compose_end(t, kl_where_at(site, never, a, one));
+    }
     kl_tensor r = by_squaring(site, reshape_to(site, "powi", a, &v.shape), n < 0 ? 0u - (uint32_t)n : (uint32_t)n);
     return compose_end(t, n < 0 ? kl_recip_at(site, r) : r);
 }

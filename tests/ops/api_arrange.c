@@ -146,6 +146,7 @@ static kl_tensor repeat_of(kl_tensor x) { return kl_square(kl_repeat(x, 1, 2)); 
 static kl_tensor roll_of(kl_tensor x) { return kl_mul(kl_roll(x, 1, 1), x); }
 static kl_tensor triangles_of(kl_tensor x) { return kl_mul(kl_triu(x, 1), kl_tril(kl_exp(x), 1)); }
 static kl_tensor powi_of(kl_tensor x) { return kl_powi(x, 5); }
+static kl_tensor powi_zero(kl_tensor x) { return kl_powi(x, 0); } /* its gradient is zeros, not an error */
 static kl_tensor inverse_of(kl_tensor x) { return kl_powi(kl_exp(x), -3); }
 static kl_tensor power_of(kl_tensor x) { return kl_pow_scalar(kl_exp(x), 1.7); }
 static kl_tensor lerp_of(kl_tensor x) { return kl_lerp(x, kl_square(x), kl_sigmoid(x)); }
@@ -160,6 +161,7 @@ static void gradients(void)
     GRADIENT(roll_of, 2, 3);
     GRADIENT(triangles_of, 3, 3);
     GRADIENT(powi_of, 6);
+    GRADIENT(powi_zero, 6);
     GRADIENT(inverse_of, 6);
     GRADIENT(power_of, 6);
     GRADIENT(lerp_of, 6);

@@ -31,6 +31,20 @@ static const struct {
 } activation[] = {{relu, kl_relu}, {sigmoid, kl_sigmoid}, {softplus, kl_softplus}, {silu, kl_silu}, {mish, kl_mish},
                   {gelu, kl_gelu}, {leaky, kl_leaky}, {elu, kl_elu15}, {clamped, kl_clamped}};
 
+/* A logarithm is at least -100 in every dtype, so that a probability of 0 or 1 has a finite loss. */
+static void bounded_losses(void)
+{
+    const kl_dtype types[] = {KL_F64, KL_F32, KL_F16, KL_BF16};
+    for (int i = 0; i < 4; i++) {
+        kl_tensor p = kl_full(dev, types[i], D(1), 1), quarter = kl_full(dev, types[i], D(1), 0.25);
+        kl_tensor none = kl_zeros(dev, types[i], D(1));
+        NEAR_LIST(kl_binary_cross_entropy(p, quarter), 0, 75);
+        NEAR_LIST(kl_binary_cross_entropy(none, quarter), 0, 25);
+        NEAR_LIST(kl_binary_cross_entropy(p, p), 0, 0);
+        kl_release(p), kl_release(quarter), kl_release(none);
+    }
+}
+
 /* Relative accuracy, unlike NEAR's: small results must not lose their digits. */
 static void near_relative(kl_tensor t, int n, const double *want, double tolerance, int which)
 {
@@ -510,6 +524,7 @@ static void misuse(void)
 static void test(kl_device d)
 {
     dev = d;
+    bounded_losses();
     kl_scope_begin();
     activations();
     reductions();

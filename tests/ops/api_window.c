@@ -186,6 +186,11 @@ static void defaults(void)
     SHAPE(y, 2, 2);
     NEAR_LIST(y, 0, 5, 4, 6, 7);
     NEAR_LIST(kl_avg_pool(a, 2, (int64_t[]){2, 5}, NULL, NULL, NULL, NULL), 1e-6, 3.6);
+    const int64_t two[] = {2}, one[] = {1}, cut[] = {-1}; /* negative padding cuts off */
+    NEAR_LIST(kl_sum_pool(a, 1, two, NULL, NULL, cut, NULL), 0, 6, 7, 5, 7);
+    NEAR_LIST(kl_max_pool(a, 1, two, NULL, cut, NULL, NULL), 0, 5, 4, 0, 9);
+    NEAR_LIST(kl_min_pool(a, 1, two, NULL, cut, cut, NULL), 0, 3, -1);
+    NEAR_LIST(kl_avg_pool(a, 1, two, NULL, cut, one, NULL), 1e-6, 4, 3, -0.5, 8);
     kl_release(a);
     a = kl_zeros(dev, KL_F32, D(0, 3, 4, 4, 2, 2, 2, 2)); /* as many axes as there are, and no elements */
     y = kl_max_pool(a, 3, (int64_t[]){2, 1, 2}, NULL, NULL, NULL, NULL);
@@ -330,7 +335,7 @@ static void misuse(void)
     REFUSED(kl_max_pool(a, 1, NULL, NULL, NULL, NULL, NULL), KL_ERR_ARGUMENT, "max_pool: windows of 0 axes; needs 1..3");
     REFUSED(kl_sum_pool(a, 4, two, NULL, NULL, NULL, NULL), KL_ERR_ARGUMENT, "sum_pool: windows of 4 axes; needs 1..3");
     REFUSED(kl_min_pool(a, 1, two, none, NULL, NULL, NULL), KL_ERR_ARGUMENT, "min_pool: window 2, stride 0, dilation 1");
-    REFUSED(kl_min_pool(a, 1, two, NULL, NULL, less, NULL), KL_ERR_ARGUMENT, "min_pool: padding 0 and -1");
+    REFUSED(kl_min_pool(a, 1, two, NULL, less, less, NULL), KL_ERR_SHAPE, "min_pool: "); /* more cut off than fits */
     REFUSED(kl_avg_pool(i, 1, two, NULL, NULL, NULL, NULL), KL_ERR_TYPE, "avg_pool: needs a floating dtype, got i32");
     REFUSED(kl_max_pool(b, 1, two, NULL, NULL, NULL, NULL), KL_ERR_TYPE, "max_pool: needs a number dtype, got bool");
     REFUSED(kl_avg_pool(a, 1, far, NULL, NULL, NULL, NULL), KL_ERR_SHAPE,
