@@ -269,8 +269,8 @@ bool literal_parse(unsigned dtype, const char *token, size_t len, uint64_t *bits
         *why = "expected a number, inf, -inf, nan or bits(0xHEX)";
         if (!is_decimal(digits))
             return false;
-            read_float(dtype, s, bits);
-            *why = "the number is too large for the dtype";
+        read_float(dtype, s, bits);
+        *why = "the number is too large for the dtype";
         return (*bits & inf) != inf;
     }
     return true;
