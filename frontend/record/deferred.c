@@ -333,12 +333,13 @@ static void batch_free(struct batch *b)
     mem_free(b->out);
 }
 
-/* Every lazy handle on the way becomes an output too: its value costs one store now, the whole way later. */
+/* Lazy handles on the way become outputs too: a value costs one store now, the whole way later.  But not those of views that
+ * were not asked for: a view of few elements may be many times as large, and costs little to make again. */
 static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, uint32_t *out_of)
 {
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
         const struct entry *x = entry_at(i);
-        if (!x->buffer && need[x->node])
+        if (!x->buffer && need[x->node] && !op_is_view(node_at(now.r.g, x->node)->op))
             out_of[x->node] = 1;
     }
     for (ref r = 1; r < now.r.g->nnode; r++) { /* in order of recording, so that equal programs are equal */
@@ -350,7 +351,7 @@ static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, 
     }
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
         const struct entry *x = entry_at(i);
-        if (x->buffer || !need[x->node])
+        if (x->buffer || !out_of[x->node])
             continue;
         b->h[b->n] = entry_handle(x);
         b->version[b->n] = x->version;
@@ -369,7 +370,7 @@ static bool is_work(unsigned op)
  * is no third time.  Reading pending values one by one thus costs at most twice what computing them together does; and a
  * state that is assigned in each step of a loop gets its value at the latest when the next step's value is read, so that no
  * read goes back to the first step. */
-static void add_recomputed(uint8_t *need, uint8_t *again)
+static void add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
 {
     const struct graph *g = now.r.g;
     bool any = false;
@@ -387,8 +388,10 @@ static void add_recomputed(uint8_t *need, uint8_t *again)
     }
     for (uint32_t i = attached; any && i != NO_ENTRY; i = entry_at(i)->next) {
         const struct entry *x = entry_at(i);
-        if (!x->buffer && (again[x->node] & NEED_VALUE) && x->device != DEVICE_META)
+        if (!x->buffer && (again[x->node] & NEED_VALUE) && x->device != DEVICE_META) {
             need[x->node] |= NEED_VALUE;
+            out_of[x->node] = 1;
+        }
     }
     if (any)
         spread(need);
@@ -411,11 +414,13 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool 
             e.code = KL_OK;
             const struct entry *x = entry_find(h[i], "", &e);
             if (x && x->kind == KIND_VALUE && !x->buffer)
-                need[x->node] |= NEED_VALUE;
+                out_of[x->node] = 1;
         }
+        for (ref r = 1; r < nodes; r++)
+            need[r] = out_of[r] ? NEED_VALUE : 0;
         spread(need);
         if (widen)
-            add_recomputed(need, again);
+            add_recomputed(need, again, out_of);
     }
     for (ref r = 1; ok && r < nodes; r++) {
         if (!need[r])
