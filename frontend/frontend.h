@@ -111,6 +111,7 @@ static inline bool entry_is(const struct entry *x, kl_tensor h) /* is that what 
 {
     return x->index == (uint32_t)h.id && atomic_load_explicit(&x->generation, memory_order_acquire) == h.id >> 32;
 }
+unsigned entry_dtype(const struct entry *x);      /* KL_DTYPE_COUNT: poison, or NULL */
 static inline struct entry *entry_peek(kl_tensor h) /* the same without saying why not */
 {
     uint32_t index = (uint32_t)h.id, generation = (uint32_t)(h.id >> 32);
@@ -129,6 +130,7 @@ void cause_drop(struct cause *c);
 void entries_after_fork(void);                    /* in the child: what was being written is poison; needs the lock */
 
 /* ---- thread.c: what a thread has of its own ---- */
+enum { COMPOSE_DEEPEST = 32 };   /* composites in composites that widen */
 struct thread {
     struct err last;             /* kl_last_error */
     struct trace *trace;         /* kept between traces for its memory */
@@ -140,7 +142,9 @@ struct thread {
     uint32_t *scope;             /* where each open scope starts in made */
     uint32_t nscope, scope_cap;
     const char *composite;       /* the outermost composite that is recording, for messages */
-    unsigned depth;
+    unsigned depth;              /* composites that are open, one in another */
+    struct narrow { unsigned dtype; const kl_site *site; } narrow[COMPOSE_DEEPEST]; /* by depth: what the result of this
+                                    composite is rounded to, KL_DTYPE_COUNT: nothing (nn/widen.c) */
     unsigned no_grad;            /* open no_grad blocks; */
     unsigned outer_no_grad;      /*   those that the open trace began in */
     kl_run_info info;
@@ -591,9 +595,13 @@ kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_
 bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
                uint32_t *mask);
 /* ---- layers/autocast.c ---- */
-/* What a composite that needs f32 computes in, and its operand as that: autocast makes it of f16 and bf16. */
-unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype);
-kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h);
+bool autocast_is_on(const struct thread *t);      /* is a block of f16 or bf16 open? */
+/* ---- nn/widen.c ---- */
+/* What a composite computes in: f32 for f16 and bf16. */
+unsigned wide_dtype(unsigned dtype);
+/* An operand of the open composite as that.  Its end rounds the result to the operand's dtype. */
+kl_tensor widen(struct thread *t, const kl_site *site, kl_tensor h);
+kl_tensor narrowed(struct thread *t, kl_tensor result); /* for compose_end */
 /* Under autocast: reported, and true. */
 bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);
 /* ---- layers/op_profile.c ---- */
@@ -603,8 +611,10 @@ void tracer_assigned(struct thread *t, kl_tensor state, kl_tensor value); /* the
 /* ---- nn/activation.c ---- */
 /* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
 struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);
-/* The same of a composite that autocast computes in f32. */
+/* The same of a composite that computes f16 and bf16 in f32: *a and *v are widened. */
 struct thread *wide_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v);
+/* The same, but under autocast the policies of the ops that it records decide. */
+struct thread *half_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v);
 /* compose_begin that reports; NULL: op_failed() is the result. */
 struct thread *checked_begin(const kl_site *site, const char *op);
 kl_tensor op_failed(void);                        /* poison for this thread's last error */

@@ -6,7 +6,7 @@
  *   ANY      as they are
  *
  * Only f16, bf16 and f32 are cast, and a call that has f64 among them stays as it is.  Composites whose first step would lose
- * digits (softmax, norms, losses) ask autocast_wide for their operand.  A narrow copy of a tensor from outside of the
+ * digits (softmax, norms, losses) widen their operands themselves (nn/widen.c).  A narrow copy of a tensor from outside of the
  * trace, such as a weight, is made once a block. */
 #include "transform.h"
 #include <string.h>
@@ -37,12 +37,6 @@ static kl_dtype block_dtype(const struct autocast *a) { return (kl_dtype)a->dtyp
 
 enum { CAST = 1u << KL_F16 | 1u << KL_BF16 | 1u << KL_F32 };
 static bool is_cast(unsigned dtype) { return dtype < KL_DTYPE_COUNT && CAST >> dtype & 1; }
-
-/* KL_DTYPE_COUNT: no tensor that this thread may use; the op says so. */
-static unsigned dtype_of(const struct entry *x)
-{
-    return x ? x->dtype : (unsigned)KL_DTYPE_COUNT;
-}
 
 /* ---- narrow copies ---- */
 
@@ -115,7 +109,7 @@ static inline unsigned target(const struct thread *t, const struct call *call, u
     if (!a || !a->depth || policy == ANY)
         return KL_DTYPE_COUNT;
     for (uint32_t i = 0; i < nin; i++) {
-        dtypes |= UINT32_C(1) << dtype_of(found[i]);
+        dtypes |= UINT32_C(1) << entry_dtype(found[i]);
         if (found[i] && found[i]->kind == KIND_WRAPPER) /* whose layer's ops on its parts are cast */
             return KL_DTYPE_COUNT;
     }
@@ -141,7 +135,7 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
         struct thread_layers before = layers_save(c->t);
         c->t->excluded |= COMPONENTS & ~keys_below(COMPONENTS | (c->keys & ORDER_16), KL_KEY_Autocast);
         for (uint32_t i = 0; i < c->nin; i++) {
-            unsigned d = dtype_of(entry_peek(c->in[i]));
+            unsigned d = entry_dtype(entry_peek(c->in[i]));
             if (is_cast(d) && d != dtype)
                 c->in[i] = dtype == KL_F32 ? kl_cast_at(c->site, c->in[i], KL_F32) : narrow(c->t, c->site, c->in[i], (kl_dtype)dtype);
         }
@@ -154,15 +148,9 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
     return status;
 }
 
-unsigned autocast_wide_dtype(const struct thread *t, unsigned dtype)
+bool autocast_is_on(const struct thread *t)
 {
-    return dtype_is_half(dtype) && active(t) ? (unsigned)KL_F32 : dtype;
-}
-
-kl_tensor autocast_wide(const struct thread *t, const kl_site *site, kl_tensor h)
-{
-    unsigned dtype = dtype_of(entry_peek(h));
-    return dtype != KL_DTYPE_COUNT && autocast_wide_dtype(t, dtype) != dtype ? kl_cast_at(site, h, KL_F32) : h;
+    return active(t) != NULL;
 }
 
 bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead)

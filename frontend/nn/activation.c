@@ -32,10 +32,16 @@ struct thread *wide_floats_begin(const kl_site *site, const char *op, kl_tensor 
 {
     struct thread *t = floats_begin(site, op, *a, v);
     if (t) {
-        v->dtype = autocast_wide_dtype(t, v->dtype);
-        *a = autocast_wide(t, site, *a);
+        v->dtype = wide_dtype(v->dtype);
+        *a = widen(t, site, *a);
     }
     return t;
+}
+
+struct thread *half_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v)
+{
+    struct thread *t = thread_self();
+    return t && autocast_is_on(t) ? floats_begin(site, op, *a, v) : wide_floats_begin(site, op, a, v);
 }
 
 kl_tensor kl_square_at(const kl_site *site, kl_tensor a)
@@ -102,7 +108,7 @@ static kl_tensor exp_down(const kl_site *site, const struct view *v, kl_tensor a
 kl_tensor kl_sigmoid_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "sigmoid", a, &v);
+    struct thread *t = half_floats_begin(site, "sigmoid", &a, &v);
     if (!t)
         return op_failed();
     kl_tensor below, one = const_like(site, &v, 1), e = exp_down(site, &v, a, &below);
@@ -125,7 +131,7 @@ kl_tensor log_one_plus_exp(const kl_site *site, const struct view *v, kl_tensor 
 kl_tensor kl_softplus_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "softplus", a, &v);
+    struct thread *t = half_floats_begin(site, "softplus", &a, &v);
     if (!t)
         return op_failed();
     kl_tensor below, rest = log_one_plus_exp(site, &v, a, &below);
@@ -135,7 +141,7 @@ kl_tensor kl_softplus_at(const kl_site *site, kl_tensor a)
 kl_tensor kl_mish_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "mish", a, &v);
+    struct thread *t = half_floats_begin(site, "mish", &a, &v);
     if (!t)
         return op_failed();
     return compose_end(t, kl_mul_at(site, a, kl_tanh_at(site, kl_softplus_at(site, a))));
@@ -144,7 +150,7 @@ kl_tensor kl_mish_at(const kl_site *site, kl_tensor a)
 kl_tensor kl_silu_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "silu", a, &v);
+    struct thread *t = half_floats_begin(site, "silu", &a, &v);
     if (!t)
         return op_failed();
     return compose_end(t, kl_mul_at(site, a, kl_sigmoid_at(site, a)));
@@ -155,7 +161,7 @@ kl_tensor kl_silu_at(const kl_site *site, kl_tensor a)
 kl_tensor kl_gelu_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "gelu", a, &v);
+    struct thread *t = half_floats_begin(site, "gelu", &a, &v);
     if (!t)
         return op_failed();
     const double twice_root = 1.5957691216057307117597842397375; /* 2 sqrt(2 / pi) */
@@ -169,7 +175,7 @@ kl_tensor kl_gelu_at(const kl_site *site, kl_tensor a)
 kl_tensor kl_elu_at(const kl_site *site, kl_tensor a, double alpha)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "elu", a, &v);
+    struct thread *t = half_floats_begin(site, "elu", &a, &v);
     if (!t)
         return op_failed();
     kl_tensor zero = const_like(site, &v, 0), above = kl_gt_at(site, a, zero);

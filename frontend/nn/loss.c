@@ -101,8 +101,8 @@ static struct thread *labels_begin(const kl_site *site, const char *op, const ch
     }
     if (!check_integers(t, site, op, vy) || !(t = checked_begin(site, op)))
         return NULL;
-    vx->dtype = autocast_wide_dtype(t, vx->dtype);
-    *x = autocast_wide(t, site, *x);
+    vx->dtype = wide_dtype(vx->dtype);
+    *x = widen(t, site, *x);
     return t;
 }
 
@@ -149,8 +149,10 @@ static struct thread *pair_begin(const kl_site *site, const char *op, kl_tensor 
     char x[SHAPE_TEXT], y[SHAPE_TEXT];
     if (!t || !describe(t, site, op, "operand 1", *a, v) || !describe(t, site, op, "operand 2", *b, &w))
         return NULL;
-    v->dtype = autocast_wide_dtype(t, v->dtype);
-    w.dtype = autocast_wide_dtype(t, w.dtype);
+    if (autocast_is_on(t)) {
+        v->dtype = wide_dtype(v->dtype);
+        w.dtype = wide_dtype(w.dtype);
+    }
     if (!dtype_is_float(v->dtype) || v->dtype != w.dtype) {
         fail(t, site, KL_ERR_TYPE, "%s: needs one floating dtype, got %s and %s", op, dtype_name(v->dtype),
              dtype_name(w.dtype));
@@ -163,8 +165,9 @@ static struct thread *pair_begin(const kl_site *site, const char *op, kl_tensor 
     }
     if (!(t = checked_begin(site, op)))
         return NULL;
-    *a = autocast_wide(t, site, *a);
-    *b = autocast_wide(t, site, *b);
+    v->dtype = wide_dtype(v->dtype);
+    *a = widen(t, site, *a);
+    *b = widen(t, site, *b);
     return t;
 }
 
@@ -235,7 +238,6 @@ static kl_tensor bounded_log(const kl_site *site, const struct view *v, kl_tenso
     return kl_where_at(site, small, const_like(site, v, -100), log);
 }
 
-/* Half dtypes compute in f32: f16 has no number as small as e^-100, and bf16 rounds 1 - p. */
 kl_tensor kl_binary_cross_entropy_at(const kl_site *site, kl_tensor p, kl_tensor y)
 {
     struct view v;
@@ -243,17 +245,10 @@ kl_tensor kl_binary_cross_entropy_at(const kl_site *site, kl_tensor p, kl_tensor
     if (!t || autocast_refuses(t, site, "binary_cross_entropy", "kl_bce_with_logits") ||
         !(t = pair_begin(site, "binary_cross_entropy", &p, &y, &v)))
         return op_failed();
-    kl_dtype given = (kl_dtype)v.dtype;
-    if (given == KL_F16 || given == KL_BF16) {
-        v.dtype = KL_F32;
-        p = kl_cast_at(site, p, KL_F32);
-        y = kl_cast_at(site, y, KL_F32);
-    }
     kl_tensor one = const_like(site, &v, 1);
     kl_tensor yes = kl_mul_at(site, y, bounded_log(site, &v, p));
     kl_tensor no = kl_mul_at(site, kl_sub_at(site, one, y), bounded_log(site, &v, kl_sub_at(site, one, p)));
-    kl_tensor loss = kl_neg_at(site, mean_all(site, kl_add_at(site, yes, no)));
-    return compose_end(t, v.dtype == given ? loss : kl_cast_at(site, loss, given));
+    return compose_end(t, kl_neg_at(site, mean_all(site, kl_add_at(site, yes, no))));
 }
 
 kl_tensor kl_hinge_loss_at(const kl_site *site, kl_tensor x, kl_tensor y)

@@ -98,7 +98,8 @@ static bool check_input(struct thread *t, const kl_site *site, const char *op, k
     else if (!(eps >= 0))
         fail(t, site, KL_ERR_ARGUMENT, "%s: eps %g is below 0", op, eps);
     else {
-        v->dtype = autocast_wide_dtype(t, v->dtype);
+        if (autocast_is_on(t))
+            v->dtype = wide_dtype(v->dtype);
         return true;
     }
     return false;
@@ -129,11 +130,18 @@ static bool check_affine(struct thread *t, const kl_site *site, const char *op, 
            (!bias.id || check_param(t, site, op, "the bias", bias, x, want));
 }
 
-static kl_tensor affine(const kl_site *site, kl_tensor y, kl_tensor weight, kl_tensor bias)
+static kl_tensor affine(struct thread *t, const kl_site *site, kl_tensor y, kl_tensor weight, kl_tensor bias)
 {
     if (weight.id)
-        y = kl_mul_at(site, y, weight);
-    return bias.id ? kl_add_at(site, y, bias) : y;
+        y = kl_mul_at(site, y, widen(t, site, weight));
+    return bias.id ? kl_add_at(site, y, widen(t, site, bias)) : y;
+}
+
+/* The tensor, and its view, as what is computed in. */
+static kl_tensor widen_view(struct thread *t, const kl_site *site, kl_tensor x, struct view *v)
+{
+    v->dtype = wide_dtype(v->dtype);
+    return widen(t, site, x);
 }
 
 /* off / sqrt(variance + eps) */
@@ -174,8 +182,8 @@ kl_tensor kl_layer_norm_at(const kl_site *site, kl_tensor x, int naxes, kl_tenso
         !last_axes(t, site, "layer_norm", &v.shape, naxes, &last, axes) ||
         !check_affine(t, site, "layer_norm", weight, bias, &v, &last) || !(t = checked_begin(site, "layer_norm")))
         return op_failed();
-    x = autocast_wide(t, site, x);
-    return compose_end(t, affine(site, normalized(site, &v, x, naxes, axes, eps), weight, bias));
+    x = widen_view(t, site, x, &v);
+    return compose_end(t, affine(t, site, normalized(site, &v, x, naxes, axes, eps), weight, bias));
 }
 
 kl_tensor kl_rms_norm_at(const kl_site *site, kl_tensor x, int naxes, kl_tensor weight, double eps)
@@ -188,9 +196,9 @@ kl_tensor kl_rms_norm_at(const kl_site *site, kl_tensor x, int naxes, kl_tensor 
         !last_axes(t, site, "rms_norm", &v.shape, naxes, &last, axes) ||
         !check_affine(t, site, "rms_norm", weight, kl_none, &v, &last) || !(t = checked_begin(site, "rms_norm")))
         return op_failed();
-    x = autocast_wide(t, site, x);
+    x = widen_view(t, site, x, &v);
     kl_tensor squares = kl_mean_at(site, kl_square_at(site, x), naxes, axes, true);
-    return compose_end(t, affine(site, scaled(site, &v, x, squares, eps), weight, kl_none));
+    return compose_end(t, affine(t, site, scaled(site, &v, x, squares, eps), weight, kl_none));
 }
 
 /* ---- by channels, axis 1 ---- */
@@ -204,10 +212,10 @@ static kl_tensor per_channel(const kl_site *site, kl_tensor a, const struct shap
     return a.id ? reshape_to(site, "reshape", a, &column) : kl_none;
 }
 
-static kl_tensor channel_affine(const kl_site *site, kl_tensor y, kl_tensor weight, kl_tensor bias,
+static kl_tensor channel_affine(struct thread *t, const kl_site *site, kl_tensor y, kl_tensor weight, kl_tensor bias,
                                 const struct shape *s)
 {
-    return affine(site, y, per_channel(site, weight, s), per_channel(site, bias, s));
+    return affine(t, site, y, per_channel(site, weight, s), per_channel(site, bias, s));
 }
 
 kl_tensor kl_group_norm_at(const kl_site *site, kl_tensor x, int groups, kl_tensor weight, kl_tensor bias, double eps)
@@ -227,21 +235,24 @@ kl_tensor kl_group_norm_at(const kl_site *site, kl_tensor x, int groups, kl_tens
     for (uint32_t i = 2; i < v.shape.rank; i++)
         split.dim[2] *= v.shape.dim[i];
     const int last = 2;
-    x = autocast_wide(t, site, x);
+    x = widen_view(t, site, x, &v);
     kl_tensor y = normalized(site, &v, reshape_to(site, "reshape", x, &split), 1, &last, eps);
-    return compose_end(t, channel_affine(site, reshape_to(site, "reshape", y, &v.shape), weight, bias, &v.shape));
+    return compose_end(t, channel_affine(t, site, reshape_to(site, "reshape", y, &v.shape), weight, bias, &v.shape));
 }
 
 /* The running value moves towards that of this batch, without a gradient.  false: reported. */
-static bool update(const kl_site *site, kl_tensor running, kl_tensor now, const struct shape *channels, double momentum)
+static bool update(struct thread *t, const kl_site *site, kl_tensor running, kl_tensor now, const struct shape *channels,
+                   double momentum)
 {
+    unsigned dtype = entry_dtype(entry_peek(running));
     now = kl_detach_at(site, reshape_to(site, "reshape", now, channels));
-    kl_tensor old = kl_mul_scalar_at(site, running, 1 - momentum);
-    return kl_assign_at(site, running, kl_add_at(site, old, kl_mul_scalar_at(site, now, momentum))) == KL_OK;
+    kl_tensor old = kl_mul_scalar_at(site, widen(t, site, running), 1 - momentum);
+    kl_tensor moved = kl_add_at(site, old, kl_mul_scalar_at(site, now, momentum));
+    return kl_assign_at(site, running, dtype_is_half(dtype) ? kl_cast_at(site, moved, (kl_dtype)dtype) : moved) == KL_OK;
 }
 
 /* By the statistics of this batch of n elements a channel. */
-static kl_tensor batch_train(const kl_site *site, const struct view *v, kl_tensor x, kl_tensor mean, kl_tensor var,
+static kl_tensor batch_train(struct thread *t, const kl_site *site, const struct view *v, kl_tensor x, kl_tensor mean, kl_tensor var,
                              int64_t n, double momentum, double eps)
 {
     int axes[KL_MAX_RANK], naxes = 0;
@@ -255,7 +266,7 @@ static kl_tensor batch_train(const kl_site *site, const struct view *v, kl_tenso
     if (!mean.id)
         return y;
     kl_tensor sample = kl_mul_at(site, spread, const_like(site, v, (double)n / (double)(n - 1)));
-    bool ok = update(site, mean, centre, &channels, momentum) && update(site, var, sample, &channels, momentum);
+    bool ok = update(t, site, mean, centre, &channels, momentum) && update(t, site, var, sample, &channels, momentum);
     return ok ? y : op_failed();
 }
 
@@ -282,11 +293,12 @@ kl_tensor kl_batch_norm_at(const kl_site *site, kl_tensor x, kl_tensor weight, k
                                              "(axis 1)", shape_text(s, text, sizeof text));
     if (!(t = checked_begin(site, "batch_norm")))
         return op_failed();
-    x = autocast_wide(t, site, x);
+    x = widen_view(t, site, x, &v);
     kl_tensor y;
     if (training)
-        y = batch_train(site, &v, x, mean, var, n, momentum, eps);
+        y = batch_train(t, site, &v, x, mean, var, n, momentum, eps);
     else
-        y = scaled(site, &v, kl_sub_at(site, x, per_channel(site, mean, s)), per_channel(site, var, s), eps);
-    return compose_end(t, channel_affine(site, y, weight, bias, s));
+        y = scaled(site, &v, kl_sub_at(site, x, per_channel(site, widen(t, site, mean), s)),
+                   per_channel(site, widen(t, site, var), s), eps);
+    return compose_end(t, channel_affine(t, site, y, weight, bias, s));
 }

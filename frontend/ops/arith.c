@@ -32,6 +32,8 @@ kl_tensor kl_powi_at(const kl_site *site, kl_tensor a, int n)
         kl_tensor never = kl_scalar_at(site, v.device, KL_BOOL, 0), one = const_like(site, &v, 1);
         return compose_end(t, kl_where_at(site, never, a, one));
     }
+    if (!autocast_is_on(t))
+        a = widen(t, site, a);
     kl_tensor r = by_squaring(site, reshape_to(site, "powi", a, &v.shape), n < 0 ? 0u - (uint32_t)n : (uint32_t)n);
     return compose_end(t, n < 0 ? kl_recip_at(site, r) : r);
 }
@@ -53,9 +55,13 @@ kl_tensor kl_pow_scalar_at(const kl_site *site, kl_tensor a, double exponent)
 kl_tensor kl_lerp_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor weight)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "lerp", a, &v);
+    struct thread *t = half_floats_begin(site, "lerp", &a, &v);
     if (!t)
         return op_failed();
+    if (!autocast_is_on(t)) {
+        b = widen(t, site, b);
+        weight = widen(t, site, weight);
+    }
     kl_tensor way = kl_sub_at(site, b, a), half = const_like(site, &v, 0.5), one = const_like(site, &v, 1);
     kl_tensor up = kl_add_at(site, a, kl_mul_at(site, weight, way));
     kl_tensor down = kl_sub_at(site, b, kl_mul_at(site, kl_sub_at(site, one, weight), way));

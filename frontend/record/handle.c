@@ -96,8 +96,7 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
     if (now == generation)
         return x;
     static const char *const text[] = {[DEATH_RELEASED] = "it was released",
-                                       [DEATH_TRACE] = "it was a temporary of a trace that has ended, and was not kept by "
-                                                       "kl_keep",
+                                       [DEATH_TRACE] = "it was a temporary of an ended trace and was not kept by kl_keep",
                                        [DEATH_SCOPE] = "it was made in a scope that has ended"};
     uint8_t how = atomic_load_explicit(&x->death, memory_order_relaxed);
     if (now == generation + 1 && how == DEATH_TRACE && tell_of_temporary(x, what, e))
@@ -214,4 +213,10 @@ void entries_after_fork(void)
         x->cause = &lost;
         atomic_fetch_add(&lost.refs, 2); /* one more than it has: it is never freed */
     }
+}
+
+/* KL_DTYPE_COUNT: no tensor that this thread may use; the op says so. */
+unsigned entry_dtype(const struct entry *x)
+{
+    return x ? x->dtype : (unsigned)KL_DTYPE_COUNT;
 }

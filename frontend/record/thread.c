@@ -239,6 +239,8 @@ bool compose_begin_on(struct thread *t, const char *name)
         return false;
     if (t->depth++ == 0)
         t->composite = name;
+    if (t->depth < COMPOSE_DEEPEST)
+        t->narrow[t->depth] = (struct narrow){KL_DTYPE_COUNT, NULL};
     return true;
 }
 
@@ -259,6 +261,7 @@ void compose_end_all(struct thread *t, const kl_tensor *result, uint32_t n)
 
 kl_tensor compose_end(struct thread *t, kl_tensor result)
 {
+    result = narrowed(t, result);
     compose_end_all(t, &result, 1);
     return result;
 }

@@ -19,7 +19,7 @@ static uint64_t rnd(void)
 #define SHAPE(...) (&(struct shape){.rank = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}})
 static const struct shape scalar;
 
-/* ---- one element of an operand: a load from its buffer, and the lane's predicate with it ---- */
+/* ---- one element of an operand: a load from its buffer, where the lane's predicate and the rule's are true ---- */
 
 struct frame {
     struct lower l; /* first: `at` gets a pointer to it */
@@ -27,6 +27,12 @@ struct frame {
     uint32_t buf[MAX_OPERANDS];
     val pred;
 };
+
+/* Where both are true; 0 is always. */
+static val both(struct kernel *k, val a, val b)
+{
+    return a && b ? k_prim(k, P_AND, a, b, 0) : a ? a : b;
+}
 
 static val load_element(struct lower *l, ref r, const val *coord)
 {
@@ -38,7 +44,7 @@ static val load_element(struct lower *l, ref r, const val *coord)
         index = ix_add(l->k, index, ix_scale(l->k, coord[i], stride.dim[i]));
     for (unsigned i = 0; i < n->nin; i++)
         if (n->in[i] == r)
-            return k_load(l->k, f->buf[i], index, f->pred);
+            return k_load(l->k, f->buf[i], index, both(l->k, f->pred, l->where));
     return 0;
 }
 

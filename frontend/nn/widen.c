@@ -1,0 +1,27 @@
+/* Composites of f16 and bf16 compute in f32 and round once, at their end, as an op does (types.h).
+ *
+ * A composite widens its operands with `widen`; compose_end then rounds its result to the dtype of the first of them.  Under
+ * autocast it does not: what autocast computes in f32 stays f32. */
+#include "frontend/frontend.h"
+
+unsigned wide_dtype(unsigned dtype)
+{
+    return dtype_is_half(dtype) ? (unsigned)KL_F32 : dtype;
+}
+
+kl_tensor widen(struct thread *t, const kl_site *site, kl_tensor h)
+{
+    unsigned dtype = entry_dtype(entry_peek(h));
+    if (dtype == KL_DTYPE_COUNT || !dtype_is_half(dtype))
+        return h;
+    if (!autocast_is_on(t) && t->depth < COMPOSE_DEEPEST && t->narrow[t->depth].dtype == KL_DTYPE_COUNT)
+        t->narrow[t->depth] = (struct narrow){dtype, site};
+    return kl_cast_at(site, h, KL_F32);
+}
+
+kl_tensor narrowed(struct thread *t, kl_tensor result)
+{
+    struct narrow n = t->depth < COMPOSE_DEEPEST ? t->narrow[t->depth] : (struct narrow){KL_DTYPE_COUNT, NULL};
+    return n.dtype != KL_DTYPE_COUNT && entry_dtype(entry_peek(result)) == KL_F32
+               ? kl_cast_at(n.site, result, (kl_dtype)n.dtype) : result;
+}
