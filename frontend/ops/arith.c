@@ -41,7 +41,7 @@ kl_tensor kl_powi_at(const kl_site *site, kl_tensor a, int n)
 kl_tensor kl_pow_scalar_at(const kl_site *site, kl_tensor a, double exponent)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "pow_scalar", a, &v);
+    struct thread *t = half_floats_begin(site, "pow_scalar", &a, &v);
     if (!t)
         return op_failed();
     if (exponent == 2 || exponent == 1 || exponent == -1)
