@@ -194,6 +194,10 @@ static struct head *read_entry(int fd, struct err *e)
         err_set(e, KL_ERR_IO, "no entry can have %lld bytes", (long long)s.st_size);
         return NULL;
     }
+    if (s.st_uid != geteuid() || (s.st_mode & (S_IWGRP | S_IWOTH))) { /* its code is executed: as strict as for the folder */
+        err_set(e, KL_ERR_IO, "%s", s.st_uid != geteuid() ? "it belongs to another user" : "others may write to it");
+        return NULL;
+    }
     size_t size = (size_t)s.st_size, rest = size - sizeof(struct head);
     struct head *h = mem_alloc(size);
     if (!h) {

@@ -356,6 +356,27 @@ static void test_every_byte(void)
     kernel_free(k);
 }
 
+/* An entry that others may write to, or of another user, is not executed: it is compiled again. */
+static void test_entry_owner(void)
+{
+    empty_folder();
+    struct report cold = in_child(run_first);
+    struct disk_entries all = entries();
+    if (check(cold.ok && all.n > 0, "a program's kernels are on disk")) {
+        const char *name = in_folder(all.v[0].file);
+        chmod(name, 0666);
+        check(damaged() == 1, "an entry that others may write to is whole");
+        struct report open = in_child(run_first), again = in_child(run_first);
+        check(open.ok && open.compiles == 1 && again.compiles == 0, "others may write to it: %d compiled, then %d",
+              (int)open.compiles, (int)again.compiles);
+        if (!chown(name, geteuid() + 1, (gid_t)-1)) { /* root alone can */
+            struct report foreign = in_child(run_first);
+            check(foreign.ok && foreign.compiles == 1, "of another user: %d compiled", (int)foreign.compiles);
+        }
+    }
+    mem_free(all.v);
+}
+
 /* The same with real programs: what is damaged is compiled again, and is whole again after that. */
 static void test_damaged_programs(int rounds)
 {
@@ -572,6 +593,7 @@ int main(int argc, char **argv)
     test_crowd(3 * effort);
     test_keys();
     test_every_byte();
+    test_entry_owner();
     test_damaged_programs(20 * effort);
     test_strange_entries();
     test_killed(200);
