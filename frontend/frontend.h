@@ -175,6 +175,7 @@ void front_wake(void);
 void front_drop(struct buffer *b);                /* buffer_unref that never calls user code under the lock */
 bool scope_note(struct thread *t, kl_tensor h);   /* h was made outside a trace */
 /* A composite outside a trace frees what it made but its result.  Nested composites count as the outermost. */
+void thread_refuse_memory(const char *message);   /* kl_last_error of this thread, which allocates nothing; a literal */
 struct thread *compose_begin(const char *name);
 bool compose_begin_on(struct thread *t, const char *name); /* false: out of memory */
 kl_tensor compose_end(struct thread *t, kl_tensor result);

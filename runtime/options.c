@@ -56,7 +56,7 @@ bool option_perf_map(void)
 {
     int v = atomic_load_explicit(&perf_map, memory_order_relaxed);
     const char *env = v < 0 ? getenv("KILN_PERF") : NULL;
-    return v < 0 ? env && *env && strcmp(env, "0") : v;
+    return v < 0 ? env && !strcmp(env, "1") : v;
 }
 
 static bool unknown(const char *name, struct err *e)

@@ -229,7 +229,7 @@ static void initialize(void)
     if (env && *env) {
         char *end;
         long n = strtol(env, &end, 10);
-        if (!*end && n > 0) default_threads = n > POOL_MAX_THREADS ? POOL_MAX_THREADS : (unsigned)n;
+        if (!*end && n > 0 && n <= POOL_MAX_THREADS) default_threads = (unsigned)n;
     }
     pthread_atfork(NULL, NULL, after_fork);
 }

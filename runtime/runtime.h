@@ -293,6 +293,11 @@ void timeline_after_fork(bool child);    /* a child records nothing */
 bool timeline_json(const struct timeline *t, const char *path, struct err *e);
 const char *span_name(enum span kind);
 
+/* ---- environment.c ---- */
+/* Says what is wrong with the KILN_ variables of the environment, a message each. */
+void environment_check(void (*say)(void *ctx, const char *text), void *ctx);
+void environment_log(void);              /* the same to the log, once, if it takes warnings */
+
 /* ---- counters.c ---- */
 #define COUNTERS(X)                                                                    \
     X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops) X(bytes_via_host) \

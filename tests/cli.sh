@@ -408,5 +408,17 @@ check 'dump that has them' 0 'group 0' "$kiln" dump "$tmp/sizes.kir" --stage fus
 check 'run with 300 slots' 0 'return 299 : f32\[\] = 299' \
     "$kiln" run "$tmp/many.kir" --device ref $(for i in $(seq 0 299); do echo "--slot s$i=$i"; done)
 
+# values of the environment that mean nothing
+check 'no number of threads' 0 'kiln: KILN_THREADS=abc: it is not a number from 1 to' env KILN_THREADS=abc "$kiln" ops add
+check 'an unknown stage' 0 'kiln: KILN_DUMP=captured,nostage: "nostage" is neither a stage' \
+    env KILN_DUMP=captured,nostage "$kiln" ops add
+check 'a folder that cannot be made' 0 'kiln: KILN_DUMP_DIR=/nowhere/at/all: there is no such folder' \
+    env KILN_DUMP_DIR=/nowhere/at/all "$kiln" ops add
+check 'no switch' 0 'kiln: KILN_FUSE=yes: it is neither 0 nor 1' env KILN_FUSE=yes "$kiln" ops add
+check 'a check that is none' 0 'kiln: KILN_CHECK=1,none: "none" is none of' env KILN_CHECK=1,none "$kiln" ops add
+check 'schedules that are not there' 0 'kiln: KILN_SCHEDULES=/nowhere: the file cannot be read' \
+    env KILN_SCHEDULES=/nowhere "$kiln" ops add
+check 'a misspelt variable' 0 'kiln: KILN_THREAD is no variable that Kiln reads' env KILN_THREAD=2 "$kiln" ops add
+
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -203,8 +203,15 @@ int cli_device(const char *name)
     return device;
 }
 
+static void say(void *ctx, const char *text)
+{
+    (void)ctx;
+    fprintf(stderr, "kiln: %s\n", text);
+}
+
 int main(int argc, char **argv)
 {
+    environment_check(say, NULL);
     const char *name = argc > 1 ? argv[1] : "";
     if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) {
         usage(stdout);

@@ -4,7 +4,11 @@
 /* Without kl_last_error, which would take memory. */
 kl_status kl_set_memory(const kl_memory *memory)
 {
-    return memory && memory->alloc && memory->grow && memory->release && mem_use(memory) ? KL_OK : KL_ERR_ARGUMENT;
+    if (memory && memory->alloc && memory->grow && memory->release && mem_use(memory))
+        return KL_OK;
+    thread_refuse_memory(memory && memory->alloc && memory->grow && memory->release
+                             ? "set_memory: Kiln has memory in use already" : "set_memory: a function is NULL");
+    return KL_ERR_ARGUMENT;
 }
 
 kl_status kl_set_memory_limit(kl_device d, int64_t bytes)
@@ -65,6 +69,7 @@ kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level least)
     if ((unsigned)least > KL_LOG_NONE)
         return report(t, NULL, KL_ERR_ARGUMENT, "set_log: there is no level %d", (int)least);
     log_use(fn, ctx, least);
+    environment_log();
     return KL_OK;
 }
 

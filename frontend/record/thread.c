@@ -65,6 +65,19 @@ static void start(void)
     timeline_from_environment();
 }
 
+/* Why kl_set_memory refused before this thread had a struct, which takes memory; or NULL. */
+static _Thread_local const char *memory_refused;
+
+void thread_refuse_memory(const char *message)
+{
+    memory_refused = message;
+    if (self) {
+        self->last.code = KL_OK;
+        err_set(&self->last, KL_ERR_ARGUMENT, "%s", message);
+        memory_refused = NULL;
+    }
+}
+
 static struct thread *make_self(void)
 {
     static _Thread_local bool failed; /* the error that there was no place to keep */
@@ -80,6 +93,9 @@ static struct thread *make_self(void)
     if (failed)
         err_set(&t->last, KL_ERR_MEMORY, "no memory for what Kiln keeps for each thread");
     failed = false;
+    if (memory_refused)
+        err_set(&t->last, KL_ERR_ARGUMENT, "%s", memory_refused);
+    memory_refused = NULL;
     dispatch_log_start(t);
     return self = t;
 }

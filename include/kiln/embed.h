@@ -46,7 +46,8 @@ KL_API kl_status kl_set_pool(const kl_pool *pool);
 /* ---- messages ---- */
 
 /* Messages of that level and above go to fn, or nowhere: NULL, and at first.  Returns once the function before is not
- * being called any more.  [errors ARGUMENT: no such level] */
+ * being called any more.  The first that takes warnings gets one for each KILN_ variable of the environment that is not known
+ * or has a value that means nothing.  [errors ARGUMENT: no such level] */
 KL_API kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level least);
 /* "debug", "info", "warn", "error", "none". */
 KL_API const char *kl_log_level_name(kl_log_level level);

@@ -394,7 +394,34 @@ static void test_all(kl_device dev)
 #endif
 }
 
+/* What the environment says and Kiln does not understand is said once. */
+static void test_environment(void)
+{
+    static struct messages m = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    kl_last_error(); /* the thread is known from here on */
+    const char *given = getenv("KILN_THREADS");
+    char keep[32];
+    snprintf(keep, sizeof keep, "%s", given ? given : "");
+    setenv("KILN_THREADS", "abc", 1);
+    setenv("KILN_THREAD", "2", 1);
+    OK(kl_set_log(note, &m, KL_LOG_ERROR));
+    CHECK(!m.lines);
+    OK(kl_set_log(note, &m, KL_LOG_WARN));
+    CHECK(m.n[KL_LOG_WARN] == 2 && strstr(m.text, "KILN_THREADS=abc: it is not a number from 1 to") &&
+          strstr(m.text, "KILN_THREAD is no variable that Kiln reads"));
+    OK(kl_set_log(note, &m, KL_LOG_WARN));
+    CHECK(m.n[KL_LOG_WARN] == 2);
+    OK(kl_set_log(NULL, NULL, KL_LOG_NONE));
+    if (given)
+        setenv("KILN_THREADS", keep, 1);
+    else
+        unsetenv("KILN_THREADS");
+    unsetenv("KILN_THREAD");
+    CHECK(kl_set_memory(NULL) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "set_memory: a function is NULL"));
+}
+
 int main(void)
 {
+    test_environment();
     return on_devices(test_all);
 }

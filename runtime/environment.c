@@ -1,0 +1,111 @@
+/* The environment variables that Kiln reads, and what is wrong with the values they have.  A wrong value has no effect
+ * besides a message: the default holds. */
+#include "runtime.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+extern char **environ;
+
+enum value_kind { ANY_TEXT, THREADS, SWITCH, CHECK_WORDS, DUMP_WORDS, NEW_FOLDER, READABLE_FILE };
+static const struct { const char *name; enum value_kind kind; } variables[] = {
+    {"KILN_CACHE_DIR", ANY_TEXT}, {"KILN_CHECK", CHECK_WORDS}, {"KILN_CODEGEN", ANY_TEXT}, {"KILN_CUDA_COMPILER", ANY_TEXT},
+    {"KILN_CUDA_DRIVER", ANY_TEXT}, {"KILN_DEVICE", ANY_TEXT}, {"KILN_DISPATCH_TRACE", ANY_TEXT}, {"KILN_DUMP", DUMP_WORDS},
+    {"KILN_DUMP_DIR", NEW_FOLDER}, {"KILN_FUSE", SWITCH}, {"KILN_HIP_COMPILER", ANY_TEXT}, {"KILN_HIP_DRIVER", ANY_TEXT},
+    {"KILN_PERF", SWITCH}, {"KILN_PLUGINS", ANY_TEXT}, {"KILN_PROFILE", ANY_TEXT}, {"KILN_SCHEDULES", READABLE_FILE},
+    {"KILN_THREADS", THREADS},
+};
+enum { VARIABLES = sizeof variables / sizeof *variables };
+
+static bool is_dump_word(const char *w)
+{
+    return dump_is_stage(w) || !strcmp(w, "all") || !strcmp(w, "dot") || !strcmp(w, "html");
+}
+
+static bool is_check_word(const char *w) { return !strcmp(w, "0") || !strcmp(w, "1") || !strcmp(w, "nan") || !strcmp(w, "inf"); }
+
+/* The first of the words with commas between that is none, in *wrong. */
+static bool words_are(const char *value, bool (*is_word)(const char *), char *wrong, size_t n)
+{
+    for (const char *p = value; *p; p += strcspn(p, ","), p += *p == ',') {
+        snprintf(wrong, n, "%.*s", (int)strcspn(p, ","), p);
+        if (*wrong && !is_word(wrong)) return false;
+    }
+    return true;
+}
+
+/* What is wrong with the value, in text; false: nothing. */
+static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t n)
+{
+    char word[64], *end;
+    struct stat s;
+    FILE *f;
+    switch (kind) {
+    case THREADS: {
+        long threads = strtol(value, &end, 10);
+        snprintf(text, n, "it is not a number from 1 to %d; the default is used", POOL_MAX_THREADS);
+        return *end || threads < 1 || threads > POOL_MAX_THREADS;
+    }
+    case SWITCH:
+        snprintf(text, n, "it is neither 0 nor 1");
+        return strcmp(value, "0") && strcmp(value, "1");
+    case CHECK_WORDS:
+        if (words_are(value, is_check_word, word, sizeof word)) return false;
+        snprintf(text, n, "\"%s\" is none of 1, nan, inf", word);
+        return true;
+    case DUMP_WORDS:
+        if (words_are(value, is_dump_word, word, sizeof word)) return false;
+        snprintf(text, n, "\"%s\" is neither a stage nor all, dot or html", word);
+        return true;
+    case NEW_FOLDER:
+        snprintf(text, n, "there is no such folder, and it cannot be made");
+        return mkdir(value, 0777) && (stat(value, &s) || !S_ISDIR(s.st_mode));
+    case READABLE_FILE:
+        snprintf(text, n, "the file cannot be read");
+        f = fopen(value, "rb");
+        if (f) fclose(f);
+        return !f;
+    default:
+        return false;
+    }
+}
+
+/* Names that begin with KILN_TEST and the like are the tests' own. */
+static bool is_known(const char *name, size_t len)
+{
+    static const char *const others[] = {"KILN_TEST", "KILN_BLESS", "KILN_BREAK", "KILN_AS_IT_IS"};
+    for (unsigned i = 0; i < VARIABLES; i++)
+        if (strlen(variables[i].name) == len && !strncmp(variables[i].name, name, len)) return true;
+    for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strncmp(name, others[i], strlen(others[i]))) return true;
+    return false;
+}
+
+void environment_check(void (*say)(void *ctx, const char *text), void *ctx)
+{
+    char why[160], message[400];
+    for (unsigned i = 0; i < VARIABLES; i++) {
+        const char *value = getenv(variables[i].name);
+        if (!value || !*value || !is_wrong(variables[i].kind, value, why, sizeof why)) continue;
+        snprintf(message, sizeof message, "%s=%.100s: %s", variables[i].name, value, why);
+        say(ctx, message);
+    }
+    for (char **p = environ; p && *p; p++) {
+        size_t len = strcspn(*p, "=");
+        if (strncmp(*p, "KILN_", 5) || is_known(*p, len)) continue;
+        snprintf(message, sizeof message, "%.*s is no variable that Kiln reads", len < 100 ? (int)len : 100, *p);
+        say(ctx, message);
+    }
+}
+
+static void say_to_log(void *ctx, const char *text)
+{
+    (void)ctx;
+    log_put(KL_LOG_WARN, "%s", text);
+}
+
+void environment_log(void)
+{
+    static atomic_bool said;
+    if (log_wants(KL_LOG_WARN) && !atomic_exchange(&said, true)) environment_check(say_to_log, NULL);
+}
