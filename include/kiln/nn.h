@@ -24,7 +24,8 @@ KL_OP1(mish)     /* a tanh(softplus(a)) */
 KL_OP(leaky_relu, kl_tensor a, double slope)
 /* a above 0, else alpha (e^a - 1); alpha: a number of this run. */
 KL_OP(elu, kl_tensor a, double alpha)
-/* a, but at least low and at most high: numbers of this run.  Gradient 1 from low to high, else 0.  hardtanh is
+/* a, but at least low and at most high: numbers of this run.  Gradient 1 from low to high and at NaN,
+ * which stays NaN, else 0.  hardtanh is
  * clamp(a, -1, 1).  [ARGUMENT: low above high, or NaN] */
 KL_OP(clamp, kl_tensor a, double low, double high)
 

@@ -75,7 +75,7 @@ KL_OP(categorical, kl_tensor logits, int axis, kl_tensor seed)
 
 /* ---- elementwise: one operand ---- */
 KL_OP1(neg)   /* -a */
-KL_OP1(abs)   /* |a| */
+KL_OP1(abs)   /* |a|; gradient 0 at 0, 1 at NaN */
 KL_OP1(exp)   /* e to the a; floats [TYPE] */
 KL_OP1(log)   /* natural logarithm; floats [TYPE] */
 KL_OP1(exp2)  /* 2 to the a; floats [TYPE] */
@@ -92,7 +92,7 @@ KL_OP1(atan)  /* in -pi/2 .. pi/2 */
 KL_OP1(sinh)
 KL_OP1(cosh)
 KL_OP1(asinh)
-KL_OP1(acosh) /* NaN below 1 */
+KL_OP1(acosh) /* NaN below 1, and so is the gradient there */
 KL_OP1(atanh) /* NaN outside of -1 .. 1 */
 KL_OP1(erf)   /* error function */
 KL_OP1(erfc)  /* 1 - erf(a), accurate where that is tiny */
@@ -114,12 +114,14 @@ KL_OP2(add)
 KL_OP2(sub)
 KL_OP2(mul)
 KL_OP2(div)   /* integers: toward zero, x/0 is 0 */
-KL_OP2(max)   /* larger; NaN if either is */
+KL_OP2(max)   /* larger; NaN if either is.  Gradient: a half to each where equal, 0 to both where NaN; min likewise */
 KL_OP2(min)   /* smaller; NaN if either is */
 KL_OP2(pow)   /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
-KL_OP2(atan2) /* the angle of the point (b, a), in -pi .. pi, as IEEE 754 has it; floats, like the next two */
+KL_OP2(atan2) /* the angle of the point (b, a), in -pi .. pi, as IEEE 754 has it; at the origin both gradients are
+                  0; floats, like the next two */
 KL_OP2(hypot) /* sqrt(a^2 + b^2), also where a square would be out of range; gradient 0 where both are 0 */
-KL_OP2(copysign) /* |a| with the sign of b, |a| where b is NaN; no gradient flows to b */
+KL_OP2(copysign) /* |a| with the sign of b, |a| where b is NaN; no gradient flows to b, to a 1 where its sign and b's are
+                     the same, signs of zeros included, else -1 */
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */

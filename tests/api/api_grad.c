@@ -1,6 +1,7 @@
 /* What gradients flow through: detach, no_grad blocks, marked tensors; first and second order, in and outside of
  * traces. */
 #include "tests/support/api_check.h"
+#include <math.h>
 
 static kl_device dev;
 
@@ -155,6 +156,50 @@ static void closing(void)
     kl_release(x);
 }
 
+
+/* Gradients where there is none, or more than one could be meant, are those that ops.h and nn.h state. */
+static void check_edge(kl_tensor (*f)(kl_tensor, kl_tensor), double x, double z, double gx, double gz)
+{
+    kl_scope_begin();
+    kl_tensor a = kl_scalar(dev, KL_F64, x), b = kl_scalar(dev, KL_F64, z);
+    kl_requires_grad(a);
+    kl_requires_grad(b);
+    kl_tensor y = f(a, b), ga = kl_grad(y, a);
+    double got = kl_item_f64(ga), other = isnan(gz) ? gz : kl_item_f64(kl_grad(y, b));
+    if (!CHECK((got == gx || (isnan(got) && isnan(gx))) && (other == gz || isnan(gz))))
+        printf("    at %g, %g: gradients %g and %g, not %g and %g\n", x, z, got, other, gx, gz);
+    kl_scope_end();
+}
+static kl_tensor edge_acosh(kl_tensor a, kl_tensor b) { return (void)b, kl_acosh(a); }
+static kl_tensor edge_abs(kl_tensor a, kl_tensor b) { return (void)b, kl_abs(a); }
+static kl_tensor edge_clamp(kl_tensor a, kl_tensor b) { return (void)b, kl_clamp(a, 0, 6); }
+static kl_tensor edge_max(kl_tensor a, kl_tensor b) { return kl_max(a, b); }
+static kl_tensor edge_min(kl_tensor a, kl_tensor b) { return kl_min(a, b); }
+static kl_tensor edge_atan2(kl_tensor a, kl_tensor b) { return kl_atan2(a, b); }
+static kl_tensor edge_copysign(kl_tensor a, kl_tensor b) { return kl_copysign(a, b); }
+
+static void edges(void)
+{
+    const double none = NAN; /* of one operand */
+    check_edge(edge_acosh, -2, 0, NAN, none);
+    check_edge(edge_acosh, 0.5, 0, NAN, none);
+    check_edge(edge_abs, 0, 0, 0, none);
+    check_edge(edge_abs, NAN, 0, 1, none);
+    check_edge(edge_clamp, 0, 0, 1, none);
+    check_edge(edge_clamp, 6, 0, 1, none);
+    check_edge(edge_clamp, 6.5, 0, 0, none);
+    check_edge(edge_clamp, NAN, 0, 1, none);
+    check_edge(edge_max, 2, 2, 0.5, 0.5);
+    check_edge(edge_max, NAN, 1, 0, 0);
+    check_edge(edge_max, 1, NAN, 0, 0);
+    check_edge(edge_min, 1, NAN, 0, 0);
+    check_edge(edge_atan2, 0, 0, 0, 0);
+    check_edge(edge_copysign, 0, 1, 1, 0);
+    check_edge(edge_copysign, 0, -1, -1, 0);
+    check_edge(edge_copysign, -3, 0, -1, 0);
+    check_edge(edge_copysign, -3, -0.0, 1, 0);
+}
+
 static void all(kl_device device)
 {
     dev = device;
@@ -163,6 +208,7 @@ static void all(kl_device device)
     gradient_in_block();
     outside();
     closing();
+    edges();
 }
 
 int main(void) { return on_devices(all); }
