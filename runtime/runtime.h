@@ -194,6 +194,7 @@ bool disk_load(const struct disk_key *key, struct disk_code *out); /* false: not
 void disk_store(const struct disk_key *key, const struct code *code);
 /* The folder's path; false: nothing is kept, for the reason in *e. */
 bool disk_folder(char *path, size_t size, struct err *e);
+bool disk_accepts(struct err *e);        /* can an entry be written there?  Tries it; false: *e says why not */
 
 struct disk_entry { char file[48], name[64]; int64_t bytes, used; bool temporary; }; /* used: when last, in ns since 1970 */
 struct disk_entries { struct disk_entry *v; uint32_t n, cap; int64_t bytes; };       /* bytes: of all entries */

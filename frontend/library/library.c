@@ -51,11 +51,10 @@ int64_t kl_counter(const char *name)
 const char *kl_cache_off_reason(void)
 {
     struct thread *t = thread_self();
-    char path[4096];
     if (!t)
         return "out of memory";
     t->cache_off.code = KL_OK;
-    return disk_folder(path, sizeof path, &t->cache_off) ? "" : t->cache_off.msg;
+    return disk_accepts(&t->cache_off) ? "" : t->cache_off.msg;
 }
 
 void kl_dump_next(const char *dir)

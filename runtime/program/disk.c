@@ -242,11 +242,35 @@ bool disk_load(const struct disk_key *key, struct disk_code *out)
     return same;
 }
 
-static bool write_entry(int dir, const char *name, const char *bytes, size_t size)
+static void temporary_name(char temp[48])
 {
     static atomic_uint number;
+    snprintf(temp, 48, "%s%ld-%u", temporary, (long)getpid(), atomic_fetch_add(&number, 1));
+}
+
+bool disk_accepts(struct err *e)
+{
+    static const char page[4096];
+    char path[PATH_MAX], temp[48];
+    int dir = open_folder(path, sizeof path, e);
+    if (dir < 0) return false;
+    temporary_name(temp);
+    int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600), why = fd < 0 ? errno : 0;
+    if (fd >= 0) {
+        errno = ENOSPC; /* where a write is short without an error */
+        bool ok = write_all(fd, page, sizeof page);
+        why = ok ? 0 : errno;
+        if (close(fd) && !why) why = errno;
+        unlinkat(dir, temp, 0);
+    }
+    close(dir);
+    return !why || err_set(e, KL_ERR_IO, "cache folder %s: nothing can be written there: %s", path, strerror(why));
+}
+
+static bool write_entry(int dir, const char *name, const char *bytes, size_t size)
+{
     char temp[48];
-    snprintf(temp, sizeof temp, "%s%ld-%u", temporary, (long)getpid(), atomic_fetch_add(&number, 1));
+    temporary_name(temp);
     int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return false;
     bool ok = write_all(fd, bytes, size);

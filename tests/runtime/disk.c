@@ -9,6 +9,7 @@
 #include <kiln/kiln.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -533,6 +534,31 @@ static void refused(const char *what, const char *phrase)
     check(r.ok && r.hits == 0 && r.compiles > 0, "%s: it is not read, and results are right", what);
 }
 
+/* A folder in which nothing can be kept is named as the reason: on a file system that is full (here: no file may have a
+ * byte), and on one that takes no files. */
+static void test_nothing_kept(void)
+{
+    struct rlimit given, none;
+    char keep[4096];
+    empty_folder();
+    check(!*kl_cache_off_reason(), "a folder of one's own: %s", kl_cache_off_reason());
+    check(entries().n == 0, "what was tried is gone");
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &given);
+    none = given;
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_FSIZE, &none);
+    bool full = strstr(kl_cache_off_reason(), "nothing can be written there") != NULL;
+    setrlimit(RLIMIT_FSIZE, &given);
+    signal(SIGXFSZ, SIG_DFL);
+    check(full, "a full file system");
+    snprintf(keep, sizeof keep, "%s", getenv("KILN_CACHE_DIR"));
+    setenv("KILN_CACHE_DIR", "/proc/self/task", 1);
+    check(strstr(kl_cache_off_reason(), "/proc/self/task: nothing can be written there"), "no files: \"%s\"",
+          kl_cache_off_reason());
+    setenv("KILN_CACHE_DIR", keep, 1);
+}
+
 static void test_refused(void)
 {
     empty_folder();
@@ -594,6 +620,7 @@ int main(int argc, char **argv)
     test_keys();
     test_every_byte();
     test_entry_owner();
+    test_nothing_kept();
     test_damaged_programs(20 * effort);
     test_strange_entries();
     test_killed(200);
