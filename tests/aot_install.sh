@@ -74,6 +74,16 @@ check 'a user of it configures' cmake -S "$tmp/user" -B "$tmp/user/build" -DCMAK
 check 'a user of it builds' cmake --build "$tmp/user/build"
 check 'a program compiled ahead of time' sh -c "[ \"\$('$tmp/user/build/ahead')\" = '0: 0 3 2 5' ]"
 check 'a program that compiles' sh -c "[ \"\$('$tmp/user/build/later')\" = 12 ]"
+# the same program through pkg-config, the package moved to another place
+mv "$tmp/root" "$tmp/moved"
+pc=$(dirname "$(find "$tmp/moved" -name kiln.pc)")
+check 'pkg-config knows it' sh -c "[ \"\$(PKG_CONFIG_PATH='$pc' pkg-config --modversion kiln)\" = 0.1.0 ]"
+check 'a program built by pkg-config' sh -c "cc $flags '$tmp/user/later.c' -o '$tmp/user/by_pc' \
+    \$(PKG_CONFIG_PATH='$pc' pkg-config --cflags --libs kiln) -Wl,-rpath,'$(dirname "$pc")' && [ \"\$('$tmp/user/by_pc')\" = 12 ]"
+mv "$tmp/moved" "$tmp/root"
+check 'the library has a version in its name' sh -c "readelf -d '$tmp'/root/lib*/libkiln.so '$tmp'/root/lib/*/libkiln.so 2>/dev/null |
+    grep -F 'soname: [libkiln.so.0.1]'"
+check 'no document stands between the headers' sh -c "! find '$tmp/root' -name '*.md' | grep ."
 check 'the command' sh -c "'$tmp/root/bin/kiln' dump '$tmp/user/or.kir' --bind n=4 --stage asm | grep -q ret"
 check 'the first needs no shared library of Kiln or LLVM' sh -c "! ldd '$tmp/user/build/ahead' | grep -iE 'kiln|llvm'"
 echo "$p passed, $f failed, 0 skipped"
