@@ -174,8 +174,8 @@ void front_wait(void);                            /* until a writer is done; nee
 void front_wake(void);
 void front_drop(struct buffer *b);                /* buffer_unref that never calls user code under the lock */
 bool scope_note(struct thread *t, kl_tensor h);   /* h was made outside a trace */
-/* A composite outside a trace frees what it made but its result.  Nested composites count as the outermost. */
 void thread_refuse_memory(const char *message);   /* kl_last_error of this thread, which allocates nothing; a literal */
+/* A composite outside a trace frees what it made but its result.  Nested composites count as the outermost. */
 struct thread *compose_begin(const char *name);
 bool compose_begin_on(struct thread *t, const char *name); /* false: out of memory */
 kl_tensor compose_end(struct thread *t, kl_tensor result);
@@ -598,10 +598,12 @@ bool axis_mask(struct thread *t, const kl_site *site, const char *op, const stru
 /* ---- layers/autocast.c ---- */
 bool autocast_is_on(const struct thread *t);      /* is a block of f16 or bf16 open? */
 /* ---- nn/widen.c ---- */
-/* What a composite computes in: f32 for f16 and bf16. */
-unsigned wide_dtype(unsigned dtype);
-/* An operand of the open composite as that.  Its end rounds the result to the operand's dtype. */
+/* An operand of the open composite in what the composite computes in (dtype_compute).  Its end rounds the result to the
+ * operand's dtype. */
 kl_tensor widen(struct thread *t, const kl_site *site, kl_tensor h);
+kl_tensor widen_view(struct thread *t, const kl_site *site, kl_tensor h, struct view *v); /* and its view */
+/* The same, but under autocast it stays: the policies of the ops that the composite records decide there. */
+kl_tensor widen_by_policy(struct thread *t, const kl_site *site, kl_tensor h, struct view *v);
 kl_tensor narrowed(struct thread *t, kl_tensor result); /* for compose_end */
 /* Under autocast: reported, and true. */
 bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);

@@ -31,17 +31,17 @@ struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, st
 struct thread *wide_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v)
 {
     struct thread *t = floats_begin(site, op, *a, v);
-    if (t) {
-        v->dtype = wide_dtype(v->dtype);
-        *a = widen(t, site, *a);
-    }
+    if (t)
+        *a = widen_view(t, site, *a, v);
     return t;
 }
 
 struct thread *half_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v)
 {
-    struct thread *t = thread_self();
-    return t && autocast_is_on(t) ? floats_begin(site, op, *a, v) : wide_floats_begin(site, op, a, v);
+    struct thread *t = floats_begin(site, op, *a, v);
+    if (t)
+        *a = widen_by_policy(t, site, *a, v);
+    return t;
 }
 
 kl_tensor kl_square_at(const kl_site *site, kl_tensor a)

@@ -101,8 +101,7 @@ static struct thread *labels_begin(const kl_site *site, const char *op, const ch
     }
     if (!check_integers(t, site, op, vy) || !(t = checked_begin(site, op)))
         return NULL;
-    vx->dtype = wide_dtype(vx->dtype);
-    *x = widen(t, site, *x);
+    *x = widen_view(t, site, *x, vx);
     return t;
 }
 
@@ -150,8 +149,8 @@ static struct thread *pair_begin(const kl_site *site, const char *op, kl_tensor 
     if (!t || !describe(t, site, op, "operand 1", *a, v) || !describe(t, site, op, "operand 2", *b, &w))
         return NULL;
     if (autocast_is_on(t)) {
-        v->dtype = wide_dtype(v->dtype);
-        w.dtype = wide_dtype(w.dtype);
+        v->dtype = dtype_compute(v->dtype);
+        w.dtype = dtype_compute(w.dtype);
     }
     if (!dtype_is_float(v->dtype) || v->dtype != w.dtype) {
         fail(t, site, KL_ERR_TYPE, "%s: needs one floating dtype, got %s and %s", op, dtype_name(v->dtype),
@@ -165,8 +164,7 @@ static struct thread *pair_begin(const kl_site *site, const char *op, kl_tensor 
     }
     if (!(t = checked_begin(site, op)))
         return NULL;
-    v->dtype = wide_dtype(v->dtype);
-    *a = widen(t, site, *a);
+    *a = widen_view(t, site, *a, v);
     *b = widen(t, site, *b);
     return t;
 }

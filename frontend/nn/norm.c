@@ -99,7 +99,7 @@ static bool check_input(struct thread *t, const kl_site *site, const char *op, k
         fail(t, site, KL_ERR_ARGUMENT, "%s: eps %g is below 0", op, eps);
     else {
         if (autocast_is_on(t))
-            v->dtype = wide_dtype(v->dtype);
+            v->dtype = dtype_compute(v->dtype);
         return true;
     }
     return false;
@@ -135,13 +135,6 @@ static kl_tensor affine(struct thread *t, const kl_site *site, kl_tensor y, kl_t
     if (weight.id)
         y = kl_mul_at(site, y, widen(t, site, weight));
     return bias.id ? kl_add_at(site, y, widen(t, site, bias)) : y;
-}
-
-/* The tensor, and its view, as what is computed in. */
-static kl_tensor widen_view(struct thread *t, const kl_site *site, kl_tensor x, struct view *v)
-{
-    v->dtype = wide_dtype(v->dtype);
-    return widen(t, site, x);
 }
 
 /* off / sqrt(variance + eps) */

@@ -4,11 +4,6 @@
  * autocast it does not: what autocast computes in f32 stays f32. */
 #include "frontend/frontend.h"
 
-unsigned wide_dtype(unsigned dtype)
-{
-    return dtype_is_half(dtype) ? (unsigned)KL_F32 : dtype;
-}
-
 kl_tensor widen(struct thread *t, const kl_site *site, kl_tensor h)
 {
     unsigned dtype = entry_dtype(entry_peek(h));
@@ -17,6 +12,17 @@ kl_tensor widen(struct thread *t, const kl_site *site, kl_tensor h)
     if (!autocast_is_on(t) && t->depth < COMPOSE_DEEPEST && t->narrow[t->depth].dtype == KL_DTYPE_COUNT)
         t->narrow[t->depth] = (struct narrow){dtype, site};
     return kl_cast_at(site, h, KL_F32);
+}
+
+kl_tensor widen_view(struct thread *t, const kl_site *site, kl_tensor h, struct view *v)
+{
+    v->dtype = dtype_compute(v->dtype);
+    return widen(t, site, h);
+}
+
+kl_tensor widen_by_policy(struct thread *t, const kl_site *site, kl_tensor h, struct view *v)
+{
+    return autocast_is_on(t) ? h : widen_view(t, site, h, v);
 }
 
 kl_tensor narrowed(struct thread *t, kl_tensor result)

@@ -347,10 +347,7 @@ kl_tensor kl_avg_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t 
     struct thread *t = pool_begin(site, op, a, n, window, stride, low, high, dilation, true, &v, &w);
     if (!t)
         return op_failed();
-    if (!autocast_is_on(t)) { /* under autocast the policy of sum decides */
-        a = widen(t, site, a);
-        v.dtype = wide_dtype(v.dtype);
-    }
+    a = widen_by_policy(t, site, a, &v);
     kl_tensor sum = pool(site, op, a, &v, &w, kl_sum_at, const_like(site, &v, 0));
     double all = 1;
     bool padded = false;

@@ -32,8 +32,7 @@ kl_tensor kl_powi_at(const kl_site *site, kl_tensor a, int n)
         kl_tensor never = kl_scalar_at(site, v.device, KL_BOOL, 0), one = const_like(site, &v, 1);
         return compose_end(t, kl_where_at(site, never, a, one));
     }
-    if (!autocast_is_on(t))
-        a = widen(t, site, a);
+    a = widen_by_policy(t, site, a, &v);
     kl_tensor r = by_squaring(site, reshape_to(site, "powi", a, &v.shape), n < 0 ? 0u - (uint32_t)n : (uint32_t)n);
     return compose_end(t, n < 0 ? kl_recip_at(site, r) : r);
 }

@@ -122,10 +122,7 @@ kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axe
         n *= mask >> i & 1 ? v.shape.dim[i] : 1;
     if (!(t = compose_begin("mean")))
         return kl_none;
-    if (!autocast_is_on(t)) { /* under autocast the policy of sum decides */
-        a = widen(t, site, a);
-        v.dtype = wide_dtype(v.dtype);
-    }
+    a = widen_by_policy(t, site, a, &v);
     kl_tensor sum = reduce(site, "mean", OP_sum, a, &v.shape, mask, keepdims);
     return compose_end(t, kl_div_at(site, sum, const_like(site, &v, (double)n)));
 }

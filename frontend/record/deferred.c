@@ -369,11 +369,11 @@ static bool is_work(unsigned op)
 /* Where nodes would be computed a second time, every lazy handle that needs one of them is computed as well, so that there
  * is no third time.  Reading pending values one by one thus costs at most twice what computing them together does; and a
  * state that is assigned in each step of a loop gets its value at the latest when the next step's value is read, so that no
- * read goes back to the first step. */
-static void add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
+ * read goes back to the first step.  Returns whether there is one. */
+static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
 {
     const struct graph *g = now.r.g;
-    bool any = false;
+    bool any = false, added = false;
     for (ref r = 1; r < g->nnode; r++) { /* again: what of it, its value or how it was made, needs such a node */
         const struct node *n = node_at(g, r);
         bool twice = need[r] && !cut(r, need[r]) && now.computed[r] && is_work(n->op);
@@ -389,16 +389,19 @@ static void add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
     for (uint32_t i = attached; any && i != NO_ENTRY; i = entry_at(i)->next) {
         const struct entry *x = entry_at(i);
         if (!x->buffer && (again[x->node] & NEED_VALUE) && x->device != DEVICE_META) {
+            added |= !out_of[x->node];
             need[x->node] |= NEED_VALUE;
             out_of[x->node] = 1;
         }
     }
-    if (any)
+    if (added)
         spread(need);
+    return added;
 }
 
-/* Takes what the lazy ones of h need out of the ambient graph; with `widen` also what add_recomputed says. */
-static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool widen)
+/* Takes what the lazy ones of h need out of the ambient graph; where *more also what add_recomputed says, and whether that
+ * was anything. */
+static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool *more)
 {
     uint32_t nodes = now.r.g->nnode, handles = 0;
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
@@ -406,8 +409,8 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool 
     uint8_t *need = mem_alloc(nodes);
     ref *map = mem_alloc(nodes * sizeof *map);
     uint32_t *out_of = mem_alloc(nodes * sizeof *out_of);
-    uint8_t *again = widen ? mem_alloc(nodes * sizeof *again) : NULL;
-    bool ok = need && map && out_of && (again || !widen) && track_anew() && batch_room(b, nodes, handles) && recording_open(&b->r, "lazy");
+    uint8_t *again = *more ? mem_alloc(nodes * sizeof *again) : NULL;
+    bool ok = need && map && out_of && (again || !*more) && track_anew() && batch_room(b, nodes, handles) && recording_open(&b->r, "lazy");
     if (ok) {
         for (uint32_t i = 0; i < n; i++) {
             struct err e;
@@ -419,8 +422,7 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool 
         for (ref r = 1; r < nodes; r++)
             need[r] = out_of[r] ? NEED_VALUE : 0;
         spread(need);
-        if (widen)
-            add_recomputed(need, again, out_of);
+        *more = *more && add_recomputed(need, again, out_of);
     }
     for (ref r = 1; ok && r < nodes; r++) {
         if (!need[r])
@@ -457,11 +459,11 @@ static void batch_commit(const struct batch *b, struct buffer **out)
     }
 }
 
-static bool compute_batch(const kl_tensor *h, uint32_t n, bool widen, struct err *e)
+static bool compute_batch(const kl_tensor *h, uint32_t n, bool *more, struct err *e)
 {
     struct batch b = {0};
     struct buffer **out = NULL;
-    bool ok = batch_extract(&b, h, n, widen);
+    bool ok = batch_extract(&b, h, n, more);
     if (ok && b.nout) {
         front_unlock();
         out = mem_alloc(b.nout * sizeof *out);
@@ -487,12 +489,20 @@ static bool compute_batch(const kl_tensor *h, uint32_t n, bool widen, struct err
     return ok;
 }
 
-/* What fails together may still have the values that were asked for. */
+/* Where more was computed than was asked for, that may be what has failed. */
 static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
 {
     struct err together;
     together.code = KL_OK;
-    return compute_batch(h, n, true, &together) || compute_batch(h, n, false, e);
+    bool more = true;
+    if (compute_batch(h, n, &more, &together))
+        return true;
+    if (!more) {
+        *e = together;
+        return false;
+    }
+    more = false;
+    return compute_batch(h, n, &more, e);
 }
 
 bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)

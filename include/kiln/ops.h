@@ -59,7 +59,7 @@ KL_OP(randn, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, ui
  * kl_randomness.  The same seed gives the same bits as a number and as a tensor.  [TYPE: the seed is not u64; SHAPE: it is
  * no scalar] */
 
-/* [] A KL_U64, all 64 bits of it: a number of this run. */
+/* [] A KL_U64, all 64 bits of it: a runtime scalar, never compiled in. */
 KL_OP(random_seed, kl_device device, uint64_t seed)
 /* [n] KL_U64: n seeds of independent random numbers, each other than the seed itself; n at least 1.  [SHAPE, TYPE] */
 KL_OP(random_split, kl_tensor seed, int64_t n)

@@ -303,7 +303,7 @@ static bool may_reduce(const struct fuser *f, uint32_t id)
     return !f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op);
 }
 
-/* Bytes that b reads of a, and those that nobody else needs twice: they are not written either. */
+/* Bytes that b reads of a; those that no other group reads count twice, since they are not written either. */
 static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
 {
     enum { MANY = 16 };
