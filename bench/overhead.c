@@ -208,14 +208,16 @@ static void bare_close(struct bare *b)
     mem_free(b->call);
 }
 
-/* The program that a step runs: its profile names it. */
+/* The program that a step runs: its profile names it.  It is kept until the process ends. */
 static const struct exec *program_of(bool (*step)(struct model *m), struct model *m)
 {
     struct profile p = {.clock = measure_now};
     profile_here(&p);
     const struct exec *x = step(m) && p.n ? p.row[0].x : NULL;
     profile_here(NULL);
-    mem_free(p.row);
+    if (x)
+        exec_ref(x);
+    profile_free(&p);
     return x;
 }
 

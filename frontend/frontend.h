@@ -164,7 +164,7 @@ struct thread {
     struct op_profile *op_profile; /* records of calls, once there were some; or NULL */
     struct kl_tracer *tracer[2]; /* the open ones, outer and inner tap; or NULL */
     char empty[64];              /* the trace that the last warning of empty traces was about */
-    const char *miss;            /* why the last trace's program had to be built; NULL: it was known */
+    char *miss;                  /* why the last trace's program had to be built; owned.  NULL: it was known */
 };
 enum { KERNELS_DEEPEST = 200 };                   /* in one another: more have no end */
 struct thread *thread_self(void);                 /* NULL: out of memory */
@@ -368,7 +368,7 @@ struct tape {
     uint32_t ncall, call_cap;
     bool partial;                /* something in the graph is not among the calls: memory ran out */
     uint32_t refs;               /* of a region's tape */
-    const struct exec *exec;     /* what ran it; NULL: it has not run */
+    const struct exec *exec;     /* what ran it, which may be evicted meanwhile: a weak reference; NULL: it has not run */
     bool fuse;                   /* the option then */
     uint64_t schedules;          /* schedules_number then */
     struct tape *next;           /* used before this one */
@@ -479,7 +479,7 @@ void trace_end_temps(struct thread *t, struct trace *tr);
 void trace_drop(struct thread *t);                /* ends the trace, run or not */
 /* All that the trace has recorded, and its outputs.  known: it is its tape's.  NULL: *e, or it has no outputs. */
 const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e);
-/* What runs the trace.  NULL: *e, or it has no outputs. */
+/* What runs the trace, with a reference.  NULL: *e, or it has no outputs. */
 const struct exec *trace_program(struct trace *tr, struct err *e);
 /* A copy of what is recorded, with the outputs that it would have if it ended now, or, if it has none, what nothing reads.
  * NULL: *e. */

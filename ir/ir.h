@@ -401,6 +401,7 @@ int graph_bind(struct graph *g);
 struct graph *graph_new(const char *name);        /* NULL when out of memory */
 void graph_free(struct graph *g);                 /* NULL is fine */
 void graph_reset(struct graph *g);                /* empty again, keeping its memory */
+size_t graph_bytes(const struct graph *g);        /* the memory that it takes */
 struct graph *graph_clone(const struct graph *g); /* with symbols of its own; NULL when out of memory */
 struct graph *graph_clone_part(const struct graph *g); /* the same, but it shares g's symbols */
 /* What g was when it had nnode nodes and no outputs.  Ids of shapes and sites are the same; it has those of its nodes and

@@ -130,6 +130,7 @@ struct program *program_plan(const struct graph *g, const struct caps *caps, boo
  * NULL.  [errors ARGUMENT: no such kernel, or not such a schedule, with the place in the text] */
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s, struct err *e);
 void program_free(struct program *p);
+size_t program_bytes(const struct program *p);  /* the memory that it takes */
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads, region_work_bytes,
  * pointers to operands and results, the arena of the region that runs. */
 struct workspace { int64_t unread, work, pointers, arena, bytes; };

@@ -29,6 +29,10 @@ static atomic_llong cache_bytes = DISK_DEFAULT_BYTES;
 
 int64_t option_cache_bytes(void) { return atomic_load_explicit(&cache_bytes, memory_order_relaxed); }
 
+static atomic_llong program_bytes_kept = PROGRAM_DEFAULT_BYTES;
+
+int64_t option_program_bytes(void) { return atomic_load_explicit(&program_bytes_kept, memory_order_relaxed); }
+
 /* KILN_CHECK: words with commas between. */
 static bool check_word(const char *word)
 {
@@ -61,7 +65,7 @@ bool option_perf_map(void)
 
 static bool unknown(const char *name, struct err *e)
 {
-    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads, cache_bytes, background_compile, "
+    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads, cache_bytes, program_bytes, background_compile, "
                    "join, check_nan, perf_map", name ? name : "");
 }
 
@@ -107,6 +111,12 @@ bool option_set(const char *name, int64_t value, struct err *e)
         atomic_store(&cache_bytes, value);
         return true;
     }
+    if (name && !strcmp(name, "program_bytes")) {
+        if (value < 0) return out_of_range(name, value, INT64_MAX, e);
+        atomic_store(&program_bytes_kept, value);
+        cache_limit_changed();
+        return true;
+    }
     return unknown(name, e);
 }
 
@@ -116,6 +126,7 @@ bool option_get(const char *name, int64_t *value, struct err *e)
     else if (name && !strcmp(name, "threads")) *value = pool_threads();
     else if (name && !strcmp(name, "background_compile")) *value = atomic_load(&background);
     else if (name && !strcmp(name, "cache_bytes")) *value = option_cache_bytes();
+    else if (name && !strcmp(name, "program_bytes")) *value = option_program_bytes();
     else if (name && !strcmp(name, "check_nan")) *value = option_check_nan();
     else if (name && !strcmp(name, "perf_map")) *value = option_perf_map();
     else if (name && !strcmp(name, "join")) *value = option_join();

@@ -121,6 +121,8 @@ struct exec {                            /* but for the atomic fields immutable 
     struct hash128 key;
     struct graph *captured;              /* compared on a hit */
     struct program *program;
+    struct code_entry **code;            /* what is loaded of its kernels, once for each device that runs one */
+    uint32_t ncode;
     kernel_fn **fn;                      /* per program kernel; NULL: only other devices than the CPU run it */
     const struct device_kernel **on[DEVICE_END]; /* the same for each device that has a driver and runs kernels, else NULL */
     int64_t work_bytes;                  /* scratch that a launch on such a device needs */
@@ -133,6 +135,9 @@ struct exec {                            /* but for the atomic fields immutable 
     char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
     _Atomic(uint64_t) ran;               /* number of the last run, of all in this process; 0: none yet */
     _Atomic(const struct exec *) newer;  /* compiled in the background, this one being unfused: runs in its place; or NULL */
+    const struct exec *base;             /* of one that waits for `newer`: the unfused program whose parts it has; else NULL */
+    atomic_uint refs;                    /* the cache's own and others'; 0: evicted, only the memory of this struct is left */
+    atomic_uint weak_refs;               /* pointers that do not keep the program, and one while refs is not 0 */
 };
 /* What runs now where x was got. */
 static inline const struct exec *exec_latest(const struct exec *x)
@@ -141,9 +146,22 @@ static inline const struct exec *exec_latest(const struct exec *x)
     return newer ? newer : x;
 }
 /* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
- * run on `device`, the others where they are.  NULL: *e.  Lives as long as the process. */
+ * run on `device`, the others where they are.  NULL: *e.  With a reference, for exec_unref: a program without one may be
+ * evicted (evict.c). */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
-const struct exec *exec_named(const char *name); /* of a graph of this name, the last that ran; NULL: none */
+/* Of a graph of this name, the last that ran, with a reference; NULL: none. */
+const struct exec *exec_named(const char *name);
+
+/* ---- evict.c: who keeps a program, and which go if they take too much memory ---- */
+#define PROGRAM_DEFAULT_BYTES (INT64_C(256) << 20) /* option program_bytes */
+void exec_ref(const struct exec *x);
+void exec_unref(const struct exec *x);   /* NULL is fine, also below */
+/* A pointer that outlives the program: taken by one who has a reference. */
+void exec_weak_ref(const struct exec *x);
+void exec_weak_unref(const struct exec *x);
+bool exec_try_ref(const struct exec *x); /* makes a weak reference a real one too; false: it was evicted */
+void cache_limit_changed(void);          /* option program_bytes was set */
+int64_t cache_total(void);               /* what programs and kernels take now, in bytes */
 
 void cache_before_fork(void);
 void cache_after_fork(bool child);
@@ -211,6 +229,8 @@ bool disk_prune(int64_t max, struct disk_entries *gone, struct err *e);
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e);
 
+uint64_t exec_runs(void);                /* runs so far in this process */
+
 /* The device of a leaf's buffer (op: OP_input or OP_state) where g's own device is `device`, as for exec_get. */
 int exec_leaf_device(const struct graph *g, int device, unsigned op, uint32_t ordinal);
 
@@ -239,8 +259,9 @@ struct profile {
 void profile_here(struct profile *p);
 /* This thread's profile, NULL if none. */
 struct profile *profile_current(void);
-/* Where x's rows begin: one a kernel, then the others'.  NULL: out of memory. */
+/* Where x's rows begin: one a kernel, then the others'.  The profile keeps x.  NULL: out of memory. */
 struct profile_row *profile_rows(struct profile *p, const struct exec *x);
+void profile_free(struct profile *p);    /* its rows, and the programs that it keeps */
 
 /* ---- timeline.c: what happens when, on every thread of the process, while it is on ----
  * A span is something with a beginning and an end.  Of each kind the count and the time are added up, of each command
@@ -250,7 +271,7 @@ enum span { SPAN_KERNEL, SPAN_SHARE, SPAN_COPY, SPAN_CUSTOM, SPAN_INTERP, SPAN_R
 enum { EVENTS_MAX = 1 << 20 };
 struct event {
     int64_t start, ns;                   /* of measure's clock, CLOCK_MONOTONIC */
-    const char *name;                    /* lives as long as the process */
+    const char *name;                    /* lives as long as the process: a program that was timed is not evicted */
     int64_t bytes, flops;                /* 0: not known */
     enum span kind;
 };
@@ -303,6 +324,7 @@ void environment_log(void);              /* the same to the log, once, if it tak
 #define COUNTERS(X)                                                                    \
     X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops) X(bytes_via_host) \
     X(peer_copies)                                                                     \
+    X(programs_evicted) X(kernels_evicted)                                                        \
     X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
 struct counters {
 #define X(name) atomic_uint_fast64_t name;
@@ -346,6 +368,7 @@ bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, co
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
 int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
+int64_t option_program_bytes(void);      /* what programs and kernels in memory may take */
 void option_fuse_here(int fuse);         /* for this thread 0 or 1 whatever the option; -1: no longer */
 enum { CHECK_NAN = 1, CHECK_INFINITIES };
 int option_check_nan(void);              /* 0, or what no output may have: KILN_CHECK or the option */
@@ -353,7 +376,7 @@ bool option_verify(void);                /* KILN_CHECK: graphs and plans are ver
 bool option_perf_map(void);              /* KILN_PERF or the option */
 bool option_background(void);            /* fused kernels are compiled in the background; not where fuse is given */
 bool option_join(void);                  /* kernels that need no barrier between them have none */
-/* "fuse", "threads", "cache_bytes", "background_compile", "join" */
+/* "fuse", "threads", "cache_bytes", "program_bytes", "background_compile", "join" */
 bool option_set(const char *name, int64_t value, struct err *e);
 bool option_get(const char *name, int64_t *value, struct err *e);
 

@@ -235,6 +235,7 @@ bool job_run(struct job *j, bool fuse, struct err *e)
 {
     const struct exec *x = exec_get(j->g, j->device, fuse, e);
     bool ok = x && exec_run_checked(x, j->g, j->input, j->state, j->exclusive, j->slot, j->out, e);
+    exec_unref(x);
     if (!ok)
         custom_locate(j->g, e);
     return ok;

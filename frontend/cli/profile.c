@@ -10,7 +10,9 @@ static bool write_page(struct job *j, const char *path, struct err *e)
     const struct exec *x = exec_get(j->g, j->device, option_fuse(), e);
     struct dump_request r = {.form = DUMP_HTML, .device = x ? x->device : -1, .fuse = option_fuse(),
                              .times = x ? atomic_load(&((struct exec *)(uintptr_t)x)->times) : NULL};
-    return x && dump_to_file(j->g, &r, path, e);
+    bool ok = x && dump_to_file(j->g, &r, path, e);
+    exec_unref(x);
+    return ok;
 }
 
 static int profile(struct job *j, int rounds, const char *trace, const char *page)

@@ -72,6 +72,7 @@ static struct graph *dumped(struct thread *t, const char *name, struct dump_requ
         r->fuse = x->fuse;
         r->times = atomic_load(&((struct exec *)x)->times);
         g = graph_clone(x->captured);
+        exec_unref(x); /* with times it stays */
     } else if (name) {
         err_set(e, KL_ERR_ARGUMENT, "no trace of the name \"%s\" has run", name);
     } else if (!t->tracing) {

@@ -87,7 +87,7 @@ static kl_status compile_both(struct benching *b)
             if (seen.row[i].calls && seen.row[i].kernel < PROFILE_COPY)
                 ok = machine_want(&b->machine, seen.row[i].x->program->kernel[seen.row[i].kernel]);
         bool any = seen.n > 0;
-        mem_free(seen.row);
+        profile_free(&seen);
         if (status || !ok)
             return status ? status : out_of_memory();
         if (!any)
@@ -189,7 +189,7 @@ static void end_benching(struct benching *b)
         for (uint32_t i = 0; i < b->timed_cap[fuse]; i++)
             mem_free(b->timed[fuse][i].s);
         mem_free(b->timed[fuse]);
-        mem_free(b->profile[fuse].row);
+        profile_free(&b->profile[fuse]);
     }
     machine_free(&b->machine);
     mem_free(b);

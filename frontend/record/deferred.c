@@ -472,6 +472,7 @@ static bool compute_batch(const kl_tensor *h, uint32_t n, bool *more, struct err
         if (x && atomic_load(&counters.graphs_built) != built)
             gradients_warn(b.r.g);
         ok = x && exec_run_checked(x, b.r.g, b.r.input, NULL, NULL, b.r.slot, out, e);
+        exec_unref(x);
         if (!ok && e->code)
             custom_locate(b.r.g, e);
         front_lock();

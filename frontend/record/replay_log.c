@@ -142,8 +142,18 @@ static void push(struct trace *tr, struct tape *p)
     tr->tapes = p;
 }
 
+/* Which program ran it: a weak reference. */
+static void tape_set_exec(struct tape *p, const struct exec *x)
+{
+    if (x)
+        exec_weak_ref(x);
+    exec_weak_unref(p->exec);
+    p->exec = x;
+}
+
 static void tape_free(struct tape *p)
 {
+    tape_set_exec(p, NULL);
     drop_calls(p);
     graph_free(p->g);
     mem_free(p->call);
@@ -174,7 +184,7 @@ static struct tape *fresh(struct trace *tr, const char *name, const struct tape 
     struct tape *p = worn_out(tr, name, keep);
     if (p) {
         unlink_tape(tr, p);
-        p->exec = NULL;
+        tape_set_exec(p, NULL);
         drop_calls(p);
         graph_reset(p->g);
         snprintf(p->g->name, sizeof p->g->name, "%s", name);
@@ -369,7 +379,7 @@ bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bo
 void tape_end(struct trace *tr, const struct exec *x, bool fuse, uint64_t schedules)
 {
     struct tape *p = tr->tape;
-    p->exec = p->partial ? NULL : x;
+    tape_set_exec(p, p->partial ? NULL : x);
     p->fuse = fuse;
     p->schedules = schedules;
     if (tr->tapes != p) {

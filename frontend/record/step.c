@@ -6,7 +6,7 @@ struct slot_name { char name[24]; uint32_t slot; };
 struct given { uint32_t ordinal; unsigned device; };
 
 struct kl_step {
-    const struct exec *exec;
+    const struct exec *exec;     /* a reference */
     struct graph *g;             /* as recorded, for outputs and messages */
     struct binding *bound;       /* per state */
     struct given *given; uint32_t ngiven; /* the inputs given at each run */
@@ -89,6 +89,7 @@ static kl_step *freeze(struct trace *tr, uint32_t n, const kl_tensor *in, struct
         err_set(e, KL_ERR_ARGUMENT, "trace \"%s\" keeps and assigns nothing", tr->r.g->name);
     kl_step *s = x ? mem_alloc(sizeof *s) : NULL;
     if (!s) {
+        exec_unref(x);
         err_set(e, KL_ERR_MEMORY, "out of memory");
         return NULL;
     }
@@ -132,6 +133,7 @@ void kl_step_free(kl_step *s)
     for (uint32_t i = 0; s->g && s->data && i < s->g->input.n; i++)
         front_drop(s->data[i]);
     front_unlock();
+    exec_unref(s->exec);
     graph_free(s->g);
     mem_free(s->bound);
     mem_free(s->given);

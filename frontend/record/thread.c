@@ -32,6 +32,7 @@ static void thread_end(void *p)
     mem_free(t->scope);
     mem_free(t->log.s);
     mem_free(t->dump);
+    mem_free(t->miss);
     mem_free(t->autocast);
     op_profile_free(t->op_profile);
     dump_next_to(NULL);

@@ -346,7 +346,7 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
         }
     if (known)
         atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
-    if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules)
+    if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules && exec_try_ref(tr->tape->exec))
         return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
     const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
     if (x && !known)
@@ -393,6 +393,12 @@ static void unlink_values(struct trace *tr)
     }
 }
 
+static void forget_miss(struct thread *t)
+{
+    mem_free(t->miss);
+    t->miss = NULL;
+}
+
 static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, uint64_t compiles)
 {
     const struct program *p = exec_latest(x)->program;
@@ -403,7 +409,9 @@ static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, ui
     for (uint32_t i = 0; i < p->ncmd; i++)
         t->info.kernels += p->cmd[i].kind == CMD_KERNEL;
     t->has_info = true;
-    t->miss = t->info.graphs_built ? x->miss : NULL;
+    forget_miss(t);
+    if (t->info.graphs_built && x->miss && (t->miss = mem_alloc(strlen(x->miss) + 1)))
+        strcpy(t->miss, x->miss);
 }
 
 /* How many outputs are on device meta, or are not. */
@@ -447,7 +455,31 @@ static bool dry_run(struct thread *t, struct err *e)
     front_unlock();
     t->info = (kl_run_info){.nodes = g->nnode - 1};
     t->has_info = true;
-    t->miss = NULL;
+    forget_miss(t);
+    return ok;
+}
+
+static bool run_with(struct thread *t, const struct exec *x, struct err *e)
+{
+    struct trace *tr = t->trace;
+    struct launch *l = &tr->launch;
+    if (!make_launch(tr))
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    front_lock();
+    bool ok = launch_take(l, e);
+    front_unlock();
+    if (!ok)
+        return false;
+    ok = exec_run_checked(x, tr->r.g, tr->r.input, l->state, l->exclusive, tr->r.slot, l->out, e);
+    if (!ok)
+        custom_locate(tr->r.g, e);
+    front_lock();
+    if (ok) {
+        launch_commit(l, tr->kept);
+        unlink_values(tr);
+    }
+    launch_release(l);
+    front_unlock();
     return ok;
 }
 
@@ -467,26 +499,10 @@ static bool run(struct thread *t, struct err *e)
     }
     if (!x)
         return !e->code;
-    struct launch *l = &tr->launch;
-    if (!make_launch(tr))
-        return err_set(e, KL_ERR_MEMORY, "out of memory");
-    front_lock();
-    bool ok = launch_take(l, e);
-    front_unlock();
-    if (!ok)
-        return false;
-    ok = exec_run_checked(x, tr->r.g, tr->r.input, l->state, l->exclusive, tr->r.slot, l->out, e);
-    if (!ok)
-        custom_locate(tr->r.g, e);
-    front_lock();
-    if (ok) {
-        launch_commit(l, tr->kept);
-        unlink_values(tr);
-    }
-    launch_release(l);
-    front_unlock();
+    bool ok = run_with(t, x, e);
     if (ok)
         note_run(t, x, graphs, compiles);
+    exec_unref(x);
     return ok;
 }
 

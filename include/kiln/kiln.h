@@ -61,6 +61,8 @@ typedef struct kl_device { uint32_t id; } kl_device;
 KL_API const char *kl_version(void);
 /* Options: "fuse" (1: group ops into kernels, 0: each op its own; the results are the same bits), "threads"
  * (0: as many as processors), "cache_bytes" (what the kernels kept on disk may take; 0: none are),
+ * "program_bytes" (what programs and their kernels may take in memory, 256 MiB at first: above it those are evicted that
+ * ran longest ago, but none that runs, is a frozen step's or was timed by a profile; 0: none else is kept),
  * "background_compile" (1: a new trace runs at once on unfused kernels, until the fused ones are compiled by a thread
  * beside it; the results are the same bits), "join" (1: threads wait for each other between kernels only where one
  * needs what another thread has stored, 0: between any two; the results are the same bits), "check_nan" (1: a trace,
@@ -87,7 +89,7 @@ KL_API kl_status kl_set_schedules(const char *text);
  * memory, as there is no way between the two, "replays": traces that were an earlier one call by call, so that nothing
  * was recorded, "peer_copies": copies straight from one device to another.  Of the levels of the cache, each asked where
  * the one before it has nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and
- * "disk_misses". */
+ * "disk_misses".  "programs_evicted", "kernels_evicted": dropped from memory for option "program_bytes". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
  * $XDG_CACHE_HOME/kiln, else ~/.cache/kiln, is the folder, which has to be the user's own and writable by nobody else.

@@ -83,6 +83,26 @@ void graph_free(struct graph *g)
     mem_free(g);
 }
 
+static size_t symbols_bytes(const struct symbols *s)
+{
+    return s ? sizeof *s + s->expr_cap * sizeof *s->expr + s->expr_index.cap * sizeof *s->expr_index.slot : 0;
+}
+
+size_t graph_bytes(const struct graph *g)
+{
+    size_t bytes = sizeof *g + g->node_cap * sizeof *g->node + g->shape_cap * sizeof *g->shape + g->out_cap * sizeof *g->out +
+                   g->operand_cap * sizeof *g->operand + g->region_cap * sizeof *g->region + g->custom_cap * sizeof *g->custom +
+                   (size_t)(g->input.cap + g->state.cap + g->slot.cap) * sizeof *g->input.v + g->site_cap * sizeof *g->site +
+                   g->text_cap * sizeof *g->text + (g->group ? g->node_cap * sizeof *g->group : 0) + symbols_bytes(g->symbols) +
+                   g->shape_index.cap * sizeof *g->shape_index.slot + g->site_index.cap * sizeof *g->site_index.slot +
+                   g->text_index.cap * sizeof *g->text_index.slot;
+    for (uint32_t i = 0; i < g->nregion; i++)
+        bytes += graph_bytes(g->region[i]);
+    for (uint32_t i = 0; i < g->ntext; i++)
+        bytes += strlen(g->text[i]) + 1;
+    return bytes;
+}
+
 static void empty_index(struct intern *t)
 {
     if (t->n)

@@ -18,6 +18,11 @@ struct kernel *kernel_new(const char *name)
     return k;
 }
 
+size_t kernel_bytes(const struct kernel *k)
+{
+    return sizeof *k + k->inst_cap * sizeof *k->inst + k->buf_cap * sizeof *k->buf;
+}
+
 void kernel_free(struct kernel *k)
 {
     if (!k)

@@ -204,6 +204,7 @@ struct caps {
 /* ---- kernel.c: building and freeing ---- */
 struct kernel *kernel_new(const char *name);
 void kernel_free(struct kernel *k);
+size_t kernel_bytes(const struct kernel *k);      /* the memory that it takes */
 uint32_t k_buf(struct kernel *k, enum buf_role role, unsigned dtype, int64_t count, uint32_t id);
 val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, uint64_t imm); /* sets varying */
 bool inst_is_varying(const struct kernel *k, const struct linst *i); /* by its operands: what i->varying must be */

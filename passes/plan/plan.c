@@ -695,3 +695,24 @@ void program_free(struct program *p)
     mem_free(p->kernel);
     free_commands(p, true);
 }
+
+/* Without graphs and kernels, which the whole program owns. */
+static size_t commands_bytes(const struct program *p)
+{
+    size_t bytes = sizeof *p + p->ncmd * sizeof *p->cmd + p->g->nout * sizeof *p->in_place;
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        const struct command *c = &p->cmd[i];
+        bytes += c->narg * (sizeof *c->arg + (c->value ? sizeof *c->value : 0));
+        for (int k = 0; k < 2; k++)
+            bytes += c->sub[k] ? commands_bytes(c->sub[k]) : 0;
+    }
+    return bytes;
+}
+
+size_t program_bytes(const struct program *p)
+{
+    size_t bytes = graph_bytes(p->g) + commands_bytes(p) + p->kernel_cap * sizeof *p->kernel;
+    for (uint32_t i = 0; i < p->nkernel; i++)
+        bytes += kernel_bytes(p->kernel[i]);
+    return bytes;
+}

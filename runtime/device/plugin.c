@@ -137,8 +137,11 @@ static struct driver_kernel *load(struct driver_device *d, const struct gpu_code
 
 static void unload(struct driver_device *d, struct driver_kernel *k)
 {
-    if (d->fn->unload)
+    kl_plugin_error ignored = {0};
+    if (d->fn->unload) {
+        d->fn->finish(d->own, &ignored); /* it may be about to run */
         d->fn->unload(d->own, k->loaded);
+    }
     kernel_end(k);
 }
 

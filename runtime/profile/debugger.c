@@ -183,14 +183,14 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
 /* ---- both ---- */
 
 /* A kernel that has no line of its own has none here; one that no memory is left for stays unknown. */
-static void tell_gdb(const struct code_symbol *s)
+static struct jit_code_entry *tell_gdb(const struct code_symbol *s)
 {
     void *file;
     size_t size;
     struct jit_code_entry *entry = mem_alloc(sizeof *entry);
     if (!entry || !symbol_file(s, &file, &size)) {
         mem_free(entry);
-        return;
+        return NULL;
     }
     *entry = (struct jit_code_entry){.next = __jit_debug_descriptor.first_entry, .symfile_addr = file, .symfile_size = size};
     if (entry->next)
@@ -199,6 +199,30 @@ static void tell_gdb(const struct code_symbol *s)
     __jit_debug_descriptor.action_flag = JIT_REGISTER;
     __jit_debug_register_code();
     __jit_debug_descriptor.action_flag = JIT_NOACTION;
+    return entry;
+}
+
+void debugger_forget(struct jit_code_entry *entry)
+{
+    if (!entry)
+        return;
+    pthread_mutex_lock(&lock);
+    *(entry->prev ? &entry->prev->next : &__jit_debug_descriptor.first_entry) = entry->next;
+    if (entry->next)
+        entry->next->prev = entry->prev;
+    __jit_debug_descriptor.relevant_entry = entry;
+    __jit_debug_descriptor.action_flag = JIT_UNREGISTER;
+    __jit_debug_register_code();
+    __jit_debug_descriptor.action_flag = JIT_NOACTION;
+    __jit_debug_descriptor.relevant_entry = NULL;
+    pthread_mutex_unlock(&lock);
+    mem_free((void *)(uintptr_t)entry->symfile_addr);
+    mem_free(entry);
+}
+
+size_t debugger_bytes(const struct jit_code_entry *entry)
+{
+    return entry ? sizeof *entry + entry->symfile_size : 0;
 }
 
 static void tell_perf(const struct code_symbol *s)
@@ -215,7 +239,7 @@ static void tell_perf(const struct code_symbol *s)
     close(fd);
 }
 
-void debugger_tell(const struct kernel *k, const struct loaded *l)
+struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded *l)
 {
     struct code_symbol s = {.line = k->line, .size = l->size};
     memcpy(&s.address, &l->fn, sizeof s.address);
@@ -228,10 +252,11 @@ void debugger_tell(const struct kernel *k, const struct loaded *l)
         if ((unsigned char)*c < 0x20)
             *c = '?';
     pthread_mutex_lock(&lock);
-    tell_gdb(&s);
+    struct jit_code_entry *entry = tell_gdb(&s);
     if (option_perf_map())
         tell_perf(&s);
     pthread_mutex_unlock(&lock);
+    return entry;
 }
 
 void debugger_before_fork(void) { pthread_mutex_lock(&lock); }

@@ -25,8 +25,10 @@ struct code_symbol {
 /* The ELF file that says so; mem_free it.  false: out of memory. */
 bool symbol_file(const struct code_symbol *s, void **file, size_t *size);
 
-/* A kernel has been loaded, for as long as the process lives. */
-void debugger_tell(const struct kernel *k, const struct loaded *l);
+/* A kernel has been loaded: what debuggers know of it, until debugger_forget; NULL: out of memory. */
+struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded *l);
+void debugger_forget(struct jit_code_entry *entry);           /* NULL is fine, also below */
+size_t debugger_bytes(const struct jit_code_entry *entry);    /* what it takes */
 void debugger_before_fork(void);
 void debugger_after_fork(void);
 

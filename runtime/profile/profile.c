@@ -18,5 +18,17 @@ struct profile_row *profile_rows(struct profile *p, const struct exec *x)
     for (uint32_t i = 0; i < kernels + PROFILE_OTHERS; i++)
         p->row[p->n++] = (struct profile_row){
             .x = x, .kernel = i < kernels ? i : PROFILE_COPY + (i - kernels)};
+    exec_ref(x);
     return &p->row[at];
+}
+
+void profile_free(struct profile *p)
+{
+    for (uint32_t at = 0, rows; at < p->n; at += rows) {
+        const struct exec *x = p->row[at].x;
+        rows = x->program->nkernel + PROFILE_OTHERS;
+        exec_unref(x);
+    }
+    mem_free(p->row);
+    *p = (struct profile){0};
 }

@@ -9,6 +9,7 @@
  * With option background_compile, who misses a fused program builds the unfused one, and leaves an entry with a
  * stand-in that runs it until a task has built the fused one.  Where the task fails, the next to ask builds it itself,
  * and has the error. */
+#include "cache.h"
 #include "ir/broken.h"
 #include "ir/graph/custom.h"
 #include "runtime/profile/debugger.h"
@@ -16,200 +17,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 1024 };
-
-enum state { UNFINISHED, READY, IN_BACKGROUND, FAILED };
-
-struct entry {
-    struct exec exec;
-    const struct graph *graph;     /* compared: the builder's own while unfinished, `own`, then exec.captured */
-    enum state state;              /* the last two: there is a stand-in */
-    struct exec *stand_in;         /* borrows the unfused program's parts; whoever got it keeps it, so it stays */
-    struct graph *own;             /* what the task compiles */
-    struct dump *dump;             /* what the task writes; or NULL */
-    struct entry *next;
-    const struct entry *older, *namesake; /* once READY: in `newest`, in `named` */
-};
-
-struct code_entry {
-    struct hash128 key;
-    const struct kernel *kernel;   /* compared: the builder's own while unfinished, then `copy` */
-    struct kernel *copy;
-    int device;                    /* one with a driver, or DEVICE_CPU */
-    struct loaded loaded;          /* on the CPU */
-    struct device_kernel *on;      /* elsewhere */
-    bool ready;
-    struct code_entry *next;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards both tables and all entries not ready */
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static struct entry *programs[BUCKETS];
-static const struct entry *newest, *named[BUCKETS]; /* programs that are READY, the newest first: all, by graph's name */
-static struct code_entry *codes[BUCKETS];
+pthread_mutex_t cache_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t cache_changed = PTHREAD_COND_INITIALIZER;
+struct entry *cache_programs[CACHE_BUCKETS];
+struct entry *cache_newest, *cache_named[CACHE_BUCKETS];
 
 /* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
 void cache_before_fork(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&cache_lock);
     debugger_before_fork();
 }
 
 static void drop_unfinished(void)
 {
-    for (unsigned i = 0; i < BUCKETS; i++) {
-        for (struct entry **p = &programs[i]; *p;) {
+    for (unsigned i = 0; i < CACHE_BUCKETS; i++) {
+        for (struct entry **p = &cache_programs[i]; *p;) {
             if ((*p)->state == IN_BACKGROUND) (*p)->state = FAILED;
             if ((*p)->state != UNFINISHED) p = &(*p)->next;
             else *p = (*p)->next;
         }
-        for (struct code_entry **p = &codes[i]; *p;)
+        for (struct code_entry **p = &cache_codes[i]; *p;)
             if ((*p)->ready) p = &(*p)->next;
             else *p = (*p)->next;
     }
-    changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    cache_changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 }
 
 void cache_after_fork(bool child)
 {
     debugger_after_fork();
     if (child) drop_unfinished();
-    pthread_mutex_unlock(&lock);
-}
-
-static bool same_key(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
-
-static void count(atomic_uint_fast64_t *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
-
-/* ---- kernel -> code ---- */
-static struct kernel *copy_kernel(const struct kernel *k)
-{
-    struct kernel *c = kernel_new(k->name);
-    if (!c) return NULL;
-    if (!mem_reserve(&c->inst, &c->inst_cap, k->ninst, sizeof *k->inst) ||
-        !mem_reserve(&c->buf, &c->buf_cap, k->nbuf, sizeof *k->buf)) {
-        kernel_free(c);
-        return NULL;
-    }
-    memcpy(c->inst, k->inst, k->ninst * sizeof *k->inst);
-    if (k->nbuf) memcpy(c->buf, k->buf, k->nbuf * sizeof *k->buf);
-    c->ninst = k->ninst;
-    c->nbuf = k->nbuf;
-    c->sched = k->sched;
-    c->extent = k->extent;
-    c->flops = k->flops;
-    c->bytes = k->bytes;
-    return c;
-}
-
-static bool load(struct code_entry *c, const struct code *code, struct err *e)
-{
-    struct accelerator *a = accelerator_get(c->device);
-    if (!a) return object_load(code, &c->loaded, e);
-    c->on = accelerator_load(a, c->kernel, code, e);
-    return c->on;
-}
-
-static void unload(struct code_entry *c)
-{
-    if (c->on) accelerator_unload(accelerator_get(c->device), c->on);
-    else object_unload(&c->loaded);
-}
-
-static bool load_from_disk(struct code_entry *c, const struct disk_key *key)
-{
-    struct disk_code found;
-    struct err ignored = {0};
-    bool ok = disk_load(key, &found);
-    if (ok) {
-        ok = load(c, &found.code, &ignored);
-        mem_free(found.file);
-    }
-    count(ok ? &counters.disk_hits : &counters.disk_misses);
-    return ok;
-}
-
-/* What the code generator makes is kept on disk once it has proved to load: by its version, which is sure by now (cpu.c). */
-static bool generate(struct code_entry *c, bool keep, struct err *e)
-{
-    struct disk_key key = {0};
-    struct code code = {0};
-    struct caps caps;
-    const struct backend *b = device_backend(c->device, &caps);
-    count(&counters.compiles);
-    if (!(device_is_host(c->device) ? b->compile(c->kernel, EMIT_OBJECT, &code, e)
-                                    : b->compile_for(c->kernel, &caps, EMIT_OBJECT, &code, e)))
-        return false;
-    bool ok = load(c, &code, e);
-    if (ok && keep && disk_key_make_for(&key, c->kernel, b, &caps)) disk_store(&key, &code);
-    disk_key_free(&key);
-    mem_free(code.bytes);
-    return ok;
-}
-
-static bool compile(struct code_entry *c, struct err *e)
-{
-    struct disk_key key = {0};
-    struct caps caps;
-    const struct backend *b = device_backend(c->device, &caps);
-    int64_t began = timeline_now();
-    bool keyed = option_cache_bytes() > 0 && disk_key_make_for(&key, c->kernel, b, &caps);
-    bool found = keyed && load_from_disk(c, &key);
-    bool ok = found || generate(c, keyed, e);
-    span_end(found ? SPAN_LOAD : SPAN_COMPILE, c->kernel->name, began);
-    if (ok) log_put(KL_LOG_DEBUG, "kernel %s: %s in %.3f ms", c->kernel->name, found ? "loaded from disk" : "compiled",
-                    1e-6 * (double)(timeline_now() - began));
-    disk_key_free(&key);
-    if (!ok) return false;
-    if ((c->copy = copy_kernel(c->kernel))) {
-        if (device_is_host(c->device)) debugger_tell(c->kernel, &c->loaded);
-        return true;
-    }
-    unload(c);
-    return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
-}
-
-/* The code of k on a device, which lives as long as the process; NULL: *e. */
-static const struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
-{
-    struct hash128 key = kernel_hash(k);
-    struct code_entry **bucket = &codes[key.lo % BUCKETS], *c;
-    pthread_mutex_lock(&lock);
-    for (;;) {
-        for (c = *bucket; c; c = c->next)
-            if (same_key(c->key, key) && c->device == device && kernel_same(c->kernel, k)) break;
-        if (!c || c->ready) break;
-        pthread_cond_wait(&changed, &lock);
-    }
-    bool build = !c && (c = mem_alloc(sizeof *c));
-    if (build) {
-        c->key = key;
-        c->kernel = k;
-        c->device = device;
-        c->next = *bucket;
-        *bucket = c;
-    }
-    pthread_mutex_unlock(&lock);
-    count(c && !build ? &counters.kernel_hits : &counters.kernel_misses);
-    if (!c) err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", k->name);
-    if (!build) return c;
-
-    fork_hold();
-    bool ok = compile(c, e);
-    fork_release();
-    pthread_mutex_lock(&lock);
-    if (ok) {
-        c->kernel = c->copy;
-        c->ready = true;
-    } else {
-        struct code_entry **p = bucket;
-        while (*p != c) p = &(*p)->next;
-        *p = c->next;
-        mem_free(c);
-    }
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-    return ok ? c : NULL;
+    pthread_mutex_unlock(&cache_lock);
 }
 
 /* ---- graph -> program ---- */
@@ -217,13 +56,14 @@ struct compile_all {
     struct exec *x;
     const uint64_t *needed;        /* per kernel: the devices that run its code, by bit */
     bool background;
+    atomic_uint ncode;             /* entries in x->code */
     atomic_uint next;              /* kernels are handed out one by one: some take a hundred times as long as others */
     pthread_mutex_t lock;          /* guards the rest: the failure of the first kernel that failed */
     uint32_t failed;
     struct err err;
 };
 
-static const struct code_entry *get_code(struct compile_all *all, uint32_t i, int device, struct err *e)
+static struct code_entry *get_code(struct compile_all *all, uint32_t i, int device, struct err *e)
 {
     if (all->background && !background_pause()) {
         err_set(e, KL_ERR_COMPILE, "the process ends");
@@ -237,8 +77,9 @@ static bool get_codes(struct compile_all *all, uint32_t i, struct err *e)
 {
     for (int d = 0; d < DEVICE_END; d++) {
         if (!(all->needed[i] >> d & 1)) continue;
-        const struct code_entry *c = get_code(all, i, d, e);
+        struct code_entry *c = get_code(all, i, d, e);
         if (!c) return false;
+        all->x->code[atomic_fetch_add(&all->ncode, 1)] = c;
         if (device_is_host(d)) all->x->fn[i] = c->loaded.fn;
         else all->x->on[d][i] = c->on;
     }
@@ -321,14 +162,18 @@ static bool compile_kernels(struct exec *x, bool background, struct err *e)
     uint32_t n = x->program->nkernel;
     uint64_t *needed = mem_alloc((n + 1) * sizeof *needed);
     x->fn = mem_alloc((n + 1) * sizeof *x->fn);
+    uint32_t ncode = 0;
     bool room = needed && x->fn;
-    for (int d = 0; d < DEVICE_END; d++)
-        if (x->accelerated >> d & 1) room &= (x->on[d] = mem_alloc((n + 1) * sizeof *x->on[d])) != NULL;
-    struct compile_all all = {x, needed, background, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
     if (room) {
         find_needed(x->program, x->interpreted, needed);
-        pool_run_max(compile_some, &all, n, 1, background ? 1 : UINT32_MAX);
+        for (uint32_t i = 0; i < n; i++) ncode += (uint32_t)__builtin_popcountll(needed[i]);
+        room = (x->code = mem_alloc((ncode + 1) * sizeof *x->code)) != NULL;
     }
+    for (int d = 0; d < DEVICE_END; d++)
+        if (x->accelerated >> d & 1) room &= (x->on[d] = mem_alloc((n + 1) * sizeof *x->on[d])) != NULL;
+    struct compile_all all = {x, needed, background, 0, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
+    if (room) pool_run_max(compile_some, &all, n, 1, background ? 1 : UINT32_MAX);
+    x->ncode = all.ncode;
     mem_free(needed);
     if (!room)
         return err_set(e, KL_ERR_MEMORY, "no memory for %u kernels of graph %s", n, x->captured->name);
@@ -378,7 +223,7 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
     bool ok = custom_check(g, e) && find_backend(x, g, &b, caps, e) && (x->program = plan(g, x, b, caps, dump, e));
     graph_free(g);
     if (!ok) return false;
-    count(&counters.graphs_built);
+    count_one(&counters.graphs_built);
     if (dump) {
         fork_hold();
         dump_program(dump, x->program, b, x->fuse);
@@ -387,7 +232,7 @@ static bool build(struct exec *x, const struct graph *captured, struct dump *dum
     return compile_kernels(x, background, e);
 }
 
-static struct entry *entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,
+static struct entry *program_entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,
                                const struct sched_section *schedules)
 {
     struct entry *t = mem_alloc(sizeof *t);
@@ -396,13 +241,21 @@ static struct entry *entry_new(struct hash128 key, const struct graph *captured,
     t->exec.device = device;
     t->exec.fuse = fuse;
     t->exec.schedules = schedules;
+    atomic_init(&t->exec.refs, 1);
+    atomic_init(&t->exec.weak_refs, 1);
     t->graph = captured;
     return t;
 }
 
-/* Drops what a failed build has left. */
+/* Drops what build has made. */
 static void exec_clear(struct exec *x)
 {
+    pthread_mutex_lock(&cache_lock);
+    for (uint32_t i = 0; i < x->ncode; i++) x->code[i]->users--;
+    pthread_mutex_unlock(&cache_lock);
+    mem_free(x->code);
+    x->code = NULL;
+    x->ncode = 0;
     graph_free(x->captured);
     program_free(x->program);
     mem_free(x->fn);
@@ -418,26 +271,27 @@ static void exec_clear(struct exec *x)
     x->interpreted = 0;
 }
 
-static const struct entry **namesakes(const struct graph *g)
+static struct entry **namesakes(const struct graph *g)
 {
-    return &named[bytes_hash(g->name, strlen(g->name)).lo % BUCKETS];
+    return &cache_named[bytes_hash(g->name, strlen(g->name)).lo % CACHE_BUCKETS];
 }
 
 const struct exec *exec_named(const char *name)
 {
     struct graph like = {0};
     snprintf(like.name, sizeof like.name, "%s", name);
-    pthread_mutex_lock(&lock);
-    const struct entry *found = NULL;
+    pthread_mutex_lock(&cache_lock);
+    struct entry *found = NULL;
     uint64_t last = 0;
-    for (const struct entry *t = *namesakes(&like); t; t = t->namesake) { /* from the last one made to the first */
-        uint64_t ran = atomic_load_explicit(&((struct entry *)t)->exec.ran, memory_order_relaxed);
+    for (struct entry *t = *namesakes(&like); t; t = t->namesake) { /* from the last one made to the first */
+        uint64_t ran = atomic_load_explicit(&t->exec.ran, memory_order_relaxed);
         if (!strcmp(t->graph->name, like.name) && (!found || ran > last)) {
             found = t;
             last = ran;
         }
     }
-    pthread_mutex_unlock(&lock);
+    if (found) exec_ref(&found->exec);
+    pthread_mutex_unlock(&cache_lock);
     return found ? &found->exec : NULL;
 }
 
@@ -449,26 +303,30 @@ static uint64_t likeness(const struct entry *t, const struct entry *k)
 }
 
 /* The program that is most like t's, of the last few and the last few of its name: so that the cost of a miss does not
- * grow with the number of programs.  Needs the lock. */
-static const struct entry *nearest(const struct entry *t)
+ * grow with the number of programs.  With a reference.  Needs the lock. */
+static struct entry *nearest(const struct entry *t)
 {
     enum { LOOKED_AT = 16 };
-    const struct entry *best = NULL, *k = *namesakes(t->graph);
+    struct entry *best = NULL, *k = *namesakes(t->graph);
     uint64_t most = 0, like;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->namesake)
         if ((like = likeness(t, k)) > most) most = like, best = k;
-    k = newest;
+    k = cache_newest;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->older)
         if ((like = likeness(t, k)) > most) most = like, best = k;
+    if (best) exec_ref(&best->exec);
     return best;
 }
 
 /* Notes why t had to be built. */
-static void explain(struct entry *t, const struct entry *near)
+static void explain(struct entry *t, const struct entry *near, bool evicted)
 {
     enum { ROOM = 2048 };
     char text[ROOM];
-    if (!near)
+    if (evicted)
+        snprintf(text, ROOM, "it was built before and evicted since: programs and kernels take more than option program_bytes, %lld",
+                 (long long)option_program_bytes());
+    else if (!near)
         snprintf(text, ROOM, "it is the first program");
     else if (!graph_same(t->graph, near->graph))
         graph_difference(t->graph, near->graph, text, ROOM);
@@ -479,36 +337,74 @@ static void explain(struct entry *t, const struct entry *near)
     if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
 }
 
-static void entry_free(struct entry *t)
+void program_entry_free(struct entry *t)
 {
     exec_clear(&t->exec);
     mem_free(t->exec.miss);
     graph_free(t->own);
-    mem_free(t->stand_in);
-    mem_free(t);
+    exec_weak_unref(&t->exec);
 }
 
-/* Announces how the building of an entry has ended.  One without a stand-in that failed is gone then. */
+/* Puts a program that is READY into the lists of such; needs the lock. */
+static void program_entry_link(struct entry *t)
+{
+    struct entry **same = namesakes(t->graph);
+    t->older = cache_newest;
+    t->older_at = &cache_newest;
+    t->namesake = *same;
+    t->namesake_at = same;
+    if (t->older) t->older->older_at = &t->older;
+    if (t->namesake) t->namesake->namesake_at = &t->namesake;
+    cache_newest = *same = t;
+}
+
+static void program_entry_remove(struct entry *t)
+{
+    struct entry **p = &cache_programs[t->exec.key.lo % CACHE_BUCKETS];
+    while (*p != t) p = &(*p)->next;
+    *p = t->next;
+}
+
+void program_entry_unlink(struct entry *t)
+{
+    program_entry_remove(t);
+    *t->older_at = t->older;
+    *t->namesake_at = t->namesake;
+    if (t->older) t->older->older_at = t->older_at;
+    if (t->namesake) t->namesake->namesake_at = t->namesake_at;
+}
+
+/* Announces how the building of an entry has ended.  One without a stand-in that failed is gone then.  With a reference. */
 static const struct exec *finish(struct entry *t, bool ok)
 {
-    if (!ok) exec_clear(&t->exec);
-    pthread_mutex_lock(&lock);
+    if (ok) t->bytes = (int64_t)(sizeof *t + graph_bytes(t->exec.captured) + program_bytes(t->exec.program));
+    else exec_clear(&t->exec);
+    pthread_mutex_lock(&cache_lock);
+    struct exec *stand_in = ok ? t->stand_in : NULL;
+    struct graph *own = ok ? t->own : NULL;
     bool gone = !ok && !t->stand_in;
     t->state = ok ? READY : FAILED;
     if (ok) {
-        const struct entry **same = namesakes(t->graph = t->exec.captured);
-        t->older = newest, newest = t;
-        t->namesake = *same, *same = t;
-        if (t->stand_in) atomic_store_explicit(&t->stand_in->newer, &t->exec, memory_order_release);
+        exec_ref(&t->exec);
+        t->graph = t->exec.captured;
+        t->own = NULL;
+        t->stand_in = NULL;
+        t->made = exec_runs();
+        cache_bytes += t->bytes;
+        program_entry_link(t);
+        cache_rebuilt(&t->exec);
+        if (stand_in) {
+            exec_ref(&t->exec);
+            atomic_store_explicit(&stand_in->newer, &t->exec, memory_order_release);
+        }
     }
-    if (gone) {
-        struct entry **p = &programs[t->exec.key.lo % BUCKETS];
-        while (*p != t) p = &(*p)->next;
-        *p = t->next;
-    }
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-    if (gone) entry_free(t);
+    if (gone) program_entry_remove(t);
+    pthread_cond_broadcast(&cache_changed);
+    pthread_mutex_unlock(&cache_lock);
+    exec_unref(stand_in);
+    graph_free(own);
+    if (gone) program_entry_free(t);
+    if (ok) cache_trim();
     return ok ? &t->exec : NULL;
 }
 
@@ -542,7 +438,7 @@ static void build_in_background(void *ctx)
     dump_end(t->dump);
     if (ok) tell_of_program(t, began);
     else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->own->name, ignored.msg);
-    finish(t, ok);
+    exec_unref(finish(t, ok));
 }
 
 /* Makes the stand-in of a new entry and leaves the rest to a task; NULL: *e, or, without one, not possible. */
@@ -551,23 +447,26 @@ static const struct exec *start_background(struct entry *t, const struct graph *
     const struct exec *unfused = exec_get(captured, t->exec.device, false, e);
     struct graph *own = unfused ? graph_clone(captured) : NULL;
     struct exec *s = own ? mem_alloc(sizeof *s) : NULL;
+    char *miss = s && t->exec.miss ? mem_alloc(strlen(t->exec.miss) + 1) : NULL;
     if (!s) {
         graph_free(own);
+        exec_unref(unfused);
         return NULL;
     }
+    if (miss) strcpy(miss, t->exec.miss);
     *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program, .fn = unfused->fn,
                        .work_bytes = unfused->work_bytes, .interpreted = unfused->interpreted, .accelerated = unfused->accelerated,
                        .device = unfused->device, .fuse = true, .schedules = t->exec.schedules,
-                       .miss = t->exec.miss};
+                       .miss = miss, .base = unfused, .refs = 2, .weak_refs = 1}; /* the entry's and the caller's */
     memcpy(s->on, unfused->on, sizeof s->on);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&cache_lock);
     t->stand_in = s;
     t->own = own;
     t->graph = own;
     t->dump = dump;
     t->state = IN_BACKGROUND;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
+    pthread_cond_broadcast(&cache_changed);
+    pthread_mutex_unlock(&cache_lock);
     if (background_run(build_in_background, t)) return s;
     dump_end(dump);
     finish(t, false);
@@ -587,28 +486,31 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     const struct sched_section *schedules;
     if (!schedules_of(captured->name, fuse, &schedules, e)) return NULL;
     struct hash128 key = graph_hash(captured);
-    struct entry **bucket = &programs[key.lo % BUCKETS], *t;
-    pthread_mutex_lock(&lock);
+    struct entry **bucket = &cache_programs[key.lo % CACHE_BUCKETS], *t;
+    pthread_mutex_lock(&cache_lock);
     for (;;) {
         for (t = *bucket; t; t = t->next)
             if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
                 t->exec.schedules == schedules && graph_same(t->graph, captured)) break;
         if (!t || t->state != UNFINISHED) break;
-        pthread_cond_wait(&changed, &lock);
+        pthread_cond_wait(&cache_changed, &cache_lock);
     }
     const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
+    if (found) exec_ref(found);
     bool later = !t && may_wait(captured, device, fuse);
-    bool fresh = !t && (t = entry_new(key, captured, device, fuse, schedules));
+    bool fresh = !t && (t = program_entry_new(key, captured, device, fuse, schedules));
     if (fresh) {
         t->next = *bucket;
         *bucket = t;
     } else if (t && !found) {
         t->state = UNFINISHED;
     }
-    const struct entry *near = fresh ? nearest(t) : NULL;
-    pthread_mutex_unlock(&lock);
-    if (fresh) explain(t, near);
-    count(found ? &counters.program_hits : &counters.program_misses);
+    struct entry *near = fresh ? nearest(t) : NULL;
+    bool evicted = fresh && cache_was_evicted(&t->exec);
+    pthread_mutex_unlock(&cache_lock);
+    if (fresh) explain(t, near, evicted);
+    if (near) exec_unref(&near->exec);
+    count_one(found ? &counters.program_hits : &counters.program_misses);
     if (found) return found;
     if (!t) {
         err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);

@@ -336,10 +336,13 @@ static bool run_program(struct run *r, struct err *e)
     return ok;
 }
 
+static _Atomic(uint64_t) runs;
+
+uint64_t exec_runs(void) { return atomic_load_explicit(&runs, memory_order_relaxed); }
+
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
 {
-    static _Atomic(uint64_t) runs;
     uint64_t number = atomic_fetch_add_explicit(&runs, 1, memory_order_relaxed) + 1;
     atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
     x = exec_latest(x);

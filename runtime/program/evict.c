@@ -1,0 +1,176 @@
+/* References to programs, and their eviction: what programs and kernels take in memory is kept below option
+ * program_bytes.
+ *
+ * The cache has a reference to each program of its tables, and everyone who runs one or keeps it for later has one of
+ * their own.  A program with the cache's reference alone may be evicted: the count goes from 1 to 0 in one step, so that
+ * nobody can take a reference meanwhile, and the program's parts are freed.  The memory of its entry stays until the last
+ * weak reference is gone; from a weak reference a real one is made with exec_try_ref, which fails once the count is 0. */
+#include "cache.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEYS = 4096 };
+
+int64_t cache_bytes;                  /* guarded by cache_lock, as are the two below */
+static int64_t tried;                 /* so many bytes were left by the last pass, more than it should; else 0 */
+static uint64_t evicted_keys[KEYS];   /* of programs that were evicted, by their lowest bits; 0: none */
+
+/* ---- references ---- */
+
+void exec_ref(const struct exec *x)
+{
+    atomic_fetch_add_explicit(&((struct exec *)x)->refs, 1, memory_order_relaxed);
+}
+
+bool exec_try_ref(const struct exec *x)
+{
+    atomic_uint *refs = &((struct exec *)x)->refs;
+    unsigned n = atomic_load_explicit(refs, memory_order_relaxed);
+    while (n && !atomic_compare_exchange_weak_explicit(refs, &n, n + 1, memory_order_acquire, memory_order_relaxed)) continue;
+    return n;
+}
+
+void exec_unref(const struct exec *shared)
+{
+    struct exec *x = (struct exec *)shared;
+    if (!x || atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) > 1) return;
+    exec_unref(atomic_load(&x->newer)); /* a stand-in: the cache keeps its reference to others until it evicts them */
+    exec_unref(x->base);
+    mem_free(x->miss);
+    exec_weak_unref(x);
+}
+
+void exec_weak_ref(const struct exec *x)
+{
+    atomic_fetch_add_explicit(&((struct exec *)x)->weak_refs, 1, memory_order_relaxed);
+}
+
+void exec_weak_unref(const struct exec *shared)
+{
+    struct exec *x = (struct exec *)shared;
+    if (x && atomic_fetch_sub_explicit(&x->weak_refs, 1, memory_order_acq_rel) == 1) mem_free(x);
+}
+
+/* ---- keys of evicted programs, for the message about a miss ---- */
+
+static uint64_t key_of(const struct exec *x)
+{
+    return (x->key.lo ^ ((uint64_t)x->device << 1 | x->fuse) << 12) | 1;
+}
+
+bool cache_was_evicted(const struct exec *x) { return evicted_keys[key_of(x) % KEYS] == key_of(x); }
+
+void cache_rebuilt(const struct exec *x)
+{
+    if (cache_was_evicted(x)) evicted_keys[key_of(x) % KEYS] = 0;
+}
+
+/* ---- eviction ---- */
+
+static uint64_t last_use(const struct entry *t)
+{
+    uint64_t ran = atomic_load_explicit(&((struct entry *)t)->exec.ran, memory_order_relaxed);
+    return ran > t->made ? ran : t->made;
+}
+
+struct candidate { struct entry *entry; uint64_t used; };
+
+static int by_use(const void *a, const void *b)
+{
+    uint64_t x = ((const struct candidate *)a)->used, y = ((const struct candidate *)b)->used;
+    return x < y ? -1 : x > y;
+}
+
+/* A program that a profile has timed stays: what was measured names it. */
+static bool may_go(struct entry *t)
+{
+    return atomic_load(&t->exec.refs) == 1 && !atomic_load(&t->exec.times);
+}
+
+/* Takes a program out of the cache; false: it has come into use. */
+static bool take_entry(struct entry *t)
+{
+    unsigned one = 1;
+    if (!atomic_compare_exchange_strong(&t->exec.refs, &one, 0)) return false;
+    if (atomic_load(&t->exec.times)) { /* it ran since it was looked at */
+        atomic_store(&t->exec.refs, 1);
+        return false;
+    }
+    program_entry_unlink(t);
+    evicted_keys[key_of(&t->exec) % KEYS] = key_of(&t->exec);
+    cache_bytes -= t->bytes;
+    return true;
+}
+
+/* Code that only this program used goes with it. */
+static void take_codes(struct exec *x, struct code_entry **code)
+{
+    for (uint32_t i = 0; i < x->ncode; i++)
+        if (!--x->code[i]->users) code_take(x->code[i], code);
+    x->ncode = 0;
+}
+
+/* The programs that may go, the least recently used first; NULL: none, or out of memory.  Needs the lock. */
+static struct candidate *candidates(uint32_t *n)
+{
+    uint32_t cap = 0;
+    struct candidate *v = NULL;
+    *n = 0;
+    for (struct entry *t = cache_newest; t; t = t->older) {
+        if (!may_go(t)) continue;
+        if (!mem_reserve(&v, &cap, *n + 1, sizeof *v)) break;
+        v[(*n)++] = (struct candidate){t, last_use(t)};
+    }
+    if (*n) qsort(v, *n, sizeof *v, by_use);
+    return v;
+}
+
+/* Evicts until at most `most` bytes are left.  Programs go into *gone, by `next`; the code that none uses into *code. */
+static void evict(int64_t most, struct entry **gone, struct code_entry **code)
+{
+    uint32_t n = 0;
+    code_take_unused(code); /* what failed builds have left */
+    struct candidate *v = cache_bytes > most ? candidates(&n) : NULL;
+    for (uint32_t i = 0; i < n && cache_bytes > most; i++) {
+        struct entry *t = v[i].entry;
+        if (!take_entry(t)) continue;
+        take_codes(&t->exec, code);
+        t->next = *gone;
+        *gone = t;
+    }
+    tried = cache_bytes > most ? cache_bytes : 0;
+    mem_free(v);
+}
+
+void cache_trim(void)
+{
+    int64_t limit = option_program_bytes();
+    struct entry *gone = NULL;
+    struct code_entry *code = NULL;
+    pthread_mutex_lock(&cache_lock);
+    /* An eighth more than is needed, as each pass looks at all programs; where little can go, not in each build. */
+    if (cache_bytes > limit && cache_bytes > tried + tried / 8) evict(limit - limit / 8, &gone, &code);
+    pthread_mutex_unlock(&cache_lock);
+    for (struct entry *next; gone; gone = next) {
+        next = gone->next;
+        program_entry_free(gone);
+        count_one(&counters.programs_evicted);
+    }
+    code_free(code);
+}
+
+void cache_limit_changed(void)
+{
+    pthread_mutex_lock(&cache_lock);
+    tried = 0;
+    pthread_mutex_unlock(&cache_lock);
+    cache_trim();
+}
+
+int64_t cache_total(void)
+{
+    pthread_mutex_lock(&cache_lock);
+    int64_t bytes = cache_bytes;
+    pthread_mutex_unlock(&cache_lock);
+    return bytes;
+}
