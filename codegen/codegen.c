@@ -58,7 +58,7 @@ bool library_entry(const char *what, const char *library, const char *entry, voi
     return *out || err_set(e, KL_ERR_DEVICE, "%s: %s is of another version of Kiln", what, library);
 }
 
-static const struct backend *open_library(const char *name, const char *library, const char *entry, struct err *e)
+static const struct backend *codegen_open_library(const char *name, const char *library, const char *entry, struct err *e)
 {
     char what[64];
     const struct backend *(*get)(void);
@@ -88,7 +88,7 @@ const struct backend *backend_get(const char *name, struct err *e)
         }
         pthread_mutex_lock(&lock);
         if (!table[i].open)
-            table[i].open = open_library(name, table[i].library, table[i].entry, e);
+            table[i].open = codegen_open_library(name, table[i].library, table[i].entry, e);
         const struct backend *b = table[i].open;
         pthread_mutex_unlock(&lock);
         return b;

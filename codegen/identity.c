@@ -10,9 +10,9 @@
 
 struct writing { char *s; size_t n, size; bool full; };
 
-static void put(struct writing *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void identity_put(struct writing *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-static void put(struct writing *w, const char *fmt, ...)
+static void identity_put(struct writing *w, const char *fmt, ...)
 {
     va_list a;
     va_start(a, fmt);
@@ -27,7 +27,7 @@ static bool put_file(struct writing *w, const char *path)
 {
     struct stat s;
     if (stat(path, &s)) return false;
-    put(w, "%s %llx:%llx %lld bytes %lld.%09ld %lld.%09ld\n", path, (unsigned long long)s.st_dev, (unsigned long long)s.st_ino,
+    identity_put(w, "%s %llx:%llx %lld bytes %lld.%09ld %lld.%09ld\n", path, (unsigned long long)s.st_dev, (unsigned long long)s.st_ino,
         (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec, (long long)s.st_ctim.tv_sec, s.st_ctim.tv_nsec);
     return !w->full;
 }
@@ -57,11 +57,11 @@ static bool put_processor(struct writing *w)
             b = 0; /* which of the processors this thread is on */
             xsave = c & OSXSAVE;
         }
-        put(w, "%x.%x %08x%08x%08x%08x\n", leaf[i][0], leaf[i][1], a, b, c, d);
+        identity_put(w, "%x.%x %08x%08x%08x%08x\n", leaf[i][0], leaf[i][1], a, b, c, d);
     }
     unsigned lo = 0, hi = 0; /* the registers that the system keeps */
     if (xsave) __asm__("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
-    put(w, "registers %08x%08x\nprocessors %ld\n", hi, lo, sysconf(_SC_NPROCESSORS_ONLN));
+    identity_put(w, "registers %08x%08x\nprocessors %ld\n", hi, lo, sysconf(_SC_NPROCESSORS_ONLN));
     return !w->full;
 }
 #else
@@ -77,9 +77,9 @@ bool backend_identity(const char *name, char *text, size_t size)
     static const char *const search[] = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
     char path[4096];
     struct writing w = {text, 0, size, false};
-    put(&w, "backend %s abi %u\n", name, KERNEL_ABI);
+    identity_put(&w, "backend %s abi %u\n", name, KERNEL_ABI);
     if (!backend_file(name, path, sizeof path) || !put_file(&w, path)) return false;
-    for (size_t i = 0; i < sizeof search / sizeof *search; i++) put(&w, "%s=%s\n", search[i], getenv(search[i]) ? getenv(search[i]) : "");
-    if (!put_file(&w, "/etc/ld.so.cache")) put(&w, "no loader cache\n");
+    for (size_t i = 0; i < sizeof search / sizeof *search; i++) identity_put(&w, "%s=%s\n", search[i], getenv(search[i]) ? getenv(search[i]) : "");
+    if (!put_file(&w, "/etc/ld.so.cache")) identity_put(&w, "no loader cache\n");
     return put_processor(&w);
 }

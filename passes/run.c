@@ -18,7 +18,7 @@ const struct pass_info *pass_find(const char *name, size_t len)
     return NULL;
 }
 
-static bool check(struct graph *g, const struct pass_options *o, const char *after)
+static bool passes_check(struct graph *g, const struct pass_options *o, const char *after)
 {
     struct err e = {0};
     if (o->verify && !graph_verify(g, &e))
@@ -51,7 +51,7 @@ int pass_run(const struct pass_info *p, struct graph *g, bool unfused)
 
 bool passes_run(struct graph *g, const struct pass_options *o)
 {
-    if (!check(g, o, "recording"))
+    if (!passes_check(g, o, "recording"))
         return false;
     if (o->dump)
         o->dump(o->ctx, "captured", g);
@@ -60,7 +60,7 @@ bool passes_run(struct graph *g, const struct pass_options *o)
         int changed = pass_run(p, g, !o->fuse);
         if (changed < 0 || g->err.code)
             return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);
-        if (!check(g, o, p->name))
+        if (!passes_check(g, o, p->name))
             return false;
         bool last_of_stage = i + 1 == pass_count || strcmp(p->stage, pass_list[i + 1].stage) != 0;
         if (o->dump && last_of_stage)

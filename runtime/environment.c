@@ -71,7 +71,7 @@ static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t
 }
 
 /* Names that begin with KILN_TEST and the like are the tests' own. */
-static bool is_known(const char *name, size_t len)
+static bool environment_is_known(const char *name, size_t len)
 {
     static const char *const others[] = {"KILN_TEST", "KILN_BLESS", "KILN_BREAK", "KILN_AS_IT_IS"};
     for (unsigned i = 0; i < VARIABLES; i++)
@@ -92,7 +92,7 @@ void environment_check(void (*say)(void *ctx, const char *text), void *ctx)
     }
     for (char **p = environ; p && *p; p++) {
         size_t len = strcspn(*p, "=");
-        if (strncmp(*p, "KILN_", 5) || is_known(*p, len)) continue;
+        if (strncmp(*p, "KILN_", 5) || environment_is_known(*p, len)) continue;
         snprintf(message, sizeof message, "%.*s is no variable that Kiln reads", len < 100 ? (int)len : 100, *p);
         say(ctx, message);
     }

@@ -218,7 +218,7 @@ static void after_fork(void)
     pool.started = 1;
 }
 
-static void initialize(void)
+static void pool_initialize(void)
 {
     cpu_set_t set;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -236,7 +236,7 @@ static void initialize(void)
 
 unsigned pool_threads(void)
 {
-    pthread_once(&once, initialize);
+    pthread_once(&once, pool_initialize);
     unsigned n = atomic_load_explicit(&wanted, memory_order_relaxed);
     unsigned theirs = atomic_load_explicit(&host_threads, memory_order_relaxed);
     if (theirs) return n && n < theirs ? n : theirs;

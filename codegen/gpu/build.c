@@ -28,7 +28,7 @@ bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e)
     return true;
 }
 
-static bool join(const struct source_info *info, uint32_t nbuf, const struct code *binary, struct code *out, struct err *e)
+static bool gpu_build_join(const struct source_info *info, uint32_t nbuf, const struct code *binary, struct code *out, struct err *e)
 {
     struct head h = {.threads = info->threads, .nbuf = nbuf, .size = binary->size};
     memcpy(h.magic, magic, sizeof magic);
@@ -43,7 +43,7 @@ static bool join(const struct source_info *info, uint32_t nbuf, const struct cod
     return true;
 }
 
-static bool build(const struct kernel *k, const char *language, const char *arch, const char *features, enum emit_kind kind,
+static bool gpu_build_build(const struct kernel *k, const char *language, const char *arch, const char *features, enum emit_kind kind,
                   struct code *out, struct err *e)
 {
     const struct dialect *d = dialect_find(language, e);
@@ -63,7 +63,7 @@ static bool build(const struct kernel *k, const char *language, const char *arch
     if (ok && kind == EMIT_ASM)
         *out = binary;
     else if (ok)
-        ok = join(&info, k->nbuf, &binary, out, e);
+        ok = gpu_build_join(&info, k->nbuf, &binary, out, e);
     if (!ok || kind != EMIT_ASM)
         mem_free(binary.bytes);
     source_info_free(&info);
@@ -75,12 +75,12 @@ static bool build(const struct kernel *k, const char *language, const char *arch
 
 static bool vulkan_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
 {
-    return build(k, "glsl", NULL, target->features, kind, out, e);
+    return gpu_build_build(k, "glsl", NULL, target->features, kind, out, e);
 }
 
 static bool vulkan_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
-    return build(k, "glsl", NULL, NULL, kind, out, e);
+    return gpu_build_build(k, "glsl", NULL, NULL, kind, out, e);
 }
 
 /* ---- CUDA and HIP: one architecture at a time ---- */
@@ -91,7 +91,7 @@ static bool build_for(const struct kernel *k, const char *language, const struct
     char arch[64];
     size_t n = strcspn(target->features, " ");
     snprintf(arch, sizeof arch, "%.*s", (int)(n < sizeof arch ? n : sizeof arch - 1), target->features);
-    return build(k, language, arch, target->features, kind, out, e);
+    return gpu_build_build(k, language, arch, target->features, kind, out, e);
 }
 
 static bool cuda_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
@@ -101,7 +101,7 @@ static bool cuda_for(const struct kernel *k, const struct caps *target, enum emi
 
 static bool cuda_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
-    return build(k, "cuda", NULL, NULL, kind, out, e);
+    return gpu_build_build(k, "cuda", NULL, NULL, kind, out, e);
 }
 
 static bool hip_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
@@ -111,7 +111,7 @@ static bool hip_for(const struct kernel *k, const struct caps *target, enum emit
 
 static bool hip_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
-    return build(k, "hip", NULL, NULL, kind, out, e);
+    return gpu_build_build(k, "hip", NULL, NULL, kind, out, e);
 }
 
 /* ---- versions ---- */
@@ -135,16 +135,16 @@ static void make_cuda(void) { make_version(CUDA); }
 static void make_hip(void) { make_version(HIP); }
 static void make_vulkan(void) { make_version(VULKAN); }
 
-static const char *version(int language)
+static const char *gpu_build_version(int language)
 {
     static void (*const make[])(void) = {make_cuda, make_hip, make_vulkan};
     pthread_once(&version_once[language], make[language]);
     return version_text[language];
 }
 
-static const char *cuda_version(void) { return version(CUDA); }
-static const char *hip_version(void) { return version(HIP); }
-static const char *vulkan_version(void) { return version(VULKAN); }
+static const char *cuda_version(void) { return gpu_build_version(CUDA); }
+static const char *hip_version(void) { return gpu_build_version(HIP); }
+static const char *vulkan_version(void) { return gpu_build_version(VULKAN); }
 
 const struct backend backend_cuda = {.name = "cuda", .abi = KERNEL_ABI, .version = cuda_version, .compile = cuda_any, .compile_for = cuda_for};
 const struct backend backend_hip = {.name = "hip", .abi = KERNEL_ABI, .version = hip_version, .compile = hip_any, .compile_for = hip_for};
@@ -161,7 +161,7 @@ static bool plugin_text(const struct kernel *k, enum emit_kind kind, struct code
     bool ok = (text && info.inside) || err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
     struct code binary = {text, ok ? strlen(text) + 1 : 0};
     if (ok && kind == EMIT_OBJECT)
-        ok = join(&info, k->nbuf, &binary, out, e);
+        ok = gpu_build_join(&info, k->nbuf, &binary, out, e);
     else if (ok) /* what the plug-in sees is what there is to look at */
         *out = (struct code){text, binary.size - 1};
     if (!ok || kind == EMIT_OBJECT)

@@ -2,12 +2,12 @@
 #include "rtc.h"
 #include <stdlib.h>
 
-static void open_library(void);
+static void hiprtc_open_library(void);
 /* One rounding each: nothing contracted, flushed or approximated. */
 static const char *const option[] = {"-ffp-contract=off", "-fno-fast-math", "-fhip-fp32-correctly-rounded-divide-sqrt", "-std=c++17", NULL};
-static struct rtc hiprtc = {.name = "hiprtc", .file = "kiln.hip", .option = option, .open = open_library, .once = PTHREAD_ONCE_INIT};
+static struct rtc hiprtc = {.name = "hiprtc", .file = "kiln.hip", .option = option, .open = hiprtc_open_library, .once = PTHREAD_ONCE_INIT};
 
-static void open_library(void)
+static void hiprtc_open_library(void)
 {
     static const char *const name[] = {"hiprtcVersion", "hiprtcCreateProgram", "hiprtcCompileProgram", "hiprtcGetProgramLogSize",
                                        "hiprtcGetProgramLog", "hiprtcGetCodeSize", "hiprtcGetCode", "hiprtcDestroyProgram"};
@@ -18,13 +18,13 @@ static void open_library(void)
     gpu_library(hiprtc.name, library, name, fn, sizeof fn / sizeof *fn, &hiprtc.failure);
 }
 
-static bool version(char *out, size_t size, struct err *e) { return rtc_version(&hiprtc, out, size, e); }
+static bool hiprtc_version(char *out, size_t size, struct err *e) { return rtc_version(&hiprtc, out, size, e); }
 
-static bool compile(const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e)
+static bool hiprtc_compile(const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e)
 {
     return rtc_compile(&hiprtc, source, arch, what, out, e);
 }
 
 static const char *const architectures[] = {"gfx90a", "gfx1030", NULL};
 extern const struct gpu_compiler compiler_hip;
-const struct gpu_compiler compiler_hip = {"hip", architectures, version, compile};
+const struct gpu_compiler compiler_hip = {"hip", architectures, hiprtc_version, hiprtc_compile};

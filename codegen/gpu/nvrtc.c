@@ -2,13 +2,13 @@
 #include "rtc.h"
 #include <stdlib.h>
 
-static void open_library(void);
+static void nvrtc_open_library(void);
 /* One rounding each: nothing contracted, flushed or approximated. */
 static const char *const option[] = {"--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--std=c++17", NULL};
-static struct rtc nvrtc = {.name = "NVRTC", .file = "kiln.cu", .option = option, .open = open_library, .once = PTHREAD_ONCE_INIT};
+static struct rtc nvrtc = {.name = "NVRTC", .file = "kiln.cu", .option = option, .open = nvrtc_open_library, .once = PTHREAD_ONCE_INIT};
 
 /* $KILN_CUDA_COMPILER, on the library path, or where $CUDA_PATH or the toolkit's usual folder is. */
-static void open_library(void)
+static void nvrtc_open_library(void)
 {
     static const char *const name[] = {"nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram", "nvrtcGetProgramLogSize",
                                        "nvrtcGetProgramLog", "nvrtcGetCUBINSize", "nvrtcGetCUBIN", "nvrtcGetPTXSize",
@@ -24,13 +24,13 @@ static void open_library(void)
     gpu_library(nvrtc.name, given[0] ? given : usual, name, fn, sizeof fn / sizeof *fn, &nvrtc.failure);
 }
 
-static bool version(char *out, size_t size, struct err *e) { return rtc_version(&nvrtc, out, size, e); }
+static bool nvrtc_version(char *out, size_t size, struct err *e) { return rtc_version(&nvrtc, out, size, e); }
 
-static bool compile(const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e)
+static bool nvrtc_compile(const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e)
 {
     return rtc_compile(&nvrtc, source, arch, what, out, e);
 }
 
 static const char *const architectures[] = {"sm_80", "sm_90", NULL};
 extern const struct gpu_compiler compiler_cuda;
-const struct gpu_compiler compiler_cuda = {"cuda", architectures, version, compile};
+const struct gpu_compiler compiler_cuda = {"cuda", architectures, nvrtc_version, nvrtc_compile};

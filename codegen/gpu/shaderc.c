@@ -26,7 +26,7 @@ static bool is_open(struct err *e)
     return module || err_set(e, failure.code, "%s", failure.msg);
 }
 
-static bool version(char *out, size_t size, struct err *e)
+static bool shaderc_version(char *out, size_t size, struct err *e)
 {
     if (!is_open(e))
         return false;
@@ -34,7 +34,7 @@ static bool version(char *out, size_t size, struct err *e)
     return true;
 }
 
-static bool compile(const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e)
+static bool shaderc_compile(const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e)
 {
     bool ok = false;
     const char *bytes, *log;
@@ -60,4 +60,4 @@ static bool compile(const char *source, const char *arch, enum gpu_output what, 
 
 static const char *const architectures[] = {"vulkan1.2", NULL};
 extern const struct gpu_compiler compiler_glsl;
-const struct gpu_compiler compiler_glsl = {"glsl", architectures, version, compile};
+const struct gpu_compiler compiler_glsl = {"glsl", architectures, shaderc_version, shaderc_compile};

@@ -304,7 +304,7 @@ static void close_nest(struct emitter *m, val end)
     }
 }
 
-static void copy(struct emitter *m, val v)
+static void source_put_copy(struct emitter *m, val v)
 {
     char x[MAX_OPERAND];
     source_operand(m, m->k->inst[v].a, x);
@@ -313,7 +313,7 @@ static void copy(struct emitter *m, val v)
 }
 
 /* The number of a tile's row or column. */
-static void number(struct emitter *m, val v)
+static void source_number(struct emitter *m, val v)
 {
     source_declare(m, v);
     text_put(m->t, "i64(%u);\n", m->k->inst[v].kind == TILE_ROWS ? m->row : m->col);
@@ -383,10 +383,10 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     case L_OUT:
     case L_SPLAT:
-        each_element(m, v, copy);
+        each_element(m, v, source_put_copy);
         return true;
     case L_INDEX:
-        each_element(m, v, number);
+        each_element(m, v, source_number);
         return true;
     case L_MMA:
         if (m->unit)

@@ -16,7 +16,7 @@ static bool is_stride(const struct emitter *m, val v)
     return i->op == L_CONST && (int64_t)i->imm >= 0 && i->imm < NEAR;
 }
 
-static bool take(struct emitter *m, val v, enum source_role role)
+static bool source_matrix_take(struct emitter *m, val v, enum source_role role)
 {
     if (m->role[v] && m->role[v] != role)
         return false;
@@ -30,7 +30,7 @@ static bool is_factor(struct emitter *m, val v, enum source_role role)
     const struct linst *i = &m->k->inst[v];
     const struct mma_caps *c = &m->d->matrix->caps;
     bool whole = role == ROLE_A ? i->rows % c->m == 0 && i->cols % c->k == 0 : i->rows % c->k == 0 && i->cols % c->n == 0;
-    return i->op == L_LOAD && whole && c->dtypes >> i->dtype & 1 && !i->b && is_stride(m, i->d) && take(m, v, role);
+    return i->op == L_LOAD && whole && c->dtypes >> i->dtype & 1 && !i->b && is_stride(m, i->d) && source_matrix_take(m, v, role);
 }
 
 static bool has_text(struct emitter *m, val v)
@@ -44,12 +44,12 @@ static bool has_text(struct emitter *m, val v)
         return true; /* is_factor */
     case L_MMA:
         return i->kind == MMA_ANY && m->role[i->c] == ROLE_SUM && is_factor(m, i->a, ROLE_A) && is_factor(m, i->b, ROLE_B) &&
-               take(m, v, ROLE_SUM);
+               source_matrix_take(m, v, ROLE_SUM);
     case L_SPLAT:
     case L_CARRY:
     case L_OUT:
         return !i->cols || (i->dtype == KL_F32 && i->rows % c->m == 0 && i->cols % c->n == 0 &&
-                            (i->op == L_SPLAT || m->role[i->a] == ROLE_SUM) && take(m, v, ROLE_SUM));
+                            (i->op == L_SPLAT || m->role[i->a] == ROLE_SUM) && source_matrix_take(m, v, ROLE_SUM));
     case L_NEXT:
         return !m->k->inst[i->b].cols || m->role[i->b] == ROLE_SUM;
     case L_STORE:

@@ -6,7 +6,7 @@
 const char *source_memory_type(unsigned dtype) { return dtype == KL_BOOL ? "u8" : dtype_name(dtype); }
 
 /* The index of access i; of a tile's, that of the element at row, col.  Is it in 32 bits? */
-static bool place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND])
+static bool source_memory_place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND])
 {
     bool fits;
     char a[MAX_OPERAND], d[MAX_OPERAND];
@@ -25,7 +25,7 @@ static bool place(const struct emitter *m, const struct linst *i, bool tile, cha
     return false;
 }
 
-static void element(struct emitter *m, uint32_t b, const char *index, bool fits)
+static void source_memory_element(struct emitter *m, uint32_t b, const char *index, bool fits)
 {
     const char *type = source_memory_type(m->k->buf[b].dtype);
     if (m->d->table && !m->info.inside[b])
@@ -41,11 +41,11 @@ void source_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char p[MAX_OPERAND], at[3 * MAX_OPERAND];
-    bool fits = place(m, i, i->cols, at);
+    bool fits = source_memory_place(m, i, i->cols, at);
     source_declare(m, v);
     if (i->b)
         text_put(m->t, "%s ? ", source_operand(m, i->b, p));
-    element(m, (uint32_t)i->imm, at, fits);
+    source_memory_element(m, (uint32_t)i->imm, at, fits);
     text_put(m->t, i->dtype == KL_BOOL ? " != u8(0)" : "");
     if (i->b)
         text_put(m->t, i->dtype == KL_BOOL ? " : false" : " : %s(0)", dtype_name(i->dtype));
@@ -68,10 +68,10 @@ static void change_element(struct emitter *m, const struct linst *i)
     unsigned dtype = m->k->inst[i->b].dtype;
     bool unsigned_add = i->op == L_ATOMIC && dtype == KL_I64 && i->kind == FOLD_ADD && !m->d->table;
     source_operand(m, i->b, x);
-    bool fits = place(m, i, i->op == L_STORE && m->k->inst[i->b].cols, at);
+    bool fits = source_memory_place(m, i, i->op == L_STORE && m->k->inst[i->b].cols, at);
     if (i->op == L_ATOMIC)
         text_put(m->t, "atomic%s(%s%s", name[i->kind], unsigned_add ? "(u64 *)" : "", m->d->address);
-    element(m, (uint32_t)i->imm, at, fits);
+    source_memory_element(m, (uint32_t)i->imm, at, fits);
     if (i->op == L_ATOMIC)
         text_put(m->t, unsigned_add ? ", u64(%s));\n" : ", %s);\n", x);
     else
@@ -144,10 +144,10 @@ static void copy_elements(struct emitter *m, const struct linst *i)
     for (unsigned e = 0; e < i->rows; e++) {
         source_line(m);
         snprintf(at, sizeof at, "%s + %u", to, e);
-        element(m, shared, at, false);
+        source_memory_element(m, shared, at, false);
         text_put(m->t, i->c ? " = %s ? " : " = ", p);
         snprintf(at, sizeof at, "%s + %u", from, e);
-        element(m, global, at, false);
+        source_memory_element(m, global, at, false);
         text_put(m->t, i->c ? " : %s(0);\n" : ";\n", source_memory_type(m->k->buf[shared].dtype));
     }
 }

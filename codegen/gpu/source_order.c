@@ -46,7 +46,7 @@ static bool may_share(const struct kernel *k, uint32_t b, uint32_t o)
     return k->buf[b].role == BUF_IN && k->buf[b].count == k->buf[o].count && dtype_size(k->buf[b].dtype) == dtype_size(k->buf[o].dtype);
 }
 
-static void load(struct walk *w, val v)
+static void source_order_load(struct walk *w, val v)
 {
     const struct linst *i = &w->m->k->inst[v];
     if (w->now[i->imm] & WRITTEN)
@@ -96,7 +96,7 @@ static bool apart(const struct walk *w, const struct linst *i)
     return true;
 }
 
-static void store(struct walk *w, val v)
+static void source_order_store(struct walk *w, val v)
 {
     const struct kernel *k = w->m->k;
     const struct linst *i = &k->inst[v];
@@ -166,9 +166,9 @@ static void step(struct walk *w, val v)
     else if (i->op == L_END)
         close(w);
     else if (i->op == L_LOAD)
-        load(w, v);
+        source_order_load(w, v);
     else if (i->op == L_STORE || i->op == L_ATOMIC)
-        store(w, v);
+        source_order_store(w, v);
     else if ((i->op == L_FOLD || i->op == L_MIX) && exchanges(w->m, v, w->width)) /* these have barriers */
         memset(w->now, 0, w->m->k->nbuf);
 }

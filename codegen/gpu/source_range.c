@@ -8,19 +8,19 @@ struct interval { int64_t lo, hi; };
 static const struct interval anything = {INT64_MIN, INT64_MAX};
 enum { FAR = 1 << 30 };           /* room for a loop's last step, and for a grid's */
 
-static bool fits(struct interval x) { return x.lo > -FAR && x.hi < FAR; }
+static bool source_range_fits(struct interval x) { return x.lo > -FAR && x.hi < FAR; }
 
 static struct interval of_loop(const struct linst *i, const struct interval *of)
 {
     struct interval lo = of[i->a], hi = of[i->b];
-    if (!fits(lo) || !fits(hi) || i->imm >= FAR)
+    if (!source_range_fits(lo) || !source_range_fits(hi) || i->imm >= FAR)
         return anything;
     return (struct interval){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo};
 }
 
-static struct interval product(struct interval a, struct interval b)
+static struct interval source_range_product(struct interval a, struct interval b)
 {
-    if (!fits(a) || !fits(b))
+    if (!source_range_fits(a) || !source_range_fits(b))
         return anything;
     int64_t x[4] = {a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi};
     struct interval r = {x[0], x[0]};
@@ -45,11 +45,11 @@ static struct interval of_prim(const struct kernel *k, const struct linst *i, co
     int64_t divisor = second->op == L_CONST ? (int64_t)second->imm : 0;
     switch (i->op - L_PRIM) {
     case P_ADD:
-        return fits(a) && fits(b) ? (struct interval){a.lo + b.lo, a.hi + b.hi} : anything;
+        return source_range_fits(a) && source_range_fits(b) ? (struct interval){a.lo + b.lo, a.hi + b.hi} : anything;
     case P_SUB:
-        return fits(a) && fits(b) ? (struct interval){a.lo - b.hi, a.hi - b.lo} : anything;
+        return source_range_fits(a) && source_range_fits(b) ? (struct interval){a.lo - b.hi, a.hi - b.lo} : anything;
     case P_MUL:
-        return product(a, b);
+        return source_range_product(a, b);
     case P_DIV:
         return divisor > 0 ? (struct interval){a.lo / divisor, a.hi / divisor} : anything;
     case P_AND:
@@ -94,7 +94,7 @@ bool source_ranges(struct emitter *m)
             of[v] = of_loop(i, of);
         else if (i->op >= L_PRIM)
             of[v] = of_prim(k, i, of);
-        m->narrow[v] = i->op != L_CONST && (i->op == L_LOOP || i->op >= L_PRIM) && fits(of[v]) && operands_fit(m, i);
+        m->narrow[v] = i->op != L_CONST && (i->op == L_LOOP || i->op >= L_PRIM) && source_range_fits(of[v]) && operands_fit(m, i);
     }
     mem_free(of);
     return of;

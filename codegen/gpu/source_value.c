@@ -30,7 +30,7 @@ static void float_literal(const struct emitter *m, unsigned dtype, uint64_t bits
     snprintf(out, MAX_OPERAND, signbit(x) ? "(%s%s%s)" : "%s%s%s", digits, point, suffix);
 }
 
-static void literal(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
+static void source_value_literal(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
 {
     int64_t x = (int64_t)dtype_value(dtype, bits); /* exact below 64 bits */
     switch (dtype) {
@@ -73,7 +73,7 @@ const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]
 {
     const struct linst *i = &m->k->inst[v];
     if (i->op == L_CONST)
-        literal(m, i->dtype, i->imm, out);
+        source_value_literal(m, i->dtype, i->imm, out);
     else if (i->cols && m->unit)
         snprintf(out, MAX_OPERAND, "v%u_%u", v, m->col);
     else if (i->cols)
@@ -89,7 +89,7 @@ const char *source_index(const struct emitter *m, val v, bool *fits, char out[MA
     if (!*fits)
         return source_operand(m, v, out);
     if (m->k->inst[v].op == L_CONST)
-        literal(m, KL_I32, (uint64_t)(uint32_t)m->k->inst[v].imm, out);
+        source_value_literal(m, KL_I32, (uint64_t)(uint32_t)m->k->inst[v].imm, out);
     else
         snprintf(out, MAX_OPERAND, "v%u", v);
     return out;
@@ -129,7 +129,7 @@ static void divide(struct text *t, unsigned dtype, const char *a, const char *b)
     text_put(t, "%s(%s / %s)", n, a, b);
 }
 
-static void compare(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b)
+static void source_value_compare(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b)
 {
     static const char *const sign[] = {[P_EQ] = "==", [P_NE] = "!=", [P_LT] = "<", [P_LE] = "<="};
     if (dtype == KL_BOOL && (p == P_LT || p == P_LE))
@@ -153,7 +153,7 @@ static void float_to_integer(struct text *t, unsigned from, unsigned to, const c
 
 /* Integers to 64 bits by halves: Mesa 22's optimizer takes a constant that a widened number is compared with for one of
  * the narrow type, and gets it wrong. */
-static bool widen(struct text *t, unsigned from, unsigned to, const char *a)
+static bool source_value_widen(struct text *t, unsigned from, unsigned to, const char *a)
 {
     char kind = dtype_kind(from);
     if (!is_wide(to) || is_wide(from) || dtype_is_float(to) || (kind != 'I' && kind != 'U'))
@@ -165,7 +165,7 @@ static bool widen(struct text *t, unsigned from, unsigned to, const char *a)
 static void cast(struct text *t, bool halves, unsigned from, unsigned to, const char *a)
 {
     const char *n = dtype_name(to);
-    if (halves && widen(t, from, to, a))
+    if (halves && source_value_widen(t, from, to, a))
         return;
     if (from == to)
         text_put(t, "%s", a);
@@ -282,7 +282,7 @@ void source_prim(struct emitter *m, val v)
     else if (p == P_BITS)
         bits(m->t, from, to, a);
     else if (compares)
-        compare(m->t, p, from, a, b);
+        source_value_compare(m->t, p, from, a, b);
     else if (from == KL_BOOL)
         logic(m->t, p, a, b);
     else if (dtype_is_float(from))

@@ -303,7 +303,7 @@ static void add_incoming(struct emitter *m, const struct emitted *phi, val from,
 }
 
 /* *to, of the form of carry c, becomes what `from` is now. */
-static void take(struct emitter *m, val c, struct emitted *to, val from)
+static void emit_take(struct emitter *m, val c, struct emitted *to, val from)
 {
     to->form = form_of(m, c);
     to->part_block = to->other_block = NULL;
@@ -342,7 +342,7 @@ static void open_vector(struct emitter *m, val v)
     set_affine(m, v, LLVMConstInt(m->i64, 0, 0), 1, 1);
 }
 
-static struct scope *push(struct walker *w, val head)
+static struct scope *emit_push(struct walker *w, val head)
 {
     struct scope *s = &w->stack[w->depth++];
     *s = (struct scope){.head = head};
@@ -353,7 +353,7 @@ static void open_loop(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
-    struct scope *s = push(w, v);
+    struct scope *s = emit_push(w, v);
     val end = carries_end(m->k, v);
     if (i->kind == LOOP_VECTOR) {
         open_vector(m, v);
@@ -371,7 +371,7 @@ static void open_loop(struct walker *w, val v)
         s->straight = true;
         set_uniform(m, v, lo);
         for (val c = v + 1; c < end; c++)
-            take(m, c, &m->v[c], m->k->inst[c].a);
+            emit_take(m, c, &m->v[c], m->k->inst[c].a);
         return;
     }
     s->guarded = !(known && clo < chi);
@@ -427,11 +427,11 @@ static val unrolled_turn(struct walker *w, struct scope *s, val end)
 
 static val open_unrolled(struct walker *w, val v)
 {
-    struct scope *s = push(w, v);
+    struct scope *s = emit_push(w, v);
     val end = end_of(w->m.k, v);
     s->turn = (int64_t)w->m.k->inst[w->m.k->inst[v].a].imm;
     for (val c = v + 1; w->m.k->inst[c].op == L_CARRY; c++)
-        take(&w->m, c, &w->final[c], w->m.k->inst[c].a);
+        emit_take(&w->m, c, &w->final[c], w->m.k->inst[c].a);
     return unrolled_turn(w, s, end);
 }
 
@@ -440,7 +440,7 @@ static val close_unrolled(struct walker *w, val end)
     struct scope *s = &w->stack[w->depth - 1];
     const struct kernel *k = w->m.k;
     for (val c = s->head + 1; k->inst[c].op == L_CARRY; c++)
-        take(&w->m, c, &w->final[c], w->next[c]);
+        emit_take(&w->m, c, &w->final[c], w->next[c]);
     if (__builtin_add_overflow(s->turn, (int64_t)k->inst[s->head].imm, &s->turn))
         s->turn = INT64_MAX;
     return unrolled_turn(w, s, end);
@@ -480,7 +480,7 @@ static void close_loop(struct walker *w)
 static void open_if(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
-    struct scope *s = push(w, v);
+    struct scope *s = emit_push(w, v);
     s->body = block(m, "then");
     s->exit = block(m, "endif");
     LLVMBuildCondBr(m->b, emit_scalar(m, m->k->inst[v].a), s->body, s->exit);
@@ -500,10 +500,10 @@ static void emit_out(struct walker *w, val v)
     struct emitter *m = &w->m;
     val c = m->k->inst[v].a;
     const struct emitted *f = &w->final[c];
-    f->form ? give(m, v, f) : take(m, v, &m->v[v], w->next[c]);
+    f->form ? give(m, v, f) : emit_take(m, v, &m->v[v], w->next[c]);
 }
 
-static void emit_tile(struct emitter *m, val v)
+static void emit_tile_inst(struct emitter *m, val v)
 {
     switch (m->k->inst[v].op) {
     case L_LOAD:
@@ -544,7 +544,7 @@ static val emit_inst(struct walker *w, val v)
     const struct linst *i = &m->k->inst[v];
     bool tile = i->cols ? i->op != L_CARRY && i->op != L_OUT : i->op == L_STORE && m->k->inst[i->b].cols;
     if (tile) {
-        emit_tile(m, v);
+        emit_tile_inst(m, v);
         return v + 1;
     }
     if (i->op == L_LOOP && i->kind == LOOP_UNROLLED)

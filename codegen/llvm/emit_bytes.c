@@ -13,7 +13,7 @@ static bool is_byte(unsigned dtype) { return dtype == KL_U8 || dtype == KL_I8; }
 
 static bool four_rows(const struct linst *i) { return i->cols && i->rows == 4 && is_byte(i->dtype); }
 
-static void mark(struct emitter *m, val v)
+static void emit_bytes_mark(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     if (v && four_rows(i) && m->quads[v] != PLAIN && (i->op == L_LOAD || i->op == L_SPLAT || i->op >= L_PRIM))
@@ -32,9 +32,9 @@ bool emit_find_quads(struct emitter *m)
     for (val v = k->ninst; v-- > 1;) {
         const struct linst *i = &k->inst[v];
         if (i->op == L_MMA || (i->op == L_STORE && i->kind == TILE_COLS))
-            mark(m, i->b);
+            emit_bytes_mark(m, i->b);
         for (unsigned o = 0; i->op >= L_PRIM && m->quads[v] == QUADS && o < 3; o++)
-            mark(m, ((const val[]){i->a, i->b, i->c})[o]);
+            emit_bytes_mark(m, ((const val[]){i->a, i->b, i->c})[o]);
     }
     return true;
 }

@@ -13,9 +13,9 @@ static struct range union_of(struct range a, struct range b)
 
 /* lo > hi: nothing is known. */
 static const struct range unknown = {1, 0};
-static bool is_known(struct range a) { return a.lo <= a.hi; }
+static bool emit_index_is_known(struct range a) { return a.lo <= a.hi; }
 
-static struct range product(struct range a, struct range b)
+static struct range emit_index_product(struct range a, struct range b)
 {
     const int64_t x[2] = {a.lo, a.hi}, y[2] = {b.lo, b.hi};
     struct range r = unknown;
@@ -46,17 +46,17 @@ static struct range range_of_prim(const struct kernel *k, const struct linst *i,
     case P_CAST:
         return range_of_dtype(k->inst[i->a].dtype);
     case P_ADD:
-        return is_known(a) && is_known(b) && !__builtin_add_overflow(a.lo, b.lo, &r.lo) &&
+        return emit_index_is_known(a) && emit_index_is_known(b) && !__builtin_add_overflow(a.lo, b.lo, &r.lo) &&
                !__builtin_add_overflow(a.hi, b.hi, &r.hi) ? r : unknown;
     case P_SUB:
-        return is_known(a) && is_known(b) && !__builtin_sub_overflow(a.lo, b.hi, &r.lo) &&
+        return emit_index_is_known(a) && emit_index_is_known(b) && !__builtin_sub_overflow(a.lo, b.hi, &r.lo) &&
                !__builtin_sub_overflow(a.hi, b.lo, &r.hi) ? r : unknown;
     case P_MUL:
-        return is_known(a) && is_known(b) ? product(a, b) : unknown;
+        return emit_index_is_known(a) && emit_index_is_known(b) ? emit_index_product(a, b) : unknown;
     case P_DIV:
-        return is_known(a) && is_known(b) && b.lo > 0 && b.lo == b.hi ? (struct range){a.lo / b.lo, a.hi / b.lo} : unknown;
+        return emit_index_is_known(a) && emit_index_is_known(b) && b.lo > 0 && b.lo == b.hi ? (struct range){a.lo / b.lo, a.hi / b.lo} : unknown;
     case P_SELECT:
-        return is_known(b) && is_known(of[i->c]) ? union_of(b, of[i->c]) : unknown;
+        return emit_index_is_known(b) && emit_index_is_known(of[i->c]) ? union_of(b, of[i->c]) : unknown;
     default:
         return unknown;
     }
@@ -65,7 +65,7 @@ static struct range range_of_prim(const struct kernel *k, const struct linst *i,
 static struct range range_of_loop(const struct linst *i, const struct range *of)
 {
     struct range lo = of[i->a], hi = of[i->b];
-    if (!is_known(lo) || !is_known(hi))
+    if (!emit_index_is_known(lo) || !emit_index_is_known(hi))
         return unknown;
     return (struct range){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo}; /* one that never runs may say anything */
 }
@@ -91,7 +91,7 @@ bool emit_ranges(struct emitter *m)
 bool emit_fits(const struct emitter *m, val v)
 {
     struct range r = m->range[v];
-    return is_known(r) && r.lo >= INT32_MIN && r.hi <= INT32_MAX;
+    return emit_index_is_known(r) && r.lo >= INT32_MIN && r.hi <= INT32_MAX;
 }
 
 static LLVMTypeRef type32(struct emitter *m) { return type_lanes(LLVMInt32TypeInContext(m->ctx), m->native); }

@@ -47,7 +47,7 @@ static LLVMValueRef shift(struct emitter *m, enum prim p, unsigned dtype, LLVMVa
     return dtype_kind(dtype) == 'I' ? LLVMBuildAShr(m->b, a, b, "") : LLVMBuildLShr(m->b, a, b, "");
 }
 
-static LLVMValueRef compare(struct emitter *m, enum prim p, unsigned dtype, LLVMValueRef a, LLVMValueRef b)
+static LLVMValueRef emit_prim_compare(struct emitter *m, enum prim p, unsigned dtype, LLVMValueRef a, LLVMValueRef b)
 {
     bool s = dtype_kind(dtype) == 'I';
     if (dtype_is_float(dtype)) {
@@ -59,7 +59,7 @@ static LLVMValueRef compare(struct emitter *m, enum prim p, unsigned dtype, LLVM
 }
 
 /* f16 by the processor's own conversions, which round to nearest even and keep denormals. */
-static LLVMValueRef widen(struct emitter *m, unsigned from, LLVMValueRef a)
+static LLVMValueRef emit_prim_widen(struct emitter *m, unsigned from, LLVMValueRef a)
 {
     LLVMTypeRef f32 = like(LLVMFloatTypeInContext(m->ctx), a), i32 = like(LLVMInt32TypeInContext(m->ctx), a);
     if (from == KL_F16)
@@ -68,7 +68,7 @@ static LLVMValueRef widen(struct emitter *m, unsigned from, LLVMValueRef a)
 }
 
 /* bf16: half a unit of the kept bits is added, less one bit unless they are odd; a NaN becomes a quiet one. */
-static LLVMValueRef narrow(struct emitter *m, unsigned to, LLVMValueRef a)
+static LLVMValueRef emit_prim_narrow(struct emitter *m, unsigned to, LLVMValueRef a)
 {
     LLVMTypeRef i16 = like(LLVMInt16TypeInContext(m->ctx), a), i32 = like(LLVMInt32TypeInContext(m->ctx), a);
     if (to == KL_F16)
@@ -89,9 +89,9 @@ static LLVMValueRef cast(struct emitter *m, unsigned from, unsigned to, LLVMValu
     if (from == to)
         return a;
     if (dtype_is_half(from))
-        return widen(m, from, a);
+        return emit_prim_widen(m, from, a);
     if (dtype_is_half(to))
-        return narrow(m, to, a);
+        return emit_prim_narrow(m, to, a);
     if (kt == 'B')
         return kf == 'F' ? LLVMBuildFCmp(m->b, LLVMRealUNE, a, LLVMConstNull(s), "") : LLVMBuildICmp(m->b, LLVMIntNE, a, LLVMConstNull(s), "");
     if (kf == 'F' && kt == 'F')
@@ -130,7 +130,7 @@ LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned t
     case P_EQ:
     case P_NE:
     case P_LT:
-    case P_LE: return compare(m, p, from, x[0], x[1]);
+    case P_LE: return emit_prim_compare(m, p, from, x[0], x[1]);
     case P_SELECT: return LLVMBuildSelect(m->b, x[0], x[1], x[2], "");
     case P_CAST: return cast(m, from, to, x[0]);
     case P_BITS: return LLVMBuildBitCast(m->b, x[0], like(type_of(m, to), x[0]), "");

@@ -56,7 +56,7 @@ LLVMValueRef emit_tile_piece(struct emitter *m, val v, unsigned r, unsigned cols
 }
 
 /* Element (r, c). */
-static LLVMValueRef element(struct emitter *m, val v, unsigned r, unsigned c)
+static LLVMValueRef emit_tile_element(struct emitter *m, val v, unsigned r, unsigned c)
 {
     const struct linst *i = &m->k->inst[v];
     unsigned n = 0;
@@ -69,7 +69,7 @@ static LLVMValueRef element(struct emitter *m, val v, unsigned r, unsigned c)
 }
 
 /* Room for the value's parts, or NULL. */
-static LLVMValueRef *begin(struct emitter *m, val v)
+static LLVMValueRef *emit_tile_begin(struct emitter *m, val v)
 {
     m->v[v].form = FORM_TILE;
     return emit_new_parts(m, v);
@@ -78,7 +78,7 @@ static LLVMValueRef *begin(struct emitter *m, val v)
 void emit_tile_splat(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    LLVMValueRef *part = begin(m, v), x = emit_scalar(m, i->a);
+    LLVMValueRef *part = emit_tile_begin(m, v), x = emit_scalar(m, i->a);
     unsigned n = chunks(m, i->cols);
     unsigned each = emit_is_quads(m, v) ? 4 : 1;
     for (unsigned p = 0; part && p < emit_tile_parts(m, v); p++)
@@ -88,7 +88,7 @@ void emit_tile_splat(struct emitter *m, val v)
 void emit_tile_index(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    LLVMValueRef *part = begin(m, v), step[64];
+    LLVMValueRef *part = emit_tile_begin(m, v), step[64];
     unsigned n = chunks(m, i->cols);
     for (unsigned r = 0; part && r < i->rows; r++)
         for (unsigned p = 0; p < n; p++) {
@@ -106,7 +106,7 @@ void emit_tile_prim(struct emitter *m, val v)
     enum prim p = (enum prim)(i->op - L_PRIM);
     unsigned from = m->k->inst[p == P_SELECT ? i->b : i->a].dtype, n = chunks(m, i->cols);
     bool quads = emit_is_quads(m, v);
-    LLVMValueRef *part = begin(m, v);
+    LLVMValueRef *part = emit_tile_begin(m, v);
     for (unsigned r = 0; part && r < (quads ? 1 : i->rows); r++)
         for (unsigned q = 0; q < n && !m->e->code; q++) {
             LLVMValueRef x[3];
@@ -143,7 +143,7 @@ void emit_tile_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     bool quads = emit_is_quads(m, v);
-    LLVMValueRef *part = begin(m, v);
+    LLVMValueRef *part = emit_tile_begin(m, v);
     unsigned n = chunks(m, i->cols);
     for (unsigned r = 0; part && r < (quads ? 1 : i->rows); r++)
         for (unsigned q = 0; q < n; q++)
@@ -185,7 +185,7 @@ void emit_mma(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     unsigned ta = m->k->inst[i->a].dtype, tb = m->k->inst[i->b].dtype, depth = m->k->inst[i->a].cols, n = chunks(m, i->cols);
-    LLVMValueRef *part = begin(m, v);
+    LLVMValueRef *part = emit_tile_begin(m, v);
     for (unsigned p = 0; part && p < i->rows * n; p++)
         part[p] = emit_tile_piece(m, i->c, p / n, i->cols, p % n);
     if (part && emit_quads_mma(m, v, part, n))
@@ -195,7 +195,7 @@ void emit_mma(struct emitter *m, val v)
             unsigned lanes = emit_chunk(m, i->cols, q).lanes;
             LLVMValueRef b = converted(m, tb, i->dtype, emit_tile_piece(m, i->b, k, i->cols, q));
             for (unsigned r = 0; r < i->rows; r++) {
-                LLVMValueRef a = splat(m, converted(m, ta, i->dtype, element(m, i->a, r, k)), lanes);
+                LLVMValueRef a = splat(m, converted(m, ta, i->dtype, emit_tile_element(m, i->a, r, k)), lanes);
                 part[r * n + q] = add_product(m, i->dtype, a, b, part[r * n + q]);
             }
         }

@@ -255,7 +255,7 @@ static bool compile_with(LLVMTargetMachineRef tm, const struct caps *target, con
     return ok;
 }
 
-static bool compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+static bool llvm_compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
     *out = (struct code){0};
     pthread_once(&once, init);
@@ -319,7 +319,7 @@ const struct backend *kiln_backend_llvm(void)
                                      .caps = caps,
                                      .version = llvm_version,
                                      .compiler = llvm_file,
-                                     .compile = compile,
+                                     .compile = llvm_compile,
                                      .compile_for = compile_for,
                                      .target = target,
                                      .object = object};

@@ -47,7 +47,7 @@ int cli_dispatch(int argc, char **argv)
 static kl_tensor all_sum(const kl_site *s, const kl_tensor *a) { return kl_sum_at(s, a[0], 0, NULL, false); }
 static kl_tensor all_mean(const kl_site *s, const kl_tensor *a) { return kl_mean_at(s, a[0], 0, NULL, false); }
 static kl_tensor last_softmax(const kl_site *s, const kl_tensor *a) { return kl_softmax_at(s, a[0], -1); }
-static kl_tensor product(const kl_site *s, const kl_tensor *a) { return kl_matmul_at(s, a[0], a[1]); }
+static kl_tensor dispatch_product(const kl_site *s, const kl_tensor *a) { return kl_matmul_at(s, a[0], a[1]); }
 static kl_tensor gelu(const kl_site *s, const kl_tensor *a) { return kl_gelu_at(s, a[0]); }
 static kl_tensor relu(const kl_site *s, const kl_tensor *a) { return kl_relu_at(s, a[0]); }
 
@@ -55,7 +55,7 @@ static const struct composite {
     const char *name;
     uint32_t nin;
     kl_tensor (*call)(const kl_site *site, const kl_tensor *in);
-} composites[] = {{"sum", 1, all_sum}, {"mean", 1, all_mean}, {"softmax", 1, last_softmax}, {"matmul", 2, product},
+} composites[] = {{"sum", 1, all_sum}, {"mean", 1, all_mean}, {"softmax", 1, last_softmax}, {"matmul", 2, dispatch_product},
                   {"gelu", 1, gelu}, {"relu", 1, relu}};
 
 static const struct composite *composite_find(const char *name)

@@ -206,7 +206,7 @@ static bool give_output(const struct job *j, uint32_t i)
     return ok;
 }
 
-static bool run_kernel(struct job *j)
+static bool cli_kernel_run_kernel(struct job *j)
 {
     struct err e = {0};
     int d = cli_device(j->device);
@@ -246,7 +246,7 @@ int cli_kernel(int argc, char **argv)
         ok = (cli_error("%s has %u kernels: --run takes one", j.file, k.n), false);
     if (ok && j.run) {
         j.k = k.v[0];
-        ok = run_kernel(&j);
+        ok = cli_kernel_run_kernel(&j);
         for (uint32_t i = 0; j.memory && i < j.k->nbuf; i++)
             mem_free(j.memory[i]);
         mem_free(j.memory);

@@ -17,7 +17,7 @@ struct reader { const char *p, *end; struct err *e; };
 
 static bool bad(struct reader *r, const char *why) { return err_set(r->e, KL_ERR_IO, "not a .npy array: %s", why); }
 
-static bool take(struct reader *r, const char *token)
+static bool npy_take(struct reader *r, const char *token)
 {
     while (r->p < r->end && (*r->p == ' ' || *r->p == '\n'))
         r->p++;
@@ -31,7 +31,7 @@ static bool take(struct reader *r, const char *token)
 static bool read_descr(struct reader *r, struct npy *out)
 {
     char order, code[4];
-    if (!take(r, "'") || r->end - r->p < 4)
+    if (!npy_take(r, "'") || r->end - r->p < 4)
         return bad(r, "a structured or missing dtype");
     order = *r->p++;
     for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++) {
@@ -49,17 +49,17 @@ static bool read_descr(struct reader *r, struct npy *out)
 
 static bool read_shape(struct reader *r, struct shape *s)
 {
-    if (!take(r, "("))
+    if (!npy_take(r, "("))
         return bad(r, "its shape is no tuple");
-    while (!take(r, ")")) {
+    while (!npy_take(r, ")")) {
         uint64_t d = 0;
-        if ((s->rank && !take(r, ",")))
+        if ((s->rank && !npy_take(r, ",")))
             return bad(r, "its shape is broken");
-        if (s->rank && take(r, ")"))
+        if (s->rank && npy_take(r, ")"))
             break;
         if (s->rank == KL_MAX_RANK)
             return err_set(r->e, KL_ERR_IO, "a .npy array of more than %d dimensions", KL_MAX_RANK);
-        take(r, "");
+        npy_take(r, "");
         const char *start = r->p;
         for (; r->p < r->end && *r->p >= '0' && *r->p <= '9' && d < UINT64_C(1) << 59; r->p++)
             d = d * 10 + (unsigned)(*r->p - '0');
@@ -73,25 +73,25 @@ static bool read_shape(struct reader *r, struct shape *s)
 static bool read_dict(struct reader *r, struct npy *out)
 {
     bool descr = false, order = false, shape = false;
-    if (!take(r, "{"))
+    if (!npy_take(r, "{"))
         return bad(r, "its header is no dict");
-    while (!take(r, "}")) {
-        if (!descr && take(r, "'descr':")) {
+    while (!npy_take(r, "}")) {
+        if (!descr && npy_take(r, "'descr':")) {
             descr = true;
             if (!read_descr(r, out))
                 return false;
-        } else if (!order && take(r, "'fortran_order':")) {
+        } else if (!order && npy_take(r, "'fortran_order':")) {
             order = true;
-            if (!take(r, "False"))
+            if (!npy_take(r, "False"))
                 return bad(r, "Fortran order (numpy.ascontiguousarray makes C order)");
-        } else if (!shape && take(r, "'shape':")) {
+        } else if (!shape && npy_take(r, "'shape':")) {
             shape = true;
             if (!read_shape(r, &out->shape))
                 return false;
         } else {
             return bad(r, "its header has an unknown or repeated key");
         }
-        take(r, ",");
+        npy_take(r, ",");
     }
     return (descr && order && shape) || bad(r, "its header lacks descr, fortran_order or shape");
 }

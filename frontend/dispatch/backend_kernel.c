@@ -22,7 +22,7 @@ struct attributes {
     struct shape target;
 };
 
-static kl_status run(void *ctx, const kl_custom_call *call)
+static kl_status backend_kernel_run(void *ctx, const kl_custom_call *call)
 {
     const struct adapter *a = ctx;
     kl_custom_call plain = *call;
@@ -90,7 +90,7 @@ const struct custom_op *backend_custom(const struct dispatch_op *op, const kl_ke
     }
     *a = (struct adapter){.next = adapters, .op = op, .fn = *fn};
     snprintf(name, sizeof name, "%.48s@%u", op->name, ++number);
-    kl_custom_op functions = {.types = op->graph_op ? types_of_graph_op : types_of_user_op, .run = run};
+    kl_custom_op functions = {.types = op->graph_op ? types_of_graph_op : types_of_user_op, .run = backend_kernel_run};
     if (!custom_register(name, &functions, a, e)) {
         mem_free(a);
         return NULL;
@@ -114,7 +114,7 @@ static kl_status value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
 }
 
 /* Behind the operands stand the result and its gradient: that of sum(op(operands) * gradient) in each operand. */
-static kl_status gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status backend_kernel_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct use *u = ctx;
     const kl_site *site = u->call->site;
@@ -129,7 +129,7 @@ static kl_status gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tenso
 }
 
 /* Operands of an elementwise op in their common shape, as its node has them; false: reported. */
-static bool broadcast(struct kl_call *c, struct view *v)
+static bool backend_kernel_broadcast(struct kl_call *c, struct view *v)
 {
     struct shape all = v[0].shape;
     for (uint32_t i = 1; i < c->nin; i++)
@@ -160,7 +160,7 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
         snprintf(what, sizeof what, "operand %u", i + 1);
         ok = describe(c->t, c->site, call_label(c), what, c->in[i], &v[i]);
     }
-    ok = ok && (!op_is_elementwise(g->proto.op) || broadcast(c, v));
+    ok = ok && (!op_is_elementwise(g->proto.op) || backend_kernel_broadcast(c, v));
     if (ok) {
         memset(&at, 0, sizeof at);
         at.proto = g->proto;
@@ -181,7 +181,7 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
     }
     struct use u = {c, {.op = op, .attr = &at, .nattr = sizeof at, .type = &type[c->nin]}};
     if (floats && dtype_is_float(type[c->nin].dtype))
-        return record_custom_grad(c->site, call_label(c), value, gradient, &u, c->nin, c->in, 1, c->out);
+        return record_custom_grad(c->site, call_label(c), value, backend_kernel_gradient, &u, c->nin, c->in, 1, c->out);
     return record_custom(c->site, call_label(c), &u.custom, c->nin, c->in, 1, c->out);
 }
 

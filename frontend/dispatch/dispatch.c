@@ -138,7 +138,7 @@ static void schema_of_op(unsigned op, char *text, size_t size)
 
 static bool selects(unsigned op) { return op_is_leaf(op) && op != OP_state; }
 
-static void start(void)
+static void dispatch_fill_tables(void)
 {
     static struct registration through_impl[THROUGH];
     static char schemas[OP_COUNT][64];
@@ -165,14 +165,14 @@ static void start(void)
     }
 }
 
-bool dispatch_start(void) { return pthread_once(&once, start) == 0; }
+bool dispatch_start(void) { return pthread_once(&once, dispatch_fill_tables) == 0; }
 
 /* ---- finding ---- */
 
-static bool is_known(const struct dispatch_op *op) { return op->defined || op->impl; }
+static bool dispatch_is_known(const struct dispatch_op *op) { return op->defined || op->impl; }
 
 /* Without asking whether anything is registered for it. */
-static struct dispatch_op *find(const char *name)
+static struct dispatch_op *dispatch_op_named(const char *name)
 {
     for (unsigned i = OP_nil + 1; name && i < OP_COUNT; i++)
         if (!strcmp(name, graph_ops[i].name))
@@ -185,11 +185,11 @@ static struct dispatch_op *find(const char *name)
 
 struct dispatch_op *dispatch_find(const char *name)
 {
-    struct dispatch_op *op = find(name);
+    struct dispatch_op *op = dispatch_op_named(name);
     if (!op || op->graph_op)
         return op;
     dispatch_lock();
-    bool known = is_known(op);
+    bool known = dispatch_is_known(op);
     dispatch_unlock();
     return known ? op : NULL;
 }
@@ -215,7 +215,7 @@ const struct dispatch_op *dispatch_next(const struct dispatch_op *op)
 
 static struct dispatch_op *find_or_add(const char *name, struct err *e)
 {
-    struct dispatch_op *op = find(name);
+    struct dispatch_op *op = dispatch_op_named(name);
     if (op)
         return op;
     op = mem_alloc(sizeof *op);
@@ -357,7 +357,7 @@ bool dispatch_layer(const char *name, kl_key key, const struct transform *own, s
     dispatch_lock();
     struct registration *old = name ? NULL : fallback[key];
     if (name) {
-        ok = newest(find(name), key) || add_impl(name, key, fn, own, &r, e, warning, sizeof warning);
+        ok = newest(dispatch_op_named(name), key) || add_impl(name, key, fn, own, &r, e, warning, sizeof warning);
     } else if (old && is_layers(old->kernel, fn)) {
         ok = true;
     } else if (old && old->kernel != &kernel_through) {
@@ -551,7 +551,7 @@ const char *kl_dispatch_warning(void)
 
 bool kl_dispatch_has_kernel(const char *name, kl_key key)
 {
-    struct dispatch_op *op = thread_self() ? find(name) : NULL;
+    struct dispatch_op *op = thread_self() ? dispatch_op_named(name) : NULL;
     dispatch_lock();
     bool has = op && newest(op, key);
     dispatch_unlock();
@@ -560,7 +560,7 @@ bool kl_dispatch_has_kernel(const char *name, kl_key key)
 
 uint32_t kl_dispatch_kernel_count(const char *name)
 {
-    struct dispatch_op *op = thread_self() ? find(name) : NULL;
+    struct dispatch_op *op = thread_self() ? dispatch_op_named(name) : NULL;
     uint32_t n = 0;
     dispatch_lock();
     for (unsigned k = 0; op && k <= (BROKEN(B15) ? KL_KEY_COUNT - 1 : KL_KEY_DefaultBackend); k++)

@@ -60,7 +60,7 @@ static bool still_good(const struct narrowed *old, const struct narrowed *now)
 }
 
 /* Outside of traces a copy is kept for the block. */
-static void forget(struct narrowed *n)
+static void autocast_forget(struct narrowed *n)
 {
     if (n->to.id && !n->tr) {
         front_lock();
@@ -71,7 +71,7 @@ static void forget(struct narrowed *n)
     n->to = kl_none;
 }
 
-static kl_tensor narrow(struct thread *t, const kl_site *site, kl_tensor h, kl_dtype dtype)
+static kl_tensor autocast_narrow(struct thread *t, const kl_site *site, kl_tensor h, kl_dtype dtype)
 {
     struct narrowed now, *n = &t->autocast->of[(uint32_t)h.id * UINT32_C(0x9E3779B1) >> 24 & (NARROWED - 1)];
     if (!describe_copy(t, h, dtype, &now))
@@ -85,7 +85,7 @@ static kl_tensor narrow(struct thread *t, const kl_site *site, kl_tensor h, kl_d
         now.node = trace_binding(t->trace, h)->node; /* which the cast may have bound */
     else
         kl_keep_at(site, to);
-    forget(n);
+    autocast_forget(n);
     *n = now;
     return n->to = to;
 }
@@ -137,7 +137,7 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
         for (uint32_t i = 0; i < c->nin; i++) {
             unsigned d = entry_dtype(entry_peek(c->in[i]));
             if (is_cast(d) && d != dtype)
-                c->in[i] = dtype == KL_F32 ? kl_cast_at(c->site, c->in[i], KL_F32) : narrow(c->t, c->site, c->in[i], (kl_dtype)dtype);
+                c->in[i] = dtype == KL_F32 ? kl_cast_at(c->site, c->in[i], KL_F32) : autocast_narrow(c->t, c->site, c->in[i], (kl_dtype)dtype);
         }
         layers_restore(c->t, before);
         c->reads = 0;
@@ -200,7 +200,7 @@ kl_status kl_autocast_end_at(const kl_site *site)
         return fail(t, site, KL_ERR_ARGUMENT, "autocast_end: no block is open");
     if (!--t->autocast->depth)
         for (unsigned i = 0; i < NARROWED; i++)
-            forget(&t->autocast->of[i]);
+            autocast_forget(&t->autocast->of[i]);
     include(t);
     return KL_OK;
 }

@@ -118,7 +118,7 @@ static void narrow_wide(const struct batch *b, ref r, struct call *c)
             c->in[i] = kl_cast_at(c->site, c->in[i], (kl_dtype)dtype);
 }
 
-static kl_tensor plain(const struct batch *b, ref r, const kl_tensor *in)
+static kl_tensor batch_plain(const struct batch *b, ref r, const kl_tensor *in)
 {
     struct call c;
     call_of(&c, b, r, in, node_shape(b->g, r));
@@ -140,7 +140,7 @@ static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const b
         kl_tensor own[MAX_OPERANDS] = {{0}};
         for (unsigned k = 0; k < n->nin; k++)
             own[k] = is[k] ? batch_pick(b, site, in[k], node_shape(b->g, n->in[k]), i) : in[k];
-        part[i] = plain(b, r, own);
+        part[i] = batch_plain(b, r, own);
     }
     kl_tensor h = kl_stack_at(site, (int)b->size, part, 0);
     mem_free(part);
@@ -245,7 +245,7 @@ static kl_status record_plain(void *ctx, const kl_tensor *in, uint32_t nin, kl_t
 {
     const struct node_use *use = ctx;
     (void)nin, (void)nout;
-    out[0] = plain(use->b, use->r, in);
+    out[0] = batch_plain(use->b, use->r, in);
     return KL_OK;
 }
 
@@ -303,7 +303,7 @@ static void node_again(struct batch *b, ref r)
         b->is[r] = true;
         b->h[r] = record(&c);
     } else {
-        b->h[r] = any ? batched(b, r, in, of) : plain(b, r, in);
+        b->h[r] = any ? batched(b, r, in, of) : batch_plain(b, r, in);
     }
 }
 
@@ -376,7 +376,7 @@ static void mark_live(struct batch *b)
     }
 }
 
-static void walk(struct batch *b, const kl_tensor *in, const bool *is)
+static void batch_walk(struct batch *b, const kl_tensor *in, const bool *is)
 {
     for (ref r = 1; r < b->g->nnode; r++) {
         const struct node *n = node_at(b->g, r);
@@ -409,7 +409,7 @@ bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, co
         each = (struct per_element){h + n, flag + 2 * (size_t)n, flag + 3 * (size_t)n, flag + 4 * (size_t)n, NIL};
         b->each = &each;
         mark_live(b);
-        walk(b, in, is);
+        batch_walk(b, in, is);
     }
     for (uint32_t i = 0; i < g->nout; i++) {
         ref r = g->out[i].value;

@@ -53,7 +53,7 @@ static const struct shape *operand_shape(const struct again *a, uint32_t i)
     return node_shape(a->b->g, node_in(a->b->g, a->n, i));
 }
 
-static void spread(struct again *a, uint32_t from, uint32_t count)
+static void batch_region_spread(struct again *a, uint32_t from, uint32_t count)
 {
     for (uint32_t i = from; i < from + count && a->b->size; i++) {
         a->in[i] = batch_spread(a->b, a->site, a->in[i], a->is[i], operand_shape(a, i));
@@ -81,7 +81,7 @@ static kl_status again_scan(struct again *a)
 {
     uint32_t carried = a->n->attr.region.carried, scanned = a->n->attr.region.scanned;
     bool reverse = a->n->attr.region.flags & REGION_REVERSE, batch = a->b->size > 0;
-    spread(a, 0, carried);
+    batch_region_spread(a, 0, carried);
     for (uint32_t i = carried; i < carried + scanned; i++)
         if (a->is[i])
             a->in[i] = batch_move_axis(a->site, a->in[i], operand_shape(a, i)->rank + 1, 1, 0);
@@ -111,7 +111,7 @@ static kl_status again_op(struct again *a)
                : kl_checkpoint_at(a->site, first, &a->use, a->nin, a->in, a->nout, a->out);
     default: { /* custom_grad: the second takes its results and their gradients, too */
         const struct graph *g = node_region(a->b->g, a->n, 1);
-        spread(a, 0, carried);
+        batch_region_spread(a, 0, carried);
         return !add_part(a, 0, carried, 0, carried, carried) ||
                        !add_part(a, 1, g->input.n - (a->nin - carried), 0, carried, carried) ? KL_ERR_MEMORY
                : kl_custom_grad_at(a->site, first, second, &a->use, carried, a->in, a->nout, a->out);

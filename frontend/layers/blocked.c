@@ -11,7 +11,7 @@ static int64_t block_of(kl_tensor h)
 }
 
 /* From [M / b, N / b, b, b]. */
-static kl_tensor make(struct thread *t, const kl_site *site, kl_tensor tiles)
+static kl_tensor blocked_make(struct thread *t, const kl_site *site, kl_tensor tiles)
 {
     struct view v = view_of(tiles);
     int64_t block = v.shape.dim[2], number[WRAPPER_NUMBERS] = {block};
@@ -21,7 +21,7 @@ static kl_tensor make(struct thread *t, const kl_site *site, kl_tensor tiles)
 
 static const int exchange[4] = {0, 2, 1, 3}; /* rows of tiles, tiles, rows in them: and back */
 
-static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor blocked_dense(struct thread *t, const kl_site *site, kl_tensor h)
 {
     (void)t;
     struct view v = view_of(h);
@@ -53,22 +53,22 @@ static kl_tensor call_blocked(struct thread *t, const struct call *c)
         struct call inner = *c;
         for (unsigned i = 0; i < call_operands(c); i++)
             inner.in[i] = block_of(c->in[i]) ? tiles_of(c->in[i]) : c->in[i];
-        return make(t, s, record(&inner));
+        return blocked_make(t, s, record(&inner));
     }
     if (op == OP_permute && c->proto.attr.permute.perm[0] == 1)
-        return make(t, s, kl_permute_at(s, tiles_of(c->in[0]), turned));
+        return blocked_make(t, s, kl_permute_at(s, tiles_of(c->in[0]), turned));
     bool product = op == OP_dot && c->proto.attr.dot.ncon == 1 && !c->proto.attr.dot.nbatch &&
                    block_of(c->in[0]) == block_of(c->in[1]);
     if (product) { /* over tiles, and inside of them: [M / b, b, N / b, b] */
         int a = (int)axis_get(c->proto.attr.dot.con_a, 0), b = (int)axis_get(c->proto.attr.dot.con_b, 0);
         kl_tensor y = kl_dot_general_at(s, tiles_of(c->in[0]), tiles_of(c->in[1]), 0, NULL, NULL, 2, (int[]){a, a + 2},
                                         (int[]){b, b + 2});
-        return make(t, s, kl_permute_at(s, y, exchange));
+        return blocked_make(t, s, kl_permute_at(s, y, exchange));
     }
     return call_dense(t, c, &layer_blocked);
 }
 
-const struct layer layer_blocked = {.name = "blocked", .key = LAYER_Mkldnn, .grad_parts = 1, .call = call_blocked, .dense = dense};
+const struct layer layer_blocked = {.name = "blocked", .key = LAYER_Mkldnn, .grad_parts = 1, .call = call_blocked, .dense = blocked_dense};
 
 kl_tensor kl_blocked_at(const kl_site *site, kl_tensor a, int64_t block)
 {
@@ -85,7 +85,7 @@ kl_tensor kl_blocked_at(const kl_site *site, kl_tensor a, int64_t block)
     if (wrapper_of(a, NULL))
         a = kl_dense_at(site, a);
     kl_tensor cut = kl_reshape_at(site, a, 4, (int64_t[]){v.shape.dim[0] / block, block, v.shape.dim[1] / block, block});
-    return compose_end(t, make(t, site, kl_permute_at(site, cut, exchange)));
+    return compose_end(t, blocked_make(t, site, kl_permute_at(site, cut, exchange)));
 }
 
 kl_tensor kl_blocked(kl_tensor a, int64_t block) { return kl_blocked_at(NULL, a, block); }

@@ -4,7 +4,7 @@
 
 struct pair { kl_tensor re, im; };
 
-static kl_tensor make(struct thread *t, const kl_site *site, kl_tensor re, kl_tensor im)
+static kl_tensor complex_make(struct thread *t, const kl_site *site, kl_tensor re, kl_tensor im)
 {
     struct view v = view_of(re);
     return wrap(t, site, &layer_complex, &v, 2, (kl_tensor[]){re, im}, NULL);
@@ -24,7 +24,7 @@ static struct pair pair_of(const kl_site *site, kl_tensor h)
     return w ? (struct pair){w->part[0], w->part[1]} : (struct pair){h, zeros_like(site, &v)};
 }
 
-static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor complex_dense(struct thread *t, const kl_site *site, kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_complex);
     (void)t;
@@ -57,21 +57,21 @@ static kl_tensor linear(struct thread *t, const struct call *c, unsigned numbers
         im.in[i] = p.im;
     }
     kl_tensor r = record(&re);
-    return make(t, c->site, r, record(&im));
+    return complex_make(t, c->site, r, record(&im));
 }
 
 /* Products by the op of the call: mul or dot.  A real operand has one part. */
-static kl_tensor product(struct thread *t, const struct call *c)
+static kl_tensor complex_product(struct thread *t, const struct call *c)
 {
     const struct wrapper *a = wrapper_of(c->in[0], &layer_complex), *b = wrapper_of(c->in[1], &layer_complex);
     if (!a)
-        return make(t, c->site, call_again(c, c->in[0], b->part[0], kl_none), call_again(c, c->in[0], b->part[1], kl_none));
+        return complex_make(t, c->site, call_again(c, c->in[0], b->part[0], kl_none), call_again(c, c->in[0], b->part[1], kl_none));
     if (!b)
-        return make(t, c->site, call_again(c, a->part[0], c->in[1], kl_none), call_again(c, a->part[1], c->in[1], kl_none));
+        return complex_make(t, c->site, call_again(c, a->part[0], c->in[1], kl_none), call_again(c, a->part[1], c->in[1], kl_none));
     kl_tensor rr = call_again(c, a->part[0], b->part[0], kl_none), ii = call_again(c, a->part[1], b->part[1], kl_none);
     kl_tensor ri = call_again(c, a->part[0], b->part[1], kl_none), ir = call_again(c, a->part[1], b->part[0], kl_none);
     kl_tensor re = kl_sub_at(c->site, rr, ii);
-    return make(t, c->site, re, kl_add_at(c->site, ri, ir));
+    return complex_make(t, c->site, re, kl_add_at(c->site, ri, ir));
 }
 
 /* a / b = a conj(b) / |b|^2 */
@@ -82,21 +82,21 @@ static kl_tensor quotient(struct thread *t, const struct call *c, kl_tensor num,
     const struct wrapper *w = wrapper_of(den, &layer_complex);
     if (!w) {
         kl_tensor re = kl_div_at(s, a.re, den);
-        return make(t, s, re, kl_div_at(s, a.im, den));
+        return complex_make(t, s, re, kl_div_at(s, a.im, den));
     }
     kl_tensor br = w->part[0], bi = w->part[1];
     kl_tensor size = kl_add_at(s, kl_mul_at(s, br, br), kl_mul_at(s, bi, bi));
     kl_tensor re = kl_add_at(s, kl_mul_at(s, a.re, br), kl_mul_at(s, a.im, bi));
     kl_tensor im = kl_sub_at(s, kl_mul_at(s, a.im, br), kl_mul_at(s, a.re, bi));
     re = kl_div_at(s, re, size);
-    return make(t, s, re, kl_div_at(s, im, size));
+    return complex_make(t, s, re, kl_div_at(s, im, size));
 }
 
 /* e^re (cos im + i sin im) */
 static kl_tensor exponential(struct thread *t, const kl_site *s, struct pair z)
 {
     kl_tensor size = kl_exp_at(s, z.re), re = kl_mul_at(s, size, kl_cos_at(s, z.im));
-    return make(t, s, re, kl_mul_at(s, size, kl_sin_at(s, z.im)));
+    return complex_make(t, s, re, kl_mul_at(s, size, kl_sin_at(s, z.im)));
 }
 
 static kl_tensor call_complex(struct thread *t, const struct call *c)
@@ -108,13 +108,13 @@ static kl_tensor call_complex(struct thread *t, const struct call *c)
     struct pair a = pair_of(s, c->in[0]), b = {a.re, a.im};
     struct view one = view_of(a.re);
     switch (c->proto.op) {
-    case OP_mul: case OP_dot: return product(t, c);
+    case OP_mul: case OP_dot: return complex_product(t, c);
     case OP_div: return quotient(t, c, c->in[0], c->in[1]);
     case OP_recip: return quotient(t, c, const_like(s, &one, 1), c->in[0]);
     case OP_exp: return exponential(t, s, a);
     case OP_log: {
         kl_tensor re = kl_log_at(s, kl_hypot_at(s, a.re, a.im));
-        return make(t, s, re, kl_atan2_at(s, a.im, a.re));
+        return complex_make(t, s, re, kl_atan2_at(s, a.im, a.re));
     }
     case OP_abs: return kl_hypot_at(s, a.re, a.im);
     case OP_is_nan: return kl_or_at(s, kl_is_nan_at(s, a.re), kl_is_nan_at(s, a.im));
@@ -128,7 +128,7 @@ static kl_tensor call_complex(struct thread *t, const struct call *c)
     }
 }
 
-const struct layer layer_complex = {.name = "complex", .key = LAYER_Complex, .grad_parts = 3, .call = call_complex, .dense = dense};
+const struct layer layer_complex = {.name = "complex", .key = LAYER_Complex, .grad_parts = 3, .call = call_complex, .dense = complex_dense};
 
 /* ---- making them, and their parts ---- */
 
@@ -155,11 +155,11 @@ kl_tensor kl_complex_at(const kl_site *site, kl_tensor re, kl_tensor im)
         re = broadcast_to(site, "complex", re, &a.shape, &all);
     if (!shape_equal(&b.shape, &all))
         im = broadcast_to(site, "complex", im, &b.shape, &all);
-    return compose_end(t, make(t, site, re, im));
+    return compose_end(t, complex_make(t, site, re, im));
 }
 
 /* A view of a plain tensor: a new handle for it. */
-static kl_tensor same(const kl_site *site, const char *op, kl_tensor h)
+static kl_tensor complex_same(const kl_site *site, const char *op, kl_tensor h)
 {
     struct view v = view_of(h);
     return reshape_to(site, op, h, &v.shape);
@@ -172,9 +172,9 @@ static kl_tensor of_parts(const kl_site *site, const char *op, kl_tensor z, kl_t
     return t ? compose_end(t, fn(t, site, pair_of(site, z))) : op_failed();
 }
 
-static kl_tensor real(struct thread *t, const kl_site *s, struct pair z) { (void)t; return same(s, "real", z.re); }
-static kl_tensor imag(struct thread *t, const kl_site *s, struct pair z) { (void)t; return same(s, "imag", z.im); }
-static kl_tensor conjugate(struct thread *t, const kl_site *s, struct pair z) { return make(t, s, z.re, kl_neg_at(s, z.im)); }
+static kl_tensor real(struct thread *t, const kl_site *s, struct pair z) { (void)t; return complex_same(s, "real", z.re); }
+static kl_tensor imag(struct thread *t, const kl_site *s, struct pair z) { (void)t; return complex_same(s, "imag", z.im); }
+static kl_tensor conjugate(struct thread *t, const kl_site *s, struct pair z) { return complex_make(t, s, z.re, kl_neg_at(s, z.im)); }
 static kl_tensor angle(struct thread *t, const kl_site *s, struct pair z) { (void)t; return kl_atan2_at(s, z.im, z.re); }
 
 kl_tensor kl_real_at(const kl_site *site, kl_tensor z) { return of_parts(site, "real", z, real); }

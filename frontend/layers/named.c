@@ -44,7 +44,7 @@ static struct names names_of(kl_tensor h)
     return n;
 }
 
-static kl_tensor plain(kl_tensor h)
+static kl_tensor named_plain(kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_named);
     return w ? w->part[0] : h;
@@ -63,10 +63,10 @@ static char *names_text(const struct names *n, char *buf, size_t size)
     return buf;
 }
 
-static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor named_dense(struct thread *t, const kl_site *site, kl_tensor h)
 {
     (void)t;
-    return kl_dense_at(site, plain(h));
+    return kl_dense_at(site, named_plain(h));
 }
 
 /* ---- what becomes of names ---- */
@@ -188,7 +188,7 @@ static kl_tensor call_named(struct thread *t, const struct call *c)
             return poison(t);
     }
     for (unsigned i = 0; i < call_operands(c); i++)
-        inner.in[i] = plain(c->in[i]);
+        inner.in[i] = named_plain(c->in[i]);
     struct view v = view_of(c->in[0]);
     bool known_op = op_is_elementwise(op);
     switch (op) {
@@ -227,7 +227,7 @@ static kl_tensor call_named(struct thread *t, const struct call *c)
     return carry(t, c, record(&inner), &n);
 }
 
-const struct layer layer_named = {.name = "named", .key = LAYER_Named, .grad_parts = 1, .call = call_named, .dense = dense};
+const struct layer layer_named = {.name = "named", .key = LAYER_Named, .grad_parts = 1, .call = call_named, .dense = named_dense};
 
 /* ---- giving and asking names ---- */
 
@@ -239,7 +239,7 @@ kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names
         return op_failed();
     if (!describe(t, site, "named", "the tensor", a, &v))
         return compose_end(t, poison(t));
-    kl_tensor x = plain(a);
+    kl_tensor x = named_plain(a);
     if (!names)
         return compose_end(t, wrapper_again(t, site, x));
     struct names n = {.rank = v.shape.rank};

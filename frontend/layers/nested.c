@@ -19,7 +19,7 @@ static kl_tensor with_values(struct thread *t, const kl_site *site, kl_tensor li
     return wrap(t, site, &layer_nested, &v, 4, (kl_tensor[]){values, w->part[1], w->part[2], w->part[3]}, w->number);
 }
 
-static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor nested_dense(struct thread *t, const kl_site *site, kl_tensor h)
 {
     (void)t;
     return kl_dense_at(site, nested_of(h)->part[0]);
@@ -122,7 +122,7 @@ static kl_tensor call_nested(struct thread *t, const struct call *c)
     return fate == BECOMES_PLAIN ? y : with_values(t, c->site, c->in[first], y);
 }
 
-const struct layer layer_nested = {.name = "nested", .key = LAYER_Nested, .grad_parts = 1, .call = call_nested, .dense = dense};
+const struct layer layer_nested = {.name = "nested", .key = LAYER_Nested, .grad_parts = 1, .call = call_nested, .dense = nested_dense};
 
 /* ---- making them ---- */
 
@@ -143,7 +143,7 @@ static kl_tensor components(const kl_site *s, kl_tensor offsets, int64_t count, 
     return kl_narrow_at(s, kl_cumsum_at(s, ended, 0, false, false), 0, 0, rows);
 }
 
-static kl_tensor make(struct thread *t, const kl_site *site, kl_tensor values, kl_tensor offsets)
+static kl_tensor nested_make(struct thread *t, const kl_site *site, kl_tensor values, kl_tensor offsets)
 {
     struct view v = view_of(values), index = {.dtype = KL_I32, .device = v.device};
     int64_t count = view_of(offsets).shape.dim[0] - 1, number[WRAPPER_NUMBERS] = {atomic_fetch_add(&next_id, 1)};
@@ -165,7 +165,7 @@ static bool integers(struct thread *t, const kl_site *site, const char *op, cons
     return true;
 }
 
-static bool plain(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+static bool nested_plain(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
 {
     return !wrapper_of(h, NULL) || fail(t, site, KL_ERR_TYPE, "%s: the values are a plain tensor, not a %s one", op, kl_layer_name(h)) == KL_OK;
 }
@@ -177,13 +177,13 @@ kl_tensor kl_nested_at(const kl_site *site, kl_tensor values, kl_tensor offsets)
     char text[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!describe(t, site, "nested", "the values", values, &v) || !plain(t, site, "nested", values) ||
+    if (!describe(t, site, "nested", "the values", values, &v) || !nested_plain(t, site, "nested", values) ||
         !integers(t, site, "nested", "the offsets", offsets, &o))
         return compose_end(t, poison(t));
     if (!v.shape.rank || o.shape.dim[0] < 1)
         return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested: needs values [T, ...] and offsets [B + 1], got %s and [%" PRId64 "]",
                                      shape_text(&v.shape, text, sizeof text), o.shape.dim[0]));
-    return compose_end(t, make(t, site, values, offsets));
+    return compose_end(t, nested_make(t, site, values, offsets));
 }
 
 kl_tensor kl_nested_like_at(const kl_site *site, kl_tensor values, kl_tensor like)
@@ -193,7 +193,7 @@ kl_tensor kl_nested_like_at(const kl_site *site, kl_tensor values, kl_tensor lik
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!describe(t, site, "nested_like", "the values", values, &v) || !plain(t, site, "nested_like", values) ||
+    if (!describe(t, site, "nested_like", "the values", values, &v) || !nested_plain(t, site, "nested_like", values) ||
         !describe(t, site, "nested_like", "the other", like, &l))
         return compose_end(t, poison(t));
     if (!nested_of(like))
@@ -211,7 +211,7 @@ kl_tensor kl_to_nested_at(const kl_site *site, kl_tensor padded, kl_tensor lengt
     char text[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!describe(t, site, "to_nested", "the tensor", padded, &v) || !plain(t, site, "to_nested", padded) ||
+    if (!describe(t, site, "to_nested", "the tensor", padded, &v) || !nested_plain(t, site, "to_nested", padded) ||
         !integers(t, site, "to_nested", "the lengths", lengths, &n))
         return compose_end(t, poison(t));
     if (v.shape.rank < 2 || v.shape.dim[0] != n.shape.dim[0] || rows < 0)
@@ -225,13 +225,13 @@ kl_tensor kl_to_nested_at(const kl_site *site, kl_tensor padded, kl_tensor lengt
     place = kl_add_at(site, kl_mul_at(site, which, const_like(site, &n, (double)v.shape.dim[1])), place);
     struct shape flat = {.rank = v.shape.rank - 1, .dim = {v.shape.dim[0] * v.shape.dim[1]}};
     memcpy(flat.dim + 1, v.shape.dim + 2, (flat.rank - 1) * sizeof *flat.dim);
-    return compose_end(t, make(t, site, kl_gather_at(site, reshape_to(site, "to_nested", padded, &flat), 0, place), offsets));
+    return compose_end(t, nested_make(t, site, kl_gather_at(site, reshape_to(site, "to_nested", padded, &flat), 0, place), offsets));
 }
 
 /* ---- along the ragged axis ---- */
 
 /* Starts op of a nested tensor; NULL: reported, and op_failed() is the result. */
-static struct thread *begin(const kl_site *site, const char *op, kl_tensor a, struct view *v)
+static struct thread *nested_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v)
 {
     struct thread *t = thread_self();
     if (!t || !describe(t, site, op, "the tensor", a, v))
@@ -270,10 +270,10 @@ static kl_tensor lengths_of(const kl_site *s, kl_tensor a, uint32_t rank, kl_dty
     return reshape_to(s, "nested", kl_cast_at(s, n, dtype), &one);
 }
 
-static kl_tensor reduce(const kl_site *s, const char *op, kl_tensor a, bool greatest, bool mean)
+static kl_tensor nested_reduce(const kl_site *s, const char *op, kl_tensor a, bool greatest, bool mean)
 {
     struct view v;
-    struct thread *t = begin(s, op, a, &v);
+    struct thread *t = nested_begin(s, op, a, &v);
     if (!t)
         return op_failed();
     if (!dtype_is_float(v.dtype))
@@ -283,14 +283,14 @@ static kl_tensor reduce(const kl_site *s, const char *op, kl_tensor a, bool grea
     return compose_end(t, mean ? kl_div_at(s, y, lengths_of(s, a, v.shape.rank, (kl_dtype)v.dtype)) : y);
 }
 
-kl_tensor kl_nested_sum_at(const kl_site *site, kl_tensor a) { return reduce(site, "nested_sum", a, false, false); }
-kl_tensor kl_nested_mean_at(const kl_site *site, kl_tensor a) { return reduce(site, "nested_mean", a, false, true); }
-kl_tensor kl_nested_max_at(const kl_site *site, kl_tensor a) { return reduce(site, "nested_max", a, true, false); }
+kl_tensor kl_nested_sum_at(const kl_site *site, kl_tensor a) { return nested_reduce(site, "nested_sum", a, false, false); }
+kl_tensor kl_nested_mean_at(const kl_site *site, kl_tensor a) { return nested_reduce(site, "nested_mean", a, false, true); }
+kl_tensor kl_nested_max_at(const kl_site *site, kl_tensor a) { return nested_reduce(site, "nested_max", a, true, false); }
 
 kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
-    struct thread *t = begin(site, "nested_softmax", a, &v);
+    struct thread *t = nested_begin(site, "nested_softmax", a, &v);
     if (!t)
         return op_failed();
     if (!dtype_is_float(v.dtype))
@@ -305,7 +305,7 @@ kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a)
 kl_tensor kl_nested_pad_at(const kl_site *site, kl_tensor a, int64_t length, double value)
 {
     struct view v;
-    struct thread *t = begin(site, "nested_pad", a, &v);
+    struct thread *t = nested_begin(site, "nested_pad", a, &v);
     if (!t)
         return op_failed();
     kl_tensor offsets = nested_of(a)->part[1];
@@ -336,7 +336,7 @@ static kl_tensor heads_first(const kl_site *s, kl_tensor x, uint32_t rank)
 kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, bool causal)
 {
     struct view vq, vk, vv;
-    struct thread *t = begin(site, "nested_attention", q, &vq);
+    struct thread *t = nested_begin(site, "nested_attention", q, &vq);
     if (!t)
         return op_failed();
     if (!describe(t, site, "nested_attention", "k", k, &vk) || !describe(t, site, "nested_attention", "v", v, &vv))

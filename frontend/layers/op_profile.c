@@ -73,7 +73,7 @@ static double tick_length(void)
 /* ---- records ---- */
 
 /* The call's place and operands, before these are changed. */
-static void note(struct kl_call *c, kl_op_record *r)
+static void op_profile_note(struct kl_call *c, kl_op_record *r)
 {
     static const struct shape unknown;
     struct entry *const *found = c->graph ? call_found(c) : NULL;
@@ -102,7 +102,7 @@ static kl_status profile(void *ctx, kl_call *c, kl_keyset keys)
         return kl_redispatch_below(c);
     }
     uint32_t at = p->n++;
-    note(c, &p->of[at]);
+    op_profile_note(c, &p->of[at]);
     struct thread_layers outer = layers_save(c->t);
     c->t->excluded |= BROKEN(B10) ? 0 : LAYER_BIT(LAYER_Profiler);
     int64_t before = ticks();

@@ -16,7 +16,7 @@ struct side {
     unsigned first;              /* the result's axis of its first free axis */
 };
 
-static bool listed(uint32_t list, unsigned n, uint32_t axis, unsigned *at)
+static bool quant_product_listed(uint32_t list, unsigned n, uint32_t axis, unsigned *at)
 {
     for (unsigned i = 0; i < n; i++)
         if (axis_get(list, i) == axis)
@@ -35,10 +35,10 @@ static kl_tensor placed(const struct call *c, const struct side *side, kl_tensor
     for (uint32_t i = 0; i < rank; i++)
         s.dim[i] = 1;
     if (q->grain == QUANT_AXIS) {
-        if (!listed(side->batch, nbatch, q->axis, &at)) {
+        if (!quant_product_listed(side->batch, nbatch, q->axis, &at)) {
             at = side->first;
             for (uint32_t i = 0; i < q->axis; i++)
-                at += !listed(side->batch, nbatch, i, &other) && !listed(side->con, ncon, i, &other);
+                at += !quant_product_listed(side->batch, nbatch, i, &other) && !quant_product_listed(side->con, ncon, i, &other);
         }
         s.dim[at] = q->v.shape.dim[q->axis];
     }
@@ -58,7 +58,7 @@ static kl_tensor placed_sums(const struct call *c, const struct side *side, kl_t
         to.dim[i] = 1;
     for (uint32_t i = 0; i < from->rank; i++) {
         place[i] = left;
-        left += !listed(side->con, ncon, i, &at);
+        left += !quant_product_listed(side->con, ncon, i, &at);
     }
     for (; n < nbatch; n++) {
         uint32_t axis = axis_get(side->batch, n);
@@ -66,7 +66,7 @@ static kl_tensor placed_sums(const struct call *c, const struct side *side, kl_t
         to.dim[n] = from->dim[axis];
     }
     for (uint32_t i = 0; i < from->rank; i++)
-        if (!listed(side->con, ncon, i, &at) && !listed(side->batch, nbatch, i, &at)) {
+        if (!quant_product_listed(side->con, ncon, i, &at) && !quant_product_listed(side->batch, nbatch, i, &at)) {
             to.dim[side->first + n - nbatch] = from->dim[i];
             perm[n++] = (int)place[i];
         }
@@ -156,7 +156,7 @@ static enum way way_of(const struct call *c, const struct side *a, const struct 
         length *= a->q.v.shape.dim[axis_get(a->con, i)];
     for (int i = 0; i < 2; i++) {
         const struct side *x = i ? b : a;
-        bool contracted = listed(x->con, ncon, x->q.axis, &at);
+        bool contracted = quant_product_listed(x->con, ncon, x->q.axis, &at);
         outside &= x->q.grain == QUANT_TENSOR || (x->q.grain == QUANT_AXIS && !contracted);
         if (x->q.grain == QUANT_BLOCK)
             blocks = contracted && (!blocks || blocks == x->q.block) ? x->q.block : -1;

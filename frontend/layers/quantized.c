@@ -19,7 +19,7 @@ struct quant quant_of(struct thread *t, kl_tensor h)
     return q;
 }
 
-static kl_tensor make(struct thread *t, const kl_site *site, const struct quant *q)
+static kl_tensor quantized_make(struct thread *t, const kl_site *site, const struct quant *q)
 {
     const int64_t number[WRAPPER_NUMBERS] = {q->type, q->grain, q->axis, q->block};
     return wrap(t, site, &layer_quantized, &q->v, 3, q->part, number);
@@ -113,7 +113,7 @@ kl_tensor quant_dense(const kl_site *site, const struct quant *q)
     return record(&c);
 }
 
-static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor quantized_dense(struct thread *t, const kl_site *site, kl_tensor h)
 {
     struct quant q = quant_of(t, h);
     return quant_dense(site, &q);
@@ -131,7 +131,7 @@ static kl_tensor quantize(struct thread *t, const kl_site *s, struct quant *q, k
     q->part[0] = record(&c);
     if (q->type == KL_Q_I4)
         q->part[0] = pack(s, q, q->part[0]);
-    return make(t, s, q);
+    return quantized_make(t, s, q);
 }
 
 /* ---- scales from ranges ---- */
@@ -249,7 +249,7 @@ static kl_tensor view(struct thread *t, const struct call *c)
     if (source.id)
         return quantize(t, c->site, &q, x);
     q.part[0] = q.type == KL_Q_I4 ? pack(c->site, &q, ints) : ints;
-    return make(t, c->site, &q);
+    return quantized_make(t, c->site, &q);
 }
 
 /* In floats, and where the result is one, quantized like the first quantized operand. */
@@ -282,7 +282,7 @@ static kl_tensor call_quantized(struct thread *t, const struct call *c)
     }
 }
 
-const struct layer layer_quantized = {.name = "quantized", .key = LAYER_Quantized, .call = call_quantized, .dense = dense};
+const struct layer layer_quantized = {.name = "quantized", .key = LAYER_Quantized, .call = call_quantized, .dense = quantized_dense};
 
 /* ---- making them ---- */
 

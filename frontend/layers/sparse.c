@@ -14,7 +14,7 @@ struct sparse {
     kl_tensor values, index[2];  /* row and column of each */
 };
 
-static kl_tensor make(struct thread *t, const kl_site *site, const struct sparse *x)
+static kl_tensor sparse_make(struct thread *t, const kl_site *site, const struct sparse *x)
 {
     const int64_t number[WRAPPER_NUMBERS] = {COO};
     return wrap(t, site, &layer_sparse, &x->v, 3, (kl_tensor[]){x->values, x->index[0], x->index[1]}, number);
@@ -73,7 +73,7 @@ static kl_tensor added(const kl_site *s, const struct sparse *x, kl_tensor matri
     return reshape_to(s, "sparse", sum, &x->v.shape);
 }
 
-static kl_tensor dense(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor sparse_dense(struct thread *t, const kl_site *site, kl_tensor h)
 {
     (void)t;
     struct sparse x = sparse_of(site, h);
@@ -109,7 +109,7 @@ static kl_tensor values_beside(const kl_site *s, const struct sparse *x, uint32_
     return reshape_to(s, "sparse", x->values, &one);
 }
 
-static kl_tensor product(struct thread *t, const struct call *c)
+static kl_tensor sparse_product(struct thread *t, const struct call *c)
 {
     const kl_site *s = c->site;
     bool right = !wrapper_of(c->in[0], &layer_sparse);
@@ -117,7 +117,7 @@ static kl_tensor product(struct thread *t, const struct call *c)
         return densify(t, c);
     kl_tensor other = c->in[!right];
     if (wrapper_of(other, &layer_sparse))
-        other = dense(t, s, other);
+        other = sparse_dense(t, s, other);
     struct sparse x = sparse_of(s, c->in[right]);
     struct view d = view_of(other);
     uint32_t con = axis_get(right ? c->proto.attr.dot.con_b : c->proto.attr.dot.con_a, 0);
@@ -162,17 +162,17 @@ static kl_tensor sum_of_two(struct thread *t, const struct call *c)
         kl_tensor part[] = {kl_cast_at(s, x.index[i], wide), kl_cast_at(s, y.index[i], wide)};
         both.index[i] = kl_concat_at(s, 2, part, 0);
     }
-    return make(t, s, &both);
+    return sparse_make(t, s, &both);
 }
 
 /* Times a plain tensor: of that only the elements where something is stored. */
-static kl_tensor scaled(struct thread *t, const struct call *c)
+static kl_tensor sparse_scaled(struct thread *t, const struct call *c)
 {
     const kl_site *s = c->site;
     unsigned at = !wrapper_of(c->in[0], &layer_sparse);
     kl_tensor other = c->in[!at];
     if (wrapper_of(other, &layer_sparse))
-        other = dense(t, s, other);
+        other = sparse_dense(t, s, other);
     struct view v = view_of(c->in[at]), d = view_of(other);
     struct shape all = v.shape, flat = {.rank = 1, .dim = {shape_count(&v.shape)}}, none = {0};
     bool number = shape_count(&d.shape) == 1 && d.shape.rank <= 2;
@@ -216,7 +216,7 @@ static kl_tensor turned(struct thread *t, const struct call *c)
         y.index[i] = x.index[!i];
         y.v.shape.dim[i] = x.v.shape.dim[!i];
     }
-    return make(t, c->site, &y);
+    return sparse_make(t, c->site, &y);
 }
 
 static kl_tensor call_sparse(struct thread *t, const struct call *c)
@@ -224,9 +224,9 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
     const struct wrapper *w = wrapper_of(c->in[0], &layer_sparse);
     struct view v;
     switch (c->proto.op) {
-    case OP_dot: return product(t, c);
+    case OP_dot: return sparse_product(t, c);
     case OP_add: case OP_sub: return sum_of_two(t, c);
-    case OP_mul: case OP_div: return scaled(t, c);
+    case OP_mul: case OP_div: return sparse_scaled(t, c);
     case OP_neg: case OP_cast: return with_values(t, c->site, c->in[0], call_again(c, w->part[0], kl_none, kl_none));
     case OP_permute: return turned(t, c);
     case OP_sum:
@@ -243,7 +243,7 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
     }
 }
 
-const struct layer layer_sparse = {.name = "sparse", .key = LAYER_Sparse, .grad_parts = 1, .call = call_sparse, .dense = dense};
+const struct layer layer_sparse = {.name = "sparse", .key = LAYER_Sparse, .grad_parts = 1, .call = call_sparse, .dense = sparse_dense};
 
 /* ---- making them ---- */
 
@@ -290,7 +290,7 @@ kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows
         index[i] = kl_max_at(site, kl_min_at(site, index[i], last), const_like(site, &n, 0));
     }
     struct sparse x = {.v = {v.dtype, shape_make(2, dims), v.device}, .bound = bound, .values = values, .index = {index[0], index[1]}};
-    return compose_end(t, make(t, site, &x));
+    return compose_end(t, sparse_make(t, site, &x));
 }
 
 static kl_tensor make_csr(struct thread *t, const kl_site *site, kl_tensor values, kl_tensor starts, kl_tensor columns, int64_t ncolumns)

@@ -28,7 +28,7 @@ static const unsigned layer_of[] = {LAYER_TracerOuter, LAYER_Tracer};
 
 /* ---- handles and their nodes ---- */
 
-static struct known *place(const struct kl_tracer *tr, uint64_t handle)
+static struct known *tracer_place(const struct kl_tracer *tr, uint64_t handle)
 {
     uint64_t i = handle * UINT64_C(0x9E3779B97F4A7C15) >> 32;
     while (tr->known[i & (tr->known_cap - 1)].handle && tr->known[i & (tr->known_cap - 1)].handle != handle)
@@ -36,7 +36,7 @@ static struct known *place(const struct kl_tracer *tr, uint64_t handle)
     return &tr->known[i & (tr->known_cap - 1)];
 }
 
-static ref node_known(const struct kl_tracer *tr, kl_tensor h) { return tr->known_cap ? place(tr, h.id)->r : NIL; }
+static ref node_known(const struct kl_tracer *tr, kl_tensor h) { return tr->known_cap ? tracer_place(tr, h.id)->r : NIL; }
 
 static void know(struct kl_tracer *tr, kl_tensor h, ref r)
 {
@@ -52,10 +52,10 @@ static void know(struct kl_tracer *tr, kl_tensor h, ref r)
         tr->known_cap = cap;
         for (uint32_t i = 0; i < old.known_cap; i++)
             if (old.known[i].handle)
-                *place(tr, old.known[i].handle) = old.known[i];
+                *tracer_place(tr, old.known[i].handle) = old.known[i];
         mem_free(old.known);
     }
-    struct known *k = place(tr, h.id);
+    struct known *k = tracer_place(tr, h.id);
     tr->nknown += !k->handle;
     *k = (struct known){h.id, r};
 }
@@ -89,7 +89,7 @@ static ref node_of(struct kl_tracer *tr, kl_tensor h)
 
 /* ---- calls ---- */
 
-static bool broadcast(struct graph *g, struct node *n)
+static bool tracer_broadcast(struct graph *g, struct node *n)
 {
     struct shape all = *node_shape(g, n->in[0]);
     for (unsigned i = 1; i < n->nin; i++)
@@ -145,7 +145,7 @@ static ref add_call(struct kl_tracer *tr, const struct call *c)
     if (n.op == OP_slot)
         return n_const(g, n.dtype, c->bits);
     promote(tr, &n);
-    if (op_is_elementwise(n.op) && !broadcast(g, &n))
+    if (op_is_elementwise(n.op) && !tracer_broadcast(g, &n))
         return NIL;
     ref r = graph_add(g, &n, c->has_target ? &c->target : NULL);
     if (r && tr->t->no_grad && n.nin && node_carries_gradient(node_at(g, r)))
@@ -225,7 +225,7 @@ void kl_tracer_free(kl_tracer *tr)
     mem_free(tr);
 }
 
-static bool begin(struct kl_tracer *tr, uint32_t nin, const kl_tensor *in)
+static bool tracer_start(struct kl_tracer *tr, uint32_t nin, const kl_tensor *in)
 {
     static const unsigned number[] = {KL_TAP_CALLS, KL_TAP_RECORDED};
     static const struct transform layer[] = {
@@ -273,7 +273,7 @@ kl_tracer *kl_tracer_begin(kl_tap which, uint32_t nin, const kl_tensor *in)
         return fail(t, NULL, KL_ERR_MEMORY, "tracer_begin: out of memory"), NULL;
     tr->t = t;
     tr->tap = which;
-    if (!begin(tr, nin, in)) {
+    if (!tracer_start(tr, nin, in)) {
         kl_tracer_free(tr);
         return NULL;
     }
@@ -349,7 +349,7 @@ static bool *wide_nodes(const kl_tracer *tr)
     return wide;
 }
 
-static bool run(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in, kl_tensor *out)
+static bool tracer_replay(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in, kl_tensor *out)
 {
     uint32_t n = tr->g->input.n;
     struct batch b = {.t = t, .site = site};
@@ -383,7 +383,7 @@ kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t ni
     if (ok && !compose_begin_on(t, NULL))
         ok = fail(t, site, KL_ERR_MEMORY, "tracer_run: out of memory") == KL_OK;
     else if (ok) {
-        ok = run(t, site, tr, in, out);
+        ok = tracer_replay(t, site, tr, in, out);
         compose_end_all(t, out, ok ? nout : 0);
     }
     kl_status status = ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;

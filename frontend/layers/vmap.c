@@ -192,7 +192,7 @@ static void keep_graph(struct thread *t, struct graph *g)
     t->spare = g;
 }
 
-static bool run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_tensor *out, const int *out_axes)
+static bool vmap_run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_tensor *out, const int *out_axes)
 {
     struct region region;
     struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .views = m->in, .untaped = true,
@@ -242,7 +242,7 @@ kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t 
     } else if (ok) {
         m.view = (struct view *)(m.in + nin);
         m.is = (bool *)(m.view + nin);
-        ok = run(&m, in, in_axes, out, out_axes);
+        ok = vmap_run(&m, in, in_axes, out, out_axes);
         compose_end_all(t, out, ok ? nout : 0);
     }
     mem_free(m.in);

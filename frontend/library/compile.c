@@ -20,7 +20,7 @@ static void name_leaves(struct graph *g, const struct trace *tr, bool *fixed)
     }
 }
 
-static bool compile(struct trace *tr, const char *object, const char *header, const kl_compile_options *o,
+static bool trace_compile_compile(struct trace *tr, const char *object, const char *header, const kl_compile_options *o,
                     struct err *e)
 {
     bool known;
@@ -66,7 +66,7 @@ kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, cons
     else if (!object_path || !header_path)
         status = report(t, site, KL_ERR_ARGUMENT, "trace_compile: the path of the %s is NULL",
                         object_path ? "header" : "object");
-    else if (!compile(tr, object_path, header_path, options, &e))
+    else if (!trace_compile_compile(tr, object_path, header_path, options, &e))
         status = report(t, site, e.code, "trace_compile: trace \"%s\": %s", tr->r.g->name, e.msg);
     trace_drop(t);
     return status;

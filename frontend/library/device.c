@@ -167,7 +167,7 @@ bool kl_device_supports(kl_device d, kl_dtype dtype)
     return (kl_device_dtype_usage(d, dtype) & both) == both;
 }
 
-static bool fits(int device, kl_dtype real, kl_dtype integer)
+static bool kl_device_fits(int device, kl_dtype real, kl_dtype integer)
 {
     uint32_t has = device_dtypes(device);
     return (unsigned)real < KL_DTYPE_COUNT && (unsigned)integer < KL_DTYPE_COUNT && dtype_is_float(real) &&
@@ -180,7 +180,7 @@ kl_status kl_device_configure(kl_device d, kl_dtype real, kl_dtype integer)
     struct thread *t = known("device_configure", d, &i);
     if (!t)
         return KL_ERR_DEVICE;
-    if (!fits(i, real, integer))
+    if (!kl_device_fits(i, real, integer))
         return report(t, NULL, KL_ERR_TYPE, "device_configure: UnsupportedDType: %s and %s are no float and integer that device "
                       "%s has", kl_dtype_name(real), kl_dtype_name(integer), kl_device_name(d));
     struct settings *s = &settings[i];

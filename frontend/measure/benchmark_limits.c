@@ -26,7 +26,7 @@ static bool anchor_of(const struct kernel *k, struct anchor *a)
     return k->bytes > 0;
 }
 
-static struct anchor *find(const struct machine *m, const struct anchor *like)
+static struct anchor *benchmark_limits_find(const struct machine *m, const struct anchor *like)
 {
     for (uint32_t i = 0; i < m->n; i++)
         if (m->anchor[i].inputs == like->inputs && m->anchor[i].log_bytes == like->log_bytes)
@@ -37,7 +37,7 @@ static struct anchor *find(const struct machine *m, const struct anchor *like)
 bool machine_want(struct machine *m, const struct kernel *k)
 {
     struct anchor a;
-    if (!anchor_of(k, &a) || find(m, &a))
+    if (!anchor_of(k, &a) || benchmark_limits_find(m, &a))
         return true;
     if (!mem_reserve(&m->anchor, &m->cap, m->n + 1, sizeof *m->anchor))
         return false;
@@ -121,7 +121,7 @@ double machine_peak(const struct machine *m)
 
 double machine_limit(const struct machine *m, const struct kernel *k)
 {
-    struct anchor a, *measured = anchor_of(k, &a) ? find(m, &a) : NULL;
+    struct anchor a, *measured = anchor_of(k, &a) ? benchmark_limits_find(m, &a) : NULL;
     double peak = machine_peak(m), compute = peak > 0 ? (double)k->flops / peak : 0, move = 0;
     if (measured && measured->took.n)
         move = (double)k->bytes / (double)(elements(&a) * 4 * (a.inputs + 1u)) * samples_median(&measured->took);

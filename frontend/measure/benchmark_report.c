@@ -54,7 +54,7 @@ static void put_kernel(struct text *t, const kl_bench_kernel *k, double all)
     text_put(t, "\n");
 }
 
-static void put_kernels(struct text *t, const kl_bench_report *r, int fuse)
+static void benchmark_report_put_kernels(struct text *t, const kl_bench_report *r, int fuse)
 {
     double all = 0, rest = 0;
     int shown = 0, hidden = 0;
@@ -90,7 +90,7 @@ const char *kl_bench_table(const kl_bench_report *report)
     for (int fuse = 0; fuse < 2; fuse++)
         put_step(&t, report, fuse);
     for (int fuse = 1; fuse >= 0; fuse--)
-        put_kernels(&t, report, fuse);
+        benchmark_report_put_kernels(&t, report, fuse);
     if (t.failed) {
         mem_free(t.s);
         return "out of memory\n";

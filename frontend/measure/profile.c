@@ -159,7 +159,7 @@ static void finish_rows(struct rows *t)
         qsort(t->v, t->n, sizeof *t->v, by_seconds);
 }
 
-static void finish(struct own_profile *p)
+static void profile_report_finish(struct own_profile *p)
 {
     const struct timeline *t = &p->timeline;
     finish_rows(&p->kernel);
@@ -194,7 +194,7 @@ kl_profile *kl_profile_end(void)
         kl_profile_free(p ? &p->seen : NULL);
         return NULL;
     }
-    finish(p);
+    profile_report_finish(p);
     return &p->seen;
 }
 

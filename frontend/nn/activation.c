@@ -73,7 +73,7 @@ kl_tensor kl_leaky_relu_at(const kl_site *site, kl_tensor a, double slope)
 }
 
 /* By compares and not by max and min, whose gradient is a half where the two are equal. */
-static kl_tensor between(const kl_site *site, kl_tensor a, kl_tensor low, kl_tensor high)
+static kl_tensor activation_between(const kl_site *site, kl_tensor a, kl_tensor low, kl_tensor high)
 {
     kl_tensor at_most = kl_where_at(site, kl_gt_at(site, a, high), high, a);
     return kl_where_at(site, kl_lt_at(site, at_most, low), low, at_most); /* a minimum and a maximum, an instruction each */
@@ -92,7 +92,7 @@ kl_tensor kl_clamp_at(const kl_site *site, kl_tensor a, double low, double high)
     }
     kl_tensor least = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, low);
     kl_tensor most = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, high);
-    return compose_end(t, between(site, a, least, most));
+    return compose_end(t, activation_between(site, a, least, most));
 }
 
 /* ---- made of exponentials, of numbers at most 0 so that none overflows ---- */
@@ -165,7 +165,7 @@ kl_tensor kl_gelu_at(const kl_site *site, kl_tensor a)
     if (!t)
         return op_failed();
     const double twice_root = 1.5957691216057307117597842397375; /* 2 sqrt(2 / pi) */
-    kl_tensor c = between(site, a, const_like(site, &v, -30), const_like(site, &v, 30));
+    kl_tensor c = activation_between(site, a, const_like(site, &v, -30), const_like(site, &v, 30));
     kl_tensor cubic = kl_mul_at(site, kl_square_at(site, c), const_like(site, &v, twice_root * 0.044715));
     kl_tensor u = kl_mul_at(site, c, kl_add_at(site, cubic, const_like(site, &v, twice_root)));
     return compose_end(t, kl_mul_at(site, a, kl_sigmoid_at(site, u)));

@@ -17,7 +17,7 @@ static bool split(const struct shape *s, struct parts *p)
 }
 
 /* h, of shape s, with these axes before its own last two. */
-static kl_tensor spread(const kl_site *site, kl_tensor h, const struct shape *s, const struct shape *lead, int64_t rows, int64_t columns)
+static kl_tensor nn_attention_spread(const kl_site *site, kl_tensor h, const struct shape *s, const struct shape *lead, int64_t rows, int64_t columns)
 {
     struct shape all = *lead;
     all.dim[all.rank++] = rows;
@@ -97,7 +97,7 @@ kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tens
     c.proto.attr.attention.scale = dtype_bits(KL_F64, depth ? 1 / sqrt((double)depth) : 1);
     c.proto.attr.attention.causal = causal;
     for (unsigned i = 0; i < 3; i++)
-        c.in[i] = spread(site, in[i], &view[i].shape, &lead, p[i].rows, p[i].columns);
+        c.in[i] = nn_attention_spread(site, in[i], &view[i].shape, &lead, p[i].rows, p[i].columns);
     if (mask.id)
         c.in[3] = shape_equal(&view[3].shape, &seen) ? mask : broadcast_to(site, "attention", mask, &view[3].shape, &seen);
     return compose_end(t, record(&c));

@@ -169,7 +169,7 @@ static void sum_unneeded(const struct einsum *e, struct term *m, const struct te
 }
 
 /* a times b, in a: letters of both are batch axes while something later needs them, else contracted. */
-static void multiply(const struct einsum *e, struct term *a, const struct term *b, int later)
+static void einsum_multiply(const struct einsum *e, struct term *a, const struct term *b, int later)
 {
     int batch_a[KL_MAX_RANK], batch_b[KL_MAX_RANK], con_a[KL_MAX_RANK], con_b[KL_MAX_RANK], nbatch = 0, ncon = 0;
     char letter[2 * KL_MAX_RANK];
@@ -205,7 +205,7 @@ static kl_tensor contract(struct einsum *e)
         diagonals(e, &next);
         sum_unneeded(e, &all, &next, i + 1);
         sum_unneeded(e, &next, &all, i + 1);
-        multiply(e, &all, &next, i + 1);
+        einsum_multiply(e, &all, &next, i + 1);
     }
     sum_unneeded(e, &all, NULL, e->n);
     int axes[KL_MAX_RANK];

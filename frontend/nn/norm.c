@@ -138,7 +138,7 @@ static kl_tensor affine(struct thread *t, const kl_site *site, kl_tensor y, kl_t
 }
 
 /* off / sqrt(variance + eps) */
-static kl_tensor scaled(const kl_site *site, const struct view *v, kl_tensor off, kl_tensor variance, double eps)
+static kl_tensor nn_norm_scaled(const kl_site *site, const struct view *v, kl_tensor off, kl_tensor variance, double eps)
 {
     return kl_mul_at(site, off, kl_rsqrt_at(site, kl_add_at(site, variance, const_like(site, v, eps))));
 }
@@ -147,7 +147,7 @@ static kl_tensor normalized(const kl_site *site, const struct view *v, kl_tensor
                             double eps)
 {
     kl_tensor off = kl_sub_at(site, x, kl_mean_at(site, x, naxes, axes, true));
-    return scaled(site, v, off, kl_mean_at(site, kl_square_at(site, off), naxes, axes, true), eps);
+    return nn_norm_scaled(site, v, off, kl_mean_at(site, kl_square_at(site, off), naxes, axes, true), eps);
 }
 
 /* The last naxes axes of s as a shape and as a list; false: reported. */
@@ -191,7 +191,7 @@ kl_tensor kl_rms_norm_at(const kl_site *site, kl_tensor x, int naxes, kl_tensor 
         return op_failed();
     x = widen_view(t, site, x, &v);
     kl_tensor squares = kl_mean_at(site, kl_square_at(site, x), naxes, axes, true);
-    return compose_end(t, affine(t, site, scaled(site, &v, x, squares, eps), weight, kl_none));
+    return compose_end(t, affine(t, site, nn_norm_scaled(site, &v, x, squares, eps), weight, kl_none));
 }
 
 /* ---- by channels, axis 1 ---- */
@@ -255,7 +255,7 @@ static kl_tensor batch_train(struct thread *t, const kl_site *site, const struct
     const struct shape channels = shape_make(1, &v->shape.dim[1]);
     kl_tensor centre = kl_mean_at(site, x, naxes, axes, true), off = kl_sub_at(site, x, centre);
     kl_tensor spread = kl_mean_at(site, kl_square_at(site, off), naxes, axes, true);
-    kl_tensor y = scaled(site, v, off, spread, eps);
+    kl_tensor y = nn_norm_scaled(site, v, off, spread, eps);
     if (!mean.id)
         return y;
     kl_tensor sample = kl_mul_at(site, spread, const_like(site, v, (double)n / (double)(n - 1)));
@@ -291,7 +291,7 @@ kl_tensor kl_batch_norm_at(const kl_site *site, kl_tensor x, kl_tensor weight, k
     if (training)
         y = batch_train(t, site, &v, x, mean, var, n, momentum, eps);
     else
-        y = scaled(site, &v, kl_sub_at(site, x, per_channel(site, widen(t, site, mean), s)),
+        y = nn_norm_scaled(site, &v, kl_sub_at(site, x, per_channel(site, widen(t, site, mean), s)),
                    per_channel(site, widen(t, site, var), s), eps);
     return compose_end(t, channel_affine(t, site, y, weight, bias, s));
 }

@@ -65,7 +65,7 @@ kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tenso
 /* ---- the same again ---- */
 
 /* Product of the dimensions from one axis up to another. */
-static int64_t product(const struct shape *s, uint32_t from, uint32_t to)
+static int64_t arrange_product(const struct shape *s, uint32_t from, uint32_t to)
 {
     int64_t n = 1;
     for (uint32_t i = from; i < to; i++)
@@ -78,7 +78,7 @@ static int64_t product(const struct shape *s, uint32_t from, uint32_t to)
 static kl_tensor repeat_blocks(const kl_site *site, const char *op, kl_tensor a, struct shape *s, uint32_t axis,
                                int64_t times, bool whole)
 {
-    int64_t inner = product(s, whole ? axis : axis + 1, s->rank), outer = product(s, 0, whole ? axis : axis + 1);
+    int64_t inner = arrange_product(s, whole ? axis : axis + 1, s->rank), outer = arrange_product(s, 0, whole ? axis : axis + 1);
     struct shape once = shape_make(3, (int64_t[]){outer, 1, inner}), all = shape_make(3, (int64_t[]){outer, times, inner});
     s->dim[axis] *= times;
     kl_tensor r = broadcast_to(site, op, reshape_to(site, op, a, &once), &once, &all);

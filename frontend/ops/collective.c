@@ -27,7 +27,7 @@ static bool lists_given(struct thread *t, const kl_site *site, const char *op, u
 }
 
 /* Takes a look at the tensors. */
-static bool begin(struct collective *c)
+static bool collective_begin(struct collective *c)
 {
     c->t = thread_self();
     if (!c->t || !lists_given(c->t, c->site, c->op, c->n, c->in, c->out))
@@ -64,7 +64,7 @@ static bool alike(struct collective *c)
 }
 
 /* Ends *c; out[] is poison where no tensor came of it. */
-static kl_status finish(struct collective *c, bool ok)
+static kl_status collective_finish(struct collective *c, bool ok)
 {
     struct thread *t = c->t;
     mem_free(c->view);
@@ -89,7 +89,7 @@ static kl_tensor combine(const struct collective *c, kl_tensor a, kl_tensor b)
 }
 
 /* All tensors, or part `part` of n along axis `axis`, combined on a device in the order of the list. */
-static kl_tensor reduce(const struct collective *c, kl_device device, int64_t part, uint32_t axis)
+static kl_tensor collective_reduce(const struct collective *c, kl_device device, int64_t part, uint32_t axis)
 {
     struct thread *t = compose_begin(c->op);
     kl_tensor sum = kl_none;
@@ -121,10 +121,10 @@ static void send(struct collective *c, kl_tensor all)
 kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out)
 {
     struct collective c = {.site = site, .op = "all_reduce", .kind = kind, .n = n, .in = in, .out = out};
-    bool ok = begin(&c) && alike(&c);
+    bool ok = collective_begin(&c) && alike(&c);
     if (ok)
-        send(&c, reduce(&c, c.view[0].device, -1, 0));
-    return finish(&c, ok);
+        send(&c, collective_reduce(&c, c.view[0].device, -1, 0));
+    return collective_finish(&c, ok);
 }
 
 static kl_tensor gather_all(const struct collective *c, int axis)
@@ -145,10 +145,10 @@ static kl_tensor gather_all(const struct collective *c, int axis)
 kl_status kl_all_gather_at(const kl_site *site, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
 {
     struct collective c = {.site = site, .op = "all_gather", .n = n, .in = in, .out = out};
-    bool ok = begin(&c);
+    bool ok = collective_begin(&c);
     if (ok)
         send(&c, gather_all(&c, axis));
-    return finish(&c, ok);
+    return collective_finish(&c, ok);
 }
 
 kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, int axis, uint32_t n, const kl_tensor *in,
@@ -156,14 +156,14 @@ kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, int axis,
 {
     struct collective c = {.site = site, .op = "reduce_scatter", .kind = kind, .n = n, .in = in, .out = out};
     uint32_t at = 0;
-    bool ok = begin(&c) && alike(&c) && axis_of(c.t, site, c.op, &c.view[0].shape, axis, &at);
+    bool ok = collective_begin(&c) && alike(&c) && axis_of(c.t, site, c.op, &c.view[0].shape, axis, &at);
     char text[SHAPE_TEXT];
     if (ok && c.view[0].shape.dim[at] % n)
         ok = fail(c.t, site, KL_ERR_SHAPE, "%s: axis %u of %s is not %u equal parts", c.op, at,
                   shape_text(&c.view[0].shape, text, sizeof text), n) == KL_OK;
     for (uint32_t i = 0; i < n && ok; i++)
-        out[i] = reduce(&c, c.view[i].device, i, at);
-    return finish(&c, ok);
+        out[i] = collective_reduce(&c, c.view[i].device, i, at);
+    return collective_finish(&c, ok);
 }
 
 kl_status kl_broadcast_at(const kl_site *site, kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out)
@@ -172,7 +172,7 @@ kl_status kl_broadcast_at(const kl_site *site, kl_tensor a, uint32_t n, const kl
     bool ok = c.t && lists_given(c.t, site, c.op, n, device, out);
     for (uint32_t i = 0; i < n && ok; i++)
         out[i] = kl_to_at(site, a, device[i]);
-    return finish(&c, ok);
+    return collective_finish(&c, ok);
 }
 
 kl_status kl_all_reduce(kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out)

@@ -26,7 +26,7 @@ bool axis_mask(struct thread *t, const kl_site *site, const char *op, const stru
     return true;
 }
 
-static kl_tensor reduce(const kl_site *site, const char *name, enum op op, kl_tensor a, const struct shape *s,
+static kl_tensor contract_reduce(const kl_site *site, const char *name, enum op op, kl_tensor a, const struct shape *s,
                         uint32_t mask, bool keepdims)
 {
     struct call c = {.site = site, .op = name, .proto.op = (uint16_t)op, .in = {a}};
@@ -50,7 +50,7 @@ static kl_tensor reduce_axes(const kl_site *site, const char *name, enum op op, 
     if (!t || !describe(t, site, name, "the tensor", a, &v) ||
         !axis_mask(t, site, name, &v.shape, naxes, axes, &mask))
         return t ? poison(t) : kl_none;
-    return reduce(site, name, op, a, &v.shape, mask, keepdims);
+    return contract_reduce(site, name, op, a, &v.shape, mask, keepdims);
 }
 
 kl_tensor kl_sum_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
@@ -88,7 +88,7 @@ static kl_tensor reduce_bool(const kl_site *site, const char *name, enum op op, 
     if (!(t = compose_begin(name)))
         return kl_none;
     const struct view number = {.dtype = KL_U8, .device = v.device};
-    kl_tensor y = reduce(site, name, op, kl_cast_at(site, a, KL_U8), &v.shape, mask, keepdims);
+    kl_tensor y = contract_reduce(site, name, op, kl_cast_at(site, a, KL_U8), &v.shape, mask, keepdims);
     return compose_end(t, kl_ne_at(site, y, const_like(site, &number, 0)));
 }
 
@@ -123,7 +123,7 @@ kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axe
     if (!(t = compose_begin("mean")))
         return kl_none;
     a = widen_by_policy(t, site, a, &v);
-    kl_tensor sum = reduce(site, "mean", OP_sum, a, &v.shape, mask, keepdims);
+    kl_tensor sum = contract_reduce(site, "mean", OP_sum, a, &v.shape, mask, keepdims);
     return compose_end(t, kl_div_at(site, sum, const_like(site, &v, (double)n)));
 }
 
@@ -143,12 +143,12 @@ static kl_tensor arg_extreme(const kl_site *site, const char *op, enum op extrem
     const struct view index = {.dtype = KL_I32, .device = v.device};
     if (v.dtype == KL_BOOL)
         a = kl_cast_at(site, a, KL_U8);
-    kl_tensor hit = kl_eq_at(site, a, reduce(site, op, extreme, a, &v.shape, 1u << at, true));
+    kl_tensor hit = kl_eq_at(site, a, contract_reduce(site, op, extreme, a, &v.shape, 1u << at, true));
     if (dtype_is_float(v.dtype))
         hit = kl_or_at(site, hit, kl_ne_at(site, a, a));
     kl_tensor place = kl_iota_at(site, v.device, KL_I32, (int)v.shape.rank, v.shape.dim, (int)at);
     kl_tensor found = kl_where_at(site, hit, place, const_like(site, &index, INT32_MAX));
-    return compose_end(t, reduce(site, op, OP_reduce_min, found, &v.shape, 1u << at, false));
+    return compose_end(t, contract_reduce(site, op, OP_reduce_min, found, &v.shape, 1u << at, false));
 }
 
 kl_tensor kl_argmax_at(const kl_site *site, kl_tensor a, int axis)

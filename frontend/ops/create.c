@@ -110,7 +110,7 @@ kl_tensor const_like(const kl_site *site, const struct view *x, double value)
 }
 
 /* A number in every element; constant: compiled in. */
-static kl_tensor fill(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, int rank,
+static kl_tensor create_fill(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, int rank,
                       const int64_t *dims, double value, bool constant)
 {
     static const struct shape scalar;
@@ -127,18 +127,18 @@ static kl_tensor fill(const kl_site *site, const char *op, kl_device device, kl_
 
 kl_tensor kl_zeros_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
 {
-    return fill(site, "zeros", device, dtype, rank, dims, 0, true);
+    return create_fill(site, "zeros", device, dtype, rank, dims, 0, true);
 }
 
 kl_tensor kl_ones_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
 {
-    return fill(site, "ones", device, dtype, rank, dims, 1, true);
+    return create_fill(site, "ones", device, dtype, rank, dims, 1, true);
 }
 
 kl_tensor kl_full_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
                      double value)
 {
-    return fill(site, "full", device, dtype, rank, dims, value, false);
+    return create_fill(site, "full", device, dtype, rank, dims, value, false);
 }
 
 /* ---- indices ---- */

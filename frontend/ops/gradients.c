@@ -84,7 +84,7 @@ bool kl_is_tracked(kl_tensor h)
 /* ---- making them ---- */
 
 /* On the inner device, and for nobody to differentiate again. */
-static kl_tensor gradient(struct thread *t, const kl_site *site, kl_tensor loss, kl_tensor of)
+static kl_tensor gradients_gradient(struct thread *t, const kl_site *site, kl_tensor loss, kl_tensor of)
 {
     t->no_grad++;
     kl_tensor g = kl_grad_at(site, loss, of);
@@ -114,7 +114,7 @@ kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
     if (!ok)
         fail(t, site, e.code ? e.code : KL_ERR_MEMORY, "backward: %s", e.code ? e.msg : "out of memory");
     for (uint32_t i = 0; i < list.n && ok; i++) {
-        struct item x = {list.h[i], gradient(t, site, loss, list.h[i])};
+        struct item x = {list.h[i], gradients_gradient(t, site, loss, list.h[i])};
         ok = x.gradient.id;
         if (ok)
             g->item[g->n++] = x;
@@ -154,13 +154,13 @@ kl_tensor kl_gradients_remove(kl_gradients *g, kl_tensor t)
 }
 
 /* A trace's are gone with it. */
-static void drop(kl_tensor gradient)
+static void gradients_drop(kl_tensor gradient)
 {
     if (entry_peek(gradient))
         kl_release(gradient);
 }
 
-static bool fits(struct thread *t, const kl_site *site, kl_tensor of, kl_tensor gradient)
+static bool gradients_fits(struct thread *t, const kl_site *site, kl_tensor of, kl_tensor gradient)
 {
     static const char op[] = "gradients_replace";
     struct view v, w;
@@ -185,13 +185,13 @@ kl_status kl_gradients_replace_at(const kl_site *site, kl_gradients *g, kl_tenso
         return KL_ERR_MEMORY;
     if (!g)
         return fail(t, site, KL_ERR_ARGUMENT, "gradients_replace: the gradients are NULL");
-    if (!fits(t, site, of, gradient))
+    if (!gradients_fits(t, site, of, gradient))
         return t->tracing ? t->trace->err.code : t->last.code;
     struct item *x = item_of(g, of);
     if (!x && !mem_reserve(&g->item, &g->cap, g->n + 1, sizeof *g->item))
         return fail(t, site, KL_ERR_MEMORY, "gradients_replace: out of memory");
     if (x)
-        drop(x->gradient);
+        gradients_drop(x->gradient);
     else
         x = &g->item[g->n++];
     *x = (struct item){of, t->tracing ? gradient : kl_keep_at(site, gradient)};
@@ -203,7 +203,7 @@ uint32_t kl_gradients_count(const kl_gradients *g) { return g ? g->n : 0; }
 void kl_gradients_free(kl_gradients *g)
 {
     for (uint32_t i = 0; g && i < g->n; i++)
-        drop(g->item[i].gradient);
+        gradients_drop(g->item[i].gradient);
     if (g)
         mem_free(g->item);
     mem_free(g);

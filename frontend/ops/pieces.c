@@ -14,7 +14,7 @@ static int64_t slice_range(int64_t len, int64_t *start, int64_t stop, int64_t st
 }
 
 /* The tensor itself under a new handle: what is left where no axis changes. */
-static kl_tensor same(const kl_site *site, const char *op, kl_tensor a, const struct shape *s)
+static kl_tensor pieces_same(const kl_site *site, const char *op, kl_tensor a, const struct shape *s)
 {
     return reshape_to(site, op, a, s);
 }
@@ -42,7 +42,7 @@ kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, co
                           "slice: step %" PRId64 " of axis %u is not positive; kl_flip reverses", step[i], i);
     if (!(t = compose_begin("slice")))
         return kl_none;
-    kl_tensor r = same(site, "slice", a, &v.shape);
+    kl_tensor r = pieces_same(site, "slice", a, &v.shape);
     for (uint32_t i = 0; i < v.shape.rank; i++) {
         struct call c = {.site = site, .op = "slice", .proto.op = OP_slice, .in = {r}};
         int64_t first = start ? start[i] : 0, by = step ? step[i] : 1;
@@ -111,7 +111,7 @@ kl_tensor kl_pad_at(const kl_site *site, kl_tensor a, const int64_t *low, const 
         return t ? poison(t) : kl_none;
     if (!(t = compose_begin("pad")))
         return kl_none;
-    kl_tensor r = same(site, "pad", a, &v.shape), number = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
+    kl_tensor r = pieces_same(site, "pad", a, &v.shape), number = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
     for (uint32_t i = 0; i < v.shape.rank; i++) {
         struct call c = {.site = site, .op = "pad", .proto.op = OP_pad, .in = {r, number}};
         c.proto.attr.pad.axis = i;
@@ -148,7 +148,7 @@ kl_tensor kl_concat_at(const kl_site *site, int n, const kl_tensor *parts, int a
         !axis_of(t, site, "concat", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
     if (n == 1)
-        return same(site, "concat", parts[0], &v.shape);
+        return pieces_same(site, "concat", parts[0], &v.shape);
     if (!(t = compose_begin("concat")))
         return kl_none;
     return compose_end(t, concat_tree(site, n, parts, at));

@@ -2,7 +2,7 @@
 #include "frontend/frontend.h"
 
 /* A number for all of s or for each slice of an axis of s, as a view of that shape; none on error. */
-static kl_tensor spread(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor p,
+static kl_tensor ops_quant_spread(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor p,
                         const struct shape *s, int axis)
 {
     struct view v;
@@ -38,9 +38,9 @@ static kl_tensor quant(const kl_site *site, const char *op, enum op kind, kl_ten
         return compose_end(t, refuse(t, site, KL_ERR_TYPE, "%s: the integers are i8 or u8, not %s", op,
                                      number.dtype < KL_DTYPE_COUNT ? dtype_name(number.dtype) : "a dtype that does not exist"));
     struct call c = {.site = site, .op = op, .proto.op = (uint16_t)kind, .in[0] = a};
-    c.in[1] = spread(t, site, op, "the scale", scale, &v.shape, axis);
+    c.in[1] = ops_quant_spread(t, site, op, "the scale", scale, &v.shape, axis);
     if (c.in[1].id)
-        c.in[2] = spread(t, site, op, "the zero point", zero.id ? zero : const_like(site, &number, 0), &v.shape, axis);
+        c.in[2] = ops_quant_spread(t, site, op, "the zero point", zero.id ? zero : const_like(site, &number, 0), &v.shape, axis);
     struct view z;
     if (!c.in[1].id || !c.in[2].id || !describe(t, site, op, "the zero point", c.in[2], &z))
         return compose_end(t, poison(t));

@@ -86,13 +86,13 @@ struct maker { /* builds on one device in one dtype */
     kl_dtype dtype;
 };
 
-static kl_tensor number(const struct maker *m, double v) { return kl_const_at(m->site, m->device, m->dtype, v); }
+static kl_tensor ops_random_number(const struct maker *m, double v) { return kl_const_at(m->site, m->device, m->dtype, v); }
 
 static kl_tensor polynomial(const struct maker *m, kl_tensor x, const double *c)
 {
-    kl_tensor y = number(m, c[TERMS - 1]);
+    kl_tensor y = ops_random_number(m, c[TERMS - 1]);
     for (int i = TERMS - 2; i >= 0; i--)
-        y = kl_add_at(m->site, kl_mul_at(m->site, y, x), number(m, c[i]));
+        y = kl_add_at(m->site, kl_mul_at(m->site, y, x), ops_random_number(m, c[i]));
     return y;
 }
 
@@ -105,17 +105,17 @@ static kl_tensor ratio(const struct maker *m, kl_tensor x, const double c[2][TER
 static kl_tensor inverse_normal(const struct maker *m, kl_tensor p)
 {
     const kl_site *s = m->site;
-    kl_tensor q = kl_sub_at(s, p, number(m, 0.5));
-    kl_tensor near = kl_mul_at(s, q, ratio(m, kl_sub_at(s, number(m, 0.180625), kl_square_at(s, q)), middle));
-    kl_tensor edge = kl_min_at(s, p, kl_sub_at(s, number(m, 1), p));
+    kl_tensor q = kl_sub_at(s, p, ops_random_number(m, 0.5));
+    kl_tensor near = kl_mul_at(s, q, ratio(m, kl_sub_at(s, ops_random_number(m, 0.180625), kl_square_at(s, q)), middle));
+    kl_tensor edge = kl_min_at(s, p, kl_sub_at(s, ops_random_number(m, 1), p));
     kl_tensor r = kl_sqrt_at(s, kl_neg_at(s, kl_log_at(s, edge)));
-    kl_tensor size = ratio(m, kl_sub_at(s, r, number(m, 1.6)), tail);
+    kl_tensor size = ratio(m, kl_sub_at(s, r, ops_random_number(m, 1.6)), tail);
     if (m->dtype == KL_F64) { /* an f32 has at least 2^-24 to the edge: r stays below 5 */
-        kl_tensor beyond = ratio(m, kl_sub_at(s, r, number(m, 5)), far_tail);
-        size = kl_where_at(s, kl_gt_at(s, r, number(m, 5)), beyond, size);
+        kl_tensor beyond = ratio(m, kl_sub_at(s, r, ops_random_number(m, 5)), far_tail);
+        size = kl_where_at(s, kl_gt_at(s, r, ops_random_number(m, 5)), beyond, size);
     }
-    kl_tensor off = kl_where_at(s, kl_lt_at(s, q, number(m, 0)), kl_neg_at(s, size), size);
-    return kl_where_at(s, kl_le_at(s, kl_abs_at(s, q), number(m, 0.425)), near, off);
+    kl_tensor off = kl_where_at(s, kl_lt_at(s, q, ops_random_number(m, 0)), kl_neg_at(s, size), size);
+    return kl_where_at(s, kl_le_at(s, kl_abs_at(s, q), ops_random_number(m, 0.425)), near, off);
 }
 
 /* Evenly in (0, 1), 1 - p exact: odd multiples of half a unit. */
@@ -123,8 +123,8 @@ static kl_tensor open_uniform(const struct maker *m, const struct source *s, int
 {
     int digits = m->dtype == KL_F64 ? 52 : 23; /* one less than a float has: (k + 0.5) / 2^digits is exact */
     kl_tensor k = random_integers(m->site, s, m->dtype, rank, dims, digits);
-    kl_tensor unit = number(m, 1 / (double)(UINT64_C(1) << digits));
-    return kl_mul_at(m->site, kl_add_at(m->site, k, number(m, 0.5)), unit);
+    kl_tensor unit = ops_random_number(m, 1 / (double)(UINT64_C(1) << digits));
+    return kl_mul_at(m->site, kl_add_at(m->site, k, ops_random_number(m, 0.5)), unit);
 }
 
 static kl_tensor normal(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank,
@@ -194,7 +194,7 @@ static kl_tensor word(const struct maker *m, uint64_t bits)
 
 static kl_tensor xor_shifted(const struct maker *m, kl_tensor x, int count)
 {
-    return kl_xor_at(m->site, x, kl_shr_at(m->site, x, number(m, count)));
+    return kl_xor_at(m->site, x, kl_shr_at(m->site, x, ops_random_number(m, count)));
 }
 
 static kl_tensor mixed(const struct maker *m, kl_tensor x)

@@ -22,7 +22,7 @@ struct control {
 };
 
 static uint32_t given(const struct control *c) { return c->nin[0] + c->nin[1]; }
-static kl_tensor operand(const struct control *c, uint32_t i)
+static kl_tensor control_operand(const struct control *c, uint32_t i)
 {
     return c->changed ? c->changed[i] : i < c->nin[0] ? c->in[0][i] : i < given(c) ? c->in[1][i - c->nin[0]] : c->call.captured.h[i - given(c)];
 }
@@ -40,13 +40,13 @@ static bool look_at_operands(struct control *c)
     for (uint32_t i = 0; i < n; i++) {
         char what[32];
         snprintf(what, sizeof what, "operand %u", i + 1);
-        if (!describe(t, site, c->call.op, what, operand(c, i), &c->view[i]))
+        if (!describe(t, site, c->call.op, what, control_operand(c, i), &c->view[i]))
             return false;
         struct err e;
         e.code = KL_OK;
-        const struct entry *first = entry_peek(operand(c, 0));
+        const struct entry *first = entry_peek(control_operand(c, 0));
         uint16_t ad = first->ad;
-        if (c->view[i].device.id != c->view[0].device.id && !ad_join(&ad, first, entry_peek(operand(c, i)), &e))
+        if (c->view[i].device.id != c->view[0].device.id && !ad_join(&ad, first, entry_peek(control_operand(c, i)), &e))
             return fail(t, site, e.code, "%s: %s", c->call.op, e.msg) == KL_OK;
     }
     c->call.device = n ? c->view[0].device : (kl_device){0};
@@ -54,7 +54,7 @@ static bool look_at_operands(struct control *c)
 }
 
 /* false: *c has failed, with poison for results. */
-static bool begin(struct control *c, const kl_site *site, const char *op, enum op node, void *ctx)
+static bool control_begin(struct control *c, const kl_site *site, const char *op, enum op node, void *ctx)
 {
     c->call = (struct region_recorder){.t = thread_self(), .site = site, .op = op, .ctx = ctx};
     c->proto.op = (uint16_t)node;
@@ -120,7 +120,7 @@ static bool token_place(const struct control *c, struct effects *f)
     bool loops = c->proto.op == OP_scan || c->proto.op == OP_while;
     if (!c->call.entry.id)
         return false;
-    for (f->from = given(c); operand(c, f->from).id != c->call.entry.id;)
+    for (f->from = given(c); control_operand(c, f->from).id != c->call.entry.id;)
         f->from++;
     f->to = loops ? c->proto.attr.region.carried : f->from;
     return true;
@@ -148,15 +148,15 @@ static bool add_tokens(const struct control *c, const struct effects *f, struct 
 }
 
 /* The operands' nodes in the recording, whose graph may become another meanwhile; one device for all. */
-static bool resolve(struct control *c, struct trace *tr, ref *in, uint32_t n, struct err *e)
+static bool control_resolve(struct control *c, struct trace *tr, ref *in, uint32_t n, struct err *e)
 {
     for (uint32_t i = 0; i < n; i++) {
         char what[32];
         snprintf(what, sizeof what, i < given(c) ? "operand %u" : "a tensor that it uses", i + 1);
-        in[i] = node_of_handle(tr, operand(c, i), what, e);
+        in[i] = node_of_handle(tr, control_operand(c, i), what, e);
         if (!in[i])
             return false;
-        kl_device d = entry_device(entry_peek(operand(c, i)));
+        kl_device d = entry_device(entry_peek(control_operand(c, i)));
         if (d.id != c->call.device.id)
             return err_set(e, KL_ERR_DEVICE, "%s is on device %s, the op on %s", what, kl_device_name(d),
                            kl_device_name(c->call.device));
@@ -170,7 +170,7 @@ static bool resolve(struct control *c, struct trace *tr, ref *in, uint32_t n, st
 
 struct bytes { unsigned char *v; uint32_t n, cap; bool failed; };
 
-static void put(struct bytes *b, const void *p, size_t n)
+static void control_put(struct bytes *b, const void *p, size_t n)
 {
     b->failed |= n > INT32_MAX || b->n > INT32_MAX || !mem_reserve(&b->v, &b->cap, b->n + (uint32_t)n, 1);
     if (b->failed || !n)
@@ -180,7 +180,7 @@ static void put(struct bytes *b, const void *p, size_t n)
 }
 
 /* false: out of memory. */
-static bool make_key(const struct control *c, struct trace *tr, const ref *in, uint32_t n, struct node *key,
+static bool control_make_key(const struct control *c, struct trace *tr, const ref *in, uint32_t n, struct node *key,
                      struct tape_extra *extra)
 {
     struct bytes b = {.v = tr->extra, .cap = tr->extra_cap};
@@ -189,14 +189,14 @@ static bool make_key(const struct control *c, struct trace *tr, const ref *in, u
     key->flags = c->call.t->no_grad ? MARK_STOP : 0;
     key->attr.region.first = c->nout;
     key->attr.region.count = n;
-    put(&b, in, n * sizeof *in);
+    control_put(&b, in, n * sizeof *in);
     if (c->custom) {
         const struct custom_use *u = c->custom;
-        put(&b, u->op->name, sizeof u->op->name);
-        put(&b, u->attr, u->nattr);
+        control_put(&b, u->op->name, sizeof u->op->name);
+        control_put(&b, u->attr, u->nattr);
         for (uint32_t i = 0; i < c->nout; i++) {
-            put(&b, &(int64_t[]){u->type[i].dtype, u->type[i].rank}, 2 * sizeof(int64_t));
-            put(&b, u->type[i].dims, (size_t)u->type[i].rank * sizeof *u->type[i].dims);
+            control_put(&b, &(int64_t[]){u->type[i].dtype, u->type[i].rank}, 2 * sizeof(int64_t));
+            control_put(&b, u->type[i].dims, (size_t)u->type[i].rank * sizeof *u->type[i].dims);
         }
     }
     tr->extra = b.v;
@@ -271,7 +271,7 @@ static ref record_op(struct control *c, struct trace *tr, struct recording *r, r
 {
     struct node key;
     struct tape_extra extra;
-    bool taped = tr && tr->tape, failed = taped && !make_key(c, tr, in, n, &key, &extra);
+    bool taped = tr && tr->tape, failed = taped && !control_make_key(c, tr, in, n, &key, &extra);
     const struct tape_call *made = taped && !failed ? tape_next(tr, &key, c->call.site, NULL, &extra, &failed) : NULL;
     if (made)
         return made->result;
@@ -286,14 +286,14 @@ static ref record_op(struct control *c, struct trace *tr, struct recording *r, r
 }
 
 /* Outside of traces under the lock. */
-static bool append(struct control *c, struct trace *tr, struct err *e)
+static bool control_append(struct control *c, struct trace *tr, struct err *e)
 {
     uint32_t n = given(c) + c->call.captured.n;
     struct recording *r = tr ? &tr->r : ambient_recording();
     ref *in = mem_alloc(n * sizeof *in), node = NIL;
     if (!r || !in || (!tr && !ambient_room(n + c->nout + 1)))
         err_set(e, KL_ERR_MEMORY, "out of memory");
-    else if (resolve(c, tr, in, n, e))
+    else if (control_resolve(c, tr, in, n, e))
         node = record_op(c, tr, r, in, n, e);
     mem_free(in);
     struct effects f;
@@ -315,7 +315,7 @@ kl_status record_region(struct control *c)
         front_lock();
         ambient_limit();
     }
-    bool ok = append(c, tr, &e);
+    bool ok = control_append(c, tr, &e);
     if (!tr)
         front_unlock();
     for (uint32_t i = 0; i < c->nout && ok && !tr; i++)
@@ -346,7 +346,7 @@ static kl_status dispatch(struct control *c, const struct dispatch_op *op)
     uint32_t n = given(c) + c->call.captured.n;
     uint64_t keys = n ? 0 : device_keys(c->call.device);
     for (uint32_t i = 0; i < n; i++)
-        keys |= handle_keys(operand(c, i));
+        keys |= handle_keys(control_operand(c, i));
     kl_key key;
     keys = thread_keys(t, keys);
     const struct op_kernel *k = dispatch_resolve(op, keys, &key);
@@ -358,7 +358,7 @@ static kl_status dispatch(struct control *c, const struct dispatch_op *op)
     if (!in)
         return fail(t, c->call.site, KL_ERR_MEMORY, "%s: out of memory", c->call.op);
     for (uint32_t i = 0; i < n; i++)
-        in[i] = operand(c, i);
+        in[i] = control_operand(c, i);
     c->changed = in;
     struct kl_call call = {.t = t, .op = op, .keys = keys, .key = key, .site = c->call.site, .label = c->call.op,
                            .nin = n, .nout = c->nout, .given = c->nout != 1, .in = in, .out = c->out, .region = c};
@@ -369,7 +369,7 @@ static kl_status dispatch(struct control *c, const struct dispatch_op *op)
 }
 
 /* Records the op and ends *c. */
-static kl_status finish(struct control *c, bool ok)
+static kl_status control_finish(struct control *c, bool ok)
 {
     struct thread *t = c->call.t;
     if (!t)
@@ -396,18 +396,18 @@ kl_status kl_cond_at(const kl_site *site, kl_tensor condition, kl_region_fn *yes
                      uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     struct control c = {.in = {&condition, in}, .nin = {1, nin}, .nout = nout, .out = out};
-    bool ok = begin(&c, site, "cond", OP_cond, ctx) && has(&c, yes) && has(&c, no) &&
+    bool ok = control_begin(&c, site, "cond", OP_cond, ctx) && has(&c, yes) && has(&c, no) &&
               region(&c, 0, "yes", yes, c.view + 1, nin, nout) && region(&c, 1, "no", no, c.view + 1, nin, nout);
-    return finish(&c, ok);
+    return control_finish(&c, ok);
 }
 
 kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n,
                       const kl_tensor *in, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {n}, .nout = n, .out = out, .proto.attr.region.carried = n};
-    bool ok = begin(&c, site, "while", OP_while, ctx) && has(&c, condition) && has(&c, body) &&
+    bool ok = control_begin(&c, site, "while", OP_while, ctx) && has(&c, condition) && has(&c, body) &&
               silent_region(&c, 0, "condition", condition, c.view, n, 1) && region(&c, 1, "body", body, c.view, n, n);
-    return finish(&c, ok);
+    return control_finish(&c, ok);
 }
 
 /* What the body of a scan sees of a scanned tensor. */
@@ -432,22 +432,22 @@ kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t
     c.proto.attr.region.scanned = nscanned;
     c.proto.attr.region.length = length;
     c.proto.attr.region.flags = reverse ? REGION_REVERSE : 0;
-    bool ok = begin(&c, site, "scan", OP_scan, ctx) && has(&c, body);
+    bool ok = control_begin(&c, site, "scan", OP_scan, ctx) && has(&c, body);
     if (ok && length < 0)
         ok = fail(c.call.t, site, KL_ERR_ARGUMENT, "scan: length %" PRId64 " is negative", length) == KL_OK;
     for (uint32_t i = 0; ok && i < nscanned; i++)
         ok = slice(&c, ncarried + i, length);
     ok = ok && region(&c, 0, "body", body, c.view, given(&c), c.nout);
-    return finish(&c, ok);
+    return control_finish(&c, ok);
 }
 
 kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
                            uint32_t nout, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out};
-    bool ok = begin(&c, site, "checkpoint", OP_checkpoint, ctx) && has(&c, fn) &&
+    bool ok = control_begin(&c, site, "checkpoint", OP_checkpoint, ctx) && has(&c, fn) &&
               region(&c, 0, "checkpoint", fn, c.view, nin, nout);
-    return finish(&c, ok);
+    return control_finish(&c, ok);
 }
 
 /* Behind the operands' views: those of the results, then those of the floating ones' gradients.  *floats: how many
@@ -473,13 +473,13 @@ kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *
 {
     struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out, .proto.attr.region.carried = nin};
     uint32_t floats;
-    bool ok = begin(&c, site, op, OP_custom_grad, ctx) && has(&c, fn) && has(&c, backward) &&
+    bool ok = control_begin(&c, site, op, OP_custom_grad, ctx) && has(&c, fn) && has(&c, backward) &&
               region(&c, 0, "value", fn, c.view, nin, nout);
     if (ok) {
         uint32_t n = backward_views(&c, &floats);
         ok = silent_region(&c, 1, "gradient", backward, c.view, n, floats);
     }
-    return finish(&c, ok);
+    return control_finish(&c, ok);
 }
 
 kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin,
@@ -492,7 +492,7 @@ kl_status record_custom(const kl_site *site, const char *op, const struct custom
                         const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {nin}, .custom = use, .nout = nout, .out = out};
-    return finish(&c, begin(&c, site, op, OP_custom, NULL));
+    return control_finish(&c, control_begin(&c, site, op, OP_custom, NULL));
 }
 
 kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin,

@@ -44,7 +44,7 @@ static kl_status value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
     return record_custom(u->site, u->label, &u->custom, nin, in, nout, out);
 }
 
-static kl_status gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status record_custom_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct use *u = ctx;
     return u->base->functions.gradient(u->base->ctx, u->custom.attr, u->custom.nattr, in, nin, out, nout);
@@ -114,7 +114,7 @@ static kl_status record_use(struct thread *t, struct use *u, const void *attr, u
         if (!find_types(t, u, nin, in, nout, type))
             status = give_poison(t, nout, out);
         else if (u->base->functions.gradient && any_float(type, nin) && any_float(type + nin, nout))
-            status = record_custom_grad(u->site, u->label, value, gradient, u, nin, in, nout, out);
+            status = record_custom_grad(u->site, u->label, value, record_custom_gradient, u, nin, in, nout, out);
         else
             status = record_custom(u->site, u->label, &u->custom, nin, in, nout, out);
     }

@@ -31,7 +31,7 @@ static uint32_t attached = NO_ENTRY;     /* handles with a node, linked by next 
 static uint32_t limit = LIMIT, settled;  /* collect above; nodes left by the last collection */
 static size_t pinned_limit = PINNED_LIMIT;
 
-static bool make_room(struct ambient *a, uint32_t nodes)
+static bool deferred_make_room(struct ambient *a, uint32_t nodes)
 {
     return mem_reserve(&a->known, &a->known_cap, nodes, sizeof *a->known) &&
            mem_reserve(&a->track, &a->track_cap, nodes, sizeof *a->track) &&
@@ -42,7 +42,7 @@ struct recording *ambient_recording(void)
 {
     if (!now.r.g && !recording_open(&now.r, "lazy"))
         return NULL;
-    return make_room(&now, now.r.g->nnode + OP_NODES) ? &now.r : NULL;
+    return deferred_make_room(&now, now.r.g->nnode + OP_NODES) ? &now.r : NULL;
 }
 
 const struct graph *ambient_graph(void)
@@ -52,7 +52,7 @@ const struct graph *ambient_graph(void)
 
 bool ambient_room(uint32_t nodes)
 {
-    return ambient_recording() && make_room(&now, now.r.g->nnode + nodes);
+    return ambient_recording() && deferred_make_room(&now, now.r.g->nnode + nodes);
 }
 
 static void know(struct ambient *a, ref r, struct buffer *b)
@@ -160,7 +160,7 @@ static bool cut(ref r, uint8_t need)
 }
 
 /* Carries the marks of the roots down to everything they are made of. */
-static void spread(uint8_t *need)
+static void deferred_spread(uint8_t *need)
 {
     const struct graph *g = now.r.g;
     for (ref r = g->nnode - 1; r > 0; r--) {
@@ -197,7 +197,7 @@ static ref copy_node(struct recording *to, ref r, bool as_leaf, const ref *map)
 
 /* ---- collecting ---- */
 
-static void forget(struct ambient *a)
+static void deferred_forget(struct ambient *a)
 {
     for (ref r = 1; a->r.g && r < a->r.g->nnode; r++)
         if (a->known[r])
@@ -215,7 +215,7 @@ static void mark_reachable(uint8_t *need)
         if (now.track[x->node] == DERIVED)
             need[x->node] |= NEED_HISTORY;
     }
-    spread(need);
+    deferred_spread(need);
 }
 
 /* Tracks nodes anew, for what no gradient can be asked of any more: the node of an earlier version of a marked state is an
@@ -247,7 +247,7 @@ static bool track_anew(void)
 /* Copies the needed nodes to `spare`; false: out of memory, nothing has changed. */
 static bool copy_reachable(const uint8_t *need, ref *map)
 {
-    if (!recording_open(&spare.r, "lazy") || !make_room(&spare, now.r.g->nnode))
+    if (!recording_open(&spare.r, "lazy") || !deferred_make_room(&spare, now.r.g->nnode))
         return false;
     for (ref r = 1; r < now.r.g->nnode; r++) {
         if (!need[r])
@@ -293,7 +293,7 @@ void ambient_collect(void)
                 if (map[r] && now.known[r])
                     know(&spare, map[r], now.known[r]);
             move_handles(map);
-            forget(&now);
+            deferred_forget(&now);
             struct ambient old = now;
             now = spare;
             spare = old;
@@ -395,7 +395,7 @@ static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
         }
     }
     if (added)
-        spread(need);
+        deferred_spread(need);
     return added;
 }
 
@@ -421,7 +421,7 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool 
         }
         for (ref r = 1; r < nodes; r++)
             need[r] = out_of[r] ? NEED_VALUE : 0;
-        spread(need);
+        deferred_spread(need);
         *more = *more && add_recomputed(need, again, out_of);
     }
     for (ref r = 1; ok && r < nodes; r++) {

@@ -31,7 +31,7 @@ static struct entry *extend(void)
     return &base[place];
 }
 
-static struct entry *take(void)
+static struct entry *handle_take(void)
 {
     if (free_list == NO_ENTRY)
         return extend();
@@ -114,7 +114,7 @@ void cause_drop(struct cause *c)
 
 struct entry *entry_new(void)
 {
-    struct entry *x = take();
+    struct entry *x = handle_take();
     if (x)
         begin_life(x);
     return x;
@@ -154,7 +154,7 @@ struct entry *entry_new_temp(struct thread *t, struct trace *tr)
     if (t->free == NO_ENTRY) {
         front_lock();
         for (unsigned i = 0; i < REFILL; i++) {
-            struct entry *x = take();
+            struct entry *x = handle_take();
             if (!x)
                 break;
             x->next = t->free;

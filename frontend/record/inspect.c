@@ -46,7 +46,7 @@ static kl_status look_now(struct thread *t, const kl_site *site, const char *op,
     return status;
 }
 
-static kl_status look(const kl_site *site, const char *op, const char *name, kl_tensor x, const char *text)
+static kl_status inspect_look(const kl_site *site, const char *op, const char *name, kl_tensor x, const char *text)
 {
     struct thread *t = thread_self();
     struct view v;
@@ -64,7 +64,7 @@ static kl_status look(const kl_site *site, const char *op, const char *name, kl_
     if (*kl_layer_name(x)) { /* its elements are those of a plain tensor */
         if (!compose_begin_on(t, NULL))
             return fail(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
-        kl_status status = look(site, op, name, kl_dense_at(site, x), text);
+        kl_status status = inspect_look(site, op, name, kl_dense_at(site, x), text);
         compose_end_all(t, NULL, 0);
         return status;
     }
@@ -77,12 +77,12 @@ static kl_status look(const kl_site *site, const char *op, const char *name, kl_
 
 kl_tensor kl_print_at(const kl_site *site, kl_tensor x, const char *label)
 {
-    return look(site, "print", INSPECT_PRINT, x, label) ? op_failed() : x;
+    return inspect_look(site, "print", INSPECT_PRINT, x, label) ? op_failed() : x;
 }
 
 kl_status kl_assert_at(const kl_site *site, kl_tensor condition, const char *message)
 {
-    return look(site, "assert", INSPECT_ASSERT, condition, message);
+    return inspect_look(site, "assert", INSPECT_ASSERT, condition, message);
 }
 
 kl_tensor kl_print(kl_tensor x, const char *label)

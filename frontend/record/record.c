@@ -100,7 +100,7 @@ ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *
     return NIL;
 }
 
-static bool resolve(struct step *s, unsigned i)
+static bool record_resolve(struct step *s, unsigned i)
 {
     if (s->tr && s->found && s->found[i]) /* outside of traces handles are looked up under the lock */
         s->in[i] = trace_node(s->tr, s->found[i], s->c->in[i], operand_name[i], &s->e);
@@ -175,7 +175,7 @@ bool broadcast_shape(struct shape *all, const struct shape *s)
 }
 
 /* Operands of an elementwise op in their common shape, through views where theirs differ. */
-static bool broadcast(struct step *s, unsigned nin)
+static bool record_broadcast(struct step *s, unsigned nin)
 {
     struct graph *g = s->r->g;
     bool same = true;
@@ -224,7 +224,7 @@ static bool add_leaf(struct step *s, struct node *n)
     return true;
 }
 
-static ref append(struct step *s)
+static ref record_append(struct step *s)
 {
     struct graph *g = s->r->g;
     const struct call *c = s->c;
@@ -232,7 +232,7 @@ static ref append(struct step *s)
     n.nin = (uint8_t)call_operands(c);
     g->cur_device = (uint16_t)device_index(s->device);
     g->cur_site = graph_site(g, c->site);
-    if (op_is_elementwise(n.op) && !broadcast(s, n.nin))
+    if (op_is_elementwise(n.op) && !record_broadcast(s, n.nin))
         return NIL;
     memcpy(n.in, s->in, sizeof n.in);
     if ((n.op == OP_input || n.op == OP_slot) && !add_leaf(s, &n))
@@ -323,7 +323,7 @@ static kl_tensor new_value(struct step *s)
 }
 
 /* All that decides what the call adds to the recording; its device is 0 where the operands say it. */
-static void make_key(struct step *s)
+static void record_make_key(struct step *s)
 {
     const struct call *c = s->c;
     s->key = c->proto;
@@ -361,13 +361,13 @@ static kl_tensor run_path(struct step *s)
     if (s->tr)
         s->tr->site = c->site;
     for (unsigned i = 0; i < nin; i++)
-        if (!resolve(s, i))
+        if (!record_resolve(s, i))
             return kl_none;
     if (!find_ad(s))
         return kl_none;
     if (s->tr && s->tr->tape) {
         bool failed;
-        make_key(s);
+        record_make_key(s);
         const struct tape_call *made = tape_next(s->tr, &s->key, c->site, target_of(c), NULL, &failed);
         if (made)
             return replay(s, made);
@@ -382,7 +382,7 @@ static kl_tensor run_path(struct step *s)
         return dtype_there(s, c->proto.dtype) ? new_value(s) : kl_none;
     if (c->proto.op == OP_grad && !check_grad(s))
         return kl_none;
-    ref r = append(s);
+    ref r = record_append(s);
     if (r && !op_is_region(node_at(s->r->g, r)->op) && !dtype_there(s, node_at(s->r->g, r)->dtype))
         return kl_none;
     if (r && s->tr)

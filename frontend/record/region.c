@@ -37,7 +37,7 @@ bool region_refuses(struct thread *t, const kl_site *site, const char *op)
 
 /* ---- in and out of the region's trace ---- */
 
-static void enter(struct thread *t, struct trace *tr)
+static void record_region_enter(struct thread *t, struct trace *tr)
 {
     tr->outer = thread_trace(t);
     tr->idle = t->trace;
@@ -45,7 +45,7 @@ static void enter(struct thread *t, struct trace *tr)
     t->tracing = true;
 }
 
-static void leave(struct thread *t, const struct trace *tr)
+static void record_region_leave(struct thread *t, const struct trace *tr)
 {
     t->trace = tr->idle;
     t->tracing = tr->outer != NULL;
@@ -56,9 +56,9 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
     struct trace *tr = t->trace;
     struct err e;
     e.code = KL_OK;
-    leave(t, tr);
+    record_region_leave(t, tr);
     kl_tensor h = record(c);
-    enter(t, tr);
+    record_region_enter(t, tr);
     c->data = NULL;
     struct entry *x = entry_find(h, "the data", &e);
     if (x && x->kind != KIND_POISON) {
@@ -77,7 +77,7 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
 
 /* ---- tokens ---- */
 
-static bool no_memory(struct region_recorder *c) { return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK; }
+static bool record_region_no_memory(struct region_recorder *c) { return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK; }
 
 static kl_tensor token_on(struct thread *t, const kl_site *site, kl_tensor token, kl_device d)
 {
@@ -95,9 +95,9 @@ static kl_tensor token_here(struct thread *t, const kl_site *site, kl_device d)
 {
     struct trace *tr = t->trace;
     if (!tr->token.id && tr->outer) {
-        leave(t, tr);
+        record_region_leave(t, tr);
         tr->entry = token_here(t, site, d);
-        enter(t, tr);
+        record_region_enter(t, tr);
         tr->token = tr->entry;
         if (!tr->entry.id)
             trace_error(t);
@@ -129,7 +129,7 @@ static bool end_tokens(struct region_recorder *c, struct trace *tr, struct regio
         return false;
     kl_tensor last = token_on(c->t, c->site, tr->token, v.device);
     out->token = last.id ? node_of_handle(tr, last, "the token", &e) : NIL;
-    return out->token || (tr->err.code ? false : no_memory(c));
+    return out->token || (tr->err.code ? false : record_region_no_memory(c));
 }
 
 /* ---- one function ---- */
@@ -177,13 +177,13 @@ static bool end_graph(struct region_recorder *c, struct trace *tr, uint32_t n)
         return true;
     for (uint32_t i = 0; i < n && !failed; i++)
         failed = !graph_output(tr->r.g, OUT_RETURN, tr->output[i].value, 0);
-    return !failed || no_memory(c);
+    return !failed || record_region_no_memory(c);
 }
 
 static bool add_results(struct region_recorder *c, struct trace *tr, const char *name, const kl_tensor *out, uint32_t n)
 {
     if (!mem_reserve(&tr->output, &tr->output_cap, n, sizeof *tr->output))
-        return no_memory(c);
+        return record_region_no_memory(c);
     for (uint32_t i = 0; i < n; i++) {
         struct err e;
         char what[32];
@@ -218,16 +218,16 @@ static bool call(struct region_recorder *c, struct trace *tr, const char *name, 
         return false;
     for (uint32_t i = c->captured.n; i < tr->nbound; i++)
         if (!list_add(&c->captured, tr->bound[i].h))
-            return no_memory(c);
+            return record_region_no_memory(c);
     return true;
 }
 
 /* Ends the region's trace; what it recorded, or its error passed on to what is around it. */
-static bool finish(struct region_recorder *c, struct trace *tr, bool ok, struct region *out)
+static bool record_region_finish(struct region_recorder *c, struct trace *tr, bool ok, struct region *out)
 {
     struct thread *t = c->t;
     trace_end_temps(t, tr);
-    leave(t, tr);
+    record_region_leave(t, tr);
     if (ok) {
         if (!tr->replaying)
             tr->r.g->cur_site = 0;
@@ -279,7 +279,7 @@ static void leave_region(struct thread *t)
     struct trace *tr = t->trace;
     struct region_frame *f = &tr->frame;
     trace_end_temps(t, tr);
-    leave(t, tr);
+    record_region_leave(t, tr);
     t->composite = f->composite;
     t->depth = f->depth;
     t->no_grad = f->no_grad;
@@ -307,7 +307,7 @@ void regions_leave(struct thread *t, const void *stack)
         leave_region(t);
 }
 
-static bool begin(struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
+static bool record_region_begin(struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
 {
     const struct trace *outer = thread_trace(c->t);
     if (outer && outer->tape && !c->untaped)
@@ -330,10 +330,10 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
         tr->silent = c->silent ? name : NULL;
         tr->token = c->entry;
     }
-    if (!tr || !in || !begin(c, tr, which, name)) {
+    if (!tr || !in || !record_region_begin(c, tr, which, name)) {
         mem_free(in);
         trace_free(tr);
-        return no_memory(c);
+        return record_region_no_memory(c);
     }
     tr->temps = NO_ENTRY;
     tr->batched = c->untaped;
@@ -341,8 +341,8 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
     t->composite = NULL;
     t->depth = 0;
     t->outer_no_grad = t->no_grad;
-    enter(t, tr);
-    bool ok = add_parameters(c, tr, parameter, nin, in) || no_memory(c);
+    record_region_enter(t, tr);
+    bool ok = add_parameters(c, tr, parameter, nin, in) || record_region_no_memory(c);
     ok = ok && call(c, tr, name, fn, in, nin, in + nin, nout, out);
     t->composite = tr->frame.composite;
     t->depth = tr->frame.depth;
@@ -350,5 +350,5 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
     t->outer_no_grad = tr->frame.outer_no_grad;
     c->made = tr->frame.made;
     mem_free(in);
-    return finish(c, tr, ok, out);
+    return record_region_finish(c, tr, ok, out);
 }

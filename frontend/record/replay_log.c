@@ -123,7 +123,7 @@ static void drop_calls(struct tape *p)
 
 /* ---- the list ---- */
 
-static bool usable(const struct tape *p, const char *name)
+static bool replay_log_usable(const struct tape *p, const char *name)
 {
     return p->exec && !strcmp(p->g->name, name);
 }
@@ -136,7 +136,7 @@ static void unlink_tape(struct trace *tr, struct tape *p)
     *link = p->next;
 }
 
-static void push(struct trace *tr, struct tape *p)
+static void replay_log_push(struct trace *tr, struct tape *p)
 {
     p->next = tr->tapes;
     tr->tapes = p;
@@ -169,10 +169,10 @@ static struct tape *worn_out(struct trace *tr, const char *name, const struct ta
         if (!p->exec)
             return p;
         n++;
-        of_name += usable(p, name);
+        of_name += replay_log_usable(p, name);
         if (p != keep) {
             last = p;
-            last_of_name = usable(p, name) ? p : last_of_name;
+            last_of_name = replay_log_usable(p, name) ? p : last_of_name;
         }
     }
     return of_name >= TAPES_OF_A_NAME ? last_of_name : n >= TAPES ? last : NULL;
@@ -195,11 +195,11 @@ static struct tape *fresh(struct trace *tr, const char *name, const struct tape 
     static _Atomic(uint32_t) made;
     p->partial = false;
     p->id = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed) + 1;
-    push(tr, p);
+    replay_log_push(tr, p);
     return p;
 }
 
-static void take(struct trace *tr, struct tape *p, bool replaying)
+static void replay_log_take(struct trace *tr, struct tape *p, bool replaying)
 {
     tr->tape = p;
     tr->r.g = p->g;
@@ -211,13 +211,13 @@ bool tape_begin(struct trace *tr, const char *name)
     char cut[sizeof tr->r.g->name];
     snprintf(cut, sizeof cut, "%s", name);
     struct tape *p = tr->tapes;
-    while (p && !usable(p, cut))
+    while (p && !replay_log_usable(p, cut))
         p = p->next;
     bool known = p != NULL;
     if (!p && !(p = fresh(tr, cut, NULL)))
         return false;
     tr->at = 0;
-    take(tr, p, known);
+    replay_log_take(tr, p, known);
     return p->g->err.code == KL_OK;
 }
 
@@ -269,7 +269,7 @@ bool tape_begin_body(struct trace *tr, const struct trace *outer, uint32_t which
     if (!body)
         return false;
     tr->at = 0;
-    take(tr, body, known);
+    replay_log_take(tr, body, known);
     return true;
 }
 
@@ -291,7 +291,7 @@ static uint32_t shapes_of_targets(const struct tape *p, uint32_t n)
 }
 
 /* Goes on to record, on a copy of what was the same. */
-static bool leave(struct trace *tr)
+static bool replay_log_leave(struct trace *tr)
 {
     struct tape *from = tr->tape;
     ref last = tr->at ? last_node(&from->call[tr->at - 1]) : NIL;
@@ -314,7 +314,7 @@ static bool leave(struct trace *tr)
             p->call[i].more->refs++;
     }
     p->ncall = tr->at;
-    take(tr, p, false);
+    replay_log_take(tr, p, false);
     if (tr->region)
         tape_body_drop(from);
     return true;
@@ -329,12 +329,12 @@ const struct tape_call *tape_next(struct trace *tr, const struct node *key, cons
     if (call_is(tr->tape, tr->at, key, site, target, extra))
         return &tr->tape->call[tr->at++];
     for (struct tape *p = tr->tapes; p; p = p->next)
-        if (p != tr->tape && usable(p, tr->tape->g->name) && call_is(p, tr->at, key, site, target, extra) &&
+        if (p != tr->tape && replay_log_usable(p, tr->tape->g->name) && call_is(p, tr->at, key, site, target, extra) &&
             same_beginning(tr->tape, p, tr->at)) {
-            take(tr, p, true);
+            replay_log_take(tr, p, true);
             return &p->call[tr->at++];
         }
-    *failed = !leave(tr);
+    *failed = !replay_log_leave(tr);
     return NULL;
 }
 
@@ -367,12 +367,12 @@ bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bo
     if (ends_with(tr->tape, tr->at, out, nout))
         return true;
     for (struct tape *p = tr->tapes; p; p = p->next)
-        if (p != tr->tape && usable(p, tr->tape->g->name) && ends_with(p, tr->at, out, nout) &&
+        if (p != tr->tape && replay_log_usable(p, tr->tape->g->name) && ends_with(p, tr->at, out, nout) &&
             same_beginning(tr->tape, p, tr->at)) {
-            take(tr, p, true);
+            replay_log_take(tr, p, true);
             return true;
         }
-    *failed = !leave(tr);
+    *failed = !replay_log_leave(tr);
     return false;
 }
 
@@ -384,6 +384,6 @@ void tape_end(struct trace *tr, const struct exec *x, bool fuse, uint64_t schedu
     p->schedules = schedules;
     if (tr->tapes != p) {
         unlink_tape(tr, p);
-        push(tr, p);
+        replay_log_push(tr, p);
     }
 }

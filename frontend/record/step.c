@@ -53,7 +53,7 @@ static void find_names(kl_step *s, const struct trace *tr)
     }
 }
 
-static bool fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct err *e)
+static bool step_fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct err *e)
 {
     const struct graph *g = tr->r.g;
     s->g = graph_clone(g);
@@ -95,7 +95,7 @@ static kl_step *freeze(struct trace *tr, uint32_t n, const kl_tensor *in, struct
     }
     s->exec = x;
     s->ngiven = n;
-    if (fill(s, tr, in, e))
+    if (step_fill(s, tr, in, e))
         return s;
     kl_step_free(s);
     return NULL;
@@ -167,7 +167,7 @@ static size_t part(size_t *size, size_t bytes)
     return at;
 }
 
-static void *make_room(struct step_run *r)
+static void *step_make_room(struct step_run *r)
 {
     const struct graph *g = r->s->g;
     size_t size = 0, bound = part(&size, g->state.n * sizeof *r->l.bound),
@@ -279,7 +279,7 @@ static bool make_handles(struct step_run *r, struct err *e)
     return true;
 }
 
-static bool run(struct step_run *r, const kl_tensor *in, kl_tensor *out, struct err *e)
+static bool step_execute(struct step_run *r, const kl_tensor *in, kl_tensor *out, struct err *e)
 {
     front_lock();
     bool taken = take_inputs(r, in, e) && make_handles(r, e) && launch_take(&r->l, e), ok = taken;
@@ -340,8 +340,8 @@ kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int n, const kl_
     void *room = NULL;
     int64_t began = span_begin();
     bool ok = counts_fit(s, n, in, nslots, slots, nout, out, &e) &&
-              ((room = make_room(&r)) || err_set(&e, KL_ERR_MEMORY, "out of memory")) &&
-              set_slots(&r, nslots, slots, &e) && run(&r, in, out, &e);
+              ((room = step_make_room(&r)) || err_set(&e, KL_ERR_MEMORY, "out of memory")) &&
+              set_slots(&r, nslots, slots, &e) && step_execute(&r, in, out, &e);
     mem_free(room);
     span_end(SPAN_STEP, s->g->name, began);
     return ok ? KL_OK : report(t, site, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);

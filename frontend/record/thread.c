@@ -58,7 +58,7 @@ static void child_after_fork(void)
     parent_after_fork();
 }
 
-static void start(void)
+static void thread_start(void)
 {
     key_works = pthread_key_create(&key, thread_end) == 0;
     fork_watch(); /* before this: the lock here is the first that fork takes */
@@ -82,7 +82,7 @@ void thread_refuse_memory(const char *message)
 static struct thread *make_self(void)
 {
     static _Thread_local bool failed; /* the error that there was no place to keep */
-    pthread_once(&once, start);
+    pthread_once(&once, thread_start);
     struct thread *t = key_works && dispatch_start() ? mem_alloc(sizeof *t) : NULL;
     if (!t || pthread_setspecific(key, t) != 0) {
         mem_free(t);

@@ -23,7 +23,7 @@ struct binding *trace_binding(struct trace *tr, kl_tensor h)
     return NULL;
 }
 
-static void place(struct trace *tr, uint32_t at)
+static void trace_place(struct trace *tr, uint32_t at)
 {
     uint32_t i = hash_index((uint32_t)tr->bound[at].h.id);
     while (tr->index[i & (tr->index_cap - 1)])
@@ -32,7 +32,7 @@ static void place(struct trace *tr, uint32_t at)
 }
 
 /* Room for one more binding; the index is kept at most half full. */
-static bool make_room(struct trace *tr)
+static bool trace_make_room(struct trace *tr)
 {
     if (!mem_reserve(&tr->bound, &tr->bound_cap, tr->nbound + 1, sizeof *tr->bound))
         return false;
@@ -46,7 +46,7 @@ static bool make_room(struct trace *tr)
     tr->index = index;
     tr->index_cap = cap;
     for (uint32_t i = 0; i < tr->nbound; i++)
-        place(tr, i);
+        trace_place(tr, i);
     return true;
 }
 
@@ -91,7 +91,7 @@ static ref add_state(struct trace *tr, const struct view *v, char name[])
 
 static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
 {
-    if (!make_room(tr)) {
+    if (!trace_make_room(tr)) {
         err_set(e, KL_ERR_MEMORY, "out of memory");
         return NIL;
     }
@@ -110,7 +110,7 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
     if (!made)
         tape_add(tr, &key, &v.shape, NULL, r);
     tr->bound[tr->nbound] = (struct binding){.h = h, .node = r};
-    place(tr, tr->nbound++);
+    trace_place(tr, tr->nbound++);
     return r;
 }
 
@@ -483,7 +483,7 @@ static bool run_with(struct thread *t, const struct exec *x, struct err *e)
     return ok;
 }
 
-static bool run(struct thread *t, struct err *e)
+static bool trace_run(struct thread *t, struct err *e)
 {
     struct trace *tr = t->trace;
     if (outputs_on(tr, true))
@@ -523,7 +523,7 @@ kl_status kl_trace_end_at(const kl_site *site)
     int64_t began = span_begin();
     if (status)
         t->last = tr->err;
-    else if (!run(t, &e))
+    else if (!trace_run(t, &e))
         status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
     span_end(SPAN_STEP, tr->r.g->name, began);
     trace_drop(t);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* A live handle that this thread may use: of its own open trace, or outside of traces.  NULL: failed. */
-static struct entry *usable(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h)
+static struct entry *value_usable(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h)
 {
     struct err e;
     e.code = KL_OK;
@@ -49,7 +49,7 @@ kl_tensor kl_keep_at(const kl_site *site, kl_tensor h)
         return h;
     if (region_refuses(t, site, "keep"))
         return h;
-    struct entry *x = usable(t, site, "keep", "the tensor", h);
+    struct entry *x = value_usable(t, site, "keep", "the tensor", h);
     if (!x)
         return h;
     if (x->kind == KIND_WRAPPER && x->trace) {
@@ -80,7 +80,7 @@ kl_tensor kl_keep(kl_tensor h)
 
 /* ---- assign ---- */
 
-static bool fits(struct thread *t, const kl_site *site, const struct view *s, const struct view *v)
+static bool value_fits(struct thread *t, const kl_site *site, const struct view *s, const struct view *v)
 {
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (s->dtype != v->dtype)
@@ -158,7 +158,7 @@ static kl_status assign_parts(struct thread *t, const kl_site *site, kl_tensor s
         same = !part[i].id == !given[i].id;
         if (same && part[i].id &&
             (!describe(t, site, "assign", "the state", part[i], &s) || !describe(t, site, "assign", "the value", given[i], &v) ||
-             !fits(t, site, &s, &v)))
+             !value_fits(t, site, &s, &v)))
             return t->last.code;
     }
     if (!same)
@@ -181,7 +181,7 @@ kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
         return KL_ERR_TRACE;
     struct view s, v;
     if (!describe(t, site, "assign", "the state", state, &s) || !describe(t, site, "assign", "the value", value, &v) ||
-        !fits(t, site, &s, &v))
+        !value_fits(t, site, &s, &v))
         return t->last.code;
     kl_tensor part[WRAPPER_PARTS], given[WRAPPER_PARTS];
     uint32_t n, m;
@@ -257,7 +257,7 @@ kl_status kl_set_name_at(const kl_site *site, kl_tensor h, const char *name)
         return KL_ERR_MEMORY;
     if (failed_trace(t))
         return t->trace->err.code;
-    struct entry *x = usable(t, site, "set_name", "the tensor", h);
+    struct entry *x = value_usable(t, site, "set_name", "the tensor", h);
     if (!x)
         return t->last.code;
     front_lock();
@@ -278,7 +278,7 @@ kl_status kl_requires_grad_at(const kl_site *site, kl_tensor h)
         return KL_ERR_MEMORY;
     if (failed_trace(t))
         return t->trace->err.code;
-    struct entry *x = usable(t, site, "requires_grad", "the tensor", h);
+    struct entry *x = value_usable(t, site, "requires_grad", "the tensor", h);
     struct view v;
     kl_tensor part[WRAPPER_PARTS];
     uint32_t n;
@@ -315,7 +315,7 @@ kl_status kl_requires_grad(kl_tensor h)
 /* ---- what is known without computing ---- */
 
 /* Never an error of the trace: asking is harmless. */
-static bool look(kl_tensor h, struct view *v)
+static bool value_look(kl_tensor h, struct view *v)
 {
     struct thread *t = thread_self();
     struct err e;
@@ -336,13 +336,13 @@ static bool look(kl_tensor h, struct view *v)
 int kl_rank(kl_tensor h)
 {
     struct view v;
-    return look(h, &v) ? (int)v.shape.rank : -1;
+    return value_look(h, &v) ? (int)v.shape.rank : -1;
 }
 
 int kl_shape(kl_tensor h, int64_t *dims)
 {
     struct view v;
-    if (!look(h, &v))
+    if (!value_look(h, &v))
         return -1;
     if (v.shape.rank && dims)
         memcpy(dims, v.shape.dim, v.shape.rank * sizeof *dims);
@@ -352,19 +352,19 @@ int kl_shape(kl_tensor h, int64_t *dims)
 int64_t kl_numel(kl_tensor h)
 {
     struct view v;
-    return look(h, &v) ? shape_count(&v.shape) : -1;
+    return value_look(h, &v) ? shape_count(&v.shape) : -1;
 }
 
 kl_dtype kl_dtype_of(kl_tensor h)
 {
     struct view v;
-    return look(h, &v) ? (kl_dtype)v.dtype : KL_DTYPE_COUNT;
+    return value_look(h, &v) ? (kl_dtype)v.dtype : KL_DTYPE_COUNT;
 }
 
 kl_device kl_device_of(kl_tensor h)
 {
     struct view v;
-    return look(h, &v) ? v.device : (kl_device){0};
+    return value_look(h, &v) ? v.device : (kl_device){0};
 }
 
 kl_status kl_check(kl_tensor h)

@@ -114,7 +114,7 @@ static kl_tensor number_like(const kl_site *site, const kl_optimizer *o, enum nu
     return k;
 }
 
-static kl_tensor scaled(const kl_site *site, const kl_optimizer *o, enum number which, kl_tensor a, double value)
+static kl_tensor optim_scaled(const kl_site *site, const kl_optimizer *o, enum number which, kl_tensor a, double value)
 {
     return kl_mul_at(site, a, number_like(site, o, which, a, value));
 }
@@ -130,7 +130,7 @@ static kl_status sgd_step(const kl_site *site, const kl_optimizer *o, const stru
         v = kl_add_at(site, kl_mul_scalar_at(site, t->m, s->momentum), v);
         kl_assign_at(site, t->m, v);
     }
-    return kl_assign_at(site, p, kl_sub_at(site, p, scaled(site, o, RATE, v, x[RATE])));
+    return kl_assign_at(site, p, kl_sub_at(site, p, optim_scaled(site, o, RATE, v, x[RATE])));
 }
 
 /* x to the n by multiplications alone: libm's pow may differ in the last bit from one processor to the next. */
@@ -160,11 +160,11 @@ static kl_status adam_step(const kl_site *site, const kl_optimizer *o, const str
     kl_tensor p = t->param;
     kl_tensor m = blend(site, t->m, a->beta1, g);
     kl_tensor v = blend(site, t->v, a->beta2, kl_mul_at(site, g, g));
-    kl_tensor root = kl_add_scalar_at(site, scaled(site, o, ROOT, kl_sqrt_at(site, v), x[ROOT]), a->eps);
+    kl_tensor root = kl_add_scalar_at(site, optim_scaled(site, o, ROOT, kl_sqrt_at(site, v), x[ROOT]), a->eps);
     /* The rate is divided, not m: where gradients stay 0, m sinks to a subnormal number, which is slow to divide. */
     kl_tensor move = kl_mul_at(site, kl_div_at(site, number_like(site, o, RATE, p, x[RATE]), root), m);
     if (a->weight_decay != 0)
-        p = scaled(site, o, DECAY, p, x[DECAY]);
+        p = optim_scaled(site, o, DECAY, p, x[DECAY]);
     kl_assign_at(site, t->m, m);
     kl_assign_at(site, t->v, v);
     return kl_assign_at(site, t->param, kl_sub_at(site, p, move));

@@ -2,15 +2,15 @@
 #include "ir/ir.h"
 #include <string.h>
 
-static ref add(struct graph *g, enum op op, unsigned nin, ref a, ref b, ref c)
+static ref graph_build_add(struct graph *g, enum op op, unsigned nin, ref a, ref b, ref c)
 {
     return graph_add(g, &(struct node){.op = (uint16_t)op, .nin = (uint8_t)nin, .in = {a, b, c}}, NULL);
 }
 
 #define ST(name, ...)
-#define EW1(name, ...) ref n_##name(struct graph *g, ref a) { return add(g, OP_##name, 1, a, NIL, NIL); }
-#define EW2(name, ...) ref n_##name(struct graph *g, ref a, ref b) { return add(g, OP_##name, 2, a, b, NIL); }
-#define EW3(name, ...) ref n_##name(struct graph *g, ref a, ref b, ref c) { return add(g, OP_##name, 3, a, b, c); }
+#define EW1(name, ...) ref n_##name(struct graph *g, ref a) { return graph_build_add(g, OP_##name, 1, a, NIL, NIL); }
+#define EW2(name, ...) ref n_##name(struct graph *g, ref a, ref b) { return graph_build_add(g, OP_##name, 2, a, b, NIL); }
+#define EW3(name, ...) ref n_##name(struct graph *g, ref a, ref b, ref c) { return graph_build_add(g, OP_##name, 3, a, b, c); }
 #include "ir/ops/ops.def"
 
 static ref leaf(struct graph *g, enum op op, struct leaves *l, unsigned dtype, const struct shape *s, const char *name)
@@ -207,12 +207,12 @@ ref n_cast(struct graph *g, ref a, unsigned dtype)
 
 ref n_quantize(struct graph *g, ref x, ref scale, ref zero)
 {
-    return add(g, OP_quantize, 3, x, scale, zero);
+    return graph_build_add(g, OP_quantize, 3, x, scale, zero);
 }
 
 ref n_dequantize(struct graph *g, ref q, ref scale, ref zero)
 {
-    return add(g, OP_dequantize, 3, q, scale, zero);
+    return graph_build_add(g, OP_dequantize, 3, q, scale, zero);
 }
 
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes)
@@ -260,14 +260,14 @@ ref n_copy(struct graph *g, ref a, unsigned device)
 {
     uint16_t before = g->cur_device;
     g->cur_device = (uint16_t)device;
-    ref r = add(g, OP_copy, 1, a, NIL, NIL);
+    ref r = graph_build_add(g, OP_copy, 1, a, NIL, NIL);
     g->cur_device = before;
     return r;
 }
 
 ref n_grad(struct graph *g, ref loss, ref wrt)
 {
-    return add(g, OP_grad, 2, loss, wrt, NIL);
+    return graph_build_add(g, OP_grad, 2, loss, wrt, NIL);
 }
 
 ref n_proj(struct graph *g, ref region, uint32_t index)

@@ -190,7 +190,7 @@ static void put_line(struct differ *d, const char *what, const char *field, cons
     mem_free(line);
 }
 
-static bool compare(struct differ *d);
+static bool graph_compare_compare(struct differ *d);
 
 static bool compare_regions(struct differ *d, const struct node *p, const struct node *q)
 {
@@ -199,7 +199,7 @@ static bool compare_regions(struct differ *d, const struct node *p, const struct
         if (graph_same(sub.a, sub.b))
             continue;
         text_put(d->t, "%*sin its region %u:\n", (int)d->indent, "", i);
-        if (!compare(&sub))
+        if (!graph_compare_compare(&sub))
             return false;
     }
     return true;
@@ -296,7 +296,7 @@ static void tell_symbols(struct differ *d)
     }
 }
 
-static bool compare(struct differ *d)
+static bool graph_compare_compare(struct differ *d)
 {
     uint32_t n = d->a->nnode, m = d->b->nnode;
     d->ka = mem_alloc(n * sizeof *d->ka);
@@ -328,5 +328,5 @@ bool graph_compare(const struct graph *a, const struct graph *b, struct text *t,
     struct differ d = {.a = a, .b = b, .t = t, .n = n};
     *n = (struct graph_changes){0};
     tell_symbols(&d);
-    return compare(&d) && !t->failed;
+    return graph_compare_compare(&d) && !t->failed;
 }

@@ -304,7 +304,7 @@ struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode, ui
     return g;
 }
 
-static ref append(struct graph *g, const struct node *n)
+static ref graph_append(struct graph *g, const struct node *n)
 {
     if (g->nnode == UINT32_MAX || !mem_reserve(&g->node, &g->node_cap, g->nnode + 1, sizeof *g->node)) {
         err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
@@ -338,7 +338,7 @@ static bool settle_device(struct graph *g, struct node *n)
     return true;
 }
 
-static ref add(struct graph *g, const struct node *proto, const struct shape *target)
+static ref graph_add_node(struct graph *g, const struct node *proto, const struct shape *target)
 {
     struct node n = *proto;
     const struct opinfo *o = &opinfo[n.op];
@@ -373,7 +373,7 @@ static ref add(struct graph *g, const struct node *proto, const struct shape *ta
     n.shape = graph_shape(g, &out);
     n.site = g->cur_site;
     n.flags |= g->cur_flags;
-    return g->err.code == KL_OK ? append(g, &n) : NIL;
+    return g->err.code == KL_OK ? graph_append(g, &n) : NIL;
 }
 
 ref graph_add(struct graph *g, const struct node *proto, const struct shape *target)
@@ -385,7 +385,7 @@ ref graph_add(struct graph *g, const struct node *proto, const struct shape *tar
                 op_is_region(proto->op) ? "has a builder of its own: graph_add_region, graph_add_custom" : "does not exist");
         return NIL;
     }
-    return add(g, proto, target);
+    return graph_add_node(g, proto, target);
 }
 
 /* Puts a region op's operands and regions behind those of the nodes before it. */
@@ -442,7 +442,7 @@ ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, u
             graph_free(region[i]);
         return NIL;
     }
-    ref r = attach(g, &n, in, nin, region) ? add(g, &n, NULL) : NIL;
+    ref r = attach(g, &n, in, nin, region) ? graph_add_node(g, &n, NULL) : NIL;
     if (r == NIL) {
         free_regions(g, regions);
         g->noperand = operands;
@@ -457,7 +457,7 @@ ref graph_add_custom(struct graph *g, const struct node *proto, const ref *in, u
     if (g->err.code || !add_custom(g, g, c))
         return NIL;
     n.attr.region.length = customs;
-    ref r = attach(g, &n, in, nin, NULL) ? add(g, &n, NULL) : NIL;
+    ref r = attach(g, &n, in, nin, NULL) ? graph_add_node(g, &n, NULL) : NIL;
     if (r == NIL) {
         free_customs(g, customs);
         g->noperand = operands;
@@ -489,7 +489,7 @@ ref graph_copy_node(struct graph *g, const struct graph *from, const struct node
     }
     c.shape = graph_shape(g, &from->shape[n->shape]);
     c.site = copy_site(g, from, n->site);
-    return g->err.code == KL_OK ? append(g, &c) : NIL;
+    return g->err.code == KL_OK ? graph_append(g, &c) : NIL;
 }
 
 ref graph_copy_mapped(struct graph *g, const struct graph *from, ref r, const ref *map)

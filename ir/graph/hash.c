@@ -23,7 +23,7 @@ struct sink {
     unsigned char bytes[4096];
 };
 
-static void put(struct sink *s, const void *p, size_t n)
+static void graph_hash_put(struct sink *s, const void *p, size_t n)
 {
     if (s->n + n > sizeof s->bytes) {
         XXH3_128bits_update(&s->state, s->bytes, s->n);
@@ -59,7 +59,7 @@ static void put_dims(struct sink *s, const struct graph *g, const struct shape *
         digested = digested_shape(g, shape);
         shape = &digested;
     }
-    put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
+    graph_hash_put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
 }
 
 static __attribute__((noinline)) void digest_attributes(const struct graph *g, struct node *record)
@@ -72,32 +72,32 @@ static __attribute__((noinline)) void digest_attributes(const struct graph *g, s
 static void put_symbols(struct sink *s, const struct graph *g)
 {
     for (uint32_t i = 0; g->symbols && i < g->symbols->n; i++)
-        put(s, (int64_t[]){g->symbols->v[i].low, g->symbols->v[i].high}, 2 * sizeof(int64_t));
+        graph_hash_put(s, (int64_t[]){g->symbols->v[i].low, g->symbols->v[i].high}, 2 * sizeof(int64_t));
 }
 
 static void put_region(struct sink *s, const struct graph *region)
 {
     struct hash128 h = graph_hash(region);
-    put(s, &h, sizeof h);
+    graph_hash_put(s, &h, sizeof h);
 }
 
 static void put_custom(struct sink *s, const struct graph *g, const struct custom *c)
 {
     struct hash128 attr = bytes_hash(c->attr, c->nattr);
     uint32_t counts[] = {c->nresult, c->nattr};
-    put(s, c->name, sizeof c->name);
-    put(s, counts, sizeof counts);
-    put(s, &attr, sizeof attr);
+    graph_hash_put(s, c->name, sizeof c->name);
+    graph_hash_put(s, counts, sizeof counts);
+    graph_hash_put(s, &attr, sizeof attr);
     for (uint32_t i = 0; i < c->nresult; i++) {
         const struct shape *shape = &g->shape[c->result[i].shape];
         uint32_t head[2] = {c->result[i].dtype, shape->rank};
-        put(s, head, sizeof head);
+        graph_hash_put(s, head, sizeof head);
         put_dims(s, g, shape);
     }
 }
 
 /* A node record says its rank, so what follows it is never ambiguous. */
-static void put_node(struct sink *s, const struct graph *g, const struct node *n)
+static void graph_hash_put_node(struct sink *s, const struct graph *g, const struct node *n)
 {
     const struct shape *shape = &g->shape[n->shape];
     struct node record = *n;
@@ -109,10 +109,10 @@ static void put_node(struct sink *s, const struct graph *g, const struct node *n
         record.attr.region.length = 0;
     if (g->symbols)
         digest_attributes(g, &record);
-    put(s, &record, sizeof record);
+    graph_hash_put(s, &record, sizeof record);
     put_dims(s, g, shape);
     for (uint32_t i = 0; op_is_region(n->op) && i < node_nin(n); i++)
-        put(s, &(ref){node_in(g, n, i)}, sizeof(ref));
+        graph_hash_put(s, &(ref){node_in(g, n, i)}, sizeof(ref));
     for (uint32_t i = 0; i < op_regions(n->op); i++)
         put_region(s, node_region(g, n, i));
     if (n->op == OP_custom)
@@ -124,7 +124,7 @@ static void put_leaves(struct sink *s, const struct graph *g, const struct leave
     for (uint32_t i = 0; i < l->n; i++) {
         const struct shape *shape = &g->shape[l->v[i].shape];
         uint32_t head[2] = {l->v[i].dtype, shape->rank};
-        put(s, head, sizeof head);
+        graph_hash_put(s, head, sizeof head);
         put_dims(s, g, shape);
     }
 }
@@ -135,12 +135,12 @@ struct hash128 graph_hash(const struct graph *g)
     s.n = 0;
     XXH3_128bits_reset(&s.state);
     uint32_t counts[] = {g->nnode, g->nout, g->input.n, g->state.n, g->slot.n, g->symbols ? g->symbols->n : 0};
-    put(&s, counts, sizeof counts);
+    graph_hash_put(&s, counts, sizeof counts);
     put_symbols(&s, g);
     for (uint32_t i = 0; i < g->nnode; i++)
-        put_node(&s, g, &g->node[i]);
+        graph_hash_put_node(&s, g, &g->node[i]);
     for (uint32_t i = 0; i < g->nout; i++)
-        put(&s, &g->out[i], sizeof g->out[i]);
+        graph_hash_put(&s, &g->out[i], sizeof g->out[i]);
     put_leaves(&s, g, &g->input);
     put_leaves(&s, g, &g->state);
     put_leaves(&s, g, &g->slot);

@@ -37,7 +37,7 @@ static bool same_site(const kl_site *a, const kl_site *b)
 }
 
 /* Puts id where its hash says; there is room. */
-static void place(struct intern *t, uint64_t hash, uint32_t id)
+static void intern_place(struct intern *t, uint64_t hash, uint32_t id)
 {
     uint32_t mask = t->cap - 1, i = (uint32_t)hash & mask;
     while (t->slot[i])
@@ -47,7 +47,7 @@ static void place(struct intern *t, uint64_t hash, uint32_t id)
 }
 
 /* Makes room for one more entry.  True in *rehash: the index is new and empty, place all entries again. */
-static bool make_room(struct intern *t, bool *rehash)
+static bool intern_make_room(struct intern *t, bool *rehash)
 {
     *rehash = false;
     if (t->cap && t->n < t->cap / 2)
@@ -81,7 +81,7 @@ uint32_t intern_shape_find(const struct graph *g, const struct shape *s)
     return UINT32_MAX;
 }
 
-static bool no_memory(struct graph *g)
+static bool intern_no_memory(struct graph *g)
 {
     return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
 }
@@ -131,14 +131,14 @@ uint32_t graph_shape(struct graph *g, const struct shape *s)
     if (id != UINT32_MAX)
         return id;
     bool rehash;
-    if (!grow_shapes(g) || !make_room(&g->shape_index, &rehash)) {
-        no_memory(g);
+    if (!grow_shapes(g) || !intern_make_room(&g->shape_index, &rehash)) {
+        intern_no_memory(g);
         return 0;
     }
     id = g->nshape++;
     g->shape[id] = clean;
     for (uint32_t i = rehash ? 0 : id; i <= id; i++)
-        place(&g->shape_index, hash_shape(&g->shape[i]), i);
+        intern_place(&g->shape_index, hash_shape(&g->shape[i]), i);
     return id;
 }
 
@@ -148,14 +148,14 @@ uint32_t graph_site(struct graph *g, const kl_site *s)
         return 0;
     PROBE(&g->site_index, hash_site(s), g->nsite, id, if (same_site(&g->site[id], s)) return id;)
     bool rehash;
-    if (!mem_reserve(&g->site, &g->site_cap, g->nsite + 1, sizeof *g->site) || !make_room(&g->site_index, &rehash)) {
-        no_memory(g);
+    if (!mem_reserve(&g->site, &g->site_cap, g->nsite + 1, sizeof *g->site) || !intern_make_room(&g->site_index, &rehash)) {
+        intern_no_memory(g);
         return 0;
     }
     uint32_t id = g->nsite++;
     g->site[id] = *s;
     for (uint32_t i = rehash ? 0 : id; i <= id; i++)
-        place(&g->site_index, hash_site(&g->site[i]), i);
+        intern_place(&g->site_index, hash_site(&g->site[i]), i);
     return id;
 }
 
@@ -179,16 +179,16 @@ const char *graph_string(struct graph *g, const char *s, size_t len)
     bool rehash;
     char *copy = len < SIZE_MAX ? mem_alloc(len + 1) : NULL;
     if (!copy || !mem_reserve(&g->text, &g->text_cap, g->ntext + 1, sizeof *g->text) ||
-        !make_room(&g->text_index, &rehash)) {
+        !intern_make_room(&g->text_index, &rehash)) {
         mem_free(copy);
-        no_memory(g);
+        intern_no_memory(g);
         return NULL;
     }
     memcpy(copy, s, len);
     uint32_t id = g->ntext++;
     g->text[id] = copy;
     for (uint32_t i = rehash ? 0 : id; i <= id; i++)
-        place(&g->text_index, hash_string(g->text[i], strlen(g->text[i])), i);
+        intern_place(&g->text_index, hash_string(g->text[i], strlen(g->text[i])), i);
     return copy;
 }
 
@@ -198,12 +198,12 @@ bool intern_expression(struct symbols *s, const struct affine *a, int64_t *d)
     PROBE(&s->expr_index, hash, s->nexpr, id,
           if (memcmp(&s->expr[id], a, sizeof *a) == 0) { *d = dim_of_expression(id); return true; })
     bool rehash;
-    if (!mem_reserve(&s->expr, &s->expr_cap, s->nexpr + 1, sizeof *s->expr) || !make_room(&s->expr_index, &rehash))
+    if (!mem_reserve(&s->expr, &s->expr_cap, s->nexpr + 1, sizeof *s->expr) || !intern_make_room(&s->expr_index, &rehash))
         return false;
     uint32_t new = s->nexpr++;
     s->expr[new] = *a;
     for (uint32_t i = rehash ? 0 : new; i <= new; i++)
-        place(&s->expr_index, XXH3_64bits(&s->expr[i], sizeof *s->expr), i);
+        intern_place(&s->expr_index, XXH3_64bits(&s->expr[i], sizeof *s->expr), i);
     *d = dim_of_expression(new);
     return true;
 }

@@ -19,7 +19,7 @@ static void find_last_uses(const struct graph *g, uint32_t *last)
                     last[node_in(g, node_at(g, r), i)] = r;
 }
 
-static bool fail(const struct graph *g, ref r, kl_status code, const char *why, struct err *e)
+static bool graph_interp_fail(const struct graph *g, ref r, kl_status code, const char *why, struct err *e)
 {
     const struct node *n = node_at(g, r);
     char text[SHAPE_TEXT];
@@ -45,7 +45,7 @@ static bool run_checked(const struct graph *g, const struct bind *b, struct err 
 
 struct region_run { const struct graph *g; const struct node *n; const struct interp_watch *watch; struct err *e; };
 
-static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
+static bool graph_interp_run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_run *r = ctx;
     return run_checked(node_region(r->g, r->n, which), &(struct bind){.input = in, .out = out, .watch = r->watch}, r->e);
@@ -75,11 +75,11 @@ static bool evaluate_region(const struct graph *g, ref r, const struct bind *b, 
     if (ok && n->op != OP_custom) {
         struct region_call c = region_call(g, n);
         c.in = (const void *const *)at, c.out = at + nin, c.work = work;
-        c.run = run_region, c.ctx = &(struct region_run){g, n, b->watch, e};
+        c.run = graph_interp_run_region, c.ctx = &(struct region_run){g, n, b->watch, e};
         ok = region_run(&c);
     }
     if (!ok && !e->code)
-        fail(g, r, KL_ERR_MEMORY, "out of memory", e);
+        graph_interp_fail(g, r, KL_ERR_MEMORY, "out of memory", e);
     mem_free(work);
     mem_free(at);
     return ok;
@@ -91,7 +91,7 @@ static bool evaluate_proj(const struct graph *g, ref r, void **value, struct err
     size_t bytes = node_bytes(g, r);
     value[r] = mem_alloc(bytes);
     if (!value[r])
-        return fail(g, r, KL_ERR_MEMORY, "out of memory", e);
+        return graph_interp_fail(g, r, KL_ERR_MEMORY, "out of memory", e);
     memcpy(value[r], (char *)value[n->in[0]] + result_offset(g, node_at(g, n->in[0]), n->attr.proj.index), bytes);
     return true;
 }
@@ -100,33 +100,33 @@ static bool evaluate(const struct graph *g, ref r, const struct bind *b, void **
 {
     const struct node *n = node_at(g, r);
     if (n->op == OP_grad)
-        return fail(g, r, KL_ERR_INTERNAL, "is still there; pass autodiff expands it first", e);
+        return graph_interp_fail(g, r, KL_ERR_INTERNAL, "is still there; pass autodiff expands it first", e);
     if ((op_is_reduce(n->op) && n->attr.reduce.lanes == 0) || (n->op == OP_dot && n->attr.dot.kblock == 0) ||
         (n->op == OP_attention && n->attr.attention.block == 0))
-        return fail(g, r, KL_ERR_INTERNAL, "has no numeric order; pass numerics writes it first", e);
+        return graph_interp_fail(g, r, KL_ERR_INTERNAL, "has no numeric order; pass numerics writes it first", e);
     if (op_is_region(n->op))
         return evaluate_region(g, r, b, value, e);
     if (n->op == OP_proj)
         return evaluate_proj(g, r, value, e);
     value[r] = mem_alloc(node_bytes(g, r));
     if (!value[r])
-        return fail(g, r, KL_ERR_MEMORY, "out of memory", e);
+        return graph_interp_fail(g, r, KL_ERR_MEMORY, "out of memory", e);
     const void *in[MAX_OPERANDS] = {0};
     for (unsigned i = 0; i < n->nin; i++)
         in[i] = value[n->in[i]];
     if (interp_node(g, n, value[r], in))
         return true;
-    return fail(g, r, op_is_elementwise(n->op) ? KL_ERR_INTERNAL : KL_ERR_MEMORY, "could not be computed", e);
+    return graph_interp_fail(g, r, op_is_elementwise(n->op) ? KL_ERR_INTERNAL : KL_ERR_MEMORY, "could not be computed", e);
 }
 
-static void release(const struct graph *g, ref r, void **value)
+static void graph_interp_release(const struct graph *g, ref r, void **value)
 {
     if (!is_bound(node_at(g, r)))
         mem_free(value[r]);
     value[r] = NULL;
 }
 
-static bool run(const struct graph *g, const struct bind *b, const uint32_t *last, void **value, struct err *e)
+static bool graph_interp_run(const struct graph *g, const struct bind *b, const uint32_t *last, void **value, struct err *e)
 {
     for (ref r = 1; r < g->nnode; r++) {
         const struct node *n = node_at(g, r);
@@ -140,7 +140,7 @@ static bool run(const struct graph *g, const struct bind *b, const uint32_t *las
             b->watch->node(b->watch->ctx, g, r, value);
         for (unsigned i = 0; i < node_nin(n); i++)
             if (last[node_in(g, n, i)] == r)
-                release(g, node_in(g, n, i), value);
+                graph_interp_release(g, node_in(g, n, i), value);
     }
     for (uint32_t i = 0; i < g->nout; i++) {
         size_t bytes = node_bytes(g, g->out[i].value);
@@ -158,9 +158,9 @@ static bool run_checked(const struct graph *g, const struct bind *b, struct err 
     bool ok = last && value;
     if (ok) {
         find_last_uses(g, last);
-        ok = run(g, b, last, value, e);
+        ok = graph_interp_run(g, b, last, value, e);
         for (ref r = 1; r < g->nnode; r++)
-            release(g, r, value);
+            graph_interp_release(g, r, value);
     } else {
         err_set(e, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
     }

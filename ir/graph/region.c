@@ -43,7 +43,7 @@ size_t region_result_bytes(const struct graph *g, const struct node *n, uint32_t
     return (size_t)shape_count(&s) * dtype_size(dtype);
 }
 
-static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
+static size_t graph_region_round64(size_t n) { return (n + 63) / 64 * 64; }
 
 /* Pointers to a region's parameters and yields, the condition's result, and a second place for carried values. */
 size_t region_work_bytes(const struct graph *g, const struct node *n)
@@ -52,9 +52,9 @@ size_t region_work_bytes(const struct graph *g, const struct node *n)
         return custom_work_bytes(g, n);
     if (!op_is_control(n->op) || n->op == OP_cond)
         return 0;
-    size_t bytes = round64((node_nin(n) + region_results(g, n)) * sizeof(void *)) + 64;
+    size_t bytes = graph_region_round64((node_nin(n) + region_results(g, n)) * sizeof(void *)) + 64;
     for (uint32_t i = 0; i < n->attr.region.carried; i++)
-        bytes += round64(region_result_bytes(g, n, i));
+        bytes += graph_region_round64(region_result_bytes(g, n, i));
     return bytes;
 }
 

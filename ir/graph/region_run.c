@@ -3,7 +3,7 @@
 #include "ir/ir.h"
 #include <string.h>
 
-static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
+static size_t region_run_round64(size_t n) { return (n + 63) / 64 * 64; }
 
 struct loop {
     const struct region_call *c;
@@ -19,7 +19,7 @@ static struct loop loop_begin(const struct region_call *c)
     struct loop l = {.c = c, .carried = c->carried, .in = c->pointers ? (const void **)c->pointers : c->work};
     uint32_t nin = c->nin, nout = c->nout;
     l.out = (void **)l.in + nin;
-    l.more = (bool *)((char *)c->work + round64((nin + nout) * sizeof(void *)));
+    l.more = (bool *)((char *)c->work + region_run_round64((nin + nout) * sizeof(void *)));
     l.second = (char *)l.more + 64;
     for (uint32_t i = 0; i < nin; i++)
         l.in[i] = c->in[i];
@@ -34,7 +34,7 @@ static void aim(struct loop *l, bool second)
     char *at = l->second;
     for (uint32_t i = 0; i < l->carried; i++) {
         l->out[i] = second ? at : l->c->out[i];
-        at += round64(l->c->bytes(l->c, true, i));
+        at += region_run_round64(l->c->bytes(l->c, true, i));
     }
 }
 

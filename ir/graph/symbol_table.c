@@ -37,7 +37,7 @@ bool symbols_share(struct graph *g, const struct graph *from)
     return ok;
 }
 
-static bool no_memory(struct graph *g)
+static bool symbol_table_no_memory(struct graph *g)
 {
     return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
 }
@@ -49,14 +49,14 @@ bool symbols_copy(struct graph *g, const struct symbols *from)
         return true;
     struct symbols *s = mem_alloc(sizeof *s);
     if (!s)
-        return no_memory(g);
+        return symbol_table_no_memory(g);
     s->n = from->n;
     memcpy(s->v, from->v, sizeof s->v);
     symbols_use(g, s);
     for (uint32_t i = 0; i < from->nexpr; i++) {
         int64_t d;
         if (!intern_expression(s, &from->expr[i], &d))
-            return no_memory(g);
+            return symbol_table_no_memory(g);
     }
     return true;
 }
@@ -83,7 +83,7 @@ uint32_t graph_symbol(struct graph *g, const char *name, int64_t low, int64_t hi
     if (!g->symbols) {
         struct symbols *s = mem_alloc(sizeof *s);
         if (!s) {
-            no_memory(g);
+            symbol_table_no_memory(g);
             return NO_SYMBOL;
         }
         symbols_use(g, s);

@@ -29,7 +29,7 @@ static uint32_t inst_hash(const struct linst *i)
 }
 
 /* The open value equal to v, or v. Anything not in reach any more gives up its place. */
-static val number(struct clean *c, val v)
+static val kernel_clean_number(struct clean *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     uint32_t h = inst_hash(i) & c->mask;
@@ -71,7 +71,7 @@ static void unify(struct clean *c)
             scope = parent[scope];
             c->scope[v] = scope;
         } else if (is_pure(i)) {
-            c->map[v] = number(c, v);
+            c->map[v] = kernel_clean_number(c, v);
         }
     }
 }
@@ -83,7 +83,7 @@ static bool is_value(const struct linst *i)
 }
 
 /* Live: effects, control flow around them, and all they use.  A carry is live with its loop. */
-static void mark(const struct kernel *k, bool *live)
+static void kernel_clean_mark(const struct kernel *k, bool *live)
 {
     for (val v = k->ninst; v-- > 1;) {
         const struct linst *i = &k->inst[v];
@@ -133,7 +133,7 @@ static void settle_constant(struct settling *s, val v)
     s->map[v] = s->slot[h];
 }
 
-static void settle(struct settling *s, val *from)
+static void kernel_clean_settle(struct settling *s, val *from)
 {
     const struct kernel *k = s->k;
     s->n = 1;
@@ -173,7 +173,7 @@ bool kernel_settle(struct kernel *k, val *from)
     s.slot = mem_alloc(size * sizeof *s.slot);
     bool ok = s.inst && s.map && s.slot;
     if (ok) {
-        settle(&s, from);
+        kernel_clean_settle(&s, from);
         memcpy(k->inst, s.inst, s.n * sizeof *s.inst);
         k->ninst = s.n;
         index_free(k); /* linear forms name the old values */
@@ -202,7 +202,7 @@ bool kernel_clean(struct kernel *k)
     bool ok = c.map && c.scope && c.open && c.slot && live;
     if (ok) {
         unify(&c);
-        mark(k, live);
+        kernel_clean_mark(k, live);
         compact(k, live, c.map);
         index_free(k); /* linear forms name the old values */
         ok = kernel_settle(k, NULL);

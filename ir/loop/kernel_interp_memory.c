@@ -8,7 +8,7 @@
 enum access { LOADS, STORES, UPDATES };
 static const char at_once[] = ", which another iteration, thread or copy uses at the same time";
 
-static bool fail(const struct machine *m, val v, uint32_t buf, int64_t at, const char *what, const char *why)
+static bool interp_memory_fail(const struct machine *m, val v, uint32_t buf, int64_t at, const char *what, const char *why)
 {
     return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u %s element %" PRId64 " of buffer %u%s", m->k->name, v, what, at, buf, why);
 }
@@ -49,7 +49,7 @@ static void touch_again(const struct machine *m, struct touch *t, int32_t self, 
 }
 
 /* Notes an access to one element, which must be allowed. */
-static bool note(struct machine *m, val v, uint32_t buf, int64_t at, int32_t self, enum access what)
+static bool interp_memory_note(struct machine *m, val v, uint32_t buf, int64_t at, int32_t self, enum access what)
 {
     static const char *const verb[] = {"loads", "stores", "updates"};
     struct mark *k = m->mark[buf] ? &m->mark[buf][at] : NULL;
@@ -58,11 +58,11 @@ static bool note(struct machine *m, val v, uint32_t buf, int64_t at, int32_t sel
         return true;
     bool stored = k->stored.turn && (k->stored.turn == m->turn || (k->stored.turn < m->phase_turn && !shared));
     if (what == LOADS && !stored)
-        return fail(m, v, buf, at, verb[what], shared ? " before this block stores it" : " before this iteration stores it");
+        return interp_memory_fail(m, v, buf, at, verb[what], shared ? " before this block stores it" : " before this iteration stores it");
     if (what == UPDATES && !k->stored.turn)
-        return fail(m, v, buf, at, verb[what], " before anything is stored there");
+        return interp_memory_fail(m, v, buf, at, verb[what], " before anything is stored there");
     if (races(m, k, self, what, shared))
-        return fail(m, v, buf, at, verb[what], at_once);
+        return interp_memory_fail(m, v, buf, at, verb[what], at_once);
     if (what == STORES)
         k->stored = (struct touch){m->turn, m->interval, self};
     else
@@ -70,7 +70,7 @@ static bool note(struct machine *m, val v, uint32_t buf, int64_t at, int32_t sel
     return true;
 }
 
-static char *element(const struct machine *m, const struct thread *t, uint32_t buf, int64_t at)
+static char *interp_memory_element(const struct machine *m, const struct thread *t, uint32_t buf, int64_t at)
 {
     const struct lbuf *b = &m->k->buf[buf];
     char *start = b->role == BUF_REGISTER ? t->private + m->private_at[buf] : m->buf[buf];
@@ -78,7 +78,7 @@ static char *element(const struct machine *m, const struct thread *t, uint32_t b
 }
 
 /* Where element (r, c) of a load or store lies. */
-static int64_t place(const struct machine *m, const struct thread *t, const struct linst *i, int r, int c)
+static int64_t interp_memory_place(const struct machine *m, const struct thread *t, const struct linst *i, int r, int c)
 {
     uint64_t at = value_get(m, t, i->a, r, c);
     if (!i->d)
@@ -98,10 +98,10 @@ bool memory_load(struct machine *m, struct thread *t, val v)
             *to = 0;
             if (i->b && !value_get(m, t, i->b, r, c))
                 continue;
-            int64_t at = place(m, t, i, r, c);
-            if (!in_bounds(m, v, buf, at) || !note(m, v, buf, at, i->cols ? t->team : t->self, LOADS))
+            int64_t at = interp_memory_place(m, t, i, r, c);
+            if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, i->cols ? t->team : t->self, LOADS))
                 return false;
-            memcpy(to, element(m, t, buf, at), dtype_size(i->dtype));
+            memcpy(to, interp_memory_element(m, t, buf, at), dtype_size(i->dtype));
         }
     return true;
 }
@@ -115,11 +115,11 @@ bool memory_store(struct machine *m, struct thread *t, val v)
         for (int c = 0; c < n.cols; c++) {
             if (i->c && !value_get(m, t, i->c, r, c))
                 continue;
-            int64_t at = place(m, t, i, r, c);
-            if (!in_bounds(m, v, buf, at) || !note(m, v, buf, at, x->cols ? t->team : t->self, STORES))
+            int64_t at = interp_memory_place(m, t, i, r, c);
+            if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, x->cols ? t->team : t->self, STORES))
                 return false;
             uint64_t bits = value_get(m, t, i->b, r, c);
-            memcpy(element(m, t, buf, at), &bits, dtype_size(x->dtype));
+            memcpy(interp_memory_element(m, t, buf, at), &bits, dtype_size(x->dtype));
         }
     return true;
 }
@@ -134,12 +134,12 @@ bool memory_atomic(struct machine *m, struct thread *t, val v)
         if (i->c && !value_get(m, t, i->c, 0, c))
             continue;
         int64_t at = (int64_t)value_get(m, t, i->a, 0, c);
-        if (!in_bounds(m, v, buf, at) || !note(m, v, buf, at, t->self, UPDATES))
+        if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, t->self, UPDATES))
             return false;
         uint64_t old = 0, x = value_get(m, t, i->b, 0, c), sum = 0;
-        memcpy(&old, element(m, t, buf, at), dtype_size(dtype));
+        memcpy(&old, interp_memory_element(m, t, buf, at), dtype_size(dtype));
         scalar_apply(fold_op((enum fold)i->kind), dtype, &sum, (const void *const[]){&old, &x}, 1);
-        memcpy(element(m, t, buf, at), &sum, dtype_size(dtype));
+        memcpy(interp_memory_element(m, t, buf, at), &sum, dtype_size(dtype));
     }
     return true;
 }
@@ -156,10 +156,10 @@ bool memory_copy(struct machine *m, struct thread *t, val v)
         return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u copies %u elements from %" PRId64 " to %" PRId64 ", no multiples of it", m->k->name, v, i->rows,
                        f.from, f.to);
     for (int n = 0; n < i->rows; n++) {
-        if (!in_bounds(m, v, to, f.to + n) || !note(m, v, to, f.to + n, t->self, STORES))
+        if (!in_bounds(m, v, to, f.to + n) || !interp_memory_note(m, v, to, f.to + n, t->self, STORES))
             return false;
         m->mark[to][f.to + n].stored.by = IN_FLIGHT;
-        if (!f.zero && (!in_bounds(m, v, from, f.from + n) || !note(m, v, from, f.from + n, t->self, LOADS)))
+        if (!f.zero && (!in_bounds(m, v, from, f.from + n) || !interp_memory_note(m, v, from, f.from + n, t->self, LOADS)))
             return false;
     }
     if (!mem_reserve(&t->flight, &t->flight_cap, t->nflight + 1, sizeof *t->flight))
@@ -176,9 +176,9 @@ static void land(struct machine *m, struct thread *t, const struct flight *f)
     for (int n = 0; n < i->rows; n++) {
         m->mark[to][f->to + n].stored = (struct touch){m->turn, m->interval, t->self};
         if (f->zero)
-            memset(element(m, t, to, f->to + n), 0, size);
+            memset(interp_memory_element(m, t, to, f->to + n), 0, size);
         else
-            memcpy(element(m, t, to, f->to + n), element(m, t, from, f->from + n), size);
+            memcpy(interp_memory_element(m, t, to, f->to + n), interp_memory_element(m, t, from, f->from + n), size);
     }
 }
 

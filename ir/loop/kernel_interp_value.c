@@ -90,7 +90,7 @@ static void run_index(struct machine *m, struct thread *t, val v)
 }
 
 /* The elements of a factor in the sum's dtype. */
-static bool widen(const struct machine *m, const struct thread *t, val v, unsigned to, uint64_t *out)
+static bool interp_value_widen(const struct machine *m, const struct thread *t, val v, unsigned to, uint64_t *out)
 {
     const struct linst *i = &m->k->inst[v];
     bool ok = true;
@@ -125,7 +125,7 @@ static bool run_mma(struct machine *m, struct thread *t, val v)
     const struct linst *i = &m->k->inst[v];
     int depth = m->k->inst[i->a].cols;
     uint64_t x[MAX_TILE], y[MAX_TILE];
-    bool ok = widen(m, t, i->a, i->dtype, x) && widen(m, t, i->b, i->dtype, y);
+    bool ok = interp_value_widen(m, t, i->a, i->dtype, x) && interp_value_widen(m, t, i->b, i->dtype, y);
     for (int r = 0; r < i->rows && ok; r++)
         for (int c = 0; c < i->cols && ok; c++) {
             uint64_t acc = value_get(m, t, i->c, r, c);

@@ -24,7 +24,7 @@ static const struct { uint8_t operands; char result; } prim_rule[P_COUNT] = {
 #include "ir/math/prims.def"
 };
 
-static bool fail(const struct checker *c, val v, const char *rule)
+static bool kernel_verify_fail(const struct checker *c, val v, const char *rule)
 {
     if (!c->flaw->rule)
         *c->flaw = (struct flaw){v, rule};
@@ -54,29 +54,29 @@ static bool is_value(unsigned op)
 }
 
 /* Made before, still in reach, and a value at all. */
-static bool usable(const struct checker *c, val user, val v)
+static bool kernel_verify_usable(const struct checker *c, val user, val v)
 {
     if (v == 0 || v >= user)
-        return fail(c, user, "an operand is not an earlier value");
+        return kernel_verify_fail(c, user, "an operand is not an earlier value");
     unsigned op = c->k->inst[v].op;
     if (!is_value(op))
-        return fail(c, user, "an operand is not a value");
+        return kernel_verify_fail(c, user, "an operand is not a value");
     if (op == L_CONST)
         return true;
     if (c->scope[v] && !c->open[c->scope[v]])
-        return fail(c, user, "an operand's loop has ended");
-    return v >= c->phase || fail(c, user, "an operand is of an earlier phase");
+        return kernel_verify_fail(c, user, "an operand's loop has ended");
+    return v >= c->phase || kernel_verify_fail(c, user, "an operand is of an earlier phase");
 }
 
 static bool is_bool(const struct checker *c, val user, val v)
 {
-    return usable(c, user, v) && (dt(c, v) == KL_BOOL || fail(c, user, "a predicate or condition is not bool"));
+    return kernel_verify_usable(c, user, v) && (dt(c, v) == KL_BOOL || kernel_verify_fail(c, user, "a predicate or condition is not bool"));
 }
 
 static bool is_index(const struct checker *c, val user, val v)
 {
-    return usable(c, user, v) && (dt(c, v) == KL_I64 || fail(c, user, "an index or bound is not i64")) &&
-           (!c->k->inst[v].cols || fail(c, user, "an index or bound is a tile"));
+    return kernel_verify_usable(c, user, v) && (dt(c, v) == KL_I64 || kernel_verify_fail(c, user, "an index or bound is not i64")) &&
+           (!c->k->inst[v].cols || kernel_verify_fail(c, user, "an index or bound is a tile"));
 }
 
 static bool prim_types(const struct checker *c, val v, enum prim p)
@@ -86,31 +86,31 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
     unsigned first = p == P_SELECT;
     for (unsigned o = 0; o < 3; o++) {
         if ((o < prim_rule[p].operands) != (in[o] != 0))
-            return fail(c, v, "wrong number of operands");
-        if (in[o] && !usable(c, v, in[o]))
+            return kernel_verify_fail(c, v, "wrong number of operands");
+        if (in[o] && !kernel_verify_usable(c, v, in[o]))
             return false;
         if (o > first && in[o] && dt(c, in[o]) != dt(c, in[first]))
-            return fail(c, v, "operands of different dtypes");
+            return kernel_verify_fail(c, v, "operands of different dtypes");
     }
     unsigned t = dt(c, in[first]);
     bool is_float = dtype_is_float(t);
     bool half = dtype_is_half(t), to_half = p == P_CAST && dtype_is_half(i->dtype);
     if (half && p != P_SELECT && p != P_BITS && p != P_CAST)
-        return fail(c, v, "computes on a half float");
+        return kernel_verify_fail(c, v, "computes on a half float");
     if (p == P_CAST && ((half && i->dtype != KL_F32) || (to_half && t != KL_F32)))
-        return fail(c, v, "casts a half float from or to another dtype than f32");
+        return kernel_verify_fail(c, v, "casts a half float from or to another dtype than f32");
     if (p == P_SELECT && dt(c, i->a) != KL_BOOL)
-        return fail(c, v, "select on what is not bool");
+        return kernel_verify_fail(c, v, "select on what is not bool");
     if ((p == P_FMA || p == P_SQRT || p == P_RINT) && !is_float)
-        return fail(c, v, "needs a floating dtype");
+        return kernel_verify_fail(c, v, "needs a floating dtype");
     if ((p == P_AND || p == P_OR || p == P_XOR || p == P_NOT || p == P_SHL || p == P_SHR) && is_float)
-        return fail(c, v, "needs integers or bool");
+        return kernel_verify_fail(c, v, "needs integers or bool");
     if ((p <= P_NEG || p == P_ABS || p == P_SHL || p == P_SHR) && t == KL_BOOL)
-        return fail(c, v, "needs numbers");
+        return kernel_verify_fail(c, v, "needs numbers");
     if (p == P_BITS && (dtype_size(i->dtype) != dtype_size(t) || (t == KL_BOOL) != (i->dtype == KL_BOOL)))
-        return fail(c, v, "bits of another width");
+        return kernel_verify_fail(c, v, "bits of another width");
     unsigned want = prim_rule[p].result == 'B' ? (unsigned)KL_BOOL : prim_rule[p].result == 'T' ? i->dtype : t;
-    return i->dtype == want || fail(c, v, "wrong result dtype");
+    return i->dtype == want || kernel_verify_fail(c, v, "wrong result dtype");
 }
 
 /* Constant bounds lo and hi of loop v. */
@@ -135,11 +135,11 @@ static bool outermost_loop(struct checker *c, val v)
     int64_t hi;
     bool grid = c->k->inst[v].kind == LOOP_GRID;
     if (c->cur || c->shared_out)
-        return fail(c, v, "a parallel or grid loop that is not the one outermost loop of its phase");
+        return kernel_verify_fail(c, v, "a parallel or grid loop that is not the one outermost loop of its phase");
     if (!from_zero(c, v, &hi))
-        return fail(c, v, "a parallel or grid loop runs from 0 to a constant");
+        return kernel_verify_fail(c, v, "a parallel or grid loop runs from 0 to a constant");
     if (grid && hi > INT32_MAX)
-        return fail(c, v, "more blocks than a grid can have");
+        return kernel_verify_fail(c, v, "more blocks than a grid can have");
     c->shared_out = true;
     c->grid = grid ? v : 0;
     c->block_seen = false;
@@ -151,11 +151,11 @@ static bool block_loop(struct checker *c, val v)
     int64_t hi;
     uint16_t team = c->k->inst[v].rows;
     if (!c->grid || c->cur != c->grid || c->block_seen)
-        return fail(c, v, "a block loop that is not the one in a grid loop");
+        return kernel_verify_fail(c, v, "a block loop that is not the one in a grid loop");
     if (!from_zero(c, v, &hi) || hi < 1 || hi > MAX_THREADS)
-        return fail(c, v, "a block loop runs from 0 to a constant up to 1024");
+        return kernel_verify_fail(c, v, "a block loop runs from 0 to a constant up to 1024");
     if (team && (!power_of_two(team) || team == 1 || team > MAX_TEAM || hi % team))
-        return fail(c, v, "teams are a power of two of threads that divides the block");
+        return kernel_verify_fail(c, v, "teams are a power of two of threads that divides the block");
     c->block_seen = true;
     c->block = v;
     return true;
@@ -165,9 +165,9 @@ static bool vector_loop(struct checker *c, val v)
 {
     int64_t w;
     if (c->vector)
-        return fail(c, v, "a vector loop inside a vector loop");
+        return kernel_verify_fail(c, v, "a vector loop inside a vector loop");
     if (!from_zero(c, v, &w) || w < 1 || w > 64 || !power_of_two((uint64_t)w))
-        return fail(c, v, "a vector loop runs from 0 to a constant power of two up to 64");
+        return kernel_verify_fail(c, v, "a vector loop runs from 0 to a constant power of two up to 64");
     c->vector = true;
     c->width = (uint64_t)w;
     return true;
@@ -178,26 +178,26 @@ static bool unrolled_loop(const struct checker *c, val v)
     int64_t lo, hi;
     uint64_t span, step = c->k->inst[v].imm;
     if (!bounds(c, v, &lo, &hi))
-        return fail(c, v, "an unrolled loop runs between constants");
+        return kernel_verify_fail(c, v, "an unrolled loop runs between constants");
     span = hi > lo ? (uint64_t)hi - (uint64_t)lo : 0;
-    return (span && (span - 1) / step >= MAX_UNROLL) ? fail(c, v, "more than 256 turns to unroll") : true;
+    return (span && (span - 1) / step >= MAX_UNROLL) ? kernel_verify_fail(c, v, "more than 256 turns to unroll") : true;
 }
 
 static bool loop_rules(struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     if (c->depth == MAX_NEST)
-        return fail(c, v, "loops and ifs nest too deep");
+        return kernel_verify_fail(c, v, "loops and ifs nest too deep");
     if (!is_index(c, v, i->a) || !is_index(c, v, i->b))
         return false;
     if (i->dtype != KL_I64)
-        return fail(c, v, "a loop variable is not i64");
+        return kernel_verify_fail(c, v, "a loop variable is not i64");
     if ((int64_t)i->imm <= 0)
-        return fail(c, v, "step is not positive");
+        return kernel_verify_fail(c, v, "step is not positive");
     if (c->k->inst[i->a].varying || c->k->inst[i->b].varying)
-        return fail(c, v, "varying loop bounds");
+        return kernel_verify_fail(c, v, "varying loop bounds");
     if (i->rows && i->kind != LOOP_BLOCK)
-        return fail(c, v, "teams of what has no threads");
+        return kernel_verify_fail(c, v, "teams of what has no threads");
     switch (i->kind) {
     case LOOP_PARALLEL:
     case LOOP_GRID:
@@ -210,9 +210,9 @@ static bool loop_rules(struct checker *c, val v)
         return unrolled_loop(c, v);
     case LOOP_REDUCE:
         c->reduce++;
-        return (v + 1 < c->k->ninst && c->k->inst[v + 1].op == L_CARRY) || fail(c, v, "a reduce loop that carries nothing");
+        return (v + 1 < c->k->ninst && c->k->inst[v + 1].op == L_CARRY) || kernel_verify_fail(c, v, "a reduce loop that carries nothing");
     default:
-        return i->kind == LOOP_SERIAL || fail(c, v, "unknown loop kind");
+        return i->kind == LOOP_SERIAL || kernel_verify_fail(c, v, "unknown loop kind");
     }
 }
 
@@ -221,7 +221,7 @@ static bool nexts_complete(const struct checker *c, val loop)
 {
     for (val carry = loop + 1; c->k->inst[carry].op == L_CARRY; carry++)
         if (!c->next[carry])
-            return fail(c, carry, "a carry without next");
+            return kernel_verify_fail(c, carry, "a carry without next");
     return true;
 }
 
@@ -232,49 +232,49 @@ static bool carry_rules(const struct checker *c, val v)
         const struct linst *before = &c->k->inst[v - 1];
         bool serial = before->kind == LOOP_SERIAL || before->kind == LOOP_UNROLLED || before->kind == LOOP_REDUCE;
         if (before->op != L_CARRY && (before->op != L_LOOP || !serial))
-            return fail(c, v, "a carry that does not stand behind a serial loop");
-        return usable(c, v, i->a) && (dt(c, i->a) == i->dtype || fail(c, v, "carry of another dtype"));
+            return kernel_verify_fail(c, v, "a carry that does not stand behind a serial loop");
+        return kernel_verify_usable(c, v, i->a) && (dt(c, i->a) == i->dtype || kernel_verify_fail(c, v, "carry of another dtype"));
     }
     if (i->a >= v || c->k->inst[i->a].op != L_CARRY)
-        return fail(c, v, "not of a carry");
+        return kernel_verify_fail(c, v, "not of a carry");
     if (i->a < c->phase)
-        return fail(c, v, "an operand is of an earlier phase");
+        return kernel_verify_fail(c, v, "an operand is of an earlier phase");
     if (i->op == L_OUT) {
         val around = c->outer[c->scope[i->a]];
         if (c->open[c->scope[i->a]])
-            return fail(c, v, "out before the loop's end");
-        return (i->dtype == dt(c, i->a) || fail(c, v, "out of another dtype")) &&
-               (!around || c->open[around] || fail(c, v, "an operand's loop has ended"));
+            return kernel_verify_fail(c, v, "out before the loop's end");
+        return (i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "out of another dtype")) &&
+               (!around || c->open[around] || kernel_verify_fail(c, v, "an operand's loop has ended"));
     }
     if (c->scope[i->a] != c->cur)
-        return fail(c, v, "next of another loop's carry");
+        return kernel_verify_fail(c, v, "next of another loop's carry");
     if (c->next[i->a])
-        return fail(c, i->a, "a carry with a second next");
+        return kernel_verify_fail(c, i->a, "a carry with a second next");
     c->next[i->a] = v;
-    if (!usable(c, v, i->b))
+    if (!kernel_verify_usable(c, v, i->b))
         return false;
     if (dt(c, i->b) != dt(c, i->a))
-        return fail(c, v, "next of another dtype");
+        return kernel_verify_fail(c, v, "next of another dtype");
     unsigned after = v + 1 < c->k->ninst ? c->k->inst[v + 1].op : (unsigned)L_NIL;
     if (after != L_NEXT && after != L_END)
-        return fail(c, v, "a next that does not stand before its loop's end");
+        return kernel_verify_fail(c, v, "a next that does not stand before its loop's end");
     const struct linst *carry = &c->k->inst[i->a], *value = &c->k->inst[i->b];
     if (carry->cols != value->cols || (carry->cols && carry->rows != value->rows))
-        return fail(c, v, "next of another shape");
-    return !value->varying || carry->varying || fail(c, v, "a varying value in a uniform carry");
+        return kernel_verify_fail(c, v, "next of another shape");
+    return !value->varying || carry->varying || kernel_verify_fail(c, v, "a varying value in a uniform carry");
 }
 
 /* May this buffer be touched here? */
 static bool in_reach(const struct checker *c, val v, uint64_t buf)
 {
     if (buf >= c->k->nbuf)
-        return fail(c, v, "no such buffer");
+        return kernel_verify_fail(c, v, "no such buffer");
     unsigned role = c->k->buf[buf].role;
     if (role == BUF_SHARED && !c->block)
-        return fail(c, v, "shared memory outside a block loop");
+        return kernel_verify_fail(c, v, "shared memory outside a block loop");
     if (role == BUF_SCRATCH && c->grid)
-        return fail(c, v, "a processor's scratch memory in a grid loop");
-    return !c->grid || c->block || role == BUF_IN || fail(c, v, "a grid loop reads only inputs in front of its block loop");
+        return kernel_verify_fail(c, v, "a processor's scratch memory in a grid loop");
+    return !c->grid || c->block || role == BUF_IN || kernel_verify_fail(c, v, "a grid loop reads only inputs in front of its block loop");
 }
 
 static bool memory_rules(const struct checker *c, val v)
@@ -286,22 +286,22 @@ static bool memory_rules(const struct checker *c, val v)
         return false;
     const struct lbuf *b = &c->k->buf[i->imm];
     if (i->op == L_PREFETCH)
-        return (!c->k->inst[i->a].varying && i->kind < PREFETCH_COUNT) || fail(c, v, "unknown prefetch, or of a varying index");
+        return (!c->k->inst[i->a].varying && i->kind < PREFETCH_COUNT) || kernel_verify_fail(c, v, "unknown prefetch, or of a varying index");
     if (i->op == L_LOAD ? i->dtype != b->dtype : false)
-        return fail(c, v, "load of another dtype");
-    if (store && !(usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) ||
-                                          fail(c, v, "store to an input or of another dtype"))))
+        return kernel_verify_fail(c, v, "load of another dtype");
+    if (store && !(kernel_verify_usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) ||
+                                          kernel_verify_fail(c, v, "store to an input or of another dtype"))))
         return false;
     if (i->op == L_ATOMIC) {
         bool whole = b->dtype == KL_I32 || b->dtype == KL_U32 || b->dtype == KL_I64 || b->dtype == KL_U64;
         bool common = b->role == BUF_OUT || b->role == BUF_WORKSPACE || b->role == BUF_SHARED;
         return (whole && common && i->kind < FOLD_COUNT && i->kind != FOLD_MUL && !c->k->inst[i->b].cols) ||
-               fail(c, v, "an atomic adds, or takes the larger or smaller of, 32- or 64-bit integers that others see");
+               kernel_verify_fail(c, v, "an atomic adds, or takes the larger or smaller of, 32- or 64-bit integers that others see");
     }
     if (store && c->vector && c->k->inst[i->b].cols)
-        return fail(c, v, "a tile inside a vector loop");
+        return kernel_verify_fail(c, v, "a tile inside a vector loop");
     if (i->kind >= TILE_ORDER_COUNT || (i->d && !is_index(c, v, i->d)))
-        return fail(c, v, "unknown order of a tile's elements, or no stride");
+        return kernel_verify_fail(c, v, "unknown order of a tile's elements, or no stride");
     return true;
 }
 
@@ -310,70 +310,70 @@ static bool copy_rules(const struct checker *c, val v)
     const struct linst *i = &c->k->inst[v];
     uint32_t to = (uint32_t)i->imm, from = (uint32_t)(i->imm >> 32);
     if (c->vector)
-        return fail(c, v, "a copy inside a vector loop");
+        return kernel_verify_fail(c, v, "a copy inside a vector loop");
     if (!in_reach(c, v, to) || !in_reach(c, v, from) || !is_index(c, v, i->a) || !is_index(c, v, i->b) ||
         (i->c && !is_bool(c, v, i->c)))
         return false;
     const struct lbuf *a = &c->k->buf[to], *b = &c->k->buf[from];
     bool global = b->role == BUF_IN || b->role == BUF_OUT || b->role == BUF_WORKSPACE;
     if (a->role != BUF_SHARED || !global || a->dtype != b->dtype)
-        return fail(c, v, "a copy goes from global to shared memory of the same dtype");
+        return kernel_verify_fail(c, v, "a copy goes from global to shared memory of the same dtype");
     uint64_t bytes = i->rows * dtype_size(a->dtype);
-    return bytes == 4 || bytes == 8 || bytes == 16 || fail(c, v, "a copy is of 4, 8 or 16 bytes");
+    return bytes == 4 || bytes == 8 || bytes == 16 || kernel_verify_fail(c, v, "a copy is of 4, 8 or 16 bytes");
 }
 
 static bool meeting_rules(struct checker *c, val v)
 {
     if (c->k->inst[v].op == L_SYNC) {
         if (c->cur)
-            return fail(c, v, "a phase ends outside of all loops");
+            return kernel_verify_fail(c, v, "a phase ends outside of all loops");
         c->phase = v + 1;
         c->shared_out = false;
         return true;
     }
-    return (c->block && !c->vector) || fail(c, v, "threads meet in a block loop, outside of vector loops");
+    return (c->block && !c->vector) || kernel_verify_fail(c, v, "threads meet in a block loop, outside of vector loops");
 }
 
 static bool lane_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
-    if (!usable(c, v, i->a))
+    if (!kernel_verify_usable(c, v, i->a))
         return false;
     if (i->op == L_SPLAT && i->cols)
-        return i->dtype == dt(c, i->a) || fail(c, v, "result of another dtype");
+        return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
     if (!c->vector)
-        return fail(c, v, "lanes outside a vector loop");
+        return kernel_verify_fail(c, v, "lanes outside a vector loop");
     if (i->op == L_SPLAT && c->k->inst[i->a].varying)
-        return fail(c, v, "splat of what varies already");
+        return kernel_verify_fail(c, v, "splat of what varies already");
     if (i->op == L_FOLD && (i->imm >= FOLD_COUNT || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))
-        return fail(c, v, "unknown fold, or of a dtype that is not computed");
-    return i->dtype == dt(c, i->a) || fail(c, v, "result of another dtype");
+        return kernel_verify_fail(c, v, "unknown fold, or of a dtype that is not computed");
+    return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
 }
 
 static bool mix_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
-    if (!usable(c, v, i->a) || !usable(c, v, i->b))
+    if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b))
         return false;
     if (i->dtype != dt(c, i->a) || i->dtype != dt(c, i->b))
-        return fail(c, v, "mix of different dtypes");
+        return kernel_verify_fail(c, v, "mix of different dtypes");
     if (!i->varying || i->kind >= MIX_COUNT)
-        return fail(c, v, "unknown mix, or of no lanes");
+        return kernel_verify_fail(c, v, "unknown mix, or of no lanes");
     bool distance = i->imm && i->imm < c->width && !(i->imm & (i->imm - 1));
-    return (c->vector && distance) || fail(c, v, "mix outside a vector loop or of a wrong distance");
+    return (c->vector && distance) || kernel_verify_fail(c, v, "mix outside a vector loop or of a wrong distance");
 }
 
 static bool mma_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
-    if (!usable(c, v, i->a) || !usable(c, v, i->b) || !usable(c, v, i->c))
+    if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b) || !kernel_verify_usable(c, v, i->c))
         return false;
     unsigned a = dt(c, i->a), b = dt(c, i->b), acc = dt(c, i->c);
     bool bytes = (a == KL_U8 || a == KL_I8) && (b == KL_U8 || b == KL_I8) && acc == KL_I32;
     bool halves = a == b && dtype_is_half(a) && acc == KL_F32;
     bool same = a == b && a == acc && a != KL_BOOL && !dtype_is_half(a);
     return ((bytes || halves || same) && i->dtype == acc && i->kind < MMA_COUNT) ||
-           fail(c, v, "no mma of these dtypes");
+           kernel_verify_fail(c, v, "no mma of these dtypes");
 }
 
 /* What a loop may not do for what it is in. */
@@ -384,11 +384,11 @@ static bool place_rules(const struct checker *c, val v)
                   i->op == L_BARRIER;
     bool block = i->op == L_LOOP && i->kind == LOOP_BLOCK;
     if (effect && c->reduce)
-        return fail(c, v, "a reduce loop stores nothing and meets no one");
+        return kernel_verify_fail(c, v, "a reduce loop stores nothing and meets no one");
     if (c->grid && !c->block && (effect || i->op == L_IF || i->op == L_PREFETCH || (i->op == L_LOOP && !block)))
-        return fail(c, v, "a grid loop works in its block loop");
+        return kernel_verify_fail(c, v, "a grid loop works in its block loop");
     if (c->grid && !c->block && c->block_seen && is_value(i->op) && i->op != L_CONST)
-        return fail(c, v, "a grid loop ends with its block loop");
+        return kernel_verify_fail(c, v, "a grid loop ends with its block loop");
     return true;
 }
 
@@ -399,11 +399,11 @@ static bool rules(struct checker *c, val v)
     if (!place_rules(c, v))
         return false;
     if (!tile_shapes(c->k, v, &rule))
-        return fail(c, v, rule);
+        return kernel_verify_fail(c, v, rule);
     if (c->vector && i->cols)
-        return fail(c, v, "a tile inside a vector loop");
+        return kernel_verify_fail(c, v, "a tile inside a vector loop");
     if (i->varying != inst_is_varying(c->k, i))
-        return fail(c, v, i->varying ? "marked as varying" : "not marked as varying");
+        return kernel_verify_fail(c, v, i->varying ? "marked as varying" : "not marked as varying");
     switch (i->op) {
     case L_CONST:
     case L_SLOT:
@@ -412,10 +412,10 @@ static bool rules(struct checker *c, val v)
         return loop_rules(c, v);
     case L_IF:
         if (c->depth == MAX_NEST)
-            return fail(c, v, "loops and ifs nest too deep");
-        return is_bool(c, v, i->a) && (!c->k->inst[i->a].varying || fail(c, v, "a varying condition"));
+            return kernel_verify_fail(c, v, "loops and ifs nest too deep");
+        return is_bool(c, v, i->a) && (!c->k->inst[i->a].varying || kernel_verify_fail(c, v, "a varying condition"));
     case L_END:
-        return (i->a && i->a == c->cur) ? nexts_complete(c, i->a) : fail(c, v, "ends another loop than the open one");
+        return (i->a && i->a == c->cur) ? nexts_complete(c, i->a) : kernel_verify_fail(c, v, "ends another loop than the open one");
     case L_CARRY:
     case L_NEXT:
     case L_OUT:
@@ -442,7 +442,7 @@ static bool rules(struct checker *c, val v)
     case L_FOLD:
         return lane_rules(c, v);
     default:
-        return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM)) : fail(c, v, "unknown instruction");
+        return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM)) : kernel_verify_fail(c, v, "unknown instruction");
     }
 }
 
@@ -462,7 +462,7 @@ static void buffer_rules(struct checker *c)
     for (uint32_t b = 0; b < c->k->nbuf; b++) {
         const struct lbuf *l = &c->k->buf[b];
         if (l->role >= BUF_COUNT || l->dtype >= KL_DTYPE_COUNT || l->count < 0) {
-            fail(c, 0, "a buffer's field is out of range");
+            kernel_verify_fail(c, 0, "a buffer's field is out of range");
             return;
         }
         int64_t most = MAX_SHARED, n = l->count > most ? most + 1 : l->count * (int64_t)dtype_size(l->dtype);
@@ -470,12 +470,12 @@ static void buffer_rules(struct checker *c)
         private += l->role == BUF_REGISTER ? n : 0;
     }
     if (shared > MAX_SHARED)
-        fail(c, 0, "more than 256 KiB of shared memory");
+        kernel_verify_fail(c, 0, "more than 256 KiB of shared memory");
     if (private > MAX_REGISTER)
-        fail(c, 0, "more than 64 KiB of register buffers");
+        kernel_verify_fail(c, 0, "more than 64 KiB of register buffers");
 }
 
-static void walk(struct checker *c)
+static void kernel_verify_walk(struct checker *c)
 {
     const struct kernel *k = c->k;
     buffer_rules(c);
@@ -483,7 +483,7 @@ static void walk(struct checker *c)
         const struct linst *i = &k->inst[v];
         c->scope[v] = c->cur;
         if (i->dtype >= KL_DTYPE_COUNT || i->a >= k->ninst || i->b >= k->ninst || i->c >= k->ninst || i->d >= k->ninst) {
-            fail(c, v, "a field is out of range");
+            kernel_verify_fail(c, v, "a field is out of range");
         } else if (rules(c, v)) {
             if (i->op == L_LOOP || i->op == L_IF) {
                 c->depth++;
@@ -499,9 +499,9 @@ static void walk(struct checker *c)
         }
     }
     if (c->cur)
-        fail(c, c->cur, "never ends");
+        kernel_verify_fail(c, c->cur, "never ends");
     if (k->extent != kernel_extent(k))
-        fail(c, 0, "its extent is not that of its phases");
+        kernel_verify_fail(c, 0, "its extent is not that of its phases");
     if (!c->flaw->rule)
         threads_meet(k, c->flaw);
 }
@@ -553,7 +553,7 @@ bool kernel_check(const struct kernel *k, struct flaw *f)
     c.next = mem_alloc(k->ninst * sizeof *c.next);
     bool ok = c.scope && c.outer && c.open && c.next;
     if (ok)
-        walk(&c);
+        kernel_verify_walk(&c);
     mem_free(c.scope);
     mem_free(c.outer);
     mem_free(c.open);

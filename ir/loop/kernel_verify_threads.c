@@ -41,7 +41,7 @@ static uint8_t control(const struct walk *w)
     return s;
 }
 
-static uint8_t operands(const struct walk *w, const struct linst *i)
+static uint8_t verify_threads_operands(const struct walk *w, const struct linst *i)
 {
     return most(most(w->of[i->a], w->of[i->b]), most(w->of[i->c], w->of[i->d]));
 }
@@ -54,10 +54,10 @@ static bool is_team_number(const struct walk *w, const struct linst *i)
            (int64_t)b->imm > 0 && b->imm % a->rows == 0;
 }
 
-static void spread(struct walk *w, val v)
+static void verify_threads_spread(struct walk *w, val v)
 {
     const struct linst *i = &w->k->inst[v];
-    uint8_t s = operands(w, i);
+    uint8_t s = verify_threads_operands(w, i);
     if (i->op == L_LOOP && i->kind == LOOP_BLOCK)
         s = SHARE_NONE;
     else if (is_team_number(w, i))
@@ -76,12 +76,12 @@ static bool uses_tile(const struct kernel *k, const struct linst *i)
     return i->cols || (i->op == L_STORE && k->inst[i->b].cols);
 }
 
-static void check(struct walk *w, val v)
+static void verify_threads_check(struct walk *w, val v)
 {
     const struct linst *i = &w->k->inst[v];
     if (i->op == L_BARRIER && control(w) != SHARE_BLOCK)
         *w->flaw = (struct flaw){v, "a barrier that some threads may miss"};
-    if (w->team > 1 && uses_tile(w->k, i) && most(control(w), operands(w, i)) == SHARE_NONE)
+    if (w->team > 1 && uses_tile(w->k, i) && most(control(w), verify_threads_operands(w, i)) == SHARE_NONE)
         *w->flaw = (struct flaw){v, "a tile whose team does not agree on it"};
 }
 
@@ -119,9 +119,9 @@ bool threads_meet(const struct kernel *k, struct flaw *f)
         for (val v = 1; round == ROUNDS && v < k->ninst; v++)
             if (k->inst[v].op == L_CARRY)
                 w.of[v] = SHARE_NONE;
-        round_of(&w, spread);
+        round_of(&w, verify_threads_spread);
     }
-    round_of(&w, check);
+    round_of(&w, verify_threads_check);
     mem_free(w.of);
     return !f->rule;
 }

@@ -8,7 +8,7 @@ static bool broken(const char **rule, const char *why)
 }
 
 /* Does a tile, or what is none, stand for all of rows x cols? */
-static bool fits(const struct linst *i, unsigned rows, unsigned cols)
+static bool verify_tile_fits(const struct linst *i, unsigned rows, unsigned cols)
 {
     return !i->cols || ((i->rows == rows || i->rows == 1) && (i->cols == cols || i->cols == 1));
 }
@@ -27,12 +27,12 @@ static bool prim_shapes(const struct kernel *k, const struct linst *i, const cha
     if (i->rows != rows || i->cols != cols)
         return broken(rule, "the shape is not that of the operands");
     for (int o = 0; o < 3 && cols; o++)
-        if (in[o] && !fits(&k->inst[in[o]], rows, cols))
+        if (in[o] && !verify_tile_fits(&k->inst[in[o]], rows, cols))
             return broken(rule, "tiles of different shapes");
     return true;
 }
 
-static bool same(const struct linst *a, const struct linst *b)
+static bool verify_tile_same(const struct linst *a, const struct linst *b)
 {
     return a->cols == b->cols && (!a->cols || a->rows == b->rows);
 }
@@ -52,16 +52,16 @@ bool tile_shapes(const struct kernel *k, val v, const char **rule)
     case L_LOAD:
         if (!i->cols != !i->d)
             return broken(rule, "a tile has a stride between its rows or columns, what is none has not");
-        return i->cols ? fits(b, i->rows, i->cols) || broken(rule, "tiles of different shapes")
+        return i->cols ? verify_tile_fits(b, i->rows, i->cols) || broken(rule, "tiles of different shapes")
                        : !b->cols || broken(rule, "a tile where none can be");
     case L_STORE:
         if (!b->cols != !i->d)
             return broken(rule, "a tile has a stride between its rows or columns, what is none has not");
-        return b->cols ? fits(c, b->rows, b->cols) || broken(rule, "tiles of different shapes")
+        return b->cols ? verify_tile_fits(c, b->rows, b->cols) || broken(rule, "tiles of different shapes")
                        : !c->cols || broken(rule, "a tile where none can be");
     case L_CARRY:
     case L_OUT:
-        return same(i, a) || broken(rule, "the shape is not that of the operands");
+        return verify_tile_same(i, a) || broken(rule, "the shape is not that of the operands");
     case L_NEXT: /* with its carry: carry_rules */
         return true;
     case L_SPLAT:
@@ -70,7 +70,7 @@ bool tile_shapes(const struct kernel *k, val v, const char **rule)
         return (i->cols && i->kind < TILE_ORDER_COUNT && i->dtype == KL_I64 && (i->kind == TILE_ROWS ? i->cols : i->rows) == 1) ||
                broken(rule, "indices are of one column of rows or one row of columns, i64");
     case L_MMA:
-        return (a->cols && b->cols && c->cols && a->cols == b->rows && same(i, c) && c->rows == a->rows && c->cols == b->cols) ||
+        return (a->cols && b->cols && c->cols && a->cols == b->rows && verify_tile_same(i, c) && c->rows == a->rows && c->cols == b->cols) ||
                broken(rule, "mma is of [MxK], [KxN] and [MxN]");
     default:
         return i->op >= L_PRIM ? prim_shapes(k, i, rule) : none(k, i, rule);

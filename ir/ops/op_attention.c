@@ -181,7 +181,7 @@ bool eval_attention(const struct graph *g, const struct node *n, void *out, cons
 /* ---- the same of other ops, and the gradient ---- */
 
 /* A dot that is batched over all axes but the last two, of which it contracts con_a and con_b. */
-static ref product(struct graph *g, ref a, ref b, unsigned con_a, unsigned con_b)
+static ref op_attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned con_b)
 {
     union attr at = {.dot = {.ncon = 1}};
     if (!a || !b)
@@ -228,7 +228,7 @@ static ref along_keys(struct graph *g, enum op reduce, ref x, const struct shape
 static ref weights(struct graph *g, const struct node *n, ref *seen)
 {
     unsigned dtype = dtype_compute(n->dtype);
-    ref x = product(g, n->in[Q], n->in[K], 1, 1);
+    ref x = op_attention_product(g, n->in[Q], n->in[K], 1, 1);
     if (!x)
         return NIL;
     const struct shape s = *node_shape(g, x);
@@ -262,7 +262,7 @@ void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
     g->cur_flags |= MARK_AGAIN; /* late, where they are needed */
     ref seen, p = weights(g, &n, &seen);
     g->cur_flags = flags;
-    ref dp = product(g, dy, n.in[V], 1, 1);
+    ref dp = op_attention_product(g, dy, n.in[V], 1, 1);
     if (!p || !dp)
         return;
     const struct shape s = *node_shape(g, p);
@@ -272,9 +272,9 @@ void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
     ref mean = along_keys(g, OP_sum, n_mul(g, p, dp), &s);
     ref ds = n_mul(g, n_mul(g, p, n_sub(g, dp, n_expand(g, mean, &s))), n_k(g, p, dtype_value(KL_F64, n.attr.attention.scale)));
     ref pn = half ? n_cast(g, p, n.dtype) : p, dsn = half ? n_cast(g, ds, n.dtype) : ds;
-    din[Q] = product(g, dsn, n.in[K], 1, 0);
-    din[K] = product(g, dsn, n.in[Q], 0, 0);
-    din[V] = product(g, pn, dy, 0, 0);
+    din[Q] = op_attention_product(g, dsn, n.in[K], 1, 0);
+    din[K] = op_attention_product(g, dsn, n.in[Q], 0, 0);
+    din[V] = op_attention_product(g, pn, dy, 0, 0);
 }
 
 /* All elements of a row come out of one pass over the keys, scheduled by passes/. */

@@ -192,7 +192,7 @@ static void *arrange(const void *in, size_t size, const struct shape *s, uint32_
 /* Columns are taken in panels, so that a panel of b stays in cache while the rows of a pass over it. */
 enum { PANEL = 512 };
 
-static bool multiply(const struct node *n, const struct dot_dims *d, char *out, const char *a, const char *b)
+static bool op_dot_multiply(const struct node *n, const struct dot_dims *d, char *out, const char *a, const char *b)
 {
     size_t size = dtype_size(n->dtype);
     int64_t kblock = n->attr.dot.kblock;
@@ -226,7 +226,7 @@ static bool dot_arrays(const struct graph *g, const struct node *n, void *out, c
     struct dot_dims d = dot_sizes(g, n);
     void *ca = arrange(in[0], size, a, n->attr.dot.batch_a, nbatch, fa, nfa, n->attr.dot.con_a, ncon, true);
     void *cb = arrange(in[1], size, b, n->attr.dot.batch_b, nbatch, fb, nfb, n->attr.dot.con_b, ncon, false);
-    bool ok = ca && cb && n->attr.dot.kblock && multiply(n, &d, out, ca, cb);
+    bool ok = ca && cb && n->attr.dot.kblock && op_dot_multiply(n, &d, out, ca, cb);
     mem_free(ca);
     mem_free(cb);
     return ok;

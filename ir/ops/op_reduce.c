@@ -44,7 +44,7 @@ static bool shape_reduce(const struct graph *g, struct node *n, struct shape *ou
     return attr_rest_zero(n, sizeof n->attr.reduce, e);
 }
 
-static void fill(void *out, unsigned dtype, uint64_t bits, int64_t n)
+static void op_reduce_fill(void *out, unsigned dtype, uint64_t bits, int64_t n)
 {
     size_t size = dtype_size(dtype);
     for (int64_t i = 0; i < n; i++)
@@ -68,10 +68,10 @@ static bool fold_rows(const struct node *n, char *out, const char *x, int64_t ro
     uint64_t identity = fold_identity(fold, n->dtype);
     bool ok = true;
     if (rows == 0)
-        fill(out, n->dtype, identity, kept);
+        op_reduce_fill(out, n->dtype, identity, kept);
     for (int64_t start = 0; start < rows && ok; start += chunk) {
         int64_t end = rows - start > chunk ? start + chunk : rows;
-        fill(acc, n->dtype, identity, lanes * kept);
+        op_reduce_fill(acc, n->dtype, identity, lanes * kept);
         for (int64_t k = start; k < end && ok; k += lanes) {
             int64_t take = end - k < lanes ? end - k : lanes;
             ok = fold_into(op, n->dtype, acc, x + (size_t)k * row, take * kept);

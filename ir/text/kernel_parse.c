@@ -30,7 +30,7 @@ static bool value_name(struct reader *r, struct word *name, uint32_t **slot)
     return *slot || lex_no_memory(&r->l);
 }
 
-static bool append(struct reader *r, struct linst i, val *out)
+static bool kernel_parse_append(struct reader *r, struct linst i, val *out)
 {
     if (!mem_reserve(&r->spot, &r->spot_cap, r->k->ninst + 1, sizeof *r->spot))
         return lex_no_memory(&r->l);
@@ -56,7 +56,7 @@ static bool dtype_word(struct reader *r, unsigned *dtype)
 }
 
 /* 7 (an i64), 1.5:f32, bits(0x7fc00001):f32 */
-static bool literal(struct reader *r, val *out)
+static bool kernel_parse_literal(struct reader *r, val *out)
 {
     const char *at = r->l.p, *why, *end = at;
     while (end < r->l.end && (is_name_char(*end) || strchr("+-()", *end)) && *end)
@@ -73,17 +73,17 @@ static bool literal(struct reader *r, val *out)
     }
     if (!literal_parse(dtype, at, (size_t)(end - at), &bits, &why))
         return lex_fail(&r->l, at, "%s", why);
-    return append(r, (struct linst){.op = L_CONST, .dtype = (uint8_t)dtype, .imm = bits}, out);
+    return kernel_parse_append(r, (struct linst){.op = L_CONST, .dtype = (uint8_t)dtype, .imm = bits}, out);
 }
 
-static bool operand(struct reader *r, val *out)
+static bool kernel_parse_operand(struct reader *r, val *out)
 {
     struct word name;
     uint32_t *slot;
     lex_space(&r->l);
     const char *at = r->l.p;
     if (!lex_at(&r->l, '%'))
-        return literal(r, out);
+        return kernel_parse_literal(r, out);
     if (!value_name(r, &name, &slot))
         return false;
     if (!*slot)
@@ -92,18 +92,18 @@ static bool operand(struct reader *r, val *out)
     return true;
 }
 
-static bool operands(struct reader *r, struct linst *i, unsigned most)
+static bool kernel_parse_operands(struct reader *r, struct linst *i, unsigned most)
 {
     val *to[3] = {&i->a, &i->b, &i->c};
     for (unsigned n = 0; n < most && (!n || lex_take(&r->l, ',')); n++)
-        if (!operand(r, to[n]))
+        if (!kernel_parse_operand(r, to[n]))
             return false;
     return true;
 }
 
 static bool clause(struct reader *r, const char *word, val *out)
 {
-    return lex_need_word(&r->l, word) && operand(r, out);
+    return lex_need_word(&r->l, word) && kernel_parse_operand(r, out);
 }
 
 static bool next_is(struct reader *r, const char *word)
@@ -132,20 +132,20 @@ static bool buffer(struct reader *r, uint64_t *out)
     return *out < r->k->nbuf || lex_fail(&r->l, at, "there is no buffer b%llu", (unsigned long long)*out);
 }
 
-static bool element(struct reader *r, uint64_t *buf, val *index)
+static bool kernel_parse_element(struct reader *r, uint64_t *buf, val *index)
 {
-    return buffer(r, buf) && lex_need(&r->l, '[', "'[' and an index") && operand(r, index);
+    return buffer(r, buf) && lex_need(&r->l, '[', "'[' and an index") && kernel_parse_operand(r, index);
 }
 
 /* b3[%i], b3[%i by %stride], b3[%i across %stride] */
-static bool place(struct reader *r, struct linst *i)
+static bool kernel_parse_place(struct reader *r, struct linst *i)
 {
-    if (!element(r, &i->imm, &i->a))
+    if (!kernel_parse_element(r, &i->imm, &i->a))
         return false;
     if (next_is(r, "by") || next_is(r, "across")) {
         i->kind = next_is(r, "by") ? TILE_ROWS : TILE_COLS;
         lex_word(&r->l);
-        if (!operand(r, &i->d))
+        if (!kernel_parse_operand(r, &i->d))
             return false;
     }
     return lex_need(&r->l, ']', "']'");
@@ -203,7 +203,7 @@ static bool open_scope(struct reader *r, struct linst i, val *out)
         return false;
     if (r->depth == MAX_NEST)
         return lex_fail(&r->l, r->here.at, "more than %d loops and ifs, one in the other", MAX_NEST);
-    return append(r, i, out) && (r->open[r->depth++] = *out);
+    return kernel_parse_append(r, i, out) && (r->open[r->depth++] = *out);
 }
 
 /* ---- lines ---- */
@@ -212,7 +212,7 @@ static bool loop(struct reader *r, struct linst i, val *out)
 {
     i.dtype = KL_I64;
     i.imm = 1;
-    if (!choice(r, &loop_words, "a kind of loop such as serial", &i.kind) || !operand(r, &i.a) || !clause(r, "to", &i.b))
+    if (!choice(r, &loop_words, "a kind of loop such as serial", &i.kind) || !kernel_parse_operand(r, &i.a) || !clause(r, "to", &i.b))
         return false;
     if (next_is(r, "step") && (!lex_need_word(&r->l, "step") || !lex_number(&r->l, INT64_MAX, "a step", &i.imm)))
         return false;
@@ -243,35 +243,35 @@ static bool value_line(struct reader *r, val *out)
         i.op = L_LOOP;
         return loop(r, i, out);
     } else if (i.op) {
-        ok = operand(r, &i.a);
+        ok = kernel_parse_operand(r, &i.a);
     } else if (word_is(w, "load")) {
         i.op = L_LOAD;
-        ok = place(r, &i) && optional(r, "if", &i.b);
+        ok = kernel_parse_place(r, &i) && optional(r, "if", &i.b);
     } else if (word_is(w, "slot")) {
         i.op = L_SLOT;
         ok = lex_number(&r->l, UINT32_MAX, "a slot's number", &i.imm);
     } else if (word_is(w, "fold")) {
         i.op = L_FOLD;
-        ok = choice(r, &fold_words, "a fold such as add", &fold) && operand(r, &i.a);
+        ok = choice(r, &fold_words, "a fold such as add", &fold) && kernel_parse_operand(r, &i.a);
         i.imm = fold;
     } else if (word_is(w, "mix")) {
         i.op = L_MIX;
         ok = choice(r, &mix_words, "lo or hi", &i.kind) && lex_number(&r->l, UINT32_MAX, "a distance", &i.imm) &&
-             operand(r, &i.a) && lex_need(&r->l, ',', "','") && operand(r, &i.b);
+             kernel_parse_operand(r, &i.a) && lex_need(&r->l, ',', "','") && kernel_parse_operand(r, &i.b);
     } else if (word_is(w, "index")) {
         i.op = L_INDEX;
         ok = choice(r, &tile_words, "rows or columns", &i.kind);
     } else if (word_is(w, "mma")) {
         i.op = L_MMA;
-        ok = choice(r, &mma_words, "chain or any", &i.kind) && operands(r, &i, 3);
+        ok = choice(r, &mma_words, "chain or any", &i.kind) && kernel_parse_operands(r, &i, 3);
     } else if (prim >= 0) {
         i.op = (uint8_t)(L_PRIM + prim);
-        ok = operands(r, &i, 3);
+        ok = kernel_parse_operands(r, &i, 3);
     } else {
         r->l.p = at;
         return lex_expected(&r->l, "an instruction such as load or add");
     }
-    return ok && type(r, &i) && append(r, i, out);
+    return ok && type(r, &i) && kernel_parse_append(r, i, out);
 }
 
 static bool definition(struct reader *r)
@@ -332,15 +332,15 @@ static bool close_scope(struct reader *r)
     struct linst i = {.op = L_END, .dtype = KL_BOOL, .a = r->open[--r->depth]};
     r->l.p++;
     i.varying = inst_is_varying(r->k, &i);
-    return append(r, i, NULL);
+    return kernel_parse_append(r, i, NULL);
 }
 
 /* copy 4 b2[%to] = b0[%from] if %p */
-static bool copy(struct reader *r, struct linst *i)
+static bool kernel_parse_copy(struct reader *r, struct linst *i)
 {
     uint64_t count, to, from;
-    if (!lex_number(&r->l, UINT16_MAX, "the number of elements", &count) || !element(r, &to, &i->a) ||
-        !lex_need(&r->l, ']', "']'") || !lex_need(&r->l, '=', "'='") || !element(r, &from, &i->b) ||
+    if (!lex_number(&r->l, UINT16_MAX, "the number of elements", &count) || !kernel_parse_element(r, &to, &i->a) ||
+        !lex_need(&r->l, ']', "']'") || !lex_need(&r->l, '=', "'='") || !kernel_parse_element(r, &from, &i->b) ||
         !lex_need(&r->l, ']', "']'") || !optional(r, "if", &i->c))
         return false;
     i->rows = (uint16_t)count;
@@ -365,29 +365,29 @@ static bool effect_line(struct reader *r)
         ok = true;
     } else if (word_is(w, "atomic")) {
         i.op = L_ATOMIC;
-        ok = choice(r, &fold_words, "add, max or min", &i.kind) && element(r, &i.imm, &i.a) &&
-             lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") && operand(r, &i.b) && optional(r, "if", &i.c);
+        ok = choice(r, &fold_words, "add, max or min", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
+             lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) && optional(r, "if", &i.c);
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "copy")) {
         i.op = L_COPY;
-        ok = copy(r, &i);
+        ok = kernel_parse_copy(r, &i);
     } else if (word_is(w, "wait")) {
         i.op = L_WAIT;
         ok = lex_number(&r->l, UINT16_MAX, "a number of batches", &i.imm);
     } else if (word_is(w, "store")) {
         i.op = L_STORE;
-        ok = place(r, &i) && lex_need(&r->l, '=', "'='") && operand(r, &i.b) && optional(r, "if", &i.c);
+        ok = kernel_parse_place(r, &i) && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) && optional(r, "if", &i.c);
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "next")) {
         i.op = L_NEXT;
-        ok = operand(r, &i.a) && lex_need(&r->l, ',', "','") && operand(r, &i.b);
+        ok = kernel_parse_operand(r, &i.a) && lex_need(&r->l, ',', "','") && kernel_parse_operand(r, &i.b);
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "prefetch")) {
         i.op = L_PREFETCH;
-        ok = choice(r, &prefetch_words, "read or write", &i.kind) && element(r, &i.imm, &i.a) && lex_need(&r->l, ']', "']'");
+        ok = choice(r, &prefetch_words, "read or write", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) && lex_need(&r->l, ']', "']'");
     } else if (word_is(w, "if")) {
         i.op = L_IF;
-        ok = operand(r, &i.a);
+        ok = kernel_parse_operand(r, &i.a);
         i.varying = r->k->inst[i.a].varying;
         return ok && open_scope(r, i, &head);
     } else if (r->k->ninst == 1 && word_is(w, "schedule")) {
@@ -399,7 +399,7 @@ static bool effect_line(struct reader *r)
         return lex_expected(&r->l, "an instruction such as store or '}'");
     }
     i.varying = inst_is_varying(r->k, &i);
-    return ok && append(r, i, NULL);
+    return ok && kernel_parse_append(r, i, NULL);
 }
 
 static bool line(struct reader *r)
@@ -438,7 +438,7 @@ static bool header(struct reader *r)
 }
 
 /* Puts the kernel into its normal form and asks the verifier, whose values are placed by the lines they came from. */
-static bool settle(struct reader *r, const char *end)
+static bool kernel_parse_settle(struct reader *r, const char *end)
 {
     struct flaw f;
     val *from = mem_alloc(r->k->ninst * sizeof *from);
@@ -472,7 +472,7 @@ static bool whole(struct reader *r)
         return false;
     struct lexer rest = r->l;
     r->l = brace;
-    bool ok = settle(r, end);
+    bool ok = kernel_parse_settle(r, end);
     r->l = rest;
     return ok;
 }

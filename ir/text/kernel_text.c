@@ -8,7 +8,7 @@ struct printer {
     const struct kernel *k;
 };
 
-static void operand(const struct printer *p, val v)
+static void kernel_text_operand(const struct printer *p, val v)
 {
     const struct linst *i = &p->k->inst[v];
     if (i->op != L_CONST) {
@@ -20,12 +20,12 @@ static void operand(const struct printer *p, val v)
         text_put(p->t, ":%s", dtype_name(i->dtype));
 }
 
-static void operands(const struct printer *p, const struct linst *i)
+static void kernel_text_operands(const struct printer *p, const struct linst *i)
 {
     const val v[3] = {i->a, i->b, i->c};
     for (int j = 0; j < 3 && v[j]; j++) {
         text_put(p->t, j ? ", " : " ");
-        operand(p, v[j]);
+        kernel_text_operand(p, v[j]);
     }
 }
 
@@ -34,16 +34,16 @@ static void clause(const struct printer *p, const char *word, val v)
     if (!v)
         return;
     text_put(p->t, " %s ", word);
-    operand(p, v);
+    kernel_text_operand(p, v);
 }
 
-static void place(const struct printer *p, const struct linst *i)
+static void kernel_text_place(const struct printer *p, const struct linst *i)
 {
     text_put(p->t, " b%" PRIu64 "[", i->imm);
-    operand(p, i->a);
+    kernel_text_operand(p, i->a);
     if (i->d) {
         text_put(p->t, i->kind == TILE_COLS ? " across " : " by ");
-        operand(p, i->d);
+        kernel_text_operand(p, i->d);
     }
     text_put(p->t, "]");
 }
@@ -55,12 +55,12 @@ static void type(const struct printer *p, const struct linst *i)
         text_put(p->t, "[%ux%u]", i->rows, i->cols);
 }
 
-static void copy(const struct printer *p, const struct linst *i)
+static void kernel_text_copy(const struct printer *p, const struct linst *i)
 {
     text_put(p->t, "copy %u b%u[", i->rows, (uint32_t)i->imm);
-    operand(p, i->a);
+    kernel_text_operand(p, i->a);
     text_put(p->t, "] = b%u[", (uint32_t)(i->imm >> 32));
-    operand(p, i->b);
+    kernel_text_operand(p, i->b);
     text_put(p->t, "]");
     clause(p, "if", i->c);
 }
@@ -71,34 +71,34 @@ static bool effect(const struct printer *p, const struct linst *i)
     switch (i->op) {
     case L_IF:
         text_put(p->t, "if");
-        operands(p, i);
+        kernel_text_operands(p, i);
         text_put(p->t, " {");
         return true;
     case L_NEXT:
         text_put(p->t, "next");
-        operands(p, i);
+        kernel_text_operands(p, i);
         return true;
     case L_END:
         text_put(p->t, "}");
         return true;
     case L_STORE:
         text_put(p->t, "store");
-        place(p, i);
+        kernel_text_place(p, i);
         clause(p, "=", i->b);
         clause(p, "if", i->c);
         return true;
     case L_PREFETCH:
         text_put(p->t, "prefetch %s", prefetch_words.v[i->kind]);
-        place(p, i);
+        kernel_text_place(p, i);
         return true;
     case L_ATOMIC:
         text_put(p->t, "atomic %s", fold_words.v[i->kind]);
-        place(p, i);
+        kernel_text_place(p, i);
         clause(p, "=", i->b);
         clause(p, "if", i->c);
         return true;
     case L_COPY:
-        copy(p, i);
+        kernel_text_copy(p, i);
         return true;
     case L_WAIT:
         text_put(p->t, "wait %" PRIu64, i->imm);
@@ -122,7 +122,7 @@ static void statement(const struct printer *p, val v)
     switch (i->op) {
     case L_LOOP:
         text_put(p->t, "loop %s ", loop_words.v[i->kind]);
-        operand(p, i->a);
+        kernel_text_operand(p, i->a);
         clause(p, "to", i->b);
         if (i->imm != 1)
             text_put(p->t, " step %" PRIu64, i->imm);
@@ -132,7 +132,7 @@ static void statement(const struct printer *p, val v)
         return;
     case L_LOAD:
         text_put(p->t, "load");
-        place(p, i);
+        kernel_text_place(p, i);
         clause(p, "if", i->b);
         break;
     case L_SLOT:
@@ -140,28 +140,28 @@ static void statement(const struct printer *p, val v)
         break;
     case L_FOLD:
         text_put(p->t, "fold %s", fold_words.v[i->imm]);
-        operands(p, i);
+        kernel_text_operands(p, i);
         break;
     case L_MIX:
         text_put(p->t, "mix %s %" PRIu64, mix_words.v[i->kind], i->imm);
-        operands(p, i);
+        kernel_text_operands(p, i);
         break;
     case L_INDEX:
         text_put(p->t, "index %s", tile_words.v[i->kind]);
         break;
     case L_MMA:
         text_put(p->t, "mma %s", mma_words.v[i->kind]);
-        operands(p, i);
+        kernel_text_operands(p, i);
         break;
     case L_CARRY:
     case L_OUT:
     case L_SPLAT:
         text_put(p->t, i->op == L_CARRY ? "carry" : i->op == L_OUT ? "out" : "splat");
-        operands(p, i);
+        kernel_text_operands(p, i);
         break;
     default:
         text_put(p->t, "%s", prim_words.v[i->op - L_PRIM]);
-        operands(p, i);
+        kernel_text_operands(p, i);
     }
     type(p, i);
 }

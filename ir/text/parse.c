@@ -165,7 +165,7 @@ static bool sum_dtype(struct parser *p, struct node *n)
 }
 
 /* "lanes N, chunk N)", for dot "lanes N, kblock N)", for attention "block N)" */
-static bool order(struct parser *p, struct node *n)
+static bool graph_parse_order(struct parser *p, struct node *n)
 {
     bool dot = n->op == OP_dot;
     uint64_t lanes, length;
@@ -288,7 +288,7 @@ static bool count_attr(struct parser *p, struct node *n, unsigned bit)
 }
 
 /* A word without a number; false: not one that n may have, or have again. */
-static bool mark(struct word w, struct node *n)
+static bool graph_parse_mark(struct word w, struct node *n)
 {
     unsigned flag = word_is(w, "stop") ? MARK_STOP : word_is(w, "again") ? MARK_AGAIN : 0;
     unsigned region = word_is(w, "reverse") && n->op == OP_scan            ? REGION_REVERSE
@@ -389,7 +389,7 @@ static bool attr(struct parser *p, struct node *n, unsigned bit)
     case ATTR_SUM:
         return sum_dtype(p, n);
     case ATTR_ORDER:
-        return order(p, n);
+        return graph_parse_order(p, n);
     case ATTR_INDEX: case ATTR_CARRIED: case ATTR_SCANNED:
         return count_attr(p, n, bit);
     case ATTR_KIND:
@@ -424,7 +424,7 @@ bool parse_attrs(struct parser *p, struct node *n)
         unsigned i = 0;
         while (i < ATTR_WORDS && !word_is(w, attr_words[i].word))
             i++;
-        if (mark(w, n))
+        if (graph_parse_mark(w, n))
             continue;
         if (i == ATTR_WORDS || !(allowed & ~seen & attr_words[i].bit)) {
             p->l.p = at;
@@ -444,7 +444,7 @@ bool parse_attrs(struct parser *p, struct node *n)
 /* ---- lines ---- */
 
 /* A const's literal: kept as it stands until the dtype is known. */
-static bool literal(struct parser *p, struct word *w)
+static bool graph_parse_literal(struct parser *p, struct word *w)
 {
     lex_space(&p->l);
     w->s = p->l.p;
@@ -567,7 +567,7 @@ static bool node(struct parser *p, ref *out)
     struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
     struct leaf_text leaf = {0};
     struct word value = {0};
-    if (leaves_of(p->g, op) ? !leaf_text(p, &leaf) : op == OP_const && !literal(p, &value))
+    if (leaves_of(p->g, op) ? !leaf_text(p, &leaf) : op == OP_const && !graph_parse_literal(p, &value))
         return false;
     for (unsigned i = 0; i < n.nin; i++) {
         if (i >= op_min_operands(op) && !lex_at(&p->l, ','))

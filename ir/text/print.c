@@ -304,7 +304,7 @@ static void put_regions(struct printer *p, const struct node *n)
     text_put(&p->t, "}\n");
 }
 
-static void put_node(struct printer *p, ref r, unsigned home_device)
+static void graph_print_put_node(struct printer *p, ref r, unsigned home_device)
 {
     const struct node *n = &p->g->node[r];
     if (n->op == OP_nil || n->op >= OP_COUNT || (op_is_region(n->op) && !has_parts(p->g, n))) {
@@ -374,7 +374,7 @@ static void put_graph(struct printer *p)
         text_put(&p->t, "  symbol %s %lld..%lld\n", g->symbols->v[i].name, (long long)g->symbols->v[i].low,
                  (long long)g->symbols->v[i].high);
     for (ref r = 1; r < g->nnode; r++)
-        put_node(p, r, home_device);
+        graph_print_put_node(p, r, home_device);
     declare_leaves(p, OP_input, UINT32_MAX);
     declare_leaves(p, OP_state, UINT32_MAX);
     declare_leaves(p, OP_slot, UINT32_MAX);
@@ -426,7 +426,7 @@ char *node_text(const struct graph *g, ref r)
     struct printer p = {.g = g, .named = mem_alloc((g->nnode + 1) * sizeof(bool)),
                         .declared = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
     if (p.named)
-        put_node(&p, r, graph_device(g));
+        graph_print_put_node(&p, r, graph_device(g));
     mem_free(p.named);
     if (!p.t.s)
         return NULL;

@@ -43,7 +43,7 @@ static bool begins(struct record *r, const char *name, enum sched_field f)
 }
 
 /* The number behind a word; *out untouched where the word is another. */
-static bool number(struct record *r, const char *name, enum sched_field f, uint64_t max, uint64_t *out)
+static bool schedule_text_number(struct record *r, const char *name, enum sched_field f, uint64_t max, uint64_t *out)
 {
     if (!begins(r, name, f))
         return true;
@@ -96,11 +96,11 @@ bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column)
     if (column)
         column[FIELD_KIND] = (uint32_t)(at - l->line_start) + 1;
     struct record r = {l, lex_word(l), column};
-    if (!number(&r, "width", FIELD_WIDTH, UINT16_MAX, &width) || !sides(&r, "tile", FIELD_TILE, &s->mr, &s->nr) ||
-        !sides(&r, "block", FIELD_BLOCK, &s->block_m, &s->block_n) || !number(&r, "step", FIELD_STEP, UINT16_MAX, &step) ||
-        !number(&r, "kblock", FIELD_KBLOCK, UINT32_MAX, &kc) || !flag(&r, "pack_a", FIELD_PACK_A, &s->pack_a) ||
+    if (!schedule_text_number(&r, "width", FIELD_WIDTH, UINT16_MAX, &width) || !sides(&r, "tile", FIELD_TILE, &s->mr, &s->nr) ||
+        !sides(&r, "block", FIELD_BLOCK, &s->block_m, &s->block_n) || !schedule_text_number(&r, "step", FIELD_STEP, UINT16_MAX, &step) ||
+        !schedule_text_number(&r, "kblock", FIELD_KBLOCK, UINT32_MAX, &kc) || !flag(&r, "pack_a", FIELD_PACK_A, &s->pack_a) ||
         !flag(&r, "pack_b", FIELD_PACK_B, &s->pack_b) || !flag(&r, "stream", FIELD_STREAM, &s->stream) ||
-        !number(&r, "grain", FIELD_GRAIN, INT64_MAX, &grain))
+        !schedule_text_number(&r, "grain", FIELD_GRAIN, INT64_MAX, &grain))
         return false;
     s->kind = (uint16_t)kind;
     s->width = (uint16_t)width;

@@ -161,7 +161,7 @@ static bool better(const struct candidate *x, const struct candidate *y)
     return x->b != y->b ? x->b < y->b : x->a != y->a ? x->a < y->a : x->shared < y->shared;
 }
 
-static void push(struct queue *q, struct candidate c)
+static void fuse_push(struct queue *q, struct candidate c)
 {
     if (!mem_reserve(&q->v, &q->cap, q->n + 1, sizeof *q->v)) {
         q->failed = true;
@@ -203,7 +203,7 @@ static struct verdict judge(struct fuser *f, const struct candidate *c, bool pat
 }
 
 /* Puts the candidate into the queue with the score that it has now. */
-static void enter(struct fuser *f, struct queue *q, struct candidate c)
+static void fuse_enter(struct fuser *f, struct queue *q, struct candidate c)
 {
     struct verdict v = judge(f, &c, false);
     if (v.join == JOIN_NONE) {
@@ -211,7 +211,7 @@ static void enter(struct fuser *f, struct queue *q, struct candidate c)
         return;
     }
     c.score = fuse_score(f, group_of(f, c.a), group_of(f, c.b), c.shared, v.join);
-    push(q, c);
+    fuse_push(q, c);
 }
 
 static bool reads_whole(const struct fuser *f, ref r, ref x)
@@ -234,11 +234,11 @@ static void enter_all(struct fuser *f, struct queue *q)
             if (group_of(f, r) == GROUP_NONE || (i > f->readers[x] && r == f->reader[i - 1]))
                 continue;
             if (group_of(f, x) != GROUP_NONE && group_of(f, x) != group_of(f, r))
-                enter(f, q, (struct candidate){.a = x, .b = r});
+                fuse_enter(f, q, (struct candidate){.a = x, .b = r});
             if (!array || !reads_whole(f, r, x))
                 continue;
             if (before)
-                enter(f, q, (struct candidate){.a = before, .b = r, .shared = x});
+                fuse_enter(f, q, (struct candidate){.a = before, .b = r, .shared = x});
             before = r;
         }
     }
@@ -257,7 +257,7 @@ static bool drain(struct fuser *f, struct queue *q)
         double score = v.join == JOIN_NONE ? 0 : fuse_score(f, a, b, c.shared, v.join);
         if (v.join != JOIN_NONE && score < c.score) {
             c.score = score;
-            push(q, c);
+            fuse_push(q, c);
             continue;
         }
         if (v.join == JOIN_NONE || judge(f, &c, true).join == JOIN_NONE) {
@@ -281,7 +281,7 @@ static bool fuse_all(struct fuser *f)
         q.nlater = 0;
         for (uint32_t i = 0; i < n; i++) /* enter may put q.later[i] off again, at or before its place */
             if (group_of(f, q.later[i].a) != group_of(f, q.later[i].b))
-                enter(f, &q, q.later[i]);
+                fuse_enter(f, &q, q.later[i]);
     }
     mem_free(q.v);
     mem_free(q.later);
@@ -289,7 +289,7 @@ static bool fuse_all(struct fuser *f)
 }
 
 /* What no kernel stores yet, and what is not in memory already, becomes a kernel. */
-static void store(struct fuser *f, ref v)
+static void fuse_store(struct fuser *f, ref v)
 {
     bool linear;
     ref s = node_source(f->g, v, &linear);
@@ -300,12 +300,12 @@ static void store(struct fuser *f, ref v)
 static void store_whole(struct fuser *f)
 {
     for (uint32_t i = 0; i < f->g->nout; i++)
-        store(f, f->g->out[i].value);
+        fuse_store(f, f->g->out[i].value);
     for (uint32_t i = 0; i < f->g->noperand; i++)
-        store(f, f->g->operand[i]);
+        fuse_store(f, f->g->operand[i]);
     for (ref r = 1; r < f->g->nnode; r++)
         if (f->g->node[r].op == OP_copy)
-            store(f, f->g->node[r].in[0]);
+            fuse_store(f, f->g->node[r].in[0]);
 }
 
 /* Numbers the groups that are left 0, 1, ... in the order of their first nodes. */

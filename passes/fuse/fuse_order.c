@@ -11,7 +11,7 @@
 
 static const uint64_t GAP = UINT64_C(1) << 30;
 
-static void append(struct fuser *f, uint32_t id)
+static void fuse_order_append(struct fuser *f, uint32_t id)
 {
     struct group *b = &f->group[id];
     b->before = f->back;
@@ -49,7 +49,7 @@ bool fuse_order(struct fuser *f)
             f->stack[ready++] = i;
     while (ready) {
         uint32_t id = f->stack[--ready];
-        append(f, id);
+        fuse_order_append(f, id);
         release_readers(f, id, pending, &ready);
     }
     mem_free(pending);
@@ -88,7 +88,7 @@ static uint32_t search(struct fuser *f, uint32_t from, uint32_t to, bool first, 
     }
 }
 
-static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool first, bool *around)
+static uint32_t fuse_order_between(struct fuser *f, uint32_t from, uint32_t to, bool first, bool *around)
 {
     uint64_t steps = 0;
     uint32_t n = search(f, from, to, first, around, &steps);
@@ -99,7 +99,7 @@ static uint32_t between(struct fuser *f, uint32_t from, uint32_t to, bool first,
 bool fuse_way_around(struct fuser *f, uint32_t a, uint32_t b)
 {
     bool around, later = f->group[b].rank < f->group[a].rank;
-    return between(f, later ? b : a, later ? a : b, true, &around) > MAX_SEARCH || around;
+    return fuse_order_between(f, later ? b : a, later ? a : b, true, &around) > MAX_SEARCH || around;
 }
 
 static void unlink_group(struct fuser *f, uint32_t id)
@@ -128,7 +128,7 @@ static void rank_anew(struct fuser *f)
 void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays)
 {
     bool around, later = f->group[b].rank < f->group[a].rank;
-    uint32_t first = later ? b : a, last = later ? a : b, n = between(f, first, last, false, &around);
+    uint32_t first = later ? b : a, last = later ? a : b, n = fuse_order_between(f, first, last, false, &around);
     for (uint32_t i = 1; i < n; i++) { /* in their order */
         uint32_t x = f->between[i], k = i;
         for (; k && f->group[f->between[k - 1]].rank > f->group[x].rank; k--)

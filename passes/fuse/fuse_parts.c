@@ -130,7 +130,7 @@ static bool same_expression(const struct map *a, const struct map *b)
 }
 
 /* Joins m with an open map of its expression, or leaves it open for others. */
-static void join(struct parts *p, struct map *m)
+static void fuse_parts_join(struct parts *p, struct map *m)
 {
     uint32_t i = 0;
     while (i < p->nopen && !same_expression(p->open[i], m))
@@ -173,7 +173,7 @@ bool fuse_parts(struct fuser *f)
         qsort(map, n, sizeof *map, by_time);
     for (uint32_t i = 0; ok && i < n; i++)
         if (map[i].update)
-            join(&p, &map[i]);
+            fuse_parts_join(&p, &map[i]);
         else if (!map[i].quiet)
             p.nopen = 0;
     mem_free(p.writer);

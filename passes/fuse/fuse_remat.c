@@ -40,7 +40,7 @@ struct cone {
 };
 
 /* Puts x into a set.  false: it is full. */
-static bool add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x)
+static bool fuse_remat_add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x)
 {
     for (uint32_t i = 0; i < *n; i++)
         if (set[i] == x)
@@ -51,7 +51,7 @@ static bool add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x)
     return true;
 }
 
-static bool add_reader(struct cone *c, uint32_t id) { return add(c->reader, &c->nreader, MAX_READERS, id); }
+static bool add_reader(struct cone *c, uint32_t id) { return fuse_remat_add(c->reader, &c->nreader, MAX_READERS, id); }
 
 /* The groups that read x, if all of them can compute it where they read it. */
 static bool find_readers(const struct again *a, ref x, struct cone *c)
@@ -99,7 +99,7 @@ static bool find_cone(struct again *a, ref x, struct cone *c)
             bool inside = !leaf && full && op_is_map(g->node[s].op) && !a->stored[s];
             if (inside)
                 f->stack[top++] = s;
-            else if (!add(c->base, &c->nbase, MAX_BASES, s))
+            else if (!fuse_remat_add(c->base, &c->nbase, MAX_BASES, s))
                 return false;
         }
     }
@@ -146,7 +146,7 @@ static bool pays(const struct again *a, ref x, const struct cone *c)
     return saved > 0 && longer <= bytes;
 }
 
-static void drop(struct again *a, ref x, const struct cone *c)
+static void fuse_remat_drop(struct again *a, ref x, const struct cone *c)
 {
     a->stored[x] = false;
     for (uint32_t j = 0; j < c->nreader; j++)
@@ -180,7 +180,7 @@ static bool may_go(struct again *a, ref x, struct cone *c)
     return pays(a, x, c);
 }
 
-static bool choose(struct again *a)
+static bool fuse_remat_choose(struct again *a)
 {
     struct fuser *f = a->f;
     const struct graph *g = a->g;
@@ -198,7 +198,7 @@ static bool choose(struct again *a)
         struct cone c = {0};
         if (!may_go(a, x, &c))
             continue;
-        drop(a, x, &c);
+        fuse_remat_drop(a, x, &c);
         any = true;
     }
     return any;
@@ -280,7 +280,7 @@ int fuse_again(struct fuser *f)
     a.pairs = mem_alloc((f->ngroup + 1) * sizeof *a.pairs);
     a.failed = !a.stored || !a.list || !a.nodes || !a.pairs;
     int changed = 0;
-    if (!a.failed && choose(&a))
+    if (!a.failed && fuse_remat_choose(&a))
         changed = rebuild(&a);
     if (a.failed && changed >= 0)
         changed = -1;

@@ -37,7 +37,7 @@ static ref source(const struct graph *g, ref r)
     return node_source(g, r, &linear);
 }
 
-static int64_t bytes_of(const struct graph *g, ref r)
+static int64_t remat_bytes_of(const struct graph *g, ref r)
 {
     return node_numel(g, r) * (int64_t)dtype_size(g->node[r].dtype);
 }
@@ -64,7 +64,7 @@ static int64_t cost(struct rematerializer *m, ref r, bool take)
                 m->stack[top++] = y;
                 continue;
             }
-            bytes += bytes_of(g, y);
+            bytes += remat_bytes_of(g, y);
             m->kept[y] |= take;
         }
     }
@@ -72,7 +72,7 @@ static int64_t cost(struct rematerializer *m, ref r, bool take)
 }
 
 /* Decides for the sweep at hand; whether anything is computed again. */
-static bool choose(struct rematerializer *m)
+static bool remat_choose(struct rematerializer *m)
 {
     struct graph *g = m->g;
     int64_t cheap = 0, most = m->s->keep - 1;
@@ -82,26 +82,26 @@ static bool choose(struct rematerializer *m)
             ref x = source(g, node_in(g, &g->node[r], i));
             if (x < m->s->first && !is_free(g, x) && !m->kept[x]) {
                 m->kept[x] = true;
-                cheap += is_cheap(g, x) ? bytes_of(g, x) : 0;
+                cheap += is_cheap(g, x) ? remat_bytes_of(g, x) : 0;
             }
         }
     for (ref x = m->s->first; x-- > 1 && cheap > most;) {
         if (!m->kept[x] || !is_cheap(g, x))
             continue;
         m->kept[x] = false;
-        if (cost(m, x, false) > bytes_of(g, x)) {
+        if (cost(m, x, false) > remat_bytes_of(g, x)) {
             m->kept[x] = true;
             continue;
         }
         cost(m, x, true);
-        cheap -= bytes_of(g, x);
+        cheap -= remat_bytes_of(g, x);
         any = true;
     }
     return any;
 }
 
 /* Node x of the forward pass as the backward one reads it: a copy of what it computes again, else the first one. */
-static ref copy(struct rematerializer *m, struct rewrite *w, ref x, ref *second)
+static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x, ref *second)
 {
     struct graph *g = m->g;
     ref s = source(g, x);
@@ -139,7 +139,7 @@ static void copy_reader(struct rematerializer *m, struct rewrite *w, ref r, ref 
     struct graph *g = m->g;
     unsigned nin = node_nin(&g->node[r]);
     for (unsigned i = 0; i < nin; i++)
-        in[i] = copy(m, w, node_in(g, &g->node[r], i), second);
+        in[i] = remat_copy(m, w, node_in(g, &g->node[r], i), second);
     w->map[r] = w->to->err.code ? NIL : graph_copy_node(w->to, g, &g->node[r], in);
 }
 
@@ -171,7 +171,7 @@ static int one_sweep(struct rematerializer *m, struct swept *s, uint32_t n, ref 
     return rewrite_end(&w);
 }
 
-static int forget(struct graph *g, struct swept *s, uint32_t n)
+static int remat_forget(struct graph *g, struct swept *s, uint32_t n)
 {
     uint32_t most = MAX_OPERANDS;
     for (ref r = 1; r < g->nnode; r++)
@@ -186,7 +186,7 @@ static int forget(struct graph *g, struct swept *s, uint32_t n)
     if (!m.kept || !m.again || !m.stack || !m.seen || !second || !in)
         err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);
     else
-        changed = choose(&m) ? one_sweep(&m, s, n, second, in) : 0;
+        changed = remat_choose(&m) ? one_sweep(&m, s, n, second, in) : 0;
     mem_free(m.kept);
     mem_free(m.again);
     mem_free(m.stack);
@@ -201,7 +201,7 @@ int remat(struct graph *g, struct swept *s, uint32_t n)
     int changed = 0;
     for (uint32_t left = n; left > 0 && changed >= 0; left--) { /* the last first: what it reads of others is forward to it */
         bool has = s[left - 1].keep && !BROKEN(A29) && s[left - 1].first < s[left - 1].end;
-        int one = has ? forget(g, s, left) : 0;
+        int one = has ? remat_forget(g, s, left) : 0;
         changed = one < 0 ? -1 : changed | one;
     }
     return changed;

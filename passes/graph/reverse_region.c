@@ -17,7 +17,7 @@ static ref zeros(struct graph *g, unsigned dtype, const struct shape *s, uint16_
     return n_broadcast(g, n_const(g, dtype, 0), s);
 }
 
-static void no_memory(struct graph *g)
+static void reverse_region_no_memory(struct graph *g)
 {
     err_set(&g->err, KL_ERR_MEMORY, "out of memory differentiating @%s", g->name);
 }
@@ -36,7 +36,7 @@ struct back {
     ref *result;
 };
 
-static ref operand(const struct back *b, uint32_t i) { return b->t->operand[b->n.attr.region.operands + i]; }
+static ref reverse_region_operand(const struct back *b, uint32_t i) { return b->t->operand[b->n.attr.region.operands + i]; }
 
 static bool back_begin(struct back *b, struct reverse *v, ref r, const ref *dy)
 {
@@ -50,11 +50,11 @@ static bool back_begin(struct back *b, struct reverse *v, ref r, const ref *dy)
     b->in = mem_alloc(most * sizeof *b->in);
     b->result = mem_alloc(most * sizeof *b->result);
     if (!b->wanted || !b->given || !b->in || !b->result) {
-        no_memory(t);
+        reverse_region_no_memory(t);
         return false;
     }
     for (uint32_t i = 0; i < b->nin; i++)
-        b->wanted[i] = v->needed[operand(b, i)] && dtype_is_float(t->node[operand(b, i)].dtype);
+        b->wanted[i] = v->needed[reverse_region_operand(b, i)] && dtype_is_float(t->node[reverse_region_operand(b, i)].dtype);
     for (uint32_t i = 0; i < b->nout; i++)
         b->given[i] = dy[i] != NIL;
     return true;
@@ -68,13 +68,13 @@ static void back_end(struct back *b)
     mem_free(b->result);
 }
 
-static void push(struct back *b, ref r) { b->in[b->count++] = r; }
+static void reverse_region_push(struct back *b, ref r) { b->in[b->count++] = r; }
 
 static void push_given(struct back *b, uint32_t from)
 {
     for (uint32_t i = from; i < b->nout; i++)
         if (b->given[i])
-            push(b, b->dy[i]);
+            reverse_region_push(b, b->dy[i]);
 }
 
 /* The sum of what flows to the nodes that read parameter i. */
@@ -97,7 +97,7 @@ static void differentiate(struct graph *g, const struct graph *region, const boo
     uint32_t parameters = g->input.n;
     uint16_t device = g->cur_device; /* the op's, and so that of what goes in and comes out */
     if (!reverse_begin(&v, g)) {
-        no_memory(g);
+        reverse_region_no_memory(g);
         reverse_end(&v);
         return;
     }
@@ -127,7 +127,7 @@ static struct graph *region_gradient(struct back *b, uint32_t which, const bool 
     const struct graph *region = node_region(b->t, &b->n, which);
     struct graph *g = graph_clone_part(region);
     if (!g) {
-        no_memory(b->t);
+        reverse_region_no_memory(b->t);
         return NULL;
     }
     g->nout = 0;
@@ -143,7 +143,7 @@ static struct graph *region_gradient(struct back *b, uint32_t which, const bool 
     return NULL;
 }
 
-static ref build(struct back *b, unsigned op, union attr attr, struct graph *const *region)
+static ref reverse_region_build(struct back *b, unsigned op, union attr attr, struct graph *const *region)
 {
     struct node n = {.op = (uint16_t)op, .attr = attr};
     return graph_add_region(b->t, &n, b->in, b->count, region);
@@ -154,7 +154,7 @@ static uint32_t flow(struct back *b, ref node, uint32_t k, uint32_t first, uint3
 {
     for (uint32_t i = first; node && i < end; i++)
         if (b->wanted[i])
-            reverse_add(b->v, operand(b, i), n_proj(b->t, node, k++));
+            reverse_add(b->v, reverse_region_operand(b, i), n_proj(b->t, node, k++));
     return k;
 }
 
@@ -171,9 +171,9 @@ static void cond_back(struct back *b)
         return;
     }
     for (uint32_t i = 0; i < b->nin; i++)
-        push(b, operand(b, i));
+        reverse_region_push(b, reverse_region_operand(b, i));
     push_given(b, 0);
-    flow(b, build(b, OP_cond, (union attr){0}, region), 0, 1, b->nin);
+    flow(b, reverse_region_build(b, OP_cond, (union attr){0}, region), 0, 1, b->nin);
 }
 
 static void checkpoint_back(struct back *b)
@@ -184,9 +184,9 @@ static void checkpoint_back(struct back *b)
     if (!region)
         return;
     for (uint32_t i = 0; i < b->nin; i++)
-        push(b, operand(b, i));
+        reverse_region_push(b, reverse_region_operand(b, i));
     push_given(b, 0);
-    flow(b, build(b, OP_checkpoint, attr, &region), 0, 0, b->nin);
+    flow(b, reverse_region_build(b, OP_checkpoint, attr, &region), 0, 0, b->nin);
 }
 
 /* ---- custom_grad ---- */
@@ -196,23 +196,23 @@ static void custom_back(struct back *b)
     struct graph *t = b->t;
     uint32_t own = b->n.attr.region.carried, k = 0;
     for (uint32_t i = 0; i < own; i++)
-        push(b, operand(b, i));
+        reverse_region_push(b, reverse_region_operand(b, i));
     for (uint32_t i = 0; i < b->nout; i++)
-        push(b, n_proj(t, b->r, i));
+        reverse_region_push(b, n_proj(t, b->r, i));
     for (uint32_t i = 0; i < b->nout; i++) {
         struct shape s;
         unsigned dtype = region_result(t, &b->n, i, &s);
         if (dtype_is_float(dtype))
-            push(b, b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
+            reverse_region_push(b, b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
     }
     for (uint32_t i = own; i < b->nin; i++)
-        push(b, operand(b, i));
+        reverse_region_push(b, reverse_region_operand(b, i));
     if (!graph_splice(t, node_region(t, &b->n, 1), b->in, 0, b->result))
         return;
     for (uint32_t i = 0; i < own; i++)
-        if (dtype_is_float(t->node[operand(b, i)].dtype)) {
+        if (dtype_is_float(t->node[reverse_region_operand(b, i)].dtype)) {
             if (b->wanted[i])
-                reverse_add(b->v, operand(b, i), b->result[k]);
+                reverse_add(b->v, reverse_region_operand(b, i), b->result[k]);
             k++;
         }
 }
@@ -262,7 +262,7 @@ static struct graph *backward_body(struct back *b, const struct graph *gradient,
     ref *in = mem_alloc((b->nin + b->nout) * sizeof *in), *own = mem_alloc(b->count * sizeof *own);
     bool ok = g && in && own;
     if (!ok)
-        no_memory(b->t);
+        reverse_region_no_memory(b->t);
     if (ok) {
         symbols_share(g, b->t);
         g->cur_device = n->device; /* failures stay in g, and graph_add_region passes them on */
@@ -302,19 +302,19 @@ static uint32_t push_scan(struct back *b, const bool *used, uint32_t carried, ui
 {
     struct graph *t = b->t;
     for (uint32_t i = 0; i < b->nin; i++) {
-        struct shape s = *node_shape(t, operand(b, i));
-        unsigned dtype = t->node[operand(b, i)].dtype;
+        struct shape s = *node_shape(t, reverse_region_operand(b, i));
+        unsigned dtype = t->node[reverse_region_operand(b, i)].dtype;
         if (i < carried ? b->given[i] : i >= cut && b->wanted[i])
-            push(b, i < carried && b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
+            reverse_region_push(b, i < carried && b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
     }
     uint32_t before = b->count;
     for (uint32_t i = 0; i < cut; i++)
         if (used[i])
-            push(b, i < carried ? carried_values(b, i) : operand(b, i));
+            reverse_region_push(b, i < carried ? carried_values(b, i) : reverse_region_operand(b, i));
     push_given(b, carried);
     uint32_t scanned = b->count - before;
     for (uint32_t i = cut; i < b->nin; i++)
-        push(b, operand(b, i));
+        reverse_region_push(b, reverse_region_operand(b, i));
     return scanned;
 }
 
@@ -334,7 +334,7 @@ static void scan_with(struct back *b, const struct graph *gradient, bool *used)
         return;
     attr.region.flags ^= REGION_REVERSE;
     struct graph *body = backward_body(b, gradient, used, floats, sums);
-    ref back = build(b, OP_scan, attr, &body);
+    ref back = reverse_region_build(b, OP_scan, attr, &body);
     uint32_t k = flow(b, back, 0, 0, carried);
     k = flow(b, back, k, cut, b->nin);
     flow(b, back, k, carried, cut);
@@ -344,13 +344,13 @@ static void scan_back(struct back *b)
 {
     /* Gradients of all floating carried values are carried back, whoever wants them. */
     for (uint32_t i = 0; i < b->n.attr.region.carried; i++)
-        b->wanted[i] = b->given[i] = dtype_is_float(b->t->node[operand(b, i)].dtype);
+        b->wanted[i] = b->given[i] = dtype_is_float(b->t->node[reverse_region_operand(b, i)].dtype);
     struct graph *gradient = region_gradient(b, 0, b->wanted, b->given);
     bool *used = mem_alloc(b->nin * sizeof *used);
     if (gradient && used)
         scan_with(b, gradient, used);
     else
-        no_memory(b->t);
+        reverse_region_no_memory(b->t);
     graph_free(gradient);
     mem_free(used);
 }

@@ -12,7 +12,7 @@
 
 struct numbering { ref *slot; uint32_t mask; }; /* open addressing over node numbers */
 
-static ref settle(struct numbering *v, struct graph *g, ref r, uint32_t seen);
+static ref simplify_settle(struct numbering *v, struct graph *g, ref r, uint32_t seen);
 
 static uint64_t node_key(const struct node *n)
 {
@@ -48,7 +48,7 @@ static bool numbering_grow(struct numbering *v, const struct graph *g)
 }
 
 /* The oldest node equal to r: r itself if it is the first.  Inputs, states and slots are equal by ordinal. */
-static ref number(struct numbering *v, struct graph *g, ref r)
+static ref simplify_number(struct numbering *v, struct graph *g, ref r)
 {
     if ((!v->mask || g->nnode * 2 > v->mask) && !numbering_grow(v, g)) {
         err_set(&g->err, KL_ERR_MEMORY, "out of memory simplifying @%s", g->name);
@@ -62,7 +62,7 @@ static ref number(struct numbering *v, struct graph *g, ref r)
     return r;
 }
 
-static const struct node *operand(const struct graph *g, const struct node *n, unsigned i) { return &g->node[n->in[i]]; }
+static const struct node *simplify_operand(const struct graph *g, const struct node *n, unsigned i) { return &g->node[n->in[i]]; }
 
 /* A scalar elementwise op of constants is a constant. */
 static ref fold_constants(struct graph *g, const struct node *n)
@@ -71,9 +71,9 @@ static ref fold_constants(struct graph *g, const struct node *n)
         return NIL;
     const void *in[MAX_OPERANDS];
     for (unsigned i = 0; i < n->nin; i++) {
-        if (operand(g, n, i)->op != OP_const)
+        if (simplify_operand(g, n, i)->op != OP_const)
             return NIL;
-        in[i] = &operand(g, n, i)->attr.konst.bits; /* little-endian: the low bytes are the value */
+        in[i] = &simplify_operand(g, n, i)->attr.konst.bits; /* little-endian: the low bytes are the value */
     }
     uint64_t bits = 0;
     return interp_node(g, n, &bits, in) ? n_const(g, n->dtype, bits) : NIL;
@@ -82,7 +82,7 @@ static ref fold_constants(struct graph *g, const struct node *n)
 /* Views of views and views that change nothing. */
 static ref simplify_view(struct graph *g, ref r, const struct node *n)
 {
-    const struct node a = *operand(g, n, 0); /* a copy: rules build nodes */
+    const struct node a = *simplify_operand(g, n, 0); /* a copy: rules build nodes */
     if (n->shape == a.shape) {
         bool same = n->op != OP_permute && n->op != OP_flip;
         if (n->op == OP_permute) {
@@ -134,20 +134,20 @@ static ref hoist_expand(struct numbering *v, struct graph *g, ref r, const struc
     if (!op_is_elementwise(n->op) && n->op != OP_cast)
         return NIL;
     for (unsigned i = 0; i < n->nin; i++)
-        if (operand(g, n, i)->op != OP_expand || node_shape(g, operand(g, n, i)->in[0]) != node_shape(g, operand(g, n, 0)->in[0]))
+        if (simplify_operand(g, n, i)->op != OP_expand || node_shape(g, simplify_operand(g, n, i)->in[0]) != node_shape(g, simplify_operand(g, n, 0)->in[0]))
             return NIL;
     struct node small = *n;
     for (unsigned i = 0; i < n->nin; i++)
-        small.in[i] = operand(g, n, i)->in[0];
+        small.in[i] = simplify_operand(g, n, i)->in[0];
     struct shape full = *node_shape(g, r);
     uint32_t seen = g->nnode;
-    return n_expand(g, settle(v, g, graph_add(g, &small, NULL), seen), &full);
+    return n_expand(g, simplify_settle(v, g, graph_add(g, &small, NULL), seen), &full);
 }
 
 /* Copies move as little as can be: nothing to where it is, no constant, and what is repeated before it is repeated. */
 static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const struct node *n)
 {
-    const struct node a = *operand(g, n, 0);
+    const struct node a = *simplify_operand(g, n, 0);
     struct shape full = *node_shape(g, r);
     if (a.device == n->device)
         return n->in[0];
@@ -160,7 +160,7 @@ static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const stru
     if (a.op != OP_expand && a.op != OP_reshape)
         return NIL;
     uint32_t seen = g->nnode;
-    ref small = settle(v, g, n_copy(g, a.in[0], n->device), seen);
+    ref small = simplify_settle(v, g, n_copy(g, a.in[0], n->device), seen);
     return a.op == OP_expand ? n_expand(g, small, &full) : n_reshape(g, small, &full);
 }
 
@@ -170,7 +170,7 @@ static bool is_widened(const struct graph *g, ref x)
     while (op_is_view(g->node[x].op))
         x = g->node[x].in[0];
     const struct node *n = &g->node[x];
-    unsigned from = n->op == OP_cast ? operand(g, n, 0)->dtype : n->dtype;
+    unsigned from = n->op == OP_cast ? simplify_operand(g, n, 0)->dtype : n->dtype;
     return n->op == OP_cast && n->dtype == KL_I32 && (from == KL_U8 || from == KL_I8);
 }
 
@@ -183,7 +183,7 @@ static ref unwidened(struct numbering *v, struct graph *g, ref x)
         return n.in[0];
     n.in[0] = unwidened(v, g, n.in[0]);
     uint32_t seen = g->nnode;
-    return settle(v, g, graph_add(g, &n, n.op == OP_reshape || n.op == OP_expand ? &s : NULL), seen);
+    return simplify_settle(v, g, graph_add(g, &n, n.op == OP_reshape || n.op == OP_expand ? &s : NULL), seen);
 }
 
 /* A product of bytes that have become i32 first: the same sums, of operands a quarter the size. */
@@ -200,7 +200,7 @@ static ref simplify_dot(struct numbering *v, struct graph *g, const struct node 
 
 static ref simplify_math(struct graph *g, const struct node *n)
 {
-    const struct node *a = n->nin ? operand(g, n, 0) : NULL;
+    const struct node *a = n->nin ? simplify_operand(g, n, 0) : NULL;
     switch (n->op) {
     case OP_neg: /* -(-x) */
     case OP_not:
@@ -210,9 +210,9 @@ static ref simplify_math(struct graph *g, const struct node *n)
     case OP_div:
         return node_is_const(g, n->in[1], 1) ? n->in[0] : NIL;
     case OP_add: /* a + (-b) is a - b; both round the same exact value */
-        return operand(g, n, 1)->op == OP_neg ? n_sub(g, n->in[0], operand(g, n, 1)->in[0]) : NIL;
+        return simplify_operand(g, n, 1)->op == OP_neg ? n_sub(g, n->in[0], simplify_operand(g, n, 1)->in[0]) : NIL;
     case OP_sub:
-        return operand(g, n, 1)->op == OP_neg ? n_add(g, n->in[0], operand(g, n, 1)->in[0]) : NIL;
+        return simplify_operand(g, n, 1)->op == OP_neg ? n_add(g, n->in[0], simplify_operand(g, n, 1)->in[0]) : NIL;
     case OP_where: /* both branches equal */
         return n->in[1] == n->in[2] ? n->in[1] : NIL;
     case OP_cast:
@@ -246,11 +246,11 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
 
 /* Applies rules to r until none fits, then numbers it.  Nodes from `seen` on are not numbered yet.
  * Each rule makes a node smaller or moves it nearer the leaves, so this ends. */
-static ref settle(struct numbering *v, struct graph *g, ref r, uint32_t seen)
+static ref simplify_settle(struct numbering *v, struct graph *g, ref r, uint32_t seen)
 {
     for (ref s; r && (s = simplify_node(v, g, r)) && s != r;)
         r = s;
-    return r >= seen ? number(v, g, r) : r;
+    return r >= seen ? simplify_number(v, g, r) : r;
 }
 
 int pass_simplify(struct graph *g)
@@ -267,7 +267,7 @@ int pass_simplify(struct graph *g)
             ref copy = rewrite_copy(&w, r);
             if (copy)
                 w.to->node[copy].flags &= (uint16_t)~MARK_STOP;
-            w.map[r] = settle(&v, w.to, copy, seen);
+            w.map[r] = simplify_settle(&v, w.to, copy, seen);
         }
     }
     mem_free(v.slot);

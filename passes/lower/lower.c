@@ -12,7 +12,7 @@ static uint32_t walked(const struct lowering *w) { return permanent(w) - 1; }
 
 static struct lowering *self(struct lower *l) { return (struct lowering *)l; }
 
-static bool fail(struct lowering *w) { return err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name); }
+static bool lower_fail(struct lowering *w) { return err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name); }
 
 static struct node_state *state_of(struct lowering *w, ref r)
 {
@@ -29,7 +29,7 @@ uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role)
     if (*slot)
         return *slot - 1;
     if (!mem_reserve(&w->out->arg, &w->arg_cap, w->out->narg + 1, sizeof *w->out->arg)) {
-        fail(w);
+        lower_fail(w);
         return 0;
     }
     uint32_t id = w->out->narg++;
@@ -81,7 +81,7 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
     }
 }
 
-static val load(struct lowering *w, ref r, const val *coord)
+static val lower_load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_flatten(w->k, node_shape(w->g, r), coord);
     bool lanes = w->pred && (w->pred_all || (w->lane && ix_depends(w->k, i, w->lane)));
@@ -128,7 +128,7 @@ static val compute(struct lowering *w, ref r, const val *coord)
     if (w->row_copy && lower_is_member(w, r) && w->row_copy[w->place[r]])
         return k_load(w->k, w->row_copy[w->place[r]] - 1, w->column, w->pred);
     if (in_memory(w, r))
-        return load(w, r, coord);
+        return lower_load(w, r, coord);
     if (!op_is_elementwise(n->op))
         return opinfo[n->op].lower(&w->l, r, coord);
     val in[MAX_OPERANDS];
@@ -383,7 +383,7 @@ bool trial_begin(struct trial *t, const struct lowering *w)
 void trial_end(struct trial *t, struct lowering *w)
 {
     if (!t->w.k)
-        fail(w);
+        lower_fail(w);
     else if (t->w.k->err.code && !w->k->err.code)
         w->k->err = t->w.k->err;
     kernel_free(t->w.k);

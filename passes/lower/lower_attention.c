@@ -56,9 +56,9 @@ val attention_in_block(const struct attention *a, unsigned which, val j, val col
 }
 
 /* Element `row` of this lane in scratch. */
-static val place(const struct attention *a, val row) { return ix_add(a->w->k, ix_scale(a->w->k, row, a->width), a->w->lane); }
-static val get(const struct attention *a, uint32_t buf, val row) { return k_load(a->w->k, buf, place(a, row), 0); }
-static void put(const struct attention *a, uint32_t buf, val row, val x) { k_store(a->w->k, buf, place(a, row), k_splat(a->w->k, x), 0); }
+static val lower_attention_place(const struct attention *a, val row) { return ix_add(a->w->k, ix_scale(a->w->k, row, a->width), a->w->lane); }
+static val get(const struct attention *a, uint32_t buf, val row) { return k_load(a->w->k, buf, lower_attention_place(a, row), 0); }
+static void lower_attention_put(const struct attention *a, uint32_t buf, val row, val x) { k_store(a->w->k, buf, lower_attention_place(a, row), k_splat(a->w->k, x), 0); }
 
 static val first(const struct attention *a) { return k_int(a->w->k, 0); } /* of scratch with one row */
 
@@ -101,8 +101,8 @@ static void store_ranges(const struct attention *a)
     }
     if (w->pred)
         hi = k_prim(k, P_SELECT, w->pred, hi, k_int(k, 0));
-    put(a, a->lo, first(a), k_cast(k, lo, a->index));
-    put(a, a->hi, first(a), k_cast(k, hi, a->index));
+    lower_attention_put(a, a->lo, first(a), k_cast(k, lo, a->index));
+    lower_attention_put(a, a->hi, first(a), k_cast(k, hi, a->index));
     end_lanes(a);
 }
 
@@ -148,7 +148,7 @@ static val sees(const struct attention *a, val j)
 /* ---- one block of keys, a tile of queries ---- */
 
 /* The block's rows from number lo on and before hi, widened, into the panel. */
-static void widen(const struct attention *a, unsigned which, val lo, val hi)
+static void lower_attention_widen(const struct attention *a, unsigned which, val lo, val hi)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
@@ -175,7 +175,7 @@ static void widen(const struct attention *a, unsigned which, val lo, val hi)
 }
 
 /* The products of `steps` elements from `from` on of these R keys. */
-static void multiply(const struct attention *a, const val *key, val from, int64_t steps, val *acc)
+static void lower_attention_multiply(const struct attention *a, const val *key, val from, int64_t steps, val *acc)
 {
     struct kernel *k = a->w->k;
     for (int64_t u = 0; u < steps; u++) {
@@ -215,26 +215,26 @@ static void score_tile(const struct attention *a, val j0)
         val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), STEPS);
         for (int64_t r = 0; r < a->rows; r++)
             acc[r] = carry[r] = k_carry(k, acc[r]);
-        multiply(a, key, c, STEPS, acc);
+        lower_attention_multiply(a, key, c, STEPS, acc);
         for (int64_t r = 0; r < a->rows; r++)
             k_next(k, carry[r], acc[r]);
         k_end(k, c);
         for (int64_t r = 0; r < a->rows; r++)
             acc[r] = k_out(k, carry[r]);
     }
-    multiply(a, key, k_int(k, whole), a->d - whole, acc);
+    lower_attention_multiply(a, key, k_int(k, whole), a->d - whole, acc);
     val most = get(a, a->larger, first(a)), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
     for (int64_t r = 0; r < a->rows; r++) {
         val s = k_prim(k, P_MUL, acc[r], scale, 0), x = s;
         if (partial(a)) {
             val seen = sees(a, key[r]);
-            put(a, a->seen, block_row(a, key[r]), seen);
+            lower_attention_put(a, a->seen, block_row(a, key[r]), seen);
             x = k_prim(k, P_SELECT, seen, s, k_splat(k, of(a, -INFINITY)));
         }
-        put(a, a->score, block_row(a, key[r]), s);
+        lower_attention_put(a, a->score, block_row(a, key[r]), s);
         most = k_fold_step(k, FOLD_MAX, most, x);
     }
-    put(a, a->larger, first(a), most);
+    lower_attention_put(a, a->larger, first(a), most);
     end_lanes(a);
 }
 
@@ -250,13 +250,13 @@ static void weigh(const struct attention *a)
     shrink = k_exp_down(k, shrink);
     val start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), sum = k_carry(k, start);
     val x = k_prim(k, P_SUB, get(a, a->score, block_row(a, j)), base, 0), weight = k_exp_down(k, x);
-    put(a, a->score, block_row(a, j), weight);
+    lower_attention_put(a, a->score, block_row(a, j), weight);
     val more = k_prim(k, P_ADD, sum, weight, 0);
     k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, get(a, a->seen, block_row(a, j)), more, sum) : more);
     k_end(k, j);
-    put(a, a->sum, first(a), k_prim(k, P_FMA, get(a, a->sum, first(a)), shrink, k_out(k, sum)));
-    put(a, a->shrink, first(a), shrink);
-    put(a, a->most, first(a), larger);
+    lower_attention_put(a, a->sum, first(a), k_prim(k, P_FMA, get(a, a->sum, first(a)), shrink, k_out(k, sum)));
+    lower_attention_put(a, a->shrink, first(a), shrink);
+    lower_attention_put(a, a->most, first(a), larger);
     end_lanes(a);
 }
 
@@ -280,7 +280,7 @@ static void value_tile(const struct attention *a, val c0, int64_t rows)
     k_end(k, j);
     for (int64_t r = 0; r < rows; r++) {
         val c = ix_add(k, c0, k_int(k, r));
-        put(a, a->total, c, k_prim(k, P_FMA, get(a, a->total, c), shrink, k_out(k, carry[r])));
+        lower_attention_put(a, a->total, c, k_prim(k, P_FMA, get(a, a->total, c), shrink, k_out(k, carry[r])));
     }
     end_lanes(a);
 }
@@ -295,7 +295,7 @@ static void values(const struct attention *a, val c0, int64_t columns)
         value_tile(a, c0, columns);
 }
 
-static void emit_block(struct attention *a)
+static void lower_attention_emit_block(struct attention *a)
 {
     struct kernel *k = a->w->k;
     val left = ix_sub(k, k_int(k, a->m), a->k0), end = k_int(k, a->block);
@@ -304,9 +304,9 @@ static void emit_block(struct attention *a)
     a->until = ranges(a) ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = a->bounds ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
     if (a->panel[K])
-        widen(a, K, a->m % a->rows && a->m >= a->rows ? smaller(k, whole, ix_sub(k, left, k_int(k, a->rows))) : whole, end);
+        lower_attention_widen(a, K, a->m % a->rows && a->m >= a->rows ? smaller(k, whole, ix_sub(k, left, k_int(k, a->rows))) : whole, end);
     if (a->panel[V])
-        widen(a, V, a->from, a->until);
+        lower_attention_widen(a, V, a->from, a->until);
     val j = k_loop(k, LOOP_SERIAL, whole, a->until, a->rows);
     ix_bound(k, j, 0, a->block - a->rows);
     if (a->one_lanes)
@@ -378,20 +378,20 @@ static void bring_queries(const struct attention *a)
     i = query(a);
     c = k_loop(k, LOOP_SERIAL, k_int(k, a->d - rest), k_int(k, a->d), 1);
     val x = attention_element(a, Q, i, c);
-    put(a, a->q, c, x);
+    lower_attention_put(a, a->q, c, x);
     k_end(k, c);
     end_lanes(a);
 }
 
-static void start(const struct attention *a)
+static void lower_attention_start(const struct attention *a)
 {
     struct kernel *k = a->w->k;
     begin_lanes(a);
-    put(a, a->most, first(a), of(a, -INFINITY));
-    put(a, a->larger, first(a), of(a, -INFINITY));
-    put(a, a->sum, first(a), of(a, 0));
+    lower_attention_put(a, a->most, first(a), of(a, -INFINITY));
+    lower_attention_put(a, a->larger, first(a), of(a, -INFINITY));
+    lower_attention_put(a, a->sum, first(a), of(a, 0));
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->e), 1);
-    put(a, a->total, c, of(a, 0));
+    lower_attention_put(a, a->total, c, of(a, 0));
     k_end(k, c);
     end_lanes(a);
 }
@@ -412,7 +412,7 @@ static val mean(const struct attention *a, val total, val sum)
     return k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero, k_prim(k, P_DIV, total, sum, 0));
 }
 
-static void finish(const struct attention *a)
+static void lower_attention_finish(const struct attention *a)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
@@ -443,11 +443,11 @@ static void finish(const struct attention *a)
     end_lanes(a);
 }
 
-static void emit_tile(struct attention *a)
+static void lower_attention_emit_tile(struct attention *a)
 {
     struct kernel *k = a->w->k;
     bring_queries(a);
-    start(a);
+    lower_attention_start(a);
     if (ranges(a))
         store_ranges(a);
     if (a->m) {
@@ -455,10 +455,10 @@ static void emit_tile(struct attention *a)
         val from = a->bounds ? ix_scale(k, k_prim(k, P_DIV, a->first, k_int(k, a->block), 0), a->block) : k_int(k, 0);
         a->k0 = k_loop(k, LOOP_SERIAL, from, a->end, a->block);
         ix_bound(k, a->k0, 0, a->m - 1);
-        emit_block(a);
+        lower_attention_emit_block(a);
         k_end(k, a->k0);
     }
-    finish(a);
+    lower_attention_finish(a);
 }
 
 static uint32_t lanes_of_scratch(const struct attention *a, unsigned dtype, int64_t rows)
@@ -539,7 +539,7 @@ void lower_attention_group(struct lowering *w)
     if (k->extent) {
         lower_unflatten(k, &a.lead, ix_div(k, p, tiles), a.coord);
         a.q0 = ix_scale(k, ix_mod(k, p, tiles), a.width);
-        emit_tile(&a);
+        lower_attention_emit_tile(&a);
     }
     k_end(k, p);
     lower_grain(w, a.width * (a.m * (a.d + a.e) + a.d + a.e) / 16);

@@ -2,7 +2,7 @@
  * elements of v are those of the values. */
 #include "lower_attention.h"
 
-static val number(const struct attention *a, uint32_t buf) { return k_load(a->w->k, buf, k_int(a->w->k, 0), 0); }
+static val lower_attention_one_number(const struct attention *a, uint32_t buf) { return k_load(a->w->k, buf, k_int(a->w->k, 0), 0); }
 static void set_number(const struct attention *a, uint32_t buf, val x) { k_store(a->w->k, buf, k_int(a->w->k, 0), x, 0); }
 
 static void begin_keys(const struct attention *a)
@@ -17,9 +17,9 @@ static val sees_lane(const struct attention *a, val j)
     struct kernel *k = a->w->k;
     val key = ix_add(k, a->k0, j), at = k_cast(k, key, a->index), s = 0;
     if (ranges(a))
-        s = k_prim(k, P_LT, at, number(a, a->hi), 0);
+        s = k_prim(k, P_LT, at, lower_attention_one_number(a, a->hi), 0);
     if (a->bounds)
-        s = k_prim(k, P_AND, s, k_prim(k, P_LE, number(a, a->lo), at, 0), 0);
+        s = k_prim(k, P_AND, s, k_prim(k, P_LE, lower_attention_one_number(a, a->lo), at, 0), 0);
     if (a->mask) {
         ix_bound(k, key, 0, a->m - 1);
         val m = attention_element(a, SEEN, a->q0, key);
@@ -63,7 +63,7 @@ void attention_score_keys(const struct attention *a, val j0)
     for (int64_t c = whole; c < a->d; c++)
         for (int g = 0; g < ONE_SQUARES; g++)
             acc[g] = k_prim(k, P_FMA, k_load(k, a->q, k_int(k, c), 0), attention_in_block(a, K, lane[g], k_int(k, c)), acc[g]);
-    val most = number(a, a->larger), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
+    val most = lower_attention_one_number(a, a->larger), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
     for (int g = 0; g < ONE_SQUARES; g++) {
         val at = ix_add(k, block_row(a, ix_add(k, j0, k_int(k, g * a->keys))), w->lane);
         val s = k_prim(k, P_MUL, acc[g], scale, 0), x = s;
@@ -85,8 +85,8 @@ void attention_weigh_keys(const struct attention *a)
     struct lowering *w = a->w;
     struct kernel *k = w->k;
     begin_keys(a);
-    val larger = number(a, a->larger), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, of(a, -INFINITY), 0), of(a, 0), larger);
-    val shrink = k_prim(k, P_SUB, number(a, a->most), base, 0);
+    val larger = lower_attention_one_number(a, a->larger), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, of(a, -INFINITY), 0), of(a, 0), larger);
+    val shrink = k_prim(k, P_SUB, lower_attention_one_number(a, a->most), base, 0);
     shrink = k_exp_down(k, shrink);
     val j = k_loop(k, LOOP_SERIAL, a->from, a->until, a->keys), at = ix_add(k, block_row(a, j), w->lane);
     val inside = k_prim(k, P_LT, ix_add(k, j, w->lane), a->until, 0);
@@ -97,7 +97,7 @@ void attention_weigh_keys(const struct attention *a)
     val sum = k_carry(k, of(a, -0.0)), more = k_prim(k, P_ADD, sum, k_load(k, a->score, block_row(a, j), 0), 0);
     k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, k_load(k, a->seen, block_row(a, j), 0), more, sum) : more);
     k_end(k, j);
-    set_number(a, a->sum, k_prim(k, P_FMA, number(a, a->sum), shrink, k_out(k, sum)));
+    set_number(a, a->sum, k_prim(k, P_FMA, lower_attention_one_number(a, a->sum), shrink, k_out(k, sum)));
     set_number(a, a->shrink, shrink);
     set_number(a, a->most, larger);
     end_lanes(a);

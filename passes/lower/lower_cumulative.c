@@ -14,7 +14,7 @@ struct scan {
 };
 
 /* The operands at `place` of the row. */
-static void operands(struct scan *s, val place, val *x)
+static void lower_cumulative_operands(struct scan *s, val place, val *x)
 {
     struct lowering *w = s->w;
     s->coord[s->n->attr.axis.axis] = place;
@@ -23,7 +23,7 @@ static void operands(struct scan *s, val place, val *x)
         x[i] = k_cast(w->k, lower_at(w, s->n->in[i], s->coord), dtype_compute(s->n->dtype));
 }
 
-static void store(struct scan *s, val result)
+static void lower_cumulative_store(struct scan *s, val result)
 {
     struct lowering *w = s->w;
     w->anchor_value = k_cast(w->k, result, s->n->dtype);
@@ -31,34 +31,34 @@ static void store(struct scan *s, val result)
 }
 
 /* The rows of the open vector loop, or the one row. */
-static void emit_rows(struct scan *s)
+static void lower_cumulative_emit_rows(struct scan *s)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     val x[2] = {0};
-    operands(s, k_int(k, 0), x);
+    lower_cumulative_operands(s, k_int(k, 0), x);
     val first = lower_lanes(&w->l, x[s->n->op == OP_recurrence]);
-    store(s, first);
+    lower_cumulative_store(s, first);
     if (s->len == 1)
         return;
     val place = k_loop(k, LOOP_SERIAL, k_int(k, 1), k_int(k, s->len), 1);
     val acc = k_carry(k, first);
-    operands(s, place, x);
+    lower_cumulative_operands(s, place, x);
     val y = cumulative_step(k, s->n->op, acc, x[0], x[1]);
-    store(s, y);
+    lower_cumulative_store(s, y);
     k_next(k, acc, y);
     k_end(k, place);
 }
 
 /* W neighbouring rows from `base`; only the first `rest` of them if rest > 0. */
-static void emit_block(struct scan *s, val base, int64_t rest)
+static void lower_cumulative_emit_block(struct scan *s, val base, int64_t rest)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
     lower_unflatten(k, &s->inner, ix_add(k, base, w->lane), s->coord + s->outer.rank + 1);
-    emit_rows(s);
+    lower_cumulative_emit_rows(s);
     k_end(k, w->lane);
     w->lane = w->pred = 0;
 }
@@ -69,13 +69,13 @@ static void emit_blocks(struct scan *s, val block, int64_t full, int64_t tail)
     struct kernel *k = s->w->k;
     if (full) {
         val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
-        emit_block(s, ix_scale(k, block, k->sched.width), 0);
+        lower_cumulative_emit_block(s, ix_scale(k, block, k->sched.width), 0);
         if (in_full)
             k_end(k, in_full);
     }
     if (tail) {
         val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
-        emit_block(s, k_int(k, full * k->sched.width), tail);
+        lower_cumulative_emit_block(s, k_int(k, full * k->sched.width), tail);
         if (in_tail)
             k_end(k, in_tail);
     }
@@ -107,7 +107,7 @@ void lower_cumulative_group(struct lowering *w)
         if (vector)
             emit_blocks(&s, ix_mod(k, p, blocks), full, tail);
         else
-            emit_rows(&s);
+            lower_cumulative_emit_rows(&s);
     }
     k_end(k, p);
     lower_grain(w, at.len * k->sched.width);

@@ -275,7 +275,7 @@ static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
 }
 
 /* One register tile of one k-block. */
-static void emit_tile(const struct dot *d, const struct tile *t)
+static void dot_emit_tile(const struct dot *d, const struct tile *t)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
@@ -405,7 +405,7 @@ static void pack_columns(const struct dot *d, const struct tile *t)
 }
 
 /* All row tiles of the task for one k-block. */
-static void emit_rows(const struct dot *d, struct tile *t, val first_row, int64_t rows)
+static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, int64_t rows)
 {
     struct kernel *k = d->w->k;
     int64_t tiles = rows / d->mr, rest = rows % d->mr;
@@ -415,14 +415,14 @@ static void emit_rows(const struct dot *d, struct tile *t, val first_row, int64_
         t->m0 = ix_add(k, first_row, ix_scale(k, i, d->mr));
         t->rows = d->mr;
         t->number = i;
-        emit_tile(d, t);
+        dot_emit_tile(d, t);
         k_end(k, i);
     }
     if (rest) {
         t->m0 = ix_add(k, first_row, k_int(k, tiles * d->mr));
         t->rows = rest;
         t->number = k_int(k, tiles);
-        emit_tile(d, t);
+        dot_emit_tile(d, t);
     }
 }
 
@@ -438,7 +438,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
         t.k0 = ix_scale(k, kb, d->kblock);
         if (d->panel)
             pack_columns(d, &t);
-        emit_rows(d, &t, first_row, rows);
+        dot_emit_rows(d, &t, first_row, rows);
         k_end(k, kb);
     }
     t.last = true;
@@ -449,7 +449,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
         pack_columns(d, &t);
     if (d->when == EPILOGUE_DURING_NEXT && cols == d->nr)
         t.waiting = k_prim(k, P_SELECT, k_prim(k, P_EQ, n0, k_int(k, 0), 0), k_int(k, 0), k_int(k, rows));
-    emit_rows(d, &t, first_row, rows);
+    dot_emit_rows(d, &t, first_row, rows);
 }
 
 /* Does a task walk all tiles of its rows? */
@@ -478,7 +478,7 @@ static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, v
 }
 
 /* One task: a block of rows and its columns. */
-static void emit_block(const struct dot *d, dot_task *task, const void *ctx, val row_block, val columns)
+static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx, val row_block, val columns)
 {
     struct kernel *k = d->w->k;
     int64_t full = d->size.m / d->mblock, rest = d->size.m % d->mblock;
@@ -506,7 +506,7 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
     if (k->extent) {
         d->batch_index = ix_div(k, p, row_blocks * columns);
         val row_block = ix_mod(k, ix_div(k, p, columns), row_blocks), column = ix_mod(k, p, columns);
-        emit_block(d, task, ctx, row_block, column);
+        dot_emit_block(d, task, ctx, row_block, column);
     }
     k_end(k, p);
 }

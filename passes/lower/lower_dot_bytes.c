@@ -177,7 +177,7 @@ static val turned_columns(const struct bytes *s, val columns)
 }
 
 /* One register tile of one panel: rows m0 .., those of number `row` on in the task. */
-static void emit_tile(const struct bytes *s, const struct part *p, val m0, val row, int64_t rows)
+static void dot_bytes_emit_tile(const struct bytes *s, const struct part *p, val m0, val row, int64_t rows)
 {
     struct kernel *k = s->d->w->k;
     val nr = k_int(k, s->d->nr), at = s->panels > 1 ? ix_scale(k, row, s->d->nr) : k_int(k, 0);
@@ -207,11 +207,11 @@ static void emit_panel(const struct bytes *s, const struct part *p, val first, i
     }
     if (tiles) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1), row = ix_scale(k, i, s->d->mr);
-        emit_tile(s, p, ix_add(k, first, row), row, s->d->mr);
+        dot_bytes_emit_tile(s, p, ix_add(k, first, row), row, s->d->mr);
         k_end(k, i);
     }
     if (rest)
-        emit_tile(s, p, ix_add(k, first, k_int(k, tiles * s->d->mr)), k_int(k, tiles * s->d->mr), rest);
+        dot_bytes_emit_tile(s, p, ix_add(k, first, k_int(k, tiles * s->d->mr)), k_int(k, tiles * s->d->mr), rest);
 }
 
 /* One task.  Its panels: all but the last in a loop, each adding to the sums in scratch. */

@@ -25,7 +25,7 @@ enum { MAX_PARTS = 32 };            /* elements of an operand that a thread brin
 /* ---- the schedule ---- */
 
 /* Can a block of this target be what the record says? */
-static bool fits(const struct dot *d, const struct schedule *s)
+static bool dot_gpu_fits(const struct dot *d, const struct schedule *s)
 {
     const struct caps *c = d->w->caps;
     if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n || s->block_m % s->mr || s->block_n % s->nr)
@@ -37,14 +37,14 @@ static bool fits(const struct dot *d, const struct schedule *s)
 }
 
 /* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
-static bool choose(const struct dot *d, struct schedule *s)
+static bool dot_gpu_choose(const struct dot *d, struct schedule *s)
 {
     static const struct dot_shape shape[] = {
         {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
     bool found = false;
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = dot_schedule(d, &shape[i], 1);
-        if (!fits(d, &x) || !dot_fills(d, &x) ||
+        if (!dot_gpu_fits(d, &x) || !dot_fills(d, &x) ||
             (found && x.block_m * x.block_n >= s->block_m * s->block_n)) /* as many results, and longer sides */
             continue;
         *s = x;
@@ -58,9 +58,9 @@ static bool choose(const struct dot *d, struct schedule *s)
 bool dot_blocks(const struct dot *d, struct schedule *s)
 {
     const struct schedule *given = d->w->given;
-    if (!d->w->caps->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1 || !choose(d, s))
+    if (!d->w->caps->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1 || !dot_gpu_choose(d, s))
         return false;
-    if (given && fits(d, given) && given->kc == (uint32_t)d->kblock)
+    if (given && dot_gpu_fits(d, given) && given->kc == (uint32_t)d->kblock)
         *s = *given;
     return dot_fits_grid(d, s);
 }
@@ -101,7 +101,7 @@ static void fetch(const struct blocks *s, bool second, val first, bool beyond, s
     }
 }
 
-static void put(const struct blocks *s, bool second, val half, const struct part *p)
+static void dot_gpu_put(const struct blocks *s, bool second, val half, const struct part *p)
 {
     struct kernel *k = s->d->w->k;
     int64_t elements = (int64_t)(second ? s->s.block_n : s->s.block_m) * s->s.step;
@@ -110,7 +110,7 @@ static void put(const struct blocks *s, bool second, val half, const struct part
 }
 
 /* acc and the products of `count` elements in one half of shared memory. */
-static val multiply(const struct blocks *s, val half, val count, val acc)
+static val dot_gpu_multiply(const struct blocks *s, val half, val count, val acc)
 {
     struct kernel *k = s->d->w->k;
     int64_t m = s->s.block_m, n = s->s.block_n;
@@ -160,8 +160,8 @@ static val emit_k_block(const struct blocks *s, val kb, val zero)
     bool several = s->d->blocks > 1 || last > 1;
     fetch(s, false, s->k0, !whole, &a);
     fetch(s, true, s->k0, !whole, &b);
-    put(s, false, k_int(k, 0), &a);
-    put(s, true, k_int(k, 0), &b);
+    dot_gpu_put(s, false, k_int(k, 0), &a);
+    dot_gpu_put(s, true, k_int(k, 0), &b);
     dot_meet(k);
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), of_block(s, kb, most, last), 1), acc = dot_carry(k, zero);
     val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
@@ -170,10 +170,10 @@ static val emit_k_block(const struct blocks *s, val kb, val zero)
         fetch(s, false, next, true, &a);
         fetch(s, true, next, true, &b);
     }
-    val sum = multiply(s, half, elements_of(s, kb, step), acc);
+    val sum = dot_gpu_multiply(s, half, elements_of(s, kb, step), acc);
     if (several) {
-        put(s, false, other, &a);
-        put(s, true, other, &b);
+        dot_gpu_put(s, false, other, &a);
+        dot_gpu_put(s, true, other, &b);
     }
     dot_meet(k);
     k_next(k, acc, sum);

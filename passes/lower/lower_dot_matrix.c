@@ -60,7 +60,7 @@ static int64_t factor_elements(int64_t side, int64_t step)
 }
 
 /* Can teams on this target do what the record says? */
-static bool fits(const struct dot *d, const struct schedule *s)
+static bool dot_matrix_fits(const struct dot *d, const struct schedule *s)
 {
     const struct caps *c = d->w->caps;
     const struct mma_caps *u = &c->mma;
@@ -77,7 +77,7 @@ static bool fits(const struct dot *d, const struct schedule *s)
 }
 
 /* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
-static bool choose(const struct dot *d, struct schedule *s)
+static bool dot_matrix_choose(const struct dot *d, struct schedule *s)
 {
     static const struct dot_shape shape[] = {
         {64, 64, 2, 2, 16}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32}, {32, 16, 1, 2, 32}, {16, 32, 2, 1, 32},
@@ -85,7 +85,7 @@ static bool choose(const struct dot *d, struct schedule *s)
     bool found = false;
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = dot_schedule(d, &shape[i], d->w->caps->mma.team);
-        if (!fits(d, &x) || !dot_fills(d, &x))
+        if (!dot_matrix_fits(d, &x) || !dot_fills(d, &x))
             continue;
         *s = x;
         found = true;
@@ -100,11 +100,11 @@ bool dot_matrix(const struct dot *d, struct schedule *s)
     const struct schedule *given = d->w->given;
     const struct graph *g = d->w->g;
     unsigned dtype = g->node[d->n->in[0]].dtype;
-    if (!(d->w->caps->mma.dtypes >> dtype & 1) || g->node[d->n->in[1]].dtype != dtype || d->size.batch < 1 || d->size.k < 1 || !choose(d, s))
+    if (!(d->w->caps->mma.dtypes >> dtype & 1) || g->node[d->n->in[1]].dtype != dtype || d->size.batch < 1 || d->size.k < 1 || !dot_matrix_choose(d, s))
         return false;
     if (given && given->mr && given->nr && (given->block_m / given->mr) * (given->block_n / given->nr) == given->width)
         return false; /* by threads */
-    if (given && fits(d, given) && given->kc == (uint32_t)d->kblock)
+    if (given && dot_matrix_fits(d, given) && given->kc == (uint32_t)d->kblock)
         *s = *given;
     return dot_fits_grid(d, s);
 }
@@ -124,7 +124,7 @@ static val or_zero(const struct teams *s, val there, val x)
 
 /* Which of a step's elements are there: number `side` of the block, number kk of the step.  `first` is the step's first
  * element of the contraction; beyond: the step may reach past the last. */
-static val find(const struct teams *s, bool second, val first, bool beyond, val side, val kk, val *free, val *at)
+static val dot_matrix_find(const struct teams *s, bool second, val first, bool beyond, val side, val kk, val *free, val *at)
 {
     struct kernel *k = s->d->w->k;
     *free = ix_add(k, s->factor[second].first, side);
@@ -144,7 +144,7 @@ static void fetch(const struct teams *s, bool second, val first, bool beyond, st
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
         val side = f->along_k ? ix_div(k, e, step) : ix_mod(k, e, f->side), kk = f->along_k ? ix_mod(k, e, step) : ix_div(k, e, f->side);
         p->at[i] = ix_add(k, ix_scale(k, side, f->row), kk);
-        val there = find(s, second, first, beyond, side, kk, &free, &at);
+        val there = dot_matrix_find(s, second, first, beyond, side, kk, &free, &at);
         w->pred = there;
         w->pred_all = true;
         p->value[i] = dot_stored_element(s->d, second, free, at);
@@ -155,7 +155,7 @@ static void fetch(const struct teams *s, bool second, val first, bool beyond, st
     }
 }
 
-static void put(const struct teams *s, const struct factor *f, val half, const struct part *p)
+static void dot_matrix_put(const struct teams *s, const struct factor *f, val half, const struct part *p)
 {
     struct kernel *k = s->d->w->k;
     for (int64_t i = 0; i < p->n; i++)
@@ -163,7 +163,7 @@ static void put(const struct teams *s, const struct factor *f, val half, const s
 }
 
 /* Starts copies of an operand's step into a half of shared memory: vectors t, t + threads, .. of it. */
-static void copy(const struct teams *s, bool second, val first, bool beyond, val half)
+static void dot_matrix_copy(const struct teams *s, bool second, val first, bool beyond, val half)
 {
     struct kernel *k = s->d->w->k;
     const struct factor *f = &s->factor[second];
@@ -172,7 +172,7 @@ static void copy(const struct teams *s, bool second, val first, bool beyond, val
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
         val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR);
         val to = ix_add(k, ix_scale(k, half, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
-        val there = find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
+        val there = dot_matrix_find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
         val x = dot_stored_element(s->d, second, free, at); /* only its place is wanted */
         uint64_t from = k->inst[x].imm;
         k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = k->inst[x].a, .c = there,
@@ -181,7 +181,7 @@ static void copy(const struct teams *s, bool second, val first, bool beyond, val
 }
 
 /* sum[] and the products of one half of shared memory. */
-static void multiply(const struct teams *s, val half, const val *sum, val *next)
+static void dot_matrix_multiply(const struct teams *s, val half, const val *sum, val *next)
 {
     struct kernel *k = s->d->w->k;
     const struct factor *fa = &s->factor[0], *fb = &s->factor[1];
@@ -206,7 +206,7 @@ static void begin_step(const struct teams *s, val first, bool beyond, val half, 
 {
     for (int o = 0; o < 2; o++) {
         if (s->factor[o].copied)
-            copy(s, o, first, beyond, half);
+            dot_matrix_copy(s, o, first, beyond, half);
         else
             fetch(s, o, first, beyond, &part[o]);
     }
@@ -218,7 +218,7 @@ static void end_step(const struct teams *s, val half, const struct part part[2])
 {
     for (int o = 0; o < 2; o++)
         if (!s->factor[o].copied)
-            put(s, &s->factor[o], half, &part[o]);
+            dot_matrix_put(s, &s->factor[o], half, &part[o]);
     if (s->factor[0].copied || s->factor[1].copied)
         k_inst(s->d->w->k, L_WAIT, KL_BOOL, 0, 0, 0, 0);
 }
@@ -239,7 +239,7 @@ static void emit_sums(const struct teams *s, val *sum)
     val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
     if (steps > 1)
         begin_step(s, ix_scale(k, ix_add(k, step, k_int(k, 1)), s->s.step), true, other, part);
-    multiply(s, half, sum, next);
+    dot_matrix_multiply(s, half, sum, next);
     if (steps > 1)
         end_step(s, other, part);
     dot_meet(k);

@@ -158,7 +158,7 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
 }
 
 /* Several dimensions: the outer ones are the iterations, the innermost is walked in vectors. */
-static void emit_rows(struct lowering *w, struct body *b, val p)
+static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
     int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width;
@@ -188,7 +188,7 @@ static void count_iterations(const struct lowering *w, struct body *b)
 }
 
 /* From here on w's members are the part's. */
-static void enter(struct lowering *w, const struct body *b)
+static void lower_map_enter(struct lowering *w, const struct body *b)
 {
     w->member = b->member;
     w->nmember = b->nmember;
@@ -207,7 +207,7 @@ static uint32_t part_width(const struct lowering *w, const struct body *b)
 
 static void find_loops(struct lowering *w, struct body *b)
 {
-    enter(w, b);
+    lower_map_enter(w, b);
     b->s = node_shape(w->g, root_of(w));
     find_nest(w, b->s, &b->nest);
     if (!b->nest.n) { /* a single element */
@@ -219,11 +219,11 @@ static void find_loops(struct lowering *w, struct body *b)
 
 static void emit_part(struct lowering *w, struct body *b, val p)
 {
-    enter(w, b);
+    lower_map_enter(w, b);
     if (b->nest.n == 1)
         emit_flat(w, b, p);
     else
-        emit_rows(w, b, p);
+        lower_map_emit_rows(w, b, p);
 }
 
 /* Iterations first .. first + extent - 1 of the parallel loop, as 0 .. extent - 1. */

@@ -36,7 +36,7 @@ static void operand_coord(const struct reduce *r, val i, const val *kept, val *c
 }
 
 /* The operand at reduced element i; members of the prologue that outlive the kernel are stored on the way. */
-static val element(const struct reduce *r, val i)
+static val lower_reduce_element(const struct reduce *r, val i)
 {
     struct lowering *w = r->w;
     val coord[KL_MAX_RANK] = {0};
@@ -80,14 +80,14 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
     if (count / width) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count / width), 1);
         val c = k_carry(k, acc);
-        val x = element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
+        val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
         k_next(k, c, k_fold_step(k, r->fold, c, x));
         k_end(k, j);
         acc = k_out(k, c);
     }
     if (tail) {
         w->pred = k_prim(k, P_LT, w->lane, k_int(k, tail), 0);
-        val x = element(r, ix_add(k, ix_add(k, base, k_int(k, count - tail)), w->lane));
+        val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, k_int(k, count - tail)), w->lane));
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
         w->pred = 0;
     }
@@ -113,7 +113,7 @@ static val chain_chunk(const struct reduce *r, val base, int64_t count)
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
     val c = k_carry(k, init);
     fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, ROWS_AHEAD))));
-    val x = element(r, ix_add(k, base, j));
+    val x = lower_reduce_element(r, ix_add(k, base, j));
     k_next(k, c, k_fold_step(k, r->fold, c, x));
     k_end(k, j);
     return k_out(k, c);
@@ -158,7 +158,7 @@ static uint32_t merged_axes(const struct reduce *r, uint32_t most, uint32_t *wor
         for (uint32_t d = 0; d < r->kept.rank; d++)
             copy.kept_coord[d] = r->kept.dim[d] == 1 ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->kept.dim[d]), 1);
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->len), 1), inner = 0;
-        val x = element(&copy, i);
+        val x = lower_reduce_element(&copy, i);
         uint32_t before = k->ninst;
         epilogue(&copy, x);
         for (val v = before; v < k->ninst; v++)
@@ -312,7 +312,7 @@ static void emit_lanes(struct reduce *r)
 /* ---- columns ---- */
 
 /* W neighbouring results from `base`; only the first `rest` of them if rest > 0. */
-static void emit_block(struct reduce *r, const struct shape *inner, val base, int64_t rest, uint32_t nouter)
+static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner, val base, int64_t rest, uint32_t nouter)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
@@ -359,13 +359,13 @@ static void emit_columns(struct reduce *r)
         val block = ix_mod(k, p, blocks);
         if (full) {
             val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
-            emit_block(r, &inner, ix_scale(k, block, width), 0, outer.rank);
+            lower_reduce_emit_block(r, &inner, ix_scale(k, block, width), 0, outer.rank);
             if (in_full)
                 k_end(k, in_full);
         }
         if (tail) {
             val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
-            emit_block(r, &inner, k_int(k, full * width), tail, outer.rank);
+            lower_reduce_emit_block(r, &inner, k_int(k, full * width), tail, outer.rank);
             if (in_tail)
                 k_end(k, in_tail);
         }

@@ -133,7 +133,7 @@ static void full_coord(const struct rows *s, ref r, val *coord)
 }
 
 /* Keeps member m's row from walk `walk` on, if it is worth it. */
-static void keep(struct rows *s, uint32_t m, uint32_t walk, val value)
+static void lower_rows_keep(struct rows *s, uint32_t m, uint32_t walk, val value)
 {
     struct lowering *w = s->w;
     if (w->row_copy[m] || s->first[m] != walk || s->cost[m] < KEEP_COST || !read_later(s, w->member[m], walk))
@@ -176,7 +176,7 @@ static void compute_members(struct rows *s, uint32_t walk)
                 uint32_t p = lower_is_member(w, x) ? w->place[x] : m;
                 s->cost[m] += p != m && s->need[p] && !w->row_copy[p] ? s->cost[p] : 0;
             }
-            keep(s, m, walk, value);
+            lower_rows_keep(s, m, walk, value);
         }
         if (w->row_copy[m] && s->first[m] == walk)
             k_store(k, w->row_copy[m] - 1, w->column, value, w->pred);
@@ -184,7 +184,7 @@ static void compute_members(struct rows *s, uint32_t walk)
 }
 
 /* The current element of a reduce's operand, after compute_members. */
-static val operand(const struct rows *s, const struct node *n)
+static val lower_rows_operand(const struct rows *s, const struct node *n)
 {
     val coord[KL_MAX_RANK] = {0};
     full_coord(s, n->in[0], coord);
@@ -238,14 +238,14 @@ static void emit_reduce(struct rows *s, uint32_t walk)
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1), c = k_carry(k, acc);
         at_elements(s, walk, ix_scale(k, j, width), 0);
-        k_next(k, c, k_fold_step(k, fold, c, operand(s, n)));
+        k_next(k, c, k_fold_step(k, fold, c, lower_rows_operand(s, n)));
         k_end(k, j);
         acc = k_out(k, c);
         s->choosing = false;
     }
     if (tail) {
         at_elements(s, walk, k_int(k, full * width), tail);
-        acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, fold, acc, operand(s, n)), acc);
+        acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, fold, acc, lower_rows_operand(s, n)), acc);
         w->pred = 0;
     }
     fix(s, s->reduce[walk], k_cast(k, k_fold(k, fold, acc), n->dtype));
@@ -308,7 +308,7 @@ static void emit_row(struct rows *s)
     w->lane = 0;
 }
 
-static void emit_rows(struct rows *s)
+static void lower_rows_emit_rows(struct rows *s)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -349,7 +349,7 @@ void lower_rows(struct lowering *w)
             s.reduce[s.nreduce++] = w->member[m];
     if (s.fixed && s.first && s.cost && s.need && w->row_copy) {
         lower_scalars(w);
-        emit_rows(&s);
+        lower_rows_emit_rows(&s);
     } else {
         err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
     }

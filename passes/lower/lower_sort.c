@@ -51,7 +51,7 @@ static void fill_vector(const struct sort *s, val base, int64_t rest)
     w->lane = w->pred = 0;
 }
 
-static void fill(const struct sort *s)
+static void lower_sort_fill(const struct sort *s)
 {
     struct kernel *k = s->w->k;
     int64_t width = k->sched.width, tail = s->len % width;
@@ -124,7 +124,7 @@ void lower_argsort_group(struct lowering *w)
     if (s.len == 1)
         store_result(&s, k_int(k, 0), k_bits(k, s.n->dtype, 0));
     if (s.len > 1)
-        fill(&s);
+        lower_sort_fill(&s);
     for (int64_t run = 1; run < s.len; run *= 2)
         merge_level(&s, run, levels++ & 1);
     k_end(k, p);

@@ -26,12 +26,12 @@ static struct form checked(struct form a)
     return a.known && is_small(a.p) && is_small(a.lane) && is_small(a.lo) && is_small(a.hi) ? a : unknown;
 }
 
-static struct form between(int64_t lo, int64_t hi)
+static struct form partition_between(int64_t lo, int64_t hi)
 {
     return checked((struct form){.known = lo <= hi, .lo = lo, .hi = hi});
 }
 
-static bool add(int64_t a, int64_t b, int64_t *to) { return !__builtin_add_overflow(a, b, to); }
+static bool partition_add(int64_t a, int64_t b, int64_t *to) { return !__builtin_add_overflow(a, b, to); }
 
 /* a + sign * b */
 static struct form sum(struct form a, struct form b, int64_t sign)
@@ -42,7 +42,7 @@ static struct form sum(struct form a, struct form b, int64_t sign)
                                  .loop = a.loop ? a.loop : b.loop});
 }
 
-static struct form scaled(struct form a, int64_t c)
+static struct form partition_scaled(struct form a, int64_t c)
 {
     struct form r = {.known = a.known, .loop = a.loop};
     bool over = __builtin_mul_overflow(a.p, c, &r.p) || __builtin_mul_overflow(a.lane, c, &r.lane) ||
@@ -59,7 +59,7 @@ static struct form form_of_prim(const struct footprint *f, const struct linst *i
     switch ((enum prim)(i->op - L_PRIM)) {
     case P_ADD: return sum(a, b, 1);
     case P_SUB: return sum(a, b, -1);
-    case P_MUL: return is_number(b) ? scaled(a, b.lo) : is_number(a) ? scaled(b, a.lo) : unknown;
+    case P_MUL: return is_number(b) ? partition_scaled(a, b.lo) : is_number(a) ? partition_scaled(b, a.lo) : unknown;
     case P_SELECT: {
         struct form c = f->of[i->c];
         if (!b.known || !c.known || b.p != c.p || b.lane != c.lane || b.loop != c.loop)
@@ -82,19 +82,19 @@ static struct form form_of_loop(const struct footprint *f, val v)
         return (struct form){.known = true, .lane = 1, .loop = v};
     if (!lo.known || !hi.known || lo.p || hi.p || lo.lane || hi.lane)
         return unknown;
-    return between(lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo);
+    return partition_between(lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo);
 }
 
 /* The iterations for which a condition may hold, as far as it compares their number with others. */
-static void narrow(const struct footprint *f, val cond, int64_t *lo, int64_t *hi)
+static void partition_narrow(const struct footprint *f, val cond, int64_t *lo, int64_t *hi)
 {
     const struct linst *i = &f->k->inst[cond];
     if (i->op < L_PRIM)
         return;
     enum prim p = (enum prim)(i->op - L_PRIM);
     if (p == P_AND) {
-        narrow(f, i->a, lo, hi);
-        narrow(f, i->b, lo, hi);
+        partition_narrow(f, i->a, lo, hi);
+        partition_narrow(f, i->b, lo, hi);
         return;
     }
     bool left = i->a == f->loop, right = i->b == f->loop;
@@ -114,7 +114,7 @@ static void open_scope(struct footprint *f, val v)
     f->open[f->depth + 1] = f->open[f->depth];
     f->depth++;
     if (i->op == L_IF)
-        narrow(f, i->a, &f->open[f->depth].lo, &f->open[f->depth].hi);
+        partition_narrow(f, i->a, &f->open[f->depth].lo, &f->open[f->depth].hi);
 }
 
 /* An access of value v: its index with the lanes that there are taken in. */
@@ -128,7 +128,7 @@ static struct form access_form(const struct footprint *f, const struct linst *i)
     const struct linst *less = pred ? &f->k->inst[pred] : NULL;
     if (less && less->op == L_OP(P_LT) && less->a == a.loop && is_number(f->of[less->b]) && f->of[less->b].lo < lanes)
         lanes = f->of[less->b].lo;
-    struct form more = scaled(between(0, lanes > 0 ? lanes - 1 : 0), a.lane);
+    struct form more = partition_scaled(partition_between(0, lanes > 0 ? lanes - 1 : 0), a.lane);
     a.lane = 0;
     a.loop = 0;
     return sum(a, more, 1);
@@ -140,7 +140,7 @@ static bool keeps_to(struct form a, int64_t step, int64_t lo, int64_t hi)
     const int64_t end[2] = {lo, hi};
     for (int i = 0; i < 2; i++) {
         int64_t first, low, high;
-        if (__builtin_mul_overflow(a.p - step, end[i], &first) || !add(first, a.lo, &low) || !add(first, a.hi, &high) ||
+        if (__builtin_mul_overflow(a.p - step, end[i], &first) || !partition_add(first, a.lo, &low) || !partition_add(first, a.hi, &high) ||
             low < 0 || high >= step)
             return false;
     }
@@ -148,7 +148,7 @@ static bool keeps_to(struct form a, int64_t step, int64_t lo, int64_t hi)
 }
 
 /* One walk over the kernel: the first finds the steps, the second what does not keep to them. */
-static void walk(struct footprint *f, int64_t *step, bool second)
+static void partition_walk(struct footprint *f, int64_t *step, bool second)
 {
     const struct kernel *k = f->k;
     f->depth = 0;
@@ -164,7 +164,7 @@ static void walk(struct footprint *f, int64_t *step, bool second)
             f->loop = v;
         if (!second)
             f->of[v] = i->dtype != KL_I64    ? unknown
-                       : i->op == L_CONST    ? between((int64_t)i->imm, (int64_t)i->imm)
+                       : i->op == L_CONST    ? partition_between((int64_t)i->imm, (int64_t)i->imm)
                        : i->op == L_LOOP     ? form_of_loop(f, v)
                        : i->op == L_SPLAT    ? f->of[i->a]
                        : i->op >= L_PRIM     ? form_of_prim(f, i)
@@ -191,8 +191,8 @@ bool kernel_partition(const struct kernel *k, int64_t *step)
     for (uint32_t b = 0; b < k->nbuf; b++)
         step[b] = 0;
     if (f.of) {
-        walk(&f, step, false);
-        walk(&f, step, true);
+        partition_walk(&f, step, false);
+        partition_walk(&f, step, true);
     }
     mem_free(f.of);
     return f.of;

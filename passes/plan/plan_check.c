@@ -46,8 +46,8 @@ static const char *const loc_name[] = {[LOC_ARENA] = "arena", [LOC_INPUT] = "inp
                                        [LOC_OUT] = "output", [LOC_SCRATCH] = "scratch",
                                        [LOC_INSIDE] = "kernel"};
 
-static bool fail(const struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static bool fail(const struct check *c, const char *fmt, ...)
+static bool plan_check_fail(const struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static bool plan_check_fail(const struct check *c, const char *fmt, ...)
 {
     char what[256];
     va_list ap;
@@ -139,7 +139,7 @@ static bool check_update(const struct check *c, const struct kernel *k, uint32_t
     mem_free(of);
     mem_free(stored);
     if (!ok) return out_of_memory(c);
-    return !bad || fail(c, "kernel %s updates a state in place, but its load %u of the old value is not followed by a "
+    return !bad || plan_check_fail(c, "kernel %s updates a state in place, but its load %u of the old value is not followed by a "
                            "store to the same index", k->name, bad);
 }
 
@@ -156,7 +156,7 @@ static bool add_access(struct check *c, struct access a)
 static bool check_unread(const struct check *c, const struct loc *l, int64_t bytes, const struct loc *space, int64_t end)
 {
     bool inside = l->kind == LOC_ARENA && l->offset >= space->offset && l->offset + bytes <= space->offset + end;
-    return inside || fail(c, "a result that nothing reads lies outside of the workspace");
+    return inside || plan_check_fail(c, "a result that nothing reads lies outside of the workspace");
 }
 
 static bool collect_region(struct check *c)
@@ -164,19 +164,19 @@ static bool collect_region(struct check *c)
     const struct graph *g = c->p->g;
     const struct command *m = &c->p->cmd[c->cmd];
     if (m->region >= g->nnode || !(m->kind == CMD_REGION ? op_is_control(g->node[m->region].op) : g->node[m->region].op == OP_custom))
-        return fail(c, "there is no region op and no custom op");
+        return plan_check_fail(c, "there is no region op and no custom op");
     const struct node *n = node_at(g, m->region);
     uint32_t nin = node_nin(n), nout = region_results(g, n);
-    if (m->narg != nin + nout + 1 || !m->value) return fail(c, "%u arguments for %u values", m->narg, nin + nout);
+    if (m->narg != nin + nout + 1 || !m->value) return plan_check_fail(c, "%u arguments for %u values", m->narg, nin + nout);
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
         const struct program *sub = m->sub[i];
-        if (!sub || !graph_same(sub->g, node_region(g, n, i))) return fail(c, "region %u has no program of its own", i);
+        if (!sub || !graph_same(sub->g, node_region(g, n, i))) return plan_check_fail(c, "region %u has no program of its own", i);
         if (!program_check(sub, c->e)) return false;
         if (sub->scratch_bytes > c->p->scratch_bytes || sub->max_args > c->p->max_args)
-            return fail(c, "region %u needs more scratch than the program has", i);
+            return plan_check_fail(c, "region %u needs more scratch than the program has", i);
         for (unsigned d = 0; d < MAX_DEVICES; d++)
             if (d != n->device && sub->arena_bytes[d] > c->p->region_bytes[d])
-                return fail(c, "region %u has no room for its arena on device %u", i, d);
+                return plan_check_fail(c, "region %u has no room for its arena on device %u", i, d);
     }
     struct workspace w = command_workspace(c->p, m);
     struct loc space = m->arg[nin + nout];
@@ -188,17 +188,17 @@ static bool collect_region(struct check *c)
         struct access a = {m->arg[i], bytes, 1, r, i, out};
         const struct node *proj = out && r ? node_at(g, r) : NULL;
         if (proj && (proj->op != OP_proj || proj->in[0] != m->region || proj->attr.proj.index != i - nin))
-            return fail(c, "argument %u is not result %u", i, i - nin);
+            return plan_check_fail(c, "argument %u is not result %u", i, i - nin);
         if (out && !r) {
             if (!check_unread(c, &m->arg[i], bytes, &space, w.work) || m->arg[i].offset < space.offset + unread)
-                return fail(c, "results that nothing reads overlap");
+                return plan_check_fail(c, "results that nothing reads overlap");
             unread = m->arg[i].offset + bytes - space.offset;
         } else if (!add_access(c, a)) {
             return false;
         }
     }
     struct access work = {space, w.bytes, 64, NIL, nin + nout, true};
-    return (space.kind == LOC_ARENA || fail(c, "the workspace is not in the arena")) && add_access(c, work);
+    return (space.kind == LOC_ARENA || plan_check_fail(c, "the workspace is not in the arena")) && add_access(c, work);
 }
 
 static bool collect(struct check *c)
@@ -208,7 +208,7 @@ static bool collect(struct check *c)
     const struct command *m = &p->cmd[c->cmd];
     c->nacc = 0;
     if (m->kind == CMD_INTERP) {
-        if (p->ncmd != 1) return fail(c, "the interpreter runs whole programs only");
+        if (p->ncmd != 1) return plan_check_fail(c, "the interpreter runs whole programs only");
         for (uint32_t i = 0; i < g->nout; i++) {
             struct access a = {{LOC_OUT, i, 0}, output_bytes(g, i), 1, g->out[i].value, i, true};
             if (!add_access(c, a)) return false;
@@ -218,17 +218,17 @@ static bool collect(struct check *c)
     if (m->kind == CMD_REGION || m->kind == CMD_CUSTOM) return collect_region(c);
     const struct kernel *k = NULL;
     if (m->kind == CMD_KERNEL) {
-        if (m->kernel >= p->nkernel) return fail(c, "there is no kernel %u", m->kernel);
+        if (m->kernel >= p->nkernel) return plan_check_fail(c, "there is no kernel %u", m->kernel);
         k = p->kernel[m->kernel];
     }
     uint32_t expected = k ? k->nbuf : 2;
-    if (m->narg != expected) return fail(c, "%u arguments where %u are due", m->narg, expected);
+    if (m->narg != expected) return plan_check_fail(c, "%u arguments where %u are due", m->narg, expected);
     for (uint32_t i = 0; i < m->narg; i++) {
         struct access a = {m->arg[i], m->bytes, 1, m->value ? m->value[i] : NIL, i, i == 0};
         if (k) {
             bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_inside(k->buf[i].role);
-            if (scratch != (a.loc.kind == LOC_SCRATCH)) return fail(c, "argument %u mixes up scratch and values", i);
-            if (inside != (a.loc.kind == LOC_INSIDE)) return fail(c, "argument %u mixes up memory of the kernel and values", i);
+            if (scratch != (a.loc.kind == LOC_SCRATCH)) return plan_check_fail(c, "argument %u mixes up scratch and values", i);
+            if (inside != (a.loc.kind == LOC_INSIDE)) return plan_check_fail(c, "argument %u mixes up memory of the kernel and values", i);
             if (inside) continue;
             a.write = k->buf[i].role != BUF_IN;
             a.align = scratch ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
@@ -250,12 +250,12 @@ static bool check_bounds(const struct check *c, const struct access *a)
     case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(g, &g->input.v[a->loc.index]); break;
     case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(g, &g->state.v[a->loc.index]); break;
     case LOC_OUT:     if (a->loc.index < g->nout) size = output_bytes(g, a->loc.index); break;
-    default:          return fail(c, "argument %u has no place", a->lbuf);
+    default:          return plan_check_fail(c, "argument %u has no place", a->lbuf);
     }
     if (a->loc.offset < 0 || a->bytes < 0 || a->bytes > size || a->loc.offset > size - a->bytes)
-        return fail(c, "argument %u: bytes %lld to %lld of %s %u, which has %lld", a->lbuf, (long long)a->loc.offset,
+        return plan_check_fail(c, "argument %u: bytes %lld to %lld of %s %u, which has %lld", a->lbuf, (long long)a->loc.offset,
                     (long long)(a->loc.offset + a->bytes), loc_name[a->loc.kind], a->loc.index, (long long)size);
-    if (a->loc.offset % a->align) return fail(c, "argument %u is not aligned to %u bytes", a->lbuf, a->align);
+    if (a->loc.offset % a->align) return plan_check_fail(c, "argument %u is not aligned to %u bytes", a->lbuf, a->align);
     return true;
 }
 
@@ -283,7 +283,7 @@ static bool check_overlaps(const struct check *c)
             const struct access *w = &c->acc[i], *o = &c->acc[j];
             if (i == j || !w->write || !overlap(c->p, w, o)) continue;
             bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE && m->kind != CMD_REGION && m->kind != CMD_CUSTOM; /* in place */
-            if (!update) return fail(c, "argument %u is written and overlaps argument %u", w->lbuf, o->lbuf);
+            if (!update) return plan_check_fail(c, "argument %u is written and overlaps argument %u", w->lbuf, o->lbuf);
             if (m->kind == CMD_KERNEL && !check_update(c, c->p->kernel[m->kernel], o->lbuf, w->lbuf)) return false;
         }
     return true;
@@ -311,22 +311,22 @@ static bool check_read(const struct check *c, const struct access *a)
         uint32_t i = first_held(c, index, a->loc.offset);
         const struct held *h = &c->held[i];
         if (i == c->nheld || h->device != index || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
-            return fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value", a->lbuf,
+            return plan_check_fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value", a->lbuf,
                         (long long)a->loc.offset, (long long)(a->loc.offset + a->bytes));
         have = h->value;
     } else if (a->loc.kind == LOC_OUT) {
-        if (!c->written[index]) return fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
+        if (!c->written[index]) return plan_check_fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
         have = same_bytes(g, g->out[index].value);
     } else {
         bool state = a->loc.kind == LOC_STATE;
         if (state && c->gone[index])
-            return fail(c, "argument %u reads state %u after it is overwritten in place", a->lbuf, index);
+            return plan_check_fail(c, "argument %u reads state %u after it is overwritten in place", a->lbuf, index);
         const struct node *n = &g->node[want];
         if (want && (n->op != (state ? OP_state : OP_input) || n->attr.leaf.index != index))
-            return fail(c, "argument %u is named %%%u but is %s %u", a->lbuf, want, loc_name[a->loc.kind], index);
+            return plan_check_fail(c, "argument %u is named %%%u but is %s %u", a->lbuf, want, loc_name[a->loc.kind], index);
     }
     if (want && have && want != have)
-        return fail(c, "argument %u reads %%%u where %%%u is", a->lbuf, want, have);
+        return plan_check_fail(c, "argument %u reads %%%u where %%%u is", a->lbuf, want, have);
     return true;
 }
 
@@ -348,10 +348,10 @@ static bool check_write(struct check *c, const struct access *a)
         return true;
     }
     uint32_t i = a->loc.index, state;
-    if (a->loc.kind != LOC_OUT) return fail(c, "argument %u writes %s %u", a->lbuf, loc_name[a->loc.kind], i);
-    if (c->written[i]) return fail(c, "output %u is written a second time", i);
-    if (a->bytes != output_bytes(g, i)) return fail(c, "writes %lld bytes of output %u", (long long)a->bytes, i);
-    if (value && value != same_bytes(g, g->out[i].value)) return fail(c, "output %u receives %%%u", i, value);
+    if (a->loc.kind != LOC_OUT) return plan_check_fail(c, "argument %u writes %s %u", a->lbuf, loc_name[a->loc.kind], i);
+    if (c->written[i]) return plan_check_fail(c, "output %u is written a second time", i);
+    if (a->bytes != output_bytes(g, i)) return plan_check_fail(c, "writes %lld bytes of output %u", (long long)a->bytes, i);
+    if (value && value != same_bytes(g, g->out[i].value)) return plan_check_fail(c, "output %u receives %%%u", i, value);
     c->written[i] = true;
     if (over_state(c->p, i, &state)) c->gone[state] = true;
     return true;
@@ -372,7 +372,7 @@ static bool check_devices(const struct check *c)
     const struct command *m = &c->p->cmd[c->cmd];
     for (uint32_t i = 0; i < c->nacc && m->kind != CMD_INTERP; i++)
         if (device_of(c, &c->acc[i]) != m->device && !(m->kind == CMD_COPY && i == 1))
-            return fail(c, "argument %u is on device %u, the command on %u", c->acc[i].lbuf, device_of(c, &c->acc[i]),
+            return plan_check_fail(c, "argument %u is on device %u, the command on %u", c->acc[i].lbuf, device_of(c, &c->acc[i]),
                         m->device);
     return true;
 }
@@ -385,7 +385,7 @@ static bool check_copy(const struct check *c)
     if (m->kind != CMD_COPY || !m->value || same_bytes(g, m->value[0]) == same_bytes(g, m->value[1])) return true;
     const struct node *n = node_at(g, m->value[0]);
     return (n->op == OP_copy && same_bytes(g, n->in[0]) == same_bytes(g, m->value[1])) ||
-           fail(c, "%%%u is no copy of %%%u", m->value[0], m->value[1]);
+           plan_check_fail(c, "%%%u is no copy of %%%u", m->value[0], m->value[1]);
 }
 
 static bool check_command(struct check *c)
@@ -395,7 +395,7 @@ static bool check_command(struct check *c)
         if (!check_bounds(c, &c->acc[i])) return false;
     if (!check_devices(c) || !check_overlaps(c)) return false;
     const char *wrong = c->p->cmd[c->cmd].joined ? check_joined(c->p, c->cmd) : NULL;
-    if (wrong) return fail(c, "%s", wrong);
+    if (wrong) return plan_check_fail(c, "%s", wrong);
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!c->acc[i].write && !check_read(c, &c->acc[i])) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
@@ -412,11 +412,11 @@ static bool check_in_place(const struct check *c)
     for (uint32_t i = 0; ok && i < g->nout; i++) {
         uint32_t state = g->out[i].state;
         if (!c->p->in_place[i]) continue;
-        if (g->out[i].kind != OUT_ASSIGN || state >= g->state.n) ok = fail(c, "output %u in place is no assign", i);
+        if (g->out[i].kind != OUT_ASSIGN || state >= g->state.n) ok = plan_check_fail(c, "output %u in place is no assign", i);
         else if (output_bytes(g, i) != leaf_bytes(g, &g->state.v[state]))
-            ok = fail(c, "output %u in place has not its state's size", i);
+            ok = plan_check_fail(c, "output %u in place has not its state's size", i);
         else if (over[state])
-            ok = fail(c, "outputs %u and %u are both in place of state %u", over[state] - 1, i, state);
+            ok = plan_check_fail(c, "outputs %u and %u are both in place of state %u", over[state] - 1, i, state);
         else over[state] = i + 1;
     }
     mem_free(over);
@@ -433,7 +433,7 @@ bool program_check(const struct program *p, struct err *e)
     ok = ok && check_in_place(&c);
     for (; ok && c.cmd < p->ncmd; c.cmd++) ok = check_command(&c);
     for (uint32_t i = 0; ok && i < p->g->nout; i++)
-        if (!c.written[i] && output_bytes(p->g, i)) ok = fail(&c, "the end, and output %u was never written", i);
+        if (!c.written[i] && output_bytes(p->g, i)) ok = plan_check_fail(&c, "the end, and output %u was never written", i);
     mem_free(c.acc);
     mem_free(c.held);
     mem_free(c.written);

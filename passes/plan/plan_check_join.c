@@ -116,7 +116,7 @@ static struct range touched(const struct kernel *k, uint32_t b, struct range p)
     return (struct range){lo, hi - 1};
 }
 
-static struct range join(struct range a, struct range b)
+static struct range plan_check_join_join(struct range a, struct range b)
 {
     if (is_empty(a) || is_empty(b))
         return is_empty(a) ? b : a;
@@ -133,7 +133,7 @@ static bool cut_alike(const struct kernel *x, uint32_t a, int64_t xat, const str
         const struct range half[2] = {{0, cut - 1}, {cut, n - 1}};
         struct range side[2];
         for (int i = 0; i < 2; i++)
-            side[i] = join(moved(touched(x, a, half[i]), xat), moved(touched(y, b, half[i]), yat));
+            side[i] = plan_check_join_join(moved(touched(x, a, half[i]), xat), moved(touched(y, b, half[i]), yat));
         if (!is_empty(side[0]) && !is_empty(side[1]) && side[0].hi >= side[1].lo)
             return false;
     }

@@ -21,7 +21,7 @@ static struct loc memory_of(const struct program *p, struct loc l)
     return l;
 }
 
-static int64_t bytes_of(const struct lbuf *b) { return b->count * (int64_t)dtype_size(b->dtype); }
+static int64_t plan_join_bytes_of(const struct lbuf *b) { return b->count * (int64_t)dtype_size(b->dtype); }
 
 /* May two arguments be the same bytes?  What a region's program is called with may be one array or several. */
 static bool may_meet(const struct planner *p, struct loc a, int64_t abytes, struct loc b, int64_t bbytes)
@@ -69,7 +69,7 @@ static bool may_join(struct joiner *j, const struct command *x, const struct com
     for (uint32_t a = 0; a < x->narg; a++)
         for (uint32_t b = 0; b < y->narg; b++) {
             bool stored = kx->buf[a].role != BUF_IN || ky->buf[b].role != BUF_IN;
-            if (stored && may_meet(j->p, x->arg[a], bytes_of(&kx->buf[a]), y->arg[b], bytes_of(&ky->buf[b])) &&
+            if (stored && may_meet(j->p, x->arg[a], plan_join_bytes_of(&kx->buf[a]), y->arg[b], plan_join_bytes_of(&ky->buf[b])) &&
                 !same_parts(j, x, a, y, b))
                 return false;
         }
@@ -106,7 +106,7 @@ bool plan_joins(struct planner *p)
 
 /* ---- as text ---- */
 
-static void order(struct text *t, const struct program *p, unsigned depth)
+static void plan_join_order(struct text *t, const struct program *p, unsigned depth)
 {
     for (uint32_t c = 0; c < p->ncmd; c++) {
         const struct command *m = &p->cmd[c];
@@ -121,7 +121,7 @@ static void order(struct text *t, const struct program *p, unsigned depth)
         for (int i = 0; i < 2; i++)
             if (m->sub[i]) {
                 text_put(t, "\n");
-                order(t, m->sub[i], depth + 1);
+                plan_join_order(t, m->sub[i], depth + 1);
             }
     }
 }
@@ -129,7 +129,7 @@ static void order(struct text *t, const struct program *p, unsigned depth)
 char *program_order(const struct program *p)
 {
     struct text t = {0};
-    order(&t, p, 0);
+    plan_join_order(&t, p, 0);
     text_put(&t, "\n");
     if (!t.failed)
         return t.s;

@@ -56,7 +56,7 @@ static bool fits_lanes(const struct refusal *r, const struct schedule *own)
 }
 
 /* May a kernel whose own record is `own` have the line's? */
-static bool fits(const struct refusal *r, const struct schedule *own)
+static bool plan_schedule_fits(const struct refusal *r, const struct schedule *own)
 {
     const struct schedule *s = &r->l->sched;
     char *text = s->kind == own->kind ? NULL : schedule_line(own);
@@ -78,7 +78,7 @@ static bool lower_again(struct planner *p, uint32_t group, const struct sched_li
 {
     struct lowered *l = &p->low[group], again;
     struct refusal r = {p->root->section, line, p->e};
-    if (!fits(&r, &l->k->sched) || !lower_group(p->lowerer, group, &line->sched, &again, p->e))
+    if (!plan_schedule_fits(&r, &l->k->sched) || !lower_group(p->lowerer, group, &line->sched, &again, p->e))
         return false;
     kernel_free(l->k);
     mem_free(l->arg);

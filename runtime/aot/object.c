@@ -15,7 +15,7 @@ struct image_writer {
 };
 
 /* Appends a part; its place. */
-static uint32_t put(struct image_writer *w, const void *part, size_t size)
+static uint32_t aot_object_put(struct image_writer *w, const void *part, size_t size)
 {
     uint32_t at = (w->n + 7) & ~7u;
     w->failed |= size > INT32_MAX || at > INT32_MAX || !mem_reserve(&w->bytes, &w->cap, at + (uint32_t)size, 1);
@@ -44,11 +44,11 @@ static uint32_t put_region(struct image_writer *w, const struct program *p, cons
     w->failed |= !bytes;
     for (uint32_t i = 0; bytes && i < call.nin + call.nout; i++)
         bytes[i] = (int64_t)call.bytes(&call, i >= call.nin, i < call.nin ? i : i - call.nin);
-    r.bytes = bytes ? put(w, bytes, (call.nin + call.nout) * sizeof *bytes) : 0;
+    r.bytes = bytes ? aot_object_put(w, bytes, (call.nin + call.nout) * sizeof *bytes) : 0;
     mem_free(bytes);
     for (int i = 0; i < 2; i++)
         r.program[i] = c->sub[i] ? put_program(w, c->sub[i]) : 0;
-    return put(w, &r, sizeof r);
+    return aot_object_put(w, &r, sizeof r);
 }
 
 static uint32_t put_program(struct image_writer *w, const struct program *p)
@@ -59,21 +59,21 @@ static uint32_t put_program(struct image_writer *w, const struct program *p)
         const struct command *c = &p->cmd[i];
         cmd[i] = (struct image_command){.kind = c->kind, .kernel = c->kernel, .narg = c->narg, .joined = c->joined,
                                         .bytes = c->bytes};
-        cmd[i].arg = put(w, c->arg, c->narg * sizeof *c->arg);
+        cmd[i].arg = aot_object_put(w, c->arg, c->narg * sizeof *c->arg);
         cmd[i].region = c->kind == CMD_REGION ? put_region(w, p, c) : 0;
     }
-    struct image_program own = {.ncmd = p->ncmd, .cmd = cmd ? put(w, cmd, p->ncmd * sizeof *cmd) : 0};
+    struct image_program own = {.ncmd = p->ncmd, .cmd = cmd ? aot_object_put(w, cmd, p->ncmd * sizeof *cmd) : 0};
     mem_free(cmd);
-    return put(w, &own, sizeof own);
+    return aot_object_put(w, &own, sizeof own);
 }
 
 /* ---- what a program and its caller share ---- */
 
-static void put_kernels(struct image_writer *w, const struct program *p, struct image *m)
+static void aot_object_put_kernels(struct image_writer *w, const struct program *p, struct image *m)
 {
     struct image_kernel k;
     m->nkernel = p->nkernel;
-    m->kernel = put(w, NULL, p->nkernel * sizeof k);
+    m->kernel = aot_object_put(w, NULL, p->nkernel * sizeof k);
     for (uint32_t i = 0; i < p->nkernel && !w->failed; i++) {
         k = (struct image_kernel){p->kernel[i]->extent, p->kernel[i]->sched.grain};
         memcpy(w->bytes + m->kernel + i * sizeof k, &k, sizeof k);
@@ -110,8 +110,8 @@ static void put_leaves(struct image_writer *w, const struct program *p, struct i
     }
     m->nout = g->nout;
     if (!w->failed) {
-        m->pointer = put(w, bytes, (n + m->nreturn) * sizeof *bytes);
-        m->out = put(w, out, g->nout * sizeof *out);
+        m->pointer = aot_object_put(w, bytes, (n + m->nreturn) * sizeof *bytes);
+        m->out = aot_object_put(w, out, g->nout * sizeof *out);
     }
     mem_free(bytes);
     mem_free(out);
@@ -144,7 +144,7 @@ static void put_slots(struct image_writer *w, const struct graph *g, const struc
             slot[i] = at[i] == SIZE_MAX
                           ? (struct image_slot){.fixed = o->slot[i]}
                           : (struct image_slot){(uint32_t)at[i], (uint32_t)dtype_size(g->slot.v[i].dtype), 0};
-        m->slot = put(w, slot, g->slot.n * sizeof *slot);
+        m->slot = aot_object_put(w, slot, g->slot.n * sizeof *slot);
     }
     m->nslot = g->slot.n;
     mem_free(at);
@@ -172,8 +172,8 @@ static bool write_image(struct image_writer *w, const struct program *p, const s
 {
     struct image m = {.magic = IMAGE_MAGIC, .version = IMAGE_VERSION, .features = features_of(target),
                       .max_args = p->max_args, .arena_bytes = program_arenas(p), .scratch_bytes = p->scratch_bytes};
-    put(w, NULL, sizeof m);
-    put_kernels(w, p, &m);
+    aot_object_put(w, NULL, sizeof m);
+    aot_object_put_kernels(w, p, &m);
     put_leaves(w, p, &m);
     put_slots(w, p->g, o, &m);
     m.program = put_program(w, p);
@@ -265,7 +265,7 @@ void object_made_free(struct object_made *made)
     *made = (struct object_made){0};
 }
 
-static bool write_file(const char *path, const void *bytes, size_t size, struct err *e)
+static bool aot_object_write_file(const char *path, const void *bytes, size_t size, struct err *e)
 {
     FILE *f = fopen(path, "wb");
     bool ok = f && fwrite(bytes, 1, size, f) == size;
@@ -281,9 +281,9 @@ static bool write_file(const char *path, const void *bytes, size_t size, struct 
 
 bool object_write(const struct object_made *made, const char *object_path, const char *header_path, struct err *e)
 {
-    if (!write_file(object_path, made->code.bytes, made->code.size, e))
+    if (!aot_object_write_file(object_path, made->code.bytes, made->code.size, e))
         return false;
-    if (write_file(header_path, made->header, strlen(made->header), e))
+    if (aot_object_write_file(header_path, made->header, strlen(made->header), e))
         return true;
     remove(object_path);
     return false;

@@ -27,7 +27,7 @@ static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
 static const void *at(const struct image *m, uint32_t offset) { return (const char *)m + offset; }
 
-static void *resolve(const struct frame *f, const struct loc *l, unsigned worker)
+static void *aot_run_resolve(const struct frame *f, const struct loc *l, unsigned worker)
 {
     const char *base = NULL;
     switch (l->kind) {
@@ -41,14 +41,14 @@ static void *resolve(const struct frame *f, const struct loc *l, unsigned worker
 }
 
 /* A part of f->cmd or of one of those joined to it. */
-static void run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
+static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
     const struct run *r = f->r;
     const struct image_command *c = f->cmd + part;
     const struct loc *l = at(r->m, c->arg);
     void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
-    for (uint32_t i = 0; i < c->narg; i++) arg[i] = resolve(f, &l[i], worker);
+    for (uint32_t i = 0; i < c->narg; i++) arg[i] = aot_run_resolve(f, &l[i], worker);
     r->kernel[c->kernel](arg, r->slot, begin, end);
 }
 
@@ -60,15 +60,15 @@ static uint32_t run_kernels(struct frame *f, const struct image_command *end)
     uint32_t n = 0;
     for (const struct image_command *c = f->cmd; c < end && n < MAX_JOINED && (!n || c->joined); c++)
         part[n++] = (struct pool_part){k[c->kernel].extent, k[c->kernel].grain};
-    pool_run_parts(run_kernel, f, part, n, f->r->workers);
+    pool_run_parts(aot_run_kernel, f, part, n, f->r->workers);
     return n;
 }
 
 static void run_copy(const struct frame *f)
 {
     const struct loc *l = at(f->r->m, f->cmd->arg);
-    void *to = resolve(f, &l[0], 0);
-    const void *from = resolve(f, &l[1], 0);
+    void *to = aot_run_resolve(f, &l[0], 0);
+    const void *from = aot_run_resolve(f, &l[1], 0);
     if (to != from && f->cmd->bytes) memcpy(to, from, (size_t)f->cmd->bytes);
 }
 
@@ -81,7 +81,7 @@ struct region_frame {
     char *arena;
 };
 
-static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
+static bool aot_run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_frame *r = ctx;
     const struct run *run = r->f->r;
@@ -103,13 +103,13 @@ static void run_region_op(const struct frame *f)
     const struct image_command *c = f->cmd;
     const struct image_region *n = at(f->r->m, c->region);
     const struct loc *l = at(f->r->m, c->arg);
-    char *work = resolve(f, &l[c->narg - 1], 0);
+    char *work = aot_run_resolve(f, &l[c->narg - 1], 0);
     void **data = (void **)(work + n->pointers);
-    for (uint32_t i = 0; i + 1 < c->narg; i++) data[i] = resolve(f, &l[i], 0);
+    for (uint32_t i = 0; i + 1 < c->narg; i++) data[i] = aot_run_resolve(f, &l[i], 0);
     struct region_frame sub = {f, n, work + n->arena};
     region_run(&(struct region_call){.op = op[n->kind], .nin = n->nin, .nout = n->nout, .carried = n->carried,
                                      .scanned = n->scanned, .length = n->length, .reverse = n->reverse,
-                                     .bytes = region_bytes, .run = run_region, .ctx = &sub,
+                                     .bytes = region_bytes, .run = aot_run_region, .ctx = &sub,
                                      .in = (const void *const *)data, .out = data + n->nin, .work = work + n->work});
 }
 
@@ -212,7 +212,7 @@ static char *find_workspace(const void *const *given, const struct parts *p, uns
     return work + need - p->fixed;
 }
 
-static int check(const struct image *m, const void *args)
+static int aot_run_check(const struct image *m, const void *args)
 {
     if (m->magic != IMAGE_MAGIC || m->version != IMAGE_VERSION) return KL_ERR_COMPILE;
     if (!processor_fits(m->features)) return KL_ERR_DEVICE;
@@ -225,7 +225,7 @@ static int check(const struct image *m, const void *args)
 
 int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *args)
 {
-    int status = check(m, args);
+    int status = aot_run_check(m, args);
     if (status) return status;
     const void *const *pointer = args;
     struct parts p = workspace_parts(m);

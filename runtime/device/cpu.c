@@ -24,7 +24,7 @@ static const struct backend *generator;              /* NULL: not opened */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards generator, and own until `now` is it; fork waits, for
                                                             who takes it has fork_hold */
 
-static bool make_key(struct disk_key *key)
+static bool cpu_make_key(struct disk_key *key)
 {
     char text[16384];
     return backend_identity(name, text, sizeof text) && disk_key_text(key, text, "(this processor)");
@@ -35,7 +35,7 @@ static bool read_kept(void)
     struct disk_key key = {0};
     struct disk_code found;
     char compiler[sizeof kept.compiler], now_is[sizeof kept.compiler];
-    if (make_key(&key) && disk_load(&key, &found)) {
+    if (cpu_make_key(&key) && disk_load(&key, &found)) {
         if (found.code.size == sizeof kept) memcpy(&kept, found.code.bytes, sizeof kept);
         mem_free(found.file);
     }
@@ -47,11 +47,11 @@ static bool read_kept(void)
     return file_identity(compiler, now_is, sizeof now_is) && !strcmp(now_is, kept.compiler);
 }
 
-static void keep(struct description *d)
+static void cpu_keep(struct description *d)
 {
     struct disk_key key = {0};
     const char *file = generator->compiler();
-    if (*file == '/' && file_identity(file, d->compiler, sizeof d->compiler) && make_key(&key))
+    if (*file == '/' && file_identity(file, d->compiler, sizeof d->compiler) && cpu_make_key(&key))
         disk_store(&key, &(struct code){d, sizeof *d});
     disk_key_free(&key);
 }
@@ -65,7 +65,7 @@ static const struct backend *open_generator(struct err *e)
         snprintf(own.version, sizeof own.version, "%s", b->version());
         const struct description *before = atomic_load(&now);
         if (!before || strcmp(before->version, own.version) || memcmp(&before->caps, &own.caps, sizeof own.caps)) {
-            keep(&own);
+            cpu_keep(&own);
             atomic_store(&now, &own);
         }
     }
@@ -74,7 +74,7 @@ static const struct backend *open_generator(struct err *e)
     return b;
 }
 
-static const char *version(void) { return atomic_load(&now)->version; }
+static const char *cpu_version(void) { return atomic_load(&now)->version; }
 
 static bool caps(struct caps *out, struct err *e)
 {
@@ -83,7 +83,7 @@ static bool caps(struct caps *out, struct err *e)
     return true;
 }
 
-static bool compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+static bool cpu_compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
     *out = (struct code){0};
     const struct backend *b = open_generator(e);
@@ -101,7 +101,7 @@ static bool use(const char *which, struct err *e)
 
 const struct backend *cpu_generator(struct err *e)
 {
-    static const struct backend late = {.name = "cpu", .abi = KERNEL_ABI, .caps = caps, .version = version, .compile = compile};
+    static const struct backend late = {.name = "cpu", .abi = KERNEL_ABI, .caps = caps, .version = cpu_version, .compile = cpu_compile};
     const char *wanted = getenv("KILN_CODEGEN");
     bool works = wanted && *wanted && use(wanted, e);
     for (unsigned i = 0; !(wanted && *wanted) && !works && backend_name(i); i++) {

@@ -21,9 +21,9 @@ static const char *error(gpu_result r)
     return cuda.error_name && !cuda.error_name(r, &name) && name ? name : "an unknown error";
 }
 
-static gpu_result enter(struct driver_device *d) { return cuda.context_push(d->context); }
+static gpu_result cuda_enter(struct driver_device *d) { return cuda.context_push(d->context); }
 
-static void leave(struct driver_device *d)
+static void cuda_leave(struct driver_device *d)
 {
     gpu_context c;
     (void)d;
@@ -42,7 +42,7 @@ static gpu_result copy_from(struct driver_device *d, void *to, struct driver_dev
     return cuda.copy_peer(to, d->context, (void *)(uintptr_t)from, peer->context, bytes, d->stream);
 }
 
-static struct stream_library library = {.what = "CUDA", .driver = &driver_cuda, .error = error, .enter = enter, .leave = leave,
+static struct stream_library library = {.what = "CUDA", .driver = &driver_cuda, .error = error, .enter = cuda_enter, .leave = cuda_leave,
                                         .reach_peer = reach_peer, .copy_from = copy_from};
 
 /* ---- finding devices ---- */
@@ -51,7 +51,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct err failure;
 static int version, devices;
 
-static bool open_library(struct err *e)
+static bool cuda_open_library(struct err *e)
 {
     static const char *const name[] = {
 #define BOTH(field, cuda, hip, parameters) #cuda,
@@ -67,7 +67,7 @@ static bool open_library(struct err *e)
     return stream_library_open(getenv("KILN_CUDA_DRIVER"), usual, name, fn, sizeof fn / sizeof *fn, "it comes with NVIDIA's driver", e);
 }
 
-static bool initialize(struct err *e)
+static bool cuda_initialize(struct err *e)
 {
     gpu_result r = library.init(0);
     if (r == GPU_NO_DEVICE)
@@ -82,15 +82,15 @@ static bool initialize(struct err *e)
     return (!r && devices) || err_set(e, KL_ERR_DEVICE, r ? "cuDeviceGetCount gives %s" : "there is no NVIDIA GPU", error(r));
 }
 
-static void find_devices(void)
+static void cuda_find_devices(void)
 {
-    if (!open_library(&failure) || !initialize(&failure))
+    if (!cuda_open_library(&failure) || !cuda_initialize(&failure))
         devices = 0;
 }
 
-static unsigned count(struct err *e)
+static unsigned cuda_count(struct err *e)
 {
-    pthread_once(&once, find_devices);
+    pthread_once(&once, cuda_find_devices);
     if (!devices)
         err_set(e, failure.code, "%s", failure.msg);
     return (unsigned)devices;
@@ -101,7 +101,7 @@ static unsigned count(struct err *e)
 static void release_context(struct driver_device *d) { cuda.context_release(d->index); }
 
 /* The architecture stands first: codegen/gpu/build.c compiles for it. */
-static bool describe(struct driver_device *d, struct caps *caps, struct err *e)
+static bool cuda_describe(struct driver_device *d, struct caps *caps, struct err *e)
 {
     int major = 0, minor = 0, l2 = 0, processors = 0;
     size_t memory = 0;
@@ -122,12 +122,12 @@ static bool describe(struct driver_device *d, struct caps *caps, struct err *e)
     return stream_ok(d, r, "making a context", e);
 }
 
-static struct driver_device *open_device(unsigned index, struct caps *caps, struct err *e)
+static struct driver_device *cuda_open_device(unsigned index, struct caps *caps, struct err *e)
 {
-    return stream_open(&library, index, caps, describe, release_context, e);
+    return stream_open(&library, index, caps, cuda_describe, release_context, e);
 }
 
-const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .count = count, .open = open_device, STREAM_DRIVER};
+const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .count = cuda_count, .open = cuda_open_device, STREAM_DRIVER};
 #else
 const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .absent = "CUDA is not built into this Kiln"};
 #endif

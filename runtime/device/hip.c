@@ -27,13 +27,13 @@ static const char *error(gpu_result r)
     return name ? name : "an unknown error";
 }
 
-static gpu_result enter(struct driver_device *d)
+static gpu_result hip_enter(struct driver_device *d)
 {
     gpu_result r = hip.get_device(&d->outer);
     return r ? r : hip.set_device(d->index);
 }
 
-static void leave(struct driver_device *d) { hip.set_device(d->outer); }
+static void hip_leave(struct driver_device *d) { hip.set_device(d->outer); }
 
 static gpu_result reach_peer(struct driver_device *d, struct driver_device *peer)
 {
@@ -47,7 +47,7 @@ static gpu_result copy_from(struct driver_device *d, void *to, struct driver_dev
     return hip.copy_peer(to, d->index, from, peer->index, bytes, d->stream);
 }
 
-static struct stream_library library = {.what = "HIP", .driver = &driver_hip, .error = error, .enter = enter, .leave = leave,
+static struct stream_library library = {.what = "HIP", .driver = &driver_hip, .error = error, .enter = hip_enter, .leave = hip_leave,
                                         .reach_peer = reach_peer, .copy_from = copy_from};
 
 /* ---- finding devices ---- */
@@ -56,7 +56,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct err failure;
 static int version, devices;
 
-static bool open_library(struct err *e)
+static bool hip_open_library(struct err *e)
 {
     static const char *const name[] = {"hipGetErrorName",
 #define BOTH(field, cuda, hip, parameters) #hip,
@@ -83,7 +83,7 @@ static bool open_library(struct err *e)
     return stream_library_open(path, usual, before, (void *const[]){&hip.properties}, 1, hint, e);
 }
 
-static bool initialize(struct err *e)
+static bool hip_initialize(struct err *e)
 {
     gpu_result r = library.init(0);
     if (r == GPU_NO_DEVICE || r == GPU_INVALID_DEVICE)
@@ -97,15 +97,15 @@ static bool initialize(struct err *e)
     return !r || err_set(e, KL_ERR_DEVICE, "hipGetDeviceCount gives %s", error(r));
 }
 
-static void find_devices(void)
+static void hip_find_devices(void)
 {
-    if (!open_library(&failure) || !initialize(&failure))
+    if (!hip_open_library(&failure) || !hip_initialize(&failure))
         devices = 0;
 }
 
-static unsigned count(struct err *e)
+static unsigned hip_count(struct err *e)
 {
-    pthread_once(&once, find_devices);
+    pthread_once(&once, hip_find_devices);
     if (!devices)
         err_set(e, failure.code, "%s", failure.msg);
     return (unsigned)devices;
@@ -130,7 +130,7 @@ static bool architecture(struct driver_device *d, char arch[ARCH_BYTES], struct 
 }
 
 /* The architecture stands first: codegen/gpu/build.c compiles for it. */
-static bool describe(struct driver_device *d, struct caps *caps, struct err *e)
+static bool hip_describe(struct driver_device *d, struct caps *caps, struct err *e)
 {
     int l2 = 0, processors = 0;
     size_t memory = 0;
@@ -149,12 +149,12 @@ static bool describe(struct driver_device *d, struct caps *caps, struct err *e)
     return true;
 }
 
-static struct driver_device *open_device(unsigned index, struct caps *caps, struct err *e)
+static struct driver_device *hip_open_device(unsigned index, struct caps *caps, struct err *e)
 {
-    return stream_open(&library, index, caps, describe, nothing, e);
+    return stream_open(&library, index, caps, hip_describe, nothing, e);
 }
 
-const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .count = count, .open = open_device, STREAM_DRIVER};
+const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .count = hip_count, .open = hip_open_device, STREAM_DRIVER};
 #else
 const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .absent = "HIP is not built into this Kiln"};
 #endif

@@ -55,7 +55,7 @@ struct driver_kernel { kl_plugin_kernel kernel; void *loaded; };
     kl_plugin_error why = {0};                                                                                   \
     return (d)->fn->function((d)->own, __VA_ARGS__, &why) || plugin_failed(&why, e)
 
-static unsigned count(const struct plugin *p, struct err *e)
+static unsigned plugin_count(const struct plugin *p, struct err *e)
 {
     kl_plugin_error why = {0};
     unsigned n = p->fn->count(&why);
@@ -66,7 +66,7 @@ static unsigned count(const struct plugin *p, struct err *e)
 
 /* What is computed with is part of the keys of kernels on disk; the planner takes the device for a processor with
  * vectors of 16 bytes. */
-static void describe(const kl_plugin_about *about, struct caps *caps)
+static void plugin_describe(const kl_plugin_about *about, struct caps *caps)
 {
     *caps = (struct caps){.vector_bytes = 16, .vector_regs = 32, .threads = 1,
                           .l1_bytes = 32 << 10, .l2_bytes = 1 << 20, .l3_bytes = 32 << 20};
@@ -77,11 +77,11 @@ static void describe(const kl_plugin_about *about, struct caps *caps)
             n += (size_t)snprintf(caps->features + n, sizeof caps->features - n, "+%s", dtype_name(t));
 }
 
-static struct driver_device *open_device(const struct plugin *p, unsigned index, struct caps *caps, struct err *e)
+static struct driver_device *plugin_open_device(const struct plugin *p, unsigned index, struct caps *caps, struct err *e)
 {
     kl_plugin_error why = {0};
     kl_plugin_about about = {0};
-    unsigned n = count(p, e);
+    unsigned n = plugin_count(p, e);
     struct driver_device *d = index < n ? mem_alloc(sizeof *d) : NULL;
     if (index >= n && n)
         err_set(e, KL_ERR_DEVICE, "there is no device %s, there are %u", p->name[index], n);
@@ -92,7 +92,7 @@ static struct driver_device *open_device(const struct plugin *p, unsigned index,
     d->fn = p->fn;
     d->own = p->fn->open(index, &about, &why);
     if (d->own && about.dtypes >> KL_F32 & 1) {
-        describe(&about, caps);
+        plugin_describe(&about, caps);
         return d;
     }
     if (d->own)
@@ -104,7 +104,7 @@ static struct driver_device *open_device(const struct plugin *p, unsigned index,
 }
 
 static bool alloc(struct driver_device *d, size_t bytes, void **address, struct err *e) { CALL(d, alloc, bytes, address); }
-static void release(struct driver_device *d, void *address) { d->fn->release(d->own, address); }
+static void plugin_release(struct driver_device *d, void *address) { d->fn->release(d->own, address); }
 
 static void kernel_end(struct driver_kernel *k)
 {
@@ -114,7 +114,7 @@ static void kernel_end(struct driver_kernel *k)
 }
 
 /* The code is the kernel's text (backend_plugin), with its end. */
-static struct driver_kernel *load(struct driver_device *d, const struct gpu_code *code, struct err *e)
+static struct driver_kernel *plugin_load_kernel(struct driver_device *d, const struct gpu_code *code, struct err *e)
 {
     kl_plugin_error why = {0};
     struct driver_kernel *k = mem_alloc(sizeof *k);
@@ -152,7 +152,7 @@ static bool launch(struct driver_device *d, const struct launch *l, struct err *
     CALL(d, launch, &own);
 }
 
-static bool copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e) { CALL(d, copy, to, from, bytes); }
+static bool plugin_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e) { CALL(d, copy, to, from, bytes); }
 
 static bool upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e)
 {
@@ -169,31 +169,31 @@ static bool peer(struct driver_device *d, void *to, struct driver_device *source
     CALL(d, peer, to, source->own, from, bytes);
 }
 
-static bool finish(struct driver_device *d, struct err *e)
+static bool plugin_finish(struct driver_device *d, struct err *e)
 {
     kl_plugin_error why = {0};
     return d->fn->finish(d->own, &why) || plugin_failed(&why, e);
 }
 
-static void drop(struct driver_device *d)
+static void plugin_drop(struct driver_device *d)
 {
     if (d->fn->drop)
         d->fn->drop(d->own);
 }
 
 #define DRIVER(i)                                                                                                \
-    static unsigned count_##i(struct err *e) { return count(&plugin[i], e); }                                    \
+    static unsigned count_##i(struct err *e) { return plugin_count(&plugin[i], e); }                                    \
     static struct driver_device *open_##i(unsigned index, struct caps *caps, struct err *e)                      \
     {                                                                                                            \
-        return open_device(&plugin[i], index, caps, e);                                                          \
+        return plugin_open_device(&plugin[i], index, caps, e);                                                          \
     }
 DRIVER(0)
 DRIVER(1)
 DRIVER(2)
 #define AS_DRIVER(i)                                                                                             \
     {.name = plugin[i].name[0], .dialect = "glsl", .backend = &backend_plugin, .count = count_##i, .open = open_##i, .alloc = alloc, \
-     .release = release, .load = load, .unload = unload, .launch = launch, .copy = copy, .upload = upload,       \
-     .download = download, .finish = finish, .drop = drop}
+     .release = plugin_release, .load = plugin_load_kernel, .unload = unload, .launch = launch, .copy = plugin_copy, .upload = upload,       \
+     .download = download, .finish = plugin_finish, .drop = plugin_drop}
 static struct driver driver[PLUGINS_MAX] = {AS_DRIVER(0), AS_DRIVER(1), AS_DRIVER(2)};
 
 const struct driver *plugin_driver(unsigned i)
@@ -245,7 +245,7 @@ static bool is_sound(const kl_plugin *p, const char *path, struct err *e)
     return !missing || err_set(e, KL_ERR_DEVICE, "plugin_load: %s has no function %s", path, missing);
 }
 
-static bool add(const kl_plugin *p, const char *path, struct err *e)
+static bool plugin_add(const kl_plugin *p, const char *path, struct err *e)
 {
     unsigned n = atomic_load(&loaded);
     for (unsigned i = 0; i < n; i++)
@@ -274,7 +274,7 @@ static bool load_one(const char *path, struct err *e)
         return err_set(e, KL_ERR_DEVICE, "plugin_load: %s", dlerror());
     *(void **)&entry = dlsym(so, "kl_plugin_entry");
     const kl_plugin *p = entry ? entry(&host) : NULL;
-    bool ok = p ? add(p, path, e)
+    bool ok = p ? plugin_add(p, path, e)
                 : err_set(e, KL_ERR_DEVICE, entry ? "plugin_load: %s has no use for this Kiln, of version %u of plug-ins"
                                                   : "plugin_load: %s is no plug-in: it has no function kl_plugin_entry",
                           path, KL_PLUGIN_VERSION);

@@ -18,7 +18,7 @@ static void *address_of(uint64_t w) { return (void *)(uintptr_t)w; }
 static gpu_function function_of(uint64_t w) { return (gpu_function)(uintptr_t)w; }
 
 /* Every call: the context is this thread's until leave. */
-static bool enter(struct driver_device *d, struct err *e)
+static bool stream_batch_enter(struct driver_device *d, struct err *e)
 {
     if (d->lost)
         return err_set(e, KL_ERR_DEVICE, "device %s was lost; values on it are gone, other devices go on", d->name);
@@ -27,7 +27,7 @@ static bool enter(struct driver_device *d, struct err *e)
 
 /* ---- noting ---- */
 
-static uint64_t *note(struct driver_device *d, uint32_t words, struct err *e)
+static uint64_t *stream_batch_note(struct driver_device *d, uint32_t words, struct err *e)
 {
     if (!mem_reserve(&d->word, &d->word_cap, d->nword + words, sizeof *d->word)) {
         err_set(e, KL_ERR_MEMORY, "device %s: no memory for what it is to do", d->name);
@@ -41,7 +41,7 @@ static uint64_t *note(struct driver_device *d, uint32_t words, struct err *e)
 
 static bool note_copy(struct driver_device *d, unsigned kind, void *to, const void *from, size_t bytes, struct err *e)
 {
-    uint64_t *w = note(d, 4, e);
+    uint64_t *w = stream_batch_note(d, 4, e);
     if (!w)
         return false;
     w[0] = kind;
@@ -54,10 +54,10 @@ static bool note_copy(struct driver_device *d, unsigned kind, void *to, const vo
 bool stream_launch(struct driver_device *d, const struct launch *l, struct err *e)
 {
     if (d->lost)
-        return enter(d, e);
+        return stream_batch_enter(d, e);
     if (l->n + 3 > MOST_PARAMETERS)
         return err_set(e, KL_ERR_COMPILE, "device %s: a kernel has %u arguments", d->name, l->n);
-    uint64_t *w = note(d, 3 + l->n + 3, e);
+    uint64_t *w = stream_batch_note(d, 3 + l->n + 3, e);
     if (!w)
         return false;
     *w++ = KERNEL | (uint64_t)(l->n + 3) << 8;
@@ -73,7 +73,7 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
 
 bool stream_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e)
 {
-    return d->lost ? enter(d, e) : !bytes || note_copy(d, COPY, to, from, bytes, e);
+    return d->lost ? stream_batch_enter(d, e) : !bytes || note_copy(d, COPY, to, from, bytes, e);
 }
 
 /* ---- to the stream ---- */
@@ -101,7 +101,7 @@ gpu_result stream_issue(struct driver_device *d)
 static bool uses_chunks(const struct turn *t) { return t->nchunk && t->chunk[0].used; }
 
 /* Entered: what was noted, to the stream. */
-static bool begin(struct driver_device *d, struct err *e)
+static bool stream_batch_begin(struct driver_device *d, struct err *e)
 {
     bool done = false;
     struct turn *t = &d->turn[d->now];
@@ -122,9 +122,9 @@ bool stream_submit(struct driver_device *d, struct err *e)
 {
     if (!d->lost && !d->nword)
         return true;
-    if (!enter(d, e))
+    if (!stream_batch_enter(d, e))
         return false;
-    bool ok = begin(d, e);
+    bool ok = stream_batch_begin(d, e);
     d->l->leave(d);
     return ok;
 }
@@ -139,7 +139,7 @@ static void reset(struct turn *t)
 /* Entered. */
 static bool wait(struct driver_device *d, struct err *e)
 {
-    bool ok = begin(d, e);
+    bool ok = stream_batch_begin(d, e);
     if (d->working)
         ok = stream_ok(d, d->l->stream_finish(d->stream), "working", e) && ok;
     d->working = false;
@@ -155,7 +155,7 @@ bool stream_finish(struct driver_device *d, struct err *e)
 {
     if (!d->lost && !d->nword && !d->working)
         return true;
-    if (!enter(d, e))
+    if (!stream_batch_enter(d, e))
         return false;
     bool ok = wait(d, e);
     d->l->leave(d);
@@ -240,7 +240,7 @@ static bool mark_half(struct driver_device *d, unsigned i, gpu_result r, const c
 static bool upload_large(struct driver_device *d, char *to, const char *data, size_t bytes, struct err *e)
 {
     unsigned i;
-    bool ok = begin(d, e);
+    bool ok = stream_batch_begin(d, e);
     for (size_t at = 0, n; ok && at < bytes; at += n) {
         n = bytes - at < HALF ? bytes - at : HALF;
         if (!take_half(d, &i, e))
@@ -255,7 +255,7 @@ bool stream_upload(struct driver_device *d, void *to, const void *data, size_t b
 {
     if (!bytes)
         return true;
-    if (!enter(d, e))
+    if (!stream_batch_enter(d, e))
         return false;
     bool ok = bytes <= SMALL ? upload_small(d, to, data, bytes, e) : upload_large(d, to, data, bytes, e);
     d->l->leave(d);
@@ -276,7 +276,7 @@ static bool download_parts(struct driver_device *d, char *data, char *from, size
 {
     unsigned i = 0, before = 0;
     size_t waiting = 0; /* bytes of the part that is on its way */
-    bool ok = begin(d, e);
+    bool ok = stream_batch_begin(d, e);
     for (size_t at = 0, n; ok && at < bytes; at += n) {
         n = bytes - at < HALF ? bytes - at : HALF;
         ok = take_half(d, &i, e) && mark_half(d, i, d->l->download(d->half[i].p, from + at, n, d->stream), "downloading", e) &&
@@ -291,7 +291,7 @@ bool stream_download(struct driver_device *d, void *data, const void *from, size
 {
     if (!bytes)
         return true;
-    if (!enter(d, e))
+    if (!stream_batch_enter(d, e))
         return false;
     bool ok = download_parts(d, data, (char *)(uintptr_t)from, bytes, e);
     d->l->leave(d);
@@ -304,7 +304,7 @@ bool stream_download(struct driver_device *d, void *data, const void *from, size
 static bool mark_here(struct driver_device *d, struct err *e)
 {
     d->working = true;
-    return begin(d, e) && stream_ok(d, d->l->event_record(d->here, d->stream), "working", e);
+    return stream_batch_begin(d, e) && stream_ok(d, d->l->event_record(d->here, d->stream), "working", e);
 }
 
 /* What was given to either goes before, and what either is given next waits for it. */
@@ -313,22 +313,22 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
 {
     if (!bytes)
         return true;
-    if (to_device->lost || !enter(from_device, e))
-        return to_device->lost ? enter(to_device, e) : false;
+    if (to_device->lost || !stream_batch_enter(from_device, e))
+        return to_device->lost ? stream_batch_enter(to_device, e) : false;
     bool ok = mark_here(from_device, e);
     from_device->l->leave(from_device);
-    if (!ok || !enter(to_device, e))
+    if (!ok || !stream_batch_enter(to_device, e))
         return false;
     if (!(to_device->reached >> from_device->index & 1)) {
         to_device->reached |= 1u << from_device->index; /* a device that cannot is reached through the host, by the driver */
         to_device->l->reach_peer(to_device, from_device);
     }
-    ok = begin(to_device, e) &&
+    ok = stream_batch_begin(to_device, e) &&
          stream_ok(to_device, to_device->l->stream_wait(to_device->stream, from_device->here, 0), "waiting for another device", e) &&
          stream_ok(to_device, to_device->l->copy_from(to_device, to, from_device, from, bytes), "copying from another device", e) &&
          mark_here(to_device, e);
     to_device->l->leave(to_device);
-    if (!ok || !enter(from_device, e))
+    if (!ok || !stream_batch_enter(from_device, e))
         return false;
     ok = stream_ok(from_device, from_device->l->stream_wait(from_device->stream, to_device->here, 0), "waiting for another device", e);
     from_device->l->leave(from_device);

@@ -6,7 +6,7 @@
 
 enum { SHORTEST = 3 };            /* commands: fewer cost less one by one */
 
-static void forget(struct driver_device *d, struct captured *c)
+static void stream_graph_forget(struct driver_device *d, struct captured *c)
 {
     if (c->exec)
         d->l->exec_free(c->exec);
@@ -17,10 +17,10 @@ static void forget(struct driver_device *d, struct captured *c)
 void stream_forget_graphs(struct driver_device *d)
 {
     for (unsigned i = 0; i < CAPTURED; i++)
-        forget(d, &d->captured[i]);
+        stream_graph_forget(d, &d->captured[i]);
 }
 
-static struct captured *find(struct driver_device *d, struct hash128 key)
+static struct captured *stream_graph_find(struct driver_device *d, struct hash128 key)
 {
     for (unsigned i = 0; i < CAPTURED; i++) {
         struct captured *c = &d->captured[i];
@@ -53,7 +53,7 @@ static struct captured *capture(struct driver_device *d, struct hash128 key)
 {
     struct captured *c = least_used(d);
     gpu_graph graph = NULL;
-    forget(d, c);
+    stream_graph_forget(d, c);
     *c = (struct captured){.key = key, .n = d->nword, .word = mem_alloc(d->nword * sizeof *c->word)};
     gpu_result r = c->word ? d->l->capture_begin(d->stream, GPU_CAPTURE_THREAD) : GPU_OUT_OF_MEMORY;
     if (!r) {
@@ -69,7 +69,7 @@ static struct captured *capture(struct driver_device *d, struct hash128 key)
         return c;
     }
     c->exec = NULL;
-    forget(d, c);
+    stream_graph_forget(d, c);
     d->no_graphs = r != GPU_OUT_OF_MEMORY;
     return NULL;
 }
@@ -80,7 +80,7 @@ bool stream_replay(struct driver_device *d, bool *done, struct err *e)
     if (d->no_graphs || d->ncommand < SHORTEST)
         return true;
     struct hash128 key = bytes_hash(d->word, d->nword * sizeof *d->word);
-    struct captured *c = find(d, key);
+    struct captured *c = stream_graph_find(d, key);
     if (!c && seen(d, key.lo))
         c = capture(d, key);
     if (!c)

@@ -68,7 +68,7 @@ static unsigned rank_of(VkPhysicalDevice p)
 }
 
 /* In the loader's order, but GPUs before what only looks like one. */
-static void find_devices(void)
+static void vulkan_find_devices(void)
 {
     if (!open_loader() || !open_instance())
         return;
@@ -86,9 +86,9 @@ static void find_devices(void)
         }
 }
 
-static unsigned count(struct err *e)
+static unsigned vulkan_count(struct err *e)
 {
-    pthread_once(&once, find_devices);
+    pthread_once(&once, vulkan_find_devices);
     if (!vk.n)
         err_set(e, vk.err.code, "%s", vk.err.msg);
     return vk.n;
@@ -132,7 +132,7 @@ static uint32_t subgroup(const VkPhysicalDeviceVulkan11Properties *p, const stru
 }
 
 /* Which dtypes the device has, from what it says it has. */
-static void describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver, const struct features *f,
+static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver, const struct features *f,
                      uint32_t subgroup, struct caps *caps)
 {
     char lanes[32] = "";
@@ -174,7 +174,7 @@ static bool ask_features(struct driver_device *d, struct features *f, struct cap
     d->subgroup = subgroup(&lanes, &has);
     f->v12.shaderSubgroupExtendedTypes = f->v13.computeFullSubgroups = d->subgroup != 0;
     d->max_blocks = p.properties.limits.maxComputeWorkGroupCount[0];
-    describe(&p.properties, &driver, &has, d->subgroup, caps);
+    vulkan_describe(&p.properties, &driver, &has, d->subgroup, caps);
     return true;
 }
 
@@ -206,10 +206,10 @@ static void destroy(struct driver_device *d)
     mem_free(d);
 }
 
-static struct driver_device *open_device(unsigned index, struct caps *caps, struct err *e)
+static struct driver_device *vulkan_open_device(unsigned index, struct caps *caps, struct err *e)
 {
     struct features f;
-    if (index >= count(e)) {
+    if (index >= vulkan_count(e)) {
         if (vk.n)
             err_set(e, KL_ERR_DEVICE, "there is no device vulkan:%u, there are %u", index, vk.n);
         return NULL;
@@ -227,7 +227,7 @@ static struct driver_device *open_device(unsigned index, struct caps *caps, stru
     return NULL;
 }
 
-const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .count = count, .open = open_device,
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .count = vulkan_count, .open = vulkan_open_device,
                                      .alloc = vulkan_alloc, .release = vulkan_release, .load = vulkan_load, .unload = vulkan_unload,
                                      .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
                                      .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish, .drop = vulkan_drop};

@@ -69,14 +69,14 @@ void vulkan_drop(struct driver_device *d) { d->nop = d->used = 0; }
 /* ---- recording ---- */
 
 /* All that follows sees what was stored so far, in stages `to`. */
-static void order(struct driver_device *d, VkCommandBuffer c, VkPipelineStageFlags to, VkAccessFlags access)
+static void vulkan_batch_order(struct driver_device *d, VkCommandBuffer c, VkPipelineStageFlags to, VkAccessFlags access)
 {
     VkMemoryBarrier b = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                          .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, .dstAccessMask = access};
     d->CmdPipelineBarrier(c, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT, to, 0, 1, &b, 0, NULL, 0, NULL);
 }
 
-static void put(struct driver_device *d, const struct batch *b, const struct work *op)
+static void vulkan_batch_put(struct driver_device *d, const struct batch *b, const struct work *op)
 {
     if (op->pipeline) {
         struct constants c = {b->data.address + op->a, op->b, (int64_t)op->begin, (int64_t)op->end};
@@ -96,12 +96,12 @@ static VkResult record(struct driver_device *d, struct batch *b)
     VkResult r = d->ResetCommandPool(d->device, b->pool, 0);
     r = r ? r : d->BeginCommandBuffer(b->commands, &begin);
     for (uint32_t i = 0; i < d->nop && !r; i++) {
-        put(d, b, &d->op[i]);
-        order(d, b->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+        vulkan_batch_put(d, b, &d->op[i]);
+        vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
               VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
     }
     if (!r)
-        order(d, b->commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+        vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
     r = r ? r : d->EndCommandBuffer(b->commands);
     if (!r && mem_reserve(&b->op, &b->cap, d->nop, sizeof *b->op)) { /* without memory it is played this once */
         memcpy(b->op, d->op, d->nop * sizeof *b->op);
@@ -128,7 +128,7 @@ static bool is_given(const struct driver_device *d, const struct batch *b)
 }
 
 /* A batch that is done, if there is one, and best the one that does just what was given; else the oldest. */
-static struct batch *choose(struct driver_device *d)
+static struct batch *vulkan_batch_choose(struct driver_device *d)
 {
     struct batch *best = NULL;
     for (struct batch *b = d->batch; b < d->batch + BATCHES; b++) {
@@ -173,7 +173,7 @@ bool vulkan_submit(struct driver_device *d, struct err *e)
 {
     if (d->lost)
         return vulkan_failed(d, "vkQueueSubmit", VK_ERROR_DEVICE_LOST, e);
-    bool ok = !d->nop || play(d, choose(d), e);
+    bool ok = !d->nop || play(d, vulkan_batch_choose(d), e);
     vulkan_drop(d);
     return ok;
 }

@@ -8,7 +8,7 @@ static void *allocate(void *ctx, unsigned items, unsigned size)
     return mem_alloc((size_t)items * size);
 }
 
-static void release(void *ctx, void *p)
+static void compress_release(void *ctx, void *p)
 {
     (void)ctx;
     mem_free(p);
@@ -34,7 +34,7 @@ static void put_base64(struct text *t, const unsigned char *b, size_t n)
 
 bool put_compressed(struct text *t, const char *bytes, size_t n)
 {
-    z_stream z = {.zalloc = allocate, .zfree = release, .next_in = (unsigned char *)(uintptr_t)bytes, .avail_in = (uInt)n};
+    z_stream z = {.zalloc = allocate, .zfree = compress_release, .next_in = (unsigned char *)(uintptr_t)bytes, .avail_in = (uInt)n};
     if (n > UINT32_MAX || deflateInit(&z, Z_BEST_COMPRESSION) != Z_OK)
         return false;
     size_t bound = deflateBound(&z, (uLong)n);

@@ -55,7 +55,7 @@ static void put_label(struct text *t, const struct graph *g, ref r)
     mem_free(line);
 }
 
-static void put_node(struct text *t, const struct graph *g, ref r, const char *path, int indent)
+static void dot_put_node(struct text *t, const struct graph *g, ref r, const char *path, int indent)
 {
     const char *color = leaf_color(g->node[r].op);
     text_put(t, "%*s\"%s%u\" [label=\"", indent, "", path, r);
@@ -91,12 +91,12 @@ static void put_graph(struct text *t, const struct graph *g, const char *path, i
         put_cluster(t, path, "group", k, label, indent);
         for (ref r = 1; r < g->nnode; r++)
             if (g->group[r] == k)
-                put_node(t, g, r, path, indent + 2);
+                dot_put_node(t, g, r, path, indent + 2);
         text_put(t, "%*s}\n", indent, "");
     }
     for (ref r = 1; r < g->nnode; r++) {
         if (!g->group || g->group[r] == GROUP_NONE)
-            put_node(t, g, r, path, indent);
+            dot_put_node(t, g, r, path, indent);
         put_regions(t, g, r, path, indent);
     }
     for (ref r = 1; r < g->nnode; r++)

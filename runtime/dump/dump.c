@@ -54,7 +54,7 @@ static bool put_code(const struct program *p, const struct backend *b, enum emit
 }
 
 /* In front of them the order in which they run. */
-static bool put_kernels(const struct program *p, struct text *t, struct err *e)
+static bool dump_put_kernels(const struct program *p, struct text *t, struct err *e)
 {
     char *order = program_order(p);
     if (!order)
@@ -93,7 +93,7 @@ static bool put_code_stage(struct trail *trail, const struct dump_request *r, st
         return !strcmp(r->stage, "scheduled") ? dot_program(p, t), true
                                               : err_set(e, KL_ERR_ARGUMENT, "stage %s is text: it has no picture", r->stage);
     if (!strcmp(r->stage, "scheduled"))
-        return put_kernels(p, t, e);
+        return dump_put_kernels(p, t, e);
     if (!strcmp(r->stage, "schedules"))
         return put_schedules(p, r->fuse, t, e);
     return put_code(p, trail->backend, strcmp(r->stage, "asm") ? EMIT_LLVM : EMIT_ASM, t, e);
@@ -200,7 +200,7 @@ struct dump *dump_begin(const char *trace)
     return d;
 }
 
-static bool listed(const struct dump *d, const char *word)
+static bool dump_listed(const struct dump *d, const char *word)
 {
     size_t n = strlen(word);
     for (const char *p = d->wanted; p && *p; p += strcspn(p, ","), p += *p == ',')
@@ -209,9 +209,9 @@ static bool listed(const struct dump *d, const char *word)
     return false;
 }
 
-static bool wants(const struct dump *d, const char *stage) { return !d->wanted || listed(d, "all") || listed(d, stage); }
+static bool wants(const struct dump *d, const char *stage) { return !d->wanted || dump_listed(d, "all") || dump_listed(d, stage); }
 
-static void write_file(const struct dump *d, const char *stage, const char *ext, const struct text *t)
+static void dump_write_file(const struct dump *d, const char *stage, const char *ext, const struct text *t)
 {
     char path[sizeof d->dir + sizeof d->trace + 48];
     snprintf(path, sizeof path, "%s/%s%s%s.%s", d->dir, d->trace, *stage ? "." : "", stage, ext);
@@ -226,7 +226,7 @@ static void write_file(const struct dump *d, const char *stage, const char *ext,
 void dump_graph(void *dump, const char *stage, const struct graph *g)
 {
     struct dump *d = dump;
-    if (!strcmp(stage, "captured") && (listed(d, "html") || wants(d, "source")))
+    if (!strcmp(stage, "captured") && (dump_listed(d, "html") || wants(d, "source")))
         d->captured = graph_clone(g);
     if (!wants(d, stage))
         return;
@@ -234,10 +234,10 @@ void dump_graph(void *dump, const char *stage, const struct graph *g)
     struct err e = {0};
     struct trail one = {.name = {stage}, .graph = {(struct graph *)g}, .n = 1};
     put_graph_stage(&one, &(struct dump_request){.stage = stage, .fuse = option_fuse()}, &t, &e);
-    write_file(d, stage, "kir", &t);
-    if (listed(d, "dot")) {
+    dump_write_file(d, stage, "kir", &t);
+    if (dump_listed(d, "dot")) {
         dot_graph(g, &dot);
-        write_file(d, stage, "dot", &dot);
+        dump_write_file(d, stage, "dot", &dot);
     }
     mem_free(t.s);
     mem_free(dot.s);
@@ -267,22 +267,22 @@ void dump_program(struct dump *d, const struct program *p, const struct backend 
         }
         bool always = !strcmp(stage, "scheduled") || !strcmp(stage, "schedules");
         if (!strcmp(stage, "scheduled"))
-            put_kernels(p, &t, &e);
+            dump_put_kernels(p, &t, &e);
         else if (always)
             put_schedules(p, fuse, &t, &e);
         else if (b && !put_code(p, b, strcmp(stage, "asm") ? EMIT_LLVM : EMIT_ASM, &t, &e))
             text_put(&t, "%s\n", e.msg);
         if (t.len || always)
-            write_file(d, stage, code_stage[i].ext, &t);
+            dump_write_file(d, stage, code_stage[i].ext, &t);
         mem_free(t.s);
-        if (!strcmp(stage, "scheduled") && listed(d, "dot")) {
+        if (!strcmp(stage, "scheduled") && dump_listed(d, "dot")) {
             struct text dot = {0};
             dot_program(p, &dot);
-            write_file(d, stage, "dot", &dot);
+            dump_write_file(d, stage, "dot", &dot);
             mem_free(dot.s);
         }
     }
-    if (listed(d, "html"))
+    if (dump_listed(d, "html"))
         write_form(d, "html", &(struct dump_request){.form = DUMP_HTML, .device = -1, .fuse = fuse});
 }
 

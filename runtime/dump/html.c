@@ -36,7 +36,7 @@ static int sequence(const unsigned char *s)
 static bool is_plain(unsigned char c) { return c >= 0x20 && c < 0x7f && !strchr("\"\\<>&'", c); }
 
 /* A string.  < > and & are escaped, so that it may stand in any element; bytes that are no UTF-8 become U+FFFD. */
-static void put_string(struct text *t, const char *s, size_t len)
+static void html_put_string(struct text *t, const char *s, size_t len)
 {
     text_put(t, "\"");
     for (size_t i = 0; i < len;) {
@@ -57,10 +57,10 @@ static void put_string(struct text *t, const char *s, size_t len)
     text_put(t, "\"");
 }
 
-static void put(struct text *t, const char *s) { put_string(t, s, strlen(s)); }
+static void html_put(struct text *t, const char *s) { html_put_string(t, s, strlen(s)); }
 
 /* The number of a string in a list of them. */
-static uint32_t listed(struct page *p, struct names *names, struct text *list, const char *s)
+static uint32_t html_listed(struct page *p, struct names *names, struct text *list, const char *s)
 {
     size_t len = strlen(s);
     char *copy = mem_alloc(len + 1);
@@ -79,7 +79,7 @@ static uint32_t listed(struct page *p, struct names *names, struct text *list, c
     if (!*known) {
         *known = names->n;
         text_put(list, "%s", names->n > 1 ? "," : "");
-        put(list, s);
+        html_put(list, s);
     } else {
         mem_free(p->name[--p->nname]);
     }
@@ -92,7 +92,7 @@ static void put_source(struct page *p, const kl_site *s)
     size_t len = 0;
     const char *line = s->file && s->line > 0 ? source_line(&p->file, s->file, s->line, &len) : NULL;
     text_put(&p->source_list, "%s", p->site.n > 1 ? "," : "");
-    put_string(&p->source_list, line ? line : "", len);
+    html_put_string(&p->source_list, line ? line : "", len);
 }
 
 /* ---- rows: [path, text, origin, site, type, bytes, group, operands] ---- */
@@ -104,7 +104,7 @@ static uint32_t site_of(struct page *p, ref r)
     trail_function(s, function, sizeof function);
     if (s->file && *s->file && s->line)
         snprintf(at, sizeof at, "%.300s:%d%s%s", s->file, s->line, *function ? " " : "", function);
-    uint32_t known = p->site.n, number = listed(p, &p->site, &p->site_list, at);
+    uint32_t known = p->site.n, number = html_listed(p, &p->site, &p->site_list, at);
     if (p->site.n > known)
         put_source(p, s);
     return number;
@@ -121,10 +121,10 @@ static uint32_t type_of(struct page *p, const struct node *n)
         unsigned dtype = region_result(p->g, n, i, &s);
         at += (size_t)snprintf(type + at, sizeof type - at, "%s%s%s", i ? ", " : "", dtype_name(dtype), shape_text_in(p->g, &s, shape, sizeof shape));
     }
-    return listed(p, &p->type, &p->type_list, type);
+    return html_listed(p, &p->type, &p->type_list, type);
 }
 
-static long long bytes_of(const struct graph *g, const struct node *n, ref r)
+static long long html_bytes_of(const struct graph *g, const struct node *n, ref r)
 {
     size_t bytes = 0;
     if (!op_is_region(n->op))
@@ -143,7 +143,7 @@ static void begin_row(struct page *p, const char *path, const char *id)
     snprintf(full, sizeof full, "%s%s", path, id);
     text_put(p->out, "%s\n[", p->first ? "" : ",");
     p->first = false;
-    put(p->out, full);
+    html_put(p->out, full);
     text_put(p->out, ",");
 }
 
@@ -151,17 +151,17 @@ static void begin_row(struct page *p, const char *path, const char *id)
 static void put_line(struct page *p, const char *path, const char *id, const char *text, ref operand)
 {
     begin_row(p, path, id);
-    put(p->out, text);
+    html_put(p->out, text);
     text_put(p->out, ",\"\",0,0,0,\"\",[");
     if (operand) {
         char name[256];
         snprintf(name, sizeof name, "%s%u", path, operand);
-        put(p->out, name);
+        html_put(p->out, name);
     }
     text_put(p->out, "]]");
 }
 
-static void put_node(struct page *p, struct graph *g, ref r, const char *path)
+static void html_put_node(struct page *p, struct graph *g, ref r, const char *path)
 {
     struct node *n = &g->node[r];
     char id[256];
@@ -175,11 +175,11 @@ static void put_node(struct page *p, struct graph *g, ref r, const char *path)
         len--;
     snprintf(id, sizeof id, "%u", r);
     begin_row(p, path, id);
-    put_string(p->out, line ? line : "", len);
+    html_put_string(p->out, line ? line : "", len);
     mem_free(line);
     text_put(p->out, ",");
-    put(p->out, origin);
-    text_put(p->out, ",%u,%u,%lld,\"", site, type_of(p, n), bytes_of(g, n, r));
+    html_put(p->out, origin);
+    text_put(p->out, ",%u,%u,%lld,\"", site, type_of(p, n), html_bytes_of(g, n, r));
     if (g->group && g->group[r] != GROUP_NONE)
         text_put(p->out, "%s%u", path, g->group[r]);
     text_put(p->out, "\",[");
@@ -193,7 +193,7 @@ static void put_rows(struct page *p, struct graph *g, const char *path)
 {
     for (ref r = 1; r < g->nnode; r++) {
         p->g = g;
-        put_node(p, g, r, path);
+        html_put_node(p, g, r, path);
         for (uint32_t i = 0; i < op_regions(g->node[r].op); i++) {
             char inner[200], id[64], text[160];
             struct graph *region = node_region(g, &g->node[r], i);
@@ -247,7 +247,7 @@ static void put_commands(struct page *p, const struct program *q, const char *pa
                                                    : kind[c->kind];
         text_put(p->out, "%s\n{\"kind\":", p->first ? "" : ",");
         p->first = false;
-        put(p->out, what);
+        html_put(p->out, what);
         text_put(p->out, ",\"kernel\":%lld,\"group\":\"", c->kind == CMD_KERNEL ? (long long)c->kernel : -1LL);
         if (group != GROUP_NONE)
             text_put(p->out, "%s%u", path, group);
@@ -275,14 +275,14 @@ static void put_code(struct page *p, const struct kernel *k, uint32_t number)
     struct text json = {0};
     char *loop = kernel_text(k);
     text_put(&json, "{\"loop\":");
-    put(&json, loop ? loop : "");
+    html_put(&json, loop ? loop : "");
     mem_free(loop);
     for (int kind = EMIT_LLVM; p->trail->backend && kind <= EMIT_ASM; kind++) {
         struct code code = {0};
         struct err e = {0};
         bool ok = p->trail->backend->compile(k, (enum emit_kind)kind, &code, &e);
         text_put(&json, ",\"%s\":", kind == EMIT_LLVM ? "llvm" : "asm");
-        put_string(&json, ok ? code.bytes : e.msg, ok ? strnlen(code.bytes, code.size) : strlen(e.msg));
+        html_put_string(&json, ok ? code.bytes : e.msg, ok ? strnlen(code.bytes, code.size) : strlen(e.msg));
         mem_free(code.bytes);
     }
     text_put(&json, "}");
@@ -303,7 +303,7 @@ static void put_program(struct page *p)
     text_put(p->out, "],\n\"kernels\":[");
     for (uint32_t i = 0; q && i < q->nkernel; i++) {
         text_put(p->out, "%s\n{\"name\":", i ? "," : "");
-        put(p->out, q->kernel[i]->name);
+        html_put(p->out, q->kernel[i]->name);
         text_put(p->out, ",\"flops\":%lld,\"bytes\":%lld}", (long long)q->kernel[i]->flops, (long long)q->kernel[i]->bytes);
     }
     text_put(p->out, "],\n\"arena\":%lld,\"peak\":%lld", q ? (long long)program_arenas(q) : 0, q ? (long long)q->peak_bytes : 0);
@@ -313,10 +313,10 @@ static void put_data(struct page *p, const struct graph *captured, const struct 
 {
     const struct trail *t = p->trail;
     text_put(p->out, "<script type=\"application/json\" id=\"data\">{\"name\":");
-    put(p->out, captured->name);
+    html_put(p->out, captured->name);
     text_put(p->out, ",\"device\":\"%s\",\"fused\":%s,\"why\":", device_name((int)graph_device(t->graph[t->n - 1])),
              r->fuse ? "true" : "false");
-    put(p->out, t->program ? "" : t->why.msg);
+    html_put(p->out, t->program ? "" : t->why.msg);
     text_put(p->out, ",\n\"stages\":[");
     for (uint32_t i = 0; i < t->n; i++) {
         text_put(p->out, "%s{\"name\":\"%s\",\"rows\":[", i ? ",\n" : "", t->name[i]);
@@ -351,9 +351,9 @@ void html_page(const struct trail *t, const struct graph *captured, const struct
     const char *title = strstr(page, "@TITLE@"), *data = strstr(page, "@DATA@");
     if (r->times && t->program && t->program->rows == r->times->x->program->rows)
         p.times = r->times;
-    listed(&p, &p.site, &p.site_list, ""); /* number 0: unknown */
+    html_listed(&p, &p.site, &p.site_list, ""); /* number 0: unknown */
     text_put(&p.source_list, "\"\"");
-    listed(&p, &p.type, &p.type_list, "");
+    html_listed(&p, &p.type, &p.type_list, "");
     text_put(out, "%.*s", (int)(title - page), page);
     put_title(out, captured->name);
     text_put(out, "%.*s", (int)(data - title - strlen("@TITLE@")), title + strlen("@TITLE@"));

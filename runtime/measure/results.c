@@ -68,7 +68,7 @@ void results_table(const struct results *t, FILE *f)
 
 /* ---- JSON ---- */
 
-static void put_string(FILE *f, const char *s)
+static void results_put_string(FILE *f, const char *s)
 {
     fputc('"', f);
     for (; *s; s++)
@@ -79,7 +79,7 @@ static void put_string(FILE *f, const char *s)
     fputc('"', f);
 }
 
-static void put_number(FILE *f, const char *field, const char *format, double v, bool known)
+static void results_put_number(FILE *f, const char *field, const char *format, double v, bool known)
 {
     format_file(f, ", \"%s\": ", field);
     if (known && isfinite(v))
@@ -91,25 +91,25 @@ static void put_number(FILE *f, const char *field, const char *format, double v,
 static void put_row(FILE *f, const struct result *r)
 {
     fputs("{\"bench\": ", f);
-    put_string(f, r->bench);
+    results_put_string(f, r->bench);
     fputs(", \"case\": ", f);
-    put_string(f, r->name);
+    results_put_string(f, r->name);
     fputs(", \"variant\": ", f);
-    put_string(f, r->variant);
+    results_put_string(f, r->variant);
     format_file(f, ", \"threads\": %d", r->threads);
-    put_number(f, "median", "%.6g", r->median, true);
-    put_number(f, "min", "%.6g", r->min, true);
-    put_number(f, "max", "%.6g", r->max, true);
+    results_put_number(f, "median", "%.6g", r->median, true);
+    results_put_number(f, "min", "%.6g", r->min, true);
+    results_put_number(f, "max", "%.6g", r->max, true);
     fputs(", \"unit\": ", f);
-    put_string(f, r->unit);
-    put_number(f, "limit", "%.6g", r->limit, r->limit > 0);
-    put_number(f, "fraction", "%.4f", result_fraction(r), r->limit > 0);
+    results_put_string(f, r->unit);
+    results_put_number(f, "limit", "%.6g", r->limit, r->limit > 0);
+    results_put_number(f, "fraction", "%.4f", result_fraction(r), r->limit > 0);
     fputs(", \"baseline\": ", f);
     if (r->baseline[0])
-        put_string(f, r->baseline);
+        results_put_string(f, r->baseline);
     else
         fputs("null", f);
-    put_number(f, "ratio", "%.4f", r->ratio, r->baseline[0] != 0);
+    results_put_number(f, "ratio", "%.4f", r->ratio, r->baseline[0] != 0);
     fputc('}', f);
 }
 
@@ -145,7 +145,7 @@ static void skip_space(struct reader *r)
         r->at++;
 }
 
-static bool take(struct reader *r, char c)
+static bool results_take(struct reader *r, char c)
 {
     skip_space(r);
     bool is = r->at < r->end && *r->at == c;
@@ -157,7 +157,7 @@ static bool need(struct reader *r, char c)
 {
     char what[] = "expected ' '";
     what[10] = c;
-    return take(r, c) || wrong(r, what);
+    return results_take(r, c) || wrong(r, what);
 }
 
 /* The escape behind a backslash as a byte; a character that no single byte holds becomes '?'. */
@@ -272,11 +272,11 @@ static bool read_row(struct reader *r, struct results *t)
     struct result row = {0};
     if (!need(r, '{'))
         return false;
-    if (!take(r, '}')) {
+    if (!results_take(r, '}')) {
         do
             if (!read_field(r, &row))
                 return false;
-        while (take(r, ','));
+        while (results_take(r, ','));
         if (!need(r, '}'))
             return false;
     }
@@ -289,11 +289,11 @@ bool results_parse(struct results *t, const char *text, size_t len, const char *
     struct reader r = {text, text, text + len, file, e};
     if (!need(&r, '['))
         return false;
-    if (!take(&r, ']')) {
+    if (!results_take(&r, ']')) {
         do
             if (!read_row(&r, t))
                 return false;
-        while (take(&r, ','));
+        while (results_take(&r, ','));
         if (!need(&r, ']'))
             return false;
     }

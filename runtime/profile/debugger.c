@@ -28,7 +28,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list, and of 
 
 struct bytes { unsigned char *p; size_t n, cap; bool failed; };
 
-static void put(struct bytes *b, const void *p, size_t n)
+static void debugger_put(struct bytes *b, const void *p, size_t n)
 {
     uint32_t cap = (uint32_t)b->cap;
     if (b->failed || !mem_reserve(&b->p, &cap, (uint32_t)(b->n + n), 1)) {
@@ -41,8 +41,8 @@ static void put(struct bytes *b, const void *p, size_t n)
     b->n += n;
 }
 
-static void put_number(struct bytes *b, uint64_t v, unsigned size) { put(b, &v, size); } /* little-endian, as the machine */
-static void put_string(struct bytes *b, const char *s) { put(b, s, strlen(s) + 1); }
+static void debugger_put_number(struct bytes *b, uint64_t v, unsigned size) { debugger_put(b, &v, size); } /* little-endian, as the machine */
+static void debugger_put_string(struct bytes *b, const char *s) { debugger_put(b, s, strlen(s) + 1); }
 
 /* LEB128, of a number that is not negative; `sign`: room for its sign. */
 static void put_leb(struct bytes *b, uint64_t v, bool sign)
@@ -50,7 +50,7 @@ static void put_leb(struct bytes *b, uint64_t v, bool sign)
     bool more;
     do {
         more = v >> 7 || (sign && v & 0x40);
-        put_number(b, (v & 0x7f) | (more ? 0x80u : 0), 1);
+        debugger_put_number(b, (v & 0x7f) | (more ? 0x80u : 0), 1);
         v >>= 7;
     } while (more);
 }
@@ -71,53 +71,53 @@ static void put_abbreviations(struct bytes *b)
         1, 0x11, 1, 0x03, 0x08, 0x11, 0x01, 0x12, 0x07, 0x10, 0x17, 0, 0,             /* unit: name, from, size, lines */
         2, 0x2e, 0, 0x03, 0x08, 0x3a, 0x0b, 0x3b, 0x06, 0x11, 0x01, 0x12, 0x07, 0, 0, /* function: name, file, line, from, size */
         0};
-    put(b, table, sizeof table);
+    debugger_put(b, table, sizeof table);
 }
 
 static void put_info(struct bytes *b, const struct code_symbol *s)
 {
-    put_number(b, 0, 4);
-    put_number(b, 4, 2);  /* version */
-    put_number(b, 0, 4);  /* its abbreviations */
-    put_number(b, 8, 1);  /* bytes of an address */
-    put_number(b, 1, 1);
-    put_string(b, s->file);
-    put_number(b, s->address, 8);
-    put_number(b, s->size, 8);
-    put_number(b, 0, 4);  /* its lines */
-    put_number(b, 2, 1);
-    put_string(b, s->name);
-    put_number(b, 1, 1);
-    put_number(b, (uint64_t)s->line, 4);
-    put_number(b, s->address, 8);
-    put_number(b, s->size, 8);
-    put_number(b, 0, 1);
+    debugger_put_number(b, 0, 4);
+    debugger_put_number(b, 4, 2);  /* version */
+    debugger_put_number(b, 0, 4);  /* its abbreviations */
+    debugger_put_number(b, 8, 1);  /* bytes of an address */
+    debugger_put_number(b, 1, 1);
+    debugger_put_string(b, s->file);
+    debugger_put_number(b, s->address, 8);
+    debugger_put_number(b, s->size, 8);
+    debugger_put_number(b, 0, 4);  /* its lines */
+    debugger_put_number(b, 2, 1);
+    debugger_put_string(b, s->name);
+    debugger_put_number(b, 1, 1);
+    debugger_put_number(b, (uint64_t)s->line, 4);
+    debugger_put_number(b, s->address, 8);
+    debugger_put_number(b, s->size, 8);
+    debugger_put_number(b, 0, 1);
     set_length(b, 0);
 }
 
 static void put_lines(struct bytes *b, const struct code_symbol *s)
 {
     static const unsigned char operands[12] = {0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1}; /* of the standard opcodes */
-    put_number(b, 0, 4);
-    put_number(b, 4, 2);
-    put_number(b, 0, 4);
+    debugger_put_number(b, 0, 4);
+    debugger_put_number(b, 4, 2);
+    debugger_put_number(b, 0, 4);
     size_t header = b->n;
-    put(b, "\1\1\1\xfb\x0e\x0d", 6); /* bytes of an instruction, of a bundle; statements; line base -5, range 14, 13 opcodes */
-    put(b, operands, sizeof operands);
-    put_number(b, 0, 1);             /* no folders */
-    put_string(b, s->file);
-    put(b, "\0\0\0\0", 4);           /* its folder, time and size are not known; no more files */
+    debugger_put(b, "\1\1\1\xfb\x0e\x0d", 6); /* bytes of an instruction, of a bundle; statements; line base -5, range 14, 13 opcodes */
+    debugger_put(b, operands, sizeof operands);
+    debugger_put_number(b, 0, 1);             /* no folders */
+    debugger_put_string(b, s->file);
+    debugger_put(b, "\0\0\0\0", 4);           /* its folder, time and size are not known; no more files */
     uint32_t n = (uint32_t)(b->n - header);
     if (!b->failed)
         memcpy(b->p + header - 4, &n, 4);
-    put(b, "\0\x09\x02", 3);         /* from this address */
-    put_number(b, s->address, 8);
-    put_number(b, 3, 1);             /* advance the line from 1 */
+    debugger_put(b, "\0\x09\x02", 3);         /* from this address */
+    debugger_put_number(b, s->address, 8);
+    debugger_put_number(b, 3, 1);             /* advance the line from 1 */
     put_leb(b, s->line > 1 ? (uint64_t)s->line - 1 : 0, true);
-    put_number(b, 1, 1);             /* a row */
-    put_number(b, 2, 1);             /* advance the address */
+    debugger_put_number(b, 1, 1);             /* a row */
+    debugger_put_number(b, 2, 1);             /* advance the address */
     put_leb(b, s->size, false);
-    put(b, "\0\1\1", 3);             /* the end of the sequence */
+    debugger_put(b, "\0\1\1", 3);             /* the end of the sequence */
     set_length(b, 0);
 }
 
@@ -132,15 +132,15 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
     struct bytes part[SECTIONS] = {0}, out = {0};
     Elf64_Sym symbol[2] = {{0}, {.st_name = 1, .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), .st_shndx = S_TEXT,
                                  .st_value = s->address, .st_size = s->size}};
-    put(&part[S_SYMTAB], symbol, sizeof symbol);
-    put_number(&part[S_STRTAB], 0, 1);
-    put_string(&part[S_STRTAB], s->name);
+    debugger_put(&part[S_SYMTAB], symbol, sizeof symbol);
+    debugger_put_number(&part[S_STRTAB], 0, 1);
+    debugger_put_string(&part[S_STRTAB], s->name);
     if (*s->file && s->line > 0) {
         put_info(&part[S_INFO], s);
         put_abbreviations(&part[S_ABBREV]);
         put_lines(&part[S_LINE], s);
     }
-    put(&part[S_SHSTRTAB], names, sizeof names);
+    debugger_put(&part[S_SHSTRTAB], names, sizeof names);
     Elf64_Ehdr h = {.e_type = ET_EXEC, .e_machine = EM_X86_64, .e_version = EV_CURRENT, .e_shoff = sizeof h, .e_ehsize = sizeof h,
                     .e_shentsize = sizeof(Elf64_Shdr), .e_shnum = SECTIONS, .e_shstrndx = S_SHSTRTAB};
     memcpy(h.e_ident, ELFMAG, SELFMAG);
@@ -163,11 +163,11 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
     sh[S_SYMTAB].sh_info = 1;
     sh[S_SYMTAB].sh_entsize = sizeof(Elf64_Sym);
     sh[S_STRTAB].sh_type = sh[S_SHSTRTAB].sh_type = SHT_STRTAB;
-    put(&out, &h, sizeof h);
-    put(&out, sh, sizeof sh);
+    debugger_put(&out, &h, sizeof h);
+    debugger_put(&out, sh, sizeof sh);
     for (int i = 1; i < SECTIONS; i++) {
-        put(&out, part[i].p, part[i].n);
-        put(&out, "\0\0\0\0\0\0\0", -part[i].n & 7);
+        debugger_put(&out, part[i].p, part[i].n);
+        debugger_put(&out, "\0\0\0\0\0\0\0", -part[i].n & 7);
         out.failed |= part[i].failed;
         mem_free(part[i].p);
     }

@@ -54,11 +54,11 @@ static void thread_end(void *p)
     mine = NULL;
 }
 
-static void make_key(void) { key_works = !pthread_key_create(&key, thread_end); }
+static void timeline_make_key(void) { key_works = !pthread_key_create(&key, thread_end); }
 
 static struct log *log_new(void)
 {
-    pthread_once(&once, make_key);
+    pthread_once(&once, timeline_make_key);
     struct log *l = key_works ? mem_alloc(sizeof *l) : NULL;
     if (!l || pthread_mutex_init(&l->lock, NULL) || pthread_setspecific(key, l)) {
         mem_free(l);
@@ -90,7 +90,7 @@ static const char *keep_name(const char *s)
     return k ? k->s : NULL;
 }
 
-static bool keep(const struct event *event)
+static bool timeline_keep(const struct event *event)
 {
     struct log *l = mine ? mine : log_new();
     if (!l || atomic_fetch_add_explicit(&kept, 1, memory_order_relaxed) >= EVENTS_MAX) return false;
@@ -108,7 +108,7 @@ void span_end_work(enum span kind, const char *name, int64_t began, int64_t byte
     atomic_fetch_add_explicit(&total[kind].calls, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&total[kind].ns, (uint64_t)event.ns, memory_order_relaxed);
     if (kind >= SPAN_RECORD) event.name = keep_name(name);
-    if (!event.name || !keep(&event)) atomic_fetch_add_explicit(&dropped, 1, memory_order_relaxed);
+    if (!event.name || !timeline_keep(&event)) atomic_fetch_add_explicit(&dropped, 1, memory_order_relaxed);
 }
 
 void span_end(enum span kind, const char *name, int64_t began) { span_end_work(kind, name, began, 0, 0); }
@@ -231,7 +231,7 @@ void timeline_free(struct timeline *t)
 static char *file;            /* where to; owned by the process that started it */
 static pid_t owner;
 
-static void write_file(void)
+static void timeline_write_file(void)
 {
     struct timeline t;
     struct err e = {0};
@@ -251,7 +251,7 @@ static void start_for_file(void)
     if (!env || !*env || !(file = mem_alloc(strlen(env) + 1))) return;
     strcpy(file, env);
     owner = getpid();
-    if (!timeline_start(true, &e) || atexit(write_file)) {
+    if (!timeline_start(true, &e) || atexit(timeline_write_file)) {
         mem_free(file);
         file = NULL;
     }

@@ -14,7 +14,7 @@ static const char *const name_of[SPANS] = {
 const char *span_name(enum span kind) { return name_of[kind]; }
 
 /* As JSON; bytes that are no ASCII may be no UTF-8 either, and become '?'. */
-static void put_string(FILE *f, const char *s)
+static void timeline_json_put_string(FILE *f, const char *s)
 {
     fputc('"', f);
     for (; *s; s++) {
@@ -27,7 +27,7 @@ static void put_string(FILE *f, const char *s)
 }
 
 /* With three digits, whatever the locale's decimal point. */
-static void put_number(FILE *f, const char *key, double v)
+static void timeline_json_put_number(FILE *f, const char *key, double v)
 {
     long long milli = (long long)(v * 1e3 + 0.5);
     fprintf(f, ",\"%s\":%lld.%03lld", key, milli / 1000, milli % 1000);
@@ -37,23 +37,23 @@ static void put_event(FILE *f, const struct timeline *t, const struct event *e, 
 {
     int64_t since = e->start > t->start ? e->start - t->start : 0; /* one that was under way then */
     fprintf(f, ",\n{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld", (long)getpid(), tid);
-    put_number(f, "ts", 1e-3 * (double)since);
-    put_number(f, "dur", 1e-3 * (double)e->ns);
+    timeline_json_put_number(f, "ts", 1e-3 * (double)since);
+    timeline_json_put_number(f, "dur", 1e-3 * (double)e->ns);
     fputs(",\"cat\":", f);
-    put_string(f, name_of[e->kind]);
+    timeline_json_put_string(f, name_of[e->kind]);
     fputs(",\"name\":", f);
     if (e->kind >= SPAN_RECORD) { /* what is done, then with what */
         char name[128];
         snprintf(name, sizeof name, "%s %.100s", name_of[e->kind], e->name);
-        put_string(f, name);
+        timeline_json_put_string(f, name);
     } else {
-        put_string(f, e->name);
+        timeline_json_put_string(f, e->name);
     }
     if (e->bytes || e->flops) {
         double ns = e->ns > 0 ? (double)e->ns : 1;
         fprintf(f, ",\"args\":{\"bytes\":%lld,\"flops\":%lld", (long long)e->bytes, (long long)e->flops);
-        put_number(f, "GB/s", (double)e->bytes / ns);
-        put_number(f, "GFLOP/s", (double)e->flops / ns);
+        timeline_json_put_number(f, "GB/s", (double)e->bytes / ns);
+        timeline_json_put_number(f, "GFLOP/s", (double)e->flops / ns);
         fputc('}', f);
     }
     fputc('}', f);
@@ -62,7 +62,7 @@ static void put_event(FILE *f, const struct timeline *t, const struct event *e, 
 static void put_thread(FILE *f, const struct timeline *t, const struct thread_events *h, bool main_thread)
 {
     fprintf(f, ",\n{\"ph\":\"M\",\"pid\":%ld,\"tid\":%ld,\"name\":\"thread_name\",\"args\":{\"name\":", (long)getpid(), h->tid);
-    put_string(f, h->name);
+    timeline_json_put_string(f, h->name);
     fprintf(f, "}},\n{\"ph\":\"M\",\"pid\":%ld,\"tid\":%ld,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}",
             (long)getpid(), h->tid, !main_thread);
     for (uint32_t i = 0; i < h->n; i++) put_event(f, t, &h->v[i], h->tid);

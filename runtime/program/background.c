@@ -73,7 +73,7 @@ static void end(void)
 }
 
 /* Needs the lock. */
-static bool start(void)
+static bool background_start(void)
 {
     static bool registered; /* a child of fork has its parent's exit handlers */
     if (!registered && atexit(end)) return false;
@@ -92,7 +92,7 @@ bool background_run(void (*run)(void *ctx), void *ctx)
     if (!t) return false;
     *t = (struct task){run, ctx, NULL};
     pthread_mutex_lock(&lock);
-    bool ok = !ending && (started || start());
+    bool ok = !ending && (started || background_start());
     if (ok) {
         *last = t;
         last = &t->next;

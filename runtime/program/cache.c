@@ -209,7 +209,7 @@ static bool find_backend(struct exec *x, const struct graph *g, const struct bac
 }
 
 /* Fills in all of x but its key; on failure x may be partly filled. */
-static bool build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
+static bool cache_build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
 {
     struct caps caps[DEVICE_END];
     const struct backend *b;
@@ -375,7 +375,7 @@ void program_entry_unlink(struct entry *t)
 }
 
 /* Announces how the building of an entry has ended.  One without a stand-in that failed is gone then.  With a reference. */
-static const struct exec *finish(struct entry *t, bool ok)
+static const struct exec *cache_finish(struct entry *t, bool ok)
 {
     if (ok) t->bytes = (int64_t)(sizeof *t + graph_bytes(t->exec.captured) + program_bytes(t->exec.program));
     else exec_clear(&t->exec);
@@ -434,11 +434,11 @@ static void build_in_background(void *ctx)
     struct entry *t = ctx;
     struct err ignored = {0}; /* who asks next builds in the foreground, and has it again */
     int64_t began = timeline_now();
-    bool ok = build(&t->exec, t->own, t->dump, true, &ignored);
+    bool ok = cache_build(&t->exec, t->own, t->dump, true, &ignored);
     dump_end(t->dump);
     if (ok) tell_of_program(t, began);
     else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->own->name, ignored.msg);
-    exec_unref(finish(t, ok));
+    exec_unref(cache_finish(t, ok));
 }
 
 /* Makes the stand-in of a new entry and leaves the rest to a task; NULL: *e, or, without one, not possible. */
@@ -469,7 +469,7 @@ static const struct exec *start_background(struct entry *t, const struct graph *
     pthread_mutex_unlock(&cache_lock);
     if (background_run(build_in_background, t)) return s;
     dump_end(dump);
-    finish(t, false);
+    cache_finish(t, false);
     return s;
 }
 
@@ -519,8 +519,8 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     struct dump *dump = dump_begin(captured->name);
     if (later && (found = start_background(t, captured, dump, e))) return found;
     int64_t began = timeline_now();
-    bool ok = !e->code && build(&t->exec, captured, dump, false, e);
+    bool ok = !e->code && cache_build(&t->exec, captured, dump, false, e);
     dump_end(dump);
     if (ok) tell_of_program(t, began);
-    return finish(t, ok);
+    return cache_finish(t, ok);
 }

@@ -45,7 +45,7 @@ static void put_value(char *text, size_t n, unsigned dtype, const void *data, in
 }
 
 /* "file:line: log makes it: nan from -1, element 3 of %4 = log %3 : f32[8]"; in[]: operands of an elementwise op */
-static void describe(const struct graph *g, ref r, int64_t element, void *const *in, const void *out, char *text, size_t n)
+static void nan_check_describe(const struct graph *g, ref r, int64_t element, void *const *in, const void *out, char *text, size_t n)
 {
     const struct node *node = node_at(g, r);
     const kl_site *s = &g->site[node->site];
@@ -72,7 +72,7 @@ static void describe(const struct graph *g, ref r, int64_t element, void *const 
 }
 
 /* The first such element of a value; of a region op, whose results lie one behind the other, 0 if there is one. */
-static int64_t look(const struct search *s, const struct graph *g, ref r, const void *value)
+static int64_t nan_check_look(const struct search *s, const struct graph *g, ref r, const void *value)
 {
     const struct node *n = node_at(g, r);
     const char *at = value;
@@ -93,7 +93,7 @@ static bool operand_bad(const struct search *s, const struct graph *g, const str
     bool bad = false;
     for (unsigned i = 0; i < node_nin(n) && !bad; i++) {
         ref x = node_in(g, n, i);
-        bad = g == s->g ? s->bad[x] : look(s, g, x, value[x]) >= 0;
+        bad = g == s->g ? s->bad[x] : nan_check_look(s, g, x, value[x]) >= 0;
     }
     return bad;
 }
@@ -109,14 +109,14 @@ static void tell(const struct graph *g, ref r, int64_t element, void *const *val
     }
     for (unsigned i = 0; i < n->nin; i++)
         in[i] = value[n->in[i]];
-    describe(g, r, element, in, value[r], text, WORDS);
+    nan_check_describe(g, r, element, in, value[r], text, WORDS);
 }
 
 static void see_node(void *ctx, const struct graph *g, ref r, void *const *value)
 {
     struct search *s = ctx;
     const struct node *n = node_at(g, r);
-    int64_t element = look(s, g, r, value[r]);
+    int64_t element = nan_check_look(s, g, r, value[r]);
     if (g != s->g) {
         if (element >= 0 && !*s->inner && !op_is_leaf(n->op) && !operand_bad(s, g, n, value))
             tell(g, r, element, value, s->inner);

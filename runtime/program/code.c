@@ -26,7 +26,7 @@ static struct kernel *copy_kernel(const struct kernel *k)
     return c;
 }
 
-static bool load(struct code_entry *c, const struct code *code, struct err *e)
+static bool code_load(struct code_entry *c, const struct code *code, struct err *e)
 {
     struct accelerator *a = accelerator_get(c->device);
     if (!a) return object_load(code, &c->loaded, e);
@@ -46,7 +46,7 @@ static bool load_from_disk(struct code_entry *c, const struct disk_key *key)
     struct err ignored = {0};
     bool ok = disk_load(key, &found);
     if (ok) {
-        ok = load(c, &found.code, &ignored);
+        ok = code_load(c, &found.code, &ignored);
         mem_free(found.file);
     }
     count_one(ok ? &counters.disk_hits : &counters.disk_misses);
@@ -64,14 +64,14 @@ static bool generate(struct code_entry *c, bool keep, struct err *e)
     if (!(device_is_host(c->device) ? b->compile(c->kernel, EMIT_OBJECT, &code, e)
                                     : b->compile_for(c->kernel, &caps, EMIT_OBJECT, &code, e)))
         return false;
-    bool ok = load(c, &code, e);
+    bool ok = code_load(c, &code, e);
     if (ok && keep && disk_key_make_for(&key, c->kernel, b, &caps)) disk_store(&key, &code);
     disk_key_free(&key);
     mem_free(code.bytes);
     return ok;
 }
 
-static bool compile(struct code_entry *c, struct err *e)
+static bool code_compile(struct code_entry *c, struct err *e)
 {
     struct disk_key key = {0};
     struct caps caps;
@@ -120,7 +120,7 @@ struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
     if (!build) return c;
 
     fork_hold();
-    bool ok = compile(c, e);
+    bool ok = code_compile(c, e);
     fork_release();
     pthread_mutex_lock(&cache_lock);
     if (ok) {

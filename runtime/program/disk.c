@@ -89,7 +89,7 @@ static void file_of(struct hash128 hash, char file[48])
 
 /* ---- the folder ---- */
 
-static bool fits(int n, size_t size, struct err *e)
+static bool disk_fits(int n, size_t size, struct err *e)
 {
     return (n >= 0 && (size_t)n < size) || err_set(e, KL_ERR_IO, "the path of the cache folder is too long");
 }
@@ -99,9 +99,9 @@ static bool folder_path(char *path, size_t size, struct err *e)
     const char *dir = getenv("KILN_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (option_cache_bytes() == 0) return err_set(e, KL_ERR_IO, "option cache_bytes is 0: no kernels are kept on disk");
     if (dir && !strcmp(dir, "none")) return err_set(e, KL_ERR_IO, "KILN_CACHE_DIR is none: no kernels are kept on disk");
-    if (dir && *dir) return fits(snprintf(path, size, "%s", dir), size, e);
-    if (xdg && *xdg == '/') return fits(snprintf(path, size, "%s/kiln", xdg), size, e);
-    if (home && *home == '/') return fits(snprintf(path, size, "%s/.cache/kiln", home), size, e);
+    if (dir && *dir) return disk_fits(snprintf(path, size, "%s", dir), size, e);
+    if (xdg && *xdg == '/') return disk_fits(snprintf(path, size, "%s/kiln", xdg), size, e);
+    if (home && *home == '/') return disk_fits(snprintf(path, size, "%s/.cache/kiln", home), size, e);
     return err_set(e, KL_ERR_IO, "there is no folder for a cache: KILN_CACHE_DIR and HOME are not set");
 }
 

@@ -156,7 +156,7 @@ static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
     c->ok = custom_run(c->f->p->g, n, (const void *const *)c->at, c->at + node_nin(n), c->work, c->e);
 }
 
-static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
+static size_t execute_device_round64(size_t n) { return (n + 63) / 64 * 64; }
 
 /* Bytes of argument i, an operand or a result. */
 static size_t argument_bytes(const struct frame *f, const struct node *n, uint32_t i)
@@ -172,8 +172,8 @@ bool accelerator_custom(const struct frame *f, struct err *e)
     struct accelerator *a = accelerator_get(c->device);
     const struct driver *d = accelerator_driver(a);
     uint32_t args = c->narg - 1;
-    size_t table = round64(args * sizeof(void *)), work = round64(region_work_bytes(f->p->g, n)), total = table + work;
-    for (uint32_t i = 0; i < args; i++) total += round64(argument_bytes(f, n, i));
+    size_t table = execute_device_round64(args * sizeof(void *)), work = execute_device_round64(region_work_bytes(f->p->g, n)), total = table + work;
+    for (uint32_t i = 0; i < args; i++) total += execute_device_round64(argument_bytes(f, n, i));
     struct buffer *b = buffer_new(DEVICE_CPU, total, e);
     if (!b) return false;
     struct host_call call = {f, b->data, (char *)b->data + table, e, false};
@@ -181,7 +181,7 @@ bool accelerator_custom(const struct frame *f, struct err *e)
     bool ok = true;
     for (uint32_t i = 0; i < args; i++) {
         call.at[i] = p;
-        p += round64(argument_bytes(f, n, i));
+        p += execute_device_round64(argument_bytes(f, n, i));
         if (ok && i < node_nin(n))
             ok = d->download(accelerator_device(a), call.at[i], exec_resolve(f, &c->arg[i], 0), argument_bytes(f, n, i), e);
     }

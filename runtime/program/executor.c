@@ -35,7 +35,7 @@ void **exec_arguments(const struct frame *f, const struct command *c, unsigned w
 }
 
 /* A part of f->cmd or of one of those joined to it. */
-static void run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
+static void executor_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
     const struct command *c = f->cmd + part;
@@ -97,7 +97,7 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     }
     f->r->launches += *n;
     f->r->barriers++;
-    pool_run_parts(run_kernel, f, part, *n, f->r->workers);
+    pool_run_parts(executor_run_kernel, f, part, *n, f->r->workers);
     return true;
 }
 
@@ -129,7 +129,7 @@ static bool interprets(const struct program *p) { return p->ncmd == 1 && p->cmd[
 static bool run_commands(struct frame *f, struct err *e);
 
 /* ---- region ops: their regions' programs run in the workspace of the command ---- */
-static bool run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
+static bool executor_run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_frame *r = ctx;
     struct frame sub = {.r = r->f->r, .p = r->f->cmd->sub[which], .input = in, .out = out, .arena = r->arena};
@@ -155,7 +155,7 @@ static bool run_region_op(struct frame *f, struct err *e)
     sub.arena[c->device] = work + w.arena;
     struct region_call call = region_call(f->p->g, n);
     call.in = (const void *const *)at, call.out = at + node_nin(n), call.work = work + w.work;
-    call.run = run_region, call.ctx = &sub;
+    call.run = executor_run_region, call.ctx = &sub;
     if (!here) call.pointers = own + 2 * c->narg, call.peek = accelerator_peek, call.move = accelerator_move;
     bool ok = region_run(&call);
     mem_free(own);

@@ -88,7 +88,7 @@ static bool same_section(const struct sched_section *a, const struct sched_secti
 }
 
 /* A section that stays.  Needs the lock. */
-static const struct sched_section *keep(const struct sched_section *s)
+static const struct sched_section *schedules_keep(const struct sched_section *s)
 {
     for (uint32_t i = 0; i < nknown; i++)
         if (same_section(known[i], s)) return known[i];
@@ -116,7 +116,7 @@ bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, 
         const struct sched_section *c = &current.v[i];
         if (c->unfused == !fuse && (!strcmp(c->graph, graph) || (!c->graph[0] && !found))) found = c;
     }
-    if (ok && found && !(*s = keep(found))) ok = err_set(e, KL_ERR_MEMORY, "no memory for the schedules of graph %s", graph);
+    if (ok && found && !(*s = schedules_keep(found))) ok = err_set(e, KL_ERR_MEMORY, "no memory for the schedules of graph %s", graph);
     pthread_mutex_unlock(&lock);
     return ok;
 }

@@ -9,7 +9,7 @@ static shaderc_compiler_t compiler;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void make_compiler(void) { compiler = shaderc_compiler_initialize(); }
 
-static void version(char *out, size_t size)
+static void shaderc_module_version(char *out, size_t size)
 {
     unsigned spirv, revision;
     shaderc_get_spv_version(&spirv, &revision);
@@ -17,7 +17,7 @@ static void version(char *out, size_t size)
 }
 
 /* Unoptimized: what shaderc's optimizer does, drivers do again. */
-static void *compile(const char *source, size_t len, bool text, bool *ok, const char **out, size_t *size, const char **log)
+static void *shaderc_module_compile(const char *source, size_t len, bool text, bool *ok, const char **out, size_t *size, const char **log)
 {
     pthread_once(&once, make_compiler);
     shaderc_compiler_t c = compiler;
@@ -38,11 +38,11 @@ static void *compile(const char *source, size_t len, bool text, bool *ok, const 
     return r;
 }
 
-static void release(void *result) { shaderc_result_release(result); }
+static void shaderc_module_release(void *result) { shaderc_result_release(result); }
 
 __attribute__((visibility("default"))) const struct shaderc_module *kiln_shaderc(void);
 const struct shaderc_module *kiln_shaderc(void)
 {
-    static const struct shaderc_module m = {SHADERC_ABI, version, compile, release};
+    static const struct shaderc_module m = {SHADERC_ABI, shaderc_module_version, shaderc_module_compile, shaderc_module_release};
     return &m;
 }
