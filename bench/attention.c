@@ -1,6 +1,6 @@
 /* Attention on one thread, forward: the op, the same of products and a softmax, and a kernel written by hand, by turns,
- * beside the arithmetic peak of the same run.  GFLOP/s count what queries see: half of all, where they are causal, and of
- * nested sequences each by itself.  "nested" is beside "padded", the same sequences as one batch with a mask. */
+ * beside the arithmetic peak of the same run.  GFLOP/s count what queries see: half of all, where they are causal, and
+ * of nested sequences each by itself.  "nested" is beside "padded", the same sequences as one batch with a mask. */
 #include "bench.h"
 #include "hand.h"
 #include <math.h>
@@ -16,14 +16,16 @@ static const struct attention_case {
     const char *name;
     int length;
     bool causal, nested, one; /* one: a single query, as where a model writes word by word */
-} cases[] = {{"8x1024x64", .length = 1024}, {"8x1024x64-causal", .length = 1024, .causal = true}, {"8x128x64", .length = 128},
+} cases[] = {{"8x1024x64", .length = 1024}, {"8x1024x64-causal", .length = 1024, .causal = true},
+             {"8x128x64", .length = 128},
              {"8x128x64-causal", .length = 128, .causal = true}, {"8x1x1024x64", .length = 1024, .one = true},
              {"nested-16x8x64", .nested = true}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 struct data {
     kl_device device;
-    kl_tensor q, k, v, mask, nested;      /* [HEADS, length, DEPTH]; of nested cases those padded, and [T, HEADS, DEPTH] */
+    /* [HEADS, length, DEPTH]; of nested cases those padded, and [T, HEADS, DEPTH] */
+    kl_tensor q, k, v, mask, nested;
     float *host[4];                       /* q, k, v and the result */
 };
 
@@ -42,7 +44,8 @@ static bool step(const struct attention_case *c, const struct data *d, enum vari
 {
     for (int h = 0; v == BY_HAND && h < HEADS; h++) {
         size_t at = (size_t)h * (size_t)c->length * DEPTH;
-        hand_attention(d->host[3] + at, d->host[0] + at, d->host[1] + at, d->host[2] + at, c->length, c->length, DEPTH, c->causal);
+        hand_attention(d->host[3] + at, d->host[0] + at, d->host[1] + at, d->host[2] + at, c->length, c->length, DEPTH,
+                       c->causal);
     }
     if (v == BY_HAND)
         return true;
@@ -76,7 +79,8 @@ static bool open_case(const struct attention_case *c, struct data *d)
         d->v = noise(dev, 3, dims, 3, &d->host[2]);
         d->host[3] = malloc((size_t)kl_numel(d->k) * sizeof *d->host[3]);
         d->q = c->one ? kept(kl_narrow(d->q, 1, 0, 1)) : d->q;
-        kl_tensor i = kl_iota(dev, KL_I32, 2, (int64_t[]){c->length, c->length}, 0), j = kl_iota(dev, KL_I32, 2, (int64_t[]){c->length, c->length}, 1);
+        kl_tensor i = kl_iota(dev, KL_I32, 2, (int64_t[]){c->length, c->length}, 0),
+            j = kl_iota(dev, KL_I32, 2, (int64_t[]){c->length, c->length}, 1);
         d->mask = kept(kl_le(j, i));
         return d->host[0] && d->host[1] && d->host[2] && d->host[3] && kl_sync(dev) == KL_OK;
     }

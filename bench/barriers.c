@@ -1,4 +1,5 @@
-/* Steps on all threads with a barrier behind every kernel, and without those that nothing needs, by turns; wall time. */
+/* Steps on all threads with a barrier behind every kernel, and without those that nothing needs, by turns; wall
+ * time. */
 #include "bench.h"
 #include "models.h"
 

@@ -4,14 +4,15 @@
  *   first-step      from exec until the first training step of a classifier (784-512-512-10, 128 images, Adam) is done,
  *                   weights included: cold, nothing being compiled yet, and from a folder of kernels
  *
- * Time per node, before any machine code, of compiling graphs of 100 to 16,000 nodes: where it stays the same, compiling
- * is linear.  A bare chain of kernels, and the training step of a network as deep as that takes, with momentum.
+ * Time per node, before any machine code, of compiling graphs of 100 to 16,000 nodes: where it stays the same,
+ * compiling is linear.  A bare chain of kernels, and the training step of a network as deep as that takes, with
+ * momentum.
  *
  *   passes  all of the pipeline before fuse        fuse  nodes to groups
  *   lower   groups to kernels                      plan  lower again, then order, storage and commands
  *
- * Time per kernel, machine code included, of graphs of 10 to 1000 kernels that are all different (cases kernels-COUNT, on
- * one thread): where it stays the same, compiling is linear in them. */
+ * Time per kernel, machine code included, of graphs of 10 to 1000 kernels that are all different (cases kernels-COUNT,
+ * on one thread): where it stays the same, compiling is linear in them. */
 #include "bench.h"
 #include "models.h"
 #include "passes/passes.h"
@@ -218,7 +219,8 @@ static int be_child(const char *what)
 {
     bool ok = false;
     if (!strcmp(what, "start")) {
-        kl_tensor a = kl_add(kl_full(kl_device_named("ref"), KL_F32, 0, NULL, 1), kl_full(kl_device_named("ref"), KL_F32, 0, NULL, 2));
+        kl_tensor a = kl_add(kl_full(kl_device_named("ref"), KL_F32, 0, NULL, 1),
+                             kl_full(kl_device_named("ref"), KL_F32, 0, NULL, 2));
         ok = kl_item_f32(a) == 3;
     } else {
         ok = first_step();
@@ -262,7 +264,8 @@ static void remove_folder(const char *folder)
 }
 
 /* limit: milliseconds that it is to stay below. */
-static bool add_process(struct bench *b, const char *name, const char *variant, const struct samples *took, double limit)
+static bool add_process(struct bench *b, const char *name, const char *variant, const struct samples *took,
+                        double limit)
 {
     if (took->n)
         bench_add(b, name, variant, (int)pool_threads(), took, "us", 0, 1e3 * limit);
@@ -311,7 +314,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_compile: %s\n", e.msg);
         return 1;
     }
-    if ((bench_wants(&b, "process-start") && !time_start(&b)) || (bench_wants(&b, "first-step") && !time_first_step(&b)))
+    if ((bench_wants(&b, "process-start") && !time_start(&b)) ||
+        (bench_wants(&b, "first-step") && !time_first_step(&b)))
         return 1;
     const struct backend *backend = device_backend(device_find("cpu", &e), &caps);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)

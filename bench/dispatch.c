@@ -1,21 +1,21 @@
-/* What dispatch adds to recording an op: the keys of two operands and of the thread, and the kernel for them.  Each case is
- * 1000 ops, so that its microseconds are nanoseconds an op:
+/* What dispatch adds to recording an op: the keys of two operands and of the thread, and the kernel for them.  Each
+ * case is 1000 ops, so that its microseconds are nanoseconds an op:
  *
  *   resolve    the keys of an op's two operands: entries, devices, layers, the thread's guards
  *   layers-N   an op is recorded, with N layers included that have a kernel for every op and pass it on
  *   through-5  five included that have none, and are masked out
  *   layer-N    what the Nth layer adds to the ones before, through: what five do that are masked out
  *   autocast   what it adds where there is nothing to cast
- *   profiler, tracer, vmap  what these add, all that they record among it; their limit is what that takes by itself, measured
- *              in the same rounds, and 10: of the profiler two reads of the system's clock (`clock`), of the tracer a node for
- *              each op in a graph of its own (layers-0).  vmap is compared with the same ops on the whole batch (`batch`, an
+ *   profiler, tracer, vmap  what these add, all that they record among it; their limit is what that takes by itself,
+ * measured in the same rounds, and 10: of the profiler two reads of the system's clock (`clock`), of the tracer a node
+ * for each op in a graph of its own (layers-0).  vmap is compared with the same ops on the whole batch (`batch`, an
  *              expand and an add each), its limit is layers-0: the function's own nodes
  *
- * The machine's speed changes from second to second: what is compared takes turns, pass by pass of a tenth of a millisecond,
- * and of each the fastest of a round counts, for what interrupts only adds.  The median is over rounds.
+ * The machine's speed changes from second to second: what is compared takes turns, pass by pass of a tenth of a
+ * millisecond, and of each the fastest of a round counts, for what interrupts only adds.  The median is over rounds.
  *
- * bench/run.sh runs it in two builds, with all backends and with one (preset onebackend), by turns: `backends` is what the
- * others add to layers-0. */
+ * bench/run.sh runs it in two builds, with all backends and with one (preset onebackend), by turns: `backends` is what
+ * the others add to layers-0. */
 #include "bench.h"
 #include <time.h>
 
@@ -173,7 +173,8 @@ static bool rounds(struct bench *b, const kl_keyset included[RECORDED])
 
 /* What is compared with, then what is.  from: with which of these; records: which its limit has besides. */
 enum { PLAIN, CLOCK, BATCH, BASES };
-static const struct { const char *name; bool (*work)(void); } bases[BASES] = {{"layers-0", record_ops}, {"clock", read_clock}, {"batch", batch_ops}};
+static const struct { const char *name; bool (*work)(void); } bases[BASES] =
+    {{"layers-0", record_ops}, {"clock", read_clock}, {"batch", batch_ops}};
 static const struct { const char *name; struct timed of; int from, records; } transforms[] = {
     {"autocast", {begin_autocast, record_ops, end_autocast, {0}}, PLAIN, BASES /* nothing */},
     {"profiler", {nothing, profile_ops, nothing, {0}}, PLAIN, CLOCK},

@@ -172,7 +172,8 @@ static bool step(void *ctx)
 static bool measure(struct bench *b, kl_device device, const struct fusion_case *c)
 {
     struct data d = {.c = c, .device = device};
-    struct turns t = {.name = c->name, .rounds = c->rounds, .step = step, .anchor = c->anchor, .hand = c->hand, .ctx = &d};
+    struct turns t = {.name = c->name, .rounds = c->rounds, .step = step, .anchor = c->anchor, .hand = c->hand,
+                      .ctx = &d};
     bool ok = open_data(&d, c) && bench_by_turns(b, &t);
     close_data(&d);
     return ok;
@@ -182,9 +183,10 @@ static bool measure(struct bench *b, kl_device device, const struct fusion_case 
 
 static bool step_mlp(void *m) { return mlp_step(m); }
 
-/* The late case is the same after so many steps on one batch: most gradients are 0 by then, and their averages subnormal
- * numbers, which some instructions are slow with. */
-static const struct mlp_case { const char *name; int steps; } mlp_cases[] = {{"mlp-128-adam", 0}, {"mlp-128-adam-late", 1000}};
+/* The late case is the same after so many steps on one batch: most gradients are 0 by then, and their averages
+ * subnormal numbers, which some instructions are slow with. */
+static const struct mlp_case { const char *name; int steps; } mlp_cases[] =
+    {{"mlp-128-adam", 0}, {"mlp-128-adam-late", 1000}};
 
 static bool measure_mlp(struct bench *b, kl_device device, const struct mlp_case *c)
 {

@@ -11,8 +11,10 @@ static const struct shape_case {
 } cases[] = {
     {128, 512, 784, false, false, FLOATS}, {512, 512, 512, false, false, FLOATS}, {128, 512, 512, false, false, FLOATS},
     {128, 10, 512, false, false, FLOATS},  {128, 512, 512, false, true, FLOATS},  {784, 512, 128, true, false, FLOATS},
-    {512, 512, 128, true, false, FLOATS},  {64, 64, 64, false, false, FLOATS},    {1024, 1024, 1024, false, false, FLOATS},
-    {128, 512, 784, false, false, INT8},   {512, 512, 512, false, false, INT8},   {1024, 1024, 1024, false, false, INT8},
+    {512, 512, 128, true, false, FLOATS},  {64, 64, 64, false, false, FLOATS},
+           {1024, 1024, 1024, false, false, FLOATS},
+    {128, 512, 784, false, false, INT8},   {512, 512, 512, false, false, INT8},
+          {1024, 1024, 1024, false, false, INT8},
     {128, 512, 784, false, true, INT8},    {128, 512, 784, false, false, BF16},   {512, 512, 512, false, false, BF16},
     {1024, 1024, 1024, false, false, BF16},
 };
@@ -96,7 +98,8 @@ int main(int argc, char **argv)
         const struct shape_case *c = &cases[i];
         if (took[i].n) { /* of bytes there are more to a second than multiply-adds of floats */
             double work = 2.0 * c->m * c->n * c->k;
-            struct result *r = bench_add(&b, case_name(c), "fused", 1, &took[i], "GFLOP/s", work, c->of == INT8 ? 0 : limit);
+            struct result *r = bench_add(&b, case_name(c), "fused", 1, &took[i], "GFLOP/s", work,
+                                         c->of == INT8 ? 0 : limit);
             if (c->of && took[of_floats(i)].n)
                 bench_baseline(r, "floats", samples_median(&took[of_floats(i)]) / samples_median(&took[i]));
         }

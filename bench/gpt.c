@@ -31,9 +31,11 @@ static bool show_memory(const char *name, bool (*step)(void *m), void *m)
         long faults = page_faults() - before;
         if (kl_trace_info(&info) != KL_OK)
             return false;
-        printf("memory %-14s %-8s %4lld kernels, temporaries %7.2f MB, peak %7.2f MB, %.4f of the lower bound, page faults"
-               " in %d steps: %ld\n", name, variant[fuse], (long long)info.kernels, 1e-6 * (double)info.arena_bytes,
-               1e-6 * (double)info.peak_bytes, (double)info.peak_bytes / (double)info.lower_bound_bytes, STEPS, faults);
+        printf(
+            "memory %-14s %-8s %4lld kernels, temporaries %7.2f MB, peak %7.2f MB, %.4f of the lower bound, page faults"
+            " in %d steps: %ld\n",
+            name, variant[fuse], (long long)info.kernels, 1e-6 * (double)info.arena_bytes,
+            1e-6 * (double)info.peak_bytes, (double)info.peak_bytes / (double)info.lower_bound_bytes, STEPS, faults);
     }
     return true;
 }

@@ -1,8 +1,8 @@
-/* A GPU: elementwise kernels and rows against what a copy on the device moves in the same time, products against cuBLASLt
- * without TF32 where that is there, and the training step of a classifier, by captured steps.
+/* A GPU: elementwise kernels and rows against what a copy on the device moves in the same time, products against
+ * cuBLASLt without TF32 where that is there, and the training step of a classifier, by captured steps.
  *
- * The device is $KILN_DEVICE, else the first of cuda, hip and vulkan that works.  Times are wall time from the call to the
- * end of the work, the host's part included. */
+ * The device is $KILN_DEVICE, else the first of cuda, hip and vulkan that works.  Times are wall time from the call to
+ * the end of the work, the host's part included. */
 #include "bench.h"
 #include "cublas.h"
 #include "models.h"
@@ -43,7 +43,8 @@ static bool open_device(struct gpu *g)
     g->d = accelerator_device(g->a);
     g->n = !strcmp(g->driver->name, "vulkan") ? 1 << 22 : 1 << 28;
     const struct caps *caps = accelerator_caps(g->a);
-    fprintf(stderr, "bench_gpu: device %s %s %s, %s tensor cores\n", kl_device_name(g->device), caps->name, caps->features,
+    fprintf(stderr, "bench_gpu: device %s %s %s, %s tensor cores\n", kl_device_name(g->device), caps->name,
+            caps->features,
             caps->mma.team ? "with" : "without");
     return true;
 }
@@ -81,7 +82,10 @@ static bool copy(struct gpu *g)
 
 /* ---- elementwise and rows ---- */
 
-static kl_tensor rows_of(const struct gpu *g, int i) { return kl_reshape(g->t[i], 2, (int64_t[]){g->n / COLUMNS, COLUMNS}); }
+static kl_tensor rows_of(const struct gpu *g, int i)
+{
+    return kl_reshape(g->t[i], 2, (int64_t[]){g->n / COLUMNS, COLUMNS});
+}
 static kl_tensor gain_of(const struct gpu *g, int i) { return kl_narrow(g->t[i], 0, 0, COLUMNS); }
 
 static kl_tensor record_add(const struct gpu *g) { return kl_add(g->t[1], g->t[2]); }
@@ -92,13 +96,17 @@ static kl_tensor record_chain(const struct gpu *g)
 }
 static kl_tensor record_sum(const struct gpu *g) { return kl_sum_all(g->t[1]); }
 static kl_tensor record_softmax(const struct gpu *g) { return kl_softmax(rows_of(g, 1), 1); }
-static kl_tensor record_layernorm(const struct gpu *g) { return kl_layer_norm(rows_of(g, 1), 1, gain_of(g, 2), gain_of(g, 3), 1e-5); }
+static kl_tensor record_layernorm(const struct gpu *g)
+{
+    return kl_layer_norm(rows_of(g, 1), 1, gain_of(g, 2), gain_of(g, 3), 1e-5);
+}
 
 static const struct stream_case {
     const char *name;
     int streams;                  /* arrays that are read or stored */
     kl_tensor (*record)(const struct gpu *g);
-} cases[] = {{"add", 3, record_add}, {"gelu chain", 6, record_chain}, {"sum", 1, record_sum}, {"softmax rows", 2, record_softmax},
+} cases[] = {{"add", 3, record_add}, {"gelu chain", 6, record_chain}, {"sum", 1, record_sum},
+             {"softmax rows", 2, record_softmax},
              {"layer norm rows", 2, record_layernorm}};
 
 static bool run_case(struct gpu *g, const struct stream_case *c)
@@ -116,7 +124,8 @@ static bool run_case(struct gpu *g, const struct stream_case *c)
         kl_release(y);
         measure_progress(c->name, round + 3, ROUNDS + 2);
     }
-    bench_add(&g->b, c->name, "fused", 1, &took, "GB/s", (double)c->streams * (double)g->n * sizeof(float), 1e-9 * g->bandwidth);
+    bench_add(&g->b, c->name, "fused", 1, &took, "GB/s", (double)c->streams * (double)g->n * sizeof(float),
+              1e-9 * g->bandwidth);
     return true;
 }
 
@@ -143,7 +152,8 @@ static bool peer(struct gpu *g, const struct cublas *c, int type, const int64_t 
 {
     struct err e = {0};
     size_t size = type == CUBLAS_F32 ? 4 : 2;
-    size_t bytes[4] = {(size_t)(d[0] * d[2]) * size, (size_t)(d[2] * d[1]) * size, (size_t)(d[0] * d[1]) * size, CUBLAS_WORKSPACE};
+    size_t bytes[4] = {(size_t)(d[0] * d[2]) * size, (size_t)(d[2] * d[1]) * size, (size_t)(d[0] * d[1]) * size,
+                       CUBLAS_WORKSPACE};
     void *p[4] = {0};
     bool ok = true;
     for (int i = 0; i < 4; i++)
@@ -165,7 +175,8 @@ static bool product(struct gpu *g, const struct cublas *c, kl_dtype dtype, const
     static struct samples took, theirs;
     char name[64];
     took.n = theirs.n = 0;
-    snprintf(name, sizeof name, "%s %lldx%lldx%lld", kl_dtype_name(dtype), (long long)d[0], (long long)d[1], (long long)d[2]);
+    snprintf(name, sizeof name, "%s %lldx%lldx%lld", kl_dtype_name(dtype), (long long)d[0], (long long)d[1],
+             (long long)d[2]);
     if (!bench_wants(&g->b, name))
         return true;
     kl_trace_begin("operands");
@@ -246,6 +257,7 @@ int main(int argc, char **argv)
         return g.b.status;
     if (!open_device(&g) || (wants_streams(&g) && !copy(&g)))
         return 1;
-    bool ok = (!wants_streams(&g) || streams(&g)) && products(&g) && (!bench_wants(&g.b, "mlp-128-adam") || training(&g));
+    bool ok = (!wants_streams(&g) || streams(&g)) && products(&g) &&
+        (!bench_wants(&g.b, "mlp-128-adam") || training(&g));
     return ok ? bench_close(&g.b) : bench_fail(&g.b, "gpu");
 }

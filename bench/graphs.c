@@ -1,6 +1,6 @@
 /* Fused against unfused kernels of random graphs, of 1 to 4 million elements and of the kinds that users write, by
- * turns on one thread.  A graph that is slower fused is measured again, longer; it is printed, with its seed, if fused it
- * still has less than 0.9 of the unfused speed.  --case FIRST-LAST: the graphs of these seeds, or of one. */
+ * turns on one thread.  A graph that is slower fused is measured again, longer; it is printed, with its seed, if fused
+ * it still has less than 0.9 of the unfused speed.  --case FIRST-LAST: the graphs of these seeds, or of one. */
 #include "bench.h"
 
 enum { MILLION = 1 << 20, MOST = 4 * MILLION, FLOATS = MOST + MOST / 4, MAX_KEPT = 4, MAX_RANK = 4 };
@@ -351,7 +351,8 @@ static bool measure_graph(struct bench *b, struct maker *m, struct samples *tota
         if (fuse)
             bench_baseline(r, "unfused", ratio(took));
     }
-    printf("# seed %llu: %.0f us unfused, %.0f us fused, %.2f\n", (unsigned long long)m->seed, 1e6 * samples_median(&took[0]),
+    printf("# seed %llu: %.0f us unfused, %.0f us fused, %.2f\n", (unsigned long long)m->seed,
+           1e6 * samples_median(&took[0]),
            1e6 * samples_median(&took[1]), ratio(took));
     snprintf(name, sizeof name, "graph_%llu", (unsigned long long)m->seed);
     return print_graph(name);

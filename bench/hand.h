@@ -48,7 +48,8 @@ HAND static void hand_softmax(float *restrict o, const float *restrict x, size_t
 }
 
 /* dx for a loss sum(w softmax(x)): forward and backward in one go, as a training step does it. */
-HAND static void hand_softmax_bwd(float *restrict o, const float *restrict x, const float *restrict w, size_t rows, size_t n)
+HAND static void hand_softmax_bwd(float *restrict o, const float *restrict x, const float *restrict w, size_t rows,
+                                  size_t n)
 {
     for (size_t r = 0; r < rows; r++, x += n, o += n, w += n) {
         float most = x[0], sum = 0, dot = 0;
@@ -102,13 +103,14 @@ HAND static void hand_layernorm_bwd(float *restrict o, const float *restrict x, 
     }
 }
 
-/* softmax(q k^T / sqrt(d)) v for one head with d columns everywhere (d <= 128, a multiple of 8): 32 queries at a time, each
- * a lane; scores and values in tiles of 8 rows by 32 lanes, 64 keys at a time, a running largest score.  l: a multiple of
- * 32; m: of 64; causal: l = m. */
+/* softmax(q k^T / sqrt(d)) v for one head with d columns everywhere (d <= 128, a multiple of 8): 32 queries at a time,
+ * each a lane; scores and values in tiles of 8 rows by 32 lanes, 64 keys at a time, a running largest score.  l: a
+ * multiple of 32; m: of 64; causal: l = m. */
 typedef float hand_lanes __attribute__((vector_size(64), aligned(4)));
 #define HAND_EACH(h) _Pragma("GCC unroll 2") for (int h = 0; h < 2; h++)
 
-HAND_INLINE void hand_attention_block(hand_lanes (*qt)[2], hand_lanes (*acc)[2], float *most, float *sum, const float *k, const float *v,
+HAND_INLINE void hand_attention_block(hand_lanes (*qt)[2], hand_lanes (*acc)[2], float *most, float *sum,
+                                      const float *k, const float *v,
                                       int d, float scale, int past)
 {
     union { hand_lanes v[64][2]; float f[64][32]; } p;
@@ -146,7 +148,8 @@ HAND_INLINE void hand_attention_block(hand_lanes (*qt)[2], hand_lanes (*acc)[2],
     }
 }
 
-HAND static void hand_attention(float *o, const float *q, const float *k, const float *v, int l, int m, int d, int causal)
+HAND static void hand_attention(float *o, const float *q, const float *k, const float *v, int l, int m, int d,
+                                int causal)
 {
     hand_lanes qt[128][2], acc[128][2];
     float most[32], sum[32];

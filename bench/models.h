@@ -15,7 +15,8 @@ struct parameters {
 };
 
 /* A new parameter in the open trace: normal numbers of this standard deviation around `mean`. */
-static inline kl_tensor parameter_new(struct parameters *p, kl_device device, int rank, const int64_t *dims, double mean,
+static inline kl_tensor parameter_new(struct parameters *p, kl_device device, int rank, const int64_t *dims,
+                                      double mean,
                                       double deviation)
 {
     kl_tensor t = kl_add_scalar(kl_mul_scalar(kl_randn(device, KL_F32, rank, dims, (uint64_t)p->n), deviation), mean);

@@ -144,9 +144,11 @@ static bool bare_leaves(struct bare *b, const struct graph *g, const struct leav
 static bool bare_program(struct bare *b, const struct exec *x, const struct program *p, char *scratch);
 
 /* A region's kernels, as often as the op runs it; the condition of kl_cond is true. */
-static bool bare_region(struct bare *b, const struct exec *x, const struct program *p, const struct command *c, char *scratch)
+static bool bare_region(struct bare *b, const struct exec *x, const struct program *p, const struct command *c,
+                        char *scratch)
 {
-    unsigned op = node_at(p->g, c->region)->op, times[2] = {op == OP_while ? ROUNDS_INSIDE + 1 : op == OP_scan ? ROUNDS_INSIDE : 1,
+    unsigned op = node_at(p->g, c->region)->op, times[2] = {op == OP_while ? ROUNDS_INSIDE + 1 : op == OP_scan
+                                                            ? ROUNDS_INSIDE : 1,
                                                             op == OP_while ? ROUNDS_INSIDE : 0};
     bool ok = true;
     for (int k = 0; k < 2; k++)
@@ -159,9 +161,11 @@ static bool bare_region(struct bare *b, const struct exec *x, const struct progr
 static bool bare_program(struct bare *b, const struct exec *x, const struct program *p, char *scratch)
 {
     const struct graph *g = p->g;
-    char **input = bare_alloc(b, (g->input.n + 1) * sizeof *input), **state = bare_alloc(b, (g->state.n + 1) * sizeof *state);
+    char **input = bare_alloc(b, (g->input.n + 1) * sizeof *input),
+        **state = bare_alloc(b, (g->state.n + 1) * sizeof *state);
     char **out = bare_alloc(b, (g->nout + 1) * sizeof *out), *arena = bare_alloc(b, (size_t)program_arenas(p));
-    if (!input || !state || !out || !arena || !bare_leaves(b, g, &g->input, input) || !bare_leaves(b, g, &g->state, state))
+    if (!input || !state || !out || !arena || !bare_leaves(b, g, &g->input, input) ||
+        !bare_leaves(b, g, &g->state, state))
         return false;
     for (uint32_t i = 0; i < g->nout; i++)
         if (!(out[i] = p->in_place[i] ? state[g->out[i].state] : bare_alloc(b, node_bytes(g, g->out[i].value))))
@@ -285,7 +289,8 @@ int main(int argc, char **argv)
     bool ok = true;
     for (int regions = 0; ok && regions < 2; regions++) {
         ok = model_open(&m, device, regions) && model_fill(&m) &&
-             run_case(&b, regions ? "record-replay-regions-1000" : "record-replay-1000", record_step, &m) && freeze_step(&m) &&
+             run_case(&b, regions ? "record-replay-regions-1000" : "record-replay-1000", record_step, &m) &&
+                 freeze_step(&m) &&
              run_case(&b, regions ? "frozen-regions-1000" : "frozen-1000", frozen_step, &m);
         model_close(&m);
     }

@@ -32,7 +32,8 @@ backends_by_turns() { # FILE
         printf "[\n {\"bench\": \"dispatch\", \"case\": \"backends\", \"variant\": \"all - 1\", \"threads\": 1"
         printf ", \"median\": %g, \"min\": %g, \"max\": %g, \"unit\": \"us\"", d[(NR + 1) / 2], d[1], d[NR]
         printf ", \"limit\": 5, \"fraction\": null, \"baseline\": null, \"ratio\": null}\n]\n"
-        printf "dispatch backends  all - 1    1 %11.2f %11.2f %11.2f us       %11.2f\n", d[(NR + 1) / 2], d[1], d[NR], 5 >"/dev/stderr" }' >"$1"
+        printf "dispatch backends  all - 1    1 %11.2f %11.2f %11.2f us       %11.2f\n",
+            d[(NR + 1) / 2], d[1], d[NR], 5 >"/dev/stderr" }' >"$1"
 }
 
 # Each program writes a JSON array; the file is one array of all their rows.
@@ -48,7 +49,8 @@ for name in "${names[@]}"; do
         kept=$folder/../../bench/results
         mkdir -p "$kept"
         written+=(gpu)
-        { grep '^bench_gpu: ' "$parts/device" | sed 's/^bench_gpu: //'; cat "$parts/table"; } >"$kept/gpu-$(date +%F).txt"
+        { grep '^bench_gpu: ' "$parts/device" | sed 's/^bench_gpu: //'; cat "$parts/table"; } \
+            >"$kept/gpu-$(date +%F).txt"
         continue
     fi
     "$folder/$name" "${options[@]}" --json "$parts/$name"

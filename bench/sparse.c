@@ -1,5 +1,5 @@
-/* A sparse matrix times a plain one, in rows (csr) and in coordinates (coo), against the same product with every element
- * stored: one thread, by turns.  Results further apart than sums of that many terms may round are an error. */
+/* A sparse matrix times a plain one, in rows (csr) and in coordinates (coo), against the same product with every
+ * element stored: one thread, by turns.  Results further apart than sums of that many terms may round are an error. */
 #include "bench.h"
 #include <float.h>
 
@@ -23,7 +23,8 @@ static void matrix_free(struct matrix *m)
     free(m->column);
 }
 
-/* An element in `every` is stored, at places and with values -1 .. 1 from a generator of 32 bits (Marsaglia's xorshift). */
+/* An element in `every` is stored, at places and with values -1 .. 1 from a generator of 32 bits (Marsaglia's
+ * xorshift). */
 static bool matrix_make(struct matrix *m, uint32_t every)
 {
     uint32_t x = 2463534242u;
@@ -75,7 +76,8 @@ static bool measure(struct bench *b, kl_device dev, const char *name, const stru
     kl_scope_begin();
     kl_tensor value = kl_input(dev, KL_F32, 1, n, m->value), column = kl_input(dev, KL_I32, 1, n, m->column);
     kl_tensor start = kl_input(dev, KL_I32, 1, (int64_t[]){N + 1}, m->start), row = kl_input(dev, KL_I32, 1, n, m->row);
-    kl_tensor a[VARIANTS] = {kl_input(dev, KL_F32, 2, (int64_t[]){N, N}, m->plain), kl_sparse_csr(value, start, column, N),
+    kl_tensor a[VARIANTS] = {kl_input(dev, KL_F32, 2, (int64_t[]){N, N}, m->plain),
+                             kl_sparse_csr(value, start, column, N),
                              kl_sparse_coo(value, row, column, N, N)};
     kl_tensor x = kl_randn(dev, KL_F32, 2, (int64_t[]){N, COLUMNS}, 1), y[VARIANTS];
     bool ok = kl_sync(dev) == KL_OK;

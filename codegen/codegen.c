@@ -27,7 +27,8 @@ static bool near_me(const char *folder, const char *library, char *path, size_t 
     if (!dladdr((void *)(uintptr_t)backend_get, &me) || !me.dli_fname)
         return false;
     const char *file = me.dli_fname, *slash = strrchr(file, '/');
-    ssize_t n = slash ? 0 : readlink("/proc/self/exe", exe, sizeof exe - 1); /* a program by what it was called: found in PATH */
+    /* a program by what it was called: found in PATH */
+    ssize_t n = slash ? 0 : readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (n > 0) {
         exe[n] = 0;
         file = exe;
@@ -58,7 +59,8 @@ bool library_entry(const char *what, const char *library, const char *entry, voi
     return *out || err_set(e, KL_ERR_DEVICE, "%s: %s is of another version of Kiln", what, library);
 }
 
-static const struct backend *codegen_open_library(const char *name, const char *library, const char *entry, struct err *e)
+static const struct backend *codegen_open_library(const char *name, const char *library, const char *entry,
+                                                  struct err *e)
 {
     char what[64];
     const struct backend *(*get)(void);

@@ -26,8 +26,10 @@ struct backend {
     uint32_t abi;                                          /* KERNEL_ABI it was built with */
     bool (*memory)(const kl_memory *m);                    /* mem_use of its own mem.c: code.bytes crosses the border */
     bool (*caps)(struct caps *out, struct err *e);         /* this machine's target */
-    const char *(*version)(void);                          /* compiler, its build and this generator's sources: one line */
-    const char *(*compiler)(void);                         /* the file that the compiler is in, as the loader found it */
+    /* compiler, its build and this generator's sources: one line */
+    const char *(*version)(void);
+    /* the file that the compiler is in, as the loader found it */
+    const char *(*compiler)(void);
     bool (*compile)(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e); /* thread-safe */
     /* As compile, for another processor of this machine's kind: target's name, features and vector_bytes. */
     bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,

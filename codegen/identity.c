@@ -27,8 +27,10 @@ static bool put_file(struct writing *w, const char *path)
 {
     struct stat s;
     if (stat(path, &s)) return false;
-    identity_put(w, "%s %llx:%llx %lld bytes %lld.%09ld %lld.%09ld\n", path, (unsigned long long)s.st_dev, (unsigned long long)s.st_ino,
-        (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec, (long long)s.st_ctim.tv_sec, s.st_ctim.tv_nsec);
+    identity_put(w, "%s %llx:%llx %lld bytes %lld.%09ld %lld.%09ld\n", path, (unsigned long long)s.st_dev,
+                 (unsigned long long)s.st_ino,
+        (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec, (long long)s.st_ctim.tv_sec,
+            s.st_ctim.tv_nsec);
     return !w->full;
 }
 
@@ -42,7 +44,8 @@ bool file_identity(const char *path, char *text, size_t size)
 #include <cpuid.h>
 
 /* Where compilers and this library look for a processor's name, features and caches. */
-static const unsigned leaf[][2] = {{0, 0}, {1, 0}, {4, 0}, {4, 1}, {4, 2}, {4, 3}, {7, 0}, {7, 1}, {7, 2}, {0xd, 1}, {0x14, 0},
+static const unsigned leaf[][2] = {{0, 0}, {1, 0}, {4, 0}, {4, 1}, {4, 2}, {4, 3}, {7, 0}, {7, 1}, {7, 2}, {0xd, 1},
+                                   {0x14, 0},
                                    {0x19, 0}, {0x1e, 1}, {0x24, 0}, {0x80000001, 0}, {0x80000008, 0}, {0x8000001d, 0},
                                    {0x8000001d, 1}, {0x8000001d, 2}, {0x8000001d, 3}, {0x80000021, 0}};
 
@@ -79,7 +82,9 @@ bool backend_identity(const char *name, char *text, size_t size)
     struct writing w = {text, 0, size, false};
     identity_put(&w, "backend %s abi %u\n", name, KERNEL_ABI);
     if (!backend_file(name, path, sizeof path) || !put_file(&w, path)) return false;
-    for (size_t i = 0; i < sizeof search / sizeof *search; i++) identity_put(&w, "%s=%s\n", search[i], getenv(search[i]) ? getenv(search[i]) : "");
+    for (size_t i = 0; i < sizeof search / sizeof *search; i++) identity_put(&w, "%s=%s\n", search[i],
+                                                                             getenv(search[i]) ? getenv(search[i])
+        : "");
     if (!put_file(&w, "/etc/ld.so.cache")) identity_put(&w, "no loader cache\n");
     return put_processor(&w);
 }

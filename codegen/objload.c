@@ -30,7 +30,10 @@ struct object {
     struct err *e;
 };
 
-static bool bad(struct object *o, const char *what) { return err_set(o->e, KL_ERR_COMPILE, "object code is damaged: %s", what); }
+static bool bad(struct object *o, const char *what)
+{
+    return err_set(o->e, KL_ERR_COMPILE, "object code is damaged: %s", what);
+}
 
 static bool in_file(const struct object *o, uint64_t at, uint64_t n) { return at <= o->size && n <= o->size - at; }
 
@@ -39,9 +42,11 @@ static size_t align_up(size_t n, size_t a) { return (n + a - 1) / a * a; }
 static bool read_headers(struct object *o)
 {
     const Elf64_Ehdr *h = (const Elf64_Ehdr *)(const void *)o->file;
-    if (o->size < sizeof *h || memcmp(h->e_ident, ELFMAG, SELFMAG) || h->e_ident[EI_CLASS] != ELFCLASS64 || h->e_type != ET_REL || h->e_machine != EM_X86_64)
+    if (o->size < sizeof *h || memcmp(h->e_ident, ELFMAG, SELFMAG) || h->e_ident[EI_CLASS] != ELFCLASS64 ||
+        h->e_type != ET_REL || h->e_machine != EM_X86_64)
         return bad(o, "not an x86-64 ELF object");
-    if (h->e_shentsize != sizeof(Elf64_Shdr) || h->e_shnum > MAX_SECTIONS || h->e_shoff % 8 || !in_file(o, h->e_shoff, h->e_shnum * sizeof(Elf64_Shdr)))
+    if (h->e_shentsize != sizeof(Elf64_Shdr) || h->e_shnum > MAX_SECTIONS || h->e_shoff % 8 ||
+        !in_file(o, h->e_shoff, h->e_shnum * sizeof(Elf64_Shdr)))
         return bad(o, "section headers");
     o->sh = (const Elf64_Shdr *)(const void *)(o->file + h->e_shoff);
     o->nsh = h->e_shnum;
@@ -175,7 +180,8 @@ static const Elf64_Sym *kernel_symbol(const struct object *o)
 {
     for (size_t i = 0; i < o->nsym; i++) {
         const Elf64_Sym *s = &o->sym[i];
-        if (s->st_name >= o->nstr || strcmp(o->str + s->st_name, "kernel") || s->st_shndx >= o->nsh || o->at[s->st_shndx] == SIZE_MAX)
+        if (s->st_name >= o->nstr || strcmp(o->str + s->st_name, "kernel") || s->st_shndx >= o->nsh ||
+            o->at[s->st_shndx] == SIZE_MAX)
             continue;
         if ((o->sh[s->st_shndx].sh_flags & SHF_EXECINSTR) && s->st_value < o->sh[s->st_shndx].sh_size)
             return s;

@@ -1,4 +1,5 @@
-# Writes OUT, a header with NAME (CODEGEN_SOURCES or GPU_SOURCES): a hash of FILES (separated by |) and of TAG.  Run with cmake -P.
+# Writes OUT, a header with NAME (CODEGEN_SOURCES or GPU_SOURCES): a hash of FILES (separated by |) and of TAG. Run
+# with cmake -P.
 string(REPLACE "|" ";" files "${FILES}")
 set(all "${TAG}")
 foreach(file ${files})

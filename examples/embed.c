@@ -1,5 +1,6 @@
-/* Kiln as a part of a larger program: on the host's own threads, with its messages, under a limit of memory, and a profile
- * of what it did.  A host with a job system of its own has most of this already; what Kiln needs of it is host_run. */
+/* Kiln as a part of a larger program: on the host's own threads, with its messages, under a limit of memory, and a
+ * profile of what it did.  A host with a job system of its own has most of this already; what Kiln needs of it is
+ * host_run. */
 #include <kiln/kiln.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* A graph network on a sparse matrix: papers, say, that cite one another, of which a few have a subject.
  *
  * The words of a paper say little about its subject, its neighbours more.  Each of two layers takes the mean over a
- * paper's neighbours and itself, a product with a sparse matrix, and the same network without that is trained beside it.
- * All data are made here, the same at each run. */
+ * paper's neighbours and itself, a product with a sparse matrix, and the same network without that is trained beside
+ * it. All data are made here, the same at each run. */
 #include <kiln/kiln.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,8 @@ static uint64_t random_next(uint64_t *state)
 static int below(uint64_t *state, int n) { return (int)(random_next(state) >> 33) % n; }
 static float uniform(uint64_t *state) { return (float)(random_next(state) >> 40) * 0x1p-24f; }
 
-/* Paper p is of subject p % SUBJECTS, cites that subject seven times in ten, and uses its words a little more than others. */
+/* Paper p is of subject p % SUBJECTS, cites that subject seven times in ten, and uses its words a little more than
+ * others. */
 static void make_data(struct data *d)
 {
     uint64_t random = 7;
@@ -62,7 +63,8 @@ static double train(kl_device dev, const struct data *d, kl_tensor graph, kl_ten
 {
     kl_tensor w[] = {kl_mul_scalar(kl_randn(dev, KL_F32, 2, (int64_t[]){WORDS, HIDDEN}, 1), 0.25),
                      kl_mul_scalar(kl_randn(dev, KL_F32, 2, (int64_t[]){HIDDEN, SUBJECTS}, 2), 0.25)};
-    kl_optimizer *adam = kl_adam(w, 2, &(kl_adam_options){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1});
+    kl_optimizer *adam = kl_adam(w, 2, &(kl_adam_options){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+                                                          .weight_decay = 0.1});
     kl_tensor labels = kl_input(dev, KL_I32, 1, (int64_t[]){PAPERS}, d->subject);
     kl_tensor known = kl_input(dev, KL_I32, 1, (int64_t[]){LABELLED}, d->labelled);
     for (int step = 0; step < STEPS; step++) {
@@ -98,6 +100,7 @@ int main(void)
         fprintf(stderr, "%s\n", kl_last_error());
         return 1;
     }
-    printf("stored: %d of %d\naccuracy without the graph: %.3f\naccuracy: %.3f\n", STORED, PAPERS * PAPERS, alone, with);
+    printf("stored: %d of %d\naccuracy without the graph: %.3f\naccuracy: %.3f\n", STORED, PAPERS * PAPERS, alone,
+           with);
     return 0;
 }

@@ -1,8 +1,8 @@
 /* The gradient of each sample of a batch, by kl_vmap, and by a loop over the samples to compare with.
  *
- * A mean of gradients hides which samples they come from.  Clipping each one before the mean (as private training does), or
- * finding the samples that a network has most to learn from, needs every sample's own gradient.  sample_gradients below is
- * written for one sample; kl_vmap records it once for all of them. */
+ * A mean of gradients hides which samples they come from.  Clipping each one before the mean (as private training
+ * does), or finding the samples that a network has most to learn from, needs every sample's own gradient.
+ * sample_gradients below is written for one sample; kl_vmap records it once for all of them. */
 #include <kiln/kiln.h>
 #include <math.h>
 #include <stdio.h>
@@ -66,7 +66,8 @@ int main(void)
     kl_tensor squares = kl_zeros(dev, KL_F32, 1, (int64_t[]){SAMPLES});
     for (int i = 0; i < PARAMETERS; i++) {
         kl_keep(g[i]);
-        squares = kl_add(squares, kl_sum(kl_square(kl_reshape(g[i], 2, (int64_t[]){SAMPLES, -1})), 1, (int[]){1}, false));
+        squares = kl_add(squares, kl_sum(kl_square(kl_reshape(g[i], 2, (int64_t[]){SAMPLES, -1})), 1, (int[]){1},
+                                         false));
     }
     kl_tensor norm = kl_keep(kl_sqrt(squares));
     if (kl_trace_end() != KL_OK || kl_trace_info(&info) != KL_OK) {
@@ -84,7 +85,8 @@ int main(void)
 
     kl_tensor off = kl_none;
     kl_trace_begin("loop");
-    by_loop(p, kl_input(dev, KL_F32, 2, (int64_t[]){SAMPLES, INPUTS}, image), kl_input(dev, KL_I32, 1, (int64_t[]){SAMPLES}, label), loop);
+    by_loop(p, kl_input(dev, KL_F32, 2, (int64_t[]){SAMPLES, INPUTS}, image),
+            kl_input(dev, KL_I32, 1, (int64_t[]){SAMPLES}, label), loop);
     for (int i = 0; i < PARAMETERS; i++)
         off = i ? kl_max(off, difference(g[i], loop[i])) : difference(g[i], loop[i]);
     kl_keep(off);

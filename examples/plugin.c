@@ -10,7 +10,8 @@ int main(int argc, char **argv)
 {
     char beside[4096];
     const char *slash = strrchr(argv[0], '/');
-    snprintf(beside, sizeof beside, "%.*splugin_device.so", slash ? (int)(slash + 1 - argv[0]) : 2, slash ? argv[0] : "./");
+    snprintf(beside, sizeof beside, "%.*splugin_device.so", slash ? (int)(slash + 1 - argv[0]) : 2,
+             slash ? argv[0] : "./");
     if (kl_plugin_load(argc > 1 ? argv[1] : beside) != KL_OK) { /* KILN_PLUGINS=FILE does the same */
         fprintf(stderr, "%s\n", kl_last_error());
         return 1;

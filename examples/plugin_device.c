@@ -1,5 +1,5 @@
-/* A plug-in: a device in a shared object of its own, which links with nothing of Kiln's.  This one has a memory of its own
- * in the host's, and computes on the host; where a real one calls its driver and its compiler, a comment says so.
+/* A plug-in: a device in a shared object of its own, which links with nothing of Kiln's.  This one has a memory of its
+ * own in the host's, and computes on the host; where a real one calls its driver and its compiler, a comment says so.
  *
  * examples/plugin.c loads it and trains on it. */
 #include <kiln/plugin.h>
@@ -89,8 +89,10 @@ static bool launch(kl_plugin_device *d, const kl_plugin_launch *l, kl_plugin_err
 
 KL_PLUGIN_ENTRY(host)
 {
-    static const kl_plugin plugin = {.version = KL_PLUGIN_VERSION, .name = "example", .count = count, .open = open_device,
-                                     .alloc = alloc, .release = release, .load = load, .unload = unload, .launch = launch,
+    static const kl_plugin plugin = {.version = KL_PLUGIN_VERSION, .name = "example", .count = count,
+                                     .open = open_device,
+                                     .alloc = alloc, .release = release, .load = load, .unload = unload,
+                                         .launch = launch,
                                      .copy = copy, .upload = copy, .download = copy, .finish = finish};
     kiln = host;
     return &plugin;

@@ -1,8 +1,8 @@
-/* Post-training quantization: trains a network on Fashion-MNIST in floats, takes its weights to 8 bits and, beside that, to 4,
- * and tells what becomes of its accuracy, size and speed.
+/* Post-training quantization: trains a network on Fashion-MNIST in floats, takes its weights to 8 bits and, beside
+ * that, to 4, and tells what becomes of its accuracy, size and speed.
  *
- * Read quantized_logits: weights have a scale for each output, activations one that an observer has chosen on a few training
- * images before.  Argument: the folder of the data. */
+ * Read quantized_logits: weights have a scale for each output, activations one that an observer has chosen on a few
+ * training images before.  Argument: the folder of the data. */
 #include <kiln/kiln.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,8 @@
 #include <time.h>
 
 #define DATA_FOLDER "/usr/share/datasets/fashion-mnist"
-enum { SIDE = 28, PIXELS = SIDE * SIDE, HIDDEN = 256, CLASSES = 10, LAYERS = 2, BATCH = 128, CHUNK = 1000, CALIBRATION = 2 * CHUNK };
+enum { SIDE = 28, PIXELS = SIDE * SIDE, HIDDEN = 256, CLASSES = 10, LAYERS = 2, BATCH = 128, CHUNK = 1000,
+       CALIBRATION = 2 * CHUNK };
 
 struct model {
     kl_device device;
@@ -119,8 +120,10 @@ static bool quantize(struct model *m, const kl_idx *images, kl_qtype type)
     return kl_check(m->small[LAYERS - 1]) == KL_OK;
 }
 
-/* The share of images recognised, and milliseconds a thousand of them take, the best of all; false: see kl_last_error. */
-static bool measure(struct model *m, const kl_idx *images, const kl_idx *labels, bool integers, double *accuracy, double *ms)
+/* The share of images recognised, and milliseconds a thousand of them take, the best of all; false: see
+ * kl_last_error. */
+static bool measure(struct model *m, const kl_idx *images, const kl_idx *labels, bool integers, double *accuracy,
+                    double *ms)
 {
     int64_t right = 0;
     *ms = 1e9;
@@ -156,7 +159,8 @@ static void report(const char *name, const kl_tensor *weight, double accuracy, d
 
 int main(int argc, char **argv)
 {
-    static const char *const file[4] = {"train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"};
+    static const char *const file[4] = {"train-images-idx3", "train-labels-idx1", "t10k-images-idx3",
+                                        "t10k-labels-idx1"};
     kl_idx data[4];
     bool ok = true;
     for (int i = 0; i < 4; i++) {
@@ -175,7 +179,8 @@ int main(int argc, char **argv)
         ok = quantize(&m, &data[0], i ? KL_Q_I4 : KL_Q_I8) && measure(&m, &data[2], &data[3], true, &small, &faster);
         if (ok) {
             report(i ? "4 bits" : "8 bits", m.small, small, faster);
-            printf("%s: %+.2f points, %.2f times the time\n", i ? "4 bits" : "8 bits", 100 * (small - accuracy), faster / ms);
+            printf("%s: %+.2f points, %.2f times the time\n", i ? "4 bits" : "8 bits", 100 * (small - accuracy),
+                   faster / ms);
         }
     }
     if (!ok)

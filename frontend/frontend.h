@@ -40,7 +40,8 @@ struct entry {
     bool requires_grad, busy;    /* busy: a program is writing to the buffer */
     bool kept;                   /* temporary: becomes a value at the trace's end */
     uint16_t device;
-    uint16_t ad;                 /* of autodiff: a strategy's number * 2, and AD_ON where its device is an autodiff one */
+    /* of autodiff: a strategy's number * 2, and AD_ON where its device is an autodiff one */
+    uint16_t ad;
     uint32_t index;              /* its own */
     uint32_t next, prev;         /* free list; temporaries of a trace; handles with an ambient node */
     uint64_t layers;             /* by kl_dispatch_mark */
@@ -50,7 +51,8 @@ struct entry {
     ref node;                    /* NIL: none */
     struct trace *trace;
     struct buffer *buffer;
-    struct wrapper *wrapper;     /* of the last handle of this entry that was one; never freed, so that any thread may look */
+    /* of the last handle of this entry that was one; never freed, so that any thread may look */
+    struct wrapper *wrapper;
     struct cause *cause;
     struct shape shape;          /* of a value; a temporary's is its node's */
     char name[24];
@@ -61,7 +63,10 @@ enum { AD_ON = 1, DEVICE_ID_BITS = 8 };
 static inline int device_index(kl_device d) { return (int)(d.id & ((1u << DEVICE_ID_BITS) - 1)) - 1; }
 static inline unsigned device_strategy(kl_device d) { return d.id >> DEVICE_ID_BITS; }
 static inline kl_device device_of(unsigned index) { return (kl_device){index + 1}; } /* a plain one */
-static inline uint16_t device_ad(kl_device d) { return d.id >> DEVICE_ID_BITS ? (uint16_t)(device_strategy(d) << 1 | AD_ON) : 0; }
+static inline uint16_t device_ad(kl_device d)
+{
+    return d.id >> DEVICE_ID_BITS ? (uint16_t)(device_strategy(d) << 1 | AD_ON) : 0;
+}
 static inline kl_device device_like(unsigned index, kl_device like) /* an autodiff device if that is one */
 {
     return (kl_device){(index + 1) | device_strategy(like) << DEVICE_ID_BITS};
@@ -92,7 +97,8 @@ static inline struct entry *entry_at(uint32_t index) /* of an index that was han
 }
 /* The entry of a live handle; NULL: *e says what is wrong, `what` names the operand. */
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e);
-/* A life begins or ends.  Only the entry's owner says so, whatever threads read it: a store does, without a locked add. */
+/* A life begins or ends.  Only the entry's owner says so, whatever threads read it: a store does, without a locked
+ * add. */
 static inline void entry_turn(struct entry *x)
 {
     unsigned now = atomic_load_explicit(&x->generation, memory_order_relaxed);
@@ -220,9 +226,11 @@ struct call {
     bool failed;                 /* record_node has given a poison handle */
 };
 kl_tensor record(struct call *c); /* dispatches; below it is the kernel that most tables end in: */
-kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *found); /* its operands' entries, or NULL */
+/* its operands' entries, or NULL */
+kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *found);
 unsigned call_operands(const struct call *c);
-bool broadcast_shape(struct shape *all, const struct shape *s); /* numpy's rule for one more operand; false: they do not fit */
+/* numpy's rule for one more operand; false: they do not fit */
+bool broadcast_shape(struct shape *all, const struct shape *s);
 /* dtype, shape and device of a handle; false: reported as a failure of `op`, `what` names the operand. */
 struct view {
     unsigned dtype;
@@ -236,12 +244,13 @@ bool recording_open(struct recording *r, const char *name); /* empty, memory reu
 void recording_close(struct recording *r);        /* drops the inputs' data; needs the lock */
 void recording_free(struct recording *r);
 
-/* The node a handle means in tr or, if that is NULL, in the ambient graph, whose lock is held.  NIL: *e, in which `what`
- * names the operand, or the graph's own error. */
+/* The node a handle means in tr or, if that is NULL, in the ambient graph, whose lock is held.  NIL: *e, in which
+ * `what` names the operand, or the graph's own error. */
 ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *e);
 /* Moves the graph's error to *e, without the op's name in front; the graph stays usable. */
 void take_graph_error(struct graph *g, const char *op, struct err *e);
-/* A handle for node r, just recorded in tr or, if that is NULL, in the ambient graph; kl_none: *e.  ad: struct entry's. */
+/* A handle for node r, just recorded in tr or, if that is NULL, in the ambient graph; kl_none: *e.  ad: struct
+ * entry's. */
 kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad, struct err *e);
 
 /* ---- device.c ---- */
@@ -261,7 +270,8 @@ bool gradient_reaches(const struct graph *g, ref from, ref to);
 bool gradient_reaches_each(const struct graph *g, ref from, const ref *to, uint32_t n, bool *reached);
 /* The variable h, whose node is wrt, was assigned in the trace behind all that the loss was made from.  true: *e. */
 bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, struct err *e);
-/* For a graph that was built into a program: warns of each gradient that is zeros and of each loss that is no scalar. */
+/* For a graph that was built into a program: warns of each gradient that is zeros and of each loss that is no
+ * scalar. */
 void gradients_warn(const struct graph *g);
 
 /* ---- autodiff.c: autodiff as a property of devices ---- */
@@ -270,7 +280,8 @@ const char *strategy_device_name(unsigned strategy, int device);
 int64_t strategy_bytes(unsigned strategy);        /* a kl_checkpointing */
 /* What an op gets with one more operand: on autodiff devices are all or none, and their strategies one.  false: *e. */
 bool ad_join(uint16_t *ad, const struct entry *first, const struct entry *x, struct err *e);
-bool ad_requires(struct thread *t, const kl_site *site, const char *op, kl_tensor h); /* a float on an autodiff device; false: reported */
+/* a float on an autodiff device; false: reported */
+bool ad_requires(struct thread *t, const kl_site *site, const char *op, kl_tensor h);
 bool ad_replaces(const struct entry *x, const struct entry *gradient, struct err *e); /* may it be x's gradient? */
 bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e); /* may x go to that device? */
 
@@ -283,14 +294,16 @@ struct kl_call {
     kl_key key;                  /* whose kernel runs */
     uint8_t device;              /* top_device of its keys */
     bool one_device;             /* its operands are known to be on one kind of devices */
-    bool given;                  /* what kernels give is to be looked at: one has set a result, or there is not just one */
+    /* what kernels give is to be looked at: one has set a result, or there is not just one */
+    bool given;
     const kl_site *site;
     uint32_t nin, nout;
     kl_tensor *in, *out;
     struct call *graph;          /* an op of ops.def; or NULL */
     struct control *region;      /* graph NULL: a region op or a custom one; or NULL */
     const char *label;           /* graph NULL: its name in messages */
-    uint64_t reads;              /* t->reads while found[] holds the operands' entries: every call that could end one of their */
+    /* t->reads while found[] holds the operands' entries: every call that could end one of their */
+    uint64_t reads;
     struct entry *found[MAX_OPERANDS]; /* handles counts there; 0: it does not hold them */
 };
 static inline const char *call_label(const struct kl_call *c) { return c->graph ? c->graph->op : c->label; }
@@ -315,8 +328,8 @@ static inline uint64_t thread_keys(const struct thread *t, uint64_t bits)
 struct entry *const *call_found(struct kl_call *c);
 /* Runs the kernel that c->key and the table gave; an error is reported, and its status returned. */
 kl_status call_kernel(struct kl_call *c, const struct op_kernel *k);
-/* A call of an op of ops.def that may run another kernel than the node of its own; *c has its op, nin and found[], the rest is
- * filled here.  own: the keys of its arguments alone; dev: the top device of `keys`. */
+/* A call of an op of ops.def that may run another kernel than the node of its own; *c has its op, nin and found[], the
+ * rest is filled here.  own: the keys of its arguments alone; dev: the top device of `keys`. */
 kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys, unsigned dev);
 /* ---- dispatch/backend_kernel.c ---- */
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k); /* a kernel `run`: an opaque node */
@@ -368,7 +381,8 @@ struct tape {
     uint32_t ncall, call_cap;
     bool partial;                /* something in the graph is not among the calls: memory ran out */
     uint32_t refs;               /* of a region's tape */
-    const struct exec *exec;     /* what ran it, which may be evicted meanwhile: a weak reference; NULL: it has not run */
+    /* what ran it, which may be evicted meanwhile: a weak reference; NULL: it has not run */
+    const struct exec *exec;
     bool fuse;                   /* the option then */
     uint64_t schedules;          /* schedules_number then */
     struct tape *next;           /* used before this one */
@@ -385,7 +399,8 @@ void tape_body_drop(struct tape *body);
 const struct tape_call *tape_next(struct trace *tr, const struct node *key, const kl_site *site,
                                   const struct shape *target, const struct tape_extra *extra, bool *failed);
 /* Notes that the call gave node r. */
-void tape_add(struct trace *tr, const struct node *key, const struct shape *target, const struct tape_extra *extra, ref r);
+void tape_add(struct trace *tr, const struct node *key, const struct shape *target, const struct tape_extra *extra,
+              ref r);
 /* All was as before, and so are the outputs; if not, the trace has a tape of its own.  false: that, or *failed. */
 bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed);
 /* x runs it, with this option and the schedules of this number: the next trace may be compared with it. */
@@ -409,8 +424,8 @@ struct launch {
     bool *exclusive;             /* for exec_run, with room for as many */
     struct buffer **state, **out;
 };
-/* Waits until every state has a value that nobody writes, and keeps others off those to be assigned.  Lets go of the lock
- * meanwhile.  false: *e, and nothing is taken. */
+/* Waits until every state has a value that nobody writes, and keeps others off those to be assigned.  Lets go of the
+ * lock meanwhile.  false: *e, and nothing is taken. */
 bool launch_take(struct launch *l, struct err *e);
 /* Outputs become values of states and, by output, of the other handles in kept[]. */
 void launch_commit(struct launch *l, struct entry *const *kept);
@@ -481,8 +496,8 @@ void trace_drop(struct thread *t);                /* ends the trace, run or not 
 const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e);
 /* What runs the trace, with a reference.  NULL: *e, or it has no outputs. */
 const struct exec *trace_program(struct trace *tr, struct err *e);
-/* A copy of what is recorded, with the outputs that it would have if it ended now, or, if it has none, what nothing reads.
- * NULL: *e. */
+/* A copy of what is recorded, with the outputs that it would have if it ended now, or, if it has none, what nothing
+ * reads. NULL: *e. */
 struct graph *trace_so_far(struct trace *tr, struct err *e);
 void trace_free(struct trace *tr);
 void trace_error(struct thread *t);               /* the open trace has failed with the thread's last error */
@@ -493,10 +508,12 @@ struct region_recorder {
     const kl_site *site;
     const char *op;              /* in messages */
     void *ctx;
-    kl_device device;            /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
+    /* the op's: of its operands or, without one, of its first result; {0}: not known yet */
+    kl_device device;
     void *views;                 /* memory that the caller holds */
     const struct region *first;  /* while the op's second region is recorded; else NULL */
-    bool untaped;                /* no call of the trace around it stands for the op: there is nothing to compare with */
+    /* no call of the trace around it stands for the op: there is nothing to compare with */
+    bool untaped;
     struct graph *empty;         /* to record the next region in, if it is untaped; taken.  NULL: a new one */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
     struct handle_list made;     /* outside of traces: handles that only the regions need */
@@ -510,8 +527,8 @@ struct region {
     struct tape *body;
     ref token;                   /* its last one; NIL: it does not look at values */
 };
-/* Calls fn with a temporary for each parameter, and records what it does, as region number `which` of the op; *out is the
- * caller's.  false: reported. */
+/* Calls fn with a temporary for each parameter, and records what it does, as region number `which` of the op; *out is
+ * the caller's.  false: reported. */
 bool region_record(struct region_recorder *c, uint32_t which, const char *name, kl_region_fn *fn,
                    const struct view *parameter, uint32_t nin, uint32_t nout, struct region *out);
 void region_recorder_free(struct region_recorder *c);
@@ -533,10 +550,11 @@ struct custom_use {
 /* Records its node; `op` is its name in messages. */
 kl_status record_custom(const kl_site *site, const char *op, const struct custom_use *use, uint32_t nin,
                         const kl_tensor *in, uint32_t nout, kl_tensor *out);
-/* The op appended to another graph, from its operands there, and its results behind it; NIL: g->err, it looks at values, or out
- * of memory. */
+/* The op appended to another graph, from its operands there, and its results behind it; NIL: g->err, it looks at
+ * values, or out of memory. */
 ref control_copy(const struct control *c, struct graph *g, ref *in, uint32_t n);
-kl_status record_region(struct control *c);         /* the kernel of region ops and, with `table` done, of custom ones */
+/* the kernel of region ops and, with `table` done, of custom ones */
+kl_status record_region(struct control *c);
 kl_status record_with(struct control *c, const struct custom_op *op); /* of a custom op by another one's function */
 /* The same of a call by name, without attributes. */
 kl_status record_custom_by(const kl_site *site, const char *name, const struct custom_op *op, uint32_t nin,
@@ -556,8 +574,8 @@ bool effects_refuse(struct thread *t, const kl_site *site, const char *op);
 struct effects { uint32_t from, to; };
 void effects_move_operand(const struct effects *f, ref *in);
 /* Makes *region one that takes the token, its input number `from`, as number `to` (input.n: as a new input), and yields
- * its last token, or the one it takes where `token` is NIL, as result number `yield` (LEAF_NONE: does not).  false: out of
- * memory, *region as it was. */
+ * its last token, or the one it takes where `token` is NIL, as result number `yield` (LEAF_NONE: does not).  false: out
+ * of memory, *region as it was. */
 bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to, uint32_t yield);
 
 /* ---- layers/wrapper.c: see layers/wrapper.h ---- */
@@ -582,7 +600,8 @@ kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const s
                        const struct shape *to);
 kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
 /* ---- indexing.c ---- */
-kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last); /* within 0..last, as i64 */
+/* within 0..last, as i64 */
+kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last);
 /* ---- pieces.c ---- */
 kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
                     int64_t dilation);

@@ -108,11 +108,12 @@ union attr {
     } attention;
 };
 
-/* attention: q [.., L, D], k [.., M, D] and v [.., M, E], whose leading axes are the same, give [.., L, E]: row i is the
- * mean of v's rows with weights exp(scale * q_i . k_j) over the keys j that query i sees.  A fourth operand, of the same
- * leading axes, says which those are: bool [.., L, M], true where i sees j; or i32 or i64 [.., L, 2], of which query i sees
- * the keys from the first one on and before the second.  What a query does not see has no part in its result, be it an
- * infinity or NaN.  Where a query sees no key, or all that it sees have a score of -infinity, its result is 0. */
+/* attention: q [.., L, D], k [.., M, D] and v [.., M, E], whose leading axes are the same, give [.., L, E]: row i is
+ * the mean of v's rows with weights exp(scale * q_i . k_j) over the keys j that query i sees.  A fourth operand, of the
+ * same leading axes, says which those are: bool [.., L, M], true where i sees j; or i32 or i64 [.., L, 2], of which
+ * query i sees the keys from the first one on and before the second.  What a query does not see has no part in its
+ * result, be it an infinity or NaN.  Where a query sees no key, or all that it sees have a score of -infinity, its
+ * result is 0. */
 
 /* How scatter brings an element of the update in. */
 enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
@@ -150,12 +151,12 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
  *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
- * attention: for each query the keys it sees, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A score is
- *   one ascending chain of fma over D from 0, then times scale.  Each block makes most' = the largest of most and its
- *   scores (at first -infinity; NaN if any is NaN), base = most', or 0 where that is -infinity, shrink = exp(most - base),
- *   and weights exp(score - base).  Their sum is one ascending chain of adds from -0, the values' sum one of
- *   fma(weight, v, acc) from -0; with each total = fma(total, shrink, sum), from 0.  The result is the values' total / the
- *   weights', or 0 where that is 0.  A block of which a query sees no key changes nothing.
+ * attention: for each query the keys it sees, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A
+ * score is one ascending chain of fma over D from 0, then times scale.  Each block makes most' = the largest of most
+ * and its scores (at first -infinity; NaN if any is NaN), base = most', or 0 where that is -infinity, shrink = exp(most
+ * - base), and weights exp(score - base).  Their sum is one ascending chain of adds from -0, the values' sum one of
+ *   fma(weight, v, acc) from -0; with each total = fma(total, shrink, sum), from 0.  The result is the values' total /
+ * the weights', or 0 where that is 0.  A block of which a query sees no key changes nothing.
  *
  * scatter: an element starts as the first operand's; the update's elements that the index sends there are brought in
  *   one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
@@ -263,7 +264,10 @@ static inline bool op_is_view(unsigned op) { return op >= OP_reshape && op <= OP
 /* Element i is not made of element i of the operands alone, and no order is needed to compute it. */
 static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_gather; }
 /* opinfo.nin is the most operands a node of the op has, this the fewest. */
-static inline unsigned op_min_operands(unsigned op) { return op == OP_concat ? 2 : op == OP_attention ? 3 : opinfo[op].nin; }
+static inline unsigned op_min_operands(unsigned op)
+{
+    return op == OP_concat ? 2 : op == OP_attention ? 3 : opinfo[op].nin;
+}
 static inline bool op_varies(unsigned op) { return op_min_operands(op) < opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
 static inline bool op_is_quant(unsigned op) { return op == OP_quantize || op == OP_dequantize; }
@@ -404,8 +408,8 @@ void graph_reset(struct graph *g);                /* empty again, keeping its me
 size_t graph_bytes(const struct graph *g);        /* the memory that it takes */
 struct graph *graph_clone(const struct graph *g); /* with symbols of its own; NULL when out of memory */
 struct graph *graph_clone_part(const struct graph *g); /* the same, but it shares g's symbols */
-/* What g was when it had nnode nodes and no outputs.  Ids of shapes and sites are the same; it has those of its nodes and
- * at least the first nshape shapes, and of the others that g has none that came later. */
+/* What g was when it had nnode nodes and no outputs.  Ids of shapes and sites are the same; it has those of its nodes
+ * and at least the first nshape shapes, and of the others that g has none that came later. */
 struct graph *graph_clone_beginning(const struct graph *g, uint32_t nnode, uint32_t nshape);
 /* Appends a node: fills dtype and shape through the op's rule, checks operands.  `proto` has op, nin,
  * in, flags and attr set, and dtype where the op does not say it (leaves, cast, random); `target` is the
@@ -483,11 +487,12 @@ ref n_dequantize(struct graph *g, ref q, ref scale, ref zero);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
 ref n_cumulative(struct graph *g, enum op op, ref a, uint32_t axis); /* op: cumsum, cumprod, cummax, cummin */
 ref n_recurrence(struct graph *g, ref a, ref b, uint32_t axis);
-ref n_shift(struct graph *g, ref a, ref value, uint32_t axis); /* each element one further, the scalar first, the last gone */
+/* each element one further, the scalar first, the last gone */
+ref n_shift(struct graph *g, ref a, ref value, uint32_t axis);
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
 ref n_attention(struct graph *g, ref q, ref k, ref v, ref seen, double scale, bool causal); /* seen: NIL without */
-/* What attention node y multiplies v by, [.., L, M], made of other ops: a decomposition is n_dot of this, in y's dtype, and
- * v.  In the dtype that y computes in; the products are in y's dtype. */
+/* What attention node y multiplies v by, [.., L, M], made of other ops: a decomposition is n_dot of this, in y's dtype,
+ * and v.  In the dtype that y computes in; the products are in y's dtype. */
 ref n_attention_weights(struct graph *g, ref y);
 ref n_copy(struct graph *g, ref a, unsigned device);
 ref n_grad(struct graph *g, ref loss, ref wrt);
@@ -504,8 +509,8 @@ static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 
 static inline uint32_t axis_put(uint32_t list, unsigned i, unsigned axis) { return list | (uint32_t)axis << (4 * i); }
 struct dot_dims { int64_t batch, m, n, k; };      /* products of the four kinds of dimension */
 struct dot_dims dot_sizes(const struct graph *g, const struct node *n);
-double attention_flops(const struct graph *g, const struct node *n); /* op_attention.c: of both products, as if every query
-                                                     saw every key */
+/* op_attention.c: of both products, as if every query saw every key */
+double attention_flops(const struct graph *g, const struct node *n);
 /* Axes of a rank in neither list, ascending, into out; returns how many. */
 uint32_t dot_free_axes(uint32_t rank, uint32_t batch, unsigned nbatch, uint32_t con, unsigned ncon, uint8_t *out);
 
@@ -539,8 +544,8 @@ struct region_call {
     const void *const *in;
     void *const *out;
     void *work;                                   /* region_work_bytes of memory, aligned to 64 */
-    /* Of operands, results and work that the host cannot read (else NULL): room for pointers to all operands and results,
-     * and what reads a bool there, copies there. */
+    /* Of operands, results and work that the host cannot read (else NULL): room for pointers to all operands and
+     * results, and what reads a bool there, copies there. */
     void **pointers;
     bool (*peek)(void *ctx, const void *at, bool *value);
     bool (*move)(void *ctx, void *to, const void *from, size_t bytes);
@@ -555,9 +560,11 @@ struct hash128 { uint64_t lo, hi; };
  * types; names, sites and the order in which shapes were interned do not count. */
 struct hash128 graph_hash(const struct graph *g);
 bool graph_same(const struct graph *a, const struct graph *b); /* equal in all that is hashed */
-uint32_t graph_common(const struct graph *a, const struct graph *b); /* the first node that differs, or the end of one */
+/* the first node that differs, or the end of one */
+uint32_t graph_common(const struct graph *a, const struct graph *b);
 struct hash128 bytes_hash(const void *p, size_t n);
-int64_t dim_digest(const struct graph *g, int64_t d); /* equal for equal dims of any two graphs, whatever the symbols' names */
+/* equal for equal dims of any two graphs, whatever the symbols' names */
+int64_t dim_digest(const struct graph *g, int64_t d);
 
 /* ---- difference.c ---- */
 /* More is more alike: by the nodes that both begin with, their number, and the first that differs. */
@@ -628,7 +635,8 @@ bool nowhere_to_point(const struct graph *g, int64_t len, int64_t indices);
 int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last);
 /* op_view.c: out, row-major of shape s, takes element (i, j, ..) from in[i*stride->dim[0] + j*stride->dim[1] ..] */
 void gather(void *out, const void *in, size_t elem, const struct shape *s, const struct shape *stride);
-/* op_view.c: does the same for a list of axes: axis[i] of operand shape s, n of them, to the row-major order of the list */
+/* op_view.c: does the same for a list of axes: axis[i] of operand shape s, n of them, to the row-major order of the
+ * list */
 void gather_axes(void *out, const void *in, size_t elem, const struct shape *s, const uint8_t *axis, uint32_t n);
 
 #endif

@@ -33,7 +33,8 @@ int pass_run(const struct pass_info *p, struct graph *g, bool unfused);
  * A node with group GROUP_NONE is never stored: it is a leaf, a view, or a scalar cheap enough to be computed
  * again wherever it is used.  Views are indices: they have a group only where an output needs them stored. */
 /* The node below the views of r; *linear: only reshapes in between, so element i is element i. */
-bool node_is_view(const struct graph *g, ref r); /* nothing but an index into what it reads: a view, or a pad in place */
+/* nothing but an index into what it reads: a view, or a pad in place */
+bool node_is_view(const struct graph *g, ref r);
 ref node_source(const struct graph *g, ref r, bool *linear);
 /* The same below operand i of r; linear: also, element i of r needs just element i of it. */
 ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);
@@ -63,8 +64,8 @@ bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
 
 /* ---- fuse.c ---- Fills g->group; `unfused` gives every op its own group. */
 int pass_fuse_groups(struct graph *g, bool unfused);
-/* ---- fuse_explain.c ---- For each group of a fused graph and each that it reads, a comment line that says why they are
- * two kernels.  mem_free it; NULL: out of memory. */
+/* ---- fuse_explain.c ---- For each group of a fused graph and each that it reads, a comment line that says why they
+ * are two kernels.  mem_free it; NULL: out of memory. */
 char *fuse_explain(const struct graph *g);
 
 /* ---- lower.c, lower_*.c: one group to one kernel ---- */
@@ -86,7 +87,8 @@ const struct groups *lowerer_groups(const struct lowerer *s);
 
 /* ---- plan.c, plan_apart.c: storage and commands ---- */
 enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_INSIDE }; /* the last two hold no value */
-/* arena: of device `index`; scratch: offset in a thread's scratch; inside: the kernel's own, shared memory or registers */
+/* arena: of device `index`; scratch: offset in a thread's scratch; inside: the kernel's own, shared memory or
+ * registers */
 struct loc { uint32_t kind, index; int64_t offset; };
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
@@ -97,11 +99,13 @@ struct command {
     uint32_t row;                 /* its number among all commands of the whole, those of regions behind their op's */
     bool joined;                  /* CMD_KERNEL: no barrier between it and the kernel before it, each thread goes on */
     uint32_t wait, signal;        /* event numbers, 0 for none: all devices so far work in the order of the list */
-    struct loc *arg; uint32_t narg; /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION,
-                                       CMD_CUSTOM: the operands, the results, and the workspace */
+    /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION, CMD_CUSTOM: the operands,
+     * the results, and the workspace */
+    struct loc *arg; uint32_t narg;
     ref region;                   /* CMD_REGION, CMD_CUSTOM: the op's node */
     struct program *sub[2];       /* CMD_REGION: its regions, run with the parameters as inputs */
-    ref *value;                   /* the node each arg holds, NIL for scratch and inside: for the checker; may be NULL */
+    /* the node each arg holds, NIL for scratch and inside: for the checker; may be NULL */
+    ref *value;
     int64_t bytes;                /* CMD_COPY: size */
     uint16_t from;                /* CMD_COPY: the device copied from */
 };
@@ -113,7 +117,8 @@ struct program {
     uint32_t rows;                /* of the whole program: commands, regions' included */
     uint32_t max_args;            /* most arguments of a kernel, regions included */
     uint64_t devices;             /* those used, by bit */
-    bool calls;                   /* has a CMD_CUSTOM, maybe in a region: it calls the user's functions, which may fail */
+    /* has a CMD_CUSTOM, maybe in a region: it calls the user's functions, which may fail */
+    bool calls;
     int64_t arena_bytes[MAX_DEVICES];
     int64_t region_bytes[MAX_DEVICES]; /* so much at the end of an arena is the regions' programs', where it is not that
                                           of their op's device: there they run in the command's workspace */
@@ -124,28 +129,30 @@ struct program {
     bool *in_place;               /* per output: OUT_ASSIGN may write over its state */
 };
 int64_t program_arenas(const struct program *p); /* bytes of all arenas */
-/* Consumes nothing: g stays the caller's; caps: those of the devices, in a chain where they are several.  interpret: one CMD_INTERP command and no kernel. */
+/* Consumes nothing: g stays the caller's; caps: those of the devices, in a chain where they are several.  interpret:
+ * one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
-/* The same with the schedules of a section for its kernels, found by the names that a plan without them gives.  s may be
- * NULL.  [errors ARGUMENT: no such kernel, or not such a schedule, with the place in the text] */
-struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s, struct err *e);
+/* The same with the schedules of a section for its kernels, found by the names that a plan without them gives.  s may
+ * be NULL.  [errors ARGUMENT: no such kernel, or not such a schedule, with the place in the text] */
+struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
+                                  struct err *e);
 void program_free(struct program *p);
 size_t program_bytes(const struct program *p);  /* the memory that it takes */
-/* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads, region_work_bytes,
- * pointers to operands and results, the arena of the region that runs. */
+/* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads,
+ * region_work_bytes, pointers to operands and results, the arena of the region that runs. */
 struct workspace { int64_t unread, work, pointers, arena, bytes; };
 struct workspace command_workspace(const struct program *p, const struct command *c);
 /* ---- plan_join.c ---- Kernels that may run one behind the other without a barrier: none touches what another thread
  * stores in one before it.  At most so many. */
 enum { MAX_JOINED = 16 };
-/* Comment lines: the program's kernels in order, with what is between their barriers on one line.  mem_free it; NULL: out of
- * memory. */
+/* Comment lines: the program's kernels in order, with what is between their barriers on one line.  mem_free it; NULL:
+ * out of memory. */
 char *program_order(const struct program *p);
 /* ---- plan_check.c: an independent checker: no two values alive at once overlap, every read follows its write ---- */
 bool program_check(const struct program *p, struct err *e);
 
-/* Nodes that gradient sweeps have met, and operands that searches between groups have: a test of their cost compares these
- * counts, as times depend on the machine. */
+/* Nodes that gradient sweeps have met, and operands that searches between groups have: a test of their cost compares
+ * these counts, as times depend on the machine. */
 extern _Atomic(uint64_t) pass_steps __attribute__((visibility("hidden")));
 
 #endif

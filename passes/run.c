@@ -22,7 +22,8 @@ static bool passes_check(struct graph *g, const struct pass_options *o, const ch
 {
     struct err e = {0};
     if (o->verify && !graph_verify(g, &e))
-        return err_set(&g->err, e.code == KL_ERR_MEMORY ? KL_ERR_MEMORY : KL_ERR_INTERNAL, "after %s: %s", after, e.msg);
+        return err_set(&g->err, e.code == KL_ERR_MEMORY ? KL_ERR_MEMORY : KL_ERR_INTERNAL, "after %s: %s", after,
+                       e.msg);
     return true;
 }
 
@@ -37,7 +38,8 @@ static bool has_grad(const struct graph *g)
 int pass_run(const struct pass_info *p, struct graph *g, bool unfused)
 {
     int changed = 0;
-    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_stages) && has_grad(g)) /* what gradients need, they take away */
+    /* what gradients need, they take away */
+    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_stages) && has_grad(g))
         return 0;
     for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {
         int c = pass_run(p, g->region[i], unfused);

@@ -17,7 +17,8 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 
-enum { ALIGN = 64, SLACK = 64, SMALLEST = 256, HUGE_FROM = 4 << 20, HUGE_PAGE = 2 << 20, CLASSES = 4 * 54, WRAPPED = CLASSES };
+enum { ALIGN = 64, SLACK = 64, SMALLEST = 256, HUGE_FROM = 4 << 20, HUGE_PAGE = 2 << 20, CLASSES = 4 * 54,
+       WRAPPED = CLASSES };
 
 struct block {
     struct buffer buffer; /* first: a buffer is its block */
@@ -86,7 +87,10 @@ static struct block *make_block(int device, uint32_t cls, struct err *e)
     return b;
 }
 
-size_t buffer_charge(size_t bytes) { return bytes < SIZE_MAX / 8 ? class_bytes(class_of(bytes + SLACK)) : SIZE_MAX / 2; }
+size_t buffer_charge(size_t bytes)
+{
+    return bytes < SIZE_MAX / 8 ? class_bytes(class_of(bytes + SLACK)) : SIZE_MAX / 2;
+}
 
 /* Takes all idle blocks of a device off its lists; needs the lock. */
 static void take_all_idle(int device, struct block **all)
@@ -129,7 +133,8 @@ static bool within_limit(int device, size_t more, struct block **idle_blocks)
 static bool over_limit(int device, size_t bytes, const char *what, struct err *e)
 {
     struct buffer_stats s = buffer_stats(device);
-    return err_set(e, KL_ERR_MEMORY, "device %s: %s needs %zu bytes more than the %zu in use; the limit is %zu", device_name(device),
+    return err_set(e, KL_ERR_MEMORY, "device %s: %s needs %zu bytes more than the %zu in use; the limit is %zu",
+                   device_name(device),
                    what, bytes, s.live, s.limit);
 }
 

@@ -9,9 +9,12 @@ extern char **environ;
 
 enum value_kind { ANY_TEXT, THREADS, SWITCH, CHECK_WORDS, DUMP_WORDS, NEW_FOLDER, READABLE_FILE };
 static const struct { const char *name; enum value_kind kind; } variables[] = {
-    {"KILN_CACHE_DIR", ANY_TEXT}, {"KILN_CHECK", CHECK_WORDS}, {"KILN_CODEGEN", ANY_TEXT}, {"KILN_CUDA_COMPILER", ANY_TEXT},
-    {"KILN_CUDA_DRIVER", ANY_TEXT}, {"KILN_DEVICE", ANY_TEXT}, {"KILN_DISPATCH_TRACE", ANY_TEXT}, {"KILN_DUMP", DUMP_WORDS},
-    {"KILN_DUMP_DIR", NEW_FOLDER}, {"KILN_FUSE", SWITCH}, {"KILN_HIP_COMPILER", ANY_TEXT}, {"KILN_HIP_DRIVER", ANY_TEXT},
+    {"KILN_CACHE_DIR", ANY_TEXT}, {"KILN_CHECK", CHECK_WORDS}, {"KILN_CODEGEN", ANY_TEXT},
+        {"KILN_CUDA_COMPILER", ANY_TEXT},
+    {"KILN_CUDA_DRIVER", ANY_TEXT}, {"KILN_DEVICE", ANY_TEXT}, {"KILN_DISPATCH_TRACE", ANY_TEXT},
+        {"KILN_DUMP", DUMP_WORDS},
+    {"KILN_DUMP_DIR", NEW_FOLDER}, {"KILN_FUSE", SWITCH}, {"KILN_HIP_COMPILER", ANY_TEXT},
+        {"KILN_HIP_DRIVER", ANY_TEXT},
     {"KILN_PERF", SWITCH}, {"KILN_PLUGINS", ANY_TEXT}, {"KILN_PROFILE", ANY_TEXT}, {"KILN_SCHEDULES", READABLE_FILE},
     {"KILN_THREADS", THREADS},
 };
@@ -22,7 +25,10 @@ static bool is_dump_word(const char *w)
     return dump_is_stage(w) || !strcmp(w, "all") || !strcmp(w, "dot") || !strcmp(w, "html");
 }
 
-static bool is_check_word(const char *w) { return !strcmp(w, "0") || !strcmp(w, "1") || !strcmp(w, "nan") || !strcmp(w, "inf"); }
+static bool is_check_word(const char *w)
+{
+    return !strcmp(w, "0") || !strcmp(w, "1") || !strcmp(w, "nan") || !strcmp(w, "inf");
+}
 
 /* The first of the words with commas between that is none, in *wrong. */
 static bool words_are(const char *value, bool (*is_word)(const char *), char *wrong, size_t n)

@@ -4,7 +4,8 @@
 #include <pthread.h>
 #include <stdarg.h>
 
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER; /* held while the function runs: it is not taken away under it */
+/* held while the function runs: it is not taken away under it */
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static kl_log_fn *write_message;
 static void *write_ctx;
 static atomic_int least = KL_LOG_NONE;

@@ -65,8 +65,11 @@ bool option_perf_map(void)
 
 static bool unknown(const char *name, struct err *e)
 {
-    return err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are fuse, threads, cache_bytes, program_bytes, background_compile, "
-                   "join, check_nan, perf_map", name ? name : "");
+    return err_set(
+        e, KL_ERR_ARGUMENT,
+        "unknown option \"%s\": the options are fuse, threads, cache_bytes, program_bytes, background_compile, "
+        "join, check_nan, perf_map",
+        name ? name : "");
 }
 
 static bool out_of_range(const char *name, int64_t value, int64_t hi, struct err *e)

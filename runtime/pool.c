@@ -46,7 +46,8 @@ static atomic_uint wanted;                 /* pool_set_threads; 0: the default *
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static unsigned processors = 1;            /* how many this process may use */
 static unsigned default_threads = 1;
-static kl_pool host;                       /* threads 0: none; guarded by host_lock, which is held while a job runs on it */
+/* threads 0: none; guarded by host_lock, which is held while a job runs on it */
+static kl_pool host;
 static pthread_rwlock_t host_lock = PTHREAD_RWLOCK_INITIALIZER;
 static atomic_uint host_threads;           /* a copy of host.threads */
 static atomic_bool may_spin;               /* false with more workers than processors: spinning only delays them */
@@ -92,7 +93,8 @@ static unsigned shares_of(const struct pool_part *part, unsigned most)
 }
 
 /* A worker's shares of all parts, cut for `shares` workers. */
-static void run_here(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned shares, unsigned worker)
+static void run_here(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned shares,
+                     unsigned worker)
 {
     fp_env env = fp_enter();
     for (uint32_t i = 0; i < n; i++) {
@@ -299,7 +301,8 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
         shares = own > shares ? own : shares;
     }
     if (!shares) return;
-    if (shares > 1 && atomic_load_explicit(&host_threads, memory_order_relaxed) && run_on_host(fn, ctx, part, n, shares)) return;
+    if (shares > 1 && atomic_load_explicit(&host_threads, memory_order_relaxed) &&
+        run_on_host(fn, ctx, part, n, shares)) return;
     if (shares == 1 || pthread_mutex_trylock(&pool.owner)) {
         run_here(fn, ctx, part, n, 1, 0);
         return;

@@ -7,16 +7,18 @@
 #include <stdatomic.h>
 
 /* ---- device.c ---- */
-/* Numbers of devices: those of the host's memory, meta, which has none and computes nothing, then DEVICES_A_KIND for each kind
- * that has drivers. */
-enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_META = 7, DEVICE_CUDA = 8, DEVICE_HIP = 16, DEVICE_VULKAN = 24,
+/* Numbers of devices: those of the host's memory, meta, which has none and computes nothing, then DEVICES_A_KIND for
+ * each kind that has drivers. */
+enum device_number { DEVICE_REF, DEVICE_CPU, DEVICE_HOSTS, DEVICE_META = 7, DEVICE_CUDA = 8, DEVICE_HIP = 16,
+                     DEVICE_VULKAN = 24,
                      DEVICE_PLUGIN = 32, DEVICE_END = 56 }; /* plug-ins: three kinds (plugin.h) */
 enum { DEVICES_A_KIND = 8 };
 _Static_assert(DEVICE_END <= MAX_DEVICES, "a graph's nodes name every device");
-/* Number of a device by name ("ref", "cpu", "vulkan", "vulkan:1"), -1 with the reason in *e if unknown, not built or not
- * working. */
+/* Number of a device by name ("ref", "cpu", "vulkan", "vulkan:1"), -1 with the reason in *e if unknown, not built or
+ * not working. */
 int device_find(const char *name, struct err *e);
-/* KILN_DEVICE if set, else the first of cuda, hip, cpu and ref that works; *why (never NULL): why those before it do not. */
+/* KILN_DEVICE if set, else the first of cuda, hip, cpu and ref that works; *why (never NULL): why those before it do
+ * not. */
 int device_default(const char **why, struct err *e);
 const char *device_name(int device);
 /* Kinds are enum kl_device_kind. */
@@ -51,7 +53,8 @@ const struct caps *accelerator_caps(const struct accelerator *a);
 uint32_t accelerator_dtypes(const struct accelerator *a); /* by bit */
 const struct driver *accelerator_driver(const struct accelerator *a);
 struct driver_device *accelerator_device(const struct accelerator *a);
-/* One thread at a time works with a device; the same may lock it again.  Several are locked in the order of their numbers. */
+/* One thread at a time works with a device; the same may lock it again.  Several are locked in the order of their
+ * numbers. */
 void accelerator_lock(struct accelerator *a);
 void accelerator_unlock(struct accelerator *a);
 void accelerators_before_fork(void);
@@ -63,7 +66,8 @@ struct device_kernel {
     uint32_t nbuf;
     uint8_t inside[];                    /* per lbuf: no argument */
 };
-struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code, struct err *e);
+struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
+                                       struct err *e);
 void accelerator_unload(struct accelerator *a, struct device_kernel *k);
 /* Blocks of a launch over so many iterations. */
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent);
@@ -107,8 +111,8 @@ typedef void pool_fn(void *ctx, int64_t begin, int64_t end, unsigned worker);
 void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain); /* returns when all of 0..extent is done */
 /* The same with at most max_workers workers, for callers with a fixed number of per-worker places. */
 void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers);
-/* Several ranges, without a barrier between them: a worker goes from its share of one to its share of the next.  Ranges of
- * equal extent and grain are shared out alike, and one of grain 0 is all worker 0's. */
+/* Several ranges, without a barrier between them: a worker goes from its share of one to its share of the next.  Ranges
+ * of equal extent and grain are shared out alike, and one of grain 0 is all worker 0's. */
 struct pool_part { int64_t extent, grain; };
 typedef void pool_part_fn(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker);
 void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers);
@@ -124,7 +128,8 @@ struct exec {                            /* but for the atomic fields immutable 
     struct code_entry **code;            /* what is loaded of its kernels, once for each device that runs one */
     uint32_t ncode;
     kernel_fn **fn;                      /* per program kernel; NULL: only other devices than the CPU run it */
-    const struct device_kernel **on[DEVICE_END]; /* the same for each device that has a driver and runs kernels, else NULL */
+    /* the same for each device that has a driver and runs kernels, else NULL */
+    const struct device_kernel **on[DEVICE_END];
     int64_t work_bytes;                  /* scratch that a launch on such a device needs */
     uint64_t interpreted;                /* devices without a code generator, by bit */
     uint64_t accelerated;                /* those with a driver */
@@ -134,9 +139,12 @@ struct exec {                            /* but for the atomic fields immutable 
     const struct sched_section *schedules; /* handed in for its kernels, or NULL */
     char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
     _Atomic(uint64_t) ran;               /* number of the last run, of all in this process; 0: none yet */
-    _Atomic(const struct exec *) newer;  /* compiled in the background, this one being unfused: runs in its place; or NULL */
-    const struct exec *base;             /* of one that waits for `newer`: the unfused program whose parts it has; else NULL */
-    atomic_uint refs;                    /* the cache's own and others'; 0: evicted, only the memory of this struct is left */
+    /* compiled in the background, this one being unfused: runs in its place; or NULL */
+    _Atomic(const struct exec *) newer;
+    /* of one that waits for `newer`: the unfused program whose parts it has; else NULL */
+    const struct exec *base;
+    /* the cache's own and others'; 0: evicted, only the memory of this struct is left */
+    atomic_uint refs;
     atomic_uint weak_refs;               /* pointers that do not keep the program, and one while refs is not 0 */
 };
 /* What runs now where x was got. */
@@ -146,8 +154,8 @@ static inline const struct exec *exec_latest(const struct exec *x)
     return newer ? newer : x;
 }
 /* The compiled form of a recorded graph, from the cache or made now.  Nodes on the graph's first device (graph_device)
- * run on `device`, the others where they are.  NULL: *e.  With a reference, for exec_unref: a program without one may be
- * evicted (evict.c). */
+ * run on `device`, the others where they are.  NULL: *e.  With a reference, for exec_unref: a program without one may
+ * be evicted (evict.c). */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
 /* Of a graph of this name, the last that ran, with a reference; NULL: none. */
 const struct exec *exec_named(const char *name);
@@ -203,7 +211,8 @@ void log_after_fork(void);
 struct disk_key { struct hash128 hash; char *bytes; size_t size; char name[64]; };
 /* Everything that decides the code of a kernel.  false: out of memory; disk_key_free in either case. */
 bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b);
-bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps); /* another target's */
+/* another target's */
+bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struct backend *b, const struct caps *caps);
 /* Of an entry that is no kernel but something that was found out, and `text` decides. */
 bool disk_key_text(struct disk_key *key, const char *text, const char *name);
 void disk_key_free(struct disk_key *key);
@@ -214,9 +223,11 @@ void disk_store(const struct disk_key *key, const struct code *code);
 bool disk_folder(char *path, size_t size, struct err *e);
 bool disk_accepts(struct err *e);        /* can an entry be written there?  Tries it; false: *e says why not */
 
-struct disk_entry { char file[48], name[64]; int64_t bytes, used; bool temporary; }; /* used: when last, in ns since 1970 */
+/* used: when last, in ns since 1970 */
+struct disk_entry { char file[48], name[64]; int64_t bytes, used; bool temporary; };
 struct disk_entries { struct disk_entry *v; uint32_t n, cap; int64_t bytes; };       /* bytes: of all entries */
-bool disk_list(struct disk_entries *out, struct err *e);     /* least recently used first; mem_free(out->v) in either case */
+/* least recently used first; mem_free(out->v) in either case */
+bool disk_list(struct disk_entries *out, struct err *e);
 /* Whether an entry is whole, its bytes as they were written; false: *e.  Fills in its kernel's name. */
 bool disk_verify(struct disk_entry *entry, struct err *e);
 /* Removes the least recently used entries until at most max bytes are left; *gone: what it removed. */
@@ -235,9 +246,10 @@ uint64_t exec_runs(void);                /* runs so far in this process */
 int exec_leaf_device(const struct graph *g, int device, unsigned op, uint32_t ordinal);
 
 /* ---- check.c ---- */
-/* exec_run of what was recorded.  With option check_nan an output with a NaN is an error, which names the node and the line
- * that made it; no state has been written then. */
-bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input, struct buffer *const *state,
+/* exec_run of what was recorded.  With option check_nan an output with a NaN is an error, which names the node and the
+ * line that made it; no state has been written then. */
+bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input,
+                      struct buffer *const *state,
                       const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e);
 
 /* ---- profile.c: where the time of executions goes ---- */
@@ -266,7 +278,8 @@ void profile_free(struct profile *p);    /* its rows, and the programs that it k
 /* ---- timeline.c: what happens when, on every thread of the process, while it is on ----
  * A span is something with a beginning and an end.  Of each kind the count and the time are added up, of each command
  * of a program too; and the first EVENTS_MAX spans are kept one by one. */
-enum span { SPAN_KERNEL, SPAN_SHARE, SPAN_COPY, SPAN_CUSTOM, SPAN_INTERP, SPAN_REGION, /* commands; SHARE: a worker's of a kernel */
+/* commands; SHARE: a worker's of a kernel */
+enum span { SPAN_KERNEL, SPAN_SHARE, SPAN_COPY, SPAN_CUSTOM, SPAN_INTERP, SPAN_REGION,
             SPAN_RECORD, SPAN_STEP, SPAN_READ, SPAN_PASSES, SPAN_PLAN, SPAN_COMPILE, SPAN_LOAD, SPANS };
 enum { EVENTS_MAX = 1 << 20 };
 struct event {
@@ -336,7 +349,8 @@ extern struct counters counters;
 /* ---- dump/: what a graph becomes on its way to machine code, for people ---- */
 enum dump_form { DUMP_TEXT, DUMP_DOT, DUMP_HTML };
 struct dump_request {
-    const char *stage;      /* captured, a stage of passes.def, scheduled, schedules, llvm, asm or source; a page has all of them */
+    /* captured, a stage of passes.def, scheduled, schedules, llvm, asm or source; a page has all of them */
+    const char *stage;
     enum dump_form form;
     int device;             /* where nodes on the graph's first device go; -1: they stay */
     bool fuse;
@@ -345,8 +359,8 @@ struct dump_request {
 };
 bool dump_is_stage(const char *stage);
 bool dump_form_of(const char *path, enum dump_form *form); /* what its ending asks for; false: text */
-/* Takes a graph, which stays as it is, through the passes and writes a stage.  Of pictures (Graphviz) there are those of
- * graphs and of stage scheduled. */
+/* Takes a graph, which stays as it is, through the passes and writes a stage.  Of pictures (Graphviz) there are those
+ * of graphs and of stage scheduled. */
 bool dump_write(const struct graph *captured, const struct dump_request *r, FILE *f, struct err *e);
 bool dump_to_file(const struct graph *captured, const struct dump_request *r, const char *path, struct err *e);
 /* KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API. */
@@ -363,7 +377,8 @@ void dump_next_to(const char *dir);
 /* ---- gpu.c: kernels in the languages of GPUs: "cuda" (also NULL), "hip" or "glsl" ---- */
 bool gpu_caps(const char *target, struct caps *out, struct err *e); /* to plan programs for such a GPU */
 /* Prints a stage of the kernels: scheduled, source or asm. */
-bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f, struct err *e);
+bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f,
+               struct err *e);
 
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */

@@ -70,7 +70,8 @@ case $(grep -h '^KILN_SANITIZE:' "$build/CMakeCache.txt") in
 *thread) flags=-fsanitize=thread ;;
 esac
 check 'install' cmake --install "$build" --prefix "$tmp/root"
-check 'a user of it configures' cmake -S "$tmp/user" -B "$tmp/user/build" -DCMAKE_PREFIX_PATH="$tmp/root" "-DCMAKE_C_FLAGS=$flags"
+check 'a user of it configures' cmake -S "$tmp/user" -B "$tmp/user/build" -DCMAKE_PREFIX_PATH="$tmp/root" \
+    "-DCMAKE_C_FLAGS=$flags"
 check 'a user of it builds' cmake --build "$tmp/user/build"
 check 'a program compiled ahead of time' sh -c "[ \"\$('$tmp/user/build/ahead')\" = '0: 0 3 2 5' ]"
 check 'a program that compiles' sh -c "[ \"\$('$tmp/user/build/later')\" = 12 ]"
@@ -79,9 +80,11 @@ mv "$tmp/root" "$tmp/moved"
 pc=$(dirname "$(find "$tmp/moved" -name kiln.pc)")
 check 'pkg-config knows it' sh -c "[ \"\$(PKG_CONFIG_PATH='$pc' pkg-config --modversion kiln)\" = 0.1.0 ]"
 check 'a program built by pkg-config' sh -c "cc $flags '$tmp/user/later.c' -o '$tmp/user/by_pc' \
-    \$(PKG_CONFIG_PATH='$pc' pkg-config --cflags --libs kiln) -Wl,-rpath,'$(dirname "$pc")' && [ \"\$('$tmp/user/by_pc')\" = 12 ]"
+    \$(PKG_CONFIG_PATH='$pc' pkg-config --cflags --libs kiln) -Wl,-rpath,'$(dirname "$pc")' &&
+        [ \"\$('$tmp/user/by_pc')\" = 12 ]"
 mv "$tmp/moved" "$tmp/root"
-check 'the library has a version in its name' sh -c "readelf -d '$tmp'/root/lib*/libkiln.so '$tmp'/root/lib/*/libkiln.so 2>/dev/null |
+check 'the library has a version in its name' sh -c \
+    "readelf -d '$tmp'/root/lib*/libkiln.so '$tmp'/root/lib/*/libkiln.so 2>/dev/null |
     grep -F 'soname: [libkiln.so.0.1]'"
 check 'no document stands between the headers' sh -c "! find '$tmp/root' -name '*.md' | grep ."
 check 'the command' sh -c "'$tmp/root/bin/kiln' dump '$tmp/user/or.kir' --bind n=4 --stage asm | grep -q ret"

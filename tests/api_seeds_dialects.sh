@@ -1,7 +1,7 @@
 #!/bin/sh
-# Row D3: HIP is a device of its own, no CUDA under another name, and the same loop IR becomes both: what `kiln dump` prints
-# of kernels for the one and the other is the same text but for the dialect's prelude.  In f32, for halves have matrix units
-# of each maker's own, and so another loop IR.
+# Row D3: HIP is a device of its own, no CUDA under another name, and the same loop IR becomes both: what `kiln dump`
+# prints of kernels for the one and the other is the same text but for the dialect's prelude. In f32, for halves have
+# matrix units of each maker's own, and so another loop IR.
 B=${1:?a build folder}
 cd "$(dirname "$0")/.." || exit 1
 p=0
@@ -21,7 +21,8 @@ for graph in rows_softmax rows_softmax_grad dot_blocks scatter_of_itself circle_
     done
     [ -s "$scratch/hip.kernels" ] && cmp -s "$scratch/cuda.kernels" "$scratch/hip.kernels"
     check $? "$graph: the kernels' text differs between cuda and hip"
-    ! grep -q 'asm(\|_sync(' "$scratch/hip.prelude" && grep -q '_Float16' "$scratch/hip.prelude" && grep -q 'asm(' "$scratch/cuda.prelude"
+    ! grep -q 'asm(\|_sync(' "$scratch/hip.prelude" && grep -q '_Float16' "$scratch/hip.prelude" &&
+        grep -q 'asm(' "$scratch/cuda.prelude"
     check $? "$graph: the prelude is not the language's own"
 done
 "$B/kiln" devices | grep -q '^hip:0 '

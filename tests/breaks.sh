@@ -1,7 +1,7 @@
 #!/bin/sh
-# Are the rows of the dispatch system tested by their own mechanisms?  With each switched off (ir/broken.h) or, for the two
-# about the public headers alone, these spoilt, its row fails and no other but those that tests/breaks.def lists beside it.
-# Every row that has a test has a line there.
+# Are the rows of the dispatch system tested by their own mechanisms? With each switched off (ir/broken.h) or, for the
+# two about the public headers alone, these spoilt, its row fails and no other but those that tests/breaks.def lists
+# beside it. Every row that has a test has a line there.
 #
 #   breaks.sh BUILD [ROW ...]     BUILD: of preset `broken`; without rows all of the table
 B=${1:?a build folder}
@@ -15,7 +15,7 @@ bad() { f=$((f + 1)) && echo "FAIL $*"; }
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 "$bin/kiln" devices | grep -q '^vulkan:0 *- ' &&
-    echo "breaks.sh: without a Vulkan driver (mesa-vulkan-drivers) rows about devices are not what tests/breaks.def lists" >&2
+    echo "breaks.sh: without a Vulkan driver (mesa-vulkan-drivers) rows about devices differ from tests/breaks.def" >&2
 
 # headers ROW: what spoils the public headers, which hold no switch, for a row about them.
 headers() {
@@ -59,7 +59,8 @@ failing() {
 try() { # ROW THE OTHERS
     row=$1
     shift
-    n=$(grep -rhoE "BROKEN\($row\)" --include='*.c' --include='*.h' --exclude=broken.h ir passes codegen runtime frontend | wc -l)
+    n=$(grep -rhoE "BROKEN\($row\)" --include='*.c' --include='*.h' --exclude=broken.h ir passes codegen runtime \
+        frontend | wc -l)
     [ -z "$(headers "$row")" ] || n=$((n + 1))
     [ "$n" -eq 1 ] || bad "$row has $n switches, not one"
     is=" $(failing "$row")"

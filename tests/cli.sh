@@ -1,7 +1,7 @@
 #!/bin/sh
 # The `kiln` command: exit codes, what it prints, what it refuses.
 #
-#   cli.sh BUILD [EVERY]     EVERY: of tests/text, each so many-th file is for `opt` (1: all), where processes start slowly;
+#   cli.sh BUILD [EVERY]     EVERY: `opt` takes each so many-th file of tests/text (1: all), where starting one is slow;
 #                            tests/any_pass takes all of them through all passes without any
 kiln=$1/kiln
 every=${2:-1}
@@ -116,7 +116,8 @@ opt_all() {
         ! grep -q '^error: ' "$file" || continue # what a pass refuses
         sed '/^# expect:$/,$d' "$file" >"$tmp/any.kir"
         for list in $lists; do
-            "$kiln" opt "$tmp/any.kir" -p "$list" -o "$tmp/opt.kir" && "$kiln" opt "$tmp/opt.kir" -p '' -o "$tmp/again.kir" &&
+            "$kiln" opt "$tmp/any.kir" -p "$list" -o "$tmp/opt.kir" &&
+                "$kiln" opt "$tmp/opt.kir" -p '' -o "$tmp/again.kir" &&
                 cmp "$tmp/opt.kir" "$tmp/again.kir" || { echo "$file, -p $list"; return 1; }
         done
     done
@@ -147,9 +148,11 @@ check 'dump unfused' 0 'group 1' "$kiln" dump "$tmp/step.kir" --stage=fused --un
 check 'dump captured' 0 '^graph @step {' "$kiln" dump "$tmp/step.kir" --stage captured
 check 'dump as a picture' 0 'subgraph "cluster_group0"' "$kiln" dump "$tmp/step.kir" --stage fused --format dot
 check 'a page' 0 '<title>step</title>' "$kiln" dump "$tmp/step.kir" --format html --device ref
-check 'a page in a file' 0 done sh -c '"$@" && echo done' sh "$kiln" dump "$tmp/step.kir" --device ref -o "$tmp/step.html"
+check 'a page in a file' 0 done sh -c '"$@" && echo done' sh "$kiln" dump "$tmp/step.kir" --device ref -o \
+    "$tmp/step.html"
 check 'that file' 0 '^</html>$' cat "$tmp/step.html"
-check 'a picture in a file' 0 done sh -c '"$@" && echo done' sh "$kiln" dump "$tmp/step.kir" --stage captured -o "$tmp/step.dot"
+check 'a picture in a file' 0 done sh -c '"$@" && echo done' sh "$kiln" dump "$tmp/step.kir" --stage captured -o \
+    "$tmp/step.dot"
 check 'that picture' 0 '^digraph "step" {$' cat "$tmp/step.dot"
 check 'dump in no folder' 1 '/nowhere/x.kir: No such' "$kiln" dump "$tmp/step.kir" --stage captured -o /nowhere/x.kir
 check 'dump unknown format' 2 "no format is called 'pdf'" "$kiln" dump "$tmp/step.kir" --stage fused --format pdf
@@ -164,7 +167,8 @@ check 'dump unknown stage' 2 "no stage is called 'frob'" "$kiln" dump "$tmp/step
 check 'dump without stage' 2 'needs a file and --stage' "$kiln" dump "$tmp/step.kir"
 check 'dump code of ref' 1 'has no stage llvm' "$kiln" dump "$tmp/step.kir" --stage llvm --device ref
 sed '/^# expect:$/,$d' "$tests/text/pass_fuse_huge_values.kir" >"$tmp/huge.kir"
-check 'dump of what fits in no memory' 1 'its values have .* bytes in all' "$kiln" dump "$tmp/huge.kir" --stage scheduled
+check 'dump of what fits in no memory' 1 'its values have .* bytes in all' "$kiln" dump "$tmp/huge.kir" --stage \
+    scheduled
 check 'source for CUDA' 0 'extern "C" __global__ void .*kernel_0(' "$kiln" dump "$tmp/step.kir" --stage source
 check 'source for HIP' 0 '__shfl_down(x, h, w)' "$kiln" dump "$tmp/sum.kir" --stage source --target hip
 check 'source in GLSL' 0 'layout(local_size_x = ' "$kiln" dump "$tmp/sum.kir" --stage source --target=glsl
@@ -187,7 +191,8 @@ check 'source for nothing' 1 "no language is called 'metal': there are cuda, hip
 check 'a stage that GPUs have not' 1 'have no stage llvm' "$kiln" dump "$tmp/sum.kir" --stage llvm --target cuda
 glsl_assembly() { # SPIR-V, where shaderc is at hand
     "$kiln" dump "$tmp/sum.kir" --stage asm --target glsl >"$tmp/asm" 2>&1
-    case $? in 0) grep -m1 -o 'OpEntryPoint GLCompute' "$tmp/asm" ;; *) grep -o "no compiler for 'glsl'" "$tmp/asm" ;; esac
+    case $? in 0) grep -m1 -o 'OpEntryPoint GLCompute' "$tmp/asm" ;; *) grep -o "no compiler for 'glsl'" "$tmp/asm" \
+        ;; esac
 }
 check 'assembly of GLSL' 0 '^OpEntryPoint\|^no compiler' glsl_assembly
 check 'dump unknown device' 1 'frob' "$kiln" dump "$tmp/step.kir" --stage llvm --device frob
@@ -220,7 +225,8 @@ sed 's/@cpu/@6/' "$tmp/copy.kir" >"$tmp/nowhere.kir"
 if "$kiln" run "$tmp/half.kir" --device cpu >/dev/null 2>&1; then
     check 'run on two devices' 0 'return 0 : f32\[\] = 2.828' "$kiln" run "$tmp/copy.kir" --device ref
     check 'a code generator by name' 0 '^cpu  *[^ -]' env KILN_CODEGEN=llvm "$kiln" devices
-    check 'one that there is not' 0 '^cpu  *- there is no backend named nothing' env KILN_CODEGEN=nothing "$kiln" devices
+    check 'one that there is not' 0 '^cpu  *- there is no backend named nothing' env KILN_CODEGEN=nothing "$kiln" \
+        devices
 fi
 check 'run on a device that is not there' 1 'there is no device 6' "$kiln" run "$tmp/nowhere.kir" --device ref
 sed 's/@cpu/@7/' "$tmp/copy.kir" >"$tmp/dry.kir"
@@ -234,10 +240,12 @@ run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
 run 'run cut array' 1 'ends inside the header' --input x="$tmp/cut.npy"
 run 'run no array' 1 'magic number' --input x="$tmp/step.kir"
 
-check 'bench, values made up' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/step.kir" --rounds 3 --json "$tmp/b.json" --svg "$tmp/b.svg"
+check 'bench, values made up' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/step.kir" --rounds 3 --json \
+    "$tmp/b.json" --svg "$tmp/b.svg"
 check 'bench writes rows' 0 '"case": "step", "variant": "fused", .* "baseline": "unfused"' cat "$tmp/b.json"
 check 'bench draws' 0 '^</svg>$' cat "$tmp/b.svg"
-check 'bench with values' 0 '^step: 3 rounds' "$kiln" bench "$tmp/step.kir" --input x="$tmp/x.npy" --slot lr=0.5 --device ref --rounds=3
+check 'bench with values' 0 '^step: 3 rounds' "$kiln" bench "$tmp/step.kir" --input x="$tmp/x.npy" --slot lr=0.5 \
+    --device ref --rounds=3
 check 'bench every dtype' 0 'fused kernels' "$kiln" bench "$tmp/half.kir" --rounds 3
 check 'bench bad rounds' 2 "'many' is not a number from 1 to 1000" "$kiln" bench "$tmp/step.kir" --rounds many
 check 'bench without file' 2 'needs a file' "$kiln" bench
@@ -245,7 +253,8 @@ check 'bench other shape' 1 'holds f32\[1,2\]' "$kiln" bench "$tmp/step.kir" --i
 check 'bench to no folder' 1 '/no/such/b.json' "$kiln" bench "$tmp/step.kir" --rounds 3 --json /no/such/b.json
 check 'profile' 0 '^mul\|^k[0-9]*_.* step  *20' "$kiln" profile "$tmp/step.kir" --trace "$tmp/p.json"
 check 'profile, timeline' 0 '"cat":"kernel"' cat "$tmp/p.json"
-check 'profile with values' 0 '^interpreter  *step  *3' "$kiln" profile "$tmp/step.kir" --input x="$tmp/x.npy" --device ref --rounds 3
+check 'profile with values' 0 '^interpreter  *step  *3' "$kiln" profile "$tmp/step.kir" --input x="$tmp/x.npy" \
+    --device ref --rounds 3
 check 'profile unfused' 0 '^? mul  *3' "$kiln" profile "$tmp/step.kir" --unfused --rounds 3
 check 'profile bad rounds' 2 "'0' is not a number from 1 to 1000" "$kiln" profile "$tmp/step.kir" --rounds 0
 check 'profile without file' 2 'needs a file' "$kiln" profile
@@ -294,13 +303,21 @@ if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; t
     sed 's/ grain.*//; s/$/ grain 7/; 1s/ grain 7//' "$tmp/own.txt" >"$tmp/other.txt"
     sed '2s/@k/@x/' "$tmp/own.txt" >"$tmp/gone.txt"
     check 'schedules' 0 '^@k0_.* schedule ' cat "$tmp/own.txt"
-    check 'schedules handed in' 0 ' schedule .* grain 7$' "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu --schedules "$tmp/other.txt"
-    check 'schedules come back' 0 '^same$' sh -c "'$kiln' dump '$tmp/sum.kir' --stage schedules --device cpu --schedules '$tmp/other.txt' | cmp - '$tmp/other.txt' && echo same"
-    check 'schedules by environment' 0 ' grain 7$' env KILN_SCHEDULES="$tmp/other.txt" "$kiln" dump "$tmp/sum.kir" --stage schedules --device cpu
-    check 'schedules for no kernel' 1 'gone.txt:2:1: graph @.* has no kernel @x0' "$kiln" dump "$tmp/sum.kir" --stage asm --device cpu --schedules "$tmp/gone.txt"
-    check 'schedules that are none' 2 'any.kir:[0-9]*:[0-9]*: expected' "$kiln" run "$tmp/sum.kir" --schedules "$tmp/any.kir"
-    check 'schedules of no file' 1 'KILN_SCHEDULES: .*none: No such file' env KILN_SCHEDULES="$tmp/none" "$kiln" dump "$tmp/sum.kir" --stage asm --device cpu
-    check 'kernel compiled' 0 '^b1 : f32\[2\] = 0.5 1.0$' "$kiln" kernel "$tmp/double.loop" --run --device cpu --input b0="$tmp/x.npy" --slot 0=0.5
+    check 'schedules handed in' 0 ' schedule .* grain 7$' "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu \
+        --schedules "$tmp/other.txt"
+    check 'schedules come back' 0 '^same$' sh -c \
+        "'$kiln' dump '$tmp/sum.kir' --stage schedules --device cpu --schedules '$tmp/other.txt' |
+         cmp - '$tmp/other.txt' && echo same"
+    check 'schedules by environment' 0 ' grain 7$' env KILN_SCHEDULES="$tmp/other.txt" "$kiln" dump "$tmp/sum.kir" \
+        --stage schedules --device cpu
+    check 'schedules for no kernel' 1 'gone.txt:2:1: graph @.* has no kernel @x0' "$kiln" dump "$tmp/sum.kir" --stage \
+        asm --device cpu --schedules "$tmp/gone.txt"
+    check 'schedules that are none' 2 'any.kir:[0-9]*:[0-9]*: expected' "$kiln" run "$tmp/sum.kir" --schedules \
+        "$tmp/any.kir"
+    check 'schedules of no file' 1 'KILN_SCHEDULES: .*none: No such file' env KILN_SCHEDULES="$tmp/none" "$kiln" dump \
+        "$tmp/sum.kir" --stage asm --device cpu
+    check 'kernel compiled' 0 '^b1 : f32\[2\] = 0.5 1.0$' "$kiln" kernel "$tmp/double.loop" --run --device cpu \
+        --input b0="$tmp/x.npy" --slot 0=0.5
     check 'kernel to assembly' 0 'retq' "$kiln" kernel "$tmp/double.loop" --stage asm --device cpu
 fi
 check 'kernel prints' 0 '%4 = loop serial 0 to 2 {$' "$kiln" kernel "$tmp/double.loop"
@@ -316,7 +333,8 @@ kernel @phases {
   store b0[0] = 2.0:f32
 }
 END
-check 'kernel that has no source' 1 'no hip source: it has several phases' "$kiln" kernel "$tmp/phases.loop" --stage source --target hip
+check 'kernel that has no source' 1 'no hip source: it has several phases' "$kiln" kernel "$tmp/phases.loop" --stage \
+    source --target hip
 check 'kernel unknown stage' 1 "no stage of a kernel is called 'fused'" "$kiln" kernel "$tmp/double.loop" --stage fused
 check 'kernel without file' 2 'needs a file' "$kiln" kernel --run
 kernel 'kernel run' 0 '^b1 : f32\[2\] = 0.5 1.0$' double --input b0="$tmp/x.npy" --slot 0=0.5
@@ -328,7 +346,8 @@ kernel 'kernel without slot' 1 'slot 0 of f32: has no value' double --input b0="
 kernel 'kernel bad slot' 1 'slot 0 of f32: expected a number' double --input b0="$tmp/x.npy" --slot 0=fast
 kernel 'kernel short input' 1 'holds 1 elements of f32 where b0 has 2' double --slot 0=1 --input b0="$tmp/one.npy"
 kernel 'kernel input of an output' 1 "no input buffer 'b1'" double --slot 0=1 --input b1="$tmp/x.npy"
-kernel 'kernel unknown output' 1 "no output buffer 'b7'" double --slot 0=1 --input b0="$tmp/x.npy" --output b7="$tmp/none.npy"
+kernel 'kernel unknown output' 1 "no output buffer 'b7'" double --slot 0=1 --input b0="$tmp/x.npy" --output \
+    b7="$tmp/none.npy"
 kernel 'kernel beyond its buffer' 1 'accesses element 2 of buffer 0' beyond --input b0="$tmp/x.npy" --slot 0=1
 
 # The kernels kept on disk.
@@ -340,7 +359,8 @@ cache() { # NAME EXIT PATTERN ARGUMENTS...
 cache 'cache is made' 0 '^0 entries, 0 damaged, 0 bytes in .*/cache$' list
 kept=0
 if "$kiln" run "$tmp/half.kir" --device cpu >"$tmp/out" 2>&1; then # the files of entries that this build makes
-    KILN_CACHE_DIR=$tmp/cache "$kiln" run "$tmp/step.kir" --device cpu --input x="$tmp/x.npy" --state w="$tmp/w.npy" --slot lr=1 >"$tmp/out"
+    KILN_CACHE_DIR=$tmp/cache "$kiln" run "$tmp/step.kir" --device cpu --input x="$tmp/x.npy" --state w="$tmp/w.npy" \
+        --slot lr=1 >"$tmp/out"
     kept=$(ls "$tmp/cache" | wc -l)
 fi
 cache 'cache list' 0 "^$kept entries, 0 damaged" list
@@ -409,7 +429,8 @@ check 'run with 300 slots' 0 'return 299 : f32\[\] = 299' \
     "$kiln" run "$tmp/many.kir" --device ref $(for i in $(seq 0 299); do echo "--slot s$i=$i"; done)
 
 # values of the environment that mean nothing
-check 'no number of threads' 0 'kiln: KILN_THREADS=abc: it is not a number from 1 to' env KILN_THREADS=abc "$kiln" ops add
+check 'no number of threads' 0 'kiln: KILN_THREADS=abc: it is not a number from 1 to' env KILN_THREADS=abc "$kiln" \
+    ops add
 check 'an unknown stage' 0 'kiln: KILN_DUMP=captured,nostage: "nostage" is neither a stage' \
     env KILN_DUMP=captured,nostage "$kiln" ops add
 check 'a folder that cannot be made' 0 'kiln: KILN_DUMP_DIR=/nowhere/at/all: there is no such folder' \

@@ -38,17 +38,21 @@ steps() {
     done
     shift
     # shellcheck disable=SC2086
-    env KILN_CACHE_DIR=none $vars "$demo" --data "$scratch" --dump "$scratch/dump" --epochs 2 --losses "$scratch/$name.losses" "$@" \
+    env KILN_CACHE_DIR=none $vars "$demo" --data "$scratch" --dump "$scratch/dump" --epochs 2 --losses \
+        "$scratch/$name.losses" "$@" \
         >"$scratch/$name.out" 2>"$scratch/$name.err" || { bad "$name: status $?"; cat "$scratch/$name.err"; }
 }
 same() {
-    if [ -s "$scratch/base.losses" ] && cmp "$scratch/base.losses" "$scratch/$1.losses"; then ok; else bad "$1: other losses"; fi
+    if [ -s "$scratch/base.losses" ] && cmp "$scratch/base.losses" "$scratch/$1.losses"; then ok; else
+        bad "$1: other losses"; fi
 }
 differ() {
-    if [ -s "$scratch/$1.losses" ] && ! cmp -s "$scratch/base.losses" "$scratch/$1.losses"; then ok; else bad "$1: same losses"; fi
+    if [ -s "$scratch/$1.losses" ] && ! cmp -s "$scratch/base.losses" "$scratch/$1.losses"; then ok; else
+        bad "$1: same losses"; fi
 }
 
-# gpu: only this, with few images.  On a device with a driver: about the same losses, and the second process compiles nothing.
+# gpu: only this, with few images. On a device with a driver: about the same losses, and the second process compiles
+# nothing.
 compiles() { sed -n 's/^compiles: //p' "$scratch/$1.out"; }
 if [ "${1:-}" = gpu ]; then
     if "${B:-build}/kiln" devices | grep -q '^vulkan:0 *-'; then
@@ -65,16 +69,19 @@ if [ "${1:-}" = gpu ]; then
     numbers() { while read -r x; do env printf '%.9f\n' "$x"; done <"$scratch/$1.losses"; }
     numbers gpu >"$scratch/gpu.numbers"
     numbers cpu | paste - "$scratch/gpu.numbers" >"$scratch/both"
-    if awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-4 * $1) bad = 1 } END { exit bad || NR != 3 }' "$scratch/both"; then ok
+    if awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-4 * $1) bad = 1 }
+            END { exit bad || NR != 3 }' "$scratch/both"; then ok
     else bad "gpu: losses $(cat "$scratch/both")"; fi
-    if [ "$(compiles gpu)" -gt 0 ] && [ "$(compiles gpu_warm)" -eq 0 ]; then ok; else bad "gpu: compiles $(compiles gpu), $(compiles gpu_warm)"; fi
+    if [ "$(compiles gpu)" -gt 0 ] && [ "$(compiles gpu_warm)" -eq 0 ]; then ok; else
+        bad "gpu: compiles $(compiles gpu), $(compiles gpu_warm)"; fi
     echo "$p passed, $f failed, 0 skipped"
     [ "$f" -eq 0 ]
     exit
 fi
 
 steps base KILN_THREADS=1 --
-if [ "$(wc -l <"$scratch/base.losses")" -eq 6 ]; then ok; else bad "base: $(wc -l <"$scratch/base.losses") losses, not 6"; fi
+if [ "$(wc -l <"$scratch/base.losses")" -eq 6 ]; then ok; else
+    bad "base: $(wc -l <"$scratch/base.losses") losses, not 6"; fi
 steps two_threads KILN_THREADS=2 -- && same two_threads
 steps unfused KILN_FUSE=0 KILN_THREADS=1 -- && same unfused
 steps again KILN_THREADS=1 -- && same again
@@ -92,7 +99,8 @@ done
 # With a folder to keep kernels in, the second process compiles nothing, whatever its numbers.
 keep="KILN_CACHE_DIR=$scratch/cache"
 steps cold KILN_THREADS=1 "$keep" -- && same cold
-if [ "$(compiles cold)" -gt 0 ] && [ "$(compiles cold)" -eq "$(compiles base)" ]; then ok; else bad "cold: compiles $(compiles cold)"; fi
+if [ "$(compiles cold)" -gt 0 ] && [ "$(compiles cold)" -eq "$(compiles base)" ]; then ok; else
+    bad "cold: compiles $(compiles cold)"; fi
 steps warm KILN_THREADS=2 "$keep" -- && same warm
 steps warm_rate KILN_THREADS=1 "$keep" -- --lr 0.01
 for run in warm warm_rate; do
@@ -102,14 +110,16 @@ if cmp -s "$scratch/warm_rate.losses" "$scratch/other_rate.losses"; then ok; els
 
 for result in accuracy steps step_us_fused step_us_unfused fused_speedup kernels_fused kernels_unfused graphs_built \
     compiles peak_bytes lower_bound_bytes; do
-    if [ "$(grep -cE "^$result: [0-9]+(\.[0-9]+)?$" "$scratch/base.out")" -eq 1 ]; then ok; else bad "no result $result"; fi
+    if [ "$(grep -cE "^$result: [0-9]+(\.[0-9]+)?$" "$scratch/base.out")" -eq 1 ]; then ok; else
+        bad "no result $result"; fi
 done
 if [ -n "$(ls "$(sed -n 's/^ir_dump: //p' "$scratch/base.out")")" ]; then ok; else bad "nothing in ir_dump"; fi
 
 # Mixed precision, on all images: products of bf16 and no others in the program, and the accuracy within half a point.
 for precision in '' --autocast; do
     # shellcheck disable=SC2086
-    "$demo" $precision --epochs 1 --steps 200 --dump "$scratch/dump$precision" >"$scratch/mixed$precision.out" 2>"$scratch/err" ||
+    "$demo" $precision --epochs 1 --steps 200 --dump "$scratch/dump$precision" >"$scratch/mixed$precision.out" \
+        2>"$scratch/err" ||
         bad "mixed precision: $(cat "$scratch/err")"
 done
 accuracy() { sed -n 's/^accuracy: //p' "$1"; }
@@ -117,7 +127,8 @@ if [ "$(grep -c '= dot .*bf16' "$scratch/dump--autocast/train_step.captured.kir"
     ! grep -q '= dot .*f32' "$scratch/dump--autocast/train_step.captured.kir"; then ok
 else bad "autocast: other products than three of bf16"; fi
 # group OP: of every value that a kernel computes; a kernel of casts alone would be one that fused with nothing
-kernels=$(sed -n 's/^ *%[^ ]* = \([a-z_0-9]*\) .* group \([0-9]*\).*/\2 \1/p' "$scratch/dump--autocast/train_step.fused.kir")
+kernels=$(sed -n 's/^ *%[^ ]* = \([a-z_0-9]*\) .* group \([0-9]*\).*/\2 \1/p' \
+    "$scratch/dump--autocast/train_step.fused.kir")
 if echo "$kernels" | grep -q cast && echo "$kernels" | awk '{ all[$1] = 1; if ($2 != "cast") more[$1] = 1 }
     END { for (k in all) if (!more[k]) { print "casts alone: kernel " k; exit 1 } }'; then ok
 else bad "autocast: a cast that fused with nothing"; fi
@@ -147,7 +158,8 @@ refuses 1 "$scratch/none/train-images-idx3-ubyte.gz" --data "$scratch/none"
 refuses 1 'abacus' --data "$scratch" --device abacus
 cp "$scratch/train-images-idx3-ubyte.gz" "$scratch/t10k-labels-idx1-ubyte.gz"
 refuses 1 't10k-labels-idx1-ubyte.gz' --data "$scratch"
-head -c 1000 "$scratch/train-images-idx3-ubyte.gz" >"$scratch/cut" && mv "$scratch/cut" "$scratch/train-images-idx3-ubyte.gz"
+head -c 1000 "$scratch/train-images-idx3-ubyte.gz" >"$scratch/cut" &&
+    mv "$scratch/cut" "$scratch/train-images-idx3-ubyte.gz"
 refuses 1 'truncated' --data "$scratch"
 
 # The other examples: what they print.
@@ -165,7 +177,8 @@ prints custom '^row 0: 5 at 4, 4 at 2; gradient 0 0 8 0 10$' '^row 1: 8 at 3, 7 
 prints per_sample '^equal: yes$' '^kernels: [0-9]$' '^largest_gradient: [1-9]'
 prints plugin '^devices: example:0 and (cpu|ref)$' '^step 300: loss 0\.0'
 prints graph_network '^stored: 7000 of 1000000$' '^accuracy without the graph: 0\.[345]' '^accuracy: 0\.(8[5-9]|9)'
-prints quantize '^floats: accuracy 0\.8[3-9]' '^8 bits: accuracy 0\.8.*, weights 204328 bytes, 1000 images [0-9.]* ms$' \
+prints quantize '^floats: accuracy 0\.8[3-9]' \
+    '^8 bits: accuracy 0\.8.*, weights 204328 bytes, 1000 images [0-9.]* ms$' \
     '^8 bits: [-+]0\.[0-4][0-9] points' '^4 bits: accuracy 0\.8.*, weights 152448 bytes'
 
 echo "$p passed, $f failed, 0 skipped"

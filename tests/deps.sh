@@ -54,7 +54,8 @@ for name in $(git -C "$root" ls-tree -d --name-only HEAD 2>/dev/null); do
     case $rooms in
     *" $name "*) ;;
     *) [ "${name#.}" != "$name" ] ||
-        { printf 'FAIL %s/ is not one of the top-level folders (README)\n0 passed, 1 failed, 0 skipped\n' "$name" && exit 1; } ;;
+        { printf 'FAIL %s/ is not one of the top-level folders (README)\n0 passed, 1 failed, 0 skipped\n' "$name" &&
+            exit 1; } ;;
     esac
 done
 

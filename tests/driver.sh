@@ -35,8 +35,10 @@ expect 1 "3 passed, 1 failed, 1 skipped" "echo SKIP unheard_of cpu: x; echo 3 pa
 printf '%s\n' "a - quick sleep 0.3; echo 1 passed, 0 failed, 0 skipped" "a - quick echo 2 passed, 0 failed, 0 skipped" \
     "b - quick echo 4 passed, 1 failed, 0 skipped" >"$scratch/suites"
 for jobs in 1 2 5; do
-    order=$(KILN_TEST_JOBS=$jobs KILN_TEST_SUITES=$scratch/suites bash tests/run.sh quick 2>&1 | grep -o '0 skipped: [0-9]' | tr -dc '0-9')
-    case $order in 010204) p=$((p + 1)) ;; *) f=$((f + 1)) && echo "FAIL $jobs at a time: told as $order, not 010204" ;; esac
+    order=$(KILN_TEST_JOBS=$jobs KILN_TEST_SUITES=$scratch/suites bash tests/run.sh quick 2>&1 |
+        grep -o '0 skipped: [0-9]' | tr -dc '0-9')
+    case $order in 010204) p=$((p + 1)) ;; *) f=$((f + 1)) &&
+        echo "FAIL $jobs at a time: told as $order, not 010204" ;; esac
 done
 
 # Which lines a run chooses; choosing none is a failure, an unknown suite an error, and so is --gpu without a GPU.
@@ -53,7 +55,8 @@ for run in quick:1 full:1 all:0 two:0 four:2 --gpu:0; do
     fi
 done
 printf '%s\n' "three - gpu printf 'SKIP no-device cuda: none\n0 passed, 0 failed, 1 skipped\n'" >"$scratch/suites"
-if KILN_TEST_SUITES=$scratch/suites bash tests/run.sh --gpu >/dev/null 2>&1; then f=$((f + 1)) && echo "FAIL --gpu passes without a GPU"; else p=$((p + 1)); fi
+if KILN_TEST_SUITES=$scratch/suites bash tests/run.sh --gpu >/dev/null 2>&1; then f=$((f + 1)) &&
+    echo "FAIL --gpu passes without a GPU"; else p=$((p + 1)); fi
 # A line of the table that says less than it has to is an error, whatever is chosen, and builds nothing.
 printf '%s\n' "one - quick echo 1 passed, 0 failed, 0 skipped" "'" >"$scratch/suites"
 KILN_TEST_SUITES=$scratch/suites bash tests/run.sh quick >/dev/null 2>&1

@@ -1,5 +1,6 @@
 #!/bin/sh
-# `kiln explain` and `kiln dispatch`: golden texts, on ref, whose output no machine changes.  Argument: the build folder.
+# `kiln explain` and `kiln dispatch`: golden texts, on ref, whose output no machine changes. Argument: the build
+# folder.
 kiln=$1/kiln
 tmp=$(mktemp -d)
 trap 'rm -r "$tmp"' EXIT
@@ -28,7 +29,8 @@ refused() {
     fi
 }
 
-"$kiln" explain add 'f32[2,3]' 'f32[3]' --device ref | grep -v 'graph node \[default' | grep -v -e ': missing$' -e '\[layer kernel\]$' >"$tmp/out"
+"$kiln" explain add 'f32[2,3]' 'f32[3]' --device ref | grep -v 'graph node \[default' |
+    grep -v -e ': missing$' -e '\[layer kernel\]$' >"$tmp/out"
 same add <<'TEXT'
 op: add
 keys: {AutogradOther, BackendSelect, Ref}
@@ -89,7 +91,8 @@ graph @relu {
 fused:
 TEXT
 
-"$kiln" explain exp --device ref --target cuda | sed -n '/^kernels/,$p' | grep -cE '^kernels:|^kernel @k0_exp|^source:|__global__' >"$tmp/out"
+"$kiln" explain exp --device ref --target cuda | sed -n '/^kernels/,$p' |
+    grep -cE '^kernels:|^kernel @k0_exp|^source:|__global__' >"$tmp/out"
 echo 4 | same 'kernels and source'
 
 "$kiln" dispatch neg | head -n 9 >"$tmp/out"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What the shared libraries of a build folder export: libkiln.so the functions that the public headers declare and
-# nothing else; a code generator its entry function alone.  And how much static thread-local storage they take of a host that
-# opens them at run time: at most 64 bytes each.
+# nothing else; a code generator its entry function alone. And how much static thread-local storage they take of a
+# host that opens them at run time: at most 64 bytes each.
 build=${1:?a build folder}
 cd "$(dirname "$0")/.." || exit 1
 p=0

@@ -19,7 +19,8 @@ done
     sed -n 's/^DT[A-Z]* *(\([a-z0-9]*\),.*/"\1"/p' "$root/ir/math/dtypes.def"
     sed -n 's/^PRIM([A-Z]*, *\([a-z]*\),.*/"\1"/p' "$root/ir/math/prims.def"
     sed -n '/^\(text\|kernels\) *=/,/^```/p' "$root/ir/README.md" | grep -o '"[^"\\ ]*"'
-    printf '"%s"\n' 'f32[]' 'f32[n]' '2*n+1' '1..9' 'bits(0x' '1e-05' '-inf' ' : f32[2]' ' group 0' '(0; 0)' '\\x41' '\"'
+    printf '"%s"\n' 'f32[]' 'f32[n]' '2*n+1' '1..9' 'bits(0x' '1e-05' '-inf' ' : f32[2]' ' group 0' '(0; 0)' '\\x41' \
+        '\"'
 } | sort -u >"$build/fuzz.dict"
 
 "$build/tests/fuzz_parse" -max_total_time="$seconds" -dict="$build/fuzz.dict" -max_len=4096 -timeout=10 \

@@ -49,7 +49,8 @@ EOF
 calls "$tmp/bad.c" >"$tmp/out"
 [ "$(grep -c . "$tmp/out")" -eq 3 ]
 report 'the search notices three bad calls' $?
-find "$root/ir" "$root/passes" "$root/codegen" "$root/runtime" "$root/frontend" -name '*.[ch]' ! -path '*/ir/text/number.c' \
+find "$root/ir" "$root/passes" "$root/codegen" "$root/runtime" "$root/frontend" -name '*.[ch]' ! -path \
+    '*/ir/text/number.c' \
     >"$tmp/files"
 calls $(cat "$tmp/files") >"$tmp/out"
 [ ! -s "$tmp/out" ]

@@ -1,6 +1,6 @@
 #!/bin/sh
-# CUDA and HIP: what is said where there is no driver, no device or an old one, and what is said of those that there are.
-# B: the build folder.
+# CUDA and HIP: what is said where there is no driver, no device or an old one, and what is said of those that there
+# are. B: the build folder.
 cd "$(dirname "$0")/.." || exit 1
 B=${B:-build}
 new=$PWD/$B/tests/libfake-gpu.so
@@ -30,7 +30,8 @@ fakes="KILN_CUDA_DRIVER=$new KILN_CUDA_COMPILER=$new KILN_HIP_DRIVER=$new KILN_H
     says cuda:0 "- this libcuda is the toolkit's stub" $fakes FAKE_GPU_INIT=34
     says cuda:0 "- cuInit gives FAKE_ERROR_803" $fakes FAKE_GPU_INIT=803
     says cuda:0 "- the driver is too old: it is for CUDA 11.2" $fakes FAKE_GPU_VERSION=11020
-    says cuda:0 "- the driver is too old: $old has no function cuGraphInstantiateWithFlags" $fakes KILN_CUDA_DRIVER="$old"
+    says cuda:0 "- the driver is too old: $old has no function cuGraphInstantiateWithFlags" $fakes \
+        KILN_CUDA_DRIVER="$old"
     says cuda:0 "- NVRTC: no library /nowhere" $fakes KILN_CUDA_COMPILER=/nowhere
     says hip:0 "- hiprtc: no library /nowhere" $fakes KILN_HIP_COMPILER=/nowhere
     says cuda:1 "Fake 1 sm_90 +bool" $fakes
@@ -42,8 +43,10 @@ fakes="KILN_CUDA_DRIVER=$new KILN_CUDA_COMPILER=$new KILN_HIP_DRIVER=$new KILN_H
 }
 # Nobody gets a GPU unasked, and who asks for one that is not there gets the reason.
 out=$(env KILN_CUDA_DRIVER=/nowhere/libcuda.so.1 "$B/examples/fashion_mnist" --device cuda 2>&1)
-case $?$out in 1*"device cuda:0: /nowhere/libcuda.so.1: cannot open"*) p=$((p + 1)) ;; *) f=$((f + 1)) && echo "FAIL demo: $out" ;; esac
+case $?$out in 1*"device cuda:0: /nowhere/libcuda.so.1: cannot open"*) p=$((p + 1)) ;; *) f=$((f + 1)) &&
+    echo "FAIL demo: $out" ;; esac
 out=$(env KILN_HIP_DRIVER=/nowhere/libamdhip64.so "$B/examples/fashion_mnist" --device hip 2>&1)
-case $?$out in 1*"device hip:0: /nowhere/libamdhip64.so: cannot open"*) p=$((p + 1)) ;; *) f=$((f + 1)) && echo "FAIL demo: $out" ;; esac
+case $?$out in 1*"device hip:0: /nowhere/libamdhip64.so: cannot open"*) p=$((p + 1)) ;; *) f=$((f + 1)) &&
+    echo "FAIL demo: $out" ;; esac
 echo "$p passed, $f failed, 0 skipped"
 [ "$f" -eq 0 ]

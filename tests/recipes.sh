@@ -20,8 +20,8 @@ rm -rf $scratch/tests/recipes $scratch/checks
 mkdir -p $scratch/checks
 cd $scratch || exit 1
 
-# No part of a recipe is an optimisation, and half the cost of a build is: only the commands and libraries that the checks
-# run, without, and without the accelerators.
+# No part of a recipe is an optimisation, and half the cost of a build is: only the commands and libraries that the
+# checks run, without, and without the accelerators.
 build() {
     generator=
     if [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null; then generator=-GNinja; fi
@@ -31,7 +31,8 @@ build() {
             $(cat checks/*.sh | grep -oE 'build/(tests|examples)/[a-z_]+' | sort -u | sed 's|build/||; s|/|_|')
 }
 
-awk -v checks=checks -f tests/recipes.awk README.md ir/README.md frontend/nn/README.md passes/README.md runtime/aot/README.md \
+awk -v checks=checks -f tests/recipes.awk README.md ir/README.md frontend/nn/README.md passes/README.md \
+    runtime/aot/README.md \
     codegen/README.md && ok || bad "a recipe does not fit the tree"
 if build >build.log 2>&1; then
     ok

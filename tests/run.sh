@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the suites of tests/suites.def (./run test [quick|all|--gpu|SUITE ...]), as many commands at a time as there are cores,
-# and prints, in the table's order, what came of each and as its last line the sum: "P passed, F failed, S skipped".
-# A command that cannot be built, crashes, runs too long, prints no such line or skips for a reason that
+# Runs the suites of tests/suites.def (./run test [quick|all|--gpu|SUITE ...]), as many commands at a time as there
+# are cores, and prints, in the table's order, what came of each and as its last line the sum: "P passed, F failed, S
+# skipped". A command that cannot be built, crashes, runs too long, prints no such line or skips for a reason that
 # tests/skips.def does not allow counts as a failure.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1

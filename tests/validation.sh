@@ -7,7 +7,8 @@ trap 'rm "$out"' EXIT
 status=0
 for program in "api_accelerator vulkan" "gpu_lanes vulkan" "gpu_run graphs vulkan 20 1"; do
     # shellcheck disable=SC2086
-    VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation VK_LOADER_DEBUG=layer "${B:-build}"/tests/$program >>"$out" 2>&1 || status=$?
+    VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation VK_LOADER_DEBUG=layer "${B:-build}"/tests/$program >>"$out" 2>&1 \
+        || status=$?
 done
 if grep -q '^SKIP no-device' "$out"; then
     grep -m 1 '^SKIP no-device' "$out"

@@ -28,7 +28,8 @@ bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e)
     return true;
 }
 
-static bool gpu_build_join(const struct source_info *info, uint32_t nbuf, const struct code *binary, struct code *out, struct err *e)
+static bool gpu_build_join(const struct source_info *info, uint32_t nbuf, const struct code *binary, struct code *out,
+                           struct err *e)
 {
     struct head h = {.threads = info->threads, .nbuf = nbuf, .size = binary->size};
     memcpy(h.magic, magic, sizeof magic);
@@ -43,7 +44,8 @@ static bool gpu_build_join(const struct source_info *info, uint32_t nbuf, const 
     return true;
 }
 
-static bool gpu_build_build(const struct kernel *k, const char *language, const char *arch, const char *features, enum emit_kind kind,
+static bool gpu_build_build(const struct kernel *k, const char *language, const char *arch, const char *features,
+                            enum emit_kind kind,
                   struct code *out, struct err *e)
 {
     const struct dialect *d = dialect_find(language, e);
@@ -73,7 +75,8 @@ static bool gpu_build_build(const struct kernel *k, const char *language, const 
 
 /* ---- Vulkan ---- */
 
-static bool vulkan_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
+static bool vulkan_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
+                       struct err *e)
 {
     return gpu_build_build(k, "glsl", NULL, target->features, kind, out, e);
 }
@@ -85,7 +88,8 @@ static bool vulkan_any(const struct kernel *k, enum emit_kind kind, struct code 
 
 /* ---- CUDA and HIP: one architecture at a time ---- */
 
-static bool build_for(const struct kernel *k, const char *language, const struct caps *target, enum emit_kind kind, struct code *out,
+static bool build_for(const struct kernel *k, const char *language, const struct caps *target, enum emit_kind kind,
+                      struct code *out,
                       struct err *e)
 {
     char arch[64];
@@ -94,7 +98,8 @@ static bool build_for(const struct kernel *k, const char *language, const struct
     return gpu_build_build(k, language, arch, target->features, kind, out, e);
 }
 
-static bool cuda_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
+static bool cuda_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
+                     struct err *e)
 {
     return build_for(k, "cuda", target, kind, out, e);
 }
@@ -104,7 +109,8 @@ static bool cuda_any(const struct kernel *k, enum emit_kind kind, struct code *o
     return gpu_build_build(k, "cuda", NULL, NULL, kind, out, e);
 }
 
-static bool hip_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
+static bool hip_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
+                    struct err *e)
 {
     return build_for(k, "hip", target, kind, out, e);
 }
@@ -128,7 +134,8 @@ static void make_version(int language)
     const struct gpu_compiler *c = gpu_compiler_find(dialect[language], &ignored);
     if (c)
         c->version(compiler, sizeof compiler, &ignored);
-    snprintf(version_text[language], sizeof version_text[language], "%s, %s, sources " GPU_SOURCES, name[language], compiler);
+    snprintf(version_text[language], sizeof version_text[language], "%s, %s, sources " GPU_SOURCES, name[language],
+             compiler);
 }
 
 static void make_cuda(void) { make_version(CUDA); }
@@ -146,9 +153,12 @@ static const char *cuda_version(void) { return gpu_build_version(CUDA); }
 static const char *hip_version(void) { return gpu_build_version(HIP); }
 static const char *vulkan_version(void) { return gpu_build_version(VULKAN); }
 
-const struct backend backend_cuda = {.name = "cuda", .abi = KERNEL_ABI, .version = cuda_version, .compile = cuda_any, .compile_for = cuda_for};
-const struct backend backend_hip = {.name = "hip", .abi = KERNEL_ABI, .version = hip_version, .compile = hip_any, .compile_for = hip_for};
-const struct backend backend_vulkan = {.name = "vulkan", .abi = KERNEL_ABI, .version = vulkan_version, .compile = vulkan_any,
+const struct backend backend_cuda = {.name = "cuda", .abi = KERNEL_ABI, .version = cuda_version, .compile = cuda_any,
+                                     .compile_for = cuda_for};
+const struct backend backend_hip = {.name = "hip", .abi = KERNEL_ABI, .version = hip_version, .compile = hip_any,
+                                    .compile_for = hip_for};
+const struct backend backend_vulkan = {.name = "vulkan", .abi = KERNEL_ABI, .version = vulkan_version,
+                                       .compile = vulkan_any,
                                        .compile_for = vulkan_for};
 
 /* ---- plug-ins ---- */
@@ -170,7 +180,8 @@ static bool plugin_text(const struct kernel *k, enum emit_kind kind, struct code
     return ok;
 }
 
-static bool plugin_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out, struct err *e)
+static bool plugin_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
+                       struct err *e)
 {
     (void)target;
     return plugin_text(k, kind, out, e);
@@ -178,5 +189,6 @@ static bool plugin_for(const struct kernel *k, const struct caps *target, enum e
 
 static const char *plugin_version(void) { return "plug-in, sources " GPU_SOURCES; }
 
-const struct backend backend_plugin = {.name = "plug-in", .abi = KERNEL_ABI, .version = plugin_version, .compile = plugin_text,
+const struct backend backend_plugin = {.name = "plug-in", .abi = KERNEL_ABI, .version = plugin_version,
+                                       .compile = plugin_text,
                                        .compile_for = plugin_for};

@@ -1,4 +1,5 @@
-/* A kernel as code for a GPU: source, its compiler, and what a launch must know, in one piece that can be kept on disk. */
+/* A kernel as code for a GPU: source, its compiler, and what a launch must know, in one piece that can be kept on
+ * disk. */
 #ifndef KILN_GPU_BUILD_H
 #define KILN_GPU_BUILD_H
 #include "codegen/codegen.h"
@@ -13,8 +14,8 @@ struct gpu_code {
 };
 bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e); /* false: it is none, or not whole */
 
-/* compile_for: caps of a device; for cuda and hip the architecture is the first word of its features.  compile: of a device
- * that has everything, of the usual architecture. */
+/* compile_for: caps of a device; for cuda and hip the architecture is the first word of its features.  compile: of a
+ * device that has everything, of the usual architecture. */
 extern const struct backend backend_cuda, backend_hip, backend_vulkan;
 /* Of devices with compilers of their own: the code is the kernel's text, with its end, and no buffer is inside. */
 extern const struct backend backend_plugin;

@@ -37,7 +37,8 @@ const struct gpu_compiler *gpu_compiler_find(const char *name, struct err *e)
 }
 
 /* Opened for good: compilers leave handlers behind. */
-bool gpu_library(const char *what, const char *const *library, const char *const *name, void *const *fn, unsigned n, struct err *e)
+bool gpu_library(const char *what, const char *const *library, const char *const *name, void *const *fn, unsigned n,
+                 struct err *e)
 {
     void *so = NULL;
     for (const char *const *l = library; *l && !so; l++)

@@ -1,4 +1,5 @@
-/* The compilers of source text, each opened with dlopen where it is first used: source to a binary, no device needed. */
+/* The compilers of source text, each opened with dlopen where it is first used: source to a binary, no device
+ * needed. */
 #ifndef KILN_GPU_COMPILE_H
 #define KILN_GPU_COMPILE_H
 #include "codegen/codegen.h"
@@ -14,9 +15,11 @@ struct gpu_compiler {
 };
 
 /* ---- compile.c ---- */
-const struct gpu_compiler *gpu_compiler_find(const char *name, struct err *e); /* NULL: none, or not built; *e says which */
+/* NULL: none, or not built; *e says which */
+const struct gpu_compiler *gpu_compiler_find(const char *name, struct err *e);
 /* The first of the libraries (NULL ends them) that can be opened, with its functions: names[i] to *fn[i]. */
-bool gpu_library(const char *what, const char *const *library, const char *const *name, void *const *fn, unsigned n, struct err *e);
+bool gpu_library(const char *what, const char *const *library, const char *const *name, void *const *fn, unsigned n,
+                 struct err *e);
 /* A compiler's complaint, cut to what an error holds. */
 bool gpu_refused(const char *compiler, const char *log, struct err *e);
 

@@ -4,89 +4,97 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define C_TYPES                                                                                                  \
-    "typedef signed char i8;\ntypedef unsigned char u8;\ntypedef short i16;\ntypedef unsigned short u16;\n"      \
-    "typedef int i32;\ntypedef unsigned int u32;\ntypedef long long i64;\ntypedef unsigned long long u64;\n"      \
-    "typedef float f32;\ntypedef double f64;\ntypedef u16 f16;\ntypedef u16 bf16;\n"                              \
-    "#define f32_of_bits(x) __uint_as_float(x)\n#define bits_of_f32(x) __float_as_uint(x)\n"                      \
-    "#define f64_of_bits(x) __longlong_as_double(i64(x))\n#define bits_of_f64(x) u64(__double_as_longlong(x))\n"  \
-    "#define fma_f32 fmaf\n#define fma_f64 fma\n#define sqrt_f32 sqrtf\n#define sqrt_f64 sqrt\n"                  \
-    "#define rint_f32 rintf\n#define rint_f64 rint\n#define abs_f32 fabsf\n#define abs_f64 fabs\n"                \
-    "#define FUNCTION static __device__ inline\n"                                                              \
+#define C_TYPES \
+    "typedef signed char i8;\ntypedef unsigned char u8;\ntypedef short i16;\ntypedef unsigned short u16;\n" \
+    "typedef int i32;\ntypedef unsigned int u32;\ntypedef long long i64;\ntypedef unsigned long long u64;\n" \
+    "typedef float f32;\ntypedef double f64;\ntypedef u16 f16;\ntypedef u16 bf16;\n" \
+    "#define f32_of_bits(x) __uint_as_float(x)\n#define bits_of_f32(x) __float_as_uint(x)\n" \
+    "#define f64_of_bits(x) __longlong_as_double(i64(x))\n#define bits_of_f64(x) u64(__double_as_longlong(x))\n" \
+    "#define fma_f32 fmaf\n#define fma_f64 fma\n#define sqrt_f32 sqrtf\n#define sqrt_f64 sqrt\n" \
+    "#define rint_f32 rintf\n#define rint_f64 rint\n#define abs_f32 fabsf\n#define abs_f64 fabs\n" \
+    "#define FUNCTION static __device__ inline\n" \
     "typedef u32 __attribute__((may_alias)) word;\n#define word_at(p) (*(const word *)(p))\n"
 
 /* bf16 is the upper half of an f32: half a unit of the kept bits is added, less one bit unless they are odd; a NaN
  * becomes a quiet one. */
-#define BF16                                                                                                     \
-    "FUNCTION f32 f32_of_bf16(bf16 h) { return f32_of_bits(u32(h) << 16); }\n"                                    \
-    "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x);\n"                                          \
+#define BF16 \
+    "FUNCTION f32 f32_of_bf16(bf16 h) { return f32_of_bits(u32(h) << 16); }\n" \
+    "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
     "    return x != x ? bf16(b >> 16 | 0x40u) : bf16((b + 0x7fffu + (b >> 16 & 1u)) >> 16);\n}\n"
 
 /* Of 4, 8 or 16 bytes to shared memory; zeros where there are none. */
-#define CUDA_COPY(BYTES, HOW)                                                                                    \
-    "FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n    const u32 at = u32(__cvta_generic_to_shared(to));\n" \
-    "    asm volatile(\"cp.async." HOW ".shared.global [%0], [%1], " BYTES ", %2;\" :: \"r\"(at), \"l\"(from), \"r\"(there ? " BYTES " : 0)\n" \
+#define CUDA_COPY(BYTES, HOW) \
+    "FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n" \
+    "    const u32 at = u32(__cvta_generic_to_shared(to));\n" \
+    "    asm volatile(\"cp.async." HOW ".shared.global [%0], [%1], " BYTES ", %2;\" :: \"r\"(at), \"l\"(from), " \
+    "\"r\"(there ? " BYTES " : 0)\n" \
     "                 : \"memory\");\n}\n"
 
 /* CUDA names the lanes that take part: all of the block's. */
-#define CUDA_PRELUDE                                                                                             \
-    C_TYPES BF16                                                                                                 \
-    "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n    return x;\n}\n" \
-    "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n    return h;\n}\n" \
-    "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n"                                    \
-    "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n"                                              \
-    "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n"                                              \
-    "#define lane_first(x, w) __shfl_sync(LANES, x, 0, w)\n"                                                     \
-    CUDA_COPY("4", "ca") CUDA_COPY("8", "ca") CUDA_COPY("16", "cg")            \
-    "FUNCTION void copies_commit()\n{\n    asm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n}\n"             \
-    "template <int left> FUNCTION void copies_wait()\n{\n    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(left) : \"memory\");\n}\n"
+#define CUDA_PRELUDE \
+    C_TYPES BF16 \
+    "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
+    "    return x;\n}\n" \
+    "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
+    "    return h;\n}\n" \
+    "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
+    "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n" \
+    "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n" \
+    "#define lane_first(x, w) __shfl_sync(LANES, x, 0, w)\n" \
+    CUDA_COPY("4", "ca") CUDA_COPY("8", "ca") CUDA_COPY("16", "cg") \
+    "FUNCTION void copies_commit()\n{\n    asm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n}\n" \
+    "template <int left> FUNCTION void copies_wait()\n{\n" \
+    "    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(left) : \"memory\");\n}\n"
 
 /* Copies are loads, and stores where they land. */
-#define HIP_PRELUDE                                                                                              \
-    C_TYPES BF16                                                                                                 \
-    "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n"        \
-    "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n"                                       \
-    "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n"                     \
-    "#define store_vector(n, p, x) (*(vector_##n *)(p) = (x))\n"                                                 \
-    "FUNCTION f32 f32_of_f16(f16 h) { return f32(__builtin_bit_cast(_Float16, h)); }\n"                           \
-    "FUNCTION f16 f16_of_f32(f32 x) { return __builtin_bit_cast(f16, _Float16(x)); }\n"                           \
-    "#define lane_below(x, h, w) __shfl_down(x, h, w)\n#define lane_across(x, h, w) __shfl_xor(x, h, w)\n"        \
+#define HIP_PRELUDE \
+    C_TYPES BF16 \
+    "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
+    "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
+    "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \
+    "#define store_vector(n, p, x) (*(vector_##n *)(p) = (x))\n" \
+    "FUNCTION f32 f32_of_f16(f16 h) { return f32(__builtin_bit_cast(_Float16, h)); }\n" \
+    "FUNCTION f16 f16_of_f32(f32 x) { return __builtin_bit_cast(f16, _Float16(x)); }\n" \
+    "#define lane_below(x, h, w) __shfl_down(x, h, w)\n#define lane_across(x, h, w) __shfl_xor(x, h, w)\n" \
     "#define lane_first(x, w) __shfl(x, 0, w)\n"
 
 /* packHalf2x16 may round either way: f16 is made from the bits.  A number below the smallest normal one is rounded by
  * an addition whose last bit weighs as much as f16's. */
-#define GLSL_PRELUDE                                                                                             \
-    "#extension GL_EXT_shader_explicit_arithmetic_types : require\n"                                              \
-    "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n"         \
-    "#extension GL_EXT_shader_atomic_int64 : enable\n#extension GL_EXT_buffer_reference : require\n"              \
-    "#define i8 int8_t\n#define u8 uint8_t\n#define i16 int16_t\n#define u16 uint16_t\n#define i32 int32_t\n"      \
-    "#define u32 uint32_t\n#define i64 int64_t\n#define u64 uint64_t\n#define f32 float\n#define f64 double\n"     \
-    "#define f16 uint16_t\n#define bf16 uint16_t\n"                                                               \
-    "#define f32_of_bits(x) uintBitsToFloat(x)\n#define bits_of_f32(x) floatBitsToUint(x)\n"                      \
+#define GLSL_PRELUDE \
+    "#extension GL_EXT_shader_explicit_arithmetic_types : require\n" \
+    "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n" \
+    "#extension GL_EXT_shader_atomic_int64 : enable\n#extension GL_EXT_buffer_reference : require\n" \
+    "#define i8 int8_t\n#define u8 uint8_t\n#define i16 int16_t\n#define u16 uint16_t\n#define i32 int32_t\n" \
+    "#define u32 uint32_t\n#define i64 int64_t\n#define u64 uint64_t\n#define f32 float\n#define f64 double\n" \
+    "#define f16 uint16_t\n#define bf16 uint16_t\n" \
+    "#define f32_of_bits(x) uintBitsToFloat(x)\n#define bits_of_f32(x) floatBitsToUint(x)\n" \
     "#define f64_of_bits(x) packDouble2x32(unpack32(u64(x)))\n#define bits_of_f64(x) pack64(unpackDouble2x32(x))\n" \
-    "#define sum_f32 fma\n#define sum_f64 fma\n#define sqrt_f32 sqrt\n#define sqrt_f64 sqrt\n"                     \
-    "#define rint_f32 roundEven\n#define rint_f64 roundEven\n#define abs_f32 abs\n#define abs_f64 abs\n"           \
+    "#define sum_f32 fma\n#define sum_f64 fma\n#define sqrt_f32 sqrt\n#define sqrt_f64 sqrt\n" \
+    "#define rint_f32 roundEven\n#define rint_f64 roundEven\n#define abs_f32 abs\n#define abs_f64 abs\n" \
     "#define widened_i32(x) pack64(u32vec2(u32(x), u32((x) >> 31)))\n#define widened_u32(x) pack64(u32vec2(x, 0u))\n" \
-    "#define FUNCTION\n" BF16                                                                                    \
-    "FUNCTION f32 f32_of_f16(f16 h)\n{\n    u32 b = u32(h), s = (b & 0x8000u) << 16, e = b >> 10 & 31u, f = b & 0x3ffu;\n" \
-    "    return e == 0u ? f32_of_bits(s | bits_of_f32(f32(f) * 5.9604644775390625e-8f))\n"                        \
-    "                   : f32_of_bits(s | (e == 31u ? 255u : e + 112u) << 23 | f << 13);\n}\n"                    \
+    "#define FUNCTION\n" BF16 \
+    "FUNCTION f32 f32_of_f16(f16 h)\n{\n    u32 b = u32(h), s = (b & 0x8000u) << 16, e = b >> 10 & 31u, f = b & " \
+    "0x3ffu;\n" \
+    "    return e == 0u ? f32_of_bits(s | bits_of_f32(f32(f) * 5.9604644775390625e-8f))\n" \
+    "                   : f32_of_bits(s | (e == 31u ? 255u : e + 112u) << 23 | f << 13);\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x), s = b >> 16 & 0x8000u, a = b & 0x7fffffffu;\n" \
-    "    if (a >= 0x47800000u)\n        return f16(s | (a > 0x7f800000u ? 0x7e00u : 0x7c00u));\n"                 \
-    "    if (a < 0x38800000u) {\n        precise f32 y = f32_of_bits(a) + 0.5f;\n"                                \
-    "        return f16(s | (bits_of_f32(y) - 0x3f000000u));\n    }\n"                                            \
+    "    if (a >= 0x47800000u)\n        return f16(s | (a > 0x7f800000u ? 0x7e00u : 0x7c00u));\n" \
+    "    if (a < 0x38800000u) {\n        precise f32 y = f32_of_bits(a) + 0.5f;\n" \
+    "        return f16(s | (bits_of_f32(y) - 0x3f000000u));\n    }\n" \
     "    return f16(s | ((a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13));\n}\n"
 
 static const struct dialect dialects[] = {
     {.name = "cuda", .prelude = CUDA_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
-     .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
+     .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
+     "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC,
      .matrix = &matrix_nvidia, .matrix_dtypes = matrix_nvidia_dtypes, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
-     .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const ", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
+     .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
+     "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE,
      .matrix = &matrix_amd, .matrix_dtypes = matrix_amd_dtypes, .arch = "gfx90a"},
@@ -95,7 +103,8 @@ static const struct dialect dialects[] = {
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
      .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .address = "",
      .subscript = "u32",
-     .lane = "gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID", .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .table = true},
+     .lane = "gl_SubgroupID * gl_SubgroupSize + "
+     "gl_SubgroupInvocationID", .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .table = true},
 };
 enum { DIALECTS = sizeof dialects / sizeof *dialects };
 
@@ -109,20 +118,24 @@ const struct dialect *dialect_find(const char *name, struct err *e)
 }
 
 /* The product of two f32 is exact as f64. */
-#define FMA_BY_F64 "FUNCTION f32 fma_f32(f32 a, f32 b, f32 c)\n{\n    precise f64 r = f64(a) * f64(b) + f64(c);\n    return f32(r);\n}\n"
+#define FMA_BY_F64                                                                                           \
+    "FUNCTION f32 fma_f32(f32 a, f32 b, f32 c)\n{\n    precise f64 r = f64(a) * f64(b) + f64(c);\n"      \
+    "    return f32(r);\n}\n"
 
 /* Product and sum, each with its error, where nothing overflows on the way (Dekker 1971, Knuth's two-sum). */
-#define FMA_BY_PARTS(T, SPLIT, LIMIT)                                                                            \
-    "FUNCTION " T " fma_" T "(" T " a, " T " b, " T " c)\n{\n    precise " T " p = a * b, s = p + c;\n"           \
-    "    if (!(abs(a) < " LIMIT " && abs(b) < " LIMIT " && abs(s) < " LIMIT " && abs(p) < " LIMIT "))\n        return s;\n"      \
-    "    precise " T " x = a * " SPLIT ", y = b * " SPLIT ", ah = x - (x - a), bh = y - (y - b), al = a - ah, bl = b - bh;\n" \
+#define FMA_BY_PARTS(T, SPLIT, LIMIT) \
+    "FUNCTION " T " fma_" T "(" T " a, " T " b, " T " c)\n{\n    precise " T " p = a * b, s = p + c;\n" \
+    "    if (!(abs(a) < " LIMIT " && abs(b) < " LIMIT " && abs(s) < " LIMIT " && abs(p) < " LIMIT "))\n" \
+    "        return s;\n" \
+    "    precise " T " x = a * " SPLIT ", y = b * " SPLIT ", ah = x - (x - a), bh = y - (y - b), al = a - ah, bl = " \
+    "b - bh;\n" \
     "    precise " T " e = ((ah * bh - p) + ah * bl + al * bh) + al * bl, w = s - p, f = (p - (s - w)) + (c - w);\n" \
     "    precise " T " r = s + (f + e);\n    return r;\n}\n"
 
 /* Exchanges within a subgroup.  Its lanes are all there: the driver asks for whole subgroups. */
-#define SUBGROUPS                                                                                                \
-    "#extension GL_KHR_shader_subgroup_basic : require\n#extension GL_KHR_shader_subgroup_shuffle : require\n"   \
-    "#extension GL_EXT_shader_subgroup_extended_types_int64 : require\n"                                         \
+#define SUBGROUPS \
+    "#extension GL_KHR_shader_subgroup_basic : require\n#extension GL_KHR_shader_subgroup_shuffle : require\n" \
+    "#extension GL_EXT_shader_subgroup_extended_types_int64 : require\n" \
     "#define lane_below(x, h, w) subgroupShuffleXor(x, h)\n#define lane_across(x, h, w) subgroupShuffleXor(x, h)\n" \
     "#define lane_first(x, w) subgroupShuffle(x, gl_SubgroupInvocationID & ~(w - 1u))\n"
 
@@ -145,7 +158,8 @@ void dialect_prelude(const struct dialect *d, const char *features, struct text 
     if (!features || strstr(features, "+fma"))
         text_put(out, "#define fma_f32 fma\n#define fma_f64 fma\n");
     else
-        text_put(out, "%s%s", f64 ? FMA_BY_F64 : FMA_BY_PARTS("f32", "4097.0f", "1e34f"), f64 ? FMA_BY_PARTS("f64", "134217729.0lf", "1e298lf") : "");
+        text_put(out, "%s%s", f64 ? FMA_BY_F64 : FMA_BY_PARTS("f32", "4097.0f", "1e34f"),
+                 f64 ? FMA_BY_PARTS("f64", "134217729.0lf", "1e298lf") : "");
 }
 
 void dialect_caps(const struct dialect *d, struct caps *out)

@@ -24,11 +24,13 @@ struct emitter {
     uint32_t shuffle;             /* lanes that exchange values without memory, of this kernel's; 0: none */
     bool own_threads;             /* the kernel has block loops: threads are its own affair; */
     bool shares;                  /* they have shared memory */
-    unsigned team;                /* threads that hold a tile together: without a unit each has all of it, the first one stores */
+    /* threads that hold a tile together: without a unit each has all of it, the first one stores */
+    unsigned team;
     const struct matrix_unit *unit; /* whose teams' tiles the kernel has; NULL: no matrix unit's */
     uint8_t *role;                /* per value, with a unit: enum source_role of a tile */
     val copies;                   /* with COPIES_LATE: the first that has not landed; 0: all have */
-    unsigned row, col;            /* the element of a tile that is being written; with a unit col: the lane's variable */
+    /* the element of a tile that is being written; with a unit col: the lane's variable */
+    unsigned row, col;
     unsigned depth;
 };
 
@@ -47,13 +49,15 @@ const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size
 void source_declare(struct emitter *m, val v);    /* the start of a line: "const f32 v7 = " */
 /* The type that v's dtype is exchanged as; its array in shared memory is called x_TYPE. */
 const char *exchange_type(unsigned dtype);
-bool exchanges(const struct emitter *m, val v, uint32_t width); /* does fold or mix v of a loop of so many lanes use it? */
+/* does fold or mix v of a loop of so many lanes use it? */
+bool exchanges(const struct emitter *m, val v, uint32_t width);
 
 /* ---- source_memory.c ---- */
 void source_load(struct emitter *m, val v);       /* of a tile, the element at row, col */
 void source_store(struct emitter *m, val v);      /* or an atomic */
 void source_copy(struct emitter *m, val v);
-void source_land(struct emitter *m, val before);  /* stores what copies have loaded; stands in front of whatever may end their scope */
+/* stores what copies have loaded; stands in front of whatever may end their scope */
+void source_land(struct emitter *m, val before);
 const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
 
 /* ---- source_matrix.c ---- */

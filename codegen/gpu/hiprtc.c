@@ -1,19 +1,25 @@
-/* HIP C through hiprtc, which is a library of its own since HIP 5.6 and in the HIP runtime's before; or $KILN_HIP_COMPILER. */
+/* HIP C through hiprtc, which is a library of its own since HIP 5.6 and in the HIP runtime's before; or
+ * $KILN_HIP_COMPILER. */
 #include "rtc.h"
 #include <stdlib.h>
 
 static void hiprtc_open_library(void);
 /* One rounding each: nothing contracted, flushed or approximated. */
-static const char *const option[] = {"-ffp-contract=off", "-fno-fast-math", "-fhip-fp32-correctly-rounded-divide-sqrt", "-std=c++17", NULL};
-static struct rtc hiprtc = {.name = "hiprtc", .file = "kiln.hip", .option = option, .open = hiprtc_open_library, .once = PTHREAD_ONCE_INIT};
+static const char *const option[] = {"-ffp-contract=off", "-fno-fast-math", "-fhip-fp32-correctly-rounded-divide-sqrt",
+                                     "-std=c++17", NULL};
+static struct rtc hiprtc = {.name = "hiprtc", .file = "kiln.hip", .option = option, .open = hiprtc_open_library,
+                            .once = PTHREAD_ONCE_INIT};
 
 static void hiprtc_open_library(void)
 {
-    static const char *const name[] = {"hiprtcVersion", "hiprtcCreateProgram", "hiprtcCompileProgram", "hiprtcGetProgramLogSize",
-                                       "hiprtcGetProgramLog", "hiprtcGetCodeSize", "hiprtcGetCode", "hiprtcDestroyProgram"};
+    static const char *const name[] = {"hiprtcVersion", "hiprtcCreateProgram", "hiprtcCompileProgram",
+                                       "hiprtcGetProgramLogSize",
+                                       "hiprtcGetProgramLog", "hiprtcGetCodeSize", "hiprtcGetCode",
+                                           "hiprtcDestroyProgram"};
     void *const fn[] = {&hiprtc.version, &hiprtc.create, &hiprtc.compile, &hiprtc.log_size, &hiprtc.log,
                         &hiprtc.binary_size, &hiprtc.binary, &hiprtc.destroy};
-    static const char *const usual[] = {"libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", NULL};
+    static const char *const usual[] = {"libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.6", "libamdhip64.so.5",
+                                        "libamdhip64.so", NULL};
     const char *const given[] = {getenv("KILN_HIP_COMPILER"), NULL}, *const *library = given[0] ? given : usual;
     gpu_library(hiprtc.name, library, name, fn, sizeof fn / sizeof *fn, &hiprtc.failure);
 }

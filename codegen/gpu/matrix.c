@@ -1,29 +1,34 @@
-/* The matrix units of GPUs: which architectures have them, and who holds what.  Here alone is it said how the elements of a
- * tile are spread over the lanes of a team. */
+/* The matrix units of GPUs: which architectures have them, and who holds what.  Here alone is it said how the elements
+ * of a tile are spread over the lanes of a team. */
 #include "source.h"
 #include <stdlib.h>
 #include <string.h>
 
-#define CUDA_MMA(T)                                                                                              \
-    "FUNCTION void mma_" T "(f32 &d0, f32 &d1, f32 &d2, f32 &d3, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)\n{\n"  \
-    "    asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32." T "." T ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, \"\n"  \
-    "                 \"{%8, %9}, {%0, %1, %2, %3};\"\n                 : \"+f\"(d0), \"+f\"(d1), \"+f\"(d2), \"+f\"(d3)\n" \
+#define CUDA_MMA(T) \
+    "FUNCTION void mma_" T "(f32 &d0, f32 &d1, f32 &d2, f32 &d3, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)\n{\n" \
+    "    asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32." T "." T ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
+    "\"\n" \
+    "                 \"{%8, %9}, {%0, %1, %2, %3};\"\n" \
+    "                 : \"+f\"(d0), \"+f\"(d1), \"+f\"(d2), \"+f\"(d3)\n" \
     "                 : \"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3), \"r\"(b0), \"r\"(b1));\n}\n"
 
-#define CUDA_ROWS(NAME, X, REFERENCES, REGISTERS, AT, OUT)                                                       \
-    "FUNCTION void rows_" NAME "(" REFERENCES ", const u16 *row)\n{\n    const u32 at = u32(__cvta_generic_to_shared(row));\n" \
-    "    asm volatile(\"ldmatrix.sync.aligned.m8n8." X " {" REGISTERS "}, [" AT "];\" : " OUT " : \"r\"(at) : \"memory\");\n}\n"
-#define CUDA_ROWS_2(NAME, X)                                                                                     \
+#define CUDA_ROWS(NAME, X, REFERENCES, REGISTERS, AT, OUT) \
+    "FUNCTION void rows_" NAME "(" REFERENCES ", const u16 *row)\n{\n" \
+    "    const u32 at = u32(__cvta_generic_to_shared(row));\n" \
+    "    asm volatile(\"ldmatrix.sync.aligned.m8n8." X " {" REGISTERS "}, [" AT "];\" : " OUT " : \"r\"(at) : " \
+    "\"memory\");\n}\n"
+#define CUDA_ROWS_2(NAME, X) \
     CUDA_ROWS("2" NAME, "x2" X, "u32 &r0, u32 &r1", "%0, %1", "%2", "\"=r\"(r0), \"=r\"(r1)")
-#define CUDA_ROWS_4(NAME, X)                                                                                     \
-    CUDA_ROWS("4" NAME, "x4" X, "u32 &r0, u32 &r1, u32 &r2, u32 &r3", "%0, %1, %2, %3", "%4",                     \
+#define CUDA_ROWS_4(NAME, X) \
+    CUDA_ROWS("4" NAME, "x4" X, "u32 &r0, u32 &r1, u32 &r2, u32 &r3", "%0, %1, %2, %3", "%4", \
               "\"=r\"(r0), \"=r\"(r1), \"=r\"(r2), \"=r\"(r3)")
 
 static const char nvidia_prelude[] =
     CUDA_MMA("f16") CUDA_MMA("bf16") CUDA_ROWS_2("", ".shared.b16") CUDA_ROWS_2("_turned", ".trans.shared.b16")
     CUDA_ROWS_4("", ".shared.b16") CUDA_ROWS_4("_turned", ".trans.shared.b16");
 
-/* NVIDIA since sm_80: mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type").  In the
+/* NVIDIA since sm_80: mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point "
+    "type").  In the
  * words of its figures a lane is group = lane / 4, number = lane % 4 of it:
  *     a   row group or, a2 a3 a6 a7, 8 more; column 2 number + 0, 1 and, a4 to a7, 8 more
  *     b   row 2 number + 0, 1 and, b2 b3, 8 more; column group
@@ -37,18 +42,20 @@ const struct matrix_unit matrix_nvidia = {
     .rows = true, /* a register of a and b is one of ldmatrix: row group, columns 2 number + 0, 1 of an 8x8 matrix */
 };
 
-#define HIP_MMA(T, HALF, INSTRUCTION)                                                                            \
-    "FUNCTION void mma_" T "(f32 &d0, f32 &d1, f32 &d2, f32 &d3, u32 a0, u32 a1, u32 b0, u32 b1)\n{\n"              \
-    "    typedef " HALF " halves __attribute__((vector_size(8)));\n    typedef f32 sums __attribute__((vector_size(16)));\n" \
-    "    const u64 a = u64(a1) << 32 | a0, b = u64(b1) << 32 | b0;\n    sums d = {d0, d1, d2, d3};\n"             \
-    "    d = " INSTRUCTION "(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), d, 0, 0, 0);\n"         \
+#define HIP_MMA(T, HALF, INSTRUCTION) \
+    "FUNCTION void mma_" T "(f32 &d0, f32 &d1, f32 &d2, f32 &d3, u32 a0, u32 a1, u32 b0, u32 b1)\n{\n" \
+    "    typedef " HALF " halves __attribute__((vector_size(8)));\n" \
+    "    typedef f32 sums __attribute__((vector_size(16)));\n" \
+    "    const u64 a = u64(a1) << 32 | a0, b = u64(b1) << 32 | b0;\n    sums d = {d0, d1, d2, d3};\n" \
+    "    d = " INSTRUCTION "(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), d, 0, 0, 0);\n" \
     "    d0 = d[0];\n    d1 = d[1];\n    d2 = d[2];\n    d3 = d[3];\n}\n"
 
 static const char amd_prelude[] =
     HIP_MMA("f16", "_Float16", "__builtin_amdgcn_mfma_f32_16x16x16f16")
     HIP_MMA("bf16", "short", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k");
 
-/* AMD since CDNA 2: v_mfma_f32_16x16x16_f16 and _bf16_1k (AMD's ISA documents, "Matrix arithmetic instructions": a wave of 64
+/* AMD since CDNA 2: v_mfma_f32_16x16x16_f16 and _bf16_1k (AMD's ISA documents, "Matrix arithmetic "
+    "instructions": a wave of 64
  * lanes, one block).
  *     a   row lane % 16, column 4 (lane / 16) + 0 .. 3
  *     b   row 4 (lane / 16) + 0 .. 3, column lane % 16
@@ -66,7 +73,8 @@ uint32_t matrix_nvidia_dtypes(const char *arch)
     return !strncmp(arch, "sm_", 3) && atoi(arch + 3) >= 80 ? matrix_nvidia.caps.dtypes : 0;
 }
 
-/* gfx90a takes denormal factors for zeros (ROCm, "MI200 MFMA behavior specifics"): of f16 these are numbers that matter. */
+/* gfx90a takes denormal factors for zeros (ROCm, "MI200 MFMA behavior "
+    "specifics"): of f16 these are numbers that matter. */
 uint32_t matrix_amd_dtypes(const char *arch)
 {
     static const char *const later[] = {"gfx940", "gfx941", "gfx942", "gfx950"};

@@ -4,13 +4,16 @@
 
 static void nvrtc_open_library(void);
 /* One rounding each: nothing contracted, flushed or approximated. */
-static const char *const option[] = {"--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--std=c++17", NULL};
-static struct rtc nvrtc = {.name = "NVRTC", .file = "kiln.cu", .option = option, .open = nvrtc_open_library, .once = PTHREAD_ONCE_INIT};
+static const char *const option[] = {"--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
+                                     "--std=c++17", NULL};
+static struct rtc nvrtc = {.name = "NVRTC", .file = "kiln.cu", .option = option, .open = nvrtc_open_library,
+                           .once = PTHREAD_ONCE_INIT};
 
 /* $KILN_CUDA_COMPILER, on the library path, or where $CUDA_PATH or the toolkit's usual folder is. */
 static void nvrtc_open_library(void)
 {
-    static const char *const name[] = {"nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram", "nvrtcGetProgramLogSize",
+    static const char *const name[] = {"nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram",
+                                       "nvrtcGetProgramLogSize",
                                        "nvrtcGetProgramLog", "nvrtcGetCUBINSize", "nvrtcGetCUBIN", "nvrtcGetPTXSize",
                                        "nvrtcGetPTX", "nvrtcDestroyProgram"};
     void *const fn[] = {&nvrtc.version, &nvrtc.create, &nvrtc.compile, &nvrtc.log_size, &nvrtc.log,
@@ -20,7 +23,8 @@ static void nvrtc_open_library(void)
     if (folder)
         snprintf(path, sizeof path, "%s/lib64/libnvrtc.so", folder);
     const char *const given[] = {getenv("KILN_CUDA_COMPILER"), NULL};
-    const char *const usual[] = {path, "libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so", NULL};
+    const char *const usual[] = {path, "libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12",
+                                 "/usr/local/cuda/lib64/libnvrtc.so", NULL};
     gpu_library(nvrtc.name, given[0] ? given : usual, name, fn, sizeof fn / sizeof *fn, &nvrtc.failure);
 }
 

@@ -36,7 +36,8 @@ static bool refused(const struct rtc *c, rtc_program p, struct err *e)
     return ok;
 }
 
-bool rtc_compile(struct rtc *c, const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e)
+bool rtc_compile(struct rtc *c, const char *source, const char *arch, enum gpu_output what, struct code *out,
+                 struct err *e)
 {
     char target[64];
     const char *option[1 + RTC_OPTIONS] = {target};
@@ -50,11 +51,13 @@ bool rtc_compile(struct rtc *c, const char *source, const char *arch, enum gpu_o
     snprintf(target, sizeof target, "--gpu-architecture=%s", arch);
     for (; n <= RTC_OPTIONS && c->option[n - 1]; n++)
         option[n] = c->option[n - 1];
-    bool ok = !c->create(&p, source, c->file, 0, NULL, NULL) || err_set(e, KL_ERR_MEMORY, "%s makes no program", c->name);
+    bool ok = !c->create(&p, source, c->file, 0, NULL, NULL) ||
+        err_set(e, KL_ERR_MEMORY, "%s makes no program", c->name);
     if (ok && c->compile(p, n, option))
         ok = refused(c, p, e);
     else if (ok)
-        ok = what == GPU_BINARY ? get(c, p, c->binary_size, c->binary, out, e) : get(c, p, c->assembly_size, c->assembly, out, e);
+        ok = what == GPU_BINARY ? get(c, p, c->binary_size, c->binary, out, e)
+            : get(c, p, c->assembly_size, c->assembly, out, e);
     if (p)
         c->destroy(&p);
     if (!ok) {

@@ -17,7 +17,8 @@ struct rtc {
     pthread_once_t once;
     struct err failure;
     rtc_result (*version)(int *major, int *minor);
-    rtc_result (*create)(rtc_program *p, const char *source, const char *file, int headers, const char *const *header, const char *const *include);
+    rtc_result (*create)(rtc_program *p, const char *source, const char *file, int headers, const char *const *header,
+                         const char *const *include);
     rtc_result (*compile)(rtc_program p, int n, const char *const *option);
     rtc_size *log_size, *binary_size, *assembly_size; /* assembly: NULL where there is none */
     rtc_text *log, *binary, *assembly;
@@ -27,6 +28,7 @@ enum { RTC_OPTIONS = 7 };
 
 /* ---- rtc.c: gpu_compiler's two functions ---- */
 bool rtc_version(struct rtc *c, char *out, size_t size, struct err *e);
-bool rtc_compile(struct rtc *c, const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e);
+bool rtc_compile(struct rtc *c, const char *source, const char *arch, enum gpu_output what, struct code *out,
+                 struct err *e);
 
 #endif

@@ -10,7 +10,10 @@ static bool refuse(struct emitter *m, const char *what)
 
 /* ---- what the kernel needs ---- */
 
-static bool makes_threads(const struct linst *i) { return i->op == L_LOOP && (i->kind == LOOP_VECTOR || i->kind == LOOP_BLOCK); }
+static bool makes_threads(const struct linst *i)
+{
+    return i->op == L_LOOP && (i->kind == LOOP_VECTOR || i->kind == LOOP_BLOCK);
+}
 
 static uint32_t widest(const struct kernel *k)
 {
@@ -111,14 +114,17 @@ static void open_c(struct emitter *m, const char *entry)
 static void open_glsl(struct emitter *m)
 {
     bool named[KL_DTYPE_COUNT] = {[KL_U64] = true};
-    text_put(m->t, "layout(local_size_x = %u) in;\nlayout(buffer_reference, std430, buffer_reference_align = 8) buffer at_u64 { u64 v; };\n",
+    text_put(m->t,
+             "layout(local_size_x = %u) in;\nlayout(buffer_reference, std430, buffer_reference_align = 8) buffer "
+             "at_u64 { u64 v; };\n",
              m->info.threads);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         unsigned dtype = m->k->buf[b].dtype == KL_BOOL ? KL_U8 : m->k->buf[b].dtype;
         if (m->info.inside[b] || named[dtype])
             continue;
         named[dtype] = true;
-        text_put(m->t, "layout(buffer_reference, std430, buffer_reference_align = %zu) buffer at_%s { %s v; };\n", dtype_size(dtype),
+        text_put(m->t, "layout(buffer_reference, std430, buffer_reference_align = %zu) buffer at_%s { %s v; };\n",
+                 dtype_size(dtype),
                  dtype_name(dtype), dtype_name(dtype));
     }
     text_put(m->t, "layout(push_constant) uniform Launch { u64 buffers, slots; i64 begin, end; };\n");
@@ -131,7 +137,8 @@ static void declare_inside(struct emitter *m, unsigned arrays)
         if (!m->info.inside[b])
             continue;
         source_line(m);
-        text_put(m->t, "%s%s b%u[%" PRId64 "];\n", l->role == BUF_REGISTER ? "" : m->d->shared, source_memory_type(l->dtype), b, l->count > 0 ? l->count : 1);
+        text_put(m->t, "%s%s b%u[%" PRId64 "];\n", l->role == BUF_REGISTER ? "" : m->d->shared,
+                 source_memory_type(l->dtype), b, l->count > 0 ? l->count : 1);
     }
     for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
         if (arrays >> x & 1) {
@@ -187,7 +194,8 @@ static void read_slot(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char at[64], x[96];
-    snprintf(at, sizeof at, m->d->table ? "at_u64(slots + %" PRIu64 "ul).v" : "slots[%" PRIu64 "]", m->d->table ? 8 * i->imm : i->imm);
+    snprintf(at, sizeof at, m->d->table ? "at_u64(slots + %" PRIu64 "ul).v" : "slots[%" PRIu64 "]",
+             m->d->table ? 8 * i->imm : i->imm);
     source_declare(m, v);
     text_put(m->t, "%s;\n", source_bits(i->dtype, at, x, sizeof x));
 }
@@ -256,7 +264,8 @@ static void open_loop(struct emitter *m, val v)
         text_put(m->t, "{\n");
         m->depth++;
         source_line(m);
-        text_put(m->t, m->width == m->info.threads ? "%s%s v%u = %s(t);\n" : "%s%s v%u = %s(t & %uu);\n", m->d->local, n, v, n, m->width - 1);
+        text_put(m->t, m->width == m->info.threads ? "%s%s v%u = %s(t);\n" : "%s%s v%u = %s(t & %uu);\n", m->d->local,
+                 n, v, n, m->width - 1);
         return;
     }
     if (i->kind == LOOP_BLOCK) {
@@ -271,7 +280,8 @@ static void open_loop(struct emitter *m, val v)
         each_element(m, c, declare_carry);
     source_line(m);
     if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)
-        text_put(m->t, "for (%s v%u = %s(begin) + %s(%s); v%u < %s(end); v%u += %s(%s)) {\n", n, v, n, n, m->d->block, v, n, v, n, m->d->grid);
+        text_put(m->t, "for (%s v%u = %s(begin) + %s(%s); v%u < %s(end); v%u += %s(%s)) {\n", n, v, n, n, m->d->block,
+                 v, n, v, n, m->d->grid);
     else if (m->narrow[v])
         text_put(m->t, "for (i32 v%u = %s; v%u < %s; v%u += %" PRIu64 ") {\n", v, source_index(m, i->a, &fits, a), v,
                  source_index(m, i->b, &fits, b), v, i->imm);
@@ -292,7 +302,8 @@ static void close_nest(struct emitter *m, val end)
         each_element(m, n, keep_next);
     for (val n = first; n < end; n++)
         each_element(m, n, one ? set_carry : set_kept);
-    if (head->op == L_LOOP && head->kind == LOOP_BLOCK && m->shares) { /* the next block's threads begin with the same memory */
+    /* the next block's threads begin with the same memory */
+    if (head->op == L_LOOP && head->kind == LOOP_BLOCK && m->shares) {
         source_line(m);
         text_put(m->t, "%s\n", m->d->barrier);
     }
@@ -429,7 +440,8 @@ static void find_known(struct emitter *m)
     for (val v = 1; v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
         bool made = i->op >= L_PRIM || i->op == L_SPLAT || i->op == L_FOLD || i->op == L_CARRY || i->op == L_OUT;
-        m->known[v] = i->op == L_CONST || (made && m->known[i->a] && (!i->b || m->known[i->b]) && (!i->c || m->known[i->c]));
+        m->known[v] = i->op == L_CONST || (made && m->known[i->a] && (!i->b || m->known[i->b]) &&
+                                           (!i->c || m->known[i->c]));
     }
 }
 

@@ -1,14 +1,14 @@
 /* Kernels as source text for the compilers of GPUs: one emitter, three dialects.
  *
  * A block of threads runs iterations of the parallel loop, in steps of the grid's size.  The lanes of a vector loop are
- * the threads of a block, which has as many as the widest such loop; in a narrower loop several threads compute the same
- * lane and one of them stores.  What is uniform every thread computes for itself, so that control flow is the same for
- * all.  Where the kernel has block loops, its threads are the block's, and each goes its own way; a tile is as many
+ * the threads of a block, which has as many as the widest such loop; in a narrower loop several threads compute the
+ * same lane and one of them stores.  What is uniform every thread computes for itself, so that control flow is the same
+ * for all.  Where the kernel has block loops, its threads are the block's, and each goes its own way; a tile is as many
  * variables as it has elements.  Indices that fit are computed in 32 bits (source_range.c).  Scratch is the block's:
  * shared memory as far as it goes, else a part of an argument.
  *
  *   cuda, hip   NAME(buffers, slots, begin, end), a kernel with C linkage
- *   glsl        main; push constants: the addresses of a table of the buffers' and of the slots, then begin and end.  So
+ *   glsl        main; push constants: the addresses of a table of the buffers' and of the slots, then begin and end. So
  *               buffers may be of any size and start anywhere, and there may be any number of slots
  *
  * Buffers are passed in order, without the scratch that is in shared memory; the scratch that is not needs
@@ -23,14 +23,15 @@
 struct fragment_axis { uint8_t div, mod, scale, at[8]; };
 struct fragment { uint8_t elements; struct fragment_axis row, col; };
 
-/* A matrix unit: a [m x k], b [k x n] and sum [m x n] as its instruction wants them in the lanes' registers.  Halves are
- * neighbours in pairs along k, a pair a register. */
+/* A matrix unit: a [m x k], b [k x n] and sum [m x n] as its instruction wants them in the lanes' registers.  Halves
+ * are neighbours in pairs along k, a pair a register. */
 struct matrix_unit {
     const char *prelude;          /* behind the dialect's: the instructions, mma_f16(sum .., a .., b ..) and mma_bf16 */
     struct mma_caps caps;
     struct fragment a, b, sum;
-    bool rows;                    /* the prelude has rows_2(registers .., row) and rows_4, and the same _turned: 8x8 halves for
-                                     each register, of which lane / 8 % 4 says where row lane % 8 lies */
+    /* the prelude has rows_2(registers .., row) and rows_4, and the same _turned: 8x8 halves for each register, of
+     * which lane / 8 % 4 says where row lane % 8 lies */
+    bool rows;
 };
 
 /* Copies to shared memory: element by element at once; loads of vectors at once and stores where they land; or by the
@@ -67,8 +68,8 @@ struct source_info {
 
 /* ---- dialect.c ---- */
 const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e names those that there are */
-/* The same for a device whose caps.features are these; NULL: for one that is not at hand.  In GLSL lanes exchange values
- * by the subgroups of N threads that a device with +subgroupN has. */
+/* The same for a device whose caps.features are these; NULL: for one that is not at hand.  In GLSL lanes exchange
+ * values by the subgroups of N threads that a device with +subgroupN has. */
 struct dialect dialect_for(const struct dialect *d, const char *features);
 /* What stands in front of kernels for a device whose caps.features are these; of a device that is not at hand: NULL.  A
  * device without +fma rounds a product before it is added to.  Then fma is computed by other means, but where sums of
@@ -76,8 +77,8 @@ struct dialect dialect_for(const struct dialect *d, const char *features);
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out);
 /* What lowerings may know of a GPU that is not at hand, matrix units apart. */
 void dialect_caps(const struct dialect *d, struct caps *out);
-/* And of its matrix units, by its architecture: features begin with it, as caps.features do.  NULL: that of a device that
- * is not at hand. */
+/* And of its matrix units, by its architecture: features begin with it, as caps.features do.  NULL: that of a device
+ * that is not at hand. */
 void dialect_matrix(const struct dialect *d, const char *features, struct caps *out);
 
 /* ---- matrix.c ---- */

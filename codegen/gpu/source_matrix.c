@@ -1,8 +1,9 @@
-/* Tiles that the teams of a matrix unit hold: each lane has the elements that matrix.c says, a pair of halves a variable.
+/* Tiles that the teams of a matrix unit hold: each lane has the elements that matrix.c says, a pair of halves a
+ * variable.
  *
- * A kernel has them where its teams are as large as the unit's, and all it does with tiles is what there is text for here:
- * it loads factors, multiplies them in any order, carries the sums and stores them.  In other kernels with teams each
- * thread has all of a tile. */
+ * A kernel has them where its teams are as large as the unit's, and all it does with tiles is what there is text for
+ * here: it loads factors, multiplies them in any order, carries the sums and stores them.  In other kernels with teams
+ * each thread has all of a tile. */
 #include "emit_source.h"
 #include <inttypes.h>
 
@@ -29,8 +30,10 @@ static bool is_factor(struct emitter *m, val v, enum source_role role)
 {
     const struct linst *i = &m->k->inst[v];
     const struct mma_caps *c = &m->d->matrix->caps;
-    bool whole = role == ROLE_A ? i->rows % c->m == 0 && i->cols % c->k == 0 : i->rows % c->k == 0 && i->cols % c->n == 0;
-    return i->op == L_LOAD && whole && c->dtypes >> i->dtype & 1 && !i->b && is_stride(m, i->d) && source_matrix_take(m, v, role);
+    bool whole = role == ROLE_A ? i->rows % c->m == 0 && i->cols % c->k == 0 : i->rows % c->k == 0 &&
+        i->cols % c->n == 0;
+    return i->op == L_LOAD && whole && c->dtypes >> i->dtype & 1 && !i->b && is_stride(m, i->d) &&
+        source_matrix_take(m, v, role);
 }
 
 static bool has_text(struct emitter *m, val v)
@@ -43,7 +46,8 @@ static bool has_text(struct emitter *m, val v)
     case L_LOAD:
         return true; /* is_factor */
     case L_MMA:
-        return i->kind == MMA_ANY && m->role[i->c] == ROLE_SUM && is_factor(m, i->a, ROLE_A) && is_factor(m, i->b, ROLE_B) &&
+        return i->kind == MMA_ANY && m->role[i->c] == ROLE_SUM && is_factor(m, i->a, ROLE_A) &&
+            is_factor(m, i->b, ROLE_B) &&
                source_matrix_take(m, v, ROLE_SUM);
     case L_SPLAT:
     case L_CARRY:
@@ -82,7 +86,8 @@ static unsigned fragments(const struct emitter *m, val v) /* side by side along 
 /* Registers of one fragment. */
 static unsigned registers(const struct emitter *m, val v)
 {
-    return m->role[v] == ROLE_SUM ? m->unit->sum.elements : (m->role[v] == ROLE_A ? m->unit->a.elements : m->unit->b.elements) / 2;
+    return m->role[v] == ROLE_SUM ? m->unit->sum.elements : (m->role[v] == ROLE_A ? m->unit->a.elements
+                                                             : m->unit->b.elements) / 2;
 }
 
 unsigned source_elements(const struct emitter *m, val v)
@@ -92,7 +97,8 @@ unsigned source_elements(const struct emitter *m, val v)
         return 1;
     if (!m->unit)
         return (unsigned)i->rows * i->cols;
-    return (unsigned)i->rows / (m->role[v] == ROLE_B ? m->unit->caps.k : m->unit->caps.m) * fragments(m, v) * registers(m, v);
+    return (unsigned)i->rows / (m->role[v] == ROLE_B ? m->unit->caps.k : m->unit->caps.m) * fragments(m, v) *
+        registers(m, v);
 }
 
 /* ---- memory ---- */
@@ -146,7 +152,8 @@ static void declare_place(struct emitter *m, val v)
 static void put_own_place(struct emitter *m, const struct layout *l)
 {
     const struct fragment_axis *r = &l->f->row, *c = &l->f->col;
-    text_put(m->t, " + i32(t / %uu %% %uu) * %" PRId64 " + i32(t / %uu %% %uu) * %" PRId64 ";\n", r->div, r->mod, r->scale * l->row, c->div,
+    text_put(m->t, " + i32(t / %uu %% %uu) * %" PRId64 " + i32(t / %uu %% %uu) * %" PRId64 ";\n", r->div, r->mod,
+             r->scale * l->row, c->div,
              c->mod, c->scale * l->col);
 }
 
@@ -157,7 +164,8 @@ static int64_t offset(const struct layout *l, unsigned row, unsigned col, unsign
 }
 
 /* Elements that lie in one register are read from two neighbours, or one by one. */
-static void load_pair(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col, unsigned e, bool pairs)
+static void load_pair(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col,
+                      unsigned e, bool pairs)
 {
     unsigned b = (unsigned)m->k->inst[v].imm;
     int64_t at = offset(l, row, col, e), next = offset(l, row, col, e + 1);
@@ -165,12 +173,15 @@ static void load_pair(struct emitter *m, val v, unsigned n, const struct layout 
     if (pairs)
         text_put(m->t, "%su32 v%u_%u = word_at(b%u + p%u + %" PRId64 ");\n", m->d->local, v, n, b, v, at);
     else
-        text_put(m->t, "%su32 v%u_%u = u32(b%u[p%u + %" PRId64 "]) | u32(b%u[p%u + %" PRId64 "]) << 16;\n", m->d->local, v, n, b, v, at, b, v,
+        text_put(m->t, "%su32 v%u_%u = u32(b%u[p%u + %" PRId64 "]) | u32(b%u[p%u + %" PRId64 "]) << 16;\n", m->d->local,
+                 v, n, b, v, at, b, v,
                  next);
 }
 
-/* A fragment of 8x8 matrices, of which each lane says where a row lies: matrix number lane / 8 of the fragment's registers. */
-static void load_rows(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col, bool turned)
+/* A fragment of 8x8 matrices, of which each lane says where a row lies: matrix number lane / 8 of the fragment's
+ * registers. */
+static void load_rows(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col,
+                      bool turned)
 {
     unsigned count = l->f->elements / 2;
     source_line(m);
@@ -196,8 +207,10 @@ void source_matrix_load(struct emitter *m, val v)
     bool by_rows = m->unit->rows && stride % 8 == 0 && shared && divisible(m->k, i->a, 16) >= 3;
     declare_place(m, v);
     if (by_rows)
-        text_put(m->t, " + i32(t %% 8u) * %" PRId64 " + i32(t / 8u %% 2u) * %" PRId64 " + i32(t / 16u %% 2u) * %" PRId64 ";\n", stride,
-                 offset(&l, 0, 0, 2), l.f->elements > 4 ? offset(&l, 0, 0, 4) : 0);
+        text_put(m->t,
+                 " + i32(t %% 8u) * %" PRId64 " + i32(t / 8u %% 2u) * %" PRId64 " + i32(t / 16u %% 2u) * %" PRId64
+                 ";\n",
+                 stride, offset(&l, 0, 0, 2), l.f->elements > 4 ? offset(&l, 0, 0, 4) : 0);
     else
         put_own_place(m, &l);
     for (unsigned row = 0; row < i->rows; row += rows)
@@ -221,7 +234,8 @@ void source_matrix_store(struct emitter *m, val v)
         for (unsigned col = 0; col < x->cols; col += m->unit->caps.n)
             for (unsigned e = 0; e < l.f->elements; e++) {
                 source_line(m);
-                text_put(m->t, "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, offset(&l, row, col, e), i->b, n++);
+                text_put(m->t, "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, offset(&l, row, col, e), i->b,
+                         n++);
             }
 }
 

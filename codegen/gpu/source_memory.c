@@ -18,10 +18,12 @@ static bool source_memory_place(const struct emitter *m, const struct linst *i, 
         return fits;
     }
     if (stride->op == L_CONST && (int64_t)stride->imm > -(1 << 20) && (int64_t)stride->imm < 1 << 20) {
-        snprintf(out, 3 * MAX_OPERAND, "%s + %" PRId64 "%s", a, (int64_t)(apart * stride->imm + along), fits ? "" : m->d->i64);
+        snprintf(out, 3 * MAX_OPERAND, "%s + %" PRId64 "%s", a, (int64_t)(apart * stride->imm + along),
+                 fits ? "" : m->d->i64);
         return fits;
     }
-    snprintf(out, 3 * MAX_OPERAND, "%s + %s * %u + %u", source_operand(m, i->a, a), source_operand(m, i->d, d), apart, along);
+    snprintf(out, 3 * MAX_OPERAND, "%s + %s * %u + %u", source_operand(m, i->a, a), source_operand(m, i->d, d), apart,
+             along);
     return false;
 }
 
@@ -171,7 +173,8 @@ void source_copy(struct emitter *m, val v)
     if (m->d->copies == COPIES_ASYNC)
         text_put(m->t, "copy_%u(b%u + %s, b%u + %s, %s);\n", bytes, shared, to, global, from, there);
     else
-        text_put(m->t, "%svector_%u c%u = load_vector(%u, b%u + %s, %s);\n", m->d->local, bytes, v, bytes, global, from, there);
+        text_put(m->t, "%svector_%u c%u = load_vector(%u, b%u + %s, %s);\n", m->d->local, bytes, v, bytes, global, from,
+                 there);
     m->copies = m->copies || m->d->copies == COPIES_ASYNC ? m->copies : v;
 }
 
@@ -184,7 +187,8 @@ void source_land(struct emitter *m, val before)
         if (i->op != L_COPY)
             continue;
         source_line(m);
-        text_put(m->t, "store_vector(%u, b%u + %s, c%u);\n", i->rows * (unsigned)dtype_size(m->k->buf[(uint32_t)i->imm].dtype), (uint32_t)i->imm,
+        text_put(m->t, "store_vector(%u, b%u + %s, c%u);\n",
+                 i->rows * (unsigned)dtype_size(m->k->buf[(uint32_t)i->imm].dtype), (uint32_t)i->imm,
                  source_index(m, i->a, &fits, to), v);
     }
     m->copies = 0;

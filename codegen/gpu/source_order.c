@@ -43,7 +43,8 @@ static void barrier(struct walk *w, val v)
 /* May input b be the memory of output o? */
 static bool may_share(const struct kernel *k, uint32_t b, uint32_t o)
 {
-    return k->buf[b].role == BUF_IN && k->buf[b].count == k->buf[o].count && dtype_size(k->buf[b].dtype) == dtype_size(k->buf[o].dtype);
+    return k->buf[b].role == BUF_IN && k->buf[b].count == k->buf[o].count &&
+        dtype_size(k->buf[b].dtype) == dtype_size(k->buf[o].dtype);
 }
 
 static void source_order_load(struct walk *w, val v)
@@ -62,7 +63,8 @@ static bool slope(const struct kernel *k, val v, val var, int64_t *by)
 {
     const struct linst *i = &k->inst[v];
     int64_t a = 0, b = 0;
-    bool sum = i->op == L_OP(P_ADD) || i->op == L_OP(P_SUB), product = i->op == L_OP(P_MUL) && k->inst[i->b].op == L_CONST;
+    bool sum = i->op == L_OP(P_ADD) || i->op == L_OP(P_SUB), product = i->op == L_OP(P_MUL) &&
+        k->inst[i->b].op == L_CONST;
     *by = v == var;
     if (v == var || !ix_depends(k, v, var))
         return true;
@@ -85,11 +87,13 @@ static bool apart(const struct walk *w, const struct linst *i)
         if (l->op != L_LOOP || l->kind == LOOP_PARALLEL)
             continue;
         bool counted = k->inst[l->a].op == L_CONST && k->inst[l->b].op == L_CONST;
-        if (span == INT64_MAX || !slope(k, i->a, w->stack[d], &by) || __builtin_mul_overflow(by, (int64_t)l->imm, &by) || by == INT64_MIN ||
+        if (span == INT64_MAX || !slope(k, i->a, w->stack[d], &by) ||
+            __builtin_mul_overflow(by, (int64_t)l->imm, &by) || by == INT64_MIN ||
             (by < 0 ? -by : by) <= span)
             return false;
         by = by < 0 ? -by : by;
-        n = counted ? ((int64_t)k->inst[l->b].imm - (int64_t)k->inst[l->a].imm + (int64_t)l->imm - 1) / (int64_t)l->imm : 0;
+        n = counted ? ((int64_t)k->inst[l->b].imm - (int64_t)k->inst[l->a].imm + (int64_t)l->imm - 1) / (int64_t)l->imm
+            : 0;
         if (!counted || __builtin_mul_overflow(by, n > 0 ? n - 1 : 0, &n) || __builtin_add_overflow(span, n, &span))
             span = INT64_MAX; /* what is further out is not known to be apart */
     }
@@ -100,7 +104,8 @@ static void source_order_store(struct walk *w, val v)
 {
     const struct kernel *k = w->m->k;
     const struct linst *i = &k->inst[v];
-    bool own = w->now[i->imm] == WRITTEN && w->where[i->imm] == v && i->op == L_STORE && apart(w, i), wait = w->now[i->imm] && !own;
+    bool own = w->now[i->imm] == WRITTEN && w->where[i->imm] == v && i->op == L_STORE && apart(w, i),
+        wait = w->now[i->imm] && !own;
     for (uint32_t b = 0; !wait && k->buf[i->imm].role == BUF_OUT && b < k->nbuf; b++)
         if ((w->now[b] & READ) && may_share(k, b, (uint32_t)i->imm))
             wait = !each_thread_a_lane(w, i->a) || w->where[b] != w->vector;

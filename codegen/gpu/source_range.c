@@ -1,7 +1,7 @@
 /* Which indices fit 32 bits: they are computed so, for 64-bit arithmetic is several instructions on every GPU.
  *
- * Ranges come from the bounds of loops and from what arithmetic makes of them; what is loaded, or goes round a loop, may be
- * anything. */
+ * Ranges come from the bounds of loops and from what arithmetic makes of them; what is loaded, or goes round a loop,
+ * may be anything. */
 #include "emit_source.h"
 
 struct interval { int64_t lo, hi; };
@@ -94,7 +94,8 @@ bool source_ranges(struct emitter *m)
             of[v] = of_loop(i, of);
         else if (i->op >= L_PRIM)
             of[v] = of_prim(k, i, of);
-        m->narrow[v] = i->op != L_CONST && (i->op == L_LOOP || i->op >= L_PRIM) && source_range_fits(of[v]) && operands_fit(m, i);
+        m->narrow[v] = i->op != L_CONST && (i->op == L_LOOP || i->op >= L_PRIM) && source_range_fits(of[v]) &&
+            operands_fit(m, i);
     }
     mem_free(of);
     return of;

@@ -1,6 +1,6 @@
 /* Values: constants, the primitives of prims.def and the exchange of values between lanes, as text.
  *
- * Integers narrower than 32 bits are computed as u32 and cut; signed ones as unsigned, so that nothing overflows.  Every
+ * Integers narrower than 32 bits are computed as u32 and cut; signed ones as unsigned, so that nothing overflows. Every
  * operand is a name or a literal: it may stand several times. */
 #include "emit_source.h"
 #include <inttypes.h>
@@ -114,7 +114,8 @@ void source_declare(struct emitter *m, val v)
     if (m->narrow[v])
         text_put(m->t, "%si32 v%u = ", m->d->local, v);
     else
-        text_put(m->t, "%s%s %s = ", dtype == KL_F32 || dtype == KL_F64 ? m->d->exact : m->d->local, dtype_name(dtype), source_operand(m, v, name));
+        text_put(m->t, "%s%s %s = ", dtype == KL_F32 || dtype == KL_F64 ? m->d->exact : m->d->local, dtype_name(dtype),
+                 source_operand(m, v, name));
 }
 
 /* ---- primitives ---- */
@@ -145,10 +146,13 @@ static void float_to_integer(struct text *t, unsigned from, unsigned to, const c
     int bits = 8 * (int)dtype_size(to);
     const char *u = wrapping(to);
     if (is_signed(to))
-        text_put(t, "%s != %s ? %s(0) : %s <= %s(%.1f) ? %s(%s(1) << %d) : %s >= %s(%.1f) ? %s((%s(1) << %d) - %s(1)) : %s(%s)", a, a, n,
-                 a, f, -ldexp(1, bits - 1), n, u, bits - 1, a, f, ldexp(1, bits - 1), n, u, bits - 1, u, n, a);
+        text_put(
+            t,
+            "%s != %s ? %s(0) : %s <= %s(%.1f) ? %s(%s(1) << %d) : %s >= %s(%.1f) ? %s((%s(1) << %d) - %s(1)) : %s(%s)",
+            a, a, n, a, f, -ldexp(1, bits - 1), n, u, bits - 1, a, f, ldexp(1, bits - 1), n, u, bits - 1, u, n, a);
     else
-        text_put(t, "!(%s > %s(0)) ? %s(0) : %s >= %s(%.1f) ? %s(~%s(0)) : %s(%s)", a, f, n, a, f, ldexp(1, bits), n, u, n, a);
+        text_put(t, "!(%s > %s(0)) ? %s(0) : %s >= %s(%.1f) ? %s(~%s(0)) : %s(%s)", a, f, n, a, f, ldexp(1, bits), n, u,
+                 n, a);
 }
 
 /* Integers to 64 bits by halves: Mesa 22's optimizer takes a constant that a widened number is compared with for one of
@@ -196,7 +200,8 @@ static void bits(struct text *t, unsigned from, unsigned to, const char *a)
 /* Operands as the type that computes them, the result cut to its own; u32 and u64 compute themselves. */
 static void integer(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b)
 {
-    static const char *const sign[] = {[P_ADD] = "+", [P_SUB] = "-", [P_MUL] = "*", [P_AND] = "&", [P_OR] = "|", [P_XOR] = "^"};
+    static const char *const sign[] = {[P_ADD] = "+", [P_SUB] = "-", [P_MUL] = "*", [P_AND] = "&", [P_OR] = "|",
+                                       [P_XOR] = "^"};
     bool itself = dtype == KL_U32 || dtype == KL_U64;
     const char *n = itself ? "" : dtype_name(dtype), *u = itself ? "" : wrapping(dtype), *w = wrapping(dtype);
     unsigned mask = 8 * (unsigned)dtype_size(dtype) - 1;
@@ -227,7 +232,8 @@ static void logic(struct text *t, enum prim p, const char *a, const char *b)
         text_put(t, "%s %s %s", a, p == P_AND ? "&&" : p == P_OR ? "||" : "!=", b);
 }
 
-static void floating(struct text *t, enum prim p, unsigned dtype, bool piles, const char *a, const char *b, const char *c)
+static void floating(struct text *t, enum prim p, unsigned dtype, bool piles, const char *a, const char *b,
+                     const char *c)
 {
     const char *n = dtype_name(dtype);
     switch (p) {
@@ -243,8 +249,8 @@ static void floating(struct text *t, enum prim p, unsigned dtype, bool piles, co
     }
 }
 
-/* Mesa 22 knows that 0 / x is 0 and that x / 0 is, too: in shaders, what a driver's compiler may find to be a constant looks
- * as if it came with the launch.  begin is no less than 0. */
+/* Mesa 22 knows that 0 / x is 0 and that x / 0 is, too: in shaders, what a driver's compiler may find to be a constant
+ * looks as if it came with the launch.  begin is no less than 0. */
 static void hide(const struct emitter *m, val v, char out[2 * MAX_OPERAND])
 {
     char x[MAX_OPERAND];
@@ -262,7 +268,8 @@ void source_prim(struct emitter *m, val v)
     const val in[3] = {i->a, i->b, i->c};
     unsigned from = m->k->inst[i->a].dtype, to = m->narrow[v] ? KL_I32 : i->dtype;
     bool compares = p == P_EQ || p == P_NE || p == P_LT || p == P_LE, fits;
-    bool index = m->narrow[v] || ((compares || p == P_CAST) && source_fits(m, i->a) && (!compares || source_fits(m, i->b)));
+    bool index = m->narrow[v] || ((compares || p == P_CAST) && source_fits(m, i->a) &&
+                                  (!compares || source_fits(m, i->b)));
     char x[3][2 * MAX_OPERAND];
     for (int o = 0; o < 3; o++)
         if (index && m->k->inst[in[o]].dtype == KL_I64)
@@ -390,7 +397,8 @@ void source_fold(struct emitter *m, val v)
     for (; h && h >= (m->shuffle ? m->shuffle : 1); h /= 2) {
         publish(m, x, name);
         source_line(m);
-        text_put(m->t, "{ %s%s y = %s(x_%s[(t & %uu) + %uu]); v%u = %s(x_%s[t & %uu]); ", exact, n, n, x, h - 1, h, v, n, x, h - 1);
+        text_put(m->t, "{ %s%s y = %s(x_%s[(t & %uu) + %uu]); v%u = %s(x_%s[t & %uu]); ", exact, n, n, x, h - 1, h, v,
+                 n, x, h - 1);
         fold_step(m, v);
         text_put(m->t, " }\n");
     }

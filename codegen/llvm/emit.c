@@ -227,7 +227,8 @@ static void emit_fold(struct emitter *m, val v)
         LLVMValueRef lane[64];
         for (unsigned l = 0; l < m->native; l++)
             lane[l] = l < h ? LLVMConstInt(i32, l + h, 0) : LLVMGetPoison(i32);
-        LLVMValueRef upper = LLVMBuildShuffleVector(m->b, x[0], LLVMGetPoison(LLVMTypeOf(x[0])), LLVMConstVector(lane, m->native), "");
+        LLVMValueRef upper = LLVMBuildShuffleVector(m->b, x[0], LLVMGetPoison(LLVMTypeOf(x[0])),
+                                                    LLVMConstVector(lane, m->native), "");
         x[0] = fold_step(m, (enum fold)i->imm, i->dtype, x[0], upper);
     }
     set_uniform(m, v, m->native == 1 ? x[0] : LLVMBuildExtractElement(m->b, x[0], LLVMConstInt(i32, 0, 0), ""));
@@ -254,7 +255,10 @@ static void emit_mix(struct emitter *m, val v)
 
 /* ---- control flow ---- */
 
-static LLVMBasicBlockRef block(struct emitter *m, const char *name) { return LLVMAppendBasicBlockInContext(m->ctx, m->fn, name); }
+static LLVMBasicBlockRef block(struct emitter *m, const char *name)
+{
+    return LLVMAppendBasicBlockInContext(m->ctx, m->fn, name);
+}
 
 /* The carries that stand behind a loop: [first, end). */
 static val carries_end(const struct kernel *k, val loop)
@@ -284,7 +288,8 @@ static void carry_phis(struct emitter *m, val c, struct emitted *phi)
     bool tile = phi->form == FORM_TILE;
     parts_alloc(m, c, phi);
     for (unsigned p = 0; phi->part && p < part_count(m, c); p++)
-        phi->part[p] = LLVMBuildPhi(m->b, tile ? emit_tile_part_type(m, &m->k->inst[c], p) : type_lanes(t, m->native), "");
+        phi->part[p] = LLVMBuildPhi(m->b, tile ? emit_tile_part_type(m, &m->k->inst[c], p) : type_lanes(t, m->native),
+                                    "");
 }
 
 /* The phi takes `from` when control comes from the end of block pred, where its vectors are made if need be. */
@@ -606,12 +611,14 @@ static val emit_inst(struct walker *w, val v)
 static void attribute(struct emitter *m, const char *key, const char *value)
 {
     LLVMAddAttributeAtIndex(m->fn, LLVMAttributeFunctionIndex,
-                            LLVMCreateStringAttribute(m->ctx, key, (unsigned)strlen(key), value, (unsigned)strlen(value)));
+                            LLVMCreateStringAttribute(m->ctx, key, (unsigned)strlen(key), value,
+                                                      (unsigned)strlen(value)));
 }
 
 static void enum_attribute(struct emitter *m, const char *name)
 {
-    LLVMAddAttributeAtIndex(m->fn, LLVMAttributeFunctionIndex, LLVMCreateEnumAttribute(m->ctx, LLVMGetEnumAttributeKindForName(name, strlen(name)), 0));
+    LLVMAddAttributeAtIndex(m->fn, LLVMAttributeFunctionIndex,
+                            LLVMCreateEnumAttribute(m->ctx, LLVMGetEnumAttributeKindForName(name, strlen(name)), 0));
 }
 
 static void open_function(struct emitter *m, const char *name)
@@ -644,7 +651,8 @@ static void read_arguments(struct emitter *m)
             continue;
         }
         LLVMValueRef at = LLVMConstInt(m->i64, i, 0);
-        m->buf[i] = LLVMBuildLoad2(m->b, m->ptr, LLVMBuildInBoundsGEP2(m->b, m->ptr, LLVMGetParam(m->fn, 0), &at, 1, ""), "");
+        m->buf[i] = LLVMBuildLoad2(m->b, m->ptr, LLVMBuildInBoundsGEP2(m->b, m->ptr, LLVMGetParam(m->fn, 0), &at, 1,
+                                                                       ""), "");
     }
 }
 
@@ -656,7 +664,8 @@ static void emit_phase(struct walker *w, const struct phase *p)
     w->begin = LLVMGetParam(m->fn, 2);
     w->end = LLVMGetParam(m->fn, 3);
     if (p->first > 1 || p->end < m->k->ninst) {
-        LLVMValueRef base = LLVMConstInt(m->i64, (uint64_t)p->base, 0), most = LLVMConstInt(m->i64, (uint64_t)p->extent, 0);
+        LLVMValueRef base = LLVMConstInt(m->i64, (uint64_t)p->base, 0),
+            most = LLVMConstInt(m->i64, (uint64_t)p->extent, 0);
         LLVMValueRef lo = LLVMBuildSub(m->b, w->begin, base, ""), hi = LLVMBuildSub(m->b, w->end, base, "");
         w->begin = intrinsic(m, "llvm.smax", &m->i64, 1, (LLVMValueRef[]){lo, LLVMConstNull(m->i64)}, 2);
         w->end = intrinsic(m, "llvm.smin", &m->i64, 1, (LLVMValueRef[]){hi, most}, 2);

@@ -69,7 +69,8 @@ LLVMValueRef emit_uniform_vector(struct emitter *m, val v);    /* a uniform valu
  * change there, and goes back to where it was.  NULL: it does change. */
 LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v);
 void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back);
-bool emit_is_step(const struct linst *i);                      /* of index arithmetic: a sum, a multiple or a quotient */
+/* of index arithmetic: a sum, a multiple or a quotient */
+bool emit_is_step(const struct linst *i);
 /* Builds on at the end of a block, before its branch if it has one; where the builder was. */
 LLVMBasicBlockRef emit_at_end_of(struct emitter *m, LLVMBasicBlockRef block);
 
@@ -80,14 +81,16 @@ LLVMValueRef *emit_narrow_parts(struct emitter *m, val v);     /* a value that f
 LLVMValueRef *emit_wide_parts(struct emitter *m, val v);       /* a narrow value as vectors of i64 */
 LLVMValueRef *emit_index_parts(struct emitter *m, val v);      /* an index, signed, in the narrower of the two */
 LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, const struct emitted *e, unsigned lane0);
-bool emit_narrow(struct emitter *m, val v, LLVMValueRef *out); /* a primitive of varying values; false: not in 32 bits */
+/* a primitive of varying values; false: not in 32 bits */
+bool emit_narrow(struct emitter *m, val v, LLVMValueRef *out);
 
 /* ---- emit_types.c ---- */
 LLVMTypeRef type_of(struct emitter *m, unsigned dtype);           /* in registers: bool is i1, a half float its bits */
 LLVMTypeRef type_lanes(LLVMTypeRef t, unsigned lanes);            /* t itself for one lane */
 LLVMValueRef const_int(LLVMTypeRef t, uint64_t v);                /* splat for vectors */
 LLVMValueRef const_bits(struct emitter *m, unsigned dtype, uint64_t bits);
-LLVMValueRef intrinsic(struct emitter *m, const char *name, LLVMTypeRef *overload, unsigned noverload, LLVMValueRef *arg, unsigned narg);
+LLVMValueRef intrinsic(struct emitter *m, const char *name, LLVMTypeRef *overload, unsigned noverload,
+                       LLVMValueRef *arg, unsigned narg);
 LLVMValueRef splat(struct emitter *m, LLVMValueRef scalar, unsigned lanes);
 /* Lanes of x, and behind them of y, or of x alone for NULL: n > 1 of them. */
 LLVMValueRef shuffle(struct emitter *m, LLVMValueRef x, LLVMValueRef y, const unsigned *lane, unsigned n);
@@ -101,14 +104,17 @@ void emit_store(struct emitter *m, val v);
 void emit_stream_end(struct emitter *m);                 /* the fence behind all stores of a kernel that streams */
 void emit_prefetch(struct emitter *m, val v);
 void emit_atomic(struct emitter *m, val v);
-LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index); /* of an element, or of a vector of them */
+/* of an element, or of a vector of them */
+LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index);
 /* Neighbours from an address on, or what is at a vector of addresses; mask NULL: all.  For lanes 1 all are scalars. */
 LLVMValueRef emit_load_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef mask);
-void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef x, LLVMValueRef mask);
+void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef x,
+                      LLVMValueRef mask);
 
 /* ---- emit_tile.c ---- */
 struct chunk { unsigned lane0, lanes; };
-struct chunk emit_chunk(const struct emitter *m, unsigned cols, unsigned n); /* part n of a row; lanes 0: there is none */
+/* part n of a row; lanes 0: there is none */
+struct chunk emit_chunk(const struct emitter *m, unsigned cols, unsigned n);
 unsigned emit_tile_parts(const struct emitter *m, val v);                    /* how many it has in all */
 /* Row r of a value, its chunk n of a row of `cols`: a column, a row or a scalar stands for all. */
 LLVMValueRef emit_tile_piece(struct emitter *m, val v, unsigned r, unsigned cols, unsigned n);

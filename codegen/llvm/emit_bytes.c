@@ -1,10 +1,10 @@
 /* Products of bytes, four to a sum.
  *
- * A tile of four rows of bytes that a product multiplies by, or that is stored column by column, is kept as "quads": a part
- * has the four bytes of each of its columns side by side.  So they lie in a packed panel, and so the instructions take them
- * that add the four products of a column to its sum.  Where the processor has none for bytes (VNNI's vpdpbusd, unsigned by
- * signed), bytes become 16-bit integers, even ones and odd ones, whose products are added two by two (pmaddwd): exact as
- * well, no such sum comes near 32 bits. */
+ * A tile of four rows of bytes that a product multiplies by, or that is stored column by column, is kept as "quads": a
+ * part has the four bytes of each of its columns side by side.  So they lie in a packed panel, and so the instructions
+ * take them that add the four products of a column to its sum.  Where the processor has none for bytes (VNNI's
+ * vpdpbusd, unsigned by signed), bytes become 16-bit integers, even ones and odd ones, whose products are added two by
+ * two (pmaddwd): exact as well, no such sum comes near 32 bits. */
 #include "emit.h"
 
 enum { PLAIN = 1, QUADS = 2 };
@@ -43,7 +43,10 @@ bool emit_is_quads(const struct emitter *m, val v) { return m->quads[v] == QUADS
 
 /* ---- quads and rows ---- */
 
-static LLVMValueRef lane_number(struct emitter *m, unsigned n) { return LLVMConstInt(LLVMInt32TypeInContext(m->ctx), n, 0); }
+static LLVMValueRef lane_number(struct emitter *m, unsigned n)
+{
+    return LLVMConstInt(LLVMInt32TypeInContext(m->ctx), n, 0);
+}
 
 LLVMValueRef emit_quads_row(struct emitter *m, LLVMValueRef quads, unsigned row, unsigned lanes)
 {
@@ -136,7 +139,8 @@ bool emit_quads_store(struct emitter *m, const struct linst *i, unsigned n)
     struct chunk c = emit_chunk(m, cols, n);
     if (!is_packed(m, i) || i->c || !emit_is_quads(m, i->b))
         return false;
-    emit_store_lanes(m, m->k->inst[i->b].dtype, column_address(m, i, c.lane0), 4 * c.lanes, emit_quads(m, i->b, cols, n), NULL);
+    emit_store_lanes(m, m->k->inst[i->b].dtype, column_address(m, i, c.lane0), 4 * c.lanes,
+                     emit_quads(m, i->b, cols, n), NULL);
     return true;
 }
 
@@ -154,14 +158,17 @@ static LLVMValueRef halves(struct emitter *m, unsigned dtype, LLVMValueRef x, bo
 }
 
 /* sum + the four products of bytes in each 32-bit word of a and b. */
-static LLVMValueRef add_four(struct emitter *m, LLVMValueRef sum, unsigned ta, LLVMValueRef a, unsigned tb, LLVMValueRef b)
+static LLVMValueRef add_four(struct emitter *m, LLVMValueRef sum, unsigned ta, LLVMValueRef a, unsigned tb,
+                             LLVMValueRef b)
 {
     static const char *const four[] = {"llvm.x86.avx512.vpdpbusd.128", "llvm.x86.avx512.vpdpbusd.256",
                                        "llvm.x86.avx512.vpdpbusd.512"}; /* of AVX-VNNI, too */
-    static const char *const two[] = {"llvm.x86.sse2.pmadd.wd", "llvm.x86.avx2.pmadd.wd", "llvm.x86.avx512.pmaddw.d.512"};
+    static const char *const two[] = {"llvm.x86.sse2.pmadd.wd", "llvm.x86.avx2.pmadd.wd",
+                                      "llvm.x86.avx512.pmaddw.d.512"};
     unsigned lanes = LLVMGetVectorSize(LLVMTypeOf(sum)), size = lanes == 4 ? 0 : lanes == 8 ? 1 : 2;
     if (m->vnni && ta != tb)
-        return intrinsic(m, four[size], NULL, 0, ta == KL_U8 ? (LLVMValueRef[]){sum, a, b} : (LLVMValueRef[]){sum, b, a}, 3);
+        return intrinsic(m, four[size], NULL, 0, ta == KL_U8 ? (LLVMValueRef[]){sum, a, b}
+                         : (LLVMValueRef[]){sum, b, a}, 3);
     for (int odd = 0; odd < 2; odd++) {
         LLVMValueRef x[2] = {halves(m, ta, a, odd), halves(m, tb, b, odd)};
         sum = LLVMBuildAdd(m->b, sum, intrinsic(m, two[size], NULL, 0, x, 2), "");
@@ -186,7 +193,8 @@ bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n)
     for (unsigned r = 0; r < i->rows && fits; r++) { /* one row's bytes in a register at a time: sums take the others */
         LLVMValueRef four = LLVMBuildBitCast(m->b, emit_tile_piece(m, i->a, r, 4, 0), i32, ""), *sum = part + r * n;
         for (unsigned q = 0; q < n; q++)
-            sum[q] = add_four(m, sum[q], a->dtype, splat(m, four, emit_chunk(m, i->cols, q).lanes), b->dtype, column[q]);
+            sum[q] = add_four(m, sum[q], a->dtype, splat(m, four, emit_chunk(m, i->cols, q).lanes), b->dtype,
+                              column[q]);
     }
     return fits;
 #else

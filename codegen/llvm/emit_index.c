@@ -54,7 +54,8 @@ static struct range range_of_prim(const struct kernel *k, const struct linst *i,
     case P_MUL:
         return emit_index_is_known(a) && emit_index_is_known(b) ? emit_index_product(a, b) : unknown;
     case P_DIV:
-        return emit_index_is_known(a) && emit_index_is_known(b) && b.lo > 0 && b.lo == b.hi ? (struct range){a.lo / b.lo, a.hi / b.lo} : unknown;
+        return emit_index_is_known(a) && emit_index_is_known(b) && b.lo > 0 &&
+            b.lo == b.hi ? (struct range){a.lo / b.lo, a.hi / b.lo} : unknown;
     case P_SELECT:
         return emit_index_is_known(b) && emit_index_is_known(of[i->c]) ? union_of(b, of[i->c]) : unknown;
     default:
@@ -164,7 +165,8 @@ bool emit_narrow(struct emitter *m, val v, LLVMValueRef *out)
     LLVMValueRef *in[3];
     for (unsigned j = 0; j < n; j++)
         in[j] = m->k->inst[operand[j]].dtype == KL_I64 ? emit_narrow_parts(m, operand[j]) : emit_parts(m, operand[j]);
-    unsigned from = m->k->inst[p == P_SELECT ? i->b : i->a].dtype, to = i->dtype == KL_I64 ? (unsigned)KL_I32 : i->dtype;
+    unsigned from = m->k->inst[p == P_SELECT ? i->b : i->a].dtype,
+        to = i->dtype == KL_I64 ? (unsigned)KL_I32 : i->dtype;
     if (from == KL_I64)
         from = p == P_DIV && m->range[i->a].lo >= 0 && m->range[i->b].lo > 0 ? KL_U32 : KL_I32;
     for (unsigned q = 0; !m->e->code && q < m->parts; q++) {

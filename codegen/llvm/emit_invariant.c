@@ -1,6 +1,6 @@
 /* What does not change in the innermost loop is made before it: index arithmetic and vectors of uniform values, the
- * numbers among them.  LLVM's pass for that is off for x86: it takes constants out of all loops, where they are too many
- * for the registers, which was a fifth of the time to compile a kernel of polynomials. */
+ * numbers among them.  LLVM's pass for that is off for x86: it takes constants out of all loops, where they are too
+ * many for the registers, which was a fifth of the time to compile a kernel of polynomials. */
 #include "emit.h"
 
 static bool is_number(const struct linst *i)
@@ -38,8 +38,8 @@ LLVMBasicBlockRef emit_at_end_of(struct emitter *m, LLVMBasicBlockRef block)
     return here;
 }
 
-/* A constant that LLVM sees in a loop goes through instruction selection at each use, lane by lane.  So numbers are read
- * from memory before the loop, as the code in the end does: a tenth less to compile for a kernel of polynomials.
+/* A constant that LLVM sees in a loop goes through instruction selection at each use, lane by lane.  So numbers are
+ * read from memory before the loop, as the code in the end does: a tenth less to compile for a kernel of polynomials.
  * Integers stay, for shifts and masks have forms for constants; so does 0. */
 static LLVMValueRef read_number(struct emitter *m, const struct emitted *e)
 {
@@ -71,8 +71,9 @@ bool emit_is_step(const struct linst *i)
     return i->dtype == KL_I64 && (p == P_ADD || p == P_SUB || p == P_MUL || p == P_DIV);
 }
 
-/* Is this a step of index arithmetic whose operands do not change in the innermost loop?  A constant that is added stays:
- * it is part of an address.  A quotient may be made where the loop then has no turn, for 0 is a divisor like others. */
+/* Is this a step of index arithmetic whose operands do not change in the innermost loop?  A constant that is added
+ * stays: it is part of an address.  A quotient may be made where the loop then has no turn, for 0 is a divisor like
+ * others. */
 static bool is_invariant(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -85,7 +86,10 @@ static bool is_invariant(const struct emitter *m, val v)
     return a->home < m->depth && b->home < m->depth;
 }
 
-LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v) { return is_invariant(m, v) ? emit_at_end_of(m, m->before) : NULL; }
+LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v)
+{
+    return is_invariant(m, v) ? emit_at_end_of(m, m->before) : NULL;
+}
 
 void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back)
 {

@@ -1,8 +1,11 @@
-/* Loads and stores: whole vectors where lanes are neighbours, shorter ones where several neighbours share an element, one
- * scalar where all do, gathers and scatters otherwise.  A false lane never touches memory. */
+/* Loads and stores: whole vectors where lanes are neighbours, shorter ones where several neighbours share an element,
+ * one scalar where all do, gathers and scatters otherwise.  A false lane never touches memory. */
 #include "emit.h"
 
-static LLVMTypeRef memory_type(struct emitter *m, unsigned dtype) { return dtype == KL_BOOL ? m->i8 : type_of(m, dtype); }
+static LLVMTypeRef memory_type(struct emitter *m, unsigned dtype)
+{
+    return dtype == KL_BOOL ? m->i8 : type_of(m, dtype);
+}
 
 LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index)
 {
@@ -20,7 +23,8 @@ static LLVMValueRef address_behind(struct emitter *m, uint32_t buf, LLVMValueRef
 {
     LLVMValueRef n = LLVMConstInt(m->i64, offset, 0);
     LLVMTypeRef t = memory_type(m, m->k->buf[buf].dtype);
-    return !offset ? first : anywhere ? LLVMBuildGEP2(m->b, t, first, &n, 1, "") : LLVMBuildInBoundsGEP2(m->b, t, first, &n, 1, "");
+    return !offset ? first : anywhere ? LLVMBuildGEP2(m->b, t, first, &n, 1, "")
+        : LLVMBuildInBoundsGEP2(m->b, t, first, &n, 1, "");
 }
 
 static LLVMValueRef from_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)
@@ -33,7 +37,8 @@ static LLVMValueRef to_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)
     if (dtype != KL_BOOL)
         return x;
     LLVMTypeRef t = LLVMTypeOf(x);
-    return LLVMBuildZExt(m->b, x, LLVMGetTypeKind(t) == LLVMVectorTypeKind ? LLVMVectorType(m->i8, LLVMGetVectorSize(t)) : m->i8, "");
+    return LLVMBuildZExt(m->b, x, LLVMGetTypeKind(t) == LLVMVectorTypeKind ? LLVMVectorType(m->i8, LLVMGetVectorSize(t))
+                         : m->i8, "");
 }
 
 static LLVMValueRef alignment(struct emitter *m, unsigned dtype)
@@ -53,7 +58,8 @@ static LLVMValueRef load_vector(struct emitter *m, unsigned dtype, LLVMValueRef 
     LLVMTypeRef t = type_lanes(memory_type(m, dtype), lanes);
     LLVMValueRef x;
     if (mask && lanes > 1) {
-        x = intrinsic(m, "llvm.masked.load", (LLVMTypeRef[]){t, m->ptr}, 2, (LLVMValueRef[]){ptr, alignment(m, dtype), mask, LLVMConstNull(t)}, 4);
+        x = intrinsic(m, "llvm.masked.load", (LLVMTypeRef[]){t, m->ptr}, 2,
+                      (LLVMValueRef[]){ptr, alignment(m, dtype), mask, LLVMConstNull(t)}, 4);
     } else {
         x = LLVMBuildLoad2(m->b, t, ptr, "");
         LLVMSetAlignment(x, (unsigned)dtype_size(dtype));
@@ -67,7 +73,8 @@ static LLVMValueRef gather_lanes(struct emitter *m, unsigned dtype, LLVMValueRef
 {
     LLVMTypeRef t = LLVMVectorType(memory_type(m, dtype), lanes), p = LLVMVectorType(m->ptr, lanes);
     LLVMValueRef x = intrinsic(m, "llvm.masked.gather", (LLVMTypeRef[]){t, p}, 2,
-                               (LLVMValueRef[]){ptr, alignment(m, dtype), mask ? mask : all_lanes(m, lanes), LLVMConstNull(t)}, 4);
+                               (LLVMValueRef[]){ptr, alignment(m, dtype), mask ? mask : all_lanes(m, lanes),
+                                                LLVMConstNull(t)}, 4);
     return from_memory(m, dtype, x);
 }
 
@@ -97,7 +104,8 @@ LLVMValueRef emit_load_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr
 
 static LLVMValueRef lane_of(struct emitter *m, LLVMValueRef x, unsigned lane)
 {
-    return is_vector(x) ? LLVMBuildExtractElement(m->b, x, LLVMConstInt(LLVMInt32TypeInContext(m->ctx), lane, 0), "") : x;
+    return is_vector(x) ? LLVMBuildExtractElement(m->b, x, LLVMConstInt(LLVMInt32TypeInContext(m->ctx), lane, 0), "")
+        : x;
 }
 
 /* Is one of the lanes that share an element true?  For each of them; as one bit where it is one. */
@@ -115,7 +123,8 @@ static LLVMValueRef any_of(struct emitter *m, LLVMValueRef mask, unsigned repeat
 }
 
 /* A register of lanes of which so many neighbours, or one, share an element, the first at ptr. */
-static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned repeat, LLVMValueRef mask)
+static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned repeat,
+                                  LLVMValueRef mask)
 {
     unsigned n = m->native / repeat, lane[64];
     if (repeat == 1)
@@ -126,7 +135,8 @@ static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRe
     return n > 1 ? shuffle(m, x, NULL, lane, m->native) : splat(m, x, m->native);
 }
 
-/* Lanes that lie in memory from the last to the first, from index `first` down: loaded as they lie, and turned round. */
+/* Lanes that lie in memory from the last to the first, from index `first` down: loaded as they lie, and turned
+ * round. */
 static LLVMValueRef load_reversed(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef first, unsigned p,
                                   LLVMValueRef mask)
 {
@@ -162,14 +172,17 @@ void emit_load(struct emitter *m, val v)
     bool near = index->form == FORM_AFFINE && index->stride == 1;
     bool reversed = index->form == FORM_AFFINE && index->stride == UINT64_MAX && index->repeat == 1 && m->native > 1;
     LLVMValueRef *at = near || reversed ? NULL : emit_index_parts(m, i->a);
-    LLVMValueRef first = !near ? NULL : mask ? address_anywhere(m, buf, index->scalar) : emit_address(m, buf, index->scalar);
+    LLVMValueRef first = !near ? NULL : mask ? address_anywhere(m, buf, index->scalar)
+        : emit_address(m, buf, index->scalar);
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
         LLVMValueRef own = mask ? mask[p] : NULL;
         part[p] = reversed ? load_reversed(m, i->dtype, buf, index->scalar, p, own)
-                  : at     ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p]) : emit_address(m, buf, at[p]),
+                  : at     ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p])
+                                             : emit_address(m, buf, at[p]),
                                              m->native, own)
-                           : load_repeated(m, i->dtype, address_behind(m, buf, first, p * m->native / index->repeat, own != NULL),
+                           : load_repeated(m, i->dtype, address_behind(m, buf, first, p * m->native / index->repeat,
+                                                                       own != NULL),
                                            index->repeat, own);
     }
 }
@@ -190,7 +203,8 @@ static void store_if(struct emitter *m, LLVMValueRef x, LLVMValueRef ptr, LLVMVa
     }
 }
 
-void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef x, LLVMValueRef mask)
+void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef x,
+                      LLVMValueRef mask)
 {
     if (lanes == 1) {
         store_if(m, x, ptr, mask, dtype);
@@ -202,7 +216,8 @@ void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsig
         intrinsic(m, "llvm.masked.scatter", (LLVMTypeRef[]){t, LLVMVectorType(m->ptr, lanes)}, 2,
                   (LLVMValueRef[]){x, ptr, alignment(m, dtype), mask ? mask : all_lanes(m, lanes)}, 4);
     else if (mask)
-        intrinsic(m, "llvm.masked.store", (LLVMTypeRef[]){t, m->ptr}, 2, (LLVMValueRef[]){x, ptr, alignment(m, dtype), mask}, 4);
+        intrinsic(m, "llvm.masked.store", (LLVMTypeRef[]){t, m->ptr}, 2,
+                  (LLVMValueRef[]){x, ptr, alignment(m, dtype), mask}, 4);
     else
         LLVMSetAlignment(LLVMBuildStore(m->b, x, ptr), (unsigned)dtype_size(dtype));
 }
@@ -221,7 +236,8 @@ static void mark_nontemporal(struct emitter *m, LLVMValueRef store)
 {
     LLVMMetadataRef one = LLVMValueAsMetadata(LLVMConstInt(LLVMInt32TypeInContext(m->ctx), 1, 0));
     LLVMMetadataRef node = LLVMMDNodeInContext2(m->ctx, &one, 1);
-    LLVMSetMetadata(store, LLVMGetMDKindIDInContext(m->ctx, "nontemporal", sizeof "nontemporal" - 1), LLVMMetadataAsValue(m->ctx, node));
+    LLVMSetMetadata(store, LLVMGetMDKindIDInContext(m->ctx, "nontemporal", sizeof "nontemporal" - 1),
+                    LLVMMetadataAsValue(m->ctx, node));
 }
 
 /* The parts of a store, from `first` on: past the caches where they lie at whole registers, which no kernel can know
@@ -233,12 +249,14 @@ static void stream_parts(struct emitter *m, uint32_t buf, LLVMValueRef first, LL
     LLVMBasicBlockRef way[2] = {LLVMAppendBasicBlockInContext(m->ctx, m->fn, "stream"),
                                 LLVMAppendBasicBlockInContext(m->ctx, m->fn, "store")};
     LLVMBasicBlockRef join = LLVMAppendBasicBlockInContext(m->ctx, m->fn, "stored");
-    LLVMValueRef low = LLVMBuildAnd(m->b, LLVMBuildPtrToInt(m->b, first, m->i64, ""), LLVMConstInt(m->i64, align - 1, 0), "");
+    LLVMValueRef low = LLVMBuildAnd(m->b, LLVMBuildPtrToInt(m->b, first, m->i64, ""),
+                                    LLVMConstInt(m->i64, align - 1, 0), "");
     LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntEQ, low, LLVMConstNull(m->i64), ""), way[0], way[1]);
     for (int plain = 0; plain < 2; plain++) {
         LLVMPositionBuilderAtEnd(m->b, way[plain]);
         for (unsigned p = 0; p < m->parts; p++) {
-            LLVMValueRef store = LLVMBuildStore(m->b, to_memory(m, dtype, x[p]), address_behind(m, buf, first, p * m->native, false));
+            LLVMValueRef store = LLVMBuildStore(m->b, to_memory(m, dtype, x[p]),
+                                                address_behind(m, buf, first, p * m->native, false));
             LLVMSetAlignment(store, plain ? (unsigned)dtype_size(dtype) : align);
             if (!plain)
                 mark_nontemporal(m, store);
@@ -265,7 +283,8 @@ void emit_store(struct emitter *m, val v)
     uint32_t buf = (uint32_t)i->imm;
     bool varying = m->k->inst[i->a].varying || m->k->inst[i->b].varying || (i->c && m->k->inst[i->c].varying);
     if (!varying) {
-        store_if(m, emit_scalar(m, i->b), emit_address(m, buf, emit_scalar(m, i->a)), i->c ? emit_scalar(m, i->c) : NULL, m->k->buf[buf].dtype);
+        store_if(m, emit_scalar(m, i->b), emit_address(m, buf, emit_scalar(m, i->a)),
+                 i->c ? emit_scalar(m, i->c) : NULL, m->k->buf[buf].dtype);
         return;
     }
     emit_scalar(m, i->a); /* a constant gets its form */
@@ -330,5 +349,6 @@ void emit_prefetch(struct emitter *m, val v)
     LLVMValueRef index = emit_scalar(m, i->a);
     LLVMValueRef ptr = LLVMBuildGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
     intrinsic(m, "llvm.prefetch", (LLVMTypeRef[]){m->ptr}, 1,
-              (LLVMValueRef[]){ptr, LLVMConstInt(i32, write, 0), LLVMConstInt(i32, write ? NEAR : SECOND_LEVEL, 0), LLVMConstInt(i32, DATA, 0)}, 4);
+              (LLVMValueRef[]){ptr, LLVMConstInt(i32, write, 0), LLVMConstInt(i32, write ? NEAR : SECOND_LEVEL, 0),
+                               LLVMConstInt(i32, DATA, 0)}, 4);
 }

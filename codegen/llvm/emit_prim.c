@@ -51,10 +51,12 @@ static LLVMValueRef emit_prim_compare(struct emitter *m, enum prim p, unsigned d
 {
     bool s = dtype_kind(dtype) == 'I';
     if (dtype_is_float(dtype)) {
-        static const LLVMRealPredicate f[] = {[P_EQ] = LLVMRealOEQ, [P_NE] = LLVMRealUNE, [P_LT] = LLVMRealOLT, [P_LE] = LLVMRealOLE};
+        static const LLVMRealPredicate f[] = {[P_EQ] = LLVMRealOEQ, [P_NE] = LLVMRealUNE, [P_LT] = LLVMRealOLT,
+                                              [P_LE] = LLVMRealOLE};
         return LLVMBuildFCmp(m->b, f[p], a, b, "");
     }
-    LLVMIntPredicate i = p == P_EQ ? LLVMIntEQ : p == P_NE ? LLVMIntNE : p == P_LT ? (s ? LLVMIntSLT : LLVMIntULT) : s ? LLVMIntSLE : LLVMIntULE;
+    LLVMIntPredicate i = p == P_EQ ? LLVMIntEQ : p == P_NE ? LLVMIntNE : p == P_LT ? (s ? LLVMIntSLT : LLVMIntULT) : s
+        ? LLVMIntSLE : LLVMIntULE;
     return LLVMBuildICmp(m->b, i, a, b, "");
 }
 
@@ -93,7 +95,8 @@ static LLVMValueRef cast(struct emitter *m, unsigned from, unsigned to, LLVMValu
     if (dtype_is_half(to))
         return emit_prim_narrow(m, to, a);
     if (kt == 'B')
-        return kf == 'F' ? LLVMBuildFCmp(m->b, LLVMRealUNE, a, LLVMConstNull(s), "") : LLVMBuildICmp(m->b, LLVMIntNE, a, LLVMConstNull(s), "");
+        return kf == 'F' ? LLVMBuildFCmp(m->b, LLVMRealUNE, a, LLVMConstNull(s), "")
+            : LLVMBuildICmp(m->b, LLVMIntNE, a, LLVMConstNull(s), "");
     if (kf == 'F' && kt == 'F')
         return dtype_size(to) > dtype_size(from) ? LLVMBuildFPExt(m->b, a, t, "") : LLVMBuildFPTrunc(m->b, a, t, "");
     if (kf == 'F')

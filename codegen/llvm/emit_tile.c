@@ -65,7 +65,9 @@ static LLVMValueRef emit_tile_element(struct emitter *m, val v, unsigned r, unsi
         at = emit_chunk(m, i->cols, ++n);
     LLVMValueRef *part = m->v[v].part;
     LLVMValueRef x = emit_is_quads(m, v) ? emit_quads_row(m, part[n], r, at.lanes) : part[r * chunks(m, i->cols) + n];
-    return at.lanes == 1 ? x : LLVMBuildExtractElement(m->b, x, LLVMConstInt(LLVMInt32TypeInContext(m->ctx), c - at.lane0, 0), "");
+    return at.lanes == 1 ? x : LLVMBuildExtractElement(m->b, x,
+                                                       LLVMConstInt(LLVMInt32TypeInContext(m->ctx), c - at.lane0, 0),
+        "");
 }
 
 /* Room for the value's parts, or NULL. */
@@ -123,7 +125,8 @@ static LLVMValueRef chunk_index(struct emitter *m, const struct linst *i, unsign
 {
     LLVMValueRef at = emit_scalar(m, i->a), stride = emit_scalar(m, i->d);
     if (i->kind == TILE_ROWS)
-        return LLVMBuildAdd(m->b, LLVMBuildAdd(m->b, at, LLVMBuildMul(m->b, stride, index_of(m, r), ""), ""), index_of(m, c.lane0), "");
+        return LLVMBuildAdd(m->b, LLVMBuildAdd(m->b, at, LLVMBuildMul(m->b, stride, index_of(m, r), ""), ""),
+                            index_of(m, c.lane0), "");
     LLVMValueRef lane[64];
     for (unsigned l = 0; l < c.lanes; l++)
         lane[l] = index_of(m, c.lane0 + l);
@@ -184,7 +187,8 @@ static LLVMValueRef add_product(struct emitter *m, unsigned dtype, LLVMValueRef 
 void emit_mma(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    unsigned ta = m->k->inst[i->a].dtype, tb = m->k->inst[i->b].dtype, depth = m->k->inst[i->a].cols, n = chunks(m, i->cols);
+    unsigned ta = m->k->inst[i->a].dtype, tb = m->k->inst[i->b].dtype, depth = m->k->inst[i->a].cols,
+        n = chunks(m, i->cols);
     LLVMValueRef *part = emit_tile_begin(m, v);
     for (unsigned p = 0; part && p < i->rows * n; p++)
         part[p] = emit_tile_piece(m, i->c, p / n, i->cols, p % n);

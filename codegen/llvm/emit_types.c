@@ -33,7 +33,8 @@ LLVMValueRef const_bits(struct emitter *m, unsigned dtype, uint64_t bits)
     return LLVMConstBitCast(LLVMConstInt(LLVMIntTypeInContext(m->ctx, 8 * (unsigned)dtype_size(dtype)), bits, 0), t);
 }
 
-LLVMValueRef intrinsic(struct emitter *m, const char *name, LLVMTypeRef *overload, unsigned noverload, LLVMValueRef *arg, unsigned narg)
+LLVMValueRef intrinsic(struct emitter *m, const char *name, LLVMTypeRef *overload, unsigned noverload,
+                       LLVMValueRef *arg, unsigned narg)
 {
     unsigned id = LLVMLookupIntrinsicID(name, strlen(name));
     LLVMValueRef f = LLVMGetIntrinsicDeclaration(m->module, id, overload, noverload);

@@ -64,13 +64,13 @@ static void fill_caps(void)
 }
 
 /* Passes that cost a third of the time of a small kernel and leave the code of every kind of kernel as it is, or as
- * fast.  Loop strength reduction comes with analyses that only it needs, and what the emitter leaves to it is within the
- * addressing modes; the list scheduler behind register allocation finds the work of the one before it done; what does
- * not change in a loop is before it already (emit_invariant.c), and there is little else that is computed twice or for
- * nothing; the others look for what the emitter does not make: addresses far from their use, copies, calls to memcmp or
- * to libm, dear integer constants, arrays on the stack, equal ends of blocks, chains to reassociate, tiles of AMX, paths
- * that need no frame.  There is no other way to turn them off than these options, which hold for every user of this
- * libLLVM in the process. */
+ * fast.  Loop strength reduction comes with analyses that only it needs, and what the emitter leaves to it is within
+ * the addressing modes; the list scheduler behind register allocation finds the work of the one before it done; what
+ * does not change in a loop is before it already (emit_invariant.c), and there is little else that is computed twice or
+ * for nothing; the others look for what the emitter does not make: addresses far from their use, copies, calls to
+ * memcmp or to libm, dear integer constants, arrays on the stack, equal ends of blocks, chains to reassociate, tiles of
+ * AMX, paths that need no frame.  There is no other way to turn them off than these options, which hold for every user
+ * of this libLLVM in the process. */
 static void set_options(void)
 {
     static const char *const option[] = {
@@ -107,7 +107,8 @@ static void init(void)
     host.caps.vector_regs = 16;
 #endif
     if (!has_feature("fma"))
-        err_set(&host.err, KL_ERR_DEVICE, "LLVM: this processor (%s) has no fused multiply-add, which Kiln's arithmetic needs", host.cpu);
+        err_set(&host.err, KL_ERR_DEVICE,
+                "LLVM: this processor (%s) has no fused multiply-add, which Kiln's arithmetic needs", host.cpu);
 #if defined(__x86_64__)
     if (!has_feature("f16c"))
         err_set(&host.err, KL_ERR_DEVICE, "LLVM: this processor (%s) does not convert half floats (f16c)", host.cpu);
@@ -116,7 +117,8 @@ static void init(void)
 
 static LLVMTargetMachineRef machine_new(const char *cpu, const char *features)
 {
-    return LLVMCreateTargetMachine(host.target, host.triple, cpu, features, LLVMCodeGenLevelDefault, LLVMRelocPIC, LLVMCodeModelSmall);
+    return LLVMCreateTargetMachine(host.target, host.triple, cpu, features, LLVMCodeGenLevelDefault, LLVMRelocPIC,
+                                   LLVMCodeModelSmall);
 }
 
 static LLVMTargetMachineRef machine_get(void)
@@ -223,7 +225,8 @@ static bool generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const char *
     }
     LLVMMemoryBufferRef buf;
     char *why = NULL;
-    if (LLVMTargetMachineEmitToMemoryBuffer(tm, module, kind == EMIT_ASM ? LLVMAssemblyFile : LLVMObjectFile, &why, &buf)) {
+    if (LLVMTargetMachineEmitToMemoryBuffer(tm, module, kind == EMIT_ASM ? LLVMAssemblyFile : LLVMObjectFile, &why,
+                                            &buf)) {
         err_set(e, KL_ERR_COMPILE, "kernel %s: LLVM cannot compile it: %s", name, why);
         LLVMDisposeMessage(why);
         return false;
@@ -243,7 +246,8 @@ static LLVMModuleRef module_new(const char *name, LLVMContextRef ctx, LLVMTarget
     return module;
 }
 
-static bool compile_with(LLVMTargetMachineRef tm, const struct caps *target, const struct kernel *k, enum emit_kind kind,
+static bool compile_with(LLVMTargetMachineRef tm, const struct caps *target, const struct kernel *k,
+                         enum emit_kind kind,
                          struct code *out, struct err *e)
 {
     LLVMContextRef ctx = LLVMContextCreate();

@@ -58,7 +58,8 @@ static void make_version(void)
     LLVMGetVersion(&major, &minor, &patch);
     struct build_id id = {.inside = (uintptr_t)LLVMGetVersion};
     dl_iterate_phdr(look_into, &id);
-    snprintf(version, sizeof version, "llvm %u.%u.%u build %s sources %s", major, minor, patch, *id.hex ? id.hex : "none",
+    snprintf(version, sizeof version, "llvm %u.%u.%u build %s sources %s", major, minor, patch,
+             *id.hex ? id.hex : "none",
              CODEGEN_SOURCES);
 }
 

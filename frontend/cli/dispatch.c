@@ -55,7 +55,8 @@ static const struct composite {
     const char *name;
     uint32_t nin;
     kl_tensor (*call)(const kl_site *site, const kl_tensor *in);
-} composites[] = {{"sum", 1, all_sum}, {"mean", 1, all_mean}, {"softmax", 1, last_softmax}, {"matmul", 2, dispatch_product},
+} composites[] = {{"sum", 1, all_sum}, {"mean", 1, all_mean}, {"softmax", 1, last_softmax},
+                  {"matmul", 2, dispatch_product},
                   {"gelu", 1, gelu}, {"relu", 1, relu}};
 
 static const struct composite *composite_find(const char *name)
@@ -189,8 +190,10 @@ int cli_explain(int argc, char **argv)
     const struct composite *c = composite_find(x.op);
     const struct dispatch_op *op = thread_self() ? dispatch_find(x.op) : NULL;
     if (!c && !(op && op->graph_op && op_is_elementwise(op->graph_op)))
-        return cli_error("'%s' is no op that can be called with tensors alone: those are the elementwise ones of kiln ops, sum, "
-                         "mean, softmax, matmul, gelu and relu", x.op);
+        return cli_error(
+            "'%s' is no op that can be called with tensors alone: those are the elementwise ones of kiln ops, sum, "
+            "mean, softmax, matmul, gelu and relu",
+            x.op);
     printf("op: %s\n", x.op);
     struct graph *g = record_call(&x, c);
     bool code = number != DEVICE_REF || target;
@@ -198,7 +201,8 @@ int cli_explain(int argc, char **argv)
     const char *const title[] = {"recorded", "fused", "kernels", "source"};
     int status = g ? CLI_OK : CLI_FAILED;
     for (int i = 0; i < (code ? 4 : 2) && status == CLI_OK; i++) {
-        struct dump_request r = {.stage = stage[i], .target = i < 2 ? NULL : target, .device = number, .fuse = option_fuse()};
+        struct dump_request r = {.stage = stage[i], .target = i < 2 ? NULL : target, .device = number,
+                                 .fuse = option_fuse()};
         struct err e = {0};
         printf("%s:\n", title[i]);
         status = dump_write(g, &r, stdout, &e) ? CLI_OK : cli_error("%s", e.msg);

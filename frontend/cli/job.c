@@ -106,7 +106,8 @@ static bool read_arrays(struct job *j)
 
 static unsigned leaf_op(const struct job *j, const struct leaves *l) { return l == &j->g->input ? OP_input : OP_state; }
 
-static struct buffer *leaf_buffer(const struct job *j, const struct leaves *l, uint32_t i, const void *data, size_t bytes)
+static struct buffer *leaf_buffer(const struct job *j, const struct leaves *l, uint32_t i, const void *data,
+                                  size_t bytes)
 {
     struct err e = {0};
     struct buffer *b = buffer_new(exec_leaf_device(j->g, j->device, leaf_op(j, l), i), bytes, &e);
@@ -158,7 +159,8 @@ static bool fill_leaves(const struct job *j, const struct leaves *l, struct buff
 {
     for (uint32_t i = 0; i < l->n; i++) {
         unsigned dtype = l->v[i].dtype;
-        int64_t n = shape_count(&j->g->shape[l->v[i].shape]), most = dtype_is_float(dtype) ? 1024 : dtype == KL_BOOL ? 2 : 16;
+        int64_t n = shape_count(&j->g->shape[l->v[i].shape]),
+            most = dtype_is_float(dtype) ? 1024 : dtype == KL_BOOL ? 2 : 16;
         size_t size = dtype_size(dtype);
         if (to[i])
             continue;

@@ -22,11 +22,13 @@ struct job {
 };
 
 /* ---- cli/job.c ---- */
-/* Takes the argument if it is the file, --device, --bind, --schedules or a binding by one of `binders` (NULL-terminated). */
+/* Takes the argument if it is the file, --device, --bind, --schedules or a binding by one of `binders`
+ * (NULL-terminated). */
 bool job_argument(struct job *j, struct cli_args *a, const char *const *binders);
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */
 bool job_open(struct job *j);            /* reads the graph and finds the device; false: reported */
-bool job_bind(struct job *j, bool fill); /* reads the values; with `fill` those not given are made up; false: reported */
+/* reads the values; with `fill` those not given are made up; false: reported */
+bool job_bind(struct job *j, bool fill);
 /* The program, run once: j->out has new references.  false: *e. */
 bool job_run(struct job *j, bool fuse, struct err *e);
 /* A kl_bench_fn: the same as a step, states keeping their new values. */

@@ -73,7 +73,8 @@ static bool print_stage(const struct kernel *k, const char *stage, const char *t
     if (!stage || !strcmp(stage, "scheduled"))
         return kernel_print(k, stdout) || (cli_error("cannot write the kernel"), false);
     if (strcmp(stage, "source") && strcmp(stage, "llvm") && strcmp(stage, "asm"))
-        return cli_error("no stage of a kernel is called '%s': there are scheduled, source, llvm and asm", stage), false;
+        return cli_error("no stage of a kernel is called '%s': there are scheduled, source, llvm and asm", stage),
+            false;
     if (target || !strcmp(stage, "source"))
         return gpu_print(&k, 1, target, stage, stdout, &e) || (cli_error("%s", e.msg), false);
     int d = cli_device(device);

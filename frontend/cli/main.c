@@ -18,7 +18,8 @@ static const struct command_line {
      "      format by its ending, too (.dot, .html)",
      cli_dump},
     {"diff", "A.kir B.kir",
-     "what has changed from one graph to the other; exit code 0: nothing, 1: something, 2: they cannot be compared", cli_diff},
+     "what has changed from one graph to the other; exit code 0: nothing, 1: something, 2: they cannot be compared",
+         cli_diff},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused] [--schedules FILE]",
      "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
@@ -31,9 +32,11 @@ static const struct command_line {
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
     {"dispatch", "[OP...]", "the dispatch keys, or all that is registered for some ops and their tables", cli_dispatch},
     {"explain", "OP [TYPE...] [--device DEVICE] [--target LANGUAGE]",
-     "what becomes of a call of an op on tensors such as f32[2,3]: keys, table, recorded nodes, kernels, source", cli_explain},
+     "what becomes of a call of an op on tensors such as f32[2,3]: keys, table, recorded nodes, kernels, source",
+         cli_explain},
     {"cache", "list | verify | prune [--max BYTES] | clear",
-     "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all", cli_cache},
+     "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all",
+         cli_cache},
     {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
      "           [--schedules FILE]",
@@ -62,7 +65,8 @@ static void usage(FILE *f)
     fputs(" scheduled schedules source llvm asm\n"
           "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
           "processors: baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one\n"
-          "devices: see kiln devices; --device is for the nodes on the graph's own device, the others stay where they are\n",
+          "devices: see kiln devices; --device is for the nodes on the graph's own device, the others stay where they "
+          "are\n",
           f);
     fputs("schedules: what stage schedules prints, edited; KILN_SCHEDULES names such a file, too\n", f);
     fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);

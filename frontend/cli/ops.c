@@ -31,7 +31,8 @@ static const char *types_of(const struct opinfo *o)
 /* The operand that only says where elements are, or a zero point: no gradient flows to it. */
 static unsigned index_operand(unsigned op)
 {
-    return op == OP_dynamic_slice || op == OP_gather || op == OP_scatter ? 1 : op == OP_dynamic_update || op_is_quant(op) ? 2
+    return op == OP_dynamic_slice || op == OP_gather || op == OP_scatter ? 1 : op == OP_dynamic_update ||
+        op_is_quant(op) ? 2
            : op == OP_attention ? 3 : MAX_OPERANDS;
 }
 
@@ -69,7 +70,8 @@ static void print_table(void)
         const struct opinfo *o = &opinfo[rows[i].op];
         char grad[8], nin[8];
         printf("%-14s %-12s %8s  %-15s %-9s %-9s %-9s %s\n", o->name,
-               op_is_elementwise(rows[i].op) ? "elementwise" : "structural", operands_of(o, rows[i].op, nin), types_of(o),
+               op_is_elementwise(rows[i].op) ? "elementwise" : "structural", operands_of(o, rows[i].op, nin),
+                   types_of(o),
                gradient_of(&rows[i], grad), o->autocast, o->batching, o->doc);
     }
 }

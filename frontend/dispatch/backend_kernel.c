@@ -1,6 +1,6 @@
-/* Kernels that compute values, registered for an op and a backend: the call becomes a node of op custom, which names the
- * kernel.  Of an op of ops.def its attributes are the node that it would be, so that the op's own rule says its type; its
- * gradient is recorded by the op itself, from the same operands. */
+/* Kernels that compute values, registered for an op and a backend: the call becomes a node of op custom, which names
+ * the kernel.  Of an op of ops.def its attributes are the node that it would be, so that the op's own rule says its
+ * type; its gradient is recorded by the op itself, from the same operands. */
 #include "frontend/frontend.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -173,7 +173,8 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
             floats |= dtype_is_float(v[i].dtype);
         }
         kl_custom_call call = {.nin = c->nin, .nout = 1, .in_type = type, .attr = &at, .attr_bytes = sizeof at};
-        ok = custom_types(op, &call, &type[c->nin], &e) || fail(c->t, c->site, e.code, "%s: %s", call_label(c), e.msg) == KL_OK;
+        ok = custom_types(op, &call, &type[c->nin], &e) || fail(c->t, c->site, e.code, "%s: %s", call_label(c),
+                                                                e.msg) == KL_OK;
     }
     if (!ok) {
         c->out[0] = poison(c->t);

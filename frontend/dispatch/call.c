@@ -109,7 +109,8 @@ static const char *bad_result(const struct kl_call *c)
 }
 
 /* A kernel that has failed, or has set no result that could be one. */
-static __attribute__((noinline, cold)) kl_status user_failed(struct kl_call *c, const struct op_kernel *k, kl_status status,
+static __attribute__((noinline, cold)) kl_status user_failed(struct kl_call *c, const struct op_kernel *k,
+                                                             kl_status status,
                                                              const char *bad, kl_status before)
 {
     struct thread *t = c->t;
@@ -133,7 +134,8 @@ static __attribute__((noinline, cold)) kl_status too_deep(struct kl_call *c)
 }
 
 /* The end of a kernel where there is more to do than to count.  scope: what it made goes, but for the results. */
-static __attribute__((noinline)) kl_status user_end(struct kl_call *c, const struct op_kernel *k, kl_status status, kl_status before,
+static __attribute__((noinline)) kl_status user_end(struct kl_call *c, const struct op_kernel *k, kl_status status,
+                                                    kl_status before,
                                                     bool scope)
 {
     const char *bad = status ? NULL : bad_result(c);
@@ -225,7 +227,10 @@ static inline kl_status record_own(struct kl_call *c, struct entry *const *found
 }
 
 /* Kiln's own kernel. */
-static kl_status builtin(struct kl_call *c) { return c->graph ? record_own(c, call_found(c)) : record_region(c->region); }
+static kl_status builtin(struct kl_call *c)
+{
+    return c->graph ? record_own(c, call_found(c)) : record_region(c->region);
+}
 
 static __attribute__((noinline, cold)) kl_status no_kernel(struct kl_call *c, const struct op_kernel *k)
 {
@@ -234,10 +239,13 @@ static __attribute__((noinline, cold)) kl_status no_kernel(struct kl_call *c, co
     if (!k)
         dispatch_missing(c->op, c->key, &e);
     else
-        err_set(&e, KL_ERR_ARGUMENT, "%s has kernels registered to both Math and a backend mapped to AutogradOther. This "
-                "makes the backend kernel unreachable (see Note [Ambiguity in AutogradOther kernel]). If it's intended to "
-                "override Math kernel behavior, please open an issue to request a dedicated Autograd dispatch key for the "
-                "backend.", c->op->name);
+        err_set(
+            &e, KL_ERR_ARGUMENT,
+            "%s has kernels registered to both Math and a backend mapped to AutogradOther. This "
+            "makes the backend kernel unreachable (see Note [Ambiguity in AutogradOther kernel]). If it's intended to "
+            "override Math kernel behavior, please open an issue to request a dedicated Autograd dispatch key for the "
+            "backend.",
+            c->op->name);
     return refuse_call(c, e.code, e.msg);
 }
 
@@ -285,7 +293,8 @@ kl_status call_kernel(struct kl_call *c, const struct op_kernel *k)
 }
 
 /* What a kernel gets is filled in once for all that the call passes, and only points to what the caller has. */
-static inline __attribute__((always_inline)) void fill_frame(struct kl_call *c, struct thread *t, struct call *g, bool one_device,
+static inline __attribute__((always_inline)) void fill_frame(struct kl_call *c, struct thread *t, struct call *g,
+                                                             bool one_device,
                                                              uint64_t keys, kl_tensor *out)
 {
     c->t = t;
@@ -300,7 +309,8 @@ static inline __attribute__((always_inline)) void fill_frame(struct kl_call *c, 
     c->reads = t->reads;
 }
 
-static __attribute__((noinline)) kl_tensor call_at_once(struct kl_call *c, struct thread *t, struct call *g, uint64_t keys,
+static __attribute__((noinline)) kl_tensor call_at_once(struct kl_call *c, struct thread *t, struct call *g,
+                                                        uint64_t keys,
                                                         const struct op_kernel *k)
 {
     kl_tensor out = kl_none;
@@ -313,7 +323,8 @@ static __attribute__((noinline)) kl_tensor call_at_once(struct kl_call *c, struc
 }
 
 /* Not worth to stand beside a user's kernel. */
-static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
+static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct thread *t, struct call *g, uint64_t own,
+                                                     uint64_t keys,
                                                      const struct op_kernel *k)
 {
     if (t->watch) {
@@ -327,7 +338,8 @@ static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct t
 }
 
 /* With k, dispatch_top's, which is none to call at once. */
-static __attribute__((noinline)) kl_tensor call_first(struct kl_call *c, struct thread *t, struct call *g, uint64_t own, uint64_t keys,
+static __attribute__((noinline)) kl_tensor call_first(struct kl_call *c, struct thread *t, struct call *g, uint64_t own,
+                                                      uint64_t keys,
                                                       const struct op_kernel *k)
 {
     k = dispatch_from_top(c->op, keys, k, &c->key);
@@ -339,7 +351,8 @@ static __attribute__((noinline)) kl_tensor call_first(struct kl_call *c, struct 
     }
     if (k->idle && k->idle(t, g, c->nin, c->found)) {
         keys = keys_below(keys, c->key);
-        return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found) : call_for_node(c, t, g, own, keys, top_device(keys));
+        return dispatch_is_node(c->op, keys) ? record_node(t, g, c->found)
+            : call_for_node(c, t, g, own, keys, top_device(keys));
     }
     return call_rest(c, t, g, own, keys, k);
 }
@@ -366,7 +379,8 @@ static __attribute__((noinline)) kl_status redispatch_any(kl_call *c, uint64_t k
     return status;
 }
 
-static inline uint64_t passed_on(uint64_t keys) { return BROKEN(B17) ? keys & DEV_MASK : keys; } /* the layers below, too */
+/* the layers below, too */
+static inline uint64_t passed_on(uint64_t keys) { return BROKEN(B17) ? keys & DEV_MASK : keys; }
 
 /* Most end in the node of their own, which asks for no key: nothing of the call changes for that. */
 static inline bool redispatch_is_node(const kl_call *c, uint64_t keys, unsigned dev)
@@ -386,7 +400,8 @@ kl_status kl_redispatch_below(kl_call *c)
 {
     uint64_t bits = passed_on(c->keys & key_below[c->key]); /* with ORDER_16 it is no node, whatever is below */
     bool node = redispatch_is_node(c, bits, (unsigned)c->key < DEV_SLOTS ? top_device(bits) : c->device);
-    return __builtin_expect(node, 1) ? record_own(c, c->found) : redispatch_any(c, passed_on(keys_below(c->keys, c->key)));
+    return __builtin_expect(node, 1) ? record_own(c, c->found)
+        : redispatch_any(c, passed_on(keys_below(c->keys, c->key)));
 }
 
 /* ---- what a kernel sees ---- */
@@ -421,7 +436,8 @@ void kl_call_set_result(kl_call *c, uint32_t i, kl_tensor t)
 enum how { BY_ARGUMENTS, BY_KEYS, BY_KEY };
 
 /* Why it cannot be called like this, NULL if it can. */
-static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_tensor *in, uint32_t nout, const kl_tensor *out)
+static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                          const kl_tensor *out)
 {
     if (!op)
         return "no op is called that";
@@ -430,7 +446,8 @@ static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_t
     if (op->graph_op && !op_is_elementwise(op->graph_op))
         return "by name only elementwise ops and those of the user's own are called: this one has attributes";
     dispatch_lock();
-    bool fits = (op->nin == nin || op->nin == VARIES) && (op->nout == nout || op->nout == VARIES), defined = op->defined;
+    bool fits = (op->nin == nin || op->nin == VARIES) && (op->nout == nout || op->nout == VARIES),
+        defined = op->defined;
     dispatch_unlock();
     return !defined ? "it has kernels, but nobody has defined it (kl_dispatch_define)"
            : !fits ? "its schema has other numbers of tensors" : NULL;
@@ -443,15 +460,18 @@ static void missing_for(const struct kl_call *c, enum how how, struct err *e)
     if (how == BY_ARGUMENTS || BROKEN(B19))
         dispatch_missing(c->op, c->key, e);
     else if (how == BY_KEY)
-        err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call_direct(%s, %s): no kernel registered", c->op->name, kl_key_name(c->key));
+        err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call_direct(%s, %s): no kernel registered", c->op->name,
+                kl_key_name(c->key));
     else if (!c->keys)
         err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call(%s): empty keyset — no backend to run on", c->op->name);
     else
-        err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call(%s): no kernel registered for any key in DispatchKeySet %s", c->op->name,
+        err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call(%s): no kernel registered for any key in DispatchKeySet %s",
+                c->op->name,
                 kl_keyset_text((kl_keyset){c->keys}, set, sizeof set));
 }
 
-static kl_status call_by_name(const kl_site *site, const char *name, enum how how, uint64_t keys, kl_key key, uint32_t nin,
+static kl_status call_by_name(const kl_site *site, const char *name, enum how how, uint64_t keys, kl_key key,
+                              uint32_t nin,
                               const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     struct thread *t = thread_self();
@@ -461,7 +481,8 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     const char *why = misfit(op, nin, in, nout, out);
     kl_tensor few[16], *copy = nin <= 16 || why ? few : mem_alloc(nin * sizeof *copy);
     struct call graph = {.site = site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
-    struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin, .nout = nout,
+    struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin,
+                        .nout = nout,
                         .given = nout != 1, .in = op && op->graph_op ? graph.in : copy, .out = out,
                         .graph = op && op->graph_op ? &graph : NULL};
     for (uint32_t i = 0; out && i < nout; i++)
@@ -482,7 +503,8 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     if (t->vmap && how == BY_ARGUMENTS && !op->graph_op)
         c.keys |= keys & DEV_MASK; /* it becomes ops of the graph here, not when the batch is recorded */
     const struct op_kernel *k = how != BY_KEY ? dispatch_resolve(op, c.keys, &c.key)
-                             : (unsigned)key < KL_KEY_COUNT ? atomic_load_explicit(&op->entry[key], memory_order_acquire) : NULL;
+                             : (unsigned)key < KL_KEY_COUNT ? atomic_load_explicit(&op->entry[key],
+                                                                                   memory_order_acquire) : NULL;
     if (how == BY_KEYS && c.key == KL_KEY_Undefined && !c.keys)
         k = NULL;
     if (t->watch && k)
@@ -520,12 +542,14 @@ kl_status kl_dispatch(const char *op, uint32_t nin, const kl_tensor *in, uint32_
     return kl_dispatch_at(NULL, op, nin, in, nout, out);
 }
 
-kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                           kl_tensor *out)
 {
     return kl_dispatch_with_at(NULL, op, keys, nin, in, nout, out);
 }
 
-kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                             kl_tensor *out)
 {
     return kl_dispatch_direct_at(NULL, op, key, nin, in, nout, out);
 }

@@ -49,10 +49,12 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
     const struct registration *r = newest(op, key);
     bool autograd = key_in_alias(key, KL_KEY_Autograd);
     *tag = TAG_KERNEL;
-    if (r && !(BROKEN(D18) && autograd && newest(op, KL_KEY_Autograd)) && !(BROKEN(D31) && r->kernel->kind == KERNEL_FALLTHROUGH))
+    if (r && !(BROKEN(D18) && autograd && newest(op, KL_KEY_Autograd)) &&
+        !(BROKEN(D31) && r->kernel->kind == KERNEL_FALLTHROUGH))
         return r->kernel;
     unsigned layer = key_info[key].layer;
-    if (layer && key_info[key].device && !autograd && !BROKEN(D5) && (r = newest(op, (kl_key)key_at[layer][DEV_None]))) {
+    if (layer && key_info[key].device && !autograd && !BROKEN(D5) &&
+        (r = newest(op, (kl_key)key_at[layer][DEV_None]))) {
         *tag = TAG_LAYER;
         return r->kernel;
     }
@@ -61,7 +63,8 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
         *tag = TAG_LAYER;
         return own;
     }
-    if (key_in_alias(key, KL_KEY_DefaultBackend) && !(BROKEN(D27) && !op->graph_op) && (r = newest(op, KL_KEY_DefaultBackend))) {
+    if (key_in_alias(key, KL_KEY_DefaultBackend) && !(BROKEN(D27) && !op->graph_op) &&
+        (r = newest(op, KL_KEY_DefaultBackend))) {
         *tag = TAG_DEFAULT;
         return r->kernel;
     }
@@ -239,17 +242,21 @@ static char *copy_text(const char *s)
     return copy ? strcpy(copy, s) : NULL;
 }
 
-/* The kernel that never changes for these functions; *op is whose nodes a `run` computes.  own: fn is Kiln's; else NULL. */
-static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, const struct transform *own, struct err *e)
+/* The kernel that never changes for these functions; *op is whose nodes a `run` computes.  own: fn is Kiln's; else
+ * NULL. */
+static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, const struct transform *own,
+                                      struct err *e)
 {
-    struct op_kernel new = {.kind = own ? KERNEL_TRANSFORM : fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN : KERNEL_FALLTHROUGH,
+    struct op_kernel new = {.kind = own ? KERNEL_TRANSFORM : fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN
+                            : KERNEL_FALLTHROUGH,
                             .fn = *fn, .idle = own ? own->idle : NULL, .marks = own ? own->marks : 0};
     new.at_once = new.kind == KERNEL_CALL || (new.kind == KERNEL_TRANSFORM && !new.idle && !new.marks);
     snprintf(new.name, sizeof new.name, "%s", fn->name ? fn->name : "kernel");
     if (fn->run && !(new.custom = backend_custom(op, fn, e)))
         return NULL;
     for (const struct op_kernel *k = kernels; k; k = k->next)
-        if (k->kind == new.kind && k->fn.call == fn->call && k->fn.run == fn->run && k->fn.ctx == fn->ctx && k->custom == new.custom &&
+        if (k->kind == new.kind && k->fn.call == fn->call && k->fn.run == fn->run && k->fn.ctx == fn->ctx &&
+            k->custom == new.custom &&
             !strcmp(k->name, new.name) && same_text(k->schema, fn->schema))
             return k;
     struct op_kernel *k = mem_alloc(sizeof *k);
@@ -276,7 +283,8 @@ static bool schemas_agree(const struct dispatch_op *op, const char *kernel, cons
     bool in = nin == own_in || nin == VARIES || own_in == VARIES;
     if (in && (nout == own_out || nout == VARIES || own_out == VARIES))
         return true;
-    return err_set(e, KL_ERR_ARGUMENT, "In registering the kernel %s for %s: expected schema of operator is \"%s\", but "
+    return err_set(e, KL_ERR_ARGUMENT,
+                   "In registering the kernel %s for %s: expected schema of operator is \"%s\", but "
                    "inferred schema is \"%s\". (The number of %s is different. %u vs %u)", kernel, op->name, op->schema,
                    schema, in ? "returns" : "arguments", in ? own_out : own_in, in ? nout : nin);
 }
@@ -291,7 +299,8 @@ static bool key_fits(kl_key key, const kl_kernel *k, bool fallback_only, struct 
         return err_set(e, KL_ERR_ARGUMENT, "key %s is not dispatchable: its name is reserved", kl_key_name(key));
     if (fallback_only && k->run)
         return err_set(e, KL_ERR_ARGUMENT, "a fallback is for all ops: it needs `call`");
-    if (fallback_only && (kl_key_is_alias(key) || key == KL_KEY_Undefined || (key == KL_KEY_TESTING_ONLY_GenericMode && BROKEN(D24))))
+    if (fallback_only && (kl_key_is_alias(key) || key == KL_KEY_Undefined ||
+                          (key == KL_KEY_TESTING_ONLY_GenericMode && BROKEN(D24))))
         return err_set(e, KL_ERR_ARGUMENT, "%s has no fallback", kl_key_name(key));
     if (k->run && k->call)
         return err_set(e, KL_ERR_ARGUMENT, "a kernel is `call` or `run`, not both");
@@ -300,17 +309,20 @@ static bool key_fits(kl_key key, const kl_kernel *k, bool fallback_only, struct 
     return true;
 }
 
-static bool add_impl(const char *name, kl_key key, const kl_kernel *fn, const struct transform *own, struct registration **out,
+static bool add_impl(const char *name, kl_key key, const kl_kernel *fn, const struct transform *own,
+                     struct registration **out,
                      struct err *e, char *warning, size_t size)
 {
     struct dispatch_op *op = find_or_add(name, e);
-    const struct op_kernel *k = op && schemas_agree(op, fn->name ? fn->name : "kernel", fn->schema, e) ? intern(op, fn, own, e) : NULL;
+    const struct op_kernel *k = op && schemas_agree(op, fn->name ? fn->name : "kernel", fn->schema, e)
+        ? intern(op, fn, own, e) : NULL;
     struct registration *r = k ? mem_alloc(sizeof *r) : NULL;
     if (!r)
         return e->code ? false : err_set(e, KL_ERR_MEMORY, "out of memory");
     const struct registration *old = newest(op, key);
     if (old)
-        snprintf(warning, size, "Overriding a previously registered kernel for the same operator and the same dispatch key: "
+        snprintf(warning, size,
+                 "Overriding a previously registered kernel for the same operator and the same dispatch key: "
                  "operator %s, dispatch key %s, previous kernel %s, new kernel %s", op->name, kl_key_name(key),
                  old->kernel->name, k->name);
     *r = (struct registration){.next = op->impl, .kernel = k, .id = ++last_id, .key = (uint8_t)key};
@@ -361,7 +373,8 @@ bool dispatch_layer(const char *name, kl_key key, const struct transform *own, s
     } else if (old && is_layers(old->kernel, fn)) {
         ok = true;
     } else if (old && old->kernel != &kernel_through) {
-        ok = err_set(e, KL_ERR_ARGUMENT, "key %s has a kernel of the user's for all ops: %s", kl_key_name(key), old->kernel->name);
+        ok = err_set(e, KL_ERR_ARGUMENT, "key %s has a kernel of the user's for all ops: %s", kl_key_name(key),
+                     old->kernel->name);
     } else {
         fallback[key] = NULL;
         ok = add_fallback(key, fn, own, &r, e);
@@ -372,7 +385,8 @@ bool dispatch_layer(const char *name, kl_key key, const struct transform *own, s
 }
 
 /* The op of a schema gets it, unless a kernel that is there differs. */
-static bool add_definition(const char *schema, uint32_t nin, uint32_t nout, size_t name_length, uint64_t *id, struct err *e)
+static bool add_definition(const char *schema, uint32_t nin, uint32_t nout, size_t name_length, uint64_t *id,
+                           struct err *e)
 {
     char name[CUSTOM_NAME];
     snprintf(name, sizeof name, "%.*s", (int)name_length, schema);
@@ -381,9 +395,11 @@ static bool add_definition(const char *schema, uint32_t nin, uint32_t nout, size
     if (!own)
         return e->code ? false : err_set(e, KL_ERR_MEMORY, "out of memory");
     if (op->defined) {
-        err_set(e, KL_ERR_ARGUMENT, "Tried to register an operator (%s) with the same name and overload name multiple times. "
-                "Each overload's schema should only be registered with a single call to def(). Original registration: %s",
-                schema, op->schema);
+        err_set(
+            e, KL_ERR_ARGUMENT,
+            "Tried to register an operator (%s) with the same name and overload name multiple times. "
+            "Each overload's schema should only be registered with a single call to def(). Original registration: %s",
+            schema, op->schema);
         mem_free(own);
         return false;
     }
@@ -585,6 +601,7 @@ kl_status kl_dispatch_check(void)
                 bad = op, at = k;
         }
     dispatch_unlock();
-    return bad ? report(t, NULL, KL_ERR_INTERNAL, "dispatch_check: %s: the entry of %s is not what it should be", bad->name,
+    return bad ? report(t, NULL, KL_ERR_INTERNAL, "dispatch_check: %s: the entry of %s is not what it should be",
+                        bad->name,
                         kl_key_name((kl_key)at)) : KL_OK;
 }

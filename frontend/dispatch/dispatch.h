@@ -1,8 +1,8 @@
-/* Dispatch inside the library: components of key sets, the tables of ops, and resolving.  include/kiln/dispatch.h says what
- * it means.
+/* Dispatch inside the library: components of key sets, the tables of ops, and resolving.  include/kiln/dispatch.h says
+ * what it means.
  *
- * An op's table is written under a lock and read without one: entries point to kernels, which never change and are never
- * freed, and a reader that sees half of a change sees, key by key, the table before or after. */
+ * An op's table is written under a lock and read without one: entries point to kernels, which never change and are
+ * never freed, and a reader that sees half of a change sees, key by key, the table before or after. */
 #ifndef KILN_DISPATCH_INTERNAL_H
 #define KILN_DISPATCH_INTERNAL_H
 #define KL_NO_CALL_SITES
@@ -14,7 +14,8 @@
 
 /* ---- key.c: components ---- */
 enum { /* places of devices in a set, + 1 */
-    DEV_None, DEV_Ref, DEV_CPU, DEV_CUDA, DEV_HIP, DEV_FPGA, DEV_MSNPU, DEV_XLA, DEV_Vulkan, DEV_Metal, DEV_XPU, DEV_MKLDNN,
+    DEV_None, DEV_Ref, DEV_CPU, DEV_CUDA, DEV_HIP, DEV_FPGA, DEV_MSNPU, DEV_XLA, DEV_Vulkan, DEV_Metal, DEV_XPU,
+        DEV_MKLDNN,
     DEV_OpenGL, DEV_OpenCL, DEV_IDEEP, DEV_PrivateUse1, DEV_PrivateUse2, DEV_PrivateUse3, DEV_SLOTS
 };
 enum { DEV_BITS = 20 };                     /* layers come above them */
@@ -30,7 +31,8 @@ _Static_assert(DEV_SLOTS - 1 <= DEV_BITS && DEV_BITS + LAYER_COUNT - 1 <= 64, "a
 #define LAYER_BIT(layer) (UINT64_C(1) << (DEV_BITS + (layer)-1))
 #define DEV_MASK ((UINT64_C(1) << DEV_BITS) - 1)
 /* All bits that are components. */
-#define COMPONENTS ((UINT64_C(1) << (DEV_BITS + LAYER_COUNT - 1)) - 1 - DEV_MASK + ((UINT64_C(1) << (DEV_SLOTS - 1)) - 1))
+#define COMPONENTS                                                                                                     \
+    ((UINT64_C(1) << (DEV_BITS + LAYER_COUNT - 1)) - 1 - DEV_MASK + ((UINT64_C(1) << (DEV_SLOTS - 1)) - 1))
 /* A set with this bit has its layers in the order of kl_key16. */
 #define ORDER_16 (UINT64_C(1) << 63)
 _Static_assert(DEV_BITS + LAYER_COUNT - 1 < 64, "it is no component");
@@ -44,10 +46,12 @@ _Static_assert(DEV_BITS + LAYER_COUNT - 1 < 64, "it is no component");
 struct key_info { const char *name; uint8_t device, layer; };
 extern const struct key_info key_info[KL_KEY_COUNT];
 /* The key of a layer on a device: its own, else the layer's. */
-extern uint8_t key_at[LAYER_COUNT][32]; /* by place of the device; a power of two, so that finding a row takes nothing */
+/* by place of the device; a power of two, so that finding a row takes nothing */
+extern uint8_t key_at[LAYER_COUNT][32];
 void keys_start(void);                      /* fills key_at; once */
 extern const uint64_t key_own_bit[KL_KEY_COUNT + 1]; /* of each key, and of the alias Autograd */
-extern const uint64_t key_below[KL_KEY_COUNT + 1];   /* all that is below it, and ORDER_16, in sets without which it is true */
+/* all that is below it, and ORDER_16, in sets without which it is true */
+extern const uint64_t key_below[KL_KEY_COUNT + 1];
 static inline uint64_t key_own(kl_key key)  /* its layer's bit, or the device's that it is */
 {
     return (unsigned)key <= KL_KEY_Autograd ? key_own_bit[key] : 0;
@@ -77,8 +81,8 @@ static inline kl_key autograd_key(uint64_t bits, kl_key dense)
 /* ---- dispatch.c: ops and their tables ---- */
 enum kernel_kind { KERNEL_BUILTIN, KERNEL_SELECT, KERNEL_FALLTHROUGH, KERNEL_CALL, KERNEL_RUN, KERNEL_AMBIGUOUS,
                    KERNEL_LAYER, KERNEL_TRANSFORM /* of vmap, autocast and their kin */ };
-/* Would the kernel pass this call on as it is?  Asked before anything is made for the call.  found: the entries of its nin
- * operands, or NULL for what is no handle. */
+/* Would the kernel pass this call on as it is?  Asked before anything is made for the call.  found: the entries of its
+ * nin operands, or NULL for what is no handle. */
 struct thread;
 struct call;
 struct entry;
@@ -87,7 +91,8 @@ typedef bool call_idle(const struct thread *t, const struct call *call, uint32_t
 struct op_kernel {
     struct op_kernel *next;
     uint8_t kind;
-    bool at_once;                           /* it is given the call, and nothing is asked before: a user's, most transforms */
+    /* it is given the call, and nothing is asked before: a user's, most transforms */
+    bool at_once;
     char name[32];
     kl_kernel fn;
     char *schema;                           /* NULL: not given */
@@ -96,7 +101,8 @@ struct op_kernel {
     uint64_t marks;                         /* KERNEL_TRANSFORM: layers that its results get */
     const struct custom_op *custom;         /* KERNEL_RUN: what its nodes name */
 };
-enum kernel_tag { TAG_MISSING, TAG_KERNEL, TAG_DEFAULT, TAG_MATH, TAG_AMBIGUOUS, TAG_AUTOGRAD, TAG_LAYER, TAG_FALLBACK };
+enum kernel_tag { TAG_MISSING, TAG_KERNEL, TAG_DEFAULT, TAG_MATH, TAG_AMBIGUOUS, TAG_AUTOGRAD, TAG_LAYER,
+                  TAG_FALLBACK };
 struct registration {
     struct registration *next;
     const struct op_kernel *kernel;
@@ -104,7 +110,8 @@ struct registration {
     uint8_t key;
 };
 struct dispatch_op {
-    _Atomic uint64_t mask[DEV_SLOTS];       /* by device: the layers with a kernel that is no fallthrough, and ORDER_16 */
+    /* by device: the layers with a kernel that is no fallthrough, and ORDER_16 */
+    _Atomic uint64_t mask[DEV_SLOTS];
     _Atomic(const struct op_kernel *) entry[KL_KEY_COUNT]; /* NULL: missing */
     uint8_t tag[KL_KEY_COUNT];              /* from here on guarded by the lock */
     uint16_t graph_op;                      /* of ops.def; 0: the user's own */
@@ -131,17 +138,20 @@ const struct dispatch_op *dispatch_next(const struct dispatch_op *op); /* all of
 /* How many tensors "(Tensor a, Tensor b) -> Tensor" has; false: it is no schema. */
 bool schema_counts(const char *schema, uint32_t *nin, uint32_t *nout);
 
-/* Kiln's own kernel for a layer, of one op or, without a name, of all that have none: there from now on.  One that a user
- * has registered for the op stays.  false: *e, also where a user's fallback is. */
+/* Kiln's own kernel for a layer, of one op or, without a name, of all that have none: there from now on.  One that a
+ * user has registered for the op stays.  false: *e, also where a user's fallback is. */
 struct transform {
     kl_kernel kernel;
     call_idle *idle;                        /* NULL: it never is */
-    uint64_t marks;                         /* 0, or all that `call` does to what it passes on: its results get these layers */
+    /* 0, or all that `call` does to what it passes on: its results get these layers */
+    uint64_t marks;
 };
 bool dispatch_layer(const char *op, kl_key key, const struct transform *transform, struct err *e);
 
-/* The highest layer's kernel or, without one, the device's, and its key; bits without it in *rest.  order_16: of bits with that. */
-static inline const struct op_kernel *dispatch_highest(const struct dispatch_op *op, uint64_t bits, unsigned dev, bool order_16,
+/* The highest layer's kernel or, without one, the device's, and its key; bits without it in *rest.  order_16: of bits
+ * with that. */
+static inline const struct op_kernel *dispatch_highest(const struct dispatch_op *op, uint64_t bits, unsigned dev,
+                                                       bool order_16,
                                                        kl_key *key, uint64_t *rest)
 {
     uint64_t layers = bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed);
@@ -159,19 +169,22 @@ static inline const struct op_kernel *dispatch_highest(const struct dispatch_op 
 /* Is a layer without a kernel not passed over?  Never, but in a test. */
 static inline bool dispatch_stuck(const struct dispatch_op *op, uint64_t bits)
 {
-    return BROKEN(B16) && bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]);
+    return BROKEN(B16) &&
+        bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]);
 }
-/* The kernel for a set of keys, and the key.  NULL: there is none for *key.  The top: what is found at first, where it takes
- * more to say NULL or a fallthrough. */
+/* The kernel for a set of keys, and the key.  NULL: there is none for *key.  The top: what is found at first, where it
+ * takes more to say NULL or a fallthrough. */
 const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key);
-static inline const struct op_kernel *dispatch_top(const struct dispatch_op *op, uint64_t bits, unsigned dev, kl_key *key)
+static inline const struct op_kernel *dispatch_top(const struct dispatch_op *op, uint64_t bits, unsigned dev,
+                                                   kl_key *key)
 {
     uint64_t rest;
     if (__builtin_expect(bits & ORDER_16, 0) || dispatch_stuck(op, bits))
         return NULL;
     return dispatch_highest(op, bits, dev, false, key, &rest);
 }
-static inline const struct op_kernel *dispatch_from_top(const struct dispatch_op *op, uint64_t bits, const struct op_kernel *top,
+static inline const struct op_kernel *dispatch_from_top(const struct dispatch_op *op, uint64_t bits,
+                                                        const struct op_kernel *top,
                                                         kl_key *key)
 {
     return __builtin_expect(top && top->kind != KERNEL_FALLTHROUGH, 1) ? top : dispatch_resolve_lower(op, bits, key);
@@ -181,19 +194,24 @@ static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op 
     return dispatch_from_top(op, bits, dispatch_top(op, bits, top_device(bits), key), key);
 }
 
-/* Is that the kernel that records the op's own node, with no layer above it?  Never of a set with ORDER_16: those are seldom. */
+/* Is that the kernel that records the op's own node, with no layer above it?  Never of a set with ORDER_16: those are
+ * seldom. */
 static inline bool dispatch_is_node_on(const struct dispatch_op *op, uint64_t bits, unsigned dev)
 {
     return !(bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed)) &&
            atomic_load_explicit(&op->entry[dev], memory_order_acquire) == &kernel_builtin && !dispatch_stuck(op, bits);
 }
-static inline bool dispatch_is_node(const struct dispatch_op *op, uint64_t bits) { return dispatch_is_node_on(op, bits, top_device(bits)); }
+static inline bool dispatch_is_node(const struct dispatch_op *op, uint64_t bits)
+{
+    return dispatch_is_node_on(op, bits, top_device(bits));
+}
 
 /* ---- text.c ---- */
 struct text;
 struct dispatch_log { char *s; uint32_t len, cap; bool on, print; };
 void dispatch_log_start(struct thread *t);
-/* The thread, which watches, has resolved a call to this key: "call", "redispatch", or what its layer does first, "densify". */
+/* The thread, which watches, has resolved a call to this key: "call", "redispatch", or what its layer does first,
+ * "densify". */
 void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, const char *how);
 /* What is missing, as the error that a user gets. */
 bool dispatch_missing(const struct dispatch_op *op, kl_key key, struct err *e);

@@ -42,7 +42,8 @@ kl_key kl_key_find(const char *name)
 {
     static const struct { const char *name; kl_key key; } other[] = {
         {"CPUTensorId", KL_KEY_CPU}, {"CUDATensorId", KL_KEY_CUDA},
-        {"PrivateUse1_PreAutograd", KL_KEY_AutogradPrivateUse1}, {"PrivateUse2_PreAutograd", KL_KEY_AutogradPrivateUse2},
+        {"PrivateUse1_PreAutograd", KL_KEY_AutogradPrivateUse1},
+            {"PrivateUse2_PreAutograd", KL_KEY_AutogradPrivateUse2},
         {"PrivateUse3_PreAutograd", KL_KEY_AutogradPrivateUse3}, {"Cpu", KL_KEY_CPU}, {"Cuda", KL_KEY_CUDA},
         {"Nested", KL_KEY_NestedTensor}, {"Vmap", KL_KEY_Batched}, {"CatchAll", KL_KEY_Undefined},
         {"CompositeImplicitAutograd", KL_KEY_Math}, {"CompositeExplicitAutograd", KL_KEY_DefaultBackend}};
@@ -82,7 +83,8 @@ kl_key kl_key_autograd(kl_key backend)
 
 bool key_in_alias(kl_key key, kl_key alias)
 {
-    bool backend = (key == KL_KEY_Undefined && !BROKEN(D1)) || kl_key_is_backend(key), autograd = key_info[key].layer == LAYER_Autograd;
+    bool backend = (key == KL_KEY_Undefined && !BROKEN(D1)) || kl_key_is_backend(key),
+        autograd = key_info[key].layer == LAYER_Autograd;
     return alias == KL_KEY_Autograd ? autograd : alias == KL_KEY_Math ? backend || autograd : backend;
 }
 
@@ -103,15 +105,18 @@ unsigned device_component(const char *device)
 /* ---- sets ---- */
 
 const uint64_t key_own_bit[KL_KEY_COUNT + 1] = {
-#define X(name, device, layer) LAYER_##layer ? LAYER_BIT(LAYER_##layer) : UINT64_C(1) << DEV_##device >> 1, /* None: 0 */
+#define X(name, device, layer)                                                                                         \
+    LAYER_##layer ? LAYER_BIT(LAYER_##layer) : UINT64_C(1) << DEV_##device >> 1, /* None: 0 */
     KL_KEYS(X)
 #undef X
-    LAYER_BIT(LAYER_Autograd)};
-const uint64_t key_below[KL_KEY_COUNT + 1] = { /* of none: all */
-#define X(name, device, layer) ((LAYER_##layer ? LAYER_BIT(LAYER_##layer) : UINT64_C(1) << DEV_##device >> 1) - 1) | ORDER_16,
-    KL_KEYS(X)
+        LAYER_BIT(LAYER_Autograd)};
+const uint64_t key_below[KL_KEY_COUNT + 1] = {/* of none: all */
+#define X(name, device, layer)                                                                                         \
+    ((LAYER_##layer ? LAYER_BIT(LAYER_##layer) : UINT64_C(1) << DEV_##device >> 1) - 1) | ORDER_16,
+                                              KL_KEYS(X)
 #undef X
-    (LAYER_BIT(LAYER_Autograd) - 1) | ORDER_16};
+                                                  (LAYER_BIT(LAYER_Autograd) - 1) |
+                                              ORDER_16};
 
 kl_keyset kl_keyset_of(kl_key key)
 {
@@ -137,7 +142,8 @@ kl_key kl_keyset_highest(kl_keyset set)
 {
     uint64_t layers = set.bits & COMPONENTS & ~DEV_MASK;
     unsigned dev = top_device(set.bits & COMPONENTS);
-    unsigned top = !layers ? DEV_BITS - 1 : set.bits & ORDER_16 ? highest_16(layers) : 63 - (unsigned)__builtin_clzll(layers);
+    unsigned top = !layers ? DEV_BITS - 1 : set.bits & ORDER_16 ? highest_16(layers)
+        : 63 - (unsigned)__builtin_clzll(layers);
     unsigned layer = top + 1 - DEV_BITS;
     kl_key k = KL_KEY_Undefined;
     for (unsigned i = 0; i < KL_KEY_COUNT; i++) /* what key_at says, but this may be a process's first call */
@@ -206,9 +212,11 @@ bool kl_keyset_to16(kl_keyset set, uint16_t *bits)
 
 /* Lowest first; those without a number in it stand as elsewhere beside their neighbours. */
 static const uint8_t order_16[LAYER_COUNT - 1] = {
-    LAYER_Meta, LAYER_Sparse, LAYER_Quantized, LAYER_Nested, LAYER_Complex, LAYER_Mkldnn, LAYER_CustomRNG, LAYER_BackendSelect,
+    LAYER_Meta, LAYER_Sparse, LAYER_Quantized, LAYER_Nested, LAYER_Complex, LAYER_Mkldnn, LAYER_CustomRNG,
+        LAYER_BackendSelect,
     LAYER_Named, LAYER_Autocast, LAYER_Autograd, LAYER_Tracer, LAYER_Batched, LAYER_VmapMode, LAYER_GenericWrapper,
-    LAYER_GenericMode, LAYER_Profiler, LAYER_TracerOuter, LAYER_User1, LAYER_User2, LAYER_User3, LAYER_User4, LAYER_User5};
+    LAYER_GenericMode, LAYER_Profiler, LAYER_TracerOuter, LAYER_User1, LAYER_User2, LAYER_User3, LAYER_User4,
+        LAYER_User5};
 
 unsigned highest_16(uint64_t layers)
 {

@@ -45,7 +45,8 @@ static const char *const tag_text[] = {
 
 static const char *where(const struct op_kernel *k)
 {
-    return k->kind == KERNEL_BUILTIN || k->kind == KERNEL_SELECT || k->kind >= KERNEL_AMBIGUOUS ? "Kiln" : "a user's program";
+    return k->kind == KERNEL_BUILTIN || k->kind == KERNEL_SELECT ||
+        k->kind >= KERNEL_AMBIGUOUS ? "Kiln" : "a user's program";
 }
 
 static void kernel_line(const struct dispatch_op *op, const struct op_kernel *k, struct text *t)
@@ -149,14 +150,17 @@ bool dispatch_missing(const struct dispatch_op *op, kl_key key, struct err *e)
         return err_set(e, KL_ERR_ARGUMENT, "there is no kernel for %s", op->name);
     available(op, list, sizeof list);
     if (key == KL_KEY_Undefined) {
-        err_set(e, KL_ERR_ARGUMENT, "There were no tensor arguments to this function (e.g., you passed an empty list of "
-                "Tensors), but no fallback function is registered for schema %s.  This usually means that this function "
-                "requires a non-empty list of Tensors. Available functions are [%s].", op->schema ? op->schema : op->name,
-                list);
+        err_set(
+            e, KL_ERR_ARGUMENT,
+            "There were no tensor arguments to this function (e.g., you passed an empty list of "
+            "Tensors), but no fallback function is registered for schema %s.  This usually means that this function "
+            "requires a non-empty list of Tensors. Available functions are [%s].",
+            op->schema ? op->schema : op->name, list);
         return false;
     }
     dispatch_table_text(op, &table);
-    err_set(e, KL_ERR_ARGUMENT, "Could not run '%s' with arguments from the '%s' backend. '%s' is only available for these "
+    err_set(e, KL_ERR_ARGUMENT,
+            "Could not run '%s' with arguments from the '%s' backend. '%s' is only available for these "
             "backends: [%s].\n%s", op->name, kl_key_name(key), op->name, list, table.s ? table.s : "");
     mem_free(table.s);
     return false;
@@ -169,7 +173,8 @@ void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, c
     struct dispatch_log *l = &t->log;
     char line[160];
     int depth = KERNELS_DEEPEST - t->kernels;
-    int n = snprintf(line, sizeof line, "%*s[%s] op=[%s], key=[%s]\n", depth < 32 ? depth : 32, "", how, op->name, kl_key_name(key));
+    int n = snprintf(line, sizeof line, "%*s[%s] op=[%s], key=[%s]\n", depth < 32 ? depth : 32, "", how, op->name,
+                     kl_key_name(key));
     if (l->print)
         fputs(line, stderr);
     if (!l->on || !mem_reserve(&l->s, &l->cap, (uint32_t)(l->len + (size_t)n + 1), 1))

@@ -5,9 +5,9 @@
  *   PROMOTE  to the widest of the operands' dtypes
  *   ANY      as they are
  *
- * Only f16, bf16 and f32 are cast, and a call that has f64 among them stays as it is.  Composites whose first step would lose
- * digits (softmax, norms, losses) widen their operands themselves (nn/widen.c).  A narrow copy of a tensor from outside of the
- * trace, such as a weight, is made once a block. */
+ * Only f16, bf16 and f32 are cast, and a call that has f64 among them stays as it is.  Composites whose first step
+ * would lose digits (softmax, norms, losses) widen their operands themselves (nn/widen.c).  A narrow copy of a tensor
+ * from outside of the trace, such as a weight, is made once a block. */
 #include "transform.h"
 #include <string.h>
 
@@ -48,15 +48,18 @@ static bool describe_copy(const struct thread *t, kl_tensor h, kl_dtype dtype, s
     if (!x || x->kind != KIND_VALUE)
         return false;
     struct binding *b = tr ? trace_binding(t->trace, h) : NULL;
-    *n = (struct narrowed){.from = h, .tr = tr, .node = b ? b->node : NIL, .version = tr ? 0 : x->version, .dtype = (uint8_t)dtype};
+    *n = (struct narrowed){.from = h, .tr = tr, .node = b ? b->node : NIL, .version = tr ? 0 : x->version,
+                           .dtype = (uint8_t)dtype};
     return true;
 }
 
 static bool still_good(const struct narrowed *old, const struct narrowed *now)
 {
     const struct entry *x = entry_peek(old->to);
-    return old->from.id == now->from.id && old->tr == now->tr && old->node == now->node && old->version == now->version &&
-           old->dtype == now->dtype && x && x->kind == (now->tr ? KIND_TEMP : KIND_VALUE) && (!now->tr || x->trace == now->tr);
+    return old->from.id == now->from.id && old->tr == now->tr && old->node == now->node &&
+        old->version == now->version &&
+           old->dtype == now->dtype && x && x->kind == (now->tr ? KIND_TEMP : KIND_VALUE) &&
+               (!now->tr || x->trace == now->tr);
 }
 
 /* Outside of traces a copy is kept for the block. */
@@ -100,7 +103,8 @@ static const uint8_t policy_of[OP_COUNT] = {
 #include "ir/ops/ops.def"
 };
 
-/* What those of an op's operands that are of other dtypes are cast to, where autocast is active; KL_DTYPE_COUNT: there are none. */
+/* What those of an op's operands that are of other dtypes are cast to, where autocast is active; KL_DTYPE_COUNT: there
+ * are none. */
 static inline unsigned target(const struct thread *t, const struct call *call, uint32_t nin, struct entry *const *found)
 {
     const struct autocast *a = t->autocast;
@@ -127,7 +131,8 @@ static bool nothing_to_cast(const struct thread *t, const struct call *call, uin
 static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)ctx, (void)keys;
-    unsigned dtype = c->graph && active(c->t) ? target(c->t, c->graph, c->nin, call_found(c)) : (unsigned)KL_DTYPE_COUNT;
+    unsigned dtype = c->graph && active(c->t) ? target(c->t, c->graph, c->nin, call_found(c))
+        : (unsigned)KL_DTYPE_COUNT;
     bool casts = dtype != KL_DTYPE_COUNT && !BROKEN(B7), scope = casts && !c->t->tracing; /* of the casts */
     if (scope && !compose_begin_on(c->t, NULL))
         return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
@@ -137,7 +142,8 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
         for (uint32_t i = 0; i < c->nin; i++) {
             unsigned d = entry_dtype(entry_peek(c->in[i]));
             if (is_cast(d) && d != dtype)
-                c->in[i] = dtype == KL_F32 ? kl_cast_at(c->site, c->in[i], KL_F32) : autocast_narrow(c->t, c->site, c->in[i], (kl_dtype)dtype);
+                c->in[i] = dtype == KL_F32 ? kl_cast_at(c->site, c->in[i], KL_F32)
+                    : autocast_narrow(c->t, c->site, c->in[i], (kl_dtype)dtype);
         }
         layers_restore(c->t, before);
         c->reads = 0;
@@ -155,9 +161,12 @@ bool autocast_is_on(const struct thread *t)
 
 bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead)
 {
-    return active(t) && fail(t, site, KL_ERR_TYPE, "%s: unsafe to autocast: the probabilities that it takes have lost what a narrow "
-                             "dtype cannot hold. Use %s, which takes what they are made of and is safe, or compute in a block "
-                             "kl_autocast_begin(KL_F32)", op, instead) != KL_OK;
+    return active(t) &&
+           fail(t, site, KL_ERR_TYPE,
+                "%s: unsafe to autocast: the probabilities that it takes have lost what a narrow "
+                "dtype cannot hold. Use %s, which takes what they are made of and is safe, or compute in a block "
+                "kl_autocast_begin(KL_F32)",
+                op, instead) != KL_OK;
 }
 
 /* ---- blocks ---- */
@@ -171,14 +180,16 @@ static void include(struct thread *t)
 
 kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype)
 {
-    static const struct transform layer = {.kernel = {.name = "autocast policies", .call = autocast}, .idle = nothing_to_cast};
+    static const struct transform layer = {.kernel = {.name = "autocast policies", .call = autocast},
+                                           .idle = nothing_to_cast};
     struct thread *t = thread_self();
     struct err e;
     e.code = KL_OK;
     if (!t)
         return KL_ERR_MEMORY;
     if (!is_cast(dtype))
-        return fail(t, site, KL_ERR_TYPE, "autocast_begin: products are computed in f16 or bf16 (f32: in a block without it), not %s",
+        return fail(t, site, KL_ERR_TYPE,
+                    "autocast_begin: products are computed in f16 or bf16 (f32: in a block without it), not %s",
                     (unsigned)dtype < KL_DTYPE_COUNT ? dtype_name(dtype) : "a dtype that does not exist");
     if (!t->autocast && !(t->autocast = mem_alloc(sizeof *t->autocast)))
         return fail(t, site, KL_ERR_MEMORY, "autocast_begin: out of memory");

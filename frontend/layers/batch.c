@@ -1,9 +1,9 @@
 /* A graph recorded again with batched inputs: the walk, and the rules of all ops but those in batch_index.c and
- * batch_region.c.  An op's batching class (ops.def) says which rule: AXIS ops are the same op with its axes one further;
- * RULE ops have a rule here, or are recorded for each element of the batch.
+ * batch_region.c.  An op's batching class (ops.def) says which rule: AXIS ops are the same op with its axes one
+ * further; RULE ops have a rule here, or are recorded for each element of the batch.
  *
- * A gradient of a batched loss in a batched value is that of the sum: element i of the loss depends on element i of the value
- * only.  In a value w that is not batched each element has a gradient of its own, so what lies between w and the
+ * A gradient of a batched loss in a batched value is that of the sum: element i of the loss depends on element i of the
+ * value only.  In a value w that is not batched each element has a gradient of its own, so what lies between w and the
  * loss is recorded once more, with w spread over the batch. */
 #include "batch.h"
 #include <stdatomic.h>
@@ -66,7 +66,8 @@ void batch_warn(unsigned op)
 {
     static atomic_bool said[OP_COUNT];
     if (BROKEN(D22) || !atomic_exchange_explicit(&said[op], true, memory_order_relaxed))
-        log_put(KL_LOG_WARN, "vmap: Batching rule not implemented for %s falling back to slow (for loop and stack) implementation",
+        log_put(KL_LOG_WARN,
+                "vmap: Batching rule not implemented for %s falling back to slow (for loop and stack) implementation",
                 opinfo[op].name);
 }
 
@@ -74,7 +75,8 @@ void batch_warn(unsigned op)
 
 static bool keeps_dtype(unsigned op)
 {
-    return op == OP_cast || op == OP_bitcast || op == OP_const || op == OP_iota || op == OP_random || op == OP_argsort ||
+    return op == OP_cast || op == OP_bitcast || op == OP_const || op == OP_iota || op == OP_random ||
+        op == OP_argsort ||
            op == OP_quantize;
 }
 static bool keeps_shape(unsigned op) { return op == OP_reshape || op == OP_expand || op == OP_iota || op == OP_random; }
@@ -93,7 +95,8 @@ static inline void call_like(struct call *c, const struct batch *b, ref r)
 }
 
 /* The call on other operands, with a result of this shape where the caller chooses it: else there is no target. */
-static void call_of(struct call *c, const struct batch *b, ref r, const kl_tensor in[MAX_OPERANDS], const struct shape *s)
+static void call_of(struct call *c, const struct batch *b, ref r, const kl_tensor in[MAX_OPERANDS],
+                    const struct shape *s)
 {
     const struct node *n = node_at(b->g, r);
     call_like(c, b, r);
@@ -156,8 +159,8 @@ static uint32_t shift_axes(uint32_t list, unsigned n, bool first)
     return out;
 }
 
-/* Two batches: one more batched axis.  One: the batch is a free axis of its operand, and what comes out stands behind the
- * batched axes and, if it is the second operand's, the first one's free axes. */
+/* Two batches: one more batched axis.  One: the batch is a free axis of its operand, and what comes out stands behind
+ * the batched axes and, if it is the second operand's, the first one's free axes. */
 static kl_tensor dot(struct batch *b, ref r, const kl_tensor *in, const bool *is)
 {
     const struct node *n = node_at(b->g, r);
@@ -191,7 +194,8 @@ static void shift_attributes(struct node *n, uint32_t rank)
         n->attr.flip.axes <<= 1;
     } else if (op_is_reduce(n->op)) {
         n->attr.reduce.axes <<= 1;
-    } else if (!op_is_quant(n->op) && n->op != OP_reshape && n->op != OP_expand && n->op != OP_cast && n->op != OP_bitcast &&
+    } else if (!op_is_quant(n->op) && n->op != OP_reshape && n->op != OP_expand && n->op != OP_cast &&
+               n->op != OP_bitcast &&
                n->op != OP_attention && n->op != OP_copy) {
         n->attr.axis.axis++;
     }
@@ -391,7 +395,8 @@ static void batch_walk(struct batch *b, const kl_tensor *in, const bool *is)
     }
 }
 
-bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *is, kl_tensor *out, bool *out_is)
+bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *is, kl_tensor *out,
+                 bool *out_is)
 {
     uint32_t n = g->nnode;
     struct per_element each = {0};

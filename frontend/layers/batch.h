@@ -1,8 +1,9 @@
-/* A graph recorded again, call by call, with some of its inputs batched: what vmap does with the function it recorded and,
- * with no input batched, what runs a tracer's graph again.
+/* A graph recorded again, call by call, with some of its inputs batched: what vmap does with the function it recorded
+ * and, with no input batched, what runs a tracer's graph again.
  *
- * A batched value has one more axis, 0, of the batch's length; all others are as they were in the graph.  Each node becomes
- * calls of the one path (record.c), so that what is recorded fuses, differentiates and replays like anything else. */
+ * A batched value has one more axis, 0, of the batch's length; all others are as they were in the graph.  Each node
+ * becomes calls of the one path (record.c), so that what is recorded fuses, differentiates and replays like anything
+ * else. */
 #ifndef KILN_BATCH_H
 #define KILN_BATCH_H
 #include "frontend/frontend.h"
@@ -23,7 +24,8 @@ struct batch {
 
 /* Records g again, its inputs in[], of which is[] are batched; its outputs and whether they are.  Whatever fails is in
  * the handles, as poison; false: out of memory. */
-bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *is, kl_tensor *out, bool *out_is);
+bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *is, kl_tensor *out,
+                 bool *out_is);
 
 /* ---- batch.c: what the rules share ---- */
 const kl_site *batch_site(const struct batch *b, ref r);
@@ -31,7 +33,8 @@ struct shape batch_shape(const struct batch *b, const struct shape *s); /* s wit
 /* h, which is a value of shape s, with a batch if it has none. */
 kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool is, const struct shape *s);
 kl_tensor batch_move_axis(const kl_site *site, kl_tensor h, uint32_t rank, uint32_t from, uint32_t to);
-kl_tensor batch_pick(const struct batch *b, const kl_site *site, kl_tensor h, const struct shape *s, int64_t i); /* element i */
+/* element i */
+kl_tensor batch_pick(const struct batch *b, const kl_site *site, kl_tensor h, const struct shape *s, int64_t i);
 /* Says once for each op that it is recorded for each element of a batch by itself. */
 void batch_warn(unsigned op);
 

@@ -1,7 +1,7 @@
-/* Ops that choose elements by computed numbers, recorded with a batch.  Where only what they choose from is batched they
- * are the same op with its axis one further.  A batched index becomes one into an axis that holds the whole batch: element
- * i of the batch counts from i times that axis's length on.  A dynamic slice or update has an index of consecutive numbers
- * then. */
+/* Ops that choose elements by computed numbers, recorded with a batch.  Where only what they choose from is batched
+ * they are the same op with its axis one further.  A batched index becomes one into an axis that holds the whole batch:
+ * element i of the batch counts from i times that axis's length on.  A dynamic slice or update has an index of
+ * consecutive numbers then. */
 #include "batch.h"
 #include <string.h>
 
@@ -28,7 +28,8 @@ static kl_tensor as_rows(const struct batch *b, const kl_site *site, kl_tensor h
     return reshape(site, h, 2, (int64_t[]){b->size * a.length, a.before * a.behind});
 }
 
-static kl_tensor from_rows(const struct batch *b, const kl_site *site, kl_tensor h, struct around a, const struct shape *s)
+static kl_tensor from_rows(const struct batch *b, const kl_site *site, kl_tensor h, struct around a,
+                           const struct shape *s)
 {
     struct shape all = batch_shape(b, s);
     h = reshape(site, h, 4, (int64_t[]){b->size, a.length, a.before, a.behind});
@@ -57,7 +58,8 @@ static kl_tensor window_numbers(const struct batch *b, const kl_site *site, kl_t
     return kl_add_at(site, from, kl_arange_at(site, v.device, KL_I64, n));
 }
 
-static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor a, bool is, struct around x, kl_tensor index,
+static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor a, bool is, struct around x,
+                          kl_tensor index,
                         int64_t n, const struct shape *s)
 {
     struct call c = {.site = site, .op = "gather", .proto.op = OP_gather};
@@ -75,7 +77,8 @@ static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor 
 }
 
 /* All of them batched. */
-static kl_tensor scattered(const struct batch *b, const kl_site *site, kl_tensor a, struct around x, kl_tensor index, int64_t n,
+static kl_tensor scattered(const struct batch *b, const kl_site *site, kl_tensor a, struct around x, kl_tensor index,
+                           int64_t n,
                          kl_tensor update, uint32_t kind, const struct shape *s)
 {
     struct call c = {.site = site, .op = "scatter", .proto.op = OP_scatter};

@@ -1,6 +1,6 @@
-/* Ops with regions, and custom ops, recorded again: each region by a function that records its graph with a batch.  What a
- * region op passes on, or gives, is batched as a whole as soon as one of its operands is.  A condition that is another
- * for each element of the batch, a while loop and a custom op are recorded for each element by themselves. */
+/* Ops with regions, and custom ops, recorded again: each region by a function that records its graph with a batch. What
+ * a region op passes on, or gives, is batched as a whole as soon as one of its operands is.  A condition that is
+ * another for each element of the batch, a while loop and a custom op are recorded for each element by themselves. */
 #include "batch.h"
 
 /* One region of an op: its parameters come from the call, the rest of its inputs is known here. */
@@ -61,8 +61,8 @@ static void batch_region_spread(struct again *a, uint32_t from, uint32_t count)
     }
 }
 
-/* Region `which`: its first `params` inputs are parameters, batched or not as the op's operands from `from` on or, beyond
- * these, batched; the others are the operands from `rest` on.  false: out of memory. */
+/* Region `which`: its first `params` inputs are parameters, batched or not as the op's operands from `from` on or,
+ * beyond these, batched; the others are the operands from `rest` on.  false: out of memory. */
 static bool add_part(struct again *a, uint32_t which, uint32_t params, uint32_t from, uint32_t given, uint32_t rest)
 {
     const struct graph *g = node_region(a->b->g, a->n, which);
@@ -87,7 +87,8 @@ static kl_status again_scan(struct again *a)
             a->in[i] = batch_move_axis(a->site, a->in[i], operand_shape(a, i)->rank + 1, 1, 0);
     if (!add_part(a, 0, carried + scanned, 0, carried + scanned, carried + scanned))
         return KL_ERR_MEMORY;
-    kl_status status = kl_scan_at(a->site, first, &a->use, a->n->attr.region.length, carried, a->in, scanned, a->in + carried,
+    kl_status status = kl_scan_at(a->site, first, &a->use, a->n->attr.region.length, carried, a->in, scanned,
+                                  a->in + carried,
                                   a->nout - carried, reverse, a->out);
     for (uint32_t i = carried; i < a->nout && batch; i++)
         a->out[i] = batch_move_axis(a->site, a->out[i], node_shape(a->b->g, a->r + 1 + i)->rank + 1, 1, 0);
@@ -103,7 +104,8 @@ static kl_status again_op(struct again *a)
         return !add_part(a, 0, 0, 0, 0, 1) || !add_part(a, 1, 0, 0, 0, 1) ? KL_ERR_MEMORY
                : kl_cond_at(a->site, a->in[0], first, second, &a->use, 0, NULL, a->nout, a->out);
     case OP_while:
-        return !add_part(a, 0, carried, 0, carried, carried) || !add_part(a, 1, carried, 0, carried, carried) ? KL_ERR_MEMORY
+        return !add_part(a, 0, carried, 0, carried, carried) ||
+            !add_part(a, 1, carried, 0, carried, carried) ? KL_ERR_MEMORY
                : kl_while_at(a->site, first, second, &a->use, carried, a->in, a->out);
     case OP_scan: return again_scan(a);
     case OP_checkpoint:
@@ -122,7 +124,8 @@ static kl_status again_op(struct again *a)
 static kl_status again_custom(struct again *a)
 {
     const struct custom *c = node_custom(a->b->g, a->n);
-    struct custom_use use = {.op = custom_find(c->name), .table = dispatch_find(c->name), .attr = c->attr, .nattr = c->nattr};
+    struct custom_use use = {.op = custom_find(c->name), .table = dispatch_find(c->name), .attr = c->attr,
+                             .nattr = c->nattr};
     kl_type *type = mem_alloc(a->nout * sizeof *type);
     for (uint32_t i = 0; type && i < a->nout; i++)
         type[i] = custom_type(c->result[i].dtype, &a->b->g->shape[c->result[i].shape]);
@@ -175,7 +178,8 @@ static kl_status one_by_one(const struct again *whole, kl_tensor *in, bool *is, 
 void batch_region(struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
-    struct again a = {.b = b, .r = r, .n = n, .site = batch_site(b, r), .nin = node_nin(n), .nout = region_results(b->g, n)};
+    struct again a = {.b = b, .r = r, .n = n, .site = batch_site(b, r), .nin = node_nin(n),
+                      .nout = region_results(b->g, n)};
     bool any = false;
     kl_status status = KL_ERR_MEMORY;
     kl_tensor *in = mem_alloc((2 * (size_t)a.nin + a.nout * (size_t)(b->size + 1) + 1) * sizeof *in);

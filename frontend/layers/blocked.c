@@ -68,7 +68,8 @@ static kl_tensor call_blocked(struct thread *t, const struct call *c)
     return call_dense(t, c, &layer_blocked);
 }
 
-const struct layer layer_blocked = {.name = "blocked", .key = LAYER_Mkldnn, .grad_parts = 1, .call = call_blocked, .dense = blocked_dense};
+const struct layer layer_blocked = {.name = "blocked", .key = LAYER_Mkldnn, .grad_parts = 1, .call = call_blocked,
+                                    .dense = blocked_dense};
 
 kl_tensor kl_blocked_at(const kl_site *site, kl_tensor a, int64_t block)
 {
@@ -84,7 +85,8 @@ kl_tensor kl_blocked_at(const kl_site *site, kl_tensor a, int64_t block)
                                      shape_text(&v.shape, text, sizeof text), block));
     if (wrapper_of(a, NULL))
         a = kl_dense_at(site, a);
-    kl_tensor cut = kl_reshape_at(site, a, 4, (int64_t[]){v.shape.dim[0] / block, block, v.shape.dim[1] / block, block});
+    kl_tensor cut = kl_reshape_at(site, a, 4, (int64_t[]){v.shape.dim[0] / block, block, v.shape.dim[1] / block,
+                                                          block});
     return compose_end(t, blocked_make(t, site, kl_permute_at(site, cut, exchange)));
 }
 

@@ -35,10 +35,17 @@ static kl_tensor complex_dense(struct thread *t, const kl_site *site, kl_tensor 
 static unsigned numbers_of(const struct call *c)
 {
     switch (c->proto.op) {
-    case OP_reshape: case OP_permute: case OP_expand: case OP_slice: case OP_window: case OP_flip: case OP_dynamic_slice:
+    case OP_reshape:
+    case OP_permute:
+    case OP_expand:
+    case OP_slice:
+    case OP_window:
+    case OP_flip:
+    case OP_dynamic_slice:
     case OP_gather: case OP_sum: case OP_cumsum: case OP_neg: return 1;
     case OP_add: case OP_sub: case OP_dynamic_update: case OP_pad: return 3;
-    case OP_scatter: return c->proto.attr.scatter.kind == SCATTER_ADD || c->proto.attr.scatter.kind == SCATTER_SET ? 5 : 0;
+    case OP_scatter: return c->proto.attr.scatter.kind == SCATTER_ADD ||
+        c->proto.attr.scatter.kind == SCATTER_SET ? 5 : 0;
     case OP_where: return 6;
     case OP_concat: return 15;
     case OP_cast: return dtype_is_float(c->proto.dtype);
@@ -65,9 +72,11 @@ static kl_tensor complex_product(struct thread *t, const struct call *c)
 {
     const struct wrapper *a = wrapper_of(c->in[0], &layer_complex), *b = wrapper_of(c->in[1], &layer_complex);
     if (!a)
-        return complex_make(t, c->site, call_again(c, c->in[0], b->part[0], kl_none), call_again(c, c->in[0], b->part[1], kl_none));
+        return complex_make(t, c->site, call_again(c, c->in[0], b->part[0], kl_none),
+                            call_again(c, c->in[0], b->part[1], kl_none));
     if (!b)
-        return complex_make(t, c->site, call_again(c, a->part[0], c->in[1], kl_none), call_again(c, a->part[1], c->in[1], kl_none));
+        return complex_make(t, c->site, call_again(c, a->part[0], c->in[1], kl_none),
+                            call_again(c, a->part[1], c->in[1], kl_none));
     kl_tensor rr = call_again(c, a->part[0], b->part[0], kl_none), ii = call_again(c, a->part[1], b->part[1], kl_none);
     kl_tensor ri = call_again(c, a->part[0], b->part[1], kl_none), ir = call_again(c, a->part[1], b->part[0], kl_none);
     kl_tensor re = kl_sub_at(c->site, rr, ii);
@@ -124,11 +133,13 @@ static kl_tensor call_complex(struct thread *t, const struct call *c)
         kl_tensor re = call_again(c, a.re, b.re, kl_none), im = call_again(c, a.im, b.im, kl_none);
         return c->proto.op == OP_eq ? kl_and_at(s, re, im) : kl_or_at(s, re, im);
     }
-    default: return call_refused(t, c, KL_ERR_TYPE, "has no meaning for a complex tensor; kl_real, kl_imag and kl_abs are plain ones");
+    default: return call_refused(t, c, KL_ERR_TYPE,
+                                 "has no meaning for a complex tensor; kl_real, kl_imag and kl_abs are plain ones");
     }
 }
 
-const struct layer layer_complex = {.name = "complex", .key = LAYER_Complex, .grad_parts = 3, .call = call_complex, .dense = complex_dense};
+const struct layer layer_complex = {.name = "complex", .key = LAYER_Complex, .grad_parts = 3, .call = call_complex,
+                                    .dense = complex_dense};
 
 /* ---- making them, and their parts ---- */
 
@@ -138,7 +149,8 @@ kl_tensor kl_complex_at(const kl_site *site, kl_tensor re, kl_tensor im)
     struct view a, b;
     if (!t)
         return op_failed();
-    if (!describe(t, site, "complex", "the real part", re, &a) || !describe(t, site, "complex", "the imaginary part", im, &b))
+    if (!describe(t, site, "complex", "the real part", re, &a) ||
+        !describe(t, site, "complex", "the imaginary part", im, &b))
         return compose_end(t, poison(t));
     struct shape all = a.shape;
     char x[SHAPE_TEXT], y[SHAPE_TEXT];
@@ -165,17 +177,30 @@ static kl_tensor complex_same(const kl_site *site, const char *op, kl_tensor h)
     return reshape_to(site, op, h, &v.shape);
 }
 
-static kl_tensor of_parts(const kl_site *site, const char *op, kl_tensor z, kl_tensor (*fn)(struct thread *, const kl_site *, struct pair))
+static kl_tensor of_parts(const kl_site *site, const char *op, kl_tensor z,
+                          kl_tensor (*fn)(struct thread *, const kl_site *, struct pair))
 {
     struct view v;
     struct thread *t = floats_begin(site, op, z, &v);
     return t ? compose_end(t, fn(t, site, pair_of(site, z))) : op_failed();
 }
 
-static kl_tensor real(struct thread *t, const kl_site *s, struct pair z) { (void)t; return complex_same(s, "real", z.re); }
-static kl_tensor imag(struct thread *t, const kl_site *s, struct pair z) { (void)t; return complex_same(s, "imag", z.im); }
-static kl_tensor conjugate(struct thread *t, const kl_site *s, struct pair z) { return complex_make(t, s, z.re, kl_neg_at(s, z.im)); }
-static kl_tensor angle(struct thread *t, const kl_site *s, struct pair z) { (void)t; return kl_atan2_at(s, z.im, z.re); }
+static kl_tensor real(struct thread *t, const kl_site *s, struct pair z)
+{
+    (void)t; return complex_same(s, "real", z.re);
+}
+static kl_tensor imag(struct thread *t, const kl_site *s, struct pair z)
+{
+    (void)t; return complex_same(s, "imag", z.im);
+}
+static kl_tensor conjugate(struct thread *t, const kl_site *s, struct pair z)
+{
+    return complex_make(t, s, z.re, kl_neg_at(s, z.im));
+}
+static kl_tensor angle(struct thread *t, const kl_site *s, struct pair z)
+{
+    (void)t; return kl_atan2_at(s, z.im, z.re);
+}
 
 kl_tensor kl_real_at(const kl_site *site, kl_tensor z) { return of_parts(site, "real", z, real); }
 kl_tensor kl_imag_at(const kl_site *site, kl_tensor z) { return of_parts(site, "imag", z, imag); }

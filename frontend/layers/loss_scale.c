@@ -15,8 +15,10 @@ kl_status kl_loss_scale_init_at(const kl_site *site, kl_loss_scale *s, kl_device
     if (!t)
         return KL_ERR_MEMORY;
     if (!s || !(initial > 0) || !isfinite(initial))
-        return fail(t, site, KL_ERR_ARGUMENT, "loss_scale_init: %s", s ? "the scale is not above 0, or infinite" : "s is NULL");
-    *s = (kl_loss_scale){.scale = state(site, device, initial, "loss_scale"), .good = state(site, device, 0, "loss_scale.good"),
+        return fail(t, site, KL_ERR_ARGUMENT, "loss_scale_init: %s",
+                    s ? "the scale is not above 0, or infinite" : "s is NULL");
+    *s = (kl_loss_scale){.scale = state(site, device, initial, "loss_scale"),
+                         .good = state(site, device, 0, "loss_scale.good"),
                          .growth = 2, .backoff = 0.5, .interval = 2000};
     return kl_check(s->good);
 }
@@ -77,15 +79,25 @@ kl_status kl_loss_scale_update_at(const kl_site *site, kl_loss_scale *s, kl_tens
     kl_tensor up = kl_where_at(site, grown, kl_mul_scalar_at(site, s->scale, s->growth), s->scale);
     kl_tensor next = kl_where_at(site, finite, kl_where_at(site, kl_is_finite_at(site, up), up, s->scale),
                                  kl_mul_scalar_at(site, s->scale, s->backoff));
-    kl_status status = kl_assign_at(site, s->good, kl_where_at(site, kl_and_at(site, finite, kl_not_at(site, grown)), steps, zero));
+    kl_status status = kl_assign_at(site, s->good, kl_where_at(site, kl_and_at(site, finite, kl_not_at(site, grown)),
+                                                               steps, zero));
     if (!status)
         status = kl_assign_at(site, s->scale, next);
     compose_end_all(t, NULL, 0);
     return status;
 }
 
-kl_status kl_loss_scale_init(kl_loss_scale *s, kl_device device, double initial) { return kl_loss_scale_init_at(NULL, s, device, initial); }
+kl_status kl_loss_scale_init(kl_loss_scale *s, kl_device device, double initial)
+{
+    return kl_loss_scale_init_at(NULL, s, device, initial);
+}
 kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss) { return kl_loss_scale_up_at(NULL, s, loss); }
-kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient) { return kl_loss_scale_down_at(NULL, s, gradient); }
-kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients) { return kl_loss_scale_finite_at(NULL, n, gradients); }
+kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient)
+{
+    return kl_loss_scale_down_at(NULL, s, gradient);
+}
+kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients)
+{
+    return kl_loss_scale_finite_at(NULL, n, gradients);
+}
 kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite) { return kl_loss_scale_update_at(NULL, s, finite); }

@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <string.h>
 
-/* A name is its place in this list, which only grows, + 1; 0: none.  An axis that a reduction has made one element long says
- * so, for the reshape that takes it away. */
+/* A name is its place in this list, which only grows, + 1; 0: none.  An axis that a reduction has made one element long
+ * says so, for the reshape that takes it away. */
 #define REDUCED (INT64_C(1) << 32)
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char **known;
@@ -19,7 +19,8 @@ static int64_t intern(const char *name)
     uint32_t i = 0;
     while (i < nknown && strcmp(known[i], name))
         i++;
-    char *copy = i == nknown && mem_reserve(&known, &known_cap, nknown + 1, sizeof *known) ? mem_alloc(strlen(name) + 1) : NULL;
+    char *copy = i == nknown && mem_reserve(&known, &known_cap, nknown + 1, sizeof *known) ? mem_alloc(strlen(name) + 1)
+        : NULL;
     if (copy)
         known[nknown++] = strcpy(copy, name);
     int64_t number = i < nknown ? (int64_t)i + 1 : 0;
@@ -77,9 +78,11 @@ static bool unify(struct thread *t, const struct call *c, struct names *all, con
     char a[200], b[200];
     struct names out = {.rank = all->rank > more->rank ? all->rank : more->rank};
     for (uint32_t i = 1; i <= out.rank; i++) {
-        int64_t x = i <= all->rank ? all->of[all->rank - i] & ~REDUCED : 0, y = i <= more->rank ? more->of[more->rank - i] & ~REDUCED : 0;
+        int64_t x = i <= all->rank ? all->of[all->rank - i] & ~REDUCED : 0,
+            y = i <= more->rank ? more->of[more->rank - i] & ~REDUCED : 0;
         if (x && y && x != y) {
-            call_refused(t, c, KL_ERR_ARGUMENT, "names %s and %s do not match: axis -%u is '%s' in one, '%s' in the other",
+            call_refused(t, c, KL_ERR_ARGUMENT,
+                         "names %s and %s do not match: axis -%u is '%s' in one, '%s' in the other",
                          names_text(all, a, sizeof a), names_text(more, b, sizeof b), i, text_of(x), text_of(y));
             return false;
         }
@@ -98,14 +101,17 @@ static kl_tensor carry(struct thread *t, const struct call *c, kl_tensor y, cons
         number[i] = n->of[i];
         for (uint32_t k = 0; k < i; k++)
             if ((number[i] & ~REDUCED) && (number[i] & ~REDUCED) == (number[k] & ~REDUCED))
-                return call_refused(t, c, KL_ERR_ARGUMENT, "two axes of the result would be called '%s': give one another name first",
+                return call_refused(t, c, KL_ERR_ARGUMENT,
+                                    "two axes of the result would be called '%s': give one another name first",
                                     text_of(number[i]));
     }
     return wrap(t, c->site, &layer_named, &v, 1, &y, number);
 }
 
-/* Axes of one element come and go, the others keep their order: from the first axis on, or from the last.  false: they do not. */
-static bool follow(const struct names *from, const struct shape *old, const struct shape *new, bool back, struct names *to)
+/* Axes of one element come and go, the others keep their order: from the first axis on, or from the last.  false: they
+ * do not. */
+static bool follow(const struct names *from, const struct shape *old, const struct shape *new, bool back,
+                   struct names *to)
 {
     uint32_t i = 0, k = 0;
     *to = (struct names){.rank = new->rank};
@@ -216,18 +222,28 @@ static kl_tensor call_named(struct thread *t, const struct call *c)
         n.rank++;
         known_op = n.rank <= KL_MAX_RANK;
         break;
-    case OP_concat: case OP_cast: case OP_expand: case OP_slice: case OP_flip: case OP_pad: case OP_dynamic_slice: case OP_cumsum:
+    case OP_concat:
+    case OP_cast:
+    case OP_expand:
+    case OP_slice:
+    case OP_flip:
+    case OP_pad:
+    case OP_dynamic_slice:
+    case OP_cumsum:
     case OP_cumprod: case OP_cummax: case OP_cummin: case OP_argsort: case OP_gather: known_op = true; break;
     default: break;
     }
     if (!known_op)
-        return call_refused(t, c, KL_ERR_ARGUMENT, "%s is not yet supported with named tensors. Please drop names via `tensor = "
-                            "kl_named(tensor, NULL)`, call the op with an unnamed tensor, and set names on the result of the operation.",
+        return call_refused(t, c, KL_ERR_ARGUMENT,
+                            "%s is not yet supported with named tensors. Please drop names via `tensor = "
+                            "kl_named(tensor, NULL)`, call the op with an unnamed tensor, and set names on the result "
+                            "of the operation.",
                             opinfo[op].name);
     return carry(t, c, record(&inner), &n);
 }
 
-const struct layer layer_named = {.name = "named", .key = LAYER_Named, .grad_parts = 1, .call = call_named, .dense = named_dense};
+const struct layer layer_named = {.name = "named", .key = LAYER_Named, .grad_parts = 1, .call = call_named,
+                                  .dense = named_dense};
 
 /* ---- giving and asking names ---- */
 
@@ -276,6 +292,7 @@ int kl_axis(kl_tensor h, const char *name)
     if (rank >= 0)
         n = names_of(h);
     if (t)
-        fail(t, NULL, KL_ERR_ARGUMENT, "axis: no axis of %s is called '%s'", names_text(&n, text, sizeof text), name ? name : "(null)");
+        fail(t, NULL, KL_ERR_ARGUMENT, "axis: no axis of %s is called '%s'", names_text(&n, text, sizeof text),
+             name ? name : "(null)");
     return -1;
 }

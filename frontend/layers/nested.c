@@ -1,6 +1,6 @@
-/* Nested: components one behind the other in axis 0.  Parts: the values; the offsets; each row's component; the first row of
- * that and the one behind its last, which is what attention asks for.  What leaves that axis alone is the op on all rows; what goes along it
- * knows each row's component. */
+/* Nested: components one behind the other in axis 0.  Parts: the values; the offsets; each row's component; the first
+ * row of that and the one behind its last, which is what attention asks for.  What leaves that axis alone is the op on
+ * all rows; what goes along it knows each row's component. */
 #include "wrapper.h"
 #include <inttypes.h>
 #include <math.h>
@@ -29,7 +29,8 @@ static kl_tensor nested_dense(struct thread *t, const kl_site *site, kl_tensor h
 
 static kl_tensor refused(struct thread *t, const struct call *c, const char *why)
 {
-    return call_refused(t, c, KL_ERR_TYPE, "%s: %s; kl_dense(x) is all rows as a plain tensor", opinfo[c->proto.op].name, why);
+    return call_refused(t, c, KL_ERR_TYPE, "%s: %s; kl_dense(x) is all rows as a plain tensor",
+                        opinfo[c->proto.op].name, why);
 }
 
 /* The nested operand that says the offsets, all having the same ones; NULL: why not. */
@@ -47,7 +48,8 @@ static const char *same_offsets(const struct call *c, unsigned *first)
     return NULL;
 }
 
-/* The rows stay in axis 0: nested operands have one rank, and a plain one, which may be one row for all, none above it. */
+/* The rows stay in axis 0: nested operands have one rank, and a plain one, which may be one row for all, none above
+ * it. */
 static bool broadcasts(const struct call *c, unsigned first)
 {
     uint32_t rank = view_of(c->in[first]).shape.rank;
@@ -122,7 +124,8 @@ static kl_tensor call_nested(struct thread *t, const struct call *c)
     return fate == BECOMES_PLAIN ? y : with_values(t, c->site, c->in[first], y);
 }
 
-const struct layer layer_nested = {.name = "nested", .key = LAYER_Nested, .grad_parts = 1, .call = call_nested, .dense = nested_dense};
+const struct layer layer_nested = {.name = "nested", .key = LAYER_Nested, .grad_parts = 1, .call = call_nested,
+                                   .dense = nested_dense};
 
 /* ---- making them ---- */
 
@@ -147,13 +150,16 @@ static kl_tensor nested_make(struct thread *t, const kl_site *site, kl_tensor va
 {
     struct view v = view_of(values), index = {.dtype = KL_I32, .device = v.device};
     int64_t count = view_of(offsets).shape.dim[0] - 1, number[WRAPPER_NUMBERS] = {atomic_fetch_add(&next_id, 1)};
-    kl_tensor which = components(site, offsets, count, v.shape.dim[0]), end = kl_add_at(site, which, const_like(site, &index, 1));
-    kl_tensor bounds = kl_stack_at(site, 2, (kl_tensor[]){kl_gather_at(site, offsets, 0, which), kl_gather_at(site, offsets, 0, end)}, 1);
+    kl_tensor which = components(site, offsets, count, v.shape.dim[0]),
+        end = kl_add_at(site, which, const_like(site, &index, 1));
+    kl_tensor bounds = kl_stack_at(site, 2, (kl_tensor[]){kl_gather_at(site, offsets, 0, which),
+                                                          kl_gather_at(site, offsets, 0, end)}, 1);
     return wrap(t, site, &layer_nested, &v, 4, (kl_tensor[]){values, offsets, which, bounds}, number);
 }
 
 /* A vector of integers; false: reported. */
-static bool integers(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, struct view *v)
+static bool integers(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h,
+                     struct view *v)
 {
     char text[SHAPE_TEXT];
     if (!describe(t, site, op, what, h, v))
@@ -161,13 +167,15 @@ static bool integers(struct thread *t, const kl_site *site, const char *op, cons
     if (v->dtype != KL_I32 && v->dtype != KL_I64)
         return fail(t, site, KL_ERR_TYPE, "%s: %s are %s, not i32 or i64", op, what, dtype_name(v->dtype)) == KL_OK;
     if (v->shape.rank != 1)
-        return fail(t, site, KL_ERR_SHAPE, "%s: %s have shape %s, not one axis", op, what, shape_text(&v->shape, text, sizeof text)) == KL_OK;
+        return fail(t, site, KL_ERR_SHAPE, "%s: %s have shape %s, not one axis", op, what,
+                    shape_text(&v->shape, text, sizeof text)) == KL_OK;
     return true;
 }
 
 static bool nested_plain(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
 {
-    return !wrapper_of(h, NULL) || fail(t, site, KL_ERR_TYPE, "%s: the values are a plain tensor, not a %s one", op, kl_layer_name(h)) == KL_OK;
+    return !wrapper_of(h, NULL) || fail(t, site, KL_ERR_TYPE, "%s: the values are a plain tensor, not a %s one", op,
+                                        kl_layer_name(h)) == KL_OK;
 }
 
 kl_tensor kl_nested_at(const kl_site *site, kl_tensor values, kl_tensor offsets)
@@ -181,7 +189,9 @@ kl_tensor kl_nested_at(const kl_site *site, kl_tensor values, kl_tensor offsets)
         !integers(t, site, "nested", "the offsets", offsets, &o))
         return compose_end(t, poison(t));
     if (!v.shape.rank || o.shape.dim[0] < 1)
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested: needs values [T, ...] and offsets [B + 1], got %s and [%" PRId64 "]",
+        return compose_end(t,
+                           refuse(t, site, KL_ERR_SHAPE,
+                                  "nested: needs values [T, ...] and offsets [B + 1], got %s and [%" PRId64 "]",
                                      shape_text(&v.shape, text, sizeof text), o.shape.dim[0]));
     return compose_end(t, nested_make(t, site, values, offsets));
 }
@@ -199,7 +209,8 @@ kl_tensor kl_nested_like_at(const kl_site *site, kl_tensor values, kl_tensor lik
     if (!nested_of(like))
         return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_like: the other is no nested tensor"));
     if (!v.shape.rank || v.shape.dim[0] != l.shape.dim[0])
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_like: %s has not the rows of %s", shape_text(&v.shape, a, sizeof a),
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_like: %s has not the rows of %s",
+                                     shape_text(&v.shape, a, sizeof a),
                                      shape_text(&l.shape, b, sizeof b)));
     return compose_end(t, with_values(t, site, like, values));
 }
@@ -215,17 +226,22 @@ kl_tensor kl_to_nested_at(const kl_site *site, kl_tensor padded, kl_tensor lengt
         !integers(t, site, "to_nested", "the lengths", lengths, &n))
         return compose_end(t, poison(t));
     if (v.shape.rank < 2 || v.shape.dim[0] != n.shape.dim[0] || rows < 0)
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "to_nested: needs [B, L, ...], lengths [B] and rows, got %s, [%" PRId64
+        return compose_end(t,
+                           refuse(t, site, KL_ERR_SHAPE,
+                                  "to_nested: needs [B, L, ...], lengths [B] and rows, got %s, [%" PRId64
                                      "] and %" PRId64, shape_text(&v.shape, text, sizeof text), n.shape.dim[0], rows));
     const int64_t one = 1;
-    kl_tensor offsets = kl_concat_at(site, 2, (kl_tensor[]){filled(site, &n, 0, 1, &one), kl_cumsum_at(site, lengths, 0, false, false)}, 0);
+    kl_tensor offsets = kl_concat_at(site, 2, (kl_tensor[]){filled(site, &n, 0, 1, &one),
+                                                            kl_cumsum_at(site, lengths, 0, false, false)}, 0);
     offsets = kl_min_at(site, offsets, const_like(site, &n, (double)rows));
     kl_tensor which = kl_cast_at(site, components(site, offsets, n.shape.dim[0], rows), (kl_dtype)n.dtype);
-    kl_tensor place = kl_sub_at(site, kl_arange_at(site, v.device, (kl_dtype)n.dtype, rows), kl_gather_at(site, offsets, 0, which));
+    kl_tensor place = kl_sub_at(site, kl_arange_at(site, v.device, (kl_dtype)n.dtype, rows),
+                                kl_gather_at(site, offsets, 0, which));
     place = kl_add_at(site, kl_mul_at(site, which, const_like(site, &n, (double)v.shape.dim[1])), place);
     struct shape flat = {.rank = v.shape.rank - 1, .dim = {v.shape.dim[0] * v.shape.dim[1]}};
     memcpy(flat.dim + 1, v.shape.dim + 2, (flat.rank - 1) * sizeof *flat.dim);
-    return compose_end(t, nested_make(t, site, kl_gather_at(site, reshape_to(site, "to_nested", padded, &flat), 0, place), offsets));
+    return compose_end(t, nested_make(t, site, kl_gather_at(site, reshape_to(site, "to_nested", padded, &flat), 0,
+                                                            place), offsets));
 }
 
 /* ---- along the ragged axis ---- */
@@ -283,9 +299,18 @@ static kl_tensor nested_reduce(const kl_site *s, const char *op, kl_tensor a, bo
     return compose_end(t, mean ? kl_div_at(s, y, lengths_of(s, a, v.shape.rank, (kl_dtype)v.dtype)) : y);
 }
 
-kl_tensor kl_nested_sum_at(const kl_site *site, kl_tensor a) { return nested_reduce(site, "nested_sum", a, false, false); }
-kl_tensor kl_nested_mean_at(const kl_site *site, kl_tensor a) { return nested_reduce(site, "nested_mean", a, false, true); }
-kl_tensor kl_nested_max_at(const kl_site *site, kl_tensor a) { return nested_reduce(site, "nested_max", a, true, false); }
+kl_tensor kl_nested_sum_at(const kl_site *site, kl_tensor a)
+{
+    return nested_reduce(site, "nested_sum", a, false, false);
+}
+kl_tensor kl_nested_mean_at(const kl_site *site, kl_tensor a)
+{
+    return nested_reduce(site, "nested_mean", a, false, true);
+}
+kl_tensor kl_nested_max_at(const kl_site *site, kl_tensor a)
+{
+    return nested_reduce(site, "nested_max", a, true, false);
+}
 
 kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a)
 {
@@ -294,7 +319,8 @@ kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a)
     if (!t)
         return op_failed();
     if (!dtype_is_float(v.dtype))
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_softmax: needs a floating dtype, got %s", dtype_name(v.dtype)));
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_softmax: needs a floating dtype, got %s",
+                                     dtype_name(v.dtype)));
     kl_tensor x = nested_of(a)->part[0], which = nested_of(a)->part[2];
     kl_tensor most = kl_detach_at(site, gathered(site, a, x, -(double)INFINITY, kl_index_max_at));
     kl_tensor e = kl_exp_at(site, kl_sub_at(site, x, kl_gather_at(site, most, 0, which)));
@@ -315,7 +341,8 @@ kl_tensor kl_nested_pad_at(const kl_site *site, kl_tensor a, int64_t length, dou
     if (!shape_of(t, site, "nested_pad", 2, dims, &grid))
         return compose_end(t, poison(t));
     if (v.shape.rank == KL_MAX_RANK || !v.shape.dim[0])
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_pad: needs some rows of at most %d axes", KL_MAX_RANK - 1));
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_pad: needs some rows of at most %d axes",
+                                     KL_MAX_RANK - 1));
     kl_tensor step = kl_iota_at(site, v.device, (kl_dtype)n.dtype, 2, dims, 1);
     kl_tensor first = kl_reshape_at(site, kl_narrow_at(site, offsets, 0, 0, count), 2, (int64_t[]){count, 1});
     kl_tensor inside = kl_lt_at(site, step, lengths_of(site, a, 2, (kl_dtype)n.dtype));
@@ -343,12 +370,16 @@ kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, 
         return compose_end(t, poison(t));
     const struct wrapper *a = nested_of(q), *b = nested_of(k), *c = nested_of(v);
     if (!b || !c || a->number[0] != b->number[0] || a->number[0] != c->number[0])
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_attention: q, k and v are nested and have the same offsets"));
+        return compose_end(t,
+                           refuse(t, site, KL_ERR_TYPE,
+                                  "nested_attention: q, k and v are nested and have the same offsets"));
     uint32_t rank = vq.shape.rank;
     char x[SHAPE_TEXT], y[SHAPE_TEXT], z[SHAPE_TEXT];
     if (rank < 2 || rank > 3 || vk.shape.rank != rank || vv.shape.rank != rank ||
         (rank == 3 && (vk.shape.dim[1] != vq.shape.dim[1] || vv.shape.dim[1] != vq.shape.dim[1])))
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_attention: needs [T, D] or [T, heads, D], got %s, %s and %s",
+        return compose_end(t,
+                           refuse(t, site, KL_ERR_SHAPE,
+                                  "nested_attention: needs [T, D] or [T, heads, D], got %s, %s and %s",
                                      shape_text(&vq.shape, x, sizeof x), shape_text(&vk.shape, y, sizeof y),
                                      shape_text(&vv.shape, z, sizeof z)));
     kl_tensor out = kl_attention_at(site, heads_first(site, a->part[0], rank), heads_first(site, b->part[0], rank),
@@ -358,7 +389,10 @@ kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, 
 
 kl_tensor kl_nested(kl_tensor values, kl_tensor offsets) { return kl_nested_at(NULL, values, offsets); }
 kl_tensor kl_nested_like(kl_tensor values, kl_tensor like) { return kl_nested_like_at(NULL, values, like); }
-kl_tensor kl_to_nested(kl_tensor padded, kl_tensor lengths, int64_t rows) { return kl_to_nested_at(NULL, padded, lengths, rows); }
+kl_tensor kl_to_nested(kl_tensor padded, kl_tensor lengths, int64_t rows)
+{
+    return kl_to_nested_at(NULL, padded, lengths, rows);
+}
 kl_tensor kl_nested_pad(kl_tensor a, int64_t length, double value) { return kl_nested_pad_at(NULL, a, length, value); }
 kl_tensor kl_nested_sum(kl_tensor a) { return kl_nested_sum_at(NULL, a); }
 kl_tensor kl_nested_mean(kl_tensor a) { return kl_nested_mean_at(NULL, a); }

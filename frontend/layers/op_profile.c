@@ -17,8 +17,8 @@ struct op_profile {
 
 struct moment { int64_t tick, ns; };
 
-/* The processor's counter where it counts evenly, whatever the clock rate and sleep: reading it takes less than half of what
- * clock_gettime takes, and a call costs not much more than two of those. */
+/* The processor's counter where it counts evenly, whatever the clock rate and sleep: reading it takes less than half of
+ * what clock_gettime takes, and a call costs not much more than two of those. */
 static struct {
     pthread_once_t once;
     bool counter;
@@ -60,7 +60,8 @@ static void start_clock(void)
     start.at = both_clocks();
 }
 
-/* Nanoseconds of a tick, to a part in ten thousand: a first profile shorter than a millisecond waits for that to pass. */
+/* Nanoseconds of a tick, to a part in ten thousand: a first profile shorter than a millisecond waits for that to
+ * pass. */
 static double tick_length(void)
 {
     enum { LONG_ENOUGH = 1000000 };

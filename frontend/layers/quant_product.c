@@ -1,9 +1,9 @@
-/* Products of quantized tensors: integers times integers, summed in 32 bits, and scaled once at the end.  The integers are
- * multiplied as they are stored, bytes, which processors do fastest; zero points are made up for in the sums.
+/* Products of quantized tensors: integers times integers, summed in 32 bits, and scaled once at the end.  The integers
+ * are multiplied as they are stored, bytes, which processors do fastest; zero points are made up for in the sums.
  *
- * Scales that do not vary along what is contracted come out of the sum.  Those of blocks come out of the sum of a block: its
- * blocks are a batch of products, scaled and then added.  Where a gradient may be asked for, the product is an op with one of
- * its own, that of the floats; else nothing but the integers is recorded. */
+ * Scales that do not vary along what is contracted come out of the sum.  Those of blocks come out of the sum of a
+ * block: its blocks are a batch of products, scaled and then added.  Where a gradient may be asked for, the product is
+ * an op with one of its own, that of the floats; else nothing but the integers is recorded. */
 #include "quantized.h"
 #include <string.h>
 
@@ -38,7 +38,8 @@ static kl_tensor placed(const struct call *c, const struct side *side, kl_tensor
         if (!quant_product_listed(side->batch, nbatch, q->axis, &at)) {
             at = side->first;
             for (uint32_t i = 0; i < q->axis; i++)
-                at += !quant_product_listed(side->batch, nbatch, i, &other) && !quant_product_listed(side->con, ncon, i, &other);
+                at += !quant_product_listed(side->batch, nbatch, i, &other) &&
+                    !quant_product_listed(side->con, ncon, i, &other);
         }
         s.dim[at] = q->v.shape.dim[q->axis];
     }
@@ -76,7 +77,8 @@ static kl_tensor placed_sums(const struct call *c, const struct side *side, kl_t
 
 /* The product of integers less their zero points, za and zb, kl_none where there are none: sum, that of the integers as
  * they are, less za (sums of b less zb) and zb (sums of a).  Whatever of it goes beyond 32 bits comes back. */
-static kl_tensor centred(const struct call *c, kl_tensor sum, kl_tensor za, kl_tensor zb, kl_tensor sums_a, kl_tensor sums_b,
+static kl_tensor centred(const struct call *c, kl_tensor sum, kl_tensor za, kl_tensor zb, kl_tensor sums_a,
+                         kl_tensor sums_b,
                          int64_t length)
 {
     const kl_site *s = c->site;
@@ -126,7 +128,8 @@ static kl_tensor of_blocks(const struct call *c, kl_tensor part, uint32_t con)
     return con && part.id ? kl_permute_at(c->site, part, turn) : part;
 }
 
-/* Two matrices, one or both with blocks of the contracted axis: sum over blocks of scale a * scale b * product of integers. */
+/* Two matrices, one or both with blocks of the contracted axis: sum over blocks of scale a * scale b * product of
+ * integers. */
 static kl_tensor block_product(const struct call *c, const struct side *a, const struct side *b)
 {
     const kl_site *s = c->site;
@@ -200,7 +203,8 @@ static kl_status twin_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_ten
     return KL_OK;
 }
 
-/* The float again, of integers that stand in in[]: through quantize, where it came from a float, so that saturation counts. */
+/* The float again, of integers that stand in in[]: through quantize, where it came from a float, so that saturation
+ * counts. */
 static kl_tensor float_of(const struct twin *w, unsigned i, const kl_tensor *in)
 {
     const kl_site *s = w->c->site;
@@ -235,7 +239,8 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
     if (!wrapper_of(c->in[0], &layer_quantized) || !wrapper_of(c->in[1], &layer_quantized))
         return call_dense(t, c, &layer_quantized);
     unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon;
-    struct twin w = {.c = c, .side = {{quant_of(t, c->in[0]), c->proto.attr.dot.batch_a, c->proto.attr.dot.con_a, nbatch},
+    struct twin w = {.c = c, .side = {{quant_of(t, c->in[0]), c->proto.attr.dot.batch_a, c->proto.attr.dot.con_a,
+                                       nbatch},
                                       {quant_of(t, c->in[1]), c->proto.attr.dot.batch_b, c->proto.attr.dot.con_b, 0}}};
     w.side[1].first = w.side[0].q.v.shape.rank - ncon; /* behind the batch and a's free axes */
     w.way = way_of(c, &w.side[0], &w.side[1]);

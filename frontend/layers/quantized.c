@@ -1,4 +1,5 @@
-/* Quantized: tensors stored as small integers, with a scale for all, for each slice of an axis or for each block of one.
+/* Quantized: tensors stored as small integers, with a scale for all, for each slice of an axis or for each block of
+ * one.
  *
  * Scales and zero points have the tensor's rank, so that a view of them is all that is needed to have one beside each
  * element; quant_product.c multiplies integers. */
@@ -12,7 +13,8 @@ struct quant quant_of(struct thread *t, kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_quantized);
     struct view v = view_of(h);
-    struct quant q = {.type = (kl_qtype)w->number[0], .grain = (enum quant_grain)w->number[1], .axis = (uint32_t)w->number[2],
+    struct quant q = {.type = (kl_qtype)w->number[0], .grain = (enum quant_grain)w->number[1],
+                      .axis = (uint32_t)w->number[2],
                       .block = w->number[3], .v = v, .part = {w->part[0], w->part[1], w->part[2]}};
     if (q.type == KL_Q_I4)
         q.made = made_ints(t, q.part[0]);
@@ -59,7 +61,8 @@ kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor sca
         return broadcast_to(site, "quantized", scale, &s, &q->v.shape);
     struct shape cut = cut_shape(&q->v.shape, q->axis, q->block), one = cut;
     one.dim[q->axis + 1] = 1;
-    return reshape_to(site, "quantized", broadcast_to(site, "quantized", reshape_to(site, "quantized", scale, &one), &one, &cut),
+    return reshape_to(site, "quantized", broadcast_to(site, "quantized", reshape_to(site, "quantized", scale, &one),
+                                                      &one, &cut),
                       &q->v.shape);
 }
 
@@ -76,7 +79,8 @@ static kl_tensor pack(const kl_site *s, const struct quant *q, kl_tensor ints)
     bytes.dim[last] /= 2;
     kl_tensor u = kl_and_at(s, kl_bitcast_at(s, ints, KL_U8), const_like(s, &byte, 15));
     u = reshape_to(s, "quantized", u, &pairs);
-    kl_tensor low = kl_narrow_at(s, u, -1, 0, 1), high = kl_shl_at(s, kl_narrow_at(s, u, -1, 1, 1), const_like(s, &byte, 4));
+    kl_tensor low = kl_narrow_at(s, u, -1, 0, 1), high = kl_shl_at(s, kl_narrow_at(s, u, -1, 1, 1),
+                                                                   const_like(s, &byte, 4));
     return reshape_to(s, "quantized", kl_or_at(s, low, high), &bytes);
 }
 
@@ -86,7 +90,8 @@ static kl_tensor unpack(const kl_site *s, const struct quant *q)
     struct shape pairs = cut_shape(&q->v.shape, q->v.shape.rank - 1, 2), one = pairs;
     one.dim[one.rank - 1] = 1;
     kl_tensor u = broadcast_to(s, "quantized", reshape_to(s, "quantized", q->part[0], &one), &one, &pairs);
-    kl_tensor half = kl_shl_at(s, kl_iota_at(s, q->v.device, KL_U8, (int)pairs.rank, pairs.dim, -1), const_like(s, &byte, 2));
+    kl_tensor half = kl_shl_at(s, kl_iota_at(s, q->v.device, KL_U8, (int)pairs.rank, pairs.dim, -1),
+                               const_like(s, &byte, 2));
     u = kl_and_at(s, kl_shr_at(s, u, half), const_like(s, &byte, 15));
     kl_tensor moved = kl_bitcast_at(s, kl_xor_at(s, u, const_like(s, &byte, 8)), KL_I8); /* 0..15 for -8..7 */
     return reshape_to(s, "quantized", kl_sub_at(s, moved, const_like(s, &number, 8)), &q->v.shape);
@@ -123,8 +128,10 @@ static kl_tensor quantized_dense(struct thread *t, const kl_site *site, kl_tenso
 static kl_tensor quantize(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
 {
     kl_tensor scale = quant_spread(s, q, q->part[1]);
-    if (q->type == KL_Q_I4) { /* saturates at 4 bits: almost half a step beyond 7 and -8, in numbers that every dtype has */
-        kl_tensor high = kl_mul_at(s, scale, const_like(s, &q->v, 7.46875)), low = kl_mul_at(s, scale, const_like(s, &q->v, -8.4375));
+    /* saturates at 4 bits: almost half a step beyond 7 and -8, in numbers that every dtype has */
+    if (q->type == KL_Q_I4) {
+        kl_tensor high = kl_mul_at(s, scale, const_like(s, &q->v, 7.46875)),
+            low = kl_mul_at(s, scale, const_like(s, &q->v, -8.4375));
         x = kl_max_at(s, kl_min_at(s, x, high), low);
     }
     struct call c = {.site = s, .op = "quantized", .proto.op = OP_quantize, .in = {x, scale, zero_or_none(s, q)}};
@@ -180,8 +187,8 @@ static kl_tensor quantize_by_range(struct thread *t, const kl_site *s, struct qu
 
 /* ---- ops ---- */
 
-/* A handle for the node quantize that gave these integers, packed since or not, or for the float that it took; kl_none where no
- * gradient can flow. */
+/* A handle for the node quantize that gave these integers, packed since or not, or for the float that it took; kl_none
+ * where no gradient can flow. */
 static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool source)
 {
     struct trace *tr = thread_trace(t);
@@ -198,7 +205,8 @@ static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool sour
     const struct graph *g = tr ? tr->r.g : ambient_graph();
     ref r = x->node;
     const struct node *n = node_at(g, r);
-    while (packed && (n->op == OP_reshape || n->op == OP_or || n->op == OP_slice || n->op == OP_and || n->op == OP_bitcast))
+    while (packed && (n->op == OP_reshape || n->op == OP_or || n->op == OP_slice || n->op == OP_and ||
+                      n->op == OP_bitcast))
         n = node_at(g, r = n->in[0]); /* as pack() goes */
     if (n->op == OP_quantize && !(n->flags & MARK_STOP) && (tr || ambient_tracked(n->in[0])))
         h = handle_of_node(t, tr, source ? n->in[0] : r, x->ad, &e);
@@ -232,7 +240,8 @@ static kl_tensor view(struct thread *t, const struct call *c)
     struct view v = view_of(source.id ? x : ints);
     q.v.shape = v.shape;
     if (q.type == KL_Q_I4 && (!v.shape.rank || v.shape.dim[v.shape.rank - 1] % 2))
-        return source.id ? x : quant_dense(c->site, &(struct quant){.type = KL_Q_I8, .v = q.v, .part = {ints, q.part[1]}});
+        return source.id ? x : quant_dense(c->site, &(struct quant){.type = KL_Q_I8, .v = q.v,
+                                                                    .part = {ints, q.part[1]}});
     for (uint32_t i = 1; i < 3; i++) {
         if (!q.part[i].id)
             continue;
@@ -275,19 +284,27 @@ static kl_tensor call_quantized(struct thread *t, const struct call *c)
     if (op_is_elementwise(c->proto.op))
         return elementwise(t, c);
     switch (c->proto.op) {
-    case OP_reshape: case OP_permute: case OP_expand: case OP_slice: case OP_flip: case OP_window: case OP_dynamic_slice:
+    case OP_reshape:
+    case OP_permute:
+    case OP_expand:
+    case OP_slice:
+    case OP_flip:
+    case OP_window:
+    case OP_dynamic_slice:
     case OP_gather: return view(t, c);
     case OP_dot: return quant_dot(t, c);
     default: return call_dense(t, c, &layer_quantized);
     }
 }
 
-const struct layer layer_quantized = {.name = "quantized", .key = LAYER_Quantized, .call = call_quantized, .dense = quantized_dense};
+const struct layer layer_quantized = {.name = "quantized", .key = LAYER_Quantized, .call = call_quantized,
+                                      .dense = quantized_dense};
 
 /* ---- making them ---- */
 
 /* What the scheme means for a tensor; false: reported. */
-static bool scheme_of(struct thread *t, const kl_site *site, const char *op, kl_qscheme scheme, const struct view *v, struct quant *q)
+static bool scheme_of(struct thread *t, const kl_site *site, const char *op, kl_qscheme scheme, const struct view *v,
+                      struct quant *q)
 {
     char text[SHAPE_TEXT];
     uint32_t rank = v->shape.rank;
@@ -309,7 +326,8 @@ static bool scheme_of(struct thread *t, const kl_site *site, const char *op, kl_
 }
 
 /* A scale or zero point of the user's, in the shape of the scales; kl_none: reported. */
-static kl_tensor aligned(struct thread *t, const kl_site *site, const char *what, const struct quant *q, kl_tensor p, unsigned dtype)
+static kl_tensor aligned(struct thread *t, const kl_site *site, const char *what, const struct quant *q, kl_tensor p,
+                         unsigned dtype)
 {
     struct shape want = scale_shape(q);
     struct view v;
@@ -359,7 +377,8 @@ kl_tensor kl_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tenso
 
 /* ---- observers ---- */
 
-kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, kl_dtype dtype, int rank, const int64_t *dims)
+kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, kl_dtype dtype, int rank,
+                           const int64_t *dims)
 {
     struct thread *t = thread_self();
     struct view v = {.dtype = dtype, .device = device};
@@ -367,7 +386,8 @@ kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, 
     if (!t || !o)
         return KL_ERR_ARGUMENT;
     *o = (kl_observer){.scheme = scheme};
-    if (!shape_of(t, NULL, "observer_init", rank, dims, &v.shape) || !scheme_of(t, NULL, "observer_init", scheme, &v, &q))
+    if (!shape_of(t, NULL, "observer_init", rank, dims, &v.shape) ||
+        !scheme_of(t, NULL, "observer_init", scheme, &v, &q))
         return t->last.code;
     if (q.grain == QUANT_BLOCK)
         return fail(t, NULL, KL_ERR_ARGUMENT, "observer_init: blocks have their own scales, which depend on the data");
@@ -430,11 +450,14 @@ kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tenso
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!scheme_of(t, site, "quantized_by", o->scheme, &v, &q) || !describe(t, site, "quantized_by", "the observer's range", o->low, &low))
+    if (!scheme_of(t, site, "quantized_by", o->scheme, &v, &q) ||
+        !describe(t, site, "quantized_by", "the observer's range", o->low, &low))
         return compose_end(t, poison(t));
     struct shape want = scale_shape(&q);
     if (!shape_equal(&want, &low.shape))
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "quantized_by: the observer's ranges are %s, those of this tensor %s",
+        return compose_end(t,
+                           refuse(t, site, KL_ERR_SHAPE,
+                                  "quantized_by: the observer's ranges are %s, those of this tensor %s",
                                      shape_text(&low.shape, a, sizeof a), shape_text(&want, b, sizeof b)));
     if (wrapper_of(x, NULL))
         x = kl_dense_at(site, x);

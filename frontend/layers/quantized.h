@@ -12,7 +12,8 @@ struct quant {
     int64_t block;
     struct view v;
     kl_tensor part[3];
-    kl_tensor made;              /* KL_Q_I4 whose integers a gradient may want to pass: these, before they were packed; or kl_none */
+    /* KL_Q_I4 whose integers a gradient may want to pass: these, before they were packed; or kl_none */
+    kl_tensor made;
 };
 struct quant quant_of(struct thread *t, kl_tensor h);
 kl_tensor quant_ints(const kl_site *site, const struct quant *q);  /* KL_I8 or KL_U8 in its shape */

@@ -1,5 +1,5 @@
-/* Sparse: matrices in coordinates or rows.  Products are gathers, products with the values and sums by index, which fuse into
- * one kernel; what is linear works on the values; the rest densifies. */
+/* Sparse: matrices in coordinates or rows.  Products are gathers, products with the values and sums by index, which
+ * fuse into one kernel; what is linear works on the values; the rest densifies. */
 #include "wrapper.h"
 #include <inttypes.h>
 #include <math.h>
@@ -42,7 +42,8 @@ static kl_tensor rows_of_starts(const kl_site *s, kl_tensor starts, int64_t rows
     struct view v = view_of(starts);
     int64_t places = bound + 1; /* rows may start behind the last element */
     kl_tensor later = kl_narrow_at(s, starts, 0, 1, rows > 0 ? rows - 1 : 0);
-    kl_tensor one = broadcast_to(s, "sparse", const_like(s, &v, 1), &(struct shape){0}, &(struct shape){.rank = 1, .dim = {rows > 0 ? rows - 1 : 0}});
+    kl_tensor one = broadcast_to(s, "sparse", const_like(s, &v, 1), &(struct shape){0},
+                                 &(struct shape){.rank = 1, .dim = {rows > 0 ? rows - 1 : 0}});
     kl_tensor begun = kl_index_add_at(s, zeros(s, &v, 1, &places), 0, later, one);
     return kl_narrow_at(s, kl_cumsum_at(s, begun, 0, false, false), 0, 0, bound);
 }
@@ -61,7 +62,8 @@ static struct sparse sparse_of(const kl_site *site, kl_tensor h)
 static kl_tensor places(const kl_site *s, const struct sparse *x)
 {
     const struct view wide = {.dtype = shape_count(&x->v.shape) > INT32_MAX ? KL_I64 : KL_I32, .device = x->v.device};
-    kl_tensor row = kl_cast_at(s, x->index[0], (kl_dtype)wide.dtype), column = kl_cast_at(s, x->index[1], (kl_dtype)wide.dtype);
+    kl_tensor row = kl_cast_at(s, x->index[0], (kl_dtype)wide.dtype),
+        column = kl_cast_at(s, x->index[1], (kl_dtype)wide.dtype);
     return kl_add_at(s, kl_mul_at(s, row, const_like(s, &wide, (double)x->v.shape.dim[1])), column);
 }
 
@@ -84,7 +86,8 @@ static kl_tensor densify(struct thread *t, const struct call *c)
 {
     if (t->watch)
         dispatch_note(t, &graph_ops[c->proto.op], (kl_key)key_at[LAYER_Sparse][top_device(device_keys(view_of(
-                      c->in[wrapper_of(c->in[0], &layer_sparse) ? 0 : wrapper_of(c->in[1], &layer_sparse) ? 1 : 2]).device))], "densify");
+                      c->in[wrapper_of(c->in[0], &layer_sparse) ? 0 : wrapper_of(c->in[1], &layer_sparse) ? 1
+                            : 2]).device))], "densify");
     return call_dense(t, c, &layer_sparse);
 }
 
@@ -176,7 +179,8 @@ static kl_tensor sparse_scaled(struct thread *t, const struct call *c)
     struct view v = view_of(c->in[at]), d = view_of(other);
     struct shape all = v.shape, flat = {.rank = 1, .dim = {shape_count(&v.shape)}}, none = {0};
     bool number = shape_count(&d.shape) == 1 && d.shape.rank <= 2;
-    if (d.dtype != v.dtype || !broadcast_shape(&all, &d.shape) || !shape_equal(&all, &v.shape) || (c->proto.op == OP_div && (at || !number)))
+    if (d.dtype != v.dtype || !broadcast_shape(&all, &d.shape) || !shape_equal(&all, &v.shape) ||
+        (c->proto.op == OP_div && (at || !number)))
         return densify(t, c);
     kl_tensor values = wrapper_of(c->in[at], &layer_sparse)->part[0];
     if (number)
@@ -243,24 +247,29 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
     }
 }
 
-const struct layer layer_sparse = {.name = "sparse", .key = LAYER_Sparse, .grad_parts = 1, .call = call_sparse, .dense = sparse_dense};
+const struct layer layer_sparse = {.name = "sparse", .key = LAYER_Sparse, .grad_parts = 1, .call = call_sparse,
+                                   .dense = sparse_dense};
 
 /* ---- making them ---- */
 
 /* A part as a plain vector; false: reported. */
-static bool vector(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, int64_t length, bool index)
+static bool vector(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, int64_t length,
+                   bool index)
 {
     struct view v;
     char text[SHAPE_TEXT];
     if (!describe(t, site, op, what, h, &v))
         return false;
     if (wrapper_of(h, NULL))
-        return fail(t, site, KL_ERR_TYPE, "%s: %s is a plain tensor, not a %s one", op, what, kl_layer_name(h)) == KL_OK;
+        return fail(t, site, KL_ERR_TYPE, "%s: %s is a plain tensor, not a %s one", op, what,
+                    kl_layer_name(h)) == KL_OK;
     if (v.shape.rank != 1 || (length >= 0 && v.shape.dim[0] != length))
-        return fail(t, site, KL_ERR_SHAPE, "%s: %s has shape %s, not [%s]", op, what, shape_text(&v.shape, text, sizeof text),
+        return fail(t, site, KL_ERR_SHAPE, "%s: %s has shape %s, not [%s]", op, what,
+                    shape_text(&v.shape, text, sizeof text),
                     length >= 0 ? "as many as there are values" : "n") == KL_OK;
     if (index ? v.dtype != KL_I32 && v.dtype != KL_I64 : v.dtype == KL_BOOL)
-        return fail(t, site, KL_ERR_TYPE, "%s: %s is %s, not %s", op, what, dtype_name(v.dtype), index ? "i32 or i64" : "a number") == KL_OK;
+        return fail(t, site, KL_ERR_TYPE, "%s: %s is %s, not %s", op, what, dtype_name(v.dtype),
+                    index ? "i32 or i64" : "a number") == KL_OK;
     return true;
 }
 
@@ -271,16 +280,19 @@ static bool matrix_fits(struct thread *t, const kl_site *site, const char *op, i
     return shape_of(t, site, op, 2, dims, &s);
 }
 
-kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows, kl_tensor columns, int64_t nrows, int64_t ncolumns)
+kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows, kl_tensor columns, int64_t nrows,
+                           int64_t ncolumns)
 {
     struct thread *t = checked_begin(site, "sparse_coo");
     if (!t)
         return op_failed();
-    if (!vector(t, site, "sparse_coo", "the values", values, -1, false) || !matrix_fits(t, site, "sparse_coo", nrows, ncolumns))
+    if (!vector(t, site, "sparse_coo", "the values", values, -1, false) ||
+        !matrix_fits(t, site, "sparse_coo", nrows, ncolumns))
         return compose_end(t, poison(t));
     struct view v = view_of(values);
     int64_t bound = v.shape.dim[0];
-    if (!vector(t, site, "sparse_coo", "the rows", rows, bound, true) || !vector(t, site, "sparse_coo", "the columns", columns, bound, true))
+    if (!vector(t, site, "sparse_coo", "the rows", rows, bound, true) ||
+        !vector(t, site, "sparse_coo", "the columns", columns, bound, true))
         return compose_end(t, poison(t));
     kl_tensor index[] = {rows, columns};
     const int64_t dims[] = {nrows, ncolumns};
@@ -289,18 +301,21 @@ kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows
         kl_tensor last = const_like(site, &n, (double)(dims[i] ? dims[i] - 1 : 0));
         index[i] = kl_max_at(site, kl_min_at(site, index[i], last), const_like(site, &n, 0));
     }
-    struct sparse x = {.v = {v.dtype, shape_make(2, dims), v.device}, .bound = bound, .values = values, .index = {index[0], index[1]}};
+    struct sparse x = {.v = {v.dtype, shape_make(2, dims), v.device}, .bound = bound, .values = values,
+                       .index = {index[0], index[1]}};
     return compose_end(t, sparse_make(t, site, &x));
 }
 
-static kl_tensor make_csr(struct thread *t, const kl_site *site, kl_tensor values, kl_tensor starts, kl_tensor columns, int64_t ncolumns)
+static kl_tensor make_csr(struct thread *t, const kl_site *site, kl_tensor values, kl_tensor starts, kl_tensor columns,
+                          int64_t ncolumns)
 {
     struct view v = view_of(values), n = view_of(columns);
     int64_t bound = v.shape.dim[0], rows = view_of(starts).shape.dim[0] - 1;
     const int64_t number[WRAPPER_NUMBERS] = {CSR};
     kl_tensor last = const_like(site, &n, (double)(ncolumns ? ncolumns - 1 : 0));
     columns = kl_max_at(site, kl_min_at(site, columns, last), const_like(site, &n, 0));
-    kl_tensor counts = kl_lt_at(site, kl_arange_at(site, v.device, (kl_dtype)view_of(starts).dtype, bound), kl_narrow_at(site, starts, 0, rows, 1));
+    kl_tensor counts = kl_lt_at(site, kl_arange_at(site, v.device, (kl_dtype)view_of(starts).dtype, bound),
+                                kl_narrow_at(site, starts, 0, rows, 1));
     values = kl_where_at(site, counts, values, const_like(site, &v, 0));
     struct view m = {v.dtype, shape_make(2, (int64_t[]){rows, ncolumns}), v.device};
     return wrap(t, site, &layer_sparse, &m, 3, (kl_tensor[]){values, starts, columns}, number);
@@ -311,12 +326,15 @@ kl_tensor kl_sparse_csr_at(const kl_site *site, kl_tensor values, kl_tensor star
     struct thread *t = checked_begin(site, "sparse_csr");
     if (!t)
         return op_failed();
-    if (!vector(t, site, "sparse_csr", "the values", values, -1, false) || !vector(t, site, "sparse_csr", "the starts", starts, -1, true) ||
+    if (!vector(t, site, "sparse_csr", "the values", values, -1, false) ||
+        !vector(t, site, "sparse_csr", "the starts", starts, -1, true) ||
         !vector(t, site, "sparse_csr", "the columns", columns, view_of(values).shape.dim[0], true))
         return compose_end(t, poison(t));
     int64_t rows = view_of(starts).shape.dim[0] - 1;
     if (rows < 0)
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "sparse_csr: the starts are one more than the rows, not none"));
+        return compose_end(t,
+                           refuse(t, site, KL_ERR_SHAPE,
+                                  "sparse_csr: the starts are one more than the rows, not none"));
     if (!matrix_fits(t, site, "sparse_csr", rows, ncolumns))
         return compose_end(t, poison(t));
     return compose_end(t, make_csr(t, site, values, starts, columns, ncolumns));
@@ -331,23 +349,28 @@ kl_tensor kl_to_sparse_at(const kl_site *site, kl_tensor a, int64_t bound)
         return op_failed();
     int64_t count = shape_count(&v.shape);
     if (v.shape.rank != 2 || count > INT32_MAX)
-        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "to_sparse: needs a matrix of up to 2^31 - 1 elements, got %s",
+        return compose_end(t,
+                           refuse(t, site, KL_ERR_SHAPE, "to_sparse: needs a matrix of up to 2^31 - 1 elements, got %s",
                                      shape_text(&v.shape, text, sizeof text)));
     if (bound < 0 || bound > count)
-        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "to_sparse: a bound of %" PRId64 " for %" PRId64 " elements", bound, count));
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT,
+                                     "to_sparse: a bound of %" PRId64 " for %" PRId64 " elements", bound, count));
     if (wrapper_of(a, NULL))
         a = kl_dense_at(site, a);
     const struct view index = {.dtype = KL_I32, .device = v.device};
     const struct shape flat = {.rank = 1, .dim = {count}}, none = {0}, all = {.rank = 1, .dim = {bound}};
     const int row = 1;
     kl_tensor x = reshape_to(site, "to_sparse", a, &flat), there = kl_ne_at(site, a, const_like(site, &v, 0));
-    kl_tensor order = kl_argsort_at(site, reshape_to(site, "to_sparse", kl_cast_at(site, there, KL_U8), &flat), 0, true);
+    kl_tensor order = kl_argsort_at(site, reshape_to(site, "to_sparse", kl_cast_at(site, there, KL_U8), &flat), 0,
+                                    true);
     kl_tensor place = kl_narrow_at(site, order, 0, 0, bound), width = const_like(site, &index, (double)v.shape.dim[1]);
     kl_tensor in_row = kl_sum_at(site, kl_cast_at(site, there, KL_I32), 1, &row, false);
-    kl_tensor first = broadcast_to(site, "to_sparse", const_like(site, &index, 0), &none, &(struct shape){.rank = 1, .dim = {1}});
+    kl_tensor first = broadcast_to(site, "to_sparse", const_like(site, &index, 0), &none,
+                                   &(struct shape){.rank = 1, .dim = {1}});
     kl_tensor starts = kl_concat_at(site, 2, (kl_tensor[]){first, kl_cumsum_at(site, in_row, 0, false, false)}, 0);
     kl_tensor stored = kl_narrow_at(site, starts, 0, v.shape.dim[0], 1);
-    kl_tensor too_many = broadcast_to(site, "to_sparse", kl_gt_at(site, stored, const_like(site, &index, (double)bound)),
+    kl_tensor too_many = broadcast_to(site, "to_sparse", kl_gt_at(site, stored,
+                                                                  const_like(site, &index, (double)bound)),
                                       &(struct shape){.rank = 1, .dim = {1}}, &all);
     kl_tensor values = kl_where_at(site, too_many, const_like(site, &v, (double)NAN), kl_gather_at(site, x, 0, place));
     return compose_end(t, make_csr(t, site, values, starts, kl_rem_at(site, place, width), v.shape.dim[1]));
@@ -360,15 +383,18 @@ kl_tensor kl_sampled_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b, kl
     char x[SHAPE_TEXT], y[SHAPE_TEXT], z[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!describe(t, site, "sampled_matmul", "operand 1", a, &va) || !describe(t, site, "sampled_matmul", "operand 2", b, &vb) ||
+    if (!describe(t, site, "sampled_matmul", "operand 1", a, &va) ||
+        !describe(t, site, "sampled_matmul", "operand 2", b, &vb) ||
         !describe(t, site, "sampled_matmul", "the pattern", pattern, &vp))
         return compose_end(t, poison(t));
     if (!wrapper_of(pattern, &layer_sparse))
         return compose_end(t, refuse(t, site, KL_ERR_TYPE, "sampled_matmul: the pattern is a sparse tensor"));
     if (va.dtype != vp.dtype || vb.dtype != vp.dtype)
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "sampled_matmul: dtypes %s, %s and %s differ", dtype_name(va.dtype),
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "sampled_matmul: dtypes %s, %s and %s differ",
+                                     dtype_name(va.dtype),
                                      dtype_name(vb.dtype), dtype_name(vp.dtype)));
-    if (va.shape.rank != 2 || vb.shape.rank != 2 || va.shape.dim[1] != vb.shape.dim[0] || va.shape.dim[0] != vp.shape.dim[0] ||
+    if (va.shape.rank != 2 || vb.shape.rank != 2 || va.shape.dim[1] != vb.shape.dim[0] ||
+        va.shape.dim[0] != vp.shape.dim[0] ||
         vb.shape.dim[1] != vp.shape.dim[1])
         return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "sampled_matmul: shapes %s, %s and %s do not fit",
                                      shape_text(&va.shape, x, sizeof x), shape_text(&vb.shape, y, sizeof y),
@@ -377,7 +403,8 @@ kl_tensor kl_sampled_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b, kl
     const int one = 1;
     kl_tensor rows = kl_gather_at(site, a, 0, p.index[0]), columns = met(site, b, &vb.shape, 1, p.index[1]);
     kl_tensor products = kl_sum_at(site, kl_mul_at(site, rows, columns), 1, &one, false);
-    kl_tensor zero = const_like(site, &vp, 0), values = kl_where_at(site, kl_ne_at(site, p.values, zero), products, zero);
+    kl_tensor zero = const_like(site, &vp, 0), values = kl_where_at(site, kl_ne_at(site, p.values, zero), products,
+                                                                    zero);
     return compose_end(t, with_values(t, site, pattern, values));
 }
 
@@ -392,4 +419,7 @@ kl_tensor kl_sparse_csr(kl_tensor values, kl_tensor starts, kl_tensor columns, i
 }
 
 kl_tensor kl_to_sparse(kl_tensor a, int64_t bound) { return kl_to_sparse_at(NULL, a, bound); }
-kl_tensor kl_sampled_matmul(kl_tensor a, kl_tensor b, kl_tensor pattern) { return kl_sampled_matmul_at(NULL, a, b, pattern); }
+kl_tensor kl_sampled_matmul(kl_tensor a, kl_tensor b, kl_tensor pattern)
+{
+    return kl_sampled_matmul_at(NULL, a, b, pattern);
+}

@@ -1,6 +1,7 @@
 /* The tracer: a graph of the calls that a thread makes, while they are recorded as ever.  The outer tap sees each call
- * as it was made, the inner one what autocast and vmap have made of it; neither sees what autodiff adds, which comes when a
- * trace is built.  What is a tensor of neither the inputs nor the calls is captured, as in the functions of <kiln/control.h>.
+ * as it was made, the inner one what autocast and vmap have made of it; neither sees what autodiff adds, which comes
+ * when a trace is built.  What is a tensor of neither the inputs nor the calls is captured, as in the functions of
+ * <kiln/control.h>.
  *
  * The graph is run again by recording its nodes as calls (batch.h, with nothing batched). */
 #include "transform.h"
@@ -36,7 +37,10 @@ static struct known *tracer_place(const struct kl_tracer *tr, uint64_t handle)
     return &tr->known[i & (tr->known_cap - 1)];
 }
 
-static ref node_known(const struct kl_tracer *tr, kl_tensor h) { return tr->known_cap ? tracer_place(tr, h.id)->r : NIL; }
+static ref node_known(const struct kl_tracer *tr, kl_tensor h)
+{
+    return tr->known_cap ? tracer_place(tr, h.id)->r : NIL;
+}
 
 static void know(struct kl_tracer *tr, kl_tensor h, ref r)
 {
@@ -101,8 +105,8 @@ static bool tracer_broadcast(struct graph *g, struct node *n)
     return true;
 }
 
-/* Under autocast calls may mix dtypes, numbers in what an operand has become by then with what it was: the widest is taken, and
- * noted, for where the graph runs under autocast the operand is narrow again, and so are these. */
+/* Under autocast calls may mix dtypes, numbers in what an operand has become by then with what it was: the widest is
+ * taken, and noted, for where the graph runs under autocast the operand is narrow again, and so are these. */
 static void promote(struct kl_tracer *tr, struct node *n)
 {
     struct graph *g = tr->g;
@@ -160,7 +164,8 @@ static ref add_region(struct kl_tracer *tr, const struct kl_call *c)
     for (uint32_t i = 0; i < c->nin && ok; i++)
         ok = (in[i] = node_of(tr, c->in[i])) != NIL;
     if (ok && !(r = control_copy(c->region, tr->g, in, c->nin)))
-        err_set(&tr->err, KL_ERR_ARGUMENT, "%s cannot be traced: it looks at values (kl_print), or there was no memory", call_label(c));
+        err_set(&tr->err, KL_ERR_ARGUMENT, "%s cannot be traced: it looks at values (kl_print), or there was no memory",
+                call_label(c));
     mem_free(in);
     return r;
 }
@@ -288,7 +293,8 @@ kl_status kl_tracer_end(kl_tracer *tr, uint32_t nout, const kl_tensor *out)
     if (!t)
         return KL_ERR_MEMORY;
     if (!tr || tr->t != t || (nout && !out))
-        return fail(t, NULL, KL_ERR_ARGUMENT, "tracer_end: %s", tr && tr->t == t ? "out is NULL" : "this thread has not begun it");
+        return fail(t, NULL, KL_ERR_ARGUMENT, "tracer_end: %s", tr &&
+                    tr->t == t ? "out is NULL" : "this thread has not begun it");
     t->tracer[tr->tap] = NULL;
     t->included &= ~LAYER_BIT(layer_of[tr->tap]);
     for (uint32_t i = 0; i < nout && !tr->err.code; i++) {
@@ -312,7 +318,8 @@ const char *kl_tracer_text(kl_tracer *tr)
 }
 
 /* The graph's inputs: given ones, which have to be alike, and what was captured.  false: reported. */
-static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in, kl_tensor *all)
+static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in,
+                          kl_tensor *all)
 {
     for (uint32_t i = 0; i < tr->g->input.n; i++) {
         const struct leaf *l = &tr->g->input.v[i];
@@ -321,8 +328,10 @@ static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer
         char what[32], a[SHAPE_TEXT], b[SHAPE_TEXT];
         if (i >= tr->nin && tr->captured[i - tr->nin].data) {
             const struct captured *c = &tr->captured[i - tr->nin];
-            all[i] = record(&(struct call){.site = site, .op = "tracer_run", .proto = {.op = OP_input, .dtype = l->dtype},
-                                           .has_target = true, .target = *s, .device = c->device, .data = buffer_ref(c->data)});
+            all[i] = record(&(struct call){.site = site, .op = "tracer_run",
+                                           .proto = {.op = OP_input, .dtype = l->dtype},
+                                           .has_target = true, .target = *s, .device = c->device,
+                                               .data = buffer_ref(c->data)});
             continue;
         }
         all[i] = i < tr->nin ? in[i] : tr->captured[i - tr->nin].h;
@@ -330,7 +339,8 @@ static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer
         if (!describe(t, site, "tracer_run", what, all[i], &v))
             return false;
         if (v.dtype != l->dtype || !shape_equal(&v.shape, s))
-            return fail(t, site, KL_ERR_SHAPE, "tracer_run: %s is %s%s, not the %s%s that was traced", what, dtype_name(v.dtype),
+            return fail(t, site, KL_ERR_SHAPE, "tracer_run: %s is %s%s, not the %s%s that was traced", what,
+                        dtype_name(v.dtype),
                         shape_text(&v.shape, a, sizeof a), dtype_name(l->dtype), shape_text(s, b, sizeof b)) == KL_OK;
     }
     return true;
@@ -349,7 +359,8 @@ static bool *wide_nodes(const kl_tracer *tr)
     return wide;
 }
 
-static bool tracer_replay(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in, kl_tensor *out)
+static bool tracer_replay(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in,
+                          kl_tensor *out)
 {
     uint32_t n = tr->g->input.n;
     struct batch b = {.t = t, .site = site};
@@ -365,16 +376,20 @@ static bool tracer_replay(struct thread *t, const kl_site *site, const kl_tracer
     return ok;
 }
 
-kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                           kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    const char *why = !tr || tr->t                           ? "the tracer is NULL, or has not ended"
-                      : (nin && !in) || (nout && !out)       ? "a list of tensors is NULL"
-                      : nin != tr->nin || nout != tr->nout   ? "other numbers of tensors than were traced"
-                      : tr->elements ? "calls in kl_vmap were traced as those of one element: KL_TAP_RECORDED traces what can run again"
-                      : tr->err.code ? tr->err.msg : NULL;
+    const char *why =
+        !tr || tr->t                         ? "the tracer is NULL, or has not ended"
+        : (nin && !in) || (nout && !out)     ? "a list of tensors is NULL"
+        : nin != tr->nin || nout != tr->nout ? "other numbers of tensors than were traced"
+        : tr->elements
+            ? "calls in kl_vmap were traced as those of one element: KL_TAP_RECORDED traces what can run again"
+        : tr->err.code ? tr->err.msg
+                       : NULL;
     for (uint32_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
     bool ok = !(t->tracing && t->trace->err.code);

@@ -6,7 +6,10 @@
 
 /* The layers of a thread, and getting back to them. */
 struct thread_layers { uint64_t included, excluded; };
-static inline struct thread_layers layers_save(const struct thread *t) { return (struct thread_layers){t->included, t->excluded}; }
+static inline struct thread_layers layers_save(const struct thread *t)
+{
+    return (struct thread_layers){t->included, t->excluded};
+}
 static inline void layers_restore(struct thread *t, struct thread_layers s)
 {
     t->included = s.included;

@@ -1,9 +1,9 @@
 /* vmap: the function is recorded for one element into a graph of its own, which is then recorded again with the batch
  * (batch.h).
  *
- * While the function runs, layers above key Batched act on its calls, and Batched itself, which marks what depends on the
- * batch.  Those below it, devices included, act on the calls of the second recording; only autocast, which must see the ops
- * as they were meant, has acted before. */
+ * While the function runs, layers above key Batched act on its calls, and Batched itself, which marks what depends on
+ * the batch.  Those below it, devices included, act on the calls of the second recording; only autocast, which must see
+ * the ops as they were meant, has acted before. */
 #include "transform.h"
 #include "batch.h"
 #include <inttypes.h>
@@ -48,15 +48,18 @@ static kl_status no_random(void *ctx, kl_call *c, kl_keyset keys)
         return kl_redispatch_below(c); /* each element has its own */
     for (const struct vmap *v = c->t->vmap; v; v = v->outer)
         if (v->randomness == KL_RANDOM_ERROR && !BROKEN(D23))
-            return fail(c->t, c->site, KL_ERR_ARGUMENT, "vmap: We do not yet support calling random operations inside of vmap. "
-                        "Please perform random operations outside of vmap as a workaround, or say which numbers are meant: "
-                        "KL_RANDOM_SAME or KL_RANDOM_DIFFERENT");
+            return fail(
+                c->t, c->site, KL_ERR_ARGUMENT,
+                "vmap: We do not yet support calling random operations inside of vmap. "
+                "Please perform random operations outside of vmap as a workaround, or say which numbers are meant: "
+                "KL_RANDOM_SAME or KL_RANDOM_DIFFERENT");
     return kl_redispatch_below(c);
 }
 
 static bool install(struct err *e)
 {
-    static const struct transform rule = {.kernel = {.name = "batching rules", .call = batched}, .marks = LAYER_BIT(LAYER_Batched)};
+    static const struct transform rule = {.kernel = {.name = "batching rules", .call = batched},
+                                          .marks = LAYER_BIT(LAYER_Batched)};
     static const struct transform random = {.kernel = {.name = "vmap's random numbers", .call = no_random}};
     static atomic_bool done;
     if (atomic_load_explicit(&done, memory_order_acquire))
@@ -101,15 +104,18 @@ static bool take_axis(struct mapped *m, uint32_t i, kl_tensor h, int axis)
     int rank = (int)v->shape.rank;
     shape_text(&v->shape, text, sizeof text);
     if (axis < -rank || axis >= rank)
-        return fail(m->t, m->site, KL_ERR_ARGUMENT, "vmap: in_axes[%u] is %d, which is out of range for in[%u] of shape %s", i,
+        return fail(m->t, m->site, KL_ERR_ARGUMENT,
+                    "vmap: in_axes[%u] is %d, which is out of range for in[%u] of shape %s", i,
                     axis, i, text) == KL_OK;
     uint32_t at = (uint32_t)(axis < 0 ? axis + rank : axis);
     int64_t size = v->shape.dim[at];
     if (!size)
-        return fail(m->t, m->site, KL_ERR_ARGUMENT, "vmap: axis %d of in[%u] of shape %s has no elements: a batch has at least "
+        return fail(m->t, m->site, KL_ERR_ARGUMENT,
+                    "vmap: axis %d of in[%u] of shape %s has no elements: a batch has at least "
                     "one", axis, i, text) == KL_OK;
     if (m->size && m->size != size)
-        return fail(m->t, m->site, KL_ERR_ARGUMENT, "vmap: axis %d of in[%u] of shape %s has length %" PRId64 ", but the batch of "
+        return fail(m->t, m->site, KL_ERR_ARGUMENT,
+                    "vmap: axis %d of in[%u] of shape %s has length %" PRId64 ", but the batch of "
                     "the tensors before it has %" PRId64, axis, i, text, size, m->size) == KL_OK;
     m->size = size;
     m->is[i] = true;
@@ -122,7 +128,8 @@ static bool take_axis(struct mapped *m, uint32_t i, kl_tensor h, int axis)
 
 static bool is_plain(const struct mapped *m, uint32_t i, kl_tensor h)
 {
-    return !*kl_layer_name(h) || fail(m->t, m->site, KL_ERR_TYPE, "vmap: in[%u] is a %s tensor: map its parts (kl_layer_part) or "
+    return !*kl_layer_name(h) || fail(m->t, m->site, KL_ERR_TYPE,
+                                      "vmap: in[%u] is a %s tensor: map its parts (kl_layer_part) or "
                                       "kl_dense of it", i, kl_layer_name(h)) == KL_OK;
 }
 
@@ -144,24 +151,29 @@ static bool take_arguments(struct mapped *m, const kl_tensor *in, const int *in_
 /* ---- the batch ---- */
 
 /* Result i, which the function's graph gives as shape s, with its batch in place; false: reported. */
-static bool place_result(struct mapped *m, const struct batch *b, uint32_t i, kl_tensor *h, bool is, const struct shape *s, int axis)
+static bool place_result(struct mapped *m, const struct batch *b, uint32_t i, kl_tensor *h, bool is,
+                         const struct shape *s, int axis)
 {
     int rank = (int)s->rank + 1;
     char text[SHAPE_TEXT];
     if (axis < -rank || axis >= rank)
-        return fail(m->t, m->site, KL_ERR_ARGUMENT, "vmap: out_axes[%u] is %d, which is out of range for a result of shape %s and "
+        return fail(m->t, m->site, KL_ERR_ARGUMENT,
+                    "vmap: out_axes[%u] is %d, which is out of range for a result of shape %s and "
                     "the batch", i, axis, shape_text(s, text, sizeof text)) == KL_OK;
     if (rank > KL_MAX_RANK)
-        return fail(m->t, m->site, KL_ERR_SHAPE, "vmap: the result %s has no room for the batch's axis", shape_text(s, text, sizeof text)) == KL_OK;
+        return fail(m->t, m->site, KL_ERR_SHAPE, "vmap: the result %s has no room for the batch's axis",
+                    shape_text(s, text, sizeof text)) == KL_OK;
     *h = batch_spread(b, m->site, *h, is, s);
     *h = batch_move_axis(m->site, *h, (uint32_t)rank, 0, (uint32_t)(axis < 0 ? axis + rank : axis));
     return true;
 }
 
 /* Records the function's graph with the batch; false: reported. */
-static bool record_batch(struct mapped *m, const struct graph *g, const struct handle_list *captured, kl_tensor *out, const int *out_axes)
+static bool record_batch(struct mapped *m, const struct graph *g, const struct handle_list *captured, kl_tensor *out,
+                         const int *out_axes)
 {
-    struct batch b = {.t = m->t, .site = m->site, .size = m->size, .different = m->level.randomness == KL_RANDOM_DIFFERENT};
+    struct batch b = {.t = m->t, .site = m->site, .size = m->size,
+                      .different = m->level.randomness == KL_RANDOM_DIFFERENT};
     uint32_t n = m->nin + captured->n;
     kl_tensor *in = mem_alloc((n + 1) * sizeof *in);
     bool *is = mem_alloc(n + m->nout + 1), ok = in && is;
@@ -227,17 +239,20 @@ static bool arguments_fit(struct mapped *m, const kl_tensor *in, const kl_tensor
     return install(&e) || fail(m->t, m->site, e.code, "vmap: %s", e.msg) == KL_OK;
 }
 
-kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes,
+kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
+                     const int *in_axes,
                      uint32_t nout, kl_tensor *out, const int *out_axes, kl_randomness randomness)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    struct mapped m = {.t = t, .site = site, .fn = fn, .ctx = ctx, .nin = nin, .nout = nout, .level.randomness = randomness};
+    struct mapped m = {.t = t, .site = site, .fn = fn, .ctx = ctx, .nin = nin, .nout = nout,
+                       .level.randomness = randomness};
     for (uint32_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
     bool ok = !(t->tracing && t->trace->err.code) && arguments_fit(&m, in, out);
-    if (ok && (!(m.in = mem_alloc(nin * (sizeof *m.in + sizeof *m.view + sizeof *m.is))) || !compose_begin_on(t, NULL))) {
+    if (ok && (!(m.in = mem_alloc(nin * (sizeof *m.in + sizeof *m.view + sizeof *m.is))) ||
+               !compose_begin_on(t, NULL))) {
         ok = fail(t, site, KL_ERR_MEMORY, "vmap: out of memory") == KL_OK;
     } else if (ok) {
         m.view = (struct view *)(m.in + nin);

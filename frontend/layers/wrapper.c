@@ -118,7 +118,8 @@ kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer,
         return tr->poison;
     for (uint32_t i = 0; i < n; i++) { /* poison is reported as what it is */
         const struct entry *x = entry_peek(part[i]);
-        if (part[i].id && (!x || x->kind == KIND_POISON) && !describe(t, site, layer->name, "a part", part[i], &ignored))
+        if (part[i].id && (!x || x->kind == KIND_POISON) && !describe(t, site, layer->name, "a part", part[i],
+                                                                      &ignored))
             return poison(t);
     }
     kl_tensor own[MAX_PARTS] = {kl_none};
@@ -192,7 +193,8 @@ static kl_tensor call_grad(struct thread *t, const struct call *c)
                             w->layer->name);
     kl_tensor part[MAX_PARTS];
     for (uint32_t i = 0; i < w->n; i++)
-        part[i] = w->layer->grad_parts >> i & 1 && w->part[i].id ? call_again(c, plain, w->part[i], kl_none) : w->part[i];
+        part[i] = w->layer->grad_parts >> i & 1 && w->part[i].id ? call_again(c, plain, w->part[i], kl_none)
+            : w->part[i];
     struct view v = view_of(c->in[1]);
     return wrap(t, c->site, w->layer, &v, w->n, part, w->number);
 }
@@ -223,7 +225,8 @@ kl_status layer_call(struct kl_call *c, const struct op_kernel *k)
     }
     t->kernels--;
     unsigned op = c->graph->proto.op;
-    c->out[0] = op == OP_grad ? call_grad(t, c->graph) : op == OP_copy ? call_copy(t, c->graph) : k->layer->call(t, c->graph);
+    c->out[0] = op == OP_grad ? call_grad(t, c->graph) : op == OP_copy ? call_copy(t, c->graph)
+        : k->layer->call(t, c->graph);
     t->kernels++;
     compose_end(t, c->out[0]);
     const struct entry *x = entry_peek(c->out[0]);
@@ -324,10 +327,12 @@ char *kl_layer_text(kl_tensor h, char *buf, size_t size)
     if (!w)
         return buf;
     v = view_of(h);
-    size_t n = (size_t)snprintf(buf, size, "%s %s%s:", w->layer->name, dtype_name(v.dtype), shape_text(&v.shape, text, sizeof text));
+    size_t n = (size_t)snprintf(buf, size, "%s %s%s:", w->layer->name, dtype_name(v.dtype),
+                                shape_text(&v.shape, text, sizeof text));
     for (uint32_t i = 0; i < w->n && n < size; i++) {
         v = w->part[i].id ? view_of(w->part[i]) : v;
-        n += (size_t)(w->part[i].id ? snprintf(buf + n, size - n, " %s%s", dtype_name(v.dtype), shape_text(&v.shape, text, sizeof text))
+        n += (size_t)(w->part[i].id ? snprintf(buf + n, size - n, " %s%s", dtype_name(v.dtype),
+                                               shape_text(&v.shape, text, sizeof text))
                                     : snprintf(buf + n, size - n, " none"));
     }
     return buf;

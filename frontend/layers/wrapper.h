@@ -1,9 +1,9 @@
 /* Layers: tensors stored in another way than dense, and what ops do with them.
  *
- * A handle of such a tensor is a wrapper: it has the shape, dtype and device that it stands for, its layer's bit among its
- * keys, and parts, plain tensors of its own (the values and indices of a sparse one, the integers and scales of a quantized
- * one).  An op on it resolves to its layer, whose function records ops on the parts and wraps what they give.  Nothing else
- * knows of layers: what they record is recorded as any call is, so it fuses, differentiates and replays.
+ * A handle of such a tensor is a wrapper: it has the shape, dtype and device that it stands for, its layer's bit among
+ * its keys, and parts, plain tensors of its own (the values and indices of a sparse one, the integers and scales of a
+ * quantized one).  An op on it resolves to its layer, whose function records ops on the parts and wraps what they give.
+ * Nothing else knows of layers: what they record is recorded as any call is, so it fuses, differentiates and replays.
  *
  * Each file here is one layer, described by a struct layer. */
 #ifndef KILN_WRAPPER_H
@@ -30,8 +30,8 @@ struct wrapper {
 };
 
 /* ---- wrapper.c ---- */
-/* A new handle for what v describes, with parts of its own that mean what part[] mean now.  number: WRAPPER_NUMBERS of them,
- * or NULL.  A part that is poison makes it poison. */
+/* A new handle for what v describes, with parts of its own that mean what part[] mean now.  number: WRAPPER_NUMBERS of
+ * them, or NULL.  A part that is poison makes it poison. */
 kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer, const struct view *v, uint32_t n,
                const kl_tensor *part, const int64_t *number);
 /* Another handle for what h means, in the open scope or trace. */

@@ -7,7 +7,8 @@
 bool device_valid(kl_device d)
 {
     int i = device_index(d);
-    return i >= 0 && i < DEVICE_END && (i < DEVICE_HOSTS || i == DEVICE_META || accelerator_get(i)) && strategy_valid(device_strategy(d));
+    return i >= 0 && i < DEVICE_END && (i < DEVICE_HOSTS || i == DEVICE_META || accelerator_get(i)) &&
+        strategy_valid(device_strategy(d));
 }
 
 /* The thread, and the device's number in *index; NULL: reported, it is no device. */
@@ -92,7 +93,8 @@ const char *kl_device_name(kl_device d)
 {
     if (!device_valid(d))
         return "none";
-    return device_strategy(d) && !BROKEN(A3) ? strategy_device_name(device_strategy(d), device_index(d)) : device_name(device_index(d));
+    return device_strategy(d) && !BROKEN(A3) ? strategy_device_name(device_strategy(d), device_index(d))
+        : device_name(device_index(d));
 }
 
 kl_device kl_device_get(kl_device_kind kind, int index)
@@ -181,7 +183,8 @@ kl_status kl_device_configure(kl_device d, kl_dtype real, kl_dtype integer)
     if (!t)
         return KL_ERR_DEVICE;
     if (!kl_device_fits(i, real, integer))
-        return report(t, NULL, KL_ERR_TYPE, "device_configure: UnsupportedDType: %s and %s are no float and integer that device "
+        return report(t, NULL, KL_ERR_TYPE,
+                      "device_configure: UnsupportedDType: %s and %s are no float and integer that device "
                       "%s has", kl_dtype_name(real), kl_dtype_name(integer), kl_device_name(d));
     struct settings *s = &settings[i];
     front_lock();
@@ -192,7 +195,8 @@ kl_status kl_device_configure(kl_device d, kl_dtype real, kl_dtype integer)
         s->configured = true;
     }
     front_unlock();
-    return late && !BROKEN(C13) ? report(t, NULL, KL_ERR_ARGUMENT, "device_configure: AlreadyInitialized: device %s %s", kl_device_name(d),
+    return late && !BROKEN(C13) ? report(t, NULL, KL_ERR_ARGUMENT, "device_configure: AlreadyInitialized: device %s %s",
+                                         kl_device_name(d),
                          s->configured ? "was configured before" : "has had tensors") : KL_OK;
 }
 
@@ -225,7 +229,8 @@ kl_quant_scheme kl_device_quant_scheme(kl_device d)
     int i;
     if (!known("device_quant_scheme", d, &i))
         return (kl_quant_scheme){0};
-    return (kl_quant_scheme){KL_I8, true, true, device_is_host(i) && !BROKEN(A22) ? KL_QUANT_NATIVE : KL_QUANT_PACKED_U32};
+    return (kl_quant_scheme){KL_I8, true, true, device_is_host(i) &&
+                             !BROKEN(A22) ? KL_QUANT_NATIVE : KL_QUANT_PACKED_U32};
 }
 
 /* ---- random numbers ---- */
@@ -296,5 +301,6 @@ kl_status kl_sync(kl_device d)
     front_unlock();
     if (a && !accelerator_finish(a, &late) && !e.code)
         e = late;
-    return e.code && !BROKEN(A5) ? report(t, NULL, e.code, "sync: An error happened during execution. Caused by: %s", e.msg) : KL_OK;
+    return e.code && !BROKEN(A5) ? report(t, NULL, e.code, "sync: An error happened during execution. Caused by: %s",
+                                          e.msg) : KL_OK;
 }

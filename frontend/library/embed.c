@@ -56,7 +56,8 @@ kl_status kl_set_pool(const kl_pool *pool)
     if (pool && !pool->run)
         return report(t, NULL, KL_ERR_ARGUMENT, "set_pool: run is NULL");
     if (pool && (pool->threads < 1 || pool->threads > POOL_MAX_THREADS))
-        return report(t, NULL, KL_ERR_ARGUMENT, "set_pool: %d threads; there may be 1 to %d", pool->threads, POOL_MAX_THREADS);
+        return report(t, NULL, KL_ERR_ARGUMENT, "set_pool: %d threads; there may be 1 to %d", pool->threads,
+                      POOL_MAX_THREADS);
     pool_use(pool);
     return KL_OK;
 }

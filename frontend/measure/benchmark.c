@@ -121,7 +121,8 @@ static kl_status run_rounds(struct benching *b, const kl_bench_options *o)
 
 static kl_bench_time time_of(const double *s, int n)
 {
-    return (kl_bench_time){1e6 * measure_quantile(s, n, 0.5), 1e6 * measure_quantile(s, n, 0), 1e6 * measure_quantile(s, n, 1)};
+    return (kl_bench_time){1e6 * measure_quantile(s, n, 0.5), 1e6 * measure_quantile(s, n, 0),
+                           1e6 * measure_quantile(s, n, 1)};
 }
 
 static void fill_kernel(const struct benching *b, int fuse, uint32_t i, kl_bench_kernel *to, char name[64])
@@ -130,7 +131,8 @@ static void fill_kernel(const struct benching *b, int fuse, uint32_t i, kl_bench
     const struct timed *t = &b->timed[fuse][i];
     *to = (kl_bench_kernel){.name = name, .fused = fuse, .calls = t->calls, .call = time_of(t->s, t->n)};
     if (r->kernel >= PROFILE_COPY) {
-        snprintf(name, 64, "%s", r->kernel == PROFILE_COPY ? "copy" : r->kernel == PROFILE_CUSTOM ? "custom" : "interpreter");
+        snprintf(name, 64, "%s", r->kernel == PROFILE_COPY ? "copy" : r->kernel == PROFILE_CUSTOM ? "custom"
+                 : "interpreter");
         to->bytes = t->bytes;
         return;
     }
@@ -201,7 +203,8 @@ static bool check_options(struct thread *t, kl_bench_fn *step, kl_bench_options 
     if (!step)
         return report(t, NULL, KL_ERR_ARGUMENT, "bench: no step"), false;
     if (o->rounds < 0 || o->rounds > MAX_ROUNDS)
-        return report(t, NULL, KL_ERR_ARGUMENT, "bench: %d rounds; there may be 1 to %d", o->rounds, (int)MAX_ROUNDS), false;
+        return report(t, NULL, KL_ERR_ARGUMENT, "bench: %d rounds; there may be 1 to %d", o->rounds, (int)MAX_ROUNDS),
+            false;
     if (!(o->seconds >= 0))
         return report(t, NULL, KL_ERR_ARGUMENT, "bench: %g seconds", o->seconds), false;
     if (t->tracing)

@@ -13,7 +13,8 @@ static double total(const kl_bench_kernel *k) { return (double)k->calls * k->cal
 
 void text_time(struct text *t, double us)
 {
-    text_put(t, us < 1000 ? " %9.2f us" : us < 1e6 ? " %9.3f ms" : " %9.3f s ", us < 1000 ? us : us < 1e6 ? us / 1e3 : us / 1e6);
+    text_put(t, us < 1000 ? " %9.2f us" : us < 1e6 ? " %9.3f ms" : " %9.3f s ",
+             us < 1000 ? us : us < 1e6 ? us / 1e3 : us / 1e6);
 }
 
 /* The limit, and which fraction of it this time reaches. */
@@ -60,7 +61,8 @@ static void benchmark_report_put_kernels(struct text *t, const kl_bench_report *
     int shown = 0, hidden = 0;
     for (int64_t i = 0; i < r->nkernel; i++)
         all += r->kernel[i].fused == fuse ? total(&r->kernel[i]) : 0;
-    text_put(t, "\n%-36s %6s %12s %8s %9s %9s %7s %8s %12s %9s\n", fuse ? "fused kernels" : "unfused kernels", "calls", "a call",
+    text_put(t, "\n%-36s %6s %12s %8s %9s %9s %7s %8s %12s %9s\n", fuse ? "fused kernels" : "unfused kernels", "calls",
+             "a call",
              "of all", "MB", "Mflop", "GB/s", "GFLOP/s", "limit", "of limit");
     for (int64_t i = 0; i < r->nkernel; i++) {
         const kl_bench_kernel *k = &r->kernel[i];
@@ -100,7 +102,8 @@ const char *kl_bench_table(const kl_bench_report *report)
 
 /* ---- as rows ---- */
 
-static struct result *add_row(struct results *t, const kl_bench_report *r, const char *name, int fuse, const kl_bench_time *time,
+static struct result *add_row(struct results *t, const kl_bench_report *r, const char *name, int fuse,
+                              const kl_bench_time *time,
                               double limit)
 {
     static const struct samples none;
@@ -129,7 +132,8 @@ static void report_rows(const kl_bench_report *r, bool chart, struct results *t)
     }
 }
 
-static kl_status write_rows(const kl_bench_report *r, const char *path, bool chart, void (*write)(const struct results *, FILE *))
+static kl_status write_rows(const kl_bench_report *r, const char *path, bool chart,
+                            void (*write)(const struct results *, FILE *))
 {
     struct thread *t = thread_self();
     struct results rows = {0};

@@ -46,7 +46,8 @@ static kl_profile_row *kernel_row(struct collecting *c, const struct program *p,
     if (*at)
         return &rows->v[*at - 1];
     *at = rows->n + 1;
-    return rows_add(rows, cmd->kind == CMD_KERNEL ? p->kernel[cmd->kernel]->name : cmd->kind == CMD_COPY ? "copy" : "interpreter",
+    return rows_add(rows, cmd->kind == CMD_KERNEL ? p->kernel[cmd->kernel]->name : cmd->kind == CMD_COPY ? "copy"
+                    : "interpreter",
                     trace);
 }
 
@@ -66,10 +67,12 @@ static kl_profile_row command_took(const struct collecting *c, const struct prog
     return r;
 }
 
-static bool add_command(struct collecting *c, const struct program *p, const struct command *cmd, struct line_sites *sites,
+static bool add_command(struct collecting *c, const struct program *p, const struct command *cmd,
+                        struct line_sites *sites,
                         const struct groups *groups)
 {
-    kl_profile_row took = command_took(c, p, cmd), *row = took.calls && cmd->kind != CMD_REGION ? kernel_row(c, p, cmd) : NULL;
+    kl_profile_row took = command_took(c, p, cmd), *row = took.calls &&
+        cmd->kind != CMD_REGION ? kernel_row(c, p, cmd) : NULL;
     if (!took.calls || cmd->kind == CMD_REGION) /* of a region op, what its regions run counts */
         return true;
     if (!row)
@@ -242,7 +245,8 @@ static void put_row(struct text *t, const kl_profile_row *r, bool line)
 {
     char name[64], where[64];
     double us = 1e6 * r->seconds;
-    text_put(t, "%-36s %-16s %8lld", fit(r->name, 36, line, name), fit(r->where, 16, false, where), (long long)r->calls);
+    text_put(t, "%-36s %-16s %8lld", fit(r->name, 36, line, name), fit(r->where, 16, false, where),
+             (long long)r->calls);
     text_time(t, us);
     text_time(t, r->calls ? us / (double)r->calls : 0);
     text_put(t, " %6.1f %% %10.3f %10.3f", 100 * r->share, 1e-6 * (double)r->bytes, 1e-6 * (double)r->flops);
@@ -256,7 +260,8 @@ static void put_row(struct text *t, const kl_profile_row *r, bool line)
 static void put_rows(struct text *t, const kl_profile_row *r, int64_t n, bool line)
 {
     double rest = 0;
-    text_put(t, "\n%-36s %-16s %8s %13s %13s %7s %10s %10s %7s %8s %9s\n", line ? "line" : "kernel", line ? "function" : "trace",
+    text_put(t, "\n%-36s %-16s %8s %13s %13s %7s %10s %10s %7s %8s %9s\n", line ? "line" : "kernel",
+             line ? "function" : "trace",
              "calls", "time", "a call", "of all", "MB", "Mflop", "GB/s", "GFLOP/s", "of limit");
     for (int64_t i = 0; i < n; i++) {
         if (i < SHOWN)
@@ -274,7 +279,8 @@ const char *kl_profile_table(const kl_profile *profile)
     if (!p || p->table)
         return p ? p->table : "";
     struct text t = {0};
-    text_put(&t, "%.3f s on %d thread%s: %.3f s in kernels, %.3f s recording, %.3f s planning, %.3f s compiling\n", profile->seconds,
+    text_put(&t, "%.3f s on %d thread%s: %.3f s in kernels, %.3f s recording, %.3f s planning, %.3f s compiling\n",
+             profile->seconds,
              profile->threads, profile->threads == 1 ? "" : "s", profile->busy, profile->recording, profile->planning,
              profile->compiling);
     put_rows(&t, profile->kernel, profile->nkernel, false);

@@ -23,7 +23,8 @@ kl_profile_row *rows_add(struct rows *t, const char *name, const char *where);
 /* ---- profile_lines.c ---- */
 /* Adds what a command has taken to the lines of the ops that it computes. */
 struct line_sites { const struct graph *g; uint32_t *row, *stamp, stamp_cap, now; };
-bool lines_open(struct line_sites *s, const struct graph *g); /* one graph's; false: out of memory; close in either case */
+/* one graph's; false: out of memory; close in either case */
+bool lines_open(struct line_sites *s, const struct graph *g);
 bool lines_add(struct line_sites *s, struct rows *line, const struct command *c, const struct groups *groups,
                const kl_profile_row *took);
 void lines_close(struct line_sites *s);

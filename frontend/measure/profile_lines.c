@@ -104,7 +104,8 @@ bool lines_add(struct line_sites *s, struct rows *line, const struct command *c,
     s->now++;
     switch (c->kind) {
     case CMD_KERNEL:
-        return add_nodes(s, line, groups->member + groups->first[c->group], groups->first[c->group + 1] - groups->first[c->group],
+        return add_nodes(s, line, groups->member + groups->first[c->group],
+                         groups->first[c->group + 1] - groups->first[c->group],
                          took);
     case CMD_INTERP: return add_graph(s, line, took);
     case CMD_COPY: return add_part(s, line, c->value[0], 1, took);

@@ -76,7 +76,8 @@ kl_tensor kl_leaky_relu_at(const kl_site *site, kl_tensor a, double slope)
 static kl_tensor activation_between(const kl_site *site, kl_tensor a, kl_tensor low, kl_tensor high)
 {
     kl_tensor at_most = kl_where_at(site, kl_gt_at(site, a, high), high, a);
-    return kl_where_at(site, kl_lt_at(site, at_most, low), low, at_most); /* a minimum and a maximum, an instruction each */
+    /* a minimum and a maximum, an instruction each */
+    return kl_where_at(site, kl_lt_at(site, at_most, low), low, at_most);
 }
 
 kl_tensor kl_clamp_at(const kl_site *site, kl_tensor a, double low, double high)

@@ -17,7 +17,8 @@ static bool split(const struct shape *s, struct parts *p)
 }
 
 /* h, of shape s, with these axes before its own last two. */
-static kl_tensor nn_attention_spread(const kl_site *site, kl_tensor h, const struct shape *s, const struct shape *lead, int64_t rows, int64_t columns)
+static kl_tensor nn_attention_spread(const kl_site *site, kl_tensor h, const struct shape *s, const struct shape *lead,
+                                     int64_t rows, int64_t columns)
 {
     struct shape all = *lead;
     all.dim[all.rank++] = rows;
@@ -34,7 +35,8 @@ static kl_tensor lengths_differ(struct thread *t, const kl_site *site, const str
     const struct shape *a = &v[i].shape, *b = &v[j].shape;
     char one[SHAPE_TEXT], two[SHAPE_TEXT];
     return refuse(t, site, KL_ERR_SHAPE,
-                  "attention: axis %u of %s %s has length %" PRId64 ", axis %u of %s %s has %" PRId64, a->rank - from_end, what[i], shape_text(a, one, sizeof one), a->dim[a->rank - from_end],
+                  "attention: axis %u of %s %s has length %" PRId64 ", axis %u of %s %s has %" PRId64,
+                      a->rank - from_end, what[i], shape_text(a, one, sizeof one), a->dim[a->rank - from_end],
                   b->rank - from_end, what[j], shape_text(b, two, sizeof two), b->dim[b->rank - from_end]);
 }
 
@@ -81,7 +83,8 @@ kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tens
     if (!broadcast_shape(&lead, &p[2].lead))
         return leads_differ(t, site, view, p[0].lead.rank > p[1].lead.rank ? 0 : 1, 2);
     if (mask.id && view[3].dtype != KL_BOOL && view[3].dtype != KL_I32 && view[3].dtype != KL_I64)
-        return refuse(t, site, KL_ERR_TYPE, "attention: the mask must be bool, or i32 or i64 bounds, got %s", dtype_name(view[3].dtype));
+        return refuse(t, site, KL_ERR_TYPE, "attention: the mask must be bool, or i32 or i64 bounds, got %s",
+                      dtype_name(view[3].dtype));
     struct shape seen = lead, all;
     seen.dim[seen.rank++] = p[0].rows;
     seen.dim[seen.rank++] = view[3].dtype == KL_BOOL ? p[1].rows : 2;
@@ -99,6 +102,7 @@ kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tens
     for (unsigned i = 0; i < 3; i++)
         c.in[i] = nn_attention_spread(site, in[i], &view[i].shape, &lead, p[i].rows, p[i].columns);
     if (mask.id)
-        c.in[3] = shape_equal(&view[3].shape, &seen) ? mask : broadcast_to(site, "attention", mask, &view[3].shape, &seen);
+        c.in[3] = shape_equal(&view[3].shape, &seen) ? mask : broadcast_to(site, "attention", mask, &view[3].shape,
+                                                                           &seen);
     return compose_end(t, record(&c));
 }

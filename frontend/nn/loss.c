@@ -83,7 +83,8 @@ kl_tensor kl_one_hot_at(const kl_site *site, kl_tensor labels, int64_t classes, 
 }
 
 /* Views of x [N,C] and labels [N], checked; NULL: reported. */
-static struct thread *labels_begin(const kl_site *site, const char *op, const char *what, kl_tensor *x, kl_tensor labels,
+static struct thread *labels_begin(const kl_site *site, const char *op, const char *what, kl_tensor *x,
+                                   kl_tensor labels,
                                    struct view *vx, struct view *vy)
 {
     struct thread *t = thread_self();

@@ -138,7 +138,8 @@ static kl_tensor affine(struct thread *t, const kl_site *site, kl_tensor y, kl_t
 }
 
 /* off / sqrt(variance + eps) */
-static kl_tensor nn_norm_scaled(const kl_site *site, const struct view *v, kl_tensor off, kl_tensor variance, double eps)
+static kl_tensor nn_norm_scaled(const kl_site *site, const struct view *v, kl_tensor off, kl_tensor variance,
+                                double eps)
 {
     return kl_mul_at(site, off, kl_rsqrt_at(site, kl_add_at(site, variance, const_like(site, v, eps))));
 }
@@ -234,18 +235,21 @@ kl_tensor kl_group_norm_at(const kl_site *site, kl_tensor x, int groups, kl_tens
 }
 
 /* The running value moves towards that of this batch, without a gradient.  false: reported. */
-static bool update(struct thread *t, const kl_site *site, kl_tensor running, kl_tensor now, const struct shape *channels,
+static bool update(struct thread *t, const kl_site *site, kl_tensor running, kl_tensor now,
+                   const struct shape *channels,
                    double momentum)
 {
     unsigned dtype = entry_dtype(entry_peek(running));
     now = kl_detach_at(site, reshape_to(site, "reshape", now, channels));
     kl_tensor old = kl_mul_scalar_at(site, widen(t, site, running), 1 - momentum);
     kl_tensor moved = kl_add_at(site, old, kl_mul_scalar_at(site, now, momentum));
-    return kl_assign_at(site, running, dtype_is_half(dtype) ? kl_cast_at(site, moved, (kl_dtype)dtype) : moved) == KL_OK;
+    return kl_assign_at(site, running, dtype_is_half(dtype) ? kl_cast_at(site, moved, (kl_dtype)dtype)
+                        : moved) == KL_OK;
 }
 
 /* By the statistics of this batch of n elements a channel. */
-static kl_tensor batch_train(struct thread *t, const kl_site *site, const struct view *v, kl_tensor x, kl_tensor mean, kl_tensor var,
+static kl_tensor batch_train(struct thread *t, const kl_site *site, const struct view *v, kl_tensor x, kl_tensor mean,
+                             kl_tensor var,
                              int64_t n, double momentum, double eps)
 {
     int axes[KL_MAX_RANK], naxes = 0;

@@ -1,7 +1,7 @@
 /* Composites of f16 and bf16 compute in f32 and round once, at their end, as an op does (types.h).
  *
- * A composite widens its operands with `widen`; compose_end then rounds its result to the dtype of the first of them.  Under
- * autocast it does not: what autocast computes in f32 stays f32. */
+ * A composite widens its operands with `widen`; compose_end then rounds its result to the dtype of the first of them.
+ * Under autocast it does not: what autocast computes in f32 stays f32. */
 #include "frontend/frontend.h"
 
 kl_tensor widen(struct thread *t, const kl_site *site, kl_tensor h)

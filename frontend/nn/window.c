@@ -12,7 +12,8 @@ struct windows {
     int64_t size[MOST], stride[MOST], low[MOST], high[MOST], dilation[MOST];
 };
 
-/* The caller's lists, of which any may be NULL but the sizes; windows side by side without strides.  false: reported. */
+/* The caller's lists, of which any may be NULL but the sizes; windows side by side without strides.  false:
+ * reported. */
 static bool windows_of(struct thread *t, const kl_site *site, const char *op, uint32_t n, const int64_t *size,
                        const int64_t *stride, const int64_t *low, const int64_t *high, const int64_t *dilation,
                        struct windows *w)
@@ -137,7 +138,8 @@ static bool check_conv(struct thread *t, const kl_site *site, const char *op, kl
         return false;
     const struct shape *sx = &vx->shape, *sw = &vw->shape;
     if (sx->rank < 3 || sx->rank > 2 + MOST || sw->rank != sx->rank) {
-        fail(t, site, KL_ERR_SHAPE, "%s: needs x [N, C, ...] and w with 1 to %d window axes each, got %s and %s", op, MOST,
+        fail(t, site, KL_ERR_SHAPE, "%s: needs x [N, C, ...] and w with 1 to %d window axes each, got %s and %s", op,
+             MOST,
              shape_text(sx, tx, sizeof tx), shape_text(sw, tw, sizeof tw));
         return false;
     }
@@ -231,7 +233,8 @@ kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl
                     !__builtin_add_overflow(*to, win.low[i], to) && !__builtin_add_overflow(*to, win.high[i], to) &&
                     *to > span;
         if (!fits)
-            return refuse(t, site, KL_ERR_SHAPE, "%s: axis %u of %s gives no elements with the window %" PRId64, op, 2 + i,
+            return refuse(t, site, KL_ERR_SHAPE, "%s: axis %u of %s gives no elements with the window %" PRId64, op,
+                          2 + i,
                           shape_text(&vx.shape, text, sizeof text), win.size[i]);
     }
     if (!(t = checked_begin(site, op)))

@@ -81,7 +81,8 @@ kl_tensor kl_masked_fill_at(const kl_site *site, kl_tensor a, kl_tensor mask, do
 
 /* ---- nearly equal ---- */
 
-kl_tensor kl_is_close_at(const kl_site *site, kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan)
+kl_tensor kl_is_close_at(const kl_site *site, kl_tensor a, kl_tensor b, double relative, double absolute,
+                         bool equal_nan)
 {
     struct view v;
     struct thread *t = floats_begin(site, "is_close", a, &v);
@@ -92,7 +93,8 @@ kl_tensor kl_is_close_at(const kl_site *site, kl_tensor a, kl_tensor b, double r
                                      relative, absolute));
     kl_tensor apart = kl_abs_at(site, kl_sub_at(site, a, b));
     kl_tensor bound = kl_add_at(site, kl_scalar_at(site, v.device, (kl_dtype)v.dtype, absolute),
-                                kl_mul_at(site, kl_scalar_at(site, v.device, (kl_dtype)v.dtype, relative), kl_abs_at(site, b)));
+                                kl_mul_at(site, kl_scalar_at(site, v.device, (kl_dtype)v.dtype, relative),
+                                          kl_abs_at(site, b)));
     /* infinities are close to themselves only */
     kl_tensor near = kl_and_at(site, kl_le_at(site, apart, bound), kl_is_finite_at(site, apart));
     kl_tensor r = kl_or_at(site, near, kl_eq_at(site, a, b));
@@ -101,7 +103,8 @@ kl_tensor kl_is_close_at(const kl_site *site, kl_tensor a, kl_tensor b, double r
     return compose_end(t, r);
 }
 
-kl_tensor kl_all_close_at(const kl_site *site, kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan)
+kl_tensor kl_all_close_at(const kl_site *site, kl_tensor a, kl_tensor b, double relative, double absolute,
+                          bool equal_nan)
 {
     struct thread *t = checked_begin(site, "all_close");
     if (!t)

@@ -1,4 +1,5 @@
-/* Arrangements made of views, concat and compares of indices: stack, split, tile, repeat, roll, triangles, eye, linspace. */
+/* Arrangements made of views, concat and compares of indices: stack, split, tile, repeat, roll, triangles, eye,
+ * linspace. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 
@@ -73,20 +74,23 @@ static int64_t arrange_product(const struct shape *s, uint32_t from, uint32_t to
     return n;
 }
 
-/* Every block of `inner` elements `times` times: the blocks of an axis as a whole, or those of its elements.  Three axes
- * are enough for any tensor. */
+/* Every block of `inner` elements `times` times: the blocks of an axis as a whole, or those of its elements.  Three
+ * axes are enough for any tensor. */
 static kl_tensor repeat_blocks(const kl_site *site, const char *op, kl_tensor a, struct shape *s, uint32_t axis,
                                int64_t times, bool whole)
 {
-    int64_t inner = arrange_product(s, whole ? axis : axis + 1, s->rank), outer = arrange_product(s, 0, whole ? axis : axis + 1);
-    struct shape once = shape_make(3, (int64_t[]){outer, 1, inner}), all = shape_make(3, (int64_t[]){outer, times, inner});
+    int64_t inner = arrange_product(s, whole ? axis : axis + 1, s->rank),
+        outer = arrange_product(s, 0, whole ? axis : axis + 1);
+    struct shape once = shape_make(3, (int64_t[]){outer, 1, inner}),
+        all = shape_make(3, (int64_t[]){outer, times, inner});
     s->dim[axis] *= times;
     kl_tensor r = broadcast_to(site, op, reshape_to(site, op, a, &once), &once, &all);
     return reshape_to(site, op, r, s);
 }
 
 /* Whether s with its axis so many times as long is a legal shape; false: reported. */
-static bool times_ok(struct thread *t, const kl_site *site, const char *op, struct shape s, uint32_t axis, int64_t times)
+static bool times_ok(struct thread *t, const kl_site *site, const char *op, struct shape s, uint32_t axis,
+                     int64_t times)
 {
     int64_t count;
     char text[SHAPE_TEXT];
@@ -191,7 +195,8 @@ kl_tensor kl_eye_at(const kl_site *site, kl_device device, kl_dtype dtype, int64
     if (!t)
         return op_failed();
     const int64_t dims[2] = {rows, columns};
-    kl_tensor same = kl_eq_at(site, kl_iota_at(site, device, KL_I64, 2, dims, 0), kl_iota_at(site, device, KL_I64, 2, dims, 1));
+    kl_tensor same = kl_eq_at(site, kl_iota_at(site, device, KL_I64, 2, dims, 0),
+                              kl_iota_at(site, device, KL_I64, 2, dims, 1));
     return compose_end(t, kl_cast_at(site, same, dtype));
 }
 
@@ -208,7 +213,8 @@ kl_tensor kl_linspace_at(const kl_site *site, kl_device device, kl_dtype dtype, 
     kl_tensor i = kl_arange_at(site, device, KL_I64, n);
     kl_tensor back = kl_sub_at(site, const_like(site, &place, (double)(n - 1)), i);
     kl_tensor step = kl_scalar_at(site, device, dtype, n > 1 ? stop / (double)(n - 1) - start / (double)(n - 1) : 0);
-    kl_tensor from = kl_scalar_at(site, device, dtype, start), to = kl_scalar_at(site, device, dtype, n > 1 ? stop : start);
+    kl_tensor from = kl_scalar_at(site, device, dtype, start),
+        to = kl_scalar_at(site, device, dtype, n > 1 ? stop : start);
     kl_tensor up = kl_add_at(site, from, kl_mul_at(site, kl_cast_at(site, i, dtype), step));
     kl_tensor down = kl_sub_at(site, to, kl_mul_at(site, kl_cast_at(site, back, dtype), step));
     return compose_end(t, kl_where_at(site, kl_lt_at(site, i, back), up, down));

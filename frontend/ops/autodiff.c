@@ -1,8 +1,8 @@
 /* Autodiff as a property of devices.
  *
  * A handle says whether its device is an autodiff one and which strategy it carries (struct entry's ad); nodes do not:
- * below the handles an autodiff device is its inner one.  This is where what an op's operands carry meets (ad_join), before
- * anything is recorded; grad nodes get the strategy as an attribute, for passes/graph/remat.c. */
+ * below the handles an autodiff device is its inner one.  This is where what an op's operands carry meets (ad_join),
+ * before anything is recorded; grad nodes get the strategy as an attribute, for passes/graph/remat.c. */
 #include "frontend/layers/wrapper.h"
 #include <string.h>
 
@@ -77,7 +77,8 @@ static kl_device with_strategy(struct thread *t, const char *what, kl_device d, 
     front_unlock();
     if (n)
         return (kl_device){n << DEVICE_ID_BITS | (uint32_t)(device_index(d) + 1)};
-    report(t, NULL, KL_ERR_ARGUMENT, "%s: %lld bytes is one more strategy than the %d that there may be", what, (long long)bytes,
+    report(t, NULL, KL_ERR_ARGUMENT, "%s: %lld bytes is one more strategy than the %d that there may be", what,
+           (long long)bytes,
            STRATEGIES);
     return (kl_device){0};
 }
@@ -155,7 +156,8 @@ bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e)
 {
     uint16_t there = device_ad(to);
     if ((ad ^ there) & AD_ON)
-        return err_set(e, KL_ERR_DEVICE, "the tensor is on %s, which is not for device %s: kl_inner and kl_from_inner lead to and "
+        return err_set(e, KL_ERR_DEVICE,
+                       "the tensor is on %s, which is not for device %s: kl_inner and kl_from_inner lead to and "
                        "from autodiff devices", kl_device_name(entry_device(x)), kl_device_name(to));
     return !(ad & AD_ON) || ad == there || strategies_meet(ad >> 1, there >> 1, e);
 }
@@ -173,7 +175,8 @@ static bool carried(struct thread *t, const kl_site *site, const char *op, kl_te
     return true;
 }
 
-/* The same tensor on the other side.  Of integers and bools it is the same node; through a float's no gradient flows. */
+/* The same tensor on the other side.  Of integers and bools it is the same node; through a float's no gradient
+ * flows. */
 static kl_tensor cross_plain(struct thread *t, const kl_site *site, kl_tensor h, bool stop, uint16_t ad)
 {
     kl_tensor y = stop || BROKEN(A16) ? kl_detach_at(site, h) : wrapper_again(t, site, h);
@@ -245,7 +248,8 @@ bool ad_requires(struct thread *t, const kl_site *site, const char *op, kl_tenso
         return false;
     if (!(ad & AD_ON) && !BROKEN(A11))
         return fail(t, site, KL_ERR_GRAD, "%s: %s", op, plain_tensor) == KL_OK;
-    return real || BROKEN(A27) || fail(t, site, KL_ERR_TYPE, "%s: Should be float, got %s", op, dtype_name(v.dtype)) == KL_OK;
+    return real || BROKEN(A27) || fail(t, site, KL_ERR_TYPE, "%s: Should be float, got %s", op,
+                                       dtype_name(v.dtype)) == KL_OK;
 }
 
 bool ad_replaces(const struct entry *x, const struct entry *gradient, struct err *e)

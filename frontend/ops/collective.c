@@ -15,14 +15,16 @@ struct collective {
 };
 
 /* A list as it must be; false: reported. */
-static bool lists_given(struct thread *t, const kl_site *site, const char *op, uint32_t n, const void *in, kl_tensor *out)
+static bool lists_given(struct thread *t, const kl_site *site, const char *op, uint32_t n, const void *in,
+                        kl_tensor *out)
 {
     for (uint32_t i = 0; out && i < n; i++)
         out[i] = kl_none;
     if (t->tracing && t->trace->err.code)
         return false;
     if (!n || !in || !out)
-        return fail(t, site, KL_ERR_ARGUMENT, "%s: %s", op, n ? "a list is NULL" : "needs at least one tensor") == KL_OK;
+        return fail(t, site, KL_ERR_ARGUMENT, "%s: %s", op, n ? "a list is NULL"
+                    : "needs at least one tensor") == KL_OK;
     return true;
 }
 

@@ -289,7 +289,8 @@ static bool linear_fits(struct thread *t, const kl_site *site, kl_tensor x, kl_t
     int64_t inner = sx->dim[sx->rank - 1], rows = sw->dim[sw->rank - 2], columns = sw->dim[sw->rank - 1];
     if (inner != rows)
         return fail(t, site, KL_ERR_SHAPE,
-                    "linear: axis %u of x %s has length %" PRId64 ", axis %u of the weight %s has %" PRId64, sx->rank - 1,
+                    "linear: axis %u of x %s has length %" PRId64 ", axis %u of the weight %s has %" PRId64,
+                        sx->rank - 1,
                     shape_text(sx, one, sizeof one), inner, sw->rank - 2, shape_text(sw, two, sizeof two), rows), false;
     if (sb->rank && sb->dim[sb->rank - 1] != columns && sb->dim[sb->rank - 1] != 1)
         return fail(t, site, KL_ERR_SHAPE,

@@ -78,7 +78,8 @@ kl_tensor kl_recurrence_at(const kl_site *site, kl_tensor a, kl_tensor b, int ax
         !describe(t, site, "recurrence", "operand 2", b, &vb) || !axis_of(t, site, "recurrence", &vb.shape, axis, &at))
         return op_failed();
     if (va.dtype != vb.dtype)
-        return refuse(t, site, KL_ERR_TYPE, "recurrence: dtypes %s and %s differ", dtype_name(va.dtype), dtype_name(vb.dtype));
+        return refuse(t, site, KL_ERR_TYPE, "recurrence: dtypes %s and %s differ", dtype_name(va.dtype),
+                      dtype_name(vb.dtype));
     if (!shape_equal(&va.shape, &vb.shape))
         return refuse(t, site, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ", shape_text(&va.shape, x, sizeof x),
                       shape_text(&vb.shape, y, sizeof y));
@@ -110,7 +111,8 @@ kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis)
     kl_tensor most = kl_detach_at(site, scan(site, op, OP_cummax, a, kl_none, at));
     kl_tensor level = kl_where_at(site, kl_is_finite_at(site, most), most, zero);
     kl_tensor before = shifted(site, op, level, &v, at, zero), none = shifted(site, op, most, &v, at, below);
-    kl_tensor scale = kl_where_at(site, kl_eq_at(site, none, below), zero, kl_exp_at(site, kl_sub_at(site, before, level)));
+    kl_tensor scale = kl_where_at(site, kl_eq_at(site, none, below), zero,
+                                  kl_exp_at(site, kl_sub_at(site, before, level)));
     kl_tensor sum = scan(site, op, OP_recurrence, scale, kl_exp_at(site, kl_sub_at(site, a, level)), at);
     kl_tensor empty = kl_eq_at(site, sum, zero);
     kl_tensor y = kl_add_at(site, level, kl_log_at(site, kl_where_at(site, empty, one, sum)));

@@ -84,7 +84,8 @@ bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, stru
     ref before = state_node(g, (uint32_t)(b - tr->bound));
     if (!before || !gradient_reaches(g, loss, before))
         return false;
-    err_set(e, KL_ERR_GRAD, "the variable was assigned in this trace after the loss had used it: the loss does not depend on "
+    err_set(e, KL_ERR_GRAD,
+            "the variable was assigned in this trace after the loss had used it: the loss does not depend on "
                             "its new value; ask for the gradient before kl_assign");
     return true;
 }

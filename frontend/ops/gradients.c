@@ -172,7 +172,8 @@ static bool gradients_fits(struct thread *t, const kl_site *site, kl_tensor of, 
     if (!ad_replaces(entry_peek(of), entry_peek(gradient), &e))
         return fail(t, site, e.code, "%s: %s", op, e.msg) == KL_OK;
     if (v.dtype != w.dtype)
-        return fail(t, site, KL_ERR_TYPE, "%s: the tensor is %s, the gradient %s", op, dtype_name(v.dtype), dtype_name(w.dtype)) == KL_OK;
+        return fail(t, site, KL_ERR_TYPE, "%s: the tensor is %s, the gradient %s", op, dtype_name(v.dtype),
+                    dtype_name(w.dtype)) == KL_OK;
     return shape_equal(&v.shape, &w.shape) ||
            fail(t, site, KL_ERR_SHAPE, "%s: the tensor is %s, the gradient %s", op, shape_text(&v.shape, a, sizeof a),
                 shape_text(&w.shape, b, sizeof b)) == KL_OK;

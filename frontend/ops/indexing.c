@@ -43,7 +43,8 @@ static kl_tensor update_from(const kl_site *site, uint32_t axis, kl_tensor a, co
     part.dim[axis] = u->dim[axis];
     bool last = shape_equal(&part, u);
     kl_tensor inner = last ? update
-                           : update_from(site, axis + 1, window(site, "dynamic_update", a, axis, start[axis], u->dim[axis]),
+                           : update_from(site, axis + 1, window(site, "dynamic_update", a, axis, start[axis],
+                                                                u->dim[axis]),
                                          &part, update, u, start, zero);
     struct call c = {.site = site, .op = "dynamic_update", .proto = {.op = OP_dynamic_update, .attr.axis.axis = axis},
                      .in = {a, inner, start[axis].id ? start[axis] : zero}};
@@ -196,7 +197,8 @@ static kl_tensor numbers(const kl_site *site, const char *op, kl_tensor index, c
 }
 
 /* Checks an index of as many axes as a, equal to it in all but one; false: reported. */
-static bool along_axis(struct thread *t, const kl_site *site, const char *op, const struct view *v, const struct view *x,
+static bool along_axis(struct thread *t, const kl_site *site, const char *op, const struct view *v,
+                       const struct view *x,
                        int axis, uint32_t *at)
 {
     char ta[SHAPE_TEXT], tx[SHAPE_TEXT];

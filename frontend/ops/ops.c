@@ -46,7 +46,8 @@ bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct
 
 static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, kl_tensor a, kl_tensor b, kl_tensor c)
 {
-    struct call call; /* field by field: an initializer clears the target, too, which takes longer than all of dispatch */
+    /* field by field: an initializer clears the target, too, which takes longer than all of dispatch */
+    struct call call;
     call.site = site;
     call.op = name;
     call.proto = (struct node){.op = (uint16_t)op};

@@ -111,7 +111,8 @@ kl_tensor kl_pad_at(const kl_site *site, kl_tensor a, const int64_t *low, const 
         return t ? poison(t) : kl_none;
     if (!(t = compose_begin("pad")))
         return kl_none;
-    kl_tensor r = pieces_same(site, "pad", a, &v.shape), number = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
+    kl_tensor r = pieces_same(site, "pad", a, &v.shape), number =
+        kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
     for (uint32_t i = 0; i < v.shape.rank; i++) {
         struct call c = {.site = site, .op = "pad", .proto.op = OP_pad, .in = {r, number}};
         c.proto.attr.pad.axis = i;

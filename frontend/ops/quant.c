@@ -36,11 +36,13 @@ static kl_tensor quant(const kl_site *site, const char *op, enum op kind, kl_ten
     struct view number = {.dtype = kind == OP_quantize ? (unsigned)dtype : v.dtype, .device = v.device};
     if (number.dtype != KL_I8 && number.dtype != KL_U8)
         return compose_end(t, refuse(t, site, KL_ERR_TYPE, "%s: the integers are i8 or u8, not %s", op,
-                                     number.dtype < KL_DTYPE_COUNT ? dtype_name(number.dtype) : "a dtype that does not exist"));
+                                     number.dtype < KL_DTYPE_COUNT ? dtype_name(number.dtype)
+                                         : "a dtype that does not exist"));
     struct call c = {.site = site, .op = op, .proto.op = (uint16_t)kind, .in[0] = a};
     c.in[1] = ops_quant_spread(t, site, op, "the scale", scale, &v.shape, axis);
     if (c.in[1].id)
-        c.in[2] = ops_quant_spread(t, site, op, "the zero point", zero.id ? zero : const_like(site, &number, 0), &v.shape, axis);
+        c.in[2] = ops_quant_spread(t, site, op, "the zero point", zero.id ? zero : const_like(site, &number, 0),
+                                   &v.shape, axis);
     struct view z;
     if (!c.in[1].id || !c.in[2].id || !describe(t, site, op, "the zero point", c.in[2], &z))
         return compose_end(t, poison(t));
@@ -50,7 +52,8 @@ static kl_tensor quant(const kl_site *site, const char *op, enum op kind, kl_ten
     return compose_end(t, record(&c));
 }
 
-kl_tensor kl_quantize_at(const kl_site *site, kl_tensor a, kl_tensor scale, kl_tensor zero_point, kl_dtype dtype, int axis)
+kl_tensor kl_quantize_at(const kl_site *site, kl_tensor a, kl_tensor scale, kl_tensor zero_point, kl_dtype dtype,
+                         int axis)
 {
     return quant(site, "quantize", OP_quantize, a, scale, zero_point, dtype, axis);
 }

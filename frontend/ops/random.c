@@ -9,7 +9,8 @@ struct source {
 };
 
 /* The highest `digits` bits of random words as floats 0 .. 2^digits - 1, exactly. */
-static kl_tensor random_integers(const kl_site *site, const struct source *s, kl_dtype dtype, int rank, const int64_t *dims,
+static kl_tensor random_integers(const kl_site *site, const struct source *s, kl_dtype dtype, int rank,
+                                 const int64_t *dims,
                                  int digits)
 {
     bool wide = dtype == KL_F64;
@@ -86,7 +87,10 @@ struct maker { /* builds on one device in one dtype */
     kl_dtype dtype;
 };
 
-static kl_tensor ops_random_number(const struct maker *m, double v) { return kl_const_at(m->site, m->device, m->dtype, v); }
+static kl_tensor ops_random_number(const struct maker *m, double v)
+{
+    return kl_const_at(m->site, m->device, m->dtype, v);
+}
 
 static kl_tensor polynomial(const struct maker *m, kl_tensor x, const double *c)
 {
@@ -106,7 +110,8 @@ static kl_tensor inverse_normal(const struct maker *m, kl_tensor p)
 {
     const kl_site *s = m->site;
     kl_tensor q = kl_sub_at(s, p, ops_random_number(m, 0.5));
-    kl_tensor near = kl_mul_at(s, q, ratio(m, kl_sub_at(s, ops_random_number(m, 0.180625), kl_square_at(s, q)), middle));
+    kl_tensor near = kl_mul_at(s, q, ratio(m, kl_sub_at(s, ops_random_number(m, 0.180625), kl_square_at(s, q)),
+                                           middle));
     kl_tensor edge = kl_min_at(s, p, kl_sub_at(s, ops_random_number(m, 1), p));
     kl_tensor r = kl_sqrt_at(s, kl_neg_at(s, kl_log_at(s, edge)));
     kl_tensor size = ratio(m, kl_sub_at(s, r, ops_random_number(m, 1.6)), tail);
@@ -254,7 +259,8 @@ kl_tensor kl_random_fold_in_at(const kl_site *site, kl_tensor seed, kl_tensor da
 
 /* ---- from a generator of the user's ---- */
 
-typedef kl_tensor sampler(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed);
+typedef kl_tensor sampler(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
+                          uint64_t seed);
 
 static kl_tensor sample(const kl_site *site, const char *op, sampler *make, const kl_generator *g, kl_device device,
                         kl_dtype dtype, int rank, const int64_t *dims)
@@ -264,7 +270,8 @@ static kl_tensor sample(const kl_site *site, const char *op, sampler *make, cons
         return kl_none;
     uint64_t keys = g ? kl_keyset_of(g->key).bits : 0, before = t->generator;
     if (!keys || keys & DEV_MASK)
-        return refuse(t, site, KL_ERR_ARGUMENT, "%s: %s", op, g ? "the generator's key is no layer" : "generator is NULL");
+        return refuse(t, site, KL_ERR_ARGUMENT, "%s: %s", op,
+                      g ? "the generator's key is no layer" : "generator is NULL");
     t->generator = BROKEN(D7) ? 0 : keys;
     kl_tensor h = make(site, device, dtype, rank, dims, g->seed);
     t->generator = before;
@@ -272,7 +279,8 @@ static kl_tensor sample(const kl_site *site, const char *op, sampler *make, cons
 }
 
 #define FROM(name)                                                                                                    \
-    kl_tensor kl_##name##_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank, \
+    kl_tensor kl_##name##_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, \
+                                  int rank, \
                                   const int64_t *dims)                                                                \
     {                                                                                                                 \
         return sample(site, #name "_from", kl_##name##_at, g, device, dtype, rank, dims);                             \

@@ -15,7 +15,8 @@ struct control {
     uint32_t nin[2];
     struct view *view;              /* of all of them */
     struct region region[2];
-    uint32_t second, shared;        /* parameters of the second; tensors from outside that it may share with the first */
+    /* parameters of the second; tensors from outside that it may share with the first */
+    uint32_t second, shared;
     const struct custom_use *custom; /* of op custom */
     kl_tensor *changed;             /* all operands, once a kernel may have changed them; or NULL */
     kl_tensor *out; uint32_t nout;
@@ -24,7 +25,8 @@ struct control {
 static uint32_t given(const struct control *c) { return c->nin[0] + c->nin[1]; }
 static kl_tensor control_operand(const struct control *c, uint32_t i)
 {
-    return c->changed ? c->changed[i] : i < c->nin[0] ? c->in[0][i] : i < given(c) ? c->in[1][i - c->nin[0]] : c->call.captured.h[i - given(c)];
+    return c->changed ? c->changed[i] : i < c->nin[0] ? c->in[0][i] : i < given(c) ? c->in[1][i - c->nin[0]]
+        : c->call.captured.h[i - given(c)];
 }
 
 static bool look_at_operands(struct control *c)
@@ -80,7 +82,8 @@ static bool region(struct control *c, uint32_t i, const char *name, kl_region_fn
 }
 
 /* One that may not look at values: it runs again and again, or as part of a backward pass. */
-static bool silent_region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v, uint32_t n,
+static bool silent_region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v,
+                          uint32_t n,
                           uint32_t nout)
 {
     c->call.silent = true;
@@ -136,9 +139,11 @@ static bool add_tokens(const struct control *c, const struct effects *f, struct 
     uint32_t before = c->proto.op == OP_cond, from = f->from - before, to = f->to - before, at = token_result(c, f);
     switch (c->proto.op) {
     case OP_cond:
-        return effects_thread(&g[0], c->region[0].token, from, to, at) && effects_thread(&g[1], c->region[1].token, from, to, at);
+        return effects_thread(&g[0], c->region[0].token, from, to, at) &&
+            effects_thread(&g[1], c->region[1].token, from, to, at);
     case OP_while:
-        return effects_thread(&g[0], NIL, from, to, LEAF_NONE) && effects_thread(&g[1], c->region[1].token, from, to, at);
+        return effects_thread(&g[0], NIL, from, to, LEAF_NONE) &&
+            effects_thread(&g[1], c->region[1].token, from, to, at);
     case OP_custom_grad: /* the gradient takes all results */
         return effects_thread(&g[0], c->region[0].token, from, to, at) &&
                effects_thread(&g[1], NIL, g[1]->input.n, given(c) + at, LEAF_NONE);

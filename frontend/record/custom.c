@@ -1,5 +1,5 @@
-/* Custom ops: registering them, and recording their use.  One with a gradient is recorded inside of a custom_grad, which
- * holds it as a region: after that no function of the user's runs before the op itself does. */
+/* Custom ops: registering them, and recording their use.  One with a gradient is recorded inside of a custom_grad,
+ * which holds it as a region: after that no function of the user's runs before the op itself does. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -20,7 +20,8 @@ kl_status kl_custom_register(const char *name, const kl_custom_op *op, void *ctx
     if (!op || !op->types || !op->run)
         return report(t, NULL, KL_ERR_ARGUMENT, "custom_register: \"%s\" needs functions types and run", name);
     const struct dispatch_op *taken = dispatch_find(name);
-    const struct custom_op *half = dispatch_defined(taken) ? NULL : custom_find(name); /* memory ran out before its table */
+    /* memory ran out before its table */
+    const struct custom_op *half = dispatch_defined(taken) ? NULL : custom_find(name);
     if (taken && taken->graph_op)
         err_set(&e, KL_ERR_ARGUMENT, "\"%s\" is the name of an op of Kiln's", name);
     else if (half && half->functions.run == op->run && half->functions.types == op->types && half->ctx == ctx)
@@ -51,7 +52,8 @@ static kl_status record_custom_gradient(void *ctx, const kl_tensor *in, uint32_t
 }
 
 /* The types of the operands and, asked of the op, of the results; false: reported. */
-static bool find_types(struct thread *t, const struct use *u, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_type *type)
+static bool find_types(struct thread *t, const struct use *u, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                       kl_type *type)
 {
     struct err e;
     e.code = KL_OK;
@@ -63,7 +65,8 @@ static bool find_types(struct thread *t, const struct use *u, uint32_t nin, cons
             return false;
         type[i] = custom_type(v.dtype, &v.shape);
     }
-    kl_custom_call call = {.nin = nin, .nout = nout, .in_type = type, .attr = u->custom.attr, .attr_bytes = u->custom.nattr};
+    kl_custom_call call = {.nin = nin, .nout = nout, .in_type = type, .attr = u->custom.attr,
+                           .attr_bytes = u->custom.nattr};
     return custom_types(u->base, &call, type + nin, &e) || fail(t, u->site, e.code, "%s", e.msg) == KL_OK;
 }
 
@@ -96,7 +99,8 @@ static kl_status give_poison(struct thread *t, uint32_t nout, kl_tensor *out)
 }
 
 /* Records a use whose arguments fit. */
-static kl_status record_use(struct thread *t, struct use *u, const void *attr, uint32_t nin, const kl_tensor *in, uint32_t nout,
+static kl_status record_use(struct thread *t, struct use *u, const void *attr, uint32_t nin, const kl_tensor *in,
+                            uint32_t nout,
                             kl_tensor *out)
 {
     size_t attr_bytes = u->custom.nattr;
@@ -153,7 +157,8 @@ kl_status record_custom_by(const kl_site *site, const char *name, const struct c
     struct thread *t = thread_self();
     if (u.base && nin && nout)
         return record_use(t, &u, NULL, nin, in, nout, out);
-    fail(t, site, KL_ERR_ARGUMENT, "%s: %s", name, u.base ? "needs an operand and a result" : "its kernel computes values, but no "
+    fail(t, site, KL_ERR_ARGUMENT, "%s: %s", name, u.base ? "needs an operand and a result"
+         : "its kernel computes values, but no "
          "rule says their shapes: kl_custom_register defines ops with one");
     return give_poison(t, nout, out);
 }

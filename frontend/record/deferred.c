@@ -218,8 +218,8 @@ static void mark_reachable(uint8_t *need)
     deferred_spread(need);
 }
 
-/* Tracks nodes anew, for what no gradient can be asked of any more: the node of an earlier version of a marked state is an
- * origin only as long as a pending grad node names it. */
+/* Tracks nodes anew, for what no gradient can be asked of any more: the node of an earlier version of a marked state is
+ * an origin only as long as a pending grad node names it. */
 static bool track_anew(void)
 {
     const struct graph *g = now.r.g;
@@ -333,8 +333,8 @@ static void batch_free(struct batch *b)
     mem_free(b->out);
 }
 
-/* Lazy handles on the way become outputs too: a value costs one store now, the whole way later.  But not those of views that
- * were not asked for: a view of few elements may be many times as large, and costs little to make again. */
+/* Lazy handles on the way become outputs too: a value costs one store now, the whole way later.  But not those of views
+ * that were not asked for: a view of few elements may be many times as large, and costs little to make again. */
 static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, uint32_t *out_of)
 {
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
@@ -366,10 +366,10 @@ static bool is_work(unsigned op)
     return !op_is_leaf(op) && !op_is_view(op);
 }
 
-/* Where nodes would be computed a second time, every lazy handle that needs one of them is computed as well, so that there
- * is no third time.  Reading pending values one by one thus costs at most twice what computing them together does; and a
- * state that is assigned in each step of a loop gets its value at the latest when the next step's value is read, so that no
- * read goes back to the first step.  Returns whether there is one. */
+/* Where nodes would be computed a second time, every lazy handle that needs one of them is computed as well, so that
+ * there is no third time.  Reading pending values one by one thus costs at most twice what computing them together
+ * does; and a state that is assigned in each step of a loop gets its value at the latest when the next step's value is
+ * read, so that no read goes back to the first step.  Returns whether there is one. */
 static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
 {
     const struct graph *g = now.r.g;
@@ -399,8 +399,8 @@ static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
     return added;
 }
 
-/* Takes what the lazy ones of h need out of the ambient graph; where *more also what add_recomputed says, and whether that
- * was anything. */
+/* Takes what the lazy ones of h need out of the ambient graph; where *more also what add_recomputed says, and whether
+ * that was anything. */
 static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool *more)
 {
     uint32_t nodes = now.r.g->nnode, handles = 0;
@@ -410,7 +410,8 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool 
     ref *map = mem_alloc(nodes * sizeof *map);
     uint32_t *out_of = mem_alloc(nodes * sizeof *out_of);
     uint8_t *again = *more ? mem_alloc(nodes * sizeof *again) : NULL;
-    bool ok = need && map && out_of && (again || !*more) && track_anew() && batch_room(b, nodes, handles) && recording_open(&b->r, "lazy");
+    bool ok = need && map && out_of && (again || !*more) && track_anew() && batch_room(b, nodes, handles) &&
+        recording_open(&b->r, "lazy");
     if (ok) {
         for (uint32_t i = 0; i < n; i++) {
             struct err e;

@@ -1,9 +1,10 @@
 /* kl_print and kl_assert in the functions that region ops record.
  *
  * Their order is a chain of tokens (inspect.c).  A region's chain begins with the token of what is around it, which it
- * uses as it would any tensor from outside, and its last token is a further result of the op, the token of what is around
- * it from there on.  A loop carries the token from round to round instead.  So the order is that of the rounds, and within
- * one that of the calls; and what a backward pass computes again does not look again, since nothing reads its tokens. */
+ * uses as it would any tensor from outside, and its last token is a further result of the op, the token of what is
+ * around it from there on.  A loop carries the token from round to round instead.  So the order is that of the rounds,
+ * and within one that of the calls; and what a backward pass computes again does not look again, since nothing reads
+ * its tokens. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -35,7 +36,8 @@ void effects_move_operand(const struct effects *f, ref *in)
 
 /* The copy's inputs are those of g with number `from` at place `to`, where a new one stands if g has no such number.
  * yield: its results have the token at that place; else LEAF_NONE. */
-static void rearrange(struct graph *copy, struct graph *g, ref token, uint32_t from, uint32_t to, uint32_t yield, ref *room)
+static void rearrange(struct graph *copy, struct graph *g, ref token, uint32_t from, uint32_t to, uint32_t yield,
+                      ref *room)
 {
     uint32_t n = g->input.n + (from == g->input.n), results = g->nout;
     struct shape scalar = shape_make(0, NULL);

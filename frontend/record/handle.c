@@ -75,9 +75,10 @@ static bool tell_of_temporary(const struct entry *x, const char *what, struct er
     char at[330] = "";
     if (n->site && s->file)
         snprintf(at, sizeof at, " recorded at %.300s:%d", s->file, s->line);
-    return !err_set(e, KL_ERR_HANDLE,
-                    "%s is stale: it was a temporary of trace \"%s\", which has ended: the %s%s was not kept by kl_keep", what,
-                    p->g->name, x->made_by ? x->made_by : opinfo[n->op].name, at);
+    return !err_set(
+        e, KL_ERR_HANDLE,
+        "%s is stale: it was a temporary of trace \"%s\", which has ended: the %s%s was not kept by kl_keep", what,
+        p->g->name, x->made_by ? x->made_by : opinfo[n->op].name, at);
 }
 
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
@@ -96,7 +97,8 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
     if (now == generation)
         return x;
     static const char *const text[] = {[DEATH_RELEASED] = "it was released",
-                                       [DEATH_TRACE] = "it was a temporary of an ended trace and was not kept by kl_keep",
+                                       [DEATH_TRACE] =
+                                           "it was a temporary of an ended trace and was not kept by kl_keep",
                                        [DEATH_SCOPE] = "it was made in a scope that has ended"};
     uint8_t how = atomic_load_explicit(&x->death, memory_order_relaxed);
     if (now == generation + 1 && how == DEATH_TRACE && tell_of_temporary(x, what, e))
@@ -197,7 +199,8 @@ void entries_return(struct thread *t)
 
 void entries_after_fork(void)
 {
-    static struct cause lost = {.err = {.code = KL_ERR_HANDLE, .msg = "the tensor was being assigned by another thread when this "
+    static struct cause lost = {.err = {.code = KL_ERR_HANDLE,
+                                        .msg = "the tensor was being assigned by another thread when this "
                                                                       "process was forked: its value is lost"}};
     uint32_t n = atomic_load(&entries.count);
     for (uint32_t i = 0; i < n; i++) {

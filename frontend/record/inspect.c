@@ -1,5 +1,5 @@
-/* kl_print and kl_assert: in a trace nodes, chained by their tokens (in regions: effects.c), the last of which is an output
- * of the program that no handle has; outside of traces they look at the value at once. */
+/* kl_print and kl_assert: in a trace nodes, chained by their tokens (in regions: effects.c), the last of which is an
+ * output of the program that no handle has; outside of traces they look at the value at once. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -12,11 +12,13 @@ static kl_tensor last_token(struct thread *t, const kl_site *site, const char *o
     return describe(t, site, op, "operand 1", x, &v) ? region_token(t, site, v.device) : kl_none;
 }
 
-static kl_status record_look(struct thread *t, const kl_site *site, const char *op, const char *name, kl_tensor x, const char *text)
+static kl_status record_look(struct thread *t, const kl_site *site, const char *op, const char *name, kl_tensor x,
+                             const char *text)
 {
     kl_type type = {.dtype = KL_U8, .rank = 0};
     kl_tensor in[2] = {x, last_token(t, site, op, x)}, out = kl_none;
-    struct custom_use use = {.op = custom_find(name), .attr = *text ? text : NULL, .nattr = strlen(text), .type = &type};
+    struct custom_use use = {.op = custom_find(name), .attr = *text ? text : NULL, .nattr = strlen(text),
+                             .type = &type};
     if (failed_trace(t))
         return t->trace->err.code;
     kl_status status = record_custom(site, op, &use, in[1].id ? 2 : 1, in, 1, &out);
@@ -25,7 +27,8 @@ static kl_status record_look(struct thread *t, const kl_site *site, const char *
     return status;
 }
 
-static kl_status look_now(struct thread *t, const kl_site *site, const char *op, const char *name, kl_tensor x, const char *text)
+static kl_status look_now(struct thread *t, const kl_site *site, const char *op, const char *name, kl_tensor x,
+                          const char *text)
 {
     struct view v;
     if (!describe(t, site, op, "operand 1", x, &v))
@@ -35,11 +38,13 @@ static kl_status look_now(struct thread *t, const kl_site *site, const char *op,
     void *data = mem_alloc(bytes + 1);
     uint8_t token;
     char message[CUSTOM_MESSAGE] = "";
-    kl_custom_call call = {.nin = 1, .nout = 1, .in_type = type, .out_type = type + 1, .attr = text, .attr_bytes = strlen(text),
+    kl_custom_call call = {.nin = 1, .nout = 1, .in_type = type, .out_type = type + 1, .attr = text,
+                           .attr_bytes = strlen(text),
                            .in = (const void *const[]){data}, .out = (void *const[]){&token}, .message = message,
                            .message_bytes = sizeof message};
     const struct custom_op *c = custom_find(name);
-    kl_status status = data ? kl_read_at(site, x, data, bytes) : report(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
+    kl_status status = data ? kl_read_at(site, x, data, bytes)
+        : report(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
     if (!status && (status = c->functions.run(c->ctx, &call)))
         report(t, site, status, "%s: %s", op, message);
     mem_free(data);

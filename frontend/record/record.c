@@ -132,7 +132,8 @@ static bool find_ad(struct step *s)
     return true;
 }
 
-/* All operands on one device, but for those of copy, which goes to the call's, and of grad, which goes to the variable's. */
+/* All operands on one device, but for those of copy, which goes to the call's, and of grad, which goes to the
+ * variable's. */
 static bool find_device(struct step *s)
 {
     const struct graph *g = s->r->g;

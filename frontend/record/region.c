@@ -77,7 +77,10 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
 
 /* ---- tokens ---- */
 
-static bool record_region_no_memory(struct region_recorder *c) { return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK; }
+static bool record_region_no_memory(struct region_recorder *c)
+{
+    return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", c->op) == KL_OK;
+}
 
 static kl_tensor token_on(struct thread *t, const kl_site *site, kl_tensor token, kl_device d)
 {

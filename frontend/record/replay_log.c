@@ -1,13 +1,13 @@
 /* Tapes: a trace recorded like an earlier one is not recorded again.
  *
  * A tape is a graph with the calls that made it.  A trace starts on the tape of the last trace of its name, and as
- * long as each of its calls equals the tape's next one - op, operands, attributes, shapes given, call site, and nothing else
- * decides what a call adds to a graph - the call's result is the tape's: no shape is inferred, nothing is interned,
- * hashed or allocated, and the graph is only read.  At the first difference another tape with the same beginning is
- * taken; where there is none, the beginning is copied to a new one, on which the trace goes on recording.
+ * long as each of its calls equals the tape's next one - op, operands, attributes, shapes given, call site, and nothing
+ * else decides what a call adds to a graph - the call's result is the tape's: no shape is inferred, nothing is
+ * interned, hashed or allocated, and the graph is only read.  At the first difference another tape with the same
+ * beginning is taken; where there is none, the beginning is copied to a new one, on which the trace goes on recording.
  *
- * What a function of the user's records for a region is compared in the same way: the call of a region op has, beside its
- * operands, the tapes of its regions, which are complete, never change, and are shared by all tapes with that call.
+ * What a function of the user's records for a region is compared in the same way: the call of a region op has, beside
+ * its operands, the tapes of its regions, which are complete, never change, and are shared by all tapes with that call.
  *
  * Each thread has tapes of its own. */
 #include "frontend/frontend.h"
@@ -87,7 +87,8 @@ static bool same_body(const struct tape *a, const struct tape *b)
 {
     if (a == b || !a || !b)
         return a == b;
-    return !a->partial && !b->partial && ends_with(a, b->ncall, b->g->out, b->g->nout) && same_beginning(a, b, a->ncall);
+    return !a->partial && !b->partial && ends_with(a, b->ncall, b->g->out, b->g->nout) &&
+        same_beginning(a, b, a->ncall);
 }
 
 /* ---- what calls of region ops have ---- */
@@ -338,7 +339,8 @@ const struct tape_call *tape_next(struct trace *tr, const struct node *key, cons
     return NULL;
 }
 
-void tape_add(struct trace *tr, const struct node *key, const struct shape *target, const struct tape_extra *extra, ref r)
+void tape_add(struct trace *tr, const struct node *key, const struct shape *target, const struct tape_extra *extra,
+              ref r)
 {
     struct tape *p = tr->tape;
     if (!p || p->partial)

@@ -171,14 +171,17 @@ static void *step_make_room(struct step_run *r)
 {
     const struct graph *g = r->s->g;
     size_t size = 0, bound = part(&size, g->state.n * sizeof *r->l.bound),
-           state = part(&size, g->state.n * sizeof *r->l.state), exclusive = part(&size, g->state.n), out = part(&size, g->nout * sizeof *r->l.out),
+           state = part(&size, g->state.n * sizeof *r->l.state), exclusive = part(&size, g->state.n),
+               out = part(&size, g->nout * sizeof *r->l.out),
            input = part(&size, g->input.n * sizeof *r->input), slot = part(&size, g->slot.n * sizeof *r->slot),
            kept = part(&size, r->s->nkept * sizeof *r->kept);
     char *p = mem_alloc(size);
     if (!p)
         return NULL;
-    r->l = (struct launch){.g = g, .bound = (void *)(p + bound), .nbound = g->state.n, .nkept = r->s->nkept, .frozen = true,
-                           .exclusive = (void *)(p + exclusive), .state = (void *)(p + state), .out = (void *)(p + out)};
+    r->l = (struct launch){.g = g, .bound = (void *)(p + bound), .nbound = g->state.n, .nkept = r->s->nkept,
+                           .frozen = true,
+                           .exclusive = (void *)(p + exclusive), .state = (void *)(p + state),
+                               .out = (void *)(p + out)};
     r->input = (void *)(p + input);
     r->slot = (void *)(p + slot);
     r->kept = (void *)(p + kept);

@@ -8,8 +8,8 @@ static struct buffer **due; /* borrowed buffers to let go of once the lock is op
 static uint32_t ndue, due_cap;
 
 #if defined(__GNUC__) && defined(__ELF__)
-/* Found without a call.  This model makes all thread-local data of the library static, and a host that opens the library at
- * run time has few bytes left for that: tests/exports.sh allows 64. */
+/* Found without a call.  This model makes all thread-local data of the library static, and a host that opens the
+ * library at run time has few bytes left for that: tests/exports.sh allows 64. */
 static _Thread_local struct thread *self __attribute__((tls_model("initial-exec")));
 #else
 static _Thread_local struct thread *self;

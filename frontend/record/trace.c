@@ -250,7 +250,8 @@ void trace_free(struct trace *tr)
 
 /* ---- end ---- */
 
-/* Temporaries that are kept come first, in the order of kl_keep, then the assigned states by ordinal, then the last token. */
+/* Temporaries that are kept come first, in the order of kl_keep, then the assigned states by ordinal, then the last
+ * token. */
 static bool list_outputs(struct trace *tr, uint32_t *nout)
 {
     if (!mem_reserve(&tr->output, &tr->output_cap, tr->nkeep + tr->nbound + 1, sizeof *tr->output))
@@ -402,7 +403,8 @@ static void forget_miss(struct thread *t)
 static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, uint64_t compiles)
 {
     const struct program *p = exec_latest(x)->program;
-    t->info = (kl_run_info){.nodes = t->trace->r.g->nnode - 1, .arena_bytes = program_arenas(p), .peak_bytes = p->peak_bytes,
+    t->info = (kl_run_info){.nodes = t->trace->r.g->nnode - 1, .arena_bytes = program_arenas(p),
+                            .peak_bytes = p->peak_bytes,
                             .lower_bound_bytes = p->lower_bound_bytes,
                             .graphs_built = (int64_t)(atomic_load(&counters.graphs_built) - graphs),
                             .compiles = (int64_t)(atomic_load(&counters.compiles) - compiles)};
@@ -495,7 +497,8 @@ static bool trace_run(struct thread *t, struct err *e)
     if (!x && !e->code && strcmp(t->empty, tr->r.g->name)) {
         snprintf(t->empty, sizeof t->empty, "%s", tr->r.g->name); /* once, not in every step */
         log_put(KL_LOG_WARN,
-                "trace_end: trace \"%s\" keeps and assigns nothing, so nothing was run: kl_keep keeps a value", tr->r.g->name);
+                "trace_end: trace \"%s\" keeps and assigns nothing, so nothing was run: kl_keep keeps a value",
+                    tr->r.g->name);
     }
     if (!x)
         return !e->code;

@@ -157,7 +157,8 @@ static kl_status assign_parts(struct thread *t, const kl_site *site, kl_tensor s
         struct view s, v;
         same = !part[i].id == !given[i].id;
         if (same && part[i].id &&
-            (!describe(t, site, "assign", "the state", part[i], &s) || !describe(t, site, "assign", "the value", given[i], &v) ||
+            (!describe(t, site, "assign", "the state", part[i], &s) ||
+             !describe(t, site, "assign", "the value", given[i], &v) ||
              !value_fits(t, site, &s, &v)))
             return t->last.code;
     }
@@ -286,7 +287,8 @@ kl_status kl_requires_grad_at(const kl_site *site, kl_tensor h)
         return t->last.code;
     if (wrapper_parts(h, part, &n)) {
         unsigned which = wrapper_grad_parts(h);
-        kl_status status = which ? KL_OK : fail(t, site, KL_ERR_TYPE, "requires_grad: a %s tensor has no gradient: mark what it "
+        kl_status status = which ? KL_OK : fail(t, site, KL_ERR_TYPE,
+                                                "requires_grad: a %s tensor has no gradient: mark what it "
                                                 "is made from", kl_layer_name(h));
         for (uint32_t i = 0; i < n && !status; i++)
             if (which >> i & 1)

@@ -96,9 +96,9 @@ kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, con
     return o;
 }
 
-/* beta a + (1 - beta) b, as a step from the one that weighs more to the other: one multiplication, and where they are equal
- * the result is, too.  As a sum of two products it would have weights that are rounded each by itself: 0.999f and 0.001f
- * sum to 1 + 1.3e-8, and an average settles 1.3e-5 too high. */
+/* beta a + (1 - beta) b, as a step from the one that weighs more to the other: one multiplication, and where they are
+ * equal the result is, too.  As a sum of two products it would have weights that are rounded each by itself: 0.999f and
+ * 0.001f sum to 1 + 1.3e-8, and an average settles 1.3e-5 too high. */
 static kl_tensor blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
 {
     kl_tensor near = beta < 0.5 ? b : a, far = beta < 0.5 ? a : b;
@@ -248,7 +248,8 @@ int64_t kl_optimizer_steps(const kl_optimizer *o)
 kl_status kl_optimizer_set_steps(kl_optimizer *o, int64_t steps)
 {
     if (!o || steps < 0)
-        return fail(thread_self(), NULL, KL_ERR_ARGUMENT, "optimizer_set_steps: %s", o ? "a negative number" : "no optimizer");
+        return fail(thread_self(), NULL, KL_ERR_ARGUMENT, "optimizer_set_steps: %s",
+                    o ? "a negative number" : "no optimizer");
     o->steps = steps;
     return KL_OK;
 }

@@ -8,13 +8,14 @@
  *     kl_assign(w, kl_from_inner(kl_sub(kl_inner(w), kl_mul_scalar(dw, lr))));
  *
  * The same program on kl_device_default() computes the same without gradients.  An autodiff device is a view of another
- * one, the inner: what is recorded on it is that device's, and tensors of the two do not meet in one op.  kl_grad is the
- * gradient of one tensor in another and needs no such device; on one its result is differentiable there, so gradients of
- * gradients take no second wrapping.
+ * one, the inner: what is recorded on it is that device's, and tensors of the two do not meet in one op.  kl_grad is
+ * the gradient of one tensor in another and needs no such device; on one its result is differentiable there, so
+ * gradients of gradients take no second wrapping.
  *
  * An autodiff device has a checkpointing strategy: how much of what the forward pass has computed is kept for the
  * backward one.  What is not kept is computed a second time.  Only what costs less to compute than to keep is dropped:
- * elementwise ops and views, never products, reductions, gathers, loops or random numbers.  Gradients are the same bits. */
+ * elementwise ops and views, never products, reductions, gathers, loops or random numbers.  Gradients are the same
+ * bits. */
 #ifndef KILN_AUTODIFF_H
 #define KILN_AUTODIFF_H
 #include <kiln/kiln.h>
@@ -45,7 +46,8 @@ KL_API kl_checkpointing kl_device_checkpointing(kl_device device);
 /* ---- tensors ---- */
 
 /* The same tensor on the plain device below, through which no gradient flows; of integers and bools no node of its own.
- * It still carries the strategy, for kl_from_inner.  [lazy; new handle; errors HANDLE; GRAD "Requires autodiff tensor."] */
+ * It still carries the strategy, for kl_from_inner.  [lazy; new handle; errors HANDLE; GRAD "Requires autodiff
+ * tensor."] */
 KL_API kl_tensor kl_inner(kl_tensor t);
 /* The way back: on the autodiff device with the strategy that t carries, or with none; not differentiated in before
  * kl_requires_grad.  [lazy; new handle; errors HANDLE; GRAD "Autodiff should not wrap an autodiff tensor."] */
@@ -59,18 +61,18 @@ KL_API bool kl_is_tracked(kl_tensor t);
 
 /* Gradients by tensor, for one thread.  Those from a trace are its temporaries. */
 typedef struct kl_gradients kl_gradients;
-/* The gradients of the sum of loss's elements in all that kl_requires_grad marked and the loss depends on.  Nothing is used
- * up: a second call gives the same.  NULL on error.
- * [errors HANDLE; MEMORY; TYPE "Should be float, got i32"; GRAD "Requires autodiff tensor.", "Operation not marked for
- * autodiff.": it depends on nothing that was marked] */
+/* The gradients of the sum of loss's elements in all that kl_requires_grad marked and the loss depends on.  Nothing is
+ * used up: a second call gives the same.  NULL on error. [errors HANDLE; MEMORY; TYPE "Should be float, got i32"; GRAD
+ * "Requires autodiff tensor.", "Operation not marked for autodiff.": it depends on nothing that was marked] */
 KL_API kl_gradients *kl_backward(kl_tensor loss);
-/* The gradient in t, on the inner device; it belongs to the container (kl_keep one from a trace).  kl_none: there is none. */
+/* The gradient in t, on the inner device; it belongs to the container (kl_keep one from a trace).  kl_none: there is
+ * none. */
 KL_API kl_tensor kl_gradients_get(const kl_gradients *g, kl_tensor t);
 /* Takes it out: the caller's from here on. */
 KL_API kl_tensor kl_gradients_remove(kl_gradients *g, kl_tensor t);
 /* Another gradient in place of t's, if there was one; the container's from here on, but not after an error.
- * [errors HANDLE; SHAPE; TYPE; MEMORY; DEVICE "The provided tensors are not on the same backend. Got backends A and B.";
- * GRAD: it is an autodiff tensor, or carries another strategy than t] */
+ * [errors HANDLE; SHAPE; TYPE; MEMORY; DEVICE "The provided tensors are not on the same backend. Got backends A and
+ * B."; GRAD: it is an autodiff tensor, or carries another strategy than t] */
 KL_API kl_status kl_gradients_replace(kl_gradients *g, kl_tensor t, kl_tensor gradient);
 KL_API uint32_t kl_gradients_count(const kl_gradients *g);
 /* With the gradients that are still in it.  NULL is fine. */

@@ -37,9 +37,9 @@ typedef struct kl_bench_kernel {
     double fraction;      /* limit / median, 1 is as fast as this machine can be; 0: not known */
 } kl_bench_kernel;
 
-/* step[0] unfused, step[1] fused.  The limit of a kernel is the longer of two times: of its bytes, at what a plain loop over as
- * many arrays of their size reached; and of its operations at the f32 multiply-adds' peak.  Both are measured between
- * the steps, with the same number of threads. */
+/* step[0] unfused, step[1] fused.  The limit of a kernel is the longer of two times: of its bytes, at what a plain loop
+ * over as many arrays of their size reached; and of its operations at the f32 multiply-adds' peak.  Both are measured
+ * between the steps, with the same number of threads. */
 typedef struct kl_bench_report {
     const char *name;
     int threads, rounds;

@@ -27,7 +27,8 @@ KL_API kl_status kl_reduce_scatter(kl_reduction kind, int axis, uint32_t n, cons
 KL_API kl_status kl_broadcast(kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out);
 
 /* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out);
+KL_API kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, const kl_tensor *in,
+                                  kl_tensor *out);
 KL_API kl_status kl_all_gather_at(const kl_site *site, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
 KL_API kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, int axis, uint32_t n, const kl_tensor *in,
                                       kl_tensor *out);

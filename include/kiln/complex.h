@@ -4,11 +4,11 @@
  *
  * A complex tensor has two parts, real and imaginary, of one shape and floating dtype, which kl_shape and kl_dtype_of
  * give.  Ops: + - * / and matmul, also with a real operand, neg, recip, exp, log, abs (a real tensor), sum, mean,
- * cumsum, eq, ne, where, views, gather, concat, scatter and cast to another float; an op without a meaning for them, such
- * as max, is a TYPE error.  What they record are the real ops, so it fuses as they do.
+ * cumsum, eq, ne, where, views, gather, concat, scatter and cast to another float; an op without a meaning for them,
+ * such as max, is a TYPE error.  What they record are the real ops, so it fuses as they do.
  *
- * Gradients: kl_grad(loss, z) of a real loss is complex, d loss / d real + i d loss / d imaginary: the direction in which
- * the loss grows, 2 z for |z|^2.  A product y = a b then gives dy conj(b) to a. */
+ * Gradients: kl_grad(loss, z) of a real loss is complex, d loss / d real + i d loss / d imaginary: the direction in
+ * which the loss grows, 2 z for |z|^2.  A product y = a b then gives dy conj(b) to a. */
 #ifndef KILN_COMPLEX_H
 #define KILN_COMPLEX_H
 #include <kiln/kiln.h>

@@ -46,7 +46,7 @@ KL_API kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx
 
 /* `body` once for each of `length` elements of the scanned tensors' axis 0 (from the last, if reverse).  It takes the
  * carried values and an element of each scanned tensor, without axis 0, and gives the next carried values, of the same
- * shapes and dtypes, and nstacked more.  out[] are the last carried values and the others, stacked along axis 0.  Random
+ * shapes and dtypes, and nstacked more.  out[] are the last carried values and the others, stacked along axis 0. Random
  * numbers of a seed given as a number are the same each time; kl_random_fold_in(seed, i), i of a scanned kl_arange, is
  * another seed each time.
  * [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
@@ -60,7 +60,8 @@ KL_API kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, uint32_t nin, const 
 
 /* fn with a gradient of its own.  `backward` takes in[], the nout results, and the gradients of the floating results
  * (nin + nout + so many), and gives the gradient of each floating in[], in order and of its shape and dtype.  No
- * gradient flows to other tensors that the two use.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
+ * gradient flows to other tensors that the two use.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE,
+ * TRACE] */
 KL_API kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin, const kl_tensor *in,
                                 uint32_t nout, kl_tensor *out);
 

@@ -12,10 +12,10 @@
  *     kl_custom_register("clip", &(kl_custom_op){.types = clip_types, .run = clip_run}, NULL);
  *     kl_custom("clip", &limit, sizeof limit, 1, &x, 1, &y);
  *
- * The op is a node of the graph like any other, on its operands' device and with several results if it likes, in traces,
- * lazily and in regions.  It is a kernel of its own, between others; its results depend on its operands and attributes
- * alone, so it may be left out where nobody needs them, and run again (kl_checkpoint).  Attributes are bytes, compiled
- * in: other bytes are another program.  examples/custom.c is a whole program. */
+ * The op is a node of the graph like any other, on its operands' device and with several results if it likes, in
+ * traces, lazily and in regions.  It is a kernel of its own, between others; its results depend on its operands and
+ * attributes alone, so it may be left out where nobody needs them, and run again (kl_checkpoint).  Attributes are
+ * bytes, compiled in: other bytes are another program.  examples/custom.c is a whole program. */
 #ifndef KILN_CUSTOM_H
 #define KILN_CUSTOM_H
 #include <kiln/kiln.h>

@@ -1,9 +1,9 @@
-/* Devices: which there are, what they can do, their random numbers, waiting for them.  Included by <kiln/kiln.h>, which has
- * kl_device_default, kl_device_named and kl_sync; <kiln/autodiff.h> has devices that record for gradients.
+/* Devices: which there are, what they can do, their random numbers, waiting for them.  Included by <kiln/kiln.h>, which
+ * has kl_device_default, kl_device_named and kl_sync; <kiln/autodiff.h> has devices that record for gradients.
  *
- * A device is of a kind, and has a number in it: vulkan:1 is kind KL_DEVICE_VULKAN, number 1.  Every kind has its number in
- * every build; what is not built in, has no driver or no hardware is said not to be there, with the reason.  One program
- * may use all of them at once, and no op names one: it runs where its operands are. */
+ * A device is of a kind, and has a number in it: vulkan:1 is kind KL_DEVICE_VULKAN, number 1.  Every kind has its
+ * number in every build; what is not built in, has no driver or no hardware is said not to be there, with the reason.
+ * One program may use all of them at once, and no op names one: it runs where its operands are. */
 #ifndef KILN_DEVICE_H
 #define KILN_DEVICE_H
 #include <kiln/kiln.h>
@@ -31,7 +31,8 @@ KL_API int kl_device_index(kl_device device);                /* its number in it
 #define KL_DEVICES(kind) (UINT32_C(1) << (kind))
 #define KL_DEVICES_HOST (KL_DEVICES(KL_DEVICE_REF) | KL_DEVICES(KL_DEVICE_CPU)) /* memory is the program's own */
 #define KL_DEVICES_GPU \
-    (KL_DEVICES(KL_DEVICE_CUDA) | KL_DEVICES(KL_DEVICE_HIP) | KL_DEVICES(KL_DEVICE_VULKAN) | KL_DEVICES(KL_DEVICE_METAL))
+    (KL_DEVICES(KL_DEVICE_CUDA) | KL_DEVICES(KL_DEVICE_HIP) | KL_DEVICES(KL_DEVICE_VULKAN) | \
+     KL_DEVICES(KL_DEVICE_METAL))
 #define KL_DEVICES_ALL (~KL_DEVICES(KL_DEVICE_META)) /* that compute */
 /* Writes the devices of these kinds that work to out[0..room) and returns how many there are, which may be more. */
 KL_API uint32_t kl_device_enumerate(uint32_t kinds, kl_device *out, uint32_t room);
@@ -43,7 +44,8 @@ enum {
     KL_USE_ARITHMETIC = 2, /* ops compute with it */
     KL_USE_ACCELERATED = 4 /* directly, in vectors and register tiles */
 };
-/* What a device does with a dtype: a set of these; 0: such a tensor is refused when it is recorded.  [errors DEVICE: 0] */
+/* What a device does with a dtype: a set of these; 0: such a tensor is refused when it is recorded.  [errors DEVICE:
+ * 0] */
 KL_API unsigned kl_device_dtype_usage(kl_device device, kl_dtype dtype);
 KL_API bool kl_device_supports(kl_device device, kl_dtype dtype); /* storage and arithmetic */
 /* What KL_FLOAT and KL_INT mean on a device: f32 and i32 unless it was configured, once, before its first tensor.
@@ -77,8 +79,8 @@ KL_API uint64_t kl_next_seed(kl_device device);
 
 /* ---- work ---- */
 
-/* Hands over what was recorded outside of traces for this device and has no value yet; what goes wrong there is for kl_sync
- * to say.  In a trace nothing is handed over before its end.  [errors DEVICE] */
+/* Hands over what was recorded outside of traces for this device and has no value yet; what goes wrong there is for
+ * kl_sync to say.  In a trace nothing is handed over before its end.  [errors DEVICE] */
 KL_API kl_status kl_flush(kl_device device);
 
 #ifdef __cplusplus

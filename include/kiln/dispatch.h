@@ -4,9 +4,9 @@
  *
  *     highest(((devices and layers of all arguments) or included here) minus excluded here) and not fallthrough(op)
  *
- * A set is made of components: devices (CPU, CUDA, ...) and layers above them (Sparse, Autograd, Tracer, ...).  A key is
- * a device, a layer, or a layer on a device (SparseCUDA).  Each op has a table with an entry a key, which is computed
- * when kernels come or go; a layer without a kernel is passed over, a device without one is an error.
+ * A set is made of components: devices (CPU, CUDA, ...) and layers above them (Sparse, Autograd, Tracer, ...).  A key
+ * is a device, a layer, or a layer on a device (SparseCUDA).  Each op has a table with an entry a key, which is
+ * computed when kernels come or go; a layer without a kernel is passed over, a device without one is an error.
  *
  *     static kl_status count(void *ctx, kl_call *call, kl_keyset keys)
  *     {
@@ -55,8 +55,8 @@ extern "C" {
     X(User1, None, User1) X(User2, None, User2) X(User3, None, User3) X(User4, None, User4) X(User5, None, User5)
 
 /* The keys that tables have an entry for; then alias keys, which only name several of them when registering: Autograd
- * (every Autograd* key), Math (Undefined, all backends and all of Autograd: a kernel made of other ops) and DefaultBackend
- * (Undefined and all backends). */
+ * (every Autograd* key), Math (Undefined, all backends and all of Autograd: a kernel made of other ops) and
+ * DefaultBackend (Undefined and all backends). */
 typedef enum kl_key {
 #define KL_KEY_ENUM_(name, device, layer) KL_KEY_##name,
     KL_KEYS(KL_KEY_ENUM_)
@@ -73,8 +73,8 @@ _Static_assert(KL_KEY_COUNT < 64, "keys fit a 64-bit set");
 
 /* "SparseCUDA"; "UNKNOWN_TENSOR_TYPE_ID" for what is no key. */
 KL_API const char *kl_key_name(kl_key key);
-/* By name, or by another one that it has had: CPUTensorId, CUDATensorId, PrivateUse1_PreAutograd, Cpu, Cuda, Nested, Vmap,
- * CatchAll, CompositeImplicitAutograd, CompositeExplicitAutograd.  KL_KEY_UNKNOWN: no key is called that. */
+/* By name, or by another one that it has had: CPUTensorId, CUDATensorId, PrivateUse1_PreAutograd, Cpu, Cuda, Nested,
+ * Vmap, CatchAll, CompositeImplicitAutograd, CompositeExplicitAutograd.  KL_KEY_UNKNOWN: no key is called that. */
 KL_API kl_key kl_key_find(const char *name);
 KL_API bool kl_key_is_alias(kl_key key);
 /* A device, or a layer that stands for storage on one (Sparse*, Quantized*, NestedTensor, Complex*, MkldnnCPU,
@@ -107,8 +107,8 @@ static inline kl_keyset kl_keyset_union(kl_keyset a, kl_keyset b) { a.bits |= b.
 static inline kl_keyset kl_keyset_intersection(kl_keyset a, kl_keyset b) { a.bits &= b.bits; return a; }
 static inline kl_keyset kl_keyset_minus(kl_keyset a, kl_keyset b) { a.bits &= ~b.bits; return a; }
 
-/* The view with eleven keys, whose numbers are their bits in 16; bits 11 to 15 are User1 to User5.  In calls the order is
- * that of kl_key, unless the set has the order of these numbers (kl_keyset_order16). */
+/* The view with eleven keys, whose numbers are their bits in 16; bits 11 to 15 are User1 to User5.  In calls the order
+ * is that of kl_key, unless the set has the order of these numbers (kl_keyset_order16). */
 typedef enum kl_key16 {
     KL_KEY16_Cpu, KL_KEY16_Cuda, KL_KEY16_Meta, KL_KEY16_Sparse, KL_KEY16_Quantized, KL_KEY16_Nested, KL_KEY16_Autocast,
     KL_KEY16_Autograd, KL_KEY16_Vmap, KL_KEY16_Profiler, KL_KEY16_Tracer /* TracerOuter */
@@ -117,9 +117,9 @@ typedef enum kl_key16 {
 KL_API kl_keyset kl_keyset_from16(uint16_t bits);
 /* false: the set has a component that the view has no bit for, and *bits is the rest. */
 KL_API bool kl_keyset_to16(kl_keyset set, uint16_t *bits);
-/* The set, its layers in the order of that view's numbers: Autocast below Autograd, whose kernels then see operands as they were
- * before casts, and Meta below Sparse, Quantized and Nested.  Otherwise the orders agree.  It says so of itself, and unions and
- * what is below keep it: included by a guard, it is the order of all of the thread's calls.
+/* The set, its layers in the order of that view's numbers: Autocast below Autograd, whose kernels then see operands as
+ * they were before casts, and Meta below Sparse, Quantized and Nested.  Otherwise the orders agree.  It says so of
+ * itself, and unions and what is below keep it: included by a guard, it is the order of all of the thread's calls.
  *
  *     kl_guard before = kl_dispatch_guard(kl_keyset_order16((kl_keyset){0}), (kl_keyset){0}); */
 KL_API kl_keyset kl_keyset_order16(kl_keyset set);
@@ -127,8 +127,8 @@ KL_API kl_keyset kl_keyset_order16(kl_keyset set);
 /* ---- what a thread includes and excludes ---- */
 
 typedef struct kl_guard { kl_keyset included, excluded; } kl_guard;
-/* From here on this thread's calls have these keys, too, and do without those; what is excluded wins.  Of an excluded set
- * with layers only the layers count.  Returns what was before, for kl_dispatch_restore; guards nest. */
+/* From here on this thread's calls have these keys, too, and do without those; what is excluded wins.  Of an excluded
+ * set with layers only the layers count.  Returns what was before, for kl_dispatch_restore; guards nest. */
 KL_API kl_guard kl_dispatch_guard(kl_keyset include, kl_keyset exclude);
 KL_API void kl_dispatch_restore(kl_guard before);
 KL_API kl_guard kl_dispatch_guarded(void); /* as it is now */
@@ -145,8 +145,8 @@ struct kl_custom_call; /* <kiln/custom.h> */
 /* What to do for an op.  Without functions: fallthrough, the key is as if it were not in the set. */
 typedef struct kl_kernel {
     const char *name;    /* in dumps, logs and errors, cut at 31 bytes; NULL: "kernel" */
-    /* Runs while recording: makes the results of other ops, of kl_redispatch or of both (kl_call_set_result).  keys: all
-     * that the call was made with.  An error it returns becomes the call's. */
+    /* Runs while recording: makes the results of other ops, of kl_redispatch or of both (kl_call_set_result).  keys:
+     * all that the call was made with.  An error it returns becomes the call's. */
     kl_status (*call)(void *ctx, kl_call *call, kl_keyset keys);
     /* For backends: computes the op on the host when its value is needed, as kl_custom_op's does.  The op becomes an
      * opaque node, a kernel of its own outside of fusion; its shapes, dtypes and gradient are the op's, its operands
@@ -179,13 +179,13 @@ typedef struct kl_registration { uint64_t id; } kl_registration; /* {0} is none 
  * gradient and a kernel `run` comes from kl_custom_register, which defines it as well.  *out may be NULL, as below.
  * [errors ARGUMENT: bad schema, the name is taken, a kernel's schema differs; MEMORY] */
 KL_API kl_status kl_dispatch_define(const char *schema, kl_registration *out);
-/* A kernel for an op, by its name in `kiln ops` or its own, and a key.  One that is there already is overridden: that is
- * a warning (kl_dispatch_warning), and deregistering brings it back.  The order of registrations does not matter but
+/* A kernel for an op, by its name in `kiln ops` or its own, and a key.  One that is there already is overridden: that
+ * is a warning (kl_dispatch_warning), and deregistering brings it back.  The order of registrations does not matter but
  * for that.  [errors ARGUMENT: no key, not dispatchable (MKLDNN, OpenGL, OpenCL, IDEEP), `run` for a key that is no
  * backend, `run` and `call` together, a schema that differs; MEMORY; nothing is changed then] */
 KL_API kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kernel, kl_registration *out);
-/* For all ops that have no kernel for the key; it has to be a `call` or a fallthrough, and one a key.  Autocast, Batched,
- * Profiler, Tracer and TracerOuter have Kiln's own once their part of <kiln/transform.h> has been used.
+/* For all ops that have no kernel for the key; it has to be a `call` or a fallthrough, and one a key.  Autocast,
+ * Batched, Profiler, Tracer and TracerOuter have Kiln's own once their part of <kiln/transform.h> has been used.
  * [errors ARGUMENT, also: there is one; MEMORY] */
 KL_API kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registration *out);
 /* Takes any of them back.  [errors ARGUMENT: it is not registered] */
@@ -206,7 +206,8 @@ typedef struct kl_generator {
 } kl_generator;
 /* As kl_random_bits, kl_rand and kl_randn.  [lazy; new handle; errors as theirs, and ARGUMENT: g is NULL, or its key no
  * layer] */
-KL_API kl_tensor kl_random_bits_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
+KL_API kl_tensor kl_random_bits_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+                                     const int64_t *dims);
 KL_API kl_tensor kl_rand_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
 KL_API kl_tensor kl_randn_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
 
@@ -228,24 +229,29 @@ KL_API kl_key kl_dispatch_resolve(const char *op, kl_keyset keys);
 /* The same with a call site, which may be NULL. */
 KL_API kl_status kl_dispatch_at(const kl_site *site, const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
                                 kl_tensor *out);
-KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in,
+KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, uint32_t nin,
+                                     const kl_tensor *in,
                                      uint32_t nout, kl_tensor *out);
-KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin, const kl_tensor *in,
+KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin,
+                                       const kl_tensor *in,
                                        uint32_t nout, kl_tensor *out);
-KL_API kl_tensor kl_random_bits_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+KL_API kl_tensor kl_random_bits_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype,
+                                        int rank,
                                         const int64_t *dims);
 KL_API kl_tensor kl_rand_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
                                  const int64_t *dims);
-KL_API kl_tensor kl_randn_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+KL_API kl_tensor kl_randn_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype,
+                                  int rank,
                                   const int64_t *dims);
 
 /* ---- looking at it ---- */
 
-/* All that is registered for an op, aliases included, what is overridden as (inactive); "" for no such op.  As the texts
- * below it is valid until the thread asks for one again; NULL: out of memory. */
+/* All that is registered for an op, aliases included, what is overridden as (inactive); "" for no such op.  As the
+ * texts below it is valid until the thread asks for one again; NULL: out of memory. */
 KL_API const char *kl_dispatch_dump(const char *op);
 /* Its table: each key's kernel and why it is that: [kernel], [default backend kernel], [math kernel],
- * [ambiguous autogradother], [autograd kernel], [layer kernel] (SparseCPU by Sparse's), [backend fallback]; or missing. */
+ * [ambiguous autogradother], [autograd kernel], [layer kernel] (SparseCPU by Sparse's), [backend fallback]; or
+ * missing. */
 KL_API const char *kl_dispatch_dump_table(const char *op);
 /* Computes every table anew and compares.  [errors INTERNAL] */
 KL_API kl_status kl_dispatch_check(void);

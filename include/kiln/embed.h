@@ -2,10 +2,10 @@
  * <kiln/kiln.h>.
  *
  * Fork: a child may go on using Kiln, with a pool and a background thread of its own; programs that were compiled are
- * still there.  A call of fork waits until kernels that other threads are compiling are done, and for what the background
- * thread is planning.  What another thread was assigning at that moment is lost in the child: such a tensor is poison
- * there, with an error that says so; all other values are the parent's.  A GPU that was opened before is the parent's: in
- * the child all that is asked of it fails. */
+ * still there.  A call of fork waits until kernels that other threads are compiling are done, and for what the
+ * background thread is planning.  What another thread was assigning at that moment is lost in the child: such a tensor
+ * is poison there, with an error that says so; all other values are the parent's.  A GPU that was opened before is the
+ * parent's: in the child all that is asked of it fails. */
 #ifndef KILN_EMBED_H
 #define KILN_EMBED_H
 #include <kiln/kiln.h>
@@ -16,8 +16,8 @@ extern "C" {
 
 /* ---- memory ---- */
 
-/* From here on Kiln's own memory, tensors included, comes from these functions; code generators' libraries have memory of
- * their own beside it.  Before anything else is called: once Kiln has memory it is too late.  Where a function gives
+/* From here on Kiln's own memory, tensors included, comes from these functions; code generators' libraries have memory
+ * of their own beside it.  Before anything else is called: once Kiln has memory it is too late.  Where a function gives
  * none, calls fail with MEMORY, values are as before, and the next call works.  [errors ARGUMENT] */
 KL_API kl_status kl_set_memory(const kl_memory *memory);
 
@@ -46,8 +46,8 @@ KL_API kl_status kl_set_pool(const kl_pool *pool);
 /* ---- messages ---- */
 
 /* Messages of that level and above go to fn, or nowhere: NULL, and at first.  Returns once the function before is not
- * being called any more.  The first that takes warnings gets one for each KILN_ variable of the environment that is not known
- * or has a value that means nothing.  [errors ARGUMENT: no such level] */
+ * being called any more.  The first that takes warnings gets one for each KILN_ variable of the environment that is not
+ * known or has a value that means nothing.  [errors ARGUMENT: no such level] */
 KL_API kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level least);
 /* "debug", "info", "warn", "error", "none". */
 KL_API const char *kl_log_level_name(kl_log_level level);

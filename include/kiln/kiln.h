@@ -61,35 +61,37 @@ typedef struct kl_device { uint32_t id; } kl_device;
 KL_API const char *kl_version(void);
 /* Options: "fuse" (1: group ops into kernels, 0: each op its own; the results are the same bits), "threads"
  * (0: as many as processors), "cache_bytes" (what the kernels kept on disk may take; 0: none are),
- * "program_bytes" (what programs and their kernels may take in memory, 256 MiB at first: above it those are evicted that
- * ran longest ago, but none that runs, is a frozen step's or was timed by a profile; 0: none else is kept),
+ * "program_bytes" (what programs and their kernels may take in memory, 256 MiB at first: above it those are evicted
+ * that ran longest ago, but none that runs, is a frozen step's or was timed by a profile; 0: none else is kept),
  * "background_compile" (1: a new trace runs at once on unfused kernels, until the fused ones are compiled by a thread
  * beside it; the results are the same bits), "join" (1: threads wait for each other between kernels only where one
  * needs what another thread has stored, 0: between any two; the results are the same bits), "check_nan" (1: a trace,
- * step or read that would give a NaN fails with CHECK, names the node, its line and the numbers that made it, and changes
- * no value; 2: infinities, too; what is only computed on the way may be either; states are not updated in place),
- * "perf_map" (1: kernels loaded from here on are listed in /tmp/perf-PID.map, where `perf report` looks for their names).
- * [errors ARGUMENT] */
+ * step or read that would give a NaN fails with CHECK, names the node, its line and the numbers that made it, and
+ * changes no value; 2: infinities, too; what is only computed on the way may be either; states are not updated in
+ * place), "perf_map" (1: kernels loaded from here on are listed in /tmp/perf-PID.map, where `perf report` looks for
+ * their names). [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
-/* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL or
+/* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL
+ * or
  * "": each kernel has the one that Kiln chooses.  A text has a line for each kernel that is to have another:
  *     graph @train_step
  *     @k0_add_relu schedule map width 16 grain 64
- * Dump stage "schedules" gives the text of a program as it is; ir/README.md says what a record may say.  Lines before the
- * first `graph` are for every graph without a section; `graph @name unfused` is for its unfused kernels.  Results are the
- * same bits whatever the schedules.  A program for which a line names no kernel, or a schedule that its kernel cannot
- * have, is not built: kl_trace_end, or a read, has the error, with line and column.  [errors PARSE, MEMORY: the schedules
- * stay as they were] */
+ * Dump stage "schedules" gives the text of a program as it is; ir/README.md says what a record may say.  Lines before
+ * the first `graph` are for every graph without a section; `graph @name unfused` is for its unfused kernels.  Results
+ * are the same bits whatever the schedules.  A program for which a line names no kernel, or a schedule that its kernel
+ * cannot have, is not built: kl_trace_end, or a read, has the error, with line and column.  [errors PARSE, MEMORY: the
+ * schedules stay as they were] */
 KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.  "graphs_built": programs planned, "compiles": kernels that a code
  * generator compiled, "launches": kernels run, "barriers": how often all threads had to be done with a kernel, or with
  * several that need nothing of each other's threads, "host_ops": ops of the user's that were computed on the host for
  * another device, operands and results copied, "bytes_via_host": copied from one device to another through the host's
  * memory, as there is no way between the two, "replays": traces that were an earlier one call by call, so that nothing
- * was recorded, "peer_copies": copies straight from one device to another.  Of the levels of the cache, each asked where
- * the one before it has nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and
- * "disk_misses".  "programs_evicted", "kernels_evicted": dropped from memory for option "program_bytes". */
+ * was recorded, "peer_copies": copies straight from one device to another.  Of the levels of the cache, each asked
+ * where the one before it has nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses",
+ * "disk_hits" and "disk_misses".  "programs_evicted", "kernels_evicted": dropped from memory for option
+ * "program_bytes". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
  * $XDG_CACHE_HOME/kiln, else ~/.cache/kiln, is the folder, which has to be the user's own and writable by nobody else.
@@ -98,12 +100,12 @@ KL_API const char *kl_cache_off_reason(void);
 /* Writes every stage of the next program built by this thread to files in `dir`, which exists; NULL: not any more. */
 KL_API void kl_dump_next(const char *dir);
 /* Writes a stage of a trace to a file: captured, differentiated, simplified, numerics, fused, scheduled (kernels),
- * schedules (what kl_set_schedules takes), llvm, asm, or source (the kernels as CUDA C).  A path that ends with .dot gets
- * a picture for Graphviz (not of code), one with .html a page of all stages, whatever `stage` is (NULL is fine), any other
- * text.  trace: the name of a trace that has run in this process, whose last program it is then; NULL: the one this thread
- * has open, as if it ended now (one that keeps and assigns nothing yet: as if it kept what nothing reads).  Nothing runs,
- * and the trace goes on.
- * [errors ARGUMENT: no such stage, trace or picture; TRACE: none is open; IO; and those of compiling it] */
+ * schedules (what kl_set_schedules takes), llvm, asm, or source (the kernels as CUDA C).  A path that ends with .dot
+ * gets a picture for Graphviz (not of code), one with .html a page of all stages, whatever `stage` is (NULL is fine),
+ * any other text.  trace: the name of a trace that has run in this process, whose last program it is then; NULL: the
+ * one this thread has open, as if it ended now (one that keeps and assigns nothing yet: as if it kept what nothing
+ * reads).  Nothing runs, and the trace goes on. [errors ARGUMENT: no such stage, trace or picture; TRACE: none is open;
+ * IO; and those of compiling it] */
 KL_API kl_status kl_dump(const char *trace, const char *stage, const char *path);
 
 /* ---- errors, per thread ---- */
@@ -117,25 +119,26 @@ KL_API const char *kl_status_name(kl_status status);
 
 /* ---- devices ---- */
 
-/* The device KILN_DEVICE names, else the first of cuda, hip, cpu and ref that works here: its driver is there, it opens, a
- * kernel compiles and gives the right number.  vulkan, which may well be this processor again, is used where it is named.
- * <kiln/device.h> has more on devices.  [errors DEVICE: {0}] */
+/* The device KILN_DEVICE names, else the first of cuda, hip, cpu and ref that works here: its driver is there, it
+ * opens, a kernel compiles and gives the right number.  vulkan, which may well be this processor again, is used where
+ * it is named. <kiln/device.h> has more on devices.  [errors DEVICE: {0}] */
 KL_API kl_device kl_device_default(void);
-/* "ref" (the interpreter), "cpu", or "vulkan" or "vulkan:N": a device with memory of its own, where what is read and written
- * here is copied.  It has the dtypes that it says it has (`kiln devices`), integers and random bits come out the same as
- * everywhere, floats within some units in the last place.
- * "meta": a device without memory, for a dry run.  What is made there has a shape and a dtype and no data; ops, gradients and
- * whole traces are checked as anywhere, and nothing is computed, compiled or stored.  Data of kl_input is not looked at (NULL is
- * fine); kl_to brings a tensor there, and none back; a read is an error.  [errors DEVICE: {0}, with the reason it cannot be used] */
+/* "ref" (the interpreter), "cpu", or "vulkan" or "vulkan:N": a device with memory of its own, where what is read and
+ * written here is copied.  It has the dtypes that it says it has (`kiln devices`), integers and random bits come out
+ * the same as everywhere, floats within some units in the last place. "meta": a device without memory, for a dry run.
+ * What is made there has a shape and a dtype and no data; ops, gradients and whole traces are checked as anywhere, and
+ * nothing is computed, compiled or stored.  Data of kl_input is not looked at (NULL is fine); kl_to brings a tensor
+ * there, and none back; a read is an error.  [errors DEVICE: {0}, with the reason it cannot be used] */
 KL_API kl_device kl_device_named(const char *name);
-/* Its name, "autodiff<cpu>" of an autodiff device (<kiln/autodiff.h>), which kl_device_named takes, too; "none" for {0}.
- * Valid as long as the process. */
+/* Its name, "autodiff<cpu>" of an autodiff device (<kiln/autodiff.h>), which kl_device_named takes, too; "none" for
+ * {0}. Valid as long as the process. */
 KL_API const char *kl_device_name(kl_device device);
-/* Why kl_device_default() passed over the devices before it: what each said; "" when it did not, or KILN_DEVICE is set. */
+/* Why kl_device_default() passed over the devices before it: what each said; "" when it did not, or KILN_DEVICE is
+ * set. */
 KL_API const char *kl_device_fallback_reason(void);
 /* Hands over what has no value yet, as kl_flush does, and waits until all of the device's work is done.
- * [errors DEVICE; of what was handed over since the last call the first: "An error happened during execution. Caused by: .."
- * The next op works.  What failed has no value still, and is tried again.] */
+ * [errors DEVICE; of what was handed over since the last call the first: "An error happened during execution. Caused
+ * by: .." The next op works.  What failed has no value still, and is tried again.] */
 KL_API kl_status kl_sync(kl_device device);
 
 /* ---- dtypes ---- */
@@ -166,9 +169,9 @@ KL_API kl_status kl_trace_begin(const char *name);
  * assigns nothing runs nothing, with a warning in the log.
  * [errors: TRACE without a begin, else the first error since kl_trace_begin; every value is then as before] */
 KL_API kl_status kl_trace_end(void);
-/* Drops the open trace of this thread unrun; harmless without one.  A thread that has left a function of kl_vmap or of a
- * region op (<kiln/control.h>) by longjmp calls this to end what that call had begun, inside of a trace with the trace;
- * inside of such a function it is an error (TRACE). */
+/* Drops the open trace of this thread unrun; harmless without one.  A thread that has left a function of kl_vmap or of
+ * a region op (<kiln/control.h>) by longjmp calls this to end what that call had begun, inside of a trace with the
+ * trace; inside of such a function it is an error (TRACE). */
 KL_API void kl_trace_abandon(void);
 /* Whether this thread has a trace open. */
 KL_API bool kl_tracing(void);
@@ -208,20 +211,20 @@ KL_API const char *kl_trace_miss(void);
 /* ---- looking at values ---- */
 
 /* Prints a line with the label, type, first elements, and least, greatest and mean element of x, to standard output or
- * where kl_set_print says; returns x, through which gradients flow as ever.  In a trace it is a node: it prints when the
- * trace, or a frozen step, runs, in the order of the calls, also where nothing needs x.  Outside of one it prints at once.
- * In a function that kl_scan, kl_while or kl_cond record it prints whenever that runs, round after round; in one of
- * kl_checkpoint or kl_custom_grad once, and not again where the backward pass computes the values again.
- * States of a trace that looks at values are not updated in place.  label: up to 255 bytes, NULL for none.
- * [errors HANDLE; TRACE: in the condition of kl_while, in the gradient of kl_custom_grad, in a function recorded outside
- * of a trace; ARGUMENT] */
+ * where kl_set_print says; returns x, through which gradients flow as ever.  In a trace it is a node: it prints when
+ * the trace, or a frozen step, runs, in the order of the calls, also where nothing needs x.  Outside of one it prints
+ * at once. In a function that kl_scan, kl_while or kl_cond record it prints whenever that runs, round after round; in
+ * one of kl_checkpoint or kl_custom_grad once, and not again where the backward pass computes the values again. States
+ * of a trace that looks at values are not updated in place.  label: up to 255 bytes, NULL for none. [errors HANDLE;
+ * TRACE: in the condition of kl_while, in the gradient of kl_custom_grad, in a function recorded outside of a trace;
+ * ARGUMENT] */
 KL_API kl_tensor kl_print(kl_tensor x, const char *label);
-/* All elements of a condition (bool) are to be true.  If one is not, the trace or step that holds it fails with CHECK, the
- * message and the line, all values are as before, and the next call works; outside of a trace this call does, at once.
- * [errors as kl_print; TYPE: no bool; CHECK] */
+/* All elements of a condition (bool) are to be true.  If one is not, the trace or step that holds it fails with CHECK,
+ * the message and the line, all values are as before, and the next call works; outside of a trace this call does, at
+ * once. [errors as kl_print; TYPE: no bool; CHECK] */
 KL_API kl_status kl_assert(kl_tensor condition, const char *message);
-/* The lines of kl_print, without line break, go to this function from here on, one at a time, on the thread that runs the
- * trace; it calls none of Kiln's.  NULL: to standard output. */
+/* The lines of kl_print, without line break, go to this function from here on, one at a time, on the thread that runs
+ * the trace; it calls none of Kiln's.  NULL: to standard output. */
 KL_API void kl_set_print(void (*print)(void *ctx, const char *line), void *ctx);
 
 /* ---- gradients ---- */
@@ -230,9 +233,9 @@ KL_API void kl_set_print(void (*print)(void *ctx, const char *line), void *ctx);
  * differentiable after it is read.  [errors HANDLE, TYPE: not a float] */
 KL_API kl_status kl_requires_grad(kl_tensor t);
 /* The gradient of the sum of loss's elements in wrt, shaped like wrt; differentiable itself.  Zeros where the
- * loss does not depend on wrt, which is a warning in the log (kl_set_log) where a program is built, as is a loss of more
- * elements than one.  [errors HANDLE, DEVICE, TYPE: not floats, GRAD: loss keeps no history, or wrt was assigned in the
- * trace after the loss had used it] */
+ * loss does not depend on wrt, which is a warning in the log (kl_set_log) where a program is built, as is a loss of
+ * more elements than one.  [errors HANDLE, DEVICE, TYPE: not floats, GRAD: loss keeps no history, or wrt was assigned
+ * in the trace after the loss had used it] */
 KL_API kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt);
 /* The same value, through which no gradient flows. */
 KL_API kl_tensor kl_detach(kl_tensor t);

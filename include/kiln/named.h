@@ -3,11 +3,11 @@
  *     kl_tensor x = kl_named(images, (const char *[]){"batch", "height", "width"});
  *     kl_tensor mean = kl_mean(x, 1, (int[]){kl_axis(x, "width")}, false);      // named batch, height
  *
- * Elementwise ops, and those that put tensors beside each other, match the names of axes that meet, counted from the last one:
- * two different names are an error, a name and none are the name.  matmul and dot_general take the contracted axes' names away,
- * reductions and views let names go where their axes go, and what one axis becomes alone keeps its name; a result with one
- * name twice is an error.  Ops that mix axes otherwise refuse named tensors.  A named tensor has one part, which may itself be of
- * another layer. */
+ * Elementwise ops, and those that put tensors beside each other, match the names of axes that meet, counted from the
+ * last one: two different names are an error, a name and none are the name.  matmul and dot_general take the contracted
+ * axes' names away, reductions and views let names go where their axes go, and what one axis becomes alone keeps its
+ * name; a result with one name twice is an error.  Ops that mix axes otherwise refuse named tensors.  A named tensor
+ * has one part, which may itself be of another layer. */
 #ifndef KILN_NAMED_H
 #define KILN_NAMED_H
 #include <kiln/kiln.h>
@@ -16,8 +16,8 @@
 extern "C" {
 #endif
 
-/* a with a name for each axis, NULL for none, in place of those it has; names NULL: without names, as it was before.  A name
- * occurs once, and is copied.  [ARGUMENT] */
+/* a with a name for each axis, NULL for none, in place of those it has; names NULL: without names, as it was before.  A
+ * name occurs once, and is copied.  [ARGUMENT] */
 KL_OP(named, kl_tensor a, const char *const *names)
 /* Writes the name of each axis, NULL where there is none, valid as long as the process (room for KL_MAX_RANK is always
  * enough); returns the rank, -1 for a bad handle. */

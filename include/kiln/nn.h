@@ -33,8 +33,8 @@ KL_OP(clamp, kl_tensor a, double low, double high)
  * Else a itself.  p in 0..1 and seed: numbers of this run; give each call of a step its own seed.
  * [ARGUMENT, TYPE] */
 KL_OP(dropout, kl_tensor a, double p, uint64_t seed, bool training)
-/* The same with a seed that is a tensor, as <kiln/ops.h> describes it: another mask in each round of a scan and each run of
- * a frozen step.  [ARGUMENT, TYPE, SHAPE] */
+/* The same with a seed that is a tensor, as <kiln/ops.h> describes it: another mask in each round of a scan and each
+ * run of a frozen step.  [ARGUMENT, TYPE, SHAPE] */
 KL_OP(dropout_seeded, kl_tensor a, double p, kl_tensor seed, bool training)
 
 /* ---- along an axis [SHAPE, TYPE] ---- */
@@ -69,8 +69,8 @@ KL_OP(batch_norm, kl_tensor x, kl_tensor weight, kl_tensor bias, kl_tensor mean,
 
 /* ---- products ---- */
 
-/* table: [V, D]  ids: integers of any shape  ->  [ids..., D]: row ids[i] of the table; an id out of range is the nearest
- * one in range.  The gradient adds the rows up in the order of the ids.  [SHAPE, TYPE] */
+/* table: [V, D]  ids: integers of any shape  ->  [ids..., D]: row ids[i] of the table; an id out of range is the
+ * nearest one in range.  The gradient adds the rows up in the order of the ids.  [SHAPE, TYPE] */
 KL_OP(embedding, kl_tensor table, kl_tensor ids)
 /* x: [..., K]  w: [K, N]  b: [N] or kl_none  ->  x w + b.  [SHAPE, TYPE] */
 KL_OP(linear, kl_tensor x, kl_tensor w, kl_tensor b)
@@ -80,10 +80,11 @@ KL_OP(linear, kl_tensor x, kl_tensor w, kl_tensor b)
  * [ARGUMENT: the subscripts, SHAPE, TYPE] */
 KL_OP(einsum, const char *subscripts, int n, const kl_tensor *operand)
 /* q: [..., L, D]  k: [..., M, D]  v: [..., M, E]  ->  softmax(q k^T / sqrt(D)) v: [..., L, E]; leading axes (batch,
- * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or KL_I32 or KL_I64, broadcast to
+ * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or KL_I32 or KL_I64, broadcast
+ * to
  * [..., L, 2], of which a row sees the keys from the first one on and before the second; or kl_none.  causal: row i
- * sees columns up to i + M - L.  A row that sees nothing gives zeros, and what a row does not see, an infinity or NaN too,
- * has no part in it.  One kernel, in which no L x M is stored.  [SHAPE, TYPE] */
+ * sees columns up to i + M - L.  A row that sees nothing gives zeros, and what a row does not see, an infinity or NaN
+ * too, has no part in it.  One kernel, in which no L x M is stored.  [SHAPE, TYPE] */
 KL_OP(attention, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal)
 
 /* ---- convolution over 1 to 3 axes; the lists have a number an axis ---- */

@@ -53,11 +53,11 @@ KL_OP(rand, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uin
 KL_OP(randn, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed)
 
 /* ---- seeds as tensors ----
- * A seed given as a number is one of this run, and so the same in every round of a scan and in every run of a frozen step.
- * A seed that is a tensor ([], KL_U64) may be computed in the graph, from an input of the step, a state that is assigned
- * or the number of the round, and be mapped by kl_vmap, where each element then has its own numbers whatever its
- * kl_randomness.  The same seed gives the same bits as a number and as a tensor.  [TYPE: the seed is not u64; SHAPE: it is
- * no scalar] */
+ * A seed given as a number is one of this run, and so the same in every round of a scan and in every run of a frozen
+ * step. A seed that is a tensor ([], KL_U64) may be computed in the graph, from an input of the step, a state that is
+ * assigned or the number of the round, and be mapped by kl_vmap, where each element then has its own numbers whatever
+ * its kl_randomness.  The same seed gives the same bits as a number and as a tensor.  [TYPE: the seed is not u64;
+ * SHAPE: it is no scalar] */
 
 /* [] A KL_U64, all 64 bits of it: a runtime scalar, never compiled in. */
 KL_OP(random_seed, kl_device device, uint64_t seed)
@@ -116,12 +116,14 @@ KL_OP2(mul)
 KL_OP2(div)   /* integers: toward zero, x/0 is 0 */
 KL_OP2(max)   /* larger; NaN if either is.  Gradient: a half to each where equal, 0 to both where NaN; min likewise */
 KL_OP2(min)   /* smaller; NaN if either is */
-KL_OP2(pow)   /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
+/* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
+KL_OP2(pow)
 KL_OP2(atan2) /* the angle of the point (b, a), in -pi .. pi, as IEEE 754 has it; at the origin both gradients are
                   0; floats, like the next two */
 KL_OP2(hypot) /* sqrt(a^2 + b^2), also where a square would be out of range; gradient 0 where both are 0 */
-KL_OP2(copysign) /* |a| with the sign of b, |a| where b is NaN; no gradient flows to b, to a 1 where its sign and b's are
-                     the same, signs of zeros included, else -1 */
+/* |a| with the sign of b, |a| where b is NaN; no gradient flows to b, to a 1 where its sign and b's are the same, signs
+ * of zeros included, else -1 */
+KL_OP2(copysign)
 KL_OP2(and)   /* bitwise; not floats */
 KL_OP2(or)    /* bitwise; not floats */
 KL_OP2(xor)   /* bitwise; not floats */
@@ -165,11 +167,11 @@ KL_OP(to, kl_tensor a, kl_device device)
 KL_OP(cast, kl_tensor a, kl_dtype dtype)
 
 /* ---- small integers in the place of floats ----
- * q = nearest integer of a / scale, ties to even, + zero_point, saturated to the dtype, KL_I8 or KL_U8; a NaN is the zero
- * point.  The scale is a float, [] for the whole tensor or [C] for each slice of an axis of length C; the zero point has
- * the dtype of q and the scale's shape, or is kl_none for 0.  The axis counts only beside a scale [C].
- * Gradients go straight through, as if nothing were rounded: dequantize passes its own back to the a of the quantize that
- * made q, and to the scale; where q was saturated none flows to a.  [SHAPE, TYPE] */
+ * q = nearest integer of a / scale, ties to even, + zero_point, saturated to the dtype, KL_I8 or KL_U8; a NaN is the
+ * zero point.  The scale is a float, [] for the whole tensor or [C] for each slice of an axis of length C; the zero
+ * point has the dtype of q and the scale's shape, or is kl_none for 0.  The axis counts only beside a scale [C].
+ * Gradients go straight through, as if nothing were rounded: dequantize passes its own back to the a of the quantize
+ * that made q, and to the scale; where q was saturated none flows to a.  [SHAPE, TYPE] */
 KL_OP(quantize, kl_tensor a, kl_tensor scale, kl_tensor zero_point, kl_dtype dtype, int axis)
 /* (q - zero_point) * scale, in the scale's dtype. */
 KL_OP(dequantize, kl_tensor q, kl_tensor scale, kl_tensor zero_point, int axis)
@@ -219,10 +221,11 @@ KL_OP(roll, kl_tensor a, int axis, int64_t shift)
 /* Elements of the last two axes with column - row >= diagonal (triu) or <= diagonal (tril), the others 0.  [SHAPE] */
 KL_OP(triu, kl_tensor a, int64_t diagonal)
 KL_OP(tril, kl_tensor a, int64_t diagonal)
-/* An axis cut into n parts of these lengths (NULL: equal ones), as handles in `parts`, which are kl_none after an error.
- * [SHAPE, ARGUMENT] */
+/* An axis cut into n parts of these lengths (NULL: equal ones), as handles in `parts`, which are kl_none after an
+ * error. [SHAPE, ARGUMENT] */
 KL_API kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts);
-KL_API kl_status kl_split_at(const kl_site *site, kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts);
+KL_API kl_status kl_split_at(const kl_site *site, kl_tensor a, int axis, int n, const int64_t *counts,
+                             kl_tensor *parts);
 /* Elements of one axis by index: the index's axes take the place of that axis.  An index (integers, of any shape)
  * below 0 counts as 0, one above the last as the last, here and below.  [SHAPE, TYPE] */
 KL_OP(gather, kl_tensor a, int axis, kl_tensor index)
@@ -234,15 +237,15 @@ KL_OP(index_add, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
 KL_OP(index_max, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
 KL_OP(index_min, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
 KL_OP(index_put, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
-/* Elements by an index of their own: element (i, j) of the result is a(index(i, j), j) for axis 0, a(i, index(i, j)) for
- * axis 1.  index: integers, a's shape but for its length along the axis, which is the result's.  [SHAPE, TYPE] */
+/* Elements by an index of their own: element (i, j) of the result is a(index(i, j), j) for axis 0, a(i, index(i, j))
+ * for axis 1.  index: integers, a's shape but for its length along the axis, which is the result's.  [SHAPE, TYPE] */
 KL_OP(take_along_axis, kl_tensor a, int axis, kl_tensor index)
 /* The other way round: a with each element of update, of index's shape, added to or put in place of that element of a,
  * in row-major order of the index.  [SHAPE, TYPE] */
 KL_OP(add_along_axis, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
 KL_OP(put_along_axis, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
-/* Places along an axis in the order of their elements (i32; i64 where the axis is longer): equal elements in the order of
- * their places, NaN last in both directions, -0 equal to 0.  [SHAPE] */
+/* Places along an axis in the order of their elements (i32; i64 where the axis is longer): equal elements in the order
+ * of their places, NaN last in both directions, -0 equal to 0.  [SHAPE] */
 KL_OP(argsort, kl_tensor a, int axis, bool descending)
 /* The elements of an axis in that order; gradients flow to where they came from.  [SHAPE] */
 KL_OP(sort, kl_tensor a, int axis, bool descending)
@@ -255,8 +258,8 @@ KL_OP(dynamic_slice, kl_tensor a, const kl_tensor *start, const int64_t *count)
 /* a, but for the window of update's shape at `start`, as in dynamic_slice, which update fills.
  * [SHAPE, TYPE, ARGUMENT] */
 KL_OP(dynamic_update, kl_tensor a, kl_tensor update, const kl_tensor *start)
-/* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  The sign and payload of a
- * NaN that an op computed are not specified: they may differ between the interpreter and kernels.  [TYPE] */
+/* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  The sign and payload of
+ * a NaN that an op computed are not specified: they may differ between the interpreter and kernels.  [TYPE] */
 KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
 
 /* ---- reductions over `axes` (NULL: all); reduced axes keep length 1 with keepdims, else go [SHAPE] ---- */

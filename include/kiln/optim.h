@@ -39,9 +39,9 @@ typedef struct kl_adam_options {
 KL_API kl_optimizer *kl_sgd(const kl_tensor *param, int n, const kl_sgd_options *options);
 KL_API kl_optimizer *kl_adam(const kl_tensor *param, int n, const kl_adam_options *options);
 
-/* Records one step against the gradient of `loss`.  [errors ARGUMENT: no optimizer, TRACE: no open trace, GRAD: the loss
- * depends on no parameter, or a parameter was assigned in the trace after the loss had used it, and those of kl_grad and
- * kl_assign] */
+/* Records one step against the gradient of `loss`.  [errors ARGUMENT: no optimizer, TRACE: no open trace, GRAD: the
+ * loss depends on no parameter, or a parameter was assigned in the trace after the loss had used it, and those of
+ * kl_grad and kl_assign] */
 KL_API kl_status kl_optimizer_step(kl_optimizer *opt, kl_tensor loss, double lr);
 
 /* Steps recorded so far (Adam's t); set it when training resumes, or back by one after a trace that failed.
@@ -49,8 +49,8 @@ KL_API kl_status kl_optimizer_step(kl_optimizer *opt, kl_tensor loss, double lr)
 KL_API int64_t kl_optimizer_steps(const kl_optimizer *opt);
 KL_API kl_status kl_optimizer_set_steps(kl_optimizer *opt, int64_t steps);
 
-/* The numbers that change from step to step, as names and values for the next run of a frozen step (step.h) that recorded
- * kl_optimizer_step; counts that run as a step.  Returns how many it wrote to slots[], which has room for
+/* The numbers that change from step to step, as names and values for the next run of a frozen step (step.h) that
+ * recorded kl_optimizer_step; counts that run as a step.  Returns how many it wrote to slots[], which has room for
  * KL_OPTIMIZER_SLOTS.  Recording has counted a step, too, though none was run: kl_optimizer_set_steps takes it back.
  *     n = kl_optimizer_slots(opt, learning_rate, slots);  kl_step_run(step, 1, &x, n, slots, 0, NULL);
  * [errors ARGUMENT: 0] */

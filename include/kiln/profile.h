@@ -1,5 +1,5 @@
-/* Where the time of a program goes: kernel by kernel, line by line of the user's source, and as a timeline.  Included by
- * <kiln/kiln.h>.
+/* Where the time of a program goes: kernel by kernel, line by line of the user's source, and as a timeline.  Included
+ * by <kiln/kiln.h>.
  *
  *     kl_profile_begin();
  *     for (int step = 0; step < 100; step++) train(...);

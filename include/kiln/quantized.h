@@ -1,20 +1,22 @@
 /* Tensors stored as small integers.  Included by <kiln/kiln.h>; see storage.h.
  *
  *     kl_qscheme q = {.type = KL_Q_I8};
- *     kl_tensor w8 = kl_keep(kl_quantized(w, (kl_qscheme){.type = KL_Q_I8, .per_axis = true, .axis = 1}, kl_none, kl_none));
- *     y = kl_matmul(kl_quantized(x, q, kl_none, kl_none), w8);                 // integers times integers, then one scale
+ *     kl_tensor w8 = kl_keep(kl_quantized(w, (kl_qscheme){.type = KL_Q_I8, .per_axis = true, .axis = 1}, kl_none,
+ * kl_none)); y = kl_matmul(kl_quantized(x, q, kl_none, kl_none), w8);                 // integers times integers, then
+ * one scale
  *
- * A quantized tensor stands for (q - zero point) * scale, a float.  Its parts: the integers q (KL_Q_I4: two in a byte of KL_U8
- * along the last axis, the first one in its low half), the scales, and the zero points or kl_none for 0.  Scales have the
- * tensor's rank: length 1 where one is for all.  Ops on one:
- * - a product of two is one of integers, summed in KL_I32 and scaled once, a float: where scales are a tensor's, an axis's that
- *   is not contracted, or, for two matrices, blocks of the contracted axis.  It has the gradient of the product of floats;
+ * A quantized tensor stands for (q - zero point) * scale, a float.  Its parts: the integers q (KL_Q_I4: two in a byte
+ * of KL_U8 along the last axis, the first one in its low half), the scales, and the zero points or kl_none for 0.
+ * Scales have the tensor's rank: length 1 where one is for all.  Ops on one:
+ * - a product of two is one of integers, summed in KL_I32 and scaled once, a float: where scales are a tensor's, an
+ * axis's that is not contracted, or, for two matrices, blocks of the contracted axis.  It has the gradient of the
+ * product of floats;
  * - views leave the integers what they are;
- * - elementwise ops compute in floats and quantize the result in the way of the first quantized operand, its scale from the
- *   result's own range, so that it is off by at most half a step;
+ * - elementwise ops compute in floats and quantize the result in the way of the first quantized operand, its scale from
+ * the result's own range, so that it is off by at most half a step;
  * - anything else, also a product with a float, takes kl_dense of it and gives a plain tensor.
- * Gradients go straight through rounding to the float that was quantized, as in kl_quantize, and are 0 where it saturated.  The
- * tensor itself has no gradient. */
+ * Gradients go straight through rounding to the float that was quantized, as in kl_quantize, and are 0 where it
+ * saturated.  The tensor itself has no gradient. */
 #ifndef KILN_QUANTIZED_H
 #define KILN_QUANTIZED_H
 #include <kiln/kiln.h>
@@ -25,8 +27,8 @@ extern "C" {
 
 /* -128..127 or -8..7, symmetric where the scale comes from the data: zero point 0; 0..255 with a zero point. */
 typedef enum kl_qtype { KL_Q_I8, KL_Q_U8, KL_Q_I4 } kl_qtype;
-/* Which elements share a scale: all; with per_axis those of each slice of `axis`; with block > 0 those of each run of so many
- * along `axis` (it divides the length), for each place in the other axes.  axis may be negative. */
+/* Which elements share a scale: all; with per_axis those of each slice of `axis`; with block > 0 those of each run of
+ * so many along `axis` (it divides the length), for each place in the other axes.  axis may be negative. */
 typedef struct kl_qscheme {
     kl_qtype type;
     bool per_axis;
@@ -34,21 +36,21 @@ typedef struct kl_qscheme {
     int64_t block;
 } kl_qscheme;
 
-/* x, a float, in integers.  scale: [], [C] for an axis of length C, or for blocks the shape of x with that axis counting
- * blocks; kl_none: from the least and greatest elements of x that share it.  zero_point: the scale's shape, KL_I8 or KL_U8 as
- * the integers; kl_none: 0, or from the range beside a scale of kl_none.  KL_Q_I4 needs a last axis of even length.
- * [SHAPE, TYPE, ARGUMENT] */
+/* x, a float, in integers.  scale: [], [C] for an axis of length C, or for blocks the shape of x with that axis
+ * counting blocks; kl_none: from the least and greatest elements of x that share it.  zero_point: the scale's shape,
+ * KL_I8 or KL_U8 as the integers; kl_none: 0, or from the range beside a scale of kl_none.  KL_Q_I4 needs a last axis
+ * of even length. [SHAPE, TYPE, ARGUMENT] */
 KL_OP(quantized, kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
 
-/* What ranges a tensor has had, to choose its scale before it comes: two states, the least and greatest elements so far, or,
- * with a momentum above 0, their moving averages low = momentum * low + (1 - momentum) * new. */
+/* What ranges a tensor has had, to choose its scale before it comes: two states, the least and greatest elements so
+ * far, or, with a momentum above 0, their moving averages low = momentum * low + (1 - momentum) * new. */
 typedef struct kl_observer {
     kl_qscheme scheme;
     kl_tensor low, high;
     double momentum;
 } kl_observer;
-/* Of float tensors of this rank and shape (only the length of a scheme's axis counts; no blocks).  [ARGUMENT, SHAPE, TYPE,
- * DEVICE, MEMORY] */
+/* Of float tensors of this rank and shape (only the length of a scheme's axis counts; no blocks).  [ARGUMENT, SHAPE,
+ * TYPE, DEVICE, MEMORY] */
 KL_API kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, kl_dtype dtype, int rank,
                                   const int64_t *dims);
 /* Takes x in, by kl_assign to both states.  [SHAPE, TYPE] */

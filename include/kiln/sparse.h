@@ -2,16 +2,17 @@
  *
  *     kl_tensor a = kl_sparse_csr(values, starts, columns, n), y = kl_matmul(a, x);
  *
- * A sparse tensor is a matrix [R, C] of which some elements are stored and the others are 0.  Its parts, with room for `bound`
- * stored elements, are values [bound] of any number dtype and, as KL_I32 or KL_I64, in coordinates (COO) the rows [bound] and
- * columns [bound] of each, in rows (CSR) where each row's elements start, [R + 1], and their columns [bound].  How many of
- * them count is data: those of CSR beyond the last start do not, and in COO one that is not needed has the value 0.  Elements of
- * one place add up.
+ * A sparse tensor is a matrix [R, C] of which some elements are stored and the others are 0.  Its parts, with room for
+ * `bound` stored elements, are values [bound] of any number dtype and, as KL_I32 or KL_I64, in coordinates (COO) the
+ * rows [bound] and columns [bound] of each, in rows (CSR) where each row's elements start, [R + 1], and their columns
+ * [bound].  How many of them count is data: those of CSR beyond the last start do not, and in COO one that is not
+ * needed has the value 0.  Elements of one place add up.
  *
- * Ops that know them: matmul and dot_general with a plain tensor on either side (gathered rows, times the values, summed by
- * row), kl_sampled_matmul, + and - with a plain tensor of the same shape (plain) and with a sparse one (sparse), * by a plain
- * tensor that broadcasts to the matrix, / by a number, neg, cast, transpose, sum over any axes.  What is not stored stays 0
- * there, also times an infinity or a NaN.  Any other op takes kl_dense of it, which in a log of dispatch is a line
+ * Ops that know them: matmul and dot_general with a plain tensor on either side (gathered rows, times the values,
+ * summed by row), kl_sampled_matmul, + and - with a plain tensor of the same shape (plain) and with a sparse one
+ * (sparse), * by a plain tensor that broadcasts to the matrix, / by a number, neg, cast, transpose, sum over any axes.
+ * What is not stored stays 0 there, also times an infinity or a NaN.  Any other op takes kl_dense of it, which in a log
+ * of dispatch is a line
  * "[densify]", and gives a plain tensor.  kl_grad in a sparse tensor is sparse: the gradient of each stored element. */
 #ifndef KILN_SPARSE_H
 #define KILN_SPARSE_H
@@ -25,8 +26,8 @@ extern "C" {
 KL_OP(sparse_coo, kl_tensor values, kl_tensor rows, kl_tensor columns, int64_t nrows, int64_t ncolumns)
 /* In rows, of which starts has one more than there are, ascending from 0.  [SHAPE, TYPE] */
 KL_OP(sparse_csr, kl_tensor values, kl_tensor starts, kl_tensor columns, int64_t ncolumns)
-/* The elements of a plain matrix that are not 0, in rows, at most `bound`: with more every value is NaN.  Gradients flow to
- * them.  It sorts, so it is for making one, not for every step; floats.  [SHAPE, TYPE, ARGUMENT] */
+/* The elements of a plain matrix that are not 0, in rows, at most `bound`: with more every value is NaN.  Gradients
+ * flow to them.  It sorts, so it is for making one, not for every step; floats.  [SHAPE, TYPE, ARGUMENT] */
 KL_OP(to_sparse, kl_tensor a, int64_t bound)
 /* a: [R, K]  b: [K, C]: the product where pattern [R, C] stores what is not 0, as sparse as that.  [SHAPE, TYPE] */
 KL_OP(sampled_matmul, kl_tensor a, kl_tensor b, kl_tensor pattern)

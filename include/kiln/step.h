@@ -38,17 +38,18 @@ typedef struct kl_slot {
 
 /* Ends the open trace without running it, and compiles it unless known.  Each run is given tensors for inputs[], which
  * were made by kl_input or kl_wrap in the trace, and writes what was kept with kl_keep, in that order.  Tensors from
- * outside that the trace used are states: each run reads the value they then have and assigns what the trace assigned, so
- * they must live as long as the step is run.  A kl_scalar that was given a name by kl_set_name can be given a number at
- * each run; several may share a name.  All other inputs and numbers stay as they were recorded, seeds too: a seed that
- * changes from run to run is a tensor, an input or a state (kl_dropout_seeded and its like).
- * [errors NULL: TRACE without a begin, ARGUMENT, HANDLE: an input that is none, those of kl_trace_end] */
+ * outside that the trace used are states: each run reads the value they then have and assigns what the trace assigned,
+ * so they must live as long as the step is run.  A kl_scalar that was given a name by kl_set_name can be given a number
+ * at each run; several may share a name.  All other inputs and numbers stay as they were recorded, seeds too: a seed
+ * that changes from run to run is a tensor, an input or a state (kl_dropout_seeded and its like). [errors NULL: TRACE
+ * without a begin, ARGUMENT, HANDLE: an input that is none, those of kl_trace_end] */
 KL_API kl_step *kl_step_end(int ninputs, const kl_tensor *inputs);
-/* Runs it: inputs of the shapes, dtypes and devices recorded; numbers by name, the others as recorded; outputs[] are new
- * handles, which the caller releases.  After an error every value is as before, and outputs[] are kl_none.
- * [errors ARGUMENT: a wrong count or name; SHAPE, TYPE, DEVICE: an input does not fit; HANDLE: an input or a state that
- * was released; TRACE: one is open; those of running] */
-KL_API kl_status kl_step_run(const kl_step *step, int ninputs, const kl_tensor *inputs, int nslots, const kl_slot *slots,
+/* Runs it: inputs of the shapes, dtypes and devices recorded; numbers by name, the others as recorded; outputs[] are
+ * new handles, which the caller releases.  After an error every value is as before, and outputs[] are kl_none. [errors
+ * ARGUMENT: a wrong count or name; SHAPE, TYPE, DEVICE: an input does not fit; HANDLE: an input or a state that was
+ * released; TRACE: one is open; those of running] */
+KL_API kl_status kl_step_run(const kl_step *step, int ninputs, const kl_tensor *inputs, int nslots,
+                             const kl_slot *slots,
                              int noutputs, kl_tensor *outputs);
 /* Outputs of a run, -1 for NULL. */
 KL_API int kl_step_outputs(const kl_step *step);
@@ -57,7 +58,8 @@ KL_API void kl_step_free(kl_step *step);
 
 /* ---- the same with a call site, which may be NULL ---- */
 KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
-KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs, int nslots,
+KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
+                                int nslots,
                                 const kl_slot *slots, int noutputs, kl_tensor *outputs);
 
 #ifndef KL_NO_CALL_SITES

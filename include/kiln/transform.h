@@ -1,9 +1,9 @@
 /* Transforms: what changes how ops are recorded, op by op.  Included by <kiln/kiln.h>.
  *
  * Each is a key of <kiln/dispatch.h> that a block or a call includes on its thread.  It acts while recording and
- * records ordinary ops, so that what it makes is fused, differentiated and run on every device like anything else; code that
- * uses tensors does not know that one is active.  They nest: autocast inside of vmap, vmap inside of vmap, both under a
- * profiler or tracer. */
+ * records ordinary ops, so that what it makes is fused, differentiated and run on every device like anything else; code
+ * that uses tensors does not know that one is active.  They nest: autocast inside of vmap, vmap inside of vmap, both
+ * under a profiler or tracer. */
 #ifndef KILN_TRANSFORM_H
 #define KILN_TRANSFORM_H
 #include <kiln/control.h>
@@ -22,10 +22,10 @@ extern "C" {
  *     }
  *     kl_vmap(sample_gradient, &w, 2, (kl_tensor[]){images, labels}, NULL, 1, &gradients, NULL, KL_RANDOM_ERROR);
  *
- * The function is called once and sees one element: in[] without the axis that is mapped.  What it does is recorded once
- * for the whole batch: the number of ops does not depend on its length, and out[i] is f of the elements, stacked.  Other
- * tensors that it uses are the same for all elements; kl_grad in one of them gives each element's own gradient.  The
- * function is recorded like those of <kiln/control.h>, with the same rules. */
+ * The function is called once and sees one element: in[] without the axis that is mapped.  What it does is recorded
+ * once for the whole batch: the number of ops does not depend on its length, and out[i] is f of the elements, stacked.
+ * Other tensors that it uses are the same for all elements; kl_grad in one of them gives each element's own gradient.
+ * The function is recorded like those of <kiln/control.h>, with the same rules. */
 
 #define KL_NO_AXIS 1000 /* in in_axes: this tensor is the same for all elements */
 
@@ -37,11 +37,12 @@ typedef enum kl_randomness {
 } kl_randomness;
 
 /* in_axes: the axis of each in[] that is mapped (negative: from the end), KL_NO_AXIS for none; NULL: 0 for all.
- * out_axes: where the batch's axis goes in each out[]; NULL: 0 for all.  Ops that have no rule for batches are recorded for
- * each element by itself, and say so once in the log (kl_set_log).  Nests.
- * [lazy; new handles; errors ARGUMENT: nothing is mapped, no such axis, the batch is empty, batches of two lengths, random
- * numbers; SHAPE: a tensor inside has KL_MAX_RANK axes; those of the function] */
-KL_API kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes, uint32_t nout,
+ * out_axes: where the batch's axis goes in each out[]; NULL: 0 for all.  Ops that have no rule for batches are recorded
+ * for each element by itself, and say so once in the log (kl_set_log).  Nests. [lazy; new handles; errors ARGUMENT:
+ * nothing is mapped, no such axis, the batch is empty, batches of two lengths, random numbers; SHAPE: a tensor inside
+ * has KL_MAX_RANK axes; those of the function] */
+KL_API kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes,
+                         uint32_t nout,
                          kl_tensor *out, const int *out_axes, kl_randomness randomness);
 
 /* ---- autocast: products in a narrow dtype, the rest where it is safe (key Autocast) ----
@@ -50,10 +51,10 @@ KL_API kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_ten
  *     kl_tensor loss = kl_cross_entropy(kl_linear(kl_relu(kl_linear(x, w1, b1)), w2, b2), labels);
  *     kl_autocast_end();
  *
- * Inside of a block every op has its operands cast first, as its policy says (column autocast of `kiln ops`): LOWER to the
- * block's dtype (products), FP32 to f32 (exponentials, sums), PROMOTE to the widest dtype among them, ANY not at all.
- * Softmax, norms and losses compute in f32.  Weights stay f32, and so do their gradients; a narrow copy of one is made once a block.
- * f64 and integers are left alone. */
+ * Inside of a block every op has its operands cast first, as its policy says (column autocast of `kiln ops`): LOWER to
+ * the block's dtype (products), FP32 to f32 (exponentials, sums), PROMOTE to the widest dtype among them, ANY not at
+ * all. Softmax, norms and losses compute in f32.  Weights stay f32, and so do their gradients; a narrow copy of one is
+ * made once a block. f64 and integers are left alone. */
 
 /* dtype: KL_BF16 or KL_F16, or KL_F32 for a block without autocast inside of another one.  Blocks nest, and are their
  * thread's.  [errors TYPE; ARGUMENT: 32 blocks are open; MEMORY] */
@@ -61,8 +62,8 @@ KL_API kl_status kl_autocast_begin(kl_dtype dtype);
 KL_API kl_status kl_autocast_end(void); /* [errors ARGUMENT: none is open] */
 KL_API kl_dtype kl_autocast_dtype(void); /* of the innermost block; KL_F32: no autocast here */
 
-/* f16 gradients below 6e-8 are 0: with the loss so many times as large they are not.  A step whose gradients are not all
- * finite is left out and the scale made smaller; after `interval` good ones in a row it grows.
+/* f16 gradients below 6e-8 are 0: with the loss so many times as large they are not.  A step whose gradients are not
+ * all finite is left out and the scale made smaller; after `interval` good ones in a row it grows.
  *
  *     kl_grad(kl_loss_scale_up(&s, loss), w) -> g        g = kl_loss_scale_down(&s, g)
  *     ok = kl_loss_scale_finite(n, all_g)                kl_assign(w, kl_where(ok, updated_w, w))
@@ -77,9 +78,12 @@ typedef struct kl_loss_scale {
 /* The numbers above may be changed after it.  [new handles; errors ARGUMENT, DEVICE] */
 KL_API kl_status kl_loss_scale_init(kl_loss_scale *s, kl_device device, double initial);
 KL_API void kl_loss_scale_free(kl_loss_scale *s);
-KL_API kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss);           /* loss * scale, f32 or f64 [lazy; TYPE] */
-KL_API kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient);     /* gradient / scale, f32 or f64 [lazy; TYPE] */
-KL_API kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients);            /* bool[]: all of all [lazy; TYPE] */
+/* loss * scale, f32 or f64 [lazy; TYPE] */
+KL_API kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss);
+/* gradient / scale, f32 or f64 [lazy; TYPE] */
+KL_API kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient);
+/* bool[]: all of all [lazy; TYPE] */
+KL_API kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients);
 KL_API kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite);           /* assigns the next scale [TYPE] */
 
 /* ---- the profiler of calls (key Profiler) ---- */
@@ -91,12 +95,14 @@ typedef struct kl_op_record {
     int64_t ns;                          /* the host's time for the call: dispatch, layers, recording */
     kl_site site;                        /* where it was made; file NULL: not known */
     uint32_t nin;
-    struct { kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK]; } in[KL_OP_RECORD_INPUTS]; /* types of the first operands */
+    /* types of the first operands */
+    struct { kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK]; } in[KL_OP_RECORD_INPUTS];
 } kl_op_record;
-/* From here on this thread's calls are noted: one record each, whatever layers and kernels do for it, and in a function that
- * kl_vmap records one for the whole batch.  [errors ARGUMENT: it has begun; MEMORY] */
+/* From here on this thread's calls are noted: one record each, whatever layers and kernels do for it, and in a function
+ * that kl_vmap records one for the whole batch.  [errors ARGUMENT: it has begun; MEMORY] */
 KL_API kl_status kl_op_profile_begin(void);
-/* The records; valid until this thread begins again or ends.  Either may be NULL.  [errors ARGUMENT: it has not begun] */
+/* The records; valid until this thread begins again or ends.  Either may be NULL.  [errors ARGUMENT: it has not
+ * begun] */
 KL_API kl_status kl_op_profile_end(const kl_op_record **records, uint32_t *n);
 
 /* ---- the tracer: calls as a graph (keys TracerOuter and Tracer) ---- */
@@ -107,25 +113,28 @@ typedef enum kl_tap {
     KL_TAP_CALLS,   /* as they are made: before casts and batches; f32 where autocast's casts made a call mix dtypes */
     KL_TAP_RECORDED /* as they are recorded: with casts and batches, before gradients */
 } kl_tap;
-/* From here on this thread's calls are noted as a graph with inputs in[] while they do what they do, in traces and outside of
- * them, marked by kl_requires_grad or not.  Other tensors that they use are captured; numbers and data that they are given
- * are the graph's own.  One a tap and thread.  NULL: it failed.  [errors ARGUMENT, HANDLE, TRACE, MEMORY] */
+/* From here on this thread's calls are noted as a graph with inputs in[] while they do what they do, in traces and
+ * outside of them, marked by kl_requires_grad or not.  Other tensors that they use are captured; numbers and data that
+ * they are given are the graph's own.  One a tap and thread.  NULL: it failed.  [errors ARGUMENT, HANDLE, TRACE,
+ * MEMORY] */
 KL_API kl_tracer *kl_tracer_begin(kl_tap tap, uint32_t nin, const kl_tensor *in);
-/* Not any more; out[] are the graph's results, made by the calls.  [errors ARGUMENT: out[] are others, or something cannot
- * be traced] */
+/* Not any more; out[] are the graph's results, made by the calls.  [errors ARGUMENT: out[] are others, or something
+ * cannot be traced] */
 KL_API kl_status kl_tracer_end(kl_tracer *tr, uint32_t nout, const kl_tensor *out);
 /* The graph as text (ir/README.md), valid until asked for again or freed; NULL: out of memory. */
 KL_API const char *kl_tracer_text(kl_tracer *tr);
-/* Makes the calls again, on other tensors of the same types.  Captured tensors have to be there still, with the values they have
- * now.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, and those of the ops] */
+/* Makes the calls again, on other tensors of the same types.  Captured tensors have to be there still, with the values
+ * they have now.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, and those of the ops] */
 KL_API kl_status kl_tracer_run(const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
 KL_API void kl_tracer_free(kl_tracer *tr); /* NULL is fine */
 
 /* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout,
+KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t nin, const kl_tensor *in,
+                                  uint32_t nout,
                                   kl_tensor *out);
 KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
-                            const int *in_axes, uint32_t nout, kl_tensor *out, const int *out_axes, kl_randomness randomness);
+                            const int *in_axes, uint32_t nout, kl_tensor *out, const int *out_axes,
+                                kl_randomness randomness);
 KL_API kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype);
 KL_API kl_status kl_autocast_end_at(const kl_site *site);
 KL_API kl_status kl_loss_scale_init_at(const kl_site *site, kl_loss_scale *s, kl_device device, double initial);

@@ -84,7 +84,8 @@ typedef enum kl_log_level {
     KL_LOG_ERROR, /* each error, when a call sets kl_last_error */
     KL_LOG_NONE
 } kl_log_level;
-/* One line, without a newline, valid during the call.  Any thread may call, Kiln's own included.  It must not call Kiln. */
+/* One line, without a newline, valid during the call.  Any thread may call, Kiln's own included.  It must not call
+ * Kiln. */
 typedef void kl_log_fn(void *ctx, kl_log_level level, const char *message);
 
 #endif

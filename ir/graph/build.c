@@ -9,8 +9,10 @@ static ref graph_build_add(struct graph *g, enum op op, unsigned nin, ref a, ref
 
 #define ST(name, ...)
 #define EW1(name, ...) ref n_##name(struct graph *g, ref a) { return graph_build_add(g, OP_##name, 1, a, NIL, NIL); }
-#define EW2(name, ...) ref n_##name(struct graph *g, ref a, ref b) { return graph_build_add(g, OP_##name, 2, a, b, NIL); }
-#define EW3(name, ...) ref n_##name(struct graph *g, ref a, ref b, ref c) { return graph_build_add(g, OP_##name, 3, a, b, c); }
+#define EW2(name, ...)                                                                                                 \
+    ref n_##name(struct graph *g, ref a, ref b) { return graph_build_add(g, OP_##name, 2, a, b, NIL); }
+#define EW3(name, ...)                                                                                                 \
+    ref n_##name(struct graph *g, ref a, ref b, ref c) { return graph_build_add(g, OP_##name, 3, a, b, c); }
 #include "ir/ops/ops.def"
 
 static ref leaf(struct graph *g, enum op op, struct leaves *l, unsigned dtype, const struct shape *s, const char *name)

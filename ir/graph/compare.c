@@ -1,8 +1,8 @@
 /* What has changed from one graph to another, node by node, for people.
  *
  * Nodes are matched by what they are apart from their operands: a longest common subsequence, so that the order stays;
- * in what it leaves over, those of the same op, then those that make the same type of the same operands.  A matched node
- * is the same if its operands match, too: what only reads something else that has changed is no change. */
+ * in what it leaves over, those of the same op, then those that make the same type of the same operands.  A matched
+ * node is the same if its operands match, too: what only reads something else that has changed is no change. */
 #include "ir/text/text.h"
 #include <string.h>
 
@@ -74,7 +74,8 @@ static bool same_operands(const struct differ *d, ref x, ref y)
 
 static bool same_type(const struct differ *d, ref x, ref y)
 {
-    return node_at(d->a, x)->dtype == node_at(d->b, y)->dtype && same_shape(d, node_at(d->a, x)->shape, node_at(d->b, y)->shape);
+    return node_at(d->a, x)->dtype == node_at(d->b, y)->dtype &&
+        same_shape(d, node_at(d->a, x)->shape, node_at(d->b, y)->shape);
 }
 
 /* The first of these that a matched node differs in; NULL: nothing. */
@@ -119,7 +120,8 @@ static bool match_table(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m
     for (uint32_t i = n; i-- > 0;)
         for (uint32_t j = m; j-- > 0;) {
             uint32_t skip = len[(i + 1) * row + j], other = len[i * row + j + 1];
-            len[i * row + j] = same_key(d->ka[x0 + i], d->kb[y0 + j]) ? len[(i + 1) * row + j + 1] + 1 : skip > other ? skip : other;
+            len[i * row + j] = same_key(d->ka[x0 + i], d->kb[y0 + j]) ? len[(i + 1) * row + j + 1] + 1 : skip > other
+                ? skip : other;
         }
     for (uint32_t i = 0, j = 0; i < n && j < m;)
         if (same_key(d->ka[x0 + i], d->kb[y0 + j]))
@@ -195,7 +197,8 @@ static bool graph_compare_compare(struct differ *d);
 static bool compare_regions(struct differ *d, const struct node *p, const struct node *q)
 {
     for (uint32_t i = 0; i < op_regions(p->op); i++) {
-        struct differ sub = {.a = node_region(d->a, p, i), .b = node_region(d->b, q, i), .t = d->t, .indent = d->indent + 2, .n = d->n};
+        struct differ sub = {.a = node_region(d->a, p, i), .b = node_region(d->b, q, i), .t = d->t,
+                             .indent = d->indent + 2, .n = d->n};
         if (graph_same(sub.a, sub.b))
             continue;
         text_put(d->t, "%*sin its region %u:\n", (int)d->indent, "", i);

@@ -117,7 +117,8 @@ bool custom_run(const struct graph *g, const struct node *n, const void *const *
         return false;
     char message[CUSTOM_MESSAGE] = "";
     node_types(g, n, work);
-    kl_custom_call call = {.nin = node_nin(n), .nout = c->nresult, .in_type = work, .out_type = (kl_type *)work + node_nin(n),
+    kl_custom_call call = {.nin = node_nin(n), .nout = c->nresult, .in_type = work,
+                           .out_type = (kl_type *)work + node_nin(n),
                            .attr = c->attr, .attr_bytes = c->nattr, .in = in, .out = out,
                            .message = message, .message_bytes = sizeof message};
     kl_status status = op->functions.run(op->ctx, &call);
@@ -145,7 +146,8 @@ static bool check_node(const struct graph *g, const struct node *n, struct err *
         err_set(e, KL_ERR_MEMORY, "custom \"%s\": out of memory", c->name);
     if (ok) {
         node_types(g, n, type);
-        kl_custom_call call = {.nin = nin, .nout = c->nresult, .in_type = type, .attr = c->attr, .attr_bytes = c->nattr};
+        kl_custom_call call = {.nin = nin, .nout = c->nresult, .in_type = type, .attr = c->attr,
+                               .attr_bytes = c->nattr};
         ok = custom_types(op, &call, said, e);
     }
     for (uint32_t i = 0; ok && i < c->nresult; i++) {
@@ -193,7 +195,8 @@ uint32_t custom_number(struct graph *g, uint32_t from)
     return from;
 }
 
-/* The call site of custom op number *left of g and its regions, in the order of custom_number; NULL: there are not so many. */
+/* The call site of custom op number *left of g and its regions, in the order of custom_number; NULL: there are not so
+ * many. */
 static const kl_site *find_site(const struct graph *g, uint32_t *left)
 {
     for (ref r = 1; r < g->nnode && *left < g->ncustom; r++)

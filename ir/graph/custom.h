@@ -26,7 +26,8 @@ void inspect_quiet(bool on);                                  /* on this thread 
 bool custom_register(const char *name, const kl_custom_op *functions, void *ctx, struct err *e); /* the name fits */
 const struct custom_op *custom_find(const char *name);        /* NULL: not registered */
 kl_type custom_type(unsigned dtype, const struct shape *s);
-/* Asks the op for the types of its results; call has no message yet.  false: *e is its error, or types that are none. */
+/* Asks the op for the types of its results; call has no message yet.  false: *e is its error, or types that are
+ * none. */
 bool custom_types(const struct custom_op *op, kl_custom_call *call, kl_type *out, struct err *e);
 /* Runs the op of a node; work: custom_work_bytes.  false: *e, with e->call for custom_locate. */
 bool custom_run(const struct graph *g, const struct node *n, const void *const *in, void *const *out, void *work,

@@ -54,7 +54,8 @@ void graph_difference(const struct graph *g, const struct graph *known, char *te
         char *here = node_text(g, r), *there = node_text(known, r);
         const struct node *x = node_at(g, r);
         put_site(g, r, site, sizeof site);
-        snprintf(text, n, "%s: node %u, %s: its %s differs from trace \"%s\", the nearest known: it is\n  %s\nand was\n  %s",
+        snprintf(text, n,
+                 "%s: node %u, %s: its %s differs from trace \"%s\", the nearest known: it is\n  %s\nand was\n  %s",
                  site, r, opinfo[x->op].name, field(g, x, known, node_at(known, r)), known->name, here ? here : "",
                  there ? there : "");
         mem_free(here);
@@ -63,7 +64,8 @@ void graph_difference(const struct graph *g, const struct graph *known, char *te
         const struct graph *longer = r < g->nnode ? g : known;
         put_site(longer, r, site, sizeof site);
         snprintf(text, n, "%s: node %u, %s: trace \"%s\", the nearest known, %s", site, r,
-                 opinfo[node_at(longer, r)->op].name, known->name, r < g->nnode ? "ended before it" : "went on with it");
+                 opinfo[node_at(longer, r)->op].name, known->name,
+                     r < g->nnode ? "ended before it" : "went on with it");
     } else {
         ref last = r - 1;
         for (uint32_t i = 0; i < g->nout; i++) {
@@ -74,7 +76,9 @@ void graph_difference(const struct graph *g, const struct graph *known, char *te
             break;
         }
         put_site(g, last, site, sizeof site);
-        snprintf(text, n, "%s: node %u, %s: the nodes are those of trace \"%s\", the nearest known, but not what is kept and "
-                 "assigned", site, last, opinfo[node_at(g, last)->op].name, known->name);
+        snprintf(text, n,
+                 "%s: node %u, %s: the nodes are those of trace \"%s\", the nearest known, but not what is kept and "
+                 "assigned",
+                 site, last, opinfo[node_at(g, last)->op].name, known->name);
     }
 }

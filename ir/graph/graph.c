@@ -90,10 +90,14 @@ static size_t symbols_bytes(const struct symbols *s)
 
 size_t graph_bytes(const struct graph *g)
 {
-    size_t bytes = sizeof *g + g->node_cap * sizeof *g->node + g->shape_cap * sizeof *g->shape + g->out_cap * sizeof *g->out +
-                   g->operand_cap * sizeof *g->operand + g->region_cap * sizeof *g->region + g->custom_cap * sizeof *g->custom +
-                   (size_t)(g->input.cap + g->state.cap + g->slot.cap) * sizeof *g->input.v + g->site_cap * sizeof *g->site +
-                   g->text_cap * sizeof *g->text + (g->group ? g->node_cap * sizeof *g->group : 0) + symbols_bytes(g->symbols) +
+    size_t bytes = sizeof *g + g->node_cap * sizeof *g->node + g->shape_cap * sizeof *g->shape + g->out_cap *
+        sizeof *g->out +
+                   g->operand_cap * sizeof *g->operand + g->region_cap * sizeof *g->region + g->custom_cap *
+                       sizeof *g->custom +
+                   (size_t)(g->input.cap + g->state.cap + g->slot.cap) * sizeof *g->input.v + g->site_cap *
+                       sizeof *g->site +
+                   g->text_cap * sizeof *g->text + (g->group ? g->node_cap * sizeof *g->group : 0) +
+                       symbols_bytes(g->symbols) +
                    g->shape_index.cap * sizeof *g->shape_index.slot + g->site_index.cap * sizeof *g->site_index.slot +
                    g->text_index.cap * sizeof *g->text_index.slot;
     for (uint32_t i = 0; i < g->nregion; i++)
@@ -271,7 +275,8 @@ static uint32_t shapes_beside_nodes(const struct graph *g)
 }
 
 /* Clones a copy of *from whose counts are those of the beginning.  Shapes and sites that only later nodes have are left
- * out: a trace whose recordings differ in a shape is copied from recording to recording, and would have those of all. */
+ * out: a trace whose recordings differ in a shape is copied from recording to recording, and would have those of
+ * all. */
 struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode, uint32_t nshape)
 {
     struct graph cut = *from;
@@ -382,7 +387,8 @@ ref graph_add(struct graph *g, const struct node *proto, const struct shape *tar
         return NIL;
     if (proto->op == OP_nil || proto->op >= OP_COUNT || op_is_region(proto->op)) {
         err_set(&g->err, KL_ERR_INTERNAL, "op %u %s", proto->op,
-                op_is_region(proto->op) ? "has a builder of its own: graph_add_region, graph_add_custom" : "does not exist");
+                op_is_region(proto->op) ? "has a builder of its own: graph_add_region, graph_add_custom"
+                    : "does not exist");
         return NIL;
     }
     return graph_add_node(g, proto, target);

@@ -1,6 +1,6 @@
-/* kl.print and kl.assert: custom ops that every process has.  Their attribute is what the user calls the value; a second
- * operand is the token that the one before gave, so that the order of a trace's is that of its calls.  Their result is
- * such a token, one byte. */
+/* kl.print and kl.assert: custom ops that every process has.  Their attribute is what the user calls the value; a
+ * second operand is the token that the one before gave, so that the order of a trace's is that of its calls.  Their
+ * result is such a token, one byte. */
 #include "custom.h"
 #include "ir/text/text.h"
 #include <math.h>
@@ -26,9 +26,11 @@ static kl_status token_types(void *ctx, const kl_custom_call *call, kl_type *out
 {
     bool asserts = ctx != NULL;
     if (call->nout != 1 || call->nin < 1 || call->nin > 2 || (call->nin == 2 && call->in_type[1].dtype != KL_U8))
-        return snprintf(call->message, call->message_bytes, "takes a tensor and a token, and gives a token"), KL_ERR_TYPE;
+        return snprintf(call->message, call->message_bytes, "takes a tensor and a token, and gives a token"),
+            KL_ERR_TYPE;
     if (asserts && call->in_type[0].dtype != KL_BOOL)
-        return snprintf(call->message, call->message_bytes, "the condition is %s, not bool", dtype_name(call->in_type[0].dtype)),
+        return snprintf(call->message, call->message_bytes, "the condition is %s, not bool",
+                        dtype_name(call->in_type[0].dtype)),
                KL_ERR_TYPE;
     out[0] = (kl_type){.dtype = KL_U8, .rank = 0};
     return KL_OK;
@@ -96,7 +98,8 @@ static kl_status run_print(void *ctx, const kl_custom_call *call)
     *(uint8_t *)call->out[0] = 0;
     if (quiet)
         return KL_OK;
-    text_put(&s, "%.*s%s", (int)call->attr_bytes, call->attr ? (const char *)call->attr : "", call->attr_bytes ? " " : "");
+    text_put(&s, "%.*s%s", (int)call->attr_bytes, call->attr ? (const char *)call->attr : "",
+             call->attr_bytes ? " " : "");
     put_summary(&s, &call->in_type[0], call->in[0]);
     pthread_mutex_lock(&lock);
     if (!s.failed && printer)
@@ -124,7 +127,8 @@ static kl_status run_assert(void *ctx, const kl_custom_call *call)
     int at = snprintf(call->message, call->message_bytes, "%.*s", call->attr_bytes < 160 ? (int)call->attr_bytes : 160,
                       call->attr ? (const char *)call->attr : "");
     if (n > 1)
-        snprintf(call->message + at, call->message_bytes - (size_t)at, ": %lld of %lld elements are false, the first is element %lld",
+        snprintf(call->message + at, call->message_bytes - (size_t)at,
+                 ": %lld of %lld elements are false, the first is element %lld",
                  (long long)wrong, (long long)n, (long long)first);
     return KL_ERR_CHECK;
 }

@@ -86,8 +86,9 @@ static bool intern_no_memory(struct graph *g)
     return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
 }
 
-/* Room for one more.  A shape never changes, so a pointer to one, as n_expand takes it, holds while other nodes are made:
- * the arrays that the shapes have outgrown, no more in all than the one they are in, stay as long as the graph. */
+/* Room for one more.  A shape never changes, so a pointer to one, as n_expand takes it, holds while other nodes are
+ * made: the arrays that the shapes have outgrown, no more in all than the one they are in, stay as long as the
+ * graph. */
 static bool grow_shapes(struct graph *g)
 {
     if (g->nshape < g->shape_cap)
@@ -123,7 +124,8 @@ uint32_t graph_shape(struct graph *g, const struct shape *s)
             err_set(&g->err, KL_ERR_SHAPE, "rank %u is above the maximum of %d", s->rank, KL_MAX_RANK);
         else
             err_set(&g->err, KL_ERR_SHAPE, "shape %s has %s%s",
-                    shape_text_in(g, s, text, sizeof text), shape_fault(g, s), bounds_text(g, s, bounds, sizeof bounds));
+                    shape_text_in(g, s, text, sizeof text), shape_fault(g, s),
+                        bounds_text(g, s, bounds, sizeof bounds));
         return 0;
     }
     struct shape clean = shape_make(s->rank, s->dim);
@@ -148,7 +150,8 @@ uint32_t graph_site(struct graph *g, const kl_site *s)
         return 0;
     PROBE(&g->site_index, hash_site(s), g->nsite, id, if (same_site(&g->site[id], s)) return id;)
     bool rehash;
-    if (!mem_reserve(&g->site, &g->site_cap, g->nsite + 1, sizeof *g->site) || !intern_make_room(&g->site_index, &rehash)) {
+    if (!mem_reserve(&g->site, &g->site_cap, g->nsite + 1, sizeof *g->site) ||
+        !intern_make_room(&g->site_index, &rehash)) {
         intern_no_memory(g);
         return 0;
     }
@@ -198,7 +201,8 @@ bool intern_expression(struct symbols *s, const struct affine *a, int64_t *d)
     PROBE(&s->expr_index, hash, s->nexpr, id,
           if (memcmp(&s->expr[id], a, sizeof *a) == 0) { *d = dim_of_expression(id); return true; })
     bool rehash;
-    if (!mem_reserve(&s->expr, &s->expr_cap, s->nexpr + 1, sizeof *s->expr) || !intern_make_room(&s->expr_index, &rehash))
+    if (!mem_reserve(&s->expr, &s->expr_cap, s->nexpr + 1, sizeof *s->expr) ||
+        !intern_make_room(&s->expr_index, &rehash))
         return false;
     uint32_t new = s->nexpr++;
     s->expr[new] = *a;

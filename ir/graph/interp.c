@@ -48,7 +48,8 @@ struct region_run { const struct graph *g; const struct node *n; const struct in
 static bool graph_interp_run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_run *r = ctx;
-    return run_checked(node_region(r->g, r->n, which), &(struct bind){.input = in, .out = out, .watch = r->watch}, r->e);
+    return run_checked(node_region(r->g, r->n, which), &(struct bind){.input = in, .out = out, .watch = r->watch},
+                       r->e);
 }
 
 static size_t result_offset(const struct graph *g, const struct node *n, uint32_t index)
@@ -116,7 +117,8 @@ static bool evaluate(const struct graph *g, ref r, const struct bind *b, void **
         in[i] = value[n->in[i]];
     if (interp_node(g, n, value[r], in))
         return true;
-    return graph_interp_fail(g, r, op_is_elementwise(n->op) ? KL_ERR_INTERNAL : KL_ERR_MEMORY, "could not be computed", e);
+    return graph_interp_fail(g, r, op_is_elementwise(n->op) ? KL_ERR_INTERNAL : KL_ERR_MEMORY, "could not be computed",
+                             e);
 }
 
 static void graph_interp_release(const struct graph *g, ref r, void **value)
@@ -126,7 +128,8 @@ static void graph_interp_release(const struct graph *g, ref r, void **value)
     value[r] = NULL;
 }
 
-static bool graph_interp_run(const struct graph *g, const struct bind *b, const uint32_t *last, void **value, struct err *e)
+static bool graph_interp_run(const struct graph *g, const struct bind *b, const uint32_t *last, void **value,
+                             struct err *e)
 {
     for (ref r = 1; r < g->nnode; r++) {
         const struct node *n = node_at(g, r);

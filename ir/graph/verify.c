@@ -99,7 +99,8 @@ static bool verify_device(const struct graph *g, ref r, struct err *e)
         return broken(g, e, "node", r, "has no valid device");
     for (unsigned i = n->op == OP_grad; i < node_nin(n) && n->op != OP_copy; i++)
         if (node_at(g, node_in(g, n, i))->device != n->device)
-            return err_set(e, KL_ERR_DEVICE, "graph @%.63s: node %u: %s on device %s has an operand on device %s", g->name,
+            return err_set(e, KL_ERR_DEVICE, "graph @%.63s: node %u: %s on device %s has an operand on device %s",
+                           g->name,
                            r, opinfo[n->op].name, device_label(n->device, a),
                            device_label(node_at(g, node_in(g, n, i))->device, b));
     return true;

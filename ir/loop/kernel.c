@@ -163,7 +163,8 @@ static struct hash128 header_hash(const struct kernel *k)
 
 struct hash128 kernel_hash(const struct kernel *k)
 {
-    struct hash128 part[3] = {header_hash(k), bytes_hash(k->inst, k->ninst * sizeof *k->inst), bytes_hash(k->buf, k->nbuf * sizeof *k->buf)};
+    struct hash128 part[3] = {header_hash(k), bytes_hash(k->inst, k->ninst * sizeof *k->inst),
+                              bytes_hash(k->buf, k->nbuf * sizeof *k->buf)};
     return bytes_hash(part, sizeof part);
 }
 
@@ -171,5 +172,6 @@ bool kernel_same(const struct kernel *a, const struct kernel *b)
 {
     struct hash128 ha = header_hash(a), hb = header_hash(b);
     return ha.lo == hb.lo && ha.hi == hb.hi && a->ninst == b->ninst && a->nbuf == b->nbuf &&
-           !memcmp(a->inst, b->inst, a->ninst * sizeof *a->inst) && (!a->nbuf || !memcmp(a->buf, b->buf, a->nbuf * sizeof *a->buf));
+           !memcmp(a->inst, b->inst, a->ninst * sizeof *a->inst) &&
+               (!a->nbuf || !memcmp(a->buf, b->buf, a->nbuf * sizeof *a->buf));
 }

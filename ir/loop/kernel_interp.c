@@ -219,12 +219,14 @@ static bool buffers_alloc(struct machine *m, void *const *buf)
         m->private_bytes += l->role == BUF_REGISTER ? bytes : 0;
         if (l->role != BUF_OUT && l->role != BUF_WORKSPACE && l->role != BUF_SHARED)
             continue;
-        if ((uint64_t)l->count > SIZE_MAX / sizeof **m->mark || !(m->mark[b] = mem_alloc((size_t)l->count * sizeof **m->mark)))
+        if ((uint64_t)l->count > SIZE_MAX / sizeof **m->mark ||
+            !(m->mark[b] = mem_alloc((size_t)l->count * sizeof **m->mark)))
             return false;
     }
     m->shared = mem_alloc(shared);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
-        m->buf[b] = m->k->buf[b].role == BUF_SHARED ? m->shared + m->private_at[b] : m->k->buf[b].role == BUF_REGISTER ? NULL : buf[b];
+        m->buf[b] = m->k->buf[b].role == BUF_SHARED ? m->shared + m->private_at[b] : m->k->buf[b].role == BUF_REGISTER
+            ? NULL : buf[b];
     return m->shared;
 }
 
@@ -276,7 +278,8 @@ static bool run_phase(struct machine *m, const struct phase *p, int64_t begin, i
     return run_thread(m, &m->main, p->end);
 }
 
-bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end, struct err *e)
+bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end,
+                   struct err *e)
 {
     if (!kernel_verify(k, e))
         return false;

@@ -8,9 +8,11 @@
 enum access { LOADS, STORES, UPDATES };
 static const char at_once[] = ", which another iteration, thread or copy uses at the same time";
 
-static bool interp_memory_fail(const struct machine *m, val v, uint32_t buf, int64_t at, const char *what, const char *why)
+static bool interp_memory_fail(const struct machine *m, val v, uint32_t buf, int64_t at, const char *what,
+                               const char *why)
 {
-    return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u %s element %" PRId64 " of buffer %u%s", m->k->name, v, what, at, buf, why);
+    return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u %s element %" PRId64 " of buffer %u%s", m->k->name, v, what,
+                   at, buf, why);
 }
 
 static bool in_bounds(const struct machine *m, val v, uint32_t buf, int64_t at)
@@ -18,7 +20,8 @@ static bool in_bounds(const struct machine *m, val v, uint32_t buf, int64_t at)
     int64_t count = m->k->buf[buf].count;
     if (at >= 0 && at < count)
         return true;
-    return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u accesses element %" PRId64 " of buffer %u, which has %" PRId64,
+    return err_set(m->e, KL_ERR_INTERNAL,
+                   "kernel %s: %%%u accesses element %" PRId64 " of buffer %u, which has %" PRId64,
                    m->k->name, v, at, buf, count);
 }
 
@@ -58,7 +61,8 @@ static bool interp_memory_note(struct machine *m, val v, uint32_t buf, int64_t a
         return true;
     bool stored = k->stored.turn && (k->stored.turn == m->turn || (k->stored.turn < m->phase_turn && !shared));
     if (what == LOADS && !stored)
-        return interp_memory_fail(m, v, buf, at, verb[what], shared ? " before this block stores it" : " before this iteration stores it");
+        return interp_memory_fail(m, v, buf, at, verb[what],
+                                  shared ? " before this block stores it" : " before this iteration stores it");
     if (what == UPDATES && !k->stored.turn)
         return interp_memory_fail(m, v, buf, at, verb[what], " before anything is stored there");
     if (races(m, k, self, what, shared))
@@ -153,13 +157,16 @@ bool memory_copy(struct machine *m, struct thread *t, val v)
     struct flight f = {v, (int64_t)value_get(m, t, i->a, 0, 0), (int64_t)value_get(m, t, i->b, 0, 0),
                        i->c && !value_get(m, t, i->c, 0, 0), t->batch};
     if (f.to % i->rows || (f.from % i->rows && !f.zero))
-        return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u copies %u elements from %" PRId64 " to %" PRId64 ", no multiples of it", m->k->name, v, i->rows,
+        return err_set(m->e, KL_ERR_INTERNAL,
+                       "kernel %s: %%%u copies %u elements from %" PRId64 " to %" PRId64 ", no multiples of it",
+            m->k->name, v, i->rows,
                        f.from, f.to);
     for (int n = 0; n < i->rows; n++) {
         if (!in_bounds(m, v, to, f.to + n) || !interp_memory_note(m, v, to, f.to + n, t->self, STORES))
             return false;
         m->mark[to][f.to + n].stored.by = IN_FLIGHT;
-        if (!f.zero && (!in_bounds(m, v, from, f.from + n) || !interp_memory_note(m, v, from, f.from + n, t->self, LOADS)))
+        if (!f.zero && (!in_bounds(m, v, from, f.from + n) ||
+                        !interp_memory_note(m, v, from, f.from + n, t->self, LOADS)))
             return false;
     }
     if (!mem_reserve(&t->flight, &t->flight_cap, t->nflight + 1, sizeof *t->flight))

@@ -46,7 +46,8 @@ static bool run_prim(struct machine *m, struct thread *t, val v)
             for (int o = 0; o < 3 && in[o]; o++)
                 x[o] = value_get(m, t, in[o], r, c);
             if (!scalar_prim(i->op - L_PRIM, from, i->dtype, x, &y))
-                return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u: primitive without meaning for its dtype", m->k->name, v);
+                return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u: primitive without meaning for its dtype",
+                               m->k->name, v);
             t->v[m->at[v] + (size_t)(r * n.cols + c)] = y;
         }
     return true;
@@ -78,7 +79,8 @@ static void run_mix(struct machine *m, struct thread *t, val v)
     int h = (int)i->imm;
     for (int l = 0; l < t->width; l++) {
         uint64_t lo = l & h ? value_get(m, t, i->b, 0, l - h) : value_get(m, t, i->a, 0, l);
-        t->v[m->at[v] + (size_t)l] = i->kind == MIX_LO ? lo : l & h ? value_get(m, t, i->b, 0, l) : value_get(m, t, i->a, 0, l + h);
+        t->v[m->at[v] + (size_t)l] = i->kind == MIX_LO ? lo : l & h ? value_get(m, t, i->b, 0, l)
+            : value_get(m, t, i->a, 0, l + h);
     }
 }
 

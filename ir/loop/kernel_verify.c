@@ -70,12 +70,14 @@ static bool kernel_verify_usable(const struct checker *c, val user, val v)
 
 static bool is_bool(const struct checker *c, val user, val v)
 {
-    return kernel_verify_usable(c, user, v) && (dt(c, v) == KL_BOOL || kernel_verify_fail(c, user, "a predicate or condition is not bool"));
+    return kernel_verify_usable(c, user, v) && (dt(c, v) == KL_BOOL ||
+                                                kernel_verify_fail(c, user, "a predicate or condition is not bool"));
 }
 
 static bool is_index(const struct checker *c, val user, val v)
 {
-    return kernel_verify_usable(c, user, v) && (dt(c, v) == KL_I64 || kernel_verify_fail(c, user, "an index or bound is not i64")) &&
+    return kernel_verify_usable(c, user, v) && (dt(c, v) == KL_I64 ||
+                                                kernel_verify_fail(c, user, "an index or bound is not i64")) &&
            (!c->k->inst[v].cols || kernel_verify_fail(c, user, "an index or bound is a tile"));
 }
 
@@ -210,7 +212,8 @@ static bool loop_rules(struct checker *c, val v)
         return unrolled_loop(c, v);
     case LOOP_REDUCE:
         c->reduce++;
-        return (v + 1 < c->k->ninst && c->k->inst[v + 1].op == L_CARRY) || kernel_verify_fail(c, v, "a reduce loop that carries nothing");
+        return (v + 1 < c->k->ninst && c->k->inst[v + 1].op == L_CARRY) ||
+            kernel_verify_fail(c, v, "a reduce loop that carries nothing");
     default:
         return i->kind == LOOP_SERIAL || kernel_verify_fail(c, v, "unknown loop kind");
     }
@@ -233,7 +236,8 @@ static bool carry_rules(const struct checker *c, val v)
         bool serial = before->kind == LOOP_SERIAL || before->kind == LOOP_UNROLLED || before->kind == LOOP_REDUCE;
         if (before->op != L_CARRY && (before->op != L_LOOP || !serial))
             return kernel_verify_fail(c, v, "a carry that does not stand behind a serial loop");
-        return kernel_verify_usable(c, v, i->a) && (dt(c, i->a) == i->dtype || kernel_verify_fail(c, v, "carry of another dtype"));
+        return kernel_verify_usable(c, v, i->a) && (dt(c, i->a) == i->dtype ||
+                                                    kernel_verify_fail(c, v, "carry of another dtype"));
     }
     if (i->a >= v || c->k->inst[i->a].op != L_CARRY)
         return kernel_verify_fail(c, v, "not of a carry");
@@ -274,7 +278,8 @@ static bool in_reach(const struct checker *c, val v, uint64_t buf)
         return kernel_verify_fail(c, v, "shared memory outside a block loop");
     if (role == BUF_SCRATCH && c->grid)
         return kernel_verify_fail(c, v, "a processor's scratch memory in a grid loop");
-    return !c->grid || c->block || role == BUF_IN || kernel_verify_fail(c, v, "a grid loop reads only inputs in front of its block loop");
+    return !c->grid || c->block || role == BUF_IN ||
+           kernel_verify_fail(c, v, "a grid loop reads only inputs in front of its block loop");
 }
 
 static bool memory_rules(const struct checker *c, val v)
@@ -286,7 +291,8 @@ static bool memory_rules(const struct checker *c, val v)
         return false;
     const struct lbuf *b = &c->k->buf[i->imm];
     if (i->op == L_PREFETCH)
-        return (!c->k->inst[i->a].varying && i->kind < PREFETCH_COUNT) || kernel_verify_fail(c, v, "unknown prefetch, or of a varying index");
+        return (!c->k->inst[i->a].varying && i->kind < PREFETCH_COUNT) ||
+            kernel_verify_fail(c, v, "unknown prefetch, or of a varying index");
     if (i->op == L_LOAD ? i->dtype != b->dtype : false)
         return kernel_verify_fail(c, v, "load of another dtype");
     if (store && !(kernel_verify_usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) ||
@@ -296,7 +302,8 @@ static bool memory_rules(const struct checker *c, val v)
         bool whole = b->dtype == KL_I32 || b->dtype == KL_U32 || b->dtype == KL_I64 || b->dtype == KL_U64;
         bool common = b->role == BUF_OUT || b->role == BUF_WORKSPACE || b->role == BUF_SHARED;
         return (whole && common && i->kind < FOLD_COUNT && i->kind != FOLD_MUL && !c->k->inst[i->b].cols) ||
-               kernel_verify_fail(c, v, "an atomic adds, or takes the larger or smaller of, 32- or 64-bit integers that others see");
+               kernel_verify_fail(
+                   c, v, "an atomic adds, or takes the larger or smaller of, 32- or 64-bit integers that others see");
     }
     if (store && c->vector && c->k->inst[i->b].cols)
         return kernel_verify_fail(c, v, "a tile inside a vector loop");
@@ -331,7 +338,8 @@ static bool meeting_rules(struct checker *c, val v)
         c->shared_out = false;
         return true;
     }
-    return (c->block && !c->vector) || kernel_verify_fail(c, v, "threads meet in a block loop, outside of vector loops");
+    return (c->block && !c->vector) || kernel_verify_fail(c, v,
+                                                          "threads meet in a block loop, outside of vector loops");
 }
 
 static bool lane_rules(const struct checker *c, val v)
@@ -415,7 +423,8 @@ static bool rules(struct checker *c, val v)
             return kernel_verify_fail(c, v, "loops and ifs nest too deep");
         return is_bool(c, v, i->a) && (!c->k->inst[i->a].varying || kernel_verify_fail(c, v, "a varying condition"));
     case L_END:
-        return (i->a && i->a == c->cur) ? nexts_complete(c, i->a) : kernel_verify_fail(c, v, "ends another loop than the open one");
+        return (i->a && i->a == c->cur) ? nexts_complete(c, i->a)
+            : kernel_verify_fail(c, v, "ends another loop than the open one");
     case L_CARRY:
     case L_NEXT:
     case L_OUT:
@@ -442,7 +451,8 @@ static bool rules(struct checker *c, val v)
     case L_FOLD:
         return lane_rules(c, v);
     default:
-        return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM)) : kernel_verify_fail(c, v, "unknown instruction");
+        return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM))
+            : kernel_verify_fail(c, v, "unknown instruction");
     }
 }
 
@@ -482,7 +492,8 @@ static void kernel_verify_walk(struct checker *c)
     for (val v = 1; v < k->ninst && !c->flaw->rule; v++) {
         const struct linst *i = &k->inst[v];
         c->scope[v] = c->cur;
-        if (i->dtype >= KL_DTYPE_COUNT || i->a >= k->ninst || i->b >= k->ninst || i->c >= k->ninst || i->d >= k->ninst) {
+        if (i->dtype >= KL_DTYPE_COUNT || i->a >= k->ninst || i->b >= k->ninst || i->c >= k->ninst ||
+            i->d >= k->ninst) {
             kernel_verify_fail(c, v, "a field is out of range");
         } else if (rules(c, v)) {
             if (i->op == L_LOOP || i->op == L_IF) {

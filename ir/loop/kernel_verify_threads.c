@@ -1,8 +1,8 @@
 /* Who has the same value: all threads of a block, the threads of a team, or no two.  Where threads meet, nothing that
  * differs from one to the next may decide whether they get there; the same for teams and their tiles.
  *
- * Values get the greatest difference of what they are made of.  Loops bring a carry's next round, so the walk is repeated
- * until nothing rises; what takes many rounds is taken to differ. */
+ * Values get the greatest difference of what they are made of.  Loops bring a carry's next round, so the walk is
+ * repeated until nothing rises; what takes many rounds is taken to differ. */
 #include "loop.h"
 
 enum share { SHARE_BLOCK, SHARE_TEAM, SHARE_NONE };

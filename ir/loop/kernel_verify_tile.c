@@ -67,10 +67,12 @@ bool tile_shapes(const struct kernel *k, val v, const char **rule)
     case L_SPLAT:
         return !a->cols || broken(rule, "a tile where none can be");
     case L_INDEX:
-        return (i->cols && i->kind < TILE_ORDER_COUNT && i->dtype == KL_I64 && (i->kind == TILE_ROWS ? i->cols : i->rows) == 1) ||
+        return (i->cols && i->kind < TILE_ORDER_COUNT && i->dtype == KL_I64 &&
+                (i->kind == TILE_ROWS ? i->cols : i->rows) == 1) ||
                broken(rule, "indices are of one column of rows or one row of columns, i64");
     case L_MMA:
-        return (a->cols && b->cols && c->cols && a->cols == b->rows && verify_tile_same(i, c) && c->rows == a->rows && c->cols == b->cols) ||
+        return (a->cols && b->cols && c->cols && a->cols == b->rows && verify_tile_same(i, c) && c->rows == a->rows &&
+                c->cols == b->cols) ||
                broken(rule, "mma is of [MxK], [KxN] and [MxN]");
     default:
         return i->op >= L_PRIM ? prim_shapes(k, i, rule) : none(k, i, rule);

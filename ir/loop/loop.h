@@ -15,27 +15,27 @@
  *   loop grid      the same on a GPU: iterations are blocks.  All that it does is in its one block loop, but for
  *                  arithmetic and loads of inputs in front of it
  *   loop block     directly in a grid loop, 0 to a constant T of 1..1024: T threads.  They go their own ways, but meet
- *                  at every BARRIER, which none may miss: what decides whether it is reached is the same for all.  Between
- *                  two barriers no thread touches what another stores in shared or global memory (atomics, among
- *                  themselves, apart).  `teams N`: N neighbouring threads hold each of their tiles together, so tiles and
- *                  their indices are the same for all of them, as is what decides whether they are reached
+ *                  at every BARRIER, which none may miss: what decides whether it is reached is the same for all.
+ * Between two barriers no thread touches what another stores in shared or global memory (atomics, among themselves,
+ * apart).  `teams N`: N neighbouring threads hold each of their tiles together, so tiles and their indices are the same
+ * for all of them, as is what decides whether they are reached
  *
- * Carried values: `carry` instructions stand directly behind their loop, each with an initial value; several are a tuple.
- * `next` instructions stand directly before its end, one per carry; `out` reads a carry's final value
- * after the end (with no iteration: the initial value).  A carry is varying if its initial value is.
+ * Carried values: `carry` instructions stand directly behind their loop, each with an initial value; several are a
+ * tuple. `next` instructions stand directly before its end, one per carry; `out` reads a carry's final value after the
+ * end (with no iteration: the initial value).  A carry is varying if its initial value is.
  *
  * Phases: SYNC, outside of all loops, ends a phase of the kernel.  All that one phase has stored in outputs and
  * workspaces the next may load; values do not pass, but for constants.  Each phase has at most one parallel or
- * grid loop.  A kernel's iterations are those of its phases one after the other: begin and end of a call are counted so,
- * and whoever runs a kernel in parts runs one phase to its end before the next.
+ * grid loop.  A kernel's iterations are those of its phases one after the other: begin and end of a call are counted
+ * so, and whoever runs a kernel in parts runs one phase to its end before the next.
  *
  * Tiles: a value may be a matrix of constant shape, kept in registers.  Primitives take them element by element; a row
- * [1xN], a column [Mx1] or a scalar stands for all rows or columns.  MMA adds a product of two tiles to a third.  Tiles do
- * not vary: they stand outside of vector loops.
+ * [1xN], a column [Mx1] or a scalar stands for all rows or columns.  MMA adds a product of two tiles to a third.  Tiles
+ * do not vary: they stand outside of vector loops.
  *
- * Memory: in and out are the kernel's arguments, workspace is memory for this run of the kernel alone, shared by all its
- * iterations; shared belongs to one block of a grid, register to one thread or iteration, scratch to one thread of a CPU.
- * All but in start undefined. */
+ * Memory: in and out are the kernel's arguments, workspace is memory for this run of the kernel alone, shared by all
+ * its iterations; shared belongs to one block of a grid, register to one thread or iteration, scratch to one thread of
+ * a CPU. All but in start undefined. */
 #ifndef KILN_LOOP_H
 #define KILN_LOOP_H
 #include "ir/ir.h"
@@ -53,37 +53,37 @@ enum {
 
 enum lop {
     L_NIL,
-    L_CONST,  /* imm: the bits; dtype                                                     */
-    L_SLOT,   /* imm: slot ordinal; uniform read of a slot                                */
-    L_LOOP,   /* a lo, b hi (i64, uniform), imm step > 0, kind; of a block rows: threads of a team; value: the
-                 variable (i64) */
-    L_CARRY,  /* a init                                                                   */
-    L_NEXT,   /* a carry, b value                                                         */
-    L_END,    /* a loop                                                                   */
-    L_OUT,    /* a carry                                                                  */
-    L_IF,     /* a condition (bool, uniform): runs up to its END once or not at all        */
-    L_LOAD,   /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0.  A tile: d stride, kind:
-                 enum tile_order.  Of an output or workspace: an element that this iteration of the parallel loop, or
-                 an earlier phase, has stored */
-    L_STORE,  /* a index, b value, c predicate or 0, d stride of a tile, imm: buffer, kind as of a load */
+    L_CONST, /* imm: the bits; dtype                                                     */
+    L_SLOT,  /* imm: slot ordinal; uniform read of a slot                                */
+    L_LOOP,  /* a lo, b hi (i64, uniform), imm step > 0, kind; of a block rows: threads of a team; value: the
+                variable (i64) */
+    L_CARRY, /* a init                                                                   */
+    L_NEXT,  /* a carry, b value                                                         */
+    L_END,   /* a loop                                                                   */
+    L_OUT,   /* a carry                                                                  */
+    L_IF,    /* a condition (bool, uniform): runs up to its END once or not at all        */
+    L_LOAD,  /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0.  A tile: d stride, kind:
+                enum tile_order.  Of an output or workspace: an element that this iteration of the parallel loop, or
+                an earlier phase, has stored */
+    L_STORE, /* a index, b value, c predicate or 0, d stride of a tile, imm: buffer, kind as of a load */
     L_PREFETCH, /* a index (i64, uniform), imm: buffer, kind: enum prefetch; no access: any index is legal */
-    L_ATOMIC, /* a index, b value, c predicate or 0, imm: buffer, kind: enum fold but MUL: what is there and the value
-                 become one.  Integers of 32 and 64 bits: their order does not show */
-    L_COPY,   /* a index in a shared buffer, b index in a global one, c predicate or 0 (false: zeros), rows: elements
-                 (4, 8 or 16 bytes), of which both indices are multiples, imm: shared buffer, global buffer << 32.  Starts;
-                 lands at a WAIT of this thread */
-    L_COMMIT, /* the thread's copies since the last one become a batch                     */
-    L_WAIT,   /* imm n: all batches of this thread but the last n have landed              */
-    L_BARRIER, /* all threads of the block, and what they have stored                      */
-    L_SYNC,   /* the end of a phase                                                       */
-    L_SPLAT,  /* a uniform: the same value in every lane, as a varying value; or in every element of a tile */
-    L_FOLD,   /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
-    L_MIX,    /* a, b varying, imm: distance h (a power of two below W), kind: enum mix; one exchange step of a
-                 transpose of W values with W lanes (Eklundh 1972): see enum mix                     */
-    L_INDEX,  /* kind: enum tile_order; the numbers of a tile's rows [Mx1] or columns [1xN], i64 */
-    L_MMA,    /* a [MxK], b [KxN], c [MxN], kind: enum mma; c + a b.  c has the dtype of a and b, or f32 where these are
-                 half floats, i32 where they are u8 or i8 */
-    L_PRIM,   /* first of the primitives: L_PRIM + enum prim, operands a b c               */
+    L_ATOMIC,   /* a index, b value, c predicate or 0, imm: buffer, kind: enum fold but MUL: what is there and the value
+                   become one.  Integers of 32 and 64 bits: their order does not show */
+    L_COPY,     /* a index in a shared buffer, b index in a global one, c predicate or 0 (false: zeros), rows: elements
+                   (4, 8 or 16 bytes), of which both indices are multiples, imm: shared buffer, global buffer << 32.
+                   Starts; lands at a WAIT of this thread */
+    L_COMMIT,   /* the thread's copies since the last one become a batch                     */
+    L_WAIT,     /* imm n: all batches of this thread but the last n have landed              */
+    L_BARRIER,  /* all threads of the block, and what they have stored                      */
+    L_SYNC,     /* the end of a phase                                                       */
+    L_SPLAT,    /* a uniform: the same value in every lane, as a varying value; or in every element of a tile */
+    L_FOLD,     /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
+    L_MIX,      /* a, b varying, imm: distance h (a power of two below W), kind: enum mix; one exchange step of a
+                   transpose of W values with W lanes (Eklundh 1972): see enum mix                     */
+    L_INDEX,    /* kind: enum tile_order; the numbers of a tile's rows [Mx1] or columns [1xN], i64 */
+    L_MMA,  /* a [MxK], b [KxN], c [MxN], kind: enum mma; c + a b.  c has the dtype of a and b, or f32 where these are
+               half floats, i32 where they are u8 or i8 */
+    L_PRIM, /* first of the primitives: L_PRIM + enum prim, operands a b c               */
 };
 
 enum prim {
@@ -94,7 +94,8 @@ enum prim {
 #define L_OP(prim) (L_PRIM + (prim))
 
 enum { INST_INDEX = 1 };  /* linst.kind of a primitive: index arithmetic made by ix_*, not data */
-enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR, LOOP_UNROLLED, LOOP_REDUCE, LOOP_GRID, LOOP_BLOCK, LOOP_COUNT };
+enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR, LOOP_UNROLLED, LOOP_REDUCE, LOOP_GRID, LOOP_BLOCK,
+                 LOOP_COUNT };
 /* Element (r, c) of a tile in memory: index + r * stride + c, or index + r + c * stride. */
 enum tile_order { TILE_ROWS, TILE_COLS, TILE_ORDER_COUNT };
 /* An element of MMA_CHAIN is one ascending chain of fma (floats: a and b converted to c's dtype); MMA_ANY adds the
@@ -135,8 +136,9 @@ struct schedule {
     uint8_t stream;         /* map, rows: results go to memory past the caches, where vectors lie at whole registers */
     uint8_t pad;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
-    uint16_t block_m, block_n; /* dot on a GPU: rows and columns of a block of threads; width: its threads.  As many threads
-                                  as tiles: each has one.  More: the teams of the matrix units do (caps.mma) */
+    /* dot on a GPU: rows and columns of a block of threads; width: its threads. As many threads as tiles: each has one.
+     * More: the teams of the matrix units do (caps.mma) */
+    uint16_t block_m, block_n;
     uint16_t step;          /* the same: elements of the contraction that the block holds in shared memory at a time */
     uint16_t pad2;
 };
@@ -145,7 +147,8 @@ enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS, 
                   SCHED_CUMULATIVE, SCHED_SORT, SCHED_ATTENTION, SCHED_COUNT };
 
 /* What a user or a tuner hands in: the records of some kernels of some graphs, each with the place of its text. */
-enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_BLOCK, FIELD_STEP, FIELD_KBLOCK, FIELD_PACK_A, FIELD_PACK_B,
+enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_BLOCK, FIELD_STEP, FIELD_KBLOCK, FIELD_PACK_A,
+                   FIELD_PACK_B,
                    FIELD_STREAM, FIELD_GRAIN, FIELD_COUNT };
 struct sched_line {
     char kernel[64];
@@ -234,7 +237,8 @@ static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst
 val ix_add(struct kernel *k, val a, val b);
 val ix_sub(struct kernel *k, val a, val b);
 val ix_scale(struct kernel *k, val a, int64_t c);
-val ix_div(struct kernel *k, val a, int64_t c);     /* floor; c < 1, a stride of an empty tensor that no iteration uses, gives 0 */
+/* floor; c < 1, a stride of an empty tensor that no iteration uses, gives 0 */
+val ix_div(struct kernel *k, val a, int64_t c);
 val ix_mod(struct kernel *k, val a, int64_t c);     /* a - c*floor(a/c) */
 /* v = d * *q + *rest with 0 <= *rest < d, d being the largest divisor of c for which v's form says so; 1: *q is v. */
 int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest);
@@ -272,7 +276,8 @@ uint64_t fold_identity(enum fold f, unsigned dtype);
 char *kernel_text(const struct kernel *k);          /* free with mem_free; NULL: out of memory */
 bool kernel_print(const struct kernel *k, FILE *f);
 struct kernels { struct kernel **v; uint32_t n, cap; };
-/* Adds the kernels of a text, which verify then.  false: "line:column: reason", behind the file's name if there is one. */
+/* Adds the kernels of a text, which verify then.  false: "line:column: reason", behind the file's name if there is
+ * one. */
 bool kernel_parse(const char *text, size_t len, const char *file, struct kernels *out, struct err *e);
 void kernels_free(struct kernels *k);
 /* ---- schedule_text.c: schedules as text, in the form that stage "schedules" of a dump prints ---- */
@@ -280,7 +285,8 @@ void kernels_free(struct kernels *k);
 bool schedules_parse(const char *text, size_t len, const char *file, struct sched_sections *out, struct err *e);
 void schedules_free(struct sched_sections *s);
 /* The section of graph `graph` with the schedules of these kernels. */
-char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, uint32_t n); /* mem_free it; NULL: no memory */
+/* mem_free it; NULL: no memory */
+char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, uint32_t n);
 char *schedule_line(const struct schedule *s);      /* "schedule map width 32 ..."; mem_free it; NULL: no memory */
 /* false: "file:line:column: reason", at the field, or where the line begins if the text does not have it. */
 bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, enum sched_field f, struct err *e,
@@ -291,16 +297,19 @@ bool kernel_check(const struct kernel *k, struct flaw *f);
 bool kernel_verify(const struct kernel *k, struct err *e); /* the flaw as an error */
 int64_t kernel_extent(const struct kernel *k);      /* what k->extent must be: iterations of all phases */
 struct phase { val first, end; int64_t base, extent; }; /* instructions [first, end); the first of its iterations */
-bool kernel_phase(const struct kernel *k, struct phase *p); /* the next phase; *p starts as zeroes; false: there is none */
+/* the next phase; *p starts as zeroes; false: there is none */
+bool kernel_phase(const struct kernel *k, struct phase *p);
 const char *kernel_needs_gpu(const struct kernel *k);   /* what of it only a GPU runs; NULL: nothing */
 /* ---- kernel_verify_tile.c, kernel_verify_threads.c: rules of one instruction ---- */
-bool tile_shapes(const struct kernel *k, val v, const char **rule);     /* are the shapes of v and its operands right? */
+/* are the shapes of v and its operands right? */
+bool tile_shapes(const struct kernel *k, val v, const char **rule);
 /* After all other rules: barriers are met by all threads, tiles by whole teams. */
 bool threads_meet(const struct kernel *k, struct flaw *f);
 /* ---- kernel_interp.c ---- */
-/* Runs iterations of a kernel without compiling it; every access is checked: bounds, races, loads of what was not stored.
- * A kernel of several phases is run in one call: what another call has stored is not known. */
-bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end, struct err *e);
+/* Runs iterations of a kernel without compiling it; every access is checked: bounds, races, loads of what was not
+ * stored. A kernel of several phases is run in one call: what another call has stored is not known. */
+bool kernel_interp(const struct kernel *k, void *const *buf, const uint64_t *slot, int64_t begin, int64_t end,
+                   struct err *e);
 /* ---- hash: everything but the name ---- */
 struct hash128 kernel_hash(const struct kernel *k);
 bool kernel_same(const struct kernel *a, const struct kernel *b);

@@ -1,4 +1,5 @@
-/* copy: the operand's values on another device, the node's own.  A command of the program, so no element of a kernel. */
+/* copy: the operand's values on another device, the node's own.  A command of the program, so no element of a
+ * kernel. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <string.h>

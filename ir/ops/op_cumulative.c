@@ -136,10 +136,12 @@ bool shape_recurrence(const struct graph *g, struct node *n, struct shape *out, 
     const struct node *a = node_at(g, n->in[0]), *b = node_at(g, n->in[1]);
     char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
     if (a->dtype != b->dtype)
-        return err_set(e, KL_ERR_TYPE, "recurrence: dtypes %s and %s differ", dtype_name(a->dtype), dtype_name(b->dtype));
+        return err_set(e, KL_ERR_TYPE, "recurrence: dtypes %s and %s differ", dtype_name(a->dtype),
+                       dtype_name(b->dtype));
     if (a->shape != b->shape)
         return err_set(e, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ",
-                       shape_text_in(g, &g->shape[a->shape], ta, sizeof ta), shape_text_in(g, &g->shape[b->shape], tb, sizeof tb));
+                       shape_text_in(g, &g->shape[a->shape], ta, sizeof ta),
+                           shape_text_in(g, &g->shape[b->shape], tb, sizeof tb));
     return shape_cumulative(g, n, out, e);
 }
 

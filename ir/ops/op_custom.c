@@ -29,7 +29,8 @@ void vjp_custom(struct graph *g, ref y, ref dy, ref *din)
     char at[300] = "";
     if (g->node[y].site)
         snprintf(at, sizeof at, " (recorded at %.250s:%d)", s->file, s->line);
-    err_set(&g->err, KL_ERR_GRAD, "custom \"%s\": no gradient flows through this op%s", node_custom(g, &g->node[y])->name, at);
+    err_set(&g->err, KL_ERR_GRAD, "custom \"%s\": no gradient flows through this op%s",
+            node_custom(g, &g->node[y])->name, at);
 }
 
 uint32_t lower_custom(struct lower *l, ref r, const uint32_t *coord)

@@ -62,7 +62,8 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
         return err_set(e, KL_ERR_TYPE, "dot: needs a number dtype, got bool");
     if (nbatch + ncon > a->rank || nbatch + ncon > b->rank) {
         char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
-        return err_set(e, KL_ERR_SHAPE, "dot: %u batch and %u contracted axes are too many for shapes %s and %s", nbatch,
+        return err_set(e, KL_ERR_SHAPE, "dot: %u batch and %u contracted axes are too many for shapes %s and %s",
+                       nbatch,
                        ncon, shape_text_in(g, a, ta, sizeof ta), shape_text_in(g, b, tb, sizeof tb));
     }
     if (!check_axes(g, a, 'a', batch_a, nbatch, con_a, ncon, e) ||
@@ -256,7 +257,8 @@ bool eval_dot(const struct graph *g, const struct node *n, void *out, const void
     wide.dtype = KL_F32;
     float *a = mem_alloc((size_t)na * sizeof *a), *b = mem_alloc((size_t)nb * sizeof *b);
     float *y = mem_alloc((size_t)ny * sizeof *y);
-    bool ok = a && b && y && scalar_cast(a, KL_F32, in[0], n->dtype, na) && scalar_cast(b, KL_F32, in[1], n->dtype, nb) &&
+    bool ok = a && b && y && scalar_cast(a, KL_F32, in[0], n->dtype, na) &&
+        scalar_cast(b, KL_F32, in[1], n->dtype, nb) &&
               dot_arrays(g, &wide, y, (const void *const[]){a, b}) && scalar_cast(out, n->dtype, y, KL_F32, ny);
     mem_free(a);
     mem_free(b);

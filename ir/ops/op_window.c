@@ -115,7 +115,8 @@ static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const 
     int64_t row, all = dims_build(g, "window", 1, &(struct scaled){length, size}, 0);
     if (!dims_sum(g, 1, &(struct scaled){length, 1}, by->dilation, &row) ||
         !dims_sum(g, 1, &(struct scaled){row, size}, 0, &flat.dim[axis])) {
-        err_set(&g->err, KL_ERR_SHAPE, "window: the gradient of windows of %lld elements becomes too large", (long long)size);
+        err_set(&g->err, KL_ERR_SHAPE, "window: the gradient of windows of %lld elements becomes too large",
+                (long long)size);
         return NIL;
     }
     ref sheared = n_slice(g, n_reshape(g, rows, &flat), axis, 0, all, 1);

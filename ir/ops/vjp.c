@@ -26,7 +26,8 @@ static bool rounds_more_than_once(const struct graph *g, ref first, const struct
     return ops > gradients;
 }
 
-/* A gradient of f16 or bf16 that takes several ops is computed in f32, from the result as it is in f32, and rounded once. */
+/* A gradient of f16 or bf16 that takes several ops is computed in f32, from the result as it is in f32, and rounded
+ * once. */
 void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);

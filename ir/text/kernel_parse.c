@@ -212,12 +212,14 @@ static bool loop(struct reader *r, struct linst i, val *out)
 {
     i.dtype = KL_I64;
     i.imm = 1;
-    if (!choice(r, &loop_words, "a kind of loop such as serial", &i.kind) || !kernel_parse_operand(r, &i.a) || !clause(r, "to", &i.b))
+    if (!choice(r, &loop_words, "a kind of loop such as serial", &i.kind) || !kernel_parse_operand(r, &i.a) ||
+        !clause(r, "to", &i.b))
         return false;
     if (next_is(r, "step") && (!lex_need_word(&r->l, "step") || !lex_number(&r->l, INT64_MAX, "a step", &i.imm)))
         return false;
     uint64_t team = 0;
-    if (next_is(r, "teams") && (!lex_need_word(&r->l, "teams") || !lex_number(&r->l, MAX_TEAM, "threads of a team", &team)))
+    if (next_is(r, "teams") && (!lex_need_word(&r->l, "teams") ||
+                                !lex_number(&r->l, MAX_TEAM, "threads of a team", &team)))
         return false;
     i.rows = (uint16_t)team;
     i.varying = inst_is_varying(r->k, &i);
@@ -366,7 +368,8 @@ static bool effect_line(struct reader *r)
     } else if (word_is(w, "atomic")) {
         i.op = L_ATOMIC;
         ok = choice(r, &fold_words, "add, max or min", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
-             lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) && optional(r, "if", &i.c);
+             lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) &&
+                 optional(r, "if", &i.c);
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "copy")) {
         i.op = L_COPY;
@@ -376,7 +379,8 @@ static bool effect_line(struct reader *r)
         ok = lex_number(&r->l, UINT16_MAX, "a number of batches", &i.imm);
     } else if (word_is(w, "store")) {
         i.op = L_STORE;
-        ok = kernel_parse_place(r, &i) && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) && optional(r, "if", &i.c);
+        ok = kernel_parse_place(r, &i) && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) &&
+            optional(r, "if", &i.c);
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "next")) {
         i.op = L_NEXT;
@@ -384,7 +388,8 @@ static bool effect_line(struct reader *r)
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "prefetch")) {
         i.op = L_PREFETCH;
-        ok = choice(r, &prefetch_words, "read or write", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) && lex_need(&r->l, ']', "']'");
+        ok = choice(r, &prefetch_words, "read or write", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
+            lex_need(&r->l, ']', "']'");
     } else if (word_is(w, "if")) {
         i.op = L_IF;
         ok = kernel_parse_operand(r, &i.a);

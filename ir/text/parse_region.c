@@ -169,7 +169,8 @@ static bool custom_parts(struct parser *p, struct node *n, struct region_text *t
         return false;
     if (!c->name[0])
         return lex_fail(&p->l, at, "a custom op has a name");
-    if (!region_operands(p, t) || !bytes(p, t) || !parse_attrs(p, n) || !result_types(p, t) || !parse_tail(p, false, &tail))
+    if (!region_operands(p, t) || !bytes(p, t) || !parse_attrs(p, n) || !result_types(p, t) ||
+        !parse_tail(p, false, &tail))
         return false;
     c->nresult = t->ntype;
     c->result = mem_alloc(t->ntype * sizeof *c->result);

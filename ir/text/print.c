@@ -160,7 +160,8 @@ static void put_bytes(struct printer *p, const struct custom *c)
         return;
     }
     for (uint32_t i = 0; i < c->nattr; i++)
-        text_put(&p->t, "%s%02x%s", i ? "" : " attr(", ((const unsigned char *)c->attr)[i], i + 1 < c->nattr ? "" : ")");
+        text_put(&p->t, "%s%02x%s", i ? "" : " attr(", ((const unsigned char *)c->attr)[i],
+                 i + 1 < c->nattr ? "" : ")");
 }
 
 static void put_region_attr(struct printer *p, const struct node *n)

@@ -96,9 +96,12 @@ bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column)
     if (column)
         column[FIELD_KIND] = (uint32_t)(at - l->line_start) + 1;
     struct record r = {l, lex_word(l), column};
-    if (!schedule_text_number(&r, "width", FIELD_WIDTH, UINT16_MAX, &width) || !sides(&r, "tile", FIELD_TILE, &s->mr, &s->nr) ||
-        !sides(&r, "block", FIELD_BLOCK, &s->block_m, &s->block_n) || !schedule_text_number(&r, "step", FIELD_STEP, UINT16_MAX, &step) ||
-        !schedule_text_number(&r, "kblock", FIELD_KBLOCK, UINT32_MAX, &kc) || !flag(&r, "pack_a", FIELD_PACK_A, &s->pack_a) ||
+    if (!schedule_text_number(&r, "width", FIELD_WIDTH, UINT16_MAX, &width) ||
+        !sides(&r, "tile", FIELD_TILE, &s->mr, &s->nr) ||
+        !sides(&r, "block", FIELD_BLOCK, &s->block_m, &s->block_n) ||
+            !schedule_text_number(&r, "step", FIELD_STEP, UINT16_MAX, &step) ||
+        !schedule_text_number(&r, "kblock", FIELD_KBLOCK, UINT32_MAX, &kc) ||
+            !flag(&r, "pack_a", FIELD_PACK_A, &s->pack_a) ||
         !flag(&r, "pack_b", FIELD_PACK_B, &s->pack_b) || !flag(&r, "stream", FIELD_STREAM, &s->stream) ||
         !schedule_text_number(&r, "grain", FIELD_GRAIN, INT64_MAX, &grain))
         return false;
@@ -184,7 +187,8 @@ static bool kernel_line(struct lexer *l, struct sched_section *s)
     const char *at = l->p;
     k->line = l->line;
     k->column[FIELD_NAME] = (uint32_t)(at - l->line_start) + 1;
-    if (!name_read(l, k->kernel, sizeof k->kernel) || !lex_need_word(l, "schedule") || !schedule_read(l, &k->sched, k->column))
+    if (!name_read(l, k->kernel, sizeof k->kernel) || !lex_need_word(l, "schedule") ||
+        !schedule_read(l, &k->sched, k->column))
         return false;
     for (uint32_t i = 0; i + 1 < s->n; i++)
         if (!strcmp(s->v[i].kernel, k->kernel))

@@ -31,7 +31,8 @@ bool literal_parse(unsigned dtype, const char *s, size_t len, uint64_t *bits, co
 #define MAX_LITERAL 48 /* longest literal accepted, in bytes */
 
 /* ---- compare.c ---- */
-struct graph_changes { uint32_t same, changed, removed, added, outputs, leaves; }; /* the last two: lines about these and symbols */
+/* the last two: lines about these and symbols */
+struct graph_changes { uint32_t same, changed, removed, added, outputs, leaves; };
 /* A line for each node that a has and b has not, or the other way, or that has changed, and for outputs, leaves and
  * symbols; none for graphs that are the same.  false: out of memory. */
 bool graph_compare(const struct graph *a, const struct graph *b, struct text *t, struct graph_changes *n);

@@ -6,9 +6,9 @@
  * indices: every kernel that needs one computes it again.  A region op is a group with its results, a copy one alone.
  * Each pair of groups of which one reads the other, or which read the same array, is a candidate; those that may be one
  * kernel (fuse_rules.c) wait in a queue with what joining them saves, and the best is joined.  Scores are brought up to
- * date when their turn comes.  What may not join is tried again after all others: what stood between two groups may have
- * become one with either.  Then values that are better computed again than stored are (fuse_again.c), and all of that is
- * done once more.  Last, updates that do not need each other become the parts of one kernel (fuse_parts.c). */
+ * date when their turn comes.  What may not join is tried again after all others: what stood between two groups may
+ * have become one with either.  Then values that are better computed again than stored are (fuse_again.c), and all of
+ * that is done once more.  Last, updates that do not need each other become the parts of one kernel (fuse_parts.c). */
 #include "fuse.h"
 #include <string.h>
 
@@ -39,8 +39,9 @@ static bool is_free_scalar(struct fuser *f, ref r)
     return !op_is_anchor(f->g->node[r].op) && node_numel(f->g, r) == 1 && is_of_leaves(f, r, MAX_FREE_SCALAR, true);
 }
 
-/* A pattern, as a causal mask is: made of indices and constants in few steps, and read element by element.  Every kernel
- * that needs one computes it: none is read from memory, and none ties kernels together that have nothing else in common. */
+/* A pattern, as a causal mask is: made of indices and constants in few steps, and read element by element.  Every
+ * kernel that needs one computes it: none is read from memory, and none ties kernels together that have nothing else in
+ * common. */
 static bool is_pattern(struct fuser *f, ref r)
 {
     const struct graph *g = f->g;
@@ -80,7 +81,8 @@ uint32_t fuse_group(struct fuser *f, ref r)
     uint32_t id = f->ngroup++;
     const struct node *n = &f->g->node[r];
     bool anchor = op_is_anchor(n->op) || op_is_apart(n->op);
-    f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .anchor = anchor ? r : NIL, .numel = node_numel(f->g, r),
+    f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .anchor = anchor ? r : NIL,
+                                  .numel = node_numel(f->g, r),
                                   .run = fuse_run(f->g, r),
                                   .nodes = 1, .reads = n->nin, .device = n->device, .apart = op_is_apart(n->op),
                                   .again = n->flags & MARK_AGAIN};
@@ -335,7 +337,8 @@ bool fuser_open(struct fuser *f, struct graph *g)
     f->marked = mem_alloc(n * sizeof *f->marked);
     f->seen = mem_alloc(n * sizeof *f->seen);
     f->stack = mem_alloc(n * sizeof *f->stack);
-    if (!f->group || !f->next || !f->readers || !f->output || !f->viewed || !f->prologue || !f->cost || !f->marked || !f->seen ||
+    if (!f->group || !f->next || !f->readers || !f->output || !f->viewed || !f->prologue || !f->cost || !f->marked ||
+        !f->seen ||
         !f->stack || !list_readers(f))
         return false;
     for (uint32_t i = 0; i < g->nout; i++) {
@@ -384,7 +387,8 @@ static uint8_t reading_by(const struct graph *g, ref r, uint8_t own)
 }
 
 /* Chooses the pads that are computed, GROUP_NONE for the others: those read at other indices than a reader's own, such
- * as by a window or a slice, would end the kernel and be stored.  Their readers load what is padded, or take the value. */
+ * as by a window or a slice, would end the kernel and be stored.  Their readers load what is padded, or take the
+ * value. */
 static bool choose_pads(struct graph *g)
 {
     uint8_t *read = mem_alloc(g->nnode);
@@ -398,7 +402,8 @@ static bool choose_pads(struct graph *g)
         const struct node *n = &g->node[r];
         if (n->op == OP_pad) {
             unsigned value = g->node[n->in[1]].op;
-            bool moved = (read[r] == READ_MOVED || (!read[r] && node_numel(g, r) == 1)) && (value == OP_const || value == OP_slot);
+            bool moved = (read[r] == READ_MOVED || (!read[r] && node_numel(g, r) == 1)) &&
+                (value == OP_const || value == OP_slot);
             g->group[r] = moved ? GROUP_NONE : 0;
         }
         for (unsigned i = 0; i < n->nin; i++)

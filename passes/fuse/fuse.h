@@ -25,7 +25,8 @@ struct fuser {
     struct graph *g;
     struct group *group; uint32_t ngroup;
     ref *next;          /* per node: next member of its group */
-    ref *reader; uint32_t *readers; /* reader[readers[r]] up to reader[readers[r + 1]]: who reads r, through views too */
+    /* reader[readers[r]] up to reader[readers[r + 1]]: who reads r, through views too */
+    ref *reader; uint32_t *readers;
     bool *output;       /* per node: an output of the graph holds its elements, */
     bool *viewed;       /*   or some of them, in another order: a kernel of its own copies them */
     bool *prologue;     /* per node: computed per element of what its group's anchor reads */
@@ -76,7 +77,8 @@ const char *fuse_rows_apart(struct fuser *f, uint32_t a, uint32_t b);
 bool fuse_order(struct fuser *f); /* makes it; false: out of memory */
 /* Does a third group need one of the two and is needed by the other?  After a long search: yes. */
 bool fuse_way_around(struct fuser *f, uint32_t a, uint32_t b);
-void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays); /* before a and b, with no way around, become `stays` */
+/* before a and b, with no way around, become `stays` */
+void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays);
 
 /* ---- fuse_again.c ---- Gives kernels copies of nodes whose values they would read.  1: the graph is a new one, with
  * nodes that nothing uses and no groups; 0: there is no such value; -1: out of memory. */

@@ -2,8 +2,8 @@
  *
  * An element's arithmetic takes least where all lanes of a vector hold elements.  A kernel of short rows leaves lanes
  * empty, in a map as in a reduce; a scan along the last axis computes one element at a time, and so does a row kernel
- * what has one value a row.  exp or pow may take less in a kernel of its own, whose vectors are full, than in the kernel
- * that reads or makes its operand. */
+ * what has one value a row.  exp or pow may take less in a kernel of its own, whose vectors are full, than in the
+ * kernel that reads or makes its operand. */
 #include "fuse.h"
 #include "ir/loop/loop.h"
 #include <stdatomic.h>
@@ -97,8 +97,8 @@ int64_t fuse_run(const struct graph *g, ref r)
 /* What an element's arithmetic is multiplied by: one an element, and one a result of the anchor. */
 struct lanes { double full, result; };
 
-/* The factor for columns of x, whose rows have so many elements.  They are walked from row to row, too far apart for the
- * processor to fetch ahead, and of arithmetic that takes long only a few rows are in flight at a time. */
+/* The factor for columns of x, whose rows have so many elements.  They are walked from row to row, too far apart for
+ * the processor to fetch ahead, and of arithmetic that takes long only a few rows are in flight at a time. */
 static double far_rows(const struct graph *g, ref x, int64_t row)
 {
     enum { FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };

@@ -135,7 +135,8 @@ static void fuse_parts_join(struct parts *p, struct map *m)
     uint32_t i = 0;
     while (i < p->nopen && !same_expression(p->open[i], m))
         i++;
-    if (i < p->nopen && p->open[i]->nodes + m->nodes <= MAX_PARTS_NODES && p->open[i]->args + m->args <= MAX_PARTS_ARGS) {
+    if (i < p->nopen && p->open[i]->nodes + m->nodes <= MAX_PARTS_NODES &&
+        p->open[i]->args + m->args <= MAX_PARTS_ARGS) {
         p->open[i]->nodes += m->nodes;
         p->open[i]->args += m->args;
         fuse_absorb(p->f, p->open[i]->id, m->id);

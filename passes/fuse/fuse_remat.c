@@ -1,12 +1,13 @@
 /* Values that the kernels reading them compute again, where that is cheaper than to store and to read them.
  *
- * The gradient of a chain of elementwise ops reads most of what the chain has computed.  Fused, the chain is one kernel,
- * and all that its gradient reads it would have to write: gelu seven arrays beside the two that have to be there.  Here a
- * stored elementwise value is dropped if the kernels that read it can have it from what is in memory anyway, or from less
- * than what its going saves: element by element, or as a reduce or a product takes its operand, so that a weight's cast for
- * two products is part of both.  The latest goes first, so that a chain ends at the product or the reduction that it began
- * with, and what one value is computed from may be dropped in its turn.  Nothing is dropped that would make what waits in
- * memory more: what is there longer than before has at most the bytes of what is not there.
+ * The gradient of a chain of elementwise ops reads most of what the chain has computed.  Fused, the chain is one
+ * kernel, and all that its gradient reads it would have to write: gelu seven arrays beside the two that have to be
+ * there.  Here a stored elementwise value is dropped if the kernels that read it can have it from what is in memory
+ * anyway, or from less than what its going saves: element by element, or as a reduce or a product takes its operand, so
+ * that a weight's cast for two products is part of both.  The latest goes first, so that a chain ends at the product or
+ * the reduction that it began with, and what one value is computed from may be dropped in its turn.  Nothing is dropped
+ * that would make what waits in memory more: what is there longer than before has at most the bytes of what is not
+ * there.
  *
  * Each of those kernels gets nodes of its own, marked `again`, and fusion starts anew. */
 #include "fuse.h"

@@ -12,7 +12,8 @@
  * epilogue that sweeps over whole rows has no such cost. */
 enum { MAX_TILED_ARRAYS = 3, MAX_SWEPT_ARRAYS = 12 };
 enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduce to few results has few tasks */
-enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 128 }; /* one tile of rows; one block of them, which share a panel (lower_dot.c) */
+/* one tile of rows; one block of them, which share a panel (lower_dot.c) */
+enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 128 };
 enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes would wait in memory for its readers */
 enum { MAX_LANES = 64, STRIDED_BYTES = 256 << 10 }; /* smaller arrays stay in a cache that does not mind */
 enum { LAUNCH_BYTES = 8192 };    /* that memory moves while a kernel starts */
@@ -54,8 +55,8 @@ static bool is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b)
     return wanted;
 }
 
-/* Arrays that a and b read and do not make, each counted once.  dot: only those of its full size or more, and not by the
- * dot itself or its prologue. */
+/* Arrays that a and b read and do not make, each counted once.  dot: only those of its full size or more, and not by
+ * the dot itself or its prologue. */
 static uint32_t count_reads(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};
@@ -104,8 +105,8 @@ static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
     return group_of(f, x) == a;
 }
 
-/* Does a dot read each element of its second operand once?  With few rows it does, row by row as it lies in memory; with
- * more as it packs a panel of it, whichever way that lies.  Products of integers have no panel of numbers. */
+/* Does a dot read each element of its second operand once?  With few rows it does, row by row as it lies in memory;
+ * with more as it packs a panel of it, whichever way that lies.  Products of integers have no panel of numbers. */
 static bool second_once(const struct fuser *f, const struct node *n)
 {
     uint32_t last = node_shape(f->g, n->in[1])->rank - 1;
@@ -245,7 +246,8 @@ static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, str
         return no("strided: each array read or stored beside the operand costs more than a kernel");
     if (!op_is_reduce(op))
         return reads_once(f, a, gb->anchor) ? yes(JOIN_OPERAND)
-             : no(op == OP_dot ? "recomputation: a dot reads its operands again and again" : "recomputation: it is read more than once");
+             : no(op == OP_dot ? "recomputation: a dot reads its operands again and again"
+                  : "recomputation: it is read more than once");
     const char *why = no_prologue(ga->numel, gb->numel);
     return why ? no(why) : yes(JOIN_PROLOGUE);
 }
@@ -258,7 +260,8 @@ static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
         return no("not of the same rows");
     if (ga->anchor && gb->anchor)
         return no(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
-                      ? "a reduce in between" : "one product, attention, scan, scatter or sort to a kernel, and no reduce beside it");
+                      ? "a reduce in between"
+                          : "one product, attention, scan, scatter or sort to a kernel, and no reduce beside it");
     if (ga->anchor)
         return judge_epilogue(f, a, b, x);
     if (gb->anchor)
@@ -294,7 +297,8 @@ static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
         return "computed again, later, to save memory";
     if (nodes > MAX_GROUP_NODES)
         return "too many nodes for one kernel";
-    return ga->reads + gb->reads > MAX_GROUP_READS && count_reads(f, a, b, NIL) > MAX_GROUP_READS ? "too many operands for one kernel"
+    return ga->reads + gb->reads > MAX_GROUP_READS && count_reads(f, a, b, NIL) > MAX_GROUP_READS
+        ? "too many operands for one kernel"
                                                                                                   : NULL;
 }
 
@@ -331,16 +335,19 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
         return no(why);
     struct verdict v = judge_pair(f, a, b);
     struct row_space s;
-    if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
+    if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) &&
+        (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
         const struct group *ga = &f->group[a], *gb = &f->group[b];
         why = fuse_rows_apart(f, a, b);
-        if (!why && ((!ga->anchor && crosses_rows(f, a, gb->anchor)) || (!gb->anchor && crosses_rows(f, b, ga->anchor))))
+        if (!why && ((!ga->anchor && crosses_rows(f, a, gb->anchor)) ||
+                     (!gb->anchor && crosses_rows(f, b, ga->anchor))))
             why = "the rows that are reduced cross the ends of those that are read";
         v = why ? no(why) : yes(JOIN_ROWS);
     }
     if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
         return no("one kernel would compute with fewer lanes, which costs more than it saves");
-    return v.join != JOIN_NONE && paths && fuse_way_around(f, a, b) ? no("a kernel between them needs the one, and the other it") : v;
+    return v.join != JOIN_NONE && paths && fuse_way_around(f, a, b)
+        ? no("a kernel between them needs the one, and the other it") : v;
 }
 
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
@@ -348,7 +355,8 @@ struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref 
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     const char *why = never_together(f, a, b);
     ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
-    if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) || ga->again != gb->again ||
+    if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) ||
+        ga->again != gb->again ||
         apart > SIBLINGS_APART)
         return no(why ? why : "other iteration space");
     if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)

@@ -1,10 +1,10 @@
-/* Rematerialization, for gradients with a checkpointing strategy: the backward pass reads values of the forward one, which
- * would lie in memory from the one to the other; those that are cheap to compute again are.
+/* Rematerialization, for gradients with a checkpointing strategy: the backward pass reads values of the forward one,
+ * which would lie in memory from the one to the other; those that are cheap to compute again are.
  *
- * Cheap are elementwise ops and what only moves elements.  What the backward pass reads is a set of values, through views
- * that cost nothing.  One of them leaves the set if what has to be there to compute it again, and is not yet in the set,
- * takes no more bytes; the latest goes first, so that a chain of cheap ops ends at the product or the reduction that it
- * began with.  Leaves are there anyway.  Up to `keep` bytes of cheap values stay, the earliest.
+ * Cheap are elementwise ops and what only moves elements.  What the backward pass reads is a set of values, through
+ * views that cost nothing.  One of them leaves the set if what has to be there to compute it again, and is not yet in
+ * the set, takes no more bytes; the latest goes first, so that a chain of cheap ops ends at the product or the
+ * reduction that it began with.  Leaves are there anyway.  Up to `keep` bytes of cheap values stay, the earliest.
  *
  * The copies are marked `again`: no later pass takes them for the first ones, and they come late. */
 #include "remat.h"
@@ -199,7 +199,8 @@ static int remat_forget(struct graph *g, struct swept *s, uint32_t n)
 int remat(struct graph *g, struct swept *s, uint32_t n)
 {
     int changed = 0;
-    for (uint32_t left = n; left > 0 && changed >= 0; left--) { /* the last first: what it reads of others is forward to it */
+    /* the last first: what it reads of others is forward to it */
+    for (uint32_t left = n; left > 0 && changed >= 0; left--) {
         bool has = s[left - 1].keep && !BROKEN(A29) && s[left - 1].first < s[left - 1].end;
         int one = has ? remat_forget(g, s, left) : 0;
         changed = one < 0 ? -1 : changed | one;

@@ -62,8 +62,8 @@ static bool leads_on(const struct reverse *v, ref r)
     return any;
 }
 
-/* Until reverse_mark, path lists the nodes that the roots depend on, and needed says which are in it.  What is before the
- * first wanted node depends on none. */
+/* Until reverse_mark, path lists the nodes that the roots depend on, and needed says which are in it.  What is before
+ * the first wanted node depends on none. */
 static void reach(struct reverse *v, ref r)
 {
     if (r < v->low || v->needed[r] || !node_carries_gradient(&v->t->node[r]) || !meet(v, r))

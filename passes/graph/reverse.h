@@ -3,8 +3,8 @@
 #define KILN_REVERSE_H
 #include "ir/ir.h"
 
-/* One sweep after another over a growing graph.  A sweep touches only the nodes between the variables and the loss, so that
- * many small gradients of one large graph cost what they produce. */
+/* One sweep after another over a growing graph.  A sweep touches only the nodes between the variables and the loss, so
+ * that many small gradients of one large graph cost what they produce. */
 struct reverse {
     struct graph *t;
     uint32_t n;       /* nodes when the sweep began; the arrays per node are for these */
@@ -24,7 +24,8 @@ bool reverse_begin(struct reverse *v, struct graph *t);
 void reverse_end(struct reverse *v);                         /* after the last */
 /* The steps of a sweep, in this order.  Failures are in t->err. */
 void reverse_want(struct reverse *v, ref r);
-void reverse_root(struct reverse *v, ref r);                 /* after all reverse_want: r has an adjoint, or may get one */
+/* after all reverse_want: r has an adjoint, or may get one */
+void reverse_root(struct reverse *v, ref r);
 void reverse_mark(struct reverse *v);                        /* fills needed and path */
 void reverse_add(struct reverse *v, ref r, ref d);           /* d flows back to r; nothing where r is not needed */
 void reverse_sweep(struct reverse *v);

@@ -36,7 +36,10 @@ struct back {
     ref *result;
 };
 
-static ref reverse_region_operand(const struct back *b, uint32_t i) { return b->t->operand[b->n.attr.region.operands + i]; }
+static ref reverse_region_operand(const struct back *b, uint32_t i)
+{
+    return b->t->operand[b->n.attr.region.operands + i];
+}
 
 static bool back_begin(struct back *b, struct reverse *v, ref r, const ref *dy)
 {
@@ -54,7 +57,8 @@ static bool back_begin(struct back *b, struct reverse *v, ref r, const ref *dy)
         return false;
     }
     for (uint32_t i = 0; i < b->nin; i++)
-        b->wanted[i] = v->needed[reverse_region_operand(b, i)] && dtype_is_float(t->node[reverse_region_operand(b, i)].dtype);
+        b->wanted[i] = v->needed[reverse_region_operand(b, i)] &&
+            dtype_is_float(t->node[reverse_region_operand(b, i)].dtype);
     for (uint32_t i = 0; i < b->nout; i++)
         b->given[i] = dy[i] != NIL;
     return true;

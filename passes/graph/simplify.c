@@ -1,7 +1,8 @@
 /* Simplifies by rules that keep every bit of every value: no x+0, x*0, x-x.
  *
  * In: any graph.  Out: an equal graph; equal nodes are one node.  A graph with grad nodes stays as it is: a gradient
- * is taken in one node and not in an equal one, and marks tell nodes apart.  Without grad nodes marks mean nothing and go.
+ * is taken in one node and not in an equal one, and marks tell nodes apart.  Without grad nodes marks mean nothing and
+ * go.
  *
  * One walk in execution order.  Each node is first rebuilt on its simplified operands, then the first
  * rule that fits replaces it, and what remains is looked up among the nodes that already exist
@@ -62,7 +63,10 @@ static ref simplify_number(struct numbering *v, struct graph *g, ref r)
     return r;
 }
 
-static const struct node *simplify_operand(const struct graph *g, const struct node *n, unsigned i) { return &g->node[n->in[i]]; }
+static const struct node *simplify_operand(const struct graph *g, const struct node *n, unsigned i)
+{
+    return &g->node[n->in[i]];
+}
 
 /* A scalar elementwise op of constants is a constant. */
 static ref fold_constants(struct graph *g, const struct node *n)
@@ -134,7 +138,8 @@ static ref hoist_expand(struct numbering *v, struct graph *g, ref r, const struc
     if (!op_is_elementwise(n->op) && n->op != OP_cast)
         return NIL;
     for (unsigned i = 0; i < n->nin; i++)
-        if (simplify_operand(g, n, i)->op != OP_expand || node_shape(g, simplify_operand(g, n, i)->in[0]) != node_shape(g, simplify_operand(g, n, 0)->in[0]))
+        if (simplify_operand(g, n, i)->op != OP_expand ||
+            node_shape(g, simplify_operand(g, n, i)->in[0]) != node_shape(g, simplify_operand(g, n, 0)->in[0]))
             return NIL;
     struct node small = *n;
     for (unsigned i = 0; i < n->nin; i++)

@@ -29,7 +29,8 @@ static bool is_long(const struct graph *g, const struct node *n, struct reduced 
         *(reduced ? &r->length : r->length > 1 ? &r->inner : &r->outer) *= s->dim[d];
     }
     int64_t tasks = r->outer * (n->attr.reduce.lanes == 1 ? (r->inner + LANES - 1) / LANES : r->inner);
-    return tasks > 0 && tasks <= FEW_TASKS && r->length / 2 >= r->chunk && r->outer * r->inner * r->length >= MANY_ELEMENTS;
+    return tasks > 0 && tasks <= FEW_TASKS && r->length / 2 >= r->chunk &&
+        r->outer * r->inner * r->length >= MANY_ELEMENTS;
 }
 
 /* Reduces the axis of x in chains of `chunk`. */

@@ -12,7 +12,10 @@ static uint32_t walked(const struct lowering *w) { return permanent(w) - 1; }
 
 static struct lowering *self(struct lower *l) { return (struct lowering *)l; }
 
-static bool lower_fail(struct lowering *w) { return err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name); }
+static bool lower_fail(struct lowering *w)
+{
+    return err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+}
 
 static struct node_state *state_of(struct lowering *w, ref r)
 {
@@ -260,7 +263,8 @@ uint32_t lower_width(const struct lowering *w, int64_t n)
         return w->given->width;
     for (uint32_t m = 0; m < w->nmember; m++)
         most = node_numel(w->g, w->member[m]) > most ? node_numel(w->g, w->member[m]) : most;
-    if (!w->anchor && most <= FEW_ELEMENTS) /* what counts is how soon it is compiled: LLVM's time goes with the width */
+    /* what counts is how soon it is compiled: LLVM's time goes with the width */
+    if (!w->anchor && most <= FEW_ELEMENTS)
         width = native;
     else if (ops > 8) /* several results in flight hide latency already; more would spill */
         width = 2 * native;
@@ -326,7 +330,8 @@ static void name_kernel(struct lowering *w)
 {
     int at = snprintf(w->k->name, sizeof w->k->name, "k%u", w->number);
     for (uint32_t m = 0; m < w->nmember && at < (int)sizeof w->k->name - 1; m++)
-        at += snprintf(w->k->name + at, sizeof w->k->name - (size_t)at, "_%s", opinfo[w->g->node[w->member[m]].op].name);
+        at += snprintf(w->k->name + at, sizeof w->k->name - (size_t)at, "_%s",
+                       opinfo[w->g->node[w->member[m]].op].name);
 }
 
 static void run_schedule(struct lowering *w)
@@ -352,8 +357,9 @@ static void run_schedule(struct lowering *w)
         lower_reduce(w);
 }
 
-/* Do results go past the caches?  Where the kernel's arrays fill the last of them, what it has stored first is gone when
- * it ends, and writing it there costs reading it, too.  But a state's next value goes where the old one was just read. */
+/* Do results go past the caches?  Where the kernel's arrays fill the last of them, what it has stored first is gone
+ * when it ends, and writing it there costs reading it, too.  But a state's next value goes where the old one was just
+ * read. */
 static bool streams(const struct lowering *w)
 {
     int64_t bytes = 0;

@@ -62,13 +62,15 @@ void lower_grain(struct lowering *w, int64_t work);
 uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
 /* The lbuf through which node r is read (role in) or written (role out). */
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
-/* Lanes of a register of 4-byte elements; on a GPU a block's threads, whole warps of any maker's: fewer leave some idle. */
+/* Lanes of a register of 4-byte elements; on a GPU a block's threads, whole warps of any maker's: fewer leave some
+ * idle. */
 uint32_t lower_native(const struct lowering *w);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
 
-/* A kernel built only to look at its indices: begin copies w with an empty kernel, end frees it and passes on its error. */
+/* A kernel built only to look at its indices: begin copies w with an empty kernel, end frees it and passes on its
+ * error. */
 struct trial { struct lowering w; struct lowered out; };
 bool trial_begin(struct trial *t, const struct lowering *w);
 void trial_end(struct trial *t, struct lowering *w);

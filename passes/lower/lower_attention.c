@@ -1,19 +1,22 @@
 /* Attention: one pass over the keys for a tile of queries, each a lane of the vector loops.
  *
- * An iteration of the parallel loop owns W neighbouring queries of one matrix.  It holds in scratch, a row of W lanes for
- * each: q's elements, transposed; a block of scores, then of weights; and the values' totals, transposed too.  For each
- * block of keys (ir.h, "Numeric order") it walks three times: scores and the largest of them; weights and their sum; the
- * values.  Both products are tiles of R rows (keys; elements of v) by W lanes in registers, each step one vector of
- * scratch and R elements of k or v as they lie in memory, spread over the lanes.  So nothing is packed but q, once; the
- * largest, the sums and the masks are lane by lane, with no folds; and k and v may be any views.
+ * An iteration of the parallel loop owns W neighbouring queries of one matrix.  It holds in scratch, a row of W lanes
+ * for each: q's elements, transposed; a block of scores, then of weights; and the values' totals, transposed too.  For
+ * each block of keys (ir.h, "Numeric order") it walks three times: scores and the largest of them; weights and their
+ * sum; the values.  Both products are tiles of R rows (keys; elements of v) by W lanes in registers, each step one
+ * vector of scratch and R elements of k or v as they lie in memory, spread over the lanes.  So nothing is packed but q,
+ * once; the largest, the sums and the masks are lane by lane, with no folds; and k and v may be any views.
  *
- * Keys before the first and behind the last that one of the tile's queries sees are not touched.  Between them a query keeps
- * out what it does not see by selects, which leave its sums bit for bit as if it had walked alone, whatever the tile.
+ * Keys before the first and behind the last that one of the tile's queries sees are not touched.  Between them a query
+ * keeps out what it does not see by selects, which leave its sums bit for bit as if it had walked alone, whatever the
+ * tile.
  *
- * Of a query without neighbours keys are the lanes in the first two walks, elements of v in the last (lower_attention_one.c).
+ * Of a query without neighbours keys are the lanes in the first two walks, elements of v in the last
+ * (lower_attention_one.c).
  *
- * q comes into its transposed form, and the values' totals out of it, in squares that registers transpose: gathering and
- * scattering takes a sixth of the time where there are 128 keys.  Half floats of k and v are widened a block at a time. */
+ * q comes into its transposed form, and the values' totals out of it, in squares that registers transpose: gathering
+ * and scattering takes a sixth of the time where there are 128 keys.  Half floats of k and v are widened a block at a
+ * time. */
 #include "lower_attention.h"
 #include <string.h>
 
@@ -56,9 +59,18 @@ val attention_in_block(const struct attention *a, unsigned which, val j, val col
 }
 
 /* Element `row` of this lane in scratch. */
-static val lower_attention_place(const struct attention *a, val row) { return ix_add(a->w->k, ix_scale(a->w->k, row, a->width), a->w->lane); }
-static val get(const struct attention *a, uint32_t buf, val row) { return k_load(a->w->k, buf, lower_attention_place(a, row), 0); }
-static void lower_attention_put(const struct attention *a, uint32_t buf, val row, val x) { k_store(a->w->k, buf, lower_attention_place(a, row), k_splat(a->w->k, x), 0); }
+static val lower_attention_place(const struct attention *a, val row)
+{
+    return ix_add(a->w->k, ix_scale(a->w->k, row, a->width), a->w->lane);
+}
+static val get(const struct attention *a, uint32_t buf, val row)
+{
+    return k_load(a->w->k, buf, lower_attention_place(a, row), 0);
+}
+static void lower_attention_put(const struct attention *a, uint32_t buf, val row, val x)
+{
+    k_store(a->w->k, buf, lower_attention_place(a, row), k_splat(a->w->k, x), 0);
+}
 
 static val first(const struct attention *a) { return k_int(a->w->k, 0); } /* of scratch with one row */
 
@@ -81,8 +93,8 @@ static val query(const struct attention *a)
 
 /* ---- what each query sees ---- */
 
-/* Writes into scratch from which key on and before which one each lane sees them, masks apart; lanes without a query see
- * none. */
+/* Writes into scratch from which key on and before which one each lane sees them, masks apart; lanes without a query
+ * see none. */
 static void store_ranges(const struct attention *a)
 {
     struct lowering *w = a->w;
@@ -166,7 +178,8 @@ static void lower_attention_widen(const struct attention *a, unsigned which, val
         val column = ix_add(k, tail ? k_int(k, whole) : c, w->lane);
         w->pred = tail ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
         ix_bound(k, column, 0, columns - 1);
-        k_store(k, a->panel[which] - 1, panel_index(a, which, j, column), k_splat(k, attention_element(a, which, key, column)), w->pred);
+        k_store(k, a->panel[which] - 1, panel_index(a, which, j, column),
+                k_splat(k, attention_element(a, which, key, column)), w->pred);
         end_lanes(a);
         if (c)
             k_end(k, c);
@@ -238,8 +251,8 @@ static void score_tile(const struct attention *a, val j0)
     end_lanes(a);
 }
 
-/* Scores become weights, and their sum comes to the total.  A key that the query does not see may have a score above the
- * largest: what its weight then is, nobody takes. */
+/* Scores become weights, and their sum comes to the total.  A key that the query does not see may have a score above
+ * the largest: what its weight then is, nobody takes. */
 static void weigh(const struct attention *a)
 {
     struct kernel *k = a->w->k;
@@ -304,7 +317,8 @@ static void lower_attention_emit_block(struct attention *a)
     a->until = ranges(a) ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = a->bounds ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
     if (a->panel[K])
-        lower_attention_widen(a, K, a->m % a->rows && a->m >= a->rows ? smaller(k, whole, ix_sub(k, left, k_int(k, a->rows))) : whole, end);
+        lower_attention_widen(a, K, a->m % a->rows && a->m >= a->rows
+                              ? smaller(k, whole, ix_sub(k, left, k_int(k, a->rows))) : whole, end);
     if (a->panel[V])
         lower_attention_widen(a, V, a->from, a->until);
     val j = k_loop(k, LOOP_SERIAL, whole, a->until, a->rows);
@@ -330,7 +344,8 @@ static void lower_attention_emit_block(struct attention *a)
 
 /* ---- one tile of queries ---- */
 
-/* Loops over whole squares of `columns` by queries; *c, *i: the first column and query of one.  false: there are none. */
+/* Loops over whole squares of `columns` by queries; *c, *i: the first column and query of one.  false: there are
+ * none. */
 static bool begin_squares(const struct attention *a, int64_t columns, val *c, val *i)
 {
     struct kernel *k = a->w->k;
@@ -350,7 +365,10 @@ static void end_squares(const struct attention *a, val c, val i)
 }
 
 /* How many columns squares do not reach. */
-static int64_t behind_squares(const struct attention *a, int64_t columns) { return a->square ? columns % a->square : columns; }
+static int64_t behind_squares(const struct attention *a, int64_t columns)
+{
+    return a->square ? columns % a->square : columns;
+}
 
 /* The queries, transposed; lanes without one have another. */
 static void bring_queries(const struct attention *a)
@@ -401,7 +419,8 @@ static void store_result(const struct attention *a, val i, val c, val x)
     struct lowering *w = a->w;
     val coord[KL_MAX_RANK];
     coord_of(a, i, c, coord);
-    k_store(w->k, lower_buffer(w, w->anchor, BUF_OUT), lower_flatten(w->k, &a->out, coord), k_cast(w->k, x, a->n->dtype), w->pred);
+    k_store(w->k, lower_buffer(w, w->anchor, BUF_OUT), lower_flatten(w->k, &a->out, coord),
+            k_cast(w->k, x, a->n->dtype), w->pred);
 }
 
 /* A total over the sum of the weights. */

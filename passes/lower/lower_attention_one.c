@@ -2,8 +2,14 @@
  * elements of v are those of the values. */
 #include "lower_attention.h"
 
-static val lower_attention_one_number(const struct attention *a, uint32_t buf) { return k_load(a->w->k, buf, k_int(a->w->k, 0), 0); }
-static void set_number(const struct attention *a, uint32_t buf, val x) { k_store(a->w->k, buf, k_int(a->w->k, 0), x, 0); }
+static val lower_attention_one_number(const struct attention *a, uint32_t buf)
+{
+    return k_load(a->w->k, buf, k_int(a->w->k, 0), 0);
+}
+static void set_number(const struct attention *a, uint32_t buf, val x)
+{
+    k_store(a->w->k, buf, k_int(a->w->k, 0), x, 0);
+}
 
 static void begin_keys(const struct attention *a)
 {
@@ -62,7 +68,8 @@ void attention_score_keys(const struct attention *a, val j0)
     }
     for (int64_t c = whole; c < a->d; c++)
         for (int g = 0; g < ONE_SQUARES; g++)
-            acc[g] = k_prim(k, P_FMA, k_load(k, a->q, k_int(k, c), 0), attention_in_block(a, K, lane[g], k_int(k, c)), acc[g]);
+            acc[g] = k_prim(k, P_FMA, k_load(k, a->q, k_int(k, c), 0), attention_in_block(a, K, lane[g], k_int(k, c)),
+                            acc[g]);
     val most = lower_attention_one_number(a, a->larger), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
     for (int g = 0; g < ONE_SQUARES; g++) {
         val at = ix_add(k, block_row(a, ix_add(k, j0, k_int(k, g * a->keys))), w->lane);
@@ -85,7 +92,8 @@ void attention_weigh_keys(const struct attention *a)
     struct lowering *w = a->w;
     struct kernel *k = w->k;
     begin_keys(a);
-    val larger = lower_attention_one_number(a, a->larger), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, of(a, -INFINITY), 0), of(a, 0), larger);
+    val larger = lower_attention_one_number(a, a->larger), base =
+        k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, of(a, -INFINITY), 0), of(a, 0), larger);
     val shrink = k_prim(k, P_SUB, lower_attention_one_number(a, a->most), base, 0);
     shrink = k_exp_down(k, shrink);
     val j = k_loop(k, LOOP_SERIAL, a->from, a->until, a->keys), at = ix_add(k, block_row(a, j), w->lane);
@@ -113,11 +121,13 @@ void attention_value_lanes(const struct attention *a, val c0, int64_t columns)
     val c = ix_add(k, c0, w->lane), shrink = k_load(k, a->shrink, k_int(k, 0), 0);
     ix_bound(k, c, 0, a->e - 1); /* of the lanes that exist */
     val start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), acc = k_carry(k, start);
-    val weight = k_splat(k, k_load(k, a->score, block_row(a, j), 0)), sum = k_prim(k, P_FMA, weight, attention_in_block(a, V, j, c), acc);
+    val weight = k_splat(k, k_load(k, a->score, block_row(a, j), 0)),
+        sum = k_prim(k, P_FMA, weight, attention_in_block(a, V, j, c), acc);
     if (partial(a))
         sum = k_prim(k, P_SELECT, k_splat(k, k_load(k, a->seen, block_row(a, j), 0)), sum, acc);
     k_next(k, acc, sum);
     k_end(k, j);
-    k_store(k, a->total, c, k_prim(k, P_FMA, k_load(k, a->total, c, w->pred), k_splat(k, shrink), k_out(k, acc)), w->pred);
+    k_store(k, a->total, c, k_prim(k, P_FMA, k_load(k, a->total, c, w->pred), k_splat(k, shrink), k_out(k, acc)),
+            w->pred);
     end_lanes(a);
 }

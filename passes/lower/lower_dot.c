@@ -2,13 +2,13 @@
  *
  * The register tile is MR rows by NR columns: NR is the vector loop's width, the MR rows are MR carried
  * accumulators of a serial loop over k, each step loading one row of B (a vector) and MR elements of A
- * (broadcast).  A parallel iteration owns NR columns and a block of rows, or all columns of a row tile; for each k-block of
- * pass numerics it walks the row tiles, adding to partial sums in scratch, and the last k-block ends in the
+ * (broadcast).  A parallel iteration owns NR columns and a block of rows, or all columns of a row tile; for each
+ * k-block of pass numerics it walks the row tiles, adding to partial sums in scratch, and the last k-block ends in the
  * epilogue.  B is copied into a scratch panel first where its columns are not neighbours in memory, or where that pays;
- * lower_dot_schedule.c decides.  Operands that outgrow the first-level cache are prefetched a tile ahead, A where few columns
- * share it, results as their tile is computed: with all of them out of the second-level cache that takes a product of
- * 128x512x512 from 0.87 of the arithmetic peak to 0.95, and those of attention's gradients with 32 columns take 0.6 to 0.9 of
- * the time.  Neither tiles nor packing nor prefetching touch the order of a chain. */
+ * lower_dot_schedule.c decides.  Operands that outgrow the first-level cache are prefetched a tile ahead, A where few
+ * columns share it, results as their tile is computed: with all of them out of the second-level cache that takes a
+ * product of 128x512x512 from 0.87 of the arithmetic peak to 0.95, and those of attention's gradients with 32 columns
+ * take 0.6 to 0.9 of the time.  Neither tiles nor packing nor prefetching touch the order of a chain. */
 #include "lower_dot.h"
 #include <string.h>
 
@@ -92,7 +92,8 @@ struct tile {
     val number;            /* of the tile among the task's row tiles */
     int64_t tiles;         /* how many those are */
     bool last;             /* ends in the epilogue */
-    val waiting;           /* rows of the tile to the left whose epilogue is computed beside these products; 0: not that way */
+    /* rows of the tile to the left whose epilogue is computed beside these products; 0: not that way */
+    val waiting;
 };
 
 static val multiply_add(struct kernel *k, val a, val b, val acc)
@@ -168,7 +169,8 @@ static void prefetch_operand(const struct dot *d, const struct tile *t, val j)
     int64_t line = LINE_BYTES / (int64_t)dtype_size(d->n->dtype), lines = d->kblock * d->nr / line;
     int64_t visits = t->kc / UNROLL_K, each = visits ? (lines + t->tiles * visits - 1) / (t->tiles * visits) : 0;
     bool rows = d->b_step_n == 1 && d->nr % line == 0, columns = d->b_step_k == 1;
-    if (!each || each > MAX_PREFETCH || d->run < d->size.n || !(rows || columns) || !outgrows_cache(d, d->size.k * d->size.n))
+    if (!each || each > MAX_PREFETCH || d->run < d->size.n || !(rows || columns) ||
+        !outgrows_cache(d, d->size.k * d->size.n))
         return;
     val visit = ix_add(k, ix_scale(k, t->number, visits), ix_div(k, j, UNROLL_K));
     val n0 = t->last ? ix_add(k, t->n0, k_int(k, d->nr)) : t->n0;
@@ -186,9 +188,9 @@ static void prefetch_operand(const struct dot *d, const struct tile *t, val j)
     }
 }
 
-/* Fetches ahead what the next row tile will read of A where few columns share it, so that it comes from far: processors see
- * no pattern in it, for a column of A has a line on each of many pages, and a row ends soon.  A line for each of these steps
- * where rows are neighbours; where a row's elements are, a line of some rows by turns. */
+/* Fetches ahead what the next row tile will read of A where few columns share it, so that it comes from far: processors
+ * see no pattern in it, for a column of A has a line on each of many pages, and a row ends soon.  A line for each of
+ * these steps where rows are neighbours; where a row's elements are, a line of some rows by turns. */
 static void prefetch_rows(const struct dot *d, const struct tile *t, val j)
 {
     struct kernel *k = d->w->k;
@@ -202,7 +204,8 @@ static void prefetch_rows(const struct dot *d, const struct tile *t, val j)
     val visit = ix_div(k, j, UNROLL_K), kk = ix_add(k, t->k0, j);
     val m = ix_add(k, t->m0, k_int(k, columns ? 2 * t->rows - 1 : t->rows));
     for (int64_t i = 0; i < each; i++) {
-        val step = k_int(k, i), row = columns ? m : ix_add(k, m, ix_add(k, ix_scale(k, ix_mod(k, visit, turns), each), step));
+        val step = k_int(k, i), row = columns ? m : ix_add(k, m,
+                                                           ix_add(k, ix_scale(k, ix_mod(k, visit, turns), each), step));
         prefetch_element(d, false, row, columns ? ix_add(k, kk, step) : kk);
     }
 }
@@ -261,8 +264,8 @@ void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_
     emit_epilogue(d, (struct tile){.m0 = m0, .rows = rows, .n0 = n0}, cols);
 }
 
-/* The epilogue of the tile to the left, a row in each visit of the loop over k, of which there are enough: its square roots
- * and divisions, which have a unit of their own, and all that it waits for cost little beside products. */
+/* The epilogue of the tile to the left, a row in each visit of the loop over k, of which there are enough: its square
+ * roots and divisions, which have a unit of their own, and all that it waits for cost little beside products. */
 static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
 {
     struct lowering *w = d->w;
@@ -345,7 +348,8 @@ static void pack_square(const struct dot *d, const struct tile *t, val col, val 
     val row[64];
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->square), 1);
     for (uint32_t i = 0; i < d->square; i++)
-        row[i] = dot_element(d, true, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)), ix_add(k, ix_add(k, t->k0, first), w->lane));
+        row[i] = dot_element(d, true, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)),
+                             ix_add(k, ix_add(k, t->k0, first), w->lane));
     k_transpose(k, row, d->square);
     for (uint32_t i = 0; i < d->square; i++) {
         val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), col);
@@ -370,7 +374,8 @@ static void pack_rows(const struct dot *d, const struct tile *t, val first, int6
 }
 
 /* Copies kc rows of NR columns of B into the panel: whole rows where columns are neighbours; in squares where k is
- * contiguous, so that loads and stores are whole vectors; else, and at the edges, a few elements of a column at a time. */
+ * contiguous, so that loads and stores are whole vectors; else, and at the edges, a few elements of a column at a
+ * time. */
 static void pack_columns(const struct dot *d, const struct tile *t)
 {
     struct kernel *k = d->w->k;
@@ -499,7 +504,8 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 {
     struct kernel *k = d->w->k;
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
-    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr, .nr = (uint16_t)d->nr,
+    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr,
+                                 .nr = (uint16_t)d->nr,
                                  .kc = (uint32_t)d->kblock, .pack_b = d->packs};
     k->extent = d->size.batch * row_blocks * columns;
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
@@ -515,7 +521,8 @@ void lower_dot_group(struct lowering *w)
 {
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[w->anchor];
-    struct dot d = {.w = w, .n = n, .dtype = dtype_compute(n->dtype), .a = *node_shape(w->g, n->in[0]), .b = *node_shape(w->g, n->in[1]),
+    struct dot d = {.w = w, .n = n, .dtype = dtype_compute(n->dtype), .a = *node_shape(w->g, n->in[0]),
+                    .b = *node_shape(w->g, n->in[1]),
                     .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n)};
     struct axes a = axes_of(&d, false), b = axes_of(&d, true);
     d.batch = pick(&d.a, a.batch, n->attr.dot.nbatch);

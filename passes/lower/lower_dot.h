@@ -3,10 +3,11 @@
 #define KILN_LOWER_DOT_H
 #include "lower.h"
 
-enum { MAX_ROWS = 32, UNROLL_K = 4, LINE_BYTES = 64 }; /* rows of a register tile, steps of k in a visit of the loop over it */
+/* rows of a register tile, steps of k in a visit of the loop over it */
+enum { MAX_ROWS = 32, UNROLL_K = 4, LINE_BYTES = 64 };
 
-/* When the epilogue of a tile's products is computed: on the accumulators; or from a copy of them, after the tile, after all
- * tiles of its rows, or during the products of the tile to the right. */
+/* When the epilogue of a tile's products is computed: on the accumulators; or from a copy of them, after the tile,
+ * after all tiles of its rows, or during the products of the tile to the right. */
 enum dot_when { EPILOGUE_IN_TILE, EPILOGUE_AFTER_TILE, EPILOGUE_AFTER_ROWS, EPILOGUE_DURING_NEXT };
 
 struct dot {
@@ -20,7 +21,8 @@ struct dot {
     int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
     int64_t b_step_n, b_step_k, a_step_m, a_step_k; /* see dot_find_steps */
     int64_t element;                             /* bytes of an operand's element */
-    int64_t run, run_m;                          /* columns, rows from one multiple of this to the next: b_step_n, a_step_m apart */
+    /* columns, rows from one multiple of this to the next: b_step_n, a_step_m apart */
+    int64_t run, run_m;
     bool rows, squares;                          /* B has neighbours in memory along n, along k: see pack_columns */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
@@ -46,8 +48,8 @@ typedef void dot_task(const struct dot *d, const void *ctx, val first_row, int64
 void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx);
 /* ---- lower_dot_schedule.c, for processors ---- */
 /* How far an operand's neighbours lie apart in memory along the rows or columns and along k: -1 where that is no
- * fixed distance, 0 where the operand is computed rather than loaded.  Where all rows or columns have none, runs of them
- * that have one will do: of columns the longest, if they are neighbours, of rows as many as a tile may have. */
+ * fixed distance, 0 where the operand is computed rather than loaded.  Where all rows or columns have none, runs of
+ * them that have one will do: of columns the longest, if they are neighbours, of rows as many as a tile may have. */
 void dot_find_steps(struct dot *d);
 void dot_choose_tiles(struct dot *d); /* mr, nr, mblock and square, for d->packs and d->when */
 /* Chooses packs and when, with them the tiles, and says squares and rows; after dot_find_steps. */
@@ -59,7 +61,8 @@ void dot_emit_bytes(struct dot *d); /* after dot_choose_tiles */
 /* ---- lower_dot_tile.c ---- */
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
 /* A tile from index on, its rows or columns `stride` apart.  there: which of the elements exist; 0: all. */
-val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, int64_t rows, int64_t cols, val there);
+val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, int64_t rows, int64_t cols,
+             val there);
 void dot_store(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, val value);
 val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum);
 val dot_shaped(struct kernel *k, val v, val like); /* v, made of tiles of this shape */
@@ -76,8 +79,8 @@ bool dot_occupies(const struct dot *d, const struct schedule *s);  /* and a bloc
 struct dot_shape { uint16_t mr, nr, rows, cols, step; };
 struct schedule dot_schedule(const struct dot *d, const struct dot_shape *x, unsigned team);
 bool dot_fills(const struct dot *d, const struct schedule *s);     /* has most of a block something to do? */
-/* Are the operand's elements *free of its own dimension, one of `side` in a row, and *at of the contraction there?  0: all
- * are.  beyond: the contraction's may not be.  Bounds both. */
+/* Are the operand's elements *free of its own dimension, one of `side` in a row, and *at of the contraction there?  0:
+ * all are.  beyond: the contraction's may not be.  Bounds both. */
 val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val free, val at);
 /* An if around what stores result (m, n), where a block may reach beyond the last; 0: it does not.  Bounds both. */
 val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);

@@ -1,10 +1,11 @@
-/* Products of bytes, summed as i32, on a processor whose mma takes a few bytes of the contraction at once (caps.mma_bytes).
+/* Products of bytes, summed as i32, on a processor whose mma takes a few bytes of the contraction at once
+ * (caps.mma_bytes).
  *
- * A task owns NR columns and a block of rows.  B's columns are packed into a panel: groups of four k, in a group column by
- * column, zeros where k ends within one.  A product of one row tile reads B as it lies, if its columns are neighbours
- * there.  A is read in place, four neighbours along k at a time.  A tile of MR x NR sums is kept in registers over all k of
- * a panel, stored to scratch and ends in the epilogue row by row; where k takes several panels, sums wait in scratch in
- * between.
+ * A task owns NR columns and a block of rows.  B's columns are packed into a panel: groups of four k, in a group column
+ * by column, zeros where k ends within one.  A product of one row tile reads B as it lies, if its columns are
+ * neighbours there.  A is read in place, four neighbours along k at a time.  A tile of MR x NR sums is kept in
+ * registers over all k of a panel, stored to scratch and ends in the epilogue row by row; where k takes several panels,
+ * sums wait in scratch in between.
  *
  * The instructions multiply unsigned by signed bytes.  Of two operands that are both one or the other, A becomes the
  * other by its upper bit: it is then 128 more (or less) than it was, and the sums as much as 128 times the sum of B's
@@ -124,19 +125,22 @@ static val group_of_b(const struct bytes *s, const struct part *p, val group, in
 
 /* ---- sums ---- */
 
-/* What the loop over the groups of k adds up: a tile, where `of_rows` is not 0, and the sums of B's columns, where those
- * are asked for. */
+/* What the loop over the groups of k adds up: a tile, where `of_rows` is not 0, and the sums of B's columns, where
+ * those are asked for. */
 struct totals { val tile, columns; };
 
-static struct totals add_group(const struct bytes *s, const struct part *p, val m0, int64_t of_rows, val group, int64_t count,
+static struct totals add_group(const struct bytes *s, const struct part *p, val m0, int64_t of_rows, val group,
+                               int64_t count,
                                struct totals t)
 {
     struct kernel *k = s->d->w->k;
     val b = group_of_b(s, p, group, count);
     if (t.tile)
-        t.tile = dot_mma(k, MMA_CHAIN, load_a(s, m0, of_rows, ix_add(k, p->k0, ix_scale(k, group, GROUP)), count), b, t.tile);
+        t.tile = dot_mma(k, MMA_CHAIN, load_a(s, m0, of_rows, ix_add(k, p->k0, ix_scale(k, group, GROUP)), count), b,
+                         t.tile);
     if (t.columns)
-        t.columns = dot_mma(k, MMA_CHAIN, dot_splat(k, k_bits(k, s->tb == KL_U8 ? KL_I8 : KL_U8, 1), 1, GROUP), b, t.columns);
+        t.columns = dot_mma(k, MMA_CHAIN, dot_splat(k, k_bits(k, s->tb == KL_U8 ? KL_I8 : KL_U8, 1), 1, GROUP), b,
+                            t.columns);
     return t;
 }
 
@@ -173,7 +177,8 @@ static val turned_columns(const struct bytes *s, val columns)
 {
     struct kernel *k = s->d->w->k;
     struct linst c = k->inst[columns];
-    return tile_prim(k, P_MUL, KL_I32, columns, k_bits(k, KL_I32, (uint32_t)(s->ta == KL_I8 ? 128 : -128)), c.rows, c.cols);
+    return tile_prim(k, P_MUL, KL_I32, columns, k_bits(k, KL_I32, (uint32_t)(s->ta == KL_I8 ? 128 : -128)), c.rows,
+                     c.cols);
 }
 
 /* One register tile of one panel: rows m0 .., those of number `row` on in the task. */
@@ -220,7 +225,8 @@ static void emit_task(const struct dot *d, const void *ctx, val first, int64_t r
     const struct bytes *s = ctx;
     struct kernel *k = d->w->k;
     int64_t lanes = d->w->caps->vector_bytes / 4, room = dot_parts(cols, lanes) * lanes;
-    struct part p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr, .length = s->kc};
+    struct part p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr,
+                     .length = s->kc};
     if (s->panels > 1) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
         dot_store(k, s->sums, ix_scale(k, i, s->d->nr), TILE_ROWS, k_int(k, s->d->nr), no_sums(k, 1, p.room));
@@ -242,8 +248,10 @@ static void emit_task(const struct dot *d, const void *ctx, val first, int64_t r
 bool dot_bytes(const struct dot *d)
 {
     bool rows = d->b_step_n == 1 && d->b_step_k >= 0, columns = d->b_step_k == 1 && d->b_step_n >= 0;
-    return d->n->attr.dot.sum && d->w->caps->mma_bytes == GROUP && d->size.batch > 0 && d->size.m > 0 && d->size.n > 0 &&
-           d->size.k >= GROUP && d->a_step_k == 1 && d->a_step_m >= 0 && d->run_m == d->size.m && d->run == d->size.n && (rows || columns);
+    return d->n->attr.dot.sum && d->w->caps->mma_bytes == GROUP && d->size.batch > 0 && d->size.m > 0 &&
+        d->size.n > 0 &&
+           d->size.k >= GROUP && d->a_step_k == 1 && d->a_step_m >= 0 && d->run_m == d->size.m && d->run == d->size.n &&
+               (rows || columns);
 }
 
 void dot_emit_bytes(struct dot *d)

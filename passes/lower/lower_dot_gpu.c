@@ -1,12 +1,12 @@
 /* Products on a GPU: a block of threads owns BLOCK_M x BLOCK_N results, each thread a tile of MR x NR of them.
  *
- * The contraction goes by in steps.  The elements of both operands that a step needs lie in shared memory, those of A by
- * columns, so that what a thread reads of either are neighbours.  There is room for two steps: while the threads multiply
- * one, each has its part of the next on the way from memory, and stores it when the products are done; one barrier a
- * step.  Results go to the epilogue one by one.
+ * The contraction goes by in steps.  The elements of both operands that a step needs lie in shared memory, those of A
+ * by columns, so that what a thread reads of either are neighbours.  There is room for two steps: while the threads
+ * multiply one, each has its part of the next on the way from memory, and stores it when the products are done; one
+ * barrier a step.  Results go to the epilogue one by one.
  *
- * An element is one ascending chain of fma in each of pass numerics' k-blocks, whose sums are added in turn: the order of
- * lower_dot.c, whatever the tiles. */
+ * An element is one ascending chain of fma in each of pass numerics' k-blocks, whose sums are added in turn: the order
+ * of lower_dot.c, whatever the tiles. */
 #include "lower_dot.h"
 
 struct blocks {
@@ -28,12 +28,14 @@ enum { MAX_PARTS = 32 };            /* elements of an operand that a thread brin
 static bool dot_gpu_fits(const struct dot *d, const struct schedule *s)
 {
     const struct caps *c = d->w->caps;
-    if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n || s->block_m % s->mr || s->block_n % s->nr)
+    if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n || s->block_m % s->mr ||
+        s->block_n % s->nr)
         return false;
     int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr), bytes = (int64_t)dtype_size(d->dtype);
     int64_t a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
     return threads == s->width && threads <= (int64_t)c->block_threads && s->mr * s->nr <= 64 && a % threads == 0 &&
-           b % threads == 0 && a / threads <= MAX_PARTS && b / threads <= MAX_PARTS && 2 * (a + b) * bytes <= (int64_t)c->shared_bytes;
+           b % threads == 0 && a / threads <= MAX_PARTS && b / threads <= MAX_PARTS &&
+               2 * (a + b) * bytes <= (int64_t)c->shared_bytes;
 }
 
 /* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
@@ -58,7 +60,8 @@ static bool dot_gpu_choose(const struct dot *d, struct schedule *s)
 bool dot_blocks(const struct dot *d, struct schedule *s)
 {
     const struct schedule *given = d->w->given;
-    if (!d->w->caps->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1 || !dot_gpu_choose(d, s))
+    if (!d->w->caps->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1 ||
+        !dot_gpu_choose(d, s))
         return false;
     if (given && dot_gpu_fits(d, given) && given->kc == (uint32_t)d->kblock)
         *s = *given;
@@ -114,7 +117,8 @@ static val dot_gpu_multiply(const struct blocks *s, val half, val count, val acc
 {
     struct kernel *k = s->d->w->k;
     int64_t m = s->s.block_m, n = s->s.block_n;
-    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
+    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr),
+        col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
     val a0 = ix_add(k, ix_scale(k, half, m * s->s.step), row), b0 = ix_add(k, ix_scale(k, half, n * s->s.step), col);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1), sum = dot_carry(k, acc);
     val a = dot_load(k, s->a, ix_add(k, a0, ix_scale(k, i, m)), TILE_ROWS, k_int(k, 1), s->s.mr, 1, 0);
@@ -202,7 +206,8 @@ static void emit_results(const struct blocks *s, val sums)
 {
     struct kernel *k = s->d->w->k;
     dot_store(k, s->own, k_int(k, 0), TILE_ROWS, k_int(k, s->s.nr), sums);
-    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr), col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
+    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr),
+        col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);
     val m = ix_add(k, s->i0, ix_add(k, row, i)), n = ix_add(k, s->j0, ix_add(k, col, j));
@@ -220,7 +225,8 @@ void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    struct blocks s = {.d = d, .s = *schedule, .threads = schedule->width, .col_threads = schedule->block_n / schedule->nr};
+    struct blocks s = {.d = d, .s = *schedule, .threads = schedule->width,
+                       .col_threads = schedule->block_n / schedule->nr};
     s.last = d->size.k - (d->blocks - 1) * d->kblock;
     s.a_along_k = dot_along_k(d, false);
     s.b_along_k = dot_along_k(d, true);

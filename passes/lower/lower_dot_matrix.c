@@ -1,15 +1,17 @@
-/* Products of half floats by a GPU's matrix units: a block of threads owns BLOCK_M x BLOCK_N results, each of its teams a
- * tile of MR x NR of them, in slabs of as many rows as the unit has.
+/* Products of half floats by a GPU's matrix units: a block of threads owns BLOCK_M x BLOCK_N results, each of its teams
+ * a tile of MR x NR of them, in slabs of as many rows as the unit has.
  *
- * The contraction goes by in steps, as in lower_dot_gpu.c: the elements that a step needs lie in shared memory, there is
- * room for two of them, and while the teams multiply one, each thread has its part of the next on the way from memory.
- * An operand that is an array in memory, with neighbours in whole vectors at whole vectors, is copied as it lies there,
- * without a thread that waits for it; of others each thread computes its part before the products and stores it behind
- * them, with the contraction's neighbours side by side, for the unit takes halves by pairs of these.  Rows are a few halves
- * longer than their elements, so that a team's lanes read from different banks.  Elements beyond the end are zeros.
+ * The contraction goes by in steps, as in lower_dot_gpu.c: the elements that a step needs lie in shared memory, there
+ * is room for two of them, and while the teams multiply one, each thread has its part of the next on the way from
+ * memory. An operand that is an array in memory, with neighbours in whole vectors at whole vectors, is copied as it
+ * lies there, without a thread that waits for it; of others each thread computes its part before the products and
+ * stores it behind them, with the contraction's neighbours side by side, for the unit takes halves by pairs of these.
+ * Rows are a few halves longer than their elements, so that a team's lanes read from different banks.  Elements beyond
+ * the end are zeros.
  *
- * A unit's sums are spread over the team's lanes as the hardware has it, which the loop IR does not say: a slab of every
- * tile goes to shared memory, and from there element by element to the epilogue, neighbours to neighbouring threads.
+ * A unit's sums are spread over the team's lanes as the hardware has it, which the loop IR does not say: a slab of
+ * every tile goes to shared memory, and from there element by element to the epilogue, neighbours to neighbouring
+ * threads.
  *
  * The unit adds products in an order of its own (MMA_ANY) and a sum goes through all of the contraction, whatever pass
  * numerics' k-blocks: the same within n * 2^-22 of the sum of the products' sizes, n being the length, and then rounded
@@ -21,7 +23,8 @@ struct factor {
     uint32_t buf;                   /* two steps of it, in shared memory */
     bool along_k;                   /* are its neighbours in memory those along the contraction? */
     bool copied;                    /* in vectors */
-    bool by_k;                      /* its rows in shared memory are along the contraction; else along the block's side */
+    /* its rows in shared memory are along the contraction; else along the block's side */
+    bool by_k;
     int64_t side;                   /* elements of the block's side */
     int64_t row, elements;          /* from a row in shared memory to the next; of a step there */
     val first;                      /* the block's first row, or column */
@@ -50,7 +53,10 @@ enum {
 
 /* ---- the schedule ---- */
 
-static int64_t slab_rows(const struct mma_caps *u, const struct schedule *s) { return (int64_t)s->block_m / s->mr * u->m; }
+static int64_t slab_rows(const struct mma_caps *u, const struct schedule *s)
+{
+    return (int64_t)s->block_m / s->mr * u->m;
+}
 
 /* Of a step in shared memory, however it lies there. */
 static int64_t factor_elements(int64_t side, int64_t step)
@@ -66,21 +72,25 @@ static bool dot_matrix_fits(const struct dot *d, const struct schedule *s)
     const struct mma_caps *u = &c->mma;
     if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n)
         return false;
-    if (s->block_m % s->mr || s->block_n % s->nr || s->mr % u->m || s->nr % u->n || s->step % u->k || s->mr / u->m > MAX_SLABS ||
+    if (s->block_m % s->mr || s->block_n % s->nr || s->mr % u->m || s->nr % u->n || s->step % u->k ||
+        s->mr / u->m > MAX_SLABS ||
         s->mr * s->nr > MAX_SUMS * u->team)
         return false;
     int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr) * u->team, out = slab_rows(u, s);
     int64_t a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
-    int64_t bytes = 2 * 2 * (factor_elements(s->block_m, s->step) + factor_elements(s->block_n, s->step)) + 4 * out * (s->block_n + PAD);
+    int64_t bytes = 2 * 2 * (factor_elements(s->block_m, s->step) + factor_elements(s->block_n, s->step)) + 4 * out *
+        (s->block_n + PAD);
     return threads == s->width && threads <= (int64_t)c->block_threads && a % threads == 0 && b % threads == 0 &&
-           out * s->block_n % threads == 0 && a / threads <= MAX_PARTS && b / threads <= MAX_PARTS && bytes <= (int64_t)c->shared_bytes;
+           out * s->block_n % threads == 0 && a / threads <= MAX_PARTS && b / threads <= MAX_PARTS &&
+               bytes <= (int64_t)c->shared_bytes;
 }
 
 /* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
 static bool dot_matrix_choose(const struct dot *d, struct schedule *s)
 {
     static const struct dot_shape shape[] = {
-        {64, 64, 2, 2, 16}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32}, {32, 16, 1, 2, 32}, {16, 32, 2, 1, 32},
+        {64, 64, 2, 2, 16}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32}, {32, 16, 1, 2, 32},
+            {16, 32, 2, 1, 32},
         {16, 16, 1, 1, 32}};
     bool found = false;
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
@@ -100,7 +110,8 @@ bool dot_matrix(const struct dot *d, struct schedule *s)
     const struct schedule *given = d->w->given;
     const struct graph *g = d->w->g;
     unsigned dtype = g->node[d->n->in[0]].dtype;
-    if (!(d->w->caps->mma.dtypes >> dtype & 1) || g->node[d->n->in[1]].dtype != dtype || d->size.batch < 1 || d->size.k < 1 || !dot_matrix_choose(d, s))
+    if (!(d->w->caps->mma.dtypes >> dtype & 1) || g->node[d->n->in[1]].dtype != dtype || d->size.batch < 1 ||
+        d->size.k < 1 || !dot_matrix_choose(d, s))
         return false;
     if (given && given->mr && given->nr && (given->block_m / given->mr) * (given->block_n / given->nr) == given->width)
         return false; /* by threads */
@@ -124,7 +135,8 @@ static val or_zero(const struct teams *s, val there, val x)
 
 /* Which of a step's elements are there: number `side` of the block, number kk of the step.  `first` is the step's first
  * element of the contraction; beyond: the step may reach past the last. */
-static val dot_matrix_find(const struct teams *s, bool second, val first, bool beyond, val side, val kk, val *free, val *at)
+static val dot_matrix_find(const struct teams *s, bool second, val first, bool beyond, val side, val kk, val *free,
+                           val *at)
 {
     struct kernel *k = s->d->w->k;
     *free = ix_add(k, s->factor[second].first, side);
@@ -142,7 +154,8 @@ static void fetch(const struct teams *s, bool second, val first, bool beyond, st
     p->n = f->side * step / s->threads;
     for (int64_t i = 0; i < p->n; i++) {
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
-        val side = f->along_k ? ix_div(k, e, step) : ix_mod(k, e, f->side), kk = f->along_k ? ix_mod(k, e, step) : ix_div(k, e, f->side);
+        val side = f->along_k ? ix_div(k, e, step) : ix_mod(k, e, f->side),
+            kk = f->along_k ? ix_mod(k, e, step) : ix_div(k, e, f->side);
         p->at[i] = ix_add(k, ix_scale(k, side, f->row), kk);
         val there = dot_matrix_find(s, second, first, beyond, side, kk, &free, &at);
         w->pred = there;
@@ -175,7 +188,8 @@ static void dot_matrix_copy(const struct teams *s, bool second, val first, bool 
         val there = dot_matrix_find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
         val x = dot_stored_element(s->d, second, free, at); /* only its place is wanted */
         uint64_t from = k->inst[x].imm;
-        k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = k->inst[x].a, .c = there,
+        k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = k->inst[x].a,
+                                   .c = there,
                                    .imm = f->buf | from << 32});
     }
 }
@@ -185,15 +199,18 @@ static void dot_matrix_multiply(const struct teams *s, val half, const val *sum,
 {
     struct kernel *k = s->d->w->k;
     const struct factor *fa = &s->factor[0], *fb = &s->factor[1];
-    int64_t a_row = fa->by_k ? fa->row : 1, a_col = fa->by_k ? 1 : fa->row, b_row = fb->by_k ? 1 : fb->row, b_col = fb->by_k ? fb->row : 1;
+    int64_t a_row = fa->by_k ? fa->row : 1, a_col = fa->by_k ? 1 : fa->row, b_row = fb->by_k ? 1 : fb->row,
+        b_col = fb->by_k ? fb->row : 1;
     val a0 = ix_add(k, ix_scale(k, half, fa->elements), ix_scale(k, s->tile_i, s->s.mr * a_row));
     val b0 = ix_add(k, ix_scale(k, half, fb->elements), ix_scale(k, s->tile_j, s->s.nr * b_col));
     for (unsigned kk = 0; kk < s->s.step; kk += s->unit.k) {
-        val b = dot_load(k, fb->buf, ix_add(k, b0, k_int(k, kk * b_row)), fb->by_k ? TILE_COLS : TILE_ROWS, k_int(k, fb->row),
+        val b = dot_load(k, fb->buf, ix_add(k, b0, k_int(k, kk * b_row)), fb->by_k ? TILE_COLS : TILE_ROWS,
+                         k_int(k, fb->row),
                          s->unit.k, s->s.nr, 0);
         for (unsigned i = 0; i < s->slabs; i++) {
             val at = ix_add(k, a0, k_int(k, i * s->unit.m * a_row + kk * a_col));
-            val a = dot_load(k, fa->buf, at, fa->by_k ? TILE_ROWS : TILE_COLS, k_int(k, fa->row), s->unit.m, s->unit.k, 0);
+            val a = dot_load(k, fa->buf, at, fa->by_k ? TILE_ROWS : TILE_COLS, k_int(k, fa->row), s->unit.m, s->unit.k,
+                             0);
             next[i] = dot_mma(k, MMA_ANY, a, b, kk ? next[i] : sum[i]);
         }
     }
@@ -258,8 +275,10 @@ static void emit_slab(const struct teams *s, val slab)
     struct kernel *k = s->d->w->k;
     int64_t elements = slab_rows(&s->unit, &s->s) * s->s.block_n;
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, elements / s->threads), 1);
-    val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, s->s.block_n), col = ix_mod(k, e, s->s.block_n);
-    val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.mr), ix_add(k, ix_scale(k, slab, s->unit.m), ix_mod(k, r, s->unit.m)));
+    val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, s->s.block_n),
+        col = ix_mod(k, e, s->s.block_n);
+    val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.mr),
+                     ix_add(k, ix_scale(k, slab, s->unit.m), ix_mod(k, r, s->unit.m)));
     val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, col);
     val there = dot_if_there(s->d, &s->s, m, n);
     dot_epilogue(s->d, m, n, k_load(k, s->out, ix_add(k, ix_scale(k, r, s->out_row), col), 0));
@@ -307,7 +326,8 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k)
         ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &lo, &hi) && lo % VECTOR == 0 &&
              k->buf[x->imm].count % VECTOR == 0; /* it may be one of many that a scan goes through */
         for (int i = 0; i < 3 && ok; i++)
-            ok = ix_stride(k, x->a, v[i], &step[i]) && step[i] >= 0 && (i == 2 - !along_k ? step[i] == 1 : step[i] % VECTOR == 0);
+            ok = ix_stride(k, x->a, v[i], &step[i]) && step[i] >= 0 &&
+                (i == 2 - !along_k ? step[i] == 1 : step[i] % VECTOR == 0);
     }
     trial_end(&t, d->w);
     return ok;
@@ -318,7 +338,8 @@ static struct factor factor_of(const struct teams *s, bool second)
     const struct dot *d = s->d;
     struct factor f = {.along_k = dot_along_k(d, second), .side = second ? s->s.block_n : s->s.block_m};
     int64_t vectors = (f.along_k ? s->s.step : f.side) / VECTOR;
-    f.copied = vectors && (f.along_k ? s->s.step : f.side) % VECTOR == 0 && f.side * s->s.step / VECTOR % s->threads == 0 &&
+    f.copied = vectors && (f.along_k ? s->s.step : f.side) % VECTOR == 0 &&
+        f.side * s->s.step / VECTOR % s->threads == 0 &&
                has_vectors(d, second, f.along_k);
     f.by_k = f.along_k || !f.copied;
     f.row = (f.by_k ? s->s.step : f.side) + PAD;
@@ -332,8 +353,10 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     const struct mma_caps *unit = &w->caps->mma;
-    struct teams s = {.d = d, .s = *schedule, .unit = *unit, .dtype = w->g->node[d->n->in[0]].dtype, .threads = schedule->width,
-                      .col_teams = schedule->block_n / schedule->nr, .out_row = schedule->block_n + PAD, .slabs = schedule->mr / unit->m};
+    struct teams s = {.d = d, .s = *schedule, .unit = *unit, .dtype = w->g->node[d->n->in[0]].dtype,
+                      .threads = schedule->width,
+                      .col_teams = schedule->block_n / schedule->nr, .out_row = schedule->block_n + PAD,
+                          .slabs = schedule->mr / unit->m};
     val sum[MAX_SLABS];
     k->sched = *schedule;
     lower_scalars(w);

@@ -1,14 +1,14 @@
-/* The schedule of a product on a processor, and on a GPU of one that is not for blocks of threads: tiles, what is packed, and
- * when the epilogue of a tile is computed.
+/* The schedule of a product on a processor, and on a GPU of one that is not for blocks of threads: tiles, what is
+ * packed, and when the epilogue of a tile is computed.
  *
  * B is read in place where its columns are neighbours in memory, but for products of many rows with a B beyond the
- * second-level cache: packing takes 2048x2048x2048 from 0.80 of the arithmetic peak to 0.84.  A B that the kernel computes,
- * as from the integers of quantized weights, is computed as it is packed, or in place if there is but one row tile.  A is
- * read in place, by tiles of no more rows than the first-level cache holds a line of each: at 1024x1024x1024 tiles of 8x32
- * instead of 14x32 are 1.2 times as fast, and of 7x64, whose elements of A serve twice as many columns, 1.15 times as fast
- * as those; in bf16 6x64 is 1.15 times as fast as 14x32, for each element of A takes two instructions to widen.  Columns may
- * be neighbours only within runs, as the windows of a convolution are within a row of the image: then no tile crosses from
- * one run to the next. */
+ * second-level cache: packing takes 2048x2048x2048 from 0.80 of the arithmetic peak to 0.84.  A B that the kernel
+ * computes, as from the integers of quantized weights, is computed as it is packed, or in place if there is but one row
+ * tile.  A is read in place, by tiles of no more rows than the first-level cache holds a line of each: at
+ * 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast, and of 7x64, whose elements of A serve twice as
+ * many columns, 1.15 times as fast as those; in bf16 6x64 is 1.15 times as fast as 14x32, for each element of A takes
+ * two instructions to widen.  Columns may be neighbours only within runs, as the windows of a convolution are within a
+ * row of the image: then no tile crosses from one run to the next. */
 #include "lower_dot.h"
 
 enum { FEW_ROWS = 6 }; /* of a tile that shares B's vectors too little */
@@ -130,9 +130,9 @@ static int64_t register_rows(const struct dot *d, int64_t vectors)
     return rows < most ? rows : most;
 }
 
-/* Vectors of columns in a tile.  Two; one for few columns, and in runs: more rows share each vector, and fewer lanes are
- * idle.  Four, so that more columns share each element of A, where few rows of A stay in the cache, and where its elements
- * are widened, unless sums between k-blocks need much of the next cache. */
+/* Vectors of columns in a tile.  Two; one for few columns, and in runs: more rows share each vector, and fewer lanes
+ * are idle.  Four, so that more columns share each element of A, where few rows of A stay in the cache, and where its
+ * elements are widened, unless sums between k-blocks need much of the next cache. */
 static int64_t tile_vectors(const struct dot *d)
 {
     enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
@@ -140,7 +140,8 @@ static int64_t tile_vectors(const struct dot *d)
         return 1;
     int64_t columns = 4 * tile_lanes(d), over = (columns - d->size.n % columns) % columns, rows = register_rows(d, 4);
     int64_t sums = d->blocks > 1 ? d->size.m * columns * (int64_t)dtype_size(d->dtype) : 0;
-    bool fits = !d->w->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH && over <= d->size.n / IDLE &&
+    bool fits = !d->w->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH &&
+        over <= d->size.n / IDLE &&
                 rows >= FEW_ROWS;
     bool pays = rows_in_cache(d) * 2 < rows * 4 || (is_widened(d) && sums <= d->w->caps->l2_bytes / 16);
     return fits && pays ? 4 : 2;
@@ -165,7 +166,8 @@ void dot_choose_tiles(struct dot *d)
     if (cached < most)
         most = cached;
     d->nr = vectors * tile_lanes(d);
-    while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n) /* a GPU's lanes are threads: none without a column */
+    /* a GPU's lanes are threads: none without a column */
+    while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n)
         d->nr /= 2;
     d->mr = tile_rows(d, most);
     if (d->w->given) {
@@ -188,10 +190,10 @@ void dot_choose_tiles(struct dot *d)
         d->mblock = 1;
 }
 
-/* A long epilogue.  Where a task can walk all columns of its rows, it is computed during the products of the next tile, if
- * registers are left for that beside a tile of one vector of columns, whose rows are enough to share the vector and few
- * enough to have a visit of the loop over k each.  So the gradient of a layer's weights, 784x512 from 128 rows, with Adam
- * behind it takes 1.10 times as long as alone; with Adam after all columns, 1.15 times. */
+/* A long epilogue.  Where a task can walk all columns of its rows, it is computed during the products of the next tile,
+ * if registers are left for that beside a tile of one vector of columns, whose rows are enough to share the vector and
+ * few enough to have a visit of the loop over k each.  So the gradient of a layer's weights, 784x512 from 128 rows,
+ * with Adam behind it takes 1.10 times as long as alone; with Adam after all columns, 1.15 times. */
 static void choose_when(struct dot *d)
 {
     enum { MANY_REGISTERS = 32, MIN_ROWS = 12 };

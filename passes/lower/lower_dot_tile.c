@@ -1,23 +1,27 @@
-/* What products on a GPU by threads and by matrix units share, and those of bytes: tiles of the loop IR, and looks at the
- * operands. */
+/* What products on a GPU by threads and by matrix units share, and those of bytes: tiles of the loop IR, and looks at
+ * the operands. */
 #include "lower_dot.h"
 
 /* ---- tiles ---- */
 
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols)
 {
-    return k_append(k, (struct linst){.op = L_SPLAT, .dtype = k->inst[x].dtype, .rows = (uint16_t)rows, .cols = (uint16_t)cols, .a = x});
+    return k_append(k, (struct linst){.op = L_SPLAT, .dtype = k->inst[x].dtype, .rows = (uint16_t)rows,
+                                      .cols = (uint16_t)cols, .a = x});
 }
 
-val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, int64_t rows, int64_t cols, val there)
+val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, int64_t rows, int64_t cols,
+             val there)
 {
-    return k_append(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .rows = (uint16_t)rows,
+    return k_append(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order,
+                                      .rows = (uint16_t)rows,
                                       .cols = (uint16_t)cols, .a = index, .b = there, .d = stride, .imm = buf});
 }
 
 void dot_store(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, val value)
 {
-    k_append(k, (struct linst){.op = L_STORE, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .a = index, .b = value,
+    k_append(k, (struct linst){.op = L_STORE, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order, .a = index,
+                               .b = value,
                                .d = stride, .imm = buf});
 }
 
@@ -51,16 +55,21 @@ bool dot_fits_grid(const struct dot *d, const struct schedule *s)
 bool dot_occupies(const struct dot *d, const struct schedule *s)
 {
     int64_t of_columns = dot_parts(d->size.n, s->block_n), of_rows = dot_parts(d->size.m, s->block_m);
-    return of_columns > INT64_MAX / 2 / of_rows / d->size.batch || d->size.batch * of_rows * of_columns >= (int64_t)d->w->caps->threads;
+    return of_columns > INT64_MAX / 2 / of_rows / d->size.batch ||
+        d->size.batch * of_rows * of_columns >= (int64_t)d->w->caps->threads;
 }
 
 struct schedule dot_schedule(const struct dot *d, const struct dot_shape *x, unsigned team)
 {
     return (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)(x->rows * x->cols * team), .mr = x->mr, .nr = x->nr,
-                             .kc = (uint32_t)d->kblock, .block_m = x->mr * x->rows, .block_n = x->nr * x->cols, .step = x->step};
+                             .kc = (uint32_t)d->kblock, .block_m = x->mr * x->rows, .block_n = x->nr * x->cols,
+                                 .step = x->step};
 }
 
-bool dot_fills(const struct dot *d, const struct schedule *s) { return s->block_m / 2 < d->size.m && s->block_n / 2 < d->size.n; }
+bool dot_fills(const struct dot *d, const struct schedule *s)
+{
+    return s->block_m / 2 < d->size.m && s->block_n / 2 < d->size.n;
+}
 
 /* Is x below `size`, where it may not be, and is what `there` asks? */
 static val also_below(struct kernel *k, val there, bool may_not, val x, int64_t size)
@@ -109,7 +118,8 @@ bool dot_along_k(const struct dot *d, bool second)
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
         dot_element(&copy, second, i, j);
         for (val v = j; v < k->ninst && step_k != 1; v++) /* the first load that has such neighbours */
-            if (k->inst[v].op == L_LOAD && (!ix_stride(k, k->inst[v].a, i, &step_side) || !ix_stride(k, k->inst[v].a, j, &step_k)))
+            if (k->inst[v].op == L_LOAD && (!ix_stride(k, k->inst[v].a, i, &step_side) ||
+                                            !ix_stride(k, k->inst[v].a, j, &step_k)))
                 step_side = step_k = 0;
     }
     trial_end(&t, d->w);

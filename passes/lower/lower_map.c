@@ -195,8 +195,8 @@ static void lower_map_enter(struct lowering *w, const struct body *b)
 }
 
 /* Lanes for a part: two vectors, which hide each other's latency, or one where there is much work on it.  The processor
- * finds more in the next iterations, unless the work is so long that it sees no next iteration; four vectors would be no
- * faster, and what LLVM takes to compile goes with their number. */
+ * finds more in the next iterations, unless the work is so long that it sees no next iteration; four vectors would be
+ * no faster, and what LLVM takes to compile goes with their number. */
 static uint32_t part_width(const struct lowering *w, const struct body *b)
 {
     enum { MUCH = 48, LONG = 160 };

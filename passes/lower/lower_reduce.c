@@ -19,7 +19,8 @@ struct reduce {
     struct shape red, kept;   /* the lengths of the reduced and of the kept axes, in order */
     int64_t len, chunk;       /* reduced elements per result */
     val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
-    uint32_t lines;           /* lines of memory in a row of the operand that a vector of results needs; 0: no prefetch */
+    /* lines of memory in a row of the operand that a vector of results needs; 0: no prefetch */
+    uint32_t lines;
     val line_coord[MAX_LINES][KL_MAX_RANK]; /* of kept, where they begin */
 };
 
@@ -156,7 +157,8 @@ static uint32_t merged_axes(const struct reduce *r, uint32_t most, uint32_t *wor
         copy.w = &t.w;
         lower_scalars(&t.w);
         for (uint32_t d = 0; d < r->kept.rank; d++)
-            copy.kept_coord[d] = r->kept.dim[d] == 1 ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->kept.dim[d]), 1);
+            copy.kept_coord[d] = r->kept.dim[d] == 1 ? k_int(k, 0)
+                : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->kept.dim[d]), 1);
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->len), 1), inner = 0;
         val x = lower_reduce_element(&copy, i);
         uint32_t before = k->ninst;
@@ -312,7 +314,8 @@ static void emit_lanes(struct reduce *r)
 /* ---- columns ---- */
 
 /* W neighbouring results from `base`; only the first `rest` of them if rest > 0. */
-static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner, val base, int64_t rest, uint32_t nouter)
+static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner, val base, int64_t rest,
+                                    uint32_t nouter)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;

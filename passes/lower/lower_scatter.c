@@ -158,8 +158,10 @@ void lower_scatter_group(struct lowering *w)
 {
     const struct node *n = &w->g->node[w->anchor];
     struct kernel *k = w->k;
-    struct scatter s = {.w = w, .n = n, .s = node_shape(w->g, w->anchor), .at = split_at(node_shape(w->g, w->anchor), n->attr.scatter.axis),
-                        .count = node_shape(w->g, n->in[1])->dim[0], .op = scatter_op((enum scatter_kind)n->attr.scatter.kind)};
+    struct scatter s = {.w = w, .n = n, .s = node_shape(w->g, w->anchor),
+                        .at = split_at(node_shape(w->g, w->anchor), n->attr.scatter.axis),
+                        .count = node_shape(w->g, n->in[1])->dim[0],
+                            .op = scatter_op((enum scatter_kind)n->attr.scatter.kind)};
     for (uint32_t d = 0; d < s.s->rank; d++) {
         struct shape *to = d < n->attr.scatter.axis ? &s.outer : &s.inner;
         if (d != n->attr.scatter.axis)

@@ -38,7 +38,8 @@ static struct form sum(struct form a, struct form b, int64_t sign)
 {
     bool apart = a.loop && b.loop && a.loop != b.loop;
     return checked((struct form){.known = a.known && b.known && !apart, .p = a.p + sign * b.p,
-                                 .lane = a.lane + sign * b.lane, .lo = a.lo + (sign > 0 ? b.lo : -b.hi), .hi = a.hi + (sign > 0 ? b.hi : -b.lo),
+                                 .lane = a.lane + sign * b.lane, .lo = a.lo + (sign > 0 ? b.lo : -b.hi),
+                                     .hi = a.hi + (sign > 0 ? b.hi : -b.lo),
                                  .loop = a.loop ? a.loop : b.loop});
 }
 
@@ -140,7 +141,8 @@ static bool keeps_to(struct form a, int64_t step, int64_t lo, int64_t hi)
     const int64_t end[2] = {lo, hi};
     for (int i = 0; i < 2; i++) {
         int64_t first, low, high;
-        if (__builtin_mul_overflow(a.p - step, end[i], &first) || !partition_add(first, a.lo, &low) || !partition_add(first, a.hi, &high) ||
+        if (__builtin_mul_overflow(a.p - step, end[i], &first) || !partition_add(first, a.lo, &low) ||
+            !partition_add(first, a.hi, &high) ||
             low < 0 || high >= step)
             return false;
     }

@@ -102,7 +102,8 @@ static int64_t lowest_place(struct tree *x, const struct placement *p)
 static int by_size(const void *a, const void *b)
 {
     const struct placement *x = a, *y = b;
-    return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes) : (x->node > y->node) - (x->node < y->node);
+    return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
+        : (x->node > y->node) - (x->node < y->node);
 }
 
 bool place_values(struct placement *v, uint32_t n, uint32_t commands)

@@ -74,7 +74,8 @@ static bool dependences(struct planner *p)
 static int by_state(const void *a, const void *b)
 {
     const struct reader *x = a, *y = b;
-    return x->state != y->state ? (x->state > y->state) - (x->state < y->state) : (x->group > y->group) - (x->group < y->group);
+    return x->state != y->state ? (x->state > y->state) - (x->state < y->state)
+        : (x->group > y->group) - (x->group < y->group);
 }
 
 /* Lists who reads the states. */
@@ -582,7 +583,8 @@ static bool plan_interpreter(struct planner *p)
 }
 
 /* Plans the program of into->g, a region of root's or (NULL) the whole, with the schedules of a section or without. */
-static bool plan_into(struct program *into, const struct caps *caps, struct planner *root, const struct sched_section *section,
+static bool plan_into(struct program *into, const struct caps *caps, struct planner *root,
+                      const struct sched_section *section,
                       bool interpret, struct err *e)
 {
     const struct graph *g = into->g;
@@ -681,7 +683,8 @@ struct program *program_plan(const struct graph *g, const struct caps *caps, boo
     return plan_whole(g, caps, NULL, interpret, e);
 }
 
-struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s, struct err *e)
+struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
+                                  struct err *e)
 {
     return plan_whole(g, caps, s, false, e);
 }

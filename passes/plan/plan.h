@@ -49,7 +49,8 @@ static inline int64_t plan_round64(int64_t n) { return (n + 63) / 64 * 64; }
 /* ---- plan.c ---- */
 /* The program of a region. */
 struct program *plan_graph(const struct graph *g, const struct caps *caps, struct planner *root, struct err *e);
-struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned device, uint32_t narg); /* a new one; NULL: *p->e */
+/* a new one; NULL: *p->e */
+struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned device, uint32_t narg);
 bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from);
 struct loc plan_value_loc(const struct planner *p, ref r);
 
@@ -71,7 +72,8 @@ bool plan_joins(struct planner *p);              /* drops the barriers that noth
 const char *check_joined(const struct program *p, uint32_t c);
 
 /* ---- plan_apart.c: groups that are no kernel ---- */
-bool plan_apart(struct planner *p, uint32_t group);                     /* finds what it reads and writes, as lower_group does */
+/* finds what it reads and writes, as lower_group does */
+bool plan_apart(struct planner *p, uint32_t group);
 bool plan_has_workspace(const struct planner *p, uint32_t group);
 bool plan_workspace(struct planner *p, uint32_t group, int64_t *bytes); /* of a group that has one */
 bool plan_apart_command(struct planner *p, uint32_t group);             /* once all values have their places */

@@ -9,10 +9,10 @@
  *   such a state is read by no command after the one that writes it, and that one reads each old element only
  *     at the index where it then stores the new one
  *   every output is written exactly once, whole; one without elements need not be
- *   a kernel's memory is its device's own; only a copy reads another's, and then its value is a copy node of what it reads
- *   a kernel joined to those before it shares no memory with them but where a thread meets only itself
- *   a region op reads its operands, writes its results, and writes over its workspace; its regions' programs, which
- *     run in there, are checked on their own */
+ *   a kernel's memory is its device's own; only a copy reads another's, and then its value is a copy node of what it
+ * reads a kernel joined to those before it shares no memory with them but where a thread meets only itself a region op
+ * reads its operands, writes its results, and writes over its workspace; its regions' programs, which run in there, are
+ * checked on their own */
 #include "plan.h"
 #include <stdarg.h>
 #include <string.h>
@@ -139,8 +139,11 @@ static bool check_update(const struct check *c, const struct kernel *k, uint32_t
     mem_free(of);
     mem_free(stored);
     if (!ok) return out_of_memory(c);
-    return !bad || plan_check_fail(c, "kernel %s updates a state in place, but its load %u of the old value is not followed by a "
-                           "store to the same index", k->name, bad);
+    return !bad ||
+           plan_check_fail(c,
+                           "kernel %s updates a state in place, but its load %u of the old value is not followed by a "
+                           "store to the same index",
+                           k->name, bad);
 }
 
 /* ---- one command ---- */
@@ -153,7 +156,8 @@ static bool add_access(struct check *c, struct access a)
 }
 
 /* A result that nothing reads lies in the workspace, before all else in it. */
-static bool check_unread(const struct check *c, const struct loc *l, int64_t bytes, const struct loc *space, int64_t end)
+static bool check_unread(const struct check *c, const struct loc *l, int64_t bytes, const struct loc *space,
+                         int64_t end)
 {
     bool inside = l->kind == LOC_ARENA && l->offset >= space->offset && l->offset + bytes <= space->offset + end;
     return inside || plan_check_fail(c, "a result that nothing reads lies outside of the workspace");
@@ -163,14 +167,17 @@ static bool collect_region(struct check *c)
 {
     const struct graph *g = c->p->g;
     const struct command *m = &c->p->cmd[c->cmd];
-    if (m->region >= g->nnode || !(m->kind == CMD_REGION ? op_is_control(g->node[m->region].op) : g->node[m->region].op == OP_custom))
+    if (m->region >= g->nnode || !(m->kind == CMD_REGION ? op_is_control(g->node[m->region].op)
+                                   : g->node[m->region].op == OP_custom))
         return plan_check_fail(c, "there is no region op and no custom op");
     const struct node *n = node_at(g, m->region);
     uint32_t nin = node_nin(n), nout = region_results(g, n);
-    if (m->narg != nin + nout + 1 || !m->value) return plan_check_fail(c, "%u arguments for %u values", m->narg, nin + nout);
+    if (m->narg != nin + nout + 1 || !m->value) return plan_check_fail(c, "%u arguments for %u values", m->narg,
+                                                                       nin + nout);
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
         const struct program *sub = m->sub[i];
-        if (!sub || !graph_same(sub->g, node_region(g, n, i))) return plan_check_fail(c, "region %u has no program of its own", i);
+        if (!sub || !graph_same(sub->g, node_region(g, n, i)))
+            return plan_check_fail(c, "region %u has no program of its own", i);
         if (!program_check(sub, c->e)) return false;
         if (sub->scratch_bytes > c->p->scratch_bytes || sub->max_args > c->p->max_args)
             return plan_check_fail(c, "region %u needs more scratch than the program has", i);
@@ -227,8 +234,10 @@ static bool collect(struct check *c)
         struct access a = {m->arg[i], m->bytes, 1, m->value ? m->value[i] : NIL, i, i == 0};
         if (k) {
             bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_inside(k->buf[i].role);
-            if (scratch != (a.loc.kind == LOC_SCRATCH)) return plan_check_fail(c, "argument %u mixes up scratch and values", i);
-            if (inside != (a.loc.kind == LOC_INSIDE)) return plan_check_fail(c, "argument %u mixes up memory of the kernel and values", i);
+            if (scratch != (a.loc.kind == LOC_SCRATCH))
+                return plan_check_fail(c, "argument %u mixes up scratch and values", i);
+            if (inside != (a.loc.kind == LOC_INSIDE))
+                return plan_check_fail(c, "argument %u mixes up memory of the kernel and values", i);
             if (inside) continue;
             a.write = k->buf[i].role != BUF_IN;
             a.align = scratch ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
@@ -245,7 +254,8 @@ static bool check_bounds(const struct check *c, const struct access *a)
     const struct graph *g = p->g;
     int64_t size = -1; /* no such place */
     switch (a->loc.kind) {
-    case LOC_ARENA:   if (a->loc.index < MAX_DEVICES) size = p->arena_bytes[a->loc.index] - p->region_bytes[a->loc.index]; break;
+    case LOC_ARENA:   if (a->loc.index < MAX_DEVICES) size = p->arena_bytes[a->loc.index] -
+        p->region_bytes[a->loc.index]; break;
     case LOC_SCRATCH: size = p->scratch_bytes; break;
     case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(g, &g->input.v[a->loc.index]); break;
     case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(g, &g->state.v[a->loc.index]); break;
@@ -253,9 +263,11 @@ static bool check_bounds(const struct check *c, const struct access *a)
     default:          return plan_check_fail(c, "argument %u has no place", a->lbuf);
     }
     if (a->loc.offset < 0 || a->bytes < 0 || a->bytes > size || a->loc.offset > size - a->bytes)
-        return plan_check_fail(c, "argument %u: bytes %lld to %lld of %s %u, which has %lld", a->lbuf, (long long)a->loc.offset,
+        return plan_check_fail(c, "argument %u: bytes %lld to %lld of %s %u, which has %lld", a->lbuf,
+                               (long long)a->loc.offset,
                     (long long)(a->loc.offset + a->bytes), loc_name[a->loc.kind], a->loc.index, (long long)size);
-    if (a->loc.offset % a->align) return plan_check_fail(c, "argument %u is not aligned to %u bytes", a->lbuf, a->align);
+    if (a->loc.offset % a->align) return plan_check_fail(c, "argument %u is not aligned to %u bytes", a->lbuf,
+                                                         a->align);
     return true;
 }
 
@@ -282,7 +294,9 @@ static bool check_overlaps(const struct check *c)
         for (uint32_t j = 0; j < c->nacc; j++) {
             const struct access *w = &c->acc[i], *o = &c->acc[j];
             if (i == j || !w->write || !overlap(c->p, w, o)) continue;
-            bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE && m->kind != CMD_REGION && m->kind != CMD_CUSTOM; /* in place */
+            /* in place */
+            bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE && m->kind != CMD_REGION &&
+                m->kind != CMD_CUSTOM;
             if (!update) return plan_check_fail(c, "argument %u is written and overlaps argument %u", w->lbuf, o->lbuf);
             if (m->kind == CMD_KERNEL && !check_update(c, c->p->kernel[m->kernel], o->lbuf, w->lbuf)) return false;
         }
@@ -311,11 +325,13 @@ static bool check_read(const struct check *c, const struct access *a)
         uint32_t i = first_held(c, index, a->loc.offset);
         const struct held *h = &c->held[i];
         if (i == c->nheld || h->device != index || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
-            return plan_check_fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value", a->lbuf,
+            return plan_check_fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value",
+                                   a->lbuf,
                         (long long)a->loc.offset, (long long)(a->loc.offset + a->bytes));
         have = h->value;
     } else if (a->loc.kind == LOC_OUT) {
-        if (!c->written[index]) return plan_check_fail(c, "argument %u reads output %u before it is written", a->lbuf, index);
+        if (!c->written[index]) return plan_check_fail(c, "argument %u reads output %u before it is written", a->lbuf,
+                                                       index);
         have = same_bytes(g, g->out[index].value);
     } else {
         bool state = a->loc.kind == LOC_STATE;
@@ -323,7 +339,8 @@ static bool check_read(const struct check *c, const struct access *a)
             return plan_check_fail(c, "argument %u reads state %u after it is overwritten in place", a->lbuf, index);
         const struct node *n = &g->node[want];
         if (want && (n->op != (state ? OP_state : OP_input) || n->attr.leaf.index != index))
-            return plan_check_fail(c, "argument %u is named %%%u but is %s %u", a->lbuf, want, loc_name[a->loc.kind], index);
+            return plan_check_fail(c, "argument %u is named %%%u but is %s %u", a->lbuf, want, loc_name[a->loc.kind],
+                                   index);
     }
     if (want && have && want != have)
         return plan_check_fail(c, "argument %u reads %%%u where %%%u is", a->lbuf, want, have);
@@ -348,10 +365,13 @@ static bool check_write(struct check *c, const struct access *a)
         return true;
     }
     uint32_t i = a->loc.index, state;
-    if (a->loc.kind != LOC_OUT) return plan_check_fail(c, "argument %u writes %s %u", a->lbuf, loc_name[a->loc.kind], i);
+    if (a->loc.kind != LOC_OUT) return plan_check_fail(c, "argument %u writes %s %u", a->lbuf, loc_name[a->loc.kind],
+                                                       i);
     if (c->written[i]) return plan_check_fail(c, "output %u is written a second time", i);
-    if (a->bytes != output_bytes(g, i)) return plan_check_fail(c, "writes %lld bytes of output %u", (long long)a->bytes, i);
-    if (value && value != same_bytes(g, g->out[i].value)) return plan_check_fail(c, "output %u receives %%%u", i, value);
+    if (a->bytes != output_bytes(g, i)) return plan_check_fail(c, "writes %lld bytes of output %u", (long long)a->bytes,
+                                                               i);
+    if (value && value != same_bytes(g, g->out[i].value)) return plan_check_fail(c, "output %u receives %%%u", i,
+                                                                                 value);
     c->written[i] = true;
     if (over_state(c->p, i, &state)) c->gone[state] = true;
     return true;
@@ -372,7 +392,8 @@ static bool check_devices(const struct check *c)
     const struct command *m = &c->p->cmd[c->cmd];
     for (uint32_t i = 0; i < c->nacc && m->kind != CMD_INTERP; i++)
         if (device_of(c, &c->acc[i]) != m->device && !(m->kind == CMD_COPY && i == 1))
-            return plan_check_fail(c, "argument %u is on device %u, the command on %u", c->acc[i].lbuf, device_of(c, &c->acc[i]),
+            return plan_check_fail(c, "argument %u is on device %u, the command on %u", c->acc[i].lbuf,
+                                   device_of(c, &c->acc[i]),
                         m->device);
     return true;
 }
@@ -412,7 +433,8 @@ static bool check_in_place(const struct check *c)
     for (uint32_t i = 0; ok && i < g->nout; i++) {
         uint32_t state = g->out[i].state;
         if (!c->p->in_place[i]) continue;
-        if (g->out[i].kind != OUT_ASSIGN || state >= g->state.n) ok = plan_check_fail(c, "output %u in place is no assign", i);
+        if (g->out[i].kind != OUT_ASSIGN || state >= g->state.n) ok =
+            plan_check_fail(c, "output %u in place is no assign", i);
         else if (output_bytes(g, i) != leaf_bytes(g, &g->state.v[state]))
             ok = plan_check_fail(c, "output %u in place has not its state's size", i);
         else if (over[state])
@@ -433,7 +455,8 @@ bool program_check(const struct program *p, struct err *e)
     ok = ok && check_in_place(&c);
     for (; ok && c.cmd < p->ncmd; c.cmd++) ok = check_command(&c);
     for (uint32_t i = 0; ok && i < p->g->nout; i++)
-        if (!c.written[i] && output_bytes(p->g, i)) ok = plan_check_fail(&c, "the end, and output %u was never written", i);
+        if (!c.written[i] && output_bytes(p->g, i)) ok = plan_check_fail(&c, "the end, and output %u was never written",
+                                                                         i);
     mem_free(c.acc);
     mem_free(c.held);
     mem_free(c.written);

@@ -123,7 +123,10 @@ static struct range plan_check_join_join(struct range a, struct range b)
     return (struct range){a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi};
 }
 
-static struct range moved(struct range a, int64_t by) { return is_empty(a) ? a : wide((struct range){a.lo + by, a.hi + by}); }
+static struct range moved(struct range a, int64_t by)
+{
+    return is_empty(a) ? a : wide((struct range){a.lo + by, a.hi + by});
+}
 
 /* Wherever the iterations are cut in two, are the bytes that two kernels touch of two arguments cut at one place? */
 static bool cut_alike(const struct kernel *x, uint32_t a, int64_t xat, const struct kernel *y, uint32_t b, int64_t yat)

@@ -1,8 +1,8 @@
 /* Barriers that nothing needs.
  *
  * All threads end a kernel before one begins the next, for that may read anywhere what this one has stored.  Where it
- * does not, a thread that is done goes on: kernels that have no array in common of which one is stored, kernels that are
- * too small to be shared out, which the same thread runs, and kernels that cut the arrays they share into the same
+ * does not, a thread that is done goes on: kernels that have no array in common of which one is stored, kernels that
+ * are too small to be shared out, which the same thread runs, and kernels that cut the arrays they share into the same
  * parts, so that a thread meets there nobody but itself. */
 #include "ir/text/text.h"
 #include "plan.h"
@@ -69,7 +69,8 @@ static bool may_join(struct joiner *j, const struct command *x, const struct com
     for (uint32_t a = 0; a < x->narg; a++)
         for (uint32_t b = 0; b < y->narg; b++) {
             bool stored = kx->buf[a].role != BUF_IN || ky->buf[b].role != BUF_IN;
-            if (stored && may_meet(j->p, x->arg[a], plan_join_bytes_of(&kx->buf[a]), y->arg[b], plan_join_bytes_of(&ky->buf[b])) &&
+            if (stored && may_meet(j->p, x->arg[a], plan_join_bytes_of(&kx->buf[a]), y->arg[b],
+                                   plan_join_bytes_of(&ky->buf[b])) &&
                 !same_parts(j, x, a, y, b))
                 return false;
         }
@@ -92,7 +93,8 @@ bool plan_joins(struct planner *p)
         struct command *m = &p->p->cmd[c];
         const struct command *before = m - 1;
         bool may = m->kind == CMD_KERNEL && before->kind == CMD_KERNEL && m->device == before->device &&
-                   c - first < MAX_JOINED && one_phase(all->kernel[m->kernel]) && one_phase(all->kernel[before->kernel]);
+                   c - first < MAX_JOINED && one_phase(all->kernel[m->kernel]) &&
+                       one_phase(all->kernel[before->kernel]);
         for (uint32_t i = first; may && i < c; i++)
             may = may_join(&j, &p->p->cmd[i], m);
         m->joined = may;

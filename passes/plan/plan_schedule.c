@@ -21,15 +21,19 @@ static bool fits_dot(const struct refusal *r, const struct schedule *own)
                                "block, step: the kernel is no product by blocks of a GPU's threads");
     if (own->block_m) /* what fits a block, only the lowering knows */
         return s->kc == own->kc || schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e,
-                                                   "kblock %u: it is %u, the order of the graph's sums", s->kc, own->kc);
+                                                   "kblock %u: it is %u, the order of the graph's sums", s->kc,
+                                                       own->kc);
     if (s->mr < 1 || s->mr > MAX_TILE_ROWS || !is_lanes(s->nr))
-        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, "a tile has 1 to %d rows and 1, 2, 4 .. 64 columns, not %ux%u",
+        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e,
+                               "a tile has 1 to %d rows and 1, 2, 4 .. 64 columns, not %ux%u",
                                MAX_TILE_ROWS, s->mr, s->nr);
     if (s->width != s->nr)
-        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e, "width %u: that of a product is the %u columns of its tile",
+        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e,
+                               "width %u: that of a product is the %u columns of its tile",
                                s->width, s->nr);
     if (s->kc != own->kc)
-        return schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock %u: it is %u, the order of the graph's sums", s->kc,
+        return schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock %u: it is %u, the order of the graph's sums",
+                               s->kc,
                                own->kc);
     return true;
 }
@@ -40,12 +44,14 @@ static bool fits_lanes(const struct refusal *r, const struct schedule *own)
     bool fixed = own->kind == SCHED_ROW_REDUCE || own->kind == SCHED_ROWS ||
                  (own->kind == SCHED_CUMULATIVE && own->width == 1);
     if (fixed && s->width != own->width)
-        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e, "width %u: it is %u here, the order of the graph's sums", s->width,
+        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e, "width %u: it is %u here, the order of the graph's sums",
+                               s->width,
                                own->width);
     if (!fixed && !is_lanes(s->width))
         return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e, "width %u: it may be 1, 2, 4 .. 64", s->width);
     if (s->block_m || s->block_n || s->step)
-        return schedule_refuse(r->s, r->l, s->step ? FIELD_STEP : FIELD_BLOCK, r->e, "block, step: the kernel is no product");
+        return schedule_refuse(r->s, r->l, s->step ? FIELD_STEP : FIELD_BLOCK, r->e,
+                               "block, step: the kernel is no product");
     if (s->mr || s->nr)
         return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, "tile: the kernel is no product");
     if (s->kc)
@@ -86,7 +92,8 @@ static bool lower_again(struct planner *p, uint32_t group, const struct sched_li
     if (!memcmp(&again.k->sched, &line->sched, sizeof line->sched))
         return true;
     char *text = schedule_line(&again.k->sched);
-    schedule_refuse(r.s, line, FIELD_KIND, p->e, "the kernel cannot have this schedule; the nearest is \"%s\"", text ? text : "");
+    schedule_refuse(r.s, line, FIELD_KIND, p->e, "the kernel cannot have this schedule; the nearest is \"%s\"",
+                    text ? text : "");
     mem_free(text);
     return false;
 }
@@ -135,8 +142,10 @@ bool plan_schedules_used(const struct planner *root)
             continue;
         for (uint32_t k = 0; k < root->nown && at < ROOM; k++)
             at += (size_t)snprintf(names + at, ROOM - at, "%s@%s", k ? ", " : "", root->own[k].name);
-        return schedule_refuse(s, &s->v[i], FIELD_NAME, root->e, "graph @%s has no%s kernel @%s; it has %s%s", root->g->name,
-                               s->unfused ? " unfused" : "", s->v[i].kernel, *names ? names : "none", at >= ROOM ? " .." : "");
+        return schedule_refuse(s, &s->v[i], FIELD_NAME, root->e, "graph @%s has no%s kernel @%s; it has %s%s",
+                               root->g->name,
+                               s->unfused ? " unfused" : "", s->v[i].kernel, *names ? names : "none",
+                                   at >= ROOM ? " .." : "");
     }
     return true;
 }

@@ -1,5 +1,5 @@
-/* Devices with a driver: each is opened once, tried with a small kernel, and locked by who works with it.  In a child of
- * fork those that the parent has opened are the parent's: all that is asked of them fails. */
+/* Devices with a driver: each is opened once, tried with a small kernel, and locked by who works with it.  In a child
+ * of fork those that the parent has opened are the parent's: all that is asked of them fails. */
 #define _GNU_SOURCE /* recursive mutexes */
 #include "codegen/gpu/source.h"
 #include "plugin.h"
@@ -22,7 +22,8 @@ struct accelerator {
 
 static struct {
     _Atomic(struct accelerator *) opened; /* NULL: not tried, or it failed */
-    struct accelerator *failed;           /* opened, but it does not work; it stays open, for the process has seen the driver */
+    /* opened, but it does not work; it stays open, for the process has seen the driver */
+    struct accelerator *failed;
     struct err err;
 } slot[DEVICE_END - FIRST];
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -46,7 +47,8 @@ unsigned accelerator_count(int device, struct err *e)
 
 struct accelerator *accelerator_get(int device)
 {
-    return device < FIRST || device >= DEVICE_END ? NULL : atomic_load_explicit(&slot[device - FIRST].opened, memory_order_acquire);
+    return device < FIRST || device >= DEVICE_END ? NULL : atomic_load_explicit(&slot[device - FIRST].opened,
+                                                                                memory_order_acquire);
 }
 
 const struct caps *accelerator_caps(const struct accelerator *a) { return &a->caps; }
@@ -66,7 +68,8 @@ void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock);
 
 /* ---- kernels ---- */
 
-struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code, struct err *e)
+struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
+                                       struct err *e)
 {
     struct gpu_code g;
     struct device_kernel *d = mem_alloc(sizeof *d + k->nbuf + 1);
@@ -74,7 +77,8 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
         err_set(e, KL_ERR_MEMORY, "no memory to load kernel %s", k->name);
         return NULL;
     }
-    if (gpu_code_open(code, &g, e) && (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE, "the code is that of another kernel"))) {
+    if (gpu_code_open(code, &g, e) && (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE,
+                                                                    "the code is that of another kernel"))) {
         d->nbuf = g.nbuf;
         memcpy(d->inside, g.inside, g.nbuf);
         for (uint32_t b = 0; b < k->nbuf; b++)
@@ -137,7 +141,8 @@ static bool trial_run(struct accelerator *a, const struct device_kernel *k, cons
     const struct driver *d = a->driver;
     bool ok = d->alloc(a->device, 256, &buf[0], e) && d->alloc(a->device, 256, &buf[1], e) &&
               d->upload(a->device, buf[0], in, 3 * sizeof *in, e) &&
-              d->launch(a->device, &(struct launch){.kernel = k->kernel, .buffer = buf, .n = 2, .end = 1, .blocks = 1}, e) &&
+              d->launch(a->device, &(struct launch){.kernel = k->kernel, .buffer = buf, .n = 2, .end = 1, .blocks = 1},
+                        e) &&
               d->download(a->device, out, buf[1], sizeof *out, e);
     for (int i = 0; i < 2; i++)
         if (buf[i])
@@ -267,9 +272,11 @@ static void no_drop(struct driver_device *d) { (void)d; }
 static void make_orphan(struct accelerator *a)
 {
     a->orphan = (struct driver){.name = a->driver->name, .dialect = a->driver->dialect, .backend = a->driver->backend,
-                                .count = a->driver->count, .open = a->driver->open, .alloc = no_alloc, .release = no_release,
+                                .count = a->driver->count, .open = a->driver->open, .alloc = no_alloc,
+                                    .release = no_release,
                                 .load = no_load, .unload = no_unload, .launch = no_launch, .copy = no_copy,
-                                .upload = no_copy, .download = no_copy, .submit = not_ours, .finish = not_ours, .drop = no_drop};
+                                .upload = no_copy, .download = no_copy, .submit = not_ours, .finish = not_ours,
+                                    .drop = no_drop};
     a->driver = &a->orphan;
     a->device = (struct driver_device *)a;
 }

@@ -1,11 +1,11 @@
 /* Device cpu's code generator, opened where something has to be compiled and not before.
  *
  * What a process wants of it earlier is its version and a description of the processor: they are in the keys of kernels
- * on disk and decide schedules.  To open it for that alone, and LLVM with it, would be a third of a first step's time.  So
- * the cache folder keeps them, as an entry whose key is all that decides them (codegen/identity.c) and which names the
- * compiler's file as it was; a process that finds another there opens the generator and writes the entry anew.  Should
- * the loader have found yet another compiler after all, then the version is that one's from the first compile on, so that
- * no entry on disk has the code of a compiler that its key does not name. */
+ * on disk and decide schedules.  To open it for that alone, and LLVM with it, would be a third of a first step's time.
+ * So the cache folder keeps them, as an entry whose key is all that decides them (codegen/identity.c) and which names
+ * the compiler's file as it was; a process that finds another there opens the generator and writes the entry anew.
+ * Should the loader have found yet another compiler after all, then the version is that one's from the first compile
+ * on, so that no entry on disk has the code of a compiler that its key does not name. */
 #include "runtime/runtime.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -101,7 +101,8 @@ static bool use(const char *which, struct err *e)
 
 const struct backend *cpu_generator(struct err *e)
 {
-    static const struct backend late = {.name = "cpu", .abi = KERNEL_ABI, .caps = caps, .version = cpu_version, .compile = cpu_compile};
+    static const struct backend late = {.name = "cpu", .abi = KERNEL_ABI, .caps = caps, .version = cpu_version,
+                                        .compile = cpu_compile};
     const char *wanted = getenv("KILN_CODEGEN");
     bool works = wanted && *wanted && use(wanted, e);
     for (unsigned i = 0; !(wanted && *wanted) && !works && backend_name(i); i++) {

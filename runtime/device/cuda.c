@@ -37,12 +37,14 @@ static gpu_result reach_peer(struct driver_device *d, struct driver_device *peer
     return r || !can ? r : cuda.reach(peer->context, 0);
 }
 
-static gpu_result copy_from(struct driver_device *d, void *to, struct driver_device *peer, const void *from, size_t bytes)
+static gpu_result copy_from(struct driver_device *d, void *to, struct driver_device *peer, const void *from,
+                            size_t bytes)
 {
     return cuda.copy_peer(to, d->context, (void *)(uintptr_t)from, peer->context, bytes, d->stream);
 }
 
-static struct stream_library library = {.what = "CUDA", .driver = &driver_cuda, .error = error, .enter = cuda_enter, .leave = cuda_leave,
+static struct stream_library library = {.what = "CUDA", .driver = &driver_cuda, .error = error, .enter = cuda_enter,
+                                        .leave = cuda_leave,
                                         .reach_peer = reach_peer, .copy_from = copy_from};
 
 /* ---- finding devices ---- */
@@ -64,7 +66,8 @@ static bool cuda_open_library(struct err *e)
 #include "stream.def"
     };
     static const char *const usual[] = {"libcuda.so.1", NULL};
-    return stream_library_open(getenv("KILN_CUDA_DRIVER"), usual, name, fn, sizeof fn / sizeof *fn, "it comes with NVIDIA's driver", e);
+    return stream_library_open(getenv("KILN_CUDA_DRIVER"), usual, name, fn, sizeof fn / sizeof *fn,
+                               "it comes with NVIDIA's driver", e);
 }
 
 static bool cuda_initialize(struct err *e)
@@ -77,9 +80,11 @@ static bool cuda_initialize(struct err *e)
     if (r)
         return err_set(e, KL_ERR_DEVICE, "cuInit gives %s", error(r));
     if (library.version(&version) || version < LEAST_VERSION)
-        return err_set(e, KL_ERR_DEVICE, "the driver is too old: it is for CUDA %d.%d, 11.4 is the least", version / 1000, version % 1000 / 10);
+        return err_set(e, KL_ERR_DEVICE, "the driver is too old: it is for CUDA %d.%d, 11.4 is the least",
+                       version / 1000, version % 1000 / 10);
     r = library.count(&devices);
-    return (!r && devices) || err_set(e, KL_ERR_DEVICE, r ? "cuDeviceGetCount gives %s" : "there is no NVIDIA GPU", error(r));
+    return (!r && devices) || err_set(e, KL_ERR_DEVICE, r ? "cuDeviceGetCount gives %s" : "there is no NVIDIA GPU",
+                                      error(r));
 }
 
 static void cuda_find_devices(void)
@@ -115,9 +120,10 @@ static bool cuda_describe(struct driver_device *d, struct caps *caps, struct err
         return stream_ok(d, r, "asking what it is", e);
     caps->threads = processors > 0 ? (uint32_t)processors : caps->threads;
     caps->l2_bytes = l2 ? l2 : caps->l2_bytes;
-    snprintf(caps->features, sizeof caps->features,
-             "sm_%d%d +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, driver for CUDA %d.%d", major, minor,
-             processors, memory >> 20, version / 1000, version % 1000 / 10);
+    snprintf(
+        caps->features, sizeof caps->features,
+        "sm_%d%d +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, driver for CUDA %d.%d",
+        major, minor, processors, memory >> 20, version / 1000, version % 1000 / 10);
     r = cuda.context_retain(&d->context, d->index);
     return stream_ok(d, r, "making a context", e);
 }
@@ -127,7 +133,9 @@ static struct driver_device *cuda_open_device(unsigned index, struct caps *caps,
     return stream_open(&library, index, caps, cuda_describe, release_context, e);
 }
 
-const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .count = cuda_count, .open = cuda_open_device, STREAM_DRIVER};
+const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .count = cuda_count,
+                                   .open = cuda_open_device, STREAM_DRIVER};
 #else
-const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda, .absent = "CUDA is not built into this Kiln"};
+const struct driver driver_cuda = {.name = "cuda", .dialect = "cuda", .backend = &backend_cuda,
+                                   .absent = "CUDA is not built into this Kiln"};
 #endif

@@ -17,9 +17,11 @@
 #define NAMES(first, name)                                                                                       \
     [first] = name ":0", [first + 1] = name ":1", [first + 2] = name ":2", [first + 3] = name ":3",              \
     [first + 4] = name ":4", [first + 5] = name ":5", [first + 6] = name ":6", [first + 7] = name ":7"
-static const char *const name_of[DEVICE_END] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu", [DEVICE_META] = "meta", NAMES(DEVICE_CUDA, "cuda"),
+static const char *const name_of[DEVICE_END] = {[DEVICE_REF] = "ref", [DEVICE_CPU] = "cpu", [DEVICE_META] = "meta",
+                                                NAMES(DEVICE_CUDA, "cuda"),
                                                 NAMES(DEVICE_HIP, "hip"), NAMES(DEVICE_VULKAN, "vulkan")};
-static const char known[] = "ref, cpu, cuda, hip and vulkan, with a number where there are several of these three (vulkan:1), "
+static const char known[] =
+    "ref, cpu, cuda, hip and vulkan, with a number where there are several of these three (vulkan:1), "
                             "meta, which knows shapes only, and those of plug-ins (KILN_PLUGINS)";
 
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
@@ -44,7 +46,8 @@ static const char *find_name(int device)
 {
     if (device < 0 || device >= DEVICE_END) return NULL;
     unsigned in_plugins = (unsigned)(device - DEVICE_PLUGIN);
-    return device < DEVICE_PLUGIN ? name_of[device] : plugin_device_name(in_plugins / DEVICES_A_KIND, in_plugins % DEVICES_A_KIND);
+    return device < DEVICE_PLUGIN ? name_of[device] : plugin_device_name(in_plugins / DEVICES_A_KIND,
+                                                                         in_plugins % DEVICES_A_KIND);
 }
 
 const char *device_name(int device)
@@ -83,7 +86,8 @@ int device_find(const char *name, struct err *e)
     for (int d = DEVICE_HOSTS; name && d < DEVICE_END; d++) {
         const char *own = find_name(d);
         size_t kind = own ? strcspn(own, ":") : 0;
-        if (!kind || (strcmp(name, own) && (d % DEVICES_A_KIND || strlen(name) != kind || strncmp(name, own, kind)))) continue;
+        if (!kind || (strcmp(name, own) && (d % DEVICES_A_KIND || strlen(name) != kind ||
+                                            strncmp(name, own, kind)))) continue;
         struct err why = {0};
         if (accelerator_open(d, &why)) return d;
         bool named = !strncmp(why.msg, "device ", 7); /* by the driver */
@@ -91,8 +95,10 @@ int device_find(const char *name, struct err *e)
         return -1;
     }
     if (name && !strcmp(name, "metal") && BROKEN(C8)) return -1;
-    if (name && !strcmp(name, "metal")) err_set(e, KL_ERR_DEVICE, "device metal: it is Apple's, and this Kiln is built without it");
-    else err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": there are %s%s%s", name ? name : "", known, *plugins ? "; " : "", plugins);
+    if (name && !strcmp(name, "metal")) err_set(e, KL_ERR_DEVICE,
+                                                "device metal: it is Apple's, and this Kiln is built without it");
+    else err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": there are %s%s%s", name ? name : "", known,
+                 *plugins ? "; " : "", plugins);
     return -1;
 }
 
@@ -117,7 +123,8 @@ static void list_one(int device, void (*line)(void *ctx, const char *name, bool 
     char text[sizeof caps.name + sizeof caps.features + 64];
     bool works = device_find(device_name(device), &e) >= 0;
     if (works) device_backend(device, &caps);
-    int n = works ? snprintf(text, sizeof text, "%s %s", device == DEVICE_REF ? "the interpreter" : caps.name, device >= DEVICE_HOSTS ? caps.features : "") : 0;
+    int n = works ? snprintf(text, sizeof text, "%s %s", device == DEVICE_REF ? "the interpreter" : caps.name,
+                             device >= DEVICE_HOSTS ? caps.features : "") : 0;
     if (works && device >= DEVICE_HOSTS && caps.mma.team)
         snprintf(text + n, sizeof text - (size_t)n, ", tensor cores %ux%ux%u of %s", caps.mma.m, caps.mma.n, caps.mma.k,
                  caps.mma.dtypes >> KL_F16 & 1 ? "f16 and bf16" : "bf16");
@@ -143,7 +150,8 @@ static const struct { const char *name; int first; } kinds[KL_DEVICE_KINDS] = {
     [KL_DEVICE_REF] = {"ref", DEVICE_REF},    [KL_DEVICE_CPU] = {"cpu", DEVICE_CPU},
     [KL_DEVICE_CUDA] = {"cuda", DEVICE_CUDA}, [KL_DEVICE_HIP] = {"hip", DEVICE_HIP},
     [KL_DEVICE_VULKAN] = {"vulkan", DEVICE_VULKAN}, [KL_DEVICE_METAL] = {"metal", -1},
-    [KL_DEVICE_PLUGIN1] = {"plug-in 1", DEVICE_PLUGIN}, [KL_DEVICE_PLUGIN2] = {"plug-in 2", DEVICE_PLUGIN + DEVICES_A_KIND},
+    [KL_DEVICE_PLUGIN1] = {"plug-in 1", DEVICE_PLUGIN}, [KL_DEVICE_PLUGIN2] =
+        {"plug-in 2", DEVICE_PLUGIN + DEVICES_A_KIND},
     [KL_DEVICE_PLUGIN3] = {"plug-in 3", DEVICE_PLUGIN + 2 * DEVICES_A_KIND}, [KL_DEVICE_META] = {"meta", DEVICE_META}};
 
 const char *device_kind_name(unsigned kind) { return kind < KL_DEVICE_KINDS ? kinds[kind].name : "unknown"; }

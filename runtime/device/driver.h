@@ -1,9 +1,9 @@
-/* A driver: what the runtime asks of devices with memory of their own.  One struct a kind of device; its library is opened
- * where somebody first asks for such a device, so that a program starts without it.
+/* A driver: what the runtime asks of devices with memory of their own.  One struct a kind of device; its library is
+ * opened where somebody first asks for such a device, so that a program starts without it.
  *
- * Addresses are the device's: nobody follows them here, but sums with offsets are addresses too.  A device works through
- * what it is given in order, as late as `finish`; the caller holds its lock (accelerator_lock) around each call, but for
- * count and open.  What fails fails as a value; a device that was lost stays so. */
+ * Addresses are the device's: nobody follows them here, but sums with offsets are addresses too.  A device works
+ * through what it is given in order, as late as `finish`; the caller holds its lock (accelerator_lock) around each
+ * call, but for count and open.  What fails fails as a value; a device that was lost stays so. */
 #ifndef KILN_DRIVER_H
 #define KILN_DRIVER_H
 #include "codegen/gpu/build.h"
@@ -25,7 +25,8 @@ struct driver {
     const char *name;             /* its devices are NAME:0, NAME:1, ..; NAME is the first */
     const char *dialect;          /* the language of its kernels (source.h) */
     const struct backend *backend; /* its code generator */
-    const char *absent;           /* why there is no such driver in this build, and none of what follows; NULL: there is */
+    /* why there is no such driver in this build, and none of what follows; NULL: there is */
+    const char *absent;
     unsigned (*count)(struct err *e); /* devices there are; 0: *e says why */
     /* caps->name and caps->features: the device, its driver, and +DTYPE for what it computes with.  NULL: *e. */
     struct driver_device *(*open)(unsigned index, struct caps *caps, struct err *e);
@@ -36,10 +37,13 @@ struct driver {
     bool (*launch)(struct driver_device *d, const struct launch *l, struct err *e);
     bool (*copy)(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
     /* From another device of the driver, after what that was given.  NULL: such copies go through the host. */
-    bool (*peer)(struct driver_device *d, void *to, struct driver_device *source, const void *from, size_t bytes, struct err *e);
-    bool (*upload)(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e); /* data may change then */
+    bool (*peer)(struct driver_device *d, void *to, struct driver_device *source, const void *from, size_t bytes,
+                 struct err *e);
+    /* data may change then */
+    bool (*upload)(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e);
     bool (*download)(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e); /* waits */
-    /* Begins what was given and does not wait.  What fails later, the next call says.  NULL: finish is called instead. */
+    /* Begins what was given and does not wait.  What fails later, the next call says.  NULL: finish is called
+     * instead. */
     bool (*submit)(struct driver_device *d, struct err *e);
     bool (*finish)(struct driver_device *d, struct err *e); /* waits for all that was given */
     void (*drop)(struct driver_device *d);          /* forgets what was given and has not begun */

@@ -51,10 +51,12 @@ bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, co
     if (!d)
         return false;
     if (!strcmp(stage, "llvm"))
-        return err_set(e, KL_ERR_ARGUMENT, "kernels for %s have no stage llvm: there are scheduled, source and asm", d->name);
+        return err_set(e, KL_ERR_ARGUMENT, "kernels for %s have no stage llvm: there are scheduled, source and asm",
+                       d->name);
     bool ok = true;
     for (uint32_t i = 0; ok && i < n; i++)
-        ok = !strcmp(stage, "scheduled") ? kernel_print(k[i], f) || err_set(e, KL_ERR_IO, "cannot write kernel %s", k[i]->name)
+        ok = !strcmp(stage, "scheduled") ? kernel_print(k[i], f) ||
+            err_set(e, KL_ERR_IO, "cannot write kernel %s", k[i]->name)
            : !strcmp(stage, "source") ? print_source(k[i], d, i, f, e) : print_assembly(k[i], d, f, e);
     return ok;
 }

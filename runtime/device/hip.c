@@ -9,8 +9,8 @@
 
 enum { L2_BYTES = 19, MULTIPROCESSORS = 63 }; /* hipDeviceAttribute_t, since HIP 4.5 */
 
-/* Of struct hipDeviceProp_t only the name of the architecture is wanted.  HIP 6 has another struct, and another function
- * beside the old one: the function says where the name is. */
+/* Of struct hipDeviceProp_t only the name of the architecture is wanted.  HIP 6 has another struct, and another
+ * function beside the old one: the function says where the name is. */
 enum { PROPERTIES_BYTES = 4096, ARCH_BYTES = 256, ARCH_AT = 396, ARCH_AT_SINCE_6 = 1160 };
 
 static struct {
@@ -42,12 +42,14 @@ static gpu_result reach_peer(struct driver_device *d, struct driver_device *peer
     return r || !can ? r : hip.reach(peer->index, 0);
 }
 
-static gpu_result copy_from(struct driver_device *d, void *to, struct driver_device *peer, const void *from, size_t bytes)
+static gpu_result copy_from(struct driver_device *d, void *to, struct driver_device *peer, const void *from,
+                            size_t bytes)
 {
     return hip.copy_peer(to, d->index, from, peer->index, bytes, d->stream);
 }
 
-static struct stream_library library = {.what = "HIP", .driver = &driver_hip, .error = error, .enter = hip_enter, .leave = hip_leave,
+static struct stream_library library = {.what = "HIP", .driver = &driver_hip, .error = error, .enter = hip_enter,
+                                        .leave = hip_leave,
                                         .reach_peer = reach_peer, .copy_from = copy_from};
 
 /* ---- finding devices ---- */
@@ -68,11 +70,13 @@ static bool hip_open_library(struct err *e)
 #define HIP(field, function, parameters) &hip.field,
 #include "stream.def"
     };
-    static const char *const usual[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", NULL};
+    static const char *const usual[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so",
+                                        NULL};
     static const char *const since_6[] = {"hipGetDevicePropertiesR0600"}, *const before[] = {"hipGetDeviceProperties"};
     const char *path = getenv("KILN_HIP_DRIVER"), hint[] = "it comes with ROCm; Debian: libamdhip64-5";
     struct err ignored = {0};
-    if (!path && access("/dev/kfd", F_OK)) /* what HIP works through; without it the library, a large one, is not opened */
+    /* what HIP works through; without it the library, a large one, is not opened */
+    if (!path && access("/dev/kfd", F_OK))
         return err_set(e, KL_ERR_DEVICE, "there is no AMD GPU that HIP can use: no /dev/kfd");
     if (!stream_library_open(path, usual, name, fn, sizeof fn / sizeof *fn, hint, e))
         return false;
@@ -126,7 +130,8 @@ static bool architecture(struct driver_device *d, char arch[ARCH_BYTES], struct 
         memcpy(arch, p + hip.arch_at, ARCH_BYTES);
     arch[ok ? ARCH_BYTES - 1 : 0] = 0;
     mem_free(p);
-    return ok && (!strncmp(arch, "gfx", 3) || err_set(e, KL_ERR_DEVICE, "device %s does not say its architecture", d->name));
+    return ok && (!strncmp(arch, "gfx", 3) || err_set(e, KL_ERR_DEVICE, "device %s does not say its architecture",
+                                                      d->name));
 }
 
 /* The architecture stands first: codegen/gpu/build.c compiles for it. */
@@ -144,7 +149,8 @@ static bool hip_describe(struct driver_device *d, struct caps *caps, struct err 
     caps->threads = processors > 0 ? (uint32_t)processors : caps->threads;
     caps->l2_bytes = l2 ? l2 : caps->l2_bytes;
     snprintf(caps->features, sizeof caps->features,
-             "%s +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, HIP %d.%d", arch, processors, memory >> 20,
+             "%s +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, HIP %d.%d", arch,
+                 processors, memory >> 20,
              version / 10000000, version / 100000 % 100);
     return true;
 }
@@ -154,7 +160,9 @@ static struct driver_device *hip_open_device(unsigned index, struct caps *caps, 
     return stream_open(&library, index, caps, hip_describe, nothing, e);
 }
 
-const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .count = hip_count, .open = hip_open_device, STREAM_DRIVER};
+const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .count = hip_count,
+                                  .open = hip_open_device, STREAM_DRIVER};
 #else
-const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .absent = "HIP is not built into this Kiln"};
+const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip,
+                                  .absent = "HIP is not built into this Kiln"};
 #endif

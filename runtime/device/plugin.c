@@ -51,8 +51,8 @@ static const kl_plugin_host host = {.version = KL_PLUGIN_VERSION, .text = host_t
 struct driver_device { const kl_plugin *fn; kl_plugin_device *own; };
 struct driver_kernel { kl_plugin_kernel kernel; void *loaded; };
 
-#define CALL(d, function, ...)                                                                                   \
-    kl_plugin_error why = {0};                                                                                   \
+#define CALL(d, function, ...)                                                                     \
+    kl_plugin_error why = {0};                                                                     \
     return (d)->fn->function((d)->own, __VA_ARGS__, &why) || plugin_failed(&why, e)
 
 static unsigned plugin_count(const struct plugin *p, struct err *e)
@@ -77,7 +77,8 @@ static void plugin_describe(const kl_plugin_about *about, struct caps *caps)
             n += (size_t)snprintf(caps->features + n, sizeof caps->features - n, "+%s", dtype_name(t));
 }
 
-static struct driver_device *plugin_open_device(const struct plugin *p, unsigned index, struct caps *caps, struct err *e)
+static struct driver_device *plugin_open_device(const struct plugin *p, unsigned index, struct caps *caps,
+                                                struct err *e)
 {
     kl_plugin_error why = {0};
     kl_plugin_about about = {0};
@@ -103,7 +104,10 @@ static struct driver_device *plugin_open_device(const struct plugin *p, unsigned
     return NULL;
 }
 
-static bool alloc(struct driver_device *d, size_t bytes, void **address, struct err *e) { CALL(d, alloc, bytes, address); }
+static bool alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
+{
+    CALL(d, alloc, bytes, address);
+}
 static void plugin_release(struct driver_device *d, void *address) { d->fn->release(d->own, address); }
 
 static void kernel_end(struct driver_kernel *k)
@@ -147,12 +151,16 @@ static void unload(struct driver_device *d, struct driver_kernel *k)
 
 static bool launch(struct driver_device *d, const struct launch *l, struct err *e)
 {
-    const kl_plugin_launch own = {.kernel = &l->kernel->kernel, .loaded = l->kernel->loaded, .buffer = l->buffer, .count = l->n,
+    const kl_plugin_launch own = {.kernel = &l->kernel->kernel, .loaded = l->kernel->loaded, .buffer = l->buffer,
+                                  .count = l->n,
                                   .slots = l->slots, .begin = l->begin, .end = l->end};
     CALL(d, launch, &own);
 }
 
-static bool plugin_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e) { CALL(d, copy, to, from, bytes); }
+static bool plugin_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e)
+{
+    CALL(d, copy, to, from, bytes);
+}
 
 static bool upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e)
 {
@@ -164,7 +172,8 @@ static bool download(struct driver_device *d, void *data, const void *from, size
     CALL(d, download, data, from, bytes);
 }
 
-static bool peer(struct driver_device *d, void *to, struct driver_device *source, const void *from, size_t bytes, struct err *e)
+static bool peer(struct driver_device *d, void *to, struct driver_device *source, const void *from, size_t bytes,
+                 struct err *e)
 {
     CALL(d, peer, to, source->own, from, bytes);
 }
@@ -181,18 +190,19 @@ static void plugin_drop(struct driver_device *d)
         d->fn->drop(d->own);
 }
 
-#define DRIVER(i)                                                                                                \
-    static unsigned count_##i(struct err *e) { return plugin_count(&plugin[i], e); }                                    \
-    static struct driver_device *open_##i(unsigned index, struct caps *caps, struct err *e)                      \
-    {                                                                                                            \
-        return plugin_open_device(&plugin[i], index, caps, e);                                                          \
+#define DRIVER(i)                                                                                  \
+    static unsigned count_##i(struct err *e) { return plugin_count(&plugin[i], e); }                      \
+    static struct driver_device *open_##i(unsigned index, struct caps *caps, struct err *e)        \
+    {                                                                                              \
+        return plugin_open_device(&plugin[i], index, caps, e);                                            \
     }
 DRIVER(0)
 DRIVER(1)
 DRIVER(2)
-#define AS_DRIVER(i)                                                                                             \
-    {.name = plugin[i].name[0], .dialect = "glsl", .backend = &backend_plugin, .count = count_##i, .open = open_##i, .alloc = alloc, \
-     .release = plugin_release, .load = plugin_load_kernel, .unload = unload, .launch = launch, .copy = plugin_copy, .upload = upload,       \
+#define AS_DRIVER(i)                                                                               \
+    {.name = plugin[i].name[0], .dialect = "glsl", .backend = &backend_plugin, .count = count_##i, .open = open_##i, \
+     .alloc = alloc, .release = plugin_release, .load = plugin_load_kernel, .unload = unload, .launch = launch,     \
+     .copy = plugin_copy, .upload = upload,                                                           \
      .download = download, .finish = plugin_finish, .drop = plugin_drop}
 static struct driver driver[PLUGINS_MAX] = {AS_DRIVER(0), AS_DRIVER(1), AS_DRIVER(2)};
 
@@ -228,7 +238,8 @@ static bool name_taken(const char *name)
 
 static const char *missing_function(const kl_plugin *p)
 {
-    return !p->count ? "count" : !p->open ? "open" : !p->alloc ? "alloc" : !p->release ? "release" : !p->launch ? "launch"
+    return !p->count ? "count" : !p->open ? "open" : !p->alloc ? "alloc" : !p->release ? "release" : !p->launch
+        ? "launch"
            : !p->copy ? "copy" : !p->upload ? "upload" : !p->download ? "download" : !p->finish ? "finish"
            : p->load && !p->unload ? "unload" : NULL;
 }
@@ -236,10 +247,12 @@ static const char *missing_function(const kl_plugin *p)
 static bool is_sound(const kl_plugin *p, const char *path, struct err *e)
 {
     if (p->version != KL_PLUGIN_VERSION)
-        return err_set(e, KL_ERR_DEVICE, "plugin_load: %s was built for version %u of plug-ins, this Kiln has %u", path, p->version,
+        return err_set(e, KL_ERR_DEVICE, "plugin_load: %s was built for version %u of plug-ins, this Kiln has %u", path,
+                       p->version,
                        KL_PLUGIN_VERSION);
     if (!good_name(p->name))
-        return err_set(e, KL_ERR_DEVICE, "plugin_load: %s calls its devices \"%.20s\": it takes lower-case letters and digits, a "
+        return err_set(e, KL_ERR_DEVICE,
+                       "plugin_load: %s calls its devices \"%.20s\": it takes lower-case letters and digits, a "
                        "letter first, at most %d", path, p->name ? p->name : "", NAME_MAX_LENGTH);
     const char *missing = missing_function(p);
     return !missing || err_set(e, KL_ERR_DEVICE, "plugin_load: %s has no function %s", path, missing);
@@ -256,7 +269,8 @@ static bool plugin_add(const kl_plugin *p, const char *path, struct err *e)
     if (name_taken(p->name))
         return err_set(e, KL_ERR_DEVICE, "plugin_load: %s: there are devices called %s already", path, p->name);
     if (n == (BROKEN(D11) ? 1 : PLUGINS_MAX))
-        return err_set(e, KL_ERR_DEVICE, "plugin_load: %s: %d plug-ins are loaded, and no more can be", path, PLUGINS_MAX);
+        return err_set(e, KL_ERR_DEVICE, "plugin_load: %s: %d plug-ins are loaded, and no more can be", path,
+                       PLUGINS_MAX);
     plugin[n].fn = p;
     driver[n].peer = p->peer ? peer : NULL;
     for (int i = 0; i < DEVICES_A_KIND; i++)
@@ -275,7 +289,8 @@ static bool load_one(const char *path, struct err *e)
     *(void **)&entry = dlsym(so, "kl_plugin_entry");
     const kl_plugin *p = entry ? entry(&host) : NULL;
     bool ok = p ? plugin_add(p, path, e)
-                : err_set(e, KL_ERR_DEVICE, entry ? "plugin_load: %s has no use for this Kiln, of version %u of plug-ins"
+                : err_set(e, KL_ERR_DEVICE,
+                          entry ? "plugin_load: %s has no use for this Kiln, of version %u of plug-ins"
                                                   : "plugin_load: %s is no plug-in: it has no function kl_plugin_entry",
                           path, KL_PLUGIN_VERSION);
     if (!ok)
@@ -304,7 +319,8 @@ static void load_environment(void)
         char path[4096];
         size_t n = strcspn(s, ":");
         snprintf(path, sizeof path, "%.*s", (int)n, s);
-        if (n && !(n < sizeof path ? load_locked(path, &e) : err_set(&e, KL_ERR_DEVICE, "plugin_load: a path is too long"))) {
+        if (n && !(n < sizeof path ? load_locked(path, &e) : err_set(&e, KL_ERR_DEVICE,
+                                                                     "plugin_load: a path is too long"))) {
             log_put(KL_LOG_WARN, "KILN_PLUGINS: %s", e.msg);
             if (!*environment_why)
                 snprintf(environment_why, sizeof environment_why, "KILN_PLUGINS: %.480s", e.msg);

@@ -1,5 +1,5 @@
-/* Plug-ins: shared objects that bring devices (include/kiln/plugin.h).  Each is a driver (driver.h) as Kiln's own are, and
- * has a kind of devices from DEVICE_PLUGIN on. */
+/* Plug-ins: shared objects that bring devices (include/kiln/plugin.h).  Each is a driver (driver.h) as Kiln's own are,
+ * and has a kind of devices from DEVICE_PLUGIN on. */
 #ifndef KILN_RUNTIME_PLUGIN_H
 #define KILN_RUNTIME_PLUGIN_H
 #include "driver.h"

@@ -4,7 +4,8 @@
 #include <string.h>
 
 /* Opened for good: drivers have threads and exit handlers. */
-bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn, unsigned n,
+bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn,
+                         unsigned n,
                          const char *hint, struct err *e)
 {
     void *so = NULL;
@@ -27,9 +28,21 @@ bool stream_library_open(const char *path, const char *const *library, const cha
 /* After these a context only repeats them: what ran may have stored anything anywhere. */
 static bool loses_device(gpu_result r)
 {
-    static const int16_t lost[] = {4 /* deinitialized */, 214 /* memory */, 220 /* link */, 226 /* contained */, 700 /* illegal address */,
-                                   702 /* timeout */, 709 /* context destroyed */, 710 /* assert */, 714, 715, 716, 717, 718,
-                                   719 /* launch failed */, 999 /* unknown */};
+    static const int16_t lost[] = {4 /* deinitialized */,
+                                   214 /* memory */,
+                                   220 /* link */,
+                                   226 /* contained */,
+                                   700 /* illegal address */,
+                                   702 /* timeout */,
+                                   709 /* context destroyed */,
+                                   710 /* assert */,
+                                   714,
+                                   715,
+                                   716,
+                                   717,
+                                   718,
+                                   719 /* launch failed */,
+                                   999 /* unknown */};
     for (size_t i = 0; i < sizeof lost / sizeof *lost; i++)
         if (r == lost[i])
             return true;
@@ -52,7 +65,8 @@ bool stream_ok(struct driver_device *d, gpu_result r, const char *call, struct e
     if (!loses_device(r))
         return err_set(e, KL_ERR_DEVICE, "device %s: %s gives %s", d->name, call, d->l->error(r));
     d->lost = true;
-    return err_set(e, KL_ERR_DEVICE, "device %s was lost: %s gives %s; values on it are gone, other devices go on", d->name, call,
+    return err_set(e, KL_ERR_DEVICE, "device %s was lost: %s gives %s; values on it are gone, other devices go on",
+                   d->name, call,
                    d->l->error(r));
 }
 

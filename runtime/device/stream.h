@@ -1,9 +1,9 @@
-/* CUDA's and HIP's drivers: two libraries with almost the same functions (stream.def).  What they share is written once,
- * for a device with a stream; cuda.c and hip.c have the rest.
+/* CUDA's and HIP's drivers: two libraries with almost the same functions (stream.def).  What they share is written
+ * once, for a device with a stream; cuda.c and hip.c have the rest.
  *
  * What a device is given is noted, and goes to its stream when all of a step is given or somebody waits.  A list of
- * commands that is noted a second time, as a step does that runs again, is captured as a graph, which the stream is then
- * given in one call. */
+ * commands that is noted a second time, as a step does that runs again, is captured as a graph, which the stream is
+ * then given in one call. */
 #ifndef KILN_STREAM_H
 #define KILN_STREAM_H
 #include "ir/ir.h"
@@ -30,11 +30,14 @@ struct stream_library {
 #define BOTH(field, cuda, hip, parameters) gpu_result (*field) parameters;
 #include "stream.def"
     const char *(*error)(gpu_result r);
-    /* The device's context becomes this thread's, and back to what it was; of the host's own the program sees nothing. */
+    /* The device's context becomes this thread's, and back to what it was; of the host's own the program sees
+     * nothing. */
     gpu_result (*enter)(struct driver_device *d);
     void (*leave)(struct driver_device *d);
-    gpu_result (*reach_peer)(struct driver_device *d, struct driver_device *peer); /* entered: makes d copy from it directly */
-    gpu_result (*copy_from)(struct driver_device *d, void *to, struct driver_device *peer, const void *from, size_t bytes);
+    /* entered: makes d copy from it directly */
+    gpu_result (*reach_peer)(struct driver_device *d, struct driver_device *peer);
+    gpu_result (*copy_from)(struct driver_device *d, void *to, struct driver_device *peer, const void *from,
+                            size_t bytes);
 };
 
 struct captured {                 /* a list of commands and its graph */
@@ -45,8 +48,8 @@ struct captured {                 /* a list of commands and its graph */
 };
 struct pinned { char *p; size_t bytes, used; };
 
-/* Pinned memory of a list: in use until the stream is behind `done`.  Lists take turns, so that one can be noted while others
- * run, and a step that runs again finds the same addresses after few turns. */
+/* Pinned memory of a list: in use until the stream is behind `done`.  Lists take turns, so that one can be noted while
+ * others run, and a step that runs again finds the same addresses after few turns. */
 struct turn { struct pinned *chunk; uint32_t nchunk, cap; gpu_event done; bool busy; };
 
 enum { CAPTURED = 16, SEEN = 64, HALVES = 2, TURNS = 4 };
@@ -73,7 +76,8 @@ struct driver_kernel { gpu_module module; gpu_function function; uint32_t thread
 
 /* ---- stream.c ---- */
 /* Opens the library, of names that NULL ends or of `path`, and finds its functions: name[i] to *fn[i].  false: *e. */
-bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn, unsigned n,
+bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn,
+                         unsigned n,
                          const char *hint, struct err *e);
 /* false: the call's error is in *e, and a device that is lost with it is marked. */
 bool stream_ok(struct driver_device *d, gpu_result r, const char *call, struct err *e);
@@ -91,7 +95,8 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
 bool stream_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
 bool stream_upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e);
 bool stream_download(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e);
-bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from, size_t bytes,
+bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from,
+                      size_t bytes,
                       struct err *e);
 bool stream_finish(struct driver_device *d, struct err *e);
 void stream_drop(struct driver_device *d);
@@ -103,8 +108,8 @@ bool stream_replay(struct driver_device *d, bool *done, struct err *e);
 gpu_result stream_issue(struct driver_device *d);             /* one by one; stream_batch.c */
 void stream_forget_graphs(struct driver_device *d);           /* entered */
 
-#define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload,           \
-                      .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload,     \
+#define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload, \
+                      .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload, \
                       .download = stream_download, .submit = stream_submit, .finish = stream_finish, .drop = stream_drop
 
 #endif

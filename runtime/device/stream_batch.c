@@ -1,5 +1,5 @@
-/* CUDA and HIP: commands on their way to the stream.  They are noted as words, so that two lists are the same commands if
- * they are the same bytes:
+/* CUDA and HIP: commands on their way to the stream.  They are noted as words, so that two lists are the same commands
+ * if they are the same bytes:
  *
  *   KERNEL | parameters << 8, function, blocks | threads << 32, a word for each parameter
  *   COPY, to, from, bytes         on the device
@@ -92,7 +92,8 @@ gpu_result stream_issue(struct driver_device *d)
         uint32_t n = (uint32_t)(*w >> 8);
         for (uint32_t i = 0; i < n; i++)
             parameter[i] = w + 3 + i;
-        r = d->l->launch(function_of(w[1]), (unsigned)w[2], 1, 1, (unsigned)(w[2] >> 32), 1, 1, 0, d->stream, parameter, NULL);
+        r = d->l->launch(function_of(w[1]), (unsigned)w[2], 1, 1, (unsigned)(w[2] >> 32), 1, 1, 0, d->stream, parameter,
+                         NULL);
         w += 3 + n;
     }
     return r;
@@ -220,7 +221,8 @@ static bool take_half(struct driver_device *d, unsigned *which, struct err *e)
     unsigned i = d->next_half;
     d->next_half = (i + 1) % HALVES;
     *which = i;
-    if (!d->half[i].p && !stream_ok(d, d->l->host_alloc((void **)&d->half[i].p, HALF, GPU_PORTABLE), "allocating pinned memory", e))
+    if (!d->half[i].p && !stream_ok(d, d->l->host_alloc((void **)&d->half[i].p, HALF, GPU_PORTABLE),
+                                    "allocating pinned memory", e))
         return false;
     if (d->half[i].busy && !stream_ok(d, d->l->event_finish(d->half[i].done), "working", e))
         return false;
@@ -279,7 +281,8 @@ static bool download_parts(struct driver_device *d, char *data, char *from, size
     bool ok = stream_batch_begin(d, e);
     for (size_t at = 0, n; ok && at < bytes; at += n) {
         n = bytes - at < HALF ? bytes - at : HALF;
-        ok = take_half(d, &i, e) && mark_half(d, i, d->l->download(d->half[i].p, from + at, n, d->stream), "downloading", e) &&
+        ok = take_half(d, &i, e) && mark_half(d, i, d->l->download(d->half[i].p, from + at, n, d->stream),
+                                              "downloading", e) &&
              (!waiting || take_part(d, before, data + at - waiting, waiting, e));
         before = i;
         waiting = n;
@@ -308,7 +311,8 @@ static bool mark_here(struct driver_device *d, struct err *e)
 }
 
 /* What was given to either goes before, and what either is given next waits for it. */
-bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from, size_t bytes,
+bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from,
+                      size_t bytes,
                       struct err *e)
 {
     if (!bytes)
@@ -320,17 +324,21 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
     if (!ok || !stream_batch_enter(to_device, e))
         return false;
     if (!(to_device->reached >> from_device->index & 1)) {
-        to_device->reached |= 1u << from_device->index; /* a device that cannot is reached through the host, by the driver */
+        /* a device that cannot is reached through the host, by the driver */
+        to_device->reached |= 1u << from_device->index;
         to_device->l->reach_peer(to_device, from_device);
     }
     ok = stream_batch_begin(to_device, e) &&
-         stream_ok(to_device, to_device->l->stream_wait(to_device->stream, from_device->here, 0), "waiting for another device", e) &&
-         stream_ok(to_device, to_device->l->copy_from(to_device, to, from_device, from, bytes), "copying from another device", e) &&
+         stream_ok(to_device, to_device->l->stream_wait(to_device->stream, from_device->here, 0),
+                   "waiting for another device", e) &&
+         stream_ok(to_device, to_device->l->copy_from(to_device, to, from_device, from, bytes),
+                   "copying from another device", e) &&
          mark_here(to_device, e);
     to_device->l->leave(to_device);
     if (!ok || !stream_batch_enter(from_device, e))
         return false;
-    ok = stream_ok(from_device, from_device->l->stream_wait(from_device->stream, to_device->here, 0), "waiting for another device", e);
+    ok = stream_ok(from_device, from_device->l->stream_wait(from_device->stream, to_device->here, 0),
+                   "waiting for another device", e);
     from_device->l->leave(from_device);
     return ok;
 }

@@ -1,6 +1,6 @@
-/* CUDA and HIP: lists of commands that come again, as graphs.  The first time a list is given one by one; the second time
- * it is captured, and from then on it is one call.  Lists are compared word by word: addresses and iterations are among the
- * words, the slots' values are not. */
+/* CUDA and HIP: lists of commands that come again, as graphs.  The first time a list is given one by one; the second
+ * time it is captured, and from then on it is one call.  Lists are compared word by word: addresses and iterations are
+ * among the words, the slots' values are not. */
 #include "stream.h"
 #include <string.h>
 
@@ -24,7 +24,8 @@ static struct captured *stream_graph_find(struct driver_device *d, struct hash12
 {
     for (unsigned i = 0; i < CAPTURED; i++) {
         struct captured *c = &d->captured[i];
-        if (c->exec && c->key.lo == key.lo && c->key.hi == key.hi && c->n == d->nword && !memcmp(c->word, d->word, c->n * sizeof *c->word))
+        if (c->exec && c->key.lo == key.lo && c->key.hi == key.hi && c->n == d->nword &&
+            !memcmp(c->word, d->word, c->n * sizeof *c->word))
             return c;
     }
     return NULL;

@@ -1,5 +1,5 @@
-/* Vulkan: finds the loader and its devices, and opens one.  What a device must have: Vulkan 1.2, addresses of buffers and
- * 64-bit integers.  A library that a driver has opened stays open: its threads and exit handlers do. */
+/* Vulkan: finds the loader and its devices, and opens one.  What a device must have: Vulkan 1.2, addresses of buffers
+ * and 64-bit integers.  A library that a driver has opened stays open: its threads and exit handlers do. */
 #include "driver.h"
 #ifdef KILN_VULKAN
 #include "vulkan.h"
@@ -37,14 +37,16 @@ static bool open_loader(void)
 {
     void *so = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!so)
-        return err_set(&vk.err, KL_ERR_DEVICE, "%s (Debian: libvulkan1, and a driver such as mesa-vulkan-drivers)", dlerror());
+        return err_set(&vk.err, KL_ERR_DEVICE, "%s (Debian: libvulkan1, and a driver such as mesa-vulkan-drivers)",
+                       dlerror());
     *(void **)&vk.get = dlsym(so, "vkGetInstanceProcAddr");
     return vk.get || err_set(&vk.err, KL_ERR_DEVICE, "libvulkan.so.1 has no vkGetInstanceProcAddr");
 }
 
 static bool open_instance(void)
 {
-    VkApplicationInfo a = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pEngineName = "kiln", .apiVersion = VK_API_VERSION_1_3};
+    VkApplicationInfo a = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pEngineName = "kiln",
+                           .apiVersion = VK_API_VERSION_1_3};
     VkInstanceCreateInfo i = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &a};
     PFN_vkCreateInstance create;
     *(PFN_vkVoidFunction *)&create = vk.get(NULL, "vkCreateInstance");
@@ -60,7 +62,8 @@ static bool open_instance(void)
 
 static unsigned rank_of(VkPhysicalDevice p)
 {
-    static const unsigned rank[] = {[VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU] = 4, [VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU] = 3,
+    static const unsigned rank[] = {[VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU] = 4,
+                                    [VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU] = 3,
                                     [VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU] = 2, [VK_PHYSICAL_DEVICE_TYPE_CPU] = 1};
     VkPhysicalDeviceProperties2 q = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
     vk.GetPhysicalDeviceProperties2(p, &q);
@@ -108,7 +111,8 @@ static void chain(struct features *f, bool has_13)
 {
     *f = (struct features){.all = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f->v11},
                            .v11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &f->v12},
-                           .v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .pNext = has_13 ? &f->v13 : NULL},
+                           .v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+                                   .pNext = has_13 ? &f->v13 : NULL},
                            .v13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES}};
 }
 
@@ -126,32 +130,40 @@ static bool compute_family(struct driver_device *d, struct err *e)
 /* Threads of a subgroup whose lanes exchange values of all types, where a block can be whole ones; 0: of no such. */
 static uint32_t subgroup(const VkPhysicalDeviceVulkan11Properties *p, const struct features *f)
 {
-    bool exchange = (p->subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (p->subgroupSupportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT);
+    bool exchange = (p->subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
+        (p->subgroupSupportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT);
     uint32_t n = p->subgroupSize;
-    return exchange && f->v12.shaderSubgroupExtendedTypes && f->v13.computeFullSubgroups && n > 1 && n <= 128 && !(n & (n - 1)) ? n : 0;
+    return exchange && f->v12.shaderSubgroupExtendedTypes && f->v13.computeFullSubgroups && n > 1 && n <= 128 &&
+        !(n & (n - 1)) ? n : 0;
 }
 
 /* Which dtypes the device has, from what it says it has. */
-static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver, const struct features *f,
+static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver,
+                            const struct features *f,
                      uint32_t subgroup, struct caps *caps)
 {
     char lanes[32] = "";
     if (subgroup)
         snprintf(lanes, sizeof lanes, "+subgroup%u", subgroup);
-    bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess && f->v12.shaderInt8;
+    bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess &&
+        f->v12.shaderInt8;
     if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
         caps->threads = 1; /* what a core computes one after the other should be large */
     snprintf(caps->name, sizeof caps->name, "%.63s", p->deviceName);
-    snprintf(caps->features, sizeof caps->features, "+f32+i32+u32+i64+u64%s%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",
-             b8 ? "+bool+i8+u8" : "", b16 ? "+i16+u16+f16+bf16" : "", f->all.features.shaderFloat64 ? "+f64" : "", lanes,
-             driver->driverName, driver->driverInfo, p->driverVersion, VK_API_VERSION_MAJOR(p->apiVersion), VK_API_VERSION_MINOR(p->apiVersion));
+    snprintf(caps->features, sizeof caps->features,
+             "+f32+i32+u32+i64+u64%s%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",
+             b8 ? "+bool+i8+u8" : "", b16 ? "+i16+u16+f16+bf16" : "", f->all.features.shaderFloat64 ? "+f64" : "",
+                 lanes,
+             driver->driverName, driver->driverInfo, p->driverVersion, VK_API_VERSION_MAJOR(p->apiVersion),
+                 VK_API_VERSION_MINOR(p->apiVersion));
 }
 
 /* What the device offers of what kernels can use, and nothing else. */
 static bool ask_features(struct driver_device *d, struct features *f, struct caps *caps, struct err *e)
 {
     VkPhysicalDeviceVulkan11Properties lanes = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
-    VkPhysicalDeviceVulkan12Properties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES, .pNext = &lanes};
+    VkPhysicalDeviceVulkan12Properties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES,
+                                                 .pNext = &lanes};
     VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &driver};
     struct features has;
     vk.GetPhysicalDeviceProperties2(d->physical, &p);
@@ -181,7 +193,8 @@ static bool ask_features(struct driver_device *d, struct features *f, struct cap
 static bool create(struct driver_device *d, const struct features *f, struct err *e)
 {
     float priority = 1;
-    VkDeviceQueueCreateInfo q = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueFamilyIndex = d->family, .queueCount = 1,
+    VkDeviceQueueCreateInfo q = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueFamilyIndex = d->family,
+                                 .queueCount = 1,
                                  .pQueuePriorities = &priority};
     VkDeviceCreateInfo c = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = &f->all, .queueCreateInfoCount = 1,
                             .pQueueCreateInfos = &q};
@@ -227,10 +240,14 @@ static struct driver_device *vulkan_open_device(unsigned index, struct caps *cap
     return NULL;
 }
 
-const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .count = vulkan_count, .open = vulkan_open_device,
-                                     .alloc = vulkan_alloc, .release = vulkan_release, .load = vulkan_load, .unload = vulkan_unload,
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan,
+                                     .count = vulkan_count, .open = vulkan_open_device,
+                                     .alloc = vulkan_alloc, .release = vulkan_release, .load = vulkan_load,
+                                         .unload = vulkan_unload,
                                      .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
-                                     .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish, .drop = vulkan_drop};
+                                     .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish,
+                                         .drop = vulkan_drop};
 #else
-const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan, .absent = "Vulkan is not built into this Kiln"};
+const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan,
+                                     .absent = "Vulkan is not built into this Kiln"};
 #endif

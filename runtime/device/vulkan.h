@@ -35,7 +35,8 @@ struct block {
     struct range *range; uint32_t n, cap; /* in order, without gaps; no two free ones are neighbours */
 };
 
-/* A command.  Bytes that come from the host stand in the batch's data, by offset: they may be others whenever it is played. */
+/* A command.  Bytes that come from the host stand in the batch's data, by offset: they may be others whenever it is
+ * played. */
 struct work {
     VkPipeline pipeline;           /* a launch: table of buffers in the data, slots, iterations, blocks */
     VkBuffer from, to;             /* a copy; from NULL: the data */
@@ -85,7 +86,8 @@ void vulkan_memory_free(struct driver_device *d, struct memory *m);
 bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e);
 void vulkan_release(struct driver_device *d, void *address);
 /* The buffer that an address is in, and where; NULL: none that alloc gave. */
-const struct memory *vulkan_find(const struct driver_device *d, const void *address, size_t bytes, VkDeviceSize *offset);
+const struct memory *vulkan_find(const struct driver_device *d, const void *address, size_t bytes,
+                                 VkDeviceSize *offset);
 
 /* ---- vulkan_batch.c ---- */
 struct constants { uint64_t buffers, slots; int64_t begin, end; }; /* what kernels are given: open_glsl of source.c */

@@ -69,11 +69,14 @@ void vulkan_drop(struct driver_device *d) { d->nop = d->used = 0; }
 /* ---- recording ---- */
 
 /* All that follows sees what was stored so far, in stages `to`. */
-static void vulkan_batch_order(struct driver_device *d, VkCommandBuffer c, VkPipelineStageFlags to, VkAccessFlags access)
+static void vulkan_batch_order(struct driver_device *d, VkCommandBuffer c, VkPipelineStageFlags to,
+                               VkAccessFlags access)
 {
     VkMemoryBarrier b = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, .dstAccessMask = access};
-    d->CmdPipelineBarrier(c, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT, to, 0, 1, &b, 0, NULL, 0, NULL);
+                         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                             .dstAccessMask = access};
+    d->CmdPipelineBarrier(c, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT, to, 0, 1, &b, 0,
+                          NULL, 0, NULL);
 }
 
 static void vulkan_batch_put(struct driver_device *d, const struct batch *b, const struct work *op)
@@ -84,7 +87,8 @@ static void vulkan_batch_put(struct driver_device *d, const struct batch *b, con
         d->CmdPushConstants(b->commands, d->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof c, &c);
         d->CmdDispatch(b->commands, (uint32_t)op->blocks, 1, 1);
     } else {
-        d->CmdCopyBuffer(b->commands, op->from ? op->from : b->data.buffer, op->to, 1, &(VkBufferCopy){op->a, op->b, op->begin});
+        d->CmdCopyBuffer(b->commands, op->from ? op->from : b->data.buffer, op->to, 1,
+                         &(VkBufferCopy){op->a, op->b, op->begin});
     }
 }
 
@@ -98,7 +102,8 @@ static VkResult record(struct driver_device *d, struct batch *b)
     for (uint32_t i = 0; i < d->nop && !r; i++) {
         vulkan_batch_put(d, b, &d->op[i]);
         vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
-              VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
+              VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                  VK_ACCESS_TRANSFER_WRITE_BIT);
     }
     if (!r)
         vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);

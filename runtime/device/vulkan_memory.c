@@ -1,5 +1,5 @@
-/* Vulkan: memory.  A block is a buffer whose addresses kernels are given; most hold many of the runtime's buffers, for a
- * driver may have few allocations to give, and each of them takes long. */
+/* Vulkan: memory.  A block is a buffer whose addresses kernels are given; most hold many of the runtime's buffers, for
+ * a driver may have few allocations to give, and each of them takes long. */
 #include "vulkan.h"
 #include <string.h>
 
@@ -129,7 +129,8 @@ static void range_give_back(struct block *b, uint32_t i)
 static struct block *block_new(struct driver_device *d, size_t bytes, struct err *e)
 {
     struct block b = {0};
-    if (!mem_reserve(&d->block, &d->block_cap, d->nblock + 1, sizeof *d->block) || !mem_reserve(&b.range, &b.cap, 1, sizeof *b.range)) {
+    if (!mem_reserve(&d->block, &d->block_cap, d->nblock + 1, sizeof *d->block) ||
+        !mem_reserve(&b.range, &b.cap, 1, sizeof *b.range)) {
         err_set(e, KL_ERR_MEMORY, "device %s: no memory for the list of its buffers", d->name);
         return NULL;
     }

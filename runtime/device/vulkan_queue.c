@@ -22,7 +22,8 @@ bool vulkan_queue_new(struct driver_device *d, struct err *e)
 
 struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code *code, struct err *e)
 {
-    VkShaderModuleCreateInfo s = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = code->size, .pCode = code->binary};
+    VkShaderModuleCreateInfo s = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = code->size,
+                                  .pCode = code->binary};
     VkShaderModule module = VK_NULL_HANDLE;
     bool whole = d->subgroup && code->threads % d->subgroup == 0; /* subgroups: as the kernel's source takes them */
     struct driver_kernel *k = mem_alloc(sizeof *k);
@@ -31,10 +32,14 @@ struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code
         return NULL;
     }
     VkResult r = d->CreateShaderModule(d->device, &s, NULL, &module);
-    VkComputePipelineCreateInfo p = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO, .layout = d->layout,
-                                     .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                                               .flags = whole ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0,
-                                               .stage = VK_SHADER_STAGE_COMPUTE_BIT, .module = module, .pName = "main"}};
+    VkComputePipelineCreateInfo p = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .layout = d->layout,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .flags = whole ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = module,
+                  .pName = "main"}};
     r = r ? r : d->CreateComputePipelines(d->device, VK_NULL_HANDLE, 1, &p, NULL, &k->pipeline);
     if (module)
         d->DestroyShaderModule(d->device, module, NULL);
@@ -56,7 +61,8 @@ void vulkan_unload(struct driver_device *d, struct driver_kernel *k)
 
 bool vulkan_launch(struct driver_device *d, const struct launch *l, struct err *e)
 {
-    struct work op = {.pipeline = l->kernel->pipeline, .b = (uintptr_t)l->slots, .begin = (uint64_t)l->begin, .end = (uint64_t)l->end,
+    struct work op = {.pipeline = l->kernel->pipeline, .b = (uintptr_t)l->slots, .begin = (uint64_t)l->begin,
+                      .end = (uint64_t)l->end,
                     .blocks = l->blocks < d->max_blocks ? l->blocks : d->max_blocks};
     char *table = vulkan_data(d, l->n * sizeof(uint64_t), &op.a, e);
     for (uint32_t i = 0; i < l->n && table; i++) {

@@ -34,7 +34,8 @@ static void put_base64(struct text *t, const unsigned char *b, size_t n)
 
 bool put_compressed(struct text *t, const char *bytes, size_t n)
 {
-    z_stream z = {.zalloc = allocate, .zfree = compress_release, .next_in = (unsigned char *)(uintptr_t)bytes, .avail_in = (uInt)n};
+    z_stream z = {.zalloc = allocate, .zfree = compress_release, .next_in = (unsigned char *)(uintptr_t)bytes,
+                  .avail_in = (uInt)n};
     if (n > UINT32_MAX || deflateInit(&z, Z_BEST_COMPRESSION) != Z_OK)
         return false;
     size_t bound = deflateBound(&z, (uLong)n);

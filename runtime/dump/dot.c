@@ -20,12 +20,13 @@ static void put_head(struct text *t, const char *name)
 {
     text_put(t, "digraph \"");
     put_escaped(t, name);
-    text_put(t, "\" {\n"
-                "  graph [fontname=\"Helvetica\", fontsize=11, labeljust=l, style=\"rounded,filled\", color=\"#9db4c8\","
-                " fillcolor=\"#eef4f9\", nodesep=0.15, ranksep=0.3];\n"
-                "  node [fontname=\"Helvetica\", fontsize=10, shape=box, style=\"rounded,filled\", fillcolor=white,"
-                " color=\"#5b6b7a\", margin=\"0.08,0.04\"];\n"
-                "  edge [color=\"#5b6b7a\", arrowsize=0.6];\n");
+    text_put(t,
+             "\" {\n"
+             "  graph [fontname=\"Helvetica\", fontsize=11, labeljust=l, style=\"rounded,filled\", color=\"#9db4c8\","
+             " fillcolor=\"#eef4f9\", nodesep=0.15, ranksep=0.3];\n"
+             "  node [fontname=\"Helvetica\", fontsize=10, shape=box, style=\"rounded,filled\", fillcolor=white,"
+             " color=\"#5b6b7a\", margin=\"0.08,0.04\"];\n"
+             "  edge [color=\"#5b6b7a\", arrowsize=0.6];\n");
 }
 
 static const char *leaf_color(unsigned op)
@@ -65,7 +66,8 @@ static void dot_put_node(struct text *t, const struct graph *g, ref r, const cha
 
 static void put_cluster(struct text *t, const char *path, const char *kind, uint32_t i, const char *label, int indent)
 {
-    text_put(t, "%*ssubgraph \"cluster_%s%s%u\" {\n%*slabel=\"%s\";\n", indent, "", path, kind, i, indent + 2, "", label);
+    text_put(t, "%*ssubgraph \"cluster_%s%s%u\" {\n%*slabel=\"%s\";\n", indent, "", path, kind, i, indent + 2, "",
+             label);
 }
 
 static void put_graph(struct text *t, const struct graph *g, const char *path, int indent);

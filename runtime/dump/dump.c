@@ -39,12 +39,14 @@ bool dump_form_of(const char *path, enum dump_form *form)
     return *form != DUMP_TEXT;
 }
 
-static bool put_code(const struct program *p, const struct backend *b, enum emit_kind kind, struct text *t, struct err *e)
+static bool put_code(const struct program *p, const struct backend *b, enum emit_kind kind, struct text *t,
+                     struct err *e)
 {
     for (uint32_t i = 0; i < p->nkernel; i++) {
         struct code text = {0};
         bool ok = b->compile(p->kernel[i], kind, &text, e);
-        text_put(t, "%s kernel %u: %s\n%.*s", kind == EMIT_LLVM ? ";" : "#", i, p->kernel[i]->name, ok ? (int)text.size : 0,
+        text_put(t, "%s kernel %u: %s\n%.*s", kind == EMIT_LLVM ? ";" : "#", i, p->kernel[i]->name,
+                 ok ? (int)text.size : 0,
                  ok ? (const char *)text.bytes : "");
         mem_free(text.bytes);
         if (!ok)
@@ -91,7 +93,8 @@ static bool put_code_stage(struct trail *trail, const struct dump_request *r, st
         return err_set(e, trail->why.code, "%s", trail->why.msg);
     if (r->form == DUMP_DOT)
         return !strcmp(r->stage, "scheduled") ? dot_program(p, t), true
-                                              : err_set(e, KL_ERR_ARGUMENT, "stage %s is text: it has no picture", r->stage);
+                                              : err_set(e, KL_ERR_ARGUMENT, "stage %s is text: it has no picture",
+                                                        r->stage);
     if (!strcmp(r->stage, "scheduled"))
         return dump_put_kernels(p, t, e);
     if (!strcmp(r->stage, "schedules"))
@@ -119,7 +122,8 @@ static bool put_for_gpu(const struct trail *trail, const struct dump_request *r,
 {
     struct caps caps;
     struct program *p = gpu_caps(r->target, &caps, e) ? dump_plan(trail->graph[trail->n - 1], &caps, r->fuse, e) : NULL;
-    bool ok = p && (r->form == DUMP_TEXT || err_set(e, KL_ERR_ARGUMENT, "kernels for a GPU are text: they have no picture"));
+    bool ok = p && (r->form == DUMP_TEXT || err_set(e, KL_ERR_ARGUMENT,
+                                                    "kernels for a GPU are text: they have no picture"));
     if (ok && !strcmp(r->stage, "schedules"))
         ok = put_schedules(p, r->fuse, t, e);
     else if (ok)
@@ -209,7 +213,10 @@ static bool dump_listed(const struct dump *d, const char *word)
     return false;
 }
 
-static bool wants(const struct dump *d, const char *stage) { return !d->wanted || dump_listed(d, "all") || dump_listed(d, stage); }
+static bool wants(const struct dump *d, const char *stage)
+{
+    return !d->wanted || dump_listed(d, "all") || dump_listed(d, stage);
+}
 
 static void dump_write_file(const struct dump *d, const char *stage, const char *ext, const struct text *t)
 {

@@ -18,10 +18,11 @@ struct trail {
  * (trail_origin).  false: *e; trail_free in either case. */
 bool trail_make(struct trail *t, const struct graph *captured, const struct dump_request *r, bool mark, struct err *e);
 void trail_plan(struct trail *t, const struct dump_request *r); /* then there is a program, or a reason why not */
-struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e); /* with schedules handed in */
+/* with schedules handed in */
+struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e);
 void trail_free(struct trail *t);
-/* The path of the captured node that node r of a marked stage comes from: its number, or "12/0/3" for node 3 of region 0
- * of node 12; "": unknown. */
+/* The path of the captured node that node r of a marked stage comes from: its number, or "12/0/3" for node 3 of region
+ * 0 of node 12; "": unknown. */
 const char *trail_origin(const struct graph *g, ref r);
 /* The function of a call site, without the mark. */
 void trail_function(const kl_site *s, char *text, size_t n);
@@ -34,8 +35,8 @@ void dot_program(const struct program *p, struct text *t); /* kernels, and what 
 
 /* ---- source_text.c: lines of the user's source files ---- */
 struct source_file { char *name, *text; size_t len; }; /* {0} at first */
-/* Line `line` (from 1) of a file, without indentation and line break, at most 200 bytes; *len: its length.  NULL: it cannot
- * be read, is too large or has no name of a source file.  Valid until the next call. */
+/* Line `line` (from 1) of a file, without indentation and line break, at most 200 bytes; *len: its length.  NULL: it
+ * cannot be read, is too large or has no name of a source file.  Valid until the next call. */
 const char *source_line(struct source_file *f, const char *name, int line, size_t *len);
 void source_close(struct source_file *f);
 

@@ -1,6 +1,6 @@
-/* A page that shows all stages of a program side by side.  page.html is the page; what stands here are its data, as JSON
- * in elements that no browser runs, and in which no byte can end the element.  The code of kernels, most of the bytes, is
- * compressed (deflate, base64). */
+/* A page that shows all stages of a program side by side.  page.html is the page; what stands here are its data, as
+ * JSON in elements that no browser runs, and in which no byte can end the element.  The code of kernels, most of the
+ * bytes, is compressed (deflate, base64). */
 #include "dump.h"
 #include "dump_page.h" /* of page.html: const char page[] */
 #include <string.h>
@@ -24,7 +24,8 @@ struct page {
 /* The length of the UTF-8 sequence at s; 0: it is none. */
 static int sequence(const unsigned char *s)
 {
-    int n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
+    int n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 &&
+        s[0] < 0xf5 ? 4 : 0;
     for (int i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80)
             return 0;
@@ -115,11 +116,14 @@ static uint32_t type_of(struct page *p, const struct node *n)
     char shape[SHAPE_TEXT], type[SHAPE_TEXT * 5];
     size_t at = 0;
     if (!op_is_region(n->op))
-        snprintf(type, sizeof type, "%s%s", dtype_name(n->dtype), shape_text_in(p->g, &p->g->shape[n->shape], shape, sizeof shape));
-    for (uint32_t i = 0; op_is_region(n->op) && i < region_results(p->g, n) && at + SHAPE_TEXT + 32 < sizeof type; i++) {
+        snprintf(type, sizeof type, "%s%s", dtype_name(n->dtype),
+                 shape_text_in(p->g, &p->g->shape[n->shape], shape, sizeof shape));
+    for (uint32_t i = 0; op_is_region(n->op) && i < region_results(p->g, n) && at + SHAPE_TEXT + 32 < sizeof type;
+         i++) {
         struct shape s;
         unsigned dtype = region_result(p->g, n, i, &s);
-        at += (size_t)snprintf(type + at, sizeof type - at, "%s%s%s", i ? ", " : "", dtype_name(dtype), shape_text_in(p->g, &s, shape, sizeof shape));
+        at += (size_t)snprintf(type + at, sizeof type - at, "%s%s%s", i ? ", " : "", dtype_name(dtype),
+                               shape_text_in(p->g, &s, shape, sizeof shape));
     }
     return html_listed(p, &p->type, &p->type_list, type);
 }
@@ -224,7 +228,8 @@ static void put_values(struct page *p, const struct program *q, const struct com
     uint32_t nin = c->kind == CMD_REGION || c->kind == CMD_CUSTOM ? node_nin(&q->g->node[c->region]) : 0;
     for (uint32_t i = 0; c->value && i < c->narg; i++) {
         ref r = c->value[i];
-        bool out = c->kind == CMD_KERNEL ? q->kernel[c->kernel]->buf[i].role == BUF_OUT : c->kind == CMD_COPY ? !i : i >= nin;
+        bool out = c->kind == CMD_KERNEL ? q->kernel[c->kernel]->buf[i].role == BUF_OUT : c->kind == CMD_COPY ? !i
+            : i >= nin;
         char shape[SHAPE_TEXT];
         if (!r || out != written)
             continue;
@@ -304,9 +309,11 @@ static void put_program(struct page *p)
     for (uint32_t i = 0; q && i < q->nkernel; i++) {
         text_put(p->out, "%s\n{\"name\":", i ? "," : "");
         html_put(p->out, q->kernel[i]->name);
-        text_put(p->out, ",\"flops\":%lld,\"bytes\":%lld}", (long long)q->kernel[i]->flops, (long long)q->kernel[i]->bytes);
+        text_put(p->out, ",\"flops\":%lld,\"bytes\":%lld}", (long long)q->kernel[i]->flops,
+                 (long long)q->kernel[i]->bytes);
     }
-    text_put(p->out, "],\n\"arena\":%lld,\"peak\":%lld", q ? (long long)program_arenas(q) : 0, q ? (long long)q->peak_bytes : 0);
+    text_put(p->out, "],\n\"arena\":%lld,\"peak\":%lld", q ? (long long)program_arenas(q) : 0,
+             q ? (long long)q->peak_bytes : 0);
 }
 
 static void put_data(struct page *p, const struct graph *captured, const struct dump_request *r)

@@ -1,7 +1,7 @@
 /* Lines of the user's source files, for a page that shows them beside the nodes that they record.
  *
- * File names come from call sites, which a graph read from text may state as it likes: only regular files with the ending
- * of a programming language's source are read. */
+ * File names come from call sites, which a graph read from text may state as it likes: only regular files with the
+ * ending of a programming language's source are read. */
 #include "dump.h"
 #include <string.h>
 #include <sys/stat.h>
@@ -10,7 +10,8 @@ enum { FILE_MOST = 8 << 20, LINE_MOST = 200 };
 
 static bool is_source_name(const char *name)
 {
-    static const char *const ending[] = {"c", "h", "cc", "cpp", "cxx", "hpp", "hxx", "inc", "py", "rs", "go", "zig", "lua", "jl", "m"};
+    static const char *const ending[] = {"c", "h", "cc", "cpp", "cxx", "hpp", "hxx", "inc", "py", "rs", "go", "zig",
+                                         "lua", "jl", "m"};
     const char *dot = strrchr(name, '.');
     bool found = false;
     for (size_t i = 0; dot && i < sizeof ending / sizeof *ending; i++)
@@ -35,7 +36,8 @@ static void source_open(struct source_file *f, const char *name)
     if (!f->name)
         return;
     strcpy(f->name, name);
-    if (is_source_name(name) && !stat(name, &s) && S_ISREG(s.st_mode) && s.st_size <= FILE_MOST && (in = fopen(name, "rb")) &&
+    if (is_source_name(name) && !stat(name, &s) && S_ISREG(s.st_mode) && s.st_size <= FILE_MOST &&
+        (in = fopen(name, "rb")) &&
         (f->text = mem_alloc((size_t)s.st_size + 1)))
         f->len = fread(f->text, 1, (size_t)s.st_size, in);
     if (in)

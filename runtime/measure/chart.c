@@ -1,13 +1,14 @@
 /* Results as a bar chart.
  *
- * Cases differ by orders of magnitude.  So the first bar of a row is the fraction of its case's limit that was reached: the
- * limits of all cases are one line, and longer is better.  The second bar is time, relative to the slowest row of the case:
- * shorter is better (of a rate, the time for the same work).  The measured value stands behind it.  Rows without a limit
- * have a panel of their own for each unit, in which the longest bar is the largest value. */
+ * Cases differ by orders of magnitude.  So the first bar of a row is the fraction of its case's limit that was reached:
+ * the limits of all cases are one line, and longer is better.  The second bar is time, relative to the slowest row of
+ * the case: shorter is better (of a rate, the time for the same work).  The measured value stands behind it.  Rows
+ * without a limit have a panel of their own for each unit, in which the longest bar is the largest value. */
 #include "measure.h"
 #include <string.h>
 
-enum { WIDTH = 1080, LEFT = 260, BARS = 320, TIMES = LEFT + BARS + 36, TIME_BARS = 160, NUMBERS = TIMES + TIME_BARS + 12, BAR = 14, GAP = 3, CASE_GAP = 12, HEAD = 56,
+enum { WIDTH = 1080, LEFT = 260, BARS = 320, TIMES = LEFT + BARS + 36, TIME_BARS = 160,
+       NUMBERS = TIMES + TIME_BARS + 12, BAR = 14, GAP = 3, CASE_GAP = 12, HEAD = 56,
        FOOT = 48, LABEL_CHARS = 30 };
 
 #define MOST_SCALE 1.5 /* of the limit: a bar beyond it is cut, its number is not */
@@ -37,7 +38,8 @@ static bool same_case(const struct result *a, const struct result *b)
 }
 
 /* The first row of the same panel, or of the same case. */
-static uint32_t first_like(const struct results *t, uint32_t i, bool (*same)(const struct result *, const struct result *))
+static uint32_t first_like(const struct results *t, uint32_t i,
+                           bool (*same)(const struct result *, const struct result *))
 {
     uint32_t j = 0;
     while (!same(&t->row[j], &t->row[i]))
@@ -91,7 +93,8 @@ static double slowest_of_case(const struct results *t, const struct result *r)
 static void put_time_bar(FILE *f, const struct results *t, const struct result *r, double y)
 {
     double most = slowest_of_case(t, r), length = most > 0 ? TIME_BARS * time_of(r) / most : 0;
-    format_file(f, "<rect class=\"time\" x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", TIMES, y + 3,
+    format_file(f, "<rect class=\"time\" x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", TIMES,
+                y + 3,
             length > 1 ? length : 1, BAR - 6, colors[color_of(r->variant)].color);
 }
 
@@ -138,8 +141,9 @@ static void put_head(FILE *f, const struct results *t, uint32_t first, double y)
         if (k < n || !same_panel(&t->row[i], &t->row[first]))
             continue;
         memcpy(shown[n++], t->row[i].variant, sizeof shown[0]);
-        format_file(f, "<rect x=\"%.0f\" y=\"%.0f\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%.0f\" y=\"%.0f\">", x,
-                y + 16, colors[color_of(t->row[i].variant)].color, x + 17, y + 26);
+        format_file(f,
+                    "<rect x=\"%.0f\" y=\"%.0f\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%.0f\" y=\"%.0f\">",
+                    x, y + 16, colors[color_of(t->row[i].variant)].color, x + 17, y + 26);
         put_text(f, t->row[i].variant, 12);
         fputs("</text>\n", f);
         x += 36 + 7.4 * (double)(strlen(t->row[i].variant) < 12 ? strlen(t->row[i].variant) : 12);
@@ -153,9 +157,11 @@ static void put_axis(FILE *f, double top, double bottom, double scale, bool limi
         double x = LEFT + BARS * percent / 100 / scale;
         if (limit != (percent == 100))
             continue;
-        format_file(f, "<line x1=\"%.1f\" y1=\"%.0f\" x2=\"%.1f\" y2=\"%.0f\" class=\"%s\"/>\n", x, top - (limit ? 8 : 4), x,
+        format_file(f, "<line x1=\"%.1f\" y1=\"%.0f\" x2=\"%.1f\" y2=\"%.0f\" class=\"%s\"/>\n", x,
+                    top - (limit ? 8 : 4), x,
                 bottom + 4, limit ? "limit" : "grid");
-        format_file(f, "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\" class=\"%s\">%s%d %%</text>\n", x, bottom + 18,
+        format_file(f, "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\" class=\"%s\">%s%d %%</text>\n", x,
+                    bottom + 18,
                 limit ? "limit" : "quiet", limit ? "limit " : "", percent);
     }
 }
@@ -193,7 +199,8 @@ static double put_panel(FILE *f, const struct results *t, uint32_t first, double
                     bottom += BAR + GAP;
                 }
             if (draw) {
-                format_file(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">", LEFT - 10, (start + bottom - GAP) / 2 + 4);
+                format_file(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">", LEFT - 10,
+                            (start + bottom - GAP) / 2 + 4);
                 put_text(f, t->row[c].name, LABEL_CHARS);
                 fputs("</text>\n", f);
             }
@@ -212,17 +219,23 @@ void results_svg(const struct results *t, FILE *f)
     for (uint32_t i = 0; i < t->n; i++)
         if (first_like(t, i, same_panel) == i)
             height = put_panel(NULL, t, i, height);
-    format_file(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\">\n", WIDTH,
+    format_file(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\">\n",
+                WIDTH,
             height + 28, WIDTH, height + 28);
-    fputs("<style>text{font:12px system-ui,'DejaVu Sans',Arial,sans-serif;fill:#222}.head{font-size:16px;font-weight:600}"
-          ".quiet{fill:#667}text.limit{fill:#b3261e}line.limit{stroke:#b3261e;stroke-width:1.5;stroke-dasharray:5 3}"
-          "line.grid{stroke:#dde1e6}</style>\n", f);
+    fputs(
+        "<style>text{font:12px system-ui,'DejaVu Sans',Arial,sans-serif;fill:#222}.head{font-size:16px;font-weight:600}"
+        ".quiet{fill:#667}text.limit{fill:#b3261e}line.limit{stroke:#b3261e;stroke-width:1.5;stroke-dasharray:5 3}"
+        "line.grid{stroke:#dde1e6}</style>\n",
+        f);
     fputs("<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n", f);
     double y = 12;
     for (uint32_t i = 0; i < t->n; i++)
         if (first_like(t, i, same_panel) == i)
             y = put_panel(f, t, i, y);
-    format_file(f, "<text class=\"quiet\" x=\"16\" y=\"%.0f\">Left bars: the fraction of the limit that the median reaches, longer is "
-               "better; where no limit is known, the value itself. Right bars: time within a case, shorter is better."
-               "</text>\n</svg>\n", height + 12);
+    format_file(f,
+                "<text class=\"quiet\" x=\"16\" y=\"%.0f\">Left bars: the fraction of the limit that the median "
+                "reaches, longer is "
+                "better; where no limit is known, the value itself. Right bars: time within a case, shorter is better."
+                "</text>\n</svg>\n",
+                height + 12);
 }

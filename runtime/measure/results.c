@@ -49,7 +49,8 @@ void results_table(const struct results *t, FILE *f)
     int width = 4;
     for (uint32_t i = 0; i < t->n; i++)
         width = (int)strlen(t->row[i].name) > width ? (int)strlen(t->row[i].name) : width;
-    format_file(f, "%-8s %-*s %-8s %3s %11s %11s %11s %-8s %11s %6s  %s\n", "bench", width, "case", "variant", "thr", "median",
+    format_file(f, "%-8s %-*s %-8s %3s %11s %11s %11s %-8s %11s %6s  %s\n", "bench", width, "case", "variant", "thr",
+                "median",
             "min", "max", "unit", "limit", "frac", "baseline (ratio)");
     for (uint32_t i = 0; i < t->n; i++) {
         const struct result *r = &t->row[i];

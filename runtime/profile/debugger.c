@@ -1,8 +1,9 @@
 /* Compiled kernels made known to debuggers and profilers: under the names and the user's lines that they have.
  *
- * gdb: a small ELF file in memory for each kernel, with a symbol, a line table and as much DWARF as says whose they are,
- * in the list of gdb's JIT interface, which a debugger reads when it attaches or when its breakpoint is reached.
- * perf: a line a kernel in /tmp/perf-PID.map, where `perf report` looks, if option "perf_map" or KILN_PERF asks for it. */
+ * gdb: a small ELF file in memory for each kernel, with a symbol, a line table and as much DWARF as says whose they
+ * are, in the list of gdb's JIT interface, which a debugger reads when it attaches or when its breakpoint is reached.
+ * perf: a line a kernel in /tmp/perf-PID.map, where `perf report` looks, if option "perf_map" or KILN_PERF asks for
+ * it. */
 #define _GNU_SOURCE
 #include "debugger.h"
 #include "ir/text/text.h"
@@ -41,7 +42,8 @@ static void debugger_put(struct bytes *b, const void *p, size_t n)
     b->n += n;
 }
 
-static void debugger_put_number(struct bytes *b, uint64_t v, unsigned size) { debugger_put(b, &v, size); } /* little-endian, as the machine */
+/* little-endian, as the machine */
+static void debugger_put_number(struct bytes *b, uint64_t v, unsigned size) { debugger_put(b, &v, size); }
 static void debugger_put_string(struct bytes *b, const char *s) { debugger_put(b, s, strlen(s) + 1); }
 
 /* LEB128, of a number that is not negative; `sign`: room for its sign. */
@@ -68,8 +70,10 @@ static void set_length(struct bytes *b, size_t at)
 static void put_abbreviations(struct bytes *b)
 {
     static const unsigned char table[] = {
-        1, 0x11, 1, 0x03, 0x08, 0x11, 0x01, 0x12, 0x07, 0x10, 0x17, 0, 0,             /* unit: name, from, size, lines */
-        2, 0x2e, 0, 0x03, 0x08, 0x3a, 0x0b, 0x3b, 0x06, 0x11, 0x01, 0x12, 0x07, 0, 0, /* function: name, file, line, from, size */
+        /* unit: name, from, size, lines */
+        1, 0x11, 1, 0x03, 0x08, 0x11, 0x01, 0x12, 0x07, 0x10, 0x17, 0, 0,
+        /* function: name, file, line, from, size */
+        2, 0x2e, 0, 0x03, 0x08, 0x3a, 0x0b, 0x3b, 0x06, 0x11, 0x01, 0x12, 0x07, 0, 0,
         0};
     debugger_put(b, table, sizeof table);
 }
@@ -102,7 +106,8 @@ static void put_lines(struct bytes *b, const struct code_symbol *s)
     debugger_put_number(b, 4, 2);
     debugger_put_number(b, 0, 4);
     size_t header = b->n;
-    debugger_put(b, "\1\1\1\xfb\x0e\x0d", 6); /* bytes of an instruction, of a bundle; statements; line base -5, range 14, 13 opcodes */
+    /* bytes of an instruction, of a bundle; statements; line base -5, range 14, 13 opcodes */
+    debugger_put(b, "\1\1\1\xfb\x0e\x0d", 6);
     debugger_put(b, operands, sizeof operands);
     debugger_put_number(b, 0, 1);             /* no folders */
     debugger_put_string(b, s->file);
@@ -141,7 +146,8 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
         put_lines(&part[S_LINE], s);
     }
     debugger_put(&part[S_SHSTRTAB], names, sizeof names);
-    Elf64_Ehdr h = {.e_type = ET_EXEC, .e_machine = EM_X86_64, .e_version = EV_CURRENT, .e_shoff = sizeof h, .e_ehsize = sizeof h,
+    Elf64_Ehdr h = {.e_type = ET_EXEC, .e_machine = EM_X86_64, .e_version = EV_CURRENT, .e_shoff = sizeof h,
+                    .e_ehsize = sizeof h,
                     .e_shentsize = sizeof(Elf64_Shdr), .e_shnum = SECTIONS, .e_shstrndx = S_SHSTRTAB};
     memcpy(h.e_ident, ELFMAG, SELFMAG);
     h.e_ident[EI_CLASS] = ELFCLASS64;
@@ -150,7 +156,8 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
     Elf64_Shdr sh[SECTIONS] = {{0}};
     size_t at = sizeof h + sizeof sh;
     for (int i = 1; i < SECTIONS; i++) {
-        sh[i] = (Elf64_Shdr){.sh_name = name_at[i], .sh_type = SHT_PROGBITS, .sh_offset = at, .sh_size = part[i].n, .sh_addralign = 8};
+        sh[i] = (Elf64_Shdr){.sh_name = name_at[i], .sh_type = SHT_PROGBITS, .sh_offset = at, .sh_size = part[i].n,
+                             .sh_addralign = 8};
         at += (part[i].n + 7) & ~(size_t)7;
     }
     sh[S_TEXT].sh_type = SHT_NOBITS;
@@ -192,7 +199,8 @@ static struct jit_code_entry *tell_gdb(const struct code_symbol *s)
         mem_free(entry);
         return NULL;
     }
-    *entry = (struct jit_code_entry){.next = __jit_debug_descriptor.first_entry, .symfile_addr = file, .symfile_size = size};
+    *entry = (struct jit_code_entry){.next = __jit_debug_descriptor.first_entry, .symfile_addr = file,
+                                     .symfile_size = size};
     if (entry->next)
         entry->next->prev = entry;
     __jit_debug_descriptor.first_entry = __jit_debug_descriptor.relevant_entry = entry;

@@ -1,5 +1,5 @@
-/* A timeline as trace events (Chrome's Trace Event Format, JSON Object Format): a row a thread, a complete event a span,
- * in microseconds since the beginning. */
+/* A timeline as trace events (Chrome's Trace Event Format, JSON Object Format): a row a thread, a complete event a
+ * span, in microseconds since the beginning. */
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <string.h>
@@ -61,9 +61,11 @@ static void put_event(FILE *f, const struct timeline *t, const struct event *e, 
 
 static void put_thread(FILE *f, const struct timeline *t, const struct thread_events *h, bool main_thread)
 {
-    fprintf(f, ",\n{\"ph\":\"M\",\"pid\":%ld,\"tid\":%ld,\"name\":\"thread_name\",\"args\":{\"name\":", (long)getpid(), h->tid);
+    fprintf(f, ",\n{\"ph\":\"M\",\"pid\":%ld,\"tid\":%ld,\"name\":\"thread_name\",\"args\":{\"name\":", (long)getpid(),
+            h->tid);
     timeline_json_put_string(f, h->name);
-    fprintf(f, "}},\n{\"ph\":\"M\",\"pid\":%ld,\"tid\":%ld,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}",
+    fprintf(f,
+            "}},\n{\"ph\":\"M\",\"pid\":%ld,\"tid\":%ld,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}",
             (long)getpid(), h->tid, !main_thread);
     for (uint32_t i = 0; i < h->n; i++) put_event(f, t, &h->v[i], h->tid);
 }
@@ -73,8 +75,10 @@ bool timeline_json(const struct timeline *t, const char *path, struct err *e)
     FILE *f = fopen(path, "w");
     bool ok = f != NULL;
     if (f) {
-        fprintf(f, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"made by\":\"Kiln\",\"spans left out\":%llu},\n\"traceEvents\":[\n"
-                   "{\"ph\":\"M\",\"pid\":%ld,\"name\":\"process_name\",\"args\":{\"name\":\"kiln\"}}",
+        fprintf(f,
+                "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"made by\":\"Kiln\",\"spans left "
+                "out\":%llu},\n\"traceEvents\":[\n"
+                "{\"ph\":\"M\",\"pid\":%ld,\"name\":\"process_name\",\"args\":{\"name\":\"kiln\"}}",
                 (unsigned long long)t->dropped, (long)getpid());
         for (uint32_t i = 0; i < t->n; i++)
             if (t->thread[i].n) put_thread(f, t, &t->thread[i], !strcmp(t->thread[i].name, "main"));

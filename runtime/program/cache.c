@@ -185,7 +185,8 @@ static bool compile_kernels(struct exec *x, bool background, struct err *e)
 }
 
 /* The devices that g is on all work; caps: theirs, in a chain; *b: the code generator of one, NULL if none has one. */
-static bool find_backend(struct exec *x, const struct graph *g, const struct backend **b, struct caps *caps, struct err *e)
+static bool find_backend(struct exec *x, const struct graph *g, const struct backend **b, struct caps *caps,
+                         struct err *e)
 {
     uint64_t all = graph_devices(g) | UINT64_C(1) << x->device;
     struct caps *last = NULL;
@@ -324,8 +325,10 @@ static void explain(struct entry *t, const struct entry *near, bool evicted)
     enum { ROOM = 2048 };
     char text[ROOM];
     if (evicted)
-        snprintf(text, ROOM, "it was built before and evicted since: programs and kernels take more than option program_bytes, %lld",
-                 (long long)option_program_bytes());
+        snprintf(
+            text, ROOM,
+            "it was built before and evicted since: programs and kernels take more than option program_bytes, %lld",
+            (long long)option_program_bytes());
     else if (!near)
         snprintf(text, ROOM, "it is the first program");
     else if (!graph_same(t->graph, near->graph))
@@ -374,7 +377,8 @@ void program_entry_unlink(struct entry *t)
     if (t->namesake) t->namesake->namesake_at = t->namesake_at;
 }
 
-/* Announces how the building of an entry has ended.  One without a stand-in that failed is gone then.  With a reference. */
+/* Announces how the building of an entry has ended.  One without a stand-in that failed is gone then.  With a
+ * reference. */
 static const struct exec *cache_finish(struct entry *t, bool ok)
 {
     if (ok) t->bytes = (int64_t)(sizeof *t + graph_bytes(t->exec.captured) + program_bytes(t->exec.program));
@@ -423,9 +427,10 @@ static void tell_of_program(const struct entry *t, int64_t began)
 {
     const struct exec *x = &t->exec;
     const char *why = x->miss ? x->miss : "";
-    log_put(KL_LOG_INFO, "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
-            x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device), x->fuse ? "fused" : "unfused",
-            1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
+    log_put(KL_LOG_INFO,
+            "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
+            x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device),
+            x->fuse ? "fused" : "unfused", 1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
     tell_of_disk();
 }
 
@@ -442,7 +447,8 @@ static void build_in_background(void *ctx)
 }
 
 /* Makes the stand-in of a new entry and leaves the rest to a task; NULL: *e, or, without one, not possible. */
-static const struct exec *start_background(struct entry *t, const struct graph *captured, struct dump *dump, struct err *e)
+static const struct exec *start_background(struct entry *t, const struct graph *captured, struct dump *dump,
+                                           struct err *e)
 {
     const struct exec *unfused = exec_get(captured, t->exec.device, false, e);
     struct graph *own = unfused ? graph_clone(captured) : NULL;
@@ -454,8 +460,10 @@ static const struct exec *start_background(struct entry *t, const struct graph *
         return NULL;
     }
     if (miss) strcpy(miss, t->exec.miss);
-    *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program, .fn = unfused->fn,
-                       .work_bytes = unfused->work_bytes, .interpreted = unfused->interpreted, .accelerated = unfused->accelerated,
+    *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program,
+                       .fn = unfused->fn,
+                       .work_bytes = unfused->work_bytes, .interpreted = unfused->interpreted,
+                           .accelerated = unfused->accelerated,
                        .device = unfused->device, .fuse = true, .schedules = t->exec.schedules,
                        .miss = miss, .base = unfused, .refs = 2, .weak_refs = 1}; /* the entry's and the caller's */
     memcpy(s->on, unfused->on, sizeof s->on);
@@ -476,7 +484,8 @@ static const struct exec *start_background(struct entry *t, const struct graph *
 /* Is there anything to gain by a program that is compiled later? */
 static bool may_wait(const struct graph *captured, int device, bool fuse)
 {
-    return fuse && option_background() && (device_backend(device, NULL) || graph_devices(captured) != UINT64_C(1) << device);
+    return fuse && option_background() && (device_backend(device, NULL) ||
+                                           graph_devices(captured) != UINT64_C(1) << device);
 }
 
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e)

@@ -14,7 +14,8 @@ struct entry {
     struct exec exec;
     const struct graph *graph;     /* compared: the builder's own while unfinished, `own`, then exec.captured */
     enum entry_state state;        /* the last two: there is a stand-in */
-    struct exec *stand_in;         /* borrows the unfused program's parts; the entry has a reference to it until READY */
+    /* borrows the unfused program's parts; the entry has a reference to it until READY */
+    struct exec *stand_in;
     struct graph *own;             /* what the task compiles */
     struct dump *dump;             /* what the task writes; or NULL */
     uint64_t made;                 /* exec_runs() when it was READY */
@@ -41,15 +42,20 @@ struct code_entry {
 extern pthread_mutex_t cache_lock;     /* guards all tables, counts of users and all entries not READY */
 extern pthread_cond_t cache_changed;
 extern struct entry *cache_programs[CACHE_BUCKETS];
-extern struct entry *cache_newest, *cache_named[CACHE_BUCKETS]; /* programs that are READY, the newest first: all, by graph's name */
+/* programs that are READY, the newest first: all, by graph's name */
+extern struct entry *cache_newest, *cache_named[CACHE_BUCKETS];
 extern struct code_entry *cache_codes[CACHE_BUCKETS];
 extern int64_t cache_bytes;            /* what all entries take; needs the lock */
 
 static inline bool same_key(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
-static inline void count_one(atomic_uint_fast64_t *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
+static inline void count_one(atomic_uint_fast64_t *counter)
+{
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
 
 /* ---- cache.c ---- */
-void program_entry_free(struct entry *t);      /* its program's parts, but not the memory of the entry: exec_weak_unref does that */
+/* its program's parts, but not the memory of the entry: exec_weak_unref does that */
+void program_entry_free(struct entry *t);
 
 void program_entry_unlink(struct entry *t);    /* takes one that is READY out of all tables; needs the lock */
 

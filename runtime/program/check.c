@@ -1,6 +1,6 @@
-/* Option check_nan: no output may be a NaN, or infinite, unnoticed.  A program runs as always, but into fresh memory, and
- * its outputs are looked at.  Where one has such an element, the interpreter goes through what was recorded, node by
- * node, on the same values, which are still there, and finds where it came from. */
+/* Option check_nan: no output may be a NaN, or infinite, unnoticed.  A program runs as always, but into fresh memory,
+ * and its outputs are looked at.  Where one has such an element, the interpreter goes through what was recorded, node
+ * by node, on the same values, which are still there, and finds where it came from. */
 #include "ir/graph/custom.h"
 #include "runtime/runtime.h"
 #include <math.h>
@@ -45,7 +45,8 @@ static void put_value(char *text, size_t n, unsigned dtype, const void *data, in
 }
 
 /* "file:line: log makes it: nan from -1, element 3 of %4 = log %3 : f32[8]"; in[]: operands of an elementwise op */
-static void nan_check_describe(const struct graph *g, ref r, int64_t element, void *const *in, const void *out, char *text, size_t n)
+static void nan_check_describe(const struct graph *g, ref r, int64_t element, void *const *in, const void *out,
+                               char *text, size_t n)
 {
     const struct node *node = node_at(g, r);
     const kl_site *s = &g->site[node->site];
@@ -56,7 +57,8 @@ static void nan_check_describe(const struct graph *g, ref r, int64_t element, vo
     if (s->file && *s->file && s->line)
         at = (size_t)snprintf(text, n, "%.200s:%d: ", s->file, s->line);
     bool leaf = op_is_leaf(node->op);
-    at += (size_t)snprintf(text + at, n - at, leaf ? "%s is there already: %s" : "%s makes it: %s", opinfo[node->op].name, value);
+    at += (size_t)snprintf(text + at, n - at, leaf ? "%s is there already: %s" : "%s makes it: %s",
+                           opinfo[node->op].name, value);
     for (unsigned i = 0; in && op_is_elementwise(node->op) && i < node->nin && at < n; i++) {
         snprintf(text + at, n - at, i ? ", " : " from ");
         put_value(text, n, node_at(g, node->in[i])->dtype, in[i], element);
@@ -159,7 +161,8 @@ static const char *first_made(struct search *s)
 
 struct values { const void **input, **state; void **out; };
 
-static bool read_values(const struct graph *g, struct buffer *const *input, struct buffer *const *state, struct buffer *const *out,
+static bool read_values(const struct graph *g, struct buffer *const *input, struct buffer *const *state,
+                        struct buffer *const *out,
                         struct values *v)
 {
     v->input = mem_alloc(g->input.n * sizeof *v->input);
@@ -202,7 +205,8 @@ static void interpret(void *ctx, int64_t begin, int64_t end, unsigned worker)
     inspect_quiet(false);
 }
 
-static bool report(const struct graph *recorded, struct buffer *const *input, struct buffer *const *state, const uint64_t *slot,
+static bool report(const struct graph *recorded, struct buffer *const *input, struct buffer *const *state,
+                   const uint64_t *slot,
                    struct buffer *const *out, bool infinities, struct err *e)
 {
     struct graph *g = interpretable(recorded);
@@ -211,7 +215,8 @@ static bool report(const struct graph *recorded, struct buffer *const *input, st
     struct interp_watch watch = {see_node, &s};
     const char *text = NULL, *what = infinities ? "a value is NaN or infinite" : "a value is NaN";
     if (s.bad && read_values(g, input, state, out, &v)) {
-        struct interp_call c = {g, {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch}, {0}, false};
+        struct interp_call c = {g, {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch},
+                                {0}, false};
         pool_run(interpret, &c, 1, 0);
         text = c.ok && !s.failed ? first_made(&s) : NULL;
     }
@@ -238,13 +243,16 @@ static bool outputs_good(const struct graph *g, struct buffer *const *out, bool 
     return good;
 }
 
-bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input, struct buffer *const *state,
+bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input,
+                      struct buffer *const *state,
                       const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
 {
     int check = option_check_nan();
     if (check && exec_latest(x)->accelerated)
-        return err_set(e, KL_ERR_DEVICE, "option check_nan looks at values on ref and cpu, not on a device with memory of its own");
-    bool *kept = check ? mem_alloc(recorded->state.n * sizeof *kept) : NULL; /* none exclusive: all states stay as they are */
+        return err_set(e, KL_ERR_DEVICE,
+                       "option check_nan looks at values on ref and cpu, not on a device with memory of its own");
+    /* none exclusive: all states stay as they are */
+    bool *kept = check ? mem_alloc(recorded->state.n * sizeof *kept) : NULL;
     if (check && !kept)
         return err_set(e, KL_ERR_MEMORY, "out of memory checking @%s", recorded->name);
     bool ok = exec_run(x, input, state, check ? kept : state_exclusive, slot, out, e);

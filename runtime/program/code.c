@@ -1,5 +1,6 @@
-/* The code cache: kernel -> loaded code, shared by all programs.  Below it lies the disk (disk.c), which is asked before
- * a kernel is compiled.  An entry stays as long as a program uses it; those without users go when programs are evicted. */
+/* The code cache: kernel -> loaded code, shared by all programs.  Below it lies the disk (disk.c), which is asked
+ * before a kernel is compiled.  An entry stays as long as a program uses it; those without users go when programs are
+ * evicted. */
 #include "cache.h"
 #include "runtime/profile/debugger.h"
 #include <string.h>
@@ -53,7 +54,8 @@ static bool load_from_disk(struct code_entry *c, const struct disk_key *key)
     return ok;
 }
 
-/* What the code generator makes is kept on disk once it has proved to load: by its version, which is sure by now (cpu.c). */
+/* What the code generator makes is kept on disk once it has proved to load: by its version, which is sure by now
+ * (cpu.c). */
 static bool generate(struct code_entry *c, bool keep, struct err *e)
 {
     struct disk_key key = {0};

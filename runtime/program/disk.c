@@ -51,7 +51,8 @@ bool disk_key_make_for(struct disk_key *key, const struct kernel *k, const struc
 {
     *key = (struct disk_key){0};
     char target[sizeof *caps + 512];
-    int text = snprintf(target, sizeof target, "kernel abi %u\n%s\n%s\n%s\nvector %u\nnumerics exact\n", KERNEL_ABI, b->version(),
+    int text = snprintf(target, sizeof target, "kernel abi %u\n%s\n%s\n%s\nvector %u\nnumerics exact\n", KERNEL_ABI,
+                        b->version(),
                         caps->name, caps->features, caps->vector_bytes);
     struct shape_of_kernel s = {k->sched, k->extent, k->ninst, k->nbuf};
     size_t head = (size_t)text + 1, inst = k->ninst * sizeof *k->inst, buf = k->nbuf * sizeof *k->buf;
@@ -98,7 +99,8 @@ static bool folder_path(char *path, size_t size, struct err *e)
 {
     const char *dir = getenv("KILN_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (option_cache_bytes() == 0) return err_set(e, KL_ERR_IO, "option cache_bytes is 0: no kernels are kept on disk");
-    if (dir && !strcmp(dir, "none")) return err_set(e, KL_ERR_IO, "KILN_CACHE_DIR is none: no kernels are kept on disk");
+    if (dir && !strcmp(dir, "none")) return err_set(e, KL_ERR_IO,
+                                                    "KILN_CACHE_DIR is none: no kernels are kept on disk");
     if (dir && *dir) return disk_fits(snprintf(path, size, "%s", dir), size, e);
     if (xdg && *xdg == '/') return disk_fits(snprintf(path, size, "%s/kiln", xdg), size, e);
     if (home && *home == '/') return disk_fits(snprintf(path, size, "%s/.cache/kiln", home), size, e);
@@ -124,10 +126,12 @@ static bool safe_folder(int fd, const char *path, struct err *e)
     struct stat s;
     if (fstat(fd, &s)) return err_set(e, KL_ERR_IO, "cache folder %s: %s", path, strerror(errno));
     if (s.st_uid != geteuid())
-        return err_set(e, KL_ERR_IO, "cache folder %s belongs to another user (%u, not %u) and is not used: set KILN_CACHE_DIR "
+        return err_set(e, KL_ERR_IO,
+                       "cache folder %s belongs to another user (%u, not %u) and is not used: set KILN_CACHE_DIR "
                        "to a folder of your own", path, (unsigned)s.st_uid, (unsigned)geteuid());
     if (s.st_mode & (S_IWGRP | S_IWOTH))
-        return err_set(e, KL_ERR_IO, "cache folder %s can be written by others (mode %03o) and is not used: chmod 700 it",
+        return err_set(e, KL_ERR_IO,
+                       "cache folder %s can be written by others (mode %03o) and is not used: chmod 700 it",
                        path, (unsigned)(s.st_mode & 0777));
     return true;
 }
@@ -194,7 +198,8 @@ static struct head *read_entry(int fd, struct err *e)
         err_set(e, KL_ERR_IO, "no entry can have %lld bytes", (long long)s.st_size);
         return NULL;
     }
-    if (s.st_uid != geteuid() || (s.st_mode & (S_IWGRP | S_IWOTH))) { /* its code is executed: as strict as for the folder */
+    /* its code is executed: as strict as for the folder */
+    if (s.st_uid != geteuid() || (s.st_mode & (S_IWGRP | S_IWOTH))) {
         err_set(e, KL_ERR_IO, "%s", s.st_uid != geteuid() ? "it belongs to another user" : "others may write to it");
         return NULL;
     }

@@ -2,9 +2,10 @@
  * program_bytes.
  *
  * The cache has a reference to each program of its tables, and everyone who runs one or keeps it for later has one of
- * their own.  A program with the cache's reference alone may be evicted: the count goes from 1 to 0 in one step, so that
- * nobody can take a reference meanwhile, and the program's parts are freed.  The memory of its entry stays until the last
- * weak reference is gone; from a weak reference a real one is made with exec_try_ref, which fails once the count is 0. */
+ * their own.  A program with the cache's reference alone may be evicted: the count goes from 1 to 0 in one step, so
+ * that nobody can take a reference meanwhile, and the program's parts are freed.  The memory of its entry stays until
+ * the last weak reference is gone; from a weak reference a real one is made with exec_try_ref, which fails once the
+ * count is 0. */
 #include "cache.h"
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,8 @@ bool exec_try_ref(const struct exec *x)
 {
     atomic_uint *refs = &((struct exec *)x)->refs;
     unsigned n = atomic_load_explicit(refs, memory_order_relaxed);
-    while (n && !atomic_compare_exchange_weak_explicit(refs, &n, n + 1, memory_order_acquire, memory_order_relaxed)) continue;
+    while (n && !atomic_compare_exchange_weak_explicit(refs, &n, n + 1, memory_order_acquire,
+                                                       memory_order_relaxed)) continue;
     return n;
 }
 
@@ -125,7 +127,8 @@ static struct candidate *candidates(uint32_t *n)
     return v;
 }
 
-/* Evicts until at most `most` bytes are left.  Programs go into *gone, by `next`; the code that none uses into *code. */
+/* Evicts until at most `most` bytes are left.  Programs go into *gone, by `next`; the code that none uses into
+ * *code. */
 static void evict(int64_t most, struct entry **gone, struct code_entry **code)
 {
     uint32_t n = 0;

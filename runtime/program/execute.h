@@ -18,7 +18,8 @@ struct run {
     double (*clock)(void);
     struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
     struct times *times;          /* its times while the timeline is on, else NULL */
-    struct buffer *work[DEVICE_END], *slots[DEVICE_END]; /* of devices with drivers: scratch that is an argument, the slots' bits */
+    /* of devices with drivers: scratch that is an argument, the slots' bits */
+    struct buffer *work[DEVICE_END], *slots[DEVICE_END];
 };
 
 /* The program, or a region of it that runs now, with its data. */
@@ -34,14 +35,16 @@ struct frame {
 struct region_frame { struct frame *f; char *arena[MAX_DEVICES]; struct err *e; };
 
 /* ---- executor.c ---- */
-void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker); /* where an argument lies for one worker */
+/* where an argument lies for one worker */
+void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker);
 void **exec_arguments(const struct frame *f, const struct command *c, unsigned worker);
 
 /* ---- execute_device.c: what a program does on devices with drivers ---- */
 bool accelerators_prepare(struct run *r, struct err *e); /* what it needs of memory */
 void accelerators_free(struct run *r);
 bool accelerators_begin(struct run *r, struct err *e);   /* locks the devices */
-bool accelerators_end(struct run *r, bool ok, struct err *e); /* lets the devices begin, or drops what was not begun, and unlocks; ok, or false */
+/* lets the devices begin, or drops what was not begun, and unlocks; ok, or false */
+bool accelerators_end(struct run *r, bool ok, struct err *e);
 bool accelerator_launch(const struct frame *f, struct err *e);
 bool accelerator_copy(const struct frame *f, void *to, const void *from, struct err *e);
 void accelerator_wait(const struct frame *f);            /* for the command that was given last */

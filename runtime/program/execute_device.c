@@ -64,11 +64,13 @@ bool accelerators_end(struct run *r, bool ok, struct err *e)
 
 /* ---- commands ---- */
 
-static bool launch(const struct frame *f, struct accelerator *a, const struct kernel *k, const struct device_kernel *code, struct err *e)
+static bool launch(const struct frame *f, struct accelerator *a, const struct kernel *k,
+                   const struct device_kernel *code, struct err *e)
 {
     const struct command *c = f->cmd;
     void **buf = exec_arguments(f, c, 0);
-    struct launch l = {.kernel = code->kernel, .buffer = buf, .end = k->extent, .blocks = accelerator_blocks(code, k->extent)};
+    struct launch l = {.kernel = code->kernel, .buffer = buf, .end = k->extent,
+                       .blocks = accelerator_blocks(code, k->extent)};
     if (f->r->slots[c->device]) l.slots = f->r->slots[c->device]->data;
     for (uint32_t b = 0; b < c->narg; b++) { /* leaves out those that are no arguments */
         if (code->inside[b]) continue;
@@ -87,7 +89,8 @@ bool accelerator_launch(const struct frame *f, struct err *e)
 }
 
 /* Between two devices that do not reach each other: through the host, part by part. */
-static bool copy_across(struct accelerator *to_device, struct accelerator *from_device, char *to, const char *from, size_t bytes,
+static bool copy_across(struct accelerator *to_device, struct accelerator *from_device, char *to, const char *from,
+                        size_t bytes,
                         struct err *e)
 {
     enum { PART = 1 << 20 };
@@ -172,7 +175,8 @@ bool accelerator_custom(const struct frame *f, struct err *e)
     struct accelerator *a = accelerator_get(c->device);
     const struct driver *d = accelerator_driver(a);
     uint32_t args = c->narg - 1;
-    size_t table = execute_device_round64(args * sizeof(void *)), work = execute_device_round64(region_work_bytes(f->p->g, n)), total = table + work;
+    size_t table = execute_device_round64(args * sizeof(void *)),
+        work = execute_device_round64(region_work_bytes(f->p->g, n)), total = table + work;
     for (uint32_t i = 0; i < args; i++) total += execute_device_round64(argument_bytes(f, n, i));
     struct buffer *b = buffer_new(DEVICE_CPU, total, e);
     if (!b) return false;
@@ -183,7 +187,8 @@ bool accelerator_custom(const struct frame *f, struct err *e)
         call.at[i] = p;
         p += execute_device_round64(argument_bytes(f, n, i));
         if (ok && i < node_nin(n))
-            ok = d->download(accelerator_device(a), call.at[i], exec_resolve(f, &c->arg[i], 0), argument_bytes(f, n, i), e);
+            ok = d->download(accelerator_device(a), call.at[i], exec_resolve(f, &c->arg[i], 0), argument_bytes(f, n, i),
+                             e);
     }
     if (ok) pool_run(call_custom, &call, 1, 0);
     ok = ok && call.ok;

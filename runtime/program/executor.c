@@ -5,7 +5,8 @@
  * own.)  So executions of one program never meet, and in the steady state nothing is allocated.  Allocating comes
  * first; once the first command runs nothing can fail, but for the interpreters and custom ops, and where they have a
  * part no state is written in place.  A device with a driver is given the whole program before it begins, so what fails
- * on the way drops all of it; where its work must begin earlier, because of others' parts, no state is written in place. */
+ * on the way drops all of it; where its work must begin earlier, because of others' parts, no state is written in
+ * place. */
 #include "ir/broken.h"
 #include "ir/graph/custom.h"
 #include "execute.h"
@@ -52,7 +53,8 @@ static bool run_copy(const struct frame *f, struct err *e)
     if (!f->cmd->bytes || (to == from && f->cmd->device == f->cmd->from)) return true;
     if (BROKEN(A25) && f->cmd->device != f->cmd->from) return true;
     bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
-    if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1, memory_order_relaxed);
+    if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1,
+                                                                                         memory_order_relaxed);
     if (!host || !from_host) return accelerator_copy(f, to, from, e);
     memcpy(to, from, (size_t)f->cmd->bytes);
     return true;
@@ -268,7 +270,10 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
 }
 
 /* The device that has the table of data and the workers' parts: the program's, if that is the host's. */
-static unsigned home_of(const struct run *r) { return device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU; }
+static unsigned home_of(const struct run *r)
+{
+    return device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU;
+}
 
 /* What the run's own memory takes on its home: the arena, the table of data and the workers' parts. */
 static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
@@ -291,7 +296,8 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
     char what[128];
     if (!buffer_limited()) return true;
     for (uint32_t i = 0; i < g->nout; i++)
-        if (!is_in_place(r, exclusive, i)) need[node_at(g, g->out[i].value)->device] += buffer_charge(node_bytes(g, g->out[i].value));
+        if (!is_in_place(r, exclusive, i))
+            need[node_at(g, g->out[i].value)->device] += buffer_charge(node_bytes(g, g->out[i].value));
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((size_t)p->arena_bytes[d]);
     need[home_of(r)] += buffer_charge(home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
@@ -308,7 +314,8 @@ static bool make_workspace(struct run *r, struct err *e)
     unsigned home = home_of(r);
     size_t arena, table, bytes = home_bytes(r, &arena, &table);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
-        if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new((int)d, (size_t)p->arena_bytes[d], e))) return false;
+        if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new((int)d, (size_t)p->arena_bytes[d],
+                                                                          e))) return false;
     struct buffer *b = buffer_new((int)home, bytes, e);
     if (!b) return false;
     r->memory[home] = b;
@@ -354,7 +361,8 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     if (profile && !(r.row = profile_rows(profile, x)))
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
-    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x); /* without memory: not timed */
+    /* without memory: not timed */
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x);
     r.join = option_join() && !profile && !r.times; /* those have a time for each kernel */
     bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
               accelerators_prepare(&r, e) && run_program(&r, e);

@@ -116,7 +116,8 @@ bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, 
         const struct sched_section *c = &current.v[i];
         if (c->unfused == !fuse && (!strcmp(c->graph, graph) || (!c->graph[0] && !found))) found = c;
     }
-    if (ok && found && !(*s = schedules_keep(found))) ok = err_set(e, KL_ERR_MEMORY, "no memory for the schedules of graph %s", graph);
+    if (ok && found && !(*s = schedules_keep(found))) ok = err_set(e, KL_ERR_MEMORY,
+                                                                   "no memory for the schedules of graph %s", graph);
     pthread_mutex_unlock(&lock);
     return ok;
 }

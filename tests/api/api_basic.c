@@ -334,7 +334,8 @@ static void rows_of_a_batch(void)
     kl_requires_grad(w);
     kl_keep(g = kl_grad(kl_sum_all(kl_linear(x, w, kl_none)), w));
     OK(kl_trace_end());
-    CHECK(file_contains("rows_of_a_batch.fused.kir", "contract(0, 1; 0, 1)") && !file_contains("rows_of_a_batch.fused.kir", "batch(") &&
+    CHECK(file_contains("rows_of_a_batch.fused.kir", "contract(0, 1; 0, 1)") &&
+          !file_contains("rows_of_a_batch.fused.kir", "batch(") &&
           !file_contains("rows_of_a_batch.fused.kir", " sum "));
     NEAR_LIST(g, 0, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24, 24);
     kl_release(g);
@@ -353,10 +354,12 @@ static void dumps_on_request(void)
         kl_trace_begin("asked");
         kl_tensor half = kl_mul_scalar(w, 0.5);
         OK(kl_dump(NULL, "captured", path[0]));
-        CHECK(file_contains("asked.kir", "mul ") && !file_contains("asked.kir", "tanh") && file_contains("asked.kir", "return %"));
+        CHECK(file_contains("asked.kir", "mul ") && !file_contains("asked.kir", "tanh") &&
+              file_contains("asked.kir", "return %"));
         kl_assign(w, kl_tanh(half));
         OK(kl_dump(NULL, "fused", path[0]));
-        CHECK(file_contains("asked.kir", "tanh") && file_contains("asked.kir", "assign 0 = ") && file_contains("asked.kir", "group 0") &&
+        CHECK(file_contains("asked.kir", "tanh") && file_contains("asked.kir", "assign 0 = ") &&
+              file_contains("asked.kir", "group 0") &&
               file_contains("asked.kir", "api_basic.c:"));
         OK(kl_trace_end());
     }
@@ -369,10 +372,13 @@ static void dumps_on_request(void)
         OK(kl_dump("asked", "asm", path[0]));
         CHECK(file_contains("asked.kir", "kernel:"));
     }
-    CHECK(kl_dump("never", "captured", path[0]) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "no trace of the name \"never\""));
-    CHECK(kl_dump("asked", "frob", path[0]) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "no stage is called \"frob\""));
+    CHECK(kl_dump("never", "captured", path[0]) == KL_ERR_ARGUMENT &&
+          strstr(kl_last_error(), "no trace of the name \"never\""));
+    CHECK(kl_dump("asked", "frob", path[0]) == KL_ERR_ARGUMENT &&
+          strstr(kl_last_error(), "no stage is called \"frob\""));
     CHECK(kl_dump("asked", "captured", NULL) == KL_ERR_ARGUMENT && kl_dump(NULL, "captured", path[0]) == KL_ERR_TRACE);
-    CHECK(kl_dump("asked", "captured", "/nowhere/at/all.kir") == KL_ERR_IO && strstr(kl_last_error(), "/nowhere/at/all.kir"));
+    CHECK(kl_dump("asked", "captured", "/nowhere/at/all.kir") == KL_ERR_IO &&
+          strstr(kl_last_error(), "/nowhere/at/all.kir"));
     kl_release(w);
 }
 
@@ -381,7 +387,8 @@ static void library(void)
     int64_t v = -1;
     CHECK(!strcmp(kl_device_name(dev), device_now) && !strcmp(kl_device_name((kl_device){0}), "none"));
     CHECK(!strcmp(kl_version(), "0.1.0") && kl_counter("launches") >= 0 && kl_counter("nonsense") == -1);
-    static const char *const level[] = {"program_hits", "program_misses", "kernel_hits", "kernel_misses", "disk_hits", "disk_misses"};
+    static const char *const level[] = {"program_hits", "program_misses", "kernel_hits", "kernel_misses", "disk_hits",
+                                        "disk_misses"};
     for (int i = 0; i < 6; i++)
         CHECK(kl_counter(level[i]) >= 0);
     OK(kl_get_option("cache_bytes", &v));

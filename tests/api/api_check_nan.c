@@ -53,7 +53,8 @@ static void blames_the_first_node(void)
         CHECK(v && isnan(v[2]));
         free(v);
         OK(kl_set_option("check_nan", 1));
-        CHECK(step(w, 3, &line) == KL_ERR_CHECK && says("state is there already: nan, element 2 of ")); /* in w by now */
+        /* in w by now */
+        CHECK(step(w, 3, &line) == KL_ERR_CHECK && says("state is there already: nan, element 2 of "));
         kl_release(w);
     }
     OK(kl_set_option("fuse", 1));
@@ -142,7 +143,8 @@ static void frozen_steps(void)
     kl_step *s = kl_step_end(1, &in);
     if (CHECK(s != NULL)) {
         OK(kl_step_run(s, 1, &good, 0, NULL, 0, NULL));
-        CHECK(kl_step_run(s, 1, &bad, 0, NULL, 0, NULL) == KL_ERR_CHECK && says("api_check_nan.c:%d: sqrt makes it: nan from -4", line));
+        CHECK(kl_step_run(s, 1, &bad, 0, NULL, 0, NULL) == KL_ERR_CHECK &&
+              says("api_check_nan.c:%d: sqrt makes it: nan from -4", line));
         CHECK(first(w) == 2);
         kl_step_free(s);
     }

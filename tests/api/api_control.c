@@ -132,7 +132,8 @@ static kl_status step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *o
 static void scan_form(bool reverse, bool checkpoint)
 {
     double xs[4] = {0.5, -1, 2, 0.25}, h0 = 1.5, w0 = -0.75;
-    kl_tensor x = kl_keep(vec(4, xs)), h = kl_keep(kl_full(dev, KL_F64, 0, NULL, h0)), w = kl_keep(kl_full(dev, KL_F64, 0, NULL, w0));
+    kl_tensor x = kl_keep(vec(4, xs)), h = kl_keep(kl_full(dev, KL_F64, 0, NULL, h0)),
+        w = kl_keep(kl_full(dev, KL_F64, 0, NULL, w0));
     kl_requires_grad(x);
     kl_requires_grad(h);
     kl_requires_grad(w);
@@ -236,9 +237,11 @@ static void compiled_once(void)
 
 /* ---- errors ---- */
 
-enum mistake { UNSET, SHAPES, READS, KEEPS, ASSIGNS, ENDS, BEGINS, SCOPES, RELEASES, RETURNS, BAD_OP, ESCAPES, MISTAKES };
+enum mistake { UNSET, SHAPES, READS, KEEPS, ASSIGNS, ENDS, BEGINS, SCOPES, RELEASES, RETURNS, BAD_OP, ESCAPES,
+               MISTAKES };
 static const char *const reason[MISTAKES] = {
-    [UNSET] = "result 0 of yes was not set", [SHAPES] = "result 0 is f64[] in the first branch and f64[3] in the second",
+    [UNSET] = "result 0 of yes was not set",
+        [SHAPES] = "result 0 is f64[] in the first branch and f64[3] in the second",
     [READS] = "read: not inside of a function that cond records", [KEEPS] = "keep: not inside",
     [ASSIGNS] = "assign: not inside", [ENDS] = "trace_end: not inside", [BEGINS] = "trace_begin: not inside",
     [SCOPES] = "scope_end: not inside", [RELEASES] = "release: the tensor is from outside",
@@ -328,17 +331,24 @@ static void more_mistakes(void)
 {
     kl_tensor x = vec(3, at), out[3], n = kl_scalar(dev, KL_F64, 1);
     CHECK(kl_cond(x, same, same, NULL, 0, NULL, 0, out) != KL_OK && says("cond: "));
-    CHECK(kl_cond(x, same, same, NULL, 1, &x, 1, out) == KL_ERR_TYPE && says("cond: the condition must be bool[], got f64[3]"));
-    CHECK(kl_while(below, widened, &n, 1, &n, out) == KL_ERR_TYPE && says("while: carried value 0 is f64[], but the body yields f32[]"));
-    CHECK(kl_while(same, same, NULL, 1, &n, out) == KL_ERR_TYPE && says("while: the condition must yield bool[], not f64[]"));
+    CHECK(kl_cond(x, same, same, NULL, 1, &x, 1, out) == KL_ERR_TYPE &&
+          says("cond: the condition must be bool[], got f64[3]"));
+    CHECK(kl_while(below, widened, &n, 1, &n, out) == KL_ERR_TYPE &&
+          says("while: carried value 0 is f64[], but the body yields f32[]"));
+    CHECK(kl_while(same, same, NULL, 1, &n, out) == KL_ERR_TYPE &&
+          says("while: the condition must yield bool[], not f64[]"));
     CHECK(kl_scan(same, NULL, 4, 0, NULL, 1, &x, 1, false, out) == KL_ERR_SHAPE &&
           says("scan: of length 4, but scanned tensor 0 is f64[3]"));
-    CHECK(kl_scan(same, NULL, -1, 1, &x, 0, NULL, 0, false, out) == KL_ERR_ARGUMENT && says("scan: length -1 is negative"));
+    CHECK(kl_scan(same, NULL, -1, 1, &x, 0, NULL, 0, false, out) == KL_ERR_ARGUMENT &&
+          says("scan: length -1 is negative"));
     CHECK(kl_scan(widened, NULL, 2, 1, &x, 0, NULL, 0, false, out) == KL_ERR_TYPE && says("scan: carried value 0"));
-    CHECK(kl_custom_grad(cube, widened, NULL, 1, &x, 1, out) == KL_ERR_SHAPE && says("custom_grad: operand 0 is f64[3], but its gradient is f32[3]"));
+    CHECK(kl_custom_grad(cube, widened, NULL, 1, &x, 1, out) == KL_ERR_SHAPE &&
+          says("custom_grad: operand 0 is f64[3], but its gradient is f32[3]"));
     CHECK(kl_checkpoint(NULL, NULL, 1, &x, 1, out) == KL_ERR_ARGUMENT && says("checkpoint: a function is NULL"));
-    CHECK(kl_checkpoint(same, NULL, 1, NULL, 1, out) == KL_ERR_ARGUMENT && says("checkpoint: a list of tensors is NULL"));
-    CHECK(kl_checkpoint(same, NULL, 1, &(kl_tensor){0}, 1, out) == KL_ERR_HANDLE && says("checkpoint: operand 1 is kl_none"));
+    CHECK(kl_checkpoint(same, NULL, 1, NULL, 1, out) == KL_ERR_ARGUMENT &&
+          says("checkpoint: a list of tensors is NULL"));
+    CHECK(kl_checkpoint(same, NULL, 1, &(kl_tensor){0}, 1, out) == KL_ERR_HANDLE &&
+          says("checkpoint: operand 1 is kl_none"));
     kl_release(x);
     kl_release(n);
 }

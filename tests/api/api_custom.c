@@ -1,4 +1,5 @@
-/* Custom ops: values, types, attributes, gradients, regions and errors, in traces and lazily, and from several threads. */
+/* Custom ops: values, types, attributes, gradients, regions and errors, in traces and lazily, and from several
+ * threads. */
 #include "tests/support/api_numbers.h"
 #include <pthread.h>
 
@@ -42,7 +43,8 @@ static kl_status axpy_run(void *ctx, const kl_custom_call *call)
     const double a = *(const double *)call->attr, *x = call->in[0], *y = call->in[1];
     double *out = call->out[0];
     int32_t n = 1;
-    if (ctx != &runs || call->nin != 2 || call->nout != 2 || call->out_type[1].rank || call->out_type[1].dtype != KL_I32)
+    if (ctx != &runs || call->nin != 2 || call->nout != 2 || call->out_type[1].rank ||
+        call->out_type[1].dtype != KL_I32)
         return KL_ERR_INTERNAL;
     for (int i = 0; i < call->in_type[0].rank; i++)
         n *= (int32_t)call->in_type[0].dims[i];
@@ -159,9 +161,11 @@ static void register_all(void)
     }
     line = 0;
     CHECK(kl_custom_register("axpy", &axpy, &runs) == KL_ERR_ARGUMENT && says("\"axpy\" is registered already"));
-    CHECK(kl_custom_register(NULL, &axpy, NULL) == KL_ERR_ARGUMENT && says("custom_register: a name has 1 to 63 bytes"));
+    CHECK(kl_custom_register(NULL, &axpy, NULL) == KL_ERR_ARGUMENT &&
+          says("custom_register: a name has 1 to 63 bytes"));
     CHECK(kl_custom_register("", &axpy, NULL) == KL_ERR_ARGUMENT);
-    CHECK(kl_custom_register("0123456789012345678901234567890123456789012345678901234567890123", &axpy, NULL) == KL_ERR_ARGUMENT);
+    CHECK(kl_custom_register("0123456789012345678901234567890123456789012345678901234567890123", &axpy,
+                             NULL) == KL_ERR_ARGUMENT);
     CHECK(kl_custom_register("null", NULL, NULL) == KL_ERR_ARGUMENT && says("needs functions types and run"));
     CHECK(kl_custom_register("null", &(kl_custom_op){axpy_types, NULL, NULL}, NULL) == KL_ERR_ARGUMENT);
     CHECK(kl_custom_register("null", &(kl_custom_op){NULL, axpy_run, NULL}, NULL) == KL_ERR_ARGUMENT);
@@ -282,7 +286,8 @@ static void without_gradient(void)
     line = __LINE__ + 1;
     OK(kl_custom("flat", NULL, 0, 1, &x, 1, &y));
     kl_tensor g = kl_grad(kl_sum_all(kl_mul(y, y)), x);
-    CHECK(kl_read(g, (double[2]){0}, 2 * sizeof(double)) == KL_ERR_GRAD && says("custom \"flat\": no gradient flows through this op"));
+    CHECK(kl_read(g, (double[2]){0}, 2 * sizeof(double)) == KL_ERR_GRAD &&
+          says("custom \"flat\": no gradient flows through this op"));
     NEAR_LIST(kl_grad(kl_sum_all(kl_mul(kl_detach(y), x)), x), 0, 1, 8); /* not asked for */
     OK(kl_scope_end());
 }
@@ -347,7 +352,8 @@ static void devices(void)
     NEAR_LIST(kl_to(axpy_of(2, y, y), dev), 0, 81, 192);
     kl_tensor out[2];
     line = __LINE__ + 1;
-    CHECK(kl_custom("axpy", (double[]){1}, 8, 2, (kl_tensor[]){x, y}, 2, out) == KL_ERR_DEVICE && says("operands are on devices "));
+    CHECK(kl_custom("axpy", (double[]){1}, 8, 2, (kl_tensor[]){x, y}, 2, out) == KL_ERR_DEVICE &&
+          says("operands are on devices "));
     OK(kl_scope_end());
 }
 

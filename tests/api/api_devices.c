@@ -184,7 +184,8 @@ static void collect(int traced)
         }
         for (int j = 0; j < 6; j++) {
             double a = data[0][j], b = data[1][j], c = data[2][j];
-            want[j] = k == 0 ? a + b + c : k == 1 ? (a + b + c) / 3 : k == 2 ? fmax(fmax(a, b), c) : fmin(fmin(a, b), c);
+            want[j] = k == 0 ? a + b + c : k == 1 ? (a + b + c) / 3 : k == 2 ? fmax(fmax(a, b), c)
+                : fmin(fmin(a, b), c);
         }
         OK(traced ? kl_trace_begin("all_reduce") : kl_scope_begin());
         OK(kl_all_reduce(kinds[k], PARTS, in, out));
@@ -260,10 +261,13 @@ static void mistakes(void)
           says("all_reduce: tensor 1 is f64[2], tensor 2 is f64[3]"));
     CHECK(kl_all_reduce(KL_REDUCE_SUM, 2, (kl_tensor[]){x, whole}, out) == KL_ERR_TYPE &&
           says("all_reduce: tensor 1 is f64[2], tensor 2 is i32[2]"));
-    CHECK(kl_all_reduce(KL_REDUCE_MEAN, 1, &whole, out) == KL_ERR_TYPE && says("a mean needs a floating dtype, got i32"));
-    CHECK(kl_all_reduce(KL_REDUCE_SUM, 2, (kl_tensor[]){x, kl_none}, out) == KL_ERR_HANDLE && says("all_reduce: tensor 2"));
+    CHECK(kl_all_reduce(KL_REDUCE_MEAN, 1, &whole, out) == KL_ERR_TYPE &&
+          says("a mean needs a floating dtype, got i32"));
+    CHECK(kl_all_reduce(KL_REDUCE_SUM, 2, (kl_tensor[]){x, kl_none}, out) == KL_ERR_HANDLE &&
+          says("all_reduce: tensor 2"));
     CHECK(kl_check(out[0]) == KL_ERR_HANDLE && kl_check(out[1]) == KL_ERR_HANDLE);
-    CHECK(kl_reduce_scatter(KL_REDUCE_MAX, 1, 2, (kl_tensor[]){x, y}, out) == KL_ERR_SHAPE && says("reduce_scatter: axis 1"));
+    CHECK(kl_reduce_scatter(KL_REDUCE_MAX, 1, 2, (kl_tensor[]){x, y}, out) == KL_ERR_SHAPE &&
+          says("reduce_scatter: axis 1"));
     CHECK(kl_reduce_scatter(KL_REDUCE_MAX, 0, 2, (kl_tensor[]){three, three}, out) == KL_ERR_SHAPE &&
           says("reduce_scatter: axis 0 of [3] is not 2 equal parts"));
     CHECK(kl_all_gather(3, 2, (kl_tensor[]){x, y}, out) == KL_ERR_SHAPE && says("all_gather: "));
@@ -275,8 +279,10 @@ static void mistakes(void)
         CHECK(kl_check(kl_add(x, y)) == KL_ERR_DEVICE && says("add: operands are on devices "));
         CHECK(kl_check(kl_where(kl_gt(x, x), x, y)) == KL_ERR_DEVICE && says("where: operands are on devices "));
         kl_tensor got;
-        CHECK(kl_checkpoint(yields_there, NULL, 1, &x, 1, &got) == KL_ERR_DEVICE && says("checkpoint: result 0 of checkpoint is on device "));
-        CHECK(kl_checkpoint(uses_there, &y, 1, &x, 1, &got) == KL_ERR_DEVICE && says("checkpoint: a tensor that it uses is on device "));
+        CHECK(kl_checkpoint(yields_there, NULL, 1, &x, 1, &got) == KL_ERR_DEVICE &&
+              says("checkpoint: result 0 of checkpoint is on device "));
+        CHECK(kl_checkpoint(uses_there, &y, 1, &x, 1, &got) == KL_ERR_DEVICE &&
+              says("checkpoint: a tensor that it uses is on device "));
         CHECK(kl_assign(x, y) == KL_ERR_DEVICE);
         OK(kl_trace_begin("mixed"));
         kl_tensor kept = kl_keep(kl_neg(x));

@@ -1,6 +1,6 @@
-/* Training outside of traces, where a read computes what it needs: steps of a loop cost the same however many there were,
- * whether handles are released one by one or by a scope; pending values read one by one cost at most twice what they cost
- * together. */
+/* Training outside of traces, where a read computes what it needs: steps of a loop cost the same however many there
+ * were, whether handles are released one by one or by a scope; pending values read one by one cost at most twice what
+ * they cost together. */
 #include "tests/support/api_check.h"
 #include <sys/resource.h>
 
@@ -146,7 +146,8 @@ static void test_steps(kl_device device, const char *name, float (*step)(struct 
     for (int s = 0; s < 100; s++)
         step(&m);
     if (!CHECK(kl_counter("launches") - before <= launches + 20))
-        printf("    %s: %lld launches for 100 steps, %lld at first\n", name, (long long)(kl_counter("launches") - before), (long long)launches);
+        printf("    %s: %lld launches for 100 steps, %lld at first\n", name,
+               (long long)(kl_counter("launches") - before), (long long)launches);
     double value[IN * OUT];
     OK(kl_read(kl_cast(m.average, KL_F64), value, sizeof value));
     model_free(&m);
@@ -190,7 +191,8 @@ static void test_gradients(kl_device device)
 /* What does not depend on what was computed before stays pending. */
 static void test_only_what_is_needed(kl_device device)
 {
-    kl_tensor x = kl_ones(device, KL_F32, DIMS(64)), a = kl_exp(x), b = kl_add(a, a), c = kl_mul(a, x), other = kl_tanh(x);
+    kl_tensor x = kl_ones(device, KL_F32, DIMS(64)), a = kl_exp(x), b = kl_add(a, a), c = kl_mul(a, x),
+        other = kl_tanh(x);
     float v[64];
     kl_release(a);
     OK(kl_read(b, v, sizeof v));

@@ -62,7 +62,10 @@ static kl_tensor any_number(void) { return BAD(kl_any(a23, 0, NULL, false)); }
 static kl_tensor scan_axis(void) { return BAD(kl_cumsum(a23, 2, false, false)); }
 static kl_tensor scan_bool(void) { return BAD(kl_cummax(kl_zeros(dev, KL_BOOL, 1, (int64_t[]){3}), 0, false)); }
 static kl_tensor scan_shapes(void) { return BAD(kl_recurrence(a23, v4, 0, true)); }
-static kl_tensor scan_types(void) { return BAD(kl_recurrence(a23, kl_zeros(dev, KL_F64, 2, (int64_t[]){2, 3}), 0, false)); }
+static kl_tensor scan_types(void)
+{
+    return BAD(kl_recurrence(a23, kl_zeros(dev, KL_F64, 2, (int64_t[]){2, 3}), 0, false));
+}
 static kl_tensor scan_integers(void) { return BAD(kl_logcumsumexp(kl_zeros(dev, KL_I8, 1, (int64_t[]){3}), 0)); }
 static kl_tensor scan_log_axis(void) { return BAD(kl_logcumsumexp(a23, 2)); }
 static kl_tensor window_axis(void) { return BAD(kl_window(a23, -3, 1, 1, 1)); }
@@ -92,8 +95,14 @@ static kl_tensor argsort_axis(void) { return BAD(kl_argsort(a23, 2, false)); }
 static kl_tensor sort_scalar(void) { return BAD(kl_sort(kl_sum_all(v4), 0, false)); }
 static kl_tensor topk_many(void) { return BAD(kl_topk(a23, 4, -1, true, NULL)); }
 static kl_tensor dynamic_starts(void) { return BAD(kl_dynamic_slice(a23, NULL, (int64_t[]){1, 1})); }
-static kl_tensor dynamic_count(void) { return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){2, 4})); }
-static kl_tensor dynamic_scalar(void) { return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){1, 3})); }
+static kl_tensor dynamic_count(void)
+{
+    return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){2, 4}));
+}
+static kl_tensor dynamic_scalar(void)
+{
+    return BAD(kl_dynamic_slice(a23, (kl_tensor[]){i3, kl_none}, (int64_t[]){1, 3}));
+}
 static kl_tensor dynamic_window(void) { return BAD(kl_dynamic_update(a23, v4, (kl_tensor[]){i3, i3})); }
 static kl_tensor dynamic_dtype(void) { return BAD(kl_dynamic_update(v4, i3, (kl_tensor[]){i3})); }
 static kl_tensor bitcast_width(void) { return BAD(kl_bitcast(v4, KL_F64)); }
@@ -212,12 +221,16 @@ static const struct {
      .text = "linear: axis 0 of the bias [4] has length 4, axis 1 of the weight [2,3] has 3"},
     {.tensor = linear_weight, .code = KL_ERR_SHAPE,
      .text = "linear: axis 1 of x [2,3] has length 3, axis 0 of the weight [2,3] has 2"},
-    {.tensor = attention_depth, .code = KL_ERR_SHAPE, .text = "attention: axis 1 of q [2,3] has length 3, axis 1 of k [3,2] has 2"},
-    {.tensor = attention_values, .code = KL_ERR_SHAPE, .text = "attention: axis 0 of k [2,3] has length 2, axis 0 of v [3,2] has 3"},
-    {.tensor = attention_rank, .code = KL_ERR_SHAPE, .text = "attention: k has shape [4]: two axes at least are needed"},
+    {.tensor = attention_depth, .code = KL_ERR_SHAPE,
+     .text = "attention: axis 1 of q [2,3] has length 3, axis 1 of k [3,2] has 2"},
+    {.tensor = attention_values, .code = KL_ERR_SHAPE,
+     .text = "attention: axis 0 of k [2,3] has length 2, axis 0 of v [3,2] has 3"},
+    {.tensor = attention_rank, .code = KL_ERR_SHAPE,
+     .text = "attention: k has shape [4]: two axes at least are needed"},
     {.tensor = attention_lead, .code = KL_ERR_SHAPE,
      .text = "attention: axis 0 of q [2,1,3] has length 2, axis 1 of k [4,5,1,3] has 5"},
-    {.tensor = reshape_count, .code = KL_ERR_SHAPE, .text = "reshape: [2,3] and [4] differ in their number of elements"},
+    {.tensor = reshape_count, .code = KL_ERR_SHAPE,
+     .text = "reshape: [2,3] and [4] differ in their number of elements"},
     {.tensor = reshape_infer, .code = KL_ERR_SHAPE, .text = "reshape: nothing fits the -1"},
     {.tensor = reshape_two, .code = KL_ERR_SHAPE, .text = "reshape: only one dimension may be -1"},
     {.tensor = reshape_negative, .code = KL_ERR_SHAPE, .text = "reshape: shape [-2,-3] has a negative dimension"},
@@ -229,7 +242,8 @@ static const struct {
     {.tensor = squeeze_length, .code = KL_ERR_SHAPE, .text = "squeeze: axis 0 of [2,3] does not have length 1"},
     {.tensor = squeeze_axis, .code = KL_ERR_SHAPE, .text = "squeeze: axis 2 is out of range for shape [2,3]"},
     {.tensor = slice_step, .code = KL_ERR_ARGUMENT, .text = "slice: step -1 of axis 1 is not positive"},
-    {.tensor = narrow_outside, .code = KL_ERR_SHAPE, .text = "narrow: 2 elements from 2 in steps of 1 do not lie in axis 1 of [2,3]"},
+    {.tensor = narrow_outside, .code = KL_ERR_SHAPE,
+     .text = "narrow: 2 elements from 2 in steps of 1 do not lie in axis 1 of [2,3]"},
     {.tensor = any_number, .code = KL_ERR_TYPE, .text = "any: needs bool, got f32"},
     {.tensor = scan_axis, .code = KL_ERR_SHAPE, .text = "cumsum: axis 2 is out of range for shape [2,3]"},
     {.tensor = scan_bool, .code = KL_ERR_TYPE, .text = "cummax: needs a number dtype, got bool"},
@@ -238,8 +252,10 @@ static const struct {
     {.tensor = scan_integers, .code = KL_ERR_TYPE, .text = "logcumsumexp: needs a floating dtype, got i8"},
     {.tensor = scan_log_axis, .code = KL_ERR_SHAPE, .text = "logcumsumexp: axis 2 is out of range for shape [2,3]"},
     {.tensor = window_axis, .code = KL_ERR_SHAPE, .text = "window: axis -3 is out of range for shape [2,3]"},
-    {.tensor = window_size, .code = KL_ERR_SHAPE, .text = "window: size 2 with dilation 3 does not fit in axis 1 of [2,3]"},
-    {.tensor = window_stride, .code = KL_ERR_SHAPE, .text = "window: size 2, stride 0, dilation 1: none may be below 1"},
+    {.tensor = window_size, .code = KL_ERR_SHAPE,
+     .text = "window: size 2 with dilation 3 does not fit in axis 1 of [2,3]"},
+    {.tensor = window_stride, .code = KL_ERR_SHAPE,
+     .text = "window: size 2, stride 0, dilation 1: none may be below 1"},
     {.tensor = window_rank, .code = KL_ERR_SHAPE, .text = "has as many axes as a tensor can have"},
     {.tensor = flip_axis, .code = KL_ERR_SHAPE, .text = "flip: axis 2 is out of range for shape [2,3]"},
     {.tensor = flip_twice, .code = KL_ERR_ARGUMENT, .text = "flip: axis -1 is named twice"},
@@ -253,7 +269,8 @@ static const struct {
     {.tensor = index_max_axis, .code = KL_ERR_SHAPE, .text = "index_max: axis 2 is out of range for shape [2,3]"},
     {.tensor = index_min_types, .code = KL_ERR_TYPE, .text = "index_min: dtypes f32 and i32 differ"},
     {.tensor = take_dtype, .code = KL_ERR_TYPE, .text = "take_along_axis: the index must be integers, got f32"},
-    {.tensor = take_shape, .code = KL_ERR_SHAPE, .text = "take_along_axis: index [3] differs from [2,3] in more than axis 0"},
+    {.tensor = take_shape, .code = KL_ERR_SHAPE,
+     .text = "take_along_axis: index [3] differs from [2,3] in more than axis 0"},
     {.tensor = take_nothing, .code = KL_ERR_SHAPE, .text = "take_along_axis: axis 0 of [0] has no elements"},
     {.tensor = put_update, .code = KL_ERR_SHAPE, .text = "put_along_axis: index [3] and update [4] differ"},
     {.tensor = embedding_table, .code = KL_ERR_SHAPE, .text = "embedding: the table must be [V,D], got [4]"},
@@ -261,7 +278,8 @@ static const struct {
     {.tensor = sort_scalar, .code = KL_ERR_SHAPE, .text = "sort: axis 0 is out of range for shape []"},
     {.tensor = topk_many, .code = KL_ERR_ARGUMENT, .text = "topk: axis 1 of [2,3] has no 4 elements"},
     {.tensor = dynamic_starts, .code = KL_ERR_ARGUMENT, .text = "dynamic_slice: no starts"},
-    {.tensor = dynamic_count, .code = KL_ERR_SHAPE, .text = "dynamic_slice: 4 elements from 0 in steps of 1 do not lie in axis 1 of [2,3]"},
+    {.tensor = dynamic_count, .code = KL_ERR_SHAPE,
+     .text = "dynamic_slice: 4 elements from 0 in steps of 1 do not lie in axis 1 of [2,3]"},
     {.tensor = dynamic_scalar, .code = KL_ERR_SHAPE, .text = "dynamic_slice: the start must be a scalar, got [3]"},
     {.tensor = dynamic_window, .code = KL_ERR_SHAPE, .text = "dynamic_update: [4] is no window of [2,3]"},
     {.tensor = dynamic_dtype, .code = KL_ERR_TYPE, .text = "dynamic_update: dtypes f32 and i32 differ"},
@@ -307,7 +325,8 @@ static const struct {
     {.status = name_stale, .code = KL_ERR_HANDLE, .text = "set_name: the tensor is stale"},
     {.status = item_shape, .code = KL_ERR_SHAPE, .text = "item_f32: f32[2,3] does not have one element"},
     {.status = item_stale, .code = KL_ERR_HANDLE, .text = "item_i64: the tensor is stale"},
-    {.status = begin_twice, .code = KL_ERR_TRACE, .text = "trace_begin: trace \"bad\" is already open", .where = IN_TRACE},
+    {.status = begin_twice, .code = KL_ERR_TRACE, .text = "trace_begin: trace \"bad\" is already open",
+     .where = IN_TRACE},
     {.status = read_in_trace, .code = KL_ERR_TRACE, .text = "read: the tanh recorded at ", .where = IN_TRACE},
     {.status = item_in_trace, .code = KL_ERR_TRACE, .text = "has no value before trace \"bad\" has ended",
      .where = IN_TRACE},
@@ -425,14 +444,16 @@ static void composites_are_named(void)
         for (int i = 0; i < 4; i++) {
             line = __LINE__ + 1;
             OK(kl_release(kl_exp(made[i])));
-            snprintf(text, sizeof text, "exp: operand 1 is stale: it was a temporary of trace \"composites\", which has ended: the %s "
+            snprintf(text, sizeof text,
+                     "exp: operand 1 is stale: it was a temporary of trace \"composites\", which has ended: the %s "
                      "recorded at %s:%d was not kept by kl_keep", name[i], __FILE__, at[i]);
             CHECK(message_is(text));
         }
     }
     OK(kl_trace_begin("read"));
     kl_tensor sum = kl_sum_all(a23);
-    snprintf(text, sizeof text, "read: the sum_all recorded at %s:%d has no value before trace \"read\" has ended", __FILE__, __LINE__ - 1);
+    snprintf(text, sizeof text, "read: the sum_all recorded at %s:%d has no value before trace \"read\" has ended",
+             __FILE__, __LINE__ - 1);
     line = __LINE__ + 1;
     CHECK(kl_read(sum, &x, sizeof x) == KL_ERR_TRACE);
     CHECK(message_is(text));
@@ -456,8 +477,11 @@ static void ends(void)
     line = __LINE__ + 1;
     kl_tensor bad = kl_neg(temporary);
     char text[200];
-    snprintf(text, sizeof text, "neg: operand 1 is stale: it was a temporary of trace \"short\", which has ended: the neg recorded at %s:%d "
-             "was not kept by kl_keep", __FILE__, made);
+    snprintf(
+        text, sizeof text,
+        "neg: operand 1 is stale: it was a temporary of trace \"short\", which has ended: the neg recorded at %s:%d "
+        "was not kept by kl_keep",
+        __FILE__, made);
     CHECK(message_is(text));
     OK(kl_release(bad));
     kl_scope_begin();

@@ -1,4 +1,5 @@
-/* Gradients that would be zeros in silence: errors where that is certain, one warning in the log where it may be meant. */
+/* Gradients that would be zeros in silence: errors where that is certain, one warning in the log where it may be
+ * meant. */
 #include "tests/support/api_check.h"
 
 static kl_device dev;
@@ -40,7 +41,8 @@ static void after_assign(void)
         kl_tensor l = kl_sum_all(kl_square(w));
         OK(kl_optimizer_step(a, l, 0.1));
         CHECK(kl_optimizer_step(b, l, 0.1) == KL_ERR_GRAD);
-        CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), "grad: the variable was assigned in this trace after the loss"));
+        CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(),
+                                                      "grad: the variable was assigned in this trace after the loss"));
         CHECK(is(w, 1) && warned(0, ""));
     }
     OK(kl_trace_begin("new value")); /* a loss made of the new value is fine, so is another variable */
@@ -60,11 +62,13 @@ static void optimizers(void)
     kl_tensor w = parameter(1), u = parameter(2), x = parameter(3);
     CHECK(!kl_sgd((kl_tensor[]){w, u, w}, 3, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT);
     CHECK(strstr(kl_last_error(), "sgd: parameters 0 and 2 are the same tensor"));
-    CHECK(!kl_adam((kl_tensor[]){u, u}, 2, NULL) && strstr(kl_last_error(), "adam: parameters 0 and 1 are the same tensor"));
+    CHECK(!kl_adam((kl_tensor[]){u, u}, 2, NULL) && strstr(kl_last_error(),
+                                                           "adam: parameters 0 and 1 are the same tensor"));
     kl_optimizer *o = kl_sgd((kl_tensor[]){w, u}, 2, NULL);
     OK(kl_trace_begin("no parameter"));
     CHECK(kl_optimizer_step(o, kl_sum_all(x), 0.1) == KL_ERR_GRAD);
-    CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), "optimizer_step: the loss depends on none of the optimizer's 2 parameters"));
+    CHECK(kl_trace_end() == KL_ERR_GRAD &&
+          strstr(kl_last_error(), "optimizer_step: the loss depends on none of the optimizer's 2 parameters"));
     OK(kl_trace_begin("detached"));
     CHECK(kl_optimizer_step(o, kl_sum_all(kl_detach(kl_mul(w, u))), 0.1) == KL_ERR_GRAD);
     kl_trace_abandon();

@@ -141,7 +141,8 @@ static void errors(kl_device dev)
 
     check(!kl_adam(NULL, 1, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT, name, "no parameters", "accepted");
     check(!kl_sgd(&p, -1, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT, name, "-1 parameters", "accepted");
-    check(!kl_adam(&whole, 1, NULL) && kl_last_error_code() == KL_ERR_TYPE, name, "an integer parameter", kl_last_error());
+    check(!kl_adam(&whole, 1, NULL) && kl_last_error_code() == KL_ERR_TYPE, name, "an integer parameter",
+          kl_last_error());
     check(!kl_adam(&kl_none, 1, NULL) && kl_last_error_code() == KL_ERR_HANDLE, name, "no handle", kl_last_error());
     check(kl_optimizer_step(o, p, 0.1) == KL_ERR_TRACE, name, "a step outside a trace", "accepted");
     check(kl_optimizer_set_steps(o, -1) == KL_ERR_ARGUMENT, name, "a negative number of steps", "accepted");
@@ -149,7 +150,8 @@ static void errors(kl_device dev)
 
     kl_trace_begin("no optimizer");
     kl_optimizer_step(NULL, distance(dev, p), 0.1);
-    check(kl_trace_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "api_optim.c"), name, "no optimizer", kl_last_error());
+    check(kl_trace_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "api_optim.c"), name, "no optimizer",
+          kl_last_error());
 
     kl_trace_begin("bad loss");
     kl_optimizer_step(o, kl_add(p, whole), 0.1);

@@ -1,4 +1,5 @@
-/* kl_print and kl_assert: what they say, in which order, also in regions, and what a failed assertion leaves as it was. */
+/* kl_print and kl_assert: what they say, in which order, also in regions, and what a failed assertion leaves as it
+ * was. */
 #include "tests/support/api_check.h"
 
 static kl_device dev;
@@ -55,7 +56,8 @@ static void in_a_trace(void)
             CHECK(printed(1, "unused by anything f32[2,2] = -2.0 -4.0 -6.0 -8.0; min -8, max -2, mean -5"));
             CHECK(printed(2, "f32[2,2] = 2.0 4.0 6.0 8.0; min 2, max 8, mean 5"));
             nlines = 0;
-            CHECK(step(w, bad, &line) == KL_ERR_CHECK && says("y is small: 2 of 4 elements are false, the first is element 1", line));
+            CHECK(step(w, bad, &line) == KL_ERR_CHECK &&
+                  says("y is small: 2 of 4 elements are false, the first is element 1", line));
             CHECK(nlines == 2); /* those before */
             double *v = values_of(w);
             CHECK(v && v[0] == 2 && v[1] == 4 && v[3] == 8);
@@ -199,7 +201,8 @@ static void in_a_scan(void)
     kl_trace_begin("assert");
     kl_scan(sums, &w, 9, 1, &w, 1, &wide, 1, false, out);
     kl_assign(w, out[0]);
-    CHECK(kl_trace_end() == KL_ERR_CHECK && strstr(kl_last_error(), "below 20") && strstr(kl_last_error(), "api_print.c:"));
+    CHECK(kl_trace_end() == KL_ERR_CHECK && strstr(kl_last_error(), "below 20") &&
+          strstr(kl_last_error(), "api_print.c:"));
     CHECK(nlines == 10 && scalar_line(7, "sum", 16)); /* the fifth round's sum is 20 */
     NEAR_LIST(w, 0, 0);
     kl_release(w);
@@ -238,7 +241,8 @@ static void in_loops_and_branches(void)
         kl_print(kl_add(out[0], not[0]), "zero");
         kl_keep(out[0]);
         OK(kl_trace_end());
-        CHECK(nlines == 6 && scalar_line(0, "inside", 1.5) && scalar_line(1, "round", 1.5) && scalar_line(2, "round", 3) &&
+        CHECK(nlines == 6 && scalar_line(0, "inside", 1.5) && scalar_line(1, "round", 1.5) &&
+              scalar_line(2, "round", 3) &&
               scalar_line(3, "round", 6) && scalar_line(4, "inside", 12) && scalar_line(5, "zero", 0));
         NEAR_LIST(out[0], 0, 12);
         kl_release(out[0]);
@@ -316,7 +320,8 @@ static void refused(void)
     CHECK(kl_trace_end() == KL_ERR_TRACE && strstr(kl_last_error(), "assert: not inside of the condition of while"));
     kl_trace_begin("gradient");
     kl_custom_grad(silent, prints, NULL, 1, &x, 1, &y);
-    CHECK(kl_trace_end() == KL_ERR_TRACE && strstr(kl_last_error(), "print: not inside of the gradient of custom_grad"));
+    CHECK(kl_trace_end() == KL_ERR_TRACE && strstr(kl_last_error(),
+                                                   "print: not inside of the gradient of custom_grad"));
     kl_trace_begin("types");
     CHECK(kl_assert(x, "x") == KL_ERR_TYPE);
     CHECK(kl_trace_end() == KL_ERR_TYPE && strstr(kl_last_error(), "assert: the condition is f32, not bool"));

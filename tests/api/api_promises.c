@@ -232,7 +232,8 @@ static void memory_stays_flat_in_200000_steps_without_a_read(void)
 
 /* ---- every miss names a node and a line ---- */
 
-static const char *const field[] = {"", "op", "dtype", "shape", "attributes", "value", "ended before", "kept and assigned",
+static const char *const field[] = {"", "op", "dtype", "shape", "attributes", "value", "ended before",
+                                    "kept and assigned",
                                     "operands"};
 enum { CHANGES = sizeof field / sizeof *field };
 
@@ -292,8 +293,8 @@ static void every_miss_names_a_node_and_a_line(void)
     }
 }
 
-/* The softmax and the norm of rows, and a sum of both, as one kernel; the time of its compiling alone, by this process's
- * clock: a machine may be busy with others. */
+/* The softmax and the norm of rows, and a sum of both, as one kernel; the time of its compiling alone, by this
+ * process's clock: a machine may be busy with others. */
 static void a_kernel_with_five_reductions_compiles_in_under_100_ms(void)
 {
     kl_run_info info = {0};

@@ -10,7 +10,8 @@ static kl_device dev;
 static bool refused(uint64_t id)
 {
     kl_tensor h = {id};
-    return kl_check(h) == KL_ERR_HANDLE && kl_rank(h) == -1 && kl_numel(h) == -1 && kl_read(h, &id, 8) == KL_ERR_HANDLE &&
+    return kl_check(h) == KL_ERR_HANDLE && kl_rank(h) == -1 && kl_numel(h) == -1 &&
+        kl_read(h, &id, 8) == KL_ERR_HANDLE &&
            kl_release(h) == KL_ERR_HANDLE;
 }
 
@@ -24,7 +25,8 @@ static void forged(void)
             index[ni++] = (UINT32_C(1) << bit) - 1 + near;
             generation[ng++] = (UINT32_C(1) << bit) - 1 + near;
         }
-    uint32_t ends[] = {UINT32_MAX, UINT32_MAX - 1, UINT32_MAX - 1023, 0x80000003, 0xaaaaaaab, 0x55555555, 0x7fffffff, 0xdeadbeef};
+    uint32_t ends[] = {UINT32_MAX, UINT32_MAX - 1, UINT32_MAX - 1023, 0x80000003, 0xaaaaaaab, 0x55555555, 0x7fffffff,
+                       0xdeadbeef};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         index[ni++] = generation[ng++] = ends[i];
     index[ni++] = (uint32_t)live.id;
@@ -42,8 +44,10 @@ static void forged(void)
         }
     CHECK(all);
     CHECK(kl_check((kl_tensor){~UINT64_C(0)}) == KL_ERR_HANDLE);
-    CHECK(kl_requires_grad((kl_tensor){~UINT64_C(0)}) == KL_ERR_HANDLE && strstr(kl_last_error(), "was never a handle"));
-    for (uint32_t g = UINT32_C(0x80000001); g > UINT32_C(0x80000000); g += 1000002) /* odd ones all over the upper half */
+    CHECK(kl_requires_grad((kl_tensor){~UINT64_C(0)}) == KL_ERR_HANDLE &&
+          strstr(kl_last_error(), "was never a handle"));
+    /* odd ones all over the upper half */
+    for (uint32_t g = UINT32_C(0x80000001); g > UINT32_C(0x80000000); g += 1000002)
         all &= kl_requires_grad((kl_tensor){(uint64_t)g << 32 | (uint32_t)live.id}) == KL_ERR_HANDLE &&
                strstr(kl_last_error(), "was never a handle");
     CHECK(all);
@@ -99,7 +103,8 @@ static void recursion(void)
             if (traced)
                 OK(kl_trace_begin("recursion"));
             kl_clear_error();
-            CHECK(start(fn[i], x, &y) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "regions in regions are more than 16 deep"));
+            CHECK(start(fn[i], x, &y) == KL_ERR_ARGUMENT && strstr(kl_last_error(),
+                                                                   "regions in regions are more than 16 deep"));
             CHECK(called > 0 && called <= most[i]);
             if (traced)
                 CHECK(kl_trace_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "more than 16 deep"));
@@ -199,7 +204,8 @@ static void longjmps(void)
     for (int i = 0; i < 24; i++)
         leave(i % 3, i / 3 % 2, i / 6 % 2, i / 12);
     kl_tensor x = kl_full(dev, KL_F32, DIMS(2), 2), y; /* in a function that is not left it is an error */
-    CHECK(kl_checkpoint(abandons, NULL, 1, &x, 1, &y) == KL_ERR_TRACE && strstr(kl_last_error(), "trace_abandon: not inside"));
+    CHECK(kl_checkpoint(abandons, NULL, 1, &x, 1, &y) == KL_ERR_TRACE &&
+          strstr(kl_last_error(), "trace_abandon: not inside"));
     OK(kl_release(y));
     CHECK(kl_vmap(abandons, NULL, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_TRACE);
     OK(kl_release(y));

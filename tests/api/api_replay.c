@@ -101,7 +101,8 @@ static kl_tensor region_op(unsigned which, kl_tensor a, struct part *p)
     kl_tensor in[2] = {kl_const(kl_device_of(a), KL_I32, p->variant % 3), a}, out[2] = {kl_none, kl_none};
     float by = (float)(1 + p->variant % 2);
     if (which == 0)
-        kl_cond(kl_gt(kl_sum_all(a), kl_const(kl_device_of(a), KL_F32, 0)), part_body, part_other, p, 1, &a, 1, &out[1]);
+        kl_cond(kl_gt(kl_sum_all(a), kl_const(kl_device_of(a), KL_F32, 0)), part_body, part_other, p, 1, &a, 1,
+                &out[1]);
     else if (which == 1)
         kl_while(part_again, part_body, p, 2, in, out);
     else if (which == 2)

@@ -1,5 +1,5 @@
-/* Seeds that are tensors: the same numbers as of a number, other ones in each round, run and element of a batch, seeds from
- * seeds, and drawing indices. */
+/* Seeds that are tensors: the same numbers as of a number, other ones in each round, run and element of a batch, seeds
+ * from seeds, and drawing indices. */
 #include "tests/support/api_check.h"
 
 static kl_device dev;
@@ -272,8 +272,10 @@ static bool fails(kl_tensor h, kl_status code, const char *text)
 static void mistakes(void)
 {
     kl_scope_begin();
-    kl_tensor x = kl_ones(dev, KL_F32, DIMS(3)), i = kl_arange(dev, KL_I32, 3), s = seed_of(1), v = kl_random_split(s, 3);
-    CHECK(fails(kl_rand_seeded(i, KL_F32, DIMS(2)), KL_ERR_TYPE, "rand_seeded: random_bits: the seed must be u64, got i32"));
+    kl_tensor x = kl_ones(dev, KL_F32, DIMS(3)), i = kl_arange(dev, KL_I32, 3), s = seed_of(1),
+        v = kl_random_split(s, 3);
+    CHECK(fails(kl_rand_seeded(i, KL_F32, DIMS(2)), KL_ERR_TYPE,
+                "rand_seeded: random_bits: the seed must be u64, got i32"));
     CHECK(fails(kl_randn_seeded(v, KL_F32, DIMS(2)), KL_ERR_SHAPE, "the seed must be a scalar, got shape [3]"));
     CHECK(fails(kl_randn_seeded(s, KL_I32, DIMS(2)), KL_ERR_TYPE, "randn_seeded: makes f32 and f64, not i32"));
     CHECK(fails(kl_random_split(x, 2), KL_ERR_TYPE, "random_split: the seed must be u64, got f32"));

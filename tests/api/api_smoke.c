@@ -27,7 +27,8 @@ static void devices(kl_device dev, const char *expected)
         check(kl_last_error_code() == KL_ERR_DEVICE && strstr(kl_last_error(), "ref"), "the error names ref");
     } else {
         const char *why = kl_device_fallback_reason();
-        check(!strcmp(expected, "cpu") && strstr(why, "cuda") && strstr(why, "hip"), "what comes before cpu has a reason");
+        check(!strcmp(expected, "cpu") && strstr(why, "cuda") && strstr(why, "hip"),
+              "what comes before cpu has a reason");
         check(kl_device_named("ref").id != 0, "ref is always there");
     }
     kl_clear_error();
@@ -71,7 +72,8 @@ static void training(kl_device dev)
     kl_requires_grad(b);
     for (int step = 0; step < 300; step++) {
         kl_trace_begin("fit");
-        kl_tensor error = kl_sub(kl_add(kl_mul(kl_input(dev, KL_F32, 1, &n, x), w), b), kl_input(dev, KL_F32, 1, &n, y));
+        kl_tensor error = kl_sub(kl_add(kl_mul(kl_input(dev, KL_F32, 1, &n, x), w), b),
+                                 kl_input(dev, KL_F32, 1, &n, y));
         kl_tensor loss = kl_mean(kl_square(error), 0, NULL, false);
         double lr = 0.1 + 0.0001 * step;
         kl_tensor gw = kl_grad(loss, w), gb = kl_grad(loss, b);

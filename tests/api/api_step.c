@@ -4,7 +4,8 @@
 
 enum { N = 6, M = 4 };
 
-static const float images[2][N * M] = {{0.5f, -1, 2, 0.25f, 1, 1, -3, 0.5f, 2}, {-0.5f, 1, 1, 1, 0, 3, 2, 1, 0.125f, -1}};
+static const float images[2][N * M] = {{0.5f, -1, 2, 0.25f, 1, 1, -3, 0.5f, 2},
+                                       {-0.5f, 1, 1, 1, 0, 3, 2, 1, 0.125f, -1}};
 
 static void record(kl_tensor x, kl_tensor w, kl_tensor lr, double decay, kl_tensor *loss)
 {
@@ -74,7 +75,8 @@ static void test_same(kl_device dev)
     kl_step_free(step);
 }
 
-/* Outputs that are held, inputs that stay as recorded, borrowed ones, a state as an input, names shared by two numbers. */
+/* Outputs that are held, inputs that stay as recorded, borrowed ones, a state as an input, names shared by two
+ * numbers. */
 static void test_parts(kl_device dev)
 {
     static float borrowed[4] = {1, 2, 3, 4};
@@ -186,7 +188,8 @@ static void test_errors(kl_device dev)
 
     CHECK(!kl_step_end(0, NULL) && kl_last_error_code() == KL_ERR_TRACE);
     w = kl_ones(dev, KL_F32, DIMS(M, 2));
-    const char *want[] = {"input 1 was not made by kl_input", "input 1 is kl_none", "given twice", "keeps and assigns nothing",
+    const char *want[] = {"input 1 was not made by kl_input", "input 1 is kl_none", "given twice",
+                          "keeps and assigns nothing",
                           "api_step.c"};
     for (int i = 0; i < 5; i++) {
         kl_trace_begin("refused");

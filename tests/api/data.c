@@ -1,4 +1,5 @@
-/* IDX files, good and bad: a bad one is always an error that names the file and the fault, and leaves nothing behind. */
+/* IDX files, good and bad: a bad one is always an error that names the file and the fault, and leaves nothing
+ * behind. */
 #include <kiln/kiln.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,8 @@ static void write_plain(const void *bytes, size_t n)
 static size_t gzip(const void *bytes, size_t n, uint8_t *out, size_t room)
 {
     z_stream z = {.next_in = (Bytef *)(uintptr_t)bytes, .avail_in = (uInt)n, .next_out = out, .avail_out = (uInt)room};
-    if (deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK || deflate(&z, Z_FINISH) != Z_STREAM_END)
+    if (deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK ||
+        deflate(&z, Z_FINISH) != Z_STREAM_END)
         exit(1);
     deflateEnd(&z);
     return room - z.avail_out;

@@ -118,7 +118,8 @@ static void interpret(const struct graph *g)
         ok = (out[i] = mem_alloc(node_bytes(g, g->out[i].value)));
     struct err e = {0};
     if (ok)
-        MUST(interp_run(g, &(struct bind){.input = in, .state = in, .slot = zeros, .out = out}, &e), "the interpreter: %s", e.msg);
+        MUST(interp_run(g, &(struct bind){.input = in, .state = in, .slot = zeros, .out = out}, &e),
+             "the interpreter: %s", e.msg);
     for (uint32_t i = 0; out && i < g->nout; i++)
         mem_free(out[i]);
     mem_free(out);

@@ -1,5 +1,5 @@
-/* A device with memory of its own, through the public interface: training in place, copies to and from the host's devices,
- * loops, ops of the user's, wrapped memory; and what is said of devices that are not there.
+/* A device with memory of its own, through the public interface: training in place, copies to and from the host's
+ * devices, loops, ops of the user's, wrapped memory; and what is said of devices that are not there.
  *
  *   api_accelerator [DEVICE]   (default vulkan) */
 #include "tests/support/api_check.h"

@@ -1,5 +1,6 @@
-/* Kernels of a device with a driver in the folder on disk, each step a process of its own: a second one compiles nothing;
- * what is damaged, cut short or was being written when its process was killed is made anew, and the numbers are right.
+/* Kernels of a device with a driver in the folder on disk, each step a process of its own: a second one compiles
+ * nothing; what is damaged, cut short or was being written when its process was killed is made anew, and the numbers
+ * are right.
  *
  *   api_gpu_cache [DEVICE]   (default vulkan) */
 #define _GNU_SOURCE

@@ -1,7 +1,7 @@
-/* The driver of Vulkan in front of a loader that counts and fails (vulkan_faults.c): one allocation serves many buffers, a
- * step that comes again is played again, nobody waits for it but who reads; a device that is full, that takes no kernel or
- * no work gives an error, every value is as before and the next step works; one that was lost leaves the others as they
- * are. */
+/* The driver of Vulkan in front of a loader that counts and fails (vulkan_faults.c): one allocation serves many
+ * buffers, a step that comes again is played again, nobody waits for it but who reads; a device that is full, that
+ * takes no kernel or no work gives an error, every value is as before and the next step works; one that was lost leaves
+ * the others as they are. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
 #include "vulkan_faults.h"

@@ -1,5 +1,5 @@
-/* The declarations of HIP's functions (runtime/device/stream.def), constants and layouts against those of its header, where
- * that is installed: what differs does not compile. */
+/* The declarations of HIP's functions (runtime/device/stream.def), constants and layouts against those of its header,
+ * where that is installed: what differs does not compile. */
 #include "tests/support/harness.h"
 
 #ifdef HAVE_HIP_HEADER
@@ -27,13 +27,15 @@ typedef hipGraphExec_t gpu_exec;
 #define HIP(field, function, parameters) SAME(function, parameters)
 #include "runtime/device/stream.def"
 _Static_assert(hipErrorOutOfMemory == 2 && hipErrorNoDevice == 100 && hipErrorInvalidDevice == 101 &&
-               hipErrorPeerAccessAlreadyEnabled == 704 && hipErrorDeinitialized == 4 && hipErrorECCNotCorrectable == 214 &&
+               hipErrorPeerAccessAlreadyEnabled == 704 && hipErrorDeinitialized == 4 &&
+                   hipErrorECCNotCorrectable == 214 &&
                hipErrorIllegalAddress == 700 && hipErrorLaunchTimeOut == 702 && hipErrorContextIsDestroyed == 709 &&
                hipErrorAssert == 710 && hipErrorLaunchFailure == 719 && hipErrorUnknown == 999, "errors");
 _Static_assert(hipStreamNonBlocking == 1 && hipEventDisableTiming == 2 && hipHostMallocPortable == 1 &&
                hipStreamCaptureModeThreadLocal == 1, "flags");
 _Static_assert(hipDeviceAttributeL2CacheSize == 19 && hipDeviceAttributeMultiprocessorCount == 63, "attributes");
-_Static_assert(offsetof(hipDeviceProp_t, gcnArchName) == (HIP_VERSION_MAJOR < 6 ? 396 : 1160) && sizeof(hipDeviceProp_t) <= 4096, "properties");
+_Static_assert(offsetof(hipDeviceProp_t, gcnArchName) == (HIP_VERSION_MAJOR < 6 ? 396 : 1160) &&
+               sizeof(hipDeviceProp_t) <= 4096, "properties");
 enum { HAVE_HEADER = 1 };
 #else
 enum { HAVE_HEADER = 0 };

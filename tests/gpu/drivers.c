@@ -21,7 +21,8 @@ static char first[16], second[16];
 static void use_fake(const char *program)
 {
     static char path[1024];
-    static const char *const name[] = {"KILN_CUDA_DRIVER", "KILN_CUDA_COMPILER", "KILN_HIP_DRIVER", "KILN_HIP_COMPILER"};
+    static const char *const name[] = {"KILN_CUDA_DRIVER", "KILN_CUDA_COMPILER", "KILN_HIP_DRIVER",
+                                       "KILN_HIP_COMPILER"};
     const char *slash = strrchr(program, '/');
     snprintf(path, sizeof path, "%.*s/libfake-gpu.so", slash ? (int)(slash - program) : 1, slash ? program : ".");
     for (unsigned i = 0; i < 4; i++)
@@ -58,9 +59,11 @@ static bool step(const char *device, float s, struct err *e)
     for (int i = 0; ok && i < 300; i++) {
         float want = wv[i] * s + xv[i];
         sum += want;
-        ok = ((float *)out.v[0])[i] == want || err_set(e, KL_OK, "element %d is %g, not %g", i, (double)((float *)out.v[0])[i], (double)want);
+        ok = ((float *)out.v[0])[i] == want || err_set(e, KL_OK, "element %d is %g, not %g", i,
+                                                       (double)((float *)out.v[0])[i], (double)want);
     }
-    ok = ok && (*(float *)out.v[1] == sum || err_set(e, KL_OK, "the sum is %g, not %g", (double)*(float *)out.v[1], (double)sum));
+    ok = ok && (*(float *)out.v[1] == sum || err_set(e, KL_OK, "the sum is %g, not %g", (double)*(float *)out.v[1],
+                                                     (double)sum));
     values_free(&out);
     graph_free(g);
     return ok;
@@ -72,7 +75,8 @@ static void steps(void)
     for (int i = 0; i < 6; i++)
         check(step(first, 2 + (float)i, &e), "step %d: %s", i, e.msg);
     check(!*second || step(second, 3, &e), "the second device: %s", e.msg);
-    check(!fake || (fake->calls.launches && fake->calls.uploads && fake->calls.waits), "nothing went through the driver");
+    check(!fake || (fake->calls.launches && fake->calls.uploads && fake->calls.waits),
+          "nothing went through the driver");
 }
 
 /* A product of half floats, by the tensor cores that both pretend to have, or by those of a real GPU if it has them. */
@@ -92,8 +96,10 @@ static void half_products(int device)
     struct values in = {2, {a, b}}, none = {0}, out = {0}, want = {0};
     const struct caps *caps = accelerator_caps(accelerator_get(device));
     check(!fake || caps->mma.team == (strcmp(kind, "hip") ? 32 : 64), "teams of %u", caps->mma.team);
-    if (check(run_on(g, first, true, &in, &none, NULL, &out, &e) && run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg))
-        check(!memcmp(out.v[0], want.v[0], sizeof(uint16_t[20 * 24])), "a product of small integers differs"); /* no order rounds */
+    if (check(run_on(g, first, true, &in, &none, NULL, &out, &e) && run_on(g, "ref", true, &in, &none, NULL, &want, &e),
+              "%s", e.msg))
+        /* no order rounds */
+        check(!memcmp(out.v[0], want.v[0], sizeof(uint16_t[20 * 24])), "a product of small integers differs");
     values_free(&out);
     values_free(&want);
     graph_free(g);
@@ -155,7 +161,8 @@ static void many_uploads(void)
     }
     check(ok, "%s", e.msg);
     for (unsigned i = 0; ok && i < N; i += 99)
-        ok = check(driver->download(d0, back, a + (size_t)i * BYTES, BYTES, &e) && back[0] == (i & 255) && back[BYTES - 1] == (i & 255),
+        ok = check(driver->download(d0, back, a + (size_t)i * BYTES, BYTES, &e) && back[0] == (i & 255) &&
+                   back[BYTES - 1] == (i & 255),
                    "upload %u is lost: %s", i, e.msg);
     check(!fake || fake->live.pinned <= 32, "more than 32 blocks of pinned memory");
     driver->release(d0, a);
@@ -172,7 +179,8 @@ static struct device_kernel *adder(struct accelerator *a)
     k_store(k, out, k_int(k, 0), k_prim(k, P_ADD, k_load(k, in, k_int(k, 0), 0), s, 0), 0);
     k->extent = 1;
     struct device_kernel *d = NULL;
-    if (check(kernel_clean(k) && driver->backend->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &e), "%s", e.msg))
+    if (check(kernel_clean(k) && driver->backend->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &e), "%s",
+              e.msg))
         d = accelerator_load(a, k, &code, &e);
     check(d, "%s", e.msg);
     mem_free(code.bytes);
@@ -184,7 +192,8 @@ static struct device_kernel *adder(struct accelerator *a)
 struct counts { uint64_t captures, replays, launches, waits; };
 static struct counts counts_now(void)
 {
-    return fake ? (struct counts){fake->calls.captures, fake->calls.replays, fake->calls.launches, fake->calls.waits} : (struct counts){0};
+    return fake ? (struct counts){fake->calls.captures, fake->calls.replays, fake->calls.launches, fake->calls.waits}
+        : (struct counts){0};
 }
 
 /* One batch: the slot's upload, five kernels each adding it, a copy. */
@@ -196,9 +205,11 @@ static float batch(const struct device_kernel *k, char *buf, float slot)
     bool ok = driver->upload(d0, buf, &bits, 8, &e) && driver->upload(d0, buf + 256, &zero, 4, &e);
     for (int i = 0; ok && i < 5; i++) {
         void *args[] = {buf + 256 * (1 + i % 2), buf + 256 * (2 - i % 2)};
-        ok = driver->launch(d0, &(struct launch){.kernel = k->kernel, .buffer = args, .n = 2, .slots = buf, .end = 1, .blocks = 1}, &e);
+        ok = driver->launch(d0, &(struct launch){.kernel = k->kernel, .buffer = args, .n = 2, .slots = buf, .end = 1,
+                                                 .blocks = 1}, &e);
     }
-    ok = ok && driver->copy(d0, buf + 768, buf + 512, 4, &e) && driver->finish(d0, &e) && driver->download(d0, &result, buf + 768, 4, &e);
+    ok = ok && driver->copy(d0, buf + 768, buf + 512, 4, &e) && driver->finish(d0, &e) &&
+        driver->download(d0, &result, buf + 768, 4, &e);
     check(ok, "a batch: %s", e.msg);
     return result;
 }
@@ -216,7 +227,8 @@ static void graphs(struct accelerator *a)
         check(got == 5 * (float)i, "batch %d gives %g", i, (double)got);
     }
     now = counts_now();
-    check(!fake || (now.captures == was.captures + 1 && now.replays == was.replays + 19 && now.launches == was.launches + 10),
+    check(!fake || (now.captures == was.captures + 1 && now.replays == was.replays + 19 &&
+                    now.launches == was.launches + 10),
           "20 batches: %" PRIu64 " captures, %" PRIu64 " replays, %" PRIu64 " launches", now.captures - was.captures,
           now.replays - was.replays, now.launches - was.launches);
     was = now;
@@ -226,7 +238,8 @@ static void graphs(struct accelerator *a)
         bool ok = driver->upload(d0, buf, &bits, 8, &e);
         for (int j = 0; ok && j < 4; j++) {
             void *args[] = {buf + 256 + 256 * (j & 1), buf + 512 - 256 * (j & 1)};
-            ok = driver->launch(d0, &(struct launch){.kernel = k->kernel, .buffer = args, .n = 2, .slots = buf, .end = 1, .blocks = 1}, &e);
+            ok = driver->launch(d0, &(struct launch){.kernel = k->kernel, .buffer = args, .n = 2, .slots = buf,
+                                                     .end = 1, .blocks = 1}, &e);
         }
         check(ok && driver->submit(d0, &e), "step %d that nobody waits for: %s", i, e.msg);
     }
@@ -335,7 +348,8 @@ static int lose(const char *field)
 
 static void losses(const char *program)
 {
-    static const char *const lost_in[] = {"alloc", "upload", "launch", "stream_finish", "download", "event_finish", "event_record"};
+    static const char *const lost_in[] = {"alloc", "upload", "launch", "stream_finish", "download", "event_finish",
+                                          "event_record"};
     unsigned hit = 0;
     for (unsigned i = 0; i < sizeof lost_in / sizeof *lost_in; i++) {
         fflush(stdout);
@@ -381,7 +395,8 @@ static void half_open(void)
         fake->fail_after = 0;
         fake->result = 46;
         check(!driver->open(1, &caps, &e) && e.code == KL_ERR_DEVICE && !fake->fail, "open survives %s", at[i]);
-        check(!fake->live.streams && !fake->live.events && !fake->live.contexts, "%s fails: %" PRIu64 " streams, %" PRIu64 " events stay", at[i],
+        check(!fake->live.streams && !fake->live.events && !fake->live.contexts,
+              "%s fails: %" PRIu64 " streams, %" PRIu64 " events stay", at[i],
               fake->live.streams, fake->live.events);
     }
     struct err e = {0};
@@ -456,7 +471,8 @@ int main(int argc, char **argv)
         no_graphs(accelerator_get(n0));
         check(fake->live.modules == modules, "a kernel that was unloaded is there");
         buffer_trim();
-        check(!fake->live.memory && !fake->live.execs && !fake->live.graphs, "%" PRIu64 " buffers are left", fake->live.memory);
+        check(!fake->live.memory && !fake->live.execs && !fake->live.graphs, "%" PRIu64 " buffers are left",
+              fake->live.memory);
     }
     snprintf(remove, sizeof remove, "rm -r %s", folder);
     check(!system(remove), "%s", folder);

@@ -1,4 +1,5 @@
-/* NVRTC and hiprtc for fake_gpu.c: a kernel's text through the C++ compiler.  They compile for one architecture each. */
+/* NVRTC and hiprtc for fake_gpu.c: a kernel's text through the C++ compiler.  They compile for one architecture
+ * each. */
 #define _GNU_SOURCE
 #include "fake_gpu.h"
 #include "gpu_block.h"
@@ -16,7 +17,8 @@ static const char caller[] =
     "#include <utility>\n"
     "template <class... A, std::size_t... I> static void expand(void (*f)(A...), void **p, std::index_sequence<I...>)\n"
     "{\n    f(*(A *)p[I]...);\n}\n"
-    "template <class... A> static void expand(void (*f)(A...), void **p) { expand(f, p, std::make_index_sequence<sizeof...(A)>()); }\n"
+    "template <class... A> static void expand(void (*f)(A...), void **p) { expand(f, p, "
+    "std::make_index_sequence<sizeof...(A)>()); }\n"
     "template <class... A> static unsigned count(void (*)(A...)) { return sizeof...(A); }\n"
     "extern \"C\" void call_kernel(void **p) { expand(kernel, p); }\n"
     "extern \"C\" unsigned count_kernel() { return count(kernel); }\n";
@@ -46,7 +48,8 @@ int nvrtcVersion(int *major, int *minor)
 }
 BOTH(nvrtcVersion, hiprtcVersion);
 
-EXPORT int nvrtcCreateProgram(struct program **p, const char *source, const char *name, int headers, const char *const *header,
+EXPORT int nvrtcCreateProgram(struct program **p, const char *source, const char *name, int headers,
+                              const char *const *header,
                               const char *const *include);
 int nvrtcCreateProgram(struct program **p, const char *source, const char *name, int headers, const char *const *header,
                        const char *const *include)
@@ -80,13 +83,15 @@ int nvrtcCompileProgram(struct program *p, int n, const char *const *option)
     fputs(caller, f);
     fclose(f);
     const char *compiler = getenv("CXX");
-    snprintf(command, sizeof command, "%s " GPU_SHIM_FLAGS " -o %s %s >%s 2>&1", compiler ? compiler : "c++", library, source, log);
+    snprintf(command, sizeof command, "%s " GPU_SHIM_FLAGS " -o %s %s >%s 2>&1", compiler ? compiler : "c++", library,
+             source, log);
     int status = system(command);
     p->log = read_file(log, &p->log_size);
     p->log_size++;
     p->code = read_file(library, &p->code_size);
     if (p->code)
-        memcpy(p->code + 9, &p->code_size, 7); /* an image does not say how long it is: here its head does, where nobody looks */
+        /* an image does not say how long it is: here its head does, where nobody looks */
+        memcpy(p->code + 9, &p->code_size, 7);
     unlink(source);
     unlink(library);
     unlink(log);

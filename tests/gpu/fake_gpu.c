@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { DEVICES = 2, BLOCKS = 1 << 16, MOST_PARAMETERS = 256, INVALID_VALUE = 1, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400,
+enum { DEVICES = 2, BLOCKS = 1 << 16, MOST_PARAMETERS = 256, INVALID_VALUE = 1, INVALID_IMAGE = 200,
+       INVALID_CONTEXT = 201, INVALID_HANDLE = 400,
        NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, CAPTURE_INVALID = 901 };
 
 static struct fake_gpu state = {.most_bytes = (size_t)1 << 31};
@@ -371,13 +372,15 @@ static gpu_result peer(void *to, const void *from, size_t bytes, gpu_stream s)
     return give(s, (struct work){.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes});
 }
 
-static gpu_result fake_cuda_copy_peer(gpu_address to, gpu_context to_context, gpu_address from, gpu_context from_context, size_t bytes,
+static gpu_result fake_cuda_copy_peer(gpu_address to, gpu_context to_context, gpu_address from,
+                                      gpu_context from_context, size_t bytes,
                                       gpu_stream s)
 {
     return to_context == from_context ? INVALID_VALUE : peer(to, from, bytes, s);
 }
 
-static gpu_result fake_hip_copy_peer(void *to, int to_device, const void *from, int from_device, size_t bytes, gpu_stream s)
+static gpu_result fake_hip_copy_peer(void *to, int to_device, const void *from, int from_device, size_t bytes,
+                                     gpu_stream s)
 {
     return to_device == from_device ? INVALID_VALUE : peer(to, from, bytes, s);
 }
@@ -390,7 +393,10 @@ static gpu_result reached(void)
 }
 
 static gpu_result fake_cuda_reach(gpu_context c, unsigned flags) { return c && !flags ? reached() : INVALID_VALUE; }
-static gpu_result fake_hip_reach(int device, unsigned flags) { return device < DEVICES && !flags ? reached() : INVALID_VALUE; }
+static gpu_result fake_hip_reach(int device, unsigned flags)
+{
+    return device < DEVICES && !flags ? reached() : INVALID_VALUE;
+}
 
 /* ---- streams and events ---- */
 
@@ -477,7 +483,8 @@ static gpu_result fake_module_new(gpu_module *m, const void *image)
     char path[] = "/tmp/kiln-fake-XXXXXX"; /* the loader takes files of one name for one library */
     int fd = mkstemp(path);
     struct gpu_module_of *n = calloc(1, sizeof *n);
-    bool ok = fd >= 0 && write(fd, image, bytes) == (ssize_t)bytes && pwrite(fd, nothing, sizeof nothing, 9) == sizeof nothing &&
+    bool ok = fd >= 0 && write(fd, image, bytes) == (ssize_t)bytes &&
+        pwrite(fd, nothing, sizeof nothing, 9) == sizeof nothing &&
               (n->so = dlopen(path, RTLD_NOW | RTLD_LOCAL));
     close(fd);
     unlink(path);
@@ -511,12 +518,14 @@ static gpu_result fake_function(gpu_function *f, gpu_module m, const char *name)
     return strcmp(name, "kernel") ? NOT_FOUND : 0;
 }
 
-static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                              unsigned block_y,
                               unsigned block_z, unsigned shared, gpu_stream s, void **parameter, void **extra)
 {
     BEGIN(launch);
     unsigned n = f->module->count();
-    if (!grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > GPU_BLOCK_THREADS || block_y != 1 || block_z != 1 || shared || extra)
+    if (!grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > GPU_BLOCK_THREADS || block_y != 1 ||
+        block_z != 1 || shared || extra)
         return INVALID_VALUE;
     state.calls.launches++;
     struct work *w = calloc(1, sizeof *w + n * sizeof *w->parameter);

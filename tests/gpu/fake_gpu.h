@@ -1,7 +1,7 @@
-/* A library that tests load in place of CUDA's and HIP's drivers and compilers: two GPUs that are none.  Their memory is
- * the host's, their code what the C++ compiler makes of a kernel's text.  Work is done as late as a real driver may: when
- * somebody waits for it, or for an event behind it.  A context that was not made current, memory that is none and a graph
- * that was freed are errors, as they are for a driver.
+/* A library that tests load in place of CUDA's and HIP's drivers and compilers: two GPUs that are none.  Their memory
+ * is the host's, their code what the C++ compiler makes of a kernel's text.  Work is done as late as a real driver may:
+ * when somebody waits for it, or for an event behind it.  A context that was not made current, memory that is none and
+ * a graph that was freed are errors, as they are for a driver.
  *
  * FAKE_GPU_INIT=N, FAKE_GPU_VERSION=N: what cuInit and hipInit, cuDriverGetVersion and hipRuntimeGetVersion give. */
 #ifndef FAKE_GPU_H
@@ -11,10 +11,11 @@
 
 struct fake_gpu {
     struct { uint64_t memory, pinned, streams, events, modules, graphs, execs, contexts, bytes; } live;
-    struct { uint64_t launches, copies, uploads, downloads, peer_copies, captures, replays, waits, compiles, peers; } calls;
+    struct { uint64_t launches, copies, uploads, downloads, peer_copies, captures, replays, waits, compiles, peers;
+             } calls;
     size_t most_bytes;            /* of a device: beyond them it is full */
-    /* The call of this field of stream.def that follows so many others gives `result`; once, or for good where a device is
-     * lost by it.  NULL: none. */
+    /* The call of this field of stream.def that follows so many others gives `result`; once, or for good where a device
+     * is lost by it.  NULL: none. */
     const char *fail;
     uint64_t fail_after;
     int result;

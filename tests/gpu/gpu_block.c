@@ -8,7 +8,8 @@
 enum { STACK = 1 << 16 };
 
 static const char gpu_shim[] =
-    "extern \"C\" { float fmaf(float, float, float); double fma(double, double, double); float sqrtf(float); double sqrt(double);\n"
+    "extern \"C\" { float fmaf(float, float, float); double fma(double, double, double); float sqrtf(float); double "
+    "sqrt(double);\n"
     "float rintf(float); double rint(double); float fabsf(float); double fabs(double); }\n"
     "#define __global__\n#define __device__\n#define __launch_bounds__(n)\n#define __shared__ static\n"
     "struct emulated_dim { unsigned x; };\n"
@@ -18,7 +19,8 @@ static const char gpu_shim[] =
     "    __builtin_memcpy(&a, &b, sizeof a);\n    return a;\n}\n"
     "#define __uint_as_float bits<float, unsigned>\n#define __float_as_uint bits<unsigned, float>\n"
     "#define __longlong_as_double bits<double, long long>\n#define __double_as_longlong bits<long long, double>\n"
-    "template <class T> static T exchange(T x, unsigned from)\n{\n    unsigned long long b = 0;\n    __builtin_memcpy(&b, &x, sizeof x);\n"
+    "template <class T> static T exchange(T x, unsigned from)\n{\n    unsigned long long b = 0;\n    "
+    "__builtin_memcpy(&b, &x, sizeof x);\n"
     "    b = emulated_exchange(b, from);\n    __builtin_memcpy(&x, &b, sizeof x);\n    return x;\n}\n"
     "template <class T> static void atomicAdd(T *p, T x) { *p += x; }\n"
     "template <class T> static void atomicMax(T *p, T x) { *p = x > *p ? x : *p; }\n"
@@ -27,19 +29,23 @@ static const char gpu_shim[] =
     "#define __shfl_down(v, h, w) exchange(v, lane_of(w) + (h) < (w) ? threadIdx.x + (h) : threadIdx.x)\n"
     "#define __shfl_xor(v, h, w) exchange(v, threadIdx.x ^ (h))\n"
     "#define __shfl(v, l, w) exchange(v, threadIdx.x - lane_of(w) + (l))\n"
-    "#define __shfl_down_sync(m, v, h, w) __shfl_down(v, h, w)\n#define __shfl_xor_sync(m, v, h, w) __shfl_xor(v, h, w)\n"
+    "#define __shfl_down_sync(m, v, h, w) __shfl_down(v, h, w)\n#define __shfl_xor_sync(m, v, h, w) __shfl_xor(v, h, "
+    "w)\n"
     "#define __shfl_sync(m, v, l, w) __shfl(v, l, w)\n";
 
-/* Products by teams.  Element for element it is asked which lane and register has it, and the sum is one ascending chain
- * of fma, as the interpreter's is.  Of PTX's mma.m16n8k16 (PTX ISA): a[r][k] and b[k][c], k in pairs, are of the lane with
- * groupID r mod 8, or c, and threadID_in_group k mod 8 / 2; sum[r][c] of groupID r mod 8 and threadID_in_group c / 2.  Of
- * its ldmatrix: lane 8 j + i says where row i of matrix j lies; lane 4 i + c / 2 gets its elements c, or element i of rows c.  Of
- * CDNA 2's 16x16x16: a[r][k] of lane r + 16 (k / 4), b[k][c] of lane c + 16 (k / 4), sum[r][c] of lane c + 16 (r / 4). */
+/* Products by teams.  Element for element it is asked which lane and register has it, and the sum is one ascending
+ * chain of fma, as the interpreter's is.  Of PTX's mma.m16n8k16 (PTX ISA): a[r][k] and b[k][c], k in pairs, are of the
+ * lane with groupID r mod 8, or c, and threadID_in_group k mod 8 / 2; sum[r][c] of groupID r mod 8 and
+ * threadID_in_group c / 2.  Of its ldmatrix: lane 8 j + i says where row i of matrix j lies; lane 4 i + c / 2 gets its
+ * elements c, or element i of rows c.  Of CDNA 2's 16x16x16: a[r][k] of lane r + 16 (k / 4), b[k][c] of lane c + 16 (k
+ * / 4), sum[r][c] of lane c + 16 (r / 4). */
 static const char matrix_units[] =
     "static unsigned emulated_a[1024][4], emulated_b[1024][2];\n"
-    "static float emulated_half(bool bf16, unsigned pair, unsigned k)\n{\n    unsigned short h = pair >> 16 * (k & 1);\n"
+    "static float emulated_half(bool bf16, unsigned pair, unsigned k)\n{\n    unsigned short h = pair >> 16 * (k & "
+    "1);\n"
     "    return bf16 ? bits<float, unsigned>((unsigned)h << 16) : float(bits<_Float16, unsigned short>(h));\n}\n"
-    "static void emulated_ptx_mma(bool bf16, float &d0, float &d1, float &d2, float &d3, unsigned a0, unsigned a1, unsigned a2,\n"
+    "static void emulated_ptx_mma(bool bf16, float &d0, float &d1, float &d2, float &d3, unsigned a0, unsigned a1, "
+    "unsigned a2,\n"
     "                             unsigned a3, unsigned b0, unsigned b1)\n{\n"
     "    unsigned t = threadIdx.x, first = t & ~31u, a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};\n"
     "    float *d[4] = {&d0, &d1, &d2, &d3};\n"
@@ -48,20 +54,24 @@ static const char matrix_units[] =
     "    for (unsigned r = 0; r < 16; r++)\n        for (unsigned c = 0; c < 8; c++)\n"
     "            for (unsigned k = 0; k < 16 && t == first + r % 8 * 4 + c / 2; k++) {\n"
     "                float x = emulated_half(bf16, emulated_a[first + r % 8 * 4 + k % 8 / 2][k / 8 * 2 + r / 8], k);\n"
-    "                float y = emulated_half(bf16, emulated_b[first + c * 4 + k % 8 / 2][k / 8], k), *sum = d[r / 8 * 2 + c % 2];\n"
+    "                float y = emulated_half(bf16, emulated_b[first + c * 4 + k % 8 / 2][k / 8], k), *sum = d[r / 8 * "
+    "2 + c % 2];\n"
     "                *sum = fmaf(x, y, *sum);\n            }\n    emulated_exchange(0, t);\n}\n"
     "static const unsigned short *emulated_row[1024];\n"
-    "static void emulated_rows(unsigned n, bool turned, unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, const unsigned short *row)\n{\n"
+    "static void emulated_rows(unsigned n, bool turned, unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, const "
+    "unsigned short *row)\n{\n"
     "    unsigned t = threadIdx.x, first = t & ~31u, *r[4] = {&r0, &r1, &r2, &r3};\n"
     "    if (t - first < 8 * n && (unsigned long long)row % 16)\n        __builtin_trap();\n"
     "    emulated_row[t] = row;\n    emulated_exchange(0, t);\n"
     "    for (unsigned j = 0; j < n; j++) {\n        const unsigned short **m = emulated_row + first + 8 * j;\n"
     "        unsigned i = t % 32 / 4, c = t % 4 * 2;\n"
-    "        *r[j] = turned ? m[c][i] | m[c + 1][i] << 16 : m[i][c] | m[i][c + 1] << 16;\n    }\n    emulated_exchange(0, t);\n}\n"
+    "        *r[j] = turned ? m[c][i] | m[c + 1][i] << 16 : m[i][c] | m[i][c + 1] << 16;\n    }\n    "
+    "emulated_exchange(0, t);\n}\n"
     "typedef float emulated_sums __attribute__((vector_size(16)));\n"
     "template <class H> static emulated_sums emulated_mfma(bool bf16, H a, H b, emulated_sums d)\n{\n"
     "    unsigned t = threadIdx.x, first = t & ~63u;\n"
-    "    __builtin_memcpy(emulated_a[t], &a, 8);\n    __builtin_memcpy(emulated_b[t], &b, 8);\n    emulated_exchange(0, t);\n"
+    "    __builtin_memcpy(emulated_a[t], &a, 8);\n    __builtin_memcpy(emulated_b[t], &b, 8);\n    "
+    "emulated_exchange(0, t);\n"
     "    for (unsigned r = 0; r < 16; r++)\n        for (unsigned c = 0; c < 16; c++)\n"
     "            for (unsigned k = 0; k < 16 && t == first + c + r / 4 * 16; k++) {\n"
     "                float x = emulated_half(bf16, emulated_a[first + r + k / 4 * 16][k % 4 / 2], k);\n"
@@ -72,15 +82,18 @@ static const char matrix_units[] =
 
 /* Copies land when the thread waits for them and no sooner. */
 static const char copies[] =
-    "static struct { struct { void *to; const void *from; unsigned bytes, batch; bool there; } v[64]; unsigned n, batch; } emulated_copies[1024];\n"
+    "static struct { struct { void *to; const void *from; unsigned bytes, batch; bool there; } v[64]; unsigned n, "
+    "batch; } emulated_copies[1024];\n"
     "#define __cvta_generic_to_shared(p) 0\n"
     "static void emulated_copy(void *to, const void *from, unsigned bytes, bool there)\n{\n"
     "    auto &c = emulated_copies[threadIdx.x];\n"
-    "    if ((unsigned long long)to % bytes || (there && (unsigned long long)from % bytes) || c.n == 64)\n        __builtin_trap();\n"
+    "    if ((unsigned long long)to % bytes || (there && (unsigned long long)from % bytes) || c.n == 64)\n        "
+    "__builtin_trap();\n"
     "    c.v[c.n++] = {to, from, bytes, c.batch, there};\n}\n"
     "static void emulated_commit() { emulated_copies[threadIdx.x].batch++; }\n"
     "static void emulated_wait(unsigned left)\n{\n    auto &c = emulated_copies[threadIdx.x];\n    unsigned n = 0;\n"
-    "    for (unsigned i = 0; i < c.n; i++) {\n        if (c.v[i].batch + left >= c.batch)\n            c.v[n++] = c.v[i];\n"
+    "    for (unsigned i = 0; i < c.n; i++) {\n        if (c.v[i].batch + left >= c.batch)\n            c.v[n++] = "
+    "c.v[i];\n"
     "        else if (c.v[i].there)\n            __builtin_memcpy(c.v[i].to, c.v[i].from, c.v[i].bytes);\n"
     "        else\n            __builtin_memset(c.v[i].to, 0, c.v[i].bytes);\n    }\n    c.n = n;\n}\n";
 
@@ -91,8 +104,10 @@ void gpu_shim_write(FILE *f, const char *text)
     static const char *const ptx[][2] = {
         {"asm(\"cvt.f32.f16 ", "x = f32(bits<_Float16, unsigned short>(h));\n"},
         {"asm(\"cvt.rn.f16.f32 ", "h = bits<unsigned short, _Float16>(_Float16(x));\n"},
-        {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.", "emulated_ptx_mma(false, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);\n"},
-        {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.", "emulated_ptx_mma(true, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);\n"},
+        {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.",
+         "emulated_ptx_mma(false, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);\n"},
+        {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.",
+         "emulated_ptx_mma(true, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);\n"},
         {"asm volatile(\"ldmatrix.sync.aligned.m8n8.x2.shared", "emulated_rows(2, false, r0, r1, r0, r1, row);\n"},
         {"asm volatile(\"ldmatrix.sync.aligned.m8n8.x2.trans", "emulated_rows(2, true, r0, r1, r0, r1, row);\n"},
         {"asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared", "emulated_rows(4, false, r0, r1, r2, r3, row);\n"},
@@ -179,7 +194,8 @@ static void start_thread(unsigned t)
     block.barriers[t] = 0;
 }
 
-bool gpu_block_run(const struct gpu_module_code *m, unsigned threads, bool backwards, void (*call)(void *ctx), void *ctx)
+bool gpu_block_run(const struct gpu_module_code *m, unsigned threads, bool backwards, void (*call)(void *ctx),
+                   void *ctx)
 {
     block.m = m;
     block.call = call;

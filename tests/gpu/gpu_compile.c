@@ -5,8 +5,8 @@
  *
  * Kernels: those of tests/text, of every op with every dtype, of the shapes that schedules treat differently, and of
  * random graphs; each once, by its hash.  They become text in every dialect, and are compiled 100 a file.  A compiler
- * that is not there is skipped.  Products of half floats are also made for an architecture as lowering finds them best there:
- * the code must hold instructions of its matrix units. */
+ * that is not there is skipped.  Products of half floats are also made for an architecture as lowering finds them best
+ * there: the code must hold instructions of its matrix units. */
 #include "codegen/gpu/compile.h"
 #include "codegen/gpu/source.h"
 #include "gpu_kernels.h"
@@ -17,7 +17,8 @@ enum { A_FILE = 100 };
 /* ---- compiling ---- */
 
 /* One file of the kernels [first, end). */
-static bool make_file(const struct kernel_set *s, const struct dialect *d, uint32_t first, uint32_t end, struct text *out)
+static bool make_file(const struct kernel_set *s, const struct dialect *d, uint32_t first, uint32_t end,
+                      struct text *out)
 {
     struct err e = {0};
     dialect_prelude(d, NULL, out);
@@ -47,8 +48,8 @@ static bool copies(const struct kernel *k)
     return false;
 }
 
-/* CUDA's and HIP's text of a kernel is the same: what differs stands in their preludes, but for how copies to shared memory
- * wait. */
+/* CUDA's and HIP's text of a kernel is the same: what differs stands in their preludes, but for how copies to shared
+ * memory wait. */
 static void same_text(const struct kernel_set *s)
 {
     struct err e = {0};
@@ -69,7 +70,8 @@ static void same_text(const struct kernel_set *s)
 }
 
 /* Compiles kernels [first, end) and, where they are refused, halves of them, to name the one. */
-static void compile(const struct kernel_set *s, const struct gpu_compiler *c, const char *arch, uint32_t first, uint32_t end)
+static void compile(const struct kernel_set *s, const struct gpu_compiler *c, const char *arch, uint32_t first,
+                    uint32_t end)
 {
     struct text source = {0};
     struct code code = {0};
@@ -77,7 +79,8 @@ static void compile(const struct kernel_set *s, const struct gpu_compiler *c, co
     bool made = make_file(s, dialect_find(c->name, &e), first, end, &source);
     if (made && c->compile(source.s, arch, GPU_BINARY, &code, &e)) {
         bool spirv = !strcmp(c->name, "glsl");
-        check(code.size > 64 && !memcmp(code.bytes, spirv ? "\3\2\43\7" : "\177ELF", 4), "%s for %s gives no %s file", c->name, arch,
+        check(code.size > 64 && !memcmp(code.bytes, spirv ? "\3\2\43\7" : "\177ELF", 4), "%s for %s gives no %s file",
+              c->name, arch,
               spirv ? "SPIR-V" : "ELF");
         passed += end - first - 1;
     } else if (made && end - first > 1) {
@@ -111,16 +114,17 @@ static void compile_all(const struct kernel_set *s, const char *name, unsigned a
 
 /* ---- matrix units ---- */
 
-/* In the code of a kernel, is there an instruction of a matrix unit?  NVIDIA's are 16 bytes, and the low 12 bits say which:
- * 0x23c is HMMA.  AMD's are of 4 or 8 bytes; the first 9 bits of V_MFMA are 110100111, then come 1 and 6 bits that say which
- * (0x4d: f32_16x16x16f16, 0x67: f32_16x16x16bf16_1k). */
+/* In the code of a kernel, is there an instruction of a matrix unit?  NVIDIA's are 16 bytes, and the low 12 bits say
+ * which: 0x23c is HMMA.  AMD's are of 4 or 8 bytes; the first 9 bits of V_MFMA are 110100111, then come 1 and 6 bits
+ * that say which (0x4d: f32_16x16x16f16, 0x67: f32_16x16x16bf16_1k). */
 static unsigned count_instructions(const uint8_t *code, size_t bytes, bool amd)
 {
     unsigned n = 0;
     for (size_t at = 0; at + 16 <= bytes; at += amd ? 4 : 16) {
         uint32_t word;
         memcpy(&word, code + at, sizeof word);
-        n += amd ? word >> 23 == 0x1a7 && ((word >> 16 & 0x7f) == 0x4d || (word >> 16 & 0x7f) == 0x67) : (word & 0xfff) == 0x23c;
+        n += amd ? word >> 23 == 0x1a7 && ((word >> 16 & 0x7f) == 0x4d || (word >> 16 & 0x7f) == 0x67)
+            : (word & 0xfff) == 0x23c;
     }
     return n;
 }
@@ -194,10 +198,12 @@ static void refusal(const char *name)
     const struct gpu_compiler *c = gpu_compiler_find(name, &e);
     if (!c || !c->version(version, sizeof version, &e))
         return;
-    const char *wrong = strcmp(name, "glsl") ? "static __device__ int f() { return nowhere; }\n" : "#version 460\nvoid main() { nowhere = 1; }\n";
+    const char *wrong = strcmp(name, "glsl") ? "static __device__ int f() { return nowhere; }\n"
+        : "#version 460\nvoid main() { nowhere = 1; }\n";
     check(!c->compile(wrong, c->arch[0], GPU_BINARY, &code, &e) && strstr(e.msg, "nowhere") && !code.bytes,
           "%s says of a wrong source: %s", name, e.msg);
-    check(!c->compile("", "nothing", GPU_BINARY, &code, &e) && e.code && !code.bytes, "%s takes an architecture that is none", name);
+    check(!c->compile("", "nothing", GPU_BINARY, &code, &e) && e.code && !code.bytes,
+          "%s takes an architecture that is none", name);
 }
 
 /* Kernels whose lanes exchange values, for a device of Vulkan that has subgroups. */
@@ -214,7 +220,8 @@ static void subgroups(const struct kernel_set *s)
         struct code code = {0};
         dialect_prelude(&with, features, &source);
         size_t prelude = source.len;
-        if (check(source_kernel(s->v[i], &with, "kernel", &source, NULL, &e), "%s", e.msg) && strstr(source.s + prelude, "lane_")) {
+        if (check(source_kernel(s->v[i], &with, "kernel", &source, NULL, &e), "%s", e.msg) &&
+            strstr(source.s + prelude, "lane_")) {
             check(c->compile(source.s, c->arch[0], GPU_BINARY, &code, &e), "%s: %s", s->v[i]->name, e.msg);
             n++;
         }
@@ -225,7 +232,8 @@ static void subgroups(const struct kernel_set *s)
     check(n > 10 || e.code, "only %u kernels with subgroups", n);
 }
 
-/* An elementwise kernel, whatever its axes: neighbouring threads have neighbouring elements, nobody waits for anybody. */
+/* An elementwise kernel, whatever its axes: neighbouring threads have neighbouring elements, nobody waits for
+ * anybody. */
 static void elementwise(const char *name)
 {
     struct kernel_set s = {0};
@@ -237,9 +245,11 @@ static void elementwise(const char *name)
     graph_output(g, OUT_RETURN, n_cast(g, n_neg(g, x), KL_I32), 0);
     gpu_kernels_graph(&s, g);
     graph_free(g);
-    if (check(s.n && source_kernel(s.v[0], dialect_find(name, &e), "kernel", &t, &info, &e), "%u kernels: %s", s.n, e.msg)) {
+    if (check(s.n && source_kernel(s.v[0], dialect_find(name, &e), "kernel", &t, &info, &e), "%u kernels: %s", s.n,
+              e.msg)) {
         check(info.threads == 64, "%s: blocks of %u threads", name, info.threads);
-        check(!strstr(t.s, dialect_find(name, &e)->barrier) && !strstr(t.s, "turn") && !strstr(t.s, " / "), "%s: %s", name, t.s);
+        check(!strstr(t.s, dialect_find(name, &e)->barrier) && !strstr(t.s, "turn") && !strstr(t.s, " / "), "%s: %s",
+              name, t.s);
     }
     source_info_free(&info);
     mem_free(t.s);

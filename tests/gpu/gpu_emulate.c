@@ -3,9 +3,9 @@
  *   gpu_emulate [KERNELS [GRAPHS [SEED]]]   (random kernels and graphs, default 60 and 20)
  *   gpu_emulate essential ...              of the graphs' kernels those alone whose text shows something new
  *
- * The text is compiled as C++ for this machine (c++, or $CXX) and run by gpu_block.c: a block's threads between barriers
- * first to last and then last to first, so that where a barrier is missing one of the two orders goes wrong.  Kernels: those of tests/text, of random
- * graphs, random ones, and products by the matrix units of either dialect. */
+ * The text is compiled as C++ for this machine (c++, or $CXX) and run by gpu_block.c: a block's threads between
+ * barriers first to last and then last to first, so that where a barrier is missing one of the two orders goes wrong.
+ * Kernels: those of tests/text, of random graphs, random ones, and products by the matrix units of either dialect. */
 #include "codegen/gpu/source.h"
 #include "gpu_block.h"
 #include "gpu_kernels.h"
@@ -47,7 +47,8 @@ struct subject {
 
 static size_t buffer_bytes(const struct subject *s, uint32_t b)
 {
-    return (size_t)s->k->buf[b].count * dtype_size(s->k->buf[b].dtype) * (s->k->buf[b].role == BUF_SCRATCH ? s->blocks : 1);
+    return (size_t)s->k->buf[b].count * dtype_size(s->k->buf[b].dtype) *
+        (s->k->buf[b].role == BUF_SCRATCH ? s->blocks : 1);
 }
 
 /* Inputs depend on their number alone; the rest are sevens, so that what is not stored shows. */
@@ -87,7 +88,8 @@ static void run(const struct module *m, const struct subject *s, uint32_t number
     for (unsigned i = 0; i < MAX_SLOTS; i++)
         slot[i] = dtype_bits(KL_F32, 0.75);
     set_up(s, want);
-    bool ok = kernel_interp(s->k, want, slot, 0, s->k->extent, &e); /* else another test's matter: an index out of range */
+    /* else another test's matter: an index out of range */
+    bool ok = kernel_interp(s->k, want, slot, 0, s->k->extent, &e);
     for (int backwards = 0; backwards < 2 && ok; backwards++) {
         struct call c = {.buf = got, .slot = slot, .end = s->k->extent};
         *(void **)&c.fn = dlsym(m->so, name);
@@ -95,7 +97,8 @@ static void run(const struct module *m, const struct subject *s, uint32_t number
         set_up(s, got);
         for (unsigned b = 0; b < s->blocks && ok; b++) {
             *m->code.block = b;
-            ok = check(gpu_block_run(&m->code, s->info.threads, backwards, call, &c), "%s: threads part at a barrier", s->k->name);
+            ok = check(gpu_block_run(&m->code, s->info.threads, backwards, call, &c), "%s: threads part at a barrier",
+                       s->k->name);
         }
         ok = ok && compare(s, want, got, backwards ? "threads last to first" : "threads first to last");
         runs += ok;
@@ -117,8 +120,10 @@ static bool write_kernel(FILE *f, struct subject *s, uint32_t number)
     struct err e = {0};
     char entry[32];
     snprintf(entry, sizeof entry, "kernel_%u", number);
-    bool ok = check(source_kernel(s->k, s->d, entry, &t, &s->info, &e) && s->info.threads <= GPU_BLOCK_THREADS, "%s", e.msg);
-    text_put(&t, "extern \"C\" void call_%u(void **buf, const u64 *slots, i64 begin, i64 end)\n{\n    %s(", number, entry);
+    bool ok = check(source_kernel(s->k, s->d, entry, &t, &s->info, &e) && s->info.threads <= GPU_BLOCK_THREADS, "%s",
+                    e.msg);
+    text_put(&t, "extern \"C\" void call_%u(void **buf, const u64 *slots, i64 begin, i64 end)\n{\n    %s(", number,
+             entry);
     for (uint32_t b = 0; ok && b < s->k->nbuf; b++)
         if (!s->info.inside[b])
             text_put(&t, "(%s *)buf[%u], ", s->k->buf[b].dtype == KL_BOOL ? "u8" : dtype_name(s->k->buf[b].dtype), b);
@@ -216,7 +221,8 @@ int main(int argc, char **argv)
     bool essential = argc > 1 && !strcmp(argv[1], "essential");
     argc -= essential;
     argv += essential;
-    uint64_t kernels = argc > 1 ? strtoull(argv[1], NULL, 10) : 60, graphs = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;
+    uint64_t kernels = argc > 1 ? strtoull(argv[1], NULL, 10) : 60,
+        graphs = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;
     uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     char folder[] = "/tmp/kiln-emulate-XXXXXX";
     struct err e = {0};

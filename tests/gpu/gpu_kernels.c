@@ -129,8 +129,8 @@ void gpu_kernels_folder(struct kernel_set *s, const char *folder)
     closedir(d);
 }
 
-/* A product and what it is made into, by the axes that are contracted: of batches, of transposed operands, of one that is
- * computed, with a bias. */
+/* A product and what it is made into, by the axes that are contracted: of batches, of transposed operands, of one that
+ * is computed, with a bias. */
 static ref matrix_product(struct graph *g, unsigned dtype, const int64_t size[4], unsigned con_a, unsigned con_b)
 {
     int64_t b = size[0], m = size[1], n = size[2], k = size[3];
@@ -144,14 +144,16 @@ static ref matrix_product(struct graph *g, unsigned dtype, const int64_t size[4]
 
 void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
 {
-    static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } product[] = { /* tiles of all sizes */
+    /* tiles of all sizes */
+    static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } product[] = {
         {{1, 64, 64, 40}, KL_BF16, 2, 1, 1}, {{2, 50, 40, 70}, KL_F16, 1, 2, 8}, {{1, 33, 35, 17}, KL_BF16, 2, 2, 100},
         {{3, 16, 16, 5}, KL_F16, 1, 1, 100}, {{1, 70, 65, 9}, KL_BF16, 2, 1, 1}};
     for (unsigned i = 0; i < sizeof product / sizeof *product; i++) {
         struct caps target = *caps;
         struct graph *g = graph_new("matrix");
         target.threads = product[i].processors;
-        graph_output(g, OUT_RETURN, matrix_product(g, product[i].dtype, product[i].size, product[i].con_a, product[i].con_b), 0);
+        graph_output(g, OUT_RETURN, matrix_product(g, product[i].dtype, product[i].size, product[i].con_a,
+                                                   product[i].con_b), 0);
         check(!g->err.code, "%s", g->err.msg);
         add_graph_for(s, g, &target, false);
         graph_free(g);
@@ -168,7 +170,8 @@ void gpu_kernels_ops(struct kernel_set *s)
             struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
             for (unsigned i = 0; i < n.nin; i++)
                 n.in[i] = n_input(g, op == OP_where && i == 0 ? KL_BOOL : dtype, &shape, "x");
-            ref y = op_is_elementwise(op) ? graph_add(g, &n, NULL) : op >= OP_sum && op <= OP_reduce_prod ? n_reduce(g, (enum op)op, n.in[0], 2) : NIL;
+            ref y = op_is_elementwise(op) ? graph_add(g, &n, NULL) : op >= OP_sum &&
+                op <= OP_reduce_prod ? n_reduce(g, (enum op)op, n.in[0], 2) : NIL;
             if (y && !g->err.code) {
                 graph_output(g, OUT_RETURN, y, 0);
                 gpu_kernels_graph(s, g);
@@ -203,7 +206,8 @@ static uint64_t text_of(const struct kernel *k, val v, uint32_t width)
     bool prim = i->op >= L_PRIM, memory = i->op == L_LOAD || i->op == L_STORE || i->op == L_ATOMIC;
     bool lanes = i->op == L_LOOP || i->op == L_FOLD || i->op == L_MIX || i->op == L_STORE;
     val in[3] = {i->op == L_CONST || i->op == L_SLOT ? 0 : i->a, i->b, i->c};
-    uint64_t h = i->op | (uint64_t)i->dtype << 8 | (uint64_t)(prim ? 0 : i->kind) << 16 | (uint64_t)(lanes && i->varying) << 24 |
+    uint64_t h = i->op | (uint64_t)i->dtype << 8 | (uint64_t)(prim ? 0 : i->kind) << 16 |
+        (uint64_t)(lanes && i->varying) << 24 |
                  (uint64_t)(memory ? k->buf[i->imm].role : i->op == L_FOLD || i->op == L_MIX ? i->imm : 0) << 26 |
                  (uint64_t)(lanes ? width : 0) << 34;
     for (int x = 0; x < 3; x++)

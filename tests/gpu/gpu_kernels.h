@@ -11,7 +11,8 @@ struct kernel_set {
 };
 void gpu_kernels_add(struct kernel_set *s, const struct kernel *k); /* a copy, by its text */
 void gpu_kernels_graph(struct kernel_set *s, const struct graph *g); /* of a graph, fused and one by one */
-void gpu_kernels_folder(struct kernel_set *s, const char *folder);  /* of its .kir and .loop files, fused and one by one */
+/* of its .kir and .loop files, fused and one by one */
+void gpu_kernels_folder(struct kernel_set *s, const char *folder);
 void gpu_kernels_ops(struct kernel_set *s);                         /* of every op on every dtype, and every cast */
 void gpu_kernels_random(struct kernel_set *s, uint64_t graphs, uint64_t seed); /* of random graphs */
 void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps); /* of products of half floats for this target */

@@ -10,7 +10,8 @@ struct memory { char *arena; const struct values *input; struct values *out; };
 
 static void *address(const struct memory *m, const struct loc *l)
 {
-    return l->kind == LOC_INPUT ? m->input->v[l->index] : l->kind == LOC_OUT ? m->out->v[l->index] : m->arena + l->offset;
+    return l->kind == LOC_INPUT ? m->input->v[l->index] : l->kind == LOC_OUT ? m->out->v[l->index]
+        : m->arena + l->offset;
 }
 
 /* Shared and register memory is the interpreter's own. */
@@ -54,12 +55,14 @@ static bool same(unsigned dtype, const void *want, const void *got, int64_t n, i
 }
 
 /* Runs g with the schedules, which say `record` of its one product. */
-static void agrees(const struct graph *g, const struct values *in, const struct values *want, const char *schedules, const char *record)
+static void agrees(const struct graph *g, const struct values *in, const struct values *want, const char *schedules,
+                   const char *record)
 {
     struct err e = {0};
     struct values out = {.n = g->nout};
     struct graph *h = graph_clone(g);
-    struct program *p = passes_run(h, &(struct pass_options){.fuse = true, .verify = true}) ? plan(h, schedules, &e) : NULL;
+    struct program *p = passes_run(h, &(struct pass_options){.fuse = true, .verify = true}) ? plan(h, schedules, &e)
+        : NULL;
     if (!check(p, "@%s %s: %s", g->name, record, e.msg)) {
         graph_free(h);
         return;
@@ -77,7 +80,8 @@ static void agrees(const struct graph *g, const struct values *in, const struct 
     if (check(run_kernels(p, &m, &e), "@%s %s: %s", g->name, record, e.msg))
         for (uint32_t o = 0; o < g->nout; o++) {
             int64_t at, n = node_numel(g, g->out[o].value);
-            check(same(g->node[g->out[o].value].dtype, want->v[o], out.v[o], n, &at), "@%s %s: output %u differs at %" PRId64,
+            check(same(g->node[g->out[o].value].dtype, want->v[o], out.v[o], n, &at),
+                  "@%s %s: output %u differs at %" PRId64,
                   g->name, record, o, at);
         }
     free(m.arena);
@@ -119,7 +123,8 @@ static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what,
     struct values in, none = {0}, want = {0};
     struct err e = {0};
     values_random(&rng, g, &g->input, false, &in);
-    if (check(!g->err.code && run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", g->err.code ? g->err.msg : e.msg)) {
+    if (check(!g->err.code && run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s",
+              g->err.code ? g->err.msg : e.msg)) {
         agrees(g, &in, &want, NULL, record[0]);
         for (int i = 1; record[i]; i++) {
             char text[256];
@@ -154,13 +159,17 @@ static void by_matrix_units(void)
     dialect_caps(dialect_find("cuda", &e), &caps);
     dialect_matrix(dialect_find("cuda", &e), "sm_90", &caps);
     static const char *const nvidia[] = {
-        "dot width 32 tile 16x16 block 16x16 step 32 kblock 24", "dot width 64 tile 16x24 block 32x24 step 16 kblock 24",
-        "dot width 128 tile 32x8 block 32x32 step 16 kblock 24", "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
+        "dot width 32 tile 16x16 block 16x16 step 32 kblock 24",
+            "dot width 64 tile 16x24 block 32x24 step 16 kblock 24",
+        "dot width 128 tile 32x8 block 32x32 step 16 kblock 24", "dot width 64 tile 4x4 block 32x32 step 8 kblock 24",
+            NULL};
     for (int what = 0; what < WHATS; what++)
         try(what & 1 ? KL_F16 : KL_BF16, 33, 35, 21, (enum what)what, nvidia);
     static const char *const copied[] = {
-        "dot width 32 tile 16x16 block 16x16 step 32 kblock 48", "dot width 128 tile 32x8 block 32x32 step 16 kblock 48",
-        "dot width 32 tile 16x8 block 16x8 step 16 kblock 48", NULL}; /* 16x16 elements are a vector for each thread, 8x16 are not */
+        "dot width 32 tile 16x16 block 16x16 step 32 kblock 48",
+            "dot width 128 tile 32x8 block 32x32 step 16 kblock 48",
+        /* 16x16 elements are a vector for each thread, 8x16 are not */
+        "dot width 32 tile 16x8 block 16x8 step 16 kblock 48", NULL};
     for (int what = 0; what < WHATS; what++)
         try(KL_BF16, 40, 24, 48, (enum what)what, copied);
     try(KL_BF16, 40, 24, 44, TURNED, (const char *[]){"dot width 32 tile 16x16 block 16x16 step 32 kblock 48", NULL});
@@ -174,7 +183,8 @@ static void by_matrix_units(void)
     static const char *const large[] = {"dot width 256 tile 64x32 block 128x128 step 16 kblock 16", NULL};
     try(KL_F16, 66, 65, 9, TURNED, large);
     refuses(KL_F16, "dot width 128 tile 64x64 block 64x64 step 16 kblock 16", "cannot have"); /* threads */
-    refuses(KL_F16, "dot width 32 tile 24x16 block 24x16 step 16 kblock 16", "cannot have");  /* no rows of the unit's */
+    /* no rows of the unit's */
+    refuses(KL_F16, "dot width 32 tile 24x16 block 24x16 step 16 kblock 16", "cannot have");
     refuses(KL_F16, "dot width 32 tile 16x16 block 16x16 step 24 kblock 16", "cannot have");
     refuses(KL_F32, "dot width 32 tile 16x16 block 16x16 step 32 kblock 16", "cannot have");
     dialect_caps(dialect_find("hip", &e), &caps);
@@ -202,10 +212,12 @@ int main(void)
     try(KL_F16, 33, 35, 21, PLAIN, small);
     try(KL_U8, 33, 35, 21, EPILOGUE, small);
     static const char *const of_f64[] = {
-        "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "dot width 32 tile 4x4 block 16x32 step 8 kblock 24", NULL};
+        "dot width 64 tile 4x4 block 32x32 step 8 kblock 24", "dot width 32 tile 4x4 block 16x32 step 8 kblock 24",
+            NULL};
     try(KL_F64, 64, 32, 24, TURNED, of_f64); /* nothing left over anywhere */
     static const char *const blocks[] = {
-        "dot width 64 tile 4x4 block 32x32 step 8 kblock 264", "dot width 16 tile 4x4 block 16x16 step 5 kblock 264", NULL};
+        "dot width 64 tile 4x4 block 32x32 step 8 kblock 264", "dot width 16 tile 4x4 block 16x16 step 5 kblock 264",
+            NULL};
     try(KL_F32, 20, 18, 521, PLAIN, blocks); /* two k-blocks, of 264 and of 257 */
     static const char *const thin[] = {"dot width 64 tile 4x4 block 64x16 step 8 kblock 16", NULL};
     try(KL_F32, 100, 10, 9, EPILOGUE, thin);

@@ -1,12 +1,12 @@
-/* Programs on a device with a driver must mean what the interpreter says: integers, random bits and what only moves to the
- * bit, floats within bounds.
+/* Programs on a device with a driver must mean what the interpreter says: integers, random bits and what only moves to
+ * the bit, floats within bounds.
  *
- *   gpu_run [DEVICE [GRAPHS [SEED]]]   every op with every dtype that the device has, and random graphs (default: vulkan, 300)
- *   gpu_run graphs DEVICE GRAPHS SEED  these alone
+ *   gpu_run [DEVICE [GRAPHS [SEED]]]   every op with every dtype that the device has, and random graphs (default:
+ * vulkan, 300) gpu_run graphs DEVICE GRAPHS SEED  these alone
  *
  * What arithmetic rounds: ULPS units in the last place of the result, or of the largest number of its output where sums
- * cancel; GRAPH_ULPS in random graphs, whose ops pass on what others rounded, and where a number that is not finite may be
- * another one.  Skipped, with the reason, where there is no such device. */
+ * cancel; GRAPH_ULPS in random graphs, whose ops pass on what others rounded, and where a number that is not finite may
+ * be another one.  Skipped, with the reason, where there is no such device. */
 #include "tests/support/random_make.h"
 
 enum { ULPS = 16, GRAPH_ULPS = 4096, A_GRAPH = 8 };
@@ -52,7 +52,8 @@ static bool compare(const struct graph *g, const struct values *want, const stru
         for (int64_t i = 0; i < n; i++) {
             double x = element_value(dtype, want->v[o], i), y = element_value(dtype, got->v[o], i);
             if (dtype_is_float(dtype) ? !close_to(dtype, x, y, most) : x != y)
-                return err_set(why, KL_OK, "output %u element %" PRId64 " is %.17g on %s, not %.17g", o, i, y, device, x);
+                return err_set(why, KL_OK, "output %u element %" PRId64 " is %.17g on %s, not %.17g", o, i, y, device,
+                               x);
         }
     }
     return true;
@@ -69,7 +70,8 @@ static bool agrees(const struct graph *g, uint64_t seed, struct err *why)
     values_random(&r, g, &g->slot, false, &sl);
     for (uint32_t i = 0; i < sl.n; i++)
         memcpy(&slot[i], sl.v[i], dtype_size(g->slot.v[i].dtype));
-    bool ok = run_on(g, "ref", true, &in, &st, slot, &want, why) && run_on(g, device, true, &in, &st, slot, &got, why) &&
+    bool ok = run_on(g, "ref", true, &in, &st, slot, &want, why) &&
+        run_on(g, device, true, &in, &st, slot, &got, why) &&
               compare(g, &want, &got, why);
     values_free(&in);
     values_free(&st);
@@ -189,8 +191,10 @@ static void attention(unsigned dtype)
 {
     char what[64];
     struct graph *g = graph_new("attention");
-    ref q = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 37, 12}}, "q"), k = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 12}}, "k");
-    ref v = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 9}}, "v"), mask = n_input(g, KL_BOOL, &(struct shape){.rank = 3, .dim = {2, 37, 83}}, "m");
+    ref q = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 37, 12}}, "q"),
+        k = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 12}}, "k");
+    ref v = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 9}}, "v"),
+        mask = n_input(g, KL_BOOL, &(struct shape){.rank = 3, .dim = {2, 37, 83}}, "m");
     graph_output(g, OUT_RETURN, n_attention(g, q, k, v, NIL, 0.01, true), 0);
     graph_output(g, OUT_RETURN, n_attention(g, q, k, v, mask, 0.01, false), 0);
     snprintf(what, sizeof what, "attention of %s", dtype_name(dtype));
@@ -279,7 +283,8 @@ static void table(void)
     many_slots();
 }
 
-/* Graphs in which a unit in the last place of a sum makes quite another number: 262 takes cosines of sums of about 1e38. */
+/* Graphs in which a unit in the last place of a sum makes quite another number: 262 takes cosines of sums of about
+ * 1e38. */
 static bool amplifies(uint64_t seed) { return seed == 262; }
 
 int main(int argc, char **argv)
@@ -307,8 +312,9 @@ int main(int argc, char **argv)
         snprintf(what, sizeof what, "graph %" PRIu64, seed + i);
         try(random_graph(seed + i), what);
     }
-    printf("%s: %u pairs of an op and a dtype, %" PRIuFAST64 " kernels compiled, %" PRIuFAST64 " from disk, %" PRIuFAST64 " launches, %" PRIuFAST64
-           " ops on the host\n", device, pairs, atomic_load(&counters.compiles), atomic_load(&counters.disk_hits),
+    printf("%s: %u pairs of an op and a dtype, %" PRIuFAST64 " kernels compiled, %" PRIuFAST64
+           " from disk, %" PRIuFAST64 " launches, %" PRIuFAST64 " ops on the host\n",
+           device, pairs, atomic_load(&counters.compiles), atomic_load(&counters.disk_hits),
            atomic_load(&counters.launches), atomic_load(&counters.host_ops));
     return finish();
 }

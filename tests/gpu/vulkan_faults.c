@@ -19,7 +19,8 @@ static PFN_vkQueueSubmit queue_submit;
 static PFN_vkWaitForFences wait_for_fences;
 static PFN_vkBeginCommandBuffer begin_commands;
 
-static VkResult VKAPI_CALL allocate(VkDevice d, const VkMemoryAllocateInfo *i, const VkAllocationCallbacks *a, VkDeviceMemory *out)
+static VkResult VKAPI_CALL allocate(VkDevice d, const VkMemoryAllocateInfo *i, const VkAllocationCallbacks *a,
+                                    VkDeviceMemory *out)
 {
     vulkan_faults.allocations++;
     if (vulkan_faults.full && i->allocationSize >= vulkan_faults.full)
@@ -72,7 +73,8 @@ static PFN_vkVoidFunction VKAPI_CALL device_proc(VkDevice d, const char *name)
 PFN_vkVoidFunction VKAPI_CALL vkGetInstanceProcAddr(VkInstance i, const char *name)
 {
     if (!instance_function)
-        *(void **)&instance_function = dlsym(dlopen(REAL_VULKAN, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE), "vkGetInstanceProcAddr");
+        *(void **)&instance_function = dlsym(dlopen(REAL_VULKAN, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE),
+                                             "vkGetInstanceProcAddr");
     if (strcmp(name, "vkGetDeviceProcAddr"))
         return instance_function(i, name);
     *(PFN_vkVoidFunction *)&device_function = instance_function(i, name);

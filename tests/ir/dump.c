@@ -83,7 +83,8 @@ struct page_facts { uint32_t scripts, kernels; const char *data; size_t data_siz
 
 static bool is_void(const char *name, size_t n)
 {
-    return (n == 4 && !memcmp(name, "meta", 4)) || (n == 5 && !memcmp(name, "input", 5)) || (n == 2 && !memcmp(name, "br", 2));
+    return (n == 4 && !memcmp(name, "meta", 4)) || (n == 5 && !memcmp(name, "input", 5)) ||
+        (n == 2 && !memcmp(name, "br", 2));
 }
 
 /* Every element closed where it must be, every attribute quoted, all data JSON.  NULL, or what is wrong. */
@@ -119,9 +120,11 @@ static const char *page_flaw(const char *s, struct page_facts *f)
             open[depth++][n] = 0;
         }
         s = end + 1;
-        if (name[-1] == '/' || (strncmp(open[depth ? depth - 1 : 0], "script", 7) && strncmp(open[depth ? depth - 1 : 0], "style", 6)))
+        if (name[-1] == '/' || (strncmp(open[depth ? depth - 1 : 0], "script", 7) &&
+                                strncmp(open[depth ? depth - 1 : 0], "style", 6)))
             continue;
-        const char *close = strstr(s, !strcmp(open[depth - 1], "script") ? "</script>" : "</style>"); /* their text is raw */
+        /* their text is raw */
+        const char *close = strstr(s, !strcmp(open[depth - 1], "script") ? "</script>" : "</style>");
         if (!close)
             return "a script without end";
         f->scripts += open[depth - 1][1] == 'c';
@@ -225,7 +228,8 @@ static bool codes_unpack(const char *page, const char *what)
         const char *code = strstr(p, ">\"");
         uLongf len = sizeof text - 1;
         size_t n = code ? from_base64(code + 2, packed, sizeof packed) : 0;
-        ok = check(n && uncompress((Bytef *)text, &len, packed, (uLong)n) == Z_OK, "%s: code that does not unpack", what);
+        ok = check(n && uncompress((Bytef *)text, &len, packed, (uLong)n) == Z_OK, "%s: code that does not unpack",
+                   what);
         text[ok ? len : 0] = 0;
         struct json j = {text, text + (ok ? len : 0), 0};
         ok = ok && check(!strncmp(text, "{\"loop\":\"kernel @", 17) && json_value(&j, 0) && j.at == j.end,
@@ -248,11 +252,13 @@ static bool check_page(const struct graph *g, int device, bool fuse, const char 
         char count[64];
         snprintf(count, sizeof count, "],\"nodes\":%u}", all_nodes(g)); /* the first stage's */
         const char *first = strstr(f.data, "],\"nodes\":");
-        ok = check(first && !strncmp(first, count, strlen(count)), "%s: the page does not have %u nodes", what, all_nodes(g));
+        ok = check(first && !strncmp(first, count, strlen(count)), "%s: the page does not have %u nodes", what,
+                   all_nodes(g));
         ok &= rows_of(f.data, g, "");
         ok &= check(f.scripts == f.kernels + 2, "%s: %u scripts with %u kernels", what, f.scripts, f.kernels);
         ok &= codes_unpack(s, what);
-        ok &= check(!strstr(s, "http:") && !strstr(s, "https:") && !strstr(s, "src=\""), "%s: the page needs another file", what);
+        ok &= check(!strstr(s, "http:") && !strstr(s, "https:") && !strstr(s, "src=\""),
+                    "%s: the page needs another file", what);
     }
     /* The kernels are those of the program. */
     struct caps caps;
@@ -261,7 +267,8 @@ static bool check_page(const struct graph *g, int device, bool fuse, const char 
     r.stage = "scheduled";
     char *kernels = ok && b && graph_is_bound(g, &e) ? dumped(g, &r, &e) : NULL;
     if (kernels)
-        ok &= check(f.kernels == times(kernels, "kernel @") && f.kernels == times(f.data, ",\"flops\":"), "%s: %u kernels on the page, %u in the program", what,
+        ok &= check(f.kernels == times(kernels, "kernel @") && f.kernels == times(f.data, ",\"flops\":"),
+                    "%s: %u kernels on the page, %u in the program", what,
                     f.kernels, times(kernels, "kernel @"));
     free(kernels);
     free(s);
@@ -288,7 +295,8 @@ static bool check_dot(const struct graph *g, const char *what)
     }
     ok = check(ok && !quoted && depth == 0, "%s: the picture's braces or quotes", what);
     for (ref r = 1; r < g->nnode && ok; r++)
-        ok = check(has(s, "  \"%u\" [label=\"%%%u = %s", r, r, opinfo[g->node[r].op].name), "%s: node %u has no box", what, r);
+        ok = check(has(s, "  \"%u\" [label=\"%%%u = %s", r, r, opinfo[g->node[r].op].name), "%s: node %u has no box",
+                   what, r);
     free(s);
     return ok;
 }
@@ -330,8 +338,10 @@ static void test_folder(const char *folder, const int *device, int devices)
 /* Names that would end a string, an element or a line where they are not escaped. */
 static void test_hostile_names(const int *device, int devices)
 {
-    static const char *const hostile[] = {"</script><script>alert(1)//", "\"><img src=x onerror=alert(1)>", "<!--<script>",
-                                          "\\\"', \\u003c", "tab\there", "\xff\xc0\x80\xed\xa0\x80", "line\nfeed", "@DATA@", "caf\xc3\xa9"};
+    static const char *const hostile[] = {"</script><script>alert(1)//", "\"><img src=x onerror=alert(1)>",
+                                          "<!--<script>",
+                                          "\\\"', \\u003c", "tab\there", "\xff\xc0\x80\xed\xa0\x80", "line\nfeed",
+                                              "@DATA@", "caf\xc3\xa9"};
     for (unsigned i = 0; i < sizeof hostile / sizeof *hostile; i++)
         for (int k = 0; k < devices; k++) {
             struct graph *g = graph_new(hostile[i]);
@@ -343,7 +353,8 @@ static void test_hostile_names(const int *device, int devices)
             check_dot(g, hostile[i]);
             struct err e = {0};
             char *page = dumped(g, &(struct dump_request){.form = DUMP_HTML, .device = device[k]}, &e);
-            check(page && !strstr(page, "alert") == !strstr(hostile[i], "alert") && !strstr(page, "<img") && !strstr(page, "<!--") &&
+            check(page && !strstr(page, "alert") == !strstr(hostile[i], "alert") && !strstr(page, "<img") &&
+                  !strstr(page, "<!--") &&
                       !strstr(page, "<script>alert"), "%s stands on the page as it is", hostile[i]);
             free(page);
             graph_free(g);
@@ -371,9 +382,11 @@ static void test_requests(int device)
     check(source && has(source, "__global__"), "source for a GPU: %s", e.msg);
     free(source);
     e = (struct err){0};
-    check(!dump_to_file(g, &r, "/nowhere/at/all", &e) && e.code == KL_ERR_IO && strstr(e.msg, "/nowhere/at/all: "), "a file that cannot be: %s", e.msg);
+    check(!dump_to_file(g, &r, "/nowhere/at/all", &e) && e.code == KL_ERR_IO && strstr(e.msg, "/nowhere/at/all: "),
+          "a file that cannot be: %s", e.msg);
     static const struct { const char *path; enum dump_form form; } form[] = {
-        {"a.dot", DUMP_DOT}, {"a.b/c.gv", DUMP_DOT}, {"x.html", DUMP_HTML}, {"x.html/y", DUMP_TEXT}, {"html", DUMP_TEXT}, {"y.kir", DUMP_TEXT}};
+        {"a.dot", DUMP_DOT}, {"a.b/c.gv", DUMP_DOT}, {"x.html", DUMP_HTML}, {"x.html/y", DUMP_TEXT},
+            {"html", DUMP_TEXT}, {"y.kir", DUMP_TEXT}};
     for (unsigned i = 0; i < sizeof form / sizeof *form; i++) {
         enum dump_form got;
         dump_form_of(form[i].path, &got);
@@ -388,11 +401,13 @@ static void test_flaws(void)
 {
     static const char *const bad[] = {
         "<p><b></p></b>", "<p>", "</p>", "<p a=b></p>", "a < b", "<script>x", "<p a=\"x></p>",
-        "<script type=\"application/json\" id=\"data\">{\"a\":</script>", "<script type=\"application/json\" id=\"data\">{\"a\":\"<\"}</script>"};
+        "<script type=\"application/json\" id=\"data\">{\"a\":</script>",
+            "<script type=\"application/json\" id=\"data\">{\"a\":\"<\"}</script>"};
     struct page_facts f;
     for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++)
         check(page_flaw(bad[i], &f) && strcmp(page_flaw(bad[i], &f), "no data"), "%s is taken for whole", bad[i]);
-    check(!page_flaw("<p><br/></p><script type=\"application/json\" id=\"data\">{\"a\":[1,\"\\u003c\"]}</script>", &f), "a whole page");
+    check(!page_flaw("<p><br/></p><script type=\"application/json\" id=\"data\">{\"a\":[1,\"\\u003c\"]}</script>", &f),
+          "a whole page");
 }
 
 int main(int argc, char **argv)

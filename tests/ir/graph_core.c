@@ -6,8 +6,10 @@
 static void test_dtypes(void)
 {
     CHECK(dtype_size(KL_BOOL) == 1 && dtype_size(KL_U16) == 2 && dtype_size(KL_F32) == 4 && dtype_size(KL_I64) == 8);
-    CHECK(dtype_size(KL_F16) == 2 && dtype_size(KL_BF16) == 2 && dtype_kind(KL_F16) == 'F' && dtype_kind(KL_BF16) == 'F');
-    CHECK(dtype_kind(KL_BOOL) == 'B' && dtype_kind(KL_U8) == 'U' && dtype_kind(KL_I8) == 'I' && dtype_kind(KL_F64) == 'F');
+    CHECK(dtype_size(KL_F16) == 2 && dtype_size(KL_BF16) == 2 && dtype_kind(KL_F16) == 'F' &&
+          dtype_kind(KL_BF16) == 'F');
+    CHECK(dtype_kind(KL_BOOL) == 'B' && dtype_kind(KL_U8) == 'U' && dtype_kind(KL_I8) == 'I' &&
+          dtype_kind(KL_F64) == 'F');
     for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++) {
         CHECK(dtype_parse(dtype_name(dt), strlen(dtype_name(dt))) == (int)dt);
         CHECK(dtype_value(dt, dtype_bits(dt, 1)) == 1);
@@ -18,7 +20,8 @@ static void test_dtypes(void)
     CHECK(dtype_bits(KL_U8, 255.9) == 255 && dtype_bits(KL_U8, 1e9) == 255 && dtype_bits(KL_U8, -3) == 0);
     CHECK(dtype_bits(KL_I8, -1.9) == 0xFF && dtype_bits(KL_I8, -1e9) == 0x80 && dtype_bits(KL_I8, 1e9) == 0x7F);
     CHECK(dtype_bits(KL_I64, 1e300) == INT64_MAX && dtype_bits(KL_U64, 1e300) == UINT64_MAX);
-    CHECK(dtype_bits(KL_I64, -1e300) == (uint64_t)INT64_MIN && dtype_bits(KL_I32, NAN) == 0 && dtype_bits(KL_BOOL, NAN) == 1);
+    CHECK(dtype_bits(KL_I64, -1e300) == (uint64_t)INT64_MIN && dtype_bits(KL_I32, NAN) == 0 &&
+          dtype_bits(KL_BOOL, NAN) == 1);
     CHECK(dtype_bits(KL_F32, -0.0) == 0x80000000u && dtype_value(KL_F32, 0x3FC00000u) == 1.5);
     CHECK(dtype_bits_i64(KL_U8, -1) == 255 && dtype_bits_i64(KL_I16, 65537) == 1 && dtype_bits_i64(KL_BOOL, -7) == 1);
     CHECK(dtype_bits_i64(KL_F32, 16777217) == dtype_bits(KL_F32, 16777216));
@@ -91,7 +94,8 @@ static void refused_at(int line, ref r, kl_status code, const char *text)
         passed++;
     struct err first = bad->err;
     ref later = n_input(bad, KL_F32, &scalar, "later");
-    CHECK(later == NIL && n_exp(bad, later) == NIL && n_k(bad, later, 1) == NIL && n_broadcast(bad, later, &scalar) == NIL);
+    CHECK(later == NIL && n_exp(bad, later) == NIL && n_k(bad, later, 1) == NIL &&
+          n_broadcast(bad, later, &scalar) == NIL);
     CHECK(memcmp(&first, &bad->err, sizeof first) == 0);
     graph_reset(bad);
 }
@@ -102,7 +106,8 @@ static ref in(unsigned dtype, const struct shape *s)
     return n_input(bad, dtype, s, "x");
 }
 
-static ref dot_of(const struct shape *a, const struct shape *b, unsigned nbatch, uint32_t ba, uint32_t bb, unsigned ncon,
+static ref dot_of(const struct shape *a, const struct shape *b, unsigned nbatch, uint32_t ba, uint32_t bb,
+                  unsigned ncon,
                   uint32_t ca, uint32_t cb)
 {
     union attr d = {.dot = {.batch_a = ba, .batch_b = bb, .con_a = ca, .con_b = cb, .nbatch = (uint8_t)nbatch,
@@ -153,7 +158,8 @@ static void test_errors(void)
             "grad: the loss needs a floating dtype, got i32");
     REFUSED(dot_of(s23, SHAPE(4, 5), 0, 0, 0, 1, 1, 0), KL_ERR_SHAPE,
             "dot: contracted axes 1 of [2,3] and 0 of [4,5] differ in length");
-    REFUSED(dot_of(s23, s23, 0, 0, 0, 1, 2, 0), KL_ERR_SHAPE, "dot: axis 2 is out of range for operand a of shape [2,3]");
+    REFUSED(dot_of(s23, s23, 0, 0, 0, 1, 2, 0), KL_ERR_SHAPE,
+            "dot: axis 2 is out of range for operand a of shape [2,3]");
     REFUSED(dot_of(s23, s23, 1, 0, 0, 1, 1, 0), KL_ERR_SHAPE, "dot: axis 0 of operand b occurs twice");
     REFUSED(dot_of(s23, SHAPE(3), 1, 0, 0, 1, 1, 0), KL_ERR_SHAPE,
             "dot: 1 batch and 1 contracted axes are too many for shapes [2,3] and [3]");
@@ -169,13 +175,15 @@ static void test_errors(void)
     CHECK(graph_output(bad, OUT_ASSIGN, w, 0));
     REFUSED(graph_output(bad, OUT_ASSIGN, w, 0), KL_ERR_INTERNAL, "assign: state \"w\" is assigned twice");
     struct err e = {0};
-    CHECK(!err_set(&e, KL_ERR_IO, "%d", 1) && !err_set(&e, KL_ERR_TYPE, "%d", 2) && e.code == KL_ERR_IO && e.msg[0] == '1');
+    CHECK(!err_set(&e, KL_ERR_IO, "%d", 1) && !err_set(&e, KL_ERR_TYPE, "%d", 2) && e.code == KL_ERR_IO &&
+          e.msg[0] == '1');
     graph_free(bad);
 }
 
 /* ---- hash: sites, names and the numbering of shapes do not count, all else does ---- */
 
-enum change { NONE, SITE, NAME, SHAPES, LEAF_NAME, OP, CONST, DIM, LEAF_DTYPE, DEVICE, MARK, OPERAND, AXES, ORDER, OUT_VALUE,
+enum change { NONE, SITE, NAME, SHAPES, LEAF_NAME, OP, CONST, DIM, LEAF_DTYPE, DEVICE, MARK, OPERAND, AXES, ORDER,
+              OUT_VALUE,
               OUT_KIND, EXTRA_LEAF, EXTRA_NODE, CHANGES };
 
 static struct graph *varied(enum change c)
@@ -256,7 +264,8 @@ static void test_hash(void)
 static struct graph *sample(void)
 {
     struct graph *g = new_graph();
-    ref x = n_input(g, KL_F32, SHAPE(2, 3), "x"), w = n_state(g, KL_F32, SHAPE(3, 2), "w"), lr = n_slot(g, KL_F32, "lr");
+    ref x = n_input(g, KL_F32, SHAPE(2, 3), "x"), w = n_state(g, KL_F32, SHAPE(3, 2), "w"),
+        lr = n_slot(g, KL_F32, "lr");
     union attr d = {.dot = {.con_a = 1, .con_b = 0, .ncon = 1}};
     ref y = n_dot(g, x, w, &d), t = n_permute(g, n_reshape(g, x, SHAPE(2, 3, 1)), (uint8_t[]){1, 0, 2});
     ref u = n_mul(g, n_reshape(g, t, SHAPE(3, 2)), n_broadcast(g, lr, SHAPE(3, 2)));

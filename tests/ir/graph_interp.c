@@ -337,13 +337,15 @@ static void test_dot(void)
     /* integers wrap in their own width, doubles use fma */
     struct graph *g = new_graph();
     union attr inner = {.dot = {.ncon = 1}};
-    graph_output(g, OUT_RETURN, n_dot(g, n_input(g, KL_U16, SHAPE(2), "a"), n_input(g, KL_U16, SHAPE(2), "b"), &inner), 0);
+    graph_output(g, OUT_RETURN, n_dot(g, n_input(g, KL_U16, SHAPE(2), "a"), n_input(g, KL_U16, SHAPE(2), "b"), &inner),
+                 0);
     set_order(g, 8);
     uint16_t *u = run_one(g, (const void *const[]){(uint16_t[]){65535, 3}, (uint16_t[]){65535, 5}});
     CHECK(*u == 16);
     free(u);
     graph_reset(g);
-    graph_output(g, OUT_RETURN, n_dot(g, n_input(g, KL_F64, SHAPE(2), "a"), n_input(g, KL_F64, SHAPE(2), "b"), &inner), 0);
+    graph_output(g, OUT_RETURN, n_dot(g, n_input(g, KL_F64, SHAPE(2), "a"), n_input(g, KL_F64, SHAPE(2), "b"), &inner),
+                 0);
     set_order(g, 8);
     double e = 1 + 0x1p-30, *fused = run_one(g, (const void *const[]){(double[]){-1, e}, (double[]){e * e, e}});
     CHECK(*fused == fma(e, e, -(e * e)) && *fused != 0);

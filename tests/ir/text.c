@@ -239,9 +239,11 @@ static void test_diff(struct test *t)
     if (a && b) {
         bool ok = graph_compare(a, b, &out, &n) && graph_compare(b, a, &back, &m) && graph_compare(b, b, &none, &same);
         if (!ok || none.len || !out.len != graph_same(a, b) || !back.len != graph_same(a, b))
-            text_put(&t->problem, "    %s\n", !ok ? "out of memory" : none.len ? none.s : "no difference, or one where there is none");
+            text_put(&t->problem, "    %s\n", !ok ? "out of memory" : none.len ? none.s
+                     : "no difference, or one where there is none");
         if (ok && (n.added != m.removed || n.removed != m.added))
-            text_put(&t->problem, "    %u added and %u removed, %u and %u the other way\n", n.added, n.removed, m.added, m.removed);
+            text_put(&t->problem, "    %u added and %u removed, %u and %u the other way\n", n.added, n.removed, m.added,
+                     m.removed);
         text_put(&out, "nodes: %u same, %u changed, %u removed, %u added\n", n.same, n.changed, n.removed, n.added);
         test_expect(t, out.s, false);
     }

@@ -257,7 +257,8 @@ static void test_kernels(void)
     repeated("many kernels", "", "kernel @k {\n}\n", LARGE / 16, "", true);
     repeated("long schedule", "kernel @k {\n  schedule map", " pack_a", LARGE, "\n}\n", false);
     repeated("many steps", KERNEL "  %l = loop serial 0 to 1", " step 2", LARGE, " {\n}\n}\n", false);
-    repeated("largest estimate", "kernel @k {\n  estimate 9223372036854775807 flops 9223372036854775808 bytes", "\n", 1, "}\n", false);
+    repeated("largest estimate", "kernel @k {\n  estimate 9223372036854775807 flops 9223372036854775808 bytes", "\n", 1,
+             "}\n", false);
     numbered("many values", KERNEL, "  %n", " = load b0[", "] : f32", "}\n", true);
     numbered("many constants", KERNEL, "  %n", " = add 1, ", " : i64", "}\n", true);
     numbered("values twice", KERNEL "  %n = load b0[0] : f32\n", "  %n = load b0[", "] : f32 #", "", "}\n", false);

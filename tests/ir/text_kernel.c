@@ -9,8 +9,8 @@
  *   # b1 = random -1 to 6  random integers; without a line, inputs of an agree test are random, wild in the last round
  *   # slot 0 = 0.5:f32
  * Input i of the graph reads what the kernel's input buffer of that number holds; its returns are the output buffers in
- * their order.  What a code generator for this machine compiles must give the interpreter's bits; a GPU's kernel it must
- * refuse. */
+ * their order.  What a code generator for this machine compiles must give the interpreter's bits; a GPU's kernel it
+ * must refuse. */
 #include "text_test.h"
 #include "codegen/codegen.h"
 
@@ -39,7 +39,8 @@ static bool read_slot(struct test *t, struct data *d, const char *s)
     if (n >= MAX_SLOTS || strncmp(s, " = ", 3) || !colon || colon > end)
         return problem(t, why);
     int dtype = dtype_parse(colon + 1, (size_t)(end - colon - 1));
-    return (dtype >= 0 && literal_parse((unsigned)dtype, s + 3, (size_t)(colon - s - 3), &d->slot[n], &why)) || problem(t, why);
+    return (dtype >= 0 && literal_parse((unsigned)dtype, s + 3, (size_t)(colon - s - 3), &d->slot[n], &why)) ||
+        problem(t, why);
 }
 
 static bool read_head(struct test *t, struct data *d)
@@ -253,7 +254,8 @@ static bool pair(struct test *t, const struct data *d, const struct graph *g, ui
             ins++;
         }
     }
-    return (outs == g->nout && ins >= g->input.n && g->state.n == 0) || problem(t, "kernel and graph have other arguments");
+    return (outs == g->nout && ins >= g->input.n && g->state.n == 0) ||
+        problem(t, "kernel and graph have other arguments");
 }
 
 static bool near(unsigned dtype, const void *a, const void *b, int64_t n, double within, int64_t *at)
@@ -266,7 +268,8 @@ static bool near(unsigned dtype, const void *a, const void *b, int64_t n, double
     return true;
 }
 
-static bool equals_graph(struct test *t, const struct data *d, const struct graph *g, const uint32_t *out, const uint32_t *in,
+static bool equals_graph(struct test *t, const struct data *d, const struct graph *g, const uint32_t *out,
+                         const uint32_t *in,
                          double within)
 {
     struct err e = {0};

@@ -1,5 +1,6 @@
-/* Attention against its decomposition into products and a softmax; what queries do not see; the keys' blocks; agreement of
- * interpreter, fused and unfused kernels on all of that.  Gradients: gradients.c.  Through the public API: api_nn.c. */
+/* Attention against its decomposition into products and a softmax; what queries do not see; the keys' blocks; agreement
+ * of interpreter, fused and unfused kernels on all of that.  Gradients: gradients.c.  Through the public API:
+ * api_nn.c. */
 #include "tests/support/harness.h"
 
 static struct rng rng = {4242};
@@ -10,12 +11,16 @@ static const char *const sight_name[SIGHTS] = {"all", "mask", "bounds"};
 
 struct problem { int64_t batch, l, m, d, e; enum sight sight; bool causal; unsigned dtype; };
 
-static struct shape matrices(int64_t batch, int64_t rows, int64_t columns) { return shape_make(3, (int64_t[]){batch, rows, columns}); }
+static struct shape matrices(int64_t batch, int64_t rows, int64_t columns)
+{
+    return shape_make(3, (int64_t[]){batch, rows, columns});
+}
 
 /* Returns attention's node; inputs 0 to 2 are q, k and v, 3 what queries see. */
 static ref record(struct graph *g, const struct problem *p)
 {
-    struct shape q = matrices(p->batch, p->l, p->d), k = matrices(p->batch, p->m, p->d), v = matrices(p->batch, p->m, p->e);
+    struct shape q = matrices(p->batch, p->l, p->d), k = matrices(p->batch, p->m, p->d),
+        v = matrices(p->batch, p->m, p->e);
     struct shape s = matrices(p->batch, p->l, p->sight == MASK ? p->m : 2);
     ref in[3] = {n_input(g, p->dtype, &q, "q"), n_input(g, p->dtype, &k, "k"), n_input(g, p->dtype, &v, "v")};
     ref seen = p->sight == ALL ? NIL : n_input(g, p->sight == MASK ? KL_BOOL : KL_I32, &s, "seen");
@@ -34,14 +39,15 @@ static void data(const struct graph *g, const struct problem *p, struct values *
 
 static void name_of(const struct problem *p, char *text, size_t n)
 {
-    snprintf(text, n, "attention %s [%" PRId64 ",%" PRId64 ",%" PRId64 "] %" PRId64 " keys, %" PRId64 " values, %s%s", dtype_name(p->dtype),
+    snprintf(text, n, "attention %s [%" PRId64 ",%" PRId64 ",%" PRId64 "] %" PRId64 " keys, %" PRId64 " values, %s%s",
+             dtype_name(p->dtype),
              p->batch, p->l, p->d, p->m, p->e, sight_name[p->sight], p->causal ? ", causal" : "");
 }
 
 /* ---- the decomposition ---- */
 
-/* Units in the last place of the largest value.  The decomposition rounds half floats' scores and weights, too: a score of s
- * by s / 2 units, a weight and what it makes by as many. */
+/* Units in the last place of the largest value.  The decomposition rounds half floats' scores and weights, too: a score
+ * of s by s / 2 units, a weight and what it makes by as many. */
 static double bound(unsigned dtype)
 {
     return dtype == KL_F64 ? 64 * 0x1p-52 : dtype == KL_F32 ? 64 * 0x1p-23 : dtype == KL_F16 ? 8 * 0x1p-10 : 8 * 0x1p-7;
@@ -60,7 +66,8 @@ static void against_decomposition(const struct problem *p)
     struct values in, out = {0};
     struct err e = {0};
     data(g, p, &in);
-    bool ok = check(!g->err.code, "%s: %s", what, g->err.msg) && agree_everywhere(g, &in, &(struct values){0}, NULL, what) &&
+    bool ok = check(!g->err.code, "%s: %s", what, g->err.msg) &&
+        agree_everywhere(g, &in, &(struct values){0}, NULL, what) &&
               check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out, &e), "%s: %s", what, e.msg);
     double most = 0, worst = 0;
     for (int64_t i = 0; ok && i < p->batch * p->m * p->e; i++)
@@ -76,22 +83,28 @@ static void against_decomposition(const struct problem *p)
 
 static void decompositions(void)
 {
-    static const int64_t sizes[][5] = {{2, 5, 7, 3, 2}, {1, 1, 70, 8, 8}, {3, 33, 64, 16, 9}, {1, 40, 130, 5, 16}, {2, 66, 3, 4, 17}, {1, 64, 128, 32, 32}};
+    static const int64_t sizes[][5] = {{2, 5, 7, 3, 2}, {1, 1, 70, 8, 8}, {3, 33, 64, 16, 9}, {1, 40, 130, 5, 16},
+                                       {2, 66, 3, 4, 17}, {1, 64, 128, 32, 32}};
     static const unsigned dtypes[] = {KL_F64, KL_F32, KL_F16, KL_BF16};
     for (unsigned z = 0; z < sizeof sizes / sizeof *sizes; z++)
         for (unsigned t = 0; t < 4; t++)
             for (int how = 0; how < 2 * SIGHTS; how++) {
                 const int64_t *s = sizes[z];
                 if ((z + t + (unsigned)how) % (t == 1 ? 2 : 4) == 0)
-                    against_decomposition(&(struct problem){s[0], s[1], s[2], s[3], s[4], (enum sight)(how / 2), how % 2, dtypes[t]});
+                    against_decomposition(&(struct problem){s[0], s[1], s[2], s[3], s[4], (enum sight)(how / 2),
+                                                            how % 2, dtypes[t]});
             }
 }
 
 /* ---- what is not seen ---- */
 
-static double special(int64_t i) { return i % 3 == 0 ? (double)NAN : i % 3 == 1 ? (double)INFINITY : -(double)INFINITY; }
+static double special(int64_t i)
+{
+    return i % 3 == 0 ? (double)NAN : i % 3 == 1 ? (double)INFINITY : -(double)INFINITY;
+}
 
-/* Keys and values from `from` on in both halves are NaN or infinite, and nobody sees them: the bits are those without. */
+/* Keys and values from `from` on in both halves are NaN or infinite, and nobody sees them: the bits are those
+ * without. */
 static void unseen(enum sight sight)
 {
     const struct problem p = {2, 37, 90, 6, 5, sight, sight == ALL, KL_F32};
@@ -117,12 +130,14 @@ static void unseen(enum sight sight)
                 for (int64_t c = 0; c < p.e; c++)
                     ((float *)in.v[2])[(b * p.m + j) * p.e + c] = (float)special(j + c);
             }
-        ok = check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out[turn], &e), "%s: %s", sight_name[sight], e.msg) &&
+        ok = check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out[turn], &e), "%s: %s", sight_name[sight],
+                   e.msg) &&
              agree_everywhere(g, &in, &(struct values){0}, NULL, sight_name[sight]);
     }
     int64_t at;
     if (ok)
-        check(same_values(KL_F32, out[0].v[0], out[1].v[0], p.batch * p.l * p.e, &at), "%s: an unseen NaN changes element %" PRId64,
+        check(same_values(KL_F32, out[0].v[0], out[1].v[0], p.batch * p.l * p.e, &at),
+              "%s: an unseen NaN changes element %" PRId64,
               sight_name[sight], at);
     for (int i = 0; i < 2; i++)
         values_free(&out[i]);
@@ -169,7 +184,8 @@ static void alone(void)
     graph_output(g, OUT_RETURN, y, 0);
     for (int64_t i = 0; i < p.l; i += 13) {
         ref q = n_slice(g, n.in[0], 1, i, 1, 1), seen = n_slice(g, n.in[3], 1, i, 1, 1);
-        graph_output(g, OUT_RETURN, n_attention(g, q, n.in[1], n.in[2], seen, dtype_value(KL_F64, n.attr.attention.scale), false), 0);
+        graph_output(g, OUT_RETURN, n_attention(g, q, n.in[1], n.in[2], seen,
+                                                dtype_value(KL_F64, n.attr.attention.scale), false), 0);
     }
     struct values in, out = {0};
     struct err e = {0};
@@ -178,7 +194,8 @@ static void alone(void)
         check(run_on(g, "cpu", true, &in, &(struct values){0}, NULL, &out, &e), "alone: %s", e.msg))
         for (uint32_t o = 1; o < g->nout; o++) {
             int64_t at, i = 13 * (int64_t)(o - 1);
-            check(same_values(KL_F32, (float *)out.v[0] + i * p.e, out.v[o], p.e, &at), "query %" PRId64 " alone differs at %" PRId64, i, at);
+            check(same_values(KL_F32, (float *)out.v[0] + i * p.e, out.v[o], p.e, &at),
+                  "query %" PRId64 " alone differs at %" PRId64, i, at);
         }
     values_free(&in);
     values_free(&out);

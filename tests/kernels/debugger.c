@@ -1,4 +1,5 @@
-/* What debuggers and profilers are told of kernels: the list of gdb's JIT interface, read as gdb reads it, and perf's map. */
+/* What debuggers and profilers are told of kernels: the list of gdb's JIT interface, read as gdb reads it, and perf's
+ * map. */
 #include "tests/support/harness.h"
 #include "runtime/profile/debugger.h"
 #include <elf.h>
@@ -109,7 +110,8 @@ static void test_gdb(int device)
         newest(&before);
         const struct exec *x = compile("model.c", lines[i], 1000 + i, device);
         const struct jit_code_entry *e = newest(&after);
-        if (!x || !check(after == before + 1 && __jit_debug_descriptor.relevant_entry == e, "an entry a kernel: %u, then %u", before, after))
+        if (!x || !check(after == before + 1 && __jit_debug_descriptor.relevant_entry == e,
+                         "an entry a kernel: %u, then %u", before, after))
             return;
         uint64_t address = 0, from = 0, size = 0;
         memcpy(&address, &x->fn[0], sizeof address);
@@ -117,8 +119,10 @@ static void test_gdb(int device)
         const Elf64_Shdr *text = section(f, ".text"), *symbols = section(f, ".symtab");
         const Elf64_Sym *sym = (const Elf64_Sym *)(const void *)(f + symbols->sh_offset) + 1;
         check(!memcmp(f, ELFMAG, SELFMAG) && text->sh_addr == address && text->sh_size > 16, "the section is the code");
-        check(sym->st_value == address && sym->st_size == text->sh_size && ELF64_ST_TYPE(sym->st_info) == STT_FUNC, "the symbol is the kernel");
-        check(holds(f, ".strtab", "kiln_k0_exp_tanh") && holds(f, ".debug_info", "kiln_k0_exp_tanh") && holds(f, ".debug_info", "model.c"), "names");
+        check(sym->st_value == address && sym->st_size == text->sh_size && ELF64_ST_TYPE(sym->st_info) == STT_FUNC,
+              "the symbol is the kernel");
+        check(holds(f, ".strtab", "kiln_k0_exp_tanh") && holds(f, ".debug_info", "kiln_k0_exp_tanh") &&
+              holds(f, ".debug_info", "model.c"), "names");
         int line = line_of(f, &from, &size);
         check(line == lines[i] && from == address && size == text->sh_size, "line %d is %d", lines[i], line);
     }
@@ -127,7 +131,8 @@ static void test_gdb(int device)
     compile("model.c", 1, 1000, device); /* known */
     compile("", 0, 999, device);
     const struct jit_code_entry *e = newest(&after);
-    check(after == before + 1 && !section(e->symfile_addr, ".debug_line")->sh_size, "a kernel without a line has a symbol alone");
+    check(after == before + 1 && !section(e->symfile_addr, ".debug_line")->sh_size,
+          "a kernel without a line has a symbol alone");
 }
 
 static void test_perf(int device)
@@ -144,7 +149,8 @@ static void test_perf(int device)
     if (x)
         memcpy(&address, &x->fn[0], sizeof address);
     char line[256];
-    snprintf(line, sizeof line, "%" PRIx64 " %" PRIx64 " kiln_k0_exp_tanh [some dir/a?b.c:42]\n", address, (uint64_t)section(f, ".text")->sh_size);
+    snprintf(line, sizeof line, "%" PRIx64 " %" PRIx64 " kiln_k0_exp_tanh [some dir/a?b.c:42]\n", address,
+             (uint64_t)section(f, ".text")->sh_size);
     check(map_holds(line), "perf's map has %s", line);
     compile("off.c", 43, 778, device);
     snprintf(line, sizeof line, "/tmp/perf-%ld.map", (long)getpid());

@@ -1,6 +1,6 @@
 /* Products of bytes: the kernels made for processors with and without instructions for them, interpreted and compiled,
- * against sums that are computed here; every pair of dtypes and way to lie in memory, the least and the largest numbers,
- * sums that wrap, and epilogues. */
+ * against sums that are computed here; every pair of dtypes and way to lie in memory, the least and the largest
+ * numbers, sums that wrap, and epilogues. */
 #include "kernel_test.h"
 
 static struct targets targets;
@@ -79,7 +79,8 @@ static bool has_op(const struct kernel *k, unsigned op)
 }
 
 /* The kernel that the graph becomes for one target, against the sums or, scaled, against the graph's interpreter. */
-static void try_for(const struct graph *g, const struct caps *caps, const struct values *in, const void *want, bool bytes,
+static void try_for(const struct graph *g, const struct caps *caps, const struct values *in, const void *want,
+                    bool bytes,
                     const char *what)
 {
     struct err e = {0};
@@ -126,7 +127,8 @@ static void try(const struct product *p)
             unsigned i = n && targets.n > 3 ? 1 + turn++ % (targets.n - 1) : n;
             bool bytes = targets.v[i].mma_bytes && !p->ta && p->k >= 4;
             snprintf(what, sizeof what, "%s %s by %s %s, %" PRId64 " of %" PRId64 "x%" PRId64 "x%" PRId64 " on %s/%u",
-                     p->ta ? "turned" : "plain", dtype_name(ta), p->tb ? "turned" : "plain", dtype_name(tb), p->batch, p->m,
+                     p->ta ? "turned" : "plain", dtype_name(ta), p->tb ? "turned" : "plain", dtype_name(tb), p->batch,
+                         p->m,
                      p->n, p->k, targets.v[i].name, targets.v[i].vector_bytes);
             try_for(g, &targets.v[i], &in, want.v[0], bytes, what);
         }
@@ -172,8 +174,10 @@ static void add_variant(uint32_t vector_bytes)
 int main(void)
 {
     static const struct product list[] = {
-        {0, 1, 40, 33, false, false, false},  {0, 5, 7, 9, false, false, false},    {0, 30, 70, 130, false, false, false},
-        {0, 5, 7, 9, false, true, false},     {0, 30, 45, 131, false, true, false}, {3, 15, 33, 20, false, false, false},
+        {0, 1, 40, 33, false, false, false},  {0, 5, 7, 9, false, false, false},
+               {0, 30, 70, 130, false, false, false},
+        {0, 5, 7, 9, false, true, false},     {0, 30, 45, 131, false, true, false},
+            {3, 15, 33, 20, false, false, false},
         {2, 6, 20, 18, false, true, false},   {0, 9, 33, 17, true, false, false},   {0, 3, 5, 3, false, false, false},
         {0, 4, 4, 4, false, false, false},    {0, 2, 3, 0, false, false, false},    {0, 17, 34, 68, false, false, true},
         {0, 20, 33, 30, false, true, true},   {0, 4, 64, 64, true, false, true},    {0, 1, 1, 8, false, true, false},

@@ -1,5 +1,5 @@
-/* Kernels that break a rule of ir/loop/loop.h, each refused by name; accesses out of bounds and of what is not there yet,
- * caught by the interpreter. */
+/* Kernels that break a rule of ir/loop/loop.h, each refused by name; accesses out of bounds and of what is not there
+ * yet, caught by the interpreter. */
 #include "kernel_test.h"
 
 enum { A, B, OUT, WORK }; /* the buffers of every kernel here: in f32[64], in i64[8], out f32[64], scratch f32[64] */

@@ -475,13 +475,15 @@ static void test_scratch(void)
 static void test_accumulate(unsigned dtype, unsigned width)
 {
     struct kernel *k = kernel_new("accumulate");
-    uint32_t rows = k_buf(k, BUF_IN, KL_U8, 40, 0), x = k_buf(k, BUF_IN, dtype, 40 * 70, 1), out = k_buf(k, BUF_OUT, dtype, 4 * 70, 2);
+    uint32_t rows = k_buf(k, BUF_IN, KL_U8, 40, 0), x = k_buf(k, BUF_IN, dtype, 40 * 70, 1),
+        out = k_buf(k, BUF_OUT, dtype, 4 * 70, 2);
     val v, i, ok, p = open_blocks(k, 70, width, &v, &i, &ok);
     val r = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, 4), 1);
     k_store(k, out, ix_add(k, i, ix_scale(k, r, 70)), k_const(k, dtype, 1), ok);
     k_end(k, r);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, 40), 1);
-    val row = k_prim(k, P_AND, k_cast(k, k_load(k, rows, j, 0), KL_I64), k_int(k, 3), 0), at = ix_add(k, i, ix_scale(k, row, 70));
+    val row = k_prim(k, P_AND, k_cast(k, k_load(k, rows, j, 0), KL_I64), k_int(k, 3), 0),
+        at = ix_add(k, i, ix_scale(k, row, 70));
     val y = k_load(k, x, ix_add(k, i, ix_scale(k, j, 70)), ok);
     k_store(k, out, at, k_op(k, OP_add, (const val[]){k_load(k, out, at, ok), y}), ok);
     k_end(k, j);
@@ -590,7 +592,8 @@ static void test_hash(void)
     char text[512] = "";
     FILE *f = fmemopen(text, sizeof text, "w");
     check(f && kernel_print(c, f) && !fclose(f), "printing failed");
-    check(strstr(text, "%3 = loop serial 0 to 4 {\n    store b0[%3] = 2.0:f32\n  }\n}\n") != NULL, "unexpected text:\n%s",
+    check(strstr(text, "%3 = loop serial 0 to 4 {\n    store b0[%3] = 2.0:f32\n  }\n}\n") != NULL,
+          "unexpected text:\n%s",
           text);
     kernel_free(a);
     kernel_free(b);

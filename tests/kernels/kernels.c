@@ -45,13 +45,15 @@ static void interpret(const struct graph *g, const struct exec *x, const struct 
     struct values none = {0}, out = {.n = g->nout};
     struct err e = {0};
     struct memory m = {.arena = calloc((size_t)x->program->arena_bytes[DEVICE_CPU] + 64, 1),
-                       .scratch = calloc((size_t)x->program->scratch_bytes + 64, 1), .input = in, .state = &none, .out = &out};
+                       .scratch = calloc((size_t)x->program->scratch_bytes + 64, 1), .input = in, .state = &none,
+                           .out = &out};
     for (uint32_t o = 0; o < g->nout; o++)
         out.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
     if (check(run_program(x->program, &m, &e), "%s: %s", what, e.msg))
         for (uint32_t o = 0; o < g->nout; o++) {
             int64_t at, n = node_numel(g, g->out[o].value);
-            check(same_values(g->node[g->out[o].value].dtype, want->v[o], out.v[o], n, &at), "%s: output %u differs at %" PRId64,
+            check(same_values(g->node[g->out[o].value].dtype, want->v[o], out.v[o], n, &at),
+                  "%s: output %u differs at %" PRId64,
                   what, o, at);
         }
     free(m.arena);
@@ -62,7 +64,8 @@ static void interpret(const struct graph *g, const struct exec *x, const struct 
 /* Another schedule that such a kernel may have. */
 static void vary(struct schedule *s)
 {
-    bool lanes = s->kind != SCHED_ROWS && s->kind != SCHED_ROW_REDUCE && !(s->kind == SCHED_CUMULATIVE && s->width == 1);
+    bool lanes = s->kind != SCHED_ROWS && s->kind != SCHED_ROW_REDUCE &&
+        !(s->kind == SCHED_CUMULATIVE && s->width == 1);
     s->width = lanes ? (uint16_t)(1 << rng_below(&rng, 7)) : s->width;
     if (s->kind == SCHED_DOT) {
         s->nr = s->width;
@@ -121,7 +124,8 @@ static void compare(const struct graph *g, const char *what)
         char other[128];
         snprintf(other, sizeof other, "%s, scheduled otherwise", what);
         struct values again = {0};
-        if (rescheduled++ % AS_OFTEN == 0 && (y = other_schedules(g, x, other)) && check(run_on(g, "cpu", true, &in, &none, NULL, &again, &e), "%s: %s", other, e.msg)) {
+        if (rescheduled++ % AS_OFTEN == 0 && (y = other_schedules(g, x, other)) &&
+            check(run_on(g, "cpu", true, &in, &none, NULL, &again, &e), "%s: %s", other, e.msg)) {
             interpret(g, y, &in, &compiled, other);
             for (uint32_t o = 0; o < g->nout; o++) {
                 int64_t at, n = node_numel(g, g->out[o].value);
@@ -143,15 +147,18 @@ static struct shape matrix(int64_t a, int64_t b) { return shape_make(2, (int64_t
 static void product(unsigned dtype, int64_t m, int64_t n, int64_t k, bool ta, bool tb)
 {
     struct graph *g = graph_new("product");
-    struct shape sa = ta ? matrix(k, m) : matrix(m, k), sb = tb ? matrix(n, k) : matrix(k, n), sy = matrix(m, n), sc = shape_make(1, (int64_t[]){n});
+    struct shape sa = ta ? matrix(k, m) : matrix(m, k), sb = tb ? matrix(n, k) : matrix(k, n), sy = matrix(m, n),
+        sc = shape_make(1, (int64_t[]){n});
     union attr d = {0};
     d.dot.ncon = 1;
     d.dot.con_a = !ta;
     d.dot.con_b = tb;
     ref y = n_dot(g, n_input(g, dtype, &sa, "a"), n_input(g, dtype, &sb, "b"), &d);
-    graph_output(g, OUT_RETURN, n_max(g, n_add(g, y, n_broadcast(g, n_input(g, dtype, &sc, "bias"), &sy)), n_k(g, y, 0)), 0);
+    graph_output(g, OUT_RETURN, n_max(g, n_add(g, y, n_broadcast(g, n_input(g, dtype, &sc, "bias"), &sy)),
+                                      n_k(g, y, 0)), 0);
     char what[96];
-    snprintf(what, sizeof what, "product %s %" PRId64 "x%" PRId64 "x%" PRId64 "%s%s", dtype_name(dtype), m, n, k, ta ? " A^T" : "", tb ? " B^T" : "");
+    snprintf(what, sizeof what, "product %s %" PRId64 "x%" PRId64 "x%" PRId64 "%s%s", dtype_name(dtype), m, n, k,
+             ta ? " A^T" : "", tb ? " B^T" : "");
     compare(g, what);
     graph_free(g);
 }
@@ -165,7 +172,8 @@ static void byte_product(unsigned da, unsigned db, int64_t m, int64_t n, int64_t
     ref y = n_dot(g, n_input(g, da, &sa, "a"), n_input(g, db, &sb, "b"), &d);
     graph_output(g, OUT_RETURN, n_cast(g, n_mul(g, y, y), KL_F32), 0);
     char what[96];
-    snprintf(what, sizeof what, "bytes %s %s %" PRId64 "x%" PRId64 "x%" PRId64 "%s", dtype_name(da), dtype_name(db), m, n, k, tb ? " B^T" : "");
+    snprintf(what, sizeof what, "bytes %s %s %" PRId64 "x%" PRId64 "x%" PRId64 "%s", dtype_name(da), dtype_name(db), m,
+             n, k, tb ? " B^T" : "");
     compare(g, what);
     graph_free(g);
 }
@@ -203,7 +211,8 @@ static bool packs(const struct graph *g)
 static void convolution(int64_t filters, int64_t width, int64_t stride)
 {
     struct graph *g = graph_new("convolution");
-    struct shape sx = shape_make(4, (int64_t[]){2, 3, 6, width}), sw = matrix(filters, 27), s = shape_make(4, (int64_t[]){2, 27, 0, 0});
+    struct shape sx = shape_make(4, (int64_t[]){2, 3, 6, width}), sw = matrix(filters, 27),
+        s = shape_make(4, (int64_t[]){2, 27, 0, 0});
     ref x = n_window(g, n_window(g, n_input(g, KL_F32, &sx, "x"), 2, 3, stride, 1), 3, 3, stride, 1);
     s.dim[2] = node_shape(g, x)->dim[2], s.dim[3] = node_shape(g, x)->dim[3];
     x = n_reshape(g, n_permute(g, x, (uint8_t[KL_MAX_RANK]){0, 1, 4, 5, 2, 3}), &s);
@@ -252,7 +261,8 @@ static void movers(int64_t rows, int64_t cols)
 static void attention(int64_t queries, int64_t keys, int sight)
 {
     struct graph *g = graph_new("attention");
-    struct shape q = shape_make(3, (int64_t[]){2, queries, 19}), k = shape_make(3, (int64_t[]){2, keys, 19}), v = shape_make(3, (int64_t[]){2, keys, 33});
+    struct shape q = shape_make(3, (int64_t[]){2, queries, 19}), k = shape_make(3, (int64_t[]){2, keys, 19}),
+        v = shape_make(3, (int64_t[]){2, keys, 33});
     struct shape seen = shape_make(3, (int64_t[]){2, queries, sight == 1 ? keys : 2});
     ref in[3] = {n_input(g, KL_F32, &q, "q"), n_input(g, KL_F32, &k, "k"), n_input(g, KL_F32, &v, "v")};
     ref s = sight ? n_input(g, sight == 1 ? KL_BOOL : KL_I32, &seen, "seen") : NIL;
@@ -266,7 +276,8 @@ static void attention(int64_t queries, int64_t keys, int sight)
 /* Elements in the order of memory are walked in that order, whatever their coordinates: nothing is divided. */
 static void flat(void)
 {
-    static const struct shape shapes[] = {{.rank = 1, .dim = {1050}}, {.rank = 3, .dim = {3, 5, 70}}, {.rank = 3, .dim = {3, 1, 350}},
+    static const struct shape shapes[] = {{.rank = 1, .dim = {1050}}, {.rank = 3, .dim = {3, 5, 70}},
+                                          {.rank = 3, .dim = {3, 1, 350}},
                                           {.rank = 4, .dim = {2, 3, 7, 29}}, {.rank = 5, .dim = {3, 2, 5, 3, 13}}};
     for (unsigned i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct graph *g = graph_new("flat");

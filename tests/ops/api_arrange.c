@@ -1,5 +1,5 @@
-/* Composites that arrange elements or combine them: stack, split, tile, repeat, roll, triangles, eye, linspace, powers with
- * a number, lerp, masked_fill, is_close; gradients and misuse. */
+/* Composites that arrange elements or combine them: stack, split, tile, repeat, roll, triangles, eye, linspace, powers
+ * with a number, lerp, masked_fill, is_close; gradients and misuse. */
 #include "tests/support/api_numbers.h"
 
 static const double six[6] = {1, 2, 3, 4, 5, 6};

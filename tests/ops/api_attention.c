@@ -1,5 +1,6 @@
-/* Attention through the public API: one kernel each, without an L x M in memory; windows; under vmap, autocast, checkpoints,
- * the tracer and dry runs; misuse.  api_nn.c has plain values and api_nn_grad.c gradients; attention.c the numbers. */
+/* Attention through the public API: one kernel each, without an L x M in memory; windows; under vmap, autocast,
+ * checkpoints, the tracer and dry runs; misuse.  api_nn.c has plain values and api_nn_grad.c gradients; attention.c the
+ * numbers. */
 #include "tests/support/api_numbers.h"
 
 /* Kernels of one call, and its temporaries' bytes; what it reads is there before. */
@@ -31,11 +32,14 @@ static void one_kernel(void)
     kl_tensor z = there(kl_randn(dev, KL_F32, D(H, L, DEPTH), 4));
     kl_tensor mask = there(kl_gt(kl_randn(dev, KL_F32, D(H, L, L), 2), kl_zeros(dev, KL_F32, D(1))));
     kl_tensor keys = there(kl_gt(kl_randn(dev, KL_F32, D(L), 3), kl_zeros(dev, KL_F32, D(1))));
-    kl_tensor from = kl_iota(dev, KL_I32, 2, (int64_t[]){L, 1}, 0), window = there(kl_concat(2, (kl_tensor[]){from, kl_add_scalar(from, 20)}, 1));
-    const struct { kl_tensor mask; bool causal; } form[] = {{kl_none, false}, {kl_none, true}, {mask, false}, {mask, true}, {keys, false}, {window, false}};
+    kl_tensor from = kl_iota(dev, KL_I32, 2, (int64_t[]){L, 1}, 0),
+        window = there(kl_concat(2, (kl_tensor[]){from, kl_add_scalar(from, 20)}, 1));
+    const struct { kl_tensor mask; bool causal; } form[] = {{kl_none, false}, {kl_none, true}, {mask, false},
+                                                            {mask, true}, {keys, false}, {window, false}};
     for (int i = 0; i < (int)(sizeof form / sizeof *form); i++)
         for (int views = 0; views < 2; views++) { /* heads apart in memory, and a head for all */
-            kl_run_info info = cost(views ? heads : z, views ? kl_narrow(heads, 0, 1, 1) : z, views ? heads : z, form[i].mask, form[i].causal);
+            kl_run_info info = cost(views ? heads : z, views ? kl_narrow(heads, 0, 1, 1) : z, views ? heads : z,
+                                    form[i].mask, form[i].causal);
             CHECK(info.kernels == 1 && info.arena_bytes == 0);
         }
     OK(kl_trace_begin("attention_half"));
@@ -113,7 +117,8 @@ static void layers(void)
     CHECK(kl_dtype_of(cast) == KL_BF16);
     NEAR(cast, 30, narrow, 0);
     free(narrow);
-    kl_tensor far = kl_zeros(kl_device_named("meta"), KL_F16, D(3, 8, 4)), dry = kl_attention(far, far, kl_narrow(far, 2, 0, 2), kl_none, true);
+    kl_tensor far = kl_zeros(kl_device_named("meta"), KL_F16, D(3, 8, 4)),
+        dry = kl_attention(far, far, kl_narrow(far, 2, 0, 2), kl_none, true);
     SHAPE(dry, 3, 8, 2);
     CHECK(kl_dtype_of(dry) == KL_F16);
 }
@@ -126,11 +131,14 @@ static void misuse(void)
         {kl_zeros(dev, KL_BOOL, D(4, 2, 2)), KL_ERR_SHAPE, "a mask of shape [4,2,2] does not broadcast to [2,2]"},
         {kl_zeros(dev, KL_U8, D(2, 2)), KL_ERR_TYPE, "the mask must be bool, or i32 or i64 bounds, got u8"}};
     for (int n = 0; n < 3; n++)
-        CHECK(kl_check(kl_attention(a, a, a, bad[n].mask, false)) == bad[n].code && strstr(kl_last_error(), bad[n].text) &&
+        CHECK(kl_check(kl_attention(a, a, a, bad[n].mask, false)) == bad[n].code &&
+              strstr(kl_last_error(), bad[n].text) &&
               strstr(kl_last_error(), "api_attention.c"));
-    CHECK(kl_check(kl_attention(i, i, i, kl_none, false)) == KL_ERR_TYPE && strstr(kl_last_error(), "one floating dtype, got i32, i32 and i32"));
+    CHECK(kl_check(kl_attention(i, i, i, kl_none, false)) == KL_ERR_TYPE &&
+          strstr(kl_last_error(), "one floating dtype, got i32, i32 and i32"));
     CHECK(kl_check(kl_attention(a, kl_zeros(dev, KL_F32, D(2, 4)), a, kl_none, false)) == KL_ERR_SHAPE);
-    CHECK(kl_check(kl_attention(kl_zeros(dev, KL_F32, D(3, 2, 3)), kl_zeros(dev, KL_F32, D(2, 2, 3)), a, kl_none, false)) == KL_ERR_SHAPE);
+    CHECK(kl_check(kl_attention(kl_zeros(dev, KL_F32, D(3, 2, 3)), kl_zeros(dev, KL_F32, D(2, 2, 3)), a, kl_none,
+                                false)) == KL_ERR_SHAPE);
 }
 
 static void test(kl_device d)

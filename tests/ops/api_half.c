@@ -25,12 +25,18 @@ static double largest(kl_dtype d) { return d == KL_F16 ? 65504 : 3.3895313892515
 
 typedef kl_tensor function(kl_tensor a);
 #define UNARY(name) static kl_tensor f_##name(kl_tensor a) { return kl_##name(a); }
-UNARY(sigmoid) UNARY(silu) UNARY(softplus) UNARY(mish) UNARY(gelu) UNARY(tanh) UNARY(expm1) UNARY(erf) UNARY(sin) UNARY(sqrt)
-UNARY(exp) UNARY(rsqrt) UNARY(log) UNARY(log1p) UNARY(relu)
-static kl_tensor f_elu(kl_tensor a) { return kl_elu(a, 1); }
+UNARY(sigmoid)
+UNARY(silu) UNARY(softplus) UNARY(mish) UNARY(gelu) UNARY(tanh) UNARY(expm1) UNARY(erf) UNARY(sin) UNARY(sqrt)
+    UNARY(exp) UNARY(rsqrt) UNARY(log) UNARY(log1p) UNARY(relu) static kl_tensor f_elu(kl_tensor a)
+{
+    return kl_elu(a, 1);
+}
 static kl_tensor f_powi(kl_tensor a) { return kl_powi(a, 5); }
 static kl_tensor f_pow(kl_tensor a) { return kl_pow_scalar(a, 1.7); }
-static kl_tensor f_lerp(kl_tensor a) { return kl_lerp(a, kl_flip(a, 2, (int[]){0, 1}), kl_add_scalar(kl_mul_scalar(a, 0), 0.25)); }
+static kl_tensor f_lerp(kl_tensor a)
+{
+    return kl_lerp(a, kl_flip(a, 2, (int[]){0, 1}), kl_add_scalar(kl_mul_scalar(a, 0), 0.25));
+}
 static kl_tensor f_mean(kl_tensor a) { return kl_mean(a, 1, (int[]){1}, false); }
 static kl_tensor f_mean_all(kl_tensor a) { return kl_mean(a, 0, NULL, false); }
 static kl_tensor f_var(kl_tensor a) { return kl_var(a, 1, (int[]){1}, false, 1); }
@@ -50,14 +56,16 @@ static kl_tensor f_avg_pool(kl_tensor a)
 
 /* range: of the operand, a half if 0; least: what it is at least. */
 static const struct { const char *name; function *f; double range, least; } table[] = {
-    {"sigmoid", f_sigmoid, 20, -20}, {"silu", f_silu, 20, -20}, {"softplus", f_softplus, 20, -20}, {"mish", f_mish, 20, -20},
+    {"sigmoid", f_sigmoid, 20, -20}, {"silu", f_silu, 20, -20}, {"softplus", f_softplus, 20, -20},
+        {"mish", f_mish, 20, -20},
     {"gelu", f_gelu, 5, -5}, {"elu", f_elu, 10, -10}, {"tanh", f_tanh, 5, -5}, {"expm1", f_expm1, 8, -8},
     {"erf", f_erf, 3, -3}, {"sin", f_sin, 10, -10}, {"sqrt", f_sqrt, 9, 0.1}, {"exp", f_exp, 8, -8},
     {"rsqrt", f_rsqrt, 9, 0.1}, {"log", f_log, 9, 0.1}, {"log1p", f_log1p, 9, -0.9}, {"relu", f_relu, 9, -9},
     {"powi", f_powi, 6, -6}, {"pow", f_pow, 9, 0.1}, {"lerp", f_lerp, 9, -9}, {"mean", f_mean, 60000, 59000},
     {"mean of all", f_mean_all, 60000, -60000}, {"var", f_var, 200, -200}, {"std", f_std, 20000, -20000},
     {"norm", f_norm, 9000, -9000}, {"logsumexp", f_logsumexp, 30, -30}, {"softmax", f_softmax, 10, -10},
-    {"log_softmax", f_log_softmax, 30, -30}, {"layer_norm", f_layer_norm, 9000, -9000}, {"rms_norm", f_rms_norm, 9000, -9000},
+    {"log_softmax", f_log_softmax, 30, -30}, {"layer_norm", f_layer_norm, 9000, -9000},
+        {"rms_norm", f_rms_norm, 9000, -9000},
     {"mse_loss", f_mse, 200, -200}, {"avg_pool", f_avg_pool, 60000, 50000},
 };
 
@@ -106,7 +114,8 @@ static void test_one(kl_device device, unsigned i, kl_dtype d)
     for (int k = 0; k < N; k++)
         x[k] = table[i].least + (table[i].range - table[i].least) * (0.5 + 0.5 * uniform());
     kl_scope_begin();
-    kl_tensor exact = kl_cast(kl_cast(kl_input(device, KL_F64, DIMS(ROWS, COLUMNS), x), d), KL_F64), half = kl_cast(exact, d);
+    kl_tensor exact = kl_cast(kl_cast(kl_input(device, KL_F64, DIMS(ROWS, COLUMNS), x), d), KL_F64),
+        half = kl_cast(exact, d);
     OK(kl_read(exact, x, sizeof x)); /* numbers that the dtype has */
     kl_requires_grad(exact);
     kl_requires_grad(half);

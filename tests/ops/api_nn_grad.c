@@ -69,7 +69,10 @@ static kl_tensor ids(void) { return i32(D(2, 3), (int32_t[]){2, 0, 2, 9, 1, -1})
 static kl_tensor g_embedding(kl_tensor x) { return kl_embedding(x, ids()); }
 static kl_tensor g_gather(kl_tensor x) { return kl_gather(kl_exp(x), 1, ids()); }
 static kl_tensor g_index_add(kl_tensor x) { return kl_index_add(other(1, D(3, 2)), 0, ids(), kl_mul(x, x)); }
-static kl_tensor g_index_put(kl_tensor x) { return kl_index_put(kl_narrow(x, 0, 0, 3), 0, ids(), kl_reshape(x, D(2, 3, 2))); }
+static kl_tensor g_index_put(kl_tensor x)
+{
+    return kl_index_put(kl_narrow(x, 0, 0, 3), 0, ids(), kl_reshape(x, D(2, 3, 2)));
+}
 static kl_tensor g_take(kl_tensor x) { return kl_take_along_axis(x, 1, ids()); }
 static kl_tensor g_put(kl_tensor x) { return kl_put_along_axis(other(1, D(2, 4)), 1, ids(), x); }
 static kl_tensor g_sort(kl_tensor x) { return kl_sort(kl_mul(x, x), 1, true); }

@@ -225,7 +225,8 @@ static void pieces(void)
     NEAR_LIST(kl_pad(a, NULL, NULL, 7), 0, 1, 2, 3, 4, 5, 6);
     kl_tensor row = f32(D(1, 3), (double[]){7, 8, 9});
     NEAR_LIST(kl_concat(2, (kl_tensor[]){row, a}, 0), 0, 7, 8, 9, 1, 2, 3, 4, 5, 6);
-    NEAR_LIST(kl_concat(6, (kl_tensor[]){row, row, row, row, row, row}, -1), 0, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9);
+    NEAR_LIST(kl_concat(6, (kl_tensor[]){row, row, row, row, row, row}, -1), 0, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7,
+              8, 9, 7, 8, 9);
     NEAR_LIST(kl_concat(1, &row, 0), 0, 7, 8, 9);
     r = kl_gather(a, 1, i32(D(2, 2), (int32_t[]){2, -5, 99, 1}));
     SHAPE(r, 2, 2, 2);
@@ -419,7 +420,8 @@ static void products(void)
     y = kl_matmul(v, b3);
     SHAPE(y, 2, 4);
     NEAR(y, 8, want, 1e-6);
-    kl_tensor a4 = f32(D(2, 2, 2, 3), a), b4 = f32(D(2, 1, 3, 4), b), b5 = f32(D(1, 2, 3, 4), b); /* rows, and no rows */
+    /* rows, and no rows */
+    kl_tensor a4 = f32(D(2, 2, 2, 3), a), b4 = f32(D(2, 1, 3, 4), b), b5 = f32(D(1, 2, 3, 4), b);
     naive(2, 4, 4, 3, a, 12, b, 12, want);
     y = kl_matmul(a4, b4);
     SHAPE(y, 2, 2, 2, 4);
@@ -533,7 +535,8 @@ static void half_floats(void)
     NEAR_LIST(kl_cast(kl_cast(kl_const(dev, KL_F64, 1.0 + 0x1p-11 + 0x1p-40), KL_F16), KL_F64), 0, 1 + 0x1p-10);
     NEAR_LIST(kl_sum_all(kl_full(dev, KL_BF16, D(1000), 1)), 0, 1000);
     NEAR_LIST(kl_matmul(kl_full(dev, KL_F16, D(2, 9), 0.5), kl_full(dev, KL_F16, D(9, 1), 0.25)), 0, 1.125, 1.125);
-    CHECK(kl_item_f32(kl_sum_all(h)) == 2048 && kl_item_f64(kl_max(kl_scalar(dev, KL_BF16, 0.1), kl_scalar(dev, KL_BF16, 0))) == 0.10009765625);
+    CHECK(kl_item_f32(kl_sum_all(h)) == 2048 && kl_item_f64(kl_max(kl_scalar(dev, KL_BF16, 0.1),
+                                                                   kl_scalar(dev, KL_BF16, 0))) == 0.10009765625);
     kl_release(h), kl_release(b);
 }
 

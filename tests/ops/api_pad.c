@@ -1,5 +1,5 @@
-/* Pads: their values against a model over dtypes, amounts, lengths and ways to read them, fused and unfused, and how many
- * kernels they take. */
+/* Pads: their values against a model over dtypes, amounts, lengths and ways to read them, fused and unfused, and how
+ * many kernels they take. */
 #include "tests/support/api_check.h"
 
 static kl_device dev;
@@ -16,7 +16,8 @@ static int below(int n)
 enum { RANK = 3, MOST = 4096, WIDEST = 8 };
 
 /* A padded array of bytes: elements of `size` bytes, those outside `from` being the value's. */
-struct padded { int64_t from[RANK], low[RANK], high[RANK], to[RANK]; size_t size; unsigned char x[MOST * WIDEST], value[WIDEST]; };
+struct padded { int64_t from[RANK], low[RANK], high[RANK], to[RANK]; size_t size; unsigned char x[MOST * WIDEST],
+                value[WIDEST]; };
 
 static const unsigned char *element(const struct padded *p, const int64_t *at)
 {
@@ -150,7 +151,8 @@ static void kernels(void)
 
 static void test(kl_device d)
 {
-    static const kl_dtype dtypes[] = {KL_BOOL, KL_I8, KL_U8, KL_I16, KL_U16, KL_I32, KL_U32, KL_I64, KL_U64, KL_F16, KL_BF16,
+    static const kl_dtype dtypes[] = {KL_BOOL, KL_I8, KL_U8, KL_I16, KL_U16, KL_I32, KL_U32, KL_I64, KL_U64, KL_F16,
+                                      KL_BF16,
                                       KL_F32, KL_F64};
     dev = d;
     for (int fuse = 0; fuse < 2; fuse++) {

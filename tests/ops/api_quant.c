@@ -1,4 +1,5 @@
-/* quantize and dequantize: rounding, saturation, scales of a tensor and of an axis, gradients straight through, misuse. */
+/* quantize and dequantize: rounding, saturation, scales of a tensor and of an axis, gradients straight through,
+ * misuse. */
 #include "tests/support/api_check.h"
 
 static kl_device dev;
@@ -9,19 +10,23 @@ static kl_tensor f32(int rank, const int64_t *dims, const float *v) { return kl_
 
 static void values(void)
 {
-    static const float at[] = {0, -0.0f, 0.25f, 0.75f, 1.25f, -0.25f, -0.75f, 63.4f, 63.5f, 1e9f, -64, -64.3f, -1e30f, INFINITY,
+    static const float at[] = {0, -0.0f, 0.25f, 0.75f, 1.25f, -0.25f, -0.75f, 63.4f, 63.5f, 1e9f, -64, -64.3f, -1e30f,
+                               INFINITY,
                                -INFINITY, NAN, 0.26f};
     kl_tensor x = f32(D(COUNT(at)), at), half = kl_scalar(dev, KL_F32, 0.5);
     kl_tensor q = kl_quantize(x, half, kl_none, KL_I8, 0);
     CHECK(kl_dtype_of(q) == KL_I8);
-    NEAR_LIST(kl_dequantize(q, half, kl_none, 0), 0, 0, 0, 0, 1, 1, 0, -1, 63.5, 63.5, 63.5, -64, -64, -64, 63.5, -64, 0, 0.5);
+    NEAR_LIST(kl_dequantize(q, half, kl_none, 0), 0, 0, 0, 0, 1, 1, 0, -1, 63.5, 63.5, 63.5, -64, -64, -64, 63.5, -64,
+              0, 0.5);
     NEAR_LIST(q, 0, 0, 0, 0, 2, 2, 0, -2, 127, 127, 127, -128, -128, -128, 127, -128, 0, 1); /* ties to even */
     kl_tensor ten = kl_cast(kl_scalar(dev, KL_I32, 10), KL_U8);
     q = kl_quantize(x, half, ten, KL_U8, 0);
-    NEAR_LIST(kl_dequantize(q, half, ten, 0), 0, 0, 0, 0, 1, 1, 0, -1, 63.5, 63.5, 122.5, -5, -5, -5, 122.5, -5, 0, 0.5);
+    NEAR_LIST(kl_dequantize(q, half, ten, 0), 0, 0, 0, 0, 1, 1, 0, -1, 63.5, 63.5, 122.5, -5, -5, -5, 122.5, -5, 0,
+              0.5);
     NEAR_LIST(q, 0, 10, 10, 10, 12, 12, 10, 8, 137, 137, 255, 0, 0, 0, 255, 0, 10, 11);
     /* a scale of 0: infinities saturate, 0 / 0 is the zero point */
-    NEAR_LIST(kl_quantize(f32(D(3), (float[]){1, -1, 0}), kl_scalar(dev, KL_F32, 0), kl_none, KL_I8, 0), 0, 127, -128, 0);
+    NEAR_LIST(kl_quantize(f32(D(3), (float[]){1, -1, 0}), kl_scalar(dev, KL_F32, 0), kl_none, KL_I8, 0), 0, 127, -128,
+              0);
     kl_release(x);
     kl_release(half);
     kl_release(ten);
@@ -40,7 +45,8 @@ static void channels(void)
     q = kl_quantize(x, columns, zero, KL_I8, -1);
     NEAR_LIST(kl_dequantize(q, columns, zero, 1), 0, 1, 2, 3, 4, 5, 6);
     NEAR_LIST(q, 0, 1, 5, 14, 4, 11, 26);
-    kl_tensor h = kl_cast(x, KL_F16), hs = kl_cast(columns, KL_F16), back = kl_dequantize(kl_quantize(h, columns, zero, KL_I8, 1), hs, zero, 1);
+    kl_tensor h = kl_cast(x, KL_F16), hs = kl_cast(columns, KL_F16),
+        back = kl_dequantize(kl_quantize(h, columns, zero, KL_I8, 1), hs, zero, 1);
     CHECK(kl_dtype_of(back) == KL_F16);
     NEAR_LIST(back, 0, 1, 2, 3, 4, 5, 6);
     kl_tensor none = kl_zeros(dev, KL_F32, D(0, 3));
@@ -56,7 +62,8 @@ static void channels(void)
     kl_release(zero);
 }
 
-/* Through rounding as if it were not there, but not through saturation; first and second order, in and outside of traces. */
+/* Through rounding as if it were not there, but not through saturation; first and second order, in and outside of
+ * traces. */
 static void gradients(void)
 {
     static const float at[5] = {0.3f, -1.1f, 70, -80, 63};
@@ -104,7 +111,8 @@ static void misuse(void)
     REFUSED(kl_quantize(x, s, kl_none, KL_I32, 0), KL_ERR_TYPE, "quantize: the integers are i8 or u8, not i32");
     REFUSED(kl_quantize(x, s, kl_none, (kl_dtype)99, 0), KL_ERR_TYPE, "quantize: the integers are i8 or u8");
     REFUSED(kl_quantize(i, s, kl_none, KL_I8, 0), KL_ERR_TYPE, "quantize: needs a floating dtype, got i32");
-    REFUSED(kl_quantize(x, two, kl_none, KL_I8, 1), KL_ERR_SHAPE, "the scale has shape [2], not [] or that of axis 1 of [2,3]");
+    REFUSED(kl_quantize(x, two, kl_none, KL_I8, 1), KL_ERR_SHAPE,
+            "the scale has shape [2], not [] or that of axis 1 of [2,3]");
     REFUSED(kl_quantize(x, two, kl_none, KL_I8, 5), KL_ERR_SHAPE, "axis 5 is out of range for shape [2,3]");
     REFUSED(kl_quantize(x, two, u, KL_I8, 0), KL_ERR_TYPE, "the zero point is u8, the integers are i8");
     REFUSED(kl_quantize(x, kl_zeros(dev, KL_I32, 0, NULL), kl_none, KL_I8, 0), KL_ERR_TYPE,

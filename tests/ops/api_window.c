@@ -61,7 +61,8 @@ static void each(const struct windows *w, void (*f)(void *ctx, int64_t x, int64_
     const int64_t *o = w->out, *s = w->size, *l = w->length;
     for (int64_t y = 0; y < o[0] * o[1] * o[2]; y++)
         for (int64_t k = 0; k < s[0] * s[1] * s[2]; k++) {
-            int64_t a = place(w, 0, y / (o[1] * o[2]), k / (s[1] * s[2])), b = place(w, 1, y / o[2] % o[1], k / s[2] % s[1]);
+            int64_t a = place(w, 0, y / (o[1] * o[2]), k / (s[1] * s[2])),
+                b = place(w, 1, y / o[2] % o[1], k / s[2] % s[1]);
             int64_t c = place(w, 2, y % o[2], k % s[2]);
             if (a >= 0 && b >= 0 && c >= 0)
                 f(ctx, (a * l[1] + b) * l[2] + c, k, y);
@@ -95,7 +96,8 @@ static void conv_case(kl_dtype dtype, int n, bool bias)
         for (int64_t j = 0; j < ny; j++)
             y[i * ny + j] = bias ? b[m] : 0;
         for (int64_t c = 0; c < depth; c++)
-            each(&win, convolve, &(struct channel){x + ((image * groups + group) * depth + c) * nx, w + (m * depth + c) * nk, y + i * ny});
+            each(&win, convolve, &(struct channel){x + ((image * groups + group) * depth + c) * nx,
+                                                   w + (m * depth + c) * nk, y + i * ny});
     }
     for (int64_t i = 0; i < batch * groups * filters * ny; i++)
         if (dtype == KL_U8 || dtype == KL_U64)
@@ -162,7 +164,8 @@ static void pool_case(kl_dtype dtype, int n)
     for (int64_t r = 0; r < lead; r++) {
         for (int64_t j = 0; j < ny; j++)
             sum[r * ny + j] = count[r * ny + j] = 0, most[r * ny + j] = -INFINITY, least[r * ny + j] = INFINITY;
-        each(&w, gather_window, &(struct pooled){x + r * nx, sum + r * ny, most + r * ny, least + r * ny, count + r * ny});
+        each(&w, gather_window, &(struct pooled){x + r * nx, sum + r * ny, most + r * ny, least + r * ny,
+                                                 count + r * ny});
     }
     for (int64_t i = 0; i < lead * ny; i++)
         empty |= count[i] == 0;
@@ -198,14 +201,17 @@ static void defaults(void)
     OK(kl_read(y, NULL, 0));
     kl_release(y), kl_release(a);
     a = kl_input(dev, KL_I64, D(3), (int64_t[]){INT64_MIN, INT64_MAX, INT64_MIN});
-    NEAR_LIST(kl_max_pool(a, 1, (int64_t[]){2}, (int64_t[]){1}, (int64_t[]){1}, NULL, NULL), 0, -0x1p63, 0x1p63, 0x1p63);
-    NEAR_LIST(kl_min_pool(a, 1, (int64_t[]){2}, (int64_t[]){1}, NULL, (int64_t[]){1}, NULL), 0, -0x1p63, -0x1p63, -0x1p63);
+    NEAR_LIST(kl_max_pool(a, 1, (int64_t[]){2}, (int64_t[]){1}, (int64_t[]){1}, NULL, NULL), 0, -0x1p63, 0x1p63,
+              0x1p63);
+    NEAR_LIST(kl_min_pool(a, 1, (int64_t[]){2}, (int64_t[]){1}, NULL, (int64_t[]){1}, NULL), 0, -0x1p63, -0x1p63,
+              -0x1p63);
     kl_release(a);
     a = kl_input(dev, KL_F64, D(1, 1, 3), (double[]){1, 2, 3});
     kl_tensor w = kl_input(dev, KL_F64, D(1, 1, 2), (double[]){10, 1});
     NEAR_LIST(kl_conv(a, w, kl_none, NULL, NULL, NULL, NULL, 1), 0, 12, 23);
     NEAR_LIST(kl_conv_transpose(a, w, kl_none, NULL, NULL, NULL, NULL, 1), 0, 10, 21, 32, 3);
-    NEAR_LIST(kl_conv_transpose(a, w, kl_none, (int64_t[]){2}, NULL, (int64_t[]){-1}, NULL, 1), 0, 10, 1, 20, 2, 30, 3, 0);
+    NEAR_LIST(kl_conv_transpose(a, w, kl_none, (int64_t[]){2}, NULL, (int64_t[]){-1}, NULL, 1), 0, 10, 1, 20, 2, 30, 3,
+              0);
     kl_release(a), kl_release(w);
 }
 
@@ -256,7 +262,10 @@ static kl_tensor g_conv_weight(kl_tensor w)
 {
     return kl_conv(other(1, D(2, 4, 5)), w, other(2, D(2)), L(2), L(1), L(1), NULL, 1);
 }
-static kl_tensor g_conv_cut(kl_tensor x) { return kl_conv(x, other(1, D(1, 1, 2)), kl_none, NULL, L(-1), L(-2), NULL, 1); }
+static kl_tensor g_conv_cut(kl_tensor x)
+{
+    return kl_conv(x, other(1, D(1, 1, 2)), kl_none, NULL, L(-1), L(-2), NULL, 1);
+}
 static kl_tensor g_transpose(kl_tensor x)
 {
     return kl_conv_transpose(x, other(1, D(2, 1, 3, 2)), kl_none, L(2, 3), L(1, 0), L(0, -1), L(1, 2), 2);
@@ -328,32 +337,40 @@ static void refused(kl_tensor t, kl_status code, const char *text, int line)
 static void misuse(void)
 {
     kl_scope_begin();
-    kl_tensor a = kl_zeros(dev, KL_F32, D(2, 3)), x = kl_zeros(dev, KL_F32, D(2, 4, 5)), i = kl_zeros(dev, KL_I32, D(2, 3));
-    kl_tensor w = kl_zeros(dev, KL_F32, D(6, 2, 3)), v = kl_zeros(dev, KL_F32, D(5)), b = kl_zeros(dev, KL_BOOL, D(2, 4, 5));
+    kl_tensor a = kl_zeros(dev, KL_F32, D(2, 3)), x = kl_zeros(dev, KL_F32, D(2, 4, 5)),
+        i = kl_zeros(dev, KL_I32, D(2, 3));
+    kl_tensor w = kl_zeros(dev, KL_F32, D(6, 2, 3)), v = kl_zeros(dev, KL_F32, D(5)),
+        b = kl_zeros(dev, KL_BOOL, D(2, 4, 5));
     const int64_t two[] = {2, 2, 2}, none[] = {0, 0, 0}, less[] = {-1, -1, -1}, far[] = {INT64_MAX, INT64_MAX};
     REFUSED(kl_max_pool(a, 3, two, NULL, NULL, NULL, NULL), KL_ERR_SHAPE, "max_pool: no last 3 axes in shape [2,3]");
-    REFUSED(kl_max_pool(a, 1, NULL, NULL, NULL, NULL, NULL), KL_ERR_ARGUMENT, "max_pool: windows of 0 axes; needs 1..3");
+    REFUSED(kl_max_pool(a, 1, NULL, NULL, NULL, NULL, NULL), KL_ERR_ARGUMENT,
+            "max_pool: windows of 0 axes; needs 1..3");
     REFUSED(kl_sum_pool(a, 4, two, NULL, NULL, NULL, NULL), KL_ERR_ARGUMENT, "sum_pool: windows of 4 axes; needs 1..3");
-    REFUSED(kl_min_pool(a, 1, two, none, NULL, NULL, NULL), KL_ERR_ARGUMENT, "min_pool: window 2, stride 0, dilation 1");
+    REFUSED(kl_min_pool(a, 1, two, none, NULL, NULL, NULL), KL_ERR_ARGUMENT,
+            "min_pool: window 2, stride 0, dilation 1");
     REFUSED(kl_min_pool(a, 1, two, NULL, less, less, NULL), KL_ERR_SHAPE, "min_pool: "); /* more cut off than fits */
     REFUSED(kl_avg_pool(i, 1, two, NULL, NULL, NULL, NULL), KL_ERR_TYPE, "avg_pool: needs a floating dtype, got i32");
     REFUSED(kl_max_pool(b, 1, two, NULL, NULL, NULL, NULL), KL_ERR_TYPE, "max_pool: needs a number dtype, got bool");
-    REFUSED(kl_avg_pool(a, 1, far, NULL, NULL, NULL, NULL), KL_ERR_SHAPE,
-            "avg_pool: a window of 9223372036854775807 with dilation 1 does not fit in axis 1 of [2,3], padded by 0 and 0");
+    REFUSED(
+        kl_avg_pool(a, 1, far, NULL, NULL, NULL, NULL), KL_ERR_SHAPE,
+        "avg_pool: a window of 9223372036854775807 with dilation 1 does not fit in axis 1 of [2,3], padded by 0 and 0");
     REFUSED(kl_max_pool(a, 1, two, NULL, far, NULL, NULL), KL_ERR_SHAPE, "max_pool: a window of 2");
     REFUSED(kl_conv(a, w, kl_none, NULL, NULL, NULL, NULL, 2), KL_ERR_SHAPE, "conv: needs x [N, C, ...] and w");
     REFUSED(kl_conv(x, w, kl_none, NULL, NULL, NULL, NULL, 1), KL_ERR_SHAPE,
             "conv: the channels of x [2,4,5] and w [6,2,3] do not make 1 equal groups");
     REFUSED(kl_conv(x, w, kl_none, NULL, NULL, NULL, NULL, 0), KL_ERR_SHAPE, "conv: the channels of x");
     REFUSED(kl_conv(x, w, v, NULL, NULL, NULL, NULL, 2), KL_ERR_SHAPE, "conv: the bias must be [6], got [5]");
-    REFUSED(kl_conv(b, w, kl_none, NULL, NULL, NULL, NULL, 2), KL_ERR_TYPE, "conv: needs one number dtype, got bool, f32");
+    REFUSED(kl_conv(b, w, kl_none, NULL, NULL, NULL, NULL, 2), KL_ERR_TYPE,
+            "conv: needs one number dtype, got bool, f32");
     SHAPE(kl_conv(x, w, kl_none, NULL, less, less, NULL, 2), 2, 6, 1);
     REFUSED(kl_conv(x, w, kl_none, NULL, less, (int64_t[]){-2}, NULL, 2), KL_ERR_SHAPE,
             "conv: a window of 3 with dilation 1 does not fit in axis 2 of [2,4,5], padded by -1 and -2");
     REFUSED(kl_conv(x, w, kl_none, none, NULL, NULL, NULL, 2), KL_ERR_ARGUMENT, "conv: window 3, stride 0, dilation 1");
     REFUSED(kl_conv(kl_none, w, kl_none, NULL, NULL, NULL, NULL, 2), KL_ERR_HANDLE, "conv: ");
-    REFUSED(kl_conv_transpose(x, w, kl_none, NULL, NULL, NULL, NULL, 2), KL_ERR_SHAPE, "conv_transpose: the channels of x");
-    REFUSED(kl_conv_transpose(x, kl_zeros(dev, KL_F32, D(4, 1, 3)), kl_none, NULL, (int64_t[]){4}, (int64_t[]){3}, NULL, 1),
+    REFUSED(kl_conv_transpose(x, w, kl_none, NULL, NULL, NULL, NULL, 2), KL_ERR_SHAPE,
+            "conv_transpose: the channels of x");
+    REFUSED(kl_conv_transpose(x, kl_zeros(dev, KL_F32, D(4, 1, 3)), kl_none, NULL, (int64_t[]){4}, (int64_t[]){3}, NULL,
+                              1),
             KL_ERR_SHAPE, "conv_transpose: axis 2 of [2,4,5] gives no elements with the window 3");
     OK(kl_scope_end());
 }

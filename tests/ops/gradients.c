@@ -60,7 +60,8 @@ static ref make_reduce(struct graph *g, const ref *x, const void *ctx)
 static ref make_scan(struct graph *g, const ref *x, const void *ctx)
 {
     const uint32_t *s = ctx; /* op, axis */
-    ref y = s[0] == OP_recurrence ? n_recurrence(g, n_tanh(g, x[0]), x[1], s[1]) : n_cumulative(g, (enum op)s[0], x[0], s[1]);
+    ref y = s[0] == OP_recurrence ? n_recurrence(g, n_tanh(g, x[0]), x[1], s[1])
+        : n_cumulative(g, (enum op)s[0], x[0], s[1]);
     return n_mul(g, y, n_tanh(g, y));
 }
 
@@ -142,7 +143,8 @@ static ref make_scatter(struct graph *g, const ref *x, const void *ctx)
 static ref make_bitcast(struct graph *g, const ref *x, const void *ctx)
 {
     (void)ctx; /* integers in between: no gradient */
-    return n_add(g, n_mul(g, n_bitcast(g, n_bitcast(g, n_k(g, x[0], 3), KL_I64), KL_F64), x[0]), n_bitcast(g, n_exp(g, x[0]), KL_F64));
+    return n_add(g, n_mul(g, n_bitcast(g, n_bitcast(g, n_k(g, x[0], 3), KL_I64), KL_F64), x[0]),
+                 n_bitcast(g, n_exp(g, x[0]), KL_F64));
 }
 
 /* In the scale; what the gradient of quantize is in what it rounds, no difference can say. */
@@ -199,8 +201,10 @@ static void attention(void)
     for (int how = 0; how < 6; how++)
         for (int turn = 0; turn < 2; turn++) { /* more keys than queries, then fewer */
             int64_t l = turn ? 5 : 3, m = turn ? 3 : 5;
-            gradient(&(struct problem){.name = "attention", .make = make_attention, .nx = 3, .ctx = &(struct sight){how / 2 == 1, how / 2 == 2, how & 1},
-                                       .x = {shape_make(3, (int64_t[]){2, l, 2}), shape_make(3, (int64_t[]){2, m, 2}), shape_make(3, (int64_t[]){2, m, 3})}});
+            gradient(&(struct problem){.name = "attention", .make = make_attention, .nx = 3,
+                                       .ctx = &(struct sight){how / 2 == 1, how / 2 == 2, how & 1},
+                                       .x = {shape_make(3, (int64_t[]){2, l, 2}), shape_make(3, (int64_t[]){2, m, 2}),
+                                             shape_make(3, (int64_t[]){2, m, 3})}});
         }
 }
 
@@ -209,50 +213,70 @@ static void structural(void)
     attention();
     for (uint32_t op = OP_sum; op <= OP_reduce_prod; op++)
         for (uint32_t axes = 0; axes < 8; axes++)
-            gradient(&(struct problem){.name = opinfo[op].name, .make = make_reduce, .ctx = (uint32_t[]){op, axes}, .nx = 1,
+            gradient(&(struct problem){.name = opinfo[op].name, .make = make_reduce, .ctx = (uint32_t[]){op, axes},
+                                       .nx = 1,
                                        .x = {shape_make(3, (int64_t[]){2, 3, 2})}});
     for (uint32_t op = OP_cumsum; op <= OP_recurrence; op++)
         for (uint32_t axis = 0; axis < 3; axis++)
-            gradient(&(struct problem){.name = opinfo[op].name, .make = make_scan, .ctx = (uint32_t[]){op, axis}, .nx = op == OP_recurrence ? 2 : 1,
-                                       .x = {shape_make(3, (int64_t[]){3, 1, 4}), shape_make(3, (int64_t[]){3, 1, 4})}});
-    gradient(&(struct problem){.name = "views", .make = make_views, .nx = 1, .x = {shape_make(3, (int64_t[]){2, 3, 4})}});
-    static const int64_t slices[][4] = {{0, 0, 2, 1}, {1, 1, 3, 1}, {2, 0, 2, 3}, {2, 1, 2, 2}, {1, 4, 0, 1}, {2, 3, 1, 1}};
+            gradient(&(struct problem){.name = opinfo[op].name, .make = make_scan, .ctx = (uint32_t[]){op, axis},
+                                       .nx = op == OP_recurrence ? 2 : 1,
+                                       .x = {shape_make(3, (int64_t[]){3, 1, 4}),
+                                             shape_make(3, (int64_t[]){3, 1, 4})}});
+    gradient(&(struct problem){.name = "views", .make = make_views, .nx = 1,
+                               .x = {shape_make(3, (int64_t[]){2, 3, 4})}});
+    static const int64_t slices[][4] = {{0, 0, 2, 1}, {1, 1, 3, 1}, {2, 0, 2, 3}, {2, 1, 2, 2}, {1, 4, 0, 1},
+                                        {2, 3, 1, 1}};
     for (unsigned i = 0; i < sizeof slices / sizeof *slices; i++)
-        gradient(&(struct problem){.name = "slice", .make = make_slices, .ctx = slices[i], .nx = 1, .x = {shape_make(3, (int64_t[]){2, 4, 5})}});
-    static const int64_t windows[][4] = {{1, 2, 1, 1}, {1, 3, 1, 2}, {1, 3, 2, 1}, {1, 2, 3, 2}, {1, 2, 2, 1}, {1, 2, 3, 1},
-                                         {1, 1, 2, 3}, {1, 7, 1, 1}, {1, 2, 4, 3}, {0, 2, 1, 1}, {2, 1, 1, 1}, {1, 4, 3, 2}};
+        gradient(&(struct problem){.name = "slice", .make = make_slices, .ctx = slices[i], .nx = 1,
+                                   .x = {shape_make(3, (int64_t[]){2, 4, 5})}});
+    static const int64_t windows[][4] = {{1, 2, 1, 1}, {1, 3, 1, 2}, {1, 3, 2, 1}, {1, 2, 3, 2}, {1, 2, 2, 1},
+                                         {1, 2, 3, 1},
+                                         {1, 1, 2, 3}, {1, 7, 1, 1}, {1, 2, 4, 3}, {0, 2, 1, 1}, {2, 1, 1, 1},
+                                             {1, 4, 3, 2}};
     for (unsigned i = 0; i < sizeof windows / sizeof *windows; i++)
-        gradient(&(struct problem){.name = "window", .make = make_window, .ctx = windows[i], .nx = 1, .x = {shape_make(3, (int64_t[]){2, 7, 2})}});
-    static const int64_t pads[][4] = {{0, 0, 2, 0}, {1, 1, 0, 0}, {1, 2, 1, 2}, {0, 0, 0, 1}, {2, 1, 1, 3}, {0, 0, 0, 0}};
+        gradient(&(struct problem){.name = "window", .make = make_window, .ctx = windows[i], .nx = 1,
+                                   .x = {shape_make(3, (int64_t[]){2, 7, 2})}});
+    static const int64_t pads[][4] = {{0, 0, 2, 0}, {1, 1, 0, 0}, {1, 2, 1, 2}, {0, 0, 0, 1}, {2, 1, 1, 3},
+                                      {0, 0, 0, 0}};
     for (unsigned i = 0; i < sizeof pads / sizeof *pads; i++)
-        gradient(&(struct problem){.name = "pad", .make = make_pad, .ctx = pads[i], .nx = 2, .x = {shape_make(3, (int64_t[]){2, 3, 1}), shape_make(0, NULL)}});
+        gradient(&(struct problem){.name = "pad", .make = make_pad, .ctx = pads[i], .nx = 2,
+                                   .x = {shape_make(3, (int64_t[]){2, 3, 1}), shape_make(0, NULL)}});
     gradient(&(struct problem){.name = "concat", .make = make_concat, .ctx = &(uint32_t){0}, .nx = 3, .x = {
         shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){1, 3}), shape_make(2, (int64_t[]){3, 3})}});
     gradient(&(struct problem){.name = "concat", .make = make_concat, .ctx = &(uint32_t){1}, .nx = 3, .x = {
         shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){2, 1}), shape_make(2, (int64_t[]){2, 0})}});
-    gradient(&(struct problem){.name = "gather", .make = make_gather, .ctx = &(uint32_t){0}, .nx = 1, .x = {shape_make(2, (int64_t[]){4, 2})}});
-    gradient(&(struct problem){.name = "gather", .make = make_gather, .ctx = &(uint32_t){1}, .nx = 1, .x = {shape_make(3, (int64_t[]){2, 3, 2})}});
+    gradient(&(struct problem){.name = "gather", .make = make_gather, .ctx = &(uint32_t){0}, .nx = 1,
+                               .x = {shape_make(2, (int64_t[]){4, 2})}});
+    gradient(&(struct problem){.name = "gather", .make = make_gather, .ctx = &(uint32_t){1}, .nx = 1,
+                               .x = {shape_make(3, (int64_t[]){2, 3, 2})}});
     for (uint32_t kind = SCATTER_ADD; kind <= SCATTER_SET; kind++) {
-        gradient(&(struct problem){.name = "scatter", .make = make_scatter, .ctx = (uint32_t[]){0, kind}, .nx = 2, .x = {
+        gradient(&(struct problem){.name = "scatter", .make = make_scatter, .ctx = (uint32_t[]){0, kind}, .nx = 2,
+                                   .x = {
             shape_make(2, (int64_t[]){4, 2}), shape_make(2, (int64_t[]){6, 2})}});
-        gradient(&(struct problem){.name = "scatter", .make = make_scatter, .ctx = (uint32_t[]){1, kind}, .nx = 2, .x = {
+        gradient(&(struct problem){.name = "scatter", .make = make_scatter, .ctx = (uint32_t[]){1, kind}, .nx = 2,
+                                   .x = {
             shape_make(3, (int64_t[]){2, 3, 1}), shape_make(3, (int64_t[]){2, 6, 1})}});
     }
     for (int64_t start = -1; start < 4; start++) {
-        gradient(&(struct problem){.name = "dynamic", .make = make_dynamic, .ctx = (int64_t[]){0, start}, .nx = 2, .x = {
+        gradient(&(struct problem){.name = "dynamic", .make = make_dynamic, .ctx = (int64_t[]){0, start}, .nx = 2,
+                                   .x = {
             shape_make(2, (int64_t[]){4, 3}), shape_make(2, (int64_t[]){2, 3})}});
-        gradient(&(struct problem){.name = "dynamic", .make = make_dynamic, .ctx = (int64_t[]){1, start}, .nx = 2, .x = {
+        gradient(&(struct problem){.name = "dynamic", .make = make_dynamic, .ctx = (int64_t[]){1, start}, .nx = 2,
+                                   .x = {
             shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){2, 1})}});
     }
     gradient(&(struct problem){.name = "bitcast", .make = make_bitcast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
-    gradient(&(struct problem){.name = "dequantize", .make = make_dequantize, .nx = 1, .x = {shape_make(1, (int64_t[]){4})}});
+    gradient(&(struct problem){.name = "dequantize", .make = make_dequantize, .nx = 1,
+                               .x = {shape_make(1, (int64_t[]){4})}});
     gradient(&(struct problem){.name = "cast", .make = make_cast, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     gradient(&(struct problem){.name = "copy", .make = make_copy, .nx = 1, .x = {shape_make(1, (int64_t[]){5})}});
     union attr mm = {0}, tt = {0}, batched = {0}, two = {0}, outer = {0};
     mm.dot.ncon = 1, mm.dot.con_a = 1;
     tt.dot.ncon = 1, tt.dot.con_b = 1;
-    batched.dot.nbatch = 1, batched.dot.batch_a = 1, batched.dot.batch_b = 0, batched.dot.ncon = 1, batched.dot.con_a = 2, batched.dot.con_b = 2;
-    two.dot.ncon = 2, two.dot.con_a = axis_put(axis_put(0, 0, 2), 1, 0), two.dot.con_b = axis_put(axis_put(0, 0, 0), 1, 2);
+    batched.dot.nbatch = 1, batched.dot.batch_a = 1, batched.dot.batch_b = 0, batched.dot.ncon = 1,
+        batched.dot.con_a = 2, batched.dot.con_b = 2;
+    two.dot.ncon = 2, two.dot.con_a = axis_put(axis_put(0, 0, 2), 1, 0),
+        two.dot.con_b = axis_put(axis_put(0, 0, 0), 1, 2);
     const struct { const char *name; union attr *d; struct shape a, b; } dots[] = {
         {"dot", &mm, shape_make(2, (int64_t[]){2, 3}), shape_make(2, (int64_t[]){3, 4})},
         {"dot transposed", &tt, shape_make(2, (int64_t[]){3, 2}), shape_make(2, (int64_t[]){4, 3})},
@@ -260,7 +284,8 @@ static void structural(void)
         {"dot two axes", &two, shape_make(3, (int64_t[]){2, 2, 3}), shape_make(3, (int64_t[]){3, 2, 2})},
         {"outer product", &outer, shape_make(1, (int64_t[]){3}), shape_make(2, (int64_t[]){2, 2})}};
     for (unsigned i = 0; i < sizeof dots / sizeof *dots; i++)
-        gradient(&(struct problem){.name = dots[i].name, .make = make_dot, .ctx = dots[i].d, .nx = 2, .x = {dots[i].a, dots[i].b}});
+        gradient(&(struct problem){.name = dots[i].name, .make = make_dot, .ctx = dots[i].d, .nx = 2,
+                                   .x = {dots[i].a, dots[i].b}});
 }
 
 /* Ties share the gradient evenly; an operand that the loss does not depend on has gradient 0. */
@@ -296,7 +321,8 @@ static void derivative(const char *name, ref (*f)(struct graph *, ref), unsigned
     struct err err = {0};
     if (check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out, &err), "%s: %s", name, err.msg)) {
         for (unsigned i = 0; i < n; i++)
-            check(((double *)out.v[0])[i] == want[i], "%s: element %u of the gradient is %g, not %g", name, i, ((double *)out.v[0])[i], want[i]);
+            check(((double *)out.v[0])[i] == want[i], "%s: element %u of the gradient is %g, not %g", name, i,
+                  ((double *)out.v[0])[i], want[i]);
         values_free(&out);
     }
     graph_free(g);

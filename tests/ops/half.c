@@ -57,7 +57,8 @@ static void known_values(void)
     GIVES(KL_F64, KL_F16, uint16_t, 0x0001, UINT64_C(0x3e70000000000000));
     for (int i = 0; i < 2; i++) {
         check(isnan(dtype_value(halves[i], converted(halves[i], KL_F64, &(double){NAN}))), "NaN stays NaN");
-        check(dtype_bits_i64(halves[i], 257) == converted(halves[i], KL_I64, &(int64_t){257}), "dtype_bits_i64 is the cast");
+        check(dtype_bits_i64(halves[i], 257) == converted(halves[i], KL_I64, &(int64_t){257}),
+              "dtype_bits_i64 is the cast");
     }
 }
 
@@ -169,7 +170,8 @@ static void verifier(void)
         } else {
             k_inst(k, L_OP(P_CAST), i & 1 ? KL_F64 : KL_BF16, a, 0, 0, 0);
         }
-        check(!kernel_verify(k, &e) && strstr(e.msg, "half float"), "a kernel that computes on halves is refused: %s", e.msg);
+        check(!kernel_verify(k, &e) && strstr(e.msg, "half float"), "a kernel that computes on halves is refused: %s",
+              e.msg);
         kernel_free(k);
     }
 }
@@ -182,7 +184,8 @@ static void result(struct graph *g, void *x, unsigned half, double want, const c
     for (int way = 0; way < 3; way++) {
         struct values out = {0};
         struct err e = {0};
-        if (!check(run_on(g, way ? "cpu" : "ref", way == 1, &(struct values){.n = 1, .v = {x}}, &(struct values){0}, NULL, &out, &e),
+        if (!check(run_on(g, way ? "cpu" : "ref", way == 1, &(struct values){.n = 1, .v = {x}}, &(struct values){0},
+                          NULL, &out, &e),
                    "%s: %s", what, e.msg))
             continue;
         double got = element_value(half, out.v[0], 0);
@@ -197,7 +200,8 @@ static void meaning(unsigned half)
 {
     enum { N = 8192 };
     uint16_t x[N];
-    struct shape s = shape_make(1, (int64_t[]){N}), m = shape_make(2, (int64_t[]){1, N}), t = shape_make(2, (int64_t[]){N, 1});
+    struct shape s = shape_make(1, (int64_t[]){N}), m = shape_make(2, (int64_t[]){1, N}),
+        t = shape_make(2, (int64_t[]){N, 1});
     for (int i = 0; i < N; i++)
         x[i] = (uint16_t)dtype_bits(half, 1);
     struct graph *g = graph_new("chain");
@@ -238,7 +242,8 @@ static void gradient(unsigned half)
     fill_random(&rng, half, w, K * N, false);
     struct shape sx = shape_make(2, (int64_t[]){M, K}), sw = shape_make(2, (int64_t[]){K, N});
     struct graph *g = graph_new("gradient");
-    ref a = n_input(g, half, &sx, "x"), b = n_input(g, half, &sw, "w"), wide_a = n_cast(g, a, KL_F32), wide_b = n_cast(g, b, KL_F32);
+    ref a = n_input(g, half, &sx, "x"), b = n_input(g, half, &sw, "w"), wide_a = n_cast(g, a, KL_F32),
+        wide_b = n_cast(g, b, KL_F32);
     ref loss = loss_of(g, a, b), wide = loss_of(g, wide_a, wide_b);
     graph_output(g, OUT_RETURN, n_grad(g, loss, b), 0);
     graph_output(g, OUT_RETURN, n_grad(g, wide, wide_b), 0);
@@ -251,9 +256,11 @@ static void gradient(unsigned half)
             double want = element_value(KL_F32, out.v[1], i);
             largest = fmax(largest, fabs(want));
             most = fmax(most, fabs(element_value(half, out.v[0], i) - want));
-            check(element_value(half, out.v[2], i) == dtype_value(half, dtype_bits(half, want)), "gradient through a cast, %d", i);
+            check(element_value(half, out.v[2], i) == dtype_value(half, dtype_bits(half, want)),
+                  "gradient through a cast, %d", i);
         }
-        check(largest > 0.1 && most < 24 * unit * largest, "gradient of %s is off by %g of %g", dtype_name(half), most, largest);
+        check(largest > 0.1 && most < 24 * unit * largest, "gradient of %s is off by %g of %g", dtype_name(half), most,
+              largest);
         values_free(&out);
     }
     graph_free(g);

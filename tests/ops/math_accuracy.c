@@ -7,7 +7,8 @@
  *     and such that the logarithm of a power is in range;
  *   - special values, whose results must be exact.
  *
- * A result beyond the stated bound, or a wrong special value, fails.  Arguments are the names of the functions to sweep. */
+ * A result beyond the stated bound, or a wrong special value, fails.  Arguments are the names of the functions to
+ * sweep. */
 #include "ir/ir.h"
 #include <math.h>
 #include <mpfr.h>
@@ -72,15 +73,19 @@ static const struct { enum function f; double x, y; } special[] = {
     { FN_erfc, 30.0, 0.0 }, { FN_erfc, -10.0, 2.0 }, { FN_erfc, 1e30, 0.0 }, { FN_erfc, NAN, NAN },
     { FN_tan, 0.0, 0.0 }, { FN_tan, -0.0, -0.0 }, { FN_tan, INFINITY, NAN }, { FN_tan, -INFINITY, NAN },
     { FN_tan, NAN, NAN }, { FN_tan, 0x1p-149, 0x1p-149 }, { FN_tan, -0x1p-149, -0x1p-149 },
-    { FN_asin, 0.0, 0.0 }, { FN_asin, -0.0, -0.0 }, { FN_asin, 1.5, NAN }, { FN_asin, -2.0, NAN }, { FN_asin, INFINITY, NAN },
+    { FN_asin, 0.0, 0.0 }, { FN_asin, -0.0, -0.0 }, { FN_asin, 1.5, NAN }, { FN_asin, -2.0, NAN },
+        { FN_asin, INFINITY, NAN },
     { FN_asin, NAN, NAN }, { FN_asin, 0x1p-149, 0x1p-149 },
-    { FN_acos, 1.0, 0.0 }, { FN_acos, 1.5, NAN }, { FN_acos, -2.0, NAN }, { FN_acos, -INFINITY, NAN }, { FN_acos, NAN, NAN },
+    { FN_acos, 1.0, 0.0 }, { FN_acos, 1.5, NAN }, { FN_acos, -2.0, NAN }, { FN_acos, -INFINITY, NAN },
+        { FN_acos, NAN, NAN },
     { FN_atan, 0.0, 0.0 }, { FN_atan, -0.0, -0.0 }, { FN_atan, NAN, NAN }, { FN_atan, -0x1p-149, -0x1p-149 },
     { FN_sinh, 0.0, 0.0 }, { FN_sinh, -0.0, -0.0 }, { FN_sinh, INFINITY, INFINITY }, { FN_sinh, -INFINITY, -INFINITY },
-    { FN_sinh, 800.0, INFINITY }, { FN_sinh, -800.0, -INFINITY }, { FN_sinh, NAN, NAN }, { FN_sinh, -0x1p-149, -0x1p-149 },
+    { FN_sinh, 800.0, INFINITY }, { FN_sinh, -800.0, -INFINITY }, { FN_sinh, NAN, NAN },
+        { FN_sinh, -0x1p-149, -0x1p-149 },
     { FN_cosh, 0.0, 1.0 }, { FN_cosh, -0.0, 1.0 }, { FN_cosh, INFINITY, INFINITY }, { FN_cosh, -INFINITY, INFINITY },
     { FN_cosh, -800.0, INFINITY }, { FN_cosh, NAN, NAN }, { FN_cosh, 0x1p-149, 1.0 },
-    { FN_asinh, 0.0, 0.0 }, { FN_asinh, -0.0, -0.0 }, { FN_asinh, INFINITY, INFINITY }, { FN_asinh, -INFINITY, -INFINITY },
+    { FN_asinh, 0.0, 0.0 }, { FN_asinh, -0.0, -0.0 }, { FN_asinh, INFINITY, INFINITY },
+        { FN_asinh, -INFINITY, -INFINITY },
     { FN_asinh, NAN, NAN }, { FN_asinh, -0x1p-149, -0x1p-149 },
     { FN_acosh, 1.0, 0.0 }, { FN_acosh, 0.5, NAN }, { FN_acosh, -1e30, NAN }, { FN_acosh, INFINITY, INFINITY },
     { FN_acosh, -INFINITY, NAN }, { FN_acosh, NAN, NAN },
@@ -100,26 +105,34 @@ static const struct { enum function f; double x, y, want; } special2[] = {
     { FN_pow, -0.0, 2.0, 0.0 }, { FN_pow, -0.0, 0.5, 0.0 }, { FN_pow, 0.0, INFINITY, 0.0 },
     { FN_pow, -1.0, INFINITY, 1.0 }, { FN_pow, -1.0, -INFINITY, 1.0 }, { FN_pow, 1.0, NAN, 1.0 },
     { FN_pow, 1.0, INFINITY, 1.0 }, { FN_pow, 1.0, -1e30, 1.0 }, { FN_pow, NAN, 0.0, 1.0 }, { FN_pow, NAN, -0.0, 1.0 },
-    { FN_pow, INFINITY, 0.0, 1.0 }, { FN_pow, -INFINITY, -0.0, 1.0 }, { FN_pow, 0.0, 0.0, 1.0 }, { FN_pow, -0.0, -0.0, 1.0 },
+    { FN_pow, INFINITY, 0.0, 1.0 }, { FN_pow, -INFINITY, -0.0, 1.0 }, { FN_pow, 0.0, 0.0, 1.0 },
+        { FN_pow, -0.0, -0.0, 1.0 },
     { FN_pow, -7.0, 0.0, 1.0 }, { FN_pow, -2.0, 0.5, NAN }, { FN_pow, -2.0, -1.5, NAN }, { FN_pow, -1.0, 0.1, NAN },
     { FN_pow, 0.5, -INFINITY, INFINITY }, { FN_pow, -0.5, -INFINITY, INFINITY }, { FN_pow, 2.0, -INFINITY, 0.0 },
     { FN_pow, -2.0, -INFINITY, 0.0 }, { FN_pow, 0.5, INFINITY, 0.0 }, { FN_pow, -0.5, INFINITY, 0.0 },
     { FN_pow, 2.0, INFINITY, INFINITY }, { FN_pow, -2.0, INFINITY, INFINITY }, { FN_pow, -INFINITY, -3.0, -0.0 },
     { FN_pow, -INFINITY, -2.0, 0.0 }, { FN_pow, -INFINITY, -0.5, 0.0 }, { FN_pow, -INFINITY, 3.0, -INFINITY },
-    { FN_pow, -INFINITY, 2.0, INFINITY }, { FN_pow, -INFINITY, 0.5, INFINITY }, { FN_pow, -INFINITY, INFINITY, INFINITY },
+    { FN_pow, -INFINITY, 2.0, INFINITY }, { FN_pow, -INFINITY, 0.5, INFINITY },
+        { FN_pow, -INFINITY, INFINITY, INFINITY },
     { FN_pow, INFINITY, -0.5, 0.0 }, { FN_pow, INFINITY, 0.5, INFINITY }, { FN_pow, INFINITY, -INFINITY, 0.0 },
     { FN_pow, NAN, 1.0, NAN }, { FN_pow, NAN, NAN, NAN }, { FN_pow, 2.0, NAN, NAN }, { FN_pow, NAN, INFINITY, NAN },
     { FN_pow, 0.0, NAN, NAN }, { FN_pow, -1.0, NAN, NAN },
     /* exact powers, the ends of the range, integer exponents of negative numbers */
-    { FN_pow, 2.0, 10.0, 1024.0 }, { FN_pow, 2.0, -149.0, 0x1p-149 }, { FN_pow, -2.0, 3.0, -8.0 }, { FN_pow, -3.0, 4.0, 81.0 },
+    { FN_pow, 2.0, 10.0, 1024.0 }, { FN_pow, 2.0, -149.0, 0x1p-149 }, { FN_pow, -2.0, 3.0, -8.0 },
+        { FN_pow, -3.0, 4.0, 81.0 },
     { FN_pow, -2.0, -1.0, -0.5 }, { FN_pow, 9.0, 0.5, 3.0 }, { FN_pow, 10.0, 2.0, 100.0 }, { FN_pow, 3.5, 1.0, 3.5 },
     { FN_pow, -10.0, 1001.0, -INFINITY }, { FN_pow, -10.0, 1000.0, INFINITY }, { FN_pow, -10.0, -1001.0, -0.0 },
     { FN_pow, -1.0, 16777215.0, -1.0 }, { FN_pow, -1.0, 16777216.0, 1.0 }, { FN_pow, -1.0, 1e300, 1.0 },
-    { FN_atan2, 0.0, 1.0, 0.0 }, { FN_atan2, -0.0, 1.0, -0.0 }, { FN_atan2, 0.0, 0.0, 0.0 }, { FN_atan2, -0.0, 0.0, -0.0 },
-    { FN_atan2, 1.0, INFINITY, 0.0 }, { FN_atan2, -1.0, INFINITY, -0.0 }, { FN_atan2, NAN, 1.0, NAN }, { FN_atan2, 1.0, NAN, NAN },
-    { FN_atan2, NAN, INFINITY, NAN }, { FN_atan2, INFINITY, NAN, NAN }, { FN_atan2, NAN, 0.0, NAN }, { FN_atan2, 0.0, NAN, NAN },
-    { FN_hypot, INFINITY, NAN, INFINITY }, { FN_hypot, NAN, -INFINITY, INFINITY }, { FN_hypot, -INFINITY, 1.0, INFINITY },
-    { FN_hypot, NAN, 1.0, NAN }, { FN_hypot, 0.0, NAN, NAN }, { FN_hypot, -0.0, -0.0, 0.0 }, { FN_hypot, 3.0, -4.0, 5.0 },
+    { FN_atan2, 0.0, 1.0, 0.0 }, { FN_atan2, -0.0, 1.0, -0.0 }, { FN_atan2, 0.0, 0.0, 0.0 },
+        { FN_atan2, -0.0, 0.0, -0.0 },
+    { FN_atan2, 1.0, INFINITY, 0.0 }, { FN_atan2, -1.0, INFINITY, -0.0 }, { FN_atan2, NAN, 1.0, NAN },
+        { FN_atan2, 1.0, NAN, NAN },
+    { FN_atan2, NAN, INFINITY, NAN }, { FN_atan2, INFINITY, NAN, NAN }, { FN_atan2, NAN, 0.0, NAN },
+        { FN_atan2, 0.0, NAN, NAN },
+    { FN_hypot, INFINITY, NAN, INFINITY }, { FN_hypot, NAN, -INFINITY, INFINITY },
+        { FN_hypot, -INFINITY, 1.0, INFINITY },
+    { FN_hypot, NAN, 1.0, NAN }, { FN_hypot, 0.0, NAN, NAN }, { FN_hypot, -0.0, -0.0, 0.0 },
+        { FN_hypot, 3.0, -4.0, 5.0 },
     { FN_hypot, 0.0, -0x1p-149, 0x1p-149 },
     { FN_pow, 0x1p-149, 1.0, 0x1p-149 }, { FN_pow, 0x1p-149, -0.0, 1.0 }, { FN_pow, 2.0, 0x1p-149, 1.0 },
 };
@@ -289,7 +302,8 @@ int main(int argc, char **argv)
     static const double angle[][3] = { /* y, x, what atan2 is as a multiple of pi / 4 */
         { 0.0, -1.0, 4 }, { -0.0, -1.0, -4 }, { 0.0, -0.0, 4 }, { -0.0, -0.0, -4 }, { 1.0, 0.0, 2 }, { -1.0, -0.0, -2 },
         { 1.0, -INFINITY, 4 }, { -1.0, -INFINITY, -4 }, { INFINITY, 1.0, 2 }, { -INFINITY, -1.0, -2 },
-        { INFINITY, INFINITY, 1 }, { -INFINITY, INFINITY, -1 }, { INFINITY, -INFINITY, 3 }, { -INFINITY, -INFINITY, -3 },
+        { INFINITY, INFINITY, 1 }, { -INFINITY, INFINITY, -1 }, { INFINITY, -INFINITY, 3 },
+            { -INFINITY, -INFINITY, -3 },
         { 1.0, 1.0, 1 }, { 1.0, -1.0, 3 } };
     for (unsigned i = 0; i < sizeof angle / sizeof angle[0]; i++)
         for (unsigned which = 0; which < 2; which++) {

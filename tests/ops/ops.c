@@ -67,10 +67,12 @@ static void elementwise(unsigned op, unsigned dtype)
                 s = shape_make(1, &sizes[z]);
             struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
             for (unsigned i = 0; i < n.nin; i++)
-                n.in[i] = operand(g, op == OP_where && i == 0 ? KL_BOOL : dtype, &s, i == 0 || layout == 0 ? layout : (layout + (int)i) % LAYOUTS);
+                n.in[i] = operand(g, op == OP_where && i == 0 ? KL_BOOL : dtype, &s, i == 0 ||
+                                  layout == 0 ? layout : (layout + (int)i) % LAYOUTS);
             graph_output(g, OUT_RETURN, graph_add(g, &n, NULL), 0);
             char what[64];
-            snprintf(what, sizeof what, "%s %s[%" PRId64 "] layout %d", opinfo[op].name, dtype_name(dtype), sizes[z], layout);
+            snprintf(what, sizeof what, "%s %s[%" PRId64 "] layout %d", opinfo[op].name, dtype_name(dtype), sizes[z],
+                     layout);
             run_graph(g, true, what);
             graph_free(g);
         }
@@ -93,7 +95,8 @@ static void casts(void)
 static void reduces(void)
 {
     static const struct { uint32_t rank; int64_t dim[4]; } shape[] = {
-        {1, {0}}, {1, {1}}, {1, {63}}, {1, {64}}, {1, {65}}, {1, {1000}}, {1, {40000}}, {2, {3, 0}}, {2, {0, 3}}, {2, {5, 7}},
+        {1, {0}}, {1, {1}}, {1, {63}}, {1, {64}}, {1, {65}}, {1, {1000}}, {1, {40000}}, {2, {3, 0}}, {2, {0, 3}},
+            {2, {5, 7}},
         {2, {128, 10}}, {2, {130, 65}}, {2, {1300, 3}}, {3, {4, 5, 70}}, {3, {1, 600, 33}}, {4, {2, 3, 4, 5}}};
     for (unsigned op = OP_sum; op <= OP_reduce_prod; op++)
         for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
@@ -117,7 +120,8 @@ static void reduces(void)
 
 static void scans(void)
 {
-    static const int64_t shape[][3] = {{1, 0, 3}, {0, 2, 1}, {2, 3, 0}, {1, 1, 1}, {3, 7, 1}, {2, 5, 33}, {3, 40, 16}, {1, 300, 5}, {1, 1000, 1}, {4, 1, 70}};
+    static const int64_t shape[][3] = {{1, 0, 3}, {0, 2, 1}, {2, 3, 0}, {1, 1, 1}, {3, 7, 1}, {2, 5, 33}, {3, 40, 16},
+                                       {1, 300, 5}, {1, 1000, 1}, {4, 1, 70}};
     for (unsigned op = OP_cumsum; op <= OP_recurrence; op++)
         for (unsigned dt = KL_U8; dt < KL_DTYPE_COUNT; dt++)
             for (unsigned z = dt == KL_F32 ? 0 : dt % 3; z < sizeof shape / sizeof *shape; z += dt == KL_F32 ? 1 : 3)
@@ -133,7 +137,9 @@ static void scans(void)
                         graph_output(g, OUT_RETURN, n_recurrence(g, n_mul(g, x, x), n_flip(g, x, 5), axis), 0);
                     } else {
                         y = n_cumulative(g, (enum op)op, x, axis);
-                        graph_output(g, OUT_RETURN, n_cumulative(g, (enum op)op, n_flip(g, n_permute(g, n_add(g, x, x), swap), 7), axis), 0);
+                        graph_output(g, OUT_RETURN, n_cumulative(g, (enum op)op,
+                                                                 n_flip(g, n_permute(g, n_add(g, x, x), swap), 7),
+                            axis), 0);
                     }
                     graph_output(g, OUT_RETURN, n_mul(g, y, x), 0);
                     graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, y, 2), 0);
@@ -156,7 +162,8 @@ static ref matmul(struct graph *g, ref a, ref b, bool ta, bool tb)
 
 static void dots(void)
 {
-    static const int64_t mnk[][3] = {{1, 1, 1}, {0, 3, 4}, {3, 0, 4}, {3, 4, 0}, {7, 17, 5}, {13, 33, 9}, {128, 10, 65}, {29, 64, 513}, {300, 40, 1030}, {16, 16, 16}, {700, 70, 12}};
+    static const int64_t mnk[][3] = {{1, 1, 1}, {0, 3, 4}, {3, 0, 4}, {3, 4, 0}, {7, 17, 5}, {13, 33, 9}, {128, 10, 65},
+                                     {29, 64, 513}, {300, 40, 1030}, {16, 16, 16}, {700, 70, 12}};
     for (unsigned dt = KL_U8; dt < KL_DTYPE_COUNT; dt++)
         for (unsigned i = 0; i < sizeof mnk / sizeof *mnk; i++)
             for (int t = 0; t < 4; t++) {
@@ -169,7 +176,8 @@ static void dots(void)
                 ref y = matmul(g, n_input(g, dt, &sa, "a"), n_input(g, dt, &sb, "b"), t & 1, t & 2);
                 graph_output(g, OUT_RETURN, y, 0);
                 char what[64];
-                snprintf(what, sizeof what, "dot %s %" PRId64 "x%" PRId64 "x%" PRId64 " t%d", dtype_name(dt), m, n, k, t);
+                snprintf(what, sizeof what, "dot %s %" PRId64 "x%" PRId64 "x%" PRId64 " t%d", dtype_name(dt), m, n, k,
+                         t);
                 run_graph(g, false, what);
                 graph_free(g);
             }
@@ -179,7 +187,8 @@ static void dots(void)
 static void dot_general(void)
 {
     struct graph *g = graph_new("batched");
-    struct shape sa = shape_make(4, (int64_t[]){2, 5, 3, 7}), sb = shape_make(4, (int64_t[]){7, 2, 3, 19}), sc = shape_make(1, (int64_t[]){19});
+    struct shape sa = shape_make(4, (int64_t[]){2, 5, 3, 7}), sb = shape_make(4, (int64_t[]){7, 2, 3, 19}),
+        sc = shape_make(1, (int64_t[]){19});
     union attr d = {0};
     d.dot.nbatch = 1;
     d.dot.batch_b = axis_put(0, 0, 1);
@@ -225,7 +234,8 @@ static void pieces(void)
                     struct shape s = shape_make(2, shape[z]);
                     int64_t len = s.dim[axis];
                     char what[96];
-                    snprintf(what, sizeof what, "%s[%" PRId64 ",%" PRId64 "] layout %d axis %u", dtype_name(dt), s.dim[0], s.dim[1], layout, axis);
+                    snprintf(what, sizeof what, "%s[%" PRId64 ",%" PRId64 "] layout %d axis %u", dtype_name(dt),
+                             s.dim[0], s.dim[1], layout, axis);
                     struct graph *g = graph_new("slice");
                     ref x = piece(g, dt, &s, layout);
                     check_piece(g, x, n_slice(g, x, axis, len / 3, (len - len / 3 + 1) / 2, 2), what);
@@ -247,7 +257,8 @@ static void pieces(void)
                     struct shape t = s;
                     t.dim[axis] = 5;
                     ref y = piece(g, dt, &t, LAYOUTS);
-                    check_piece(g, x, n_concat(g, (ref[]){x, y, n_flip(g, x, 3), y, x, y}, 2 + (unsigned)layout, axis), what);
+                    check_piece(g, x, n_concat(g, (ref[]){x, y, n_flip(g, x, 3), y, x, y}, 2 + (unsigned)layout, axis),
+                                what);
                     g = graph_new("dynamic_slice");
                     x = piece(g, dt, &s, layout);
                     ref at = n_input(g, layout & 1 ? KL_U64 : KL_I16, &(struct shape){0}, "at");
@@ -269,7 +280,8 @@ static void pieces(void)
 static void scatters(void)
 {
     static const int64_t shape[][4] = { /* axes before, along and behind; rows of the update */
-        {1, 7, 1, 20}, {3, 5, 2, 9}, {2, 4, 16, 3}, {1, 33, 70, 200}, {4, 3, 129, 1}, {2, 9, 5, 0}, {0, 3, 2, 4}, {2, 3, 0, 4},
+        {1, 7, 1, 20}, {3, 5, 2, 9}, {2, 4, 16, 3}, {1, 33, 70, 200}, {4, 3, 129, 1}, {2, 9, 5, 0}, {0, 3, 2, 4},
+            {2, 3, 0, 4},
         {3, 0, 4, 0}, {1, 5000, 1, 40000}};
     static const unsigned index_dtypes[] = {KL_I32, KL_I64, KL_U8, KL_U64, KL_I8};
     for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
@@ -293,13 +305,15 @@ static void scatters(void)
 
 static void sorts(void)
 {
-    static const int64_t shape[][3] = {{3, 0, 2}, {0, 4, 1}, {2, 1, 3}, {1, 2, 1}, {3, 7, 2}, {5, 64, 1}, {2, 65, 3}, {1, 5000, 1}, {300, 9, 1}};
+    static const int64_t shape[][3] = {{3, 0, 2}, {0, 4, 1}, {2, 1, 3}, {1, 2, 1}, {3, 7, 2}, {5, 64, 1}, {2, 65, 3},
+                                       {1, 5000, 1}, {300, 9, 1}};
     for (unsigned dt = 0; dt < KL_DTYPE_COUNT; dt++)
         for (unsigned z = 0; z < sizeof shape / sizeof *shape; z++)
             for (int kind = 0; kind < 4; kind++) {
                 struct graph *g = graph_new("argsort");
                 struct shape s = shape_make(3, shape[z]);
-                ref x = piece(g, dt, &s, kind & 2 ? LAYOUTS : 0), y = n_argsort(g, x, 1, kind & 1, kind & 2 ? KL_I64 : KL_I32);
+                ref x = piece(g, dt, &s, kind & 2 ? LAYOUTS : 0),
+                    y = n_argsort(g, x, 1, kind & 1, kind & 2 ? KL_I64 : KL_I32);
                 char what[96];
                 snprintf(what, sizeof what, "argsort %s case %u kind %d", dtype_name(dt), z, kind);
                 graph_output(g, OUT_RETURN, n_add(g, y, y), 0);
@@ -352,7 +366,8 @@ static void convolution(unsigned dtype, bool padded, int64_t stride, int64_t dil
     back.dot.con_a = d.dot.con_b, back.dot.con_b = d.dot.con_a;
     graph_output(g, OUT_RETURN, n_dot(g, x, w, &back), 0);
     char what[64];
-    snprintf(what, sizeof what, "convolution %s%s stride %d dilation %d", dtype_name(dtype), padded ? " padded" : "", (int)stride, (int)dilation);
+    snprintf(what, sizeof what, "convolution %s%s stride %d dilation %d", dtype_name(dtype), padded ? " padded" : "",
+             (int)stride, (int)dilation);
     run_graph(g, false, what);
     graph_free(g);
 }
@@ -419,7 +434,8 @@ static void quants(void)
     for (unsigned x = KL_F16; x < KL_DTYPE_COUNT; x++)
         for (unsigned scale = KL_F16; scale < KL_DTYPE_COUNT; scale++)
             for (unsigned q = 0; q < 3 * 2; q++)
-                for (unsigned z = 0; z < sizeof sizes / sizeof *sizes && dtype_is_float(x) && dtype_is_float(scale); z++) {
+                for (unsigned z = 0; z < sizeof sizes / sizeof *sizes && dtype_is_float(x) && dtype_is_float(scale);
+                     z++) {
                     const unsigned small = q & 1 ? KL_U8 : KL_I8;
                     struct graph *g = graph_new("quantize");
                     struct shape s = shape_make(2, (int64_t[]){3, sizes[z]});
@@ -447,7 +463,8 @@ static void copies(void)
                 struct graph *g = graph_new("copy");
                 struct shape s = shape_make(2, (int64_t[]){3, sizes[z]});
                 ref x = piece(g, dt, &s, layout), y = n_copy(g, x, DEVICE_CPU), w = n_state(g, dt, &s, "w");
-                ref less = n_eq(g, y, n_flip(g, y, 2)), back = n_copy(g, n_where(g, less, y, n_flip(g, y, 1)), DEVICE_REF);
+                ref less = n_eq(g, y, n_flip(g, y, 2)), back =
+                    n_copy(g, n_where(g, less, y, n_flip(g, y, 1)), DEVICE_REF);
                 graph_output(g, OUT_RETURN, y, 0);
                 graph_output(g, OUT_RETURN, n_ne(g, back, x), 0);
                 graph_output(g, OUT_RETURN, n_copy(g, w, DEVICE_CPU), 0);

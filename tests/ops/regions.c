@@ -103,7 +103,8 @@ static ref make_nested(struct graph *g, const ref *x, const void *ctx)
 {
     (void)ctx;
     struct graph *b = graph_new("body"), *yes = graph_new("then"), *no = graph_new("else");
-    ref s = input(b, &scalar_shape), e = input(b, &scalar_shape), a = input(yes, &scalar_shape), c = input(no, &scalar_shape);
+    ref s = input(b, &scalar_shape), e = input(b, &scalar_shape), a = input(yes, &scalar_shape),
+        c = input(no, &scalar_shape);
     yield(yes, a);
     yield(no, n_mul(no, c, n_mul(no, c, c)));
     ref p = n_lt(b, n_k(b, e, 0), e), r = add_region(b, OP_cond, (union attr){0}, (ref[]){p, e}, 2, yes, no);
@@ -145,14 +146,18 @@ static ref make_custom(struct graph *g, const ref *x, const void *ctx)
 static void gradients(void)
 {
     for (int i = 0; i < 2; i++)
-        gradient(&(struct problem){.name = "cond", .make = make_cond, .ctx = &(double){i ? 1000 : -1000}, .nx = 2, .x = {mat, mat}});
+        gradient(&(struct problem){.name = "cond", .make = make_cond, .ctx = &(double){i ? 1000 : -1000}, .nx = 2,
+                                   .x = {mat, mat}});
     for (int i = 0; i < 8; i++)
-        gradient(&(struct problem){.name = "scan", .make = make_scan, .ctx = &(struct scan_form){i & 1, i & 2, i & 4}, .nx = 3,
+        gradient(&(struct problem){.name = "scan", .make = make_scan, .ctx = &(struct scan_form){i & 1, i & 2, i & 4},
+                                   .nx = 3,
                                    .x = {mat, mats, mat}});
     gradient(&(struct problem){.name = "carried", .make = make_carried, .nx = 1, .x = {mat}});
-    gradient(&(struct problem){.name = "nested", .make = make_nested, .nx = 2, .x = {{.rank = 1, .dim = {5}}, scalar_shape}});
+    gradient(&(struct problem){.name = "nested", .make = make_nested, .nx = 2,
+                               .x = {{.rank = 1, .dim = {5}}, scalar_shape}});
     gradient(&(struct problem){.name = "checkpoint", .make = make_checkpoint, .nx = 2, .x = {mat, mat}});
-    gradient(&(struct problem){.name = "custom_grad", .make = make_custom, .ctx = &(double){1}, .nx = 2, .x = {mat, mat}});
+    gradient(&(struct problem){.name = "custom_grad", .make = make_custom, .ctx = &(double){1}, .nx = 2,
+                               .x = {mat, mat}});
 }
 
 /* The second region decides, not the truth. */
@@ -211,9 +216,11 @@ static ref change(struct graph *b, ref x)
 /* A cond, a while and a scan of operands of this dtype and shape [rows, n], views and computed values among them. */
 static void loops(unsigned dt, int64_t rows, int64_t n)
 {
-    struct graph *g = graph_new("loops"), *yes = graph_new("then"), *no = graph_new("else"), *c = graph_new("condition"),
+    struct graph *g = graph_new("loops"), *yes = graph_new("then"), *no = graph_new("else"),
+        *c = graph_new("condition"),
                  *body = graph_new("body"), *cell = graph_new("cell");
-    struct shape s = shape_make(2, (int64_t[]){rows, n}), t = shape_make(2, (int64_t[]){n, rows}), row = shape_make(1, &n);
+    struct shape s = shape_make(2, (int64_t[]){rows, n}), t = shape_make(2, (int64_t[]){n, rows}),
+        row = shape_make(1, &n);
     ref p = n_input(g, KL_BOOL, &scalar_shape, "p"), x = typed(g, dt, &s);
     ref y = change(g, n_permute(g, typed(g, dt, &t), (uint8_t[KL_MAX_RANK]){1, 0}));
 
@@ -229,14 +236,16 @@ static void loops(unsigned dt, int64_t rows, int64_t n)
     yield(c, n_lt(c, k, n_const(c, KL_U8, 3)));
     yield(body, n_add(body, count, n_const(body, KL_U8, 1)));
     yield(body, change(body, typed(body, dt, &s)));
-    ref loop = add_region(g, OP_while, (union attr){.region.carried = 2}, (ref[]){n_const(g, KL_U8, 0), n_proj(g, choice, 0)},
+    ref loop = add_region(g, OP_while, (union attr){.region.carried = 2},
+                          (ref[]){n_const(g, KL_U8, 0), n_proj(g, choice, 0)},
                           2, c, body);
 
     ref h = typed(cell, dt, &row), v = typed(cell, dt, &row);
     yield(cell, n_where(cell, n_lt(cell, h, v), change(cell, h), v));
     yield(cell, n_where(cell, n_eq(cell, h, v), v, h));
     union attr attr = {.region = {.carried = 1, .scanned = 1, .length = rows}};
-    ref scanned = add_region(g, OP_scan, attr, (ref[]){n_broadcast(g, n_const(g, dt, 1), &row), n_proj(g, loop, 1)}, 2, cell, NULL);
+    ref scanned = add_region(g, OP_scan, attr, (ref[]){n_broadcast(g, n_const(g, dt, 1), &row), n_proj(g, loop, 1)}, 2,
+                             cell, NULL);
     yield(g, n_proj(g, scanned, 0));
     yield(g, change(g, n_proj(g, scanned, 1)));
     yield(g, n_proj(g, choice, 1));
@@ -314,7 +323,8 @@ static int64_t peak(bool checkpoint)
     graph_output(g, OUT_RETURN, n_grad(g, y, x), 0);
     struct err e = {0};
     struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 1, .l1_bytes = 32 << 10};
-    struct program *p = passes_run(g, &(struct pass_options){.fuse = true, .verify = true}) ? program_plan(g, &caps, false, &e)
+    struct program *p = passes_run(g, &(struct pass_options){.fuse = true, .verify = true})
+        ? program_plan(g, &caps, false, &e)
                                                                                             : NULL;
     int64_t bytes = p && program_check(p, &e) ? p->peak_bytes : -1;
     check(bytes > 0, "layers: %s%s", g->err.msg, e.msg);
@@ -326,7 +336,8 @@ static int64_t peak(bool checkpoint)
 static void memory(void)
 {
     int64_t kept = peak(false), again = peak(true);
-    check(again > 0 && 2 * again < kept, "checkpoints save memory: %" PRId64 " bytes with, %" PRId64 " without", again, kept);
+    check(again > 0 && 2 * again < kept, "checkpoints save memory: %" PRId64 " bytes with, %" PRId64 " without", again,
+          kept);
 }
 
 /* ---- plans: the checker finds what is wrong with a region op's command ---- */
@@ -336,7 +347,8 @@ static struct program *planned(void)
     struct graph *g = graph_new("plan"), *b = graph_new("body");
     struct shape s = shape_make(1, (int64_t[]){1000}), all = shape_make(2, (int64_t[]){4, 1000});
     ref x = n_input(g, KL_F32, &s, "x"), xs = n_exp(g, n_input(g, KL_F32, &all, "xs"));
-    ref h = n_input(b, KL_F32, &s, "h"), e = n_input(b, KL_F32, &s, "e"), y = n_mul(b, n_reduce(b, OP_sum, h, 1), n_slice(b, e, 0, 0, 1, 1));
+    ref h = n_input(b, KL_F32, &s, "h"), e = n_input(b, KL_F32, &s, "e"),
+        y = n_mul(b, n_reduce(b, OP_sum, h, 1), n_slice(b, e, 0, 0, 1, 1));
     yield(b, n_add(b, n_broadcast(b, y, &s), e));
     yield(b, h);
     yield(b, e);
@@ -366,8 +378,10 @@ static void inside_out_of_bounds(struct command *c) { c->sub[0]->cmd[0].arg[0].o
 static void broken_plans(void)
 {
     static const struct { void (*spoil)(struct command *); const char *says; } wrong[] = {
-        {last_result_read, "is not result"}, {workspace_on_result, "outside of the workspace"}, {workspace_elsewhere, "workspace is not in the arena"},
-        {unread_outside, "outside of the workspace"}, {operand_of_another, ""}, {result_on_operand, "overlaps"}, {too_few, "arguments for"},
+        {last_result_read, "is not result"}, {workspace_on_result, "outside of the workspace"},
+            {workspace_elsewhere, "workspace is not in the arena"},
+        {unread_outside, "outside of the workspace"}, {operand_of_another, ""}, {result_on_operand, "overlaps"},
+            {too_few, "arguments for"},
         {no_node, "no region op"}, {inside_out_of_bounds, "bytes"}};
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct program *p = planned();
@@ -380,7 +394,8 @@ static void broken_plans(void)
         if (check(at < p->ncmd && program_check(p, &e), "a good plan: %s", e.msg)) {
             bool frees_less = wrong[i].spoil == too_few;
             wrong[i].spoil(&p->cmd[at]);
-            check(!program_check(p, &e) && strstr(e.msg, wrong[i].says), "plan %u: '%s', not '%s'", i, e.msg, wrong[i].says);
+            check(!program_check(p, &e) && strstr(e.msg, wrong[i].says), "plan %u: '%s', not '%s'", i, e.msg,
+                  wrong[i].says);
             p->cmd[at].narg += frees_less;
         }
         program_free(p);
@@ -405,7 +420,8 @@ static void keys(void)
     for (int i = 1; i < 4; i++) {
         struct hash128 x = graph_hash(g[0]), y = graph_hash(g[i]);
         bool same = x.lo == y.lo && x.hi == y.hi;
-        check(same == (i == 1) && graph_same(g[0], g[i]) == (i == 1), "graph %d is %s", i, same ? "the same" : "another");
+        check(same == (i == 1) && graph_same(g[0], g[i]) == (i == 1), "graph %d is %s", i,
+              same ? "the same" : "another");
     }
     for (int i = 0; i < 4; i++)
         graph_free(g[i]);

@@ -108,7 +108,8 @@ static void exp_downward(void)
         double x = ldexp(-(1 + i * 0x1p-20), i % 80 - 68);
         wrong += f64(exp_f64(x)) != f64(exp_down_f64(x));
     }
-    wrong += f64(exp_down_f64(-INFINITY)) != 0 || f64(exp_down_f64(0)) != f64(1) || exp_down_f64(NAN) == exp_down_f64(NAN);
+    wrong += f64(exp_down_f64(-INFINITY)) != 0 || f64(exp_down_f64(0)) != f64(1) ||
+        exp_down_f64(NAN) == exp_down_f64(NAN);
     check(!wrong, "exp_down_f64 differs from exp_f64 at %u numbers", wrong);
 }
 

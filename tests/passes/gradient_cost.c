@@ -1,4 +1,5 @@
-/* What gradients cost: steps of the sweeps and of the searches behind them, counted, grow as the nodes that they give. */
+/* What gradients cost: steps of the sweeps and of the searches behind them, counted, grow as the nodes that they
+ * give. */
 #include "tests/support/graph_test.h"
 #include "passes/passes.h"
 #include <stdatomic.h>
@@ -70,7 +71,8 @@ static struct cost differentiate(void (*make)(struct graph *, unsigned), unsigne
     return c;
 }
 
-static void grows_like_its_nodes(const char *name, void (*make)(struct graph *, unsigned), unsigned n, unsigned m, bool all,
+static void grows_like_its_nodes(const char *name, void (*make)(struct graph *, unsigned), unsigned n, unsigned m,
+                                 bool all,
                                  double most)
 {
     struct cost a = differentiate(make, n, all), b = differentiate(make, m, all);

@@ -1,6 +1,6 @@
-/* Kernels without a barrier between them: where the plan drops one and where it must not, by counting; random graphs with
- * all of their kernels shared out among threads give the bits that they give with every barrier, and the checker, which
- * has its own way to see what iterations touch, agrees with every one that is dropped. */
+/* Kernels without a barrier between them: where the plan drops one and where it must not, by counting; random graphs
+ * with all of their kernels shared out among threads give the bits that they give with every barrier, and the checker,
+ * which has its own way to see what iterations touch, agrees with every one that is dropped. */
 #include "tests/support/random_make.h"
 
 static struct rng rng = {77};
@@ -28,7 +28,8 @@ static void counts(struct graph *g, bool fuse, uint64_t kernels, uint64_t barrie
     }
     for (uint32_t o = 0; o < g->nout; o++) {
         int64_t at, n = node_numel(g, g->out[o].value);
-        check(same_values(g->node[g->out[o].value].dtype, out[0].v[o], out[1].v[o], n, &at), "%s: output %u differs at %" PRId64,
+        check(same_values(g->node[g->out[o].value].dtype, out[0].v[o], out[1].v[o], n, &at),
+              "%s: output %u differs at %" PRId64,
               g->name, o, at);
     }
     const struct exec *x = exec_get(g, device_find("cpu", &e), fuse, &e);
@@ -165,7 +166,8 @@ static void one_random(uint64_t seed, bool fuse)
         bool ok = x;
         for (int join = 0; ok && join < 2; join++) {
             option_set("join", join, &e);
-            ok = check(run_on(g, "cpu", fuse, &in, &state, NULL, &out[join], &e), "seed %llu: %s", (unsigned long long)seed, e.msg);
+            ok = check(run_on(g, "cpu", fuse, &in, &state, NULL, &out[join], &e), "seed %llu: %s",
+                       (unsigned long long)seed, e.msg);
         }
         for (uint32_t o = 0; ok && o < g->nout; o++) {
             int64_t at, n = node_numel(g, g->out[o].value);

@@ -135,7 +135,8 @@ static void compare_at(int line, const struct graph *g, ref r)
         if (same)
             passed++;
         else
-            failed++, printf("lower_element.c:%d: %s with %d lanes differs %s %s\n", line, opinfo[n->op].name, (int)lanes,
+            failed++, printf("lower_element.c:%d: %s with %d lanes differs %s %s\n", line, opinfo[n->op].name,
+                             (int)lanes,
                              e.msg, k ? k->err.msg : "out of memory");
         kernel_free(k);
         free(buf[n->nin]);

@@ -376,21 +376,24 @@ static void test_scatter_in_place(void)
 {
     for (int own = 0; own < 2; own++) {
         struct graph *g = graph_new("scatter");
-        struct shape s = shape_make(2, (int64_t[]){1, 5}), u = shape_make(2, (int64_t[]){3, 5}), n = shape_make(1, (int64_t[]){3});
+        struct shape s = shape_make(2, (int64_t[]){1, 5}), u = shape_make(2, (int64_t[]){3, 5}),
+            n = shape_make(1, (int64_t[]){3});
         ref w = n_state(g, KL_F32, &s, "w"), i = n_input(g, KL_I32, &n, "i"), x = n_input(g, KL_F32, &u, "x");
         graph_output(g, OUT_ASSIGN, n_scatter(g, w, i, own ? n_expand(g, w, &u) : x, 0, SCATTER_ADD), 0);
         struct err e = {0};
         struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 1};
-        struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? program_plan(g, &caps, false, &e) : NULL;
+        struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? program_plan(g, &caps, false, &e)
+            : NULL;
         if (check(p && program_check(p, &e), "scatter to a state: %s%s", g->err.msg, e.msg))
-            check(p->in_place[0] == !own, "scatter of %s to a state is%s in place", own ? "itself" : "an input", own ? "" : " not");
+            check(p->in_place[0] == !own, "scatter of %s to a state is%s in place", own ? "itself" : "an input",
+                  own ? "" : " not");
         program_free(p);
         graph_free(g);
     }
 }
 
-/* Updates of states of several sizes are one kernel (but for scalars), each in place, and need no more memory than one by one: what they
- * read lies there until the last of them anyway. */
+/* Updates of states of several sizes are one kernel (but for scalars), each in place, and need no more memory than one
+ * by one: what they read lies there until the last of them anyway. */
 static void test_updates(void)
 {
     static const int64_t size[] = {300, 7, 1, 2048, 100, 12};
@@ -416,7 +419,8 @@ static void test_updates(void)
         }
         struct err e = {0};
         struct caps caps = {.vector_bytes = 32, .vector_regs = 16, .threads = 1};
-        struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? program_plan(g, &caps, false, &e) : NULL;
+        struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? program_plan(g, &caps, false, &e)
+            : NULL;
         if (check(p && program_check(p, &e), "updates: %s%s", g->err.msg, e.msg)) {
             peak[apart] = p->peak_bytes;
             kernels[apart] = p->ncmd;
@@ -426,7 +430,8 @@ static void test_updates(void)
         program_free(p);
         graph_free(g);
     }
-    check(kernels[1] - kernels[0] == UPDATES - 2, "updates alike are one kernel: %d and %d commands", (int)kernels[0], (int)kernels[1]);
+    check(kernels[1] - kernels[0] == UPDATES - 2, "updates alike are one kernel: %d and %d commands", (int)kernels[0],
+          (int)kernels[1]);
     check(peak[0] == peak[1], "in %lld bytes, one by one in %lld", (long long)peak[0], (long long)peak[1]);
 }
 

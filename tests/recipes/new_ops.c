@@ -1,4 +1,5 @@
-/* kl_softsign, kl_tanhshrink and kl_turn, which the README's recipes add: values and gradients through the public headers. */
+/* kl_softsign, kl_tanhshrink and kl_turn, which the README's recipes add: values and gradients through the public
+ * headers. */
 #include <kiln/kiln.h>
 #include <math.h>
 #include <stdio.h>

@@ -100,7 +100,8 @@ static void add(const char *path)
     uint64_t before = counters.barriers;
     bool ok = check(run_on(t->g, "cpu", true, &t->input, &t->state, t->slot, &t->want, &e), "%s: %s", path, e.msg);
     t->barriers = counters.barriers - before;
-    ok = ok && check(object_make(t->g, &(struct object_options){.prefix = t->name, .cpu = t->cpu, .fuse = t->fused}, &made, &e),
+    ok = ok && check(object_make(t->g, &(struct object_options){.prefix = t->name, .cpu = t->cpu, .fuse = t->fused},
+                                 &made, &e),
                      "%s: %s", path, e.msg);
     if (!ok)
         return;
@@ -182,10 +183,12 @@ static const char head[] =
 static const char tail[] =
     "static char *data, *result[3];\nstatic size_t size, given;\n\n"
     "static void *thread(void *arg)\n{\n"
-    "    int i = (int)(intptr_t)arg;\n    char *out = result[i] = malloc(size + sizeof list);\n    const char *in = data;\n"
+    "    int i = (int)(intptr_t)arg;\n    char *out = result[i] = malloc(size + sizeof list);\n    const char *in = "
+    "data;\n"
     "    if (!out)\n        exit(3);\n    for (size_t k = 0; k < sizeof list / sizeof *list; k++)\n        out = "
     "list[k](&in, out, i);\n"
-    "    while (nmade)\n        free(made[--nmade].p);\n    if (!i)\n        given = (size_t)(out - result[0]);\n    return "
+    "    while (nmade)\n        free(made[--nmade].p);\n    if (!i)\n        given = (size_t)(out - result[0]);\n    "
+    "return "
     "NULL;\n}\n\n"
     "int main(int argc, char **argv)\n{\n"
     "    FILE *f = fopen(argv[1], \"rb\");\n    pthread_t t[3];\n    size = (size_t)atol(argv[3]);\n    data = "
@@ -291,9 +294,11 @@ static void compare(void)
                 compare_array(f, t, thread, "state", k, g->state.v[k].dtype, &g->shape[g->state.v[k].shape], want);
             }
             uint64_t barriers = 0;
-            bool known = t->fused && !strcmp(t->cpu, "native") && strncmp(t->name, "agree_copy", 10); /* one device, this one */
+            /* one device, this one */
+            bool known = t->fused && !strcmp(t->cpu, "native") && strncmp(t->name, "agree_copy", 10);
             check(fread(&barriers, sizeof barriers, 1, f) == 1, "the result ends");
-            check(!known || barriers == t->barriers, "%s: %llu barriers, not %llu", t->name, (unsigned long long)barriers,
+            check(!known || barriers == t->barriers, "%s: %llu barriers, not %llu", t->name,
+                  (unsigned long long)barriers,
                   (unsigned long long)t->barriers);
         }
     check(fgetc(f) == EOF, "there is more in the result");
@@ -309,7 +314,8 @@ static void test_programs(void)
     for (unsigned i = 0; i < ntest; i++)
         snprintf(objects + strlen(objects), sizeof objects - strlen(objects), " %s.o", test[i].name);
     if (!sh("cd %s && cc -std=c17 -Wall -Wextra -Wpedantic -Werror -O1 %s -c program.c", folder, SANITIZE) ||
-        !sh("cd %s && cc %s -Wl,--wrap=kiln_aot_pool_run_parts program.o %s %s/libkiln-aot.a -pthread -o program", folder, SANITIZE, objects, build) ||
+        !sh("cd %s && cc %s -Wl,--wrap=kiln_aot_pool_run_parts program.o %s %s/libkiln-aot.a -pthread -o program",
+            folder, SANITIZE, objects, build) ||
         !sh("cd %s && for h in *.h; do echo \"#include \\\"$h\\\"\"; done | c++ -std=c++17 -Wall -Wextra -Wpedantic "
             "-Werror "
             "-x c++ -fsyntax-only -I. -",

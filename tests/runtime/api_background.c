@@ -21,7 +21,8 @@ static struct net make_net(kl_device dev)
 
 static void free_net(struct net n) { kl_release(n.w), kl_release(n.b); }
 
-/* A training step; `variant` makes a trace of its own: it is compiled in.  The loss; kernels, if not NULL: how many ran. */
+/* A training step; `variant` makes a trace of its own: it is compiled in.  The loss; kernels, if not NULL: how many
+ * ran. */
 static float step(kl_device dev, struct net n, double variant, int64_t *kernels)
 {
     kl_run_info info;

@@ -82,7 +82,8 @@ static void test_report(struct model *m, bool compiled)
     for (int i = 0; i < 2; i++) {
         kl_set_option("threads", threads[i]);
         m->calls = m->fused = m->rounds = 0;
-        kl_bench_report *r = kl_bench("model", step, m, &(kl_bench_options){.rounds = 4, .progress = note_round, .progress_ctx = m});
+        kl_bench_report *r = kl_bench("model", step, m, &(kl_bench_options){.rounds = 4, .progress = note_round,
+                                                                            .progress_ctx = m});
         if (!CHECK(r))
             continue;
         CHECK(!strcmp(r->name, "model") && r->threads == threads[i] && r->rounds == 4 && m->rounds == 4);

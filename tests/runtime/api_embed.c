@@ -1,5 +1,5 @@
-/* Kiln inside another program: threads and log of the host's, limits of memory, forks in the middle of threads, and many
- * threads on one program.  Memory of the host's is tests/runtime/api_failures.c. */
+/* Kiln inside another program: threads and log of the host's, limits of memory, forks in the middle of threads, and
+ * many threads on one program.  Memory of the host's is tests/runtime/api_failures.c. */
 #include "tests/support/api_check.h"
 #include <pthread.h>
 #include <signal.h>
@@ -162,7 +162,8 @@ static void test_log(kl_device dev)
     OK(kl_set_log(note, &m, KL_LOG_DEBUG));
     kl_tensor w = make_state(dev, 1);
     OK(step(dev, w, N, compiled ? 0.75 : 0.8));
-    CHECK(strstr(m.text, "info: graph embedded: a program of") && strstr(m.text, kl_device_name(dev)) && !m.n[KL_LOG_ERROR]);
+    CHECK(strstr(m.text, "info: graph embedded: a program of") && strstr(m.text, kl_device_name(dev)) &&
+          !m.n[KL_LOG_ERROR]);
     CHECK(!compiled || (m.n[KL_LOG_DEBUG] > 0 && strstr(m.text, ": compiled in ")));
     CHECK(kl_matmul(w, kl_none).id && kl_last_error_code() == KL_ERR_HANDLE);
     CHECK(m.n[KL_LOG_ERROR] == 1 && strstr(m.text, "error: ") && strstr(m.text, kl_last_error()));
@@ -172,11 +173,13 @@ static void test_log(kl_device dev)
     OK(kl_set_log(note, &m, KL_LOG_ERROR));
     int infos = m.n[KL_LOG_INFO], errors = m.n[KL_LOG_ERROR];
     OK(step(dev, w, N, compiled ? 0.76 : 0.81));
-    CHECK(m.n[KL_LOG_INFO] == infos && kl_set_option("nonsense", 1) == KL_ERR_ARGUMENT && m.n[KL_LOG_ERROR] == errors + 1);
+    CHECK(m.n[KL_LOG_INFO] == infos && kl_set_option("nonsense", 1) == KL_ERR_ARGUMENT &&
+          m.n[KL_LOG_ERROR] == errors + 1);
     OK(kl_set_log(NULL, NULL, KL_LOG_DEBUG));
     CHECK(!m.lines);
     CHECK(kl_set_option("nonsense", 1) == KL_ERR_ARGUMENT && m.n[KL_LOG_ERROR] == errors + 1);
-    CHECK(kl_set_log(note, &m, (kl_log_level)17) == KL_ERR_ARGUMENT && !strcmp(kl_log_level_name((kl_log_level)17), "?"));
+    CHECK(kl_set_log(note, &m, (kl_log_level)17) == KL_ERR_ARGUMENT &&
+          !strcmp(kl_log_level_name((kl_log_level)17), "?"));
     if (*keep)
         setenv("KILN_CACHE_DIR", keep, 1);
     else
@@ -204,7 +207,8 @@ static void test_limit(kl_device dev)
     for (int i = 0; i < 2; i++) {
         CHECK(step(dev, w, rows, 0.5) == KL_ERR_MEMORY);
         const char *at = strstr(kl_last_error(), "needs ");
-        CHECK(at && sscanf(at, "needs %ld bytes more than the %ld in use; the limit is %ld", &wanted, &in_use, &allowed) == 3);
+        CHECK(at && sscanf(at, "needs %ld bytes more than the %ld in use; the limit is %ld", &wanted, &in_use,
+                           &allowed) == 3);
         CHECK(wanted >= bytes && in_use >= N * N * 4 && in_use < limit && allowed == limit);
     }
     CHECK(kl_counter("launches") == launches && read_state(w, after) && !memcmp(before, after, sizeof before));
@@ -258,9 +262,9 @@ static void test_threads(kl_device dev)
 
 /* ---- fork ---- */
 
-/* TSan's own locks may be held by another thread at the time of a fork, and then for good in the child.  There forks find
- * the threads between their steps: the pool, the code generator and all that is shared are as ever.  (ASan's allocator is
- * one such lock, which the threads of the pool take, too.) */
+/* TSan's own locks may be held by another thread at the time of a fork, and then for good in the child.  There forks
+ * find the threads between their steps: the pool, the code generator and all that is shared are as ever.  (ASan's
+ * allocator is one such lock, which the threads of the pool take, too.) */
 #if !defined(KILN_ASAN)
 static atomic_bool stop;
 static kl_tensor shared_state[3];
@@ -335,7 +339,8 @@ static int child(int number, const float *want)
     static struct stepper s;
     pthread_t t;
     s = (struct stepper){.seed = 9, .factor = 0.5, .steps = 3};
-    if (pthread_create(&t, NULL, step_thread, &s) || pthread_join(t, NULL) || !s.ok || memcmp(s.end, want, sizeof s.end))
+    if (pthread_create(&t, NULL, step_thread, &s) || pthread_join(t, NULL) || !s.ok ||
+        memcmp(s.end, want, sizeof s.end))
         return 8;
 #endif
     return 0;

@@ -1,6 +1,6 @@
-/* Option "program_bytes": programs and kernels in memory are bounded, those go that ran longest ago, none goes that is in
- * use, and one that comes again is built again and says why.
- *   api_evict [SHAPES [DEVICE]]    so many shapes instead of a few; another device, too */
+/* Option "program_bytes": programs and kernels in memory are bounded, those go that ran longest ago, none goes that is
+ * in use, and one that comes again is built again and says why. api_evict [SHAPES [DEVICE]]    so many shapes instead
+ * of a few; another device, too */
 #include "tests/support/api_check.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -86,7 +86,8 @@ static void test_shapes(kl_device dev, int shapes)
     OK(kl_set_option("program_bytes", SMALL));
     size_t early = 0, most = 0;
     int wrong = 0;
-    for (int i = 1; i <= shapes; i++) { /* large and small ones in both halves: arrays that are released stay in a pool */
+    /* large and small ones in both halves: arrays that are released stay in a pool */
+    for (int i = 1; i <= shapes; i++) {
         wrong += twice(dev, "shapes", 1 + (int64_t)i * 7919 % shapes, 0.5) != 2.5;
         size_t now = atomic_load(&live);
         if (i <= shapes / 2)

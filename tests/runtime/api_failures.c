@@ -1,7 +1,7 @@
-/* Memory of the embedder's, and what happens when it has none: the allocations of the demo's program (three dense layers
- * and Adam, only smaller), from the weights over the compilation to its first steps, fail one by one, each in a process of
- * its own.  The call that meets it fails with MEMORY or does without, every value is as it was before, the same call made
- * again works, and the end is the same bits.
+/* Memory of the embedder's, and what happens when it has none: the allocations of the demo's program (three dense
+ * layers and Adam, only smaller), from the weights over the compilation to its first steps, fail one by one, each in a
+ * process of its own.  The call that meets it fails with MEMORY or does without, every value is as it was before, the
+ * same call made again works, and the end is the same bits.
  *
  * Argument: how many of the allocations to try, spread evenly; 0: each. */
 #define _GNU_SOURCE
@@ -250,7 +250,8 @@ static bool background_fails(void)
         if (kl_set_option("background_compile", i < 2) != KL_OK)
             return false;
         kl_trace_begin(i ? "again" : "first");
-        kl_tensor y = kl_keep(kl_sum(kl_tanh(kl_mul(kl_mul(w, w), kl_const(dev, KL_F32, i < 2 ? 1.5 : 2.5))), 0, NULL, false));
+        kl_tensor y = kl_keep(kl_sum(kl_tanh(kl_mul(kl_mul(w, w), kl_const(dev, KL_F32, i < 2 ? 1.5 : 2.5))), 0, NULL,
+                                     false));
         if (kl_trace_end() != KL_OK || kl_trace_info(&info) != KL_OK || isnan(kl_item_f32(y)))
             return false;
         kernels[i] = info.kernels;

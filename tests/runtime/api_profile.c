@@ -273,7 +273,8 @@ static void as_child(void)
     kl_device dev = kl_device_default();
     kl_tensor w = kl_randn(dev, KL_F32, DIMS(N, N), 1);
     step(dev, w, 6, "child");
-    bool refused = kl_profile_begin() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "KILN_PROFILE") && !kl_profile_end();
+    bool refused = kl_profile_begin() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "KILN_PROFILE") &&
+        !kl_profile_end();
     kl_release(w);
     int status = 0;
     pid_t pid = fork();

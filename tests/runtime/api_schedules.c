@@ -1,5 +1,5 @@
-/* Schedules handed in through the public header: what dump stage "schedules" writes, edited, gives other kernels and the
- * same bits; a text that comes back finds its programs again; errors say where; nothing else is disturbed. */
+/* Schedules handed in through the public header: what dump stage "schedules" writes, edited, gives other kernels and
+ * the same bits; a text that comes back finds its programs again; errors say where; nothing else is disturbed. */
 #include "tests/support/api_check.h"
 #include <sys/stat.h>
 #include <unistd.h>
@@ -47,7 +47,8 @@ static char *file_text(const char *file)
 /* Removes a program's dump; "" is the folder. */
 static void remove_dump(const char *name)
 {
-    static const char *const ext[] = {"captured.kir", "differentiated.kir", "simplified.kir", "numerics.kir", "fused.kir",
+    static const char *const ext[] = {"captured.kir", "differentiated.kir", "simplified.kir", "numerics.kir",
+                                      "fused.kir",
                                       "scheduled.loop", "schedules.txt", "source.cu", "llvm.ll", "asm.s"};
     for (size_t i = 0; i < sizeof ext / sizeof *ext; i++) {
         char file[128];
@@ -108,7 +109,8 @@ static void round_trip(void)
     OK(kl_set_schedules(other));
     kl_dump_next(dir);
     OK(run("step"));
-    CHECK(same() && strcmp(scheduled, file_text("step.asm.s")) && strstr(file_text("step.scheduled.loop"), "tile 3x16"));
+    CHECK(same() && strcmp(scheduled, file_text("step.asm.s")) &&
+          strstr(file_text("step.scheduled.loop"), "tile 3x16"));
     CHECK(!strcmp(file_text("step.schedules.txt"), other));
     remove_dump("step");
     built = kl_counter("graphs_built");
@@ -126,7 +128,8 @@ static void round_trip(void)
     OK(kl_set_schedules(text)); /* in front of all sections: for any graph; a section for another is no matter */
     OK(run("step"));
     CHECK(same());
-    CHECK(run("other") == KL_ERR_ARGUMENT && strstr(kl_last_error(), "schedules:3:1: graph @other has no kernel @k7_none"));
+    CHECK(run("other") == KL_ERR_ARGUMENT && strstr(kl_last_error(),
+                                                    "schedules:3:1: graph @other has no kernel @k7_none"));
 
     snprintf(text, sizeof text, "# mine\ngraph @step\n  %s schedule map width 24\n", mul);
     char why[256];
@@ -155,7 +158,8 @@ static void texts(void)
 {
     static const struct { const char *text, *why; } wrong[] = {
         {"@k0 schedul map", "schedules:1:5: expected 'schedule', found 'schedul'"},
-        {"graph @g\n@k0 schedule maps width 4", "schedules:2:14: expected a kind of schedule such as map, found 'maps'"},
+        {"graph @g\n@k0 schedule maps width 4",
+         "schedules:2:14: expected a kind of schedule such as map, found 'maps'"},
         {"@k0 schedule map width x", "schedules:1:24: expected width, found 'x'"},
         {"@k0 schedule map grain 4 width 8", "schedules:1:26: expected width, tile, block, step, kblock"},
         {"@k0 schedule map width 70000", "width is above 65535"},

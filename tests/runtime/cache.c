@@ -47,7 +47,8 @@ static void test_hits(int device)
     check(get(larger, device, true) != x && get(factor, device, true) != x, "another shape or constant misses");
     check(get(g, device, false) != x, "unfused is another program");
     check(counts_now().built == once.built + 3, "each of them is planned");
-    uint64_t built = counts_now().built, hits = atomic_load(&counters.program_hits), misses = atomic_load(&counters.program_misses);
+    uint64_t built = counts_now().built, hits = atomic_load(&counters.program_hits),
+        misses = atomic_load(&counters.program_misses);
     for (int i = 0; i < 10; i++)
         get(i % 2 ? g : larger, device, true);
     check(counts_now().built == built, "alternating shapes plan nothing again");
@@ -177,7 +178,8 @@ static void test_dumps(int device)
     get(again, device, true);
     unsetenv("KILN_DUMP");
     check(file_has(dir, "by_name.html", "<title>by_name</title>"), "a page by name");
-    check(file_has(dir, "by_name.captured.dot", "tanh") && file_has(dir, "by_name.fused.dot", "cluster_group0"), "pictures by name");
+    check(file_has(dir, "by_name.captured.dot", "tanh") && file_has(dir, "by_name.fused.dot", "cluster_group0"),
+          "pictures by name");
     check(file_has(dir, "by_name.captured.kir", "tanh"), "stage captured by name");
     check(file_has(dir, "by_name.fused.kir", "tanh"), "stage fused by name");
     check(rmdir(dir) == 0, "and no others");
@@ -204,7 +206,8 @@ static void test_devices(void)
     e = (struct err){0};
     bool cpu = device_find("cpu", &e) == DEVICE_CPU;
     check(cpu || (e.code == KL_ERR_DEVICE && strstr(e.msg, "KILN_DEVICE=ref")), "no cpu: what to do: %s", e.msg);
-    check(device_default(&why, &e) == (cpu ? DEVICE_CPU : DEVICE_REF) && cpu == !strstr(why, "cpu") && strstr(why, "cuda"), "the default and its reason");
+    check(device_default(&why, &e) == (cpu ? DEVICE_CPU : DEVICE_REF) && cpu == !strstr(why, "cpu") &&
+          strstr(why, "cuda"), "the default and its reason");
 }
 
 int main(void)

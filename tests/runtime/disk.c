@@ -199,7 +199,8 @@ static void test_crowd(int rounds)
             ok &= pid[i] > 0 && finish_child(pid[i], fd[i]).ok;
         check(ok, "8 threads in each of 4 processes: right results, round %d", round);
         struct report after = in_child(run_all);
-        check(after.ok && after.compiles == 0 && damaged() == 0, "nothing is left to compile, nothing damaged, round %d", round);
+        check(after.ok && after.compiles == 0 && damaged() == 0,
+              "nothing is left to compile, nothing damaged, round %d", round);
     }
 }
 
@@ -396,7 +397,8 @@ static void test_damaged_programs(int rounds)
         free(f.bytes);
         struct report broken = in_child(run_first), again = in_child(run_first);
         check(broken.ok && broken.compiles == 1 && broken.misses == 1 && again.ok && again.compiles == 0,
-              "byte %zu %s: %d compiled, then %d", at, round % 2 ? "flipped" : "cut", (int)broken.compiles, (int)again.compiles);
+              "byte %zu %s: %d compiled, then %d", at, round % 2 ? "flipped" : "cut", (int)broken.compiles,
+                  (int)again.compiles);
     }
     mem_free(all.v);
 }
@@ -411,7 +413,8 @@ static void test_strange_entries(void)
         char aside[256];
         snprintf(aside, sizeof aside, "%s/aside%u", folder, i);
         in_folder(all.v[i].file);
-        bool made = !rename(path, aside) && (i % 3 == 0 ? !symlink(aside, path) : i % 3 == 1 ? !mkfifo(path, 0600) : !mkdir(path, 0700));
+        bool made = !rename(path, aside) && (i % 3 == 0 ? !symlink(aside, path) : i % 3 == 1 ? !mkfifo(path, 0600)
+                                             : !mkdir(path, 0700));
         check(made, "something else for entry %u", i);
     }
     struct report r = in_child(run_first);
@@ -453,7 +456,8 @@ static void test_killed(int times)
         if (!pid)
             write_for_ever(&key);
         for (int ms = 0; i % 10 == 5 && ms < 10000 && loads(&key, big, sizeof big, &found) && !found; ms++)
-            nanosleep(&(struct timespec){0, 1000000}, NULL); /* now and then a whole entry, however slow the machine is */
+            /* now and then a whole entry, however slow the machine is */
+            nanosleep(&(struct timespec){0, 1000000}, NULL);
         nanosleep(&(struct timespec){0, rng_below(&r, 3000000)}, NULL);
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
@@ -469,7 +473,8 @@ static void test_killed(int times)
     write_file(in_folder("notes"), "x", 1);
     struct disk_entries gone;
     struct err e = {0};
-    check(disk_prune(INT64_MAX, &gone, &e) && gone.n == 1 && access(in_folder("tmp-1-1"), F_OK), "old temporary files go");
+    check(disk_prune(INT64_MAX, &gone, &e) && gone.n == 1 && access(in_folder("tmp-1-1"), F_OK),
+          "old temporary files go");
     check(!access(in_folder("tmp-1-2"), F_OK), "new ones stay");
     check(empty_folder() && access(in_folder("tmp-1-2"), F_OK) && !access(in_folder("notes"), F_OK),
           "and what is not the cache's is never touched");
@@ -512,7 +517,8 @@ static void test_bound(void)
     for (int i = 0; i < N; i++)
         disk_store(&key[i], &(struct code){big, 1000});
     all = entries();
-    check(all.bytes <= 20000 && all.n > 5, "the folder stays within its bound: %d entries, %d bytes", (int)all.n, (int)all.bytes);
+    check(all.bytes <= 20000 && all.n > 5, "the folder stays within its bound: %d entries, %d bytes", (int)all.n,
+          (int)all.bytes);
     mem_free(all.v);
     empty_folder();
     disk_store(&key[0], &(struct code){big, 30000});
@@ -596,7 +602,8 @@ static void test_refused(void)
     check(in_child(run_first).compiles > 0 && in_child(run_first).hits > 0, "the home's own");
     check(!access(in_folder("home/.cache/kiln"), F_OK), "is where it should be");
     empty_folder();
-    check(!rmdir(in_folder("home/.cache/kiln")) && !rmdir(in_folder("home/.cache")) && !rmdir(in_folder("home")), "and is empty");
+    check(!rmdir(in_folder("home/.cache/kiln")) && !rmdir(in_folder("home/.cache")) && !rmdir(in_folder("home")),
+          "and is empty");
     setenv("KILN_CACHE_DIR", folder, 1);
 }
 

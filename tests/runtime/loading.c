@@ -1,6 +1,6 @@
 /* libkiln.so and every code generator opened at run time, in a process that links none of them and has opened a dozen
- * libraries with static thread-local storage before; then used as a foreign-function interface does: by address, without
- * headers' macros.  Argument: the build folder. */
+ * libraries with static thread-local storage before; then used as a foreign-function interface does: by address,
+ * without headers' macros.  Argument: the build folder. */
 #define KL_NO_CALL_SITES
 #include <dirent.h>
 #include <dlfcn.h>
@@ -101,7 +101,8 @@ int main(int argc, char **argv)
         for (int i = 0; i < 2; i++) {
             pthread_t thread;
             compute(devices[i]);
-            check(!pthread_create(&thread, NULL, compute, devices[i]) && !pthread_join(thread, NULL), devices[i], "no thread");
+            check(!pthread_create(&thread, NULL, compute, devices[i]) && !pthread_join(thread, NULL), devices[i],
+                  "no thread");
         }
     }
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);

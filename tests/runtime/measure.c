@@ -137,14 +137,17 @@ static void test_wrong_json(void)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct results t = {0};
         struct err e = {0};
-        check(!results_parse(&t, bad[i].text, strlen(bad[i].text), "x", &e) && strstr(e.msg, bad[i].why), "%s gives: %s",
+        check(!results_parse(&t, bad[i].text, strlen(bad[i].text), "x", &e) && strstr(e.msg, bad[i].why),
+              "%s gives: %s",
               bad[i].text, e.msg);
         results_free(&t);
     }
-    static const char good[] = " [ {\"other\" : true, \"more\":-1.5e3 ,\"text\":\"\\u0041\",\"case\":\"\\u0041\\n\\\"\"}, {} ] \n";
+    static const char good[] =
+        " [ {\"other\" : true, \"more\":-1.5e3 ,\"text\":\"\\u0041\",\"case\":\"\\u0041\\n\\\"\"}, {} ] \n";
     struct results t = {0};
     struct err e = {0};
-    check(results_parse(&t, good, sizeof good - 1, "x", &e) && t.n == 2 && !strcmp(t.row[0].name, "A\n\""), "%s", e.msg);
+    check(results_parse(&t, good, sizeof good - 1, "x", &e) && t.n == 2 && !strcmp(t.row[0].name, "A\n\""), "%s",
+          e.msg);
     results_free(&t);
 }
 

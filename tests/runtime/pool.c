@@ -414,7 +414,8 @@ static void test_buffer_sizes(void)
         buffer_unref(b);
     }
     buffer_unref(NULL);
-    check(buffer_stats(DEVICE_CPU).pooled > 0 && buffer_stats(DEVICE_CPU).peak >= (1 << 24) + 1, "pooled and peak bytes");
+    check(buffer_stats(DEVICE_CPU).pooled > 0 && buffer_stats(DEVICE_CPU).peak >= (1 << 24) + 1,
+          "pooled and peak bytes");
     buffer_trim();
     check(buffer_stats(DEVICE_CPU).pooled == 0, "nothing pooled after a trim");
 }

@@ -1,5 +1,5 @@
-/* A process that has nothing to compile does not open the code generator, nor LLVM: what they would say is kept with the
- * kernels.  One that has, or whose LLVM, loader or folder is not as it was, opens them, and all compute the same.
+/* A process that has nothing to compile does not open the code generator, nor LLVM: what they would say is kept with
+ * the kernels.  One that has, or whose LLVM, loader or folder is not as it was, opens them, and all compute the same.
  *
  * Each case is a process of its own: this program, started anew. */
 #define _GNU_SOURCE

@@ -143,8 +143,8 @@ static inline bool text_is(const char *got, const char *want)
 
 struct row { const char *id; void (*test)(void); };
 
-/* One line a row, "B12 ok 9 checks", and one result a row: of those that are named, of "all", or of the dispatch system's
- * rows, which a letter and a number name.  main's result. */
+/* One line a row, "B12 ok 9 checks", and one result a row: of those that are named, of "all", or of the dispatch
+ * system's rows, which a letter and a number name.  main's result. */
 static inline int run_rows(const struct row *row, size_t n, int argc, char **argv)
 {
     unsigned good = 0, bad = 0;

@@ -1,5 +1,5 @@
-/* Rows A and C of the dispatch system that are about gradients: autodiff as a property of devices, its strategies, and the
- * container of gradients.  api_seeds_devices.c has the others.  Arguments: ids of rows; none: all. */
+/* Rows A and C of the dispatch system that are about gradients: autodiff as a property of devices, its strategies, and
+ * the container of gradients.  api_seeds_devices.c has the others.  Arguments: ids of rows; none: all. */
 #include "api_seeds.h"
 
 /* ThreadSanitizer's suppressions name libLLVM, of which there is a second one where Mesa's Vulkan device is opened. */
@@ -58,7 +58,8 @@ static void a11(void)
     g = kl_backward(kl_mul_scalar(x, 3)); /* a root of two elements: that of its sum */
     NEAR_LIST(copy_of(kl_gradients_get(g, x)), 0, 3, 3);
     kl_gradients_free(g);
-    CHECK(!kl_backward(kl_square(leaf(cpu, 1, 2))) && kl_last_error_code() == KL_ERR_GRAD && says("backward: Requires autodiff tensor."));
+    CHECK(!kl_backward(kl_square(leaf(cpu, 1, 2))) && kl_last_error_code() == KL_ERR_GRAD &&
+          says("backward: Requires autodiff tensor."));
     CHECK(kl_check(kl_from_inner(x)) == KL_ERR_GRAD && says("Autodiff should not wrap an autodiff tensor."));
     kl_trace_begin("a11");
     kl_gradients *inside = kl_backward(kl_sin(x));
@@ -105,15 +106,19 @@ static void a14_on(kl_device plain)
     NEAR_LIST(copy_of(kl_gradients_get(g, x)), 0, 7, 8);
     OK(kl_gradients_replace(g, x, kl_inner(data(a, 9, 9)))); /* with the same one */
     NEAR_LIST(copy_of(kl_gradients_get(g, x)), 0, 9, 9);
-    CHECK(kl_gradients_replace(g, x, kl_inner(data(b, 1, 1))) == KL_ERR_GRAD && says("Autodiff strategy mismatch: None vs Balanced."));
-    CHECK(kl_gradients_replace(g, x, data(a, 1, 1)) == KL_ERR_GRAD && says("Autodiff should not wrap an autodiff tensor."));
+    CHECK(kl_gradients_replace(g, x, kl_inner(data(b, 1, 1))) == KL_ERR_GRAD &&
+          says("Autodiff strategy mismatch: None vs Balanced."));
+    CHECK(kl_gradients_replace(g, x, data(a, 1, 1)) == KL_ERR_GRAD &&
+          says("Autodiff should not wrap an autodiff tensor."));
     if (far.id) {
         char want[160];
-        snprintf(want, sizeof want, "The provided tensors are not on the same backend. Got backends %s and %s.", kl_device_name(plain),
+        snprintf(want, sizeof want, "The provided tensors are not on the same backend. Got backends %s and %s.",
+                 kl_device_name(plain),
                  kl_device_name(far));
         CHECK(kl_gradients_replace(g, x, data(far, 1, 1)) == KL_ERR_DEVICE && says(want));
     }
-    CHECK(kl_gradients_replace(g, x, kl_ones(plain, KL_F32, DIMS(3))) == KL_ERR_SHAPE && says("the tensor is [2], the gradient [3]"));
+    CHECK(kl_gradients_replace(g, x, kl_ones(plain, KL_F32, DIMS(3))) == KL_ERR_SHAPE &&
+          says("the tensor is [2], the gradient [3]"));
     CHECK(kl_gradients_replace(g, x, kl_ones(plain, KL_F64, DIMS(2))) == KL_ERR_TYPE);
     OK(kl_gradients_replace(g, y, data(plain, 1, 1))); /* there was none */
     CHECK(kl_gradients_count(g) == 2);
@@ -173,10 +178,12 @@ static void a16(void)
         free(a), free(b);
     }
     /* a quantized tensor's parts cross with it: the integers are the same, no gradient flows to the floats */
-    kl_tensor x = leaf(ad, 1, 3), stored = kl_quantized(kl_mul_scalar(x, 2), (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none);
+    kl_tensor x = leaf(ad, 1, 3), stored = kl_quantized(kl_mul_scalar(x, 2), (kl_qscheme){.type = KL_Q_I8}, kl_none,
+                                                        kl_none);
     kl_tensor in = kl_inner(stored), back = kl_from_inner(in);
     CHECK(on(stored, ad) && on(in, cpu) && on(back, ad) && !strcmp(kl_layer_name(in), "quantized"));
-    CHECK(on(kl_layer_part(in, 0), cpu) && on(kl_dense(in), cpu) && on(kl_dense(back), ad) && !kl_is_tracked(kl_dense(back)));
+    CHECK(on(kl_layer_part(in, 0), cpu) && on(kl_dense(in), cpu) && on(kl_dense(back), ad) &&
+          !kl_is_tracked(kl_dense(back)));
     NEAR(kl_keep(kl_dense(in)), 2, ((double[]){2, 6}), 0.02);
     kl_scope_end();
 }
@@ -192,7 +199,8 @@ static void a17(void)
     kl_gradients *g = kl_backward(kl_square(w));
     NEAR_LIST(copy_of(kl_gradients_get(g, w)), 0, 6, 8);
     kl_gradients_free(g);
-    CHECK(kl_check(kl_from_inner(w)) == KL_ERR_GRAD && says("from_inner: Autodiff should not wrap an autodiff tensor."));
+    CHECK(kl_check(kl_from_inner(w)) == KL_ERR_GRAD &&
+          says("from_inner: Autodiff should not wrap an autodiff tensor."));
     kl_scope_end();
 }
 
@@ -237,11 +245,13 @@ static void a19(void)
             OK(kl_trace_end());
             CHECK(on(z, each[k])); /* as a value, too */
             kl_trace_begin("a19 step");
-            kl_tensor in = kl_input(each[k], KL_F32, DIMS(2), (float[]){1, 2}), given = data(each[k], 5, 6), out = kl_none;
+            kl_tensor in = kl_input(each[k], KL_F32, DIMS(2), (float[]){1, 2}), given = data(each[k], 5, 6),
+                out = kl_none;
             kl_keep(kl_mul(in, in));
             kl_step *step = kl_step_end(1, &in);
             kl_tensor later = data(each[k], 5, 6);
-            CHECK(step && kl_check(given) != KL_OK && kl_step_run(step, 1, &later, 0, NULL, 1, &out) == KL_OK && on(out, each[k]));
+            CHECK(step && kl_check(given) != KL_OK && kl_step_run(step, 1, &later, 0, NULL, 1, &out) == KL_OK &&
+                  on(out, each[k]));
             kl_release(out);
             kl_step_free(step);
         }
@@ -253,9 +263,11 @@ static void a20(void)
 {
     kl_scope_begin();
     kl_tensor x = kl_ones(balanced, KL_F32, DIMS(2)), y = kl_exp(x);
-    CHECK(kl_device_checkpointing(kl_device_of(y)) == KL_CHECKPOINT_BALANCED && kl_checkpointing_of(y) == KL_CHECKPOINT_BALANCED);
+    CHECK(kl_device_checkpointing(kl_device_of(y)) == KL_CHECKPOINT_BALANCED &&
+          kl_checkpointing_of(y) == KL_CHECKPOINT_BALANCED);
     CHECK(kl_device_checkpointing(ad) == KL_CHECKPOINT_NONE && kl_device_checkpointing(budget) == 1 << 20);
-    CHECK(kl_device_checkpointing(cpu) == KL_CHECKPOINT_UNSET && kl_checkpointing_of(data(cpu, 1, 1)) == KL_CHECKPOINT_UNSET);
+    CHECK(kl_device_checkpointing(cpu) == KL_CHECKPOINT_UNSET &&
+          kl_checkpointing_of(data(cpu, 1, 1)) == KL_CHECKPOINT_UNSET);
     CHECK(!kl_device_gradient_checkpointing(cpu, 0).id && says("is plain: kl_device_autodiff comes first"));
     CHECK(!kl_device_gradient_checkpointing(ad, -2).id && kl_last_error_code() == KL_ERR_ARGUMENT);
     CHECK(kl_device_gradient_checkpointing(balanced, KL_CHECKPOINT_NONE).id == ad.id);
@@ -271,7 +283,8 @@ static void a21(void)
         kl_tensor x = leaf(each[k], 1, 2), in = kl_inner(x);
         CHECK(kl_checkpointing_of(in) == want && on(in, cpu));
         kl_tensor mixed = kl_add(data(cpu, 1, 1), in); /* one that carries none takes on the other's */
-        CHECK(kl_checkpointing_of(mixed) == want && on(kl_from_inner(mixed), each[k]) && on(kl_from_inner(in), each[k]));
+        CHECK(kl_checkpointing_of(mixed) == want && on(kl_from_inner(mixed), each[k]) &&
+              on(kl_from_inner(in), each[k]));
         kl_gradients *g = kl_backward(kl_square(x));
         kl_tensor dx = kl_gradients_get(g, x);
         CHECK(kl_checkpointing_of(dx) == want && on(dx, cpu) && on(kl_from_inner(dx), each[k]));
@@ -286,10 +299,12 @@ static void a21(void)
 
 static void a23(void)
 {
-    CHECK(!kl_device_autodiff(ad).id && says("Autodiff should not wrap an autodiff device.") && kl_last_error_code() == KL_ERR_GRAD);
+    CHECK(!kl_device_autodiff(ad).id && says("Autodiff should not wrap an autodiff device.") &&
+          kl_last_error_code() == KL_ERR_GRAD);
     CHECK(!kl_device_autodiff(balanced).id && !kl_device_named("autodiff<autodiff<ref>>").id);
     kl_scope_begin();
-    kl_tensor x = leaf(ad, 2, 3), dy = kl_grad(kl_powi(x, 3), x), ddy = kl_grad(dy, x); /* higher orders on one device */
+    /* higher orders on one device */
+    kl_tensor x = leaf(ad, 2, 3), dy = kl_grad(kl_powi(x, 3), x), ddy = kl_grad(dy, x);
     CHECK(on(dy, ad) && on(ddy, ad));
     NEAR_LIST(kl_keep(ddy), 1e-6, 12, 18);
     kl_scope_end();
@@ -315,7 +330,8 @@ static void a24(void)
 static void a27(void)
 {
     kl_scope_begin();
-    CHECK(!kl_backward(kl_arange(ad, KL_I32, 3)) && kl_last_error_code() == KL_ERR_TYPE && says("backward: Should be float, got i32"));
+    CHECK(!kl_backward(kl_arange(ad, KL_I32, 3)) && kl_last_error_code() == KL_ERR_TYPE &&
+          says("backward: Should be float, got i32"));
     kl_trace_begin("a27");
     CHECK(kl_check(kl_exp(kl_arange(ad, KL_I32, 3))) == KL_ERR_TYPE);
     CHECK(kl_trace_end() == KL_ERR_TYPE && says("exp: ") && says("i32"));
@@ -335,7 +351,8 @@ static void a28(void)
     NEAR_LIST(copy_of(kl_gradients_get(g, x)), 0, 2, 20); /* the tape goes on around it */
     CHECK(!kl_gradients_get(g, top).id && !kl_gradients_get(g, i).id);
     kl_gradients_free(g);
-    CHECK(!kl_backward(kl_cast(top, KL_F32)) && kl_last_error_code() == KL_ERR_GRAD && says("backward: Operation not marked for autodiff."));
+    CHECK(!kl_backward(kl_cast(top, KL_F32)) && kl_last_error_code() == KL_ERR_GRAD &&
+          says("backward: Operation not marked for autodiff."));
     kl_scope_end();
 }
 
@@ -378,10 +395,12 @@ static void a29(void)
 {
     struct cost none, all, some;
     const int64_t activation = ROWS * WIDTH * 4;
-    kl_device part = kl_device_gradient_checkpointing(ad, 4 * activation), much = kl_device_gradient_checkpointing(ad, 1 << 30);
+    kl_device part = kl_device_gradient_checkpointing(ad, 4 * activation),
+        much = kl_device_gradient_checkpointing(ad, 1 << 30);
     CHECK(deep(balanced, &all)); /* least memory first: the allocator's peak only rises */
     CHECK(deep(part, &some) && deep(ad, &none));
-    CHECK(!memcmp(all.gradient, none.gradient, sizeof all.gradient) && !memcmp(some.gradient, none.gradient, sizeof all.gradient));
+    CHECK(!memcmp(all.gradient, none.gradient, sizeof all.gradient) &&
+          !memcmp(some.gradient, none.gradient, sizeof all.gradient));
     printf("A29 balanced %lld bytes in %lld kernels, 4 activations kept %lld in %lld, without %lld in %lld\n",
            (long long)all.info.arena_bytes, (long long)all.info.kernels, (long long)some.info.arena_bytes,
            (long long)some.info.kernels, (long long)none.info.arena_bytes, (long long)none.info.kernels);
@@ -410,7 +429,10 @@ static void a30(void)
 }
 
 /* A step of training that does not know whether its device records for gradients. */
-static kl_tensor model(kl_device d, kl_tensor w) { return kl_sum_all(kl_square(kl_sub(kl_tanh(w), data(d, 0.5f, -0.5f)))); }
+static kl_tensor model(kl_device d, kl_tensor w)
+{
+    return kl_sum_all(kl_square(kl_sub(kl_tanh(w), data(d, 0.5f, -0.5f))));
+}
 
 static kl_status of_one(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
@@ -466,8 +488,10 @@ static void c6(void)
 }
 
 static const struct row rows[] = {
-    {"A7", a7}, {"A11", a11}, {"A12", a12}, {"A13", a13}, {"A14", a14}, {"A15", a15}, {"A16", a16}, {"A17", a17}, {"A18", a18},
-    {"A19", a19}, {"A20", a20}, {"A21", a21}, {"A23", a23}, {"A24", a24}, {"A27", a27}, {"A28", a28}, {"A29", a29}, {"A30", a30},
+    {"A7", a7}, {"A11", a11}, {"A12", a12}, {"A13", a13}, {"A14", a14}, {"A15", a15}, {"A16", a16}, {"A17", a17},
+        {"A18", a18},
+    {"A19", a19}, {"A20", a20}, {"A21", a21}, {"A23", a23}, {"A24", a24}, {"A27", a27}, {"A28", a28}, {"A29", a29},
+        {"A30", a30},
     {"C4", c4}, {"C6", c6}};
 
 int main(int argc, char **argv)

@@ -1,7 +1,7 @@
-/* Rows A and C of the dispatch system that are about devices: which there are, what they can do, waiting for them, copies
- * between them, one program on all of them: those built in and those of two plug-ins (plugin_device.c), which stand for the
- * GPUs that are not here.  api_seeds_autodiff.c has the other rows.
- * Arguments: ids of rows; none: all.  With "child QUESTION" it answers a question about a fresh process. */
+/* Rows A and C of the dispatch system that are about devices: which there are, what they can do, waiting for them,
+ * copies between them, one program on all of them: those built in and those of two plug-ins (plugin_device.c), which
+ * stand for the GPUs that are not here.  api_seeds_autodiff.c has the other rows. Arguments: ids of rows; none: all.
+ * With "child QUESTION" it answers a question about a fresh process. */
 #include "api_seeds.h"
 #include <kiln/plugin.h>
 #include <limits.h>
@@ -15,7 +15,10 @@ static char self[PATH_MAX], bin[PATH_MAX], root[PATH_MAX]; /* this program, its 
 
 #define PLUGINS (KL_DEVICES(KL_DEVICE_PLUGIN1) | KL_DEVICES(KL_DEVICE_PLUGIN2) | KL_DEVICES(KL_DEVICE_PLUGIN3))
 
-static bool is_host(kl_device d) { return kl_device_kind_of(d) == KL_DEVICE_REF || kl_device_kind_of(d) == KL_DEVICE_CPU; }
+static bool is_host(kl_device d)
+{
+    return kl_device_kind_of(d) == KL_DEVICE_REF || kl_device_kind_of(d) == KL_DEVICE_CPU;
+}
 
 /* Another device than the default one, one with memory of its own if there is one; {0}: there is none. */
 static kl_device other(void)
@@ -70,7 +73,8 @@ static kl_tensor slope(kl_device d)
 }
 
 static const struct program { const char *name; kl_tensor (*make)(kl_device); } program[] = {
-    {"elementwise", elementwise}, {"product", product}, {"reduction", reduction}, {"gather", gathered}, {"integers", integers},
+    {"elementwise", elementwise}, {"product", product}, {"reduction", reduction}, {"gather", gathered},
+        {"integers", integers},
     {"compare", compared}, {"random bits", random_bits}, {"cumsum", scanned}, {"argsort", sorted}, {"gradient", slope}};
 enum { PROGRAMS = sizeof program / sizeof *program };
 
@@ -80,7 +84,8 @@ static bool agrees(const struct program *p, kl_device d)
     kl_scope_begin();
     kl_tensor want = p->make(kl_device_ref()), got = p->make(d);
     double *w = values_of(want), *g = values_of(got), room = is_host(d) ? 0 : 1e-5;
-    bool ok = w && g && kl_numel(want) == kl_numel(got) && kl_dtype_of(want) == kl_dtype_of(got) && kl_device_of(got).id == d.id;
+    bool ok = w && g && kl_numel(want) == kl_numel(got) && kl_dtype_of(want) == kl_dtype_of(got) &&
+        kl_device_of(got).id == d.id;
     for (int64_t i = 0; ok && i < kl_numel(want); i++)
         ok = fabs(w[i] - g[i]) <= room * (1 + fabs(w[i]));
     free(w), free(g);
@@ -102,7 +107,8 @@ static void a2(void)
     kl_scope_begin();
     kl_tensor t[] = {kl_zeros(cpu, KL_FLOAT, DIMS(2)), kl_zeros(cpu, KL_INT, DIMS(2)), kl_zeros(cpu, KL_BOOL, DIMS(2)),
                      kl_quantize(kl_ones(cpu, KL_F32, DIMS(2)), kl_const(cpu, KL_F32, 0.5), kl_none, KL_QUANT, 0)};
-    CHECK(kl_dtype_of(t[0]) == KL_F32 && kl_dtype_of(t[1]) == KL_I32 && kl_dtype_of(t[2]) == KL_BOOL && kl_dtype_of(t[3]) == KL_I8);
+    CHECK(kl_dtype_of(t[0]) == KL_F32 && kl_dtype_of(t[1]) == KL_I32 && kl_dtype_of(t[2]) == KL_BOOL &&
+          kl_dtype_of(t[3]) == KL_I8);
     CHECK(kl_device_float(cpu) == KL_F32 && kl_device_int(cpu) == KL_I32);
     CHECK(kl_dtype_size(KL_BOOL) == sizeof(uint8_t));
     uint8_t bytes[2] = {9, 9};
@@ -147,7 +153,8 @@ static void a4(void)
     CHECK(draw(cpu, first) && draw(cpu, second) && memcmp(first, second, sizeof first));
     OK(kl_seed(cpu, 5));
     CHECK(draw(cpu, again) && !memcmp(first, again, sizeof first));
-    CHECK(draw(kl_device_autodiff(cpu), again) && !memcmp(second, again, sizeof first)); /* one stream with its inner device */
+    /* one stream with its inner device */
+    CHECK(draw(kl_device_autodiff(cpu), again) && !memcmp(second, again, sizeof first));
     if (two.id) {
         uint64_t next[2];
         OK(kl_seed(two, 9));
@@ -186,7 +193,8 @@ static void a5(void)
     OK(kl_sync(cpu));
     kl_tensor x = number(1), good = kl_add(x, x), a = kl_sin(x), b = kl_cos(x);
     OK(kl_flush(cpu)); /* hands over, and leaves what went wrong to sync */
-    CHECK(kl_sync(cpu) == KL_ERR_CHECK && says("An error happened during execution. Caused by: ") && says("the first cause"));
+    CHECK(kl_sync(cpu) == KL_ERR_CHECK && says("An error happened during execution. Caused by: ") &&
+          says("the first cause"));
     CHECK(!strstr(kl_last_error(), "second"));
     NEAR_LIST(kl_mul(good, good), 0, 4); /* the next op works */
     kl_release(a);
@@ -204,7 +212,8 @@ static void a6(void)
         printf("A6 %-10s", kl_device_name(all[i]));
         for (int t = 0; t < KL_DTYPE_COUNT; t++) {
             unsigned use = kl_device_dtype_usage(all[i], (kl_dtype)t);
-            printf(" %s:%s%s%s%s", kl_dtype_name((kl_dtype)t), use & KL_USE_STORAGE ? "S" : "", use & KL_USE_ARITHMETIC ? "A" : "",
+            printf(" %s:%s%s%s%s", kl_dtype_name((kl_dtype)t), use & KL_USE_STORAGE ? "S" : "",
+                   use & KL_USE_ARITHMETIC ? "A" : "",
                    use & KL_USE_ACCELERATED ? "X" : "", use ? "" : "-");
             kl_tensor x = kl_full(all[i], (kl_dtype)t, DIMS(3), 1), y = kl_where(kl_eq(x, x), x, x);
             CHECK((kl_check(y) == KL_OK) == kl_device_supports(all[i], (kl_dtype)t)); /* refused while it is recorded */
@@ -213,7 +222,8 @@ static void a6(void)
         }
         printf("\n");
         unsigned real = kl_device_dtype_usage(all[i], KL_F32);
-        CHECK(!!(real & KL_USE_ACCELERATED) == (kl_device_kind_of(all[i]) == KL_DEVICE_CPU) && real & KL_USE_ARITHMETIC);
+        CHECK(!!(real & KL_USE_ACCELERATED) == (kl_device_kind_of(all[i]) == KL_DEVICE_CPU) &&
+              real & KL_USE_ARITHMETIC);
     }
     CHECK(kl_device_dtype_usage((kl_device){77}, KL_F32) == 0);
 }
@@ -223,17 +233,20 @@ static void a8(void)
     CHECK(kl_device_count(KL_DEVICE_REF) + kl_device_count(KL_DEVICE_CPU) >= 1);
     for (uint32_t i = 0; i < devices; i++) {
         kl_device_kind kind = kl_device_kind_of(all[i]);
-        CHECK(kl_device_get(kind, kl_device_index(all[i])).id == all[i].id && kl_device_named(kl_device_name(all[i])).id == all[i].id);
+        CHECK(kl_device_get(kind, kl_device_index(all[i])).id == all[i].id &&
+              kl_device_named(kl_device_name(all[i])).id == all[i].id);
         CHECK(kl_device_count(kind) > kl_device_index(all[i]));
     }
     CHECK(kl_device_count((kl_device_kind)99) == -1 && says("unknown kind of device 99"));
-    CHECK(!kl_device_get((kl_device_kind)99, 0).id && !kl_device_get(KL_DEVICE_CPU, 3).id && !kl_device_get(KL_DEVICE_REF, -1).id);
+    CHECK(!kl_device_get((kl_device_kind)99, 0).id && !kl_device_get(KL_DEVICE_CPU, 3).id &&
+          !kl_device_get(KL_DEVICE_REF, -1).id);
     CHECK(kl_device_kind_of((kl_device){77}) == KL_DEVICE_KINDS && kl_device_index((kl_device){77}) == -1);
 }
 
 static void a9(void)
 {
-    static const char *const name[KL_DEVICE_KINDS] = {"ref", "cpu", "cuda", "hip", "vulkan", "metal", "plug-in 1", "plug-in 2", "plug-in 3",
+    static const char *const name[KL_DEVICE_KINDS] = {"ref", "cpu", "cuda", "hip", "vulkan", "metal", "plug-in 1",
+                                                      "plug-in 2", "plug-in 3",
                                                       "meta"};
     for (int k = 0; k < KL_DEVICE_KINDS; k++) { /* each with its number, there or with a reason */
         kl_clear_error();
@@ -241,7 +254,8 @@ static void a9(void)
         CHECK(!strcmp(kl_device_kind_name((kl_device_kind)k), name[k]));
         CHECK(n > 0 || (n == 0 && *kl_last_error()));
         kl_device d = kl_device_get((kl_device_kind)k, 0);
-        CHECK(d.id ? kl_device_kind_of(d) == (kl_device_kind)k : kl_last_error_code() == KL_ERR_DEVICE && strstr(kl_last_error(), name[k]));
+        CHECK(d.id ? kl_device_kind_of(d) == (kl_device_kind)k : kl_last_error_code() == KL_ERR_DEVICE &&
+              strstr(kl_last_error(), name[k]));
         CHECK(kl_device_enumerate(KL_DEVICES(k), NULL, 0) <= (uint32_t)n);
     }
     CHECK(kl_device_count(KL_DEVICE_METAL) == 0 && says("Apple"));
@@ -252,12 +266,16 @@ static void a10(void)
 {
     kl_device gpu[MOST];
     uint32_t n = kl_device_enumerate(KL_DEVICES_GPU, gpu, MOST);
-    CHECK(n <= MOST && kl_device_enumerate(KL_DEVICES_HOST, NULL, 0) + kl_device_enumerate(PLUGINS, NULL, 0) + n == devices);
+    CHECK(n <= MOST && kl_device_enumerate(KL_DEVICES_HOST, NULL, 0) + kl_device_enumerate(PLUGINS, NULL, 0) +
+          n == devices);
     CHECK(kl_device_enumerate(KL_DEVICES(KL_DEVICE_PLUGIN1), NULL, 0) == 2); /* and devices that nobody has built in */
     for (int k = KL_DEVICE_CUDA; k <= KL_DEVICE_VULKAN; k++) { /* one program, code for all of them */
-        static const char *const language[] = {[KL_DEVICE_CUDA] = "cuda", [KL_DEVICE_HIP] = "hip", [KL_DEVICE_VULKAN] = "glsl"};
-        CHECK(runs("printf 'graph @g {\\n  %%%%x = input 0 : f32[4]\\n  %%%%y = add %%%%x, %%%%x : f32[4]\\n  return %%%%y\\n}\\n' | "
-                   "'%s/kiln' dump - --stage source --target %s | grep -qE 'kernel_0|void main'", bin, language[k]));
+        static const char *const language[] = {[KL_DEVICE_CUDA] = "cuda", [KL_DEVICE_HIP] = "hip",
+                                               [KL_DEVICE_VULKAN] = "glsl"};
+        CHECK(runs("printf 'graph @g {\\n  %%%%x = input 0 : f32[4]\\n  %%%%y = add %%%%x, %%%%x : f32[4]\\n  return "
+                   "%%%%y\\n}\\n' | "
+                   "'%s/kiln' dump - --stage source --target %s | grep -qE 'kernel_0|void main'",
+                   bin, language[k]));
     }
     CHECK(!runs("cmake -S '%s' -B '%s/a10' -DKILN_LLVM=OFF -DKILN_REF=OFF >'%s/a10.txt' 2>&1", root, bin, bin));
     CHECK(runs("grep -q 'At least one backend feature must be enabled.' '%s/a10.txt'", bin));
@@ -280,7 +298,8 @@ static void a25(void)
     kl_device two = other();
     if (!two.id)
         two = cpu;
-    kl_registration no = reg("sin", backend_of(cpu), (kl_kernel){.name = "no", .run = refuse_to_run, .ctx = "not needed"});
+    kl_registration no = reg("sin", backend_of(cpu), (kl_kernel){.name = "no", .run = refuse_to_run,
+                                                                 .ctx = "not needed"});
     float in[3] = {1.5f, -0.0f, 1e-40f}, out[3];
     kl_tensor x = kl_input(cpu, KL_F32, DIMS(3), in), idle = kl_sin(x);
     int64_t straight = kl_counter("peer_copies"), staged = kl_counter("bytes_via_host");
@@ -330,15 +349,18 @@ static void c1(void)
 static bool without_gpu(void)
 {
     kl_device d = kl_device_default();
-    bool ok = d.id && is_host(d) && strstr(kl_device_fallback_reason(), "cuda") && strstr(kl_device_fallback_reason(), "hip");
+    bool ok = d.id && is_host(d) && strstr(kl_device_fallback_reason(), "cuda") &&
+        strstr(kl_device_fallback_reason(), "hip");
     ok = ok && !kl_device_named("vulkan").id && kl_last_error_code() == KL_ERR_DEVICE && agrees(&program[0], d);
     return ok && kl_device_enumerate(KL_DEVICES_GPU, NULL, 0) == 0;
 }
 
 static void c2(void)
 {
-    CHECK(runs("env -u KILN_DEVICE CUDA_VISIBLE_DEVICES= HIP_VISIBLE_DEVICES= ROCR_VISIBLE_DEVICES= VK_DRIVER_FILES=/nonexistent "
-               "VK_ICD_FILENAMES=/nonexistent '%s' child without_gpu", self));
+    CHECK(runs("env -u KILN_DEVICE CUDA_VISIBLE_DEVICES= HIP_VISIBLE_DEVICES= ROCR_VISIBLE_DEVICES= "
+               "VK_DRIVER_FILES=/nonexistent "
+               "VK_ICD_FILENAMES=/nonexistent '%s' child without_gpu",
+               self));
 }
 
 /* Between any two devices, in one call of user code; through the host's memory only where there is no other way. */
@@ -359,7 +381,8 @@ static void c3(void)
             y = kl_keep(kl_sum_all(kl_to(x, all[k])));
             OK(kl_trace_end());
             CHECK(kl_item_f32(y) == 499500);
-            CHECK(kl_counter("peer_copies") == peer + reach && kl_counter("bytes_via_host") == via + (reach ? 0 : 4000));
+            CHECK(kl_counter("peer_copies") == peer + reach &&
+                  kl_counter("bytes_via_host") == via + (reach ? 0 : 4000));
             straight |= reach, staged |= !reach;
             kl_scope_end();
         }
@@ -401,11 +424,18 @@ static void c8(void)
 }
 
 static int64_t allocations;
-static void *take(void *ctx, size_t n) { (void)ctx; __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED); return malloc(n); }
-static void *grow(void *ctx, void *p, size_t n) { (void)ctx; __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED); return realloc(p, n); }
+static void *take(void *ctx, size_t n)
+{
+    (void)ctx; __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED); return malloc(n);
+}
+static void *grow(void *ctx, void *p, size_t n)
+{
+    (void)ctx; __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED); return realloc(p, n);
+}
 static void give_back(void *ctx, void *p) { (void)ctx; free(p); }
 
-/* Nanoseconds for an op of a trace known before; the reads of the thread's state and the allocations that 1000 ops take. */
+/* Nanoseconds for an op of a trace known before; the reads of the thread's state and the allocations that 1000 ops
+ * take. */
 static double record_ops(int64_t *reads, int64_t *taken)
 {
     double best = 1;
@@ -451,8 +481,10 @@ static void c11(void)
     static const char *const opaque[] = {"struct kl_gradients", "struct kl_step", "struct kl_call"};
     for (int i = 0; i < 3; i++) {
         const char *compile = "cc -std=c17 -fsyntax-only -x c -";
-        CHECK(runs("printf '#include <kiln/kiln.h>\\n%s *p;\\n' | %s -I'%s/include' 2>/dev/null", opaque[i], compile, root));
-        CHECK(!runs("printf '#include <kiln/kiln.h>\\n%s s;\\n' | %s -I'%s/include' 2>/dev/null", opaque[i], compile, root));
+        CHECK(runs("printf '#include <kiln/kiln.h>\\n%s *p;\\n' | %s -I'%s/include' 2>/dev/null", opaque[i], compile,
+                   root));
+        CHECK(!runs("printf '#include <kiln/kiln.h>\\n%s s;\\n' | %s -I'%s/include' 2>/dev/null", opaque[i], compile,
+                    root));
     }
 }
 
@@ -462,7 +494,8 @@ static void c12(void)
         int ok = 0;
         for (int p = 0; p < PROGRAMS; p++)
             ok += CHECK(agrees(&program[p], all[i]));
-        printf("C12 %-10s %d of %d programs agree with ref%s\n", kl_device_name(all[i]), ok, PROGRAMS, is_host(all[i]) ? ", bit for bit" : "");
+        printf("C12 %-10s %d of %d programs agree with ref%s\n", kl_device_name(all[i]), ok, PROGRAMS,
+               is_host(all[i]) ? ", bit for bit" : "");
     }
     for (int k = 0; k < KL_DEVICE_KINDS; k++)
         if (kl_device_count((kl_device_kind)k) < 1)
@@ -473,14 +506,19 @@ static void c12(void)
 static bool configured(void)
 {
     kl_device d = kl_device_default(), ref = kl_device_ref();
-    bool ok = kl_device_configure(d, KL_BOOL, KL_I64) == KL_ERR_TYPE && says("UnsupportedDType") && says("bool and i64");
-    ok = ok && kl_device_configure(d, KL_F32, KL_F32) == KL_ERR_TYPE && kl_device_configure((kl_device){77}, KL_F32, KL_I32) == KL_ERR_DEVICE;
+    bool ok = kl_device_configure(d, KL_BOOL, KL_I64) == KL_ERR_TYPE && says("UnsupportedDType") &&
+        says("bool and i64");
+    ok = ok && kl_device_configure(d, KL_F32, KL_F32) == KL_ERR_TYPE &&
+        kl_device_configure((kl_device){77}, KL_F32, KL_I32) == KL_ERR_DEVICE;
     ok = ok && kl_device_configure(kl_device_autodiff(d), KL_F64, KL_I64) == KL_OK && kl_device_float(d) == KL_F64;
-    ok = ok && kl_device_configure(d, KL_F32, KL_I32) == KL_ERR_ARGUMENT && says("AlreadyInitialized") && says("configured before");
-    ok = ok && kl_dtype_of(kl_rand(d, KL_FLOAT, DIMS(2), 1)) == KL_F64 && kl_dtype_of(kl_arange(d, KL_INT, 2)) == KL_I64;
+    ok = ok && kl_device_configure(d, KL_F32, KL_I32) == KL_ERR_ARGUMENT && says("AlreadyInitialized") &&
+        says("configured before");
+    ok = ok && kl_dtype_of(kl_rand(d, KL_FLOAT, DIMS(2), 1)) == KL_F64 &&
+        kl_dtype_of(kl_arange(d, KL_INT, 2)) == KL_I64;
     kl_tensor first = kl_zeros(ref, KL_I8, DIMS(1));
     if (ref.id != d.id)
-        ok = ok && kl_device_configure(ref, KL_F64, KL_I64) == KL_ERR_ARGUMENT && says("has had tensors") && kl_device_int(ref) == KL_I32;
+        ok = ok && kl_device_configure(ref, KL_F64, KL_I64) == KL_ERR_ARGUMENT && says("has had tensors") &&
+            kl_device_int(ref) == KL_I32;
     return ok && kl_check(first) == KL_OK;
 }
 
@@ -488,8 +526,10 @@ static void c13(void)
 {
     CHECK(runs("env -u KILN_DEVICE '%s' child configured", self));
     kl_device d[MOST], autodiff = kl_device_autodiff(cpu);
-    CHECK(kl_device_enumerate(KL_DEVICES_ALL, d, 1) == devices && d[0].id == all[0].id); /* no more than there is room for */
-    CHECK(kl_device_inner(autodiff).id == cpu.id && kl_device_inner(cpu).id == cpu.id && !kl_device_inner((kl_device){0}).id);
+    /* no more than there is room for */
+    CHECK(kl_device_enumerate(KL_DEVICES_ALL, d, 1) == devices && d[0].id == all[0].id);
+    CHECK(kl_device_inner(autodiff).id == cpu.id && kl_device_inner(cpu).id == cpu.id &&
+          !kl_device_inner((kl_device){0}).id);
     CHECK(kl_device_is_autodiff(autodiff) && !kl_device_is_autodiff(cpu) && kl_device_supports(autodiff, KL_F32));
     CHECK(!kl_device_supports(cpu, (kl_dtype)200));
     kl_memory_use before, held, after;
@@ -509,13 +549,16 @@ static void c13(void)
 
 static void c14(void)
 {
-    CHECK(runs("'%s/examples/embed' | grep -qx 'too large: 2'", bin)); /* tests/recipes.sh does it with all that README shows */
+    /* tests/recipes.sh does it with all that README shows */
+    CHECK(runs("'%s/examples/embed' | grep -qx 'too large: 2'", bin));
     CHECK(runs("'%s/examples/custom' >/dev/null", bin));
 }
 
 static const struct row rows[] = {
-    {"A1", a1}, {"A2", a2}, {"A3", a3}, {"A4", a4}, {"A5", a5}, {"A6", a6}, {"A8", a8}, {"A9", a9}, {"A10", a10}, {"A22", a22},
-    {"A25", a25}, {"A26", a26}, {"C1", c1}, {"C2", c2}, {"C3", c3}, {"C5", c5}, {"C7", c7}, {"C8", c8}, {"C9", c9}, {"C10", c10},
+    {"A1", a1}, {"A2", a2}, {"A3", a3}, {"A4", a4}, {"A5", a5}, {"A6", a6}, {"A8", a8}, {"A9", a9}, {"A10", a10},
+        {"A22", a22},
+    {"A25", a25}, {"A26", a26}, {"C1", c1}, {"C2", c2}, {"C3", c3}, {"C5", c5}, {"C7", c7}, {"C8", c8}, {"C9", c9},
+        {"C10", c10},
     {"C11", c11}, {"C12", c12}, {"C13", c13}, {"C14", c14}};
 
 static int child(int argc, char **argv)

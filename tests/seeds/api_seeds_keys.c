@@ -1,5 +1,5 @@
-/* Rows B of the dispatch system: the eleven keys, on the library's own ops and on others; and kernels of users' programs.
- * Arguments: ids of rows; none: all. */
+/* Rows B of the dispatch system: the eleven keys, on the library's own ops and on others; and kernels of users'
+ * programs. Arguments: ids of rows; none: all. */
 #include "api_seeds.h"
 
 static void b1(void)
@@ -38,7 +38,8 @@ static kl_status autograd_sees(void *ctx, kl_call *call, kl_keyset keys)
     return kl_redispatch(call, kl_keyset_below(keys, kl_call_key(call)));
 }
 
-/* The eleven from the highest number to the lowest; sets keep their order; calls of a thread that includes it have it. */
+/* The eleven from the highest number to the lowest; sets keep their order; calls of a thread that includes it have
+ * it. */
 static void order_of_eleven(void)
 {
     kl_keyset set = kl_keyset_order16(kl_keyset_from16(0x7ff));
@@ -71,18 +72,22 @@ static void order_of_eleven(void)
 
 static void b12(void)
 {
-    CHECK(KL_KEY16_Cpu == 0 && KL_KEY16_Cuda == 1 && KL_KEY16_Meta == 2 && KL_KEY16_Sparse == 3 && KL_KEY16_Quantized == 4);
+    CHECK(KL_KEY16_Cpu == 0 && KL_KEY16_Cuda == 1 && KL_KEY16_Meta == 2 && KL_KEY16_Sparse == 3 &&
+          KL_KEY16_Quantized == 4);
     CHECK(KL_KEY16_Nested == 5 && KL_KEY16_Autocast == 6 && KL_KEY16_Autograd == 7 && KL_KEY16_Vmap == 8);
     CHECK(KL_KEY16_Profiler == 9 && KL_KEY16_Tracer == 10);
     kl_kernel pass = {.name = "pass", .call = pass_on};
-    kl_registration r[] = {reg("add", KL_KEY_Autograd, pass), reg("add", KL_KEY_Batched, pass), reg("add", KL_KEY_Autocast, pass),
+    kl_registration r[] = {reg("add", KL_KEY_Autograd, pass), reg("add", KL_KEY_Batched, pass),
+                           reg("add", KL_KEY_Autocast, pass),
                            reg("add", KL_KEY_Profiler, pass), reg("add", KL_KEY_TracerOuter, pass)};
-    uint16_t all = 1 << KL_KEY16_Tracer | 1 << KL_KEY16_Profiler | 1 << KL_KEY16_Vmap | 1 << KL_KEY16_Autograd | 1 << KL_KEY16_Autocast |
+    uint16_t all = 1 << KL_KEY16_Tracer | 1 << KL_KEY16_Profiler | 1 << KL_KEY16_Vmap | 1 << KL_KEY16_Autograd |
+        1 << KL_KEY16_Autocast |
                    1 << KL_KEY16_Cpu;
     kl_tensor in[2] = {number(1), number(2)}, y;
     for (int eleven = 0; eleven < 2; eleven++) {
         kl_dispatch_log_begin();
-        OK(kl_dispatch_with("add", eleven ? kl_keyset_order16(kl_keyset_from16(all)) : kl_keyset_from16(all), 2, in, 1, &y));
+        OK(kl_dispatch_with("add", eleven ? kl_keyset_order16(kl_keyset_from16(all)) : kl_keyset_from16(all), 2, in, 1,
+                            &y));
         CHECK(keys_are(kl_dispatch_log_end(), eleven ? "TracerOuter,Profiler,Batched,AutogradCPU,Autocast,CPU"
                                                      : "TracerOuter,Profiler,Batched,Autocast,AutogradCPU,CPU"));
         NEAR_LIST(y, 0, 3);
@@ -196,7 +201,8 @@ static void b17(void)
 static void b18(void)
 {
     kl_registration d = define("b18(Tensor x) -> Tensor"), c = reg("b18", KL_KEY_CPU, giving(1, "fn_cpu")),
-                    r = reg("b18", KL_KEY_Ref, giving(1, "fn_ref")), a = reg("b18", KL_KEY_Autograd, giving(3, "fn_autograd"));
+                    r = reg("b18", KL_KEY_Ref, giving(1, "fn_ref")),
+                        a = reg("b18", KL_KEY_Autograd, giving(3, "fn_autograd"));
     kl_tensor x = number(0), z;
     OK(kl_dispatch("b18", 1, &x, 1, &z));
     NEAR_LIST(z, 0, 3);
@@ -264,7 +270,8 @@ static void *register_often(void *arg)
     for (int i = 0; !__atomic_load_n(&stop_registering, __ATOMIC_ACQUIRE) || i < 100; i++) {
         kl_kernel other = giving(2, "fn_two");
         kl_registration r, s, f;
-        if (kl_dispatch_register("b20", KL_KEY_CPU, &other, &r) || kl_dispatch_register("add", KL_KEY_Autograd, &pass, &s) ||
+        if (kl_dispatch_register("b20", KL_KEY_CPU, &other, &r) ||
+            kl_dispatch_register("add", KL_KEY_Autograd, &pass, &s) ||
             kl_dispatch_fallback(KL_KEY_Tracer, &pass, &f) || kl_dispatch_deregister(f) || kl_dispatch_deregister(r) ||
             kl_dispatch_deregister(s))
             __atomic_fetch_add(&wrong_values, 1, __ATOMIC_RELAXED);
@@ -301,7 +308,8 @@ static void b21(void)
     for (unsigned k = 0; k < KL_KEY_COUNT + 3; k++)
         ordered &= seen[k] == 1;
     CHECK(back);
-    CHECK(ordered && KL_KEY_CPU < KL_KEY_CUDA && KL_KEY_CUDA < KL_KEY_SparseCPU && KL_KEY_SparseCPU < KL_KEY_AutogradCPU);
+    CHECK(ordered && KL_KEY_CPU < KL_KEY_CUDA && KL_KEY_CUDA < KL_KEY_SparseCPU &&
+          KL_KEY_SparseCPU < KL_KEY_AutogradCPU);
     CHECK(kl_key_find("no key") == KL_KEY_UNKNOWN && kl_key_find(NULL) == KL_KEY_UNKNOWN);
     char text[200], cut[8];
     CHECK(!strcmp(kl_keyset_text(SET(KL_KEY_Autograd, KL_KEY_CPU), text, sizeof text), "{AutogradCPU, CPU}"));
@@ -328,7 +336,8 @@ static void kernels(void)
     int ran = 0;
     kl_kernel k = {.name = "own mul", .run = add_run, .ctx = &ran};
     kl_registration r = reg("mul", KL_KEY_DefaultBackend, k);
-    kl_tensor a = kl_input(cpu, KL_F32, DIMS(2, 2), (float[]){1, 2, 3, 4}), b = kl_input(cpu, KL_F32, DIMS(2), (float[]){5, 6});
+    kl_tensor a = kl_input(cpu, KL_F32, DIMS(2, 2), (float[]){1, 2, 3, 4}),
+        b = kl_input(cpu, KL_F32, DIMS(2), (float[]){5, 6});
     kl_requires_grad(a), kl_requires_grad(b);
     kl_tensor y = kl_mul(a, b), g = kl_grad(y, b);
     NEAR_LIST(g, 0, 4, 6); /* as mul's, through the broadcast */
@@ -383,7 +392,8 @@ static void operands_that_go(void)
     kl_tensor three = number(-3);
     for (int traced = 0; traced < 2; traced++)
         for (int another = 0; another < 2; another++) {
-            kl_registration r = reg("abs", KL_KEY_Autograd, (kl_kernel){.name = "lets go", .call = let_go, .ctx = another ? &three : NULL});
+            kl_registration r = reg("abs", KL_KEY_Autograd, (kl_kernel){.name = "lets go", .call = let_go,
+                                                                        .ctx = another ? &three : NULL});
             if (traced)
                 OK(kl_trace_begin("lets go"));
             kl_tensor x = kl_neg(number(1)), y;

@@ -1,4 +1,5 @@
-/* Rows of the dispatch system about transforms other than vmap, and about device meta.  Arguments: ids of rows; none: all. */
+/* Rows of the dispatch system about transforms other than vmap, and about device meta.  Arguments: ids of rows; none:
+ * all. */
 #include "api_seeds.h"
 
 /* The open trace at a stage, as text that the caller frees. */
@@ -152,7 +153,8 @@ static void d21(void)
     /* Banned: what is unsafe says what to use instead. */
     kl_tensor p = kl_sigmoid(x), yes = kl_ones(cpu, KL_F32, DIMS(8, 16));
     kl_tensor bad = kl_binary_cross_entropy(p, yes);
-    CHECK(kl_check(bad) == KL_ERR_TYPE && says("binary_cross_entropy: unsafe to autocast") && says("kl_bce_with_logits"));
+    CHECK(kl_check(bad) == KL_ERR_TYPE && says("binary_cross_entropy: unsafe to autocast") &&
+          says("kl_bce_with_logits"));
     OK(kl_check(kl_bce_with_logits(x, yes)));
     OK(kl_autocast_end());
     kl_clear_error();
@@ -163,8 +165,9 @@ static void d21(void)
     kl_release(x), kl_release(w), kl_release(v);
 }
 
-/* A training step in bf16 has the kernels of that in f32 and, for the products' operands that come from outside, which nothing was
- * computed for, at most one narrow copy each: the input's and two weights'.  All other casts are in kernels that were there. */
+/* A training step in bf16 has the kernels of that in f32 and, for the products' operands that come from outside, which
+ * nothing was computed for, at most one narrow copy each: the input's and two weights'.  All other casts are in kernels
+ * that were there. */
 static void casts_fuse(void)
 {
     kl_tensor w[] = {made(DIMS(16, 24)), made(DIMS(24, 5)), made(DIMS(24)), made(DIMS(5))};
@@ -200,18 +203,21 @@ static void wide(void)
     kl_tensor x = made(DIMS(6, 8)), w = made(DIMS(8, 8)), scale = made(DIMS(8)), labels = kl_arange(cpu, KL_I32, 6);
     OK(kl_autocast_begin(KL_F16));
     kl_tensor h = kl_matmul(x, w);
-    kl_tensor r[] = {kl_layer_norm(h, 1, scale, scale, 1e-5), kl_rms_norm(h, 1, scale, 1e-5), kl_group_norm(h, 2, scale, scale, 1e-5),
+    kl_tensor r[] = {kl_layer_norm(h, 1, scale, scale, 1e-5), kl_rms_norm(h, 1, scale, 1e-5),
+                     kl_group_norm(h, 2, scale, scale, 1e-5),
                      kl_cross_entropy(h, labels), kl_mse_loss(h, x), kl_var(h, 0, NULL, false, 1), kl_log_softmax(h, 1),
                      kl_logsumexp(h, 0, NULL, false), kl_std(h, 0, NULL, false, 1), kl_norm(h, 0, NULL, false),
                      kl_batch_norm(h, scale, scale, kl_none, kl_none, true, 0.1, 1e-5), kl_huber_loss(x, h, 1)};
     for (size_t i = 0; i < sizeof r / sizeof *r; i++)
         check_at(kl_check(r[i]) == KL_OK && kl_dtype_of(r[i]) == KL_F32, __LINE__, "f32");
-    kl_tensor act[] = {kl_gelu(h), kl_silu(h), kl_sigmoid(h), kl_softplus(h), kl_mish(h), kl_elu(h, 1), kl_leaky_relu(h, 0.1), kl_clamp(h, -1, 1)};
+    kl_tensor act[] = {kl_gelu(h), kl_silu(h), kl_sigmoid(h), kl_softplus(h), kl_mish(h), kl_elu(h, 1),
+                       kl_leaky_relu(h, 0.1), kl_clamp(h, -1, 1)};
     for (size_t i = 0; i < sizeof act / sizeof *act; i++)
         check_at(kl_check(act[i]) == KL_OK && kl_sync(cpu) == KL_OK, __LINE__, "an activation of f16");
     kl_tensor q = kl_reshape(h, DIMS(1, 1, 6, 8));
     OK(kl_check(kl_attention(q, q, q, kl_none, true)));
-    OK(kl_check(kl_conv(kl_reshape(x, DIMS(1, 1, 6, 8)), kl_reshape(kl_narrow(w, 0, 0, 1), DIMS(1, 1, 2, 4)), kl_none, NULL, NULL, NULL, NULL, 1)));
+    OK(kl_check(kl_conv(kl_reshape(x, DIMS(1, 1, 6, 8)), kl_reshape(kl_narrow(w, 0, 0, 1), DIMS(1, 1, 2, 4)), kl_none,
+                        NULL, NULL, NULL, NULL, 1)));
     OK(kl_autocast_end());
 }
 
@@ -321,7 +327,8 @@ static void b10_time(kl_tensor x)
 {
     const kl_op_record *r;
     uint32_t n;
-    kl_registration k = reg("neg", kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(1, &x), SET(KL_KEY_BackendSelect))),
+    kl_registration k = reg("neg", kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(1, &x),
+                                                                     SET(KL_KEY_BackendSelect))),
                             (kl_kernel){.name = "by nap", .call = by_nap});
     OK(kl_op_profile_begin());
     double start = now();
@@ -345,17 +352,20 @@ static void b10(void)
     OK(kl_vmap(twice, NULL, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR)); /* of 8 */
     OK(kl_op_profile_end(&r, &n));
     CHECK(n == 1 && !strcmp(r[0].op, "mul") && r[0].nin == 2 && r[0].in[0].rank == 1 && r[0].in[0].dims[0] == 3 &&
-          r[0].in[1].dtype == KL_F32 && r[0].ns > 0 && strstr(r[0].site.file, "api_seeds_layers.c") && r[0].site.line > 0);
+          r[0].in[1].dtype == KL_F32 && r[0].ns > 0 && strstr(r[0].site.file, "api_seeds_layers.c") &&
+              r[0].site.line > 0);
     kl_release(y);
     /* What layers and kernels do for a call is the call's. */
-    kl_registration k = reg("neg", kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(1, &x), SET(KL_KEY_Autograd, KL_KEY_BackendSelect))),
+    kl_registration k = reg("neg", kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(1, &x),
+                                                                     SET(KL_KEY_Autograd, KL_KEY_BackendSelect))),
                             (kl_kernel){.name = "by exp", .call = by_exp});
     OK(kl_autocast_begin(KL_BF16));
     OK(kl_op_profile_begin());
     y = kl_neg(kl_matmul(x, w));
     OK(kl_op_profile_end(&r, &n));
     OK(kl_autocast_end());
-    CHECK(n == 2 && !strcmp(r[0].op, "dot") && r[0].in[0].dtype == KL_F32 && !strcmp(r[1].op, "neg") && r[1].in[0].dtype == KL_BF16);
+    CHECK(n == 2 && !strcmp(r[0].op, "dot") && r[0].in[0].dtype == KL_F32 && !strcmp(r[1].op, "neg") &&
+          r[1].in[0].dtype == KL_BF16);
     kl_dispatch_deregister(k);
     kl_release(y);
     b10_time(x);
@@ -380,7 +390,8 @@ static void b3(void)
     CHECK(meta.id && !strcmp(kl_device_name(meta), "meta"));
     OK(kl_memory_used(cpu, &before));
     int64_t compiles = kl_counter("compiles"), graphs = kl_counter("graphs_built");
-    kl_tensor a = kl_zeros(meta, KL_F32, DIMS(1000000, 50)), b = kl_input(meta, KL_F32, DIMS(50, 1000000), NULL), y, real = made(DIMS(3));
+    kl_tensor a = kl_zeros(meta, KL_F32, DIMS(1000000, 50)), b = kl_input(meta, KL_F32, DIMS(50, 1000000), NULL), y,
+        real = made(DIMS(3));
     kl_dispatch_log_begin();
     y = kl_matmul(a, b); /* 10^12 elements */
     CHECK(strstr(kl_dispatch_log_end(), "key=[Meta]") != NULL);
@@ -392,7 +403,8 @@ static void b3(void)
     CHECK(kl_counter("compiles") == compiles && kl_counter("graphs_built") == graphs);
     CHECK(after.live <= before.live + 4096 && there.live == 0);
     float v[3];
-    CHECK(kl_read(kl_narrow(kl_narrow(y, 0, 0, 1), 1, 0, 3), v, sizeof v) == KL_ERR_DEVICE && says("Cannot copy out of meta tensor; no data!"));
+    CHECK(kl_read(kl_narrow(kl_narrow(y, 0, 0, 1), 1, 0, 3), v, sizeof v) == KL_ERR_DEVICE &&
+          says("Cannot copy out of meta tensor; no data!"));
     kl_tensor bad = kl_to(b, cpu);
     CHECK(kl_check(bad) == KL_ERR_DEVICE && says("Cannot copy out of meta tensor; no data!"));
     bad = kl_add(kl_zeros(meta, KL_F32, DIMS(3)), real);
@@ -420,7 +432,8 @@ static void same_shapes(void)
     kl_tensor y[2][16];
     int n = 0;
     for (int d = 0; d < 2; d++) {
-        kl_tensor x = kl_zeros(dev[d], KL_F32, DIMS(2, 3, 8, 8)), i = kl_arange(dev[d], KL_I32, 2), m = kl_reshape(x, DIMS(6, 64));
+        kl_tensor x = kl_zeros(dev[d], KL_F32, DIMS(2, 3, 8, 8)), i = kl_arange(dev[d], KL_I32, 2),
+            m = kl_reshape(x, DIMS(6, 64));
         kl_tensor w = kl_zeros(dev[d], KL_F32, DIMS(4, 3, 3, 3));
         n = 0;
         y[d][n++] = kl_conv(x, w, kl_none, (int64_t[]){2, 2}, (int64_t[]){1, 1}, (int64_t[]){1, 1}, NULL, 1);
@@ -500,7 +513,8 @@ static void b8(void)
 {
     int seen = 0;
     kl_tensor x = made(DIMS(3)), w = made(DIMS(3)), y;
-    const char *backend = kl_key_name(kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(1, &x), SET(KL_KEY_Autograd, KL_KEY_BackendSelect))));
+    const char *backend = kl_key_name(kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(1, &x),
+                                                                        SET(KL_KEY_Autograd, KL_KEY_BackendSelect))));
     char both[80];
     snprintf(both, sizeof both, "%s,%s", kl_key_name(kl_key_autograd(kl_key_find(backend))), backend);
     kl_registration r = reg("mul", KL_KEY_Autograd, (kl_kernel){.name = "seen", .call = autograd_seen, .ctx = &seen});
@@ -568,7 +582,8 @@ static void b11(void)
     if (want)
         NEAR(again, 12, want, 0);
     free(want);
-    CHECK(kl_tracer_run(tr, 1, &w, 1, &again) == KL_ERR_SHAPE && says("tracer_run: in[0] is f32[6,3], not the f32[4,6] that was traced"));
+    CHECK(kl_tracer_run(tr, 1, &w, 1, &again) == KL_ERR_SHAPE &&
+          says("tracer_run: in[0] is f32[6,3], not the f32[4,6] that was traced"));
     kl_clear_error();
     /* Gradients flow through a run; in a trace, too. */
     OK(kl_trace_begin("run"));
@@ -581,7 +596,8 @@ static void b11(void)
         NEAR(g, 18, want, 0);
     free(want);
     kl_tracer_free(tr);
-    /* Functions that are recorded are regions; an assignment changes what a tensor means; given data is the graph's own. */
+    /* Functions that are recorded are regions; an assignment changes what a tensor means; given data is the graph's
+     * own. */
     float numbers[] = {1, 2, 3, 4, 5, 6};
     OK(kl_trace_begin("regions"));
     tr = kl_tracer_begin(KL_TAP_CALLS, 1, &x);

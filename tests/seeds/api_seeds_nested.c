@@ -1,5 +1,5 @@
-/* Rows of the dispatch system that are named and nested tensors, layers with layers, and allocations that fail in any of them.
- * Arguments: ids of rows; none: all. */
+/* Rows of the dispatch system that are named and nested tensors, layers with layers, and allocations that fail in any
+ * of them. Arguments: ids of rows; none: all. */
 #include "api_wrappers.h"
 
 /* ---- named ---- */
@@ -27,27 +27,38 @@ static void d15(void)
     kl_clear_error();
     CHECK(names_are(kl_add(x, c), "N,C") && names_are(kl_add(c, x), "N,C") && names_are(kl_mul(x, p), "N,C"));
     CHECK(close(kl_add(x, c), kl_add(p, kl_dense(c)), 0));
-    CHECK(names_are(kl_where(kl_gt(x, c), x, p), "N,C") && names_are(kl_mul_scalar(kl_exp(x), 2), "N,C") && names_are(kl_cast(x, KL_F64), "N,C"));
+    CHECK(names_are(kl_where(kl_gt(x, c), x, p), "N,C") && names_are(kl_mul_scalar(kl_exp(x), 2), "N,C") &&
+          names_are(kl_cast(x, KL_F64), "N,C"));
     kl_tensor y = kl_named(p, NAMES("N", "D"));
-    CHECK(refused(kl_add(x, y), KL_ERR_ARGUMENT, "add: names [N, C] and [N, D] do not match: axis -1 is 'C' in one, 'D' in the other"));
-    CHECK(names_are(kl_named(x, NULL), "-,-") && !strcmp(kl_layer_name(kl_named(x, NULL)), "") && names_are(kl_named(x, NAMES(NULL, "C")), "-,C"));
-    CHECK(refused(kl_index_add(x, 0, kl_zeros(cpu, KL_I32, D(2)), p), KL_ERR_ARGUMENT,
-                  "scatter is not yet supported with named tensors. Please drop names via `tensor = kl_named(tensor, NULL)`"));
-    CHECK(refused(kl_reshape(x, 1, (int64_t[]){6}), KL_ERR_ARGUMENT, "reshape is not yet supported with named tensors"));
+    CHECK(refused(kl_add(x, y), KL_ERR_ARGUMENT,
+                  "add: names [N, C] and [N, D] do not match: axis -1 is 'C' in one, 'D' in the other"));
+    CHECK(names_are(kl_named(x, NULL), "-,-") && !strcmp(kl_layer_name(kl_named(x, NULL)), "") &&
+          names_are(kl_named(x, NAMES(NULL, "C")), "-,C"));
+    CHECK(refused(
+        kl_index_add(x, 0, kl_zeros(cpu, KL_I32, D(2)), p), KL_ERR_ARGUMENT,
+        "scatter is not yet supported with named tensors. Please drop names via `tensor = kl_named(tensor, NULL)`"));
+    CHECK(refused(kl_reshape(x, 1, (int64_t[]){6}), KL_ERR_ARGUMENT,
+                  "reshape is not yet supported with named tensors"));
     CHECK(refused(kl_named(p, NAMES("N", "N")), KL_ERR_ARGUMENT, "two axes of the result would be called 'N'"));
 
-    CHECK(names_are(kl_transpose(x, 0, 1), "C,N") && names_are(kl_sum(x, AXES(0), false), "C") && names_are(kl_sum(x, AXES(0), true), "N,C"));
-    CHECK(names_are(kl_mean(x, 1, (int[]){kl_axis(x, "C")}, false), "N") && names_are(kl_argmax(x, 1), "N") && names_are(kl_sum_all(x), ""));
-    CHECK(names_are(kl_softmax(x, -1), "N,C") && names_are(kl_layer_norm(x, 1, c, kl_none, 1e-5), "N,C") && close(kl_softmax(x, -1), kl_softmax(p, -1), 0));
+    CHECK(names_are(kl_transpose(x, 0, 1), "C,N") && names_are(kl_sum(x, AXES(0), false), "C") &&
+          names_are(kl_sum(x, AXES(0), true), "N,C"));
+    CHECK(names_are(kl_mean(x, 1, (int[]){kl_axis(x, "C")}, false), "N") && names_are(kl_argmax(x, 1), "N") &&
+          names_are(kl_sum_all(x), ""));
+    CHECK(names_are(kl_softmax(x, -1), "N,C") && names_are(kl_layer_norm(x, 1, c, kl_none, 1e-5), "N,C") &&
+          close(kl_softmax(x, -1), kl_softmax(p, -1), 0));
     kl_tensor ones = kl_named(kl_ones(cpu, KL_F32, D(1, 1, 3)), NAMES("A", "B", "C"));
-    CHECK(names_are(kl_sum(ones, AXES(1), false), "A,C") && names_are(kl_squeeze(ones, 0), "-,C") && names_are(kl_unsqueeze(c, 0), "-,C"));
+    CHECK(names_are(kl_sum(ones, AXES(1), false), "A,C") && names_are(kl_squeeze(ones, 0), "-,C") &&
+          names_are(kl_unsqueeze(c, 0), "-,C"));
     kl_tensor w = kl_named(noise(D(3, 4), 3), NAMES("C", "E"));
     CHECK(names_are(kl_matmul(x, w), "N,E") && close(kl_matmul(x, w), kl_matmul(p, kl_dense(w)), 0));
     CHECK(refused(kl_matmul(x, kl_transpose(x, 0, 1)), KL_ERR_ARGUMENT, "two axes of the result would be called 'N'"));
     kl_tensor batch = kl_named(noise(D(5, 2, 3), 4), NAMES("B", NULL, "C"));
-    CHECK(names_are(kl_matmul(batch, w), "B,-,E") && names_are(kl_concat(2, (kl_tensor[]){x, p}, 0), "N,C") && names_are(kl_narrow(x, 1, 0, 2), "N,C"));
+    CHECK(names_are(kl_matmul(batch, w), "B,-,E") && names_are(kl_concat(2, (kl_tensor[]){x, p}, 0), "N,C") &&
+          names_are(kl_narrow(x, 1, 0, 2), "N,C"));
     kl_tensor s = kl_named(kl_to_sparse(p, 6), NAMES("N", "C"));
-    CHECK(names_are(kl_neg(s), "N,C") && !strcmp(kl_layer_name(kl_layer_part(kl_neg(s), 0)), "sparse") && close(kl_dense(kl_neg(s)), kl_neg(p), 0));
+    CHECK(names_are(kl_neg(s), "N,C") && !strcmp(kl_layer_name(kl_layer_part(kl_neg(s), 0)), "sparse") &&
+          close(kl_dense(kl_neg(s)), kl_neg(p), 0));
     OK(kl_requires_grad(x));
     kl_tensor g = kl_grad(kl_sum_all(kl_square(x)), x);
     CHECK(names_are(g, "N,C") && close(g, kl_mul_scalar(p, 2), 1e-6));
@@ -74,7 +85,10 @@ enum { ROWS = 11, PARTS = 4 };
 static const int32_t starts[PARTS + 1] = {0, 3, 8, 8, 10};
 
 static kl_tensor offsets(void) { return kl_input(cpu, KL_I32, D(PARTS + 1), starts); }
-static kl_tensor component(kl_tensor values, int i) { return kl_narrow(values, 0, starts[i], starts[i + 1] - starts[i]); }
+static kl_tensor component(kl_tensor values, int i)
+{
+    return kl_narrow(values, 0, starts[i], starts[i + 1] - starts[i]);
+}
 
 static kl_tensor nested_loss(kl_tensor values, void *ctx)
 {
@@ -91,32 +105,40 @@ static void b6(void)
     kl_tensor v = noise(D(ROWS, 4), 1), x = kl_nested(v, offsets()), w = noise(D(4, 6), 2), b = noise(D(6), 3);
     CHECK(!strcmp(kl_layer_name(x), "nested") && kl_numel(x) == ROWS * 4);
     NEAR_LIST(kl_layer_part(x, 2), 0, 0, 0, 0, 1, 1, 1, 1, 1, 3, 3, 4);
-    kl_tensor y = kl_softmax(kl_relu(kl_linear(x, w, b)), -1), sum = kl_nested_sum(x), most = kl_nested_max(x), soft = kl_nested_softmax(x);
+    kl_tensor y = kl_softmax(kl_relu(kl_linear(x, w, b)), -1), sum = kl_nested_sum(x), most = kl_nested_max(x),
+        soft = kl_nested_softmax(x);
     NEAR_LIST(kl_layer_part(y, 1), 0, 0, 3, 8, 8, 10);
     for (int i = 0; i < PARTS; i++) { /* each component as if alone */
         kl_tensor one = component(v, i);
         CHECK(close(component(kl_dense(y), i), kl_softmax(kl_relu(kl_linear(one, w, b)), -1), 1e-6));
-        CHECK(close(kl_narrow(sum, 0, i, 1), kl_sum(one, AXES(0), true), 1e-6) && close(component(kl_dense(soft), i), kl_softmax(one, 0), 1e-6));
+        CHECK(close(kl_narrow(sum, 0, i, 1), kl_sum(one, AXES(0), true), 1e-6) &&
+              close(component(kl_dense(soft), i), kl_softmax(one, 0), 1e-6));
         CHECK(i == 2 || (close(kl_narrow(most, 0, i, 1), kl_reduce_max(one, AXES(0), true), 0) &&
                          close(kl_narrow(kl_nested_mean(x), 0, i, 1), kl_mean(one, AXES(0), true), 1e-6)));
         for (int causal = 0; causal < 2 && i != 2; causal++) {
             kl_tensor got = kl_nested_attention(x, kl_mul_scalar(x, 2), kl_matmul(x, w), causal);
-            CHECK(close(component(kl_dense(got), i), kl_attention(one, kl_mul_scalar(one, 2), kl_matmul(one, w), kl_none, causal), 1e-5));
+            CHECK(close(component(kl_dense(got), i), kl_attention(one, kl_mul_scalar(one, 2), kl_matmul(one, w),
+                                                                  kl_none, causal), 1e-5));
         }
     }
-    kl_tensor heads = kl_nested_like(noise(D(ROWS, 2, 3), 4), x), many = kl_dense(kl_nested_attention(heads, heads, heads, true));
+    kl_tensor heads = kl_nested_like(noise(D(ROWS, 2, 3), 4), x),
+        many = kl_dense(kl_nested_attention(heads, heads, heads, true));
     kl_tensor second = kl_transpose(component(kl_dense(heads), 1), 0, 1);
     CHECK(close(component(many, 1), kl_transpose(kl_attention(second, second, second, kl_none, true), 0, 1), 1e-5));
-    kl_tensor padded = kl_nested_pad(x, 5, -1), lengths = kl_input(cpu, KL_I32, D(PARTS), (int32_t[]){3, 5, 0, 2}), back = kl_to_nested(padded, lengths, 10);
-    CHECK(close(kl_dense(back), kl_narrow(v, 0, 0, 10), 0) && kl_item_f64(kl_sum_all(kl_narrow(padded, 0, 2, 1))) == -20);
+    kl_tensor padded = kl_nested_pad(x, 5, -1), lengths = kl_input(cpu, KL_I32, D(PARTS), (int32_t[]){3, 5, 0, 2}),
+        back = kl_to_nested(padded, lengths, 10);
+    CHECK(close(kl_dense(back), kl_narrow(v, 0, 0, 10), 0) &&
+          kl_item_f64(kl_sum_all(kl_narrow(padded, 0, 2, 1))) == -20);
     CHECK(close(kl_layer_part(back, 1), offsets(), 0));
     kl_tensor ids = kl_nested(kl_input(cpu, KL_I32, D(ROWS), (int32_t[ROWS]){3, 1, 2}), offsets());
     CHECK(!strcmp(kl_layer_name(kl_embedding(w, ids)), "nested"));
-    CHECK(close(kl_sum_all(x), kl_sum_all(v), 1e-5) && close(kl_dense(kl_layer_norm(x, 1, kl_none, kl_none, 1e-5)), kl_layer_norm(v, 1, kl_none, kl_none, 1e-5), 0));
+    CHECK(close(kl_sum_all(x), kl_sum_all(v), 1e-5) && close(kl_dense(kl_layer_norm(x, 1, kl_none, kl_none, 1e-5)),
+                                                             kl_layer_norm(v, 1, kl_none, kl_none, 1e-5), 0));
 
     CHECK(refused(kl_add(x, kl_nested(v, offsets())), KL_ERR_TYPE, "add: its operands have offsets of their own"));
     CHECK(refused(kl_add(x, kl_unsqueeze(v, 0)), KL_ERR_TYPE, "an operand has more axes"));
-    CHECK(close(kl_dense(kl_add(x, v)), kl_mul_scalar(v, 2), 0) && !strcmp(kl_layer_name(kl_dropout(x, 0.5, 1, true)), "nested"));
+    CHECK(close(kl_dense(kl_add(x, v)), kl_mul_scalar(v, 2), 0) &&
+          !strcmp(kl_layer_name(kl_dropout(x, 0.5, 1, true)), "nested"));
     kl_tensor classes = kl_nested_like(kl_cast(kl_floor(kl_abs(kl_squeeze(kl_narrow(v, 1, 0, 1), 1))), KL_I32), x);
     CHECK(close(kl_cross_entropy(x, classes), kl_cross_entropy(v, kl_dense(classes)), 1e-6));
     CHECK(refused(kl_sum(x, AXES(0), false), KL_ERR_TYPE, "components are not to be mixed"));
@@ -159,7 +181,8 @@ static void d10(void)
     kl_tensor want = kl_mul_scalar(kl_matmul(kl_matmul(v, w), kl_transpose(w, 0, 1)), 2);
     CHECK(!strcmp(kl_layer_name(g), "nested") && close(kl_dense(g), want, 1e-5));
     NEAR_LIST(kl_layer_part(g, 1), 0, 0, 3, 8, 8, 10);
-    CHECK(refused(kl_nested_attention(x, kl_nested(v, offsets()), x, true), KL_ERR_TYPE, "q, k and v are nested and have the same offsets"));
+    CHECK(refused(kl_nested_attention(x, kl_nested(v, offsets()), x, true), KL_ERR_TYPE,
+                  "q, k and v are nested and have the same offsets"));
     kl_tensor p = noise(D(ROWS, 4), 7);
     OK(kl_requires_grad(p));
     CHECK(slopes_are(nested_loss, &w, p, kl_grad(nested_loss(p, &w), p), 3e-2));
@@ -210,34 +233,43 @@ static void mixed(void)
         OK(kl_requires_grad(alone));
         OK(per_row(&b, &alone, 1, each, 3));
         for (int k = 0; k < 3; k++)
-            CHECK(close(kl_reshape(kl_narrow(all[k], 0, i, 1), 1, (int64_t[]){-1}), kl_reshape(each[k], 1, (int64_t[]){-1}), 1e-4) &&
+            CHECK(close(kl_reshape(kl_narrow(all[k], 0, i, 1), 1, (int64_t[]){-1}),
+                        kl_reshape(each[k], 1, (int64_t[]){-1}), 1e-4) &&
                   kl_numel(out[k]) == kl_numel(each[k]));
     }
     kl_tensor out[1];
-    CHECK(kl_vmap(first_part, NULL, 1, &b.w8, NULL, 1, out, NULL, KL_RANDOM_ERROR) == KL_ERR_TYPE && says("vmap: in[0] is a quantized tensor"));
+    CHECK(kl_vmap(first_part, NULL, 1, &b.w8, NULL, 1, out, NULL, KL_RANDOM_ERROR) == KL_ERR_TYPE &&
+          says("vmap: in[0] is a quantized tensor"));
     kl_clear_error();
     kl_release(out[0]);
     /* one layer's tensors with another's */
     kl_tensor sd = kl_dense(b.s), wd = kl_dense(b.w8), z = kl_complex(w, w);
-    CHECK(close(kl_matmul(b.s, b.w8), kl_matmul(sd, wd), 1e-5) && close(kl_real(kl_matmul(b.s, z)), kl_matmul(sd, w), 1e-5));
+    CHECK(close(kl_matmul(b.s, b.w8), kl_matmul(sd, wd), 1e-5) &&
+          close(kl_real(kl_matmul(b.s, z)), kl_matmul(sd, w), 1e-5));
     kl_tensor named = kl_named(b.w8, NAMES("in", "out"));
     CHECK(names_are(kl_exp(named), "in,out") && !strcmp(kl_layer_name(kl_layer_part(kl_exp(named), 0)), "quantized"));
     CHECK(close(kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), kl_named(b.w8, NULL)),
                 kl_matmul(kl_dense(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none)), wd), 1e-5));
     /* under autocast products of the parts are in bf16, those of integers stay */
     kl_autocast_begin(KL_BF16);
-    kl_tensor low = kl_matmul(b.s, x.id ? kl_transpose(kl_narrow(x, 0, 0, 4), 0, 1) : x), zz = kl_matmul(kl_transpose(z, 0, 1), z);
+    kl_tensor low = kl_matmul(b.s, x.id ? kl_transpose(kl_narrow(x, 0, 0, 4), 0, 1) : x),
+        zz = kl_matmul(kl_transpose(z, 0, 1), z);
     kl_tensor ints = kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), b.w8);
     kl_autocast_end();
     CHECK(kl_check(low) == KL_OK && kl_dtype_of(kl_real(zz)) == KL_BF16 && kl_dtype_of(ints) == KL_F32);
-    CHECK(close(kl_cast(kl_real(zz), KL_F32), kl_zeros(cpu, KL_F32, D(3, 3)), 0.1) && close(ints, kl_matmul(kl_dense(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none)), wd), 1e-5));
+    CHECK(close(kl_cast(kl_real(zz), KL_F32), kl_zeros(cpu, KL_F32, D(3, 3)), 0.1) &&
+          close(ints, kl_matmul(kl_dense(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none)), wd), 1e-5));
     OK(kl_scope_end());
 }
 
-/* ---- allocations that fail while all of these are recorded: an error each, nothing lost, and the next time it works ---- */
+/* ---- allocations that fail while all of these are recorded: an error each, nothing lost, and the next time it works
+ * ---- */
 
 static int64_t taken, fail_at;
-static bool fails(void) { return __atomic_add_fetch(&taken, 1, __ATOMIC_RELAXED) == __atomic_load_n(&fail_at, __ATOMIC_RELAXED); }
+static bool fails(void)
+{
+    return __atomic_add_fetch(&taken, 1, __ATOMIC_RELAXED) == __atomic_load_n(&fail_at, __ATOMIC_RELAXED);
+}
 static void *take(void *ctx, size_t bytes)
 {
     (void)ctx;
@@ -250,10 +282,14 @@ static void release(void *ctx, void *p) { (void)ctx; free(p); }
 static kl_status record_everything(void)
 {
     kl_tensor v = f32(D(11, 4), (float[44]){0}), w = f32(D(4, 4), (float[16]){0}), row = f32(D(7), (float[7]){0});
-    kl_tensor x = kl_nested(v, offsets()), z = kl_complex(w, w), s = csr(row), q = kl_quantized(w, Q(KL_Q_U8), kl_none, kl_none);
-    kl_tensor made[] = {kl_nested_attention(x, x, x, true), kl_nested_pad(kl_nested_softmax(x), 5, 0), kl_matmul(kl_exp(z), kl_conj(z)),
-                        kl_matmul(s, w), kl_add(s, coo(row)), kl_exp(s), kl_matmul(q, kl_transpose(q, 0, 1)), kl_exp(q), kl_to_sparse(w, 5),
-                        kl_quantized(w, Q(KL_Q_I4, .block = 2), kl_none, kl_none), kl_named(w, NAMES("A", NULL)), kl_relu(kl_blocked(w, 2)),
+    kl_tensor x = kl_nested(v, offsets()), z = kl_complex(w, w), s = csr(row),
+        q = kl_quantized(w, Q(KL_Q_U8), kl_none, kl_none);
+    kl_tensor made[] = {kl_nested_attention(x, x, x, true), kl_nested_pad(kl_nested_softmax(x), 5, 0),
+                        kl_matmul(kl_exp(z), kl_conj(z)),
+                        kl_matmul(s, w), kl_add(s, coo(row)), kl_exp(s), kl_matmul(q, kl_transpose(q, 0, 1)), kl_exp(q),
+                            kl_to_sparse(w, 5),
+                        kl_quantized(w, Q(KL_Q_I4, .block = 2), kl_none, kl_none), kl_named(w, NAMES("A", NULL)),
+                            kl_relu(kl_blocked(w, 2)),
                         kl_layer_part(z, 1), kl_dense(q), kl_sum_all(kl_named(x, NAMES("T", "D")))};
     kl_status status = KL_OK;
     for (unsigned i = 0; i < sizeof made / sizeof *made; i++)

@@ -1,9 +1,10 @@
-/* Row D11: devices that shared objects bring while the program runs, several at once, next to Kiln's own: found, refused
- * with reasons, training, copies that are counted, failures, kernels and gradients on their keys.
+/* Row D11: devices that shared objects bring while the program runs, several at once, next to Kiln's own: found,
+ * refused with reasons, training, copies that are counted, failures, kernels and gradients on their keys.
  *
  *   api_seeds_plugins [ROW ...]      the plug-ins lie beside it: plugin_device.c under three names, plugin_broken.c
  *
- * What a whole device is for, the other tests of the public interface show on these: KILN_PLUGINS=.. KILN_DEVICE=far. */
+ * What a whole device is for, the other tests of the public interface show on these: KILN_PLUGINS=..
+ * KILN_DEVICE=far. */
 #include "api_seeds.h"
 #include "plugin_device.h"
 #include <dlfcn.h>
@@ -40,7 +41,8 @@ static void loading(void)
     CHECK(!kl_device_named("far").id && says("unknown device \"far\"") && says("plug-ins (KILN_PLUGINS)"));
     CHECK(kl_plugin_load(NULL) == KL_ERR_ARGUMENT && says("path is NULL"));
     CHECK(kl_plugin_load("/nowhere/plugin.so") == KL_ERR_DEVICE && says("/nowhere/plugin.so"));
-    CHECK(kl_plugin_load(beside("../libkiln.so")) == KL_ERR_DEVICE && says("is no plug-in: it has no function kl_plugin_entry"));
+    CHECK(kl_plugin_load(beside("../libkiln.so")) == KL_ERR_DEVICE &&
+          says("is no plug-in: it has no function kl_plugin_entry"));
     refused("version", KL_ERR_DEVICE, "was built for version 2 of plug-ins, this Kiln has 1");
     refused("name", KL_ERR_DEVICE, "calls its devices \"Broken one\"");
     refused("taken", KL_ERR_DEVICE, "there are devices called vulkan already");
@@ -77,7 +79,8 @@ static void full(void)
     CHECK(!kl_device_named("broken").id && says("device broken:0: there is no such card in this machine"));
     unsetenv("PLUGIN_BROKEN");
     CHECK(!kl_device_named("broken:1").id && says("device broken:1: "));
-    CHECK(kl_plugin_load(beside("plugin_third.so")) == KL_ERR_DEVICE && says("3 plug-ins are loaded, and no more can be"));
+    CHECK(kl_plugin_load(beside("plugin_third.so")) == KL_ERR_DEVICE &&
+          says("3 plug-ins are loaded, and no more can be"));
 }
 
 /* ---- keys ---- */
@@ -95,7 +98,8 @@ static kl_status always_7(void *ctx, const kl_custom_call *call)
 static void keys(void)
 {
     kl_tensor x = on(far, 1, 2), y = on(near, 3, 4);
-    CHECK(kl_keyset_has(kl_dispatch_keys(1, &x), KL_KEY_PrivateUse1) && kl_keyset_has(kl_dispatch_keys(1, &y), KL_KEY_PrivateUse2));
+    CHECK(kl_keyset_has(kl_dispatch_keys(1, &x), KL_KEY_PrivateUse1) &&
+          kl_keyset_has(kl_dispatch_keys(1, &y), KL_KEY_PrivateUse2));
     kl_dispatch_log_begin();
     kl_release(kl_neg(x));
     CHECK(keys_are(kl_dispatch_log_end(), "PrivateUse1"));
@@ -152,7 +156,8 @@ static void several(void)
 {
     static float want[2][VALUES], got[2][VALUES];
     train(cpu, cpu, cpu, want);
-    const kl_device split[][3] = {{far, far, far}, {near, near, cpu}, {far, near, cpu}, {far, far1, near}, {cpu, far, near}};
+    const kl_device split[][3] = {{far, far, far}, {near, near, cpu}, {far, near, cpu}, {far, far1, near},
+                                  {cpu, far, near}};
     for (unsigned i = 0; i < sizeof split / sizeof *split; i++)
         for (int fuse = 0; fuse < 2; fuse++) {
             OK(kl_set_option("fuse", fuse));
@@ -181,7 +186,8 @@ static void copies(void)
     kl_tensor z = kl_keep(kl_to(kl_neg(x), near));
     size_t from = of_far->download_bytes, to = of_near->upload_bytes;
     OK(kl_trace_end());
-    CHECK(kl_counter("bytes_via_host") == via + 8 && of_far->download_bytes == from + 8 && of_near->upload_bytes == to + 8);
+    CHECK(kl_counter("bytes_via_host") == via + 8 && of_far->download_bytes == from + 8 &&
+          of_near->upload_bytes == to + 8);
     CHECK(of_far->peer_bytes == peers + 8);
     NEAR_LIST(z, 0, -1, -2);
     kl_release(y);
@@ -246,8 +252,10 @@ static void *chain(void *ctx)
     job->ok = true;
     for (int i = 0; i < 10 && job->ok; i++) {
         job->ok = kl_trace_begin("chain") == KL_OK;
-        kl_tensor x = kl_neg(on(job->from, (float)i, 2)), y = kl_keep(kl_add(kl_to(x, job->to), kl_to(kl_neg(x), job->to)));
-        job->ok &= kl_trace_end() == KL_OK && kl_read(y, job->got, sizeof job->got) == KL_OK && job->got[0] == 0 && job->got[1] == 0;
+        kl_tensor x = kl_neg(on(job->from, (float)i, 2)), y =
+            kl_keep(kl_add(kl_to(x, job->to), kl_to(kl_neg(x), job->to)));
+        job->ok &= kl_trace_end() == KL_OK && kl_read(y, job->got, sizeof job->got) == KL_OK && job->got[0] == 0 &&
+            job->got[1] == 0;
         kl_release(y);
     }
     return NULL;

@@ -22,7 +22,8 @@ static void d1(void)
 
 static void d2(void)
 {
-    static const kl_key dense[] = {KL_KEY_Ref, KL_KEY_CPU, KL_KEY_CUDA, KL_KEY_HIP, KL_KEY_FPGA, KL_KEY_MSNPU, KL_KEY_XLA,
+    static const kl_key dense[] = {KL_KEY_Ref, KL_KEY_CPU, KL_KEY_CUDA, KL_KEY_HIP, KL_KEY_FPGA, KL_KEY_MSNPU,
+                                   KL_KEY_XLA,
                                    KL_KEY_Vulkan, KL_KEY_Metal, KL_KEY_XPU};
     kl_registration d = define("d2(Tensor x) -> Tensor");
     for (int i = 0; i < 10; i++) {
@@ -101,7 +102,8 @@ static void d7(void)
 /* Kernels that compute are asked for values, never for shapes: those are the same with and without one. */
 static void d13(void)
 {
-    static const char *const op[] = {"add", "eq", "sum", "dot", "reshape", "cast", "gather", "slice", "argsort", "concat"};
+    static const char *const op[] = {"add", "eq", "sum", "dot", "reshape", "cast", "gather", "slice", "argsort",
+                                     "concat"};
     enum { OPS = sizeof op / sizeof *op };
     kl_tensor m = kl_iota(cpu, KL_F32, DIMS(3, 4), 1), row = kl_iota(cpu, KL_F32, DIMS(4), 0), y[2][OPS];
     kl_tensor index = kl_iota(cpu, KL_I32, DIMS(2), 0);
@@ -174,7 +176,8 @@ static void d16(void)
     while ((s = strstr(s, ": fn_autograd [autograd kernel]\n")))
         n++, s++;
     CHECK(n == 9);
-    static const char *const key[] = {"Other", "CPU", "CUDA", "XLA", "NestedTensor", "XPU", "PrivateUse1", "PrivateUse2",
+    static const char *const key[] = {"Other", "CPU", "CUDA", "XLA", "NestedTensor", "XPU", "PrivateUse1",
+                                      "PrivateUse2",
                                       "PrivateUse3"};
     for (int i = 0; i < 9; i++) {
         char line[80];
@@ -235,7 +238,8 @@ static void d18(void)
 {
     kl_device ref = kl_device_named("ref");
     bool both = ref.id && ref.id != cpu.id;
-    kl_kernel own = {.name = "own", .call = own_gradient}, math = giving(1, "fn_math"), other = giving(2, "fn_autogradcpu");
+    kl_kernel own = {.name = "own", .call = own_gradient}, math = giving(1, "fn_math"),
+        other = giving(2, "fn_autogradcpu");
     kl_registration r = reg("mul", both ? KL_KEY_AutogradCPU : KL_KEY_AutogradOther, own);
     CHECK(gradient_of_mul(cpu) == 10);
     if (both)
@@ -267,13 +271,15 @@ static void d24(void)
 {
     int mode = 0, wrapper = 0, explicit_mul = 0;
     kl_registration m, w, x;
-    OK(kl_dispatch_fallback(KL_KEY_TESTING_ONLY_GenericMode, &(kl_kernel){.name = "mode", .call = pass_on, .ctx = &mode}, &m));
+    OK(kl_dispatch_fallback(KL_KEY_TESTING_ONLY_GenericMode,
+                            &(kl_kernel){.name = "mode", .call = pass_on, .ctx = &mode}, &m));
     kl_guard before = kl_dispatch_guard(kl_keyset_of(KL_KEY_TESTING_ONLY_GenericMode), NO_KEYS);
     kl_tensor y = kl_neg(kl_const(cpu, KL_F32, 3)); /* an op and a factory */
     kl_dispatch_restore(before);
     CHECK(mode == 2);
     NEAR_LIST(y, 0, -3);
-    OK(kl_dispatch_fallback(KL_KEY_TESTING_ONLY_GenericWrapper, &(kl_kernel){.name = "wrapper", .call = pass_on, .ctx = &wrapper}, &w));
+    OK(kl_dispatch_fallback(KL_KEY_TESTING_ONLY_GenericWrapper,
+                            &(kl_kernel){.name = "wrapper", .call = pass_on, .ctx = &wrapper}, &w));
     kl_tensor a = number(2);
     OK(kl_dispatch_mark(a, kl_keyset_of(KL_KEY_TESTING_ONLY_GenericWrapper)));
     y = kl_abs(a);
@@ -282,7 +288,8 @@ static void d24(void)
     CHECK(wrapper == 1);
     drop(w);
     OK(kl_dispatch_fallback(KL_KEY_TESTING_ONLY_GenericWrapper, &(kl_kernel){.name = "through"}, &w));
-    x = reg("mul", KL_KEY_TESTING_ONLY_GenericWrapper, (kl_kernel){.name = "mul", .call = multiply, .ctx = &explicit_mul});
+    x = reg("mul", KL_KEY_TESTING_ONLY_GenericWrapper, (kl_kernel){.name = "mul", .call = multiply,
+                                                                   .ctx = &explicit_mul});
     before = kl_dispatch_guard(kl_keyset_of(KL_KEY_TESTING_ONLY_GenericWrapper), NO_KEYS);
     kl_tensor z = kl_zeros(cpu, KL_F32, 0, NULL);
     CHECK(explicit_mul == 0);
@@ -303,7 +310,8 @@ static void d25(void)
     CHECK(KL_KEY_COUNT < 64 && known >= 47 && known == KL_KEY_COUNT + 3); /* and the three aliases */
 }
 
-/* Registers what the letters say - C cpu, X xla, M Math, D DefaultBackend, A Autograd, c AutogradCPU - and compares entries. */
+/* Registers what the letters say - C cpu, X xla, M Math, D DefaultBackend, A Autograd, c AutogradCPU - and compares
+ * entries. */
 static void table_is(const char *kernels, const char *const *line)
 {
     static const struct { char letter; kl_key key; const char *name; } known[] = {
@@ -367,14 +375,20 @@ static void d28(void)
 static void d29(void)
 {
     static const char *const c10[] = {
-        "Undefined", "CPU", "CUDA", "HIP", "FPGA", "MSNPU", "XLA", "Vulkan", "Metal", "XPU", "MKLDNN", "OpenGL", "OpenCL",
-        "IDEEP", "QuantizedCPU", "QuantizedCUDA", "QuantizedXPU", "ComplexCPU", "ComplexCUDA", "CustomRNGKeyId", "MkldnnCPU",
-        "SparseCPU", "SparseCUDA", "SparseHIP", "SparseXPU", "NestedTensor", "PrivateUse1", "PrivateUse2", "PrivateUse3",
+        "Undefined", "CPU", "CUDA", "HIP", "FPGA", "MSNPU", "XLA", "Vulkan", "Metal", "XPU", "MKLDNN", "OpenGL",
+            "OpenCL",
+        "IDEEP", "QuantizedCPU", "QuantizedCUDA", "QuantizedXPU", "ComplexCPU", "ComplexCUDA", "CustomRNGKeyId",
+            "MkldnnCPU",
+        "SparseCPU", "SparseCUDA", "SparseHIP", "SparseXPU", "NestedTensor", "PrivateUse1", "PrivateUse2",
+            "PrivateUse3",
         "Meta", "BackendSelect", "Named", "AutogradOther", "AutogradCPU", "AutogradCUDA", "AutogradXLA",
-        "AutogradNestedTensor", "AutogradXPU", "AutogradPrivateUse1", "AutogradPrivateUse2", "AutogradPrivateUse3", "Tracer",
-        "Autocast", "Batched", "VmapMode", "TESTING_ONLY_GenericWrapper", "TESTING_ONLY_GenericMode", "Autograd", "Math",
+        "AutogradNestedTensor", "AutogradXPU", "AutogradPrivateUse1", "AutogradPrivateUse2", "AutogradPrivateUse3",
+            "Tracer",
+        "Autocast", "Batched", "VmapMode", "TESTING_ONLY_GenericWrapper", "TESTING_ONLY_GenericMode", "Autograd",
+            "Math",
         "DefaultBackend"};
-    static const char *const own[] = {"CPU", "CUDA", "XLA", "XPU", "NestedTensor", "PrivateUse1", "PrivateUse2", "PrivateUse3"};
+    static const char *const own[] = {"CPU", "CUDA", "XLA", "XPU", "NestedTensor", "PrivateUse1", "PrivateUse2",
+                                      "PrivateUse3"};
     CHECK(sizeof c10 / sizeof *c10 == 50);
     for (int i = 0; i < 50; i++) {
         kl_key k = kl_key_find(c10[i]);
@@ -458,7 +472,8 @@ static kl_status see(void *ctx, kl_call *call, kl_keyset keys)
 {
     struct seen *s = ctx;
     size_t n = strlen(s->text);
-    snprintf(s->text + n, sizeof s->text - n, "%s %s %u;", kl_call_op(call), kl_call_schema(call), kl_call_inputs(call));
+    snprintf(s->text + n, sizeof s->text - n, "%s %s %u;", kl_call_op(call), kl_call_schema(call),
+             kl_call_inputs(call));
     s->calls++;
     return kl_redispatch(call, kl_keyset_below(keys, kl_call_key(call)));
 }
@@ -514,7 +529,8 @@ static void d33(void)
     kl_tensor plain = vector(1, 2), marked = vector(3, 4), y;
     OK(kl_dispatch_fallback(KL_KEY_User3, &k, &r));
     OK(kl_dispatch_mark(marked, mark));
-    CHECK(!kl_keyset_has(kl_dispatch_keys(1, &plain), KL_KEY_User3) && kl_keyset_has(kl_dispatch_keys(1, &marked), KL_KEY_User3));
+    CHECK(!kl_keyset_has(kl_dispatch_keys(1, &plain), KL_KEY_User3) &&
+          kl_keyset_has(kl_dispatch_keys(1, &marked), KL_KEY_User3));
 #define SEES(make) (seen.bits = 0, y = (make), kl_release(y), kl_keyset_has(seen, KL_KEY_User3))
     CHECK(!SEES(kl_add(plain, plain)));
     CHECK(SEES(kl_add(marked, plain)));
@@ -536,7 +552,8 @@ static void d34(void)
 {
     kl_kernel f = giving(1, "fn_cpu"), g = giving(2, "fn_math"), h = giving(3, "fn_cpu2"), dup = giving(1, "again");
     f.schema = h.schema = "(Tensor _0) -> (Tensor _0)";
-    kl_registration d = define("foo(Tensor x) -> Tensor"), a = reg("foo", KL_KEY_CPU, f), b = reg("foo", KL_KEY_Math, g),
+    kl_registration d = define("foo(Tensor x) -> Tensor"), a = reg("foo", KL_KEY_CPU, f),
+        b = reg("foo", KL_KEY_Math, g),
                     c = reg("foo", KL_KEY_CPU, h);
     CHECK(text_is(kl_dispatch_dump("foo"),
                   "name: foo\nschema: foo(Tensor x) -> Tensor\ndebug: registered in a user's program\n"
@@ -547,7 +564,8 @@ static void d34(void)
     CHECK(table_has("foo", "CPU: fn_cpu2 [kernel]") && table_has("foo", "XLA: fn_math [math kernel]"));
     CHECK(table_has("foo", "Tracer: missing") && table_has("foo", "AutogradCPU: " THROUGH));
     drop(c), drop(b), drop(a), drop(d);
-    CHECK(text_is(kl_dispatch_dump("add"), "name: add\nschema: add(Tensor a, Tensor b) -> Tensor\ndebug: registered in Kiln\n"
+    CHECK(text_is(kl_dispatch_dump("add"),
+                  "name: add\nschema: add(Tensor a, Tensor b) -> Tensor\ndebug: registered in Kiln\n"
                   "alias analysis kind: PURE_FUNCTION\n"
                   "DefaultBackend[alias]: graph node :: (Tensor a, Tensor b) -> Tensor [ boxed unboxed ]\n"));
     CHECK(table_has("add", "CPU: graph node [default backend kernel]") && table_has("add", "Autocast: " THROUGH));
@@ -560,7 +578,8 @@ static void d34(void)
 static kl_registration registered_one(int which)
 {
     return which == 0 ? define("foo(Tensor x) -> Tensor") : which == 1 ? reg("foo", KL_KEY_CPU, giving(1, "fn_cpu"))
-           : which == 2 ? reg("foo", KL_KEY_Math, giving(2, "fn_math")) : reg("foo", KL_KEY_Autograd, giving(3, "fn_autograd"));
+           : which == 2 ? reg("foo", KL_KEY_Math, giving(2, "fn_math"))
+               : reg("foo", KL_KEY_Autograd, giving(3, "fn_autograd"));
 }
 static void d35(void)
 {
@@ -589,13 +608,16 @@ static void d35(void)
     kl_kernel two = giving(2, "fn_two");
     two.schema = "(Tensor _0, Tensor _1) -> Tensor";
     CHECK(kl_dispatch_register("foo", KL_KEY_CUDA, &two, &r) == KL_ERR_ARGUMENT && !r.id);
-    CHECK(says("expected schema of operator is \"foo(Tensor x) -> Tensor\"") &&
-          says("inferred schema is \"(Tensor _0, Tensor _1) -> Tensor\". (The number of arguments is different. 1 vs 2)"));
+    CHECK(
+        says("expected schema of operator is \"foo(Tensor x) -> Tensor\"") &&
+        says(
+            "inferred schema is \"(Tensor _0, Tensor _1) -> Tensor\". (The number of arguments is different. 1 vs 2)"));
     CHECK(kl_dispatch_define("foo(Tensor x, Tensor y) -> Tensor", &r) == KL_ERR_ARGUMENT && !r.id);
     CHECK(says("Tried to register an operator (foo(Tensor x, Tensor y) -> Tensor) with the same name and overload name "
                "multiple times."));
     CHECK(kl_dispatch_define("add(Tensor x) -> Tensor", NULL) == KL_ERR_ARGUMENT);
-    CHECK(kl_dispatch_define("bad", NULL) == KL_ERR_ARGUMENT && kl_dispatch_define("bad(x) -> Tensor", NULL) == KL_ERR_ARGUMENT);
+    CHECK(kl_dispatch_define("bad", NULL) == KL_ERR_ARGUMENT &&
+          kl_dispatch_define("bad(x) -> Tensor", NULL) == KL_ERR_ARGUMENT);
     CHECK(kl_dispatch_fallback(KL_KEY_AutogradCPU, &(kl_kernel){.name = "mine"}, NULL) == KL_ERR_ARGUMENT);
     CHECK(says("Tried to register multiple backend fallbacks for the same dispatch key AutogradCPU"));
     CHECK(kl_dispatch_register("foo", KL_KEY_UNKNOWN, &two, NULL) == KL_ERR_ARGUMENT);
@@ -606,9 +628,11 @@ static void d35(void)
     drop(a), drop(d);
     /* a kernel that is there first, and a schema that it does not fit */
     a = reg("foo", KL_KEY_CUDA, two);
-    CHECK(kl_dispatch_define("foo(Tensor x) -> Tensor", &r) == KL_ERR_ARGUMENT && strstr(kl_dispatch_dump("foo"), "schema: (none)"));
+    CHECK(kl_dispatch_define("foo(Tensor x) -> Tensor", &r) == KL_ERR_ARGUMENT &&
+          strstr(kl_dispatch_dump("foo"), "schema: (none)"));
     kl_registration b = reg("foo", KL_KEY_CUDA, two);
-    CHECK(strstr(kl_dispatch_warning(), "Overriding a previously registered kernel for the same operator and the same dispatch "
+    CHECK(strstr(kl_dispatch_warning(),
+                 "Overriding a previously registered kernel for the same operator and the same dispatch "
                                         "key: operator foo, dispatch key CUDA"));
     drop(b), drop(a);
 }
@@ -621,7 +645,8 @@ static void d36(void)
     char text[200];
     kl_tensor x = number(1), y;
     CHECK(kl_dispatch("foo", 1, &x, 1, &y) == KL_ERR_ARGUMENT);
-    snprintf(text, sizeof text, "Could not run 'foo' with arguments from the '%s' backend. 'foo' is only available for these "
+    snprintf(text, sizeof text,
+             "Could not run 'foo' with arguments from the '%s' backend. 'foo' is only available for these "
              "backends: [XLA, Tracer].", key);
     CHECK(says(text) && says("\nCUDA: missing\n") && says("api_seeds_tables.c:"));
     kl_release(y);
@@ -637,7 +662,10 @@ static void d36(void)
 /* ---- D37, and that dispatch takes no memory ---- */
 
 static int taken;
-static void *take(void *ctx, size_t bytes) { return __atomic_fetch_add((int *)ctx, 1, __ATOMIC_RELAXED), malloc(bytes); }
+static void *take(void *ctx, size_t bytes)
+{
+    return __atomic_fetch_add((int *)ctx, 1, __ATOMIC_RELAXED), malloc(bytes);
+}
 static void *grow(void *ctx, void *p, size_t bytes)
 {
     return __atomic_fetch_add((int *)ctx, 1, __ATOMIC_RELAXED), realloc(p, bytes);

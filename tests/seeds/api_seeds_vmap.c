@@ -1,5 +1,5 @@
-/* Rows B9, D22 and D23 of the dispatch system: vmap.  A function on a batch gives what it gives on each element, stacked;
- * its gradients are those of the loop.  Arguments: ids of rows; none: all. */
+/* Rows B9, D22 and D23 of the dispatch system: vmap.  A function on a batch gives what it gives on each element,
+ * stacked; its gradients are those of the loop.  Arguments: ids of rows; none: all. */
 #include "api_seeds.h"
 
 enum { BATCH = 5 };
@@ -20,7 +20,8 @@ static kl_tensor numbers(int rank, const int64_t *dims, int below)
 /* ---- functions of one element: x [3,4] f32, y [3,4] f32, i [3] i32 within 0..5, s [] i32 within 0..2 ---- */
 enum { NIN = 4 };
 #define FUNCTION(name, body) \
-    static kl_tensor name(kl_tensor x, kl_tensor y, kl_tensor i, kl_tensor s) { (void)x, (void)y, (void)i, (void)s; body }
+    static kl_tensor name(kl_tensor x, kl_tensor y, kl_tensor i, kl_tensor s) { (void)x, (void)y, (void)i, (void)s; \
+                                                                                body }
 FUNCTION(f_elementwise, return kl_add(kl_mul(x, kl_exp(y)), kl_mul_scalar(kl_tanh(x), 0.5));)
 FUNCTION(f_broadcast, return kl_where(kl_gt(x, y), kl_add(x, kl_narrow(y, 0, 0, 1)), kl_transpose(W, 0, 1));)
 FUNCTION(f_softmax, return kl_softmax(x, -1);)
@@ -58,23 +59,37 @@ FUNCTION(f_along, return kl_take_along_axis(x, 1, kl_unsqueeze(kl_min_scalar(i, 
 FUNCTION(f_dynamic, return kl_dynamic_slice(x, (kl_tensor[]){s, s}, (int64_t[]){3, 2});)
 FUNCTION(f_dynamic_shared, return kl_dynamic_slice(TABLE, (kl_tensor[]){s, kl_none}, (int64_t[]){3, 4});)
 FUNCTION(f_dynamic_update, return kl_dynamic_update(TABLE, x, (kl_tensor[]){s, kl_none});)
-FUNCTION(f_dynamic_update_same, return kl_dynamic_update(x, kl_narrow(y, 0, 0, 2), (kl_tensor[]){kl_const(cpu, KL_I32, 1), kl_none});)
+FUNCTION(f_dynamic_update_same, return kl_dynamic_update(x, kl_narrow(y, 0, 0, 2),
+                                                         (kl_tensor[]){kl_const(cpu, KL_I32, 1), kl_none});)
 FUNCTION(f_pad_own, return kl_mul(kl_add(x, kl_eye(cpu, KL_F32, 3, 4)), kl_triu(y, 0));)
 FUNCTION(f_cross_entropy, return kl_cross_entropy(x, kl_min_scalar(i, 3));)
-FUNCTION(f_conv, return kl_conv(kl_reshape(x, DIMS(1, 1, 12)), kl_reshape(V, DIMS(1, 1, 3)), kl_none, NULL, NULL, NULL, NULL, 1);)
-FUNCTION(f_conv_own, return kl_conv(kl_reshape(y, DIMS(1, 3, 4)), kl_reshape(x, DIMS(2, 3, 2)), kl_none, NULL, NULL, NULL, NULL, 1);)
+FUNCTION(f_conv, return kl_conv(kl_reshape(x, DIMS(1, 1, 12)), kl_reshape(V, DIMS(1, 1, 3)), kl_none, NULL, NULL, NULL,
+                                NULL, 1);)
+FUNCTION(f_conv_own, return kl_conv(kl_reshape(y, DIMS(1, 3, 4)), kl_reshape(x, DIMS(2, 3, 2)), kl_none, NULL, NULL,
+                                    NULL, NULL, 1);)
 FUNCTION(f_pool, return kl_max_pool(kl_reshape(x, DIMS(1, 1, 3, 4)), 2, (int64_t[]){2, 2}, NULL, NULL, NULL, NULL);)
-FUNCTION(f_attention, kl_tensor q = kl_reshape(x, DIMS(1, 1, 3, 4)); return kl_attention(q, kl_reshape(y, DIMS(1, 1, 3, 4)), q, kl_none, true);)
-FUNCTION(f_quantize, kl_tensor d = kl_scalar(cpu, KL_F32, 0.1); return kl_dequantize(kl_quantize(x, d, kl_none, KL_I8, 0), d, kl_none, 0);)
+FUNCTION(f_attention, kl_tensor q = kl_reshape(x, DIMS(1, 1, 3, 4));
+         return kl_attention(q, kl_reshape(y, DIMS(1, 1, 3, 4)), q, kl_none, true);)
+FUNCTION(f_quantize, kl_tensor d = kl_scalar(cpu, KL_F32, 0.1);
+         return kl_dequantize(kl_quantize(x, d, kl_none, KL_I8, 0), d, kl_none, 0);)
 FUNCTION(f_bits, return kl_bitcast(kl_add_scalar(kl_bitcast(x, KL_I32), 3), KL_F32);)
 FUNCTION(f_unmapped, return kl_exp(W);)
 FUNCTION(f_input, return x;)
 FUNCTION(f_detach, return kl_mul(kl_detach(x), x);)
 
 /* Regions. */
-static kl_status r_yes(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_mul(in[0], in[0]); return KL_OK; }
-static kl_status r_no(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_sub(in[0], kl_transpose(W, 0, 1)); return KL_OK; }
-static kl_tensor cond_on(kl_tensor p, kl_tensor x) { kl_tensor y; kl_cond(p, r_yes, r_no, NULL, 1, &x, 1, &y); return y; }
+static kl_status r_yes(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c, (void)n, (void)m; out[0] = kl_mul(in[0], in[0]); return KL_OK;
+}
+static kl_status r_no(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c, (void)n, (void)m; out[0] = kl_sub(in[0], kl_transpose(W, 0, 1)); return KL_OK;
+}
+static kl_tensor cond_on(kl_tensor p, kl_tensor x)
+{
+    kl_tensor y; kl_cond(p, r_yes, r_no, NULL, 1, &x, 1, &y); return y;
+}
 FUNCTION(f_cond, return cond_on(kl_gt(kl_sum_all(x), kl_const(cpu, KL_F32, 0)), x);)
 FUNCTION(f_cond_same, return cond_on(kl_gt(kl_sum_all(W), kl_const(cpu, KL_F32, 1e6)), x);)
 static kl_status r_step(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
@@ -85,15 +100,27 @@ static kl_status r_step(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out
     out[1] = kl_add(out[0], in[1]);
     return KL_OK;
 }
-FUNCTION(f_scan, kl_tensor h = kl_zeros(cpu, KL_F32, DIMS(4)); kl_tensor c = kl_reshape(kl_narrow(y, 0, 0, 1), DIMS(4)); kl_tensor o[2];
+FUNCTION(f_scan, kl_tensor h = kl_zeros(cpu, KL_F32, DIMS(4)); kl_tensor c = kl_reshape(kl_narrow(y, 0, 0, 1), DIMS(4));
+         kl_tensor o[2];
          kl_scan(r_step, &c, 3, 1, &h, 1, &x, 1, false, o); return kl_add(o[1], o[0]);)
-FUNCTION(f_scan_same, kl_tensor h = kl_zeros(cpu, KL_F32, DIMS(4)); kl_tensor c = kl_reshape(kl_narrow(y, 0, 0, 1), DIMS(4)); kl_tensor o[2];
+FUNCTION(f_scan_same, kl_tensor h = kl_zeros(cpu, KL_F32, DIMS(4));
+         kl_tensor c = kl_reshape(kl_narrow(y, 0, 0, 1), DIMS(4)); kl_tensor o[2];
          kl_scan(r_step, &c, 6, 1, &h, 1, &TABLE, 1, true, o); return o[1];)
-static kl_status r_small(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_lt(kl_sum_all(kl_abs(in[0])), kl_const(cpu, KL_F32, 20)); return KL_OK; }
-static kl_status r_double(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_add(in[0], in[0]); return KL_OK; }
+static kl_status r_small(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c, (void)n, (void)m; out[0] = kl_lt(kl_sum_all(kl_abs(in[0])), kl_const(cpu, KL_F32, 20)); return KL_OK;
+}
+static kl_status r_double(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c, (void)n, (void)m; out[0] = kl_add(in[0], in[0]); return KL_OK;
+}
 FUNCTION(f_while, kl_tensor o; kl_while(r_small, r_double, NULL, 1, &x, &o); return o;)
-FUNCTION(f_while_same, kl_tensor o; kl_tensor w = kl_exp(W); kl_while(r_small, r_double, NULL, 1, &w, &o); return kl_matmul(x, o);)
-static kl_status r_chain(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_matmul(kl_tanh(kl_matmul(in[0], W)), kl_transpose(W, 0, 1)); return KL_OK; }
+FUNCTION(f_while_same, kl_tensor o; kl_tensor w = kl_exp(W); kl_while(r_small, r_double, NULL, 1, &w, &o);
+         return kl_matmul(x, o);)
+static kl_status r_chain(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c, (void)n, (void)m; out[0] = kl_matmul(kl_tanh(kl_matmul(in[0], W)), kl_transpose(W, 0, 1)); return KL_OK;
+}
 FUNCTION(f_checkpoint, kl_tensor o; kl_checkpoint(r_chain, NULL, 1, &x, 1, &o); return o;)
 static kl_status r_back(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) /* twice the true one */
 {
@@ -104,7 +131,10 @@ static kl_status r_back(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out
 FUNCTION(f_custom_grad, kl_tensor o; kl_custom_grad(r_yes, r_back, NULL, 1, &x, 1, &o); return o;)
 
 /* A custom op: 3 x + 1, which knows nothing of batches. */
-static kl_status c_types(void *ctx, const kl_custom_call *call, kl_type *out) { (void)ctx; out[0] = call->in_type[0]; return KL_OK; }
+static kl_status c_types(void *ctx, const kl_custom_call *call, kl_type *out)
+{
+    (void)ctx; out[0] = call->in_type[0]; return KL_OK;
+}
 static kl_status c_run(void *ctx, const kl_custom_call *call)
 {
     (void)ctx;
@@ -115,7 +145,8 @@ static kl_status c_run(void *ctx, const kl_custom_call *call)
         ((float *)call->out[0])[i] = 3 * ((const float *)call->in[0])[i] + 1;
     return call->in_type[0].rank == 2 ? KL_OK : KL_ERR_INTERNAL;
 }
-static kl_status c_back(void *ctx, const void *attr, size_t bytes, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status c_back(void *ctx, const void *attr, size_t bytes, const kl_tensor *in, uint32_t nin, kl_tensor *out,
+                        uint32_t nout)
 {
     (void)ctx, (void)attr, (void)bytes, (void)nin, (void)nout;
     out[0] = kl_mul_scalar(in[2], 3);
@@ -126,14 +157,19 @@ FUNCTION(f_custom, kl_tensor o; kl_custom("vmap_triple", NULL, 0, 1, &x, 1, &o);
 /* Gradients. */
 FUNCTION(f_grad, return kl_grad(kl_sum_all(kl_mul(kl_exp(x), y)), x);)
 FUNCTION(f_grad_shared, return kl_grad(kl_cross_entropy(kl_matmul(x, kl_tanh(W)), kl_min_scalar(i, 2)), W);)
-FUNCTION(f_grad_two, kl_tensor l = kl_sum_all(kl_tanh(kl_add(kl_matmul(x, W), V))); return kl_add(kl_grad(l, W), kl_grad(l, V));)
+FUNCTION(f_grad_two, kl_tensor l = kl_sum_all(kl_tanh(kl_add(kl_matmul(x, W), V)));
+         return kl_add(kl_grad(l, W), kl_grad(l, V));)
 FUNCTION(f_grad_table, return kl_grad(kl_sum_all(kl_mul(kl_embedding(TABLE, i), x)), TABLE);)
-FUNCTION(f_grad_twice, kl_tensor g = kl_grad(kl_sum_all(kl_tanh(kl_matmul(x, W))), W); return kl_grad(kl_sum_all(kl_mul(g, g)), W);)
-FUNCTION(f_grad_derived, kl_tensor w = kl_tanh(W); kl_tensor l = kl_sum_all(kl_exp(kl_matmul(x, w))); return kl_mul(kl_grad(l, w), kl_grad(l, W));)
+FUNCTION(f_grad_twice, kl_tensor g = kl_grad(kl_sum_all(kl_tanh(kl_matmul(x, W))), W);
+         return kl_grad(kl_sum_all(kl_mul(g, g)), W);)
+FUNCTION(f_grad_derived, kl_tensor w = kl_tanh(W); kl_tensor l = kl_sum_all(kl_exp(kl_matmul(x, w)));
+         return kl_mul(kl_grad(l, w), kl_grad(l, W));)
 FUNCTION(f_grad_unmapped, return kl_add(x, kl_transpose(kl_grad(kl_sum_all(kl_mul(W, W)), W), 0, 1));)
-FUNCTION(f_grad_region, return kl_grad(kl_sum_all(cond_on(kl_gt(kl_sum_all(x), kl_const(cpu, KL_F32, 0)), kl_mul(x, kl_transpose(W, 0, 1)))), W);)
+FUNCTION(f_grad_region, return kl_grad(kl_sum_all(cond_on(kl_gt(kl_sum_all(x), kl_const(cpu, KL_F32, 0)),
+                                                          kl_mul(x, kl_transpose(W, 0, 1)))), W);)
 FUNCTION(f_grad_scan, kl_tensor h = kl_zeros(cpu, KL_F32, DIMS(4)); kl_tensor c = V; kl_tensor o[2];
-         c = kl_reshape(kl_narrow(TABLE, 0, 0, 1), DIMS(4)); kl_scan(r_step, &c, 3, 1, &h, 1, &x, 1, false, o); return kl_grad(kl_sum_all(o[1]), TABLE);)
+         c = kl_reshape(kl_narrow(TABLE, 0, 0, 1), DIMS(4)); kl_scan(r_step, &c, 3, 1, &h, 1, &x, 1, false,
+                                                                     o); return kl_grad(kl_sum_all(o[1]), TABLE);)
 
 /* Tensors stored in other ways. */
 FUNCTION(f_complex, kl_tensor z = kl_complex(x, y); return kl_add(kl_real(kl_mul(z, z)), kl_imag(z));)
@@ -150,10 +186,13 @@ static const struct { const char *name; function *f; bool flat; } table[] = { /*
     F(matmul), F(matmul_left), F(matmul_both), F(vector), F(dot_batch), F(dot_right), F(einsum), F(reduce), F(product),
     FLAT(argmax), F(cumulative), F(recurrence), F(recurrence_shared), F(sort), FLAT(topk), FLAT(gather_shared),
     FLAT(gather_axis1), F(gather_own), F(gather_same), FLAT(embedding), F(index_add), F(index_put), F(index_max_same),
-    F(along), F(dynamic), FLAT(dynamic_shared), F(dynamic_update), F(dynamic_update_same), F(pad_own), F(cross_entropy), F(conv),
-    F(conv_own), F(pool), F(attention), F(quantize), FLAT(bits), FLAT(unmapped), F(input), F(detach), F(cond), F(cond_same),
+    F(along), F(dynamic), FLAT(dynamic_shared), F(dynamic_update), F(dynamic_update_same), F(pad_own), F(cross_entropy),
+        F(conv),
+    F(conv_own), F(pool), F(attention), F(quantize), FLAT(bits), FLAT(unmapped), F(input), F(detach), F(cond),
+        F(cond_same),
     F(scan), F(scan_same), FLAT(while), FLAT(while_same), F(checkpoint), F(custom_grad), F(custom), F(grad),
-    F(grad_shared), F(grad_two), F(grad_table), F(grad_twice), F(grad_derived), F(grad_unmapped), F(grad_region), F(grad_scan), F(complex), F(quantized), F(quantized4), F(dequantized), F(sparse)};
+    F(grad_shared), F(grad_two), F(grad_table), F(grad_twice), F(grad_derived), F(grad_unmapped), F(grad_region),
+        F(grad_scan), F(complex), F(quantized), F(quantized4), F(dequantized), F(sparse)};
 
 static kl_status on_element(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
@@ -224,7 +263,8 @@ static void captured(void)
 {
     W = made(DIMS(4, 3)), V = made(DIMS(3)), TABLE = made(DIMS(6, 4));
     WQ = kl_quantized(W, (kl_qscheme){.type = KL_Q_I8, .per_axis = true, .axis = 1}, kl_none, kl_none);
-    SPARSE = kl_sparse_coo(V, kl_arange(cpu, KL_I32, 3), kl_sub(kl_const(cpu, KL_I32, 2), kl_arange(cpu, KL_I32, 3)), 3, 3);
+    SPARSE = kl_sparse_coo(V, kl_arange(cpu, KL_I32, 3), kl_sub(kl_const(cpu, KL_I32, 2), kl_arange(cpu, KL_I32, 3)), 3,
+                           3);
     kl_custom_register("vmap_triple", &(kl_custom_op){.types = c_types, .run = c_run, .gradient = c_back}, NULL);
 }
 
@@ -238,7 +278,8 @@ static void functions(void)
     for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
         compare(table[k].name, table[k].f, table[k].flat, (int[]){0, 0, 0, 0}, in);
         if (k % 3 == 0) /* another axis, and an operand that is the same for all */
-            compare(table[k].name, table[k].f, table[k].flat, (int[]){1, KL_NO_AXIS, 0, 0}, (kl_tensor[]){other[0], x, other[2], other[3]});
+            compare(table[k].name, table[k].f, table[k].flat, (int[]){1, KL_NO_AXIS, 0, 0},
+                    (kl_tensor[]){other[0], x, other[2], other[3]});
     }
     kl_scope_end();
 }
@@ -281,8 +322,14 @@ static int64_t launches_of(int64_t batch, kl_status (*fn)(void *, const kl_tenso
     kl_release(x), kl_release(y);
     return n;
 }
-static kl_status softmax(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_softmax(in[0], 0); return KL_OK; }
-static kl_status times(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_mul(in[0], in[1]); return KL_OK; }
+static kl_status softmax(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c, (void)n, (void)m; out[0] = kl_softmax(in[0], 0); return KL_OK;
+}
+static kl_status times(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c, (void)n, (void)m; out[0] = kl_mul(in[0], in[1]); return KL_OK;
+}
 
 /* A step with a vmap in it, recorded again with other numbers, is the same program. */
 static kl_status step_gradient(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
@@ -316,14 +363,17 @@ static void b9(void)
     outside();
     CHECK(!strcmp(device_now, "ref") || (launches_of(2, softmax) == 1 && launches_of(7, softmax) == 1));
     CHECK(!strcmp(device_now, "ref") || launches_of(64, softmax) == 1);
-    /* The log: what depends on the batch hits Batched while the function runs, above Autograd; its batched op the device. */
+    /* The log: what depends on the batch hits Batched while the function runs, above Autograd; its batched op the
+     * device. */
     kl_tensor x[2] = {made(DIMS(2, 3)), made(DIMS(2, 3))}, y;
     kl_dispatch_log_begin();
     OK(kl_vmap(times, NULL, 2, x, NULL, 1, &y, NULL, KL_RANDOM_ERROR));
     const char *log = kl_dispatch_log_end();
     CHECK(has_line(log, "[call] op=[mul], key=[Batched]"));
     char line[80];
-    snprintf(line, sizeof line, "[call] op=[mul], key=[%s]", kl_key_name(kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(2, x), SET(KL_KEY_Autograd, KL_KEY_BackendSelect)))));
+    snprintf(line, sizeof line, "[call] op=[mul], key=[%s]",
+             kl_key_name(kl_keyset_highest(kl_keyset_minus(kl_dispatch_keys(2, x),
+                                                           SET(KL_KEY_Autograd, KL_KEY_BackendSelect)))));
     CHECK(has_line(log, line));
     SHAPE(y, 2, 3);
     kl_release(y);
@@ -336,12 +386,14 @@ static void b9(void)
     CHECK(kl_vmap(softmax, NULL, 1, x, (int[]){2}, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
     CHECK(says("in_axes[0] is 2, which is out of range for in[0] of shape [2,3]") && says("api_seeds_vmap.c"));
     kl_release(y);
-    CHECK(kl_vmap(softmax, NULL, 1, x, (int[]){KL_NO_AXIS}, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT && says("no tensor is mapped"));
+    CHECK(kl_vmap(softmax, NULL, 1, x, (int[]){KL_NO_AXIS}, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT &&
+          says("no tensor is mapped"));
     kl_release(y);
     CHECK(kl_vmap(times, NULL, 2, (kl_tensor[]){x[0], w}, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
     CHECK(says("axis 0 of in[1] of shape [3,2,4] has length 3, but the batch of the tensors before it has 2"));
     kl_release(y);
-    CHECK(kl_vmap(softmax, NULL, 1, x, NULL, 1, &y, (int[]){3}, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT && says("out_axes[0] is 3"));
+    CHECK(kl_vmap(softmax, NULL, 1, x, NULL, 1, &y, (int[]){3}, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT &&
+          says("out_axes[0] is 3"));
     kl_release(y);
     CHECK(kl_vmap(softmax, NULL, 0, x, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
     kl_release(y);
@@ -349,7 +401,8 @@ static void b9(void)
     CHECK(kl_vmap(softmax, NULL, 1, &q8, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_TYPE);
     CHECK(says("vmap: in[0] is a quantized tensor: map its parts (kl_layer_part) or kl_dense of it"));
     kl_release(y), kl_release(q8);
-    kl_tensor deep = kl_zeros(cpu, KL_F32, DIMS(2, 1, 1, 1, 1, 1, 1, 3)); /* rank 8: an element has 7, its unsqueeze 8 */
+    /* rank 8: an element has 7, its unsqueeze 8 */
+    kl_tensor deep = kl_zeros(cpu, KL_F32, DIMS(2, 1, 1, 1, 1, 1, 1, 3));
     OK(kl_vmap(softmax, NULL, 1, &deep, NULL, 1, &y, NULL, KL_RANDOM_ERROR));
     kl_release(y);
     kl_release(deep), kl_release(w), kl_release(x[0]), kl_release(x[1]);
@@ -399,9 +452,18 @@ static void note(void *ctx, kl_log_level level, const char *message)
     warnings += level == KL_LOG_WARN && strstr(message, "Batching rule not implemented for argsort") == NULL &&
                 strstr(message, "falling back to slow (for loop and stack) implementation") != NULL;
 }
-static kl_status custom(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c; return kl_custom("vmap_triple2", NULL, 0, n, in, m, out); }
-static kl_status reads(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = in[0]; kl_item_f32(in[0]); return KL_OK; }
-static kl_status assigns(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)n, (void)m; out[0] = in[0]; kl_assign(*(kl_tensor *)c, in[0]); return KL_OK; }
+static kl_status custom(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c; return kl_custom("vmap_triple2", NULL, 0, n, in, m, out);
+}
+static kl_status reads(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c, (void)n, (void)m; out[0] = in[0]; kl_item_f32(in[0]); return KL_OK;
+}
+static kl_status assigns(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)n, (void)m; out[0] = in[0]; kl_assign(*(kl_tensor *)c, in[0]); return KL_OK;
+}
 
 /* Several threads at once, each a function of its own; also the first use of all in this process. */
 static void *on_thread(void *ctx)
@@ -410,7 +472,8 @@ static void *on_thread(void *ctx)
     float v[6] = {0};
     bool *ok = ctx;
     for (int i = 0; i < 20; i++) {
-        *ok &= kl_autocast_begin(KL_BF16) == KL_OK && kl_vmap(softmax, NULL, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_OK;
+        *ok &= kl_autocast_begin(KL_BF16) == KL_OK && kl_vmap(softmax, NULL, 1, &x, NULL, 1, &y, NULL,
+                                                              KL_RANDOM_ERROR) == KL_OK;
         kl_autocast_end();
         *ok &= kl_read(y, v, sizeof v) == KL_OK && v[0] == v[3] && v[2] > v[1] && fabsf(v[0] + v[1] + v[2] - 1) < 1e-6f;
         kl_release(y);
@@ -482,30 +545,40 @@ static void d22(void)
     CHECK(says("axis 0 of in[0] of shape [0,3] has no elements: a batch has at least one"));
     kl_release(d);
     kl_tensor four = made(DIMS(4));
-    CHECK(kl_vmap(reads, NULL, 1, &four, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_TRACE && says("not inside of a function that vmap records"));
+    CHECK(kl_vmap(reads, NULL, 1, &four, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_TRACE &&
+          says("not inside of a function that vmap records"));
     kl_release(d);
-    CHECK(kl_vmap(assigns, &w, 1, &c, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_TRACE && says("not inside of a function that vmap records"));
+    CHECK(kl_vmap(assigns, &w, 1, &c, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_TRACE &&
+          says("not inside of a function that vmap records"));
     kl_release(d);
     /* The error of a call inside is that call's, with its line: [5] and [2,4] do not broadcast. */
     kl_tensor five = made(DIMS(3, 5));
     CHECK(kl_vmap(times, NULL, 2, (kl_tensor[]){five, c}, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_SHAPE);
     CHECK(says("mul: shapes [5] and [2,4] do not broadcast") && says("api_seeds_vmap.c"));
     kl_release(d), kl_release(five);
-    CHECK(kl_vmap(softmax, NULL, 1, &four, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_SHAPE); /* an element has no axis */
+    /* an element has no axis */
+    CHECK(kl_vmap(softmax, NULL, 1, &four, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_SHAPE);
     kl_release(d);
     kl_release(a), kl_release(b), kl_release(c), kl_release(w), kl_release(none), kl_release(four);
 }
 
 /* ---- D23 ---- */
 
-static kl_status noise(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c, (void)n, (void)m; out[0] = kl_add(in[0], kl_rand(cpu, KL_F32, DIMS(3), 11)); return KL_OK; }
-static kl_status noise_inside(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m) { (void)c; return kl_vmap(noise, NULL, n, in, NULL, m, out, NULL, KL_RANDOM_SAME); }
+static kl_status noise(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c, (void)n, (void)m; out[0] = kl_add(in[0], kl_rand(cpu, KL_F32, DIMS(3), 11)); return KL_OK;
+}
+static kl_status noise_inside(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)c; return kl_vmap(noise, NULL, n, in, NULL, m, out, NULL, KL_RANDOM_SAME);
+}
 
 static void d23(void)
 {
     kl_tensor zero = kl_zeros(cpu, KL_F32, DIMS(4, 3)), y;
     CHECK(kl_vmap(noise, NULL, 1, &zero, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
-    CHECK(says("vmap: We do not yet support calling random operations inside of vmap. Please perform random operations outside of "
+    CHECK(says("vmap: We do not yet support calling random operations inside of vmap. Please perform random operations "
+               "outside of "
                "vmap as a workaround"));
     kl_release(y);
     kl_tensor row = kl_rand(cpu, KL_F32, DIMS(3), 11), all = kl_rand(cpu, KL_F32, DIMS(4, 3), 11);
@@ -518,9 +591,11 @@ static void d23(void)
     NEAR(y, 12, a, 0);
     free(r), free(a);
     kl_tensor cube = kl_zeros(cpu, KL_F32, DIMS(2, 4, 3));
-    CHECK(kl_vmap(noise_inside, NULL, 1, &cube, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT && says("random operations"));
+    CHECK(kl_vmap(noise_inside, NULL, 1, &cube, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT &&
+          says("random operations"));
     kl_release(y);
-    OK(kl_vmap(noise_inside, NULL, 1, &cube, NULL, 1, &y, NULL, KL_RANDOM_DIFFERENT)); /* others for each of 2, the same for 4 */
+    /* others for each of 2, the same for 4 */
+    OK(kl_vmap(noise_inside, NULL, 1, &cube, NULL, 1, &y, NULL, KL_RANDOM_DIFFERENT));
     double *v = values_of(y);
     CHECK(v && v[0] == v[3] && v[0] != v[12] && v[12] == v[15]);
     free(v);

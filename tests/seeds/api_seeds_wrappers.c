@@ -1,5 +1,5 @@
-/* Rows of the dispatch system that are tensors stored in other ways: complex, quantized, sparse, blocked.  Arguments: ids of
- * rows; none: all. */
+/* Rows of the dispatch system that are tensors stored in other ways: complex, quantized, sparse, blocked.  Arguments:
+ * ids of rows; none: all. */
 #include "api_wrappers.h"
 
 /* ---- complex ---- */
@@ -29,7 +29,8 @@ static void d6(void)
     OK(kl_scope_begin());
     kl_tensor a = kl_complex(f32(D(2), (float[]){1, -2}), f32(D(2), (float[]){3, 0.5f}));
     kl_tensor b = kl_complex(f32(D(2), (float[]){2, 4}), f32(D(2), (float[]){-1, 1}));
-    CHECK(!strcmp(kl_layer_name(a), "complex") && kl_layer_parts(a) == 2 && kl_rank(a) == 1 && kl_dtype_of(a) == KL_F32);
+    CHECK(!strcmp(kl_layer_name(a), "complex") && kl_layer_parts(a) == 2 && kl_rank(a) == 1 &&
+          kl_dtype_of(a) == KL_F32);
     NEAR_LIST(kl_dense(a), 0, 1, 3, -2, 0.5);
     NEAR_LIST(kl_dense(kl_add(a, b)), 0, 3, 2, 2, 1.5);
     NEAR_LIST(kl_dense(kl_mul(a, b)), 0, 5, 5, -8.5, 0);
@@ -53,10 +54,12 @@ static void d6(void)
     CHECK(got[0] == 1 && got[1] == 3 && got[2] == -2 && got[3] == 0.5f);
 
     /* a product against the four real ones, and its gradient dy conj(b)^T against their gradients */
-    kl_tensor m = z_of(1, D(3, 4)), n = z_of(3, D(4, 5)), mr = kl_real(m), mi = kl_imag(m), nr = kl_real(n), ni = kl_imag(n);
+    kl_tensor m = z_of(1, D(3, 4)), n = z_of(3, D(4, 5)), mr = kl_real(m), mi = kl_imag(m), nr = kl_real(n),
+        ni = kl_imag(n);
     CHECK(close(kl_real(kl_matmul(m, n)), kl_sub(kl_matmul(mr, nr), kl_matmul(mi, ni)), 1e-6));
     CHECK(close(kl_imag(kl_matmul(m, n)), kl_add(kl_matmul(mr, ni), kl_matmul(mi, nr)), 1e-6));
-    CHECK(close(kl_dense(kl_transpose(kl_conj(m), 0, 1)), kl_dense(kl_complex(kl_transpose(mr, 0, 1), kl_neg(kl_transpose(mi, 0, 1)))), 0));
+    CHECK(close(kl_dense(kl_transpose(kl_conj(m), 0, 1)), kl_dense(kl_complex(kl_transpose(mr, 0, 1),
+                                                                              kl_neg(kl_transpose(mi, 0, 1)))), 0));
     OK(kl_requires_grad(m));
     kl_tensor g = kl_grad(kl_sum_all(kl_square(kl_abs(kl_matmul(m, n)))), m);
     CHECK(!strcmp(kl_layer_name(g), "complex"));
@@ -106,15 +109,16 @@ static bool half_a_step(kl_tensor x, kl_qscheme scheme)
     int rank = kl_shape(scale, shape);
     kl_tensor off = kl_abs(kl_sub(kl_dense(q), x));
     if (scheme.block) /* the greatest of each block */
-        off = kl_reduce_max(kl_reshape(off, 3, (int64_t[]){shape[0], kl_numel(x) / shape[0] / shape[1], shape[1]}), AXES(1), false);
+        off = kl_reduce_max(kl_reshape(off, 3, (int64_t[]){shape[0], kl_numel(x) / shape[0] / shape[1], shape[1]}),
+                            AXES(1), false);
     kl_tensor within = kl_le(off, kl_expand(kl_mul_scalar(scale, 0.50001), rank, (int64_t[]){-1, -1}));
     return !strcmp(kl_layer_name(q), "quantized") && kl_item_i64(kl_cast(kl_all(within, 0, NULL, false), KL_I32)) == 1;
 }
 
 static kl_tensor fours(kl_tensor x, kl_tensor scale) { return kl_quantized(x, Q(KL_Q_I4), scale, kl_none); }
 
-/* Integers that are packed pass gradients as those of 8 bits do: straight through rounding, not beyond saturation; in and outside of
- * traces, through views and other ops, and none where only their value is left. */
+/* Integers that are packed pass gradients as those of 8 bits do: straight through rounding, not beyond saturation; in
+ * and outside of traces, through views and other ops, and none where only their value is left. */
 static void four_bits(void)
 {
     static const float at[8] = {0.3f, -1.1f, 3.7f, 4, -4, -4.2f, -5, 3.5f};
@@ -122,7 +126,8 @@ static void four_bits(void)
     double want[8] = {1, -2, 7, 0, -8, -8, 0, 7}, through[8], stay[8];
     OK(kl_trace_begin("four bits"));
     y = kl_dense(fours(x, s));
-    dx = kl_keep(kl_grad(kl_sum_all(kl_square(y)), x)), ds = kl_keep(kl_grad(kl_sum_all(y), s)), ddx = kl_keep(kl_grad(kl_sum_all(dx), x));
+    dx = kl_keep(kl_grad(kl_sum_all(kl_square(y)), x)), ds = kl_keep(kl_grad(kl_sum_all(y), s)),
+        ddx = kl_keep(kl_grad(kl_sum_all(dx), x));
     OK(kl_trace_end());
     NEAR(dx, 8, want, 1e-6);
     for (int i = 0; i < 8; i++)
@@ -133,11 +138,15 @@ static void four_bits(void)
     NEAR(kl_grad(kl_sum_all(kl_square(kl_dense(fours(x, s)))), x), 8, want, 1e-6);
     for (int i = 0; i < 8; i++)
         stay[i] = i == 1 || i == 5 || i == 7 ? through[i] / 2 : 0;
-    kl_tensor turned = kl_transpose(kl_reshape(fours(x, s), D(4, 2)), 0, 1), part = kl_narrow(kl_reshape(fours(x, s), D(2, 2, 2)), 2, 1, 1);
+    kl_tensor turned = kl_transpose(kl_reshape(fours(x, s), D(4, 2)), 0, 1),
+        part = kl_narrow(kl_reshape(fours(x, s), D(2, 2, 2)), 2, 1, 1);
     NEAR(kl_grad(kl_sum_all(kl_narrow(turned, 0, 1, 1)), x), 8, stay, 1e-6);
     NEAR(kl_grad(kl_sum_all(part), x), 8, stay, 1e-6);
-    CHECK(!strcmp(kl_layer_name(turned), "quantized") && close(kl_dense(kl_reshape(fours(x, s), D(4, 2))), kl_reshape(kl_dense(fours(x, s)), D(4, 2)), 0));
-    CHECK(close(kl_grad(kl_sum_all(kl_exp(fours(x, s))), x), kl_mul_scalar(kl_mul(kl_exp(kl_dense(fours(x, s))), f32(D(2, 4), (float[]){1, 1, 1, 0, 1, 1, 0, 1})), 1), 1e-5));
+    CHECK(!strcmp(kl_layer_name(turned), "quantized") && close(kl_dense(kl_reshape(fours(x, s), D(4, 2))),
+                                                               kl_reshape(kl_dense(fours(x, s)), D(4, 2)), 0));
+    CHECK(close(kl_grad(kl_sum_all(kl_exp(fours(x, s))), x),
+                kl_mul_scalar(kl_mul(kl_exp(kl_dense(fours(x, s))), f32(D(2, 4), (float[]){1, 1, 1, 0, 1, 1, 0, 1})),
+                              1), 1e-5));
     kl_tensor kept = kl_keep(fours(x, s)); /* 4 bytes of integers */
     OK(kl_read(kl_layer_part(kept, 0), (unsigned char[4]){0}, 4));
     OK(kl_read(kept, (float[8]){0}, 32));
@@ -153,7 +162,8 @@ static void b5(void)
 {
     OK(kl_scope_begin());
     kl_tensor x = noise(D(6, 8), 1), q8 = kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none);
-    CHECK(kl_dtype_of(q8) == KL_F32 && kl_dtype_of(kl_layer_part(q8, 0)) == KL_I8 && kl_numel(kl_layer_part(q8, 1)) == 1);
+    CHECK(kl_dtype_of(q8) == KL_F32 && kl_dtype_of(kl_layer_part(q8, 0)) == KL_I8 &&
+          kl_numel(kl_layer_part(q8, 1)) == 1);
     kl_dispatch_log_begin();
     kl_tensor y = kl_exp(q8);
     const char *log = kl_dispatch_log_end();
@@ -162,8 +172,10 @@ static void b5(void)
     kl_tensor step = kl_layer_part(y, 1), off = kl_abs(kl_sub(kl_dense(y), kl_exp(kl_dense(q8))));
     CHECK(kl_item_f64(kl_reduce_max(off, 0, NULL, false)) <= 0.50001 * kl_item_f64(step));
 
-    kl_qscheme all[] = {Q(KL_Q_I8), Q(KL_Q_U8), Q(KL_Q_I4), Q(KL_Q_I8, .per_axis = true), Q(KL_Q_U8, .per_axis = true, .axis = 1),
-                        Q(KL_Q_I4, .per_axis = true, .axis = -1), Q(KL_Q_I8, .block = 3), Q(KL_Q_U8, .block = 2), Q(KL_Q_I4, .block = 6)};
+    kl_qscheme all[] = {Q(KL_Q_I8), Q(KL_Q_U8), Q(KL_Q_I4), Q(KL_Q_I8, .per_axis = true),
+                        Q(KL_Q_U8, .per_axis = true, .axis = 1),
+                        Q(KL_Q_I4, .per_axis = true, .axis = -1), Q(KL_Q_I8, .block = 3), Q(KL_Q_U8, .block = 2),
+                            Q(KL_Q_I4, .block = 6)};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         CHECK(half_a_step(x, all[i]));
     CHECK(kl_numel(kl_layer_part(kl_quantized(x, Q(KL_Q_I4), kl_none, kl_none), 0)) == 24); /* bytes */
@@ -172,7 +184,8 @@ static void b5(void)
     kl_tensor w = noise(D(8, 4), 2), b = noise(D(8, 4), 3);
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         for (unsigned k = 0; k < 4; k++) {
-            kl_qscheme right[] = {Q(KL_Q_I8), Q(KL_Q_U8, .per_axis = true, .axis = 1), Q(KL_Q_I4, .block = 4), Q(KL_Q_I8, .per_axis = true, .axis = 0)};
+            kl_qscheme right[] = {Q(KL_Q_I8), Q(KL_Q_U8, .per_axis = true, .axis = 1), Q(KL_Q_I4, .block = 4),
+                                  Q(KL_Q_I8, .per_axis = true, .axis = 0)};
             if ((i + k) % 3) /* each kind of scale meets each other */
                 continue;
             kl_qscheme left = all[i];
@@ -182,7 +195,8 @@ static void b5(void)
             kl_tensor got = kl_matmul(a, c);
             CHECK(!strcmp(kl_layer_name(got), "") && close(got, kl_matmul(kl_dense(a), kl_dense(c)), 2e-6));
         }
-    kl_tensor w8 = kl_quantized(w, Q(KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none), b8 = kl_quantized(b, Q(KL_Q_U8), kl_none, kl_none);
+    kl_tensor w8 = kl_quantized(w, Q(KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none),
+        b8 = kl_quantized(b, Q(KL_Q_U8), kl_none, kl_none);
     int both[] = {1, 0};
     CHECK(close(kl_dense(kl_permute(w8, both)), kl_permute(kl_dense(w8), both), 0) &&
           close(kl_layer_part(kl_permute(w8, both), 0), kl_permute(kl_layer_part(w8, 0), both), 0));
@@ -192,8 +206,8 @@ static void b5(void)
     kl_tensor batch_w = kl_quantized(noise(D(3, 8, 2), 5), Q(KL_Q_I8, .per_axis = true, .axis = 2), kl_none, kl_none);
     CHECK(close(kl_matmul(batch, batch_w), kl_matmul(kl_dense(batch), kl_dense(batch_w)), 2e-6));
 
-    /* what a product records: a dot of 32-bit integers and no dequantize, and after simplifying none either where a gradient
-     * could have been asked for */
+    /* what a product records: a dot of 32-bit integers and no dequantize, and after simplifying none either where a
+     * gradient could have been asked for */
     OK(kl_read(kl_dense(w8), (float[32]){0}, 128));
     kl_no_grad_begin();
     OK(kl_trace_begin("integer_product"));
@@ -210,20 +224,30 @@ static void b5(void)
 
     /* gradients are those of the floats */
     for (int i = 0; i < 6; i++) {
-        kl_qscheme left = i == 1 ? Q(KL_Q_U8, .per_axis = true) : i == 2 ? Q(KL_Q_I8, .axis = 1, .block = 4) : i == 3 ? Q(KL_Q_I4)
-                          : i == 4 ? Q(KL_Q_I4, .axis = 1, .block = 4) : i == 5 ? Q(KL_Q_I4, .per_axis = true) : Q(KL_Q_I8);
+        kl_qscheme left = i == 1 ? Q(KL_Q_U8, .per_axis = true) : i == 2 ? Q(KL_Q_I8, .axis = 1, .block = 4) : i == 3
+            ? Q(KL_Q_I4)
+                          : i == 4 ? Q(KL_Q_I4, .axis = 1, .block = 4) : i == 5 ? Q(KL_Q_I4, .per_axis = true)
+                              : Q(KL_Q_I8);
         OK(kl_trace_begin("gradient"));
-        kl_tensor qa = kl_quantized(x, left, kl_none, kl_none), qw = kl_quantized(w, Q(i == 3 ? KL_Q_I4 : KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none);
-        kl_tensor l = kl_sum_all(kl_square(kl_matmul(qa, qw))), same = kl_sum_all(kl_square(kl_matmul(kl_dense(qa), kl_dense(qw))));
-        kl_tensor g[4] = {kl_keep(kl_grad(l, x)), kl_keep(kl_grad(same, x)), kl_keep(kl_grad(l, w)), kl_keep(kl_grad(same, w))};
-        kl_tensor turned = kl_keep(kl_grad(kl_sum_all(kl_square(kl_matmul(kl_transpose(qw, 0, 1), kl_transpose(qa, 0, 1)))), w));
+        kl_tensor qa = kl_quantized(x, left, kl_none, kl_none),
+            qw = kl_quantized(w, Q(i == 3 ? KL_Q_I4 : KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none);
+        kl_tensor l = kl_sum_all(kl_square(kl_matmul(qa, qw))),
+            same = kl_sum_all(kl_square(kl_matmul(kl_dense(qa), kl_dense(qw))));
+        kl_tensor g[4] = {kl_keep(kl_grad(l, x)), kl_keep(kl_grad(same, x)), kl_keep(kl_grad(l, w)),
+                          kl_keep(kl_grad(same, w))};
+        kl_tensor turned = kl_keep(kl_grad(kl_sum_all(kl_square(kl_matmul(kl_transpose(qw, 0, 1),
+                                                                          kl_transpose(qa, 0, 1)))), w));
         OK(kl_trace_end());
-        CHECK(kl_item_f64(kl_sum_all(kl_abs(g[1]))) > 1 && (i || close(turned, kl_keep(kl_reshape(g[3], 2, (int64_t[]){8, 4})), 1e-4)));
+        CHECK(kl_item_f64(kl_sum_all(kl_abs(g[1]))) > 1 && (i ||
+                                                            close(turned,
+                                                                  kl_keep(kl_reshape(g[3], 2, (int64_t[]){8, 4})),
+            1e-4)));
         CHECK(close(g[0], g[1], 1e-4) && close(g[2], g[3], 1e-4));
     }
     OK(kl_requires_grad(x));
     CHECK(close(kl_grad(kl_sum_all(kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), w8)), x),
-                kl_expand(kl_reshape(kl_sum(kl_dense(w8), AXES(1), false), 2, (int64_t[]){1, 8}), 2, (int64_t[]){6, 8}), 1e-5));
+                kl_expand(kl_reshape(kl_sum(kl_dense(w8), AXES(1), false), 2, (int64_t[]){1, 8}), 2, (int64_t[]){6, 8}),
+                    1e-5));
     CHECK(close(kl_grad(kl_sum_all(kl_exp(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none))), x), kl_exp(x), 0.1));
 
     four_bits();
@@ -233,9 +257,12 @@ static void b5(void)
     OK(kl_observer_init(&o, cpu, Q(KL_Q_U8), KL_F32, 1, (int64_t[]){3}));
     OK(kl_observe(&o, f32(D(3), (float[]){1, 2, 3})));
     OK(kl_observe(&o, f32(D(3), (float[]){-2, 1, 2})));
-    NEAR_LIST(kl_dense(kl_quantized_by(&o, f32(D(3), (float[]){9, -9, 1.01f}))), 1e-6, 153 / 51.0, -102 / 51.0, 52 / 51.0);
-    CHECK(refused(kl_quantized(kl_cast(x, KL_I32), Q(KL_Q_I8), kl_none, kl_none), KL_ERR_TYPE, "quantized: needs a floating dtype, got i32"));
-    CHECK(refused(kl_quantized(x, Q(KL_Q_I8, .block = 5), kl_none, kl_none), KL_ERR_SHAPE, "axis 0 of [6,8] is not cut into blocks of 5"));
+    NEAR_LIST(kl_dense(kl_quantized_by(&o, f32(D(3), (float[]){9, -9, 1.01f}))), 1e-6, 153 / 51.0, -102 / 51.0,
+              52 / 51.0);
+    CHECK(refused(kl_quantized(kl_cast(x, KL_I32), Q(KL_Q_I8), kl_none, kl_none), KL_ERR_TYPE,
+                  "quantized: needs a floating dtype, got i32"));
+    CHECK(refused(kl_quantized(x, Q(KL_Q_I8, .block = 5), kl_none, kl_none), KL_ERR_SHAPE,
+                  "axis 0 of [6,8] is not cut into blocks of 5"));
     CHECK(refused(kl_quantized(x, Q(KL_Q_I8), w, kl_none), KL_ERR_SHAPE, "the scale has shape [8,4], not [1,1]"));
     CHECK(refused(kl_grad(kl_sum_all(kl_dense(q8)), q8), KL_ERR_GRAD, "a quantized tensor has no gradient"));
     kl_observer_free(&o);
@@ -253,11 +280,14 @@ static void b5(void)
 
 static void d5(void)
 {
-    kl_key on_device = kl_dispatch_resolve("exp", SET(KL_KEY_QuantizedCPU)), general = kl_dispatch_resolve("exp", SET(KL_KEY_Quantized));
-    CHECK(on_device == KL_KEY_QuantizedCPU && general == KL_KEY_Quantized && table_has("exp", "QuantizedCUDA: quantized [layer kernel]"));
+    kl_key on_device = kl_dispatch_resolve("exp", SET(KL_KEY_QuantizedCPU)),
+        general = kl_dispatch_resolve("exp", SET(KL_KEY_Quantized));
+    CHECK(on_device == KL_KEY_QuantizedCPU && general == KL_KEY_Quantized &&
+          table_has("exp", "QuantizedCUDA: quantized [layer kernel]"));
     kl_tensor x = f32(D(2), (float[]){1, 2}), q = kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none);
     kl_registration r = reg("exp", KL_KEY_QuantizedCPU, giving(7, "fn_q8_cpu"));
-    CHECK(table_has("exp", "QuantizedCPU: fn_q8_cpu [kernel]") && table_has("exp", "QuantizedXPU: quantized [layer kernel]"));
+    CHECK(table_has("exp", "QuantizedCPU: fn_q8_cpu [kernel]") &&
+          table_has("exp", "QuantizedXPU: quantized [layer kernel]"));
     kl_tensor y = kl_exp(q);
     bool cpu_device = strcmp(kl_device_name(cpu), "ref");
     CHECK(cpu_device ? kl_item_f64(y) == 7 : !strcmp(kl_layer_name(y), "quantized"));
@@ -307,27 +337,38 @@ static void b4(void)
     CHECK(read[1] == 2 && read[19] == 1);
 
     /* products, on either side, with a vector, a batch of columns, and another sparse one */
-    kl_tensor both[] = {s, r}, dense[] = {kl_dense(s), kl_dense(r)}, y = noise(D(3, 5), 6), vec = noise(D(4), 7), wide = noise(D(2, 3, 5), 8);
+    kl_tensor both[] = {s, r}, dense[] = {kl_dense(s), kl_dense(r)}, y = noise(D(3, 5), 6), vec = noise(D(4), 7),
+        wide = noise(D(2, 3, 5), 8);
     for (int i = 0; i < 2; i++) {
-        CHECK(close(kl_matmul(both[i], x), kl_matmul(dense[i], x), 1e-6) && close(kl_matmul(y, both[i]), kl_matmul(y, dense[i]), 1e-6));
+        CHECK(close(kl_matmul(both[i], x), kl_matmul(dense[i], x), 1e-6) &&
+              close(kl_matmul(y, both[i]), kl_matmul(y, dense[i]), 1e-6));
         CHECK(close(kl_matmul(both[i], vec), kl_matmul(dense[i], vec), 1e-6));
         CHECK(close(kl_dot_general(wide, both[i], 0, NULL, NULL, 1, (int[]){2}, (int[]){0}),
                     kl_dot_general(wide, dense[i], 0, NULL, NULL, 1, (int[]){2}, (int[]){0}), 1e-6));
-        CHECK(close(kl_matmul(both[i], kl_transpose(both[!i], 0, 1)), kl_matmul(dense[i], kl_transpose(dense[!i], 0, 1)), 1e-6));
+        CHECK(close(kl_matmul(both[i], kl_transpose(both[!i], 0, 1)),
+                    kl_matmul(dense[i], kl_transpose(dense[!i], 0, 1)), 1e-6));
         CHECK(close(kl_sum(both[i], AXES(0), false), kl_sum(dense[i], AXES(0), false), 1e-6) &&
               close(kl_sum(both[i], AXES(1), true), kl_sum(dense[i], AXES(1), true), 1e-6) &&
-              close(kl_sum_all(both[i]), kl_sum_all(dense[i]), 1e-6) && close(kl_mean(both[i], 0, NULL, false), kl_mean(dense[i], 0, NULL, false), 1e-6));
-        kl_tensor stays[] = {kl_neg(both[i]), kl_mul_scalar(both[i], 3), kl_mul(both[i], dense[!i]), kl_mul(vec, both[i]), kl_div_scalar(both[i], 2),
-                             kl_add(both[i], both[!i]), kl_sub(both[i], both[!i]), kl_detach(both[i]), kl_cast(both[i], KL_F64)};
-        kl_tensor want[] = {kl_neg(dense[i]), kl_mul_scalar(dense[i], 3), kl_mul(dense[i], dense[!i]), kl_mul(vec, dense[i]), kl_div_scalar(dense[i], 2),
-                            kl_add(dense[i], dense[!i]), kl_sub(dense[i], dense[!i]), kl_detach(dense[i]), kl_cast(dense[i], KL_F64)};
+              close(kl_sum_all(both[i]), kl_sum_all(dense[i]), 1e-6) &&
+                  close(kl_mean(both[i], 0, NULL, false), kl_mean(dense[i], 0, NULL, false), 1e-6));
+        kl_tensor stays[] = {kl_neg(both[i]), kl_mul_scalar(both[i], 3), kl_mul(both[i], dense[!i]),
+                             kl_mul(vec, both[i]), kl_div_scalar(both[i], 2),
+                             kl_add(both[i], both[!i]), kl_sub(both[i], both[!i]), kl_detach(both[i]),
+                                 kl_cast(both[i], KL_F64)};
+        kl_tensor want[] = {kl_neg(dense[i]), kl_mul_scalar(dense[i], 3), kl_mul(dense[i], dense[!i]),
+                            kl_mul(vec, dense[i]), kl_div_scalar(dense[i], 2),
+                            kl_add(dense[i], dense[!i]), kl_sub(dense[i], dense[!i]), kl_detach(dense[i]),
+                                kl_cast(dense[i], KL_F64)};
         for (int k = 0; k < 9; k++)
             CHECK(!strcmp(kl_layer_name(stays[k]), "sparse") && close(kl_dense(stays[k]), want[k], 1e-6));
-        CHECK(close(kl_exp(both[i]), kl_exp(dense[i]), 0) && close(kl_max(both[i], dense[!i]), kl_max(dense[i], dense[!i]), 0));
+        CHECK(close(kl_exp(both[i]), kl_exp(dense[i]), 0) &&
+              close(kl_max(both[i], dense[!i]), kl_max(dense[i], dense[!i]), 0));
     }
     CHECK(close(kl_dense(kl_sampled_matmul(kl_transpose(y, 0, 1), kl_transpose(x, 0, 1), r)),
-                kl_mul(kl_matmul(kl_transpose(y, 0, 1), kl_transpose(x, 0, 1)), kl_cast(kl_ne(dense[1], kl_zeros(cpu, KL_F32, 0, NULL)), KL_F32)), 1e-6));
-    CHECK(close(kl_dense(kl_to_sparse(dense[0], 9)), kl_dense(s), 0) && kl_numel(kl_layer_part(kl_to_sparse(dense[0], 9), 0)) == 9);
+                kl_mul(kl_matmul(kl_transpose(y, 0, 1), kl_transpose(x, 0, 1)),
+                       kl_cast(kl_ne(dense[1], kl_zeros(cpu, KL_F32, 0, NULL)), KL_F32)), 1e-6));
+    CHECK(close(kl_dense(kl_to_sparse(dense[0], 9)), kl_dense(s), 0) &&
+          kl_numel(kl_layer_part(kl_to_sparse(dense[0], 9), 0)) == 9);
     CHECK(isnan(kl_item_f64(kl_sum_all(kl_to_sparse(dense[0], 3))))); /* too many: not silently less */
 
     kl_set_print(keep_line, NULL);
@@ -340,11 +381,13 @@ static void b4(void)
     kl_dispatch_log_begin();
     kl_matmul(s, x);
     const char *log = kl_dispatch_log_end();
-    CHECK(strstr(log, "op=[dot]") && !strstr(log, "densify") && strstr(log, "op=[scatter], key=[") && !strstr(log, "op=[dot], key=[CPU]"));
+    CHECK(strstr(log, "op=[dot]") && !strstr(log, "densify") && strstr(log, "op=[scatter], key=[") &&
+          !strstr(log, "op=[dot], key=[CPU]"));
     kl_dispatch_log_begin();
     kl_exp(s);
     log = kl_dispatch_log_end();
-    CHECK(!on_cpu || (strstr(log, "[call] op=[exp], key=[SparseCPU]\n [densify] op=[exp], key=[SparseCPU]\n") && strstr(log, "[call] op=[exp], key=[CPU]")));
+    CHECK(!on_cpu || (strstr(log, "[call] op=[exp], key=[SparseCPU]\n [densify] op=[exp], key=[SparseCPU]\n") &&
+                      strstr(log, "[call] op=[exp], key=[CPU]")));
 
     /* gradients: of values, by differences, and sparse ones */
     kl_tensor p = noise(D(7), 9);
@@ -366,7 +409,8 @@ static void b4(void)
         row[i] = (int32_t)((int64_t)i * N / STORED);
         column[i] = (int32_t)((uint32_t)i * 2654435761u >> 22);
     }
-    kl_tensor big = kl_sparse_coo(noise(D(STORED), 21), kl_input(cpu, KL_I32, D(STORED), row), kl_input(cpu, KL_I32, D(STORED), column), N, N);
+    kl_tensor big = kl_sparse_coo(noise(D(STORED), 21), kl_input(cpu, KL_I32, D(STORED), row),
+                                  kl_input(cpu, KL_I32, D(STORED), column), N, N);
     kl_tensor full = kl_dense(big), other = noise(D(N, COLUMNS), 22);
     CHECK(kl_item_f64(kl_sum_all(full)) == kl_item_f64(kl_sum_all(full)));
     double fastest[2] = {1e9, 1e9};
@@ -383,7 +427,8 @@ static void b4(void)
     CHECK(fastest[1] < fastest[0] || !on_cpu);
     CHECK(close(kl_matmul(big, other), kl_matmul(full, other), 1e-5));
 
-    CHECK(refused(kl_sparse_coo(v, kl_cast(v, KL_I32), kl_arange(cpu, KL_I32, 3), 2, 2), KL_ERR_SHAPE, "the columns has shape [3], not [as many"));
+    CHECK(refused(kl_sparse_coo(v, kl_cast(v, KL_I32), kl_arange(cpu, KL_I32, 3), 2, 2), KL_ERR_SHAPE,
+                  "the columns has shape [3], not [as many"));
     CHECK(refused(kl_sparse_csr(v, v, v, 3), KL_ERR_TYPE, "the starts is f32, not i32 or i64"));
     CHECK(refused(kl_matmul(s, y), KL_ERR_SHAPE, "matmul: shapes [5,4] and [3,5] do not fit"));
     kl_release(d);
@@ -412,18 +457,21 @@ static void d9(void)
         NEAR(y, 20, ((double[]){1, 2, 1, 3, 1, 1, 1, 1, 4, 1, 5, 1, 1, 1, 1, 6, 1, 1, 1, 1}), 0);
     }
     /* from outside of a loop's function like any tensor, and to another device */
-    kl_tensor square[] = {kl_add(kl_matmul(s, kl_transpose(s, 0, 1)), kl_eye(cpu, KL_F32, 5, 5)), kl_none}, from = kl_ones(cpu, KL_F32, D(5)), y[2];
+    kl_tensor square[] = {kl_add(kl_matmul(s, kl_transpose(s, 0, 1)), kl_eye(cpu, KL_F32, 5, 5)), kl_none},
+        from = kl_ones(cpu, KL_F32, D(5)), y[2];
     square[1] = kl_to_sparse(square[0], 25);
     for (int i = 0; i < 2; i++)
         OK(kl_scan(power_round, &square[i], 4, 1, &from, 0, NULL, 0, false, &y[i]));
     CHECK(close(y[1], y[0], 1e-5));
-    CHECK(kl_checkpoint(power_round, &square[0], 1, &square[1], 1, y) == KL_ERR_TYPE && says("is a sparse tensor, which this is not for"));
+    CHECK(kl_checkpoint(power_round, &square[0], 1, &square[1], 1, y) == KL_ERR_TYPE &&
+          says("is a sparse tensor, which this is not for"));
     kl_release(y[0]);
     kl_clear_error();
     kl_device ref = kl_device_named("ref");
     if (ref.id) {
         kl_tensor there = kl_to(s, ref);
-        CHECK(!strcmp(kl_layer_name(there), "sparse") && kl_device_of(there).id == ref.id && close(kl_to(kl_dense(there), cpu), kl_dense(s), 0));
+        CHECK(!strcmp(kl_layer_name(there), "sparse") && kl_device_of(there).id == ref.id &&
+              close(kl_to(kl_dense(there), cpu), kl_dense(s), 0));
     }
     kl_keyset keys = kl_dispatch_keys(2, (kl_tensor[]){d, s});
     CHECK(kl_keyset_has(keys, KL_KEY_Sparse) && kl_dispatch_resolve("add", SET(KL_KEY_SparseCPU)) == KL_KEY_SparseCPU);
@@ -437,7 +485,8 @@ static void d8(void)
     OK(kl_scope_begin());
     kl_tensor a = noise(D(6, 4), 1), b = noise(D(4, 8), 2), p = kl_blocked(a, 2), q = kl_blocked(b, 2);
     char text[100];
-    CHECK(!strcmp(kl_layer_text(p, text, sizeof text), "blocked f32[6,4]: f32[3,2,2,2]") && !strcmp(kl_layer_text(a, text, sizeof text), ""));
+    CHECK(!strcmp(kl_layer_text(p, text, sizeof text), "blocked f32[6,4]: f32[3,2,2,2]") &&
+          !strcmp(kl_layer_text(a, text, sizeof text), ""));
     CHECK(close(kl_dense(p), a, 0));
     a = noise(D(6, 4), 1);
     bool on_cpu = strcmp(kl_device_name(cpu), "ref");
@@ -445,18 +494,24 @@ static void d8(void)
     kl_tensor y = kl_matmul(p, q);
     const char *log = kl_dispatch_log_end();
     CHECK(!on_cpu || op_keys_are(log, "dot", "MkldnnCPU,CPU"));
-    CHECK(!strcmp(kl_layer_text(y, text, sizeof text), "blocked f32[6,8]: f32[3,4,2,2]") && close(kl_dense(y), kl_matmul(a, b), 1e-6));
-    kl_tensor stays[] = {kl_relu(p), kl_mul_scalar(p, 3), kl_add(p, kl_exp(p)), kl_transpose(p, 0, 1), kl_cast(p, KL_F64)};
-    kl_tensor want[] = {kl_relu(a), kl_mul_scalar(a, 3), kl_add(a, kl_exp(a)), kl_transpose(a, 0, 1), kl_cast(a, KL_F64)};
+    CHECK(!strcmp(kl_layer_text(y, text, sizeof text), "blocked f32[6,8]: f32[3,4,2,2]") &&
+          close(kl_dense(y), kl_matmul(a, b), 1e-6));
+    kl_tensor stays[] = {kl_relu(p), kl_mul_scalar(p, 3), kl_add(p, kl_exp(p)), kl_transpose(p, 0, 1),
+                         kl_cast(p, KL_F64)};
+    kl_tensor want[] = {kl_relu(a), kl_mul_scalar(a, 3), kl_add(a, kl_exp(a)), kl_transpose(a, 0, 1),
+                        kl_cast(a, KL_F64)};
     for (int i = 0; i < 5; i++)
         CHECK(!strcmp(kl_layer_name(stays[i]), "blocked") && close(kl_dense(stays[i]), want[i], 0));
-    kl_tensor other[] = {kl_add(p, a), kl_matmul(p, b), kl_sum_all(p), kl_softmax(p, -1), kl_add(p, kl_blocked(a, 1))}; /* converted */
+    /* converted */
+    kl_tensor other[] = {kl_add(p, a), kl_matmul(p, b), kl_sum_all(p), kl_softmax(p, -1), kl_add(p, kl_blocked(a, 1))};
     kl_tensor plain[] = {kl_add(a, a), kl_matmul(a, b), kl_sum_all(a), kl_softmax(a, -1), kl_add(a, a)};
     for (int i = 0; i < 5; i++)
         CHECK(!strcmp(kl_layer_name(other[i]), "") && close(other[i], plain[i], 1e-6));
     OK(kl_requires_grad(p));
     kl_tensor g = kl_grad(kl_sum_all(kl_square(kl_matmul(p, q))), p);
-    CHECK(!strcmp(kl_layer_name(g), "blocked") && close(kl_dense(g), kl_mul_scalar(kl_matmul(kl_matmul(a, b), kl_transpose(b, 0, 1)), 2), 1e-5));
+    CHECK(!strcmp(kl_layer_name(g), "blocked") && close(kl_dense(g),
+                                                        kl_mul_scalar(kl_matmul(kl_matmul(a, b), kl_transpose(b, 0, 1)),
+                                                                      2), 1e-5));
     OK(kl_trace_begin("tiles"));
     kl_keep(kl_relu(kl_blocked(kl_input(cpu, KL_F32, D(6, 4), (float[24]){0}), 2)));
     CHECK(strstr(stage("captured"), "f32[3,2,2,2]"));

@@ -6,14 +6,20 @@
 
 #define D(...) DIMS(__VA_ARGS__)
 
-static inline kl_tensor f32(int rank, const int64_t *dims, const float *v) { return kl_input(cpu, KL_F32, rank, dims, v); }
+static inline kl_tensor f32(int rank, const int64_t *dims, const float *v)
+{
+    return kl_input(cpu, KL_F32, rank, dims, v);
+}
 static inline double seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
-static inline kl_tensor noise(int rank, const int64_t *dims, uint64_t seed) { return kl_randn(cpu, KL_F32, rank, dims, seed); }
+static inline kl_tensor noise(int rank, const int64_t *dims, uint64_t seed)
+{
+    return kl_randn(cpu, KL_F32, rank, dims, seed);
+}
 
 /* All elements are within the tolerance; both are released. */
 static inline bool close(kl_tensor got, kl_tensor want, double tolerance)

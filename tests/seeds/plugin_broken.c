@@ -32,9 +32,15 @@ static bool no(kl_plugin_error *e)
     return false;
 }
 
-static bool alloc(kl_plugin_device *d, size_t bytes, void **address, kl_plugin_error *e) { return (void)d, (void)bytes, (void)address, no(e); }
+static bool alloc(kl_plugin_device *d, size_t bytes, void **address, kl_plugin_error *e)
+{
+    return (void)d, (void)bytes, (void)address, no(e);
+}
 static void release(kl_plugin_device *d, void *address) { (void)d, (void)address; }
-static bool launch(kl_plugin_device *d, const kl_plugin_launch *l, kl_plugin_error *e) { return (void)d, (void)l, no(e); }
+static bool launch(kl_plugin_device *d, const kl_plugin_launch *l, kl_plugin_error *e)
+{
+    return (void)d, (void)l, no(e);
+}
 static bool copy(kl_plugin_device *d, void *to, const void *from, size_t n, kl_plugin_error *e)
 {
     return (void)d, (void)to, (void)from, (void)n, no(e);
@@ -52,6 +58,7 @@ KL_PLUGIN_ENTRY(host)
     plugin = (kl_plugin){.version = is("version") ? host->version + 1 : host->version,
                          .name = is("name") ? "Broken one" : is("taken") ? "vulkan" : "broken",
                          .count = is("count") ? none : one, .open = open_device, .alloc = alloc, .release = release,
-                         .launch = is("function") ? NULL : launch, .copy = copy, .upload = copy, .download = copy, .finish = finish};
+                         .launch = is("function") ? NULL : launch, .copy = copy, .upload = copy, .download = copy,
+                             .finish = finish};
     return is("unwilling") ? NULL : &plugin;
 }

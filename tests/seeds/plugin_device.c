@@ -1,6 +1,6 @@
-/* A device as hard to use as one may be: nobody can follow its addresses, its memory is small, and what it is given waits
- * until somebody asks for a result.  It counts what is copied, and fails when a test says so.  Built twice, under two
- * names (NAME), to have two plug-ins at once. */
+/* A device as hard to use as one may be: nobody can follow its addresses, its memory is small, and what it is given
+ * waits until somebody asks for a result.  It counts what is copied, and fails when a test says so.  Built twice, under
+ * two names (NAME), to have two plug-ins at once. */
 #include "plugin_device.h"
 #include <kiln/plugin.h>
 #include <stdarg.h>
@@ -51,7 +51,8 @@ static bool say(kl_plugin_error *e, kl_status code, const char *fmt, ...)
 static bool alloc(kl_plugin_device *d, size_t bytes, void **address, kl_plugin_error *e)
 {
     if (bytes > PLUGIN_BYTES - d->used)
-        return say(e, KL_ERR_MEMORY, "the device is full: %zu of %d bytes are used, %zu are needed", d->used, PLUGIN_BYTES, bytes);
+        return say(e, KL_ERR_MEMORY, "the device is full: %zu of %d bytes are used, %zu are needed", d->used,
+                   PLUGIN_BYTES, bytes);
     struct block *b = aligned_alloc(64, BEFORE + (bytes + 63) / 64 * 64);
     if (!b)
         return say(e, KL_ERR_MEMORY, "the host has no memory for the device's");
@@ -181,7 +182,8 @@ static bool download(kl_plugin_device *d, void *data, const void *from, size_t b
     return true;
 }
 
-static bool peer(kl_plugin_device *d, void *to, kl_plugin_device *source, const void *from, size_t bytes, kl_plugin_error *e)
+static bool peer(kl_plugin_device *d, void *to, kl_plugin_device *source, const void *from, size_t bytes,
+                 kl_plugin_error *e)
 {
     plugin_control.peer_bytes += bytes;
     return finish(source, e) && finish(d, e) && memmove(real(to), real(from), bytes);
@@ -217,7 +219,8 @@ static kl_plugin_device *open_device(unsigned index, kl_plugin_about *about, kl_
     return &device[index];
 }
 
-static const kl_plugin plugin = {.version = KL_PLUGIN_VERSION, .name = NAME, .count = count, .open = open_device, .alloc = alloc,
+static const kl_plugin plugin = {.version = KL_PLUGIN_VERSION, .name = NAME, .count = count, .open = open_device,
+                                 .alloc = alloc,
                                  .release = release, .load = load, .unload = unload, .launch = launch, .copy = copy,
                                  .upload = upload, .download = download, .peer = peer, .finish = finish, .drop = drop};
 

@@ -1,4 +1,5 @@
-/* Inputs that are the same in each run, and gradients against central differences in double: for tests of composites. */
+/* Inputs that are the same in each run, and gradients against central differences in double: for tests of
+ * composites. */
 #ifndef KILN_API_NUMBERS_H
 #define KILN_API_NUMBERS_H
 #include "api_check.h"
@@ -9,7 +10,10 @@ static kl_device dev;
 /* Reproducible numbers, none a round one. */
 static inline double noise(int i) { return sin(1.7 * i + 0.3) * 1.9; }
 
-static inline kl_tensor f64(int rank, const int64_t *dims, const double *v) { return kl_input(dev, KL_F64, rank, dims, v); }
+static inline kl_tensor f64(int rank, const int64_t *dims, const double *v)
+{
+    return kl_input(dev, KL_F64, rank, dims, v);
+}
 
 static inline kl_tensor noisy(int from, int rank, const int64_t *dims, double *v)
 {
@@ -21,7 +25,10 @@ static inline kl_tensor noisy(int from, int rank, const int64_t *dims, double *v
     return f64(rank, dims, v);
 }
 
-static inline kl_tensor i32(int rank, const int64_t *dims, const int32_t *v) { return kl_input(dev, KL_I32, rank, dims, v); }
+static inline kl_tensor i32(int rank, const int64_t *dims, const int32_t *v)
+{
+    return kl_input(dev, KL_I32, rank, dims, v);
+}
 
 /* ---- the sum of f(x) times numbers, differentiated ---- */
 

@@ -68,7 +68,8 @@ static void compare(const struct problem *p, const struct graph *g, struct value
             double down = loss_at(g, in);
             *x = keep;
             double want = (up - down) / (2 * h), got = ((double *)out.v[1 + i])[j];
-            if (!check(fabs(got - want) <= 1e-6 * (1 + fabs(want)) + 1e-6, "%s order %d: d/dx%u[%" PRId64 "] is %.12g, differences say %.12g",
+            if (!check(fabs(got - want) <= 1e-6 * (1 + fabs(want)) + 1e-6,
+                       "%s order %d: d/dx%u[%" PRId64 "] is %.12g, differences say %.12g",
                        p->name, order, i, j, got, want)) {
                 graph_print(g, stdout);
                 values_free(&out);
@@ -88,7 +89,8 @@ static void gradient(const struct problem *p)
             for (unsigned i = 0; i < p->nx; i++)
                 for (int64_t j = 0; j < shape_count(&p->x[i]); j++) { /* away from 0 and from each other's kinks */
                     double *x = (double *)in.v[i] + j, u = rng_unit(&rng);
-                    *x = p->high > p->low ? p->low + (p->high - p->low) * u : (0.4 + 1.3 * u) * (rng_below(&rng, 2) ? 1 : -1);
+                    *x = p->high > p->low ? p->low + (p->high - p->low) * u
+                        : (0.4 + 1.3 * u) * (rng_below(&rng, 2) ? 1 : -1);
                 }
             compare(p, g, &in, order);
             values_free(&in);

@@ -35,8 +35,10 @@ uint64_t rng_next(struct rng *r)
 int64_t rng_below(struct rng *r, int64_t n) { return n > 0 ? (int64_t)(rng_next(r) % (uint64_t)n) : 0; }
 double rng_unit(struct rng *r) { return (double)(rng_next(r) >> 11) * 0x1p-53; }
 
-static const double specials[] = {0.0, -0.0, 1, -1, 0.5, INFINITY, -INFINITY, NAN, 1e-310, -1e-310, 1e-40, -1e-40, 0x1p-149,
-                                  3.4028234663852886e38, 1.7976931348623157e308, 0x1p-126, 88.7, -103.9, 710.0, 2147483648.0, 4294967296.0, 1e19};
+static const double specials[] = {0.0, -0.0, 1, -1, 0.5, INFINITY, -INFINITY, NAN, 1e-310, -1e-310, 1e-40, -1e-40,
+                                  0x1p-149,
+                                  3.4028234663852886e38, 1.7976931348623157e308, 0x1p-126, 88.7, -103.9, 710.0,
+                                      2147483648.0, 4294967296.0, 1e19};
 
 static double random_number(struct rng *r, bool wild)
 {
@@ -80,7 +82,8 @@ void values_free(struct values *v)
     v->n = 0;
 }
 
-static bool upload(int device, const struct graph *g, const struct leaves *l, const struct values *v, struct buffer **b, struct err *e)
+static bool upload(int device, const struct graph *g, const struct leaves *l, const struct values *v, struct buffer **b,
+                   struct err *e)
 {
     for (uint32_t i = 0; i < l->n; i++) {
         size_t bytes = (size_t)shape_count(&g->shape[l->v[i].shape]) * dtype_size(l->v[i].dtype);
@@ -135,7 +138,8 @@ static bool run_with(const struct graph *g, const char *device, bool fuse, bool 
     return ok;
 }
 
-bool run_on(const struct graph *g, const char *device, bool fuse, const struct values *input, const struct values *state,
+bool run_on(const struct graph *g, const char *device, bool fuse, const struct values *input,
+            const struct values *state,
             const uint64_t *slot, struct values *out, struct err *e)
 {
     return run_with(g, device, fuse, true, input, state, slot, out, e);
@@ -163,7 +167,10 @@ bool same_values(unsigned dtype, const void *a, const void *b, int64_t n, int64_
 
 /* ---- custom ops ---- */
 
-static uint32_t turn_of(const kl_custom_call *call) { return call->attr_bytes ? *(const unsigned char *)call->attr : 0; }
+static uint32_t turn_of(const kl_custom_call *call)
+{
+    return call->attr_bytes ? *(const unsigned char *)call->attr : 0;
+}
 
 static kl_status turn_types(void *ctx, const kl_custom_call *call, kl_type *out)
 {
@@ -210,7 +217,8 @@ ref n_turn(struct graph *g, const ref *in, uint32_t n, unsigned a)
 {
     struct custom_result result[MAX_VALUES];
     unsigned char byte = (unsigned char)a;
-    struct custom c = {.name = "test.turn", .result = result, .nresult = n, .nattr = a ? 1 : 0, .attr = a ? &byte : NULL};
+    struct custom c = {.name = "test.turn", .result = result, .nresult = n, .nattr = a ? 1 : 0,
+                       .attr = a ? &byte : NULL};
     for (uint32_t i = 0; i < n; i++) {
         const struct node *x = node_at(g, in[(i + a) % n]);
         result[i] = (struct custom_result){x->dtype, x->shape};
@@ -241,7 +249,8 @@ bool kernel_round_trip(const struct kernel *k, struct err *why)
     struct kernels back = {0};
     struct kernel *normal = settled(k);
     char *text = kernel_text(k), *plain = kernel_text(normal), *again = NULL;
-    bool ok = text && plain && kernel_parse(text, strlen(text), "printed", &back, why) && (again = kernel_text(back.v[0]));
+    bool ok = text && plain && kernel_parse(text, strlen(text), "printed", &back, why) &&
+        (again = kernel_text(back.v[0]));
     if (!ok && !why->code)
         err_set(why, KL_ERR_INTERNAL, "kernel %s: out of memory for its text", k->name);
     if (ok) {
@@ -325,7 +334,8 @@ static bool agree(const struct graph *g, const struct values *input, const struc
     return ok;
 }
 
-bool agree_everywhere(const struct graph *g, const struct values *input, const struct values *state, const uint64_t *slot,
+bool agree_everywhere(const struct graph *g, const struct values *input, const struct values *state,
+                      const uint64_t *slot,
                       const char *what)
 {
     struct err why = {0};

@@ -38,7 +38,8 @@ void values_random(struct rng *r, const struct graph *g, const struct leaves *l,
 void values_free(struct values *v);
 
 /* Runs a recorded graph; out gets one array per output (values_free). */
-bool run_on(const struct graph *g, const char *device, bool fuse, const struct values *input, const struct values *state,
+bool run_on(const struct graph *g, const char *device, bool fuse, const struct values *input,
+            const struct values *state,
             const uint64_t *slot, struct values *out, struct err *e);
 
 /* Equal bits, any NaN equal to any NaN.  *at: the first element that differs. */
@@ -47,7 +48,8 @@ double element_value(unsigned dtype, const void *p, int64_t i);
 
 /* Runs g on ref, on cpu fused (2 threads in place, 1 thread beside) and unfused, and, where its nodes are on several
  * devices, there fused and unfused, and compares all outputs; prints the graph on a difference. */
-bool agree_everywhere(const struct graph *g, const struct values *input, const struct values *state, const uint64_t *slot,
+bool agree_everywhere(const struct graph *g, const struct values *input, const struct values *state,
+                      const uint64_t *slot,
                       const char *what);
 /* The same with moderate and then with wild data that depend on the leaves alone; false: *why. */
 bool agree_on_random_data(const struct graph *g, struct err *why);

@@ -133,7 +133,8 @@ static void make_mix(struct maker *m, unsigned dtype)
 
 /* ---- tiles ---- */
 
-static val tile_inst(struct maker *m, unsigned op, unsigned kind, unsigned dtype, unsigned rows, unsigned cols, val a, val b,
+static val tile_inst(struct maker *m, unsigned op, unsigned kind, unsigned dtype, unsigned rows, unsigned cols, val a,
+                     val b,
                      val c, val d, uint64_t imm)
 {
     struct linst i = {.op = (uint8_t)op, .kind = (uint8_t)kind, .dtype = (uint8_t)dtype, .rows = (uint16_t)rows,
@@ -173,7 +174,8 @@ static val new_tile(struct maker *m, unsigned dtype, unsigned rows, unsigned col
     if (dtype == KL_I64 && (rows == 1 || cols == 1) && below(m, 2))
         return tile_inst(m, L_INDEX, cols == 1 ? TILE_ROWS : TILE_COLS, dtype, rows, cols, 0, 0, 0, 0, 0);
     val mask = below(m, 2) ? 0 : pick_tile(m, KL_BOOL, rows, below(m, 2) ? cols : 1);
-    return tile_inst(m, L_LOAD, below(m, 2), dtype, rows, cols, tile_start(m), mask, 0, k_int(k, below(m, 40)), m->in[dtype]);
+    return tile_inst(m, L_LOAD, below(m, 2), dtype, rows, cols, tile_start(m), mask, 0, k_int(k, below(m, 40)),
+                     m->in[dtype]);
 }
 
 static val some_tile(struct maker *m, unsigned dtype, unsigned rows, unsigned cols)
@@ -185,7 +187,8 @@ static val some_tile(struct maker *m, unsigned dtype, unsigned rows, unsigned co
 /* One more tile: an operation on tiles, rows, columns and scalars, or a product; and at times a store. */
 static void make_tile(struct maker *m)
 {
-    static const uint8_t sides[] = {1, 1, 2, 3, 5, 8, 16, 17}, dtypes[] = {KL_F32, KL_F32, KL_F64, KL_I32, KL_U8, KL_I64, KL_F16};
+    static const uint8_t sides[] = {1, 1, 2, 3, 5, 8, 16, 17},
+        dtypes[] = {KL_F32, KL_F32, KL_F64, KL_I32, KL_U8, KL_I64, KL_F16};
     struct kernel *k = m->k;
     unsigned rows = sides[below(m, 6)], cols = sides[below(m, 8)], t = dtypes[below(m, 7)], depth = sides[below(m, 5)];
     val a = some_tile(m, t, rows, cols), b, v = a;
@@ -205,7 +208,8 @@ static void make_tile(struct maker *m)
         if (t != KL_F16) v = tile_inst(m, L_OP(P_LT), 0, KL_BOOL, rows, cols, a, b, 0, 0, 0);
         break;
     case 3:
-        v = tile_inst(m, L_OP(P_SELECT), 0, t, rows, cols, some_tile(m, KL_BOOL, rows, 1), a, some_tile(m, t, rows, cols), 0, 0);
+        v = tile_inst(m, L_OP(P_SELECT), 0, t, rows, cols, some_tile(m, KL_BOOL, rows, 1), a,
+                      some_tile(m, t, rows, cols), 0, 0);
         break;
     case 4:
         if (t != KL_F16 && t != KL_F32)
@@ -244,7 +248,8 @@ static void make_loop(struct maker *m, enum loop_kind kind)
         if (m->vector) init[c] = k_splat(k, init[c]);
     }
     int64_t step = kind == LOOP_SERIAL ? 1 + below(m, 3) : 1;
-    if (kind == LOOP_SERIAL && k->inst[hi].op == L_CONST && (int64_t)k->inst[hi].imm <= 3 && below(m, 2)) kind = LOOP_UNROLLED;
+    if (kind == LOOP_SERIAL && k->inst[hi].op == L_CONST && (int64_t)k->inst[hi].imm <= 3 && below(m, 2)) kind =
+        LOOP_UNROLLED;
     val loop = k_loop(k, kind, lo, hi, step), tile_carry = 0;
     for (unsigned c = 0; c < ncarry; c++) {
         carry[c] = k_carry(k, init[c]);
@@ -342,7 +347,8 @@ static void make_body(struct maker *m, unsigned n)
 
 struct kernel *random_kernel(uint64_t seed, bool tiles)
 {
-    struct maker m = {.k = kernel_new("random"), .r = {seed * UINT64_C(0x9e3779b97f4a7c15)}, .budget = 120, .makes_tiles = tiles};
+    struct maker m = {.k = kernel_new("random"), .r = {seed * UINT64_C(0x9e3779b97f4a7c15)}, .budget = 120,
+                      .makes_tiles = tiles};
     for (unsigned d = 0; d < KL_DTYPE_COUNT; d++) {
         m.in[d] = k_buf(m.k, BUF_IN, d, COUNT, d);
         m.out[d] = k_buf(m.k, BUF_OUT, d, COUNT * MAX_EXTENT, d);

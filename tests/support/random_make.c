@@ -284,7 +284,8 @@ static ref random_attention(struct maker *m, ref x)
     if (!fits(&k) || !fits(&v) || !fits(&seen))
         return NIL;
     unsigned dtype = sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64;
-    return n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), sight ? fitting(m, dtype, &seen) : NIL, 0.5, chance(m, 3));
+    return n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), sight ? fitting(m, dtype, &seen) : NIL, 0.5,
+                       chance(m, 3));
 }
 
 /* To a small integer, from one, or both. */
@@ -296,7 +297,8 @@ static ref random_quant(struct maker *m, ref x)
         return n_dequantize(m->g, x, fitting(m, chance(m, 2) ? KL_F32 : KL_F16, &s), fitting(m, dt, &s));
     if (!dtype_is_float(dt))
         x = n_cast(m->g, x, dt = KL_F32);
-    ref scale = fitting(m, chance(m, 3) ? KL_F64 : dt, &s), zero = fitting(m, small, &s), q = n_quantize(m->g, x, scale, zero);
+    ref scale = fitting(m, chance(m, 3) ? KL_F64 : dt, &s), zero = fitting(m, small, &s),
+        q = n_quantize(m->g, x, scale, zero);
     return chance(m, 2) ? n_dequantize(m->g, q, scale, zero) : q;
 }
 
@@ -520,7 +522,8 @@ static void take_too(struct graph *a, const struct graph *b, uint32_t from)
 }
 
 /* The node with operands behind `in` for what its first region takes besides; its results go to the pool. */
-static ref close_region(struct maker *m, struct node *n, ref *in, unsigned nin, unsigned first, struct graph *a, struct graph *b)
+static ref close_region(struct maker *m, struct node *n, ref *in, unsigned nin, unsigned first, struct graph *a,
+                        struct graph *b)
 {
     for (uint32_t i = nin - first; i < a->input.n; i++) {
         struct type t = input_type(a, i);
@@ -742,7 +745,8 @@ static void random_updates(struct maker *m)
 {
     unsigned dtype = PICK(m, dtypes), n = 2 + (unsigned)rng_below(&m->r, 3);
     bool momentum = chance(m, 2), shared = chance(m, 6);
-    ref rate = m->g->slot.n < MAX_VALUES ? n_slot(m->g, dtype, "rate") : n_const(m->g, dtype, dtype_bits(dtype, 2)), before = NIL;
+    ref rate = m->g->slot.n < MAX_VALUES ? n_slot(m->g, dtype, "rate") : n_const(m->g, dtype, dtype_bits(dtype, 2)),
+        before = NIL;
     for (unsigned i = 0; i < n && dtype != KL_BOOL; i++) {
         if (m->g->state.n + 2 > MAX_VALUES - 1 || m->g->nout + 2 > MAX_VALUES - 6)
             return;

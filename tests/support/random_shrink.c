@@ -232,7 +232,8 @@ static void mark_live(const struct rebuild *b, bool *live)
 static struct graph *edited(const struct graph *g, const struct edit *e, bool region)
 {
     static const struct edit none = {.kind = SET_DIM, .from = -1}; /* nothing has this dimension */
-    struct rebuild b = {.from = g, .to = graph_new(g->name), .edit = e->kind >= SET_DIM || e->of == g ? e : &none, .whole = e,
+    struct rebuild b = {.from = g, .to = graph_new(g->name), .edit = e->kind >= SET_DIM || e->of == g ? e : &none,
+                        .whole = e,
                         .map = calloc(g->nnode, sizeof *b.map)};
     bool *live = calloc(g->nnode, sizeof *live);
     for (unsigned i = 0; i < 3; i++)
@@ -355,7 +356,8 @@ static bool shrink_region(struct search *s, const struct graph *g)
 {
     for (ref r = g->nnode; r-- > 1;) {
         const struct node *n = &g->node[r];
-        for (uint32_t i = 0; op_is_region(n->op) && n->op != OP_while && n->op != OP_scan && i < 1u + (n->op == OP_cond); i++)
+        for (uint32_t i = 0; op_is_region(n->op) && n->op != OP_while && n->op != OP_scan &&
+             i < 1u + (n->op == OP_cond); i++)
             if (try_edit(s, (struct edit){.kind = TAKE_REGION, .of = g, .node = r, .operand = i}))
                 return true;
         for (uint32_t i = 0; g != s->g && i < n->nin; i++)

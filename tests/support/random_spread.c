@@ -38,7 +38,8 @@ static struct graph *spread(struct rng *rng, const struct graph *g, bool region,
         }
     }
     for (uint32_t i = 0; i < g->nout; i++)
-        graph_output(to, g->out[i].kind, region ? brought(to, map[g->out[i].value], home) : map[g->out[i].value], g->out[i].state);
+        graph_output(to, g->out[i].kind, region ? brought(to, map[g->out[i].value], home) : map[g->out[i].value],
+                     g->out[i].state);
     mem_free(map);
     mem_free(in);
     return to;

@@ -17,7 +17,8 @@ static void shaderc_module_version(char *out, size_t size)
 }
 
 /* Unoptimized: what shaderc's optimizer does, drivers do again. */
-static void *shaderc_module_compile(const char *source, size_t len, bool text, bool *ok, const char **out, size_t *size, const char **log)
+static void *shaderc_module_compile(const char *source, size_t len, bool text, bool *ok, const char **out, size_t *size,
+                                    const char **log)
 {
     pthread_once(&once, make_compiler);
     shaderc_compiler_t c = compiler;
@@ -43,6 +44,7 @@ static void shaderc_module_release(void *result) { shaderc_result_release(result
 __attribute__((visibility("default"))) const struct shaderc_module *kiln_shaderc(void);
 const struct shaderc_module *kiln_shaderc(void)
 {
-    static const struct shaderc_module m = {SHADERC_ABI, shaderc_module_version, shaderc_module_compile, shaderc_module_release};
+    static const struct shaderc_module m = {SHADERC_ABI, shaderc_module_version, shaderc_module_compile,
+                                            shaderc_module_release};
     return &m;
 }

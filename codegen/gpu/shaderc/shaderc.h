@@ -9,7 +9,8 @@ struct shaderc_module {
     void (*version)(char *out, size_t size);
     /* A compute shader as SPIR-V, or (text) its assembly: bytes of *out, shaderc's own until `release` of the result.
      * false: *log says why, as long.  NULL: out of memory.  Safe in any thread. */
-    void *(*compile)(const char *source, size_t len, bool text, bool *ok, const char **out, size_t *size, const char **log);
+    void *(*compile)(const char *source, size_t len, bool text, bool *ok, const char **out, size_t *size,
+                     const char **log);
     void (*release)(void *result);
 };
 #define SHADERC_ABI 1u
