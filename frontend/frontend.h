@@ -2,10 +2,10 @@
  *
  * A call on tensors goes through one path, record() in record.c: check the operands, dispatch on their device,
  * append a node to the recording, make a handle.  The recording is the open trace of the thread or, outside of
- * traces, the ambient graph of the process.  Composites (nn/, random.c, parts of ops.c) are made of
+ * traces, the deferred graph of the process.  Composites (nn/, random.c, parts of ops.c) are made of
  * such calls.
  *
- * One lock guards the table's free list, everything about handles that are not temporaries, and the ambient
+ * One lock guards the table's free list, everything about handles that are not temporaries, and the deferred
  * graph.  Temporaries and their trace are touched by the trace's own thread only, without the lock. */
 #ifndef KILN_FRONTEND_H
 #define KILN_FRONTEND_H
@@ -19,7 +19,7 @@
 /* ---- handle.c: the table of handles ---- */
 enum handle_kind {
     KIND_TEMP,   /* node is a node of trace */
-    KIND_VALUE,  /* buffer is its value; NULL: lazy, node is a node of the ambient graph, still to be computed */
+    KIND_VALUE,  /* buffer is its value; NULL: lazy, node is a node of the deferred graph, still to be computed */
     KIND_WRAPPER, /* of a layer: wrapper has its parts; with a trace it is a temporary of that */
     KIND_POISON, /* cause says why there is no value */
     KIND_DEAD,   /* a temporary released before its trace ended */
@@ -43,10 +43,10 @@ struct entry {
     /* of autodiff: a strategy's number * 2, and AD_ON where its device is an autodiff one */
     uint16_t ad;
     uint32_t index;              /* its own */
-    uint32_t next, prev;         /* free list; temporaries of a trace; handles with an ambient node */
+    uint32_t next, prev;         /* free list; temporaries of a trace; handles with a deferred node */
     uint64_t layers;             /* by kl_dispatch_mark */
     const char *made_by;         /* the function that the user called; NULL: not known */
-    _Atomic(uint32_t) tape;      /* of a temporary whose trace has ended: that trace's tape.id; 0: none */
+    _Atomic(uint32_t) log;      /* of a temporary whose trace has ended: that trace's log.id; 0: none */
     uint32_t version;            /* counts rebinding, so that a late result is not given to a newer meaning */
     ref node;                    /* NIL: none */
     struct trace *trace;
@@ -244,12 +244,12 @@ bool recording_open(struct recording *r, const char *name); /* empty, memory reu
 void recording_close(struct recording *r);        /* drops the inputs' data; needs the lock */
 void recording_free(struct recording *r);
 
-/* The node a handle means in tr or, if that is NULL, in the ambient graph, whose lock is held.  NIL: *e, in which
+/* The node a handle means in tr or, if that is NULL, in the deferred graph, whose lock is held.  NIL: *e, in which
  * `what` names the operand, or the graph's own error. */
 ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *e);
 /* Moves the graph's error to *e, without the op's name in front; the graph stays usable. */
 void take_graph_error(struct graph *g, const char *op, struct err *e);
-/* A handle for node r, just recorded in tr or, if that is NULL, in the ambient graph; kl_none: *e.  ad: struct
+/* A handle for node r, just recorded in tr or, if that is NULL, in the deferred graph; kl_none: *e.  ad: struct
  * entry's. */
 kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad, struct err *e);
 
@@ -335,77 +335,77 @@ kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uin
 kl_status backend_record(struct kl_call *c, const struct op_kernel *k); /* a kernel `run`: an opaque node */
 
 struct handle_list { kl_tensor *h; uint32_t n, cap; };
-/* ---- ambient.c: what is recorded outside of traces; all need the lock ---- */
-struct recording *ambient_recording(void);        /* with room for one op's nodes; NULL: out of memory */
-const struct graph *ambient_graph(void);
-bool ambient_room(uint32_t nodes);                /* for so many more; false: out of memory */
-ref ambient_node(struct entry *x, struct err *e); /* of a value or lazy handle, as it is now */
-void ambient_added(ref r);                        /* notes a node just appended */
-bool ambient_tracked(ref r);                      /* depends on a handle marked by kl_requires_grad */
-void ambient_bind(struct entry *x, ref r);        /* x becomes lazy with that node */
-void ambient_mark(struct entry *x);               /* x has become something to differentiate in */
-void ambient_unbind(struct entry *x);
+/* ---- deferred.c: what is recorded outside of traces; all need the lock ---- */
+struct recording *deferred_recording(void);        /* with room for one op's nodes; NULL: out of memory */
+const struct graph *deferred_graph(void);
+bool deferred_room(uint32_t nodes);                /* for so many more; false: out of memory */
+ref deferred_node(struct entry *x, struct err *e); /* of a value or lazy handle, as it is now */
+void deferred_added(ref r);                        /* notes a node just appended */
+bool deferred_tracked(ref r);                      /* depends on a handle marked by kl_requires_grad */
+void deferred_bind(struct entry *x, ref r);        /* x becomes lazy with that node */
+void deferred_mark(struct entry *x);               /* x has become something to differentiate in */
+void deferred_unbind(struct entry *x);
 /* The handles with a node in reach[] that kl_requires_grad marked; false: out of memory. */
-bool ambient_marked(const bool *reach, struct handle_list *out);
+bool deferred_marked(const bool *reach, struct handle_list *out);
 /* Computes lazy handles, in one program, and whatever else with a handle that takes.  Lets go of the lock
  * while it runs.  Handles that died meanwhile are skipped. */
-bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e);
-bool ambient_compute_device(int device, struct err *e); /* all lazy handles there, one by one where it goes wrong */
-void ambient_collect(void);                       /* frees what no handle can reach */
-void ambient_limit(void);                         /* keeps the graph bounded; before an op is recorded */
+bool deferred_compute(const kl_tensor *h, uint32_t n, struct err *e);
+bool deferred_compute_device(int device, struct err *e); /* all lazy handles there, one by one where it goes wrong */
+void deferred_collect(void);                       /* frees what no handle can reach */
+void deferred_limit(void);                         /* keeps the graph bounded; before an op is recorded */
 
-/* ---- tape.c: what the last traces of each name recorded, to be compared with the next ---- */
-struct tape_call {               /* a call that went into the graph, or a state that was bound */
+/* ---- replay_log.c: what the last traces of each name recorded, to be compared with the next ---- */
+struct replay_call {               /* a call that went into the graph, or a state that was bound */
     struct node key;             /* as given: operands before they are broadcast, the call's device + 1, no site */
-    uint32_t target;             /* the shape that the caller chose; TAPE_NONE */
+    uint32_t target;             /* the shape that the caller chose; REPLAY_NONE */
     ref result;                  /* of a region op the op's node; its results follow, key.attr.region.first of them */
-    struct tape_more *more;      /* of a region op; else NULL */
+    struct replay_more *more;      /* of a region op; else NULL */
 };
 /* What decides a region op beside its key: bytes that say all else, and what its functions recorded. */
-struct tape_more {
+struct replay_more {
     uint32_t refs;
     size_t size;
-    struct tape *body[2];        /* NULL: there is none */
+    struct replay_log *body[2];        /* NULL: there is none */
     unsigned char bytes[];
 };
-struct tape_extra {              /* the same of a call on its way */
+struct replay_extra {              /* the same of a call on its way */
     const void *bytes;
     size_t size;
-    struct tape *body[2];
+    struct replay_log *body[2];
 };
-#define TAPE_NONE UINT32_MAX
-struct tape {
+#define REPLAY_NONE UINT32_MAX
+struct replay_log {
     struct graph *g;
-    uint32_t id;                 /* of what is on it, among all tapes; 0: of a region */
-    struct tape_call *call;      /* empty: nothing to compare with */
+    uint32_t id;                 /* of what is on it, among all logs; 0: of a region */
+    struct replay_call *call;      /* empty: nothing to compare with */
     uint32_t ncall, call_cap;
     bool partial;                /* something in the graph is not among the calls: memory ran out */
-    uint32_t refs;               /* of a region's tape */
+    uint32_t refs;               /* of a region's log */
     /* what ran it, which may be evicted meanwhile: a weak reference; NULL: it has not run */
     const struct exec *exec;
     bool fuse;                   /* the option then */
     uint64_t schedules;          /* schedules_number then */
-    struct tape *next;           /* used before this one */
+    struct replay_log *next;           /* used before this one */
 };
-/* Starts the trace of this name on the tape to compare with first, or on an empty one; false: out of memory. */
-bool tape_begin(struct trace *tr, const char *name);
-/* The same for the trace of a region, number `which` of the op that is recorded in outer, which has a tape. */
-bool tape_begin_body(struct trace *tr, const struct trace *outer, uint32_t which, const char *name);
-struct tape *tape_body_ref(struct tape *body);    /* NULL is fine, also below */
-void tape_body_drop(struct tape *body);
-/* The trace's next call: its result, which is also in the tape of an earlier trace, the trace still being on that; or
- * NULL, the trace being on a tape of its own, whose graph holds all that came before and may be added to.  *failed: out
- * of memory.  The trace of a region that is recorded outside of traces has no tape. */
-const struct tape_call *tape_next(struct trace *tr, const struct node *key, const kl_site *site,
-                                  const struct shape *target, const struct tape_extra *extra, bool *failed);
+/* Starts the trace of this name on the log to compare with first, or on an empty one; false: out of memory. */
+bool replay_begin(struct trace *tr, const char *name);
+/* The same for the trace of a region, number `which` of the op that is recorded in outer, which has a log. */
+bool replay_begin_body(struct trace *tr, const struct trace *outer, uint32_t which, const char *name);
+struct replay_log *replay_body_ref(struct replay_log *body);    /* NULL is fine, also below */
+void replay_body_drop(struct replay_log *body);
+/* The trace's next call: its result, which is also in the log of an earlier trace, the trace still being on that; or
+ * NULL, the trace being on a log of its own, whose graph holds all that came before and may be added to.  *failed: out
+ * of memory.  The trace of a region that is recorded outside of traces has no log. */
+const struct replay_call *replay_next(struct trace *tr, const struct node *key, const kl_site *site,
+                                  const struct shape *target, const struct replay_extra *extra, bool *failed);
 /* Notes that the call gave node r. */
-void tape_add(struct trace *tr, const struct node *key, const struct shape *target, const struct tape_extra *extra,
+void replay_add(struct trace *tr, const struct node *key, const struct shape *target, const struct replay_extra *extra,
               ref r);
-/* All was as before, and so are the outputs; if not, the trace has a tape of its own.  false: that, or *failed. */
-bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed);
+/* All was as before, and so are the outputs; if not, the trace has a log of its own.  false: that, or *failed. */
+bool replay_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed);
 /* x runs it, with this option and the schedules of this number: the next trace may be compared with it. */
-void tape_end(struct trace *tr, const struct exec *x, bool fuse, uint64_t schedules);
-void tape_free_all(struct trace *tr);
+void replay_end(struct trace *tr, const struct exec *x, bool fuse, uint64_t schedules);
+void replay_free_all(struct trace *tr);
 
 /* ---- trace.c ---- */
 struct binding {                 /* an outside handle used in a trace; position = the state's ordinal */
@@ -443,14 +443,15 @@ struct region_frame {
     kl_tensor *in, *captured;
     void *views;                     /* region_recorder.views */
     struct graph *g, *empty;         /* of the op's first region; region_recorder.empty */
-    struct tape *body;
+    struct replay_log *body;
     struct handle_list made;         /* outside of traces: handles made for the region */
 };
 
 struct trace {
-    struct recording r;              /* its graph is the tape's; without one its own */
-    struct tape *tape, *tapes;       /* the one in use; all that this thread has, last used first; of a region none */
-    bool replaying;                  /* the tape is an earlier trace's, its first `at` calls are this one's too */
+    struct recording r;              /* its graph is the log's; without one its own */
+    /* the one in use; all that this thread has, last used first; of a region none */
+    struct replay_log *log, *logs;
+    bool replaying;                  /* the log is an earlier trace's, its first `at` calls are this one's too */
     uint32_t at;
     const kl_site *site;             /* of the call that uses handles now */
     const char *region;              /* a region is recorded: the op's name; else NULL */
@@ -476,7 +477,7 @@ struct trace {
     uint32_t out_cap, exclusive_cap, state_cap, kept_cap;
     struct output *output;
     uint32_t output_cap;
-    unsigned char *extra;            /* room for tape_extra.bytes */
+    unsigned char *extra;            /* room for replay_extra.bytes */
     uint32_t extra_cap;
 };
 static inline struct trace *thread_trace(const struct thread *t) { return t->tracing ? t->trace : NULL; }
@@ -492,7 +493,7 @@ struct binding *trace_binding(struct trace *tr, kl_tensor h); /* NULL: not used 
 ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e);
 void trace_end_temps(struct thread *t, struct trace *tr);
 void trace_drop(struct thread *t);                /* ends the trace, run or not */
-/* All that the trace has recorded, and its outputs.  known: it is its tape's.  NULL: *e, or it has no outputs. */
+/* All that the trace has recorded, and its outputs.  known: it is its log's.  NULL: *e, or it has no outputs. */
 const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e);
 /* What runs the trace, with a reference.  NULL: *e, or it has no outputs. */
 const struct exec *trace_program(struct trace *tr, struct err *e);
@@ -513,18 +514,18 @@ struct region_recorder {
     void *views;                 /* memory that the caller holds */
     const struct region *first;  /* while the op's second region is recorded; else NULL */
     /* no call of the trace around it stands for the op: there is nothing to compare with */
-    bool untaped;
-    struct graph *empty;         /* to record the next region in, if it is untaped; taken.  NULL: a new one */
+    bool unlogged;
+    struct graph *empty;         /* to record the next region in, if it is unlogged; taken.  NULL: a new one */
     struct handle_list captured; /* tensors from outside that the regions so far use: inputs behind the parameters */
     struct handle_list made;     /* outside of traces: handles that only the regions need */
     bool silent;                 /* the next region may not look at values */
     kl_tensor entry;             /* the token that those of the regions so far follow, among `captured`, or kl_none */
 };
 struct view;
-/* A region: inside of a trace a tape of its own, which holds its graph and does not change; else the graph. */
+/* A region: inside of a trace a log of its own, which holds its graph and does not change; else the graph. */
 struct region {
     struct graph *g;
-    struct tape *body;
+    struct replay_log *body;
     ref token;                   /* its last one; NIL: it does not look at values */
 };
 /* Calls fn with a temporary for each parameter, and records what it does, as region number `which` of the op; *out is

@@ -70,7 +70,7 @@ union attr {
                                                         first among operands and results; custom_grad: operands
                                                         that have a gradient, the first ones too */
         uint32_t scanned;                            /* scan: operands behind those, cut along axis 0 */
-        uint32_t flags;                              /* REGION_REVERSE (scan), REGION_AGAIN (checkpoint) */
+        uint32_t flags;                              /* REGION_REVERSE (scan), REGION_REMAT (checkpoint) */
         int64_t length;                              /* scan: rounds; custom: which of g->custom */
     } region;
     struct {                                         /* slice: elements start, start + step, .. of one axis;
@@ -119,9 +119,9 @@ union attr {
 enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
 
 enum { MARK_STOP = 1,             /* node.flags: no gradient flows through this node */
-       MARK_AGAIN = 2 };          /*   computed a second time to save memory: never the same node as the first */
+       MARK_REMAT = 2 };          /*   computed a second time to save memory: never the same node as the first */
 enum { REGION_REVERSE = 1,        /* scan: from the last element to the first */
-       REGION_AGAIN = 2 };        /* checkpoint: the backward pass of one, whose nodes become MARK_AGAIN */
+       REGION_REMAT = 2 };        /* checkpoint: the backward pass of one, whose nodes become MARK_REMAT */
 enum { MAX_REGION_DEPTH = 16 };   /* of regions in regions */
 
 struct node {
@@ -275,7 +275,7 @@ static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_
 /* Pass inline takes it apart: it only matters to gradients. */
 static inline bool op_is_inlined(unsigned op) { return op == OP_checkpoint || op == OP_custom_grad; }
 /* Reads its operands whole, wherever they are stored, and is no part of a kernel. */
-static inline bool op_is_apart(unsigned op) { return op_is_region(op) || op == OP_copy; }
+static inline bool op_is_non_fusible(unsigned op) { return op_is_region(op) || op == OP_copy; }
 /* A region op that runs its regions. */
 static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
 static inline bool op_is_reduce(unsigned op) { return op >= OP_sum && op <= OP_reduce_prod; }

@@ -1,6 +1,7 @@
 /* Graph to graph and graph to kernels: one internal header for the folder.
  *
- *   captured -> bind -> autodiff -> inline -> simplify -> dce -> numerics -> stages -> fuse   (passes.def, in order)
+ *   captured -> bind -> autodiff -> inline -> simplify -> dce -> numerics -> split_reductions -> fuse   (passes.def, in
+ * order)
  *            -> lower (one kernel a group) -> plan (storage, commands) = a program */
 #ifndef KILN_PASSES_H
 #define KILN_PASSES_H
@@ -85,7 +86,7 @@ void lowerer_free(struct lowerer *s);          /* NULL is fine */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
 
-/* ---- plan.c, plan_apart.c: storage and commands ---- */
+/* ---- plan.c, plan_non_fusible.c: storage and commands ---- */
 enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_INSIDE }; /* the last two hold no value */
 /* arena: of device `index`; scratch: offset in a thread's scratch; inside: the kernel's own, shared memory or
  * registers */

@@ -64,7 +64,7 @@ struct device_kernel {
     struct driver_kernel *kernel;
     bool has_work;                       /* scratch that is an argument */
     uint32_t nbuf;
-    uint8_t inside[];                    /* per lbuf: no argument */
+    uint8_t local[];                    /* per lbuf: no argument */
 };
 struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
                                        struct err *e);

@@ -9,7 +9,7 @@
 struct head {
     char magic[8];
     uint32_t threads, nbuf;
-    uint64_t size;                 /* of the binary; in front of it, `inside`, a byte a buffer, to a multiple of 8 */
+    uint64_t size;                 /* of the binary; in front of it, `local`, a byte a buffer, to a multiple of 8 */
 };
 static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '1'};
 
@@ -23,8 +23,8 @@ bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e)
     if (c->size < sizeof h || memcmp(h.magic, magic, sizeof magic) || c->size - sizeof h < round8(h.nbuf) ||
         c->size - sizeof h - round8(h.nbuf) != h.size || !h.threads || h.threads > MAX_THREADS)
         return err_set(e, KL_ERR_COMPILE, "the code of a kernel for a GPU is damaged");
-    const uint8_t *inside = (const uint8_t *)c->bytes + sizeof h;
-    *out = (struct gpu_code){h.threads, h.nbuf, inside, inside + round8(h.nbuf), h.size};
+    const uint8_t *local = (const uint8_t *)c->bytes + sizeof h;
+    *out = (struct gpu_code){h.threads, h.nbuf, local, local + round8(h.nbuf), h.size};
     return true;
 }
 
@@ -39,7 +39,7 @@ static bool gpu_build_join(const struct source_info *info, uint32_t nbuf, const 
         return err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
     memcpy(p, &h, sizeof h);
     for (uint32_t b = 0; b < nbuf; b++)
-        p[sizeof h + b] = info->inside[b];
+        p[sizeof h + b] = info->local[b];
     memcpy(p + sizeof h + round8(nbuf), binary->bytes, binary->size);
     return true;
 }
@@ -166,9 +166,9 @@ const struct backend backend_vulkan = {.name = "vulkan", .abi = KERNEL_ABI, .ver
 static bool plugin_text(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
     char *text = kernel_text(k);
-    struct source_info info = {.threads = 1, .inside = mem_alloc(k->nbuf + 1)};
+    struct source_info info = {.threads = 1, .local = mem_alloc(k->nbuf + 1)};
     *out = (struct code){0};
-    bool ok = (text && info.inside) || err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
+    bool ok = (text && info.local) || err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
     struct code binary = {text, ok ? strlen(text) + 1 : 0};
     if (ok && kind == EMIT_OBJECT)
         ok = gpu_build_join(&info, k->nbuf, &binary, out, e);

@@ -8,7 +8,7 @@
 struct gpu_code {
     uint32_t threads;              /* of a block */
     uint32_t nbuf;                 /* lbufs of the kernel */
-    const uint8_t *inside;         /* per lbuf: no argument */
+    const uint8_t *local;         /* per lbuf: no argument */
     const void *binary;            /* 8-byte aligned where the code is */
     size_t size;
 };

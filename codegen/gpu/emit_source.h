@@ -19,14 +19,15 @@ struct emitter {
     int64_t *stride;              /* so far */
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     uint8_t *known;               /* per value: a compiler may find it to be a constant */
-    uint8_t *piles;               /* per value: a carried value, or products added to one */
+    /* per value: part of an accumulation chain: a carried value, or products added to one */
+    uint8_t *chain;
     uint32_t width;               /* lanes of the open vector loop; 1 outside */
     uint32_t shuffle;             /* lanes that exchange values without memory, of this kernel's; 0: none */
     bool own_threads;             /* the kernel has block loops: threads are its own affair; */
     bool shares;                  /* they have shared memory */
     /* threads that hold a tile together: without a unit each has all of it, the first one stores */
-    unsigned team;
-    const struct matrix_unit *unit; /* whose teams' tiles the kernel has; NULL: no matrix unit's */
+    unsigned subgroup;
+    const struct matrix_unit *unit; /* whose subgroups' tiles the kernel has; NULL: no matrix unit's */
     uint8_t *role;                /* per value, with a unit: enum source_role of a tile */
     val copies;                   /* with COPIES_LATE: the first that has not landed; 0: all have */
     /* the element of a tile that is being written; with a unit col: the lane's variable */

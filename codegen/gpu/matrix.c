@@ -1,5 +1,5 @@
 /* The matrix units of GPUs: which architectures have them, and who holds what.  Here alone is it said how the elements
- * of a tile are spread over the lanes of a team. */
+ * of a tile are spread over the lanes of a subgroup. */
 #include "source.h"
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static const char nvidia_prelude[] =
  *     sum row group or, c2 c3, 8 more; column 2 number + 0, 1 */
 const struct matrix_unit matrix_nvidia = {
     .prelude = nvidia_prelude,
-    .caps = {.team = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16},
+    .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16},
     .a = {8, {4, 8, 1, {0, 0, 8, 8, 0, 0, 8, 8}}, {1, 4, 2, {0, 1, 0, 1, 8, 9, 8, 9}}},
     .b = {4, {1, 4, 2, {0, 1, 8, 9}}, {4, 8, 1, {0}}},
     .sum = {4, {4, 8, 1, {0, 0, 8, 8}}, {1, 4, 2, {0, 1, 0, 1}}},
@@ -62,7 +62,7 @@ static const char amd_prelude[] =
  *     sum row 4 (lane / 16) + 0 .. 3, column lane % 16 */
 const struct matrix_unit matrix_amd = {
     .prelude = amd_prelude,
-    .caps = {.team = 64, .m = 16, .n = 16, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16},
+    .caps = {.subgroup = 64, .m = 16, .n = 16, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16},
     .a = {4, {1, 16, 1, {0}}, {16, 4, 4, {0, 1, 2, 3}}},
     .b = {4, {16, 4, 4, {0, 1, 2, 3}}, {1, 16, 1, {0}}},
     .sum = {4, {16, 4, 4, {0, 1, 2, 3}}, {1, 16, 1, {0}}},

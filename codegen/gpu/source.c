@@ -44,14 +44,14 @@ static uint32_t shuffles(const struct kernel *k, const struct dialect *d, uint32
 {
     bool any = !d->lane;
     for (val v = 1; v < k->ninst && !any; v++)
-        any = k->inst[v].op == L_FOLD || k->inst[v].op == L_MIX;
+        any = k->inst[v].op == L_LANE_REDUCE || k->inst[v].op == L_INTERLEAVE;
     return any && d->shuffle && (!d->lane || threads % d->shuffle == 0) ? d->shuffle : 0;
 }
 
 static const char *const exchange_types[] = {"u32", "u64", "f32", "f64"};
 enum { EXCHANGE_TYPES = sizeof exchange_types / sizeof *exchange_types };
 
-/* Which arrays folds and mixes exchange values through, by bits. */
+/* Which arrays folds and interleaves exchange values through, by bits. */
 static unsigned exchange_arrays(const struct emitter *m)
 {
     unsigned used = 0;
@@ -60,7 +60,7 @@ static unsigned exchange_arrays(const struct emitter *m)
         const struct linst *i = &m->k->inst[v];
         if (i->op == L_LOOP && i->kind == LOOP_VECTOR)
             width = (uint32_t)m->k->inst[i->b].imm;
-        if ((i->op != L_FOLD && i->op != L_MIX) || !exchanges(m, v, width))
+        if ((i->op != L_LANE_REDUCE && i->op != L_INTERLEAVE) || !exchanges(m, v, width))
             continue;
         for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
             if (!strcmp(exchange_types[x], exchange_type(i->dtype)))
@@ -75,7 +75,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
     struct source_info *s = &m->info;
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
-        s->inside[b] = buf_inside(l->role);
+        s->local[b] = buf_is_local(l->role);
         m->shares |= l->role == BUF_SHARED;
         if (l->role == BUF_SHARED)
             s->shared_bytes += (uint32_t)(((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64);
@@ -91,7 +91,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         uint64_t count = (uint64_t)(l->count > 0 ? l->count : 1);
         if (l->role != BUF_SCRATCH || count > room / 64 * 64 / dtype_size(l->dtype))
             continue;
-        s->inside[b] = true;
+        s->local[b] = true;
         s->shared_bytes += (uint32_t)((count * dtype_size(l->dtype) + 63) / 64 * 64);
     }
     return true;
@@ -105,7 +105,7 @@ static void open_c(struct emitter *m, const char *entry)
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         const char *name = l->role == BUF_SCRATCH ? "work" : "b";
-        if (!m->info.inside[b])
+        if (!m->info.local[b])
             text_put(m->t, "%s%s *%s%u, ", l->role == BUF_IN ? "const " : "", source_memory_type(l->dtype), name, b);
     }
     text_put(m->t, "const u64 *slots, i64 begin, i64 end)\n{\n");
@@ -120,7 +120,7 @@ static void open_glsl(struct emitter *m)
              m->info.threads);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         unsigned dtype = m->k->buf[b].dtype == KL_BOOL ? KL_U8 : m->k->buf[b].dtype;
-        if (m->info.inside[b] || named[dtype])
+        if (m->info.local[b] || named[dtype])
             continue;
         named[dtype] = true;
         text_put(m->t, "layout(buffer_reference, std430, buffer_reference_align = %zu) buffer at_%s { %s v; };\n",
@@ -130,11 +130,11 @@ static void open_glsl(struct emitter *m)
     text_put(m->t, "layout(push_constant) uniform Launch { u64 buffers, slots; i64 begin, end; };\n");
 }
 
-static void declare_inside(struct emitter *m, unsigned arrays)
+static void declare_local(struct emitter *m, unsigned arrays)
 {
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
-        if (!m->info.inside[b])
+        if (!m->info.local[b])
             continue;
         source_line(m);
         text_put(m->t, "%s%s b%u[%" PRId64 "];\n", l->role == BUF_REGISTER ? "" : m->d->shared,
@@ -154,7 +154,7 @@ static void find_buffers(struct emitter *m)
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         bool scratch = l->role == BUF_SCRATCH;
-        if (m->info.inside[b])
+        if (m->info.local[b])
             continue;
         if (m->d->table)
             text_put(m->t, "    u64 b%u = at_u64(buffers + %uul).v", b, 8 * place++);
@@ -174,13 +174,13 @@ static bool open_function(struct emitter *m, const char *entry)
         return false;
     if (m->d->table) {
         open_glsl(m);
-        declare_inside(m, arrays);
+        declare_local(m, arrays);
         text_put(m->t, "void main()\n{\n");
         m->depth = 1;
     } else {
         open_c(m, entry);
         m->depth = 1;
-        declare_inside(m, arrays);
+        declare_local(m, arrays);
     }
     source_line(m);
     text_put(m->t, "%su32 t = %s;\n", m->d->local, m->d->lane && m->shuffle ? m->d->lane : m->d->thread);
@@ -257,7 +257,7 @@ static void open_loop(struct emitter *m, val v)
     char a[MAX_OPERAND], b[MAX_OPERAND];
     bool fits;
     if (i->kind == LOOP_BLOCK)
-        m->team = i->rows;
+        m->subgroup = i->rows;
     if (i->kind == LOOP_VECTOR) {
         m->width = (uint32_t)m->k->inst[i->b].imm;
         source_line(m);
@@ -405,10 +405,10 @@ static bool emit_inst(struct emitter *m, val v)
         else
             each_element(m, v, source_mma);
         return true;
-    case L_FOLD:
+    case L_LANE_REDUCE:
         source_fold(m, v);
         return true;
-    case L_MIX:
+    case L_INTERLEAVE:
         source_mix(m, v);
         return true;
     default:
@@ -421,7 +421,7 @@ static bool emit_inst(struct emitter *m, val v)
 
 void source_info_free(struct source_info *i)
 {
-    mem_free(i->inside);
+    mem_free(i->local);
     *i = (struct source_info){0};
 }
 
@@ -430,7 +430,7 @@ static void find_piles(struct emitter *m)
 {
     for (val v = 1; v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
-        m->piles[v] = i->op == L_CARRY || (i->op == L_OP(P_FMA) && m->piles[i->c]);
+        m->chain[v] = i->op == L_CARRY || (i->op == L_OP(P_FMA) && m->chain[i->c]);
     }
 }
 
@@ -439,7 +439,7 @@ static void find_known(struct emitter *m)
 {
     for (val v = 1; v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
-        bool made = i->op >= L_PRIM || i->op == L_SPLAT || i->op == L_FOLD || i->op == L_CARRY || i->op == L_OUT;
+        bool made = i->op >= L_PRIM || i->op == L_SPLAT || i->op == L_LANE_REDUCE || i->op == L_CARRY || i->op == L_OUT;
         m->known[v] = i->op == L_CONST || (made && m->known[i->a] && (!i->b || m->known[i->b]) &&
                                            (!i->c || m->known[i->c]));
     }
@@ -470,19 +470,19 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
         return false;
     m.info.threads = widest(k);
     m.shuffle = shuffles(k, d, m.info.threads);
-    m.info.inside = mem_alloc((k->nbuf + 1) * sizeof *m.info.inside);
+    m.info.local = mem_alloc((k->nbuf + 1) * sizeof *m.info.local);
     m.barrier = mem_alloc(k->ninst);
     m.affine = mem_alloc(k->ninst);
-    m.piles = mem_alloc(k->ninst);
+    m.chain = mem_alloc(k->ninst);
     m.known = mem_alloc(k->ninst);
     m.narrow = mem_alloc(k->ninst);
     m.role = mem_alloc(k->ninst);
     m.stride = mem_alloc(k->ninst * sizeof *m.stride);
-    bool ok = m.info.inside && m.barrier && m.affine && m.piles && m.known && m.narrow && m.role && m.stride;
+    bool ok = m.info.local && m.barrier && m.affine && m.chain && m.known && m.narrow && m.role && m.stride;
     ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
-    mem_free(m.piles);
+    mem_free(m.chain);
     mem_free(m.known);
     mem_free(m.narrow);
     mem_free(m.role);

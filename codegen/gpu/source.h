@@ -18,7 +18,7 @@
 #include "ir/loop/loop.h"
 #include "ir/text/text.h"
 
-/* Where a lane of a team has the elements of a tile that it holds for a matrix unit: element e lies at
+/* Where a lane of a subgroup has the elements of a tile that it holds for a matrix unit: element e lies at
  * lane / div % mod * scale + at[e] of either axis. */
 struct fragment_axis { uint8_t div, mod, scale, at[8]; };
 struct fragment { uint8_t elements; struct fragment_axis row, col; };
@@ -63,7 +63,7 @@ struct dialect {
 struct source_info {
     uint32_t threads;             /* of a block */
     uint32_t shared_bytes;
-    bool *inside;                 /* per buffer: declared in the function, no argument */
+    bool *local;                 /* per buffer: declared in the function, no argument */
 };
 
 /* ---- dialect.c ---- */
@@ -73,7 +73,7 @@ const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e
 struct dialect dialect_for(const struct dialect *d, const char *features);
 /* What stands in front of kernels for a device whose caps.features are these; of a device that is not at hand: NULL.  A
  * device without +fma rounds a product before it is added to.  Then fma is computed by other means, but where sums of
- * products pile up: there every device adds as it does. */
+ * products are accumulated: there every device adds as it does. */
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out);
 /* What lowerings may know of a GPU that is not at hand, matrix units apart. */
 void dialect_caps(const struct dialect *d, struct caps *out);

@@ -1,9 +1,9 @@
-/* Tiles that the teams of a matrix unit hold: each lane has the elements that matrix.c says, a pair of halves a
+/* Tiles that the subgroups of a matrix unit hold: each lane has the elements that matrix.c says, a pair of halves a
  * variable.
  *
- * A kernel has them where its teams are as large as the unit's, and all it does with tiles is what there is text for
- * here: it loads factors, multiplies them in any order, carries the sums and stores them.  In other kernels with teams
- * each thread has all of a tile. */
+ * A kernel has them where its subgroups are as large as the unit's, and all it does with tiles is what there is text
+ * for here: it loads factors, multiplies them in any order, carries the sums and stores them.  In other kernels with
+ * subgroups each thread has all of a tile. */
 #include "emit_source.h"
 #include <inttypes.h>
 
@@ -42,7 +42,7 @@ static bool has_text(struct emitter *m, val v)
     const struct mma_caps *c = &m->d->matrix->caps;
     switch (i->op) {
     case L_LOOP:
-        return i->kind != LOOP_BLOCK || i->rows == c->team;
+        return i->kind != LOOP_BLOCK || i->rows == c->subgroup;
     case L_LOAD:
         return true; /* is_factor */
     case L_MMA:

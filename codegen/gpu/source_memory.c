@@ -30,7 +30,7 @@ static bool source_memory_place(const struct emitter *m, const struct linst *i, 
 static void source_memory_element(struct emitter *m, uint32_t b, const char *index, bool fits)
 {
     const char *type = source_memory_type(m->k->buf[b].dtype);
-    if (m->d->table && !m->info.inside[b])
+    if (m->d->table && !m->info.local[b])
         text_put(m->t, fits ? "at_%s(b%u + u64(u32(%s)) * %zuul).v" : "at_%s(b%u + u64(%s) * %zuul).v", type, b, index,
                  dtype_size(m->k->buf[b].dtype));
     else if (*m->d->subscript)
@@ -88,7 +88,7 @@ static const char *joint(bool *open)
     return s;
 }
 
-/* One element, by the thread whose lane it is, or by the first of a tile's team. */
+/* One element, by the thread whose lane it is, or by the first of a tile's subgroup. */
 static void store_element(struct emitter *m, const struct linst *i, bool turns)
 {
     const struct linst *n = m->k->inst;
@@ -102,8 +102,8 @@ static void store_element(struct emitter *m, const struct linst *i, bool turns)
         text_put(m->t, "%st == turn", joint(&open));
     else if (lanes < m->info.threads && !same)
         text_put(m->t, "%st < %uu", joint(&open), lanes);
-    if (i->op == L_STORE && n[i->b].cols && m->team > 1)
-        text_put(m->t, "%s(t & %uu) == 0u", joint(&open), m->team - 1);
+    if (i->op == L_STORE && n[i->b].cols && m->subgroup > 1)
+        text_put(m->t, "%s(t & %uu) == 0u", joint(&open), m->subgroup - 1);
     if (i->c)
         text_put(m->t, "%s%s", joint(&open), source_operand(m, i->c, x));
     text_put(m->t, open ? ") " : "");

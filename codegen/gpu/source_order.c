@@ -174,7 +174,8 @@ static void step(struct walk *w, val v)
         source_order_load(w, v);
     else if (i->op == L_STORE || i->op == L_ATOMIC)
         source_order_store(w, v);
-    else if ((i->op == L_FOLD || i->op == L_MIX) && exchanges(w->m, v, w->width)) /* these have barriers */
+    else if ((i->op == L_LANE_REDUCE || i->op == L_INTERLEAVE) &&
+             exchanges(w->m, v, w->width)) /* these have barriers */
         memset(w->now, 0, w->m->k->nbuf);
 }
 

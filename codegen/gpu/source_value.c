@@ -232,7 +232,7 @@ static void logic(struct text *t, enum prim p, const char *a, const char *b)
         text_put(t, "%s %s %s", a, p == P_AND ? "&&" : p == P_OR ? "||" : "!=", b);
 }
 
-static void floating(struct text *t, enum prim p, unsigned dtype, bool piles, const char *a, const char *b,
+static void floating(struct text *t, enum prim p, unsigned dtype, bool chain, const char *a, const char *b,
                      const char *c)
 {
     const char *n = dtype_name(dtype);
@@ -242,7 +242,7 @@ static void floating(struct text *t, enum prim p, unsigned dtype, bool piles, co
     case P_MUL: text_put(t, "%s * %s", a, b); break;
     case P_DIV: text_put(t, "%s / %s", a, b); break;
     case P_NEG: text_put(t, "-%s", a); break;
-    case P_FMA: text_put(t, "%s_%s(%s, %s, %s)", piles ? "sum" : "fma", n, a, b, c); break;
+    case P_FMA: text_put(t, "%s_%s(%s, %s, %s)", chain ? "sum" : "fma", n, a, b, c); break;
     case P_SQRT: text_put(t, "sqrt_%s(%s)", n, a); break;
     case P_RINT: text_put(t, "rint_%s(%s)", n, a); break;
     default: text_put(t, "abs_%s(%s)", n, a);
@@ -293,7 +293,7 @@ void source_prim(struct emitter *m, val v)
     else if (from == KL_BOOL)
         logic(m->t, p, a, b);
     else if (dtype_is_float(from))
-        floating(m->t, p, from, m->d->table && m->piles[v], a, b, c);
+        floating(m->t, p, from, m->d->table && m->chain[v], a, b, c);
     else if (p == P_DIV)
         divide(m->t, from, a, b);
     else
@@ -353,7 +353,7 @@ const char *exchange_type(unsigned dtype)
 bool exchanges(const struct emitter *m, val v, uint32_t width)
 {
     const struct linst *i = &m->k->inst[v];
-    return i->op == L_FOLD ? width > 1 && width > m->shuffle : i->imm >= (m->shuffle ? m->shuffle : 1);
+    return i->op == L_LANE_REDUCE ? width > 1 && width > m->shuffle : i->imm >= (m->shuffle ? m->shuffle : 1);
 }
 
 /* Puts x of every thread where the others can read it. */
@@ -423,7 +423,7 @@ void source_mix(struct emitter *m, val v)
     uint32_t h = (uint32_t)i->imm;
     source_operand(m, i->a, a);
     source_operand(m, i->b, b);
-    const char *given = i->kind == MIX_LO ? b : a;
+    const char *given = i->kind == INTERLEAVE_LO ? b : a;
     if (exchanges(m, v, m->width)) {
         publish(m, x, given);
         snprintf(other, sizeof other, "x_%s[t ^ %uu]", x, h);
@@ -434,7 +434,7 @@ void source_mix(struct emitter *m, val v)
     source_line(m);
     text_put(m->t, "%s%s w%u = %s(%s);\n", m->d->local, x, v, x, other);
     source_declare(m, v);
-    if (i->kind == MIX_LO)
+    if (i->kind == INTERLEAVE_LO)
         text_put(m->t, "(t & %uu) != 0u ? %s(w%u) : %s;\n", h, dtype_name(i->dtype), v, a);
     else
         text_put(m->t, "(t & %uu) != 0u ? %s : %s(w%u);\n", h, b, dtype_name(i->dtype), v);

@@ -242,12 +242,12 @@ static void emit_mix(struct emitter *m, val v)
     unsigned h = (unsigned)i->imm, far = h / m->native;
     for (unsigned p = 0; a && b && out && p < m->parts; p++) {
         if (far) {
-            out[p] = i->kind == MIX_LO ? (p & far ? b[p - far] : a[p]) : p & far ? b[p] : a[p + far];
+            out[p] = i->kind == INTERLEAVE_LO ? (p & far ? b[p - far] : a[p]) : p & far ? b[p] : a[p + far];
             continue;
         }
         unsigned lane[64];
         for (unsigned l = 0; l < m->native; l++)
-            lane[l] = i->kind == MIX_LO ? (l & h ? m->native + l - h : l) : l & h ? m->native + l : l + h;
+            lane[l] = i->kind == INTERLEAVE_LO ? (l & h ? m->native + l - h : l) : l & h ? m->native + l : l + h;
         out[p] = shuffle(m, a[p], b[p], lane, m->native);
     }
     m->v[v].form = FORM_VECTOR;
@@ -594,10 +594,10 @@ static val emit_inst(struct walker *w, val v)
         set_uniform(m, v, emit_scalar(m, i->a));
         m->v[v].home = m->v[i->a].home;
         break;
-    case L_MIX:
+    case L_INTERLEAVE:
         emit_mix(m, v);
         break;
-    case L_FOLD:
+    case L_LANE_REDUCE:
         emit_fold(m, v);
         break;
     default:

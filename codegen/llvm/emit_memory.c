@@ -222,9 +222,9 @@ void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsig
         LLVMSetAlignment(LLVMBuildStore(m->b, x, ptr), (unsigned)dtype_size(dtype));
 }
 
-/* ---- streams: results past the caches ---- */
+/* ---- streams: non-temporal stores ---- */
 
-/* Is this store of neighbours, in all lanes, one that a streaming kernel sends past the caches? */
+/* Is this store of neighbours, in all lanes, one that a streaming kernel makes non-temporal? */
 static bool streams(const struct emitter *m, const struct linst *i)
 {
     enum { LEAST = 16 }; /* bytes of the smallest register */
@@ -240,7 +240,7 @@ static void mark_nontemporal(struct emitter *m, LLVMValueRef store)
                     LLVMMetadataAsValue(m->ctx, node));
 }
 
-/* The parts of a store, from `first` on: past the caches where they lie at whole registers, which no kernel can know
+/* The parts of a store, from `first` on: non-temporal where they lie at whole registers, which no kernel can know
  * of its rows or of memory that the caller lends. */
 static void stream_parts(struct emitter *m, uint32_t buf, LLVMValueRef first, LLVMValueRef *x)
 {

@@ -178,7 +178,7 @@ static enum way way_of(const struct call *c, const struct side *a, const struct 
 
 /* ---- with a gradient ---- */
 
-struct twin {
+struct float_product {
     const struct call *c;
     struct side side[2];
     enum way way;
@@ -186,7 +186,7 @@ struct twin {
 };
 
 /* The operand with the parts that are the region's. */
-static struct side side_in(const struct twin *w, unsigned i, const kl_tensor *in)
+static struct side side_in(const struct float_product *w, unsigned i, const kl_tensor *in)
 {
     struct side s = w->side[i];
     for (unsigned k = 0; k < 3; k++)
@@ -196,7 +196,7 @@ static struct side side_in(const struct twin *w, unsigned i, const kl_tensor *in
 
 static kl_status twin_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    const struct twin *w = ctx;
+    const struct float_product *w = ctx;
     struct side a = side_in(w, 0, in), b = side_in(w, 1, in);
     (void)nin, (void)nout;
     out[0] = w->way == WHOLE ? whole_product(w->c, &a, &b) : block_product(w->c, &a, &b);
@@ -205,7 +205,7 @@ static kl_status twin_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_ten
 
 /* The float again, of integers that stand in in[]: through quantize, where it came from a float, so that saturation
  * counts. */
-static kl_tensor float_of(const struct twin *w, unsigned i, const kl_tensor *in)
+static kl_tensor float_of(const struct float_product *w, unsigned i, const kl_tensor *in)
 {
     const kl_site *s = w->c->site;
     struct side side = side_in(w, i, in);
@@ -224,7 +224,7 @@ static kl_tensor float_of(const struct twin *w, unsigned i, const kl_tensor *in)
 
 static kl_status twin_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    const struct twin *w = ctx;
+    const struct float_product *w = ctx;
     const kl_site *s = w->c->site;
     kl_tensor y = dot_of(w->c, float_of(w, 0, in), float_of(w, 1, in));
     kl_tensor loss = kl_sum_all_at(s, kl_mul_at(s, y, in[nin - 1])); /* in[], the result, its gradient */
@@ -239,7 +239,8 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
     if (!wrapper_of(c->in[0], &layer_quantized) || !wrapper_of(c->in[1], &layer_quantized))
         return call_dense(t, c, &layer_quantized);
     unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon;
-    struct twin w = {.c = c, .side = {{quant_of(t, c->in[0]), c->proto.attr.dot.batch_a, c->proto.attr.dot.con_a,
+    struct float_product w = {.c = c, .side = {{quant_of(t, c->in[0]), c->proto.attr.dot.batch_a,
+                                                c->proto.attr.dot.con_a,
                                        nbatch},
                                       {quant_of(t, c->in[1]), c->proto.attr.dot.batch_b, c->proto.attr.dot.con_b, 0}}};
     w.side[1].first = w.side[0].q.v.shape.rank - ncon; /* behind the batch and a's free axes */

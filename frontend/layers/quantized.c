@@ -202,13 +202,13 @@ static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool sour
         return kl_none; /* from outside: a value */
     if (!tr)
         front_lock();
-    const struct graph *g = tr ? tr->r.g : ambient_graph();
+    const struct graph *g = tr ? tr->r.g : deferred_graph();
     ref r = x->node;
     const struct node *n = node_at(g, r);
     while (packed && (n->op == OP_reshape || n->op == OP_or || n->op == OP_slice || n->op == OP_and ||
                       n->op == OP_bitcast))
         n = node_at(g, r = n->in[0]); /* as pack() goes */
-    if (n->op == OP_quantize && !(n->flags & MARK_STOP) && (tr || ambient_tracked(n->in[0])))
+    if (n->op == OP_quantize && !(n->flags & MARK_STOP) && (tr || deferred_tracked(n->in[0])))
         h = handle_of_node(t, tr, source ? n->in[0] : r, x->ad, &e);
     if (!tr)
         front_unlock();

@@ -207,7 +207,7 @@ static void keep_graph(struct thread *t, struct graph *g)
 static bool vmap_run(struct mapped *m, const kl_tensor *in, const int *in_axes, kl_tensor *out, const int *out_axes)
 {
     struct region region;
-    struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .views = m->in, .untaped = true,
+    struct region_recorder c = {.t = m->t, .site = m->site, .op = "vmap", .ctx = m, .views = m->in, .unlogged = true,
                                 .silent = true};
     if (!take_arguments(m, in, in_axes))
         return false;

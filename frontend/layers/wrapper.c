@@ -22,12 +22,12 @@ struct view view_of(kl_tensor h)
 /* Another handle for what h means outside of traces; needs the lock. */
 static kl_tensor value_again(kl_tensor h, struct err *e)
 {
-    struct entry *x = ambient_recording() ? entry_find(h, "a part", e) : NULL;
+    struct entry *x = deferred_recording() ? entry_find(h, "a part", e) : NULL;
     while (x && x->busy) {
         front_wait();
         x = entry_find(h, "a part", e);
     }
-    if (x && x->requires_grad && x->node == NIL && ambient_node(x, e) == NIL)
+    if (x && x->requires_grad && x->node == NIL && deferred_node(x, e) == NIL)
         return kl_none;
     struct entry *y = x ? entry_new() : NULL;
     if (!y)
@@ -39,7 +39,7 @@ static kl_tensor value_again(kl_tensor h, struct err *e)
     y->ad = x->ad;
     y->buffer = x->buffer ? buffer_ref(x->buffer) : NULL;
     if (x->node != NIL)
-        ambient_bind(y, x->node);
+        deferred_bind(y, x->node);
     return entry_handle(y);
 }
 

@@ -270,7 +270,7 @@ static void hand_over(int device)
 {
     struct err e;
     e.code = KL_OK;
-    if (!ambient_compute_device(device, &e) && !settings[device].first.code)
+    if (!deferred_compute_device(device, &e) && !settings[device].first.code)
         settings[device].first = e;
 }
 

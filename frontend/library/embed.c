@@ -42,7 +42,7 @@ void kl_memory_trim(void)
 {
     if (thread_self()) {
         front_lock();
-        ambient_collect(); /* what no handle can reach any more */
+        deferred_collect(); /* what no handle can reach any more */
         front_unlock();
     }
     buffer_trim();

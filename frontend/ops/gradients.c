@@ -54,10 +54,10 @@ static bool marked_below(struct thread *t, const kl_site *site, kl_tensor h, str
         front_lock();
     else
         tr->site = site;
-    if (tr || ambient_recording()) {
+    if (tr || deferred_recording()) {
         ref r = node_of_handle(tr, h, "the tensor", e);
-        reach = r ? reached(tr ? tr->r.g : ambient_graph(), r) : NULL;
-        ok = reach && (tr ? marked_in_trace(tr, reach, out) : ambient_marked(reach, out));
+        reach = r ? reached(tr ? tr->r.g : deferred_graph(), r) : NULL;
+        ok = reach && (tr ? marked_in_trace(tr, reach, out) : deferred_marked(reach, out));
     }
     if (!tr)
         front_unlock();

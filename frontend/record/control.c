@@ -171,7 +171,7 @@ static bool control_resolve(struct control *c, struct trace *tr, ref *in, uint32
     return true;
 }
 
-/* ---- what the trace's tape compares ---- */
+/* ---- what the trace's log compares ---- */
 
 struct bytes { unsigned char *v; uint32_t n, cap; bool failed; };
 
@@ -186,7 +186,7 @@ static void control_put(struct bytes *b, const void *p, size_t n)
 
 /* false: out of memory. */
 static bool control_make_key(const struct control *c, struct trace *tr, const ref *in, uint32_t n, struct node *key,
-                     struct tape_extra *extra)
+                     struct replay_extra *extra)
 {
     struct bytes b = {.v = tr->extra, .cap = tr->extra_cap};
     *key = c->proto;
@@ -206,7 +206,7 @@ static bool control_make_key(const struct control *c, struct trace *tr, const re
     }
     tr->extra = b.v;
     tr->extra_cap = b.cap;
-    *extra = (struct tape_extra){b.v, b.n, {c->region[0].body, c->region[1].body}};
+    *extra = (struct replay_extra){b.v, b.n, {c->region[0].body, c->region[1].body}};
     return !b.failed;
 }
 
@@ -271,20 +271,21 @@ ref control_copy(const struct control *c, struct graph *g, ref *in, uint32_t n)
     return NIL;
 }
 
-/* Finds the op in the trace's tape or appends it; NIL: *e. */
+/* Finds the op in the trace's log or appends it; NIL: *e. */
 static ref record_op(struct control *c, struct trace *tr, struct recording *r, ref *in, uint32_t n, struct err *e)
 {
     struct node key;
-    struct tape_extra extra;
-    bool taped = tr && tr->tape, failed = taped && !control_make_key(c, tr, in, n, &key, &extra);
-    const struct tape_call *made = taped && !failed ? tape_next(tr, &key, c->call.site, NULL, &extra, &failed) : NULL;
+    struct replay_extra extra;
+    bool logged = tr && tr->log, failed = logged && !control_make_key(c, tr, in, n, &key, &extra);
+    const struct replay_call *made = logged && !failed ? replay_next(tr, &key, c->call.site, NULL, &extra, &failed)
+        : NULL;
     if (made)
         return made->result;
     ref before = r->g->nnode, node = failed ? NIL : append_op(c, r->g, in, n);
-    if (node && taped)
-        tape_add(tr, &key, NULL, &extra, node);
+    if (node && logged)
+        replay_add(tr, &key, NULL, &extra, node);
     for (ref i = before; i < r->g->nnode && !tr; i++)
-        ambient_added(i);
+        deferred_added(i);
     if (r->g->err.code)
         take_graph_error(r->g, opinfo[c->proto.op].name, e);
     return node;
@@ -294,9 +295,9 @@ static ref record_op(struct control *c, struct trace *tr, struct recording *r, r
 static bool control_append(struct control *c, struct trace *tr, struct err *e)
 {
     uint32_t n = given(c) + c->call.captured.n;
-    struct recording *r = tr ? &tr->r : ambient_recording();
+    struct recording *r = tr ? &tr->r : deferred_recording();
     ref *in = mem_alloc(n * sizeof *in), node = NIL;
-    if (!r || !in || (!tr && !ambient_room(n + c->nout + 1)))
+    if (!r || !in || (!tr && !deferred_room(n + c->nout + 1)))
         err_set(e, KL_ERR_MEMORY, "out of memory");
     else if (control_resolve(c, tr, in, n, e))
         node = record_op(c, tr, r, in, n, e);
@@ -318,7 +319,7 @@ kl_status record_region(struct control *c)
     e.code = KL_OK;
     if (!tr) {
         front_lock();
-        ambient_limit();
+        deferred_limit();
     }
     bool ok = control_append(c, tr, &e);
     if (!tr)
@@ -387,7 +388,7 @@ static kl_status control_finish(struct control *c, bool ok)
             c->out[i] = poison(t);
     for (int i = 0; i < 2; i++) {
         graph_free(c->region[i].g);
-        tape_body_drop(c->region[i].body);
+        replay_body_drop(c->region[i].body);
     }
     mem_free(c->view);
     kl_status status = ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;

@@ -17,7 +17,7 @@ enum {
 
 enum track { UNTRACKED, DERIVED, ORIGIN }; /* below a marked handle; the marked handle's own node */
 
-struct ambient {
+struct deferred {
     struct recording r;
     struct buffer **known;     /* per node: its value, or NULL */
     uint8_t *track;            /* per node: enum track */
@@ -26,36 +26,36 @@ struct ambient {
     size_t pinned;             /* bytes known */
     uint32_t borrowed;         /* known values in the user's memory, which is given back as soon as it can be */
 };
-static struct ambient now, spare;
+static struct deferred now, spare;
 static uint32_t attached = NO_ENTRY;     /* handles with a node, linked by next and prev */
 static uint32_t limit = LIMIT, settled;  /* collect above; nodes left by the last collection */
 static size_t pinned_limit = PINNED_LIMIT;
 
-static bool deferred_make_room(struct ambient *a, uint32_t nodes)
+static bool deferred_make_room(struct deferred *a, uint32_t nodes)
 {
     return mem_reserve(&a->known, &a->known_cap, nodes, sizeof *a->known) &&
            mem_reserve(&a->track, &a->track_cap, nodes, sizeof *a->track) &&
            mem_reserve(&a->computed, &a->computed_cap, nodes, sizeof *a->computed);
 }
 
-struct recording *ambient_recording(void)
+struct recording *deferred_recording(void)
 {
     if (!now.r.g && !recording_open(&now.r, "lazy"))
         return NULL;
     return deferred_make_room(&now, now.r.g->nnode + OP_NODES) ? &now.r : NULL;
 }
 
-const struct graph *ambient_graph(void)
+const struct graph *deferred_graph(void)
 {
     return now.r.g;
 }
 
-bool ambient_room(uint32_t nodes)
+bool deferred_room(uint32_t nodes)
 {
-    return ambient_recording() && deferred_make_room(&now, now.r.g->nnode + nodes);
+    return deferred_recording() && deferred_make_room(&now, now.r.g->nnode + nodes);
 }
 
-static void know(struct ambient *a, ref r, struct buffer *b)
+static void know(struct deferred *a, ref r, struct buffer *b)
 {
     a->known[r] = buffer_ref(b);
     a->pinned += b->bytes;
@@ -71,21 +71,21 @@ static bool is_derived(ref r)
     return found;
 }
 
-void ambient_added(ref r)
+void deferred_added(ref r)
 {
     now.known[r] = NULL;
     now.computed[r] = false;
     now.track[r] = is_derived(r) ? DERIVED : UNTRACKED;
 }
 
-bool ambient_tracked(ref r)
+bool deferred_tracked(ref r)
 {
     return now.track[r] != UNTRACKED;
 }
 
-void ambient_bind(struct entry *x, ref r)
+void deferred_bind(struct entry *x, ref r)
 {
-    ambient_unbind(x);
+    deferred_unbind(x);
     x->node = r;
     x->prev = NO_ENTRY;
     x->next = attached;
@@ -96,7 +96,7 @@ void ambient_bind(struct entry *x, ref r)
         now.track[r] = ORIGIN;
 }
 
-void ambient_unbind(struct entry *x)
+void deferred_unbind(struct entry *x)
 {
     if (x->node == NIL || x->kind != KIND_VALUE)
         return;
@@ -110,14 +110,14 @@ void ambient_unbind(struct entry *x)
     x->next = x->prev = NO_ENTRY;
 }
 
-void ambient_mark(struct entry *x)
+void deferred_mark(struct entry *x)
 {
     x->requires_grad = true;
     if (x->node != NIL)
         now.track[x->node] = ORIGIN;
 }
 
-bool ambient_marked(const bool *reach, struct handle_list *out)
+bool deferred_marked(const bool *reach, struct handle_list *out)
 {
     uint32_t n = 0;
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
@@ -130,7 +130,7 @@ bool ambient_marked(const bool *reach, struct handle_list *out)
     return true;
 }
 
-ref ambient_node(struct entry *x, struct err *e)
+ref deferred_node(struct entry *x, struct err *e)
 {
     while (x->busy)
         front_wait();
@@ -143,9 +143,9 @@ ref ambient_node(struct entry *x, struct err *e)
         return NIL;
     }
     now.r.g->node[r].device = x->device;
-    ambient_added(r);
+    deferred_added(r);
     know(&now, r, x->buffer);
-    ambient_bind(x, r);
+    deferred_bind(x, r);
     return r;
 }
 
@@ -197,7 +197,7 @@ static ref copy_node(struct recording *to, ref r, bool as_leaf, const ref *map)
 
 /* ---- collecting ---- */
 
-static void deferred_forget(struct ambient *a)
+static void deferred_forget(struct deferred *a)
 {
     for (ref r = 1; a->r.g && r < a->r.g->nnode; r++)
         if (a->known[r])
@@ -273,11 +273,11 @@ static void move_handles(const ref *map)
         if (map[x->node])
             x->node = map[x->node];
         else
-            ambient_unbind(x);
+            deferred_unbind(x);
     }
 }
 
-void ambient_collect(void)
+void deferred_collect(void)
 {
     if (!now.r.g || now.r.g->nnode == 1)
         return;
@@ -294,7 +294,7 @@ void ambient_collect(void)
                     know(&spare, map[r], now.known[r]);
             move_handles(map);
             deferred_forget(&now);
-            struct ambient old = now;
+            struct deferred old = now;
             now = spare;
             spare = old;
             recording_open(&spare.r, "lazy");
@@ -399,7 +399,7 @@ static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
     return added;
 }
 
-/* Takes what the lazy ones of h need out of the ambient graph; where *more also what add_recomputed says, and whether
+/* Takes what the lazy ones of h need out of the deferred graph; where *more also what add_recomputed says, and whether
  * that was anything. */
 static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool *more)
 {
@@ -507,7 +507,7 @@ static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
     return compute_batch(h, n, &more, e);
 }
 
-bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)
+bool deferred_compute(const kl_tensor *h, uint32_t n, struct err *e)
 {
     bool any = false;
     for (uint32_t i = 0; i < n; i++) {
@@ -518,7 +518,7 @@ bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)
         if (lazy && x->device == DEVICE_META) { /* its shape is all there is to compute */
             if (!(x->buffer = meta_value(e)))
                 return false;
-            ambient_unbind(x);
+            deferred_unbind(x);
         } else {
             any |= lazy;
         }
@@ -526,7 +526,7 @@ bool ambient_compute(const kl_tensor *h, uint32_t n, struct err *e)
     if (any && !compute(h, n, e))
         return false;
     if (now.r.g && (now.borrowed || now.r.g->nnode > 2 * settled + SMALL))
-        ambient_collect();
+        deferred_collect();
     return true;
 }
 
@@ -548,11 +548,11 @@ static void drop_history(void)
         struct entry *x = entry_at(i);
         next = x->next;
         if (x->buffer)
-            ambient_unbind(x);
+            deferred_unbind(x);
     }
 }
 
-bool ambient_compute_device(int device, struct err *e)
+bool deferred_compute_device(int device, struct err *e)
 {
     uint32_t n = 0, all = 0;
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
@@ -565,11 +565,11 @@ bool ambient_compute_device(int device, struct err *e)
             h[n++] = entry_handle(entry_at(i));
     struct err together;
     together.code = KL_OK;
-    bool ok = ambient_compute(h, n, &together);
+    bool ok = deferred_compute(h, n, &together);
     for (uint32_t i = n; !ok && i-- > 0;) { /* the oldest first: the rest is to be there, and the first cause said */
         struct err one;
         one.code = KL_OK;
-        if (!ambient_compute(&h[i], 1, &one) && !e->code)
+        if (!deferred_compute(&h[i], 1, &one) && !e->code)
             *e = one;
     }
     mem_free(h);
@@ -588,16 +588,16 @@ static bool compute_all(void)
     for (uint32_t i = attached; h && i != NO_ENTRY; i = entry_at(i)->next)
         if (!entry_at(i)->buffer)
             h[n++] = entry_handle(entry_at(i));
-    bool ok = h && ambient_compute(h, n, &e);
+    bool ok = h && deferred_compute(h, n, &e);
     mem_free(h);
     return ok;
 }
 
-void ambient_limit(void)
+void deferred_limit(void)
 {
     if (!now.r.g || (now.r.g->nnode < limit && now.pinned < pinned_limit))
         return;
-    ambient_collect();
+    deferred_collect();
     uint32_t n = now.r.g->nnode;
     limit = LIMIT;
     if (n < LIMIT / 2)
@@ -608,7 +608,7 @@ void ambient_limit(void)
     }
     if (compute_all()) {
         drop_history();
-        ambient_collect();
+        deferred_collect();
     }
     if (now.r.g->nnode >= LIMIT / 2)
         limit = 2 * now.r.g->nnode; /* out of memory or of luck: the next read says why */

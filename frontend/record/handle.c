@@ -57,15 +57,15 @@ static void begin_life(struct entry *x)
     entry_turn(x);
 }
 
-/* Describes a temporary of a trace of this thread, whose entry was not used again; false: its tape is gone. */
+/* Describes a temporary of a trace of this thread, whose entry was not used again; false: its log is gone. */
 static bool tell_of_temporary(const struct entry *x, const char *what, struct err *e)
 {
     const struct thread *t = thread_self();
     const struct trace *tr = t ? t->trace : NULL;
     while (tr && tr->region)
         tr = tr->idle;
-    const struct tape *p = tr ? tr->tapes : NULL;
-    uint32_t id = atomic_load_explicit(&x->tape, memory_order_relaxed);
+    const struct replay_log *p = tr ? tr->logs : NULL;
+    uint32_t id = atomic_load_explicit(&x->log, memory_order_relaxed);
     while (p && (!id || p->id != id))
         p = p->next;
     if (!p || !x->node || x->node >= p->g->nnode)
@@ -125,7 +125,7 @@ struct entry *entry_new(void)
 void entry_free(struct entry *x, enum death how)
 {
     entry_end_life(x, how);
-    ambient_unbind(x);
+    deferred_unbind(x);
     front_drop(x->buffer);
     wrapper_end(x, how);
     cause_drop(x->cause);
@@ -147,7 +147,7 @@ void handle_end(kl_tensor h, enum death how)
     bool borrowed = x->kind == KIND_VALUE && x->buffer && x->buffer->release;
     entry_free(x, how);
     if (borrowed)
-        ambient_collect(); /* so that the user gets the memory back */
+        deferred_collect(); /* so that the user gets the memory back */
 }
 
 /* Threads keep entries of their own, so that a temporary costs no lock. */
@@ -181,7 +181,7 @@ void entry_free_temp(struct thread *t, struct entry *x)
     if (x->kind != KIND_DEAD)
         entry_end_life(x, DEATH_TRACE);
     wrapper_end(x, DEATH_TRACE);
-    atomic_store_explicit(&x->tape, x->trace->tape ? x->trace->tape->id : 0, memory_order_relaxed);
+    atomic_store_explicit(&x->log, x->trace->log ? x->trace->log->id : 0, memory_order_relaxed);
     cause_drop(x->cause);
     x->next = t->free;
     t->free = x->index;
@@ -207,7 +207,7 @@ void entries_after_fork(void)
         struct entry *x = entry_at(i);
         if (atomic_load(&x->generation) % 2 == 0 || x->kind != KIND_VALUE || !x->busy)
             continue;
-        ambient_unbind(x);
+        deferred_unbind(x);
         front_drop(x->buffer);
         x->buffer = NULL;
         x->busy = false;

@@ -25,7 +25,7 @@ static bool launch_settle(const struct launch *l, struct err *e)
             kl_tensor *h = mem_alloc(l->nbound * sizeof *h);
             for (uint32_t j = 0; h && j < l->nbound; j++)
                 h[j] = l->bound[j].h;
-            bool ok = h ? ambient_compute(h, l->nbound, e) : err_set(e, KL_ERR_MEMORY, "out of memory");
+            bool ok = h ? deferred_compute(h, l->nbound, e) : err_set(e, KL_ERR_MEMORY, "out of memory");
             mem_free(h);
             if (!ok)
                 return false;
@@ -54,7 +54,7 @@ bool launch_take(struct launch *l, struct err *e)
     for (uint32_t i = 0; i < l->nbound; i++)
         shared |= l->bound[i].assigned && !buffer_exclusive(entry_at((uint32_t)l->bound[i].h.id)->buffer);
     if (shared)
-        ambient_collect();
+        deferred_collect();
     for (uint32_t i = 0; i < l->nbound; i++) {
         struct binding *b = &l->bound[i];
         struct entry *x = entry_at((uint32_t)b->h.id);
@@ -87,7 +87,7 @@ void launch_commit(struct launch *l, struct entry *const *kept)
         struct entry *x;
         if (o->kind == OUT_ASSIGN) {
             x = entry_at((uint32_t)l->bound[o->state].h.id);
-            ambient_unbind(x); /* what is recorded lazily keeps the old version */
+            deferred_unbind(x); /* what is recorded lazily keeps the old version */
             front_drop(x->buffer);
             x->version++;
         } else if (i >= l->nkept) {

@@ -49,7 +49,7 @@ static struct buffer *value_of(struct thread *t, const kl_site *site, const char
         else if (x->buffer)
             b = buffer_ref(x->buffer);
         else
-            ambient_compute(&h, 1, &e);
+            deferred_compute(&h, 1, &e);
     }
     front_unlock();
     if (!b)

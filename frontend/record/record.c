@@ -50,13 +50,13 @@ bool recording_slot(struct recording *r, uint32_t ordinal, uint64_t bits)
 struct step {
     struct call *c;
     struct thread *t;
-    struct trace *tr;        /* NULL: recorded in the ambient graph, under the lock */
+    struct trace *tr;        /* NULL: recorded in the deferred graph, under the lock */
     struct recording *r;
     struct entry *const *found; /* the operands' entries; NULL: to be looked up */
     ref in[MAX_OPERANDS];
     kl_device device;
     uint16_t ad;             /* the result's, as in struct entry */
-    struct node key;         /* what the trace's tape compares */
+    struct node key;         /* what the trace's log compares */
     struct err e;            /* why it failed; only the code is set before */
 };
 
@@ -90,7 +90,7 @@ ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *
     if (tr)
         return trace_node(tr, x, h, what, e);
     if (x->kind == KIND_VALUE)
-        return ambient_node(x, e);
+        return deferred_node(x, e);
     if (x->kind == KIND_POISON)
         *e = x->cause->err;
     else if (x->kind == KIND_WRAPPER)
@@ -198,7 +198,7 @@ static bool record_broadcast(struct step *s, unsigned nin)
         uint32_t before = g->nnode;
         s->in[i] = n_broadcast(g, s->in[i], &all);
         for (ref r = before; !s->tr && r < g->nnode; r++)
-            ambient_added(r);
+            deferred_added(r);
         if (s->in[i] == NIL)
             return take_error(s);
     }
@@ -246,7 +246,7 @@ static ref record_append(struct step *s)
     if (s->t->no_grad && n.nin && node_carries_gradient(node_at(g, r)))
         g->node[r].flags |= MARK_STOP;
     if (!s->tr)
-        ambient_added(r);
+        deferred_added(r);
     return r;
 }
 
@@ -262,9 +262,9 @@ static bool check_grad(struct step *s)
         return err_set(&s->e, KL_ERR_GRAD, "the loss is a value from outside of the trace: it has no history here");
     if (s->tr && gradient_is_too_late(s->tr, loss, s->c->in[1], wrt, &s->e))
         return false;
-    if (!s->tr && !ambient_tracked(wrt))
+    if (!s->tr && !deferred_tracked(wrt))
         return err_set(&s->e, KL_ERR_GRAD, "the variable is not marked: outside a trace kl_requires_grad comes first");
-    if (!s->tr && !ambient_tracked(loss))
+    if (!s->tr && !deferred_tracked(loss))
         return err_set(&s->e, KL_ERR_GRAD, "the loss depends on nothing marked by kl_requires_grad, or was computed "
                                            "and has no history any more");
     return true;
@@ -273,7 +273,7 @@ static bool check_grad(struct step *s)
 static inline kl_tensor marked_handle(struct thread *t, struct trace *tr, ref r, uint16_t ad, uint64_t marks,
                                       const char *made_by, struct err *e)
 {
-    const struct graph *g = tr ? tr->r.g : ambient_graph();
+    const struct graph *g = tr ? tr->r.g : deferred_graph();
     const struct node *n = node_at(g, r);
     struct entry *x = tr ? entry_new_temp(t, tr) : entry_new();
     if (!x) {
@@ -290,7 +290,7 @@ static inline kl_tensor marked_handle(struct thread *t, struct trace *tr, ref r,
     } else {
         x->kind = KIND_VALUE;
         x->shape = *node_shape(g, r);
-        ambient_bind(x, r);
+        deferred_bind(x, r);
     }
     return entry_handle(x);
 }
@@ -337,7 +337,7 @@ static void record_make_key(struct step *s)
 static const struct shape *target_of(const struct call *c) { return c->has_target ? &c->target : NULL; }
 
 /* The call is one that an earlier trace made, too. */
-static kl_tensor replay(struct step *s, const struct tape_call *made)
+static kl_tensor replay(struct step *s, const struct replay_call *made)
 {
     struct call *c = s->c;
     uint32_t ordinal = node_at(s->r->g, made->result)->attr.leaf.index;
@@ -366,10 +366,10 @@ static kl_tensor run_path(struct step *s)
             return kl_none;
     if (!find_ad(s))
         return kl_none;
-    if (s->tr && s->tr->tape) {
+    if (s->tr && s->tr->log) {
         bool failed;
         record_make_key(s);
-        const struct tape_call *made = tape_next(s->tr, &s->key, c->site, target_of(c), NULL, &failed);
+        const struct replay_call *made = replay_next(s->tr, &s->key, c->site, target_of(c), NULL, &failed);
         if (made)
             return replay(s, made);
         if (failed) {
@@ -387,7 +387,7 @@ static kl_tensor run_path(struct step *s)
     if (r && !op_is_region(node_at(s->r->g, r)->op) && !dtype_there(s, node_at(s->r->g, r)->dtype))
         return kl_none;
     if (r && s->tr)
-        tape_add(s->tr, &s->key, target_of(c), NULL, r);
+        replay_add(s->tr, &s->key, target_of(c), NULL, r);
     return r ? marked_handle(s->t, s->tr, r, s->ad, c->marks, made_by(s), &s->e) : kl_none;
 }
 
@@ -428,9 +428,9 @@ kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *fou
     memset(s.in, 0, sizeof s.in);
     if (!s.tr) {
         front_lock();
-        ambient_limit();
+        deferred_limit();
     }
-    s.r = s.tr ? &s.tr->r : ambient_recording();
+    s.r = s.tr ? &s.tr->r : deferred_recording();
     if (s.r)
         h = run_path(&s);
     else

@@ -142,13 +142,13 @@ static ref add_parameter(struct region_recorder *c, struct trace *tr, const stru
 {
     struct node key = {.op = OP_input, .dtype = (uint8_t)v->dtype, .device = (uint16_t)c->device.id};
     bool failed;
-    const struct tape_call *made = tape_next(tr, &key, NULL, &v->shape, NULL, &failed);
+    const struct replay_call *made = replay_next(tr, &key, NULL, &v->shape, NULL, &failed);
     if (made || failed)
         return made ? made->result : NIL;
     ref r = n_input(tr->r.g, v->dtype, &v->shape, "");
     if (r) {
         tr->r.g->node[r].device = (uint16_t)device_index(c->device);
-        tape_add(tr, &key, &v->shape, NULL, r);
+        replay_add(tr, &key, &v->shape, NULL, r);
     }
     return r;
 }
@@ -172,11 +172,11 @@ static bool add_parameters(struct region_recorder *c, struct trace *tr, const st
     return true;
 }
 
-/* The results become the region's outputs, unless they are those of its tape. */
+/* The results become the region's outputs, unless they are those of its log. */
 static bool end_graph(struct region_recorder *c, struct trace *tr, uint32_t n)
 {
     bool failed;
-    if (tape_complete(tr, tr->output, n, &failed))
+    if (replay_complete(tr, tr->output, n, &failed))
         return true;
     for (uint32_t i = 0; i < n && !failed; i++)
         failed = !graph_output(tr->r.g, OUT_RETURN, tr->output[i].value, 0);
@@ -234,9 +234,9 @@ static bool record_region_finish(struct region_recorder *c, struct trace *tr, bo
     if (ok) {
         if (!tr->replaying)
             tr->r.g->cur_site = 0;
-        out->g = tr->tape ? NULL : tr->r.g;
-        out->body = tr->tape;
-        tr->tape = NULL;
+        out->g = tr->log ? NULL : tr->r.g;
+        out->body = tr->log;
+        tr->log = NULL;
         tr->r.g = NULL;
     } else {
         t->last = tr->err;
@@ -259,7 +259,7 @@ static unsigned regions_open(const struct thread *t, bool batched)
 /* A function that records itself has no end: that shows before it is called. */
 static bool too_deep(struct region_recorder *c)
 {
-    return regions_open(c->t, c->untaped) >= MAX_REGION_DEPTH &&
+    return regions_open(c->t, c->unlogged) >= MAX_REGION_DEPTH &&
            fail(c->t, c->site, KL_ERR_ARGUMENT, "%s: regions in regions are more than %d deep", c->op,
                 MAX_REGION_DEPTH);
 }
@@ -296,7 +296,7 @@ static void leave_region(struct thread *t)
     struct region_recorder c = {.captured.h = f->captured, .made = f->made, .empty = f->empty};
     region_recorder_free(&c);
     graph_free(f->g);
-    tape_body_drop(f->body);
+    replay_body_drop(f->body);
     mem_free(f->views);
     mem_free(f->in);
     if (tr->batched)
@@ -313,8 +313,8 @@ void regions_leave(struct thread *t, const void *stack)
 static bool record_region_begin(struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
 {
     const struct trace *outer = thread_trace(c->t);
-    if (outer && outer->tape && !c->untaped)
-        return tape_begin_body(tr, outer, which, name);
+    if (outer && outer->log && !c->unlogged)
+        return replay_begin_body(tr, outer, which, name);
     tr->r.g = c->empty;
     c->empty = NULL;
     return recording_open(&tr->r, name);
@@ -339,7 +339,7 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
         return record_region_no_memory(c);
     }
     tr->temps = NO_ENTRY;
-    tr->batched = c->untaped;
+    tr->batched = c->unlogged;
     save_frame(c, tr, in, __builtin_frame_address(0));
     t->composite = NULL;
     t->depth = 0;

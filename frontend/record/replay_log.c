@@ -1,19 +1,19 @@
-/* Tapes: a trace recorded like an earlier one is not recorded again.
+/* Replay logs: a trace recorded like an earlier one is not recorded again.
  *
- * A tape is a graph with the calls that made it.  A trace starts on the tape of the last trace of its name, and as
- * long as each of its calls equals the tape's next one - op, operands, attributes, shapes given, call site, and nothing
- * else decides what a call adds to a graph - the call's result is the tape's: no shape is inferred, nothing is
- * interned, hashed or allocated, and the graph is only read.  At the first difference another tape with the same
+ * A log is a graph with the calls that made it.  A trace starts on the log of the last trace of its name, and as
+ * long as each of its calls equals the log's next one - op, operands, attributes, shapes given, call site, and nothing
+ * else decides what a call adds to a graph - the call's result is the log's: no shape is inferred, nothing is
+ * interned, hashed or allocated, and the graph is only read.  At the first difference another log with the same
  * beginning is taken; where there is none, the beginning is copied to a new one, on which the trace goes on recording.
  *
  * What a function of the user's records for a region is compared in the same way: the call of a region op has, beside
- * its operands, the tapes of its regions, which are complete, never change, and are shared by all tapes with that call.
+ * its operands, the logs of its regions, which are complete, never change, and are shared by all logs with that call.
  *
- * Each thread has tapes of its own. */
+ * Each thread has logs of its own. */
 #include "frontend/frontend.h"
 #include <string.h>
 
-enum { TAPES = 32, TAPES_OF_A_NAME = 4 };
+enum { MAX_LOGS = 32, LOGS_OF_A_NAME = 4 };
 
 /* ---- a call ---- */
 
@@ -28,20 +28,20 @@ static bool same_site(const kl_site *a, const kl_site *b)
 }
 
 /* Made at the same place: the graph names its call sites, so its nodes must be from there too. */
-static bool site_is(const struct tape *p, ref r, const kl_site *site)
+static bool site_is(const struct replay_log *p, ref r, const kl_site *site)
 {
     uint32_t id = node_at(p->g, r)->site;
     return id ? same_site(&p->g->site[id], site) : !site;
 }
 
-static bool target_is(const struct tape *p, uint32_t id, const struct shape *target)
+static bool target_is(const struct replay_log *p, uint32_t id, const struct shape *target)
 {
-    return id == TAPE_NONE ? !target : target && shape_equal(&p->g->shape[id], target);
+    return id == REPLAY_NONE ? !target : target && shape_equal(&p->g->shape[id], target);
 }
 
-static bool same_body(const struct tape *a, const struct tape *b);
+static bool same_body(const struct replay_log *a, const struct replay_log *b);
 
-static bool more_is(const struct tape_more *m, const struct tape_extra *x)
+static bool more_is(const struct replay_more *m, const struct replay_extra *x)
 {
     if (!m || !x)
         return !m && !x;
@@ -49,41 +49,41 @@ static bool more_is(const struct tape_more *m, const struct tape_extra *x)
            same_body(m->body[1], x->body[1]);
 }
 
-static bool call_is(const struct tape *p, uint32_t at, const struct node *key, const kl_site *site,
-                    const struct shape *target, const struct tape_extra *extra)
+static bool call_is(const struct replay_log *p, uint32_t at, const struct node *key, const kl_site *site,
+                    const struct shape *target, const struct replay_extra *extra)
 {
     if (at >= p->ncall)
         return false;
-    const struct tape_call *c = &p->call[at];
+    const struct replay_call *c = &p->call[at];
     return !memcmp(&c->key, key, sizeof *key) && site_is(p, c->result, site) && target_is(p, c->target, target) &&
            more_is(c->more, extra);
 }
 
-/* Do two tapes begin with the same n calls? */
-static bool same_beginning(const struct tape *a, const struct tape *b, uint32_t n)
+/* Do two logs begin with the same n calls? */
+static bool same_beginning(const struct replay_log *a, const struct replay_log *b, uint32_t n)
 {
     if (n > b->ncall)
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        const struct tape_call *x = &a->call[i];
+        const struct replay_call *x = &a->call[i];
         const kl_site *site = &a->g->site[node_at(a->g, x->result)->site];
-        const struct shape *target = x->target == TAPE_NONE ? NULL : &a->g->shape[x->target];
-        struct tape_extra extra;
+        const struct shape *target = x->target == REPLAY_NONE ? NULL : &a->g->shape[x->target];
+        struct replay_extra extra;
         if (x->more)
-            extra = (struct tape_extra){x->more->bytes, x->more->size, {x->more->body[0], x->more->body[1]}};
+            extra = (struct replay_extra){x->more->bytes, x->more->size, {x->more->body[0], x->more->body[1]}};
         if (!call_is(b, i, &x->key, node_at(a->g, x->result)->site ? site : NULL, target, x->more ? &extra : NULL))
             return false;
     }
     return true;
 }
 
-static bool ends_with(const struct tape *p, uint32_t at, const struct output *out, uint32_t nout)
+static bool ends_with(const struct replay_log *p, uint32_t at, const struct output *out, uint32_t nout)
 {
     return p->ncall == at && p->g->nout == nout && (!nout || !memcmp(p->g->out, out, nout * sizeof *out));
 }
 
-/* Are two regions recorded by the same calls?  As a rule they are one tape. */
-static bool same_body(const struct tape *a, const struct tape *b)
+/* Are two regions recorded by the same calls?  As a rule they are one log. */
+static bool same_body(const struct replay_log *a, const struct replay_log *b)
 {
     if (a == b || !a || !b)
         return a == b;
@@ -93,29 +93,29 @@ static bool same_body(const struct tape *a, const struct tape *b)
 
 /* ---- what calls of region ops have ---- */
 
-static struct tape_more *more_new(const struct tape_extra *x)
+static struct replay_more *more_new(const struct replay_extra *x)
 {
-    struct tape_more *m = mem_alloc(sizeof *m + x->size);
+    struct replay_more *m = mem_alloc(sizeof *m + x->size);
     if (!m)
         return NULL;
     m->refs = 1;
     m->size = x->size;
     memcpy(m->bytes, x->bytes, x->size);
     for (int i = 0; i < 2; i++)
-        m->body[i] = tape_body_ref(x->body[i]);
+        m->body[i] = replay_body_ref(x->body[i]);
     return m;
 }
 
-static void more_drop(struct tape_more *m)
+static void more_drop(struct replay_more *m)
 {
     if (!m || --m->refs)
         return;
-    tape_body_drop(m->body[0]);
-    tape_body_drop(m->body[1]);
+    replay_body_drop(m->body[0]);
+    replay_body_drop(m->body[1]);
     mem_free(m);
 }
 
-static void drop_calls(struct tape *p)
+static void drop_calls(struct replay_log *p)
 {
     for (uint32_t i = 0; i < p->ncall; i++)
         more_drop(p->call[i].more);
@@ -124,27 +124,27 @@ static void drop_calls(struct tape *p)
 
 /* ---- the list ---- */
 
-static bool replay_log_usable(const struct tape *p, const char *name)
+static bool replay_log_usable(const struct replay_log *p, const char *name)
 {
     return p->exec && !strcmp(p->g->name, name);
 }
 
-static void unlink_tape(struct trace *tr, struct tape *p)
+static void unlink_log(struct trace *tr, struct replay_log *p)
 {
-    struct tape **link = &tr->tapes;
+    struct replay_log **link = &tr->logs;
     while (*link != p)
         link = &(*link)->next;
     *link = p->next;
 }
 
-static void replay_log_push(struct trace *tr, struct tape *p)
+static void replay_log_push(struct trace *tr, struct replay_log *p)
 {
-    p->next = tr->tapes;
-    tr->tapes = p;
+    p->next = tr->logs;
+    tr->logs = p;
 }
 
 /* Which program ran it: a weak reference. */
-static void tape_set_exec(struct tape *p, const struct exec *x)
+static void replay_set_exec(struct replay_log *p, const struct exec *x)
 {
     if (x)
         exec_weak_ref(x);
@@ -152,21 +152,21 @@ static void tape_set_exec(struct tape *p, const struct exec *x)
     p->exec = x;
 }
 
-static void tape_free(struct tape *p)
+static void replay_free(struct replay_log *p)
 {
-    tape_set_exec(p, NULL);
+    replay_set_exec(p, NULL);
     drop_calls(p);
     graph_free(p->g);
     mem_free(p->call);
     mem_free(p);
 }
 
-/* A tape to use again: one that holds nothing, else the one used longest ago of too many, but `keep`. */
-static struct tape *worn_out(struct trace *tr, const char *name, const struct tape *keep)
+/* A log to use again: one that holds nothing, else the one used longest ago of too many, but `keep`. */
+static struct replay_log *reusable_log(struct trace *tr, const char *name, const struct replay_log *keep)
 {
-    struct tape *last = NULL, *last_of_name = NULL;
+    struct replay_log *last = NULL, *last_of_name = NULL;
     uint32_t n = 0, of_name = 0;
-    for (struct tape *p = tr->tapes; p; p = p->next) {
+    for (struct replay_log *p = tr->logs; p; p = p->next) {
         if (!p->exec)
             return p;
         n++;
@@ -176,16 +176,16 @@ static struct tape *worn_out(struct trace *tr, const char *name, const struct ta
             last_of_name = replay_log_usable(p, name) ? p : last_of_name;
         }
     }
-    return of_name >= TAPES_OF_A_NAME ? last_of_name : n >= TAPES ? last : NULL;
+    return of_name >= LOGS_OF_A_NAME ? last_of_name : n >= MAX_LOGS ? last : NULL;
 }
 
-/* An empty tape, first in the list; NULL: out of memory. */
-static struct tape *fresh(struct trace *tr, const char *name, const struct tape *keep)
+/* An empty log, first in the list; NULL: out of memory. */
+static struct replay_log *fresh(struct trace *tr, const char *name, const struct replay_log *keep)
 {
-    struct tape *p = worn_out(tr, name, keep);
+    struct replay_log *p = reusable_log(tr, name, keep);
     if (p) {
-        unlink_tape(tr, p);
-        tape_set_exec(p, NULL);
+        unlink_log(tr, p);
+        replay_set_exec(p, NULL);
         drop_calls(p);
         graph_reset(p->g);
         snprintf(p->g->name, sizeof p->g->name, "%s", name);
@@ -200,18 +200,18 @@ static struct tape *fresh(struct trace *tr, const char *name, const struct tape 
     return p;
 }
 
-static void replay_log_take(struct trace *tr, struct tape *p, bool replaying)
+static void replay_log_take(struct trace *tr, struct replay_log *p, bool replaying)
 {
-    tr->tape = p;
+    tr->log = p;
     tr->r.g = p->g;
     tr->replaying = replaying;
 }
 
-bool tape_begin(struct trace *tr, const char *name)
+bool replay_begin(struct trace *tr, const char *name)
 {
     char cut[sizeof tr->r.g->name];
     snprintf(cut, sizeof cut, "%s", name);
-    struct tape *p = tr->tapes;
+    struct replay_log *p = tr->logs;
     while (p && !replay_log_usable(p, cut))
         p = p->next;
     bool known = p != NULL;
@@ -222,33 +222,33 @@ bool tape_begin(struct trace *tr, const char *name)
     return p->g->err.code == KL_OK;
 }
 
-void tape_free_all(struct trace *tr)
+void replay_free_all(struct trace *tr)
 {
-    while (tr->tapes) {
-        struct tape *next = tr->tapes->next;
-        tape_free(tr->tapes);
-        tr->tapes = next;
+    while (tr->logs) {
+        struct replay_log *next = tr->logs->next;
+        replay_free(tr->logs);
+        tr->logs = next;
     }
 }
 
-/* ---- tapes of regions ---- */
+/* ---- logs of regions ---- */
 
-struct tape *tape_body_ref(struct tape *body)
+struct replay_log *replay_body_ref(struct replay_log *body)
 {
     if (body)
         body->refs++;
     return body;
 }
 
-void tape_body_drop(struct tape *body)
+void replay_body_drop(struct replay_log *body)
 {
     if (body && !--body->refs)
-        tape_free(body);
+        replay_free(body);
 }
 
-static struct tape *body_new(struct graph *g)
+static struct replay_log *body_new(struct graph *g)
 {
-    struct tape *p = g ? mem_alloc(sizeof *p) : NULL;
+    struct replay_log *p = g ? mem_alloc(sizeof *p) : NULL;
     if (!p) {
         graph_free(g);
         return NULL;
@@ -258,15 +258,15 @@ static struct tape *body_new(struct graph *g)
     return p;
 }
 
-bool tape_begin_body(struct trace *tr, const struct trace *outer, uint32_t which, const char *name)
+bool replay_begin_body(struct trace *tr, const struct trace *outer, uint32_t which, const char *name)
 {
-    const struct tape *p = outer->tape;
+    const struct replay_log *p = outer->log;
     uint32_t i = outer->at;
     while (outer->replaying && i < p->ncall && !p->call[i].more)
         i++;
-    struct tape *body = outer->replaying && i < p->ncall ? p->call[i].more->body[which] : NULL;
+    struct replay_log *body = outer->replaying && i < p->ncall ? p->call[i].more->body[which] : NULL;
     bool known = body && !body->partial && !strcmp(body->g->name, name);
-    body = known ? tape_body_ref(body) : body_new(graph_new(name));
+    body = known ? replay_body_ref(body) : body_new(graph_new(name));
     if (!body)
         return false;
     tr->at = 0;
@@ -276,17 +276,17 @@ bool tape_begin_body(struct trace *tr, const struct trace *outer, uint32_t which
 
 /* ---- a difference ---- */
 
-static ref last_node(const struct tape_call *c)
+static ref last_node(const struct replay_call *c)
 {
     return c->result + (c->more ? c->key.attr.region.first : 0); /* its results stand behind it */
 }
 
 /* Shapes of the graph that the first n calls were given, by their ids: one more than the largest. */
-static uint32_t shapes_of_targets(const struct tape *p, uint32_t n)
+static uint32_t shapes_of_targets(const struct replay_log *p, uint32_t n)
 {
     uint32_t nshape = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (p->call[i].target != TAPE_NONE && p->call[i].target >= nshape)
+        if (p->call[i].target != REPLAY_NONE && p->call[i].target >= nshape)
             nshape = p->call[i].target + 1;
     return nshape;
 }
@@ -294,10 +294,10 @@ static uint32_t shapes_of_targets(const struct tape *p, uint32_t n)
 /* Goes on to record, on a copy of what was the same. */
 static bool replay_log_leave(struct trace *tr)
 {
-    struct tape *from = tr->tape;
+    struct replay_log *from = tr->log;
     ref last = tr->at ? last_node(&from->call[tr->at - 1]) : NIL;
     struct graph *g = graph_clone_beginning(from->g, last + 1, shapes_of_targets(from, tr->at));
-    struct tape *p = !g ? NULL : tr->region ? body_new(g) : fresh(tr, from->g->name, from);
+    struct replay_log *p = !g ? NULL : tr->region ? body_new(g) : fresh(tr, from->g->name, from);
     if (p && p->g != g) {
         graph_free(p->g);
         p->g = g;
@@ -306,7 +306,7 @@ static bool replay_log_leave(struct trace *tr)
     }
     if (!p || !mem_reserve(&p->call, &p->call_cap, tr->at, sizeof *p->call)) {
         if (tr->region)
-            tape_body_drop(p);
+            replay_body_drop(p);
         return false;
     }
     for (uint32_t i = 0; i < tr->at; i++) {
@@ -317,21 +317,21 @@ static bool replay_log_leave(struct trace *tr)
     p->ncall = tr->at;
     replay_log_take(tr, p, false);
     if (tr->region)
-        tape_body_drop(from);
+        replay_body_drop(from);
     return true;
 }
 
-const struct tape_call *tape_next(struct trace *tr, const struct node *key, const kl_site *site,
-                                  const struct shape *target, const struct tape_extra *extra, bool *failed)
+const struct replay_call *replay_next(struct trace *tr, const struct node *key, const kl_site *site,
+                                  const struct shape *target, const struct replay_extra *extra, bool *failed)
 {
     *failed = false;
     if (!tr->replaying)
         return NULL;
-    if (call_is(tr->tape, tr->at, key, site, target, extra))
-        return &tr->tape->call[tr->at++];
-    for (struct tape *p = tr->tapes; p; p = p->next)
-        if (p != tr->tape && replay_log_usable(p, tr->tape->g->name) && call_is(p, tr->at, key, site, target, extra) &&
-            same_beginning(tr->tape, p, tr->at)) {
+    if (call_is(tr->log, tr->at, key, site, target, extra))
+        return &tr->log->call[tr->at++];
+    for (struct replay_log *p = tr->logs; p; p = p->next)
+        if (p != tr->log && replay_log_usable(p, tr->log->g->name) && call_is(p, tr->at, key, site, target, extra) &&
+            same_beginning(tr->log, p, tr->at)) {
             replay_log_take(tr, p, true);
             return &p->call[tr->at++];
         }
@@ -339,20 +339,20 @@ const struct tape_call *tape_next(struct trace *tr, const struct node *key, cons
     return NULL;
 }
 
-void tape_add(struct trace *tr, const struct node *key, const struct shape *target, const struct tape_extra *extra,
+void replay_add(struct trace *tr, const struct node *key, const struct shape *target, const struct replay_extra *extra,
               ref r)
 {
-    struct tape *p = tr->tape;
+    struct replay_log *p = tr->log;
     if (!p || p->partial)
         return;
-    struct tape_more *more = extra ? more_new(extra) : NULL;
-    uint32_t id = target ? intern_shape_find(p->g, target) : TAPE_NONE;
+    struct replay_more *more = extra ? more_new(extra) : NULL;
+    uint32_t id = target ? intern_shape_find(p->g, target) : REPLAY_NONE;
     bool whole = mem_reserve(&p->call, &p->call_cap, p->ncall + 1, sizeof *p->call) && (!extra || more) &&
-                 !(target && id == TAPE_NONE);
+                 !(target && id == REPLAY_NONE);
     for (int i = 0; whole && i < 2; i++)
         whole = !more || !more->body[i] || !more->body[i]->partial;
     if (whole) {
-        p->call[p->ncall++] = (struct tape_call){.key = *key, .target = id, .result = r, .more = more};
+        p->call[p->ncall++] = (struct replay_call){.key = *key, .target = id, .result = r, .more = more};
     } else {
         more_drop(more);
         p->partial = true; /* good for this trace, not to compare with */
@@ -361,16 +361,16 @@ void tape_add(struct trace *tr, const struct node *key, const struct shape *targ
 
 /* ---- the end ---- */
 
-bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed)
+bool replay_complete(struct trace *tr, const struct output *out, uint32_t nout, bool *failed)
 {
     *failed = false;
     if (!tr->replaying)
         return false;
-    if (ends_with(tr->tape, tr->at, out, nout))
+    if (ends_with(tr->log, tr->at, out, nout))
         return true;
-    for (struct tape *p = tr->tapes; p; p = p->next)
-        if (p != tr->tape && replay_log_usable(p, tr->tape->g->name) && ends_with(p, tr->at, out, nout) &&
-            same_beginning(tr->tape, p, tr->at)) {
+    for (struct replay_log *p = tr->logs; p; p = p->next)
+        if (p != tr->log && replay_log_usable(p, tr->log->g->name) && ends_with(p, tr->at, out, nout) &&
+            same_beginning(tr->log, p, tr->at)) {
             replay_log_take(tr, p, true);
             return true;
         }
@@ -378,14 +378,14 @@ bool tape_complete(struct trace *tr, const struct output *out, uint32_t nout, bo
     return false;
 }
 
-void tape_end(struct trace *tr, const struct exec *x, bool fuse, uint64_t schedules)
+void replay_end(struct trace *tr, const struct exec *x, bool fuse, uint64_t schedules)
 {
-    struct tape *p = tr->tape;
-    tape_set_exec(p, p->partial ? NULL : x);
+    struct replay_log *p = tr->log;
+    replay_set_exec(p, p->partial ? NULL : x);
     p->fuse = fuse;
     p->schedules = schedules;
-    if (tr->tapes != p) {
-        unlink_tape(tr, p);
+    if (tr->logs != p) {
+        unlink_log(tr, p);
         replay_log_push(tr, p);
     }
 }

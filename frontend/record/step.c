@@ -259,7 +259,7 @@ static bool take_inputs(struct step_run *r, const kl_tensor *in, struct err *e)
             return false;
         if (x->busy)
             front_wait();
-        else if (!x->buffer && !ambient_compute(&in[i], 1, e))
+        else if (!x->buffer && !deferred_compute(&in[i], 1, e))
             return false;
         else if (x->buffer)
             r->input[at] = buffer_ref(x->buffer), i++;

@@ -101,14 +101,14 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
         return NIL;
     struct node key = state_key(&v, name);
     bool failed;
-    const struct tape_call *made = tape_next(tr, &key, tr->site, &v.shape, NULL, &failed);
+    const struct replay_call *made = replay_next(tr, &key, tr->site, &v.shape, NULL, &failed);
     ref r = made ? made->result : failed ? NIL : add_state(tr, &v, name);
     if (failed)
         err_set(e, KL_ERR_MEMORY, "out of memory");
     if (r == NIL)
         return NIL;
     if (!made)
-        tape_add(tr, &key, &v.shape, NULL, r);
+        replay_add(tr, &key, &v.shape, NULL, r);
     tr->bound[tr->nbound] = (struct binding){.h = h, .node = r};
     trace_place(tr, tr->nbound++);
     return r;
@@ -153,7 +153,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     if (t->tracing)
         return fail(t, site, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
     struct trace *tr = trace_of(t);
-    if (!tr || !tape_begin(tr, name && *name ? name : "trace"))
+    if (!tr || !replay_begin(tr, name && *name ? name : "trace"))
         return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
     tr->poison = tr->token = kl_none;
@@ -230,11 +230,11 @@ void trace_free(struct trace *tr)
 {
     if (!tr)
         return;
-    if (tr->tapes || tr->tape)
+    if (tr->logs || tr->log)
         tr->r.g = NULL;
     if (tr->region)
-        tape_body_drop(tr->tape);
-    tape_free_all(tr);
+        replay_body_drop(tr->log);
+    replay_free_all(tr);
     recording_free(&tr->r);
     mem_free(tr->bound);
     mem_free(tr->index);
@@ -304,7 +304,7 @@ struct graph *trace_so_far(struct trace *tr, struct err *e)
     const struct graph *from = tr->r.g;
     ref last = from->nnode - 1;
     if (tr->replaying)
-        last = tr->at ? tr->tape->call[tr->at - 1].result : NIL;
+        last = tr->at ? tr->log->call[tr->at - 1].result : NIL;
     uint32_t nout;
     struct graph *g = list_outputs(tr, &nout) ? graph_clone_beginning(from, last + 1, 0) : NULL;
     if (g && (nout ? add_outputs(g, tr->output, nout) : add_unread(g)))
@@ -323,7 +323,7 @@ const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
         err_set(e, KL_ERR_MEMORY, "out of memory");
         return NULL;
     }
-    *known = tape_complete(tr, tr->output, nout, &failed);
+    *known = replay_complete(tr, tr->output, nout, &failed);
     struct graph *g = tr->r.g;
     if (failed)
         err_set(e, KL_ERR_MEMORY, "out of memory");
@@ -332,7 +332,7 @@ const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
     return e->code || !nout ? NULL : g;
 }
 
-/* That of its tape, unless something is new. */
+/* That of its log, unless something is new. */
 const struct exec *trace_program(struct trace *tr, struct err *e)
 {
     bool known, fuse = option_fuse();
@@ -347,13 +347,13 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
         }
     if (known)
         atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
-    if (known && tr->tape->fuse == fuse && tr->tape->schedules == schedules && exec_try_ref(tr->tape->exec))
-        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->tape->exec;
+    if (known && tr->log->fuse == fuse && tr->log->schedules == schedules && exec_try_ref(tr->log->exec))
+        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->log->exec;
     const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
     if (x && !known)
         gradients_warn(g);
     if (x)
-        tape_end(tr, x, fuse, schedules);
+        replay_end(tr, x, fuse, schedules);
     return x;
 }
 

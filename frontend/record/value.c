@@ -139,9 +139,9 @@ static kl_status assign_outside(struct thread *t, const kl_site *site, kl_tensor
         s->buffer = v->buffer ? buffer_ref(v->buffer) : NULL;
         s->version++;
         if (v->buffer)
-            ambient_unbind(s);
+            deferred_unbind(s);
         else
-            ambient_bind(s, v->node);
+            deferred_bind(s, v->node);
         front_drop(old);
     }
     front_unlock();
@@ -303,7 +303,7 @@ kl_status kl_requires_grad_at(const kl_site *site, kl_tensor h)
         x->requires_grad = true;
     } else {
         front_lock();
-        ambient_mark(x);
+        deferred_mark(x);
         front_unlock();
     }
     return KL_OK;

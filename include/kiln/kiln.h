@@ -29,7 +29,8 @@
  *
  * Threads may record their own traces at once and share values; a handle of another thread's open trace is an
  * error.  Under GCC and Clang each function here that can fail is also a macro that passes the caller's file
- * and line to its `_at` twin; define KL_NO_CALL_SITES before including to have plain functions only. */
+ * and line to its `_at` variant with a call site; define KL_NO_CALL_SITES before including to have plain functions
+ * only. */
 #ifndef KILN_KILN_H
 #define KILN_KILN_H
 #include <kiln/types.h>

@@ -29,7 +29,7 @@ KL_OP(nested_like, kl_tensor values, kl_tensor like)
 /* The first lengths[b] rows of each padded[b], [B, L, ...]; lengths [B]: KL_I32 or KL_I64.  `rows` is T, at least the
  * sum of the lengths: what is beyond it is left out.  [SHAPE, TYPE, ARGUMENT] */
 KL_OP(to_nested, kl_tensor padded, kl_tensor lengths, int64_t rows)
-/* [B, length, ...]: each component's rows, as many as fit, then rows of `value`, a number of this run.  [SHAPE,
+/* [B, length, ...]: each component's rows, as many as fit, then rows of `value`, a runtime scalar.  [SHAPE,
  * TYPE] */
 KL_OP(nested_pad, kl_tensor a, int64_t length, double value)
 /* [B, ...]: over each component's rows; of an empty component 0, NaN and -infinity.  Floats.  [TYPE] */

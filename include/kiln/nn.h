@@ -3,7 +3,7 @@
  * Included by <kiln/kiln.h>.
  *
  * Their tensors are floats unless said otherwise, and their gradients come from what they are made of.  Numbers
- * marked "number of this run" reach the program at each run and never compile again; eps, classes, axes and
+ * marked "runtime scalar" reach the program at each run and never compile again; eps, classes, axes and
  * windows are compiled in.  Errors beside HANDLE and MEMORY are named in brackets. */
 #ifndef KILN_NN_H
 #define KILN_NN_H
@@ -20,17 +20,17 @@ KL_OP1(silu)     /* a sigmoid(a) */
 KL_OP1(gelu)     /* a (1 + tanh(sqrt(2/pi) (a + 0.044715 a^3))) / 2 */
 KL_OP1(softplus) /* log(1 + e^a), without overflow */
 KL_OP1(mish)     /* a tanh(softplus(a)) */
-/* a above 0, else slope a; slope: a number of this run. */
+/* a above 0, else slope a; slope: a runtime scalar. */
 KL_OP(leaky_relu, kl_tensor a, double slope)
-/* a above 0, else alpha (e^a - 1); alpha: a number of this run. */
+/* a above 0, else alpha (e^a - 1); alpha: a runtime scalar. */
 KL_OP(elu, kl_tensor a, double alpha)
-/* a, but at least low and at most high: numbers of this run.  Gradient 1 from low to high and at NaN,
+/* a, but at least low and at most high: runtime scalars.  Gradient 1 from low to high and at NaN,
  * which stays NaN, else 0.  hardtanh is
  * clamp(a, -1, 1).  [ARGUMENT: low above high, or NaN] */
 KL_OP(clamp, kl_tensor a, double low, double high)
 
 /* Training: each element is 0 with probability p, else a / (1 - p); element i depends on the seed and i alone.
- * Else a itself.  p in 0..1 and seed: numbers of this run; give each call of a step its own seed.
+ * Else a itself.  p in 0..1 and seed: runtime scalars; give each call of a step its own seed.
  * [ARGUMENT, TYPE] */
 KL_OP(dropout, kl_tensor a, double p, uint64_t seed, bool training)
 /* The same with a seed that is a tensor, as <kiln/ops.h> describes it: another mask in each round of a scan and each
@@ -132,7 +132,7 @@ KL_OP(nll_loss, kl_tensor log_probs, kl_tensor labels)
 /* Those below take two operands of one shape.  [SHAPE, TYPE] */
 KL_OP(mse_loss, kl_tensor a, kl_tensor b) /* (a - b)^2 */
 KL_OP(l1_loss, kl_tensor a, kl_tensor b)  /* |a - b| */
-/* d^2 / 2 up to |d| = delta, then delta (|d| - delta / 2), d = a - b; delta above 0: a number of this run.
+/* d^2 / 2 up to |d| = delta, then delta (|d| - delta / 2), d = a - b; delta above 0: a runtime scalar.
  * [ARGUMENT] */
 KL_OP(huber_loss, kl_tensor a, kl_tensor b, double delta)
 /* huber_loss / beta, with delta = beta.  [ARGUMENT] */

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Declares kl_NAME(PARAMETERS) and its twin kl_NAME_at with a call site. */
+/* Declares kl_NAME(PARAMETERS) and its variant kl_NAME_at with a call site. */
 #define KL_OP(name, ...)                     \
     KL_API kl_tensor kl_##name(__VA_ARGS__); \
     KL_API kl_tensor kl_##name##_at(const kl_site *site, __VA_ARGS__);
@@ -31,9 +31,9 @@ KL_OP(wrap, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, voi
       void *ctx)
 KL_OP(zeros, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
 KL_OP(ones, kl_device device, kl_dtype dtype, int rank, const int64_t *dims)
-/* Every element `value`, a number of this run: another value does not compile again. */
+/* Every element `value`, a runtime scalar: another value does not compile again. */
 KL_OP(full, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, double value)
-/* [] A number of this run. */
+/* [] A runtime scalar. */
 KL_OP(scalar, kl_device device, kl_dtype dtype, double value)
 /* [] A number compiled in: another value is another program. */
 KL_OP(const, kl_device device, kl_dtype dtype, double value)
@@ -41,7 +41,7 @@ KL_OP(const, kl_device device, kl_dtype dtype, double value)
 KL_OP(arange, kl_device device, kl_dtype dtype, int64_t n)
 /* [rows, columns] 1 where both indices are equal, else 0.  [SHAPE] */
 KL_OP(eye, kl_device device, kl_dtype dtype, int64_t rows, int64_t columns)
-/* [n] evenly from start to stop, both included and exact; floats, numbers of this run.  [SHAPE, TYPE] */
+/* [n] evenly from start to stop, both included and exact; floats, runtime scalars.  [SHAPE, TYPE] */
 KL_OP(linspace, kl_device device, kl_dtype dtype, double start, double stop, int64_t n)
 /* Each element's own index along an axis.  [SHAPE] */
 KL_OP(iota, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, int axis)
@@ -153,7 +153,7 @@ KL_OP(powi, kl_tensor a, int n)
 KL_OP(pow_scalar, kl_tensor a, double exponent)
 /* a + weight (b - a), exactly a and b where the weight is 0 and 1; floats that broadcast.  [SHAPE, TYPE] */
 KL_OP(lerp, kl_tensor a, kl_tensor b, kl_tensor weight)
-/* a, but a number of this run where the mask (bool, broadcast) is true.  [SHAPE, TYPE] */
+/* a, but a runtime scalar where the mask (bool, broadcast) is true.  [SHAPE, TYPE] */
 KL_OP(masked_fill, kl_tensor a, kl_tensor mask, double value)
 /* Bool: |a - b| <= absolute + relative |b|.  Infinities are close to themselves only, NaNs to NaNs if equal_nan.
  * all_close: whether all are, [].  Floats.  [SHAPE, TYPE, ARGUMENT] */
@@ -205,7 +205,7 @@ KL_OP(flip, kl_tensor a, int naxes, const int *axes)
 
 /* ---- putting together ---- */
 
-/* So many elements of a value, a number of this run, before and behind each axis; NULL: none.  [SHAPE] */
+/* So many elements of a value, a runtime scalar, before and behind each axis; NULL: none.  [SHAPE] */
 KL_OP(pad, kl_tensor a, const int64_t *low, const int64_t *high, double value)
 /* n tensors of one dtype, one behind the other along an axis; equal in all other axes.  [SHAPE, TYPE, ARGUMENT] */
 KL_OP(concat, int n, const kl_tensor *parts, int axis)

@@ -128,7 +128,7 @@ static bool verify_node(const struct graph *g, ref r, struct err *e)
         return broken(g, e, "node", r, "has no valid shape");
     if (n->site >= g->nsite)
         return broken(g, e, "node", r, "has no valid call site");
-    if (n->flags & ~(MARK_STOP | MARK_AGAIN))
+    if (n->flags & ~(MARK_STOP | MARK_REMAT))
         return broken(g, e, "node", r, "has unknown marks");
     if (!verify_device(g, r, e))
         return false;

@@ -47,7 +47,7 @@ bool inst_is_varying(const struct kernel *k, const struct linst *i)
 {
     if (i->op == L_SPLAT)
         return !i->cols;
-    if (i->op == L_FOLD || i->op == L_CONST || i->op == L_SLOT)
+    if (i->op == L_LANE_REDUCE || i->op == L_CONST || i->op == L_SLOT)
         return false;
     if (i->op == L_LOOP)
         return i->kind == LOOP_VECTOR;
@@ -116,11 +116,14 @@ val k_splat(struct kernel *k, val a)
 {
     return k->inst[a].varying ? a : k_inst(k, L_SPLAT, k->inst[a].dtype, a, 0, 0, 0);
 }
-val k_fold(struct kernel *k, enum fold f, val a) { return k_inst(k, L_FOLD, k->inst[a].dtype, a, 0, 0, f); }
-
-val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance)
+val k_lane_reduce(struct kernel *k, enum fold f, val a)
 {
-    val v = k_inst(k, L_MIX, k->inst[a].dtype, a, b, 0, distance);
+    return k_inst(k, L_LANE_REDUCE, k->inst[a].dtype, a, 0, 0, f);
+}
+
+val k_interleave(struct kernel *k, enum interleave m, val a, val b, uint32_t distance)
+{
+    val v = k_inst(k, L_INTERLEAVE, k->inst[a].dtype, a, b, 0, distance);
     if (v)
         k->inst[v].kind = (uint8_t)m;
     return v;
@@ -132,7 +135,8 @@ void k_transpose(struct kernel *k, val *row, uint32_t n)
         for (uint32_t i = 0; i < n; i++) {
             if (i & h)
                 continue;
-            val lo = k_mix(k, MIX_LO, row[i], row[i + h], h), hi = k_mix(k, MIX_HI, row[i], row[i + h], h);
+            val lo = k_interleave(k, INTERLEAVE_LO, row[i], row[i + h], h),
+                hi = k_interleave(k, INTERLEAVE_HI, row[i], row[i + h], h);
             row[i] = lo;
             row[i + h] = hi;
         }

@@ -144,7 +144,7 @@ static bool run_block(struct machine *m, val loop)
         t->pc = loop + 1;
         t->width = 1;
         t->self = (int32_t)x;
-        t->team = i->rows ? (int32_t)(x / i->rows * i->rows) : (int32_t)x;
+        t->subgroup = i->rows ? (int32_t)(x / i->rows * i->rows) : (int32_t)x;
         t->nflight = 0;
         t->batch = 0;
     }

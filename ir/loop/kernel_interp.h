@@ -12,7 +12,7 @@ struct thread {
     uint64_t *v;                  /* the words of all values, at machine.at */
     char *private;                /* this thread's register buffers */
     int width;                    /* lanes of the open vector loop, 1 outside */
-    int32_t team;                 /* whose stores are one thread's: its team for tiles, else itself */
+    int32_t subgroup;                 /* whose stores are one thread's: its subgroup for tiles, else itself */
     int32_t self;
     struct flight *flight; uint32_t nflight, flight_cap;
     uint64_t batch;               /* copies started now belong to it */

@@ -103,7 +103,7 @@ bool memory_load(struct machine *m, struct thread *t, val v)
             if (i->b && !value_get(m, t, i->b, r, c))
                 continue;
             int64_t at = interp_memory_place(m, t, i, r, c);
-            if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, i->cols ? t->team : t->self, LOADS))
+            if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, i->cols ? t->subgroup : t->self, LOADS))
                 return false;
             memcpy(to, interp_memory_element(m, t, buf, at), dtype_size(i->dtype));
         }
@@ -120,7 +120,8 @@ bool memory_store(struct machine *m, struct thread *t, val v)
             if (i->c && !value_get(m, t, i->c, r, c))
                 continue;
             int64_t at = interp_memory_place(m, t, i, r, c);
-            if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, x->cols ? t->team : t->self, STORES))
+            if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, x->cols ? t->subgroup : t->self,
+                                                                 STORES))
                 return false;
             uint64_t bits = value_get(m, t, i->b, r, c);
             memcpy(interp_memory_element(m, t, buf, at), &bits, dtype_size(x->dtype));

@@ -79,7 +79,7 @@ static void run_mix(struct machine *m, struct thread *t, val v)
     int h = (int)i->imm;
     for (int l = 0; l < t->width; l++) {
         uint64_t lo = l & h ? value_get(m, t, i->b, 0, l - h) : value_get(m, t, i->a, 0, l);
-        t->v[m->at[v] + (size_t)l] = i->kind == MIX_LO ? lo : l & h ? value_get(m, t, i->b, 0, l)
+        t->v[m->at[v] + (size_t)l] = i->kind == INTERLEAVE_LO ? lo : l & h ? value_get(m, t, i->b, 0, l)
             : value_get(m, t, i->a, 0, l + h);
     }
 }
@@ -146,10 +146,10 @@ bool value_run(struct machine *m, struct thread *t, val v)
     case L_SPLAT:
         value_copy(m, t, v, i->a);
         return true;
-    case L_MIX:
+    case L_INTERLEAVE:
         run_mix(m, t, v);
         return true;
-    case L_FOLD:
+    case L_LANE_REDUCE:
         run_fold(m, t, v);
         return true;
     case L_INDEX:

@@ -151,13 +151,13 @@ static bool outermost_loop(struct checker *c, val v)
 static bool block_loop(struct checker *c, val v)
 {
     int64_t hi;
-    uint16_t team = c->k->inst[v].rows;
+    uint16_t subgroup = c->k->inst[v].rows;
     if (!c->grid || c->cur != c->grid || c->block_seen)
         return kernel_verify_fail(c, v, "a block loop that is not the one in a grid loop");
     if (!from_zero(c, v, &hi) || hi < 1 || hi > MAX_THREADS)
         return kernel_verify_fail(c, v, "a block loop runs from 0 to a constant up to 1024");
-    if (team && (!power_of_two(team) || team == 1 || team > MAX_TEAM || hi % team))
-        return kernel_verify_fail(c, v, "teams are a power of two of threads that divides the block");
+    if (subgroup && (!power_of_two(subgroup) || subgroup == 1 || subgroup > MAX_SUBGROUP || hi % subgroup))
+        return kernel_verify_fail(c, v, "subgroups are a power of two of threads that divides the block");
     c->block_seen = true;
     c->block = v;
     return true;
@@ -199,7 +199,7 @@ static bool loop_rules(struct checker *c, val v)
     if (c->k->inst[i->a].varying || c->k->inst[i->b].varying)
         return kernel_verify_fail(c, v, "varying loop bounds");
     if (i->rows && i->kind != LOOP_BLOCK)
-        return kernel_verify_fail(c, v, "teams of what has no threads");
+        return kernel_verify_fail(c, v, "subgroups of what has no threads");
     switch (i->kind) {
     case LOOP_PARALLEL:
     case LOOP_GRID:
@@ -353,7 +353,7 @@ static bool lane_rules(const struct checker *c, val v)
         return kernel_verify_fail(c, v, "lanes outside a vector loop");
     if (i->op == L_SPLAT && c->k->inst[i->a].varying)
         return kernel_verify_fail(c, v, "splat of what varies already");
-    if (i->op == L_FOLD && (i->imm >= FOLD_COUNT || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))
+    if (i->op == L_LANE_REDUCE && (i->imm >= FOLD_COUNT || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))
         return kernel_verify_fail(c, v, "unknown fold, or of a dtype that is not computed");
     return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
 }
@@ -364,11 +364,12 @@ static bool mix_rules(const struct checker *c, val v)
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b))
         return false;
     if (i->dtype != dt(c, i->a) || i->dtype != dt(c, i->b))
-        return kernel_verify_fail(c, v, "mix of different dtypes");
-    if (!i->varying || i->kind >= MIX_COUNT)
+        return kernel_verify_fail(c, v, "interleave of different dtypes");
+    if (!i->varying || i->kind >= INTERLEAVE_COUNT)
         return kernel_verify_fail(c, v, "unknown mix, or of no lanes");
     bool distance = i->imm && i->imm < c->width && !(i->imm & (i->imm - 1));
-    return (c->vector && distance) || kernel_verify_fail(c, v, "mix outside a vector loop or of a wrong distance");
+    return (c->vector && distance) || kernel_verify_fail(c, v,
+                                                         "interleave outside a vector loop or of a wrong distance");
 }
 
 static bool mma_rules(const struct checker *c, val v)
@@ -445,10 +446,10 @@ static bool rules(struct checker *c, val v)
         return true;
     case L_MMA:
         return mma_rules(c, v);
-    case L_MIX:
+    case L_INTERLEAVE:
         return mix_rules(c, v);
     case L_SPLAT:
-    case L_FOLD:
+    case L_LANE_REDUCE:
         return lane_rules(c, v);
     default:
         return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM))

@@ -1,5 +1,5 @@
-/* Who has the same value: all threads of a block, the threads of a team, or no two.  Where threads meet, nothing that
- * differs from one to the next may decide whether they get there; the same for teams and their tiles.
+/* Who has the same value: all threads of a block, the threads of a subgroup, or no two.  Where threads meet, nothing
+ * that differs from one to the next may decide whether they get there; the same for subgroups and their tiles.
  *
  * Values get the greatest difference of what they are made of.  Loops bring a carry's next round, so the walk is
  * repeated until nothing rises; what takes many rounds is taken to differ. */
@@ -12,7 +12,7 @@ struct walk {
     const struct kernel *k;
     uint8_t *of;          /* per value; */
     val open[MAX_NEST]; unsigned depth;
-    unsigned team;        /* threads that hold a tile; 0: not in a block */
+    unsigned subgroup;        /* threads that hold a tile; 0: not in a block */
     bool rose;
     struct flaw *flaw;
 };
@@ -46,8 +46,8 @@ static uint8_t verify_threads_operands(const struct walk *w, const struct linst 
     return most(most(w->of[i->a], w->of[i->b]), most(w->of[i->c], w->of[i->d]));
 }
 
-/* thread / c: the same for a whole team where c is a multiple of its threads. */
-static bool is_team_number(const struct walk *w, const struct linst *i)
+/* thread / c: the same for a whole subgroup where c is a multiple of its threads. */
+static bool is_subgroup_number(const struct walk *w, const struct linst *i)
 {
     const struct linst *a = &w->k->inst[i->a], *b = &w->k->inst[i->b];
     return i->op == L_OP(P_DIV) && a->op == L_LOOP && a->kind == LOOP_BLOCK && b->op == L_CONST && a->rows &&
@@ -60,7 +60,7 @@ static void verify_threads_spread(struct walk *w, val v)
     uint8_t s = verify_threads_operands(w, i);
     if (i->op == L_LOOP && i->kind == LOOP_BLOCK)
         s = SHARE_NONE;
-    else if (is_team_number(w, i))
+    else if (is_subgroup_number(w, i))
         s = SHARE_TEAM;
     else if (i->op == L_CARRY || i->op == L_NEXT) /* rounds may differ in number */
         s = most(s, control(w));
@@ -81,8 +81,8 @@ static void verify_threads_check(struct walk *w, val v)
     const struct linst *i = &w->k->inst[v];
     if (i->op == L_BARRIER && control(w) != SHARE_BLOCK)
         *w->flaw = (struct flaw){v, "a barrier that some threads may miss"};
-    if (w->team > 1 && uses_tile(w->k, i) && most(control(w), verify_threads_operands(w, i)) == SHARE_NONE)
-        *w->flaw = (struct flaw){v, "a tile whose team does not agree on it"};
+    if (w->subgroup > 1 && uses_tile(w->k, i) && most(control(w), verify_threads_operands(w, i)) == SHARE_NONE)
+        *w->flaw = (struct flaw){v, "a tile whose subgroup does not agree on it"};
 }
 
 static void round_of(struct walk *w, void (*visit)(struct walk *, val))
@@ -92,11 +92,11 @@ static void round_of(struct walk *w, void (*visit)(struct walk *, val))
         const struct linst *i = &w->k->inst[v];
         if (i->op == L_END) {
             const struct linst *head = &w->k->inst[w->open[--w->depth]];
-            w->team = head->op == L_LOOP && head->kind == LOOP_BLOCK ? 0 : w->team;
+            w->subgroup = head->op == L_LOOP && head->kind == LOOP_BLOCK ? 0 : w->subgroup;
             continue;
         }
         if (i->op == L_LOOP && i->kind == LOOP_BLOCK)
-            w->team = i->rows ? i->rows : 1;
+            w->subgroup = i->rows ? i->rows : 1;
         if (i->op == L_LOOP || i->op == L_IF) {
             visit(w, v);
             w->open[w->depth++] = v;

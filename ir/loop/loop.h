@@ -17,8 +17,8 @@
  *   loop block     directly in a grid loop, 0 to a constant T of 1..1024: T threads.  They go their own ways, but meet
  *                  at every BARRIER, which none may miss: what decides whether it is reached is the same for all.
  * Between two barriers no thread touches what another stores in shared or global memory (atomics, among themselves,
- * apart).  `teams N`: N neighbouring threads hold each of their tiles together, so tiles and their indices are the same
- * for all of them, as is what decides whether they are reached
+ * apart).  `subgroups N`: N neighbouring threads hold each of their tiles together, so tiles and their indices are the
+ * same for all of them, as is what decides whether they are reached
  *
  * Carried values: `carry` instructions stand directly behind their loop, each with an initial value; several are a
  * tuple. `next` instructions stand directly before its end, one per carry; `out` reads a carry's final value after the
@@ -45,7 +45,7 @@ enum {
     MAX_NEST = 32,              /* loops and ifs, one in the other */
     MAX_UNROLL = 256,
     MAX_THREADS = 1024,         /* of a block */
-    MAX_TEAM = 64,
+    MAX_SUBGROUP = 64,
     MAX_TILE_SIDE = 256, MAX_TILE = 4096, /* elements */
     MAX_SHARED = 256 << 10,     /* bytes of all shared buffers */
     MAX_REGISTER = 64 << 10,    /* bytes of all register buffers */
@@ -55,7 +55,7 @@ enum lop {
     L_NIL,
     L_CONST, /* imm: the bits; dtype                                                     */
     L_SLOT,  /* imm: slot ordinal; uniform read of a slot                                */
-    L_LOOP,  /* a lo, b hi (i64, uniform), imm step > 0, kind; of a block rows: threads of a team; value: the
+    L_LOOP,  /* a lo, b hi (i64, uniform), imm step > 0, kind; of a block rows: threads of a subgroup; value: the
                 variable (i64) */
     L_CARRY, /* a init                                                                   */
     L_NEXT,  /* a carry, b value                                                         */
@@ -77,9 +77,10 @@ enum lop {
     L_BARRIER,  /* all threads of the block, and what they have stored                      */
     L_SYNC,     /* the end of a phase                                                       */
     L_SPLAT,    /* a uniform: the same value in every lane, as a varying value; or in every element of a tile */
-    L_FOLD,     /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
-    L_MIX,      /* a, b varying, imm: distance h (a power of two below W), kind: enum mix; one exchange step of a
-                   transpose of W values with W lanes (Eklundh 1972): see enum mix                     */
+    L_LANE_REDUCE,     /* a varying in W lanes, imm: enum fold; lanes folded i with i+W/2, W/4 .. 1 (uniform) */
+    /* a, b varying, imm: distance h (a power of two below W), kind: enum interleave; one exchange step of a transpose
+     * of W values with W lanes (Eklundh 1972): see enum interleave */
+    L_INTERLEAVE,
     L_INDEX,    /* kind: enum tile_order; the numbers of a tile's rows [Mx1] or columns [1xN], i64 */
     L_MMA,  /* a [MxK], b [KxN], c [MxN], kind: enum mma; c + a b.  c has the dtype of a and b, or f32 where these are
                half floats, i32 where they are u8 or i8 */
@@ -101,8 +102,8 @@ enum tile_order { TILE_ROWS, TILE_COLS, TILE_ORDER_COUNT };
 /* An element of MMA_CHAIN is one ascending chain of fma (floats: a and b converted to c's dtype); MMA_ANY adds the
  * products in any order, as the hardware does. */
 enum mma { MMA_CHAIN, MMA_ANY, MMA_COUNT };
-/* Lane l of mix(a, b, h): MIX_LO  l & h ? b[l - h] : a[l]      MIX_HI  l & h ? b[l] : a[l + h] */
-enum mix { MIX_LO, MIX_HI, MIX_COUNT };
+/* Lane l of interleave(a, b, h): INTERLEAVE_LO  l & h ? b[l - h] : a[l]      INTERLEAVE_HI  l & h ? b[l] : a[l + h] */
+enum interleave { INTERLEAVE_LO, INTERLEAVE_HI, INTERLEAVE_COUNT };
 /* What for a line of memory is brought nearer: to be read a tile from now, to be written soon. */
 enum prefetch { PREFETCH_READ, PREFETCH_WRITE, PREFETCH_COUNT };
 enum fold { FOLD_ADD, FOLD_MAX, FOLD_MIN, FOLD_MUL, FOLD_COUNT }; /* max and min as in ops.def: NaN if any is NaN */
@@ -117,7 +118,7 @@ _Static_assert(sizeof(struct linst) == 32, "no padding: kernels are hashed as by
 
 enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_WORKSPACE, BUF_SHARED, BUF_REGISTER, BUF_COUNT };
 /* The kernel's own memory, which nobody gives it as an argument. */
-static inline bool buf_inside(unsigned role) { return role == BUF_SHARED || role == BUF_REGISTER; }
+static inline bool buf_is_local(unsigned role) { return role == BUF_SHARED || role == BUF_REGISTER; }
 struct lbuf {
     uint8_t dtype, role;
     uint16_t pad;
@@ -133,11 +134,11 @@ struct schedule {
     uint16_t mr, nr;        /* dot: register tile rows and columns */
     uint32_t kc;            /* dot: contraction block, equal to the node's kblock */
     uint8_t pack_a, pack_b; /* dot: operand copied into scratch panels first */
-    uint8_t stream;         /* map, rows: results go to memory past the caches, where vectors lie at whole registers */
+    uint8_t stream;         /* map, rows: results are stored non-temporally, where vectors lie at whole registers */
     uint8_t pad;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
     /* dot on a GPU: rows and columns of a block of threads; width: its threads. As many threads as tiles: each has one.
-     * More: the teams of the matrix units do (caps.mma) */
+     * More: the subgroups of the matrix units do (caps.mma) */
     uint16_t block_m, block_n;
     uint16_t step;          /* the same: elements of the contraction that the block holds in shared memory at a time */
     uint16_t pad2;
@@ -182,7 +183,7 @@ typedef void kernel_fn(void *const *buf, const uint64_t *slot, int64_t begin, in
 
 /* What the matrix units of a GPU (tensor cores) multiply: tiles [m x k] and [k x n] of halves, summed in f32. */
 struct mma_caps {
-    uint16_t team;              /* threads that hold a tile together; 0: there are no such units */
+    uint16_t subgroup;              /* threads that hold a tile together; 0: there are no such units */
     uint16_t m, n, k;
     uint32_t dtypes;            /* of the factors: a set, by bit */
 };
@@ -225,8 +226,8 @@ val k_load(struct kernel *k, uint32_t buf, val index, val pred);
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
 void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index);
 val k_splat(struct kernel *k, val a);            /* a itself if it varies already */
-val k_fold(struct kernel *k, enum fold f, val a);
-val k_mix(struct kernel *k, enum mix m, val a, val b, uint32_t distance);
+val k_lane_reduce(struct kernel *k, enum fold f, val a);
+val k_interleave(struct kernel *k, enum interleave m, val a, val b, uint32_t distance);
 /* row[i] lane j becomes row[j] lane i; n = W of the open vector loop, a power of two. */
 void k_transpose(struct kernel *k, val *row, uint32_t n);
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
@@ -303,7 +304,7 @@ const char *kernel_needs_gpu(const struct kernel *k);   /* what of it only a GPU
 /* ---- kernel_verify_tile.c, kernel_verify_threads.c: rules of one instruction ---- */
 /* are the shapes of v and its operands right? */
 bool tile_shapes(const struct kernel *k, val v, const char **rule);
-/* After all other rules: barriers are met by all threads, tiles by whole teams. */
+/* After all other rules: barriers are met by all threads, tiles by whole subgroups. */
 bool threads_meet(const struct kernel *k, struct flaw *f);
 /* ---- kernel_interp.c ---- */
 /* Runs iterations of a kernel without compiling it; every access is checked: bounds, races, loads of what was not

@@ -275,7 +275,7 @@ void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
     const uint16_t flags = g->cur_flags;
-    g->cur_flags |= MARK_AGAIN; /* late, where they are needed */
+    g->cur_flags |= MARK_REMAT; /* late, where they are needed */
     ref seen, p = weights(g, &n, &seen);
     g->cur_flags = flags;
     ref dp = op_attention_product(g, dy, n.in[V], 1, 1);

@@ -281,7 +281,7 @@ REGION_OP(scan)
 
 bool shape_checkpoint(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    return attr_fits(g, n, false, false, REGION_AGAIN, e) && closed(g, n, e) && takes_operands(g, n, 0, 0, e) &&
+    return attr_fits(g, n, false, false, REGION_REMAT, e) && closed(g, n, e) && takes_operands(g, n, 0, 0, e) &&
            no_elements(n, out);
 }
 

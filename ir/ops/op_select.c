@@ -163,7 +163,7 @@ void vjp_pad(struct graph *g, ref y, ref dy, ref *din)
 }
 
 /* Is i within 0..last?  0: always.  By blocks, as lower_inside. */
-static val is_inside(struct kernel *k, val i, int64_t last)
+static val is_local(struct kernel *k, val i, int64_t last)
 {
     val block, rest;
     int64_t d = ix_split(k, i, last + 1, &block, &rest), lo, hi, most = (last + 1) / d - 1;
@@ -191,7 +191,7 @@ uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
     val place = ix_sub(k, coord[axis], k_int(k, n->attr.pad.low));
     bool masked = k->inst[place].varying;
     if (masked)
-        inside = is_inside(k, place, (len - 1) * step);
+        inside = is_local(k, place, (len - 1) * step);
     else
         place = lower_inside(k, place, (len - 1) * step, &inside);
     at[axis] = ix_div(k, place, step);

@@ -217,11 +217,11 @@ static bool loop(struct reader *r, struct linst i, val *out)
         return false;
     if (next_is(r, "step") && (!lex_need_word(&r->l, "step") || !lex_number(&r->l, INT64_MAX, "a step", &i.imm)))
         return false;
-    uint64_t team = 0;
-    if (next_is(r, "teams") && (!lex_need_word(&r->l, "teams") ||
-                                !lex_number(&r->l, MAX_TEAM, "threads of a team", &team)))
+    uint64_t subgroup = 0;
+    if (next_is(r, "subgroups") && (!lex_need_word(&r->l, "subgroups") ||
+                                !lex_number(&r->l, MAX_SUBGROUP, "threads of a subgroup", &subgroup)))
         return false;
-    i.rows = (uint16_t)team;
+    i.rows = (uint16_t)subgroup;
     i.varying = inst_is_varying(r->k, &i);
     return open_scope(r, i, out);
 }
@@ -252,13 +252,13 @@ static bool value_line(struct reader *r, val *out)
     } else if (word_is(w, "slot")) {
         i.op = L_SLOT;
         ok = lex_number(&r->l, UINT32_MAX, "a slot's number", &i.imm);
-    } else if (word_is(w, "fold")) {
-        i.op = L_FOLD;
+    } else if (word_is(w, "lane_reduce")) {
+        i.op = L_LANE_REDUCE;
         ok = choice(r, &fold_words, "a fold such as add", &fold) && kernel_parse_operand(r, &i.a);
         i.imm = fold;
-    } else if (word_is(w, "mix")) {
-        i.op = L_MIX;
-        ok = choice(r, &mix_words, "lo or hi", &i.kind) && lex_number(&r->l, UINT32_MAX, "a distance", &i.imm) &&
+    } else if (word_is(w, "interleave")) {
+        i.op = L_INTERLEAVE;
+        ok = choice(r, &interleave_words, "lo or hi", &i.kind) && lex_number(&r->l, UINT32_MAX, "a distance", &i.imm) &&
              kernel_parse_operand(r, &i.a) && lex_need(&r->l, ',', "','") && kernel_parse_operand(r, &i.b);
     } else if (word_is(w, "index")) {
         i.op = L_INDEX;

@@ -127,7 +127,7 @@ static void statement(const struct printer *p, val v)
         if (i->imm != 1)
             text_put(p->t, " step %" PRIu64, i->imm);
         if (i->rows)
-            text_put(p->t, " teams %u", i->rows);
+            text_put(p->t, " subgroups %u", i->rows);
         text_put(p->t, " {");
         return;
     case L_LOAD:
@@ -138,12 +138,12 @@ static void statement(const struct printer *p, val v)
     case L_SLOT:
         text_put(p->t, "slot %" PRIu64, i->imm);
         break;
-    case L_FOLD:
-        text_put(p->t, "fold %s", fold_words.v[i->imm]);
+    case L_LANE_REDUCE:
+        text_put(p->t, "lane_reduce %s", fold_words.v[i->imm]);
         kernel_text_operands(p, i);
         break;
-    case L_MIX:
-        text_put(p->t, "mix %s %" PRIu64, mix_words.v[i->kind], i->imm);
+    case L_INTERLEAVE:
+        text_put(p->t, "interleave %s %" PRIu64, interleave_words.v[i->kind], i->imm);
         kernel_text_operands(p, i);
         break;
     case L_INDEX:

@@ -13,7 +13,7 @@ static const char *const loops[LOOP_COUNT] = {
     [LOOP_UNROLLED] = "unrolled", [LOOP_REDUCE] = "reduce", [LOOP_GRID] = "grid", [LOOP_BLOCK] = "block"};
 static const char *const folds[FOLD_COUNT] = {
     [FOLD_ADD] = "add", [FOLD_MAX] = "max", [FOLD_MIN] = "min", [FOLD_MUL] = "mul"};
-static const char *const mixes[MIX_COUNT] = {[MIX_LO] = "lo", [MIX_HI] = "hi"};
+static const char *const interleaves[INTERLEAVE_COUNT] = {[INTERLEAVE_LO] = "lo", [INTERLEAVE_HI] = "hi"};
 static const char *const prefetches[PREFETCH_COUNT] = {[PREFETCH_READ] = "read", [PREFETCH_WRITE] = "write"};
 static const char *const roles[BUF_COUNT] = {[BUF_IN] = "in", [BUF_OUT] = "out", [BUF_SCRATCH] = "scratch",
     [BUF_WORKSPACE] = "workspace", [BUF_SHARED] = "shared", [BUF_REGISTER] = "register"};
@@ -25,7 +25,7 @@ static const char *const scheds[SCHED_COUNT] = {
     [SCHED_SORT] = "sort", [SCHED_ATTENTION] = "attention"};
 
 const struct words prim_words = WORDS(prims), loop_words = WORDS(loops), fold_words = WORDS(folds),
-                   mix_words = WORDS(mixes), prefetch_words = WORDS(prefetches), role_words = WORDS(roles),
+                   interleave_words = WORDS(interleaves), prefetch_words = WORDS(prefetches), role_words = WORDS(roles),
                    sched_words = WORDS(scheds), tile_words = WORDS(tile_orders), mma_words = WORDS(mmas);
 
 int words_find(const struct words *w, struct word name)

@@ -291,9 +291,9 @@ static bool count_attr(struct parser *p, struct node *n, unsigned bit)
 /* A word without a number; false: not one that n may have, or have again. */
 static bool graph_parse_mark(struct word w, struct node *n)
 {
-    unsigned flag = word_is(w, "stop") ? MARK_STOP : word_is(w, "again") ? MARK_AGAIN : 0;
+    unsigned flag = word_is(w, "stop") ? MARK_STOP : word_is(w, "remat") ? MARK_REMAT : 0;
     unsigned region = word_is(w, "reverse") && n->op == OP_scan            ? REGION_REVERSE
-                      : word_is(w, "backward") && n->op == OP_checkpoint ? REGION_AGAIN
+                      : word_is(w, "backward") && n->op == OP_checkpoint ? REGION_REMAT
                                                                            : 0;
     if (word_is(w, "causal") && n->op == OP_attention && !n->attr.attention.causal) {
         n->attr.attention.causal = 1;

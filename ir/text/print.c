@@ -176,7 +176,7 @@ static void put_region_attr(struct printer *p, const struct node *n)
         put_dim_attr(p, "length", n->attr.region.length);
     if (n->attr.region.flags & REGION_REVERSE)
         text_put(&p->t, " reverse");
-    if (n->attr.region.flags & REGION_AGAIN)
+    if (n->attr.region.flags & REGION_REMAT)
         text_put(&p->t, " backward");
 }
 
@@ -340,8 +340,8 @@ static void graph_print_put_node(struct printer *p, ref r, unsigned home_device)
     }
     if (n->flags & MARK_STOP)
         text_put(&p->t, " stop");
-    if (n->flags & MARK_AGAIN)
-        text_put(&p->t, " again");
+    if (n->flags & MARK_REMAT)
+        text_put(&p->t, " remat");
     if (op_is_region(n->op))
         put_result_types(p, n);
     else

@@ -7,7 +7,7 @@
  * Each pair of groups of which one reads the other, or which read the same array, is a candidate; those that may be one
  * kernel (fuse_rules.c) wait in a queue with what joining them saves, and the best is joined.  Scores are brought up to
  * date when their turn comes.  What may not join is tried again after all others: what stood between two groups may
- * have become one with either.  Then values that are better computed again than stored are (fuse_again.c), and all of
+ * have become one with either.  Then values that are better computed again than stored are (fuse_remat.c), and all of
  * that is done once more.  Last, updates that do not need each other become the parts of one kernel (fuse_parts.c). */
 #include "fuse.h"
 #include <string.h>
@@ -80,12 +80,13 @@ uint32_t fuse_group(struct fuser *f, ref r)
 {
     uint32_t id = f->ngroup++;
     const struct node *n = &f->g->node[r];
-    bool anchor = op_is_anchor(n->op) || op_is_apart(n->op);
+    bool anchor = op_is_anchor(n->op) || op_is_non_fusible(n->op);
     f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .anchor = anchor ? r : NIL,
                                   .numel = node_numel(f->g, r),
                                   .run = fuse_run(f->g, r),
-                                  .nodes = 1, .reads = n->nin, .device = n->device, .apart = op_is_apart(n->op),
-                                  .again = n->flags & MARK_AGAIN};
+                                  .nodes = 1, .reads = n->nin, .device = n->device,
+                                      .non_fusible = op_is_non_fusible(n->op),
+                                  .remat = n->flags & MARK_REMAT};
     f->g->group[r] = id;
     return id;
 }
@@ -114,17 +115,17 @@ void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
     ga->run = ga->run < gb->run ? ga->run : gb->run;
     ga->nodes += gb->nodes;
     ga->reads += gb->reads;
-    ga->again |= gb->again;
+    ga->remat |= gb->remat;
     if (!ga->anchor)
         ga->anchor = gb->anchor;
     gb->merged = true;
 }
 
 /* A copy is a group of its own, and so are a region op and its results. */
-static void group_apart(struct fuser *f, ref r)
+static void group_non_fusible(struct fuser *f, ref r)
 {
     const struct node *n = &f->g->node[r];
-    if (op_is_apart(n->op))
+    if (op_is_non_fusible(n->op))
         fuse_group(f, r);
     if (n->op != OP_proj)
         return;
@@ -135,8 +136,8 @@ static void single_groups(struct fuser *f, bool scalars)
 {
     struct graph *g = f->g;
     for (ref r = 1; r < g->nnode; r++)
-        if (op_is_apart(g->node[r].op) || g->node[r].op == OP_proj)
-            group_apart(f, r);
+        if (op_is_non_fusible(g->node[r].op) || g->node[r].op == OP_proj)
+            group_non_fusible(f, r);
         else if (is_compute(&g->node[r]) && !node_is_view(g, r) &&
                  (scalars || g->node[r].op == OP_pad || !(is_free_scalar(f, r) || is_pattern(f, r))))
             fuse_group(f, r);
@@ -381,7 +382,7 @@ static uint8_t reading_by(const struct graph *g, ref r, uint8_t own)
     const struct node *n = &g->node[r];
     if (op_is_view(n->op))
         return n->op == OP_reshape ? own : (own & READ_OFTEN) | READ_MOVED;
-    if (op_is_apart(n->op))
+    if (op_is_non_fusible(n->op))
         return READ_HELD;
     return reads_often(n->op) ? READ_OFTEN : op_is_select(n->op) ? READ_MOVED : 0;
 }
@@ -413,9 +414,9 @@ static bool choose_pads(struct graph *g)
     return true;
 }
 
-/* One grouping.  again: it may turn out that values are better computed again; then the graph is another (1), and has
+/* One grouping.  remat: it may turn out that values are better computed again; then the graph is another (1), and has
  * no groups.  -1: g->err. */
-static int group_all(struct graph *g, bool unfused, bool again)
+static int group_all(struct graph *g, bool unfused, bool remat)
 {
     struct fuser f = {0};
     int changed = 0;
@@ -430,7 +431,7 @@ static int group_all(struct graph *g, bool unfused, bool again)
         single_groups(&f, unfused);
         ok = unfused || (fuse_order(&f) && fuse_all(&f));
         store_whole(&f);
-        changed = ok && again ? fuse_again(&f) : 0;
+        changed = ok && remat ? fuse_remat(&f) : 0;
         ok = ok && changed >= 0;
         ok = ok && (unfused || changed || fuse_parts(&f));
         if (!changed)

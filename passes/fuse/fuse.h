@@ -14,8 +14,8 @@ struct group {
     uint32_t nodes, reads;
     uint16_t device;
     bool merged;        /* into another: no longer a group */
-    bool apart;         /* a region op or a copy: no kernel */
-    bool again;         /* computes marked nodes, too: later, when they are needed */
+    bool non_fusible;         /* a region op or a copy: no kernel */
+    bool remat;         /* computes marked nodes, too: later, when they are needed */
     bool rows;          /* a row kernel (fuse_rows.c) */
     uint32_t before, after; /* it in the order (fuse_order.c); GROUP_NONE: none */
     uint64_t rank;      /* the greater, the later in the order */
@@ -60,7 +60,7 @@ enum join {
     JOIN_SIBLINGS,      /* maps that read the same array */
 };
 struct verdict { enum join join; const char *why; }; /* JOIN_NONE: why not */
-/* May a and b, which reads a, be one kernel?  `paths`: look for a circle too, which takes long. */
+/* May a and b, which reads a, be one kernel?  `paths`: look for a cycle too, which takes long. */
 struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths);
 /* The same for two that read array x, and not each other. */
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths);
@@ -71,18 +71,18 @@ void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
 
 /* ---- fuse_rows.c ---- May a and b, which reads a, be one row kernel?  NULL: yes; else why not. */
 bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s); /* does it reduce rows?  Which? */
-const char *fuse_rows_apart(struct fuser *f, uint32_t a, uint32_t b);
+const char *fuse_rows_conflict(struct fuser *f, uint32_t a, uint32_t b);
 
 /* ---- fuse_order.c ---- An order of the groups in which each stands behind all that it reads. */
 bool fuse_order(struct fuser *f); /* makes it; false: out of memory */
 /* Does a third group need one of the two and is needed by the other?  After a long search: yes. */
-bool fuse_way_around(struct fuser *f, uint32_t a, uint32_t b);
-/* before a and b, with no way around, become `stays` */
+bool fuse_indirect_path(struct fuser *f, uint32_t a, uint32_t b);
+/* before a and b, with no indirect path, become `stays` */
 void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays);
 
-/* ---- fuse_again.c ---- Gives kernels copies of nodes whose values they would read.  1: the graph is a new one, with
+/* ---- fuse_remat.c ---- Gives kernels copies of nodes whose values they would read.  1: the graph is a new one, with
  * nodes that nothing uses and no groups; 0: there is no such value; -1: out of memory. */
-int fuse_again(struct fuser *f);
+int fuse_remat(struct fuser *f);
 
 /* ---- fuse_cost.c ---- Arithmetic, in bytes that memory moves in that time. */
 double fuse_work(unsigned op);                              /* of an element, where no lane of a vector is empty */

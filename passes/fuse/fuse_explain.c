@@ -25,17 +25,17 @@ static void add_member(struct explainer *x, ref r, uint32_t id)
 {
     struct fuser *f = &x->f;
     const struct node *n = &x->g.node[r];
-    bool first = !f->group[id].first, again = n->flags & MARK_AGAIN;
+    bool first = !f->group[id].first, remat = n->flags & MARK_REMAT;
     if (first)
         f->group[id] = (struct group){.first = r, .last = r, .low = r, .high = r, .numel = node_numel(&x->g, r),
                                       .run = fuse_run(&x->g, r), .nodes = 1, .reads = n->nin, .device = n->device,
-                                      .apart = op_is_apart(n->op), .again = again};
+                                      .non_fusible = op_is_non_fusible(n->op), .remat = remat};
     else
         fuse_member(f, id, r);
     struct group *b = &f->group[id];
     f->g->group[r] = id;
-    b->again |= again;
-    if (!op_is_anchor(n->op) && !op_is_apart(n->op))
+    b->remat |= remat;
+    if (!op_is_anchor(n->op) && !op_is_non_fusible(n->op))
         return;
     b->rows |= b->anchor && op_is_reduce(n->op);
     if (!b->anchor)
@@ -64,7 +64,7 @@ static void rebuild(struct explainer *x, const struct graph *g, bool *anchored)
         x->number[i] = i;
     for (ref r = 1; r < g->nnode; r++)
         if (g->group[r] != GROUP_NONE)
-            anchored[g->group[r]] |= op_is_anchor(g->node[r].op) || op_is_apart(g->node[r].op);
+            anchored[g->group[r]] |= op_is_anchor(g->node[r].op) || op_is_non_fusible(g->node[r].op);
     for (ref r = 1; r < g->nnode; r++)
         if (g->group[r] != GROUP_NONE)
             add_member(x, r, part_of(x, r, g->group[r], anchored[g->group[r]]));

@@ -96,7 +96,7 @@ static uint32_t fuse_order_between(struct fuser *f, uint32_t from, uint32_t to, 
     return n;
 }
 
-bool fuse_way_around(struct fuser *f, uint32_t a, uint32_t b)
+bool fuse_indirect_path(struct fuser *f, uint32_t a, uint32_t b)
 {
     bool around, later = f->group[b].rank < f->group[a].rank;
     return fuse_order_between(f, later ? b : a, later ? a : b, true, &around) > MAX_SEARCH || around;

@@ -2,7 +2,7 @@
  * iterations (lower_map.c).  All parameter updates of an optimizer are one kernel that way.
  *
  * Such a map has the same expression as the others, on other arrays, of any length.  Nothing but outputs of the graph
- * is made of what it stores, so no kernel waits for it, and joining can close no circle.  No kernel but itself writes
+ * is made of what it stores, so no kernel waits for it, and joining can close no cycle.  No kernel but itself writes
  * the states that it reads: they stay in place.
  *
  * The first of the parts has to wait for the last, and with it what only it reads stays in the arena.  That costs no
@@ -96,8 +96,8 @@ static void examine(struct parts *p, struct map *m)
     const struct group *b = &f->group[m->id];
     ref last = b->low;
     uint32_t number = 0;
-    m->update = !b->anchor && !b->again && node_numel(f->g, b->first) > 0;
-    m->quiet = !b->apart;
+    m->update = !b->anchor && !b->remat && node_numel(f->g, b->first) > 0;
+    m->quiet = !b->non_fusible;
     for (ref r = b->first; r; r = f->next[r]) {
         const struct node *n = &f->g->node[r];
         bool awaited = is_awaited(f, r) || f->viewed[r];

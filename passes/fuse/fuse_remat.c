@@ -9,7 +9,7 @@
  * that would make what waits in memory more: what is there longer than before has at most the bytes of what is not
  * there.
  *
- * Each of those kernels gets nodes of its own, marked `again`, and fusion starts anew. */
+ * Each of those kernels gets nodes of its own, marked `remat`, and fusion starts anew. */
 #include "fuse.h"
 #include "passes/graph/rewrite.h"
 
@@ -19,7 +19,7 @@ enum { MAX_READERS = 32, MAX_BASES = 8 };
 struct cell { uint32_t group, next; };          /* a list of groups; next: number + 1, 0: the end */
 struct pair { ref node, copy; uint32_t next; }; /* a list of nodes of one group's */
 
-struct again {
+struct remat {
     struct fuser *f;
     struct graph *g;
     bool *stored;       /* per node: in memory for other kernels than its own */
@@ -55,7 +55,7 @@ static bool fuse_remat_add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x
 static bool add_reader(struct cone *c, uint32_t id) { return fuse_remat_add(c->reader, &c->nreader, MAX_READERS, id); }
 
 /* The groups that read x, if all of them can compute it where they read it. */
-static bool find_readers(const struct again *a, ref x, struct cone *c)
+static bool find_readers(const struct remat *a, ref x, struct cone *c)
 {
     const struct fuser *f = a->f;
     for (uint32_t k = f->readers[x]; k < f->readers[x + 1]; k++) {
@@ -72,7 +72,7 @@ static bool find_readers(const struct again *a, ref x, struct cone *c)
 }
 
 /* Walks from x to what is in memory, or can be. */
-static bool find_cone(struct again *a, ref x, struct cone *c)
+static bool find_cone(struct remat *a, ref x, struct cone *c)
 {
     struct fuser *f = a->f;
     const struct graph *g = a->g;
@@ -108,7 +108,7 @@ static bool find_cone(struct again *a, ref x, struct cone *c)
 }
 
 /* Does group id read s? */
-static bool is_read_by(const struct again *a, ref s, uint32_t id)
+static bool is_read_by(const struct remat *a, ref s, uint32_t id)
 {
     const struct fuser *f = a->f;
     for (uint32_t k = f->readers[s]; k < f->readers[s + 1]; k++)
@@ -120,7 +120,7 @@ static bool is_read_by(const struct again *a, ref s, uint32_t id)
     return false;
 }
 
-static bool pays(const struct again *a, ref x, const struct cone *c)
+static bool pays(const struct remat *a, ref x, const struct cone *c)
 {
     bool vanishes = c->own == a->f->group[group_of(a->f, x)].nodes; /* the kernel, with what it reads */
     double bytes = (double)node_bytes(a->g, x), saved = bytes * (1 + c->nreader), longer = 0;
@@ -147,7 +147,7 @@ static bool pays(const struct again *a, ref x, const struct cone *c)
     return saved > 0 && longer <= bytes;
 }
 
-static void fuse_remat_drop(struct again *a, ref x, const struct cone *c)
+static void fuse_remat_drop(struct remat *a, ref x, const struct cone *c)
 {
     a->stored[x] = false;
     for (uint32_t j = 0; j < c->nreader; j++)
@@ -168,7 +168,7 @@ static void fuse_remat_drop(struct again *a, ref x, const struct cone *c)
     }
 }
 
-static bool may_go(struct again *a, ref x, struct cone *c)
+static bool may_go(struct remat *a, ref x, struct cone *c)
 {
     const struct fuser *f = a->f;
     if (!a->stored[x] || !op_is_map(a->g->node[x].op) || f->output[x] || f->viewed[x] ||
@@ -181,7 +181,7 @@ static bool may_go(struct again *a, ref x, struct cone *c)
     return pays(a, x, c);
 }
 
-static bool fuse_remat_choose(struct again *a)
+static bool fuse_remat_choose(struct remat *a)
 {
     struct fuser *f = a->f;
     const struct graph *g = a->g;
@@ -208,13 +208,13 @@ static bool fuse_remat_choose(struct again *a)
 /* ---- the graph with what is computed again ---- */
 
 /* Is s in no memory, though group id needs it, which does not make it? */
-static bool is_away(const struct again *a, ref s, uint32_t id)
+static bool is_away(const struct remat *a, ref s, uint32_t id)
 {
     return group_of(a->f, s) != GROUP_NONE && group_of(a->f, s) != id && !a->stored[s];
 }
 
 /* Node z, a value or a view of one, for group id: a copy of its own of what is in no memory. */
-static ref copy_for(struct again *a, struct rewrite *w, ref z, uint32_t id)
+static ref copy_for(struct remat *a, struct rewrite *w, ref z, uint32_t id)
 {
     const struct graph *g = a->g;
     bool linear;
@@ -235,13 +235,13 @@ static ref copy_for(struct again *a, struct rewrite *w, ref z, uint32_t id)
     rewrite_site(w, z);
     ref copy = graph_copy_node(w->to, g, &g->node[z], in);
     if (copy)
-        w->to->node[copy].flags |= MARK_AGAIN;
+        w->to->node[copy].flags |= MARK_REMAT;
     a->pair[a->npair++] = (struct pair){z, copy, a->pairs[id]};
     a->pairs[id] = a->npair;
     return copy;
 }
 
-static bool needs_copies(const struct again *a, ref r)
+static bool needs_copies(const struct remat *a, ref r)
 {
     bool linear, any = false;
     uint32_t id = group_of(a->f, r);
@@ -250,7 +250,7 @@ static bool needs_copies(const struct again *a, ref r)
     return any;
 }
 
-static int rebuild(struct again *a)
+static int rebuild(struct remat *a)
 {
     struct rewrite w;
     struct graph *g = a->g;
@@ -271,10 +271,10 @@ static int rebuild(struct again *a)
     return rewrite_end(&w);
 }
 
-int fuse_again(struct fuser *f)
+int fuse_remat(struct fuser *f)
 {
     struct graph *g = f->g;
-    struct again a = {.f = f, .g = g};
+    struct remat a = {.f = f, .g = g};
     a.stored = mem_alloc(g->nnode * sizeof *a.stored);
     a.list = mem_alloc(g->nnode * sizeof *a.list);
     a.nodes = mem_alloc((f->ngroup + 1) * sizeof *a.nodes);

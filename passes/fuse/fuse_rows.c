@@ -69,7 +69,7 @@ static bool has_rows(const struct fuser *f, uint32_t id, const struct row_space 
             if (!reduce_rows(f->g, r, &own) || own.rows != s->rows || own.length != s->length)
                 return false;
             ++*reduces;
-        } else if (op_is_anchor(f->g->node[r].op) || op_is_apart(f->g->node[r].op)) {
+        } else if (op_is_anchor(f->g->node[r].op) || op_is_non_fusible(f->g->node[r].op)) {
             return false;
         } else if (!is_full(f->g, r, s) && node_numel(f->g, r) != s->rows) {
             return false;
@@ -106,7 +106,7 @@ bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s)
     return false;
 }
 
-const char *fuse_rows_apart(struct fuser *f, uint32_t a, uint32_t b)
+const char *fuse_rows_conflict(struct fuser *f, uint32_t a, uint32_t b)
 {
     struct row_space s;
     uint32_t reduces = 0;

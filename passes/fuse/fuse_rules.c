@@ -272,13 +272,13 @@ static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
 
 /* Does b compute again what it computes from a?  In one kernel with the first values, early, those would be kept after
  * all, or what stands for them. */
-static bool computes_again(const struct fuser *f, uint32_t a, uint32_t b)
+static bool rematerializes(const struct fuser *f, uint32_t a, uint32_t b)
 {
-    for (ref r = f->group[b].first; r && f->group[b].again; r = f->next[r])
-        for (unsigned i = 0; f->g->node[r].flags & MARK_AGAIN && i < f->g->node[r].nin; i++) {
+    for (ref r = f->group[b].first; r && f->group[b].remat; r = f->next[r])
+        for (unsigned i = 0; f->g->node[r].flags & MARK_REMAT && i < f->g->node[r].nin; i++) {
             bool linear;
             ref s = node_operand(f->g, r, i, &linear);
-            if (group_of(f, s) == a && !(f->g->node[s].flags & MARK_AGAIN))
+            if (group_of(f, s) == a && !(f->g->node[s].flags & MARK_REMAT))
                 return true;
         }
     return false;
@@ -291,9 +291,9 @@ static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
     uint32_t nodes = ga->nodes + gb->nodes;
     if (ga->device != gb->device)
         return "other device";
-    if (ga->apart || gb->apart)
+    if (ga->non_fusible || gb->non_fusible)
         return "a copy or a region op is no kernel";
-    if (computes_again(f, a, b))
+    if (rematerializes(f, a, b))
         return "computed again, later, to save memory";
     if (nodes > MAX_GROUP_NODES)
         return "too many nodes for one kernel";
@@ -338,7 +338,7 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
     if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) &&
         (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
         const struct group *ga = &f->group[a], *gb = &f->group[b];
-        why = fuse_rows_apart(f, a, b);
+        why = fuse_rows_conflict(f, a, b);
         if (!why && ((!ga->anchor && crosses_rows(f, a, gb->anchor)) ||
                      (!gb->anchor && crosses_rows(f, b, ga->anchor))))
             why = "the rows that are reduced cross the ends of those that are read";
@@ -346,7 +346,7 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
     }
     if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
         return no("one kernel would compute with fewer lanes, which costs more than it saves");
-    return v.join != JOIN_NONE && paths && fuse_way_around(f, a, b)
+    return v.join != JOIN_NONE && paths && fuse_indirect_path(f, a, b)
         ? no("a kernel between them needs the one, and the other it") : v;
 }
 
@@ -356,14 +356,14 @@ struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref 
     const char *why = never_together(f, a, b);
     ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
     if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) ||
-        ga->again != gb->again ||
+        ga->remat != gb->remat ||
         apart > SIBLINGS_APART)
         return no(why ? why : "other iteration space");
     if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
         return no("read at other indices than written");
     if (fuse_costs_more(f, a, b, JOIN_SIBLINGS, LAUNCH_BYTES + (double)node_bytes(f->g, x)))
         return no("one kernel would compute with fewer lanes, which costs more than it saves");
-    return paths && fuse_way_around(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
+    return paths && fuse_indirect_path(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
 }
 
 /* Bytes saved and a launch, less what spills.  Joins that leave the other kernel free to join more come first: the

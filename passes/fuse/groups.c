@@ -78,7 +78,7 @@ static void mark_stored(const struct graph *g, bool *stored)
     for (ref r = 1; r < g->nnode; r++)
         for (unsigned i = 0; g->group[r] != GROUP_NONE && i < node_nin(&g->node[r]); i++) {
             bool linear;
-            ref s = op_is_apart(g->node[r].op) ? node_stored(g, node_in(g, &g->node[r], i))
+            ref s = op_is_non_fusible(g->node[r].op) ? node_stored(g, node_in(g, &g->node[r], i))
                                                 : node_operand(g, r, i, &linear);
             if (g->group[s] != GROUP_NONE && g->group[s] != g->group[r])
                 stored[s] = true;

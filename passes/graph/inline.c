@@ -27,7 +27,7 @@ static bool inline_node(struct inliner *l, ref r)
     for (uint32_t i = 0; i < node_nin(n); i++)
         in[i] = l->w.map[node_in(g, n, i)];
     l->first[r] = l->nresult;
-    uint16_t flags = n->attr.region.flags & REGION_AGAIN ? MARK_AGAIN : 0;
+    uint16_t flags = n->attr.region.flags & REGION_REMAT ? MARK_REMAT : 0;
     bool ok = graph_splice(l->w.to, node_region(g, n, 0), in, flags, l->result + l->nresult);
     l->nresult += nout;
     mem_free(in);

@@ -6,7 +6,7 @@
  * the set, takes no more bytes; the latest goes first, so that a chain of cheap ops ends at the product or the
  * reduction that it began with.  Leaves are there anyway.  Up to `keep` bytes of cheap values stay, the earliest.
  *
- * The copies are marked `again`: no later pass takes them for the first ones, and they come late. */
+ * The copies are marked `remat`: no later pass takes them for the first ones, and they come late. */
 #include "remat.h"
 #include "passes/passes.h"
 #include "rewrite.h"
@@ -16,7 +16,7 @@ struct rematerializer {
     struct graph *g;
     const struct swept *s;   /* the sweep at hand */
     bool *kept;              /* per node before it: its value is there for the backward pass */
-    bool *again;             /*   it is one that the backward pass needs and computes itself */
+    bool *remat;             /*   it is one that the backward pass needs and computes itself */
     ref *stack;
     uint32_t *seen, now;     /* per node: the search that has met it */
 };
@@ -54,7 +54,7 @@ static int64_t cost(struct rematerializer *m, ref r, bool take)
     while (top) {
         ref x = m->stack[--top];
         if (take)
-            m->again[x] = true;
+            m->remat[x] = true;
         for (unsigned i = 0; i < g->node[x].nin; i++) {
             ref y = source(g, g->node[x].in[i]);
             if (m->seen[y] == m->now || is_free(g, y) || m->kept[y])
@@ -105,7 +105,7 @@ static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x, ref *s
 {
     struct graph *g = m->g;
     ref s = source(g, x);
-    if (x >= m->s->first || s >= m->s->first || is_free(g, s) || m->kept[s] || !m->again[s])
+    if (x >= m->s->first || s >= m->s->first || is_free(g, s) || m->kept[s] || !m->remat[s])
         return w->map[x];
     uint32_t top = 0;
     m->stack[top++] = x;
@@ -114,7 +114,7 @@ static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x, ref *s
         bool waits = false;
         for (unsigned i = 0; i < g->node[y].nin && !second[y]; i++) {
             ref z = g->node[y].in[i], base = source(g, z);
-            bool own = !is_free(g, base) && !m->kept[base] && m->again[base];
+            bool own = !is_free(g, base) && !m->kept[base] && m->remat[base];
             if (own && !second[z]) {
                 m->stack[top++] = z;
                 waits = true;
@@ -126,7 +126,7 @@ static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x, ref *s
         if (!second[y]) {
             second[y] = graph_copy_node(w->to, g, &g->node[y], in);
             if (second[y])
-                w->to->node[second[y]].flags |= MARK_AGAIN;
+                w->to->node[second[y]].flags |= MARK_REMAT;
         }
         top--;
     }
@@ -178,17 +178,17 @@ static int remat_forget(struct graph *g, struct swept *s, uint32_t n)
         most = node_nin(&g->node[r]) > most ? node_nin(&g->node[r]) : most;
     struct rematerializer m = {.g = g, .s = &s[n - 1]};
     m.kept = mem_alloc(g->nnode * sizeof *m.kept);
-    m.again = mem_alloc(g->nnode * sizeof *m.again);
+    m.remat = mem_alloc(g->nnode * sizeof *m.remat);
     m.stack = mem_alloc((size_t)g->nnode * MAX_OPERANDS * sizeof *m.stack);
     m.seen = mem_alloc(g->nnode * sizeof *m.seen);
     ref *second = mem_alloc(g->nnode * sizeof *second), *in = mem_alloc(most * sizeof *in);
     int changed = -1;
-    if (!m.kept || !m.again || !m.stack || !m.seen || !second || !in)
+    if (!m.kept || !m.remat || !m.stack || !m.seen || !second || !in)
         err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);
     else
         changed = remat_choose(&m) ? one_sweep(&m, s, n, second, in) : 0;
     mem_free(m.kept);
-    mem_free(m.again);
+    mem_free(m.remat);
     mem_free(m.stack);
     mem_free(m.seen);
     mem_free(second);

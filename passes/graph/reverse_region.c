@@ -184,7 +184,7 @@ static void checkpoint_back(struct back *b)
 {
     struct graph *region = region_gradient(b, 0, b->wanted, b->given);
     union attr attr = {0};
-    attr.region.flags = REGION_AGAIN;
+    attr.region.flags = REGION_REMAT;
     if (!region)
         return;
     for (uint32_t i = 0; i < b->nin; i++)

@@ -30,7 +30,7 @@ void rewrite_site(struct rewrite *w, ref r)
 {
     w->to->cur_site = w->from->node[r].site;
     w->to->cur_device = w->from->node[r].device;
-    w->to->cur_flags = w->from->node[r].flags & MARK_AGAIN;
+    w->to->cur_flags = w->from->node[r].flags & MARK_REMAT;
 }
 
 ref rewrite_copy(struct rewrite *w, ref r)

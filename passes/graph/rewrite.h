@@ -11,7 +11,7 @@ struct rewrite {
 /* ---- rewrite.c ---- */
 bool rewrite_begin(struct rewrite *w, struct graph *g);
 ref rewrite_copy(struct rewrite *w, ref r);  /* copies node r with its operands mapped; sets and returns map[r] */
-void rewrite_site(struct rewrite *w, ref r); /* nodes built from here on carry r's call site, device and MARK_AGAIN */
+void rewrite_site(struct rewrite *w, ref r); /* nodes built from here on carry r's call site, device and MARK_REMAT */
 /* Maps the outputs, replaces g's contents and frees the scratch; also after a failure.  -1 on error, 1, or 0 where the
  * new graph equals the old one, which then stays, kernel groups and all. */
 int rewrite_end(struct rewrite *w);

@@ -7,7 +7,7 @@
 
 /* memo.point of scalars computed before the loops, and of nodes whose operands fix_scalars has seen; those of an
  * earlier lower_scalars are stale like any other. */
-static uint32_t permanent(const struct lowering *w) { return UINT32_MAX - 2 * w->era; }
+static uint32_t permanent(const struct lowering *w) { return UINT32_MAX - 2 * w->epoch; }
 static uint32_t walked(const struct lowering *w) { return permanent(w) - 1; }
 
 static struct lowering *self(struct lower *l) { return (struct lowering *)l; }
@@ -231,7 +231,7 @@ static void fix_scalars(struct lowering *w, ref r)
 void lower_scalars(struct lowering *w)
 {
     lower_point(w);
-    w->era++;
+    w->epoch++;
     for (uint32_t m = 0; m < w->nmember; m++)
         fix_scalars(w, w->member[m]);
 }
@@ -242,8 +242,8 @@ void lower_grain(struct lowering *w, int64_t work)
 {
     int64_t per = work > 0 ? work : 1;
     struct kernel *k = w->k;
-    if (w->given) {
-        k->sched.grain = w->given->grain;
+    if (w->override) {
+        k->sched.grain = w->override->grain;
         return;
     }
     bool small = k->extent < 2 || per <= (2 * TASK_WORK - 1) / k->extent; /* a product could overflow */
@@ -259,8 +259,8 @@ uint32_t lower_width(const struct lowering *w, int64_t n)
     uint32_t native = lower_native(w), width = 4 * native;
     uint32_t ops = w->nmember;
     int64_t most = 0;
-    if (w->given)
-        return w->given->width;
+    if (w->override)
+        return w->override->width;
     for (uint32_t m = 0; m < w->nmember; m++)
         most = node_numel(w->g, w->member[m]) > most ? node_numel(w->g, w->member[m]) : most;
     /* what counts is how soon it is compiled: LLVM's time goes with the width */
@@ -357,14 +357,14 @@ static void run_schedule(struct lowering *w)
         lower_reduce(w);
 }
 
-/* Do results go past the caches?  Where the kernel's arrays fill the last of them, what it has stored first is gone
- * when it ends, and writing it there costs reading it, too.  But a state's next value goes where the old one was just
- * read. */
+/* Do results are stored non-temporally?  Where the kernel's arrays fill the last of them, what it has stored first is
+ * gone when it ends, and writing it there costs reading it, too.  But a state's next value goes where the old one was
+ * just read. */
 static bool streams(const struct lowering *w)
 {
     int64_t bytes = 0;
-    if (w->given)
-        return w->given->stream;
+    if (w->override)
+        return w->override->stream;
     if (w->k->sched.kind != SCHED_MAP && w->k->sched.kind != SCHED_ROWS)
         return false;
     for (uint32_t i = 0; i < w->out->narg && bytes < w->caps->l3_bytes; i++)
@@ -442,14 +442,14 @@ static const struct caps *caps_for(const struct lowerer *s, ref r)
     return c;
 }
 
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e)
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *override, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group,
-                         .caps = caps_for(s, s->groups.member[first[0]]), .given = given, .out = out,
+                         .caps = caps_for(s, s->groups.member[first[0]]), .override = override, .out = out,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};

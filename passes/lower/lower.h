@@ -17,7 +17,7 @@ struct lowering {
     const struct graph *g;
     uint32_t group, number;  /* and the one that names the kernel */
     const struct caps *caps;
-    const struct schedule *given; /* to be followed; NULL: none is */
+    const struct schedule *override; /* to be followed; NULL: none is */
     const ref *member;       /* of the group, in execution order */
     uint32_t nmember;
     const uint32_t *place;   /* per node of the group: its number among the members */
@@ -28,7 +28,7 @@ struct lowering {
     uint32_t *stamp;         /* of the last lowering */
     uint32_t mine;           /* of this one */
     uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
-    uint32_t era;            /* number of the lower_scalars whose scalars are in force */
+    uint32_t epoch;            /* number of the lower_scalars whose scalars are in force */
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */

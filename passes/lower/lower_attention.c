@@ -93,8 +93,8 @@ static val query(const struct attention *a)
 
 /* ---- what each query sees ---- */
 
-/* Writes into scratch from which key on and before which one each lane sees them, masks apart; lanes without a query
- * see none. */
+/* Writes into scratch from which key on and before which one each lane sees them, masks non_fusible; lanes without a
+ * query see none. */
 static void store_ranges(const struct attention *a)
 {
     struct lowering *w = a->w;
@@ -532,8 +532,8 @@ void lower_attention_group(struct lowering *w)
     a.width = NATIVE_VECTORS * caps->vector_bytes / (int64_t)dtype_size(a.dtype);
     while (a.width > 1 && a.width / 2 >= a.l)
         a.width /= 2;
-    if (w->given)
-        a.width = w->given->width;
+    if (w->override)
+        a.width = w->override->width;
     a.rows = caps->vector_regs >= 32 ? MAX_ROWS : MAX_ROWS / 2;
     while (a.block % a.rows)
         a.rows--;

@@ -80,7 +80,7 @@ void attention_score_keys(const struct attention *a, val j0)
             x = k_prim(k, P_SELECT, seen, s, k_splat(k, of(a, -INFINITY)));
         }
         k_store(k, a->score, at, s, 0);
-        most = k_fold_step(k, FOLD_MAX, most, k_fold(k, FOLD_MAX, x));
+        most = k_fold_step(k, FOLD_MAX, most, k_lane_reduce(k, FOLD_MAX, x));
     }
     set_number(a, a->larger, most);
     end_lanes(a);

@@ -143,12 +143,12 @@ static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
     if (!t->last || d->run < d->size.n || visits < lines || !outgrows_cache(d, d->size.m * d->size.n))
         return;
     val number = ix_div(k, j, UNROLL_K), coord[KL_MAX_RANK] = {0};
-    val there = open_if(k, visits > lines, P_LT, number, lines);
+    val guard = open_if(k, visits > lines, P_LT, number, lines);
     val m = ix_add(k, t->m0, ix_div(k, number, per_row));
     result_coord(d, m, ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)), coord);
     lower_prefetch(w, &d->out, coord);
-    if (there)
-        k_end(k, there);
+    if (guard)
+        k_end(k, guard);
 }
 
 /* Fetches the line of an element of an operand, if that is in memory. */
@@ -256,7 +256,7 @@ static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
             k_end(k, j);
     }
     k_end(k, i);
-    w->era++; /* the next tile is no place to use them */
+    w->epoch++; /* the next tile is no place to use them */
 }
 
 void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols)
@@ -270,11 +270,11 @@ static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    val there = k_if(k, k_prim(k, P_LT, visit, t->waiting, 0));
+    val guard = k_if(k, k_prim(k, P_LT, visit, t->waiting, 0));
     lower_scalars(w);
     epilogue_of_row(d, t->m0, visit, ix_add(k, t->n0, k_int(k, -d->nr)), w->lane);
-    k_end(k, there);
-    w->era++; /* what comes now is no place to use them */
+    k_end(k, guard);
+    w->epoch++; /* what comes now is no place to use them */
 }
 
 /* One register tile of one k-block. */

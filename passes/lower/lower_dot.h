@@ -60,9 +60,9 @@ bool dot_bytes(const struct dot *d);
 void dot_emit_bytes(struct dot *d); /* after dot_choose_tiles */
 /* ---- lower_dot_tile.c ---- */
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
-/* A tile from index on, its rows or columns `stride` apart.  there: which of the elements exist; 0: all. */
+/* A tile from index on, its rows or columns `stride` apart.  mask: which of the elements exist; 0: all. */
 val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, int64_t rows, int64_t cols,
-             val there);
+             val mask);
 void dot_store(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, val value);
 val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum);
 val dot_shaped(struct kernel *k, val v, val like); /* v, made of tiles of this shape */
@@ -74,10 +74,10 @@ bool dot_along_k(const struct dot *d, bool second);
 int64_t dot_parts(int64_t length, int64_t part);   /* how many cover it */
 bool dot_fits_grid(const struct dot *d, const struct schedule *s); /* are the blocks few enough to be numbered? */
 bool dot_occupies(const struct dot *d, const struct schedule *s);  /* and a block for every one the GPU runs at once? */
-/* A block of ROWS x COLS tiles of MR x NR results each, that goes by STEP elements of the contraction; a tile is `team`
- * threads'. */
+/* A block of ROWS x COLS tiles of MR x NR results each, that goes by STEP elements of the contraction; a tile is
+ * `subgroup` threads'. */
 struct dot_shape { uint16_t mr, nr, rows, cols, step; };
-struct schedule dot_schedule(const struct dot *d, const struct dot_shape *x, unsigned team);
+struct schedule dot_schedule(const struct dot *d, const struct dot_shape *x, unsigned subgroup);
 bool dot_fills(const struct dot *d, const struct schedule *s);     /* has most of a block something to do? */
 /* Are the operand's elements *free of its own dimension, one of `side` in a row, and *at of the contraction there?  0:
  * all are.  beyond: the contraction's may not be.  Bounds both. */

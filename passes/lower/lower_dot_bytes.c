@@ -67,8 +67,8 @@ static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t c
 {
     struct kernel *k = s->d->w->k;
     struct linst l = load_of(s, false, m0, kk);
-    val there = count < GROUP ? below(k, TILE_COLS, GROUP, count) : 0;
-    val a = dot_load(k, (uint32_t)l.imm, l.a, TILE_ROWS, k_int(k, s->d->a_step_m), rows, GROUP, there);
+    val mask = count < GROUP ? below(k, TILE_COLS, GROUP, count) : 0;
+    val a = dot_load(k, (uint32_t)l.imm, l.a, TILE_ROWS, k_int(k, s->d->a_step_m), rows, GROUP, mask);
     if (!s->turned)
         return a;
     unsigned other = s->ta == KL_I8 ? KL_U8 : KL_I8;
@@ -81,13 +81,13 @@ static val load_b(const struct bytes *s, const struct part *p, val group, int64_
 {
     struct kernel *k = s->d->w->k;
     struct linst l = load_of(s, true, p->n0, ix_add(k, p->k0, ix_scale(k, group, GROUP)));
-    val there = count < GROUP ? below(k, TILE_ROWS, GROUP, count) : 0;
+    val mask = count < GROUP ? below(k, TILE_ROWS, GROUP, count) : 0;
     if (cols > p->cols) {
         val in = below(k, TILE_COLS, cols, p->cols);
-        there = there ? tile_prim(k, P_AND, KL_BOOL, there, in, GROUP, cols) : in;
+        mask = mask ? tile_prim(k, P_AND, KL_BOOL, mask, in, GROUP, cols) : in;
     }
     val stride = k_int(k, s->b_rows ? s->d->b_step_k : s->d->b_step_n);
-    return dot_load(k, (uint32_t)l.imm, l.a, s->b_rows ? TILE_ROWS : TILE_COLS, stride, GROUP, cols, there);
+    return dot_load(k, (uint32_t)l.imm, l.a, s->b_rows ? TILE_ROWS : TILE_COLS, stride, GROUP, cols, mask);
 }
 
 static val panel_at(const struct bytes *s, val group) { return ix_scale(s->d->w->k, group, GROUP * s->d->nr); }
@@ -260,7 +260,7 @@ void dot_emit_bytes(struct dot *d)
     struct kernel *k = w->k;
     struct bytes s = {.d = d, .ta = w->g->node[d->n->in[0]].dtype, .tb = w->g->node[d->n->in[1]].dtype,
                       .b_rows = d->b_step_n == 1};
-    d->packs = w->given ? w->given->pack_b : !s.b_rows || d->size.m > d->mr;
+    d->packs = w->override ? w->override->pack_b : !s.b_rows || d->size.m > d->mr;
     s.turned = s.ta == s.tb;
     int64_t most = MAX_PANEL / d->nr / GROUP * GROUP;
     s.panels = d->packs ? dot_parts(d->size.k, most) : 1;

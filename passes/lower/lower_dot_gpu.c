@@ -59,12 +59,12 @@ static bool dot_gpu_choose(const struct dot *d, struct schedule *s)
 
 bool dot_blocks(const struct dot *d, struct schedule *s)
 {
-    const struct schedule *given = d->w->given;
+    const struct schedule *override = d->w->override;
     if (!d->w->caps->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1 ||
         !dot_gpu_choose(d, s))
         return false;
-    if (given && dot_gpu_fits(d, given) && given->kc == (uint32_t)d->kblock)
-        *s = *given;
+    if (override && dot_gpu_fits(d, override) && override->kc == (uint32_t)d->kblock)
+        *s = *override;
     return dot_fits_grid(d, s);
 }
 
@@ -211,10 +211,10 @@ static void emit_results(const struct blocks *s, val sums)
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);
     val m = ix_add(k, s->i0, ix_add(k, row, i)), n = ix_add(k, s->j0, ix_add(k, col, j));
-    val there = dot_if_there(s->d, &s->s, m, n);
+    val mask = dot_if_there(s->d, &s->s, m, n);
     dot_epilogue(s->d, m, n, k_load(k, s->own, ix_add(k, ix_scale(k, i, s->s.nr), j), 0));
-    if (there)
-        k_end(k, there);
+    if (mask)
+        k_end(k, mask);
     k_end(k, j);
     k_end(k, i);
 }

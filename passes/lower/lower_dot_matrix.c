@@ -1,15 +1,15 @@
-/* Products of half floats by a GPU's matrix units: a block of threads owns BLOCK_M x BLOCK_N results, each of its teams
- * a tile of MR x NR of them, in slabs of as many rows as the unit has.
+/* Products of half floats by a GPU's matrix units: a block of threads owns BLOCK_M x BLOCK_N results, each of its
+ * subgroups a tile of MR x NR of them, in slabs of as many rows as the unit has.
  *
  * The contraction goes by in steps, as in lower_dot_gpu.c: the elements that a step needs lie in shared memory, there
- * is room for two of them, and while the teams multiply one, each thread has its part of the next on the way from
+ * is room for two of them, and while the subgroups multiply one, each thread has its part of the next on the way from
  * memory. An operand that is an array in memory, with neighbours in whole vectors at whole vectors, is copied as it
  * lies there, without a thread that waits for it; of others each thread computes its part before the products and
  * stores it behind them, with the contraction's neighbours side by side, for the unit takes halves by pairs of these.
- * Rows are a few halves longer than their elements, so that a team's lanes read from different banks.  Elements beyond
- * the end are zeros.
+ * Rows are a few halves longer than their elements, so that a subgroup's lanes read from different banks.  Elements
+ * beyond the end are zeros.
  *
- * A unit's sums are spread over the team's lanes as the hardware has it, which the loop IR does not say: a slab of
+ * A unit's sums are spread over the subgroup's lanes as the hardware has it, which the loop IR does not say: a slab of
  * every tile goes to shared memory, and from there element by element to the epilogue, neighbours to neighbouring
  * threads.
  *
@@ -30,18 +30,18 @@ struct factor {
     val first;                      /* the block's first row, or column */
 };
 
-struct teams {
+struct subgroups {
     struct dot *d;
     struct schedule s;
     struct mma_caps unit;
     unsigned dtype;                 /* of the factors */
-    int64_t threads, col_teams;     /* of the block; in a row of tiles */
+    int64_t threads, col_subgroups;     /* of the block; in a row of tiles */
     struct factor factor[2];
     uint32_t out;                   /* a slab of each tile, in shared memory; */
     int64_t out_row;                /* from a row of it to the next */
     unsigned slabs;                 /* of a tile */
     val t;                          /* the thread */
-    val tile_i, tile_j;             /* its team's tile, among the block's */
+    val tile_i, tile_j;             /* its subgroup's tile, among the block's */
 };
 
 enum {
@@ -65,7 +65,7 @@ static int64_t factor_elements(int64_t side, int64_t step)
     return by_k > by_side ? by_k : by_side;
 }
 
-/* Can teams on this target do what the record says? */
+/* Can subgroups on this target do what the record says? */
 static bool dot_matrix_fits(const struct dot *d, const struct schedule *s)
 {
     const struct caps *c = d->w->caps;
@@ -74,9 +74,9 @@ static bool dot_matrix_fits(const struct dot *d, const struct schedule *s)
         return false;
     if (s->block_m % s->mr || s->block_n % s->nr || s->mr % u->m || s->nr % u->n || s->step % u->k ||
         s->mr / u->m > MAX_SLABS ||
-        s->mr * s->nr > MAX_SUMS * u->team)
+        s->mr * s->nr > MAX_SUMS * u->subgroup)
         return false;
-    int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr) * u->team, out = slab_rows(u, s);
+    int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr) * u->subgroup, out = slab_rows(u, s);
     int64_t a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
     int64_t bytes = 2 * 2 * (factor_elements(s->block_m, s->step) + factor_elements(s->block_n, s->step)) + 4 * out *
         (s->block_n + PAD);
@@ -94,7 +94,7 @@ static bool dot_matrix_choose(const struct dot *d, struct schedule *s)
         {16, 16, 1, 1, 32}};
     bool found = false;
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
-        struct schedule x = dot_schedule(d, &shape[i], d->w->caps->mma.team);
+        struct schedule x = dot_schedule(d, &shape[i], d->w->caps->mma.subgroup);
         if (!dot_matrix_fits(d, &x) || !dot_fills(d, &x))
             continue;
         *s = x;
@@ -107,16 +107,17 @@ static bool dot_matrix_choose(const struct dot *d, struct schedule *s)
 
 bool dot_matrix(const struct dot *d, struct schedule *s)
 {
-    const struct schedule *given = d->w->given;
+    const struct schedule *override = d->w->override;
     const struct graph *g = d->w->g;
     unsigned dtype = g->node[d->n->in[0]].dtype;
     if (!(d->w->caps->mma.dtypes >> dtype & 1) || g->node[d->n->in[1]].dtype != dtype || d->size.batch < 1 ||
         d->size.k < 1 || !dot_matrix_choose(d, s))
         return false;
-    if (given && given->mr && given->nr && (given->block_m / given->mr) * (given->block_n / given->nr) == given->width)
+    if (override && override->mr && override->nr && (override->block_m / override->mr) *
+        (override->block_n / override->nr) == override->width)
         return false; /* by threads */
-    if (given && dot_matrix_fits(d, given) && given->kc == (uint32_t)d->kblock)
-        *s = *given;
+    if (override && dot_matrix_fits(d, override) && override->kc == (uint32_t)d->kblock)
+        *s = *override;
     return dot_fits_grid(d, s);
 }
 
@@ -126,16 +127,16 @@ bool dot_matrix(const struct dot *d, struct schedule *s)
 struct part { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
 
 /* Elements that are computed rather than loaded are something beyond the end, too. */
-static val or_zero(const struct teams *s, val there, val x)
+static val or_zero(const struct subgroups *s, val mask, val x)
 {
     struct kernel *k = s->d->w->k;
     const struct linst *i = &k->inst[x];
-    return i->op == L_LOAD && i->b == there ? x : k_prim(k, P_SELECT, there, x, k_bits(k, s->dtype, 0));
+    return i->op == L_LOAD && i->b == mask ? x : k_prim(k, P_SELECT, mask, x, k_bits(k, s->dtype, 0));
 }
 
 /* Which of a step's elements are there: number `side` of the block, number kk of the step.  `first` is the step's first
  * element of the contraction; beyond: the step may reach past the last. */
-static val dot_matrix_find(const struct teams *s, bool second, val first, bool beyond, val side, val kk, val *free,
+static val dot_matrix_find(const struct subgroups *s, bool second, val first, bool beyond, val side, val kk, val *free,
                            val *at)
 {
     struct kernel *k = s->d->w->k;
@@ -145,7 +146,7 @@ static val dot_matrix_find(const struct teams *s, bool second, val first, bool b
 }
 
 /* Starts to bring an operand's step from memory. */
-static void fetch(const struct teams *s, bool second, val first, bool beyond, struct part *p)
+static void fetch(const struct subgroups *s, bool second, val first, bool beyond, struct part *p)
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
@@ -157,18 +158,18 @@ static void fetch(const struct teams *s, bool second, val first, bool beyond, st
         val side = f->along_k ? ix_div(k, e, step) : ix_mod(k, e, f->side),
             kk = f->along_k ? ix_mod(k, e, step) : ix_div(k, e, f->side);
         p->at[i] = ix_add(k, ix_scale(k, side, f->row), kk);
-        val there = dot_matrix_find(s, second, first, beyond, side, kk, &free, &at);
-        w->pred = there;
+        val mask = dot_matrix_find(s, second, first, beyond, side, kk, &free, &at);
+        w->pred = mask;
         w->pred_all = true;
         p->value[i] = dot_stored_element(s->d, second, free, at);
         w->pred = 0;
         w->pred_all = false;
         if (beyond)
-            p->value[i] = or_zero(s, there, p->value[i]);
+            p->value[i] = or_zero(s, mask, p->value[i]);
     }
 }
 
-static void dot_matrix_put(const struct teams *s, const struct factor *f, val half, const struct part *p)
+static void dot_matrix_put(const struct subgroups *s, const struct factor *f, val half, const struct part *p)
 {
     struct kernel *k = s->d->w->k;
     for (int64_t i = 0; i < p->n; i++)
@@ -176,7 +177,7 @@ static void dot_matrix_put(const struct teams *s, const struct factor *f, val ha
 }
 
 /* Starts copies of an operand's step into a half of shared memory: vectors t, t + threads, .. of it. */
-static void dot_matrix_copy(const struct teams *s, bool second, val first, bool beyond, val half)
+static void dot_matrix_copy(const struct subgroups *s, bool second, val first, bool beyond, val half)
 {
     struct kernel *k = s->d->w->k;
     const struct factor *f = &s->factor[second];
@@ -185,17 +186,17 @@ static void dot_matrix_copy(const struct teams *s, bool second, val first, bool 
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
         val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR);
         val to = ix_add(k, ix_scale(k, half, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
-        val there = dot_matrix_find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
+        val mask = dot_matrix_find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
         val x = dot_stored_element(s->d, second, free, at); /* only its place is wanted */
         uint64_t from = k->inst[x].imm;
         k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = k->inst[x].a,
-                                   .c = there,
+                                   .c = mask,
                                    .imm = f->buf | from << 32});
     }
 }
 
 /* sum[] and the products of one half of shared memory. */
-static void dot_matrix_multiply(const struct teams *s, val half, const val *sum, val *next)
+static void dot_matrix_multiply(const struct subgroups *s, val half, const val *sum, val *next)
 {
     struct kernel *k = s->d->w->k;
     const struct factor *fa = &s->factor[0], *fb = &s->factor[1];
@@ -219,7 +220,7 @@ static void dot_matrix_multiply(const struct teams *s, val half, const val *sum,
 /* ---- the contraction ---- */
 
 /* Brings a step: begin, then what else there is to do meanwhile, then end. */
-static void begin_step(const struct teams *s, val first, bool beyond, val half, struct part part[2])
+static void begin_step(const struct subgroups *s, val first, bool beyond, val half, struct part part[2])
 {
     for (int o = 0; o < 2; o++) {
         if (s->factor[o].copied)
@@ -231,7 +232,7 @@ static void begin_step(const struct teams *s, val first, bool beyond, val half, 
         k_inst(s->d->w->k, L_COMMIT, KL_BOOL, 0, 0, 0, 0);
 }
 
-static void end_step(const struct teams *s, val half, const struct part part[2])
+static void end_step(const struct subgroups *s, val half, const struct part part[2])
 {
     for (int o = 0; o < 2; o++)
         if (!s->factor[o].copied)
@@ -240,8 +241,8 @@ static void end_step(const struct teams *s, val half, const struct part part[2])
         k_inst(s->d->w->k, L_WAIT, KL_BOOL, 0, 0, 0, 0);
 }
 
-/* The sums of the team's tile, a slab each. */
-static void emit_sums(const struct teams *s, val *sum)
+/* The sums of the subgroup's tile, a slab each. */
+static void emit_sums(const struct subgroups *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
     struct part part[2];
@@ -270,7 +271,7 @@ static void emit_sums(const struct teams *s, val *sum)
 /* ---- results ---- */
 
 /* The thread's elements of a slab of all tiles: row r of it is of tile r / M, and there row r % M of the slab. */
-static void emit_slab(const struct teams *s, val slab)
+static void emit_slab(const struct subgroups *s, val slab)
 {
     struct kernel *k = s->d->w->k;
     int64_t elements = slab_rows(&s->unit, &s->s) * s->s.block_n;
@@ -280,15 +281,15 @@ static void emit_slab(const struct teams *s, val slab)
     val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.mr),
                      ix_add(k, ix_scale(k, slab, s->unit.m), ix_mod(k, r, s->unit.m)));
     val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, col);
-    val there = dot_if_there(s->d, &s->s, m, n);
+    val mask = dot_if_there(s->d, &s->s, m, n);
     dot_epilogue(s->d, m, n, k_load(k, s->out, ix_add(k, ix_scale(k, r, s->out_row), col), 0));
-    if (there)
-        k_end(k, there);
+    if (mask)
+        k_end(k, mask);
     k_end(k, i);
 }
 
-/* Slab by slab: the teams store theirs, then every thread has a part of all of them. */
-static void emit_results(const struct teams *s, const val *sum)
+/* Slab by slab: the subgroups store theirs, then every thread has a part of all of them. */
+static void emit_results(const struct subgroups *s, const val *sum)
 {
     struct kernel *k = s->d->w->k;
     val at = ix_add(k, ix_scale(k, s->tile_i, s->unit.m * s->out_row), ix_scale(k, s->tile_j, s->s.nr));
@@ -333,7 +334,7 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k)
     return ok;
 }
 
-static struct factor factor_of(const struct teams *s, bool second)
+static struct factor factor_of(const struct subgroups *s, bool second)
 {
     const struct dot *d = s->d;
     struct factor f = {.along_k = dot_along_k(d, second), .side = second ? s->s.block_n : s->s.block_m};
@@ -353,9 +354,9 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     const struct mma_caps *unit = &w->caps->mma;
-    struct teams s = {.d = d, .s = *schedule, .unit = *unit, .dtype = w->g->node[d->n->in[0]].dtype,
+    struct subgroups s = {.d = d, .s = *schedule, .unit = *unit, .dtype = w->g->node[d->n->in[0]].dtype,
                       .threads = schedule->width,
-                      .col_teams = schedule->block_n / schedule->nr, .out_row = schedule->block_n + PAD,
+                      .col_subgroups = schedule->block_n / schedule->nr, .out_row = schedule->block_n + PAD,
                           .slabs = schedule->mr / unit->m};
     val sum[MAX_SLABS];
     k->sched = *schedule;
@@ -370,10 +371,10 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     s.factor[0].first = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), schedule->block_m);
     s.factor[1].first = ix_scale(k, ix_mod(k, p, cols), schedule->block_n);
     s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.threads), 1);
-    k->inst[s.t].rows = unit->team;
-    val team = ix_div(k, s.t, unit->team);
-    s.tile_i = ix_div(k, team, s.col_teams);
-    s.tile_j = ix_mod(k, team, s.col_teams);
+    k->inst[s.t].rows = unit->subgroup;
+    val subgroup = ix_div(k, s.t, unit->subgroup);
+    s.tile_i = ix_div(k, subgroup, s.col_subgroups);
+    s.tile_j = ix_mod(k, subgroup, s.col_subgroups);
     emit_sums(&s, sum);
     emit_results(&s, sum);
     k_end(k, s.t);

@@ -170,9 +170,9 @@ void dot_choose_tiles(struct dot *d)
     while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n)
         d->nr /= 2;
     d->mr = tile_rows(d, most);
-    if (d->w->given) {
-        d->mr = d->w->given->mr;
-        d->nr = d->w->given->nr;
+    if (d->w->override) {
+        d->mr = d->w->override->mr;
+        d->nr = d->w->override->nr;
     }
     d->square = c->vector_bytes / 4;
     if (d->square > d->nr)
@@ -216,11 +216,11 @@ void dot_choose(struct dot *d)
     const struct lowering *w = d->w;
     /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
     bool linear, gpu = w->caps->block_threads, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear));
-    d->packs = w->given ? w->given->pack_b : !gpu && ((d->b_step_n != 0 && d->b_step_n != 1) || packing_pays(d));
+    d->packs = w->override ? w->override->pack_b : !gpu && ((d->b_step_n != 0 && d->b_step_n != 1) || packing_pays(d));
     d->squares = computed ? dot_along_k(d, true) : d->b_step_k == 1;
     d->rows = computed ? !d->squares : d->b_step_n == 1;
     dot_choose_tiles(d);
-    if (computed && !w->given && !gpu && (d->squares || d->size.m > d->mr)) {
+    if (computed && !w->override && !gpu && (d->squares || d->size.m > d->mr)) {
         d->packs = true; /* each element is computed once, for all rows of the task */
         dot_choose_tiles(d);
     }

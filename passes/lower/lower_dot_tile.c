@@ -11,11 +11,11 @@ val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols)
 }
 
 val dot_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, int64_t rows, int64_t cols,
-             val there)
+             val mask)
 {
     return k_append(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order,
                                       .rows = (uint16_t)rows,
-                                      .cols = (uint16_t)cols, .a = index, .b = there, .d = stride, .imm = buf});
+                                      .cols = (uint16_t)cols, .a = index, .b = mask, .d = stride, .imm = buf});
 }
 
 void dot_store(struct kernel *k, uint32_t buf, val index, enum tile_order order, val stride, val value)
@@ -59,9 +59,10 @@ bool dot_occupies(const struct dot *d, const struct schedule *s)
         d->size.batch * of_rows * of_columns >= (int64_t)d->w->caps->threads;
 }
 
-struct schedule dot_schedule(const struct dot *d, const struct dot_shape *x, unsigned team)
+struct schedule dot_schedule(const struct dot *d, const struct dot_shape *x, unsigned subgroup)
 {
-    return (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)(x->rows * x->cols * team), .mr = x->mr, .nr = x->nr,
+    return (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)(x->rows * x->cols * subgroup), .mr = x->mr,
+                             .nr = x->nr,
                              .kc = (uint32_t)d->kblock, .block_m = x->mr * x->rows, .block_n = x->nr * x->cols,
                                  .step = x->step};
 }
@@ -72,32 +73,32 @@ bool dot_fills(const struct dot *d, const struct schedule *s)
 }
 
 /* Is x below `size`, where it may not be, and is what `there` asks? */
-static val also_below(struct kernel *k, val there, bool may_not, val x, int64_t size)
+static val also_below(struct kernel *k, val mask, bool may_not, val x, int64_t size)
 {
     if (!may_not)
-        return there;
+        return mask;
     val in = k_prim(k, P_LT, x, k_int(k, size), 0);
-    return there ? k_prim(k, P_AND, there, in, 0) : in;
+    return mask ? k_prim(k, P_AND, mask, in, 0) : in;
 }
 
 val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val free, val at)
 {
     struct kernel *k = d->w->k;
     int64_t size = second ? d->size.n : d->size.m;
-    val there = also_below(k, also_below(k, 0, size % side, free, size), beyond, at, d->size.k);
-    if (there) { /* of those that are */
+    val mask = also_below(k, also_below(k, 0, size % side, free, size), beyond, at, d->size.k);
+    if (mask) { /* of those that are */
         ix_bound(k, free, 0, size - 1);
         ix_bound(k, at, 0, d->size.k - 1);
     }
-    return there;
+    return mask;
 }
 
 val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n)
 {
     struct kernel *k = d->w->k;
     const struct dot_dims *size = &d->size;
-    val there = also_below(k, also_below(k, 0, size->m % s->block_m, m, size->m), size->n % s->block_n, n, size->n);
-    val inside = there ? k_if(k, there) : 0;
+    val mask = also_below(k, also_below(k, 0, size->m % s->block_m, m, size->m), size->n % s->block_n, n, size->n);
+    val inside = mask ? k_if(k, mask) : 0;
     ix_bound(k, m, 0, size->m - 1);
     ix_bound(k, n, 0, size->n - 1);
     return inside;

@@ -202,7 +202,7 @@ static uint32_t part_width(const struct lowering *w, const struct body *b)
     enum { MUCH = 48, LONG = 160 };
     uint32_t width = lower_width(w, b->nest.size[b->nest.n - 1]), native = lower_native(w);
     uint32_t most = b->nest.work <= MUCH || b->nest.work > LONG ? 2 * native : native;
-    return width > most && !w->given ? most : width;
+    return width > most && !w->override ? most : width;
 }
 
 static void find_loops(struct lowering *w, struct body *b)
@@ -313,7 +313,7 @@ void lower_map(struct lowering *w)
             b[i].block = parts > 1 ? PART_VECTORS : BLOCK_VECTORS;
         }
         uint32_t native = lower_native(w); /* what LLVM takes to compile goes with width and parts */
-        k->sched.width = (uint16_t)(parts > 1 && width > native && !w->given ? native : width);
+        k->sched.width = (uint16_t)(parts > 1 && width > native && !w->override ? native : width);
         w->member = all;
         w->nmember = n;
         lower_scalars(w);

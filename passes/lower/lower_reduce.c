@@ -92,7 +92,7 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
         w->pred = 0;
     }
-    return k_fold(k, r->fold, acc);
+    return k_lane_reduce(k, r->fold, acc);
 }
 
 /* Prefetches what element i, some rows ahead, is computed from.  Rows lie too far apart for the processor to do so, and

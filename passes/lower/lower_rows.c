@@ -248,7 +248,7 @@ static void emit_reduce(struct rows *s, uint32_t walk)
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, fold, acc, lower_rows_operand(s, n)), acc);
         w->pred = 0;
     }
-    fix(s, s->reduce[walk], k_cast(k, k_fold(k, fold, acc), n->dtype));
+    fix(s, s->reduce[walk], k_cast(k, k_lane_reduce(k, fold, acc), n->dtype));
 }
 
 static void emit_last(struct rows *s)

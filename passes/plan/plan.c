@@ -16,11 +16,11 @@ static bool lower_all(struct planner *p)
         if (p->g->group[r] == GROUP_NONE)
             continue;
         p->device[p->g->group[r]] = p->g->node[r].device;
-        if (op_is_apart(p->g->node[r].op))
-            p->apart[p->g->group[r]] = r;
+        if (op_is_non_fusible(p->g->node[r].op))
+            p->non_fusible[p->g->group[r]] = r;
     }
     for (uint32_t i = 0; i < p->g->ngroup; i++)
-        if (p->apart[i] ? !plan_apart(p, i) : !lower_group(p->lowerer, i, NULL, &p->low[i], p->e))
+        if (p->non_fusible[i] ? !plan_non_fusible(p, i) : !lower_group(p->lowerer, i, NULL, &p->low[i], p->e))
             return false;
     return true;
 }
@@ -164,7 +164,7 @@ static bool sort_groups(struct planner *p)
                 heap_push(heap, &ready, p->succ[next].v[i]);
     }
     if (done < n)
-        return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a circle", p->g->name);
+        return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a cycle", p->g->name);
     for (uint32_t pos = 0; pos < n; pos++)
         p->pending[p->order[pos]] = pos; /* from here on: the group's place */
     for (uint32_t r = 0; r < p->nreader; r++)
@@ -235,7 +235,7 @@ static bool lifetimes(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
         const struct lowered *l = &p->low[p->order[pos]];
-        ref region = plan_has_workspace(p, p->order[pos]) ? p->apart[p->order[pos]] : NIL;
+        ref region = plan_has_workspace(p, p->order[pos]) ? p->non_fusible[p->order[pos]] : NIL;
         if (region) {
             uint32_t now = p->first_kernel + pos;
             p->value[region] = (struct value){.node = region, .first = now, .last = now};
@@ -345,8 +345,8 @@ static bool kernel_commands(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
         struct lowered *l = &p->low[p->order[pos]];
-        if (p->apart[p->order[pos]]) {
-            if (!plan_apart_command(p, p->order[pos]))
+        if (p->non_fusible[p->order[pos]]) {
+            if (!plan_non_fusible_command(p, p->order[pos]))
                 return false;
             continue;
         }
@@ -363,7 +363,7 @@ static bool kernel_commands(struct planner *p)
                 scratch += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
                 continue;
             }
-            if (buf_inside(k->buf[b].role)) {
+            if (buf_is_local(k->buf[b].role)) {
                 c->arg[b] = (struct loc){.kind = LOC_INSIDE};
                 continue;
             }
@@ -397,7 +397,7 @@ static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t o
 static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in, ref value)
 {
     const struct lowered *l = &p->low[p->order[pos]];
-    if (p->apart[p->order[pos]])
+    if (p->non_fusible[p->order[pos]])
         return false; /* a region's rounds read what they like */
     const struct kernel *k = p->root->p->kernel[p->p->cmd[p->first_kernel + pos].kernel];
     for (uint32_t b = 0; b < k->nbuf; b++)
@@ -539,7 +539,7 @@ static void planner_free(struct planner *p)
             mem_free(p->succ[i].v);
     }
     mem_free(p->low);
-    mem_free(p->apart);
+    mem_free(p->non_fusible);
     mem_free(p->device);
     mem_free(p->sub);
     mem_free(p->succ);
@@ -594,7 +594,7 @@ static bool plan_into(struct program *into, const struct caps *caps, struct plan
     into->calls = custom_any(g);
     p.root = root ? root : &p;
     p.low = mem_alloc(ng * sizeof *p.low);
-    p.apart = mem_alloc(ng * sizeof *p.apart);
+    p.non_fusible = mem_alloc(ng * sizeof *p.non_fusible);
     p.device = mem_alloc(ng * sizeof *p.device);
     p.sub = mem_alloc(ng * sizeof *p.sub);
     p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
@@ -605,7 +605,8 @@ static bool plan_into(struct program *into, const struct caps *caps, struct plan
     p.stack = mem_alloc(ng * sizeof *p.stack);
     into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
     p.used = section ? mem_alloc((section->n + 1) * sizeof *p.used) : NULL;
-    bool ok = p.low && p.apart && p.device && p.sub && p.order && p.succ && p.pending && p.value && p.seen && p.stack &&
+    bool ok = p.low && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.value && p.seen &&
+        p.stack &&
               into->in_place && (p.used || !section);
     if (!ok)
         plan_no_memory(&p);

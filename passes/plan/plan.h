@@ -1,4 +1,4 @@
-/* A program while it is planned: what plan.c and plan_apart.c share. */
+/* A program while it is planned: what plan.c and plan_non_fusible.c share. */
 #ifndef KILN_PLAN_H
 #define KILN_PLAN_H
 #include "passes/passes.h"
@@ -20,7 +20,7 @@ struct planner {
     struct planner *root;     /* of the whole program: this one, or the one that this one is a region of */
     struct lowerer *lowerer;
     struct lowered *low;      /* per group; no kernel: a region op or a copy */
-    ref *apart;               /* per group: its region op or copy, or NIL */
+    ref *non_fusible;               /* per group: its region op or copy, or NIL */
     uint16_t *device;         /* per group */
     struct program *(*sub)[2]; /* per group: its regions' programs, until a command has them */
     uint32_t *order;          /* position -> group */
@@ -71,11 +71,11 @@ bool plan_joins(struct planner *p);              /* drops the barriers that noth
 /* Is command c, joined to kernels before it, apart from them as it must be?  NULL: it is; else what is wrong. */
 const char *check_joined(const struct program *p, uint32_t c);
 
-/* ---- plan_apart.c: groups that are no kernel ---- */
+/* ---- plan_non_fusible.c: groups that are no kernel ---- */
 /* finds what it reads and writes, as lower_group does */
-bool plan_apart(struct planner *p, uint32_t group);
+bool plan_non_fusible(struct planner *p, uint32_t group);
 bool plan_has_workspace(const struct planner *p, uint32_t group);
 bool plan_workspace(struct planner *p, uint32_t group, int64_t *bytes); /* of a group that has one */
-bool plan_apart_command(struct planner *p, uint32_t group);             /* once all values have their places */
+bool plan_non_fusible_command(struct planner *p, uint32_t group);             /* once all values have their places */
 
 #endif

@@ -233,11 +233,11 @@ static bool collect(struct check *c)
     for (uint32_t i = 0; i < m->narg; i++) {
         struct access a = {m->arg[i], m->bytes, 1, m->value ? m->value[i] : NIL, i, i == 0};
         if (k) {
-            bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_inside(k->buf[i].role);
+            bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_is_local(k->buf[i].role);
             if (scratch != (a.loc.kind == LOC_SCRATCH))
-                return plan_check_fail(c, "argument %u mixes up scratch and values", i);
+                return plan_check_fail(c, "argument %u interleaves up scratch and values", i);
             if (inside != (a.loc.kind == LOC_INSIDE))
-                return plan_check_fail(c, "argument %u mixes up memory of the kernel and values", i);
+                return plan_check_fail(c, "argument %u interleaves up memory of the kernel and values", i);
             if (inside) continue;
             a.write = k->buf[i].role != BUF_IN;
             a.align = scratch ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);

@@ -3,7 +3,7 @@
  * All threads end a kernel before one begins the next, for that may read anywhere what this one has stored.  Where it
  * does not, a thread that is done goes on: kernels that have no array in common of which one is stored, kernels that
  * are too small to be shared out, which the same thread runs, and kernels that cut the arrays they share into the same
- * parts, so that a thread meets there nobody but itself. */
+ * parts, so that no synchronisation is needed. */
 #include "ir/text/text.h"
 #include "plan.h"
 

@@ -23,7 +23,7 @@ struct workspace command_workspace(const struct program *p, const struct command
 static bool lower_region(struct planner *p, uint32_t group)
 {
     struct lowered *l = &p->low[group];
-    ref r = p->apart[group];
+    ref r = p->non_fusible[group];
     const struct node *n = &p->g->node[r];
     if (op_is_inlined(n->op))
         return err_set(p->e, KL_ERR_INTERNAL, "%s: node %u is still there; pass inline takes it apart first",
@@ -56,9 +56,9 @@ static bool lower_region(struct planner *p, uint32_t group)
 static void region_arguments(const struct planner *p, uint32_t group, struct command *c)
 {
     const struct lowered *l = &p->low[group];
-    const struct node *n = &p->g->node[p->apart[group]];
+    const struct node *n = &p->g->node[p->non_fusible[group]];
     uint32_t nin = node_nin(n);
-    c->region = p->apart[group];
+    c->region = p->non_fusible[group];
     for (uint32_t i = 0; i < op_regions(n->op); i++)
         c->sub[i] = p->sub[group][i];
     for (uint32_t i = 0; i < l->narg; i++) {
@@ -69,7 +69,7 @@ static void region_arguments(const struct planner *p, uint32_t group, struct com
 
 bool plan_workspace(struct planner *p, uint32_t group, int64_t *bytes)
 {
-    const struct node *n = &p->g->node[p->apart[group]];
+    const struct node *n = &p->g->node[p->non_fusible[group]];
     struct command c = {.value = mem_alloc((node_nin(n) + region_results(p->g, n)) * sizeof *c.value)};
     if (!c.value)
         return plan_no_memory(p);
@@ -82,7 +82,7 @@ bool plan_workspace(struct planner *p, uint32_t group, int64_t *bytes)
 static bool copy_arguments(struct planner *p, uint32_t group)
 {
     struct lowered *l = &p->low[group];
-    ref r = p->apart[group];
+    ref r = p->non_fusible[group];
     l->arg = mem_alloc(2 * sizeof *l->arg);
     if (!l->arg)
         return plan_no_memory(p);
@@ -93,17 +93,17 @@ static bool copy_arguments(struct planner *p, uint32_t group)
 
 bool plan_has_workspace(const struct planner *p, uint32_t group)
 {
-    return p->apart[group] && op_is_region(p->g->node[p->apart[group]].op);
+    return p->non_fusible[group] && op_is_region(p->g->node[p->non_fusible[group]].op);
 }
 
-bool plan_apart(struct planner *p, uint32_t group)
+bool plan_non_fusible(struct planner *p, uint32_t group)
 {
     return plan_has_workspace(p, group) ? lower_region(p, group) : copy_arguments(p, group);
 }
 
 static bool region_command(struct planner *p, uint32_t group)
 {
-    const struct node *n = &p->g->node[p->apart[group]];
+    const struct node *n = &p->g->node[p->non_fusible[group]];
     uint32_t nin = node_nin(n), nout = region_results(p->g, n);
     struct command *c = plan_command(p, n->op == OP_custom ? CMD_CUSTOM : CMD_REGION, n->device, nin + nout + 1);
     if (!c)
@@ -120,7 +120,7 @@ static bool region_command(struct planner *p, uint32_t group)
     return true;
 }
 
-bool plan_apart_command(struct planner *p, uint32_t group)
+bool plan_non_fusible_command(struct planner *p, uint32_t group)
 {
     if (plan_has_workspace(p, group))
         return region_command(p, group);

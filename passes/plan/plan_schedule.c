@@ -80,7 +80,7 @@ static bool plan_schedule_fits(const struct refusal *r, const struct schedule *o
 }
 
 /* The kernel of a position, lowered again as the line says. */
-static bool lower_again(struct planner *p, uint32_t group, const struct sched_line *line)
+static bool relower(struct planner *p, uint32_t group, const struct sched_line *line)
 {
     struct lowered *l = &p->low[group], again;
     struct refusal r = {p->root->section, line, p->e};
@@ -122,10 +122,10 @@ bool plan_schedules(struct planner *p)
 {
     for (uint32_t pos = 0; p->root->section && pos < p->g->ngroup; pos++) {
         uint32_t group = p->order[pos];
-        struct own_kernel *o = p->apart[group] ? NULL : own_kernel(p->root, p->low[group].k);
-        if (!o && !p->apart[group])
+        struct own_kernel *o = p->non_fusible[group] ? NULL : own_kernel(p->root, p->low[group].k);
+        if (!o && !p->non_fusible[group])
             return false;
-        if (o && o->line && !lower_again(p, group, o->line))
+        if (o && o->line && !relower(p, group, o->line))
             return false;
     }
     return true;

@@ -80,9 +80,9 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
     if (gpu_code_open(code, &g, e) && (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE,
                                                                     "the code is that of another kernel"))) {
         d->nbuf = g.nbuf;
-        memcpy(d->inside, g.inside, g.nbuf);
+        memcpy(d->local, g.local, g.nbuf);
         for (uint32_t b = 0; b < k->nbuf; b++)
-            d->has_work |= k->buf[b].role == BUF_SCRATCH && !g.inside[b];
+            d->has_work |= k->buf[b].role == BUF_SCRATCH && !g.local[b];
         accelerator_lock(a);
         d->kernel = a->driver->load(a->device, &g, e);
         accelerator_unlock(a);

@@ -125,7 +125,7 @@ static void list_one(int device, void (*line)(void *ctx, const char *name, bool 
     if (works) device_backend(device, &caps);
     int n = works ? snprintf(text, sizeof text, "%s %s", device == DEVICE_REF ? "the interpreter" : caps.name,
                              device >= DEVICE_HOSTS ? caps.features : "") : 0;
-    if (works && device >= DEVICE_HOSTS && caps.mma.team)
+    if (works && device >= DEVICE_HOSTS && caps.mma.subgroup)
         snprintf(text + n, sizeof text - (size_t)n, ", tensor cores %ux%ux%u of %s", caps.mma.m, caps.mma.n, caps.mma.k,
                  caps.mma.dtypes >> KL_F16 & 1 ? "f16 and bf16" : "bf16");
     const char *why = strncmp(e.msg, "device ", 7) ? e.msg : strstr(e.msg, ": ") ? strstr(e.msg, ": ") + 2 : e.msg;

@@ -4,7 +4,7 @@
  * Both levels work alike.  An entry is found by hash and compared in full.  Who finds none puts in an unfinished
  * one, builds it outside the lock and announces it; who finds an unfinished one waits, so that threads that miss
  * together build once.  A failed entry is taken out again.  Nobody waits while holding an unfinished kernel, so
- * the waits cannot go in a circle.
+ * the waits cannot form a cycle.
  *
  * With option background_compile, who misses a fused program builds the unfused one, and leaves an entry with a
  * stand-in that runs it until a task has built the fused one.  Where the task fails, the next to ask builds it itself,

@@ -73,7 +73,7 @@ static bool launch(const struct frame *f, struct accelerator *a, const struct ke
                        .blocks = accelerator_blocks(code, k->extent)};
     if (f->r->slots[c->device]) l.slots = f->r->slots[c->device]->data;
     for (uint32_t b = 0; b < c->narg; b++) { /* leaves out those that are no arguments */
-        if (code->inside[b]) continue;
+        if (code->local[b]) continue;
         void *at = buf[b];
         if (c->arg[b].kind == LOC_SCRATCH) at = (char *)f->r->work[c->device]->data + c->arg[b].offset * l.blocks;
         buf[l.n++] = at;

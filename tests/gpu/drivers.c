@@ -95,7 +95,7 @@ static void half_products(int device)
     graph_output(g, OUT_RETURN, n_dot(g, x, y, &dims), 0);
     struct values in = {2, {a, b}}, none = {0}, out = {0}, want = {0};
     const struct caps *caps = accelerator_caps(accelerator_get(device));
-    check(!fake || caps->mma.team == (strcmp(kind, "hip") ? 32 : 64), "teams of %u", caps->mma.team);
+    check(!fake || caps->mma.subgroup == (strcmp(kind, "hip") ? 32 : 64), "subgroups of %u", caps->mma.subgroup);
     if (check(run_on(g, first, true, &in, &none, NULL, &out, &e) && run_on(g, "ref", true, &in, &none, NULL, &want, &e),
               "%s", e.msg))
         /* no order rounds */

@@ -33,7 +33,7 @@ static const char gpu_shim[] =
     "w)\n"
     "#define __shfl_sync(m, v, l, w) __shfl(v, l, w)\n";
 
-/* Products by teams.  Element for element it is asked which lane and register has it, and the sum is one ascending
+/* Products by subgroups.  Element for element it is asked which lane and register has it, and the sum is one ascending
  * chain of fma, as the interpreter's is.  Of PTX's mma.m16n8k16 (PTX ISA): a[r][k] and b[k][c], k in pairs, are of the
  * lane with groupID r mod 8, or c, and threadID_in_group k mod 8 / 2; sum[r][c] of groupID r mod 8 and
  * threadID_in_group c / 2.  Of its ldmatrix: lane 8 j + i says where row i of matrix j lies; lane 4 i + c / 2 gets its

@@ -125,7 +125,7 @@ static bool write_kernel(FILE *f, struct subject *s, uint32_t number)
     text_put(&t, "extern \"C\" void call_%u(void **buf, const u64 *slots, i64 begin, i64 end)\n{\n    %s(", number,
              entry);
     for (uint32_t b = 0; ok && b < s->k->nbuf; b++)
-        if (!s->info.inside[b])
+        if (!s->info.local[b])
             text_put(&t, "(%s *)buf[%u], ", s->k->buf[b].dtype == KL_BOOL ? "u8" : dtype_name(s->k->buf[b].dtype), b);
     text_put(&t, "slots, begin, end);\n}\n");
     fputs(t.s, f);

@@ -21,11 +21,11 @@ static bool grow_index(struct kernel_set *s)
 /* Phases have no text yet, nor have tiles that are too large for a thread. */
 static bool has_text(const struct kernel *k)
 {
-    unsigned team = 1;
+    unsigned subgroup = 1;
     for (val v = 1; v < k->ninst; v++) {
         if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_BLOCK && k->inst[v].rows)
-            team = k->inst[v].rows;
-        if (k->inst[v].op == L_SYNC || k->inst[v].rows * k->inst[v].cols > 256u * team)
+            subgroup = k->inst[v].rows;
+        if (k->inst[v].op == L_SYNC || k->inst[v].rows * k->inst[v].cols > 256u * subgroup)
             return false;
     }
     return true;
@@ -204,11 +204,12 @@ static uint64_t text_of(const struct kernel *k, val v, uint32_t width)
 {
     const struct linst *i = &k->inst[v], *n = k->inst;
     bool prim = i->op >= L_PRIM, memory = i->op == L_LOAD || i->op == L_STORE || i->op == L_ATOMIC;
-    bool lanes = i->op == L_LOOP || i->op == L_FOLD || i->op == L_MIX || i->op == L_STORE;
+    bool lanes = i->op == L_LOOP || i->op == L_LANE_REDUCE || i->op == L_INTERLEAVE || i->op == L_STORE;
     val in[3] = {i->op == L_CONST || i->op == L_SLOT ? 0 : i->a, i->b, i->c};
     uint64_t h = i->op | (uint64_t)i->dtype << 8 | (uint64_t)(prim ? 0 : i->kind) << 16 |
         (uint64_t)(lanes && i->varying) << 24 |
-                 (uint64_t)(memory ? k->buf[i->imm].role : i->op == L_FOLD || i->op == L_MIX ? i->imm : 0) << 26 |
+                 (uint64_t)(memory ? k->buf[i->imm].role : i->op == L_LANE_REDUCE ||
+                            i->op == L_INTERLEAVE ? i->imm : 0) << 26 |
                  (uint64_t)(lanes ? width : 0) << 34;
     for (int x = 0; x < 3; x++)
         h = (h ^ (in[x] ? 1 + n[in[x]].dtype + 16u * (n[in[x]].op == L_CONST) : 0)) * UINT64_C(0x9e3779b97f4a7c15);

@@ -27,10 +27,10 @@ static struct kernel *exchange(unsigned dtype, int64_t lanes)
                                                                  ix_sub(k, ix_add(k, first, k_int(k, lanes - 1)), lane),
         0);
     for (unsigned f = 0; f < FOLD_COUNT && dtype != KL_BOOL && !dtype_is_half(dtype); f++)
-        k_store(k, one, ix_add(k, ix_scale(k, p, FOLD_COUNT), k_int(k, f)), k_fold(k, (enum fold)f, x), 0);
+        k_store(k, one, ix_add(k, ix_scale(k, p, FOLD_COUNT), k_int(k, f)), k_lane_reduce(k, (enum fold)f, x), 0);
     val to = ix_add(k, ix_scale(k, first, 2 * distances), lane);
     for (int64_t i = 0; i < 2 * distances; i++)
-        k_store(k, all, ix_add(k, to, k_int(k, i * lanes)), k_mix(k, i & 1 ? MIX_HI : MIX_LO, x, y,
+        k_store(k, all, ix_add(k, to, k_int(k, i * lanes)), k_interleave(k, i & 1 ? INTERLEAVE_HI : INTERLEAVE_LO, x, y,
                                                                   (uint32_t)1 << i / 2), 0);
     k_end(k, lane);
     k_end(k, p);

@@ -152,7 +152,8 @@ static void refuses(unsigned dtype, const char *record, const char *phrase)
     graph_free(g);
 }
 
-/* Products of half floats by teams of threads, as matrix units do them: the same bits where an element is one chain. */
+/* Products of half floats by subgroups of threads, as matrix units do them: the same bits where an element is one
+ * chain. */
 static void by_matrix_units(void)
 {
     struct err e = {0};
@@ -193,7 +194,7 @@ static void by_matrix_units(void)
                                       "dot width 128 tile 32x16 block 32x32 step 16 kblock 24", NULL};
     try(KL_BF16, 33, 35, 21, EPILOGUE, amd);
     dialect_matrix(dialect_find("cuda", &e), "sm_75", &caps);
-    check(!caps.mma.team, "sm_75 multiplies bf16");
+    check(!caps.mma.subgroup, "sm_75 multiplies bf16");
     dialect_matrix(dialect_find("hip", &e), "gfx1030", &caps);
     try(KL_BF16, 33, 35, 21, PLAIN, of_f32);
 }

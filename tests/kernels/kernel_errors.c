@@ -259,16 +259,16 @@ static void test_lanes(void)
     k_splat(k, k_const(k, KL_F32, 1));
     refused(k, "outside a vector loop");
     k = begin();
-    k_fold(k, FOLD_ADD, k_const(k, KL_F32, 1));
+    k_lane_reduce(k, FOLD_ADD, k_const(k, KL_F32, 1));
     refused(k, "outside a vector loop");
     k = begin();
     val v = vector(k, 8);
-    k_inst(k, L_FOLD, KL_I32, k_load(k, A, v, 0), 0, 0, FOLD_ADD);
+    k_inst(k, L_LANE_REDUCE, KL_I32, k_load(k, A, v, 0), 0, 0, FOLD_ADD);
     k_end(k, v);
     refused(k, "dtype");
     k = begin();
     v = vector(k, 8);
-    k_inst(k, L_FOLD, KL_F32, k_load(k, A, v, 0), 0, 0, 7);
+    k_inst(k, L_LANE_REDUCE, KL_F32, k_load(k, A, v, 0), 0, 0, 7);
     k_end(k, v);
     refused(k, "unknown fold");
     k = begin();
@@ -280,20 +280,20 @@ static void test_lanes(void)
     for (int i = 0; i < 3; i++) {
         k = begin();
         v = vector(k, 8);
-        k_mix(k, MIX_LO, v, v, distances[i]);
+        k_interleave(k, INTERLEAVE_LO, v, v, distances[i]);
         k_end(k, v);
         refused(k, "wrong distance");
     }
     k = begin();
     v = vector(k, 8);
     val one = k_int(k, 1);
-    k_mix(k, MIX_LO, one, one, 2);
+    k_interleave(k, INTERLEAVE_LO, one, one, 2);
     k_end(k, v);
     refused(k, "of no lanes");
     k = begin();
     v = vector(k, 8);
     val y = k_load(k, A, v, 0);
-    k_mix(k, MIX_HI, v, y, 2);
+    k_interleave(k, INTERLEAVE_HI, v, y, 2);
     k_end(k, v);
     refused(k, "different dtypes");
     k = begin();

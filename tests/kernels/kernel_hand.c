@@ -260,7 +260,7 @@ static void test_row_reduce(unsigned dtype, enum fold f, int64_t n, unsigned wid
     val x = k_load(k, a, ix_add(k, ix_scale(k, p, n), col), ok);
     k_next(k, acc, k_prim(k, P_SELECT, ok, k_fold_step(k, f, acc, x), acc));
     k_end(k, s);
-    k_store(k, o, p, k_fold(k, f, k_out(k, acc)), 0);
+    k_store(k, o, p, k_lane_reduce(k, f, k_out(k, acc)), 0);
     close_two(k, p, v);
     char what[80];
     snprintf(what, sizeof what, "row reduce %d of %s[%" PRId64 "], width %u", (int)f, dtype_name(dtype), n, width);
@@ -338,7 +338,7 @@ static void test_index_values(void)
     kernel_free(k);
 }
 
-/* A transpose of width rows of width lanes in registers, by mixes at every distance. */
+/* A transpose of width rows of width lanes in registers, by interleaves at every distance. */
 static void test_transpose(unsigned dtype, unsigned width)
 {
     struct kernel *k = kernel_new("transpose");

@@ -128,7 +128,7 @@ static void make_mix(struct maker *m, unsigned dtype)
     val a = k_splat(m->k, pick(m, dtype)), b = k_splat(m->k, pick(m, dtype));
     uint32_t distance = m->width / 2;
     while (distance > 1 && below(m, 2)) distance /= 2;
-    keep(m, k_mix(m->k, below(m, 2) ? MIX_LO : MIX_HI, a, b, distance));
+    keep(m, k_interleave(m->k, below(m, 2) ? INTERLEAVE_LO : INTERLEAVE_HI, a, b, distance));
 }
 
 /* ---- tiles ---- */
@@ -332,9 +332,9 @@ static void make_body(struct maker *m, unsigned n)
         else if (what == 10 && m->depth < MAX_DEPTH)
             make_if(m);
         else if (what == 11 && m->vector && t != KL_BOOL && !dtype_is_half(t))
-            keep(m, k_fold(k, (enum fold)below(m, FOLD_COUNT), k_splat(k, pick(m, t))));
+            keep(m, k_lane_reduce(k, (enum fold)below(m, FOLD_COUNT), k_splat(k, pick(m, t))));
         else if (what == 12 && m->vector && t != KL_BOOL && !dtype_is_half(t))
-            keep(m, k_fold(k, (enum fold)below(m, FOLD_COUNT), k_load(k, m->in[t], make_index(m), 0)));
+            keep(m, k_lane_reduce(k, (enum fold)below(m, FOLD_COUNT), k_load(k, m->in[t], make_index(m), 0)));
         else if (what == 13 && m->width > 1)
             make_mix(m, t);
         else if (what >= 14 && what <= 16 && !m->vector && m->makes_tiles)
