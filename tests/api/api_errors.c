@@ -453,7 +453,7 @@ static void composites_are_named(void)
     OK(kl_trace_begin("read"));
     kl_tensor sum = kl_sum_all(a23);
     snprintf(text, sizeof text, "read: the sum_all recorded at %s:%d has no value before trace \"read\" has ended",
-             __FILE__, __LINE__ - 1);
+             __FILE__, __LINE__ - 2);
     line = __LINE__ + 1;
     CHECK(kl_read(sum, &x, sizeof x) == KL_ERR_TRACE);
     CHECK(message_is(text));
