@@ -55,12 +55,8 @@ static void usage(FILE *f)
     fputs("\nFILE may be - for standard input. The text forms are described in ir/README.md.\npasses:", f);
     for (unsigned i = 0; i < pass_count; i++)
         fprintf(f, " %s", pass_list[i].name);
-    fputs("\nstages: captured", f);
-    for (unsigned i = 0; i < pass_count; i++)
-        if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
-            fprintf(f, " %s", pass_list[i].stage);
-    fputs(" scheduled schedules source llvm asm\n"
-          "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
+    fprintf(f, "\nstages: %s\n", dump_stage_names());
+    fputs("targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
           "processors: baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one\n"
           "devices: see kiln devices; --device is for the nodes on the graph's own device, the others stay where they are\n",
           f);
