@@ -23,9 +23,9 @@
  * fails with the first cause, and all of out[] is poison.
  *
  * Gradients of any order flow through all of these but kl_while. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_CONTROL_H
 #define KILN_CONTROL_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -13,9 +13,9 @@
  * tensor that broadcasts to the matrix, / by a number, neg, cast, transpose, sum over any axes.  What is not stored stays 0
  * there, also times an infinity or a NaN.  Any other op takes kl_dense of it, which in a log of dispatch is a line
  * "[densify]", and gives a plain tensor.  kl_grad in a sparse tensor is sparse: the gradient of each stored element. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_SPARSE_H
 #define KILN_SPARSE_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

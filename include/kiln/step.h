@@ -20,9 +20,9 @@
  *     kl_step_free(step);
  *
  * Any number of threads may run one step at once; runs that assign the same tensor come one after the other. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_STEP_H
 #define KILN_STEP_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

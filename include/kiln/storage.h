@@ -5,9 +5,9 @@
  * nothing.  kl_shape, kl_dtype_of and kl_device_of are those of what they stand for; kl_keep, kl_release, kl_assign (one
  * stored in the same way), kl_requires_grad, kl_grad and kl_to are meant of all their parts.  kl_read gives the elements of
  * kl_dense.  Loops, branches and other functions that are recorded take plain tensors only, but use any from outside. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_STORAGE_H
 #define KILN_STORAGE_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {
