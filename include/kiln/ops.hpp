@@ -14,10 +14,11 @@ namespace kiln
 namespace detail
 {
 
-/* A list with one number for each of `want` axes, or none. */
-template <class T> const T *per_axis(const list<T> &l, int want, const char *what, const call_site &at)
+/* A list with one number for each of `want` axes; where it may be left out, or none (C's NULL). */
+template <class T>
+const T *per_axis(const list<T> &l, int want, const char *what, const call_site &at, bool optional = true)
 {
-    if (l.size() && want >= 0 && l.size() != want)
+    if ((l.size() || !optional) && want >= 0 && l.size() != want)
         fail(at, KL_ERR_ARGUMENT,
              std::string(what) + " has " + std::to_string(l.size()) + " numbers, not one for each of " +
                  std::to_string(want) + " axes");
@@ -136,34 +137,24 @@ inline tensor categorical(const tensor &logits, int axis, const tensor &seed, KI
     {                                                                                                                  \
         return own(kl_##c##_at(&at, a.get(), b.get(), c_.get()));                                                      \
     }
-KILN_OP1(neg, neg)
-KILN_OP1(abs, abs) KILN_OP1(exp, exp) KILN_OP1(log, log) KILN_OP1(exp2, exp2) KILN_OP1(expm1, expm1) KILN_OP1(
-    log2, log2) KILN_OP1(log1p, log1p) KILN_OP1(tanh, tanh) KILN_OP1(sin, sin) KILN_OP1(cos, cos) KILN_OP1(tan, tan)
-    KILN_OP1(asin, asin) KILN_OP1(acos, acos) KILN_OP1(atan, atan) KILN_OP1(sinh, sinh) KILN_OP1(cosh, cosh)
-        KILN_OP1(asinh, asinh) KILN_OP1(acosh, acosh) KILN_OP1(atanh, atanh) KILN_OP1(erf, erf) KILN_OP1(erfc, erfc)
-            KILN_OP1(sqrt, sqrt) KILN_OP1(rsqrt, rsqrt) KILN_OP1(recip, recip) KILN_OP1(floor, floor) KILN_OP1(ceil,
-                                                                                                               ceil)
-                KILN_OP1(round, round) KILN_OP1(trunc, trunc) KILN_OP1(sign, sign) KILN_OP1(is_nan, is_nan) KILN_OP1(
-                    is_finite, is_finite) KILN_OP1(bit_not,
-                                                   not ) KILN_OP1(square, square)
-                    KILN_OP2(add, add) KILN_OP2(sub, sub) KILN_OP2(mul, mul) KILN_OP2(div, div) KILN_OP2(max, max)
-                        KILN_OP2(min, min) KILN_OP2(pow, pow) KILN_OP2(atan2, atan2) KILN_OP2(hypot, hypot) KILN_OP2(
-                            copysign,
-                            copysign) KILN_OP2(bit_and,
-                                               and) KILN_OP2(bit_or, or)
-                            KILN_OP2(bit_xor, xor) KILN_OP2(shl, shl) KILN_OP2(shr, shr) KILN_OP2(rem, rem)
-                                KILN_OP2(eq, eq) KILN_OP2(ne, ne) KILN_OP2(lt, lt) KILN_OP2(le, le) KILN_OP2(gt, gt)
-                                    KILN_OP2(ge, ge) KILN_OP2(random_fold_in, random_fold_in) KILN_OP2(matmul, matmul)
-                                        KILN_OP2(embedding, embedding) KILN_OP2(cross_entropy, cross_entropy) KILN_OP2(
-                                            nll_loss, nll_loss) KILN_OP2(mse_loss, mse_loss)
-                                            KILN_OP2(l1_loss, l1_loss) KILN_OP2(bce_with_logits, bce_with_logits)
-                                                KILN_OP2(binary_cross_entropy, binary_cross_entropy)
-                                                    KILN_OP2(hinge_loss, hinge_loss) KILN_OP2(divergence, divergence)
-                                                        KILN_OP3(fma, fma) KILN_OP3(where, where) KILN_OP3(lerp, lerp)
-                                                            KILN_OP1(sum_all, sum_all) KILN_OP1(relu, relu)
-                                                                KILN_OP1(sigmoid, sigmoid) KILN_OP1(silu, silu)
-                                                                    KILN_OP1(gelu, gelu) KILN_OP1(softplus, softplus)
-                                                                        KILN_OP1(mish, mish)
+KILN_OP1(neg, neg) KILN_OP1(abs, abs) KILN_OP1(exp, exp) KILN_OP1(log, log) KILN_OP1(exp2, exp2)
+KILN_OP1(expm1, expm1) KILN_OP1(log2, log2) KILN_OP1(log1p, log1p) KILN_OP1(tanh, tanh) KILN_OP1(sin, sin)
+KILN_OP1(cos, cos) KILN_OP1(tan, tan) KILN_OP1(asin, asin) KILN_OP1(acos, acos) KILN_OP1(atan, atan)
+KILN_OP1(sinh, sinh) KILN_OP1(cosh, cosh) KILN_OP1(asinh, asinh) KILN_OP1(acosh, acosh) KILN_OP1(atanh, atanh)
+KILN_OP1(erf, erf) KILN_OP1(erfc, erfc) KILN_OP1(sqrt, sqrt) KILN_OP1(rsqrt, rsqrt) KILN_OP1(recip, recip)
+KILN_OP1(floor, floor) KILN_OP1(ceil, ceil) KILN_OP1(round, round) KILN_OP1(trunc, trunc) KILN_OP1(sign, sign)
+KILN_OP1(is_nan, is_nan) KILN_OP1(is_finite, is_finite) KILN_OP1(bit_not, not) KILN_OP1(square, square)
+KILN_OP1(sum_all, sum_all) KILN_OP1(relu, relu) KILN_OP1(sigmoid, sigmoid) KILN_OP1(silu, silu) KILN_OP1(gelu, gelu)
+KILN_OP1(softplus, softplus) KILN_OP1(mish, mish)
+KILN_OP2(add, add) KILN_OP2(sub, sub) KILN_OP2(mul, mul) KILN_OP2(div, div) KILN_OP2(max, max) KILN_OP2(min, min)
+KILN_OP2(pow, pow) KILN_OP2(atan2, atan2) KILN_OP2(hypot, hypot) KILN_OP2(copysign, copysign) KILN_OP2(bit_and, and)
+KILN_OP2(bit_or, or) KILN_OP2(bit_xor, xor) KILN_OP2(shl, shl) KILN_OP2(shr, shr) KILN_OP2(rem, rem) KILN_OP2(eq, eq)
+KILN_OP2(ne, ne) KILN_OP2(lt, lt) KILN_OP2(le, le) KILN_OP2(gt, gt) KILN_OP2(ge, ge)
+KILN_OP2(random_fold_in, random_fold_in) KILN_OP2(matmul, matmul) KILN_OP2(embedding, embedding)
+KILN_OP2(cross_entropy, cross_entropy) KILN_OP2(nll_loss, nll_loss) KILN_OP2(mse_loss, mse_loss)
+KILN_OP2(l1_loss, l1_loss) KILN_OP2(bce_with_logits, bce_with_logits)
+KILN_OP2(binary_cross_entropy, binary_cross_entropy) KILN_OP2(hinge_loss, hinge_loss) KILN_OP2(divergence, divergence)
+KILN_OP3(fma, fma) KILN_OP3(where, where) KILN_OP3(lerp, lerp)
 #undef KILN_OP1
 #undef KILN_OP2
 #undef KILN_OP3
@@ -171,23 +162,11 @@ KILN_OP1(abs, abs) KILN_OP1(exp, exp) KILN_OP1(log, log) KILN_OP1(exp2, exp2) KI
 /* ---- a tensor and numbers ---- */
 #define KILN_NUMBER(name, c)                                                                                           \
     inline tensor name(const tensor &a, double v, KILN_AT) { return own(kl_##c##_at(&at, a.get(), v)); }
-                                                                            KILN_NUMBER(add, add_scalar) KILN_NUMBER(
-                                                                                sub,
-                                                                                sub_scalar) KILN_NUMBER(mul, mul_scalar)
-                                                                                KILN_NUMBER(div, div_scalar)
-                                                                                    KILN_NUMBER(max, max_scalar)
-                                                                                        KILN_NUMBER(min, min_scalar)
-                                                                                            KILN_NUMBER(pow, pow_scalar)
-                                                                                                KILN_NUMBER(leaky_relu,
-                                                                                                            leaky_relu)
-                                                                                                    KILN_NUMBER(elu,
-                                                                                                                elu)
+KILN_NUMBER(add, add_scalar) KILN_NUMBER(sub, sub_scalar) KILN_NUMBER(mul, mul_scalar) KILN_NUMBER(div, div_scalar)
+KILN_NUMBER(max, max_scalar) KILN_NUMBER(min, min_scalar) KILN_NUMBER(pow, pow_scalar)
+KILN_NUMBER(leaky_relu, leaky_relu) KILN_NUMBER(elu, elu)
 #undef KILN_NUMBER
-                                                                                                        inline tensor
-    powi(const tensor &a, int n, KILN_AT)
-{
-    return own(kl_powi_at(&at, a.get(), n));
-}
+inline tensor powi(const tensor &a, int n, KILN_AT) { return own(kl_powi_at(&at, a.get(), n)); }
 inline tensor masked_fill(const tensor &a, const tensor &mask, double value, KILN_AT)
 {
     return own(kl_masked_fill_at(&at, a.get(), mask.get(), value));
@@ -226,7 +205,7 @@ inline tensor reshape(const tensor &a, const shape &dims, KILN_AT)
 }
 inline tensor permute(const tensor &a, const axes &order, KILN_AT)
 {
-    detail::per_axis(order, a.rank(), "permute: the order", at);
+    detail::per_axis(order, a.rank(), "permute: the order", at, false);
     return own(kl_permute_at(&at, a.get(), order.data()));
 }
 inline tensor transpose(const tensor &a, int axis0 = -2, int axis1 = -1, KILN_AT)
@@ -276,7 +255,7 @@ inline tensor stack(const std::vector<tensor> &parts, int axis, KILN_AT)
 }
 inline tensor tile(const tensor &a, const shape &times, KILN_AT)
 {
-    detail::per_axis(times, a.rank(), "tile: times", at);
+    detail::per_axis(times, a.rank(), "tile: times", at, false);
     return own(kl_tile_at(&at, a.get(), times.data()));
 }
 inline tensor repeat(const tensor &a, int axis, std::int64_t times, KILN_AT)
@@ -323,10 +302,10 @@ inline std::vector<tensor> split(const tensor &a, int axis, const std::vector<st
     }
 KILN_INDEX(gather)
 KILN_INDEX(take_along_axis) KILN_UPDATE(index_add) KILN_UPDATE(index_max) KILN_UPDATE(index_min) KILN_UPDATE(index_put)
-    KILN_UPDATE(add_along_axis) KILN_UPDATE(put_along_axis)
+KILN_UPDATE(add_along_axis) KILN_UPDATE(put_along_axis)
 #undef KILN_INDEX
 #undef KILN_UPDATE
-        inline tensor argsort(const tensor &a, int axis = -1, bool descending = false, KILN_AT)
+inline tensor argsort(const tensor &a, int axis = -1, bool descending = false, KILN_AT)
 {
     return own(kl_argsort_at(&at, a.get(), axis, descending));
 }
@@ -344,7 +323,7 @@ inline std::pair<tensor, tensor> topk(const tensor &a, std::int64_t k, int axis 
 /* start: a scalar an axis, {} for 0. */
 inline tensor dynamic_slice(const tensor &a, const std::vector<tensor> &start, const shape &count, KILN_AT)
 {
-    detail::per_axis(count, a.rank(), "dynamic_slice: count", at);
+    detail::per_axis(count, a.rank(), "dynamic_slice: count", at, false);
     if (static_cast<int>(start.size()) != a.rank())
         detail::fail(at, KL_ERR_ARGUMENT, "dynamic_slice: start has not one scalar for each axis");
     return own(kl_dynamic_slice_at(&at, a.get(), detail::ids(start).data(), count.data()));
@@ -364,11 +343,10 @@ inline tensor dynamic_update(const tensor &a, const tensor &update, const std::v
     }
 KILN_REDUCE(sum, sum)
 KILN_REDUCE(reduce_max, reduce_max) KILN_REDUCE(reduce_min, reduce_min) KILN_REDUCE(reduce_prod, reduce_prod)
-    KILN_REDUCE(any, any) KILN_REDUCE(all, all) KILN_REDUCE(mean, mean) KILN_REDUCE(logsumexp, logsumexp)
-        KILN_REDUCE(norm, norm)
+KILN_REDUCE(any, any) KILN_REDUCE(all, all) KILN_REDUCE(mean, mean) KILN_REDUCE(logsumexp, logsumexp)
+KILN_REDUCE(norm, norm)
 #undef KILN_REDUCE
-            inline tensor
-    var(const tensor &a, const axes &over = {}, bool keepdims = false, int correction = 1, KILN_AT)
+inline tensor var(const tensor &a, const axes &over = {}, bool keepdims = false, int correction = 1, KILN_AT)
 {
     return own(kl_var_at(&at, a.get(), over.size(), over.or_null(), keepdims, correction));
 }
@@ -381,7 +359,7 @@ inline tensor std(const tensor &a, const axes &over = {}, bool keepdims = false,
 KILN_AXIS(argmax)
 KILN_AXIS(argmin) KILN_AXIS(logcumsumexp) KILN_AXIS(softmax) KILN_AXIS(log_softmax)
 #undef KILN_AXIS
-    inline tensor cumsum(const tensor &a, int axis = -1, bool exclusive = false, bool reverse = false, KILN_AT)
+inline tensor cumsum(const tensor &a, int axis = -1, bool exclusive = false, bool reverse = false, KILN_AT)
 {
     return own(kl_cumsum_at(&at, a.get(), axis, exclusive, reverse));
 }
@@ -471,7 +449,7 @@ struct conv_options {
 KILN_CONV(conv)
 KILN_CONV(conv_transpose)
 #undef KILN_CONV
-    struct pool_options {
+struct pool_options {
     shape stride = {}, low = {}, high = {}, dilation = {};
 };
 #define KILN_POOL(name)                                                                                                \
@@ -486,7 +464,7 @@ KILN_CONV(conv_transpose)
 KILN_POOL(sum_pool)
 KILN_POOL(avg_pool) KILN_POOL(max_pool) KILN_POOL(min_pool)
 #undef KILN_POOL
-    inline tensor one_hot(const tensor &labels, std::int64_t classes, kl_dtype dtype = KL_F32, KILN_AT)
+inline tensor one_hot(const tensor &labels, std::int64_t classes, kl_dtype dtype = KL_F32, KILN_AT)
 {
     return own(kl_one_hot_at(&at, labels.get(), classes, dtype));
 }

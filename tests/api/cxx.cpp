@@ -60,6 +60,7 @@ static void test_shapes()
     CHECK((f32(kiln::pad(a, {1}, {1}, 9)) == vec{9, 0, 1, 2, 3, 4, 5, 9}));
     THROWS(kiln::slice(kiln::reshape(a, {2, 3}), {1}), KL_ERR_ARGUMENT, "slice: start has 1 numbers");
     THROWS(kiln::pad(a, {1, 2}, {1}), KL_ERR_ARGUMENT, "pad: low has 2 numbers");
+    THROWS(kiln::tile(a, {}), KL_ERR_ARGUMENT, "tile: times has 0 numbers");
     THROWS(kiln::reshape(a, {4, 4}), KL_ERR_SHAPE, "reshape");
     THROWS(kiln::zeros({2, -3}), KL_ERR_SHAPE, "zeros");
     kiln::conv_options same;
