@@ -52,7 +52,8 @@ bool cli_bind(struct graph *g);                  /* as graph_bind; false: report
 
 /* ---- cli/run.c ---- */
 struct text;
-bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data); /* .npy; false: reported */
+/* As .npy; bf16_bits: one of bf16 as its bits, an array of u16.  false: reported. */
+bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data, bool bf16_bits);
 /* Prints a line of what t holds, type and first elements; frees t. */
 void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const void *data);
 

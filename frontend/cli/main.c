@@ -20,13 +20,16 @@ static const struct command_line {
     {"diff", "A.kir B.kir",
      "what has changed from one graph to the other; exit code 0: nothing, 1: something, 2: they cannot be compared", cli_diff},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
-     "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused] [--schedules FILE]",
-     "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
+     "           [--output NAME=FILE.npy] [--bf16-bits] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]\n"
+     "           [--schedules FILE]",
+     "run the graph; outputs that go to no file are printed; a NAME is a number, a leaf's or return's name in quotes, or\n"
+     "      the %x of a return; symbols are what the arrays' shapes say; --bf16-bits: .npy arrays of u16 hold bits of bf16",
+     cli_run},
     {"compile", "FILE.kir -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
      "           [--unfused] [--schedules FILE]",
      "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a", cli_compile},
     {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
-     "           [--output bN=FILE.npy] [--device DEVICE]",
+     "           [--output bN=FILE.npy] [--bf16-bits] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
     {"dispatch", "[OP...]", "the dispatch keys, or all that is registered for some ops and their tables", cli_dispatch},
@@ -36,11 +39,12 @@ static const struct command_line {
      "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all", cli_cache},
     {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
-     "           [--schedules FILE]",
+     "           [--bf16-bits] [--schedules FILE]",
      "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
     {"devices", "", "the devices of this machine, or why there are none of a kind", cli_devices},
     {"profile", "FILE.kir [--trace FILE.json] [--page FILE.html] [--rounds N] [--device DEVICE] [--unfused]\n"
-     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
+     "           [--bf16-bits]",
      "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev;\n"
      "      --page: all stages and kernels, with these times", cli_profile},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
