@@ -432,8 +432,8 @@ uint64_t graph_devices(const struct graph *g);    /* bit i: a node, maybe of a r
 ref graph_add_custom(struct graph *g, const struct node *proto, const ref *in, uint32_t nin, const struct custom *c);
 bool graph_copy_leaves(struct graph *g, const struct graph *from); /* the three tables, and symbols; g has none yet */
 bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state); /* false: g->err */
-/* Names the last output, for people: hashes and comparisons do not see it.  written: the text shows it as `return %x "name"`;
- * else it is only what the text calls the value.  false: g->err. */
+/* Names the last output, for people: hashes and comparisons do not see it.  written: the text shows it as
+ * `return %x "name"`; else it is only what the text calls the value.  false: g->err. */
 bool graph_name_output(struct graph *g, const char *name, size_t len, bool written);
 const char *graph_output_name(const struct graph *g, uint32_t i, bool *written); /* "": none */
 /* A new entry of one of g's leaf tables: its ordinal, LEAF_NONE: g->err.  Long names are cut. */

@@ -18,7 +18,7 @@ static atomic_llong values[OPTIONS] = {
 #include "options.def"
 };
 
-static int64_t value_of(enum option o) { return atomic_load_explicit(&values[o], memory_order_relaxed); }
+static int64_t option_value(enum option o) { return atomic_load_explicit(&values[o], memory_order_relaxed); }
 
 static _Thread_local int fuse_here = -1;
 
@@ -26,15 +26,15 @@ void option_fuse_here(int fuse) { fuse_here = fuse; }
 
 bool option_fuse(void)
 {
-    int64_t v = fuse_here >= 0 ? fuse_here : value_of(OPT_fuse);
+    int64_t v = fuse_here >= 0 ? fuse_here : option_value(OPT_fuse);
     return v >= 0 ? v : environment_switch("KILN_FUSE", true);
 }
 
-bool option_background(void) { return value_of(OPT_background_compile) && fuse_here < 0; }
+bool option_background(void) { return option_value(OPT_background_compile) && fuse_here < 0; }
 
-bool option_join(void) { return value_of(OPT_join); }
+bool option_join(void) { return option_value(OPT_join); }
 
-int64_t option_cache_bytes(void) { return value_of(OPT_cache_bytes); }
+int64_t option_cache_bytes(void) { return option_value(OPT_cache_bytes); }
 
 static bool check_word(const char *word) { return word_listed(getenv("KILN_CHECK"), word); }
 
@@ -42,7 +42,7 @@ bool option_verify(void) { return check_word("1"); }
 
 int option_check_nan(void)
 {
-    int64_t v = value_of(OPT_check_nan);
+    int64_t v = option_value(OPT_check_nan);
     if (v < 0) { /* asked once: it is looked at in every run */
         long long unset = OPTION_UNSET;
         v = check_word("inf") ? CHECK_INFINITIES : check_word("nan") ? CHECK_NAN : 0;
@@ -53,7 +53,7 @@ int option_check_nan(void)
 
 bool option_perf_map(void)
 {
-    int64_t v = value_of(OPT_perf_map);
+    int64_t v = option_value(OPT_perf_map);
     return v >= 0 ? v : environment_switch("KILN_PERF", false);
 }
 
@@ -75,7 +75,8 @@ bool option_set(const char *name, int64_t value, struct err *e)
     enum option o = option_by_name(name, e);
     if (o == OPTIONS) return false;
     if (value < 0 || value > options[o].most)
-        return err_set(e, KL_ERR_ARGUMENT, "option %s: %lld is not in 0..%lld", name, (long long)value, (long long)options[o].most);
+        return err_set(e, KL_ERR_ARGUMENT, "option %s: %lld is not in 0..%lld", name, (long long)value,
+                       (long long)options[o].most);
     atomic_store(&values[o], value);
     if (o == OPT_threads) pool_set_threads((unsigned)value);
     return true;
@@ -89,6 +90,6 @@ bool option_get(const char *name, int64_t *value, struct err *e)
              : o == OPT_threads   ? (int64_t)pool_threads()
              : o == OPT_check_nan ? option_check_nan()
              : o == OPT_perf_map  ? option_perf_map()
-                                  : value_of(o);
+                                  : option_value(o);
     return true;
 }

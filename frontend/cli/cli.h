@@ -25,6 +25,12 @@ struct results;
 int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);
 
 /* ---- cli/main.c ---- */
+struct cli_command {
+    const char *name, *args, *doc;
+    int (*run)(int argc, char **argv);
+};
+extern const struct cli_command cli_commands[];
+extern const unsigned cli_command_count;
 /* Walks over the arguments.  An option's value is the next argument, or what stands behind '='. */
 struct cli_args {
     int argc, at;
@@ -49,6 +55,10 @@ struct cli_values { unsigned n; const char *name[MAX_SYMBOLS]; size_t len[MAX_SY
 void cli_bind_option(struct cli_values *v, struct cli_args *a); /* takes --bind's value, or reports and a->failed */
 bool cli_set_symbols(struct graph *g, const struct cli_values *v); /* as graph_symbol_set; false: reported */
 bool cli_bind(struct graph *g);                  /* as graph_bind; false: reported */
+
+/* ---- cli/help.c ---- */
+void cli_usage(FILE *f);
+void cli_manual(FILE *f);                        /* as roff: the page kiln(1) */
 
 /* ---- cli/run.c ---- */
 struct text;

@@ -5,10 +5,17 @@
 #include <stdarg.h>
 #include <string.h>
 
-static const struct command_line {
-    const char *name, *args, *doc;
-    int (*run)(int argc, char **argv);
-} commands[] = {
+static int print_help(int argc, char **argv)
+{
+    bool manual = argc == 1 && !strcmp(argv[0], "man");
+    if (argc && !manual)
+        return cli_error("unexpected argument '%s'; see kiln help", argv[argc - 1]), CLI_USAGE;
+    (manual ? cli_manual : cli_usage)(stdout);
+    return CLI_OK;
+}
+
+const struct cli_command cli_commands[] = {
+    {"help", "[man]", "print this; man: as a manual page, for man -l or mandoc", print_help},
     {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
@@ -22,8 +29,9 @@ static const struct command_line {
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bf16-bits] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]\n"
      "           [--schedules FILE]",
-     "run the graph; outputs that go to no file are printed; a NAME is a number, a leaf's or return's name in quotes, or\n"
-     "      the %x of a return; symbols are what the arrays' shapes say; --bf16-bits: .npy arrays of u16 hold bits of bf16",
+     "run the graph; outputs that go to no file are printed; a NAME is a number, a leaf's or return's name in\n"
+     "      quotes, or the %x of a return; symbols are what the arrays' shapes say; --bf16-bits: .npy arrays of u16\n"
+     "      hold bits of bf16",
      cli_run},
     {"compile", "FILE.kir -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
      "           [--unfused] [--schedules FILE]",
@@ -49,24 +57,7 @@ static const struct command_line {
      "      --page: all stages and kernels, with these times", cli_profile},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
-enum { COMMANDS = sizeof commands / sizeof *commands };
-
-static void usage(FILE *f)
-{
-    fputs("usage: kiln COMMAND [ARGUMENTS]\n\n", f);
-    for (unsigned i = 0; i < COMMANDS; i++)
-        fprintf(f, "  kiln %s %s\n      %s\n", commands[i].name, commands[i].args, commands[i].doc);
-    fputs("\nFILE may be - for standard input. The text forms are described in ir/README.md.\npasses:", f);
-    for (unsigned i = 0; i < pass_count; i++)
-        fprintf(f, " %s", pass_list[i].name);
-    fprintf(f, "\nstages: %s\n", dump_stage_names());
-    fputs("targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
-          "processors: baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one\n"
-          "devices: see kiln devices; --device is for the nodes on the graph's own device, the others stay where they are\n",
-          f);
-    fputs("schedules: what stage schedules prints, edited; KILN_SCHEDULES names such a file, too\n", f);
-    fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);
-}
+const unsigned cli_command_count = sizeof cli_commands / sizeof *cli_commands;
 
 int cli_error(const char *fmt, ...)
 {
@@ -213,15 +204,13 @@ int main(int argc, char **argv)
 {
     environment_check(say, NULL);
     const char *name = argc > 1 ? argv[1] : "";
-    if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) {
-        usage(stdout);
-        return CLI_OK;
-    }
-    for (unsigned i = 0; i < COMMANDS; i++)
-        if (!strcmp(name, commands[i].name))
-            return commands[i].run(argc - 2, argv + 2);
+    if (!strcmp(name, "--help") || !strcmp(name, "-h"))
+        name = "help";
+    for (unsigned i = 0; i < cli_command_count; i++)
+        if (!strcmp(name, cli_commands[i].name))
+            return cli_commands[i].run(argc - 2, argv + 2);
     if (*name)
         cli_error("no command is called '%s'", name);
-    usage(stderr);
+    cli_usage(stderr);
     return CLI_USAGE;
 }

@@ -1,5 +1,5 @@
-/* The tables of options, counters, dump stages and environment variables: include/kiln/README.md says what the .def files say
- * (KILN_BLESS=1 writes it), kiln.h names each option, counter and stage, the code reads each variable and no other, and the
+/* The tables of options, counters, dump stages and environment variables: include/kiln/README.md says what the .def files
+ * say (KILN_BLESS=1 writes it), kiln.h names each option and counter, the code reads each variable and no other, and the
  * library knows each row by its name.  Run from the root of the tree. */
 #include "tests/support/harness.h"
 #include "ir/text/text.h"
@@ -82,8 +82,8 @@ static void test_readme(const struct table *of, bool bless)
         is = want.s, len = want.len;
     }
     check(is && len == want.len && !memcmp(is, want.s, len),
-          "%s: the table under \"%.*s\" is not that of the .def file (KILN_BLESS=1 build/tests/tables writes it)\n%s", readme,
-          (int)strcspn(of->heading, "\n"), of->heading, want.s);
+          "%s: the table under \"%.*s\" is not that of the .def file (KILN_BLESS=1 build/tests/tables writes it)\n%s",
+          readme, (int)strcspn(of->heading, "\n"), of->heading, want.s);
     mem_free(want.s);
     mem_free(s);
 }
@@ -97,12 +97,14 @@ static void test_names(void)
         int64_t v = -2;
         snprintf(quoted, sizeof quoted, "\"%s\"", name);
         check(header && strstr(header, quoted), "kiln.h does not name option %s", quoted);
-        check(option_get(name, &v, &e) && v >= 0 && v <= options[i].most && (options[i].first < 0 || v == options[i].first),
+        check(option_get(name, &v, &e) && v >= 0 && v <= options[i].most &&
+                  (options[i].first < 0 || v == options[i].first),
               "option %s is %lld at first", name, (long long)v);
         check(option_set(name, v, &e) && (options[i].most == INT64_MAX || !option_set(name, options[i].most + 1, &e)),
               "option %s takes its own value and no larger than %lld", name, (long long)options[i].most);
         e = (struct err){0};
-        check(!option_set("speed", 1, &e) && strstr(e.msg, name), "the message about an unknown option names %s: %s", name, e.msg);
+        check(!option_set("speed", 1, &e) && strstr(e.msg, name), "the message about an unknown option names %s: %s", name,
+              e.msg);
         e = (struct err){0};
     }
     for (size_t i = 0; i < sizeof counters_ / sizeof *counters_; i++) {
@@ -128,8 +130,8 @@ static void test_stages(void)
 /* Which variables the code reads: "KILN_NAME" in quotes in a .c file of the product. */
 static void test_variables(void)
 {
-    FILE *f = popen("grep -rhoE --include='*.c' '(getenv|environment_switch)\\(\"KILN_[A-Z_]+\"' runtime frontend codegen passes ir"
-                    " | grep -oE 'KILN_[A-Z_]+' | sort -u", "r");
+    FILE *f = popen("grep -rhoE --include='*.c' '(getenv|environment_switch)\\(\"KILN_[A-Z_]+\"'"
+                    " runtime frontend codegen passes ir | grep -oE 'KILN_[A-Z_]+' | sort -u", "r");
     enum { VARIABLES = sizeof variables / sizeof *variables };
     bool read[VARIABLES] = {0};
     char name[128];
