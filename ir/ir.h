@@ -173,6 +173,8 @@ struct output {
     uint32_t pad;
 };
 
+struct output_name { const char *s; bool written; }; /* graph_output_name */
+
 struct leaf {                     /* an input, a state or a slot, by ordinal */
     uint8_t dtype;
     bool assigned;                /* a state: an output assigns it */
@@ -216,6 +218,7 @@ struct graph {
     struct shape **outgrown; uint32_t noutgrown, outgrown_cap; /* where shapes lay before there were more: pointers to
                                                             them, as node_shape gives, hold while nodes are made */
     struct output *out;  uint32_t nout, out_cap;
+    struct output_name *out_name; uint32_t out_name_cap; /* one an output, or NULL: none has a name */
     ref *operand;        uint32_t noperand, operand_cap; /* of region ops, in the order of their nodes */
     struct graph **region; uint32_t nregion, region_cap; /* likewise; owned */
     struct custom *custom; uint32_t ncustom, custom_cap; /* of custom ops, in the order of their nodes */
@@ -434,6 +437,10 @@ uint64_t graph_devices(const struct graph *g);    /* bit i: a node, maybe of a r
 ref graph_add_custom(struct graph *g, const struct node *proto, const ref *in, uint32_t nin, const struct custom *c);
 bool graph_copy_leaves(struct graph *g, const struct graph *from); /* the three tables, and symbols; g has none yet */
 bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state); /* false: g->err */
+/* Names the last output, for people: hashes and comparisons do not see it.  written: the text shows it as
+ * `return %x "name"`; else it is only what the text calls the value.  false: g->err. */
+bool graph_name_output(struct graph *g, const char *name, size_t len, bool written);
+const char *graph_output_name(const struct graph *g, uint32_t i, bool *written); /* "": none */
 /* A new entry of one of g's leaf tables: its ordinal, LEAF_NONE: g->err.  Long names are cut. */
 uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name);
 static inline const struct shape *node_shape(const struct graph *g, ref r) { return &g->shape[g->node[r].shape]; }

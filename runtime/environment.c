@@ -9,26 +9,30 @@ extern char **environ;
 
 enum value_kind { ANY_TEXT, THREADS, SWITCH, CHECK_WORDS, DUMP_WORDS, NEW_FOLDER, READABLE_FILE };
 static const struct { const char *name; enum value_kind kind; } variables[] = {
-    {"KILN_CACHE_DIR", ANY_TEXT}, {"KILN_CHECK", CHECK_WORDS}, {"KILN_CODEGEN", ANY_TEXT},
-        {"KILN_CUDA_COMPILER", ANY_TEXT},
-    {"KILN_CUDA_DRIVER", ANY_TEXT}, {"KILN_DEVICE", ANY_TEXT}, {"KILN_DISPATCH_TRACE", ANY_TEXT},
-        {"KILN_DUMP", DUMP_WORDS},
-    {"KILN_DUMP_DIR", NEW_FOLDER}, {"KILN_FUSE", SWITCH}, {"KILN_HIP_COMPILER", ANY_TEXT},
-        {"KILN_HIP_DRIVER", ANY_TEXT},
-    {"KILN_PERF", SWITCH}, {"KILN_PLUGINS", ANY_TEXT}, {"KILN_PROFILE", ANY_TEXT}, {"KILN_SCHEDULES", READABLE_FILE},
-    {"KILN_THREADS", THREADS},
+#define VARIABLE(name, kind, ...) {#name, kind},
+#include "environment.def"
 };
 enum { VARIABLES = sizeof variables / sizeof *variables };
 
-static bool is_dump_word(const char *w)
+bool word_listed(const char *list, const char *word)
 {
-    return dump_is_stage(w) || !strcmp(w, "all") || !strcmp(w, "dot") || !strcmp(w, "html");
+    size_t n = strlen(word);
+    for (const char *p = list; p && *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == n && !strncmp(p, word, n)) return true;
+    return false;
 }
 
-static bool is_check_word(const char *w)
+static bool is_switch(const char *value) { return !strcmp(value, "0") || !strcmp(value, "1"); }
+
+bool environment_switch(const char *name, bool otherwise)
 {
-    return !strcmp(w, "0") || !strcmp(w, "1") || !strcmp(w, "nan") || !strcmp(w, "inf");
+    const char *value = getenv(name);
+    return value && is_switch(value) ? *value == '1' : otherwise;
 }
+
+static bool is_dump_word(const char *w) { return dump_is_stage(w) || word_listed("all,dot,html", w); }
+
+static bool is_check_word(const char *w) { return word_listed("0,1,nan,inf", w); }
 
 /* The first of the words with commas between that is none, in *wrong. */
 static bool words_are(const char *value, bool (*is_word)(const char *), char *wrong, size_t n)
@@ -43,25 +47,23 @@ static bool words_are(const char *value, bool (*is_word)(const char *), char *wr
 /* What is wrong with the value, in text; false: nothing. */
 static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t n)
 {
-    char word[64], *end;
+    char word[64];
     struct stat s;
     FILE *f;
     switch (kind) {
-    case THREADS: {
-        long threads = strtol(value, &end, 10);
+    case THREADS:
         snprintf(text, n, "it is not a number from 1 to %d; the default is used", POOL_MAX_THREADS);
-        return *end || threads < 1 || threads > POOL_MAX_THREADS;
-    }
+        return !pool_threads_parse(value);
     case SWITCH:
         snprintf(text, n, "it is neither 0 nor 1");
-        return strcmp(value, "0") && strcmp(value, "1");
+        return !is_switch(value);
     case CHECK_WORDS:
         if (words_are(value, is_check_word, word, sizeof word)) return false;
         snprintf(text, n, "\"%s\" is none of 1, nan, inf", word);
         return true;
     case DUMP_WORDS:
         if (words_are(value, is_dump_word, word, sizeof word)) return false;
-        snprintf(text, n, "\"%s\" is neither a stage nor all, dot or html", word);
+        snprintf(text, n, "\"%s\" is neither a stage (%s) nor all, dot or html", word, dump_stage_names());
         return true;
     case NEW_FOLDER:
         snprintf(text, n, "there is no such folder, and it cannot be made");
@@ -89,7 +91,7 @@ static bool environment_is_known(const char *name, size_t len)
 
 void environment_check(void (*say)(void *ctx, const char *text), void *ctx)
 {
-    char why[160], message[400];
+    char why[320], message[480];
     for (unsigned i = 0; i < VARIABLES; i++) {
         const char *value = getenv(variables[i].name);
         if (!value || !*value || !is_wrong(variables[i].kind, value, why, sizeof why)) continue;

@@ -1,138 +1,98 @@
-/* Options by name; the environment gives their defaults. */
+/* Options by name, the rows of options.def.  What is not set there comes from the environment. */
 #include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
 
-static atomic_int fuse_option = -1; /* -1: not set, the environment decides */
+#define OPTION_UNSET (-1)
+enum option {
+#define OPTION(name, most, first, text) OPT_##name,
+#include "options.def"
+    OPTIONS
+};
+static const struct { const char *name; int64_t most; } options[OPTIONS] = {
+#define OPTION(name, most, first, text) {#name, most},
+#include "options.def"
+};
+static atomic_llong values[OPTIONS] = {
+#define OPTION(name, most, first, text) first,
+#include "options.def"
+};
+
+static int64_t option_value(enum option o) { return atomic_load_explicit(&values[o], memory_order_relaxed); }
+
 static _Thread_local int fuse_here = -1;
 
 void option_fuse_here(int fuse) { fuse_here = fuse; }
 
 bool option_fuse(void)
 {
-    if (fuse_here >= 0) return fuse_here;
-    int v = atomic_load_explicit(&fuse_option, memory_order_relaxed);
-    if (v >= 0) return v;
-    const char *env = getenv("KILN_FUSE");
-    return !env || strcmp(env, "0") != 0;
+    int64_t v = fuse_here >= 0 ? fuse_here : option_value(OPT_fuse);
+    return v >= 0 ? v : environment_switch("KILN_FUSE", true);
 }
 
-static atomic_bool background;
+bool option_background(void) { return option_value(OPT_background_compile) && fuse_here < 0; }
 
-bool option_background(void) { return atomic_load_explicit(&background, memory_order_relaxed) && fuse_here < 0; }
+bool option_join(void) { return option_value(OPT_join); }
 
-static atomic_bool keep_barriers;
+int64_t option_cache_bytes(void) { return option_value(OPT_cache_bytes); }
 
-bool option_join(void) { return !atomic_load_explicit(&keep_barriers, memory_order_relaxed); }
+int64_t option_program_bytes(void) { return option_value(OPT_program_bytes); }
 
-static atomic_llong cache_bytes = DISK_DEFAULT_BYTES;
-
-int64_t option_cache_bytes(void) { return atomic_load_explicit(&cache_bytes, memory_order_relaxed); }
-
-static atomic_llong program_bytes_kept = PROGRAM_DEFAULT_BYTES;
-
-int64_t option_program_bytes(void) { return atomic_load_explicit(&program_bytes_kept, memory_order_relaxed); }
-
-/* KILN_CHECK: words with commas between. */
-static bool check_word(const char *word)
-{
-    size_t n = strlen(word);
-    for (const char *p = getenv("KILN_CHECK"); p && *p; p += strcspn(p, ","), p += *p == ',')
-        if (strcspn(p, ",") == n && !strncmp(p, word, n)) return true;
-    return false;
-}
+static bool check_word(const char *word) { return word_listed(getenv("KILN_CHECK"), word); }
 
 bool option_verify(void) { return check_word("1"); }
 
-static atomic_int check_nan = -1, perf_map = -1; /* -1: not set */
-
 int option_check_nan(void)
 {
-    int v = atomic_load_explicit(&check_nan, memory_order_relaxed);
+    int64_t v = option_value(OPT_check_nan);
     if (v < 0) { /* asked once: it is looked at in every run */
+        long long unset = OPTION_UNSET;
         v = check_word("inf") ? CHECK_INFINITIES : check_word("nan") ? CHECK_NAN : 0;
-        atomic_compare_exchange_strong(&check_nan, &(int){-1}, v);
+        atomic_compare_exchange_strong(&values[OPT_check_nan], &unset, v);
     }
-    return v;
+    return (int)v;
 }
 
 bool option_perf_map(void)
 {
-    int v = atomic_load_explicit(&perf_map, memory_order_relaxed);
-    const char *env = v < 0 ? getenv("KILN_PERF") : NULL;
-    return v < 0 ? env && !strcmp(env, "1") : v;
+    int64_t v = option_value(OPT_perf_map);
+    return v >= 0 ? v : environment_switch("KILN_PERF", false);
 }
 
-static bool unknown(const char *name, struct err *e)
+/* OPTIONS: there is none, *e. */
+static enum option option_by_name(const char *name, struct err *e)
 {
-    return err_set(
-        e, KL_ERR_ARGUMENT,
-        "unknown option \"%s\": the options are fuse, threads, cache_bytes, program_bytes, background_compile, "
-        "join, check_nan, perf_map",
-        name ? name : "");
-}
-
-static bool out_of_range(const char *name, int64_t value, int64_t hi, struct err *e)
-{
-    return err_set(e, KL_ERR_ARGUMENT, "option %s: %lld is not in 0..%lld", name, (long long)value, (long long)hi);
+    for (enum option o = 0; name && o < OPTIONS; o++)
+        if (!strcmp(name, options[o].name)) return o;
+    static const char names[] =
+#define OPTION(name, most, first, text) ", " #name
+#include "options.def"
+        ;
+    err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are %s", name ? name : "", names + 2);
+    return OPTIONS;
 }
 
 bool option_set(const char *name, int64_t value, struct err *e)
 {
-    if (name && !strcmp(name, "fuse")) {
-        if (value < 0 || value > 1) return out_of_range(name, value, 1, e);
-        atomic_store(&fuse_option, (int)value);
-        return true;
-    }
-    if (name && !strcmp(name, "threads")) {
-        if (value < 0 || value > POOL_MAX_THREADS) return out_of_range(name, value, POOL_MAX_THREADS, e);
-        pool_set_threads((unsigned)value);
-        return true;
-    }
-    if (name && !strcmp(name, "background_compile")) {
-        if (value < 0 || value > 1) return out_of_range(name, value, 1, e);
-        atomic_store(&background, value);
-        return true;
-    }
-    if (name && !strcmp(name, "check_nan")) {
-        if (value < 0 || value > CHECK_INFINITIES) return out_of_range(name, value, CHECK_INFINITIES, e);
-        atomic_store(&check_nan, (int)value);
-        return true;
-    }
-    if (name && !strcmp(name, "perf_map")) {
-        if (value < 0 || value > 1) return out_of_range(name, value, 1, e);
-        atomic_store(&perf_map, (int)value);
-        return true;
-    }
-    if (name && !strcmp(name, "join")) {
-        if (value < 0 || value > 1) return out_of_range(name, value, 1, e);
-        atomic_store(&keep_barriers, !value);
-        return true;
-    }
-    if (name && !strcmp(name, "cache_bytes")) {
-        if (value < 0) return out_of_range(name, value, INT64_MAX, e);
-        atomic_store(&cache_bytes, value);
-        return true;
-    }
-    if (name && !strcmp(name, "program_bytes")) {
-        if (value < 0) return out_of_range(name, value, INT64_MAX, e);
-        atomic_store(&program_bytes_kept, value);
-        cache_limit_changed();
-        return true;
-    }
-    return unknown(name, e);
+    enum option o = option_by_name(name, e);
+    if (o == OPTIONS) return false;
+    if (value < 0 || value > options[o].most)
+        return err_set(e, KL_ERR_ARGUMENT, "option %s: %lld is not in 0..%lld", name, (long long)value,
+                       (long long)options[o].most);
+    atomic_store(&values[o], value);
+    if (o == OPT_threads) pool_set_threads((unsigned)value);
+    if (o == OPT_program_bytes) cache_limit_changed();
+    return true;
 }
 
 bool option_get(const char *name, int64_t *value, struct err *e)
 {
-    if (name && !strcmp(name, "fuse")) *value = option_fuse();
-    else if (name && !strcmp(name, "threads")) *value = pool_threads();
-    else if (name && !strcmp(name, "background_compile")) *value = atomic_load(&background);
-    else if (name && !strcmp(name, "cache_bytes")) *value = option_cache_bytes();
-    else if (name && !strcmp(name, "program_bytes")) *value = option_program_bytes();
-    else if (name && !strcmp(name, "check_nan")) *value = option_check_nan();
-    else if (name && !strcmp(name, "perf_map")) *value = option_perf_map();
-    else if (name && !strcmp(name, "join")) *value = option_join();
-    else return unknown(name, e);
+    enum option o = option_by_name(name, e);
+    if (o == OPTIONS) return false;
+    *value = o == OPT_fuse        ? option_fuse()
+             : o == OPT_threads   ? (int64_t)pool_threads()
+             : o == OPT_check_nan ? option_check_nan()
+             : o == OPT_perf_map  ? option_perf_map()
+                                  : option_value(o);
     return true;
 }

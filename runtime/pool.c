@@ -220,6 +220,13 @@ static void after_fork(void)
     pool.started = 1;
 }
 
+unsigned pool_threads_parse(const char *text)
+{
+    char *end;
+    long n = text ? strtol(text, &end, 10) : 0;
+    return n > 0 && n <= POOL_MAX_THREADS && !*end ? (unsigned)n : 0;
+}
+
 static void pool_initialize(void)
 {
     cpu_set_t set;
@@ -227,12 +234,8 @@ static void pool_initialize(void)
     if (!sched_getaffinity(getpid(), sizeof set, &set)) processors = (unsigned)CPU_COUNT(&set);
     else if (online > 0) processors = (unsigned)online; /* more than a cpu_set_t can name */
     default_threads = processors;
-    const char *env = getenv("KILN_THREADS");
-    if (env && *env) {
-        char *end;
-        long n = strtol(env, &end, 10);
-        if (!*end && n > 0 && n <= POOL_MAX_THREADS) default_threads = (unsigned)n;
-    }
+    unsigned asked = pool_threads_parse(getenv("KILN_THREADS"));
+    if (asked) default_threads = asked;
     pthread_atfork(NULL, NULL, after_fork);
 }
 

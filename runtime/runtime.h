@@ -116,6 +116,7 @@ void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigne
 struct pool_part { int64_t extent, grain; };
 typedef void pool_part_fn(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker);
 void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers);
+unsigned pool_threads_parse(const char *text); /* 1 to POOL_MAX_THREADS; 0: NULL, or no such number */
 unsigned pool_threads(void);             /* KILN_THREADS or the option, else the processors this process may use */
 void pool_set_threads(unsigned n);       /* 0: the default again */
 void pool_use(const kl_pool *host);      /* jobs run on the host's threads; NULL: on the pool's own again */
@@ -332,32 +333,29 @@ const char *span_name(enum span kind);
 /* Says what is wrong with the KILN_ variables of the environment, a message each. */
 void environment_check(void (*say)(void *ctx, const char *text), void *ctx);
 void environment_log(void);              /* the same to the log, once, if it takes warnings */
+bool environment_switch(const char *name, bool otherwise); /* a variable that may be 0 or 1; otherwise: for all else */
+/* is it one of the words with commas between? list may be NULL */
+bool word_listed(const char *list, const char *word);
 
-/* ---- counters.c ---- */
-#define COUNTERS(X)                                                                    \
-    X(graphs_built) X(compiles) X(disk_hits) X(launches) X(barriers) X(host_ops) X(bytes_via_host) \
-    X(peer_copies)                                                                     \
-    X(programs_evicted) X(kernels_evicted)                                                        \
-    X(replays) X(program_hits) X(program_misses) X(kernel_hits) X(kernel_misses) X(disk_misses)
+/* ---- counters.c: the rows of counters.def ---- */
 struct counters {
-#define X(name) atomic_uint_fast64_t name;
-    COUNTERS(X)
-#undef X
+#define COUNTER(name, text) atomic_uint_fast64_t name;
+#include "counters.def"
 };
 extern struct counters counters;
 
 /* ---- dump/: what a graph becomes on its way to machine code, for people ---- */
 enum dump_form { DUMP_TEXT, DUMP_DOT, DUMP_HTML };
 struct dump_request {
-    /* captured, a stage of passes.def, scheduled, schedules, llvm, asm or source; a page has all of them */
-    const char *stage;
+    const char *stage;      /* a row of stages.def; a page has all of them */
     enum dump_form form;
     int device;             /* where nodes on the graph's first device go; -1: they stay */
     bool fuse;
     const char *target;     /* kernels for a GPU in this language; NULL: for the devices */
     const struct times *times; /* measured times of the program's commands, for a page; NULL: none */
 };
-bool dump_is_stage(const char *stage);
+bool dump_is_stage(const char *stage);        /* a row of stages.def */
+const char *dump_stage_names(void);           /* all of them, with spaces between */
 bool dump_form_of(const char *path, enum dump_form *form); /* what its ending asks for; false: text */
 /* Takes a graph, which stays as it is, through the passes and writes a stage.  Of pictures (Graphviz) there are those
  * of graphs and of stage scheduled. */
@@ -391,7 +389,7 @@ bool option_verify(void);                /* KILN_CHECK: graphs and plans are ver
 bool option_perf_map(void);              /* KILN_PERF or the option */
 bool option_background(void);            /* fused kernels are compiled in the background; not where fuse is given */
 bool option_join(void);                  /* kernels that need no barrier between them have none */
-/* "fuse", "threads", "cache_bytes", "program_bytes", "background_compile", "join" */
+/* By their names in options.def. */
 bool option_set(const char *name, int64_t value, struct err *e);
 bool option_get(const char *name, int64_t *value, struct err *e);
 

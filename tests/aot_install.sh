@@ -82,11 +82,23 @@ check 'pkg-config knows it' sh -c "[ \"\$(PKG_CONFIG_PATH='$pc' pkg-config --mod
 check 'a program built by pkg-config' sh -c "cc $flags '$tmp/user/later.c' -o '$tmp/user/by_pc' \
     \$(PKG_CONFIG_PATH='$pc' pkg-config --cflags --libs kiln) -Wl,-rpath,'$(dirname "$pc")' &&
         [ \"\$('$tmp/user/by_pc')\" = 12 ]"
+if command -v c++ >/dev/null; then
+    cat >"$tmp/user/plus.cpp" <<'END'
+#include <cstdio>
+#include <kiln/kiln.hpp>
+int main() { std::printf("%g\n", kiln::sum(kiln::full({3}, 2) * kiln::full({3}, 2)).item<double>()); }
+END
+    check 'a C++ program built by pkg-config' sh -c "c++ -std=c++17 $flags '$tmp/user/plus.cpp' -o '$tmp/user/plus' \
+        \$(PKG_CONFIG_PATH='$pc' pkg-config --cflags --libs kiln) -Wl,-rpath,'$(dirname "$pc")' &&
+            [ \"\$('$tmp/user/plus')\" = 12 ]"
+fi
 mv "$tmp/moved" "$tmp/root"
 check 'the library has a version in its name' sh -c \
     "readelf -d '$tmp'/root/lib*/libkiln.so '$tmp'/root/lib/*/libkiln.so 2>/dev/null |
     grep -F 'soname: [libkiln.so.0.1]'"
-check 'no document stands between the headers' sh -c "! find '$tmp/root' -name '*.md' | grep ."
+check 'nothing but headers stands between the headers' sh -c \
+    "! find '$tmp'/root/include -type f ! -name '*.h' ! -name '*.hpp' | grep ."
+check 'the manual page' grep -q '^.TH KILN 1' "$tmp/root/share/man/man1/kiln.1"
 check 'the command' sh -c "'$tmp/root/bin/kiln' dump '$tmp/user/or.kir' --bind n=4 --stage asm | grep -q ret"
 check 'the first needs no shared library of Kiln or LLVM' sh -c "! ldd '$tmp/user/build/ahead' | grep -iE 'kiln|llvm'"
 echo "$p passed, $f failed, 0 skipped"

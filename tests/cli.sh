@@ -210,8 +210,32 @@ run 'run without input' 1 'input 0 x has no value' --state w="$tmp/w.npy" --slot
 run 'run without slot' 1 'slot 0 lr has no value' --input x="$tmp/x.npy" --state w="$tmp/w.npy"
 run 'run unknown input' 1 "the graph has no input 'q'" --input q="$tmp/x.npy"
 run 'run bad slot' 1 'expected a number' --slot lr=fast
-run 'run unknown output' 1 "no output is number or state 'q'" --output q="$tmp/q.npy"
+run 'run unknown output' 1 "no output has the number or name 'q'" --output q="$tmp/q.npy"
 run 'run without =' 2 'needs NAME=VALUE' --input x
+cat >"$tmp/named.kir" <<'END'
+graph @named {
+  %x = input 0 "x" : f32[2]
+  %sum = add %x, %x : f32[2]
+  %1 = neg %sum : f32[2]
+  return %sum
+  return %1 "minus sum"
+  return %sum
+}
+END
+named() {
+    name=$1 code=$2 pattern=$3
+    shift 3
+    check "$name" "$code" "$pattern" "$kiln" run "$tmp/named.kir" --device ref --input x="$tmp/x.npy" "$@"
+}
+named 'a return by its name' 0 '^return 2 : f32\[2\] = 2.0 4.0$' --output 0="$tmp/sum.npy" --output \
+    'minus sum'="$tmp/minus.npy"
+check 'that file' 0 '^return 1 "minus sum" : f32\[2\] = 4.0 8.0$' \
+    "$kiln" run "$tmp/named.kir" --device ref --input x="$tmp/minus.npy"
+named 'a name that two have' 1 "2 outputs are called 'sum': use their numbers" --output sum="$tmp/sum.npy"
+sed '/^  return %1/d' "$tmp/named.kir" | sed '0,/^  return %sum/{/^  return %sum/d}' >"$tmp/named1.kir"
+check 'a return by what the text calls it' 0 '^$' \
+    sh -c "'$kiln' run '$tmp/named1.kir' --device ref --input x='$tmp/x.npy' --output sum='$tmp/sum2.npy' &&
+           cmp '$tmp/sum.npy' '$tmp/sum2.npy' && echo"
 cat >"$tmp/copy.kir" <<'END'
 graph @copy {
   %x = const 1.5 : f32[]
@@ -234,6 +258,13 @@ check 'run on device meta' 1 'device meta has no data' "$kiln" run "$tmp/dry.kir
 check 'f16 to file' 0 'return 1 : bf16\[\] = 1.5' "$kiln" run "$tmp/half.kir" --output 0="$tmp/h.npy"
 check 'f16 as NumPy has it' 0 "'<f2'" head -c 60 "$tmp/h.npy"
 check 'bf16 to file' 1 'cannot hold bf16' "$kiln" run "$tmp/half.kir" --output 1="$tmp/h2.npy"
+check 'bf16 as bits' 0 '^return 0' "$kiln" run "$tmp/half.kir" --bf16-bits --output 1="$tmp/bits.npy"
+check 'bits as NumPy has them' 0 "'<u2'" head -c 60 "$tmp/bits.npy"
+printf 'graph @g {\n  %%x = input 0 "x" : bf16[]\n  %%y = add %%x, %%x : bf16[]\n  return %%y\n}\n' >"$tmp/bits.kir"
+check 'bits read' 0 '^return 0 : bf16\[\] = 3.0$' "$kiln" run "$tmp/bits.kir" --device ref --bf16-bits --input \
+    x="$tmp/bits.npy"
+check 'bits not asked for' 1 'holds u16\[\] where .* is bf16\[\]; --bf16-bits takes it' \
+    "$kiln" run "$tmp/bits.kir" --device ref --input x="$tmp/bits.npy"
 run 'run short array' 1 '4 bytes of elements where its shape needs 8' --input x="$tmp/short.npy"
 run 'run other shape' 1 'holds f32\[1,2\]' --input x="$tmp/wide.npy"
 run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
@@ -427,6 +458,23 @@ check 'dump that has them' 0 'group 0' "$kiln" dump "$tmp/sizes.kir" --stage fus
 } >"$tmp/many.kir"
 check 'run with 300 slots' 0 'return 299 : f32\[\] = 299' \
     "$kiln" run "$tmp/many.kir" --device ref $(for i in $(seq 0 299); do echo "--slot s$i=$i"; done)
+
+{
+    echo 'kernel @many {'
+    for i in $(seq 0 299); do echo "  b$i = in $i : f32[2]"; done
+    echo '  b300 = out 300 : f32[2]'
+    for i in $(seq 0 299); do echo "  %v$i = load b$i[1] : f32"; done
+    echo '  %s0 = add %v0, %v1 : f32'
+    for i in $(seq 2 299); do echo "  %s$((i - 1)) = add %s$((i - 2)), %v$i : f32"; done
+    echo '  store b300[1] = %s298'
+    echo '}'
+} >"$tmp/many.loop"
+check 'kernel with 300 inputs' 0 '^b300 : f32\[2\] = 0.0 600.0$' "$kiln" kernel "$tmp/many.loop" --run --device ref \
+    $(for i in $(seq 0 299); do echo "--input b$i=$tmp/x.npy"; done)
+printf 'kernel @k {\n  b0 = in 0 : bf16[1]\n  b1 = out 1 : bf16[1]\n' >"$tmp/bits.loop"
+printf '  %%x = load b0[0] : bf16\n  store b1[0] = %%x\n}\n' >>"$tmp/bits.loop"
+check 'kernel on bits of bf16' 0 '^b1 : bf16\[1\] = 1.5$' \
+    "$kiln" kernel "$tmp/bits.loop" --run --device ref --bf16-bits --input b0="$tmp/bits.npy"
 
 # values of the environment that mean nothing
 check 'no number of threads' 0 'kiln: KILN_THREADS=abc: it is not a number from 1 to' env KILN_THREADS=abc "$kiln" \

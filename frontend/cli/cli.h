@@ -25,6 +25,12 @@ struct results;
 int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);
 
 /* ---- cli/main.c ---- */
+struct cli_command {
+    const char *name, *args, *doc;
+    int (*run)(int argc, char **argv);
+};
+extern const struct cli_command cli_commands[];
+extern const unsigned cli_command_count;
 /* Walks over the arguments.  An option's value is the next argument, or what stands behind '='. */
 struct cli_args {
     int argc, at;
@@ -50,10 +56,14 @@ void cli_bind_option(struct cli_values *v, struct cli_args *a); /* takes --bind'
 bool cli_set_symbols(struct graph *g, const struct cli_values *v); /* as graph_symbol_set; false: reported */
 bool cli_bind(struct graph *g);                  /* as graph_bind; false: reported */
 
+/* ---- cli/help.c ---- */
+void cli_usage(FILE *f);
+void cli_manual(FILE *f);                        /* as roff: the page kiln(1) */
+
 /* ---- cli/run.c ---- */
 struct text;
-/* .npy; false: reported */
-bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data);
+/* As .npy; bf16_bits: one of bf16 as its bits, an array of u16.  false: reported. */
+bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data, bool bf16_bits);
 /* Prints a line of what t holds, type and first elements; frees t. */
 void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const void *data);
 

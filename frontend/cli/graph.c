@@ -134,7 +134,7 @@ int cli_dump(int argc, char **argv)
     if (!file || (!r.stage && r.form != DUMP_HTML))
         return cli_error("dump needs a file and --stage; see kiln help"), CLI_USAGE;
     if (r.stage && !dump_is_stage(r.stage))
-        return cli_error("no stage is called '%s'; see kiln help", r.stage), CLI_USAGE;
+        return cli_error("no stage is called '%s': there are %s", r.stage, dump_stage_names()), CLI_USAGE;
     /* Graphs stay on their own device, code is for one. */
     bool code = r.form == DUMP_HTML || device || !strcmp(r.stage, "scheduled") || !strcmp(r.stage, "schedules") ||
                 !strcmp(r.stage, "llvm") || !strcmp(r.stage, "asm");

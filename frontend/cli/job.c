@@ -32,6 +32,8 @@ bool job_argument(struct job *j, struct cli_args *a, const char *const *binders)
         cli_bind_option(&j->values, a);
         return !a->failed;
     }
+    if (cli_is(a, "--bf16-bits"))
+        return j->bf16_bits = true;
     if (cli_is(a, "--schedules"))
         return cli_schedules(a);
     if (cli_is(a, "--device"))
@@ -68,11 +70,13 @@ static bool fits_leaf(const struct job *j, const struct leaf *l, const struct jo
     const struct shape *s = &j->g->shape[l->shape];
     const struct job_value *b = a->from;
     char want[SHAPE_TEXT], have[SHAPE_TEXT];
-    if (a->npy.dtype == l->dtype && shape_equal(&a->npy.shape, s))
+    bool bits = l->dtype == KL_BF16 && a->npy.dtype == KL_U16;
+    if ((a->npy.dtype == l->dtype || (bits && j->bf16_bits)) && shape_equal(&a->npy.shape, s))
         return true;
-    cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s", b->value, dtype_name(a->npy.dtype),
+    cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s%s", b->value, dtype_name(a->npy.dtype),
               shape_text(&a->npy.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
-              dtype_name(l->dtype), shape_text(s, want, sizeof want));
+              dtype_name(l->dtype), shape_text(s, want, sizeof want),
+              bits && !j->bf16_bits ? "; --bf16-bits takes it as bits of bf16" : "");
     return false;
 }
 

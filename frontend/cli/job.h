@@ -19,10 +19,11 @@ struct job {
     struct buffer **input, **state, **out;
     uint64_t *slot;
     bool *exclusive, *have_slot;
+    bool bf16_bits;                      /* --bf16-bits: .npy arrays of u16 hold bits of bf16 */
 };
 
 /* ---- cli/job.c ---- */
-/* Takes the argument if it is the file, --device, --bind, --schedules or a binding by one of `binders`
+/* Takes the argument if it is the file, --device, --bind, --schedules, --bf16-bits or a binding by one of `binders`
  * (NULL-terminated). */
 bool job_argument(struct job *j, struct cli_args *a, const char *const *binders);
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */

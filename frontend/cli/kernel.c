@@ -5,14 +5,12 @@
 #include "runtime/runtime.h"
 #include <string.h>
 
-enum { MAX_BINDINGS = 256 };
-
 struct binding { const char *name, *value; };
 
 struct job {
     const char *file, *stage, *device, *target;
-    bool run;
-    struct binding in[MAX_BINDINGS], out[MAX_BINDINGS], slots[MAX_BINDINGS];
+    bool run, bf16_bits;
+    struct binding *in, *out, *slots; /* room for one an argument */
     unsigned nin, nout, nslots;
     const struct kernel *k;
     char **memory;            /* per buffer, to free */
@@ -29,8 +27,6 @@ static bool bind(struct cli_args *a, struct binding *list, unsigned *n)
         return false;
     if (!eq || eq == v || !eq[1])
         return cli_error("%s needs NAME=VALUE, not '%s'", a->option, v), false;
-    if (*n == MAX_BINDINGS)
-        return cli_error("more than %d values", MAX_BINDINGS), false;
     list[(*n)++] = (struct binding){v, eq + 1};
     return true;
 }
@@ -38,7 +34,10 @@ static bool bind(struct cli_args *a, struct binding *list, unsigned *n)
 static int parse_args(struct job *j, int argc, char **argv)
 {
     struct cli_args a = {.argc = argc, .argv = argv};
-    bool ok = true;
+    size_t room = (size_t)(argc + 1) * sizeof *j->in;
+    bool ok = (j->in = mem_alloc(room)) && (j->out = mem_alloc(room)) && (j->slots = mem_alloc(room));
+    if (!ok)
+        return cli_error("out of memory");
     while (ok && cli_next(&a)) {
         if (cli_is(&a, "--stage"))
             j->stage = cli_value(&a);
@@ -48,6 +47,8 @@ static int parse_args(struct job *j, int argc, char **argv)
             j->target = cli_value(&a);
         else if (cli_is(&a, "--run"))
             j->run = true;
+        else if (cli_is(&a, "--bf16-bits"))
+            j->bf16_bits = true;
         else if (cli_is(&a, "--input"))
             ok = bind(&a, j->in, &j->nin);
         else if (cli_is(&a, "--output"))
@@ -121,7 +122,8 @@ static bool load_input(struct job *j, const struct binding *b)
     const struct lbuf *l = &j->k->buf[i];
     if (!ok) {
         cli_error("%s: %s", b->value, e.msg);
-    } else if (a.dtype != l->dtype || shape_count(&a.shape) != l->count) {
+    } else if ((a.dtype != l->dtype && !(j->bf16_bits && l->dtype == KL_BF16 && a.dtype == KL_U16)) ||
+               shape_count(&a.shape) != l->count) {
         cli_error("%s: holds %lld elements of %s where b%u has %lld of %s", b->value, (long long)shape_count(&a.shape),
                   dtype_name(a.dtype), i, (long long)l->count, dtype_name(l->dtype));
         ok = false;
@@ -157,9 +159,9 @@ static bool set_slots(struct job *j)
     for (val v = 1; v < k->ninst; v++)
         if (k->inst[v].op == L_SLOT && k->inst[v].imm >= j->nslot)
             j->nslot = (uint32_t)k->inst[v].imm + 1;
-    j->slot = j->nslot <= MAX_BINDINGS ? mem_alloc((j->nslot + 1) * sizeof *j->slot) : NULL;
+    j->slot = mem_alloc(((size_t)j->nslot + 1) * sizeof *j->slot);
     if (!j->slot)
-        return cli_error("more than %d slots, or out of memory", MAX_BINDINGS), false;
+        return cli_error("no memory for %u slots", j->nslot), false;
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         const char *why = "has no value: give --slot";
@@ -197,7 +199,7 @@ static bool give_output(const struct job *j, uint32_t i)
     snprintf(name, sizeof name, "b%u=", i);
     for (unsigned o = 0; o < j->nout; o++)
         if (!strncmp(j->out[o].name, name, strlen(name))) {
-            ok &= cli_write_array(j->out[o].value, l->dtype, &s, j->buf[i]);
+            ok &= cli_write_array(j->out[o].value, l->dtype, &s, j->buf[i], j->bf16_bits);
             written = true;
         }
     if (written)
@@ -230,35 +232,43 @@ static bool cli_kernel_run_kernel(struct job *j)
     return ok;
 }
 
-int cli_kernel(int argc, char **argv)
+static bool do_kernels(struct job *j)
 {
-    struct job j = {0};
     struct kernels k = {0};
     struct err e = {0};
     size_t len;
-    int status = parse_args(&j, argc, argv);
-    if (status)
-        return status;
-    char *s = cli_read(j.file, &len);
-    bool ok = s && kernel_parse(s, len, strcmp(j.file, "-") ? j.file : "stdin", &k, &e);
+    char *s = cli_read(j->file, &len);
+    bool ok = s && kernel_parse(s, len, strcmp(j->file, "-") ? j->file : "stdin", &k, &e);
     if (s && !ok)
         fprintf(stderr, "%s\n", e.msg);
-    if (ok && j.run && k.n != 1)
-        ok = (cli_error("%s has %u kernels: --run takes one", j.file, k.n), false);
-    if (ok && j.run) {
-        j.k = k.v[0];
-        ok = cli_kernel_run_kernel(&j);
-        for (uint32_t i = 0; j.memory && i < j.k->nbuf; i++)
-            mem_free(j.memory[i]);
-        mem_free(j.memory);
-        mem_free(j.buf);
-        mem_free(j.given);
-        mem_free(j.slot);
+    if (ok && j->run && k.n != 1)
+        ok = (cli_error("%s has %u kernels: --run takes one", j->file, k.n), false);
+    if (ok && j->run) {
+        j->k = k.v[0];
+        ok = cli_kernel_run_kernel(j);
+        for (uint32_t i = 0; j->memory && i < j->k->nbuf; i++)
+            mem_free(j->memory[i]);
+        mem_free(j->memory);
+        mem_free(j->buf);
+        mem_free(j->given);
+        mem_free(j->slot);
     } else {
         for (uint32_t i = 0; ok && i < k.n; i++)
-            ok = print_stage(k.v[i], j.stage, j.target, j.device);
+            ok = print_stage(k.v[i], j->stage, j->target, j->device);
     }
     mem_free(s);
     kernels_free(&k);
-    return ok ? CLI_OK : CLI_FAILED;
+    return ok;
+}
+
+int cli_kernel(int argc, char **argv)
+{
+    struct job j = {0};
+    int status = parse_args(&j, argc, argv);
+    if (!status)
+        status = do_kernels(&j) ? CLI_OK : CLI_FAILED;
+    mem_free(j.in);
+    mem_free(j.out);
+    mem_free(j.slots);
+    return status;
 }

@@ -5,10 +5,17 @@
 #include <stdarg.h>
 #include <string.h>
 
-static const struct command_line {
-    const char *name, *args, *doc;
-    int (*run)(int argc, char **argv);
-} commands[] = {
+static int print_help(int argc, char **argv)
+{
+    bool manual = argc == 1 && !strcmp(argv[0], "man");
+    if (argc && !manual)
+        return cli_error("unexpected argument '%s'; see kiln help", argv[argc - 1]), CLI_USAGE;
+    (manual ? cli_manual : cli_usage)(stdout);
+    return CLI_OK;
+}
+
+const struct cli_command cli_commands[] = {
+    {"help", "[man]", "print this; man: as a manual page, for man -l or mandoc", print_help},
     {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
@@ -21,13 +28,17 @@ static const struct command_line {
      "what has changed from one graph to the other; exit code 0: nothing, 1: something, 2: they cannot be compared",
          cli_diff},
     {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
-     "           [--output NAME=FILE.npy] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused] [--schedules FILE]",
-     "run the graph; outputs that go to no file are printed; symbols are what the arrays' shapes say", cli_run},
+     "           [--output NAME=FILE.npy] [--bf16-bits] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]\n"
+     "           [--schedules FILE]",
+     "run the graph; outputs that go to no file are printed; a NAME is a number, a leaf's or return's name in\n"
+     "      quotes, or the %x of a return; symbols are what the arrays' shapes say; --bf16-bits: .npy arrays of u16\n"
+     "      hold bits of bf16",
+     cli_run},
     {"compile", "FILE.kir -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
      "           [--unfused] [--schedules FILE]",
      "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a", cli_compile},
     {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
-     "           [--output bN=FILE.npy] [--device DEVICE]",
+     "           [--output bN=FILE.npy] [--bf16-bits] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
     {"dispatch", "[OP...]", "the dispatch keys, or all that is registered for some ops and their tables", cli_dispatch},
@@ -39,38 +50,17 @@ static const struct command_line {
          cli_cache},
     {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
-     "           [--schedules FILE]",
+     "           [--bf16-bits] [--schedules FILE]",
      "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
     {"devices", "", "the devices of this machine, or why there are none of a kind", cli_devices},
     {"profile", "FILE.kir [--trace FILE.json] [--page FILE.html] [--rounds N] [--device DEVICE] [--unfused]\n"
-     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]",
+     "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
+     "           [--bf16-bits]",
      "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev;\n"
      "      --page: all stages and kernels, with these times", cli_profile},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
-enum { COMMANDS = sizeof commands / sizeof *commands };
-
-static void usage(FILE *f)
-{
-    fputs("usage: kiln COMMAND [ARGUMENTS]\n\n", f);
-    for (unsigned i = 0; i < COMMANDS; i++)
-        fprintf(f, "  kiln %s %s\n      %s\n", commands[i].name, commands[i].args, commands[i].doc);
-    fputs("\nFILE may be - for standard input. The text forms are described in ir/README.md.\npasses:", f);
-    for (unsigned i = 0; i < pass_count; i++)
-        fprintf(f, " %s", pass_list[i].name);
-    fputs("\nstages: captured", f);
-    for (unsigned i = 0; i < pass_count; i++)
-        if (i + 1 == pass_count || strcmp(pass_list[i].stage, pass_list[i + 1].stage))
-            fprintf(f, " %s", pass_list[i].stage);
-    fputs(" scheduled schedules source llvm asm\n"
-          "targets: cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named\n"
-          "processors: baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one\n"
-          "devices: see kiln devices; --device is for the nodes on the graph's own device, the others stay where they "
-          "are\n",
-          f);
-    fputs("schedules: what stage schedules prints, edited; KILN_SCHEDULES names such a file, too\n", f);
-    fputs("kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere\n", f);
-}
+const unsigned cli_command_count = sizeof cli_commands / sizeof *cli_commands;
 
 int cli_error(const char *fmt, ...)
 {
@@ -217,15 +207,13 @@ int main(int argc, char **argv)
 {
     environment_check(say, NULL);
     const char *name = argc > 1 ? argv[1] : "";
-    if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) {
-        usage(stdout);
-        return CLI_OK;
-    }
-    for (unsigned i = 0; i < COMMANDS; i++)
-        if (!strcmp(name, commands[i].name))
-            return commands[i].run(argc - 2, argv + 2);
+    if (!strcmp(name, "--help") || !strcmp(name, "-h"))
+        name = "help";
+    for (unsigned i = 0; i < cli_command_count; i++)
+        if (!strcmp(name, cli_commands[i].name))
+            return cli_commands[i].run(argc - 2, argv + 2);
     if (*name)
         cli_error("no command is called '%s'", name);
-    usage(stderr);
+    cli_usage(stderr);
     return CLI_USAGE;
 }

@@ -7,30 +7,41 @@
 
 enum { SHOWN = 32 };
 
-static const char *output_name(const struct graph *g, const struct output *o)
+/* Of an assignment the state's; of a return the one in quotes, or what the text calls the value. */
+static const char *output_name(const struct graph *g, uint32_t k)
 {
-    return o->kind == OUT_ASSIGN ? g->state.v[o->state].name : "";
+    bool written;
+    return g->out[k].kind == OUT_ASSIGN ? g->state.v[g->out[k].state].name : graph_output_name(g, k, &written);
 }
 
+/* Each --output is for one output. */
 static bool check_outputs(const struct job *j)
 {
     for (unsigned i = 0; i < j->nbind; i++) {
         const struct job_value *b = &j->bind[i];
-        bool found = strcmp(b->option, "--output") != 0;
-        for (uint32_t k = 0; !found && k < j->g->nout; k++)
-            found = job_is_called(b, k, output_name(j->g, &j->g->out[k]));
-        if (!found) {
-            cli_error("--output: no output is number or state '%.*s'", (int)b->name_len, b->name);
-            return false;
-        }
+        uint32_t found = 0;
+        if (strcmp(b->option, "--output"))
+            continue;
+        for (uint32_t k = 0; k < j->g->nout; k++)
+            found += job_is_called(b, k, output_name(j->g, k));
+        if (found == 1)
+            continue;
+        if (found)
+            cli_error("--output: %u outputs are called '%.*s': use their numbers", found, (int)b->name_len, b->name);
+        else
+            cli_error("--output: no output has the number or name '%.*s'", (int)b->name_len, b->name);
+        return false;
     }
     return true;
 }
 
-bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data)
+bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data, bool bf16_bits)
 {
+    if (dtype == KL_BF16 && bf16_bits)
+        dtype = KL_U16;
     if (dtype == KL_BF16) {
-        cli_error("%s: a .npy array cannot hold bf16; cast it to f32 in the graph", path);
+        cli_error("%s: a .npy array cannot hold bf16; cast it to f32 in the graph, or write its bits with --bf16-bits",
+                  path);
         return false;
     }
     FILE *f = fopen(path, "wb");
@@ -59,16 +70,17 @@ void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const
     mem_free(t->s);
 }
 
-static void show_output(const struct output *o, uint32_t ordinal, const char *name, unsigned dtype,
-                        const struct shape *s, const char *data)
+static void show_output(const struct graph *g, uint32_t k, unsigned dtype, const char *data)
 {
     struct text t = {0};
-    text_put(&t, "%s %u", o->kind == OUT_ASSIGN ? "assign" : "return", ordinal);
-    if (*name) {
+    bool assign = g->out[k].kind == OUT_ASSIGN, written = true;
+    const char *name = assign ? g->state.v[g->out[k].state].name : graph_output_name(g, k, &written);
+    text_put(&t, "%s %u", assign ? "assign" : "return", k);
+    if (written && *name) {
         text_put(&t, " ");
         text_quoted(&t, name);
     }
-    cli_show_array(&t, dtype, s, data);
+    cli_show_array(&t, dtype, node_shape(g, g->out[k].value), data);
 }
 
 static bool give_outputs(const struct job *j)
@@ -78,7 +90,7 @@ static bool give_outputs(const struct job *j)
     for (uint32_t k = 0; k < g->nout; k++) {
         const struct output *o = &g->out[k];
         const struct node *n = node_at(g, o->value);
-        const char *name = output_name(g, o);
+        const char *name = output_name(g, k);
         bool written = false;
         size_t bytes = node_bytes(g, o->value);
         struct err e = {0};
@@ -90,11 +102,11 @@ static bool give_outputs(const struct job *j)
         }
         for (unsigned i = 0; i < j->nbind; i++)
             if (!strcmp(j->bind[i].option, "--output") && job_is_called(&j->bind[i], k, name)) {
-                ok &= cli_write_array(j->bind[i].value, n->dtype, node_shape(g, o->value), data);
+                ok &= cli_write_array(j->bind[i].value, n->dtype, node_shape(g, o->value), data, j->bf16_bits);
                 written = true;
             }
         if (!written)
-            show_output(o, k, name, n->dtype, node_shape(g, o->value), data);
+            show_output(g, k, n->dtype, data);
         mem_free(data);
     }
     return ok;

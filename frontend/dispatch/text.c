@@ -185,8 +185,7 @@ void dispatch_note(struct thread *t, const struct dispatch_op *op, kl_key key, c
 
 void dispatch_log_start(struct thread *t)
 {
-    const char *env = getenv("KILN_DISPATCH_TRACE");
-    t->log.print = env && !strcmp(env, "1");
+    t->log.print = environment_switch("KILN_DISPATCH_TRACE", false);
     t->watch = t->log.print;
 }
 

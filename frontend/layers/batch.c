@@ -248,8 +248,10 @@ struct node_use { struct batch *b; ref r; };
 static kl_status record_plain(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct node_use *use = ctx;
-    (void)nin, (void)nout;
-    out[0] = batch_plain(use->b, use->r, in);
+    kl_tensor all[MAX_OPERANDS] = {{0}}; /* plain reads that many */
+    (void)nout;
+    memcpy(all, in, (nin < MAX_OPERANDS ? nin : MAX_OPERANDS) * sizeof *all);
+    out[0] = batch_plain(use->b, use->r, all);
     return KL_OK;
 }
 

@@ -40,11 +40,10 @@ kl_status kl_set_schedules(const char *text)
 
 int64_t kl_counter(const char *name)
 {
-#define X(counter)                      \
+#define COUNTER(counter, text)           \
     if (name && !strcmp(name, #counter)) \
         return (int64_t)atomic_load(&counters.counter);
-    COUNTERS(X)
-#undef X
+#include "runtime/counters.def"
     return -1;
 }
 
@@ -99,7 +98,8 @@ kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, 
         return report(t, site, KL_ERR_ARGUMENT, "dump: path is NULL");
     dump_form_of(path, &r.form);
     if (r.form != DUMP_HTML && (!stage || !dump_is_stage(stage)))
-        return report(t, site, KL_ERR_ARGUMENT, "dump: no stage is called \"%s\"", stage ? stage : "");
+        return report(t, site, KL_ERR_ARGUMENT, "dump: no stage is called \"%s\": there are %s", stage ? stage : "",
+                      dump_stage_names());
     struct graph *g = dumped(t, trace, &r, &e);
     bool ok = g && dump_to_file(g, &r, path, &e);
     graph_free(g);

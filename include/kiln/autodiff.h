@@ -16,9 +16,9 @@
  * backward one.  What is not kept is computed a second time.  Only what costs less to compute than to keep is dropped:
  * elementwise ops and views, never products, reductions, gathers, loops or random numbers.  Gradients are the same
  * bits. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_AUTODIFF_H
 #define KILN_AUTODIFF_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,9 +6,9 @@
  * of them and in regions, and what fuses around them fuses.
  *
  * On any error all of out[] is poison.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, MEMORY] */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_COLLECTIVE_H
 #define KILN_COLLECTIVE_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

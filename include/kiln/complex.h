@@ -9,9 +9,9 @@
  *
  * Gradients: kl_grad(loss, z) of a real loss is complex, d loss / d real + i d loss / d imaginary: the direction in
  * which the loss grows, 2 z for |z|^2.  A product y = a b then gives dy conj(b) to a. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_COMPLEX_H
 #define KILN_COMPLEX_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -19,13 +19,17 @@
  * of the op by itself, and gets its gradient.  Inside, kl_grad differentiates what was recorded inside.  Not allowed
  * inside: reads, kl_assign, kl_keep, scopes, traces, and releasing tensors from outside.
  *
+ * A seed that the function gives as a number (kl_dropout, kl_rand) is the same in every round; a seed that changes is a
+ * tensor (kl_dropout_seeded, kl_rand_seeded), made by kl_random_fold_in of the round or kl_random_split of a carried
+ * one.
+ *
  * A function fails by returning an error, or by any call in it that fails.  Then, and on every error below, the op
  * fails with the first cause, and all of out[] is poison.
  *
  * Gradients of any order flow through all of these but kl_while. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_CONTROL_H
 #define KILN_CONTROL_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,9 +50,8 @@ KL_API kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx
 
 /* `body` once for each of `length` elements of the scanned tensors' axis 0 (from the last, if reverse).  It takes the
  * carried values and an element of each scanned tensor, without axis 0, and gives the next carried values, of the same
- * shapes and dtypes, and nstacked more.  out[] are the last carried values and the others, stacked along axis 0. Random
- * numbers of a seed given as a number are the same each time; kl_random_fold_in(seed, i), i of a scanned kl_arange, is
- * another seed each time.
+ * shapes and dtypes, and nstacked more.  out[] are the last carried values and the others, stacked along axis 0.  Seeds
+ * given as numbers are the same each time; kl_random_fold_in(seed, i), i of a scanned kl_arange, is another each time.
  * [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
 KL_API kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried, const kl_tensor *carried,
                          uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse, kl_tensor *out);

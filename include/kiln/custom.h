@@ -16,9 +16,9 @@
  * traces, lazily and in regions.  It is a kernel of its own, between others; its results depend on its operands and
  * attributes alone, so it may be left out where nobody needs them, and run again (kl_checkpoint).  Attributes are
  * bytes, compiled in: other bytes are another program.  examples/custom.c is a whole program. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_CUSTOM_H
 #define KILN_CUSTOM_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,9 +4,9 @@
  * A device is of a kind, and has a number in it: vulkan:1 is kind KL_DEVICE_VULKAN, number 1.  Every kind has its
  * number in every build; what is not built in, has no driver or no hardware is said not to be there, with the reason.
  * One program may use all of them at once, and no op names one: it runs where its operands are. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_DEVICE_H
 #define KILN_DEVICE_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

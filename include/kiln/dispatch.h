@@ -21,9 +21,9 @@
  *
  * Any thread may dispatch while another registers: a call sees the table before or after.  Functions of kernels are
  * called by the thread that records (`call`) or by one that computes (`run`). */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_DISPATCH_H
 #define KILN_DISPATCH_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

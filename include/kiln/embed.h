@@ -6,9 +6,9 @@
  * background thread is planning.  What another thread was assigning at that moment is lost in the child: such a tensor
  * is poison there, with an error that says so; all other values are the parent's.  A GPU that was opened before is the
  * parent's: in the child all that is asked of it fails. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_EMBED_H
 #define KILN_EMBED_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

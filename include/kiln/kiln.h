@@ -74,8 +74,7 @@ KL_API const char *kl_version(void);
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
 /* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL
- * or
- * "": each kernel has the one that Kiln chooses.  A text has a line for each kernel that is to have another:
+ * or "": each kernel has the one that Kiln chooses.  A text has a line for each kernel that is to have another:
  *     graph @train_step
  *     @k0_add_relu schedule map width 16 grain 64
  * Dump stage "schedules" gives the text of a program as it is; ir/README.md says what a record may say.  Lines before

@@ -8,9 +8,9 @@
  * axes' names away, reductions and views let names go where their axes go, and what one axis becomes alone keeps its
  * name; a result with one name twice is an error.  Ops that mix axes otherwise refuse named tensors.  A named tensor
  * has one part, which may itself be of another layer. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_NAMED_H
 #define KILN_NAMED_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

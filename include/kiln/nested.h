@@ -14,9 +14,9 @@
  * lengths, and keeps the offsets.  Two nested operands have the same offsets: one is made from the other, or by
  * kl_nested_like; a plain one is one row for all, or has as many.  A sum of all elements is plain.  Along the ragged
  * axis go the functions below; other ops are TYPE errors.  kl_grad in a nested tensor is nested. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_NESTED_H
 #define KILN_NESTED_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

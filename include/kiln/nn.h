@@ -30,11 +30,12 @@ KL_OP(elu, kl_tensor a, double alpha)
 KL_OP(clamp, kl_tensor a, double low, double high)
 
 /* Training: each element is 0 with probability p, else a / (1 - p); element i depends on the seed and i alone.
- * Else a itself.  p in 0..1 and seed: runtime scalars; give each call of a step its own seed.
- * [ARGUMENT, TYPE] */
+ * Else a itself.  p in 0..1 and seed: runtime scalars; give each call of a step its own seed.  A number is one
+ * seed: all rounds of kl_scan and kl_while have the same mask, and so have all runs of a frozen step, which cannot
+ * change it.  Where the mask is to change there, use kl_dropout_seeded.  [ARGUMENT, TYPE] */
 KL_OP(dropout, kl_tensor a, double p, uint64_t seed, bool training)
-/* The same with a seed that is a tensor, as <kiln/ops.h> describes it: another mask in each round of a scan and each
- * run of a frozen step.  [ARGUMENT, TYPE, SHAPE] */
+/* The same with a seed that is a tensor, as <kiln/ops.h> describes it: kl_random_fold_in(seed, round) gives each round
+ * of a scan another mask, an input or an assigned state each run of a frozen step.  [ARGUMENT, TYPE, SHAPE] */
 KL_OP(dropout_seeded, kl_tensor a, double p, kl_tensor seed, bool training)
 
 /* ---- along an axis [SHAPE, TYPE] ---- */

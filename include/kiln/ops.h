@@ -5,9 +5,9 @@
  * aligned at the right, and a length of 1 (or a missing axis) is repeated.  An axis may be negative, counted from the
  * last.
  * Every op may fail with HANDLE (a bad operand) and MEMORY; other errors are named in brackets. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_H
 #define KILN_OPS_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -7,9 +7,9 @@
  * A step records the gradients of the loss and the assignments of new values to the parameters and to the
  * optimizer's own tensors, all in the open trace.  The learning rate and all other numbers reach the program as
  * run-time slots, so a schedule never compiles again. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPTIM_H
 #define KILN_OPTIM_H
-#include <kiln/kiln.h>
 #include <kiln/step.h>
 
 #ifdef __cplusplus

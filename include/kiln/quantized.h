@@ -17,9 +17,9 @@
  * - anything else, also a product with a float, takes kl_dense of it and gives a plain tensor.
  * Gradients go straight through rounding to the float that was quantized, as in kl_quantize, and are 0 where it
  * saturated.  The tensor itself has no gradient. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_QUANTIZED_H
 #define KILN_QUANTIZED_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,9 +14,9 @@
  * What is not stored stays 0 there, also times an infinity or a NaN.  Any other op takes kl_dense of it, which in a log
  * of dispatch is a line
  * "[densify]", and gives a plain tensor.  kl_grad in a sparse tensor is sparse: the gradient of each stored element. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_SPARSE_H
 #define KILN_SPARSE_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -20,9 +20,9 @@
  *     kl_step_free(step);
  *
  * Any number of threads may run one step at once; runs that assign the same tensor come one after the other. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_STEP_H
 #define KILN_STEP_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,9 +40,10 @@ typedef struct kl_slot {
  * were made by kl_input or kl_wrap in the trace, and writes what was kept with kl_keep, in that order.  Tensors from
  * outside that the trace used are states: each run reads the value they then have and assigns what the trace assigned,
  * so they must live as long as the step is run.  A kl_scalar that was given a name by kl_set_name can be given a number
- * at each run; several may share a name.  All other inputs and numbers stay as they were recorded, seeds too: a seed
- * that changes from run to run is a tensor, an input or a state (kl_dropout_seeded and its like). [errors NULL: TRACE
- * without a begin, ARGUMENT, HANDLE: an input that is none, those of kl_trace_end] */
+ * at each run; several may share a name.  All other inputs and numbers stay as they were recorded.  So does a seed
+ * given as a number: kl_dropout has the same mask, kl_rand the same numbers in each run.  A seed that changes from run
+ * to run is a tensor, an input or a state that the step assigns (kl_dropout_seeded, kl_rand_seeded and their like).
+ * [errors NULL: TRACE without a begin, ARGUMENT, HANDLE: an input that is none, those of kl_trace_end] */
 KL_API kl_step *kl_step_end(int ninputs, const kl_tensor *inputs);
 /* Runs it: inputs of the shapes, dtypes and devices recorded; numbers by name, the others as recorded; outputs[] are
  * new handles, which the caller releases.  After an error every value is as before, and outputs[] are kl_none. [errors

@@ -6,9 +6,9 @@
  * kl_release, kl_assign (one stored in the same way), kl_requires_grad, kl_grad and kl_to are meant of all their parts.
  * kl_read gives the elements of kl_dense.  Loops, branches and other functions that are recorded take plain tensors
  * only, but use any from outside. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_STORAGE_H
 #define KILN_STORAGE_H
-#include <kiln/kiln.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -72,6 +72,7 @@ void graph_free(struct graph *g)
     mem_free(g->outgrown);
     mem_free(g->shape);
     mem_free(g->out);
+    mem_free(g->out_name);
     mem_free(g->input.v);
     mem_free(g->state.v);
     mem_free(g->slot.v);
@@ -133,6 +134,9 @@ void graph_reset(struct graph *g)
     empty_index(&g->site_index);
     empty_index(&g->text_index);
     g->nshape = g->nout = g->nsite = 0;
+    mem_free(g->out_name);
+    g->out_name = NULL;
+    g->out_name_cap = 0;
     g->input.n = g->state.n = g->slot.n = 0;
     g->cur_site = 0;
     g->cur_device = g->cur_flags = 0;
@@ -151,6 +155,20 @@ static uint32_t copy_site(struct graph *g, const struct graph *from, uint32_t id
     if (graph_owns(from, s.func))
         s.func = graph_string(g, s.func, strlen(s.func));
     return graph_site(g, &s);
+}
+
+static bool copy_output_names(struct graph *g, const struct graph *from)
+{
+    if (!from->out_name)
+        return true;
+    if (!mem_reserve(&g->out_name, &g->out_name_cap, from->out_name_cap, sizeof *g->out_name))
+        return false;
+    for (uint32_t i = 0; i < from->nout && i < from->out_name_cap; i++) {
+        const struct output_name *o = &from->out_name[i];
+        if (o->s && !((g->out_name[i] = (struct output_name){graph_string(g, o->s, strlen(o->s)), o->written}).s))
+            return false;
+    }
+    return true;
 }
 
 static bool copy_leaves(struct graph *g, const struct graph *from)
@@ -229,7 +247,8 @@ static struct graph *clone(const struct graph *from, struct symbols *shared)
         copy_site(g, from, i);
     copy_leaves(g, from);
     bool ok = g->err.code == KL_OK && mem_reserve(&g->node, &g->node_cap, from->nnode, sizeof *g->node) &&
-              mem_reserve(&g->out, &g->out_cap, from->nout, sizeof *g->out) && clone_regions(g, from);
+              mem_reserve(&g->out, &g->out_cap, from->nout, sizeof *g->out) && clone_regions(g, from) &&
+              copy_output_names(g, from);
     if (ok && from->group) {
         g->group = mem_alloc(from->nnode * sizeof *g->group);
         ok = g->group != NULL;
@@ -287,6 +306,7 @@ struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode, ui
     cut.nsite = from->nsite ? 1 : 0;
     cut.group = NULL;
     cut.ngroup = 0;
+    cut.out_name = NULL;
     for (ref r = 1; r < nnode; r++) {
         const struct node *n = node_at(from, r);
         leaves[n->op]++;
@@ -601,8 +621,26 @@ bool graph_output(struct graph *g, enum out_kind kind, ref value, uint32_t state
         return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
     if (kind == OUT_ASSIGN)
         g->state.v[state].assigned = true;
+    if (g->nout < g->out_name_cap)
+        g->out_name[g->nout] = (struct output_name){0};
     g->out[g->nout++] = (struct output){.kind = kind, .value = value, .state = kind == OUT_ASSIGN ? state : 0};
     return true;
+}
+
+bool graph_name_output(struct graph *g, const char *name, size_t len, bool written)
+{
+    const char *s = graph_string(g, name, len);
+    if (!s || !mem_reserve(&g->out_name, &g->out_name_cap, g->nout, sizeof *g->out_name))
+        return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
+    g->out_name[g->nout - 1] = (struct output_name){s, written};
+    return true;
+}
+
+const char *graph_output_name(const struct graph *g, uint32_t i, bool *written)
+{
+    struct output_name o = i < g->out_name_cap ? g->out_name[i] : (struct output_name){0};
+    *written = o.written;
+    return o.s ? o.s : "";
 }
 
 int64_t node_numel(const struct graph *g, ref r)

@@ -638,14 +638,25 @@ static bool assign_line(struct parser *p)
     return graph_output(p->g, OUT_ASSIGN, value, (uint32_t)state) || parse_failed(p, at);
 }
 
+/* return %x, or return %x "name"; without one an %x that is no number is the name. */
 static bool return_line(struct parser *p)
 {
+    char quoted[sizeof p->g->input.v->name];
     ref value;
     lex_space(&p->l);
-    const char *at = p->l.p;
-    if (!parse_operand(p, &value) || !lex_end_line(&p->l))
+    const char *at = p->l.p, *name = at + 1;
+    if (!parse_operand(p, &value))
         return false;
-    return graph_output(p->g, OUT_RETURN, value, 0) || parse_failed(p, at);
+    size_t len = (size_t)(p->l.p - name);
+    bool written = lex_at(&p->l, '"');
+    if (written && !lex_quoted(&p->l, quoted, sizeof quoted))
+        return false;
+    if (!lex_end_line(&p->l))
+        return false;
+    bool named = written ? *quoted != 0 : strspn(name, "0123456789") < len;
+    return (graph_output(p->g, OUT_RETURN, value, 0) &&
+            (!named || graph_name_output(p->g, written ? quoted : name, written ? strlen(quoted) : len, written))) ||
+           parse_failed(p, at);
 }
 
 static bool line(struct parser *p)

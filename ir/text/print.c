@@ -386,6 +386,12 @@ static void put_graph(struct printer *p)
         else
             text_put(&p->t, "return ");
         put_name(p, g->out[i].value);
+        bool written;
+        const char *name = graph_output_name(g, i, &written);
+        if (written) {
+            text_put(&p->t, " ");
+            text_quoted(&p->t, name);
+        }
         text_put(&p->t, "\n");
     }
     put_indent(p, 0);

@@ -51,6 +51,10 @@ int rewrite_end(struct rewrite *w)
             move_texts(g, to);
         } else {
             to->cur_flags = 0;
+            to->out_name = g->out_name; /* the outputs are the same ones */
+            to->out_name_cap = g->out_name_cap;
+            g->out_name = NULL;
+            g->out_name_cap = 0;
             struct graph old = *g;
             *g = *to;
             *to = old;

@@ -8,24 +8,37 @@
 
 /* ---- one stage ---- */
 
-static const struct { const char *name, *ext; } code_stage[] = {
-    {"scheduled", "loop"}, {"schedules", "txt"}, {"llvm", "ll"}, {"asm", "s"}, {"source", "cu"}};
-enum { CODE_STAGES = sizeof code_stage / sizeof *code_stage };
+static const struct stage { const char *name, *ext; } stages[] = {
+#define STAGE(name, ext, text) {#name, ext},
+#include "stages.def"
+};
+enum { STAGES = sizeof stages / sizeof *stages };
+
+static bool is_graph(const struct stage *s) { return !strcmp(s->ext, "kir"); }
+
+static const struct stage *stage_by_name(const char *name)
+{
+    for (unsigned i = 0; i < STAGES; i++)
+        if (!strcmp(name, stages[i].name))
+            return &stages[i];
+    return NULL;
+}
+
+bool dump_is_stage(const char *stage) { return stage_by_name(stage); }
+
+const char *dump_stage_names(void)
+{
+    static const char names[] =
+#define STAGE(name, ext, text) " " #name
+#include "stages.def"
+        ;
+    return names + 1;
+}
 
 static bool is_graph_stage(const char *stage)
 {
-    bool found = !strcmp(stage, "captured");
-    for (unsigned i = 0; i < pass_count && !found; i++)
-        found = !strcmp(stage, pass_list[i].stage);
-    return found;
-}
-
-bool dump_is_stage(const char *stage)
-{
-    bool found = is_graph_stage(stage);
-    for (unsigned i = 0; i < CODE_STAGES && !found; i++)
-        found = !strcmp(stage, code_stage[i].name);
-    return found;
+    const struct stage *s = stage_by_name(stage);
+    return s && is_graph(s);
 }
 
 bool dump_form_of(const char *path, enum dump_form *form)
@@ -204,14 +217,7 @@ struct dump *dump_begin(const char *trace)
     return d;
 }
 
-static bool dump_listed(const struct dump *d, const char *word)
-{
-    size_t n = strlen(word);
-    for (const char *p = d->wanted; p && *p; p += strcspn(p, ","), p += *p == ',')
-        if (strcspn(p, ",") == n && !strncmp(p, word, n))
-            return true;
-    return false;
-}
+static bool dump_listed(const struct dump *d, const char *word) { return word_listed(d->wanted, word); }
 
 static bool wants(const struct dump *d, const char *stage)
 {
@@ -263,10 +269,10 @@ static void write_form(const struct dump *d, const char *name, const struct dump
 void dump_program(struct dump *d, const struct program *p, const struct backend *b, bool fuse)
 {
     struct err e = {0};
-    for (unsigned i = 0; i < CODE_STAGES; i++) {
-        const char *stage = code_stage[i].name;
+    for (unsigned i = 0; i < STAGES; i++) {
+        const char *stage = stages[i].name;
         struct text t = {0};
-        if (!wants(d, stage))
+        if (is_graph(&stages[i]) || !wants(d, stage))
             continue;
         if (!strcmp(stage, "source")) {
             write_form(d, "source.cu", &(struct dump_request){.stage = stage, .device = -1, .fuse = fuse});
@@ -280,7 +286,7 @@ void dump_program(struct dump *d, const struct program *p, const struct backend 
         else if (b && !put_code(p, b, strcmp(stage, "asm") ? EMIT_LLVM : EMIT_ASM, &t, &e))
             text_put(&t, "%s\n", e.msg);
         if (t.len || always)
-            dump_write_file(d, stage, code_stage[i].ext, &t);
+            dump_write_file(d, stage, stages[i].ext, &t);
         mem_free(t.s);
         if (!strcmp(stage, "scheduled") && dump_listed(d, "dot")) {
             struct text dot = {0};

@@ -187,6 +187,77 @@ static void in_a_scan(void)
     kl_release(seed), kl_release(x), kl_release(out[1]), kl_release(g);
 }
 
+/* A seed given as a number is the same in each run of a frozen step and in each round (nn.h, step.h, control.h). */
+static void number_in_a_step(void)
+{
+    enum { N = 64 };
+    float ones[N], y[3][N], r[3][N];
+    for (int i = 0; i < N; i++)
+        ones[i] = 1;
+    OK(kl_trace_begin("frozen_number"));
+    kl_tensor in = kl_input(dev, KL_F32, DIMS(N), ones);
+    kl_keep(kl_dropout(in, 0.5, 7, true));
+    kl_keep(kl_rand(dev, KL_F32, DIMS(N), 8));
+    kl_step *s = kl_step_end(1, &in);
+    if (!CHECK(s != NULL))
+        return;
+    for (int i = 0; i < 3; i++) {
+        kl_tensor a = kl_input(dev, KL_F32, DIMS(N), ones), out[2];
+        OK(kl_step_run(s, 1, &a, 0, NULL, 2, out));
+        OK(kl_read(out[0], y[i], sizeof y[i]));
+        OK(kl_read(out[1], r[i], sizeof r[i]));
+        kl_release(a), kl_release(out[0]), kl_release(out[1]);
+    }
+    CHECK(!memcmp(y[0], y[1], sizeof y[0]) && !memcmp(y[0], y[2], sizeof y[0]) && memcmp(y[0], ones, sizeof ones));
+    CHECK(!memcmp(r[0], r[1], sizeof r[0]) && !memcmp(r[0], r[2], sizeof r[0]));
+    kl_step_free(s);
+}
+
+static kl_status round_with_number(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_add_scalar(in[0], 0);
+    out[1] = kl_dropout(in[0], 0.5, 3, true);
+    return KL_OK;
+}
+
+static kl_status not_yet_zero(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_gt(in[1], kl_const(dev, KL_I32, 0));
+    return KL_OK;
+}
+
+static kl_status drop_once_more(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    out[0] = kl_dropout(in[0], 0.5, 3, true);
+    out[1] = kl_sub(in[1], kl_const(dev, KL_I32, 1));
+    return KL_OK;
+}
+
+static void number_in_rounds(void)
+{
+    enum { N = 16, ROUNDS = 3 };
+    kl_tensor x = kl_keep(kl_ones(dev, KL_F32, DIMS(N))), out[2], last[2];
+    kl_tensor carried[2] = {x, kl_full(dev, KL_I32, 0, NULL, ROUNDS)};
+    OK(kl_trace_begin("number_in_rounds"));
+    OK(kl_scan(round_with_number, NULL, ROUNDS, 1, &x, 0, NULL, 1, false, out));
+    OK(kl_while(not_yet_zero, drop_once_more, NULL, 2, carried, last));
+    kl_keep(out[1]), kl_keep(last[0]);
+    OK(kl_trace_end());
+    float y[ROUNDS][N], all[N], once[N];
+    OK(kl_read(out[1], y, sizeof y));
+    OK(kl_read(last[0], all, sizeof all));
+    kl_tensor d = kl_dropout(x, 0.5, 3, true);
+    OK(kl_read(d, once, sizeof once));
+    for (int r = 0; r < ROUNDS; r++)
+        CHECK(!memcmp(y[r], once, sizeof once));
+    for (int i = 0; i < N; i++)
+        CHECK(all[i] == (once[i] ? 8 : 0)); /* one mask: what it leaves is doubled three times */
+    kl_release(x), kl_release(carried[1]), kl_release(out[1]), kl_release(last[0]), kl_release(d);
+}
+
 static kl_status one_element(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
@@ -302,6 +373,8 @@ static void on_device(const char *name)
     frozen_step();
     seed_state();
     in_a_scan();
+    number_in_a_step();
+    number_in_rounds();
     in_a_vmap();
     categorical(KL_F32);
     categorical(KL_F64);

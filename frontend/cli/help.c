@@ -1,0 +1,118 @@
+/* kiln help: all commands, as text and as the manual page kiln(1) (`kiln help man`), which is installed.  Both are made
+ * from the table of commands, passes.def, stages.def and environment.def. */
+#include "cli.h"
+#include "passes/passes.h"
+#include "runtime/runtime.h"
+#include <ctype.h>
+#include <kiln/kiln.h>
+#include <string.h>
+
+static const struct { const char *name, *text; } notes[] = {
+    {"targets", "cuda hip glsl, for the stages scheduled, source and asm; cuda where none is named"},
+    {"processors", "baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one"},
+    {"devices",
+     "see kiln devices; --device is for the nodes on the graph's own device, the others stay where they are"},
+    {"schedules", "what stage schedules prints, edited; KILN_SCHEDULES names such a file, too"},
+};
+enum { NOTES = sizeof notes / sizeof *notes };
+static const char files[] = "FILE may be - for standard input. The text forms are described in ir/README.md.";
+static const char kept[] =
+    "kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere";
+
+static void put_passes(FILE *f)
+{
+    for (unsigned i = 0; i < pass_count; i++)
+        fprintf(f, "%s%s", i ? " " : "", pass_list[i].name);
+    fputs("\n", f);
+}
+
+void cli_usage(FILE *f)
+{
+    fputs("usage: kiln COMMAND [ARGUMENTS]\n\n", f);
+    for (unsigned i = 0; i < cli_command_count; i++)
+        fprintf(f, "  kiln %s %s\n      %s\n", cli_commands[i].name, cli_commands[i].args, cli_commands[i].doc);
+    fprintf(f, "\n%s\npasses: ", files);
+    put_passes(f);
+    fprintf(f, "stages: %s\n", dump_stage_names());
+    for (unsigned i = 0; i < NOTES; i++)
+        fprintf(f, "%s: %s\n", notes[i].name, notes[i].text);
+    fprintf(f, "%s\n", kept);
+}
+
+/* ---- the manual page, in the man macros of groff and mandoc ---- */
+
+/* Text as roff has it: one space for any white space, hyphens that stay hyphens, `x` in bold. */
+static void put_roff(FILE *f, const char *s)
+{
+    bool bold = false, space = false;
+    if (*s == '.' || *s == '\'')
+        fputs("\\&", f);
+    for (; *s; s++) {
+        if (isspace((unsigned char)*s)) {
+            space = true;
+            continue;
+        }
+        if (space)
+            fputs(" ", f);
+        space = false;
+        if (*s == '`')
+            fputs((bold = !bold) ? "\\fB" : "\\fR", f);
+        else if (*s == '-')
+            fputs("\\-", f);
+        else if (*s == '\\')
+            fputs("\\e", f);
+        else if (*s == '~')
+            fputs("\\(ti", f);
+        else
+            fputc(*s, f);
+    }
+    fputs("\n", f);
+}
+
+/* A paragraph with a tag. */
+static void put_tagged(FILE *f, const char *tag, const char *args, const char *text)
+{
+    fprintf(f, ".TP\n.B \"%s\"\n", tag);
+    if (*args) {
+        fputs(".RS\n", f);
+        put_roff(f, args);
+        fputs(".br\n", f);
+    }
+    put_roff(f, text);
+    if (*args)
+        fputs(".RE\n", f);
+}
+
+void cli_manual(FILE *f)
+{
+    char tag[64];
+    fprintf(f, ".\\\" Printed by `kiln help man`.\n.TH KILN 1 \"\" \"Kiln %s\" \"User Commands\"\n", kl_version());
+    fputs(".SH NAME\nkiln \\- compile, run and look at tensor programs in text form\n"
+          ".SH SYNOPSIS\n.B kiln\n.I COMMAND\n.RI [ ARGUMENTS ]\n.SH DESCRIPTION\n"
+          "Kiln compiles tensor programs just in time. This command works on graphs (.kir) and kernels (.loop)\n"
+          "as text.\n",
+          f);
+    put_roff(f, files);
+    fputs(".SH COMMANDS\n", f);
+    for (unsigned i = 0; i < cli_command_count; i++) {
+        snprintf(tag, sizeof tag, "kiln %s", cli_commands[i].name);
+        put_tagged(f, tag, cli_commands[i].args, cli_commands[i].doc);
+    }
+    fputs(".SH STAGES\nWhat --stage may name, in order.\n", f);
+#define STAGE(name, ext, text) put_tagged(f, #name, "", text);
+#include "runtime/dump/stages.def"
+    fputs(".SH PASSES\nWhat\n.B kiln opt \\-p\nmay name, in order:\n", f);
+    put_passes(f);
+    fputs(".SH ARGUMENTS\n", f);
+    for (unsigned i = 0; i < NOTES; i++)
+        put_tagged(f, notes[i].name, "", notes[i].text);
+    fputs(".SH ENVIRONMENT\nA value that means nothing, and a KILN_ name that is not here, is said on stderr.\n", f);
+#define VARIABLE(name, kind, text) put_tagged(f, #name, "", text);
+#include "runtime/environment.def"
+    fputs(".SH FILES\n", f);
+    put_roff(f, kept);
+    fputs(".SH EXIT STATUS\n0: done. 1: refused or failed, with the reason on stderr. 2: the arguments were not\n"
+          "understood.\n.B kiln diff\n"
+          "gives 0 where nothing differs, 1 where something does, 2 where the graphs cannot be compared.\n",
+          f);
+}
