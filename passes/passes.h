@@ -83,6 +83,13 @@ void lowerer_free(struct lowerer *s);          /* NULL is fine */
  * schedule is then another, the one given cannot be had. */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
+/* ---- lower_memo.c: kernels of groups lowered before, kept by the process up to a number of bytes ---- */
+void lower_memo_clear(void);
+size_t lower_memo_bytes(void);
+void lower_memo_before_fork(void);
+void lower_memo_after_fork(void);
+/* Groups lowered that were not found there: what tests of the cost of planning count. */
+extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 
 /* ---- plan.c, plan_apart.c: storage and commands ---- */
 enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_INSIDE }; /* the last two hold no value */
