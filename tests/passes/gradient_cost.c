@@ -24,6 +24,15 @@ static void many_losses(struct graph *g, unsigned n)
         graph_output(g, OUT_RETURN, n_grad(g, total(g, n_mul(g, n_sin(g, x), n_k(g, x, i + 1))), x), 0);
 }
 
+/* The same with nothing kept that is cheap to compute again: each loss has a sweep of its own that decides that. */
+static void checkpointed_losses(struct graph *g, unsigned n)
+{
+    many_losses(g, n);
+    for (ref r = 1; r < g->nnode; r++)
+        if (g->node[r].op == OP_grad)
+            g->node[r].attr.grad.keep = 1;
+}
+
 /* A chain, in each step of which the gradient in that step's own value is added. */
 static void gradients_on_the_way(struct graph *g, unsigned n)
 {
@@ -90,6 +99,7 @@ int main(void)
 {
     grows_like_its_nodes("second order", second_order, 1000, 4000, false, 1.1);
     grows_like_its_nodes("many losses", many_losses, 1000, 4000, false, 1.1);
+    grows_like_its_nodes("checkpointed losses", checkpointed_losses, 1000, 4000, false, 1.1);
     grows_like_its_nodes("on the way", gradients_on_the_way, 1000, 4000, false, 1.1);
     grows_like_its_nodes("many variables", many_variables, 1000, 4000, false, 1.1);
     grows_like_its_nodes("nested", nested, 8, 10, false, 1.1);
