@@ -199,13 +199,16 @@ static ref make_link(struct graph *g, ref x, ref w, int number)
     case 0:
         return n_permute(g, n_tanh(g, n_add(g, n_mul(g, x, k), w)), (const uint8_t[]){1, 0});
     case 1: {
-        ref e = n_exp(g, n_sub(g, x, n_expand(g, n_reduce(g, OP_reduce_max, x, 2), node_shape(g, x))));
-        return n_permute(g, n_mul(g, k, n_div(g, e, n_expand(g, n_reduce(g, OP_sum, e, 2), node_shape(g, x)))), (const uint8_t[]){1, 0});
+        ref most = n_expand(g, n_reduce(g, OP_reduce_max, x, 2), node_shape(g, x)), e = n_exp(g, n_sub(g, x, most));
+        ref sum = n_expand(g, n_reduce(g, OP_sum, e, 2), node_shape(g, x));
+        return n_permute(g, n_mul(g, k, n_div(g, e, sum)), (const uint8_t[]){1, 0});
     }
     case 2:
         return n_permute(g, n_mul(g, n_dot(g, x, w, &product), k), (const uint8_t[]){1, 0});
-    default:
-        return n_permute(g, n_mul(g, x, n_expand(g, n_reduce(g, OP_sum, n_mul(g, x, k), 1), node_shape(g, x))), (const uint8_t[]){1, 0});
+    default: {
+        ref sum = n_expand(g, n_reduce(g, OP_sum, n_mul(g, x, k), 1), node_shape(g, x));
+        return n_permute(g, n_mul(g, x, sum), (const uint8_t[]){1, 0});
+    }
     }
 }
 

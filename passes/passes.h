@@ -150,8 +150,8 @@ char *program_order(const struct program *p);
 /* ---- plan_check.c: an independent checker: no two values alive at once overlap, every read follows its write ---- */
 bool program_check(const struct program *p, struct err *e);
 
-/* Nodes that gradient sweeps and rematerialization have met, and operands and readers that searches between groups have: a test of their cost compares these
- * counts, as times depend on the machine. */
+/* Nodes that gradient sweeps and rematerialization have met, and operands and readers that searches between groups
+ * have: a test of their cost compares these counts, as times depend on the machine. */
 extern _Atomic(uint64_t) pass_steps __attribute__((visibility("hidden")));
 
 #endif

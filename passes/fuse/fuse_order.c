@@ -5,9 +5,9 @@
  * another, from the earlier on, all behind the later.  The two go by turns until they meet or one comes to its end.
  * That holds for groups only, not for the numbers of nodes: a group of late nodes may be needed by an early node of
  * another.  Joined, the two stand where the earlier stood, and in front of them all that the search back has passed; or
- * where the later stood, and behind them all that the search ahead has.  The idea is that of Pearce and Kelly, A Dynamic
- * Topological Sort Algorithm for Directed Acyclic Graphs (2006); ranks with gaps between them let one side stay where it
- * is. */
+ * where the later stood, and behind them all that the search ahead has.  The idea is that of Pearce and Kelly,
+ * A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs (2006); ranks with gaps between them let one side
+ * stay where it is. */
 #include "fuse.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -113,9 +113,9 @@ static bool advance(struct fuser *f, enum side side, const uint32_t *end)
     return false;
 }
 
-/* Is `to` reached from `from`, which stands before it, through a third group?  Both sides are gone through by turns, the
- * one that has cost less first, until they meet or one has found all that it can: nothing that the other would meet is
- * left.  Where neither does within MAX_SEARCH groups, the answer is yes. */
+/* Is `to` reached from `from`, which stands before it, through a third group?  The two sides go by turns, the one that
+ * has cost less first, until they meet (yes) or one has found all that there is on its side (no).  Where each meets more
+ * than MAX_SEARCH groups, the answer is yes. */
 static bool search(struct fuser *f, uint32_t from, uint32_t to)
 {
     uint32_t end[SIDES] = {[SIDE_BACK] = to, [SIDE_AHEAD] = from};
@@ -148,7 +148,8 @@ static bool search(struct fuser *f, uint32_t from, uint32_t to)
 static bool path_between(struct fuser *f, uint32_t from, uint32_t to)
 {
     bool path = search(f, from, to);
-    atomic_fetch_add_explicit(&pass_steps, f->search[SIDE_BACK].steps + f->search[SIDE_AHEAD].steps, memory_order_relaxed);
+    uint64_t steps = f->search[SIDE_BACK].steps + f->search[SIDE_AHEAD].steps;
+    atomic_fetch_add_explicit(&pass_steps, steps, memory_order_relaxed);
     return path;
 }
 

@@ -183,7 +183,7 @@ static void copy_reader(struct rematerializer *m, struct rewrite *w, ref r)
     w->map[r] = w->to->err.code ? NIL : graph_copy_node(w->to, g, &g->node[r], m->in);
 }
 
-/* What a sweep reads was there before it, and what is decided for one changes no node that another one reads: so all are
+/* What a sweep reads was there before it, and what is decided for one changes no node that another reads: so all are
  * decided on the graph as it is, each when the copy of its nodes begins. */
 static int copy_all(struct rematerializer *m, const struct swept *s, uint32_t n)
 {

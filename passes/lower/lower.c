@@ -492,8 +492,9 @@ static bool found_rightly(const struct lowering *w, struct err *e)
     v.k = fresh.k;
     v.mine = ++*w->stamp;
     bool ok = fresh.k ? build_kernel(&v, e) : err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
-    bool same = ok && kernel_same(fresh.k, w->k) && fresh.narg == w->out->narg && fresh.k->flops == w->k->flops &&
-                fresh.k->bytes == w->k->bytes && (!fresh.narg || !memcmp(fresh.arg, w->out->arg, fresh.narg * sizeof *fresh.arg));
+    bool same = ok && kernel_same(fresh.k, w->k) && fresh.narg == w->out->narg &&
+                fresh.k->flops == w->k->flops && fresh.k->bytes == w->k->bytes &&
+                (!fresh.narg || !memcmp(fresh.arg, w->out->arg, fresh.narg * sizeof *fresh.arg));
     if (ok && !same)
         err_set(e, KL_ERR_INTERNAL, "kernel %s: one of an equal key was another", w->k->name);
     kernel_free(fresh.k);

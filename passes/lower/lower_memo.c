@@ -1,8 +1,8 @@
 /* Kernels of groups that were lowered before, in this program or an earlier one of the process.
  *
  * The key is all that lowering reads of a group: its members in order, what they are computed from up to the values
- * that lie in memory, of which only dtype and shape count, and the target.  Nodes are numbered as the key meets them, so
- * numbers of nodes, leaves and groups in their graph play no part.  What lowering reads beyond those values stands in
+ * that lie in memory, of which only dtype and shape count, and the target.  Nodes are numbered as the key meets them,
+ * so numbers of nodes, leaves and groups in their graph play no part.  What lowering reads beyond those values stands in
  * the key as an answer (KEY_EXP_DOWN).  Builds with assertions lower a found group all the same and compare.
  *
  * Entries are bounded by bytes, and the least recently used go first.  Without memory nothing is kept. */
@@ -123,7 +123,7 @@ static void memo_release(struct memo_entry *m)
 
 static struct memo_entry **memo_place(struct hash128 h) { return &memo_bucket[h.lo % MEMO_BUCKETS]; }
 
-/* Needs the lock, as the next three do. */
+/* These need the lock. */
 static void memo_unlink(struct memo_entry *m)
 {
     *(m->newer ? &m->newer->older : &memo_newest) = m->older;

@@ -64,6 +64,21 @@ static void nested(struct graph *g, unsigned n)
     graph_output(g, OUT_RETURN, y, 0);
 }
 
+/* n outputs, no two equal, and n sums. */
+static void many_outputs(struct graph *g, unsigned n)
+{
+    ref x = n_input(g, KL_F32, &vec, "x");
+    for (unsigned i = 0; i < n; i++)
+        graph_output(g, OUT_RETURN, n_add(g, x, n_k(g, x, i + 1)), 0);
+}
+
+static void many_sums(struct graph *g, unsigned n)
+{
+    ref x = n_input(g, KL_F32, &vec, "x");
+    for (unsigned i = 0; i < n; i++)
+        graph_output(g, OUT_RETURN, total(g, n_mul(g, x, n_k(g, x, i + 1))), 0);
+}
+
 struct cost { uint64_t steps, nodes, groups; };
 
 static struct cost differentiate(void (*make)(struct graph *, unsigned), unsigned n, bool all_passes)
@@ -90,7 +105,8 @@ static void grows_like_its_nodes(const char *name, void (*make)(struct graph *, 
     CHECK(a.steps > 0 && ratio < most);
     if (all) { /* no search is given up because the graph is large */
         double groups = ((double)b.groups / (double)a.groups) / ((double)b.nodes / (double)a.nodes);
-        printf("  %llu groups; %llu; %.2f times as many a node\n", (unsigned long long)a.groups, (unsigned long long)b.groups, groups);
+        printf("  %llu groups; %llu; %.2f times as many a node\n", (unsigned long long)a.groups,
+               (unsigned long long)b.groups, groups);
         CHECK(groups < 1.1);
     }
 }
@@ -109,6 +125,8 @@ int main(void)
     grows_like_its_nodes("second order, all passes", second_order, 4000, 16000, true, 1.1);
     grows_like_its_nodes("many losses, all passes", many_losses, 1000, 4000, true, 1.1);
     grows_like_its_nodes("nested, all passes", nested, 8, 10, true, 1.5);
+    grows_like_its_nodes("many outputs, all passes", many_outputs, 2500, 10000, true, 1.1);
+    grows_like_its_nodes("many sums, all passes", many_sums, 2500, 10000, true, 1.1);
     printf("%u passed, %u failed, 0 skipped\n", passed, failed);
     return failed != 0;
 }

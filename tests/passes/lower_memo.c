@@ -8,8 +8,8 @@
 #define CHECK(cond) check(cond, "%s:%d: %s", __FILE__, __LINE__, #cond)
 
 static const struct shape square = {.rank = 2, .dim = {16, 16}};
-static const struct caps cpu = {.name = "test", .vector_bytes = 32, .vector_regs = 16, .threads = 1, .l1_bytes = 32 << 10,
-                                .l2_bytes = 1 << 20, .l3_bytes = 8 << 20};
+static const struct caps cpu = {.name = "test", .vector_bytes = 32, .vector_regs = 16, .threads = 1,
+                                .l1_bytes = 32 << 10, .l2_bytes = 1 << 20, .l3_bytes = 8 << 20};
 
 static struct program *plan(struct graph *g, const struct caps *caps, bool fuse)
 {
@@ -88,7 +88,8 @@ static bool same_programs(const struct program *a, const struct program *b)
     bool same = a->nkernel == b->nkernel && a->ncmd == b->ncmd;
     for (uint32_t i = 0; same && i < a->nkernel; i++) {
         char *s = kernel_text(a->kernel[i]), *t = kernel_text(b->kernel[i]);
-        same = s && t && !strcmp(s, t) && a->kernel[i]->flops == b->kernel[i]->flops && a->kernel[i]->bytes == b->kernel[i]->bytes;
+        same = s && t && !strcmp(s, t) && a->kernel[i]->flops == b->kernel[i]->flops &&
+               a->kernel[i]->bytes == b->kernel[i]->bytes;
         if (!same)
             printf("found:\n%s\nlowered:\n%s\n", s, t);
         mem_free(s);
@@ -193,9 +194,11 @@ static void test_bound(void)
         last = lower_memo_bytes();
         struct graph *g = graph_new("many");
         for (int i = 0; i < 40; i++) {
-            struct shape a = shape_make(2, (int64_t[]){64 + i, 64 + rounds}), b = shape_make(2, (int64_t[]){64 + rounds, 64});
             static const union attr product = {.dot = {.con_a = 1, .ncon = 1}};
-            graph_output(g, OUT_RETURN, n_dot(g, n_input(g, KL_F32, &a, "a"), n_input(g, KL_F32, &b, "b"), &product), 0);
+            struct shape s = shape_make(2, (int64_t[]){64 + i, 64 + rounds});
+            struct shape t = shape_make(2, (int64_t[]){64 + rounds, 64});
+            ref a = n_input(g, KL_F32, &s, "a"), b = n_input(g, KL_F32, &t, "b");
+            graph_output(g, OUT_RETURN, n_dot(g, a, b, &product), 0);
         }
         program_free(plan(g, &cpu, true));
         graph_free(g);
