@@ -12,7 +12,11 @@
  *   lower   groups to kernels                      plan  lower again, then order, storage and commands
  *
  * Time per kernel, machine code included, of graphs of 10 to 1000 kernels that are all different (cases kernels-COUNT,
- * on one thread): where it stays the same, compiling is linear in them. */
+ * on one thread): where it stays the same, compiling is linear in them.
+ *
+ * Time per kernel of a new program whose kernels are all known, from its captured graph on (cases known-COUNT): the
+ * same links as in an earlier program in another order, with other inputs.  Elementwise kernels, softmaxes, products
+ * and sums by turns, no two equal. */
 #include "bench.h"
 #include "models.h"
 #include "passes/passes.h"
@@ -22,7 +26,7 @@
 
 enum { ROUNDS = 5, WIDTH = 16, STAGES = 4 };
 static const char *const stage[STAGES] = {"passes", "fuse", "lower", "plan"};
-static const int size[] = {100, 1000, 4000, 16000}, kinds[] = {10, 100, 1000};
+static const int size[] = {100, 1000, 4000, 16000}, kinds[] = {10, 100, 1000}, known[] = {100, 1000};
 
 /* Each link reads the one before it across the diagonal, so that it needs a kernel of its own. */
 static struct graph *make_chain(int nodes)
@@ -183,6 +187,78 @@ static bool run_kinds(struct bench *b, int kernels, const struct backend *backen
     return ok;
 }
 
+/* ---- kernels that are all known ---- */
+
+enum { KNOWN_LIMIT = 50 }; /* microseconds a kernel */
+
+/* A link's kernel depends on nothing but its number, whatever reads it or is read. */
+static ref make_link(struct graph *g, ref x, ref w, int number)
+{
+    static const union attr product = {.dot = {.con_a = 1, .ncon = 1}};
+    ref k = n_k(g, x, 1 + number / 1024.0);
+    switch (number % 4) {
+    case 0:
+        return n_permute(g, n_tanh(g, n_add(g, n_mul(g, x, k), w)), (const uint8_t[]){1, 0});
+    case 1: {
+        ref most = n_expand(g, n_reduce(g, OP_reduce_max, x, 2), node_shape(g, x)), e = n_exp(g, n_sub(g, x, most));
+        ref sum = n_expand(g, n_reduce(g, OP_sum, e, 2), node_shape(g, x));
+        return n_permute(g, n_mul(g, k, n_div(g, e, sum)), (const uint8_t[]){1, 0});
+    }
+    case 2:
+        return n_permute(g, n_mul(g, n_dot(g, x, w, &product), k), (const uint8_t[]){1, 0});
+    default: {
+        ref sum = n_expand(g, n_reduce(g, OP_sum, n_mul(g, x, k), 1), node_shape(g, x));
+        return n_permute(g, n_mul(g, x, sum), (const uint8_t[]){1, 0});
+    }
+    }
+}
+
+/* The links of every program of this size, from number `turn` on. */
+static struct graph *make_known(int links, int turn)
+{
+    struct graph *g = graph_new("known");
+    struct shape s = shape_make(2, (int64_t[]){WIDTH, WIDTH});
+    ref w[3], x = n_input(g, KL_F32, &s, "x");
+    for (int i = 0; i < 3; i++)
+        w[i] = n_input(g, KL_F32, &s, "w");
+    x = n_permute(g, x, (const uint8_t[]){1, 0});
+    for (int i = 0; i < links; i++)
+        x = make_link(g, x, w[(i + turn) % 3], (i + turn) % links);
+    graph_output(g, OUT_RETURN, x, 0);
+    return g;
+}
+
+static bool run_known(struct bench *b, int kernels)
+{
+    static struct samples took;
+    struct err e = {0};
+    char name[64];
+    bool ok = true;
+    int device = device_find("cpu", &e);
+    snprintf(name, sizeof name, "known-%d", kernels);
+    if (!bench_wants(b, name))
+        return true;
+    took.n = 0;
+    for (int round = 0; ok && round <= ROUNDS; round++) {
+        struct graph *g = make_known(kernels * 4 / 5, 17 * round);
+        uint64_t missed = counters.kernel_misses;
+        double start = measure_cpu_now();
+        const struct exec *x = g->err.code ? NULL : exec_get(g, device, true, &e);
+        double end = measure_cpu_now();
+        ok = x || err_set(&e, g->err.code, "%s", g->err.msg);
+        if (ok && round && counters.kernel_misses != missed)
+            ok = err_set(&e, KL_ERR_INTERNAL, "%d kernels were not known", (int)(counters.kernel_misses - missed));
+        if (ok && round)
+            samples_add(&took, (end - start) / x->program->ncmd);
+        graph_free(g);
+    }
+    if (!ok)
+        fprintf(stderr, "bench_compile: %s: %s\n", name, e.msg);
+    else
+        bench_add(b, name, "plan", 1, &took, "us", 0, KNOWN_LIMIT);
+    return ok;
+}
+
 /* ---- processes ---- */
 
 enum { STARTS = 21, COLD_STARTS = 7 };
@@ -320,6 +396,9 @@ int main(int argc, char **argv)
     const struct backend *backend = device_backend(device_find("cpu", &e), &caps);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!run_kinds(&b, kinds[i], backend, &caps))
+            return 1;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!run_known(&b, known[i]))
             return 1;
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         if (!run_case(&b, "chain", make_chain, size[i], &caps) || !run_case(&b, "step", make_step, size[i], &caps))

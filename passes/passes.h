@@ -85,6 +85,13 @@ void lowerer_free(struct lowerer *s);          /* NULL is fine */
  * schedule is then another, the one given cannot be had. */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
+/* ---- lower_memo.c: kernels of groups lowered before, kept by the process up to a number of bytes ---- */
+void lower_memo_clear(void);
+size_t lower_memo_bytes(void);
+void lower_memo_before_fork(void);
+void lower_memo_after_fork(void);
+/* Groups lowered that were not found there: what tests of the cost of planning count. */
+extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 
 /* ---- plan.c, plan_non_fusible.c: storage and commands ---- */
 enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_INSIDE }; /* the last two hold no value */
@@ -152,8 +159,8 @@ char *program_order(const struct program *p);
 /* ---- plan_check.c: an independent checker: no two values alive at once overlap, every read follows its write ---- */
 bool program_check(const struct program *p, struct err *e);
 
-/* Nodes that gradient sweeps have met, and operands that searches between groups have: a test of their cost compares
- * these counts, as times depend on the machine. */
+/* Nodes that gradient sweeps and rematerialization have met, and operands and readers that searches between groups
+ * have: a test of their cost compares these counts, as times depend on the machine. */
 extern _Atomic(uint64_t) pass_steps __attribute__((visibility("hidden")));
 
 #endif

@@ -22,6 +22,7 @@ static void before(void)
     pthread_rwlock_wrlock(&gate);
     accelerators_before_fork();
     cache_before_fork();
+    lower_memo_before_fork();
     schedules_before_fork();
     timeline_before_fork();
     buffer_before_fork();
@@ -32,6 +33,7 @@ static void after(bool child)
     buffer_after_fork();
     timeline_after_fork(child);
     schedules_after_fork();
+    lower_memo_after_fork();
     cache_after_fork(child);
     accelerators_after_fork(child);
     pthread_rwlock_unlock(&gate);

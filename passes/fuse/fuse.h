@@ -21,6 +21,16 @@ struct group {
     uint64_t rank;      /* the greater, the later in the order */
 };
 
+/* One of two searches between groups: back from the later, through what it needs, and ahead from the earlier, through
+ * what needs it. */
+enum side { SIDE_BACK, SIDE_AHEAD, SIDES };
+struct side_search {
+    uint32_t found[MAX_SEARCH], n; /* groups, in the order in which they were met */
+    uint32_t next;                 /* how many have been gone through, the end itself included */
+    uint64_t steps, cost;          /* so far; those to come for the next group */
+    bool full;                     /* there are more than MAX_SEARCH */
+};
+
 struct fuser {
     struct graph *g;
     struct group *group; uint32_t ngroup;
@@ -36,7 +46,10 @@ struct fuser {
     uint32_t *stack;
     uint32_t stamp;
     uint32_t front, back; /* the order of the groups */
-    uint32_t between[MAX_SEARCH];
+    struct side_search search[SIDES];
+    /* the groups, the earlier first, that the last search was between; GROUP_NONE: of no use now */
+    uint32_t searched[2];
+    enum side ended;      /* and which side has found all there is */
 };
 
 static inline uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; }

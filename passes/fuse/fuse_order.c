@@ -1,13 +1,16 @@
 /* An order of the groups in which each stands behind all that it reads, kept while groups are joined.
  *
  * Two groups may be one kernel if no third one needs the one and is needed by the other.  Whatever lies on such a way
- * stands between the two in the order, so the search, backwards from the later, leaves out all before the earlier.
+ * stands between the two in the order, so one search, backwards from the later, leaves out all before the earlier, and
+ * another, from the earlier on, all behind the later.  The two go by turns until they meet or one comes to its end.
  * That holds for groups only, not for the numbers of nodes: a group of late nodes may be needed by an early node of
- * another.  Joined, the two stand where the earlier stood, and in front of them all that the search has passed.  The
- * idea is that of Pearce and Kelly, A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs (2006); ranks
- * with gaps between them let one side stay where it is. */
+ * another.  Joined, the two stand where the earlier stood, and in front of them all that the search back has passed; or
+ * where the later stood, and behind them all that the search ahead has.  The idea is that of Pearce and Kelly,
+ * A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs (2006); ranks with gaps between them let one side
+ * stay where it is. */
 #include "fuse.h"
 #include <stdatomic.h>
+#include <stdlib.h>
 
 static const uint64_t GAP = UINT64_C(1) << 30;
 
@@ -37,7 +40,7 @@ bool fuse_order(struct fuser *f)
     uint32_t ready = 0, *pending = mem_alloc((f->ngroup + 1) * sizeof *pending);
     if (!pending)
         return false;
-    f->front = f->back = GROUP_NONE;
+    f->front = f->back = f->searched[0] = GROUP_NONE;
     for (ref r = 1; r < f->g->nnode; r++)
         for (uint32_t i = f->readers[r]; i < f->readers[r + 1]; i++) {
             uint32_t to = group_of(f, f->reader[i]);
@@ -56,50 +59,104 @@ bool fuse_order(struct fuser *f)
     return true;
 }
 
-/* Finds what `to` needs, directly or not, of the groups behind `from`.  Returns their number, and MAX_SEARCH + 1 for
- * more than that; *around: `from` is needed by one of them.  first: where that is found, the search ends. */
-static uint32_t search(struct fuser *f, uint32_t from, uint32_t to, bool first, bool *around,
-                       uint64_t *steps)
+/* What going through all operands or readers of a group takes. */
+static uint64_t cost_of(const struct fuser *f, enum side side, uint32_t id)
 {
-    uint32_t n = 0;
-    *around = false;
-    f->stamp++;
-    f->seen[to] = f->stamp;
-    for (uint32_t i = 0, cur = to;; cur = f->between[i++]) {
-        for (ref r = f->group[cur].first; r; r = f->next[r])
-            for (unsigned k = 0; k < node_nin(&f->g->node[r]); k++) {
-                bool linear;
-                ++*steps;
-                uint32_t s = group_of(f, node_operand(f->g, r, k, &linear));
-                if (s == GROUP_NONE || f->seen[s] == f->stamp)
-                    continue;
-                *around |= s == from && cur != to;
-                if (*around && first)
-                    return n;
-                if (f->group[s].rank <= f->group[from].rank)
-                    continue;
-                if (n == MAX_SEARCH)
-                    return n + 1;
-                f->seen[s] = f->stamp;
-                f->between[n++] = s;
-            }
-        if (i == n)
-            return n;
-    }
+    uint64_t n = 0;
+    for (ref r = f->group[id].first; r; r = f->next[r])
+        n += side == SIDE_BACK ? node_nin(&f->g->node[r]) : f->readers[r + 1] - f->readers[r];
+    return n;
 }
 
-static uint32_t fuse_order_between(struct fuser *f, uint32_t from, uint32_t to, bool first, bool *around)
+/* Meets group s from group cur.  true: there is an indirect path. */
+static bool meet(struct fuser *f, enum side side, uint32_t cur, uint32_t s, const uint32_t *end)
 {
-    uint64_t steps = 0;
-    uint32_t n = search(f, from, to, first, around, &steps);
+    struct side_search *p = &f->search[side];
+    uint32_t mine = f->stamp - (uint32_t)side, others = f->stamp - !side;
+    p->steps++;
+    if (s == GROUP_NONE || f->seen[s] == mine)
+        return false;
+    if (s == end[!side])
+        return cur != end[side];
+    if (f->seen[s] == others)
+        return true;
+    if (side == SIDE_BACK ? f->group[s].rank <= f->group[end[SIDE_AHEAD]].rank
+                          : f->group[s].rank >= f->group[end[SIDE_BACK]].rank)
+        return false;
+    if (p->n == MAX_SEARCH) {
+        p->full = true;
+        return false;
+    }
+    f->seen[s] = mine;
+    p->found[p->n++] = s;
+    return false;
+}
+
+/* Goes through the next group of a side. */
+static bool advance(struct fuser *f, enum side side, const uint32_t *end)
+{
+    struct side_search *p = &f->search[side];
+    uint32_t cur = p->next ? p->found[p->next - 1] : end[side];
+    bool linear;
+    for (ref r = f->group[cur].first; r; r = f->next[r])
+        if (side == SIDE_BACK) {
+            for (unsigned k = 0; k < node_nin(&f->g->node[r]); k++)
+                if (meet(f, side, cur, group_of(f, node_operand(f->g, r, k, &linear)), end))
+                    return true;
+        } else {
+            for (uint32_t k = f->readers[r]; k < f->readers[r + 1]; k++)
+                if (meet(f, side, cur, group_of(f, f->reader[k]), end))
+                    return true;
+        }
+    if (++p->next <= p->n)
+        p->cost = cost_of(f, side, p->found[p->next - 1]);
+    return false;
+}
+
+/* Is `to` reached from `from`, which stands before it, through a third group?  The two sides go by turns, the one that
+ * has cost less first, until they meet (yes) or one has found all that there is on its side (no).  Where each meets
+ * more than MAX_SEARCH groups, the answer is yes. */
+static bool search(struct fuser *f, uint32_t from, uint32_t to)
+{
+    uint32_t end[SIDES] = {[SIDE_BACK] = to, [SIDE_AHEAD] = from};
+    struct side_search *back = &f->search[SIDE_BACK], *ahead = &f->search[SIDE_AHEAD];
+    f->stamp += SIDES;
+    f->searched[0] = GROUP_NONE;
+    for (int side = 0; side < SIDES; side++) {
+        struct side_search *p = &f->search[side];
+        p->n = p->next = 0;
+        p->steps = 0;
+        p->full = false;
+        p->cost = cost_of(f, (enum side)side, end[side]);
+        f->seen[end[side]] = f->stamp - (uint32_t)side;
+    }
+    while (!back->full || !ahead->full) {
+        bool turn = back->full || (!ahead->full && ahead->steps + ahead->cost < back->steps + back->cost);
+        enum side side = turn ? SIDE_AHEAD : SIDE_BACK;
+        if (advance(f, side, end))
+            return true;
+        if (f->search[side].full || f->search[side].next <= f->search[side].n)
+            continue;
+        f->searched[0] = from;
+        f->searched[1] = to;
+        f->ended = side;
+        return false;
+    }
+    return true;
+}
+
+static bool path_between(struct fuser *f, uint32_t from, uint32_t to)
+{
+    bool path = search(f, from, to);
+    uint64_t steps = f->search[SIDE_BACK].steps + f->search[SIDE_AHEAD].steps;
     atomic_fetch_add_explicit(&pass_steps, steps, memory_order_relaxed);
-    return n;
+    return path;
 }
 
 bool fuse_indirect_path(struct fuser *f, uint32_t a, uint32_t b)
 {
-    bool around, later = f->group[b].rank < f->group[a].rank;
-    return fuse_order_between(f, later ? b : a, later ? a : b, true, &around) > MAX_SEARCH || around;
+    bool later = f->group[b].rank < f->group[a].rank;
+    return path_between(f, later ? b : a, later ? a : b);
 }
 
 static void unlink_group(struct fuser *f, uint32_t id)
@@ -109,13 +166,15 @@ static void unlink_group(struct fuser *f, uint32_t id)
     *(b->after == GROUP_NONE ? &f->back : &f->group[b->after].before) = b->before;
 }
 
-static void link_before(struct fuser *f, uint32_t id, uint32_t at)
+/* Puts group id behind `before`, which may be GROUP_NONE: in front of all. */
+static void link_behind(struct fuser *f, uint32_t id, uint32_t before)
 {
-    struct group *b = &f->group[id], *next = &f->group[at];
-    b->after = at;
-    b->before = next->before;
-    *(b->before == GROUP_NONE ? &f->front : &f->group[b->before].after) = id;
-    next->before = id;
+    struct group *b = &f->group[id];
+    uint32_t *link = before == GROUP_NONE ? &f->front : &f->group[before].after;
+    b->before = before;
+    b->after = *link;
+    *link = id;
+    *(b->after == GROUP_NONE ? &f->back : &f->group[b->after].before) = id;
 }
 
 static void rank_anew(struct fuser *f)
@@ -125,29 +184,48 @@ static void rank_anew(struct fuser *f)
         f->group[id].rank = rank += GAP;
 }
 
+struct ranked { uint64_t rank; uint32_t id; };
+
+static int compare_ranks(const void *a, const void *b)
+{
+    uint64_t x = ((const struct ranked *)a)->rank, y = ((const struct ranked *)b)->rank;
+    return x < y ? -1 : x > y;
+}
+
+/* Puts what a side has found, in its order, behind group `at` (GROUP_NONE: in front of all), whose rank is `low`. */
+static void move_found(struct fuser *f, const struct side_search *p, uint32_t at, uint64_t low, uint64_t gap)
+{
+    struct ranked v[MAX_SEARCH];
+    for (uint32_t i = 0; i < p->n; i++)
+        v[i] = (struct ranked){f->group[p->found[i]].rank, p->found[i]};
+    qsort(v, p->n, sizeof *v, compare_ranks);
+    for (uint32_t i = 0; i < p->n; at = v[i++].id) {
+        unlink_group(f, v[i].id);
+        link_behind(f, v[i].id, at);
+        f->group[v[i].id].rank = low + (i + 1) * gap;
+    }
+}
+
 void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays)
 {
-    bool around, later = f->group[b].rank < f->group[a].rank;
-    uint32_t first = later ? b : a, last = later ? a : b, n = fuse_order_between(f, first, last, false, &around);
-    for (uint32_t i = 1; i < n; i++) { /* in their order */
-        uint32_t x = f->between[i], k = i;
-        for (; k && f->group[f->between[k - 1]].rank > f->group[x].rank; k--)
-            f->between[k] = f->between[k - 1];
-        f->between[k] = x;
+    bool later = f->group[b].rank < f->group[a].rank;
+    uint32_t first = later ? b : a, last = later ? a : b;
+    if (f->searched[0] != first || f->searched[1] != last)
+        path_between(f, first, last);
+    const struct side_search *p = &f->search[f->ended];
+    uint32_t keep = f->ended == SIDE_BACK ? first : last, at = f->ended == SIDE_BACK ? f->group[first].before : last;
+    uint32_t next = f->group[last].after;
+    uint64_t low = at == GROUP_NONE ? 0 : f->group[at].rank;
+    uint64_t high = keep == first ? f->group[first].rank : next == GROUP_NONE ? low + GAP : f->group[next].rank;
+    uint64_t gap = (high - low) / (p->n + 1);
+    move_found(f, p, at, low, gap);
+    if (stays != keep) {
+        unlink_group(f, stays);
+        link_behind(f, stays, keep);
+        f->group[stays].rank = f->group[keep].rank;
     }
-    uint32_t before = f->group[first].before;
-    uint64_t low = before == GROUP_NONE ? 0 : f->group[before].rank, gap = (f->group[first].rank - low) / (n + 1);
-    for (uint32_t i = 0; i < n; i++) {
-        unlink_group(f, f->between[i]);
-        link_before(f, f->between[i], first);
-        f->group[f->between[i]].rank = low + (i + 1) * gap;
-    }
-    unlink_group(f, last);
-    if (stays == last) {
-        link_before(f, last, first);
-        f->group[last].rank = f->group[first].rank;
-        unlink_group(f, first);
-    }
+    unlink_group(f, stays == first ? last : first);
+    f->searched[0] = GROUP_NONE;
     if (!gap)
         rank_anew(f);
 }

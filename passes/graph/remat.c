@@ -11,15 +11,23 @@
 #include "passes/passes.h"
 #include "rewrite.h"
 #include "ir/broken.h"
+#include <stdatomic.h>
+#include <stdlib.h>
 
 struct rematerializer {
     struct graph *g;
     const struct swept *s;   /* the sweep at hand */
-    bool *kept;              /* per node before it: its value is there for the backward pass */
-    bool *remat;             /*   it is one that the backward pass needs and computes itself */
-    ref *stack;
+    uint32_t sweep;          /* its number, from 1; marks of others mean nothing */
+    uint32_t *kept;          /* per node before it, the sweep's number: its value is there for the backward pass */
+    uint32_t *again;         /*   it is one that the backward pass needs and computes itself */
+    uint32_t *copied;        /*   it is, and second[] has its copy */
+    ref *second, *stack, *in;
     uint32_t *seen, now;     /* per node: the search that has met it */
+    ref *cheap; uint32_t ncheap, cheap_cap; /* what the backward pass reads and could compute again */
+    uint64_t steps;
 };
+
+static bool is_kept(const struct rematerializer *m, ref r) { return m->kept[r] == m->sweep; }
 
 /* Ops whose result an element of the backward kernels can be computed with, from elements of the operands. */
 static bool is_cheap(const struct graph *g, ref r)
@@ -53,11 +61,12 @@ static int64_t cost(struct rematerializer *m, ref r, bool take)
     m->seen[r] = m->now;
     while (top) {
         ref x = m->stack[--top];
+        m->steps++;
         if (take)
-            m->remat[x] = true;
+            m->remat[x] = m->sweep;
         for (unsigned i = 0; i < g->node[x].nin; i++) {
             ref y = source(g, g->node[x].in[i]);
-            if (m->seen[y] == m->now || is_free(g, y) || m->kept[y])
+            if (m->seen[y] == m->now || is_free(g, y) || is_kept(m, y))
                 continue;
             m->seen[y] = m->now;
             if (is_cheap(g, y)) {
@@ -65,145 +74,175 @@ static int64_t cost(struct rematerializer *m, ref r, bool take)
                 continue;
             }
             bytes += remat_bytes_of(g, y);
-            m->kept[y] |= take;
+            if (take)
+                m->kept[y] = m->sweep;
         }
     }
     return bytes;
 }
 
-/* Decides for the sweep at hand; whether anything is computed again. */
-static bool remat_choose(struct rematerializer *m)
+static int descending(const void *a, const void *b)
 {
-    struct graph *g = m->g;
-    int64_t cheap = 0, most = m->s->keep - 1;
-    bool any = false;
+    ref x = *(const ref *)a, y = *(const ref *)b;
+    return (x < y) - (x > y);
+}
+
+/* Finds what the backward pass reads; false: out of memory.  *cheap: bytes of what it could compute again. */
+static bool find_read(struct rematerializer *m, int64_t *cheap)
+{
+    const struct graph *g = m->g;
+    m->ncheap = 0;
     for (ref r = m->s->first; r < m->s->end; r++)
         for (unsigned i = 0; i < node_nin(&g->node[r]); i++) {
             ref x = source(g, node_in(g, &g->node[r], i));
-            if (x < m->s->first && !is_free(g, x) && !m->kept[x]) {
-                m->kept[x] = true;
-                cheap += is_cheap(g, x) ? remat_bytes_of(g, x) : 0;
-            }
+            m->steps++;
+            if (x >= m->s->first || is_free(g, x) || is_kept(m, x))
+                continue;
+            m->kept[x] = m->sweep;
+            if (!is_cheap(g, x))
+                continue;
+            *cheap += remat_bytes_of(g, x);
+            if (!mem_reserve(&m->cheap, &m->cheap_cap, m->ncheap + 1, sizeof *m->cheap))
+                return false;
+            m->cheap[m->ncheap++] = x;
         }
-    for (ref x = m->s->first; x-- > 1 && cheap > most;) {
-        if (!m->kept[x] || !is_cheap(g, x))
-            continue;
-        m->kept[x] = false;
-        if (cost(m, x, false) > remat_bytes_of(g, x)) {
-            m->kept[x] = true;
+    return true;
+}
+
+/* Decides for the sweep at hand; false: out of memory. */
+static bool remat_choose(struct rematerializer *m)
+{
+    int64_t cheap = 0, most = m->s->keep - 1;
+    if (!find_read(m, &cheap))
+        return false;
+    if (m->ncheap)
+        qsort(m->cheap, m->ncheap, sizeof *m->cheap, descending);
+    for (uint32_t i = 0; i < m->ncheap && cheap > most; i++) {
+        ref x = m->cheap[i];
+        m->kept[x] = 0;
+        if (cost(m, x, false) > remat_bytes_of(m->g, x)) {
+            m->kept[x] = m->sweep;
             continue;
         }
         cost(m, x, true);
-        cheap -= remat_bytes_of(g, x);
-        any = true;
+        cheap -= remat_bytes_of(m->g, x);
     }
-    return any;
+    return true;
 }
 
+/* Does the backward pass compute x itself? */
+static bool is_own(const struct rematerializer *m, ref x)
+{
+    return !is_free(m->g, x) && !is_kept(m, x) && m->remat[x] == m->sweep;
+}
+
+static ref second_of(const struct rematerializer *m, ref x) { return m->copied[x] == m->sweep ? m->second[x] : NIL; }
+
 /* Node x of the forward pass as the backward one reads it: a copy of what it computes again, else the first one. */
-static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x, ref *second)
+static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x)
 {
     struct graph *g = m->g;
     ref s = source(g, x);
-    if (x >= m->s->first || s >= m->s->first || is_free(g, s) || m->kept[s] || !m->remat[s])
+    if (x >= m->s->first || s >= m->s->first || !is_own(m, s))
         return w->map[x];
     uint32_t top = 0;
     m->stack[top++] = x;
     while (top && !w->to->err.code) { /* operands first */
         ref y = m->stack[top - 1], in[MAX_OPERANDS] = {0};
         bool waits = false;
-        for (unsigned i = 0; i < g->node[y].nin && !second[y]; i++) {
-            ref z = g->node[y].in[i], base = source(g, z);
-            bool own = !is_free(g, base) && !m->kept[base] && m->remat[base];
-            if (own && !second[z]) {
+        for (unsigned i = 0; i < g->node[y].nin && !second_of(m, y); i++) {
+            ref z = g->node[y].in[i];
+            bool own = is_own(m, source(g, z));
+            if (own && !second_of(m, z)) {
                 m->stack[top++] = z;
                 waits = true;
             }
-            in[i] = own ? second[z] : w->map[z];
+            in[i] = own ? second_of(m, z) : w->map[z];
         }
         if (waits)
             continue;
-        if (!second[y]) {
-            second[y] = graph_copy_node(w->to, g, &g->node[y], in);
-            if (second[y])
-                w->to->node[second[y]].flags |= MARK_REMAT;
+        if (!second_of(m, y)) {
+            m->steps++;
+            m->second[y] = graph_copy_node(w->to, g, &g->node[y], in);
+            m->copied[y] = m->sweep;
+            if (m->second[y])
+                w->to->node[m->second[y]].flags |= MARK_REMAT;
         }
         top--;
     }
-    return second[x];
+    return second_of(m, x);
 }
 
 /* Node r, its operands as the backward pass has them. */
-static void copy_reader(struct rematerializer *m, struct rewrite *w, ref r, ref *second, ref *in)
+static void copy_reader(struct rematerializer *m, struct rewrite *w, ref r)
 {
     struct graph *g = m->g;
     unsigned nin = node_nin(&g->node[r]);
     for (unsigned i = 0; i < nin; i++)
-        in[i] = remat_copy(m, w, node_in(g, &g->node[r], i), second);
-    w->map[r] = w->to->err.code ? NIL : graph_copy_node(w->to, g, &g->node[r], in);
+        m->in[i] = remat_copy(m, w, node_in(g, &g->node[r], i));
+    w->map[r] = w->to->err.code ? NIL : graph_copy_node(w->to, g, &g->node[r], m->in);
 }
 
-/* The sweeps before it, whose nodes have moved. */
-static void follow(const struct rewrite *w, struct swept *s, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        if (s[i].first == s[i].end)
-            continue;
-        s[i].end = w->map[s[i].end - 1] + 1;
-        s[i].first = w->map[s[i].first];
-    }
-}
-
-/* m->s is the last of the sweeps s[0..n). */
-static int one_sweep(struct rematerializer *m, struct swept *s, uint32_t n, ref *second, ref *in)
+/* What a sweep reads was there before it, and what is decided for one changes no node that another reads: so all are
+ * decided on the graph as it is, each when the copy of its nodes begins. */
+static int copy_all(struct rematerializer *m, const struct swept *s, uint32_t n)
 {
     struct rewrite w;
+    uint32_t at = 0;
     if (rewrite_begin(&w, m->g))
         for (ref r = 1; r < m->g->nnode && !m->g->err.code && !w.to->err.code; r++) {
+            while (at < n && (r >= s[at].end || !s[at].keep))
+                at++;
+            bool inside = at < n && r >= s[at].first;
+            if (inside && m->sweep != at + 1) {
+                m->s = &s[at];
+                m->sweep = at + 1;
+                if (!remat_choose(m)) {
+                    err_set(&m->g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", m->g->name);
+                    break;
+                }
+            }
+            m->steps++;
             rewrite_site(&w, r);
-            if (r >= m->s->first && r < m->s->end)
-                copy_reader(m, &w, r, second, in);
+            if (inside)
+                copy_reader(m, &w, r);
             else
                 rewrite_copy(&w, r);
         }
-    if (w.map && w.to && !m->g->err.code && !w.to->err.code)
-        follow(&w, s, n - 1);
+    atomic_fetch_add_explicit(&pass_steps, m->steps, memory_order_relaxed);
     return rewrite_end(&w);
 }
 
-static int remat_forget(struct graph *g, struct swept *s, uint32_t n)
+int remat(struct graph *g, const struct swept *s, uint32_t n)
 {
     uint32_t most = MAX_OPERANDS;
+    bool any = false;
+    for (uint32_t i = 0; i < n; i++)
+        any |= s[i].keep && s[i].first < s[i].end;
+    if (!any || BROKEN(A29))
+        return 0;
     for (ref r = 1; r < g->nnode; r++)
         most = node_nin(&g->node[r]) > most ? node_nin(&g->node[r]) : most;
-    struct rematerializer m = {.g = g, .s = &s[n - 1]};
+    struct rematerializer m = {.g = g};
     m.kept = mem_alloc(g->nnode * sizeof *m.kept);
     m.remat = mem_alloc(g->nnode * sizeof *m.remat);
+    m.copied = mem_alloc(g->nnode * sizeof *m.copied);
+    m.second = mem_alloc(g->nnode * sizeof *m.second);
     m.stack = mem_alloc((size_t)g->nnode * MAX_OPERANDS * sizeof *m.stack);
     m.seen = mem_alloc(g->nnode * sizeof *m.seen);
-    ref *second = mem_alloc(g->nnode * sizeof *second), *in = mem_alloc(most * sizeof *in);
+    m.in = mem_alloc(most * sizeof *m.in);
     int changed = -1;
-    if (!m.kept || !m.remat || !m.stack || !m.seen || !second || !in)
+    if (!m.kept || !m.remat || !m.copied || !m.second || !m.stack || !m.seen || !m.in)
         err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);
     else
-        changed = remat_choose(&m) ? one_sweep(&m, s, n, second, in) : 0;
+        changed = copy_all(&m, s, n);
     mem_free(m.kept);
     mem_free(m.remat);
+    mem_free(m.copied);
+    mem_free(m.second);
     mem_free(m.stack);
     mem_free(m.seen);
-    mem_free(second);
-    mem_free(in);
-    return changed;
-}
-
-int remat(struct graph *g, struct swept *s, uint32_t n)
-{
-    int changed = 0;
-    /* the last first: what it reads of others is forward to it */
-    for (uint32_t left = n; left > 0 && changed >= 0; left--) {
-        bool has = s[left - 1].keep && !BROKEN(A29) && s[left - 1].first < s[left - 1].end;
-        int one = has ? remat_forget(g, s, left) : 0;
-        changed = one < 0 ? -1 : changed | one;
-    }
+    mem_free(m.in);
+    mem_free(m.cheap);
     return changed;
 }

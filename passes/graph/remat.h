@@ -10,8 +10,8 @@ struct swept {
 };
 
 /* ---- remat.c ---- */
-/* g: without grad nodes; the sweeps in the order of their nodes, which s[] follows as they move.  -1: g->err; 1; 0:
- * nothing is computed again. */
-int remat(struct graph *g, struct swept *s, uint32_t n);
+/* g: without grad nodes; the sweeps in the order of their nodes, each behind the one before.  -1: g->err; 1; 0: nothing
+ * is computed again. */
+int remat(struct graph *g, const struct swept *s, uint32_t n);
 
 #endif

@@ -3,6 +3,7 @@
  * Whatever is kept per node is made once for all groups of a graph and marked with the number of the lowering that
  * wrote it, so that a group costs what its own nodes cost. */
 #include "lower.h"
+#include <stdatomic.h>
 #include <string.h>
 
 /* memo.point of scalars computed before the loops, and of nodes whose operands fix_scalars has seen; those of an
@@ -94,7 +95,7 @@ static val lower_load(struct lowering *w, ref r, const val *coord)
     return k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
 }
 
-static bool in_memory(const struct lowering *w, ref r)
+bool lower_in_memory(const struct lowering *w, ref r)
 {
     const struct node *n = &w->g->node[r];
     if (node_is_stored_leaf(w->g, r))
@@ -123,6 +124,8 @@ static bool never_above_zero(const struct graph *g, ref r)
     }
 }
 
+bool lower_exp_down(const struct graph *g, const struct node *n) { return never_above_zero(g, n->in[0]); }
+
 static val compute(struct lowering *w, ref r, const val *coord)
 {
     const struct node *n = &w->g->node[r];
@@ -130,14 +133,14 @@ static val compute(struct lowering *w, ref r, const val *coord)
         return w->anchor_value;
     if (w->row_copy && lower_is_member(w, r) && w->row_copy[w->place[r]])
         return k_load(w->k, w->row_copy[w->place[r]] - 1, w->column, w->pred);
-    if (in_memory(w, r))
+    if (lower_in_memory(w, r))
         return lower_load(w, r, coord);
     if (!op_is_elementwise(n->op))
         return opinfo[n->op].lower(&w->l, r, coord);
     val in[MAX_OPERANDS];
     for (unsigned i = 0; i < n->nin; i++)
         in[i] = lower_at(w, n->in[i], coord);
-    return n->op == OP_exp && never_above_zero(w->g, n->in[0]) ? k_exp_down(w->k, in[0]) : k_op(w->k, n->op, in);
+    return n->op == OP_exp && lower_exp_down(w->g, n) ? k_exp_down(w->k, in[0]) : k_op(w->k, n->op, in);
 }
 
 val lower_at(struct lowering *w, ref r, const val *coord)
@@ -192,7 +195,7 @@ void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
             ref x = node_operand(w->g, r, o, &linear);
             for (uint32_t j = 0; j < nread; j++)
                 known |= read[j] == x;
-            if (linear && !known && node_numel(w->g, x) == numel && !lower_is_member(w, x) && in_memory(w, x))
+            if (linear && !known && node_numel(w->g, x) == numel && !lower_is_member(w, x) && lower_in_memory(w, x))
                 read[nread++] = x;
         }
     }
@@ -221,7 +224,7 @@ static void fix_scalars(struct lowering *w, ref r)
                 zero[d] = k_int(w->k, 0);
             lower_at(w, s, zero);
             state->memo.point = permanent(w);
-        } else if (!in_memory(w, s) && state->memo.point != walked(w)) {
+        } else if (!lower_in_memory(w, s) && state->memo.point != walked(w)) {
             state->memo.point = walked(w);
             fix_scalars(w, s);
         }
@@ -369,10 +372,7 @@ static bool streams(const struct lowering *w)
         return false;
     for (uint32_t i = 0; i < w->out->narg && bytes < w->caps->l3_bytes; i++)
         bytes += (int64_t)node_bytes(w->g, w->out->arg[i].node);
-    bool past = bytes >= w->caps->l3_bytes;
-    for (uint32_t i = 0; past && i < w->g->nout; i++)
-        past = w->g->out[i].kind != OUT_ASSIGN || !lower_is_member(w, node_stored(w->g, w->g->out[i].value));
-    return past;
+    return bytes >= w->caps->l3_bytes && !w->assigned;
 }
 
 bool trial_begin(struct trial *t, const struct lowering *w)
@@ -403,8 +403,24 @@ struct lowerer {
     const struct caps *caps;
     struct groups groups;
     struct node_state *state[2];
+    bool *assigned;                /* per group: a member is the next value of a state */
+    struct lower_key key;
+    const struct caps *hashed;     /* the target whose hash is `target` */
+    struct hash128 target;
     uint32_t stamp, first;
 };
+
+_Atomic(uint64_t) lower_misses;
+
+static void find_assigned(struct lowerer *s)
+{
+    const struct graph *g = s->g;
+    for (uint32_t i = 0; i < g->nout; i++) {
+        uint32_t id = g->group[node_stored(g, g->out[i].value)];
+        if (g->out[i].kind == OUT_ASSIGN && id != GROUP_NONE)
+            s->assigned[id] = true;
+    }
+}
 
 struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first)
 {
@@ -415,8 +431,12 @@ struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint
     bool ok = groups_make(g, &s->groups);
     for (int i = 0; i < 2; i++)
         ok &= (s->state[i] = mem_alloc(g->nnode * sizeof *s->state[i])) != NULL;
-    if (ok)
+    ok &= (s->assigned = mem_alloc((g->ngroup + 1) * sizeof *s->assigned)) != NULL;
+    ok &= (s->key.mark = mem_alloc(g->nnode * sizeof *s->key.mark)) != NULL;
+    if (ok) {
+        find_assigned(s);
         return s;
+    }
     lowerer_free(s);
     return NULL;
 }
@@ -428,6 +448,8 @@ void lowerer_free(struct lowerer *s)
     groups_free(&s->groups);
     mem_free(s->state[0]);
     mem_free(s->state[1]);
+    mem_free(s->assigned);
+    lower_key_free(&s->key);
     mem_free(s);
 }
 
@@ -442,6 +464,70 @@ static const struct caps *caps_for(const struct lowerer *s, ref r)
     return c;
 }
 
+/* Of all that is known of a target: what lowering does not read can only make kernels be lowered again. */
+static struct hash128 target_hash(struct lowerer *s, const struct caps *c)
+{
+    if (s->hashed != c) {
+        struct caps own;
+        memcpy(&own, c, sizeof own);
+        own.devices = 0;
+        own.next = NULL;
+        s->target = bytes_hash(&own, sizeof own);
+        s->hashed = c;
+    }
+    return s->target;
+}
+
+static bool build_kernel(struct lowering *w, struct err *e)
+{
+    w->l = (struct lower){.k = w->k, .g = w->g, .at = at_callback};
+    w->k->extent = 1;
+    run_schedule(w);
+    w->k->sched.stream = streams(w);
+    estimate(w);
+    return kernel_clean(w->k) ? kernel_verify(w->k, e) : err_set(e, w->k->err.code, "%s", w->k->err.msg);
+}
+
+#ifndef NDEBUG
+/* Does lowering group w give what was found for it? */
+static bool found_rightly(const struct lowering *w, struct err *e)
+{
+    struct lowered fresh = {.k = kernel_new(w->k->name)};
+    struct lowering v = *w;
+    v.out = &fresh;
+    v.k = fresh.k;
+    v.mine = ++*w->stamp;
+    bool ok = fresh.k ? build_kernel(&v, e) : err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+    bool same = ok && kernel_same(fresh.k, w->k) && fresh.narg == w->out->narg &&
+                fresh.k->flops == w->k->flops && fresh.k->bytes == w->k->bytes &&
+                (!fresh.narg || !memcmp(fresh.arg, w->out->arg, fresh.narg * sizeof *fresh.arg));
+    if (ok && !same)
+        err_set(e, KL_ERR_INTERNAL, "kernel %s: one of an equal key was another", w->k->name);
+    kernel_free(fresh.k);
+    mem_free(fresh.arg);
+    return same;
+}
+#endif
+
+/* Finds the kernel, or makes it and keeps it. */
+static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
+{
+    bool keyed = !w->override && lower_key_make(&s->key, w, target_hash(s, w->caps));
+    if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
+#ifndef NDEBUG
+        return found_rightly(w, e);
+#else
+        return true;
+#endif
+    }
+    atomic_fetch_add_explicit(&lower_misses, 1, memory_order_relaxed);
+    if (!build_kernel(w, e))
+        return false;
+    if (keyed)
+        lower_memo_add(&s->key, w->out);
+    return true;
+}
+
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *override, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
@@ -453,14 +539,10 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *overr
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
-    w.l = (struct lower){.k = out->k, .g = s->g, .at = at_callback};
+    w.assigned = s->assigned[group];
     name_kernel(&w);
     name_line(&w);
-    w.k->extent = 1;
-    run_schedule(&w);
-    w.k->sched.stream = streams(&w);
-    estimate(&w);
-    if (kernel_clean(w.k) ? kernel_verify(w.k, e) : err_set(e, w.k->err.code, "%s", w.k->err.msg))
+    if (find_or_build(s, &w, e))
         return true;
     kernel_free(out->k);
     mem_free(out->arg);

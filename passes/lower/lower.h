@@ -11,6 +11,15 @@ struct node_state {
     struct { uint32_t point; val coord[KL_MAX_RANK], where, value; } memo; /* its value at the current point */
 };
 
+/* What lowering reads of one group (lower_memo.c); the arrays are used again for the next. */
+struct lower_key {
+    struct hash128 hash;
+    uint64_t *word; uint32_t n, cap;
+    ref *node; uint32_t nnode, node_cap;            /* by number in the key */
+    struct { uint32_t stamp, number; } *mark;       /* per node of the graph */
+    uint32_t stamp;
+};
+
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
     struct kernel *k;
@@ -22,6 +31,7 @@ struct lowering {
     uint32_t nmember;
     const uint32_t *place;   /* per node of the group: its number among the members */
     const bool *stored;      /* per node */
+    bool assigned;           /* a member is the next value of a state */
     struct lowered *out;
     uint32_t arg_cap;
     struct node_state *state, *trial_state; /* per node, of this kernel and for one that is only tried out */
@@ -74,6 +84,18 @@ bool lower_in_prologue(const struct lowering *w, ref r);
 struct trial { struct lowering w; struct lowered out; };
 bool trial_begin(struct trial *t, const struct lowering *w);
 void trial_end(struct trial *t, struct lowering *w);
+
+/* Is node r of another kernel, or a leaf, and read from memory? */
+bool lower_in_memory(const struct lowering *w, ref r);
+/* Can node n, an exp, have no operand above 0, but for NaN? */
+bool lower_exp_down(const struct graph *g, const struct node *n);
+
+/* ---- lower_memo.c ---- */
+bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target); /* false: out of memory */
+void lower_key_free(struct lower_key *k);
+/* Fills *k and out's arguments from a group of the same key lowered before.  false: there is none. */
+bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lowered *out);
+void lower_memo_add(const struct lower_key *key, const struct lowered *l);
 
 /* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
 bool lower_can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size);

@@ -1,0 +1,239 @@
+/* Kernels of groups that were lowered before, in this program or an earlier one of the process.
+ *
+ * The key is all that lowering reads of a group: its members in order, what they are computed from up to the values
+ * that lie in memory, of which only dtype and shape count, and the target.  Nodes are numbered as the key meets them,
+ * so numbers of nodes, leaves and groups in their graph play no part.  What lowering reads beyond those values stands
+ * in the key as an answer (KEY_EXP_DOWN).  Builds with assertions lower a found group all the same and compare.
+ *
+ * Entries are bounded by bytes, and the least recently used go first.  Without memory nothing is kept. */
+#include "lower.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20 };
+
+/* How a node is met: computed in the kernel as a member or as a view or scalar of its own, or read from memory. */
+enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_DOWN = 8 };
+
+struct memo_entry {
+    struct hash128 hash;
+    struct memo_entry *next;           /* of its bucket */
+    struct memo_entry *newer, *older;  /* by use */
+    size_t bytes;
+    atomic_uint refs;                  /* the table's, and those of threads that copy it */
+    struct schedule sched;
+    int64_t extent, flops, traffic;
+    uint32_t nkey, narg, ninst, nbuf;
+    uint64_t key[];                    /* then the instructions, the buffers, and the arguments by number in the key */
+};
+
+static pthread_mutex_t memo_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
+static struct memo_entry *memo_bucket[MEMO_BUCKETS], *memo_newest, *memo_oldest;
+static size_t memo_bytes;
+
+void lower_memo_before_fork(void) { pthread_mutex_lock(&memo_lock); }
+void lower_memo_after_fork(void) { pthread_mutex_unlock(&memo_lock); }
+
+static struct linst *memo_inst(struct memo_entry *m) { return (struct linst *)(m->key + m->nkey); }
+static struct lbuf *memo_buf(struct memo_entry *m) { return (struct lbuf *)(memo_inst(m) + m->ninst); }
+static struct arg *memo_arg(struct memo_entry *m) { return (struct arg *)(memo_buf(m) + m->nbuf); }
+
+/* ---- the key ---- */
+
+static bool key_put(struct lower_key *k, uint64_t word)
+{
+    if (!mem_reserve(&k->word, &k->cap, k->n + 1, sizeof *k->word))
+        return false;
+    k->word[k->n++] = word;
+    return true;
+}
+
+/* The number of node r, which stands behind those met so far if it is new. */
+static bool key_number(struct lower_key *k, ref r, uint32_t *number)
+{
+    if (k->mark[r].stamp != k->stamp) {
+        if (!mem_reserve(&k->node, &k->node_cap, k->nnode + 1, sizeof *k->node))
+            return false;
+        k->mark[r].stamp = k->stamp;
+        k->mark[r].number = k->nnode;
+        k->node[k->nnode++] = r;
+    }
+    *number = k->mark[r].number;
+    return true;
+}
+
+static bool key_node(struct lower_key *k, const struct lowering *w, ref r)
+{
+    const struct node *n = &w->g->node[r];
+    const struct shape *s = node_shape(w->g, r);
+    uint64_t how = lower_is_member(w, r) ? KEY_MEMBER : lower_in_memory(w, r) ? KEY_MEMORY : KEY_INLINE;
+    if (how == KEY_MEMORY) {
+        if (!key_put(k, how | (uint64_t)n->dtype << 8 | (uint64_t)s->rank << 16))
+            return false;
+    } else {
+        how |= w->stored[r] ? KEY_STORED : 0;
+        how |= n->op == OP_exp && lower_exp_down(w->g, n) ? KEY_EXP_DOWN : 0;
+        if (!key_put(k, how | (uint64_t)n->dtype << 8 | (uint64_t)s->rank << 16 | (uint64_t)n->nin << 24 |
+                            (uint64_t)n->op << 32 | (uint64_t)n->flags << 48))
+            return false;
+        for (unsigned i = 0; i < sizeof n->attr.word / sizeof *n->attr.word; i++)
+            if (!key_put(k, n->attr.word[i]))
+                return false;
+        for (unsigned i = 0; i < n->nin; i++) {
+            uint32_t number;
+            if (!key_number(k, n->in[i], &number) || !key_put(k, number))
+                return false;
+        }
+    }
+    for (uint32_t d = 0; d < s->rank; d++)
+        if (!key_put(k, (uint64_t)s->dim[d]))
+            return false;
+    return true;
+}
+
+bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target)
+{
+    k->n = k->nnode = 0;
+    k->stamp++;
+    bool ok = key_put(k, target.lo) && key_put(k, target.hi) && key_put(k, (uint64_t)w->nmember << 1 | w->assigned);
+    for (uint32_t m = 0; ok && m < w->nmember; m++)
+        ok = key_number(k, w->member[m], &(uint32_t){0});
+    for (uint32_t i = 0; ok && i < k->nnode; i++)
+        ok = key_node(k, w, k->node[i]);
+    if (ok)
+        k->hash = bytes_hash(k->word, k->n * sizeof *k->word);
+    return ok;
+}
+
+void lower_key_free(struct lower_key *k)
+{
+    mem_free(k->mark);
+    mem_free(k->word);
+    mem_free(k->node);
+}
+
+/* ---- the table ---- */
+
+static void memo_release(struct memo_entry *m)
+{
+    if (atomic_fetch_sub(&m->refs, 1) == 1)
+        mem_free(m);
+}
+
+static struct memo_entry **memo_place(struct hash128 h) { return &memo_bucket[h.lo % MEMO_BUCKETS]; }
+
+/* These need the lock. */
+static void memo_unlink(struct memo_entry *m)
+{
+    *(m->newer ? &m->newer->older : &memo_newest) = m->older;
+    *(m->older ? &m->older->newer : &memo_oldest) = m->newer;
+}
+
+static void memo_link_newest(struct memo_entry *m)
+{
+    m->newer = NULL;
+    m->older = memo_newest;
+    *(memo_newest ? &memo_newest->newer : &memo_oldest) = m;
+    memo_newest = m;
+}
+
+static void memo_drop(struct memo_entry *m)
+{
+    struct memo_entry **p = memo_place(m->hash);
+    while (*p != m)
+        p = &(*p)->next;
+    *p = m->next;
+    memo_unlink(m);
+    memo_bytes -= m->bytes;
+    memo_release(m);
+}
+
+static struct memo_entry *memo_look(const struct lower_key *k)
+{
+    for (struct memo_entry *m = *memo_place(k->hash); m; m = m->next)
+        if (m->hash.lo == k->hash.lo && m->hash.hi == k->hash.hi && m->nkey == k->n &&
+            !memcmp(m->key, k->word, k->n * sizeof *k->word))
+            return m;
+    return NULL;
+}
+
+void lower_memo_clear(void)
+{
+    pthread_mutex_lock(&memo_lock);
+    while (memo_newest)
+        memo_drop(memo_newest);
+    pthread_mutex_unlock(&memo_lock);
+}
+
+size_t lower_memo_bytes(void)
+{
+    pthread_mutex_lock(&memo_lock);
+    size_t n = memo_bytes;
+    pthread_mutex_unlock(&memo_lock);
+    return n;
+}
+
+bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lowered *out)
+{
+    pthread_mutex_lock(&memo_lock);
+    struct memo_entry *m = memo_look(key);
+    if (m) {
+        atomic_fetch_add(&m->refs, 1);
+        memo_unlink(m);
+        memo_link_newest(m);
+    }
+    pthread_mutex_unlock(&memo_lock);
+    if (!m)
+        return false;
+    bool ok = mem_reserve(&k->inst, &k->inst_cap, m->ninst, sizeof *k->inst) &&
+              (!m->nbuf || mem_reserve(&k->buf, &k->buf_cap, m->nbuf, sizeof *k->buf)) &&
+              (out->arg = mem_alloc((m->narg + 1) * sizeof *out->arg));
+    if (ok) {
+        memcpy(k->inst, memo_inst(m), m->ninst * sizeof *k->inst);
+        if (m->nbuf)
+            memcpy(k->buf, memo_buf(m), m->nbuf * sizeof *k->buf);
+        k->ninst = m->ninst;
+        k->nbuf = m->nbuf;
+        k->sched = m->sched;
+        k->extent = m->extent;
+        k->flops = m->flops;
+        k->bytes = m->traffic;
+        out->narg = m->narg;
+        for (uint32_t i = 0; i < m->narg; i++)
+            out->arg[i] = (struct arg){key->node[memo_arg(m)[i].node], memo_arg(m)[i].role};
+    }
+    memo_release(m);
+    return ok;
+}
+
+void lower_memo_add(const struct lower_key *key, const struct lowered *l)
+{
+    const struct kernel *k = l->k;
+    size_t bytes = sizeof(struct memo_entry) + key->n * sizeof *key->word + k->ninst * sizeof *k->inst +
+                   k->nbuf * sizeof *k->buf + l->narg * sizeof *l->arg;
+    struct memo_entry *m = bytes <= MEMO_BYTES / 4 ? mem_alloc(bytes) : NULL;
+    if (!m)
+        return;
+    *m = (struct memo_entry){.hash = key->hash, .bytes = bytes, .refs = 1, .sched = k->sched, .extent = k->extent,
+                             .flops = k->flops, .traffic = k->bytes, .nkey = key->n, .narg = l->narg,
+                             .ninst = k->ninst, .nbuf = k->nbuf};
+    memcpy(m->key, key->word, key->n * sizeof *key->word);
+    memcpy(memo_inst(m), k->inst, k->ninst * sizeof *k->inst);
+    if (k->nbuf)
+        memcpy(memo_buf(m), k->buf, k->nbuf * sizeof *k->buf);
+    for (uint32_t i = 0; i < l->narg; i++)
+        memo_arg(m)[i] = (struct arg){key->mark[l->arg[i].node].number, l->arg[i].role};
+    pthread_mutex_lock(&memo_lock);
+    if (memo_look(key)) { /* another thread was quicker */
+        memo_release(m);
+    } else {
+        m->next = *memo_place(m->hash);
+        *memo_place(m->hash) = m;
+        memo_link_newest(m);
+        memo_bytes += bytes;
+        while (memo_bytes > MEMO_BYTES)
+            memo_drop(memo_oldest);
+    }
+    pthread_mutex_unlock(&memo_lock);
+}
