@@ -19,7 +19,7 @@ struct rematerializer {
     const struct swept *s;   /* the sweep at hand */
     uint32_t sweep;          /* its number, from 1; marks of others mean nothing */
     uint32_t *kept;          /* per node before it, the sweep's number: its value is there for the backward pass */
-    uint32_t *again;         /*   it is one that the backward pass needs and computes itself */
+    uint32_t *remat;         /*   it is one that the backward pass needs and computes itself */
     uint32_t *copied;        /*   it is, and second[] has its copy */
     ref *second, *stack, *in;
     uint32_t *seen, now;     /* per node: the search that has met it */
