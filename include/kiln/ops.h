@@ -74,8 +74,8 @@ KL_OP(randn_seeded, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dim
 KL_OP(categorical, kl_tensor logits, int axis, kl_tensor seed)
 
 /* ---- elementwise: one operand ---- */
-KL_OP1(neg)   /* -a */
-KL_OP1(abs)   /* |a|; gradient 0 at 0, 1 at NaN */
+KL_OP1(neg)   /* -a; of f16 and bf16 the sign bit alone changes, of a NaN too */
+KL_OP1(abs)   /* |a|; gradient 0 at 0, 1 at NaN; of f16 and bf16 the sign bit alone changes */
 KL_OP1(exp)   /* e to the a; floats [TYPE] */
 KL_OP1(log)   /* natural logarithm; floats [TYPE] */
 KL_OP1(exp2)  /* 2 to the a; floats [TYPE] */
@@ -259,7 +259,8 @@ KL_OP(dynamic_slice, kl_tensor a, const kl_tensor *start, const int64_t *count)
  * [SHAPE, TYPE, ARGUMENT] */
 KL_OP(dynamic_update, kl_tensor a, kl_tensor update, const kl_tensor *start)
 /* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  The sign and payload of
- * a NaN that an op computed are not specified: they may differ between the interpreter and kernels.  [TYPE] */
+ * a NaN that an op computed are not specified, but for neg and abs of f16 and bf16: they may differ between the
+ * interpreter and kernels.  [TYPE] */
 KL_OP(bitcast, kl_tensor a, kl_dtype dtype)
 
 /* ---- reductions over `axes` (NULL: all); reduced axes keep length 1 with keepdims, else go [SHAPE] ---- */

@@ -264,7 +264,8 @@ bool kernel_settle(struct kernel *k, val *from);
 /* ---- scalar_build.c: the op rows as loop IR ---- */
 /* a converted as CAST does, rounded once, by as many primitives as that takes. */
 val k_cast(struct kernel *k, val a, unsigned dtype);
-/* The value of elementwise op for operands in[], by the row's expression; half floats through f32. */
+/* The value of elementwise op for operands in[], by the row's expression; half floats through f32, but for neg and abs,
+ * which change the sign bit. */
 val k_op(struct kernel *k, unsigned op, const val *in);
 /* As op exp, in fewer primitives, for a value that is known not to be above 0, or NaN. */
 val k_exp_down(struct kernel *k, val a);

@@ -63,6 +63,12 @@ static loop_fn *const loops[OP_COUNT][KL_DTYPE_COUNT] = {
 #include "ir/ops/ops.def"
 };
 
+/* The negative and the absolute value of half floats: the sign bit alone changes, of a NaN, too. */
+static void apply_half_sign(bool flip, uint16_t *out, const uint16_t *in, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = flip ? in[i] ^ 0x8000 : in[i] & 0x7fff;
+}
+
 /* f16 and bf16: the row of f32 on widened operands, a block at a time, and its result rounded. */
 static void apply_half(unsigned op, unsigned dtype, char *out, const void *const *in, int64_t n)
 {
@@ -87,7 +93,8 @@ static void apply_half(unsigned op, unsigned dtype, char *out, const void *const
 bool scalar_apply(unsigned op, unsigned dtype, void *out, const void *const *in, int64_t n)
 {
     if (op >= OP_COUNT || dtype >= KL_DTYPE_COUNT || !loops[op][dtype_compute(dtype)]) return false;
-    if (dtype_is_half(dtype)) apply_half(op, dtype, out, in, n);
+    if (dtype_is_half(dtype) && (op == OP_neg || op == OP_abs)) apply_half_sign(op == OP_neg, out, in[0], n);
+    else if (dtype_is_half(dtype)) apply_half(op, dtype, out, in, n);
     else loops[op][dtype](out, in, n);
     return true;
 }

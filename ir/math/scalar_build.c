@@ -141,8 +141,17 @@ static val row_value(struct kernel *k, unsigned op, const val *in)
     }
 }
 
+/* The negative and the absolute value of a half float: the sign bit alone changes, of a NaN, too. */
+static val half_sign(struct kernel *k, bool flip, val a)
+{
+    const val bits = BITS(u16, a);
+    return k_inst(k, L_OP(P_BITS), val_dtype(k, a), flip ? XOR(bits, K(u16, 0x8000)) : AND(bits, K(u16, 0x7fff)), 0, 0, 0);
+}
+
 val k_op(struct kernel *k, unsigned op, const val *in)
 {
+    if ((op == OP_neg || op == OP_abs) && dtype_is_half(val_dtype(k, in[0])))
+        return half_sign(k, op == OP_neg, in[0]);
     val wide[MAX_OPERANDS] = {0};
     unsigned half = KL_DTYPE_COUNT;
     for (unsigned i = 0; i < opinfo[op].nin; i++) {
