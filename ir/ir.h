@@ -302,8 +302,7 @@ static inline bool op_gives_bool(unsigned op)
     return opinfo[op].cls == CLASS_COMPARE || opinfo[op].cls == CLASS_PREDICATE;
 }
 
-/* Of a number that is no op, as a broken graph may have: none. */
-static inline bool op_has(unsigned op, enum op_trait t) { return op < OP_COUNT && (opinfo[op].traits & t); }
+static inline bool op_has(unsigned op, enum op_trait t) { return opinfo[op].traits & t; }
 static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
 static inline bool op_is_view(unsigned op) { return op_has(op, TRAIT_VIEW); }
 static inline bool op_is_select(unsigned op) { return op_has(op, TRAIT_SELECT); }
@@ -396,6 +395,8 @@ static inline bool shape_is_legal(const struct graph *g, const struct shape *s) 
 }
 bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b); /* likewise */
 unsigned node_dims(struct node *n, int64_t *at[2]); /* attr.c: the attributes that are dims; returns how many */
+uint32_t node_axis(const struct node *n);         /* attr.c: its attribute "axis", 0 without */
+bool node_wants_order(const struct node *n);      /* attr.c: does pass numerics still have to write its order? */
 bool dim_affine(const struct graph *g, int64_t d, struct affine *a); /* false: no dim */
 bool dim_exists(const struct graph *g, int64_t d);  /* a number, or an expression of this graph? */
 bool affine_add(struct affine *a, const struct affine *b, int64_t by); /* a + by * b; false: too large, too long */

@@ -28,6 +28,23 @@ unsigned node_dims(struct node *n, int64_t *at[2])
     return count;
 }
 
+uint32_t node_axis(const struct node *n)
+{
+    for (const struct attr_info *i = opinfo[n->op].attr; i && i->word; i++)
+        if (i->kind == ATTR_AXIS)
+            return (uint32_t)attr_get(&n->attr, i->at, i->size);
+    return 0;
+}
+
+bool node_wants_order(const struct node *n)
+{
+    bool wants = false;
+    for (const struct attr_info *i = opinfo[n->op].attr; i && i->word; i++)
+        for (unsigned k = 0; i->kind == ATTR_ORDER && k < 2 && i->part[k].word; k++)
+            wants |= !attr_get(&n->attr, i->part[k].at, i->part[k].size);
+    return wants;
+}
+
 bool attr_rest_zero(const struct node *n, size_t used, struct err *e)
 {
     unsigned char bytes[sizeof n->attr];
