@@ -238,13 +238,60 @@ struct graph {
 #define GROUP_NONE UINT32_MAX
 #define LEAF_NONE UINT32_MAX
 
+/* What an op is to passes, as its row in ops.def says. */
+enum op_trait {
+    TRAIT_NONE = 0,
+    TRAIT_LEAF = 1,               /* no operand: a value from outside the graph, a constant, or one's own index */
+    TRAIT_VIEW = 2,               /* only renumbers the elements of its operand */
+    TRAIT_SELECT = 4,             /* element i is not made of element i of the operands alone, and no order is needed */
+    TRAIT_REDUCE = 8,             /* combines the elements along axes, which keep length 1 */
+    TRAIT_CUMULATIVE = 16,        /* combines the elements up to each one of an axis */
+    /* its elements are computed together, in a schedule of their own: a kernel has at most one */
+    TRAIT_ANCHOR = 32,
+    TRAIT_QUANT = 64,             /* to or from integers with scale and zero point */
+    TRAIT_REGION = 128,           /* its operands stand in the graph's pool, its results are read by proj nodes */
+    TRAIT_CONTROL = 256,          /*   and it runs its regions */
+    TRAIT_INLINED = 512,          /*   or pass inline takes it apart: it only matters to gradients */
+    /* reads its operands whole, wherever they are stored, and is no part of a kernel */
+    TRAIT_NON_FUSIBLE = 1024,
+};
+
+/* One attribute of a structural op: a field of union attr and its form in text, "word(value)".  A list of them ends
+ * with a word of NULL. */
+enum attr_kind {
+    ATTR_AXIS,                    /* u32: an axis */
+    ATTR_AXES,                    /* u32: bit i is axis i */
+    ATTR_PERM,                    /* u8 each: all axes of the operand */
+    /* u32: axes of the first operand; part[0]: of the second; part[1], u8: how many of each */
+    ATTR_PAIRS,
+    ATTR_DIM,                     /* i64: a number of elements, which may be symbolic */
+    ATTR_LENGTH,                  /* i64: a number of elements */
+    ATTR_COUNT,                   /* u32: a number */
+    ATTR_REAL,                    /* u64: the bits of an f64 */
+    ATTR_WORD,                    /* u8 or u32: which of words */
+    ATTR_FLAG,                    /* u32: has this bit; only the word, without a value */
+    ATTR_ORDER,                   /* order(word number, ..): the numbers of part */
+};
+struct attr_info {
+    const char *word;
+    uint8_t kind, at, size;       /* enum attr_kind; at, size: of the field, in bytes */
+    uint8_t more;                 /* what is stored is more than what is written, by this; ATTR_FLAG: the bit */
+    bool optional;                /* where it is not written the field is 0 */
+    const char *const *words;     /* ATTR_WORD; ends with NULL */
+    struct { const char *word; uint8_t at, size; } part[2];
+};
+uint64_t attr_get(const union attr *a, unsigned at, unsigned size); /* attr.c: an unsigned field of 1, 4 or 8 bytes */
+void attr_set(union attr *a, unsigned at, unsigned size, uint64_t v);
+
 /* What is known of an op; every function is set for every op. */
 struct lower;
 enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LOGIC = 'L', CLASS_COMPARE = 'C',
                 CLASS_WHERE = 'W', CLASS_INT = 'I', CLASS_PREDICATE = 'P' };
 struct opinfo {
     const char *name, *doc, *value, *autocast, *batching; /* value: the row's expression as text */
-    uint8_t nin, cls;                                     /* nin: at most; cls: enum op_class */
+    const struct attr_info *attr;                         /* NULL: none */
+    uint8_t nin, least, cls;                              /* operands: at most, at least; cls: enum op_class */
+    uint16_t traits;                                      /* enum op_trait */
     /* Result dtype and shape of a node whose other fields are set; false: *e says why, naming the shapes.
      * Where the caller chooses the shape (leaves, reshape, expand, iota, random), *out holds it on entry. */
     bool (*shape)(const struct graph *g, struct node *n, struct shape *out, struct err *e);
@@ -262,33 +309,22 @@ static inline bool op_gives_bool(unsigned op)
     return opinfo[op].cls == CLASS_COMPARE || opinfo[op].cls == CLASS_PREDICATE;
 }
 
+static inline bool op_has(unsigned op, enum op_trait t) { return opinfo[op].traits & t; }
 static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
-static inline bool op_is_view(unsigned op) { return op >= OP_reshape && op <= OP_flip; }
-/* Element i is not made of element i of the operands alone, and no order is needed to compute it. */
-static inline bool op_is_select(unsigned op) { return op >= OP_pad && op <= OP_gather; }
+static inline bool op_is_view(unsigned op) { return op_has(op, TRAIT_VIEW); }
+static inline bool op_is_select(unsigned op) { return op_has(op, TRAIT_SELECT); }
 /* opinfo.nin is the most operands a node of the op has, this the fewest. */
-static inline unsigned op_min_operands(unsigned op)
-{
-    return op == OP_concat ? 2 : op == OP_attention ? 3 : opinfo[op].nin;
-}
+static inline unsigned op_min_operands(unsigned op) { return opinfo[op].least; }
 static inline bool op_varies(unsigned op) { return op_min_operands(op) < opinfo[op].nin; }
-static inline bool op_is_leaf(unsigned op) { return op >= OP_input && op <= OP_iota; }
-static inline bool op_is_quant(unsigned op) { return op == OP_quantize || op == OP_dequantize; }
-static inline bool op_is_region(unsigned op) { return op >= OP_cond && op <= OP_custom; }
-/* Pass inline takes it apart: it only matters to gradients. */
-static inline bool op_is_inlined(unsigned op) { return op == OP_checkpoint || op == OP_custom_grad; }
-/* Reads its operands whole, wherever they are stored, and is no part of a kernel. */
-static inline bool op_is_non_fusible(unsigned op) { return op_is_region(op) || op == OP_copy; }
-/* A region op that runs its regions. */
-static inline bool op_is_control(unsigned op) { return op >= OP_cond && op <= OP_scan; }
-static inline bool op_is_reduce(unsigned op) { return op >= OP_sum && op <= OP_reduce_prod; }
-static inline bool op_is_cumulative(unsigned op) { return op >= OP_cumsum && op <= OP_recurrence; }
-/* Its elements are computed together, in a schedule of their own: a kernel has at most one such node. */
-static inline bool op_is_anchor(unsigned op)
-{
-    return op_is_reduce(op) || op_is_cumulative(op) || op == OP_dot || op == OP_attention ||
-           op == OP_scatter || op == OP_argsort;
-}
+static inline bool op_is_leaf(unsigned op) { return op_has(op, TRAIT_LEAF); }
+static inline bool op_is_quant(unsigned op) { return op_has(op, TRAIT_QUANT); }
+static inline bool op_is_region(unsigned op) { return op_has(op, TRAIT_REGION); }
+static inline bool op_is_inlined(unsigned op) { return op_has(op, TRAIT_INLINED); }
+static inline bool op_is_non_fusible(unsigned op) { return op_has(op, TRAIT_NON_FUSIBLE); }
+static inline bool op_is_control(unsigned op) { return op_has(op, TRAIT_CONTROL); }
+static inline bool op_is_reduce(unsigned op) { return op_has(op, TRAIT_REDUCE); }
+static inline bool op_is_cumulative(unsigned op) { return op_has(op, TRAIT_CUMULATIVE); }
+static inline bool op_is_anchor(unsigned op) { return op_has(op, TRAIT_ANCHOR); }
 
 /* ---- mem.c: all of Kiln's own memory ---- */
 bool mem_use(const kl_memory *m);                 /* from these functions; false: too late, there is some in use */
@@ -365,7 +401,9 @@ static inline bool shape_is_legal(const struct graph *g, const struct shape *s) 
     return shape_numel(s, &n) || (g->symbols && symbolic_shape_is_legal(g, s));
 }
 bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b); /* likewise */
-unsigned node_dims(struct node *n, int64_t *at[2]); /* the attributes that are dims; returns how many */
+unsigned node_dims(struct node *n, int64_t *at[2]); /* attr.c: the attributes that are dims; returns how many */
+uint32_t node_axis(const struct node *n);         /* attr.c: its attribute "axis", 0 without */
+bool node_wants_order(const struct node *n);      /* attr.c: does pass numerics still have to write its order? */
 bool dim_affine(const struct graph *g, int64_t d, struct affine *a); /* false: no dim */
 bool dim_exists(const struct graph *g, int64_t d);  /* a number, or an expression of this graph? */
 bool affine_add(struct affine *a, const struct affine *b, int64_t by); /* a + by * b; false: too large, too long */

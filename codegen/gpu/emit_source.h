@@ -19,7 +19,8 @@ struct emitter {
     int64_t *stride;              /* so far */
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     uint8_t *known;               /* per value: a compiler may find it to be a constant */
-    /* per value: part of an accumulation chain: a carried value, or products added to one */
+    /* per value: part of an accumulation chain: part of an accumulation chain: a carried value, or products added to
+     * one */
     uint8_t *chain;
     uint32_t width;               /* lanes of the open vector loop; 1 outside */
     uint32_t shuffle;             /* lanes that exchange values without memory, of this kernel's; 0: none */

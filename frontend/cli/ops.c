@@ -76,6 +76,27 @@ static void print_table(void)
     }
 }
 
+/* "attributes axis(axis) start(dim) [keep(length)]": the form of each in .kir text. */
+static void print_attributes(const struct attr_info *a)
+{
+    static const char *const kinds[] = {
+        [ATTR_AXIS] = "axis", [ATTR_AXES] = "axes", [ATTR_PERM] = "axes", [ATTR_PAIRS] = "axes; axes",
+            [ATTR_DIM] = "dim",
+        [ATTR_LENGTH] = "number", [ATTR_COUNT] = "number", [ATTR_REAL] = "literal"};
+    printf("  attributes");
+    for (; a->word; a++) {
+        printf(" %s%s", a->optional ? "[" : "", a->word);
+        for (unsigned i = 0; a->kind == ATTR_WORD && a->words[i]; i++)
+            printf("%s%s", i ? " | " : "(", a->words[i]);
+        for (unsigned i = 0; a->kind == ATTR_ORDER && i < 2 && a->part[i].word; i++)
+            printf("%s%s number", i ? ", " : "(", a->part[i].word);
+        if (a->kind < sizeof kinds / sizeof *kinds && kinds[a->kind])
+            printf("(%s", kinds[a->kind]);
+        printf("%s%s", a->kind == ATTR_FLAG ? "" : ")", a->optional ? "]" : "");
+    }
+    printf("\n");
+}
+
 static bool print_op(const char *name)
 {
     for (unsigned i = 0; i < ROWS; i++) {
@@ -85,6 +106,8 @@ static bool print_op(const char *name)
         printf("%s: %s\n", o->name, o->doc);
         char nin[8];
         printf("  operands  %s, %s\n", operands_of(o, rows[i].op, nin), types_of(o));
+        if (o->attr && o->attr->word)
+            print_attributes(o->attr);
         if (o->value)
             printf("  value     %s\n", o->value);
         for (unsigned k = 0; k < 3 && rows[i].grad[k]; k++)

@@ -182,26 +182,23 @@ static kl_tensor dot(struct batch *b, ref r, const kl_tensor *in, const bool *is
     return batch_move_axis(c.site, y, node_shape(b->g, r)->rank + 1, at, 0);
 }
 
-/* The axes of an op of class AXIS, one further: where it has one, that comes first in its attributes. */
+/* The axes among an op's attributes, one further. */
 static void shift_attributes(struct node *n, uint32_t rank)
 {
-    if (n->op == OP_permute) {
-        memmove(n->attr.permute.perm + 1, n->attr.permute.perm, rank);
-        n->attr.permute.perm[0] = 0;
-        for (uint32_t i = 1; i <= rank; i++)
-            n->attr.permute.perm[i]++;
-    } else if (n->op == OP_flip) {
-        n->attr.flip.axes <<= 1;
-    } else if (op_is_reduce(n->op)) {
-        n->attr.reduce.axes <<= 1;
-    } else if (!op_is_quant(n->op) && n->op != OP_reshape && n->op != OP_expand && n->op != OP_cast &&
-               n->op != OP_bitcast &&
-               n->op != OP_attention && n->op != OP_copy) {
-        n->attr.axis.axis++;
+    for (const struct attr_info *i = opinfo[n->op].attr; i && i->word; i++) {
+        if (i->kind == ATTR_AXIS)
+            attr_set(&n->attr, i->at, i->size, attr_get(&n->attr, i->at, i->size) + 1);
+        else if (i->kind == ATTR_AXES)
+            attr_set(&n->attr, i->at, i->size, attr_get(&n->attr, i->at, i->size) << 1);
+        else if (i->kind == ATTR_PERM) {
+            uint8_t *perm = (uint8_t *)&n->attr + i->at;
+            memmove(perm + 1, perm, rank);
+            perm[0] = 0;
+            for (uint32_t k = 1; k <= rank; k++)
+                perm[k]++;
+        }
     }
 }
-_Static_assert(offsetof(union attr, slice.axis) == 0 && offsetof(union attr, window.axis) == 0 &&
-               offsetof(union attr, pad.axis) == 0 && offsetof(union attr, sort.axis) == 0, "the axis comes first");
 
 /* The same op with an axis in front, that of all operands. */
 static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool *is)

@@ -34,15 +34,10 @@ static kl_tensor complex_dense(struct thread *t, const kl_site *site, kl_tensor 
 /* Which operands of an op that is linear in them hold numbers, one bit each; 0: it is none of these. */
 static unsigned numbers_of(const struct call *c)
 {
+    if (op_is_view(c->proto.op))
+        return 1;
     switch (c->proto.op) {
-    case OP_reshape:
-    case OP_permute:
-    case OP_expand:
-    case OP_slice:
-    case OP_window:
-    case OP_flip:
-    case OP_dynamic_slice:
-    case OP_gather: case OP_sum: case OP_cumsum: case OP_neg: return 1;
+    case OP_dynamic_slice: case OP_gather: case OP_sum: case OP_cumsum: case OP_neg: return 1;
     case OP_add: case OP_sub: case OP_dynamic_update: case OP_pad: return 3;
     case OP_scatter: return c->proto.attr.scatter.kind == SCATTER_ADD ||
         c->proto.attr.scatter.kind == SCATTER_SET ? 5 : 0;

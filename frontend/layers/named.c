@@ -222,16 +222,9 @@ static kl_tensor call_named(struct thread *t, const struct call *c)
         n.rank++;
         known_op = n.rank <= KL_MAX_RANK;
         break;
-    case OP_concat:
-    case OP_cast:
-    case OP_expand:
-    case OP_slice:
-    case OP_flip:
-    case OP_pad:
-    case OP_dynamic_slice:
-    case OP_cumsum:
-    case OP_cumprod: case OP_cummax: case OP_cummin: case OP_argsort: case OP_gather: known_op = true; break;
-    default: break;
+    case OP_cast: case OP_argsort: known_op = true; break;
+    case OP_dynamic_update: case OP_recurrence: break;
+    default: known_op |= op_is_view(op) || op_is_select(op) || op_is_cumulative(op);
     }
     if (!known_op)
         return call_refused(t, c, KL_ERR_ARGUMENT,

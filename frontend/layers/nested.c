@@ -87,16 +87,15 @@ static enum fate fate_of(const struct call *c, unsigned first)
         break;
     case OP_permute: keeps = c->proto.attr.permute.perm[0] == 0; break;
     case OP_reshape: case OP_expand: keeps = c->target.rank && c->target.dim[0] == v.shape.dim[0]; break;
-    case OP_slice: case OP_dynamic_slice: keeps = c->proto.attr.slice.axis != 0; break;
-    case OP_window: keeps = c->proto.attr.window.axis != 0; break;
-    case OP_pad: keeps = c->proto.attr.pad.axis != 0; break;
     case OP_flip: keeps = !(c->proto.attr.flip.axes & 1); break;
-    case OP_concat: keeps = c->proto.attr.axis.axis != 0; break;
     case OP_gather: /* of other axes; or rows of a table by nested indices */
         keeps = first == 0 ? c->proto.attr.axis.axis != 0 && !nested_of(c->in[1]) : c->proto.attr.axis.axis == 0;
         break;
     case OP_cast: keeps = true; break;
-    default: keeps = op_is_elementwise(c->proto.op);
+    case OP_dynamic_update: break;
+    default: /* views and selections that have an axis keep the first one where theirs is another */
+        keeps = op_is_elementwise(c->proto.op) ||
+                ((op_is_view(c->proto.op) || op_is_select(c->proto.op)) && node_axis(&c->proto) != 0);
     }
     return keeps ? KEEPS : MIXES;
 }

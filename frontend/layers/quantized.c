@@ -283,15 +283,10 @@ static kl_tensor call_quantized(struct thread *t, const struct call *c)
 {
     if (op_is_elementwise(c->proto.op))
         return elementwise(t, c);
+    if (op_is_view(c->proto.op))
+        return view(t, c);
     switch (c->proto.op) {
-    case OP_reshape:
-    case OP_permute:
-    case OP_expand:
-    case OP_slice:
-    case OP_flip:
-    case OP_window:
-    case OP_dynamic_slice:
-    case OP_gather: return view(t, c);
+    case OP_dynamic_slice: case OP_gather: return view(t, c);
     case OP_dot: return quant_dot(t, c);
     default: return call_dense(t, c, &layer_quantized);
     }

@@ -1,6 +1,49 @@
-/* Attributes: dot's axis lists, and the rule that unused bytes are 0. */
+/* Attributes: fields by their descriptors, dot's axis lists, and the rule that unused bytes are 0. */
 #include "ir/ir.h"
 #include <string.h>
+
+uint64_t attr_get(const union attr *a, unsigned at, unsigned size)
+{
+    uint8_t byte;
+    uint32_t word;
+    uint64_t whole;
+    const char *from = (const char *)a + at;
+    return size == 1 ? (memcpy(&byte, from, 1), byte) : size == 4 ? (memcpy(&word, from, 4), word)
+                                                                  : (memcpy(&whole, from, 8), whole);
+}
+
+void attr_set(union attr *a, unsigned at, unsigned size, uint64_t v)
+{
+    uint8_t byte = (uint8_t)v;
+    uint32_t word = (uint32_t)v;
+    memcpy((char *)a + at, size == 1 ? (const void *)&byte : size == 4 ? (const void *)&word : &v, size);
+}
+
+unsigned node_dims(struct node *n, int64_t *at[2])
+{
+    unsigned count = 0;
+    for (const struct attr_info *i = n->op < OP_COUNT ? opinfo[n->op].attr : NULL; i && i->word; i++)
+        if (i->kind == ATTR_DIM)
+            at[count++] = (int64_t *)(void *)((char *)&n->attr + i->at);
+    return count;
+}
+
+uint32_t node_axis(const struct node *n)
+{
+    for (const struct attr_info *i = opinfo[n->op].attr; i && i->word; i++)
+        if (i->kind == ATTR_AXIS)
+            return (uint32_t)attr_get(&n->attr, i->at, i->size);
+    return 0;
+}
+
+bool node_wants_order(const struct node *n)
+{
+    bool wants = false;
+    for (const struct attr_info *i = opinfo[n->op].attr; i && i->word; i++)
+        for (unsigned k = 0; i->kind == ATTR_ORDER && k < 2 && i->part[k].word; k++)
+            wants |= !attr_get(&n->attr, i->part[k].at, i->part[k].size);
+    return wants;
+}
 
 bool attr_rest_zero(const struct node *n, size_t used, struct err *e)
 {

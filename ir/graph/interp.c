@@ -102,8 +102,7 @@ static bool evaluate(const struct graph *g, ref r, const struct bind *b, void **
     const struct node *n = node_at(g, r);
     if (n->op == OP_grad)
         return graph_interp_fail(g, r, KL_ERR_INTERNAL, "is still there; pass autodiff expands it first", e);
-    if ((op_is_reduce(n->op) && n->attr.reduce.lanes == 0) || (n->op == OP_dot && n->attr.dot.kblock == 0) ||
-        (n->op == OP_attention && n->attr.attention.block == 0))
+    if (node_wants_order(n))
         return graph_interp_fail(g, r, KL_ERR_INTERNAL, "has no numeric order; pass numerics writes it first", e);
     if (op_is_region(n->op))
         return evaluate_region(g, r, b, value, e);

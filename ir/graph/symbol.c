@@ -256,20 +256,6 @@ bool shape_same_size(const struct graph *g, const struct shape *a, const struct 
     return q.n == 0;
 }
 
-/* ---- nodes ---- */
-
-unsigned node_dims(struct node *n, int64_t *at[2])
-{
-    union attr *a = &n->attr;
-    switch (n->op) {
-    case OP_slice: at[0] = &a->slice.start; at[1] = &a->slice.count; return 2;
-    case OP_dynamic_slice: at[0] = &a->slice.count; return 1;
-    case OP_pad: at[0] = &a->pad.low; at[1] = &a->pad.high; return 2;
-    case OP_scan: at[0] = &a->region.length; return 1;
-    default: return 0;
-    }
-}
-
 /* ---- text ---- */
 
 const char *affine_text(const struct graph *g, const struct affine *a, char *buf, size_t n)

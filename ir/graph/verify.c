@@ -109,7 +109,7 @@ static bool verify_device(const struct graph *g, ref r, struct err *e)
 static bool verify_node(const struct graph *g, ref r, struct err *e)
 {
     const struct node *n = node_at(g, r);
-    if (n->op == OP_nil || n->op >= OP_COUNT)
+    if (n->op == OP_nil)
         return broken(g, e, "node", r, "has no valid op");
     const struct opinfo *o = &opinfo[n->op];
     if (n->nin < op_min_operands(n->op) || n->nin > o->nin)
@@ -244,6 +244,8 @@ static bool verify(const struct graph *g, struct err *e)
         return false;
     uint32_t operands = 0, regions = 0;
     for (ref r = 1; r < g->nnode; r++) {
+        if (g->node[r].op >= OP_COUNT)
+            return broken(g, e, "node", r, "has no valid op");
         bool region = op_is_region(g->node[r].op);
         if (region && !verify_region_op(g, r, operands, regions, e))
             return false;

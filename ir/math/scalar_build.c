@@ -145,7 +145,8 @@ static val row_value(struct kernel *k, unsigned op, const val *in)
 static val half_sign(struct kernel *k, bool flip, val a)
 {
     const val bits = BITS(u16, a);
-    return k_inst(k, L_OP(P_BITS), val_dtype(k, a), flip ? XOR(bits, K(u16, 0x8000)) : AND(bits, K(u16, 0x7fff)), 0, 0, 0);
+    return k_inst(k, L_OP(P_BITS), val_dtype(k, a), flip ? XOR(bits, K(u16, 0x8000)) : AND(bits, K(u16, 0x7fff)), 0, 0,
+                  0);
 }
 
 val k_op(struct kernel *k, unsigned op, const val *in)

@@ -1,6 +1,7 @@
 /* What is known of each op, from ops.def, and the rules all elementwise rows share. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
+#include <stddef.h>
 
 static bool class_takes(enum op_class cls, unsigned dtype)
 {
@@ -79,15 +80,50 @@ static uint32_t lower_elementwise(struct lower *l, ref r, const uint32_t *coord)
 
 #define ELEMENTWISE(opname, operands, types, expr, cast, text)                                      \
     [OP_##opname] = {.name = #opname, .doc = text, .value = expr, .autocast = #cast,                \
-                     .batching = "AXIS", .nin = operands, .cls = CLASS_OF_##types,                  \
+                     .batching = "AXIS", .nin = operands, .least = operands, .cls = CLASS_OF_##types, \
                      .shape = shape_elementwise, .eval = eval_elementwise, .vjp = elementwise_vjp,  \
                      .lower = lower_elementwise},
 
+/* ---- attributes ---- */
+
+static const char *const scatter_words[] = {"add", "max", "min", "set", NULL}; /* enum scatter_kind */
+static const char *const direction_words[] = {"ascending", "descending", NULL};
+static const char *const sum_words[] = {"i32", NULL};
+
+#define FIELD(field) .at = offsetof(union attr, field), .size = sizeof(((union attr *)0)->field)
+#define A_NONE {0}
+#define A_AXIS(field) {.word = "axis", .kind = ATTR_AXIS, FIELD(field)}
+#define A_AXES(field) {.word = "axes", .kind = ATTR_AXES, FIELD(field)}
+#define A_PERM(field) {.word = "perm", .kind = ATTR_PERM, FIELD(field)}
+#define A_DIM(s, field) {.word = #field, .kind = ATTR_DIM, FIELD(s.field)}
+#define A_LENGTH(s, field) {.word = #field, .kind = ATTR_LENGTH, FIELD(s.field)}
+#define A_KEEP(s, field) {.word = #field, .kind = ATTR_LENGTH, FIELD(s.field), .more = 1, .optional = true}
+#define A_COUNT(s, field) {.word = #field, .kind = ATTR_COUNT, FIELD(s.field)}
+#define A_REAL(s, field) {.word = #field, .kind = ATTR_REAL, FIELD(s.field)}
+#define A_WORD(field, name, list) {.word = #name, .kind = ATTR_WORD, FIELD(field), .words = list}
+#define A_SUM(s, field)                                                                             \
+    {.word = #field, .kind = ATTR_WORD, FIELD(s.field), .words = sum_words, .more = KL_I32, .optional = true}
+#define A_FLAG(field, name, bit) {.word = #name, .kind = ATTR_FLAG, FIELD(field), .more = bit, .optional = true}
+#define A_ORDER1(s, x)                                                                              \
+    {.word = "order", .kind = ATTR_ORDER, .optional = true, .part = {{#x, FIELD(s.x)}}}
+#define A_ORDER(s, x, y)                                                                            \
+    {.word = "order", .kind = ATTR_ORDER, .optional = true, .part = {{#x, FIELD(s.x)}, {#y, FIELD(s.y)}}}
+#define A_PAIRS(s, name, x)                                                                         \
+    {.word = #name, .kind = ATTR_PAIRS, FIELD(s.x##_a), .optional = true,                           \
+     .part = {{"", FIELD(s.x##_b)}, {"", FIELD(s.n##x)}}}
+#define LIST(...) (const struct attr_info[]){__VA_ARGS__, {0}}
+
+/* The words of ops.def for traits. */
+enum { NONE = TRAIT_NONE, LEAF = TRAIT_LEAF, VIEW = TRAIT_VIEW, SELECT = TRAIT_SELECT, REDUCE = TRAIT_REDUCE,
+       CUMULATIVE = TRAIT_CUMULATIVE, ANCHOR = TRAIT_ANCHOR, QUANT = TRAIT_QUANT, REGION = TRAIT_REGION,
+       CONTROL = TRAIT_CONTROL, INLINED = TRAIT_INLINED, NON_FUSIBLE = TRAIT_NON_FUSIBLE };
+
 const struct opinfo opinfo[OP_COUNT] = {
     [OP_nil] = {.name = "nil", .doc = "no value", .autocast = "ANY", .batching = "LEAF", .cls = CLASS_STRUCT},
-#define ST(opname, operands, cast, batch, text)                                                     \
+#define ST(opname, fewest, operands, has, attributes, cast, batch, text)                            \
     [OP_##opname] = {.name = #opname, .doc = text, .autocast = #cast, .batching = #batch,           \
-                     .nin = operands, .cls = CLASS_STRUCT, .shape = shape_##opname,                 \
+                     .attr = LIST attributes, .nin = operands, .least = fewest, .traits = has,      \
+                     .cls = CLASS_STRUCT, .shape = shape_##opname,                                  \
                      .eval = eval_##opname, .vjp = vjp_##opname, .lower = lower_##opname},
 #define EW1(opname, types, expr, ga, cast, text) ELEMENTWISE(opname, 1, types, #expr, cast, text)
 #define EW2(opname, types, expr, ga, gb, cast, text) ELEMENTWISE(opname, 2, types, #expr, cast, text)

@@ -20,7 +20,6 @@ struct type { const char *at; unsigned dtype; struct shape shape; };
 /* ---- parse.c ---- */
 bool parse_failed(struct parser *p, const char *at);            /* the graph's own error with the position; false */
 bool parse_operand(struct parser *p, ref *out);                 /* %name of a node above */
-bool parse_attrs(struct parser *p, struct node *n);             /* attributes and marks, up to the ':' of the type */
 /* device_at: or NULL */
 struct tail { const char *device_at, *group_at; unsigned device; uint64_t group; uint32_t site; };
 /* "@device group N # site", each optional; a region op's line has '{' before the site.  What is made of the line next
@@ -29,6 +28,8 @@ bool parse_tail(struct parser *p, bool regions, struct tail *t);
 bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at); /* is r where its line says? */
 bool parse_group(struct parser *p, ref r, uint64_t group, const char *at);
 bool parse_whole(struct parser *p);                             /* a graph up to the end of the line of its '}' */
+/* ---- parse_attr.c ---- */
+bool parse_attrs(struct parser *p, struct node *n);             /* attributes and marks, up to the ':' of the type */
 /* ---- parse_dim.c ---- */
 bool parse_symbols(struct parser *p);                           /* lines "symbol n 1..512", if any */
 bool parse_dim(struct parser *p, int64_t *d);                   /* "784", "2*n+1" */

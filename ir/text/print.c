@@ -79,14 +79,6 @@ static void put_type(struct printer *p, unsigned dtype, uint32_t shape)
         text_put(&p->t, "%s[?]", dtype_name(dtype));
 }
 
-/* " word(4)", of a number that may be symbolic */
-static void put_dim_attr(struct printer *p, const char *word, int64_t d)
-{
-    text_put(&p->t, " %s(", word);
-    put_dim(p, d);
-    text_put(&p->t, ")");
-}
-
 static void put_leaf(struct printer *p, unsigned op, uint32_t ordinal)
 {
     const struct leaves *l = leaves_of(p->g, op);
@@ -164,82 +156,64 @@ static void put_bytes(struct printer *p, const struct custom *c)
                  i + 1 < c->nattr ? "" : ")");
 }
 
-static void put_region_attr(struct printer *p, const struct node *n)
+static void put_order(struct printer *p, const union attr *a, const struct attr_info *i)
+{
+    for (unsigned k = 0; k < 2 && i->part[k].word; k++)
+        text_put(&p->t, "%s%s %llu", k ? ", " : " order(", i->part[k].word,
+                 (unsigned long long)attr_get(a, i->part[k].at, i->part[k].size));
+    text_put(&p->t, ")");
+}
+
+static bool attr_is_written(const union attr *a, const struct attr_info *i)
+{
+    uint64_t v = i->kind == ATTR_PAIRS ? attr_get(a, i->part[1].at, i->part[1].size) : 0;
+    for (unsigned k = 0; i->kind == ATTR_ORDER && k < 2 && i->part[k].word; k++)
+        v |= attr_get(a, i->part[k].at, i->part[k].size);
+    if (i->size && i->kind != ATTR_PAIRS)
+        v = i->kind == ATTR_PERM ? 1 : attr_get(a, i->at, i->size);
+    return !i->optional || (i->kind == ATTR_FLAG ? v & i->more : v);
+}
+
+static void put_attr(struct printer *p, const struct node *n, const struct attr_info *i)
+{
+    const union attr *a = &n->attr;
+    uint64_t v = i->size && i->kind != ATTR_PERM ? attr_get(a, i->at, i->size) : 0;
+    uint32_t rank = n->shape < p->g->nshape ? p->g->shape[n->shape].rank : 0;
+    unsigned word = 0;
+    switch ((enum attr_kind)i->kind) {
+    case ATTR_AXES: put_mask(p, i->word, (uint32_t)v); return;
+    case ATTR_ORDER: put_order(p, a, i); return;
+    case ATTR_FLAG: text_put(&p->t, " %s", i->word); return;
+    case ATTR_PAIRS:
+        put_axis_pairs(p, i->word, (uint32_t)v, (uint32_t)attr_get(a, i->part[0].at, i->part[0].size),
+                       (unsigned)attr_get(a, i->part[1].at, i->part[1].size));
+        return;
+    default: break;
+    }
+    text_put(&p->t, " %s(", i->word);
+    if (i->kind == ATTR_PERM)
+        for (uint32_t k = 0; k < rank && k < KL_MAX_RANK; k++)
+            text_put(&p->t, "%s%u", k ? ", " : "", (unsigned)attr_get(a, i->at + k, 1));
+    else if (i->kind == ATTR_DIM)
+        put_dim(p, (int64_t)v);
+    else if (i->kind == ATTR_REAL)
+        text_literal(&p->t, KL_F64, v);
+    else if (i->kind == ATTR_WORD) {
+        while (i->words[word] && word + i->more != v)
+            word++;
+        text_put(&p->t, "%s", i->words[word] ? i->words[word] : "?");
+    } else
+        text_put(&p->t, "%lld", (long long)v - i->more);
+    text_put(&p->t, ")");
+}
+
+static void put_attrs(struct printer *p, const struct node *n)
 {
     if (n->op == OP_custom)
         put_bytes(p, node_custom(p->g, n));
-    if (n->op == OP_while || n->op == OP_scan || n->op == OP_custom_grad)
-        text_put(&p->t, " carried(%u)", n->attr.region.carried);
-    if (n->op == OP_scan)
-        text_put(&p->t, " scanned(%u)", n->attr.region.scanned);
-    if (n->op == OP_scan)
-        put_dim_attr(p, "length", n->attr.region.length);
-    if (n->attr.region.flags & REGION_REVERSE)
-        text_put(&p->t, " reverse");
-    if (n->attr.region.flags & REGION_REMAT)
-        text_put(&p->t, " backward");
-}
-
-static void put_attr(struct printer *p, const struct node *n)
-{
-    const union attr *a = &n->attr;
-    if (n->op == OP_iota || n->op == OP_concat || n->op == OP_gather || n->op == OP_dynamic_update ||
-        op_is_cumulative(n->op)) {
-        text_put(&p->t, " axis(%u)", a->axis.axis);
-    } else if (n->op == OP_permute) {
-        uint32_t rank = n->shape < p->g->nshape ? p->g->shape[n->shape].rank : 0;
-        text_put(&p->t, " perm(");
-        for (uint32_t i = 0; i < rank && i < KL_MAX_RANK; i++)
-            text_put(&p->t, "%s%u", i ? ", " : "", a->permute.perm[i]);
-        text_put(&p->t, ")");
-    } else if (n->op == OP_slice) {
-        text_put(&p->t, " axis(%u)", a->slice.axis);
-        put_dim_attr(p, "start", a->slice.start);
-        put_dim_attr(p, "count", a->slice.count);
-        text_put(&p->t, " step(%lld)", (long long)a->slice.step);
-    } else if (n->op == OP_window) {
-        text_put(&p->t, " axis(%u) size(%lld) stride(%lld) dilation(%lld)", a->window.axis, (long long)a->window.size,
-                 (long long)a->window.stride, (long long)a->window.dilation);
-    } else if (n->op == OP_dynamic_slice) {
-        text_put(&p->t, " axis(%u)", a->slice.axis);
-        put_dim_attr(p, "count", a->slice.count);
-    } else if (n->op == OP_pad) {
-        text_put(&p->t, " axis(%u)", a->pad.axis);
-        put_dim_attr(p, "low", a->pad.low);
-        put_dim_attr(p, "high", a->pad.high);
-        text_put(&p->t, " interior(%lld)", (long long)a->pad.interior);
-    } else if (n->op == OP_flip) {
-        put_mask(p, "axes", a->flip.axes);
-    } else if (n->op == OP_grad && a->grad.keep) {
-        text_put(&p->t, " keep(%lld)", (long long)a->grad.keep - 1);
-    } else if (n->op == OP_argsort) {
-        text_put(&p->t, " axis(%u) direction(%s)", a->sort.axis, a->sort.descending ? "descending" : "ascending");
-    } else if (n->op == OP_attention) {
-        text_put(&p->t, " scale(");
-        text_literal(&p->t, KL_F64, a->attention.scale);
-        text_put(&p->t, ")");
-        if (a->attention.block)
-            text_put(&p->t, " order(block %u)", a->attention.block);
-        text_put(&p->t, a->attention.causal ? " causal" : "");
-    } else if (n->op == OP_proj) {
-        text_put(&p->t, " index(%u)", a->proj.index);
-    } else if (op_is_region(n->op)) {
-        put_region_attr(p, n);
-    } else if (n->op == OP_scatter) {
-        const char *kind = scatter_kind_text(a->scatter.kind);
-        text_put(&p->t, " axis(%u) kind(%s)", a->scatter.axis, kind ? kind : "?");
-    } else if (op_is_reduce(n->op)) {
-        put_mask(p, "axes", a->reduce.axes);
-        if (a->reduce.lanes || a->reduce.chunk)
-            text_put(&p->t, " order(lanes %u, chunk %llu)", a->reduce.lanes, (unsigned long long)a->reduce.chunk);
-    } else if (n->op == OP_dot) {
-        put_axis_pairs(p, "batch", a->dot.batch_a, a->dot.batch_b, a->dot.nbatch);
-        put_axis_pairs(p, "contract", a->dot.con_a, a->dot.con_b, a->dot.ncon);
-        if (a->dot.sum)
-            text_put(&p->t, " sum(%s)", dtype_name(a->dot.sum));
-        if (a->dot.lanes || a->dot.kblock)
-            text_put(&p->t, " order(lanes %u, kblock %u)", a->dot.lanes, a->dot.kblock);
-    }
+    for (const struct attr_info *i = opinfo[n->op].attr; i && i->word; i++)
+        if (attr_is_written(&n->attr, i))
+            put_attr(p, n, i);
 }
 
 static void put_device(struct printer *p, unsigned device)
@@ -335,7 +309,7 @@ static void graph_print_put_node(struct printer *p, ref r, unsigned home_device)
             text_put(&p->t, " ");
             text_literal(&p->t, n->dtype, n->attr.konst.bits);
         } else {
-            put_attr(p, n);
+            put_attrs(p, n);
         }
     }
     if (n->flags & MARK_STOP)

@@ -276,20 +276,6 @@ bool literal_parse(unsigned dtype, const char *token, size_t len, uint64_t *bits
     return true;
 }
 
-static const char *const kind_names[] = {
-    [SCATTER_ADD] = "add", [SCATTER_MAX] = "max", [SCATTER_MIN] = "min", [SCATTER_SET] = "set"};
-enum { KIND_NAMES = sizeof kind_names / sizeof *kind_names };
-
-const char *scatter_kind_text(unsigned kind) { return kind < KIND_NAMES ? kind_names[kind] : NULL; }
-
-int scatter_kind_by_text(const char *s, size_t len)
-{
-    for (int i = 0; i < KIND_NAMES; i++)
-        if (strlen(kind_names[i]) == len && !memcmp(kind_names[i], s, len))
-            return i;
-    return -1;
-}
-
 /* In the order of enum device_kind (runtime.h). */
 static const char *const device_names[] = {"ref", "cpu"};
 enum { DEVICE_NAMES = sizeof device_names / sizeof *device_names };
