@@ -319,9 +319,7 @@ static inline uint64_t handle_keys(kl_tensor h)
 /* With those of the thread. */
 static inline uint64_t thread_keys(const struct thread *t, uint64_t bits)
 {
-    uint64_t without = t->excluded | (t->no_grad && !BROKEN(B8) ? LAYER_BIT(LAYER_Autograd) : 0);
-    if (BROKEN(D30))
-        without &= ~t->included;
+    uint64_t without = t->excluded | (t->no_grad ? LAYER_BIT(LAYER_Autograd) : 0);
     return (bits | t->included | ALWAYS_INCLUDED) & ~without;
 }
 /* The operands' entries, of an op of ops.def; NULL for what is no handle. */

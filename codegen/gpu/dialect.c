@@ -1,5 +1,4 @@
 /* The dialects: what differs between the languages of CUDA, HIP and Vulkan. */
-#include "ir/broken.h"
 #include "source.h"
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +111,7 @@ const struct dialect *dialect_find(const char *name, struct err *e)
 {
     for (unsigned i = 0; i < DIALECTS; i++)
         if (!strcmp(dialects[i].name, name))
-            return &dialects[BROKEN(D3) && !strcmp(name, "hip") ? 0 : i];
+            return &dialects[i];
     err_set(e, KL_ERR_ARGUMENT, "no language is called '%s': there are cuda, hip and glsl", name);
     return NULL;
 }

@@ -56,7 +56,7 @@ static kl_status types_of_graph_op(void *ctx, const kl_custom_call *call, kl_typ
     ref r = g->err.code ? NIL : graph_add(g, &n, at->has_target ? &at->target : NULL);
     kl_status status = g->err.code;
     if (r)
-        out[0] = BROKEN(D13) ? call->in_type[0] : custom_type(node_at(g, r)->dtype, node_shape(g, r));
+        out[0] = custom_type(node_at(g, r)->dtype, node_shape(g, r));
     else
         snprintf(call->message, call->message_bytes, "%s", g->err.msg);
     graph_free(g);

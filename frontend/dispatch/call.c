@@ -379,35 +379,30 @@ static __attribute__((noinline)) kl_status redispatch_any(kl_call *c, uint64_t k
     return status;
 }
 
-/* the layers below, too */
-static inline uint64_t passed_on(uint64_t keys) { return BROKEN(B17) ? keys & DEV_MASK : keys; }
-
 /* Most end in the node of their own, which asks for no key: nothing of the call changes for that. */
 static inline bool redispatch_is_node(const kl_call *c, uint64_t keys, unsigned dev)
 {
-    if (BROKEN(D37))
-        thread_self();
     return dispatch_is_node_on(c->op, keys, dev) && !c->t->watch && c->reads == c->t->reads;
 }
 
 kl_status kl_redispatch(kl_call *c, kl_keyset keys)
 {
-    uint64_t bits = passed_on(keys.bits & SET_BITS);
+    uint64_t bits = keys.bits & SET_BITS;
     return redispatch_is_node(c, bits, top_device(bits)) ? record_own(c, c->found) : redispatch_any(c, bits);
 }
 
 kl_status kl_redispatch_below(kl_call *c)
 {
-    uint64_t bits = passed_on(c->keys & key_below[c->key]); /* with ORDER_16 it is no node, whatever is below */
+    uint64_t bits = c->keys & key_below[c->key]; /* with ORDER_16 it is no node, whatever is below */
     bool node = redispatch_is_node(c, bits, (unsigned)c->key < DEV_SLOTS ? top_device(bits) : c->device);
     return __builtin_expect(node, 1) ? record_own(c, c->found)
-        : redispatch_any(c, passed_on(keys_below(c->keys, c->key)));
+        : redispatch_any(c, keys_below(c->keys, c->key));
 }
 
 /* ---- what a kernel sees ---- */
 
 const char *kl_call_op(const kl_call *c) { return c->op->name; }
-const char *kl_call_schema(const kl_call *c) { return c->op->schema && !BROKEN(D32) ? c->op->schema : c->op->name; }
+const char *kl_call_schema(const kl_call *c) { return c->op->schema ? c->op->schema : c->op->name; }
 kl_key kl_call_key(const kl_call *c) { return c->key; }
 uint32_t kl_call_inputs(const kl_call *c) { return c->nin; }
 kl_tensor kl_call_input(const kl_call *c, uint32_t i) { return i < c->nin ? c->in[i] : kl_none; }
@@ -457,7 +452,7 @@ static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_t
 static void missing_for(const struct kl_call *c, enum how how, struct err *e)
 {
     char set[400];
-    if (how == BY_ARGUMENTS || BROKEN(B19))
+    if (how == BY_ARGUMENTS)
         dispatch_missing(c->op, c->key, e);
     else if (how == BY_KEY)
         err_set(e, KL_ERR_ARGUMENT, "Dispatcher::call_direct(%s, %s): no kernel registered", c->op->name,
@@ -495,8 +490,6 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     }
     if (nin)
         memcpy(c.in, in, nin * sizeof *in);
-    if (BROKEN(B18) && how == BY_KEY)
-        how = BY_ARGUMENTS;
     for (uint32_t i = 0; i < nin && how == BY_ARGUMENTS; i++)
         keys |= handle_keys(in[i]);
     c.keys = how == BY_ARGUMENTS ? thread_keys(t, keys) : keys & SET_BITS;

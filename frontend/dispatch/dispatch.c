@@ -49,12 +49,10 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
     const struct registration *r = newest(op, key);
     bool autograd = key_in_alias(key, KL_KEY_Autograd);
     *tag = TAG_KERNEL;
-    if (r && !(BROKEN(D18) && autograd && newest(op, KL_KEY_Autograd)) &&
-        !(BROKEN(D31) && r->kernel->kind == KERNEL_FALLTHROUGH))
+    if (r)
         return r->kernel;
     unsigned layer = key_info[key].layer;
-    if (layer && key_info[key].device && !autograd && !BROKEN(D5) &&
-        (r = newest(op, (kl_key)key_at[layer][DEV_None]))) {
+    if (layer && key_info[key].device && !autograd && (r = newest(op, (kl_key)key_at[layer][DEV_None]))) {
         *tag = TAG_LAYER;
         return r->kernel;
     }
@@ -63,21 +61,20 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
         *tag = TAG_LAYER;
         return own;
     }
-    if (key_in_alias(key, KL_KEY_DefaultBackend) && !(BROKEN(D27) && !op->graph_op) &&
-        (r = newest(op, KL_KEY_DefaultBackend))) {
+    if (key_in_alias(key, KL_KEY_DefaultBackend) && (r = newest(op, KL_KEY_DefaultBackend))) {
         *tag = TAG_DEFAULT;
         return r->kernel;
     }
-    if (key_in_alias(key, KL_KEY_Math) && !(BROKEN(D26) && autograd) && (r = newest(op, KL_KEY_Math))) {
+    if (key_in_alias(key, KL_KEY_Math) && (r = newest(op, KL_KEY_Math))) {
         bool taken = autograd && backend_has_kernel(op, key);
         *tag = TAG_AMBIGUOUS;
-        if (taken && key == KL_KEY_AutogradOther && !BROKEN(D17))
+        if (taken && key == KL_KEY_AutogradOther)
             return &kernel_ambiguous;
         *tag = TAG_MATH;
-        if (!taken && (BROKEN(D28) || !(autograd && newest(op, KL_KEY_DefaultBackend))))
+        if (!taken && !(autograd && newest(op, KL_KEY_DefaultBackend)))
             return r->kernel;
     }
-    if (autograd && !(BROKEN(D16) && key == KL_KEY_AutogradXPU) && (r = newest(op, KL_KEY_Autograd))) {
+    if (autograd && (r = newest(op, KL_KEY_Autograd))) {
         *tag = TAG_AUTOGRAD;
         return r->kernel;
     }
@@ -91,10 +88,6 @@ static void compute_all(struct dispatch_op *op)
     uint64_t mask[DEV_SLOTS];
     for (unsigned dev = 0; dev < DEV_SLOTS; dev++)
         mask[dev] = ORDER_16;
-    for (unsigned k = 0; BROKEN(B20) && op->graph_op == OP_add && k < KL_KEY_COUNT; k++) {
-        atomic_store(&op->entry[k], NULL);
-        usleep(1);
-    }
     for (unsigned k = 0; k < KL_KEY_COUNT; k++) {
         const struct op_kernel *kernel = dispatch_compute(op, (kl_key)k, &op->tag[k]);
         atomic_store_explicit(&op->entry[k], kernel, memory_order_release);
@@ -111,8 +104,6 @@ static void compute_all(struct dispatch_op *op)
 
 const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key)
 {
-    if (dispatch_stuck(op, bits))
-        return NULL;
     for (;;) {
         uint64_t rest;
         const struct op_kernel *k = dispatch_highest(op, bits, top_device(bits), bits & ORDER_16, key, &rest);
@@ -155,7 +146,7 @@ static void dispatch_fill_tables(void)
         struct dispatch_op *op = &graph_ops[i];
         builtin_impl[i] = (struct registration){.kernel = &kernel_builtin, .key = KL_KEY_DefaultBackend};
         select_impl[i] = (struct registration){.kernel = &kernel_select, .key = KL_KEY_BackendSelect};
-        builtin_impl[i].next = selects(i) && !BROKEN(D14) ? &select_impl[i] : NULL;
+        builtin_impl[i].next = selects(i) ? &select_impl[i] : NULL;
         op->impl = &builtin_impl[i];
         op->graph_op = (uint16_t)i;
         op->defined = UINT64_MAX;
@@ -276,7 +267,7 @@ static const struct op_kernel *intern(const struct dispatch_op *op, const kl_ker
 static bool schemas_agree(const struct dispatch_op *op, const char *kernel, const char *schema, struct err *e)
 {
     uint32_t nin, nout, own_in, own_out;
-    if (!schema || !op->schema || !op->defined || BROKEN(D35))
+    if (!schema || !op->schema || !op->defined)
         return true;
     if (!schema_counts(schema, &nin, &nout) || !schema_counts(op->schema, &own_in, &own_out))
         return err_set(e, KL_ERR_ARGUMENT, "\"%s\" is no schema: it is \"name(Tensor a, Tensor b) -> Tensor\"", schema);
@@ -295,12 +286,11 @@ static bool key_fits(kl_key key, const kl_kernel *k, bool fallback_only, struct 
         return err_set(e, KL_ERR_ARGUMENT, "kernel is NULL");
     if ((unsigned)key > KL_KEY_DefaultBackend)
         return err_set(e, KL_ERR_ARGUMENT, "%u is no key", (unsigned)key);
-    if ((key >= KL_KEY_MKLDNN && key <= KL_KEY_IDEEP && !BROKEN(D4)) || (key == KL_KEY_MSNPU && BROKEN(D2)))
+    if (key >= KL_KEY_MKLDNN && key <= KL_KEY_IDEEP)
         return err_set(e, KL_ERR_ARGUMENT, "key %s is not dispatchable: its name is reserved", kl_key_name(key));
     if (fallback_only && k->run)
         return err_set(e, KL_ERR_ARGUMENT, "a fallback is for all ops: it needs `call`");
-    if (fallback_only && (kl_key_is_alias(key) || key == KL_KEY_Undefined ||
-                          (key == KL_KEY_TESTING_ONLY_GenericMode && BROKEN(D24))))
+    if (fallback_only && (kl_key_is_alias(key) || key == KL_KEY_Undefined))
         return err_set(e, KL_ERR_ARGUMENT, "%s has no fallback", kl_key_name(key));
     if (k->run && k->call)
         return err_set(e, KL_ERR_ARGUMENT, "a kernel is `call` or `run`, not both");
@@ -444,10 +434,8 @@ static bool remove_registration(uint64_t id)
             if ((*link)->id == id) {
                 struct registration *r = *link;
                 *link = r->next;
-                bool stays = BROKEN(B14) && newest(op, (kl_key)r->key);
                 mem_free(r);
-                if (!stays)
-                    compute_all(op);
+                compute_all(op);
                 return true;
             }
     }
@@ -579,7 +567,7 @@ uint32_t kl_dispatch_kernel_count(const char *name)
     struct dispatch_op *op = thread_self() ? dispatch_op_named(name) : NULL;
     uint32_t n = 0;
     dispatch_lock();
-    for (unsigned k = 0; op && k <= (BROKEN(B15) ? KL_KEY_COUNT - 1 : KL_KEY_DefaultBackend); k++)
+    for (unsigned k = 0; op && k <= KL_KEY_DefaultBackend; k++)
         n += newest(op, (kl_key)k) != NULL;
     dispatch_unlock();
     return n;

@@ -6,7 +6,6 @@
 #ifndef KILN_DISPATCH_INTERNAL_H
 #define KILN_DISPATCH_INTERNAL_H
 #define KL_NO_CALL_SITES
-#include "ir/broken.h"
 #include "ir/graph/custom.h"
 #include "ir/ir.h"
 #include <kiln/dispatch.h>
@@ -67,8 +66,6 @@ unsigned device_component(const char *device); /* "cpu", "cuda:1"; DEV_None: no 
 
 static inline unsigned top_device(uint64_t bits)
 {
-    if (BROKEN(B2) && bits & DEV_MASK)
-        bits &= -(bits & DEV_MASK);
     return 64 - (unsigned)__builtin_clzll((bits & DEV_MASK) << 1 | 1) - 1;
 }
 /* Autograd on what is stored in another way than dense. */
@@ -166,12 +163,6 @@ static inline const struct op_kernel *dispatch_highest(const struct dispatch_op 
     *rest = bits & ~(layers ? UINT64_C(1) << top : dev ? DEV_BIT(dev) : 0);
     return atomic_load_explicit(&op->entry[k], memory_order_acquire);
 }
-/* Is a layer without a kernel not passed over?  Never, but in a test. */
-static inline bool dispatch_stuck(const struct dispatch_op *op, uint64_t bits)
-{
-    return BROKEN(B16) &&
-        bits & (LAYER_BIT(LAYER_Tracer) | LAYER_BIT(LAYER_Named)) & ~atomic_load(&op->mask[top_device(bits)]);
-}
 /* The kernel for a set of keys, and the key.  NULL: there is none for *key.  The top: what is found at first, where it
  * takes more to say NULL or a fallthrough. */
 const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key);
@@ -179,7 +170,7 @@ static inline const struct op_kernel *dispatch_top(const struct dispatch_op *op,
                                                    kl_key *key)
 {
     uint64_t rest;
-    if (__builtin_expect(bits & ORDER_16, 0) || dispatch_stuck(op, bits))
+    if (__builtin_expect(bits & ORDER_16, 0))
         return NULL;
     return dispatch_highest(op, bits, dev, false, key, &rest);
 }
@@ -199,7 +190,7 @@ static inline const struct op_kernel *dispatch_resolve(const struct dispatch_op 
 static inline bool dispatch_is_node_on(const struct dispatch_op *op, uint64_t bits, unsigned dev)
 {
     return !(bits & atomic_load_explicit(&op->mask[dev], memory_order_relaxed)) &&
-           atomic_load_explicit(&op->entry[dev], memory_order_acquire) == &kernel_builtin && !dispatch_stuck(op, bits);
+           atomic_load_explicit(&op->entry[dev], memory_order_acquire) == &kernel_builtin;
 }
 static inline bool dispatch_is_node(const struct dispatch_op *op, uint64_t bits)
 {

@@ -35,7 +35,7 @@ const char *kl_key_name(kl_key key)
     unsigned k = (unsigned)key;
     return k < KL_KEY_COUNT ? key_info[k].name
            : k <= KL_KEY_DefaultBackend ? alias_name[k - KL_KEY_COUNT]
-           : BROKEN(D25) && k < 80 ? "Spare" : "UNKNOWN_TENSOR_TYPE_ID";
+           : "UNKNOWN_TENSOR_TYPE_ID";
 }
 
 kl_key kl_key_find(const char *name)
@@ -47,10 +47,10 @@ kl_key kl_key_find(const char *name)
         {"PrivateUse3_PreAutograd", KL_KEY_AutogradPrivateUse3}, {"Cpu", KL_KEY_CPU}, {"Cuda", KL_KEY_CUDA},
         {"Nested", KL_KEY_NestedTensor}, {"Vmap", KL_KEY_Batched}, {"CatchAll", KL_KEY_Undefined},
         {"CompositeImplicitAutograd", KL_KEY_Math}, {"CompositeExplicitAutograd", KL_KEY_DefaultBackend}};
-    for (unsigned k = 0; name && k <= (BROKEN(B21) ? KL_KEY_Math : KL_KEY_DefaultBackend); k++)
+    for (unsigned k = 0; name && k <= KL_KEY_DefaultBackend; k++)
         if (!strcmp(name, kl_key_name((kl_key)k)))
             return (kl_key)k;
-    for (unsigned i = 0; name && !BROKEN(D19) && i < sizeof other / sizeof *other; i++)
+    for (unsigned i = 0; name && i < sizeof other / sizeof *other; i++)
         if (!strcmp(name, other[i].name))
             return other[i].key;
     return KL_KEY_UNKNOWN;
@@ -72,7 +72,7 @@ kl_key kl_key_autograd(kl_key backend)
     case KL_KEY_CPU: return KL_KEY_AutogradCPU;
     case KL_KEY_CUDA: return KL_KEY_AutogradCUDA;
     case KL_KEY_XLA: return KL_KEY_AutogradXLA;
-    case KL_KEY_XPU: return BROKEN(D29) ? KL_KEY_AutogradOther : KL_KEY_AutogradXPU;
+    case KL_KEY_XPU: return KL_KEY_AutogradXPU;
     case KL_KEY_NestedTensor: return KL_KEY_AutogradNestedTensor;
     case KL_KEY_PrivateUse1: return KL_KEY_AutogradPrivateUse1;
     case KL_KEY_PrivateUse2: return KL_KEY_AutogradPrivateUse2;
@@ -83,7 +83,7 @@ kl_key kl_key_autograd(kl_key backend)
 
 bool key_in_alias(kl_key key, kl_key alias)
 {
-    bool backend = (key == KL_KEY_Undefined && !BROKEN(D1)) || kl_key_is_backend(key),
+    bool backend = key == KL_KEY_Undefined || kl_key_is_backend(key),
         autograd = key_info[key].layer == LAYER_Autograd;
     return alias == KL_KEY_Autograd ? autograd : alias == KL_KEY_Math ? backend || autograd : backend;
 }
@@ -159,7 +159,7 @@ kl_keyset kl_keyset_below(kl_keyset set, kl_key key)
     return (kl_keyset){(unsigned)key <= KL_KEY_Autograd ? keys_below(set.bits, key) : set.bits};
 }
 
-unsigned kl_keyset_count(kl_keyset set) { return (unsigned)__builtin_popcountll(set.bits & ~ORDER_16) + BROKEN(B13); }
+unsigned kl_keyset_count(kl_keyset set) { return (unsigned)__builtin_popcountll(set.bits & ~ORDER_16); }
 
 char *kl_keyset_text(kl_keyset set, char *buf, size_t size)
 {
@@ -187,7 +187,7 @@ static const uint8_t key_of_16[16] = {
 
 static uint64_t own_of_16(unsigned i)
 {
-    return key_own(BROKEN(B12) && i == KL_KEY16_Vmap ? KL_KEY_VmapMode : (kl_key)key_of_16[i]);
+    return key_own((kl_key)key_of_16[i]);
 }
 
 kl_keyset kl_keyset_from16(uint16_t bits)

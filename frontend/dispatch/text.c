@@ -63,7 +63,7 @@ static void kernel_line(const struct dispatch_op *op, const struct op_kernel *k,
 static void impl_text(const struct dispatch_op *op, const struct registration *r, bool active, struct text *t)
 {
     text_put(t, "%s%s%s: ", kl_key_name((kl_key)r->key), kl_key_is_alias((kl_key)r->key) ? "[alias]" : "",
-             active || BROKEN(D34) ? "" : " (inactive)");
+             active ? "" : " (inactive)");
     kernel_line(op, r->kernel, t);
     text_put(t, "\n");
 }
@@ -146,8 +146,6 @@ bool dispatch_missing(const struct dispatch_op *op, kl_key key, struct err *e)
 {
     char list[512];
     struct text table = {0};
-    if (BROKEN(D36))
-        return err_set(e, KL_ERR_ARGUMENT, "there is no kernel for %s", op->name);
     available(op, list, sizeof list);
     if (key == KL_KEY_Undefined) {
         err_set(

@@ -79,7 +79,7 @@ static kl_tensor autocast_narrow(struct thread *t, const kl_site *site, kl_tenso
     struct narrowed now, *n = &t->autocast->of[(uint32_t)h.id * UINT32_C(0x9E3779B1) >> 24 & (NARROWED - 1)];
     if (!describe_copy(t, h, dtype, &now))
         return kl_cast_at(site, h, dtype);
-    if (!BROKEN(D21) && still_good(n, &now))
+    if (still_good(n, &now))
         return n->to;
     kl_tensor to = kl_cast_at(site, h, dtype);
     if (kl_check(to) != KL_OK)
@@ -133,7 +133,7 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
     (void)ctx, (void)keys;
     unsigned dtype = c->graph && active(c->t) ? target(c->t, c->graph, c->nin, call_found(c))
         : (unsigned)KL_DTYPE_COUNT;
-    bool casts = dtype != KL_DTYPE_COUNT && !BROKEN(B7), scope = casts && !c->t->tracing; /* of the casts */
+    bool casts = dtype != KL_DTYPE_COUNT, scope = casts && !c->t->tracing; /* of the casts */
     if (scope && !compose_begin_on(c->t, NULL))
         return fail(c->t, c->site, KL_ERR_MEMORY, "%s: out of memory", call_label(c));
     if (casts) {

@@ -105,7 +105,7 @@ static kl_status profile(void *ctx, kl_call *c, kl_keyset keys)
     uint32_t at = p->n++;
     op_profile_note(c, &p->of[at]);
     struct thread_layers outer = layers_save(c->t);
-    c->t->excluded |= BROKEN(B10) ? 0 : LAYER_BIT(LAYER_Profiler);
+    c->t->excluded |= LAYER_BIT(LAYER_Profiler);
     int64_t before = ticks();
     kl_status status = kl_redispatch_below(c);
     p->of[at].ns = ticks() - before;

@@ -47,7 +47,7 @@ static kl_status no_random(void *ctx, kl_call *c, kl_keyset keys)
     if (seed && seed->layers & LAYER_BIT(LAYER_Batched))
         return kl_redispatch_below(c); /* each element has its own */
     for (const struct vmap *v = c->t->vmap; v; v = v->outer)
-        if (v->randomness == KL_RANDOM_ERROR && !BROKEN(D23))
+        if (v->randomness == KL_RANDOM_ERROR)
             return fail(
                 c->t, c->site, KL_ERR_ARGUMENT,
                 "vmap: We do not yet support calling random operations inside of vmap. "
@@ -119,7 +119,7 @@ static bool take_axis(struct mapped *m, uint32_t i, kl_tensor h, int axis)
                     "the tensors before it has %" PRId64, axis, i, text, size, m->size) == KL_OK;
     m->size = size;
     m->is[i] = true;
-    m->in[i] = BROKEN(B9) ? h : batch_move_axis(m->site, h, v->shape.rank, at, 0);
+    m->in[i] = batch_move_axis(m->site, h, v->shape.rank, at, 0);
     v->shape.rank--;
     memmove(&v->shape.dim[at], &v->shape.dim[at + 1], (v->shape.rank - at) * sizeof v->shape.dim[0]);
     v->shape.dim[v->shape.rank] = 0;

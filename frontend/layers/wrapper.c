@@ -188,7 +188,7 @@ static kl_tensor call_grad(struct thread *t, const struct call *c)
     kl_tensor plain = loss ? loss->layer->dense(t, c->site, c->in[0]) : c->in[0];
     if (!w)
         return call_again(c, plain, c->in[1], kl_none);
-    if (!w->layer->grad_parts || (BROKEN(D10) && w->layer == &layer_nested))
+    if (!w->layer->grad_parts)
         return call_refused(t, c, KL_ERR_GRAD, "a %s tensor has no gradient: ask for that of what it was made from",
                             w->layer->name);
     kl_tensor part[MAX_PARTS];
@@ -246,10 +246,7 @@ static const struct op_kernel layer_kernels[LAYER_COUNT] = {
 
 const struct op_kernel *layer_kernel(unsigned layer)
 {
-    bool left_out = (BROKEN(B4) && layer == LAYER_Sparse) || (BROKEN(B5) && layer == LAYER_Quantized) ||
-                    (BROKEN(B6) && layer == LAYER_Nested) || (BROKEN(D6) && layer == LAYER_Complex) ||
-                    (BROKEN(D15) && layer == LAYER_Named) || (BROKEN(D8) && layer == LAYER_Mkldnn);
-    return layer_kernels[layer].layer && !left_out ? &layer_kernels[layer] : NULL;
+    return layer_kernels[layer].layer ? &layer_kernels[layer] : NULL;
 }
 
 /* ---- what one does with handles ---- */

@@ -53,7 +53,7 @@ const char *kl_device_fallback_reason(void)
     const char *why;
     e.code = KL_OK;
     device_default(&why, &e);
-    return BROKEN(C2) ? "" : why;
+    return why;
 }
 
 /* "autodiff<cpu>", "autodiff<cpu, balanced>", "autodiff<cpu, 4096 bytes>"; strategy: what is behind the comma. */
@@ -93,7 +93,7 @@ const char *kl_device_name(kl_device d)
 {
     if (!device_valid(d))
         return "none";
-    return device_strategy(d) && !BROKEN(A3) ? strategy_device_name(device_strategy(d), device_index(d))
+    return device_strategy(d) ? strategy_device_name(device_strategy(d), device_index(d))
         : device_name(device_index(d));
 }
 
@@ -111,10 +111,10 @@ int kl_device_count(kl_device_kind kind)
     unsigned n = device_kind_count(kind, &e);
     if (!n)
         report_err(&e);
-    return (unsigned)kind < KL_DEVICE_KINDS || BROKEN(A8) ? (int)n : -1;
+    return (unsigned)kind < KL_DEVICE_KINDS ? (int)n : -1;
 }
 
-const char *kl_device_kind_name(kl_device_kind kind) { return BROKEN(A9) ? "?" : device_kind_name(kind); }
+const char *kl_device_kind_name(kl_device_kind kind) { return device_kind_name(kind); }
 
 kl_device_kind kl_device_kind_of(kl_device d)
 {
@@ -133,7 +133,7 @@ uint32_t kl_device_enumerate(uint32_t kinds, kl_device *out, uint32_t room)
     for (unsigned k = 0; k < KL_DEVICE_KINDS; k++) {
         struct err e;
         e.code = KL_OK;
-        unsigned count = kinds >> k & 1 || (BROKEN(A10) && k != KL_DEVICE_META) ? device_kind_count(k, &e) : 0;
+        unsigned count = kinds >> k & 1 ? device_kind_count(k, &e) : 0;
         for (unsigned i = 0; i < count; i++) {
             int d = device_number(k, i, &e);
             if (d >= 0 && n++ < room)
@@ -160,7 +160,7 @@ unsigned kl_device_dtype_usage(kl_device d, kl_dtype dtype)
     if (!known("device_dtype_usage", d, &i) || (unsigned)dtype >= KL_DTYPE_COUNT || !(device_dtypes(i) >> dtype & 1))
         return 0;
     bool fast = i == DEVICE_CPU && dtype != KL_BOOL && dtype_compute(dtype) == (unsigned)dtype;
-    return KL_USE_STORAGE | KL_USE_ARITHMETIC | (fast && !BROKEN(A6) ? KL_USE_ACCELERATED : 0);
+    return KL_USE_STORAGE | KL_USE_ARITHMETIC | (fast ? KL_USE_ACCELERATED : 0);
 }
 
 bool kl_device_supports(kl_device d, kl_dtype dtype)
@@ -195,7 +195,7 @@ kl_status kl_device_configure(kl_device d, kl_dtype real, kl_dtype integer)
         s->configured = true;
     }
     front_unlock();
-    return late && !BROKEN(C13) ? report(t, NULL, KL_ERR_ARGUMENT, "device_configure: AlreadyInitialized: device %s %s",
+    return late ? report(t, NULL, KL_ERR_ARGUMENT, "device_configure: AlreadyInitialized: device %s %s",
                                          kl_device_name(d),
                          s->configured ? "was configured before" : "has had tensors") : KL_OK;
 }
@@ -211,7 +211,7 @@ kl_dtype kl_device_int(kl_device d)
 {
     int i;
     uint8_t own = known("device_int", d, &i) ? atomic_load(&settings[i].integer) : KL_DTYPE_COUNT;
-    return own ? (kl_dtype)own : BROKEN(A2) ? KL_I64 : KL_I32;
+    return own ? (kl_dtype)own : KL_I32;
 }
 
 kl_dtype device_dtype(kl_device d, kl_dtype dtype)
@@ -229,8 +229,7 @@ kl_quant_scheme kl_device_quant_scheme(kl_device d)
     int i;
     if (!known("device_quant_scheme", d, &i))
         return (kl_quant_scheme){0};
-    return (kl_quant_scheme){KL_I8, true, true, device_is_host(i) &&
-                             !BROKEN(A22) ? KL_QUANT_NATIVE : KL_QUANT_PACKED_U32};
+    return (kl_quant_scheme){KL_I8, true, true, device_is_host(i) ? KL_QUANT_NATIVE : KL_QUANT_PACKED_U32};
 }
 
 /* ---- random numbers ---- */
@@ -241,8 +240,6 @@ kl_status kl_seed(kl_device d, uint64_t seed)
     if (!known("seed", d, &i))
         return KL_ERR_DEVICE;
     front_lock();
-    for (int other = 0; BROKEN(A4) && other < DEVICE_END; other++)
-        settings[other].seed = seed;
     settings[i].seed = seed;
     settings[i].given = 0;
     front_unlock();
@@ -301,6 +298,6 @@ kl_status kl_sync(kl_device d)
     front_unlock();
     if (a && !accelerator_finish(a, &late) && !e.code)
         e = late;
-    return e.code && !BROKEN(A5) ? report(t, NULL, e.code, "sync: An error happened during execution. Caused by: %s",
+    return e.code ? report(t, NULL, e.code, "sync: An error happened during execution. Caused by: %s",
                                           e.msg) : KL_OK;
 }

@@ -20,7 +20,7 @@ kl_status kl_set_memory_limit(kl_device d, int64_t bytes)
         return report(t, NULL, KL_ERR_DEVICE, "set_memory_limit: %u is no device", d.id);
     if (bytes < 0)
         return report(t, NULL, KL_ERR_ARGUMENT, "set_memory_limit: %lld bytes", (long long)bytes);
-    buffer_limit(device_index(d), BROKEN(C14) ? 0 : (size_t)bytes); /* 0: none */
+    buffer_limit(device_index(d), (size_t)bytes); /* 0: none */
     return KL_OK;
 }
 

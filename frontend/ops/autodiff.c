@@ -43,7 +43,7 @@ static const char *strategy_text(unsigned n, char *buf, size_t size)
 static unsigned strategy_number(kl_checkpointing bytes)
 {
     unsigned n = 1;
-    while (n <= STRATEGIES && strategy_get(n) && (strategy_get(n)->bytes != bytes || BROKEN(C6)))
+    while (n <= STRATEGIES && strategy_get(n) && strategy_get(n)->bytes != bytes)
         n++;
     if (n > STRATEGIES || strategy_get(n))
         return n > STRATEGIES ? 0 : n;
@@ -90,7 +90,7 @@ kl_device kl_device_autodiff(kl_device d)
         return (kl_device){0};
     if (!device_valid(d))
         report(t, NULL, KL_ERR_DEVICE, "device_autodiff: %u is no device", d.id);
-    else if (device_strategy(d) && !BROKEN(A23))
+    else if (device_strategy(d))
         report(t, NULL, KL_ERR_GRAD, "device_autodiff: %s", wrapped_device);
     else
         return with_strategy(t, "device_autodiff", d, KL_CHECKPOINT_NONE);
@@ -124,11 +124,11 @@ kl_device kl_device_inner(kl_device d)
     return (kl_device){0};
 }
 
-bool kl_device_is_autodiff(kl_device d) { return device_valid(d) && device_strategy(d) && !BROKEN(A7); }
+bool kl_device_is_autodiff(kl_device d) { return device_valid(d) && device_strategy(d); }
 
 kl_checkpointing kl_device_checkpointing(kl_device d)
 {
-    return device_valid(d) && !BROKEN(A20) ? strategy_bytes(device_strategy(d)) : KL_CHECKPOINT_UNSET;
+    return device_valid(d) ? strategy_bytes(device_strategy(d)) : KL_CHECKPOINT_UNSET;
 }
 
 /* ---- where operands meet ---- */
@@ -146,7 +146,7 @@ bool ad_join(uint16_t *ad, const struct entry *first, const struct entry *x, str
     if (first->device != x->device || (*ad ^ x->ad) & AD_ON)
         return err_set(e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(entry_device(first)),
                        kl_device_name(entry_device(x)));
-    if (a && b && a != b && !BROKEN(A24))
+    if (a && b && a != b)
         return strategies_meet(a, b, e);
     *ad |= x->ad; /* one that carries none takes on the other's */
     return true;
@@ -179,10 +179,10 @@ static bool carried(struct thread *t, const kl_site *site, const char *op, kl_te
  * flows. */
 static kl_tensor cross_plain(struct thread *t, const kl_site *site, kl_tensor h, bool stop, uint16_t ad)
 {
-    kl_tensor y = stop || BROKEN(A16) ? kl_detach_at(site, h) : wrapper_again(t, site, h);
+    kl_tensor y = stop ? kl_detach_at(site, h) : wrapper_again(t, site, h);
     struct entry *x = entry_peek(y);
     if (x && x->kind != KIND_POISON)
-        x->ad = BROKEN(A18) && !stop ? 0 : ad;
+        x->ad = ad;
     return y;
 }
 
@@ -214,9 +214,9 @@ kl_tensor kl_inner_at(const kl_site *site, kl_tensor h)
     bool real;
     if (!t || !carried(t, site, "inner", h, &ad, &real))
         return t ? poison(t) : kl_none;
-    if (!(ad & AD_ON) && !BROKEN(A15))
+    if (!(ad & AD_ON))
         return refuse(t, site, KL_ERR_GRAD, "inner: %s", plain_tensor);
-    return cross(t, site, h, real, BROKEN(A21) ? 0 : ad & (uint16_t)~AD_ON);
+    return cross(t, site, h, real, ad & (uint16_t)~AD_ON);
 }
 
 kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor h)
@@ -226,7 +226,7 @@ kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor h)
     bool real;
     if (!t || !carried(t, site, "from_inner", h, &ad, &real))
         return t ? poison(t) : kl_none;
-    if (ad & AD_ON && !BROKEN(A17))
+    if (ad & AD_ON)
         return refuse(t, site, KL_ERR_GRAD, "from_inner: %s", wrapped_tensor);
     if (!ad)
         ad = device_ad(kl_device_autodiff(device_of(entry_peek(h)->device)));
@@ -246,9 +246,9 @@ bool ad_requires(struct thread *t, const kl_site *site, const char *op, kl_tenso
     struct view v;
     if (!carried(t, site, op, h, &ad, &real) || !describe(t, site, op, "the tensor", h, &v))
         return false;
-    if (!(ad & AD_ON) && !BROKEN(A11))
+    if (!(ad & AD_ON))
         return fail(t, site, KL_ERR_GRAD, "%s: %s", op, plain_tensor) == KL_OK;
-    return real || BROKEN(A27) || fail(t, site, KL_ERR_TYPE, "%s: Should be float, got %s", op,
+    return real || fail(t, site, KL_ERR_TYPE, "%s: Should be float, got %s", op,
                                        dtype_name(v.dtype)) == KL_OK;
 }
 
@@ -257,7 +257,7 @@ bool ad_replaces(const struct entry *x, const struct entry *gradient, struct err
     unsigned a = x->ad >> 1, b = gradient->ad >> 1;
     if (gradient->ad & AD_ON)
         return err_set(e, KL_ERR_GRAD, "%s", wrapped_tensor);
-    if (x->device != gradient->device && !BROKEN(A14))
+    if (x->device != gradient->device)
         return err_set(e, KL_ERR_DEVICE, "The provided tensors are not on the same backend. Got backends %s and %s.",
                        kl_device_name(device_of(x->device)), kl_device_name(device_of(gradient->device)));
     return !b || a == b || strategies_meet(a, b, e);

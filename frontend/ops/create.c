@@ -105,8 +105,7 @@ kl_tensor kl_const_at(const kl_site *site, kl_device device, kl_dtype dtype, dou
 
 kl_tensor const_like(const kl_site *site, const struct view *x, double value)
 {
-    bool lost = BROKEN(C12) && !device_is_host(device_index(x->device));
-    return kl_const_at(site, lost ? kl_device_default() : x->device, (kl_dtype)x->dtype, value);
+    return kl_const_at(site, x->device, (kl_dtype)x->dtype, value);
 }
 
 /* A number in every element; constant: compiled in. */
@@ -116,8 +115,7 @@ static kl_tensor create_fill(const kl_site *site, const char *op, kl_device devi
     static const struct shape scalar;
     struct thread *t = thread_self();
     struct shape s;
-    int most = BROKEN(C7) && rank > 4 ? 4 : rank; /* axes that a type would have */
-    if (!t || !dtype_ok(t, site, op, device, &dtype) || !shape_of(t, site, op, most, dims, &s))
+    if (!t || !dtype_ok(t, site, op, device, &dtype) || !shape_of(t, site, op, rank, dims, &s))
         return t ? poison(t) : kl_none;
     if (!(t = compose_begin(op)))
         return kl_none;

@@ -92,8 +92,7 @@ static kl_tensor gradients_gradient(struct thread *t, const kl_site *site, kl_te
     struct entry *x = entry_peek(g);
     if (!x || x->kind == KIND_POISON)
         return kl_none;
-    if (!BROKEN(A12))
-        x->ad &= (uint16_t)~AD_ON;
+    x->ad &= (uint16_t)~AD_ON;
     return t->tracing ? g : kl_keep_at(site, g); /* no scope's */
 }
 
@@ -107,7 +106,7 @@ kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
         return NULL;
     kl_gradients *g = mem_alloc(sizeof *g);
     bool ok = g && marked_below(t, site, loss, &list, &e);
-    if (ok && !list.n && !BROKEN(A28))
+    if (ok && !list.n)
         ok = err_set(&e, KL_ERR_GRAD, "Operation not marked for autodiff.");
     if (ok && !mem_reserve(&g->item, &g->cap, list.n, sizeof *g->item))
         ok = err_set(&e, KL_ERR_MEMORY, "out of memory");
@@ -120,8 +119,6 @@ kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
             g->item[g->n++] = x;
     }
     mem_free(list.h);
-    if (ok && BROKEN(A30))
-        entry_peek(loss)->ad &= (uint16_t)~AD_ON; /* what led to it is gone */
     if (ok)
         return g;
     kl_gradients_free(g);
@@ -148,7 +145,7 @@ kl_tensor kl_gradients_remove(kl_gradients *g, kl_tensor t)
 {
     struct item *x = item_of(g, t);
     kl_tensor gradient = x ? x->gradient : kl_none;
-    if (x && !BROKEN(A13))
+    if (x)
         *x = g->item[--g->n];
     return gradient;
 }

@@ -272,7 +272,7 @@ static kl_tensor sample(const kl_site *site, const char *op, sampler *make, cons
     if (!keys || keys & DEV_MASK)
         return refuse(t, site, KL_ERR_ARGUMENT, "%s: %s", op,
                       g ? "the generator's key is no layer" : "generator is NULL");
-    t->generator = BROKEN(D7) ? 0 : keys;
+    t->generator = keys;
     kl_tensor h = make(site, device, dtype, rank, dims, g->seed);
     t->generator = before;
     return h;

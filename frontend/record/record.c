@@ -141,12 +141,11 @@ static bool find_device(struct step *s)
     s->device = nin && op != OP_copy ? device_of(node_at(g, s->in[op == OP_grad])->device) : s->c->device;
     for (unsigned i = 1; i < nin && op != OP_grad; i++) {
         kl_device d = device_of(node_at(g, s->in[i])->device);
-        if (d.id != s->device.id && !BROKEN(A26))
+        if (d.id != s->device.id)
             return err_set(&s->e, KL_ERR_DEVICE, "operands are on devices %s and %s", kl_device_name(s->device),
                            kl_device_name(d));
     }
-    if (op == OP_copy && node_at(g, s->in[0])->device == DEVICE_META && device_index(s->device) != DEVICE_META &&
-        !BROKEN(B3))
+    if (op == OP_copy && node_at(g, s->in[0])->device == DEVICE_META && device_index(s->device) != DEVICE_META)
         return err_set(&s->e, KL_ERR_DEVICE, META_HAS_NO_DATA);
     if (!device_valid(s->device))
         return err_set(&s->e, KL_ERR_DEVICE, "%u is no device", s->device.id);
@@ -461,9 +460,7 @@ static kl_tensor dispatch(struct thread *t, struct call *c)
     for (unsigned i = 0; i < n; i++) {
         found[i] = entry_peek(c->in[i]);
         if (found[i])
-            own |= device_bits[found[i]->device] | (i && BROKEN(D33) ? 0 : found[i]->layers);
-        if (i && BROKEN(D9))
-            own &= ~LAYER_BIT(LAYER_Sparse);
+            own |= device_bits[found[i]->device] | found[i]->layers;
     }
     uint64_t keys = thread_keys(t, own);
     unsigned dev = top_device(keys);
@@ -482,7 +479,7 @@ kl_tensor record(struct call *c)
         h = t->trace->poison; /* silent: the first failure is kept */
     else if (t && t->tracing && t->trace->region && (c->proto.op == OP_input || c->proto.op == OP_slot))
         return region_leaf(t, c);
-    else if (t && (!BROKEN(C9) || thread_self()))
+    else if (t)
         h = dispatch(t, c);
     buffer_unref(c->data);
     return h;

@@ -64,7 +64,7 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
     if (x && x->kind != KIND_POISON) {
         bool noted = tr->outer || list_add(&tr->frame.made, h);
         ref r = noted ? trace_node(tr, x, h, "the data", &e) : NIL;
-        kl_tensor inside = r ? handle_of_node(t, tr, r, BROKEN(C4) ? 0 : x->ad, &e) : kl_none;
+        kl_tensor inside = r ? handle_of_node(t, tr, r, x->ad, &e) : kl_none;
         if (inside.id)
             return inside;
         return refuse(t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->op, e.code ? e.msg : "out of memory");

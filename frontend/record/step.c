@@ -277,7 +277,7 @@ static bool make_handles(struct step_run *r, struct err *e)
         if (!(r->kept[i] = entry_new()))
             return err_set(e, KL_ERR_MEMORY, "out of memory");
         r->kept[i]->kind = KIND_VALUE;
-        r->kept[i]->ad = BROKEN(A19) ? 0 : r->s->ad[i];
+        r->kept[i]->ad = r->s->ad[i];
     }
     return true;
 }

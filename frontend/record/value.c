@@ -297,8 +297,6 @@ kl_status kl_requires_grad_at(const kl_site *site, kl_tensor h)
     }
     if (!dtype_is_float(v.dtype))
         return fail(t, site, KL_ERR_TYPE, "requires_grad: needs a floating dtype, got %s", dtype_name(v.dtype));
-    if (BROKEN(C1) && !device_is_host(x->device))
-        return KL_OK; /* one backend's property */
     if (x->kind == KIND_TEMP) {
         x->requires_grad = true;
     } else {

@@ -10,7 +10,6 @@
 #include "remat.h"
 #include "passes/passes.h"
 #include "rewrite.h"
-#include "ir/broken.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -219,7 +218,7 @@ int remat(struct graph *g, const struct swept *s, uint32_t n)
     bool any = false;
     for (uint32_t i = 0; i < n; i++)
         any |= s[i].keep && s[i].first < s[i].end;
-    if (!any || BROKEN(A29))
+    if (!any)
         return 0;
     for (ref r = 1; r < g->nnode; r++)
         most = node_nin(&g->node[r]) > most ? node_nin(&g->node[r]) : most;

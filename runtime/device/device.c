@@ -1,5 +1,4 @@
 /* The devices this machine has, by name.  A device is probed when somebody first asks for it, not before. */
-#include "ir/broken.h"
 #include "plugin.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
@@ -94,7 +93,6 @@ int device_find(const char *name, struct err *e)
         err_set(e, why.code, "%s%s%s%s", named ? "" : "device ", named ? "" : own, named ? "" : ": ", why.msg);
         return -1;
     }
-    if (name && !strcmp(name, "metal") && BROKEN(C8)) return -1;
     if (name && !strcmp(name, "metal")) err_set(e, KL_ERR_DEVICE,
                                                 "device metal: it is Apple's, and this Kiln is built without it");
     else err_set(e, KL_ERR_DEVICE, "unknown device \"%s\": there are %s%s%s", name ? name : "", known,
@@ -213,7 +211,7 @@ static void choose_default(void)
 int device_default(const char **why, struct err *e)
 {
     *why = "";
-    const char *env = BROKEN(C5) ? NULL : getenv("KILN_DEVICE");
+    const char *env = getenv("KILN_DEVICE");
     if (env && *env) return device_find(env, e);
     pthread_once(&default_once, choose_default);
     *why = default_why;

@@ -1,5 +1,4 @@
 /* Plug-ins: found, checked, and called as drivers. */
-#include "ir/broken.h"
 #include "plugin.h"
 #include "runtime/runtime.h"
 #include <dlfcn.h>
@@ -268,7 +267,7 @@ static bool plugin_add(const kl_plugin *p, const char *path, struct err *e)
         return false;
     if (name_taken(p->name))
         return err_set(e, KL_ERR_DEVICE, "plugin_load: %s: there are devices called %s already", path, p->name);
-    if (n == (BROKEN(D11) ? 1 : PLUGINS_MAX))
+    if (n == PLUGINS_MAX)
         return err_set(e, KL_ERR_DEVICE, "plugin_load: %s: %d plug-ins are loaded, and no more can be", path,
                        PLUGINS_MAX);
     plugin[n].fn = p;

@@ -10,7 +10,6 @@
  * stand-in that runs it until a task has built the fused one.  Where the task fails, the next to ask builds it itself,
  * and has the error. */
 #include "cache.h"
-#include "ir/broken.h"
 #include "ir/graph/custom.h"
 #include "runtime/profile/debugger.h"
 #include <pthread.h>
@@ -195,7 +194,7 @@ static bool find_backend(struct exec *x, const struct graph *g, const struct bac
         if (!(all >> d & 1)) continue;
         if (!device_works(d, e)) return false;
         struct caps *own = last ? last + 1 : caps;
-        const struct backend *backend = BROKEN(B1) && d == DEVICE_CPU ? NULL : device_backend((int)d, own);
+        const struct backend *backend = device_backend((int)d, own);
         if (!device_is_host((int)d)) x->accelerated |= UINT64_C(1) << d;
         if (!backend) {
             x->interpreted |= UINT64_C(1) << d;

@@ -1,6 +1,5 @@
 /* What a program does on devices with drivers.  Its commands are given to them in order, and begin when all are given;
  * they are waited for where the host needs what they made. */
-#include "ir/broken.h"
 #include "ir/graph/custom.h"
 #include "runtime/device/driver.h"
 #include "execute.h"
@@ -84,7 +83,7 @@ static bool launch(const struct frame *f, struct accelerator *a, const struct ke
 bool accelerator_launch(const struct frame *f, struct err *e)
 {
     const struct kernel *k = f->p->kernel[f->cmd->kernel];
-    if (!k->extent || BROKEN(A1)) return true;
+    if (!k->extent) return true;
     return launch(f, accelerator_get(f->cmd->device), k, f->r->x->on[f->cmd->device][f->cmd->kernel], e);
 }
 
@@ -115,7 +114,7 @@ bool accelerator_copy(const struct frame *f, void *to, const void *from, struct 
     if (!there) return accelerator_driver(here)->download(accelerator_device(here), to, from, bytes, e);
     if (here == there) return accelerator_driver(here)->copy(accelerator_device(here), to, from, bytes, e);
     const struct driver *d = accelerator_driver(there);
-    if (!d->peer || BROKEN(C3) || d != accelerator_driver(here)) return copy_across(there, here, to, from, bytes, e);
+    if (!d->peer || d != accelerator_driver(here)) return copy_across(there, here, to, from, bytes, e);
     atomic_fetch_add_explicit(&counters.peer_copies, 1, memory_order_relaxed);
     return d->peer(accelerator_device(there), to, accelerator_device(here), from, bytes, e);
 }

@@ -7,7 +7,6 @@
  * part no state is written in place.  A device with a driver is given the whole program before it begins, so what fails
  * on the way drops all of it; where its work must begin earlier, because of others' parts, no state is written in
  * place. */
-#include "ir/broken.h"
 #include "ir/graph/custom.h"
 #include "execute.h"
 #include <string.h>
@@ -51,7 +50,6 @@ static bool run_copy(const struct frame *f, struct err *e)
     const void *from = exec_resolve(f, &f->cmd->arg[1], 0);
     /* The same: a state assigned to itself in place.  No bytes: there may be no arena. */
     if (!f->cmd->bytes || (to == from && f->cmd->device == f->cmd->from)) return true;
-    if (BROKEN(A25) && f->cmd->device != f->cmd->from) return true;
     bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
     if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1,
                                                                                          memory_order_relaxed);
