@@ -1,6 +1,7 @@
 #!/bin/sh
-# Fails where a source line has more than 120 columns (tables of documents and text tests apart), and where a function
-# local to a file has a name that stands in more than two files: grep and stack traces could not tell them apart.
+# Fails where a source line has more than 120 columns (tables of documents and text tests apart), where a function
+# local to a file has a name that stands in more than two files (grep and stack traces could not tell them apart), and
+# where a folder's README does not name a file of it.
 cd "$(dirname "$0")/.." || exit 1
 folders='include ir frontend passes codegen runtime tests bench examples'
 passed=0 failed=0
@@ -29,6 +30,14 @@ result 'names of file-local functions in more than two files' "$shared"
 names=$(grep -rhcE '^static [^=;]*[a-z_0-9]+\(' --include='*.c' ir passes codegen runtime frontend |
     awk '{ n += $1 } END { print n }')
 if [ "$names" -lt 1000 ]; then result 'functions found' "$names"; fi
+
+# A folder's README names each of its source files.
+unnamed=$(find ir passes codegen runtime frontend -mindepth 2 -name README.md | while read -r readme; do
+    find "${readme%/*}" -maxdepth 1 -type f ! -name README.md | while read -r file; do
+        grep -qF "\`${file##*/}\`" "$readme" || echo "  $readme does not name ${file##*/}"
+    done
+done)
+result 'files that the README of their folder does not name' "$unnamed"
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -1,3 +1,4 @@
+/* LLVM types of element types and of vectors of them, constants, splats and shuffles. */
 #include "emit.h"
 #include <string.h>
 

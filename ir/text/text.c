@@ -1,3 +1,4 @@
+/* A text that grows, tables of names, literals of every element type, and labels of devices. */
 #include "text.h"
 #include <math.h>
 #include <stdarg.h>
