@@ -254,8 +254,10 @@ static bool check_bounds(const struct check *c, const struct access *a)
     const struct graph *g = p->g;
     int64_t size = -1; /* no such place */
     switch (a->loc.kind) {
-    case LOC_ARENA:   if (a->loc.index < MAX_DEVICES) size = p->arena_bytes[a->loc.index] -
-        p->region_bytes[a->loc.index]; break;
+    case LOC_ARENA:
+        if (a->loc.index < MAX_DEVICES)
+            size = p->arena_bytes[a->loc.index] - p->region_bytes[a->loc.index];
+        break;
     case LOC_SCRATCH: size = p->scratch_bytes; break;
     case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(g, &g->input.v[a->loc.index]); break;
     case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(g, &g->state.v[a->loc.index]); break;
