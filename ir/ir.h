@@ -277,6 +277,7 @@ struct attr_info {
     uint8_t kind, at, size;       /* enum attr_kind; at, size: of the field, in bytes */
     uint8_t more;                 /* what is stored is more than what is written, by this; ATTR_FLAG: the bit */
     bool optional;                /* where it is not written the field is 0 */
+    bool several;                 /* ATTR_AXIS: text may list several axes, which are a node each */
     const char *const *words;     /* ATTR_WORD; ends with NULL */
     struct { const char *word; uint8_t at, size; } part[2];
 };

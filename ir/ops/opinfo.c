@@ -93,6 +93,7 @@ static const char *const sum_words[] = {"i32", NULL};
 #define FIELD(field) .at = offsetof(union attr, field), .size = sizeof(((union attr *)0)->field)
 #define A_NONE {0}
 #define A_AXIS(field) {.word = "axis", .kind = ATTR_AXIS, FIELD(field)}
+#define A_EACH_AXIS(field) {.word = "axis", .kind = ATTR_AXIS, FIELD(field), .several = true}
 #define A_AXES(field) {.word = "axes", .kind = ATTR_AXES, FIELD(field)}
 #define A_PERM(field) {.word = "perm", .kind = ATTR_PERM, FIELD(field)}
 #define A_DIM(s, field) {.word = #field, .kind = ATTR_DIM, FIELD(s.field)}
