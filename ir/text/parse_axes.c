@@ -1,5 +1,5 @@
-/* Lines of .kir text that stand for several nodes: attributes of several axes (a node an axis, in the order that they are
- * written), expand of an operand of lower rank, const with a shape or a list of numbers. */
+/* Lines of .kir text that stand for several nodes: attributes of several axes (a node an axis, in the order that they
+ * are written), expand of an operand of lower rank, const with a shape or a list of numbers. */
 #include "parse.h"
 #include <stdio.h>
 #include <string.h>
