@@ -89,5 +89,3 @@ kl_tensor kl_blocked_at(const kl_site *site, kl_tensor a, int64_t block)
                                                           block});
     return compose_end(t, blocked_make(t, site, kl_permute_at(site, cut, exchange)));
 }
-
-kl_tensor kl_blocked(kl_tensor a, int64_t block) { return kl_blocked_at(NULL, a, block); }

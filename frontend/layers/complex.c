@@ -207,9 +207,3 @@ kl_tensor kl_conj_at(const kl_site *site, kl_tensor z)
         return of_parts(site, "conj", z, conjugate);
     return of_parts(site, "conj", z, real);
 }
-
-kl_tensor kl_complex(kl_tensor re, kl_tensor im) { return kl_complex_at(NULL, re, im); }
-kl_tensor kl_real(kl_tensor z) { return kl_real_at(NULL, z); }
-kl_tensor kl_imag(kl_tensor z) { return kl_imag_at(NULL, z); }
-kl_tensor kl_conj(kl_tensor z) { return kl_conj_at(NULL, z); }
-kl_tensor kl_angle(kl_tensor z) { return kl_angle_at(NULL, z); }

@@ -365,11 +365,6 @@ kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, k
     return compose_end(t, quantize(t, site, &q, x));
 }
 
-kl_tensor kl_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
-{
-    return kl_quantized_at(NULL, x, scheme, scale, zero_point);
-}
-
 /* ---- observers ---- */
 
 kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, kl_dtype dtype, int rank,
@@ -459,6 +454,3 @@ kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tenso
     scale_of_range(site, &q, kl_detach_at(site, o->low), kl_detach_at(site, o->high));
     return compose_end(t, quantize(t, site, &q, x));
 }
-
-kl_status kl_observe(kl_observer *o, kl_tensor x) { return kl_observe_at(NULL, o, x); }
-kl_tensor kl_quantized_by(const kl_observer *o, kl_tensor x) { return kl_quantized_by_at(NULL, o, x); }

@@ -407,19 +407,3 @@ kl_tensor kl_sampled_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b, kl
                                                                     zero);
     return compose_end(t, with_values(t, site, pattern, values));
 }
-
-kl_tensor kl_sparse_coo(kl_tensor values, kl_tensor rows, kl_tensor columns, int64_t nrows, int64_t ncolumns)
-{
-    return kl_sparse_coo_at(NULL, values, rows, columns, nrows, ncolumns);
-}
-
-kl_tensor kl_sparse_csr(kl_tensor values, kl_tensor starts, kl_tensor columns, int64_t ncolumns)
-{
-    return kl_sparse_csr_at(NULL, values, starts, columns, ncolumns);
-}
-
-kl_tensor kl_to_sparse(kl_tensor a, int64_t bound) { return kl_to_sparse_at(NULL, a, bound); }
-kl_tensor kl_sampled_matmul(kl_tensor a, kl_tensor b, kl_tensor pattern)
-{
-    return kl_sampled_matmul_at(NULL, a, b, pattern);
-}

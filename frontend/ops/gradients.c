@@ -206,10 +206,3 @@ void kl_gradients_free(kl_gradients *g)
         mem_free(g->item);
     mem_free(g);
 }
-
-kl_gradients *kl_backward(kl_tensor loss) { return kl_backward_at(NULL, loss); }
-
-kl_status kl_gradients_replace(kl_gradients *g, kl_tensor t, kl_tensor gradient)
-{
-    return kl_gradients_replace_at(NULL, g, t, gradient);
-}

@@ -209,11 +209,6 @@ kl_status kl_scope_end_at(const kl_site *site)
     return KL_OK;
 }
 
-kl_status kl_scope_end(void)
-{
-    return kl_scope_end_at(NULL);
-}
-
 /* ---- no_grad blocks ---- */
 
 kl_status kl_no_grad_begin(void)
@@ -235,11 +230,6 @@ kl_status kl_no_grad_end_at(const kl_site *site)
                     t->no_grad ? "the block was begun before this trace" : "no block is open");
     t->no_grad--;
     return KL_OK;
-}
-
-kl_status kl_no_grad_end(void)
-{
-    return kl_no_grad_end_at(NULL);
 }
 
 bool kl_grad_enabled(void)

@@ -163,11 +163,6 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     return KL_OK;
 }
 
-kl_status kl_trace_begin(const char *name)
-{
-    return kl_trace_begin_at(NULL, name);
-}
-
 bool kl_tracing(void)
 {
     struct thread *t = thread_self();
@@ -531,11 +526,6 @@ kl_status kl_trace_end_at(const kl_site *site)
     span_end(SPAN_STEP, tr->r.g->name, began);
     trace_drop(t);
     return status;
-}
-
-kl_status kl_trace_end(void)
-{
-    return kl_trace_end_at(NULL);
 }
 
 const char *kl_trace_miss(void)
