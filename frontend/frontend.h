@@ -422,8 +422,8 @@ struct launch {
     bool *exclusive;             /* for exec_run, with room for as many */
     struct buffer **state, **out;
 };
-/* Waits until every state has a value that nobody writes, and keeps others off those to be assigned.  Lets go of the
- * lock meanwhile.  false: *e, and nothing is taken. */
+/* Waits until every state has a value that is not being written, and keeps others off those to be assigned.  The lock
+ * is open meanwhile.  false: *e, and nothing is taken. */
 bool launch_take(struct launch *l, struct err *e);
 /* Outputs become values of states and, by output, of the other handles in kept[]. */
 void launch_commit(struct launch *l, struct entry *const *kept);

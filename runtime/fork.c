@@ -1,5 +1,5 @@
-/* Fork: whoever forks takes every lock of Kiln's first, in the order in which they are taken one within the other, and
- * waits for the code generators, which have locks of their own.  So a child finds all of it consistent, and starts with
+/* Fork: the forking thread takes every lock of Kiln's first, in the order in which they are nested, and waits for the
+ * code generators, which have locks of their own.  So a child finds all of it consistent, and starts with
  * a background thread of its own, no recording and nothing half built.  (The pool, which also runs without the rest of
  * Kiln, looks after itself.) */
 #include "runtime.h"

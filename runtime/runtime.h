@@ -185,7 +185,7 @@ uint64_t schedules_number(void);         /* another after each schedules_set */
  * lives as long as the process.  false: *e, KILN_SCHEDULES cannot be read. */
 bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, struct err *e);
 
-/* ---- background.c: a thread for tasks that nobody waits for ---- */
+/* ---- background.c: a thread for tasks that no caller waits for ---- */
 bool background_run(void (*run)(void *ctx), void *ctx); /* false: it cannot be run */
 /* For tasks, between their steps: lets forks go first.  false: the process ends, give up. */
 bool background_pause(void);

@@ -83,7 +83,7 @@ bool kl_is_tracked(kl_tensor h)
 
 /* ---- making them ---- */
 
-/* On the inner device, and for nobody to differentiate again. */
+/* On the inner device, and not differentiable again. */
 static kl_tensor gradients_gradient(struct thread *t, const kl_site *site, kl_tensor loss, kl_tensor of)
 {
     t->no_grad++;

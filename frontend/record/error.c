@@ -57,7 +57,7 @@ kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char
     return code;
 }
 
-/* In a failed trace all poison is one handle; outside, each is released by whoever got it. */
+/* In a failed trace all poison is one handle; outside, each is released by its receiver. */
 kl_tensor poison(struct thread *t)
 {
     struct trace *tr = thread_trace(t);

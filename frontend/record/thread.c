@@ -40,7 +40,7 @@ static void thread_end(void *p)
     self = NULL;
 }
 
-/* A child of fork has none of the other threads: nobody else would open the lock, nor finish what they were writing. */
+/* A child of fork has none of the other threads: no one would open the lock or finish what they were writing. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&lock);

@@ -14,7 +14,7 @@
  *
  * The op is a node of the graph like any other, on its operands' device and with several results if it likes, in
  * traces, lazily and in regions.  It is a kernel of its own, between others; its results depend on its operands and
- * attributes alone, so it may be left out where nobody needs them, and run again (kl_checkpoint).  Attributes are
+ * attributes alone, so it may be left out where they are not needed, and run again (kl_checkpoint).  Attributes are
  * bytes, compiled in: other bytes are another program.  examples/custom.c is a whole program. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_CUSTOM_H

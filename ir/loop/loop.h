@@ -27,7 +27,7 @@
  * Phases: SYNC, outside of all loops, ends a phase of the kernel.  All that one phase has stored in outputs and
  * workspaces the next may load; values do not pass, but for constants.  Each phase has at most one parallel or
  * grid loop.  A kernel's iterations are those of its phases one after the other: begin and end of a call are counted
- * so, and whoever runs a kernel in parts runs one phase to its end before the next.
+ * so, and what runs a kernel in parts runs one phase to its end before the next.
  *
  * Tiles: a value may be a matrix of constant shape, kept in registers.  Primitives take them element by element; a row
  * [1xN], a column [Mx1] or a scalar stands for all rows or columns.  MMA adds a product of two tiles to a third.  Tiles
@@ -117,7 +117,7 @@ struct linst {
 _Static_assert(sizeof(struct linst) == 32, "no padding: kernels are hashed as bytes");
 
 enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_WORKSPACE, BUF_SHARED, BUF_REGISTER, BUF_COUNT };
-/* The kernel's own memory, which nobody gives it as an argument. */
+/* The kernel's own memory, which is no argument. */
 static inline bool buf_is_local(unsigned role) { return role == BUF_SHARED || role == BUF_REGISTER; }
 struct lbuf {
     uint8_t dtype, role;

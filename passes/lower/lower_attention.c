@@ -252,7 +252,7 @@ static void score_tile(const struct attention *a, val j0)
 }
 
 /* Scores become weights, and their sum comes to the total.  A key that the query does not see may have a score above
- * the largest: what its weight then is, nobody takes. */
+ * the largest: its weight is then not used. */
 static void weigh(const struct attention *a)
 {
     struct kernel *k = a->w->k;

@@ -1,6 +1,6 @@
-/* One thread for work that nobody waits for: compiling while the program already runs.  It is started by the first
+/* One thread for work that no caller waits for: compiling while the program already runs.  It is started by the first
  * task and ended at exit, before the code generators' libraries are taken down: exit handlers run in reverse order, and
- * whoever gives a task here has opened them.  What is still queued then is dropped.  A fork waits until the thread
+ * the caller that adds a task has opened them.  What is still queued then is dropped.  A fork waits until the thread
  * rests, between two tasks or where a task lets it, and so finds no lock in its hands: not of an allocator, which may
  * be the user's or a sanitizer's, either. */
 #define _GNU_SOURCE

@@ -21,7 +21,7 @@ pthread_cond_t cache_changed = PTHREAD_COND_INITIALIZER;
 struct entry *cache_programs[CACHE_BUCKETS];
 struct entry *cache_newest, *cache_named[CACHE_BUCKETS];
 
-/* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
+/* ---- fork: what the parent's other threads were building is not finished in the child ---- */
 void cache_before_fork(void)
 {
     pthread_mutex_lock(&cache_lock);
