@@ -3,8 +3,8 @@
  *
  * The cache has a reference to each program of its tables, and everyone who runs one or keeps it for later has one of
  * their own.  A program with the cache's reference alone may be evicted: the count goes from 1 to 0 in one step, so
- * that no thread can take a reference meanwhile, and the program's parts are freed.  The memory of its entry stays
- * until the last weak reference is gone; from a weak reference a real one is made with exec_try_ref, which fails once the
+ * no thread can take a reference meanwhile, and the program's parts are freed.  The memory of its entry stays until
+ * the last weak reference is gone; from a weak reference a real one is made with exec_try_ref, which fails once the
  * count is 0. */
 #include "cache.h"
 #include <stdlib.h>
