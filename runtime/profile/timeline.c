@@ -1,8 +1,8 @@
 /* The timeline: spans of every thread, kept by the thread that has them, and times added up where programs are.
  *
- * Off, a span costs one load.  On, each thread writes to a log of its own, under a lock that no other thread
- * takes before the recording is taken over.  Kernels and programs live as long as the process, and so do their names; of others
- * there is one copy each. */
+ * Off, a span costs one load.  On, each thread writes to a log of its own, under a lock that no other thread takes
+ * before the recording is taken over.  Kernels and programs live as long as the process, and so do their names; of
+ * others there is one copy each. */
 #define _GNU_SOURCE
 #include "runtime/runtime.h"
 #include <pthread.h>
