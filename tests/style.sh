@@ -39,5 +39,10 @@ unnamed=$(find ir passes codegen runtime frontend -mindepth 2 -name README.md | 
 done)
 result 'files that the README of their folder does not name' "$unnamed"
 
+# shellcheck disable=SC2046
+awk -v mode=header -f include/kiln/call_sites.awk $(ls include/kiln/*.h | grep -v call_sites.h) |
+    cmp -s - include/kiln/call_sites.h
+result 'include/kiln/call_sites.h' "$([ $? -eq 0 ] || echo '  is not what call_sites.awk makes of the other headers')"
+
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

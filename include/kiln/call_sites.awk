@@ -20,6 +20,17 @@ function names_of(list,    i, c, depth, part, all) {
     return all
 }
 
+# A declaration in lines of at most 120 columns, the later ones below its first parameter.
+function wrapped(text,    all, margin, i) {
+    margin = index(text, "(")
+    while (length(text) > 120) {
+        for (i = 120; substr(text, i - 1, 2) != ", "; i--) ;
+        all = all substr(text, 1, i - 1) "\n"
+        text = sprintf("%*s%s", margin, "", substr(text, i + 1))
+    }
+    return all text "\n"
+}
+
 function declare(text,    open, head, name, result, list, none) {
     gsub(/[ \t\n]+/, " ", text)
     open = index(text, "(")
@@ -35,7 +46,8 @@ function declare(text,    open, head, name, result, list, none) {
         printf "%s%s(%s)\n{\n    return %s_at(NULL%s);\n}\n", result, name, list, name, none ? "" : ", " names_of(list)
         return
     }
-    prototypes = prototypes sprintf("KL_API %s%s_at(const kl_site *site%s);\n", result, name, none ? "" : ", " list)
+    prototypes = prototypes wrapped(sprintf("KL_API %s%s_at(const kl_site *site%s);", result, name,
+                                            none ? "" : ", " list))
     macros = macros sprintf("#define %s(%s) %s_at(KL_HERE%s)\n", name, none ? "" : "...", name,
                             none ? "" : ", __VA_ARGS__")
 }
@@ -53,6 +65,7 @@ END {
     if (mode == "plain") exit
     print "/* Variants with a call site, which may be NULL, and macros that pass the caller's.  Included by <kiln/kiln.h>."
     print " * Made from the other headers by call_sites.awk. */"
+    print "#include <kiln/kiln.h> /* in front of the guard: it includes this file */"
     print "#ifndef KILN_CALL_SITES_H\n#define KILN_CALL_SITES_H\n"
     print "#ifdef __cplusplus\nextern \"C\" {\n#endif\n"
     printf "%s", prototypes
