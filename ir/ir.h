@@ -330,6 +330,10 @@ static inline bool op_is_anchor(unsigned op) { return op_has(op, TRAIT_ANCHOR); 
 /* ---- mem.c: all of Kiln's own memory ---- */
 bool mem_use(const kl_memory *m);                 /* from these functions; false: too late, there is some in use */
 const kl_memory *mem_used(void);                  /* for libraries with a mem.c of their own */
+/* What a module does around a fork of the process: takes its locks before, and opens them after, in both processes; in
+ * the child it also resets what other threads were doing.  The parts stand in runtime/fork.c. */
+struct fork_part { void (*before)(void), (*after)(bool child); };
+
 void *mem_alloc(size_t bytes);                    /* zeroed; NULL when out of memory */
 void *mem_grow(void *p, size_t old_bytes, size_t new_bytes); /* new bytes zeroed; NULL leaves p as it was */
 void mem_free(void *p);                           /* NULL is fine */

@@ -31,8 +31,9 @@ static struct block *idle[DEVICE_END][CLASSES];
 static struct buffer_stats stats[DEVICE_END];
 static atomic_bool limited;
 
-void buffer_before_fork(void) { pthread_mutex_lock(&lock); }
-void buffer_after_fork(void) { pthread_mutex_unlock(&lock); }
+static void buffer_before_fork(void) { pthread_mutex_lock(&lock); }
+static void buffer_after_fork(bool child) { (void)child, pthread_mutex_unlock(&lock); }
+const struct fork_part buffer_fork = {buffer_before_fork, buffer_after_fork};
 
 static size_t class_bytes(uint32_t cls) { return (size_t)(SMALLEST / 4) * (4 + cls % 4) << cls / 4; }
 

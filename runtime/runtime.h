@@ -57,8 +57,6 @@ struct driver_device *accelerator_device(const struct accelerator *a);
  * numbers. */
 void accelerator_lock(struct accelerator *a);
 void accelerator_unlock(struct accelerator *a);
-void accelerators_before_fork(void);
-void accelerators_after_fork(bool child);
 /* A kernel's code on a device. */
 struct device_kernel {
     struct driver_kernel *kernel;
@@ -99,8 +97,6 @@ bool buffer_limited(void);               /* has a device ever had a limit? */
 size_t buffer_charge(size_t bytes);      /* what a buffer of so many bytes counts for */
 /* Is there room for buffers of that charge in all?  false: *e, `what` needs it. */
 bool buffer_room(int device, size_t charge, const char *what, struct err *e);
-void buffer_before_fork(void);
-void buffer_after_fork(void);
 
 /* ---- pool.c: the thread pool; the caller is worker 0 ----
  * Calls fn on contiguous shares of 0..extent, each worth at least `grain` iterations (0: one share, in the
@@ -172,14 +168,10 @@ bool exec_try_ref(const struct exec *x); /* makes a weak reference a real one to
 void cache_limit_changed(void);          /* option program_bytes was set */
 int64_t cache_total(void);               /* what programs and kernels take now, in bytes */
 
-void cache_before_fork(void);
-void cache_after_fork(bool child);
 
 /* ---- schedules.c: schedules handed in, by KILN_SCHEDULES (a file) or the API, for programs built from then on ---- */
 /* Takes the place of all that were handed in before.  false: *e, and those stay. */
 bool schedules_set(const char *text, size_t len, const char *file, struct err *e);
-void schedules_before_fork(void);
-void schedules_after_fork(void);
 uint64_t schedules_number(void);         /* another after each schedules_set */
 /* The section of a graph's kernels in *s, NULL if there is none: the same pointer as long as its text is the same.  It
  * lives as long as the process.  false: *e, KILN_SCHEDULES cannot be read. */
@@ -189,10 +181,10 @@ bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, 
 bool background_run(void (*run)(void *ctx), void *ctx); /* false: it cannot be run */
 /* For tasks, between their steps: lets forks go first.  false: the process ends, give up. */
 bool background_pause(void);
-void background_before_fork(void);
-void background_after_fork(bool child);
 
 /* ---- fork.c: locks in order ---- */
+extern const struct fork_part accelerators_fork, background_fork, buffer_fork, cache_fork, log_fork, schedules_fork,
+    timeline_fork;                       /* each beside the lock that it is about */
 void fork_watch(void);                   /* before a lock of Kiln's is first taken */
 void fork_hold(void);                    /* no fork until the code generator is done */
 void fork_release(void);
@@ -202,7 +194,6 @@ void log_use(kl_log_fn *fn, void *ctx, kl_log_level least);
 bool log_wants(kl_log_level level);
 void log_message(kl_log_level level, const char *message);
 void log_put(kl_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void log_after_fork(void);
 
 /* ---- disk.c: kernel -> code, kept in a folder between processes ----
  * KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else $HOME/.cache/kiln; "none": nothing is kept.  Any number of threads
@@ -323,8 +314,6 @@ void timeline_free(struct timeline *t);
 const struct times *times_next(const struct times *at);
 /* Starts it if KILN_PROFILE names a file, which is written when the process exits. */
 void timeline_from_environment(void);
-void timeline_before_fork(void);
-void timeline_after_fork(bool child);    /* a child records nothing */
 /* ---- timeline_json.c: as trace events, which Perfetto and chrome://tracing show ---- */
 bool timeline_json(const struct timeline *t, const char *path, struct err *e);
 const char *span_name(enum span kind);

@@ -265,13 +265,13 @@ void timeline_from_environment(void)
 
 /* ---- fork ---- */
 
-void timeline_before_fork(void)
+static void timeline_before_fork(void)
 {
     pthread_mutex_lock(&lock);
     for (struct log *l = logs; l; l = l->next) pthread_mutex_lock(&l->lock);
 }
 
-void timeline_after_fork(bool child)
+static void timeline_after_fork(bool child)
 {
     for (struct log *l = logs; l; l = l->next) {
         if (child && l != mine) atomic_store(&l->ended, true);
@@ -283,3 +283,4 @@ void timeline_after_fork(bool child)
     }
     pthread_mutex_unlock(&lock);
 }
+const struct fork_part timeline_fork = {timeline_before_fork, timeline_after_fork};

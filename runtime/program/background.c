@@ -117,14 +117,14 @@ bool background_pause(void)
 }
 
 /* A callback of the user's that forks, on this thread, does not wait for itself. */
-void background_before_fork(void)
+static void background_before_fork(void)
 {
     pthread_mutex_lock(&lock);
     forks++;
     while (busy && !is_worker) pthread_cond_wait(&turn, &lock);
 }
 
-void background_after_fork(bool child)
+static void background_after_fork(bool child)
 {
     forks--;
     if (child) { /* it has no such thread: its tasks are their owners' */
@@ -142,3 +142,4 @@ void background_after_fork(bool child)
     pthread_cond_broadcast(&turn);
     pthread_mutex_unlock(&lock);
 }
+const struct fork_part background_fork = {background_before_fork, background_after_fork};
