@@ -3,8 +3,8 @@
  * a background thread of its own, no recording and nothing half built.  (The pool, which also runs without the rest of
  * Kiln, looks after itself.) */
 #include "passes/passes.h"
-#include "profile/debugger.h"
-#include "runtime.h"
+#include "runtime/profile/debugger.h"
+#include "runtime/runtime.h"
 #include <pthread.h>
 
 /* Held shared around a code generator's work, alone by fork.  A fork that waits goes before who comes later. */
