@@ -221,20 +221,23 @@ static void emit_strip(const struct thin *s, val n0, int64_t cols)
 
 /* ---- squares along the contraction ---- */
 
-/* Fetches what the next task's columns have where this one reads: a line of some of them by turns. */
-static void prefetch_columns(const struct thin *s, val n0, val kk, val number, val loop)
+/* Columns n0 .. and a k-block of them, from k0 on. */
+struct part { val n0, k0; int64_t cols, length; };
+
+/* Fetches square `number` of the part that comes next, a line of some of its columns by turns. */
+static void prefetch_square(const struct thin *s, const struct part *next, val number)
 {
     struct kernel *k = s->d->w->k;
-    int64_t lanes = s->d->nr, turns = LINE_BYTES / (lanes * s->element), each;
+    int64_t lanes = s->d->nr, turns = LINE_BYTES / (lanes * s->element);
     turns = turns < 1 ? 1 : turns > lanes ? lanes : turns;
-    each = lanes / turns;
-    val first = ix_add(k, ix_add(k, n0, k_int(k, lanes)), ix_scale(k, ix_mod(k, number, turns), each));
+    int64_t each = lanes / turns;
+    val first = ix_add(k, next->n0, ix_scale(k, ix_mod(k, number, turns), each));
     for (int64_t i = 0; i < each; i++)
-        thin_prefetch(s, ix_add(k, first, k_int(k, i)), kk, loop);
+        thin_prefetch(s, ix_add(k, first, k_int(k, i)), ix_add(k, next->k0, ix_scale(k, number, lanes)), number);
 }
 
-/* `steps` products from kk on: of the `cols` columns that exist, transposed. */
-static void square_products(const struct thin *s, val n0, int64_t cols, val kk, int64_t steps, val *acc)
+/* `steps` products from kk on: of the columns that exist, transposed. */
+static void square_products(const struct thin *s, const struct part *p, val kk, int64_t steps, val *acc)
 {
     const struct dot *d = s->d;
     struct lowering *w = d->w;
@@ -242,8 +245,8 @@ static void square_products(const struct thin *s, val n0, int64_t cols, val kk, 
     val row[MAX_LANES], none = 0;
     w->pred = steps < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, steps), 0) : 0;
     for (int64_t c = 0; c < d->nr; c++) {
-        if (c < cols)
-            row[c] = k_splat(k, dot_stored_element(d, true, ix_add(k, n0, k_int(k, c)), ix_add(k, kk, w->lane)));
+        if (c < p->cols)
+            row[c] = k_splat(k, dot_stored_element(d, true, ix_add(k, p->n0, k_int(k, c)), ix_add(k, kk, w->lane)));
         else
             row[c] = none = none ? none : k_splat(k, k_bits(k, val_dtype(k, row[0]), 0));
     }
@@ -256,11 +259,11 @@ static void square_products(const struct thin *s, val n0, int64_t cols, val kk, 
     }
 }
 
-static void square_block(const struct thin *s, val n0, int64_t cols, val k0, int64_t length, val *total)
+static void square_block(const struct thin *s, const struct part *p, const struct part *next, val *total)
 {
     const struct dot *d = s->d;
     struct kernel *k = d->w->k;
-    int64_t whole = length / d->nr * d->nr;
+    int64_t whole = p->length / d->nr * d->nr;
     val acc[THIN_ROWS], carry[THIN_ROWS];
     for (int64_t i = 0; i < d->size.m; i++)
         acc[i] = k_splat(k, thin_zero(s, false));
@@ -268,17 +271,16 @@ static void square_block(const struct thin *s, val n0, int64_t cols, val k0, int
         val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / d->nr), 1);
         for (int64_t i = 0; i < d->size.m; i++)
             acc[i] = carry[i] = k_carry(k, acc[i]);
-        val kk = ix_add(k, k0, ix_scale(k, number, d->nr));
-        prefetch_columns(s, n0, kk, number, number);
-        square_products(s, n0, cols, kk, d->nr, acc);
+        prefetch_square(s, next, number);
+        square_products(s, p, ix_add(k, p->k0, ix_scale(k, number, d->nr)), d->nr, acc);
         for (int64_t i = 0; i < d->size.m; i++)
             k_next(k, carry[i], acc[i]);
         k_end(k, number);
         for (int64_t i = 0; i < d->size.m; i++)
             acc[i] = k_out(k, carry[i]);
     }
-    if (length > whole)
-        square_products(s, n0, cols, ix_add(k, k0, k_int(k, whole)), length - whole, acc);
+    if (p->length > whole)
+        square_products(s, p, ix_add(k, p->k0, k_int(k, whole)), p->length - whole, acc);
     for (int64_t i = 0; i < d->size.m; i++)
         total[i] = total[i] ? k_prim(k, P_ADD, total[i], acc[i], 0) : acc[i];
 }
@@ -289,6 +291,7 @@ static void emit_squares(const struct thin *s, val n0, int64_t cols)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val total[THIN_ROWS] = {0}, carry[THIN_ROWS];
+    struct part p = {n0, 0, cols, d->kblock}, next = {.n0 = n0};
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
     if (d->blocks > 1) {
         for (int64_t i = 0; i < d->size.m; i++)
@@ -296,14 +299,19 @@ static void emit_squares(const struct thin *s, val n0, int64_t cols)
         val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks - 1), 1);
         for (int64_t i = 0; i < d->size.m; i++)
             total[i] = carry[i] = k_carry(k, total[i]);
-        square_block(s, n0, cols, ix_scale(k, kb, d->kblock), d->kblock, total);
+        p.k0 = ix_scale(k, kb, d->kblock);
+        next.k0 = ix_add(k, p.k0, k_int(k, d->kblock));
+        square_block(s, &p, &next, total);
         for (int64_t i = 0; i < d->size.m; i++)
             k_next(k, carry[i], total[i]);
         k_end(k, kb);
         for (int64_t i = 0; i < d->size.m; i++)
             total[i] = k_out(k, carry[i]);
     }
-    square_block(s, n0, cols, k_int(k, (d->blocks - 1) * d->kblock), d->size.k - (d->blocks - 1) * d->kblock, total);
+    p.k0 = k_int(k, (d->blocks - 1) * d->kblock);
+    p.length = d->size.k - (d->blocks - 1) * d->kblock;
+    next = (struct part){.n0 = ix_add(k, n0, k_int(k, d->nr)), .k0 = k_int(k, 0)};
+    square_block(s, &p, &next, total);
     w->pred = cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, cols), 0) : 0;
     for (int64_t i = 0; i < d->size.m; i++)
         dot_epilogue(d, k_int(k, i), ix_add(k, n0, w->lane), total[i]);
