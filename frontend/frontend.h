@@ -613,6 +613,8 @@ kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_
 /* The axes as a bit mask, all of them for NULL; false: reported. */
 bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
                uint32_t *mask);
+/* The product of a and b over the axes in dims->dot; `op` is what errors call it. */
+kl_tensor record_dot(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, const union attr *dims);
 /* ---- layers/autocast.c ---- */
 bool autocast_is_on(const struct thread *t);      /* is a block of f16 or bf16 open? */
 /* ---- nn/widen.c ---- */

@@ -254,6 +254,7 @@ enum op_trait {
     TRAIT_INLINED = 512,          /*   or pass inline takes it apart: it only matters to gradients */
     /* reads its operands whole, wherever they are stored, and is no part of a kernel */
     TRAIT_NON_FUSIBLE = 1024,
+    TRAIT_PRODUCT = 2048,         /* sums of products of two operands, linear in each; attr.dot says over which axes */
 };
 
 /* One attribute of a structural op: a field of union attr and its form in text, "word(value)".  A list of them ends
@@ -326,6 +327,7 @@ static inline bool op_is_control(unsigned op) { return op_has(op, TRAIT_CONTROL)
 static inline bool op_is_reduce(unsigned op) { return op_has(op, TRAIT_REDUCE); }
 static inline bool op_is_cumulative(unsigned op) { return op_has(op, TRAIT_CUMULATIVE); }
 static inline bool op_is_anchor(unsigned op) { return op_has(op, TRAIT_ANCHOR); }
+static inline bool op_is_product(unsigned op) { return op_has(op, TRAIT_PRODUCT); }
 
 /* ---- mem.c: all of Kiln's own memory ---- */
 bool mem_use(const kl_memory *m);                 /* from these functions; false: too late, there is some in use */

@@ -266,8 +266,9 @@ static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool
     const struct node *n = node_at(b->g, r);
     if (!has_room(b, r))
         return no_room(b, r);
+    if (op_is_product(n->op))
+        return dot(b, r, in, is);
     switch (n->op) {
-    case OP_dot: return dot(b, r, in, is);
     case OP_random: return random_bits(b, r, in[0]);
     case OP_dynamic_slice: case OP_dynamic_update: case OP_gather: case OP_scatter: return batch_indexed(b, r, in, is);
     case OP_pad: return is[1] ? one_by_one(b, r, in, is) : by_axis(b, r, in, is);

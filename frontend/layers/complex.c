@@ -109,10 +109,11 @@ static kl_tensor call_complex(struct thread *t, const struct call *c)
     unsigned numbers = numbers_of(c);
     if (numbers)
         return linear(t, c, numbers);
+    if (c->proto.op == OP_mul || op_is_product(c->proto.op))
+        return complex_product(t, c);
     struct pair a = pair_of(s, c->in[0]), b = {a.re, a.im};
     struct view one = view_of(a.re);
     switch (c->proto.op) {
-    case OP_mul: case OP_dot: return complex_product(t, c);
     case OP_div: return quotient(t, c, c->in[0], c->in[1]);
     case OP_recip: return quotient(t, c, const_like(s, &one, 1), c->in[0]);
     case OP_exp: return exponential(t, s, a);

@@ -78,8 +78,9 @@ static enum fate fate_of(const struct call *c, unsigned first)
     struct view v = view_of(c->in[first]);
     uint32_t all = (1u << v.shape.rank) - 1;
     bool keeps = false;
+    if (op_is_product(c->proto.op))
+        return first == 0 && product_keeps(c) ? KEEPS : MIXES;
     switch (c->proto.op) {
-    case OP_dot: keeps = first == 0 && product_keeps(c); break;
     case OP_sum: case OP_reduce_max: case OP_reduce_min: case OP_reduce_prod:
         if (c->proto.attr.reduce.axes == all)
             return BECOMES_PLAIN;

@@ -227,8 +227,9 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
 {
     const struct wrapper *w = wrapper_of(c->in[0], &layer_sparse);
     struct view v;
+    if (op_is_product(c->proto.op))
+        return sparse_product(t, c);
     switch (c->proto.op) {
-    case OP_dot: return sparse_product(t, c);
     case OP_add: case OP_sub: return sum_of_two(t, c);
     case OP_mul: case OP_div: return sparse_scaled(t, c);
     case OP_neg: case OP_cast: return with_values(t, c->site, c->in[0], call_again(c, w->part[0], kl_none, kl_none));

@@ -106,17 +106,18 @@ static kl_tensor conv_product(const kl_site *site, const struct conv *c, const s
         s.dim[3 + i] = (s.dim[3 + i] - (win->size[i] - 1) * win->dilation[i] - 1) / win->stride[i] + 1;
         x = reshape_to(site, c->op, permute_to(site, c->op, x, s.rank + 1, perm), &s);
     }
-    struct call dot = {.site = site, .op = c->op, .proto.op = OP_dot, .in = {w, x}};
-    dot.proto.attr.dot.nbatch = dot.proto.attr.dot.ncon = 1;
-    dot.proto.attr.dot.batch_b = 1;
-    dot.proto.attr.dot.con_a = dot.proto.attr.dot.con_b = 2;
+    union attr dims = {0};
+    dims.dot.nbatch = dims.dot.ncon = 1;
+    dims.dot.batch_b = 1;
+    dims.dot.con_a = dims.dot.con_b = 2;
+    kl_tensor y = record_dot(site, c->op, w, x, &dims);
     uint8_t perm[KL_MAX_RANK] = {2, 0, 1}; /* of [groups, filters, batch, O...] */
     struct shape out = {.rank = 2 + win->n, .dim = {c->batch, c->groups * c->filters}};
     for (uint32_t i = 0; i < win->n; i++) {
         perm[3 + i] = (uint8_t)(3 + i);
         out.dim[2 + i] = s.dim[3 + i];
     }
-    return reshape_to(site, c->op, permute_to(site, c->op, record(&dot), s.rank, perm), &out);
+    return reshape_to(site, c->op, permute_to(site, c->op, y, s.rank, perm), &out);
 }
 
 /* y + b, a number a channel. */

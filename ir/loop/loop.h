@@ -140,7 +140,9 @@ struct schedule {
     /* dot on a GPU: rows and columns of a block of threads; width: its threads. As many threads as tiles: each has one.
      * More: the subgroups of the matrix units do (caps.mma) */
     uint16_t block_m, block_n;
-    uint16_t step;          /* the same: elements of the contraction that the block holds in shared memory at a time */
+    /* the same: elements of the contraction that the block holds in shared memory at a time.  dot of a few rows on a
+     * processor: that it reads from a matrix read once at a time; 0: by tiles instead */
+    uint16_t step;
     uint16_t pad2;
 };
 _Static_assert(sizeof(struct schedule) == 32, "no padding: schedules are hashed and compared as bytes");

@@ -371,10 +371,7 @@ enum { READ_HELD = 1,   /* as an array in memory: by the graph's outputs, region
        READ_OFTEN = 2,  /* each element again and again, by what wants it in memory */
        READ_MOVED = 4 };/* at other indices than the reader's own */
 
-static bool reads_often(unsigned op)
-{
-    return op == OP_dot || op == OP_attention || op == OP_scatter || op == OP_argsort || op_is_cumulative(op);
-}
+static bool reads_often(unsigned op) { return op_is_anchor(op) && !op_is_reduce(op); }
 
 /* How r, read in the ways of `own`, reads its operands. */
 static uint8_t reading_by(const struct graph *g, ref r, uint8_t own)

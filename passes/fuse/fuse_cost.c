@@ -132,7 +132,7 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
         double factor = at.inner > 1 ? far_rows(f->g, b->anchor, at.inner) * lanes_factor(at.inner) : LANES;
         return (struct lanes){factor, factor};
     }
-    return (struct lanes){1, n->op == OP_dot ? lanes_factor(dot_sizes(f->g, n).n) : 1};
+    return (struct lanes){1, op_is_product(n->op) ? lanes_factor(dot_sizes(f->g, n).n) : 1};
 }
 
 double fuse_factor(const struct fuser *f, uint32_t id, ref x)
