@@ -601,7 +601,13 @@ kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const str
 /* ---- indexing.c ---- */
 /* within 0..last, as i64 */
 kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last);
-/* ---- pieces.c ---- */
+/* ---- pieces.c ---- One node each. */
+/* `count` elements of an axis, every step-th from start on */
+kl_tensor slice_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t start, int64_t count,
+                   int64_t step);
+/* `interior` new elements between those of an axis, low and high before and behind them: each is the scalar value */
+kl_tensor pad_of(const kl_site *site, const char *op, kl_tensor a, kl_tensor value, uint32_t axis, int64_t low,
+                 int64_t high, int64_t interior);
 kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
                     int64_t dilation);
 /* ---- create.c ---- */

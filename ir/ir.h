@@ -255,6 +255,7 @@ enum op_trait {
     /* reads its operands whole, wherever they are stored, and is no part of a kernel */
     TRAIT_NON_FUSIBLE = 1024,
     TRAIT_PRODUCT = 2048,         /* sums of products of two operands, linear in each; attr.dot says over which axes */
+    TRAIT_MASKED = 4096,          /* a view of its first operand under a mask; elsewhere the second, a scalar */
 };
 
 /* One attribute of a structural op: a field of union attr and its form in text, "word(value)".  A list of them ends
@@ -315,6 +316,7 @@ static inline bool op_has(unsigned op, enum op_trait t) { return opinfo[op].trai
 static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLASS_STRUCT; }
 static inline bool op_is_view(unsigned op) { return op_has(op, TRAIT_VIEW); }
 static inline bool op_is_select(unsigned op) { return op_has(op, TRAIT_SELECT); }
+static inline bool op_is_masked(unsigned op) { return op_has(op, TRAIT_MASKED); }
 /* opinfo.nin is the most operands a node of the op has, this the fewest. */
 static inline unsigned op_min_operands(unsigned op) { return opinfo[op].least; }
 static inline bool op_varies(unsigned op) { return op_min_operands(op) < opinfo[op].nin; }

@@ -36,9 +36,11 @@ static unsigned numbers_of(const struct call *c)
 {
     if (op_is_view(c->proto.op))
         return 1;
+    if (op_is_masked(c->proto.op))
+        return 3;
     switch (c->proto.op) {
     case OP_dynamic_slice: case OP_gather: case OP_sum: case OP_cumsum: case OP_neg: return 1;
-    case OP_add: case OP_sub: case OP_dynamic_update: case OP_pad: return 3;
+    case OP_add: case OP_sub: case OP_dynamic_update: return 3;
     case OP_scatter: return c->proto.attr.scatter.kind == SCATTER_ADD ||
         c->proto.attr.scatter.kind == SCATTER_SET ? 5 : 0;
     case OP_where: return 6;

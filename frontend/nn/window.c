@@ -59,21 +59,11 @@ static bool windows_fit(struct thread *t, const kl_site *site, const char *op, c
 static kl_tensor pad_axis(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t length, int64_t low,
                           int64_t high, int64_t interior, kl_tensor value)
 {
-    struct call pad = {.site = site, .op = op, .proto.op = OP_pad, .in = {a, value}};
-    pad.proto.attr.pad.axis = axis;
-    pad.proto.attr.pad.low = low > 0 ? low : 0;
-    pad.proto.attr.pad.high = high > 0 ? high : 0;
-    pad.proto.attr.pad.interior = interior;
     if (low > 0 || high > 0 || interior)
-        a = record(&pad);
+        a = pad_of(site, op, a, value, axis, low > 0 ? low : 0, high > 0 ? high : 0, interior);
     if (low >= 0 && high >= 0)
         return a;
-    struct call cut = {.site = site, .op = op, .proto.op = OP_slice, .in = {a}};
-    cut.proto.attr.slice.axis = axis;
-    cut.proto.attr.slice.start = low < 0 ? -low : 0;
-    cut.proto.attr.slice.count = (length - 1) * (interior + 1) + 1 + low + high;
-    cut.proto.attr.slice.step = 1;
-    return record(&cut);
+    return slice_of(site, op, a, axis, low < 0 ? -low : 0, (length - 1) * (interior + 1) + 1 + low + high, 1);
 }
 
 static kl_tensor permute_to(const kl_site *site, const char *op, kl_tensor a, uint32_t rank, const uint8_t *perm)

@@ -250,6 +250,8 @@ bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride);
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
 bool ix_const(const struct kernel *k, val v, int64_t *c);
 void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi); /* promises lo <= v <= hi */
+/* Promises lo <= v <= hi; later values have v whole in their forms, not what it is made of, whose ranges say less. */
+void ix_whole(struct kernel *k, val v, int64_t lo, int64_t hi);
 bool ix_depends(const struct kernel *k, val v, val var);  /* does v use var at all?  Out of memory: yes */
 bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms */
 void index_scope_end(struct kernel *k);                   /* k_end calls it */

@@ -117,7 +117,8 @@ static const char *const sum_words[] = {"i32", NULL};
 /* The words of ops.def for traits. */
 enum { NONE = TRAIT_NONE, LEAF = TRAIT_LEAF, VIEW = TRAIT_VIEW, SELECT = TRAIT_SELECT, REDUCE = TRAIT_REDUCE,
        CUMULATIVE = TRAIT_CUMULATIVE, ANCHOR = TRAIT_ANCHOR, QUANT = TRAIT_QUANT, REGION = TRAIT_REGION,
-       CONTROL = TRAIT_CONTROL, INLINED = TRAIT_INLINED, NON_FUSIBLE = TRAIT_NON_FUSIBLE, PRODUCT = TRAIT_PRODUCT };
+       CONTROL = TRAIT_CONTROL, INLINED = TRAIT_INLINED, NON_FUSIBLE = TRAIT_NON_FUSIBLE, PRODUCT = TRAIT_PRODUCT,
+       MASKED = TRAIT_MASKED };
 
 const struct opinfo opinfo[OP_COUNT] = {
     [OP_nil] = {.name = "nil", .doc = "no value", .autocast = "ANY", .batching = "LEAF", .cls = CLASS_STRUCT},

@@ -139,7 +139,7 @@ static void single_groups(struct fuser *f, bool scalars)
         if (op_is_non_fusible(g->node[r].op) || g->node[r].op == OP_proj)
             group_non_fusible(f, r);
         else if (is_compute(&g->node[r]) && !node_is_view(g, r) &&
-                 (scalars || g->node[r].op == OP_pad || !(is_free_scalar(f, r) || is_pattern(f, r))))
+                 (scalars || op_is_masked(g->node[r].op) || !(is_free_scalar(f, r) || is_pattern(f, r))))
             fuse_group(f, r);
 }
 
@@ -398,7 +398,7 @@ static bool choose_pads(struct graph *g)
         read[g->operand[i]] |= READ_HELD;
     for (ref r = g->nnode; r-- > 1;) {
         const struct node *n = &g->node[r];
-        if (n->op == OP_pad) {
+        if (op_is_masked(n->op)) {
             unsigned value = g->node[n->in[1]].op;
             bool moved = (read[r] == READ_MOVED || (!read[r] && node_numel(g, r) == 1)) &&
                 (value == OP_const || value == OP_slot);
@@ -422,7 +422,7 @@ static int group_all(struct graph *g, bool unfused, bool remat)
     for (ref r = 0; g->group && r < g->nnode; r++)
         g->group[r] = GROUP_NONE;
     for (ref r = 1; g->group && unfused && r < g->nnode; r++)
-        g->group[r] = g->node[r].op == OP_pad ? 0 : GROUP_NONE;
+        g->group[r] = op_is_masked(g->node[r].op) ? 0 : GROUP_NONE;
     bool ok = g->group && (unfused || choose_pads(g)) && fuser_open(&f, g);
     if (ok) {
         single_groups(&f, unfused);

@@ -32,7 +32,7 @@ static bool is_kept(const struct rematerializer *m, ref r) { return m->kept[r] =
 static bool is_cheap(const struct graph *g, ref r)
 {
     unsigned op = g->node[r].op;
-    return op_is_elementwise(op) || op_is_view(op) || op == OP_pad || op == OP_concat;
+    return op_is_elementwise(op) || op_is_view(op) || op_is_masked(op) || op == OP_concat;
 }
 
 /* There without being kept. */
