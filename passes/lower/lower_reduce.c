@@ -1,4 +1,4 @@
-/* Groups around a reduce, in the order that pass numerics wrote (ir.h, "Numeric order").
+/* Groups around a reduce, in the order that pass numerics wrote (node.h, "Numeric order").
  *
  * lanes 64: the innermost axis is reduced.  One result per parallel iteration; the 64 numeric lanes are
  *   the lanes of one vector loop, folded once per chunk.  Where the rows are short and much is computed from
