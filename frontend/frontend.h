@@ -157,6 +157,12 @@ struct thread {
     bool has_info;
     uint64_t included, excluded; /* keys, by kl_dispatch_guard */
     uint64_t generator;          /* keys of the one that random bits are asked of */
+    struct suspended {           /* what kl_trace_resume brings back; `on` until then */
+        bool on, tracing;
+        unsigned no_grad;
+        uint64_t included, excluded;
+        const struct vmap *vmap;
+    } suspended;
     bool watch;                  /* calls are noted in the log */
     unsigned plain;              /* what is recorded is a part of a kernel of Kiln's own: no call has another one */
     int kernels;                 /* how many more kernels may run, one in another */
@@ -490,6 +496,7 @@ struct binding *trace_binding(struct trace *tr, kl_tensor h); /* NULL: not used 
 /* What the handle means now; NIL: *e, in which `what` names the operand, or the graph's own error. */
 ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e);
 void trace_end_temps(struct thread *t, struct trace *tr);
+void trace_resume(struct thread *t);              /* where it is suspended */
 void trace_drop(struct thread *t);                /* ends the trace, run or not */
 /* All that the trace has recorded, and its outputs.  known: it is its log's.  NULL: *e, or it has no outputs. */
 const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e);
