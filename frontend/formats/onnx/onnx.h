@@ -163,6 +163,10 @@ kl_tensor onnx_in(struct node *n, uint32_t i);             /* recorded; kl_none:
 bool onnx_type(struct node *n, uint32_t i, struct type *t); /* false: reported */
 /* Its elements on the host; NULL: reported.  Valid as long as the frame. */
 const struct array *onnx_known(struct node *n, uint32_t i);
+/* Makes v->known, of operand i, or of none: i is beyond those; false: reported. */
+bool onnx_know(struct node *n, struct value *v, uint32_t i);
+/* The same where only a read is needed; false: it cannot be read, which is not reported. */
+bool onnx_try_read(struct node *n, struct value *v);
 /* The same of integers, at most `most`; false: reported. */
 bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count);
 bool onnx_give(struct node *n, uint32_t i, kl_tensor t);   /* result i; false: t is poison, or reported */

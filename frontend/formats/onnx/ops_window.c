@@ -125,7 +125,8 @@ bool onnx_conv_transpose(struct node *n)
         int64_t out = count >= 0 ? shape[count - s.n + i] : s.in[i] * s.stride[i];
         if (count >= 0 || (!explicit && !valid)) {
             int64_t all = full - out;
-            s.low[i] = upper ? all / 2 : all - all / 2;
+            int64_t half = all / 2 - (all % 2 < 0); /* rounded down */
+            s.low[i] = upper ? half : all - half;
             s.high[i] = all - s.low[i];
         }
         s.high[i] -= more[i];

@@ -335,17 +335,29 @@ static bool run_fold(struct node *n, bool demanded, bool *large)
     return ok || kl_fail(kl_last_error_code(), kl_last_error()) == KL_OK;
 }
 
-static bool run_read(struct node *n, struct value *v, uint32_t i)
+static const char *operand_name(const struct node *n, uint32_t i)
 {
+    return i < onnx_nin(n) ? n->def->proto->input[i] : "of a region";
+}
+
+bool onnx_try_read(struct node *n, struct value *v)
+{
+    if (v->known || !v->t.id || !(v->given || !n->run->tracing))
+        return v->known != NULL;
     kl_trace_suspend();
     v->known = array_of_tensor(v->t);
     kl_trace_resume();
-    if (v->known)
+    return v->known != NULL;
+}
+
+static bool run_read(struct node *n, struct value *v, uint32_t i)
+{
+    if (onnx_try_read(n, v))
         return true;
     char why[600];
     snprintf(why, sizeof why, "%s", kl_last_error());
     return onnx_fails(n, kl_last_error_code(), "the value of operand %u ('%.100s') has to be known while recording: %s",
-                      i, n->def->proto->input[i], why);
+                      i, operand_name(n, i), why);
 }
 
 static bool run_know(struct node *n, struct value *v, uint32_t i)
@@ -364,8 +376,10 @@ static bool run_know(struct node *n, struct value *v, uint32_t i)
     if (v->maker)
         return run_fold(v->maker, true, &large) && v->known;
     return onnx_fails(n, KL_ERR_TRACE, "the value of operand %u ('%.100s') has to be known while recording; it depends "
-                      "on what only a run computes (outside of a trace it could be read)", i, n->def->proto->input[i]);
+                      "on what only a run computes (outside of a trace it could be read)", i, operand_name(n, i));
 }
+
+bool onnx_know(struct node *n, struct value *v, uint32_t i) { return run_know(n, v, i); }
 
 const struct array *onnx_known(struct node *n, uint32_t i)
 {
