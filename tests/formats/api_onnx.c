@@ -99,6 +99,13 @@ static int read_all(const char *folder, const char *what, kl_tensor *t)
     return n;
 }
 
+/* ONNX's files hold bf16 as its bits. */
+static void bits_to_bf16(kl_tensor *t, kl_dtype dtype)
+{
+    if (dtype == KL_BF16 && kl_dtype_of(*t) == KL_U16)
+        *t = kl_bitcast(*t, KL_BF16);
+}
+
 static bool same_type(kl_tensor a, kl_tensor b)
 {
     int64_t x[KL_MAX_RANK], y[KL_MAX_RANK];
@@ -160,6 +167,16 @@ static enum outcome run_set(kl_model *m, const char *name, const char *folder, b
             printf("UNSUPPORTED %s: %s\n", name, kl_last_error());
         return UNSUPPORTED;
     }
+    for (int i = 0; i < nin; i++) {
+        kl_model_value v;
+        if (kl_model_input(m, (uint32_t)i, &v) == KL_OK)
+            bits_to_bf16(&in[i], v.dtype);
+    }
+    for (int i = 0; i < nwant; i++) {
+        kl_model_value v;
+        if (kl_model_output(m, (uint32_t)i, &v) == KL_OK)
+            bits_to_bf16(&want[i], v.dtype);
+    }
     enum outcome o = PASSED;
     for (int traced = 1; traced >= 0 && o == PASSED; traced--) {
         kl_status status = call(m, traced, name, nin, in, nwant, out[traced]);
@@ -177,6 +194,14 @@ static enum outcome run_set(kl_model *m, const char *name, const char *folder, b
     return o;
 }
 
+/* Models whose expected results are random numbers of NumPy's generator. */
+static bool is_random(const char *name)
+{
+    return !strcmp(name, "node/test_training_dropout") || !strcmp(name, "node/test_training_dropout_mask") ||
+           !strcmp(name, "node/test_training_dropout_default") || strstr(name, "bernoulli") ||
+           !strcmp(name, "node/test_training_dropout_default_mask");
+}
+
 static enum outcome run_model(const char *folder, const char *name, bool *traced_ok)
 {
     char path[600];
@@ -184,7 +209,7 @@ static enum outcome run_model(const char *folder, const char *name, bool *traced
     snprintf(path, sizeof path, "%s/model.onnx", folder);
     kl_scope_begin();
     kl_model *m = kl_model_load(device, path);
-    enum outcome o = m ? PASSED : UNSUPPORTED;
+    enum outcome o = m && !is_random(name) ? PASSED : UNSUPPORTED;
     if (!m && verbose)
         printf("UNSUPPORTED %s: %s\n", name, kl_last_error());
     for (int set = 0; o == PASSED; set++) {
