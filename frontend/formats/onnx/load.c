@@ -22,9 +22,12 @@ struct scope {
     int opset, training;              /* of the domains; 0: not said */
 };
 
-static const char *text_of(const char *s) { return s ? s : ""; }
+static const char *text_or_none(const char *s) { return s ? s : ""; }
 
-static bool load_no_memory(struct loader *l) { return message_set(l->why, KL_ERR_MEMORY, "%s: out of memory", l->path); }
+static bool load_no_memory(struct loader *l)
+{
+    return message_set(l->why, KL_ERR_MEMORY, "%.300s: out of memory", l->path);
+}
 
 /* ---- values ---- */
 
@@ -88,10 +91,10 @@ static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphPr
             return message_set(l->why, why.code, "%.300s: %.500s", l->path, why.text);
         struct initial *x = &g->initial[g->ninitial++];
         *x = (struct initial){NO_PLACE, a, -1};
-        if ((x->at = load_value(l, s, text_of(t->name))) == NO_PLACE)
+        if ((x->at = load_value(l, s, text_or_none(t->name))) == NO_PLACE)
             return false;
         if (p == l->m->proto->graph && a->rank > 0 && is_float(a->dtype) &&
-            !load_weight(l, a, text_of(t->name), &x->weight))
+            !load_weight(l, a, text_or_none(t->name), &x->weight))
             return false;
         if (t->has_raw_data) { /* it is in the array now; protobuf-c's memory is malloc's */
             free(t->raw_data.data);
@@ -108,7 +111,7 @@ static bool load_inputs(struct loader *l, struct scope *s, const Onnx__GraphProt
     if (!(g->in = calloc(p->n_input + 1, sizeof *g->in)))
         return load_no_memory(l);
     for (size_t i = 0; i < p->n_input; i++) {
-        const char *name = text_of(p->input[i]->name);
+        const char *name = text_or_none(p->input[i]->name);
         if (onnx_names_find(&s->names, name) != NO_PLACE) {
             if (onnx_names_find(&s->names, name) < g->ninitial)
                 continue;
@@ -130,8 +133,8 @@ static const Onnx__FunctionProto *find_function(const struct loader *l, const On
 {
     const Onnx__ModelProto *m = l->m->proto;
     for (size_t i = 0; i < m->n_functions; i++)
-        if (!strcmp(text_of(m->functions[i]->name), text_of(p->op_type)) &&
-            !strcmp(text_of(m->functions[i]->domain), text_of(p->domain)))
+        if (!strcmp(text_or_none(m->functions[i]->name), text_or_none(p->op_type)) &&
+            !strcmp(text_or_none(m->functions[i]->domain), text_or_none(p->domain)))
             return *at = i, m->functions[i];
     return NULL;
 }
@@ -139,8 +142,8 @@ static const Onnx__FunctionProto *find_function(const struct loader *l, const On
 static void load_missing(struct loader *l, const Onnx__NodeProto *p, int opset)
 {
     char name[200];
-    snprintf(name, sizeof name, "%.60s%s%.100s", text_of(p->domain), *text_of(p->domain) ? "." : "",
-             text_of(p->op_type));
+    snprintf(name, sizeof name, "%.60s%s%.100s", text_or_none(p->domain), *text_or_none(p->domain) ? "." : "",
+             text_or_none(p->op_type));
     if (onnx_names_find(&l->told, name) != NO_PLACE)
         return;
     l->missing++;
@@ -154,18 +157,18 @@ static void load_missing(struct loader *l, const Onnx__NodeProto *p, int opset)
         return;
     l->listed++;
     snprintf(l->list + used, sizeof l->list - used, "%s%.100s (opset %d, node '%.40s')", used ? ", " : "", name, opset,
-             text_of(p->name));
+             text_or_none(p->name));
 }
 
 static bool load_node_op(struct loader *l, struct scope *s, struct node_def *d)
 {
     const Onnx__NodeProto *p = d->proto;
     size_t at;
-    const char *domain = text_of(p->domain);
+    const char *domain = text_or_none(p->domain);
     d->opset = !strcmp(domain, "ai.onnx.preview.training") ? s->training : s->opset;
     if (find_function(l, p, &at))
         return (d->function = load_function(l, at)) != NULL;
-    d->op = onnx_op_find(domain, text_of(p->op_type), d->opset);
+    d->op = onnx_op_find(domain, text_or_none(p->op_type), d->opset);
     if (!d->op)
         load_missing(l, p, d->opset);
     return true;
@@ -184,8 +187,8 @@ static bool load_node(struct loader *l, struct scope *s, struct node_def *d, con
     for (size_t i = 0; i < p->n_input; i++) {
         d->in[i] = (struct place){0, NO_PLACE};
         if (*p->input[i] && !load_find(s, p->input[i], &d->in[i]))
-            return message_set(l->why, KL_ERR_IO, "%.300s: node '%.100s' (%.60s) uses '%.200s', which no node before it "
-                               "computes: it is missing, or the graph has a cycle", l->path, text_of(p->name),
+            return message_set(l->why, KL_ERR_IO, "%.300s: node '%.100s' (%.60s) uses '%.200s', which no node before "
+                               "it computes: it is missing, or the graph has a cycle", l->path, text_or_none(p->name),
                                p->op_type, p->input[i]);
     }
     for (size_t i = 0; i < p->n_attribute; i++)
@@ -252,7 +255,7 @@ static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p,
         s.g->proto = p;
     ok = ok && load_initials(l, &s, p) && load_inputs(l, &s, p) && load_nodes(l, &s, p->node, p->n_node);
     for (size_t i = 0; ok && i < p->n_output; i++)
-        ok = load_output(l, &s, text_of(p->output[i]->name));
+        ok = load_output(l, &s, text_or_none(p->output[i]->name));
     onnx_names_free(&s.names);
     if (ok)
         return s.g;
@@ -265,7 +268,7 @@ static bool load_opsets(struct loader *l, Onnx__OperatorSetIdProto **v, size_t n
 {
     *opset = *training = 0;
     for (size_t i = 0; i < n; i++) {
-        const char *domain = text_of(v[i]->domain);
+        const char *domain = text_or_none(v[i]->domain);
         int64_t version = v[i]->version;
         if (!*domain || !strcmp(domain, "ai.onnx")) {
             if (version < ONNX_FIRST_OPSET || version > ONNX_LAST_OPSET)
@@ -304,7 +307,7 @@ static struct graph_def *load_function(struct loader *l, size_t at)
     struct graph_def **to = &l->m->function[at];
     struct scope s = {0};
     if (*to == &open) {
-        message_set(l->why, KL_ERR_IO, "%.300s: function '%.200s' calls itself", l->path, text_of(p->name));
+        message_set(l->why, KL_ERR_IO, "%.300s: function '%.200s' calls itself", l->path, text_or_none(p->name));
         return NULL;
     }
     if (*to)

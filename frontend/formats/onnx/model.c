@@ -173,7 +173,8 @@ static bool fits(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor
     char text[300];
     if (!m || (nin && !in) || (nout && !out) || nin != m->main->nin || nout > m->main->nout) {
         snprintf(text, sizeof text, "model_call: %s; it has %u inputs and %u outputs, the call %u and %u",
-                 !m ? "model is NULL" : (nin && !in) || (nout && !out) ? "in or out is NULL" : "other numbers of values",
+                 !m ? "model is NULL" : (nin && !in) || (nout && !out) ? "in or out is NULL"
+                 : "other numbers of values",
                  kl_model_inputs(m), kl_model_outputs(m), nin, nout);
         return kl_fail_at(site, KL_ERR_ARGUMENT, text) == KL_OK;
     }

@@ -207,8 +207,8 @@ static bool loop_while(struct node *n, struct loop *l)
     struct body b = {.n = n, .g = l->g, .ncarried = l->ncarried};
     kl_tensor in[CARRIED_MOST], out[CARRIED_MOST];
     if (l->nstacked)
-        return onnx_fails(n, KL_ERR_TRACE, "a loop that stacks results as often as only a run knows (outside of a trace "
-                          "its condition could be read)");
+        return onnx_fails(n, KL_ERR_TRACE, "a loop that stacks results as often as only a run knows (outside of a "
+                          "trace its condition could be read)");
     in[0] = onnx_number(n, KL_I64, 0);
     for (uint32_t i = 0; i < 1 + l->ncarried; i++)
         if (!value_recorded(n, &l->in[1 + i], &in[1 + i]))

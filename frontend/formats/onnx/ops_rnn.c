@@ -14,7 +14,8 @@ struct cell {
     bool linear_before_reset, input_forget, masked;
     int64_t H;
     kl_dtype dtype;
-    kl_tensor R, Rb, P[3];            /* recurrent weights, transposed; GRU's bias of its last gate; peepholes i, o, f */
+    kl_tensor R, Rb;                  /* recurrent weights, transposed; GRU's recurrent bias of its last gate */
+    kl_tensor P[3];                   /* peepholes i, o, f */
 };
 
 static kl_tensor activated(struct cell *c, kl_tensor a, int which)
@@ -245,7 +246,8 @@ bool onnx_rnn(struct node *n)
     kl_tensor x = onnx_in(n, 0), length = kl_none, one[3], other[3];
     struct type t, r;
     bool batch_first = onnx_attr_int(n, "layout", 0);
-    bool both = onnx_attr_is(n, "direction", "bidirectional", false), back = onnx_attr_is(n, "direction", "reverse", false);
+    bool both = onnx_attr_is(n, "direction", "bidirectional", false);
+    bool back = onnx_attr_is(n, "direction", "reverse", false);
     if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &r) || !onnx_type(n, 2, &r))
         return false;
     if (t.rank != 3 || r.rank != 3 || r.dims[0] != 1 + both || r.dims[1] != gate_counts[c.kind] * r.dims[2])

@@ -102,7 +102,8 @@ bool onnx_eye_like(struct node *n)
     kl_dtype d = to ? onnx_dtype((int32_t)to) : t.dtype;
     if (t.rank != 2 || d == KL_DTYPE_COUNT)
         return onnx_fails(n, KL_ERR_SHAPE, "a matrix of numbers is needed");
-    kl_tensor row = kl_iota(onnx_device(n), KL_I64, 2, t.dims, 0), column = kl_iota(onnx_device(n), KL_I64, 2, t.dims, 1);
+    kl_tensor row = kl_iota(onnx_device(n), KL_I64, 2, t.dims, 0);
+    kl_tensor column = kl_iota(onnx_device(n), KL_I64, 2, t.dims, 1);
     return onnx_give(n, 0, kl_cast(kl_eq(kl_add(row, onnx_number(n, KL_I64, (double)k)), column), d));
 }
 

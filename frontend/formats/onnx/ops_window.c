@@ -28,7 +28,8 @@ static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 /* Pads so that there is a window for each stride, or none. */
 static void auto_pads(const struct node *n, struct windows *w)
 {
-    bool upper = onnx_attr_is(n, "auto_pad", "SAME_UPPER", false), lower = onnx_attr_is(n, "auto_pad", "SAME_LOWER", false);
+    bool upper = onnx_attr_is(n, "auto_pad", "SAME_UPPER", false);
+    bool lower = onnx_attr_is(n, "auto_pad", "SAME_LOWER", false);
     for (int i = 0; i < w->n && (upper || lower); i++) {
         int64_t reach = (w->size[i] - 1) * w->dilation[i] + 1;
         int64_t all = (ceil_div(w->in[i], w->stride[i]) - 1) * w->stride[i] + reach - w->in[i];
@@ -88,7 +89,8 @@ static bool filter_type(struct node *n, const struct type *x, uint32_t i, struct
 {
     if (!onnx_type(n, i, w))
         return false;
-    return w->rank == x->rank || onnx_fails(n, KL_ERR_SHAPE, "operand and weights have %d and %d axes", x->rank, w->rank);
+    return w->rank == x->rank ||
+           onnx_fails(n, KL_ERR_SHAPE, "operand and weights have %d and %d axes", x->rank, w->rank);
 }
 
 static kl_tensor convolved(struct node *n, kl_tensor x, kl_tensor w, kl_tensor b, const struct windows *s)
@@ -115,7 +117,8 @@ bool onnx_conv_transpose(struct node *n)
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s) ||
         !window_list(n, "output_padding", s.n, 0, more))
         return false;
-    bool explicit = onnx_attr_is(n, "auto_pad", "NOTSET", true), upper = onnx_attr_is(n, "auto_pad", "SAME_UPPER", false);
+    bool explicit = onnx_attr_is(n, "auto_pad", "NOTSET", true);
+    bool upper = onnx_attr_is(n, "auto_pad", "SAME_UPPER", false);
     bool valid = onnx_attr_is(n, "auto_pad", "VALID", false);
     int count = onnx_attr_ints(n, "output_shape", shape, AXES + 2);
     if (count == -2 || (count >= 0 && count != s.n && count != s.n + 2))
