@@ -200,7 +200,7 @@ void trace_resume(struct thread *t)
     t->included = s->included;
     t->excluded = s->excluded;
     t->vmap = s->vmap;
-    t->suspended.on = false;
+    t->suspended.on = t->suspended.tracing = false;
 }
 
 kl_status kl_trace_resume_at(const kl_site *site)

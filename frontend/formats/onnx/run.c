@@ -243,14 +243,13 @@ static struct value *result_of(struct node *n, uint32_t i)
     return v;
 }
 
-static struct array *array_of_tensor(kl_tensor t)
+static struct array *array_of_tensor(kl_tensor t, const struct type *y)
 {
-    struct type y = onnx_type_of(t);
-    struct array *a = y.rank < 0 ? NULL : array_new(y.dtype, y.rank, y.dims);
+    struct array *a = y->rank < 0 ? NULL : array_new(y->dtype, y->rank, y->dims);
     if (a && (kl_read)(t, a->data, (size_t)a->count * kl_dtype_size(a->dtype)) == KL_OK)
         return a;
-    if (y.rank >= 0 && !a)
-        (kl_fail)(KL_ERR_MEMORY, "out of memory");
+    if (!a)
+        (kl_fail)(y->rank < 0 ? KL_ERR_HANDLE : KL_ERR_MEMORY, y->rank < 0 ? "it is no tensor" : "out of memory");
     array_unref(a);
     return NULL;
 }
@@ -271,7 +270,8 @@ bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
     if (n->run->large)
         return true;
     array_unref(v->known);
-    v->known = array_of_tensor(t);
+    struct type y = onnx_type_of(t);
+    v->known = array_of_tensor(t, &y);
     v->constant = v->known && !v->t.id;
     return v->known != NULL;
 }
@@ -344,8 +344,9 @@ bool onnx_try_read(struct node *n, struct value *v)
 {
     if (v->known || !v->t.id || !(v->given || !n->run->tracing))
         return v->known != NULL;
+    struct type y = onnx_type_of(v->t); /* suspended, the trace's own handles are not looked at */
     kl_trace_suspend();
-    v->known = array_of_tensor(v->t);
+    v->known = array_of_tensor(v->t, &y);
     kl_trace_resume();
     return v->known != NULL;
 }
