@@ -100,6 +100,24 @@ kl_tensor refuse(struct thread *t, const kl_site *site, kl_status code, const ch
     return poison(t);
 }
 
+kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (code <= KL_OK || code > KL_ERR_INTERNAL)
+        code = KL_ERR_ARGUMENT;
+    struct trace *tr = thread_trace(t);
+    bool more = tr && tr->err.code && !strcmp(tr->err.msg, t->last.msg);
+    char copy[sizeof t->last.msg]; /* the message may be the last one */
+    snprintf(copy, sizeof copy, "%s", message ? message : "");
+    if (!more)
+        return fail(t, site, code, "%s", copy);
+    report(t, site, code, "%s", copy);
+    tr->err = t->last;
+    return code;
+}
+
 const char *kl_last_error(void)
 {
     struct thread *t = thread_self();

@@ -148,6 +148,12 @@ struct thread {
     bool has_info;
     uint64_t included, excluded; /* keys, by kl_dispatch_guard */
     uint64_t generator;          /* keys of the one that random bits are asked of */
+    struct suspended {           /* what kl_trace_resume brings back; `on` until then */
+        bool on, tracing;
+        unsigned no_grad;
+        uint64_t included, excluded;
+        const struct vmap *vmap;
+    } suspended;
     bool watch;                  /* calls are noted in the log */
     unsigned plain;              /* what is recorded is a part of a kernel of Kiln's own: no call has another one */
     int kernels;                 /* how many more kernels may run, one in another */

@@ -6,7 +6,7 @@
 /* In a trace only what was there before it: the rest is computed at its end. */
 static bool readable(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
 {
-    struct trace *tr = thread_trace(t);
+    struct trace *tr = t->suspended.tracing ? t->trace : thread_trace(t);
     if (region_refuses(t, site, op))
         return false;
     struct err e;

@@ -500,7 +500,9 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
         return true;
     }
     if (x && x->kind == KIND_TEMP) {
-        err_set(&e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+        err_set(&e, KL_ERR_TRACE, trace_sees(t->suspended.tracing ? t->trace : NULL, x->trace)
+                ? "%s is of the trace that is suspended, and has no value before that has ended"
+                : "%s belongs to a trace that is open on another thread", what);
     } else if (x && x->kind == KIND_POISON) {
         t->last = x->cause->err;
         if (tr)

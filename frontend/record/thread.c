@@ -21,6 +21,8 @@ static bool key_works;
 static void thread_end(void *p)
 {
     struct thread *t = p;
+    if (t->suspended.on)
+        trace_resume(t);
     if (t->tracing)
         trace_drop(t);
     trace_free(t->trace);

@@ -150,6 +150,8 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
         return KL_ERR_MEMORY;
     if (region_refuses(t, site, "trace_begin"))
         return KL_ERR_TRACE;
+    if (t->suspended.on)
+        return fail(t, site, KL_ERR_TRACE, "trace_begin: not between trace_suspend and trace_resume");
     if (t->tracing)
         return fail(t, site, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
     struct trace *tr = trace_of(t);
@@ -160,6 +162,45 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     tr->began = span_begin();
     t->tracing = true;
     t->outer_no_grad = t->no_grad;
+    return KL_OK;
+}
+
+/* ---- outside of the open trace for a while ---- */
+
+kl_status kl_trace_suspend_at(const kl_site *site)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (t->suspended.on)
+        return fail(t, site, KL_ERR_TRACE, "trace_suspend: it is suspended already");
+    t->suspended = (struct suspended){true, t->tracing, t->no_grad, t->included, t->excluded, t->vmap};
+    t->tracing = false;
+    t->no_grad++;
+    t->included = t->excluded = 0;
+    t->vmap = NULL;
+    return KL_OK;
+}
+
+void trace_resume(struct thread *t)
+{
+    const struct suspended *s = &t->suspended;
+    t->tracing = s->tracing;
+    t->no_grad = s->no_grad;
+    t->included = s->included;
+    t->excluded = s->excluded;
+    t->vmap = s->vmap;
+    t->suspended.on = t->suspended.tracing = false;
+}
+
+kl_status kl_trace_resume_at(const kl_site *site)
+{
+    struct thread *t = thread_self();
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!t->suspended.on)
+        return fail(t, site, KL_ERR_TRACE, "trace_resume: nothing is suspended");
+    trace_resume(t);
     return KL_OK;
 }
 

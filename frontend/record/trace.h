@@ -161,6 +161,7 @@ struct binding *trace_binding(struct trace *tr, kl_tensor h); /* NULL: not used 
 /* What the handle means now; NIL: *e, in which `what` names the operand, or the graph's own error. */
 ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e);
 void trace_end_temps(struct thread *t, struct trace *tr);
+void trace_resume(struct thread *t);              /* where it is suspended */
 void trace_drop(struct thread *t);                /* ends the trace, run or not */
 /* All that the trace has recorded, and its outputs.  known: it is its log's.  NULL: *e, or it has no outputs. */
 const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e);

@@ -52,8 +52,11 @@ KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_key
 KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin,
                                        const kl_tensor *in, uint32_t nout, kl_tensor *out);
 KL_API kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path);
+KL_API kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message);
 KL_API kl_status kl_trace_begin_at(const kl_site *site, const char *name);
 KL_API kl_status kl_trace_end_at(const kl_site *site);
+KL_API kl_status kl_trace_suspend_at(const kl_site *site);
+KL_API kl_status kl_trace_resume_at(const kl_site *site);
 KL_API kl_tensor kl_keep_at(const kl_site *site, kl_tensor t);
 KL_API kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value);
 KL_API kl_status kl_release_at(const kl_site *site, kl_tensor t);
@@ -69,6 +72,10 @@ KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t
 KL_API float kl_item_f32_at(const kl_site *site, kl_tensor t);
 KL_API double kl_item_f64_at(const kl_site *site, kl_tensor t);
 KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
+KL_API kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path);
+KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
+                                  uint32_t nout, kl_tensor *out);
+KL_API kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path);
 KL_API kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names);
 KL_API kl_tensor kl_nested_at(const kl_site *site, kl_tensor values, kl_tensor offsets);
 KL_API kl_tensor kl_nested_like_at(const kl_site *site, kl_tensor values, kl_tensor like);
@@ -358,8 +365,11 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_dispatch_with(...) kl_dispatch_with_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_direct(...) kl_dispatch_direct_at(KL_HERE, __VA_ARGS__)
 #define kl_dump(...) kl_dump_at(KL_HERE, __VA_ARGS__)
+#define kl_fail(...) kl_fail_at(KL_HERE, __VA_ARGS__)
 #define kl_trace_begin(...) kl_trace_begin_at(KL_HERE, __VA_ARGS__)
 #define kl_trace_end() kl_trace_end_at(KL_HERE)
+#define kl_trace_suspend() kl_trace_suspend_at(KL_HERE)
+#define kl_trace_resume() kl_trace_resume_at(KL_HERE)
 #define kl_keep(...) kl_keep_at(KL_HERE, __VA_ARGS__)
 #define kl_assign(...) kl_assign_at(KL_HERE, __VA_ARGS__)
 #define kl_release(...) kl_release_at(KL_HERE, __VA_ARGS__)
@@ -375,6 +385,9 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_item_f32(...) kl_item_f32_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f64(...) kl_item_f64_at(KL_HERE, __VA_ARGS__)
 #define kl_item_i64(...) kl_item_i64_at(KL_HERE, __VA_ARGS__)
+#define kl_model_load(...) kl_model_load_at(KL_HERE, __VA_ARGS__)
+#define kl_model_call(...) kl_model_call_at(KL_HERE, __VA_ARGS__)
+#define kl_model_read_tensor(...) kl_model_read_tensor_at(KL_HERE, __VA_ARGS__)
 #define kl_named(...) kl_named_at(KL_HERE, __VA_ARGS__)
 #define kl_nested(...) kl_nested_at(KL_HERE, __VA_ARGS__)
 #define kl_nested_like(...) kl_nested_like_at(KL_HERE, __VA_ARGS__)

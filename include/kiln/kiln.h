@@ -114,6 +114,10 @@ KL_API_AT kl_status kl_dump(const char *trace, const char *stage, const char *pa
 KL_API const char *kl_last_error(void);
 KL_API kl_status kl_last_error_code(void);
 KL_API void kl_clear_error(void);
+/* For functions made of Kiln's: fails as one of Kiln's own does, with this code (ARGUMENT for KL_OK) and message.  The
+ * open trace has failed with it, unless it had failed before with another error than kl_last_error(), so that a
+ * message may say more about the last one.  Returns the code. */
+KL_API_AT kl_status kl_fail(kl_status code, const char *message);
 /* A status in words: "shape error" for KL_ERR_SHAPE. */
 KL_API const char *kl_status_name(kl_status status);
 
@@ -175,6 +179,14 @@ KL_API_AT kl_status kl_trace_end(void);
 KL_API void kl_trace_abandon(void);
 /* Whether this thread has a trace open. */
 KL_API bool kl_tracing(void);
+/* From here to kl_trace_resume what this thread does is done outside of its trace, and of the function of a region or
+ * of kl_vmap that it records: ops are recorded for themselves, without gradients and without the keys that the thread
+ * includes and excludes, and can be read at once.  For what has to be known while recording: a shape that is computed,
+ * say.  Tensors of the trace are not to be used meanwhile, and those that it has assigned cannot be read; what is made
+ * is outside of the trace like any tensor made before it.  No trace can begin.  Not nested.
+ * [errors TRACE: suspended already, or not] */
+KL_API_AT kl_status kl_trace_suspend(void);
+KL_API_AT kl_status kl_trace_resume(void);
 
 /* Makes a handle outlive the trace, or the scope, it was made in; the caller releases it.  Returns t.
  * [errors HANDLE] */
@@ -278,6 +290,7 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/named.h>
 #include <kiln/nested.h>
 #include <kiln/blocked.h>
+#include <kiln/model.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>

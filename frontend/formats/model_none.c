@@ -1,0 +1,53 @@
+/* <kiln/model.h> in a build without protobuf-c: nothing can be loaded. */
+#define KL_NO_CALL_SITES
+#include <kiln/kiln.h>
+
+static const char why[] = "this build of Kiln reads no ONNX models: protobuf-c or onnx.proto was not found (Debian: "
+                          "libprotobuf-c-dev protobuf-c-compiler libonnx-dev)";
+
+kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path)
+{
+    (void)device;
+    (void)path;
+    kl_fail_at(site, KL_ERR_IO, why);
+    return NULL;
+}
+
+kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path)
+{
+    (void)device;
+    (void)path;
+    kl_fail_at(site, KL_ERR_IO, why);
+    return kl_none;
+}
+
+/* There is no model that these could be called with. */
+void kl_model_free(kl_model *model) { (void)model; }
+uint32_t kl_model_inputs(const kl_model *model) { return (void)model, 0; }
+uint32_t kl_model_outputs(const kl_model *model) { return (void)model, 0; }
+uint32_t kl_model_weights(const kl_model *model) { return (void)model, 0; }
+const char *kl_model_weight_name(const kl_model *model, uint32_t i) { return (void)model, (void)i, NULL; }
+kl_tensor kl_model_weight(const kl_model *model, const char *name) { return (void)model, (void)name, kl_none; }
+
+kl_status kl_model_input(const kl_model *model, uint32_t i, kl_model_value *value)
+{
+    (void)model;
+    (void)i;
+    (void)value;
+    return kl_fail(KL_ERR_ARGUMENT, why);
+}
+kl_status kl_model_output(const kl_model *model, uint32_t i, kl_model_value *value)
+{
+    return kl_model_input(model, i, value);
+}
+
+kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                           kl_tensor *out)
+{
+    (void)model;
+    (void)nin;
+    (void)in;
+    for (uint32_t i = 0; out && i < nout; i++)
+        out[i] = kl_none;
+    return kl_fail_at(site, KL_ERR_ARGUMENT, why);
+}

@@ -1,0 +1,105 @@
+/* Files mapped into memory, and the protobuf messages in them. */
+#include "onnx.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NESTED_MOST = 64 }; /* messages in one another: protobuf-c's stack */
+
+bool bytes_map(struct bytes *b, const char *path, struct message *why)
+{
+    *b = (struct bytes){NULL, 0};
+    int f = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (f < 0)
+        return message_set(why, KL_ERR_IO, "cannot open %.300s: %s", path, strerror(errno));
+    bool ok = fstat(f, &st) == 0 && S_ISREG(st.st_mode);
+    if (!ok) {
+        message_set(why, KL_ERR_IO, "%.300s is not a regular file", path);
+    } else if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, f, 0);
+        ok = p != MAP_FAILED;
+        if (ok)
+            *b = (struct bytes){p, (size_t)st.st_size};
+        else
+            message_set(why, KL_ERR_IO, "cannot map %.300s: %s", path, strerror(errno));
+    }
+    close(f);
+    return ok;
+}
+
+void bytes_unmap(struct bytes *b)
+{
+    if (b->size)
+        munmap((void *)(uintptr_t)b->data, b->size);
+    *b = (struct bytes){NULL, 0};
+}
+
+/* ---- how deep messages are nested ---- */
+
+static bool varint(const uint8_t **p, const uint8_t *end, uint64_t *v)
+{
+    *v = 0;
+    for (unsigned shift = 0; *p < end && shift < 64; shift += 7) {
+        uint8_t byte = *(*p)++;
+        *v |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80))
+            return true;
+    }
+    return false;
+}
+
+/* protobuf-c reads a message in a message by calling itself, however many there are. */
+static bool depth_fits(const uint8_t *p, const uint8_t *end, const ProtobufCMessageDescriptor *d, unsigned depth)
+{
+    if (depth > NESTED_MOST)
+        return false;
+    while (p < end) {
+        uint64_t tag, n;
+        if (!varint(&p, end, &tag))
+            return true; /* damaged: protobuf-c says so */
+        switch (tag & 7) {
+        case 0:
+            if (!varint(&p, end, &n))
+                return true;
+            break;
+        case 1: case 5:
+            n = (tag & 7) == 1 ? 8 : 4;
+            if ((uint64_t)(end - p) < n)
+                return true;
+            p += n;
+            break;
+        case 2: {
+            if (!varint(&p, end, &n) || n > (uint64_t)(end - p))
+                return true;
+            const ProtobufCFieldDescriptor *field =
+                tag >> 3 < 1u << 29 ? protobuf_c_message_descriptor_get_field(d, (unsigned)(tag >> 3)) : NULL;
+            if (field && field->type == PROTOBUF_C_TYPE_MESSAGE &&
+                !depth_fits(p, p + n, field->descriptor, depth + 1))
+                return false;
+            p += n;
+            break;
+        }
+        default:
+            return true;
+        }
+    }
+    return true;
+}
+
+ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDescriptor *d, const char *path,
+                                struct message *why)
+{
+    if (!depth_fits(b->data, b->data + b->size, d, 0)) {
+        message_set(why, KL_ERR_IO, "%.300s: messages are nested more than %d deep", path, NESTED_MOST);
+        return NULL;
+    }
+    static const uint8_t none[1];
+    ProtobufCMessage *m = protobuf_c_message_unpack(d, NULL, b->size, b->size ? b->data : none);
+    if (!m)
+        message_set(why, KL_ERR_IO, "%.300s is no %s in protobuf, or it is damaged or cut off", path, d->short_name);
+    return m;
+}

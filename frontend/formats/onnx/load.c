@@ -1,0 +1,397 @@
+/* A model's graphs: names become places, operators rows of ops.def.  Whatever is wrong with a file is found here, so
+ * that a call meets graphs whose operands are computed before they are used. */
+#include "onnx.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct loader {
+    struct kl_model *m;
+    const char *path;
+    char folder[1024];
+    struct message *why;
+    unsigned missing, listed;         /* operators */
+    struct names told;                /*   that are in `list` */
+    char list[700];
+};
+struct scope {
+    struct scope *outer;
+    struct graph_def *g;
+    struct names names;
+    uint32_t value_cap;
+    int opset, training;              /* of the domains; 0: not said */
+};
+
+static const char *text_or_none(const char *s) { return s ? s : ""; }
+
+static bool load_no_memory(struct loader *l)
+{
+    return message_set(l->why, KL_ERR_MEMORY, "%.300s: out of memory", l->path);
+}
+
+/* ---- values ---- */
+
+static uint32_t load_value(struct loader *l, struct scope *s, const char *name)
+{
+    struct graph_def *g = s->g;
+    if (g->nvalue == s->value_cap) {
+        uint32_t cap = s->value_cap ? 2 * s->value_cap : 16;
+        const char **more = realloc(g->name, cap * sizeof *more);
+        if (!more)
+            return load_no_memory(l), NO_PLACE;
+        g->name = more;
+        s->value_cap = cap;
+    }
+    if (onnx_names_find(&s->names, name) != NO_PLACE)
+        return message_set(l->why, KL_ERR_IO, "%.300s: value '%.200s' is computed twice", l->path, name), NO_PLACE;
+    if (!onnx_names_put(&s->names, name, g->nvalue))
+        return load_no_memory(l), NO_PLACE;
+    g->name[g->nvalue] = name;
+    return g->nvalue++;
+}
+
+static bool load_find(const struct scope *s, const char *name, struct place *p)
+{
+    for (p->up = 0; s; s = s->outer, p->up++)
+        if ((p->at = onnx_names_find(&s->names, name)) != NO_PLACE)
+            return true;
+    return false;
+}
+
+static bool load_weight(struct loader *l, struct array *a, const char *name, int *weight)
+{
+    struct kl_model *m = l->m;
+    if (m->nweight == m->weight_cap) {
+        uint32_t cap = m->weight_cap ? 2 * m->weight_cap : 16;
+        struct weight *more = realloc(m->weight, cap * sizeof *more);
+        if (!more)
+            return load_no_memory(l);
+        m->weight = more;
+        m->weight_cap = cap;
+    }
+    *weight = (int)m->nweight;
+    m->weight[m->nweight++] = (struct weight){name, kl_none, array_ref(a)};
+    return true;
+}
+
+static bool is_float(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }
+
+static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphProto *p)
+{
+    struct graph_def *g = s->g;
+    if (p->n_sparse_initializer)
+        return message_set(l->why, KL_ERR_TYPE, "%.300s has sparse initializers, which are not supported", l->path);
+    if (!(g->initial = calloc(p->n_initializer + 1, sizeof *g->initial)))
+        return load_no_memory(l);
+    for (size_t i = 0; i < p->n_initializer; i++) {
+        Onnx__TensorProto *t = p->initializer[i];
+        struct message why;
+        struct array *a = array_read(t, l->folder, &why);
+        if (!a)
+            return message_set(l->why, why.code, "%.300s: %.500s", l->path, why.text);
+        struct initial *x = &g->initial[g->ninitial++];
+        *x = (struct initial){NO_PLACE, a, -1};
+        if ((x->at = load_value(l, s, text_or_none(t->name))) == NO_PLACE)
+            return false;
+        if (p == l->m->proto->graph && a->rank > 0 && is_float(a->dtype) &&
+            !load_weight(l, a, text_or_none(t->name), &x->weight))
+            return false;
+        if (t->has_raw_data) { /* it is in the array now; protobuf-c's memory is malloc's */
+            free(t->raw_data.data);
+            t->raw_data = (ProtobufCBinaryData){0, NULL};
+        }
+    }
+    return true;
+}
+
+/* Inputs that are initializers, too, are not inputs. */
+static bool load_inputs(struct loader *l, struct scope *s, const Onnx__GraphProto *p)
+{
+    struct graph_def *g = s->g;
+    if (!(g->in = calloc(p->n_input + 1, sizeof *g->in)))
+        return load_no_memory(l);
+    for (size_t i = 0; i < p->n_input; i++) {
+        const char *name = text_or_none(p->input[i]->name);
+        if (onnx_names_find(&s->names, name) != NO_PLACE) {
+            if (onnx_names_find(&s->names, name) < g->ninitial)
+                continue;
+            return message_set(l->why, KL_ERR_IO, "%.300s: two inputs are called '%.200s'", l->path, name);
+        }
+        if ((g->in[g->nin++] = load_value(l, s, name)) == NO_PLACE)
+            return false;
+    }
+    return true;
+}
+
+/* ---- nodes ---- */
+
+static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p, struct scope *outer, int opset,
+                                    int training);
+static struct graph_def *load_function(struct loader *l, size_t at);
+
+static const Onnx__FunctionProto *find_function(const struct loader *l, const Onnx__NodeProto *p, size_t *at)
+{
+    const Onnx__ModelProto *m = l->m->proto;
+    for (size_t i = 0; i < m->n_functions; i++)
+        if (!strcmp(text_or_none(m->functions[i]->name), text_or_none(p->op_type)) &&
+            !strcmp(text_or_none(m->functions[i]->domain), text_or_none(p->domain)))
+            return *at = i, m->functions[i];
+    return NULL;
+}
+
+static void load_missing(struct loader *l, const Onnx__NodeProto *p, int opset)
+{
+    char name[200];
+    snprintf(name, sizeof name, "%.60s%s%.100s", text_or_none(p->domain), *text_or_none(p->domain) ? "." : "",
+             text_or_none(p->op_type));
+    if (onnx_names_find(&l->told, name) != NO_PLACE)
+        return;
+    l->missing++;
+    char *copy = strdup(name);
+    if (!copy || !onnx_names_put(&l->told, copy, l->missing)) {
+        free(copy);
+        return;
+    }
+    size_t used = strlen(l->list);
+    if (l->listed >= LISTED || used + 200 > sizeof l->list)
+        return;
+    l->listed++;
+    snprintf(l->list + used, sizeof l->list - used, "%s%.100s (opset %d, node '%.40s')", used ? ", " : "", name, opset,
+             text_or_none(p->name));
+}
+
+static bool load_node_op(struct loader *l, struct scope *s, struct node_def *d)
+{
+    const Onnx__NodeProto *p = d->proto;
+    size_t at;
+    const char *domain = text_or_none(p->domain);
+    d->opset = !strcmp(domain, "ai.onnx.preview.training") ? s->training : s->opset;
+    if (find_function(l, p, &at))
+        return (d->function = load_function(l, at)) != NULL;
+    d->op = onnx_op_find(domain, text_or_none(p->op_type), d->opset);
+    if (!d->op)
+        load_missing(l, p, d->opset);
+    return true;
+}
+
+static bool load_node(struct loader *l, struct scope *s, struct node_def *d, const Onnx__NodeProto *p)
+{
+    *d = (struct node_def){.proto = p};
+    d->in = calloc(p->n_input + 1, sizeof *d->in);
+    d->out = calloc(p->n_output + 1, sizeof *d->out);
+    d->sub = calloc(p->n_attribute + 1, sizeof *d->sub);
+    if (!d->in || !d->out || !d->sub)
+        return load_no_memory(l);
+    if (!p->op_type || !load_node_op(l, s, d))
+        return p->op_type ? false : message_set(l->why, KL_ERR_IO, "%.300s: a node has no operator", l->path);
+    for (size_t i = 0; i < p->n_input; i++) {
+        d->in[i] = (struct place){0, NO_PLACE};
+        if (*p->input[i] && !load_find(s, p->input[i], &d->in[i]))
+            return message_set(l->why, KL_ERR_IO, "%.300s: node '%.100s' (%.60s) uses '%.200s', which no node before "
+                               "it computes: it is missing, or the graph has a cycle", l->path, text_or_none(p->name),
+                               p->op_type, p->input[i]);
+    }
+    for (size_t i = 0; i < p->n_attribute; i++)
+        if (p->attribute[i]->g &&
+            !(d->sub[i] = load_graph(l, p->attribute[i]->g, s, s->opset, s->training)))
+            return false;
+    for (size_t i = 0; i < p->n_output; i++) {
+        d->out[i] = NO_PLACE;
+        if (*p->output[i] && (d->out[i] = load_value(l, s, p->output[i])) == NO_PLACE)
+            return false;
+    }
+    return true;
+}
+
+static bool load_nodes(struct loader *l, struct scope *s, Onnx__NodeProto **p, size_t n)
+{
+    struct graph_def *g = s->g;
+    if (n > UINT32_MAX / 2 || !(g->node = calloc(n + 1, sizeof *g->node)))
+        return load_no_memory(l);
+    for (size_t i = 0; i < n; i++)
+        if (!load_node(l, s, &g->node[g->nnode++], p[i]))
+            return false;
+    return true;
+}
+
+static bool load_output(struct loader *l, struct scope *s, const char *name)
+{
+    if (load_find(s, name, &s->g->out[s->g->nout++]))
+        return true;
+    return message_set(l->why, KL_ERR_IO, "%.300s: nothing computes output '%.200s'", l->path, name);
+}
+
+static void free_graph(struct graph_def *g)
+{
+    if (!g)
+        return;
+    for (uint32_t i = 0; i < g->nnode; i++) {
+        struct node_def *d = &g->node[i];
+        for (size_t k = 0; d->sub && k < d->proto->n_attribute; k++)
+            free_graph(d->sub[k]);
+        free(d->in);
+        free(d->out);
+        free(d->sub);
+    }
+    for (uint32_t i = 0; i < g->ninitial; i++)
+        array_unref(g->initial[i].array);
+    free(g->name);
+    free(g->node);
+    free(g->initial);
+    free(g->in);
+    free(g->out);
+    free(g);
+}
+
+static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p, struct scope *outer, int opset,
+                                    int training)
+{
+    struct scope s = {.outer = outer, .opset = opset, .training = training};
+    s.g = calloc(1, sizeof *s.g);
+    bool ok = s.g && (s.g->out = calloc(p->n_output + 1, sizeof *s.g->out));
+    if (!ok)
+        load_no_memory(l);
+    else
+        s.g->proto = p;
+    ok = ok && load_initials(l, &s, p) && load_inputs(l, &s, p) && load_nodes(l, &s, p->node, p->n_node);
+    for (size_t i = 0; ok && i < p->n_output; i++)
+        ok = load_output(l, &s, text_or_none(p->output[i]->name));
+    onnx_names_free(&s.names);
+    if (ok)
+        return s.g;
+    free_graph(s.g);
+    return NULL;
+}
+
+/* Opsets of the operators' domains; false: reported. */
+static bool load_opsets(struct loader *l, Onnx__OperatorSetIdProto **v, size_t n, int *opset, int *training)
+{
+    *opset = *training = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *domain = text_or_none(v[i]->domain);
+        int64_t version = v[i]->version;
+        if (!*domain || !strcmp(domain, "ai.onnx")) {
+            if (version < ONNX_FIRST_OPSET || version > ONNX_LAST_OPSET)
+                return message_set(l->why, KL_ERR_TYPE, "%.300s is of opset %lld; %d is the last that Kiln knows",
+                                   l->path, (long long)version, ONNX_LAST_OPSET);
+            *opset = (int)version;
+        } else if (!strcmp(domain, "ai.onnx.preview.training")) {
+            *training = version == 1;
+        }
+    }
+    return true;
+}
+
+static bool load_function_graph(struct loader *l, const Onnx__FunctionProto *p, struct scope *s)
+{
+    struct graph_def *g = s->g;
+    g->in = calloc(p->n_input + 1, sizeof *g->in);
+    g->out = calloc(p->n_output + 1, sizeof *g->out);
+    if (!g->in || !g->out)
+        return load_no_memory(l);
+    for (size_t i = 0; i < p->n_input; i++)
+        if ((g->in[g->nin++] = load_value(l, s, p->input[i])) == NO_PLACE)
+            return false;
+    if (!load_nodes(l, s, p->node, p->n_node))
+        return false;
+    for (size_t i = 0; i < p->n_output; i++)
+        if (!load_output(l, s, p->output[i]))
+            return false;
+    return true;
+}
+
+static struct graph_def *load_function(struct loader *l, size_t at)
+{
+    static struct graph_def open; /* stands for one that is being read */
+    const Onnx__FunctionProto *p = l->m->proto->functions[at];
+    struct graph_def **to = &l->m->function[at];
+    struct scope s = {0};
+    if (*to == &open) {
+        message_set(l->why, KL_ERR_IO, "%.300s: function '%.200s' calls itself", l->path, text_or_none(p->name));
+        return NULL;
+    }
+    if (*to)
+        return *to;
+    if (!load_opsets(l, p->opset_import, p->n_opset_import, &s.opset, &s.training))
+        return NULL;
+    if (!(s.g = calloc(1, sizeof *s.g)))
+        return load_no_memory(l), NULL;
+    *to = &open;
+    bool ok = load_function_graph(l, p, &s);
+    onnx_names_free(&s.names);
+    *to = ok ? s.g : NULL;
+    if (!ok)
+        free_graph(s.g);
+    return *to;
+}
+
+/* ---- models ---- */
+
+void model_free(struct kl_model *m)
+{
+    if (!m)
+        return;
+    free_graph(m->main);
+    for (size_t i = 0; m->function && i < m->proto->n_functions; i++)
+        free_graph(m->function[i]);
+    for (uint32_t i = 0; i < m->nweight; i++)
+        array_unref(m->weight[i].array);
+    for (uint32_t i = 0; i < m->npool; i++)
+        array_unref(m->pool[i].array);
+    if (m->proto)
+        onnx__model_proto__free_unpacked(m->proto, NULL);
+    free(m->function);
+    free(m->weight);
+    free(m->pool);
+    free(m);
+}
+
+static bool load_all(struct loader *l, const struct bytes *b)
+{
+    struct kl_model *m = l->m;
+    int opset, training;
+    m->proto = (Onnx__ModelProto *)message_parse(b, &onnx__model_proto__descriptor, l->path, l->why);
+    if (!m->proto)
+        return false;
+    if (!m->proto->graph)
+        return message_set(l->why, KL_ERR_IO, "%.300s has no graph", l->path);
+    m->function = calloc(m->proto->n_functions + 1, sizeof *m->function);
+    if (!m->function)
+        return load_no_memory(l);
+    if (!load_opsets(l, m->proto->opset_import, m->proto->n_opset_import, &opset, &training))
+        return false;
+    m->main = load_graph(l, m->proto->graph, NULL, opset ? opset : 1, training);
+    if (!m->main)
+        return false;
+    if (l->missing)
+        return message_set(l->why, KL_ERR_TYPE, "%.150s: %u operator%s missing: %.600s%s", l->path, l->missing,
+                           l->missing == 1 ? " is" : "s are", l->list, l->missing > l->listed ? ", .." : "");
+    return true;
+}
+
+struct kl_model *model_read(kl_device device, const char *path, struct message *why)
+{
+    struct loader l = {.path = path, .why = why};
+    struct bytes b;
+    const char *slash = strrchr(path, '/');
+    size_t folder = slash ? (size_t)(slash + 1 - path) : 0;
+    if (folder >= sizeof l.folder)
+        return message_set(why, KL_ERR_IO, "the path of a model is longer than %zu bytes", sizeof l.folder), NULL;
+    memcpy(l.folder, path, folder);
+    if (!bytes_map(&b, path, why))
+        return NULL;
+    bool ok = (l.m = calloc(1, sizeof *l.m)) || load_no_memory(&l);
+    if (ok) {
+        l.m->device = device;
+        l.m->label = string_forever(path + folder);
+        ok = load_all(&l, &b);
+    }
+    bytes_unmap(&b);
+    for (uint32_t i = 0; i < l.told.cap; i++)
+        free((void *)(uintptr_t)l.told.key[i]);
+    onnx_names_free(&l.told);
+    if (ok)
+        return l.m;
+    model_free(l.m);
+    return NULL;
+}

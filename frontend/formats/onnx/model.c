@@ -1,0 +1,289 @@
+/* <kiln/model.h>: models as users have them. */
+#include "onnx.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#undef KL_HERE
+#define KL_HERE site
+#undef kl_model_load /* defined here, below */
+#undef kl_model_call
+#undef kl_model_read_tensor
+
+static const char *text_or_empty(const char *s) { return s ? s : ""; }
+
+/* ---- loading ---- */
+
+static void release_array(void *a) { array_unref(a); }
+
+/* The weights' tensors have their arrays' memory. */
+static bool make_weights(const kl_site *site, kl_model *m)
+{
+    bool ok = true;
+    kl_trace_suspend();
+    for (uint32_t i = 0; ok && i < m->nweight; i++) {
+        struct weight *w = &m->weight[i];
+        struct array *a = array_ref(w->array);
+        w->t = kl_keep(kl_wrap(m->device, a->dtype, a->rank, a->dims, a->data, release_array, a));
+        ok = kl_check(w->t) == KL_OK;
+        if (ok && *w->name)
+            kl_set_name(w->t, w->name);
+    }
+    kl_trace_resume();
+    return ok;
+}
+
+kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path)
+{
+    struct message why = {0};
+    if (!path) {
+        kl_fail_at(site, KL_ERR_ARGUMENT, "model_load: path is NULL");
+        return NULL;
+    }
+    kl_model *m = model_read(device, path, &why);
+    if (!m) {
+        char text[1000];
+        snprintf(text, sizeof text, "model_load: %s", why.text);
+        kl_fail_at(site, why.code, text);
+        return NULL;
+    }
+    m->folding = kl_device_named("ref");
+    if (!m->folding.id)
+        m->folding = kl_device_default();
+    if (make_weights(site, m))
+        return m;
+    kl_fail_at(site, kl_last_error_code(), kl_last_error());
+    kl_model_free(m);
+    return NULL;
+}
+
+void kl_model_free(kl_model *m)
+{
+    if (!m)
+        return;
+    for (uint32_t i = 0; i < m->nweight; i++)
+        (kl_release)(m->weight[i].t);
+    for (uint32_t i = 0; i < m->npool; i++)
+        (kl_release)(m->pool[i].t);
+    model_free(m);
+}
+
+/* ---- looking at one ---- */
+
+uint32_t kl_model_inputs(const kl_model *m) { return m ? m->main->nin : 0; }
+uint32_t kl_model_outputs(const kl_model *m) { return m ? m->main->nout : 0; }
+uint32_t kl_model_weights(const kl_model *m) { return m ? m->nweight : 0; }
+
+static void value_type(const Onnx__ValueInfoProto *p, kl_model_value *v)
+{
+    *v = (kl_model_value){.name = text_or_empty(p->name), .dtype = KL_DTYPE_COUNT, .rank = -1};
+    if (!p->type || p->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
+        return;
+    const Onnx__TypeProto__Tensor *t = p->type->tensor_type;
+    v->dtype = onnx_dtype(t->elem_type);
+    if (!t->shape || t->shape->n_dim > KL_MAX_RANK)
+        return;
+    v->rank = (int)t->shape->n_dim;
+    for (int i = 0; i < v->rank; i++) {
+        const Onnx__TensorShapeProto__Dimension *d = t->shape->dim[i];
+        bool number = d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+        v->dims[i] = number && d->dim_value >= 0 ? d->dim_value : -1;
+        if (d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM && d->dim_param && *d->dim_param)
+            v->symbol[i] = d->dim_param;
+    }
+}
+
+static kl_status no_such(const char *what, uint32_t i, uint32_t n)
+{
+    char text[100];
+    snprintf(text, sizeof text, "model_%s: there is no %s %u of %u", what, what, i, n);
+    return (kl_fail)(KL_ERR_ARGUMENT, text);
+}
+
+kl_status kl_model_input(const kl_model *m, uint32_t i, kl_model_value *v)
+{
+    if (!m || !v || i >= m->main->nin)
+        return no_such("input", i, kl_model_inputs(m));
+    const char *name = m->main->name[m->main->in[i]];
+    const Onnx__GraphProto *g = m->main->proto;
+    for (size_t k = 0; k < g->n_input; k++)
+        if (!strcmp(text_or_empty(g->input[k]->name), name))
+            return value_type(g->input[k], v), KL_OK;
+    return no_such("input", i, m->main->nin);
+}
+
+kl_status kl_model_output(const kl_model *m, uint32_t i, kl_model_value *v)
+{
+    if (!m || !v || i >= m->main->nout)
+        return no_such("output", i, kl_model_outputs(m));
+    value_type(m->main->proto->output[i], v);
+    return KL_OK;
+}
+
+const char *kl_model_weight_name(const kl_model *m, uint32_t i)
+{
+    return m && i < m->nweight ? m->weight[i].name : NULL;
+}
+
+kl_tensor kl_model_weight(const kl_model *m, const char *name)
+{
+    for (uint32_t i = 0; m && name && i < m->nweight; i++)
+        if (!strcmp(m->weight[i].name, name))
+            return m->weight[i].t;
+    return kl_none;
+}
+
+/* ---- calling ---- */
+
+static char *dims_of(const kl_model_value *v, char *to, size_t size)
+{
+    size_t used = (size_t)snprintf(to, size, "%s[", v->dtype < KL_DTYPE_COUNT ? kl_dtype_name(v->dtype) : "?");
+    for (int i = 0; i < v->rank && used < size; i++)
+        if (v->dims[i] >= 0)
+            used += (size_t)snprintf(to + used, size - used, "%s%lld", i ? "," : "", (long long)v->dims[i]);
+        else
+            used += (size_t)snprintf(to + used, size - used, "%s%.20s", i ? "," : "",
+                                     v->symbol[i] ? v->symbol[i] : "?");
+    if (used < size)
+        snprintf(to + used, size - used, "%s]", v->rank < 0 ? "?" : "");
+    return to;
+}
+
+static bool fits_input(const kl_site *site, const kl_model_value *v, kl_tensor t)
+{
+    kl_model_value have = {.dtype = kl_dtype_of(t), .symbol = {NULL}};
+    have.rank = kl_shape(t, have.dims);
+    bool ok = have.rank >= 0 && (v->dtype == KL_DTYPE_COUNT || v->dtype == have.dtype) &&
+              (v->rank < 0 || v->rank == have.rank);
+    for (int i = 0; ok && v->rank > 0 && i < have.rank; i++)
+        ok = v->dims[i] < 0 || v->dims[i] == have.dims[i];
+    if (ok)
+        return true;
+    char text[500], a[120], b[120];
+    snprintf(text, sizeof text, "model_call: input '%.100s' is %s, not %s", v->name, dims_of(v, a, sizeof a),
+             have.rank < 0 ? "what was given, which is no tensor" : dims_of(&have, b, sizeof b));
+    kl_status code = have.rank < 0 ? KL_ERR_HANDLE : v->dtype == have.dtype ? KL_ERR_SHAPE : KL_ERR_TYPE;
+    return kl_fail_at(site, code, text) == KL_OK;
+}
+
+static bool fits(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    char text[300];
+    if (!m || (nin && !in) || (nout && !out) || nin != m->main->nin || nout > m->main->nout) {
+        snprintf(text, sizeof text, "model_call: %s; it has %u inputs and %u outputs, the call %u and %u",
+                 !m ? "model is NULL" : (nin && !in) || (nout && !out) ? "in or out is NULL"
+                 : "other numbers of values",
+                 kl_model_inputs(m), kl_model_outputs(m), nin, nout);
+        return kl_fail_at(site, KL_ERR_ARGUMENT, text) == KL_OK;
+    }
+    for (uint32_t i = 0; i < nin; i++) {
+        kl_model_value v;
+        if (kl_model_input(m, i, &v) != KL_OK || !fits_input(site, &v, in[i]))
+            return false;
+    }
+    return true;
+}
+
+/* A handle of its own for each output, even where two are one, or an input. */
+static bool take_output(const kl_site *site, struct frame *f, struct run *r, uint32_t i, kl_tensor *out)
+{
+    struct value *v = frame_value(f, f->g->out[i]);
+    kl_tensor t = v->t;
+    if (v->list || (!v->known && !t.id && v->weight < 0)) {
+        char text[300];
+        snprintf(text, sizeof text, "model_call: output '%.200s' is %s", f->g->proto->output[i]->name,
+                 v->list ? "a sequence, which has no tensor" : "not computed");
+        return kl_fail_at(site, v->list ? KL_ERR_TYPE : KL_ERR_ARGUMENT, text) == KL_OK;
+    }
+    if (!t.id) {
+        struct array *a = v->known;
+        t = kl_input(r->m->device, a->dtype, a->rank, a->dims, a->data);
+    }
+    int64_t dims[KL_MAX_RANK];
+    int rank = kl_shape(t, dims);
+    *out = rank < 0 ? kl_none : kl_reshape(t, rank, dims);
+    if (rank >= 0 && !r->tracing)
+        kl_keep(*out);
+    return kl_check(*out) == KL_OK;
+}
+
+static bool call_model(const kl_site *site, struct run *r, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+{
+    const struct graph_def *g = r->m->main;
+    struct frame f;
+    if (!frame_open(&f, g, NULL, r))
+        return kl_fail_at(site, KL_ERR_MEMORY, "model_call: out of memory") == KL_OK;
+    for (uint32_t i = 0; i < g->nin; i++) {
+        struct value *v = &f.v[g->in[i]];
+        v->t = in[i];
+        v->set = v->given = true;
+    }
+    bool ok = frame_run(&f, r);
+    if (!ok) {
+        char text[1000];
+        snprintf(text, sizeof text, "model_call: %.980s", kl_last_error());
+        kl_fail_at(site, kl_last_error_code(), text);
+    }
+    for (uint32_t i = 0; ok && i < nout; i++)
+        ok = take_output(site, &f, r, i, &out[i]);
+    frame_close(&f);
+    return ok;
+}
+
+kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                           kl_tensor *out)
+{
+    for (uint32_t i = 0; out && i < nout; i++)
+        out[i] = kl_none;
+    if (!fits(site, m, nin, in, nout, out))
+        return kl_last_error_code();
+    struct run r = {.m = m, .tracing = kl_tracing()};
+    if (!r.tracing)
+        kl_scope_begin();
+    bool ok = call_model(site, &r, in, nout, out);
+    kl_status code = ok ? KL_OK : kl_last_error_code();
+    for (uint32_t i = 0; !ok && i < nout; i++) {
+        if (out[i].id && !r.tracing)
+            kl_release(out[i]);
+        out[i] = kl_none;
+    }
+    if (!r.tracing)
+        kl_scope_end();
+    for (uint32_t i = 0; ok && !r.tracing && i < nout; i++) { /* in the caller's scope, if one is open */
+        int64_t dims[KL_MAX_RANK];
+        kl_tensor kept = out[i];
+        int rank = kl_shape(kept, dims);
+        out[i] = kl_reshape(kept, rank, dims);
+        kl_release(kept);
+    }
+    return code;
+}
+
+/* ---- tensors in files ---- */
+
+kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path)
+{
+    struct message why = {0};
+    struct bytes b;
+    struct array *a = NULL;
+    Onnx__TensorProto *t = NULL;
+    if (!path) {
+        message_set(&why, KL_ERR_ARGUMENT, "path is NULL");
+    } else if (bytes_map(&b, path, &why)) {
+        t = (Onnx__TensorProto *)message_parse(&b, &onnx__tensor_proto__descriptor, path, &why);
+        bytes_unmap(&b);
+    }
+    if (t)
+        a = array_read(t, "", &why);
+    if (t)
+        onnx__tensor_proto__free_unpacked(t, NULL);
+    if (!a) {
+        char text[1000];
+        snprintf(text, sizeof text, "model_read_tensor: %s", why.text);
+        kl_fail_at(site, why.code, text);
+        return kl_none;
+    }
+    kl_tensor h = kl_input(device, a->dtype, a->rank, a->dims, a->data);
+    array_unref(a);
+    return h;
+}

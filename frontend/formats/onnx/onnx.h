@@ -1,0 +1,201 @@
+/* ONNX models as calls of Kiln's public functions: what the folder's files share, grouped by file.
+ *
+ * A model is read once (load.c) into graphs of nodes whose operands are places in a frame, one frame for each graph
+ * that runs (run.c).  A call goes through the nodes in order; each has a function of ops.def, which records it.
+ *
+ * A value is recorded (a tensor), known (an array on the host), or both.  A node all of whose operands are known and
+ * small is folded: the same function runs on tensors of device `ref` outside of the trace, and its results are read. */
+#ifndef KILN_ONNX_H
+#define KILN_ONNX_H
+#include "onnx.pb-c.h"
+#include <kiln/kiln.h>
+#include <stdatomic.h>
+
+struct node;
+struct run;
+
+/* Calls of ops in functions that have a `struct node *n` are made at the node's own call site. */
+#undef KL_HERE
+#define KL_HERE (&n->def->site)
+
+/* ---- tensor.c: arrays on the host ---- */
+struct array {
+    kl_dtype dtype;
+    int rank;
+    int64_t dims[KL_MAX_RANK], count;
+    atomic_uint refs;
+    void *data;
+};
+struct array *array_new(kl_dtype dtype, int rank, const int64_t *dims); /* NULL: out of memory, or too large */
+struct array *array_of_ints(int64_t n, const int64_t *v);               /* one axis, i64 */
+struct array *array_ref(struct array *a);
+void array_unref(struct array *a);
+int64_t array_int(const struct array *a, int64_t i);  /* element i, converted */
+double array_float(const struct array *a, int64_t i);
+kl_dtype onnx_dtype(int32_t data_type);               /* KL_DTYPE_COUNT: Kiln has none like it */
+const char *onnx_dtype_name(int32_t data_type);
+/* The elements of a tensor in a file; NULL: *why. `name` is the tensor's in messages, folder that of external data. */
+struct message { kl_status code; char text[900]; };
+bool message_set(struct message *why, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+struct array *array_read(const Onnx__TensorProto *t, const char *folder, struct message *why);
+
+/* ---- file.c: bytes of files, and messages in them ---- */
+struct bytes { const uint8_t *data; size_t size; };
+bool bytes_map(struct bytes *b, const char *path, struct message *why);
+void bytes_unmap(struct bytes *b);
+/* The message that they hold; NULL: *why, also where messages are nested too deep. */
+ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDescriptor *d, const char *path,
+                                struct message *why);
+
+/* ---- load.c: a model's graphs ---- */
+enum { NO_PLACE = UINT32_MAX, ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 22, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
+typedef bool node_fn(struct node *n);
+struct onnx_op {
+    const char *name;
+    int since, until;                 /* opsets */
+    node_fn *fn;
+    kl_tensor (*unary)(const kl_site *site, kl_tensor a); /* of onnx_unary and onnx_binary */
+    kl_tensor (*binary)(const kl_site *site, kl_tensor a, kl_tensor b);
+    int arg;                          /* what several operators of one function differ in */
+};
+const struct onnx_op *onnx_op_find(const char *domain, const char *name, int opset); /* table.c */
+
+struct place { uint32_t up, at; };    /* value `at` of the frame that many graphs further out; NO_PLACE: left out */
+struct node_def {
+    const Onnx__NodeProto *proto;
+    const struct onnx_op *op;         /* NULL: a function */
+    const struct graph_def *function;
+    int opset;
+    kl_site site;
+    struct place *in;
+    uint32_t *out;                    /* NO_PLACE: nobody asks for it */
+    struct graph_def **sub;           /* an attribute each; NULL where it is no graph */
+};
+struct initial { uint32_t at; struct array *array; int weight; }; /* weight: its number, -1: none */
+struct graph_def {
+    const Onnx__GraphProto *proto;    /* NULL: a function's */
+    uint32_t nvalue, nnode, nin, nout, ninitial;
+    const char **name;                /* of values */
+    struct node_def *node;
+    struct initial *initial;
+    uint32_t *in;                     /* without initializers */
+    struct place *out;
+};
+struct weight { const char *name; kl_tensor t; struct array *array; };
+struct pooled { struct array *array; kl_tensor t; uint64_t hash; };
+struct kl_model {
+    kl_device device, folding;        /* folding: where constants are computed */
+    Onnx__ModelProto *proto;
+    const char *label;                /* the file's name, for call sites; never freed */
+    struct graph_def *main;
+    struct weight *weight;
+    uint32_t nweight, weight_cap;
+    struct graph_def **function;      /* as proto->functions; NULL: not read yet */
+    struct pooled *pool;              /* constants that calls have used */
+    uint32_t npool, pool_cap;
+};
+
+/* ---- names.c: strings that stay, for call sites, which programs keep longer than models ---- */
+const char *string_forever(const char *s);            /* "" where there is no memory */
+/* Names to numbers, in the order of their first use. */
+struct names { const char **key; uint32_t *at; uint32_t n, cap; };
+uint32_t onnx_names_find(const struct names *s, const char *name); /* NO_PLACE: not in */
+bool onnx_names_put(struct names *s, const char *name, uint32_t at);
+void onnx_names_free(struct names *s);
+
+struct kl_model *model_read(kl_device device, const char *path, struct message *why);
+void model_free(struct kl_model *m);
+
+/* ---- run.c: a call ---- */
+struct list { unsigned refs; uint32_t n; struct value *v; };
+struct value {
+    kl_tensor t;                      /* recorded, or kl_none */
+    struct array *known;              /* its elements, or NULL; owned */
+    struct list *list;                /* a sequence, or NULL; owned */
+    struct node *maker;               /* what computes it, if that can be done on the host; else NULL */
+    int weight;                       /* its number, -1: none */
+    bool given;                       /* an input of the model */
+    bool constant;                    /* known, and of no value that a run computes or is given */
+    bool set;
+};
+struct frame {
+    const struct graph_def *g;
+    struct frame *outer;
+    const struct node *caller;        /* of a function: whose attributes it refers to */
+    struct value *v;
+    struct node *node;
+};
+struct run {
+    struct kl_model *m;
+    bool folding, tracing;            /* folding: on the host */
+    bool large;                       /* what is being folded is too large for that */
+    bool demanded;                    /* it is needed on the host, however large */
+    unsigned depth;                   /* of frames and folds in one another */
+    uint64_t steps;                   /* nodes run so far */
+};
+struct node {
+    const struct node_def *def;
+    struct frame *frame;
+    struct run *run;
+};
+enum { DEEPEST = 200, FOLDED_MOST = 1 << 16, STEPS_MOST = 1 << 24 };
+
+/* A type that is known of an operand. */
+struct type { kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK]; };
+
+bool frame_open(struct frame *f, const struct graph_def *g, struct frame *outer, struct run *r);
+void frame_close(struct frame *f);
+bool frame_run(struct frame *f, struct run *r);
+struct value *frame_value(struct frame *f, struct place p); /* NULL: left out */
+void onnx_value_clear(struct value *v);
+void onnx_value_copy(struct value *to, const struct value *from);
+bool graph_run(struct node *n, const struct graph_def *g, const struct value *in, uint32_t nin, struct value *out);
+
+/* What functions of ops.def call.  Operand i may be beyond those that the node has. */
+bool onnx_fails(struct node *n, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+uint32_t onnx_nin(const struct node *n);
+uint32_t onnx_nout(const struct node *n);
+bool onnx_has(const struct node *n, uint32_t i);
+bool onnx_wants(const struct node *n, uint32_t i);         /* does anybody use result i? */
+struct value *onnx_value(const struct node *n, uint32_t i); /* NULL: left out */
+kl_device onnx_device(const struct node *n);
+kl_tensor onnx_in(struct node *n, uint32_t i);             /* recorded; kl_none: left out, or it failed */
+bool onnx_type(struct node *n, uint32_t i, struct type *t); /* false: reported */
+/* Its elements on the host; NULL: reported.  Valid as long as the frame. */
+const struct array *onnx_known(struct node *n, uint32_t i);
+/* Makes v->known, of operand i, or of none: i is beyond those; false: reported. */
+bool onnx_know(struct node *n, struct value *v, uint32_t i);
+/* The same where only a read is needed; false: it cannot be read, which is not reported. */
+bool onnx_try_read(struct node *n, struct value *v);
+/* The same of integers, at most `most`; false: reported. */
+bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count);
+bool onnx_give(struct node *n, uint32_t i, kl_tensor t);   /* result i; false: t is poison, or reported */
+bool onnx_give_known(struct node *n, uint32_t i, struct array *a); /* takes it over */
+bool onnx_give_value(struct node *n, uint32_t i, const struct value *v);
+kl_tensor onnx_tensor(struct node *n, struct array *a);    /* a known array recorded; takes it over */
+kl_tensor onnx_number(struct node *n, kl_dtype dtype, double v); /* [] compiled in */
+struct type onnx_type_of(kl_tensor t);
+
+/* ---- attr.c: attributes ---- */
+const Onnx__AttributeProto *onnx_attr(const struct node *n, const char *name); /* NULL: it has none */
+int64_t onnx_attr_int(const struct node *n, const char *name, int64_t without);
+double onnx_attr_float(const struct node *n, const char *name, double without);
+bool onnx_attr_is(const struct node *n, const char *name, const char *value, bool without);
+/* At most `most` numbers into v; -1: it has none; -2: too many, reported. */
+int onnx_attr_ints(struct node *n, const char *name, int64_t *v, int most);
+const struct graph_def *onnx_attr_graph(const struct node *n, const char *name);
+/* Axes by attribute or, where the node has it, operand i: positions below rank.  -1: none are given; -2: reported. */
+int onnx_axes(struct node *n, const char *name, uint32_t i, int rank, int *axes);
+bool onnx_axis(struct node *n, int64_t axis, int rank, int *at); /* false: reported */
+
+/* ---- functions of ops.def ---- */
+#define OP(name, since, until, fn, arg) node_fn fn;
+#define UNARY(name, since, until, op)
+#define BINARY(name, since, until, op)
+#include "ops.def"
+#undef OP
+#undef UNARY
+#undef BINARY
+node_fn onnx_unary, onnx_binary;
+
+#endif

@@ -1,0 +1,309 @@
+/* Elementwise operators. */
+#include "onnx.h"
+#include <string.h>
+
+bool onnx_unary(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    return onnx_give(n, 0, n->def->op->unary(&n->def->site, a));
+}
+
+/* Before opset 7 the second operand was broadcast only where attribute `broadcast` said so, from `axis` on. */
+static kl_tensor second_operand(struct node *n)
+{
+    kl_tensor b = onnx_in(n, 1);
+    struct type a, t;
+    if (n->def->opset >= 7 || onnx_attr_int(n, "broadcast", 0) == 0 || !onnx_attr(n, "axis") ||
+        !onnx_type(n, 0, &a) || !onnx_type(n, 1, &t))
+        return b;
+    int64_t dims[KL_MAX_RANK];
+    int axis;
+    if (!onnx_axis(n, onnx_attr_int(n, "axis", 0), a.rank, &axis))
+        return kl_none;
+    for (int i = 0; i < a.rank; i++)
+        dims[i] = i >= axis && i - axis < t.rank ? t.dims[i - axis] : 1;
+    return kl_reshape(b, a.rank, dims);
+}
+
+bool onnx_binary(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), b = second_operand(n);
+    return onnx_give(n, 0, n->def->op->binary(&n->def->site, a, b));
+}
+
+static bool is_float_type(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }
+
+/* arg: 0 sum, 1 mean, 2 max, 3 min */
+bool onnx_variadic(struct node *n)
+{
+    kl_tensor r = onnx_in(n, 0);
+    int arg = n->def->op->arg;
+    for (uint32_t i = 1; i < onnx_nin(n); i++) {
+        kl_tensor b = onnx_in(n, i);
+        r = arg == 2 ? kl_max(r, b) : arg == 3 ? kl_min(r, b) : kl_add(r, b);
+    }
+    if (arg == 1)
+        r = kl_div(r, onnx_number(n, kl_dtype_of(r), onnx_nin(n)));
+    return onnx_give(n, 0, r);
+}
+
+bool onnx_pow(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), b = second_operand(n);
+    const struct value *v = onnx_value(n, 1);
+    kl_dtype dtype = kl_dtype_of(a);
+    if (v && v->known && v->known->count == 1) {
+        double e = array_float(v->known, 0);
+        if (e == (int)e && e >= (is_float_type(dtype) ? -8 : 0) && e <= 64) {
+            struct type x, y;
+            kl_tensor r = kl_powi(a, (int)e);
+            if (!onnx_type(n, 0, &x) || !onnx_type(n, 1, &y))
+                return false;
+            while (x.rank < y.rank) /* its axes count in the result's shape */
+                r = kl_unsqueeze(r, 0), x.rank++;
+            return onnx_give(n, 0, r);
+        }
+    }
+    if (is_float_type(dtype)) {
+        kl_tensor e = kl_dtype_of(b) == dtype ? b : kl_cast(b, dtype);
+        return onnx_give(n, 0, kl_pow(a, e));
+    }
+    kl_tensor r = kl_pow(kl_cast(a, KL_F64), kl_cast(b, KL_F64));
+    return onnx_give(n, 0, kl_cast(kl_round(r), dtype));
+}
+
+bool onnx_mod(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);
+    kl_dtype dtype = kl_dtype_of(a);
+    if (is_float_type(dtype)) {
+        if (!onnx_attr_int(n, "fmod", 0))
+            return onnx_fails(n, KL_ERR_TYPE, "floats need fmod=1");
+        kl_tensor x = kl_cast(a, KL_F64), y = kl_cast(b, KL_F64);
+        return onnx_give(n, 0, kl_cast(kl_sub(x, kl_mul(y, kl_trunc(kl_div(x, y)))), dtype));
+    }
+    kl_tensor r = kl_rem(a, b);
+    bool is_unsigned = dtype == KL_U8 || dtype == KL_U16 || dtype == KL_U32 || dtype == KL_U64;
+    if (!onnx_attr_int(n, "fmod", 0) && !is_unsigned) { /* the sign of b */
+        kl_tensor zero = onnx_number(n, dtype, 0);
+        kl_tensor other = kl_and(kl_ne(r, zero), kl_ne(kl_lt(r, zero), kl_lt(b, zero)));
+        r = kl_where(other, kl_add(r, b), r);
+    }
+    return onnx_give(n, 0, r);
+}
+
+bool onnx_bit_shift(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);
+    return onnx_give(n, 0, onnx_attr_is(n, "direction", "LEFT", false) ? kl_shl(a, b) : kl_shr(a, b));
+}
+
+bool onnx_sign(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    kl_dtype dtype = kl_dtype_of(a);
+    if (is_float_type(dtype))
+        return onnx_give(n, 0, kl_sign(a));
+    kl_tensor zero = onnx_number(n, dtype, 0);
+    return onnx_give(n, 0, kl_sub(kl_cast(kl_gt(a, zero), dtype), kl_cast(kl_lt(a, zero), dtype)));
+}
+
+bool onnx_is_inf(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    kl_dtype dtype = kl_dtype_of(a);
+    kl_tensor high = kl_eq(a, onnx_number(n, dtype, __builtin_inf()));
+    kl_tensor low = kl_eq(a, onnx_number(n, dtype, -__builtin_inf()));
+    bool want_high = onnx_attr_int(n, "detect_positive", 1), want_low = onnx_attr_int(n, "detect_negative", 1);
+    if (!want_high && !want_low)
+        return onnx_give(n, 0, kl_ne(kl_is_nan(a), kl_is_nan(a)));
+    return onnx_give(n, 0, want_high && want_low ? kl_or(high, low) : want_high ? high : low);
+}
+
+bool onnx_where(struct node *n)
+{
+    kl_tensor c = onnx_in(n, 0), a = onnx_in(n, 1), b = onnx_in(n, 2);
+    return onnx_give(n, 0, kl_where(c, a, b));
+}
+
+bool onnx_identity(struct node *n)
+{
+    const struct value *v = onnx_value(n, 0);
+    return v && v->set ? onnx_give_value(n, 0, v) : onnx_fails(n, KL_ERR_ARGUMENT, "it needs an operand");
+}
+
+/* ---- activations ---- */
+
+static kl_tensor times(struct node *n, kl_tensor a, double v)
+{
+    return v == 1 ? a : kl_mul(a, onnx_number(n, kl_dtype_of(a), v));
+}
+static kl_tensor plus(struct node *n, kl_tensor a, double v)
+{
+    return v == 0 ? a : kl_add(a, onnx_number(n, kl_dtype_of(a), v));
+}
+static kl_tensor held(struct node *n, kl_tensor a, double low, double high)
+{
+    kl_dtype d = kl_dtype_of(a);
+    return kl_min(kl_max(a, onnx_number(n, d, low)), onnx_number(n, d, high));
+}
+
+bool onnx_relu(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    return onnx_give(n, 0, kl_max(a, onnx_number(n, kl_dtype_of(a), 0)));
+}
+
+bool onnx_leaky_relu(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), zero = onnx_number(n, kl_dtype_of(a), 0);
+    return onnx_give(n, 0, kl_where(kl_lt(a, zero), times(n, a, onnx_attr_float(n, "alpha", 0.01f)), a));
+}
+
+bool onnx_prelu(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), slope = onnx_in(n, 1), zero = onnx_number(n, kl_dtype_of(a), 0);
+    struct type x, s;
+    if (!onnx_type(n, 0, &x) || !onnx_type(n, 1, &s))
+        return false;
+    if (n->def->opset < 7 && s.rank == 1 && x.rank > 2) { /* a number a channel */
+        int64_t dims[KL_MAX_RANK] = {s.dims[0], 1, 1, 1, 1, 1, 1, 1};
+        slope = kl_reshape(slope, x.rank - 1, dims);
+    }
+    return onnx_give(n, 0, kl_where(kl_lt(a, zero), kl_mul(a, slope), a));
+}
+
+/* gamma (alpha e^x - alpha) up to 0: arg 0 Elu, 1 Selu, 2 Celu (x / alpha) */
+bool onnx_elu(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), zero = onnx_number(n, kl_dtype_of(a), 0);
+    int arg = n->def->op->arg;
+    double alpha = onnx_attr_float(n, "alpha", arg == 1 ? 1.6732632423543772 : 1);
+    double gamma = arg == 1 ? onnx_attr_float(n, "gamma", 1.0507009873554804) : 1;
+    kl_tensor x = kl_min(a, zero); /* so that nothing overflows above 0 */
+    kl_tensor low = kl_expm1(arg == 2 ? kl_div(x, onnx_number(n, kl_dtype_of(a), alpha)) : x);
+    return onnx_give(n, 0, times(n, kl_where(kl_gt(a, zero), a, times(n, low, alpha)), gamma));
+}
+
+static kl_tensor hard_sigmoid(struct node *n, kl_tensor a, double alpha, double beta)
+{
+    return held(n, plus(n, times(n, a, alpha), beta), 0, 1);
+}
+
+bool onnx_hard_sigmoid(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    return onnx_give(n, 0, hard_sigmoid(n, a, onnx_attr_float(n, "alpha", 0.2f), onnx_attr_float(n, "beta", 0.5)));
+}
+
+bool onnx_hard_swish(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    return onnx_give(n, 0, kl_mul(a, hard_sigmoid(n, a, 1.0 / 6, 0.5)));
+}
+
+bool onnx_thresholded_relu(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    kl_dtype d = kl_dtype_of(a);
+    kl_tensor above = kl_gt(a, onnx_number(n, d, onnx_attr_float(n, "alpha", 1)));
+    return onnx_give(n, 0, kl_where(above, a, onnx_number(n, d, 0)));
+}
+
+bool onnx_softsign(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    return onnx_give(n, 0, kl_div(a, plus(n, kl_abs(a), 1)));
+}
+
+bool onnx_shrink(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    kl_dtype d = kl_dtype_of(a);
+    double bias = onnx_attr_float(n, "bias", 0), lambda = onnx_attr_float(n, "lambd", 0.5);
+    kl_tensor x = is_float_type(d) ? a : kl_cast(a, KL_F32), zero = onnx_number(n, kl_dtype_of(x), 0);
+    kl_tensor low = kl_lt(x, onnx_number(n, kl_dtype_of(x), -lambda));
+    kl_tensor high = kl_gt(x, onnx_number(n, kl_dtype_of(x), lambda));
+    kl_tensor r = kl_where(low, plus(n, x, bias), kl_where(high, plus(n, x, -bias), zero));
+    return onnx_give(n, 0, is_float_type(d) ? r : kl_cast(r, d));
+}
+
+bool onnx_gelu(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    if (onnx_attr_is(n, "approximate", "tanh", false))
+        return onnx_give(n, 0, kl_gelu(a));
+    kl_tensor e = plus(n, kl_erf(times(n, a, 0.70710678118654752)), 1);
+    return onnx_give(n, 0, times(n, kl_mul(a, e), 0.5));
+}
+
+bool onnx_clip(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    kl_dtype d = kl_dtype_of(a);
+    if (n->def->opset < 11) {
+        if (onnx_attr(n, "min"))
+            a = kl_max(a, onnx_number(n, d, onnx_attr_float(n, "min", 0)));
+        if (onnx_attr(n, "max"))
+            a = kl_min(a, onnx_number(n, d, onnx_attr_float(n, "max", 0)));
+    } else {
+        if (onnx_has(n, 1))
+            a = kl_max(a, onnx_in(n, 1));
+        if (onnx_has(n, 2))
+            a = kl_min(a, onnx_in(n, 2));
+    }
+    return onnx_give(n, 0, a);
+}
+
+/* ---- along an axis: arg 0 Softmax, 1 LogSoftmax, 2 Hardmax ---- */
+
+static kl_tensor hard_max(struct node *n, kl_tensor a, int axis)
+{
+    struct type t = onnx_type_of(a);
+    kl_tensor at = kl_argmax(a, axis);
+    t.dims[axis] = 1;
+    at = kl_reshape(at, t.rank, t.dims);
+    struct type whole = onnx_type_of(a);
+    kl_tensor is = kl_eq(kl_iota(onnx_device(n), kl_dtype_of(at), whole.rank, whole.dims, axis), at);
+    return kl_cast(is, t.dtype);
+}
+
+bool onnx_softmax(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int axis, at, arg = n->def->op->arg;
+    if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", n->def->opset < 13 ? 1 : -1), t.rank, &axis))
+        return false;
+    at = axis;
+    if (n->def->opset < 13) { /* of a matrix: the axes before it, and the others */
+        int64_t dims[2] = {1, 1};
+        for (int i = 0; i < t.rank; i++)
+            dims[i >= axis] *= t.dims[i];
+        a = kl_reshape(a, 2, dims);
+        at = 1;
+    }
+    kl_tensor r = arg == 0 ? kl_softmax(a, at) : arg == 1 ? kl_log_softmax(a, at) : hard_max(n, a, at);
+    return onnx_give(n, 0, n->def->opset < 13 ? kl_reshape(r, t.rank, t.dims) : r);
+}
+
+/* ---- dtypes ---- */
+
+bool onnx_cast(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    int32_t to = (int32_t)onnx_attr_int(n, "to", 0);
+    kl_dtype d = onnx_dtype(to);
+    if (d == KL_DTYPE_COUNT)
+        return onnx_fails(n, KL_ERR_TYPE, "there is no cast to %s", onnx_dtype_name(to));
+    return onnx_give(n, 0, kl_dtype_of(a) == d ? a : kl_cast(a, d));
+}
+
+bool onnx_cast_like(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    if (!onnx_type(n, 1, &t))
+        return false;
+    return onnx_give(n, 0, kl_dtype_of(a) == t.dtype ? a : kl_cast(a, t.dtype));
+}

@@ -1,0 +1,227 @@
+/* Normalisation, dropout, and losses. */
+#include "onnx.h"
+#include <string.h>
+
+static kl_tensor norm_number(struct node *n, kl_tensor like, double v) { return onnx_number(n, kl_dtype_of(like), v); }
+
+/* ---- normalisation ---- */
+
+/* [C] with axes behind it, for an operand whose axis 1 is the channels */
+static kl_tensor per_channel(struct node *n, kl_tensor a, int rank, int64_t C)
+{
+    int64_t dims[KL_MAX_RANK] = {C, 1, 1, 1, 1, 1, 1, 1};
+    return kl_reshape(a, rank > 1 ? rank - 1 : 1, dims);
+}
+
+static bool norm_as(struct node *n, kl_tensor *v, kl_dtype d)
+{
+    if (v->id && kl_dtype_of(*v) != d)
+        *v = kl_cast(*v, d);
+    return true;
+}
+
+bool onnx_batch_norm(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2), mean = onnx_in(n, 3), var = onnx_in(n, 4);
+    struct type t;
+    double eps = onnx_attr_float(n, "epsilon", 1e-5f), momentum = onnx_attr_float(n, "momentum", 0.9f);
+    if (!onnx_type(n, 0, &t))
+        return false;
+    int64_t C = t.rank > 1 ? t.dims[1] : 1;
+    bool training = n->def->opset >= 14 ? onnx_attr_int(n, "training_mode", 0)
+                    : n->def->opset < 7 ? !onnx_attr_int(n, "is_test", 0) && onnx_wants(n, 1) : false;
+    kl_dtype stats = kl_dtype_of(mean);
+    norm_as(n, &w, t.dtype);
+    norm_as(n, &b, t.dtype);
+    if (!training) {
+        norm_as(n, &mean, t.dtype);
+        norm_as(n, &var, t.dtype);
+        return onnx_give(n, 0, kl_batch_norm(x, w, b, mean, var, false, 0, eps));
+    }
+    int axes[KL_MAX_RANK], count = 0;
+    for (int i = 0; i < t.rank; i++)
+        if (i != 1)
+            axes[count++] = i;
+    kl_tensor m = kl_mean(x, count, axes, false), v = kl_var(x, count, axes, false, 0);
+    kl_tensor y = kl_div(kl_sub(x, per_channel(n, m, t.rank, C)),
+                         kl_sqrt(kl_add(per_channel(n, v, t.rank, C), norm_number(n, v, eps))));
+    y = kl_add(kl_mul(y, per_channel(n, w, t.rank, C)), per_channel(n, b, t.rank, C));
+    norm_as(n, &m, stats);
+    norm_as(n, &v, stats);
+    kl_tensor keep = onnx_number(n, stats, momentum), take = onnx_number(n, stats, 1 - momentum);
+    return onnx_give(n, 0, y) && onnx_give(n, 1, kl_add(kl_mul(mean, keep), kl_mul(m, take))) &&
+           onnx_give(n, 2, kl_add(kl_mul(var, keep), kl_mul(v, take)));
+}
+
+bool onnx_instance_norm(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
+    struct type t;
+    if (!onnx_type(n, 0, &t) || t.rank < 2)
+        return t.rank < 2 ? onnx_fails(n, KL_ERR_SHAPE, "an operand without channels") : false;
+    return onnx_give(n, 0, kl_group_norm(x, (int)t.dims[1], w, b, onnx_attr_float(n, "epsilon", 1e-5f)));
+}
+
+bool onnx_group_norm(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
+    struct type t, s;
+    int64_t groups = onnx_attr_int(n, "num_groups", 0);
+    if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &s))
+        return false;
+    if (t.rank < 2 || groups < 1 || groups > t.dims[1] || t.dims[1] % groups || s.rank != 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "%lld groups", (long long)groups);
+    if (n->def->opset < 21 && s.dims[0] == groups) { /* a number a group */
+        w = kl_repeat(w, 0, t.dims[1] / groups);
+        b = kl_repeat(b, 0, t.dims[1] / groups);
+    }
+    return onnx_give(n, 0, kl_group_norm(x, (int)groups, w, b, onnx_attr_float(n, "epsilon", 1e-5f)));
+}
+
+bool onnx_layer_norm(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
+    struct type t, s;
+    int axis, axes[KL_MAX_RANK], count = 0;
+    double eps = onnx_attr_float(n, "epsilon", 1e-5f);
+    if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &s) || !onnx_axis(n, onnx_attr_int(n, "axis", -1), t.rank, &axis))
+        return false;
+    for (int i = axis; i < t.rank; i++)
+        axes[count++] = i;
+    bool plain = s.rank == count && !memcmp(s.dims, t.dims + axis, (size_t)count * sizeof *s.dims);
+    if (plain && !onnx_wants(n, 1) && !onnx_wants(n, 2))
+        return onnx_give(n, 0, kl_layer_norm(x, count, w, b, eps));
+    kl_tensor wide = t.dtype == KL_F16 || t.dtype == KL_BF16 ? kl_cast(x, KL_F32) : x;
+    kl_tensor mean = kl_mean(wide, count, axes, true);
+    kl_tensor v = kl_var(wide, count, axes, true, 0), inverse = kl_rsqrt(kl_add(v, norm_number(n, v, eps)));
+    kl_tensor y = kl_mul(kl_sub(wide, mean), inverse);
+    norm_as(n, &y, t.dtype);
+    y = kl_mul(y, w);
+    if (b.id)
+        y = kl_add(y, b);
+    return onnx_give(n, 0, y) && onnx_give(n, 1, mean) && onnx_give(n, 2, inverse);
+}
+
+bool onnx_lrn(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0);
+    struct type t;
+    int64_t size = onnx_attr_int(n, "size", 1), one = 1;
+    int order[KL_MAX_RANK];
+    if (!onnx_type(n, 0, &t) || t.rank < 2 || size < 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "an operand without channels, or a window of %lld", (long long)size);
+    for (int i = 0; i < t.rank; i++) /* the channels last, for the windows */
+        order[i] = i == 0 ? 0 : i == t.rank - 1 ? 1 : i + 1;
+    int64_t low = (size - 1) / 2, high = size - 1 - low;
+    kl_tensor sum = kl_sum_pool(kl_permute(kl_square(x), order), 1, &size, &one, &low, &high, NULL);
+    for (int i = 0; i < t.rank; i++)
+        order[i] = i == 0 ? 0 : i == 1 ? t.rank - 1 : i - 1;
+    kl_tensor scale = norm_number(n, x, onnx_attr_float(n, "alpha", 1e-4f) / (double)size);
+    kl_tensor base = kl_add(kl_mul(kl_permute(sum, order), scale), norm_number(n, x, onnx_attr_float(n, "bias", 1)));
+    return onnx_give(n, 0, kl_div(x, kl_pow_scalar(base, onnx_attr_float(n, "beta", 0.75))));
+}
+
+bool onnx_mean_variance_norm(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0);
+    struct type t;
+    int axes[KL_MAX_RANK];
+    if (!onnx_type(n, 0, &t))
+        return false;
+    int count = onnx_axes(n, "axes", 1, t.rank, axes);
+    if (count == -1)
+        for (count = 0; count < 3 && count < t.rank; count++)
+            axes[count] = count ? count + 1 : 0;
+    if (count < 0 || (count && axes[count - 1] >= t.rank))
+        return count == -2 ? false : onnx_fails(n, KL_ERR_SHAPE, "an operand of %d axes", t.rank);
+    kl_tensor mean = kl_mean(x, count, axes, true), dev = kl_sqrt(kl_var(x, count, axes, true, 0));
+    return onnx_give(n, 0, kl_div(kl_sub(x, mean), kl_add(dev, norm_number(n, x, 1e-9))));
+}
+
+bool onnx_lp_norm(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0);
+    int axis = (int)onnx_attr_int(n, "axis", -1);
+    kl_tensor s = onnx_attr_int(n, "p", 2) == 1 ? kl_sum(kl_abs(x), 1, &axis, true) : kl_norm(x, 1, &axis, true);
+    return onnx_give(n, 0, kl_div(x, s));
+}
+
+/* ---- dropout ---- */
+
+bool onnx_dropout(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0);
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    double ratio = n->def->opset < 12 ? onnx_attr_float(n, "ratio", 0.5) : 0.5;
+    bool training = n->def->opset < 7 && !onnx_attr_int(n, "is_test", 0);
+    const struct array *a;
+    if (n->def->opset >= 12 && onnx_has(n, 1)) {
+        if (!(a = onnx_known(n, 1)) || a->count != 1)
+            return a ? onnx_fails(n, KL_ERR_SHAPE, "its ratio is not one number") : false;
+        ratio = array_float(a, 0);
+    }
+    if (n->def->opset >= 12 && onnx_has(n, 2)) {
+        if (!(a = onnx_known(n, 2)) || a->count != 1)
+            return a ? onnx_fails(n, KL_ERR_SHAPE, "its training_mode is not one bool") : false;
+        training = array_int(a, 0);
+    }
+    kl_dtype mask = n->def->opset < 10 ? t.dtype : KL_BOOL;
+    if (!training || ratio == 0) {
+        if (!onnx_give(n, 0, x))
+            return false;
+        return !onnx_wants(n, 1) || onnx_give(n, 1, kl_expand(onnx_number(n, mask, 1), t.rank, t.dims));
+    }
+    if (ratio < 0 || ratio >= 1)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "a ratio of %g", ratio);
+    kl_tensor random = kl_rand(onnx_device(n), KL_F32, t.rank, t.dims, (uint64_t)onnx_attr_int(n, "seed", 0));
+    kl_tensor stays = kl_ge(random, onnx_number(n, KL_F32, ratio));
+    kl_tensor y = kl_where(stays, kl_mul(x, onnx_number(n, t.dtype, 1 / (1 - ratio))), onnx_number(n, t.dtype, 0));
+    return onnx_give(n, 0, y) && onnx_give(n, 1, mask == KL_BOOL ? stays : kl_cast(stays, mask));
+}
+
+/* ---- losses ---- */
+
+/* log_p: [N, C, ...], labels operand 1: [N, ...], weights of classes operand 2: [C] */
+static bool give_loss(struct node *n, kl_tensor log_p)
+{
+    struct type t = onnx_type_of(log_p), w;
+    if (t.rank < 2)
+        return t.rank >= 0 ? onnx_fails(n, KL_ERR_SHAPE, "an operand without classes") : false;
+    kl_tensor label = kl_cast(onnx_in(n, 1), KL_I64), weight = kl_none;
+    if (onnx_has(n, 2)) {
+        if (!onnx_type(n, 2, &w))
+            return false;
+        weight = onnx_in(n, 2);
+    }
+    kl_tensor zero = onnx_number(n, t.dtype, 0), ignored = kl_none;
+    if (onnx_attr(n, "ignore_index")) {
+        ignored = kl_eq(label, onnx_number(n, KL_I64, (double)onnx_attr_int(n, "ignore_index", 0)));
+        label = kl_where(ignored, onnx_number(n, KL_I64, 0), label);
+    }
+    kl_tensor loss = kl_neg(kl_squeeze(kl_take_along_axis(log_p, 1, kl_unsqueeze(label, 1)), 1));
+    if (t.rank == 2 && kl_rank(label) != 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "the labels do not fit the classes");
+    kl_tensor one = onnx_number(n, t.dtype, 1);
+    kl_tensor each = weight.id ? kl_gather(weight, 0, label) : one;
+    if (ignored.id)
+        each = kl_where(ignored, zero, each);
+    if (weight.id || ignored.id)
+        loss = kl_mul(loss, each);
+    if (onnx_attr_is(n, "reduction", "none", false))
+        return onnx_give(n, 0, loss);
+    if (onnx_attr_is(n, "reduction", "sum", false))
+        return onnx_give(n, 0, kl_sum(loss, 0, NULL, false));
+    if (!weight.id && !ignored.id)
+        return onnx_give(n, 0, kl_mean(loss, 0, NULL, false));
+    return onnx_give(n, 0, kl_div(kl_sum(loss, 0, NULL, false), kl_sum(each, 0, NULL, false)));
+}
+
+bool onnx_nll_loss(struct node *n) { return give_loss(n, onnx_in(n, 0)); }
+
+bool onnx_softmax_cross_entropy(struct node *n)
+{
+    kl_tensor log_p = kl_log_softmax(onnx_in(n, 0), 1);
+    return give_loss(n, log_p) && (!onnx_wants(n, 1) || onnx_give(n, 1, log_p));
+}

@@ -1,0 +1,126 @@
+/* Reductions, and what goes along one axis. */
+#include "onnx.h"
+#include <string.h>
+
+enum { RED_SUM, RED_MEAN, RED_MAX, RED_MIN, RED_PROD, RED_L1, RED_L2, RED_LOG_SUM, RED_LOG_SUM_EXP, RED_SUM_SQUARE };
+
+static kl_tensor reduced(struct node *n, kl_tensor a, int count, const int *axes, bool keep)
+{
+    switch (n->def->op->arg) {
+    case RED_SUM: return kl_sum(a, count, axes, keep);
+    case RED_MEAN: return kl_mean(a, count, axes, keep);
+    case RED_MAX: return kl_dtype_of(a) == KL_BOOL ? kl_any(a, count, axes, keep) : kl_reduce_max(a, count, axes, keep);
+    case RED_MIN: return kl_dtype_of(a) == KL_BOOL ? kl_all(a, count, axes, keep) : kl_reduce_min(a, count, axes, keep);
+    case RED_PROD: return kl_reduce_prod(a, count, axes, keep);
+    case RED_L1: return kl_sum(kl_abs(a), count, axes, keep);
+    case RED_L2: return kl_sqrt(kl_sum(kl_square(a), count, axes, keep));
+    case RED_LOG_SUM: return kl_log(kl_sum(a, count, axes, keep));
+    case RED_LOG_SUM_EXP: return kl_logsumexp(a, count, axes, keep);
+    default: return kl_sum(kl_square(a), count, axes, keep);
+    }
+}
+
+bool onnx_reduce(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int axes[KL_MAX_RANK];
+    bool keep = onnx_attr_int(n, "keepdims", 1);
+    if (!onnx_type(n, 0, &t))
+        return false;
+    int count = onnx_axes(n, "axes", 1, t.rank, axes);
+    if (count == -2)
+        return false;
+    if (count <= 0 && onnx_attr_int(n, "noop_with_empty_axes", 0))
+        return onnx_give(n, 0, a);
+    if (count <= 0)
+        for (count = 0; count < t.rank; count++)
+            axes[count] = count;
+    if (t.rank == 0) /* of one number: kl_sum of no axes is the number */
+        return onnx_give(n, 0, reduced(n, a, 0, NULL, keep));
+    return onnx_give(n, 0, reduced(n, a, count, axes, keep));
+}
+
+/* arg 0 ArgMax, 1 ArgMin */
+bool onnx_arg(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int axis;
+    if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", 0), t.rank, &axis))
+        return false;
+    bool last = onnx_attr_int(n, "select_last_index", 0);
+    if (last)
+        a = kl_flip(a, 1, &axis);
+    kl_tensor at = kl_cast(n->def->op->arg ? kl_argmin(a, axis) : kl_argmax(a, axis), KL_I64);
+    if (last)
+        at = kl_sub(onnx_number(n, KL_I64, (double)(t.dims[axis] - 1)), at);
+    t.dims[axis] = 1;
+    return onnx_give(n, 0, onnx_attr_int(n, "keepdims", 1) ? kl_reshape(at, t.rank, t.dims) : at);
+}
+
+bool onnx_cumsum(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    int64_t axis;
+    int count;
+    if (!onnx_ints(n, 1, &axis, 1, &count) || count != 1)
+        return count == 1 ? false : onnx_fails(n, KL_ERR_SHAPE, "one axis is needed");
+    return onnx_give(n, 0, kl_cumsum(a, (int)axis, onnx_attr_int(n, "exclusive", 0), onnx_attr_int(n, "reverse", 0)));
+}
+
+bool onnx_topk(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), places = kl_none;
+    struct type t;
+    int64_t k = onnx_attr_int(n, "k", 0);
+    int count = 1, axis;
+    if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", -1), t.rank, &axis) ||
+        (n->def->opset >= 10 && !onnx_ints(n, 1, &k, 1, &count)))
+        return false;
+    kl_tensor v = kl_topk(a, k, axis, onnx_attr_int(n, "largest", 1), &places);
+    return onnx_give(n, 0, v) && onnx_give(n, 1, kl_cast(places, KL_I64));
+}
+
+/* ---- products ---- */
+
+bool onnx_matmul(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);
+    return onnx_give(n, 0, kl_matmul(a, b));
+}
+
+bool onnx_gemm(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);
+    double alpha = onnx_attr_float(n, "alpha", 1), beta = onnx_attr_float(n, "beta", 1);
+    if (onnx_attr_int(n, "transA", 0))
+        a = kl_transpose(a, 0, 1);
+    if (onnx_attr_int(n, "transB", 0))
+        b = kl_transpose(b, 0, 1);
+    kl_tensor r = kl_matmul(a, b);
+    if (alpha != 1)
+        r = kl_mul(r, onnx_number(n, kl_dtype_of(r), alpha));
+    if (onnx_has(n, 2)) {
+        kl_tensor c = onnx_in(n, 2);
+        r = kl_add(r, beta == 1 ? c : kl_mul(c, onnx_number(n, kl_dtype_of(c), beta)));
+    }
+    return onnx_give(n, 0, r);
+}
+
+bool onnx_einsum(struct node *n)
+{
+    const Onnx__AttributeProto *a = onnx_attr(n, "equation");
+    char text[400];
+    kl_tensor in[16];
+    size_t used = 0;
+    if (!a || !a->has_s || a->s.len >= sizeof text || onnx_nin(n) > 16)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "no equation, or one too long, or more than 16 operands");
+    for (size_t i = 0; i < a->s.len; i++)
+        if (a->s.data[i] != ' ')
+            text[used++] = (char)a->s.data[i];
+    text[used] = 0;
+    for (uint32_t i = 0; i < onnx_nin(n); i++)
+        in[i] = onnx_in(n, i);
+    return onnx_give(n, 0, kl_einsum(text, (int)onnx_nin(n), in));
+}

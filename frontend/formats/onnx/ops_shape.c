@@ -1,0 +1,507 @@
+/* Operators that move elements: shapes, views, and putting together. */
+#include "onnx.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- constants ---- */
+
+bool onnx_constant(struct node *n)
+{
+    struct message why = {0};
+    const Onnx__AttributeProto *a = onnx_attr(n, "value");
+    if (a && a->t) {
+        struct array *x = array_read(a->t, "", &why);
+        return x ? onnx_give_known(n, 0, x) : onnx_fails(n, why.code, "%s", why.text);
+    }
+    struct array *x = NULL;
+    int64_t count;
+    if ((a = onnx_attr(n, "value_float")) || (a = onnx_attr(n, "value_floats"))) {
+        bool one = !strcmp(a->name, "value_float");
+        count = (int64_t)a->n_floats;
+        if ((x = array_new(KL_F32, one ? 0 : 1, &count)) && (one || count))
+            memcpy(x->data, one ? &a->f : a->floats, (size_t)x->count * sizeof(float));
+    } else if ((a = onnx_attr(n, "value_int")) || (a = onnx_attr(n, "value_ints"))) {
+        bool one = !strcmp(a->name, "value_int");
+        count = (int64_t)a->n_ints;
+        if ((x = array_new(KL_I64, one ? 0 : 1, &count)) && (one || count))
+            memcpy(x->data, one ? &a->i : a->ints, (size_t)x->count * sizeof(int64_t));
+    } else {
+        return onnx_fails(n, KL_ERR_TYPE, "a constant that is no dense tensor of numbers");
+    }
+    return onnx_give_known(n, 0, x);
+}
+
+bool onnx_constant_of_shape(struct node *n)
+{
+    struct message why = {0};
+    const Onnx__AttributeProto *a = onnx_attr(n, "value");
+    int64_t dims[KL_MAX_RANK], ones[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1};
+    int rank;
+    if (!onnx_ints(n, 0, dims, KL_MAX_RANK, &rank))
+        return false;
+    struct array *x = a && a->t ? array_read(a->t, "", &why) : array_new(KL_F32, 0, NULL);
+    if (!x || x->count != 1) {
+        array_unref(x);
+        return onnx_fails(n, x ? KL_ERR_SHAPE : why.code, "its value: %s", x ? "not one number" : why.text);
+    }
+    kl_tensor t = onnx_tensor(n, x);
+    return onnx_give(n, 0, kl_expand(kl_reshape(t, rank, ones), rank, dims));
+}
+
+bool onnx_range(struct node *n)
+{
+    const struct array *a = onnx_known(n, 0), *b = a ? onnx_known(n, 1) : NULL, *d = b ? onnx_known(n, 2) : NULL;
+    if (!d)
+        return false;
+    if (a->count != 1 || b->count != 1 || d->count != 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "start, limit and delta have one number each");
+    double low = array_float(a, 0), step = array_float(d, 0);
+    double length = step == 0 ? -1 : ceil((array_float(b, 0) - low) / step);
+    if (!(length < 1 << 28) || step == 0)
+        return onnx_fails(n, KL_ERR_SHAPE, "a range of %g numbers", length);
+    int64_t count = length > 0 ? (int64_t)length : 0;
+    kl_tensor i = kl_arange(onnx_device(n), a->dtype, count);
+    kl_tensor first = onnx_number(n, a->dtype, low), by = onnx_number(n, a->dtype, step);
+    return onnx_give(n, 0, kl_add(first, kl_mul(i, by)));
+}
+
+bool onnx_shape(struct node *n)
+{
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    int64_t start = onnx_attr_int(n, "start", 0), end = onnx_attr_int(n, "end", t.rank);
+    start = start < 0 ? start + t.rank : start;
+    end = end < 0 ? end + t.rank : end;
+    start = start < 0 ? 0 : start > t.rank ? t.rank : start;
+    end = end < start ? start : end > t.rank ? t.rank : end;
+    return onnx_give_known(n, 0, array_of_ints(end - start, t.dims + start));
+}
+
+bool onnx_size(struct node *n)
+{
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    struct array *a = array_new(KL_I64, 0, NULL);
+    int64_t count = 1;
+    for (int i = 0; i < t.rank; i++)
+        count *= t.dims[i];
+    if (a)
+        *(int64_t *)a->data = count;
+    return onnx_give_known(n, 0, a);
+}
+
+bool onnx_eye_like(struct node *n)
+{
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    int64_t to = onnx_attr_int(n, "dtype", 0), k = onnx_attr_int(n, "k", 0);
+    kl_dtype d = to ? onnx_dtype((int32_t)to) : t.dtype;
+    if (t.rank != 2 || d == KL_DTYPE_COUNT)
+        return onnx_fails(n, KL_ERR_SHAPE, "a matrix of numbers is needed");
+    kl_tensor row = kl_iota(onnx_device(n), KL_I64, 2, t.dims, 0);
+    kl_tensor column = kl_iota(onnx_device(n), KL_I64, 2, t.dims, 1);
+    return onnx_give(n, 0, kl_cast(kl_eq(kl_add(row, onnx_number(n, KL_I64, (double)k)), column), d));
+}
+
+/* ---- shapes ---- */
+
+bool onnx_reshape(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int64_t dims[KL_MAX_RANK];
+    int rank = 0;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    if (n->def->opset < 5 ? (rank = onnx_attr_ints(n, "shape", dims, KL_MAX_RANK)) < 0
+                          : !onnx_ints(n, 1, dims, KL_MAX_RANK, &rank))
+        return rank != -1 ? false : onnx_fails(n, KL_ERR_ARGUMENT, "it has no shape");
+    for (int i = 0; i < rank; i++)
+        if (dims[i] == 0 && !onnx_attr_int(n, "allowzero", 0)) {
+            if (i >= t.rank)
+                return onnx_fails(n, KL_ERR_SHAPE, "the operand has no axis %d to copy the length of", i);
+            dims[i] = t.dims[i];
+        }
+    return onnx_give(n, 0, kl_reshape(a, rank, dims));
+}
+
+bool onnx_flatten(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    int64_t axis = onnx_attr_int(n, "axis", 1), dims[2] = {1, 1};
+    axis = axis < 0 ? axis + t.rank : axis;
+    if (axis < 0 || axis > t.rank)
+        return onnx_fails(n, KL_ERR_SHAPE, "there is no axis %lld", (long long)axis);
+    for (int i = 0; i < t.rank; i++)
+        dims[i >= axis] *= t.dims[i];
+    return onnx_give(n, 0, kl_reshape(a, 2, dims));
+}
+
+bool onnx_transpose(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int64_t perm[KL_MAX_RANK];
+    int axes[KL_MAX_RANK];
+    if (!onnx_type(n, 0, &t))
+        return false;
+    int count = onnx_attr_ints(n, "perm", perm, KL_MAX_RANK);
+    if (count == -2 || (count >= 0 && count != t.rank))
+        return count == -2 ? false : onnx_fails(n, KL_ERR_SHAPE, "perm has %d axes, the operand %d", count, t.rank);
+    for (int i = 0; i < t.rank; i++)
+        if (count < 0)
+            axes[i] = t.rank - 1 - i;
+        else if (!onnx_axis(n, perm[i], t.rank, &axes[i]))
+            return false;
+    return onnx_give(n, 0, kl_permute(a, axes));
+}
+
+bool onnx_squeeze(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int axes[KL_MAX_RANK], rank = 0;
+    int64_t dims[KL_MAX_RANK];
+    bool goes[KL_MAX_RANK] = {false};
+    if (!onnx_type(n, 0, &t))
+        return false;
+    int count = onnx_axes(n, "axes", 1, t.rank, axes);
+    if (count == -2)
+        return false;
+    for (int i = 0; i < t.rank; i++)
+        goes[i] = count < 0 && t.dims[i] == 1;
+    for (int i = 0; i < count; i++) {
+        if (t.dims[axes[i]] != 1)
+            return onnx_fails(n, KL_ERR_SHAPE, "axis %d has %lld elements, not 1", axes[i], (long long)t.dims[axes[i]]);
+        goes[axes[i]] = true;
+    }
+    for (int i = 0; i < t.rank; i++)
+        if (!goes[i])
+            dims[rank++] = t.dims[i];
+    return onnx_give(n, 0, kl_reshape(a, rank, dims));
+}
+
+bool onnx_unsqueeze(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int64_t v[KL_MAX_RANK], dims[KL_MAX_RANK];
+    bool is[KL_MAX_RANK] = {false};
+    int count = 0, at;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    if (onnx_has(n, 1) ? !onnx_ints(n, 1, v, KL_MAX_RANK, &count)
+                       : (count = onnx_attr_ints(n, "axes", v, KL_MAX_RANK)) < 0)
+        return count != -1 ? false : onnx_fails(n, KL_ERR_ARGUMENT, "it has no axes");
+    int rank = t.rank + count;
+    if (rank > KL_MAX_RANK)
+        return onnx_fails(n, KL_ERR_SHAPE, "%d axes; %d are the most", rank, KL_MAX_RANK);
+    for (int i = 0; i < count; i++) {
+        if (!onnx_axis(n, v[i], rank, &at))
+            return false;
+        is[at] = true;
+    }
+    for (int i = 0, k = 0; i < rank; i++)
+        dims[i] = is[i] || k >= t.rank ? 1 : t.dims[k++];
+    return onnx_give(n, 0, kl_reshape(a, rank, dims));
+}
+
+bool onnx_expand(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int64_t shape[KL_MAX_RANK], dims[KL_MAX_RANK];
+    int rank;
+    if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, shape, KL_MAX_RANK, &rank))
+        return false;
+    int most = rank > t.rank ? rank : t.rank;
+    for (int i = 0; i < most; i++) {
+        int64_t x = i >= most - t.rank ? t.dims[i - (most - t.rank)] : 1;
+        int64_t y = i >= most - rank ? shape[i - (most - rank)] : 1;
+        dims[i] = y == 1 ? x : y;
+    }
+    return onnx_give(n, 0, kl_expand(a, most, dims));
+}
+
+bool onnx_tile(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int64_t times[KL_MAX_RANK];
+    int count;
+    if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, times, KL_MAX_RANK, &count))
+        return false;
+    if (count != t.rank)
+        return onnx_fails(n, KL_ERR_SHAPE, "%d repeats for %d axes", count, t.rank);
+    return onnx_give(n, 0, kl_tile(a, times));
+}
+
+/* ---- together and apart ---- */
+
+bool onnx_concat(struct node *n)
+{
+    uint32_t count = onnx_nin(n), used = 0;
+    kl_tensor *part = malloc((count + 1) * sizeof *part);
+    struct type t;
+    if (!part)
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < count; i++) {
+        ok = onnx_type(n, i, &t);
+        part[used++] = ok ? onnx_in(n, i) : kl_none;
+    }
+    ok = ok && onnx_give(n, 0, kl_concat((int)used, part, (int)onnx_attr_int(n, "axis", 1)));
+    free(part);
+    return ok;
+}
+
+/* The lengths that an axis is split into. */
+static bool split_lengths(struct node *n, int64_t length, uint32_t parts, int64_t *v)
+{
+    const Onnx__AttributeProto *a = onnx_attr(n, "split");
+    const struct array *known = NULL;
+    if (onnx_has(n, 1) && !(known = onnx_known(n, 1)))
+        return false;
+    if (known ? known->count != parts : a && a->n_ints != parts)
+        return onnx_fails(n, KL_ERR_SHAPE, "%u results, and as many lengths are not given", parts);
+    int64_t each = (length + parts - 1) / parts;
+    for (uint32_t i = 0; i < parts; i++) {
+        int64_t left = length - each * i;
+        v[i] = known ? array_int(known, i) : a ? a->ints[i] : left < 0 ? 0 : left < each ? left : each;
+    }
+    return true;
+}
+
+bool onnx_split(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int axis;
+    uint32_t parts = onnx_nout(n);
+    if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", 0), t.rank, &axis))
+        return false;
+    kl_tensor *part = calloc(parts + 1, sizeof *part);
+    int64_t *length = calloc(parts + 1, sizeof *length);
+    bool ok = (part && length) || onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    ok = ok && split_lengths(n, t.dims[axis], parts, length) &&
+         kl_split(a, axis, (int)parts, length, part) == KL_OK;
+    for (uint32_t i = 0; ok && i < parts; i++)
+        ok = onnx_give(n, i, part[i]);
+    free(part);
+    free(length);
+    return ok;
+}
+
+/* ---- pieces ---- */
+
+struct slices { int64_t start[KL_MAX_RANK], end[KL_MAX_RANK], axis[KL_MAX_RANK], step[KL_MAX_RANK]; int n; };
+
+static bool slice_operands(struct node *n, struct slices *s)
+{
+    int ends, axes = -1, steps = -1;
+    if (n->def->opset < 10) {
+        s->n = onnx_attr_ints(n, "starts", s->start, KL_MAX_RANK);
+        ends = onnx_attr_ints(n, "ends", s->end, KL_MAX_RANK);
+        axes = onnx_attr_ints(n, "axes", s->axis, KL_MAX_RANK);
+    } else if (!onnx_ints(n, 1, s->start, KL_MAX_RANK, &s->n) || !onnx_ints(n, 2, s->end, KL_MAX_RANK, &ends) ||
+               (onnx_has(n, 3) && !onnx_ints(n, 3, s->axis, KL_MAX_RANK, &axes)) ||
+               (onnx_has(n, 4) && !onnx_ints(n, 4, s->step, KL_MAX_RANK, &steps))) {
+        return false;
+    }
+    if (s->n < 0 || ends != s->n || (axes >= 0 && axes != s->n) || (steps >= 0 && steps != s->n))
+        return onnx_fails(n, KL_ERR_SHAPE, "starts, ends, axes and steps are not as many");
+    for (int i = 0; i < s->n; i++) {
+        s->axis[i] = axes < 0 ? i : s->axis[i];
+        s->step[i] = steps < 0 ? 1 : s->step[i];
+    }
+    return true;
+}
+
+static int64_t slice_bound(int64_t v, int64_t length, int64_t low, int64_t high)
+{
+    v = v < 0 ? v + length : v;
+    return v < low ? low : v > high ? high : v;
+}
+
+bool onnx_slice(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    struct slices s;
+    int64_t start[KL_MAX_RANK], stop[KL_MAX_RANK], step[KL_MAX_RANK];
+    int back[KL_MAX_RANK], nback = 0;
+    if (!onnx_type(n, 0, &t) || !slice_operands(n, &s))
+        return false;
+    for (int i = 0; i < t.rank; i++) {
+        start[i] = 0;
+        stop[i] = t.dims[i];
+        step[i] = 1;
+    }
+    for (int i = 0; i < s.n; i++) {
+        int x;
+        if (!onnx_axis(n, s.axis[i], t.rank, &x))
+            return false;
+        int64_t d = t.dims[x], by = s.step[i];
+        if (by == 0 || by == INT64_MIN)
+            return onnx_fails(n, KL_ERR_ARGUMENT, "a step of %lld", (long long)by);
+        if (by > 0) {
+            start[x] = slice_bound(s.start[i], d, 0, d);
+            stop[x] = slice_bound(s.end[i], d, start[x], d);
+            step[x] = by > d && d ? d : by;
+            continue;
+        }
+        /* from the last of them on, the other way round */
+        int64_t first = slice_bound(s.start[i], d, d ? 0 : -1, d - 1), last = slice_bound(s.end[i], d, -1, d - 1);
+        by = by < -d ? d : -by;
+        int64_t count = first > last && d ? (first - last + by - 1) / by : 0;
+        start[x] = count ? first - by * (count - 1) : 0;
+        stop[x] = count ? first + 1 : 0;
+        step[x] = by ? by : 1;
+        back[nback++] = x;
+    }
+    a = kl_slice(a, start, stop, step);
+    return onnx_give(n, 0, nback ? kl_flip(a, nback, back) : a);
+}
+
+/* ---- padding ---- */
+
+/* Where element i of a padded axis comes from. */
+static int64_t pad_source(int64_t i, int64_t length, int mode)
+{
+    int64_t period;
+    if (mode == 2) /* edge */
+        return i < 0 ? 0 : i >= length ? length - 1 : i;
+    if (mode == 3) /* wrap */
+        return (i % length + length) % length;
+    if (length == 1)
+        return 0;
+    period = 2 * (length - 1); /* reflect */
+    i = (i % period + period) % period;
+    return i < length ? i : period - i;
+}
+
+static kl_tensor pad_axis(struct node *n, kl_tensor a, int axis, int64_t length, int64_t low, int64_t high, int mode)
+{
+    int64_t count = low + length + high;
+    struct array *index = array_new(KL_I64, 1, &count);
+    for (int64_t i = 0; index && i < count; i++)
+        ((int64_t *)index->data)[i] = pad_source(i - low, length, mode);
+    return kl_gather(a, axis, onnx_tensor(n, index));
+}
+
+static int pad_mode(const struct node *n)
+{
+    return onnx_attr_is(n, "mode", "constant", true) ? 0 : onnx_attr_is(n, "mode", "reflect", false) ? 1
+           : onnx_attr_is(n, "mode", "edge", false) ? 2 : onnx_attr_is(n, "mode", "wrap", false) ? 3 : 4;
+}
+
+static bool pad_amounts(struct node *n, const struct type *t, int64_t *low, int64_t *high)
+{
+    int64_t v[2 * KL_MAX_RANK];
+    int count = 0, axes[KL_MAX_RANK], naxes = t->rank;
+    for (int i = 0; i < t->rank; i++) {
+        low[i] = high[i] = 0;
+        axes[i] = i;
+    }
+    if (n->def->opset < 11 ? (count = onnx_attr_ints(n, onnx_attr(n, "pads") ? "pads" : "paddings", v,
+                                                     2 * KL_MAX_RANK)) < 0
+                           : !onnx_ints(n, 1, v, 2 * KL_MAX_RANK, &count))
+        return count != -1 ? false : onnx_fails(n, KL_ERR_ARGUMENT, "it has no pads");
+    if (onnx_has(n, 3) && (naxes = onnx_axes(n, "axes", 3, t->rank, axes)) < 0)
+        return false;
+    if (count != 2 * naxes)
+        return onnx_fails(n, KL_ERR_SHAPE, "%d pads for %d axes", count, naxes);
+    for (int i = 0; i < naxes; i++) {
+        low[axes[i]] = v[i];
+        high[axes[i]] = v[naxes + i];
+    }
+    return true;
+}
+
+bool onnx_pad(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int64_t low[KL_MAX_RANK], high[KL_MAX_RANK], start[KL_MAX_RANK], stop[KL_MAX_RANK];
+    int mode = pad_mode(n);
+    double value = onnx_attr_float(n, "value", 0);
+    if (!onnx_type(n, 0, &t) || !pad_amounts(n, &t, low, high))
+        return false;
+    if (onnx_has(n, 2)) {
+        const struct array *v = onnx_known(n, 2);
+        if (!v || v->count != 1)
+            return v ? onnx_fails(n, KL_ERR_SHAPE, "its value is not one number") : false;
+        value = array_float(v, 0);
+    }
+    bool cuts = false;
+    for (int i = 0; i < t.rank; i++) { /* below 0: cut off */
+        start[i] = low[i] < 0 ? -low[i] : 0;
+        stop[i] = high[i] < 0 ? t.dims[i] + high[i] : t.dims[i];
+        cuts |= low[i] < 0 || high[i] < 0;
+        low[i] = low[i] < 0 ? 0 : low[i];
+        high[i] = high[i] < 0 ? 0 : high[i];
+        if (stop[i] < start[i] || (mode && stop[i] == start[i] && (low[i] || high[i])))
+            return onnx_fails(n, KL_ERR_SHAPE, "axis %d has %lld elements: too few", i, (long long)t.dims[i]);
+    }
+    if (cuts)
+        a = kl_slice(a, start, stop, NULL);
+    if (mode == 4)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "its mode is none of constant, reflect, edge and wrap");
+    if (mode == 0)
+        return onnx_give(n, 0, kl_pad(a, low, high, value));
+    for (int i = 0; i < t.rank; i++)
+        if (low[i] || high[i])
+            a = pad_axis(n, a, i, stop[i] - start[i], low[i], high[i], mode);
+    return onnx_give(n, 0, a);
+}
+
+/* ---- blocks ---- */
+
+/* arg 0 DepthToSpace, 1 SpaceToDepth */
+bool onnx_depth_space(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int64_t b = onnx_attr_int(n, "blocksize", 0);
+    if (!onnx_type(n, 0, &t))
+        return false;
+    if (t.rank != 4 || b < 1 || b > 1 << 15 || (n->def->op->arg ? t.dims[2] % b || t.dims[3] % b
+                                                                  : t.dims[1] % (b * b)))
+        return onnx_fails(n, KL_ERR_SHAPE, "blocks of %lld do not fit the operand", (long long)b);
+    int64_t N = t.dims[0], C = t.dims[1], H = t.dims[2], W = t.dims[3];
+    if (n->def->op->arg) {
+        a = kl_reshape(a, 6, (int64_t[]){N, C, H / b, b, W / b, b});
+        a = kl_permute(a, (int[]){0, 3, 5, 1, 2, 4});
+        return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, C * b * b, H / b, W / b}));
+    }
+    if (onnx_attr_is(n, "mode", "CRD", false)) {
+        a = kl_reshape(a, 6, (int64_t[]){N, C / (b * b), b, b, H, W});
+        a = kl_permute(a, (int[]){0, 1, 4, 2, 5, 3});
+    } else {
+        a = kl_reshape(a, 6, (int64_t[]){N, b, b, C / (b * b), H, W});
+        a = kl_permute(a, (int[]){0, 3, 4, 1, 5, 2});
+    }
+    return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, C / (b * b), H * b, W * b}));
+}
+
+bool onnx_trilu(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int64_t k = 0;
+    int count;
+    if (!onnx_type(n, 0, &t) || (onnx_has(n, 1) && !onnx_ints(n, 1, &k, 1, &count)))
+        return false;
+    if (t.rank < 2)
+        return onnx_fails(n, KL_ERR_SHAPE, "an operand of %d axes", t.rank);
+    if (onnx_attr_int(n, "upper", 1))
+        return onnx_give(n, 0, kl_triu(a, k));
+    return onnx_give(n, 0, kl_tril(a, k));
+}

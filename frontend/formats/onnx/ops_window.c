@@ -1,0 +1,381 @@
+/* Operators of windows: convolution and pooling. */
+#include "onnx.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { AXES = 3 }; /* most that windows move along */
+
+struct windows {
+    int n;                            /* axes */
+    int64_t in[AXES], size[AXES], stride[AXES], dilation[AXES], low[AXES], high[AXES], out[AXES];
+    int64_t extra[AXES];              /* elements behind `high` that the last window of ceil_mode reaches */
+};
+
+/* `n` numbers of an attribute, or `without` each; false: reported. */
+static bool window_list(struct node *n, const char *name, int axes, int64_t without, int64_t *v)
+{
+    int count = onnx_attr_ints(n, name, v, axes);
+    if (count == -1)
+        for (count = 0; count < axes; count++)
+            v[count] = without;
+    return count == axes || (count == -2 ? false : onnx_fails(n, KL_ERR_SHAPE, "%s has %d numbers, not %d", name, count,
+                                                              axes));
+}
+
+static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
+
+/* Pads so that there is a window for each stride, or none. */
+static void auto_pads(const struct node *n, struct windows *w)
+{
+    bool upper = onnx_attr_is(n, "auto_pad", "SAME_UPPER", false);
+    bool lower = onnx_attr_is(n, "auto_pad", "SAME_LOWER", false);
+    for (int i = 0; i < w->n && (upper || lower); i++) {
+        int64_t reach = (w->size[i] - 1) * w->dilation[i] + 1;
+        int64_t all = (ceil_div(w->in[i], w->stride[i]) - 1) * w->stride[i] + reach - w->in[i];
+        all = all < 0 ? 0 : all;
+        w->low[i] = upper ? all / 2 : all - all / 2;
+        w->high[i] = all - w->low[i];
+    }
+}
+
+/* t: the operand's type; size: of the windows where no attribute has it. */
+static bool window_attributes(struct node *n, const struct type *t, const int64_t *size, struct windows *w)
+{
+    int64_t pads[2 * AXES];
+    *w = (struct windows){.n = t->rank - 2};
+    if (w->n < 1 || w->n > AXES)
+        return onnx_fails(n, KL_ERR_SHAPE, "an operand of %d axes; 3 to %d are supported", t->rank, AXES + 2);
+    memcpy(w->in, t->dims + 2, (size_t)w->n * sizeof *w->in);
+    if (size)
+        memcpy(w->size, size, (size_t)w->n * sizeof *size);
+    if (!size && !onnx_attr(n, "kernel_shape"))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "it has no kernel_shape");
+    if ((!size && !window_list(n, "kernel_shape", w->n, 1, w->size)) ||
+        !window_list(n, "strides", w->n, 1, w->stride) || !window_list(n, "dilations", w->n, 1, w->dilation) ||
+        !window_list(n, "pads", 2 * w->n, 0, pads))
+        return false;
+    bool explicit = onnx_attr_is(n, "auto_pad", "NOTSET", true);
+    for (int i = 0; i < w->n; i++) {
+        w->low[i] = explicit ? pads[i] : 0;
+        w->high[i] = explicit ? pads[w->n + i] : 0;
+        if (w->size[i] < 1 || w->stride[i] < 1 || w->dilation[i] < 1 || w->size[i] > 1 << 24 ||
+            w->stride[i] > 1 << 24 || w->dilation[i] > 1 << 24 || llabs(w->low[i]) > 1 << 24 ||
+            llabs(w->high[i]) > 1 << 24)
+            return onnx_fails(n, KL_ERR_ARGUMENT, "windows of length %lld, stride %lld, dilation %lld",
+                              (long long)w->size[i], (long long)w->stride[i], (long long)w->dilation[i]);
+    }
+    auto_pads(n, w);
+    bool ceils = onnx_attr_int(n, "ceil_mode", 0) && explicit;
+    for (int i = 0; i < w->n; i++) {
+        int64_t room = w->in[i] + w->low[i] + w->high[i] - (w->size[i] - 1) * w->dilation[i] - 1;
+        w->out[i] = room < 0 ? 0 : room / w->stride[i] + 1;
+        if (ceils && room >= 0 && room % w->stride[i]) {
+            w->extra[i] = w->stride[i] - room % w->stride[i];
+            w->out[i]++;
+            if ((w->out[i] - 1) * w->stride[i] >= w->in[i] + w->low[i]) { /* it begins behind the operand */
+                w->out[i]--;
+                w->extra[i] = 0;
+            }
+        }
+    }
+    return true;
+}
+
+/* ---- convolution ---- */
+
+/* The shape of weights without their first two axes; false: reported. */
+static bool filter_type(struct node *n, const struct type *x, uint32_t i, struct type *w)
+{
+    if (!onnx_type(n, i, w))
+        return false;
+    return w->rank == x->rank ||
+           onnx_fails(n, KL_ERR_SHAPE, "operand and weights have %d and %d axes", x->rank, w->rank);
+}
+
+static kl_tensor convolved(struct node *n, kl_tensor x, kl_tensor w, kl_tensor b, const struct windows *s)
+{
+    return kl_conv(x, w, b, s->stride, s->low, s->high, s->dilation, (int)onnx_attr_int(n, "group", 1));
+}
+
+bool onnx_conv(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
+    struct type t, f;
+    struct windows s;
+    if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
+        return false;
+    return onnx_give(n, 0, convolved(n, x, w, b, &s));
+}
+
+bool onnx_conv_transpose(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
+    struct type t, f;
+    struct windows s;
+    int64_t more[AXES], shape[AXES + 2];
+    if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s) ||
+        !window_list(n, "output_padding", s.n, 0, more))
+        return false;
+    bool explicit = onnx_attr_is(n, "auto_pad", "NOTSET", true);
+    bool upper = onnx_attr_is(n, "auto_pad", "SAME_UPPER", false);
+    bool valid = onnx_attr_is(n, "auto_pad", "VALID", false);
+    int count = onnx_attr_ints(n, "output_shape", shape, AXES + 2);
+    if (count == -2 || (count >= 0 && count != s.n && count != s.n + 2))
+        return count == -2 ? false : onnx_fails(n, KL_ERR_SHAPE, "output_shape has %d numbers", count);
+    for (int i = 0; i < s.n; i++) {
+        int64_t full = (s.in[i] - 1) * s.stride[i] + (s.size[i] - 1) * s.dilation[i] + 1 + more[i];
+        int64_t out = count >= 0 ? shape[count - s.n + i] : s.in[i] * s.stride[i];
+        if (count >= 0 || (!explicit && !valid)) {
+            int64_t all = full - out;
+            int64_t half = all / 2 - (all % 2 < 0); /* rounded down */
+            s.low[i] = upper ? half : all - half;
+            s.high[i] = all - s.low[i];
+        }
+        s.high[i] -= more[i];
+    }
+    int groups = (int)onnx_attr_int(n, "group", 1);
+    return onnx_give(n, 0, kl_conv_transpose(x, w, b, s.stride, s.low, s.high, s.dilation, groups));
+}
+
+/* ---- integers: operands less their zero points ---- */
+
+/* zero: operand i, one number, or one for each element of an axis */
+static kl_tensor less_zero(struct node *n, kl_tensor a, uint32_t i, int axis)
+{
+    struct type t = onnx_type_of(a), z;
+    a = kl_cast(a, KL_I32);
+    if (!onnx_has(n, i) || t.rank < 0)
+        return a;
+    if (!onnx_type(n, i, &z))
+        return kl_none;
+    kl_tensor zero = kl_cast(onnx_in(n, i), KL_I32);
+    int64_t dims[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1}, count = z.rank == 1 ? z.dims[0] : 1;
+    axis = axis < 0 ? axis + t.rank : axis;
+    if (z.rank <= 1 && axis >= 0 && axis < t.rank) {
+        dims[axis] = count;
+        zero = kl_reshape(zero, count == 1 ? 0 : t.rank, dims);
+    }
+    return kl_sub(a, zero);
+}
+
+bool onnx_conv_integer(struct node *n)
+{
+    struct type t, f;
+    struct windows s;
+    if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
+        return false;
+    kl_tensor x = less_zero(n, onnx_in(n, 0), 2, 0), w = less_zero(n, onnx_in(n, 1), 3, 0);
+    return onnx_give(n, 0, convolved(n, x, w, kl_none, &s));
+}
+
+bool onnx_matmul_integer(struct node *n)
+{
+    kl_tensor a = less_zero(n, onnx_in(n, 0), 2, -2), b = less_zero(n, onnx_in(n, 1), 3, -1);
+    return onnx_give(n, 0, kl_matmul(a, b));
+}
+
+/* A scale, one number or one for each element of an axis, in the shape that goes with the result. */
+static kl_tensor scale_along(struct node *n, uint32_t i, int rank, int axis)
+{
+    struct type t;
+    if (!onnx_type(n, i, &t))
+        return kl_none;
+    int64_t dims[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1}, count = t.rank == 1 ? t.dims[0] : 1;
+    kl_tensor scale = onnx_in(n, i);
+    axis = axis < 0 ? axis + rank : axis;
+    if (t.rank > 1)
+        return scale;
+    if (axis >= 0 && axis < rank)
+        dims[axis] = count;
+    return kl_reshape(scale, count == 1 ? 0 : rank, dims);
+}
+
+/* acc: integers; operands a_scale, b_scale, y_scale and y_zero_point by number */
+static bool give_quantized(struct node *n, kl_tensor acc, uint32_t a, uint32_t b, uint32_t y, uint32_t zero, int axis)
+{
+    struct type t = onnx_type_of(acc), z;
+    if (t.rank < 0 || !onnx_type(n, zero, &z))
+        return false;
+    kl_tensor scale = kl_mul(scale_along(n, a, t.rank, t.rank > 1 ? -2 : -1), scale_along(n, b, t.rank, axis));
+    kl_tensor v = kl_mul(kl_cast(acc, KL_F32), scale);
+    kl_tensor to = kl_reshape(onnx_in(n, y), 0, NULL), point = kl_reshape(onnx_in(n, zero), 0, NULL);
+    return onnx_give(n, 0, kl_quantize(v, to, point, z.dtype, 0));
+}
+
+bool onnx_qlinear_matmul(struct node *n)
+{
+    kl_tensor a = less_zero(n, onnx_in(n, 0), 2, -2), b = less_zero(n, onnx_in(n, 3), 5, -1);
+    return give_quantized(n, kl_matmul(a, b), 1, 4, 6, 7, -1);
+}
+
+bool onnx_qlinear_conv(struct node *n)
+{
+    struct type t, f;
+    struct windows s;
+    if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 3, &f) || !window_attributes(n, &t, f.dims + 2, &s))
+        return false;
+    kl_tensor x = less_zero(n, onnx_in(n, 0), 2, 1), w = less_zero(n, onnx_in(n, 3), 5, 0);
+    return give_quantized(n, convolved(n, x, w, onnx_in(n, 8), &s), 1, 4, 6, 7, 1);
+}
+
+/* ---- pooling ---- */
+
+static void add_extra(struct windows *s)
+{
+    for (int i = 0; i < s->n; i++)
+        s->high[i] += s->extra[i];
+}
+
+/* Where in the operand each element of each window is, as the index of MaxPool: [O..., K...] in one row. */
+static struct array *pool_places(const struct windows *s, bool columns)
+{
+    int64_t dims[2 * KL_MAX_RANK], all = 1, step[AXES], k = 1;
+    for (int i = 0; i < s->n; i++) {
+        dims[i] = s->out[i];
+        dims[s->n + i] = s->size[i];
+        if (__builtin_mul_overflow(all, dims[i] * dims[s->n + i], &all) || all > 1 << 26)
+            return NULL;
+    }
+    for (int i = columns ? 0 : s->n - 1; i >= 0 && i < s->n; i += columns ? 1 : -1) {
+        step[i] = k;
+        k *= s->in[i];
+    }
+    struct array *a = array_new(KL_I64, 1, &all);
+    for (int64_t e = 0; a && e < all; e++) {
+        int64_t left = e, at[2 * AXES], place = 0;
+        for (int i = 2 * s->n - 1; i >= 0; i--) {
+            at[i] = left % dims[i];
+            left /= dims[i];
+        }
+        for (int i = 0; i < s->n; i++)
+            place += (at[i] * s->stride[i] + at[s->n + i] * s->dilation[i] - s->low[i]) * step[i];
+        ((int64_t *)a->data)[e] = place;
+    }
+    return a;
+}
+
+/* Result 1 of MaxPool: which element each one is. */
+static bool give_places(struct node *n, kl_tensor a, const struct type *t, const struct windows *s)
+{
+    int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0}, dims[KL_MAX_RANK], outs = 1, sizes = 1;
+    if (t->rank + s->n > KL_MAX_RANK)
+        return onnx_fails(n, KL_ERR_SHAPE, "too many axes for indices");
+    for (int i = 0; i < s->n; i++) {
+        low[i + 2] = s->low[i];
+        high[i + 2] = s->high[i];
+        outs *= s->out[i];
+        sizes *= s->size[i];
+    }
+    bool is_float = t->dtype == KL_F16 || t->dtype == KL_F32 || t->dtype == KL_F64 || t->dtype == KL_BF16;
+    a = kl_pad(a, low, high, is_float ? -__builtin_inf() : t->dtype == KL_I8 ? -128 : 0);
+    for (int i = 0; i < s->n; i++) /* the windows' own axes come last, in order */
+        a = kl_window(a, 2 + i, s->size[i], s->stride[i], s->dilation[i]);
+    int64_t count = t->dims[0] * t->dims[1], flat[3] = {count, outs, sizes};
+    kl_tensor at = kl_argmax(kl_reshape(a, 3, flat), 2);
+    kl_tensor first = kl_mul(kl_arange(onnx_device(n), KL_I64, outs), onnx_number(n, KL_I64, (double)sizes));
+    struct array *places = pool_places(s, onnx_attr_int(n, "storage_order", 0));
+    kl_tensor index = kl_gather(onnx_tensor(n, places), 0, kl_add(kl_cast(at, KL_I64), first));
+    int64_t planes = 1;
+    for (int i = 0; i < s->n; i++)
+        planes *= s->in[i];
+    kl_tensor plane = kl_reshape(kl_arange(onnx_device(n), KL_I64, count), 2, (int64_t[]){count, 1});
+    index = kl_add(index, kl_mul(plane, onnx_number(n, KL_I64, (double)planes)));
+    dims[0] = t->dims[0];
+    dims[1] = t->dims[1];
+    memcpy(dims + 2, s->out, (size_t)s->n * sizeof *dims);
+    return onnx_give(n, 1, kl_reshape(index, t->rank, dims));
+}
+
+bool onnx_max_pool(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    struct windows s;
+    if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
+        return false;
+    add_extra(&s);
+    if (!onnx_give(n, 0, kl_max_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation)))
+        return false;
+    return !onnx_wants(n, 1) || give_places(n, a, &t, &s);
+}
+
+bool onnx_average_pool(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    struct windows s;
+    if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
+        return false;
+    if (onnx_attr_int(n, "count_include_pad", 0)) {
+        int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0};
+        for (int i = 0; i < s.n; i++) {
+            low[i + 2] = s.low[i];
+            high[i + 2] = s.high[i];
+            s.low[i] = s.high[i] = 0;
+        }
+        a = kl_pad(a, low, high, 0);
+    }
+    add_extra(&s);
+    return onnx_give(n, 0, kl_avg_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation));
+}
+
+bool onnx_lp_pool(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    struct windows s;
+    double p = (double)onnx_attr_int(n, "p", 2);
+    if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
+        return false;
+    add_extra(&s);
+    a = kl_pow_scalar(kl_abs(a), p);
+    return onnx_give(n, 0, kl_pow_scalar(kl_sum_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation), 1 / p));
+}
+
+/* arg 0 GlobalAveragePool, 1 GlobalMaxPool, 2 GlobalLpPool */
+bool onnx_global_pool(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0);
+    struct type t;
+    int axes[KL_MAX_RANK], count = 0;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    for (int i = 2; i < t.rank; i++)
+        axes[count++] = i;
+    if (n->def->op->arg == 1)
+        return onnx_give(n, 0, kl_reduce_max(a, count, axes, true));
+    if (n->def->op->arg == 0)
+        return onnx_give(n, 0, kl_mean(a, count, axes, true));
+    double p = (double)onnx_attr_int(n, "p", 2);
+    return onnx_give(n, 0, kl_pow_scalar(kl_sum(kl_pow_scalar(kl_abs(a), p), count, axes, true), 1 / p));
+}
+
+bool onnx_max_unpool(struct node *n)
+{
+    kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1);
+    struct type t;
+    struct windows s;
+    int64_t dims[KL_MAX_RANK], all = 1, count = 1;
+    int rank;
+    if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
+        return false;
+    memcpy(dims, t.dims, sizeof dims);
+    for (int i = 0; i < s.n; i++)
+        dims[i + 2] = (s.in[i] - 1) * s.stride[i] - s.low[i] - s.high[i] + s.size[i];
+    int64_t own[KL_MAX_RANK]; /* the shape that the indices are of */
+    memcpy(own, dims, sizeof own);
+    if (onnx_has(n, 2) && (!onnx_ints(n, 2, dims, KL_MAX_RANK, &rank) || rank != t.rank))
+        return onnx_fails(n, KL_ERR_SHAPE, "output_shape does not fit");
+    for (int i = 0; i < t.rank; i++) {
+        all *= own[i];
+        count *= t.dims[i];
+    }
+    kl_tensor zeros = kl_zeros(onnx_device(n), t.dtype, 1, &all);
+    kl_tensor r = kl_index_put(zeros, 0, kl_reshape(index, 1, &count), kl_reshape(a, 1, &count));
+    int64_t high[KL_MAX_RANK];
+    for (int i = 0; i < t.rank; i++)
+        high[i] = dims[i] - own[i];
+    r = kl_reshape(r, t.rank, own);
+    return onnx_give(n, 0, memcmp(own, dims, (size_t)t.rank * sizeof *own) ? kl_pad(r, NULL, high, 0) : r);
+}

@@ -1,0 +1,509 @@
+/* A call: frames of values, the nodes of a graph in order, and what is known while recording. */
+#include "onnx.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- values ---- */
+
+static void list_unref(struct list *l)
+{
+    if (!l || --l->refs)
+        return;
+    for (uint32_t i = 0; i < l->n; i++)
+        onnx_value_clear(&l->v[i]);
+    free(l->v);
+    free(l);
+}
+
+void onnx_value_clear(struct value *v)
+{
+    array_unref(v->known);
+    list_unref(v->list);
+    *v = (struct value){.weight = -1};
+}
+
+void onnx_value_copy(struct value *to, const struct value *from)
+{
+    struct value copy = *from;
+    array_ref(copy.known);
+    if (copy.list)
+        copy.list->refs++;
+    copy.maker = NULL; /* it may end with its frame */
+    onnx_value_clear(to);
+    *to = copy;
+}
+
+struct value *frame_value(struct frame *f, struct place p)
+{
+    for (uint32_t i = 0; i < p.up && f; i++)
+        f = f->outer;
+    return p.at == NO_PLACE || !f ? NULL : &f->v[p.at];
+}
+
+bool frame_open(struct frame *f, const struct graph_def *g, struct frame *outer, struct run *r)
+{
+    *f = (struct frame){.g = g, .outer = outer};
+    f->v = calloc(g->nvalue + 1, sizeof *f->v);
+    f->node = calloc(g->nnode + 1, sizeof *f->node);
+    if (!f->v || !f->node) {
+        frame_close(f);
+        return false;
+    }
+    for (uint32_t i = 0; i < g->nvalue; i++)
+        f->v[i].weight = -1;
+    for (uint32_t i = 0; i < g->nnode; i++)
+        f->node[i] = (struct node){&g->node[i], f, r};
+    for (uint32_t i = 0; i < g->ninitial; i++) {
+        const struct initial *x = &g->initial[i];
+        struct value *v = &f->v[x->at];
+        v->set = true;
+        v->weight = x->weight;
+        if (x->weight >= 0)
+            v->t = r->m->weight[x->weight].t;
+        else
+            v->known = array_ref(x->array);
+        v->constant = v->known != NULL;
+    }
+    return true;
+}
+
+void frame_close(struct frame *f)
+{
+    for (uint32_t i = 0; f->v && i < f->g->nvalue; i++)
+        onnx_value_clear(&f->v[i]);
+    free(f->v);
+    free(f->node);
+    f->v = NULL;
+    f->node = NULL;
+}
+
+/* ---- what functions of operators ask ---- */
+
+bool onnx_fails(struct node *n, kl_status code, const char *fmt, ...)
+{
+    char text[900];
+    va_list ap;
+    va_start(ap, fmt);
+    int used = snprintf(text, sizeof text, "%s: ", n->def->proto->op_type);
+    vsnprintf(text + used, sizeof text - (size_t)used, fmt, ap);
+    va_end(ap);
+    kl_fail_at(&n->def->site, code, text);
+    return false;
+}
+
+uint32_t onnx_nin(const struct node *n) { return (uint32_t)n->def->proto->n_input; }
+uint32_t onnx_nout(const struct node *n) { return (uint32_t)n->def->proto->n_output; }
+
+struct value *onnx_value(const struct node *n, uint32_t i)
+{
+    return i < onnx_nin(n) ? frame_value(n->frame, n->def->in[i]) : NULL;
+}
+
+bool onnx_has(const struct node *n, uint32_t i)
+{
+    const struct value *v = onnx_value(n, i);
+    return v && v->set;
+}
+
+bool onnx_wants(const struct node *n, uint32_t i) { return i < onnx_nout(n) && n->def->out[i] != NO_PLACE; }
+
+kl_device onnx_device(const struct node *n) { return n->run->folding ? n->run->m->folding : n->run->m->device; }
+
+struct type onnx_type_of(kl_tensor t)
+{
+    struct type y = {.dtype = kl_dtype_of(t)};
+    y.rank = kl_shape(t, y.dims);
+    return y;
+}
+
+bool onnx_type(struct node *n, uint32_t i, struct type *t)
+{
+    const struct value *v = onnx_value(n, i);
+    if (!v || !v->set)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "it needs operand %u", i);
+    if (v->list)
+        return onnx_fails(n, KL_ERR_TYPE, "operand %u is a sequence, not a tensor", i);
+    if (v->t.id && !n->run->folding) {
+        *t = onnx_type_of(v->t);
+        return t->rank >= 0 || onnx_fails(n, KL_ERR_HANDLE, "operand %u is no tensor", i);
+    }
+    const struct array *a = v->known;
+    if (!a && v->weight >= 0)
+        a = n->run->m->weight[v->weight].array;
+    if (!a)
+        return onnx_fails(n, KL_ERR_INTERNAL, "operand %u has no value", i);
+    *t = (struct type){.dtype = a->dtype, .rank = a->rank};
+    memcpy(t->dims, a->dims, sizeof t->dims);
+    return true;
+}
+
+/* ---- known arrays as tensors ---- */
+
+static uint64_t array_hash(const struct array *a)
+{
+    uint64_t h = (uint64_t)a->dtype * 31 + (uint64_t)a->count;
+    const uint8_t *p = a->data;
+    for (size_t i = 0, n = (size_t)a->count * kl_dtype_size(a->dtype); i < n; i++)
+        h = (h ^ p[i]) * UINT64_C(1099511628211);
+    return h;
+}
+
+static bool array_same(const struct array *a, const struct array *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank && a->count == b->count &&
+           !memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) &&
+           !memcmp(a->data, b->data, (size_t)a->count * kl_dtype_size(a->dtype));
+}
+
+/* A constant that lives as long as the model: the same numbers in another call are the same tensor. */
+static kl_tensor run_pooled(struct node *n, struct array *a)
+{
+    struct kl_model *m = n->run->m;
+    uint64_t hash = array_hash(a);
+    for (uint32_t i = 0; i < m->npool; i++)
+        if (m->pool[i].hash == hash && array_same(m->pool[i].array, a))
+            return m->pool[i].t;
+    if (m->npool == m->pool_cap) {
+        uint32_t cap = m->pool_cap ? 2 * m->pool_cap : 16;
+        struct pooled *more = realloc(m->pool, cap * sizeof *more);
+        if (!more)
+            return onnx_fails(n, KL_ERR_MEMORY, "out of memory"), kl_none;
+        m->pool = more;
+        m->pool_cap = cap;
+    }
+    kl_trace_suspend();
+    kl_tensor t = kl_keep(kl_input(m->device, a->dtype, a->rank, a->dims, a->data));
+    bool ok = kl_check(t) == KL_OK;
+    kl_trace_resume();
+    if (!ok)
+        return onnx_fails(n, kl_last_error_code(), "a constant: %s", kl_last_error()), kl_none;
+    m->pool[m->npool++] = (struct pooled){array_ref(a), t, hash};
+    return t;
+}
+
+kl_tensor onnx_number(struct node *n, kl_dtype dtype, double v) { return kl_const(onnx_device(n), dtype, v); }
+
+static bool is_exact(const struct array *a)
+{
+    int64_t v = array_int(a, 0);
+    return (a->dtype != KL_I64 && a->dtype != KL_U64) || (v < INT64_C(1) << 53 && v > -(INT64_C(1) << 53));
+}
+
+static kl_tensor array_recorded(struct node *n, struct array *a)
+{
+    if (n->run->folding)
+        return kl_input(onnx_device(n), a->dtype, a->rank, a->dims, a->data);
+    if (a->count == 0)
+        return kl_zeros(onnx_device(n), a->dtype, a->rank, a->dims);
+    if (a->count > 1 || !is_exact(a))
+        return run_pooled(n, a);
+    kl_tensor t = onnx_number(n, a->dtype, array_float(a, 0));
+    return a->rank ? kl_reshape(t, a->rank, a->dims) : t;
+}
+
+kl_tensor onnx_tensor(struct node *n, struct array *a)
+{
+    if (!a)
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory"), kl_none;
+    kl_tensor t = array_recorded(n, a);
+    array_unref(a);
+    return t;
+}
+
+kl_tensor onnx_in(struct node *n, uint32_t i)
+{
+    struct value *v = onnx_value(n, i);
+    if (!v || !v->set)
+        return kl_none;
+    if (v->list)
+        return onnx_fails(n, KL_ERR_TYPE, "operand %u is a sequence, not a tensor", i), kl_none;
+    if (v->t.id && !n->run->folding)
+        return v->t;
+    struct array *a = v->known ? v->known : v->weight >= 0 ? n->run->m->weight[v->weight].array : NULL;
+    if (!a)
+        return onnx_fails(n, KL_ERR_INTERNAL, "operand %u has no value", i), kl_none;
+    kl_tensor t = array_recorded(n, a);
+    if (!n->run->folding && a->count > 1 && kl_check(t) == KL_OK)
+        v->t = t; /* the pool's: not of the trace or region that is open now */
+    return t;
+}
+
+/* ---- results ---- */
+
+static struct value *result_of(struct node *n, uint32_t i)
+{
+    if (!onnx_wants(n, i))
+        return NULL;
+    struct value *v = &n->frame->v[n->def->out[i]];
+    if (!n->run->folding || !v->t.id)
+        onnx_value_clear(v);
+    v->set = true;
+    return v;
+}
+
+static struct array *array_of_tensor(kl_tensor t, const struct type *y)
+{
+    struct array *a = y->rank < 0 ? NULL : array_new(y->dtype, y->rank, y->dims);
+    if (a && (kl_read)(t, a->data, (size_t)a->count * kl_dtype_size(a->dtype)) == KL_OK)
+        return a;
+    if (!a)
+        (kl_fail)(y->rank < 0 ? KL_ERR_HANDLE : KL_ERR_MEMORY, y->rank < 0 ? "it is no tensor" : "out of memory");
+    array_unref(a);
+    return NULL;
+}
+
+bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
+{
+    if (kl_check(t) != KL_OK) /* kl_none of a helper that has said why */
+        return t.id || kl_last_error_code() ? false : onnx_fails(n, KL_ERR_INTERNAL, "result %u is missing", i);
+    struct value *v = result_of(n, i);
+    if (!v)
+        return true;
+    if (!n->run->folding) {
+        v->t = t;
+        v->maker = n;
+        return true;
+    }
+    n->run->large |= kl_numel(t) > FOLDED_MOST && !n->run->demanded;
+    if (n->run->large)
+        return true;
+    array_unref(v->known);
+    struct type y = onnx_type_of(t);
+    v->known = array_of_tensor(t, &y);
+    v->constant = v->known && !v->t.id;
+    return v->known != NULL;
+}
+
+bool onnx_give_known(struct node *n, uint32_t i, struct array *a)
+{
+    struct value *v = a ? result_of(n, i) : NULL;
+    if (!a)
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    if (v) {
+        array_unref(v->known);
+        v->known = a;
+        v->constant = !v->t.id;
+    } else {
+        array_unref(a);
+    }
+    return true;
+}
+
+bool onnx_give_value(struct node *n, uint32_t i, const struct value *from)
+{
+    struct value *v = result_of(n, i);
+    if (v)
+        onnx_value_copy(v, from);
+    return true;
+}
+
+/* ---- folding ---- */
+
+static bool run_know(struct node *n, struct value *v, uint32_t i);
+
+/* Runs the node on the host.  Its operands become known first.  large: its results are too large, and not set. */
+static bool run_fold(struct node *n, bool demanded, bool *large)
+{
+    struct run *r = n->run;
+    *large = false;
+    if (r->depth >= DEEPEST)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "too many nodes to compute on the host, one for another");
+    r->depth++;
+    for (uint32_t i = 0; i < onnx_nin(n); i++) {
+        struct value *v = onnx_value(n, i);
+        if (v && v->set && !run_know(n, v, i)) {
+            r->depth--;
+            return false;
+        }
+    }
+    kl_trace_suspend();
+    kl_scope_begin();
+    r->folding = true;
+    r->large = false;
+    r->demanded = demanded;
+    bool ok = n->def->op->fn(n);
+    *large = r->large;
+    r->folding = r->large = r->demanded = false;
+    kl_scope_end();
+    kl_trace_resume();
+    r->depth--;
+    for (uint32_t i = 0; *large && i < onnx_nout(n); i++)
+        if (n->def->out[i] != NO_PLACE)
+            onnx_value_clear(&n->frame->v[n->def->out[i]]);
+    return ok || kl_fail(kl_last_error_code(), kl_last_error()) == KL_OK;
+}
+
+static const char *operand_name(const struct node *n, uint32_t i)
+{
+    return i < onnx_nin(n) ? n->def->proto->input[i] : "of a region";
+}
+
+bool onnx_try_read(struct node *n, struct value *v)
+{
+    if (v->known || !v->t.id || !(v->given || !n->run->tracing))
+        return v->known != NULL;
+    struct type y = onnx_type_of(v->t); /* suspended, the trace's own handles are not looked at */
+    kl_trace_suspend();
+    v->known = array_of_tensor(v->t, &y);
+    kl_trace_resume();
+    return v->known != NULL;
+}
+
+static bool run_read(struct node *n, struct value *v, uint32_t i)
+{
+    if (onnx_try_read(n, v))
+        return true;
+    char why[600];
+    snprintf(why, sizeof why, "%s", kl_last_error());
+    return onnx_fails(n, kl_last_error_code(), "the value of operand %u ('%.100s') has to be known while recording: %s",
+                      i, operand_name(n, i), why);
+}
+
+static bool run_know(struct node *n, struct value *v, uint32_t i)
+{
+    bool large;
+    if (v->known)
+        return true;
+    if (v->list)
+        return onnx_fails(n, KL_ERR_TYPE, "operand %u is a sequence, not a tensor", i);
+    if (v->weight >= 0) {
+        v->known = array_ref(n->run->m->weight[v->weight].array);
+        return true;
+    }
+    if (v->t.id && (v->given || !n->run->tracing))
+        return run_read(n, v, i);
+    if (v->maker)
+        return run_fold(v->maker, true, &large) && v->known;
+    return onnx_fails(n, KL_ERR_TRACE, "the value of operand %u ('%.100s') has to be known while recording; it depends "
+                      "on what only a run computes (outside of a trace it could be read)", i, operand_name(n, i));
+}
+
+bool onnx_know(struct node *n, struct value *v, uint32_t i) { return run_know(n, v, i); }
+
+const struct array *onnx_known(struct node *n, uint32_t i)
+{
+    struct value *v = onnx_value(n, i);
+    if (!v || !v->set)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "it needs operand %u", i), NULL;
+    if (n->run->folding)
+        return v->known || run_know(n, v, i) ? v->known : NULL; /* known before */
+    return run_know(n, v, i) ? v->known : NULL;
+}
+
+bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count)
+{
+    const struct array *a = onnx_known(n, i);
+    if (!a)
+        return false;
+    if (a->count > most || a->rank > 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "operand %u has %lld numbers and %d axes, not a list of %d", i,
+                          (long long)a->count, a->rank, most);
+    for (int64_t k = 0; k < a->count; k++)
+        v[k] = array_int(a, k);
+    *count = (int)a->count;
+    return true;
+}
+
+/* All operands known, and there is at least one. */
+static bool run_can_fold(const struct node *n)
+{
+    int64_t all = 0;
+    if (!onnx_nin(n) || !n->def->op || n->def->op->arg == ONNX_NEVER_FOLDED)
+        return false;
+    for (uint32_t i = 0; i < onnx_nin(n); i++) {
+        const struct value *v = onnx_value(n, i);
+        if (!v || !v->set)
+            continue;
+        if (!v->constant)
+            return false;
+        all += v->known->count;
+    }
+    return all <= FOLDED_MOST;
+}
+
+/* ---- nodes ---- */
+
+static void make_site(const struct kl_model *m, struct node_def *d, const struct graph_def *g)
+{
+    char text[400];
+    const Onnx__NodeProto *p = d->proto;
+    int line = (int)(d - g->node) + 1;
+    snprintf(text, sizeof text, p->name && *p->name ? "%.120s: node '%.160s' (%.60s, opset %d)"
+             : "%.120s: node%.160s (%.60s, opset %d)", m->label, p->name && *p->name ? p->name : "", p->op_type,
+             d->opset);
+    d->site = (kl_site){string_forever(text), line, string_forever(p->op_type)};
+}
+
+static bool run_function(struct node *n)
+{
+    const struct graph_def *g = n->def->function;
+    struct value *out = calloc(g->nout + 1, sizeof *out), *in = calloc(onnx_nin(n) + 1, sizeof *in);
+    bool ok = (out && in) || onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    for (uint32_t i = 0; ok && i < onnx_nin(n); i++)
+        if (onnx_has(n, i))
+            onnx_value_copy(&in[i], onnx_value(n, i));
+    ok = ok && graph_run(n, g, in, onnx_nin(n), out);
+    for (uint32_t i = 0; ok && i < onnx_nout(n) && i < g->nout; i++)
+        ok = onnx_give_value(n, i, &out[i]);
+    for (uint32_t i = 0; out && i < g->nout; i++)
+        onnx_value_clear(&out[i]);
+    for (uint32_t i = 0; in && i < onnx_nin(n); i++)
+        onnx_value_clear(&in[i]);
+    free(in);
+    free(out);
+    return ok;
+}
+
+static bool run_node(struct node *n)
+{
+    const struct node_def *d = n->def;
+    struct run *r = n->run;
+    if (!d->site.file)
+        make_site(r->m, &n->frame->g->node[d - n->frame->g->node], n->frame->g);
+    if (++r->steps > STEPS_MOST)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "the model runs more than %d nodes", STEPS_MOST);
+    if (d->function)
+        return run_function(n);
+    bool large = true;
+    if (run_can_fold(n) && !run_fold(n, false, &large))
+        return false;
+    return large ? d->op->fn(n) : true;
+}
+
+bool frame_run(struct frame *f, struct run *r)
+{
+    if (r->depth >= DEEPEST)
+        return (kl_fail)(KL_ERR_ARGUMENT, "graphs in one another are too deep") == KL_OK;
+    r->depth++;
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < f->g->nnode; i++)
+        ok = run_node(&f->node[i]);
+    r->depth--;
+    return ok;
+}
+
+/* A graph of its own: an attribute of n, or a function, which sees nothing outside.  out: room for all its results,
+ * zeroed. */
+bool graph_run(struct node *n, const struct graph_def *g, const struct value *in, uint32_t nin, struct value *out)
+{
+    struct frame f;
+    bool inside = g->proto != NULL;
+    if (!frame_open(&f, g, inside ? n->frame : NULL, n->run))
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    f.caller = inside ? NULL : n;
+    for (uint32_t i = 0; i < nin && i < g->nin; i++)
+        onnx_value_copy(&f.v[g->in[i]], &in[i]);
+    bool ok = frame_run(&f, n->run);
+    for (uint32_t i = 0; ok && i < g->nout; i++) {
+        const struct value *v = frame_value(&f, g->out[i]);
+        out[i].weight = -1;
+        if (!v || !v->set)
+            ok = onnx_fails(n, KL_ERR_ARGUMENT, "its graph gives no result %u", i);
+        else
+            onnx_value_copy(&out[i], v);
+    }
+    frame_close(&f);
+    return ok;
+}

@@ -1,0 +1,281 @@
+/* Arrays on the host, and tensors as files hold them: TensorProto, with its data in one of several fields or in
+ * another file. */
+#include "onnx.h"
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool message_set(struct message *why, kl_status code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why->text, sizeof why->text, fmt, ap);
+    va_end(ap);
+    why->code = code;
+    return false;
+}
+
+/* ---- arrays ---- */
+
+static bool count_elements(int rank, const int64_t *dims, int64_t *count)
+{
+    *count = 1;
+    bool empty = false, over = false;
+    for (int i = 0; i < rank; i++) {
+        if (dims[i] < 0)
+            return false;
+        empty |= dims[i] == 0;
+        over |= __builtin_mul_overflow(*count, dims[i], count);
+    }
+    if (empty)
+        *count = 0;
+    return empty || (!over && *count < INT64_MAX / 16);
+}
+
+struct array *array_new(kl_dtype dtype, int rank, const int64_t *dims)
+{
+    int64_t count;
+    if (rank > KL_MAX_RANK || !count_elements(rank, dims, &count))
+        return NULL;
+    struct array *a = calloc(1, sizeof *a);
+    if (!a || !(a->data = calloc((size_t)count + 1, kl_dtype_size(dtype)))) {
+        free(a);
+        return NULL;
+    }
+    a->dtype = dtype;
+    a->rank = rank;
+    a->count = count;
+    atomic_init(&a->refs, 1);
+    if (rank)
+        memcpy(a->dims, dims, (size_t)rank * sizeof *dims);
+    return a;
+}
+
+struct array *array_of_ints(int64_t n, const int64_t *v)
+{
+    struct array *a = array_new(KL_I64, 1, &n);
+    if (a && n)
+        memcpy(a->data, v, (size_t)n * sizeof *v);
+    return a;
+}
+
+struct array *array_ref(struct array *a)
+{
+    if (a)
+        atomic_fetch_add(&a->refs, 1);
+    return a;
+}
+
+void array_unref(struct array *a)
+{
+    if (!a || atomic_fetch_sub(&a->refs, 1) != 1)
+        return;
+    free(a->data);
+    free(a);
+}
+
+static double half_value(uint16_t h)
+{
+    int exponent = h >> 10 & 31, fraction = h & 1023;
+    double v = exponent ? 1024 + fraction : fraction;
+    if (exponent == 31)
+        v = fraction ? __builtin_nan("") : __builtin_inf();
+    else
+        v = __builtin_ldexp(v, (exponent ? exponent : 1) - 25);
+    return h >> 15 ? -v : v;
+}
+
+double array_float(const struct array *a, int64_t i)
+{
+    const char *p = (const char *)a->data + (size_t)i * kl_dtype_size(a->dtype);
+    uint64_t u = 0;
+    float f;
+    double d;
+    memcpy(&u, p, kl_dtype_size(a->dtype));
+    switch (a->dtype) {
+    case KL_I8: return (int8_t)u;
+    case KL_I16: return (int16_t)u;
+    case KL_I32: return (int32_t)u;
+    case KL_I64: return (double)(int64_t)u;
+    case KL_F16: return half_value((uint16_t)u);
+    case KL_BF16: u <<= 16; /* fall through */
+    case KL_F32: memcpy(&f, &u, sizeof f); return (double)f;
+    case KL_F64: memcpy(&d, p, sizeof d); return d;
+    default: return (double)u;
+    }
+}
+
+int64_t array_int(const struct array *a, int64_t i)
+{
+    int64_t v;
+    if (a->dtype == KL_I64 || a->dtype == KL_U64) {
+        memcpy(&v, (const char *)a->data + (size_t)i * sizeof v, sizeof v);
+        return v;
+    }
+    double d = array_float(a, i);
+    return d != d ? 0 : d >= 0x1p63 ? INT64_MAX : d < -0x1p63 ? INT64_MIN : (int64_t)d;
+}
+
+/* ---- element types ---- */
+
+static const struct { const char *name; kl_dtype dtype; } element_types[] = {
+    {"undefined", KL_DTYPE_COUNT}, {"float", KL_F32}, {"uint8", KL_U8}, {"int8", KL_I8}, {"uint16", KL_U16},
+    {"int16", KL_I16}, {"int32", KL_I32}, {"int64", KL_I64}, {"string", KL_DTYPE_COUNT}, {"bool", KL_BOOL},
+    {"float16", KL_F16}, {"double", KL_F64}, {"uint32", KL_U32}, {"uint64", KL_U64}, {"complex64", KL_DTYPE_COUNT},
+    {"complex128", KL_DTYPE_COUNT}, {"bfloat16", KL_BF16}, {"float8e4m3fn", KL_DTYPE_COUNT},
+    {"float8e4m3fnuz", KL_DTYPE_COUNT}, {"float8e5m2", KL_DTYPE_COUNT}, {"float8e5m2fnuz", KL_DTYPE_COUNT},
+    {"uint4", KL_DTYPE_COUNT}, {"int4", KL_DTYPE_COUNT}, {"float4e2m1", KL_DTYPE_COUNT},
+};
+enum { ELEMENT_TYPES = sizeof element_types / sizeof *element_types };
+
+kl_dtype onnx_dtype(int32_t t)
+{
+    return t < 0 || t >= ELEMENT_TYPES ? KL_DTYPE_COUNT : element_types[t].dtype;
+}
+
+const char *onnx_dtype_name(int32_t t)
+{
+    return t < 0 || t >= ELEMENT_TYPES ? "an unknown type" : element_types[t].name;
+}
+
+/* ---- tensors in files ---- */
+
+/* Elements of a field of wider numbers. */
+#define NARROW(type, from, n)                        \
+    for (size_t i = 0; i < (n); i++)                 \
+        ((type *)a->data)[i] = (type)(from)[i]
+
+static bool copy_field(struct array *a, const Onnx__TensorProto *t)
+{
+    size_t n = (size_t)a->count;
+    switch (a->dtype) {
+    case KL_F32:
+        if (t->n_float_data != n)
+            return false;
+        memcpy(a->data, t->float_data, n * sizeof(float));
+        return true;
+    case KL_F64:
+        if (t->n_double_data != n)
+            return false;
+        memcpy(a->data, t->double_data, n * sizeof(double));
+        return true;
+    case KL_I64:
+        if (t->n_int64_data != n)
+            return false;
+        memcpy(a->data, t->int64_data, n * sizeof(int64_t));
+        return true;
+    case KL_U32: case KL_U64:
+        if (t->n_uint64_data != n)
+            return false;
+        if (a->dtype == KL_U64)
+            memcpy(a->data, t->uint64_data, n * sizeof(uint64_t));
+        else
+            NARROW(uint32_t, t->uint64_data, n);
+        return true;
+    default:
+        break;
+    }
+    if (t->n_int32_data != n)
+        return false;
+    switch (kl_dtype_size(a->dtype)) {
+    case 1: NARROW(uint8_t, t->int32_data, n); break;
+    case 2: NARROW(uint16_t, t->int32_data, n); break;
+    default: memcpy(a->data, t->int32_data, n * sizeof(int32_t)); break;
+    }
+    return true;
+}
+
+/* A path in the model's folder: no absolute one, none that leaves it. */
+static bool stays_inside(const char *path)
+{
+    if (!*path || *path == '/' || strchr(path, '\\'))
+        return false;
+    for (const char *p = path; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
+        if (!strncmp(p, "..", 2) && (p[2] == '/' || !p[2]))
+            return false;
+    return true;
+}
+
+static bool read_external(struct array *a, const Onnx__TensorProto *t, const char *folder, struct message *why)
+{
+    const char *location = NULL, *name = t->name ? t->name : "";
+    unsigned long long offset = 0, length = (size_t)a->count * kl_dtype_size(a->dtype);
+    for (size_t i = 0; i < t->n_external_data; i++) {
+        const Onnx__StringStringEntryProto *x = t->external_data[i];
+        if (!x->key || !x->value)
+            continue;
+        if (!strcmp(x->key, "location"))
+            location = x->value;
+        else if (!strcmp(x->key, "offset"))
+            offset = strtoull(x->value, NULL, 10);
+        else if (!strcmp(x->key, "length") && strtoull(x->value, NULL, 10) != length)
+            return message_set(why, KL_ERR_IO, "tensor '%.200s' has %s bytes of external data, not %llu", name,
+                               x->value, length);
+    }
+    if (!location || !stays_inside(location))
+        return message_set(why, KL_ERR_IO, "tensor '%.200s': its data is in no file of the model's folder", name);
+    char path[4096];
+    struct bytes b;
+    if ((size_t)snprintf(path, sizeof path, "%s%s", folder, location) >= sizeof path)
+        return message_set(why, KL_ERR_IO, "tensor '%.200s': the path of its data is too long", name);
+    if (!bytes_map(&b, path, why))
+        return false;
+    bool ok = offset <= b.size && length <= b.size - offset;
+    if (!ok)
+        message_set(why, KL_ERR_IO, "tensor '%.200s': bytes %llu to %llu are outside of %.300s, which has %zu", name,
+                    offset, offset + length, path, b.size);
+    else if (length)
+        memcpy(a->data, b.data + offset, length);
+    bytes_unmap(&b);
+    return ok;
+}
+
+/* Whether the file can hold so many elements, before memory is taken for them. */
+static bool is_there(const Onnx__TensorProto *t, int64_t count, size_t size, const char *name, struct message *why)
+{
+    size_t have = t->n_float_data + t->n_int32_data + t->n_int64_data + t->n_double_data + t->n_uint64_data;
+    if (t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
+        if (count < INT64_C(1) << 40)
+            return true;
+    } else if (t->has_raw_data ? t->raw_data.len == (size_t)count * size : have == (size_t)count) {
+        return true;
+    }
+    return message_set(why, KL_ERR_IO, "tensor '%.200s' has %zu %s of data where its shape has %lld elements", name,
+                       t->has_raw_data ? t->raw_data.len : have, t->has_raw_data ? "bytes" : "numbers",
+                       (long long)count);
+}
+
+struct array *array_read(const Onnx__TensorProto *t, const char *folder, struct message *why)
+{
+    const char *name = t->name ? t->name : "";
+    kl_dtype dtype = onnx_dtype(t->data_type);
+    int64_t count;
+    if (dtype == KL_DTYPE_COUNT)
+        return message_set(why, KL_ERR_TYPE, "tensor '%.200s' has elements of %s, which Kiln does not have", name,
+                           onnx_dtype_name(t->data_type)), NULL;
+    if (t->n_dims > KL_MAX_RANK)
+        return message_set(why, KL_ERR_SHAPE, "tensor '%.200s' has %zu dimensions; %d is the most", name, t->n_dims,
+                           KL_MAX_RANK), NULL;
+    if (!count_elements((int)t->n_dims, t->dims, &count))
+        return message_set(why, KL_ERR_IO, "tensor '%.200s' has dimensions too large to hold, or below 0", name), NULL;
+    if (!is_there(t, count, kl_dtype_size(dtype), name, why))
+        return NULL;
+    struct array *a = array_new(dtype, (int)t->n_dims, t->dims);
+    if (!a)
+        return message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name), NULL;
+    bool ok = true;
+    if (t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL)
+        ok = read_external(a, t, folder, why);
+    else if (!t->has_raw_data)
+        ok = copy_field(a, t) || message_set(why, KL_ERR_IO, "tensor '%.200s' has too few numbers, or too many", name);
+    else if (t->raw_data.len)
+        memcpy(a->data, t->raw_data.data, t->raw_data.len);
+    for (int64_t i = 0; ok && dtype == KL_BOOL && i < count; i++)
+        ((uint8_t *)a->data)[i] = ((uint8_t *)a->data)[i] != 0;
+    if (ok)
+        return a;
+    array_unref(a);
+    return NULL;
+}
