@@ -30,7 +30,7 @@ static uint8_t reading_by(const struct graph *g, ref r, uint8_t own)
     return reads_often(n->op) ? READ_OFTEN : op_is_select(n->op) ? READ_MOVED : 0;
 }
 
-/* Makes the pads that are read in no way but moved, and pad with a number, part of their readers: they have no group. */
+/* Pads that are read in no way but moved, and pad with a number, get no group: their readers evaluate them. */
 static void find_moved(struct graph *g, uint8_t *read)
 {
     for (uint32_t i = 0; i < g->nout; i++)
@@ -154,6 +154,8 @@ bool fuse_pads_evenly(const struct graph *g, ref pad, ref x)
     for (ref v = g->node[pad].in[0]; v != x; v = g->node[v].in[0])
         if (node_numel(g, v) > node_numel(g, g->node[v].in[0]) && !op_is_masked(g->node[v].op))
             return false;
+    if (!node_numel(g, x))
+        return true;
     walk_from(&w, g, g->node[pad].in[0]);
     bool ok = w.l.k && w.end == x;
     val place = ok ? k_int(w.l.k, 0) : 0;

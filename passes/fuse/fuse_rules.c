@@ -368,7 +368,8 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
         v = why ? no(why) : yes(JOIN_ROWS);
     }
     if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
-        return no("one kernel would compute with fewer lanes, which costs more than it saves");
+        return no(v.join == JOIN_PADDED ? "a pad would compute what it pads for too many elements"
+                  : "one kernel would compute with fewer lanes, which costs more than it saves");
     return v.join != JOIN_NONE && paths && fuse_indirect_path(f, a, b)
         ? no("a kernel between them needs the one, and the other it") : v;
 }
