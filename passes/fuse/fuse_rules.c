@@ -4,7 +4,8 @@
  * Without one it is an elementwise DAG over one index: element i of a member needs just element i of another, so every
  * value is computed once.  Around a reduce or a dot stand elementwise nodes of one value per result (the epilogue, and
  * what it reads), before a reduce those of one value per reduced element (the prologue).  What a scan, a scatter, an
- * argsort or a dot of not too many rows reads, each element once, may be computed where it is read. */
+ * argsort or a dot of not too many rows reads, each element once, may be computed where it is read.  So may what a
+ * pad alone reads (fuse_pads.c). */
 #include "fuse.h"
 
 /* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
