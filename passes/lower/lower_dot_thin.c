@@ -450,8 +450,8 @@ static void thin_tasks(struct dot *d, const struct thin *s)
     k_end(k, p);
 }
 
-/* Bytes of a matrix from which on this pays.  Tiles read strips from a near cache as well, and where there are many rows
- * the sums of a strip cost more than the matrix, until that comes from memory. */
+/* Bytes of a matrix from which on this pays.  Tiles read strips from a near cache as well, and where there are many
+ * rows the sums of a strip cost more than the matrix, until that comes from memory. */
 static int64_t least_bytes(const struct thin *s)
 {
     enum { FEW = 4 };
@@ -482,7 +482,8 @@ static int64_t loads_each(const struct thin *s)
     bool linear, plain = node_operand(d->w->g, d->w->anchor, 1, &linear) == s->source;
     if (dtype == KL_BOOL || s->element >= 4)
         return 1;
-    return s->along_k ? 4 / s->element : plain && dtype == KL_BF16 && d->nr > 1 && d->size.m <= MAX_PAIR_ROWS ? 2 : 1;
+    bool pairs = plain && dtype == KL_BF16 && d->nr > 1 && d->size.m <= MAX_PAIR_ROWS;
+    return s->along_k ? 4 / s->element : pairs ? 2 : 1;
 }
 
 bool dot_emit_thin(struct dot *d)
