@@ -7,11 +7,11 @@
  * 3.5 times that.
  *
  * Elements of the contraction that are neighbours ([out, in]): a task owns as many columns as a vector has lanes, each
- * a stream.  Squares of them are transposed in registers and multiplied there: 0.9 of reading, where packing them first
- * was 0.37.  Elements of 2 bytes or 1 are transposed in groups of 4 bytes, as what they are loaded, and taken apart
- * behind that: 0.72 of reading for bf16, one chain of multiply-adds a column being all that is left of the time.  Two
- * k-blocks at once, for two chains, took 1.1 to 1.8 times as long: 32 streams whose rows lie a large power of two apart
- * share too few sets of the caches.
+ * a stream.  Squares of them are transposed in registers and multiplied there: 0.83 of the speed of reading, where
+ * packing them first had 0.37.  Elements of 2 bytes or 1 are loaded and transposed in groups of 4 bytes and taken apart
+ * behind that: 0.67 for bf16, whose one chain of multiply-adds a column takes as long as memory does.  Two k-blocks at
+ * once, for two chains, took 1.1 to 1.8 times as long: 32 streams whose rows lie a large power of two apart share too
+ * few sets of the caches.
  *
  * Neither touches the order of a chain: products ascend within a k-block, blocks are added in ascending order. */
 #include "lower_dot.h"
@@ -203,10 +203,11 @@ static void visit_lanes(const struct thin *s, struct strip *x, thin_visit *visit
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
+    int64_t ahead = s->step * (s->element < 4 ? 2 : 1); /* rows; of small elements less of each is in a strip */
     x->each = cols == s->d->nr && (visit == add_products || visit == store_results) ? s->each : 1;
     if (x->loop)
         for (int64_t u = 0; u < s->step; u++)
-            thin_prefetch(s, ix_add(k, x->n0, at), ix_add(k, x->kk, k_int(k, s->step + u)), x->loop);
+            thin_prefetch(s, ix_add(k, x->n0, at), ix_add(k, x->kk, k_int(k, ahead + u)), x->loop);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, s->d->nr / x->each), 1);
     w->pred = cols < s->d->nr ? k_prim(k, P_LT, w->lane, k_int(k, cols), 0) : 0;
     ix_bound(k, w->lane, 0, cols / x->each - 1); /* of the lanes that exist */
