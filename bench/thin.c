@@ -49,7 +49,7 @@ static bool product(kl_device dev, const struct thin_case *c, const struct opera
 {
     kl_trace_begin("thin");
     kl_tensor w = c->weights == KL_I8 ? kl_mul(kl_cast(o->w, KL_F32), o->scale) : o->w;
-    kl_tensor out = kl_matmul(o->x, c->out_in ? kl_transpose(w, 0, 1) : w);
+    kl_tensor out = kl_dot_general(o->x, w, 0, NULL, NULL, 1, (int[]){1}, (int[]){c->out_in});
     kl_keep(out);
     return kl_trace_end() == KL_OK && kl_sync(dev) == KL_OK && kl_release(out) == KL_OK;
 }

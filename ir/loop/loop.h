@@ -64,7 +64,8 @@ enum lop {
     L_IF,    /* a condition (bool, uniform): runs up to its END once or not at all        */
     L_LOAD,  /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0.  A tile: d stride, kind:
                 enum tile_order.  Of an output or workspace: an element that this iteration of the parallel loop, or
-                an earlier phase, has stored */
+                an earlier phase, has stored.  On a processor, u32 of an input of 1 or 2 bytes an element: the bits of
+                4 or 2 neighbours, the first in the lowest */
     L_STORE, /* a index, b value, c predicate or 0, d stride of a tile, imm: buffer, kind as of a load */
     L_PREFETCH, /* a index (i64, uniform), imm: buffer, kind: enum prefetch; no access: any index is legal */
     L_ATOMIC,   /* a index, b value, c predicate or 0, imm: buffer, kind: enum fold but MUL: what is there and the value
@@ -225,6 +226,12 @@ void k_end(struct kernel *k, val loop);
 val k_out(struct kernel *k, val carry);
 val k_if(struct kernel *k, val cond);
 val k_load(struct kernel *k, uint32_t buf, val index, val pred);
+val k_load_wide(struct kernel *k, uint32_t buf, val index, val pred); /* a u32 of neighbours */
+/* How many elements a load reads, or one lane of it. */
+static inline unsigned load_elements(const struct kernel *k, const struct linst *i)
+{
+    return (unsigned)(dtype_size(i->dtype) / dtype_size(k->buf[i->imm].dtype));
+}
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
 void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index);
 val k_splat(struct kernel *k, val a);            /* a itself if it varies already */
