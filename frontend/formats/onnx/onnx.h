@@ -16,7 +16,7 @@ struct run;
 
 /* Calls of ops in functions that have a `struct node *n` are made at the node's own call site. */
 #undef KL_HERE
-#define KL_HERE (&n->def->site)
+#define KL_HERE (n->def->site)
 
 /* ---- tensor.c: arrays on the host ---- */
 struct array {
@@ -66,7 +66,7 @@ struct node_def {
     const struct onnx_op *op;         /* NULL: a function */
     const struct graph_def *function;
     int opset;
-    kl_site site;
+    const kl_site *site;              /* never freed; NULL before its first run */
     struct place *in;
     uint32_t *out;                    /* NO_PLACE: nobody asks for it */
     struct graph_def **sub;           /* an attribute each; NULL where it is no graph */
@@ -95,8 +95,9 @@ struct kl_model {
     uint32_t npool, pool_cap;
 };
 
-/* ---- names.c: strings that stay, for call sites, which programs keep longer than models ---- */
+/* ---- names.c: strings and call sites that stay, as a caller's do: programs keep them longer than models ---- */
 const char *string_forever(const char *s);            /* "" where there is no memory */
+const kl_site *site_forever(const char *file, int line, const char *func);
 /* Names to numbers, in the order of their first use. */
 struct names { const char **key; uint32_t *at; uint32_t n, cap; };
 uint32_t onnx_names_find(const struct names *s, const char *name); /* NO_PLACE: not in */

@@ -9,7 +9,7 @@ static uint64_t random_seed_of(const struct node *n)
     uint64_t seed = 0;
     if (a && a->has_f)
         memcpy(&seed, &a->f, sizeof a->f);
-    return seed << 32 | (uint64_t)n->def->site.line;
+    return seed << 32 | (uint64_t)n->def->site->line;
 }
 
 /* arg 0 RandomUniform, 1 RandomNormal, 2 and 3 the same Like */

@@ -150,6 +150,8 @@ const char *onnx_dtype_name(int32_t t)
 static bool copy_field(struct array *a, const Onnx__TensorProto *t)
 {
     size_t n = (size_t)a->count;
+    if (n == 0)
+        return true; /* is_there: no field has numbers */
     switch (a->dtype) {
     case KL_F32:
         if (t->n_float_data != n)
