@@ -285,7 +285,7 @@ kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const c
         bytes_unmap(&b);
     }
     if (t)
-        a = array_read(t, "", &why);
+        a = array_read(t, "", true, &why);
     if (t)
         onnx__tensor_proto__free_unpacked(t, NULL);
     if (!a) {

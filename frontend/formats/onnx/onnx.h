@@ -25,6 +25,7 @@ struct array {
     int64_t dims[KL_MAX_RANK], count;
     atomic_uint refs;
     void *data;
+    struct mapping *file;             /* what data is a part of; NULL: data is its own, of malloc */
 };
 struct array *array_new(kl_dtype dtype, int rank, const int64_t *dims); /* NULL: out of memory, or too large */
 struct array *array_of_ints(int64_t n, const int64_t *v);               /* one axis, i64 */
@@ -34,15 +35,19 @@ int64_t array_int(const struct array *a, int64_t i);  /* element i, converted */
 double array_float(const struct array *a, int64_t i);
 kl_dtype onnx_dtype(int32_t data_type);               /* KL_DTYPE_COUNT: Kiln has none like it */
 const char *onnx_dtype_name(int32_t data_type);
-/* The elements of a tensor in a file; NULL: *why. `name` is the tensor's in messages, folder that of external data. */
+/* The elements of a tensor in a file; NULL: *why.  folder: that of external data, which is mapped, not copied, where it
+ * is aligned.  take: the message's own memory becomes the array's, so that there is one copy of it. */
 struct message { kl_status code; char text[900]; };
 bool message_set(struct message *why, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-struct array *array_read(const Onnx__TensorProto *t, const char *folder, struct message *why);
+struct array *array_read(Onnx__TensorProto *t, const char *folder, bool take, struct message *why);
 
 /* ---- file.c: bytes of files, and messages in them ---- */
 struct bytes { const uint8_t *data; size_t size; };
 bool bytes_map(struct bytes *b, const char *path, struct message *why);
 void bytes_unmap(struct bytes *b);
+struct mapping { atomic_uint refs; struct bytes b; }; /* shared by arrays */
+struct mapping *mapping_new(const char *path, struct message *why);
+void mapping_unref(struct mapping *m);
 /* The message that they hold; NULL: *why, also where messages are nested too deep. */
 ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDescriptor *d, const char *path,
                                 struct message *why);
