@@ -22,7 +22,7 @@ static void identity_put(struct writing *w, const char *fmt, ...)
     else w->n += (size_t)n;
 }
 
-/* A file that is written anew, or replaced, has another time of change, whoever sets the others back. */
+/* A file that is written anew, or replaced, has another time of change, whichever program sets the others back. */
 static bool put_file(struct writing *w, const char *path)
 {
     struct stat s;

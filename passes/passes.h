@@ -88,8 +88,7 @@ const struct groups *lowerer_groups(const struct lowerer *s);
 /* ---- lower_memo.c: kernels of groups lowered before, kept by the process up to a number of bytes ---- */
 void lower_memo_clear(void);
 size_t lower_memo_bytes(void);
-void lower_memo_before_fork(void);
-void lower_memo_after_fork(void);
+extern const struct fork_part lower_memo_fork;
 /* Groups lowered that were not found there: what tests of the cost of planning count. */
 extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 

@@ -22,7 +22,7 @@ enum { ALIGN = 64, SLACK = 64, SMALLEST = 256, HUGE_FROM = 4 << 20, HUGE_PAGE = 
 
 struct block {
     struct buffer buffer; /* first: a buffer is its block */
-    uint32_t cls;         /* size class; WRAPPED: the memory is somebody else's */
+    uint32_t cls;         /* size class; WRAPPED: the memory is not the library's own */
     struct block *next;   /* in its class's list */
 };
 
@@ -31,8 +31,9 @@ static struct block *idle[DEVICE_END][CLASSES];
 static struct buffer_stats stats[DEVICE_END];
 static atomic_bool limited;
 
-void buffer_before_fork(void) { pthread_mutex_lock(&lock); }
-void buffer_after_fork(void) { pthread_mutex_unlock(&lock); }
+static void buffer_before_fork(void) { pthread_mutex_lock(&lock); }
+static void buffer_after_fork(bool child) { (void)child, pthread_mutex_unlock(&lock); }
+const struct fork_part buffer_fork = {buffer_before_fork, buffer_after_fork};
 
 static size_t class_bytes(uint32_t cls) { return (size_t)(SMALLEST / 4) * (4 + cls % 4) << cls / 4; }
 
@@ -45,7 +46,7 @@ static uint32_t class_of(size_t bytes)
     return cls;
 }
 
-/* Where a block's data start: at a huge page if it is large and nobody counts the bytes left out before that. */
+/* Where a block's data start: at a huge page if it is large and the bytes left out before that count for nothing. */
 static size_t alignment(size_t bytes) { return bytes >= HUGE_FROM && !mem_used()->alloc ? HUGE_PAGE : ALIGN; }
 
 /* Asks for huge pages under a large block: a tenth to a fifth less time in memory-bound kernels. */

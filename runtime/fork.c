@@ -1,8 +1,10 @@
-/* Fork: whoever forks takes every lock of Kiln's first, in the order in which they are taken one within the other, and
- * waits for the code generators, which have locks of their own.  So a child finds all of it consistent, and starts with
+/* Fork: the forking thread takes every lock of Kiln's first, in the order in which they are nested, and waits for the
+ * code generators, which have locks of their own.  So a child finds all of it consistent, and starts with
  * a background thread of its own, no recording and nothing half built.  (The pool, which also runs without the rest of
  * Kiln, looks after itself.) */
-#include "runtime.h"
+#include "passes/passes.h"
+#include "runtime/profile/debugger.h"
+#include "runtime/runtime.h"
 #include <pthread.h>
 
 /* Held shared around a code generator's work, alone by fork.  A fork that waits goes before who comes later. */
@@ -16,30 +18,29 @@ static pthread_rwlock_t gate = GATE;
 void fork_hold(void) { pthread_rwlock_rdlock(&gate); }
 void fork_release(void) { pthread_rwlock_unlock(&gate); }
 
+static void gate_before_fork(void) { pthread_rwlock_wrlock(&gate); }
+static void gate_after_fork(bool child)
+{
+    pthread_rwlock_unlock(&gate);
+    if (child) gate = (pthread_rwlock_t)GATE; /* what waited for it is not there */
+}
+static const struct fork_part gate_fork = {gate_before_fork, gate_after_fork};
+
+/* In the order in which their locks are nested. */
+static const struct fork_part *const parts[] = {
+    &log_fork, &background_fork, &gate_fork, &accelerators_fork, &cache_fork, &debugger_fork, &lower_memo_fork,
+    &schedules_fork, &timeline_fork, &buffer_fork,
+};
+enum { PARTS = sizeof parts / sizeof *parts };
+
 static void before(void)
 {
-    background_before_fork();
-    pthread_rwlock_wrlock(&gate);
-    accelerators_before_fork();
-    cache_before_fork();
-    lower_memo_before_fork();
-    schedules_before_fork();
-    timeline_before_fork();
-    buffer_before_fork();
+    for (int i = 0; i < PARTS; i++) parts[i]->before();
 }
 
 static void after(bool child)
 {
-    buffer_after_fork();
-    timeline_after_fork(child);
-    schedules_after_fork();
-    lower_memo_after_fork();
-    cache_after_fork(child);
-    accelerators_after_fork(child);
-    pthread_rwlock_unlock(&gate);
-    if (child) gate = (pthread_rwlock_t)GATE; /* what waited for it is not there */
-    background_after_fork(child);
-    if (child) log_after_fork();
+    for (int i = PARTS; i-- > 0;) parts[i]->after(child);
 }
 
 static void in_parent(void) { after(false); }

@@ -40,4 +40,11 @@ void log_put(kl_log_level level, const char *fmt, ...)
     log_message(level, message);
 }
 
-void log_after_fork(void) { lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER; }
+/* The lock is not taken before a fork: a function of the host's may log while it is held. */
+static void log_before_fork(void) {}
+static void log_after_fork(bool child)
+{
+    if (child)
+        lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
+}
+const struct fork_part log_fork = {log_before_fork, log_after_fork};

@@ -1,7 +1,7 @@
 /* The thread pool: fork and join over a range.
  *
  * Each worker has a cache line of its own with one word that says what it is to do: the caller writes WORK
- * there, the worker puts IDLE back when its share is done, and whoever waits spins a little before it sleeps on
+ * there, the worker puts IDLE back when its share is done, and the waiting thread spins a little before it sleeps on
  * the word itself.  The last worker to finish writes the caller's word.  Workers start on the first job that
  * has work for them and stay.  Which worker runs which share depends on the extent and the number of workers only. */
 #define _GNU_SOURCE
@@ -212,7 +212,7 @@ static void resize(unsigned need, unsigned limit)
     atomic_store_explicit(&may_spin, pool.started <= processors, memory_order_relaxed);
 }
 
-/* A forked child has none of its parent's workers, and perhaps a job that nobody will finish. */
+/* A forked child has none of its parent's workers, and perhaps a job that no thread will finish. */
 static void after_fork(void)
 {
     host_lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;

@@ -63,17 +63,21 @@ for compiler in g++ clang++; do
     done
 done
 
-# What kl_*_at functions a header's own text declares, or calls, after its macros are expanded.
-named() { # HEADERS...
+# The variants with a call site: of the functions that C headers declare; that C++ headers call, macros expanded.
+declared() { # HEADERS...
+    (cd include/kiln && sed -nE 's/^KL_API_AT kl_tensor (kl_[a-z0-9_]+)\(.*/\1_at/p' "$@") | sort -u
+}
+called() { # HEADERS...
     for header; do
-        echo "#include <kiln/$header>" | g++ -std=c++17 -E -DKL_NO_CALL_SITES -Iinclude -x c++ - |
+        echo "#include <kiln/$header>" |
+            g++ -std=c++17 -E -DKL_NO_CALL_SITES -Iinclude -x c++ - |
             awk -v file="kiln/$header\"" '/^# / { own = index($3, file); next } own' |
             grep -oE 'kl_[a-z0-9_]+_at *\(' | tr -d ' ('
     done | sort -u
 }
 if command -v g++ >/dev/null; then
-    named ops.h nn.h | grep -vxE 'kl_wrap_at' >"$tmp/declared" # memory that is not copied: the C call
-    named ops.hpp kiln.hpp >"$tmp/called"
+    declared ops.h nn.h | grep -vxE 'kl_wrap_at' >"$tmp/declared" # memory that is not copied: the C call
+    called ops.hpp kiln.hpp >"$tmp/called"
     check 'the headers declare ops' test "$(wc -l <"$tmp/declared")" -gt 150
     check 'ops.hpp has every op of ops.h and nn.h' sh -c "! comm -23 '$tmp/declared' '$tmp/called' | grep ."
 fi

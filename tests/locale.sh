@@ -28,13 +28,15 @@ finish() {
 }
 
 # ---- the sources: only ir/text/number.c calls what follows the locale ----
-# calls FILE...: statements that convert floats by the C library's functions, each as FILE: STATEMENT
+# calls FILE...: statements that convert floats by the C library's functions, each as FILE: STATEMENT.  The importer
+# of ONNX sees no internal header; its two functions of messages call vsnprintf, and their callers are searched instead.
 calls() {
     awk 'FNR == 1 { s = "" }
         { line = $0; sub(/^[ \t]+/, "", line); s = s " " line }
         /[;}]/ {
-            if (s ~ /(^|[^a-zA-Z0-9_])(strto(d|f|ld)|atof|v[sn]*printf|vfprintf)\(/ ||
-                s ~ /(^|[^a-zA-Z0-9_])(s|sn|f|d|as)?printf\(.*%[-+ #0-9.*]*L?[efgaEFGA]/ ||
+            if (s ~ /(^|[^a-zA-Z0-9_])(strto(d|f|ld)|atof|v[sn]*printf|vfprintf)\(/ &&
+                    FILENAME !~ /frontend\/formats\/onnx\/(run|tensor)\.c$/ ||
+                s ~ /(^|[^a-zA-Z0-9_])((s|sn|f|d|as)?printf|onnx_fails|message_set)\(.*%[-+ #0-9.*]*L?[efgaEFGA]/ ||
                 s ~ /(^|[^a-zA-Z0-9_])f?s?scanf\(.*%[*0-9]*l?[efgaEFGA]/)
                 print FILENAME ":" s
             s = ""
@@ -45,10 +47,11 @@ int a(char *s, double v) { return snprintf(s, 9,
     "%.3g", v); }
 double b(char *s) { return strtod(s, 0); }
 int c(char *s, double *v) { return sscanf(s, "%lf", v); }
+bool d(struct node *n, double v) { return onnx_fails(n, KL_ERR_SHAPE, "%g", v); }
 EOF
 calls "$tmp/bad.c" >"$tmp/out"
-[ "$(grep -c . "$tmp/out")" -eq 3 ]
-report 'the search notices three bad calls' $?
+[ "$(grep -c . "$tmp/out")" -eq 4 ]
+report 'the search notices four bad calls' $?
 find "$root/ir" "$root/passes" "$root/codegen" "$root/runtime" "$root/frontend" -name '*.[ch]' ! -path \
     '*/ir/text/number.c' \
     >"$tmp/files"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fails where a source line has more than 120 columns (tables of documents and text tests apart), where a function
-# local to a file has a name that stands in more than two files (grep and stack traces could not tell them apart), and
-# where a folder's README does not name a file of it.
+# local to a file has a name that stands in more than two files (grep and stack traces could not tell them apart),
+# where a folder's README does not name a file of it, and where more files name an op than the table below allows.
 cd "$(dirname "$0")/.." || exit 1
 folders='include ir frontend passes codegen runtime tests bench examples'
 passed=0 failed=0
@@ -38,6 +38,24 @@ unnamed=$(find ir passes codegen runtime frontend -mindepth 2 -name README.md | 
     done
 done)
 result 'files that the README of their folder does not name' "$unnamed"
+
+# shellcheck disable=SC2046
+awk -v mode=header -f include/kiln/call_sites.awk $(ls include/kiln/*.h | grep -v call_sites.h) |
+    cmp -s - include/kiln/call_sites.h
+result 'include/kiln/call_sites.h' "$([ $? -eq 0 ] || echo '  is not what call_sites.awk makes of the other headers')"
+
+# Product files that may name an op, at most; others ask the traits of its row in ops.def.
+while read -r op most; do
+    named=$(grep -lwr "OP_$op" ir passes codegen runtime frontend)
+    count=$(echo "$named" | grep -c .)
+    if [ "$count" -ge 1 ] && [ "$count" -le "$most" ]; then named=; else named=${named:-none}; fi
+    result "$count files name OP_$op, of 1 to $most" "$named"
+done <<END
+slice 5
+pad 5
+dot 8
+attention 8
+END
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

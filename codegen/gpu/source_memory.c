@@ -134,7 +134,7 @@ void source_store(struct emitter *m, val v)
     }
 }
 
-/* Copied at once, element by element: nobody looks before the thread has waited. */
+/* Copied at once, element by element: it is not read before the thread has waited. */
 static void copy_elements(struct emitter *m, const struct linst *i)
 {
     uint32_t shared = (uint32_t)i->imm, global = (uint32_t)(i->imm >> 32);

@@ -150,12 +150,56 @@ static LLVMValueRef load_reversed(struct emitter *m, unsigned dtype, uint32_t bu
     return shuffle(m, x, NULL, lane, n);
 }
 
+/* A load of several neighbours a lane, which lie no better than each of them.  Where the lanes' are neighbours, too,
+ * whole vectors are loaded. */
+static void load_wide(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const struct emitted *index = &m->v[i->a];
+    uint32_t buf = (uint32_t)i->imm;
+    unsigned elements = load_elements(m->k, i), dtype = m->k->buf[buf].dtype;
+    emit_scalar(m, i->a); /* a constant gets its form */
+    bool near = index->form == FORM_AFFINE && index->stride == elements && index->repeat == 1 && m->native > 1;
+    LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
+    LLVMValueRef *at = near ? NULL : emit_index_parts(m, i->a);
+    LLVMTypeRef t = type_lanes(type_of(m, i->dtype), m->native);
+    m->v[v].form = FORM_VECTOR;
+    for (unsigned p = 0; part && (near || at) && p < m->parts; p++) {
+        LLVMValueRef own = mask ? mask[p] : m->native > 1 ? all_lanes(m, m->native) : const_int(m->i1, 1);
+        if (near) {
+            LLVMValueRef first = address_anywhere(m, buf, index->scalar);
+            LLVMValueRef ptr = address_behind(m, buf, first, p * m->native * elements, true);
+            part[p] = mask ? intrinsic(m, "llvm.masked.load", (LLVMTypeRef[]){t, m->ptr}, 2,
+                                       (LLVMValueRef[]){ptr, alignment(m, dtype), own, LLVMConstNull(t)}, 4)
+                           : LLVMBuildLoad2(m->b, t, ptr, "");
+            if (!mask)
+                LLVMSetAlignment(part[p], (unsigned)dtype_size(dtype));
+            continue;
+        }
+        LLVMTypeRef one = LLVMVectorType(type_of(m, i->dtype), m->native), ptrs = LLVMVectorType(m->ptr, m->native);
+        LLVMValueRef ptr = address_anywhere(m, buf, at[p]);
+        if (m->native == 1) { /* a gather of one lane */
+            LLVMValueRef none = LLVMConstNull(LLVMInt32TypeInContext(m->ctx));
+            ptr = LLVMBuildInsertElement(m->b, LLVMGetUndef(ptrs), ptr, none, "");
+            own = LLVMBuildInsertElement(m->b, LLVMGetUndef(LLVMVectorType(m->i1, 1)), own, none, "");
+        }
+        LLVMValueRef x = intrinsic(m, "llvm.masked.gather", (LLVMTypeRef[]){one, ptrs}, 2,
+                                   (LLVMValueRef[]){ptr, alignment(m, dtype), own, LLVMConstNull(one)}, 4);
+        part[p] = m->native > 1 ? x
+                                : LLVMBuildExtractElement(m->b, x, LLVMConstNull(LLVMInt32TypeInContext(m->ctx)), "");
+    }
+}
+
 void emit_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     const struct emitted *index = &m->v[i->a];
     struct emitted *out = &m->v[v];
     uint32_t buf = (uint32_t)i->imm;
+    if (load_elements(m->k, i) > 1) {
+        load_wide(m, v);
+        return;
+    }
     emit_scalar(m, i->a); /* a constant gets its form */
     if (i->b)
         emit_scalar(m, i->b);
@@ -269,7 +313,7 @@ static void stream_parts(struct emitter *m, uint32_t buf, LLVMValueRef first, LL
 void emit_stream_end(struct emitter *m)
 {
 #if defined(__x86_64__)
-    if (m->k->sched.stream) /* no other store orders them: whoever is told that the kernel is done must see them */
+    if (m->k->sched.stream) /* no other store orders them: a thread that learns that the kernel is done must see them */
         intrinsic(m, "llvm.x86.sse.sfence", NULL, 0, NULL, 0);
 #else
     (void)m;

@@ -529,20 +529,3 @@ kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key,
 {
     return call_by_name(site, op, BY_KEY, kl_keyset_of(key).bits, key, nin, in, nout, out);
 }
-
-kl_status kl_dispatch(const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
-{
-    return kl_dispatch_at(NULL, op, nin, in, nout, out);
-}
-
-kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout,
-                           kl_tensor *out)
-{
-    return kl_dispatch_with_at(NULL, op, keys, nin, in, nout, out);
-}
-
-kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout,
-                             kl_tensor *out)
-{
-    return kl_dispatch_direct_at(NULL, op, key, nin, in, nout, out);
-}

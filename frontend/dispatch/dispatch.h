@@ -61,7 +61,10 @@ static inline uint64_t keys_below(uint64_t bits, kl_key key)
 {
     return __builtin_expect((bits & ORDER_16) != 0, 0) ? below_16(bits, key_own_bit[key]) : bits & key_below[key];
 }
+/* ---- compat/alias.c ---- */
 bool key_in_alias(kl_key key, kl_key alias); /* is the key one that the alias stands for? */
+const char *alias_name(kl_key key);          /* of an alias; of no key: "UNKNOWN_TENSOR_TYPE_ID" */
+kl_key key_other_name(const char *name);     /* another spelling of a key's name, else KL_KEY_UNKNOWN */
 unsigned device_component(const char *device); /* "cpu", "cuda:1"; DEV_None: no key is called that */
 
 static inline unsigned top_device(uint64_t bits)

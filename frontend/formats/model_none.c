@@ -12,7 +12,6 @@ kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *pa
     kl_fail_at(site, KL_ERR_IO, why);
     return NULL;
 }
-kl_model *kl_model_load(kl_device device, const char *path) { return kl_model_load_at(NULL, device, path); }
 
 kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path)
 {
@@ -20,10 +19,6 @@ kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const c
     (void)path;
     kl_fail_at(site, KL_ERR_IO, why);
     return kl_none;
-}
-kl_tensor kl_model_read_tensor(kl_device device, const char *path)
-{
-    return kl_model_read_tensor_at(NULL, device, path);
 }
 
 /* There is no model that these could be called with. */
@@ -55,8 +50,4 @@ kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, c
     for (uint32_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
     return kl_fail_at(site, KL_ERR_ARGUMENT, why);
-}
-kl_status kl_model_call(kl_model *model, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
-{
-    return kl_model_call_at(NULL, model, nin, in, nout, out);
 }

@@ -216,9 +216,6 @@ kl_status kl_autocast_end_at(const kl_site *site)
     return KL_OK;
 }
 
-kl_status kl_autocast_begin(kl_dtype dtype) { return kl_autocast_begin_at(NULL, dtype); }
-kl_status kl_autocast_end(void) { return kl_autocast_end_at(NULL); }
-
 kl_dtype kl_autocast_dtype(void)
 {
     struct thread *t = thread_self();

@@ -207,7 +207,7 @@ static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool
     struct shape all = batch_shape(b, node_shape(b->g, r));
     struct call c;
     call_of(&c, b, r, in, &all);
-    bool alike = n->op != OP_pad;
+    bool alike = !op_is_masked(n->op);
     for (unsigned i = 0; i < n->nin && alike; i++)
         c.in[i] = batch_spread(b, c.site, in[i], is[i], node_shape(b->g, n->in[i]));
     shift_attributes(&c.proto, node_shape(b->g, n->in[0])->rank);
@@ -266,11 +266,13 @@ static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool
     const struct node *n = node_at(b->g, r);
     if (!has_room(b, r))
         return no_room(b, r);
+    if (op_is_product(n->op))
+        return dot(b, r, in, is);
+    if (op_is_masked(n->op) && is[1])
+        return one_by_one(b, r, in, is);
     switch (n->op) {
-    case OP_dot: return dot(b, r, in, is);
     case OP_random: return random_bits(b, r, in[0]);
     case OP_dynamic_slice: case OP_dynamic_update: case OP_gather: case OP_scatter: return batch_indexed(b, r, in, is);
-    case OP_pad: return is[1] ? one_by_one(b, r, in, is) : by_axis(b, r, in, is);
     case OP_reshape: case OP_argsort: return by_axis(b, r, in, is);
     default: return strcmp(opinfo[n->op].batching, "AXIS") ? one_by_one(b, r, in, is) : by_axis(b, r, in, is);
     }

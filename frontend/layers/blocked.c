@@ -57,7 +57,7 @@ static kl_tensor call_blocked(struct thread *t, const struct call *c)
     }
     if (op == OP_permute && c->proto.attr.permute.perm[0] == 1)
         return blocked_make(t, s, kl_permute_at(s, tiles_of(c->in[0]), turned));
-    bool product = op == OP_dot && c->proto.attr.dot.ncon == 1 && !c->proto.attr.dot.nbatch &&
+    bool product = op_is_product(op) && c->proto.attr.dot.ncon == 1 && !c->proto.attr.dot.nbatch &&
                    block_of(c->in[0]) == block_of(c->in[1]);
     if (product) { /* over tiles, and inside of them: [M / b, b, N / b, b] */
         int a = (int)axis_get(c->proto.attr.dot.con_a, 0), b = (int)axis_get(c->proto.attr.dot.con_b, 0);
@@ -89,5 +89,3 @@ kl_tensor kl_blocked_at(const kl_site *site, kl_tensor a, int64_t block)
                                                           block});
     return compose_end(t, blocked_make(t, site, kl_permute_at(site, cut, exchange)));
 }
-
-kl_tensor kl_blocked(kl_tensor a, int64_t block) { return kl_blocked_at(NULL, a, block); }

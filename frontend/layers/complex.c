@@ -36,9 +36,11 @@ static unsigned numbers_of(const struct call *c)
 {
     if (op_is_view(c->proto.op))
         return 1;
+    if (op_is_masked(c->proto.op))
+        return 3;
     switch (c->proto.op) {
     case OP_dynamic_slice: case OP_gather: case OP_sum: case OP_cumsum: case OP_neg: return 1;
-    case OP_add: case OP_sub: case OP_dynamic_update: case OP_pad: return 3;
+    case OP_add: case OP_sub: case OP_dynamic_update: return 3;
     case OP_scatter: return c->proto.attr.scatter.kind == SCATTER_ADD ||
         c->proto.attr.scatter.kind == SCATTER_SET ? 5 : 0;
     case OP_where: return 6;
@@ -109,10 +111,11 @@ static kl_tensor call_complex(struct thread *t, const struct call *c)
     unsigned numbers = numbers_of(c);
     if (numbers)
         return linear(t, c, numbers);
+    if (c->proto.op == OP_mul || op_is_product(c->proto.op))
+        return complex_product(t, c);
     struct pair a = pair_of(s, c->in[0]), b = {a.re, a.im};
     struct view one = view_of(a.re);
     switch (c->proto.op) {
-    case OP_mul: case OP_dot: return complex_product(t, c);
     case OP_div: return quotient(t, c, c->in[0], c->in[1]);
     case OP_recip: return quotient(t, c, const_like(s, &one, 1), c->in[0]);
     case OP_exp: return exponential(t, s, a);
@@ -207,9 +210,3 @@ kl_tensor kl_conj_at(const kl_site *site, kl_tensor z)
         return of_parts(site, "conj", z, conjugate);
     return of_parts(site, "conj", z, real);
 }
-
-kl_tensor kl_complex(kl_tensor re, kl_tensor im) { return kl_complex_at(NULL, re, im); }
-kl_tensor kl_real(kl_tensor z) { return kl_real_at(NULL, z); }
-kl_tensor kl_imag(kl_tensor z) { return kl_imag_at(NULL, z); }
-kl_tensor kl_conj(kl_tensor z) { return kl_conj_at(NULL, z); }
-kl_tensor kl_angle(kl_tensor z) { return kl_angle_at(NULL, z); }

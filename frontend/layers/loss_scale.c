@@ -86,18 +86,3 @@ kl_status kl_loss_scale_update_at(const kl_site *site, kl_loss_scale *s, kl_tens
     compose_end_all(t, NULL, 0);
     return status;
 }
-
-kl_status kl_loss_scale_init(kl_loss_scale *s, kl_device device, double initial)
-{
-    return kl_loss_scale_init_at(NULL, s, device, initial);
-}
-kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss) { return kl_loss_scale_up_at(NULL, s, loss); }
-kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient)
-{
-    return kl_loss_scale_down_at(NULL, s, gradient);
-}
-kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients)
-{
-    return kl_loss_scale_finite_at(NULL, n, gradients);
-}
-kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite) { return kl_loss_scale_update_at(NULL, s, finite); }

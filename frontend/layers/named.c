@@ -259,8 +259,6 @@ kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names
     return compose_end(t, carry(t, &c, x, &n));
 }
 
-kl_tensor kl_named(kl_tensor a, const char *const *names) { return kl_named_at(NULL, a, names); }
-
 int kl_names(kl_tensor h, const char **names)
 {
     int rank = kl_rank(h);

@@ -78,8 +78,9 @@ static enum fate fate_of(const struct call *c, unsigned first)
     struct view v = view_of(c->in[first]);
     uint32_t all = (1u << v.shape.rank) - 1;
     bool keeps = false;
+    if (op_is_product(c->proto.op))
+        return first == 0 && product_keeps(c) ? KEEPS : MIXES;
     switch (c->proto.op) {
-    case OP_dot: keeps = first == 0 && product_keeps(c); break;
     case OP_sum: case OP_reduce_max: case OP_reduce_min: case OP_reduce_prod:
         if (c->proto.attr.reduce.axes == all)
             return BECOMES_PLAIN;
@@ -384,20 +385,4 @@ kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, 
     kl_tensor out = kl_attention_at(site, heads_first(site, a->part[0], rank), heads_first(site, b->part[0], rank),
                                     heads_first(site, c->part[0], rank), a->part[3], causal);
     return compose_end(t, with_values(t, site, q, heads_first(site, out, rank)));
-}
-
-kl_tensor kl_nested(kl_tensor values, kl_tensor offsets) { return kl_nested_at(NULL, values, offsets); }
-kl_tensor kl_nested_like(kl_tensor values, kl_tensor like) { return kl_nested_like_at(NULL, values, like); }
-kl_tensor kl_to_nested(kl_tensor padded, kl_tensor lengths, int64_t rows)
-{
-    return kl_to_nested_at(NULL, padded, lengths, rows);
-}
-kl_tensor kl_nested_pad(kl_tensor a, int64_t length, double value) { return kl_nested_pad_at(NULL, a, length, value); }
-kl_tensor kl_nested_sum(kl_tensor a) { return kl_nested_sum_at(NULL, a); }
-kl_tensor kl_nested_mean(kl_tensor a) { return kl_nested_mean_at(NULL, a); }
-kl_tensor kl_nested_max(kl_tensor a) { return kl_nested_max_at(NULL, a); }
-kl_tensor kl_nested_softmax(kl_tensor a) { return kl_nested_softmax_at(NULL, a); }
-kl_tensor kl_nested_attention(kl_tensor q, kl_tensor k, kl_tensor v, bool causal)
-{
-    return kl_nested_attention_at(NULL, q, k, v, causal);
 }

@@ -205,8 +205,7 @@ static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool sour
     const struct graph *g = tr ? tr->r.g : deferred_graph();
     ref r = x->node;
     const struct node *n = node_at(g, r);
-    while (packed && (n->op == OP_reshape || n->op == OP_or || n->op == OP_slice || n->op == OP_and ||
-                      n->op == OP_bitcast))
+    while (packed && (op_is_view(n->op) || n->op == OP_or || n->op == OP_and || n->op == OP_bitcast))
         n = node_at(g, r = n->in[0]); /* as pack() goes */
     if (n->op == OP_quantize && !(n->flags & MARK_STOP) && (tr || deferred_tracked(n->in[0])))
         h = handle_of_node(t, tr, source ? n->in[0] : r, x->ad, &e);
@@ -285,9 +284,10 @@ static kl_tensor call_quantized(struct thread *t, const struct call *c)
         return elementwise(t, c);
     if (op_is_view(c->proto.op))
         return view(t, c);
+    if (op_is_product(c->proto.op))
+        return quant_dot(t, c);
     switch (c->proto.op) {
     case OP_dynamic_slice: case OP_gather: return view(t, c);
-    case OP_dot: return quant_dot(t, c);
     default: return call_dense(t, c, &layer_quantized);
     }
 }
@@ -363,11 +363,6 @@ kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, k
     if (q.type == KL_Q_I4 && zero_point.id)
         return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized: 4-bit integers have no zero point"));
     return compose_end(t, quantize(t, site, &q, x));
-}
-
-kl_tensor kl_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
-{
-    return kl_quantized_at(NULL, x, scheme, scale, zero_point);
 }
 
 /* ---- observers ---- */
@@ -459,6 +454,3 @@ kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tenso
     scale_of_range(site, &q, kl_detach_at(site, o->low), kl_detach_at(site, o->high));
     return compose_end(t, quantize(t, site, &q, x));
 }
-
-kl_status kl_observe(kl_observer *o, kl_tensor x) { return kl_observe_at(NULL, o, x); }
-kl_tensor kl_quantized_by(const kl_observer *o, kl_tensor x) { return kl_quantized_by_at(NULL, o, x); }

@@ -227,8 +227,9 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
 {
     const struct wrapper *w = wrapper_of(c->in[0], &layer_sparse);
     struct view v;
+    if (op_is_product(c->proto.op))
+        return sparse_product(t, c);
     switch (c->proto.op) {
-    case OP_dot: return sparse_product(t, c);
     case OP_add: case OP_sub: return sum_of_two(t, c);
     case OP_mul: case OP_div: return sparse_scaled(t, c);
     case OP_neg: case OP_cast: return with_values(t, c->site, c->in[0], call_again(c, w->part[0], kl_none, kl_none));
@@ -406,20 +407,4 @@ kl_tensor kl_sampled_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b, kl
     kl_tensor zero = const_like(site, &vp, 0), values = kl_where_at(site, kl_ne_at(site, p.values, zero), products,
                                                                     zero);
     return compose_end(t, with_values(t, site, pattern, values));
-}
-
-kl_tensor kl_sparse_coo(kl_tensor values, kl_tensor rows, kl_tensor columns, int64_t nrows, int64_t ncolumns)
-{
-    return kl_sparse_coo_at(NULL, values, rows, columns, nrows, ncolumns);
-}
-
-kl_tensor kl_sparse_csr(kl_tensor values, kl_tensor starts, kl_tensor columns, int64_t ncolumns)
-{
-    return kl_sparse_csr_at(NULL, values, starts, columns, ncolumns);
-}
-
-kl_tensor kl_to_sparse(kl_tensor a, int64_t bound) { return kl_to_sparse_at(NULL, a, bound); }
-kl_tensor kl_sampled_matmul(kl_tensor a, kl_tensor b, kl_tensor pattern)
-{
-    return kl_sampled_matmul_at(NULL, a, b, pattern);
 }

@@ -409,8 +409,3 @@ kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t ni
     }
     return status;
 }
-
-kl_status kl_tracer_run(const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
-{
-    return kl_tracer_run_at(NULL, tr, nin, in, nout, out);
-}

@@ -269,9 +269,3 @@ kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t 
     }
     return ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;
 }
-
-kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes, uint32_t nout,
-                  kl_tensor *out, const int *out_axes, kl_randomness randomness)
-{
-    return kl_vmap_at(NULL, fn, ctx, nin, in, in_axes, nout, out, out_axes, randomness);
-}

@@ -306,8 +306,6 @@ kl_tensor kl_dense_at(const kl_site *site, kl_tensor h)
     return compose_end(t, w ? w->layer->dense(t, site, h) : reshape_to(site, "dense", h, &v.shape));
 }
 
-kl_tensor kl_dense(kl_tensor h) { return kl_dense_at(NULL, h); }
-
 const char *kl_layer_name(kl_tensor h)
 {
     const struct wrapper *w = thread_self() ? wrapper_of(h, NULL) : NULL;
@@ -354,5 +352,3 @@ kl_tensor kl_layer_part_at(const kl_site *site, kl_tensor h, uint32_t i)
         return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "layer_part: the tensor has no part %u", i));
     return compose_end(t, wrapper_again(t, site, w->part[i]));
 }
-
-kl_tensor kl_layer_part(kl_tensor h, uint32_t i) { return kl_layer_part_at(NULL, h, i); }

@@ -71,8 +71,3 @@ kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, cons
     trace_drop(t);
     return status;
 }
-
-kl_status kl_trace_compile(const char *object_path, const char *header_path, const kl_compile_options *options)
-{
-    return kl_trace_compile_at(NULL, object_path, header_path, options);
-}

@@ -106,11 +106,6 @@ kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, 
     return ok ? KL_OK : report(t, site, e.code, "dump: %s", e.msg);
 }
 
-kl_status kl_dump(const char *trace, const char *stage, const char *path)
-{
-    return kl_dump_at(NULL, trace, stage, path);
-}
-
 /* ---- dtypes ---- */
 
 const char *kl_dtype_name(kl_dtype dtype)

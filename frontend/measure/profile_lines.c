@@ -48,7 +48,7 @@ static double work_of(const struct graph *g, ref r)
 {
     const struct node *n = node_at(g, r);
     double most = (double)shape_count(node_shape(g, r));
-    if (n->op == OP_dot)
+    if (op_is_product(n->op))
         return 2 * most * (double)dot_sizes(g, n).k;
     if (n->op == OP_attention)
         return attention_flops(g, n);

@@ -59,21 +59,11 @@ static bool windows_fit(struct thread *t, const kl_site *site, const char *op, c
 static kl_tensor pad_axis(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t length, int64_t low,
                           int64_t high, int64_t interior, kl_tensor value)
 {
-    struct call pad = {.site = site, .op = op, .proto.op = OP_pad, .in = {a, value}};
-    pad.proto.attr.pad.axis = axis;
-    pad.proto.attr.pad.low = low > 0 ? low : 0;
-    pad.proto.attr.pad.high = high > 0 ? high : 0;
-    pad.proto.attr.pad.interior = interior;
     if (low > 0 || high > 0 || interior)
-        a = record(&pad);
+        a = pad_of(site, op, a, value, axis, low > 0 ? low : 0, high > 0 ? high : 0, interior);
     if (low >= 0 && high >= 0)
         return a;
-    struct call cut = {.site = site, .op = op, .proto.op = OP_slice, .in = {a}};
-    cut.proto.attr.slice.axis = axis;
-    cut.proto.attr.slice.start = low < 0 ? -low : 0;
-    cut.proto.attr.slice.count = (length - 1) * (interior + 1) + 1 + low + high;
-    cut.proto.attr.slice.step = 1;
-    return record(&cut);
+    return slice_of(site, op, a, axis, low < 0 ? -low : 0, (length - 1) * (interior + 1) + 1 + low + high, 1);
 }
 
 static kl_tensor permute_to(const kl_site *site, const char *op, kl_tensor a, uint32_t rank, const uint8_t *perm)
@@ -106,17 +96,18 @@ static kl_tensor conv_product(const kl_site *site, const struct conv *c, const s
         s.dim[3 + i] = (s.dim[3 + i] - (win->size[i] - 1) * win->dilation[i] - 1) / win->stride[i] + 1;
         x = reshape_to(site, c->op, permute_to(site, c->op, x, s.rank + 1, perm), &s);
     }
-    struct call dot = {.site = site, .op = c->op, .proto.op = OP_dot, .in = {w, x}};
-    dot.proto.attr.dot.nbatch = dot.proto.attr.dot.ncon = 1;
-    dot.proto.attr.dot.batch_b = 1;
-    dot.proto.attr.dot.con_a = dot.proto.attr.dot.con_b = 2;
+    union attr dims = {0};
+    dims.dot.nbatch = dims.dot.ncon = 1;
+    dims.dot.batch_b = 1;
+    dims.dot.con_a = dims.dot.con_b = 2;
+    kl_tensor y = record_dot(site, c->op, w, x, &dims);
     uint8_t perm[KL_MAX_RANK] = {2, 0, 1}; /* of [groups, filters, batch, O...] */
     struct shape out = {.rank = 2 + win->n, .dim = {c->batch, c->groups * c->filters}};
     for (uint32_t i = 0; i < win->n; i++) {
         perm[3 + i] = (uint8_t)(3 + i);
         out.dim[2 + i] = s.dim[3 + i];
     }
-    return reshape_to(site, c->op, permute_to(site, c->op, record(&dot), s.rank, perm), &out);
+    return reshape_to(site, c->op, permute_to(site, c->op, y, s.rank, perm), &out);
 }
 
 /* y + b, a number a channel. */

@@ -58,11 +58,6 @@ kl_status kl_split_at(const kl_site *site, kl_tensor a, int axis, int n, const i
     return kl_check(parts[n - 1]);
 }
 
-kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts)
-{
-    return kl_split_at(NULL, a, axis, n, counts, parts);
-}
-
 /* ---- the same again ---- */
 
 /* Product of the dimensions from one axis up to another. */

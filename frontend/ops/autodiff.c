@@ -262,6 +262,3 @@ bool ad_replaces(const struct entry *x, const struct entry *gradient, struct err
                        kl_device_name(device_of(x->device)), kl_device_name(device_of(gradient->device)));
     return !b || a == b || strategies_meet(a, b, e);
 }
-
-kl_tensor kl_inner(kl_tensor t) { return kl_inner_at(NULL, t); }
-kl_tensor kl_from_inner(kl_tensor t) { return kl_from_inner_at(NULL, t); }

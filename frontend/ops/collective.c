@@ -176,23 +176,3 @@ kl_status kl_broadcast_at(const kl_site *site, kl_tensor a, uint32_t n, const kl
         out[i] = kl_to_at(site, a, device[i]);
     return collective_finish(&c, ok);
 }
-
-kl_status kl_all_reduce(kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out)
-{
-    return kl_all_reduce_at(NULL, kind, n, in, out);
-}
-
-kl_status kl_all_gather(int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
-{
-    return kl_all_gather_at(NULL, axis, n, in, out);
-}
-
-kl_status kl_reduce_scatter(kl_reduction kind, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out)
-{
-    return kl_reduce_scatter_at(NULL, kind, axis, n, in, out);
-}
-
-kl_status kl_broadcast(kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out)
-{
-    return kl_broadcast_at(NULL, a, n, device, out);
-}

@@ -163,6 +163,11 @@ kl_tensor kl_argmin_at(const kl_site *site, kl_tensor a, int axis)
 
 /* ---- products ---- */
 
+kl_tensor record_dot(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, const union attr *dims)
+{
+    return record(&(struct call){.site = site, .op = op, .proto = {.op = OP_dot, .attr = *dims}, .in = {a, b}});
+}
+
 /* A pair of axis lists in the nibbles of dot's attributes; false: reported. */
 static bool axis_lists(struct thread *t, const kl_site *site, const struct view *a, const struct view *b, int n,
                        const int *in_a, const int *in_b, uint32_t *list_a, uint32_t *list_b)
@@ -187,19 +192,20 @@ kl_tensor kl_dot_general_at(const kl_site *site, kl_tensor a, kl_tensor b, int n
 {
     struct thread *t = thread_self();
     struct view va, vb;
-    struct call c = {.site = site, .op = "dot_general", .proto.op = OP_dot, .in = {a, b}};
+    union attr dims = {0};
     uint32_t ba = 0, bb = 0, ca = 0, cb = 0;
-    if (!t || !describe(t, site, c.op, "operand 1", a, &va) || !describe(t, site, c.op, "operand 2", b, &vb) ||
+    if (!t || !describe(t, site, "dot_general", "operand 1", a, &va) ||
+        !describe(t, site, "dot_general", "operand 2", b, &vb) ||
         !axis_lists(t, site, &va, &vb, nbatch, batch_a, batch_b, &ba, &bb) ||
         !axis_lists(t, site, &va, &vb, ncontract, contract_a, contract_b, &ca, &cb))
         return t ? poison(t) : kl_none;
-    c.proto.attr.dot.batch_a = ba;
-    c.proto.attr.dot.batch_b = bb;
-    c.proto.attr.dot.con_a = ca;
-    c.proto.attr.dot.con_b = cb;
-    c.proto.attr.dot.nbatch = (uint8_t)nbatch;
-    c.proto.attr.dot.ncon = (uint8_t)ncontract;
-    return record(&c);
+    dims.dot.batch_a = ba;
+    dims.dot.batch_b = bb;
+    dims.dot.con_a = ca;
+    dims.dot.con_b = cb;
+    dims.dot.nbatch = (uint8_t)nbatch;
+    dims.dot.ncon = (uint8_t)ncontract;
+    return record_dot(site, "dot_general", a, b, &dims);
 }
 
 /* The shape of one operand with the leading axes of `batch`. */
@@ -261,18 +267,18 @@ kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b)
     struct shape sa = with_batch(&batch, &va.shape), one = vb.shape;
     batch.rank = shared_axes(&batch, &one);
     struct shape sb = with_batch(&batch, &one);
-    struct call c = {.site = site, .op = "matmul", .proto.op = OP_dot};
-    c.in[0] = shape_equal(&sa, &va.shape) ? a : broadcast_to(site, "matmul", a, &va.shape, &sa);
+    union attr dims = {0};
+    a = shape_equal(&sa, &va.shape) ? a : broadcast_to(site, "matmul", a, &va.shape, &sa);
     b = one.rank == rb ? b : reshape_to(site, "matmul", b, &one);
-    c.in[1] = shape_equal(&sb, &one) ? b : broadcast_to(site, "matmul", b, &one, &sb);
+    b = shape_equal(&sb, &one) ? b : broadcast_to(site, "matmul", b, &one, &sb);
     for (uint32_t i = 0; i < batch.rank; i++)
-        c.proto.attr.dot.batch_a = axis_put(c.proto.attr.dot.batch_a, i, i);
-    c.proto.attr.dot.batch_b = c.proto.attr.dot.batch_a;
-    c.proto.attr.dot.nbatch = (uint8_t)batch.rank;
-    c.proto.attr.dot.con_a = sa.rank - 1;
-    c.proto.attr.dot.con_b = batch.rank;
-    c.proto.attr.dot.ncon = 1;
-    return compose_end(t, record(&c));
+        dims.dot.batch_a = axis_put(dims.dot.batch_a, i, i);
+    dims.dot.batch_b = dims.dot.batch_a;
+    dims.dot.nbatch = (uint8_t)batch.rank;
+    dims.dot.con_a = sa.rank - 1;
+    dims.dot.con_b = batch.rank;
+    dims.dot.ncon = 1;
+    return compose_end(t, record_dot(site, "matmul", a, b, &dims));
 }
 
 /* x times w plus b: the axes that have to be of one length.  false: reported. */

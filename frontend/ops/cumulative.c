@@ -13,16 +13,8 @@ static kl_tensor flipped(const kl_site *site, const char *op, kl_tensor a, uint3
 static kl_tensor shifted(const kl_site *site, const char *op, kl_tensor a, const struct view *v, uint32_t axis,
                          kl_tensor first)
 {
-    struct call rest = {.site = site, .op = op, .proto.op = OP_slice, .in = {a}};
-    struct call pad = {.site = site, .op = op, .proto.op = OP_pad};
-    rest.proto.attr.slice.axis = pad.proto.attr.pad.axis = axis;
-    rest.proto.attr.slice.count = v->shape.dim[axis] - 1;
-    rest.proto.attr.slice.step = pad.proto.attr.pad.low = 1;
-    if (v->shape.dim[axis] == 0)
-        return a;
-    pad.in[0] = record(&rest);
-    pad.in[1] = first;
-    return record(&pad);
+    int64_t length = v->shape.dim[axis];
+    return length ? pad_of(site, op, slice_of(site, op, a, axis, 0, length - 1, 1), first, axis, 1, 0, 0) : a;
 }
 
 static kl_tensor scan(const kl_site *site, const char *name, enum op op, kl_tensor a, kl_tensor b, uint32_t axis)

@@ -83,7 +83,7 @@ bool kl_is_tracked(kl_tensor h)
 
 /* ---- making them ---- */
 
-/* On the inner device, and for nobody to differentiate again. */
+/* On the inner device, and not differentiable again. */
 static kl_tensor gradients_gradient(struct thread *t, const kl_site *site, kl_tensor loss, kl_tensor of)
 {
     t->no_grad++;
@@ -205,11 +205,4 @@ void kl_gradients_free(kl_gradients *g)
     if (g)
         mem_free(g->item);
     mem_free(g);
-}
-
-kl_gradients *kl_backward(kl_tensor loss) { return kl_backward_at(NULL, loss); }
-
-kl_status kl_gradients_replace(kl_gradients *g, kl_tensor t, kl_tensor gradient)
-{
-    return kl_gradients_replace_at(NULL, g, t, gradient);
 }

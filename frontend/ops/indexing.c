@@ -5,11 +5,11 @@
 /* `count` elements of one axis from a computed start on; kl_none: from 0. */
 static kl_tensor window(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor start, int64_t count)
 {
-    struct call c = {.site = site, .op = op, .in = {a, start}};
-    c.proto.op = start.id ? OP_dynamic_slice : OP_slice;
+    if (!start.id)
+        return slice_of(site, op, a, axis, 0, count, 1);
+    struct call c = {.site = site, .op = op, .proto.op = OP_dynamic_slice, .in = {a, start}};
     c.proto.attr.slice.axis = axis;
     c.proto.attr.slice.count = count;
-    c.proto.attr.slice.step = !start.id;
     return record(&c);
 }
 

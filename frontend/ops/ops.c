@@ -66,20 +66,17 @@ static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, 
     kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a)                      \
     {                                                                               \
         return elementwise(site, #name, OP_##name, a, kl_none, kl_none);            \
-    }                                                                               \
-    kl_tensor kl_##name(kl_tensor a) { return kl_##name##_at(NULL, a); }
+    }
 #define EW2(name, ...)                                                              \
     kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, kl_tensor b)         \
     {                                                                               \
         return elementwise(site, #name, OP_##name, a, b, kl_none);                  \
-    }                                                                               \
-    kl_tensor kl_##name(kl_tensor a, kl_tensor b) { return kl_##name##_at(NULL, a, b); }
+    }
 #define EW3(name, ...)                                                              \
     kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor c) \
     {                                                                               \
         return elementwise(site, #name, OP_##name, a, b, c);                        \
-    }                                                                               \
-    kl_tensor kl_##name(kl_tensor a, kl_tensor b, kl_tensor c) { return kl_##name##_at(NULL, a, b, c); }
+    }
 #include "ir/ops/ops.def"
 
 /* The number is a slot of its own, so that equal numbers are not one program and different ones two. */
@@ -87,8 +84,7 @@ static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, 
     kl_tensor kl_##name##_scalar_at(const kl_site *site, kl_tensor a, double value)  \
     {                                                                                \
         return with_number(site, #name "_scalar", OP_##name, a, value);              \
-    }                                                                                \
-    kl_tensor kl_##name##_scalar(kl_tensor a, double value) { return kl_##name##_scalar_at(NULL, a, value); }
+    }
 
 static kl_tensor with_number(const kl_site *site, const char *name, enum op op, kl_tensor a, double value)
 {

@@ -19,6 +19,28 @@ static kl_tensor pieces_same(const kl_site *site, const char *op, kl_tensor a, c
     return reshape_to(site, op, a, s);
 }
 
+kl_tensor slice_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t start, int64_t count,
+                   int64_t step)
+{
+    struct call c = {.site = site, .op = op, .proto.op = OP_slice, .in = {a}};
+    c.proto.attr.slice.axis = axis;
+    c.proto.attr.slice.start = start;
+    c.proto.attr.slice.count = count;
+    c.proto.attr.slice.step = step;
+    return record(&c);
+}
+
+kl_tensor pad_of(const kl_site *site, const char *op, kl_tensor a, kl_tensor value, uint32_t axis, int64_t low,
+                 int64_t high, int64_t interior)
+{
+    struct call c = {.site = site, .op = op, .proto.op = OP_pad, .in = {a, value}};
+    c.proto.attr.pad.axis = axis;
+    c.proto.attr.pad.low = low;
+    c.proto.attr.pad.high = high;
+    c.proto.attr.pad.interior = interior;
+    return record(&c);
+}
+
 kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
                     int64_t dilation)
 {
@@ -44,15 +66,10 @@ kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, co
         return kl_none;
     kl_tensor r = pieces_same(site, "slice", a, &v.shape);
     for (uint32_t i = 0; i < v.shape.rank; i++) {
-        struct call c = {.site = site, .op = "slice", .proto.op = OP_slice, .in = {r}};
         int64_t first = start ? start[i] : 0, by = step ? step[i] : 1;
         int64_t count = slice_range(v.shape.dim[i], &first, stop ? stop[i] : v.shape.dim[i], by);
-        c.proto.attr.slice.axis = i;
-        c.proto.attr.slice.start = count ? first : 0;
-        c.proto.attr.slice.count = count;
-        c.proto.attr.slice.step = count > 1 ? by : 1;
         if (count != v.shape.dim[i])
-            r = record(&c);
+            r = slice_of(site, "slice", r, i, count ? first : 0, count, count > 1 ? by : 1);
     }
     return compose_end(t, r);
 }
@@ -64,12 +81,7 @@ kl_tensor kl_narrow_at(const kl_site *site, kl_tensor a, int axis, int64_t start
     uint32_t at;
     if (!t || !describe(t, site, "narrow", "the tensor", a, &v) || !axis_of(t, site, "narrow", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    struct call c = {.site = site, .op = "narrow", .proto.op = OP_slice, .in = {a}};
-    c.proto.attr.slice.axis = at;
-    c.proto.attr.slice.start = start;
-    c.proto.attr.slice.count = count;
-    c.proto.attr.slice.step = 1;
-    return record(&c);
+    return slice_of(site, "narrow", a, at, start, count, 1);
 }
 
 kl_tensor kl_window_at(const kl_site *site, kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)
@@ -114,12 +126,9 @@ kl_tensor kl_pad_at(const kl_site *site, kl_tensor a, const int64_t *low, const 
     kl_tensor r = pieces_same(site, "pad", a, &v.shape), number =
         kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
     for (uint32_t i = 0; i < v.shape.rank; i++) {
-        struct call c = {.site = site, .op = "pad", .proto.op = OP_pad, .in = {r, number}};
-        c.proto.attr.pad.axis = i;
-        c.proto.attr.pad.low = low ? low[i] : 0;
-        c.proto.attr.pad.high = high ? high[i] : 0;
-        if (c.proto.attr.pad.low || c.proto.attr.pad.high)
-            r = record(&c);
+        int64_t before = low ? low[i] : 0, behind = high ? high[i] : 0;
+        if (before || behind)
+            r = pad_of(site, "pad", r, number, i, before, behind, 0);
     }
     return compose_end(t, r);
 }

@@ -284,10 +284,6 @@ static kl_tensor sample(const kl_site *site, const char *op, sampler *make, cons
                                   const int64_t *dims)                                                                \
     {                                                                                                                 \
         return sample(site, #name "_from", kl_##name##_at, g, device, dtype, rank, dims);                             \
-    }                                                                                                                 \
-    kl_tensor kl_##name##_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims) \
-    {                                                                                                                 \
-        return kl_##name##_from_at(NULL, g, device, dtype, rank, dims);                                               \
     }
 FROM(random_bits)
 FROM(rand)

@@ -502,32 +502,3 @@ kl_status record_custom(const kl_site *site, const char *op, const struct custom
     struct control c = {.in = {in}, .nin = {nin}, .custom = use, .nout = nout, .out = out};
     return control_finish(&c, control_begin(&c, site, op, OP_custom, NULL));
 }
-
-kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin,
-                  const kl_tensor *in, uint32_t nout, kl_tensor *out)
-{
-    return kl_cond_at(NULL, condition, yes, no, ctx, nin, in, nout, out);
-}
-
-kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n, const kl_tensor *in,
-                   kl_tensor *out)
-{
-    return kl_while_at(NULL, condition, body, ctx, n, in, out);
-}
-
-kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried, const kl_tensor *carried,
-                  uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse, kl_tensor *out)
-{
-    return kl_scan_at(NULL, body, ctx, length, ncarried, carried, nscanned, scanned, nstacked, reverse, out);
-}
-
-kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
-{
-    return kl_checkpoint_at(NULL, fn, ctx, nin, in, nout, out);
-}
-
-kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin, const kl_tensor *in,
-                         uint32_t nout, kl_tensor *out)
-{
-    return kl_custom_grad_at(NULL, fn, backward, ctx, nin, in, nout, out);
-}

@@ -162,9 +162,3 @@ kl_status record_custom_by(const kl_site *site, const char *name, const struct c
          "rule says their shapes: kl_custom_register defines ops with one");
     return give_poison(t, nout, out);
 }
-
-kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, uint32_t nin, const kl_tensor *in,
-                    uint32_t nout, kl_tensor *out)
-{
-    return kl_custom_at(NULL, name, attr, attr_bytes, nin, in, nout, out);
-}

@@ -57,7 +57,7 @@ kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char
     return code;
 }
 
-/* In a failed trace all poison is one handle; outside, each is released by whoever got it. */
+/* In a failed trace all poison is one handle; outside, each is released by its receiver. */
 kl_tensor poison(struct thread *t)
 {
     struct trace *tr = thread_trace(t);
@@ -116,11 +116,6 @@ kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message)
     report(t, site, code, "%s", copy);
     tr->err = t->last;
     return code;
-}
-
-kl_status kl_fail(kl_status code, const char *message)
-{
-    return kl_fail_at(NULL, code, message);
 }
 
 const char *kl_last_error(void)

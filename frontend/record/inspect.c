@@ -90,16 +90,6 @@ kl_status kl_assert_at(const kl_site *site, kl_tensor condition, const char *mes
     return inspect_look(site, "assert", INSPECT_ASSERT, condition, message);
 }
 
-kl_tensor kl_print(kl_tensor x, const char *label)
-{
-    return kl_print_at(NULL, x, label);
-}
-
-kl_status kl_assert(kl_tensor condition, const char *message)
-{
-    return kl_assert_at(NULL, condition, message);
-}
-
 void kl_set_print(void (*print)(void *ctx, const char *line), void *ctx)
 {
     inspect_printer(print, ctx);

@@ -98,11 +98,6 @@ kl_status kl_read_at(const kl_site *site, kl_tensor h, void *data, size_t bytes)
     return read_value(site, "read", h, data, bytes);
 }
 
-kl_status kl_read(kl_tensor h, void *data, size_t bytes)
-{
-    return kl_read_at(NULL, h, data, bytes);
-}
-
 /* The bits of the one element, in *dtype. */
 static bool item(const kl_site *site, const char *op, kl_tensor h, uint64_t *bits, unsigned *dtype)
 {
@@ -144,7 +139,3 @@ int64_t kl_item_i64_at(const kl_site *site, kl_tensor h)
         scalar_cast(&v, KL_I64, &bits, dtype, 1);
     return v;
 }
-
-double kl_item_f64(kl_tensor h) { return kl_item_f64_at(NULL, h); }
-float kl_item_f32(kl_tensor h) { return kl_item_f32_at(NULL, h); }
-int64_t kl_item_i64(kl_tensor h) { return kl_item_i64_at(NULL, h); }

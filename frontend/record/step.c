@@ -349,14 +349,3 @@ kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int n, const kl_
     span_end(SPAN_STEP, s->g->name, began);
     return ok ? KL_OK : report(t, site, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);
 }
-
-kl_step *kl_step_end(int n, const kl_tensor *in)
-{
-    return kl_step_end_at(NULL, n, in);
-}
-
-kl_status kl_step_run(const kl_step *s, int n, const kl_tensor *in, int nslots, const kl_slot *slots, int nout,
-                      kl_tensor *out)
-{
-    return kl_step_run_at(NULL, s, n, in, nslots, slots, nout, out);
-}

@@ -42,7 +42,7 @@ static void thread_end(void *p)
     self = NULL;
 }
 
-/* A child of fork has none of the other threads: nobody else would open the lock, nor finish what they were writing. */
+/* A child of fork has none of the other threads: no one would open the lock or finish what they were writing. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&lock);
@@ -211,11 +211,6 @@ kl_status kl_scope_end_at(const kl_site *site)
     return KL_OK;
 }
 
-kl_status kl_scope_end(void)
-{
-    return kl_scope_end_at(NULL);
-}
-
 /* ---- no_grad blocks ---- */
 
 kl_status kl_no_grad_begin(void)
@@ -237,11 +232,6 @@ kl_status kl_no_grad_end_at(const kl_site *site)
                     t->no_grad ? "the block was begun before this trace" : "no block is open");
     t->no_grad--;
     return KL_OK;
-}
-
-kl_status kl_no_grad_end(void)
-{
-    return kl_no_grad_end_at(NULL);
 }
 
 bool kl_grad_enabled(void)

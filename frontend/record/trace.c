@@ -165,11 +165,6 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     return KL_OK;
 }
 
-kl_status kl_trace_begin(const char *name)
-{
-    return kl_trace_begin_at(NULL, name);
-}
-
 /* ---- outside of the open trace for a while ---- */
 
 kl_status kl_trace_suspend_at(const kl_site *site)
@@ -185,11 +180,6 @@ kl_status kl_trace_suspend_at(const kl_site *site)
     t->included = t->excluded = 0;
     t->vmap = NULL;
     return KL_OK;
-}
-
-kl_status kl_trace_suspend(void)
-{
-    return kl_trace_suspend_at(NULL);
 }
 
 void trace_resume(struct thread *t)
@@ -212,11 +202,6 @@ kl_status kl_trace_resume_at(const kl_site *site)
         return fail(t, site, KL_ERR_TRACE, "trace_resume: nothing is suspended");
     trace_resume(t);
     return KL_OK;
-}
-
-kl_status kl_trace_resume(void)
-{
-    return kl_trace_resume_at(NULL);
 }
 
 bool kl_tracing(void)
@@ -582,11 +567,6 @@ kl_status kl_trace_end_at(const kl_site *site)
     span_end(SPAN_STEP, tr->r.g->name, began);
     trace_drop(t);
     return status;
-}
-
-kl_status kl_trace_end(void)
-{
-    return kl_trace_end_at(NULL);
 }
 
 const char *kl_trace_miss(void)

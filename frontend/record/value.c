@@ -73,11 +73,6 @@ kl_tensor kl_keep_at(const kl_site *site, kl_tensor h)
     return h;
 }
 
-kl_tensor kl_keep(kl_tensor h)
-{
-    return kl_keep_at(NULL, h);
-}
-
 /* ---- assign ---- */
 
 static bool value_fits(struct thread *t, const kl_site *site, const struct view *s, const struct view *v)
@@ -193,11 +188,6 @@ kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
     return t->tracing ? assign_in_trace(t, site, state, value) : assign_outside(t, site, state, value);
 }
 
-kl_status kl_assign(kl_tensor state, kl_tensor value)
-{
-    return kl_assign_at(NULL, state, value);
-}
-
 /* ---- release ---- */
 
 /* A handle whose state the open trace uses lives until the trace has ended. */
@@ -244,11 +234,6 @@ kl_status kl_release_at(const kl_site *site, kl_tensor h)
     return KL_OK;
 }
 
-kl_status kl_release(kl_tensor h)
-{
-    return kl_release_at(NULL, h);
-}
-
 /* ---- name, mark ---- */
 
 kl_status kl_set_name_at(const kl_site *site, kl_tensor h, const char *name)
@@ -265,11 +250,6 @@ kl_status kl_set_name_at(const kl_site *site, kl_tensor h, const char *name)
     snprintf(x->name, sizeof x->name, "%s", name ? name : "");
     front_unlock();
     return KL_OK;
-}
-
-kl_status kl_set_name(kl_tensor h, const char *name)
-{
-    return kl_set_name_at(NULL, h, name);
 }
 
 kl_status kl_requires_grad_at(const kl_site *site, kl_tensor h)
@@ -305,11 +285,6 @@ kl_status kl_requires_grad_at(const kl_site *site, kl_tensor h)
         front_unlock();
     }
     return KL_OK;
-}
-
-kl_status kl_requires_grad(kl_tensor h)
-{
-    return kl_requires_grad_at(NULL, h);
 }
 
 /* ---- what is known without computing ---- */

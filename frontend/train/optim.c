@@ -264,18 +264,3 @@ void kl_optimizer_free(kl_optimizer *o)
     }
     mem_free(o);
 }
-
-kl_optimizer *kl_sgd(const kl_tensor *param, int n, const kl_sgd_options *options)
-{
-    return kl_sgd_at(NULL, param, n, options);
-}
-
-kl_optimizer *kl_adam(const kl_tensor *param, int n, const kl_adam_options *options)
-{
-    return kl_adam_at(NULL, param, n, options);
-}
-
-kl_status kl_optimizer_step(kl_optimizer *o, kl_tensor loss, double lr)
-{
-    return kl_optimizer_step_at(NULL, o, loss, lr);
-}

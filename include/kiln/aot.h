@@ -33,14 +33,9 @@ typedef struct kl_compile_options {
  * [errors TRACE without a begin; ARGUMENT: a path is NULL, no such processor, a prefix that is no identifier, or
  * nothing is kept or assigned; COMPILE: a custom op, whose function no object can hold; IO: a file cannot be written;
  * DEVICE: no code generator is built in; those of kl_trace_end] */
-KL_API kl_status kl_trace_compile(const char *object_path, const char *header_path, const kl_compile_options *options);
-/* The same with a call site, which may be NULL. */
-KL_API kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, const char *header_path,
+KL_API_AT kl_status kl_trace_compile(const char *object_path, const char *header_path,
                                      const kl_compile_options *options);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_trace_compile(...) kl_trace_compile_at(KL_HERE, __VA_ARGS__)
-#endif
+/* The same with a call site, which may be NULL. */
 
 #ifdef __cplusplus
 }

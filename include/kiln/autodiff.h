@@ -48,10 +48,10 @@ KL_API kl_checkpointing kl_device_checkpointing(kl_device device);
 /* The same tensor on the plain device below, through which no gradient flows; of integers and bools no node of its own.
  * It still carries the strategy, for kl_from_inner.  [lazy; new handle; errors HANDLE; GRAD "Requires autodiff
  * tensor."] */
-KL_API kl_tensor kl_inner(kl_tensor t);
+KL_API_AT kl_tensor kl_inner(kl_tensor t);
 /* The way back: on the autodiff device with the strategy that t carries, or with none; not differentiated in before
  * kl_requires_grad.  [lazy; new handle; errors HANDLE; GRAD "Autodiff should not wrap an autodiff tensor."] */
-KL_API kl_tensor kl_from_inner(kl_tensor t);
+KL_API_AT kl_tensor kl_from_inner(kl_tensor t);
 /* The strategy that a tensor carries, of its device or of the one it came from. */
 KL_API kl_checkpointing kl_checkpointing_of(kl_tensor t);
 /* Whether a gradient flows from t to something that kl_requires_grad marked, t itself included. */
@@ -64,7 +64,7 @@ typedef struct kl_gradients kl_gradients;
 /* The gradients of the sum of loss's elements in all that kl_requires_grad marked and the loss depends on.  Nothing is
  * used up: a second call gives the same.  NULL on error. [errors HANDLE; MEMORY; TYPE "Should be float, got i32"; GRAD
  * "Requires autodiff tensor.", "Operation not marked for autodiff.": it depends on nothing that was marked] */
-KL_API kl_gradients *kl_backward(kl_tensor loss);
+KL_API_AT kl_gradients *kl_backward(kl_tensor loss);
 /* The gradient in t, on the inner device; it belongs to the container (kl_keep one from a trace).  kl_none: there is
  * none. */
 KL_API kl_tensor kl_gradients_get(const kl_gradients *g, kl_tensor t);
@@ -73,23 +73,10 @@ KL_API kl_tensor kl_gradients_remove(kl_gradients *g, kl_tensor t);
 /* Another gradient in place of t's, if there was one; the container's from here on, but not after an error.
  * [errors HANDLE; SHAPE; TYPE; MEMORY; DEVICE "The provided tensors are not on the same backend. Got backends A and
  * B."; GRAD: it is an autodiff tensor, or carries another strategy than t] */
-KL_API kl_status kl_gradients_replace(kl_gradients *g, kl_tensor t, kl_tensor gradient);
+KL_API_AT kl_status kl_gradients_replace(kl_gradients *g, kl_tensor t, kl_tensor gradient);
 KL_API uint32_t kl_gradients_count(const kl_gradients *g);
 /* With the gradients that are still in it.  NULL is fine. */
 KL_API void kl_gradients_free(kl_gradients *g);
-
-/* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_tensor kl_inner_at(const kl_site *site, kl_tensor t);
-KL_API kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor t);
-KL_API kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss);
-KL_API kl_status kl_gradients_replace_at(const kl_site *site, kl_gradients *g, kl_tensor t, kl_tensor gradient);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_inner(...) kl_inner_at(KL_HERE, __VA_ARGS__)
-#define kl_from_inner(...) kl_from_inner_at(KL_HERE, __VA_ARGS__)
-#define kl_backward(...) kl_backward_at(KL_HERE, __VA_ARGS__)
-#define kl_gradients_replace(...) kl_gradients_replace_at(KL_HERE, __VA_ARGS__)
-#endif
 
 #ifdef __cplusplus
 }

@@ -12,11 +12,7 @@ extern "C" {
 #endif
 
 /* Both lengths of the matrix are multiples of the block.  [SHAPE] */
-KL_OP(blocked, kl_tensor a, int64_t block)
-
-#ifndef KL_NO_CALL_SITES
-#define kl_blocked(...) kl_blocked_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT kl_tensor kl_blocked(kl_tensor a, int64_t block);
 
 #ifdef __cplusplus
 }

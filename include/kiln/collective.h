@@ -18,28 +18,13 @@ extern "C" {
 typedef enum kl_reduction { KL_REDUCE_SUM, KL_REDUCE_MEAN, KL_REDUCE_MAX, KL_REDUCE_MIN } kl_reduction;
 
 /* Every out[i]: all tensors combined, element by element; they are of one shape and dtype. */
-KL_API kl_status kl_all_reduce(kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out);
+KL_API_AT kl_status kl_all_reduce(kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out);
 /* Every out[i]: all tensors, one behind the other along the axis. */
-KL_API kl_status kl_all_gather(int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
+KL_API_AT kl_status kl_all_gather(int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
 /* out[i]: part i of n equal ones along the axis of what kl_all_reduce gives. */
-KL_API kl_status kl_reduce_scatter(kl_reduction kind, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
+KL_API_AT kl_status kl_reduce_scatter(kl_reduction kind, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
 /* out[i]: the tensor on device[i]. */
-KL_API kl_status kl_broadcast(kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out);
-
-/* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, const kl_tensor *in,
-                                  kl_tensor *out);
-KL_API kl_status kl_all_gather_at(const kl_site *site, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
-KL_API kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, int axis, uint32_t n, const kl_tensor *in,
-                                      kl_tensor *out);
-KL_API kl_status kl_broadcast_at(const kl_site *site, kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_all_reduce(...) kl_all_reduce_at(KL_HERE, __VA_ARGS__)
-#define kl_all_gather(...) kl_all_gather_at(KL_HERE, __VA_ARGS__)
-#define kl_reduce_scatter(...) kl_reduce_scatter_at(KL_HERE, __VA_ARGS__)
-#define kl_broadcast(...) kl_broadcast_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT kl_status kl_broadcast(kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out);
 
 #ifdef __cplusplus
 }

@@ -18,20 +18,12 @@ extern "C" {
 #endif
 
 /* From two floats of one dtype that broadcast.  [SHAPE, TYPE] */
-KL_OP(complex, kl_tensor re, kl_tensor im)
+KL_API_AT kl_tensor kl_complex(kl_tensor re, kl_tensor im);
 /* The parts, real tensors; of a real tensor itself and zeros. */
-KL_OP1(real)
-KL_OP1(imag)
-KL_OP1(conj) /* with the imaginary part negated; of a real tensor itself */
-KL_OP1(angle) /* of the number in -pi .. pi; floats */
-
-#ifndef KL_NO_CALL_SITES
-#define kl_complex(...) kl_complex_at(KL_HERE, __VA_ARGS__)
-#define kl_real(...) kl_real_at(KL_HERE, __VA_ARGS__)
-#define kl_imag(...) kl_imag_at(KL_HERE, __VA_ARGS__)
-#define kl_conj(...) kl_conj_at(KL_HERE, __VA_ARGS__)
-#define kl_angle(...) kl_angle_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT kl_tensor kl_real(kl_tensor a);
+KL_API_AT kl_tensor kl_imag(kl_tensor a);
+KL_API_AT kl_tensor kl_conj(kl_tensor a); /* with the imaginary part negated; of a real tensor itself */
+KL_API_AT kl_tensor kl_angle(kl_tensor a); /* of the number in -pi .. pi; floats */
 
 #ifdef __cplusplus
 }

@@ -39,55 +39,35 @@ typedef kl_status kl_region_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_
 
 /* `yes` if the condition, a bool[], is true, else `no`; only that one runs.  Both take in[] and give nout results,
  * alike in shape and dtype.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
-KL_API kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin,
-                         const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API_AT kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx, uint32_t nin,
+                            const kl_tensor *in, uint32_t nout, kl_tensor *out);
 
 /* n values, from in[] on, changed by `body` as long as `condition` (one bool[]) says true of them; out[] are the last.
  * Both take the n values; body gives as many, of the same shapes and dtypes.  No gradient flows back through it.
  * [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE; GRAD where a gradient would flow] */
-KL_API kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n, const kl_tensor *in,
-                          kl_tensor *out);
+KL_API_AT kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n, const kl_tensor *in,
+                             kl_tensor *out);
 
 /* `body` once for each of `length` elements of the scanned tensors' axis 0 (from the last, if reverse).  It takes the
  * carried values and an element of each scanned tensor, without axis 0, and gives the next carried values, of the same
  * shapes and dtypes, and nstacked more.  out[] are the last carried values and the others, stacked along axis 0.  Seeds
  * given as numbers are the same each time; kl_random_fold_in(seed, i), i of a scanned kl_arange, is another each time.
  * [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
-KL_API kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried, const kl_tensor *carried,
-                         uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse, kl_tensor *out);
+KL_API_AT kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried, const kl_tensor *carried,
+                            uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse,
+                            kl_tensor *out);
 
 /* fn, whose values are not kept for the backward pass: that computes them again from in[], which saves their memory.
  * [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
-KL_API kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, uint32_t nout,
-                               kl_tensor *out);
+KL_API_AT kl_status kl_checkpoint(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                                  kl_tensor *out);
 
 /* fn with a gradient of its own.  `backward` takes in[], the nout results, and the gradients of the floating results
  * (nin + nout + so many), and gives the gradient of each floating in[], in order and of its shape and dtype.  No
  * gradient flows to other tensors that the two use.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE,
  * TRACE] */
-KL_API kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin, const kl_tensor *in,
-                                uint32_t nout, kl_tensor *out);
-
-/* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_status kl_cond_at(const kl_site *site, kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx,
-                            uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
-KL_API kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n,
-                             const kl_tensor *in, kl_tensor *out);
-KL_API kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried,
-                            const kl_tensor *carried, uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked,
-                            bool reverse, kl_tensor *out);
-KL_API kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
-                                  uint32_t nout, kl_tensor *out);
-KL_API kl_status kl_custom_grad_at(const kl_site *site, kl_region_fn *fn, kl_region_fn *backward, void *ctx,
-                                   uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_cond(...) kl_cond_at(KL_HERE, __VA_ARGS__)
-#define kl_while(...) kl_while_at(KL_HERE, __VA_ARGS__)
-#define kl_scan(...) kl_scan_at(KL_HERE, __VA_ARGS__)
-#define kl_checkpoint(...) kl_checkpoint_at(KL_HERE, __VA_ARGS__)
-#define kl_custom_grad(...) kl_custom_grad_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT kl_status kl_custom_grad(kl_region_fn *fn, kl_region_fn *backward, void *ctx, uint32_t nin,
+                                   const kl_tensor *in, uint32_t nout, kl_tensor *out);
 
 #ifdef __cplusplus
 }

@@ -14,7 +14,7 @@
  *
  * The op is a node of the graph like any other, on its operands' device and with several results if it likes, in
  * traces, lazily and in regions.  It is a kernel of its own, between others; its results depend on its operands and
- * attributes alone, so it may be left out where nobody needs them, and run again (kl_checkpoint).  Attributes are
+ * attributes alone, so it may be left out where they are not needed, and run again (kl_checkpoint).  Attributes are
  * bytes, compiled in: other bytes are another program.  examples/custom.c is a whole program. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_CUSTOM_H
@@ -64,15 +64,9 @@ KL_API kl_status kl_custom_register(const char *name, const kl_custom_op *op, vo
 /* Uses it: nin tensors (at least one) on one device, nout results, and up to 64 KiB of attributes, which are copied; a
  * struct must be without padding or zeroed, since every byte counts.
  * [lazy; new handles; errors ARGUMENT: no such op, HANDLE, DEVICE, TRACE, MEMORY, and those of its functions] */
-KL_API kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, uint32_t nin, const kl_tensor *in,
-                           uint32_t nout, kl_tensor *out);
+KL_API_AT kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, uint32_t nin, const kl_tensor *in,
+                              uint32_t nout, kl_tensor *out);
 /* The same with a call site, which may be NULL. */
-KL_API kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, size_t attr_bytes, uint32_t nin,
-                              const kl_tensor *in, uint32_t nout, kl_tensor *out);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_custom(...) kl_custom_at(KL_HERE, __VA_ARGS__)
-#endif
 
 #ifdef __cplusplus
 }

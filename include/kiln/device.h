@@ -55,7 +55,7 @@ KL_API kl_status kl_device_configure(kl_device device, kl_dtype real, kl_dtype i
 KL_API kl_dtype kl_device_float(kl_device device); /* [errors DEVICE: KL_DTYPE_COUNT] */
 KL_API kl_dtype kl_device_int(kl_device device);
 
-/* How tensors are quantized where nobody says otherwise. */
+/* How tensors are quantized by default. */
 typedef enum kl_quant_store {
     KL_QUANT_NATIVE,    /* one integer an element */
     KL_QUANT_PACKED_U32 /* four to a 32-bit word, the first in the low bits */

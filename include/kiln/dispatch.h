@@ -206,43 +206,29 @@ typedef struct kl_generator {
 } kl_generator;
 /* As kl_random_bits, kl_rand and kl_randn.  [lazy; new handle; errors as theirs, and ARGUMENT: g is NULL, or its key no
  * layer] */
-KL_API kl_tensor kl_random_bits_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
-                                     const int64_t *dims);
-KL_API kl_tensor kl_rand_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
-KL_API kl_tensor kl_randn_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
+KL_API_AT kl_tensor kl_random_bits_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+                                        const int64_t *dims);
+KL_API_AT kl_tensor kl_rand_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+                                 const int64_t *dims);
+KL_API_AT kl_tensor kl_randn_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
+                                  const int64_t *dims);
 
 /* ---- calling by name: ops of one's own, elementwise ops, and custom ops without attributes ---- */
 
 /* As any op is called: nin tensors, nout results.  [lazy; new handles; errors ARGUMENT: no such op, wrong numbers of
  * tensors, no kernel; those of the kernel; results are poison then] */
-KL_API kl_status kl_dispatch(const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API_AT kl_status kl_dispatch(const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
 /* With these keys, whatever the tensors are and the thread includes. */
-KL_API kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout,
-                                  kl_tensor *out);
+KL_API_AT kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                                     kl_tensor *out);
 /* The kernel of exactly this key. */
-KL_API kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout,
-                                    kl_tensor *out);
+KL_API_AT kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                                       kl_tensor *out);
 /* The keys that a call on these tensors has here and now, and the one that it would run; Undefined: none. */
 KL_API kl_keyset kl_dispatch_keys(uint32_t nin, const kl_tensor *in);
 KL_API kl_key kl_dispatch_resolve(const char *op, kl_keyset keys);
 
 /* The same with a call site, which may be NULL. */
-KL_API kl_status kl_dispatch_at(const kl_site *site, const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
-                                kl_tensor *out);
-KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_keyset keys, uint32_t nin,
-                                     const kl_tensor *in,
-                                     uint32_t nout, kl_tensor *out);
-KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin,
-                                       const kl_tensor *in,
-                                       uint32_t nout, kl_tensor *out);
-KL_API kl_tensor kl_random_bits_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype,
-                                        int rank,
-                                        const int64_t *dims);
-KL_API kl_tensor kl_rand_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
-                                 const int64_t *dims);
-KL_API kl_tensor kl_randn_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype,
-                                  int rank,
-                                  const int64_t *dims);
 
 /* ---- looking at it ---- */
 
@@ -263,15 +249,6 @@ KL_API void kl_dispatch_log_begin(void);
 KL_API const char *kl_dispatch_log_end(void);
 /* How often this thread has looked up its state since it began: once for a recorded op, whatever layers it passes. */
 KL_API uint64_t kl_dispatch_reads(void);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_dispatch(...) kl_dispatch_at(KL_HERE, __VA_ARGS__)
-#define kl_dispatch_with(...) kl_dispatch_with_at(KL_HERE, __VA_ARGS__)
-#define kl_dispatch_direct(...) kl_dispatch_direct_at(KL_HERE, __VA_ARGS__)
-#define kl_random_bits_from(...) kl_random_bits_from_at(KL_HERE, __VA_ARGS__)
-#define kl_rand_from(...) kl_rand_from_at(KL_HERE, __VA_ARGS__)
-#define kl_randn_from(...) kl_randn_from_at(KL_HERE, __VA_ARGS__)
-#endif
 
 #ifdef __cplusplus
 }

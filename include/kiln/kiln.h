@@ -28,9 +28,9 @@
  * value as it was.  The library never exits, aborts or prints unasked.
  *
  * Threads may record their own traces at once and share values; a handle of another thread's open trace is an
- * error.  Under GCC and Clang each function here that can fail is also a macro that passes the caller's file
- * and line to its `_at` variant with a call site; define KL_NO_CALL_SITES before including to have plain functions
- * only. */
+ * error.  Each function marked KL_API_AT has a variant with a call site, kl_NAME_at, whose first parameter is
+ * a const kl_site * (may be NULL).  Under GCC and Clang it is also a macro that passes the caller's file and line to
+ * that variant; define KL_NO_CALL_SITES before including to have plain functions only. */
 #ifndef KILN_KILN_H
 #define KILN_KILN_H
 #include <kiln/types.h>
@@ -94,7 +94,7 @@ KL_API kl_status kl_set_schedules(const char *text);
  * "program_bytes". */
 KL_API int64_t kl_counter(const char *name);
 /* Why compiled kernels are not kept on disk for the next process, "" when they are: KILN_CACHE_DIR, else
- * $XDG_CACHE_HOME/kiln, else ~/.cache/kiln, is the folder, which has to be the user's own and writable by nobody else.
+ * $XDG_CACHE_HOME/kiln, else ~/.cache/kiln, is the folder, which has to be the user's own and not writable by others.
  * Programs run all the same.  Valid until this thread's next call. */
 KL_API const char *kl_cache_off_reason(void);
 /* Writes every stage of the next program built by this thread to files in `dir`, which exists; NULL: not any more. */
@@ -106,7 +106,7 @@ KL_API void kl_dump_next(const char *dir);
  * one this thread has open, as if it ended now (one that keeps and assigns nothing yet: as if it kept what nothing
  * reads).  Nothing runs, and the trace goes on. [errors ARGUMENT: no such stage, trace or picture; TRACE: none is open;
  * IO; and those of compiling it] */
-KL_API kl_status kl_dump(const char *trace, const char *stage, const char *path);
+KL_API_AT kl_status kl_dump(const char *trace, const char *stage, const char *path);
 
 /* ---- errors, per thread ---- */
 
@@ -117,7 +117,7 @@ KL_API void kl_clear_error(void);
 /* For functions made of Kiln's: fails as one of Kiln's own does, with this code (ARGUMENT for KL_OK) and message.  The
  * open trace has failed with it, unless it had failed before with another error than kl_last_error(), so that a
  * message may say more about the last one.  Returns the code. */
-KL_API kl_status kl_fail(kl_status code, const char *message);
+KL_API_AT kl_status kl_fail(kl_status code, const char *message);
 /* A status in words: "shape error" for KL_ERR_SHAPE. */
 KL_API const char *kl_status_name(kl_status status);
 
@@ -168,11 +168,11 @@ KL_API kl_status kl_check(kl_tensor t);
 /* ---- traces ---- */
 
 /* Starts recording on this thread; the name shows in dumps and messages.  [errors TRACE: one is open] */
-KL_API kl_status kl_trace_begin(const char *name);
+KL_API_AT kl_status kl_trace_begin(const char *name);
 /* Compiles what was recorded unless known, runs it, and makes kept and assigned handles values.  A trace that keeps and
  * assigns nothing runs nothing, with a warning in the log.
  * [errors: TRACE without a begin, else the first error since kl_trace_begin; every value is then as before] */
-KL_API kl_status kl_trace_end(void);
+KL_API_AT kl_status kl_trace_end(void);
 /* Drops the open trace of this thread unrun; harmless without one.  A thread that has left a function of kl_vmap or of
  * a region op (<kiln/control.h>) by longjmp calls this to end what that call had begun, inside of a trace with the
  * trace; inside of such a function it is an error (TRACE). */
@@ -185,23 +185,23 @@ KL_API bool kl_tracing(void);
  * say.  Tensors of the trace are not to be used meanwhile, and those that it has assigned cannot be read; what is made
  * is outside of the trace like any tensor made before it.  No trace can begin.  Not nested.
  * [errors TRACE: suspended already, or not] */
-KL_API kl_status kl_trace_suspend(void);
-KL_API kl_status kl_trace_resume(void);
+KL_API_AT kl_status kl_trace_suspend(void);
+KL_API_AT kl_status kl_trace_resume(void);
 
 /* Makes a handle outlive the trace, or the scope, it was made in; the caller releases it.  Returns t.
  * [errors HANDLE] */
-KL_API kl_tensor kl_keep(kl_tensor t);
+KL_API_AT kl_tensor kl_keep(kl_tensor t);
 /* Gives state the value of `value` (same shape, dtype and device): from here on the handle means the new
  * value; in a trace the change becomes visible outside at kl_trace_end.  Done in place where no one else
  * holds the old value.  [errors HANDLE, SHAPE, TYPE, DEVICE] */
-KL_API kl_status kl_assign(kl_tensor state, kl_tensor value);
+KL_API_AT kl_status kl_assign(kl_tensor state, kl_tensor value);
 /* Gives up a handle; kl_none and poison are fine.  Values recorded from it stay as they are.  [errors HANDLE] */
-KL_API kl_status kl_release(kl_tensor t);
+KL_API_AT kl_status kl_release(kl_tensor t);
 /* Handles made outside a trace between begin and end are released at the end unless kept.  Scopes nest. */
 KL_API kl_status kl_scope_begin(void);
-KL_API kl_status kl_scope_end(void);
+KL_API_AT kl_status kl_scope_end(void);
 /* A name for dumps, cut at 23 bytes.  [errors HANDLE] */
-KL_API kl_status kl_set_name(kl_tensor t, const char *name);
+KL_API_AT kl_status kl_set_name(kl_tensor t, const char *name);
 
 /* What the last kl_trace_end of this thread ran. */
 typedef struct kl_run_info {
@@ -230,11 +230,11 @@ KL_API const char *kl_trace_miss(void);
  * of a trace that looks at values are not updated in place.  label: up to 255 bytes, NULL for none. [errors HANDLE;
  * TRACE: in the condition of kl_while, in the gradient of kl_custom_grad, in a function recorded outside of a trace;
  * ARGUMENT] */
-KL_API kl_tensor kl_print(kl_tensor x, const char *label);
+KL_API_AT kl_tensor kl_print(kl_tensor x, const char *label);
 /* All elements of a condition (bool) are to be true.  If one is not, the trace or step that holds it fails with CHECK,
  * the message and the line, all values are as before, and the next call works; outside of a trace this call does, at
  * once. [errors as kl_print; TYPE: no bool; CHECK] */
-KL_API kl_status kl_assert(kl_tensor condition, const char *message);
+KL_API_AT kl_status kl_assert(kl_tensor condition, const char *message);
 /* The lines of kl_print, without line break, go to this function from here on, one at a time, on the thread that runs
  * the trace; it calls none of Kiln's.  NULL: to standard output. */
 KL_API void kl_set_print(void (*print)(void *ctx, const char *line), void *ctx);
@@ -243,78 +243,31 @@ KL_API void kl_set_print(void (*print)(void *ctx, const char *line), void *ctx);
 
 /* Marks t as something to differentiate with respect to: outside a trace, what depends on it stays
  * differentiable after it is read.  [errors HANDLE, TYPE: not a float] */
-KL_API kl_status kl_requires_grad(kl_tensor t);
+KL_API_AT kl_status kl_requires_grad(kl_tensor t);
 /* The gradient of the sum of loss's elements in wrt, shaped like wrt; differentiable itself.  Zeros where the
  * loss does not depend on wrt, which is a warning in the log (kl_set_log) where a program is built, as is a loss of
  * more elements than one.  [errors HANDLE, DEVICE, TYPE: not floats, GRAD: loss keeps no history, or wrt was assigned
  * in the trace after the loss had used it] */
-KL_API kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt);
+KL_API_AT kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt);
 /* The same value, through which no gradient flows. */
-KL_API kl_tensor kl_detach(kl_tensor t);
+KL_API_AT kl_tensor kl_detach(kl_tensor t);
 /* Between begin and end gradients flow through no op that this thread records: what it makes has no history, is not
  * tracked outside a trace, and keeps nothing alive.  Values are the same.  A kl_grad in between has a value like any
  * other, but no gradient of its own.  Blocks nest.  One begun in a trace is closed by the trace's end, however it ends;
  * one begun before a trace must be ended after it.  [errors ARGUMENT: no block is open, or not in this trace] */
 KL_API kl_status kl_no_grad_begin(void);
-KL_API kl_status kl_no_grad_end(void);
+KL_API_AT kl_status kl_no_grad_end(void);
 /* Whether gradients flow through what this thread records now: false in a no_grad block. */
 KL_API bool kl_grad_enabled(void);
 
 /* ---- reads: compute what they need, no more; in a trace only of values made before it ---- */
 
 /* Copies the elements, row-major, to `data`; bytes must be their size.  [errors ARGUMENT, HANDLE, TRACE] */
-KL_API kl_status kl_read(kl_tensor t, void *data, size_t bytes);
+KL_API_AT kl_status kl_read(kl_tensor t, void *data, size_t bytes);
 /* The only element of a tensor with one, converted.  [errors as kl_read, SHAPE; then NaN or 0] */
-KL_API float kl_item_f32(kl_tensor t);
-KL_API double kl_item_f64(kl_tensor t);
-KL_API int64_t kl_item_i64(kl_tensor t);
-
-/* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_status kl_trace_begin_at(const kl_site *site, const char *name);
-KL_API kl_status kl_trace_end_at(const kl_site *site);
-KL_API kl_status kl_trace_suspend_at(const kl_site *site);
-KL_API kl_status kl_trace_resume_at(const kl_site *site);
-KL_API kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message);
-KL_API kl_tensor kl_keep_at(const kl_site *site, kl_tensor t);
-KL_API kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value);
-KL_API kl_status kl_release_at(const kl_site *site, kl_tensor t);
-KL_API kl_status kl_scope_end_at(const kl_site *site);
-KL_API kl_status kl_set_name_at(const kl_site *site, kl_tensor t, const char *name);
-KL_API kl_status kl_requires_grad_at(const kl_site *site, kl_tensor t);
-KL_API kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt);
-KL_API kl_tensor kl_detach_at(const kl_site *site, kl_tensor t);
-KL_API kl_status kl_no_grad_end_at(const kl_site *site);
-KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t bytes);
-KL_API kl_tensor kl_print_at(const kl_site *site, kl_tensor x, const char *label);
-KL_API kl_status kl_assert_at(const kl_site *site, kl_tensor condition, const char *message);
-KL_API kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path);
-KL_API float kl_item_f32_at(const kl_site *site, kl_tensor t);
-KL_API double kl_item_f64_at(const kl_site *site, kl_tensor t);
-KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_trace_begin(...) kl_trace_begin_at(KL_HERE, __VA_ARGS__)
-#define kl_trace_end() kl_trace_end_at(KL_HERE)
-#define kl_trace_suspend() kl_trace_suspend_at(KL_HERE)
-#define kl_trace_resume() kl_trace_resume_at(KL_HERE)
-#define kl_fail(...) kl_fail_at(KL_HERE, __VA_ARGS__)
-#define kl_keep(...) kl_keep_at(KL_HERE, __VA_ARGS__)
-#define kl_assign(...) kl_assign_at(KL_HERE, __VA_ARGS__)
-#define kl_release(...) kl_release_at(KL_HERE, __VA_ARGS__)
-#define kl_scope_end() kl_scope_end_at(KL_HERE)
-#define kl_set_name(...) kl_set_name_at(KL_HERE, __VA_ARGS__)
-#define kl_requires_grad(...) kl_requires_grad_at(KL_HERE, __VA_ARGS__)
-#define kl_grad(...) kl_grad_at(KL_HERE, __VA_ARGS__)
-#define kl_detach(...) kl_detach_at(KL_HERE, __VA_ARGS__)
-#define kl_no_grad_end() kl_no_grad_end_at(KL_HERE)
-#define kl_read(...) kl_read_at(KL_HERE, __VA_ARGS__)
-#define kl_print(...) kl_print_at(KL_HERE, __VA_ARGS__)
-#define kl_assert(...) kl_assert_at(KL_HERE, __VA_ARGS__)
-#define kl_dump(...) kl_dump_at(KL_HERE, __VA_ARGS__)
-#define kl_item_f32(...) kl_item_f32_at(KL_HERE, __VA_ARGS__)
-#define kl_item_f64(...) kl_item_f64_at(KL_HERE, __VA_ARGS__)
-#define kl_item_i64(...) kl_item_i64_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT float kl_item_f32(kl_tensor t);
+KL_API_AT double kl_item_f64(kl_tensor t);
+KL_API_AT int64_t kl_item_i64(kl_tensor t);
 
 #ifdef __cplusplus
 }
@@ -344,4 +297,5 @@ KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
 #include <kiln/benchmark.h>
 #include <kiln/profile.h>
 #include <kiln/embed.h>
+#include <kiln/call_sites.h> /* made from the prototypes marked KL_API_AT */
 #endif

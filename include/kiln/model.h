@@ -29,7 +29,7 @@ typedef struct kl_model kl_model;
 /* Reads a model; its weights become tensors on the device.  Data that the file refers to is looked for beside it, and
  * nowhere else; it is mapped, so such a file must not change as long as the model is there.  NULL: it failed.  [errors ARGUMENT; IO: the file, or one it refers to, is missing or damaged; TYPE:
  * operators, or types of values, that are not known; DEVICE; MEMORY] */
-KL_API kl_model *kl_model_load(kl_device device, const char *path);
+KL_API_AT kl_model *kl_model_load(kl_device device, const char *path);
 /* Releases its weights; what was recorded stays as it is.  Not while a function of a region is recorded.  NULL is
  * fine. */
 KL_API void kl_model_free(kl_model *model);
@@ -60,23 +60,11 @@ KL_API kl_tensor kl_model_weight(const kl_model *model, const char *name);
  * the model's name and the node's, for dumps, profiles and messages.
  * [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE, MEMORY: the message names the node, or the
  * input] */
-KL_API kl_status kl_model_call(kl_model *model, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API_AT kl_status kl_model_call(kl_model *model, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
 
 /* The tensor of a file that holds one as ONNX does (.pb: a TensorProto).  [new handle; errors IO, TYPE, DEVICE,
  * MEMORY] */
-KL_API kl_tensor kl_model_read_tensor(kl_device device, const char *path);
-
-/* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path);
-KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
-                                  uint32_t nout, kl_tensor *out);
-KL_API kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_model_load(...) kl_model_load_at(KL_HERE, __VA_ARGS__)
-#define kl_model_call(...) kl_model_call_at(KL_HERE, __VA_ARGS__)
-#define kl_model_read_tensor(...) kl_model_read_tensor_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT kl_tensor kl_model_read_tensor(kl_device device, const char *path);
 
 #ifdef __cplusplus
 }

@@ -18,16 +18,12 @@ extern "C" {
 
 /* a with a name for each axis, NULL for none, in place of those it has; names NULL: without names, as it was before.  A
  * name occurs once, and is copied.  [ARGUMENT] */
-KL_OP(named, kl_tensor a, const char *const *names)
+KL_API_AT kl_tensor kl_named(kl_tensor a, const char *const *names);
 /* Writes the name of each axis, NULL where there is none, valid as long as the process (room for KL_MAX_RANK is always
  * enough); returns the rank, -1 for a bad handle. */
 KL_API int kl_names(kl_tensor t, const char **names);
 /* The axis of that name; -1, and the error ARGUMENT: there is none. */
 KL_API int kl_axis(kl_tensor t, const char *name);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_named(...) kl_named_at(KL_HERE, __VA_ARGS__)
-#endif
 
 #ifdef __cplusplus
 }

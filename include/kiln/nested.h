@@ -23,37 +23,25 @@ extern "C" {
 #endif
 
 /* [SHAPE, TYPE] */
-KL_OP(nested, kl_tensor values, kl_tensor offsets)
+KL_API_AT kl_tensor kl_nested(kl_tensor values, kl_tensor offsets);
 /* Values [T, ...] with the offsets of another nested tensor, whose T they have.  [SHAPE, TYPE] */
-KL_OP(nested_like, kl_tensor values, kl_tensor like)
+KL_API_AT kl_tensor kl_nested_like(kl_tensor values, kl_tensor like);
 /* The first lengths[b] rows of each padded[b], [B, L, ...]; lengths [B]: KL_I32 or KL_I64.  `rows` is T, at least the
  * sum of the lengths: what is beyond it is left out.  [SHAPE, TYPE, ARGUMENT] */
-KL_OP(to_nested, kl_tensor padded, kl_tensor lengths, int64_t rows)
+KL_API_AT kl_tensor kl_to_nested(kl_tensor padded, kl_tensor lengths, int64_t rows);
 /* [B, length, ...]: each component's rows, as many as fit, then rows of `value`, a runtime scalar.  [SHAPE,
  * TYPE] */
-KL_OP(nested_pad, kl_tensor a, int64_t length, double value)
+KL_API_AT kl_tensor kl_nested_pad(kl_tensor a, int64_t length, double value);
 /* [B, ...]: over each component's rows; of an empty component 0, NaN and -infinity.  Floats.  [TYPE] */
-KL_OP1(nested_sum)
-KL_OP1(nested_mean)
-KL_OP1(nested_max)
+KL_API_AT kl_tensor kl_nested_sum(kl_tensor a);
+KL_API_AT kl_tensor kl_nested_mean(kl_tensor a);
+KL_API_AT kl_tensor kl_nested_max(kl_tensor a);
 /* Nested: softmax over each component's rows, for each place in the other axes.  Floats.  [TYPE] */
-KL_OP1(nested_softmax)
+KL_API_AT kl_tensor kl_nested_softmax(kl_tensor a);
 /* Attention within each component: q, k, v [T, D] or [T, heads, D], one offsets; v may have another last length.
  * causal: rows see those up to themselves.  Nested, like q.  One kernel, whose cost is that of each component alone: no
  * row meets another component's in blocks of 64.  [SHAPE, TYPE] */
-KL_OP(nested_attention, kl_tensor q, kl_tensor k, kl_tensor v, bool causal)
-
-#ifndef KL_NO_CALL_SITES
-#define kl_nested(...) kl_nested_at(KL_HERE, __VA_ARGS__)
-#define kl_nested_like(...) kl_nested_like_at(KL_HERE, __VA_ARGS__)
-#define kl_to_nested(...) kl_to_nested_at(KL_HERE, __VA_ARGS__)
-#define kl_nested_pad(...) kl_nested_pad_at(KL_HERE, __VA_ARGS__)
-#define kl_nested_sum(...) kl_nested_sum_at(KL_HERE, __VA_ARGS__)
-#define kl_nested_mean(...) kl_nested_mean_at(KL_HERE, __VA_ARGS__)
-#define kl_nested_max(...) kl_nested_max_at(KL_HERE, __VA_ARGS__)
-#define kl_nested_softmax(...) kl_nested_softmax_at(KL_HERE, __VA_ARGS__)
-#define kl_nested_attention(...) kl_nested_attention_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT kl_tensor kl_nested_attention(kl_tensor q, kl_tensor k, kl_tensor v, bool causal);
 
 #ifdef __cplusplus
 }

@@ -5,88 +5,88 @@
  * Their tensors are floats unless said otherwise, and their gradients come from what they are made of.  Numbers
  * marked "runtime scalar" reach the program at each run and never compile again; eps, classes, axes and
  * windows are compiled in.  Errors beside HANDLE and MEMORY are named in brackets. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_NN_H
 #define KILN_NN_H
-#include <kiln/ops.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* ---- activations, element by element; NaN stays NaN [TYPE] ---- */
-KL_OP1(relu)     /* gradient 0 at 0 */
-KL_OP1(sigmoid)  /* 1 / (1 + e^-a) */
-KL_OP1(silu)     /* a sigmoid(a) */
-KL_OP1(gelu)     /* a (1 + tanh(sqrt(2/pi) (a + 0.044715 a^3))) / 2 */
-KL_OP1(softplus) /* log(1 + e^a), without overflow */
-KL_OP1(mish)     /* a tanh(softplus(a)) */
+KL_API_AT kl_tensor kl_relu(kl_tensor a);     /* gradient 0 at 0 */
+KL_API_AT kl_tensor kl_sigmoid(kl_tensor a);  /* 1 / (1 + e^-a) */
+KL_API_AT kl_tensor kl_silu(kl_tensor a);     /* a sigmoid(a) */
+KL_API_AT kl_tensor kl_gelu(kl_tensor a);     /* a (1 + tanh(sqrt(2/pi) (a + 0.044715 a^3))) / 2 */
+KL_API_AT kl_tensor kl_softplus(kl_tensor a); /* log(1 + e^a), without overflow */
+KL_API_AT kl_tensor kl_mish(kl_tensor a);     /* a tanh(softplus(a)) */
 /* a above 0, else slope a; slope: a runtime scalar. */
-KL_OP(leaky_relu, kl_tensor a, double slope)
+KL_API_AT kl_tensor kl_leaky_relu(kl_tensor a, double slope);
 /* a above 0, else alpha (e^a - 1); alpha: a runtime scalar. */
-KL_OP(elu, kl_tensor a, double alpha)
+KL_API_AT kl_tensor kl_elu(kl_tensor a, double alpha);
 /* a, but at least low and at most high: runtime scalars.  Gradient 1 from low to high and at NaN,
  * which stays NaN, else 0.  hardtanh is
  * clamp(a, -1, 1).  [ARGUMENT: low above high, or NaN] */
-KL_OP(clamp, kl_tensor a, double low, double high)
+KL_API_AT kl_tensor kl_clamp(kl_tensor a, double low, double high);
 
 /* Training: each element is 0 with probability p, else a / (1 - p); element i depends on the seed and i alone.
  * Else a itself.  p in 0..1 and seed: runtime scalars; give each call of a step its own seed.  A number is one
  * seed: all rounds of kl_scan and kl_while have the same mask, and so have all runs of a frozen step, which cannot
  * change it.  Where the mask is to change there, use kl_dropout_seeded.  [ARGUMENT, TYPE] */
-KL_OP(dropout, kl_tensor a, double p, uint64_t seed, bool training)
+KL_API_AT kl_tensor kl_dropout(kl_tensor a, double p, uint64_t seed, bool training);
 /* The same with a seed that is a tensor, as <kiln/ops.h> describes it: kl_random_fold_in(seed, round) gives each round
  * of a scan another mask, an input or an assigned state each run of a frozen step.  [ARGUMENT, TYPE, SHAPE] */
-KL_OP(dropout_seeded, kl_tensor a, double p, kl_tensor seed, bool training)
+KL_API_AT kl_tensor kl_dropout_seeded(kl_tensor a, double p, kl_tensor seed, bool training);
 
 /* ---- along an axis [SHAPE, TYPE] ---- */
-KL_OP(softmax, kl_tensor a, int axis)
-KL_OP(log_softmax, kl_tensor a, int axis)
+KL_API_AT kl_tensor kl_softmax(kl_tensor a, int axis);
+KL_API_AT kl_tensor kl_log_softmax(kl_tensor a, int axis);
 
 /* ---- reductions over `axes`, as in sum [SHAPE, TYPE] ---- */
 
 /* log of the sum of e^a, without overflow. */
-KL_OP(logsumexp, kl_tensor a, int naxes, const int *axes, bool keepdims)
+KL_API_AT kl_tensor kl_logsumexp(kl_tensor a, int naxes, const int *axes, bool keepdims);
 /* Sum of squared distances from the mean / (n - correction): 0 for the variance of these n numbers, 1 for an
  * estimate from a sample; NaN where n is not above the correction.  [ARGUMENT: correction below 0] */
-KL_OP(var, kl_tensor a, int naxes, const int *axes, bool keepdims, int correction)
+KL_API_AT kl_tensor kl_var(kl_tensor a, int naxes, const int *axes, bool keepdims, int correction);
 /* Square root of var; gradient 0 where that is 0. */
-KL_OP(std, kl_tensor a, int naxes, const int *axes, bool keepdims, int correction)
+KL_API_AT kl_tensor kl_std(kl_tensor a, int naxes, const int *axes, bool keepdims, int correction);
 /* Square root of the sum of squares; gradient 0 where that is 0. */
-KL_OP(norm, kl_tensor a, int naxes, const int *axes, bool keepdims)
+KL_API_AT kl_tensor kl_norm(kl_tensor a, int naxes, const int *axes, bool keepdims);
 
 /* ---- normalisation; weight and bias may be kl_none, eps is at least 0 [ARGUMENT, SHAPE, TYPE] ---- */
 
 /* (x - mean) / sqrt(variance + eps) over the last naxes axes, then times weight plus bias, both of those axes. */
-KL_OP(layer_norm, kl_tensor x, int naxes, kl_tensor weight, kl_tensor bias, double eps)
+KL_API_AT kl_tensor kl_layer_norm(kl_tensor x, int naxes, kl_tensor weight, kl_tensor bias, double eps);
 /* x / sqrt(mean of squares + eps) over the last naxes axes, then times weight. */
-KL_OP(rms_norm, kl_tensor x, int naxes, kl_tensor weight, double eps)
+KL_API_AT kl_tensor kl_rms_norm(kl_tensor x, int naxes, kl_tensor weight, double eps);
 /* x: [N, C, ...]  the same over each of `groups` groups of neighbouring channels of one example; weight, bias: [C]. */
-KL_OP(group_norm, kl_tensor x, int groups, kl_tensor weight, kl_tensor bias, double eps)
+KL_API_AT kl_tensor kl_group_norm(kl_tensor x, int groups, kl_tensor weight, kl_tensor bias, double eps);
 /* x: [N, C, ...]  weight, bias, mean, var: [C].  Training: over all but the channels, and mean and var, unless both
  * are kl_none, are assigned (1 - momentum) old + momentum new, the variance by n - 1; momentum: a number of this
  * run.  Else normalised by mean and var. */
-KL_OP(batch_norm, kl_tensor x, kl_tensor weight, kl_tensor bias, kl_tensor mean, kl_tensor var, bool training,
-      double momentum, double eps)
+KL_API_AT kl_tensor kl_batch_norm(kl_tensor x, kl_tensor weight, kl_tensor bias, kl_tensor mean, kl_tensor var,
+                                  bool training, double momentum, double eps);
 
 /* ---- products ---- */
 
 /* table: [V, D]  ids: integers of any shape  ->  [ids..., D]: row ids[i] of the table; an id out of range is the
  * nearest one in range.  The gradient adds the rows up in the order of the ids.  [SHAPE, TYPE] */
-KL_OP(embedding, kl_tensor table, kl_tensor ids)
+KL_API_AT kl_tensor kl_embedding(kl_tensor table, kl_tensor ids);
 /* x: [..., K]  w: [K, N]  b: [N] or kl_none  ->  x w + b.  [SHAPE, TYPE] */
-KL_OP(linear, kl_tensor x, kl_tensor w, kl_tensor b)
+KL_API_AT kl_tensor kl_linear(kl_tensor x, kl_tensor w, kl_tensor b);
 /* Sum of products of n operands (1..16, any number dtype) by subscripts, a letter an axis: "bij,bjk->bik".  A letter
  * that is not in the result is summed over; one twice in an operand is its diagonal.  Without "->" the result has
  * the letters that occur once, in alphabetical order.  Products go from left to right.
  * [ARGUMENT: the subscripts, SHAPE, TYPE] */
-KL_OP(einsum, const char *subscripts, int n, const kl_tensor *operand)
+KL_API_AT kl_tensor kl_einsum(const char *subscripts, int n, const kl_tensor *operand);
 /* q: [..., L, D]  k: [..., M, D]  v: [..., M, E]  ->  softmax(q k^T / sqrt(D)) v: [..., L, E]; leading axes (batch,
  * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or KL_I32 or KL_I64, broadcast
  * to
  * [..., L, 2], of which a row sees the keys from the first one on and before the second; or kl_none.  causal: row i
  * sees columns up to i + M - L.  A row that sees nothing gives zeros, and what a row does not see, an infinity or NaN
  * too, has no part in it.  One kernel, in which no L x M is stored.  [SHAPE, TYPE] */
-KL_OP(attention, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal)
+KL_API_AT kl_tensor kl_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal);
 
 /* ---- convolution over 1 to 3 axes; the lists have a number an axis ---- */
 
@@ -94,105 +94,63 @@ KL_OP(attention, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool cau
  * products with the windows of its filters.  O = (L + low + high - (K - 1) dilation - 1) / stride + 1; low and high
  * zeros are put at the ends of each axis, a negative number cuts off.  NULL: strides and dilations of 1, nothing put.
  * Any number dtype.  [ARGUMENT, SHAPE, TYPE] */
-KL_OP(conv, kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low, const int64_t *high,
-      const int64_t *dilation, int groups)
+KL_API_AT kl_tensor kl_conv(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low,
+                            const int64_t *high, const int64_t *dilation, int groups);
 /* x: [N, C, L...]  w: [C, M / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: what conv's gradient does to x with
  * the same numbers.  O = (L - 1) stride + (K - 1) dilation + 1 - low - high: low and high are cut off the ends, a
  * negative number adds elements.  [ARGUMENT, SHAPE, TYPE] */
-KL_OP(conv_transpose, kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low,
-      const int64_t *high, const int64_t *dilation, int groups)
+KL_API_AT kl_tensor kl_conv_transpose(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low,
+                                      const int64_t *high, const int64_t *dilation, int groups);
 
 /* ---- pooling: a reduction over each window of the last n axes (1..3), of which `window` and the lists have a number
  * each.  Windows as in conv, but the stride is the window without strides, and no element of the padding counts: a
  * window of padding alone gives what a reduction of nothing does.  Over whole axes: the reductions of ops.h.
  * [ARGUMENT, SHAPE, TYPE] ---- */
-KL_OP(sum_pool, kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
-      const int64_t *high, const int64_t *dilation) /* any number dtype, like max_pool and min_pool */
-KL_OP(avg_pool, kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
-      const int64_t *high, const int64_t *dilation)
-KL_OP(max_pool, kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
-      const int64_t *high, const int64_t *dilation) /* NaN if any is; equal largest share the gradient */
-KL_OP(min_pool, kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
-      const int64_t *high, const int64_t *dilation) /* NaN if any is; equal smallest share the gradient */
+/* any number dtype, like max_pool and min_pool */
+KL_API_AT kl_tensor kl_sum_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
+                                const int64_t *high, const int64_t *dilation);
+KL_API_AT kl_tensor kl_avg_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
+                                const int64_t *high, const int64_t *dilation);
+/* NaN if any is; equal largest share the gradient */
+KL_API_AT kl_tensor kl_max_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
+                                const int64_t *high, const int64_t *dilation);
+/* NaN if any is; equal smallest share the gradient */
+KL_API_AT kl_tensor kl_min_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
+                                const int64_t *high, const int64_t *dilation);
 
 /* ---- labels ---- */
 
 /* labels: integers [...]  ->  [..., classes] of dtype: 1 at the label, 0 elsewhere; a label outside 0..classes-1
  * has no 1.  [ARGUMENT, SHAPE, TYPE] */
-KL_OP(one_hot, kl_tensor labels, int64_t classes, kl_dtype dtype)
+KL_API_AT kl_tensor kl_one_hot(kl_tensor labels, int64_t classes, kl_dtype dtype);
 
 /* ---- losses: [], the mean over all elements (NaN of none) unless said otherwise ---- */
 
 /* logits: [N, C] floats  labels: [N] integers in 0..C-1  ->  [] mean of -log softmax(logits)[i, labels[i]].
  * A label outside the range counts as a class of logit equal to the row's largest.  [SHAPE, TYPE] */
-KL_OP(cross_entropy, kl_tensor logits, kl_tensor labels)
+KL_API_AT kl_tensor kl_cross_entropy(kl_tensor logits, kl_tensor labels);
 /* log_probs: [N, C] floats  labels: [N] integers  ->  mean of -log_probs[i, labels[i]]; a label outside 0..C-1 counts
  * as 0.  [SHAPE, TYPE] */
-KL_OP(nll_loss, kl_tensor log_probs, kl_tensor labels)
+KL_API_AT kl_tensor kl_nll_loss(kl_tensor log_probs, kl_tensor labels);
 
 /* Those below take two operands of one shape.  [SHAPE, TYPE] */
-KL_OP(mse_loss, kl_tensor a, kl_tensor b) /* (a - b)^2 */
-KL_OP(l1_loss, kl_tensor a, kl_tensor b)  /* |a - b| */
+KL_API_AT kl_tensor kl_mse_loss(kl_tensor a, kl_tensor b); /* (a - b)^2 */
+KL_API_AT kl_tensor kl_l1_loss(kl_tensor a, kl_tensor b);  /* |a - b| */
 /* d^2 / 2 up to |d| = delta, then delta (|d| - delta / 2), d = a - b; delta above 0: a runtime scalar.
  * [ARGUMENT] */
-KL_OP(huber_loss, kl_tensor a, kl_tensor b, double delta)
+KL_API_AT kl_tensor kl_huber_loss(kl_tensor a, kl_tensor b, double delta);
 /* huber_loss / beta, with delta = beta.  [ARGUMENT] */
-KL_OP(smooth_l1_loss, kl_tensor a, kl_tensor b, double beta)
+KL_API_AT kl_tensor kl_smooth_l1_loss(kl_tensor a, kl_tensor b, double beta);
 /* -(y log sigmoid(x) + (1 - y) log(1 - sigmoid(x))) for targets y in 0..1, without overflow. */
-KL_OP(bce_with_logits, kl_tensor x, kl_tensor y)
+KL_API_AT kl_tensor kl_bce_with_logits(kl_tensor x, kl_tensor y);
 /* max(0, 1 - x y) for scores x and targets y, 1 or -1. */
 /* mean(-y log p - (1 - y) log(1 - p)) of probabilities p, each logarithm at least -100; of logits kl_bce_with_logits is
  * exact, and under autocast this one is refused.  [TYPE, SHAPE] */
-KL_OP(binary_cross_entropy, kl_tensor p, kl_tensor y)
-KL_OP(hinge_loss, kl_tensor x, kl_tensor y)
+KL_API_AT kl_tensor kl_binary_cross_entropy(kl_tensor p, kl_tensor y);
+KL_API_AT kl_tensor kl_hinge_loss(kl_tensor x, kl_tensor y);
 /* How far the distributions q are from p along the last axis: sum of p (log p - log_q), 0 where p is 0; the mean
  * over the other axes. */
-KL_OP(divergence, kl_tensor log_q, kl_tensor p)
-
-#ifndef KL_NO_CALL_SITES
-#define kl_relu(...) kl_relu_at(KL_HERE, __VA_ARGS__)
-#define kl_sigmoid(...) kl_sigmoid_at(KL_HERE, __VA_ARGS__)
-#define kl_silu(...) kl_silu_at(KL_HERE, __VA_ARGS__)
-#define kl_gelu(...) kl_gelu_at(KL_HERE, __VA_ARGS__)
-#define kl_softplus(...) kl_softplus_at(KL_HERE, __VA_ARGS__)
-#define kl_mish(...) kl_mish_at(KL_HERE, __VA_ARGS__)
-#define kl_leaky_relu(...) kl_leaky_relu_at(KL_HERE, __VA_ARGS__)
-#define kl_elu(...) kl_elu_at(KL_HERE, __VA_ARGS__)
-#define kl_clamp(...) kl_clamp_at(KL_HERE, __VA_ARGS__)
-#define kl_dropout(...) kl_dropout_at(KL_HERE, __VA_ARGS__)
-#define kl_dropout_seeded(...) kl_dropout_seeded_at(KL_HERE, __VA_ARGS__)
-#define kl_softmax(...) kl_softmax_at(KL_HERE, __VA_ARGS__)
-#define kl_log_softmax(...) kl_log_softmax_at(KL_HERE, __VA_ARGS__)
-#define kl_logsumexp(...) kl_logsumexp_at(KL_HERE, __VA_ARGS__)
-#define kl_var(...) kl_var_at(KL_HERE, __VA_ARGS__)
-#define kl_std(...) kl_std_at(KL_HERE, __VA_ARGS__)
-#define kl_norm(...) kl_norm_at(KL_HERE, __VA_ARGS__)
-#define kl_layer_norm(...) kl_layer_norm_at(KL_HERE, __VA_ARGS__)
-#define kl_rms_norm(...) kl_rms_norm_at(KL_HERE, __VA_ARGS__)
-#define kl_group_norm(...) kl_group_norm_at(KL_HERE, __VA_ARGS__)
-#define kl_batch_norm(...) kl_batch_norm_at(KL_HERE, __VA_ARGS__)
-#define kl_embedding(...) kl_embedding_at(KL_HERE, __VA_ARGS__)
-#define kl_linear(...) kl_linear_at(KL_HERE, __VA_ARGS__)
-#define kl_einsum(...) kl_einsum_at(KL_HERE, __VA_ARGS__)
-#define kl_attention(...) kl_attention_at(KL_HERE, __VA_ARGS__)
-#define kl_conv(...) kl_conv_at(KL_HERE, __VA_ARGS__)
-#define kl_conv_transpose(...) kl_conv_transpose_at(KL_HERE, __VA_ARGS__)
-#define kl_sum_pool(...) kl_sum_pool_at(KL_HERE, __VA_ARGS__)
-#define kl_avg_pool(...) kl_avg_pool_at(KL_HERE, __VA_ARGS__)
-#define kl_max_pool(...) kl_max_pool_at(KL_HERE, __VA_ARGS__)
-#define kl_min_pool(...) kl_min_pool_at(KL_HERE, __VA_ARGS__)
-#define kl_one_hot(...) kl_one_hot_at(KL_HERE, __VA_ARGS__)
-#define kl_cross_entropy(...) kl_cross_entropy_at(KL_HERE, __VA_ARGS__)
-#define kl_nll_loss(...) kl_nll_loss_at(KL_HERE, __VA_ARGS__)
-#define kl_mse_loss(...) kl_mse_loss_at(KL_HERE, __VA_ARGS__)
-#define kl_l1_loss(...) kl_l1_loss_at(KL_HERE, __VA_ARGS__)
-#define kl_huber_loss(...) kl_huber_loss_at(KL_HERE, __VA_ARGS__)
-#define kl_smooth_l1_loss(...) kl_smooth_l1_loss_at(KL_HERE, __VA_ARGS__)
-#define kl_bce_with_logits(...) kl_bce_with_logits_at(KL_HERE, __VA_ARGS__)
-#define kl_binary_cross_entropy(...) kl_binary_cross_entropy_at(KL_HERE, __VA_ARGS__)
-#define kl_hinge_loss(...) kl_hinge_loss_at(KL_HERE, __VA_ARGS__)
-#define kl_divergence(...) kl_divergence_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT kl_tensor kl_divergence(kl_tensor log_q, kl_tensor p);
 
 #ifdef __cplusplus
 }

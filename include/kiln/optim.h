@@ -36,13 +36,13 @@ typedef struct kl_adam_options {
 /* An optimizer of n different float tensors that outlive the traces.  Options NULL: no momentum and no decay for
  * SGD; beta1 0.9, beta2 0.999, eps 1e-8 and no decay for Adam.  Made inside a trace, its tensors are part of that.
  * [errors ARGUMENT: also a tensor that is there twice, HANDLE, TYPE, MEMORY: NULL] */
-KL_API kl_optimizer *kl_sgd(const kl_tensor *param, int n, const kl_sgd_options *options);
-KL_API kl_optimizer *kl_adam(const kl_tensor *param, int n, const kl_adam_options *options);
+KL_API_AT kl_optimizer *kl_sgd(const kl_tensor *param, int n, const kl_sgd_options *options);
+KL_API_AT kl_optimizer *kl_adam(const kl_tensor *param, int n, const kl_adam_options *options);
 
 /* Records one step against the gradient of `loss`.  [errors ARGUMENT: no optimizer, TRACE: no open trace, GRAD: the
  * loss depends on no parameter, or a parameter was assigned in the trace after the loss had used it, and those of
  * kl_grad and kl_assign] */
-KL_API kl_status kl_optimizer_step(kl_optimizer *opt, kl_tensor loss, double lr);
+KL_API_AT kl_status kl_optimizer_step(kl_optimizer *opt, kl_tensor loss, double lr);
 
 /* Steps recorded so far (Adam's t); set it when training resumes, or back by one after a trace that failed.
  * [errors ARGUMENT] */
@@ -59,17 +59,6 @@ KL_API int kl_optimizer_slots(kl_optimizer *opt, double lr, kl_slot *slots);
 
 /* Frees the optimizer and releases its tensors, not the parameters.  NULL is fine. */
 KL_API void kl_optimizer_free(kl_optimizer *opt);
-
-/* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options);
-KL_API kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options);
-KL_API kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *opt, kl_tensor loss, double lr);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_sgd(...) kl_sgd_at(KL_HERE, __VA_ARGS__)
-#define kl_adam(...) kl_adam_at(KL_HERE, __VA_ARGS__)
-#define kl_optimizer_step(...) kl_optimizer_step_at(KL_HERE, __VA_ARGS__)
-#endif
 
 #ifdef __cplusplus
 }

@@ -20,8 +20,8 @@
  * A device has memory of its own: Kiln does not follow its addresses, but sums with offsets are addresses, too.  One
  * thread at a time works with a device, any thread.  What is given to a device it may work through as late as `finish`
  * and `download`, in order.  A function that fails returns false (or NULL, or 0) and says why in *e; a graph that fails
- * leaves all values as they were.  The shared object stays in the process until that ends, whoever else closes it, for
- * tensors and kernels on its devices live as long. */
+ * leaves all values as they were.  The shared object stays in the process until that ends, even if the host
+ * closes it, for tensors and kernels on its devices live as long. */
 #ifndef KILN_PLUGIN_H
 #define KILN_PLUGIN_H
 #include <kiln/types.h>

@@ -40,7 +40,7 @@ typedef struct kl_qscheme {
  * counting blocks; kl_none: from the least and greatest elements of x that share it.  zero_point: the scale's shape,
  * KL_I8 or KL_U8 as the integers; kl_none: 0, or from the range beside a scale of kl_none.  KL_Q_I4 needs a last axis
  * of even length. [SHAPE, TYPE, ARGUMENT] */
-KL_OP(quantized, kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
+KL_API_AT kl_tensor kl_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
 
 /* What ranges a tensor has had, to choose its scale before it comes: two states, the least and greatest elements so
  * far, or, with a momentum above 0, their moving averages low = momentum * low + (1 - momentum) * new. */
@@ -54,19 +54,10 @@ typedef struct kl_observer {
 KL_API kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, kl_dtype dtype, int rank,
                                   const int64_t *dims);
 /* Takes x in, by kl_assign to both states.  [SHAPE, TYPE] */
-KL_API kl_status kl_observe(kl_observer *o, kl_tensor x);
+KL_API_AT kl_status kl_observe(kl_observer *o, kl_tensor x);
 /* x in the observer's scheme, with the scale of what it has seen, numbers beyond that saturated.  [SHAPE, TYPE] */
-KL_API kl_tensor kl_quantized_by(const kl_observer *o, kl_tensor x);
+KL_API_AT kl_tensor kl_quantized_by(const kl_observer *o, kl_tensor x);
 KL_API void kl_observer_free(kl_observer *o);
-
-KL_API kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x);
-KL_API kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tensor x);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_quantized(...) kl_quantized_at(KL_HERE, __VA_ARGS__)
-#define kl_observe(...) kl_observe_at(KL_HERE, __VA_ARGS__)
-#define kl_quantized_by(...) kl_quantized_by_at(KL_HERE, __VA_ARGS__)
-#endif
 
 #ifdef __cplusplus
 }

@@ -23,21 +23,14 @@ extern "C" {
 #endif
 
 /* In coordinates; indices out of range count as the nearest in range.  [SHAPE, TYPE] */
-KL_OP(sparse_coo, kl_tensor values, kl_tensor rows, kl_tensor columns, int64_t nrows, int64_t ncolumns)
+KL_API_AT kl_tensor kl_sparse_coo(kl_tensor values, kl_tensor rows, kl_tensor columns, int64_t nrows, int64_t ncolumns);
 /* In rows, of which starts has one more than there are, ascending from 0.  [SHAPE, TYPE] */
-KL_OP(sparse_csr, kl_tensor values, kl_tensor starts, kl_tensor columns, int64_t ncolumns)
+KL_API_AT kl_tensor kl_sparse_csr(kl_tensor values, kl_tensor starts, kl_tensor columns, int64_t ncolumns);
 /* The elements of a plain matrix that are not 0, in rows, at most `bound`: with more every value is NaN.  Gradients
  * flow to them.  It sorts, so it is for making one, not for every step; floats.  [SHAPE, TYPE, ARGUMENT] */
-KL_OP(to_sparse, kl_tensor a, int64_t bound)
+KL_API_AT kl_tensor kl_to_sparse(kl_tensor a, int64_t bound);
 /* a: [R, K]  b: [K, C]: the product where pattern [R, C] stores what is not 0, as sparse as that.  [SHAPE, TYPE] */
-KL_OP(sampled_matmul, kl_tensor a, kl_tensor b, kl_tensor pattern)
-
-#ifndef KL_NO_CALL_SITES
-#define kl_sparse_coo(...) kl_sparse_coo_at(KL_HERE, __VA_ARGS__)
-#define kl_sparse_csr(...) kl_sparse_csr_at(KL_HERE, __VA_ARGS__)
-#define kl_to_sparse(...) kl_to_sparse_at(KL_HERE, __VA_ARGS__)
-#define kl_sampled_matmul(...) kl_sampled_matmul_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT kl_tensor kl_sampled_matmul(kl_tensor a, kl_tensor b, kl_tensor pattern);
 
 #ifdef __cplusplus
 }

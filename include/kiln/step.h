@@ -44,29 +44,17 @@ typedef struct kl_slot {
  * given as a number: kl_dropout has the same mask, kl_rand the same numbers in each run.  A seed that changes from run
  * to run is a tensor, an input or a state that the step assigns (kl_dropout_seeded, kl_rand_seeded and their like).
  * [errors NULL: TRACE without a begin, ARGUMENT, HANDLE: an input that is none, those of kl_trace_end] */
-KL_API kl_step *kl_step_end(int ninputs, const kl_tensor *inputs);
+KL_API_AT kl_step *kl_step_end(int ninputs, const kl_tensor *inputs);
 /* Runs it: inputs of the shapes, dtypes and devices recorded; numbers by name, the others as recorded; outputs[] are
  * new handles, which the caller releases.  After an error every value is as before, and outputs[] are kl_none. [errors
  * ARGUMENT: a wrong count or name; SHAPE, TYPE, DEVICE: an input does not fit; HANDLE: an input or a state that was
  * released; TRACE: one is open; those of running] */
-KL_API kl_status kl_step_run(const kl_step *step, int ninputs, const kl_tensor *inputs, int nslots,
-                             const kl_slot *slots,
-                             int noutputs, kl_tensor *outputs);
+KL_API_AT kl_status kl_step_run(const kl_step *step, int ninputs, const kl_tensor *inputs, int nslots,
+                                const kl_slot *slots, int noutputs, kl_tensor *outputs);
 /* Outputs of a run, -1 for NULL. */
 KL_API int kl_step_outputs(const kl_step *step);
 /* Once no thread runs it.  NULL is fine. */
 KL_API void kl_step_free(kl_step *step);
-
-/* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
-KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
-                                int nslots,
-                                const kl_slot *slots, int noutputs, kl_tensor *outputs);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
-#define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
-#endif
 
 #ifdef __cplusplus
 }

@@ -17,7 +17,7 @@ extern "C" {
 /* What it stands for as a plain tensor: zeros where a sparse one stores nothing, floats of a quantized one, a last axis
  * of two for the real and imaginary parts of a complex one, the values of a nested one, a named one without its
  * names. */
-KL_OP1(dense)
+KL_API_AT kl_tensor kl_dense(kl_tensor a);
 /* "complex", "quantized", "sparse", "named", "nested", "blocked"; "" for a plain tensor, or a bad handle. */
 KL_API const char *kl_layer_name(kl_tensor t);
 /* How many parts it is stored as; 0 for a plain tensor, or a bad handle. */
@@ -27,12 +27,7 @@ KL_API uint32_t kl_layer_parts(kl_tensor t);
 KL_API char *kl_layer_text(kl_tensor t, char *buf, size_t size);
 /* One of them, in the order in which its header names them: a new handle of the same values.  [ARGUMENT: it has
  * none] */
-KL_OP(layer_part, kl_tensor t, uint32_t i)
-
-#ifndef KL_NO_CALL_SITES
-#define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)
-#define kl_layer_part(...) kl_layer_part_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API_AT kl_tensor kl_layer_part(kl_tensor t, uint32_t i);
 
 #ifdef __cplusplus
 }

@@ -4,9 +4,9 @@
  * records ordinary ops, so that what it makes is fused, differentiated and run on every device like anything else; code
  * that uses tensors does not know that one is active.  They nest: autocast inside of vmap, vmap inside of vmap, both
  * under a profiler or tracer. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_TRANSFORM_H
 #define KILN_TRANSFORM_H
-#include <kiln/control.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,9 +41,8 @@ typedef enum kl_randomness {
  * for each element by itself, and say so once in the log (kl_set_log).  Nests. [lazy; new handles; errors ARGUMENT:
  * nothing is mapped, no such axis, the batch is empty, batches of two lengths, random numbers; SHAPE: a tensor inside
  * has KL_MAX_RANK axes; those of the function] */
-KL_API kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes,
-                         uint32_t nout,
-                         kl_tensor *out, const int *out_axes, kl_randomness randomness);
+KL_API_AT kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes,
+                            uint32_t nout, kl_tensor *out, const int *out_axes, kl_randomness randomness);
 
 /* ---- autocast: products in a narrow dtype, the rest where it is safe (key Autocast) ----
  *
@@ -58,8 +57,8 @@ KL_API kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_ten
 
 /* dtype: KL_BF16 or KL_F16, or KL_F32 for a block without autocast inside of another one.  Blocks nest, and are their
  * thread's.  [errors TYPE; ARGUMENT: 32 blocks are open; MEMORY] */
-KL_API kl_status kl_autocast_begin(kl_dtype dtype);
-KL_API kl_status kl_autocast_end(void); /* [errors ARGUMENT: none is open] */
+KL_API_AT kl_status kl_autocast_begin(kl_dtype dtype);
+KL_API_AT kl_status kl_autocast_end(void); /* [errors ARGUMENT: none is open] */
 KL_API kl_dtype kl_autocast_dtype(void); /* of the innermost block; KL_F32: no autocast here */
 
 /* f16 gradients below 6e-8 are 0: with the loss so many times as large they are not.  A step whose gradients are not
@@ -76,15 +75,15 @@ typedef struct kl_loss_scale {
     int interval;              /* 2000 */
 } kl_loss_scale;
 /* The numbers above may be changed after it.  [new handles; errors ARGUMENT, DEVICE] */
-KL_API kl_status kl_loss_scale_init(kl_loss_scale *s, kl_device device, double initial);
+KL_API_AT kl_status kl_loss_scale_init(kl_loss_scale *s, kl_device device, double initial);
 KL_API void kl_loss_scale_free(kl_loss_scale *s);
 /* loss * scale, f32 or f64 [lazy; TYPE] */
-KL_API kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss);
+KL_API_AT kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss);
 /* gradient / scale, f32 or f64 [lazy; TYPE] */
-KL_API kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient);
+KL_API_AT kl_tensor kl_loss_scale_down(const kl_loss_scale *s, kl_tensor gradient);
 /* bool[]: all of all [lazy; TYPE] */
-KL_API kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients);
-KL_API kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite);           /* assigns the next scale [TYPE] */
+KL_API_AT kl_tensor kl_loss_scale_finite(int n, const kl_tensor *gradients);
+KL_API_AT kl_status kl_loss_scale_update(kl_loss_scale *s, kl_tensor finite); /* assigns the next scale [TYPE] */
 
 /* ---- the profiler of calls (key Profiler) ---- */
 
@@ -125,35 +124,9 @@ KL_API kl_status kl_tracer_end(kl_tracer *tr, uint32_t nout, const kl_tensor *ou
 KL_API const char *kl_tracer_text(kl_tracer *tr);
 /* Makes the calls again, on other tensors of the same types.  Captured tensors have to be there still, with the values
  * they have now.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, and those of the ops] */
-KL_API kl_status kl_tracer_run(const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
-KL_API void kl_tracer_free(kl_tracer *tr); /* NULL is fine */
-
-/* ---- the same with a call site, which may be NULL ---- */
-KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint32_t nin, const kl_tensor *in,
-                                  uint32_t nout,
+KL_API_AT kl_status kl_tracer_run(const kl_tracer *tr, uint32_t nin, const kl_tensor *in, uint32_t nout,
                                   kl_tensor *out);
-KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
-                            const int *in_axes, uint32_t nout, kl_tensor *out, const int *out_axes,
-                                kl_randomness randomness);
-KL_API kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype);
-KL_API kl_status kl_autocast_end_at(const kl_site *site);
-KL_API kl_status kl_loss_scale_init_at(const kl_site *site, kl_loss_scale *s, kl_device device, double initial);
-KL_API kl_tensor kl_loss_scale_up_at(const kl_site *site, const kl_loss_scale *s, kl_tensor loss);
-KL_API kl_tensor kl_loss_scale_down_at(const kl_site *site, const kl_loss_scale *s, kl_tensor gradient);
-KL_API kl_tensor kl_loss_scale_finite_at(const kl_site *site, int n, const kl_tensor *gradients);
-KL_API kl_status kl_loss_scale_update_at(const kl_site *site, kl_loss_scale *s, kl_tensor finite);
-
-#ifndef KL_NO_CALL_SITES
-#define kl_vmap(...) kl_vmap_at(KL_HERE, __VA_ARGS__)
-#define kl_tracer_run(...) kl_tracer_run_at(KL_HERE, __VA_ARGS__)
-#define kl_autocast_begin(...) kl_autocast_begin_at(KL_HERE, __VA_ARGS__)
-#define kl_autocast_end() kl_autocast_end_at(KL_HERE)
-#define kl_loss_scale_init(...) kl_loss_scale_init_at(KL_HERE, __VA_ARGS__)
-#define kl_loss_scale_up(...) kl_loss_scale_up_at(KL_HERE, __VA_ARGS__)
-#define kl_loss_scale_down(...) kl_loss_scale_down_at(KL_HERE, __VA_ARGS__)
-#define kl_loss_scale_finite(...) kl_loss_scale_finite_at(KL_HERE, __VA_ARGS__)
-#define kl_loss_scale_update(...) kl_loss_scale_update_at(KL_HERE, __VA_ARGS__)
-#endif
+KL_API void kl_tracer_free(kl_tracer *tr); /* NULL is fine */
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,9 @@
 #else
 #define KL_API __attribute__((visibility("default")))
 #endif
+/* A function that has a variant with a call site, kl_NAME_at, and a macro that passes it the caller's line: both are
+ * made from its prototype (call_sites.awk). */
+#define KL_API_AT KL_API
 
 #define KL_MAX_RANK 8 /* most dimensions a tensor may have */
 

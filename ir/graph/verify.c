@@ -1,4 +1,4 @@
-/* The verifier: every invariant of ir.h, checked so that no index is followed before it is known to be
+/* The verifier: every invariant of node.h, checked so that no index is followed before it is known to be
  * in range.  Dtypes and shapes are derived again by the ops' own rules. */
 #include "ir/ir.h"
 #include <string.h>

@@ -232,14 +232,23 @@ val ix_scale(struct kernel *k, val a, int64_t c)
     return combine(k, k_int(k, 0), a, c);
 }
 
-/* Splits f into c*q + rest with 0 <= rest < c if the form allows it. */
-static bool form_split(const struct kernel *k, const struct form *f, int64_t c, struct form *q, struct form *rest)
+/* f as c*q + rest.  nearest: of each coefficient q takes the nearest multiple of c, so that the rest has the smallest
+ * coefficients; else it takes those that are multiples.  Is 0 <= rest < c? */
+static bool form_divide(const struct kernel *k, const struct form *f, int64_t c, bool nearest, struct form *q,
+                        struct form *rest)
 {
     *q = form_const(0);
     *rest = form_const(0);
     for (uint32_t i = 0; i < f->n; i++) {
-        struct form *to = f->t[i].coef % c == 0 ? q : rest;
-        to->t[to->n++] = (struct term){f->t[i].atom, to == q ? f->t[i].coef / c : f->t[i].coef};
+        int64_t coef = f->t[i].coef, times = coef / c, over = coef % c;
+        if (nearest && over)
+            times += over > c / 2 ? 1 : over < -(c / 2) ? -1 : 0;
+        else if (over)
+            times = 0;
+        if (times)
+            q->t[q->n++] = (struct term){f->t[i].atom, times};
+        if (coef - times * c)
+            rest->t[rest->n++] = (struct term){f->t[i].atom, coef - times * c};
     }
     int64_t qc = f->c / c, rc = f->c % c;
     if (rc < 0)
@@ -251,6 +260,19 @@ static bool form_split(const struct kernel *k, const struct form *f, int64_t c, 
     form_range(k, q);
     form_range(k, rest);
     return rest->lo >= 0 && rest->hi < c;
+}
+
+/* Splits f into c*q + rest with 0 <= rest < c if the form allows it; else q has what c divides. */
+static bool form_split(const struct kernel *k, const struct form *f, int64_t c, struct form *q, struct form *rest)
+{
+    struct form near_q, near_rest;
+    if (form_divide(k, f, c, false, q, rest))
+        return true;
+    if (!form_divide(k, f, c, true, &near_q, &near_rest))
+        return false;
+    *q = near_q;
+    *rest = near_rest;
+    return true;
 }
 
 static int64_t floor_div(int64_t a, int64_t c) { return a >= 0 ? a / c : -((-a + c - 1) / c); }
@@ -434,6 +456,18 @@ void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi)
     } else {
         remember(k, v, &f);
     }
+}
+
+void ix_whole(struct kernel *k, val v, int64_t lo, int64_t hi)
+{
+    struct index_table *x = table(k);
+    struct form atom = {.n = 1, .lo = lo, .hi = hi};
+    if (!x || !v || k->inst[v].op == L_CONST)
+        return;
+    mem_free(x->e[v].t);
+    x->e[v] = (struct entry){0};
+    atom.t[0] = (struct term){v, 1};
+    remember(k, v, &atom);
 }
 
 bool ix_const(const struct kernel *k, val v, int64_t *c)

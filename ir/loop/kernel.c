@@ -101,6 +101,11 @@ val k_load(struct kernel *k, uint32_t buf, val index, val pred)
     return k_inst(k, L_LOAD, buf < k->nbuf ? k->buf[buf].dtype : KL_BOOL, index, pred, 0, buf);
 }
 
+val k_load_wide(struct kernel *k, uint32_t buf, val index, val pred)
+{
+    return k_inst(k, L_LOAD, KL_U32, index, pred, 0, buf);
+}
+
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred)
 {
     k_inst(k, L_STORE, k->inst[value].dtype, index, value, pred, buf);

@@ -102,8 +102,9 @@ bool memory_load(struct machine *m, struct thread *t, val v)
             *to = 0;
             if (i->b && !value_get(m, t, i->b, r, c))
                 continue;
-            int64_t at = interp_memory_place(m, t, i, r, c);
-            if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, i->cols ? t->subgroup : t->self, LOADS))
+            int64_t at = interp_memory_place(m, t, i, r, c), last = at + (int64_t)load_elements(m->k, i) - 1;
+            if (!in_bounds(m, v, buf, at) || !in_bounds(m, v, buf, last) ||
+                !interp_memory_note(m, v, buf, at, i->cols ? t->subgroup : t->self, LOADS))
                 return false;
             memcpy(to, interp_memory_element(m, t, buf, at), dtype_size(i->dtype));
         }

@@ -293,7 +293,9 @@ static bool memory_rules(const struct checker *c, val v)
     if (i->op == L_PREFETCH)
         return (!c->k->inst[i->a].varying && i->kind < PREFETCH_COUNT) ||
             kernel_verify_fail(c, v, "unknown prefetch, or of a varying index");
-    if (i->op == L_LOAD ? i->dtype != b->dtype : false)
+    bool wide = i->dtype == KL_U32 && b->role == BUF_IN && b->dtype != KL_BOOL && dtype_size(b->dtype) < 4 &&
+                i->varying && !c->grid;
+    if (i->op == L_LOAD && i->dtype != b->dtype && !wide)
         return kernel_verify_fail(c, v, "load of another dtype");
     if (store && !(kernel_verify_usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) ||
                                           kernel_verify_fail(c, v, "store to an input or of another dtype"))))

@@ -27,7 +27,7 @@
  * Phases: SYNC, outside of all loops, ends a phase of the kernel.  All that one phase has stored in outputs and
  * workspaces the next may load; values do not pass, but for constants.  Each phase has at most one parallel or
  * grid loop.  A kernel's iterations are those of its phases one after the other: begin and end of a call are counted
- * so, and whoever runs a kernel in parts runs one phase to its end before the next.
+ * so, and what runs a kernel in parts runs one phase to its end before the next.
  *
  * Tiles: a value may be a matrix of constant shape, kept in registers.  Primitives take them element by element; a row
  * [1xN], a column [Mx1] or a scalar stands for all rows or columns.  MMA adds a product of two tiles to a third.  Tiles
@@ -64,7 +64,8 @@ enum lop {
     L_IF,    /* a condition (bool, uniform): runs up to its END once or not at all        */
     L_LOAD,  /* a index in elements (i64), b predicate or 0, imm: buffer; false lanes give 0.  A tile: d stride, kind:
                 enum tile_order.  Of an output or workspace: an element that this iteration of the parallel loop, or
-                an earlier phase, has stored */
+                an earlier phase, has stored.  On a processor, u32 of an input of 1 or 2 bytes an element: the bits of
+                4 or 2 neighbours, the first in the lowest */
     L_STORE, /* a index, b value, c predicate or 0, d stride of a tile, imm: buffer, kind as of a load */
     L_PREFETCH, /* a index (i64, uniform), imm: buffer, kind: enum prefetch; no access: any index is legal */
     L_ATOMIC,   /* a index, b value, c predicate or 0, imm: buffer, kind: enum fold but MUL: what is there and the value
@@ -117,7 +118,7 @@ struct linst {
 _Static_assert(sizeof(struct linst) == 32, "no padding: kernels are hashed as bytes");
 
 enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_WORKSPACE, BUF_SHARED, BUF_REGISTER, BUF_COUNT };
-/* The kernel's own memory, which nobody gives it as an argument. */
+/* The kernel's own memory, which is no argument. */
 static inline bool buf_is_local(unsigned role) { return role == BUF_SHARED || role == BUF_REGISTER; }
 struct lbuf {
     uint8_t dtype, role;
@@ -140,7 +141,9 @@ struct schedule {
     /* dot on a GPU: rows and columns of a block of threads; width: its threads. As many threads as tiles: each has one.
      * More: the subgroups of the matrix units do (caps.mma) */
     uint16_t block_m, block_n;
-    uint16_t step;          /* the same: elements of the contraction that the block holds in shared memory at a time */
+    /* the same: elements of the contraction that the block holds in shared memory at a time.  dot of a few rows on a
+     * processor: that it reads from a matrix read once at a time; 0: by tiles instead */
+    uint16_t step;
     uint16_t pad2;
 };
 _Static_assert(sizeof(struct schedule) == 32, "no padding: schedules are hashed and compared as bytes");
@@ -223,6 +226,12 @@ void k_end(struct kernel *k, val loop);
 val k_out(struct kernel *k, val carry);
 val k_if(struct kernel *k, val cond);
 val k_load(struct kernel *k, uint32_t buf, val index, val pred);
+val k_load_wide(struct kernel *k, uint32_t buf, val index, val pred); /* a u32 of neighbours */
+/* How many elements a load reads, or one lane of it. */
+static inline unsigned load_elements(const struct kernel *k, const struct linst *i)
+{
+    return (unsigned)(dtype_size(i->dtype) / dtype_size(k->buf[i->imm].dtype));
+}
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
 void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index);
 val k_splat(struct kernel *k, val a);            /* a itself if it varies already */
@@ -248,6 +257,8 @@ bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride);
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
 bool ix_const(const struct kernel *k, val v, int64_t *c);
 void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi); /* promises lo <= v <= hi */
+/* Promises lo <= v <= hi; later values have v whole in their forms, not what it is made of, whose ranges say less. */
+void ix_whole(struct kernel *k, val v, int64_t lo, int64_t hi);
 bool ix_depends(const struct kernel *k, val v, val var);  /* does v use var at all?  Out of memory: yes */
 bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms */
 void index_scope_end(struct kernel *k);                   /* k_end calls it */

@@ -1,5 +1,5 @@
 /* attention: softmax(scale * q k^T) v, one pass over the keys with a running largest score (online softmax, Milakov and
- * Gimelshein 2018; attention so, Dao et al. 2022).  ir.h says what it is and in which order it is computed. */
+ * Gimelshein 2018; attention so, Dao et al. 2022).  node.h says what it is and in which order it is computed. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <math.h>

@@ -99,28 +99,34 @@ static ref vjp_apart(struct graph *g, const struct node *n, ref dy, const struct
     return n_pad(g, all, zero, axis, 0, dims_build(g, "window", 2, rest, 0), 0);
 }
 
-/* Windows that overlap: each element takes the sum over those that hold it.  dy as [.., j, i, ..] gets zeros between
- * its windows and behind them up to length + dilation; read in rows shorter by the dilation, row j starts
- * j * dilation further on, where its elements come from, and the rows are added up. */
+/* Windows that overlap: each element takes the sum over those that hold it.  dy as [.., j, i, ..] gets `reach` zeros
+ * before its windows, zeros between them, and zeros behind them, so that its rows have length + reach elements.  Read
+ * from `reach` on in rows shorter by the dilation, element x of row j is element x + reach - j * dilation, the window
+ * whose element j is x; no row reads another's.  The rows are added up. */
 static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const struct steps *by)
 {
     const struct shape from = *node_shape(g, n->in[0]);
     uint32_t axis = n->attr.window.axis;
     int64_t size = n->attr.window.size, length = from.dim[axis];
+    int64_t reach = (size - 1) * by->dilation, row, all, read;
     struct scaled behind[] = {{length, 1}, {node_shape(g, dy)->dim[axis], -by->stride}};
-    int64_t high = dims_build(g, "window", 2, behind, by->dilation + by->stride - 1);
+    int64_t high = dims_build(g, "window", 2, behind, by->stride - 1);
     ref zero = n_const(g, n->dtype, dtype_bits(n->dtype, 0));
-    ref rows = n_pad(g, elements_at(g, dy, axis), zero, axis + 1, 0, high, by->stride - 1);
-    struct shape flat = from, split = split_rows(&from, axis, size, length);
-    int64_t row, all = dims_build(g, "window", 1, &(struct scaled){length, size}, 0);
-    if (!dims_sum(g, 1, &(struct scaled){length, 1}, by->dilation, &row) ||
-        !dims_sum(g, 1, &(struct scaled){row, size}, 0, &flat.dim[axis])) {
+    ref rows = n_pad(g, elements_at(g, dy, axis), zero, axis + 1, reach, high, by->stride - 1);
+    struct shape flat = from, split;
+    if (!dims_sum(g, 1, &(struct scaled){length, 1}, reach, &row) ||
+        !dims_sum(g, 1, &(struct scaled){row, size}, 0, &flat.dim[axis]) ||
+        !dims_sum(g, 1, &(struct scaled){row, 1}, -by->dilation, &read) ||
+        !dims_sum(g, 1, &(struct scaled){read, size}, 0, &all)) {
         err_set(&g->err, KL_ERR_SHAPE, "window: the gradient of windows of %lld elements becomes too large",
                 (long long)size);
         return NIL;
     }
-    ref sheared = n_slice(g, n_reshape(g, rows, &flat), axis, 0, all, 1);
-    return n_reshape(g, n_reduce(g, OP_sum, n_reshape(g, sheared, &split), 1u << axis), &from);
+    split = split_rows(&from, axis, size, read);
+    ref sheared = n_reshape(g, n_slice(g, n_reshape(g, rows, &flat), axis, reach, all, 1), &split);
+    if (size > 2)
+        sheared = n_slice(g, sheared, axis + 1, 0, length, 1);
+    return n_reshape(g, n_reduce(g, OP_sum, sheared, 1u << axis), &from);
 }
 
 void vjp_window(struct graph *g, ref y, ref dy, ref *din)

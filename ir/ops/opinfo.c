@@ -93,6 +93,7 @@ static const char *const sum_words[] = {"i32", NULL};
 #define FIELD(field) .at = offsetof(union attr, field), .size = sizeof(((union attr *)0)->field)
 #define A_NONE {0}
 #define A_AXIS(field) {.word = "axis", .kind = ATTR_AXIS, FIELD(field)}
+#define A_EACH_AXIS(field) {.word = "axis", .kind = ATTR_AXIS, FIELD(field), .several = true}
 #define A_AXES(field) {.word = "axes", .kind = ATTR_AXES, FIELD(field)}
 #define A_PERM(field) {.word = "perm", .kind = ATTR_PERM, FIELD(field)}
 #define A_DIM(s, field) {.word = #field, .kind = ATTR_DIM, FIELD(s.field)}
@@ -116,7 +117,8 @@ static const char *const sum_words[] = {"i32", NULL};
 /* The words of ops.def for traits. */
 enum { NONE = TRAIT_NONE, LEAF = TRAIT_LEAF, VIEW = TRAIT_VIEW, SELECT = TRAIT_SELECT, REDUCE = TRAIT_REDUCE,
        CUMULATIVE = TRAIT_CUMULATIVE, ANCHOR = TRAIT_ANCHOR, QUANT = TRAIT_QUANT, REGION = TRAIT_REGION,
-       CONTROL = TRAIT_CONTROL, INLINED = TRAIT_INLINED, NON_FUSIBLE = TRAIT_NON_FUSIBLE };
+       CONTROL = TRAIT_CONTROL, INLINED = TRAIT_INLINED, NON_FUSIBLE = TRAIT_NON_FUSIBLE, PRODUCT = TRAIT_PRODUCT,
+       MASKED = TRAIT_MASKED };
 
 const struct opinfo opinfo[OP_COUNT] = {
     [OP_nil] = {.name = "nil", .doc = "no value", .autocast = "ANY", .batching = "LEAF", .cls = CLASS_STRUCT},

@@ -116,7 +116,7 @@ static bool site_comment(struct parser *p, uint32_t *site)
 /* ---- lines ---- */
 
 /* A const's literal: kept as it stands until the dtype is known. */
-static bool graph_parse_literal(struct parser *p, struct word *w)
+bool parse_literal(struct parser *p, struct word *w)
 {
     lex_space(&p->l);
     w->s = p->l.p;
@@ -238,8 +238,10 @@ static bool node(struct parser *p, ref *out)
         return parse_region_op(p, op, out);
     struct node n = {.op = (uint16_t)op, .nin = opinfo[op].nin};
     struct leaf_text leaf = {0};
-    struct word value = {0};
-    if (leaves_of(p->g, op) ? !leaf_text(p, &leaf) : op == OP_const && !graph_parse_literal(p, &value))
+    struct literals value = {0};
+    struct attr_lists lists = {0};
+    lex_space(&p->l);
+    if (leaves_of(p->g, op) ? !leaf_text(p, &leaf) : op == OP_const && !parse_list(p, &value))
         return false;
     for (unsigned i = 0; i < n.nin; i++) {
         if (i >= op_min_operands(op) && !lex_at(&p->l, ','))
@@ -251,23 +253,24 @@ static bool node(struct parser *p, ref *out)
         return lex_fail(&p->l, p->l.p, "%s takes %s%u operand%s", opinfo[op].name,
                         op_min_operands(op) < n.nin ? "at most " : "", n.nin, n.nin == 1 ? "" : "s");
     struct type t;
-    if (!parse_attrs(p, &n))
+    if (!parse_attrs(p, &n, &lists))
         return false;
     struct tail tail;
-    const char *why;
     if (!parse_type(p, &t) || !parse_tail(p, false, &tail))
         return false;
     if (leaves_of(p->g, op)) {
         if (!mention_leaf(p, op, &leaf, &t))
             return false;
         n.attr.leaf.index = leaf.ordinal;
-    } else if (op == OP_const && !literal_parse(t.dtype, value.s, value.len, &n.attr.konst.bits, &why)) {
-        return lex_fail(&p->l, value.s, "%s (const of %s)", why, dtype_name(t.dtype));
     }
     n.dtype = (uint8_t)t.dtype;
-    ref r = graph_add(p->g, &n, &t.shape);
-    if (!r)
+    ref r = NIL;
+    if (op == OP_expand && !(n.in[0] = parse_lead(p->g, n.in[0], t.shape.rank)))
         return parse_failed(p, op_at);
+    if (op == OP_const ? !parse_const(p, &n, &value, &t, op_at, &r)
+        : lists.naxes > 1 ? !parse_axes(p, &n, &lists, op_at, &r)
+                          : !(r = graph_add(p->g, &n, &t.shape)) && !parse_failed(p, op_at))
+        return false;
     *out = r;
     return check_type(p, r, &t) && parse_device(p, r, &tail, tail.device_at) &&
            (tail.group == GROUP_NONE || parse_group(p, r, tail.group, tail.group_at));

@@ -28,8 +28,27 @@ bool parse_tail(struct parser *p, bool regions, struct tail *t);
 bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at); /* is r where its line says? */
 bool parse_group(struct parser *p, ref r, uint64_t group, const char *at);
 bool parse_whole(struct parser *p);                             /* a graph up to the end of the line of its '}' */
+bool parse_literal(struct parser *p, struct word *w);           /* a number, as it stands */
 /* ---- parse_attr.c ---- */
-bool parse_attrs(struct parser *p, struct node *n);             /* attributes and marks, up to the ':' of the type */
+/* Attributes of an op that lists several axes. */
+enum { ATTR_LISTS = 6 };
+struct attr_lists {
+    unsigned naxes;
+    uint8_t axis[KL_MAX_RANK];
+    struct { unsigned n; uint64_t v[KL_MAX_RANK]; const char *at; } of[ATTR_LISTS]; /* by attribute */
+};
+/* Attributes and marks, up to the ':' of the type.  lists: or NULL, and one axis alone. */
+bool parse_attrs(struct parser *p, struct node *n, struct attr_lists *lists);
+/* ---- parse_axes.c ---- */
+bool parse_axes_check(struct parser *p, const struct node *n, const struct attr_lists *l);
+/* The nodes of several axes; *out: the last. */
+bool parse_axes(struct parser *p, const struct node *n, const struct attr_lists *l, const char *at, ref *out);
+ref parse_lead(struct graph *g, ref r, unsigned rank);          /* r with leading axes of length 1; NIL: g->err */
+enum { MAX_LITERALS = 64 };
+struct literals { const char *at; unsigned n; bool list; struct word v[MAX_LITERALS]; };
+bool parse_list(struct parser *p, struct literals *l);          /* NUMBER, or [NUMBER, ...] */
+bool parse_const(struct parser *p, const struct node *n, const struct literals *l, const struct type *t, const char *at,
+                 ref *out);
 /* ---- parse_dim.c ---- */
 bool parse_symbols(struct parser *p);                           /* lines "symbol n 1..512", if any */
 bool parse_dim(struct parser *p, int64_t *d);                   /* "784", "2*n+1" */

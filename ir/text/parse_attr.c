@@ -106,23 +106,37 @@ static bool attr_real(struct parser *p, union attr *to, const struct attr_info *
     return lex_need(&p->l, ')', "')'");
 }
 
-/* "N)"; a dim of a graph with symbols may be symbolic */
-static bool attr_number(struct parser *p, union attr *to, const struct attr_info *i)
+/* "N", or "N, N)" where several axes may be listed; a dim of a graph with symbols may be symbolic */
+static bool attr_number(struct parser *p, union attr *to, const struct attr_info *i, struct attr_lists *l, unsigned k)
 {
-    uint64_t v = 0;
-    int64_t d = 0;
+    unsigned most = l ? KL_MAX_RANK : 1, n = 0;
+    uint64_t list[KL_MAX_RANK];
     bool symbolic = p->g->symbols && i->kind == ATTR_DIM;
-    bool ok = symbolic                  ? parse_dim(p, &d)
-              : i->kind == ATTR_COUNT ? lex_number(&p->l, attr_most(i->size), "a number", &v)
-                                      : lex_number(&p->l, INT64_MAX - i->more, "a number of elements", &v);
-    if (!ok || !lex_need(&p->l, ')', "')'"))
+    lex_space(&p->l);
+    const char *at = p->l.p;
+    do {
+        uint64_t v = 0;
+        int64_t d = 0;
+        bool ok = symbolic                ? parse_dim(p, &d)
+                  : i->kind == ATTR_COUNT ? lex_number(&p->l, attr_most(i->size), "a number", &v)
+                                          : lex_number(&p->l, INT64_MAX - i->more, "a number of elements", &v);
+        if (!ok)
+            return false;
+        list[n++] = symbolic ? (uint64_t)d : v + i->more;
+    } while (n < most && lex_take(&p->l, ','));
+    if (!lex_need(&p->l, ')', "')'"))
         return false;
-    attr_set(to, i->at, i->size, symbolic ? (uint64_t)d : v + i->more);
+    attr_set(to, i->at, i->size, list[0]);
+    if (l && k < ATTR_LISTS) {
+        l->of[k].n = n;
+        l->of[k].at = at;
+        memcpy(l->of[k].v, list, n * sizeof *list);
+    }
     return true;
 }
 
-/* One attribute behind its word and '('. */
-static bool attr(struct parser *p, struct node *n, const struct attr_info *i)
+/* Attribute number k, behind its word and '('.  l: several axes may be listed; else NULL. */
+static bool attr(struct parser *p, struct node *n, const struct attr_info *i, struct attr_lists *l, unsigned k)
 {
     uint8_t list[KL_MAX_RANK];
     unsigned count;
@@ -132,8 +146,8 @@ static bool attr(struct parser *p, struct node *n, const struct attr_info *i)
     case ATTR_AXES:
         if (!attr_axes(p, ')', "',' or ')'", list, &count))
             return false;
-        for (unsigned k = 0; k < count; k++)
-            mask |= 1u << list[k];
+        for (unsigned x = 0; x < count; x++)
+            mask |= 1u << list[x];
         attr_set(&n->attr, i->at, i->size, mask);
         return true;
     case ATTR_PERM:
@@ -147,15 +161,19 @@ static bool attr(struct parser *p, struct node *n, const struct attr_info *i)
     case ATTR_AXIS:
         if (!attr_axes(p, ')', "')'", list, &count))
             return false;
-        if (count != 1)
+        if (count != 1 && !(l && count))
             return lex_fail(&p->l, at, "expected one axis, found %u", count);
         attr_set(&n->attr, i->at, i->size, list[0]);
+        if (l) {
+            l->naxes = count;
+            memcpy(l->axis, list, count);
+        }
         return true;
     case ATTR_PAIRS: return attr_pairs(p, &n->attr, i);
     case ATTR_ORDER: return attr_order(p, &n->attr, i);
     case ATTR_WORD: return attr_word(p, &n->attr, i);
     case ATTR_REAL: return attr_real(p, &n->attr, i);
-    case ATTR_DIM: case ATTR_LENGTH: case ATTR_COUNT: return attr_number(p, &n->attr, i);
+    case ATTR_DIM: case ATTR_LENGTH: case ATTR_COUNT: return attr_number(p, &n->attr, i, l, k);
     case ATTR_FLAG: break;
     }
     return false; /* a flag has no value */
@@ -183,10 +201,14 @@ static bool expected_attr(struct parser *p, const struct attr_info *list, unsign
     return lex_expected(&p->l, what);
 }
 
-bool parse_attrs(struct parser *p, struct node *n)
+bool parse_attrs(struct parser *p, struct node *n, struct attr_lists *lists)
 {
     const struct attr_info *list = opinfo[n->op].attr;
     unsigned seen = 0, k;
+    bool several = false;
+    for (k = 0; list && list[k].word; k++)
+        several |= list[k].several;
+    lists = several ? lists : NULL;
     while (!lex_at(&p->l, ':')) {
         const char *at = p->l.p;
         struct word w = lex_word(&p->l);
@@ -201,11 +223,11 @@ bool parse_attrs(struct parser *p, struct node *n)
         seen |= 1u << k;
         if (list[k].kind == ATTR_FLAG)
             attr_set(&n->attr, list[k].at, list[k].size, list[k].more | attr_get(&n->attr, list[k].at, list[k].size));
-        else if (!lex_need(&p->l, '(', "'('") || !attr(p, n, &list[k]))
+        else if (!lex_need(&p->l, '(', "'('") || !attr(p, n, &list[k], lists, k))
             return false;
     }
     for (k = 0; list && list[k].word; k++)
         if (!list[k].optional && !(seen >> k & 1))
             return lex_fail(&p->l, p->l.p, "%s needs %s(...)", opinfo[n->op].name, list[k].word);
-    return true;
+    return !lists || parse_axes_check(p, n, lists);
 }

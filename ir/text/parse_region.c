@@ -144,7 +144,7 @@ static bool region_parts(struct parser *p, struct node *n, struct region_text *t
     const char *brace;
     if (p->depth == MAX_REGION_DEPTH)
         return lex_fail(&p->l, p->l.p, "regions in regions are more than %d deep", MAX_REGION_DEPTH);
-    if (!region_operands(p, t) || !parse_attrs(p, n) || !result_types(p, t) ||
+    if (!region_operands(p, t) || !parse_attrs(p, n, NULL) || !result_types(p, t) ||
         !parse_tail(p, true, &tail) || !regions(p, n->op, t->region, &brace))
         return false;
     ref r = graph_add_region(p->g, n, t->in, t->nin, t->region);
@@ -169,7 +169,7 @@ static bool custom_parts(struct parser *p, struct node *n, struct region_text *t
         return false;
     if (!c->name[0])
         return lex_fail(&p->l, at, "a custom op has a name");
-    if (!region_operands(p, t) || !bytes(p, t) || !parse_attrs(p, n) || !result_types(p, t) ||
+    if (!region_operands(p, t) || !bytes(p, t) || !parse_attrs(p, n, NULL) || !result_types(p, t) ||
         !parse_tail(p, false, &tail))
         return false;
     c->nresult = t->ntype;

@@ -61,7 +61,7 @@ static bool list_readers(struct fuser *f)
     uint32_t n = 0;
     bool linear;
     for (ref r = 1; r < g->nnode; r++)
-        for (unsigned i = 0; !op_is_view(g->node[r].op) && i < node_nin(&g->node[r]); i++, n++)
+        for (unsigned i = 0; !node_is_view(g, r) && i < node_nin(&g->node[r]); i++, n++)
             f->readers[node_operand(g, r, i, &linear) + 1]++;
     f->reader = mem_alloc((n + 1) * sizeof *f->reader);
     if (!f->reader)
@@ -69,7 +69,7 @@ static bool list_readers(struct fuser *f)
     for (ref r = 0; r < g->nnode; r++)
         f->readers[r + 1] += f->readers[r];
     for (ref r = g->nnode; r-- > 1;) /* from the end: every list is ascending, and its end becomes its start */
-        for (unsigned i = 0; !op_is_view(g->node[r].op) && i < node_nin(&g->node[r]); i++)
+        for (unsigned i = 0; !node_is_view(g, r) && i < node_nin(&g->node[r]); i++)
             f->reader[--f->readers[node_operand(g, r, i, &linear) + 1]] = r;
     memmove(f->readers, f->readers + 1, g->nnode * sizeof *f->readers);
     f->readers[g->nnode] = n;
@@ -139,7 +139,7 @@ static void single_groups(struct fuser *f, bool scalars)
         if (op_is_non_fusible(g->node[r].op) || g->node[r].op == OP_proj)
             group_non_fusible(f, r);
         else if (is_compute(&g->node[r]) && !node_is_view(g, r) &&
-                 (scalars || g->node[r].op == OP_pad || !(is_free_scalar(f, r) || is_pattern(f, r))))
+                 (scalars || op_is_masked(g->node[r].op) || !(is_free_scalar(f, r) || is_pattern(f, r))))
             fuse_group(f, r);
 }
 
@@ -366,54 +366,6 @@ void fuser_close(struct fuser *f)
     mem_free(f->stack);
 }
 
-/* How a node is read. */
-enum { READ_HELD = 1,   /* as an array in memory: by the graph's outputs, regions, copies */
-       READ_OFTEN = 2,  /* each element again and again, by what wants it in memory */
-       READ_MOVED = 4 };/* at other indices than the reader's own */
-
-static bool reads_often(unsigned op)
-{
-    return op == OP_dot || op == OP_attention || op == OP_scatter || op == OP_argsort || op_is_cumulative(op);
-}
-
-/* How r, read in the ways of `own`, reads its operands. */
-static uint8_t reading_by(const struct graph *g, ref r, uint8_t own)
-{
-    const struct node *n = &g->node[r];
-    if (op_is_view(n->op))
-        return n->op == OP_reshape ? own : (own & READ_OFTEN) | READ_MOVED;
-    if (op_is_non_fusible(n->op))
-        return READ_HELD;
-    return reads_often(n->op) ? READ_OFTEN : op_is_select(n->op) ? READ_MOVED : 0;
-}
-
-/* Chooses the pads that are computed, GROUP_NONE for the others: those read at other indices than a reader's own, such
- * as by a window or a slice, would end the kernel and be stored.  Their readers load what is padded, or take the
- * value. */
-static bool choose_pads(struct graph *g)
-{
-    uint8_t *read = mem_alloc(g->nnode);
-    if (!read)
-        return false;
-    for (uint32_t i = 0; i < g->nout; i++)
-        read[g->out[i].value] |= READ_HELD;
-    for (uint32_t i = 0; i < g->noperand; i++)
-        read[g->operand[i]] |= READ_HELD;
-    for (ref r = g->nnode; r-- > 1;) {
-        const struct node *n = &g->node[r];
-        if (n->op == OP_pad) {
-            unsigned value = g->node[n->in[1]].op;
-            bool moved = (read[r] == READ_MOVED || (!read[r] && node_numel(g, r) == 1)) &&
-                (value == OP_const || value == OP_slot);
-            g->group[r] = moved ? GROUP_NONE : 0;
-        }
-        for (unsigned i = 0; i < n->nin; i++)
-            read[n->in[i]] |= reading_by(g, r, read[r]);
-    }
-    mem_free(read);
-    return true;
-}
-
 /* One grouping.  remat: it may turn out that values are better computed again; then the graph is another (1), and has
  * no groups.  -1: g->err. */
 static int group_all(struct graph *g, bool unfused, bool remat)
@@ -425,8 +377,8 @@ static int group_all(struct graph *g, bool unfused, bool remat)
     for (ref r = 0; g->group && r < g->nnode; r++)
         g->group[r] = GROUP_NONE;
     for (ref r = 1; g->group && unfused && r < g->nnode; r++)
-        g->group[r] = g->node[r].op == OP_pad ? 0 : GROUP_NONE;
-    bool ok = g->group && (unfused || choose_pads(g)) && fuser_open(&f, g);
+        g->group[r] = op_is_masked(g->node[r].op) ? 0 : GROUP_NONE;
+    bool ok = g->group && (unfused || fuse_pads_choose(g)) && fuser_open(&f, g);
     if (ok) {
         single_groups(&f, unfused);
         ok = unfused || (fuse_order(&f) && fuse_all(&f));

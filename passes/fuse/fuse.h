@@ -17,6 +17,7 @@ struct group {
     bool non_fusible;         /* a region op or a copy: no kernel */
     bool remat;         /* computes marked nodes, too: later, when they are needed */
     bool rows;          /* a row kernel (fuse_rows.c) */
+    bool pads;          /* a map that computes what a pad of it pads: members of another size */
     uint32_t before, after; /* it in the order (fuse_order.c); GROUP_NONE: none */
     uint64_t rank;      /* the greater, the later in the order */
 };
@@ -69,6 +70,7 @@ enum join {
     JOIN_EPILOGUE,      /* what is computed from the anchor's results, one by one */
     JOIN_PROLOGUE,      /* what a reduce reduces */
     JOIN_OPERAND,       /* what another anchor reads just once */
+    JOIN_PADDED,        /* what a pad pads */
     JOIN_ROWS,
     JOIN_SIBLINGS,      /* maps that read the same array */
 };
@@ -92,6 +94,12 @@ bool fuse_order(struct fuser *f); /* makes it; false: out of memory */
 bool fuse_indirect_path(struct fuser *f, uint32_t a, uint32_t b);
 /* before a and b, with no indirect path, become `stays` */
 void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays);
+
+/* ---- fuse_pads.c ---- */
+/* Chooses the pads that are computed, and GROUP_NONE for those that their readers evaluate; false: out of memory. */
+bool fuse_pads_choose(struct graph *g);
+/* Does a stored pad read x, at the end of its operand's views, evenly enough to compute it there? */
+bool fuse_pads_evenly(const struct graph *g, ref pad, ref x);
 
 /* ---- fuse_remat.c ---- Gives kernels copies of nodes whose values they would read.  1: the graph is a new one, with
  * nodes that nothing uses and no groups; 0: there is no such value; -1: out of memory. */

@@ -132,7 +132,7 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
         double factor = at.inner > 1 ? far_rows(f->g, b->anchor, at.inner) * lanes_factor(at.inner) : LANES;
         return (struct lanes){factor, factor};
     }
-    return (struct lanes){1, n->op == OP_dot ? lanes_factor(dot_sizes(f->g, n).n) : 1};
+    return (struct lanes){1, op_is_product(n->op) ? lanes_factor(dot_sizes(f->g, n).n) : 1};
 }
 
 double fuse_factor(const struct fuser *f, uint32_t id, ref x)
@@ -175,13 +175,16 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
     struct lanes la = lanes_of(f, a), lb = lanes_of(f, b), l = lanes_of(f, anchored);
     struct row_space s;
     int64_t results = f->group[anchored].anchor ? f->group[anchored].numel : -1;
-    if (join == JOIN_MAP || join == JOIN_SIBLINGS)
+    double times = 1; /* a pad's kernel computes what is padded for each element of its own */
+    if (join == JOIN_PADDED)
+        times = (double)gb->numel / (double)(ga->numel > 0 ? ga->numel : 1);
+    if (join == JOIN_MAP || join == JOIN_SIBLINGS || join == JOIN_PADDED)
         l.full = la.full > lb.full ? la.full : lb.full;
     else if (join == JOIN_ROWS && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s)))
         l = (struct lanes){lanes_factor(s.length), ROW_FACTOR}, results = s.rows;
     double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
     apart += arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
-    double more = arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;
+    double more = times * arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;
     if (more <= saved / 2)
         return false;
     double bytes_a = most_bytes(f, a), bytes_b = most_bytes(f, b);

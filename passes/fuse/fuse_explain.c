@@ -87,7 +87,7 @@ static void put_reasons(struct explainer *x, uint32_t b, uint32_t *told, struct 
             bool linear;
             ref s = node_operand(f->g, r, i, &linear);
             uint32_t a = group_of(f, s);
-            if (a == GROUP_NONE || a == b || told[a] == b + 1)
+            if (a == GROUP_NONE || x->number[a] == x->number[b] || told[a] == b + 1)
                 continue;
             told[a] = b + 1;
             struct verdict v = fuse_judge(f, a, b, true);
@@ -109,9 +109,9 @@ char *fuse_explain(const struct graph *g)
     x.number = mem_alloc(g->nnode * sizeof *x.number);
     x.other = mem_alloc(g->nnode * sizeof *x.other);
     x.g.group = mem_alloc(g->nnode * sizeof *x.g.group);
-    bool ok = fuser_open(&x.f, &x.g) && anchored && told && x.number && x.other && x.g.group;
-    for (ref r = 0; ok && r < g->nnode; r++)
-        x.g.group[r] = GROUP_NONE;
+    for (ref r = 0; x.g.group && r < g->nnode; r++) /* for now, who has any: other pads are views */
+        x.g.group[r] = g->group[r] == GROUP_NONE ? GROUP_NONE : 0;
+    bool ok = x.g.group && fuser_open(&x.f, &x.g) && anchored && told && x.number && x.other;
     if (ok) {
         rebuild(&x, g, anchored);
         ok = fuse_order(&x.f);

@@ -9,7 +9,7 @@
  *
  * so an iteration needs no other row, and a row stays in the nearest cache while its kernel walks it several times.
  * Softmax, layer norm, cross entropy and their gradients are such kernels.  Only reduces of a single chunk of lanes
- * qualify (ir.h, "Numeric order"), so that the order of a sum stays what it is. */
+ * qualify (node.h, "Numeric order"), so that the order of a sum stays what it is. */
 #include "fuse.h"
 
 enum { FEW_ROWS = 64, MUCH_WORK = 1 << 16 };

@@ -4,7 +4,8 @@
  * Without one it is an elementwise DAG over one index: element i of a member needs just element i of another, so every
  * value is computed once.  Around a reduce or a dot stand elementwise nodes of one value per result (the epilogue, and
  * what it reads), before a reduce those of one value per reduced element (the prologue).  What a scan, a scatter, an
- * argsort or a dot of not too many rows reads, each element once, may be computed where it is read. */
+ * argsort or a dot of not too many rows reads, each element once, may be computed where it is read.  So may what a
+ * pad alone reads (fuse_pads.c). */
 #include "fuse.h"
 
 /* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
@@ -252,12 +253,34 @@ static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, str
     return why ? no(why) : yes(JOIN_PROLOGUE);
 }
 
+/* The pad of group b that reads group a, if that is all that does, through its first operand; else NIL. */
+static ref pad_of_group(const struct fuser *f, uint32_t a, uint32_t b)
+{
+    for (ref r = f->group[b].first; r; r = f->next[r])
+        if (op_is_masked(f->g->node[r].op) && reads_alone(f, a, r, 0))
+            return r;
+    return NIL;
+}
+
+/* b, like a of no anchor, reads a at other indices than its own: one kernel if that is by a pad that computes a. */
+static struct verdict judge_padded(struct fuser *f, uint32_t a, uint32_t b)
+{
+    ref pad = pad_of_group(f, a, b);
+    bool linear, maps = !f->group[a].pads;
+    for (ref r = f->group[a].first; r && maps; r = f->next[r])
+        maps = op_is_map(f->g->node[r].op);
+    return pad && maps && fuse_pads_evenly(f->g, pad, node_operand(f->g, pad, 0, &linear))
+        ? yes(JOIN_PADDED) : no("read at other indices than written");
+}
+
 static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     struct reading x = reading_of(f, a, b);
     if (ga->rows || gb->rows)
         return no("not of the same rows");
+    if ((ga->pads || gb->pads) && (ga->anchor || gb->anchor))
+        return no("a pad is computed with what it pads");
     if (ga->anchor && gb->anchor)
         return no(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
                       ? "a reduce in between"
@@ -266,8 +289,9 @@ static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
         return judge_epilogue(f, a, b, x);
     if (gb->anchor)
         return judge_operand(f, a, b, x);
-    return x.elsewhere ? no("read at other indices than written") : ga->numel != gb->numel ? no("other iteration space")
-                                                                                             : yes(JOIN_MAP);
+    if (x.elsewhere)
+        return judge_padded(f, a, b);
+    return ga->numel != gb->numel ? no("other iteration space") : yes(JOIN_MAP);
 }
 
 /* Does b compute again what it computes from a?  In one kernel with the first values, early, those would be kept after
@@ -304,7 +328,7 @@ static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
 
 static bool may_reduce(const struct fuser *f, uint32_t id)
 {
-    return !f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op);
+    return !f->group[id].pads && (!f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op));
 }
 
 /* Bytes that b reads of a; those that no other group reads count twice, since they are not written either. */
@@ -345,7 +369,8 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
         v = why ? no(why) : yes(JOIN_ROWS);
     }
     if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
-        return no("one kernel would compute with fewer lanes, which costs more than it saves");
+        return no(v.join == JOIN_PADDED ? "a pad would compute what it pads for too many elements"
+                  : "one kernel would compute with fewer lanes, which costs more than it saves");
     return v.join != JOIN_NONE && paths && fuse_indirect_path(f, a, b)
         ? no("a kernel between them needs the one, and the other it") : v;
 }
@@ -371,7 +396,8 @@ struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref 
 double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join)
 {
     static const double part[] = {[JOIN_MAP] = 4, [JOIN_EPILOGUE] = 1.0 / 2, [JOIN_PROLOGUE] = 1.0 / 4,
-                                  [JOIN_OPERAND] = 1.0 / 8, [JOIN_ROWS] = 1.0 / 16, [JOIN_SIBLINGS] = 1.0 / 32};
+                                  [JOIN_OPERAND] = 1.0 / 8, [JOIN_PADDED] = 1.0 / 8,
+                                  [JOIN_ROWS] = 1.0 / 16, [JOIN_SIBLINGS] = 1.0 / 32};
     uint32_t nodes = f->group[a].nodes + f->group[b].nodes;
     double bytes = LAUNCH_BYTES + (shared ? (double)node_bytes(f->g, shared) : saved_bytes(f, a, b));
     if (nodes > ROOMY_NODES)
@@ -386,7 +412,10 @@ void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join)
         for (ref r = f->group[a].first; r; r = f->next[r])
             f->prologue[r] = true;
     f->group[a].rows = f->group[b].rows = f->group[a].rows || f->group[b].rows || join == JOIN_ROWS;
-    bool turned = f->group[b].anchor && !f->group[a].anchor; /* the anchor's group stays */
+    f->group[b].pads |= f->group[a].pads || join == JOIN_PADDED;
+    f->group[a].pads = f->group[b].pads;
+    /* the anchor's group stays, or that of the results */
+    bool turned = join == JOIN_PADDED || (f->group[b].anchor && !f->group[a].anchor);
     fuse_order_joined(f, a, b, turned ? b : a);
     fuse_absorb(f, turned ? b : a, turned ? a : b);
 }

@@ -4,7 +4,7 @@
 /* A pad that has no group is evaluated in the kernels that read it. */
 bool node_is_view(const struct graph *g, ref r)
 {
-    return op_is_view(g->node[r].op) || (g->node[r].op == OP_pad && g->group && g->group[r] == GROUP_NONE);
+    return op_is_view(g->node[r].op) || (op_is_masked(g->node[r].op) && g->group && g->group[r] == GROUP_NONE);
 }
 
 ref node_source(const struct graph *g, ref r, bool *linear)

@@ -1,4 +1,4 @@
-/* Writes each reduce's, dot's and attention's order of operations (ir.h, "Numeric order").
+/* Writes each reduce's, dot's and attention's order of operations (node.h, "Numeric order").
  *
  * Looks at shapes, dtypes and axes only, never at the host, threads, tiles or views, so that every
  * executor that follows it gets the same bits.  No later pass touches what is written here. */

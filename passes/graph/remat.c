@@ -32,10 +32,10 @@ static bool is_kept(const struct rematerializer *m, ref r) { return m->kept[r] =
 static bool is_cheap(const struct graph *g, ref r)
 {
     unsigned op = g->node[r].op;
-    return op_is_elementwise(op) || op_is_view(op) || op == OP_pad || op == OP_concat;
+    return op_is_elementwise(op) || op_is_view(op) || op_is_masked(op) || op == OP_concat;
 }
 
-/* There without anybody keeping it. */
+/* There without being kept. */
 static bool is_free(const struct graph *g, ref r) { return op_is_leaf(g->node[r].op); }
 
 static ref source(const struct graph *g, ref r)

@@ -346,7 +346,7 @@ static void scan_with(struct back *b, const struct graph *gradient, bool *used)
 
 static void scan_back(struct back *b)
 {
-    /* Gradients of all floating carried values are carried back, whoever wants them. */
+    /* Gradients of all floating carried values are carried back, read or not. */
     for (uint32_t i = 0; i < b->n.attr.region.carried; i++)
         b->wanted[i] = b->given[i] = dtype_is_float(b->t->node[reverse_region_operand(b, i)].dtype);
     struct graph *gradient = region_gradient(b, 0, b->wanted, b->given);

@@ -1,9 +1,10 @@
 /* Long reduces to few results in two stages, so that every thread has a share: one result for each chunk, then all of
  * them in turn.
  *
- * The order is the one that pass numerics wrote (ir.h, "Numeric order"): the first stage's results are the chunks', the
- * second's chain is the one that combines them, and a shorter last chunk comes in at its end.  That chain starts from
- * the identity, which leaves the first chunk's result as it is: it is never -0, because its own chain started from +0.
+ * The order is the one that pass numerics wrote (node.h, "Numeric order"): the first stage's results are the chunks',
+ * the second's chain is the one that combines them, and a shorter last chunk comes in at its end.  That chain starts
+ * from the identity, which leaves the first chunk's result as it is: it is never -0, because its own chain started
+ * from +0.
  * Of half floats, both stages are in f32, and one rounding follows.
  *
  * In: any graph.  Out: the same bits.  Looks at shapes only. */

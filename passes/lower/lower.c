@@ -165,6 +165,8 @@ void lower_fix(struct lowering *w, ref r, val value)
     s->memo.value = value;
 }
 
+void lower_unfix(struct lowering *w, ref r) { state_of(w, r)->memo.point = 0; }
+
 static val at_callback(struct lower *l, ref r, const val *coord) { return lower_at(self(l), r, coord); }
 
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord)

@@ -64,6 +64,7 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord);
 /* From here on r has this value, whatever the coordinates. */
 void lower_fix(struct lowering *w, ref r, val value);
+void lower_unfix(struct lowering *w, ref r); /* it has no longer */
 /* Scalars made of leaves are computed here, before the loops that use them; those of an earlier call are forgotten. */
 void lower_scalars(struct lowering *w);
 /* Sets the size of a task from the work of one iteration, in elements. */

@@ -2,7 +2,7 @@
  *
  * An iteration of the parallel loop owns W neighbouring queries of one matrix.  It holds in scratch, a row of W lanes
  * for each: q's elements, transposed; a block of scores, then of weights; and the values' totals, transposed too.  For
- * each block of keys (ir.h, "Numeric order") it walks three times: scores and the largest of them; weights and their
+ * each block of keys (node.h, "Numeric order") it walks three times: scores and the largest of them; weights and their
  * sum; the values.  Both products are tiles of R rows (keys; elements of v) by W lanes in registers, each step one
  * vector of scratch and R elements of k or v as they lie in memory, spread over the lanes.  So nothing is packed but q,
  * once; the largest, the sums and the masks are lane by lane, with no folds; and k and v may be any views.
@@ -252,7 +252,7 @@ static void score_tile(const struct attention *a, val j0)
 }
 
 /* Scores become weights, and their sum comes to the total.  A key that the query does not see may have a score above
- * the largest: what its weight then is, nobody takes. */
+ * the largest: its weight is then not used. */
 static void weigh(const struct attention *a)
 {
     struct kernel *k = a->w->k;

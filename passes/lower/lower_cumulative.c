@@ -1,4 +1,4 @@
-/* Scans: one ascending chain a row (ir.h, "Numeric order").
+/* Scans: one ascending chain a row (node.h, "Numeric order").
  *
  * Iterations of the parallel loop are rows.  Where axes lie behind the scanned one, an iteration is a vector of
  * neighbouring rows, each a lane; else it is one row, element by element. */

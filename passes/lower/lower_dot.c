@@ -96,7 +96,7 @@ struct tile {
     val waiting;
 };
 
-static val multiply_add(struct kernel *k, val a, val b, val acc)
+val dot_multiply_add(struct kernel *k, val a, val b, val acc)
 {
     if (dtype_is_float(val_dtype(k, acc)))
         return k_prim(k, P_FMA, a, b, acc);
@@ -117,7 +117,7 @@ static void products(const struct dot *d, const struct tile *t, val off, int ste
         val pred = w->pred;
         w->pred = 0; /* a row that is not there is not in the tile */
         for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = multiply_add(k, dot_element(d, false, ix_add(k, t->m0, k_int(k, i)), kk), b, acc[i]);
+            acc[i] = dot_multiply_add(k, dot_element(d, false, ix_add(k, t->m0, k_int(k, i)), kk), b, acc[i]);
         w->pred = pred;
     }
 }
@@ -548,6 +548,8 @@ void lower_dot_group(struct lowering *w)
         dot_emit_bytes(&d);
         return;
     }
+    if (dot_emit_thin(&d))
+        return;
     dot_choose(&d);
     int64_t columns = d.run < d.size.n ? d.size.n / d.run : dot_parts(d.size.n, d.nr);
     if (d.when != EPILOGUE_IN_TILE) {

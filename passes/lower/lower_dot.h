@@ -37,6 +37,7 @@ struct dot {
 val dot_stored_element(const struct dot *d, bool second, val i, val kk);
 /* as it is multiplied. */
 val dot_element(const struct dot *d, bool second, val i, val kk);
+val dot_multiply_add(struct kernel *k, val a, val b, val acc); /* acc + a b, floats rounded once */
 /* Stores everything made of the result at (batch_index, row m, column n). */
 void dot_epilogue(const struct dot *d, val m, val n, val result);
 /* The same for rows and columns of a tile, whose results are in scratch lbuf d->tile - 1, rows d->tile_step apart. */
@@ -58,6 +59,9 @@ void dot_choose(struct dot *d);
 /* Is it a product of bytes for this target's mma?  After dot_find_steps. */
 bool dot_bytes(const struct dot *d);
 void dot_emit_bytes(struct dot *d); /* after dot_choose_tiles */
+/* ---- lower_dot_thin.c ---- */
+/* Emits a product of a few rows with a matrix that is read once; false: it is none, for a processor. */
+bool dot_emit_thin(struct dot *d);
 /* ---- lower_dot_tile.c ---- */
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
 /* A tile from index on, its rows or columns `stride` apart.  mask: which of the elements exist; 0: all. */

@@ -125,6 +125,8 @@ static void emit_vector(struct lowering *w, const struct body *b, val base, int6
     memcpy(index, b->outer, sizeof index);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, w->k->sched.width), 1);
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    if (rest) /* no other lane reads or writes memory */
+        ix_bound(k, w->lane, 0, rest - 1);
     index[b->nest.n - 1] = ix_add(k, base, w->lane);
     coords_of(k, b->s, &b->nest, index, coord);
     store_members(w, b->s, coord);

@@ -32,8 +32,9 @@ static pthread_mutex_t memo_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest
 static struct memo_entry *memo_bucket[MEMO_BUCKETS], *memo_newest, *memo_oldest;
 static size_t memo_bytes;
 
-void lower_memo_before_fork(void) { pthread_mutex_lock(&memo_lock); }
-void lower_memo_after_fork(void) { pthread_mutex_unlock(&memo_lock); }
+static void lower_memo_before_fork(void) { pthread_mutex_lock(&memo_lock); }
+static void lower_memo_after_fork(bool child) { (void)child, pthread_mutex_unlock(&memo_lock); }
+const struct fork_part lower_memo_fork = {lower_memo_before_fork, lower_memo_after_fork};
 
 static struct linst *memo_inst(struct memo_entry *m) { return (struct linst *)(m->key + m->nkey); }
 static struct lbuf *memo_buf(struct memo_entry *m) { return (struct lbuf *)(memo_inst(m) + m->ninst); }

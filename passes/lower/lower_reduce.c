@@ -1,4 +1,4 @@
-/* Groups around a reduce, in the order that pass numerics wrote (ir.h, "Numeric order").
+/* Groups around a reduce, in the order that pass numerics wrote (node.h, "Numeric order").
  *
  * lanes 64: the innermost axis is reduced.  One result per parallel iteration; the 64 numeric lanes are
  *   the lanes of one vector loop, folded once per chunk.  Where the rows are short and much is computed from
@@ -322,6 +322,8 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     int64_t width = k->sched.width;
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, width), 1);
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    if (rest) /* no other lane reads or writes memory */
+        ix_bound(k, w->lane, 0, rest - 1);
     lower_unflatten(k, inner, ix_add(k, base, w->lane), r->kept_coord + nouter);
     for (uint32_t l = 0; l < r->lines; l++) {
         memcpy(r->line_coord[l], r->kept_coord, nouter * sizeof(val));
@@ -362,7 +364,9 @@ static void emit_columns(struct reduce *r)
         val block = ix_mod(k, p, blocks);
         if (full) {
             val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
-            lower_reduce_emit_block(r, &inner, ix_scale(k, block, width), 0, outer.rank);
+            val base = ix_scale(k, block, width);
+            ix_whole(k, base, 0, (full - 1) * width);
+            lower_reduce_emit_block(r, &inner, base, 0, outer.rank);
             if (in_full)
                 k_end(k, in_full);
         }

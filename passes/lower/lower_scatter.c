@@ -1,4 +1,4 @@
-/* Scatters, in the order that ir.h gives (Numeric order).
+/* Scatters, in the order that node.h gives (Numeric order).
  *
  * An iteration of the parallel loop owns a panel of the result: all places along the axis, for one row of the axes
  * before it and one vector of neighbours in the axes behind it (all of these, where they fill no vector).  It copies

@@ -123,6 +123,8 @@ static struct form access_form(const struct footprint *f, const struct linst *i)
 {
     struct form a = f->of[i->a];
     val pred = i->op == L_STORE ? i->c : i->b;
+    if (i->op == L_LOAD && a.known)
+        a = sum(a, partition_between(0, (int64_t)load_elements(f->k, i) - 1), 1);
     if (!a.known || !a.lane)
         return a;
     int64_t lanes = (int64_t)f->k->inst[f->k->inst[a.loop].b].imm;

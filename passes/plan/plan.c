@@ -387,7 +387,8 @@ static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t o
         val s = 1;
         while (s < k->ninst && !(k->inst[s].op == L_STORE && k->inst[s].imm == out && k->inst[s].a == k->inst[v].a))
             s++;
-        if (s == k->ninst || s < v || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != v))
+        if (s == k->ninst || s < v || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != v) ||
+            load_elements(k, &k->inst[v]) > 1)
             return false;
     }
     return true;

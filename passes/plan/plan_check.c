@@ -133,7 +133,8 @@ static bool check_update(const struct check *c, const struct kernel *k, uint32_t
     for (uint32_t i = 1; of && stored && i < k->ninst && !bad; i++)
         if (k->inst[i].op == L_LOAD && k->inst[i].imm == old) {
             uint32_t s = stored[of[k->inst[i].a]];
-            if (s < i || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != i)) bad = i;
+            if (s < i || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != i) || load_elements(k, &k->inst[i]) > 1)
+                bad = i;
         }
     bool ok = of && stored;
     mem_free(of);

@@ -107,7 +107,8 @@ static struct range touched(const struct kernel *k, uint32_t b, struct range p)
             t.loop = k->inst[pred].a;
             t.lanes = (struct range){0, range_of(&t, k->inst[pred].b).hi - 1};
         }
-        struct range r = plain && !i->cols ? range_of(&t, i->a) : anything;
+        bool wide = i->op == L_LOAD && load_elements(k, i) > 1;
+        struct range r = plain && !i->cols && !wide ? range_of(&t, i->a) : anything;
         all = is_empty(all) ? r : (struct range){r.lo < all.lo ? r.lo : all.lo, r.hi > all.hi ? r.hi : all.hi};
     }
     int64_t size = (int64_t)dtype_size(k->buf[b].dtype), lo, hi;

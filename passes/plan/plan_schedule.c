@@ -16,9 +16,12 @@ static bool fits_dot(const struct refusal *r, const struct schedule *own)
 {
     enum { MAX_TILE_ROWS = 32 };
     const struct schedule *s = &r->l->sched;
-    if (!own->block_m && (s->block_m || s->block_n || s->step))
-        return schedule_refuse(r->s, r->l, s->step ? FIELD_STEP : FIELD_BLOCK, r->e,
-                               "block, step: the kernel is no product by blocks of a GPU's threads");
+    if (!own->block_m && (s->block_m || s->block_n))
+        return schedule_refuse(r->s, r->l, FIELD_BLOCK, r->e,
+                               "block: the kernel is no product by blocks of a GPU's threads");
+    if (!own->block_m && s->step && !own->step)
+        return schedule_refuse(r->s, r->l, FIELD_STEP, r->e,
+                               "step: the kernel is no product of a few rows with a matrix that is read once");
     if (own->block_m) /* what fits a block, only the lowering knows */
         return s->kc == own->kc || schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e,
                                                    "kblock %u: it is %u, the order of the graph's sums", s->kc,

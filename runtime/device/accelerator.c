@@ -281,7 +281,7 @@ static void make_orphan(struct accelerator *a)
     a->device = (struct driver_device *)a;
 }
 
-void accelerators_before_fork(void)
+static void accelerators_before_fork(void)
 {
     pthread_mutex_lock(&opening);
     for (int d = FIRST; d < DEVICE_END; d++)
@@ -289,7 +289,7 @@ void accelerators_before_fork(void)
             accelerator_lock(accelerator_get(d));
 }
 
-void accelerators_after_fork(bool child)
+static void accelerators_after_fork(bool child)
 {
     for (int d = FIRST; d < DEVICE_END; d++) {
         struct accelerator *a = accelerator_get(d);
@@ -302,3 +302,4 @@ void accelerators_after_fork(bool child)
     }
     pthread_mutex_unlock(&opening);
 }
+const struct fork_part accelerators_fork = {accelerators_before_fork, accelerators_after_fork};

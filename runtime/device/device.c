@@ -1,4 +1,4 @@
-/* The devices this machine has, by name.  A device is probed when somebody first asks for it, not before. */
+/* The devices this machine has, by name.  A device is probed when it is first asked for, not before. */
 #include "plugin.h"
 #include "runtime/runtime.h"
 #include <pthread.h>

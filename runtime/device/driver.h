@@ -1,7 +1,7 @@
 /* A driver: what the runtime asks of devices with memory of their own.  One struct a kind of device; its library is
- * opened where somebody first asks for such a device, so that a program starts without it.
+ * opened when such a device is first asked for, so that a program starts without it.
  *
- * Addresses are the device's: nobody follows them here, but sums with offsets are addresses too.  A device works
+ * Addresses are the device's and are never dereferenced here, but sums with offsets are addresses too.  A device works
  * through what it is given in order, as late as `finish`; the caller holds its lock (accelerator_lock) around each
  * call, but for count and open.  What fails fails as a value; a device that was lost stays so. */
 #ifndef KILN_DRIVER_H

@@ -1,7 +1,7 @@
 /* CUDA's and HIP's drivers: two libraries with almost the same functions (stream.def).  What they share is written
  * once, for a device with a stream; cuda.c and hip.c have the rest.
  *
- * What a device is given is noted, and goes to its stream when all of a step is given or somebody waits.  A list of
+ * What a device is given is noted, and goes to its stream when all of a step is given or a thread waits.  A list of
  * commands that is noted a second time, as a step does that runs again, is captured as a graph, which the stream is
  * then given in one call. */
 #ifndef KILN_STREAM_H
@@ -61,7 +61,7 @@ struct driver_device {
     int outer;                    /* HIP's: the device that was the thread's before enter */
     gpu_stream stream;
     gpu_event here;               /* for who must wait for what is on the stream */
-    bool lost, working;           /* the stream has been given what nobody has waited for yet */
+    bool lost, working;           /* the stream has work that has not been waited for */
     bool no_graphs;               /* one could not be made */
     uint32_t reached;             /* peers that were made to copy directly, by bit */
     uint64_t *word; uint32_t nword, word_cap, ncommand;      /* what was noted */

@@ -267,5 +267,6 @@ struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded
     return entry;
 }
 
-void debugger_before_fork(void) { pthread_mutex_lock(&lock); }
-void debugger_after_fork(void) { pthread_mutex_unlock(&lock); }
+static void debugger_before_fork(void) { pthread_mutex_lock(&lock); }
+static void debugger_after_fork(bool child) { (void)child, pthread_mutex_unlock(&lock); }
+const struct fork_part debugger_fork = {debugger_before_fork, debugger_after_fork};

@@ -29,7 +29,6 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size);
 struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded *l);
 void debugger_forget(struct jit_code_entry *entry);           /* NULL is fine, also below */
 size_t debugger_bytes(const struct jit_code_entry *entry);    /* what it takes */
-void debugger_before_fork(void);
-void debugger_after_fork(void);
+extern const struct fork_part debugger_fork;
 
 #endif

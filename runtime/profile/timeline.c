@@ -1,8 +1,8 @@
 /* The timeline: spans of every thread, kept by the thread that has them, and times added up where programs are.
  *
- * Off, a span costs one load.  On, each thread writes to a log of its own, under a lock that nobody else wants before
- * the recording is taken over.  Kernels and programs live as long as the process, and so do their names; of others
- * there is one copy each. */
+ * Off, a span costs one load.  On, each thread writes to a log of its own, under a lock that no other thread takes
+ * before the recording is taken over.  Kernels and programs live as long as the process, and so do their names; of
+ * others there is one copy each. */
 #define _GNU_SOURCE
 #include "runtime/runtime.h"
 #include <pthread.h>
@@ -265,13 +265,13 @@ void timeline_from_environment(void)
 
 /* ---- fork ---- */
 
-void timeline_before_fork(void)
+static void timeline_before_fork(void)
 {
     pthread_mutex_lock(&lock);
     for (struct log *l = logs; l; l = l->next) pthread_mutex_lock(&l->lock);
 }
 
-void timeline_after_fork(bool child)
+static void timeline_after_fork(bool child)
 {
     for (struct log *l = logs; l; l = l->next) {
         if (child && l != mine) atomic_store(&l->ended, true);
@@ -283,3 +283,4 @@ void timeline_after_fork(bool child)
     }
     pthread_mutex_unlock(&lock);
 }
+const struct fork_part timeline_fork = {timeline_before_fork, timeline_after_fork};

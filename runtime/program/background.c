@@ -1,6 +1,6 @@
-/* One thread for work that nobody waits for: compiling while the program already runs.  It is started by the first
+/* One thread for work that no caller waits for: compiling while the program already runs.  It is started by the first
  * task and ended at exit, before the code generators' libraries are taken down: exit handlers run in reverse order, and
- * whoever gives a task here has opened them.  What is still queued then is dropped.  A fork waits until the thread
+ * the caller that adds a task has opened them.  What is still queued then is dropped.  A fork waits until the thread
  * rests, between two tasks or where a task lets it, and so finds no lock in its hands: not of an allocator, which may
  * be the user's or a sanitizer's, either. */
 #define _GNU_SOURCE
@@ -117,14 +117,14 @@ bool background_pause(void)
 }
 
 /* A callback of the user's that forks, on this thread, does not wait for itself. */
-void background_before_fork(void)
+static void background_before_fork(void)
 {
     pthread_mutex_lock(&lock);
     forks++;
     while (busy && !is_worker) pthread_cond_wait(&turn, &lock);
 }
 
-void background_after_fork(bool child)
+static void background_after_fork(bool child)
 {
     forks--;
     if (child) { /* it has no such thread: its tasks are their owners' */
@@ -142,3 +142,4 @@ void background_after_fork(bool child)
     pthread_cond_broadcast(&turn);
     pthread_mutex_unlock(&lock);
 }
+const struct fork_part background_fork = {background_before_fork, background_after_fork};

@@ -21,11 +21,10 @@ pthread_cond_t cache_changed = PTHREAD_COND_INITIALIZER;
 struct entry *cache_programs[CACHE_BUCKETS];
 struct entry *cache_newest, *cache_named[CACHE_BUCKETS];
 
-/* ---- fork: what the parent's other threads were building, nobody finishes in the child ---- */
-void cache_before_fork(void)
+/* ---- fork: what the parent's other threads were building is not finished in the child ---- */
+static void cache_before_fork(void)
 {
     pthread_mutex_lock(&cache_lock);
-    debugger_before_fork();
 }
 
 static void drop_unfinished(void)
@@ -43,12 +42,12 @@ static void drop_unfinished(void)
     cache_changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 }
 
-void cache_after_fork(bool child)
+static void cache_after_fork(bool child)
 {
-    debugger_after_fork();
     if (child) drop_unfinished();
     pthread_mutex_unlock(&cache_lock);
 }
+const struct fork_part cache_fork = {cache_before_fork, cache_after_fork};
 
 /* ---- graph -> program ---- */
 struct compile_all {

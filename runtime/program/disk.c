@@ -1,11 +1,11 @@
 /* The code of kernels, kept on disk: a folder with one file for each, named by the hash of its key.
  *
  * A file is a head, the object code and the whole key; the head's sum covers all that follows it, so a file that is
- * cut, damaged or of another key is as good as none.  Writers make a temporary file and rename it, so nobody reads
- * half a file, and whoever is killed meanwhile leaves a temporary one for disk_prune.  Nothing is locked: the worst
+ * cut, damaged or of another key is as good as none.  Writers make a temporary file and rename it, so no reader
+ * sees half a file, and a writer killed meanwhile leaves a temporary one for disk_prune.  Nothing is locked: the worst
  * that a race can do is that a kernel is compiled once more.
  *
- * What is in the folder is executed.  So it has to belong to this user and be writable by nobody else: any other folder
+ * What is in the folder is executed.  So it has to belong to this user and not be writable by others: any other folder
  * is not used. */
 #define _GNU_SOURCE
 #include "runtime/runtime.h"
@@ -286,7 +286,7 @@ static bool write_entry(int dir, const char *name, const char *bytes, size_t siz
 }
 
 /* Looking at the whole folder costs more than writing to it.  So a writer looks once in `step` bytes on average,
- * whoever wrote them: which keys make it look, their hashes decide. */
+ * whichever process wrote them: which keys make it look, their hashes decide. */
 static void prune_sometimes(const struct disk_key *key, size_t written)
 {
     int64_t max = option_cache_bytes(), step = max / 16 + 1;

@@ -1,9 +1,9 @@
 /* References to programs, and their eviction: what programs and kernels take in memory is kept below option
  * program_bytes.
  *
- * The cache has a reference to each program of its tables, and everyone who runs one or keeps it for later has one of
+ * The cache has a reference to each program of its tables, and each runner or keeper of a program has one of
  * their own.  A program with the cache's reference alone may be evicted: the count goes from 1 to 0 in one step, so
- * that nobody can take a reference meanwhile, and the program's parts are freed.  The memory of its entry stays until
+ * no thread can take a reference meanwhile, and the program's parts are freed.  The memory of its entry stays until
  * the last weak reference is gone; from a weak reference a real one is made with exec_try_ref, which fails once the
  * count is 0. */
 #include "cache.h"

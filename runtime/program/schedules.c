@@ -13,8 +13,9 @@ static uint32_t nknown, known_cap;
 static bool asked_environment;
 static _Atomic uint64_t number;
 
-void schedules_before_fork(void) { pthread_mutex_lock(&lock); }
-void schedules_after_fork(void) { pthread_mutex_unlock(&lock); }
+static void schedules_before_fork(void) { pthread_mutex_lock(&lock); }
+static void schedules_after_fork(bool child) { (void)child, pthread_mutex_unlock(&lock); }
+const struct fork_part schedules_fork = {schedules_before_fork, schedules_after_fork};
 
 uint64_t schedules_number(void) { return atomic_load_explicit(&number, memory_order_acquire); }
 

@@ -67,7 +67,10 @@ static void vary(struct schedule *s)
     bool lanes = s->kind != SCHED_ROWS && s->kind != SCHED_ROW_REDUCE &&
         !(s->kind == SCHED_CUMULATIVE && s->width == 1);
     s->width = lanes ? (uint16_t)(1 << rng_below(&rng, 7)) : s->width;
-    if (s->kind == SCHED_DOT) {
+    if (s->kind == SCHED_DOT && s->step && rng_below(&rng, 2)) {
+        s->width = s->nr; /* a product of a few rows as it was, but for its tasks */
+    } else if (s->kind == SCHED_DOT) {
+        s->step = 0;
         s->nr = s->width;
         s->mr = (uint16_t)(1 + rng_below(&rng, s->nr > 16 ? 8 : 32));
         s->pack_b = (uint8_t)rng_below(&rng, 2);
@@ -206,6 +209,29 @@ static bool packs(const struct graph *g)
     return false;
 }
 
+/* A few rows and a matrix beyond the first-level cache: it is read once, as it lies in memory. */
+static void few_rows(unsigned dtype, int64_t rows, bool out_in, int64_t columns)
+{
+    struct graph *g = graph_new("few_rows");
+    enum { LENGTH = 1003 };
+    struct shape sx = matrix(rows, LENGTH), sw = out_in ? matrix(columns, LENGTH) : matrix(LENGTH, columns);
+    union attr d = {.dot = {.ncon = 1, .con_a = 1, .con_b = out_in}};
+    struct err e = {0};
+    graph_output(g, OUT_RETURN, n_dot(g, n_input(g, dtype, &sx, "x"), n_input(g, dtype, &sw, "w"), &d), 0);
+    char what[64];
+    snprintf(what, sizeof what, "%s, %" PRId64 " rows, %" PRId64 " columns%s", dtype_name(dtype), rows, columns,
+             out_in ? ", [out, in]" : "");
+    compare(g, what);
+    const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
+    const struct kernel *k = x && x->program->nkernel ? x->program->kernel[0] : NULL;
+    check(k && k->sched.step && !k->sched.pack_b, "%s: read as it lies", what);
+    bool fetches = false;
+    for (val v = 1; k && v < k->ninst; v++)
+        fetches |= k->inst[v].op == L_PREFETCH;
+    check(fetches, "%s: its lines are fetched ahead", what);
+    graph_free(g);
+}
+
 /* Filters over the windows of an image, merged with the channels: read in place where neighbours in a row of the
  * image are neighbours in memory. */
 static void convolution(int64_t filters, int64_t width, int64_t stride)
@@ -340,6 +366,13 @@ int main(void)
     for (unsigned i = 0; i < sizeof widths / sizeof *widths; i++)
         for (int64_t stride = 1; stride <= 2; stride++)
             convolution(i & 1 ? 5 : 40, widths[i], stride);
+    few_rows(KL_F32, 1, false, 203);
+    few_rows(KL_BF16, 2, false, 411);
+    few_rows(KL_F32, 1, true, 67);
+    few_rows(KL_F32, 7, true, 48);
+    few_rows(KL_BF16, 1, true, 99);
+    few_rows(KL_F16, 2, true, 96);
+    few_rows(KL_I16, 3, true, 96);
     scans(3, 5, 1);
     scans(2, 9, 70);
     scans(0, 3, 4);

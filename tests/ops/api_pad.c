@@ -149,6 +149,46 @@ static void kernels(void)
     kl_release(z);
 }
 
+/* A chain of maps that is padded is one kernel with the pad, in odd sizes and of nothing at all, and has the bits that
+ * its parts have. */
+static void padded_maps(void)
+{
+    static float apart[64 * 64], joined[64 * 64];
+    static const int64_t sizes[][2] = {{9, 11}, {1, 1}, {33, 31}, {0, 7}, {7, 0}, {40, 48}};
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int fuse = 0; fuse < 2; fuse++) {
+            OK(kl_set_option("fuse", fuse));
+            kl_tensor x = kl_randn(dev, KL_F32, 2, sizes[i], 3);
+            OK(kl_sync(dev));
+            kl_trace_begin("padded maps");
+            kl_tensor y = kl_mul(kl_exp(x), kl_sqrt(x)); /* NaN below 0 */
+            kl_tensor z = kl_keep(kl_pad(y, (int64_t[]){1, 2}, (int64_t[]){3, 4}, -0.0));
+            OK(kl_trace_end());
+            if (fuse && strcmp(device_now, "ref"))
+                CHECK(kernels_now() == 1);
+            OK(kl_read(z, fuse ? joined : apart, (size_t)kl_numel(z) * sizeof *joined));
+            if (fuse)
+                CHECK(!memcmp(apart, joined, (size_t)kl_numel(z) * sizeof *joined));
+            kl_release(x);
+            kl_release(z);
+        }
+}
+
+/* A step of a stencil on a state with a border: its inside and the border are one kernel. */
+static void bordered(void)
+{
+    kl_tensor u = kl_rand(dev, KL_F32, DIMS(N + 2, N + 2), 5);
+    OK(kl_sync(dev));
+    kl_trace_begin("bordered");
+    kl_tensor n = kl_slice(u, (int64_t[]){0, 1}, (int64_t[]){N, N + 1}, NULL);
+    kl_tensor s = kl_slice(u, (int64_t[]){2, 1}, (int64_t[]){N + 2, N + 1}, NULL);
+    kl_assign(u, kl_pad(kl_mul(n, s), (int64_t[]){1, 1}, (int64_t[]){1, 1}, 0));
+    OK(kl_trace_end());
+    if (strcmp(device_now, "ref"))
+        CHECK(kernels_now() == 1);
+    kl_release(u);
+}
+
 static void test(kl_device d)
 {
     static const kl_dtype dtypes[] = {KL_BOOL, KL_I8, KL_U8, KL_I16, KL_U16, KL_I32, KL_U32, KL_I64, KL_U64, KL_F16,
@@ -162,6 +202,8 @@ static void test(kl_device d)
     }
     stencil();
     kernels();
+    padded_maps();
+    bordered();
 }
 
 int main(void) { return on_devices(test); }

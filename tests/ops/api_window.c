@@ -1,5 +1,6 @@
 /* Convolution and pooling against their definitions, over every way that windows can go. */
 #include "tests/support/api_check.h"
+#include <unistd.h>
 
 static kl_device dev;
 #define D(...) DIMS(__VA_ARGS__)
@@ -375,6 +376,46 @@ static void misuse(void)
     OK(kl_scope_end());
 }
 
+/* Quotients of which each lane has its own in the kernels of a trace; -1: none could be dumped. */
+static int lane_quotients(const char *trace)
+{
+    char path[] = "/tmp/kiln_windows_XXXXXX", line[1024];
+    int fd = mkstemp(path), n = -1, lines = 0;
+    FILE *f = NULL;
+    if (fd >= 0 && kl_dump(trace, "scheduled", path) == KL_OK && (f = fopen(path, "r")))
+        for (n = 0; fgets(line, sizeof line, f); lines++)
+            n += strstr(line, " = div ") && strstr(line, ": *i64");
+    if (f)
+        fclose(f);
+    if (fd >= 0) {
+        close(fd);
+        unlink(path);
+    }
+    return lines ? n : -1;
+}
+
+/* The gradient of windows that overlap is a sum of rows, each read evenly: one kernel, in which no lane divides to find
+ * its element. */
+static void gradient_kernels(void)
+{
+    static const int64_t cases[][3] = {{34, 3, 1}, {40, 2, 1}, {67, 5, 2}, {33, 4, 3}}; /* length, size, dilation */
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int axis = 1; axis < 3; axis++) {
+            kl_scope_begin();
+            kl_tensor x = kl_rand(dev, KL_F32, D(6, cases[i][0], cases[i][0]), 1);
+            kl_requires_grad(x);
+            OK(kl_sync(dev));
+            kl_trace_begin("window gradient");
+            kl_tensor w = kl_window(x, axis, cases[i][1], 1, cases[i][2]);
+            int64_t dims[KL_MAX_RANK];
+            int rank = kl_shape(w, dims);
+            kl_keep(kl_grad(kl_sum_all(kl_mul(w, kl_rand(dev, KL_F32, rank, dims, 2))), x));
+            OK(kl_trace_end());
+            CHECK(lane_quotients("window gradient") == 0);
+            OK(kl_scope_end());
+        }
+}
+
 static void test(kl_device d)
 {
     static const kl_dtype dtypes[] = {KL_F64, KL_F32, KL_F16, KL_BF16, KL_I32, KL_U8, KL_I64, KL_U64};
@@ -389,6 +430,8 @@ static void test(kl_device d)
     defaults();
     halves();
     gradients();
+    if (!strcmp(device_now, "cpu"))
+        gradient_kernels();
     misuse();
 }
 

@@ -271,7 +271,7 @@ static ref random_bitcast(struct maker *m, ref x)
 /* The last two axes of x are queries. */
 static ref random_attention(struct maker *m, ref x)
 {
-    struct shape s = *node_shape(m->g, x), k = s, v = s, seen = s;
+    struct shape s = *node_shape(m->g, x), k = s, v = s, seen = s, weights = s;
     unsigned dt = m->g->node[x].dtype;
     if (s.rank < 2 || !dtype_is_float(dt))
         return NIL;
@@ -281,7 +281,8 @@ static ref random_attention(struct maker *m, ref x)
     v.dim[last] = random_dim(m);
     int sight = (int)rng_below(&m->r, 3);
     seen.dim[last] = sight == 1 ? keys : 2;
-    if (!fits(&k) || !fits(&v) || !fits(&seen))
+    weights.dim[last] = keys;
+    if (!fits(&k) || !fits(&v) || !fits(&seen) || !fits(&weights))
         return NIL;
     unsigned dtype = sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64;
     return n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), sight ? fitting(m, dtype, &seen) : NIL, 0.5,

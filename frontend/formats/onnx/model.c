@@ -57,8 +57,6 @@ kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *pa
     return NULL;
 }
 
-kl_model *kl_model_load(kl_device device, const char *path) { return kl_model_load_at(NULL, device, path); }
-
 void kl_model_free(kl_model *m)
 {
     if (!m)
@@ -265,11 +263,6 @@ kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const
     return code;
 }
 
-kl_status kl_model_call(kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
-{
-    return kl_model_call_at(NULL, m, nin, in, nout, out);
-}
-
 /* ---- tensors in files ---- */
 
 kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path)
@@ -297,9 +290,4 @@ kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const c
     kl_tensor h = kl_input(device, a->dtype, a->rank, a->dims, a->data);
     array_unref(a);
     return h;
-}
-
-kl_tensor kl_model_read_tensor(kl_device device, const char *path)
-{
-    return kl_model_read_tensor_at(NULL, device, path);
 }

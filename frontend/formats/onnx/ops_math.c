@@ -307,4 +307,3 @@ bool onnx_cast_like(struct node *n)
         return false;
     return onnx_give(n, 0, kl_dtype_of(a) == t.dtype ? a : kl_cast(a, t.dtype));
 }
-

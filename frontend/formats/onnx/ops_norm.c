@@ -174,7 +174,7 @@ bool onnx_dropout(struct node *n)
         return !onnx_wants(n, 1) || onnx_give(n, 1, kl_expand(onnx_number(n, mask, 1), t.rank, t.dims));
     }
     if (ratio < 0 || ratio >= 1)
-        return onnx_fails(n, KL_ERR_ARGUMENT, "a ratio of %g", ratio);
+        return onnx_fails(n, KL_ERR_ARGUMENT, "a ratio that is not in [0, 1)");
     kl_tensor random = kl_rand(onnx_device(n), KL_F32, t.rank, t.dims, (uint64_t)onnx_attr_int(n, "seed", 0));
     kl_tensor stays = kl_ge(random, onnx_number(n, KL_F32, ratio));
     kl_tensor y = kl_where(stays, kl_mul(x, onnx_number(n, t.dtype, 1 / (1 - ratio))), onnx_number(n, t.dtype, 0));

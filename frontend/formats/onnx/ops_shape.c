@@ -59,7 +59,7 @@ bool onnx_range(struct node *n)
     double low = array_float(a, 0), step = array_float(d, 0);
     double length = step == 0 ? -1 : ceil((array_float(b, 0) - low) / step);
     if (!(length < 1 << 28) || step == 0)
-        return onnx_fails(n, KL_ERR_SHAPE, "a range of %g numbers", length);
+        return onnx_fails(n, KL_ERR_SHAPE, step == 0 ? "a range with a step of 0" : "a range of over 2^28 numbers");
     int64_t count = length > 0 ? (int64_t)length : 0;
     kl_tensor i = kl_arange(onnx_device(n), a->dtype, count);
     kl_tensor first = onnx_number(n, a->dtype, low), by = onnx_number(n, a->dtype, step);

@@ -1,0 +1,145 @@
+/* Products of a few rows with a matrix that is read once, which memory limits: weights stored [in, out] and [out, in],
+ * in floats, half floats and bytes, on one thread and on two.  The limit is reading as many bytes as the weights have,
+ * in the same rounds; the baseline is copying: the bytes that it reads and writes. */
+#include "bench.h"
+#include <pthread.h>
+
+enum { ROUNDS = 15, SIDE = 4096, MOST_THREADS = 2 };
+
+static const struct thin_case {
+    int rows;
+    kl_dtype weights; /* KL_I8: bytes times a scale, in f32 */
+    bool out_in;      /* how they are stored */
+    int threads;
+} cases[] = {
+    {1, KL_F32, false, 1},  {1, KL_F32, true, 1},  {1, KL_BF16, false, 1}, {1, KL_BF16, true, 1},
+    {1, KL_F16, false, 1},  {1, KL_F16, true, 1},  {1, KL_I8, false, 1},   {1, KL_I8, true, 1},
+    {2, KL_F32, false, 1},  {2, KL_F32, true, 1},  {7, KL_F32, false, 1},  {7, KL_F32, true, 1},
+    {7, KL_BF16, false, 1}, {7, KL_BF16, true, 1}, {1, KL_F32, false, 2},  {1, KL_F32, true, 2},
+    {1, KL_BF16, false, 2}, {1, KL_BF16, true, 2},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static const char *case_name(const struct thin_case *c)
+{
+    static char name[64];
+    const char *dtype = c->weights == KL_F32 ? "f32" : c->weights == KL_BF16 ? "bf16" : c->weights == KL_F16 ? "f16"
+                                                                                                             : "int8";
+    snprintf(name, sizeof name, "%dx%dx%d %s %s%s", c->rows, SIDE, SIDE, dtype, c->out_in ? "[out,in]" : "[in,out]",
+             c->threads > 1 ? " 2 threads" : "");
+    return name;
+}
+
+struct operands { kl_tensor x, w, scale; };
+
+static void make_operands(kl_device dev, const struct thin_case *c, struct operands *o)
+{
+    kl_dtype in = c->weights == KL_I8 ? KL_F32 : c->weights;
+    kl_tensor w = kl_randn(dev, KL_F32, 2, (int64_t[]){SIDE, SIDE}, 1);
+    o->x = kl_cast(kl_randn(dev, KL_F32, 2, (int64_t[]){c->rows, SIDE}, 2), in);
+    o->w = kl_cast(c->weights == KL_I8 ? kl_mul_scalar(w, 30) : w, c->weights);
+    o->scale = kl_full(dev, KL_F32, 0, NULL, 1.0 / 30);
+    kl_keep(o->x);
+    kl_keep(o->w);
+    kl_keep(o->scale);
+}
+
+/* One product, recorded, run and waited for; false: see kl_last_error. */
+static bool product(kl_device dev, const struct thin_case *c, const struct operands *o)
+{
+    kl_trace_begin("thin");
+    kl_tensor w = c->weights == KL_I8 ? kl_mul(kl_cast(o->w, KL_F32), o->scale) : o->w;
+    kl_tensor out = kl_dot_general(o->x, w, 0, NULL, NULL, 1, (int[]){1}, (int[]){c->out_in});
+    kl_keep(out);
+    return kl_trace_end() == KL_OK && kl_sync(dev) == KL_OK && kl_release(out) == KL_OK;
+}
+
+/* ---- what memory can do ---- */
+
+struct stream { float *array[2]; size_t from, to; bool copies; };
+
+static void *run_stream(void *arg)
+{
+    const struct stream *s = arg;
+    if (s->copies) {
+        limit_stream(s->array, 1, s->from, s->to);
+    } else {
+        volatile float sink = limit_sum(s->array[1], s->from, s->to);
+        (void)sink;
+    }
+    return NULL;
+}
+
+/* Reads `bytes` in all, or reads and writes them; seconds. */
+static double stream_seconds(float *const *array, size_t bytes, bool copies, int threads)
+{
+    size_t n = bytes / sizeof(float) / (copies ? 2 : 1);
+    struct stream s[MOST_THREADS];
+    pthread_t other[MOST_THREADS];
+    double start = threads > 1 ? measure_now() : measure_cpu_now();
+    for (int i = 0; i < threads; i++)
+        s[i] = (struct stream){{array[0], array[1]}, n * (size_t)i / (size_t)threads,
+                               n * ((size_t)i + 1) / (size_t)threads, copies};
+    int begun = 0;
+    while (begun < threads - 1 && !pthread_create(&other[begun], NULL, run_stream, &s[begun]))
+        begun++;
+    for (int i = begun; i < threads; i++)
+        run_stream(&s[i]);
+    for (int i = 0; i < begun; i++)
+        pthread_join(other[i], NULL);
+    return (threads > 1 ? measure_now() : measure_cpu_now()) - start;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    static struct samples took[CASES], reads[CASES], copies[CASES];
+    static struct operands o[CASES];
+    if (!bench_open(&b, "thin", argc, argv))
+        return b.status;
+    kl_device dev = bench_device(&b);
+    float *array[2] = {limit_array(SIDE * SIDE), limit_array(SIDE * SIDE)};
+    if (!array[0] || !array[1]) {
+        fprintf(stderr, "bench_thin: out of memory\n");
+        return 1;
+    }
+    kl_trace_begin("operands");
+    for (int i = 0; i < CASES; i++)
+        if (bench_wants(&b, case_name(&cases[i])))
+            make_operands(dev, &cases[i], &o[i]);
+    if (kl_trace_end() != KL_OK)
+        return bench_fail(&b, "thin");
+
+    for (int round = -1; round < ROUNDS; round++) /* round -1 compiles */
+        for (int i = 0; i < CASES; i++) {
+            const struct thin_case *c = &cases[i];
+            size_t bytes = SIDE * SIDE * (c->weights == KL_F32 ? 4u : c->weights == KL_I8 ? 1u : 2u);
+            if (!bench_wants(&b, case_name(c)))
+                continue;
+            kl_set_option("threads", c->threads);
+            double start = c->threads > 1 ? measure_now() : measure_cpu_now();
+            if (!product(dev, c, &o[i]))
+                return bench_fail(&b, "thin");
+            if (round < 0)
+                continue;
+            samples_add(&took[i], (c->threads > 1 ? measure_now() : measure_cpu_now()) - start);
+            samples_add(&reads[i], stream_seconds(array, bytes, false, c->threads));
+            samples_add(&copies[i], stream_seconds(array, bytes, true, c->threads));
+        }
+
+    for (int i = 0; i < CASES; i++) {
+        const struct thin_case *c = &cases[i];
+        if (!took[i].n)
+            continue;
+        double bytes = (double)SIDE * SIDE * (c->weights == KL_F32 ? 4 : c->weights == KL_I8 ? 1 : 2);
+        struct result *r = bench_add(&b, case_name(c), "fused", c->threads, &took[i], "GB/s", bytes,
+                                     bytes / samples_median(&reads[i]) * 1e-9);
+        bench_baseline(r, "copy", samples_median(&copies[i]) / samples_median(&took[i]));
+        kl_release(o[i].x);
+        kl_release(o[i].w);
+        kl_release(o[i].scale);
+    }
+    limit_array_free(array[0], SIDE * SIDE);
+    limit_array_free(array[1], SIDE * SIDE);
+    return bench_close(&b);
+}

@@ -1,0 +1,30 @@
+/* What composites share: operands checked, and halfs widened. */
+#ifndef KILN_NN_INTERNAL_H
+#define KILN_NN_INTERNAL_H
+#include "frontend/record/record.h"
+
+/* ---- nn/widen.c ---- */
+/* An operand of the open composite in what the composite computes in (dtype_compute).  Its end rounds the result to the
+ * operand's dtype. */
+kl_tensor widen(struct thread *t, const kl_site *site, kl_tensor h);
+kl_tensor widen_view(struct thread *t, const kl_site *site, kl_tensor h, struct view *v); /* and its view */
+/* The same, but under autocast it stays: the policies of the ops that the composite records decide there. */
+kl_tensor widen_by_policy(struct thread *t, const kl_site *site, kl_tensor h, struct view *v);
+kl_tensor narrowed(struct thread *t, kl_tensor result); /* for compose_end */
+/* Under autocast: reported, and true. */
+bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);
+
+/* ---- nn/activation.c ---- */
+/* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
+struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);
+/* The same of a composite that computes f16 and bf16 in f32: *a and *v are widened. */
+struct thread *wide_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v);
+/* The same, but under autocast the policies of the ops that it records decide. */
+struct thread *half_floats_begin(const kl_site *site, const char *op, kl_tensor *a, struct view *v);
+/* compose_begin that reports; NULL: op_failed() is the result. */
+struct thread *checked_begin(const kl_site *site, const char *op);
+kl_tensor op_failed(void);                        /* poison for this thread's last error */
+/* log(1 + e^-|a|), and where a is below 0. */
+kl_tensor log_one_plus_exp(const kl_site *site, const struct view *v, kl_tensor a, kl_tensor *below);
+
+#endif

@@ -1,0 +1,76 @@
+# What follows from the prototypes marked KL_API_AT in the public headers (arguments: the headers).
+#   mode=header   call_sites.h: each one's variant with a call site, and the macro that calls it with the caller's line
+#   mode=plain    plain.c: the plain functions, which call the variants without a call site
+# A prototype starts a line and ends with the first ';'.
+function trim(s) { gsub(/^[ \t\n]+|[ \t\n]+$/, "", s); return s }
+
+# The names of a parameter list, separated by ", ": of "int n, void (*release)(void *ctx)" "n, release".
+function names_of(list,    i, c, depth, part, all) {
+    for (i = 1; i <= length(list) + 1; i++) {
+        c = i > length(list) ? "," : substr(list, i, 1)
+        if (c == "(") depth++
+        if (c == ")") depth--
+        if (c != "," || depth) { part = part c; continue }
+        if (match(part, /\(\*[a-z_0-9]+\)/)) part = substr(part, RSTART + 2, RLENGTH - 3)
+        sub(/\[[^]]*\]$/, "", part)
+        match(part, /[A-Za-z_0-9]+$/)
+        all = all (all == "" ? "" : ", ") substr(part, RSTART)
+        part = ""
+    }
+    return all
+}
+
+# A declaration in lines of at most 120 columns, the later ones below its first parameter.
+function wrapped(text,    all, margin, i) {
+    margin = index(text, "(")
+    while (length(text) > 120) {
+        for (i = 120; substr(text, i - 1, 2) != ", "; i--) ;
+        all = all substr(text, 1, i - 1) "\n"
+        text = sprintf("%*s%s", margin, "", substr(text, i + 1))
+    }
+    return all text "\n"
+}
+
+function declare(text,    open, head, name, result, list, none) {
+    gsub(/[ \t\n]+/, " ", text)
+    open = index(text, "(")
+    head = trim(substr(text, 1, open - 1))
+    match(head, /kl_[a-z_0-9]+$/)
+    name = substr(head, RSTART)
+    result = trim(substr(head, 1, RSTART - 1))
+    result = result (result ~ /\*$/ ? "" : " ")
+    list = trim(substr(text, open + 1))
+    sub(/\) *;$/, "", list)
+    none = list == "void"
+    if (mode == "plain") {
+        printf "%s%s(%s)\n{\n    return %s_at(NULL%s);\n}\n", result, name, list, name, none ? "" : ", " names_of(list)
+        return
+    }
+    prototypes = prototypes wrapped(sprintf("KL_API %s%s_at(const kl_site *site%s);", result, name,
+                                            none ? "" : ", " list))
+    macros = macros sprintf("#define %s(%s) %s_at(KL_HERE%s)\n", name, none ? "" : "...", name,
+                            none ? "" : ", __VA_ARGS__")
+}
+
+BEGIN { if (mode == "plain") print "/* Made from the public headers by include/kiln/call_sites.awk. */\n#include \"frontend/frontend.h\"\n" }
+/^KL_API_AT / { inside = 1; text = ""; sub(/^KL_API_AT /, "") }
+inside {
+    text = text " " $0
+    if ((end = index(text, ";"))) {
+        inside = 0
+        declare(substr(text, 1, end))
+    }
+}
+END {
+    if (mode == "plain") exit
+    print "/* Variants with a call site, which may be NULL, and macros that pass the caller's.  Included by <kiln/kiln.h>."
+    print " * Made from the other headers by call_sites.awk. */"
+    print "#include <kiln/kiln.h> /* in front of the guard: it includes this file */"
+    print "#ifndef KILN_CALL_SITES_H\n#define KILN_CALL_SITES_H\n"
+    print "#ifdef __cplusplus\nextern \"C\" {\n#endif\n"
+    printf "%s", prototypes
+    print "\n#ifdef __cplusplus\n}\n#endif\n"
+    print "#ifndef KL_NO_CALL_SITES"
+    printf "%s", macros
+    print "#endif\n#endif"
+}

@@ -1,0 +1,241 @@
+/* The graph IR.
+ *
+ * A graph is an array of 64-byte nodes in execution order (operands before users), named by index.
+ * Node 0 is NIL: never a value, and what every builder returns after a failure, so errors are
+ * sticky: build freely, then look at g->err once.  Nothing here locks; a graph has one owner.
+ *
+ * A region op (cond, while, scan, checkpoint, custom_grad) owns one or two graphs of its own, its regions.  A
+ * region is closed: its inputs are its parameters, its returns what it yields; it has no states, slots or
+ * assigns.  The node of a region op has any number of operands, in the graph's pool, and any number of results,
+ * each read by the one proj node of that number; its own dtype and shape say that it has no elements.
+ *
+ * Op custom is like a region op, but has no region: what its results are stands in the graph's list of customs.
+ *
+ * Every node is on a device.  Only copy goes from one to another; parameters and yields of a region are on its op's. */
+#ifndef KILN_IR_NODE_H
+#define KILN_IR_NODE_H
+#include "ir/base.h"
+
+typedef uint32_t ref; /* index of a node in its graph */
+#define NIL 0u
+
+enum op {
+    OP_nil,
+#define ST(name, ...) OP_##name,
+#define EW1(name, ...) OP_##name,
+#define EW2(name, ...) OP_##name,
+#define EW3(name, ...) OP_##name,
+#include "ir/ops/ops.def"
+    OP_COUNT
+};
+
+/* ---- shapes: interned per graph, so equal shapes have equal ids; id 0 is the scalar ----
+ * A dim is a number of elements or, below 0, an affine expression over the graph's symbols, each of which may be any
+ * number within its bounds.  Expressions are interned too: equal ones are equal dims.  What computes with dims uses
+ * dims_sum and its kin (symbol.c); where a graph may have symbols, nothing else is meant to be done with them than
+ * comparing.  What runs or plans a graph needs it bound: without symbols (pass bind). */
+struct shape {
+    uint32_t rank;
+    uint32_t pad;
+    int64_t dim[KL_MAX_RANK];
+};
+
+#define MAX_OPERANDS 4
+#define MAX_DEVICES 64 /* a device is a number below this */
+
+/* Attributes; all 32 bytes are hashed, so unused ones stay 0. */
+union attr {
+    uint64_t word[4];                                /* first, so that {0} clears every byte */
+    struct { uint32_t index; } leaf;                 /* input, state, slot: ordinal in the graph */
+    struct { uint64_t bits; } konst;                 /* const: the value's bits, low bytes first */
+    struct { uint32_t axis; } axis;                  /* iota, concat, gather, dynamic_update */
+    struct { uint8_t perm[KL_MAX_RANK]; } permute;   /* result axis i is operand axis perm[i] */
+    struct { uint32_t axes; } flip;                  /* bit i: axis i is reversed */
+    struct { uint32_t index; } proj;                 /* proj: which result */
+    struct { int64_t keep; } grad;                   /* bytes of what is cheap to compute again that the forward pass
+                                                        keeps for the backward one, + 1; 0: all */
+    struct {                                         /* a region op */
+        uint32_t first;                              /* its regions: g->region[first], .. */
+        uint32_t operands, count;                    /* its operands: g->operand[operands], .., so many */
+        uint32_t carried;                            /* while, scan: values from one round to the next, which come
+                                                        first among operands and results; custom_grad: operands
+                                                        that have a gradient, the first ones too */
+        uint32_t scanned;                            /* scan: operands behind those, cut along axis 0 */
+        uint32_t flags;                              /* REGION_REVERSE (scan), REGION_REMAT (checkpoint) */
+        int64_t length;                              /* scan: rounds; custom: which of g->custom */
+    } region;
+    struct {                                         /* slice: elements start, start + step, .. of one axis;
+                                                        dynamic_slice: axis and count only */
+        uint32_t axis, zero;
+        int64_t start, count, step;
+    } slice;
+    struct { uint32_t axis, descending; } sort;      /* argsort */
+    struct { uint32_t axis, kind; } scatter;         /* kind: enum scatter_kind */
+    struct {                                         /* window: element j of window i is i * stride + j * dilation */
+        uint32_t axis, zero;
+        int64_t size, stride, dilation;
+    } window;
+    struct {                                         /* pad: so many new elements before, behind and between */
+        uint32_t axis, zero;
+        int64_t low, high, interior;
+    } pad;
+    struct {                                         /* sum, reduce_max, reduce_min, reduce_prod */
+        uint32_t axes;                               /* bit i: axis i is reduced */
+        uint32_t lanes;                              /* written by pass numerics, 0 before: */
+        uint64_t chunk;                              /*   see the comment at numeric order below */
+    } reduce;
+    struct {                                         /* dot: axis lists as nibbles, first in the low bits */
+        uint32_t batch_a, batch_b, con_a, con_b;
+        uint8_t nbatch, ncon;
+        uint8_t sum;                                 /* KL_I32: operands of u8 or i8, in any mixture, products and sums
+                                                        of i32; 0: all of the operands' one dtype */
+        uint8_t lanes;                               /* written by pass numerics, 0 before: */
+        uint32_t kblock;                             /*   see the comment at numeric order below */
+    } dot;
+    struct {                                         /* attention: see attention below */
+        uint64_t scale;                              /* the bits of an f64 */
+        uint32_t causal;                             /* 1: query i sees the keys up to i + M - L */
+        uint32_t block;                              /* written by pass numerics, 0 before */
+    } attention;
+};
+
+/* attention: q [.., L, D], k [.., M, D] and v [.., M, E], whose leading axes are the same, give [.., L, E]: row i is
+ * the mean of v's rows with weights exp(scale * q_i . k_j) over the keys j that query i sees.  A fourth operand, of the
+ * same leading axes, says which those are: bool [.., L, M], true where i sees j; or i32 or i64 [.., L, 2], of which
+ * query i sees the keys from the first one on and before the second.  What a query does not see has no part in its
+ * result, be it an infinity or NaN.  Where a query sees no key, or all that it sees have a score of -infinity, its
+ * result is 0. */
+
+/* How scatter brings an element of the update in. */
+enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
+
+enum { MARK_STOP = 1,             /* node.flags: no gradient flows through this node */
+       MARK_REMAT = 2 };          /*   computed a second time to save memory: never the same node as the first */
+enum { REGION_REVERSE = 1,        /* scan: from the last element to the first */
+       REGION_REMAT = 2 };        /* checkpoint: the backward pass of one, whose nodes become MARK_REMAT */
+enum { MAX_REGION_DEPTH = 16 };   /* of regions in regions */
+
+struct node {
+    uint16_t op;
+    uint8_t dtype, nin;
+    uint32_t shape;
+    ref in[MAX_OPERANDS];
+    uint32_t site;                /* index in g->site, outside the hash */
+    uint16_t device, flags;       /* device: where the result lives, and the operands too, but for copy, whose operand
+                                     lives anywhere, and grad, whose loss does */
+    union attr attr;
+};
+_Static_assert(sizeof(struct node) == 64, "a node is one cache line");
+
+/* Numeric order, the same for every executor (design section 5).  Pass numerics writes it:
+ *
+ * reduce: the reduced elements are numbered k = 0..n-1 in row-major order of the reduced axes
+ *   and cut into chunks of `chunk` consecutive numbers, the last one shorter.  With lanes 64, element j
+ *   of a chunk (counted from the chunk's start) is accumulated into lane j % 64 in ascending order, each
+ *   of the 64 lanes starting from the identity, and the lanes are then folded: lane i takes in lane
+ *   i+32, then i+16, 8, 4, 2, 1 (acc = f(acc_i, acc_i+h)).  With lanes 1 a chunk is one ascending chain
+ *   from the identity.  The chunks' results are combined as one ascending chain that starts with the
+ *   first chunk's result; n = 0 gives the identity.  Identity: sum +0, reduce_max -infinity or the
+ *   lowest integer, reduce_min infinity or the highest, reduce_prod 1.
+ * cumsum, cumprod, cummax, cummin: a row's first result is its first element, each further one f(the result before,
+ *   the element).  recurrence: the first is b, then fma(a, the result before, b) (integers: a * it + b).
+ * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
+ *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
+ *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
+ * attention: for each query the keys it sees, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A
+ * score is one ascending chain of fma over D from 0, then times scale.  Each block makes most' = the largest of most
+ * and its scores (at first -infinity; NaN if any is NaN), base = most', or 0 where that is -infinity, shrink = exp(most
+ * - base), and weights exp(score - base).  Their sum is one ascending chain of adds from -0, the values' sum one of
+ *   fma(weight, v, acc) from -0; with each total = fma(total, shrink, sum), from 0.  The result is the values' total /
+ * the weights', or 0 where that is 0.  A block of which a query sees no key changes nothing.
+ *
+ * scatter: an element starts as the first operand's; the update's elements that the index sends there are brought in
+ *   one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
+ *
+ * On f16 and bf16 every op computes in f32 on the exactly widened operands and rounds its result once, to
+ * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces, dots, attention and scans of
+ * them, and scatters of kind add, accumulate in f32 in the order above and round each result at the end. */
+
+enum out_kind { OUT_RETURN, OUT_ASSIGN };
+struct output {
+    uint32_t kind;                /* enum out_kind */
+    ref value;
+    uint32_t state;               /* OUT_ASSIGN: the state's ordinal */
+    uint32_t pad;
+};
+
+struct output_name { const char *s; bool written; }; /* graph_output_name */
+
+struct leaf {                     /* an input, a state or a slot, by ordinal */
+    uint8_t dtype;
+    bool assigned;                /* a state: an output assigns it */
+    uint32_t shape;
+    char name[24];
+};
+
+struct leaves { struct leaf *v; uint32_t n, cap; };
+
+/* What the node of a custom op says beside its operands. */
+enum { CUSTOM_NAME = 64 };
+struct custom_result { uint32_t dtype, shape; };
+struct custom {
+    char name[CUSTOM_NAME];
+    struct custom_result *result; uint32_t nresult;   /* owned */
+    uint32_t nattr; void *attr;   /* attributes: bytes, owned; NULL: none */
+    uint32_t call;                /* custom_number in custom.h; outside the hash */
+};
+
+struct intern { uint32_t *slot, cap, n; }; /* hash index of a table: slots hold id + 1, 0 is free */
+
+/* ---- symbols ---- */
+#define MAX_DIM ((INT64_C(1) << 59) - 1)
+enum { MAX_SYMBOLS = 64, MAX_SYMBOL_TERMS = 8 };
+struct symbol { char name[24]; int64_t low, high; };
+struct symbol_term { uint32_t symbol, pad; int64_t by; };
+/* constant + the sum of by * symbol, by ascending symbol and without a 0; unused terms are 0. */
+struct affine { int64_t constant; uint32_t n, pad; struct symbol_term term[MAX_SYMBOL_TERMS]; };
+/* A graph, its regions, and what passes build of them share one table. */
+struct symbols {
+    uint32_t users, n;
+    struct symbol v[MAX_SYMBOLS];
+    struct affine *expr; uint32_t nexpr, expr_cap;
+    struct intern expr_index;
+};
+
+struct graph {
+    char name[64];
+    struct node *node;   uint32_t nnode, node_cap;     /* node[0] is NIL */
+    struct shape *shape; uint32_t nshape, shape_cap;
+    struct shape **outgrown; uint32_t noutgrown, outgrown_cap; /* where shapes lay before there were more: pointers to
+                                                            them, as node_shape gives, hold while nodes are made */
+    struct output *out;  uint32_t nout, out_cap;
+    struct output_name *out_name; uint32_t out_name_cap; /* one an output, or NULL: none has a name */
+    ref *operand;        uint32_t noperand, operand_cap; /* of region ops, in the order of their nodes */
+    struct graph **region; uint32_t nregion, region_cap; /* likewise; owned */
+    struct custom *custom; uint32_t ncustom, custom_cap; /* of custom ops, in the order of their nodes */
+    uint32_t depth;      /* of regions in regions below this graph */
+    struct leaves input, state, slot;
+    struct symbols *symbols;                           /* NULL: it has none, and all dims are numbers */
+    kl_site *site;       uint32_t nsite, site_cap;     /* site[0] is "unknown"; strings are not owned */
+    char **text;         uint32_t ntext, text_cap;     /* strings this graph owns (parsed site names) */
+    struct intern shape_index, site_index, text_index;
+    uint32_t cur_site;   uint16_t cur_device, cur_flags; /* given to nodes made from here on; the device to those
+                                                            without operands, the others are on their operands' */
+    uint32_t *group;     /* pass fuse: the kernel group of each node, GROUP_NONE if none; or NULL
+                            (graph_add drops it: it would have no entry for the new node) */
+    uint32_t ngroup;
+    struct err err;      /* the first failure; code KL_OK while all is well */
+};
+#define GROUP_NONE UINT32_MAX
+#define LEAF_NONE UINT32_MAX
+
+
+/* ---- shape.c ---- */
+bool shape_numel(const struct shape *s, int64_t *n); /* false: the product does not fit in 2^62 bytes' worth */
+int64_t shape_count(const struct shape *s);          /* numel of a shape known to be valid and without symbols */
+bool shape_equal(const struct shape *a, const struct shape *b);
+#define SHAPE_TEXT 192                               /* bytes that hold the text of any shape */
+const char *shape_text(const struct shape *s, char *buf, size_t n); /* "[2,3]"; a symbolic dim is "?": shape_text_in */
+struct shape shape_make(uint32_t rank, const int64_t *dim);
+
+#endif

@@ -1,0 +1,70 @@
+/* Dims of graphs with symbols, and binding them to numbers. */
+#ifndef KILN_IR_SYMBOL_H
+#define KILN_IR_SYMBOL_H
+#include "ir/graph/node.h"
+
+/* ---- symbol.c: dims of graphs with symbols ---- */
+struct scaled { int64_t dim, by; };
+/* The dim constant + the sum of by * dim.  false: it may be negative or too long, or has too many terms. */
+bool dims_sum(const struct graph *g, unsigned n, const struct scaled *t, int64_t constant, int64_t *out);
+bool dims_never_negative(const struct graph *g, unsigned n, const struct scaled *t, int64_t constant);
+int64_t dims_build(struct graph *g, const char *op, unsigned n, const struct scaled *t, int64_t constant); /* for
+                                                  gradients: dims_sum, or 0 and g->err */
+bool dim_divide(const struct graph *g, int64_t d, int64_t by, int64_t *out); /* rounded down; false: not affine */
+bool dim_multiply(const struct graph *g, int64_t a, int64_t b, int64_t *out); /* false: not affine, or too long */
+const char *shape_fault(const struct graph *g, const struct shape *s); /* what an illegal one of legal rank has */
+bool dim_range(const struct graph *g, int64_t d, int64_t *low, int64_t *high); /* false: no dim */
+static inline bool dim_at_most(const struct graph *g, int64_t a, int64_t b)  /* whatever the symbols' values */
+{
+    return dims_never_negative(g, 2, (struct scaled[]){{b, 1}, {a, -1}}, 0);
+}
+bool shape_is_symbolic(const struct shape *s);
+bool symbolic_shape_is_legal(const struct graph *g, const struct shape *s);
+static inline bool shape_is_legal(const struct graph *g, const struct shape *s) /* for every value of the symbols */
+{
+    int64_t n;
+    return shape_numel(s, &n) || (g->symbols && symbolic_shape_is_legal(g, s));
+}
+bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b); /* likewise */
+unsigned node_dims(struct node *n, int64_t *at[2]); /* attr.c: the attributes that are dims; returns how many */
+uint32_t node_axis(const struct node *n);         /* attr.c: its attribute "axis", 0 without */
+bool node_wants_order(const struct node *n);      /* attr.c: does pass numerics still have to write its order? */
+bool dim_affine(const struct graph *g, int64_t d, struct affine *a); /* false: no dim */
+bool dim_exists(const struct graph *g, int64_t d);  /* a number, or an expression of this graph? */
+bool affine_add(struct affine *a, const struct affine *b, int64_t by); /* a + by * b; false: too large, too long */
+bool affine_range(const struct graph *g, const struct affine *a, int64_t *low, int64_t *high); /* false: too large */
+bool affine_dim(const struct graph *g, const struct affine *a, int64_t *d); /* false: as dims_sum */
+#define SYMBOLIC_DIM (-(INT64_C(1) << 24))          /* the greatest that an expression may be */
+int64_t dim_of_expression(uint32_t id);
+enum { DIM_TEXT = 400, BOUNDS_TEXT = 160 };
+const char *affine_text(const struct graph *g, const struct affine *a, char *buf, size_t n); /* "2*n+m-1" */
+const char *dim_text(const struct graph *g, int64_t d, char *buf, size_t n);
+const char *shape_text_in(const struct graph *g, const struct shape *s, char *buf, size_t n); /* "[n,3]" */
+/* " for n in 1..8, m in 0..4": the symbols of expressions or of a shape; "" without any */
+const char *affine_bounds(const struct graph *g, const struct affine *a, unsigned count, char *buf, size_t n);
+const char *bounds_text(const struct graph *g, const struct shape *s, char *buf, size_t n);
+
+/* ---- symbol_table.c ---- */
+#define NO_SYMBOL UINT32_MAX
+/* Declares a symbol of a graph that has no nodes yet; its number, NO_SYMBOL: g->err. */
+uint32_t graph_symbol(struct graph *g, const char *name, int64_t low, int64_t high);
+uint32_t graph_symbol_find(const struct graph *g, const char *name, size_t len); /* NO_SYMBOL: none */
+bool graph_symbol_set(struct graph *g, uint32_t symbol, int64_t value, struct err *e); /* its only value from here on */
+bool graph_is_bound(const struct graph *g, struct err *e);        /* without symbols? */
+bool symbols_share(struct graph *g, const struct graph *from);    /* g, without symbols so far, has from's */
+bool symbols_copy(struct graph *g, const struct symbols *from);   /* g has a table of its own; from may be NULL */
+void symbols_use(struct graph *g, struct symbols *s);
+void symbols_release(struct graph *g);
+bool symbols_verify(const struct graph *g, struct err *e);        /* names and bounds */
+const char *dim_verify(const struct graph *g, int64_t d);         /* NULL, or what is wrong with it */
+
+/* ---- symbol_bind.c ---- */
+enum { NO_VALUE = -1 };
+struct extents { const char *what; struct shape want, got; }; /* want: a shape of the graph; got: numbers */
+/* Finds the symbols' values (value[], NO_VALUE where not known) that make each `want` what was got; what the shapes do
+ * not decide stays unknown.  false: *e names the axis that does not fit. */
+bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, int64_t *value, struct err *e);
+/* Puts in the value of each symbol that can have only one: -1 g->err, 0 there is none, 1. */
+int graph_bind(struct graph *g);
+
+#endif

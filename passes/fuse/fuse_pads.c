@@ -1,0 +1,171 @@
+/* Pads: which are evaluated in the kernels that read them, and which compute what they pad.
+ *
+ * A pad read at other indices than a reader's own, such as by a window or a slice, would end the kernel and be stored.
+ * Its readers can load what is padded under a mask instead.  That pays as long as the place along the padded axis steps
+ * evenly: a reshape between the two that puts rows of different axes one behind the other makes it a division and a
+ * gather for each lane, slower than an array that is written and read once.
+ *
+ * A stored pad can compute the elementwise values that it pads, at the index where it reads them. */
+#include "fuse.h"
+#include "ir/loop/loop.h"
+
+/* How a node is read. */
+enum { READ_HELD = 1,   /* as an array in memory: by the graph's outputs, regions, copies */
+       READ_OFTEN = 2,  /* each element again and again, by what wants it in memory */
+       READ_MOVED = 4 };/* at other indices than the reader's own */
+
+static bool reads_often(unsigned op) { return op_is_anchor(op) && !op_is_reduce(op); }
+
+/* How r, read in the ways of `own`, reads its operands. */
+static uint8_t reading_by(const struct graph *g, ref r, uint8_t own)
+{
+    const struct node *n = &g->node[r];
+    if (op_is_view(n->op))
+        return n->op == OP_reshape ? own : (own & READ_OFTEN) | READ_MOVED;
+    if (op_is_non_fusible(n->op))
+        return READ_HELD;
+    return reads_often(n->op) ? READ_OFTEN : op_is_select(n->op) ? READ_MOVED : 0;
+}
+
+/* Pads that are read in no way but moved, and pad with a number, get no group: their readers evaluate them. */
+static void find_moved(struct graph *g, uint8_t *read)
+{
+    for (uint32_t i = 0; i < g->nout; i++)
+        read[g->out[i].value] |= READ_HELD;
+    for (uint32_t i = 0; i < g->noperand; i++)
+        read[g->operand[i]] |= READ_HELD;
+    for (ref r = g->nnode; r-- > 1;) {
+        const struct node *n = &g->node[r];
+        if (op_is_masked(n->op)) {
+            unsigned value = g->node[n->in[1]].op;
+            bool moved = (read[r] == READ_MOVED || (!read[r] && node_numel(g, r) == 1)) &&
+                (value == OP_const || value == OP_slot);
+            g->group[r] = moved ? GROUP_NONE : 0;
+        }
+        for (unsigned i = 0; i < n->nin; i++)
+            read[n->in[i]] |= reading_by(g, r, read[r]);
+    }
+}
+
+/* ---- walks from a reader's index to what it reads ---- */
+
+struct walk {
+    struct lower l;             /* first: lowering rules get a pointer to it */
+    val loop[KL_MAX_RANK];      /* the reader's axes, 0 for those of length 1 */
+    uint32_t rank;
+    ref uneven;                 /* the first pad that is read unevenly; NIL: none */
+    ref end;                    /* the node at the end of the views, */
+    val index[KL_MAX_RANK];     /*   and where it is read */
+};
+
+static bool steps_evenly(const struct walk *w, val v)
+{
+    bool even = true;
+    for (uint32_t d = 0; d < w->rank && even; d++) {
+        int64_t stride;
+        even = !w->loop[d] || ix_stride(w->l.k, v, w->loop[d], &stride);
+    }
+    return even;
+}
+
+static val walk_at(struct lower *l, ref r, const val *coord)
+{
+    struct walk *w = (struct walk *)l;
+    const struct node *n = &l->g->node[r];
+    uint32_t rank = node_shape(l->g, r)->rank;
+    if (op_is_view(n->op))
+        return opinfo[n->op].lower(l, r, coord);
+    if (node_is_view(l->g, r)) { /* a pad in place */
+        uint32_t axis = n->attr.pad.axis;
+        val at[KL_MAX_RANK] = {0};
+        for (uint32_t d = 0; d < rank; d++)
+            at[d] = coord[d];
+        if (!steps_evenly(w, coord[axis])) {
+            w->uneven = r;
+            return k_int(l->k, 0);
+        }
+        at[axis] = ix_div(l->k, ix_sub(l->k, coord[axis], k_int(l->k, n->attr.pad.low)), n->attr.pad.interior + 1);
+        return walk_at(l, n->in[0], at);
+    }
+    w->end = r;
+    for (uint32_t d = 0; d < rank; d++)
+        w->index[d] = coord[d];
+    return k_int(l->k, 0);
+}
+
+/* From operand v on, read at each index of its own shape.  w->l.k is the caller's to free; NULL: out of memory. */
+static void walk_from(struct walk *w, const struct graph *g, ref v)
+{
+    const struct shape *s = node_shape(g, v);
+    val coord[KL_MAX_RANK] = {0};
+    *w = (struct walk){.l = {.k = kernel_new("walk"), .g = g, .at = walk_at}, .rank = s->rank};
+    if (!w->l.k)
+        return;
+    for (uint32_t d = 0; d < s->rank; d++) {
+        if (s->dim[d] > 1)
+            w->loop[d] = k_loop(w->l.k, LOOP_SERIAL, k_int(w->l.k, 0), k_int(w->l.k, s->dim[d]), 1);
+        coord[d] = w->loop[d] ? w->loop[d] : k_int(w->l.k, 0);
+    }
+    walk_at(&w->l, v, coord);
+}
+
+/* Stores the first pad in place below v that a reader of v cannot read evenly.  false: out of memory. */
+static bool store_uneven(struct graph *g, ref v)
+{
+    struct walk w;
+    bool any = false;
+    for (ref r = v; node_is_view(g, r); r = g->node[r].in[0])
+        any |= op_is_masked(g->node[r].op);
+    if (!any)
+        return true;
+    walk_from(&w, g, v);
+    bool ok = w.l.k && w.l.k->err.code == KL_OK;
+    if (ok && w.uneven)
+        g->group[w.uneven] = 0;
+    kernel_free(w.l.k);
+    return ok;
+}
+
+bool fuse_pads_choose(struct graph *g)
+{
+    uint8_t *read = mem_alloc(g->nnode);
+    bool ok = read;
+    if (ok)
+        find_moved(g, read);
+    mem_free(read);
+    for (uint32_t i = 0; i < g->nout && ok; i++)
+        ok = store_uneven(g, g->out[i].value);
+    for (ref r = g->nnode; r-- > 1 && ok;) /* readers first: a pad that is stored now reads in its turn */
+        for (unsigned i = 0; ok && !node_is_view(g, r) && i < g->node[r].nin; i++)
+            ok = store_uneven(g, g->node[r].in[i]);
+    return ok;
+}
+
+/* Views, slices and pads in place must lead from the pad to x, each element of which is read once at most, and as
+ * neighbours where the pad's last elements are neighbours. */
+bool fuse_pads_evenly(const struct graph *g, ref pad, ref x)
+{
+    struct walk w;
+    const struct shape *s = node_shape(g, x);
+    int64_t stride = 1, first;
+    for (ref v = g->node[pad].in[0]; v != x; v = g->node[v].in[0])
+        if (node_numel(g, v) > node_numel(g, g->node[v].in[0]) && !op_is_masked(g->node[v].op))
+            return false;
+    if (!node_numel(g, x))
+        return true;
+    walk_from(&w, g, g->node[pad].in[0]);
+    bool ok = w.l.k && w.end == x;
+    val place = ok ? k_int(w.l.k, 0) : 0;
+    for (uint32_t d = s->rank; ok && d-- > 0; stride *= s->dim[d]) {
+        ok = steps_evenly(&w, w.index[d]);
+        place = ix_add(w.l.k, place, ix_scale(w.l.k, w.index[d], stride));
+    }
+    for (uint32_t d = w.rank; ok && d-- > 0;)
+        if (w.loop[d]) {
+            ok = ix_stride(w.l.k, place, w.loop[d], &first) && first == 1;
+            break;
+        }
+    ok = ok && w.l.k->err.code == KL_OK;
+    kernel_free(w.l.k);
+    return ok;
+}

@@ -1,0 +1,516 @@
+/* Products of a few rows with a matrix that is read once: memory limits them, so the matrix goes through registers as
+ * it lies in memory, in several streams at a time, each line of it prefetched, and nothing is packed.
+ *
+ * Columns that are neighbours (weights stored [in, out]): a task owns a wide strip of columns, whose sums are in
+ * scratch of the first-level cache.  It goes through `step` rows of the matrix at once, line by line, a stream each.
+ * One row times 4096x4096 floats takes as long as reading them, where tiles of 32 columns, two lines of each page, take
+ * 3.5 times that.
+ *
+ * Elements of the contraction that are neighbours ([out, in]): a task owns as many columns as a vector has lanes, each
+ * a stream.  Squares of them are transposed in registers and multiplied there: 0.83 of the speed of reading, where
+ * packing them first had 0.37.  Elements of 2 bytes or 1 are loaded and transposed in groups of 4 bytes and taken apart
+ * behind that: 0.67 for bf16, whose one chain of multiply-adds a column takes as long as memory does.  Two k-blocks at
+ * once, for two chains, took 1.1 to 1.8 times as long: 32 streams whose rows lie a large power of two apart share too
+ * few sets of the caches.
+ *
+ * Neither touches the order of a chain: products ascend within a k-block, blocks are added in ascending order. */
+#include "lower_dot.h"
+
+enum { THIN_ROWS = 8 }; /* of the first operand */
+enum { STREAMS = 8, STRIP_BYTES = 4096, SUMS_BYTES = 16384, MAX_LANES = 64 };
+
+struct thin {
+    const struct dot *d;
+    bool along_k;            /* the matrix's neighbours are those along the contraction */
+    ref source;              /* whose elements it is, or is computed from, one each and that one once; NIL: none is */
+    int64_t element;         /* bytes of one of them */
+    int64_t each;            /* how many of them are loaded as a u32; 1: each is loaded alone */
+    int64_t step;            /* of the contraction at a time */
+    int64_t strip;           /* columns of a task */
+    uint32_t sums, totals;   /* lbufs: of the k-block, of those before it */
+    uint32_t rows;           /* lbuf + 1: a k-block of the first operand, widened; 0: it is read where it lies */
+};
+
+/* ---- the matrix ---- */
+
+/* How does the matrix lie in memory, or what it is computed from element by element?  false: not at fixed distances. */
+static bool find_order(const struct dot *d, struct thin *s)
+{
+    struct trial t;
+    int64_t side = 0, along = 0;
+    val found = 0;
+    s->element = 0;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+        dot_stored_element(&copy, true, i, j);
+        for (val v = j; v < k->ninst && !found; v++)
+            if (k->inst[v].op == L_LOAD && ix_stride(k, k->inst[v].a, i, &side) &&
+                ix_stride(k, k->inst[v].a, j, &along) && side > 0 && along > 0 && (side == 1 || along == 1))
+                found = v;
+        s->element = found ? (int64_t)dtype_size(k->inst[found].dtype) : 0;
+        s->source = found && !k->inst[found].b ? t.out.arg[k->buf[k->inst[found].imm].id].node : NIL;
+        for (val v = found + 1; found && v < k->ninst; v++)
+            if (k->inst[v].op == L_LOAD && k->inst[v].imm == k->inst[found].imm)
+                s->source = NIL;
+    }
+    trial_end(&t, d->w);
+    s->along_k = along == 1 && side != 1;
+    return s->element;
+}
+
+static ref arg_of(const struct thin *s, uint64_t buf)
+{
+    const struct lowering *w = s->d->w;
+    return w->k->buf[buf].role == BUF_IN ? w->out->arg[w->k->buf[buf].id].node : NIL;
+}
+
+/* Fetches ahead the matrix's line at (n, kk), which may lie beyond its end. */
+static void thin_prefetch(const struct thin *s, val n, val kk, val loop)
+{
+    struct kernel *k = s->d->w->k;
+    val first = k->ninst, end;
+    int64_t stride;
+    dot_stored_element(s->d, true, n, kk);
+    end = k->ninst;
+    for (val v = first; v < end; v++)
+        if (k->inst[v].op == L_LOAD && ix_stride(k, k->inst[v].a, loop, &stride) && stride)
+            k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[v].imm, k->inst[v].a);
+}
+
+/* The source's elements at column n and contracted index kk, `each` of them as a u32, as they lie. */
+static val thin_load(const struct thin *s, val n, val kk, int64_t each)
+{
+    struct kernel *k = s->d->w->k;
+    val v = k->ninst;
+    dot_stored_element(s->d, true, n, kk);
+    while (v < k->ninst && (k->inst[v].op != L_LOAD || arg_of(s, k->inst[v].imm) != s->source))
+        v++;
+    return each == 1 || v == k->ninst ? v : k_load_wide(k, (uint32_t)k->inst[v].imm, k->inst[v].a, k->inst[v].b);
+}
+
+/* The matrix's element at (n, kk), made of element `number` of the source's in `bits`. */
+static val thin_element(const struct thin *s, val bits, int64_t each, int64_t number, val n, val kk)
+{
+    struct lowering *w = s->d->w;
+    struct kernel *k = w->k;
+    unsigned dtype = w->g->node[s->source].dtype, whole = s->element == 1 ? KL_U8 : KL_U16;
+    if (each > 1) {
+        val shift = k_bits(k, KL_U32, (uint64_t)(8 * s->element * number));
+        val low = k_cast(k, number ? k_prim(k, P_SHR, bits, shift, 0) : bits, whole);
+        bits = dtype == whole ? low : k_inst(k, L_OP(P_BITS), dtype, low, 0, 0, 0);
+    }
+    lower_fix(w, s->source, bits);
+    val b = dot_element(s->d, true, n, kk);
+    lower_unfix(w, s->source);
+    return b;
+}
+
+static val thin_zero(const struct thin *s, bool negative)
+{
+    unsigned dtype = s->d->dtype;
+    struct kernel *k = s->d->w->k;
+    return k_bits(k, dtype, negative && dtype_is_float(dtype) ? dtype_bits(dtype, -0.0) : 0);
+}
+
+/* ---- strips of columns ---- */
+
+struct strip {
+    val n0;                             /* first column */
+    int64_t cols;
+    val kk, loop;                       /* first of the products at hand, and the loop over them */
+    int64_t steps;                      /* how many */
+    val a[THIN_ROWS][STREAMS];          /* the first operand's elements */
+    int64_t each;                       /* columns of a lane in this visit */
+};
+
+/* What a walk over a strip does at its lanes, the first of which is column n0 + at. */
+typedef void thin_visit(const struct thin *s, const struct strip *x, val at);
+
+/* The lanes' columns of number `which` of `each`. */
+static val column_of(const struct thin *s, const struct strip *x, val at, int64_t which)
+{
+    struct kernel *k = s->d->w->k;
+    val lane = ix_add(k, ix_scale(k, s->d->w->lane, x->each), k_int(k, which));
+    return ix_add(k, ix_add(k, x->n0, at), lane);
+}
+
+/* Where a row's sums are in scratch: those of first columns, then those of second ones. */
+static val sum_at(const struct thin *s, const struct strip *x, int64_t row, val at, int64_t which)
+{
+    struct kernel *k = s->d->w->k;
+    return ix_add(k, k_int(k, row * s->strip + which * s->d->nr / x->each), ix_add(k, at, s->d->w->lane));
+}
+
+static void clear_totals(const struct thin *s, const struct strip *x, val at)
+{
+    struct kernel *k = s->d->w->k;
+    for (int64_t i = 0; i < s->d->size.m; i++)
+        k_store(k, s->totals - 1, sum_at(s, x, i, at, 0), k_splat(k, thin_zero(s, true)), 0);
+}
+
+static void clear_sums(const struct thin *s, const struct strip *x, val at)
+{
+    struct kernel *k = s->d->w->k;
+    for (int64_t i = 0; i < s->d->size.m; i++)
+        k_store(k, s->sums, sum_at(s, x, i, at, 0), k_splat(k, thin_zero(s, false)), 0);
+}
+
+static void add_products(const struct thin *s, const struct strip *x, val at)
+{
+    struct kernel *k = s->d->w->k;
+    val bits[STREAMS] = {0}, b[STREAMS];
+    for (int64_t u = 0; u < x->steps && x->each > 1; u++)
+        bits[u] = thin_load(s, column_of(s, x, at, 0), ix_add(k, x->kk, k_int(k, u)), x->each);
+    for (int64_t which = 0; which < x->each; which++) {
+        for (int64_t u = 0; u < x->steps; u++) {
+            val n = column_of(s, x, at, which), kk = ix_add(k, x->kk, k_int(k, u));
+            b[u] = bits[u] ? thin_element(s, bits[u], x->each, which, n, kk) : dot_element(s->d, true, n, kk);
+        }
+        for (int64_t i = 0; i < s->d->size.m; i++) {
+            val to = sum_at(s, x, i, at, which), acc = k_load(k, s->sums, to, 0);
+            for (int64_t u = 0; u < x->steps; u++)
+                acc = dot_multiply_add(k, x->a[i][u], b[u], acc);
+            k_store(k, s->sums, to, acc, 0);
+        }
+    }
+}
+
+static void add_totals(const struct thin *s, const struct strip *x, val at)
+{
+    struct kernel *k = s->d->w->k;
+    for (int64_t i = 0; i < s->d->size.m; i++) {
+        val to = sum_at(s, x, i, at, 0), before = k_load(k, s->totals - 1, to, 0);
+        k_store(k, s->totals - 1, to, k_prim(k, P_ADD, before, k_load(k, s->sums, to, 0), 0), 0);
+    }
+}
+
+static void store_results(const struct thin *s, const struct strip *x, val at)
+{
+    struct kernel *k = s->d->w->k;
+    for (int64_t i = 0; i < s->d->size.m; i++)
+        for (int64_t which = 0; which < x->each; which++)
+            dot_epilogue(s->d, k_int(k, i), column_of(s, x, at, which),
+                         k_load(k, s->totals ? s->totals - 1 : s->sums, sum_at(s, x, i, at, which), 0));
+}
+
+/* NR columns, of which `cols` exist. */
+static void visit_lanes(const struct thin *s, struct strip *x, thin_visit *visit, val at, int64_t cols)
+{
+    struct lowering *w = s->d->w;
+    struct kernel *k = w->k;
+    int64_t ahead = s->step * (s->element < 4 ? 2 : 1); /* rows; of small elements less of each is in a strip */
+    x->each = cols == s->d->nr && (visit == add_products || visit == store_results) ? s->each : 1;
+    if (x->loop)
+        for (int64_t u = 0; u < s->step; u++)
+            thin_prefetch(s, ix_add(k, x->n0, at), ix_add(k, x->kk, k_int(k, ahead + u)), x->loop);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, s->d->nr / x->each), 1);
+    w->pred = cols < s->d->nr ? k_prim(k, P_LT, w->lane, k_int(k, cols), 0) : 0;
+    ix_bound(k, w->lane, 0, cols / x->each - 1); /* of the lanes that exist */
+    visit(s, x, at);
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+}
+
+static void walk_strip(const struct thin *s, struct strip *x, thin_visit *visit)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t whole = x->cols / s->d->nr * s->d->nr;
+    if (whole) {
+        val at = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), s->d->nr);
+        visit_lanes(s, x, visit, at, s->d->nr);
+        k_end(k, at);
+    }
+    if (x->cols > whole)
+        visit_lanes(s, x, visit, k_int(k, whole), x->cols - whole);
+}
+
+/* `steps` products of each sum, from kk on. */
+static void strip_products(const struct thin *s, struct strip *x, val kk, int64_t steps, val loop)
+{
+    struct kernel *k = s->d->w->k;
+    x->kk = kk;
+    x->loop = loop;
+    x->steps = steps;
+    for (int64_t i = 0; i < s->d->size.m; i++)
+        for (int64_t u = 0; u < steps; u++)
+            x->a[i][u] = dot_element(s->d, false, k_int(k, i), ix_add(k, kk, k_int(k, u)));
+    walk_strip(s, x, add_products);
+    x->loop = 0;
+}
+
+static void strip_block(const struct thin *s, struct strip *x, val k0, int64_t length)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t whole = length / s->step * s->step;
+    walk_strip(s, x, clear_sums);
+    if (whole) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), s->step);
+        strip_products(s, x, ix_add(k, k0, j), s->step, j);
+        k_end(k, j);
+    }
+    if (length > whole)
+        strip_products(s, x, ix_add(k, k0, k_int(k, whole)), length - whole, 0);
+    if (s->totals)
+        walk_strip(s, x, add_totals);
+}
+
+static void emit_strip(const struct thin *s, val n0, int64_t cols)
+{
+    const struct dot *d = s->d;
+    struct kernel *k = d->w->k;
+    struct strip x = {.n0 = n0, .cols = cols};
+    if (s->totals)
+        walk_strip(s, &x, clear_totals);
+    if (d->blocks > 1) {
+        val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks - 1), 1);
+        strip_block(s, &x, ix_scale(k, kb, d->kblock), d->kblock);
+        k_end(k, kb);
+    }
+    strip_block(s, &x, k_int(k, (d->blocks - 1) * d->kblock), d->size.k - (d->blocks - 1) * d->kblock);
+    walk_strip(s, &x, store_results);
+}
+
+/* ---- squares along the contraction ---- */
+
+/* Columns n0 .. and a k-block of them, from k0 on. */
+struct part { val n0, k0; int64_t cols, length; };
+
+/* Fetches square `number` of the part that comes next, a line of some of its columns by turns. */
+static void prefetch_square(const struct thin *s, const struct part *next, val number)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t lanes = s->d->nr, turns = LINE_BYTES / (s->step * s->element);
+    turns = turns < 1 ? 1 : turns > lanes ? lanes : turns;
+    int64_t each = lanes / turns;
+    val first = ix_add(k, next->n0, ix_scale(k, ix_mod(k, number, turns), each));
+    for (int64_t i = 0; i < each; i++)
+        thin_prefetch(s, ix_add(k, first, k_int(k, i)), ix_add(k, next->k0, ix_scale(k, number, s->step)), number);
+}
+
+/* Widens the part's k-block of the first operand, vector by vector, rather than each element for each column. */
+static void widen_rows(const struct thin *s, const struct part *p)
+{
+    const struct dot *d = s->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    int64_t whole = p->length / d->nr * d->nr;
+    for (int tail = 0; tail < 2; tail++) {
+        if (tail ? p->length == whole : !whole)
+            continue;
+        val j = tail ? k_int(k, whole) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), d->nr);
+        val at = ix_add(k, j, w->lane);
+        w->pred = tail ? k_prim(k, P_LT, w->lane, k_int(k, p->length - whole), 0) : 0;
+        for (int64_t i = 0; i < d->size.m; i++)
+            k_store(k, s->rows - 1, ix_add(k, k_int(k, i * d->kblock), at),
+                    k_splat(k, dot_element(d, false, k_int(k, i), ix_add(k, p->k0, at))), w->pred);
+        w->pred = 0;
+        if (!tail)
+            k_end(k, j);
+    }
+}
+
+/* The first operand's element, `at` being counted from the part's first. */
+static val row_element(const struct thin *s, const struct part *p, int64_t i, val at)
+{
+    struct kernel *k = s->d->w->k;
+    return s->rows ? k_load(k, s->rows - 1, ix_add(k, k_int(k, i * s->d->kblock), at), 0)
+                   : dot_element(s->d, false, k_int(k, i), ix_add(k, p->k0, at));
+}
+
+/* `steps` products from the part's element j on: of the columns that exist, `each` elements of the contraction a lane,
+ * transposed. */
+static void square_products(const struct thin *s, const struct part *p, val j, int64_t steps, int64_t each, val *acc)
+{
+    const struct dot *d = s->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val row[MAX_LANES], none = 0;
+    w->pred = steps < d->nr * each ? k_prim(k, P_LT, w->lane, k_int(k, steps / each), 0) : 0;
+    for (int64_t c = 0; c < d->nr; c++) {
+        val n = ix_add(k, p->n0, k_int(k, c)), at = ix_add(k, ix_add(k, p->k0, j), ix_scale(k, w->lane, each));
+        if (c >= p->cols)
+            row[c] = none = none ? none : k_splat(k, k_bits(k, val_dtype(k, row[0]), 0));
+        else
+            row[c] = k_splat(k, s->source ? thin_load(s, n, at, each) : dot_element(d, true, n, at));
+    }
+    w->pred = 0;
+    k_transpose(k, row, (uint32_t)d->nr);
+    w->pred = p->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, p->cols), 0) : 0; /* what else it is made of */
+    for (int64_t u = 0; u < steps; u++) {
+        val at = ix_add(k, j, k_int(k, u)), b = row[u / each];
+        if (s->source)
+            b = thin_element(s, b, each, u % each, ix_add(k, p->n0, w->lane), ix_add(k, p->k0, at));
+        for (int64_t i = 0; i < d->size.m; i++)
+            acc[i] = dot_multiply_add(k, row_element(s, p, i, at), b, acc[i]);
+    }
+    w->pred = 0;
+}
+
+static void square_block(const struct thin *s, const struct part *p, const struct part *next, val *total)
+{
+    const struct dot *d = s->d;
+    struct kernel *k = d->w->k;
+    int64_t whole = p->length / s->step * s->step, pairs = p->length / s->each * s->each;
+    val acc[THIN_ROWS], carry[THIN_ROWS];
+    for (int64_t i = 0; i < d->size.m; i++)
+        acc[i] = k_splat(k, thin_zero(s, false));
+    if (s->rows)
+        widen_rows(s, p);
+    if (whole) {
+        val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / s->step), 1);
+        for (int64_t i = 0; i < d->size.m; i++)
+            acc[i] = carry[i] = k_carry(k, acc[i]);
+        prefetch_square(s, next, number);
+        square_products(s, p, ix_scale(k, number, s->step), s->step, s->each, acc);
+        for (int64_t i = 0; i < d->size.m; i++)
+            k_next(k, carry[i], acc[i]);
+        k_end(k, number);
+        for (int64_t i = 0; i < d->size.m; i++)
+            acc[i] = k_out(k, carry[i]);
+    }
+    if (pairs > whole)
+        square_products(s, p, k_int(k, whole), pairs - whole, s->each, acc);
+    if (p->length > pairs)
+        square_products(s, p, k_int(k, pairs), p->length - pairs, 1, acc);
+    for (int64_t i = 0; i < d->size.m; i++)
+        total[i] = total[i] ? k_prim(k, P_ADD, total[i], acc[i], 0) : acc[i];
+}
+
+static void emit_squares(const struct thin *s, val n0, int64_t cols)
+{
+    const struct dot *d = s->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val total[THIN_ROWS] = {0}, carry[THIN_ROWS];
+    struct part p = {n0, 0, cols, d->kblock}, next = {.n0 = n0};
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
+    if (d->blocks > 1) {
+        for (int64_t i = 0; i < d->size.m; i++)
+            total[i] = k_splat(k, thin_zero(s, true));
+        val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks - 1), 1);
+        for (int64_t i = 0; i < d->size.m; i++)
+            total[i] = carry[i] = k_carry(k, total[i]);
+        p.k0 = ix_scale(k, kb, d->kblock);
+        next.k0 = ix_add(k, p.k0, k_int(k, d->kblock));
+        square_block(s, &p, &next, total);
+        for (int64_t i = 0; i < d->size.m; i++)
+            k_next(k, carry[i], total[i]);
+        k_end(k, kb);
+        for (int64_t i = 0; i < d->size.m; i++)
+            total[i] = k_out(k, carry[i]);
+    }
+    p.k0 = k_int(k, (d->blocks - 1) * d->kblock);
+    p.length = d->size.k - (d->blocks - 1) * d->kblock;
+    next = (struct part){.n0 = ix_add(k, n0, k_int(k, d->nr)), .k0 = k_int(k, 0)};
+    square_block(s, &p, &next, total);
+    w->pred = cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, cols), 0) : 0;
+    for (int64_t i = 0; i < d->size.m; i++)
+        dot_epilogue(d, k_int(k, i), ix_add(k, n0, w->lane), total[i]);
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+}
+
+/* ---- the kernel ---- */
+
+/* Columns of a strip: of each row of the matrix a page at least, and no more than the sums have room for; but two
+ * strips where that can be. */
+static int64_t strip_columns(const struct thin *s)
+{
+    const struct dot *d = s->d;
+    int64_t least = STRIP_BYTES / s->element, most = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
+    int64_t strips = d->size.n / least;
+    strips = strips < 2 ? 2 : strips;
+    if (strips < dot_parts(d->size.n, most))
+        strips = dot_parts(d->size.n, most);
+    return dot_parts(dot_parts(d->size.n, strips), d->nr) * d->nr;
+}
+
+/* The strips, or groups of columns, of each product of the batch. */
+static void thin_tasks(struct dot *d, const struct thin *s)
+{
+    struct kernel *k = d->w->k;
+    int64_t full = d->size.n / s->strip, rest = d->size.n % s->strip, tasks = full + (rest != 0);
+    k->extent = d->size.batch * tasks;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    d->batch_index = ix_div(k, p, tasks);
+    val number = ix_mod(k, p, tasks);
+    for (int tail = 0; tail < 2; tail++) {
+        if (tail ? !rest : !full)
+            continue;
+        val guard = full && rest ? k_if(k, k_prim(k, tail ? P_EQ : P_LT, number, k_int(k, full), 0)) : 0;
+        val n0 = tail ? k_int(k, full * s->strip) : ix_scale(k, number, s->strip);
+        (s->along_k ? emit_squares : emit_strip)(s, n0, tail ? rest : s->strip);
+        if (guard)
+            k_end(k, guard);
+    }
+    k_end(k, p);
+}
+
+/* Bytes of a matrix from which on this pays.  Tiles read strips from a near cache as well, and where there are many
+ * rows the sums of a strip cost more than the matrix, until that comes from memory. */
+static int64_t least_bytes(const struct thin *s)
+{
+    enum { FEW = 4 };
+    const struct caps *c = s->d->w->caps;
+    return s->along_k ? c->l1_bytes : s->d->size.m <= FEW ? c->l2_bytes / 4 : 8 * c->l2_bytes;
+}
+
+/* Is the product one of these? */
+static bool is_thin(const struct dot *d, struct thin *s)
+{
+    const struct dot_dims *z = &d->size;
+    const struct schedule *override = d->w->override;
+    if (d->w->caps->block_threads || z->m < 1 || z->m > THIN_ROWS || z->n < 1 || z->k < 1 || z->batch < 1 ||
+        (override && (!override->step || override->step > MAX_LANES)) || !find_order(d, s))
+        return false;
+    int64_t lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
+    return override || (z->n >= 2 * lanes && z->k >= 2 * lanes && z->n * z->k * s->element > least_bytes(s));
+}
+
+/* Small elements are loaded several at once: squares of them take as many exchanges as squares of floats.  In strips
+ * it pays for bf16, whose halves of a u32 are floats after one instruction each, and while registers hold the sums of
+ * twice the columns. */
+static int64_t loads_each(const struct thin *s)
+{
+    enum { MAX_PAIR_ROWS = 2 };
+    const struct dot *d = s->d;
+    unsigned dtype = s->source ? d->w->g->node[s->source].dtype : KL_BOOL;
+    bool linear, plain = node_operand(d->w->g, d->w->anchor, 1, &linear) == s->source;
+    if (dtype == KL_BOOL || s->element >= 4)
+        return 1;
+    bool pairs = plain && dtype == KL_BF16 && d->nr > 1 && d->size.m <= MAX_PAIR_ROWS;
+    return s->along_k ? 4 / s->element : pairs ? 2 : 1;
+}
+
+bool dot_emit_thin(struct dot *d)
+{
+    struct thin s = {.d = d};
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    const struct schedule *override = w->override;
+    if (!is_thin(d, &s))
+        return false;
+    int64_t lanes = w->caps->vector_bytes / (int64_t)dtype_size(d->dtype), line = LINE_BYTES / s.element;
+    d->mr = d->size.m;
+    d->nr = s.along_k ? lanes : override ? override->nr : line;
+    s.each = loads_each(&s);
+    s.step = s.along_k ? d->nr * s.each : override && override->step < STREAMS ? override->step : STREAMS;
+    s.strip = s.along_k ? d->nr : strip_columns(&s);
+    lower_scalars(w);
+    if (s.along_k && d->element < (int64_t)dtype_size(d->dtype) && d->a_step_k == 1)
+        s.rows = 1 + k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * d->kblock, 0);
+    if (!s.along_k) {
+        s.sums = k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * s.strip, 0);
+        s.totals = d->blocks > 1 ? 1 + k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * s.strip, 0) : 0;
+    }
+    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr,
+                                 .nr = (uint16_t)d->nr, .kc = (uint32_t)d->kblock, .step = (uint16_t)s.step};
+    thin_tasks(d, &s);
+    lower_grain(w, 2 * d->size.m * s.strip * d->size.k / 16);
+    return true;
+}
