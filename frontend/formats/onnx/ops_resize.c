@@ -147,7 +147,7 @@ static bool scales_given(struct node *n, const struct type *t, uint32_t operand,
         x->scale[i] = known ? array_float(known, i) : (double)a->floats[i];
         double out = floor(x->scale[i] * (double)t->dims[x->axis[i]]);
         if (!(x->scale[i] > 0) || !(out < 1 << 28))
-            return onnx_fails(n, KL_ERR_SHAPE, "a scale of %g", x->scale[i]);
+            return onnx_fails(n, KL_ERR_SHAPE, "axis %u has a scale that is not positive, or too large", i);
         x->out[i] = (int64_t)out;
     }
     return true;
