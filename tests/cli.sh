@@ -476,6 +476,51 @@ printf '  %%x = load b0[0] : bf16\n  store b1[0] = %%x\n}\n' >>"$tmp/bits.loop"
 check 'kernel on bits of bf16' 0 '^b1 : bf16\[1\] = 1.5$' \
     "$kiln" kernel "$tmp/bits.loop" --run --device ref --bf16-bits --input b0="$tmp/bits.npy"
 
+# ONNX models: y = -reshape(x, shape), and y = -x of [N]
+printf '\010\010B\004\012\000\020\015:t\012\037\012\001x\012\005shape\022\001r\032\007Reshap' >"$tmp/shaped.onnx"
+printf 'e"\007Reshap' >>"$tmp/shaped.onnx"
+printf 'e\012\020\012\001r\022\001y\032\003Neg"\003Neg\022\001gZ\020\012\001x\022\013\012' >>"$tmp/shaped.onnx"
+printf '\011\010\001' >>"$tmp/shaped.onnx"
+printf '\022\005\012\003\022\001NZ\023\012\005shape\022\012\012\010\010\007\022\004\012\002' >>"$tmp/shaped.onnx"
+printf '\010\002b\025' >>"$tmp/shaped.onnx"
+printf '\012\001y\022\020\012\016\010\001\022\012\012\003\022\001N\012\003\022\001N' >>"$tmp/shaped.onnx"
+printf '\010\010B\004\012\000\020\015:9\012\020\012\001x\022\001y\032\003Neg"\003Neg\022\001gZ\020\012' >"$tmp/neg.onnx"
+printf '\001x\022\013\012\011\010\001\022\005\012\003\022\001Nb\020\012\001y\022\013\012\011' >>"$tmp/neg.onnx"
+printf '\010\001\022' >>"$tmp/neg.onnx"
+printf '\005\012\003\022\001N' >>"$tmp/neg.onnx"
+printf '\010\002\020\001B\001xJ\010\000\000\200?\000\000\000@' >"$tmp/x.pb"
+printf '\010\002\020\007B\005shapeJ\020\002\000\000\000\000\000\000\000\001\000\000\000\000' >"$tmp/shape.pb"
+printf '\000\000\000' >>"$tmp/shape.pb"
+if "$kiln" opt "$tmp/neg.onnx" --bind N=2 2>&1 | grep -q 'reads no ONNX'; then
+    echo 'SKIP not-built onnx: this build reads no models'
+else
+    check 'run a model' 0 '^return 0 "y" : f32\[2\] = -1.0 -2.0$' "$kiln" run "$tmp/neg.onnx" --input x="$tmp/x.pb"
+    check 'run a model on .npy' 0 '= -1.0 -2.0$' "$kiln" run "$tmp/neg.onnx" --input 0="$tmp/x.npy" --unfused
+    check 'run a model that reads a shape' 0 '^return 0 "y" : f32\[2,1\] = -1.0 -2.0$' \
+        "$kiln" run "$tmp/shaped.onnx" --input x="$tmp/x.pb" --input shape="$tmp/shape.pb"
+    check 'a model without values' 1 "input 0 'x' has no value" "$kiln" run "$tmp/neg.onnx"
+    check 'an input that it has not' 1 "the model has no input 'z'" "$kiln" run "$tmp/neg.onnx" --input z="$tmp/x.pb"
+    check 'an output that it has not' 1 "the model has no output 'z'" "$kiln" run "$tmp/neg.onnx" --output z=z.npy
+    check 'opt of a model' 0 'input 0 "x" : f32\[3\]' "$kiln" opt "$tmp/neg.onnx" --bind N=3
+    check 'opt of a model names its nodes' 0 "neg.onnx: node 'Neg' (Neg, opset 13):1" \
+        "$kiln" opt "$tmp/neg.onnx" --bind N=3
+    check 'a symbol without value' 1 'symbol N has no value: give --bind N=NUMBER' "$kiln" opt "$tmp/neg.onnx"
+    check 'dump of a model' 0 'neg %x : f32\[3\] .* neg.onnx: node' \
+        "$kiln" dump "$tmp/neg.onnx" --bind N=3 --stage captured
+    check 'a shape that is not known' 1 "has to be known while recording" "$kiln" opt "$tmp/shaped.onnx" --bind N=2
+    check 'bench of a model' 0 '^shaped: 1 round' \
+        "$kiln" bench "$tmp/shaped.onnx" --input 0="$tmp/x.pb" --input 1="$tmp/shape.pb" \
+        --rounds 1 --device ref
+    check 'profile of a model' 0 'node .Neg' "$kiln" profile "$tmp/neg.onnx" --bind N=5 --rounds 1 --device ref
+    if "$kiln" devices | grep -q '^cpu *[^- ]'; then
+        check 'compile a model' 0 ': neg_run$' \
+            "$kiln" compile "$tmp/neg.onnx" --bind N=4 -o "$tmp/neg.o" --header "$tmp/neg.h"
+        check 'with its names' 0 'const float \*in_x; .*f32\[4\]' cat "$tmp/neg.h"
+    fi
+    check 'a model cut off' 1 'it is damaged or cut off' sh -c "head -c 60 '$tmp/neg.onnx' >'$tmp/cut.onnx'; \
+        '$kiln' opt '$tmp/cut.onnx'"
+fi
+
 # values of the environment that mean nothing
 check 'no number of threads' 0 'kiln: KILN_THREADS=abc: it is not a number from 1 to' env KILN_THREADS=abc "$kiln" \
     ops add

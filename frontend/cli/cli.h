@@ -47,7 +47,9 @@ int cli_unexpected(const struct cli_args *a);    /* reports the current argument
 int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "kiln: ..." on stderr; CLI_FAILED */
 /* All of a file, "-" for standard input, NUL-terminated; NULL: reported. */
 char *cli_read(const char *path, size_t *len);
-struct graph *cli_load(const char *path);        /* NULL: reported */
+struct cli_values;
+/* A graph's text, or an ONNX model as a graph; values: of symbols, or NULL.  NULL: reported. */
+struct graph *cli_load(const char *path, const struct cli_values *values);
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
 bool cli_schedules(struct cli_args *a);          /* takes --schedules' file, or reports and a->failed */
 /* ---- cli/bind.c ---- */

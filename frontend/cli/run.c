@@ -1,6 +1,8 @@
 /* kiln run: a graph's text, arrays in, arrays out. */
 #include "job.h"
+#include "model.h"
 #include "npy.h"
+#include "runtime/runtime.h"
 #include "ir/text/text.h"
 #include <errno.h>
 #include <string.h>
@@ -129,6 +131,12 @@ int cli_run(int argc, char **argv)
             cli_error("run needs a file; see kiln help");
         job_free(&j);
         return CLI_USAGE;
+    }
+    if (cli_is_model(j.file)) {
+        option_fuse_here(fuse);
+        bool done = cli_model_run(&j);
+        job_free(&j);
+        return done ? CLI_OK : CLI_FAILED;
     }
     struct err e = {0};
     bool ok = job_open(&j) && check_outputs(&j) && job_bind(&j, false);
