@@ -53,7 +53,8 @@ ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDes
                                 struct message *why);
 
 /* ---- load.c: a model's graphs ---- */
-enum { NO_PLACE = UINT32_MAX, ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 22, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
+#define NO_PLACE UINT32_MAX
+enum { ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 22, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
 typedef bool node_fn(struct node *n);
 struct onnx_op {
     const char *name;
