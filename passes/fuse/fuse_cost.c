@@ -124,6 +124,8 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
         bool reduced = last && n->attr.reduce.axes >> (last - 1) & 1;
         while (d-- > 0 && (in->dim[d] == 1 || reduced == (n->attr.reduce.axes >> d & 1)))
             run *= in->dim[d];
+        if (reduced && lower_short_rows(f->g, b->anchor))
+            return (struct lanes){1, 1};
         double far = reduced ? 1 : far_rows(f->g, n->in[0], run);
         return (struct lanes){far * lanes_factor(run), reduced ? 1 : lanes_factor(run)};
     }
