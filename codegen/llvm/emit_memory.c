@@ -249,10 +249,9 @@ void emit_load(struct emitter *m, val v)
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
         LLVMValueRef own = mask ? mask[p] : NULL;
+        unsigned stride = (unsigned)index->stride, before = p * m->native * stride;
         part[p] = reversed ? load_reversed(m, i->dtype, buf, index->scalar, p, own)
-                  : strided ? load_strided(m, i->dtype, buf,
-                                           address_behind(m, buf, first, p * m->native * (unsigned)index->stride, false),
-                                           (unsigned)index->stride)
+                  : strided ? load_strided(m, i->dtype, buf, address_behind(m, buf, first, before, false), stride)
                   : at     ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p])
                                              : emit_address(m, buf, at[p]),
                                              m->native, own)
