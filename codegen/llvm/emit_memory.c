@@ -150,7 +150,7 @@ static LLVMValueRef load_reversed(struct emitter *m, unsigned dtype, uint32_t bu
     return shuffle(m, x, NULL, lane, n);
 }
 
-enum { MAX_STRIDE = 4 }; /* of lanes that shuffles pick out of whole vectors sooner than gathers */
+enum { MAX_STRIDE = 8 }; /* of lanes that shuffles pick out of whole vectors sooner than gathers */
 
 /* Lanes that lie `stride` elements apart, the first at ptr: picked out of so many vectors, the last of which ends with
  * the last lane's element. */

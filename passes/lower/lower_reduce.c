@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
-enum { SHORT_ROW = 4, FEW_ROWS = 64 }; /* elements of a row that is a lane; results that are worth it */
+enum { SHORT_ROW = 6, FEW_ROWS = 64 }; /* elements of a row that is a lane; results that are worth it */
 enum { LONG_COLUMN = 64 }; /* elements for which the reduction takes longer than the epilogue */
 
 struct reduce {
