@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
+enum { LEAST_ROW = 256, SMALL_ARRAY = 1 << 16 }; /* bytes: of a row worth a prefetch, of an array that stays cached */
 enum { SHORT_ROW = 6, FEW_ROWS = 64 }; /* elements of a row that is a lane; results that are worth it */
 enum { LONG_COLUMN = 64 }; /* elements for which the reduction takes longer than the epilogue */
 
@@ -25,6 +26,7 @@ struct reduce {
     val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
     /* lines of memory in a row of the operand that a vector of results needs; 0: no prefetch */
     uint32_t lines;
+    int64_t ahead;            /* rows from the one at hand to the one that is prefetched */
     val line_coord[MAX_LINES][KL_MAX_RANK]; /* of kept, where they begin */
 };
 
@@ -99,8 +101,7 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
     return k_lane_reduce(k, r->fold, acc);
 }
 
-/* Prefetches what element i, some rows ahead, is computed from.  Rows lie too far apart for the processor to do so, and
- * with a prologue only a few of them are in flight at a time. */
+/* Prefetches what element i, some rows ahead, is computed from. */
 static void fetch_lines(const struct reduce *r, val i)
 {
     for (uint32_t l = 0; l < r->lines; l++) {
@@ -117,7 +118,7 @@ static val chain_chunk(const struct reduce *r, val base, int64_t count)
     val init = k_splat(k, identity(r));
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
     val c = k_carry(k, init);
-    fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, ROWS_AHEAD))));
+    fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, r->ahead))));
     val x = lower_reduce_element(r, ix_add(k, base, j));
     k_next(k, c, k_fold_step(k, r->fold, c, x));
     k_end(k, j);
@@ -355,6 +356,22 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     w->lane = w->pred = 0;
 }
 
+/* Rows of so many bytes, in so many arrays of r->len rows.  Where few rows are reduced, their array is in the cache when
+ * its next columns are: the same columns of the next array are prefetched.  Many rows lie too far apart for the processor
+ * to fetch them ahead, and with a prologue only a few of them are in flight at a time. */
+static void choose_prefetch(struct reduce *r, int64_t bytes, int64_t arrays)
+{
+    const struct lowering *w = r->w;
+    ref x = r->n->in[0];
+    int64_t ahead = (ROWS_AHEAD + r->len - 1) / (r->len ? r->len : 1) * r->len;
+    bool small = arrays > 1 && bytes >= LEAST_ROW && bytes * r->len <= SMALL_ARRAY;
+    bool far = bytes >= FAR_BYTES && lower_is_member(w, x) && !r->short_rows;
+    r->ahead = small ? ahead : ROWS_AHEAD;
+    if ((small || far) && !w->caps->block_threads && (int64_t)node_bytes(w->g, x) >= MANY_BYTES)
+        r->lines = (uint32_t)least((w->k->sched.width * (int64_t)dtype_size(w->g->node[x].dtype) + LINE_BYTES - 1) /
+                                       LINE_BYTES, MAX_LINES);
+}
+
 static void emit_columns(struct reduce *r)
 {
     struct lowering *w = r->w;
@@ -378,9 +395,7 @@ static void emit_columns(struct reduce *r)
     k->sched.width = (uint16_t)lower_width_of(w, n, ops);
     int64_t width = k->sched.width, full = n / width, tail = n % width, blocks = full + (tail != 0);
     int64_t size = (int64_t)dtype_size(w->g->node[r->n->in[0]].dtype);
-    if (lower_is_member(w, r->n->in[0]) && !w->caps->block_threads && n * size >= FAR_BYTES &&
-        (int64_t)node_bytes(w->g, r->n->in[0]) >= MANY_BYTES)
-        r->lines = (uint32_t)least((width * size + LINE_BYTES - 1) / LINE_BYTES, MAX_LINES);
+    choose_prefetch(r, n * size, shape_count(&outer));
     k->extent = shape_count(&outer) * blocks;
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (blocks) {
