@@ -356,9 +356,9 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     w->lane = w->pred = 0;
 }
 
-/* Rows of so many bytes, in so many arrays of r->len rows.  Where few rows are reduced, their array is in the cache when
- * its next columns are: the same columns of the next array are prefetched.  Many rows lie too far apart for the processor
- * to fetch them ahead, and with a prologue only a few of them are in flight at a time. */
+/* Rows of so many bytes, in so many arrays of r->len rows.  Where few rows are reduced, their array is in the cache
+ * when its next columns are: the same columns of the next array are prefetched.  Many rows lie too far apart for it
+ * to be done by the processor, and with a prologue only a few of them are in flight at a time. */
 static void choose_prefetch(struct reduce *r, int64_t bytes, int64_t arrays)
 {
     const struct lowering *w = r->w;
