@@ -93,8 +93,13 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
         acc = k_out(k, c);
     }
     if (tail) {
+        val place = ix_add(k, w->lane, k_int(k, count - tail));
         w->pred = k_prim(k, P_LT, w->lane, k_int(k, tail), 0);
-        val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, k_int(k, count - tail)), w->lane));
+        if (place != w->lane) /* no other lane reads memory */
+            ix_whole(k, place, count - tail, count - 1);
+        else if (r->len % r->chunk == 0)
+            ix_bound(k, place, 0, tail - 1);
+        val x = lower_reduce_element(r, ix_add(k, base, place));
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
         w->pred = 0;
     }
@@ -439,8 +444,6 @@ void lower_reduce(struct lowering *w)
     r.len = shape_count(&r.red);
     r.chunk = least((int64_t)n->attr.reduce.chunk, r.len > 0 ? r.len : 1);
     r.short_rows = n->attr.reduce.lanes == 64 && !w->caps->block_threads && lower_short_rows(w->g, w->anchor);
-    for (uint32_t m = 0; m < w->nmember; m++)
-        r.short_rows &= !w->stored[w->member[m]] || !lower_in_prologue(w, w->member[m]);
     lower_scalars(w);
     if (n->attr.reduce.lanes == 64 && !r.short_rows)
         emit_lanes(&r);
