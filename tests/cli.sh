@@ -265,11 +265,11 @@ check 'bits read' 0 '^return 0 : bf16\[\] = 3.0$' "$kiln" run "$tmp/bits.kir" --
     x="$tmp/bits.npy"
 check 'bits not asked for' 1 'holds u16\[\] where .* is bf16\[\]; --bf16-bits takes it' \
     "$kiln" run "$tmp/bits.kir" --device ref --input x="$tmp/bits.npy"
-run 'run short array' 1 '4 bytes of elements where its shape needs 8' --input x="$tmp/short.npy"
+run 'run short array' 1 '4 bytes of elements where the shape needs 8' --input x="$tmp/short.npy"
 run 'run other shape' 1 'holds f32\[1,2\]' --input x="$tmp/wide.npy"
 run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
 run 'run cut array' 1 'ends inside the header' --input x="$tmp/cut.npy"
-run 'run no array' 1 'magic number' --input x="$tmp/step.kir"
+run 'run no array' 1 'neither .npy' --input x="$tmp/step.kir"
 
 check 'bench, values made up' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/step.kir" --rounds 3 --json \
     "$tmp/b.json" --svg "$tmp/b.svg"

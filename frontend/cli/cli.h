@@ -62,6 +62,12 @@ bool cli_bind(struct graph *g);                  /* as graph_bind; false: report
 void cli_usage(FILE *f);
 void cli_manual(FILE *f);                        /* as roff: the page kiln(1) */
 
+/* ---- cli/model.c ---- */
+struct cli_array { unsigned dtype; struct shape shape; const char *data; size_t bytes; };
+/* An array of a .npy file or, by the ending .pb, of a TensorProto; *bytes: what out->data is in, for mem_free.  false:
+ * reported. */
+bool cli_read_array(const char *path, char **bytes, struct cli_array *out);
+
 /* ---- cli/run.c ---- */
 struct text;
 /* As .npy; bf16_bits: one of bf16 as its bits, an array of u16.  false: reported. */

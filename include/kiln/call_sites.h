@@ -51,6 +51,12 @@ KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_key
                                      const kl_tensor *in, uint32_t nout, kl_tensor *out);
 KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin,
                                        const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API kl_file *kl_file_open_at(const kl_site *site, const char *path);
+KL_API kl_file *kl_file_open_bytes_at(const kl_site *site, const char *name, const void *bytes, size_t n);
+KL_API kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *file, kl_device device, const char *name);
+KL_API const void *kl_file_data_at(const kl_site *site, kl_file *file, const char *name);
+KL_API kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, uint32_t n,
+                                  const kl_file_item *items, uint32_t nmeta, const kl_file_pair *meta);
 KL_API kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path);
 KL_API kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message);
 KL_API kl_status kl_trace_begin_at(const kl_site *site, const char *name);
@@ -364,6 +370,11 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_dispatch(...) kl_dispatch_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_with(...) kl_dispatch_with_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_direct(...) kl_dispatch_direct_at(KL_HERE, __VA_ARGS__)
+#define kl_file_open(...) kl_file_open_at(KL_HERE, __VA_ARGS__)
+#define kl_file_open_bytes(...) kl_file_open_bytes_at(KL_HERE, __VA_ARGS__)
+#define kl_file_tensor(...) kl_file_tensor_at(KL_HERE, __VA_ARGS__)
+#define kl_file_data(...) kl_file_data_at(KL_HERE, __VA_ARGS__)
+#define kl_file_write(...) kl_file_write_at(KL_HERE, __VA_ARGS__)
 #define kl_dump(...) kl_dump_at(KL_HERE, __VA_ARGS__)
 #define kl_fail(...) kl_fail_at(KL_HERE, __VA_ARGS__)
 #define kl_trace_begin(...) kl_trace_begin_at(KL_HERE, __VA_ARGS__)
