@@ -192,6 +192,8 @@ static bool items_known(const char *path, uint32_t n, const kl_file_item *items,
 
 static bool format_writes(const char *path, kl_file_format format, uint32_t n, uint32_t nmeta, struct file_text *why)
 {
+    if (format == KL_FILE_SAFETENSORS)
+        return true;
     if (format != KL_FILE_NPY && format != KL_FILE_NPZ)
         return text_set(why, KL_ERR_ARGUMENT, "%.250s: Kiln does not write %s", path, kl_file_format_name(format));
     if (format == KL_FILE_NPY && n != 1)
@@ -208,12 +210,16 @@ kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format
     struct file_item *known = malloc(((size_t)n + 1) * sizeof *known);
     bool ok = known || text_set(&o.why, KL_ERR_MEMORY, "%.250s: out of memory", path);
     ok = ok && format_writes(path, format, n, nmeta, &o.why) && items_known(path, n, items, known, &o.why);
+    if (ok && format == KL_FILE_SAFETENSORS)
+        ok = safetensors_takes(path, known, n, meta, nmeta, &o.why);
     if (ok) {
         bool opened = out_open(&o, path);
         if (opened && format == KL_FILE_NPY)
             npy_write(&o, known);
-        else if (opened)
+        else if (opened && format == KL_FILE_NPZ)
             npz_write(&o, known, n);
+        else if (opened)
+            safetensors_write(&o, known, n, meta, nmeta);
         ok = out_close(&o, opened);
     }
     free(known);

@@ -10,15 +10,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static bool is_npy(const uint8_t *b, size_t n) { return n >= 6 && !memcmp(b, "\x93NUMPY", 6); }
+static bool is_zip(const uint8_t *b, size_t n) { return n >= 4 && !memcmp(b, "PK", 2) && (b[2] == 3 || b[2] == 5); }
+static bool is_gguf(const uint8_t *b, size_t n) { return n >= 4 && !memcmp(b, "GGUF", 4); }
+
 static const struct {
-    const char *name, *magic; /* the first bytes; NULL: any */
-    size_t magic_bytes;
+    const char *name;
+    bool (*is)(const uint8_t *bytes, size_t n); /* in this order */
     bool (*read)(kl_file *f);
 } file_formats[KL_FILE_FORMATS] = {
-    [KL_FILE_NPY] = {"npy", "\x93NUMPY", 6, npy_read},
-    [KL_FILE_NPZ] = {"npz", "PK", 2, npz_read},
-    [KL_FILE_SAFETENSORS] = {"safetensors", NULL, 0, NULL},
-    [KL_FILE_GGUF] = {"gguf", "GGUF", 4, NULL},
+    [KL_FILE_SAFETENSORS] = {"safetensors", safetensors_is, safetensors_read},
+    [KL_FILE_NPY] = {"npy", is_npy, npy_read},
+    [KL_FILE_NPZ] = {"npz", is_zip, npz_read},
+    [KL_FILE_GGUF] = {"gguf", is_gguf, gguf_read},
 };
 
 const char *kl_file_format_name(kl_file_format format)
@@ -208,8 +212,7 @@ static bool index_names(kl_file *f)
 static bool read_file(kl_file *f)
 {
     for (unsigned i = 0; i < KL_FILE_FORMATS; i++) {
-        size_t n = file_formats[i].magic_bytes;
-        if (!file_formats[i].read || f->size < n || (n && memcmp(f->bytes, file_formats[i].magic, n)))
+        if (!file_formats[i].is(f->bytes, f->size))
             continue;
         f->format = (kl_file_format)i;
         return file_formats[i].read(f) && index_names(f);
@@ -363,6 +366,8 @@ static kl_tensor entry_tensor(const kl_site *site, kl_file *f, struct file_entry
     const kl_file_entry *is = &e->is;
     size_t size = kl_dtype_size(is->dtype);
     static const char nothing[8];
+    if (e->blocks)
+        return blocks_tensor(site, f, e, device);
     const void *data = is->bytes ? (const void *)e->data : nothing;
     if (!f->map || e->own || (uintptr_t)data % size || !is->bytes) {
         if ((uintptr_t)data % size == 0)

@@ -95,4 +95,17 @@ bool npz_read(kl_file *f);
 bool npz_unpack(kl_file *f, struct file_entry *e); /* e->data, if it is a member */
 void npz_write(struct file_out *o, const struct file_item *items, uint32_t n);
 
+/* ---- safetensors.c ---- */
+bool safetensors_is(const uint8_t *bytes, size_t n);
+bool safetensors_read(kl_file *f);
+/* What it can write of names and metadata; false: *why. */
+bool safetensors_takes(const char *path, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
+                       uint32_t nmeta, struct file_text *why);
+void safetensors_write(struct file_out *o, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
+                       uint32_t nmeta);
+
+/* ---- gguf.c ---- */
+bool gguf_read(kl_file *f);
+kl_tensor blocks_tensor(const kl_site *site, kl_file *f, const struct file_entry *e, kl_device device);
+
 #endif

@@ -312,6 +312,8 @@ KL_API kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int
 KL_API kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *opt, kl_tensor loss, double lr);
 KL_API kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale,
                                  kl_tensor zero_point);
+KL_API kl_tensor kl_quantized_of_at(const kl_site *site, kl_tensor integers, kl_qscheme scheme, kl_tensor scale,
+                                    kl_tensor zero_point);
 KL_API kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x);
 KL_API kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tensor x);
 KL_API kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows, kl_tensor columns,
@@ -601,6 +603,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_adam(...) kl_adam_at(KL_HERE, __VA_ARGS__)
 #define kl_optimizer_step(...) kl_optimizer_step_at(KL_HERE, __VA_ARGS__)
 #define kl_quantized(...) kl_quantized_at(KL_HERE, __VA_ARGS__)
+#define kl_quantized_of(...) kl_quantized_of_at(KL_HERE, __VA_ARGS__)
 #define kl_observe(...) kl_observe_at(KL_HERE, __VA_ARGS__)
 #define kl_quantized_by(...) kl_quantized_by_at(KL_HERE, __VA_ARGS__)
 #define kl_sparse_coo(...) kl_sparse_coo_at(KL_HERE, __VA_ARGS__)
