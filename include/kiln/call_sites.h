@@ -63,6 +63,7 @@ KL_API kl_tensor kl_print_at(const kl_site *site, kl_tensor x, const char *label
 KL_API kl_status kl_assert_at(const kl_site *site, kl_tensor condition, const char *message);
 KL_API kl_status kl_requires_grad_at(const kl_site *site, kl_tensor t);
 KL_API kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt);
+KL_API kl_status kl_grads_at(const kl_site *site, kl_tensor loss, int n, const kl_tensor *wrt, kl_tensor *gradients);
 KL_API kl_tensor kl_detach_at(const kl_site *site, kl_tensor t);
 KL_API kl_status kl_no_grad_end_at(const kl_site *site);
 KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t bytes);
@@ -297,6 +298,14 @@ KL_API kl_tensor kl_dot_general_at(const kl_site *site, kl_tensor a, kl_tensor b
 KL_API kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options);
 KL_API kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options);
 KL_API kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *opt, kl_tensor loss, double lr);
+KL_API kl_tensor kl_init_values_at(const kl_site *site, const kl_init *init, kl_device device, kl_dtype dtype,
+                                   int rank, const int64_t *dims, uint64_t seed);
+KL_API kl_params *kl_params_new_at(const kl_site *site, kl_device device, kl_dtype dtype, uint64_t seed);
+KL_API kl_tensor kl_params_make_at(const kl_site *site, kl_params *params, const char *name, int rank,
+                                   const int64_t *dims, const kl_init *init);
+KL_API kl_status kl_params_add_at(const kl_site *site, kl_params *params, const char *name, kl_tensor tensor);
+KL_API kl_status kl_params_add_buffer_at(const kl_site *site, kl_params *params, const char *name, kl_tensor tensor);
+KL_API kl_tensor kl_params_find_at(const kl_site *site, const kl_params *params, const char *name);
 KL_API kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale,
                                  kl_tensor zero_point);
 KL_API kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x);
@@ -369,6 +378,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_assert(...) kl_assert_at(KL_HERE, __VA_ARGS__)
 #define kl_requires_grad(...) kl_requires_grad_at(KL_HERE, __VA_ARGS__)
 #define kl_grad(...) kl_grad_at(KL_HERE, __VA_ARGS__)
+#define kl_grads(...) kl_grads_at(KL_HERE, __VA_ARGS__)
 #define kl_detach(...) kl_detach_at(KL_HERE, __VA_ARGS__)
 #define kl_no_grad_end() kl_no_grad_end_at(KL_HERE)
 #define kl_read(...) kl_read_at(KL_HERE, __VA_ARGS__)
@@ -576,6 +586,12 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_sgd(...) kl_sgd_at(KL_HERE, __VA_ARGS__)
 #define kl_adam(...) kl_adam_at(KL_HERE, __VA_ARGS__)
 #define kl_optimizer_step(...) kl_optimizer_step_at(KL_HERE, __VA_ARGS__)
+#define kl_init_values(...) kl_init_values_at(KL_HERE, __VA_ARGS__)
+#define kl_params_new(...) kl_params_new_at(KL_HERE, __VA_ARGS__)
+#define kl_params_make(...) kl_params_make_at(KL_HERE, __VA_ARGS__)
+#define kl_params_add(...) kl_params_add_at(KL_HERE, __VA_ARGS__)
+#define kl_params_add_buffer(...) kl_params_add_buffer_at(KL_HERE, __VA_ARGS__)
+#define kl_params_find(...) kl_params_find_at(KL_HERE, __VA_ARGS__)
 #define kl_quantized(...) kl_quantized_at(KL_HERE, __VA_ARGS__)
 #define kl_observe(...) kl_observe_at(KL_HERE, __VA_ARGS__)
 #define kl_quantized_by(...) kl_quantized_by_at(KL_HERE, __VA_ARGS__)
