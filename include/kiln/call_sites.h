@@ -297,7 +297,22 @@ KL_API kl_tensor kl_dot_general_at(const kl_site *site, kl_tensor a, kl_tensor b
                                    const int *batch_b, int ncontract, const int *contract_a, const int *contract_b);
 KL_API kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options);
 KL_API kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options);
+KL_API kl_optimizer *kl_lion_at(const kl_site *site, const kl_tensor *param, int n, const kl_lion_options *options);
+KL_API kl_optimizer *kl_rmsprop_at(const kl_site *site, const kl_tensor *param, int n,
+                                   const kl_rmsprop_options *options);
+KL_API kl_optimizer *kl_adafactor_at(const kl_site *site, const kl_tensor *param, int n,
+                                     const kl_adafactor_options *options);
 KL_API kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *opt, kl_tensor loss, double lr);
+KL_API kl_status kl_optimizer_step_gradients_at(const kl_site *site, kl_optimizer *opt, const kl_tensor *gradients,
+                                                double lr);
+KL_API kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double most);
+KL_API kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double most);
+KL_API kl_accumulator *kl_accumulator_new_at(const kl_site *site, const kl_tensor *param, int n);
+KL_API kl_status kl_accumulator_add_at(const kl_site *site, kl_accumulator *acc, const kl_tensor *gradients);
+KL_API kl_status kl_accumulator_take_at(const kl_site *site, kl_accumulator *acc, kl_tensor *gradients);
+KL_API kl_ema *kl_ema_new_at(const kl_site *site, const kl_tensor *param, int n, double decay);
+KL_API kl_status kl_ema_update_at(const kl_site *site, kl_ema *ema);
+KL_API kl_status kl_ema_swap_at(const kl_site *site, kl_ema *ema);
 KL_API kl_tensor kl_init_values_at(const kl_site *site, const kl_init *init, kl_device device, kl_dtype dtype,
                                    int rank, const int64_t *dims, uint64_t seed);
 KL_API kl_params *kl_params_new_at(const kl_site *site, kl_device device, kl_dtype dtype, uint64_t seed);
@@ -585,7 +600,19 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
 #define kl_sgd(...) kl_sgd_at(KL_HERE, __VA_ARGS__)
 #define kl_adam(...) kl_adam_at(KL_HERE, __VA_ARGS__)
+#define kl_lion(...) kl_lion_at(KL_HERE, __VA_ARGS__)
+#define kl_rmsprop(...) kl_rmsprop_at(KL_HERE, __VA_ARGS__)
+#define kl_adafactor(...) kl_adafactor_at(KL_HERE, __VA_ARGS__)
 #define kl_optimizer_step(...) kl_optimizer_step_at(KL_HERE, __VA_ARGS__)
+#define kl_optimizer_step_gradients(...) kl_optimizer_step_gradients_at(KL_HERE, __VA_ARGS__)
+#define kl_clip_norm(...) kl_clip_norm_at(KL_HERE, __VA_ARGS__)
+#define kl_clip_value(...) kl_clip_value_at(KL_HERE, __VA_ARGS__)
+#define kl_accumulator_new(...) kl_accumulator_new_at(KL_HERE, __VA_ARGS__)
+#define kl_accumulator_add(...) kl_accumulator_add_at(KL_HERE, __VA_ARGS__)
+#define kl_accumulator_take(...) kl_accumulator_take_at(KL_HERE, __VA_ARGS__)
+#define kl_ema_new(...) kl_ema_new_at(KL_HERE, __VA_ARGS__)
+#define kl_ema_update(...) kl_ema_update_at(KL_HERE, __VA_ARGS__)
+#define kl_ema_swap(...) kl_ema_swap_at(KL_HERE, __VA_ARGS__)
 #define kl_init_values(...) kl_init_values_at(KL_HERE, __VA_ARGS__)
 #define kl_params_new(...) kl_params_new_at(KL_HERE, __VA_ARGS__)
 #define kl_params_make(...) kl_params_make_at(KL_HERE, __VA_ARGS__)
