@@ -1,4 +1,5 @@
-/* kl_backward: a grad node for each marked tensor that the loss depends on, and the container of these gradients. */
+/* kl_backward: a grad node for each marked tensor that the loss depends on, and the container of these gradients;
+ * kl_grads: those of chosen tensors. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -123,6 +124,55 @@ kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
         return g;
     kl_gradients_free(g);
     return NULL;
+}
+
+/* ---- of chosen tensors ---- */
+
+/* A loss that depends on none of the tensors is an error, looked for where a trace is recorded, not where it is
+ * replayed. */
+static kl_status loss_reaches_some(struct thread *t, const kl_site *site, kl_tensor loss, int n, const kl_tensor *wrt)
+{
+    struct trace *tr = thread_trace(t);
+    const struct entry *x = entry_peek(loss);
+    if (!tr || tr->err.code || tr->replaying || !n || !x || x->kind != KIND_TEMP || x->trace != tr)
+        return KL_OK;
+    ref *to = mem_alloc((size_t)n * sizeof *to);
+    bool *reached = mem_alloc((size_t)n), any = false, plain = true;
+    if (!to || !reached) {
+        mem_free(to);
+        mem_free(reached);
+        return fail(t, site, KL_ERR_MEMORY, "grads: out of memory");
+    }
+    for (int i = 0; i < n; i++) {
+        const struct binding *b = trace_binding(tr, wrt[i]);
+        const struct entry *p = entry_peek(wrt[i]);
+        to[i] = b ? b->node : p && p->kind == KIND_TEMP && p->trace == tr ? p->node : NIL;
+        plain &= p && p->kind != KIND_WRAPPER && !(b && b->assigned); /* kl_grad has a word of its own for the second */
+    }
+    bool ok = gradient_reaches_each(tr->r.g, x->node, to, (uint32_t)n, reached);
+    for (int i = 0; i < n; i++)
+        any |= reached[i];
+    mem_free(to);
+    mem_free(reached);
+    return !ok || any || !plain ? KL_OK
+                                : fail(t, site, KL_ERR_GRAD, "grads: the loss depends on none of the %d tensors", n);
+}
+
+kl_status kl_grads_at(const kl_site *site, kl_tensor loss, int n, const kl_tensor *wrt, kl_tensor *gradients)
+{
+    struct thread *t = thread_self();
+    if (!t || n < 0 || (n > 0 && (!wrt || !gradients)))
+        return fail(t, site, KL_ERR_ARGUMENT, "grads: %d tensors at %s", n, n > 0 && !wrt ? "NULL" : "an array");
+    kl_status s = loss_reaches_some(t, site, loss, n, wrt);
+    for (int i = 0; i < n; i++) {
+        gradients[i] = s == KL_OK ? kl_grad_at(site, loss, wrt[i]) : kl_none;
+        if (s == KL_OK && (s = kl_check(gradients[i])) != KL_OK)
+            while (i >= 0) { /* and kl_none from here on */
+                kl_release_at(site, gradients[i]);
+                gradients[i--] = kl_none;
+            }
+    }
+    return s;
 }
 
 /* ---- the container ---- */

@@ -35,8 +35,10 @@ kl_status report_err(const struct err *e)
 }
 
 /* Records an error of the thread, and of its trace; a trace that has failed keeps its first. */
-static kl_status fail_va(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
+kl_status fail_with(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
 {
+    if (!t)
+        return KL_ERR_MEMORY;
     struct trace *tr = thread_trace(t);
     if (tr && tr->err.code)
         return tr->err.code;
@@ -48,11 +50,9 @@ static kl_status fail_va(struct thread *t, const kl_site *site, kl_status code, 
 
 kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
 {
-    if (!t)
-        return KL_ERR_MEMORY;
     va_list ap;
     va_start(ap, fmt);
-    code = fail_va(t, site, code, fmt, ap);
+    code = fail_with(t, site, code, fmt, ap);
     va_end(ap);
     return code;
 }
@@ -95,7 +95,7 @@ kl_tensor refuse(struct thread *t, const kl_site *site, kl_status code, const ch
 {
     va_list ap;
     va_start(ap, fmt);
-    fail_va(t, site, code, fmt, ap);
+    fail_with(t, site, code, fmt, ap);
     va_end(ap);
     return poison(t);
 }

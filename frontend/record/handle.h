@@ -193,6 +193,8 @@ kl_status report_err(const struct err *e);
 /* The same, and the open trace has failed. */
 kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+kl_status fail_with(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
+    __attribute__((format(printf, 4, 0)));
 /* A poison handle for the thread's last error. */
 kl_tensor poison(struct thread *t);
 /* fail() and poison() in one. */

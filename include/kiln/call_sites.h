@@ -70,6 +70,7 @@ KL_API kl_tensor kl_print_at(const kl_site *site, kl_tensor x, const char *label
 KL_API kl_status kl_assert_at(const kl_site *site, kl_tensor condition, const char *message);
 KL_API kl_status kl_requires_grad_at(const kl_site *site, kl_tensor t);
 KL_API kl_tensor kl_grad_at(const kl_site *site, kl_tensor loss, kl_tensor wrt);
+KL_API kl_status kl_grads_at(const kl_site *site, kl_tensor loss, int n, const kl_tensor *wrt, kl_tensor *gradients);
 KL_API kl_tensor kl_detach_at(const kl_site *site, kl_tensor t);
 KL_API kl_status kl_no_grad_end_at(const kl_site *site);
 KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t bytes);
@@ -324,9 +325,75 @@ KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ni
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
 KL_API kl_tensor kl_dense_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_layer_part_at(const kl_site *site, kl_tensor t, uint32_t i);
+KL_API kl_status kl_nn_linear_init_at(const kl_site *site, kl_nn_linear *m, kl_params *params, const char *prefix,
+                                      int64_t in, int64_t out, bool bias);
+KL_API kl_tensor kl_nn_linear_forward_at(const kl_site *site, const kl_nn_linear *m, kl_tensor x);
+KL_API kl_status kl_nn_embedding_init_at(const kl_site *site, kl_nn_embedding *m, kl_params *params,
+                                         const char *prefix, int64_t rows, int64_t width);
+KL_API kl_tensor kl_nn_embedding_forward_at(const kl_site *site, const kl_nn_embedding *m, kl_tensor ids);
+KL_API kl_status kl_nn_conv_init_at(const kl_site *site, kl_nn_conv *m, kl_params *params, const char *prefix,
+                                    const kl_nn_conv_options *options);
+KL_API kl_tensor kl_nn_conv_forward_at(const kl_site *site, const kl_nn_conv *m, kl_tensor x);
+KL_API kl_status kl_nn_layer_norm_init_at(const kl_site *site, kl_nn_norm *m, kl_params *params, const char *prefix,
+                                          int64_t width);
+KL_API kl_status kl_nn_rms_norm_init_at(const kl_site *site, kl_nn_norm *m, kl_params *params, const char *prefix,
+                                        int64_t width);
+KL_API kl_status kl_nn_batch_norm_init_at(const kl_site *site, kl_nn_norm *m, kl_params *params, const char *prefix,
+                                          int64_t channels);
+KL_API kl_status kl_nn_group_norm_init_at(const kl_site *site, kl_nn_norm *m, kl_params *params, const char *prefix,
+                                          int64_t channels, int groups);
+KL_API kl_tensor kl_nn_norm_forward_at(const kl_site *site, const kl_nn_norm *m, kl_tensor x, bool training);
+KL_API kl_tensor kl_nn_dropout_at(const kl_site *site, kl_tensor x, double p, kl_tensor seed, int64_t which);
+KL_API kl_status kl_nn_cache_init_at(const kl_site *site, kl_nn_cache *cache, kl_device device, kl_dtype dtype,
+                                     int layers, int64_t batch, int64_t kv_heads, int64_t length, int64_t head_width);
+KL_API kl_status kl_nn_cache_advance_at(const kl_site *site, kl_nn_cache *cache, int64_t n);
+KL_API kl_status kl_nn_cache_reset_at(const kl_site *site, kl_nn_cache *cache);
+KL_API kl_tensor kl_nn_positions_at(const kl_site *site, kl_device device, int64_t n, const kl_nn_cache *cache);
+KL_API kl_tensor kl_nn_rotary_at(const kl_site *site, kl_tensor x, kl_tensor positions, double base, bool interleaved);
+KL_API kl_status kl_nn_attention_init_at(const kl_site *site, kl_nn_attention *m, kl_params *params,
+                                         const char *prefix, const kl_nn_attention_options *options);
+KL_API kl_tensor kl_nn_attention_forward_at(const kl_site *site, const kl_nn_attention *m, kl_tensor x, kl_tensor mask,
+                                            kl_nn_cache *cache, int layer);
+KL_API kl_status kl_nn_block_init_at(const kl_site *site, kl_nn_block *m, kl_params *params, const char *prefix,
+                                     const kl_nn_block_options *options);
+KL_API kl_tensor kl_nn_block_forward_at(const kl_site *site, const kl_nn_block *m, kl_tensor x, kl_tensor mask,
+                                        kl_nn_cache *cache, int layer, kl_tensor seed);
+KL_API kl_status kl_nn_lstm_init_at(const kl_site *site, kl_nn_recurrent *m, kl_params *params, const char *prefix,
+                                    int64_t in, int64_t width);
+KL_API kl_status kl_nn_gru_init_at(const kl_site *site, kl_nn_recurrent *m, kl_params *params, const char *prefix,
+                                   int64_t in, int64_t width);
+KL_API kl_tensor kl_nn_recurrent_forward_at(const kl_site *site, const kl_nn_recurrent *m, kl_tensor x, kl_tensor *h,
+                                            kl_tensor *c);
 KL_API kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options);
 KL_API kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options);
+KL_API kl_optimizer *kl_lion_at(const kl_site *site, const kl_tensor *param, int n, const kl_lion_options *options);
+KL_API kl_optimizer *kl_rmsprop_at(const kl_site *site, const kl_tensor *param, int n,
+                                   const kl_rmsprop_options *options);
+KL_API kl_optimizer *kl_adafactor_at(const kl_site *site, const kl_tensor *param, int n,
+                                     const kl_adafactor_options *options);
 KL_API kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *opt, kl_tensor loss, double lr);
+KL_API kl_status kl_optimizer_step_gradients_at(const kl_site *site, kl_optimizer *opt, const kl_tensor *gradients,
+                                                double lr);
+KL_API kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double most);
+KL_API kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double most);
+KL_API kl_accumulator *kl_accumulator_new_at(const kl_site *site, const kl_tensor *param, int n);
+KL_API kl_status kl_accumulator_add_at(const kl_site *site, kl_accumulator *acc, const kl_tensor *gradients);
+KL_API kl_status kl_accumulator_take_at(const kl_site *site, kl_accumulator *acc, kl_tensor *gradients);
+KL_API kl_ema *kl_ema_new_at(const kl_site *site, const kl_tensor *param, int n, double decay);
+KL_API kl_status kl_ema_update_at(const kl_site *site, kl_ema *ema);
+KL_API kl_status kl_ema_swap_at(const kl_site *site, kl_ema *ema);
+KL_API kl_tensor kl_init_values_at(const kl_site *site, const kl_init *init, kl_device device, kl_dtype dtype,
+                                   int rank, const int64_t *dims, uint64_t seed);
+KL_API kl_params *kl_params_new_at(const kl_site *site, kl_device device, kl_dtype dtype, uint64_t seed);
+KL_API kl_tensor kl_params_make_at(const kl_site *site, kl_params *params, const char *name, int rank,
+                                   const int64_t *dims, const kl_init *init);
+KL_API kl_status kl_params_add_at(const kl_site *site, kl_params *params, const char *name, kl_tensor tensor);
+KL_API kl_status kl_params_add_buffer_at(const kl_site *site, kl_params *params, const char *name, kl_tensor tensor);
+KL_API kl_tensor kl_params_find_at(const kl_site *site, const kl_params *params, const char *name);
+KL_API kl_status kl_params_init_at(const kl_site *site, kl_params *params, const char *pattern, const kl_init *init);
+KL_API kl_tensor kl_metric_topk_at(const kl_site *site, kl_tensor logits, kl_tensor labels, int64_t k);
+KL_API kl_tensor kl_metric_accuracy_at(const kl_site *site, kl_tensor logits, kl_tensor labels);
+KL_API kl_tensor kl_metric_confusion_at(const kl_site *site, kl_tensor guesses, kl_tensor labels, int64_t classes);
 KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
                             const int *in_axes, uint32_t nout, kl_tensor *out, const int *out_axes,
                             kl_randomness randomness);
@@ -389,6 +456,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_assert(...) kl_assert_at(KL_HERE, __VA_ARGS__)
 #define kl_requires_grad(...) kl_requires_grad_at(KL_HERE, __VA_ARGS__)
 #define kl_grad(...) kl_grad_at(KL_HERE, __VA_ARGS__)
+#define kl_grads(...) kl_grads_at(KL_HERE, __VA_ARGS__)
 #define kl_detach(...) kl_detach_at(KL_HERE, __VA_ARGS__)
 #define kl_no_grad_end() kl_no_grad_end_at(KL_HERE)
 #define kl_read(...) kl_read_at(KL_HERE, __VA_ARGS__)
@@ -611,9 +679,55 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)
 #define kl_layer_part(...) kl_layer_part_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_linear_init(...) kl_nn_linear_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_linear_forward(...) kl_nn_linear_forward_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_embedding_init(...) kl_nn_embedding_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_embedding_forward(...) kl_nn_embedding_forward_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_conv_init(...) kl_nn_conv_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_conv_forward(...) kl_nn_conv_forward_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_layer_norm_init(...) kl_nn_layer_norm_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_rms_norm_init(...) kl_nn_rms_norm_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_batch_norm_init(...) kl_nn_batch_norm_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_group_norm_init(...) kl_nn_group_norm_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_norm_forward(...) kl_nn_norm_forward_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_dropout(...) kl_nn_dropout_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_cache_init(...) kl_nn_cache_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_cache_advance(...) kl_nn_cache_advance_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_cache_reset(...) kl_nn_cache_reset_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_positions(...) kl_nn_positions_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_rotary(...) kl_nn_rotary_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_attention_init(...) kl_nn_attention_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_attention_forward(...) kl_nn_attention_forward_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_block_init(...) kl_nn_block_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_block_forward(...) kl_nn_block_forward_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_lstm_init(...) kl_nn_lstm_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_gru_init(...) kl_nn_gru_init_at(KL_HERE, __VA_ARGS__)
+#define kl_nn_recurrent_forward(...) kl_nn_recurrent_forward_at(KL_HERE, __VA_ARGS__)
 #define kl_sgd(...) kl_sgd_at(KL_HERE, __VA_ARGS__)
 #define kl_adam(...) kl_adam_at(KL_HERE, __VA_ARGS__)
+#define kl_lion(...) kl_lion_at(KL_HERE, __VA_ARGS__)
+#define kl_rmsprop(...) kl_rmsprop_at(KL_HERE, __VA_ARGS__)
+#define kl_adafactor(...) kl_adafactor_at(KL_HERE, __VA_ARGS__)
 #define kl_optimizer_step(...) kl_optimizer_step_at(KL_HERE, __VA_ARGS__)
+#define kl_optimizer_step_gradients(...) kl_optimizer_step_gradients_at(KL_HERE, __VA_ARGS__)
+#define kl_clip_norm(...) kl_clip_norm_at(KL_HERE, __VA_ARGS__)
+#define kl_clip_value(...) kl_clip_value_at(KL_HERE, __VA_ARGS__)
+#define kl_accumulator_new(...) kl_accumulator_new_at(KL_HERE, __VA_ARGS__)
+#define kl_accumulator_add(...) kl_accumulator_add_at(KL_HERE, __VA_ARGS__)
+#define kl_accumulator_take(...) kl_accumulator_take_at(KL_HERE, __VA_ARGS__)
+#define kl_ema_new(...) kl_ema_new_at(KL_HERE, __VA_ARGS__)
+#define kl_ema_update(...) kl_ema_update_at(KL_HERE, __VA_ARGS__)
+#define kl_ema_swap(...) kl_ema_swap_at(KL_HERE, __VA_ARGS__)
+#define kl_init_values(...) kl_init_values_at(KL_HERE, __VA_ARGS__)
+#define kl_params_new(...) kl_params_new_at(KL_HERE, __VA_ARGS__)
+#define kl_params_make(...) kl_params_make_at(KL_HERE, __VA_ARGS__)
+#define kl_params_add(...) kl_params_add_at(KL_HERE, __VA_ARGS__)
+#define kl_params_add_buffer(...) kl_params_add_buffer_at(KL_HERE, __VA_ARGS__)
+#define kl_params_find(...) kl_params_find_at(KL_HERE, __VA_ARGS__)
+#define kl_params_init(...) kl_params_init_at(KL_HERE, __VA_ARGS__)
+#define kl_metric_topk(...) kl_metric_topk_at(KL_HERE, __VA_ARGS__)
+#define kl_metric_accuracy(...) kl_metric_accuracy_at(KL_HERE, __VA_ARGS__)
+#define kl_metric_confusion(...) kl_metric_confusion_at(KL_HERE, __VA_ARGS__)
 #define kl_vmap(...) kl_vmap_at(KL_HERE, __VA_ARGS__)
 #define kl_autocast_begin(...) kl_autocast_begin_at(KL_HERE, __VA_ARGS__)
 #define kl_autocast_end() kl_autocast_end_at(KL_HERE)

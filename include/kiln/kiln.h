@@ -249,6 +249,9 @@ KL_API_AT kl_status kl_requires_grad(kl_tensor t);
  * more elements than one.  [errors HANDLE, DEVICE, TYPE: not floats, GRAD: loss keeps no history, or wrt was assigned
  * in the trace after the loss had used it] */
 KL_API_AT kl_tensor kl_grad(kl_tensor loss, kl_tensor wrt);
+/* The gradients of one loss in n tensors, as kl_grad gives them, into gradients[]; kl_none all of them after an error.
+ * [errors as kl_grad; ARGUMENT; in a trace GRAD: the loss depends on none of them] */
+KL_API_AT kl_status kl_grads(kl_tensor loss, int n, const kl_tensor *wrt, kl_tensor *gradients);
 /* The same value, through which no gradient flows. */
 KL_API_AT kl_tensor kl_detach(kl_tensor t);
 /* Between begin and end gradients flow through no op that this thread records: what it makes has no history, is not
@@ -292,11 +295,15 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/layers/blocked.h>
 #include <kiln/formats/file.h>
 #include <kiln/formats/model.h>
+#include <kiln/train/params.h>
+#include <kiln/train/modules.h>
 #include <kiln/train/optim.h>
+#include <kiln/train/train.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>
 #include <kiln/benchmark.h>
 #include <kiln/profile.h>
 #include <kiln/embed.h>
+#include <kiln/extend.h>
 #include <kiln/call_sites.h> /* made from the prototypes marked KL_API_AT */
 #endif

@@ -333,7 +333,7 @@ inline tensor detach(const tensor &a, call_site at = call_site::here()) { return
 class optimizer
 { /* optim.h */
   public:
-    static optimizer sgd(const std::vector<tensor> &param, kl_sgd_options o = {0, 0}, call_site at = call_site::here())
+    static optimizer sgd(const std::vector<tensor> &param, kl_sgd_options o = {}, call_site at = call_site::here())
     {
         return optimizer(kl_sgd_at(&at, ids(param).data(), static_cast<int>(param.size()), &o), param);
     }

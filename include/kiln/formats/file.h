@@ -61,8 +61,8 @@ KL_API kl_status kl_file_get(const kl_file *file, uint32_t i, kl_file_entry *ent
 /* The number of a name; -1: there is none, which is no error. */
 KL_API int64_t kl_file_find(const kl_file *file, const char *name);
 
-/* A tensor of the file.  GGUF's Q8_0 and Q4_0 become tensors of <kiln/quantized.h> (KL_Q_I8, KL_Q_I4, blocks of 32
- * along the last axis) that stand for f32.  [new handle; errors ARGUMENT: no such name; TYPE: its elements are of a
+/* A tensor of the file.  GGUF's Q8_0 and Q4_0 become tensors of <kiln/layers/quantized.h> (KL_Q_I8, KL_Q_I4, blocks of
+ * 32 along the last axis) that stand for f32.  [new handle; errors ARGUMENT: no such name; TYPE: its elements are of a
  * type that Kiln does not have; IO: damaged elements; DEVICE; MEMORY] */
 KL_API_AT kl_tensor kl_file_tensor(kl_file *file, kl_device device, const char *name);
 /* Its elements as the file has them, unpacked if they were compressed and row-major: kl_file_entry.bytes of them, not

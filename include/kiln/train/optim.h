@@ -1,7 +1,8 @@
-/* Optimizers: how parameters change from their gradients.  Included by <kiln/kiln.h>.
+/* Optimizers: how parameters change from their gradients; gradients clipped and accumulated; averages of parameters;
+ * learning rates by step.  Included by <kiln/kiln.h>.
  *
  *     kl_optimizer *opt = kl_adam(parameters, n, NULL);
- *     ... in each trace:  kl_optimizer_step(opt, loss, learning_rate);
+ *     ... in each trace:  kl_optimizer_step(opt, loss, kl_rate_cosine(step, steps, 1e-3, 1e-5));
  *     kl_optimizer_free(opt);
  *
  * A step records the gradients of the loss and the assignments of new values to the parameters and to the
@@ -10,6 +11,7 @@
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPTIM_H
 #define KILN_OPTIM_H
+#include <kiln/train/params.h>
 #include <kiln/step.h>
 
 #ifdef __cplusplus
@@ -18,47 +20,162 @@ extern "C" {
 
 typedef struct kl_optimizer kl_optimizer;
 
-/* Stochastic gradient descent, with momentum unless that is 0 (then v = g):
+/* In the formulas p is a parameter, g its gradient, lr the learning rate; t counts the steps from 1.  States begin as
+ * zeros and have the parameter's dtype; kl_optimizer_state calls them by the letters below.  Parameters of an attached
+ * tree with factors of their own (kl_optimizer_attach) have lr * rate for lr and weight_decay * decay for
+ * weight_decay. */
+
+/* Stochastic gradient descent, with momentum unless that is 0 (then v = g); Nesterov's takes one with momentum:
  *   v = momentum v + g + weight_decay p
- *   p = p - lr v */
+ *   p = p - lr v                                         Nesterov: p - lr (momentum v + g + weight_decay p)
+ * State with momentum: "m", which is v. */
 typedef struct kl_sgd_options {
     double momentum, weight_decay;
+    bool nesterov;
 } kl_sgd_options;
 
-/* Adam, with the decoupled weight decay of AdamW; t counts the steps from 1:
+/* Adam, with the decoupled weight decay of AdamW:
  *   m = beta1 m + (1 - beta1) g
  *   v = beta2 v + (1 - beta2) g g
- *   p = (1 - lr weight_decay) p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) */
+ *   p = (1 - lr weight_decay) p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ * States "m", "v". */
 typedef struct kl_adam_options {
     double beta1, beta2, eps, weight_decay;
 } kl_adam_options;
 
+/* Lion (Chen et al. 2023):
+ *   p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g)
+ *   m = beta2 m + (1 - beta2) g
+ * State "m". */
+typedef struct kl_lion_options {
+    double beta1, beta2, weight_decay;
+} kl_lion_options;
+
+/* RMSprop:
+ *   g = g + weight_decay p
+ *   v = alpha v + (1 - alpha) g g
+ *   centered:  a = alpha a + (1 - alpha) g,  and v - a a in place of v below
+ *   u = g / (sqrt(v) + eps)
+ *   momentum:  m = momentum m + u,  and m in place of u below
+ *   p = p - lr u
+ * States "v", "a" if centered, "m" with momentum. */
+typedef struct kl_rmsprop_options {
+    double alpha, eps, momentum, weight_decay;
+    bool centered;
+} kl_rmsprop_options;
+
+/* Adafactor (Shazeer and Stern 2018), without a first moment.  rms(x) is the square root of the mean of squares.
+ *   b = 1 - t^-decay_power
+ *   of one axis:  v = b v + (1 - b) (g g + eps1),  u = g / sqrt(v)
+ *   of more, over the last two:
+ *     r = b r + (1 - b) mean(g g + eps1, last axis),  c = b c + (1 - b) mean(g g + eps1, the one before it)
+ *     u = g / (sqrt(r / mean(r)) sqrt(c))
+ *   u = u / max(1, rms(u) / clip)                        clip 0: not clipped
+ *   a = lr, scaled: lr max(eps2, rms(p))
+ *   p = (1 - lr weight_decay) p - a u
+ * States "v", or "r" and "c", whose sizes are those of rows and columns.  eps1 is above 0. */
+typedef struct kl_adafactor_options {
+    double decay_power, eps1, eps2, clip, weight_decay;
+    bool scaled;
+} kl_adafactor_options;
+
 /* An optimizer of n different float tensors that outlive the traces.  Options NULL: no momentum and no decay for
- * SGD; beta1 0.9, beta2 0.999, eps 1e-8 and no decay for Adam.  Made inside a trace, its tensors are part of that.
- * [errors ARGUMENT: also a tensor that is there twice, HANDLE, TYPE, MEMORY: NULL] */
+ * SGD; beta1 0.9, beta2 0.999, eps 1e-8 and no decay for Adam; beta1 0.9, beta2 0.99 for Lion; alpha 0.99, eps 1e-8 for
+ * RMSprop; decay_power 0.8, eps1 1e-30, eps2 1e-3, clip 1, scaled for Adafactor.  Made inside a trace, its tensors are
+ * part of that.  [errors ARGUMENT: also a tensor that is there twice, Nesterov without momentum; HANDLE, TYPE, MEMORY:
+ * NULL] */
 KL_API_AT kl_optimizer *kl_sgd(const kl_tensor *param, int n, const kl_sgd_options *options);
 KL_API_AT kl_optimizer *kl_adam(const kl_tensor *param, int n, const kl_adam_options *options);
+KL_API_AT kl_optimizer *kl_lion(const kl_tensor *param, int n, const kl_lion_options *options);
+KL_API_AT kl_optimizer *kl_rmsprop(const kl_tensor *param, int n, const kl_rmsprop_options *options);
+KL_API_AT kl_optimizer *kl_adafactor(const kl_tensor *param, int n, const kl_adafactor_options *options);
+
+/* From here on steps obey what the tree says of the optimizer's parameters: frozen ones are left alone, rates and
+ * decays are multiplied by its factors; and kl_optimizer_state gives its names.  The tree outlives the optimizer.
+ * [errors ARGUMENT: a parameter is not in the tree] */
+KL_API kl_status kl_optimizer_attach(kl_optimizer *opt, const kl_params *params);
 
 /* Records one step against the gradient of `loss`.  [errors ARGUMENT: no optimizer, TRACE: no open trace, GRAD: the
  * loss depends on no parameter, or a parameter was assigned in the trace after the loss had used it, and those of
  * kl_grad and kl_assign] */
 KL_API_AT kl_status kl_optimizer_step(kl_optimizer *opt, kl_tensor loss, double lr);
+/* Records one step with these gradients, one a parameter in their order; kl_none: that parameter is left alone.
+ *     kl_grads(loss, n, parameters, g);  kl_clip_norm(n, g, 1.0);  kl_optimizer_step_gradients(opt, g, lr);
+ * [errors as above; SHAPE: a gradient is not shaped like its parameter] */
+KL_API_AT kl_status kl_optimizer_step_gradients(kl_optimizer *opt, const kl_tensor *gradients, double lr);
 
-/* Steps recorded so far (Adam's t); set it when training resumes, or back by one after a trace that failed.
+/* Steps recorded so far (the formulas' t); set it when training resumes, or back by one after a trace that failed.
  * [errors ARGUMENT] */
 KL_API int64_t kl_optimizer_steps(const kl_optimizer *opt);
 KL_API kl_status kl_optimizer_set_steps(kl_optimizer *opt, int64_t steps);
 
+/* The optimizer's own tensors, for checkpoints: how many, and number i with its name, "h.0.fc.weight.m" of a parameter
+ * of an attached tree, else "0.m" with the parameter's number.  *name is valid until the next call on this optimizer;
+ * *tensor stays the optimizer's (kl_assign gives it a value).  [errors ARGUMENT: no such number] */
+KL_API int kl_optimizer_states(const kl_optimizer *opt);
+KL_API kl_status kl_optimizer_state(kl_optimizer *opt, int i, const char **name, kl_tensor *tensor);
+
 /* The numbers that change from step to step, as names and values for the next run of a frozen step (step.h) that
  * recorded kl_optimizer_step; counts that run as a step.  Returns how many it wrote to slots[], which has room for
  * KL_OPTIMIZER_SLOTS.  Recording has counted a step, too, though none was run: kl_optimizer_set_steps takes it back.
+ * A frozen step keeps the factors of an attached tree that it was recorded with.
  *     n = kl_optimizer_slots(opt, learning_rate, slots);  kl_step_run(step, 1, &x, n, slots, 0, NULL);
  * [errors ARGUMENT: 0] */
-#define KL_OPTIMIZER_SLOTS 3
+#define KL_OPTIMIZER_SLOTS 5
 KL_API int kl_optimizer_slots(kl_optimizer *opt, double lr, kl_slot *slots);
 
 /* Frees the optimizer and releases its tensors, not the parameters.  NULL is fine. */
 KL_API void kl_optimizer_free(kl_optimizer *opt);
+
+/* ---- gradients between kl_grads and a step; entries that are kl_none are left alone ---- */
+
+/* Multiplies all gradients by min(1, most / norm), norm being the square root of the sum of all their squares, and puts
+ * the new ones in their places.  Returns the norm as it was, [] of the first gradient's dtype.  A norm that is not
+ * finite makes them all NaN: look at it, or use kl_loss_scale.  [errors ARGUMENT: no gradients, most is not above 0;
+ * TYPE, DEVICE: poison] */
+KL_API_AT kl_tensor kl_clip_norm(int n, kl_tensor *gradients, double most);
+/* Each element held in -most .. most.  [errors ARGUMENT; TYPE] */
+KL_API_AT kl_status kl_clip_value(int n, kl_tensor *gradients, double most);
+
+/* Sums of gradients over several small batches, which then count as one batch.
+ *     kl_accumulator_add(acc, g);                                 // in the traces of the first k - 1 batches
+ *     kl_accumulator_take(acc, g); kl_optimizer_step_gradients(opt, g, lr);     // in that of the last one
+ */
+typedef struct kl_accumulator kl_accumulator;
+/* For n tensors.  [errors as kl_sgd: NULL] */
+KL_API_AT kl_accumulator *kl_accumulator_new(const kl_tensor *param, int n);
+/* Records the addition of n gradients, in the order of the tensors.  [errors ARGUMENT; TRACE: none is open; SHAPE] */
+KL_API_AT kl_status kl_accumulator_add(kl_accumulator *acc, const kl_tensor *gradients);
+/* Puts the means of these gradients and those added since the last take in place of gradients[], and records zeros for
+ * the sums.  [errors as above] */
+KL_API_AT kl_status kl_accumulator_take(kl_accumulator *acc, kl_tensor *gradients);
+KL_API void kl_accumulator_free(kl_accumulator *acc); /* NULL is fine */
+
+/* Exponential moving averages of tensors, which are often better than the tensors themselves:
+ * average = decay average + (1 - decay) tensor, from the values that they have at first. */
+typedef struct kl_ema kl_ema;
+/* [errors as kl_sgd; ARGUMENT: decay outside of 0..1: NULL] */
+KL_API_AT kl_ema *kl_ema_new(const kl_tensor *param, int n, double decay);
+/* Records one update; after the step in its trace.  [errors ARGUMENT; TRACE: none is open] */
+KL_API_AT kl_status kl_ema_update(kl_ema *ema);
+/* Records that tensors and averages change places: once before an evaluation and once behind it.
+ * [errors ARGUMENT; TRACE] */
+KL_API_AT kl_status kl_ema_swap(kl_ema *ema);
+/* The average of tensor number i; it stays the container's.  [errors ARGUMENT: kl_none] */
+KL_API kl_tensor kl_ema_average(const kl_ema *ema, int i);
+KL_API void kl_ema_free(kl_ema *ema); /* NULL is fine */
+
+/* ---- learning rates by step: plain functions of a step from 0 on ----
+ *     rate = kl_rate_warmup(step, 100) * kl_rate_cosine(step - 100, steps - 100, 6e-4, 6e-5); */
+
+/* A factor: (step + 1) / steps, 1 from there on and where steps is 0. */
+KL_API double kl_rate_warmup(int64_t step, int64_t steps);
+/* From first at step 0 to last at `steps` and after, in a straight line; and in half a wave of the cosine.  Below step
+ * 0: first. */
+KL_API double kl_rate_linear(int64_t step, int64_t steps, double first, double last);
+KL_API double kl_rate_cosine(int64_t step, int64_t steps, double first, double last);
+/* first times factor^n, n being how many times `every` steps have passed. */
+KL_API double kl_rate_steps(int64_t step, int64_t every, double first, double factor);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,81 @@
+/* Files of tokens, unsigned integers of 1, 2 or 4 bytes, mapped into memory. */
+#define KL_NO_CALL_SITES
+#include <errno.h>
+#include <fcntl.h>
+#include <kiln/kiln.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static kl_status tokens_map(kl_tokens *t, int fd, const char *path, int width, int64_t skip)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+        return kl_failf(NULL, KL_ERR_IO, "tokens_open: %s is not a regular file", path);
+    if (st.st_size < skip)
+        return kl_failf(NULL, KL_ERR_IO, "tokens_open: %s has %lld bytes; the first %lld are to be skipped", path,
+                       (long long)st.st_size, (long long)skip);
+    if ((st.st_size - skip) % width)
+        return kl_failf(NULL, KL_ERR_IO, "tokens_open: %s: %lld bytes from byte %lld on are no tokens of %d bytes",
+                        path, (long long)(st.st_size - skip), (long long)skip, width);
+    if (st.st_size) {
+        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED)
+            return kl_failf(NULL, KL_ERR_IO, "tokens_open: cannot map %s: %s", path, strerror(errno));
+        t->map = map;
+        t->map_bytes = (size_t)st.st_size;
+        t->data = (const char *)map + skip;
+    }
+    t->count = (st.st_size - skip) / width;
+    t->width = width;
+    return KL_OK;
+}
+
+kl_status kl_tokens_open(kl_tokens *out, const char *path, int width, int64_t skip)
+{
+    if (out)
+        *out = (kl_tokens){0};
+    if (!out || !path || skip < 0 || (width != 1 && width != 2 && width != 4))
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "tokens_open: %s",
+                       !out || !path ? "an argument is NULL" : "a width that is not 1, 2 or 4, or a negative skip");
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return kl_failf(NULL, KL_ERR_IO, "tokens_open: cannot open %s: %s", path, strerror(errno));
+    kl_status s = tokens_map(out, fd, path, width, skip);
+    close(fd);
+    return s;
+}
+
+kl_status kl_tokens_read(const kl_tokens *t, int64_t first, int64_t n, int32_t *out)
+{
+    if (!t || !out || first < 0 || n < 0 || n > t->count || first > t->count - n)
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "tokens_read: %lld tokens from %lld on, of %lld", (long long)n,
+                       (long long)first, t ? (long long)t->count : 0LL);
+    const char *from = (const char *)t->data + (t->data ? first * t->width : 0); /* perhaps not aligned */
+    for (int64_t i = 0; i < n; i++, from += t->width) {
+        uint8_t byte;
+        uint16_t two;
+        uint32_t token;
+        if (t->width == 1)
+            memcpy(&byte, from, 1), token = byte;
+        else if (t->width == 2)
+            memcpy(&two, from, 2), token = two;
+        else
+            memcpy(&token, from, 4);
+        if (token > INT32_MAX)
+            return kl_failf(NULL, KL_ERR_ARGUMENT, "tokens_read: token %lld is %u, which is no i32",
+                           (long long)(first + i), (unsigned)token);
+        out[i] = (int32_t)token;
+    }
+    return KL_OK;
+}
+
+void kl_tokens_close(kl_tokens *t)
+{
+    if (!t)
+        return;
+    if (t->map)
+        munmap(t->map, t->map_bytes);
+    *t = (kl_tokens){0};
+}

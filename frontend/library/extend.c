@@ -1,0 +1,44 @@
+/* What code on top of the public headers needs of the inside: errors, composites, memory, numbers as text. */
+#include "frontend/frontend.h"
+#include <kiln/extend.h>
+#include <stdarg.h>
+
+kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    code = fail_with(thread_self(), site, code, format, ap);
+    va_end(ap);
+    return code;
+}
+
+kl_tensor kl_poison(void)
+{
+    struct thread *t = thread_self();
+    return t ? poison(t) : kl_none;
+}
+
+kl_status kl_composite_begin(const char *name)
+{
+    return compose_begin(name) ? KL_OK : KL_ERR_MEMORY;
+}
+
+void kl_composite_end(int nresults, const kl_tensor *results)
+{
+    compose_end_all(thread_self(), results, nresults > 0 ? (uint32_t)nresults : 0);
+}
+
+void *kl_memory_alloc(size_t bytes) { return mem_alloc(bytes); }
+void *kl_memory_grow(void *p, size_t old_bytes, size_t new_bytes) { return mem_grow(p, old_bytes, new_bytes); }
+void kl_memory_free(void *p) { mem_free(p); }
+
+int kl_format(char *text, size_t size, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    int n = format_text_v(text, size, format, ap);
+    va_end(ap);
+    return n;
+}
+
+double kl_parse_f64(const char *text, char **end) { return parse_double(text, end); }

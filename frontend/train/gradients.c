@@ -1,0 +1,256 @@
+/* Between gradients and steps: clipping, accumulation; averages of parameters; learning rates by step. */
+#include "rules.h"
+
+/* ---- clipping ---- */
+
+static kl_tensor clip_all(const kl_site *site, int n, kl_tensor *g, double most)
+{
+    kl_tensor sum = kl_none;
+    for (int i = 0; i < n; i++)
+        if (g[i].id) {
+            kl_tensor part = kl_sum_all_at(site, kl_mul_at(site, g[i], g[i]));
+            sum = sum.id ? kl_add_at(site, sum, part) : part;
+        }
+    kl_tensor norm = kl_sqrt_at(site, sum), unit = kl_scalar_at(site, kl_device_of(sum), kl_dtype_of(sum), most);
+    kl_tensor factor = kl_min_scalar_at(site, kl_div_at(site, unit, norm), 1); /* most / 0 is infinite: 1 */
+    for (int i = 0; i < n; i++)
+        if (g[i].id)
+            g[i] = kl_mul_at(site, g[i], factor);
+    return norm;
+}
+
+/* false: reported */
+static bool clip_check(const kl_site *site, const char *op, int n, const kl_tensor *g, double most, bool some)
+{
+    for (int i = 0; n > 0 && g && i < n; i++)
+        some &= !g[i].id;
+    if (n < 0 || (n && !g) || !(most > 0) || some)
+        kl_failf(site, KL_ERR_ARGUMENT, "%s: %d gradients, at most %g", op, n, most);
+    return !(n < 0 || (n && !g) || !(most > 0) || some);
+}
+
+kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double most)
+{
+    if (!clip_check(site, "clip_norm", n, gradients, most, true))
+        return kl_poison();
+    kl_tensor *result = kl_memory_alloc(((size_t)n + 1) * sizeof *result), norm;
+    if (!result || kl_composite_begin("clip_norm") != KL_OK) {
+        kl_memory_free(result);
+        kl_failf(site, KL_ERR_MEMORY, "clip_norm: out of memory");
+        return kl_poison();
+    }
+    memcpy(result, gradients, (size_t)n * sizeof *result);
+    norm = result[n] = clip_all(site, n, result, most);
+    memcpy(gradients, result, (size_t)n * sizeof *result);
+    kl_composite_end(n + 1, result);
+    kl_memory_free(result);
+    return norm;
+}
+
+kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double most)
+{
+    if (!clip_check(site, "clip_value", n, gradients, most, false))
+        return KL_ERR_ARGUMENT;
+    kl_status s = KL_OK;
+    for (int i = 0; i < n && s == KL_OK; i++)
+        if (gradients[i].id)
+            s = kl_check(gradients[i] = kl_clamp_at(site, gradients[i], -most, most));
+    return s;
+}
+
+/* ---- states beside n tensors ---- */
+
+struct kl_accumulator {
+    int64_t added;
+    int n;
+    struct { kl_tensor param, state; } of[];
+};
+
+struct kl_ema {
+    double decay;
+    struct kl_accumulator *held;
+};
+
+static kl_accumulator *states_new(const kl_site *site, const char *op, const kl_tensor *param, int n)
+{
+    if (!train_check_params(site, op, param, n))
+        return NULL;
+    kl_accumulator *a = kl_memory_alloc(sizeof *a + (size_t)n * sizeof a->of[0]);
+    if (!a)
+        kl_failf(site, KL_ERR_MEMORY, "%s: out of memory", op);
+    for (int i = 0; a && i < n; i++, a->n++) {
+        int64_t dims[KL_MAX_RANK];
+        int rank = kl_shape(param[i], dims);
+        a->of[i].param = param[i];
+        a->of[i].state = train_state(site, param[i], rank, dims, op);
+        if (kl_check(a->of[i].state) != KL_OK) {
+            a->n++;
+            kl_accumulator_free(a);
+            return NULL;
+        }
+    }
+    return a;
+}
+
+/* false: reported */
+static bool states_ready(const kl_site *site, const char *op, bool there)
+{
+    if (!there)
+        kl_failf(site, KL_ERR_ARGUMENT, "%s: an argument is NULL", op);
+    else if (!kl_tracing())
+        kl_failf(site, KL_ERR_TRACE, "%s: no trace is open", op);
+    return there && kl_tracing();
+}
+
+/* ---- accumulation ---- */
+
+kl_accumulator *kl_accumulator_new_at(const kl_site *site, const kl_tensor *param, int n)
+{
+    return states_new(site, "accumulator", param, n);
+}
+
+kl_status kl_accumulator_add_at(const kl_site *site, kl_accumulator *a, const kl_tensor *gradients)
+{
+    if (!states_ready(site, "accumulator_add", a && gradients))
+        return kl_last_error_code();
+    for (int i = 0; i < a->n; i++) {
+        kl_tensor state = a->of[i].state;
+        kl_status s = gradients[i].id ? kl_assign_at(site, state, kl_add_at(site, state, gradients[i])) : KL_OK;
+        if (s != KL_OK)
+            return s;
+    }
+    a->added++;
+    return KL_OK;
+}
+
+kl_status kl_accumulator_take_at(const kl_site *site, kl_accumulator *a, kl_tensor *gradients)
+{
+    if (!states_ready(site, "accumulator_take", a && gradients))
+        return kl_last_error_code();
+    double part = 1.0 / (double)(a->added + 1);
+    for (int i = 0; i < a->n; i++) {
+        kl_tensor state = a->of[i].state;
+        if (!gradients[i].id)
+            continue;
+        gradients[i] = kl_mul_scalar_at(site, kl_add_at(site, state, gradients[i]), part);
+        int64_t dims[KL_MAX_RANK];
+        int rank = kl_shape(state, dims);
+        kl_status s = kl_assign_at(site, state,
+                                   kl_zeros_at(site, kl_device_of(state), kl_dtype_of(state), rank, dims));
+        if (s != KL_OK)
+            return s;
+    }
+    a->added = 0;
+    return KL_OK;
+}
+
+void kl_accumulator_free(kl_accumulator *a)
+{
+    for (int i = 0; a && i < a->n; i++)
+        train_release(a->of[i].state);
+    kl_memory_free(a);
+}
+
+/* ---- averages ---- */
+
+kl_ema *kl_ema_new_at(const kl_site *site, const kl_tensor *param, int n, double decay)
+{
+    if (!(decay >= 0 && decay <= 1)) {
+        kl_failf(site, KL_ERR_ARGUMENT, "ema_new: decay %g is outside of 0..1", decay);
+        return NULL;
+    }
+    kl_accumulator *held = states_new(site, "average", param, n);
+    kl_ema *e = held ? kl_memory_alloc(sizeof *e) : NULL;
+    if (held && !e)
+        kl_failf(site, KL_ERR_MEMORY, "ema_new: out of memory");
+    kl_status s = e ? kl_composite_begin("ema_new") : KL_ERR_MEMORY;
+    bool open = s == KL_OK;
+    for (int i = 0; s == KL_OK && i < n; i++)
+        s = kl_assign_at(site, held->of[i].state, kl_detach_at(site, param[i]));
+    if (open)
+        kl_composite_end(0, NULL);
+    if (s != KL_OK) {
+        kl_accumulator_free(held);
+        kl_memory_free(e);
+        return NULL;
+    }
+    *e = (kl_ema){decay, held};
+    return e;
+}
+
+kl_status kl_ema_update_at(const kl_site *site, kl_ema *e)
+{
+    if (!states_ready(site, "ema_update", e))
+        return kl_last_error_code();
+    kl_status s = KL_OK;
+    for (int i = 0; i < e->held->n && s == KL_OK; i++) {
+        kl_tensor state = e->held->of[i].state, now = kl_detach_at(site, e->held->of[i].param);
+        s = kl_assign_at(site, state, rule_blend(site, state, e->decay, now));
+    }
+    return s;
+}
+
+kl_status kl_ema_swap_at(const kl_site *site, kl_ema *e)
+{
+    if (!states_ready(site, "ema_swap", e))
+        return kl_last_error_code();
+    kl_status s = KL_OK;
+    for (int i = 0; i < e->held->n && s == KL_OK; i++) {
+        kl_tensor state = e->held->of[i].state, param = e->held->of[i].param;
+        kl_tensor average = kl_detach_at(site, state), now = kl_detach_at(site, param);
+        s = kl_assign_at(site, param, average);
+        if (s == KL_OK)
+            s = kl_assign_at(site, state, now);
+    }
+    return s;
+}
+
+kl_tensor kl_ema_average(const kl_ema *e, int i)
+{
+    if (e && i >= 0 && i < e->held->n)
+        return e->held->of[i].state;
+    kl_failf(NULL, KL_ERR_ARGUMENT, "ema_average: %s %d", e ? "no tensor" : "no averages, number", i);
+    return kl_none;
+}
+
+void kl_ema_free(kl_ema *e)
+{
+    if (e)
+        kl_accumulator_free(e->held);
+    kl_memory_free(e);
+}
+
+/* ---- learning rates by step ---- */
+
+/* How far a step is, in 0..1. */
+static double rate_share(int64_t step, int64_t steps)
+{
+    if (step >= steps)
+        return 1;
+    return step <= 0 ? 0 : (double)step / (double)steps;
+}
+
+double kl_rate_warmup(int64_t step, int64_t steps)
+{
+    return rate_share(step + 1, steps);
+}
+
+double kl_rate_linear(int64_t step, int64_t steps, double first, double last)
+{
+    double at = rate_share(step, steps);
+    return at == 1 ? last : first + at * (last - first);
+}
+
+double kl_rate_cosine(int64_t step, int64_t steps, double first, double last)
+{
+    double at = rate_share(step, steps);
+    return at == 1 ? last : last + (first - last) * 0.5 * (1 + cos(at * 3.14159265358979323846));
+}
+
+double kl_rate_steps(int64_t step, int64_t every, double first, double factor)
+{
+    for (int64_t n = every > 0 && step > 0 ? step / every : 0; n > 0; n >>= 1, factor *= factor)
+        if (n & 1)
+            first *= factor;
+    return first;
+}

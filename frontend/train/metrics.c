@@ -1,0 +1,99 @@
+/* Metrics: recorded ones of a batch, and means of numbers. */
+#include "train.h"
+
+/* NULL: logits are [N, C] and labels [N], or one of them is no tensor, which the ops say. */
+static const char *metrics_fault(kl_tensor rows, int rows_rank, kl_tensor labels)
+{
+    int64_t a[KL_MAX_RANK], b[KL_MAX_RANK];
+    if (kl_check(rows) != KL_OK || kl_check(labels) != KL_OK)
+        return NULL;
+    if (kl_shape(rows, a) != rows_rank || kl_shape(labels, b) != 1)
+        return "other numbers of axes than expected";
+    return a[0] != b[0] ? "there are not as many labels as rows" : NULL;
+}
+
+/* i32 [N, C] class numbers, and [N, 1] labels in C's range, with bool [N, 1] whether they were. */
+static kl_tensor metrics_labels(const kl_site *site, kl_tensor labels, int64_t classes, kl_tensor *there)
+{
+    kl_tensor own = kl_cast_at(site, kl_unsqueeze_at(site, labels, -1), KL_I64);
+    kl_device device = kl_device_of(labels);
+    kl_tensor zero = kl_const_at(site, device, KL_I64, 0), end = kl_const_at(site, device, KL_I64, (double)classes);
+    *there = kl_and_at(site, kl_ge_at(site, own, zero), kl_lt_at(site, own, end));
+    return own;
+}
+
+static kl_tensor metrics_topk(const kl_site *site, kl_tensor logits, kl_tensor labels, int64_t k)
+{
+    int64_t dims[KL_MAX_RANK];
+    kl_shape(logits, dims);
+    kl_device device = kl_device_of(logits);
+    kl_tensor there, own = metrics_labels(site, labels, dims[1], &there);
+    kl_tensor at = kl_take_along_axis_at(site, logits, 1, own);                        /* [N, 1] */
+    kl_tensor number = kl_iota_at(site, device, KL_I64, 2, dims, 1);
+    kl_tensor before = kl_and_at(site, kl_eq_at(site, logits, at), kl_lt_at(site, number, own));
+    kl_tensor ahead = kl_cast_at(site, kl_or_at(site, kl_gt_at(site, logits, at), before), KL_I32);
+    kl_tensor place = kl_sum_at(site, ahead, 1, (int[]){1}, true);
+    /* NaN is not ahead of anything: one at the label is wrong */
+    kl_tensor right = kl_and_at(site, kl_lt_at(site, place, kl_scalar_at(site, device, KL_I32, (double)k)), there);
+    right = kl_and_at(site, right, kl_eq_at(site, at, at));
+    return kl_mean_at(site, kl_cast_at(site, right, KL_F32), 0, NULL, false);
+}
+
+kl_tensor kl_metric_topk_at(const kl_site *site, kl_tensor logits, kl_tensor labels, int64_t k)
+{
+    const char *fault = metrics_fault(logits, 2, labels);
+    if (k < 1 || k > INT32_MAX)
+        kl_failf(site, KL_ERR_ARGUMENT, "metric_topk: %lld classes", (long long)k);
+    else if (fault)
+        kl_failf(site, KL_ERR_SHAPE, "metric_topk: %s", fault);
+    else if (kl_composite_begin("metric_topk") == KL_OK) {
+        kl_tensor y = kl_rank(logits) == 2 ? metrics_topk(site, logits, labels, k) : kl_neg_at(site, logits);
+        kl_composite_end(1, &y);
+        return y;
+    }
+    return kl_poison();
+}
+
+kl_tensor kl_metric_accuracy_at(const kl_site *site, kl_tensor logits, kl_tensor labels)
+{
+    return kl_metric_topk_at(site, logits, labels, 1);
+}
+
+static kl_tensor metrics_confusion(const kl_site *site, kl_tensor guesses, kl_tensor labels, int64_t classes)
+{
+    kl_tensor row_there, column_there, row = metrics_labels(site, labels, classes, &row_there);
+    kl_tensor column = metrics_labels(site, guesses, classes, &column_there);
+    kl_tensor width = kl_const_at(site, kl_device_of(labels), KL_I64, (double)classes);
+    kl_tensor place = kl_add_at(site, kl_mul_at(site, row, width), column);
+    kl_tensor one = kl_cast_at(site, kl_and_at(site, row_there, column_there), KL_I32);
+    int64_t cells = classes * classes, flat = -1;
+    kl_tensor none = kl_zeros_at(site, kl_device_of(labels), KL_I32, 1, &cells);
+    kl_tensor all = kl_index_add_at(site, none, 0, kl_reshape_at(site, place, 1, &flat),
+                                    kl_reshape_at(site, one, 1, &flat));
+    return kl_reshape_at(site, all, 2, (int64_t[]){classes, classes});
+}
+
+kl_tensor kl_metric_confusion_at(const kl_site *site, kl_tensor guesses, kl_tensor labels, int64_t classes)
+{
+    const char *fault = metrics_fault(guesses, 1, labels);
+    if (classes < 1 || classes > 30000)
+        kl_failf(site, KL_ERR_ARGUMENT, "metric_confusion: %lld classes", (long long)classes);
+    else if (fault)
+        kl_failf(site, KL_ERR_SHAPE, "metric_confusion: %s", fault);
+    else if (kl_composite_begin("metric_confusion") == KL_OK) {
+        kl_tensor y = metrics_confusion(site, guesses, labels, classes);
+        kl_composite_end(1, &y);
+        return y;
+    }
+    return kl_poison();
+}
+
+double kl_metric_perplexity(double loss) { return exp(loss); }
+
+void kl_metric_add(kl_metric_mean *mean, double value, double weight)
+{
+    mean->sum += value * weight;
+    mean->weight += weight;
+}
+
+double kl_metric_value(const kl_metric_mean *mean) { return mean->sum / mean->weight; }

@@ -1,0 +1,266 @@
+/* The rules of the optimizers: the formulas of <kiln/train/optim.h>.  They record by the public calls alone, as a
+ * user's own could. */
+#include "rules.h"
+
+/* x to the n by multiplications alone: libm's pow may differ in the last bit from one processor to the next. */
+static double rule_power(double x, int64_t n)
+{
+    double y = 1;
+    for (; n > 0; n >>= 1, x *= x)
+        if (n & 1)
+            y *= x;
+    return y;
+}
+
+static void rule_plain_numbers(double lr, double weight_decay, double *x)
+{
+    x[NUMBER_RATE] = x[NUMBER_LR] = lr;
+    x[NUMBER_DECAY] = 1 - lr * weight_decay;
+}
+
+/* p's new value, and done. */
+static kl_status rule_move(struct update *u, kl_tensor p, kl_tensor step)
+{
+    return kl_assign_at(u->site, u->of->param, kl_sub_at(u->site, p, step));
+}
+
+/* g + weight_decay p */
+static kl_tensor rule_coupled(struct update *u, double weight_decay)
+{
+    if (weight_decay * u->decay == 0)
+        return u->g;
+    return kl_add_at(u->site, u->g, kl_mul_scalar_at(u->site, u->of->param, weight_decay * u->decay));
+}
+
+/* ---- SGD ---- */
+
+static const char *const *sgd_states(const kl_optimizer *o, kl_tensor param)
+{
+    static const char *const velocity[] = {"m", NULL};
+    (void)param;
+    return o->is.sgd.momentum != 0 ? velocity : velocity + 1;
+}
+
+static void sgd_numbers(const kl_optimizer *o, int64_t step, double lr, double *x)
+{
+    (void)o;
+    (void)step;
+    rule_plain_numbers(lr, 0, x);
+}
+
+static kl_status sgd_update(struct update *u)
+{
+    const kl_sgd_options *s = &u->o->is.sgd;
+    kl_tensor g = rule_coupled(u, s->weight_decay), v = g;
+    if (s->momentum != 0) {
+        v = kl_add_at(u->site, kl_mul_scalar_at(u->site, u->of->state[0], s->momentum), g);
+        kl_assign_at(u->site, u->of->state[0], v);
+    }
+    if (s->nesterov)
+        v = kl_add_at(u->site, kl_mul_scalar_at(u->site, v, s->momentum), g);
+    return rule_move(u, u->of->param, rule_rated(u, v));
+}
+
+kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options)
+{
+    static const struct rule rule = {"sgd", sgd_states, sgd_numbers, sgd_update};
+    static const kl_sgd_options defaults = {0};
+    const kl_sgd_options *is = options ? options : &defaults;
+    if (is->nesterov && is->momentum == 0) {
+        kl_failf(site, KL_ERR_ARGUMENT, "sgd: Nesterov's momentum is 0");
+        return NULL;
+    }
+    return optimizer_new(site, &rule, is, sizeof *is, param, n);
+}
+
+/* ---- Adam ---- */
+
+static const char *const *adam_states(const kl_optimizer *o, kl_tensor param)
+{
+    static const char *const moments[] = {"m", "v", NULL};
+    (void)o;
+    (void)param;
+    return moments;
+}
+
+/* The bias corrections are folded into two numbers: with c1 = 1 - beta1^t and c2 = 1 - beta2^t,
+ * lr (m / c1) / (sqrt(v / c2) + eps) = (lr / c1) m / (sqrt(v) / sqrt(c2) + eps). */
+static void adam_numbers(const kl_optimizer *o, int64_t step, double lr, double *x)
+{
+    const kl_adam_options *a = &o->is.adam;
+    rule_plain_numbers(lr, a->weight_decay, x);
+    x[NUMBER_RATE] = lr / (1 - rule_power(a->beta1, step));
+    x[NUMBER_ROOT] = 1 / sqrt(1 - rule_power(a->beta2, step));
+}
+
+static kl_status adam_update(struct update *u)
+{
+    const kl_adam_options *a = &u->o->is.adam;
+    const kl_site *site = u->site;
+    kl_tensor p = u->of->param;
+    kl_tensor m = rule_blend(site, u->of->state[0], a->beta1, u->g);
+    kl_tensor v = rule_blend(site, u->of->state[1], a->beta2, kl_mul_at(site, u->g, u->g));
+    kl_tensor root = kl_add_scalar_at(site, rule_times(u, NUMBER_ROOT, kl_sqrt_at(site, v)), a->eps);
+    /* The rate is divided, not m: where gradients stay 0, m sinks to a subnormal number, which is slow to divide. */
+    kl_tensor rate = rule_number(u, NUMBER_RATE, p);
+    if (u->rate != 1)
+        rate = kl_mul_scalar_at(site, rate, u->rate);
+    kl_tensor move = kl_mul_at(site, kl_div_at(site, rate, root), m);
+    p = rule_decayed(u, a->weight_decay);
+    kl_assign_at(site, u->of->state[0], m);
+    kl_assign_at(site, u->of->state[1], v);
+    return rule_move(u, p, move);
+}
+
+kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options)
+{
+    static const struct rule rule = {"adam", adam_states, adam_numbers, adam_update};
+    static const kl_adam_options defaults = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+    return optimizer_new(site, &rule, options ? options : &defaults, sizeof defaults, param, n);
+}
+
+/* ---- Lion ---- */
+
+static const char *const *lion_states(const kl_optimizer *o, kl_tensor param)
+{
+    static const char *const moment[] = {"m", NULL};
+    (void)o;
+    (void)param;
+    return moment;
+}
+
+static void lion_numbers(const kl_optimizer *o, int64_t step, double lr, double *x)
+{
+    (void)step;
+    rule_plain_numbers(lr, o->is.lion.weight_decay, x);
+}
+
+static kl_status lion_update(struct update *u)
+{
+    const kl_lion_options *l = &u->o->is.lion;
+    kl_tensor m = u->of->state[0], way = kl_sign_at(u->site, rule_blend(u->site, m, l->beta1, u->g));
+    kl_tensor p = rule_decayed(u, l->weight_decay), move = rule_rated(u, way);
+    kl_assign_at(u->site, m, rule_blend(u->site, m, l->beta2, u->g));
+    return rule_move(u, p, move);
+}
+
+kl_optimizer *kl_lion_at(const kl_site *site, const kl_tensor *param, int n, const kl_lion_options *options)
+{
+    static const struct rule rule = {"lion", lion_states, lion_numbers, lion_update};
+    static const kl_lion_options defaults = {.beta1 = 0.9, .beta2 = 0.99};
+    return optimizer_new(site, &rule, options ? options : &defaults, sizeof defaults, param, n);
+}
+
+/* ---- RMSprop ---- */
+
+static const char *const *rmsprop_states(const kl_optimizer *o, kl_tensor param)
+{
+    static const char *const names[4][4] = {{"v"}, {"v", "a"}, {"v", "m"}, {"v", "a", "m"}};
+    (void)param;
+    return names[(o->is.rmsprop.momentum != 0) * 2 + o->is.rmsprop.centered];
+}
+
+static void rmsprop_numbers(const kl_optimizer *o, int64_t step, double lr, double *x)
+{
+    (void)o;
+    (void)step;
+    rule_plain_numbers(lr, 0, x);
+}
+
+static kl_status rmsprop_update(struct update *u)
+{
+    const kl_rmsprop_options *r = &u->o->is.rmsprop;
+    const kl_site *site = u->site;
+    kl_tensor *state = u->of->state, g = rule_coupled(u, r->weight_decay);
+    kl_tensor v = rule_blend(site, state[0], r->alpha, kl_mul_at(site, g, g)), square = v;
+    kl_assign_at(site, state[0], v);
+    if (r->centered) {
+        kl_tensor a = rule_blend(site, state[1], r->alpha, g);
+        square = kl_max_scalar_at(site, kl_sub_at(site, v, kl_mul_at(site, a, a)), 0); /* rounding may go below 0 */
+        kl_assign_at(site, state[1], a);
+    }
+    kl_tensor move = kl_div_at(site, g, kl_add_scalar_at(site, kl_sqrt_at(site, square), r->eps));
+    if (r->momentum != 0) {
+        kl_tensor m = state[1 + r->centered];
+        move = kl_add_at(site, kl_mul_scalar_at(site, m, r->momentum), move);
+        kl_assign_at(site, m, move);
+    }
+    return rule_move(u, u->of->param, rule_rated(u, move));
+}
+
+kl_optimizer *kl_rmsprop_at(const kl_site *site, const kl_tensor *param, int n, const kl_rmsprop_options *options)
+{
+    static const struct rule rule = {"rmsprop", rmsprop_states, rmsprop_numbers, rmsprop_update};
+    static const kl_rmsprop_options defaults = {.alpha = 0.99, .eps = 1e-8};
+    return optimizer_new(site, &rule, options ? options : &defaults, sizeof defaults, param, n);
+}
+
+/* ---- Adafactor ---- */
+
+static const char *const *adafactor_states(const kl_optimizer *o, kl_tensor param)
+{
+    static const char *const whole[] = {"v", NULL}, *const factors[] = {"r", "c", NULL};
+    (void)o;
+    return kl_rank(param) < 2 ? whole : factors;
+}
+
+static void adafactor_numbers(const kl_optimizer *o, int64_t step, double lr, double *x)
+{
+    rule_plain_numbers(lr, o->is.adafactor.weight_decay, x);
+    /* as a float, so that a last bit of pow in which processors differ hardly ever changes it */
+    x[NUMBER_BLEND] = (double)(float)(1 - pow((double)step, -o->is.adafactor.decay_power));
+}
+
+/* b old + (1 - b) new */
+static kl_tensor adafactor_blend(struct update *u, kl_tensor old, kl_tensor new)
+{
+    kl_tensor next = kl_add_at(u->site, new, rule_times(u, NUMBER_BLEND, kl_sub_at(u->site, old, new)));
+    kl_assign_at(u->site, old, next);
+    return next;
+}
+
+static kl_tensor adafactor_rms(const kl_site *site, kl_tensor a)
+{
+    return kl_sqrt_at(site, kl_mean_at(site, kl_mul_at(site, a, a), 0, NULL, false));
+}
+
+/* g over the root of its second moment.  r / mean(r) and c are taken the root of by themselves: their product is 1e-60
+ * where gradients are 0, which is no f32. */
+static kl_tensor adafactor_direction(struct update *u)
+{
+    const kl_site *site = u->site;
+    kl_tensor *state = u->of->state;
+    kl_tensor square = kl_add_scalar_at(site, kl_mul_at(site, u->g, u->g), u->o->is.adafactor.eps1);
+    if (kl_rank(u->of->param) < 2)
+        return kl_div_at(site, u->g, kl_sqrt_at(site, adafactor_blend(u, state[0], square)));
+    int last = -1, before = -2;
+    kl_tensor r = adafactor_blend(u, state[0], kl_mean_at(site, square, 1, &last, false));
+    kl_tensor c = adafactor_blend(u, state[1], kl_mean_at(site, square, 1, &before, false));
+    kl_tensor rows = kl_sqrt_at(site, kl_div_at(site, r, kl_mean_at(site, r, 1, &last, true)));
+    kl_tensor root = kl_mul_at(site, kl_unsqueeze_at(site, rows, -1),
+                               kl_unsqueeze_at(site, kl_sqrt_at(site, c), kl_rank(c) - 1));
+    return kl_div_at(site, u->g, root);
+}
+
+static kl_status adafactor_update(struct update *u)
+{
+    const kl_adafactor_options *a = &u->o->is.adafactor;
+    const kl_site *site = u->site;
+    kl_tensor p = u->of->param, move = adafactor_direction(u), rate = rule_number(u, NUMBER_RATE, p);
+    if (a->clip > 0)
+        move = kl_div_at(site, move,
+                         kl_max_scalar_at(site, kl_mul_scalar_at(site, adafactor_rms(site, move), 1 / a->clip), 1));
+    if (u->rate != 1)
+        rate = kl_mul_scalar_at(site, rate, u->rate);
+    if (a->scaled)
+        rate = kl_mul_at(site, rate, kl_max_scalar_at(site, adafactor_rms(site, p), a->eps2));
+    return rule_move(u, rule_decayed(u, a->weight_decay), kl_mul_at(site, move, rate));
+}
+
+kl_optimizer *kl_adafactor_at(const kl_site *site, const kl_tensor *param, int n, const kl_adafactor_options *options)
+{
+    static const struct rule rule = {"adafactor", adafactor_states, adafactor_numbers, adafactor_update};
+    static const kl_adafactor_options defaults = {
+        .decay_power = 0.8, .eps1 = 1e-30, .eps2 = 1e-3, .clip = 1, .scaled = true};
+    return optimizer_new(site, &rule, options ? options : &defaults, sizeof defaults, param, n);
+}

@@ -1,0 +1,66 @@
+/* What code on top of Kiln needs to behave like a part of it: errors, composites, memory, numbers as text.  The
+ * optimizers, modules and data formats of the library itself are written with these and the other public headers.
+ * Included by <kiln/kiln.h>.
+ *
+ *     kl_tensor swish(kl_tensor x, double slope)
+ *     {
+ *         if (!(slope > 0))
+ *             return kl_failf(NULL, KL_ERR_ARGUMENT, "swish: slope %g is not above 0", slope), kl_poison();
+ *         if (kl_composite_begin("swish") != KL_OK)
+ *             return kl_poison();
+ *         kl_tensor y = kl_mul(x, kl_sigmoid(kl_mul_scalar(x, slope)));
+ *         kl_composite_end(1, &y);
+ *         return y;
+ *     } */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
+#ifndef KILN_EXTEND_H
+#define KILN_EXTEND_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define KL_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define KL_PRINTF(text, first)
+#endif
+
+/* ---- errors ---- */
+
+/* Sets kl_last_error to "file:line: message" and returns code; the open trace, if there is one, has failed.  A trace
+ * that has failed before keeps its first error, whose code is returned.  site may be NULL.  The message is made as by
+ * printf, with a decimal point whatever the locale. */
+KL_API kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...) KL_PRINTF(3, 4);
+/* A poison handle with the thread's last error as its cause: what a function that failed returns as a tensor.  In a
+ * trace a temporary like any other, outside of one released by whoever gets it. */
+KL_API kl_tensor kl_poison(void);
+
+/* ---- composites: functions made of other calls ---- */
+
+/* What this thread makes outside of a trace until kl_composite_end is released there, but for the results; in a trace
+ * it consists of temporaries anyway.  Messages begin with `name` (a string that outlives the call) in place of the op's
+ * name.  Composites nest; the outermost gives its name.  Between the two are no kl_scope_begin without its end, and no
+ * return.  [errors MEMORY] */
+KL_API kl_status kl_composite_begin(const char *name);
+KL_API void kl_composite_end(int nresults, const kl_tensor *results);
+
+/* ---- memory, from the functions given to kl_set_memory ---- */
+
+/* Zeroed; NULL: there is none. */
+KL_API void *kl_memory_alloc(size_t bytes);
+/* p, which may be NULL, with room for more bytes, those behind the first old_bytes zeroed; NULL: p is as it was. */
+KL_API void *kl_memory_grow(void *p, size_t old_bytes, size_t new_bytes);
+KL_API void kl_memory_free(void *p); /* NULL is fine */
+
+/* ---- numbers as text, with a decimal point whatever the locale ---- */
+
+/* As snprintf. */
+KL_API int kl_format(char *text, size_t size, const char *format, ...) KL_PRINTF(3, 4);
+/* As strtod. */
+KL_API double kl_parse_f64(const char *text, char **end);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,177 @@
+/* Modules: layers with parameters, as plain structs of handles.  Each has an init function, which makes its parameters
+ * in a tree under a prefix, and a forward function, which records ordinary ops.  Included by <kiln/kiln.h>.
+ *
+ *     kl_params *params = kl_params_new(dev, KL_F32, 42);
+ *     kl_nn_linear fc1, fc2;
+ *     kl_nn_linear_init(&fc1, params, "fc1", 784, 512, true);      // fc1.weight [784, 512], fc1.bias [512]
+ *     kl_nn_linear_init(&fc2, params, "fc2", 512, 10, true);
+ *     ... in each trace:
+ *     kl_tensor logits = kl_nn_linear_forward(&fc2, kl_relu(kl_nn_linear_forward(&fc1, x)));
+ *
+ * The handles are the tree's: a module is freed with it.  A prefix "" gives names without one.  kl_params_init
+ * (<kiln/train/params.h>) gives other initial values than those stated here.  An init function fails with the errors of
+ * kl_params_make, and ARGUMENT where a number makes no sense; the module is then not to be used, and what it had made
+ * stays in the tree.  A forward function fails with those of the ops, and returns poison. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
+#ifndef KILN_MODULES_H
+#define KILN_MODULES_H
+#include <kiln/train/params.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- linear: x [..., in] -> x weight + bias [..., out] ---- */
+
+typedef struct kl_nn_linear {
+    kl_tensor weight, bias; /* [in, out], uniform in +- 1 / sqrt(in); [out], zeros, or kl_none */
+} kl_nn_linear;
+KL_API_AT kl_status kl_nn_linear_init(kl_nn_linear *m, kl_params *params, const char *prefix, int64_t in, int64_t out,
+                                      bool bias);
+KL_API_AT kl_tensor kl_nn_linear_forward(const kl_nn_linear *m, kl_tensor x);
+
+/* ---- embedding: ids, integers [...] -> rows [..., width] ---- */
+
+typedef struct kl_nn_embedding {
+    kl_tensor weight; /* [rows, width], normal with std 0.02 */
+} kl_nn_embedding;
+KL_API_AT kl_status kl_nn_embedding_init(kl_nn_embedding *m, kl_params *params, const char *prefix, int64_t rows,
+                                         int64_t width);
+KL_API_AT kl_tensor kl_nn_embedding_forward(const kl_nn_embedding *m, kl_tensor ids);
+
+/* ---- convolution: x [N, in, L..] -> [N, out, O..], as kl_conv ---- */
+
+typedef struct kl_nn_conv_options {
+    int64_t in, out;
+    int axes;                                    /* 1 to 3 */
+    int64_t kernel[3], stride[3], dilation[3];   /* stride and dilation 0: 1 */
+    int64_t padding[3];                          /* zeros at both ends of each axis */
+    int groups;                                  /* 0: 1 */
+    bool no_bias;
+} kl_nn_conv_options;
+typedef struct kl_nn_conv {
+    kl_tensor weight, bias; /* [out, in / groups, kernel..], Kaiming's uniform for ReLUs; [out], zeros, or kl_none */
+    kl_nn_conv_options is;
+} kl_nn_conv;
+KL_API_AT kl_status kl_nn_conv_init(kl_nn_conv *m, kl_params *params, const char *prefix,
+                                    const kl_nn_conv_options *options);
+KL_API_AT kl_tensor kl_nn_conv_forward(const kl_nn_conv *m, kl_tensor x);
+
+/* ---- normalisation: weight ones, bias zeros; eps 1e-5 unless changed after init ---- */
+
+typedef enum kl_nn_norm_kind { KL_NN_LAYER_NORM, KL_NN_RMS_NORM, KL_NN_BATCH_NORM, KL_NN_GROUP_NORM } kl_nn_norm_kind;
+typedef struct kl_nn_norm {
+    kl_nn_norm_kind kind;
+    kl_tensor weight, bias; /* [width]; RMS norm has no bias */
+    kl_tensor mean, var;    /* batch norm's running statistics: buffers [width] of zeros, ones */
+    int groups;
+    double eps, momentum;   /* momentum: 0.1, of the running statistics */
+} kl_nn_norm;
+/* Layer and RMS norm: over the last axis, of that width.  Batch and group norm: of x [N, channels, ...]. */
+KL_API_AT kl_status kl_nn_layer_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t width);
+KL_API_AT kl_status kl_nn_rms_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t width);
+KL_API_AT kl_status kl_nn_batch_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t channels);
+KL_API_AT kl_status kl_nn_group_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t channels,
+                                          int groups);
+/* training: batch norm normalises by the batch and assigns its running statistics, in a trace; else by these. */
+KL_API_AT kl_tensor kl_nn_norm_forward(const kl_nn_norm *m, kl_tensor x, bool training);
+
+/* ---- dropout: kl_dropout_seeded with number `which` folded into the seed; x itself where the seed is kl_none ---- */
+
+KL_API_AT kl_tensor kl_nn_dropout(kl_tensor x, double p, kl_tensor seed, int64_t which);
+
+/* ---- positions ---- */
+
+/* Keys and values that a decoder has computed, so that each new token takes one row of work: of each layer
+ * [batch, kv_heads, length, head_width], of which `used` are there.
+ *     kl_nn_cache_init(&cache, dev, KL_F32, layers, batch, kv_heads, length, head_width);
+ *     ... in each trace: blocks with this cache, then kl_nn_cache_advance(&cache, n);
+ * All steps of one number of new tokens are one program, whatever the position. */
+typedef struct kl_nn_cache {
+    int layers;
+    int64_t length, at;  /* at: positions used as far as the host knows: it records n more with each advance */
+    kl_tensor used;      /* i32 [], a state */
+    kl_tensor *k, *v;    /* one a layer */
+} kl_nn_cache;
+/* [errors ARGUMENT, DEVICE, TYPE, MEMORY] */
+KL_API_AT kl_status kl_nn_cache_init(kl_nn_cache *cache, kl_device device, kl_dtype dtype, int layers, int64_t batch,
+                                     int64_t kv_heads, int64_t length, int64_t head_width);
+/* Records that n positions more are used, after all layers have stored theirs.  A trace that fails changes nothing:
+ * then set `at` back.  [errors TRACE; ARGUMENT: more than its length] */
+KL_API_AT kl_status kl_nn_cache_advance(kl_nn_cache *cache, int64_t n);
+/* Empty again, outside of a trace or in one. */
+KL_API_AT kl_status kl_nn_cache_reset(kl_nn_cache *cache);
+KL_API void kl_nn_cache_free(kl_nn_cache *cache); /* NULL is fine */
+
+/* i32 [n]: the positions of n tokens, from 0 or, with a cache, from what it has used. */
+KL_API_AT kl_tensor kl_nn_positions(kl_device device, int64_t n, const kl_nn_cache *cache);
+/* x: [..., L, D], D even, positions: integers [L] -> x with its pairs of elements turned by position * base^(-2i/D),
+ * i = 0 .. D/2 - 1 (rotary embedding, Su et al. 2021).  Pairs are (i, i + D/2), or interleaved (2i, 2i + 1).
+ * [SHAPE, TYPE] */
+KL_API_AT kl_tensor kl_nn_rotary(kl_tensor x, kl_tensor positions, double base, bool interleaved);
+
+/* ---- attention: x [batch, L, width] -> [batch, L, width] ---- */
+
+typedef struct kl_nn_attention_options {
+    int64_t width;      /* heads * head_width */
+    int heads, kv_heads; /* kv_heads 0: heads; fewer are shared by groups of neighbouring heads */
+    bool bias, causal;
+    double rotary_base; /* 0: positions are not looked at here (learned ones are added to x before) */
+} kl_nn_attention_options;
+typedef struct kl_nn_attention {
+    kl_nn_linear qkv, out; /* prefix.qkv: width -> queries, keys and values in this order; prefix.out */
+    kl_nn_attention_options is;
+} kl_nn_attention;
+KL_API_AT kl_status kl_nn_attention_init(kl_nn_attention *m, kl_params *params, const char *prefix,
+                                         const kl_nn_attention_options *options);
+/* mask: as in kl_attention, or kl_none.  With a cache (NULL: none), whose layer this is, keys and values are stored in
+ * it, and each new token sees all tokens before it and itself; mask is then kl_none.  [errors ARGUMENT, SHAPE; TRACE: a
+ * cache outside of a trace] */
+KL_API_AT kl_tensor kl_nn_attention_forward(const kl_nn_attention *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache,
+                                            int layer);
+
+/* ---- transformer block: x += attention(norm1(x)); x += mlp(norm2(x)) ---- */
+
+typedef enum kl_nn_mlp { KL_NN_GELU, KL_NN_RELU, KL_NN_SWIGLU } kl_nn_mlp;
+typedef struct kl_nn_block_options {
+    kl_nn_attention_options attention;
+    int64_t hidden;       /* 0: 4 width */
+    bool rms_norm;        /* else layer norm */
+    kl_nn_mlp mlp;        /* down(gelu(up(x))); SwiGLU: down(silu(a) b), a and b the halves of up(x) */
+    double dropout;       /* of what attention and the mlp add */
+} kl_nn_block_options;
+typedef struct kl_nn_block {
+    kl_nn_norm norm1, norm2;
+    kl_nn_attention attention;
+    kl_nn_linear up, down; /* prefix.mlp.up, prefix.mlp.down; biases as attention's */
+    kl_nn_block_options is;
+} kl_nn_block;
+KL_API_AT kl_status kl_nn_block_init(kl_nn_block *m, kl_params *params, const char *prefix,
+                                     const kl_nn_block_options *options);
+/* seed: u64 [] of dropout in training (each block folds its layer's number in); kl_none: no dropout. */
+KL_API_AT kl_tensor kl_nn_block_forward(const kl_nn_block *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache,
+                                        int layer, kl_tensor seed);
+
+/* ---- recurrent layers, by kl_scan: x [T, N, in] -> [T, N, width] ---- */
+
+/* Weights are uniform in +- 1 / sqrt(width), biases zeros.
+ * LSTM, gates i f g o:  c = sigmoid(f) c + sigmoid(i) tanh(g),  h = sigmoid(o) tanh(c)
+ * GRU, gates r z n:     n = tanh(nx + sigmoid(r) nh),  h = (1 - sigmoid(z)) n + sigmoid(z) h
+ * with gates x x_weight + x_bias + h h_weight + h_bias, of n the two parts nx and nh. */
+typedef struct kl_nn_recurrent {
+    kl_tensor x_weight, h_weight, x_bias, h_bias; /* [in, 4 width], [width, 4 width], [4 width] twice; GRU: 3 */
+    int64_t width;
+    bool lstm;
+} kl_nn_recurrent;
+KL_API_AT kl_status kl_nn_lstm_init(kl_nn_recurrent *m, kl_params *params, const char *prefix, int64_t in,
+                                    int64_t width);
+KL_API_AT kl_status kl_nn_gru_init(kl_nn_recurrent *m, kl_params *params, const char *prefix, int64_t in,
+                                   int64_t width);
+/* h, c: [N, width] at the start, replaced by those at the end; kl_none: zeros.  c is looked at by an LSTM alone; h and
+ * c may be NULL: zeros, and the last are not wanted.  Handles that are replaced stay the caller's to release. */
+KL_API_AT kl_tensor kl_nn_recurrent_forward(const kl_nn_recurrent *m, kl_tensor x, kl_tensor *h, kl_tensor *c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
