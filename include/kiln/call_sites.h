@@ -316,6 +316,17 @@ KL_API kl_tensor kl_quantized_of_at(const kl_site *site, kl_tensor integers, kl_
                                     kl_tensor zero_point);
 KL_API kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x);
 KL_API kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tensor x);
+KL_API kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *snapshot, const char *name, kl_tensor tensor);
+KL_API kl_status kl_snapshot_i64_at(const kl_site *site, kl_snapshot *snapshot, const char *name, int64_t *value);
+KL_API kl_status kl_snapshot_f64_at(const kl_site *site, kl_snapshot *snapshot, const char *name, double *value);
+KL_API kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *snapshot, kl_device device);
+KL_API kl_status kl_snapshot_note_at(const kl_site *site, kl_snapshot *snapshot, const char *key, const char *text);
+KL_API kl_status kl_snapshot_save_at(const kl_site *site, kl_snapshot *snapshot, const char *path);
+KL_API kl_status kl_snapshot_load_at(const kl_site *site, kl_snapshot *snapshot, const char *path);
+KL_API kl_status kl_snapshot_save_step_at(const kl_site *site, kl_snapshot *snapshot, const char *folder,
+                                          const char *name, int64_t step, int keep);
+KL_API kl_status kl_snapshot_load_last_at(const kl_site *site, kl_snapshot *snapshot, const char *folder,
+                                          const char *name, int64_t *step);
 KL_API kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows, kl_tensor columns,
                                   int64_t nrows, int64_t ncolumns);
 KL_API kl_tensor kl_sparse_csr_at(const kl_site *site, kl_tensor values, kl_tensor starts, kl_tensor columns,
@@ -606,6 +617,15 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_quantized_of(...) kl_quantized_of_at(KL_HERE, __VA_ARGS__)
 #define kl_observe(...) kl_observe_at(KL_HERE, __VA_ARGS__)
 #define kl_quantized_by(...) kl_quantized_by_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_tensor(...) kl_snapshot_tensor_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_i64(...) kl_snapshot_i64_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_f64(...) kl_snapshot_f64_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_seeds(...) kl_snapshot_seeds_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_note(...) kl_snapshot_note_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_save(...) kl_snapshot_save_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_load(...) kl_snapshot_load_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_save_step(...) kl_snapshot_save_step_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_load_last(...) kl_snapshot_load_last_at(KL_HERE, __VA_ARGS__)
 #define kl_sparse_coo(...) kl_sparse_coo_at(KL_HERE, __VA_ARGS__)
 #define kl_sparse_csr(...) kl_sparse_csr_at(KL_HERE, __VA_ARGS__)
 #define kl_to_sparse(...) kl_to_sparse_at(KL_HERE, __VA_ARGS__)

@@ -76,6 +76,8 @@ KL_API kl_status kl_seed(kl_device device, uint64_t seed);
 /* The device's next seed, for kl_rand and its like: kl_rand(dev, KL_F32, 1, dims, kl_next_seed(dev)).  After the same
  * kl_seed the same ones come in the same order.  Any thread may ask.  [errors DEVICE: 0] */
 KL_API uint64_t kl_next_seed(kl_device device);
+/* Where the device's seeds are: after kl_seed of this number the same ones come as would now.  [errors DEVICE: 0] */
+KL_API uint64_t kl_seed_state(kl_device device);
 
 /* ---- work ---- */
 

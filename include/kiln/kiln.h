@@ -291,6 +291,7 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/nested.h>
 #include <kiln/blocked.h>
 #include <kiln/file.h>
+#include <kiln/snapshot.h>
 #include <kiln/model.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
