@@ -276,6 +276,13 @@ uint64_t kl_next_seed(kl_device d)
 
 /* ---- work ---- */
 
+void *kl_device_stream(kl_device d)
+{
+    int i;
+    struct accelerator *a = known("device_stream", d, &i) ? accelerator_get(i) : NULL;
+    return a ? accelerator_stream(a) : NULL;
+}
+
 /* Programs run inside the call that submits them: handing over is computing.  Needs the lock. */
 static void hand_over(int device)
 {

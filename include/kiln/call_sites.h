@@ -51,6 +51,13 @@ KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_key
                                      const kl_tensor *in, uint32_t nout, kl_tensor *out);
 KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin,
                                        const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API struct DLManagedTensorVersioned *kl_to_dlpack_at(const kl_site *site, kl_tensor tensor);
+KL_API struct DLManagedTensor *kl_to_dlpack_unversioned_at(const kl_site *site, kl_tensor tensor);
+KL_API kl_tensor kl_from_dlpack_at(const kl_site *site, struct DLManagedTensorVersioned *tensor);
+KL_API kl_tensor kl_from_dlpack_unversioned_at(const kl_site *site, struct DLManagedTensor *tensor);
+KL_API kl_memory_hold *kl_memory_of_at(const kl_site *site, kl_tensor tensor, void **address);
+KL_API kl_tensor kl_wrap_device_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank,
+                                   const int64_t *dims, void *address, void (*release)(void *ctx), void *ctx);
 KL_API kl_file *kl_file_open_at(const kl_site *site, const char *path);
 KL_API kl_file *kl_file_open_bytes_at(const kl_site *site, const char *name, const void *bytes, size_t n);
 KL_API kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *file, kl_device device, const char *name);
@@ -383,6 +390,12 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_dispatch(...) kl_dispatch_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_with(...) kl_dispatch_with_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_direct(...) kl_dispatch_direct_at(KL_HERE, __VA_ARGS__)
+#define kl_to_dlpack(...) kl_to_dlpack_at(KL_HERE, __VA_ARGS__)
+#define kl_to_dlpack_unversioned(...) kl_to_dlpack_unversioned_at(KL_HERE, __VA_ARGS__)
+#define kl_from_dlpack(...) kl_from_dlpack_at(KL_HERE, __VA_ARGS__)
+#define kl_from_dlpack_unversioned(...) kl_from_dlpack_unversioned_at(KL_HERE, __VA_ARGS__)
+#define kl_memory_of(...) kl_memory_of_at(KL_HERE, __VA_ARGS__)
+#define kl_wrap_device(...) kl_wrap_device_at(KL_HERE, __VA_ARGS__)
 #define kl_file_open(...) kl_file_open_at(KL_HERE, __VA_ARGS__)
 #define kl_file_open_bytes(...) kl_file_open_bytes_at(KL_HERE, __VA_ARGS__)
 #define kl_file_tensor(...) kl_file_tensor_at(KL_HERE, __VA_ARGS__)

@@ -84,6 +84,10 @@ KL_API uint64_t kl_seed_state(kl_device device);
 /* Hands over what was recorded outside of traces for this device and has no value yet; what goes wrong there is for
  * kl_sync to say.  In a trace nothing is handed over before its end.  [errors DEVICE] */
 KL_API kl_status kl_flush(kl_device device);
+/* The stream that orders the device's work, a CUstream or hipStream_t, for other libraries in the process: what is put
+ * on it before a call of Kiln's is done before what that call gives the device.  NULL: the device has none. [errors
+ * DEVICE: NULL] */
+KL_API void *kl_device_stream(kl_device device);
 
 #ifdef __cplusplus
 }

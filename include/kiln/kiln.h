@@ -292,6 +292,7 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/blocked.h>
 #include <kiln/file.h>
 #include <kiln/snapshot.h>
+#include <kiln/dlpack.h>
 #include <kiln/model.h>
 #include <kiln/optim.h>
 #include <kiln/step.h>
