@@ -1,4 +1,5 @@
-/* <kiln/dlpack.h>: DLPack's structs, version 1.0 and those of before, filled from tensors and taken as tensors. */
+/* <kiln/formats/dlpack.h>: DLPack's structs, version 1.0 and those of before, filled from tensors and taken as
+ * tensors. */
 #include "tensor_file.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* <kiln/snapshot.h>: tensors and variables by name, saved to and loaded from safetensors files. */
+/* <kiln/formats/snapshot.h>: tensors and variables by name, saved to and loaded from safetensors files. */
 #include "tensor_file.h"
 #include <dirent.h>
 #include <errno.h>

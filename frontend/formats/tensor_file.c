@@ -1,4 +1,4 @@
-/* <kiln/file.h>: opening a file by its first bytes, its tensors and metadata. */
+/* <kiln/formats/file.h>: opening a file by its first bytes, its tensors and metadata. */
 #include "tensor_file.h"
 #include <errno.h>
 #include <fcntl.h>

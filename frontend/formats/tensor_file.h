@@ -1,4 +1,4 @@
-/* Files of tensors (<kiln/file.h>): what the readers and writers of the formats share, grouped by file. */
+/* Files of tensors (<kiln/formats/file.h>): what the readers and writers of the formats share, grouped by file. */
 #ifndef KILN_TENSOR_FILE_H
 #define KILN_TENSOR_FILE_H
 #include <kiln/kiln.h>

@@ -37,7 +37,7 @@ KL_API kl_status kl_memory_used(kl_device device, kl_memory_use *use);
 /* Gives pooled memory of all devices back. */
 KL_API void kl_memory_trim(void);
 
-/* ---- memory shared with other libraries: <kiln/dlpack.h> is made of these ---- */
+/* ---- memory shared with other libraries: <kiln/formats/dlpack.h> is made of these ---- */
 
 /* The memory of a dense tensor's value, which is computed first if it is lazy: its elements, row-major, at *address,
  * which is the device's.  It is done when this returns.  Until kl_memory_release nothing is written there, and nothing

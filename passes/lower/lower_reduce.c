@@ -12,7 +12,7 @@
 
 enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
 enum { LEAST_ROW = 256, SMALL_ARRAY = 1 << 16 }; /* bytes: of a row worth a prefetch, of an array that stays cached */
-enum { SHORT_ROW = 6, FEW_ROWS = 64 }; /* elements of a row that is a lane; results that are worth it */
+enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* a row that is a lane; results worth it */
 enum { LONG_COLUMN = 64 }; /* elements for which the reduction takes longer than the epilogue */
 
 struct reduce {
@@ -93,8 +93,13 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
         acc = k_out(k, c);
     }
     if (tail) {
+        val place = ix_add(k, w->lane, k_int(k, count - tail));
         w->pred = k_prim(k, P_LT, w->lane, k_int(k, tail), 0);
-        val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, k_int(k, count - tail)), w->lane));
+        if (place != w->lane) /* no other lane reads memory */
+            ix_whole(k, place, count - tail, count - 1);
+        else if (r->len % r->chunk == 0)
+            ix_bound(k, place, 0, tail - 1);
+        val x = lower_reduce_element(r, ix_add(k, base, place));
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
         w->pred = 0;
     }
@@ -129,7 +134,7 @@ static val chain_chunk(const struct reduce *r, val base, int64_t count)
 static val short_row(const struct reduce *r)
 {
     struct kernel *k = r->w->k;
-    val lane[SHORT_ROW], none = k_splat(k, identity(r));
+    val lane[LANES_OF_SHORT_ROW], none = k_splat(k, identity(r));
     int64_t n = 1;
     while (n < r->len)
         n *= 2;
@@ -439,8 +444,6 @@ void lower_reduce(struct lowering *w)
     r.len = shape_count(&r.red);
     r.chunk = least((int64_t)n->attr.reduce.chunk, r.len > 0 ? r.len : 1);
     r.short_rows = n->attr.reduce.lanes == 64 && !w->caps->block_threads && lower_short_rows(w->g, w->anchor);
-    for (uint32_t m = 0; m < w->nmember; m++)
-        r.short_rows &= !w->stored[w->member[m]] || !lower_in_prologue(w, w->member[m]);
     lower_scalars(w);
     if (n->attr.reduce.lanes == 64 && !r.short_rows)
         emit_lanes(&r);

@@ -1,4 +1,4 @@
-/* <kiln/dlpack.h>: tensors given and taken without a copy, by structs as dlpack.h has them.
+/* <kiln/formats/dlpack.h>: tensors given and taken without a copy, by structs as dlpack.h has them.
  * Arguments: a device, `cuda`; without one all devices of the host; and a library in place of CUDA's driver. */
 #include "tests/support/api_check.h"
 

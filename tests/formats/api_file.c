@@ -1,4 +1,4 @@
-/* <kiln/file.h>: .npy and .npz written and read here and by numpy; files cut at each byte and files with damaged bytes,
+/* <kiln/formats/file.h>: .npy and .npz written and read here and by numpy; files cut at each byte, and damaged ones,
  * which are errors or are read, and never a crash (run by the sanitizers' suite, too).
  * Argument: a Python with numpy, safetensors and gguf; without one python3, and what it lacks is skipped. */
 #include "tests/support/api_check.h"

@@ -1,4 +1,4 @@
-/* <kiln/model.h>: models written here, loaded, called, trained; files that are damaged, or mean harm. */
+/* <kiln/formats/model.h>: models written here, loaded, called, trained; files that are damaged, or mean harm. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
 #include <unistd.h>

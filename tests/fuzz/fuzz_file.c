@@ -1,5 +1,5 @@
-/* Files of tensors (<kiln/file.h>) by libFuzzer: whatever the bytes, a file is opened or is an error, and what an open
- * one has can be read. */
+/* Files of tensors (<kiln/formats/file.h>) by libFuzzer: whatever the bytes, a file is opened or is an error, and what
+ * an open one has can be read. */
 #include <kiln/kiln.h>
 #include <stdlib.h>
 #include <string.h>

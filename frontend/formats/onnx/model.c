@@ -1,4 +1,4 @@
-/* <kiln/model.h>: models as users have them. */
+/* <kiln/formats/model.h>: models as users have them. */
 #include "onnx.h"
 #include <stdio.h>
 #include <stdlib.h>

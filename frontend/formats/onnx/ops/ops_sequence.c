@@ -1,5 +1,5 @@
 /* Sequences and optional values: lists of values while recording, nothing at run time. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Operators whose results have shapes that depend on values: computed on the host while recording. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Optimizers of ai.onnx.preview.training: operands R, T, then for each of k tensors X, G and states. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 
 enum { MOMENTUM, ADAGRAD, ADAM };

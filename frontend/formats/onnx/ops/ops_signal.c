@@ -1,5 +1,5 @@
 /* Windows of signals, and Fourier transforms as products with matrices of sines and cosines. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Random numbers, by Kiln's generator: another one than that of whoever wrote a model. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 
 /* A seed of the node: its attribute, else its place in the graph, so that two nodes have other numbers. */

@@ -1,5 +1,5 @@
 /* Elementwise operators. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 
 bool onnx_unary(struct node *n)

@@ -1,5 +1,5 @@
 /* Operators that move elements: shapes, views, and putting together. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

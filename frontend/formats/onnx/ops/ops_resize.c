@@ -1,6 +1,6 @@
 /* Resize and Upsample: each axis by itself, an element of the result as a sum of weighted elements, which are chosen
  * by a gather for each tap; and GridSample, whose taps are computed while running. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
