@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+volatile uint8_t fuzz_file_seen; /* so that what is read has a use */
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    static volatile uint8_t seen;
     kl_device dev = kl_device_ref();
     kl_clear_error();
     kl_file *f = kl_file_open_bytes("input", bytes, n);
@@ -19,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
             abort();
         const uint8_t *data = kl_file_data(f, e.name);
         for (size_t k = 0; data && k < e.bytes; k++)
-            seen = data[k];
+            fuzz_file_seen = data[k];
         kl_tensor t = kl_file_tensor(f, dev, e.name);
         void *all = e.bytes < 1 << 16 ? malloc((size_t)(kl_numel(t) + 1) * 8) : NULL;
         if (t.id && all)
@@ -33,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
             abort();
         for (int64_t k = 0; k < m.count && k < 64; k++) {
             const char *s = kl_file_meta_text(f, i, k);
-            seen = (uint8_t)(s ? strlen(s) : (size_t)kl_file_meta_i64(f, i, k) + (kl_file_meta_f64(f, i, k) > 0));
+            fuzz_file_seen = (uint8_t)(s ? strlen(s) : (size_t)kl_file_meta_i64(f, i, k) + (kl_file_meta_f64(f, i, k) > 0));
         }
     }
     kl_file_close(f);
