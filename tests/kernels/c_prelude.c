@@ -23,7 +23,7 @@ static uint64_t random_bits(void)
     return state * 0x2545f4914f6cdd1du;
 }
 
-/* Bits of an f64: any, of an exponent near 1, near the smallest or the largest, with few digits, or a special number. */
+/* An f64 of any bits, with an exponent near 1, the smallest or the largest, of few digits, or a special number. */
 static f64 random_f64(void)
 {
     static const f64 special[] = {0.0, -0.0, 1, -1, INFINITY, -INFINITY, NAN, 0x1p-1074, 0x1p-1022, DBL_MAX};
