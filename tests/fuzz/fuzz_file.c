@@ -34,7 +34,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
             abort();
         for (int64_t k = 0; k < m.count && k < 64; k++) {
             const char *s = kl_file_meta_text(f, i, k);
-            fuzz_file_seen = (uint8_t)(s ? strlen(s) : (size_t)kl_file_meta_i64(f, i, k) + (kl_file_meta_f64(f, i, k) > 0));
+            fuzz_file_seen =
+                (uint8_t)(s ? strlen(s) : (size_t)kl_file_meta_i64(f, i, k) + (kl_file_meta_f64(f, i, k) > 0));
         }
     }
     kl_file_close(f);
