@@ -222,6 +222,30 @@ struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)
         if (copy) release(ctx);
         return copy;
     }
+    return buffer_adopt(device, data, bytes, release, ctx, e);
+}
+
+/* Kernels read rows in pieces of some bytes, and count on a buffer that begins where one of them does. */
+static struct buffer *aligned_copy(struct accelerator *a, int device, void *address, size_t bytes, struct err *e)
+{
+    struct buffer *copy = buffer_new(device, bytes, e);
+    accelerator_lock(a);
+    bool ok = copy && accelerator_driver(a)->copy(accelerator_device(a), copy->data, address, bytes, e) &&
+              accelerator_finish(a, e);
+    accelerator_unlock(a);
+    if (ok) return copy;
+    buffer_unref(copy);
+    return NULL;
+}
+
+struct buffer *buffer_adopt(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e)
+{
+    struct accelerator *a = accelerator_get(device);
+    if (a && (uintptr_t)data % ALIGN) {
+        struct buffer *copy = aligned_copy(a, device, data, bytes, e);
+        if (copy) release(ctx);
+        return copy;
+    }
     struct block *b = mem_alloc(sizeof *b);
     if (!b) {
         err_set(e, KL_ERR_MEMORY, "no memory to wrap a buffer of %zu bytes", bytes);
@@ -246,6 +270,9 @@ void buffer_unref(struct buffer *buffer)
     if (!buffer || atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) != 1) return;
     struct block *b = (struct block *)buffer;
     if (b->cls == WRAPPED) {
+        struct accelerator *a = accelerator_get((int)buffer->device);
+        struct err ignored = {0};
+        if (a) accelerator_finish(a, &ignored); /* kernels may be reading it; a lost device does not */
         if (buffer->release) buffer->release(buffer->release_ctx);
         mem_free(b);
         return;

@@ -19,6 +19,9 @@ struct buffer {
 struct buffer *buffer_new(int device, size_t bytes, struct err *e);    /* not zeroed; kept in a pool between uses */
 /* On a device that is not the host: copied, and released at once. */
 struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e);
+/* Memory of the device itself, not copied unless it lies in a way that its kernels cannot take. */
+struct buffer *buffer_adopt(int device, void *address, size_t bytes, void (*release)(void *), void *ctx,
+                            struct err *e);
 struct buffer *buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);     /* NULL is fine */
 /* Bytes between the host and a buffer of any device, in order with what the device does. */

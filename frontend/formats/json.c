@@ -119,7 +119,7 @@ char *json_string(struct json *j, const char *field)
     if (!s)
         return NULL;
     while (j->p < close) {
-        size_t n;
+        size_t n = 0;
         if (*j->p == '\\') {
             const char *escape = j->p[1] ? strchr(escapes, j->p[1]) : NULL;
             unsigned v = escape ? (unsigned char)values[escape - escapes]

@@ -247,20 +247,41 @@ kl_status kl_seed(kl_device d, uint64_t seed)
 }
 
 /* SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). */
+/* After `more` seeds. */
+static uint64_t seed_state(int i, uint64_t more)
+{
+    front_lock();
+    settings[i].given += more;
+    uint64_t z = settings[i].seed + settings[i].given * UINT64_C(0x9E3779B97F4A7C15);
+    front_unlock();
+    return z;
+}
+
+uint64_t kl_seed_state(kl_device d)
+{
+    int i;
+    return known("seed_state", d, &i) ? seed_state(i, 0) : 0;
+}
+
 uint64_t kl_next_seed(kl_device d)
 {
     int i;
     if (!known("next_seed", d, &i))
         return 0;
-    front_lock();
-    uint64_t z = settings[i].seed + ++settings[i].given * UINT64_C(0x9E3779B97F4A7C15);
-    front_unlock();
+    uint64_t z = seed_state(i, 1);
     z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
     return z ^ z >> 31;
 }
 
 /* ---- work ---- */
+
+void *kl_device_stream(kl_device d)
+{
+    int i;
+    struct accelerator *a = known("device_stream", d, &i) ? accelerator_get(i) : NULL;
+    return a ? accelerator_stream(a) : NULL;
+}
 
 /* Programs run inside the call that submits them: handing over is computing.  Needs the lock. */
 static void hand_over(int device)

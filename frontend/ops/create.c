@@ -56,8 +56,10 @@ kl_tensor kl_input_at(const kl_site *site, kl_device device, kl_dtype dtype, int
 
 static void keep_memory(void *ctx) { (void)ctx; }
 
-kl_tensor kl_wrap_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, void *data,
-                     void (*release)(void *ctx), void *ctx)
+typedef struct buffer *wrap_fn(int device, void *data, size_t bytes, void (*release)(void *), void *ctx,
+                               struct err *e);
+static kl_tensor wrap_memory(const kl_site *site, wrap_fn *as_buffer, kl_device device, kl_dtype dtype, int rank,
+                             const int64_t *dims, void *data, void (*release)(void *ctx), void *ctx)
 {
     struct thread *t = thread_self();
     struct call c = {.site = site, .op = "wrap", .proto.op = OP_input};
@@ -71,13 +73,24 @@ kl_tensor kl_wrap_at(const kl_site *site, kl_device device, kl_dtype dtype, int 
             fail(t, site, KL_ERR_ARGUMENT, "wrap: data is NULL");
         else if ((uintptr_t)data % dtype_size(c.proto.dtype))
             fail(t, site, KL_ERR_ARGUMENT, "wrap: data is not aligned to an element");
-        else if (!(c.data = buffer_wrap(device_index(device), data, bytes, release, ctx, &e)))
+        else if (!(c.data = as_buffer(device_index(device), data, bytes, release, ctx, &e)))
             fail(t, site, e.code, "wrap: %s", e.msg);
     }
     if (c.data)
         return record(&c);
     release(ctx);
     return t ? poison(t) : kl_none;
+}
+
+kl_tensor kl_wrap_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, void *data,
+                     void (*release)(void *ctx), void *ctx)
+{
+    return wrap_memory(site, buffer_wrap, device, dtype, rank, dims, data, release, ctx);
+}
+kl_tensor kl_wrap_device_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
+                            void *address, void (*release)(void *ctx), void *ctx)
+{
+    return wrap_memory(site, buffer_adopt, device, dtype, rank, dims, address, release, ctx);
 }
 
 /* ---- numbers ---- */

@@ -98,6 +98,32 @@ kl_status kl_read_at(const kl_site *site, kl_tensor h, void *data, size_t bytes)
     return read_value(site, "read", h, data, bytes);
 }
 
+kl_memory_hold *kl_memory_of_at(const kl_site *site, kl_tensor h, void **address)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    kl_tensor part[WRAPPER_PARTS];
+    uint32_t n;
+    struct err e;
+    e.code = KL_OK;
+    if (!t || !describe(t, site, "memory_of", "the tensor", h, &v))
+        return NULL;
+    if (wrapper_parts(h, part, &n) || device_index(v.device) == DEVICE_META)
+        return fail(t, site, KL_ERR_TYPE, "memory_of: the tensor has no memory of its own, or is not dense"), NULL;
+    struct buffer *b = value_of(t, site, "memory_of", h);
+    struct accelerator *a = b ? accelerator_get((int)b->device) : NULL;
+    if (a && !accelerator_finish(a, &e)) {
+        fail(t, site, e.code, "memory_of: %s", e.msg);
+        buffer_unref(b);
+        return NULL;
+    }
+    if (b)
+        *address = b->data;
+    return (kl_memory_hold *)b;
+}
+
+void kl_memory_release(kl_memory_hold *hold) { buffer_unref((struct buffer *)hold); }
+
 /* The bits of the one element, in *dtype. */
 static bool item(const kl_site *site, const char *op, kl_tensor h, uint64_t *bits, unsigned *dtype)
 {

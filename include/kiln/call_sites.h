@@ -45,6 +45,13 @@ KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_key
                                      const kl_tensor *in, uint32_t nout, kl_tensor *out);
 KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin,
                                        const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API kl_memory_hold *kl_memory_of_at(const kl_site *site, kl_tensor tensor, void **address);
+KL_API kl_tensor kl_wrap_device_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank,
+                                   const int64_t *dims, void *address, void (*release)(void *ctx), void *ctx);
+KL_API struct DLManagedTensorVersioned *kl_to_dlpack_at(const kl_site *site, kl_tensor tensor);
+KL_API struct DLManagedTensor *kl_to_dlpack_unversioned_at(const kl_site *site, kl_tensor tensor);
+KL_API kl_tensor kl_from_dlpack_at(const kl_site *site, struct DLManagedTensorVersioned *tensor);
+KL_API kl_tensor kl_from_dlpack_unversioned_at(const kl_site *site, struct DLManagedTensor *tensor);
 KL_API kl_file *kl_file_open_at(const kl_site *site, const char *path);
 KL_API kl_file *kl_file_open_bytes_at(const kl_site *site, const char *name, const void *bytes, size_t n);
 KL_API kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *file, kl_device device, const char *name);
@@ -55,6 +62,17 @@ KL_API kl_model *kl_model_load_at(const kl_site *site, kl_device device, const c
 KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
                                   uint32_t nout, kl_tensor *out);
 KL_API kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path);
+KL_API kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *snapshot, const char *name, kl_tensor tensor);
+KL_API kl_status kl_snapshot_i64_at(const kl_site *site, kl_snapshot *snapshot, const char *name, int64_t *value);
+KL_API kl_status kl_snapshot_f64_at(const kl_site *site, kl_snapshot *snapshot, const char *name, double *value);
+KL_API kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *snapshot, kl_device device);
+KL_API kl_status kl_snapshot_note_at(const kl_site *site, kl_snapshot *snapshot, const char *key, const char *text);
+KL_API kl_status kl_snapshot_save_at(const kl_site *site, kl_snapshot *snapshot, const char *path);
+KL_API kl_status kl_snapshot_load_at(const kl_site *site, kl_snapshot *snapshot, const char *path);
+KL_API kl_status kl_snapshot_save_step_at(const kl_site *site, kl_snapshot *snapshot, const char *folder,
+                                          const char *name, int64_t step, int keep);
+KL_API kl_status kl_snapshot_load_last_at(const kl_site *site, kl_snapshot *snapshot, const char *folder,
+                                          const char *name, int64_t *step);
 KL_API kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path);
 KL_API kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message);
 KL_API kl_status kl_trace_begin_at(const kl_site *site, const char *name);
@@ -433,6 +451,12 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_dispatch(...) kl_dispatch_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_with(...) kl_dispatch_with_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_direct(...) kl_dispatch_direct_at(KL_HERE, __VA_ARGS__)
+#define kl_memory_of(...) kl_memory_of_at(KL_HERE, __VA_ARGS__)
+#define kl_wrap_device(...) kl_wrap_device_at(KL_HERE, __VA_ARGS__)
+#define kl_to_dlpack(...) kl_to_dlpack_at(KL_HERE, __VA_ARGS__)
+#define kl_to_dlpack_unversioned(...) kl_to_dlpack_unversioned_at(KL_HERE, __VA_ARGS__)
+#define kl_from_dlpack(...) kl_from_dlpack_at(KL_HERE, __VA_ARGS__)
+#define kl_from_dlpack_unversioned(...) kl_from_dlpack_unversioned_at(KL_HERE, __VA_ARGS__)
 #define kl_file_open(...) kl_file_open_at(KL_HERE, __VA_ARGS__)
 #define kl_file_open_bytes(...) kl_file_open_bytes_at(KL_HERE, __VA_ARGS__)
 #define kl_file_tensor(...) kl_file_tensor_at(KL_HERE, __VA_ARGS__)
@@ -441,6 +465,15 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_model_load(...) kl_model_load_at(KL_HERE, __VA_ARGS__)
 #define kl_model_call(...) kl_model_call_at(KL_HERE, __VA_ARGS__)
 #define kl_model_read_tensor(...) kl_model_read_tensor_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_tensor(...) kl_snapshot_tensor_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_i64(...) kl_snapshot_i64_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_f64(...) kl_snapshot_f64_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_seeds(...) kl_snapshot_seeds_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_note(...) kl_snapshot_note_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_save(...) kl_snapshot_save_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_load(...) kl_snapshot_load_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_save_step(...) kl_snapshot_save_step_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_load_last(...) kl_snapshot_load_last_at(KL_HERE, __VA_ARGS__)
 #define kl_dump(...) kl_dump_at(KL_HERE, __VA_ARGS__)
 #define kl_fail(...) kl_fail_at(KL_HERE, __VA_ARGS__)
 #define kl_trace_begin(...) kl_trace_begin_at(KL_HERE, __VA_ARGS__)

@@ -76,12 +76,18 @@ KL_API kl_status kl_seed(kl_device device, uint64_t seed);
 /* The device's next seed, for kl_rand and its like: kl_rand(dev, KL_F32, 1, dims, kl_next_seed(dev)).  After the same
  * kl_seed the same ones come in the same order.  Any thread may ask.  [errors DEVICE: 0] */
 KL_API uint64_t kl_next_seed(kl_device device);
+/* Where the device's seeds are: after kl_seed of this number the same ones come as would now.  [errors DEVICE: 0] */
+KL_API uint64_t kl_seed_state(kl_device device);
 
 /* ---- work ---- */
 
 /* Hands over what was recorded outside of traces for this device and has no value yet; what goes wrong there is for
  * kl_sync to say.  In a trace nothing is handed over before its end.  [errors DEVICE] */
 KL_API kl_status kl_flush(kl_device device);
+/* The stream that orders the device's work, a CUstream or hipStream_t, for other libraries in the process: what is put
+ * on it before a call of Kiln's is done before what that call gives the device.  NULL: the device has none. [errors
+ * DEVICE: NULL] */
+KL_API void *kl_device_stream(kl_device device);
 
 #ifdef __cplusplus
 }

@@ -37,6 +37,20 @@ KL_API kl_status kl_memory_used(kl_device device, kl_memory_use *use);
 /* Gives pooled memory of all devices back. */
 KL_API void kl_memory_trim(void);
 
+/* ---- memory shared with other libraries: <kiln/formats/dlpack.h> is made of these ---- */
+
+/* The memory of a dense tensor's value, which is computed first if it is lazy: its elements, row-major, at *address,
+ * which is the device's.  It is done when this returns.  Until kl_memory_release nothing is written there, and nothing
+ * else gets that memory: an assignment gives the tensor other memory.  NULL: it failed.
+ * [errors as kl_read; TYPE: it is not dense, or on device meta] */
+typedef struct kl_memory_hold kl_memory_hold;
+KL_API_AT kl_memory_hold *kl_memory_of(kl_tensor tensor, void **address);
+KL_API void kl_memory_release(kl_memory_hold *hold); /* any thread; NULL is fine */
+/* As kl_wrap, of the device's own memory: of a GPU an address there.  What fills it is done, or is on
+ * kl_device_stream.  release is called when the device has no more work with it. */
+KL_API_AT kl_tensor kl_wrap_device(kl_device device, kl_dtype dtype, int rank, const int64_t *dims, void *address,
+                                   void (*release)(void *ctx), void *ctx);
+
 /* ---- threads ---- */
 
 /* Kernels run, and compile, on the host's threads; NULL: on Kiln's own again.  The struct is copied.  Returns once no

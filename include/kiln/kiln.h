@@ -294,6 +294,8 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/layers/nested.h>
 #include <kiln/layers/blocked.h>
 #include <kiln/formats/file.h>
+#include <kiln/formats/snapshot.h>
+#include <kiln/formats/dlpack.h>
 #include <kiln/formats/model.h>
 #include <kiln/train/params.h>
 #include <kiln/train/modules.h>

@@ -55,6 +55,10 @@ const struct caps *accelerator_caps(const struct accelerator *a) { return &a->ca
 uint32_t accelerator_dtypes(const struct accelerator *a) { return a->dtypes; }
 const struct driver *accelerator_driver(const struct accelerator *a) { return a->driver; }
 struct driver_device *accelerator_device(const struct accelerator *a) { return a->device; }
+void *accelerator_stream(const struct accelerator *a)
+{
+    return a->driver->stream ? a->driver->stream(a->device) : NULL;
+}
 bool accelerator_finish(struct accelerator *a, struct err *e)
 {
     accelerator_lock(a);

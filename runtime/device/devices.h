@@ -49,6 +49,7 @@ struct accelerator *accelerator_get(int device); /* NULL: the device's memory is
 bool accelerator_open(int device, struct err *e); /* once; then what came of it */
 unsigned accelerator_count(int device, struct err *e); /* of its kind; 0: *e says why */
 bool accelerator_finish(struct accelerator *a, struct err *e); /* waits for all that it was given */
+void *accelerator_stream(const struct accelerator *a); /* CUstream, hipStream_t; NULL: it has none */
 const struct caps *accelerator_caps(const struct accelerator *a);
 uint32_t accelerator_dtypes(const struct accelerator *a); /* by bit */
 const struct driver *accelerator_driver(const struct accelerator *a);

@@ -46,6 +46,7 @@ struct driver {
      * instead. */
     bool (*submit)(struct driver_device *d, struct err *e);
     bool (*finish)(struct driver_device *d, struct err *e); /* waits for all that was given */
+    void *(*stream)(struct driver_device *d);       /* what orders its work: CUstream, hipStream_t.  NULL: none */
     void (*drop)(struct driver_device *d);          /* forgets what was given and has not begun */
 };
 

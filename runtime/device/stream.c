@@ -201,3 +201,5 @@ void stream_unload(struct driver_device *d, struct driver_kernel *k)
     }
     mem_free(k);
 }
+
+void *stream_handle(struct driver_device *d) { return d->stream; }

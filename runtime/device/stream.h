@@ -89,6 +89,7 @@ bool stream_alloc(struct driver_device *d, size_t bytes, void **address, struct 
 void stream_release(struct driver_device *d, void *address);
 struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code *code, struct err *e);
 void stream_unload(struct driver_device *d, struct driver_kernel *k);
+void *stream_handle(struct driver_device *d);
 
 /* ---- stream_batch.c ---- */
 bool stream_launch(struct driver_device *d, const struct launch *l, struct err *e);
@@ -110,6 +111,7 @@ void stream_forget_graphs(struct driver_device *d);           /* entered */
 
 #define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload, \
                       .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload, \
-                      .download = stream_download, .submit = stream_submit, .finish = stream_finish, .drop = stream_drop
+                      .download = stream_download, .submit = stream_submit, .finish = stream_finish, \
+                      .drop = stream_drop, .stream = stream_handle
 
 #endif

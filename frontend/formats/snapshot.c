@@ -1,0 +1,422 @@
+/* <kiln/formats/snapshot.h>: tensors and variables by name, saved to and loaded from safetensors files. */
+#include "tensor_file.h"
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { STEP_DIGITS = 12 };
+
+struct held { /* one of: a tensor, a variable, a device's seeds */
+    char *name;
+    kl_tensor tensor;
+    kl_dtype dtype;          /* of the variable: KL_I64, KL_F64; KL_U64: seeds */
+    void *variable;          /* NULL: a tensor, or seeds */
+    kl_device device;
+    uint64_t seed;           /* while it is saved */
+};
+struct kl_snapshot {
+    struct held *held;
+    uint32_t n, cap;
+    char **note;             /* keys and texts */
+    uint32_t notes;
+};
+
+static kl_status snapshot_fails(const kl_site *site, const struct file_text *why)
+{
+    return kl_fail_at(site, why->code, why->text);
+}
+
+kl_snapshot *kl_snapshot_new(void)
+{
+    kl_snapshot *c = calloc(1, sizeof *c);
+    if (!c)
+        kl_fail_at(NULL, KL_ERR_MEMORY, "snapshot_new: out of memory");
+    return c;
+}
+
+void kl_snapshot_free(kl_snapshot *c)
+{
+    if (!c)
+        return;
+    for (uint32_t i = 0; i < c->n; i++)
+        free(c->held[i].name);
+    for (uint32_t i = 0; i < 2 * c->notes; i++)
+        free(c->note[i]);
+    free(c->held);
+    free(c->note);
+    free(c);
+}
+
+/* ---- what it holds ---- */
+
+static kl_status hold(const kl_site *site, kl_snapshot *c, const char *name, struct held h)
+{
+    struct file_text why;
+    if (!c || !name)
+        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no snapshot, or no name");
+    for (uint32_t i = 0; i < c->n; i++)
+        if (!strcmp(c->held[i].name, name)) {
+            text_set(&why, KL_ERR_ARGUMENT, "snapshot: it has a \"%.200s\"", name);
+            return snapshot_fails(site, &why);
+        }
+    if (c->n == c->cap) {
+        uint32_t cap = c->cap ? 2 * c->cap : 32;
+        struct held *grown = realloc(c->held, cap * sizeof *grown);
+        if (!grown)
+            return kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+        c->held = grown;
+        c->cap = cap;
+    }
+    if (!(h.name = strdup(name)))
+        return kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+    c->held[c->n++] = h;
+    return KL_OK;
+}
+
+kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *c, const char *name, kl_tensor tensor)
+{
+    struct file_text why;
+    kl_status status = kl_check(tensor);
+    if (status == KL_OK && *kl_layer_name(tensor))
+        status = KL_ERR_TYPE;
+    if (status == KL_OK)
+        return hold(site, c, name, (struct held){.tensor = tensor});
+    text_set(&why, status, "snapshot: \"%.200s\" is no dense tensor", name ? name : "");
+    return snapshot_fails(site, &why);
+}
+
+static kl_status hold_variable(const kl_site *site, kl_snapshot *c, const char *name, void *value, kl_dtype dtype)
+{
+    if (!value)
+        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no variable");
+    return hold(site, c, name, (struct held){.dtype = dtype, .variable = value});
+}
+kl_status kl_snapshot_i64_at(const kl_site *site, kl_snapshot *c, const char *name, int64_t *value)
+{
+    return hold_variable(site, c, name, value, KL_I64);
+}
+kl_status kl_snapshot_f64_at(const kl_site *site, kl_snapshot *c, const char *name, double *value)
+{
+    return hold_variable(site, c, name, value, KL_F64);
+}
+
+kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *c, kl_device device)
+{
+    char name[80];
+    kl_device_kind kind = kl_device_kind_of(device);
+    if (kind >= KL_DEVICE_KINDS)
+        return kl_fail_at(site, KL_ERR_DEVICE, "snapshot: no device");
+    snprintf(name, sizeof name, "seeds.%s:%d", kl_device_kind_name(kind), kl_device_index(device));
+    return hold(site, c, name, (struct held){.dtype = KL_U64, .device = device});
+}
+
+kl_status kl_snapshot_note_at(const kl_site *site, kl_snapshot *c, const char *key, const char *text)
+{
+    if (!c || !key || !text)
+        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no snapshot, key or text");
+    char *own = strdup(text), *name = NULL;
+    for (uint32_t i = 0; own && i < c->notes; i++)
+        if (!strcmp(c->note[2 * i], key)) {
+            free(c->note[2 * i + 1]);
+            c->note[2 * i + 1] = own;
+            return KL_OK;
+        }
+    char **grown = own ? realloc(c->note, (2 * (size_t)c->notes + 2) * sizeof *grown) : NULL;
+    if (grown) {
+        c->note = grown;
+        name = strdup(key);
+    }
+    if (!name) {
+        free(own);
+        return kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+    }
+    c->note[2 * c->notes] = name;
+    c->note[2 * c->notes++ + 1] = own;
+    return KL_OK;
+}
+
+/* ---- saving ---- */
+
+static bool snapshot_ready(const kl_site *site, const kl_snapshot *c, const char *path)
+{
+    if (!c || !path)
+        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no snapshot, or no path"), false;
+    if (kl_tracing())
+        return kl_fail_at(site, KL_ERR_TRACE, "snapshot: a trace is open"), false;
+    return true;
+}
+
+kl_status kl_snapshot_save_at(const kl_site *site, kl_snapshot *c, const char *path)
+{
+    if (!snapshot_ready(site, c, path))
+        return kl_last_error_code();
+    kl_file_item *item = calloc((size_t)c->n + 1, sizeof *item);
+    kl_file_pair *meta = calloc((size_t)c->notes + 2, sizeof *meta);
+    kl_status status = KL_OK;
+    if (item && meta) {
+        for (uint32_t i = 0; i < c->n; i++) {
+            struct held *h = &c->held[i];
+            bool seeds = !h->variable && !h->tensor.id;
+            if (seeds)
+                h->seed = kl_seed_state(h->device);
+            item[i] = (kl_file_item){.name = h->name, .tensor = h->tensor, .dtype = h->dtype,
+                                     .data = seeds ? &h->seed : h->variable};
+        }
+        meta[0] = (kl_file_pair){"format", "kiln.snapshot"};
+        meta[1] = (kl_file_pair){"kiln", kl_version()};
+        for (uint32_t i = 0; i < c->notes; i++)
+            meta[2 + i] = (kl_file_pair){c->note[2 * i], c->note[2 * i + 1]};
+        status = kl_file_write_at(site, path, KL_FILE_SAFETENSORS, c->n, item, c->notes + 2, meta);
+    } else {
+        status = kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+    }
+    free(item);
+    free(meta);
+    return status;
+}
+
+/* ---- loading ---- */
+
+static void shape_words(char *to, size_t size, kl_dtype dtype, int rank, const int64_t *dims)
+{
+    size_t n = (size_t)snprintf(to, size, "%s[", dtype == KL_DTYPE_COUNT ? "unknown" : kl_dtype_name(dtype));
+    for (int k = 0; k < rank; k++)
+        n += (size_t)snprintf(to + n, size - n, "%s%" PRId64, k ? "," : "", dims[k]);
+    snprintf(to + n, size - n, "]");
+}
+
+/* Whether the file has exactly what the snapshot holds. */
+static bool file_fits(const kl_snapshot *c, const kl_file *f, const char *path, struct file_text *why)
+{
+    char want[250], have[250];
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct held *h = &c->held[i];
+        int64_t dims[KL_MAX_RANK], at = kl_file_find(f, h->name);
+        kl_file_entry e;
+        if (at < 0)
+            return text_set(why, KL_ERR_IO, "%.250s has no \"%.200s\"", path, h->name);
+        kl_file_get(f, (uint32_t)at, &e);
+        int rank = h->tensor.id ? kl_shape(h->tensor, dims) : 0;
+        kl_dtype dtype = h->tensor.id ? kl_dtype_of(h->tensor) : h->dtype;
+        if (rank < 0)
+            return text_set(why, KL_ERR_HANDLE, "snapshot: the tensor \"%.200s\" was released", h->name);
+        if (rank == e.rank && dtype == e.dtype && !(rank && memcmp(dims, e.dims, (size_t)rank * sizeof *dims)))
+            continue;
+        shape_words(want, sizeof want, dtype, rank, dims);
+        shape_words(have, sizeof have, e.dtype, e.rank, e.dims);
+        return text_set(why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: it is %s in the file and %s here", path,
+                        e.offset, h->name, have, want);
+    }
+    for (uint32_t i = 0; i < kl_file_count(f) && kl_file_count(f) != c->n; i++) {
+        kl_file_entry e;
+        bool known = false;
+        kl_file_get(f, i, &e);
+        for (uint32_t k = 0; k < c->n; k++)
+            known |= !strcmp(c->held[k].name, e.name);
+        if (!known)
+            return text_set(why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: it is in the file alone", path, e.offset,
+                            e.name);
+    }
+    return true;
+}
+
+/* In one trace, so that all are assigned or none is. */
+static kl_status assign_all(const kl_site *site, kl_snapshot *c, kl_file *f)
+{
+    kl_status status = kl_trace_begin_at(site, "snapshot_load");
+    if (status != KL_OK)
+        return status;
+    bool any = false;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct held *h = &c->held[i];
+        if (!h->tensor.id)
+            continue;
+        any = true;
+        kl_tensor t = kl_file_tensor_at(site, f, kl_device_of(h->tensor), h->name);
+        kl_status assigned = kl_assign_at(site, h->tensor, t);
+        if (status == KL_OK)
+            status = assigned;
+    }
+    if (any)
+        return kl_trace_end_at(site);
+    kl_trace_abandon();
+    return KL_OK;
+}
+
+static kl_status load_file(const kl_site *site, kl_snapshot *c, kl_file *f, const char *path)
+{
+    struct file_text why;
+    if (!file_fits(c, f, path, &why))
+        return snapshot_fails(site, &why);
+    kl_status status = assign_all(site, c, f);
+    for (uint32_t i = 0; status == KL_OK && i < c->n; i++) {
+        struct held *h = &c->held[i];
+        const void *data = h->tensor.id ? NULL : kl_file_data_at(site, f, h->name);
+        if (!data)
+            continue;
+        memcpy(h->variable ? h->variable : &h->seed, data, sizeof h->seed);
+        if (!h->variable)
+            kl_seed(h->device, h->seed);
+    }
+    return status;
+}
+
+kl_status kl_snapshot_load_at(const kl_site *site, kl_snapshot *c, const char *path)
+{
+    if (!snapshot_ready(site, c, path))
+        return kl_last_error_code();
+    kl_file *f = kl_file_open_at(site, path);
+    kl_status status = f ? load_file(site, c, f, path) : kl_last_error_code();
+    kl_file_close(f);
+    return status;
+}
+
+/* ---- files by step ---- */
+
+/* The step of a file's name, -1: it is none of `name`'s; *rest: what follows the ending. */
+static int64_t snapshot_step(const char *file, const char *name, const char **rest)
+{
+    static const char ending[] = ".safetensors";
+    size_t n = strlen(name);
+    int64_t step = 0;
+    if (strncmp(file, name, n) || file[n] != '-')
+        return -1;
+    const char *first = file + n + 1, *p = first;
+    for (; *p >= '0' && *p <= '9' && p - first < 18; p++)
+        step = step * 10 + (*p - '0');
+    if (p - first < STEP_DIGITS || strncmp(p, ending, sizeof ending - 1))
+        return -1;
+    *rest = p + sizeof ending - 1;
+    return step;
+}
+
+/* What a process left that was killed while it wrote: .PID.NUMBER.part */
+static bool is_left_over(const char *rest)
+{
+    long pid;
+    unsigned number;
+    int end = 0;
+    return sscanf(rest, ".%ld.%u.part%n", &pid, &number, &end) == 2 && end && !rest[end] && pid > 0 &&
+           (pid == (long)getpid() || (kill((pid_t)pid, 0) && errno == ESRCH));
+}
+
+static int highest_first(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+static void step_path(char *to, size_t size, const char *folder, const char *name, int64_t step)
+{
+    snprintf(to, size, "%s/%s-%0*" PRId64 ".safetensors", folder, name, STEP_DIGITS, step);
+}
+
+/* The steps that there are, the highest first; left over files are removed if `clean`.  -1: why. */
+static int64_t steps_in(const char *folder, const char *name, bool clean, int64_t **steps, struct file_text *why)
+{
+    int64_t n = 0, cap = 0;
+    *steps = NULL;
+    DIR *d = opendir(folder);
+    if (!d && errno == ENOENT)
+        return 0;
+    if (!d)
+        return text_set(why, KL_ERR_IO, "cannot list %.250s: %s", folder, strerror(errno)), -1;
+    for (struct dirent *e; (e = readdir(d));) {
+        const char *rest;
+        int64_t step = snapshot_step(e->d_name, name, &rest);
+        if (step >= 0 && *rest && clean && is_left_over(rest))
+            unlinkat(dirfd(d), e->d_name, 0);
+        if (step < 0 || *rest)
+            continue;
+        if (n == cap) {
+            cap = cap ? 2 * cap : 16;
+            int64_t *grown = realloc(*steps, (size_t)cap * sizeof *grown);
+            if (!grown) {
+                closedir(d);
+                return text_set(why, KL_ERR_MEMORY, "snapshot: out of memory"), -1;
+            }
+            *steps = grown;
+        }
+        (*steps)[n++] = step;
+    }
+    closedir(d);
+    if (n)
+        qsort(*steps, (size_t)n, sizeof **steps, highest_first);
+    return n;
+}
+
+static char *room_for_path(const kl_site *site, const kl_snapshot *c, const char *folder, const char *name,
+                           size_t *size)
+{
+    if (!snapshot_ready(site, c, folder && name && !strchr(name, '/') ? folder : NULL))
+        return NULL;
+    *size = strlen(folder) + strlen(name) + 64;
+    char *path = malloc(*size);
+    if (!path)
+        kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
+    return path;
+}
+
+kl_status kl_snapshot_save_step_at(const kl_site *site, kl_snapshot *c, const char *folder, const char *name,
+                                     int64_t step, int keep)
+{
+    struct file_text why;
+    size_t size;
+    if (step < 0 || step >= INT64_C(1000000000000000000) || keep < 0)
+        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot_save_step: a step below 0 or above 10^18, or keep below "
+                                                 "0");
+    char *path = room_for_path(site, c, folder, name, &size);
+    if (!path)
+        return kl_last_error_code();
+    if (mkdir(folder, 0777) && errno != EEXIST) {
+        text_set(&why, KL_ERR_IO, "cannot make the folder %.250s: %s", folder, strerror(errno));
+        free(path);
+        return snapshot_fails(site, &why);
+    }
+    step_path(path, size, folder, name, step);
+    kl_status status = kl_snapshot_save_at(site, c, path);
+    int64_t *steps = NULL, n = status == KL_OK ? steps_in(folder, name, true, &steps, &why) : 0;
+    for (int64_t i = keep; keep && i < n; i++) {
+        if (steps[i] == step)
+            continue;
+        step_path(path, size, folder, name, steps[i]);
+        unlink(path);
+    }
+    free(steps);
+    free(path);
+    return n < 0 ? snapshot_fails(site, &why) : status;
+}
+
+kl_status kl_snapshot_load_last_at(const kl_site *site, kl_snapshot *c, const char *folder, const char *name,
+                                     int64_t *step)
+{
+    struct file_text why;
+    size_t size;
+    if (step)
+        *step = -1;
+    char *path = room_for_path(site, c, folder, name, &size);
+    if (!path)
+        return kl_last_error_code();
+    int64_t *steps, n = steps_in(folder, name, false, &steps, &why);
+    kl_status status = n < 0 ? snapshot_fails(site, &why) : KL_OK;
+    for (int64_t i = 0; i < n; i++) {
+        step_path(path, size, folder, name, steps[i]);
+        kl_file *f = kl_file_open_at(site, path);
+        status = f ? load_file(site, c, f, path) : kl_last_error_code();
+        bool damaged = !f && status == KL_ERR_IO;
+        kl_file_close(f);
+        if (status == KL_OK && step)
+            *step = steps[i];
+        if (!damaged)
+            break;
+    }
+    free(steps);
+    free(path);
+    return status;
+}
