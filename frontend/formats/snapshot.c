@@ -12,13 +12,16 @@
 
 enum { STEP_DIGITS = 12 };
 
-struct held { /* one of: a tensor, a variable, a device's seeds */
+struct held { /* one of: a tensor, a variable, a number by functions, a device's seeds */
     char *name;
     kl_tensor tensor;
     kl_dtype dtype;          /* of the variable: KL_I64, KL_F64; KL_U64: seeds */
     void *variable;          /* NULL: a tensor, or seeds */
+    kl_snapshot_get *get;    /* NULL: a tensor, variable or seeds */
+    kl_snapshot_set *set;
+    void *of;
     kl_device device;
-    uint64_t seed;           /* while it is saved */
+    uint64_t number;         /* the seeds, or of `get`, while it is saved */
 };
 struct kl_snapshot {
     struct held *held;
@@ -106,6 +109,14 @@ kl_status kl_snapshot_f64_at(const kl_site *site, kl_snapshot *c, const char *na
     return hold_variable(site, c, name, value, KL_F64);
 }
 
+kl_status kl_snapshot_number_at(const kl_site *site, kl_snapshot *c, const char *name, kl_snapshot_get *get,
+                                kl_snapshot_set *set, void *of)
+{
+    if (!get || !set)
+        return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no function");
+    return hold(site, c, name, (struct held){.dtype = KL_I64, .get = get, .set = set, .of = of});
+}
+
 kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *c, kl_device device)
 {
     char name[80];
@@ -162,11 +173,11 @@ kl_status kl_snapshot_save_at(const kl_site *site, kl_snapshot *c, const char *p
     if (item && meta) {
         for (uint32_t i = 0; i < c->n; i++) {
             struct held *h = &c->held[i];
-            bool seeds = !h->variable && !h->tensor.id;
-            if (seeds)
-                h->seed = kl_seed_state(h->device);
+            bool number = !h->variable && !h->tensor.id;
+            if (number)
+                h->number = h->get ? (uint64_t)h->get(h->of) : kl_seed_state(h->device);
             item[i] = (kl_file_item){.name = h->name, .tensor = h->tensor, .dtype = h->dtype,
-                                     .data = seeds ? &h->seed : h->variable};
+                                     .data = number ? &h->number : h->variable};
         }
         meta[0] = (kl_file_pair){"format", "kiln.snapshot"};
         meta[1] = (kl_file_pair){"kiln", kl_version()};
@@ -260,9 +271,11 @@ static kl_status load_file(const kl_site *site, kl_snapshot *c, kl_file *f, cons
         const void *data = h->tensor.id ? NULL : kl_file_data_at(site, f, h->name);
         if (!data)
             continue;
-        memcpy(h->variable ? h->variable : &h->seed, data, sizeof h->seed);
-        if (!h->variable)
-            kl_seed(h->device, h->seed);
+        memcpy(h->variable ? h->variable : &h->number, data, sizeof h->number);
+        if (h->get)
+            status = h->set(h->of, (int64_t)h->number);
+        else if (!h->variable)
+            kl_seed(h->device, h->number);
     }
     return status;
 }

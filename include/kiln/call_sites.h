@@ -65,6 +65,12 @@ KL_API kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, 
 KL_API kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *snapshot, const char *name, kl_tensor tensor);
 KL_API kl_status kl_snapshot_i64_at(const kl_site *site, kl_snapshot *snapshot, const char *name, int64_t *value);
 KL_API kl_status kl_snapshot_f64_at(const kl_site *site, kl_snapshot *snapshot, const char *name, double *value);
+KL_API kl_status kl_snapshot_number_at(const kl_site *site, kl_snapshot *snapshot, const char *name,
+                                       kl_snapshot_get *get, kl_snapshot_set *set, void *of);
+KL_API kl_status kl_snapshot_params_at(const kl_site *site, kl_snapshot *snapshot, const kl_params *params);
+KL_API kl_status kl_snapshot_optimizer_at(const kl_site *site, kl_snapshot *snapshot, const char *name,
+                                          kl_optimizer *opt);
+KL_API kl_status kl_snapshot_loader_at(const kl_site *site, kl_snapshot *snapshot, const char *name, kl_loader *loader);
 KL_API kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *snapshot, kl_device device);
 KL_API kl_status kl_snapshot_note_at(const kl_site *site, kl_snapshot *snapshot, const char *key, const char *text);
 KL_API kl_status kl_snapshot_save_at(const kl_site *site, kl_snapshot *snapshot, const char *path);
@@ -468,6 +474,10 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_snapshot_tensor(...) kl_snapshot_tensor_at(KL_HERE, __VA_ARGS__)
 #define kl_snapshot_i64(...) kl_snapshot_i64_at(KL_HERE, __VA_ARGS__)
 #define kl_snapshot_f64(...) kl_snapshot_f64_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_number(...) kl_snapshot_number_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_params(...) kl_snapshot_params_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_optimizer(...) kl_snapshot_optimizer_at(KL_HERE, __VA_ARGS__)
+#define kl_snapshot_loader(...) kl_snapshot_loader_at(KL_HERE, __VA_ARGS__)
 #define kl_snapshot_seeds(...) kl_snapshot_seeds_at(KL_HERE, __VA_ARGS__)
 #define kl_snapshot_note(...) kl_snapshot_note_at(KL_HERE, __VA_ARGS__)
 #define kl_snapshot_save(...) kl_snapshot_save_at(KL_HERE, __VA_ARGS__)

@@ -175,6 +175,83 @@ static void mistakes(void)
     run_end(&r);
 }
 
+/* ---- a tree of parameters, Adam and a shuffled loader ---- */
+
+static kl_status fill_numbers(void *ctx, const int64_t *samples, int64_t n, void *batch, char *message)
+{
+    (void)ctx;
+    (void)message;
+    for (int64_t i = 0; i < n; i++)
+        ((float *)batch)[i] = (float)samples[i] / 40;
+    return KL_OK;
+}
+
+struct trained { kl_params *params; kl_optimizer *opt; kl_loader *loader; kl_snapshot *c; };
+
+static struct trained trained_new(uint64_t seed)
+{
+    struct trained t = {.params = kl_params_new(dev, KL_F32, seed), .c = kl_snapshot_new()};
+    kl_init init = {.kind = KL_INIT_NORMAL, .std = 1};
+    kl_params_make(t.params, "fc.weight", 2, (int64_t[]){4, 3}, &init);
+    kl_params_make(t.params, "fc.bias", 1, (int64_t[]){3}, NULL);
+    int n;
+    const kl_tensor *list = kl_params_trained(t.params, &n);
+    t.opt = kl_adam(list, n, NULL);
+    OK(kl_optimizer_attach(t.opt, t.params));
+    t.loader = kl_loader_new(&(kl_loader_options){.count = 40, .batch = 4, .bytes = 16, .fill = fill_numbers,
+                                                  .seed = 3});
+    OK(kl_snapshot_params(t.c, t.params));
+    OK(kl_snapshot_optimizer(t.c, "adam", t.opt));
+    OK(kl_snapshot_loader(t.c, "data", t.loader));
+    return t;
+}
+
+static void trained_steps(struct trained *t, int steps, float *losses)
+{
+    for (int i = 0; i < steps; i++) {
+        kl_batch b;
+        OK(kl_loader_next(t->loader, &b));
+        kl_trace_begin("trained");
+        kl_tensor x = kl_input(dev, KL_F32, 2, (int64_t[]){1, 4}, b.data);
+        kl_tensor y = kl_linear(x, kl_params_find(t->params, "fc.weight"), kl_params_find(t->params, "fc.bias"));
+        kl_tensor loss = kl_keep(kl_sum_all(kl_square(y)));
+        kl_optimizer_step(t->opt, loss, 0.01);
+        OK(kl_trace_end());
+        losses[i] = kl_item_f32(loss);
+        kl_release(loss);
+    }
+}
+
+static void trained_free(struct trained *t)
+{
+    kl_snapshot_free(t->c);
+    kl_loader_free(t->loader);
+    kl_optimizer_free(t->opt);
+    kl_params_free(t->params);
+}
+
+static void trains_on(void)
+{
+    float whole[30], half[15];
+    char path[300];
+    snprintf(path, sizeof path, "%s", path_of("trained.safetensors"));
+    struct trained t = trained_new(1);
+    trained_steps(&t, 15, whole);
+    OK(kl_snapshot_save(t.c, path));
+    trained_steps(&t, 15, whole + 15);
+    trained_free(&t);
+    t = trained_new(2);
+    OK(kl_snapshot_load(t.c, path));
+    CHECK(kl_optimizer_steps(t.opt) == 15 && kl_loader_position(t.loader) == 15);
+    trained_steps(&t, 15, half);
+    CHECK(!memcmp(half, whole + 15, sizeof half) && whole[15] != whole[0]);
+    kl_file *f = kl_file_open(path);
+    CHECK(kl_file_find(f, "fc.weight") >= 0 && kl_file_find(f, "adam.fc.weight.m") >= 0 &&
+          kl_file_find(f, "adam.steps") >= 0 && kl_file_find(f, "data") >= 0 && kl_file_count(f) == 8);
+    kl_file_close(f);
+    trained_free(&t);
+}
+
 /* The disk takes n bytes more: each save fails, and the file is the one before. */
 static void short_writes(void)
 {
@@ -310,6 +387,7 @@ int main(void)
     uninterrupted();
     resumed();
     mistakes();
+    trains_on();
     short_writes();
     keeps_last();
     killed();

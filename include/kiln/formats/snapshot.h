@@ -2,7 +2,9 @@
  * <kiln/kiln.h>.
  *
  *     kl_snapshot *c = kl_snapshot_new();
- *     kl_snapshot_tensor(c, "w", w);
+ *     kl_snapshot_params(c, params);
+ *     kl_snapshot_optimizer(c, "adam", opt);
+ *     kl_snapshot_loader(c, "data", loader);
  *     kl_snapshot_i64(c, "step", &step);
  *     kl_snapshot_seeds(c, dev);
  *     kl_snapshot_load_last(c, "run1", "model", NULL);        // nothing at the first start
@@ -25,6 +27,10 @@
 #ifndef KILN_SNAPSHOT_H
 #define KILN_SNAPSHOT_H
 
+#include <kiln/train/data.h>
+#include <kiln/train/optim.h>
+#include <kiln/train/params.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -42,6 +48,16 @@ KL_API_AT kl_status kl_snapshot_tensor(kl_snapshot *snapshot, const char *name, 
 /* A variable: a step, the position of a loader, the state of a schedule.  [errors ARGUMENT, MEMORY] */
 KL_API_AT kl_status kl_snapshot_i64(kl_snapshot *snapshot, const char *name, int64_t *value);
 KL_API_AT kl_status kl_snapshot_f64(kl_snapshot *snapshot, const char *name, double *value);
+/* A whole number of the caller's that functions give and take.  [errors ARGUMENT, MEMORY] */
+typedef int64_t kl_snapshot_get(const void *of);
+typedef kl_status kl_snapshot_set(void *of, int64_t value);
+KL_API_AT kl_status kl_snapshot_number(kl_snapshot *snapshot, const char *name, kl_snapshot_get *get,
+                                       kl_snapshot_set *set, void *of);
+/* All tensors of a tree, by their names, buffers, too; an optimizer's tensors, as NAME and their own names, and its
+ * steps; where a loader is.  They outlive the snapshot, and get no more tensors.  [errors as above] */
+KL_API_AT kl_status kl_snapshot_params(kl_snapshot *snapshot, const kl_params *params);
+KL_API_AT kl_status kl_snapshot_optimizer(kl_snapshot *snapshot, const char *name, kl_optimizer *opt);
+KL_API_AT kl_status kl_snapshot_loader(kl_snapshot *snapshot, const char *name, kl_loader *loader);
 /* A device's seeds: kl_next_seed goes on where it was.  Named "seeds.cpu:0".  [errors ARGUMENT, DEVICE, MEMORY] */
 KL_API_AT kl_status kl_snapshot_seeds(kl_snapshot *snapshot, kl_device device);
 /* Text for people and tools, which loading does not look at; in place of what the key had.
