@@ -69,7 +69,8 @@ static void digits(const char *name, bool raw, int want)
         return;
     }
     kl_model *m = kl_model_load(dev, path);
-    float *pixels = malloc((size_t)IMAGES * PIXELS * sizeof *pixels), *scores = malloc(2 * IMAGES * 10 * sizeof *scores);
+    float *pixels = malloc((size_t)IMAGES * PIXELS * sizeof *pixels);
+    float *scores = malloc(2 * IMAGES * 10 * sizeof *scores);
     bool ok = CHECK(m && pixels && scores) && OK(kl_idx_read(&x, images, 3, (int64_t[]){IMAGES, 28, 28})) &&
               OK(kl_idx_read(&y, labels, 1, (int64_t[]){IMAGES}));
     for (int i = 0; ok && i < IMAGES * PIXELS; i++)
