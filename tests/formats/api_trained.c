@@ -1,11 +1,12 @@
 /* Trained models: what they say of data that they were trained for, and their results in f32, fused, unfused and
  * interpreted, beside f64.
  *
- * Argument: a device.  The files are not part of Kiln: KILN_TEST_MODELS is a folder that has them, mnist-cnn.onnx,
- * opt-mnist.onnx and t10k-*.gz (MNIST's test images), ultraface_slim.onnx, silero_vad_v6.onnx.  Files that are not
- * there are skipped. */
+ * Arguments: a device, and, to run the models as programs compiled ahead of time, too, the build folder.  The files
+ * are not part of Kiln: KILN_TEST_MODELS is a folder that has them, mnist-cnn.onnx, opt-mnist.onnx and t10k-*.gz
+ * (MNIST's test images), ultraface_slim.onnx, silero_vad_v6.onnx.  Files that are not there are skipped. */
 #include "onnx_widen.h"
 #include "tests/support/api_check.h"
+#include "tests/support/sanitize.h"
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@ enum { IMAGES = 10000, PIXELS = 28 * 28, MOST = 4 };
 static const char *folder;
 static kl_device dev;
 static int skipped;
+static const char *build;
 
 static bool has(const char *name, char *path, size_t size)
 {
@@ -149,6 +151,74 @@ static double *results(const char *path, const char *device, bool fused, kl_dtyp
     return all;
 }
 
+static const char program[] =
+    "#include \"trained.h\"\n#include <stdio.h>\n#include <stdlib.h>\n"
+    "int main(int argc, char **argv)\n{\n"
+    "    trained_args a = {0};\n"
+    "    int nout = atoi(argv[1]);\n"
+    "    for (int i = 2; i < argc; i++) { /* the inputs' lengths, then the outputs' */\n"
+    "        int n = atoi(argv[i]), out = i - 2 - (argc - 2 - nout);\n"
+    "        unsigned seed = (unsigned)i - 1;\n"
+    "        float *v = malloc(sizeof *v * n);\n"
+    "        ((float **)(out < 0 ? (void *)&a : (void *)&a.out_0))[out < 0 ? i - 2 : out] = v;\n"
+    "        for (int k = 0; k < n; k++) {\n"
+    "            seed = seed * 1664525u + 1013904223u;\n"
+    "            v[k] = (float)(seed >> 8) / (float)(1 << 23) - 1;\n"
+    "        }\n    }\n"
+    "    if (trained_run(&a))\n        return 1;\n"
+    "    for (int k = 0; k < nout; k++)\n"
+    "        fwrite(((float **)&a.out_0)[k], sizeof(float), atoi(argv[argc - nout + k]), stdout);\n"
+    "    return 0;\n}\n";
+
+/* The same inference by an object that has the weights inside: the same bits.  All results are f32. */
+static void compiled(const char *name, const char *path, int nin, const struct shape_of *in, const double *want,
+                     size_t count)
+{
+    char at[1024], file[1100], header[1100], line[6000], lengths[300] = "";
+    kl_tensor x[MOST], y[MOST];
+    int64_t all = 0;
+    snprintf(at, sizeof at, "%s/trained-test", build);
+    snprintf(file, sizeof file, "%s/trained.o", at);
+    snprintf(header, sizeof header, "%s/trained.h", at);
+    mkdir(at, 0777);
+    kl_model *m = kl_model_load(dev, path);
+    uint32_t nout = kl_model_outputs(m);
+    kl_trace_begin("trained");
+    for (int i = 0; i < nin; i++) {
+        x[i] = filled(KL_F32, &in[i], 0);
+        snprintf(lengths + strlen(lengths), sizeof lengths - strlen(lengths), " %lld", (long long)kl_numel(x[i]));
+    }
+    OK(kl_model_call(m, (uint32_t)nin, x, nout, y));
+    for (uint32_t i = 0; i < nout; i++) {
+        all += kl_numel(kl_keep(y[i]));
+        snprintf(lengths + strlen(lengths), sizeof lengths - strlen(lengths), " %lld", (long long)kl_numel(y[i]));
+    }
+    kl_compile_options o = {.weights_inside = true, .cpu = "native"};
+    bool ok = OK(kl_trace_compile(file, header, &o)) && CHECK((size_t)all == count);
+    kl_model_free(m);
+    snprintf(file, sizeof file, "%s/trained.c", at);
+    FILE *f = fopen(file, "w");
+    ok = CHECK(f && fputs(program, f) >= 0 && !fclose(f)) && ok;
+    snprintf(line, sizeof line, "cd %s && cc -O1 %s trained.c trained.o %s/libkiln-aot.a -pthread -o trained && "
+             "./trained %u%s >result && ! nm -u trained.o | grep -v kiln_aot_", at, SANITIZE, build, nout, lengths);
+    if (!ok || !CHECK(system(line) == 0))
+        return;
+    float *got = malloc((count + 1) * sizeof *got);
+    snprintf(file, sizeof file, "%s/result", at);
+    f = fopen(file, "rb");
+    bool same = CHECK(f && got && fread(got, sizeof *got, count, f) == count);
+    for (size_t i = 0; same && i < count; i++)
+        same = (double)got[i] == want[i];
+    CHECK(same);
+    struct stat st;
+    snprintf(file, sizeof file, "%s/trained.o", at);
+    if (!stat(file, &st))
+        printf("%s: an object of %lld bytes\n", name, (long long)st.st_size);
+    if (f)
+        fclose(f);
+    free(got);
+}
+
 static void agrees(const char *name, int nin, const struct shape_of *in, double most)
 {
     char path[600], wide[] = "/tmp/kiln-wide-XXXXXX";
@@ -174,6 +244,8 @@ static void agrees(const char *name, int nin, const struct shape_of *in, double 
         CHECK(worst <= most && worst > 0);
         printf("%s on %s: %zu numbers, at most %.2g away from f64\n", name, device_now, n[0], worst);
     }
+    if (same && build)
+        compiled(name, path, nin, in, fused, n[0]);
     free(fused);
     free(unfused);
     free(interpreted);
@@ -187,6 +259,7 @@ int main(int argc, char **argv)
     static const struct shape_of voice[3] = {{2, {3, 576}}, {3, {1, 1, 128}}, {3, {1, 1, 128}}};
     device_now = argc > 1 ? argv[1] : "ref";
     dev = kl_device_named(device_now);
+    build = argc > 2 ? realpath(argv[2], NULL) : NULL;
     folder = getenv("KILN_TEST_MODELS");
     if (!folder) {
         printf("SKIP no-data models: KILN_TEST_MODELS is not a folder of trained models\n"
@@ -206,6 +279,7 @@ int main(int argc, char **argv)
     agrees("silero_vad_v6.onnx", 3, voice, 1e-4);
     if (skipped)
         printf("SKIP no-data models: KILN_TEST_MODELS lacks %d of the files\n", skipped);
+    free((void *)(uintptr_t)build);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped > 0);
     return failed > 0;
 }

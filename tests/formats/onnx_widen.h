@@ -77,7 +77,7 @@ static inline struct pb widen(const uint8_t *p, const uint8_t *end, enum widen_m
     bool cast = of == WIDEN_ATTRIBUTE && widen_is_cast(p, (size_t)(end - p));
     while (p < end) {
         const uint8_t *start = p;
-        uint64_t tag, v;
+        uint64_t tag, v = 0;
         enum widen_kind kind = WIDEN_COPY;
         enum widen_message inner = WIDEN_END;
         p = widen_varint(p, end, &tag);
