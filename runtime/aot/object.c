@@ -226,7 +226,8 @@ static bool write_image(struct image_writer *w, const struct program *p, const s
     put_weights(w, p->g, o, &m);
     m.program = put_program(w, p);
     if (w->failed)
-        return err_set(e, KL_ERR_MEMORY, "no memory for the commands and weights of @%s, which are at most 2 GiB", p->g->name);
+        return err_set(e, KL_ERR_MEMORY, "no memory for the commands and weights of @%s (at most 2 GiB)",
+                       p->g->name);
     memcpy(w->bytes, &m, sizeof m);
     return true;
 }
