@@ -58,8 +58,8 @@ object voice silero_vad_v6.onnx --bind seq_len=1
 } >"$tmp/wav"
 same voice silero_vad_v6.onnx "$tmp/wav"
 if grep -qE '^227 chunks, 0\.0' "$tmp/out"; then ok; else bad "voice: $(cat "$tmp/out")"; fi
-if "$build/examples/voice" "$models/silero_vad_v6.onnx" <"$tmp/images" 2>"$tmp/err" || ! grep -q 'no WAV file' "$tmp/err"
-then bad 'voice: what is no WAV file'; else ok; fi
+if "$build/examples/voice" "$models/silero_vad_v6.onnx" <"$tmp/images" 2>"$tmp/err" ||
+    ! grep -q 'no WAV file' "$tmp/err"; then bad 'voice: what is no WAV file'; else ok; fi
 
 object faces ultraface_slim.onnx
 {
@@ -67,7 +67,8 @@ object faces ultraface_slim.onnx
     head -c 360000 "$tmp/bytes"
 } >"$tmp/ppm"
 same faces ultraface_slim.onnx "$tmp/ppm"
-if grep -qx '0 faces' "$tmp/err" && [ "$(wc -c <"$tmp/out")" = 360015 ]; then ok; else bad "faces: $(cat "$tmp/err")"; fi
+if grep -qx '0 faces' "$tmp/err" && [ "$(wc -c <"$tmp/out")" = 360015 ]; then ok
+else bad "faces: $(cat "$tmp/err")"; fi
 if printf 'P6\n9 9\n255\n' | "$build/examples/faces" "$models/ultraface_slim.onnx" >"$tmp/out" 2>"$tmp/err" ||
     ! grep -q 'no PPM picture' "$tmp/err"; then bad 'faces: a picture cut off'; else ok; fi
 

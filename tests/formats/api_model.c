@@ -362,6 +362,20 @@ static void bad_graphs(void)
     refused(onnx_model(&g, 13), KL_ERR_IO, "nothing computes output 'y'");
     onnx_initializer(&g, "W", FLOAT, 2, (int64_t[]){INT64_C(1) << 62, INT64_C(1) << 62}, W, sizeof W);
     refused(onnx_model(&g, 13), KL_ERR_IO, "tensor 'W' has dimensions too large");
+    onnx_node(&g, "Neg", "x", "y", onnx_none()); /* an input is not there before it is given */
+    onnx_io(&g, 11, "x", FLOAT, 2, (int64_t[]){INT64_C(1) << 62, INT64_C(1) << 62});
+    onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){3});
+    kl_model *huge = load(onnx_model(&g, 13));
+    kl_tensor x = kl_input(dev, KL_F32, DIMS(2), X), y;
+    CHECK(huge && kl_model_call(huge, 1, &x, 1, &y) == KL_ERR_SHAPE && says("input 'x' is f32[4611686018427387904,"));
+    kl_release(x);
+    kl_model_free(huge);
+    onnx_node(&g, "ConstantOfShape", "shape", "y", onnx_none());
+    onnx_initializer(&g, "shape", INT64, 1, (int64_t[]){2}, (int64_t[]){INT64_C(1) << 62, 2}, 16);
+    onnx_io(&g, 12, "y", FLOAT, 2, (int64_t[]){-1, -1});
+    huge = load(onnx_model(&g, 13));
+    CHECK(huge && kl_model_call(huge, 0, NULL, 1, &y) != KL_OK && says("node 'ConstantOfShape'"));
+    kl_model_free(huge);
     onnx_initializer(&g, "W", FLOAT, 1, (int64_t[]){INT64_C(1) << 56}, W, sizeof W);
     refused(onnx_model(&g, 13), KL_ERR_IO, "tensor 'W' has 24 bytes of data where its shape has 72057594037927936");
     onnx_initializer(&g, "W", FLOAT, 1, (int64_t[]){-6}, W, sizeof W);
@@ -397,14 +411,14 @@ static void deep(void)
     pb_message(&f, 7, &n);
     pb_message(&m, 25, &f);
     refused(m, KL_ERR_IO, "function 'Again' calls itself");
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < 1000000; i++) {
         char in[16], out[16];
         snprintf(in, sizeof in, i ? "v%d" : "x", i);
         snprintf(out, sizeof out, "v%d", i + 1);
         onnx_node(&g, "Neg", in, out, onnx_none());
     }
     onnx_io(&g, 11, "x", FLOAT, 1, (int64_t[]){3});
-    onnx_io(&g, 12, "v20000", FLOAT, 1, (int64_t[]){3});
+    onnx_io(&g, 12, "v1000000", FLOAT, 1, (int64_t[]){3});
     kl_model *many = load(onnx_model(&g, 13));
     CHECK(many != NULL);
     kl_model_free(many);
