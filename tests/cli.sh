@@ -350,6 +350,26 @@ if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; t
     check 'kernel compiled' 0 '^b1 : f32\[2\] = 0.5 1.0$' "$kiln" kernel "$tmp/double.loop" --run --device cpu \
         --input b0="$tmp/x.npy" --slot 0=0.5
     check 'kernel to assembly' 0 'retq' "$kiln" kernel "$tmp/double.loop" --stage asm --device cpu
+    # What all lanes load under a mask is one element, not a gather.
+    cat >"$tmp/shared.loop" <<'END'
+kernel @shared {
+  schedule map width 32 grain 1
+  estimate 320 flops 1344 bytes
+  b0 = in 0 : f32[16]
+  b1 = out 0 : f32[320]
+  %1 = loop parallel 0 to 10 {
+    %2 = mul %1, 32 : i64
+    %3 = loop vector 0 to 32 {
+      %4 = add %2, %3 : *i64
+      %5 = le 3, %4 : *bool
+      %6 = load b0[%1] if %5 : *f32
+      store b1[%4] = %6
+    }
+  }
+}
+END
+    check 'a shared element under a mask' 1 '' sh -c "'$kiln' kernel '$tmp/shared.loop' --stage asm --device cpu |
+        grep gather"
 fi
 check 'kernel prints' 0 '%4 = loop serial 0 to 2 {$' "$kiln" kernel "$tmp/double.loop"
 check 'kernel from standard input' 0 '^kernel @double {' sh -c "cat '$tmp/two.loop' | '$kiln' kernel -"

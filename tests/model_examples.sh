@@ -8,7 +8,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 p=0 f=0
 ok() { p=$((p + 1)); }
 bad() { f=$((f + 1)) && echo "FAIL $*"; }
-for file in mnist-cnn.onnx silero_vad_v6.onnx ultraface_slim.onnx t10k-images-idx3-ubyte.gz t10k-labels-idx1-ubyte.gz; do
+for file in mnist-cnn.onnx silero_vad_v6.onnx ultraface_slim.onnx t10k-images-idx3-ubyte.gz \
+    t10k-labels-idx1-ubyte.gz; do
     if [ -z "$models" ] || [ ! -e "$models/$file" ]; then
         echo "SKIP no-data models: KILN_TEST_MODELS is not a folder that has $file"
         echo '0 passed, 0 failed, 1 skipped'
@@ -51,7 +52,8 @@ if [ "$right" -ge $((images * 98 / 100)) ]; then ok; else bad "classify: $right 
 # A second of silence, then noise: neither is speech.
 object voice silero_vad_v6.onnx --bind seq_len=1
 {
-    printf 'RIFF\000\000\000\000WAVEfmt \020\000\000\000\001\000\001\000\200\076\000\000\000\175\000\000\002\000\020\000'
+    printf 'RIFF\000\000\000\000WAVE'
+    printf 'fmt \020\000\000\000\001\000\001\000\200\076\000\000\000\175\000\000\002\000\020\000'
     printf 'data\377\377\377\177'
     head -c 32768 /dev/zero
     head -c 200000 "$tmp/bytes"

@@ -4,7 +4,11 @@
 #include "runtime/aot/object.h"
 #include <string.h>
 
-struct compile { const char *file, *object, *header, *weights; struct object_options options; struct cli_values values; };
+struct compile {
+    const char *file, *object, *header, *weights;
+    struct object_options options;
+    struct cli_values values;
+};
 
 static int parse_args(struct compile *c, int argc, char **argv)
 {
