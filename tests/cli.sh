@@ -265,11 +265,11 @@ check 'bits read' 0 '^return 0 : bf16\[\] = 3.0$' "$kiln" run "$tmp/bits.kir" --
     x="$tmp/bits.npy"
 check 'bits not asked for' 1 'holds u16\[\] where .* is bf16\[\]; --bf16-bits takes it' \
     "$kiln" run "$tmp/bits.kir" --device ref --input x="$tmp/bits.npy"
-run 'run short array' 1 '4 bytes of elements where its shape needs 8' --input x="$tmp/short.npy"
+run 'run short array' 1 '4 bytes of elements where the shape needs 8' --input x="$tmp/short.npy"
 run 'run other shape' 1 'holds f32\[1,2\]' --input x="$tmp/wide.npy"
 run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
 run 'run cut array' 1 'ends inside the header' --input x="$tmp/cut.npy"
-run 'run no array' 1 'magic number' --input x="$tmp/step.kir"
+run 'run no array' 1 'neither .npy' --input x="$tmp/step.kir"
 
 check 'bench, values made up' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/step.kir" --rounds 3 --json \
     "$tmp/b.json" --svg "$tmp/b.svg"
@@ -511,6 +511,30 @@ printf '\005\012\003\022\001N' >>"$tmp/neg.onnx"
 printf '\010\002\020\001B\001xJ\010\000\000\200?\000\000\000@' >"$tmp/x.pb"
 printf '\010\002\020\007B\005shapeJ\020\002\000\000\000\000\000\000\000\001\000\000\000\000' >"$tmp/shape.pb"
 printf '\000\000\000' >>"$tmp/shape.pb"
+
+# ---- kiln summary ----
+header='{"__metadata__":{"step":"17"},"a.weight":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},'
+header=$header'"a.bias":{"dtype":"F16","shape":[],"data_offsets":[8,10]}}   '
+printf "\\$(printf %03o ${#header})"'\000\000\000\000\000\000\000%s' "$header" >"$tmp/s.safetensors"
+printf '0123456789' >>"$tmp/s.safetensors"
+check 'summary of safetensors' 0 '^  a.weight  F32  \[2,1\]  8$' "$kiln" summary "$tmp/s.safetensors"
+check 'summary of a scalar' 0 '^  a.bias    F16  \[\]     2$' "$kiln" summary "$tmp/s.safetensors"
+check 'its metadata' 0 '^  step = "17"$' "$kiln" summary "$tmp/s.safetensors"
+check 'its sums' 0 '^total: 2 tensors, 3 elements, 10 bytes (10 bytes)$' "$kiln" summary "$tmp/s.safetensors"
+check 'summary of an array' 0 '^  (no name)  <f4  \[2\]  8$' "$kiln" summary "$tmp/x.npy"
+printf 'GGUF\003\000\000\000\001\000\000\000\000\000\000\000\001\000\000\000\000\000\000\000' >"$tmp/s.gguf"
+printf '\003\000\000\000\000\000\000\000eps\006\000\000\000\000\000\000?' >>"$tmp/s.gguf"
+printf '\001\000\000\000\000\000\000\000w\002\000\000\000' >>"$tmp/s.gguf"
+printf '\100\000\000\000\000\000\000\000\003\000\000\000\000\000\000\000' >>"$tmp/s.gguf"
+printf '\010\000\000\000\000\000\000\000\000\000\000\000' >>"$tmp/s.gguf"
+head -c $((32 + 204)) /dev/zero >>"$tmp/s.gguf"
+check 'summary of GGUF' 0 '^  w  Q8_0  \[3,64\]  204$' "$kiln" summary "$tmp/s.gguf"
+check 'its numbers' 0 '^  eps = 0.5$' "$kiln" summary "$tmp/s.gguf"
+check 'summary of a file cut off' 1 'short.gguf: byte 200, field offset: "w" takes 204 bytes' \
+    sh -c "head -c 200 '$tmp/s.gguf' >'$tmp/short.gguf'; '$kiln' summary '$tmp/short.gguf'"
+check 'summary of no such file' 1 'cannot open' "$kiln" summary "$tmp/none.npz"
+check 'summary of a graph' 1 'neither .npy, .npz, safetensors nor GGUF' "$kiln" summary "$tmp/step.kir"
+check 'summary without a file' 2 'summary needs a file' "$kiln" summary
 if "$kiln" opt "$tmp/neg.onnx" --bind N=2 2>&1 | grep -q 'reads no ONNX'; then
     echo 'SKIP not-built onnx: this build reads no models'
 else
@@ -518,6 +542,8 @@ else
     check 'run a model on .npy' 0 '= -1.0 -2.0$' "$kiln" run "$tmp/neg.onnx" --input 0="$tmp/x.npy" --unfused
     check 'run a model that reads a shape' 0 '^return 0 "y" : f32\[2,1\] = -1.0 -2.0$' \
         "$kiln" run "$tmp/shaped.onnx" --input x="$tmp/x.pb" --input shape="$tmp/shape.pb"
+    check 'summary of a model' 0 '^  x  f32  \[N\]$' "$kiln" summary "$tmp/neg.onnx"
+    check 'its weights' 0 '^total: 0 tensors, 0 elements' "$kiln" summary "$tmp/neg.onnx"
     check 'a model without values' 1 "input 0 'x' has no value" "$kiln" run "$tmp/neg.onnx"
     check 'an input that it has not' 1 "the model has no input 'z'" "$kiln" run "$tmp/neg.onnx" --input z="$tmp/x.pb"
     check 'an output that it has not' 1 "the model has no output 'z'" "$kiln" run "$tmp/neg.onnx" --output z=z.npy

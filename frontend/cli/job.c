@@ -73,11 +73,11 @@ static bool fits_leaf(const struct job *j, const struct leaf *l, const struct jo
     const struct shape *s = &j->g->shape[l->shape];
     const struct job_value *b = a->from;
     char want[SHAPE_TEXT], have[SHAPE_TEXT];
-    bool bits = l->dtype == KL_BF16 && a->npy.dtype == KL_U16;
-    if ((a->npy.dtype == l->dtype || (bits && j->bf16_bits)) && shape_equal(&a->npy.shape, s))
+    bool bits = l->dtype == KL_BF16 && a->array.dtype == KL_U16;
+    if ((a->array.dtype == l->dtype || (bits && j->bf16_bits)) && shape_equal(&a->array.shape, s))
         return true;
-    cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s%s", b->value, dtype_name(a->npy.dtype),
-              shape_text(&a->npy.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
+    cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s%s", b->value, dtype_name(a->array.dtype),
+              shape_text(&a->array.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
               dtype_name(l->dtype), shape_text(s, want, sizeof want),
               bits && !j->bf16_bits ? "; --bf16-bits takes it as bits of bf16" : "");
     return false;
@@ -90,7 +90,7 @@ static bool read_array(const struct job *j, const struct leaves *l, struct job_a
         return false;
     mem_free(to[i].bytes);
     to[i] = (struct job_array){.from = b};
-    if (!cli_read_array(b->value, &to[i].bytes, &to[i].npy))
+    if (!cli_read_array(b->value, &to[i].bytes, &to[i].array))
         return false;
     return shape_is_symbolic(&j->g->shape[l->v[i].shape]) || fits_leaf(j, &l->v[i], &to[i]);
 }
@@ -128,7 +128,7 @@ static bool load_arrays(struct job *j, const struct leaves *l, struct job_array 
             continue;
         if (!fits_leaf(j, &l->v[i], &a[i]))
             return false;
-        if (!(to[i] = leaf_buffer(j, l, i, a[i].npy.data, a[i].npy.bytes)))
+        if (!(to[i] = leaf_buffer(j, l, i, a[i].array.data, a[i].array.bytes)))
             return false;
         mem_free(a[i].bytes);
         a[i].bytes = NULL;

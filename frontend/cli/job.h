@@ -2,7 +2,6 @@
 #ifndef KILN_CLI_JOB_H
 #define KILN_CLI_JOB_H
 #include "cli.h"
-#include "npy.h"
 #include "runtime/runtime.h"
 
 struct job_value {                       /* --option name=value */
@@ -11,7 +10,8 @@ struct job_value {                       /* --option name=value */
     uint32_t leaf;                       /* an input of a model: its leaf + 1, UINT32_MAX: none; else 0 */
     bool done;                           /* leaf is the graph's, no longer the model's */
 };
-struct job_array { char *bytes; struct npy npy; const struct job_value *from; }; /* a file that was read, for a leaf */
+/* A file that was read, for a leaf. */
+struct job_array { char *bytes; struct cli_array array; const struct job_value *from; };
 
 struct job {
     const char *file, *device_name;

@@ -61,6 +61,9 @@ const struct cli_command cli_commands[] = {
      "           [--bf16-bits]",
      "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev;\n"
      "      --page: all stages and kernels, with these times", cli_profile},
+    {"summary", "FILE.safetensors | FILE.gguf | FILE.npz | FILE.npy | FILE.onnx",
+     "the tensors of a file: names, types, shapes, bytes and their sums; metadata; a model's inputs and outputs",
+     cli_summary},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 const unsigned cli_command_count = sizeof cli_commands / sizeof *cli_commands;

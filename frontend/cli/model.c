@@ -37,14 +37,14 @@ static void cli_model_free(struct cli_model *c)
 
 /* ---- arrays from files ---- */
 
-static bool read_pb(const char *path, char **bytes, struct npy *out)
+static bool read_pb(const char *path, char **bytes, struct cli_array *out)
 {
     kl_tensor t = kl_model_read_tensor(kl_device_default(), path);
     int64_t dims[KL_MAX_RANK];
     int rank = t.id ? kl_shape(t, dims) : -1;
     *bytes = NULL;
     if (rank >= 0) {
-        *out = (struct npy){.dtype = kl_dtype_of(t), .shape.rank = (uint32_t)rank,
+        *out = (struct cli_array){.dtype = kl_dtype_of(t), .shape.rank = (uint32_t)rank,
                             .bytes = (size_t)kl_numel(t) * kl_dtype_size(kl_dtype_of(t))};
         memcpy(out->shape.dim, dims, (size_t)rank * sizeof *dims);
         *bytes = mem_alloc(out->bytes + 1);
@@ -60,19 +60,35 @@ static bool read_pb(const char *path, char **bytes, struct npy *out)
     return false;
 }
 
-bool cli_read_array(const char *path, char **bytes, struct npy *out)
+/* The elements are copied: they may have been unpacked, or in another order. */
+static bool read_npy(const char *path, const char *all, size_t len, char **bytes, struct cli_array *out)
+{
+    kl_file *f = kl_file_open_bytes_at(NULL, path, all, len);
+    kl_file_entry e;
+    if (f && kl_file_format_of(f) != KL_FILE_NPY)
+        return kl_file_close(f), cli_error("%s: not a .npy array", path), false;
+    const void *data = f && kl_file_get(f, 0, &e) == KL_OK ? kl_file_data_at(NULL, f, "") : NULL;
+    if (data && (*bytes = mem_alloc(e.bytes + 1))) {
+        memcpy(*bytes, data, e.bytes);
+        *out = (struct cli_array){e.dtype, {.rank = (uint32_t)e.rank}, *bytes, e.bytes};
+        memcpy(out->shape.dim, e.dims, (size_t)e.rank * sizeof *e.dims);
+    } else {
+        cli_error("%s", data ? "out of memory" : kl_last_error());
+    }
+    kl_file_close(f);
+    return *bytes != NULL;
+}
+
+bool cli_read_array(const char *path, char **bytes, struct cli_array *out)
 {
     size_t len, n = strlen(path);
-    struct err e = {0};
+    *bytes = NULL;
     if (n > 3 && !strcmp(path + n - 3, ".pb"))
         return read_pb(path, bytes, out);
-    *bytes = cli_read(path, &len);
-    if (!*bytes || npy_parse(*bytes, len, out, &e))
-        return *bytes != NULL;
-    cli_error("%s: %s", path, e.msg);
-    mem_free(*bytes);
-    *bytes = NULL;
-    return false;
+    char *all = cli_read(path, &len);
+    bool ok = all && read_npy(path, all, len, bytes, out);
+    mem_free(all);
+    return ok;
 }
 
 /* ---- inputs ---- */
@@ -116,7 +132,7 @@ static bool model_arrays(struct cli_model *c, struct job_value *bind, unsigned n
         mem_free(a->bytes);
         a->from = &bind[k];
         bind[k].leaf = i + 1;
-        if (!cli_read_array(bind[k].value, &a->bytes, &a->npy))
+        if (!cli_read_array(bind[k].value, &a->bytes, &a->array))
             return false;
     }
     return true;
@@ -139,16 +155,16 @@ static bool model_shapes(struct cli_model *c, const struct cli_values *values)
         const struct job_array *a = &c->array[i];
         if (!a->bytes)
             continue;
-        memcpy(c->dims[i], a->npy.shape.dim, a->npy.shape.rank * sizeof **c->dims);
-        c->in[i].rank = (int)a->npy.shape.rank;
-        c->in[i].dtype = (kl_dtype)a->npy.dtype;
-        for (uint32_t k = 0; k < a->npy.shape.rank; k++) {
+        memcpy(c->dims[i], a->array.shape.dim, a->array.shape.rank * sizeof **c->dims);
+        c->in[i].rank = (int)a->array.shape.rank;
+        c->in[i].dtype = (kl_dtype)a->array.dtype;
+        for (uint32_t k = 0; k < a->array.shape.rank; k++) {
             const char *s = c->in[i].symbol[k];
             int64_t v;
             if (s && !symbol_known(&c->values, s, &v) && c->values.n < MAX_SYMBOLS) {
                 c->values.name[c->values.n] = s;
                 c->values.len[c->values.n] = strlen(s);
-                c->values.value[c->values.n++] = a->npy.shape.dim[k];
+                c->values.value[c->values.n++] = a->array.shape.dim[k];
             }
         }
     }
@@ -186,7 +202,7 @@ static bool model_tensors(struct cli_model *c, kl_device d, bool numbers)
         char *zeros = a->bytes ? NULL : mem_alloc(bytes + 1);
         if (!a->bytes && !zeros)
             return cli_error("out of memory"), false;
-        c->t[i] = kl_input(d, v->dtype, v->rank, c->dims[i], a->bytes ? a->npy.data : zeros);
+        c->t[i] = kl_input(d, v->dtype, v->rank, c->dims[i], a->bytes ? a->array.data : zeros);
         mem_free(zeros);
         if (kl_check(c->t[i]) != KL_OK)
             return cli_error("%s", kl_last_error()), false;

@@ -12,7 +12,5 @@ bool cli_model_open(struct job *j);      /* job_open of a model: the graph, and 
 struct graph *cli_model_graph(const char *path, const char *device, const struct cli_values *values);
 bool cli_model_compile(const char *path, const struct cli_values *values, const char *object, const char *header,
                        const kl_compile_options *o);
-/* An array of a .npy file or, by the ending .pb, of a TensorProto; *bytes: what out->data is in. */
-bool cli_read_array(const char *path, char **bytes, struct npy *out);
 
 #endif

@@ -45,6 +45,12 @@ KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_key
                                      const kl_tensor *in, uint32_t nout, kl_tensor *out);
 KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin,
                                        const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API kl_file *kl_file_open_at(const kl_site *site, const char *path);
+KL_API kl_file *kl_file_open_bytes_at(const kl_site *site, const char *name, const void *bytes, size_t n);
+KL_API kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *file, kl_device device, const char *name);
+KL_API const void *kl_file_data_at(const kl_site *site, kl_file *file, const char *name);
+KL_API kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, uint32_t n,
+                                  const kl_file_item *items, uint32_t nmeta, const kl_file_pair *meta);
 KL_API kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path);
 KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
                                   uint32_t nout, kl_tensor *out);
@@ -88,6 +94,8 @@ KL_API kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, bool causal);
 KL_API kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale,
                                  kl_tensor zero_point);
+KL_API kl_tensor kl_quantized_of_at(const kl_site *site, kl_tensor integers, kl_qscheme scheme, kl_tensor scale,
+                                    kl_tensor zero_point);
 KL_API kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x);
 KL_API kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tensor x);
 KL_API kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows, kl_tensor columns,
@@ -358,6 +366,11 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_dispatch(...) kl_dispatch_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_with(...) kl_dispatch_with_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_direct(...) kl_dispatch_direct_at(KL_HERE, __VA_ARGS__)
+#define kl_file_open(...) kl_file_open_at(KL_HERE, __VA_ARGS__)
+#define kl_file_open_bytes(...) kl_file_open_bytes_at(KL_HERE, __VA_ARGS__)
+#define kl_file_tensor(...) kl_file_tensor_at(KL_HERE, __VA_ARGS__)
+#define kl_file_data(...) kl_file_data_at(KL_HERE, __VA_ARGS__)
+#define kl_file_write(...) kl_file_write_at(KL_HERE, __VA_ARGS__)
 #define kl_model_load(...) kl_model_load_at(KL_HERE, __VA_ARGS__)
 #define kl_model_call(...) kl_model_call_at(KL_HERE, __VA_ARGS__)
 #define kl_model_read_tensor(...) kl_model_read_tensor_at(KL_HERE, __VA_ARGS__)
@@ -399,6 +412,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_nested_softmax(...) kl_nested_softmax_at(KL_HERE, __VA_ARGS__)
 #define kl_nested_attention(...) kl_nested_attention_at(KL_HERE, __VA_ARGS__)
 #define kl_quantized(...) kl_quantized_at(KL_HERE, __VA_ARGS__)
+#define kl_quantized_of(...) kl_quantized_of_at(KL_HERE, __VA_ARGS__)
 #define kl_observe(...) kl_observe_at(KL_HERE, __VA_ARGS__)
 #define kl_quantized_by(...) kl_quantized_by_at(KL_HERE, __VA_ARGS__)
 #define kl_sparse_coo(...) kl_sparse_coo_at(KL_HERE, __VA_ARGS__)

@@ -290,6 +290,7 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/layers/named.h>
 #include <kiln/layers/nested.h>
 #include <kiln/layers/blocked.h>
+#include <kiln/formats/file.h>
 #include <kiln/formats/model.h>
 #include <kiln/train/optim.h>
 #include <kiln/step.h>

@@ -12,7 +12,7 @@
 
 enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
 enum { LEAST_ROW = 256, SMALL_ARRAY = 1 << 16 }; /* bytes: of a row worth a prefetch, of an array that stays cached */
-enum { SHORT_ROW = 6, FEW_ROWS = 64 }; /* elements of a row that is a lane; results that are worth it */
+enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* a row that is a lane; results worth it */
 enum { LONG_COLUMN = 64 }; /* elements for which the reduction takes longer than the epilogue */
 
 struct reduce {
@@ -134,7 +134,7 @@ static val chain_chunk(const struct reduce *r, val base, int64_t count)
 static val short_row(const struct reduce *r)
 {
     struct kernel *k = r->w->k;
-    val lane[SHORT_ROW], none = k_splat(k, identity(r));
+    val lane[LANES_OF_SHORT_ROW], none = k_splat(k, identity(r));
     int64_t n = 1;
     while (n < r->len)
         n *= 2;
