@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the benchmarks that `./run bench` built: the one named, or all but those that need peers or a GPU.
+# Runs the benchmarks that `./run bench` built: the one named, or all but those that need peers, models or a GPU.
 #   bench/run.sh [NAME] [--case CASE] [--json FILE] [--svg FILE]
 # The tables of `gpu`, all its cases, are kept as bench/results/gpu-DATE.txt.
 set -euo pipefail
@@ -17,7 +17,7 @@ while (($#)); do
     *) names+=("$1") && shift ;;
     esac
 done
-((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|gpu' <<<"$available" || true)
+((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|models|gpu' <<<"$available" || true)
 
 # What all backends built in add to recording an op: of the two builds the fastest pass in each of a few turns, for the
 # machine's speed changes from second to second; microseconds for 1000 ops, as all of dispatch's rows.
@@ -34,6 +34,15 @@ backends_by_turns() { # FILE
         printf ", \"limit\": 5, \"fraction\": null, \"baseline\": null, \"ratio\": null}\n]\n"
         printf "dispatch backends  all - 1    1 %11.2f %11.2f %11.2f us       %11.2f\n",
             d[(NR + 1) / 2], d[1], d[NR], 5 >"/dev/stderr" }' >"$1"
+}
+
+# onnxruntime for bench/models.c, in a virtual environment of its own; without it there is nothing to compare with.
+peer_for_models() {
+    local peer=$folder/../onnxruntime
+    if ! [ -e "$peer/ready" ]; then
+        python3 -m venv "$peer" && "$peer/bin/pip" install --quiet onnxruntime && touch "$peer/ready" || return 0
+    fi
+    export KILN_TEST_PYTHON=$peer/bin/python KILN_TEST_TURNS=$folder/../../bench/onnxruntime_turns.py
 }
 
 # Each program writes a JSON array; the file is one array of all their rows.
@@ -53,6 +62,7 @@ for name in "${names[@]}"; do
             >"$kept/gpu-$(date +%F).txt"
         continue
     fi
+    if [ "$name" = models ]; then peer_for_models; fi
     "$folder/$name" "${options[@]}" --json "$parts/$name"
     written+=("$name")
     if [ "$name" = dispatch ] && [ -x "$one/dispatch" ]; then

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Fuzzes what reads files for a time:  fuzz.sh BUILD [SECONDS] [TARGET]
 #
-# TARGET: fuzz_parse, the parser and what follows it, or fuzz_file, files of tensors (tests/fuzz/TARGET.c).  It starts
-# from samples and from what earlier runs found new, kept in BUILD/TARGET-corpus.  An input that fails is left in BUILD
-# as crash-*, leak-*, oom-* or timeout-*; `BUILD/tests/TARGET FILE` runs it again and `-minimize_crash=1 -runs=100000`
+# TARGET: fuzz_parse, the parser and what follows it, fuzz_file, files of tensors, or fuzz_onnx, the importer of models,
+# from ONNX's own tests (Debian: libonnx-testdata) (tests/fuzz/TARGET.c).  It starts from samples and from what earlier
+# runs found new, kept in BUILD/TARGET-corpus.  An input that fails is left in BUILD as crash-*, leak-*, oom-* or timeout-*; `BUILD/tests/TARGET FILE` runs it again and `-minimize_crash=1 -runs=100000`
 # makes it smaller.
 build=$1 seconds=${2:-60} target=${3:-fuzz_parse}
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -51,6 +51,18 @@ file_words() {
     printf '"%s"\n' "'descr':" "'fortran_order':" "'shape':" True False '<f8' '|b1' '|i1' dtype shape data_offsets \
         __metadata__ F64 BF16 F8_E4M3 general.alignment '\x93NUMPY' 'PK\x01\x02' 'PK\x03\x04' 'PK\x05\x06' \
         'PK\x06\x06' 'PK\x06\x07' '\xff\xff\xff\xff' '\x01\x00\x10\x00'
+}
+
+onnx_samples() {
+    for file in /usr/share/libonnx-testdata/data/*/test_*/model.onnx; do
+        [ -e "$file" ] && [ "$(wc -c <"$file")" -le 4096 ] && cp "$file" "$seeds/$(basename "$(dirname "$file")")"
+    done
+}
+
+# Operators and attributes as the importer knows them.
+onnx_words() {
+    sed -n 's/^[A-Z_]*(\([A-Za-z0-9]*\),.*/"\1"/p' "$root/frontend/formats/onnx/ops.def"
+    grep -hoE 'onnx_attr_[a-z]*\(n, "[a-z_]*"' "$root"/frontend/formats/onnx/ops/*.c | sed 's/.*(n, //'
 }
 
 "${target#fuzz_}_samples"

@@ -216,6 +216,26 @@ static void load_wide(struct emitter *m, val v)
     }
 }
 
+/* All lanes load the same element: once, if the mask of one of them is true. */
+static void load_shared(struct emitter *m, val v, LLVMValueRef ptr)
+{
+    LLVMValueRef *part = emit_new_parts(m, v), *mask = emit_parts(m, m->k->inst[v].b), any = NULL;
+    LLVMTypeRef bits = LLVMIntTypeInContext(m->ctx, m->native);
+    for (unsigned p = 0; mask && p < m->parts; p++) {
+        LLVMValueRef own = LLVMBuildBitCast(m->b, mask[p], bits, "");
+        any = any ? LLVMBuildOr(m->b, any, own, "") : own;
+    }
+    if (!part || !any)
+        return;
+    LLVMValueRef x = load_if(m, m->k->inst[v].dtype, ptr,
+                             LLVMBuildICmp(m->b, LLVMIntNE, any, LLVMConstNull(bits), ""));
+    for (unsigned p = 0; p < m->parts; p++) {
+        LLVMValueRef all = m->native > 1 ? splat(m, x, m->native) : x;
+        part[p] = LLVMBuildSelect(m->b, mask[p], all, LLVMConstNull(LLVMTypeOf(all)), "");
+    }
+    m->v[v].form = FORM_VECTOR;
+}
+
 void emit_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -236,6 +256,10 @@ void emit_load(struct emitter *m, val v)
     }
     if (shared && m->v[i->b].form == FORM_UNIFORM) {
         emit_set_uniform(m, out, load_if(m, i->dtype, address_anywhere(m, buf, index->scalar), m->v[i->b].scalar));
+        return;
+    }
+    if (shared) {
+        load_shared(m, v, address_anywhere(m, buf, index->scalar));
         return;
     }
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;

@@ -2,8 +2,13 @@
 #include "cli.h"
 #include "model.h"
 #include "runtime/aot/object.h"
+#include <string.h>
 
-struct compile { const char *file, *object, *header; struct object_options options; struct cli_values values; };
+struct compile {
+    const char *file, *object, *header, *weights;
+    struct object_options options;
+    struct cli_values values;
+};
 
 static int parse_args(struct compile *c, int argc, char **argv)
 {
@@ -21,6 +26,8 @@ static int parse_args(struct compile *c, int argc, char **argv)
             cli_bind_option(&c->values, &a);
         else if (cli_is(&a, "--schedules"))
             cli_schedules(&a);
+        else if (cli_is(&a, "--weights"))
+            c->weights = cli_value(&a);
         else if (cli_is(&a, "--unfused"))
             c->options.fuse = false;
         else if (!a.option && !c->file)
@@ -30,7 +37,19 @@ static int parse_args(struct compile *c, int argc, char **argv)
     }
     if (!a.failed && (!c->file || !c->object || !c->header))
         cli_error("compile needs a file, -o and --header; see kiln help");
+    if (!a.failed && c->weights && strcmp(c->weights, "inside") && strcmp(c->weights, "file"))
+        return cli_error("--weights is inside or file, not '%s'", c->weights), CLI_USAGE;
+    if (!a.failed && c->weights && c->file && !cli_is_model(c->file))
+        return cli_error("--weights: only a model has them; a graph's states are the caller's"), CLI_USAGE;
     return !a.failed && c->file && c->object && c->header ? CLI_OK : CLI_USAGE;
+}
+
+/* Beside the object: its name with another ending. */
+static void weights_path(const char *object, char *to, size_t size)
+{
+    size_t n = strlen(object);
+    bool o = n > 2 && !strcmp(object + n - 2, ".o");
+    snprintf(to, size, "%.*s.weights", (int)(o ? n - 2 : n), object);
 }
 
 /* No array says what a symbol is. */
@@ -53,7 +72,10 @@ int cli_compile(int argc, char **argv)
     struct object_made made;
     struct err e = {0};
     if (cli_is_model(c.file)) {
-        kl_compile_options o = {c.options.prefix, c.options.cpu};
+        char weights[4096];
+        bool apart = c.weights && !strcmp(c.weights, "file");
+        weights_path(c.object, weights, sizeof weights);
+        kl_compile_options o = {c.options.prefix, c.options.cpu, !apart, apart ? weights : NULL};
         option_fuse_here(c.options.fuse);
         return cli_model_compile(c.file, &c.values, c.object, c.header, &o) ? CLI_OK : CLI_FAILED;
     }
@@ -63,7 +85,7 @@ int cli_compile(int argc, char **argv)
         if (!object_make(g, &c.options, &made, &e)) {
             cli_error("%s", e.msg);
         } else {
-            if (object_write(&made, c.object, c.header, &e)) {
+            if (object_write(&made, c.object, c.header, NULL, &e)) {
                 printf("%s: %s_run for %s: %u kernels, %zu bytes; %lld bytes of temporaries\n", c.object, made.prefix,
                        made.cpu, made.kernels, made.code.size, (long long)made.workspace_bytes);
                 status = CLI_OK;

@@ -37,8 +37,9 @@ const struct cli_command cli_commands[] = {
      "      hold bits of bf16",
      cli_run},
     {"compile", "FILE -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
-     "           [--unfused] [--schedules FILE]",
-     "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a", cli_compile},
+     "           [--unfused] [--schedules FILE] [--weights inside|file]",
+     "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a; a model's weights\n"
+     "are in it, or with --weights file beside it, in FILE.weights", cli_compile},
     {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--bf16-bits] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},

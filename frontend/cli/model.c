@@ -379,8 +379,13 @@ bool cli_model_compile(const char *path, const struct cli_values *values, const 
         ok = cli_error("%s", kl_last_error()) == CLI_OK;
     char name[64];
     graph_name_of(path, name, sizeof name);
+    FILE *f = ok ? fopen(object, "rb") : NULL;
+    long bytes = f && !fseek(f, 0, SEEK_END) ? ftell(f) : -1;
+    if (f)
+        fclose(f);
     if (ok)
-        printf("%s: %s_run\n", object, o->prefix ? o->prefix : name);
+        printf("%s: %s_run, %ld bytes; weights %s\n", object, o->prefix ? o->prefix : name, bytes,
+               o->weights_inside ? "inside" : o->weights_path);
     cli_model_free(&c);
     return ok;
 }

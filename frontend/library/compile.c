@@ -20,28 +20,63 @@ static void name_leaves(struct graph *g, const struct trace *tr, bool *fixed)
     }
 }
 
-static bool trace_compile_compile(struct trace *tr, const char *object, const char *header, const kl_compile_options *o,
-                    struct err *e)
+static void free_values(void **value, uint32_t n)
+{
+    for (uint32_t i = 0; value && i < n; i++)
+        mem_free(value[i]);
+    mem_free(value);
+}
+
+/* Of the states that the trace only reads, their values; NULL: *e. */
+static void **state_values(const struct graph *g, const struct trace *tr, struct err *e)
+{
+    void **value = mem_alloc((g->state.n + 1) * sizeof *value);
+    bool ok = value != NULL;
+    for (uint32_t i = 0; ok && i < g->state.n; i++) {
+        bool assigned = false;
+        for (uint32_t k = 0; k < g->nout; k++)
+            assigned |= g->out[k].kind == OUT_ASSIGN && g->out[k].state == i;
+        if (assigned)
+            continue;
+        kl_tensor t = tr->bound[i].h;
+        size_t bytes = (size_t)kl_numel(t) * kl_dtype_size(kl_dtype_of(t));
+        kl_trace_suspend();
+        ok = (value[i] = mem_alloc(bytes + 1)) && kl_read(t, value[i], bytes) == KL_OK;
+        kl_trace_resume();
+    }
+    if (ok)
+        return value;
+    free_values(value, value ? g->state.n : 0);
+    err_set(e, KL_ERR_MEMORY, "no memory for the values of its states");
+    return NULL;
+}
+
+static bool trace_compile_compile(struct trace *tr, const char *object, const char *header,
+                                  const kl_compile_options *o, struct err *e)
 {
     bool known;
     const struct graph *recorded = trace_graph(tr, &known, e);
     if (!recorded)
         return e->code || err_set(e, KL_ERR_ARGUMENT, "it keeps and assigns nothing");
     bool *fixed = mem_alloc(recorded->slot.n);
-    struct object_options options = {o ? o->prefix : NULL, o ? o->cpu : NULL, option_fuse(), fixed, tr->r.slot};
+    struct object_options options = {o ? o->prefix : NULL, o ? o->cpu : NULL, option_fuse(), fixed, tr->r.slot,
+                                     NULL, o && o->weights_path && !o->weights_inside};
     struct object_made made;
     struct graph *g = graph_clone(recorded);
-    bool ok = g && fixed;
+    void **value = NULL;
+    bool values = o && (o->weights_inside || o->weights_path), ok = g && fixed;
     if (ok) {
         name_leaves(g, tr, fixed);
-        ok = object_make(g, &options, &made, e);
+        options.state = values ? (const void *const *)(value = state_values(g, tr, e)) : NULL;
+        ok = (!values || value) && object_make(g, &options, &made, e);
     } else {
         err_set(e, KL_ERR_MEMORY, "out of memory");
     }
+    free_values(value, value ? g->state.n : 0);
     graph_free(g);
     mem_free(fixed);
     if (ok) {
-        ok = object_write(&made, object, header, e);
+        ok = object_write(&made, object, header, o ? o->weights_path : NULL, e);
         object_made_free(&made);
     }
     return ok;

@@ -23,6 +23,12 @@ typedef struct kl_compile_options {
     /* The processor: "baseline" (also NULL), the least that Kiln's arithmetic needs: on x86-64 level x86-64-v3;
      * "x86-64-v3", "x86-64-v4"; or "native", this machine's. */
     const char *cpu;
+    /* States that the trace only reads keep the values that they have now: in the object, where a run takes them whose
+     * pointer in the args is NULL, */
+    bool weights_inside;
+    /* or in this file, each at a multiple of 64 bytes: PREFIX_weights(args, bytes of the file) in the header sets the
+     * pointers.  NULL: there is none. */
+    const char *weights_path;
 } kl_compile_options;
 
 /* Ends the open trace, without running it, and writes its program.  Each kl_input and kl_wrap in it becomes a member

@@ -17,7 +17,7 @@
 #define KILN_IMAGE_H
 #include "passes/passes.h"
 
-enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 2 }; /* the version: of all that stands in this file */
+enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 3 }; /* the version: of all that stands in this file */
 
 struct image {
     uint32_t magic, version;
@@ -28,6 +28,7 @@ struct image {
     uint32_t out;             /* struct image_out[nout] */
     uint32_t program;
     uint32_t max_args;        /* most arguments of a kernel */
+    uint32_t weight, pad;     /* uint32_t[nstate], or 0: a state's value, where its pointer is NULL; 0: it has none */
     uint64_t features;        /* of the processor: bit i is number i of IMAGE_FEATURES */
     int64_t arena_bytes, scratch_bytes; /* scratch: of each thread */
     int64_t later_bytes;      /* new values of states that must not be overwritten before the end */

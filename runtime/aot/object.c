@@ -167,6 +167,53 @@ static uint64_t features_of(const struct caps *target)
     return all;
 }
 
+static size_t state_bytes(const struct graph *g, uint32_t i)
+{
+    const struct leaf *l = &g->state.v[i];
+    return (size_t)shape_count(&g->shape[l->shape]) * dtype_size(l->dtype);
+}
+
+enum { WEIGHT_ALIGN = 64 }; /* the image's own alignment */
+
+static void put_weights(struct image_writer *w, const struct graph *g, const struct object_options *o, struct image *m)
+{
+    if (!o->state || o->weights_apart || !g->state.n)
+        return;
+    m->weight = aot_object_put(w, NULL, g->state.n * sizeof m->weight);
+    for (uint32_t i = 0; i < g->state.n && !w->failed; i++) {
+        uint32_t at = 0;
+        if (o->state[i]) {
+            aot_object_put(w, NULL, (size_t)(-(int64_t)w->n & (WEIGHT_ALIGN - 1)));
+            at = aot_object_put(w, o->state[i], state_bytes(g, i));
+        }
+        if (!w->failed)
+            memcpy(w->bytes + m->weight + i * sizeof at, &at, sizeof at);
+    }
+}
+
+size_t object_weight_at(const struct graph *g, const struct object_options *o, uint32_t state)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < state; i++)
+        at += o->state[i] ? (state_bytes(g, i) + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN : 0;
+    return at;
+}
+
+static bool weights_apart(const struct graph *g, const struct object_options *o, struct object_made *out,
+                          struct err *e)
+{
+    if (!o->state || !o->weights_apart)
+        return true;
+    out->weights_bytes = object_weight_at(g, o, g->state.n);
+    out->weights = mem_alloc(out->weights_bytes + 1);
+    if (!out->weights)
+        return err_set(e, KL_ERR_MEMORY, "no memory for the weights of @%s", g->name);
+    for (uint32_t i = 0; i < g->state.n; i++)
+        if (o->state[i])
+            memcpy(out->weights + object_weight_at(g, o, i), o->state[i], state_bytes(g, i));
+    return true;
+}
+
 static bool write_image(struct image_writer *w, const struct program *p, const struct object_options *o,
                         const struct caps *target, struct err *e)
 {
@@ -176,9 +223,11 @@ static bool write_image(struct image_writer *w, const struct program *p, const s
     aot_object_put_kernels(w, p, &m);
     put_leaves(w, p, &m);
     put_slots(w, p->g, o, &m);
+    put_weights(w, p->g, o, &m);
     m.program = put_program(w, p);
     if (w->failed)
-        return err_set(e, KL_ERR_MEMORY, "no memory for the commands of @%s", p->g->name);
+        return err_set(e, KL_ERR_MEMORY, "no memory for the commands and weights of @%s (at most 2 GiB)",
+                       p->g->name);
     memcpy(w->bytes, &m, sizeof m);
     return true;
 }
@@ -238,7 +287,7 @@ bool object_make(const struct graph *captured, const struct object_options *o, s
     const struct backend *b = backend_get("llvm", e);
     struct program *p =
         b && b->target(o->cpu ? o->cpu : "baseline", &target, e) ? plan(captured, o->fuse, &target, e) : NULL;
-    bool ok = p && write_image(&w, p, o, &target, e);
+    bool ok = p && write_image(&w, p, o, &target, e) && weights_apart(captured, o, out, e);
     if (ok) {
         struct object_parts object = {prefix, (const struct kernel *const *)p->kernel, p->nkernel, w.bytes, w.n};
         ok = b->object(&object, &target, &out->code, e);
@@ -248,7 +297,7 @@ bool object_make(const struct graph *captured, const struct object_options *o, s
         snprintf(out->cpu, sizeof out->cpu, "%s", target.name);
         out->kernels = p->nkernel;
         out->workspace_bytes = program_arenas(p);
-        if (!(out->header = object_header(captured, o->fixed, prefix, target.name)))
+        if (!(out->header = object_header(captured, o, prefix, target.name)))
             ok = err_set(e, KL_ERR_MEMORY, "no memory for the header of @%s", captured->name);
     }
     mem_free(w.bytes);
@@ -262,6 +311,7 @@ void object_made_free(struct object_made *made)
 {
     mem_free(made->code.bytes);
     mem_free(made->header);
+    mem_free(made->weights);
     *made = (struct object_made){0};
 }
 
@@ -279,12 +329,16 @@ static bool aot_object_write_file(const char *path, const void *bytes, size_t si
     return ok || err_set(e, KL_ERR_IO, "%s: %s", path, strerror(cause));
 }
 
-bool object_write(const struct object_made *made, const char *object_path, const char *header_path, struct err *e)
+bool object_write(const struct object_made *made, const char *object_path, const char *header_path,
+                  const char *weights_path, struct err *e)
 {
     if (!aot_object_write_file(object_path, made->code.bytes, made->code.size, e))
         return false;
-    if (aot_object_write_file(header_path, made->header, strlen(made->header), e))
-        return true;
+    if (aot_object_write_file(header_path, made->header, strlen(made->header), e)) {
+        if (!made->weights || aot_object_write_file(weights_path, made->weights, made->weights_bytes, e))
+            return true;
+        remove(header_path);
+    }
     remove(object_path);
     return false;
 }

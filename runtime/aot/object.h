@@ -10,10 +10,14 @@ struct object_options {
     bool fuse;
     const bool *fixed;  /* per slot, or NULL: it is compiled in, with these bits, */
     const uint64_t *slot;
+    const void *const *state; /* per state, or NULL: its value (NULL: none), which the object gets, */
+    bool weights_apart;       /* or object_made.weights */
 };
 struct object_made {
     struct code code;   /* the object file */
     char *header;       /* the text of its C header */
+    unsigned char *weights; /* what stands in a file of its own; NULL: nothing */
+    size_t weights_bytes;
     char prefix[OBJECT_NAME], cpu[64];
     uint32_t kernels;
     int64_t workspace_bytes; /* of temporaries */
@@ -23,8 +27,10 @@ struct object_made {
 /* false: *e.  Else the caller gives it to object_made_free. */
 bool object_make(const struct graph *captured, const struct object_options *o, struct object_made *out, struct err *e);
 void object_made_free(struct object_made *made);
-/* Writes both files; false: *e, and neither is there. */
-bool object_write(const struct object_made *made, const char *object_path, const char *header_path, struct err *e);
+/* Writes the files; false: *e, and none is there. */
+/* weights_path: for made->weights. */
+bool object_write(const struct object_made *made, const char *object_path, const char *header_path,
+                  const char *weights_path, struct err *e);
 /* Size of the struct of arguments; slot_at[i] (or NULL): where in it slot i lies, SIZE_MAX for one that is fixed. */
 size_t object_args_layout(const struct graph *g, const bool *fixed, size_t *slot_at);
 
@@ -32,7 +38,9 @@ size_t object_args_layout(const struct graph *g, const bool *fixed, size_t *slot
 /* The name as a prefix; one that has to be given as it is (exact) and is no C identifier is refused. */
 bool object_prefix(const char *name, bool exact, char out[OBJECT_NAME], struct err *e);
 /* mem_free it; NULL: out of memory. */
-char *object_header(const struct graph *g, const bool *fixed, const char *prefix, const char *cpu);
+char *object_header(const struct graph *g, const struct object_options *o, const char *prefix, const char *cpu);
+/* Where the value of a state stands among the weights that are apart; that of number g->state.n: their bytes. */
+size_t object_weight_at(const struct graph *g, const struct object_options *o, uint32_t state);
 enum object_member { MEMBER_IN, MEMBER_STATE, MEMBER_OUT, MEMBER_SLOT };
 enum { OBJECT_MEMBER = 48 };
 /* The name of a member of the struct of arguments: in_NAME, state_NAME, out_NUMBER, slot_NAME. */

@@ -107,7 +107,8 @@ static bool is_assigned(const struct graph *g, uint32_t state)
     return false;
 }
 
-static void put_member(struct text *t, const struct graph *g, enum object_member kind, uint32_t i, uint32_t number)
+static void put_member(struct text *t, const struct graph *g, const struct object_options *o, enum object_member kind,
+                       uint32_t i, uint32_t number)
 {
     unsigned dtype;
     char name[OBJECT_MEMBER], shape[SHAPE_TEXT];
@@ -120,24 +121,26 @@ static void put_member(struct text *t, const struct graph *g, enum object_member
     text_pad(t, start, 40);
     text_put(t, "/* %s%s%s", dtype_name(dtype), shape_text(s, shape, sizeof shape), stored_as(dtype));
     if (kind == MEMBER_STATE)
-        text_put(t, written ? ": read, and given its new value" : ": read");
+        text_put(t, "%s", written ? ": read, and given its new value"
+                          : o->state && o->state[i] && !o->weights_apart ? ": read; NULL: its value in the object"
+                          : ": read");
     text_put(t, " */\n");
 }
 
-static void put_members(struct text *t, const struct graph *g, const bool *fixed)
+static void put_members(struct text *t, const struct graph *g, const struct object_options *o)
 {
     for (uint32_t i = 0; i < g->input.n; i++)
-        put_member(t, g, MEMBER_IN, i, i);
+        put_member(t, g, o, MEMBER_IN, i, i);
     for (uint32_t i = 0; i < g->state.n; i++)
-        put_member(t, g, MEMBER_STATE, i, i);
+        put_member(t, g, o, MEMBER_STATE, i, i);
     for (uint32_t i = 0, n = 0; i < g->nout; i++)
         if (g->out[i].kind == OUT_RETURN)
-            put_member(t, g, MEMBER_OUT, i, n++);
+            put_member(t, g, o, MEMBER_OUT, i, n++);
     text_put(t, "    void *workspace;                    /* NULL: of malloc, for the time of the run */\n"
                 "    size_t workspace_bytes;\n");
     for (uint32_t i = 0; i < g->slot.n; i++)
-        if (!(fixed && fixed[i]) && object_slot(g, i) == i)
-            put_member(t, g, MEMBER_SLOT, i, i);
+        if (!(o->fixed && o->fixed[i]) && object_slot(g, i) == i)
+            put_member(t, g, o, MEMBER_SLOT, i, i);
 }
 
 /* A macro for the elements of each array. */
@@ -157,7 +160,30 @@ static void put_counts(struct text *t, const struct graph *g, const char *prefix
         }
 }
 
-char *object_header(const struct graph *g, const bool *fixed, const char *prefix, const char *cpu)
+/* A function that points states into the file of weights. */
+static void put_weights_function(struct text *t, const struct graph *g, const struct object_options *o,
+                                 const char *prefix)
+{
+    char name[OBJECT_MEMBER];
+    unsigned dtype;
+    if (!o->state || !o->weights_apart)
+        return;
+    text_put(t, "\n/* Points the states whose values are in the weights' file to the file's bytes, which start at a "
+                "multiple of 64. */\n#define %s_weights_bytes %zu\n"
+                "static inline void %s_weights(%s_args *args, const void *bytes)\n{\n", prefix,
+             object_weight_at(g, o, g->state.n), prefix, prefix);
+    for (uint32_t i = 0; i < g->state.n; i++) {
+        if (!o->state[i])
+            continue;
+        object_member(g, MEMBER_STATE, i, name);
+        member_type(g, MEMBER_STATE, i, &dtype);
+        text_put(t, "    args->%s = (const %s *)((const char *)bytes + %zu);\n", name, c_type(dtype),
+                 object_weight_at(g, o, i));
+    }
+    text_put(t, "}\n");
+}
+
+char *object_header(const struct graph *g, const struct object_options *o, const char *prefix, const char *cpu)
 {
     struct text t = {0};
     text_put(
@@ -173,12 +199,13 @@ char *object_header(const struct graph *g, const bool *fixed, const char *prefix
         " * overlapping another. */\n"
         "typedef struct %s_args {\n",
         prefix);
-    put_members(&t, g, fixed);
+    put_members(&t, g, o);
     text_put(&t,
              "} %s_args;\n/* As the object has it. */\ntypedef char %s_args_size[sizeof(%s_args) == %zu ? 1 : -1];\n\n",
-             prefix, prefix, prefix, object_args_layout(g, fixed, NULL));
+             prefix, prefix, prefix, object_args_layout(g, o->fixed, NULL));
     text_put(&t, "/* Elements of the arrays. */\n");
     put_counts(&t, g, prefix);
+    put_weights_function(&t, g, o, prefix);
     text_put(&t,
              "\n/* One run.  0, or why it did nothing: kiln_aot_error says it in words.  Any number of threads may run "
              "at once,\n"

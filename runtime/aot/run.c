@@ -130,14 +130,15 @@ static void run_commands(struct frame *f)
 /* ---- one run ---- */
 
 /* The workspace: what one run has, then what each worker has. */
-struct parts { size_t later, table, slots, fixed, scratch, worker; };
+struct parts { size_t later, table, pointers, slots, fixed, scratch, worker; };
 
 static struct parts workspace_parts(const struct image *m)
 {
     struct parts p;
     p.later = round_up((size_t)m->arena_bytes);
     p.table = p.later + round_up((size_t)m->later_bytes);
-    p.slots = p.table + round_up(m->nout * sizeof(void *));
+    p.pointers = p.table + round_up(m->nout * sizeof(void *));
+    p.slots = p.pointers + round_up(m->weight ? (m->ninput + m->nstate + m->nreturn) * sizeof(void *) : 0);
     p.fixed = p.slots + round_up((m->nslot + 1) * sizeof(uint64_t));
     p.scratch = round_up((size_t)m->scratch_bytes);
     p.worker = p.scratch + round_up(m->max_args * sizeof(void *));
@@ -212,6 +213,24 @@ static char *find_workspace(const void *const *given, const struct parts *p, uns
     return work + need - p->fixed;
 }
 
+/* The value of pointer i that is in the image, 0: none. */
+static uint32_t weight_inside(const struct image *m, uint32_t i)
+{
+    const uint32_t *weight = at(m, m->weight);
+    return m->weight && i >= m->ninput && i - m->ninput < m->nstate ? weight[i - m->ninput] : 0;
+}
+
+/* The pointers of the args, those that are NULL to what is inside. */
+static const void *const *with_weights(const struct image *m, const void *const *given, const void **to)
+{
+    if (!m->weight) return given;
+    for (uint32_t i = 0; i < m->ninput + m->nstate + m->nreturn; i++) {
+        uint32_t inside = given[i] ? 0 : weight_inside(m, i);
+        to[i] = inside ? at(m, inside) : given[i];
+    }
+    return to;
+}
+
 static int aot_run_check(const struct image *m, const void *args)
 {
     if (m->magic != IMAGE_MAGIC || m->version != IMAGE_VERSION) return KL_ERR_COMPILE;
@@ -219,7 +238,7 @@ static int aot_run_check(const struct image *m, const void *args)
     const void *const *pointer = args;
     const int64_t *bytes = at(m, m->pointer);
     for (uint32_t i = 0; args && i < m->ninput + m->nstate + m->nreturn; i++)
-        if (!pointer[i] && bytes[i]) return KL_ERR_ARGUMENT;
+        if (!pointer[i] && bytes[i] && !weight_inside(m, i)) return KL_ERR_ARGUMENT;
     return args ? KL_OK : KL_ERR_ARGUMENT;
 }
 
@@ -242,7 +261,7 @@ int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *ar
     }
     r.slot = slot;
     r.scratch = work + p.fixed;
-    run_with(&r, &p, work, pointer);
+    run_with(&r, &p, work, with_weights(m, pointer, (const void **)(work + p.pointers)));
     free(own);
     return KL_OK;
 }

@@ -287,6 +287,47 @@ static void loops(void)
 
 /* ---- files that are not as they should be ---- */
 
+/* Steps of an LSTM all at once, where its weights are transposed before, and one after another, where they are not. */
+static void recurrent(void)
+{
+    enum { T = 10, I = 2, H = 3 };
+    static float x[T * I], w[4 * H * I], r[4 * H * H];
+    float all[2][2 * H], zero[H] = {0};
+    struct pb g = {0}, attributes = onnx_attr_i("hidden_size", H);
+    for (int i = 0; i < 4 * H * H; i++) {
+        r[i] = (float)(i * 7 % 11) / 8 - 0.5f;
+        w[i % (4 * H * I)] = (float)(i * 5 % 13) / 8 - 0.75f;
+        x[i % (T * I)] = (float)(i * 3 % 7) / 4 - 0.75f;
+    }
+    onnx_node(&g, "LSTM", "x W R - - h c", "- hn cn", attributes);
+    pb_text(&g, 2, "recurrent");
+    onnx_initializer(&g, "W", FLOAT, 3, (int64_t[]){1, 4 * H, I}, w, sizeof w);
+    onnx_initializer(&g, "R", FLOAT, 3, (int64_t[]){1, 4 * H, H}, r, sizeof r);
+    onnx_io(&g, 11, "x", FLOAT, 3, (int64_t[]){-1, 1, I});
+    for (int i = 0; i < 2; i++) {
+        onnx_io(&g, 11, i ? "c" : "h", FLOAT, 3, (int64_t[]){1, 1, H});
+        onnx_io(&g, 12, i ? "cn" : "hn", FLOAT, 3, (int64_t[]){1, 1, H});
+    }
+    kl_model *m = load(onnx_model(&g, 14));
+    for (int single = 0; CHECK(m) && single < 2; single++) {
+        kl_scope_begin();
+        kl_tensor in[3] = {kl_none, kl_input(dev, KL_F32, DIMS(1, 1, H), zero),
+                           kl_input(dev, KL_F32, DIMS(1, 1, H), zero)};
+        for (int t = 0; t < T; t += single ? 1 : T) {
+            kl_tensor out[2];
+            in[0] = kl_input(dev, KL_F32, DIMS(single ? 1 : T, 1, I), x + t * I);
+            OK(kl_model_call(m, 3, in, 2, out));
+            in[1] = out[0];
+            in[2] = out[1];
+        }
+        for (int i = 0; i < 2; i++)
+            OK(kl_read(in[1 + i], all[single] + i * H, H * sizeof(float)));
+        kl_scope_end();
+    }
+    CHECK(!memcmp(all[0], all[1], sizeof all[0]) && all[0][0] != 0);
+    kl_model_free(m);
+}
+
 static void missing_operators(void)
 {
     struct pb g = {0};
@@ -321,6 +362,20 @@ static void bad_graphs(void)
     refused(onnx_model(&g, 13), KL_ERR_IO, "nothing computes output 'y'");
     onnx_initializer(&g, "W", FLOAT, 2, (int64_t[]){INT64_C(1) << 62, INT64_C(1) << 62}, W, sizeof W);
     refused(onnx_model(&g, 13), KL_ERR_IO, "tensor 'W' has dimensions too large");
+    onnx_node(&g, "Neg", "x", "y", onnx_none()); /* an input is not there before it is given */
+    onnx_io(&g, 11, "x", FLOAT, 2, (int64_t[]){INT64_C(1) << 62, INT64_C(1) << 62});
+    onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){3});
+    kl_model *huge = load(onnx_model(&g, 13));
+    kl_tensor x = kl_input(dev, KL_F32, DIMS(2), X), y;
+    CHECK(huge && kl_model_call(huge, 1, &x, 1, &y) == KL_ERR_SHAPE && says("input 'x' is f32[4611686018427387904,"));
+    kl_release(x);
+    kl_model_free(huge);
+    onnx_node(&g, "ConstantOfShape", "shape", "y", onnx_none());
+    onnx_initializer(&g, "shape", INT64, 1, (int64_t[]){2}, (int64_t[]){INT64_C(1) << 62, 2}, 16);
+    onnx_io(&g, 12, "y", FLOAT, 2, (int64_t[]){-1, -1});
+    huge = load(onnx_model(&g, 13));
+    CHECK(huge && kl_model_call(huge, 0, NULL, 1, &y) != KL_OK && says("node 'ConstantOfShape'"));
+    kl_model_free(huge);
     onnx_initializer(&g, "W", FLOAT, 1, (int64_t[]){INT64_C(1) << 56}, W, sizeof W);
     refused(onnx_model(&g, 13), KL_ERR_IO, "tensor 'W' has 24 bytes of data where its shape has 72057594037927936");
     onnx_initializer(&g, "W", FLOAT, 1, (int64_t[]){-6}, W, sizeof W);
@@ -356,14 +411,14 @@ static void deep(void)
     pb_message(&f, 7, &n);
     pb_message(&m, 25, &f);
     refused(m, KL_ERR_IO, "function 'Again' calls itself");
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < 1000000; i++) {
         char in[16], out[16];
         snprintf(in, sizeof in, i ? "v%d" : "x", i);
         snprintf(out, sizeof out, "v%d", i + 1);
         onnx_node(&g, "Neg", in, out, onnx_none());
     }
     onnx_io(&g, 11, "x", FLOAT, 1, (int64_t[]){3});
-    onnx_io(&g, 12, "v20000", FLOAT, 1, (int64_t[]){3});
+    onnx_io(&g, 12, "v1000000", FLOAT, 1, (int64_t[]){3});
     kl_model *many = load(onnx_model(&g, 13));
     CHECK(many != NULL);
     kl_model_free(many);
@@ -468,6 +523,7 @@ int main(int argc, char **argv)
         reads_shapes();
         branches();
         loops();
+        recurrent();
         missing_operators();
         bad_graphs();
         deep();

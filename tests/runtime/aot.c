@@ -105,7 +105,7 @@ static void add(const char *path)
                      "%s: %s", path, e.msg);
     if (!ok)
         return;
-    if (check(object_write(&made, in_folder("%s.o", t->name), in_folder("%s.h", t->name), &e), "%s", e.msg))
+    if (check(object_write(&made, in_folder("%s.o", t->name), in_folder("%s.h", t->name), NULL, &e), "%s", e.msg))
         ntest++;
     object_made_free(&made);
 }
@@ -373,7 +373,7 @@ static void test_errors(void)
             KL_ERR_SHAPE, "symbol n has no value");
     struct err e = {0};
     struct object_made made = {.header = (char *)"h", .code = {(void *)"o", 1}};
-    check(!object_write(&made, in_folder("e.o"), "/nowhere/e.h", &e) && e.code == KL_ERR_IO &&
+    check(!object_write(&made, in_folder("e.o"), "/nowhere/e.h", NULL, &e) && e.code == KL_ERR_IO &&
               strstr(e.msg, "/nowhere/e.h"),
           "error %d '%s'", e.code, e.msg);
     FILE *f = fopen(in_folder("e.o"), "rb");

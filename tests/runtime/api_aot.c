@@ -119,6 +119,73 @@ static void test_step(kl_device dev)
         fclose(f);
 }
 
+static const char weights_program[] =
+    "#include \"apart.h\"\n#include \"inside.h\"\n#include <stdio.h>\n#include <stdlib.h>\n"
+    "int main(void)\n{\n"
+    "    float x[inside_count_in_x], calls = 3, all[3], zero[inside_count_state_w] = {0};\n"
+    "    void *bytes = aligned_alloc(64, apart_weights_bytes);\n"
+    "    FILE *f = fopen(\"apart.weights\", \"rb\");\n"
+    "    if (!f || fread(bytes, 1, apart_weights_bytes, f) != apart_weights_bytes || getc(f) != EOF)\n"
+    "        return 1;\n"
+    "    for (int i = 0; i < inside_count_in_x; i++)\n        x[i] = (float)((i * 7) % 11) / 4 - 1;\n"
+    "    inside_args a = {.in_x = x, .out_0 = &all[0]};\n"
+    "    if (!inside_run(&a))\n        return 2; /* the state that is assigned has no value of its own */\n"
+    "    a.state_calls = &calls;\n"
+    "    if (inside_run(&a))\n        return 3;\n"
+    "    apart_args b = {.in_x = x, .out_0 = &all[1], .state_calls = &calls};\n"
+    "    apart_weights(&b, bytes);\n"
+    "    if (apart_run(&b))\n        return 4;\n"
+    "    a.out_0 = &all[2], a.state_w = zero;\n" /* weights of the caller's own */
+    "    if (inside_run(&a) || calls != 6)\n        return 5;\n"
+    "    printf(\"%a\\n%a\\n%a\\n\", all[0], all[1], all[2]);\n"
+    "    fclose(f);\n    free(bytes);\n    return 0;\n}\n";
+
+/* States that are only read, with their values in the object, and in a file of their own. */
+static void test_weights(kl_device dev)
+{
+    char path[2][1100], name[1100], x_header[1100];
+    float images[N * M], all[3], want = 0;
+    kl_tensor w = weights(dev), calls = kl_zeros(dev, KL_F32, 0, NULL);
+    kl_set_name(calls, "calls");
+    for (int i = 0; i < N * M; i++)
+        images[i] = image(0, i);
+    for (int how = 0; how < 3; how++) {
+        kl_trace_begin(how == 1 ? "apart" : "inside");
+        kl_tensor x = kl_input(dev, KL_F32, DIMS(N, M), images);
+        kl_set_name(x, "x");
+        kl_tensor y = kl_keep(kl_sum_all(kl_exp(kl_matmul(x, w))));
+        kl_assign(calls, kl_add_scalar(calls, 1));
+        if (how == 2) {
+            OK(kl_trace_end());
+            want = kl_item_f32(y);
+            kl_release(y);
+            break;
+        }
+        snprintf(path[how], sizeof path[how], "%s/%s.o", folder, how ? "apart" : "inside");
+        snprintf(x_header, sizeof x_header, "%s/%s.h", folder, how ? "apart" : "inside");
+        snprintf(name, sizeof name, "%s/apart.weights", folder);
+        kl_compile_options o = {.weights_inside = !how, .weights_path = how ? name : NULL};
+        if (!OK(kl_trace_compile(path[how], x_header, &o)))
+            return;
+    }
+    kl_release(w);
+    kl_release(calls);
+    snprintf(name, sizeof name, "%s/weights.c", folder);
+    FILE *f = fopen(name, "w");
+    CHECK(f && fputs(weights_program, f) >= 0 && !fclose(f));
+    if (!sh("cd %s && cc -std=c17 -Wall -Wextra -Werror %s weights.c inside.o apart.o %s/libkiln-aot.a -pthread "
+            "-o weights", SANITIZE, build) ||
+        !sh("cd %s && ./weights > sums%s%s", "", ""))
+        return;
+    snprintf(name, sizeof name, "%s/sums", folder);
+    f = fopen(name, "r");
+    CHECK(f && fscanf(f, "%f%f%f", &all[0], &all[1], &all[2]) == 3 && all[0] == want && all[1] == want &&
+          all[2] == N * 2);
+    if (f)
+        fclose(f);
+    sh("cd %s && ! nm -u inside.o | grep -v kiln_aot_%s%s", "", "");
+}
+
 static kl_status negate_types(void *ctx, const kl_custom_call *call, kl_type *out)
 {
     (void)ctx;
@@ -203,6 +270,7 @@ int main(int argc, char **argv)
     mkdir(folder, 0777);
     test_step(dev);
     test_again(dev);
+    test_weights(dev);
     test_errors(dev);
     free((void *)(uintptr_t)build);
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);

@@ -115,12 +115,13 @@ static bool depth_fits(const uint8_t *p, const uint8_t *end, const ProtobufCMess
 ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDescriptor *d, const char *path,
                                 struct message *why)
 {
-    if (!depth_fits(b->data, b->data + b->size, d, 0)) {
+    static const uint8_t none[1];
+    const uint8_t *data = b->size ? b->data : none; /* an empty file is not mapped */
+    if (!depth_fits(data, data + b->size, d, 0)) {
         message_set(why, KL_ERR_IO, "%.300s: messages are nested more than %d deep", path, NESTED_MOST);
         return NULL;
     }
-    static const uint8_t none[1];
-    ProtobufCMessage *m = protobuf_c_message_unpack(d, NULL, b->size, b->size ? b->data : none);
+    ProtobufCMessage *m = protobuf_c_message_unpack(d, NULL, b->size, data);
     if (!m)
         message_set(why, KL_ERR_IO, "%.300s is no %s in protobuf, or it is damaged or cut off", path, d->short_name);
     return m;
