@@ -101,6 +101,20 @@ KL_API_AT kl_tensor kl_trunc(kl_tensor a); /* a without its fraction [TYPE] */
 KL_API_AT kl_tensor kl_sign(kl_tensor a); /* 1 where a > 0, -1 where a < 0, else a: a zero or NaN; gradient 0 [TYPE] */
 KL_API_AT kl_tensor kl_is_nan(kl_tensor a); /* bool; floats [TYPE] */
 KL_API_AT kl_tensor kl_is_finite(kl_tensor a); /* bool: neither infinite nor NaN; floats [TYPE] */
+KL_API_AT kl_tensor kl_is_inf(kl_tensor a); /* bool: infinite, of either sign; floats [TYPE] */
+KL_API_AT kl_tensor kl_cbrt(kl_tensor a);   /* cube root, of the sign of a; gradient 0 at 0; floats [TYPE] */
+KL_API_AT kl_tensor kl_log10(kl_tensor a);  /* logarithm to base 10; floats [TYPE] */
+/* log |gamma(a)|: infinite at infinities, 0 and negative integers, where the gradient is 0; floats.  The absolute error
+ * is a few roundings of 1 near its zeros.  [TYPE] */
+KL_API_AT kl_tensor kl_lgamma(kl_tensor a);
+/* the derivative of log gamma(a): at 0 infinite with the other sign than a's, NaN at negative integers; floats
+ * [TYPE] */
+KL_API_AT kl_tensor kl_digamma(kl_tensor a);
+/* the x whose erf is a: infinite at -1 and 1, where the gradient is 0, NaN outside; floats [TYPE] */
+KL_API_AT kl_tensor kl_erfinv(kl_tensor a);
+/* the number of bits that are 1; of those above the highest 1: all of them where a is 0.  Integers, the result too */
+KL_API_AT kl_tensor kl_popcount(kl_tensor a);
+KL_API_AT kl_tensor kl_clz(kl_tensor a);
 KL_API_AT kl_tensor kl_not(kl_tensor a); /* bitwise complement; logical for bool; not floats [TYPE] */
 KL_API_AT kl_tensor kl_square(kl_tensor a); /* a times a */
 
@@ -128,7 +142,21 @@ KL_API_AT kl_tensor kl_xor(kl_tensor a, kl_tensor b); /* bitwise; not floats */
 /* a << b, the count modulo the width; integers, like the next two */
 KL_API_AT kl_tensor kl_shl(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_shr(kl_tensor a, kl_tensor b); /* a >> b, copying the sign, the count modulo the width */
+/* a >> b of a's bits, zeros coming in, whatever the sign; the count modulo the width */
+KL_API_AT kl_tensor kl_shr_logical(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_rem(kl_tensor a, kl_tensor b); /* what a / b leaves, with the sign of a; x/0 leaves 0 */
+/* a / b rounded toward zero, or down; of integers x/0 is 0, of floats infinite or NaN; numbers, like the next two */
+KL_API_AT kl_tensor kl_div_trunc(kl_tensor a, kl_tensor b);
+KL_API_AT kl_tensor kl_div_floor(kl_tensor a, kl_tensor b);
+/* what div_trunc leaves, with the sign of a: of integers kl_rem, of floats as C's fmod, exact (of f64 for quotients
+ * below 2^300).  The gradient is 1 to a, minus the quotient to b; of mod likewise */
+KL_API_AT kl_tensor kl_fmod(kl_tensor a, kl_tensor b);
+/* what div_floor leaves, with the sign of b where it is not 0; of integers x/0 leaves 0 */
+KL_API_AT kl_tensor kl_mod(kl_tensor a, kl_tensor b);
+/* log(e^a + e^b), without overflow; floats */
+KL_API_AT kl_tensor kl_logaddexp(kl_tensor a, kl_tensor b);
+/* the next number of the dtype from a on toward b, b where both are equal; no gradient; floats */
+KL_API_AT kl_tensor kl_nextafter(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_eq(kl_tensor a, kl_tensor b); /* the compares give bool */
 KL_API_AT kl_tensor kl_ne(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_lt(kl_tensor a, kl_tensor b);
