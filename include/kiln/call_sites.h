@@ -308,6 +308,10 @@ KL_API kl_tensor kl_sum_at(const kl_site *site, kl_tensor a, int naxes, const in
 KL_API kl_tensor kl_reduce_max_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_reduce_min_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_reduce_prod_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_reduce_and_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_reduce_or_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_reduce_xor_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_p_norm_at(const kl_site *site, kl_tensor a, double p, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_any_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_all_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
@@ -318,6 +322,8 @@ KL_API kl_tensor kl_cumsum_at(const kl_site *site, kl_tensor a, int axis, bool e
 KL_API kl_tensor kl_cumprod_at(const kl_site *site, kl_tensor a, int axis, bool exclusive, bool reverse);
 KL_API kl_tensor kl_cummax_at(const kl_site *site, kl_tensor a, int axis, bool reverse);
 KL_API kl_tensor kl_cummin_at(const kl_site *site, kl_tensor a, int axis, bool reverse);
+KL_API kl_tensor kl_cummax_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places);
+KL_API kl_tensor kl_cummin_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places);
 KL_API kl_tensor kl_recurrence_at(const kl_site *site, kl_tensor a, kl_tensor b, int axis, bool reverse);
 KL_API kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis);
 KL_API kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b);
@@ -616,6 +622,10 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_min(...) kl_reduce_min_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_prod(...) kl_reduce_prod_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_and(...) kl_reduce_and_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_or(...) kl_reduce_or_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_xor(...) kl_reduce_xor_at(KL_HERE, __VA_ARGS__)
+#define kl_p_norm(...) kl_p_norm_at(KL_HERE, __VA_ARGS__)
 #define kl_any(...) kl_any_at(KL_HERE, __VA_ARGS__)
 #define kl_all(...) kl_all_at(KL_HERE, __VA_ARGS__)
 #define kl_mean(...) kl_mean_at(KL_HERE, __VA_ARGS__)
@@ -626,6 +636,8 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_cumprod(...) kl_cumprod_at(KL_HERE, __VA_ARGS__)
 #define kl_cummax(...) kl_cummax_at(KL_HERE, __VA_ARGS__)
 #define kl_cummin(...) kl_cummin_at(KL_HERE, __VA_ARGS__)
+#define kl_cummax_places(...) kl_cummax_places_at(KL_HERE, __VA_ARGS__)
+#define kl_cummin_places(...) kl_cummin_places_at(KL_HERE, __VA_ARGS__)
 #define kl_recurrence(...) kl_recurrence_at(KL_HERE, __VA_ARGS__)
 #define kl_logcumsumexp(...) kl_logcumsumexp_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)

@@ -293,6 +293,13 @@ KL_API_AT kl_tensor kl_sum(kl_tensor a, int naxes, const int *axes, bool keepdim
 KL_API_AT kl_tensor kl_reduce_max(kl_tensor a, int naxes, const int *axes, bool keepdims); /* NaN if any is NaN */
 KL_API_AT kl_tensor kl_reduce_min(kl_tensor a, int naxes, const int *axes, bool keepdims); /* NaN if any is NaN */
 KL_API_AT kl_tensor kl_reduce_prod(kl_tensor a, int naxes, const int *axes, bool keepdims);
+/* Bits of all elements combined, of bool as truths; of nothing all ones, or zeros; integers and bool.  [TYPE] */
+KL_API_AT kl_tensor kl_reduce_and(kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API_AT kl_tensor kl_reduce_or(kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API_AT kl_tensor kl_reduce_xor(kl_tensor a, int naxes, const int *axes, bool keepdims);
+/* (sum of |a|^p)^(1/p), p compiled in: infinite for the largest, minus infinite for the smallest |a|, 0 for how many
+ * elements are not 0.  Gradient 0 where a is 0 or the norm is; floats.  [TYPE, ARGUMENT: p is NaN] */
+KL_API_AT kl_tensor kl_p_norm(kl_tensor a, double p, int naxes, const int *axes, bool keepdims);
 KL_API_AT kl_tensor kl_any(kl_tensor a, int naxes, const int *axes, bool keepdims); /* is one true? bool [TYPE] */
 KL_API_AT kl_tensor kl_all(kl_tensor a, int naxes, const int *axes, bool keepdims); /* are all true? bool [TYPE] */
 KL_API_AT kl_tensor kl_mean(kl_tensor a, int naxes, const int *axes, bool keepdims); /* floats [TYPE] */
@@ -310,6 +317,10 @@ KL_API_AT kl_tensor kl_cumprod(kl_tensor a, int axis, bool exclusive, bool rever
 /* NaN from the first NaN on; the gradient goes to the first of equals. */
 KL_API_AT kl_tensor kl_cummax(kl_tensor a, int axis, bool reverse);
 KL_API_AT kl_tensor kl_cummin(kl_tensor a, int axis, bool reverse);
+/* The same, and a new handle for the place along the axis (i32; i64 where the axis is longer) of the latest element
+ * that is the extreme so far, or NaN as that is; the gradient goes to it.  [ARGUMENT: places is NULL] */
+KL_API_AT kl_tensor kl_cummax_places(kl_tensor a, int axis, bool reverse, kl_tensor *places);
+KL_API_AT kl_tensor kl_cummin_places(kl_tensor a, int axis, bool reverse, kl_tensor *places);
 /* The linear recurrence y_t = a_t y_(t-1) + b_t along an axis, from y_0 = b_0; a and b of one shape. */
 KL_API_AT kl_tensor kl_recurrence(kl_tensor a, kl_tensor b, int axis, bool reverse);
 /* log of the sum of e^x of the elements up to each one, without overflow; floats. */

@@ -353,8 +353,13 @@ inline tensor dynamic_update(const tensor &a, const tensor &update, const std::v
 KILN_REDUCE(sum, sum)
 KILN_REDUCE(reduce_max, reduce_max) KILN_REDUCE(reduce_min, reduce_min) KILN_REDUCE(reduce_prod, reduce_prod)
 KILN_REDUCE(any, any) KILN_REDUCE(all, all) KILN_REDUCE(mean, mean) KILN_REDUCE(logsumexp, logsumexp)
-KILN_REDUCE(norm, norm)
+KILN_REDUCE(norm, norm) KILN_REDUCE(reduce_and, reduce_and) KILN_REDUCE(reduce_or, reduce_or)
+KILN_REDUCE(reduce_xor, reduce_xor)
 #undef KILN_REDUCE
+inline tensor p_norm(const tensor &a, double p, const axes &over = {}, bool keepdims = false, KILN_AT)
+{
+    return own(kl_p_norm_at(&at, a.get(), p, over.size(), over.or_null(), keepdims));
+}
 inline tensor var(const tensor &a, const axes &over = {}, bool keepdims = false, int correction = 1, KILN_AT)
 {
     return own(kl_var_at(&at, a.get(), over.size(), over.or_null(), keepdims, correction));
@@ -375,6 +380,19 @@ inline tensor cumsum(const tensor &a, int axis = -1, bool exclusive = false, boo
 inline tensor cumprod(const tensor &a, int axis = -1, bool exclusive = false, bool reverse = false, KILN_AT)
 {
     return own(kl_cumprod_at(&at, a.get(), axis, exclusive, reverse));
+}
+/* The extremes and their places. */
+inline std::pair<tensor, tensor> cummax_places(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
+{
+    kl_tensor places = kl_none;
+    tensor most = own(kl_cummax_places_at(&at, a.get(), axis, reverse, &places));
+    return {most, own(places)};
+}
+inline std::pair<tensor, tensor> cummin_places(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
+{
+    kl_tensor places = kl_none;
+    tensor least = own(kl_cummin_places_at(&at, a.get(), axis, reverse, &places));
+    return {least, own(places)};
 }
 inline tensor cummax(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
 {
