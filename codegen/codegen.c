@@ -11,6 +11,11 @@
 #else
 #define HAS_LLVM false
 #endif
+#ifdef KILN_C
+#define HAS_C true
+#else
+#define HAS_C false
+#endif
 
 static struct { const char *name, *library, *entry; bool built; const struct backend *open; } table[] = {
 #define BACKEND(name, library, entry, built, doc) {#name, library, entry, built, NULL},

@@ -85,6 +85,9 @@ void lowerer_free(struct lowerer *s);          /* NULL is fine */
  * schedule is then another, the one given cannot be had. */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
+/* Does a reduce have rows of so few elements that on processors they are the lanes of vectors? */
+bool lower_short_rows(const struct graph *g, ref reduce);
+
 /* ---- lower_memo.c: kernels of groups lowered before, kept by the process up to a number of bytes ---- */
 void lower_memo_clear(void);
 size_t lower_memo_bytes(void);

@@ -265,11 +265,11 @@ check 'bits read' 0 '^return 0 : bf16\[\] = 3.0$' "$kiln" run "$tmp/bits.kir" --
     x="$tmp/bits.npy"
 check 'bits not asked for' 1 'holds u16\[\] where .* is bf16\[\]; --bf16-bits takes it' \
     "$kiln" run "$tmp/bits.kir" --device ref --input x="$tmp/bits.npy"
-run 'run short array' 1 '4 bytes of elements where its shape needs 8' --input x="$tmp/short.npy"
+run 'run short array' 1 '4 bytes of elements where the shape needs 8' --input x="$tmp/short.npy"
 run 'run other shape' 1 'holds f32\[1,2\]' --input x="$tmp/wide.npy"
 run 'run huge array' 1 'too large' --input x="$tmp/huge.npy"
 run 'run cut array' 1 'ends inside the header' --input x="$tmp/cut.npy"
-run 'run no array' 1 'magic number' --input x="$tmp/step.kir"
+run 'run no array' 1 'neither .npy' --input x="$tmp/step.kir"
 
 check 'bench, values made up' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/step.kir" --rounds 3 --json \
     "$tmp/b.json" --svg "$tmp/b.svg"
@@ -475,6 +475,77 @@ printf 'kernel @k {\n  b0 = in 0 : bf16[1]\n  b1 = out 1 : bf16[1]\n' >"$tmp/bit
 printf '  %%x = load b0[0] : bf16\n  store b1[0] = %%x\n}\n' >>"$tmp/bits.loop"
 check 'kernel on bits of bf16' 0 '^b1 : bf16\[1\] = 1.5$' \
     "$kiln" kernel "$tmp/bits.loop" --run --device ref --bf16-bits --input b0="$tmp/bits.npy"
+
+# ONNX models: y = -reshape(x, shape), and y = -x of [N]
+printf '\010\010B\004\012\000\020\015:t\012\037\012\001x\012\005shape\022\001r\032\007Reshap' >"$tmp/shaped.onnx"
+printf 'e"\007Reshap' >>"$tmp/shaped.onnx"
+printf 'e\012\020\012\001r\022\001y\032\003Neg"\003Neg\022\001gZ\020\012\001x\022\013\012' >>"$tmp/shaped.onnx"
+printf '\011\010\001' >>"$tmp/shaped.onnx"
+printf '\022\005\012\003\022\001NZ\023\012\005shape\022\012\012\010\010\007\022\004\012\002' >>"$tmp/shaped.onnx"
+printf '\010\002b\025' >>"$tmp/shaped.onnx"
+printf '\012\001y\022\020\012\016\010\001\022\012\012\003\022\001N\012\003\022\001N' >>"$tmp/shaped.onnx"
+printf '\010\010B\004\012\000\020\015:9\012\020\012\001x\022\001y\032\003Neg"\003Neg\022\001gZ\020\012' >"$tmp/neg.onnx"
+printf '\001x\022\013\012\011\010\001\022\005\012\003\022\001Nb\020\012\001y\022\013\012\011' >>"$tmp/neg.onnx"
+printf '\010\001\022' >>"$tmp/neg.onnx"
+printf '\005\012\003\022\001N' >>"$tmp/neg.onnx"
+printf '\010\002\020\001B\001xJ\010\000\000\200?\000\000\000@' >"$tmp/x.pb"
+printf '\010\002\020\007B\005shapeJ\020\002\000\000\000\000\000\000\000\001\000\000\000\000' >"$tmp/shape.pb"
+printf '\000\000\000' >>"$tmp/shape.pb"
+
+# ---- kiln summary ----
+header='{"__metadata__":{"step":"17"},"a.weight":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},'
+header=$header'"a.bias":{"dtype":"F16","shape":[],"data_offsets":[8,10]}}   '
+printf "\\$(printf %03o ${#header})"'\000\000\000\000\000\000\000%s' "$header" >"$tmp/s.safetensors"
+printf '0123456789' >>"$tmp/s.safetensors"
+check 'summary of safetensors' 0 '^  a.weight  F32  \[2,1\]  8$' "$kiln" summary "$tmp/s.safetensors"
+check 'summary of a scalar' 0 '^  a.bias    F16  \[\]     2$' "$kiln" summary "$tmp/s.safetensors"
+check 'its metadata' 0 '^  step = "17"$' "$kiln" summary "$tmp/s.safetensors"
+check 'its sums' 0 '^total: 2 tensors, 3 elements, 10 bytes (10 bytes)$' "$kiln" summary "$tmp/s.safetensors"
+check 'summary of an array' 0 '^  (no name)  <f4  \[2\]  8$' "$kiln" summary "$tmp/x.npy"
+printf 'GGUF\003\000\000\000\001\000\000\000\000\000\000\000\001\000\000\000\000\000\000\000' >"$tmp/s.gguf"
+printf '\003\000\000\000\000\000\000\000eps\006\000\000\000\000\000\000?' >>"$tmp/s.gguf"
+printf '\001\000\000\000\000\000\000\000w\002\000\000\000' >>"$tmp/s.gguf"
+printf '\100\000\000\000\000\000\000\000\003\000\000\000\000\000\000\000' >>"$tmp/s.gguf"
+printf '\010\000\000\000\000\000\000\000\000\000\000\000' >>"$tmp/s.gguf"
+head -c $((32 + 204)) /dev/zero >>"$tmp/s.gguf"
+check 'summary of GGUF' 0 '^  w  Q8_0  \[3,64\]  204$' "$kiln" summary "$tmp/s.gguf"
+check 'its numbers' 0 '^  eps = 0.5$' "$kiln" summary "$tmp/s.gguf"
+check 'summary of a file cut off' 1 'short.gguf: byte 200, field offset: "w" takes 204 bytes' \
+    sh -c "head -c 200 '$tmp/s.gguf' >'$tmp/short.gguf'; '$kiln' summary '$tmp/short.gguf'"
+check 'summary of no such file' 1 'cannot open' "$kiln" summary "$tmp/none.npz"
+check 'summary of a graph' 1 'neither .npy, .npz, safetensors nor GGUF' "$kiln" summary "$tmp/step.kir"
+check 'summary without a file' 2 'summary needs a file' "$kiln" summary
+if "$kiln" opt "$tmp/neg.onnx" --bind N=2 2>&1 | grep -q 'reads no ONNX'; then
+    echo 'SKIP not-built onnx: this build reads no models'
+else
+    check 'run a model' 0 '^return 0 "y" : f32\[2\] = -1.0 -2.0$' "$kiln" run "$tmp/neg.onnx" --input x="$tmp/x.pb"
+    check 'run a model on .npy' 0 '= -1.0 -2.0$' "$kiln" run "$tmp/neg.onnx" --input 0="$tmp/x.npy" --unfused
+    check 'run a model that reads a shape' 0 '^return 0 "y" : f32\[2,1\] = -1.0 -2.0$' \
+        "$kiln" run "$tmp/shaped.onnx" --input x="$tmp/x.pb" --input shape="$tmp/shape.pb"
+    check 'summary of a model' 0 '^  x  f32  \[N\]$' "$kiln" summary "$tmp/neg.onnx"
+    check 'its weights' 0 '^total: 0 tensors, 0 elements' "$kiln" summary "$tmp/neg.onnx"
+    check 'a model without values' 1 "input 0 'x' has no value" "$kiln" run "$tmp/neg.onnx"
+    check 'an input that it has not' 1 "the model has no input 'z'" "$kiln" run "$tmp/neg.onnx" --input z="$tmp/x.pb"
+    check 'an output that it has not' 1 "the model has no output 'z'" "$kiln" run "$tmp/neg.onnx" --output z=z.npy
+    check 'opt of a model' 0 'input 0 "x" : f32\[3\]' "$kiln" opt "$tmp/neg.onnx" --bind N=3
+    check 'opt of a model names its nodes' 0 "neg.onnx: node 'Neg' (Neg, opset 13):1" \
+        "$kiln" opt "$tmp/neg.onnx" --bind N=3
+    check 'a symbol without value' 1 'symbol N has no value: give --bind N=NUMBER' "$kiln" opt "$tmp/neg.onnx"
+    check 'dump of a model' 0 'neg %x : f32\[3\] .* neg.onnx: node' \
+        "$kiln" dump "$tmp/neg.onnx" --bind N=3 --stage captured
+    check 'a shape that is not known' 1 "has to be known while recording" "$kiln" opt "$tmp/shaped.onnx" --bind N=2
+    check 'bench of a model' 0 '^shaped: 1 round' \
+        "$kiln" bench "$tmp/shaped.onnx" --input 0="$tmp/x.pb" --input 1="$tmp/shape.pb" \
+        --rounds 1 --device ref
+    check 'profile of a model' 0 'node .Neg' "$kiln" profile "$tmp/neg.onnx" --bind N=5 --rounds 1 --device ref
+    if "$kiln" devices | grep -q '^cpu *[^- ]'; then
+        check 'compile a model' 0 ': neg_run$' \
+            "$kiln" compile "$tmp/neg.onnx" --bind N=4 -o "$tmp/neg.o" --header "$tmp/neg.h"
+        check 'with its names' 0 'const float \*in_x; .*f32\[4\]' cat "$tmp/neg.h"
+    fi
+    check 'a model cut off' 1 'it is damaged or cut off' sh -c "head -c 60 '$tmp/neg.onnx' >'$tmp/cut.onnx'; \
+        '$kiln' opt '$tmp/cut.onnx'"
+fi
 
 # values of the environment that mean nothing
 check 'no number of threads' 0 'kiln: KILN_THREADS=abc: it is not a number from 1 to' env KILN_THREADS=abc "$kiln" \

@@ -27,8 +27,8 @@ case $(grep -h '^KILN_SANITIZE:' "$build/CMakeCache.txt") in
 esac
 
 alone() { # COMPILER FLAGS: each header is the only one of a file
-    for header in include/kiln/*.h $3; do
-        echo "#include <kiln/${header##*/}>" >"$tmp/alone.$4"
+    for header in $(find include/kiln -name '*.h') $3; do
+        echo "#include <${header#include/}>" >"$tmp/alone.$4"
         # shellcheck disable=SC2086
         check "$1: ${header##*/}" $1 $2 -fsyntax-only "$tmp/alone.$4"
         # shellcheck disable=SC2086

@@ -19,7 +19,7 @@ exported() {
         grep -vE '^(_init|_fini|_edata|_end|__bss_start)$' | sort -u
 }
 declared() {
-    for header in include/kiln/*.h; do echo "#include <kiln/${header##*/}>"; done |
+    for header in $(find include/kiln -name "*.h"); do echo "#include <${header#include/}>"; done |
         cc -E -P -DKL_NO_CALL_SITES -Iinclude -x c - | tr '\n' ' ' |
         grep -oE 'visibility\("default"\)\)\) [^;(]*\(' | grep -oE '[a-z0-9_]+\($' | tr -d '(' | sort -u
 }

@@ -28,15 +28,17 @@ finish() {
 }
 
 # ---- the sources: only ir/text/number.c calls what follows the locale ----
-# calls FILE...: statements that convert floats by the C library's functions, each as FILE: STATEMENT.  The importer
-# of ONNX sees no internal header; its two functions of messages call vsnprintf, and their callers are searched instead.
+# calls FILE...: statements that convert floats by the C library's functions, each as FILE: STATEMENT.  Files
+# and ONNX models are read without internal headers; their functions of messages call vsnprintf, and the callers of
+# these are searched instead.
 calls() {
     awk 'FNR == 1 { s = "" }
         { line = $0; sub(/^[ \t]+/, "", line); s = s " " line }
         /[;}]/ {
             if (s ~ /(^|[^a-zA-Z0-9_])(strto(d|f|ld)|atof|v[sn]*printf|vfprintf)\(/ &&
-                    FILENAME !~ /frontend\/formats\/onnx\/(run|tensor)\.c$/ ||
-                s ~ /(^|[^a-zA-Z0-9_])((s|sn|f|d|as)?printf|onnx_fails|message_set)\(.*%[-+ #0-9.*]*L?[efgaEFGA]/ ||
+                    FILENAME !~ /frontend\/formats\/(onnx\/(run|tensor)|tensor_file)\.c$/ ||
+                s ~ /(^|[^a-zA-Z0-9_])([sfdan]*printf|onnx_fails|message_set)\(.*%[-+ #0-9.*]*L?[efgaEFGA]/ ||
+                s ~ /(^|[^a-zA-Z0-9_])(file_bad|text_set)\(.*%[-+ #0-9.*]*L?[efgaEFGA]/ ||
                 s ~ /(^|[^a-zA-Z0-9_])f?s?scanf\(.*%[*0-9]*l?[efgaEFGA]/)
                 print FILENAME ":" s
             s = ""

@@ -48,7 +48,7 @@ if command -v doxygen >/dev/null; then
     mkdir "$tmp/reference"
     check 'doxygen builds the reference without warnings' doxygen "$tmp/Doxyfile"
     sed 's/<[^>]*>//g' "$tmp"/reference/html/*_8h.html 2>/dev/null | grep -oE '\bkl_[a-z0-9_]+' | sort -u >"$tmp/have"
-    for header in include/kiln/*.h; do echo "#include <kiln/${header##*/}>"; done |
+    for header in $(find include/kiln -name "*.h"); do echo "#include <${header#include/}>"; done |
         cc -E -P -DKL_NO_CALL_SITES -Iinclude -x c - | tr '\n' ' ' |
         grep -oE 'visibility\("default"\)\)\) [^;(]*\(' | grep -oE '[a-z0-9_]+\($' | tr -d '(' | grep -v '_at$' |
         sort -u >"$tmp/want"

@@ -39,9 +39,14 @@ unnamed=$(find ir passes codegen runtime frontend -mindepth 2 -name README.md | 
 done)
 result 'files that the README of their folder does not name' "$unnamed"
 
-# shellcheck disable=SC2046
-awk -v mode=header -f include/kiln/call_sites.awk $(ls include/kiln/*.h | grep -v call_sites.h) |
-    cmp -s - include/kiln/call_sites.h
+# A folder has at most 22 source files.
+crowded=$(find include ir passes codegen runtime frontend -name '*.[ch]' -o -name '*.hpp' -o -name '*.def' \
+    -o -name '*.inc' | sed 's,/[^/]*$,,' | sort | uniq -c | awk '$1 > 22 { print "  " $2 ": " $1 }')
+result 'folders of more than 22 source files' "$crowded"
+
+headers=$(find include/kiln -name '*.h' | LC_ALL=C sort | grep -v call_sites.h)
+# shellcheck disable=SC2086
+awk -v mode=header -f include/kiln/call_sites.awk $headers | cmp -s - include/kiln/call_sites.h
 result 'include/kiln/call_sites.h' "$([ $? -eq 0 ] || echo '  is not what call_sites.awk makes of the other headers')"
 
 # Product files that may name an op, at most; others ask the traits of its row in ops.def.

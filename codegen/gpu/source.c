@@ -377,6 +377,8 @@ static bool emit_inst(struct emitter *m, val v)
         close_nest(m, v);
         return true;
     case L_LOAD:
+        if (load_elements(m->k, i) > 1)
+            return refuse(m, "a load of several neighbours");
         if (i->cols && m->unit)
             source_matrix_load(m, v);
         else

@@ -424,7 +424,7 @@ static val unrolled_turn(struct walker *w, struct scope *s, val end)
     val body = carries_end(m->k, s->head);
     for (val c = s->head + 1; c < body; c++)
         give(m, c, &w->final[c]);
-    for (val v = body; v < end; v++) /* vectors of the turn before */
+    for (val v = s->head; v < end; v++) /* vectors of the turn before, of the variable and of carries, too */
         m->v[v].part_block = m->v[v].other_block = NULL;
     set_uniform(m, s->head, LLVMConstInt(m->i64, (uint64_t)s->turn, 0));
     return body;

@@ -150,6 +150,32 @@ static LLVMValueRef load_reversed(struct emitter *m, unsigned dtype, uint32_t bu
     return shuffle(m, x, NULL, lane, n);
 }
 
+enum { MAX_STRIDE = 8 }; /* of lanes that shuffles pick out of whole vectors sooner than gathers */
+
+/* Lanes that lie `stride` elements apart, the first at ptr: picked out of so many vectors, the last of which ends with
+ * the last lane's element. */
+static LLVMValueRef load_strided(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef ptr, unsigned stride)
+{
+    unsigned n = m->native, lane[64], last = (stride - 1) * (n - 1);
+    LLVMValueRef x = NULL;
+    for (unsigned c = 0; c < stride; c++) {
+        unsigned first = c + 1 < stride ? c * n : last;
+        LLVMValueRef vector = load_vector(m, dtype, address_behind(m, buf, ptr, first, false), n, NULL);
+        for (unsigned i = 0; i < n; i++) {
+            unsigned from = i * stride / n;
+            lane[i] = from < c || !x ? i : from == c ? n + i * stride - first : i;
+        }
+        if (x) {
+            x = shuffle(m, x, vector, lane, n);
+            continue;
+        }
+        for (unsigned i = 0; i < n; i++)
+            lane[i] = i * stride < n ? i * stride : 0;
+        x = shuffle(m, vector, NULL, lane, n);
+    }
+    return x;
+}
+
 /* A load of several neighbours a lane, which lie no better than each of them.  Where the lanes' are neighbours, too,
  * whole vectors are loaded. */
 static void load_wide(struct emitter *m, val v)
@@ -215,13 +241,17 @@ void emit_load(struct emitter *m, val v)
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
     bool near = index->form == FORM_AFFINE && index->stride == 1;
     bool reversed = index->form == FORM_AFFINE && index->stride == UINT64_MAX && index->repeat == 1 && m->native > 1;
-    LLVMValueRef *at = near || reversed ? NULL : emit_index_parts(m, i->a);
-    LLVMValueRef first = !near ? NULL : mask ? address_anywhere(m, buf, index->scalar)
+    bool strided = index->form == FORM_AFFINE && index->stride > 1 && index->stride <= MAX_STRIDE &&
+                   index->repeat == 1 && m->native > 1 && !mask && i->dtype != KL_BOOL;
+    LLVMValueRef *at = near || reversed || strided ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = !near && !strided ? NULL : mask ? address_anywhere(m, buf, index->scalar)
         : emit_address(m, buf, index->scalar);
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
         LLVMValueRef own = mask ? mask[p] : NULL;
+        unsigned stride = (unsigned)index->stride, before = p * m->native * stride;
         part[p] = reversed ? load_reversed(m, i->dtype, buf, index->scalar, p, own)
+                  : strided ? load_strided(m, i->dtype, buf, address_behind(m, buf, first, before, false), stride)
                   : at     ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p])
                                              : emit_address(m, buf, at[p]),
                                              m->native, own)

@@ -64,7 +64,7 @@ static void add_extents(const struct graph *g, const struct leaves *l, const str
             continue;
         snprintf(what[*n], WHAT, "%s: %s '%.*s'", a[i].from->value, a[i].from->option + 2, (int)a[i].from->name_len,
                  a[i].from->name);
-        x[*n] = (struct extents){what[*n], g->shape[l->v[i].shape], a[i].npy.shape};
+        x[*n] = (struct extents){what[*n], g->shape[l->v[i].shape], a[i].array.shape};
         ++*n;
     }
 }

@@ -18,6 +18,7 @@ int cli_profile(int argc, char **argv); /* cli/profile.c */
 int cli_chart(int argc, char **argv); /* cli/chart.c */
 int cli_cache(int argc, char **argv); /* cli/cache.c */
 int cli_devices(int argc, char **argv);
+int cli_summary(int argc, char **argv); /* cli/summary.c */
 int cli_dispatch(int argc, char **argv); /* cli/dispatch.c */
 int cli_explain(int argc, char **argv);
 struct results;
@@ -47,7 +48,9 @@ int cli_unexpected(const struct cli_args *a);    /* reports the current argument
 int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "kiln: ..." on stderr; CLI_FAILED */
 /* All of a file, "-" for standard input, NUL-terminated; NULL: reported. */
 char *cli_read(const char *path, size_t *len);
-struct graph *cli_load(const char *path);        /* NULL: reported */
+struct cli_values;
+/* A graph's text, or an ONNX model as a graph; values: of symbols, or NULL.  NULL: reported. */
+struct graph *cli_load(const char *path, const struct cli_values *values);
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
 bool cli_schedules(struct cli_args *a);          /* takes --schedules' file, or reports and a->failed */
 /* ---- cli/bind.c ---- */
@@ -59,6 +62,12 @@ bool cli_bind(struct graph *g);                  /* as graph_bind; false: report
 /* ---- cli/help.c ---- */
 void cli_usage(FILE *f);
 void cli_manual(FILE *f);                        /* as roff: the page kiln(1) */
+
+/* ---- cli/model.c ---- */
+struct cli_array { unsigned dtype; struct shape shape; const char *data; size_t bytes; };
+/* An array of a .npy file or, by the ending .pb, of a TensorProto; *bytes: what out->data is in, for mem_free.  false:
+ * reported. */
+bool cli_read_array(const char *path, char **bytes, struct cli_array *out);
 
 /* ---- cli/run.c ---- */
 struct text;

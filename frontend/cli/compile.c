@@ -1,5 +1,6 @@
 /* kiln compile: a graph's text to an object file and its C header. */
 #include "cli.h"
+#include "model.h"
 #include "runtime/aot/object.h"
 
 struct compile { const char *file, *object, *header; struct object_options options; struct cli_values values; };
@@ -33,10 +34,8 @@ static int parse_args(struct compile *c, int argc, char **argv)
 }
 
 /* No array says what a symbol is. */
-static bool bind_symbols(struct graph *g, const struct cli_values *values)
+static bool bind_symbols(struct graph *g)
 {
-    if (!cli_set_symbols(g, values))
-        return false;
     for (uint32_t i = 0; g->symbols && i < g->symbols->n; i++) {
         const struct symbol *s = &g->symbols->v[i];
         if (s->low != s->high)
@@ -53,9 +52,14 @@ int cli_compile(int argc, char **argv)
         return status;
     struct object_made made;
     struct err e = {0};
-    struct graph *g = cli_load(c.file);
+    if (cli_is_model(c.file)) {
+        kl_compile_options o = {c.options.prefix, c.options.cpu};
+        option_fuse_here(c.options.fuse);
+        return cli_model_compile(c.file, &c.values, c.object, c.header, &o) ? CLI_OK : CLI_FAILED;
+    }
+    struct graph *g = cli_load(c.file, &c.values);
     status = CLI_FAILED;
-    if (g && bind_symbols(g, &c.values)) {
+    if (g && bind_symbols(g)) {
         if (!object_make(g, &c.options, &made, &e)) {
             cli_error("%s", e.msg);
         } else {

@@ -65,8 +65,8 @@ int cli_opt(int argc, char **argv)
     }
     if (a.failed || !file)
         return a.failed ? CLI_USAGE : (cli_error("opt needs a file; see kiln help"), CLI_USAGE);
-    struct graph *g = cli_load(file);
-    bool ok = g && cli_set_symbols(g, &values) && (!values.n || cli_bind(g)) &&
+    struct graph *g = cli_load(file, &values);
+    bool ok = g && (!values.n || cli_bind(g)) &&
               (passes ? run_list(g, passes) : run_pipeline(g));
     int status = ok ? print_to(g, out) : CLI_FAILED;
     graph_free(g);
@@ -88,9 +88,9 @@ static bool form_by_name(const char *name, enum dump_form *form)
 
 static int dump(const char *file, const struct cli_values *values, const struct dump_request *r, const char *out)
 {
-    struct graph *g = cli_load(file);
+    struct graph *g = cli_load(file, values);
     struct err e = {0};
-    bool ok = g && cli_set_symbols(g, values);
+    bool ok = g != NULL;
     if (ok && !(out ? dump_to_file(g, r, out, &e) : dump_write(g, r, stdout, &e)))
         ok = cli_error("%s", e.msg) == CLI_OK;
     graph_free(g);
@@ -172,7 +172,7 @@ int cli_diff(int argc, char **argv)
     }
     if (!file[1])
         return cli_error("diff needs two files; see kiln help"), DIFF_TROUBLE;
-    struct graph *g = cli_load(file[0]), *h = g ? cli_load(file[1]) : NULL;
+    struct graph *g = cli_load(file[0], NULL), *h = g ? cli_load(file[1], NULL) : NULL;
     int status = h ? diff(g, h) : DIFF_TROUBLE;
     graph_free(g);
     graph_free(h);

@@ -15,7 +15,9 @@ static const struct { const char *name, *text; } notes[] = {
     {"schedules", "what stage schedules prints, edited; KILN_SCHEDULES names such a file, too"},
 };
 enum { NOTES = sizeof notes / sizeof *notes };
-static const char files[] = "FILE may be - for standard input. The text forms are described in ir/README.md.";
+static const char files[] =
+    "FILE is a graph or kernel as text, - for standard input; where a graph goes, an ONNX model (.onnx) goes, too,\n"
+    "whose inputs may come from TensorProto files (.pb). The text forms are described in ir/README.md.";
 static const char kept[] =
     "kernels are kept in KILN_CACHE_DIR, else $XDG_CACHE_HOME/kiln, else ~/.cache/kiln; none: nowhere";
 

@@ -1,5 +1,6 @@
 /* Values for a graph's inputs, states and slots, from files or made up, and its program run on them. */
 #include "job.h"
+#include "model.h"
 #include "frontend/frontend.h"
 #include "ir/graph/custom.h"
 #include "ir/text/text.h"
@@ -19,7 +20,7 @@ static bool add_binding(struct job *j, struct cli_args *a, const char *option)
         cli_error("out of memory");
         return false;
     }
-    j->bind[j->nbind++] = (struct job_value){option, v, eq + 1, (size_t)(eq - v)};
+    j->bind[j->nbind++] = (struct job_value){option, v, eq + 1, (size_t)(eq - v), 0, false};
     return true;
 }
 
@@ -58,6 +59,8 @@ bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name
 
 static uint32_t find_leaf(const struct leaves *l, const struct job_value *b)
 {
+    if (b->leaf)
+        return b->leaf - 1;
     for (uint32_t i = 0; i < l->n; i++)
         if (job_is_called(b, i, l->v[i].name))
             return i;
@@ -70,11 +73,11 @@ static bool fits_leaf(const struct job *j, const struct leaf *l, const struct jo
     const struct shape *s = &j->g->shape[l->shape];
     const struct job_value *b = a->from;
     char want[SHAPE_TEXT], have[SHAPE_TEXT];
-    bool bits = l->dtype == KL_BF16 && a->npy.dtype == KL_U16;
-    if ((a->npy.dtype == l->dtype || (bits && j->bf16_bits)) && shape_equal(&a->npy.shape, s))
+    bool bits = l->dtype == KL_BF16 && a->array.dtype == KL_U16;
+    if ((a->array.dtype == l->dtype || (bits && j->bf16_bits)) && shape_equal(&a->array.shape, s))
         return true;
-    cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s%s", b->value, dtype_name(a->npy.dtype),
-              shape_text(&a->npy.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
+    cli_error("%s: holds %s%s where the graph's %s '%.*s' is %s%s%s", b->value, dtype_name(a->array.dtype),
+              shape_text(&a->array.shape, have, sizeof have), b->option + 2, (int)b->name_len, b->name,
               dtype_name(l->dtype), shape_text(s, want, sizeof want),
               bits && !j->bf16_bits ? "; --bf16-bits takes it as bits of bf16" : "");
     return false;
@@ -82,18 +85,14 @@ static bool fits_leaf(const struct job *j, const struct leaf *l, const struct jo
 
 static bool read_array(const struct job *j, const struct leaves *l, struct job_array *to, const struct job_value *b)
 {
-    struct err e = {0};
-    size_t len;
     uint32_t i = find_leaf(l, b);
-    char *bytes = i == LEAF_NONE ? NULL : cli_read(b->value, &len);
-    if (!bytes)
+    if (i == LEAF_NONE)
         return false;
     mem_free(to[i].bytes);
-    to[i] = (struct job_array){.bytes = bytes, .from = b};
-    if (npy_parse(bytes, len, &to[i].npy, &e))
-        return shape_is_symbolic(&j->g->shape[l->v[i].shape]) || fits_leaf(j, &l->v[i], &to[i]);
-    cli_error("%s: %s", b->value, e.msg);
-    return false;
+    to[i] = (struct job_array){.from = b};
+    if (!cli_read_array(b->value, &to[i].bytes, &to[i].array))
+        return false;
+    return shape_is_symbolic(&j->g->shape[l->v[i].shape]) || fits_leaf(j, &l->v[i], &to[i]);
 }
 
 static bool read_arrays(struct job *j)
@@ -101,7 +100,7 @@ static bool read_arrays(struct job *j)
     for (unsigned i = 0; i < j->nbind; i++) {
         const struct job_value *b = &j->bind[i];
         bool input = !strcmp(b->option, "--input");
-        if ((input || !strcmp(b->option, "--state")) &&
+        if (b->leaf != UINT32_MAX && (input || !strcmp(b->option, "--state")) &&
             !read_array(j, input ? &j->g->input : &j->g->state, input ? j->read_input : j->read_state, b))
             return false;
     }
@@ -129,7 +128,7 @@ static bool load_arrays(struct job *j, const struct leaves *l, struct job_array 
             continue;
         if (!fits_leaf(j, &l->v[i], &a[i]))
             return false;
-        if (!(to[i] = leaf_buffer(j, l, i, a[i].npy.data, a[i].npy.bytes)))
+        if (!(to[i] = leaf_buffer(j, l, i, a[i].array.data, a[i].array.bytes)))
             return false;
         mem_free(a[i].bytes);
         a[i].bytes = NULL;
@@ -203,7 +202,7 @@ bool job_bind(struct job *j, bool fill)
     for (uint32_t i = 0; ok && !fill && i < g->input.n; i++)
         ok = !is_missing("input", &g->input, i, j->read_input[i].bytes);
     for (uint32_t i = 0; ok && !fill && i < g->state.n; i++)
-        ok = !is_missing("state", &g->state, i, j->read_state[i].bytes);
+        ok = !is_missing("state", &g->state, i, j->read_state[i].bytes || j->state[i]);
     for (uint32_t i = 0; ok && !fill && i < g->slot.n; i++)
         ok = !is_missing("slot", &g->slot, i, j->have_slot[i]);
     ok = ok && job_bind_symbols(j) && load_arrays(j, &g->input, j->read_input, j->input) &&
@@ -213,11 +212,9 @@ bool job_bind(struct job *j, bool fill)
     return ok;
 }
 
-bool job_open(struct job *j)
+bool job_make_room(struct job *j)
 {
-    struct graph *g = j->g = cli_load(j->file);
-    if (!g)
-        return false;
+    struct graph *g = j->g;
     j->read_input = mem_alloc(g->input.n * sizeof *j->read_input);
     j->read_state = mem_alloc(g->state.n * sizeof *j->read_state);
     j->input = mem_alloc(g->input.n * sizeof *j->input);
@@ -235,6 +232,14 @@ bool job_open(struct job *j)
         j->exclusive[i] = true;
     j->device = cli_device(j->device_name);
     return j->device >= 0;
+}
+
+bool job_open(struct job *j)
+{
+    if (cli_is_model(j->file))
+        return cli_model_open(j);
+    j->g = cli_load(j->file, NULL);
+    return j->g && job_make_room(j);
 }
 
 bool job_run(struct job *j, bool fuse, struct err *e)

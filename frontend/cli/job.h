@@ -2,11 +2,16 @@
 #ifndef KILN_CLI_JOB_H
 #define KILN_CLI_JOB_H
 #include "cli.h"
-#include "npy.h"
 #include "runtime/runtime.h"
 
-struct job_value { const char *option, *name, *value; size_t name_len; }; /* --option name=value */
-struct job_array { char *bytes; struct npy npy; const struct job_value *from; }; /* a file that was read, for a leaf */
+struct job_value {                       /* --option name=value */
+    const char *option, *name, *value;
+    size_t name_len;
+    uint32_t leaf;                       /* an input of a model: its leaf + 1, UINT32_MAX: none; else 0 */
+    bool done;                           /* leaf is the graph's, no longer the model's */
+};
+/* A file that was read, for a leaf. */
+struct job_array { char *bytes; struct cli_array array; const struct job_value *from; };
 
 struct job {
     const char *file, *device_name;
@@ -27,6 +32,7 @@ struct job {
  * (NULL-terminated). */
 bool job_argument(struct job *j, struct cli_args *a, const char *const *binders);
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */
+bool job_make_room(struct job *j);       /* for values of the graph's leaves; false: reported */
 bool job_open(struct job *j);            /* reads the graph and finds the device; false: reported */
 /* reads the values; with `fill` those not given are made up; false: reported */
 bool job_bind(struct job *j, bool fill);

@@ -1,6 +1,5 @@
 /* kiln kernel: kernels in text form: checked, printed in their normal form, compiled, run. */
 #include "cli.h"
-#include "npy.h"
 #include "ir/text/text.h"
 #include "runtime/runtime.h"
 #include <string.h>
@@ -111,18 +110,14 @@ static uint32_t find_buffer(const struct job *j, const struct binding *b, enum b
 
 static bool load_input(struct job *j, const struct binding *b)
 {
-    struct err e = {0};
-    struct npy a;
-    size_t len;
+    struct cli_array a;
+    char *bytes;
     uint32_t i = find_buffer(j, b, BUF_IN);
-    char *bytes = i == j->k->nbuf ? NULL : cli_read(b->value, &len);
-    if (!bytes)
+    if (i == j->k->nbuf || !cli_read_array(b->value, &bytes, &a))
         return false;
-    bool ok = npy_parse(bytes, len, &a, &e);
+    bool ok = true;
     const struct lbuf *l = &j->k->buf[i];
-    if (!ok) {
-        cli_error("%s: %s", b->value, e.msg);
-    } else if ((a.dtype != l->dtype && !(j->bf16_bits && l->dtype == KL_BF16 && a.dtype == KL_U16)) ||
+    if ((a.dtype != l->dtype && !(j->bf16_bits && l->dtype == KL_BF16 && a.dtype == KL_U16)) ||
                shape_count(&a.shape) != l->count) {
         cli_error("%s: holds %lld elements of %s where b%u has %lld of %s", b->value, (long long)shape_count(&a.shape),
                   dtype_name(a.dtype), i, (long long)l->count, dtype_name(l->dtype));

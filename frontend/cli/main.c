@@ -1,5 +1,6 @@
 /* The `kiln` command: looks at graphs in text form, runs passes and programs on them. */
 #include "cli.h"
+#include "model.h"
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -14,12 +15,13 @@ static int print_help(int argc, char **argv)
     return CLI_OK;
 }
 
+/* FILE: a graph's text (.kir) or an ONNX model (.onnx) */
 const struct cli_command cli_commands[] = {
     {"help", "[man]", "print this; man: as a manual page, for man -l or mandoc", print_help},
-    {"opt", "FILE.kir [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
+    {"opt", "FILE [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
-    {"dump", "FILE.kir --stage STAGE [--format text|dot|html] [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
+    {"dump", "FILE --stage STAGE [--format text|dot|html] [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
      "           [--device DEVICE] [--unfused] [--schedules FILE] [-o FILE]",
      "print one stage of the way to machine code, as text or for Graphviz; html: a page with all stages; -o says the\n"
      "      format by its ending, too (.dot, .html)",
@@ -27,14 +29,14 @@ const struct cli_command cli_commands[] = {
     {"diff", "A.kir B.kir",
      "what has changed from one graph to the other; exit code 0: nothing, 1: something, 2: they cannot be compared",
          cli_diff},
-    {"run", "FILE.kir [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
+    {"run", "FILE [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
      "           [--output NAME=FILE.npy] [--bf16-bits] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]\n"
      "           [--schedules FILE]",
      "run the graph; outputs that go to no file are printed; a NAME is a number, a leaf's or return's name in\n"
      "      quotes, or the %x of a return; symbols are what the arrays' shapes say; --bf16-bits: .npy arrays of u16\n"
      "      hold bits of bf16",
      cli_run},
-    {"compile", "FILE.kir -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
+    {"compile", "FILE -o FILE.o --header FILE.h [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
      "           [--unfused] [--schedules FILE]",
      "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a", cli_compile},
     {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
@@ -48,16 +50,19 @@ const struct cli_command cli_commands[] = {
     {"cache", "list | verify | prune [--max BYTES] | clear",
      "the kernels kept on disk: show them, look for damaged ones, remove the least recently used, remove all",
          cli_cache},
-    {"bench", "FILE.kir [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
+    {"bench", "FILE [--json FILE] [--svg FILE] [--rounds N] [--device DEVICE]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
      "           [--bf16-bits] [--schedules FILE]",
      "measure the graph fused and unfused, kernel by kernel; values that are not given are made up", cli_bench},
     {"devices", "", "the devices of this machine, or why there are none of a kind", cli_devices},
-    {"profile", "FILE.kir [--trace FILE.json] [--page FILE.html] [--rounds N] [--device DEVICE] [--unfused]\n"
+    {"profile", "FILE [--trace FILE.json] [--page FILE.html] [--rounds N] [--device DEVICE] [--unfused]\n"
      "           [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER]\n"
      "           [--bf16-bits]",
      "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev;\n"
      "      --page: all stages and kernels, with these times", cli_profile},
+    {"summary", "FILE.safetensors | FILE.gguf | FILE.npz | FILE.npy | FILE.onnx",
+     "the tensors of a file: names, types, shapes, bytes and their sums; metadata; a model's inputs and outputs",
+     cli_summary},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 const unsigned cli_command_count = sizeof cli_commands / sizeof *cli_commands;
@@ -157,10 +162,12 @@ char *cli_read(const char *path, size_t *len)
     return s;
 }
 
-struct graph *cli_load(const char *path)
+struct graph *cli_load(const char *path, const struct cli_values *values)
 {
     size_t len;
     struct err e = {0};
+    if (cli_is_model(path))
+        return cli_model_graph(path, NULL, values);
     char *s = cli_read(path, &len);
     if (!s)
         return NULL;
@@ -168,6 +175,10 @@ struct graph *cli_load(const char *path)
     if (!g)
         fprintf(stderr, "%s\n", e.msg);
     mem_free(s);
+    if (g && values && !cli_set_symbols(g, values)) {
+        graph_free(g);
+        return NULL;
+    }
     return g;
 }
 

@@ -1,8 +1,8 @@
 /* kiln run: a graph's text, arrays in, arrays out. */
 #include "job.h"
-#include "npy.h"
+#include "model.h"
+#include "runtime/runtime.h"
 #include "ir/text/text.h"
-#include <errno.h>
 #include <string.h>
 
 enum { SHOWN = 32 };
@@ -44,13 +44,11 @@ bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, co
                   path);
         return false;
     }
-    FILE *f = fopen(path, "wb");
-    bool ok = f && npy_write(f, dtype, s, data);
-    int cause = errno;
-    ok &= f && !fclose(f);
-    if (!ok)
-        cli_error("%s: %s", path, strerror(cause));
-    return ok;
+    kl_file_item item = {.name = "", .dtype = (kl_dtype)dtype, .rank = (int)s->rank, .dims = s->dim, .data = data};
+    if (kl_file_write_at(NULL, path, KL_FILE_NPY, 1, &item, 0, NULL) == KL_OK)
+        return true;
+    cli_error("%s", kl_last_error());
+    return false;
 }
 
 void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const void *data)
@@ -129,6 +127,12 @@ int cli_run(int argc, char **argv)
             cli_error("run needs a file; see kiln help");
         job_free(&j);
         return CLI_USAGE;
+    }
+    if (cli_is_model(j.file)) {
+        option_fuse_here(fuse);
+        bool done = cli_model_run(&j);
+        job_free(&j);
+        return done ? CLI_OK : CLI_FAILED;
     }
     struct err e = {0};
     bool ok = job_open(&j) && check_outputs(&j) && job_bind(&j, false);

@@ -3,7 +3,7 @@
  * zlib's gz* calls ignore bytes behind the compressed stream, so the file is inflated here instead. */
 #include "frontend/frontend.h"
 #include <errno.h>
-#include <kiln/data.h>
+#include <kiln/train/data.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-/* <kiln/model.h> in a build without protobuf-c: nothing can be loaded. */
+/* <kiln/formats/model.h> in a build without protobuf-c: nothing can be loaded. */
 #define KL_NO_CALL_SITES
 #include <kiln/kiln.h>
 

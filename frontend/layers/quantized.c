@@ -365,6 +365,35 @@ kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, k
     return compose_end(t, quantize(t, site, &q, x));
 }
 
+kl_tensor kl_quantized_of_at(const kl_site *site, kl_tensor ints, kl_qscheme scheme, kl_tensor scale,
+                             kl_tensor zero_point)
+{
+    struct view v, number;
+    struct quant q;
+    struct thread *t = floats_begin(site, "quantized_of", scale, &v);
+    if (!t)
+        return op_failed();
+    if (!describe(t, site, "quantized_of", "the integers", ints, &number))
+        return compose_end(t, poison(t));
+    unsigned want = scheme.type == KL_Q_I8 ? KL_I8 : KL_U8;
+    if (number.dtype != want || wrapper_of(ints, NULL))
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "quantized_of: the integers are %s, not plain %s",
+                                     dtype_name(number.dtype), dtype_name(want)));
+    number.dtype = v.dtype;
+    if (scheme.type == KL_Q_I4 && number.shape.rank)
+        number.shape.dim[number.shape.rank - 1] *= 2;
+    if (!scheme_of(t, site, "quantized_of", scheme, &number, &q))
+        return compose_end(t, poison(t));
+    if (q.type == KL_Q_I4 && zero_point.id)
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized_of: 4-bit integers have no zero point"));
+    q.part[0] = ints;
+    q.part[1] = aligned(t, site, "the scale", &q, scale, v.dtype);
+    q.part[2] = zero_point.id ? aligned(t, site, "the zero point", &q, zero_point, integers(q.type)) : kl_none;
+    if (!q.part[1].id || (zero_point.id && !q.part[2].id))
+        return compose_end(t, poison(t));
+    return compose_end(t, quantized_make(t, site, &q));
+}
+
 /* ---- observers ---- */
 
 kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, kl_dtype dtype, int rank,

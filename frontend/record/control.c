@@ -155,6 +155,8 @@ static bool add_tokens(const struct control *c, const struct effects *f, struct 
 /* The operands' nodes in the recording, whose graph may become another meanwhile; one device for all. */
 static bool control_resolve(struct control *c, struct trace *tr, ref *in, uint32_t n, struct err *e)
 {
+    if (tr)
+        tr->site = c->call.site; /* of the states that these operands become */
     for (uint32_t i = 0; i < n; i++) {
         char what[32];
         snprintf(what, sizeof what, i < given(c) ? "operand %u" : "a tensor that it uses", i + 1);

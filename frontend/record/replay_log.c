@@ -346,7 +346,8 @@ void replay_add(struct trace *tr, const struct node *key, const struct shape *ta
     if (!p || p->partial)
         return;
     struct replay_more *more = extra ? more_new(extra) : NULL;
-    uint32_t id = target ? intern_shape_find(p->g, target) : REPLAY_NONE;
+    struct shape clean = target ? shape_make(target->rank, target->dim) : (struct shape){0};
+    uint32_t id = target ? intern_shape_find(p->g, &clean) : REPLAY_NONE;
     bool whole = mem_reserve(&p->call, &p->call_cap, p->ncall + 1, sizeof *p->call) && (!extra || more) &&
                  !(target && id == REPLAY_NONE);
     for (int i = 0; whole && i < 2; i++)

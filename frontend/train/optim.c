@@ -1,6 +1,6 @@
 /* Optimizers.  They record by the public calls alone, as a user's own could. */
 #include "frontend/frontend.h"
-#include <kiln/optim.h>
+#include <kiln/train/optim.h>
 #include <math.h>
 
 struct tracked {

@@ -14,18 +14,12 @@ KL_API kl_tensor kl_inner_at(const kl_site *site, kl_tensor t);
 KL_API kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor t);
 KL_API kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss);
 KL_API kl_status kl_gradients_replace_at(const kl_site *site, kl_gradients *g, kl_tensor t, kl_tensor gradient);
-KL_API kl_tensor kl_blocked_at(const kl_site *site, kl_tensor a, int64_t block);
 KL_API kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, const kl_tensor *in,
                                   kl_tensor *out);
 KL_API kl_status kl_all_gather_at(const kl_site *site, int axis, uint32_t n, const kl_tensor *in, kl_tensor *out);
 KL_API kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, int axis, uint32_t n,
                                       const kl_tensor *in, kl_tensor *out);
 KL_API kl_status kl_broadcast_at(const kl_site *site, kl_tensor a, uint32_t n, const kl_device *device, kl_tensor *out);
-KL_API kl_tensor kl_complex_at(const kl_site *site, kl_tensor re, kl_tensor im);
-KL_API kl_tensor kl_real_at(const kl_site *site, kl_tensor a);
-KL_API kl_tensor kl_imag_at(const kl_site *site, kl_tensor a);
-KL_API kl_tensor kl_conj_at(const kl_site *site, kl_tensor a);
-KL_API kl_tensor kl_angle_at(const kl_site *site, kl_tensor a);
 KL_API kl_status kl_cond_at(const kl_site *site, kl_tensor condition, kl_region_fn *yes, kl_region_fn *no, void *ctx,
                             uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
 KL_API kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n,
@@ -51,6 +45,16 @@ KL_API kl_status kl_dispatch_with_at(const kl_site *site, const char *op, kl_key
                                      const kl_tensor *in, uint32_t nout, kl_tensor *out);
 KL_API kl_status kl_dispatch_direct_at(const kl_site *site, const char *op, kl_key key, uint32_t nin,
                                        const kl_tensor *in, uint32_t nout, kl_tensor *out);
+KL_API kl_file *kl_file_open_at(const kl_site *site, const char *path);
+KL_API kl_file *kl_file_open_bytes_at(const kl_site *site, const char *name, const void *bytes, size_t n);
+KL_API kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *file, kl_device device, const char *name);
+KL_API const void *kl_file_data_at(const kl_site *site, kl_file *file, const char *name);
+KL_API kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, uint32_t n,
+                                  const kl_file_item *items, uint32_t nmeta, const kl_file_pair *meta);
+KL_API kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path);
+KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
+                                  uint32_t nout, kl_tensor *out);
+KL_API kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path);
 KL_API kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, const char *path);
 KL_API kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message);
 KL_API kl_status kl_trace_begin_at(const kl_site *site, const char *name);
@@ -72,10 +76,12 @@ KL_API kl_status kl_read_at(const kl_site *site, kl_tensor t, void *data, size_t
 KL_API float kl_item_f32_at(const kl_site *site, kl_tensor t);
 KL_API double kl_item_f64_at(const kl_site *site, kl_tensor t);
 KL_API int64_t kl_item_i64_at(const kl_site *site, kl_tensor t);
-KL_API kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path);
-KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
-                                  uint32_t nout, kl_tensor *out);
-KL_API kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path);
+KL_API kl_tensor kl_blocked_at(const kl_site *site, kl_tensor a, int64_t block);
+KL_API kl_tensor kl_complex_at(const kl_site *site, kl_tensor re, kl_tensor im);
+KL_API kl_tensor kl_real_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_imag_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_conj_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_angle_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names);
 KL_API kl_tensor kl_nested_at(const kl_site *site, kl_tensor values, kl_tensor offsets);
 KL_API kl_tensor kl_nested_like_at(const kl_site *site, kl_tensor values, kl_tensor like);
@@ -86,6 +92,18 @@ KL_API kl_tensor kl_nested_mean_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_nested_max_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, bool causal);
+KL_API kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale,
+                                 kl_tensor zero_point);
+KL_API kl_tensor kl_quantized_of_at(const kl_site *site, kl_tensor integers, kl_qscheme scheme, kl_tensor scale,
+                                    kl_tensor zero_point);
+KL_API kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x);
+KL_API kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tensor x);
+KL_API kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows, kl_tensor columns,
+                                  int64_t nrows, int64_t ncolumns);
+KL_API kl_tensor kl_sparse_csr_at(const kl_site *site, kl_tensor values, kl_tensor starts, kl_tensor columns,
+                                  int64_t ncolumns);
+KL_API kl_tensor kl_to_sparse_at(const kl_site *site, kl_tensor a, int64_t bound);
+KL_API kl_tensor kl_sampled_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor pattern);
 KL_API kl_tensor kl_relu_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_sigmoid_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_silu_at(const kl_site *site, kl_tensor a);
@@ -329,24 +347,14 @@ KL_API kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis);
 KL_API kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_dot_general_at(const kl_site *site, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a,
                                    const int *batch_b, int ncontract, const int *contract_a, const int *contract_b);
-KL_API kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options);
-KL_API kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options);
-KL_API kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *opt, kl_tensor loss, double lr);
-KL_API kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale,
-                                 kl_tensor zero_point);
-KL_API kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x);
-KL_API kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tensor x);
-KL_API kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows, kl_tensor columns,
-                                  int64_t nrows, int64_t ncolumns);
-KL_API kl_tensor kl_sparse_csr_at(const kl_site *site, kl_tensor values, kl_tensor starts, kl_tensor columns,
-                                  int64_t ncolumns);
-KL_API kl_tensor kl_to_sparse_at(const kl_site *site, kl_tensor a, int64_t bound);
-KL_API kl_tensor kl_sampled_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor pattern);
 KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
 KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
 KL_API kl_tensor kl_dense_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_layer_part_at(const kl_site *site, kl_tensor t, uint32_t i);
+KL_API kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options);
+KL_API kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options);
+KL_API kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *opt, kl_tensor loss, double lr);
 KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
                             const int *in_axes, uint32_t nout, kl_tensor *out, const int *out_axes,
                             kl_randomness randomness);
@@ -370,16 +378,10 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_from_inner(...) kl_from_inner_at(KL_HERE, __VA_ARGS__)
 #define kl_backward(...) kl_backward_at(KL_HERE, __VA_ARGS__)
 #define kl_gradients_replace(...) kl_gradients_replace_at(KL_HERE, __VA_ARGS__)
-#define kl_blocked(...) kl_blocked_at(KL_HERE, __VA_ARGS__)
 #define kl_all_reduce(...) kl_all_reduce_at(KL_HERE, __VA_ARGS__)
 #define kl_all_gather(...) kl_all_gather_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_scatter(...) kl_reduce_scatter_at(KL_HERE, __VA_ARGS__)
 #define kl_broadcast(...) kl_broadcast_at(KL_HERE, __VA_ARGS__)
-#define kl_complex(...) kl_complex_at(KL_HERE, __VA_ARGS__)
-#define kl_real(...) kl_real_at(KL_HERE, __VA_ARGS__)
-#define kl_imag(...) kl_imag_at(KL_HERE, __VA_ARGS__)
-#define kl_conj(...) kl_conj_at(KL_HERE, __VA_ARGS__)
-#define kl_angle(...) kl_angle_at(KL_HERE, __VA_ARGS__)
 #define kl_cond(...) kl_cond_at(KL_HERE, __VA_ARGS__)
 #define kl_while(...) kl_while_at(KL_HERE, __VA_ARGS__)
 #define kl_scan(...) kl_scan_at(KL_HERE, __VA_ARGS__)
@@ -392,6 +394,14 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_dispatch(...) kl_dispatch_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_with(...) kl_dispatch_with_at(KL_HERE, __VA_ARGS__)
 #define kl_dispatch_direct(...) kl_dispatch_direct_at(KL_HERE, __VA_ARGS__)
+#define kl_file_open(...) kl_file_open_at(KL_HERE, __VA_ARGS__)
+#define kl_file_open_bytes(...) kl_file_open_bytes_at(KL_HERE, __VA_ARGS__)
+#define kl_file_tensor(...) kl_file_tensor_at(KL_HERE, __VA_ARGS__)
+#define kl_file_data(...) kl_file_data_at(KL_HERE, __VA_ARGS__)
+#define kl_file_write(...) kl_file_write_at(KL_HERE, __VA_ARGS__)
+#define kl_model_load(...) kl_model_load_at(KL_HERE, __VA_ARGS__)
+#define kl_model_call(...) kl_model_call_at(KL_HERE, __VA_ARGS__)
+#define kl_model_read_tensor(...) kl_model_read_tensor_at(KL_HERE, __VA_ARGS__)
 #define kl_dump(...) kl_dump_at(KL_HERE, __VA_ARGS__)
 #define kl_fail(...) kl_fail_at(KL_HERE, __VA_ARGS__)
 #define kl_trace_begin(...) kl_trace_begin_at(KL_HERE, __VA_ARGS__)
@@ -413,9 +423,12 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_item_f32(...) kl_item_f32_at(KL_HERE, __VA_ARGS__)
 #define kl_item_f64(...) kl_item_f64_at(KL_HERE, __VA_ARGS__)
 #define kl_item_i64(...) kl_item_i64_at(KL_HERE, __VA_ARGS__)
-#define kl_model_load(...) kl_model_load_at(KL_HERE, __VA_ARGS__)
-#define kl_model_call(...) kl_model_call_at(KL_HERE, __VA_ARGS__)
-#define kl_model_read_tensor(...) kl_model_read_tensor_at(KL_HERE, __VA_ARGS__)
+#define kl_blocked(...) kl_blocked_at(KL_HERE, __VA_ARGS__)
+#define kl_complex(...) kl_complex_at(KL_HERE, __VA_ARGS__)
+#define kl_real(...) kl_real_at(KL_HERE, __VA_ARGS__)
+#define kl_imag(...) kl_imag_at(KL_HERE, __VA_ARGS__)
+#define kl_conj(...) kl_conj_at(KL_HERE, __VA_ARGS__)
+#define kl_angle(...) kl_angle_at(KL_HERE, __VA_ARGS__)
 #define kl_named(...) kl_named_at(KL_HERE, __VA_ARGS__)
 #define kl_nested(...) kl_nested_at(KL_HERE, __VA_ARGS__)
 #define kl_nested_like(...) kl_nested_like_at(KL_HERE, __VA_ARGS__)
@@ -426,6 +439,14 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_nested_max(...) kl_nested_max_at(KL_HERE, __VA_ARGS__)
 #define kl_nested_softmax(...) kl_nested_softmax_at(KL_HERE, __VA_ARGS__)
 #define kl_nested_attention(...) kl_nested_attention_at(KL_HERE, __VA_ARGS__)
+#define kl_quantized(...) kl_quantized_at(KL_HERE, __VA_ARGS__)
+#define kl_quantized_of(...) kl_quantized_of_at(KL_HERE, __VA_ARGS__)
+#define kl_observe(...) kl_observe_at(KL_HERE, __VA_ARGS__)
+#define kl_quantized_by(...) kl_quantized_by_at(KL_HERE, __VA_ARGS__)
+#define kl_sparse_coo(...) kl_sparse_coo_at(KL_HERE, __VA_ARGS__)
+#define kl_sparse_csr(...) kl_sparse_csr_at(KL_HERE, __VA_ARGS__)
+#define kl_to_sparse(...) kl_to_sparse_at(KL_HERE, __VA_ARGS__)
+#define kl_sampled_matmul(...) kl_sampled_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_relu(...) kl_relu_at(KL_HERE, __VA_ARGS__)
 #define kl_sigmoid(...) kl_sigmoid_at(KL_HERE, __VA_ARGS__)
 #define kl_silu(...) kl_silu_at(KL_HERE, __VA_ARGS__)
@@ -642,20 +663,13 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_logcumsumexp(...) kl_logcumsumexp_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
-#define kl_sgd(...) kl_sgd_at(KL_HERE, __VA_ARGS__)
-#define kl_adam(...) kl_adam_at(KL_HERE, __VA_ARGS__)
-#define kl_optimizer_step(...) kl_optimizer_step_at(KL_HERE, __VA_ARGS__)
-#define kl_quantized(...) kl_quantized_at(KL_HERE, __VA_ARGS__)
-#define kl_observe(...) kl_observe_at(KL_HERE, __VA_ARGS__)
-#define kl_quantized_by(...) kl_quantized_by_at(KL_HERE, __VA_ARGS__)
-#define kl_sparse_coo(...) kl_sparse_coo_at(KL_HERE, __VA_ARGS__)
-#define kl_sparse_csr(...) kl_sparse_csr_at(KL_HERE, __VA_ARGS__)
-#define kl_to_sparse(...) kl_to_sparse_at(KL_HERE, __VA_ARGS__)
-#define kl_sampled_matmul(...) kl_sampled_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)
 #define kl_layer_part(...) kl_layer_part_at(KL_HERE, __VA_ARGS__)
+#define kl_sgd(...) kl_sgd_at(KL_HERE, __VA_ARGS__)
+#define kl_adam(...) kl_adam_at(KL_HERE, __VA_ARGS__)
+#define kl_optimizer_step(...) kl_optimizer_step_at(KL_HERE, __VA_ARGS__)
 #define kl_vmap(...) kl_vmap_at(KL_HERE, __VA_ARGS__)
 #define kl_autocast_begin(...) kl_autocast_begin_at(KL_HERE, __VA_ARGS__)
 #define kl_autocast_end() kl_autocast_end_at(KL_HERE)

@@ -1,7 +1,7 @@
 /* Graphs: making, reading, comparing, checking. */
 #ifndef KILN_IR_GRAPH_H
 #define KILN_IR_GRAPH_H
-#include "ir/graph/symbol.h"
+#include "ir/symbols/symbol.h"
 #include "ir/ops/op.h"
 
 /* ---- intern.c ---- Tables without duplicates. */

@@ -264,22 +264,28 @@ void vjp_concat(struct graph *g, ref y, ref dy, ref *din)
     }
 }
 
-/* The last operand, unless the element lies before it, and so on down to the first. */
+/* The last operand, unless the element lies before it, and so on down to the first.  Where lanes lie in more than one,
+ * each is loaded under a mask, as by a pad. */
 uint32_t lower_concat(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;
     const struct node *n = node_at(l->g, r);
     uint32_t axis = n->attr.axis.axis;
     int64_t end = node_shape(l->g, r)->dim[axis];
-    val at[KL_MAX_RANK] = {0}, result = 0;
+    val at[KL_MAX_RANK] = {0}, result = 0, before = l->where;
     for (uint32_t i = 0; i < node_shape(l->g, r)->rank; i++)
         at[i] = coord[i];
     for (unsigned i = n->nin; i-- > 0;) {
         int64_t len = node_shape(l->g, n->in[i])->dim[axis], start = end - len;
         if (len) {
-            val inside;
-            at[axis] = lower_inside(k, ix_sub(k, coord[axis], k_int(k, start)), len - 1, &inside);
+            val place = ix_sub(k, coord[axis], k_int(k, start)), inside;
+            bool masked = k->inst[place].varying;
+            at[axis] = masked ? place : lower_inside(k, place, len - 1, &inside);
+            inside = masked ? is_local(k, place, len - 1) : 0;
+            if (inside)
+                l->where = before ? k_prim(k, P_AND, before, inside, 0) : inside;
             val x = l->at(l, n->in[i], at);
+            l->where = before;
             val block, rest;
             int64_t d = ix_split(k, coord[axis], end, &block, &rest);
             result = result ? k_prim(k, P_SELECT, k_prim(k, P_LT, block, k_int(k, end / d), 0), x, result) : x;

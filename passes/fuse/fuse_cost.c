@@ -82,13 +82,24 @@ static int64_t view_run(const struct graph *g, ref v)
     return INT64_MAX;
 }
 
+/* The same of a pad or a concat: its rows, from the axis on that it makes longer. */
+static int64_t joined_run(const struct graph *g, ref v)
+{
+    const struct node *n = &g->node[v];
+    const struct shape *s = node_shape(g, v);
+    int64_t run = 1;
+    for (uint32_t d = op_is_masked(n->op) ? n->attr.pad.axis : n->attr.axis.axis; d < s->rank; d++)
+        run *= s->dim[d];
+    return run == node_numel(g, v) ? INT64_MAX : run;
+}
+
 int64_t fuse_run(const struct graph *g, ref r)
 {
-    int64_t run = INT64_MAX;
+    int64_t run = op_is_masked(g->node[r].op) || g->node[r].op == OP_concat ? joined_run(g, r) : INT64_MAX;
     for (unsigned i = 0; i < g->node[r].nin; i++)
-        for (ref v = g->node[r].in[i]; op_is_view(g->node[v].op); v = g->node[v].in[0])
+        for (ref v = g->node[r].in[i]; node_is_view(g, v); v = g->node[v].in[0])
             if (g->node[v].op != OP_reshape)
-                run = least(run, view_run(g, v));
+                run = least(run, op_is_masked(g->node[v].op) ? joined_run(g, v) : view_run(g, v));
     return run;
 }
 
@@ -124,6 +135,8 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
         bool reduced = last && n->attr.reduce.axes >> (last - 1) & 1;
         while (d-- > 0 && (in->dim[d] == 1 || reduced == (n->attr.reduce.axes >> d & 1)))
             run *= in->dim[d];
+        if (reduced && lower_short_rows(f->g, b->anchor))
+            return (struct lanes){1, 1};
         double far = reduced ? 1 : far_rows(f->g, n->in[0], run);
         return (struct lanes){far * lanes_factor(run), reduced ? 1 : lanes_factor(run)};
     }

@@ -7,22 +7,38 @@
 /* Elements of a chunk: long enough that combining chunks costs nothing, short enough that a reduce of
  * millions splits over threads. */
 enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
+enum { LEAST_RUN = 16 }; /* neighbours for which a vector of lanes is worth folding */
 enum { KEY_BLOCK = 64 }; /* keys of attention for each time that a larger score shrinks the sums so far */
+
+/* A chunk of lanes where the reduced elements are rows of `run` neighbours with others between them: whole rows, or an
+ * even part of one, so that no vector holds the end of a row and the beginning of the next. */
+static int64_t chunk_of_rows(int64_t run)
+{
+    if (run <= LANE_CHUNK)
+        return run % 64 ? run : LANE_CHUNK / run * run;
+    for (int64_t parts = 2; run / parts >= LANE_CHUNK / 16; parts++)
+        if (run % parts == 0 && run / parts <= LANE_CHUNK)
+            return run / parts;
+    return run;
+}
 
 static void order_reduce(const struct graph *g, struct node *n)
 {
     const struct shape *s = node_shape(g, n->in[0]);
-    int64_t len = 1;
-    int last = -1; /* innermost axis longer than 1 */
+    int64_t len = 1, run = 1;
+    int last = -1, kept = -1; /* innermost axes longer than 1: any, and kept */
     for (uint32_t i = 0; i < s->rank; i++) {
-        if (n->attr.reduce.axes >> i & 1)
-            len *= s->dim[i];
+        bool reduced = n->attr.reduce.axes >> i & 1;
+        len *= reduced ? s->dim[i] : 1;
+        run = reduced ? run * s->dim[i] : s->dim[i] != 1 ? 1 : run;
         if (s->dim[i] != 1)
             last = (int)i;
+        if (s->dim[i] != 1 && !reduced)
+            kept = (int)i;
     }
-    bool lanes = last >= 0 && (n->attr.reduce.axes >> last & 1);
+    bool lanes = last >= 0 && last != kept;
     n->attr.reduce.lanes = lanes ? 64 : 1;
-    int64_t chunk = lanes ? LANE_CHUNK : COLUMN_CHUNK;
+    int64_t chunk = !lanes ? COLUMN_CHUNK : run < len && run >= LEAST_RUN ? chunk_of_rows(run) : LANE_CHUNK;
     n->attr.reduce.chunk = (uint64_t)(len < chunk ? (len > 0 ? len : 1) : chunk);
 }
 

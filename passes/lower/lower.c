@@ -259,10 +259,11 @@ enum { FEW_ELEMENTS = 1 << 13 }; /* computed in microseconds by whatever code */
 
 uint32_t lower_native(const struct lowering *w) { return w->caps->block_threads ? 64 : w->caps->vector_bytes / 4; }
 
-uint32_t lower_width(const struct lowering *w, int64_t n)
+uint32_t lower_width(const struct lowering *w, int64_t n) { return lower_width_of(w, n, w->nmember); }
+
+uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops)
 {
     uint32_t native = lower_native(w), width = 4 * native;
-    uint32_t ops = w->nmember;
     int64_t most = 0;
     if (w->override)
         return w->override->width;

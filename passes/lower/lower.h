@@ -77,6 +77,7 @@ uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
  * idle. */
 uint32_t lower_native(const struct lowering *w);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
+uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops); /* where it computes so many ops for each */
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
 

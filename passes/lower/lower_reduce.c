@@ -3,13 +3,17 @@
  * lanes 64: the innermost axis is reduced.  One result per parallel iteration; the 64 numeric lanes are
  *   the lanes of one vector loop, folded once per chunk.  Where the rows are short and much is computed from
  *   each result, an iteration reduces a block of rows into scratch, and computes the epilogue of all of
- *   them in a second vector loop, whose lanes are the rows.
+ *   them in a second vector loop, whose lanes are the rows.  Rows of a few elements (lower_short_rows) are
+ *   the lanes themselves: each numeric lane is a vector, and they are folded one with another.
  * lanes 1: the innermost axis is kept.  The lanes of the vector loop are neighbouring results, each one
  *   ascending chain; iterations of the parallel loop are blocks of them. */
 #include "lower.h"
 #include <string.h>
 
 enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
+enum { LEAST_ROW = 256, SMALL_ARRAY = 1 << 16 }; /* bytes: of a row worth a prefetch, of an array that stays cached */
+enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* a row that is a lane; results worth it */
+enum { LONG_COLUMN = 64 }; /* elements for which the reduction takes longer than the epilogue */
 
 struct reduce {
     struct lowering *w;
@@ -18,9 +22,11 @@ struct reduce {
     struct shape in;          /* operand's shape */
     struct shape red, kept;   /* the lengths of the reduced and of the kept axes, in order */
     int64_t len, chunk;       /* reduced elements per result */
+    bool short_rows;          /* the lanes of the vector loop are rows, not elements of one */
     val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
     /* lines of memory in a row of the operand that a vector of results needs; 0: no prefetch */
     uint32_t lines;
+    int64_t ahead;            /* rows from the one at hand to the one that is prefetched */
     val line_coord[MAX_LINES][KL_MAX_RANK]; /* of kept, where they begin */
 };
 
@@ -87,16 +93,20 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
         acc = k_out(k, c);
     }
     if (tail) {
+        val place = ix_add(k, w->lane, k_int(k, count - tail));
         w->pred = k_prim(k, P_LT, w->lane, k_int(k, tail), 0);
-        val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, k_int(k, count - tail)), w->lane));
+        if (place != w->lane) /* no other lane reads memory */
+            ix_whole(k, place, count - tail, count - 1);
+        else if (r->len % r->chunk == 0)
+            ix_bound(k, place, 0, tail - 1);
+        val x = lower_reduce_element(r, ix_add(k, base, place));
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
         w->pred = 0;
     }
     return k_lane_reduce(k, r->fold, acc);
 }
 
-/* Prefetches what element i, some rows ahead, is computed from.  Rows lie too far apart for the processor to do so, and
- * with a prologue only a few of them are in flight at a time. */
+/* Prefetches what element i, some rows ahead, is computed from. */
 static void fetch_lines(const struct reduce *r, val i)
 {
     for (uint32_t l = 0; l < r->lines; l++) {
@@ -113,16 +123,33 @@ static val chain_chunk(const struct reduce *r, val base, int64_t count)
     val init = k_splat(k, identity(r));
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
     val c = k_carry(k, init);
-    fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, ROWS_AHEAD))));
+    fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, r->ahead))));
     val x = lower_reduce_element(r, ix_add(k, base, j));
     k_next(k, c, k_fold_step(k, r->fold, c, x));
     k_end(k, j);
     return k_out(k, c);
 }
 
+/* A short row in every lane: its elements are the first numeric lanes, and the others hold the identity. */
+static val short_row(const struct reduce *r)
+{
+    struct kernel *k = r->w->k;
+    val lane[LANES_OF_SHORT_ROW], none = k_splat(k, identity(r));
+    int64_t n = 1;
+    while (n < r->len)
+        n *= 2;
+    for (int64_t i = 0; i < n; i++)
+        lane[i] = i < r->len ? k_fold_step(k, r->fold, none, lower_reduce_element(r, k_int(k, i))) : none;
+    for (int64_t half = n / 2; half; half /= 2)
+        for (int64_t i = 0; i < half; i++)
+            lane[i] = k_fold_step(k, r->fold, lane[i], lane[i + half]);
+    return lane[0];
+}
+
 static val one_chunk(const struct reduce *r, val base, int64_t count)
 {
-    return r->n->attr.reduce.lanes == 64 ? lane_chunk(r, base, count) : chain_chunk(r, base, count);
+    return r->short_rows ? short_row(r)
+        : r->n->attr.reduce.lanes == 64 ? lane_chunk(r, base, count) : chain_chunk(r, base, count);
 }
 
 /* All chunks of the current result.  Starting from the identity gives the bits of starting from the first
@@ -334,29 +361,46 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     w->lane = w->pred = 0;
 }
 
+/* Rows of so many bytes, in so many arrays of r->len rows.  Where few rows are reduced, their array is in the cache
+ * when its next columns are: the same columns of the next array are prefetched.  Many rows lie too far apart for it
+ * to be done by the processor, and with a prologue only a few of them are in flight at a time. */
+static void choose_prefetch(struct reduce *r, int64_t bytes, int64_t arrays)
+{
+    const struct lowering *w = r->w;
+    ref x = r->n->in[0];
+    int64_t ahead = (ROWS_AHEAD + r->len - 1) / (r->len ? r->len : 1) * r->len;
+    bool small = arrays > 1 && bytes >= LEAST_ROW && bytes * r->len <= SMALL_ARRAY;
+    bool far = bytes >= FAR_BYTES && lower_is_member(w, x) && !r->short_rows;
+    r->ahead = small ? ahead : ROWS_AHEAD;
+    if ((small || far) && !w->caps->block_threads && (int64_t)node_bytes(w->g, x) >= MANY_BYTES)
+        r->lines = (uint32_t)least((w->k->sched.width * (int64_t)dtype_size(w->g->node[x].dtype) + LINE_BYTES - 1) /
+                                       LINE_BYTES, MAX_LINES);
+}
+
 static void emit_columns(struct reduce *r)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    /* The vector loop runs over the kept axes behind the last reduced one. */
+    /* The vector loop runs over the kept axes behind the last reduced one, or over short rows. */
     struct shape inner = {0}, outer = {0};
     uint32_t last = 0;
     for (uint32_t d = 0; d < r->in.rank; d++)
         if (r->n->attr.reduce.axes >> d & 1 && r->in.dim[d] != 1)
             last = d;
-    uint32_t behind = 0;
-    for (uint32_t d = last + 1; d < r->in.rank; d++)
+    uint32_t behind = r->short_rows ? r->kept.rank : 0;
+    for (uint32_t d = last + 1; d < r->in.rank && !r->short_rows; d++)
         behind += !(r->n->attr.reduce.axes >> d & 1);
     uint32_t work, merged = merged_axes(r, behind, &work);
     split_kept(r, merged, &inner, &outer);
     int64_t n = shape_count(&inner);
     k->sched.kind = SCHED_COLUMN_REDUCE;
-    k->sched.width = (uint16_t)lower_width(w, n);
+    uint32_t ops = 0;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        ops += r->len < LONG_COLUMN || lower_in_prologue(w, w->member[m]);
+    k->sched.width = (uint16_t)lower_width_of(w, n, ops);
     int64_t width = k->sched.width, full = n / width, tail = n % width, blocks = full + (tail != 0);
     int64_t size = (int64_t)dtype_size(w->g->node[r->n->in[0]].dtype);
-    if (lower_is_member(w, r->n->in[0]) && !w->caps->block_threads && n * size >= FAR_BYTES &&
-        (int64_t)node_bytes(w->g, r->n->in[0]) >= MANY_BYTES)
-        r->lines = (uint32_t)least((width * size + LINE_BYTES - 1) / LINE_BYTES, MAX_LINES);
+    choose_prefetch(r, n * size, shape_count(&outer));
     k->extent = shape_count(&outer) * blocks;
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (blocks) {
@@ -381,6 +425,14 @@ static void emit_columns(struct reduce *r)
     lower_grain(w, r->len * width);
 }
 
+/* Rows that hold fewer elements than a vector has lanes, of enough results to be lanes in their stead. */
+bool lower_short_rows(const struct graph *g, ref reduce)
+{
+    const struct node *n = &g->node[reduce];
+    int64_t results = node_numel(g, reduce), elements = node_numel(g, n->in[0]);
+    return op_is_reduce(n->op) && results >= FEW_ROWS && elements <= SHORT_ROW * results && elements > results;
+}
+
 void lower_reduce(struct lowering *w)
 {
     const struct node *n = &w->g->node[w->anchor];
@@ -391,8 +443,9 @@ void lower_reduce(struct lowering *w)
     }
     r.len = shape_count(&r.red);
     r.chunk = least((int64_t)n->attr.reduce.chunk, r.len > 0 ? r.len : 1);
+    r.short_rows = n->attr.reduce.lanes == 64 && !w->caps->block_threads && lower_short_rows(w->g, w->anchor);
     lower_scalars(w);
-    if (n->attr.reduce.lanes == 64)
+    if (n->attr.reduce.lanes == 64 && !r.short_rows)
         emit_lanes(&r);
     else
         emit_columns(&r);

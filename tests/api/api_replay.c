@@ -2,6 +2,7 @@
  * give what they give under a name of their own. */
 #include "tests/support/api_check.h"
 #include <stdatomic.h>
+#include <unistd.h>
 
 static uint64_t random_state = 1;
 static unsigned below(unsigned n)
@@ -472,8 +473,66 @@ static void test_region_frozen(kl_device dev)
     kl_release(w);
 }
 
+/* Composites that make shapes of their own: a bias is reshaped to stand beside windows. */
+static void test_window_bias(kl_device dev)
+{
+    static const float data[36];
+    kl_tensor w = kl_input(dev, KL_F32, DIMS(2, 1, 3, 3), data), b = kl_input(dev, KL_F32, DIMS(2), data);
+    int64_t replays = kl_counter("replays");
+    for (int i = 0; i < 4; i++) {
+        kl_trace_begin("bias");
+        kl_tensor x = kl_input(dev, KL_F32, DIMS(1, 1, 6, 6), data);
+        kl_tensor y = kl_keep(kl_conv(x, w, b, NULL, NULL, NULL, NULL, 1));
+        OK(kl_trace_end());
+        kl_release(y);
+    }
+    CHECK(kl_counter("replays") == replays + 3);
+    kl_release(w);
+    kl_release(b);
+}
+
+static kl_status add_outside(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)nin;
+    (void)nout;
+    out[0] = kl_add(in[0], kl_mul(in[1], *(kl_tensor *)ctx));
+    return KL_OK;
+}
+
+/* A caller's site may end with the call: what a region uses from outside has the site of the region's own call. */
+static void test_region_site(kl_device dev)
+{
+    kl_tensor w = kl_input(dev, KL_F32, DIMS(WIDTH), (float[WIDTH]){1, 2, 3, 4, 5}), x, out = kl_none;
+    char path[] = "/tmp/kiln-replay-XXXXXX", text[4000] = "";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0);
+    kl_trace_begin("site");
+    x = kl_zeros(dev, KL_F32, DIMS(WIDTH));
+    x = kl_neg_at(&(kl_site){"early.c", 1, "early"}, x);
+    kl_tensor rows = kl_stack(3, (kl_tensor[]){x, x, x}, 0);
+    OK(kl_scan_at(&(kl_site){"late.c", 2, "late"}, add_outside, &w, 3, 1, &x, 1, &rows, 0, false, &out));
+    kl_keep(out);
+    OK(kl_dump(NULL, "captured", path));
+    OK(kl_trace_end());
+    FILE *f = fdopen(fd, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    text[n] = 0;
+    char *state = strstr(text, "= state 0");
+    if (CHECK(state != NULL)) {
+        state[strcspn(state, "\n")] = 0;
+        CHECK(strstr(state, "late.c:2") != NULL);
+    }
+    if (f)
+        fclose(f);
+    remove(path);
+    kl_release(out);
+    kl_release(w);
+}
+
 static void test(kl_device dev)
 {
+    test_window_bias(dev);
+    test_region_site(dev);
     test_differences(dev);
     test_failures(dev);
     test_call_sites(dev);

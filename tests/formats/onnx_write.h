@@ -129,7 +129,7 @@ static inline struct pb onnx_model(struct pb *g, int opset)
 static inline int onnx_save(const char *path, const void *data, size_t n)
 {
     FILE *f = fopen(path, "wb");
-    size_t done = f ? fwrite(data, 1, n, f) : 0;
+    size_t done = f && n ? fwrite(data, 1, n, f) : 0;
     return f && !fclose(f) && done == n;
 }
 

@@ -273,20 +273,19 @@ static ref random_attention(struct maker *m, ref x)
 {
     struct shape s = *node_shape(m->g, x), k = s, v = s, seen = s, weights = s;
     unsigned dt = m->g->node[x].dtype;
+    uint32_t last = s.rank - 1;
     if (s.rank < 2 || !dtype_is_float(dt))
         return NIL;
-    uint32_t last = s.rank - 1;
     int64_t keys = random_dim(m);
-    k.dim[last - 1] = v.dim[last - 1] = keys;
+    k.dim[last - 1] = v.dim[last - 1] = weights.dim[last] = keys;
     v.dim[last] = random_dim(m);
     int sight = (int)rng_below(&m->r, 3);
     seen.dim[last] = sight == 1 ? keys : 2;
-    weights.dim[last] = keys;
     if (!fits(&k) || !fits(&v) || !fits(&seen) || !fits(&weights))
         return NIL;
     unsigned dtype = sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64;
-    return n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), sight ? fitting(m, dtype, &seen) : NIL, 0.5,
-                       chance(m, 3));
+    return n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), sight ? fitting(m, dtype, &seen) : NIL,
+                       0.5, chance(m, 3));
 }
 
 /* To a small integer, from one, or both. */

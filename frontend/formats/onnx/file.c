@@ -2,6 +2,7 @@
 #include "onnx.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -36,6 +37,27 @@ void bytes_unmap(struct bytes *b)
     if (b->size)
         munmap((void *)(uintptr_t)b->data, b->size);
     *b = (struct bytes){NULL, 0};
+}
+
+struct mapping *mapping_new(const char *path, struct message *why)
+{
+    struct mapping *m = calloc(1, sizeof *m);
+    if (!m)
+        return message_set(why, KL_ERR_MEMORY, "out of memory: %.300s", path), NULL;
+    if (!bytes_map(&m->b, path, why)) {
+        free(m);
+        return NULL;
+    }
+    atomic_init(&m->refs, 1);
+    return m;
+}
+
+void mapping_unref(struct mapping *m)
+{
+    if (!m || atomic_fetch_sub(&m->refs, 1) != 1)
+        return;
+    bytes_unmap(&m->b);
+    free(m);
 }
 
 /* ---- how deep messages are nested ---- */

@@ -86,7 +86,7 @@ static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphPr
     for (size_t i = 0; i < p->n_initializer; i++) {
         Onnx__TensorProto *t = p->initializer[i];
         struct message why;
-        struct array *a = array_read(t, l->folder, &why);
+        struct array *a = array_read(t, l->folder, true, &why);
         if (!a)
             return message_set(l->why, why.code, "%.300s: %.500s", l->path, why.text);
         struct initial *x = &g->initial[g->ninitial++];
@@ -96,10 +96,6 @@ static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphPr
         if (p == l->m->proto->graph && a->rank > 0 && is_float(a->dtype) &&
             !load_weight(l, a, text_or_none(t->name), &x->weight))
             return false;
-        if (t->has_raw_data) { /* it is in the array now; protobuf-c's memory is malloc's */
-            free(t->raw_data.data);
-            t->raw_data = (ProtobufCBinaryData){0, NULL};
-        }
     }
     return true;
 }

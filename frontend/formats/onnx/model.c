@@ -1,4 +1,4 @@
-/* <kiln/model.h>: models as users have them. */
+/* <kiln/formats/model.h>: models as users have them. */
 #include "onnx.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,8 +185,9 @@ static bool fits(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor
 }
 
 /* A handle of its own for each output, even where two are one, or an input. */
-static bool take_output(const kl_site *site, struct frame *f, struct run *r, uint32_t i, kl_tensor *out)
+static bool take_output(const kl_site *site, struct frame *f, struct run *r, uint32_t i, kl_tensor *all)
 {
+    kl_tensor *out = &all[i];
     struct value *v = frame_value(f, f->g->out[i]);
     kl_tensor t = v->t;
     if (v->list || (!v->known && !t.id && v->weight < 0)) {
@@ -199,9 +200,12 @@ static bool take_output(const kl_site *site, struct frame *f, struct run *r, uin
         struct array *a = v->known;
         t = kl_input(r->m->device, a->dtype, a->rank, a->dims, a->data);
     }
+    bool own = r->tracing && !v->given && v->weight < 0 && !v->known;
+    for (uint32_t k = 0; k < i; k++)
+        own &= all[k].id != t.id;
     int64_t dims[KL_MAX_RANK];
     int rank = kl_shape(t, dims);
-    *out = rank < 0 ? kl_none : kl_reshape(t, rank, dims);
+    *out = rank < 0 ? kl_none : own ? t : kl_reshape(t, rank, dims);
     if (rank >= 0 && !r->tracing)
         kl_keep(*out);
     return kl_check(*out) == KL_OK;
@@ -225,7 +229,7 @@ static bool call_model(const kl_site *site, struct run *r, const kl_tensor *in, 
         kl_fail_at(site, kl_last_error_code(), text);
     }
     for (uint32_t i = 0; ok && i < nout; i++)
-        ok = take_output(site, &f, r, i, &out[i]);
+        ok = take_output(site, &f, r, i, out);
     frame_close(&f);
     return ok;
 }
@@ -274,7 +278,7 @@ kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const c
         bytes_unmap(&b);
     }
     if (t)
-        a = array_read(t, "", &why);
+        a = array_read(t, "", true, &why);
     if (t)
         onnx__tensor_proto__free_unpacked(t, NULL);
     if (!a) {

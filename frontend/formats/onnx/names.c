@@ -1,6 +1,7 @@
 /* Tables of strings: names of values, and the strings of call sites. */
 #include "onnx.h"
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,6 +86,41 @@ const char *string_forever(const char *s)
             found = text[ntext++] = copy;
         else
             free(copy);
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+const kl_site *site_forever(const char *file, int line, const char *func)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct names all;
+    static kl_site **site;
+    static uint32_t nsite, cap;
+    static const kl_site none = {"", 0, ""};
+    const kl_site *found = &none;
+    char key[600];
+    snprintf(key, sizeof key, "%d %s", line, file);
+    const char *name = string_forever(key);
+    const kl_site value = {name + strcspn(name, " ") + (*name != 0), line, string_forever(func)};
+    pthread_mutex_lock(&lock);
+    uint32_t at = onnx_names_find(&all, name);
+    if (at != NO_PLACE) {
+        found = site[at];
+    } else {
+        uint32_t room = nsite < cap ? cap : cap ? 2 * cap : 64;
+        kl_site **more = room > cap ? realloc(site, room * sizeof *site) : site;
+        kl_site *copy = more ? malloc(sizeof *copy) : NULL;
+        if (more) {
+            site = more;
+            cap = room;
+        }
+        if (copy && onnx_names_put(&all, name, nsite)) {
+            *copy = value;
+            found = site[nsite++] = copy;
+        } else {
+            free(copy);
+        }
     }
     pthread_mutex_unlock(&lock);
     return found;

@@ -16,7 +16,7 @@ struct run;
 
 /* Calls of ops in functions that have a `struct node *n` are made at the node's own call site. */
 #undef KL_HERE
-#define KL_HERE (&n->def->site)
+#define KL_HERE (n->def->site)
 
 /* ---- tensor.c: arrays on the host ---- */
 struct array {
@@ -25,6 +25,7 @@ struct array {
     int64_t dims[KL_MAX_RANK], count;
     atomic_uint refs;
     void *data;
+    struct mapping *file;             /* what data is a part of; NULL: data is its own, of malloc */
 };
 struct array *array_new(kl_dtype dtype, int rank, const int64_t *dims); /* NULL: out of memory, or too large */
 struct array *array_of_ints(int64_t n, const int64_t *v);               /* one axis, i64 */
@@ -34,21 +35,26 @@ int64_t array_int(const struct array *a, int64_t i);  /* element i, converted */
 double array_float(const struct array *a, int64_t i);
 kl_dtype onnx_dtype(int32_t data_type);               /* KL_DTYPE_COUNT: Kiln has none like it */
 const char *onnx_dtype_name(int32_t data_type);
-/* The elements of a tensor in a file; NULL: *why. `name` is the tensor's in messages, folder that of external data. */
+/* The elements of a tensor in a file; NULL: *why.  folder: that of external data, which is mapped, not copied, where it
+ * is aligned.  take: the message's own memory becomes the array's, so that there is one copy of it. */
 struct message { kl_status code; char text[900]; };
 bool message_set(struct message *why, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-struct array *array_read(const Onnx__TensorProto *t, const char *folder, struct message *why);
+struct array *array_read(Onnx__TensorProto *t, const char *folder, bool take, struct message *why);
 
 /* ---- file.c: bytes of files, and messages in them ---- */
 struct bytes { const uint8_t *data; size_t size; };
 bool bytes_map(struct bytes *b, const char *path, struct message *why);
 void bytes_unmap(struct bytes *b);
+struct mapping { atomic_uint refs; struct bytes b; }; /* shared by arrays */
+struct mapping *mapping_new(const char *path, struct message *why);
+void mapping_unref(struct mapping *m);
 /* The message that they hold; NULL: *why, also where messages are nested too deep. */
 ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDescriptor *d, const char *path,
                                 struct message *why);
 
 /* ---- load.c: a model's graphs ---- */
-enum { NO_PLACE = UINT32_MAX, ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 22, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
+#define NO_PLACE UINT32_MAX
+enum { ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 22, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
 typedef bool node_fn(struct node *n);
 struct onnx_op {
     const char *name;
@@ -66,7 +72,7 @@ struct node_def {
     const struct onnx_op *op;         /* NULL: a function */
     const struct graph_def *function;
     int opset;
-    kl_site site;
+    const kl_site *site;              /* never freed; NULL before its first run */
     struct place *in;
     uint32_t *out;                    /* NO_PLACE: nobody asks for it */
     struct graph_def **sub;           /* an attribute each; NULL where it is no graph */
@@ -95,8 +101,9 @@ struct kl_model {
     uint32_t npool, pool_cap;
 };
 
-/* ---- names.c: strings that stay, for call sites, which programs keep longer than models ---- */
+/* ---- names.c: strings and call sites that stay, as a caller's do: programs keep them longer than models ---- */
 const char *string_forever(const char *s);            /* "" where there is no memory */
+const kl_site *site_forever(const char *file, int line, const char *func);
 /* Names to numbers, in the order of their first use. */
 struct names { const char **key; uint32_t *at; uint32_t n, cap; };
 uint32_t onnx_names_find(const struct names *s, const char *name); /* NO_PLACE: not in */

@@ -89,7 +89,7 @@ bool onnx_fails(struct node *n, kl_status code, const char *fmt, ...)
     int used = snprintf(text, sizeof text, "%s: ", n->def->proto->op_type);
     vsnprintf(text + used, sizeof text - (size_t)used, fmt, ap);
     va_end(ap);
-    kl_fail_at(&n->def->site, code, text);
+    kl_fail_at(n->def->site, code, text);
     return false;
 }
 
@@ -433,7 +433,7 @@ static void make_site(const struct kl_model *m, struct node_def *d, const struct
     snprintf(text, sizeof text, p->name && *p->name ? "%.120s: node '%.160s' (%.60s, opset %d)"
              : "%.120s: node%.160s (%.60s, opset %d)", m->label, p->name && *p->name ? p->name : "", p->op_type,
              d->opset);
-    d->site = (kl_site){string_forever(text), line, string_forever(p->op_type)};
+    d->site = site_forever(text, line, p->op_type);
 }
 
 static bool run_function(struct node *n)
@@ -460,7 +460,7 @@ static bool run_node(struct node *n)
 {
     const struct node_def *d = n->def;
     struct run *r = n->run;
-    if (!d->site.file)
+    if (!d->site)
         make_site(r->m, &n->frame->g->node[d - n->frame->g->node], n->frame->g);
     if (++r->steps > STEPS_MOST)
         return onnx_fails(n, KL_ERR_ARGUMENT, "the model runs more than %d nodes", STEPS_MOST);

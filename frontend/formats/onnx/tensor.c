@@ -34,22 +34,31 @@ static bool count_elements(int rank, const int64_t *dims, int64_t *count)
     return empty || (!over && *count < INT64_MAX / 16);
 }
 
-struct array *array_new(kl_dtype dtype, int rank, const int64_t *dims)
+/* Without memory for its elements. */
+static struct array *array_empty(kl_dtype dtype, int rank, const int64_t *dims)
 {
     int64_t count;
     if (rank > KL_MAX_RANK || !count_elements(rank, dims, &count))
         return NULL;
     struct array *a = calloc(1, sizeof *a);
-    if (!a || !(a->data = calloc((size_t)count + 1, kl_dtype_size(dtype)))) {
-        free(a);
+    if (!a)
         return NULL;
-    }
     a->dtype = dtype;
     a->rank = rank;
     a->count = count;
     atomic_init(&a->refs, 1);
     if (rank)
         memcpy(a->dims, dims, (size_t)rank * sizeof *dims);
+    return a;
+}
+
+struct array *array_new(kl_dtype dtype, int rank, const int64_t *dims)
+{
+    struct array *a = array_empty(dtype, rank, dims);
+    if (a && !(a->data = calloc((size_t)a->count + 1, kl_dtype_size(dtype)))) {
+        array_unref(a);
+        return NULL;
+    }
     return a;
 }
 
@@ -72,7 +81,10 @@ void array_unref(struct array *a)
 {
     if (!a || atomic_fetch_sub(&a->refs, 1) != 1)
         return;
-    free(a->data);
+    if (a->file)
+        mapping_unref(a->file);
+    else
+        free(a->data);
     free(a);
 }
 
@@ -150,6 +162,8 @@ const char *onnx_dtype_name(int32_t t)
 static bool copy_field(struct array *a, const Onnx__TensorProto *t)
 {
     size_t n = (size_t)a->count;
+    if (n == 0)
+        return true; /* is_there: no field has numbers */
     switch (a->dtype) {
     case KL_F32:
         if (t->n_float_data != n)
@@ -217,18 +231,26 @@ static bool read_external(struct array *a, const Onnx__TensorProto *t, const cha
     if (!location || !stays_inside(location))
         return message_set(why, KL_ERR_IO, "tensor '%.200s': its data is in no file of the model's folder", name);
     char path[4096];
-    struct bytes b;
     if ((size_t)snprintf(path, sizeof path, "%s%s", folder, location) >= sizeof path)
         return message_set(why, KL_ERR_IO, "tensor '%.200s': the path of its data is too long", name);
-    if (!bytes_map(&b, path, why))
+    struct mapping *m = mapping_new(path, why);
+    if (!m)
         return false;
-    bool ok = offset <= b.size && length <= b.size - offset;
-    if (!ok)
+    size_t size = kl_dtype_size(a->dtype);
+    bool ok = offset <= m->b.size && length <= m->b.size - offset;
+    if (!ok) {
         message_set(why, KL_ERR_IO, "tensor '%.200s': bytes %llu to %llu are outside of %.300s, which has %zu", name,
-                    offset, offset + length, path, b.size);
-    else if (length)
-        memcpy(a->data, b.data + offset, length);
-    bytes_unmap(&b);
+                    offset, offset + length, path, m->b.size);
+    } else if (length && offset % size == 0 && a->dtype != KL_BOOL) {
+        a->data = (void *)(uintptr_t)(m->b.data + offset); /* only read: kl_wrap's memory stays what it is */
+        a->file = m;
+        return true;
+    } else if (!(a->data = malloc(length + 1))) {
+        ok = message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
+    } else if (length) {
+        memcpy(a->data, m->b.data + offset, length);
+    }
+    mapping_unref(m);
     return ok;
 }
 
@@ -247,7 +269,25 @@ static bool is_there(const Onnx__TensorProto *t, int64_t count, size_t size, con
                        (long long)count);
 }
 
-struct array *array_read(const Onnx__TensorProto *t, const char *folder, struct message *why)
+static bool read_own(struct array *a, Onnx__TensorProto *t, bool take, struct message *why)
+{
+    const char *name = t->name ? t->name : "";
+    size_t bytes = (size_t)a->count * kl_dtype_size(a->dtype);
+    if (take && t->has_raw_data && bytes) { /* protobuf-c's memory is malloc's */
+        a->data = t->raw_data.data;
+        t->raw_data = (ProtobufCBinaryData){0, NULL};
+        return true;
+    }
+    if (!(a->data = calloc(bytes + 1, 1)))
+        return message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
+    if (!t->has_raw_data)
+        return copy_field(a, t) || message_set(why, KL_ERR_IO, "tensor '%.200s' has numbers in another field", name);
+    if (bytes)
+        memcpy(a->data, t->raw_data.data, bytes);
+    return true;
+}
+
+struct array *array_read(Onnx__TensorProto *t, const char *folder, bool take, struct message *why)
 {
     const char *name = t->name ? t->name : "";
     kl_dtype dtype = onnx_dtype(t->data_type);
@@ -262,16 +302,11 @@ struct array *array_read(const Onnx__TensorProto *t, const char *folder, struct 
         return message_set(why, KL_ERR_IO, "tensor '%.200s' has dimensions too large to hold, or below 0", name), NULL;
     if (!is_there(t, count, kl_dtype_size(dtype), name, why))
         return NULL;
-    struct array *a = array_new(dtype, (int)t->n_dims, t->dims);
+    struct array *a = array_empty(dtype, (int)t->n_dims, t->dims);
     if (!a)
         return message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name), NULL;
-    bool ok = true;
-    if (t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL)
-        ok = read_external(a, t, folder, why);
-    else if (!t->has_raw_data)
-        ok = copy_field(a, t) || message_set(why, KL_ERR_IO, "tensor '%.200s' has too few numbers, or too many", name);
-    else if (t->raw_data.len)
-        memcpy(a->data, t->raw_data.data, t->raw_data.len);
+    bool external = t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
+    bool ok = external ? read_external(a, t, folder, why) : read_own(a, t, take, why);
     for (int64_t i = 0; ok && dtype == KL_BOOL && i < count; i++)
         ((uint8_t *)a->data)[i] = ((uint8_t *)a->data)[i] != 0;
     if (ok)

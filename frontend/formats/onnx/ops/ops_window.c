@@ -1,5 +1,5 @@
 /* Operators of windows: convolution and pooling. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

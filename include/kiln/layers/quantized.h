@@ -41,6 +41,10 @@ typedef struct kl_qscheme {
  * KL_I8 or KL_U8 as the integers; kl_none: 0, or from the range beside a scale of kl_none.  KL_Q_I4 needs a last axis
  * of even length. [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
+/* A quantized tensor of integers that are there: its parts, which stay the caller's.  integers: in the tensor's shape;
+ * of KL_Q_I4 bytes, as above.  scale: a float, whose dtype is the tensor's; its shape, and that of zero_point (or
+ * kl_none), is as in kl_quantized.  [new handle; SHAPE, TYPE, ARGUMENT] */
+KL_API_AT kl_tensor kl_quantized_of(kl_tensor integers, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
 
 /* What ranges a tensor has had, to choose its scale before it comes: two states, the least and greatest elements so
  * far, or, with a momentum above 0, their moving averages low = momentum * low + (1 - momentum) * new. */

@@ -1,5 +1,5 @@
 /* Operators of numbers stored as small integers. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 
 /* A scale or zero point of one number, or one an element of an axis, as kl_quantize takes it. */
 static kl_tensor quant_operand(struct node *n, uint32_t i)

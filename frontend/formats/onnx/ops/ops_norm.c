@@ -1,5 +1,5 @@
 /* Normalisation, dropout, and losses. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 
 static kl_tensor norm_number(struct node *n, kl_tensor like, double v) { return onnx_number(n, kl_dtype_of(like), v); }

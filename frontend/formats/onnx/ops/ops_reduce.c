@@ -1,5 +1,5 @@
 /* Reductions, and what goes along one axis. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 
 enum { RED_SUM, RED_MEAN, RED_MAX, RED_MIN, RED_PROD, RED_L1, RED_L2, RED_LOG_SUM, RED_LOG_SUM_EXP, RED_SUM_SQUARE };

@@ -1,11 +1,11 @@
 /* Elementwise operators. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 
 bool onnx_unary(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
-    return onnx_give(n, 0, n->def->op->unary(&n->def->site, a));
+    return onnx_give(n, 0, n->def->op->unary(n->def->site, a));
 }
 
 /* Before opset 7 the second operand was broadcast only where attribute `broadcast` said so, from `axis` on. */
@@ -28,7 +28,7 @@ static kl_tensor second_operand(struct node *n)
 bool onnx_binary(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), b = second_operand(n);
-    return onnx_give(n, 0, n->def->op->binary(&n->def->site, a, b));
+    return onnx_give(n, 0, n->def->op->binary(n->def->site, a, b));
 }
 
 static bool is_float_type(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }

@@ -1,6 +1,6 @@
 /* If, Loop and Scan.  Where conditions and counts are known while recording, graphs are recorded as often as they run;
  * else they are regions of kl_cond, kl_while and kl_scan. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <stdlib.h>
 #include <string.h>
 

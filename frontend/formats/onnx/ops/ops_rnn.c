@@ -1,5 +1,5 @@
 /* RNN, LSTM and GRU, as scans over time. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Operators that move elements: shapes, views, and putting together. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ bool onnx_constant(struct node *n)
     struct message why = {0};
     const Onnx__AttributeProto *a = onnx_attr(n, "value");
     if (a && a->t) {
-        struct array *x = array_read(a->t, "", &why);
+        struct array *x = array_read(a->t, "", false, &why);
         return x ? onnx_give_known(n, 0, x) : onnx_fails(n, why.code, "%s", why.text);
     }
     struct array *x = NULL;
@@ -40,7 +40,7 @@ bool onnx_constant_of_shape(struct node *n)
     int rank;
     if (!onnx_ints(n, 0, dims, KL_MAX_RANK, &rank))
         return false;
-    struct array *x = a && a->t ? array_read(a->t, "", &why) : array_new(KL_F32, 0, NULL);
+    struct array *x = a && a->t ? array_read(a->t, "", false, &why) : array_new(KL_F32, 0, NULL);
     if (!x || x->count != 1) {
         array_unref(x);
         return onnx_fails(n, x ? KL_ERR_SHAPE : why.code, "its value: %s", x ? "not one number" : why.text);

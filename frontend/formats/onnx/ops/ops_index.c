@@ -1,5 +1,5 @@
 /* Operators that choose elements by index. */
-#include "onnx.h"
+#include "frontend/formats/onnx/onnx.h"
 #include <stdlib.h>
 #include <string.h>
 

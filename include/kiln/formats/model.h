@@ -27,8 +27,9 @@ extern "C" {
 typedef struct kl_model kl_model;
 
 /* Reads a model; its weights become tensors on the device.  Data that the file refers to is looked for beside it, and
- * nowhere else.  NULL: it failed.  [errors ARGUMENT; IO: the file, or one it refers to, is missing or damaged; TYPE:
- * operators, or types of values, that are not known; DEVICE; MEMORY] */
+ * nowhere else; it is mapped, so such a file must not change as long as the model is there.  NULL: it failed.
+ * [errors ARGUMENT; IO: the file, or one it refers to, is missing or damaged; TYPE: operators, or types of values, that
+ * are not known; DEVICE; MEMORY] */
 KL_API_AT kl_model *kl_model_load(kl_device device, const char *path);
 /* Releases its weights; what was recorded stays as it is.  Not while a function of a region is recorded.  NULL is
  * fine. */

@@ -1,0 +1,147 @@
+/* The C backend: kernel to C, and that to an object by `cc`, for the processor it runs on. */
+#include "codegen/c/emit.h"
+#include "codegen/codegen.h"
+#include <c_prelude.h>
+#include <c_sources.h>
+#include <errno.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static char version[256];
+static struct caps host;
+static struct err host_err;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void init(void)
+{
+    FILE *f = popen("cc --version 2>/dev/null", "r"), *cpu = fopen("/proc/cpuinfo", "r");
+    char line[4096] = "";
+    bool there = f && fgets(line, sizeof line, f);
+    line[strcspn(line, "\n")] = 0;
+    snprintf(version, sizeof version, "%.180s sources %s", line, C_SOURCES);
+    while (cpu && fgets(line, sizeof line, cpu))
+        if (!strncmp(line, "model name", 10) && strchr(line, ':'))
+            snprintf(host.name, sizeof host.name, "%.*s", (int)strcspn(strchr(line, ':') + 2, "\n"),
+                     strchr(line, ':') + 2);
+        else if (!strncmp(line, "flags", 5))
+            snprintf(host.features, sizeof host.features, "flags %016llx",
+                     (unsigned long long)bytes_hash(line, strlen(line)).lo);
+    if (f)
+        pclose(f);
+    if (cpu)
+        fclose(cpu);
+    bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl");
+    host.vector_bytes = wide ? 64 : 32;
+    host.vector_regs = wide ? 32 : 16;
+    host.threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    host.l1_bytes = 32 << 10;
+    host.l2_bytes = 1 << 20;
+    host.l3_bytes = 8 << 20;
+    if (!there)
+        err_set(&host_err, KL_ERR_DEVICE, "there is no compiler cc");
+    else if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c"))
+        err_set(&host_err, KL_ERR_DEVICE, "this processor lacks avx2, fma or f16c");
+}
+
+static const char *c_version(void)
+{
+    pthread_once(&once, init);
+    return version;
+}
+
+static bool c_caps(struct caps *out, struct err *e)
+{
+    pthread_once(&once, init);
+    *out = host;
+    return !host_err.code || err_set(e, host_err.code, "%s", host_err.msg);
+}
+
+static bool read_file(const char *path, struct code *out)
+{
+    FILE *f = fopen(path, "rb");
+    long n = f && !fseek(f, 0, SEEK_END) ? ftell(f) : -1;
+    bool ok = n >= 0 && !fseek(f, 0, SEEK_SET) && (out->bytes = mem_alloc((size_t)n + 1));
+    out->size = ok ? fread(out->bytes, 1, (size_t)n, f) : 0;
+    if (f)
+        fclose(f);
+    return ok && out->size == (size_t)n;
+}
+
+/* No calls of the C library's functions, and nothing that is less exact than what is written. */
+static int run_compiler(const char *output, const char *source, const char *messages)
+{
+    const char *const arg[] = {"cc", "-O2", "-march=native", "-fPIC", "-std=gnu17", "-w", "-fwrapv", "-fno-math-errno",
+                               "-ffp-contract=off", "-fno-strict-aliasing", "-fno-builtin",
+                               "-fno-tree-loop-distribute-patterns", "-fno-stack-protector",
+                               "-fno-asynchronous-unwind-tables", "-fcf-protection=none",
+                               strrchr(output, '.')[1] == 's' ? "-S" : "-c", "-o", output, source, NULL};
+    posix_spawn_file_actions_t to;
+    pid_t pid;
+    int status = -1;
+    posix_spawn_file_actions_init(&to);
+    posix_spawn_file_actions_addopen(&to, STDERR_FILENO, messages, 01101, 0600); /* O_WRONLY | O_CREAT | O_TRUNC */
+    if (!posix_spawnp(&pid, arg[0], &to, NULL, (char *const *)(uintptr_t)arg, environ))
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+            ;
+    posix_spawn_file_actions_destroy(&to);
+    return status;
+}
+
+static bool compile_in(const char *folder, const struct kernel *k, const struct text *source, bool assembly,
+                       struct code *out, struct err *e)
+{
+    char in[64], made[64], said[64];
+    snprintf(in, sizeof in, "%s/kernel.c", folder);
+    snprintf(made, sizeof made, "%s/kernel.%c", folder, assembly ? 's' : 'o');
+    snprintf(said, sizeof said, "%s/messages", folder);
+    FILE *f = fopen(in, "w");
+    bool ok = f && fprintf(f, "#define KILN_JIT\n%s", prelude) > 0 && fputs(source->s, f) >= 0;
+    ok = (!f || !fclose(f)) && ok;
+    if (!ok || run_compiler(made, in, said) || !read_file(made, out)) {
+        struct code why = {0};
+        read_file(said, &why);
+        err_set(e, KL_ERR_COMPILE, "kernel %s: cc cannot compile it: %.300s", k->name,
+                why.bytes ? (char *)why.bytes : "");
+        mem_free(why.bytes);
+    }
+    unlink(in);
+    unlink(made);
+    unlink(said);
+    return !e->code;
+}
+
+static bool compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+{
+    char folder[] = "/tmp/kiln-c-XXXXXX";
+    struct text source = {0};
+    struct caps ignored;
+    *out = (struct code){0};
+    if (kind == EMIT_LLVM)
+        return err_set(e, KL_ERR_ARGUMENT, "code generator c makes no LLVM code; it has assembly");
+    bool ok = c_caps(&ignored, e) && c_source(k, "kernel", &source, e) &&
+              (mkdtemp(folder) || err_set(e, KL_ERR_IO, "%s: %s", folder, strerror(errno)));
+    if (ok) {
+        ok = compile_in(folder, k, &source, kind == EMIT_ASM, out, e);
+        rmdir(folder);
+    }
+    mem_free(source.s);
+    return ok;
+}
+
+static const char *compiler(void) { return ""; } /* the version is all that is known of it */
+
+__attribute__((visibility("default"))) const struct backend *kiln_backend_c(void);
+
+const struct backend *kiln_backend_c(void)
+{
+    static const struct backend b = {.name = "c", .abi = KERNEL_ABI, .memory = mem_use, .caps = c_caps,
+                                     .version = c_version, .compiler = compiler, .compile = compile};
+    return &b;
+}

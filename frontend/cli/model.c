@@ -1,0 +1,432 @@
+/* ONNX models where a graph's text goes: run on arrays as they are, or captured as a graph, whose states are the
+ * model's weights and constants. */
+#include "model.h"
+#include "frontend/frontend.h"
+#include "ir/text/text.h"
+#include <string.h>
+
+enum { VALUES_MOST = 256 };
+
+struct cli_model {
+    kl_model *m;
+    uint32_t nin, nout;
+    kl_model_value *in, *out;
+    int64_t (*dims)[KL_MAX_RANK];        /* of inputs */
+    struct job_array *array;             /* what was given for them; bytes NULL: nothing */
+    kl_tensor *t;                        /* inputs, then outputs */
+    struct cli_values values;            /* of symbols */
+};
+
+bool cli_is_model(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".onnx");
+}
+
+static void cli_model_free(struct cli_model *c)
+{
+    for (uint32_t i = 0; c->array && i < c->nin; i++)
+        mem_free(c->array[i].bytes);
+    mem_free(c->in);
+    mem_free(c->out);
+    mem_free(c->dims);
+    mem_free(c->array);
+    mem_free(c->t);
+    kl_model_free(c->m);
+}
+
+/* ---- arrays from files ---- */
+
+static bool read_pb(const char *path, char **bytes, struct cli_array *out)
+{
+    kl_tensor t = kl_model_read_tensor(kl_device_default(), path);
+    int64_t dims[KL_MAX_RANK];
+    int rank = t.id ? kl_shape(t, dims) : -1;
+    *bytes = NULL;
+    if (rank >= 0) {
+        *out = (struct cli_array){.dtype = kl_dtype_of(t), .shape.rank = (uint32_t)rank,
+                            .bytes = (size_t)kl_numel(t) * kl_dtype_size(kl_dtype_of(t))};
+        memcpy(out->shape.dim, dims, (size_t)rank * sizeof *dims);
+        *bytes = mem_alloc(out->bytes + 1);
+        out->data = *bytes;
+    }
+    bool ok = *bytes && kl_read(t, *bytes, out->bytes) == KL_OK;
+    kl_release(t);
+    if (ok)
+        return true;
+    cli_error("%s: %s", path, kl_last_error());
+    mem_free(*bytes);
+    *bytes = NULL;
+    return false;
+}
+
+/* The elements are copied: they may have been unpacked, or in another order. */
+static bool read_npy(const char *path, const char *all, size_t len, char **bytes, struct cli_array *out)
+{
+    kl_file *f = kl_file_open_bytes_at(NULL, path, all, len);
+    kl_file_entry e;
+    if (f && kl_file_format_of(f) != KL_FILE_NPY)
+        return kl_file_close(f), cli_error("%s: not a .npy array", path), false;
+    const void *data = f && kl_file_get(f, 0, &e) == KL_OK ? kl_file_data_at(NULL, f, "") : NULL;
+    if (data && (*bytes = mem_alloc(e.bytes + 1))) {
+        memcpy(*bytes, data, e.bytes);
+        *out = (struct cli_array){e.dtype, {.rank = (uint32_t)e.rank}, *bytes, e.bytes};
+        memcpy(out->shape.dim, e.dims, (size_t)e.rank * sizeof *e.dims);
+    } else {
+        cli_error("%s", data ? "out of memory" : kl_last_error());
+    }
+    kl_file_close(f);
+    return *bytes != NULL;
+}
+
+bool cli_read_array(const char *path, char **bytes, struct cli_array *out)
+{
+    size_t len, n = strlen(path);
+    *bytes = NULL;
+    if (n > 3 && !strcmp(path + n - 3, ".pb"))
+        return read_pb(path, bytes, out);
+    char *all = cli_read(path, &len);
+    bool ok = all && read_npy(path, all, len, bytes, out);
+    mem_free(all);
+    return ok;
+}
+
+/* ---- inputs ---- */
+
+static bool model_load(struct cli_model *c, const char *path, const char *device)
+{
+    kl_device d = device ? kl_device_named(device) : kl_device_default();
+    c->m = d.id ? kl_model_load(d, path) : NULL;
+    if (!c->m)
+        return cli_error("%s", kl_last_error()), false;
+    c->nin = kl_model_inputs(c->m);
+    c->nout = kl_model_outputs(c->m);
+    c->in = mem_alloc((c->nin + 1) * sizeof *c->in);
+    c->out = mem_alloc((c->nout + 1) * sizeof *c->out);
+    c->dims = mem_alloc((c->nin + 1) * sizeof *c->dims);
+    c->array = mem_alloc((c->nin + 1) * sizeof *c->array);
+    c->t = mem_alloc((c->nin + c->nout + 1) * sizeof *c->t);
+    if (!c->in || !c->out || !c->dims || !c->array || !c->t)
+        return cli_error("out of memory"), false;
+    for (uint32_t i = 0; i < c->nin; i++)
+        kl_model_input(c->m, i, &c->in[i]);
+    for (uint32_t i = 0; i < c->nout; i++)
+        kl_model_output(c->m, i, &c->out[i]);
+    return true;
+}
+
+static bool model_arrays(struct cli_model *c, struct job_value *bind, unsigned nbind)
+{
+    for (unsigned k = 0; k < nbind; k++) {
+        uint32_t i = 0;
+        if (strcmp(bind[k].option, "--input")) {
+            if (!strcmp(bind[k].option, "--output"))
+                continue;
+            return cli_error("%s: a model has inputs and outputs only", bind[k].option), false;
+        }
+        while (i < c->nin && !job_is_called(&bind[k], i, c->in[i].name))
+            i++;
+        if (i == c->nin)
+            return cli_error("--input: the model has no input '%.*s'", (int)bind[k].name_len, bind[k].name), false;
+        struct job_array *a = &c->array[i];
+        mem_free(a->bytes);
+        a->from = &bind[k];
+        bind[k].leaf = i + 1;
+        if (!cli_read_array(bind[k].value, &a->bytes, &a->array))
+            return false;
+    }
+    return true;
+}
+
+static bool symbol_known(const struct cli_values *v, const char *name, int64_t *value)
+{
+    for (unsigned i = 0; i < v->n; i++)
+        if (strlen(name) == v->len[i] && !memcmp(name, v->name[i], v->len[i]))
+            return *value = v->value[i], true;
+    return false;
+}
+
+/* Shapes by the arrays, by --bind, and by the lengths that they give to symbols. */
+static bool model_shapes(struct cli_model *c, const struct cli_values *values)
+{
+    if (values)
+        c->values = *values;
+    for (uint32_t i = 0; i < c->nin; i++) {
+        const struct job_array *a = &c->array[i];
+        if (!a->bytes)
+            continue;
+        memcpy(c->dims[i], a->array.shape.dim, a->array.shape.rank * sizeof **c->dims);
+        c->in[i].rank = (int)a->array.shape.rank;
+        c->in[i].dtype = (kl_dtype)a->array.dtype;
+        for (uint32_t k = 0; k < a->array.shape.rank; k++) {
+            const char *s = c->in[i].symbol[k];
+            int64_t v;
+            if (s && !symbol_known(&c->values, s, &v) && c->values.n < MAX_SYMBOLS) {
+                c->values.name[c->values.n] = s;
+                c->values.len[c->values.n] = strlen(s);
+                c->values.value[c->values.n++] = a->array.shape.dim[k];
+            }
+        }
+    }
+    for (uint32_t i = 0; i < c->nin; i++) {
+        const kl_model_value *v = &c->in[i];
+        if (c->array[i].bytes)
+            continue;
+        if (v->rank < 0 || v->dtype == KL_DTYPE_COUNT)
+            return cli_error("the model does not say what input '%s' is: give --input %s=FILE", v->name, v->name),
+                   false;
+        for (int k = 0; k < v->rank; k++) {
+            c->dims[i][k] = v->dims[k];
+            if (v->dims[k] >= 0 || (v->symbol[k] && symbol_known(&c->values, v->symbol[k], &c->dims[i][k])))
+                continue;
+            if (v->symbol[k])
+                return cli_error("symbol %s has no value: give --bind %s=NUMBER", v->symbol[k], v->symbol[k]), false;
+            return cli_error("axis %d of input '%s' has any length: give --input %s=FILE", k, v->name, v->name), false;
+        }
+    }
+    return true;
+}
+
+/* Tensors for the inputs that are numbers given to decide a shape, perhaps, or for the others. */
+static bool model_tensors(struct cli_model *c, kl_device d, bool numbers)
+{
+    for (uint32_t i = 0; i < c->nin; i++) {
+        const struct job_array *a = &c->array[i];
+        const kl_model_value *v = &c->in[i];
+        size_t bytes = dtype_size(v->dtype);
+        if ((a->bytes && !dtype_is_float(v->dtype)) != numbers)
+            continue;
+        for (int k = 0; k < v->rank; k++)
+            if (__builtin_mul_overflow(bytes, (size_t)c->dims[i][k], &bytes))
+                return cli_error("input '%s' is too large", v->name), false;
+        char *zeros = a->bytes ? NULL : mem_alloc(bytes + 1);
+        if (!a->bytes && !zeros)
+            return cli_error("out of memory"), false;
+        c->t[i] = kl_input(d, v->dtype, v->rank, c->dims[i], a->bytes ? a->array.data : zeros);
+        mem_free(zeros);
+        if (kl_check(c->t[i]) != KL_OK)
+            return cli_error("%s", kl_last_error()), false;
+        kl_set_name(c->t[i], v->name);
+    }
+    return true;
+}
+
+/* ---- kiln run ---- */
+
+static bool show_or_write(struct job *j, const struct cli_model *c, uint32_t k)
+{
+    kl_tensor t = c->t[c->nin + k];
+    int64_t dims[KL_MAX_RANK];
+    struct shape s = {.rank = (uint32_t)kl_shape(t, dims)};
+    memcpy(s.dim, dims, s.rank * sizeof *dims);
+    unsigned dtype = kl_dtype_of(t);
+    size_t bytes = (size_t)kl_numel(t) * dtype_size(dtype);
+    char *data = mem_alloc(bytes + 1);
+    bool ok = data && kl_read(t, data, bytes) == KL_OK, written = false;
+    if (!ok)
+        cli_error("%s", data ? kl_last_error() : "out of memory");
+    for (unsigned i = 0; ok && i < j->nbind; i++)
+        if (!strcmp(j->bind[i].option, "--output") && job_is_called(&j->bind[i], k, c->out[k].name)) {
+            ok = cli_write_array(j->bind[i].value, dtype, &s, data, j->bf16_bits);
+            written = true;
+        }
+    if (ok && !written) {
+        struct text line = {0};
+        text_put(&line, "return %u ", k);
+        text_quoted(&line, c->out[k].name);
+        cli_show_array(&line, dtype, &s, data);
+    }
+    mem_free(data);
+    return ok;
+}
+
+static bool outputs_named(const struct job *j, const struct cli_model *c)
+{
+    for (unsigned i = 0; i < j->nbind; i++) {
+        uint32_t k = 0;
+        while (k < c->nout && !job_is_called(&j->bind[i], k, c->out[k].name))
+            k++;
+        if (!strcmp(j->bind[i].option, "--output") && k == c->nout) {
+            cli_error("--output: the model has no output '%.*s'", (int)j->bind[i].name_len, j->bind[i].name);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool all_given(const struct cli_model *c)
+{
+    for (uint32_t i = 0; i < c->nin; i++)
+        if (!c->array[i].bytes)
+            return cli_error("input %u '%s' has no value: give --input %u=FILE", i, c->in[i].name, i), false;
+    return true;
+}
+
+/* Outside of a trace, where whatever decides a shape can be read. */
+bool cli_model_run(struct job *j)
+{
+    struct cli_model c = {0};
+    bool ok = model_load(&c, j->file, j->device_name) && outputs_named(j, &c) && model_arrays(&c, j->bind, j->nbind) &&
+              all_given(&c) && model_shapes(&c, &j->values);
+    kl_device d = j->device_name ? kl_device_named(j->device_name) : kl_device_default();
+    ok = ok && model_tensors(&c, d, true) && model_tensors(&c, d, false);
+    if (ok && kl_model_call(c.m, c.nin, c.t, c.nout, c.t + c.nin) != KL_OK)
+        ok = cli_error("%s", kl_last_error()) == CLI_OK;
+    for (uint32_t k = 0; ok && k < c.nout; k++)
+        ok = show_or_write(j, &c, k);
+    cli_model_free(&c);
+    return ok;
+}
+
+/* ---- a model as a graph ---- */
+
+/* The file's name as that of a graph. */
+static void graph_name_of(const char *path, char *to, size_t size)
+{
+    const char *slash = strrchr(path, '/');
+    size_t n = 0;
+    for (const char *p = slash ? slash + 1 : path; *p && strcmp(p, ".onnx") && n + 1 < size; p++)
+        to[n++] = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') ? *p : '_';
+    to[n] = 0;
+}
+
+/* Records the model in a trace, which stays open; numbers that a shape needs are read before it.  false: reported, and
+ * no trace is open. */
+static bool model_record(struct cli_model *c, const char *path, const char *device, bool *numbers_outside)
+{
+    kl_device d = device ? kl_device_named(device) : kl_device_default();
+    char name[64];
+    graph_name_of(path, name, sizeof name);
+    for (int outside = 0; outside < 2; outside++) {
+        bool ok = !outside || model_tensors(c, d, true);
+        kl_trace_begin(name);
+        ok = ok && (outside || model_tensors(c, d, true)) && model_tensors(c, d, false);
+        if (!ok) {
+            kl_trace_abandon();
+            return false;
+        }
+        kl_status status = kl_model_call(c->m, c->nin, c->t, c->nout, c->t + c->nin);
+        *numbers_outside = outside;
+        if (status == KL_OK) {
+            for (uint32_t k = 0; k < c->nout; k++)
+                kl_keep(c->t[c->nin + k]);
+            return true;
+        }
+        kl_trace_abandon();
+        if (status != KL_ERR_TRACE)
+            break;
+    }
+    return cli_error("%s", kl_last_error()), false;
+}
+
+static void name_outputs(struct graph *g, const struct cli_model *c)
+{
+    uint32_t n = g->nout;
+    for (g->nout = 1; g->nout <= n && g->nout <= c->nout; g->nout++) /* it names the last one */
+        graph_name_output(g, c->out[g->nout - 1].name, strlen(c->out[g->nout - 1].name), true);
+    g->nout = n;
+}
+
+/* What the open trace has recorded, and in *tr the trace; its inputs are named like the model's. */
+static struct graph *model_captured(struct cli_model *c, bool numbers_outside, struct job *j)
+{
+    struct err e = {0};
+    struct trace *tr = thread_self()->trace;
+    struct graph *g = trace_so_far(tr, &e);
+    uint32_t at = 0;
+    if (!g)
+        return cli_error("%s", e.msg), NULL;
+    for (int numbers = 1; numbers >= 0; numbers--) /* in the order of model_record */
+        for (uint32_t i = 0; i < c->nin; i++) {
+            bool number = c->array[i].bytes && !dtype_is_float(c->in[i].dtype);
+            uint32_t leaf = UINT32_MAX;
+            if (number != numbers)
+                continue;
+            if (!(number && numbers_outside) && at < g->input.n) {
+                leaf = at++;
+                snprintf(g->input.v[leaf].name, sizeof g->input.v[leaf].name, "%s", c->in[i].name);
+            }
+            for (unsigned b = 0; j && b < j->nbind; b++)
+                if (j->bind[b].leaf == i + 1 && !j->bind[b].done) {
+                    j->bind[b].leaf = leaf == UINT32_MAX ? leaf : leaf + 1;
+                    j->bind[b].done = true;
+                }
+        }
+    name_outputs(g, c);
+    return g;
+}
+
+struct graph *cli_model_graph(const char *path, const char *device, const struct cli_values *values)
+{
+    struct cli_model c = {0};
+    bool outside;
+    struct graph *g = NULL;
+    if (model_load(&c, path, device) && model_shapes(&c, values) && model_record(&c, path, device, &outside)) {
+        g = model_captured(&c, outside, NULL);
+        kl_trace_abandon();
+    }
+    cli_model_free(&c);
+    return g;
+}
+
+bool cli_model_compile(const char *path, const struct cli_values *values, const char *object, const char *header,
+                       const kl_compile_options *o)
+{
+    struct cli_model c = {0};
+    bool outside, ok = model_load(&c, path, "cpu") && model_shapes(&c, values) &&
+                       model_record(&c, path, "cpu", &outside);
+    if (ok && kl_trace_compile(object, header, o) != KL_OK)
+        ok = cli_error("%s", kl_last_error()) == CLI_OK;
+    char name[64];
+    graph_name_of(path, name, sizeof name);
+    if (ok)
+        printf("%s: %s_run\n", object, o->prefix ? o->prefix : name);
+    cli_model_free(&c);
+    return ok;
+}
+
+/* ---- a model's graph and its values, for kiln bench and kiln profile ---- */
+
+static bool take_state(struct job *j, uint32_t i, kl_tensor t)
+{
+    struct err e = {0};
+    size_t bytes = (size_t)kl_numel(t) * kl_dtype_size(kl_dtype_of(t));
+    char *data = mem_alloc(bytes + 1);
+    kl_trace_suspend();
+    bool ok = data && kl_read(t, data, bytes) == KL_OK;
+    kl_trace_resume();
+    if (!ok)
+        return mem_free(data), cli_error("%s", kl_last_error()), false;
+    j->state[i] = buffer_new(exec_leaf_device(j->g, j->device, OP_state, i), bytes, &e);
+    ok = j->state[i] && buffer_write(j->state[i], data, bytes, &e);
+    mem_free(data);
+    return ok || (cli_error("%s", e.msg), false);
+}
+
+bool cli_model_open(struct job *j)
+{
+    struct cli_model c = {0};
+    uint32_t inside = 0;
+    bool outside, ok = model_load(&c, j->file, j->device_name) && model_arrays(&c, j->bind, j->nbind) &&
+                       model_shapes(&c, &j->values) && model_record(&c, j->file, j->device_name, &outside);
+    if (ok) {
+        for (uint32_t i = 0; i < c.nin; i++)
+            inside += !(outside && c.array[i].bytes && !dtype_is_float(c.in[i].dtype));
+        j->g = model_captured(&c, outside, j);
+        ok = j->g && job_make_room(j);
+        struct trace *tr = thread_self()->trace;
+        for (uint32_t i = 0; ok && i < j->g->state.n; i++)
+            ok = take_state(j, i, tr->bound[i].h);
+        for (uint32_t i = 0; ok && i < j->g->slot.n; i++) {
+            j->slot[i] = tr->r.slot[i];
+            j->have_slot[i] = true;
+        }
+        for (uint32_t i = 0; ok && i < j->g->input.n; i++)
+            if (i >= inside) /* an output that is a constant */
+                j->input[i] = buffer_ref(tr->r.input[i]);
+        kl_trace_abandon();
+        j->values.n = 0; /* they were the model's */
+    }
+    cli_model_free(&c);
+    return ok;
+}

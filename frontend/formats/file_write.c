@@ -1,0 +1,227 @@
+/* Files of tensors, written: a file is made beside another, flushed to the disk, and takes its place. */
+#include "tensor_file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { OUT_BUFFER = 1 << 16 };
+
+/* ---- bytes ---- */
+
+static bool out_fails(struct file_out *o, const char *what)
+{
+    if (o->why.code)
+        return false;
+    return text_set(&o->why, KL_ERR_IO, "cannot %s %.250s: %s", what, o->beside ? o->beside : o->path,
+                    strerror(errno));
+}
+
+bool out_open(struct file_out *o, const char *path)
+{
+    struct stat st;
+    *o = (struct file_out){.fd = -1};
+    bool there = stat(path, &st) == 0;
+    /* a link stays one: the file it names is replaced */
+    o->path = there && S_ISREG(st.st_mode) ? realpath(path, NULL) : strdup(path);
+    size_t n = strlen(path) + (o->path ? strlen(o->path) : 0) + 32;
+    o->buffer = malloc(OUT_BUFFER);
+    if (!there || S_ISREG(st.st_mode))
+        o->beside = malloc(n);
+    if (!o->path || !o->buffer || (!o->beside && (!there || S_ISREG(st.st_mode))))
+        return text_set(&o->why, KL_ERR_MEMORY, "%.250s: out of memory", path);
+    if (!o->beside) {
+        o->fd = open(o->path, O_WRONLY | O_CLOEXEC);
+        return o->fd >= 0 || out_fails(o, "write");
+    }
+    for (unsigned i = 0; o->fd < 0 && i < 100; i++) {
+        snprintf(o->beside, n, "%s.%ld.%u.part", o->path, (long)getpid(), i);
+        o->fd = open(o->beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (o->fd < 0 && errno != EEXIST)
+            break;
+    }
+    if (o->fd >= 0) {
+        if (there && fchmod(o->fd, st.st_mode & 07777))
+            out_fails(o, "set the mode of");
+        return !o->why.code;
+    }
+    out_fails(o, "make");
+    free(o->beside); /* it is not there to be removed */
+    o->beside = NULL;
+    return false;
+}
+
+static void write_all(struct file_out *o, const uint8_t *bytes, size_t n)
+{
+    while (n && !o->why.code) {
+        ssize_t done = write(o->fd, bytes, n < (size_t)1 << 30 ? n : (size_t)1 << 30);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0) {
+            out_fails(o, "write");
+            return;
+        }
+        bytes += done;
+        n -= (size_t)done;
+    }
+}
+
+void out_put(struct file_out *o, const void *bytes, size_t n)
+{
+    o->at += n;
+    if (o->held + n > OUT_BUFFER) {
+        write_all(o, o->buffer, o->held);
+        o->held = 0;
+        if (n >= OUT_BUFFER) {
+            write_all(o, bytes, n);
+            return;
+        }
+    }
+    if (n)
+        memcpy(o->buffer + o->held, bytes, n);
+    o->held += n;
+}
+
+/* So that the new name outlives a crash of the machine. */
+static void flush_folder(struct file_out *o)
+{
+    char *slash = strrchr(o->path, '/');
+    if (slash)
+        slash[slash == o->path] = 0;
+    int fd = open(slash ? o->path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        if (fsync(fd) && errno != EINVAL)
+            out_fails(o, "flush the folder of");
+        close(fd);
+    }
+}
+
+bool out_close(struct file_out *o, bool keep)
+{
+    if (keep && o->fd >= 0)
+        write_all(o, o->buffer, o->held);
+    if (o->fd >= 0) {
+        if (keep && o->beside && !o->why.code && fsync(o->fd))
+            out_fails(o, "flush");
+        if (close(o->fd))
+            out_fails(o, "write");
+        if (o->beside) {
+            bool ok = keep && !o->why.code;
+            if (ok && rename(o->beside, o->path))
+                ok = out_fails(o, "rename");
+            if (ok)
+                flush_folder(o);
+            else
+                unlink(o->beside);
+        }
+    }
+    free(o->path);
+    free(o->beside);
+    free(o->buffer);
+    return keep && !o->why.code;
+}
+
+/* ---- items ---- */
+
+const void *item_data(struct file_out *o, const struct file_item *item, void **own)
+{
+    static const char nothing[8];
+    *own = NULL;
+    if (o->why.code)
+        return NULL;
+    if (!item->tensor.id)
+        return item->data ? item->data : nothing;
+    *own = malloc(item->bytes + 1);
+    if (!*own) {
+        text_set(&o->why, KL_ERR_MEMORY, "%.250s: out of memory: \"%.200s\"", o->path, item->name);
+    } else if (kl_read_at(NULL, item->tensor, *own, item->bytes) != KL_OK) {
+        text_set(&o->why, kl_last_error_code(), "%.250s: \"%.200s\": %.400s", o->path, item->name, kl_last_error());
+        free(*own);
+        *own = NULL;
+    }
+    return *own;
+}
+
+/* What is to be written of one; why: what is wrong with it. */
+static bool item_known(const char *path, const kl_file_item *from, struct file_item *to, struct file_text *why)
+{
+    int64_t count;
+    *to = (struct file_item){.name = from->name ? from->name : "", .tensor = from->tensor, .dtype = from->dtype,
+                             .rank = from->rank, .data = from->data};
+    kl_tensor plain = kl_none;
+    if (from->tensor.id) {
+        if (*kl_layer_name(from->tensor)) /* what it stands for may have another shape */
+            plain = kl_dense_at(NULL, from->tensor);
+        kl_tensor t = plain.id ? plain : from->tensor;
+        if (kl_check(t) != KL_OK)
+            return text_set(why, kl_check(t), "%.250s: \"%.200s\": %.400s", path, to->name, kl_last_error());
+        to->rank = kl_shape(t, to->dims);
+        to->dtype = kl_dtype_of(t);
+        kl_release_at(NULL, plain);
+    } else if (from->rank >= 0 && from->rank <= KL_MAX_RANK && (!from->rank || from->dims)) {
+        if (from->rank)
+            memcpy(to->dims, from->dims, (size_t)from->rank * sizeof *to->dims);
+    } else {
+        to->rank = -1;
+    }
+    if ((unsigned)to->dtype >= KL_DTYPE_COUNT || to->rank < 0 ||
+        !dims_bytes(to->rank, to->dims, kl_dtype_size(to->dtype), &count, &to->bytes) ||
+        (to->bytes && !to->tensor.id && !to->data))
+        return text_set(why, KL_ERR_ARGUMENT, "%.250s: \"%.200s\" is neither a tensor nor an array", path, to->name);
+    return true;
+}
+
+static bool items_known(const char *path, uint32_t n, const kl_file_item *items, struct file_item *to,
+                        struct file_text *why)
+{
+    struct file_name *name = malloc(((size_t)n + 1) * sizeof *name);
+    bool ok = name || text_set(why, KL_ERR_MEMORY, "%.250s: out of memory", path);
+    for (uint32_t i = 0; ok && i < n; i++) {
+        ok = item_known(path, &items[i], &to[i], why);
+        name[i] = (struct file_name){to[i].name, i};
+    }
+    const struct file_name *twice = ok ? names_sort(name, n) : NULL;
+    if (twice)
+        ok = text_set(why, KL_ERR_ARGUMENT, "%.250s: two items are called \"%.200s\"", path, twice->name);
+    free(name);
+    return ok;
+}
+
+static bool format_writes(const char *path, kl_file_format format, uint32_t n, uint32_t nmeta, struct file_text *why)
+{
+    if (format == KL_FILE_SAFETENSORS)
+        return true;
+    if (format != KL_FILE_NPY && format != KL_FILE_NPZ)
+        return text_set(why, KL_ERR_ARGUMENT, "%.250s: Kiln does not write %s", path, kl_file_format_name(format));
+    if (format == KL_FILE_NPY && n != 1)
+        return text_set(why, KL_ERR_ARGUMENT, "%.250s: a .npy file has one array, not %u", path, n);
+    return !nmeta || text_set(why, KL_ERR_ARGUMENT, "%.250s: %s has no metadata", path, kl_file_format_name(format));
+}
+
+kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, uint32_t n,
+                           const kl_file_item *items, uint32_t nmeta, const kl_file_pair *meta)
+{
+    if (!path || (n && !items) || (nmeta && !meta))
+        return kl_fail_at(site, KL_ERR_ARGUMENT, "file_write: no path, or no items");
+    struct file_out o = {.fd = -1};
+    struct file_item *known = malloc(((size_t)n + 1) * sizeof *known);
+    bool ok = known || text_set(&o.why, KL_ERR_MEMORY, "%.250s: out of memory", path);
+    ok = ok && format_writes(path, format, n, nmeta, &o.why) && items_known(path, n, items, known, &o.why);
+    if (ok && format == KL_FILE_SAFETENSORS)
+        ok = safetensors_takes(path, known, n, meta, nmeta, &o.why);
+    if (ok) {
+        bool opened = out_open(&o, path);
+        if (opened && format == KL_FILE_NPY)
+            npy_write(&o, known);
+        else if (opened && format == KL_FILE_NPZ)
+            npz_write(&o, known, n);
+        else if (opened)
+            safetensors_write(&o, known, n, meta, nmeta);
+        ok = out_close(&o, opened);
+    }
+    free(known);
+    return ok ? KL_OK : kl_fail_at(site, o.why.code, o.why.text);
+}

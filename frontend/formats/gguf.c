@@ -1,0 +1,273 @@
+/* GGUF, versions 2 and 3: counts, metadata as typed keys, the tensors' names, shapes, types and places, then the
+ * elements.  Types with a scale for each block of elements are read where Kiln has a quantized tensor like them: Q8_0
+ * and Q4_0, 32 elements a block along the innermost axis, an f16 scale in front of each. */
+#include "tensor_file.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GGUF_HEADER = 24, ALIGNMENT = 32, QK = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
+
+static const struct gguf_type {
+    unsigned number;
+    const char *name;
+    kl_dtype dtype;              /* KL_DTYPE_COUNT: only its size is known */
+    enum file_blocks blocks;
+    unsigned elements, bytes;    /* of a block */
+} gguf_types[] = {
+    {0, "F32", KL_F32, BLOCKS_NONE, 1, 4}, {1, "F16", KL_F16, BLOCKS_NONE, 1, 2},
+    {2, "Q4_0", KL_F32, BLOCKS_Q4_0, QK, Q4_0_BYTES}, {8, "Q8_0", KL_F32, BLOCKS_Q8_0, QK, Q8_0_BYTES},
+    {24, "I8", KL_I8, BLOCKS_NONE, 1, 1}, {25, "I16", KL_I16, BLOCKS_NONE, 1, 2},
+    {26, "I32", KL_I32, BLOCKS_NONE, 1, 4}, {27, "I64", KL_I64, BLOCKS_NONE, 1, 8},
+    {28, "F64", KL_F64, BLOCKS_NONE, 1, 8},
+    {30, "BF16", KL_BF16, BLOCKS_NONE, 1, 2},
+#define SIZE_ONLY(number, name, elements, bytes) {number, name, KL_DTYPE_COUNT, BLOCKS_NONE, elements, bytes}
+    SIZE_ONLY(3, "Q4_1", 32, 20), SIZE_ONLY(6, "Q5_0", 32, 22), SIZE_ONLY(7, "Q5_1", 32, 24),
+    SIZE_ONLY(10, "Q2_K", 256, 84), SIZE_ONLY(11, "Q3_K", 256, 110), SIZE_ONLY(12, "Q4_K", 256, 144),
+    SIZE_ONLY(13, "Q5_K", 256, 176), SIZE_ONLY(14, "Q6_K", 256, 210), SIZE_ONLY(15, "Q8_K", 256, 292),
+    SIZE_ONLY(16, "IQ2_XXS", 256, 66), SIZE_ONLY(17, "IQ2_XS", 256, 74), SIZE_ONLY(18, "IQ3_XXS", 256, 98),
+    SIZE_ONLY(19, "IQ1_S", 256, 50), SIZE_ONLY(20, "IQ4_NL", 32, 18), SIZE_ONLY(21, "IQ3_S", 256, 110),
+    SIZE_ONLY(22, "IQ2_S", 256, 82), SIZE_ONLY(23, "IQ4_XS", 256, 136), SIZE_ONLY(29, "IQ1_M", 256, 56),
+    SIZE_ONLY(34, "TQ1_0", 256, 54), SIZE_ONLY(35, "TQ2_0", 256, 66), SIZE_ONLY(39, "MXFP4", 32, 17),
+#undef SIZE_ONLY
+};
+
+/* Types of metadata, by their numbers. */
+enum { VALUE_STRING = 8, VALUE_ARRAY = 9, VALUE_TYPES = 13 };
+static const kl_dtype value_dtype[VALUE_TYPES] = {
+    KL_U8, KL_I8, KL_U16, KL_I16, KL_U32, KL_I32, KL_F32, KL_BOOL, KL_DTYPE_COUNT, KL_DTYPE_COUNT, KL_U64, KL_I64,
+    KL_F64,
+};
+
+struct gguf_reader { kl_file *f; size_t at; };
+
+static bool gguf_number(struct gguf_reader *r, unsigned bytes, const char *field, uint64_t *v)
+{
+    *v = 0;
+    if (r->f->size - r->at < bytes)
+        return file_bad(r->f, r->at, field, "the file is cut off");
+    for (unsigned i = bytes; i--;)
+        *v = *v << 8 | r->f->bytes[r->at + i];
+    r->at += bytes;
+    return true;
+}
+
+/* name: it has no zero byte. */
+static const char *gguf_string(struct gguf_reader *r, const char *field, bool name)
+{
+    uint64_t n;
+    if (!gguf_number(r, 8, field, &n))
+        return NULL;
+    if (n > r->f->size - r->at)
+        return file_bad(r->f, r->at - 8, field, "a text of %" PRIu64 " bytes: the file is cut off", n), NULL;
+    if (name && n && memchr(r->f->bytes + r->at, 0, n))
+        return file_bad(r->f, r->at, field, "a zero byte"), NULL;
+    char *s = file_string(r->f, r->f->bytes + r->at, (size_t)n);
+    r->at += (size_t)n;
+    return s;
+}
+
+/* ---- metadata ---- */
+
+static bool read_values(struct gguf_reader *r, struct file_value *v, uint64_t type, uint64_t n)
+{
+    const char *key = v->is.key;
+    size_t left = r->f->size - r->at, size = type == VALUE_STRING ? 8 : kl_dtype_size(value_dtype[type]);
+    if (n > left / size)
+        return file_bad(r->f, r->at, key, "%" PRIu64 " values: the file is cut off", n);
+    v->is.dtype = value_dtype[type];
+    v->is.count = (int64_t)n;
+    v->numbers = r->f->bytes + r->at;
+    if (type != VALUE_STRING) {
+        for (uint64_t i = 0; type == 7 && i < n; i++)
+            if (v->numbers[i] > 1)
+                return file_bad(r->f, r->at + i, key, "a bool is %u, neither 0 nor 1", v->numbers[i]);
+        r->at += (size_t)n * size;
+        return true;
+    }
+    if (!(v->text = file_memory(r->f, (size_t)n * sizeof *v->text + 1)))
+        return false;
+    const char **text = v->text;
+    for (uint64_t i = 0; i < n; i++)
+        if (!(text[i] = gguf_string(r, key, false)))
+            return false;
+    return true;
+}
+
+static bool read_pair(struct gguf_reader *r)
+{
+    struct file_value v = {.is.key = gguf_string(r, "key", true)};
+    uint64_t type, n = 1;
+    if (!v.is.key || !gguf_number(r, 4, v.is.key, &type))
+        return false;
+    if (type == VALUE_ARRAY) {
+        v.is.array = true;
+        if (!gguf_number(r, 4, v.is.key, &type))
+            return false;
+        if (type == VALUE_ARRAY)
+            return file_bad(r->f, r->at - 4, v.is.key, "an array of arrays, which Kiln does not read");
+        if (type < VALUE_TYPES && !gguf_number(r, 8, v.is.key, &n))
+            return false;
+    }
+    if (type >= VALUE_TYPES)
+        return file_bad(r->f, r->at - 4, v.is.key, "values of the unknown type %" PRIu64, type);
+    if (!read_values(r, &v, type, n))
+        return false;
+    struct file_value *own = file_value_add(r->f);
+    if (own)
+        *own = v;
+    return own != NULL;
+}
+
+/* ---- tensors ---- */
+
+static bool read_info(struct gguf_reader *r)
+{
+    struct file_entry e = {.is.name = gguf_string(r, "name", true)};
+    uint64_t rank, d, type, offset;
+    int64_t count;
+    size_t start = r->at;
+    if (!e.is.name || !gguf_number(r, 4, e.is.name, &rank))
+        return false;
+    if (rank > KL_MAX_RANK)
+        return file_bad(r->f, start, "n_dims", "\"%.200s\" has %" PRIu64 " dimensions; %d is the most", e.is.name,
+                        rank, KL_MAX_RANK);
+    e.is.rank = (int)rank;
+    for (int k = e.is.rank; k--;) { /* the innermost comes first */
+        if (!gguf_number(r, 8, "dims", &d))
+            return false;
+        if (d > INT64_MAX / 16)
+            return file_bad(r->f, r->at - 8, "dims", "\"%.200s\" is too large", e.is.name);
+        e.is.dims[k] = (int64_t)d;
+    }
+    size_t at = r->at;
+    if (!gguf_number(r, 4, "type", &type) || !gguf_number(r, 8, "offset", &offset))
+        return false;
+    const struct gguf_type *t = gguf_types, *end = t + sizeof gguf_types / sizeof *gguf_types;
+    while (t < end && t->number != type)
+        t++;
+    if (t == end)
+        return file_bad(r->f, at, "type", "\"%.200s\" has elements of the unknown type %" PRIu64, e.is.name, type);
+    e.is.type = t->name;
+    e.is.dtype = t->dtype;
+    e.blocks = t->blocks;
+    if (!dims_bytes(e.is.rank, e.is.dims, 8, &count, &e.is.bytes))
+        return file_bad(r->f, start, "dims", "\"%.200s\" is too large", e.is.name);
+    if ((e.is.rank ? e.is.dims[e.is.rank - 1] : 1) % t->elements)
+        return file_bad(r->f, start, "dims", "\"%.200s\" is %s, whose blocks of %u do not divide its rows", e.is.name,
+                        t->name, t->elements);
+    e.is.bytes = (size_t)count / t->elements * t->bytes;
+    e.is.offset = (size_t)offset; /* from where the elements begin, until that is known */
+    struct file_entry *own = file_entry_add(r->f);
+    if (own)
+        *own = e;
+    return own != NULL;
+}
+
+static bool place_tensors(kl_file *f, size_t header)
+{
+    int64_t key = kl_file_meta_find(f, "general.alignment");
+    uint64_t align = ALIGNMENT;
+    if (key >= 0) {
+        align = (uint64_t)kl_file_meta_i64(f, (uint32_t)key, 0);
+        if (f->meta[key].is.dtype != KL_U32 || !align || align & (align - 1))
+            return file_bad(f, header, "general.alignment", "%" PRIu64 " is no power of two", align);
+    }
+    size_t data = (header + align - 1) / align * align;
+    for (uint32_t i = 0; i < f->n; i++) {
+        kl_file_entry *e = &f->entry[i].is;
+        if (e->offset % align)
+            return file_bad(f, header, "offset", "\"%.200s\" is at %zu, no multiple of %" PRIu64, e->name, e->offset,
+                            align);
+        if (e->bytes && (data > f->size || e->offset > f->size - data || e->bytes > f->size - data - e->offset))
+            return file_bad(f, f->size, "offset", "\"%.200s\" takes %zu bytes from byte %zu on: the file is cut off",
+                            e->name, e->bytes, e->offset);
+        e->offset = e->bytes ? e->offset + data : data < f->size ? data : f->size;
+        f->entry[i].data = f->bytes + e->offset;
+    }
+    return true;
+}
+
+bool gguf_read(kl_file *f)
+{
+    struct gguf_reader r = {f, 4};
+    uint64_t version, tensors, pairs;
+    if (!gguf_number(&r, 4, "version", &version))
+        return false;
+    if (version != 2 && version != 3)
+        return file_bad(f, 4, "version", "%" PRIu64 " is %s", version,
+                        version > UINT16_MAX ? "that of a big-endian file" : "neither 2 nor 3");
+    if (!gguf_number(&r, 8, "tensor_count", &tensors) || !gguf_number(&r, 8, "metadata_kv_count", &pairs))
+        return false;
+    for (uint64_t i = 0; i < pairs; i++)
+        if (!read_pair(&r))
+            return false;
+    for (uint64_t i = 0; i < tensors; i++)
+        if (!read_info(&r))
+            return false;
+    return place_tensors(f, r.at);
+}
+
+/* ---- blocks ---- */
+
+static float half_to_float(const uint8_t *p)
+{
+    unsigned h = p[0] | (unsigned)p[1] << 8, exponent = h >> 10 & 31, fraction = h & 1023;
+    double v = exponent ? 1024 + fraction : fraction;
+    if (exponent == 31)
+        v = fraction ? __builtin_nan("") : __builtin_inf();
+    else
+        v = __builtin_ldexp(v, (exponent ? (int)exponent : 1) - 25);
+    return (float)(h >> 15 ? -v : v);
+}
+
+/* Blocks taken apart, as parts of a quantized tensor: integers and scales. */
+static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
+{
+    bool four = e->blocks == BLOCKS_Q4_0;
+    size_t block = four ? Q4_0_BYTES : Q8_0_BYTES;
+    const uint8_t *p = e->data;
+    for (size_t i = 0; i < e->is.bytes / block; i++, p += block) {
+        scale[i] = half_to_float(p);
+        if (!four) {
+            memcpy(ints + i * QK, p + 2, QK);
+            continue;
+        }
+        /* low halves are the first 16 elements, moved by 8; Kiln has neighbours in a byte, in two's complement */
+        for (size_t k = 0; k < QK / 2; k++) {
+            const uint8_t *from = p + 2 + 2 * k % (QK / 2);
+            unsigned a = k < QK / 4 ? from[0] & 15 : from[0] >> 4, b = k < QK / 4 ? from[1] & 15 : from[1] >> 4;
+            ints[i * QK / 2 + k] = (uint8_t)((a ^ 8) | (b ^ 8) << 4);
+        }
+    }
+}
+
+kl_tensor blocks_tensor(const kl_site *site, kl_file *f, const struct file_entry *e, kl_device device)
+{
+    bool four = e->blocks == BLOCKS_Q4_0;
+    int rank = e->is.rank, last = rank - 1;
+    int64_t count, ints_dims[KL_MAX_RANK] = {0}, scale_dims[KL_MAX_RANK] = {0};
+    size_t bytes;
+    dims_bytes(rank, e->is.dims, 1, &count, &bytes);
+    bytes /= four ? 2 : 1;
+    memcpy(ints_dims, e->is.dims, sizeof ints_dims);
+    memcpy(scale_dims, e->is.dims, sizeof scale_dims);
+    ints_dims[last] /= four ? 2 : 1;
+    scale_dims[last] /= QK;
+    uint8_t *ints = malloc(bytes + 1);
+    float *scale = malloc((size_t)count / QK * sizeof *scale + 1);
+    if (!ints || !scale) {
+        free(ints);
+        free(scale);
+        file_no_memory(f);
+        return kl_fail_at(site, f->why.code, f->why.text), kl_none;
+    }
+    take_blocks(e, ints, scale);
+    kl_tensor q = kl_wrap_at(site, device, four ? KL_U8 : KL_I8, rank, ints_dims, ints, free, ints),
+              s = kl_wrap_at(site, device, KL_F32, rank, scale_dims, scale, free, scale),
+              t = kl_quantized_of_at(site, q, (kl_qscheme){.type = four ? KL_Q_I4 : KL_Q_I8, .axis = -1, .block = QK},
+                                     s, kl_none);
+    kl_release_at(site, q);
+    kl_release_at(site, s);
+    return t;
+}

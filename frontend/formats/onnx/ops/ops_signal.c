@@ -1,0 +1,119 @@
+/* Windows of signals, and Fourier transforms as products with matrices of sines and cosines. */
+#include "frontend/formats/onnx/onnx.h"
+#include <math.h>
+#include <string.h>
+
+static const double circle = 6.28318530717958648;
+
+/* arg 0 HannWindow, 1 HammingWindow, 2 BlackmanWindow */
+bool onnx_signal_window(struct node *n)
+{
+    static const double weight[3][3] = {{0.5, 0.5, 0}, {25.0 / 46, 1 - 25.0 / 46, 0}, {0.42, 0.5, 0.08}};
+    const double *w = weight[n->def->op->arg];
+    int64_t size;
+    int count;
+    kl_dtype d = onnx_dtype((int32_t)onnx_attr_int(n, "output_datatype", 1));
+    if (!onnx_ints(n, 0, &size, 1, &count))
+        return false;
+    if (count != 1 || size < 0 || size > 1 << 24 || d == KL_DTYPE_COUNT)
+        return onnx_fails(n, KL_ERR_SHAPE, "a window of %lld", (long long)size);
+    struct array *a = array_new(KL_F64, 1, &size);
+    double period = (double)(onnx_attr_int(n, "periodic", 1) ? size : size - 1);
+    for (int64_t i = 0; a && i < size; i++) {
+        double x = period > 0 ? circle * (double)i / period : 0;
+        ((double *)a->data)[i] = w[0] - w[1] * cos(x) + w[2] * cos(2 * x);
+    }
+    kl_tensor t = onnx_tensor(n, a);
+    return onnx_give(n, 0, d == KL_F64 ? t : kl_cast(t, d));
+}
+
+struct fourier { int64_t length, bins; double sign, scale; kl_dtype dtype; };
+
+/* [length, bins] of cosines, or sines */
+static kl_tensor fourier_matrix(struct node *n, const struct fourier *f, bool sine)
+{
+    if (f->length * f->bins > 1 << 26)
+        return onnx_fails(n, KL_ERR_SHAPE, "a transform of %lld elements", (long long)f->length), kl_none;
+    struct array *a = array_new(KL_F64, 2, (int64_t[]){f->length, f->bins});
+    for (int64_t i = 0; a && i < f->length; i++)
+        for (int64_t k = 0; k < f->bins; k++) {
+            double x = circle * (double)(i * k % f->length) / (double)f->length;
+            ((double *)a->data)[i * f->bins + k] = f->scale * (sine ? f->sign * sin(x) : cos(x));
+        }
+    kl_tensor t = onnx_tensor(n, a);
+    return f->dtype == KL_F64 ? t : kl_cast(t, f->dtype);
+}
+
+/* re, im (or kl_none): [..., length]; the result: [..., bins, 2] */
+static kl_tensor transformed(struct node *n, const struct fourier *f, kl_tensor re, kl_tensor im)
+{
+    kl_tensor c = fourier_matrix(n, f, false), s = fourier_matrix(n, f, true);
+    kl_tensor part[2] = {kl_matmul(re, c), kl_neg(kl_matmul(re, s))};
+    if (im.id) {
+        part[0] = kl_add(part[0], kl_matmul(im, s));
+        part[1] = kl_add(part[1], kl_matmul(im, c));
+    }
+    return kl_stack(2, part, -1);
+}
+
+bool onnx_dft(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0);
+    struct type t;
+    int axis, count;
+    int64_t length, at = onnx_attr_int(n, "axis", 1);
+    if (!onnx_type(n, 0, &t) || (n->def->opset >= 20 && onnx_has(n, 2) && !onnx_ints(n, 2, &at, 1, &count)))
+        return false;
+    if (n->def->opset >= 20 && !onnx_has(n, 2))
+        at = -2;
+    if (t.rank < 2 || t.dims[t.rank - 1] < 1 || t.dims[t.rank - 1] > 2 || !onnx_axis(n, at, t.rank - (at >= 0), &axis))
+        return onnx_fails(n, KL_ERR_SHAPE, "the last axis is real, or real and imaginary");
+    length = t.dims[axis];
+    if (onnx_has(n, 1) && !onnx_ints(n, 1, &length, 1, &count))
+        return false;
+    bool inverse = onnx_attr_int(n, "inverse", 0), half = onnx_attr_int(n, "onesided", 0);
+    struct fourier f = {length, half ? length / 2 + 1 : length, inverse ? -1 : 1, inverse ? 1 / (double)length : 1,
+                        t.dtype};
+    int order[KL_MAX_RANK], back[KL_MAX_RANK], r = t.rank;
+    for (int i = 0; i < r - 1; i++) /* the axis behind the others */
+        order[i] = i < axis ? i : i == r - 2 ? axis : i + 1;
+    if (length < t.dims[axis])
+        x = kl_narrow(x, axis, 0, length);
+    if (length > t.dims[axis]) {
+        int64_t high[KL_MAX_RANK] = {0};
+        high[axis] = length - t.dims[axis];
+        x = kl_pad(x, NULL, high, 0);
+    }
+    kl_tensor re = kl_permute(kl_squeeze(kl_narrow(x, -1, 0, 1), -1), order), im = kl_none;
+    if (t.dims[r - 1] == 2)
+        im = kl_permute(kl_squeeze(kl_narrow(x, -1, 1, 1), -1), order);
+    for (int i = 0; i < r - 1; i++)
+        back[i] = i < axis ? i : i == axis ? r - 2 : i - 1;
+    back[r - 1] = r - 1;
+    return onnx_give(n, 0, kl_permute(transformed(n, &f, re, im), back));
+}
+
+bool onnx_stft(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0);
+    struct type t, w;
+    int64_t step, length;
+    int count;
+    if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, &step, 1, &count))
+        return false;
+    if (onnx_has(n, 3) ? !onnx_ints(n, 3, &length, 1, &count) : !onnx_has(n, 2) || !onnx_type(n, 2, &w))
+        return onnx_has(n, 3) || onnx_has(n, 2) ? false : onnx_fails(n, KL_ERR_ARGUMENT, "no window and no length");
+    if (!onnx_has(n, 3))
+        length = w.rank == 1 ? w.dims[0] : -1;
+    if (t.rank != 3 || t.dims[2] < 1 || t.dims[2] > 2 || length < 1 || step < 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "signals are [B, L, 1] or [B, L, 2]");
+    struct fourier f = {length, onnx_attr_int(n, "onesided", 1) ? length / 2 + 1 : length, 1, 1, t.dtype};
+    kl_tensor part[2] = {kl_none, kl_none};
+    for (int i = 0; i < t.dims[2]; i++) {
+        kl_tensor one = kl_squeeze(kl_narrow(x, 2, i, 1), 2);
+        part[i] = kl_window(one, 1, length, step, 1);
+        if (onnx_has(n, 2))
+            part[i] = kl_mul(part[i], onnx_in(n, 2));
+    }
+    return onnx_give(n, 0, transformed(n, &f, part[0], part[1]));
+}

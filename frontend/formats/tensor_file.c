@@ -1,0 +1,469 @@
+/* <kiln/formats/file.h>: opening a file by its first bytes, its tensors and metadata. */
+#include "tensor_file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_npy(const uint8_t *b, size_t n) { return n >= 6 && !memcmp(b, "\x93NUMPY", 6); }
+static bool is_zip(const uint8_t *b, size_t n) { return n >= 4 && !memcmp(b, "PK", 2) && (b[2] == 3 || b[2] == 5); }
+static bool is_gguf(const uint8_t *b, size_t n) { return n >= 4 && !memcmp(b, "GGUF", 4); }
+
+static const struct {
+    const char *name;
+    bool (*is)(const uint8_t *bytes, size_t n); /* in this order */
+    bool (*read)(kl_file *f);
+} file_formats[KL_FILE_FORMATS] = {
+    [KL_FILE_SAFETENSORS] = {"safetensors", safetensors_is, safetensors_read},
+    [KL_FILE_NPY] = {"npy", is_npy, npy_read},
+    [KL_FILE_NPZ] = {"npz", is_zip, npz_read},
+    [KL_FILE_GGUF] = {"gguf", is_gguf, gguf_read},
+};
+
+const char *kl_file_format_name(kl_file_format format)
+{
+    return (unsigned)format < KL_FILE_FORMATS ? file_formats[format].name : "unknown";
+}
+
+/* ---- errors ---- */
+
+bool text_set(struct file_text *why, kl_status code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why->text, sizeof why->text, fmt, ap);
+    va_end(ap);
+    why->code = code;
+    return false;
+}
+
+bool file_bad(kl_file *f, size_t at, const char *field, const char *fmt, ...)
+{
+    char what[500];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return text_set(&f->why, KL_ERR_IO, "%.250s: byte %zu%s%.100s: %s", f->path, at, field ? ", field " : "",
+                    field ? field : "", what);
+}
+
+bool file_no_memory(kl_file *f)
+{
+    return text_set(&f->why, KL_ERR_MEMORY, "%.250s: out of memory", f->path);
+}
+
+/* ---- memory that lives as long as the file ---- */
+
+struct file_strings { struct file_strings *next; size_t used, size; char bytes[]; };
+enum { STRINGS_BLOCK = 16000 };
+
+void *file_memory(kl_file *f, size_t bytes)
+{
+    if (bytes > SIZE_MAX / 4)
+        return file_no_memory(f), NULL;
+    bytes = (bytes + 15) / 16 * 16;
+    struct file_strings *s = f->strings;
+    if (!s || s->size - s->used < bytes) {
+        size_t size = bytes > STRINGS_BLOCK ? bytes : STRINGS_BLOCK;
+        s = calloc(1, sizeof *s + size);
+        if (!s)
+            return file_no_memory(f), NULL;
+        s->size = size;
+        s->next = f->strings;
+        f->strings = s;
+    }
+    s->used += bytes;
+    return s->bytes + s->used - bytes;
+}
+
+char *file_string(kl_file *f, const void *bytes, size_t n)
+{
+    char *s = file_memory(f, n + 1);
+    if (s && n)
+        memcpy(s, bytes, n);
+    return s;
+}
+
+/* Room for one more of v, zeroed. */
+static void *file_grow(kl_file *f, void *v, uint32_t n, uint32_t *cap, size_t size)
+{
+    if (n < *cap)
+        return v;
+    uint32_t more = *cap ? 2 * *cap : 16;
+    void *grown = more > *cap ? realloc(v, more * size) : NULL;
+    if (!grown)
+        return file_no_memory(f), NULL;
+    memset((char *)grown + *cap * size, 0, (more - *cap) * size);
+    *cap = more;
+    return grown;
+}
+
+struct file_entry *file_entry_add(kl_file *f)
+{
+    struct file_entry *v = file_grow(f, f->entry, f->n, &f->cap, sizeof *v);
+    if (!v)
+        return NULL;
+    f->entry = v;
+    return &v[f->n++];
+}
+
+struct file_value *file_value_add(kl_file *f)
+{
+    struct file_value *v = file_grow(f, f->meta, f->nmeta, &f->meta_cap, sizeof *v);
+    if (!v)
+        return NULL;
+    f->meta = v;
+    return &v[f->nmeta++];
+}
+
+bool dims_bytes(int rank, const int64_t *dims, size_t size, int64_t *count, size_t *bytes)
+{
+    bool empty = false, over = false;
+    int64_t n = 1, all;
+    for (int i = 0; i < rank; i++) {
+        if (dims[i] < 0)
+            return false;
+        empty |= dims[i] == 0;
+        over |= __builtin_mul_overflow(n, dims[i], &n);
+    }
+    if (empty)
+        n = 0;
+    over = (over && !empty) || __builtin_mul_overflow(n, (int64_t)size, &all);
+    *count = n;
+    *bytes = over ? 0 : (size_t)all;
+    return !over;
+}
+
+static int name_order(const void *a, const void *b)
+{
+    return strcmp(((const struct file_name *)a)->name, ((const struct file_name *)b)->name);
+}
+
+const struct file_name *names_sort(struct file_name *v, uint32_t n)
+{
+    if (n)
+        qsort(v, n, sizeof *v, name_order);
+    for (uint32_t i = 1; i < n; i++)
+        if (!strcmp(v[i - 1].name, v[i].name))
+            return &v[i];
+    return NULL;
+}
+
+/* ---- opening ---- */
+
+static void map_unref(void *map)
+{
+    struct file_map *m = map;
+    if (!m || atomic_fetch_sub(&m->refs, 1) != 1)
+        return;
+    if (m->size)
+        munmap(m->bytes, m->size);
+    free(m);
+}
+
+static bool file_map(kl_file *f, const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0)
+        return text_set(&f->why, KL_ERR_IO, "cannot open %.250s: %s", path, strerror(errno));
+    bool ok = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    if (!ok)
+        text_set(&f->why, KL_ERR_IO, "%.250s is not a regular file", path);
+    else if (!(f->map = calloc(1, sizeof *f->map)))
+        ok = file_no_memory(f);
+    if (ok) {
+        atomic_init(&f->map->refs, 1);
+        if (st.st_size > 0) {
+            void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+            ok = p != MAP_FAILED;
+            if (ok) {
+                f->map->bytes = p;
+                f->map->size = (size_t)st.st_size;
+            } else {
+                text_set(&f->why, KL_ERR_IO, "cannot map %.250s: %s", path, strerror(errno));
+            }
+        }
+        f->bytes = f->map->bytes;
+        f->size = f->map->size;
+    }
+    close(fd);
+    return ok;
+}
+
+static bool index_names(kl_file *f)
+{
+    f->by_name = calloc((size_t)f->n + 1, sizeof *f->by_name);
+    if (!f->by_name)
+        return file_no_memory(f);
+    for (uint32_t i = 0; i < f->n; i++)
+        f->by_name[i] = (struct file_name){f->entry[i].is.name, i};
+    const struct file_name *twice = names_sort(f->by_name, f->n);
+    return !twice || file_bad(f, f->entry[twice->i].is.offset, "name", "two tensors are called \"%.200s\"",
+                              twice->name);
+}
+
+static bool read_file(kl_file *f)
+{
+    for (unsigned i = 0; i < KL_FILE_FORMATS; i++) {
+        if (!file_formats[i].is(f->bytes, f->size))
+            continue;
+        f->format = (kl_file_format)i;
+        return file_formats[i].read(f) && index_names(f);
+    }
+    return file_bad(f, 0, NULL, "neither .npy, .npz, safetensors nor GGUF");
+}
+
+static kl_file *file_new(const kl_site *site, const char *path, const void *bytes, size_t n)
+{
+    if (!path || (n && !bytes))
+        return kl_fail_at(site, KL_ERR_ARGUMENT, "file_open: no path, or no bytes"), NULL;
+    kl_file *f = calloc(1, sizeof *f);
+    size_t len = strlen(path) + 1;
+    if (f && !(f->path = malloc(len))) {
+        free(f);
+        f = NULL;
+    }
+    if (!f)
+        return kl_fail_at(site, KL_ERR_MEMORY, "file_open: out of memory"), NULL;
+    memcpy(f->path, path, len);
+    f->bytes = bytes;
+    f->size = n;
+    if ((bytes || file_map(f, path)) && read_file(f))
+        return f;
+    kl_fail_at(site, f->why.code, f->why.text);
+    kl_file_close(f);
+    return NULL;
+}
+
+kl_file *kl_file_open_at(const kl_site *site, const char *path) { return file_new(site, path, NULL, 0); }
+
+kl_file *kl_file_open_bytes_at(const kl_site *site, const char *name, const void *bytes, size_t n)
+{
+    return file_new(site, name, bytes ? bytes : "", n);
+}
+
+void kl_file_close(kl_file *f)
+{
+    if (!f)
+        return;
+    for (uint32_t i = 0; i < f->n; i++)
+        free(f->entry[i].own);
+    while (f->strings) {
+        struct file_strings *next = f->strings->next;
+        free(f->strings);
+        f->strings = next;
+    }
+    map_unref(f->map);
+    free(f->entry);
+    free(f->by_name);
+    free(f->meta);
+    free(f->path);
+    free(f);
+}
+
+/* ---- tensors ---- */
+
+kl_file_format kl_file_format_of(const kl_file *f) { return f ? f->format : KL_FILE_FORMATS; }
+uint32_t kl_file_count(const kl_file *f) { return f ? f->n : 0; }
+
+kl_status kl_file_get(const kl_file *f, uint32_t i, kl_file_entry *entry)
+{
+    struct file_text why;
+    if (f && entry && i < f->n) {
+        *entry = f->entry[i].is;
+        return KL_OK;
+    }
+    text_set(&why, KL_ERR_ARGUMENT, "file_get: tensor %u of %u", i, kl_file_count(f));
+    return kl_fail_at(NULL, why.code, why.text);
+}
+
+int64_t kl_file_find(const kl_file *f, const char *name)
+{
+    struct file_name key = {name, 0};
+    const struct file_name *at =
+        f && name && f->n ? bsearch(&key, f->by_name, f->n, sizeof key, name_order) : NULL;
+    return at ? (int64_t)at->i : -1;
+}
+
+/* The elements of a matrix by columns, or of an array of more axes in that order, row-major. */
+static bool from_column_major(kl_file *f, struct file_entry *e, size_t size)
+{
+    const kl_file_entry *is = &e->is;
+    size_t step[KL_MAX_RANK], from = 0;
+    int64_t at[KL_MAX_RANK] = {0}, count;
+    size_t bytes, stride = size;
+    uint8_t *own = malloc(is->bytes + 1);
+    if (!own)
+        return file_no_memory(f);
+    for (int k = 0; k < is->rank; k++) {
+        step[k] = stride;
+        stride *= (size_t)is->dims[k];
+    }
+    dims_bytes(is->rank, is->dims, size, &count, &bytes);
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(own + (size_t)i * size, e->data + from, size);
+        for (int k = is->rank - 1; k >= 0; k--) {
+            from += step[k];
+            if (++at[k] < is->dims[k])
+                break;
+            from -= step[k] * (size_t)is->dims[k];
+            at[k] = 0;
+        }
+    }
+    free(e->own);
+    e->data = e->own = own;
+    return true;
+}
+
+static bool entry_data(kl_file *f, struct file_entry *e)
+{
+    if (e->checked)
+        return true;
+    if (!npz_unpack(f, e))
+        return false;
+    if (e->is.dtype == KL_BOOL)
+        for (size_t i = 0; i < e->is.bytes; i++)
+            if (e->data[i] > 1)
+                return file_bad(f, e->own ? e->is.offset : e->is.offset + i, e->is.name,
+                                "a bool is %u, neither 0 nor 1", e->data[i]);
+    if (e->column_major && !from_column_major(f, e, kl_dtype_size(e->is.dtype)))
+        return false;
+    return e->checked = true;
+}
+
+static struct file_entry *entry_named(const kl_site *site, kl_file *f, const char *name)
+{
+    struct file_text why;
+    int64_t i = kl_file_find(f, name);
+    if (i >= 0)
+        return &f->entry[i];
+    text_set(&why, KL_ERR_ARGUMENT, "%.250s has no tensor \"%.300s\"", f ? f->path : "no file", name ? name : "");
+    kl_fail_at(site, why.code, why.text);
+    return NULL;
+}
+
+static bool entry_is_read(const kl_site *site, kl_file *f, struct file_entry *e)
+{
+    return e && (entry_data(f, e) || (kl_fail_at(site, f->why.code, f->why.text), false));
+}
+
+const void *kl_file_data_at(const kl_site *site, kl_file *f, const char *name)
+{
+    struct file_entry *e = entry_named(site, f, name);
+    return entry_is_read(site, f, e) ? e->data : NULL;
+}
+
+/* kl_none: the thread's error says why. */
+static kl_tensor entry_tensor(const kl_site *site, kl_file *f, struct file_entry *e, kl_device device)
+{
+    const kl_file_entry *is = &e->is;
+    size_t size = kl_dtype_size(is->dtype);
+    static const char nothing[8];
+    if (e->blocks)
+        return blocks_tensor(site, f, e, device);
+    const void *data = is->bytes ? (const void *)e->data : nothing;
+    if (!f->map || e->own || (uintptr_t)data % size || !is->bytes) {
+        if ((uintptr_t)data % size == 0)
+            return kl_input_at(site, device, is->dtype, is->rank, is->dims, data);
+        void *copy = malloc(is->bytes);
+        if (!copy)
+            return file_no_memory(f), kl_fail_at(site, f->why.code, f->why.text), kl_none;
+        memcpy(copy, data, is->bytes);
+        return kl_wrap_at(site, device, is->dtype, is->rank, is->dims, copy, free, copy);
+    }
+    atomic_fetch_add(&f->map->refs, 1);
+    return kl_wrap_at(site, device, is->dtype, is->rank, is->dims, (void *)(uintptr_t)data, map_unref, f->map);
+}
+
+kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *f, kl_device device, const char *name)
+{
+    struct file_entry *e = entry_named(site, f, name);
+    struct file_text why;
+    if (e && e->is.dtype == KL_DTYPE_COUNT) {
+        text_set(&why, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has elements of %.40s, which Kiln does not read",
+                 f->path, e->is.name, e->is.type);
+        kl_fail_at(site, why.code, why.text);
+        return kl_none;
+    }
+    return entry_is_read(site, f, e) ? entry_tensor(site, f, e, device) : kl_none;
+}
+
+/* ---- metadata ---- */
+
+uint32_t kl_file_meta_count(const kl_file *f) { return f ? f->nmeta : 0; }
+
+kl_status kl_file_meta_get(const kl_file *f, uint32_t i, kl_file_meta *meta)
+{
+    struct file_text why;
+    if (meta && i < kl_file_meta_count(f)) {
+        *meta = f->meta[i].is;
+        return KL_OK;
+    }
+    text_set(&why, KL_ERR_ARGUMENT, "file_meta_get: key %u of %u", i, kl_file_meta_count(f));
+    return kl_fail_at(NULL, why.code, why.text);
+}
+
+int64_t kl_file_meta_find(const kl_file *f, const char *key)
+{
+    for (uint32_t i = 0; key && i < kl_file_meta_count(f); i++)
+        if (!strcmp(f->meta[i].is.key, key))
+            return i;
+    return -1;
+}
+
+static const struct file_value *value_at(const kl_file *f, uint32_t i, int64_t k, bool text)
+{
+    const struct file_value *v = i < kl_file_meta_count(f) ? &f->meta[i] : NULL;
+    return v && k >= 0 && k < v->is.count && (v->is.dtype == KL_DTYPE_COUNT) == text ? v : NULL;
+}
+
+const char *kl_file_meta_text(const kl_file *f, uint32_t i, int64_t k)
+{
+    const struct file_value *v = value_at(f, i, k, true);
+    return v ? v->text[k] : NULL;
+}
+
+int64_t kl_file_meta_i64(const kl_file *f, uint32_t i, int64_t k)
+{
+    const struct file_value *v = value_at(f, i, k, false);
+    if (!v)
+        return 0;
+    uint64_t u = 0;
+    memcpy(&u, v->numbers + (size_t)k * kl_dtype_size(v->is.dtype), kl_dtype_size(v->is.dtype));
+    switch (v->is.dtype) {
+    case KL_I8: return (int8_t)u;
+    case KL_I16: return (int16_t)u;
+    case KL_I32: return (int32_t)u;
+    case KL_F32: case KL_F64: {
+        double d = kl_file_meta_f64(f, i, k);
+        return d != d ? 0 : d >= 0x1p63 ? INT64_MAX : d < -0x1p63 ? INT64_MIN : (int64_t)d;
+    }
+    default: return (int64_t)u;
+    }
+}
+
+double kl_file_meta_f64(const kl_file *f, uint32_t i, int64_t k)
+{
+    const struct file_value *v = value_at(f, i, k, false);
+    float narrow;
+    double d;
+    if (!v)
+        return __builtin_nan("");
+    if (v->is.dtype == KL_F32) {
+        memcpy(&narrow, v->numbers + (size_t)k * sizeof narrow, sizeof narrow);
+        return (double)narrow;
+    }
+    if (v->is.dtype == KL_F64) {
+        memcpy(&d, v->numbers + (size_t)k * sizeof d, sizeof d);
+        return d;
+    }
+    int64_t n = kl_file_meta_i64(f, i, k);
+    return v->is.dtype == KL_U64 ? (double)(uint64_t)n : (double)n;
+}

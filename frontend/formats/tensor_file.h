@@ -1,0 +1,111 @@
+/* Files of tensors (<kiln/formats/file.h>): what the readers and writers of the formats share, grouped by file. */
+#ifndef KILN_TENSOR_FILE_H
+#define KILN_TENSOR_FILE_H
+#include <kiln/kiln.h>
+#include <stdatomic.h>
+
+struct file_text { kl_status code; char text[900]; }; /* why something failed */
+struct file_name { const char *name; uint32_t i; };
+
+/* A tensor in a file. */
+enum file_blocks { BLOCKS_NONE, BLOCKS_Q8_0, BLOCKS_Q4_0 };
+struct file_entry {
+    kl_file_entry is;
+    const uint8_t *data;      /* its elements; NULL: not looked at yet */
+    uint8_t *own;             /* memory of its own that data is in, or NULL */
+    enum file_blocks blocks;
+    bool column_major;        /* .npy: the first axis is the one whose elements are adjacent */
+    bool checked;             /* bools are 0 or 1; a member's check sum is right */
+    struct file_member {      /* .npz: where it is in the archive */
+        size_t at, packed, bytes, header; /* bytes: not compressed; header: of .npy */
+        uint32_t crc;
+        bool deflated;
+    } member;
+};
+struct file_value { /* metadata */
+    kl_file_meta is;
+    const uint8_t *numbers;   /* not aligned */
+    const char **text;
+};
+struct file_map { atomic_uint refs; void *bytes; size_t size; };
+struct file_strings;          /* memory that is freed with the file */
+
+struct kl_file {
+    kl_file_format format;
+    char *path;
+    struct file_map *map;     /* NULL: the bytes are the caller's */
+    const uint8_t *bytes;
+    size_t size;
+    uint32_t n, cap;
+    struct file_entry *entry;
+    struct file_name *by_name; /* sorted */
+    uint32_t nmeta, meta_cap;
+    struct file_value *meta;
+    struct file_strings *strings;
+    struct file_text why;
+};
+
+/* ---- tensor_file.c ---- */
+/* Sets f->why to "path: byte at, field: .." and returns false.  field NULL: none. */
+bool file_bad(kl_file *f, size_t at, const char *field, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+bool file_no_memory(kl_file *f);
+bool text_set(struct file_text *why, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+struct file_entry *file_entry_add(kl_file *f); /* NULL: file_no_memory */
+struct file_value *file_value_add(kl_file *f);
+/* Zeroed memory that lives as long as the file; NULL: file_no_memory. */
+void *file_memory(kl_file *f, size_t bytes);
+char *file_string(kl_file *f, const void *bytes, size_t n);
+/* Elements, and their bytes, of a shape; false: too many for memory. */
+bool dims_bytes(int rank, const int64_t *dims, size_t size, int64_t *count, size_t *bytes);
+/* Sorts names; one that is there twice, or NULL. */
+const struct file_name *names_sort(struct file_name *v, uint32_t n);
+
+/* ---- file_write.c: a file that is made beside another and takes its place ---- */
+struct file_out {
+    char *path, *beside;      /* beside NULL: the path itself is written to */
+    int fd;
+    size_t at;                /* bytes so far */
+    uint8_t *buffer;
+    size_t held;
+    struct file_text why;     /* the first error; later calls do nothing */
+};
+bool out_open(struct file_out *o, const char *path);
+void out_put(struct file_out *o, const void *bytes, size_t n);
+bool out_close(struct file_out *o, bool keep); /* keep: it takes its place; else, or where it failed, it is removed */
+/* An item as it is written: its shape is known, its elements are read when their turn has come. */
+struct file_item { const char *name; kl_tensor tensor; kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK];
+                   const void *data; size_t bytes; };
+/* Its elements; *own: to be freed.  NULL: o->why. */
+const void *item_data(struct file_out *o, const struct file_item *item, void **own);
+
+/* ---- npy.c ---- */
+bool npy_read(kl_file *f);
+enum { NPY_PREFIX = 12, NPY_HEADER_MOST = 1 << 20 };
+/* Bytes in front of the elements, told by the first NPY_PREFIX ones (or the n that there are); 0: file_bad.
+ * at: of the first byte in the file. */
+size_t npy_header_bytes(kl_file *f, const uint8_t *bytes, size_t n, size_t at);
+/* Fills e of the header; its elements take `rest` bytes. */
+bool npy_header(kl_file *f, const uint8_t *bytes, size_t header, size_t rest, size_t at, struct file_entry *e);
+bool npy_is_writable(struct file_out *o, const struct file_item *item);
+size_t npy_header_write(const struct file_item *item, char header[512]); /* its length */
+void npy_write(struct file_out *o, const struct file_item *item);
+
+/* ---- npz.c ---- */
+bool npz_read(kl_file *f);
+bool npz_unpack(kl_file *f, struct file_entry *e); /* e->data, if it is a member */
+void npz_write(struct file_out *o, const struct file_item *items, uint32_t n);
+
+/* ---- safetensors.c ---- */
+bool safetensors_is(const uint8_t *bytes, size_t n);
+bool safetensors_read(kl_file *f);
+/* What it can write of names and metadata; false: *why. */
+bool safetensors_takes(const char *path, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
+                       uint32_t nmeta, struct file_text *why);
+void safetensors_write(struct file_out *o, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
+                       uint32_t nmeta);
+
+/* ---- gguf.c ---- */
+bool gguf_read(kl_file *f);
+kl_tensor blocks_tensor(const kl_site *site, kl_file *f, const struct file_entry *e, kl_device device);
+
+#endif
