@@ -186,6 +186,91 @@ kl_tensor kl_elu_at(const kl_site *site, kl_tensor a, double alpha)
     return compose_end(t, kl_where_at(site, above, a, kl_mul_scalar_at(site, grown, alpha)));
 }
 
+/* erfc keeps its digits for negative a. */
+kl_tensor kl_gelu_erf_at(const kl_site *site, kl_tensor a)
+{
+    struct view v;
+    struct thread *t = half_floats_begin(site, "gelu_erf", &a, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor u = kl_mul_at(site, a, const_like(site, &v, -0.70710678118654752440));
+    kl_tensor half = kl_mul_at(site, a, const_like(site, &v, 0.5));
+    return compose_end(t, kl_mul_at(site, half, kl_erfc_at(site, u)));
+}
+
+kl_tensor kl_log_sigmoid_at(const kl_site *site, kl_tensor a)
+{
+    struct view v;
+    struct thread *t = half_floats_begin(site, "log_sigmoid", &a, &v);
+    if (!t)
+        return op_failed();
+    return compose_end(t, kl_neg_at(site, kl_softplus_at(site, kl_neg_at(site, a))));
+}
+
+kl_tensor kl_selu_at(const kl_site *site, kl_tensor a)
+{
+    struct view v;
+    struct thread *t = half_floats_begin(site, "selu", &a, &v);
+    if (!t)
+        return op_failed();
+    const double scale = 1.0507009873554804934, alpha = 1.6732632423543772848;
+    kl_tensor zero = const_like(site, &v, 0), above = kl_gt_at(site, a, zero);
+    kl_tensor low = kl_expm1_at(site, kl_where_at(site, above, zero, a));
+    kl_tensor high = kl_mul_at(site, a, const_like(site, &v, scale));
+    return compose_end(t, kl_where_at(site, above, high, kl_mul_at(site, low, const_like(site, &v, scale * alpha))));
+}
+
+kl_tensor kl_celu_at(const kl_site *site, kl_tensor a, double alpha)
+{
+    struct view v;
+    struct thread *t = half_floats_begin(site, "celu", &a, &v);
+    if (!t)
+        return op_failed();
+    if (alpha == 0 || alpha != alpha) {
+        fail(t, site, KL_ERR_ARGUMENT, "alpha is %s", alpha == 0 ? "0" : "NaN");
+        compose_end(t, kl_none);
+        return op_failed();
+    }
+    kl_tensor zero = const_like(site, &v, 0), above = kl_gt_at(site, a, zero);
+    kl_tensor low = kl_expm1_at(site, kl_div_scalar_at(site, kl_where_at(site, above, zero, a), alpha));
+    return compose_end(t, kl_where_at(site, above, a, kl_mul_scalar_at(site, low, alpha)));
+}
+
+/* ---- made of quotients and pieces of lines ---- */
+
+/* Held where the quotient has long been 1, so that an infinity is not divided by one. */
+kl_tensor kl_softsign_at(const kl_site *site, kl_tensor a)
+{
+    struct view v;
+    struct thread *t = half_floats_begin(site, "softsign", &a, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor c = activation_between(site, a, const_like(site, &v, -1e30), const_like(site, &v, 1e30));
+    return compose_end(t, kl_div_at(site, c, kl_add_at(site, kl_abs_at(site, c), const_like(site, &v, 1))));
+}
+
+kl_tensor kl_hard_sigmoid_at(const kl_site *site, kl_tensor a, double alpha, double beta)
+{
+    struct view v;
+    struct thread *t = half_floats_begin(site, "hard_sigmoid", &a, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor line = kl_add_at(site, kl_mul_at(site, a, const_like(site, &v, alpha)), const_like(site, &v, beta));
+    return compose_end(t, activation_between(site, line, const_like(site, &v, 0), const_like(site, &v, 1)));
+}
+
+/* By the held value, so that no square overflows and an infinity is not multiplied by 0. */
+kl_tensor kl_hard_swish_at(const kl_site *site, kl_tensor a)
+{
+    struct view v;
+    struct thread *t = half_floats_begin(site, "hard_swish", &a, &v);
+    if (!t)
+        return op_failed();
+    kl_tensor most = const_like(site, &v, 3), c = activation_between(site, a, const_like(site, &v, -3), most);
+    kl_tensor line = kl_add_at(site, kl_mul_at(site, c, const_like(site, &v, 1.0 / 6)), const_like(site, &v, 0.5));
+    return compose_end(t, kl_where_at(site, kl_gt_at(site, a, most), a, kl_mul_at(site, c, line)));
+}
+
 /* ---- dropout ---- */
 
 /* kl_none: the seed is a number. */

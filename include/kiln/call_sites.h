@@ -135,6 +135,13 @@ KL_API kl_tensor kl_silu_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_gelu_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_softplus_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_mish_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_gelu_erf_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_log_sigmoid_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_softsign_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_selu_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_celu_at(const kl_site *site, kl_tensor a, double alpha);
+KL_API kl_tensor kl_hard_sigmoid_at(const kl_site *site, kl_tensor a, double alpha, double beta);
+KL_API kl_tensor kl_hard_swish_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_leaky_relu_at(const kl_site *site, kl_tensor a, double slope);
 KL_API kl_tensor kl_elu_at(const kl_site *site, kl_tensor a, double alpha);
 KL_API kl_tensor kl_clamp_at(const kl_site *site, kl_tensor a, double low, double high);
@@ -244,6 +251,14 @@ KL_API kl_tensor kl_trunc_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_sign_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_is_nan_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_is_finite_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_is_inf_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_cbrt_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_log10_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_lgamma_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_digamma_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_erfinv_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_popcount_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_clz_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_not_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_square_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_add_at(const kl_site *site, kl_tensor a, kl_tensor b);
@@ -261,7 +276,14 @@ KL_API kl_tensor kl_or_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_xor_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_shl_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_shr_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_shr_logical_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_rem_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_div_trunc_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_div_floor_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_fmod_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_mod_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_logaddexp_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_nextafter_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_eq_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_ne_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_lt_at(const kl_site *site, kl_tensor a, kl_tensor b);
@@ -329,6 +351,10 @@ KL_API kl_tensor kl_sum_at(const kl_site *site, kl_tensor a, int naxes, const in
 KL_API kl_tensor kl_reduce_max_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_reduce_min_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_reduce_prod_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_reduce_and_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_reduce_or_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_reduce_xor_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_p_norm_at(const kl_site *site, kl_tensor a, double p, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_any_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_all_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
@@ -339,6 +365,8 @@ KL_API kl_tensor kl_cumsum_at(const kl_site *site, kl_tensor a, int axis, bool e
 KL_API kl_tensor kl_cumprod_at(const kl_site *site, kl_tensor a, int axis, bool exclusive, bool reverse);
 KL_API kl_tensor kl_cummax_at(const kl_site *site, kl_tensor a, int axis, bool reverse);
 KL_API kl_tensor kl_cummin_at(const kl_site *site, kl_tensor a, int axis, bool reverse);
+KL_API kl_tensor kl_cummax_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places);
+KL_API kl_tensor kl_cummin_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places);
 KL_API kl_tensor kl_recurrence_at(const kl_site *site, kl_tensor a, kl_tensor b, int axis, bool reverse);
 KL_API kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis);
 KL_API kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b);
@@ -536,6 +564,13 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_gelu(...) kl_gelu_at(KL_HERE, __VA_ARGS__)
 #define kl_softplus(...) kl_softplus_at(KL_HERE, __VA_ARGS__)
 #define kl_mish(...) kl_mish_at(KL_HERE, __VA_ARGS__)
+#define kl_gelu_erf(...) kl_gelu_erf_at(KL_HERE, __VA_ARGS__)
+#define kl_log_sigmoid(...) kl_log_sigmoid_at(KL_HERE, __VA_ARGS__)
+#define kl_softsign(...) kl_softsign_at(KL_HERE, __VA_ARGS__)
+#define kl_selu(...) kl_selu_at(KL_HERE, __VA_ARGS__)
+#define kl_celu(...) kl_celu_at(KL_HERE, __VA_ARGS__)
+#define kl_hard_sigmoid(...) kl_hard_sigmoid_at(KL_HERE, __VA_ARGS__)
+#define kl_hard_swish(...) kl_hard_swish_at(KL_HERE, __VA_ARGS__)
 #define kl_leaky_relu(...) kl_leaky_relu_at(KL_HERE, __VA_ARGS__)
 #define kl_elu(...) kl_elu_at(KL_HERE, __VA_ARGS__)
 #define kl_clamp(...) kl_clamp_at(KL_HERE, __VA_ARGS__)
@@ -625,6 +660,14 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_sign(...) kl_sign_at(KL_HERE, __VA_ARGS__)
 #define kl_is_nan(...) kl_is_nan_at(KL_HERE, __VA_ARGS__)
 #define kl_is_finite(...) kl_is_finite_at(KL_HERE, __VA_ARGS__)
+#define kl_is_inf(...) kl_is_inf_at(KL_HERE, __VA_ARGS__)
+#define kl_cbrt(...) kl_cbrt_at(KL_HERE, __VA_ARGS__)
+#define kl_log10(...) kl_log10_at(KL_HERE, __VA_ARGS__)
+#define kl_lgamma(...) kl_lgamma_at(KL_HERE, __VA_ARGS__)
+#define kl_digamma(...) kl_digamma_at(KL_HERE, __VA_ARGS__)
+#define kl_erfinv(...) kl_erfinv_at(KL_HERE, __VA_ARGS__)
+#define kl_popcount(...) kl_popcount_at(KL_HERE, __VA_ARGS__)
+#define kl_clz(...) kl_clz_at(KL_HERE, __VA_ARGS__)
 #define kl_not(...) kl_not_at(KL_HERE, __VA_ARGS__)
 #define kl_square(...) kl_square_at(KL_HERE, __VA_ARGS__)
 #define kl_add(...) kl_add_at(KL_HERE, __VA_ARGS__)
@@ -642,7 +685,14 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_xor(...) kl_xor_at(KL_HERE, __VA_ARGS__)
 #define kl_shl(...) kl_shl_at(KL_HERE, __VA_ARGS__)
 #define kl_shr(...) kl_shr_at(KL_HERE, __VA_ARGS__)
+#define kl_shr_logical(...) kl_shr_logical_at(KL_HERE, __VA_ARGS__)
 #define kl_rem(...) kl_rem_at(KL_HERE, __VA_ARGS__)
+#define kl_div_trunc(...) kl_div_trunc_at(KL_HERE, __VA_ARGS__)
+#define kl_div_floor(...) kl_div_floor_at(KL_HERE, __VA_ARGS__)
+#define kl_fmod(...) kl_fmod_at(KL_HERE, __VA_ARGS__)
+#define kl_mod(...) kl_mod_at(KL_HERE, __VA_ARGS__)
+#define kl_logaddexp(...) kl_logaddexp_at(KL_HERE, __VA_ARGS__)
+#define kl_nextafter(...) kl_nextafter_at(KL_HERE, __VA_ARGS__)
 #define kl_eq(...) kl_eq_at(KL_HERE, __VA_ARGS__)
 #define kl_ne(...) kl_ne_at(KL_HERE, __VA_ARGS__)
 #define kl_lt(...) kl_lt_at(KL_HERE, __VA_ARGS__)
@@ -704,6 +754,10 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_min(...) kl_reduce_min_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_prod(...) kl_reduce_prod_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_and(...) kl_reduce_and_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_or(...) kl_reduce_or_at(KL_HERE, __VA_ARGS__)
+#define kl_reduce_xor(...) kl_reduce_xor_at(KL_HERE, __VA_ARGS__)
+#define kl_p_norm(...) kl_p_norm_at(KL_HERE, __VA_ARGS__)
 #define kl_any(...) kl_any_at(KL_HERE, __VA_ARGS__)
 #define kl_all(...) kl_all_at(KL_HERE, __VA_ARGS__)
 #define kl_mean(...) kl_mean_at(KL_HERE, __VA_ARGS__)
@@ -714,6 +768,8 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_cumprod(...) kl_cumprod_at(KL_HERE, __VA_ARGS__)
 #define kl_cummax(...) kl_cummax_at(KL_HERE, __VA_ARGS__)
 #define kl_cummin(...) kl_cummin_at(KL_HERE, __VA_ARGS__)
+#define kl_cummax_places(...) kl_cummax_places_at(KL_HERE, __VA_ARGS__)
+#define kl_cummin_places(...) kl_cummin_places_at(KL_HERE, __VA_ARGS__)
 #define kl_recurrence(...) kl_recurrence_at(KL_HERE, __VA_ARGS__)
 #define kl_logcumsumexp(...) kl_logcumsumexp_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)

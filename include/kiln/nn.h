@@ -20,6 +20,16 @@ KL_API_AT kl_tensor kl_silu(kl_tensor a);     /* a sigmoid(a) */
 KL_API_AT kl_tensor kl_gelu(kl_tensor a);     /* a (1 + tanh(sqrt(2/pi) (a + 0.044715 a^3))) / 2 */
 KL_API_AT kl_tensor kl_softplus(kl_tensor a); /* log(1 + e^a), without overflow */
 KL_API_AT kl_tensor kl_mish(kl_tensor a);     /* a tanh(softplus(a)) */
+KL_API_AT kl_tensor kl_gelu_erf(kl_tensor a); /* a (1 + erf(a / sqrt(2))) / 2 */
+KL_API_AT kl_tensor kl_log_sigmoid(kl_tensor a); /* log sigmoid(a), without overflow */
+KL_API_AT kl_tensor kl_softsign(kl_tensor a); /* a / (1 + |a|) */
+/* 1.0507009873554804934 elu(a, 1.6732632423543772848) */
+KL_API_AT kl_tensor kl_selu(kl_tensor a);
+/* a above 0, else alpha (e^(a / alpha) - 1); alpha: a runtime scalar.  [ARGUMENT: alpha 0 or NaN] */
+KL_API_AT kl_tensor kl_celu(kl_tensor a, double alpha);
+/* alpha a + beta, at least 0 and at most 1; PyTorch has 1/6 and 1/2, ONNX 1/5 and 1/2: compiled in. */
+KL_API_AT kl_tensor kl_hard_sigmoid(kl_tensor a, double alpha, double beta);
+KL_API_AT kl_tensor kl_hard_swish(kl_tensor a); /* a hard_sigmoid(a, 1/6, 1/2) */
 /* a above 0, else slope a; slope: a runtime scalar. */
 KL_API_AT kl_tensor kl_leaky_relu(kl_tensor a, double slope);
 /* a above 0, else alpha (e^a - 1); alpha: a runtime scalar. */

@@ -101,6 +101,20 @@ KL_API_AT kl_tensor kl_trunc(kl_tensor a); /* a without its fraction [TYPE] */
 KL_API_AT kl_tensor kl_sign(kl_tensor a); /* 1 where a > 0, -1 where a < 0, else a: a zero or NaN; gradient 0 [TYPE] */
 KL_API_AT kl_tensor kl_is_nan(kl_tensor a); /* bool; floats [TYPE] */
 KL_API_AT kl_tensor kl_is_finite(kl_tensor a); /* bool: neither infinite nor NaN; floats [TYPE] */
+KL_API_AT kl_tensor kl_is_inf(kl_tensor a); /* bool: infinite, of either sign; floats [TYPE] */
+KL_API_AT kl_tensor kl_cbrt(kl_tensor a);   /* cube root, of the sign of a; gradient 0 at 0; floats [TYPE] */
+KL_API_AT kl_tensor kl_log10(kl_tensor a);  /* logarithm to base 10; floats [TYPE] */
+/* log |gamma(a)|: infinite at infinities, 0 and negative integers, where the gradient is 0; floats.  The absolute error
+ * is a few roundings of 1 near its zeros.  [TYPE] */
+KL_API_AT kl_tensor kl_lgamma(kl_tensor a);
+/* the derivative of log gamma(a): at 0 infinite with the other sign than a's, NaN at negative integers; floats
+ * [TYPE] */
+KL_API_AT kl_tensor kl_digamma(kl_tensor a);
+/* the x whose erf is a: infinite at -1 and 1, where the gradient is 0, NaN outside; floats [TYPE] */
+KL_API_AT kl_tensor kl_erfinv(kl_tensor a);
+/* the number of bits that are 1; of those above the highest 1: all of them where a is 0.  Integers, the result too */
+KL_API_AT kl_tensor kl_popcount(kl_tensor a);
+KL_API_AT kl_tensor kl_clz(kl_tensor a);
 KL_API_AT kl_tensor kl_not(kl_tensor a); /* bitwise complement; logical for bool; not floats [TYPE] */
 KL_API_AT kl_tensor kl_square(kl_tensor a); /* a times a */
 
@@ -128,7 +142,21 @@ KL_API_AT kl_tensor kl_xor(kl_tensor a, kl_tensor b); /* bitwise; not floats */
 /* a << b, the count modulo the width; integers, like the next two */
 KL_API_AT kl_tensor kl_shl(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_shr(kl_tensor a, kl_tensor b); /* a >> b, copying the sign, the count modulo the width */
+/* a >> b of a's bits, zeros coming in, whatever the sign; the count modulo the width */
+KL_API_AT kl_tensor kl_shr_logical(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_rem(kl_tensor a, kl_tensor b); /* what a / b leaves, with the sign of a; x/0 leaves 0 */
+/* a / b rounded toward zero, or down; of integers x/0 is 0, of floats infinite or NaN; numbers, like the next two */
+KL_API_AT kl_tensor kl_div_trunc(kl_tensor a, kl_tensor b);
+KL_API_AT kl_tensor kl_div_floor(kl_tensor a, kl_tensor b);
+/* what div_trunc leaves, with the sign of a: of integers kl_rem, of floats as C's fmod, exact (of f64 for quotients
+ * below 2^300).  The gradient is 1 to a, minus the quotient to b; of mod likewise */
+KL_API_AT kl_tensor kl_fmod(kl_tensor a, kl_tensor b);
+/* what div_floor leaves, with the sign of b where it is not 0; of integers x/0 leaves 0 */
+KL_API_AT kl_tensor kl_mod(kl_tensor a, kl_tensor b);
+/* log(e^a + e^b), without overflow; floats */
+KL_API_AT kl_tensor kl_logaddexp(kl_tensor a, kl_tensor b);
+/* the next number of the dtype from a on toward b, b where both are equal; no gradient; floats */
+KL_API_AT kl_tensor kl_nextafter(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_eq(kl_tensor a, kl_tensor b); /* the compares give bool */
 KL_API_AT kl_tensor kl_ne(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_lt(kl_tensor a, kl_tensor b);
@@ -265,6 +293,13 @@ KL_API_AT kl_tensor kl_sum(kl_tensor a, int naxes, const int *axes, bool keepdim
 KL_API_AT kl_tensor kl_reduce_max(kl_tensor a, int naxes, const int *axes, bool keepdims); /* NaN if any is NaN */
 KL_API_AT kl_tensor kl_reduce_min(kl_tensor a, int naxes, const int *axes, bool keepdims); /* NaN if any is NaN */
 KL_API_AT kl_tensor kl_reduce_prod(kl_tensor a, int naxes, const int *axes, bool keepdims);
+/* Bits of all elements combined, of bool as truths; of nothing all ones, or zeros; integers and bool.  [TYPE] */
+KL_API_AT kl_tensor kl_reduce_and(kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API_AT kl_tensor kl_reduce_or(kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API_AT kl_tensor kl_reduce_xor(kl_tensor a, int naxes, const int *axes, bool keepdims);
+/* (sum of |a|^p)^(1/p), p compiled in: infinite for the largest, minus infinite for the smallest |a|, 0 for how many
+ * elements are not 0.  Gradient 0 where a is 0 or the norm is; floats.  [TYPE, ARGUMENT: p is NaN] */
+KL_API_AT kl_tensor kl_p_norm(kl_tensor a, double p, int naxes, const int *axes, bool keepdims);
 KL_API_AT kl_tensor kl_any(kl_tensor a, int naxes, const int *axes, bool keepdims); /* is one true? bool [TYPE] */
 KL_API_AT kl_tensor kl_all(kl_tensor a, int naxes, const int *axes, bool keepdims); /* are all true? bool [TYPE] */
 KL_API_AT kl_tensor kl_mean(kl_tensor a, int naxes, const int *axes, bool keepdims); /* floats [TYPE] */
@@ -282,6 +317,10 @@ KL_API_AT kl_tensor kl_cumprod(kl_tensor a, int axis, bool exclusive, bool rever
 /* NaN from the first NaN on; the gradient goes to the first of equals. */
 KL_API_AT kl_tensor kl_cummax(kl_tensor a, int axis, bool reverse);
 KL_API_AT kl_tensor kl_cummin(kl_tensor a, int axis, bool reverse);
+/* The same, and a new handle for the place along the axis (i32; i64 where the axis is longer) of the latest element
+ * that is the extreme so far, or NaN as that is; the gradient goes to it.  [ARGUMENT: places is NULL] */
+KL_API_AT kl_tensor kl_cummax_places(kl_tensor a, int axis, bool reverse, kl_tensor *places);
+KL_API_AT kl_tensor kl_cummin_places(kl_tensor a, int axis, bool reverse, kl_tensor *places);
 /* The linear recurrence y_t = a_t y_(t-1) + b_t along an axis, from y_0 = b_0; a and b of one shape. */
 KL_API_AT kl_tensor kl_recurrence(kl_tensor a, kl_tensor b, int axis, bool reverse);
 /* log of the sum of e^x of the elements up to each one, without overflow; floats. */

@@ -145,7 +145,12 @@ KILN_OP1(erf, erf) KILN_OP1(erfc, erfc) KILN_OP1(sqrt, sqrt) KILN_OP1(rsqrt, rsq
 KILN_OP1(floor, floor) KILN_OP1(ceil, ceil) KILN_OP1(round, round) KILN_OP1(trunc, trunc) KILN_OP1(sign, sign)
 KILN_OP1(is_nan, is_nan) KILN_OP1(is_finite, is_finite) KILN_OP1(bit_not, not) KILN_OP1(square, square)
 KILN_OP1(sum_all, sum_all) KILN_OP1(relu, relu) KILN_OP1(sigmoid, sigmoid) KILN_OP1(silu, silu) KILN_OP1(gelu, gelu)
-KILN_OP1(softplus, softplus) KILN_OP1(mish, mish)
+KILN_OP1(softplus, softplus) KILN_OP1(mish, mish) KILN_OP1(gelu_erf, gelu_erf) KILN_OP1(log_sigmoid, log_sigmoid)
+KILN_OP1(softsign, softsign) KILN_OP1(selu, selu) KILN_OP1(hard_swish, hard_swish) KILN_OP1(is_inf, is_inf)
+KILN_OP1(cbrt, cbrt) KILN_OP1(log10, log10) KILN_OP1(lgamma, lgamma) KILN_OP1(digamma, digamma)
+KILN_OP1(erfinv, erfinv) KILN_OP1(popcount, popcount) KILN_OP1(clz, clz)
+KILN_OP2(shr_logical, shr_logical) KILN_OP2(div_trunc, div_trunc) KILN_OP2(div_floor, div_floor)
+KILN_OP2(fmod, fmod) KILN_OP2(mod, mod) KILN_OP2(logaddexp, logaddexp) KILN_OP2(nextafter, nextafter)
 KILN_OP2(add, add) KILN_OP2(sub, sub) KILN_OP2(mul, mul) KILN_OP2(div, div) KILN_OP2(max, max) KILN_OP2(min, min)
 KILN_OP2(pow, pow) KILN_OP2(atan2, atan2) KILN_OP2(hypot, hypot) KILN_OP2(copysign, copysign) KILN_OP2(bit_and, and)
 KILN_OP2(bit_or, or) KILN_OP2(bit_xor, xor) KILN_OP2(shl, shl) KILN_OP2(shr, shr) KILN_OP2(rem, rem) KILN_OP2(eq, eq)
@@ -164,8 +169,12 @@ KILN_OP3(fma, fma) KILN_OP3(where, where) KILN_OP3(lerp, lerp)
     inline tensor name(const tensor &a, double v, KILN_AT) { return own(kl_##c##_at(&at, a.get(), v)); }
 KILN_NUMBER(add, add_scalar) KILN_NUMBER(sub, sub_scalar) KILN_NUMBER(mul, mul_scalar) KILN_NUMBER(div, div_scalar)
 KILN_NUMBER(max, max_scalar) KILN_NUMBER(min, min_scalar) KILN_NUMBER(pow, pow_scalar)
-KILN_NUMBER(leaky_relu, leaky_relu) KILN_NUMBER(elu, elu)
+KILN_NUMBER(leaky_relu, leaky_relu) KILN_NUMBER(elu, elu) KILN_NUMBER(celu, celu)
 #undef KILN_NUMBER
+inline tensor hard_sigmoid(const tensor &a, double alpha = 1.0 / 6, double beta = 0.5, KILN_AT)
+{
+    return own(kl_hard_sigmoid_at(&at, a.get(), alpha, beta));
+}
 inline tensor powi(const tensor &a, int n, KILN_AT) { return own(kl_powi_at(&at, a.get(), n)); }
 inline tensor masked_fill(const tensor &a, const tensor &mask, double value, KILN_AT)
 {
@@ -344,8 +353,13 @@ inline tensor dynamic_update(const tensor &a, const tensor &update, const std::v
 KILN_REDUCE(sum, sum)
 KILN_REDUCE(reduce_max, reduce_max) KILN_REDUCE(reduce_min, reduce_min) KILN_REDUCE(reduce_prod, reduce_prod)
 KILN_REDUCE(any, any) KILN_REDUCE(all, all) KILN_REDUCE(mean, mean) KILN_REDUCE(logsumexp, logsumexp)
-KILN_REDUCE(norm, norm)
+KILN_REDUCE(norm, norm) KILN_REDUCE(reduce_and, reduce_and) KILN_REDUCE(reduce_or, reduce_or)
+KILN_REDUCE(reduce_xor, reduce_xor)
 #undef KILN_REDUCE
+inline tensor p_norm(const tensor &a, double p, const axes &over = {}, bool keepdims = false, KILN_AT)
+{
+    return own(kl_p_norm_at(&at, a.get(), p, over.size(), over.or_null(), keepdims));
+}
 inline tensor var(const tensor &a, const axes &over = {}, bool keepdims = false, int correction = 1, KILN_AT)
 {
     return own(kl_var_at(&at, a.get(), over.size(), over.or_null(), keepdims, correction));
@@ -366,6 +380,19 @@ inline tensor cumsum(const tensor &a, int axis = -1, bool exclusive = false, boo
 inline tensor cumprod(const tensor &a, int axis = -1, bool exclusive = false, bool reverse = false, KILN_AT)
 {
     return own(kl_cumprod_at(&at, a.get(), axis, exclusive, reverse));
+}
+/* The extremes and their places. */
+inline std::pair<tensor, tensor> cummax_places(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
+{
+    kl_tensor places = kl_none;
+    tensor most = own(kl_cummax_places_at(&at, a.get(), axis, reverse, &places));
+    return {most, own(places)};
+}
+inline std::pair<tensor, tensor> cummin_places(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
+{
+    kl_tensor places = kl_none;
+    tensor least = own(kl_cummin_places_at(&at, a.get(), axis, reverse, &places));
+    return {least, own(places)};
 }
 inline tensor cummax(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
 {

@@ -1,4 +1,4 @@
-/* kl_softsign, kl_tanhshrink and kl_turn, which the README's recipes add: values and gradients through the public
+/* kl_squash, kl_tanhshrink and kl_turn, which the README's recipes add: values and gradients through the public
  * headers. */
 #include <kiln/kiln.h>
 #include <math.h>
@@ -8,8 +8,8 @@ enum { N = 5 };
 static const double x[N] = {-30, -1.5, 0, 0.25, 4};
 static int passed, failed;
 
-static double softsign(double a) { return a / (1 + fabs(a)); }
-static double softsign_slope(double a) { return 1 / ((1 + fabs(a)) * (1 + fabs(a))); }
+static double squash(double a) { return a / (1 + fabs(a)); }
+static double squash_slope(double a) { return 1 / ((1 + fabs(a)) * (1 + fabs(a))); }
 static double tanhshrink(double a) { return a - tanh(a); }
 static double tanhshrink_slope(double a) { return tanh(a) * tanh(a); }
 static double before(double a) /* the element before it, the last one before the first */
@@ -43,8 +43,8 @@ int main(void)
     kl_device dev = kl_device_default();
     kl_tensor a = kl_input(dev, KL_F64, 1, (int64_t[]){N}, x);
     kl_requires_grad(a);
-    compare("softsign", kl_softsign(a), softsign);
-    compare("softsign's gradient", kl_grad(kl_softsign(a), a), softsign_slope);
+    compare("squash", kl_squash(a), squash);
+    compare("squash's gradient", kl_grad(kl_squash(a), a), squash_slope);
     compare("tanhshrink", kl_tanhshrink(a), tanhshrink);
     compare("tanhshrink's gradient", kl_grad(kl_tanhshrink(a), a), tanhshrink_slope);
     compare("turn", kl_turn(a, -1), before);

@@ -75,21 +75,11 @@ bool onnx_pow(struct node *n)
 bool onnx_mod(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);
-    kl_dtype dtype = kl_dtype_of(a);
-    if (is_float_type(dtype)) {
-        if (!onnx_attr_int(n, "fmod", 0))
-            return onnx_fails(n, KL_ERR_TYPE, "floats need fmod=1");
-        kl_tensor x = kl_cast(a, KL_F64), y = kl_cast(b, KL_F64);
-        return onnx_give(n, 0, kl_cast(kl_sub(x, kl_mul(y, kl_trunc(kl_div(x, y)))), dtype));
-    }
-    kl_tensor r = kl_rem(a, b);
-    bool is_unsigned = dtype == KL_U8 || dtype == KL_U16 || dtype == KL_U32 || dtype == KL_U64;
-    if (!onnx_attr_int(n, "fmod", 0) && !is_unsigned) { /* the sign of b */
-        kl_tensor zero = onnx_number(n, dtype, 0);
-        kl_tensor other = kl_and(kl_ne(r, zero), kl_ne(kl_lt(r, zero), kl_lt(b, zero)));
-        r = kl_where(other, kl_add(r, b), r);
-    }
-    return onnx_give(n, 0, r);
+    if (onnx_attr_int(n, "fmod", 0))
+        return onnx_give(n, 0, kl_fmod(a, b));
+    if (is_float_type(kl_dtype_of(a)))
+        return onnx_fails(n, KL_ERR_TYPE, "floats need fmod=1");
+    return onnx_give(n, 0, kl_mod(a, b));
 }
 
 bool onnx_bit_shift(struct node *n)

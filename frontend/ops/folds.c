@@ -1,0 +1,147 @@
+/* Reductions and scans made of others: and, or and exclusive or over axes, p-norms, places of largest and smallest so
+ * far. */
+#include "frontend/frontend.h"
+#include <math.h>
+
+/* ---- bitwise reductions ---- */
+
+typedef kl_tensor (*bitwise)(const kl_site *site, kl_tensor a, kl_tensor b);
+
+/* Rows of axis 0 combined in halves; what an odd number leaves waits for the end. */
+static kl_tensor fold_rows(const kl_site *site, kl_tensor a, int64_t n, bitwise combine)
+{
+    kl_tensor rest = kl_none;
+    while (n > 1) {
+        if (n & 1) {
+            kl_tensor last = kl_narrow_at(site, a, 0, n - 1, 1);
+            rest = rest.id ? combine(site, rest, last) : last;
+        }
+        n /= 2;
+        a = combine(site, kl_narrow_at(site, a, 0, 0, n), kl_narrow_at(site, a, 0, n, n));
+    }
+    return rest.id ? combine(site, a, rest) : a;
+}
+
+static kl_tensor reduce_bits(const kl_site *site, const char *op, kl_tensor a, int naxes, const int *axes,
+                             bool keepdims, bitwise combine, bool ones)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t mask;
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !axis_mask(t, site, op, &v.shape, naxes, axes, &mask))
+        return op_failed();
+    if (dtype_is_float(v.dtype))
+        return refuse(t, site, KL_ERR_TYPE, "%s: needs integers or bool, got %s", op, dtype_name(v.dtype));
+    if (!(t = checked_begin(site, op)))
+        return op_failed();
+    int order[KL_MAX_RANK] = {0}, at = 0;
+    struct shape flat = shape_make(2, (int64_t[]){1, 1}), out = {0};
+    for (uint32_t i = 0; i < v.shape.rank; i++)
+        if (mask >> i & 1) {
+            order[at++] = (int)i;
+            flat.dim[0] *= v.shape.dim[i];
+        }
+    for (uint32_t i = 0; i < v.shape.rank; i++) {
+        bool gone = mask >> i & 1;
+        if (!gone) {
+            order[at++] = (int)i;
+            flat.dim[1] *= v.shape.dim[i];
+        }
+        if (!gone || keepdims)
+            out.dim[out.rank++] = gone ? 1 : v.shape.dim[i];
+    }
+    kl_tensor r;
+    if (flat.dim[0] == 0) { /* of nothing: what changes nothing */
+        r = kl_zeros_at(site, v.device, (kl_dtype)v.dtype, (int)out.rank, out.dim);
+        return compose_end(t, ones ? kl_not_at(site, r) : r);
+    }
+    r = v.shape.rank ? kl_permute_at(site, a, order) : a;
+    r = fold_rows(site, reshape_to(site, op, r, &flat), flat.dim[0], combine);
+    return compose_end(t, reshape_to(site, op, r, &out));
+}
+
+kl_tensor kl_reduce_and_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_bits(site, "reduce_and", a, naxes, axes, keepdims, kl_and_at, true);
+}
+
+kl_tensor kl_reduce_or_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_bits(site, "reduce_or", a, naxes, axes, keepdims, kl_or_at, false);
+}
+
+kl_tensor kl_reduce_xor_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+{
+    return reduce_bits(site, "reduce_xor", a, naxes, axes, keepdims, kl_xor_at, false);
+}
+
+/* ---- norms ---- */
+
+/* Powers of zeros, and the root of a sum that is 0, are put in by hand, so that their gradients are 0 and not NaN. */
+kl_tensor kl_p_norm_at(const kl_site *site, kl_tensor a, double p, int naxes, const int *axes, bool keepdims)
+{
+    struct view v;
+    if (p == 2)
+        return kl_norm_at(site, a, naxes, axes, keepdims);
+    struct thread *t = wide_floats_begin(site, "p_norm", &a, &v);
+    if (!t)
+        return op_failed();
+    if (isnan(p))
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "p_norm: p is NaN"));
+    kl_tensor zero = const_like(site, &v, 0), one = const_like(site, &v, 1), size = kl_abs_at(site, a);
+    bool empty = shape_count(&v.shape) == 0;
+    if (p == 1 || (empty && p > 0))
+        return compose_end(t, kl_sum_at(site, size, naxes, axes, keepdims));
+    if (isinf(p))
+        return compose_end(t, p > 0 ? kl_reduce_max_at(site, size, naxes, axes, keepdims)
+                                    : kl_reduce_min_at(site, size, naxes, axes, keepdims));
+    kl_tensor none = kl_eq_at(site, a, zero);
+    if (p == 0)
+        return compose_end(t, kl_sum_at(site, kl_where_at(site, none, kl_mul_at(site, a, zero), one), naxes, axes,
+                                        keepdims));
+    kl_tensor power = kl_pow_at(site, kl_where_at(site, none, one, size), const_like(site, &v, p));
+    kl_tensor sum = kl_sum_at(site, kl_where_at(site, none, const_like(site, &v, p > 0 ? 0 : INFINITY), power), naxes,
+                              axes, keepdims);
+    kl_tensor flat = kl_eq_at(site, sum, zero);
+    kl_tensor root = kl_pow_at(site, kl_where_at(site, flat, one, sum), const_like(site, &v, 1 / p));
+    return compose_end(t, kl_where_at(site, flat, const_like(site, &v, p > 0 ? 0 : INFINITY), root));
+}
+
+/* ---- the places of extremes so far ---- */
+
+/* An element that is equal to the extreme so far, or NaN as that is, is its newest place. */
+static kl_tensor extreme_so_far(const kl_site *site, const char *op, kl_tensor a, int axis, bool reverse, bool largest,
+                                kl_tensor *places)
+{
+    struct thread *t = thread_self();
+    struct view v;
+    uint32_t at;
+    if (places)
+        *places = kl_none;
+    if (!t || !describe(t, site, op, "the tensor", a, &v) || !axis_of(t, site, op, &v.shape, axis, &at))
+        return op_failed();
+    if (!places)
+        return refuse(t, site, KL_ERR_ARGUMENT, "%s: places is NULL", op);
+    if (!(t = checked_begin(site, op)))
+        return op_failed();
+    int64_t length = v.shape.dim[at];
+    struct view place = {.dtype = length > INT32_MAX ? KL_I64 : KL_I32, .device = v.device};
+    kl_tensor y = largest ? kl_cummax_at(site, a, axis, reverse) : kl_cummin_at(site, a, axis, reverse);
+    kl_tensor own = kl_iota_at(site, v.device, (kl_dtype)place.dtype, (int)v.shape.rank, v.shape.dim, (int)at);
+    kl_tensor newest = kl_or_at(site, kl_eq_at(site, a, y), kl_ne_at(site, a, a));
+    kl_tensor p = kl_where_at(site, newest, own, const_like(site, &place, reverse ? (double)length : -1));
+    kl_tensor r = compose_end(t, reverse ? kl_cummin_at(site, p, axis, true) : kl_cummax_at(site, p, axis, false));
+    kl_tensor values = kl_take_along_axis_at(site, a, axis, r);
+    *places = r;
+    return values;
+}
+
+kl_tensor kl_cummax_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places)
+{
+    return extreme_so_far(site, "cummax_places", a, axis, reverse, true, places);
+}
+
+kl_tensor kl_cummin_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places)
+{
+    return extreme_so_far(site, "cummin_places", a, axis, reverse, false, places);
+}
