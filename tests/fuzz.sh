@@ -3,8 +3,8 @@
 #
 # TARGET: fuzz_parse, the parser and what follows it, fuzz_file, files of tensors, or fuzz_onnx, the importer of models,
 # from ONNX's own tests (Debian: libonnx-testdata) (tests/fuzz/TARGET.c).  It starts from samples and from what earlier
-# runs found new, kept in BUILD/TARGET-corpus.  An input that fails is left in BUILD as crash-*, leak-*, oom-* or timeout-*; `BUILD/tests/TARGET FILE` runs it again and `-minimize_crash=1 -runs=100000`
-# makes it smaller.
+# runs found new, kept in BUILD/TARGET-corpus.  An input that fails is left in BUILD as crash-*, leak-*, oom-* or
+# timeout-*; `BUILD/tests/TARGET FILE` runs it again and `-minimize_crash=1 -runs=100000` makes it smaller.
 build=$1 seconds=${2:-60} target=${3:-fuzz_parse}
 root=$(cd "$(dirname "$0")/.." && pwd)
 corpus=$build/$target-corpus seeds=$build/$target-seeds log=$build/$target.log
