@@ -1,8 +1,8 @@
 #!/bin/sh
-# Fails if a source file has more than 800 lines, tables (.def, .inc) apart.
+# Fails if a source file has more than 800 lines, tables (.def, .inc) and the header that is made of others apart.
 cd "$(dirname "$0")/.." || exit 1
 files=$(find include ir frontend passes codegen runtime tests bench examples run .ci -type f \
-    ! -name '*.def' ! -name '*.inc' ! -name '*.kir')
+    ! -name '*.def' ! -name '*.inc' ! -name '*.kir' ! -name call_sites.h)
 n=$(echo "$files" | wc -l)
 # shellcheck disable=SC2086
 long=$(wc -l $files | awk '$2 != "total" && $1 > 800 { print "  " $2 ": " $1 " lines" }')
