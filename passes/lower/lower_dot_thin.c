@@ -53,7 +53,8 @@ static bool find_order(const struct dot *d, struct thin *s)
                 ix_stride(k, k->inst[v].a, j, &along) && side > 0 && along > 0 && (side == 1 || along == 1))
                 found = v;
         s->element = found ? (int64_t)dtype_size(k->inst[found].dtype) : 0;
-        s->source = found && !k->inst[found].b ? t.out.arg[k->buf[k->inst[found].imm].id].node : NIL;
+        bool known = found && k->err.code == KL_OK && !k->inst[found].b; /* not out of memory on the way */
+        s->source = known ? t.out.arg[k->buf[k->inst[found].imm].id].node : NIL;
         for (val v = found + 1; found && v < k->ninst; v++)
             if (k->inst[v].op == L_LOAD && k->inst[v].imm == k->inst[found].imm)
                 s->source = NIL;
@@ -66,7 +67,7 @@ static bool find_order(const struct dot *d, struct thin *s)
 static ref arg_of(const struct thin *s, uint64_t buf)
 {
     const struct lowering *w = s->d->w;
-    return w->k->buf[buf].role == BUF_IN ? w->out->arg[w->k->buf[buf].id].node : NIL;
+    return w->k->err.code == KL_OK && w->k->buf[buf].role == BUF_IN ? w->out->arg[w->k->buf[buf].id].node : NIL;
 }
 
 /* Fetches ahead the matrix's line at (n, kk), which may lie beyond its end. */
