@@ -204,7 +204,7 @@ static kl_tensor take_scattered(const kl_site *site, const struct dl_tensor *t, 
 /* *owned: the memory is the tensor's, which releases it. */
 static kl_tensor take(const kl_site *site, const struct dl_tensor *t, struct taken theirs, bool *owned)
 {
-    kl_device device;
+    kl_device device = {0};
     kl_dtype dtype;
     int64_t count, dims[KL_MAX_RANK];
     int axes[KL_MAX_RANK], back[KL_MAX_RANK];
