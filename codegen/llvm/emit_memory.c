@@ -152,15 +152,34 @@ static LLVMValueRef load_reversed(struct emitter *m, unsigned dtype, uint32_t bu
 
 enum { MAX_STRIDE = 8 }; /* of lanes that shuffles pick out of whole vectors sooner than gathers */
 
+/* Of a vector that starts `first` elements behind the first lane's, the elements of the lanes in mask, which lie
+ * `stride` elements apart.  Made where the mask is: often before the loop with the load. */
+static LLVMValueRef spread_mask(struct emitter *m, LLVMValueRef mask, unsigned first, unsigned stride)
+{
+    unsigned n = m->native, from[64];
+    LLVMValueRef next = LLVMIsAInstruction(mask) && !LLVMIsAPHINode(mask) ? LLVMGetNextInstruction(mask) : NULL;
+    LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
+    for (unsigned i = 0; i < n; i++)
+        from[i] = (first + i) % stride || (first + i) / stride >= n ? n : (first + i) / stride;
+    if (next)
+        LLVMPositionBuilderBefore(m->b, next);
+    LLVMValueRef spread = shuffle(m, mask, LLVMConstNull(LLVMTypeOf(mask)), from, n);
+    if (next)
+        LLVMPositionBuilderAtEnd(m->b, here);
+    return spread;
+}
+
 /* Lanes that lie `stride` elements apart, the first at ptr: picked out of so many vectors, the last of which ends with
- * the last lane's element. */
-static LLVMValueRef load_strided(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef ptr, unsigned stride)
+ * the last lane's element.  mask: the lanes that are read; NULL: all. */
+static LLVMValueRef load_strided(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef ptr, unsigned stride,
+                                 LLVMValueRef mask)
 {
     unsigned n = m->native, lane[64], last = (stride - 1) * (n - 1);
     LLVMValueRef x = NULL;
     for (unsigned c = 0; c < stride; c++) {
         unsigned first = c + 1 < stride ? c * n : last;
-        LLVMValueRef vector = load_vector(m, dtype, address_behind(m, buf, ptr, first, false), n, NULL);
+        LLVMValueRef read = mask ? spread_mask(m, mask, first, stride) : NULL;
+        LLVMValueRef vector = load_vector(m, dtype, address_behind(m, buf, ptr, first, mask != NULL), n, read);
         for (unsigned i = 0; i < n; i++) {
             unsigned from = i * stride / n;
             lane[i] = from < c || !x ? i : from == c ? n + i * stride - first : i;
@@ -266,7 +285,7 @@ void emit_load(struct emitter *m, val v)
     bool near = index->form == FORM_AFFINE && index->stride == 1;
     bool reversed = index->form == FORM_AFFINE && index->stride == UINT64_MAX && index->repeat == 1 && m->native > 1;
     bool strided = index->form == FORM_AFFINE && index->stride > 1 && index->stride <= MAX_STRIDE &&
-                   index->repeat == 1 && m->native > 1 && !mask && i->dtype != KL_BOOL;
+                   index->repeat == 1 && m->native > 1 && i->dtype != KL_BOOL;
     LLVMValueRef *at = near || reversed || strided ? NULL : emit_index_parts(m, i->a);
     LLVMValueRef first = !near && !strided ? NULL : mask ? address_anywhere(m, buf, index->scalar)
         : emit_address(m, buf, index->scalar);
@@ -275,7 +294,7 @@ void emit_load(struct emitter *m, val v)
         LLVMValueRef own = mask ? mask[p] : NULL;
         unsigned stride = (unsigned)index->stride, before = p * m->native * stride;
         part[p] = reversed ? load_reversed(m, i->dtype, buf, index->scalar, p, own)
-                  : strided ? load_strided(m, i->dtype, buf, address_behind(m, buf, first, before, false), stride)
+                  : strided ? load_strided(m, i->dtype, buf, address_behind(m, buf, first, before, own != NULL), stride, own)
                   : at     ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p])
                                              : emit_address(m, buf, at[p]),
                                              m->native, own)

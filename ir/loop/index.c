@@ -319,6 +319,32 @@ int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest)
     return d;
 }
 
+/* f has a quotient floor(x/b) once, as unflattening what was unflattened gives: then floor(f/c) is that of
+ * (x + b (f - floor(x/b))) / (b c), in which terms cancel that the quotient hides.  *g: that numerator; b, or 0: there
+ * is no such quotient. */
+static int64_t form_inside(const struct kernel *k, const struct form *f, int64_t c, struct form *g)
+{
+    for (uint32_t i = 0; i < f->n; i++) {
+        const struct linst *q = &k->inst[f->t[i].atom];
+        if (f->t[i].coef != 1 || q->op != L_PRIM + P_DIV || q->kind != INST_INDEX || k->inst[q->b].op != L_CONST)
+            continue;
+        struct form x = form_of(k, q->a), zero = form_const(0), others = *f;
+        int64_t b = const_value(&k->inst[q->b]);
+        memmove(&others.t[i], &others.t[i + 1], (others.n - i - 1) * sizeof *others.t);
+        others.n--;
+        others.lo = -RANGE_MAX;
+        others.hi = RANGE_MAX;
+        form_range(k, &others);
+        if (x.lo < 0 || b > INT32_MAX || c > INT32_MAX || !form_add(k, &zero, &others, b, &others) ||
+            !form_add(k, &x, &others, 1, g))
+            continue;
+        g->lo = g->lo > sat_mul(f->lo, b) ? g->lo : sat_mul(f->lo, b);
+        g->hi = g->hi < sat_add(sat_mul(f->hi, b), b - 1) ? g->hi : sat_add(sat_mul(f->hi, b), b - 1);
+        return b;
+    }
+    return 0;
+}
+
 /* floor(a/c) for any a: the divisible part comes out, the rest becomes one quotient atom. */
 val ix_div(struct kernel *k, val a, int64_t c)
 {
@@ -337,6 +363,9 @@ val ix_div(struct kernel *k, val a, int64_t c)
         q.hi = floor_div(f.hi, common) < q.hi ? floor_div(f.hi, common) : q.hi;
         return ix_div(k, form_value(k, &q), c / common);
     }
+    int64_t inside = form_inside(k, &f, c, &q);
+    if (inside)
+        return ix_div(k, form_value(k, &q), inside * c);
     form_split(k, &f, c, &q, &rest);
     struct index_table *x = table(k);
     if (!x)
@@ -361,9 +390,9 @@ val ix_div(struct kernel *k, val a, int64_t c)
         struct form atom = {.n = 1, .lo = floor_div(rest.lo, c) - shift, .hi = floor_div(rest.hi, c) - shift};
         atom.t[0] = (struct term){quot, 1};
         remember(k, quot, &atom);
-        if (shift) {
+        if (shift)
             quot = ix_add(k, quot, k_int(k, shift));
-        } else if (x->ndiv < 64) {
+        if (x->ndiv < 64) {
             x->div[x->ndiv].a = num;
             x->div[x->ndiv].c = c;
             x->div[x->ndiv++].q = quot;

@@ -12,7 +12,7 @@
 #include "lower_dot.h"
 #include <string.h>
 
-enum { PACK_STEPS = 16, MAX_PREFETCH = 2 };
+enum { MAX_PREFETCH = 2 };
 
 /* Operand 0 or 1's axes of each kind: batch and contracted in list order, the free ones ascending. */
 struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
@@ -39,15 +39,12 @@ static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
     return r;
 }
 
-/* The element of an operand at (batch, free index i, contracted index k), as it is stored. */
-val dot_stored_element(const struct dot *d, bool second, val i, val kk)
+/* The element of an operand at these coordinates of its free and contracted axes, as it is stored. */
+static val element_at(const struct dot *d, bool second, const val *fr, const val *con)
 {
-    struct kernel *k = d->w->k;
     struct axes x = axes_of(d, second);
-    val batch[KL_MAX_RANK], fr[KL_MAX_RANK], con[KL_MAX_RANK], coord[KL_MAX_RANK] = {0};
-    lower_unflatten(k, &d->batch, d->batch_index, batch);
-    lower_unflatten(k, second ? &d->free_b : &d->free_a, i, fr);
-    lower_unflatten(k, &d->con, kk, con);
+    val batch[KL_MAX_RANK], coord[KL_MAX_RANK] = {0};
+    lower_unflatten(d->w->k, &d->batch, d->batch_index, batch);
     for (unsigned j = 0; j < d->batch.rank; j++)
         coord[x.batch[j]] = batch[j];
     for (unsigned j = 0; j < d->con.rank; j++)
@@ -56,6 +53,45 @@ val dot_stored_element(const struct dot *d, bool second, val i, val kk)
         coord[x.fr[j]] = fr[j];
     lower_point(d->w);
     return lower_at(d->w, d->n->in[second], coord);
+}
+
+val dot_stored_element(const struct dot *d, bool second, val i, val kk)
+{
+    val fr[KL_MAX_RANK], con[KL_MAX_RANK];
+    lower_unflatten(d->w->k, second ? &d->free_b : &d->free_a, i, fr);
+    lower_unflatten(d->w->k, &d->con, kk, con);
+    return element_at(d, second, fr, con);
+}
+
+/* Coordinates of element `at` of run number `run`, of so many elements of the last axes of s. */
+static void run_coordinates(struct kernel *k, const struct shape *s, int64_t length, val run, val at, val *coord)
+{
+    struct shape outer = *s, inner = {0};
+    for (int64_t n = 1; n < length && outer.rank;)
+        n *= outer.dim[--outer.rank];
+    for (uint32_t d = outer.rank; d < s->rank; d++)
+        inner.dim[inner.rank++] = s->dim[d];
+    lower_unflatten(k, &outer, run, coord);
+    if (inner.rank)
+        coord[outer.rank] = at;
+    if (inner.rank > 1)
+        lower_unflatten(k, &inner, at, coord + outer.rank);
+}
+
+val dot_column_of_run(const struct dot *d, val run, val at, val kk)
+{
+    val fr[KL_MAX_RANK], con[KL_MAX_RANK];
+    run_coordinates(d->w->k, &d->free_b, d->pack_run, run, at, fr);
+    lower_unflatten(d->w->k, &d->con, kk, con);
+    return k_cast(d->w->k, element_at(d, true, fr, con), d->dtype);
+}
+
+val dot_step_of_run(const struct dot *d, val n, val run, val at)
+{
+    val fr[KL_MAX_RANK], con[KL_MAX_RANK];
+    lower_unflatten(d->w->k, &d->free_b, n, fr);
+    run_coordinates(d->w->k, &d->con, d->pack_run_k, run, at, con);
+    return k_cast(d->w->k, element_at(d, true, fr, con), d->dtype);
 }
 
 val dot_element(const struct dot *d, bool second, val i, val kk)
@@ -210,16 +246,15 @@ static void prefetch_rows(const struct dot *d, const struct tile *t, val j)
     }
 }
 
-/* The columns of a tile, all at once. */
-static void begin_lanes(const struct dot *d, const struct tile *t)
+void dot_begin_columns(const struct dot *d, int64_t cols)
 {
     struct lowering *w = d->w;
     w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, d->nr), 1);
-    w->pred = t->cols < d->nr ? k_prim(w->k, P_LT, w->lane, k_int(w->k, t->cols), 0) : 0;
-    ix_bound(w->k, w->lane, 0, t->cols - 1); /* of the lanes that exist */
+    w->pred = cols < d->nr ? k_prim(w->k, P_LT, w->lane, k_int(w->k, cols), 0) : 0;
+    ix_bound(w->k, w->lane, 0, cols - 1); /* of the lanes that exist */
 }
 
-static void end_lanes(const struct dot *d)
+void dot_end_columns(const struct dot *d)
 {
     k_end(d->w->k, d->w->lane);
     d->w->lane = d->w->pred = 0;
@@ -249,9 +284,9 @@ static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
         bool several = !tail && cols >= 2 * d->nr;
         val j = several ? k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, cols / d->nr), 1) : 0;
         val off = several ? ix_scale(k, j, d->nr) : k_int(k, tail ? cols / d->nr * d->nr : 0);
-        begin_lanes(d, &t);
+        dot_begin_columns(d, t.cols);
         epilogue_of_row(d, t.m0, i, first, ix_add(k, off, w->lane));
-        end_lanes(d);
+        dot_end_columns(d);
         if (several)
             k_end(k, j);
     }
@@ -283,7 +318,7 @@ static void dot_emit_tile(const struct dot *d, const struct tile *t)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val acc[MAX_ROWS], zero = k_bits(k, d->dtype, 0);
-    begin_lanes(d, t);
+    dot_begin_columns(d, t->cols);
     for (int64_t i = 0; i < t->rows; i++)
         acc[i] = k_splat(k, zero);
     int64_t whole = t->kc / UNROLL_K * UNROLL_K;
@@ -324,89 +359,9 @@ static void dot_emit_tile(const struct dot *d, const struct tile *t)
             dot_epilogue(d, m, ix_add(k, t->n0, w->lane), acc[i]);
         }
     }
-    end_lanes(d);
+    dot_end_columns(d);
     if (t->last && d->tile && d->when != EPILOGUE_AFTER_ROWS && !t->waiting)
         emit_epilogue(d, *t, t->cols);
-}
-
-/* `steps` elements of column n0 + col from k index `first`, one by one: a gather costs more than its loads. */
-static void pack_column(const struct dot *d, const struct tile *t, val col, val first, int64_t steps)
-{
-    struct kernel *k = d->w->k;
-    for (int64_t u = 0; u < steps; u++) {
-        val j = ix_add(k, first, k_int(k, u));
-        val b = dot_element(d, true, ix_add(k, t->n0, col), ix_add(k, t->k0, j));
-        k_store(k, d->panel - 1, ix_add(k, ix_scale(k, j, d->nr), col), b, 0);
-    }
-}
-
-/* A square of columns n0 + col .. and k indices first .. at once, transposed in registers. */
-static void pack_square(const struct dot *d, const struct tile *t, val col, val first)
-{
-    struct lowering *w = d->w;
-    struct kernel *k = w->k;
-    val row[64];
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->square), 1);
-    for (uint32_t i = 0; i < d->square; i++)
-        row[i] = dot_element(d, true, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)),
-                             ix_add(k, ix_add(k, t->k0, first), w->lane));
-    k_transpose(k, row, d->square);
-    for (uint32_t i = 0; i < d->square; i++) {
-        val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), col);
-        k_store(k, d->panel - 1, ix_add(k, at, w->lane), row[i], 0);
-    }
-    k_end(k, w->lane);
-    w->lane = 0;
-}
-
-/* The columns of `steps` k indices from `first` on, neighbours as they are: vectors from row to row. */
-static void pack_rows(const struct dot *d, const struct tile *t, val first, int64_t steps)
-{
-    struct lowering *w = d->w;
-    struct kernel *k = w->k;
-    begin_lanes(d, t);
-    for (int64_t u = 0; u < steps; u++) {
-        val j = ix_add(k, first, k_int(k, u));
-        val b = dot_element(d, true, ix_add(k, t->n0, w->lane), ix_add(k, t->k0, j));
-        k_store(k, d->panel - 1, ix_add(k, ix_scale(k, j, d->nr), w->lane), b, w->pred);
-    }
-    end_lanes(d);
-}
-
-/* Copies kc rows of NR columns of B into the panel: whole rows where columns are neighbours; in squares where k is
- * contiguous, so that loads and stores are whole vectors; else, and at the edges, a few elements of a column at a
- * time. */
-static void pack_columns(const struct dot *d, const struct tile *t)
-{
-    struct kernel *k = d->w->k;
-    if (d->rows) {
-        int64_t whole = t->kc / UNROLL_K * UNROLL_K;
-        if (whole) {
-            val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL_K);
-            pack_rows(d, t, j, UNROLL_K);
-            k_end(k, j);
-        }
-        if (t->kc > whole)
-            pack_rows(d, t, k_int(k, whole), t->kc - whole);
-        return;
-    }
-    bool squares = d->squares && t->cols == d->nr;
-    int64_t step = squares ? d->square : PACK_STEPS, whole = t->kc / step * step;
-    if (whole) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), step);
-        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), squares ? d->square : 1);
-        if (squares)
-            pack_square(d, t, col, j);
-        else
-            pack_column(d, t, col, j, step);
-        k_end(k, col);
-        k_end(k, j);
-    }
-    if (t->kc > whole) {
-        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), 1);
-        pack_column(d, t, col, k_int(k, whole), t->kc - whole);
-        k_end(k, col);
-    }
 }
 
 /* All row tiles of the task for one k-block. */
@@ -442,7 +397,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
         t.kb = kb;
         t.k0 = ix_scale(k, kb, d->kblock);
         if (d->panel)
-            pack_columns(d, &t);
+            dot_pack(d, t.n0, t.cols, t.k0, t.kc);
         dot_emit_rows(d, &t, first_row, rows);
         k_end(k, kb);
     }
@@ -451,7 +406,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
     t.k0 = k_int(k, (d->blocks - 1) * d->kblock);
     t.kc = d->size.k - (d->blocks - 1) * d->kblock;
     if (d->panel)
-        pack_columns(d, &t);
+        dot_pack(d, t.n0, t.cols, t.k0, t.kc);
     if (d->when == EPILOGUE_DURING_NEXT && cols == d->nr)
         t.waiting = k_prim(k, P_SELECT, k_prim(k, P_EQ, n0, k_int(k, 0), 0), k_int(k, 0), k_int(k, rows));
     dot_emit_rows(d, &t, first_row, rows);
@@ -559,7 +514,7 @@ void lower_dot_group(struct lowering *w)
         lower_scalars(w);
     }
     if (d.packs)
-        d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, (d.size.k < d.kblock ? d.size.k : d.kblock) * d.nr, 0);
+        d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, dot_panel_rows(&d) * d.nr, 0);
     if (d.blocks > 1)
         d.partial = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mblock * d.nr, 0);
     dot_tasks(&d, walks_rows(&d) ? 1 : columns, emit_task, NULL);

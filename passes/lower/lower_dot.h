@@ -26,7 +26,8 @@ struct dot {
     bool rows, squares;                          /* B has neighbours in memory along n, along k: see pack_columns */
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
-    bool packs;                                  /* B is copied into the panel */
+    bool packs;                                  /* B is copied into the panel, */
+    int64_t pack_run, pack_run_k;                /*   in runs of so many columns, or steps of k; 0: not in runs */
     enum dot_when when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
@@ -37,6 +38,13 @@ struct dot {
 val dot_stored_element(const struct dot *d, bool second, val i, val kk);
 /* as it is multiplied. */
 val dot_element(const struct dot *d, bool second, val i, val kk);
+/* As dot_element, of the second operand: column `at` of run `run`, runs being pack_run columns long; column n, step `at`
+ * of run `run` of k. */
+val dot_column_of_run(const struct dot *d, val run, val at, val kk);
+val dot_step_of_run(const struct dot *d, val n, val run, val at);
+/* The vector loop over a tile's columns, of which `cols` exist. */
+void dot_begin_columns(const struct dot *d, int64_t cols);
+void dot_end_columns(const struct dot *d);
 val dot_multiply_add(struct kernel *k, val a, val b, val acc); /* acc + a b, floats rounded once */
 /* Stores everything made of the result at (batch_index, row m, column n). */
 void dot_epilogue(const struct dot *d, val m, val n, val result);
@@ -55,6 +63,10 @@ void dot_find_steps(struct dot *d);
 void dot_choose_tiles(struct dot *d); /* mr, nr, mblock and square, for d->packs and d->when */
 /* Chooses packs and when, with them the tiles, and says squares and rows; after dot_find_steps. */
 void dot_choose(struct dot *d);
+/* ---- lower_dot_pack.c ---- */
+int64_t dot_panel_rows(const struct dot *d); /* rows of the panel, those that are only written included */
+/* Copies columns n0 .. n0 + cols of rows k0 .. k0 + kc of B into the panel. */
+void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, int64_t kc);
 /* ---- lower_dot_bytes.c ---- */
 /* Is it a product of bytes for this target's mma?  After dot_find_steps. */
 bool dot_bytes(const struct dot *d);

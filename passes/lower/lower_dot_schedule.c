@@ -11,6 +11,7 @@
  * row of the image: then no tile crosses from one run to the next. */
 #include "lower_dot.h"
 
+enum { MAX_STEP = 4 }; /* of a vector's elements that are loaded as whole vectors, of which some are picked */
 enum { FEW_ROWS = 6 }; /* of a tile that shares B's vectors too little */
 /* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
  * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
@@ -37,6 +38,20 @@ static int64_t step_of(const struct kernel *k, val x, val v)
 {
     int64_t step = 0;
     return k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, v, &step) ? -1 : step;
+}
+
+/* The same for steps of k of the second operand, each being number i of `run` number o. */
+static int64_t k_step(const struct dot *d, int64_t run)
+{
+    struct kernel *k = d->w->k;
+    val n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
+    val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? d->size.k / run : 0), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
+    int64_t step = step_of(k, dot_stored_element(d, true, n, ix_add(k, ix_scale(k, o, run), i)), i);
+    k_end(k, i);
+    k_end(k, o);
+    k_end(k, n);
+    return step;
 }
 
 /* The same for rows of the first operand or columns of the second, each being number i of `run` number o. */
@@ -79,12 +94,28 @@ void dot_find_steps(struct dot *d)
         copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         operand_steps(&copy, true, &d->b_step_n, &d->b_step_k);
         operand_steps(&copy, false, &d->a_step_m, &d->a_step_k);
-        bool apart = d->b_step_n == -1;
+        bool apart = d->b_step_n == -1, apart_k = d->b_step_k == -1;
+        int64_t step_n = 0;
         for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
             run *= d->free_b.dim[axis];
-            if (run >= lanes / 2 && side_step(&copy, true, run) == 1) {
+            int64_t step = run > 1 ? side_step(&copy, true, run) : 0;
+            if (step > 0 && step <= MAX_STEP && (!step_n || step <= step_n)) {
+                d->pack_run = run;
+                step_n = step;
+            }
+            if (run >= lanes / 2 && step == 1) {
                 d->run = run;
                 d->b_step_n = 1;
+            }
+        }
+        int64_t step_k = 0;
+        run = 1;
+        for (uint32_t axis = d->con.rank; apart_k && axis-- > 1;) {
+            run *= d->con.dim[axis];
+            int64_t step = run > 1 ? k_step(&copy, run) : 0;
+            if (step > 0 && step <= MAX_STEP && (!step_k || step <= step_k)) {
+                d->pack_run_k = run;
+                step_k = step;
             }
         }
         for (run = MAX_ROWS; d->a_step_m == -1 && run >= FEW_ROWS; run--) {
@@ -211,12 +242,41 @@ static void choose_when(struct dot *d)
     d->mblock = d->mr;
 }
 
+/* Lanes without a column where so many lie in tiles of so many. */
+static int64_t idle_lanes(int64_t columns, int64_t lanes) { return (lanes - columns % lanes) % lanes; }
+
+/* Columns in runs: may tiles cross them, the columns being copied?  Then all lanes have a column, but a vector of a row
+ * is put together from some loads, which all rows of A share. */
+static bool packing_runs_pays(const struct dot *d)
+{
+    enum { LOAD_COST = 3, ROW_COST = 5 }; /* in multiplications of a vector */
+    int64_t lanes = tile_lanes(d), loads = 2 + lanes / d->pack_run, cost = LOAD_COST * loads + ROW_COST;
+    if (d->run == d->size.n)
+        return true;
+    return idle_lanes(d->run, lanes) * d->size.m > cost * d->run;
+}
+
+/* What is copied in runs, and how. */
+static void choose_runs(struct dot *d, bool packs)
+{
+    bool columns = packs && d->pack_run && packing_runs_pays(d);
+    bool steps = packs && !columns && d->pack_run_k && d->run == d->size.n;
+    if (columns) {
+        d->run = d->size.n;
+        d->b_step_n = -1;
+    }
+    d->pack_run = columns ? d->pack_run : 0;
+    d->pack_run_k = steps ? d->pack_run_k : 0;
+    d->packs |= columns || steps;
+}
+
 void dot_choose(struct dot *d)
 {
     const struct lowering *w = d->w;
     /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
     bool linear, gpu = w->caps->block_threads, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear));
     d->packs = w->override ? w->override->pack_b : !gpu && ((d->b_step_n != 0 && d->b_step_n != 1) || packing_pays(d));
+    choose_runs(d, w->override ? w->override->pack_b : !gpu && !computed);
     d->squares = computed ? dot_along_k(d, true) : d->b_step_k == 1;
     d->rows = computed ? !d->squares : d->b_step_n == 1;
     dot_choose_tiles(d);
