@@ -66,39 +66,60 @@ static int64_t runs_of_vector(const struct dot *d, int64_t lanes)
 }
 
 /* Of the lanes, those whose column is one of run `first` + p, the first column being number `start` of that run. */
-static val lanes_of_run(struct kernel *k, val lane, val start, int64_t run, bool first, bool last)
+static val lanes_of_run(struct kernel *k, val lane, val start, int64_t run, bool first)
 {
-    val from = first ? 0 : k_prim(k, P_LE, ix_scale(k, start, -1), lane, 0);
-    val to = last ? 0 : k_prim(k, P_LT, lane, ix_sub(k, k_int(k, run), start), 0);
-    return from && to ? k_prim(k, P_AND, from, to, 0) : from ? from : to;
+    val to = k_prim(k, P_LT, lane, ix_sub(k, k_int(k, run), start), 0);
+    return first ? to : k_prim(k, P_AND, k_prim(k, P_LE, ix_scale(k, start, -1), lane, 0), to, 0);
 }
 
-/* A vector of columns from n0 + first on, in runs. */
-static void pack_vector_of_runs(const struct dot *d, const struct panel *t, int64_t first, int64_t lanes)
+/* Where a vector of columns begins: number `first` of the tile's, element `at` of run `run`. */
+struct vector { int64_t first, lanes; val run, at, there; };
+
+/* Copies it, lanes in so many runs. */
+static void pack_vector_of_runs(const struct dot *d, const struct panel *t, const struct vector *v, int64_t runs)
 {
     enum { MAX_RUNS = 64 };
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    int64_t runs = runs_of_vector(d, lanes);
-    val n = ix_add(k, t->n0, k_int(k, first)), run = ix_div(k, n, d->pack_run), at = ix_mod(k, n, d->pack_run);
     val start[MAX_RUNS], pred[MAX_RUNS];
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
-    val there = t->cols - first < lanes ? k_prim(k, P_LT, w->lane, k_int(k, t->cols - first), 0) : 0;
     for (int64_t p = 0; p < runs; p++) {
-        start[p] = ix_add(k, at, k_int(k, -p * d->pack_run));
-        pred[p] = lanes_of_run(k, w->lane, start[p], d->pack_run, !p, runs == 1);
-        if (there)
-            pred[p] = pred[p] ? k_prim(k, P_AND, pred[p], there, 0) : there;
+        start[p] = ix_add(k, v->at, k_int(k, -p * d->pack_run));
+        pred[p] = runs == 1 ? 0 : lanes_of_run(k, w->lane, start[p], d->pack_run, !p);
+        if (v->there)
+            pred[p] = pred[p] ? k_prim(k, P_AND, pred[p], v->there, 0) : v->there;
     }
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->kc), 1), all = 0;
     for (int64_t p = 0; p < runs; p++) {
         w->pred = pred[p];
-        val b = dot_column_of_run(d, ix_add(k, run, k_int(k, p)), ix_add(k, start[p], w->lane), ix_add(k, t->k0, j));
+        val b = dot_column_of_run(d, ix_add(k, v->run, k_int(k, p)), ix_add(k, start[p], w->lane),
+                                  ix_add(k, t->k0, j));
         all = p ? k_prim(k, P_SELECT, pred[p], b, all) : b;
     }
     w->pred = 0;
-    k_store(k, d->panel - 1, ix_add(k, ix_add(k, ix_scale(k, j, d->nr), k_int(k, first)), w->lane), all, 0);
+    k_store(k, d->panel - 1, ix_add(k, ix_add(k, ix_scale(k, j, d->nr), k_int(k, v->first)), w->lane), all, 0);
     k_end(k, j);
+}
+
+/* Most vectors lie in one of long runs.  A load of no lane of the next run would still fetch its line. */
+static void pack_vector(const struct dot *d, const struct panel *t, int64_t first, int64_t lanes)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    int64_t runs = runs_of_vector(d, lanes);
+    val n = ix_add(k, t->n0, k_int(k, first));
+    struct vector v = {first, lanes, ix_div(k, n, d->pack_run), ix_mod(k, n, d->pack_run), 0};
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
+    if (t->cols - first < lanes)
+        v.there = k_prim(k, P_LT, w->lane, k_int(k, t->cols - first), 0);
+    val one = runs == 2 ? k_prim(k, P_LE, v.at, k_int(k, d->pack_run - lanes), 0) : 0;
+    for (int64_t alone = runs == 1 || one; alone >= 0; alone--) {
+        if (!alone && runs == 1)
+            break;
+        val inside = one ? k_if(k, alone ? one : k_prim(k, P_LT, k_int(k, d->pack_run - lanes), v.at, 0)) : 0;
+        pack_vector_of_runs(d, t, &v, alone ? 1 : runs);
+        if (inside)
+            k_end(k, inside);
+    }
     k_end(k, w->lane);
     w->lane = 0;
 }
@@ -106,7 +127,7 @@ static void pack_vector_of_runs(const struct dot *d, const struct panel *t, int6
 static void pack_row_runs(const struct dot *d, const struct panel *t)
 {
     for (int64_t first = 0; first < t->cols; first += d->square)
-        pack_vector_of_runs(d, t, first, d->square);
+        pack_vector(d, t, first, d->square);
 }
 
 /* A square of columns from n0 + col on, `there` of which exist, and of k indices from element `at` of run `run` on, row
