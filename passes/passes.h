@@ -41,6 +41,9 @@ ref node_source(const struct graph *g, ref r, bool *linear);
 ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);
 bool node_is_const(const struct graph *g, ref r, double v); /* a constant, or a view of it */
 bool node_is_stored_leaf(const struct graph *g, ref r);     /* input or state: in memory already */
+/* r, or what it is a reshape of, if that is a permute of a node through permutes and reshapes alone: each element of
+ * *source once, in another order.  NIL: it is not. */
+ref node_permute(const struct graph *g, ref r, ref *source);
 /* The node that holds the elements of r where r is stored whole: r itself, or what is below its reshapes. */
 ref node_stored(const struct graph *g, ref r);
 /* All groups of a graph at once. */

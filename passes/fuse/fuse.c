@@ -295,7 +295,13 @@ static bool fuse_all(struct fuser *f)
 static void fuse_store(struct fuser *f, ref v)
 {
     bool linear;
-    ref s = node_source(f->g, v, &linear);
+    ref s = node_source(f->g, v, &linear), permute = fuse_stored_permute(f, v);
+    if (permute) {
+        f->group[group_of(f, s)].permute = permute;
+        f->permuted[v] = true;
+        fuse_member(f, group_of(f, s), v);
+        return;
+    }
     if (group_of(f, v) == GROUP_NONE && (!linear || (group_of(f, s) == GROUP_NONE && !node_is_stored_leaf(f->g, s))))
         fuse_group(f, v);
 }
@@ -333,12 +339,13 @@ bool fuser_open(struct fuser *f, struct graph *g)
     f->readers = mem_alloc((n + 1) * sizeof *f->readers);
     f->output = mem_alloc(n * sizeof *f->output);
     f->viewed = mem_alloc(n * sizeof *f->viewed);
+    f->permuted = mem_alloc(n * sizeof *f->permuted);
     f->prologue = mem_alloc(n * sizeof *f->prologue);
     f->cost = mem_alloc(n * sizeof *f->cost);
     f->marked = mem_alloc(n * sizeof *f->marked);
     f->seen = mem_alloc(n * sizeof *f->seen);
     f->stack = mem_alloc(n * sizeof *f->stack);
-    if (!f->group || !f->next || !f->readers || !f->output || !f->viewed || !f->prologue || !f->cost || !f->marked ||
+    if (!f->group || !f->next || !f->readers || !f->output || !f->viewed || !f->permuted || !f->prologue || !f->cost || !f->marked ||
         !f->seen ||
         !f->stack || !list_readers(f))
         return false;
@@ -359,6 +366,7 @@ void fuser_close(struct fuser *f)
     mem_free(f->readers);
     mem_free(f->output);
     mem_free(f->viewed);
+    mem_free(f->permuted);
     mem_free(f->prologue);
     mem_free(f->cost);
     mem_free(f->marked);

@@ -9,6 +9,7 @@ struct group {
     ref first, last;    /* members, linked by fuser.next */
     ref low, high;      /* the least and the greatest of them */
     ref anchor;         /* NIL: elementwise; the first of several in a row kernel */
+    ref permute;        /* NIL: none; else some members (fuser.permuted) have the order of its elements */
     int64_t numel;      /* elements of the results: of the anchor if there is one */
     int64_t run;        /* of those, how many last ones every member's operands have at even distances */
     uint32_t nodes, reads;
@@ -41,6 +42,7 @@ struct fuser {
     bool *output;       /* per node: an output of the graph holds its elements, */
     bool *viewed;       /*   or some of them, in another order: a kernel of its own copies them */
     bool *prologue;     /* per node: computed per element of what its group's anchor reads */
+    bool *permuted;     /* per node: one of those members */
     uint32_t *cost;     /* per node without a group: nodes that each kernel with it computes */
     uint32_t *marked;   /* per node: stamp of the last count that came here */
     uint32_t *seen;     /* per group: stamp of the last search that passed here */
@@ -81,6 +83,9 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths);
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths);
 /* Can r's kernel compute x, an elementwise value of another one's, where r reads it? */
 bool fuse_takes(const struct fuser *f, ref r, ref x);
+/* The permute of a's dot, or of what is computed from it, that node r is alone to read: r may be stored by the dot's
+ * kernel.  NIL: there is none. */
+ref fuse_stored_permute(const struct fuser *f, ref r);
 double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join); /* what that saves */
 void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
 

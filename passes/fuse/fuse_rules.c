@@ -159,6 +159,72 @@ bool fuse_takes(const struct fuser *f, ref r, ref x)
     return n->op == OP_dot && readers == 1 && second_once(f, n);
 }
 
+/* In which order b's members have the elements of what they read of a. */
+enum order { ORDER_OWN = 1, ORDER_PERMUTED = 2, ORDER_OTHER = 4 };
+
+/* The orders of all, as bits; *permute: a's, or the one through which b reads it. */
+static unsigned orders_read(const struct fuser *f, uint32_t a, uint32_t b, ref *permute)
+{
+    unsigned orders = 0;
+    *permute = f->group[a].permute;
+    for (ref r = f->group[b].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref s = node_operand(f->g, r, i, &linear), source;
+            if (group_of(f, s) != a)
+                continue;
+            if (linear) {
+                orders |= f->permuted[s] ? ORDER_PERMUTED : ORDER_OWN;
+                continue;
+            }
+            ref through = node_permute(f->g, node_in(f->g, &f->g->node[r], i), &source);
+            bool same = through && !op_is_select(f->g->node[r].op) && !f->permuted[s] &&
+                        (!*permute || through == *permute);
+            orders |= same ? ORDER_PERMUTED : ORDER_OTHER;
+            *permute = same ? through : *permute;
+        }
+    return orders;
+}
+
+/* The same of what b, which has an anchor, reads of a, for those of its members that read it. */
+static unsigned orders_of_readers(const struct fuser *f, uint32_t a, uint32_t b)
+{
+    unsigned orders = 0;
+    for (ref r = f->group[b].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            if (group_of(f, node_operand(f->g, r, i, &linear)) == a)
+                orders |= f->permuted[r] ? ORDER_PERMUTED : ORDER_OWN;
+        }
+    return orders;
+}
+
+enum { MANY_STEPS = 256 }; /* of a product, beside which stores of single elements cost little */
+
+/* Are enough neighbours along the last axes of what is permuted neighbours after it, too? */
+static bool keeps_rows(const struct fuser *f, ref permute)
+{
+    enum { ROW = 8 };
+    const struct node *n = &f->g->node[permute];
+    const struct shape *s = node_shape(f->g, permute);
+    int64_t run = 1;
+    for (uint32_t d = s->rank; d-- > 0 && n->attr.permute.perm[d] == d;)
+        run *= s->dim[d];
+    return run >= ROW;
+}
+
+ref fuse_stored_permute(const struct fuser *f, ref r)
+{
+    ref s, permute = node_permute(f->g, r, &s);
+    if (!permute || group_of(f, r) != GROUP_NONE || group_of(f, s) == GROUP_NONE || f->permuted[s] || f->prologue[s])
+        return NIL;
+    const struct group *g = &f->group[group_of(f, s)];
+    if (!g->anchor || f->g->node[g->anchor].op != OP_dot || g->nodes >= MAX_GROUP_NODES ||
+        (g->permute && g->permute != permute) || f->g->node[r].device != g->device)
+        return NIL;
+    return keeps_rows(f, permute) || dot_sizes(f->g, &f->g->node[g->anchor]).k >= MANY_STEPS ? permute : NIL;
+}
+
 static struct verdict yes(enum join join) { return (struct verdict){join, NULL}; }
 static struct verdict no(const char *why) { return (struct verdict){JOIN_NONE, why}; }
 
@@ -181,8 +247,12 @@ static struct verdict judge_epilogue(struct fuser *f, uint32_t a, uint32_t b, st
         return no(ends_kernel(op));
     if (ga->numel != gb->numel)
         return no(op == OP_dot ? "other iteration space" : "a reduce in between");
-    if (x.elsewhere)
+    ref permute;
+    unsigned orders = orders_read(f, a, b, &permute);
+    if (x.elsewhere && (op != OP_dot || orders != ORDER_PERMUTED || !keeps_rows(f, permute)))
         return no("read at other indices than written");
+    if (orders & (orders - 1))
+        return no("read in two orders");
     if (x.inside)
         return no("a reduce in between");
     if (op == OP_dot && moves_many(f, a, b, ga->anchor))
@@ -238,6 +308,8 @@ static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, str
     unsigned op = f->g->node[gb->anchor].op;
     if (x.elsewhere)
         return no("read at other indices than written");
+    if (op == OP_dot && orders_of_readers(f, a, b) == (ORDER_OWN | ORDER_PERMUTED))
+        return no("read in two orders");
     if ((op_is_reduce(op) || op == OP_dot) && x.rest && !x.anchor)
         return ga->numel != gb->numel ? no("other iteration space")
              : op == OP_dot && moves_many(f, a, b, gb->anchor) ? no(MANY_TILED) : yes(JOIN_EPILOGUE);
@@ -405,8 +477,23 @@ double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join
     return bytes * part[join];
 }
 
+/* Marks the members that a dot's epilogue gets, where they have the order of its permute. */
+static void join_permuted(struct fuser *f, uint32_t a, uint32_t b)
+{
+    ref permute = f->group[b].permute;
+    unsigned orders = f->group[a].anchor ? orders_read(f, a, b, &permute) : orders_of_readers(f, a, b);
+    uint32_t dot = f->group[a].anchor ? a : b, other = dot == a ? b : a;
+    if (orders != ORDER_PERMUTED)
+        return;
+    f->group[dot].permute = permute;
+    for (ref r = f->group[other].first; r; r = f->next[r])
+        f->permuted[r] = true;
+}
+
 void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join)
 {
+    if (join == JOIN_EPILOGUE)
+        join_permuted(f, a, b);
     bool before = join == JOIN_PROLOGUE || join == JOIN_OPERAND;
     if (before)
         for (ref r = f->group[a].first; r; r = f->next[r])

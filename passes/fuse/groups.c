@@ -24,6 +24,17 @@ ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear)
     return s;
 }
 
+ref node_permute(const struct graph *g, ref r, ref *source)
+{
+    while (g->node[r].op == OP_reshape)
+        r = g->node[r].in[0];
+    ref first = r;
+    while (g->node[r].op == OP_reshape || g->node[r].op == OP_permute)
+        r = g->node[r].in[0];
+    *source = r;
+    return g->node[first].op == OP_permute && !node_is_view(g, r) ? first : NIL;
+}
+
 bool node_is_const(const struct graph *g, ref r, double v)
 {
     const struct node *n = &g->node[r];

@@ -107,17 +107,61 @@ static void result_coord(const struct dot *d, val m, val n, val *coord)
     lower_unflatten(k, &d->free_b, n, coord + d->batch.rank + d->free_a.rank);
 }
 
+/* The permute through which a member reads another, and the members that have the order of its elements: those that
+ * read it so, and those that read them. */
+static void find_permute(struct dot *d)
+{
+    struct lowering *w = d->w;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        for (unsigned i = 0; i < n->nin && w->member[m] != w->anchor; i++) {
+            bool linear;
+            ref s = node_operand(w->g, w->member[m], i, &linear), source;
+            ref permute = op_is_view(n->op) ? node_permute(w->g, w->member[m], &source)
+                          : linear ? NIL : node_permute(w->g, n->in[i], &source);
+            if (!lower_is_member(w, s))
+                continue;
+            if (permute)
+                d->permute = permute;
+            if (permute || d->permuted >> w->place[s] & 1)
+                d->permuted |= UINT64_C(1) << m;
+        }
+    }
+}
+
+/* The coordinates, in the permute, of the result with these ones. */
+static void permuted_coord(const struct dot *d, ref r, const val *coord, val *to)
+{
+    struct kernel *k = d->w->k;
+    const struct node *n = &d->w->g->node[r];
+    const struct shape *s = node_shape(d->w->g, r);
+    val from[KL_MAX_RANK] = {0};
+    if (lower_is_member(d->w, r) && !op_is_view(n->op)) {
+        lower_unflatten(k, s, lower_flatten(k, &d->out, coord), to);
+        return;
+    }
+    permuted_coord(d, n->in[0], coord, from);
+    if (n->op == OP_reshape)
+        lower_unflatten(k, s, lower_flatten(k, node_shape(d->w->g, n->in[0]), from), to);
+    for (uint32_t i = 0; i < s->rank && n->op == OP_permute; i++)
+        to[i] = from[n->attr.permute.perm[i]];
+}
+
 void dot_epilogue(const struct dot *d, val m, val n, val result)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    val coord[KL_MAX_RANK] = {0};
+    val coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
     result_coord(d, m, n, coord);
+    if (d->permute)
+        permuted_coord(d, d->permute, coord, permuted);
     lower_point(w);
     w->anchor_value = k_cast(k, result, d->n->dtype);
-    for (uint32_t i = 0; i < w->nmember; i++)
+    for (uint32_t i = 0; i < w->nmember; i++) {
+        bool other = d->permute && d->permuted >> i & 1;
         if (w->stored[w->member[i]])
-            lower_store(w, w->member[i], &d->out, coord);
+            lower_store(w, w->member[i], other ? node_shape(w->g, d->permute) : &d->out, other ? permuted : coord);
+    }
 }
 
 struct tile {
@@ -178,11 +222,13 @@ static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
     int64_t visits = t->kc / UNROLL_K, lines = t->rows * per_row;
     if (!t->last || d->run < d->size.n || visits < lines || !outgrows_cache(d, d->size.m * d->size.n))
         return;
-    val number = ix_div(k, j, UNROLL_K), coord[KL_MAX_RANK] = {0};
+    val number = ix_div(k, j, UNROLL_K), coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
     val guard = open_if(k, visits > lines, P_LT, number, lines);
     val m = ix_add(k, t->m0, ix_div(k, number, per_row));
     result_coord(d, m, ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)), coord);
-    lower_prefetch(w, &d->out, coord);
+    if (d->permute)
+        permuted_coord(d, d->permute, coord, permuted);
+    lower_prefetch(w, d->permute ? node_shape(w->g, d->permute) : &d->out, d->permute ? permuted : coord);
     if (guard)
         k_end(k, guard);
 }
@@ -487,6 +533,7 @@ void lower_dot_group(struct lowering *w)
     d.element = (int64_t)dtype_size(w->g->node[n->in[0]].dtype);
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
+    find_permute(&d);
     struct schedule blocks;
     if (dot_matrix(&d, &blocks)) {
         dot_emit_matrix(&d, &blocks);

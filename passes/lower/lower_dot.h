@@ -31,6 +31,8 @@ struct dot {
     enum dot_when when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
+    ref permute;                                 /* NIL, or what has the order of the members with a bit here */
+    uint64_t permuted;
 };
 
 /* ---- lower_dot.c ---- */
