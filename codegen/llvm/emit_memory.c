@@ -294,7 +294,8 @@ void emit_load(struct emitter *m, val v)
         LLVMValueRef own = mask ? mask[p] : NULL;
         unsigned stride = (unsigned)index->stride, before = p * m->native * stride;
         part[p] = reversed ? load_reversed(m, i->dtype, buf, index->scalar, p, own)
-                  : strided ? load_strided(m, i->dtype, buf, address_behind(m, buf, first, before, own != NULL), stride, own)
+                  : strided ? load_strided(m, i->dtype, buf, address_behind(m, buf, first, before, own != NULL),
+                                           stride, own)
                   : at     ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p])
                                              : emit_address(m, buf, at[p]),
                                              m->native, own)

@@ -345,9 +345,8 @@ bool fuser_open(struct fuser *f, struct graph *g)
     f->marked = mem_alloc(n * sizeof *f->marked);
     f->seen = mem_alloc(n * sizeof *f->seen);
     f->stack = mem_alloc(n * sizeof *f->stack);
-    if (!f->group || !f->next || !f->readers || !f->output || !f->viewed || !f->permuted || !f->prologue || !f->cost || !f->marked ||
-        !f->seen ||
-        !f->stack || !list_readers(f))
+    if (!f->group || !f->next || !f->readers || !f->output || !f->viewed || !f->permuted || !f->prologue || !f->cost ||
+        !f->marked || !f->seen || !f->stack || !list_readers(f))
         return false;
     for (uint32_t i = 0; i < g->nout; i++) {
         bool linear;

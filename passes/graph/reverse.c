@@ -147,6 +147,8 @@ void reverse_sweep(struct reverse *v)
         } else if (v->adjoint[r] && opinfo[n.op].vjp) {
             ref d[MAX_OPERANDS] = {0};
             opinfo[n.op].vjp(t, r, v->adjoint[r], d);
+            if (reverse_windows(v, r, v->adjoint[r]))
+                d[1] = NIL;
             for (unsigned k = 0; k < n.nin; k++)
                 reverse_add(v, n.in[k], d[k]);
         }

@@ -29,6 +29,9 @@ void reverse_root(struct reverse *v, ref r);
 void reverse_mark(struct reverse *v);                        /* fills needed and path */
 void reverse_add(struct reverse *v, ref r, ref d);           /* d flows back to r; nothing where r is not needed */
 void reverse_sweep(struct reverse *v);
+/* ---- reverse_windows.c ---- */
+/* If y is a product whose second operand is windows of some x: adds to x what flows there.  false: it is none. */
+bool reverse_windows(struct reverse *v, ref y, ref dy);
 /* ---- reverse_region.c ---- */
 /* The gradient of region op r, whose results' gradients are dy[]: adds what flows to its operands. */
 void reverse_region(struct reverse *v, ref r, const ref *dy);

@@ -27,7 +27,7 @@ struct dot {
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
     bool packs;                                  /* B is copied into the panel, */
-    int64_t pack_run, pack_run_k;                /*   in runs of so many columns, or steps of k; 0: not in runs */
+    int64_t pack_run, pack_run_k;                /*   in runs of so many columns, or steps of k; 0: whole */
     enum dot_when when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;

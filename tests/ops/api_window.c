@@ -259,6 +259,24 @@ static kl_tensor g_conv(kl_tensor x)
 {
     return kl_conv(x, other(1, D(4, 1, 2, 3)), other(2, D(4)), L(2, 1), L(1, 0), L(0, 1), L(1, 2), 2);
 }
+static kl_tensor g_conv_every(kl_tensor x)
+{
+    return kl_conv(x, other(1, D(4, 3, 2, 3)), other(2, D(4)), NULL, L(1, 0), L(0, 2), L(1, 2), 1);
+}
+static kl_tensor g_conv_depthwise(kl_tensor x)
+{
+    return kl_conv(x, other(1, D(3, 1, 3)), kl_none, NULL, L(1), L(1), NULL, 3);
+}
+static kl_tensor g_conv_far(kl_tensor x) /* more zeros around x than a window reaches */
+{
+    return kl_conv(x, other(1, D(2, 2, 2)), kl_none, NULL, L(3), L(1), NULL, 1);
+}
+static kl_tensor g_conv_twice(kl_tensor x) /* the gradient of a gradient, and of what is in between */
+{
+    kl_requires_grad(x);
+    kl_tensor y = g_conv_every(x);
+    return kl_add(kl_grad(kl_sum_all(kl_mul(y, kl_mul(y, y))), x), x);
+}
 static kl_tensor g_conv_weight(kl_tensor w)
 {
     return kl_conv(other(1, D(2, 4, 5)), w, other(2, D(2)), L(2), L(1), L(1), NULL, 1);
@@ -310,6 +328,10 @@ static void gradient_at(kl_tensor (*f)(kl_tensor), const char *name, int line, i
 static void gradients(void)
 {
     GRADIENT(g_conv, 2, 2, 3, 4);
+    GRADIENT(g_conv_every, 2, 3, 3, 5);
+    GRADIENT(g_conv_depthwise, 2, 3, 5);
+    GRADIENT(g_conv_far, 1, 2, 4);
+    GRADIENT(g_conv_twice, 1, 3, 3, 5);
     GRADIENT(g_conv_weight, 2, 4, 3);
     GRADIENT(g_conv_cut, 1, 1, 7);
     GRADIENT(g_transpose, 1, 2, 2, 3);

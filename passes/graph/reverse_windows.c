@@ -1,0 +1,189 @@
+/* The gradient of a convolution's input: of a product with windows, by what the windows are of.
+ *
+ * Rule by rule, a gradient would flow to every window, and then be added up where windows overlap: arrays as many times
+ * as large as x as a window has elements.  Where each position has a window (stride 1), what flows to x is itself a
+ * convolution, of dy with zeros around it and the weights turned (Dumoulin and Visin 2016, "A guide to convolution
+ * arithmetic", 4).  One product in its own order of additions, and again a product with windows, so that gradients of
+ * gradients are found, too.  */
+#include "passes/passes.h"
+#include "reverse.h"
+#include <string.h>
+
+enum { MOST_AXES = 3, BEFORE = 3 }; /* axes of windows; before them [N, groups, depth], and [groups, filters, depth] */
+
+/* x [N, groups * depth, L...], padded, as windows [N, groups, depth * size.., O...]. */
+struct windowed {
+    ref x;
+    uint32_t n;
+    int64_t size[MOST_AXES], dilation[MOST_AXES], low[MOST_AXES], high[MOST_AXES];
+};
+
+/* Is r, [N, groups, depth * size, ..], made of the windows along axis `at` of what becomes *from? */
+static bool window_axis(const struct graph *g, ref r, uint32_t at, ref *from, int64_t *size, int64_t *dilation)
+{
+    const struct node *merge = &g->node[r];
+    if (merge->op != OP_reshape)
+        return false;
+    const struct node *move = &g->node[merge->in[0]];
+    if (move->op != OP_permute)
+        return false;
+    const struct node *window = &g->node[move->in[0]];
+    if (window->op != OP_window || window->attr.window.axis != at || window->attr.window.stride != 1)
+        return false;
+    const struct shape *s = &g->shape[merge->shape], *m = &g->shape[move->shape];
+    *from = window->in[0];
+    *size = window->attr.window.size;
+    *dilation = window->attr.window.dilation;
+    bool same = m->rank == s->rank + 1 && m->dim[BEFORE] == *size;
+    for (uint32_t d = 0; d < m->rank && same; d++) {
+        same = move->attr.permute.perm[d] == (d < BEFORE ? d : d == BEFORE ? m->rank - 1 : d - 1);
+        if (d < BEFORE)
+            same &= s->dim[d] == (d == BEFORE - 1 ? m->dim[d] * *size : m->dim[d]);
+        else if (d > BEFORE)
+            same &= s->dim[d - 1] == m->dim[d];
+    }
+    return same;
+}
+
+/* Goes down through zeros around x. */
+static void find_pads(const struct graph *g, struct windowed *w)
+{
+    for (uint32_t i = w->n; i-- > 0;) {
+        const struct node *p = &g->node[w->x];
+        if (p->op != OP_pad || p->attr.pad.axis != BEFORE - 1 + i || p->attr.pad.interior ||
+            !node_is_const(g, p->in[1], 0))
+            return;
+        w->low[i] = p->attr.pad.low;
+        w->high[i] = p->attr.pad.high;
+        w->x = p->in[0];
+    }
+}
+
+static bool find_windows(const struct graph *g, const struct node *y, struct windowed *w)
+{
+    const union attr *dims = &y->attr;
+    *w = (struct windowed){.n = node_shape(g, y->in[1])->rank - BEFORE};
+    if (dims->dot.nbatch != 1 || dims->dot.ncon != 1 || dims->dot.batch_a || axis_get(dims->dot.batch_b, 0) != 1 ||
+        axis_get(dims->dot.con_a, 0) != 2 || axis_get(dims->dot.con_b, 0) != 2 || w->n < 1 || w->n > MOST_AXES ||
+        node_shape(g, y->in[0])->rank != 3)
+        return false;
+    ref r = y->in[1];
+    int64_t elements = 1;
+    for (uint32_t i = w->n; i-- > 0; elements *= w->size[i])
+        if (!window_axis(g, r, BEFORE + i, &r, &w->size[i], &w->dilation[i]))
+            return false;
+    const struct shape *s = node_shape(g, r), *x;
+    if (elements == 1 || g->node[r].op != OP_reshape || shape_is_symbolic(s))
+        return false;
+    w->x = g->node[r].in[0];
+    x = node_shape(g, w->x);
+    if (x->rank != s->rank - 1 || x->dim[0] != s->dim[0] || x->dim[1] != s->dim[1] * s->dim[2] ||
+        memcmp(&x->dim[2], &s->dim[3], w->n * sizeof *x->dim) != 0)
+        return false;
+    find_pads(g, w);
+    return true;
+}
+
+/* Of few inputs to a filter, few rows share a window of dy: then what flows to the windows is added up sooner. */
+static bool windows_pay(const struct graph *g, const struct node *y, const struct windowed *w)
+{
+    enum { FILTERS_PER_INPUT = 4 };
+    const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
+    int64_t depth = node_shape(g, w->x)->dim[1] / (b->dim[1] ? b->dim[1] : 1);
+    return a->dim[1] <= FILTERS_PER_INPUT * depth;
+}
+
+/* a [groups, filters, depth * size..] as [groups, depth, filters * size..], windows in reverse order. */
+static ref turned_weights(struct graph *g, ref a, const struct windowed *w, int64_t depth)
+{
+    struct shape s = *node_shape(g, a), flat = s;
+    uint8_t perm[KL_MAX_RANK] = {0, 2, 1};
+    uint32_t axes = 0;
+    flat.dim[1] = depth;
+    flat.dim[2] = s.dim[1];
+    s.dim[2] = depth;
+    for (uint32_t i = 0; i < w->n; i++) {
+        s.dim[s.rank++] = w->size[i];
+        flat.dim[2] *= w->size[i];
+        axes |= 1u << (BEFORE + i);
+        perm[BEFORE + i] = (uint8_t)(BEFORE + i);
+    }
+    return n_reshape(g, n_permute(g, n_flip(g, n_reshape(g, a, &s), axes), perm), &flat);
+}
+
+/* [first, second, third, ...] as [third, first, second, ...]: groups and filters before the batch, behind it. */
+static ref batch_first(struct graph *g, ref r)
+{
+    uint8_t perm[KL_MAX_RANK] = {2, 0, 1};
+    for (uint32_t d = BEFORE; d < node_shape(g, r)->rank; d++)
+        perm[d] = (uint8_t)d;
+    return n_permute(g, r, perm);
+}
+
+/* dy [groups, filters, N, O...] as windows [N, groups, filters * size.., L...], one for each element of x. */
+static ref windows_of_gradient(struct graph *g, ref dy, const struct windowed *w)
+{
+    struct shape s = *node_shape(g, dy);
+    ref zero = n_const(g, node_at(g, dy)->dtype, dtype_bits(node_at(g, dy)->dtype, 0)), r = batch_first(g, dy);
+    int64_t groups = s.dim[0], filters = s.dim[1];
+    s.dim[0] = s.dim[2];
+    s.dim[1] = groups * filters;
+    memmove(&s.dim[2], &s.dim[3], w->n * sizeof *s.dim);
+    s.rank--;
+    r = n_reshape(g, r, &s);
+    for (uint32_t i = 0; i < w->n; i++) {
+        int64_t reach = (w->size[i] - 1) * w->dilation[i];
+        if (reach > w->low[i] || reach > w->high[i])
+            r = n_pad(g, r, zero, 2 + i, reach - w->low[i], reach - w->high[i], 0);
+    }
+    s = *node_shape(g, r);
+    memmove(&s.dim[3], &s.dim[2], w->n * sizeof *s.dim);
+    s.rank++;
+    s.dim[1] = groups;
+    s.dim[2] = filters;
+    r = n_reshape(g, r, &s);
+    for (uint32_t i = 0; i < w->n; i++) {
+        uint8_t perm[KL_MAX_RANK] = {0, 1, 2, (uint8_t)s.rank};
+        for (uint32_t d = BEFORE; d < s.rank; d++)
+            perm[d + 1] = (uint8_t)d;
+        r = n_permute(g, n_window(g, r, BEFORE + i, w->size[i], 1, w->dilation[i]), perm);
+        s.dim[2] *= w->size[i];
+        s.dim[BEFORE + i] -= (w->size[i] - 1) * w->dilation[i];
+        r = n_reshape(g, r, &s);
+    }
+    return r;
+}
+
+static bool reaches_far(const struct windowed *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        int64_t reach = (w->size[i] - 1) * w->dilation[i];
+        if (w->low[i] > reach || w->high[i] > reach)
+            return false;
+    }
+    return true;
+}
+
+/* Does no gradient end in what stands between x and the product? */
+static bool only_way(const struct reverse *v, ref from, ref x)
+{
+    for (ref r = from; r != x; r = v->t->node[r].in[0])
+        if (v->wanted[r] || v->t->node[r].flags & MARK_STOP)
+            return false;
+    return true;
+}
+
+bool reverse_windows(struct reverse *v, ref y, ref dy)
+{
+    struct graph *g = v->t;
+    const struct node n = g->node[y];
+    struct windowed w;
+    if (n.op != OP_dot || !v->needed[n.in[1]] || !find_windows(g, &n, &w) || !reaches_far(&w) ||
+        !windows_pay(g, &n, &w) || !only_way(v, n.in[1], w.x))
+        return false;
+    struct shape x = *node_shape(g, w.x);
+    ref a = turned_weights(g, n.in[0], &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
+    ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w), &n.attr);
+    reverse_add(v, w.x, n_reshape(g, batch_first(g, dx), &x));
+    return true;
+}
