@@ -98,30 +98,51 @@ void emit_set_uniform(const struct emitter *m, struct emitted *e, LLVMValueRef x
 
 static void set_uniform(struct emitter *m, val v, LLVMValueRef x) { emit_set_uniform(m, &m->v[v], x); }
 
-static void set_affine(struct emitter *m, val v, LLVMValueRef base, uint64_t stride, unsigned repeat)
+/* How an affine index grows from lane to lane. */
+struct lane_steps { uint64_t stride, within; unsigned repeat; };
+
+static void set_affine(struct emitter *m, val v, LLVMValueRef base, struct lane_steps by)
 {
+    bool even = by.stride == by.within * by.repeat; /* the same from each lane to the next */
     set_uniform(m, v, base);
     m->v[v].form = FORM_AFFINE;
-    m->v[v].stride = stride;
-    m->v[v].repeat = repeat;
+    m->v[v].stride = even && by.within ? by.within : by.stride;
+    m->v[v].within = even ? 0 : by.within;
+    m->v[v].repeat = even && by.within ? 1 : by.repeat;
 }
 
 /* ---- primitives ---- */
 
 static bool is_scalar_form(const struct emitter *m, val v) { return m->v[v].form != FORM_VECTOR; }
 
-static uint64_t stride_of(const struct emitter *m, val v) { return m->v[v].form == FORM_AFFINE ? m->v[v].stride : 0; }
+static struct lane_steps steps_of_lanes(const struct emitter *m, val v)
+{
+    const struct emitted *e = &m->v[v];
+    return e->form == FORM_AFFINE ? (struct lane_steps){e->stride, e->within, e->repeat} : (struct lane_steps){0, 0, 1};
+}
+
+/* Gives both as many lanes to repeat.  false: there is no such number. */
+static bool repeat_alike(struct lane_steps *a, struct lane_steps *b)
+{
+    enum { MOST = 2 }; /* with steps in between */
+    if (a->repeat > b->repeat)
+        return repeat_alike(b, a);
+    if (a->repeat == 1 && b->repeat > 1 && (b->repeat <= MOST || !a->stride))
+        *a = (struct lane_steps){a->stride * b->repeat, a->stride, b->repeat};
+    return a->repeat == b->repeat;
+}
 
 /* A quotient of lanes, as where elements are repeated: `by` neighbours have the same index. */
 static bool emit_repeated(struct emitter *m, val v, int64_t by)
 {
     const struct emitted *a = &m->v[m->k->inst[v].a];
-    if (a->form != FORM_AFFINE || a->stride != 1 || by < 2 || by > m->native || m->native % (a->repeat * (unsigned)by))
+    if (a->form != FORM_AFFINE || a->stride != 1 || a->within || by < 2 || by > m->native || m->native % (a->repeat * (unsigned)by))
         return false;
     int64_t first = LLVMIsAConstantInt(a->scalar) ? LLVMConstIntGetSExtValue(a->scalar) : -1;
     if (first < 0 || first % by)
         return false;
-    set_affine(m, v, LLVMConstInt(m->i64, (uint64_t)(first / by), 0), 1, a->repeat * (unsigned)by);
+    set_affine(m, v, LLVMConstInt(m->i64, (uint64_t)(first / by), 0),
+               (struct lane_steps){1, 0, a->repeat * (unsigned)by});
     return true;
 }
 
@@ -135,26 +156,28 @@ static bool emit_affine(struct emitter *m, val v)
     if (!is_scalar_form(m, i->a) || !is_scalar_form(m, i->b))
         return false;
     LLVMValueRef a = emit_scalar(m, i->a), b = emit_scalar(m, i->b);
-    uint64_t sa = stride_of(m, i->a), sb = stride_of(m, i->b);
-    unsigned repeat = sa ? m->v[i->a].repeat : sb ? m->v[i->b].repeat : 1;
+    struct lane_steps sa = steps_of_lanes(m, i->a), sb = steps_of_lanes(m, i->b);
     int64_t c;
     if (p == P_DIV)
         return constant(m->k, i->b, &c) && emit_repeated(m, v, c);
-    if (sa && sb && m->v[i->b].repeat != repeat)
-        return false;
     val k = constant(m->k, i->a, &c) ? i->a : constant(m->k, i->b, &c) ? i->b : 0;
-    if (p == P_MUL && !k)
+    if (p == P_MUL ? !k : !repeat_alike(&sa, &sb))
         return false;
+    uint64_t by = p == P_SUB ? UINT64_MAX : 1; /* -1 */
+    struct lane_steps sum = {sa.stride + by * sb.stride, sa.within + by * sb.within, sa.repeat};
     LLVMBasicBlockRef back = emit_leave_loop(m, v);
     if (p == P_ADD && LLVMIsAConstantInt(b) && LLVMIsNull(b)) { /* the first lane is often 0: no instruction for that */
-        set_affine(m, v, a, sa + sb, repeat);
+        set_affine(m, v, a, sum);
         m->v[v].home = m->v[i->a].home;
     } else if (p == P_ADD) {
-        set_affine(m, v, LLVMBuildAdd(m->b, a, b, ""), sa + sb, repeat);
+        set_affine(m, v, LLVMBuildAdd(m->b, a, b, ""), sum);
     } else if (p == P_SUB) {
-        set_affine(m, v, LLVMBuildSub(m->b, a, b, ""), sa - sb, repeat);
+        set_affine(m, v, LLVMBuildSub(m->b, a, b, ""), sum);
     } else {
-        set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), (k == i->a ? sb : sa) * (uint64_t)c, repeat);
+        struct lane_steps x = k == i->a ? sb : sa;
+        x.stride *= (uint64_t)c;
+        x.within *= (uint64_t)c;
+        set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), x);
     }
     emit_enter_again(m, v, back);
     return true;
@@ -344,7 +367,7 @@ static void open_vector(struct emitter *m, val v)
     m->width = (unsigned)w;
     m->native = m->width < lanes ? m->width : lanes;
     m->parts = m->width / m->native;
-    set_affine(m, v, LLVMConstInt(m->i64, 0, 0), 1, 1);
+    set_affine(m, v, LLVMConstInt(m->i64, 0, 0), (struct lane_steps){1, 0, 1});
 }
 
 static struct scope *emit_push(struct walker *w, val head)

@@ -9,7 +9,8 @@ enum { MAX_PARTS = 16 };  /* native vectors that hold the lanes of one varying v
 
 /* What one loop-IR value is in LLVM:
  *   uniform  scalar
- *   affine   an index that grows by `stride` every `repeat` lanes from `scalar` at lane 0; vectors only if asked for
+ *   affine   an index that grows by `stride` every `repeat` lanes from `scalar` at lane 0, and by `within` from lane to
+ *            lane of those; vectors only if asked for
  *   vector   parts[]
  *   tile     parts[] row by row, each row in the vectors that emit_chunk names */
 enum form { FORM_NONE, FORM_UNIFORM, FORM_AFFINE, FORM_VECTOR, FORM_TILE };
@@ -19,6 +20,7 @@ struct emitted {
     unsigned home;                /* how many loops are open where scalar is made; 0 for a constant */
     uint64_t stride;              /* modulo 2^64, as all index arithmetic */
     unsigned repeat;              /* divides m->native */
+    uint64_t within;              /* 0 where repeat is 1 */
     LLVMValueRef *part;           /* MAX_PARTS entries, or those of the tile */
     LLVMBasicBlockRef part_block; /* where part[] of a uniform or affine value was made, */
     unsigned part_width;          /*   and for how many lanes: a block may hold vector loops of several widths */

@@ -135,6 +135,24 @@ static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRe
     return n > 1 ? shuffle(m, x, NULL, lane, m->native) : splat(m, x, m->native);
 }
 
+/* Lanes that lie in two places by turns, neighbours there, the second `within` elements behind the first at ptr: a
+ * half of a register is loaded from each. */
+static LLVMValueRef load_by_turns(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef ptr, uint64_t within,
+                                  unsigned p, LLVMValueRef mask)
+{
+    unsigned n = m->native / 2, lane[64];
+    LLVMValueRef half[2];
+    for (unsigned j = 0; j < 2; j++) {
+        for (unsigned i = 0; i < n; i++)
+            lane[i] = 2 * i + j;
+        LLVMValueRef own = mask ? shuffle(m, mask, NULL, lane, n) : NULL;
+        half[j] = emit_load_lanes(m, dtype, address_behind(m, buf, ptr, p * n + j * (unsigned)within, own != NULL), n, own);
+    }
+    for (unsigned i = 0; i < m->native; i++)
+        lane[i] = i % 2 * n + i / 2;
+    return shuffle(m, half[0], half[1], lane, m->native);
+}
+
 /* Lanes that lie in memory from the last to the first, from index `first` down: loaded as they lie, and turned
  * round. */
 static LLVMValueRef load_reversed(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef first, unsigned p,
@@ -268,7 +286,7 @@ void emit_load(struct emitter *m, val v)
     emit_scalar(m, i->a); /* a constant gets its form */
     if (i->b)
         emit_scalar(m, i->b);
-    bool shared = index->form == FORM_UNIFORM || (index->form == FORM_AFFINE && index->stride == 0);
+    bool shared = index->form == FORM_UNIFORM || (index->form == FORM_AFFINE && index->stride == 0 && !index->within);
     if (shared && !i->b) {
         emit_set_uniform(m, out, load_scalar(m, i->dtype, emit_address(m, buf, index->scalar)));
         return;
@@ -282,12 +300,14 @@ void emit_load(struct emitter *m, val v)
         return;
     }
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
-    bool near = index->form == FORM_AFFINE && index->stride == 1;
+    bool near = index->form == FORM_AFFINE && index->stride == 1 && !index->within;
+    bool turns = index->form == FORM_AFFINE && index->stride == 1 && index->repeat == 2 && index->within &&
+                 index->within <= INT32_MAX && m->native > 2;
     bool reversed = index->form == FORM_AFFINE && index->stride == UINT64_MAX && index->repeat == 1 && m->native > 1;
     bool strided = index->form == FORM_AFFINE && index->stride > 1 && index->stride <= MAX_STRIDE &&
                    index->repeat == 1 && m->native > 1 && i->dtype != KL_BOOL;
-    LLVMValueRef *at = near || reversed || strided ? NULL : emit_index_parts(m, i->a);
-    LLVMValueRef first = !near && !strided ? NULL : mask ? address_anywhere(m, buf, index->scalar)
+    LLVMValueRef *at = near || turns || reversed || strided ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = !near && !turns && !strided ? NULL : mask ? address_anywhere(m, buf, index->scalar)
         : emit_address(m, buf, index->scalar);
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
@@ -296,6 +316,7 @@ void emit_load(struct emitter *m, val v)
         part[p] = reversed ? load_reversed(m, i->dtype, buf, index->scalar, p, own)
                   : strided ? load_strided(m, i->dtype, buf, address_behind(m, buf, first, before, own != NULL),
                                            stride, own)
+                  : turns ? load_by_turns(m, i->dtype, buf, first, index->within, p, own)
                   : at     ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p])
                                              : emit_address(m, buf, at[p]),
                                              m->native, own)
