@@ -1,18 +1,28 @@
 /* Matrix products through the public API against the arithmetic peak of one thread, measured in the same run; those of
- * smaller elements beside the same one of floats. */
+ * floats by turns with oneDNN's, where that is installed (Debian: libdnnl2), those of smaller elements beside the same
+ * one of floats. */
 #include "bench.h"
+#include <dlfcn.h>
+#include <math.h>
 
-enum { ROUNDS = 40 };
+enum { ROUNDS = 40, LONG_ROUNDS = 10 };
+static const double LONG_FLOPS = 1e9; /* products that take longer are measured in fewer rounds */
 
 static const struct shape_case {
     int m, n, k;
     bool ta, tb; /* the operand is stored transposed, as in the gradients of a layer */
     enum { FLOATS, INT8, BF16 } of; /* INT8: unsigned by signed bytes, summed as i32 */
 } cases[] = {
-    {128, 512, 784, false, false, FLOATS}, {512, 512, 512, false, false, FLOATS}, {128, 512, 512, false, false, FLOATS},
-    {128, 10, 512, false, false, FLOATS},  {128, 512, 512, false, true, FLOATS},  {784, 512, 128, true, false, FLOATS},
-    {512, 512, 128, true, false, FLOATS},  {64, 64, 64, false, false, FLOATS},
-           {1024, 1024, 1024, false, false, FLOATS},
+    /* squares; the layers of an MLP and their gradients; of a GPT of width 256, 1024 tokens */
+    {64, 64, 64, false, false, FLOATS},      {128, 128, 128, false, false, FLOATS},
+    {256, 256, 256, false, false, FLOATS},   {512, 512, 512, false, false, FLOATS},
+    {1024, 1024, 1024, false, false, FLOATS}, {2048, 2048, 2048, false, false, FLOATS},
+    {128, 512, 784, false, false, FLOATS},   {128, 512, 512, false, false, FLOATS},
+    {128, 10, 512, false, false, FLOATS},    {128, 512, 512, false, true, FLOATS},
+    {784, 512, 128, true, false, FLOATS},    {512, 512, 128, true, false, FLOATS},
+    {1024, 768, 256, false, false, FLOATS},  {1024, 256, 256, false, false, FLOATS},
+    {1024, 1024, 256, false, false, FLOATS}, {1024, 256, 1024, false, false, FLOATS},
+    {1024, 1024, 256, false, true, FLOATS},  {256, 1024, 1024, true, false, FLOATS},
     {128, 512, 784, false, false, INT8},   {512, 512, 512, false, false, INT8},
           {1024, 1024, 1024, false, false, INT8},
     {128, 512, 784, false, true, INT8},    {128, 512, 784, false, false, BF16},   {512, 512, 512, false, false, BF16},
@@ -30,6 +40,44 @@ static int of_floats(int i)
 }
 
 struct operands { kl_tensor a, b; };
+
+/* oneDNN's product of floats in C's order of rows, one thread; NULL: it is not installed. */
+typedef int sgemm(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                  const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+static sgemm *onednn(void)
+{
+    static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"};
+    setenv("OMP_NUM_THREADS", "1", 1);
+    sgemm *f = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !f; i++) {
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (library)
+            *(void **)&f = dlsym(library, "dnnl_sgemm");
+    }
+    if (!f)
+        fprintf(stderr, "bench_gemm: no oneDNN to compare with (Debian: libdnnl2)\n");
+    return f;
+}
+
+/* The same product by oneDNN; its seconds, or 0: failed. */
+static double onednn_product(sgemm *f, const struct shape_case *c, const float *a, const float *b, float *out)
+{
+    double start = measure_cpu_now();
+    int status = f(c->ta ? 'T' : 'N', c->tb ? 'T' : 'N', c->m, c->n, c->k, 1, a, c->ta ? c->m : c->k, b,
+                   c->tb ? c->k : c->n, 0, out, c->n);
+    return status ? 0 : measure_cpu_now() - start;
+}
+
+static float *floats_of(kl_tensor t)
+{
+    float *v = malloc((size_t)kl_numel(t) * sizeof *v);
+    if (v && kl_read(t, v, (size_t)kl_numel(t) * sizeof *v) != KL_OK) {
+        free(v);
+        return NULL;
+    }
+    return v;
+}
 
 static const char *case_name(const struct shape_case *c)
 {
@@ -62,8 +110,9 @@ static bool product(kl_device dev, const struct shape_case *c, const struct oper
 int main(int argc, char **argv)
 {
     static struct bench b;
-    static struct samples took[CASES], peak;
+    static struct samples took[CASES], theirs[CASES], peak;
     struct operands o[CASES];
+    float *host[CASES][3] = {{NULL}};
     if (!bench_open(&b, "gemm", argc, argv))
         return b.status;
     kl_device dev = bench_device(&b);
@@ -79,10 +128,19 @@ int main(int argc, char **argv)
     if (kl_trace_end() != KL_OK)
         return bench_fail(&b, "gemm");
 
+    sgemm *other = onednn();
+    for (int i = 0; i < CASES && other; i++)
+        if (cases[i].of == FLOATS && bench_wants(&b, case_name(&cases[i]))) {
+            host[i][0] = floats_of(o[i].a);
+            host[i][1] = floats_of(o[i].b);
+            host[i][2] = malloc((size_t)cases[i].m * (size_t)cases[i].n * sizeof(float));
+        }
+
     double flops = 0;
     for (int round = -1; round < ROUNDS; round++) /* round -1 compiles */
         for (int i = 0; i < CASES; i++) {
-            if (!bench_wants(&b, case_name(&cases[i])))
+            if (!bench_wants(&b, case_name(&cases[i])) ||
+                (round >= LONG_ROUNDS && 2.0 * cases[i].m * cases[i].n * cases[i].k > LONG_FLOPS))
                 continue;
             double start = measure_cpu_now();
             if (!product(dev, &cases[i], &o[i]))
@@ -90,10 +148,14 @@ int main(int argc, char **argv)
             if (round < 0)
                 continue;
             samples_add(&took[i], measure_cpu_now() - start);
+            double took_other = host[i][2] ? onednn_product(other, &cases[i], host[i][0], host[i][1], host[i][2]) : 0;
+            if (took_other > 0)
+                samples_add(&theirs[i], took_other);
             flops = bench_peak(&peak);
         }
 
-    double limit = flops / samples_median(&peak) * 1e-9;
+    double limit = flops / samples_median(&peak) * 1e-9, logs = 0;
+    int compared = 0;
     for (int i = 0; i < CASES; i++) {
         const struct shape_case *c = &cases[i];
         if (took[i].n) { /* of bytes there are more to a second than multiply-adds of floats */
@@ -102,9 +164,20 @@ int main(int argc, char **argv)
                                          c->of == INT8 ? 0 : limit);
             if (c->of && took[of_floats(i)].n)
                 bench_baseline(r, "floats", samples_median(&took[of_floats(i)]) / samples_median(&took[i]));
+            if (theirs[i].n) {
+                double ratio = samples_median(&theirs[i]) / samples_median(&took[i]);
+                bench_baseline(r, "oneDNN", ratio);
+                logs += log(ratio);
+                compared++;
+            }
         }
         kl_release(o[i].a);
         kl_release(o[i].b);
+        for (int j = 0; j < 3; j++)
+            free(host[i][j]);
     }
+    if (compared)
+        fprintf(stderr, "bench_gemm: geometric mean of oneDNN's time to Kiln's over %d products of floats: %.3f\n",
+                compared, exp(logs / compared));
     return bench_close(&b);
 }

@@ -136,7 +136,8 @@ static bool repeat_alike(struct lane_steps *a, struct lane_steps *b)
 static bool emit_repeated(struct emitter *m, val v, int64_t by)
 {
     const struct emitted *a = &m->v[m->k->inst[v].a];
-    if (a->form != FORM_AFFINE || a->stride != 1 || a->within || by < 2 || by > m->native || m->native % (a->repeat * (unsigned)by))
+    if (a->form != FORM_AFFINE || a->stride != 1 || a->within || by < 2 || by > m->native ||
+        m->native % (a->repeat * (unsigned)by))
         return false;
     int64_t first = LLVMIsAConstantInt(a->scalar) ? LLVMConstIntGetSExtValue(a->scalar) : -1;
     if (first < 0 || first % by)

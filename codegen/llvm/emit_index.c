@@ -102,7 +102,8 @@ LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, const struct emitted *
 {
     LLVMValueRef step[64];
     for (unsigned i = 0; i < m->native; i++)
-        step[i] = LLVMConstInt(t, e->stride * ((lane0 + i) / e->repeat) + e->within * ((lane0 + i) % e->repeat), 0);
+        step[i] = LLVMConstInt(t, e->stride * ((lane0 + i) / e->repeat) +
+                               e->within * ((lane0 + i) % e->repeat), 0);
     return m->native == 1 ? step[0] : LLVMConstVector(step, m->native);
 }
 

@@ -146,7 +146,8 @@ static LLVMValueRef load_by_turns(struct emitter *m, unsigned dtype, uint32_t bu
         for (unsigned i = 0; i < n; i++)
             lane[i] = 2 * i + j;
         LLVMValueRef own = mask ? shuffle(m, mask, NULL, lane, n) : NULL;
-        half[j] = emit_load_lanes(m, dtype, address_behind(m, buf, ptr, p * n + j * (unsigned)within, own != NULL), n, own);
+        LLVMValueRef from = address_behind(m, buf, ptr, p * n + j * (unsigned)within, own != NULL);
+        half[j] = emit_load_lanes(m, dtype, from, n, own);
     }
     for (unsigned i = 0; i < m->native; i++)
         lane[i] = i % 2 * n + i / 2;

@@ -27,7 +27,7 @@ struct dot {
     uint32_t square;                             /* lanes of a native vector: what pack_square handles */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
     bool packs;                                  /* B is copied into the panel, */
-    int64_t pack_run, pack_run_k;                /*   in runs of so many columns, or steps of k; 0: whole */
+    int64_t pack_run, pack_run_k;                /*   in runs of so many columns, steps of k; 0: whole */
     enum dot_when when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
@@ -40,8 +40,8 @@ struct dot {
 val dot_stored_element(const struct dot *d, bool second, val i, val kk);
 /* as it is multiplied. */
 val dot_element(const struct dot *d, bool second, val i, val kk);
-/* As dot_element, of the second operand: column `at` of run `run`, runs being pack_run columns long; column n, step `at`
- * of run `run` of k. */
+/* As dot_element, of the second operand: column `at` of run `run`, of pack_run columns each; column n, step `at` of
+ * run `run` of k. */
 val dot_column_of_run(const struct dot *d, val run, val at, val kk);
 val dot_step_of_run(const struct dot *d, val n, val run, val at);
 /* The vector loop over a tile's columns, of which `cols` exist. */
