@@ -372,6 +372,17 @@ KL_API kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis);
 KL_API kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_dot_general_at(const kl_site *site, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a,
                                    const int *batch_b, int ncontract, const int *contract_a, const int *contract_b);
+KL_API kl_tensor kl_gather_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, int batch, unsigned flags);
+KL_API kl_tensor kl_scatter_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, kl_tensor update,
+                                  kl_scatter_kind kind, unsigned flags);
+KL_API kl_tensor kl_gather_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, unsigned flags);
+KL_API kl_tensor kl_scatter_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update,
+                                        kl_scatter_kind kind, unsigned flags);
+KL_API kl_tensor kl_index_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, unsigned flags);
+KL_API kl_tensor kl_index_scatter_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, kl_tensor update,
+                                     kl_scatter_kind kind, unsigned flags);
+KL_API kl_tensor kl_pad_border_at(const kl_site *site, kl_tensor a, const int64_t *low, const int64_t *high,
+                                  kl_border border);
 KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
 KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
@@ -774,6 +785,13 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_logcumsumexp(...) kl_logcumsumexp_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
+#define kl_gather_nd(...) kl_gather_nd_at(KL_HERE, __VA_ARGS__)
+#define kl_scatter_nd(...) kl_scatter_nd_at(KL_HERE, __VA_ARGS__)
+#define kl_gather_elements(...) kl_gather_elements_at(KL_HERE, __VA_ARGS__)
+#define kl_scatter_elements(...) kl_scatter_elements_at(KL_HERE, __VA_ARGS__)
+#define kl_index(...) kl_index_at(KL_HERE, __VA_ARGS__)
+#define kl_index_scatter(...) kl_index_scatter_at(KL_HERE, __VA_ARGS__)
+#define kl_pad_border(...) kl_pad_border_at(KL_HERE, __VA_ARGS__)
 #define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)
