@@ -2,6 +2,7 @@
  * call site, the one of the composite's own caller. */
 #ifndef KILN_NN_COMPOSE_H
 #define KILN_NN_COMPOSE_H
+#include <kiln/kiln.h> /* before frontend.h, which asks for the plain functions alone */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 #include <math.h>
