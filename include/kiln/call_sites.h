@@ -372,6 +372,8 @@ KL_API kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis);
 KL_API kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_dot_general_at(const kl_site *site, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a,
                                    const int *batch_b, int ncontract, const int *contract_a, const int *contract_b);
+KL_API kl_tensor kl_attention_with_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v,
+                                      const kl_attention_options *options, kl_tensor *keys, kl_tensor *values);
 KL_API kl_tensor kl_cross_entropy_with_at(const kl_site *site, kl_tensor logits, kl_tensor target,
                                           const kl_class_loss_options *options);
 KL_API kl_tensor kl_nll_loss_with_at(const kl_site *site, kl_tensor log_probs, kl_tensor target,
@@ -404,6 +406,17 @@ KL_API kl_tensor kl_index_scatter_at(const kl_site *site, kl_tensor a, int n, co
                                      kl_scatter_kind kind, unsigned flags);
 KL_API kl_tensor kl_pad_border_at(const kl_site *site, kl_tensor a, const int64_t *low, const int64_t *high,
                                   kl_border border);
+KL_API kl_tensor kl_cholesky_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_triangular_solve_at(const kl_site *site, kl_tensor a, kl_tensor b, bool upper, bool transposed);
+KL_API kl_tensor kl_qr_at(const kl_site *site, kl_tensor a, kl_tensor *r);
+KL_API kl_tensor kl_solve_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_inverse_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_det_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_fft_at(const kl_site *site, kl_tensor a, int axis, bool inverse);
+KL_API kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis);
+KL_API kl_tensor kl_irfft_at(const kl_site *site, kl_tensor a, int axis, int64_t n);
+KL_API kl_status kl_recurrent_at(const kl_site *site, kl_cell_kind kind, kl_tensor x, kl_tensor w, kl_tensor r,
+                                 const kl_recurrent_options *options, kl_tensor out[3]);
 KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
 KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
@@ -806,6 +819,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_logcumsumexp(...) kl_logcumsumexp_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
+#define kl_attention_with(...) kl_attention_with_at(KL_HERE, __VA_ARGS__)
 #define kl_cross_entropy_with(...) kl_cross_entropy_with_at(KL_HERE, __VA_ARGS__)
 #define kl_nll_loss_with(...) kl_nll_loss_with_at(KL_HERE, __VA_ARGS__)
 #define kl_diagonal(...) kl_diagonal_at(KL_HERE, __VA_ARGS__)
@@ -826,6 +840,16 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_index(...) kl_index_at(KL_HERE, __VA_ARGS__)
 #define kl_index_scatter(...) kl_index_scatter_at(KL_HERE, __VA_ARGS__)
 #define kl_pad_border(...) kl_pad_border_at(KL_HERE, __VA_ARGS__)
+#define kl_cholesky(...) kl_cholesky_at(KL_HERE, __VA_ARGS__)
+#define kl_triangular_solve(...) kl_triangular_solve_at(KL_HERE, __VA_ARGS__)
+#define kl_qr(...) kl_qr_at(KL_HERE, __VA_ARGS__)
+#define kl_solve(...) kl_solve_at(KL_HERE, __VA_ARGS__)
+#define kl_inverse(...) kl_inverse_at(KL_HERE, __VA_ARGS__)
+#define kl_det(...) kl_det_at(KL_HERE, __VA_ARGS__)
+#define kl_fft(...) kl_fft_at(KL_HERE, __VA_ARGS__)
+#define kl_rfft(...) kl_rfft_at(KL_HERE, __VA_ARGS__)
+#define kl_irfft(...) kl_irfft_at(KL_HERE, __VA_ARGS__)
+#define kl_recurrent(...) kl_recurrent_at(KL_HERE, __VA_ARGS__)
 #define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)
