@@ -1,7 +1,7 @@
-/* Fourier transforms of [B, n] as pairs of real tensors: a length that has a factor r up to 32 is r transforms' worth of
- * products with a matrix [r, r], twiddle factors, and transforms of n / r (Cooley and Tukey 1965); what has none is a
- * convolution with a chirp, padded to a power of two (Bluestein 1970).  Angles are multiples of 2 pi / n whose integers
- * are exact. */
+/* Fourier transforms of [B, n] as pairs of real tensors: a length that has a factor r up to 32 is r transforms' worth
+ * of products with a matrix [r, r], twiddle factors, and transforms of n / r (Cooley and Tukey 1965); what has none is
+ * a convolution with a chirp, padded to a power of two (Bluestein 1970).  Angles are multiples of 2 pi / n whose
+ * integers are exact. */
 #include "frontend/nn/compose.h"
 
 enum { MATRIX_MOST = 32, DIRECT_MOST = 128 };
@@ -61,7 +61,8 @@ static struct parts transform(const struct fourier *f, struct parts x, int64_t B
 static struct parts transform_back(const struct fourier *f, struct parts x, int64_t B, int64_t n)
 {
     const kl_site *site = f->site;
-    kl_tensor zero = x.im.id ? x.im : kl_mul(x.re, same_number(site, x.re, 0)), scale = same_number(site, x.re, (double)n);
+    kl_tensor zero = x.im.id ? x.im : kl_mul(x.re, same_number(site, x.re, 0));
+    kl_tensor scale = same_number(site, x.re, (double)n);
     struct parts y = transform(f, (struct parts){zero, x.re}, B, n);
     return (struct parts){kl_div(y.im, scale), kl_div(y.re, scale)};
 }
@@ -116,7 +117,14 @@ static struct parts transform(const struct fourier *f, struct parts x, int64_t B
 
 /* ---- arguments ---- */
 
-struct along { struct fourier f; struct view v; uint32_t axis; int64_t B, n; struct shape moved; int order[KL_MAX_RANK]; };
+struct along {
+    struct fourier f;
+    struct view v;
+    uint32_t axis;
+    int64_t B, n;
+    struct shape moved;           /* with the axis last */
+    int order[KL_MAX_RANK];
+};
 
 /* The parts of a as [B, n], the axis last; NULL: reported. */
 static struct thread *fourier_begin(const kl_site *site, const char *op, kl_tensor a, int axis, struct along *x,

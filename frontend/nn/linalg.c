@@ -8,7 +8,7 @@ struct matrices {
     bool upper, transposed;
     int64_t B, n, m;               /* of flat operands: [B, n, n] and [B, n, m] */
     kl_device device;
-    kl_dtype dtype;
+    kl_dtype dtype, given;         /* computed in; of the operands, which compose_end does not know behind a region */
 };
 
 static kl_tensor matrix_t(const kl_site *site, kl_tensor a) { return kl_transpose(a, -1, -2); }
@@ -41,12 +41,21 @@ static struct thread *matrices_begin(const kl_site *site, const char *op, kl_ten
         return NULL;
     *x = (struct matrices){.site = site, .B = product_of(v->shape.dim, (int)rank - 2), .n = v->shape.dim[rank - 2],
                            .m = b ? w->shape.dim[rank - 1] : v->shape.dim[rank - 1], .device = v->device};
+    x->given = autocast_is_on(t) ? (kl_dtype)dtype_compute(v->dtype) : (kl_dtype)v->dtype;
     *a = widen_view(t, site, *a, v);
     x->dtype = (kl_dtype)v->dtype;
     *a = kl_reshape(*a, 3, (int64_t[]){x->B, x->n, square ? x->n : x->m});
     if (b)
         *b = kl_reshape(widen(t, site, *b), 3, (int64_t[]){x->B, x->n, x->m});
     return t;
+}
+
+/* A result in its shape and dtype. */
+static kl_tensor matrices_result(const struct matrices *x, const char *op, kl_tensor a, const struct shape *s)
+{
+    const kl_site *site = x->site;
+    a = reshape_to(site, op, a, s);
+    return x->given != x->dtype ? kl_cast(a, x->given) : a;
 }
 
 /* ---- triangular equations ---- */
@@ -96,8 +105,8 @@ static kl_status triangular_backward(void *ctx, const kl_tensor *in, uint32_t ni
     (void)nin, (void)nout;
     x.transposed = !x.transposed;
     out[1] = substituted(&x, in[0], in[3]);
-    kl_tensor outer = x.transposed ? kl_matmul(out[1], matrix_t(site, in[2])) : kl_matmul(in[2], matrix_t(site, out[1]));
-    outer = kl_neg(outer);
+    kl_tensor left = x.transposed ? out[1] : in[2], right = x.transposed ? in[2] : out[1];
+    kl_tensor outer = kl_neg(kl_matmul(left, matrix_t(site, right)));
     out[0] = x.upper ? kl_triu(outer, 0) : kl_tril(outer, 0);
     return KL_OK;
 }
@@ -119,7 +128,7 @@ kl_tensor kl_triangular_solve_at(const kl_site *site, kl_tensor a, kl_tensor b, 
     struct thread *t = matrices_begin(site, "triangular_solve", &a, &b, true, &v, &w, &x);
     if (!t)
         return op_failed();
-    return compose_end(t, reshape_to(site, "triangular_solve", triangular(&x, a, b, upper, transposed), &w.shape));
+    return compose_end(t, matrices_result(&x, "triangular_solve", triangular(&x, a, b, upper, transposed), &w.shape));
 }
 
 /* ---- Cholesky ---- */
@@ -176,9 +185,9 @@ kl_tensor kl_cholesky_at(const kl_site *site, kl_tensor a)
         return op_failed();
     a = kl_mul(kl_add(a, matrix_t(site, a)), same_number(site, a, 0.5));
     if (x.B * x.n == 0)
-        return compose_end(t, reshape_to(site, "cholesky", a, &v.shape));
+        return compose_end(t, matrices_result(&x, "cholesky", a, &v.shape));
     kl_custom_grad(cholesky_fn, cholesky_backward, &x, 1, &a, 1, &L);
-    return compose_end(t, reshape_to(site, "cholesky", L, &v.shape));
+    return compose_end(t, matrices_result(&x, "cholesky", L, &v.shape));
 }
 
 /* ---- general equations ---- */
@@ -259,7 +268,7 @@ kl_tensor kl_solve_at(const kl_site *site, kl_tensor a, kl_tensor b)
     struct thread *t = matrices_begin(site, "solve", &a, &b, true, &v, &w, &x);
     if (!t)
         return op_failed();
-    return compose_end(t, reshape_to(site, "solve", solve(&x, a, b), &w.shape));
+    return compose_end(t, matrices_result(&x, "solve", solve(&x, a, b), &w.shape));
 }
 
 kl_tensor kl_inverse_at(const kl_site *site, kl_tensor a)
@@ -270,7 +279,7 @@ kl_tensor kl_inverse_at(const kl_site *site, kl_tensor a)
     if (!t)
         return op_failed();
     kl_tensor one = kl_expand(kl_eye(x.device, x.dtype, x.n, x.n), 3, (int64_t[]){x.B, x.n, x.n});
-    return compose_end(t, reshape_to(site, "inverse", solve(&x, a, one), &v.shape));
+    return compose_end(t, matrices_result(&x, "inverse", solve(&x, a, one), &v.shape));
 }
 
 static kl_status det_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
@@ -307,9 +316,9 @@ kl_tensor kl_det_at(const kl_site *site, kl_tensor a)
     struct shape batch = v.shape;
     batch.rank -= 2;
     if (x.B * x.n == 0)
-        return compose_end(t, kl_ones(x.device, x.dtype, (int)batch.rank, batch.dim));
+        return compose_end(t, kl_ones(x.device, x.given, (int)batch.rank, batch.dim));
     kl_custom_grad(det_fn, det_backward, &x, 1, &a, 1, &y);
-    return compose_end(t, reshape_to(site, "det", y, &batch));
+    return compose_end(t, matrices_result(&x, "det", y, &batch));
 }
 
 /* ---- QR ---- */
@@ -321,8 +330,8 @@ static kl_status reflect_column(void *ctx, const kl_tensor *in, uint32_t nin, kl
     const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor w = in[0], j = in[1], at = kl_reshape(j, 1, (int64_t[]){1}), rows = kl_arange(x->device, KL_I32, x->n);
-    kl_tensor zero = same_number(site, w, 0), one = same_number(site, w, 1), column = kl_squeeze(kl_gather(w, 2, at), 2);
-    column = kl_where(kl_ge(rows, j), column, zero);
+    kl_tensor zero = same_number(site, w, 0), one = same_number(site, w, 1);
+    kl_tensor column = kl_where(kl_ge(rows, j), kl_squeeze(kl_gather(w, 2, at), 2), zero);
     kl_tensor most = kl_reduce_max(kl_abs(column), 1, (int[]){1}, true); /* so that no square overflows */
     kl_tensor safe = kl_where(kl_eq(most, zero), one, most), u = kl_div(column, safe);
     kl_tensor length = kl_sqrt(kl_sum(kl_square(u), 1, (int[]){1}, true)), first = kl_gather(u, 1, at);
@@ -413,8 +422,8 @@ kl_tensor kl_qr_at(const kl_site *site, kl_tensor a, kl_tensor *r)
             out[1] = kl_concat(2, parts, 2);
         }
     }
-    out[0] = narrowed(t, reshape_to(site, op, out[0], &sq));
-    out[1] = narrowed(t, reshape_to(site, op, out[1], &sr));
+    out[0] = matrices_result(&x, op, out[0], &sq);
+    out[1] = matrices_result(&x, op, out[1], &sr);
     compose_end_all(t, out, 2);
     *r = out[1];
     return out[0];

@@ -34,7 +34,8 @@ static void run(int G, int mask, bool heads, double scale, bool causal, bool pas
 {
     double q[H * L * W], k[H * M * W], v[H * M * E], m[H * L * M], add[H * L * M], want[H * L * E];
     uint8_t sees[H * L * M];
-    kl_tensor tq = noisy(G, D(H, L, W), q), tk = noisy(7, D(G, M, W), k), tv = noisy(9 + mask, D(G, M, E), v), tm = kl_none;
+    kl_tensor tq = noisy(G, D(H, L, W), q), tk = noisy(7, D(G, M, W), k), tv = noisy(9 + mask, D(G, M, E), v);
+    kl_tensor tm = kl_none;
     int n = (heads ? H : 1) * L * M;
     for (int i = 0; i < n; i++) {
         sees[i] = i % 4 != 1 && i / M % L != 1;
@@ -98,8 +99,9 @@ static void refused_with(kl_tensor t, kl_status code, int line, const char *cons
 
 static void misuse(void)
 {
-    kl_tensor q = kl_zeros(dev, KL_F32, D(4, 3, 2)), k = kl_zeros(dev, KL_F32, D(3, 5, 2)), i = kl_zeros(dev, KL_I32, D(2, 2));
-    kl_tensor m = kl_zeros(dev, KL_F64, D(3, 3)), wide = kl_zeros(dev, KL_F32, D(2, 9)), line = kl_zeros(dev, KL_F32, D(9));
+    kl_tensor q = kl_zeros(dev, KL_F32, D(4, 3, 2)), k = kl_zeros(dev, KL_F32, D(3, 5, 2));
+    kl_tensor i = kl_zeros(dev, KL_I32, D(2, 2)), m = kl_zeros(dev, KL_F64, D(3, 3));
+    kl_tensor wide = kl_zeros(dev, KL_F32, D(2, 9)), line = kl_zeros(dev, KL_F32, D(9));
     kl_attention_options o = {.mask = m}, past = {.past_k = wide};
     REFUSED(kl_attention_with(q, k, k, NULL, NULL, NULL), KL_ERR_SHAPE, "attention_with: ", "4 heads", "[3,5,2]");
     REFUSED(kl_attention_with(q, q, i, NULL, NULL, NULL), KL_ERR_TYPE, "attention_with: ", "i32");

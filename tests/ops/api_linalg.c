@@ -2,6 +2,17 @@
  * their gradients against differences, and misuse. */
 #include "tests/support/api_numbers.h"
 
+/* A tensor of numbers that do not depend on one another, unlike noise, whose matrices have rank 2. */
+static kl_tensor mixed(int from, int rank, const int64_t *dims, double *v)
+{
+    int64_t n = 1;
+    for (int i = 0; i < rank; i++)
+        n *= dims[i];
+    for (int i = 0; i < n; i++)
+        v[i] = noise((from + i) * (from + 3 * i));
+    return f64(rank, dims, v);
+}
+
 /* max |x y - want| of [n, k] [k, m] */
 static double product_error(const double *x, const double *y, const double *want, int n, int k, int m)
 {
@@ -26,7 +37,7 @@ static void transpose(const double *x, double *y, int n, int m)
 static void factors(int n)
 {
     double x[2 * 100], spd[2 * 100], t[100];
-    kl_release(noisy(n, D(2, n, n), x));
+    kl_release(mixed(n, D(2, n, n), x));
     for (int b = 0; b < 2; b++) { /* x x^T + identity */
         transpose(x + b * n * n, t, n, n);
         for (int i = 0; i < n; i++)
@@ -55,7 +66,7 @@ static void factors(int n)
 static void triangles(int n, int m, bool upper, bool transposed)
 {
     double x[100], b[100], read[100], t[100];
-    kl_release(noisy(3 * n, D(n, n), x));
+    kl_release(mixed(3 * n, D(n, n), x));
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) {
             x[i * n + j] += i == j ? 3 : 0;
@@ -75,7 +86,7 @@ static void orthogonal(int n, int m)
 {
     double x[2 * 100], t[100], one[100];
     int k = n < m ? n : m;
-    kl_tensor a = noisy(n + 7 * m, D(2, n, m), x), r, q = kl_qr(a, &r);
+    kl_tensor a = mixed(n + 7 * m, D(2, n, m), x), r, q = kl_qr(a, &r);
     SHAPE(q, 2, n, k);
     SHAPE(r, 2, k, m);
     double *vq = values_of(q), *vr = values_of(r);
@@ -119,7 +130,7 @@ static double determinant(const double *x, int n)
 static void equations(int n, int m)
 {
     double x[2 * 100], b[2 * 100], one[100], d[2];
-    kl_tensor a = noisy(5 * n, D(2, n, n), x), right = noisy(11, D(2, n, m), b);
+    kl_tensor a = mixed(5 * n, D(2, n, n), x), right = noisy(11, D(2, n, m), b);
     x[0] = 0; /* wants a pivot */
     kl_release(a), a = f64(D(2, n, n), x);
     if (n == 1)
@@ -153,12 +164,15 @@ static void special(void)
     kl_release(q), kl_release(r), kl_release(none), kl_release(wide);
     kl_tensor a = f64(D(2, 2), (double[]){1, 2, 2, 4}), zero = kl_zeros(dev, KL_F64, D(2, 2)), h;
     NEAR_LIST(kl_det(a), 0, 0);
-    NEAR_LIST(kl_cholesky(zero), 0, 0, 0, NAN, NAN);
+    NEAR_LIST(kl_cholesky(zero), 0, NAN, 0, NAN, NAN);
     q = kl_qr(zero, &r);
     NEAR_LIST(q, 0, 1, 0, 0, 1);
     NEAR_LIST(r, 0, 0, 0, 0, 0);
     kl_release(zero), h = kl_cast(a, KL_F16), q = kl_qr(h, &r);
     CHECK(kl_dtype_of(q) == KL_F16 && kl_dtype_of(r) == KL_F16);
+    kl_tensor c = kl_cholesky(h), i = kl_inverse(h);
+    CHECK(kl_dtype_of(c) == KL_F16 && kl_dtype_of(i) == KL_F16);
+    kl_release(c), kl_release(i);
     kl_release(a), kl_release(h), kl_release(q), kl_release(r);
 }
 
@@ -227,11 +241,15 @@ static kl_tensor g_inverse(kl_tensor x) { return kl_inverse(dominant(x)); }
 static kl_tensor g_det(kl_tensor x) { return kl_det(dominant(x)); }
 static kl_tensor g_qr(kl_tensor x)
 {
-    kl_tensor r, q = kl_qr(x, &r);
+    double v[64];
+    int64_t dims[KL_MAX_RANK];
+    kl_tensor r, q, far = mixed(4, kl_shape(x, dims), dims, v);
+    q = kl_qr(kl_add(x, kl_mul_scalar(far, 2)), &r);
     return kl_concat(2, (kl_tensor[]){kl_reshape(q, 1, (int64_t[]){-1}), kl_reshape(r, 1, (int64_t[]){-1})}, 0);
 }
 static kl_tensor g_second(kl_tensor x) /* a gradient's gradient */
 {
+    kl_requires_grad(x);
     kl_tensor y = kl_sum_all(kl_square(kl_inverse(dominant(x))));
     return kl_grad(y, x);
 }
@@ -256,8 +274,9 @@ static void refused_linalg(kl_tensor t, kl_status code, int line, const char *co
 
 static void misuse(void)
 {
-    kl_tensor a = kl_zeros(dev, KL_F32, D(2, 3)), s = kl_zeros(dev, KL_F32, D(3, 3)), i = kl_zeros(dev, KL_I32, D(3, 3));
-    kl_tensor none = kl_zeros(dev, KL_F32, D(3, 0)), h = kl_zeros(dev, KL_F16, D(3)), r;
+    kl_tensor a = kl_zeros(dev, KL_F32, D(2, 3)), s = kl_zeros(dev, KL_F32, D(3, 3));
+    kl_tensor i = kl_zeros(dev, KL_I32, D(3, 3)), none = kl_zeros(dev, KL_F32, D(3, 0));
+    kl_tensor h = kl_zeros(dev, KL_F16, D(3)), r;
     REFUSED(kl_cholesky(a), KL_ERR_SHAPE, "cholesky: ", "[...,n,n]", "[2,3]");
     REFUSED(kl_cholesky(i), KL_ERR_TYPE, "cholesky: ", "i32");
     REFUSED(kl_solve(s, a), KL_ERR_SHAPE, "solve: ", "[3,3] and [2,3]");

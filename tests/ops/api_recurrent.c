@@ -5,7 +5,9 @@
 enum { H = 3, I = 2, B = 2 };
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-struct given { double x[12 * B * I], w[4 * H * I], r[4 * H * H], bias[4 * H], late[4 * H], peep[3 * H], h[B * H], c[B * H]; };
+struct given {
+    double x[12 * B * I], w[4 * H * I], r[4 * H * H], bias[4 * H], late[4 * H], peep[3 * H], h[B * H], c[B * H];
+};
 
 static kl_tensor twice(void *ctx, kl_tensor a, int which)
 {
@@ -51,8 +53,8 @@ static void step(const struct given *g, int kind, bool reset_last, bool coupled,
 
 static void run(int kind, int T, int options)
 {
-    bool plain = options & 1, reverse = options & 2, lengths = options & 4, reset_last = options & 8, coupled = reset_last,
-         other = options & 16;
+    bool plain = options & 1, reverse = options & 2, lengths = options & 4, reset_last = options & 8;
+    bool coupled = reset_last, other = options & 16;
     struct given g;
     int gates = kind == KL_CELL_LSTM ? 4 : kind == KL_CELL_GRU ? 3 : 1, length[B] = {T, T};
     double *part[] = {g.x, g.w, g.r, g.bias, g.late, g.peep, g.h, g.c}, y[12 * B * H] = {0}, h[B * H], c[B * H];
@@ -106,8 +108,8 @@ static kl_tensor g_gru(kl_tensor v) { return recurrent_of(KL_CELL_GRU, 3, v); }
 
 static void misuse(void)
 {
-    kl_tensor x = kl_zeros(dev, KL_F32, D(4, 2, 3)), w = kl_zeros(dev, KL_F32, D(8, 3)), r = kl_zeros(dev, KL_F32, D(8, 2));
-    kl_tensor i = kl_zeros(dev, KL_I32, D(8, 2)), out[3];
+    kl_tensor x = kl_zeros(dev, KL_F32, D(4, 2, 3)), w = kl_zeros(dev, KL_F32, D(8, 3));
+    kl_tensor r = kl_zeros(dev, KL_F32, D(8, 2)), i = kl_zeros(dev, KL_I32, D(8, 2)), out[3];
     CHECK(kl_recurrent(KL_CELL_GRU, x, w, r, NULL, out) == KL_ERR_SHAPE && strstr(kl_last_error(), "[6 H") == NULL &&
           strstr(kl_last_error(), "recurrent: needs x [T,B,I], w [3 H,I]"));
     CHECK(kl_check(out[0]) == KL_ERR_SHAPE);

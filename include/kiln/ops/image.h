@@ -48,8 +48,8 @@ KL_API_AT kl_tensor kl_resize(kl_tensor a, int naxes, const int *axes, const int
 /* What lies outside of the tensor: zeros, the border's elements, or what is as far inside of the border. */
 typedef enum kl_sample_border { KL_SAMPLE_ZEROS, KL_SAMPLE_BORDER, KL_SAMPLE_REFLECTION } kl_sample_border;
 
-/* a: [N, C, L1..Ln]  grid: floats [N, O..., n], n 1 to 3  ->  [N, C, O...]: a at these places, the last axis first
- * (x, y, z); -1 and 1 are the borders' elements (corners), or half an element outside of them.  a: floats, or numbers with
+/* a: [N, C, L1..Ln]  grid: floats [N, O..., n], n 1 to 3  ->  [N, C, O...]: a at these places, the last axis first (x,
+ * y, z); -1 and 1 are the borders' elements (corners), or half an element outside of them.  a: floats, or numbers with
  * NEAREST.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_grid_sample(kl_tensor a, kl_tensor grid, kl_sampling sampling, kl_sample_border border,
                                    bool corners);

@@ -12,15 +12,15 @@ extern "C" {
 
 /* ---- factors and equations ---- */
 
-/* a: [..., n, n]  ->  lower L with L L^T = (a + a^T) / 2; NaN from the column on in which that is not positive definite.
- * [SHAPE, TYPE] */
+/* a: [..., n, n]  ->  lower L with L L^T = (a + a^T) / 2; NaN from the column on in which that is not positive
+ * definite. [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_cholesky(kl_tensor a);
-/* a: [..., n, n]  b: [..., n, m], the same batch  ->  x with a x = b, or a^T x = b, of which a's lower or upper triangle
- * is all that is read.  A zero on the diagonal divides.  [SHAPE, TYPE] */
+/* a: [..., n, n]  b: [..., n, m], the same batch  ->  x with a x = b, or a^T x = b, of which a's lower or upper
+ * triangle is all that is read.  A zero on the diagonal divides.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_triangular_solve(kl_tensor a, kl_tensor b, bool upper, bool transposed);
-/* a: [..., m, n], k = min(m, n)  ->  q: [..., m, k] with orthonormal columns, and a new handle in *r: [..., k, n], upper
- * triangular, with q r = a (Householder; signs as in LAPACK).  No gradient where the first k columns are dependent.
- * [SHAPE, TYPE, ARGUMENT: r is NULL] */
+/* a: [..., m, n], k = min(m, n)  ->  q: [..., m, k] with orthonormal columns, and a new handle in *r: [..., k, n],
+ * upper triangular, with q r = a (Householder; signs as in LAPACK).  No gradient where the first k columns are
+ * dependent. [SHAPE, TYPE, ARGUMENT: r is NULL] */
 KL_API_AT kl_tensor kl_qr(kl_tensor a, kl_tensor *r);
 /* a: [..., n, n]  b: [..., n, m], the same batch  ->  x with a x = b, by elimination with pivots from a column; of a
  * singular matrix infinite or NaN.  [SHAPE, TYPE] */

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* Gates, in the order of their rows in weights and biases: RNN one; LSTM input, output, forget, cell; GRU update, reset,
- * new. */
+/* Gates, in the order of their rows in weights and biases: RNN one; LSTM input, output, forget, cell; GRU update,
+ * reset, new. */
 typedef enum kl_cell_kind { KL_CELL_RNN, KL_CELL_LSTM, KL_CELL_GRU } kl_cell_kind;
 /* Another activation than the usual one; which: of gates (RNN: of the only one) 0, of the cell or the new state 1, of
  * LSTM's result 2.  Called while the loop's body is recorded. */
