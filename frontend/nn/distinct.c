@@ -44,9 +44,10 @@ kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset
     char text[SHAPE_TEXT];
     if (!t || !describe(t, site, op, "the tensor", a, &v))
         return op_failed();
-    int64_t n = v.shape.rank ? v.shape.dim[v.shape.rank - 1] : 0, far = offset < 0 ? -(offset + 1) + 1 : offset, m, all;
-    if (v.shape.rank < 1 || v.shape.rank == KL_MAX_RANK || offset == INT64_MIN || __builtin_add_overflow(n, far, &m) ||
-        __builtin_mul_overflow(m + 1, m + 1, &all))
+    int64_t n = v.shape.rank ? v.shape.dim[v.shape.rank - 1] : 0, far = offset > INT64_MIN && offset < 0 ? -offset : offset, m;
+    bool fits = v.shape.rank >= 1 && v.shape.rank < KL_MAX_RANK && offset > INT64_MIN &&
+                !__builtin_add_overflow(n, far, &m) && m < INT64_C(1) << 31;
+    if (!fits)
         return refuse(t, site, KL_ERR_SHAPE, "%s: no matrix of %s with offset %" PRId64, op,
                       shape_text(&v.shape, text, sizeof text), offset);
     struct shape s = v.shape, flat = v.shape;

@@ -32,11 +32,7 @@ static struct thread *sizes_begin(const kl_site *site, const char *op, kl_tensor
 static kl_tensor adaptive_axis(const kl_site *site, kl_tensor a, int axis, int rank, int64_t length, int64_t size,
                                bool mean)
 {
-    int64_t longest = 0, dims[KL_MAX_RANK + 1] = {0};
-    for (int64_t i = 0; i < size; i++) {
-        int64_t first = i * length / size, end = ((i + 1) * length + size - 1) / size;
-        longest = end - first > longest ? end - first : longest;
-    }
+    int64_t longest = (length + size - 1) / size + 1, dims[KL_MAX_RANK + 1] = {0};
     kl_tensor i = kl_unsqueeze(kl_arange(kl_device_of(a), KL_I64, size), -1);
     kl_tensor L = number(site, a, KL_I64, (double)length), S = number(site, a, KL_I64, (double)size);
     kl_tensor first = kl_div(kl_mul(i, L), S), one = number(site, a, KL_I64, 1);

@@ -201,6 +201,8 @@ static void misuse(void)
     REFUSED(kl_nll_loss_with(a, a, &ignores), KL_ERR_ARGUMENT, "nll_loss_with: ", "ignored");
     REFUSED(kl_diagonal(a, 0, 1, -1), KL_ERR_SHAPE, "diagonal: ", "twice");
     REFUSED(kl_diagonal(a, 0, 1, 2), KL_ERR_SHAPE, "diagonal: ", "axis 2");
+    REFUSED(kl_diagonal_matrix(a, INT64_MAX - 2), KL_ERR_SHAPE, "diagonal_matrix: ", "[2,3]");
+    REFUSED(kl_diagonal(a, INT64_MAX, 5, 1), KL_ERR_SHAPE, "diagonal: ");
     REFUSED(kl_diagonal_matrix(a, INT64_MIN), KL_ERR_SHAPE, "diagonal_matrix: ", "[2,3]");
     REFUSED(kl_nonzero(a, -1, NULL), KL_ERR_SHAPE, "nonzero: ");
     REFUSED(kl_unique(a, -1, NULL, NULL, NULL), KL_ERR_SHAPE, "unique: ");
