@@ -44,7 +44,8 @@ kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset
     char text[SHAPE_TEXT];
     if (!t || !describe(t, site, op, "the tensor", a, &v))
         return op_failed();
-    int64_t n = v.shape.rank ? v.shape.dim[v.shape.rank - 1] : 0, far = offset > INT64_MIN && offset < 0 ? -offset : offset, m;
+    int64_t n = v.shape.rank ? v.shape.dim[v.shape.rank - 1] : 0, m;
+    int64_t far = offset > INT64_MIN && offset < 0 ? -offset : offset;
     bool fits = v.shape.rank >= 1 && v.shape.rank < KL_MAX_RANK && offset > INT64_MIN &&
                 !__builtin_add_overflow(n, far, &m) && m < INT64_C(1) << 31;
     if (!fits)
