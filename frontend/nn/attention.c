@@ -55,6 +55,12 @@ static kl_tensor leads_differ(struct thread *t, const kl_site *site, const struc
 
 kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal)
 {
+    return attention_scaled(site, q, k, v, mask, causal, 0);
+}
+
+kl_tensor attention_scaled(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal,
+                           double scale)
+{
     const kl_tensor in[] = {q, k, v, mask};
     struct thread *t = thread_self();
     struct view view[4] = {{0}};
@@ -97,7 +103,9 @@ kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tens
         return op_failed();
     struct call c = {.site = site, .op = "attention", .proto = {.op = OP_attention, .nin = mask.id ? 4 : 3}};
     int64_t depth = p[0].columns;
-    c.proto.attr.attention.scale = dtype_bits(KL_F64, depth ? 1 / sqrt((double)depth) : 1);
+    if (scale == 0)
+        scale = depth ? 1 / sqrt((double)depth) : 1;
+    c.proto.attr.attention.scale = dtype_bits(KL_F64, scale);
     c.proto.attr.attention.causal = causal;
     for (unsigned i = 0; i < 3; i++)
         c.in[i] = nn_attention_spread(site, in[i], &view[i].shape, &lead, p[i].rows, p[i].columns);

@@ -6,10 +6,12 @@
 
 enum { TERMS = 16, LETTERS = 128 };
 
-/* A tensor and the letter of each of its axes. */
+/* A tensor and the letter of each of its axes.  The axes of an ellipsis have the letters 1..8, the last one 8; while
+ * their number is not known, ELLIPSIS stands for them. */
+enum { ELLIPSIS = '.' };
 struct term {
     kl_tensor x;
-    char letter[KL_MAX_RANK];
+    char letter[KL_MAX_RANK + 1];
     uint32_t rank;
 };
 
@@ -23,6 +25,7 @@ struct einsum {
     struct view like;            /* of the first operand: for constants */
     bool known[LETTERS];
     int64_t length[LETTERS];     /* of each letter's axes */
+    int64_t own[TERMS][KL_MAX_RANK + 1]; /* of a term's axes of its ellipsis */
 };
 
 static bool is_letter(char c)
@@ -44,7 +47,7 @@ static bool put_letter(struct einsum *e, struct term *m, char c)
 {
     if (!is_letter(c))
         return BAD(e, KL_ERR_ARGUMENT, "'%c' in \"%.80s\" is no subscript: letters, ',' and one '->'", c, e->text);
-    if (m->rank == KL_MAX_RANK)
+    if (m->rank == KL_MAX_RANK + (position(m, ELLIPSIS) >= 0))
         return BAD(e, KL_ERR_ARGUMENT, "\"%.80s\" has more than %d subscripts at '%c'", e->text, KL_MAX_RANK, c);
     if (m == &e->out && position(m, c) >= 0)
         return BAD(e, KL_ERR_ARGUMENT, "subscript '%c' occurs twice in the result of \"%.80s\"", c, e->text);
@@ -52,9 +55,12 @@ static bool put_letter(struct einsum *e, struct term *m, char c)
     return true;
 }
 
-/* Letters that occur once, in order. */
+/* The axes of an ellipsis, and letters that occur once, in order. */
 static bool implicit_output(struct einsum *e)
 {
+    for (int i = 0; i < e->n && !e->out.rank; i++)
+        if (position(&e->term[i], ELLIPSIS) >= 0)
+            e->out.letter[e->out.rank++] = ELLIPSIS;
     for (int c = 'A'; c <= 'z'; c++) {
         int uses = 0;
         for (int i = 0; i < e->n; i++)
@@ -80,6 +86,9 @@ static bool parse(struct einsum *e)
         } else if (p[0] == '-' && p[1] == '>' && m != &e->out) {
             m = &e->out;
             p++;
+        } else if (!strncmp(p, "...", 3) && position(m, ELLIPSIS) < 0 && m->rank <= KL_MAX_RANK) {
+            m->letter[m->rank++] = ELLIPSIS;
+            p += 2;
         } else if (!put_letter(e, m, *p)) {
             return false;
         }
@@ -90,10 +99,39 @@ static bool parse(struct einsum *e)
     return m == &e->out || implicit_output(e);
 }
 
+/* Puts the letters of `axes` axes in the place of an ellipsis, if there is one; false: too many. */
+static bool expand_ellipsis(struct term *m, int axes)
+{
+    int at = position(m, ELLIPSIS), behind = (int)m->rank - at - 1;
+    if (at < 0)
+        return true;
+    if (axes < 0 || (int)m->rank - 1 + axes > KL_MAX_RANK)
+        return false;
+    memmove(m->letter + at + axes, m->letter + at + 1, (size_t)behind);
+    for (int i = 0; i < axes; i++)
+        m->letter[at + i] = (char)(KL_MAX_RANK - axes + 1 + i);
+    m->rank = m->rank - 1 + (uint32_t)axes;
+    return true;
+}
+
+/* Axes of an ellipsis that have one element, where others have more, go: what they are multiplied with is as long. */
+static void broadcast_ellipsis(const struct einsum *e, struct term *m)
+{
+    for (int j = (int)m->rank - 1; j >= 0; j--) {
+        int c = m->letter[j];
+        if (c > KL_MAX_RANK || e->length[c] == 1 || e->own[m - e->term][c] != 1)
+            continue;
+        m->x = kl_squeeze_at(e->site, m->x, j);
+        m->rank--;
+        memmove(&m->letter[j], &m->letter[j + 1], m->rank - (uint32_t)j);
+    }
+}
+
 /* Each letter has one length, and the result's letters have one at all. */
 static bool check_operands(struct einsum *e, const kl_tensor *operand)
 {
     char text[SHAPE_TEXT];
+    int most = 0; /* axes of an ellipsis */
     for (int i = 0; i < e->n; i++) {
         struct term *m = &e->term[i];
         struct view v;
@@ -102,19 +140,29 @@ static bool check_operands(struct einsum *e, const kl_tensor *operand)
             return false;
         if (i == 0)
             e->like = v;
-        if (v.shape.rank != m->rank)
+        int axes = (int)v.shape.rank - (int)m->rank + 1;
+        most = position(m, ELLIPSIS) >= 0 && axes > most ? axes : most;
+        if (!expand_ellipsis(m, axes) || v.shape.rank != m->rank)
             return BAD(e, KL_ERR_SHAPE, "term %d of \"%.80s\" has %u subscripts for shape %s", i + 1, e->text, m->rank,
                        shape_text(&v.shape, text, sizeof text));
         for (uint32_t j = 0; j < m->rank; j++) {
             int c = m->letter[j];
+            if (c <= KL_MAX_RANK)
+                e->own[i][c] = v.shape.dim[j];
+            if (c <= KL_MAX_RANK && e->known[c] && (v.shape.dim[j] == 1 || e->length[c] == 1)) {
+                e->length[c] = v.shape.dim[j] == 1 ? e->length[c] : v.shape.dim[j];
+                continue;
+            }
             if (e->known[c] && e->length[c] != v.shape.dim[j])
                 return BAD(e, KL_ERR_SHAPE, "subscript '%c' of \"%.80s\" has lengths %" PRId64 " and %" PRId64
-                           ", the second in term %d with shape %s", c, e->text, e->length[c], v.shape.dim[j], i + 1,
-                           shape_text(&v.shape, text, sizeof text));
+                           ", the second in term %d with shape %s", c <= KL_MAX_RANK ? ELLIPSIS : c, e->text,
+                           e->length[c], v.shape.dim[j], i + 1, shape_text(&v.shape, text, sizeof text));
             e->known[c] = true;
             e->length[c] = v.shape.dim[j];
         }
     }
+    if (!expand_ellipsis(&e->out, most))
+        return BAD(e, KL_ERR_SHAPE, "the result of \"%.80s\" has more than %d axes", e->text, KL_MAX_RANK);
     for (uint32_t j = 0; j < e->out.rank; j++)
         if (!e->known[(int)e->out.letter[j]])
             return BAD(e, KL_ERR_ARGUMENT, "subscript '%c' of the result is in no operand of \"%.80s\"",
@@ -198,6 +246,8 @@ static void einsum_multiply(const struct einsum *e, struct term *a, const struct
 
 static kl_tensor contract(struct einsum *e)
 {
+    for (int i = 0; i < e->n; i++)
+        broadcast_ellipsis(e, &e->term[i]);
     struct term all = e->term[0];
     diagonals(e, &all);
     for (int i = 1; i < e->n; i++) {

@@ -14,6 +14,11 @@ kl_tensor narrowed(struct thread *t, kl_tensor result); /* for compose_end */
 /* Under autocast: reported, and true. */
 bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead);
 
+/* ---- nn/attention.c ---- */
+/* kl_attention with a scale of the scores; 0: its own */
+kl_tensor attention_scaled(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal,
+                           double scale);
+
 /* ---- nn/activation.c ---- */
 /* Starts composite `op` of a floating tensor, whose view it gives; NULL: reported, and op_failed() is the result. */
 struct thread *floats_begin(const kl_site *site, const char *op, kl_tensor a, struct view *v);

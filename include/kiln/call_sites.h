@@ -372,6 +372,51 @@ KL_API kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis);
 KL_API kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_dot_general_at(const kl_site *site, kl_tensor a, kl_tensor b, int nbatch, const int *batch_a,
                                    const int *batch_b, int ncontract, const int *contract_a, const int *contract_b);
+KL_API kl_tensor kl_attention_with_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v,
+                                      const kl_attention_options *options, kl_tensor *keys, kl_tensor *values);
+KL_API kl_tensor kl_cross_entropy_with_at(const kl_site *site, kl_tensor logits, kl_tensor target,
+                                          const kl_class_loss_options *options);
+KL_API kl_tensor kl_nll_loss_with_at(const kl_site *site, kl_tensor log_probs, kl_tensor target,
+                                     const kl_class_loss_options *options);
+KL_API kl_tensor kl_diagonal_at(const kl_site *site, kl_tensor a, int64_t offset, int axis0, int axis1);
+KL_API kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset);
+KL_API kl_tensor kl_nonzero_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor *count);
+KL_API kl_tensor kl_unique_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor *count, kl_tensor *inverse,
+                              kl_tensor *counts);
+KL_API kl_tensor kl_resize_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, const int64_t *sizes,
+                              const kl_resize_options *options);
+KL_API kl_tensor kl_grid_sample_at(const kl_site *site, kl_tensor a, kl_tensor grid, kl_sampling sampling,
+                                   kl_sample_border border, bool corners);
+KL_API kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor boxes, kl_tensor image,
+                                 const kl_roi_options *options);
+KL_API kl_tensor kl_adaptive_avg_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *sizes);
+KL_API kl_tensor kl_adaptive_max_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *sizes);
+KL_API kl_tensor kl_max_pool_places_at(const kl_site *site, kl_tensor a, int n, const int64_t *window,
+                                       const int64_t *stride, const int64_t *low, const int64_t *high,
+                                       const int64_t *dilation, kl_tensor *places);
+KL_API kl_tensor kl_max_unpool_at(const kl_site *site, kl_tensor a, kl_tensor places, int n, const int64_t *sizes);
+KL_API kl_tensor kl_gather_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, int batch, unsigned flags);
+KL_API kl_tensor kl_scatter_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, kl_tensor update,
+                                  kl_scatter_kind kind, unsigned flags);
+KL_API kl_tensor kl_gather_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, unsigned flags);
+KL_API kl_tensor kl_scatter_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update,
+                                        kl_scatter_kind kind, unsigned flags);
+KL_API kl_tensor kl_index_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, unsigned flags);
+KL_API kl_tensor kl_index_scatter_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, kl_tensor update,
+                                     kl_scatter_kind kind, unsigned flags);
+KL_API kl_tensor kl_pad_border_at(const kl_site *site, kl_tensor a, const int64_t *low, const int64_t *high,
+                                  kl_border border);
+KL_API kl_tensor kl_cholesky_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_triangular_solve_at(const kl_site *site, kl_tensor a, kl_tensor b, bool upper, bool transposed);
+KL_API kl_tensor kl_qr_at(const kl_site *site, kl_tensor a, kl_tensor *r);
+KL_API kl_tensor kl_solve_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_inverse_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_det_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_fft_at(const kl_site *site, kl_tensor a, int axis, bool inverse);
+KL_API kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis);
+KL_API kl_tensor kl_irfft_at(const kl_site *site, kl_tensor a, int axis, int64_t n);
+KL_API kl_status kl_recurrent_at(const kl_site *site, kl_cell_kind kind, kl_tensor x, kl_tensor w, kl_tensor r,
+                                 const kl_recurrent_options *options, kl_tensor out[3]);
 KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
 KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
@@ -774,6 +819,37 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_logcumsumexp(...) kl_logcumsumexp_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
 #define kl_dot_general(...) kl_dot_general_at(KL_HERE, __VA_ARGS__)
+#define kl_attention_with(...) kl_attention_with_at(KL_HERE, __VA_ARGS__)
+#define kl_cross_entropy_with(...) kl_cross_entropy_with_at(KL_HERE, __VA_ARGS__)
+#define kl_nll_loss_with(...) kl_nll_loss_with_at(KL_HERE, __VA_ARGS__)
+#define kl_diagonal(...) kl_diagonal_at(KL_HERE, __VA_ARGS__)
+#define kl_diagonal_matrix(...) kl_diagonal_matrix_at(KL_HERE, __VA_ARGS__)
+#define kl_nonzero(...) kl_nonzero_at(KL_HERE, __VA_ARGS__)
+#define kl_unique(...) kl_unique_at(KL_HERE, __VA_ARGS__)
+#define kl_resize(...) kl_resize_at(KL_HERE, __VA_ARGS__)
+#define kl_grid_sample(...) kl_grid_sample_at(KL_HERE, __VA_ARGS__)
+#define kl_roi_align(...) kl_roi_align_at(KL_HERE, __VA_ARGS__)
+#define kl_adaptive_avg_pool(...) kl_adaptive_avg_pool_at(KL_HERE, __VA_ARGS__)
+#define kl_adaptive_max_pool(...) kl_adaptive_max_pool_at(KL_HERE, __VA_ARGS__)
+#define kl_max_pool_places(...) kl_max_pool_places_at(KL_HERE, __VA_ARGS__)
+#define kl_max_unpool(...) kl_max_unpool_at(KL_HERE, __VA_ARGS__)
+#define kl_gather_nd(...) kl_gather_nd_at(KL_HERE, __VA_ARGS__)
+#define kl_scatter_nd(...) kl_scatter_nd_at(KL_HERE, __VA_ARGS__)
+#define kl_gather_elements(...) kl_gather_elements_at(KL_HERE, __VA_ARGS__)
+#define kl_scatter_elements(...) kl_scatter_elements_at(KL_HERE, __VA_ARGS__)
+#define kl_index(...) kl_index_at(KL_HERE, __VA_ARGS__)
+#define kl_index_scatter(...) kl_index_scatter_at(KL_HERE, __VA_ARGS__)
+#define kl_pad_border(...) kl_pad_border_at(KL_HERE, __VA_ARGS__)
+#define kl_cholesky(...) kl_cholesky_at(KL_HERE, __VA_ARGS__)
+#define kl_triangular_solve(...) kl_triangular_solve_at(KL_HERE, __VA_ARGS__)
+#define kl_qr(...) kl_qr_at(KL_HERE, __VA_ARGS__)
+#define kl_solve(...) kl_solve_at(KL_HERE, __VA_ARGS__)
+#define kl_inverse(...) kl_inverse_at(KL_HERE, __VA_ARGS__)
+#define kl_det(...) kl_det_at(KL_HERE, __VA_ARGS__)
+#define kl_fft(...) kl_fft_at(KL_HERE, __VA_ARGS__)
+#define kl_rfft(...) kl_rfft_at(KL_HERE, __VA_ARGS__)
+#define kl_irfft(...) kl_irfft_at(KL_HERE, __VA_ARGS__)
+#define kl_recurrent(...) kl_recurrent_at(KL_HERE, __VA_ARGS__)
 #define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)

@@ -278,6 +278,12 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 
 #include <kiln/ops.h>
 #include <kiln/nn.h>
+#include <kiln/ops/indexing.h>
+#include <kiln/ops/image.h>
+#include <kiln/ops/classes.h>
+#include <kiln/ops/linalg.h>
+#include <kiln/ops/recurrent.h>
+#include <kiln/ops/attention.h>
 #include <kiln/device.h>
 #include <kiln/autodiff.h>
 #include <kiln/collective.h>

@@ -86,8 +86,9 @@ KL_API_AT kl_tensor kl_embedding(kl_tensor table, kl_tensor ids);
 /* x: [..., K]  w: [K, N]  b: [N] or kl_none  ->  x w + b.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_linear(kl_tensor x, kl_tensor w, kl_tensor b);
 /* Sum of products of n operands (1..16, any number dtype) by subscripts, a letter an axis: "bij,bjk->bik".  A letter
- * that is not in the result is summed over; one twice in an operand is its diagonal.  Without "->" the result has
- * the letters that occur once, in alphabetical order.  Products go from left to right.
+ * that is not in the result is summed over; one twice in an operand is its diagonal.  "..." stands for any number of
+ * axes, which broadcast with those of other operands: "...ij,jk->...ik".  Without "->" the result has "..." and the
+ * letters that occur once, in alphabetical order.  Products go from left to right.
  * [ARGUMENT: the subscripts, SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_einsum(const char *subscripts, int n, const kl_tensor *operand);
 /* q: [..., L, D]  k: [..., M, D]  v: [..., M, E]  ->  softmax(q k^T / sqrt(D)) v: [..., L, E]; leading axes (batch,

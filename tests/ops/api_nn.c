@@ -497,7 +497,7 @@ static void misuse(void)
     REFUSED(kl_einsum("ij,j->i", 2, two), KL_ERR_SHAPE, "einsum: term 2", "1 subscripts", "[2,3]");
     REFUSED(kl_einsum("ij,ij->k", 2, two), KL_ERR_ARGUMENT, "einsum: subscript 'k'");
     REFUSED(kl_einsum("ij,ij->ii", 2, two), KL_ERR_ARGUMENT, "einsum: subscript 'i' occurs twice");
-    REFUSED(kl_einsum("i...,ij", 2, two), KL_ERR_ARGUMENT, "einsum: '.'");
+    REFUSED(kl_einsum("i..,ij", 2, two), KL_ERR_ARGUMENT, "einsum: '.'");
     REFUSED(kl_einsum("ij->i->j", 1, two), KL_ERR_ARGUMENT, "einsum: '-'");
     REFUSED(kl_einsum("ij->i,j", 1, two), KL_ERR_ARGUMENT, "einsum: ','");
     REFUSED(kl_einsum("ij", 2, two), KL_ERR_ARGUMENT, "einsum: ", "fewer", "2 operands");

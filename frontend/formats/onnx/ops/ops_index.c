@@ -1,7 +1,5 @@
 /* Operators that choose elements by index. */
 #include "frontend/formats/onnx/onnx.h"
-#include <stdlib.h>
-#include <string.h>
 
 /* Indices below 0 count from the end. */
 static kl_tensor from_start(struct node *n, kl_tensor index, int64_t length)
@@ -32,134 +30,46 @@ bool onnx_gather(struct node *n)
     return onnx_give(n, 0, kl_gather(a, axis, index_operand(n, 1, t.dims[axis])));
 }
 
-/* a without what the index's shape leaves out of all axes but one */
-static kl_tensor cut_to(struct node *n, kl_tensor a, const struct type *t, const struct type *index, int axis)
-{
-    int64_t stop[KL_MAX_RANK];
-    bool cuts = false;
-    for (int i = 0; i < t->rank; i++) {
-        stop[i] = i == axis ? t->dims[i] : index->dims[i];
-        cuts |= stop[i] != t->dims[i];
-    }
-    return cuts ? kl_slice(a, NULL, stop, NULL) : a;
-}
-
 bool onnx_gather_elements(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0);
-    struct type t, index;
-    int axis;
-    if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &index) ||
-        !onnx_axis(n, onnx_attr_int(n, "axis", 0), t.rank, &axis))
-        return false;
-    if (index.rank != t.rank)
-        return onnx_fails(n, KL_ERR_SHAPE, "operand and indices have %d and %d axes", t.rank, index.rank);
-    return onnx_give(n, 0, kl_take_along_axis(cut_to(n, a, &t, &index, axis), axis,
-                                              index_operand(n, 1, t.dims[axis])));
-}
-
-/* ---- places in the elements in a row ---- */
-
-static int64_t product(const int64_t *v, int n)
-{
-    int64_t p = 1;
-    for (int i = 0; i < n; i++)
-        p *= v[i];
-    return p;
-}
-
-/* index: [..., K], places in axes first .. first + K - 1 of t; [...]: the same in these axes as one. */
-static kl_tensor one_place(struct node *n, kl_tensor index, const struct type *t, int first, int64_t K)
-{
-    kl_tensor r = kl_none;
-    index = kl_cast(index, KL_I64);
-    for (int64_t k = 0; k < K; k++) {
-        kl_tensor x = kl_squeeze(kl_narrow(index, -1, k, 1), -1);
-        x = from_start(n, x, t->dims[first + k]);
-        r = k ? kl_add(kl_mul(r, onnx_number(n, KL_I64, (double)t->dims[first + k])), x) : x;
-    }
-    return r;
+    kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1);
+    return onnx_give(n, 0, kl_gather_elements(a, (int)onnx_attr_int(n, "axis", 0), index, KL_INDEX_FROM_END));
 }
 
 bool onnx_gather_nd(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1);
-    struct type t, x;
-    int batch = (int)onnx_attr_int(n, "batch_dims", 0);
-    if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &x))
-        return false;
-    int64_t K = x.rank ? x.dims[x.rank - 1] : 0;
-    if (x.rank < 1 || batch < 0 || batch >= x.rank || K < 1 || batch + K > t.rank ||
-        x.rank - 1 + t.rank - batch - K > KL_MAX_RANK)
-        return onnx_fails(n, KL_ERR_SHAPE, "indices do not fit the operand");
-    int rest = t.rank - batch - (int)K, rank = x.rank - 1;
-    int64_t rows = product(t.dims + batch, (int)K), dims[KL_MAX_RANK];
-    kl_tensor place = one_place(n, index, &t, batch, K);
-    if (batch) { /* row i of the batch is behind those before it */
-        int64_t shape[KL_MAX_RANK], count = product(t.dims, batch);
-        for (int i = 0; i < rank; i++)
-            shape[i] = i < batch ? x.dims[i] : 1;
-        kl_tensor at = kl_reshape(kl_arange(onnx_device(n), KL_I64, count), rank, shape);
-        place = kl_add(place, kl_mul(at, onnx_number(n, KL_I64, (double)rows)));
-        rows *= count;
-    }
-    dims[0] = rows;
-    memcpy(dims + 1, t.dims + batch + K, (size_t)rest * sizeof *dims);
-    return onnx_give(n, 0, kl_gather(kl_reshape(a, rest + 1, dims), 0, place));
+    return onnx_give(n, 0, kl_gather_nd(a, index, (int)onnx_attr_int(n, "batch_dims", 0), KL_INDEX_FROM_END));
 }
 
-/* Rows of `a` and of update by place; reduction by attribute. */
-static kl_tensor scattered(struct node *n, kl_tensor a, kl_tensor place, kl_tensor update)
+static bool scatter_kind(struct node *n, kl_scatter_kind *kind)
 {
-    if (onnx_attr_is(n, "reduction", "add", false))
-        return kl_index_add(a, 0, place, update);
-    if (onnx_attr_is(n, "reduction", "max", false))
-        return kl_index_max(a, 0, place, update);
-    if (onnx_attr_is(n, "reduction", "min", false))
-        return kl_index_min(a, 0, place, update);
+    static const struct { const char *name; kl_scatter_kind kind; } kinds[] = {
+        {"add", KL_SCATTER_ADD}, {"mul", KL_SCATTER_MUL}, {"max", KL_SCATTER_MAX}, {"min", KL_SCATTER_MIN},
+    };
+    *kind = KL_SCATTER_SET;
     if (onnx_attr_is(n, "reduction", "none", true))
-        return kl_index_put(a, 0, place, update);
-    onnx_fails(n, KL_ERR_ARGUMENT, "reduction 'mul' is not supported");
-    return kl_none;
+        return true;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (onnx_attr_is(n, "reduction", kinds[i].name, false))
+            return *kind = kinds[i].kind, true;
+    return onnx_fails(n, KL_ERR_ARGUMENT, "its reduction is none of none, add, mul, max and min");
 }
 
 bool onnx_scatter_nd(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1), update = onnx_in(n, 2);
-    struct type t, x;
-    if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &x))
-        return false;
-    int64_t K = x.rank ? x.dims[x.rank - 1] : 0;
-    if (x.rank < 1 || K < 1 || K > t.rank)
-        return onnx_fails(n, KL_ERR_SHAPE, "indices do not fit the operand");
-    int64_t dims[KL_MAX_RANK + 1], count = product(x.dims, x.rank - 1);
-    int rest = t.rank - (int)K;
-    memcpy(dims + 1, t.dims + K, (size_t)rest * sizeof *dims);
-    dims[0] = product(t.dims, (int)K);
-    kl_tensor rows = kl_reshape(a, rest + 1, dims);
-    dims[0] = count;
-    update = kl_reshape(update, rest + 1, dims);
-    kl_tensor place = kl_reshape(one_place(n, index, &t, 0, K), 1, &count);
-    return onnx_give(n, 0, kl_reshape(scattered(n, rows, place, update), t.rank, t.dims));
+    kl_scatter_kind kind;
+    return scatter_kind(n, &kind) && onnx_give(n, 0, kl_scatter_nd(a, index, update, kind, KL_INDEX_FROM_END));
 }
 
 bool onnx_scatter_elements(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0), update = onnx_in(n, 2);
-    struct type t, x;
-    int axis;
-    if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &x) || !onnx_axis(n, onnx_attr_int(n, "axis", 0), t.rank, &axis))
-        return false;
-    if (x.rank != t.rank)
-        return onnx_fails(n, KL_ERR_SHAPE, "operand and indices have %d and %d axes", t.rank, x.rank);
-    kl_tensor place = kl_none, index = kl_cast(index_operand(n, 1, t.dims[axis]), KL_I64);
-    for (int i = 0; i < t.rank; i++) {
-        kl_tensor at = i == axis ? index : kl_iota(onnx_device(n), KL_I64, x.rank, x.dims, i);
-        place = i ? kl_add(kl_mul(place, onnx_number(n, KL_I64, (double)t.dims[i])), at) : at;
-    }
-    int64_t all = product(t.dims, t.rank), count = product(x.dims, x.rank);
-    kl_tensor r = scattered(n, kl_reshape(a, 1, &all), kl_reshape(place, 1, &count), kl_reshape(update, 1, &count));
-    return onnx_give(n, 0, kl_reshape(r, t.rank, t.dims));
+    kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1), update = onnx_in(n, 2);
+    int axis = (int)onnx_attr_int(n, "axis", 0);
+    kl_scatter_kind kind;
+    return scatter_kind(n, &kind) &&
+           onnx_give(n, 0, kl_scatter_elements(a, axis, index, update, kind, KL_INDEX_FROM_END));
 }
 
 bool onnx_one_hot(struct node *n)
@@ -197,6 +107,14 @@ bool onnx_reverse_sequence(struct node *n)
 }
 
 /* ---- results whose shape depends on values ---- */
+
+static int64_t product(const int64_t *v, int n)
+{
+    int64_t p = 1;
+    for (int i = 0; i < n; i++)
+        p *= v[i];
+    return p;
+}
 
 bool onnx_compress(struct node *n)
 {

@@ -183,45 +183,22 @@ bool onnx_dropout(struct node *n)
 
 /* ---- losses ---- */
 
-/* log_p: [N, C, ...], labels operand 1: [N, ...], weights of classes operand 2: [C] */
-static bool give_loss(struct node *n, kl_tensor log_p)
+/* x: [N, C, ...], labels operand 1: [N, ...], weights of classes operand 2: [C] */
+static kl_tensor loss_of(struct node *n, kl_tensor (*loss)(const kl_site *, kl_tensor, kl_tensor,
+                                                           const kl_class_loss_options *))
 {
-    struct type t = onnx_type_of(log_p), w;
-    if (t.rank < 2)
-        return t.rank >= 0 ? onnx_fails(n, KL_ERR_SHAPE, "an operand without classes") : false;
-    kl_tensor label = kl_cast(onnx_in(n, 1), KL_I64), weight = kl_none;
-    if (onnx_has(n, 2)) {
-        if (!onnx_type(n, 2, &w))
-            return false;
-        weight = onnx_in(n, 2);
-    }
-    kl_tensor zero = onnx_number(n, t.dtype, 0), ignored = kl_none;
-    if (onnx_attr(n, "ignore_index")) {
-        ignored = kl_eq(label, onnx_number(n, KL_I64, (double)onnx_attr_int(n, "ignore_index", 0)));
-        label = kl_where(ignored, onnx_number(n, KL_I64, 0), label);
-    }
-    kl_tensor loss = kl_neg(kl_squeeze(kl_take_along_axis(log_p, 1, kl_unsqueeze(label, 1)), 1));
-    if (t.rank == 2 && kl_rank(label) != 1)
-        return onnx_fails(n, KL_ERR_SHAPE, "the labels do not fit the classes");
-    kl_tensor one = onnx_number(n, t.dtype, 1);
-    kl_tensor each = weight.id ? kl_gather(weight, 0, label) : one;
-    if (ignored.id)
-        each = kl_where(ignored, zero, each);
-    if (weight.id || ignored.id)
-        loss = kl_mul(loss, each);
-    if (onnx_attr_is(n, "reduction", "none", false))
-        return onnx_give(n, 0, loss);
-    if (onnx_attr_is(n, "reduction", "sum", false))
-        return onnx_give(n, 0, kl_sum(loss, 0, NULL, false));
-    if (!weight.id && !ignored.id)
-        return onnx_give(n, 0, kl_mean(loss, 0, NULL, false));
-    return onnx_give(n, 0, kl_div(kl_sum(loss, 0, NULL, false), kl_sum(each, 0, NULL, false)));
+    kl_tensor x = onnx_in(n, 0), label = onnx_in(n, 1);
+    kl_class_loss_options o = {.weight = onnx_in(n, 2), .ignores = onnx_attr(n, "ignore_index"),
+                               .ignored = onnx_attr_int(n, "ignore_index", 0),
+                               .reduction = onnx_attr_is(n, "reduction", "none", false) ? KL_LOSS_EACH
+                                            : onnx_attr_is(n, "reduction", "sum", false) ? KL_LOSS_SUM : KL_LOSS_MEAN};
+    return loss(KL_HERE, x, label, &o);
 }
 
-bool onnx_nll_loss(struct node *n) { return give_loss(n, onnx_in(n, 0)); }
+bool onnx_nll_loss(struct node *n) { return onnx_give(n, 0, loss_of(n, kl_nll_loss_with_at)); }
 
 bool onnx_softmax_cross_entropy(struct node *n)
 {
-    kl_tensor log_p = kl_log_softmax(onnx_in(n, 0), 1);
-    return give_loss(n, log_p) && (!onnx_wants(n, 1) || onnx_give(n, 1, log_p));
+    return onnx_give(n, 0, loss_of(n, kl_cross_entropy_with_at)) &&
+           (!onnx_wants(n, 1) || onnx_give(n, 1, kl_log_softmax(onnx_in(n, 0), 1)));
 }

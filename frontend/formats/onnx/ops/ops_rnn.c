@@ -3,27 +3,17 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RNN, LSTM, GRU };
-/* A scan's product is about three times as fast on weights that are transposed before it, which takes as long as
- * several steps: it pays from so many on. */
-enum { STEPS_TRANSPOSED = 8 };
-static const int gate_counts[] = {[RNN] = 1, [LSTM] = 4, [GRU] = 3};
-
 struct cell {
     struct node *n;
-    int kind;
+    kl_cell_kind kind;
     char activation[3][20];           /* of this direction: f, g, h */
     double alpha[3], beta[3], clip;
-    bool linear_before_reset, input_forget, masked;
-    int64_t H;
     kl_dtype dtype;
-    kl_tensor R, Rb;                  /* recurrent weights; GRU's recurrent bias of its last gate */
-    bool transposed;                  /* R is [H, gates H], not [gates H, H] as in the model */
-    kl_tensor P[3];                   /* peepholes i, o, f */
 };
 
-static kl_tensor activated(struct cell *c, kl_tensor a, int which)
+static kl_tensor activated(void *ctx, kl_tensor a, int which)
 {
+    struct cell *c = ctx;
     struct node *n = c->n;
     const char *s = c->activation[which];
     kl_tensor alpha = onnx_number(n, c->dtype, c->alpha[which]), beta = onnx_number(n, c->dtype, c->beta[which]);
@@ -56,83 +46,6 @@ static kl_tensor activated(struct cell *c, kl_tensor a, int which)
     return kl_none;
 }
 
-static kl_tensor gate(struct cell *c, kl_tensor a, int i)
-{
-    struct node *n = c->n;
-    return kl_narrow(a, -1, i * c->H, c->H);
-}
-
-/* h times the recurrent weights of `count` gates. */
-static kl_tensor recurrent(struct cell *c, kl_tensor h, int first, int count)
-{
-    struct node *n = c->n;
-    if (c->transposed)
-        return kl_matmul(h, kl_narrow(c->R, 1, first * c->H, count * c->H));
-    return kl_matmul(h, kl_transpose(kl_narrow(c->R, 0, first * c->H, count * c->H), 0, 1));
-}
-
-static void lstm_step(struct cell *c, kl_tensor x, kl_tensor h, kl_tensor s, kl_tensor *h2, kl_tensor *s2)
-{
-    struct node *n = c->n;
-    kl_tensor a = kl_add(x, recurrent(c, h, 0, 4));
-    kl_tensor i = gate(c, a, 0), o = gate(c, a, 1), f = gate(c, a, 2), g = gate(c, a, 3);
-    if (c->P[0].id) {
-        i = kl_add(i, kl_mul(c->P[0], s));
-        f = kl_add(f, kl_mul(c->P[2], s));
-    }
-    i = activated(c, i, 0);
-    f = c->input_forget ? kl_sub(onnx_number(n, c->dtype, 1), i) : activated(c, f, 0);
-    *s2 = kl_add(kl_mul(f, s), kl_mul(i, activated(c, g, 1)));
-    if (c->P[1].id)
-        o = kl_add(o, kl_mul(c->P[1], *s2));
-    *h2 = kl_mul(activated(c, o, 0), activated(c, *s2, 2));
-}
-
-/* The gates are z, r and h. */
-static kl_tensor gru_step(struct cell *c, kl_tensor x, kl_tensor h)
-{
-    struct node *n = c->n;
-    kl_tensor zr = activated(c, kl_add(kl_narrow(x, -1, 0, 2 * c->H), recurrent(c, h, 0, 2)), 0);
-    kl_tensor z = gate(c, zr, 0), r = gate(c, zr, 1), back;
-    if (c->linear_before_reset) {
-        back = recurrent(c, h, 2, 1);
-        back = kl_mul(r, c->Rb.id ? kl_add(back, c->Rb) : back);
-    } else {
-        back = recurrent(c, kl_mul(r, h), 2, 1);
-        back = c->Rb.id ? kl_add(back, c->Rb) : back;
-    }
-    kl_tensor next = activated(c, kl_add(gate(c, x, 2), back), 1);
-    return kl_add(kl_mul(kl_sub(onnx_number(n, c->dtype, 1), z), next), kl_mul(z, h));
-}
-
-/* Carried: h, and of LSTM the cell.  Scanned: x, and, masked, which sequences still go on.  Stacked: h. */
-static kl_status cell_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
-{
-    struct cell *c = ctx;
-    struct node *n = c->n;
-    bool two = c->kind == LSTM;
-    kl_tensor h = in[0], s = two ? in[1] : kl_none, x = in[two + 1], h2, s2 = kl_none, shown;
-    (void)nin;
-    if (c->kind == LSTM)
-        lstm_step(c, x, h, s, &h2, &s2);
-    else if (c->kind == GRU)
-        h2 = gru_step(c, x, h);
-    else
-        h2 = activated(c, kl_add(x, recurrent(c, h, 0, 1)), 0);
-    shown = h2;
-    if (c->masked) {
-        kl_tensor on = in[two + 2];
-        shown = kl_where(on, h2, onnx_number(n, c->dtype, 0));
-        h2 = kl_where(on, h2, h);
-        s2 = two ? kl_where(on, s2, s) : s2;
-    }
-    out[0] = h2;
-    if (two)
-        out[1] = s2;
-    out[nout - 1] = shown;
-    return KL_OK;
-}
-
 /* ---- attributes ---- */
 
 static const struct { const char *name; double alpha, beta; } activation_defaults[] = {
@@ -140,13 +53,13 @@ static const struct { const char *name; double alpha, beta; } activation_default
     {"hardsigmoid", 0.2, 0.5}, {"elu", 1, 0},
 };
 
-static bool cell_activations(struct cell *c, int direction)
+static void cell_activations(struct cell *c, int direction)
 {
-    static const char *const usual[][3] = {[RNN] = {"tanh"}, [LSTM] = {"sigmoid", "tanh", "tanh"},
-                                           [GRU] = {"sigmoid", "tanh"}};
+    static const char *const usual[][3] = {[KL_CELL_RNN] = {"tanh"}, [KL_CELL_LSTM] = {"sigmoid", "tanh", "tanh"},
+                                           [KL_CELL_GRU] = {"sigmoid", "tanh"}};
     const Onnx__AttributeProto *names = onnx_attr(c->n, "activations"), *alpha = onnx_attr(c->n, "activation_alpha"),
                                *beta = onnx_attr(c->n, "activation_beta");
-    int count = c->kind == LSTM ? 3 : c->kind == GRU ? 2 : 1;
+    int count = c->kind == KL_CELL_LSTM ? 3 : c->kind == KL_CELL_GRU ? 2 : 1;
     for (int i = 0; i < count; i++) {
         size_t at = (size_t)(direction * count + i);
         char *to = c->activation[i];
@@ -164,100 +77,38 @@ static bool cell_activations(struct cell *c, int direction)
         c->alpha[i] = alpha && at < alpha->n_floats ? (double)alpha->floats[at] : c->alpha[i];
         c->beta[i] = beta && at < beta->n_floats ? (double)beta->floats[at] : c->beta[i];
     }
-    return true;
 }
 
-/* Element d of the first axis, which goes. */
-static kl_tensor of_direction(struct node *n, kl_tensor a, int d)
+/* Element d of operand i's first axis, which goes; kl_none: it is left out. */
+static kl_tensor of_direction(struct node *n, uint32_t i, int d)
 {
-    return kl_squeeze(kl_narrow(a, 0, d, 1), 0);
-}
-
-/* x W + the biases, of all times at once: [T, B, gates H]; sets what the steps need. */
-static kl_tensor cell_inputs(struct cell *c, kl_tensor x, int d)
-{
-    struct node *n = c->n;
-    int gates = gate_counts[c->kind];
-    kl_tensor w = onnx_in(n, 1), r = onnx_in(n, 2);
-    c->R = of_direction(n, r, d);
-    c->transposed = onnx_type_of(x).dims[0] >= STEPS_TRANSPOSED;
-    if (c->transposed)
-        c->R = kl_transpose(c->R, 0, 1);
-    kl_tensor y = kl_matmul(x, kl_transpose(of_direction(n, w, d), 0, 1));
-    c->Rb = kl_none;
-    if (onnx_has(n, 3)) {
-        kl_tensor b = of_direction(n, onnx_in(n, 3), d);
-        kl_tensor wb = kl_narrow(b, 0, 0, gates * c->H), rb = kl_narrow(b, 0, gates * c->H, gates * c->H);
-        if (c->kind == GRU) { /* the last one's is behind the reset */
-            c->Rb = kl_narrow(rb, 0, 2 * c->H, c->H);
-            int64_t high = c->H;
-            rb = kl_pad(kl_narrow(rb, 0, 0, 2 * c->H), NULL, &high, 0);
-        }
-        y = kl_add(y, kl_add(wb, rb));
-    }
-    for (int i = 0; i < 3; i++)
-        c->P[i] = kl_none;
-    if (c->kind == LSTM && onnx_has(n, 7)) {
-        kl_tensor p = of_direction(n, onnx_in(n, 7), d);
-        for (int i = 0; i < 3; i++)
-            c->P[i] = kl_narrow(p, 0, i * c->H, c->H);
-    }
-    return y;
-}
-
-/* Rows of time from the end of each sequence: element t is element length - 1 - t, those behind it stay. */
-static kl_tensor reversed(struct node *n, kl_tensor a, kl_tensor length)
-{
-    struct type t = onnx_type_of(a);
-    int axis = 0;
-    if (!length.id || t.rank < 2)
-        return kl_flip(a, 1, &axis);
-    kl_tensor i = kl_iota(onnx_device(n), KL_I64, t.rank, t.dims, 0);
-    int64_t dims[KL_MAX_RANK] = {1, t.dims[1], 1, 1, 1, 1, 1, 1};
-    length = kl_reshape(length, t.rank, dims);
-    kl_tensor back = kl_sub(kl_sub(length, onnx_number(n, KL_I64, 1)), i);
-    return kl_take_along_axis(a, 0, kl_where(kl_lt(i, length), back, i));
-}
-
-static kl_tensor initial_state(struct cell *c, uint32_t i, int d, int64_t B)
-{
-    struct node *n = c->n;
-    if (onnx_has(n, i))
-        return of_direction(n, onnx_in(n, i), d);
-    return kl_zeros(onnx_device(n), c->dtype, 2, (int64_t[]){B, c->H});
+    return onnx_has(n, i) ? kl_squeeze(kl_narrow(onnx_in(n, i), 0, d, 1), 0) : kl_none;
 }
 
 /* One direction: y [T, B, H], and the last h and cell [B, H]. */
 static bool run_direction(struct cell *c, kl_tensor x, kl_tensor length, int d, bool back, kl_tensor *out)
 {
     struct node *n = c->n;
-    struct type t = onnx_type_of(x);
-    bool two = c->kind == LSTM;
-    kl_tensor carried[2], scanned[2], result[3];
-    cell_activations(c, d);
-    kl_tensor y = cell_inputs(c, x, d);
-    carried[0] = initial_state(c, 5, d, t.dims[1]);
-    carried[1] = two ? initial_state(c, 6, d, t.dims[1]) : kl_none;
-    scanned[0] = back ? reversed(n, y, length) : y;
-    c->masked = length.id != 0;
-    if (c->masked) {
-        int64_t dims[3] = {t.dims[0], t.dims[1], 1};
-        kl_tensor i = kl_iota(onnx_device(n), KL_I64, 3, dims, 0);
-        scanned[1] = kl_lt(i, kl_reshape(length, 3, (int64_t[]){1, t.dims[1], 1}));
+    kl_recurrent_options o = {.h = of_direction(n, 5, d), .length = length, .reverse = back,
+                              .reset_last = onnx_attr_int(n, "linear_before_reset", 0),
+                              .coupled = onnx_attr_int(n, "input_forget", 0), .activation = activated, .ctx = c};
+    kl_tensor w = of_direction(n, 1, d), b = of_direction(n, 3, d);
+    if (b.id) { /* of the inputs, then of the states */
+        int64_t half = onnx_type_of(w).dims[0];
+        o.bias = kl_narrow(b, 0, 0, half);
+        o.recurrent_bias = kl_narrow(b, 0, half, half);
     }
-    if (kl_scan(cell_step, c, t.dims[0], 1 + two, carried, 1 + c->masked, scanned, 1, false, result) != KL_OK)
-        return false;
-    out[0] = back ? reversed(n, result[1 + two], length) : result[1 + two];
-    out[1] = result[0];
-    out[2] = two ? result[1] : kl_none;
-    return true;
+    if (c->kind == KL_CELL_LSTM) {
+        o.cell = of_direction(n, 6, d);
+        o.peephole = of_direction(n, 7, d);
+    }
+    cell_activations(c, d);
+    return kl_recurrent(c->kind, x, w, of_direction(n, 2, d), &o, out) == KL_OK;
 }
 
 bool onnx_rnn(struct node *n)
 {
-    struct cell c = {.n = n, .kind = n->def->op->arg, .clip = onnx_attr_float(n, "clip", 0),
-                     .linear_before_reset = onnx_attr_int(n, "linear_before_reset", 0),
-                     .input_forget = onnx_attr_int(n, "input_forget", 0)};
+    struct cell c = {.n = n, .kind = (kl_cell_kind)n->def->op->arg, .clip = onnx_attr_float(n, "clip", 0)};
     kl_tensor x = onnx_in(n, 0), length = kl_none, one[3], other[3];
     struct type t, r;
     bool batch_first = onnx_attr_int(n, "layout", 0);
@@ -265,16 +116,15 @@ bool onnx_rnn(struct node *n)
     bool back = onnx_attr_is(n, "direction", "reverse", false);
     if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &r) || !onnx_type(n, 2, &r))
         return false;
-    if (t.rank != 3 || r.rank != 3 || r.dims[0] != 1 + both || r.dims[1] != gate_counts[c.kind] * r.dims[2])
+    if (t.rank != 3 || r.rank != 3 || r.dims[0] != 1 + both)
         return onnx_fails(n, KL_ERR_SHAPE, "its weights do not fit its operand or direction");
     if (batch_first && (onnx_has(n, 5) || onnx_has(n, 6)))
         return onnx_fails(n, KL_ERR_ARGUMENT, "initial states with layout=1 are not supported");
-    c.H = r.dims[2];
     c.dtype = t.dtype;
     if (batch_first)
         x = kl_transpose(x, 0, 1);
     if (onnx_has(n, 4))
-        length = kl_cast(onnx_in(n, 4), KL_I64);
+        length = onnx_in(n, 4);
     if (!run_direction(&c, x, length, 0, back, one) || (both && !run_direction(&c, x, length, 1, true, other)))
         return false;
     for (int i = 0; i < 3; i++) {

@@ -372,34 +372,14 @@ bool onnx_slice(struct node *n)
 
 /* ---- padding ---- */
 
-/* Where element i of a padded axis comes from. */
-static int64_t pad_source(int64_t i, int64_t length, int mode)
-{
-    int64_t period;
-    if (mode == 2) /* edge */
-        return i < 0 ? 0 : i >= length ? length - 1 : i;
-    if (mode == 3) /* wrap */
-        return (i % length + length) % length;
-    if (length == 1)
-        return 0;
-    period = 2 * (length - 1); /* reflect */
-    i = (i % period + period) % period;
-    return i < length ? i : period - i;
-}
-
-static kl_tensor pad_axis(struct node *n, kl_tensor a, int axis, int64_t length, int64_t low, int64_t high, int mode)
-{
-    int64_t count = low + length + high;
-    struct array *index = array_new(KL_I64, 1, &count);
-    for (int64_t i = 0; index && i < count; i++)
-        ((int64_t *)index->data)[i] = pad_source(i - low, length, mode);
-    return kl_gather(a, axis, onnx_tensor(n, index));
-}
+enum { PAD_CONSTANT = -1, PAD_NO_MODE = -2 };
 
 static int pad_mode(const struct node *n)
 {
-    return onnx_attr_is(n, "mode", "constant", true) ? 0 : onnx_attr_is(n, "mode", "reflect", false) ? 1
-           : onnx_attr_is(n, "mode", "edge", false) ? 2 : onnx_attr_is(n, "mode", "wrap", false) ? 3 : 4;
+    return onnx_attr_is(n, "mode", "constant", true) ? PAD_CONSTANT
+           : onnx_attr_is(n, "mode", "reflect", false) ? KL_BORDER_REFLECT
+           : onnx_attr_is(n, "mode", "edge", false) ? KL_BORDER_EDGE
+           : onnx_attr_is(n, "mode", "wrap", false) ? KL_BORDER_WRAP : PAD_NO_MODE;
 }
 
 static bool pad_amounts(struct node *n, const struct type *t, int64_t *low, int64_t *high)
@@ -440,6 +420,10 @@ bool onnx_pad(struct node *n)
             return v ? onnx_fails(n, KL_ERR_SHAPE, "its value is not one number") : false;
         value = array_float(v, 0);
     }
+    if (mode == PAD_NO_MODE)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "its mode is none of constant, reflect, edge and wrap");
+    if (mode != PAD_CONSTANT)
+        return onnx_give(n, 0, kl_pad_border(a, low, high, (kl_border)mode));
     bool cuts = false;
     for (int i = 0; i < t.rank; i++) { /* below 0: cut off */
         start[i] = low[i] < 0 ? -low[i] : 0;
@@ -447,19 +431,12 @@ bool onnx_pad(struct node *n)
         cuts |= low[i] < 0 || high[i] < 0;
         low[i] = low[i] < 0 ? 0 : low[i];
         high[i] = high[i] < 0 ? 0 : high[i];
-        if (stop[i] < start[i] || (mode && stop[i] == start[i] && (low[i] || high[i])))
+        if (stop[i] < start[i])
             return onnx_fails(n, KL_ERR_SHAPE, "axis %d has %lld elements: too few", i, (long long)t.dims[i]);
     }
     if (cuts)
         a = kl_slice(a, start, stop, NULL);
-    if (mode == 4)
-        return onnx_fails(n, KL_ERR_ARGUMENT, "its mode is none of constant, reflect, edge and wrap");
-    if (mode == 0)
-        return onnx_give(n, 0, kl_pad(a, low, high, value));
-    for (int i = 0; i < t.rank; i++)
-        if (low[i] || high[i])
-            a = pad_axis(n, a, i, stop[i] - start[i], low[i], high[i], mode);
-    return onnx_give(n, 0, a);
+    return onnx_give(n, 0, kl_pad(a, low, high, value));
 }
 
 /* ---- blocks ---- */

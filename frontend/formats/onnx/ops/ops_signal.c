@@ -1,4 +1,4 @@
-/* Windows of signals, and Fourier transforms as products with matrices of sines and cosines. */
+/* Windows of signals, and Fourier transforms. */
 #include "frontend/formats/onnx/onnx.h"
 #include <math.h>
 #include <string.h>
@@ -27,33 +27,11 @@ bool onnx_signal_window(struct node *n)
     return onnx_give(n, 0, d == KL_F64 ? t : kl_cast(t, d));
 }
 
-struct fourier { int64_t length, bins; double sign, scale; kl_dtype dtype; };
-
-/* [length, bins] of cosines, or sines */
-static kl_tensor fourier_matrix(struct node *n, const struct fourier *f, bool sine)
-{
-    if (f->length * f->bins > 1 << 26)
-        return onnx_fails(n, KL_ERR_SHAPE, "a transform of %lld elements", (long long)f->length), kl_none;
-    struct array *a = array_new(KL_F64, 2, (int64_t[]){f->length, f->bins});
-    for (int64_t i = 0; a && i < f->length; i++)
-        for (int64_t k = 0; k < f->bins; k++) {
-            double x = circle * (double)(i * k % f->length) / (double)f->length;
-            ((double *)a->data)[i * f->bins + k] = f->scale * (sine ? f->sign * sin(x) : cos(x));
-        }
-    kl_tensor t = onnx_tensor(n, a);
-    return f->dtype == KL_F64 ? t : kl_cast(t, f->dtype);
-}
-
 /* re, im (or kl_none): [..., length]; the result: [..., bins, 2] */
-static kl_tensor transformed(struct node *n, const struct fourier *f, kl_tensor re, kl_tensor im)
+static kl_tensor transformed(struct node *n, kl_tensor re, kl_tensor im, int64_t bins, bool inverse)
 {
-    kl_tensor c = fourier_matrix(n, f, false), s = fourier_matrix(n, f, true);
-    kl_tensor part[2] = {kl_matmul(re, c), kl_neg(kl_matmul(re, s))};
-    if (im.id) {
-        part[0] = kl_add(part[0], kl_matmul(im, s));
-        part[1] = kl_add(part[1], kl_matmul(im, c));
-    }
-    return kl_stack(2, part, -1);
+    kl_tensor z = kl_fft(im.id ? kl_complex(re, im) : re, -1, inverse);
+    return kl_stack(2, (kl_tensor[]){kl_narrow(kl_real(z), -1, 0, bins), kl_narrow(kl_imag(z), -1, 0, bins)}, -1);
 }
 
 bool onnx_dft(struct node *n)
@@ -72,8 +50,6 @@ bool onnx_dft(struct node *n)
     if (onnx_has(n, 1) && !onnx_ints(n, 1, &length, 1, &count))
         return false;
     bool inverse = onnx_attr_int(n, "inverse", 0), half = onnx_attr_int(n, "onesided", 0);
-    struct fourier f = {length, half ? length / 2 + 1 : length, inverse ? -1 : 1, inverse ? 1 / (double)length : 1,
-                        t.dtype};
     int order[KL_MAX_RANK], back[KL_MAX_RANK], r = t.rank;
     for (int i = 0; i < r - 1; i++) /* the axis behind the others */
         order[i] = i < axis ? i : i == r - 2 ? axis : i + 1;
@@ -90,7 +66,7 @@ bool onnx_dft(struct node *n)
     for (int i = 0; i < r - 1; i++)
         back[i] = i < axis ? i : i == axis ? r - 2 : i - 1;
     back[r - 1] = r - 1;
-    return onnx_give(n, 0, kl_permute(transformed(n, &f, re, im), back));
+    return onnx_give(n, 0, kl_permute(transformed(n, re, im, half ? length / 2 + 1 : length, inverse), back));
 }
 
 bool onnx_stft(struct node *n)
@@ -107,7 +83,7 @@ bool onnx_stft(struct node *n)
         length = w.rank == 1 ? w.dims[0] : -1;
     if (t.rank != 3 || t.dims[2] < 1 || t.dims[2] > 2 || length < 1 || step < 1)
         return onnx_fails(n, KL_ERR_SHAPE, "signals are [B, L, 1] or [B, L, 2]");
-    struct fourier f = {length, onnx_attr_int(n, "onesided", 1) ? length / 2 + 1 : length, 1, 1, t.dtype};
+    int64_t bins = onnx_attr_int(n, "onesided", 1) ? length / 2 + 1 : length;
     kl_tensor part[2] = {kl_none, kl_none};
     for (int i = 0; i < t.dims[2]; i++) {
         kl_tensor one = kl_squeeze(kl_narrow(x, 2, i, 1), 2);
@@ -115,5 +91,5 @@ bool onnx_stft(struct node *n)
         if (onnx_has(n, 2))
             part[i] = kl_mul(part[i], onnx_in(n, 2));
     }
-    return onnx_give(n, 0, transformed(n, &f, part[0], part[1]));
+    return onnx_give(n, 0, transformed(n, part[0], part[1], bins, false));
 }

@@ -227,77 +227,41 @@ static void add_extra(struct windows *s)
         s->high[i] += s->extra[i];
 }
 
-/* Where in the operand each element of each window is, as the index of MaxPool: [O..., K...] in one row. */
-static struct array *pool_places(const struct windows *s, bool columns)
+/* Places in a plane of the operand as ONNX counts them: in all planes, and, by storage_order, column by column. */
+static kl_tensor onnx_places(struct node *n, kl_tensor place, const struct type *t, const struct windows *s)
 {
-    int64_t dims[2 * KL_MAX_RANK], all = 1, step[AXES], k = 1;
-    for (int i = 0; i < s->n; i++) {
-        dims[i] = s->out[i];
-        dims[s->n + i] = s->size[i];
-        if (__builtin_mul_overflow(all, dims[i] * dims[s->n + i], &all) || all > 1 << 26)
-            return NULL;
-    }
-    for (int i = columns ? 0 : s->n - 1; i >= 0 && i < s->n; i += columns ? 1 : -1) {
-        step[i] = k;
-        k *= s->in[i];
-    }
-    struct array *a = array_new(KL_I64, 1, &all);
-    for (int64_t e = 0; a && e < all; e++) {
-        int64_t left = e, at[2 * AXES], place = 0;
-        for (int i = 2 * s->n - 1; i >= 0; i--) {
-            at[i] = left % dims[i];
-            left /= dims[i];
-        }
-        for (int i = 0; i < s->n; i++)
-            place += (at[i] * s->stride[i] + at[s->n + i] * s->dilation[i] - s->low[i]) * step[i];
-        ((int64_t *)a->data)[e] = place;
-    }
-    return a;
-}
-
-/* Result 1 of MaxPool: which element each one is. */
-static bool give_places(struct node *n, kl_tensor a, const struct type *t, const struct windows *s)
-{
-    int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0}, dims[KL_MAX_RANK], outs = 1, sizes = 1;
-    if (t->rank + s->n > KL_MAX_RANK)
-        return onnx_fails(n, KL_ERR_SHAPE, "too many axes for indices");
-    for (int i = 0; i < s->n; i++) {
-        low[i + 2] = s->low[i];
-        high[i + 2] = s->high[i];
-        outs *= s->out[i];
-        sizes *= s->size[i];
-    }
-    bool is_float = t->dtype == KL_F16 || t->dtype == KL_F32 || t->dtype == KL_F64 || t->dtype == KL_BF16;
-    a = kl_pad(a, low, high, is_float ? -__builtin_inf() : t->dtype == KL_I8 ? -128 : 0);
-    for (int i = 0; i < s->n; i++) /* the windows' own axes come last, in order */
-        a = kl_window(a, 2 + i, s->size[i], s->stride[i], s->dilation[i]);
-    int64_t count = t->dims[0] * t->dims[1], flat[3] = {count, outs, sizes};
-    kl_tensor at = kl_argmax(kl_reshape(a, 3, flat), 2);
-    kl_tensor first = kl_mul(kl_arange(onnx_device(n), KL_I64, outs), onnx_number(n, KL_I64, (double)sizes));
-    struct array *places = pool_places(s, onnx_attr_int(n, "storage_order", 0));
-    kl_tensor index = kl_gather(onnx_tensor(n, places), 0, kl_add(kl_cast(at, KL_I64), first));
-    int64_t planes = 1;
+    int64_t plane = 1, stride = 1, dims[KL_MAX_RANK] = {t->dims[0], t->dims[1], 1, 1, 1, 1, 1, 1};
     for (int i = 0; i < s->n; i++)
-        planes *= s->in[i];
-    kl_tensor plane = kl_reshape(kl_arange(onnx_device(n), KL_I64, count), 2, (int64_t[]){count, 1});
-    index = kl_add(index, kl_mul(plane, onnx_number(n, KL_I64, (double)planes)));
-    dims[0] = t->dims[0];
-    dims[1] = t->dims[1];
-    memcpy(dims + 2, s->out, (size_t)s->n * sizeof *dims);
-    return onnx_give(n, 1, kl_reshape(index, t->rank, dims));
+        plane *= s->in[i];
+    if (onnx_attr_int(n, "storage_order", 0)) {
+        kl_tensor sum = kl_none;
+        int64_t left = plane;
+        for (int i = 0; i < s->n; i++) {
+            left /= s->in[i];
+            kl_tensor x = kl_rem(kl_div(place, onnx_number(n, KL_I64, (double)left)),
+                                 onnx_number(n, KL_I64, (double)s->in[i]));
+            x = kl_mul(x, onnx_number(n, KL_I64, (double)stride));
+            sum = i ? kl_add(sum, x) : x;
+            stride *= s->in[i];
+        }
+        place = sum;
+    }
+    kl_tensor planes = kl_reshape(kl_arange(onnx_device(n), KL_I64, t->dims[0] * t->dims[1]), t->rank, dims);
+    return kl_add(place, kl_mul(planes, onnx_number(n, KL_I64, (double)plane)));
 }
 
 bool onnx_max_pool(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0);
+    kl_tensor a = onnx_in(n, 0), places;
     struct type t;
     struct windows s;
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
         return false;
     add_extra(&s);
-    if (!onnx_give(n, 0, kl_max_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation)))
-        return false;
-    return !onnx_wants(n, 1) || give_places(n, a, &t, &s);
+    if (!onnx_wants(n, 1))
+        return onnx_give(n, 0, kl_max_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation));
+    a = kl_max_pool_places(a, s.n, s.size, s.stride, s.low, s.high, s.dilation, &places);
+    return onnx_give(n, 0, a) && onnx_give(n, 1, onnx_places(n, places, &t, &s));
 }
 
 bool onnx_average_pool(struct node *n)
@@ -371,8 +335,8 @@ bool onnx_max_unpool(struct node *n)
         all *= own[i];
         count *= t.dims[i];
     }
-    kl_tensor zeros = kl_zeros(onnx_device(n), t.dtype, 1, &all);
-    kl_tensor r = kl_index_put(zeros, 0, kl_reshape(index, 1, &count), kl_reshape(a, 1, &count));
+    /* the indices count in all planes, which are one plane here */
+    kl_tensor r = kl_max_unpool(kl_reshape(a, 1, &count), kl_reshape(index, 1, &count), 1, &all);
     int64_t high[KL_MAX_RANK];
     for (int i = 0; i < t.rank; i++)
         high[i] = dims[i] - own[i];

@@ -1,0 +1,33 @@
+/* For composites that are written as calls of public ops: in a function with a `site`, kl_add(a, b) is recorded at that
+ * call site, the one of the composite's own caller. */
+#ifndef KILN_NN_COMPOSE_H
+#define KILN_NN_COMPOSE_H
+#include <kiln/kiln.h> /* before frontend.h, which asks for the plain functions alone */
+#include "frontend/frontend.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#undef KL_HERE
+#define KL_HERE site
+
+/* [] A number compiled in. */
+static inline kl_tensor number(const kl_site *site, kl_tensor like, kl_dtype dtype, double value)
+{
+    return kl_const(kl_device_of(like), dtype, value);
+}
+
+/* The same in the dtype of `like`. */
+static inline kl_tensor same_number(const kl_site *site, kl_tensor like, double value)
+{
+    return kl_const(kl_device_of(like), kl_dtype_of(like), value);
+}
+
+static inline int64_t product_of(const int64_t *v, int n)
+{
+    int64_t p = 1;
+    for (int i = 0; i < n; i++)
+        p *= v[i];
+    return p;
+}
+
+#endif

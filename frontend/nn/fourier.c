@@ -1,0 +1,221 @@
+/* Fourier transforms of [B, n] as pairs of real tensors: a length that has a factor r up to 32 is r transforms' worth
+ * of products with a matrix [r, r], twiddle factors, and transforms of n / r (Cooley and Tukey 1965); what has none is
+ * a convolution with a chirp, padded to a power of two (Bluestein 1970).  Angles are multiples of 2 pi / n whose
+ * integers are exact. */
+#include "frontend/nn/compose.h"
+
+enum { MATRIX_MOST = 32, DIRECT_MOST = 128 };
+
+struct fourier { const kl_site *site; kl_device device; kl_dtype dtype; };
+struct parts { kl_tensor re, im; }; /* im may be kl_none: zeros */
+
+/* cos and sin of -2 pi k / n, k integers reduced to 0..n-1. */
+static struct parts unit_circle(const struct fourier *f, kl_tensor k, int64_t n)
+{
+    const kl_site *site = f->site;
+    kl_dtype d = kl_device_supports(f->device, KL_F64) ? KL_F64 : KL_F32;
+    kl_tensor angle = kl_mul(kl_cast(k, d), number(site, k, d, -6.28318530717958647693 / (double)n));
+    return (struct parts){kl_cast(kl_cos(angle), f->dtype), kl_cast(kl_sin(angle), f->dtype)};
+}
+
+/* [rows, columns]: the powers i j of the n-th root of one. */
+static struct parts root_powers(const struct fourier *f, int64_t rows, int64_t columns, int64_t n)
+{
+    const kl_site *site = f->site;
+    int64_t dims[2] = {rows, columns};
+    kl_tensor k = kl_mul(kl_iota(f->device, KL_I64, 2, dims, 0), kl_iota(f->device, KL_I64, 2, dims, 1));
+    return unit_circle(f, kl_rem(k, number(site, k, KL_I64, (double)n)), n);
+}
+
+static struct parts complex_product(const kl_site *site, struct parts a, struct parts b)
+{
+    struct parts r = {kl_mul(a.re, b.re), kl_mul(a.re, b.im)};
+    if (a.im.id) {
+        r.re = kl_sub(r.re, kl_mul(a.im, b.im));
+        r.im = kl_add(r.im, kl_mul(a.im, b.re));
+    }
+    return r;
+}
+
+/* A symmetric matrix [r, r] times x [..., r, m]. */
+static struct parts matrix_times(const kl_site *site, struct parts w, struct parts x)
+{
+    struct parts r = {kl_matmul(w.re, x.re), kl_matmul(w.im, x.re)};
+    if (x.im.id) {
+        r.re = kl_sub(r.re, kl_matmul(w.im, x.im));
+        r.im = kl_add(r.im, kl_matmul(w.re, x.im));
+    }
+    return r;
+}
+
+static struct parts each_part(const kl_site *site, struct parts x, int rank, const int64_t *dims)
+{
+    x.re = kl_reshape(x.re, rank, dims);
+    x.im = x.im.id ? kl_reshape(x.im, rank, dims) : x.im;
+    return x;
+}
+
+static struct parts transform(const struct fourier *f, struct parts x, int64_t B, int64_t n);
+
+/* The inverse is the transform with the parts exchanged, before and after, but for the division by n. */
+static struct parts transform_back(const struct fourier *f, struct parts x, int64_t B, int64_t n)
+{
+    const kl_site *site = f->site;
+    kl_tensor zero = x.im.id ? x.im : kl_mul(x.re, same_number(site, x.re, 0));
+    kl_tensor scale = same_number(site, x.re, (double)n);
+    struct parts y = transform(f, (struct parts){zero, x.re}, B, n);
+    return (struct parts){kl_div(y.im, scale), kl_div(y.re, scale)};
+}
+
+/* With w_k = e^(-pi i k^2 / n), X_k = w_k times the convolution of w_j x_j with conj(w_j). */
+static struct parts bluestein(const struct fourier *f, struct parts x, int64_t B, int64_t n)
+{
+    const kl_site *site = f->site;
+    int64_t m = 1;
+    while (m < 2 * n - 1)
+        m *= 2;
+    kl_tensor k = kl_arange(f->device, KL_I64, n);
+    struct parts w = unit_circle(f, kl_rem(kl_mul(k, k), number(site, k, KL_I64, (double)(2 * n))), 2 * n), a, b;
+    int64_t behind[2] = {0, m - n}, gap = m - 2 * n + 1;
+    int last = 0;
+    a = complex_product(site, x, w);
+    a = (struct parts){kl_pad(a.re, NULL, behind, 0), kl_pad(a.im, NULL, behind, 0)};
+    for (int i = 0; i < 2; i++) { /* conj(w_0 .. w_(n-1)), zeros, conj(w_(n-1) .. w_1) */
+        kl_tensor half = i ? kl_neg(w.im) : w.re;
+        kl_tensor pieces[2] = {kl_pad(half, NULL, &gap, 0), kl_flip(kl_narrow(half, 0, 1, n - 1), 1, &last)};
+        *(i ? &b.im : &b.re) = kl_reshape(kl_concat(2, pieces, 0), 2, (int64_t[]){1, m});
+    }
+    a = complex_product(site, transform(f, a, B, m), transform(f, b, 1, m));
+    a = transform_back(f, a, B, m);
+    a = (struct parts){kl_narrow(a.re, 1, 0, n), kl_narrow(a.im, 1, 0, n)};
+    return complex_product(site, a, w);
+}
+
+/* x [B, n], [B, n] its transform. */
+static struct parts transform(const struct fourier *f, struct parts x, int64_t B, int64_t n)
+{
+    const kl_site *site = f->site;
+    int64_t r = n <= MATRIX_MOST ? n : MATRIX_MOST;
+    while (n % r)
+        r--;
+    if (r == 1 && n > DIRECT_MOST)
+        return bluestein(f, x, B, n);
+    if (r == 1 || r == n) { /* elements j as the columns of a matrix */
+        struct parts w = root_powers(f, n, n, n), y;
+        y = matrix_times(site, w, each_part(site, x, 3, (int64_t[]){B, n, 1}));
+        return each_part(site, y, 2, (int64_t[]){B, n});
+    }
+    /* element j1 m + j2 of x, k1 + r k2 of the result */
+    int64_t m = n / r;
+    x = matrix_times(site, root_powers(f, r, r, r), each_part(site, x, 3, (int64_t[]){B, r, m}));
+    x = complex_product(site, x, root_powers(f, r, m, n));
+    x = transform(f, each_part(site, x, 2, (int64_t[]){B * r, m}), B * r, m);
+    x = each_part(site, x, 3, (int64_t[]){B, r, m});
+    x = (struct parts){kl_transpose(x.re, 1, 2), kl_transpose(x.im, 1, 2)};
+    return each_part(site, x, 2, (int64_t[]){B, n});
+}
+
+/* ---- arguments ---- */
+
+struct along {
+    struct fourier f;
+    struct view v;
+    uint32_t axis;
+    int64_t B, n;
+    struct shape moved;           /* with the axis last */
+    int order[KL_MAX_RANK];
+};
+
+/* The parts of a as [B, n], the axis last; NULL: reported. */
+static struct thread *fourier_begin(const kl_site *site, const char *op, kl_tensor a, int axis, struct along *x,
+                                    struct parts *p)
+{
+    struct thread *t = thread_self();
+    char text[SHAPE_TEXT];
+    if (!t || !describe(t, site, op, "the tensor", a, &x->v) || !axis_of(t, site, op, &x->v.shape, axis, &x->axis))
+        return NULL;
+    x->n = x->v.shape.dim[x->axis];
+    if (x->n < 1 || x->n > INT64_C(1) << 30) {
+        fail(t, site, KL_ERR_SHAPE, "%s: axis %u of %s", op, x->axis, shape_text(&x->v.shape, text, sizeof text));
+        return NULL;
+    }
+    if (x->v.dtype != KL_F32 && x->v.dtype != KL_F64) {
+        fail(t, site, KL_ERR_TYPE, "%s: needs f32 or f64, got %s", op, dtype_name(x->v.dtype));
+        return NULL;
+    }
+    if (!(t = checked_begin(site, op)))
+        return NULL;
+    x->f = (struct fourier){site, x->v.device, (kl_dtype)x->v.dtype};
+    x->B = shape_count(&x->v.shape) / x->n;
+    x->moved = x->v.shape;
+    uint32_t last = x->v.shape.rank - 1;
+    for (uint32_t i = 0; i <= last; i++) {
+        x->order[i] = (int)(i < x->axis ? i : i == last ? x->axis : i + 1);
+        x->moved.dim[i] = x->v.shape.dim[x->order[i]];
+    }
+    int64_t flat[2] = {x->B, x->n};
+    bool complex = !strcmp(kl_layer_name(a), "complex");
+    p->re = kl_reshape(kl_permute(complex ? kl_real(a) : a, x->order), 2, flat);
+    p->im = complex ? kl_reshape(kl_permute(kl_imag(a), x->order), 2, flat) : kl_none;
+    return t;
+}
+
+/* [B, n] with the axis where it was. */
+static kl_tensor moved_back(const struct along *x, kl_tensor a, int64_t n)
+{
+    const kl_site *site = x->f.site;
+    struct shape s = x->moved;
+    uint32_t last = s.rank - 1;
+    int back[KL_MAX_RANK];
+    s.dim[last] = n;
+    for (uint32_t i = 0; i <= last; i++)
+        back[i] = (int)(i < x->axis ? i : i == x->axis ? last : i - 1);
+    return kl_permute(reshape_to(site, "fft", a, &s), back);
+}
+
+kl_tensor kl_fft_at(const kl_site *site, kl_tensor a, int axis, bool inverse)
+{
+    struct along x;
+    struct parts p;
+    struct thread *t = fourier_begin(site, "fft", a, axis, &x, &p);
+    if (!t)
+        return op_failed();
+    p = inverse ? transform_back(&x.f, p, x.B, x.n) : transform(&x.f, p, x.B, x.n);
+    return compose_end(t, kl_complex(moved_back(&x, p.re, x.n), moved_back(&x, p.im, x.n)));
+}
+
+kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis)
+{
+    struct along x;
+    struct parts p;
+    struct thread *t = fourier_begin(site, "rfft", a, axis, &x, &p);
+    if (!t)
+        return op_failed();
+    int64_t bins = x.n / 2 + 1;
+    if (p.im.id)
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "rfft: the tensor is complex, kl_fft takes it"));
+    p = transform(&x.f, p, x.B, x.n);
+    return compose_end(t, kl_complex(moved_back(&x, kl_narrow(p.re, 1, 0, bins), bins),
+                                     moved_back(&x, kl_narrow(p.im, 1, 0, bins), bins)));
+}
+
+/* The bins behind the middle are those before it, backwards and conjugate. */
+kl_tensor kl_irfft_at(const kl_site *site, kl_tensor a, int axis, int64_t n)
+{
+    struct along x;
+    struct parts p;
+    struct thread *t = fourier_begin(site, "irfft", a, axis, &x, &p);
+    int last = 1;
+    if (!t)
+        return op_failed();
+    if (n < 1 || n / 2 + 1 != x.n)
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "irfft: %" PRId64 " elements have %" PRId64
+                                     " bins, the axis has %" PRId64, n, n < 1 ? 0 : n / 2 + 1, x.n));
+    if (!p.im.id)
+        p.im = kl_mul(p.re, same_number(site, p.re, 0));
+    kl_tensor re[2] = {p.re, kl_flip(kl_narrow(p.re, 1, 1, n - x.n), 1, &last)};
+    kl_tensor im[2] = {p.im, kl_neg(kl_flip(kl_narrow(p.im, 1, 1, n - x.n), 1, &last))};
+    p = (struct parts){kl_concat(2, re, 1), kl_concat(2, im, 1)};
+    p = transform_back(&x.f, p, x.B, n);
+    return compose_end(t, moved_back(&x, p.re, n));
+}

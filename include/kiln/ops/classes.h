@@ -1,0 +1,52 @@
+/* Losses of classes with all their options, and what depends on which elements are alike: diagonals, the places of
+ * elements that are not 0, distinct elements.  Included by <kiln/kiln.h>. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
+#ifndef KILN_OPS_CLASSES_H
+#define KILN_OPS_CLASSES_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- losses ---- */
+
+/* MEAN divides by the weights of the labels that count, of class probabilities by how many there are. */
+typedef enum kl_loss_reduction { KL_LOSS_MEAN, KL_LOSS_SUM, KL_LOSS_EACH } kl_loss_reduction;
+typedef struct kl_class_loss_options {
+    kl_tensor weight;             /* [C], of the logits' dtype; kl_none: 1 */
+    double smoothing;             /* this part of the target, 0..1, goes to all classes alike; compiled in */
+    bool ignores;                 /* labels that are `ignored` count for nothing; not with probabilities */
+    int64_t ignored;
+    kl_loss_reduction reduction;
+} kl_class_loss_options;
+/* logits: floats [N, C, ...], or [C]  target: integers [N, ...], or [], labels in 0..C-1; or floats like the logits,
+ * probabilities of the classes  ->  the sum over the classes of -weight target log softmax(logits): [], or, for EACH,
+ * [N, ...].  A label outside that is not ignored counts as a loss of 0.  options NULL: all zero.
+ * [SHAPE, TYPE, ARGUMENT] */
+KL_API_AT kl_tensor kl_cross_entropy_with(kl_tensor logits, kl_tensor target, const kl_class_loss_options *options);
+/* The same of logarithms of probabilities. */
+KL_API_AT kl_tensor kl_nll_loss_with(kl_tensor log_probs, kl_tensor target, const kl_class_loss_options *options);
+
+/* ---- diagonals ---- */
+
+/* Elements with index1 - index0 = offset of two axes, which go, as a new last axis.  A view.  [SHAPE] */
+KL_API_AT kl_tensor kl_diagonal(kl_tensor a, int64_t offset, int axis0, int axis1);
+/* a: [..., n]  ->  [..., m, m], m = n + |offset|: zeros but for a on this diagonal.  [SHAPE] */
+KL_API_AT kl_tensor kl_diagonal_matrix(kl_tensor a, int64_t offset);
+
+/* ---- results of a bounded size: what there is no room for is left out ---- */
+
+/* The indices, [size, rank] KL_I64, of the elements that are not 0 (NaN is not), in row-major order, then rows of -1;
+ * and, unless it is NULL, a new handle for how many there are, [] KL_I64, which may be above size.
+ * [SHAPE: size below 0] */
+KL_API_AT kl_tensor kl_nonzero(kl_tensor a, int64_t size, kl_tensor *count);
+/* The distinct elements in ascending order, [size], then zeros; NaNs are alike and last, 0 and -0 are alike.  Unless
+ * they are NULL, new handles: how many there are, [] KL_I64, which may be above size; where each element of a stands
+ * among them, of a's shape, KL_I64; and how often each is in a, [size] KL_I64.  The gradient of a distinct element goes
+ * to the last of those that are like it.  [SHAPE: size below 0] */
+KL_API_AT kl_tensor kl_unique(kl_tensor a, int64_t size, kl_tensor *count, kl_tensor *inverse, kl_tensor *counts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
