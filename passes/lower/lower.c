@@ -307,7 +307,7 @@ static void estimate(struct lowering *w)
             struct dot_dims d = dot_sizes(w->g, n);
             flops += 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k;
         } else if (op_is_attention(n->op)) {
-            flops += attention_flops(w->g, n);
+            flops += r == w->anchor ? attention_flops(w->g, n) : 0; /* attention_stats has the attention's scores */
         } else {
             flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : r);
         }

@@ -407,13 +407,13 @@ static void lower_attention_start(const struct attention *a)
     end_lanes(a);
 }
 
-void attention_store(const struct attention *a, val i, val c, val x)
+void attention_store(const struct attention *a, ref r, const struct shape *s, val i, val c, val x)
 {
     struct lowering *w = a->w;
     val coord[KL_MAX_RANK];
     coord_of(a, i, c, coord);
-    k_store(w->k, lower_buffer(w, w->anchor, BUF_OUT), lower_flatten(w->k, &a->out, coord),
-            k_cast(w->k, x, a->n->dtype), w->pred);
+    k_store(w->k, lower_buffer(w, r, BUF_OUT), lower_flatten(w->k, s, coord), k_cast(w->k, x, w->g->node[r].dtype),
+            w->pred);
 }
 
 /* A total over the sum of the weights. */
@@ -447,7 +447,7 @@ void attention_store_tile(const struct attention *a, int64_t from, int64_t colum
         for (int64_t r = 0; r < a->square; r++) {
             val at = ix_add(k, ix_add(k, a->q0, i), k_int(k, r));
             w->pred = a->l % a->width ? k_splat(k, k_prim(k, P_LT, at, k_int(k, a->l), 0)) : 0;
-            attention_store(a, at, ix_add(k, base, w->lane), row[r]);
+            attention_store(a, w->anchor, &a->out, at, ix_add(k, base, w->lane), row[r]);
         }
         end_squares(a, c, i);
     }
@@ -458,7 +458,7 @@ void attention_store_tile(const struct attention *a, int64_t from, int64_t colum
     val sum = divides ? attention_get(a, a->sum, first(a)) : 0;
     i = attention_row(a);
     c = k_loop(k, LOOP_SERIAL, k_int(k, from + columns - rest), k_int(k, from + columns), 1);
-    attention_store(a, i, c, finished(a, attention_get(a, a->total, c), sum, factor));
+    attention_store(a, w->anchor, &a->out, i, c, finished(a, attention_get(a, a->total, c), sum, factor));
     k_end(k, c);
     end_lanes(a);
 }
@@ -467,13 +467,14 @@ void attention_store_tile(const struct attention *a, int64_t from, int64_t colum
 static void store_stats(const struct attention *a)
 {
     struct kernel *k = a->w->k;
+    const struct shape s = *node_shape(a->w->g, a->stats);
     begin_lanes(a);
     val zero = k_splat(k, of(a, 0)), none = k_splat(k, of(a, -INFINITY)), one = k_splat(k, of(a, 1));
     val most = attention_get(a, a->most, first(a)), sum = attention_get(a, a->sum, first(a)), i = attention_row(a);
     most = k_prim(k, P_SELECT, k_prim(k, P_EQ, most, none, 0), zero, most);
     sum = k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero, k_prim(k, P_DIV, one, sum, 0));
-    attention_store(a, i, k_int(k, 0), most);
-    attention_store(a, i, k_int(k, 1), sum);
+    attention_store(a, a->stats, &s, i, k_int(k, 0), most);
+    attention_store(a, a->stats, &s, i, k_int(k, 1), sum);
     end_lanes(a);
 }
 
@@ -494,7 +495,7 @@ static void lower_attention_emit_tile(struct attention *a)
     }
     if (a->n->op == OP_attention)
         attention_store_tile(a, 0, a->e, true, 1);
-    else
+    if (a->stats)
         store_stats(a);
 }
 
@@ -552,9 +553,16 @@ void attention_choose_tile(struct attention *a)
 void lower_attention_group(struct lowering *w)
 {
     struct kernel *k = w->k;
+    ref stats = NIL;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (w->g->node[w->member[m]].op == OP_attention_stats)
+            stats = w->member[m];
+        else if (op_is_attention(w->g->node[w->member[m]].op))
+            w->anchor = w->member[m];
     const struct node *n = &w->g->node[w->anchor];
     const struct shape *key = node_shape(w->g, n->in[K]);
-    struct attention a = {.w = w, .n = n, .out = *node_shape(w->g, w->anchor), .lead = *node_shape(w->g, n->in[Q])};
+    struct attention a = {.w = w, .n = n, .out = *node_shape(w->g, w->anchor), .lead = *node_shape(w->g, n->in[Q]),
+                          .stats = stats};
     bool given = n->nin == opinfo[n->op].nin;
     if (n->op == OP_attention_grad) {
         lower_attention_grad_group(w);
@@ -587,7 +595,7 @@ void lower_attention_group(struct lowering *w)
     int64_t tiles = (a.l + a.width - 1) / a.width;
     k->sched.kind = SCHED_ATTENTION;
     k->sched.width = (uint16_t)a.width;
-    k->extent = a.e || n->op == OP_attention_stats ? shape_count(&a.lead) * tiles : 0;
+    k->extent = a.e || stats ? shape_count(&a.lead) * tiles : 0;
     if (k->extent)
         make_scratch(&a);
     lower_scalars(w);

@@ -17,6 +17,7 @@ struct attention {
     struct lowering *w;
     const struct node *n;
     struct shape lead, out;
+    ref stats;                            /* attention_stats, a result beside attention or the only one; NIL: none */
     int64_t l, m, d, e, block;            /* l, m: rows that are lanes, and that are walked */
     int64_t columns[3];                   /* of operands */
     unsigned seen_in;                     /* the operand that says what queries see */
@@ -114,7 +115,8 @@ val attention_sees(const struct attention *a, val j);
 /* Stores `columns` columns of a->total from `from` on as those of the result: over a->sum where `divides`, else times
  * `factor`. */
 void attention_store_tile(const struct attention *a, int64_t from, int64_t columns, bool divides, double factor);
-void attention_store(const struct attention *a, val i, val c, val x); /* an element of the result */
+/* An element of result r, of shape s. */
+void attention_store(const struct attention *a, ref r, const struct shape *s, val i, val c, val x);
 
 /* ---- lower_attention_grad.c ---- */
 void lower_attention_grad_group(struct lowering *w);
