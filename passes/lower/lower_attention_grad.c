@@ -6,7 +6,8 @@
  * the block, then what they add to the totals.  In memory there are only the totals of its own rows.
  *
  * What no row of the tile sees is not walked: a causal tile of queries ends at the last key that its last query sees,
- * one of keys begins at the first query that sees its first key. */
+ * one of keys begins at the first query that sees its first key; of bounds, a tile of queries walks from the first key
+ * that one of them sees to the last, one of keys passes over blocks of queries of which none sees one of them. */
 #include "lower_attention.h"
 
 enum { X, Y, STATS };                   /* operands: queries' q and dy, keys' k and v */
@@ -20,6 +21,16 @@ struct gradient {
     uint32_t stat[STAT_COUNT];          /* of queries that are lanes, [W] */
 };
 
+/* The range of keys that the query of walked row j of the block sees. */
+static void bounds_of(const struct attention *a, val j, val *lo, val *hi)
+{
+    struct kernel *k = a->w->k;
+    val query = ix_add(k, a->k0, j);
+    ix_bound(k, query, 0, a->m - 1);
+    *lo = lower_index(k, attention_element(a, SEEN, query, k_int(k, 0)), a->l);
+    *hi = lower_index(k, attention_element(a, SEEN, query, k_int(k, 1)), a->l);
+}
+
 /* Does the query of walked row j of the block see this lane's key? */
 static val key_is_seen(const struct attention *a, val j)
 {
@@ -31,8 +42,8 @@ static val key_is_seen(const struct attention *a, val j)
     if (a->causal) /* l keys, m queries */
         s = k_prim(k, P_LE, k_cast(k, key, a->index), k_cast(k, ix_add(k, query, k_int(k, a->l - a->m)), a->index), 0);
     if (a->bounds) {
-        val lo = lower_index(k, attention_element(a, SEEN, query, k_int(k, 0)), a->l);
-        val hi = lower_index(k, attention_element(a, SEEN, query, k_int(k, 1)), a->l);
+        val lo, hi;
+        bounds_of(a, j, &lo, &hi);
         val inside = k_prim(k, P_AND, k_prim(k, P_LE, k_cast(k, lo, a->index), k_cast(k, key, a->index), 0),
                             k_prim(k, P_LT, k_cast(k, key, a->index), k_cast(k, hi, a->index), 0), 0);
         s = s ? k_prim(k, P_AND, s, inside, 0) : inside;
@@ -125,6 +136,19 @@ static void gradient_sums(const struct gradient *t, uint32_t weight, int64_t fro
         gradient_sum(t, weight, k_int(k, from + most), columns - most);
 }
 
+/* Opens an `if` for blocks of queries of which one sees one of the tile's keys, as bounds say. */
+static val begin_seen_block(const struct attention *a)
+{
+    struct kernel *k = a->w->k;
+    val j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), some = k_carry(k, k_int(k, 0)), lo, hi;
+    bounds_of(a, j, &lo, &hi);
+    lo = greater(k, lo, a->q0);
+    hi = smaller(k, hi, ix_add(k, a->q0, k_int(k, a->width)));
+    k_next(k, some, k_prim(k, P_SELECT, k_prim(k, P_LT, lo, hi, 0), k_int(k, 1), some));
+    k_end(k, j);
+    return k_if(k, k_prim(k, P_EQ, k_out(k, some), k_int(k, 1), 0));
+}
+
 static void gradient_block(struct gradient *t)
 {
     struct attention *a = &t->a;
@@ -135,6 +159,7 @@ static void gradient_block(struct gradient *t)
     a->from = skips ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
     a->until = skips ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = skips ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
+    val seen = t->keys && a->bounds ? begin_seen_block(a) : 0;
     if (a->panel[t->other])
         attention_widen(a, t->other, a->m % a->rows && a->m >= a->rows
                         ? smaller(k, whole, ix_sub(k, left, k_int(k, a->rows))) : whole, end);
@@ -146,6 +171,8 @@ static void gradient_block(struct gradient *t)
     gradient_sums(t, t->ds, 0, a->d);
     if (t->keys)
         gradient_sums(t, t->p, a->d, a->e);
+    if (seen)
+        k_end(k, seen);
 }
 
 /* The queries that see one of the tile's keys: with causality those from the first that sees the first key. */

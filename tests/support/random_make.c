@@ -268,6 +268,8 @@ static ref random_bitcast(struct maker *m, ref x)
     return same && !dtype_is_float(from) ? n_bitcast(m->g, x, to) : NIL;
 }
 
+enum { MANY_QUERIES = 1 << 12 }; /* elements */
+
 /* The last two axes of x are queries. */
 static ref random_attention(struct maker *m, ref x)
 {
@@ -284,8 +286,13 @@ static ref random_attention(struct maker *m, ref x)
     if (!fits(&k) || !fits(&v) || !fits(&seen) || !fits(&weights))
         return NIL;
     unsigned dtype = sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64;
-    return n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), sight ? fitting(m, dtype, &seen) : NIL,
-                       0.5, chance(m, 3));
+    ref y = n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), sight ? fitting(m, dtype, &seen) : NIL,
+                        0.5, chance(m, 3)), din[3];
+    if (!y || node_numel(m->g, x) > MANY_QUERIES || !chance(m, 3)) /* the interpreter takes its time */
+        return y;
+    const struct shape of_y = *node_shape(m->g, y);
+    n_attention_gradient(m->g, y, fitting(m, dt, &of_y), din);
+    return din[rng_below(&m->r, 3)];
 }
 
 /* To a small integer, from one, or both. */

@@ -11,8 +11,9 @@
 #include <string.h>
 
 enum { MAX_BLOCK = 1 << 12 };
-/* of a matrix, from which on the gradient computes them again rather than to store them */
-enum { LEAST_SCORES = 256 * 256 };
+/* From how many scores on the gradient computes them again rather than to store them: of a matrix where queries do not
+ * see all keys, and what they do not is skipped; else of all matrices, since that takes longer than products do. */
+enum { LEAST_SKIPPED = 256 * 256, LEAST_SCORES = 1 << 24 };
 enum { Q, K, V, SEEN };
 
 /* ---- shape ---- */
@@ -376,12 +377,18 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
 /* Is the gradient one that stores nothing of L x M?  Lengths that are not known yet may be long. */
 static bool is_long(const struct graph *g, const struct node *n)
 {
-    const struct shape *q = shape_in(g, n, Q), *k = shape_in(g, n, K);
+    const struct shape *q = shape_in(g, n, Q);
     uint32_t r = q->rank;
-    int64_t l = q->dim[r - 2], m = k->dim[r - 2], d = q->dim[r - 1], e = shape_in(g, n, V)->dim[r - 1];
+    int64_t m = shape_in(g, n, K)->dim[r - 2], d = q->dim[r - 1], e = shape_in(g, n, V)->dim[r - 1];
+    bool mask = n->nin > SEEN && node_at(g, n->in[SEEN])->dtype == KL_BOOL;
+    bool skips = n->attr.attention.causal || (n->nin > SEEN && !mask);
     if (d < 0 || e < 0 || d + e > INT32_MAX)
         return false;
-    return l < 0 || m < 0 || (m > 0 && l >= LEAST_SCORES / m);
+    if (shape_is_symbolic(q) || m < 0)
+        return true;
+    struct attention_sizes z = attention_sizes(g, n);
+    double matrix = (double)z.l * (double)z.m;
+    return (skips && matrix >= LEAST_SKIPPED) || matrix * (double)z.batch >= LEAST_SCORES;
 }
 
 void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
