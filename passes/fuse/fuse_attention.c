@@ -1,5 +1,5 @@
-/* What the gradient of an attention needs of its forward pass, attention_stats, is computed by the attention itself: its
- * kernel has both numbers at the end of each row.  The one pair of anchors that shares a kernel beside those of rows. */
+/* What the gradient of an attention needs of its forward pass, attention_stats, is computed by the attention itself:
+ * its kernel has both numbers at the end of each row.  No other two anchors share a kernel, but for those of rows. */
 #include "fuse.h"
 #include <string.h>
 
