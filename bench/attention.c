@@ -1,11 +1,12 @@
-/* Attention on one thread, forward: the op, the same of products and a softmax, and a kernel written by hand, by turns,
- * beside the arithmetic peak of the same run.  GFLOP/s count what queries see: half of all, where they are causal, and
- * of nested sequences each by itself.  "nested" is beside "padded", the same sequences as one batch with a mask. */
+/* Attention on one thread: the op, the same of products and a softmax, and, of the forward pass alone, a kernel written
+ * by hand, by turns, beside the arithmetic peak of the same run.  GFLOP/s count what queries see: half of all, where
+ * they are causal, and of nested sequences each by itself; of a gradient two products forward and five backward.
+ * "nested" is beside "padded", the same sequences as one batch with a mask. */
 #include "bench.h"
 #include "hand.h"
 #include <math.h>
 
-enum { ROUNDS = 20, HEADS = 8, MAX_LENGTH = 1024, DEPTH = 64, SEQUENCES = 16 };
+enum { ROUNDS = 20, HEADS = 8, DEPTH = 64, SEQUENCES = 16 };
 /* 2,048 rows in all: what a batch of sentences looks like. */
 static const int32_t lengths[SEQUENCES] = {31, 256, 97, 160, 64, 201, 45, 128, 77, 190, 250, 112, 60, 144, 83, 150};
 
@@ -16,10 +17,12 @@ static const struct attention_case {
     const char *name;
     int length;
     bool causal, nested, one; /* one: a single query, as where a model writes word by word */
+    bool gradient;            /* in q, k and v, and the forward pass */
 } cases[] = {{"8x1024x64", .length = 1024}, {"8x1024x64-causal", .length = 1024, .causal = true},
              {"8x128x64", .length = 128},
              {"8x128x64-causal", .length = 128, .causal = true}, {"8x1x1024x64", .length = 1024, .one = true},
-             {"nested-16x8x64", .nested = true}};
+             {"8x2048x64-causal-gradient", .length = 2048, .causal = true, .gradient = true},
+             {"8x512x64-gradient", .length = 512, .gradient = true}, {"nested-16x8x64", .nested = true}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 struct data {
@@ -37,7 +40,7 @@ static kl_tensor composite(const struct attention_case *c, const struct data *d)
     return kl_matmul(kl_softmax(s, -1), d->v);
 }
 
-static bool by_hand(const struct attention_case *c) { return !c->nested && !c->one; }
+static bool by_hand(const struct attention_case *c) { return !c->nested && !c->one && !c->gradient; }
 
 /* One variant, recorded, run and waited for. */
 static bool step(const struct attention_case *c, const struct data *d, enum variant v)
@@ -55,7 +58,14 @@ static bool step(const struct attention_case *c, const struct data *d, enum vari
                   : v == OP ? kl_attention(d->q, d->k, d->v, kl_none, c->causal)
                             : composite(c, d);
     kl_keep(y);
-    return kl_trace_end() == KL_OK && kl_sync(d->device) == KL_OK && kl_release(y) == KL_OK;
+    kl_tensor x[] = {d->q, d->k, d->v}, g[3];
+    kl_tensor loss = c->gradient ? kl_sum(kl_mul(y, d->k), 0, NULL, false) : kl_none;
+    for (int i = 0; i < 3 && c->gradient; i++)
+        g[i] = kl_keep(kl_grad(loss, x[i]));
+    bool ok = kl_trace_end() == KL_OK && kl_sync(d->device) == KL_OK && kl_release(y) == KL_OK;
+    for (int i = 0; i < 3 && c->gradient; i++)
+        ok &= kl_release(g[i]) == KL_OK;
+    return ok;
 }
 
 static kl_tensor kept(kl_tensor t) { return kl_keep(t); }
@@ -133,7 +143,7 @@ static double pairs(const struct attention_case *c)
         n += (double)lengths[i] * lengths[i];
     if (!c->nested)
         n = c->one ? c->length : c->causal ? 0.5 * c->length * (c->length + 1.0) : (double)c->length * c->length;
-    return HEADS * n;
+    return HEADS * n * (c->gradient ? 3.5 : 1);
 }
 
 static bool run(struct bench *b, const struct attention_case *c, kl_device dev)

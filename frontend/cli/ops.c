@@ -33,7 +33,7 @@ static unsigned index_operand(unsigned op)
 {
     return op == OP_dynamic_slice || op == OP_gather || op == OP_scatter ? 1 : op == OP_dynamic_update ||
         op_is_quant(op) ? 2
-           : op == OP_attention ? 3 : MAX_OPERANDS;
+           : op_is_attention(op) ? opinfo[op].nin - 1u : MAX_OPERANDS;
 }
 
 /* The operands that a gradient flows to, such as "a b". */

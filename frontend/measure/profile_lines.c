@@ -50,7 +50,7 @@ static double work_of(const struct graph *g, ref r)
     double most = (double)shape_count(node_shape(g, r));
     if (op_is_product(n->op))
         return 2 * most * (double)dot_sizes(g, n).k;
-    if (n->op == OP_attention)
+    if (op_is_attention(n->op))
         return attention_flops(g, n);
     for (unsigned i = 0; i < node_nin(n) && !op_is_select(n->op); i++) {
         double in = (double)shape_count(node_shape(g, node_in(g, n, i)));

@@ -96,7 +96,8 @@ KL_API_AT kl_tensor kl_einsum(const char *subscripts, int n, const kl_tensor *op
  * to
  * [..., L, 2], of which a row sees the keys from the first one on and before the second; or kl_none.  causal: row i
  * sees columns up to i + M - L.  A row that sees nothing gives zeros, and what a row does not see, an infinity or NaN
- * too, has no part in it.  One kernel, in which no L x M is stored.  [SHAPE, TYPE] */
+ * too, has no part in it.  One kernel, in which no L x M is stored; nor does the gradient store any, unless there are
+ * few queries and keys.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal);
 
 /* ---- convolution over 1 to 3 axes; the lists have a number an axis ---- */

@@ -45,6 +45,9 @@ ref n_attention(struct graph *g, ref q, ref k, ref v, ref seen, double scale, bo
 /* What attention node y multiplies v by, [.., L, M], made of other ops: a decomposition is n_dot of this, in y's dtype,
  * and v.  In the dtype that y computes in; the products are in y's dtype. */
 ref n_attention_weights(struct graph *g, ref y);
+/* What flows to q, k and v of attention node y, given dy: by attention_stats and attention_grad, storing nothing of
+ * L x M, whatever the lengths; those of D and E are known. */
+void n_attention_gradient(struct graph *g, ref y, ref dy, ref din[3]);
 ref n_copy(struct graph *g, ref a, unsigned device);
 ref n_grad(struct graph *g, ref loss, ref wrt);
 ref n_proj(struct graph *g, ref region, uint32_t index); /* the node that is there already, or a new one */

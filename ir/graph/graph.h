@@ -73,7 +73,7 @@ static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 
 static inline uint32_t axis_put(uint32_t list, unsigned i, unsigned axis) { return list | (uint32_t)axis << (4 * i); }
 struct dot_dims { int64_t batch, m, n, k; };      /* products of the four kinds of dimension */
 struct dot_dims dot_sizes(const struct graph *g, const struct node *n);
-/* op_attention.c: of both products, as if every query saw every key */
+/* op_attention.c: of the products of attention or its kin, as if every query saw every key */
 double attention_flops(const struct graph *g, const struct node *n);
 /* Axes of a rank in neither list, ascending, into out; returns how many. */
 uint32_t dot_free_axes(uint32_t rank, uint32_t batch, unsigned nbatch, uint32_t con, unsigned ncon, uint8_t *out);

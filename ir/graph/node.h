@@ -92,10 +92,11 @@ union attr {
         uint8_t lanes;                               /* written by pass numerics, 0 before: */
         uint32_t kblock;                             /*   see the comment at numeric order below */
     } dot;
-    struct {                                         /* attention: see attention below */
+    struct {                                         /* attention and its kin: see attention below */
         uint64_t scale;                              /* the bits of an f64 */
         uint32_t causal;                             /* 1: query i sees the keys up to i + M - L */
         uint32_t block;                              /* written by pass numerics, 0 before */
+        uint32_t depth, of;                          /* attention_grad: D; enum attention_of */
     } attention;
 };
 
@@ -104,7 +105,15 @@ union attr {
  * same leading axes, says which those are: bool [.., L, M], true where i sees j; or i32 or i64 [.., L, 2], of which
  * query i sees the keys from the first one on and before the second.  What a query does not see has no part in its
  * result, be it an infinity or NaN.  Where a query sees no key, or all that it sees have a score of -infinity, its
- * result is 0. */
+ * result is 0.
+ *
+ * attention_stats: of the same q, k and sight [.., L, 2], in the dtype that attention computes in: the largest score
+ * that query i sees, or 0 where that is -infinity, and 1 / the sum of the weights, or 0 where that is 0.
+ *
+ * attention_grad: x = q beside dy, [.., L, D + E], y = k beside v, [.., M, D + E], and t, [.., L, 3], give the gradient
+ * of attention in q, [.., L, D], or in k beside v, [.., M, D + E].  t has what attention_stats gives, then the sum of
+ * each row of attention's result times dy. */
+enum attention_of { ATTENTION_QUERIES, ATTENTION_KEYS };
 
 /* How scatter brings an element of the update in. */
 enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
@@ -148,6 +157,12 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  * - base), and weights exp(score - base).  Their sum is one ascending chain of adds from -0, the values' sum one of
  *   fma(weight, v, acc) from -0; with each total = fma(total, shrink, sum), from 0.  The result is the values' total /
  * the weights', or 0 where that is 0.  A block of which a query sees no key changes nothing.
+ * attention_stats: as attention, up to most and the weights' total.
+ * attention_grad: a score s as there; weight p = exp(s - t_0) * t_1; dp is one ascending chain of fma over E from 0; ds
+ * = (dp - t_2) * p.  A row of the result in q walks the keys that its query sees, one in k and v the queries that see
+ *   its key, in blocks of `block` rows (0 .. block-1, ..), in ascending order.  Each block's sums are ascending chains
+ * fma(ds, k, acc), or fma(ds, q, acc) and fma(p, dy, acc), from -0, and are added to totals from 0; those made of ds
+ *   are multiplied by scale at the end.
  *
  * scatter: an element starts as the first operand's; the update's elements that the index sends there are brought in
  *   one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.

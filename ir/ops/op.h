@@ -21,6 +21,7 @@ enum op_trait {
     TRAIT_NON_FUSIBLE = 1024,
     TRAIT_PRODUCT = 2048,         /* sums of products of two operands, linear in each; attr.dot says over which axes */
     TRAIT_MASKED = 4096,          /* a view of its first operand under a mask; elsewhere the second, a scalar */
+    TRAIT_ATTENTION = 8192,       /* scores of queries and keys, block by block; attr.attention says how */
 };
 
 /* One attribute of a structural op: a field of union attr and its form in text, "word(value)".  A list of them ends
@@ -94,6 +95,7 @@ static inline bool op_is_control(unsigned op) { return op_has(op, TRAIT_CONTROL)
 static inline bool op_is_reduce(unsigned op) { return op_has(op, TRAIT_REDUCE); }
 static inline bool op_is_cumulative(unsigned op) { return op_has(op, TRAIT_CUMULATIVE); }
 static inline bool op_is_anchor(unsigned op) { return op_has(op, TRAIT_ANCHOR); }
+static inline bool op_is_attention(unsigned op) { return op_has(op, TRAIT_ATTENTION); }
 static inline bool op_is_product(unsigned op) { return op_has(op, TRAIT_PRODUCT); }
 
 /* ---- structural rules, by family file op_*.c ---- */

@@ -88,6 +88,7 @@ static uint32_t lower_elementwise(struct lower *l, ref r, const uint32_t *coord)
 
 static const char *const scatter_words[] = {"add", "max", "min", "set", NULL}; /* enum scatter_kind */
 static const char *const direction_words[] = {"ascending", "descending", NULL};
+static const char *const attention_words[] = {"queries", "keys", NULL}; /* enum attention_of */
 static const char *const sum_words[] = {"i32", NULL};
 
 #define FIELD(field) .at = offsetof(union attr, field), .size = sizeof(((union attr *)0)->field)
@@ -118,7 +119,7 @@ static const char *const sum_words[] = {"i32", NULL};
 enum { NONE = TRAIT_NONE, LEAF = TRAIT_LEAF, VIEW = TRAIT_VIEW, SELECT = TRAIT_SELECT, REDUCE = TRAIT_REDUCE,
        CUMULATIVE = TRAIT_CUMULATIVE, ANCHOR = TRAIT_ANCHOR, QUANT = TRAIT_QUANT, REGION = TRAIT_REGION,
        CONTROL = TRAIT_CONTROL, INLINED = TRAIT_INLINED, NON_FUSIBLE = TRAIT_NON_FUSIBLE, PRODUCT = TRAIT_PRODUCT,
-       MASKED = TRAIT_MASKED };
+       MASKED = TRAIT_MASKED, ATTENTION = TRAIT_ATTENTION };
 
 const struct opinfo opinfo[OP_COUNT] = {
     [OP_nil] = {.name = "nil", .doc = "no value", .autocast = "ANY", .batching = "LEAF", .cls = CLASS_STRUCT},

@@ -278,6 +278,7 @@ enum { MAX_ROUNDS = 16 };
 static bool fuse_all(struct fuser *f)
 {
     struct queue q = {0};
+    fuse_attention(f);
     enter_all(f, &q);
     for (int round = 0; drain(f, &q) && round < MAX_ROUNDS; round++) {
         uint32_t n = q.nlater;

@@ -89,6 +89,9 @@ ref fuse_stored_permute(const struct fuser *f, ref r);
 double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join); /* what that saves */
 void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
 
+/* ---- fuse_attention.c ---- Gives attention_stats to the kernels of their attentions; groups are of one node each. */
+void fuse_attention(struct fuser *f);
+
 /* ---- fuse_rows.c ---- May a and b, which reads a, be one row kernel?  NULL: yes; else why not. */
 bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s); /* does it reduce rows?  Which? */
 const char *fuse_rows_conflict(struct fuser *f, uint32_t a, uint32_t b);

@@ -231,7 +231,7 @@ static struct verdict no(const char *why) { return (struct verdict){JOIN_NONE, w
 static const char *ends_kernel(unsigned op)
 {
     switch (op) {
-    case OP_attention: return "attention ends its kernel";
+    case OP_attention: case OP_attention_stats: case OP_attention_grad: return "attention ends its kernel";
     case OP_argsort: return "a sort ends its kernel";
     case OP_scatter: return "a scatter ends its kernel";
     default: return "a scan ends its kernel";

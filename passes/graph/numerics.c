@@ -72,7 +72,7 @@ int pass_numerics(struct graph *g)
         } else if (n->op == OP_dot && !n->attr.dot.kblock) {
             order_dot(g, n);
             changed = 1;
-        } else if (n->op == OP_attention && !n->attr.attention.block) {
+        } else if (op_is_attention(n->op) && !n->attr.attention.block) {
             n->attr.attention.block = KEY_BLOCK;
             changed = 1;
         }

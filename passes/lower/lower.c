@@ -306,8 +306,8 @@ static void estimate(struct lowering *w)
         if (n->op == OP_dot) {
             struct dot_dims d = dot_sizes(w->g, n);
             flops += 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k;
-        } else if (n->op == OP_attention) {
-            flops += attention_flops(w->g, n);
+        } else if (op_is_attention(n->op)) {
+            flops += r == w->anchor ? attention_flops(w->g, n) : 0; /* attention_stats has the attention's scores */
         } else {
             flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : r);
         }
@@ -353,7 +353,7 @@ static void run_schedule(struct lowering *w)
         lower_scatter_group(w);
     else if (w->g->node[w->anchor].op == OP_argsort)
         lower_argsort_group(w);
-    else if (w->g->node[w->anchor].op == OP_attention)
+    else if (op_is_attention(w->g->node[w->anchor].op))
         lower_attention_group(w);
     else if (op_is_cumulative(w->g->node[w->anchor].op))
         lower_cumulative_group(w);

@@ -39,13 +39,13 @@ val attention_element(const struct attention *a, unsigned which, val row, val co
     val coord[KL_MAX_RANK];
     coord_of(a, row, column, coord);
     lower_point(w);
-    val x = lower_at(w, a->n->in[which], coord);
+    val x = lower_at(w, a->n->in[which == SEEN ? a->seen_in : which], coord);
     return which == SEEN ? x : k_cast(w->k, x, a->dtype);
 }
 
 static val panel_index(const struct attention *a, unsigned which, val j, val column)
 {
-    return ix_add(a->w->k, ix_scale(a->w->k, block_row(a, j), which == K ? a->d : a->e), column);
+    return ix_add(a->w->k, ix_scale(a->w->k, block_row(a, j), a->columns[which]), column);
 }
 
 val attention_in_block(const struct attention *a, unsigned which, val j, val column)
@@ -58,30 +58,7 @@ val attention_in_block(const struct attention *a, unsigned which, val j, val col
     return attention_element(a, which, key, column);
 }
 
-/* Element `row` of this lane in scratch. */
-static val lower_attention_place(const struct attention *a, val row)
-{
-    return ix_add(a->w->k, ix_scale(a->w->k, row, a->width), a->w->lane);
-}
-static val get(const struct attention *a, uint32_t buf, val row)
-{
-    return k_load(a->w->k, buf, lower_attention_place(a, row), 0);
-}
-static void lower_attention_put(const struct attention *a, uint32_t buf, val row, val x)
-{
-    k_store(a->w->k, buf, lower_attention_place(a, row), k_splat(a->w->k, x), 0);
-}
-
-static val first(const struct attention *a) { return k_int(a->w->k, 0); } /* of scratch with one row */
-
-static void begin_lanes(const struct attention *a)
-{
-    struct lowering *w = a->w;
-    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, a->width), 1);
-}
-
-/* This lane's query; the last tile's lanes may have none, which w->pred says. */
-static val query(const struct attention *a)
+val attention_row(const struct attention *a)
 {
     struct lowering *w = a->w;
     val i = ix_add(w->k, a->q0, w->lane);
@@ -95,13 +72,13 @@ static val query(const struct attention *a)
 
 /* Writes into scratch from which key on and before which one each lane sees them, masks non_fusible; lanes without a
  * query see none. */
-static void store_ranges(const struct attention *a)
+void attention_store_ranges(const struct attention *a)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
     val lo = k_int(k, 0), hi = k_int(k, a->m);
     begin_lanes(a);
-    val i = query(a);
+    val i = attention_row(a);
     if (a->causal) {
         hi = ix_add(k, i, k_int(k, a->m - a->l + 1));
         hi = a->m < a->l ? greater(k, hi, k_int(k, 0)) : hi;
@@ -113,13 +90,13 @@ static void store_ranges(const struct attention *a)
     }
     if (w->pred)
         hi = k_prim(k, P_SELECT, w->pred, hi, k_int(k, 0));
-    lower_attention_put(a, a->lo, first(a), k_cast(k, lo, a->index));
-    lower_attention_put(a, a->hi, first(a), k_cast(k, hi, a->index));
+    attention_put(a, a->lo, first(a), k_cast(k, lo, a->index));
+    attention_put(a, a->hi, first(a), k_cast(k, hi, a->index));
     end_lanes(a);
 }
 
 /* The keys from the first that one of the queries sees to the last. */
-static void tile_range(struct attention *a)
+void attention_tile_range(struct attention *a)
 {
     struct kernel *k = a->w->k;
     a->first = k_int(k, 0);
@@ -138,19 +115,18 @@ static void tile_range(struct attention *a)
     a->end = k_cast(k, k_out(k, most), KL_I64);
 }
 
-/* Does this lane's query see the block's key number j? */
-static val sees(const struct attention *a, val j)
+val attention_sees(const struct attention *a, val j)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
     val key = ix_add(k, a->k0, j), number = k_cast(k, key, a->index), s = 0;
     if (ranges(a))
-        s = k_prim(k, P_LT, number, get(a, a->hi, first(a)), 0);
+        s = k_prim(k, P_LT, number, attention_get(a, a->hi, first(a)), 0);
     if (a->bounds)
-        s = k_prim(k, P_AND, s, k_prim(k, P_LE, get(a, a->lo, first(a)), number, 0), 0);
+        s = k_prim(k, P_AND, s, k_prim(k, P_LE, attention_get(a, a->lo, first(a)), number, 0), 0);
     if (a->mask) {
         ix_bound(k, key, 0, a->m - 1);
-        val m = attention_element(a, SEEN, query(a), key);
+        val m = attention_element(a, SEEN, attention_row(a), key);
         s = s ? k_prim(k, P_AND, s, m, 0) : m;
         w->pred = 0;
     }
@@ -159,12 +135,11 @@ static val sees(const struct attention *a, val j)
 
 /* ---- one block of keys, a tile of queries ---- */
 
-/* The block's rows from number lo on and before hi, widened, into the panel. */
-static void lower_attention_widen(const struct attention *a, unsigned which, val lo, val hi)
+void attention_widen(const struct attention *a, unsigned which, val lo, val hi)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    int64_t columns = which == K ? a->d : a->e;
+    int64_t columns = a->columns[which];
     if (!columns)
         return;
     val j = k_loop(k, LOOP_SERIAL, lo, hi, 1), key = ix_add(k, a->k0, j);
@@ -187,15 +162,35 @@ static void lower_attention_widen(const struct attention *a, unsigned which, val
     k_end(k, j);
 }
 
-/* The products of `steps` elements from `from` on of these R keys. */
-static void lower_attention_multiply(const struct attention *a, const val *key, val from, int64_t steps, val *acc)
+/* The products of `steps` elements from `from` on of these R rows. */
+static void lower_attention_multiply(const struct attention *a, unsigned which, const val *key, val from, int64_t steps,
+                                     val *acc)
 {
     struct kernel *k = a->w->k;
     for (int64_t u = 0; u < steps; u++) {
-        val column = ix_add(k, from, k_int(k, u)), q = get(a, a->q, column);
+        val column = ix_add(k, from, k_int(k, u)), q = attention_get(a, a->q, column);
         for (int64_t r = 0; r < a->rows; r++)
-            acc[r] = k_prim(k, P_FMA, q, attention_in_block(a, K, key[r], column), acc[r]);
+            acc[r] = k_prim(k, P_FMA, q, attention_in_block(a, which, key[r], column), acc[r]);
     }
+}
+
+void attention_products(const struct attention *a, unsigned which, const val *row, int64_t c0, int64_t c1, val *acc)
+{
+    struct kernel *k = a->w->k;
+    int64_t whole = (c1 - c0) / STEPS * STEPS;
+    val carry[MAX_ROWS];
+    if (whole) {
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, c0), k_int(k, c0 + whole), STEPS);
+        for (int64_t r = 0; r < a->rows; r++)
+            acc[r] = carry[r] = k_carry(k, acc[r]);
+        lower_attention_multiply(a, which, row, c, STEPS, acc);
+        for (int64_t r = 0; r < a->rows; r++)
+            k_next(k, carry[r], acc[r]);
+        k_end(k, c);
+        for (int64_t r = 0; r < a->rows; r++)
+            acc[r] = k_out(k, carry[r]);
+    }
+    lower_attention_multiply(a, which, row, k_int(k, c0 + whole), c1 - c0 - whole, acc);
 }
 
 val attention_keys(const struct attention *a, val j0, val *key)
@@ -218,36 +213,24 @@ static void score_tile(const struct attention *a, val j0)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    val acc[MAX_ROWS], key[MAX_ROWS], carry[MAX_ROWS];
+    val acc[MAX_ROWS], key[MAX_ROWS];
     attention_keys(a, j0, key);
     begin_lanes(a);
     for (int64_t r = 0; r < a->rows; r++)
         acc[r] = k_splat(k, of(a, 0));
-    int64_t whole = a->d / STEPS * STEPS;
-    if (whole) {
-        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), STEPS);
-        for (int64_t r = 0; r < a->rows; r++)
-            acc[r] = carry[r] = k_carry(k, acc[r]);
-        lower_attention_multiply(a, key, c, STEPS, acc);
-        for (int64_t r = 0; r < a->rows; r++)
-            k_next(k, carry[r], acc[r]);
-        k_end(k, c);
-        for (int64_t r = 0; r < a->rows; r++)
-            acc[r] = k_out(k, carry[r]);
-    }
-    lower_attention_multiply(a, key, k_int(k, whole), a->d - whole, acc);
-    val most = get(a, a->larger, first(a)), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
+    attention_products(a, K, key, 0, a->d, acc);
+    val most = attention_get(a, a->larger, first(a)), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
     for (int64_t r = 0; r < a->rows; r++) {
         val s = k_prim(k, P_MUL, acc[r], scale, 0), x = s;
         if (partial(a)) {
-            val seen = sees(a, key[r]);
-            lower_attention_put(a, a->seen, block_row(a, key[r]), seen);
+            val seen = attention_sees(a, key[r]);
+            attention_put(a, a->seen, block_row(a, key[r]), seen);
             x = k_prim(k, P_SELECT, seen, s, k_splat(k, of(a, -INFINITY)));
         }
-        lower_attention_put(a, a->score, block_row(a, key[r]), s);
+        attention_put(a, a->score, block_row(a, key[r]), s);
         most = k_fold_step(k, FOLD_MAX, most, x);
     }
-    lower_attention_put(a, a->larger, first(a), most);
+    attention_put(a, a->larger, first(a), most);
     end_lanes(a);
 }
 
@@ -257,43 +240,52 @@ static void weigh(const struct attention *a)
 {
     struct kernel *k = a->w->k;
     begin_lanes(a);
-    val larger = get(a, a->larger, first(a)), none = k_splat(k, of(a, -INFINITY));
+    val larger = attention_get(a, a->larger, first(a)), none = k_splat(k, of(a, -INFINITY));
     val base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, none, 0), k_splat(k, of(a, 0)), larger);
-    val shrink = k_prim(k, P_SUB, get(a, a->most, first(a)), base, 0);
+    val shrink = k_prim(k, P_SUB, attention_get(a, a->most, first(a)), base, 0);
     shrink = k_exp_down(k, shrink);
     val start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), sum = k_carry(k, start);
-    val x = k_prim(k, P_SUB, get(a, a->score, block_row(a, j)), base, 0), weight = k_exp_down(k, x);
-    lower_attention_put(a, a->score, block_row(a, j), weight);
+    val x = k_prim(k, P_SUB, attention_get(a, a->score, block_row(a, j)), base, 0), weight = k_exp_down(k, x);
+    attention_put(a, a->score, block_row(a, j), weight);
     val more = k_prim(k, P_ADD, sum, weight, 0);
-    k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, get(a, a->seen, block_row(a, j)), more, sum) : more);
+    k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, attention_get(a, a->seen, block_row(a, j)), more, sum) : more);
     k_end(k, j);
-    lower_attention_put(a, a->sum, first(a), k_prim(k, P_FMA, get(a, a->sum, first(a)), shrink, k_out(k, sum)));
-    lower_attention_put(a, a->shrink, first(a), shrink);
-    lower_attention_put(a, a->most, first(a), larger);
+    attention_put(a, a->sum, first(a), k_prim(k, P_FMA, attention_get(a, a->sum, first(a)), shrink, k_out(k, sum)));
+    attention_put(a, a->shrink, first(a), shrink);
+    attention_put(a, a->most, first(a), larger);
     end_lanes(a);
+}
+
+void attention_weighed(const struct attention *a, unsigned which, uint32_t weight, val c0, int64_t rows, val *sum)
+{
+    struct kernel *k = a->w->k;
+    val carry[MAX_ROWS], start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1);
+    for (int64_t r = 0; r < rows; r++)
+        carry[r] = k_carry(k, start);
+    val by = attention_get(a, weight, block_row(a, j)), seen = partial(a) ? attention_get(a, a->seen, block_row(a, j))
+                                                                          : 0;
+    for (int64_t r = 0; r < rows; r++) {
+        sum[r] = k_prim(k, P_FMA, by, attention_in_block(a, which, j, ix_add(k, c0, k_int(k, r))), carry[r]);
+        sum[r] = seen ? k_prim(k, P_SELECT, seen, sum[r], carry[r]) : sum[r];
+    }
+    for (int64_t r = 0; r < rows; r++)
+        k_next(k, carry[r], sum[r]);
+    k_end(k, j);
+    for (int64_t r = 0; r < rows; r++)
+        sum[r] = k_out(k, carry[r]);
 }
 
 /* Elements c0 .. c0 + rows - 1 of the values, weighed, come to the totals. */
 static void value_tile(const struct attention *a, val c0, int64_t rows)
 {
     struct kernel *k = a->w->k;
-    val acc[MAX_ROWS], carry[MAX_ROWS];
+    val sum[MAX_ROWS];
     begin_lanes(a);
-    val start = k_splat(k, of(a, -0.0)), shrink = get(a, a->shrink, first(a));
-    val j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1);
-    for (int64_t r = 0; r < rows; r++)
-        carry[r] = k_carry(k, start);
-    val weight = get(a, a->score, block_row(a, j)), seen = partial(a) ? get(a, a->seen, block_row(a, j)) : 0;
-    for (int64_t r = 0; r < rows; r++) {
-        acc[r] = k_prim(k, P_FMA, weight, attention_in_block(a, V, j, ix_add(k, c0, k_int(k, r))), carry[r]);
-        acc[r] = seen ? k_prim(k, P_SELECT, seen, acc[r], carry[r]) : acc[r];
-    }
-    for (int64_t r = 0; r < rows; r++)
-        k_next(k, carry[r], acc[r]);
-    k_end(k, j);
+    val shrink = attention_get(a, a->shrink, first(a));
+    attention_weighed(a, V, a->score, c0, rows, sum);
     for (int64_t r = 0; r < rows; r++) {
         val c = ix_add(k, c0, k_int(k, r));
-        lower_attention_put(a, a->total, c, k_prim(k, P_FMA, get(a, a->total, c), shrink, k_out(k, carry[r])));
+        attention_put(a, a->total, c, k_prim(k, P_FMA, attention_get(a, a->total, c), shrink, sum[r]));
     }
     end_lanes(a);
 }
@@ -317,10 +309,10 @@ static void lower_attention_emit_block(struct attention *a)
     a->until = ranges(a) ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = a->bounds ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
     if (a->panel[K])
-        lower_attention_widen(a, K, a->m % a->rows && a->m >= a->rows
+        attention_widen(a, K, a->m % a->rows && a->m >= a->rows
                               ? smaller(k, whole, ix_sub(k, left, k_int(k, a->rows))) : whole, end);
     if (a->panel[V])
-        lower_attention_widen(a, V, a->from, a->until);
+        attention_widen(a, V, a->from, a->until);
     val j = k_loop(k, LOOP_SERIAL, whole, a->until, a->rows);
     ix_bound(k, j, 0, a->block - a->rows);
     if (a->one_lanes)
@@ -370,17 +362,18 @@ static int64_t behind_squares(const struct attention *a, int64_t columns)
     return a->square ? columns % a->square : columns;
 }
 
-/* The queries, transposed; lanes without one have another. */
-static void bring_queries(const struct attention *a)
+/* Lanes without a row have another. */
+void attention_bring_rows(const struct attention *a)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
+    int64_t columns = a->columns[a->own];
     val c, i, row[MAX_SQUARE];
-    if (begin_squares(a, a->d, &c, &i)) {
+    if (begin_squares(a, columns, &c, &i)) {
         for (int64_t r = 0; r < a->square; r++) {
             val at = ix_add(k, ix_add(k, a->q0, i), k_int(k, r)), inside;
             at = lower_inside(k, at, a->l - 1, &inside);
-            row[r] = k_splat(k, attention_element(a, Q, at, ix_add(k, c, w->lane)));
+            row[r] = k_splat(k, attention_element(a, a->own, at, ix_add(k, c, w->lane)));
         }
         k_transpose(k, row, (uint32_t)a->square);
         for (int64_t r = 0; r < a->square; r++) {
@@ -389,14 +382,14 @@ static void bring_queries(const struct attention *a)
         }
         end_squares(a, c, i);
     }
-    int64_t rest = behind_squares(a, a->d);
+    int64_t rest = behind_squares(a, columns);
     if (!rest)
         return;
     begin_lanes(a);
-    i = query(a);
-    c = k_loop(k, LOOP_SERIAL, k_int(k, a->d - rest), k_int(k, a->d), 1);
-    val x = attention_element(a, Q, i, c);
-    lower_attention_put(a, a->q, c, x);
+    i = attention_row(a);
+    c = k_loop(k, LOOP_SERIAL, k_int(k, columns - rest), k_int(k, columns), 1);
+    val x = attention_element(a, a->own, i, c);
+    attention_put(a, a->q, c, x);
     k_end(k, c);
     end_lanes(a);
 }
@@ -405,22 +398,22 @@ static void lower_attention_start(const struct attention *a)
 {
     struct kernel *k = a->w->k;
     begin_lanes(a);
-    lower_attention_put(a, a->most, first(a), of(a, -INFINITY));
-    lower_attention_put(a, a->larger, first(a), of(a, -INFINITY));
-    lower_attention_put(a, a->sum, first(a), of(a, 0));
+    attention_put(a, a->most, first(a), of(a, -INFINITY));
+    attention_put(a, a->larger, first(a), of(a, -INFINITY));
+    attention_put(a, a->sum, first(a), of(a, 0));
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->e), 1);
-    lower_attention_put(a, a->total, c, of(a, 0));
+    attention_put(a, a->total, c, of(a, 0));
     k_end(k, c);
     end_lanes(a);
 }
 
-static void store_result(const struct attention *a, val i, val c, val x)
+void attention_store(const struct attention *a, ref r, const struct shape *s, val i, val c, val x)
 {
     struct lowering *w = a->w;
     val coord[KL_MAX_RANK];
     coord_of(a, i, c, coord);
-    k_store(w->k, lower_buffer(w, w->anchor, BUF_OUT), lower_flatten(w->k, &a->out, coord),
-            k_cast(w->k, x, a->n->dtype), w->pred);
+    k_store(w->k, lower_buffer(w, r, BUF_OUT), lower_flatten(w->k, s, coord), k_cast(w->k, x, w->g->node[r].dtype),
+            w->pred);
 }
 
 /* A total over the sum of the weights. */
@@ -431,56 +424,82 @@ static val mean(const struct attention *a, val total, val sum)
     return k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero, k_prim(k, P_DIV, total, sum, 0));
 }
 
-static void lower_attention_finish(const struct attention *a)
+static val finished(const struct attention *a, val total, val sum, double factor)
+{
+    if (sum)
+        return mean(a, total, sum);
+    return factor == 1 ? total : k_prim(a->w->k, P_MUL, total, k_splat(a->w->k, of(a, factor)), 0);
+}
+
+void attention_store_tile(const struct attention *a, int64_t from, int64_t columns, bool divides, double factor)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    val c, i, row[MAX_SQUARE];
-    if (begin_squares(a, a->e, &c, &i)) {
-        val sum = k_load(k, a->sum, ix_add(k, i, w->lane), 0);
+    val c, i, row[MAX_SQUARE], base = k_int(k, from);
+    if (begin_squares(a, columns, &c, &i)) {
+        val sum = divides ? k_load(k, a->sum, ix_add(k, i, w->lane), 0) : 0;
+        base = ix_add(k, base, c);
         for (int64_t r = 0; r < a->square; r++) {
-            val at = ix_add(k, ix_scale(k, ix_add(k, c, k_int(k, r)), a->width), i);
-            row[r] = mean(a, k_load(k, a->total, ix_add(k, at, w->lane), 0), sum);
+            val at = ix_add(k, ix_scale(k, ix_add(k, base, k_int(k, r)), a->width), i);
+            row[r] = finished(a, k_load(k, a->total, ix_add(k, at, w->lane), 0), sum, factor);
         }
         k_transpose(k, row, (uint32_t)a->square);
         for (int64_t r = 0; r < a->square; r++) {
             val at = ix_add(k, ix_add(k, a->q0, i), k_int(k, r));
             w->pred = a->l % a->width ? k_splat(k, k_prim(k, P_LT, at, k_int(k, a->l), 0)) : 0;
-            store_result(a, at, ix_add(k, c, w->lane), row[r]);
+            attention_store(a, w->anchor, &a->out, at, ix_add(k, base, w->lane), row[r]);
         }
         end_squares(a, c, i);
     }
-    int64_t rest = behind_squares(a, a->e);
+    int64_t rest = behind_squares(a, columns);
     if (!rest)
         return;
     begin_lanes(a);
-    val sum = get(a, a->sum, first(a));
-    i = query(a);
-    c = k_loop(k, LOOP_SERIAL, k_int(k, a->e - rest), k_int(k, a->e), 1);
-    store_result(a, i, c, mean(a, get(a, a->total, c), sum));
+    val sum = divides ? attention_get(a, a->sum, first(a)) : 0;
+    i = attention_row(a);
+    c = k_loop(k, LOOP_SERIAL, k_int(k, from + columns - rest), k_int(k, from + columns), 1);
+    attention_store(a, w->anchor, &a->out, i, c, finished(a, attention_get(a, a->total, c), sum, factor));
     k_end(k, c);
+    end_lanes(a);
+}
+
+/* The largest score and 1 / the sum of the weights, of attention_stats. */
+static void store_stats(const struct attention *a)
+{
+    struct kernel *k = a->w->k;
+    const struct shape s = *node_shape(a->w->g, a->stats);
+    begin_lanes(a);
+    val zero = k_splat(k, of(a, 0)), none = k_splat(k, of(a, -INFINITY)), one = k_splat(k, of(a, 1));
+    val most = attention_get(a, a->most, first(a)), sum = attention_get(a, a->sum, first(a)), i = attention_row(a);
+    most = k_prim(k, P_SELECT, k_prim(k, P_EQ, most, none, 0), zero, most);
+    sum = k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero, k_prim(k, P_DIV, one, sum, 0));
+    attention_store(a, a->stats, &s, i, k_int(k, 0), most);
+    attention_store(a, a->stats, &s, i, k_int(k, 1), sum);
     end_lanes(a);
 }
 
 static void lower_attention_emit_tile(struct attention *a)
 {
     struct kernel *k = a->w->k;
-    bring_queries(a);
+    attention_bring_rows(a);
     lower_attention_start(a);
     if (ranges(a))
-        store_ranges(a);
+        attention_store_ranges(a);
     if (a->m) {
-        tile_range(a);
+        attention_tile_range(a);
         val from = a->bounds ? ix_scale(k, k_prim(k, P_DIV, a->first, k_int(k, a->block), 0), a->block) : k_int(k, 0);
         a->k0 = k_loop(k, LOOP_SERIAL, from, a->end, a->block);
         ix_bound(k, a->k0, 0, a->m - 1);
         lower_attention_emit_block(a);
         k_end(k, a->k0);
     }
-    lower_attention_finish(a);
+    if (a->n->op == OP_attention)
+        attention_store_tile(a, 0, a->e, true, 1);
+    if (a->stats)
+        store_stats(a);
 }
 
-static uint32_t lanes_of_scratch(const struct attention *a, unsigned dtype, int64_t rows)
+uint32_t attention_scratch(const struct attention *a, unsigned dtype, int64_t rows)
 {
     return k_buf(a->w->k, BUF_SCRATCH, dtype, rows * a->width, 0);
 }
@@ -488,69 +507,95 @@ static uint32_t lanes_of_scratch(const struct attention *a, unsigned dtype, int6
 static void make_scratch(struct attention *a)
 {
     if (a->d)
-        a->q = lanes_of_scratch(a, a->dtype, a->d);
-    a->score = lanes_of_scratch(a, a->dtype, a->rows + a->block);
-    a->total = lanes_of_scratch(a, a->dtype, a->e);
-    a->most = lanes_of_scratch(a, a->dtype, 1);
-    a->larger = lanes_of_scratch(a, a->dtype, 1);
-    a->sum = lanes_of_scratch(a, a->dtype, 1);
-    a->shrink = lanes_of_scratch(a, a->dtype, 1);
+        a->q = attention_scratch(a, a->dtype, a->d);
+    a->score = attention_scratch(a, a->dtype, a->rows + a->block);
+    if (a->e)
+        a->total = attention_scratch(a, a->dtype, a->e);
+    a->most = attention_scratch(a, a->dtype, 1);
+    a->larger = attention_scratch(a, a->dtype, 1);
+    a->sum = attention_scratch(a, a->dtype, 1);
+    a->shrink = attention_scratch(a, a->dtype, 1);
     if (ranges(a)) {
-        a->lo = lanes_of_scratch(a, a->index, 1);
-        a->hi = lanes_of_scratch(a, a->index, 1);
+        a->lo = attention_scratch(a, a->index, 1);
+        a->hi = attention_scratch(a, a->index, 1);
     }
     if (partial(a))
-        a->seen = lanes_of_scratch(a, KL_BOOL, a->rows + a->block);
-    if (a->dtype != a->n->dtype && !a->w->caps->block_threads && !a->one_lanes) {
-        a->panel[K] = 1 + k_buf(a->w->k, BUF_SCRATCH, a->dtype, (a->rows + a->block) * (a->d ? a->d : 1), 0);
-        a->panel[V] = 1 + k_buf(a->w->k, BUF_SCRATCH, a->dtype, (a->rows + a->block) * a->e, 0);
-    }
+        a->seen = attention_scratch(a, KL_BOOL, a->rows + a->block);
+    attention_make_panel(a, K);
+    if (a->e)
+        attention_make_panel(a, V);
+}
+
+void attention_make_panel(struct attention *a, unsigned which)
+{
+    int64_t columns = a->columns[which] ? a->columns[which] : 1;
+    if (a->w->g->node[a->n->in[which]].dtype != a->dtype && !a->w->caps->block_threads && !a->one_lanes)
+        a->panel[which] = 1 + k_buf(a->w->k, BUF_SCRATCH, a->dtype, (a->rows + a->block) * columns, 0);
+}
+
+void attention_choose_tile(struct attention *a)
+{
+    const struct caps *caps = a->w->caps;
+    a->width = NATIVE_VECTORS * caps->vector_bytes / (int64_t)dtype_size(a->dtype);
+    while (a->width > 1 && a->width / 2 >= a->l)
+        a->width /= 2;
+    if (a->w->override)
+        a->width = a->w->override->width;
+    a->rows = caps->vector_regs >= 32 ? MAX_ROWS : MAX_ROWS / 2;
+    while (a->block % a->rows)
+        a->rows--;
+    a->keys = caps->block_threads ? 0 : caps->vector_bytes / (int64_t)dtype_size(a->dtype);
+    a->keys = a->keys > MAX_SQUARE ? MAX_SQUARE : a->keys;
+    a->square = a->keys >= 2 && a->width % a->keys == 0 ? a->keys : 0;
+    a->index = a->m < INT32_MAX - a->block ? KL_I32 : KL_I64;
 }
 
 void lower_attention_group(struct lowering *w)
 {
     struct kernel *k = w->k;
+    ref stats = NIL;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (w->g->node[w->member[m]].op == OP_attention_stats)
+            stats = w->member[m];
+        else if (op_is_attention(w->g->node[w->member[m]].op))
+            w->anchor = w->member[m];
     const struct node *n = &w->g->node[w->anchor];
-    const struct caps *caps = w->caps;
     const struct shape *key = node_shape(w->g, n->in[K]);
-    struct attention a = {.w = w, .n = n, .out = *node_shape(w->g, w->anchor), .lead = *node_shape(w->g, n->in[Q])};
-    bool given = n->nin == 4;
+    struct attention a = {.w = w, .n = n, .out = *node_shape(w->g, w->anchor), .lead = *node_shape(w->g, n->in[Q]),
+                          .stats = stats};
+    bool given = n->nin == opinfo[n->op].nin;
+    if (n->op == OP_attention_grad) {
+        lower_attention_grad_group(w);
+        return;
+    }
     a.lead.rank -= 2;
     a.l = a.lead.dim[a.lead.rank];
     a.d = a.lead.dim[a.lead.rank + 1];
     a.m = key->dim[a.lead.rank];
-    a.e = a.out.dim[a.lead.rank + 1];
+    a.e = n->op == OP_attention ? a.out.dim[a.lead.rank + 1] : 0;
+    a.columns[Q] = a.columns[K] = a.d;
+    a.columns[V] = a.e;
+    a.seen_in = n->nin - 1u;
     a.block = n->attr.attention.block;
     a.dtype = dtype_compute(n->dtype);
     a.causal = n->attr.attention.causal;
-    a.mask = given && w->g->node[n->in[SEEN]].dtype == KL_BOOL;
+    a.mask = given && w->g->node[n->in[a.seen_in]].dtype == KL_BOOL;
     a.bounds = given && !a.mask;
     if (!a.block) {
         err_set(&k->err, KL_ERR_INTERNAL, "attention: node %u has no numeric order", w->anchor);
         return;
     }
-    a.width = NATIVE_VECTORS * caps->vector_bytes / (int64_t)dtype_size(a.dtype);
-    while (a.width > 1 && a.width / 2 >= a.l)
-        a.width /= 2;
-    if (w->override)
-        a.width = w->override->width;
-    a.rows = caps->vector_regs >= 32 ? MAX_ROWS : MAX_ROWS / 2;
-    while (a.block % a.rows)
-        a.rows--;
-    a.keys = caps->block_threads ? 0 : caps->vector_bytes / (int64_t)dtype_size(a.dtype);
-    a.keys = a.keys > MAX_SQUARE ? MAX_SQUARE : a.keys;
-    a.square = a.keys >= 2 && a.width % a.keys == 0 ? a.keys : 0;
+    attention_choose_tile(&a);
     if (a.width == 1 && a.keys >= 2 && a.block % (ONE_SQUARES * a.keys) == 0) {
         a.rows = ONE_SQUARES * a.keys;
         a.one_lanes = MAX_ONE_LANES;
         while (a.one_lanes > 1 && a.one_lanes / 2 >= a.e)
             a.one_lanes /= 2;
     }
-    a.index = a.m < INT32_MAX - a.block ? KL_I32 : KL_I64;
     int64_t tiles = (a.l + a.width - 1) / a.width;
     k->sched.kind = SCHED_ATTENTION;
     k->sched.width = (uint16_t)a.width;
-    k->extent = a.e ? shape_count(&a.lead) * tiles : 0;
+    k->extent = a.e || stats ? shape_count(&a.lead) * tiles : 0;
     if (k->extent)
         make_scratch(&a);
     lower_scalars(w);

@@ -195,8 +195,14 @@ static void attention(unsigned dtype)
         k = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 12}}, "k");
     ref v = n_input(g, dtype, &(struct shape){.rank = 3, .dim = {2, 83, 9}}, "v"),
         mask = n_input(g, KL_BOOL, &(struct shape){.rank = 3, .dim = {2, 37, 83}}, "m");
-    graph_output(g, OUT_RETURN, n_attention(g, q, k, v, NIL, 0.01, true), 0);
-    graph_output(g, OUT_RETURN, n_attention(g, q, k, v, mask, 0.01, false), 0);
+    ref y[2] = {n_attention(g, q, k, v, NIL, 0.01, true), n_attention(g, q, k, v, mask, 0.01, false)}, din[3];
+    ref dy = n_input(g, dtype, node_shape(g, y[0]), "dy");
+    for (int i = 0; i < 2; i++) {
+        graph_output(g, OUT_RETURN, y[i], 0);
+        n_attention_gradient(g, y[i], dy, din);
+        for (int j = 0; j < 3; j++)
+            graph_output(g, OUT_RETURN, din[j], 0);
+    }
     snprintf(what, sizeof what, "attention of %s", dtype_name(dtype));
     try(g, what);
 }

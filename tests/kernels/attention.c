@@ -1,6 +1,6 @@
-/* Attention against its decomposition into products and a softmax; what queries do not see; the keys' blocks; agreement
- * of interpreter, fused and unfused kernels on all of that.  Gradients: gradients.c.  Through the public API:
- * api_nn.c. */
+/* Attention against its decomposition into products and a softmax; what queries do not see; the keys' blocks; gradients
+ * that store no scores; agreement of interpreter, fused and unfused kernels on all of that.  More gradients:
+ * gradients.c.  Through the public API: api_nn.c. */
 #include "tests/support/harness.h"
 
 static struct rng rng = {4242};
@@ -94,6 +94,85 @@ static void decompositions(void)
                     against_decomposition(&(struct problem){s[0], s[1], s[2], s[3], s[4], (enum sight)(how / 2),
                                                             how % 2, dtypes[t]});
             }
+}
+
+/* ---- gradients ---- */
+
+/* Those that store nothing of L x M against those made of products. */
+static void gradient_against_composition(const struct problem *p)
+{
+    char what[160];
+    struct graph *g = graph_new("gradient");
+    ref y = record(g, p), block[3] = {NIL}, composed[MAX_OPERANDS] = {NIL};
+    ref dy = n_input(g, p->dtype, node_shape(g, y), "dy");
+    n_attention_gradient(g, y, dy, block);
+    opinfo[OP_attention].vjp(g, y, dy, composed);
+    for (int i = 0; i < 3; i++) {
+        check(!block[i] || g->node[composed[i]].op != OP_attention_grad, "few scores: a gradient of products");
+        graph_output(g, OUT_RETURN, block[i], 0);
+        graph_output(g, OUT_RETURN, composed[i], 0);
+    }
+    name_of(p, what, sizeof what);
+    struct values in, out = {0};
+    struct err e = {0};
+    data(g, p, &in);
+    bool ok = check(!g->err.code, "gradient of %s: %s", what, g->err.msg) &&
+        agree_everywhere(g, &in, &(struct values){0}, NULL, what) &&
+              check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out, &e), "%s: %s", what, e.msg);
+    for (uint32_t i = 0; ok && i < 3; i++) {
+        double most = 0, worst = 0;
+        for (int64_t j = 0; j < node_numel(g, block[i]); j++) {
+            double got = element_value(p->dtype, out.v[2 * i], j), want = element_value(p->dtype, out.v[2 * i + 1], j);
+            most = fmax(most, fabs(want));
+            worst = fmax(worst, fabs(got - want));
+        }
+        check(worst <= 4 * bound(p->dtype) * fmax(most, 1), "%s: gradient %u differs by %g of %g", what, i, worst,
+              most);
+    }
+    values_free(&in);
+    values_free(&out);
+    graph_free(g);
+}
+
+static void gradients(void)
+{
+    static const int64_t sizes[][5] = {{2, 5, 7, 3, 2}, {1, 1, 70, 8, 8}, {2, 33, 64, 16, 9}, {1, 40, 130, 5, 16},
+                                       {2, 66, 3, 4, 17}, {1, 130, 70, 32, 32}, {1, 3, 1, 1, 1}};
+    static const unsigned dtypes[] = {KL_F64, KL_F32, KL_F16, KL_BF16};
+    for (unsigned z = 0; z < sizeof sizes / sizeof *sizes; z++)
+        for (unsigned t = 0; t < 4; t++)
+            for (int how = 0; how < 2 * SIGHTS; how++) {
+                const int64_t *s = sizes[z];
+                if ((z + t + (unsigned)how) % (t == 1 ? 2 : 4) == 0)
+                    gradient_against_composition(&(struct problem){s[0], s[1], s[2], s[3], s[4],
+                                                                   (enum sight)(how / 2), how % 2, dtypes[t]});
+            }
+}
+
+/* Scores of which one log-sum-exp would lose all but the largest: equal ones share the weight all the same. */
+static void large_scores(void)
+{
+    enum { M = 70 };
+    const struct problem p = {1, 1, M, 1, 1, ALL, false, KL_F32};
+    struct graph *g = graph_new("large");
+    ref y = record(g, &p), din[3] = {NIL}, dy = n_input(g, KL_F32, node_shape(g, y), "dy");
+    n_attention_gradient(g, y, dy, din);
+    graph_output(g, OUT_RETURN, din[2], 0);
+    struct values in, out = {0};
+    struct err e = {0};
+    data(g, &p, &in);
+    *(float *)in.v[0] = 1e6f;
+    for (int j = 0; j < M; j++)
+        ((float *)in.v[1])[j] = 1e3f;
+    *(float *)in.v[3] = 1;
+    if (agree_everywhere(g, &in, &(struct values){0}, NULL, "large scores") &&
+        check(run_on(g, "cpu", true, &in, &(struct values){0}, NULL, &out, &e), "large scores: %s", e.msg))
+        for (int j = 0; j < M; j += 23)
+            check(fabs(element_value(KL_F32, out.v[0], j) - 1.0 / M) < 1e-6, "weight %d of equal scores: %g", j,
+                  element_value(KL_F32, out.v[0], j));
+    values_free(&in);
+    values_free(&out);
+    graph_free(g);
 }
 
 /* ---- what is not seen ---- */
@@ -230,6 +309,8 @@ static void one_query(void)
 int main(void)
 {
     decompositions();
+    gradients();
+    large_scores();
     one_query();
     for (enum sight s = ALL; s < SIGHTS; s++)
         unseen(s);

@@ -51,6 +51,78 @@ static void one_kernel(void)
     kl_release(x), kl_release(z), kl_release(y), kl_release(h), kl_release(mask), kl_release(keys), kl_release(window);
 }
 
+/* What forward and gradient of a causal attention of so many queries and keys cost. */
+static kl_run_info gradient_cost(int64_t length, bool causal)
+{
+    kl_tensor x[3], g[3], w = there(kl_randn(dev, KL_F32, D(2, length, 16), 4));
+    for (int i = 0; i < 3; i++)
+        x[i] = there(kl_randn(dev, KL_F32, D(2, length, 16), 1 + (uint64_t)i));
+    kl_run_info info = {0};
+    OK(kl_trace_begin("attention_gradient"));
+    kl_tensor y = kl_keep(kl_attention(x[0], x[1], x[2], kl_none, causal)), loss = kl_sum(kl_mul(y, w), 0, NULL, false);
+    for (int i = 0; i < 3; i++)
+        g[i] = kl_keep(kl_grad(loss, x[i]));
+    OK(kl_trace_end());
+    OK(kl_trace_info(&info));
+    kl_release(y), kl_release(w);
+    for (int i = 0; i < 3; i++)
+        kl_release(x[i]), kl_release(g[i]);
+    return info;
+}
+
+/* Many queries: temporaries of forward and gradient grow with the length, not with its square, and no scores are among
+ * them; few, whose scores are stored, cost fewer operations. */
+static void gradient_memory(void)
+{
+    if (!strcmp(kl_device_name(dev), "ref"))
+        return;
+    int64_t half = gradient_cost(512, true).arena_bytes, whole = gradient_cost(1024, true).arena_bytes;
+    CHECK(half > 0 && whole <= 2 * half + 4096 && half < 2 * 512 * 512 * 4);
+    CHECK(gradient_cost(512, true).kernels <= 9);
+    CHECK(gradient_cost(128, false).arena_bytes >= 2 * 128 * 128 * 4);
+}
+
+/* Attention of products and a softmax, of keys at most as far on as the query. */
+static kl_tensor by_products(const kl_tensor *x, int64_t length, double depth)
+{
+    kl_tensor i = kl_iota(dev, KL_I32, D(length, length), 0), j = kl_iota(dev, KL_I32, D(length, length), 1);
+    kl_tensor score = kl_mul_scalar(kl_matmul(x[0], kl_transpose(x[1], -1, -2)), 1 / sqrt(depth));
+    score = kl_where(kl_le(j, i), score, kl_const(dev, KL_F32, -INFINITY));
+    return kl_matmul(kl_softmax(score, -1), x[2]);
+}
+
+static kl_status attend(void *ctx, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
+{
+    (void)ctx, (void)n, (void)m;
+    *out = kl_attention(in[0], in[1], in[2], kl_none, true);
+    return KL_OK;
+}
+
+/* The gradient of many queries, and the same in a checkpoint. */
+static void long_gradients(void)
+{
+    enum { L = 260, DEPTH = 8 };
+    kl_tensor x[3], w = there(kl_randn(dev, KL_F32, D(1, L, DEPTH), 4)), y[3], g[3][3];
+    for (int i = 0; i < 3; i++)
+        x[i] = there(kl_randn(dev, KL_F32, D(1, L, DEPTH), 1 + (uint64_t)i));
+    OK(kl_trace_begin("long_gradients"));
+    y[0] = by_products(x, L, DEPTH);
+    y[1] = kl_attention(x[0], x[1], x[2], kl_none, true);
+    OK(kl_checkpoint(attend, NULL, 3, x, 1, &y[2]));
+    for (int way = 0; way < 3; way++)
+        for (int i = 0; i < 3; i++)
+            g[way][i] = kl_keep(kl_grad(kl_sum(kl_mul(y[way], w), 0, NULL, false), x[i]));
+    OK(kl_trace_end());
+    for (int i = 0; i < 3; i++) {
+        CHECK(kl_item_f64(kl_reduce_max(kl_abs(kl_sub(g[0][i], g[1][i])), 0, NULL, false)) < 1e-4);
+        CHECK(kl_item_f64(kl_reduce_max(kl_abs(kl_sub(g[1][i], g[2][i])), 0, NULL, false)) == 0);
+        kl_release(g[0][i]), kl_release(g[1][i]), kl_release(g[2][i]);
+    }
+    kl_release(w);
+    for (int i = 0; i < 3; i++)
+        kl_release(x[i]);
+}
+
 /* A window is the mask of its keys, in either integer type and for all heads at once. */
 static void windows(void)
 {
@@ -146,6 +218,8 @@ static void test(kl_device d)
     dev = d;
     kl_scope_begin();
     one_kernel();
+    gradient_memory();
+    long_gradients();
     windows();
     layers();
     misuse();

@@ -196,8 +196,29 @@ static ref make_attention(struct graph *g, const ref *x, const void *ctx)
     return n_attention(g, x[0], x[1], x[2], seen, 0.7, how->causal);
 }
 
+struct sight_of { struct sight sight; int din; };
+
+/* One of the gradients that store no scores, itself differentiated. */
+static ref make_attention_gradient(struct graph *g, const ref *x, const void *ctx)
+{
+    const struct sight_of *how = ctx;
+    ref din[3] = {NIL};
+    n_attention_gradient(g, make_attention(g, x, &how->sight), x[3], din);
+    return din[how->din];
+}
+
 static void attention(void)
 {
+    for (int how = 0; how < 18; how++)
+        for (int turn = 0; turn < 2; turn++) {
+            int64_t l = turn ? 5 : 3, m = turn ? 3 : 5;
+            struct sight_of of = {{how / 2 % 3 == 1, how / 2 % 3 == 2, how & 1}, how / 6};
+            gradient(&(struct problem){.name = "attention's gradient", .make = make_attention_gradient, .nx = 4,
+                                       .ctx = &of,
+                                       .x = {shape_make(3, (int64_t[]){2, l, 2}), shape_make(3, (int64_t[]){2, m, 2}),
+                                             shape_make(3, (int64_t[]){2, m, 3}),
+                                             shape_make(3, (int64_t[]){2, l, 3})}});
+        }
     for (int how = 0; how < 6; how++)
         for (int turn = 0; turn < 2; turn++) { /* more keys than queries, then fewer */
             int64_t l = turn ? 5 : 3, m = turn ? 3 : 5;

@@ -9,7 +9,7 @@
 
 typedef ref make_fn(struct graph *g, const ref *x, const void *ctx);
 
-enum { MAX_X = 3 };
+enum { MAX_X = 4 };
 struct problem {
     const char *name;
     make_fn *make;

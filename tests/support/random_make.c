@@ -272,20 +272,20 @@ static ref random_bitcast(struct maker *m, ref x)
 static ref random_attention(struct maker *m, ref x)
 {
     struct shape s = *node_shape(m->g, x), k = s, v = s, seen = s, weights = s;
-    unsigned dt = m->g->node[x].dtype;
-    uint32_t last = s.rank - 1;
+    unsigned dt = m->g->node[x].dtype, last = s.rank - 1;
     if (s.rank < 2 || !dtype_is_float(dt))
         return NIL;
-    int64_t keys = random_dim(m);
-    k.dim[last - 1] = v.dim[last - 1] = weights.dim[last] = keys;
+    k.dim[last - 1] = v.dim[last - 1] = weights.dim[last] = random_dim(m);
     v.dim[last] = random_dim(m);
     int sight = (int)rng_below(&m->r, 3);
-    seen.dim[last] = sight == 1 ? keys : 2;
+    seen.dim[last] = sight == 1 ? weights.dim[last] : 2;
     if (!fits(&k) || !fits(&v) || !fits(&seen) || !fits(&weights))
         return NIL;
-    unsigned dtype = sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64;
-    return n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), sight ? fitting(m, dtype, &seen) : NIL,
-                       0.5, chance(m, 3));
+    ref by = sight ? fitting(m, sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64, &seen) : NIL, din[3];
+    ref y = n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), by, 0.5, chance(m, 3));
+    if (y && node_numel(m->g, x) <= 1 << 12 && chance(m, 3)) /* of more the interpreter takes its time */
+        n_attention_gradient(m->g, y, fitting(m, dt, node_shape(m->g, y)), din), y = din[rng_below(&m->r, 3)];
+    return y;
 }
 
 /* To a small integer, from one, or both. */

@@ -1,0 +1,429 @@
+/* attention: softmax(scale * q k^T) v, one pass over the keys with a running largest score (online softmax, Milakov and
+ * Gimelshein 2018; attention so, Dao et al. 2022); attention_stats: what its gradient needs of that pass.  node.h says
+ * what they are and in which order they are computed.
+ *
+ * The gradient is made of ops that store nothing of L x M (op_attention_grad.c): attention_stats keeps the log-sum-exp
+ * of each query's scores, in two parts, and attention_grad computes scores and weights again from it, block by block.
+ * Few queries and keys have a gradient made of products and elementwise ops instead, which costs fewer operations. */
+#include "ir/ops/attention/attention.h"
+#include "ir/loop/loop.h"
+#include <math.h>
+#include <string.h>
+
+enum { MAX_BLOCK = 1 << 12 };
+/* From how many scores on the gradient computes them again rather than to store them: of a matrix where queries do not
+ * see all keys, and what they do not is skipped; else of all matrices, since that takes longer than products do. */
+enum { LEAST_SKIPPED = 256 * 256, LEAST_SCORES = 1 << 24 };
+enum { Q, K, V, SEEN };
+
+/* ---- shape ---- */
+
+static const struct shape *shape_in(const struct graph *g, const struct node *n, unsigned i)
+{
+    return node_shape(g, n->in[i]);
+}
+
+static bool misfits(const struct graph *g, const struct node *n, struct err *e)
+{
+    char t[4][SHAPE_TEXT];
+    for (unsigned i = 0; i < n->nin; i++)
+        shape_text_in(g, shape_in(g, n, i), t[i], SHAPE_TEXT);
+    if (n->nin == 3)
+        return err_set(e, KL_ERR_SHAPE, "attention: needs [.., L, D], [.., M, D] and [.., M, E], got %s, %s and %s",
+                       t[Q], t[K], t[V]);
+    return err_set(e, KL_ERR_SHAPE,
+                   "attention: needs [.., L, D], [.., M, D], [.., M, E] and bool [.., L, M] or i32 or i64 [.., L, 2], "
+                   "got %s, %s, %s and %s",
+                   t[Q], t[K], t[V], t[SEEN]);
+}
+
+bool attention_same_lead(const struct graph *g, const struct node *n)
+{
+    const struct shape *q = shape_in(g, n, 0);
+    bool same = q->rank >= 2;
+    for (unsigned i = 1; i < n->nin && same; i++)
+        same = shape_in(g, n, i)->rank == q->rank &&
+               !memcmp(shape_in(g, n, i)->dim, q->dim, (q->rank - 2) * sizeof *q->dim);
+    return same;
+}
+
+bool attention_sight_shape(const struct graph *g, const struct node *n, bool *fits, struct err *e)
+{
+    unsigned seen = attention_seen(n);
+    if (seen == MAX_OPERANDS)
+        return true;
+    unsigned dtype = node_at(g, n->in[seen])->dtype;
+    const struct shape *q = shape_in(g, n, 0), *k = shape_in(g, n, 1), *s = shape_in(g, n, seen);
+    uint32_t r = q->rank;
+    if (dtype != KL_BOOL && dtype != KL_I32 && dtype != KL_I64)
+        return err_set(e, KL_ERR_TYPE, "%s: what a query sees is bool, i32 or i64, not %s", opinfo[n->op].name,
+                       dtype_name(dtype));
+    *fits = *fits && s->dim[r - 2] == q->dim[r - 2] && s->dim[r - 1] == (dtype == KL_BOOL ? k->dim[r - 2] : 2);
+    return true;
+}
+
+bool attention_attr(const struct node *n, struct err *e)
+{
+    if (n->attr.attention.causal > 1 || n->attr.attention.block > MAX_BLOCK)
+        return err_set(e, KL_ERR_INTERNAL, "%s: causal %u, block %u", opinfo[n->op].name, n->attr.attention.causal,
+                       n->attr.attention.block);
+    if (n->op != OP_attention_grad && (n->attr.attention.depth || n->attr.attention.of))
+        return err_set(e, KL_ERR_INTERNAL, "%s: attributes of its gradient", opinfo[n->op].name);
+    return attr_rest_zero(n, sizeof n->attr.attention, e);
+}
+
+bool shape_attention(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    const struct shape *q = shape_in(g, n, Q), *k = shape_in(g, n, K), *v = shape_in(g, n, V);
+    unsigned dtype = node_at(g, n->in[Q])->dtype, r = q->rank;
+    for (unsigned i = K; i <= V; i++)
+        if (node_at(g, n->in[i])->dtype != dtype || !dtype_is_float(dtype))
+            return err_set(e, KL_ERR_TYPE, "attention: needs one floating dtype, got %s, %s and %s", dtype_name(dtype),
+                           dtype_name(node_at(g, n->in[K])->dtype), dtype_name(node_at(g, n->in[V])->dtype));
+    bool fits = attention_same_lead(g, n);
+    fits = fits && k->dim[r - 1] == q->dim[r - 1] && k->dim[r - 2] == v->dim[r - 2];
+    if (fits && !attention_sight_shape(g, n, &fits, e))
+        return false;
+    if (!fits)
+        return misfits(g, n, e);
+    *out = *q;
+    out->dim[r - 1] = v->dim[r - 1];
+    n->dtype = (uint8_t)dtype;
+    return attention_attr(n, e);
+}
+
+bool shape_attention_stats(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+{
+    const struct shape *q = shape_in(g, n, Q), *k = shape_in(g, n, K);
+    unsigned dtype = node_at(g, n->in[Q])->dtype, r = q->rank;
+    char t[2][SHAPE_TEXT];
+    if (node_at(g, n->in[K])->dtype != dtype || !dtype_is_float(dtype))
+        return err_set(e, KL_ERR_TYPE, "attention_stats: needs one floating dtype, got %s and %s", dtype_name(dtype),
+                       dtype_name(node_at(g, n->in[K])->dtype));
+    bool fits = attention_same_lead(g, n) && k->dim[r - 1] == q->dim[r - 1];
+    if (fits && !attention_sight_shape(g, n, &fits, e))
+        return false;
+    if (!fits)
+        return err_set(e, KL_ERR_SHAPE, "attention_stats: needs [.., L, D], [.., M, D] and what queries see of the "
+                       "keys, got %s and %s", shape_text_in(g, q, t[0], SHAPE_TEXT),
+                       shape_text_in(g, k, t[1], SHAPE_TEXT));
+    *out = *q;
+    out->dim[r - 1] = 2;
+    n->dtype = (uint8_t)dtype_compute(dtype);
+    return attention_attr(n, e);
+}
+
+/* ---- evaluation ---- */
+
+struct attention_sizes attention_sizes(const struct graph *g, const struct node *n)
+{
+    struct shape s = *shape_in(g, n, Q);
+    struct attention_sizes z = {1, s.dim[s.rank - 2], shape_in(g, n, K)->dim[s.rank - 2], s.dim[s.rank - 1], 0};
+    if (n->op == OP_attention) {
+        z.e = shape_in(g, n, V)->dim[s.rank - 1];
+    } else if (n->op == OP_attention_grad) {
+        z.e = z.d - n->attr.attention.depth;
+        z.d = n->attr.attention.depth;
+    }
+    s.rank -= 2;
+    z.batch = shape_count(&s);
+    return z;
+}
+
+double attention_flops(const struct graph *g, const struct node *n)
+{
+    struct attention_sizes z = attention_sizes(g, n);
+    double columns = (double)z.d + (double)z.e; /* of scores, and of the values or their gradients' products */
+    if (n->op == OP_attention_grad)
+        columns += n->attr.attention.of == ATTENTION_KEYS ? columns : (double)z.d;
+    return 2 * (double)z.batch * (double)z.l * (double)z.m * columns;
+}
+
+struct sight attention_sight(const struct graph *g, const struct node *n, const struct attention_sizes *z,
+                             const void *seen, int64_t b, int64_t i)
+{
+    struct sight s = {0, z->m, NULL};
+    unsigned dtype = seen ? node_at(g, n->in[attention_seen(n)])->dtype : 0;
+    if (n->attr.attention.causal && i + z->m - z->l + 1 < s.hi)
+        s.hi = i + z->m - z->l + 1;
+    if (seen && dtype == KL_BOOL) {
+        s.mask = (const uint8_t *)seen + (b * z->l + i) * z->m;
+    } else if (seen) {
+        int64_t end = index_at(dtype, seen, 2 * (b * z->l + i) + 1, z->m);
+        s.lo = index_at(dtype, seen, 2 * (b * z->l + i), z->m);
+        s.hi = end < s.hi ? end : s.hi;
+    }
+    return s;
+}
+
+/* One query, given its sight; score and weight have room for a block.  stats: NULL, or where its two numbers go, and
+ * there are no values. */
+#define ROW(name, ctype, dtype, fma)                                                                                \
+    static bool row_##name(const struct node *n, const struct attention_sizes *z, struct sight s, ctype *out,       \
+                           ctype *stats, const ctype *q, const ctype *k, const ctype *v, ctype *score,              \
+                           ctype *weight)                                                                           \
+    {                                                                                                               \
+        const ctype scale = (ctype)dtype_value(KL_F64, n->attr.attention.scale);                                    \
+        const int64_t block = n->attr.attention.block;                                                              \
+        ctype most = -INFINITY, total = 0;                                                                          \
+        for (int64_t c = 0; c < z->e; c++)                                                                          \
+            out[c] = 0;                                                                                             \
+        for (int64_t j0 = s.lo / block * block; j0 < s.hi; j0 += block) {                                           \
+            int64_t from = j0 > s.lo ? j0 : s.lo, end = j0 + block < s.hi ? j0 + block : s.hi, count = 0;           \
+            ctype larger = most, sum = (ctype)-0.0;                                                                 \
+            for (int64_t j = from; j < end; j++) {                                                                  \
+                if (s.mask && !s.mask[j])                                                                           \
+                    continue;                                                                                       \
+                ctype x = 0;                                                                                        \
+                for (int64_t c = 0; c < z->d; c++)                                                                  \
+                    x = fma(q[c], k[j * z->d + c], x);                                                              \
+                score[count++] = x *= scale;                                                                        \
+                larger = x < larger || larger != larger ? larger : x;                                               \
+            }                                                                                                       \
+            ctype base = larger == (ctype)-INFINITY ? 0 : larger, shrink = most - base;                             \
+            for (int64_t j = 0; j < count; j++)                                                                     \
+                score[j] -= base;                                                                                   \
+            if (!scalar_apply(OP_exp, dtype, &shrink, (const void *const[]){&shrink}, 1) ||                         \
+                !scalar_apply(OP_exp, dtype, weight, (const void *const[]){score}, count))                          \
+                return false;                                                                                       \
+            for (int64_t j = 0; j < count; j++)                                                                     \
+                sum += weight[j];                                                                                   \
+            total = fma(total, shrink, sum);                                                                        \
+            for (int64_t c = 0; c < z->e; c++) {                                                                    \
+                const ctype *w = weight;                                                                            \
+                ctype x = (ctype)-0.0;                                                                              \
+                for (int64_t j = from; j < end; j++)                                                                \
+                    if (!s.mask || s.mask[j])                                                                       \
+                        x = fma(*w++, v[j * z->e + c], x);                                                          \
+                out[c] = fma(out[c], shrink, x);                                                                    \
+            }                                                                                                       \
+            most = larger;                                                                                          \
+        }                                                                                                           \
+        for (int64_t c = 0; c < z->e; c++)                                                                          \
+            out[c] = total == 0 ? 0 : out[c] / total;                                                               \
+        if (stats) {                                                                                                \
+            stats[0] = most == (ctype)-INFINITY ? 0 : most;                                                         \
+            stats[1] = total == 0 ? 0 : 1 / total;                                                                  \
+        }                                                                                                           \
+        return true;                                                                                                \
+    }
+ROW(f32, float, KL_F32, __builtin_fmaf)
+ROW(f64, double, KL_F64, __builtin_fma)
+
+static bool attention_arrays(const struct graph *g, const struct node *n, unsigned dtype, void *result,
+                             const void *const *in)
+{
+    struct attention_sizes z = attention_sizes(g, n);
+    size_t size = dtype_size(dtype);
+    const char *q = in[Q], *k = in[K], *v = n->op == OP_attention ? in[V] : NULL;
+    const void *seen = attention_seen(n) < n->nin ? in[attention_seen(n)] : NULL;
+    char *out = v ? result : NULL, *stats = v ? NULL : result;
+    void *score = mem_alloc((size_t)n->attr.attention.block * size),
+         *weight = mem_alloc((size_t)n->attr.attention.block * size);
+    bool ok = score && weight && n->attr.attention.block;
+    for (int64_t i = 0; ok && i < z.batch * z.l; i++) {
+        int64_t b = i / z.l;
+        void *y = out ? out + (size_t)(i * z.e) * size : NULL, *t = stats ? stats + (size_t)(2 * i) * size : NULL;
+        const void *x = q + (size_t)(i * z.d) * size, *kb = k + (size_t)(b * z.m * z.d) * size,
+                   *vb = v ? v + (size_t)(b * z.m * z.e) * size : NULL;
+        struct sight s = attention_sight(g, n, &z, seen, b, i % z.l);
+        ok = dtype == KL_F32 ? row_f32(n, &z, s, y, t, x, kb, vb, score, weight)
+                             : row_f64(n, &z, s, y, t, x, kb, vb, score, weight);
+    }
+    mem_free(score);
+    mem_free(weight);
+    return ok;
+}
+
+bool attention_widened(const struct graph *g, const struct node *n, void *out, const void *const *in,
+                       bool (*run)(const struct graph *, const struct node *, unsigned, void *, const void *const *))
+{
+    unsigned dtype = node_at(g, n->in[0])->dtype, compute = dtype_compute(dtype);
+    if (dtype == compute)
+        return run(g, n, dtype, out, in);
+    float *wide[MAX_OPERANDS + 1] = {NULL}; /* operands of half floats, result */
+    const void *at[MAX_OPERANDS] = {NULL};
+    int64_t count = shape_count(&g->shape[n->shape]);
+    bool ok = true;
+    for (unsigned i = 0; i < n->nin && ok; i++) {
+        at[i] = in[i];
+        if (node_at(g, n->in[i])->dtype != dtype)
+            continue;
+        ok = (wide[i] = mem_alloc((size_t)node_numel(g, n->in[i]) * sizeof **wide)) &&
+             scalar_cast(wide[i], KL_F32, in[i], dtype, node_numel(g, n->in[i]));
+        at[i] = wide[i];
+    }
+    if (n->dtype == compute)
+        ok = ok && run(g, n, KL_F32, out, at);
+    else
+        ok = ok && (wide[MAX_OPERANDS] = mem_alloc((size_t)count * sizeof **wide)) &&
+             run(g, n, KL_F32, wide[MAX_OPERANDS], at) &&
+             scalar_cast(out, n->dtype, wide[MAX_OPERANDS], KL_F32, count);
+    for (unsigned i = 0; i <= MAX_OPERANDS; i++)
+        mem_free(wide[i]);
+    return ok;
+}
+
+bool eval_attention(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    return attention_widened(g, n, out, in, attention_arrays);
+}
+
+bool eval_attention_stats(const struct graph *g, const struct node *n, void *out, const void *const *in)
+{
+    return attention_widened(g, n, out, in, attention_arrays);
+}
+
+/* ---- the same of other ops, and the gradient ---- */
+
+ref attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned con_b)
+{
+    union attr at = {.dot = {.ncon = 1}};
+    if (!a || !b)
+        return NIL;
+    uint32_t lead = node_shape(g, a)->rank - 2;
+    at.dot.nbatch = (uint8_t)lead;
+    for (uint32_t i = 0; i < lead; i++)
+        at.dot.batch_a = axis_put(at.dot.batch_a, i, i);
+    at.dot.batch_b = at.dot.batch_a;
+    at.dot.con_a = lead + con_a;
+    at.dot.con_b = lead + con_b;
+    return n_dot(g, a, b, &at);
+}
+
+ref attention_seen_keys(struct graph *g, const struct node *n, const struct shape *s)
+{
+    uint32_t last = s->rank - 1;
+    unsigned operand = attention_seen(n);
+    ref seen = NIL;
+    if (operand < n->nin && node_at(g, n->in[operand])->dtype == KL_BOOL) {
+        seen = n->in[operand];
+    } else if (operand < n->nin) {
+        unsigned dtype = KL_I64;
+        ref key = n_iota(g, dtype, s, last), bounds = n_cast(g, n->in[operand], dtype);
+        ref lo = n_expand(g, n_slice(g, bounds, last, 0, 1, 1), s),
+            hi = n_expand(g, n_slice(g, bounds, last, 1, 1, 1), s);
+        seen = n_and(g, n_le(g, lo, key), n_lt(g, key, hi));
+    }
+    if (!n->attr.attention.causal)
+        return seen;
+    /* counted from the last query and the last key */
+    ref key = n_flip(g, n_iota(g, KL_I64, s, last), 1u << last),
+        query = n_flip(g, n_iota(g, KL_I64, s, last - 1), 1u << (last - 1));
+    ref past = n_ge(g, key, query);
+    return seen ? n_and(g, seen, past) : past;
+}
+
+ref attention_where_seen(struct graph *g, ref seen, ref x) { return seen ? n_where(g, seen, x, n_k(g, x, 0)) : x; }
+
+static ref along_keys(struct graph *g, enum op reduce, ref x, const struct shape *s)
+{
+    return n_reduce(g, reduce, x, 1u << (s->rank - 1));
+}
+
+static ref weights(struct graph *g, const struct node *n, ref *seen)
+{
+    unsigned dtype = dtype_compute(n->dtype);
+    ref x = attention_product(g, n->in[Q], n->in[K], 1, 1);
+    if (!x)
+        return NIL;
+    const struct shape s = *node_shape(g, x);
+    x = dtype == n->dtype ? x : n_cast(g, x, dtype);
+    x = n_mul(g, x, n_k(g, x, dtype_value(KL_F64, n->attr.attention.scale)));
+    *seen = attention_seen_keys(g, n, &s);
+    ref none = n_k(g, x, -INFINITY), most = along_keys(g, OP_reduce_max, *seen ? n_where(g, *seen, x, none) : x, &s);
+    if (!most)
+        return NIL;
+    g->node[most].flags |= MARK_STOP; /* it cancels out */
+    most = n_where(g, n_eq(g, most, n_k(g, most, -INFINITY)), n_k(g, most, 0), most);
+    ref less = n_sub(g, x, n_expand(g, most, &s));
+    ref e = attention_where_seen(g, *seen, n_exp(g, attention_where_seen(g, *seen, less)));
+    ref sum = along_keys(g, OP_sum, e, &s);
+    sum = n_where(g, n_eq(g, sum, n_k(g, sum, 0)), n_k(g, sum, 1), sum);
+    return n_div(g, e, n_expand(g, sum, &s));
+}
+
+ref n_attention_weights(struct graph *g, ref y)
+{
+    const struct node n = *node_at(g, y);
+    ref seen;
+    return weights(g, &n, &seen);
+}
+
+/* With p the weights: dv = p^T dy, dp = dy v^T, ds = p (dp - their sum along the keys, weighed by p), and so on.  p is
+ * computed again, which costs one product and keeps no L x M of the forward pass. */
+static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref *din)
+{
+    const uint16_t flags = g->cur_flags;
+    g->cur_flags |= MARK_REMAT; /* late, where they are needed */
+    ref seen, p = weights(g, n, &seen);
+    g->cur_flags = flags;
+    ref dp = attention_product(g, dy, n->in[V], 1, 1);
+    if (!p || !dp)
+        return;
+    const struct shape s = *node_shape(g, p);
+    unsigned dtype = node_at(g, p)->dtype;
+    bool half = dtype != n->dtype;
+    dp = attention_where_seen(g, seen, half ? n_cast(g, dp, dtype) : dp);
+    ref mean = along_keys(g, OP_sum, n_mul(g, p, dp), &s);
+    ref ds = n_mul(g, n_mul(g, p, n_sub(g, dp, n_expand(g, mean, &s))),
+                   n_k(g, p, dtype_value(KL_F64, n->attr.attention.scale)));
+    ref pn = half ? n_cast(g, p, n->dtype) : p, dsn = half ? n_cast(g, ds, n->dtype) : ds;
+    din[Q] = attention_product(g, dsn, n->in[K], 1, 0);
+    din[K] = attention_product(g, dsn, n->in[Q], 0, 0);
+    din[V] = attention_product(g, pn, dy, 0, 0);
+}
+
+/* Is the gradient one that stores nothing of L x M?  Lengths that are not known yet may be long. */
+static bool is_long(const struct graph *g, const struct node *n)
+{
+    const struct shape *q = shape_in(g, n, Q);
+    uint32_t r = q->rank;
+    int64_t m = shape_in(g, n, K)->dim[r - 2], d = q->dim[r - 1], e = shape_in(g, n, V)->dim[r - 1];
+    bool mask = n->nin > SEEN && node_at(g, n->in[SEEN])->dtype == KL_BOOL;
+    bool skips = n->attr.attention.causal || (n->nin > SEEN && !mask);
+    if (d < 0 || e < 0 || d + e > INT32_MAX)
+        return false;
+    if (shape_is_symbolic(q) || m < 0)
+        return true;
+    struct attention_sizes z = attention_sizes(g, n);
+    double matrix = (double)z.l * (double)z.m;
+    return (skips && matrix >= LEAST_SKIPPED) || matrix * (double)z.batch >= LEAST_SCORES;
+}
+
+void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
+{
+    const struct node n = *node_at(g, y);
+    if (is_long(g, &n))
+        n_attention_gradient(g, y, dy, din);
+    else
+        compose_gradient(g, &n, dy, din);
+}
+
+/* The largest scores cancel out of what is made of both numbers, so they have no part in it. */
+void vjp_attention_stats(struct graph *g, ref y, ref dy, ref *din)
+{
+    const struct node n = *node_at(g, y);
+    ref seen, p = weights(g, &n, &seen);
+    if (!p)
+        return;
+    const struct shape s = *node_shape(g, p);
+    ref inverse = n_slice(g, y, s.rank - 1, 1, 1, 1), d = n_slice(g, dy, s.rank - 1, 1, 1, 1);
+    ref ds = n_mul(g, n_mul(g, p, n_expand(g, n_neg(g, n_mul(g, inverse, d)), &s)),
+                   n_k(g, p, dtype_value(KL_F64, n.attr.attention.scale)));
+    ref q = n_cast(g, n.in[Q], n.dtype), k = n_cast(g, n.in[K], n.dtype);
+    din[Q] = n_cast(g, attention_product(g, ds, k, 1, 0), node_at(g, n.in[Q])->dtype);
+    din[K] = n_cast(g, attention_product(g, ds, q, 0, 0), node_at(g, n.in[K])->dtype);
+}
+
+/* All elements of a row come out of one pass over the keys, scheduled by passes/. */
+static uint32_t no_element(struct lower *l, ref r)
+{
+    err_set(&l->k->err, KL_ERR_INTERNAL, "%s: node %u cannot be lowered element by element",
+            opinfo[node_at(l->g, r)->op].name, r);
+    return 0;
+}
+
+uint32_t lower_attention(struct lower *l, ref r, const uint32_t *coord) { return (void)coord, no_element(l, r); }
+uint32_t lower_attention_stats(struct lower *l, ref r, const uint32_t *coord) { return (void)coord, no_element(l, r); }
+uint32_t lower_attention_grad(struct lower *l, ref r, const uint32_t *coord) { return (void)coord, no_element(l, r); }

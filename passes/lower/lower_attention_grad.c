@@ -1,0 +1,296 @@
+/* The gradient of attention (op_attention_grad.c): rows of one side are lanes, those of the other are walked, as in
+ * lower_attention.c, whose tiles of products these are.
+ *
+ * An iteration of the parallel loop owns W neighbouring rows: queries for the gradient in q, keys for that in k and v.
+ * For each block of the other side's rows it computes scores and dp (two tiles of products), then p and ds of all of
+ * the block, then what they add to the totals.  In memory there are only the totals of its own rows.
+ *
+ * What no row of the tile sees is not walked: a causal tile of queries ends at the last key that its last query sees,
+ * one of keys begins at the first query that sees its first key; of bounds, a tile of queries walks from the first key
+ * that one of them sees to the last, one of keys passes over blocks of queries of which none sees one of them. */
+#include "lower_attention.h"
+
+enum { X, Y, STATS };                   /* operands: queries' q and dy, keys' k and v */
+enum { MOST, INVERSE, DELTA, STAT_COUNT };
+
+struct gradient {
+    struct attention a;
+    bool keys;                          /* lanes are keys */
+    unsigned other;                     /* the operand whose rows are walked */
+    uint32_t p, ds;                     /* scratch, [block][W] */
+    uint32_t stat[STAT_COUNT];          /* of queries that are lanes, [W] */
+};
+
+/* The range of keys that the query of walked row j of the block sees. */
+static void bounds_of(const struct attention *a, val j, val *lo, val *hi)
+{
+    struct kernel *k = a->w->k;
+    val query = ix_add(k, a->k0, j);
+    ix_bound(k, query, 0, a->m - 1);
+    *lo = lower_index(k, attention_element(a, SEEN, query, k_int(k, 0)), a->l);
+    *hi = lower_index(k, attention_element(a, SEEN, query, k_int(k, 1)), a->l);
+}
+
+/* Does the query of walked row j of the block see this lane's key? */
+static val key_is_seen(const struct attention *a, val j)
+{
+    struct lowering *w = a->w;
+    struct kernel *k = w->k;
+    val key = attention_row(a), query = ix_add(k, a->k0, j), s = 0;
+    w->pred = 0;
+    ix_bound(k, query, 0, a->m - 1);
+    if (a->causal) /* l keys, m queries */
+        s = k_prim(k, P_LE, k_cast(k, key, a->index), k_cast(k, ix_add(k, query, k_int(k, a->l - a->m)), a->index), 0);
+    if (a->bounds) {
+        val lo, hi;
+        bounds_of(a, j, &lo, &hi);
+        val inside = k_prim(k, P_AND, k_prim(k, P_LE, k_cast(k, lo, a->index), k_cast(k, key, a->index), 0),
+                            k_prim(k, P_LT, k_cast(k, key, a->index), k_cast(k, hi, a->index), 0), 0);
+        s = s ? k_prim(k, P_AND, s, inside, 0) : inside;
+    }
+    if (a->mask) {
+        attention_row(a);
+        val m = attention_element(a, SEEN, query, key);
+        s = s ? k_prim(k, P_AND, s, m, 0) : m;
+        w->pred = 0;
+    }
+    return k_splat(k, s);
+}
+
+/* Column c of the third operand, of a lane's query or of walked row j of the block. */
+static val statistic(const struct gradient *t, unsigned c, val j)
+{
+    const struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    if (!t->keys)
+        return attention_get(a, t->stat[c], first(a));
+    val query = ix_add(k, a->k0, j);
+    ix_bound(k, query, 0, a->m - 1);
+    return k_splat(k, attention_element(a, STATS, query, k_int(k, (int64_t)c)));
+}
+
+/* Scores and dp of R walked rows from number j0 of the block on, and who sees them. */
+static void gradient_products(const struct gradient *t, val j0)
+{
+    const struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    val acc[MAX_ROWS], row[MAX_ROWS];
+    attention_keys(a, j0, row);
+    begin_lanes(a);
+    for (int dp = 0; dp < 2; dp++) {
+        for (int64_t r = 0; r < a->rows; r++)
+            acc[r] = k_splat(k, of(a, 0));
+        attention_products(a, t->other, row, dp ? a->d : 0, dp ? a->d + a->e : a->d, acc);
+        val scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
+        for (int64_t r = 0; r < a->rows; r++)
+            attention_put(a, dp ? t->ds : t->p, block_row(a, row[r]),
+                          dp ? acc[r] : k_prim(k, P_MUL, acc[r], scale, 0));
+    }
+    for (int64_t r = 0; r < a->rows && partial(a); r++)
+        attention_put(a, a->seen, block_row(a, row[r]), t->keys ? key_is_seen(a, row[r]) : attention_sees(a, row[r]));
+    end_lanes(a);
+}
+
+/* p and ds of the block.  A score that is not seen may be above the largest: what comes of it is not used. */
+static void gradient_weights(const struct gradient *t)
+{
+    const struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    begin_lanes(a);
+    val j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), at = block_row(a, j);
+    val x = k_prim(k, P_SUB, attention_get(a, t->p, at), statistic(t, MOST, j), 0);
+    val p = k_prim(k, P_MUL, k_exp_down(k, x), statistic(t, INVERSE, j), 0);
+    val less = k_prim(k, P_SUB, attention_get(a, t->ds, at), statistic(t, DELTA, j), 0);
+    attention_put(a, t->p, at, p);
+    attention_put(a, t->ds, at, k_prim(k, P_MUL, less, p, 0));
+    k_end(k, j);
+    end_lanes(a);
+}
+
+/* What the block adds to columns c0 .. c0 + rows - 1 of the totals. */
+static void gradient_sum(const struct gradient *t, uint32_t weight, val c0, int64_t rows)
+{
+    const struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    val sum[MAX_ROWS];
+    begin_lanes(a);
+    attention_weighed(a, t->other, weight, c0, rows, sum);
+    for (int64_t r = 0; r < rows; r++) {
+        val c = ix_add(k, c0, k_int(k, r));
+        attention_put(a, a->total, c, k_prim(k, P_ADD, attention_get(a, a->total, c), sum[r], 0));
+    }
+    end_lanes(a);
+}
+
+static void gradient_sums(const struct gradient *t, uint32_t weight, int64_t from, int64_t columns)
+{
+    const struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    int64_t most = columns / a->rows * a->rows;
+    if (most) {
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, from), k_int(k, from + most), a->rows);
+        gradient_sum(t, weight, c, a->rows);
+        k_end(k, c);
+    }
+    if (columns > most)
+        gradient_sum(t, weight, k_int(k, from + most), columns - most);
+}
+
+/* Opens an `if` for blocks of queries of which one sees one of the tile's keys, as bounds say. */
+static val begin_seen_block(const struct attention *a)
+{
+    struct kernel *k = a->w->k;
+    val j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), some = k_carry(k, k_int(k, 0)), lo, hi;
+    bounds_of(a, j, &lo, &hi);
+    lo = greater(k, lo, a->q0);
+    hi = smaller(k, hi, ix_add(k, a->q0, k_int(k, a->width)));
+    k_next(k, some, k_prim(k, P_SELECT, k_prim(k, P_LT, lo, hi, 0), k_int(k, 1), some));
+    k_end(k, j);
+    return k_if(k, k_prim(k, P_EQ, k_out(k, some), k_int(k, 1), 0));
+}
+
+static void gradient_block(struct gradient *t)
+{
+    struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    val left = ix_sub(k, k_int(k, a->m), a->k0), end = k_int(k, a->block);
+    bool skips = ranges(a); /* rows before a->first, or behind a->end */
+    end = a->m % a->block ? smaller(k, left, end) : end;
+    a->from = skips ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
+    a->until = skips ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
+    val whole = skips ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
+    val seen = t->keys && a->bounds ? begin_seen_block(a) : 0;
+    if (a->panel[t->other])
+        attention_widen(a, t->other, a->m % a->rows && a->m >= a->rows
+                        ? smaller(k, whole, ix_sub(k, left, k_int(k, a->rows))) : whole, end);
+    val j = k_loop(k, LOOP_SERIAL, whole, a->until, a->rows);
+    ix_bound(k, j, 0, a->block - a->rows);
+    gradient_products(t, j);
+    k_end(k, j);
+    gradient_weights(t);
+    gradient_sums(t, t->ds, 0, a->d);
+    if (t->keys)
+        gradient_sums(t, t->p, a->d, a->e);
+    if (seen)
+        k_end(k, seen);
+}
+
+/* The queries that see one of the tile's keys: with causality those from the first that sees the first key. */
+static void queries_range(struct attention *a)
+{
+    struct kernel *k = a->w->k;
+    a->first = k_int(k, 0);
+    a->end = k_int(k, a->m);
+    if (!a->causal)
+        return;
+    val from = ix_add(k, a->q0, k_int(k, a->m - a->l)), zero = k_int(k, 0);
+    from = a->m < a->l ? greater(k, from, zero) : from;
+    a->first = smaller(k, from, k_int(k, a->m));
+}
+
+static void gradient_start(const struct gradient *t)
+{
+    const struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    int64_t columns = t->keys ? a->d + a->e : a->d;
+    begin_lanes(a);
+    val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, columns), 1);
+    attention_put(a, a->total, c, of(a, 0));
+    k_end(k, c);
+    if (!t->keys) {
+        val i = attention_row(a);
+        for (unsigned s = 0; s < STAT_COUNT; s++)
+            attention_put(a, t->stat[s], first(a), attention_element(a, STATS, i, k_int(k, (int64_t)s)));
+    }
+    end_lanes(a);
+}
+
+static void gradient_tile(struct gradient *t)
+{
+    struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    double scale = dtype_value(KL_F64, a->n->attr.attention.scale);
+    attention_bring_rows(a);
+    gradient_start(t);
+    if (a->m && t->keys) {
+        queries_range(a);
+    } else if (a->m) {
+        if (ranges(a))
+            attention_store_ranges(a);
+        attention_tile_range(a);
+    }
+    if (a->m) {
+        val from = ranges(a) ? ix_scale(k, k_prim(k, P_DIV, a->first, k_int(k, a->block), 0), a->block) : k_int(k, 0);
+        a->k0 = k_loop(k, LOOP_SERIAL, from, a->end, a->block);
+        ix_bound(k, a->k0, 0, a->m - 1);
+        gradient_block(t);
+        k_end(k, a->k0);
+    }
+    if (a->d)
+        attention_store_tile(a, 0, a->d, false, scale);
+    if (t->keys && a->e)
+        attention_store_tile(a, a->d, a->e, false, 1);
+}
+
+static void gradient_scratch(struct gradient *t)
+{
+    struct attention *a = &t->a;
+    a->q = attention_scratch(a, a->dtype, a->d + a->e);
+    a->total = attention_scratch(a, a->dtype, a->d + a->e);
+    t->p = attention_scratch(a, a->dtype, a->rows + a->block);
+    t->ds = attention_scratch(a, a->dtype, a->rows + a->block);
+    if (!t->keys) {
+        for (unsigned s = 0; s < STAT_COUNT; s++)
+            t->stat[s] = attention_scratch(a, a->dtype, 1);
+        if (ranges(a)) {
+            a->lo = attention_scratch(a, a->index, 1);
+            a->hi = attention_scratch(a, a->index, 1);
+        }
+    }
+    if (partial(a))
+        a->seen = attention_scratch(a, KL_BOOL, a->rows + a->block);
+    attention_make_panel(a, t->other);
+}
+
+void lower_attention_grad_group(struct lowering *w)
+{
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[w->anchor];
+    bool keys = n->attr.attention.of == ATTENTION_KEYS;
+    const struct shape *own = node_shape(w->g, n->in[keys ? Y : X]), *other = node_shape(w->g, n->in[keys ? X : Y]);
+    struct gradient t = {.keys = keys, .other = keys ? X : Y};
+    struct attention *a = &t.a;
+    *a = (struct attention){.w = w, .n = n, .out = *node_shape(w->g, w->anchor), .lead = *own,
+                            .own = keys ? Y : X, .seen_in = SEEN, .block = n->attr.attention.block,
+                            .dtype = dtype_compute(n->dtype), .causal = n->attr.attention.causal};
+    a->lead.rank -= 2;
+    a->l = own->dim[a->lead.rank];
+    a->m = other->dim[a->lead.rank];
+    a->d = n->attr.attention.depth;
+    a->e = own->dim[a->lead.rank + 1] - a->d;
+    a->columns[X] = a->columns[Y] = a->d + a->e;
+    a->columns[STATS] = STAT_COUNT;
+    a->mask = n->nin > SEEN && w->g->node[n->in[SEEN]].dtype == KL_BOOL;
+    a->bounds = n->nin > SEEN && !a->mask;
+    if (!a->block) {
+        err_set(&k->err, KL_ERR_INTERNAL, "attention_grad: node %u has no numeric order", w->anchor);
+        return;
+    }
+    attention_choose_tile(a);
+    a->index = a->l < INT32_MAX - a->block ? a->index : KL_I64;
+    int64_t tiles = (a->l + a->width - 1) / a->width, columns = a->out.dim[a->lead.rank + 1];
+    k->sched.kind = SCHED_ATTENTION;
+    k->sched.width = (uint16_t)a->width;
+    k->extent = columns ? shape_count(&a->lead) * tiles : 0;
+    if (k->extent)
+        gradient_scratch(&t);
+    lower_scalars(w);
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    if (k->extent) {
+        lower_unflatten(k, &a->lead, ix_div(k, p, tiles), a->coord);
+        a->q0 = ix_scale(k, ix_mod(k, p, tiles), a->width);
+        gradient_tile(&t);
+    }
+    k_end(k, p);
+    lower_grain(w, a->width * (2 * a->m * (a->d + a->e) + 2 * (a->d + a->e)) / 16);
+}
