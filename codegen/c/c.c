@@ -1,7 +1,9 @@
 /* The C backend: kernel to C, and that to an object by `cc`, for the processor it runs on. */
 #include "codegen/c/emit.h"
 #include "codegen/codegen.h"
+#include <c_image_format.h>
 #include <c_prelude.h>
+#include <c_runner.h>
 #include <c_sources.h>
 #include <errno.h>
 #include <pthread.h>
@@ -135,6 +137,58 @@ static bool compile(const struct kernel *k, enum emit_kind kind, struct code *ou
     return ok;
 }
 
+/* Any processor: what tiles and vectors are chosen by, wherever the C goes. */
+static bool c_target(const char *cpu, struct caps *out, struct err *e)
+{
+    *out = (struct caps){.name = "any", .features = "any", .vector_bytes = 32, .vector_regs = 16, .compact = 1,
+                         .threads = 1, .l1_bytes = 32 << 10, .l2_bytes = 1 << 20, .l3_bytes = 8 << 20};
+    return !strcmp(cpu, "baseline") ||
+           err_set(e, KL_ERR_ARGUMENT, "no processor '%.60s' for C: its compiler chooses", cpu);
+}
+
+/* Little-endian words. */
+static void c_image(struct text *t, const struct object_parts *o)
+{
+    const unsigned char *bytes = o->image;
+    size_t words = (o->image_bytes + 7) / 8;
+    text_put(t, "static const u64 kiln_image[%zu] = {", words);
+    for (size_t i = 0; i < words; i++) {
+        uint64_t word = 0;
+        for (size_t j = 0; j < 8 && 8 * i + j < o->image_bytes; j++)
+            word |= (uint64_t)bytes[8 * i + j] << 8 * j;
+        text_put(t, word < 10 ? "%s%llu," : "%s0x%llxu,", i % 8 ? "" : "\n", (unsigned long long)word);
+    }
+    text_put(t, "};\n\n");
+}
+
+/* The prelude, the runner, the kernels, and the image: what runtime/aot/object_source.c puts a program's functions
+ * behind. */
+static bool c_object(const struct object_parts *o, const struct caps *target, struct code *out, struct err *e)
+{
+    struct text t = {0};
+    bool ok = true;
+    (void)target;
+    text_put(&t, "%s#define IMAGE_STRUCT struct KILN_ALIAS\n%s%s\n", prelude, image_format,
+             runner);
+    for (uint32_t i = 0; i < o->nkernel && ok; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "kiln_kernel_%u", i);
+        text_put(&t, "/* %s */\nstatic ", o->kernel[i]->name);
+        ok = c_source(o->kernel[i], name, &t, e);
+    }
+    text_put(&t, "static kiln_kernel *const kiln_kernels[] = {");
+    for (uint32_t i = 0; i < o->nkernel; i++)
+        text_put(&t, "kiln_kernel_%u, ", i);
+    text_put(&t, "NULL};\n");
+    c_image(&t, o);
+    if (ok && t.failed)
+        ok = err_set(e, KL_ERR_MEMORY, "out of memory writing the C of %s", o->prefix);
+    if (!ok)
+        mem_free(t.s);
+    *out = ok ? (struct code){.bytes = t.s, .size = t.len} : (struct code){0};
+    return ok;
+}
+
 static const char *compiler(void) { return ""; } /* the version is all that is known of it */
 
 __attribute__((visibility("default"))) const struct backend *kiln_backend_c(void);
@@ -142,6 +196,6 @@ __attribute__((visibility("default"))) const struct backend *kiln_backend_c(void
 const struct backend *kiln_backend_c(void)
 {
     static const struct backend b = {.name = "c", .abi = KERNEL_ABI, .memory = mem_use, .caps = c_caps,
-                                     .version = c_version, .compiler = compiler, .compile = compile};
+                                     .version = c_version, .compiler = compiler, .compile = compile, .target = c_target, .object = c_object};
     return &b;
 }

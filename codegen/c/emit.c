@@ -134,7 +134,7 @@ static void c_fold(struct emitter *m, val v)
     unsigned w = m->width[i->a];
     text_put(m->t, "{ %s x[%u]; for (int c = 0; c < %u; c++) x[c] = %s;\n", dtype_name(i->dtype), w, w,
              c_element(m, i->a, "r", "c", x));
-    text_put(m->t, "for (int h = %u; h; h /= 2) for (int c = 0; c < h; c++) x[c] = %s(%s, x[c], x[c + h]); ", w / 2,
+    text_put(m->t, "for (int h = %u; h; h /= 2) for (int c = 0; c < h; c++) x[c] = %s(%s, x[c], x[c + h]);\n", w / 2,
              c_fold_name((unsigned)i->imm, i->dtype), dtype_name(i->dtype));
     text_put(m->t, "v%u = x[0]; }\n", v);
 }
@@ -251,7 +251,7 @@ static void c_end(struct emitter *m, val v)
         text_put(m->t, "%s;\n", x);
     }
     long long step = (long long)c_inst(m, head)->imm;
-    text_put(m->t, "if (v%u > INT64_MAX - %lld) break; v%u += %lld; }\n", head, step, head, step);
+    text_put(m->t, "if (v%u > INT64_MAX - %lld) break;\nv%u += %lld; }\n", head, step, head, step);
 }
 
 static void c_next(struct emitter *m, val v)

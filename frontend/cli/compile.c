@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct compile {
-    const char *file, *object, *header, *weights;
+    const char *file, *object, *header, *weights, *emit;
     struct object_options options;
     struct cli_values values;
 };
@@ -28,6 +28,8 @@ static int parse_args(struct compile *c, int argc, char **argv)
             cli_schedules(&a);
         else if (cli_is(&a, "--weights"))
             c->weights = cli_value(&a);
+        else if (cli_is(&a, "--emit"))
+            c->emit = cli_value(&a);
         else if (cli_is(&a, "--unfused"))
             c->options.fuse = false;
         else if (!a.option && !c->file)
@@ -35,20 +37,24 @@ static int parse_args(struct compile *c, int argc, char **argv)
         else
             return cli_unexpected(&a);
     }
-    if (!a.failed && (!c->file || !c->object || !c->header))
-        cli_error("compile needs a file, -o and --header; see kiln help");
+    if (!a.failed && c->emit && strcmp(c->emit, "object") && strcmp(c->emit, "c"))
+        return cli_error("--emit is object or c, not '%s'", c->emit), CLI_USAGE;
+    c->options.source = c->emit && !strcmp(c->emit, "c");
+    bool named = c->header || c->options.source; /* C declares itself what it defines */
+    if (!a.failed && (!c->file || !c->object || !named))
+        cli_error("compile needs a file, -o and, but for C, --header; see kiln help");
     if (!a.failed && c->weights && strcmp(c->weights, "inside") && strcmp(c->weights, "file"))
         return cli_error("--weights is inside or file, not '%s'", c->weights), CLI_USAGE;
     if (!a.failed && c->weights && c->file && !cli_is_model(c->file))
         return cli_error("--weights: only a model has them; a graph's states are the caller's"), CLI_USAGE;
-    return !a.failed && c->file && c->object && c->header ? CLI_OK : CLI_USAGE;
+    return !a.failed && c->file && c->object && named ? CLI_OK : CLI_USAGE;
 }
 
 /* Beside the object: its name with another ending. */
 static void weights_path(const char *object, char *to, size_t size)
 {
     size_t n = strlen(object);
-    bool o = n > 2 && !strcmp(object + n - 2, ".o");
+    bool o = n > 2 && (!strcmp(object + n - 2, ".o") || !strcmp(object + n - 2, ".c"));
     snprintf(to, size, "%.*s.weights", (int)(o ? n - 2 : n), object);
 }
 
@@ -75,7 +81,7 @@ int cli_compile(int argc, char **argv)
         char weights[4096];
         bool apart = c.weights && !strcmp(c.weights, "file");
         weights_path(c.object, weights, sizeof weights);
-        kl_compile_options o = {c.options.prefix, c.options.cpu, !apart, apart ? weights : NULL};
+        kl_compile_options o = {c.options.prefix, c.options.cpu, !apart, apart ? weights : NULL, c.emit};
         option_fuse_here(c.options.fuse);
         return cli_model_compile(c.file, &c.values, c.object, c.header, &o) ? CLI_OK : CLI_FAILED;
     }

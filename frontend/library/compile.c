@@ -51,6 +51,8 @@ static void **state_values(const struct graph *g, const struct trace *tr, struct
     return NULL;
 }
 
+static bool is_c(const kl_compile_options *o) { return o && o->emit && !strcmp(o->emit, "c"); }
+
 static bool trace_compile_compile(struct trace *tr, const char *object, const char *header,
                                   const kl_compile_options *o, struct err *e)
 {
@@ -59,8 +61,9 @@ static bool trace_compile_compile(struct trace *tr, const char *object, const ch
     if (!recorded)
         return e->code || err_set(e, KL_ERR_ARGUMENT, "it keeps and assigns nothing");
     bool *fixed = mem_alloc(recorded->slot.n);
-    struct object_options options = {o ? o->prefix : NULL, o ? o->cpu : NULL, option_fuse(), fixed, tr->r.slot,
-                                     NULL, o && o->weights_path && !o->weights_inside};
+    struct object_options options = {.prefix = o ? o->prefix : NULL, .cpu = o ? o->cpu : NULL, .source = is_c(o),
+                                     .fuse = option_fuse(), .fixed = fixed, .slot = tr->r.slot,
+                                     .weights_apart = o && o->weights_path && !o->weights_inside};
     struct object_made made;
     struct graph *g = graph_clone(recorded);
     void **value = NULL;
@@ -98,7 +101,10 @@ kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, cons
     kl_status status = tr->err.code;
     if (status)
         t->last = tr->err;
-    else if (!object_path || !header_path)
+    else if (options && options->emit && !is_c(options) && strcmp(options->emit, "object"))
+        status = report(t, site, KL_ERR_ARGUMENT, "trace_compile: emit is \"object\" or \"c\", not \"%.40s\"",
+                        options->emit);
+    else if (!object_path || (!header_path && !is_c(options)))
         status = report(t, site, KL_ERR_ARGUMENT, "trace_compile: the path of the %s is NULL",
                         object_path ? "header" : "object");
     else if (!trace_compile_compile(tr, object_path, header_path, options, &e))

@@ -29,6 +29,9 @@ typedef struct kl_compile_options {
     /* or in this file, each at a multiple of 64 bytes: PREFIX_weights(args, bytes of the file) in the header sets the
      * pointers.  NULL: there is none. */
     const char *weights_path;
+    /* "object" (also NULL), or "c": one C99 file that needs no library of Kiln, for any processor; cpu stays NULL.  It
+     * has the declarations, too: then header_path may be NULL. */
+    const char *emit;
 } kl_compile_options;
 
 /* Ends the open trace, without running it, and writes its program.  Each kl_input and kl_wrap in it becomes a member

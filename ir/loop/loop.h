@@ -197,6 +197,7 @@ struct caps {
     char features[1024];
     uint32_t vector_bytes;      /* of one register: 16, 32, 64 */
     uint32_t vector_regs;
+    uint32_t compact;           /* 1: another compiler translates the kernels, in a time that goes with their length */
     uint32_t mma_bytes;         /* of a CPU: depth of the mma of 8-bit integers that it is quick at; 0: none */
     uint32_t threads;           /* of a GPU: blocks that run at once */
     int64_t l1_bytes, l2_bytes, l3_bytes;

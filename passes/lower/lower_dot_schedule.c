@@ -276,8 +276,9 @@ void dot_choose(struct dot *d)
     /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
     bool linear, gpu = w->caps->block_threads, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear));
     d->packs = w->override ? w->override->pack_b : !gpu && ((d->b_step_n != 0 && d->b_step_n != 1) || packing_pays(d));
+    d->pack_run_k = w->caps->compact ? 0 : d->pack_run_k; /* transposing is long */
     choose_runs(d, w->override ? w->override->pack_b : !gpu && !computed);
-    d->squares = computed ? dot_along_k(d, true) : d->b_step_k == 1;
+    d->squares = computed ? dot_along_k(d, true) : d->b_step_k == 1 && !w->caps->compact;
     d->rows = computed ? !d->squares : d->b_step_n == 1;
     dot_choose_tiles(d);
     if (computed && !w->override && !gpu && (d->squares || d->size.m > d->mr)) {

@@ -494,7 +494,7 @@ bool dot_emit_thin(struct dot *d)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     const struct schedule *override = w->override;
-    if (!is_thin(d, &s))
+    if (w->caps->compact || !is_thin(d, &s)) /* many streams make a long kernel */
         return false;
     int64_t lanes = w->caps->vector_bytes / (int64_t)dtype_size(d->dtype), line = LINE_BYTES / s.element;
     d->mr = d->size.m;

@@ -8,6 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
+_Static_assert(sizeof(struct image_loc) == sizeof(struct loc) && (int)IMAGE_ARENA == LOC_ARENA &&
+                   (int)IMAGE_INPUT == LOC_INPUT && (int)IMAGE_STATE == LOC_STATE && (int)IMAGE_OUT == LOC_OUT &&
+                   (int)IMAGE_SCRATCH == LOC_SCRATCH, "places are written as they are");
+
 struct image_writer {
     unsigned char *bytes;
     uint32_t n, cap;
@@ -57,7 +61,8 @@ static uint32_t put_program(struct image_writer *w, const struct program *p)
     w->failed |= !cmd;
     for (uint32_t i = 0; cmd && i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
-        cmd[i] = (struct image_command){.kind = c->kind, .kernel = c->kernel, .narg = c->narg, .joined = c->joined,
+        uint32_t kind = c->kind == CMD_KERNEL ? IMAGE_KERNEL : c->kind == CMD_COPY ? IMAGE_COPY : IMAGE_REGION;
+        cmd[i] = (struct image_command){.kind = kind, .kernel = c->kernel, .narg = c->narg, .joined = c->joined,
                                         .bytes = c->bytes};
         cmd[i].arg = aot_object_put(w, c->arg, c->narg * sizeof *c->arg);
         cmd[i].region = c->kind == CMD_REGION ? put_region(w, p, c) : 0;
@@ -284,7 +289,7 @@ bool object_make(const struct graph *captured, const struct object_options *o, s
     if (!object_prefix(o->prefix ? o->prefix : captured->name, o->prefix != NULL, prefix, e) ||
         !graph_is_bound(captured, e) || !compilable(captured, e))
         return false;
-    const struct backend *b = backend_get("llvm", e);
+    const struct backend *b = backend_get(o->source ? "c" : "llvm", e);
     struct program *p =
         b && b->target(o->cpu ? o->cpu : "baseline", &target, e) ? plan(captured, o->fuse, &target, e) : NULL;
     bool ok = p && write_image(&w, p, o, &target, e) && weights_apart(captured, o, out, e);
@@ -292,13 +297,14 @@ bool object_make(const struct graph *captured, const struct object_options *o, s
         struct object_parts object = {prefix, (const struct kernel *const *)p->kernel, p->nkernel, w.bytes, w.n};
         ok = b->object(&object, &target, &out->code, e);
     }
+    ok = ok && ((out->header = object_header(captured, o, prefix, target.name)) ||
+                err_set(e, KL_ERR_MEMORY, "no memory for the header of @%s", captured->name));
+    ok = ok && (!o->source || object_source(captured, o, prefix, out->header, &out->code, e));
     if (ok) {
         snprintf(out->prefix, sizeof out->prefix, "%s", prefix);
         snprintf(out->cpu, sizeof out->cpu, "%s", target.name);
         out->kernels = p->nkernel;
         out->workspace_bytes = program_arenas(p);
-        if (!(out->header = object_header(captured, o, prefix, target.name)))
-            ok = err_set(e, KL_ERR_MEMORY, "no memory for the header of @%s", captured->name);
     }
     mem_free(w.bytes);
     program_free(p);
@@ -334,10 +340,11 @@ bool object_write(const struct object_made *made, const char *object_path, const
 {
     if (!aot_object_write_file(object_path, made->code.bytes, made->code.size, e))
         return false;
-    if (aot_object_write_file(header_path, made->header, strlen(made->header), e)) {
+    if (!header_path || aot_object_write_file(header_path, made->header, strlen(made->header), e)) {
         if (!made->weights || aot_object_write_file(weights_path, made->weights, made->weights_bytes, e))
             return true;
-        remove(header_path);
+        if (header_path)
+            remove(header_path);
     }
     remove(object_path);
     return false;

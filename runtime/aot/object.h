@@ -7,6 +7,7 @@ enum { OBJECT_NAME = 64 };
 struct object_options {
     const char *prefix; /* of all names, a C identifier; NULL: the graph's name, made one */
     const char *cpu;    /* "baseline" (also NULL), "native", .. */
+    bool source;        /* C99 instead of an object: a file that needs nothing but a compiler */
     bool fuse;
     const bool *fixed;  /* per slot, or NULL: it is compiled in, with these bits, */
     const uint64_t *slot;
@@ -14,7 +15,7 @@ struct object_options {
     bool weights_apart;       /* or object_made.weights */
 };
 struct object_made {
-    struct code code;   /* the object file */
+    struct code code;   /* the object file, or the C's text */
     char *header;       /* the text of its C header */
     unsigned char *weights; /* what stands in a file of its own; NULL: nothing */
     size_t weights_bytes;
@@ -39,6 +40,11 @@ size_t object_args_layout(const struct graph *g, const bool *fixed, size_t *slot
 bool object_prefix(const char *name, bool exact, char out[OBJECT_NAME], struct err *e);
 /* mem_free it; NULL: out of memory. */
 char *object_header(const struct graph *g, const struct object_options *o, const char *prefix, const char *cpu);
+/* ---- object_source.c ---- */
+/* The whole C: the header's text, `code`, which the C backend made, and the functions.  Replaces *code. */
+bool object_source(const struct graph *g, const struct object_options *o, const char *prefix, const char *header,
+                   struct code *code, struct err *e);
+/* ---- object_header.c ---- */
 /* Where the value of a state stands among the weights that are apart; that of number g->state.n: their bytes. */
 size_t object_weight_at(const struct graph *g, const struct object_options *o, uint32_t state);
 enum object_member { MEMBER_IN, MEMBER_STATE, MEMBER_OUT, MEMBER_SLOT };

@@ -183,16 +183,31 @@ static void put_weights_function(struct text *t, const struct graph *g, const st
     text_put(t, "}\n");
 }
 
+/* What the header declares besides one run: of an object, which shares a runtime with others, and of C. */
+static void put_shared(struct text *t, bool source, const char *prefix)
+{
+    if (source)
+        text_put(t, "const char *%s_error(int status); /* of %s_run, in words */\n\n", prefix, prefix);
+    else
+        text_put(t, "/* Of all programs alike.  Threads of the pool that runs share: 0 is what environment variable "
+                    "KILN_THREADS says,\n"
+                    " * else one for each processor; 1 is the caller alone.  Results do not depend on it. */\n"
+                    "void kiln_aot_threads(unsigned n);\n"
+                    "const char *kiln_aot_error(int status);\n\n");
+}
+
 char *object_header(const struct graph *g, const struct object_options *o, const char *prefix, const char *cpu)
 {
     struct text t = {0};
+    text_put(&t, o->source ? "/* Program %s, compiled by Kiln to C for %s processor: one C99 file, to be compiled with "
+                             "optimization\n * (-O3 -march=native; -fopenmp for several threads). */\n"
+                           : "/* Program %s, compiled by Kiln for %s.  Link the object beside this header, "
+                             "libkiln-aot.a and the threads'\n * library (-pthread). */\n", prefix, cpu);
     text_put(
         &t,
-        "/* Program %s, compiled by Kiln for %s.  Link the object beside this header, libkiln-aot.a and the threads'\n"
-        " * library (-pthread). */\n"
         "#ifndef KILN_AOT_%s_H\n#define KILN_AOT_%s_H\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n"
         "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
-        prefix, cpu, prefix, prefix);
+        prefix, prefix);
     text_put(
         &t,
         "/* What a run reads and writes: arrays in row-major order, aligned as their elements, none of those written\n"
@@ -200,14 +215,15 @@ char *object_header(const struct graph *g, const struct object_options *o, const
         "typedef struct %s_args {\n",
         prefix);
     put_members(&t, g, o);
-    text_put(&t,
-             "} %s_args;\n/* As the object has it. */\ntypedef char %s_args_size[sizeof(%s_args) == %zu ? 1 : -1];\n\n",
-             prefix, prefix, prefix, object_args_layout(g, o->fixed, NULL));
+    text_put(&t, "} %s_args;\n\n", prefix);
+    if (!o->source)
+        text_put(&t, "/* As the object has it. */\ntypedef char %s_args_size[sizeof(%s_args) == %zu ? 1 : -1];\n\n",
+                 prefix, prefix, object_args_layout(g, o->fixed, NULL));
     text_put(&t, "/* Elements of the arrays. */\n");
     put_counts(&t, g, prefix);
     put_weights_function(&t, g, o, prefix);
     text_put(&t,
-             "\n/* One run.  0, or why it did nothing: kiln_aot_error says it in words.  Any number of threads may run "
+             "\n/* One run.  0, or why it did nothing: %s_error says it in words.  Any number of threads may run "
              "at once,\n"
              " * each with arrays to write and a workspace of its own. */\n"
              "int %s_run(const %s_args *args);\n"
@@ -215,13 +231,9 @@ char *object_header(const struct graph *g, const struct object_options *o, const
              "one is\n"
              " * used by fewer. */\n"
              "size_t %s_workspace_bytes(void);\n\n",
-             prefix, prefix, prefix);
-    text_put(&t, "/* Of all programs alike.  Threads of the pool that runs share: 0 is what environment variable "
-                 "KILN_THREADS says,\n"
-                 " * else one for each processor; 1 is the caller alone.  Results do not depend on it. */\n"
-                 "void kiln_aot_threads(unsigned n);\n"
-                 "const char *kiln_aot_error(int status);\n\n"
-                 "#ifdef __cplusplus\n}\n#endif\n#endif\n");
+             o->source ? prefix : "kiln_aot", prefix, prefix, prefix);
+    put_shared(&t, o->source, prefix);
+    text_put(&t, "#ifdef __cplusplus\n}\n#endif\n#endif\n");
     if (t.failed) {
         mem_free(t.s);
         return NULL;

@@ -27,15 +27,15 @@ static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
 static const void *at(const struct image *m, uint32_t offset) { return (const char *)m + offset; }
 
-static void *aot_run_resolve(const struct frame *f, const struct loc *l, unsigned worker)
+static void *aot_run_resolve(const struct frame *f, const struct image_loc *l, unsigned worker)
 {
     const char *base = NULL;
     switch (l->kind) {
-    case LOC_ARENA:   base = f->arena; break;
-    case LOC_INPUT:   base = f->input[l->index]; break;
-    case LOC_STATE:   base = f->state[l->index]; break;
-    case LOC_OUT:     base = f->out[l->index]; break;
-    case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
+    case IMAGE_ARENA:   base = f->arena; break;
+    case IMAGE_INPUT:   base = f->input[l->index]; break;
+    case IMAGE_STATE:   base = f->state[l->index]; break;
+    case IMAGE_OUT:     base = f->out[l->index]; break;
+    case IMAGE_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
     }
     return (char *)(uintptr_t)base + l->offset;
 }
@@ -46,7 +46,7 @@ static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end,
     const struct frame *f = ctx;
     const struct run *r = f->r;
     const struct image_command *c = f->cmd + part;
-    const struct loc *l = at(r->m, c->arg);
+    const struct image_loc *l = at(r->m, c->arg);
     void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
     for (uint32_t i = 0; i < c->narg; i++) arg[i] = aot_run_resolve(f, &l[i], worker);
     r->kernel[c->kernel](arg, r->slot, begin, end);
@@ -66,7 +66,7 @@ static uint32_t run_kernels(struct frame *f, const struct image_command *end)
 
 static void run_copy(const struct frame *f)
 {
-    const struct loc *l = at(f->r->m, f->cmd->arg);
+    const struct image_loc *l = at(f->r->m, f->cmd->arg);
     void *to = aot_run_resolve(f, &l[0], 0);
     const void *from = aot_run_resolve(f, &l[1], 0);
     if (to != from && f->cmd->bytes) memcpy(to, from, (size_t)f->cmd->bytes);
@@ -102,7 +102,7 @@ static void run_region_op(const struct frame *f)
     static const unsigned op[] = {[IMAGE_COND] = OP_cond, [IMAGE_WHILE] = OP_while, [IMAGE_SCAN] = OP_scan};
     const struct image_command *c = f->cmd;
     const struct image_region *n = at(f->r->m, c->region);
-    const struct loc *l = at(f->r->m, c->arg);
+    const struct image_loc *l = at(f->r->m, c->arg);
     char *work = aot_run_resolve(f, &l[c->narg - 1], 0);
     void **data = (void **)(work + n->pointers);
     for (uint32_t i = 0; i + 1 < c->narg; i++) data[i] = aot_run_resolve(f, &l[i], 0);
@@ -120,9 +120,9 @@ static void run_commands(struct frame *f)
         f->cmd = &c[i];
         n = 1;
         switch (c[i].kind) {
-        case CMD_KERNEL: n = run_kernels(f, c + f->p->ncmd); break;
-        case CMD_COPY:   run_copy(f); break;
-        default:         run_region_op(f); break;
+        case IMAGE_KERNEL: n = run_kernels(f, c + f->p->ncmd); break;
+        case IMAGE_COPY:   run_copy(f); break;
+        default:           run_region_op(f); break;
         }
     }
 }

@@ -1,7 +1,9 @@
 /* Programs compiled ahead of time: objects and headers of many graphs in one C program, which is built by the system's
- * compiler, knows nothing of Kiln but its runtime, and must give the same bits as Kiln itself.
+ * compiler, knows nothing of Kiln but its runtime, and must give the same bits as Kiln itself.  The same of graphs as C:
+ * by two compilers, and for two other processors, run by an emulator.
  *
- * Argument: the build folder, which has libkiln-aot.a. */
+ * Arguments: the build folder, which has libkiln-aot.a; `c` for a few graphs as C, or `c all` for most, which takes a
+ * quarter of an hour. */
 #include "tests/support/harness.h"
 #include "ir/text/text.h"
 #include "runtime/aot/image.h"
@@ -23,6 +25,7 @@ static struct program_test {
 } test[MAX_PROGRAMS];
 static unsigned ntest;
 static char folder[512], build[512];
+static bool as_c;
 
 static char *in_folder(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static char *in_folder(const char *fmt, ...)
@@ -88,7 +91,7 @@ static void add(const char *path)
         return;
     const char *base = strrchr(path, '/') + 1;
     snprintf(t->name, sizeof t->name, "%.*s", (int)strcspn(base, "."), base);
-    snprintf(t->cpu, sizeof t->cpu, "%s", cpu[ntest % (can_v4() ? 3 : 2)]);
+    snprintf(t->cpu, sizeof t->cpu, "%s", as_c ? "baseline" : cpu[ntest % (can_v4() ? 3 : 2)]);
     for (uint32_t i = 0; t->g->symbols && i < t->g->symbols->n; i++)
         graph_symbol_set(t->g, i, t->g->symbols->v[i].low + 3, &e);
     graph_bind(t->g);
@@ -100,12 +103,12 @@ static void add(const char *path)
     uint64_t before = counters.barriers;
     bool ok = check(run_on(t->g, "cpu", true, &t->input, &t->state, t->slot, &t->want, &e), "%s: %s", path, e.msg);
     t->barriers = counters.barriers - before;
-    ok = ok && check(object_make(t->g, &(struct object_options){.prefix = t->name, .cpu = t->cpu, .fuse = t->fused},
-                                 &made, &e),
+    ok = ok && check(object_make(t->g, &(struct object_options){.prefix = t->name, .cpu = t->cpu, .source = as_c,
+                                                            .fuse = t->fused}, &made, &e),
                      "%s: %s", path, e.msg);
     if (!ok)
         return;
-    if (check(object_write(&made, in_folder("%s.o", t->name), in_folder("%s.h", t->name), NULL, &e), "%s", e.msg))
+    if (check(object_write(&made, in_folder("%s.%c", t->name, as_c ? 'c' : 'o'), in_folder("%s.h", t->name), NULL, &e), "%s", e.msg))
         ntest++;
     object_made_free(&made);
 }
@@ -159,14 +162,23 @@ static void put_function(FILE *f, const struct program_test *t)
     fprintf(f, "    memcpy(out, &barriers, 8), out += 8;\n    *data = in;\n    return out;\n}\n\n");
 }
 
-static const char head[] =
-    "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\n"
+static const char includes[] =
+    "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\n";
+
+static const char runtime_of_c[] =
+    "static _Thread_local uint64_t barriers;\n"
+    "static void kiln_aot_threads(int n) { (void)n; }\n"
+    "static const char *kiln_aot_error(int status) { return status ? \"failed\" : \"ok\"; }\n\n";
+
+static const char runtime_of_objects[] =
     "static _Thread_local uint64_t barriers;\ntypedef void task(void);\n"
     "void __real_kiln_aot_pool_run_parts(task *, void *, const void *, uint32_t, unsigned);\n"
     "void __wrap_kiln_aot_pool_run_parts(task *, void *, const void *, uint32_t, unsigned);\n"
     "/* What the runtime calls instead: the linker's option --wrap. */\n"
     "void __wrap_kiln_aot_pool_run_parts(task *t, void *ctx, const void *part, uint32_t n, unsigned most)\n{\n"
-    "    barriers++;\n    __real_kiln_aot_pool_run_parts(t, ctx, part, n, most);\n}\n\n"
+    "    barriers++;\n    __real_kiln_aot_pool_run_parts(t, ctx, part, n, most);\n}\n\n";
+
+static const char head[] =
     "static _Thread_local struct { void *p; } made[4096];\nstatic _Thread_local int nmade;\n"
     "/* n bytes that start off a line of memory, from *in if there is one */\n"
     "static void *room(size_t n, const char **in)\n{\n"
@@ -207,6 +219,14 @@ static void put_refusals(FILE *f)
     struct image m = {.magic = IMAGE_MAGIC, .version = IMAGE_VERSION, .features = UINT64_C(1) << 63};
     uint32_t word[sizeof m / 4];
     memcpy(word, &m, sizeof m);
+    if (as_c) {
+        fprintf(f, "static int refusals(void)\n{\n    static char room[1 << 16];\n    %s_args a = {0};\n"
+                   "    void **pointer = (void **)&a;\n    if (%s_run(&a) != 1 || %s_run(NULL) != 1 || !*%s_error(1))\n"
+                   "        return 6;\n    for (size_t i = 0; pointer + i < &a.workspace; i++)\n"
+                   "        pointer[i] = room;\n    a.workspace = room, a.workspace_bytes = 8;\n"
+                   "    return %s_run(&a) == 1 ? 0 : 7;\n}\n\n", t->name, t->name, t->name, t->name, t->name);
+        return;
+    }
     fprintf(f,
             "int kiln_aot_run(const void *image, void *kernels, const void *args);\n\nstatic int refusals(void)\n{\n"
             "    static char room[1 << 16];\n    %s_args a = {0};\n    void **pointer = (void **)&a;\n    static "
@@ -228,6 +248,8 @@ static bool write_program(void)
         return false;
     for (unsigned i = 0; i < ntest; i++)
         fprintf(f, "#include \"%s.h\"\n", test[i].name);
+    fputs(includes, f);
+    fputs(as_c ? runtime_of_c : runtime_of_objects, f);
     fputs(head, f);
     for (unsigned i = 0; i < ntest; i++)
         put_function(f, &test[i]);
@@ -295,7 +317,7 @@ static void compare(void)
             }
             uint64_t barriers = 0;
             /* one device, this one */
-            bool known = t->fused && !strcmp(t->cpu, "native") && strncmp(t->name, "agree_copy", 10);
+            bool known = !as_c && t->fused && !strcmp(t->cpu, "native") && strncmp(t->name, "agree_copy", 10);
             check(fread(&barriers, sizeof barriers, 1, f) == 1, "the result ends");
             check(!known || barriers == t->barriers, "%s: %llu barriers, not %llu", t->name,
                   (unsigned long long)barriers,
@@ -333,6 +355,45 @@ static long long file_bytes(const char *path)
 {
     struct stat s;
     return check(!stat(path, &s), "no file %s", path) ? (long long)s.st_size : 0;
+}
+
+/* Compiles all C by one compiler, links it alone, runs it and compares. */
+static void test_compiler(const char *target, const char *compiler, const char *options, const char *emulator,
+                          size_t size)
+{
+    char probe[256];
+    snprintf(probe, sizeof probe, "command -v %s >/dev/null%s%s", compiler, *emulator ? " && command -v " : "", emulator);
+    if (*emulator)
+        strcat(probe, " >/dev/null");
+    if (system(probe)) {
+        skipped++;
+        printf("SKIP no-compiler %s: there is no %s%s%s\n", target, compiler, *emulator ? " or no " : "", emulator);
+        return;
+    }
+    unsigned before = failed;
+    for (unsigned i = 0; i < ntest; i++)
+        sh("cd %s && %s -std=c99 -Wall -Werror %s -c %s.c -o %s.o", folder, compiler, options, test[i].name,
+           test[i].name);
+    sh("cd %s && ! nm *.o | grep ' U ' | grep -vE ' (malloc|free|mem[a-z]*|__aeabi_[a-z0-9]*|_GLOBAL_OFFSET_TABLE_)$'",
+       folder);
+    if (failed == before && sh("cd %s && %s -std=gnu11 -Wall -Werror %s program.c *.o -pthread -static -o program",
+                                   folder, compiler, options) &&
+        sh("cd %s && %s ./program data result %zu", folder, emulator, size))
+        compare();
+}
+
+static void test_c(bool all)
+{
+    sh("cd %s && rm -f *.o", folder);
+    if (!write_program())
+        return;
+    size_t size = write_data();
+    test_compiler("gcc", "gcc", "-O1", "", size);
+    if (all)
+        test_compiler("gcc", "gcc", "-O2 -march=native", "", size);
+    test_compiler("clang", "clang", "-O1", "", size);
+    test_compiler("aarch64", "aarch64-linux-gnu-gcc", "-O1", "qemu-aarch64", size);
+    test_compiler("arm", "arm-linux-gnueabihf-gcc", "-O1", "qemu-arm", size);
 }
 
 /* A runtime that has grown by a compiler would show. */
@@ -385,31 +446,44 @@ static void test_errors(void)
 int main(int argc, char **argv)
 {
     if (argc < 2 || !realpath(argv[1], build))
-        return fprintf(stderr, "usage: aot BUILD_FOLDER\n"), 2;
-    snprintf(folder, sizeof folder, "%.400s/aot-test", build);
+        return fprintf(stderr, "usage: aot BUILD_FOLDER [c]\n"), 2;
+    as_c = argc > 2 && !strcmp(argv[2], "c");
+    snprintf(folder, sizeof folder, "%.400s/aot-test%s", build, as_c ? "-c" : "");
     mkdir(folder, 0777);
     struct err e = {0};
     struct caps caps;
-    const struct backend *b = backend_get("llvm", &e);
+    const struct backend *b = backend_get(as_c ? "c" : "llvm", &e);
     if (!check(b && b->caps(&caps, &e), "%s", e.msg))
         return finish();
     add("tests/text/agree_scan.kir");
     add("examples/mlp_step.kir");
-    DIR *d = opendir("tests/text");
-    check(d, "no folder tests/text");
+    static const char *const few[] = {"attention", "cond", "half_sign", "index_widths", "rows_softmax_grad",
+                                      "while"};
+    bool all = argc > 3 && !strcmp(argv[3], "all");
+    for (size_t i = 0; i < sizeof few / sizeof *few && as_c && !all; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "tests/text/agree_%s.kir", few[i]);
+        add(path);
+    }
+    DIR *d = as_c && !all ? NULL : opendir("tests/text");
+    check(d || (as_c && !all), "no folder tests/text");
     for (struct dirent *x; d && (x = readdir(d)) && ntest < MAX_PROGRAMS;) {
         char path[512];
         snprintf(path, sizeof path, "tests/text/%.200s", x->d_name);
         if (!strncmp(x->d_name, "agree_", 6) && strcmp(x->d_name, "agree_scan.kir") &&
-            strcmp(x->d_name, "agree_custom.kir"))
+            strcmp(x->d_name, "agree_custom.kir") && !(as_c && !strncmp(x->d_name, "agree_dot_", 10)))
             add(path);
     }
     if (d)
         closedir(d);
-    check(ntest > 25, "%u programs", ntest);
-    test_programs();
-    test_sizes();
-    test_errors();
+    check(ntest > (as_c && !all ? 7 : 25), "%u programs", ntest);
+    if (as_c) {
+        test_c(all);
+    } else {
+        test_programs();
+        test_sizes();
+        test_errors();
+    }
     for (unsigned i = 0; i < ntest; i++) {
         values_free(&test[i].input);
         values_free(&test[i].state);

@@ -1,0 +1,62 @@
+/* A program as one C file: what the C backend makes of it, and the functions that its header declares. */
+#include "ir/text/text.h"
+#include "object.h"
+#include <string.h>
+
+static void put_pointers(struct text *t, const struct graph *g)
+{
+    char name[OBJECT_MEMBER];
+    uint32_t n = 0, returned = 0;
+    for (uint32_t i = 0; i < g->input.n; i++, n++) {
+        object_member(g, MEMBER_IN, i, name);
+        text_put(t, "    pointer[%u] = args->%s;\n", n, name);
+    }
+    for (uint32_t i = 0; i < g->state.n; i++, n++) {
+        object_member(g, MEMBER_STATE, i, name);
+        text_put(t, "    pointer[%u] = args->%s;\n", n, name);
+    }
+    for (uint32_t i = 0; i < g->nout; i++)
+        if (g->out[i].kind == OUT_RETURN) {
+            object_member(g, MEMBER_OUT, returned++, name);
+            text_put(t, "    pointer[%u] = args->%s;\n", n++, name);
+        }
+}
+
+static void put_slot_values(struct text *t, const struct graph *g, const struct object_options *o)
+{
+    for (uint32_t i = 0; i < g->slot.n; i++) {
+        char name[OBJECT_MEMBER];
+        unsigned bits = 8 * (unsigned)dtype_size(g->slot.v[i].dtype);
+        object_member(g, MEMBER_SLOT, object_slot(g, i), name);
+        if (o->fixed && o->fixed[i])
+            text_put(t, "    slot[%u] = 0x%llxu;\n", i, (unsigned long long)o->slot[i]);
+        else
+            text_put(t, "    { u%u x; memcpy(&x, &args->%s, sizeof x); slot[%u] = x; }\n", bits, name, i);
+    }
+}
+
+static void put_functions(struct text *t, const struct graph *g, const struct object_options *o, const char *prefix)
+{
+    uint32_t n = g->input.n + g->state.n + g->nout;
+    text_put(t, "int %s_run(const %s_args *args)\n{\n    const void *pointer[%u];\n    u64 slot[%u];\n"
+                "    if (!args) return KILN_BAD_ARGUMENT;\n", prefix, prefix, n + 1, g->slot.n + 1);
+    put_pointers(t, g);
+    put_slot_values(t, g, o);
+    text_put(t, "    return kiln_run(kiln_image, kiln_kernels, pointer, slot, args->workspace, "
+                "args->workspace_bytes);\n}\n\n"
+                "size_t %s_workspace_bytes(void) { return kiln_workspace_bytes(kiln_image); }\n\n"
+                "const char *%s_error(int status)\n{\n    return status == KILN_OK ? \"ok\" : status == "
+                "KILN_NO_MEMORY ? \"no memory for the workspace\"\n"
+                "           : \"a pointer is NULL, or the workspace too small\";\n}\n", prefix, prefix);
+}
+
+bool object_source(const struct graph *g, const struct object_options *o, const char *prefix, const char *header,
+                   struct code *code, struct err *e)
+{
+    struct text t = {0};
+    text_put(&t, "%s\n%.*s", header, (int)code->size, (const char *)code->bytes);
+    put_functions(&t, g, o, prefix);
+    mem_free(code->bytes);
+    *code = (struct code){.bytes = t.s, .size = t.len};
+    return !t.failed || err_set(e, KL_ERR_MEMORY, "out of memory writing the C of @%s", g->name);
+}
