@@ -196,6 +196,7 @@ __attribute__((visibility("default"))) const struct backend *kiln_backend_c(void
 const struct backend *kiln_backend_c(void)
 {
     static const struct backend b = {.name = "c", .abi = KERNEL_ABI, .memory = mem_use, .caps = c_caps,
-                                     .version = c_version, .compiler = compiler, .compile = compile, .target = c_target, .object = c_object};
+                                     .version = c_version, .compiler = compiler, .compile = compile,
+                                     .target = c_target, .object = c_object};
     return &b;
 }

@@ -38,8 +38,8 @@ const struct cli_command cli_commands[] = {
      cli_run},
     {"compile", "FILE -o FILE.o --header FILE.h [--emit object|c] [--prefix NAME] [--cpu CPU] [--bind SYMBOL=NUMBER]\n"
      "           [--unfused] [--schedules FILE] [--weights inside|file]",
-     "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a, or with --emit c to\n"
-     "one C99 file (-o FILE.c) that needs nothing and has its declarations, too; a model's weights\n"
+     "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a, or with --emit c\n"
+     "to one C99 file (-o FILE.c) that needs nothing and has its declarations, too; a model's weights\n"
      "are in it, or with --weights file beside it, in FILE.weights", cli_compile},
     {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--bf16-bits] [--device DEVICE]",

@@ -1,5 +1,5 @@
-/* The data of a program compiled ahead of time, which the runtimes of such programs read: runtime/aot/run.c for objects,
- * and codegen/c/runner.h, behind whose C this text stands.  It needs fixed-width integers alone, and no member is
+/* The data of a program compiled ahead of time, which what runs it reads: runtime/aot/run.c for objects, and
+ * codegen/c/runner.h, behind whose C this text stands.  It needs fixed-width integers alone, and no member is
  * aligned to more than its size, so that all targets lay it out alike.  Offsets are bytes from the image's start. */
 #ifndef KILN_IMAGE_FORMAT_H
 #define KILN_IMAGE_FORMAT_H

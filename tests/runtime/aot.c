@@ -1,6 +1,6 @@
 /* Programs compiled ahead of time: objects and headers of many graphs in one C program, which is built by the system's
- * compiler, knows nothing of Kiln but its runtime, and must give the same bits as Kiln itself.  The same of graphs as C:
- * by two compilers, and for two other processors, run by an emulator.
+ * compiler, knows nothing of Kiln but its runtime, and must give the same bits as Kiln itself.  The same of graphs as
+ * C: by two compilers, and for two other processors, run by an emulator.
  *
  * Arguments: the build folder, which has libkiln-aot.a; `c` for a few graphs as C, or `c all` for most, which takes a
  * quarter of an hour. */
@@ -108,7 +108,8 @@ static void add(const char *path)
                      "%s: %s", path, e.msg);
     if (!ok)
         return;
-    if (check(object_write(&made, in_folder("%s.%c", t->name, as_c ? 'c' : 'o'), in_folder("%s.h", t->name), NULL, &e), "%s", e.msg))
+    const char *path_made = in_folder("%s.%c", t->name, as_c ? 'c' : 'o');
+    if (check(object_write(&made, path_made, in_folder("%s.h", t->name), NULL, &e), "%s", e.msg))
         ntest++;
     object_made_free(&made);
 }
@@ -362,7 +363,8 @@ static void test_compiler(const char *target, const char *compiler, const char *
                           size_t size)
 {
     char probe[256];
-    snprintf(probe, sizeof probe, "command -v %s >/dev/null%s%s", compiler, *emulator ? " && command -v " : "", emulator);
+    snprintf(probe, sizeof probe, "command -v %s >/dev/null%s%s", compiler, *emulator ? " && command -v " : "",
+             emulator);
     if (*emulator)
         strcat(probe, " >/dev/null");
     if (system(probe)) {
