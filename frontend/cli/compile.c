@@ -42,7 +42,7 @@ static int parse_args(struct compile *c, int argc, char **argv)
     c->options.source = c->emit && !strcmp(c->emit, "c");
     bool named = c->header || c->options.source; /* C declares itself what it defines */
     if (!a.failed && (!c->file || !c->object || !named))
-        cli_error("compile needs a file, -o and, but for C, --header; see kiln help");
+        cli_error("compile needs a file, -o and --header (C code needs no header); see kiln help");
     if (!a.failed && c->weights && strcmp(c->weights, "inside") && strcmp(c->weights, "file"))
         return cli_error("--weights is inside or file, not '%s'", c->weights), CLI_USAGE;
     if (!a.failed && c->weights && c->file && !cli_is_model(c->file))
