@@ -134,6 +134,10 @@ check 'compile without a symbol' 1 'symbol m has no value: give --bind m=NUMBER'
 check 'compile for an unknown processor' 1 "no processor is called 'z80'" "$kiln" compile "$tmp/step.kir" \
     -o "$tmp/step.o" --header "$tmp/step.h" --cpu z80
 check 'compile without a header' 2 'needs a file, -o and --header' "$kiln" compile "$tmp/step.kir" -o "$tmp/step.o"
+check 'compile for another processor' 0 'step_run for aarch64' "$kiln" compile "$tmp/step.kir" -o "$tmp/far.o" \
+      --header "$tmp/far.h" --target aarch64
+check 'compile for no processor' 1 'there are native, baseline, x86-64, x86-64-v3' "$kiln" compile "$tmp/step.kir" \
+      -o "$tmp/far.o" --header "$tmp/far.h" --target z80
 check 'opt unknown pass' 1 "no pass is called 'frob'" "$kiln" opt "$tmp/step.kir" -p dce,frob
 check 'opt without file' 2 'needs a file' "$kiln" opt
 check 'opt two files' 2 'unexpected argument' "$kiln" opt "$tmp/step.kir" "$tmp/step.kir"

@@ -51,6 +51,7 @@ struct emitter {
     unsigned depth;               /* loops that are open */
     unsigned width, native, parts; /* lanes of the open vector loop, of one vector, vectors per value */
     unsigned vector_bytes;
+    bool x86;                     /* of the kind x86-64 */
     bool vnni;                    /* the processor adds four products of bytes to a sum */
     LLVMTypeRef i1, i8, i64, ptr;
     struct err *e;
@@ -141,6 +142,7 @@ bool emit_quads_store(struct emitter *m, const struct linst *i, unsigned n); /* 
 bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n);
 
 /* ---- target.c ---- */
+bool target_is(const struct caps *c, const char *arch); /* x86_64 or aarch64 */
 bool target_has(const struct caps *c, const char *feature);
 /* The registers' bytes and number, and what mma takes, of a processor with the features of *c, which it fills in. */
 void target_vectors(struct caps *c);

@@ -146,7 +146,6 @@ bool emit_quads_store(struct emitter *m, const struct linst *i, unsigned n)
 
 /* ---- products ---- */
 
-#if defined(__x86_64__)
 /* The even or the odd bytes of vectors of 32-bit words, as 16-bit integers. */
 static LLVMValueRef halves(struct emitter *m, unsigned dtype, LLVMValueRef x, bool odd)
 {
@@ -175,15 +174,13 @@ static LLVMValueRef add_four(struct emitter *m, LLVMValueRef sum, unsigned ta, L
     }
     return sum;
 }
-#endif
 
 bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n)
 {
-#if defined(__x86_64__)
     const struct linst *i = &m->k->inst[v], *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
     LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
     LLVMValueRef column[MAX_TILE_SIDE];
-    bool fits = is_byte(a->dtype) && i->dtype == KL_I32 && four_rows(b);
+    bool fits = m->x86 && is_byte(a->dtype) && i->dtype == KL_I32 && four_rows(b);
     for (unsigned q = 0; q < n && fits; q++)
         fits = emit_chunk(m, i->cols, q).lanes >= 4;
     for (unsigned q = 0; q < n && fits; q++) {
@@ -197,8 +194,4 @@ bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n)
                               column[q]);
     }
     return fits;
-#else
-    (void)m, (void)v, (void)part, (void)n;
-    return false;
-#endif
 }

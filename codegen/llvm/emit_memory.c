@@ -408,12 +408,9 @@ static void stream_parts(struct emitter *m, uint32_t buf, LLVMValueRef first, LL
 
 void emit_stream_end(struct emitter *m)
 {
-#if defined(__x86_64__)
-    if (m->k->sched.stream) /* no other store orders them: a thread that learns that the kernel is done must see them */
+    /* No other store orders them: a thread that learns that the kernel is done must see them. */
+    if (m->x86 && m->k->sched.stream)
         intrinsic(m, "llvm.x86.sse.sfence", NULL, 0, NULL, 0);
-#else
-    (void)m;
-#endif
 }
 
 void emit_store(struct emitter *m, val v)

@@ -115,10 +115,41 @@ static void init(void)
 #endif
 }
 
+static LLVMTargetMachineRef machine_of(LLVMTargetRef target, const char *triple, const char *cpu,
+                                       const char *features)
+{
+    return LLVMCreateTargetMachine(target, triple, cpu, features, LLVMCodeGenLevelDefault, LLVMRelocPIC,
+                                   LLVMCodeModelSmall);
+}
+
 static LLVMTargetMachineRef machine_new(const char *cpu, const char *features)
 {
-    return LLVMCreateTargetMachine(host.target, host.triple, cpu, features, LLVMCodeGenLevelDefault, LLVMRelocPIC,
-                                   LLVMCodeModelSmall);
+    return machine_of(host.target, host.triple, cpu, features);
+}
+
+static void init_other_targets(void)
+{
+    LLVMInitializeAllTargetInfos();
+    LLVMInitializeAllTargets();
+    LLVMInitializeAllTargetMCs();
+    LLVMInitializeAllAsmPrinters();
+}
+
+/* For a processor that may be of another kind than this machine's.  NULL: this LLVM has no code generator for it. */
+static LLVMTargetMachineRef machine_for(const struct caps *t, struct err *e)
+{
+    static pthread_once_t others = PTHREAD_ONCE_INIT;
+    char triple[64], *why = NULL;
+    LLVMTargetRef target;
+    if (!*t->arch)
+        return machine_new(t->name, t->features);
+    pthread_once(&others, init_other_targets);
+    snprintf(triple, sizeof triple, "%s-unknown-linux-gnu", t->arch);
+    if (!LLVMGetTargetFromTriple(triple, &target, &why))
+        return machine_of(target, triple, t->name, t->features);
+    err_set(e, KL_ERR_DEVICE, "LLVM: no target for %s: %s", triple, why);
+    LLVMDisposeMessage(why);
+    return NULL;
 }
 
 static LLVMTargetMachineRef machine_get(void)
@@ -240,8 +271,10 @@ static LLVMModuleRef module_new(const char *name, LLVMContextRef ctx, LLVMTarget
 {
     LLVMModuleRef module = LLVMModuleCreateWithNameInContext(name, ctx);
     LLVMTargetDataRef layout = LLVMCreateTargetDataLayout(tm);
+    char *triple = LLVMGetTargetMachineTriple(tm);
     LLVMSetModuleDataLayout(module, layout);
-    LLVMSetTarget(module, host.triple);
+    LLVMSetTarget(module, triple);
+    LLVMDisposeMessage(triple);
     LLVMDisposeTargetData(layout);
     return module;
 }
@@ -278,9 +311,10 @@ static bool compile_for(const struct kernel *k, const struct caps *target, enum 
     pthread_once(&once, init);
     if (!host.target)
         return err_set(e, host.err.code, "%s", host.err.msg);
-    LLVMTargetMachineRef tm = machine_new(target->name, target->features);
-    bool ok = compile_with(tm, target, k, kind, out, e);
-    LLVMDisposeTargetMachine(tm);
+    LLVMTargetMachineRef tm = machine_for(target, e);
+    bool ok = tm && compile_with(tm, target, k, kind, out, e);
+    if (tm)
+        LLVMDisposeTargetMachine(tm);
     return ok;
 }
 
@@ -302,7 +336,9 @@ static bool object(const struct object_parts *o, const struct caps *t, struct co
     pthread_once(&once, init);
     if (!host.target)
         return err_set(e, host.err.code, "%s", host.err.msg);
-    LLVMTargetMachineRef tm = machine_new(t->name, t->features);
+    LLVMTargetMachineRef tm = machine_for(t, e);
+    if (!tm)
+        return false;
     LLVMContextRef ctx = LLVMContextCreate();
     LLVMModuleRef module = module_new(o->prefix, ctx, tm);
     bool ok = emit_object(o, t, module, ctx, e) && verified(module, o->prefix, e) &&

@@ -13,42 +13,54 @@ bool target_has(const struct caps *c, const char *f)
     return false;
 }
 
+#if defined(__x86_64__)
+#define HOST_ARCH "x86_64"
+#elif defined(__aarch64__)
+#define HOST_ARCH "aarch64"
+#else
+#define HOST_ARCH ""
+#endif
+
+bool target_is(const struct caps *c, const char *arch) { return !strcmp(*c->arch ? c->arch : HOST_ARCH, arch); }
+
 void target_vectors(struct caps *c)
 {
+    bool x86 = target_is(c, "x86_64");
     bool wide = target_has(c, "avx512f") && target_has(c, "avx512bw") && target_has(c, "avx512vl");
     c->vector_bytes = wide ? 64 : target_has(c, "avx2") ? 32 : 16;
-    c->vector_regs = wide ? 32 : 16;
-#if defined(__x86_64__)
-    c->mma_bytes = 4;
-#endif
+    c->vector_regs = wide || target_is(c, "aarch64") ? 32 : 16;
+    c->mma_bytes = x86 ? 4 : 0;
 }
 
-/* The levels of the x86-64 psABI that have fused multiply-adds and half floats; elsewhere the least of the kind. */
-static const struct { const char *cpu, *name, *features; } list[] = {
-#if defined(__x86_64__)
+/* The levels of the x86-64 psABI that have fused multiply-adds and half floats, and AArch64, which always has them. */
 #define LEVEL3 "+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+popcnt,+sse4.2"
-    {"baseline", "x86-64-v3", LEVEL3},
-    {"x86-64-v3", "x86-64-v3", LEVEL3},
-    {"x86-64-v4", "x86-64-v4", LEVEL3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"},
-#else
-    {"baseline", "generic", ""},
-#endif
+static const struct { const char *cpu, *arch, *name, *features; } list[] = {
+    {"x86-64", "x86_64", "x86-64-v3", LEVEL3},
+    {"x86-64-v3", "x86_64", "x86-64-v3", LEVEL3},
+    {"x86-64-v4", "x86_64", "x86-64-v4", LEVEL3 ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"},
+    {"aarch64", "aarch64", "generic", "+neon"},
 };
 enum { NAMES = sizeof list / sizeof *list };
 
 bool target_named(const char *cpu, struct caps *out, struct err *e)
 {
-    char names[256] = "native";
-    for (int i = 0; i < NAMES; i++) {
-        if (!strcmp(cpu, list[i].cpu)) {
-            *out = (struct caps){.threads = 1, .l1_bytes = 32 << 10, .l2_bytes = 1 << 20, .l3_bytes = 8 << 20};
-            snprintf(out->name, sizeof out->name, "%s", list[i].name);
-            snprintf(out->features, sizeof out->features, "%s", list[i].features);
-            target_vectors(out);
-            return true;
+    const char *arch = HOST_ARCH, *name = "generic", *features = ""; /* of "baseline", of a machine of no kind below */
+    char names[256] = "native, baseline";
+    bool baseline = !strcmp(cpu, "baseline"), found = baseline;
+    for (int i = NAMES; i-- > 0;) {
+        if (baseline ? !strcmp(list[i].arch, HOST_ARCH) : !strcmp(cpu, list[i].cpu)) { /* the first of its kind */
+            arch = list[i].arch, name = list[i].name, features = list[i].features;
+            found = true;
         }
-        size_t n = strlen(names);
-        snprintf(names + n, sizeof names - n, ", %s", list[i].cpu);
     }
-    return err_set(e, KL_ERR_ARGUMENT, "no processor is called '%s': there are %s", cpu, names);
+    for (int i = 0; i < NAMES; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), ", %s", list[i].cpu);
+    if (!found)
+        return err_set(e, KL_ERR_ARGUMENT, "no processor is called '%s': there are %s", cpu, names);
+    *out = (struct caps){.threads = 1, .l1_bytes = 32 << 10, .l2_bytes = 1 << 20, .l3_bytes = 8 << 20};
+    snprintf(out->name, sizeof out->name, "%s", name);
+    snprintf(out->features, sizeof out->features, "%s", features);
+    snprintf(out->arch, sizeof out->arch, "%s", strcmp(arch, HOST_ARCH) ? arch : "");
+    target_vectors(out);
+    return true;
 }

@@ -20,7 +20,7 @@ static int parse_args(struct compile *c, int argc, char **argv)
             c->header = cli_value(&a);
         else if (cli_is(&a, "--prefix"))
             c->options.prefix = cli_value(&a);
-        else if (cli_is(&a, "--cpu"))
+        else if (cli_is(&a, "--target") || cli_is(&a, "--cpu"))
             c->options.cpu = cli_value(&a);
         else if (cli_is(&a, "--bind"))
             cli_bind_option(&c->values, &a);

@@ -20,8 +20,8 @@ extern "C" {
 /* Zeros are the defaults. */
 typedef struct kl_compile_options {
     const char *prefix; /* of all names in the header: a C identifier; NULL: the trace's name, made one */
-    /* The processor: "baseline" (also NULL), the least that Kiln's arithmetic needs: on x86-64 level x86-64-v3;
-     * "x86-64-v3", "x86-64-v4"; or "native", this machine's. */
+    /* The processor: "baseline" (also NULL), of this machine's kind the least that Kiln's arithmetic needs: on x86-64
+     * level x86-64-v3; "x86-64" (the same level), "x86-64-v3", "x86-64-v4", "aarch64"; or "native", this machine's. */
     const char *cpu;
     /* States that the trace only reads keep the values that they have now: in the object, where a run takes them whose
      * pointer in the args is NULL, */

@@ -195,6 +195,7 @@ struct mma_caps {
 struct caps {
     char name[64];              /* e.g. the CPU name; part of disk keys */
     char features[1024];
+    char arch[16];              /* aarch64, x86_64: where it is not this machine's; else "" */
     uint32_t vector_bytes;      /* of one register: 16, 32, 64 */
     uint32_t vector_regs;
     uint32_t compact;           /* 1: another compiler translates the kernels, in a time that goes with their length */

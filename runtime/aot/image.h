@@ -18,14 +18,10 @@
 #include "image_format.h"
 #include "passes/passes.h"
 
-/* What a processor must have, in names that both the code generator and the compiler know. */
-#if defined(__x86_64__)
+/* What an x86-64 processor must have, in names that both the code generator and the compiler know. */
 #define IMAGE_FEATURES(X)                                                                                       \
     X(avx2) X(fma) X(bmi) X(bmi2) X(avx512f) X(avx512bw) X(avx512vl) X(avx512dq) X(avx512cd) X(avx512vbmi)       \
     X(avx512ifma) X(avx512vnni) X(avx512vbmi2) X(avx512bitalg) X(avx512vpopcntdq) X(avx512bf16) X(gfni)
-#else
-#define IMAGE_FEATURES(X)
-#endif
 
 /* ---- run.c: the library ---- */
 int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *args);

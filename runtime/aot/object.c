@@ -292,17 +292,18 @@ bool object_make(const struct graph *captured, const struct object_options *o, s
     const struct backend *b = backend_get(o->source ? "c" : "llvm", e);
     struct program *p =
         b && b->target(o->cpu ? o->cpu : "baseline", &target, e) ? plan(captured, o->fuse, &target, e) : NULL;
+    const char *processor = *target.arch ? target.arch : target.name;
     bool ok = p && write_image(&w, p, o, &target, e) && weights_apart(captured, o, out, e);
     if (ok) {
         struct object_parts object = {prefix, (const struct kernel *const *)p->kernel, p->nkernel, w.bytes, w.n};
         ok = b->object(&object, &target, &out->code, e);
     }
-    ok = ok && ((out->header = object_header(captured, o, prefix, target.name)) ||
+    ok = ok && ((out->header = object_header(captured, o, prefix, processor)) ||
                 err_set(e, KL_ERR_MEMORY, "no memory for the header of @%s", captured->name));
     ok = ok && (!o->source || object_source(captured, o, prefix, out->header, &out->code, e));
     if (ok) {
         snprintf(out->prefix, sizeof out->prefix, "%s", prefix);
-        snprintf(out->cpu, sizeof out->cpu, "%s", target.name);
+        snprintf(out->cpu, sizeof out->cpu, "%s", processor);
         out->kernels = p->nkernel;
         out->workspace_bytes = program_arenas(p);
     }

@@ -1,9 +1,9 @@
 /* Programs compiled ahead of time: objects and headers of many graphs in one C program, which is built by the system's
  * compiler, knows nothing of Kiln but its runtime, and must give the same bits as Kiln itself.  The same of graphs as
- * C: by two compilers, and for two other processors, run by an emulator.
+ * C: by two compilers, and for two other processors, run by an emulator; and of objects for another processor.
  *
- * Arguments: the build folder, which has libkiln-aot.a; `c` for a few graphs as C, or `c all` for most, which takes a
- * quarter of an hour. */
+ * Arguments: the build folder, which has libkiln-aot.a; `c` for a few graphs as C, `aarch64` for objects of that
+ * processor; then `all` for most graphs, which as C takes a quarter of an hour. */
 #include "tests/support/harness.h"
 #include "ir/text/text.h"
 #include "runtime/aot/image.h"
@@ -25,7 +25,7 @@ static struct program_test {
 } test[MAX_PROGRAMS];
 static unsigned ntest;
 static char folder[512], build[512];
-static bool as_c;
+static bool as_c, cross; /* cross: objects for AArch64 */
 
 static char *in_folder(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static char *in_folder(const char *fmt, ...)
@@ -91,7 +91,7 @@ static void add(const char *path)
         return;
     const char *base = strrchr(path, '/') + 1;
     snprintf(t->name, sizeof t->name, "%.*s", (int)strcspn(base, "."), base);
-    snprintf(t->cpu, sizeof t->cpu, "%s", as_c ? "baseline" : cpu[ntest % (can_v4() ? 3 : 2)]);
+    snprintf(t->cpu, sizeof t->cpu, "%s", cross ? "aarch64" : as_c ? "baseline" : cpu[ntest % (can_v4() ? 3 : 2)]);
     for (uint32_t i = 0; t->g->symbols && i < t->g->symbols->n; i++)
         graph_symbol_set(t->g, i, t->g->symbols->v[i].low + 3, &e);
     graph_bind(t->g);
@@ -196,7 +196,7 @@ static const char head[] =
 static const char tail[] =
     "static char *data, *result[3];\nstatic size_t size, given;\n\n"
     "static void *thread(void *arg)\n{\n"
-    "    int i = (int)(intptr_t)arg;\n    char *out = result[i] = malloc(size + sizeof list);\n    const char *in = "
+    "    int i = (int)(intptr_t)arg;\n    char *out = result[i] = malloc(result_size);\n    const char *in = "
     "data;\n"
     "    if (!out)\n        exit(3);\n    for (size_t k = 0; k < sizeof list / sizeof *list; k++)\n        out = "
     "list[k](&in, out, i);\n"
@@ -242,6 +242,26 @@ static void put_refusals(FILE *f)
                "    return kiln_aot_run(other, NULL, &a) == 9 ? 0 : 9;\n}\n\n", t->name);
 }
 
+static size_t leaf_bytes(const struct graph *g, const struct leaf *l)
+{
+    return (size_t)shape_count(&g->shape[l->shape]) * dtype_size(l->dtype);
+}
+
+/* Of what one thread writes: the returned values, the states and the barriers of each program. */
+static size_t result_size(void)
+{
+    size_t n = 0;
+    for (unsigned i = 0; i < ntest; i++) {
+        const struct graph *g = test[i].g;
+        for (uint32_t k = 0; k < g->nout; k++)
+            n += g->out[k].kind == OUT_RETURN ? node_bytes(g, g->out[k].value) : 0;
+        for (uint32_t k = 0; k < g->state.n; k++)
+            n += leaf_bytes(g, &g->state.v[k]);
+        n += 8;
+    }
+    return n;
+}
+
 static bool write_program(void)
 {
     FILE *f = fopen(in_folder("program.c"), "w");
@@ -259,16 +279,12 @@ static bool write_program(void)
         fprintf(f, "%s, ", test[i].name);
     fputs("};\n\n", f);
     put_refusals(f);
+    fprintf(f, "static const size_t result_size = %zu;\n", result_size());
     fputs(tail, f);
     return check(!fclose(f), "cannot write the program");
 }
 
 /* ---- its data, and what it makes of them ---- */
-
-static size_t leaf_bytes(const struct graph *g, const struct leaf *l)
-{
-    return (size_t)shape_count(&g->shape[l->shape]) * dtype_size(l->dtype);
-}
 
 static size_t write_data(void)
 {
@@ -398,6 +414,27 @@ static void test_c(bool all)
     test_compiler("arm", "arm-linux-gnueabihf-gcc", "-O1", "qemu-arm", size);
 }
 
+static void test_cross(void)
+{
+    static const char cc[] = "aarch64-linux-gnu-gcc";
+    if (system("command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null")) {
+        skipped++;
+        printf("SKIP no-compiler aarch64: there is no %s or no qemu-aarch64\n", cc);
+        return;
+    }
+    if (!write_program())
+        return;
+    size_t size = write_data();
+    if (sh("cmake -S . -B %s/runtime -DCMAKE_C_COMPILER=%s -DKILN_RUNTIME_ONLY=ON >/dev/null && "
+           "cmake --build %s/runtime >/dev/null", folder, cc, folder) &&
+        sh("cd %s && ! aarch64-linux-gnu-nm [a-z]*.o | grep ' U ' | "
+           "grep -vE ' (kiln_aot_run|kiln_aot_workspace_bytes|mem[a-z]*)$'", folder) &&
+        sh("cd %s && %s -std=c17 -Wall -Werror -O1 program.c *.o -Wl,--wrap=kiln_aot_pool_run_parts "
+           "runtime/libkiln-aot.a -pthread -static -o program", folder, cc) &&
+        sh("cd %s && qemu-aarch64 ./program data result %zu", folder, size))
+        compare();
+}
+
 /* A runtime that has grown by a compiler would show. */
 static void test_sizes(void)
 {
@@ -448,9 +485,10 @@ static void test_errors(void)
 int main(int argc, char **argv)
 {
     if (argc < 2 || !realpath(argv[1], build))
-        return fprintf(stderr, "usage: aot BUILD_FOLDER [c]\n"), 2;
+        return fprintf(stderr, "usage: aot BUILD_FOLDER [(c | aarch64) [all]]\n"), 2;
     as_c = argc > 2 && !strcmp(argv[2], "c");
-    snprintf(folder, sizeof folder, "%.400s/aot-test%s", build, as_c ? "-c" : "");
+    cross = argc > 2 && !strcmp(argv[2], "aarch64");
+    snprintf(folder, sizeof folder, "%.400s/aot-test%s", build, as_c ? "-c" : cross ? "-aarch64" : "");
     mkdir(folder, 0777);
     struct err e = {0};
     struct caps caps;
@@ -461,14 +499,14 @@ int main(int argc, char **argv)
     add("examples/mlp_step.kir");
     static const char *const few[] = {"attention", "cond", "half_sign", "index_widths", "rows_softmax_grad",
                                       "while"};
-    bool all = argc > 3 && !strcmp(argv[3], "all");
-    for (size_t i = 0; i < sizeof few / sizeof *few && as_c && !all; i++) {
+    bool all = argc > 3 && !strcmp(argv[3], "all"), few_only = (as_c || cross) && !all;
+    for (size_t i = 0; i < sizeof few / sizeof *few && few_only; i++) {
         char path[512];
         snprintf(path, sizeof path, "tests/text/agree_%s.kir", few[i]);
         add(path);
     }
-    DIR *d = as_c && !all ? NULL : opendir("tests/text");
-    check(d || (as_c && !all), "no folder tests/text");
+    DIR *d = few_only ? NULL : opendir("tests/text");
+    check(d || few_only, "no folder tests/text");
     for (struct dirent *x; d && (x = readdir(d)) && ntest < MAX_PROGRAMS;) {
         char path[512];
         snprintf(path, sizeof path, "tests/text/%.200s", x->d_name);
@@ -478,9 +516,11 @@ int main(int argc, char **argv)
     }
     if (d)
         closedir(d);
-    check(ntest > (as_c && !all ? 7 : 25), "%u programs", ntest);
+    check(ntest > (few_only ? 7 : 25), "%u programs", ntest);
     if (as_c) {
         test_c(all);
+    } else if (cross) {
+        test_cross();
     } else {
         test_programs();
         test_sizes();
