@@ -13,8 +13,8 @@ struct code {
 
 enum emit_kind { EMIT_OBJECT, EMIT_LLVM, EMIT_ASM }; /* the last two: text for people */
 
-/* A whole program for a linker.  Its object has the functions of runtime/aot/image.h under `prefix`, which hand the
- * image and the kernels over to Kiln's small runtime, and needs nothing else. */
+/* A whole program for a linker, one of those of a file.  Its object has the functions of runtime/aot/image.h under
+ * `prefix`, which hand the image and the kernels over to Kiln's small runtime, and needs nothing else. */
 struct object_parts {
     const char *prefix;
     const struct kernel *const *kernel; uint32_t nkernel;
@@ -37,9 +37,11 @@ struct backend {
     /* A processor of this machine's kind by name ("baseline": the least that Kiln's arithmetic needs, "native": this
      * one, ..), with its features as far as programs are to check for them. */
     bool (*target)(const char *cpu, struct caps *out, struct err *e);
-    bool (*object)(const struct object_parts *o, const struct caps *target, struct code *out, struct err *e);
+    /* n programs in one file */
+    bool (*object)(const struct object_parts *o, uint32_t n, const struct caps *target, struct code *out,
+                   struct err *e);
 };
-#define KERNEL_ABI 9u
+#define KERNEL_ABI 10u
 
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */

@@ -15,4 +15,7 @@
 #include "frontend/ops/ops.h"
 #include "frontend/record/region.h"
 
+/* ---- library/compile.c ---- */
+struct object_file *object_file_of(kl_object *object);
+
 #endif

@@ -563,8 +563,12 @@ else
         --rounds 1 --device ref
     check 'profile of a model' 0 'node .Neg' "$kiln" profile "$tmp/neg.onnx" --bind N=5 --rounds 1 --device ref
     if "$kiln" devices | grep -q '^cpu *[^- ]'; then
-        check 'compile a model' 0 ': neg_run, [0-9]* bytes; weights inside$' \
+        check 'compile a model' 0 ': neg_run for .* kernels, [0-9]* bytes; .*; weights inside$' \
             "$kiln" compile "$tmp/neg.onnx" --bind N=4 -o "$tmp/neg.o" --header "$tmp/neg.h"
+        check 'compile a model and a graph' 0 'neg_run, step_run for .*; weights inside$' "$kiln" compile \
+            "$tmp/neg.onnx" "$tmp/step.kir" --bind N=4 -o "$tmp/two.o" --header "$tmp/two.h"
+        check 'a prefix for two' 2 'prefix is for one program' "$kiln" compile "$tmp/neg.onnx" "$tmp/step.kir" \
+            --bind N=4 -o "$tmp/two.o" --header "$tmp/two.h" --prefix p
         check 'with its names' 0 'const float \*in_x; .*f32\[4\]' cat "$tmp/neg.h"
     fi
     check 'a model cut off' 1 'it is damaged or cut off' sh -c "head -c 60 '$tmp/neg.onnx' >'$tmp/cut.onnx'; \

@@ -151,7 +151,7 @@ static void c_image(struct text *t, const struct object_parts *o)
 {
     const unsigned char *bytes = o->image;
     size_t words = (o->image_bytes + 7) / 8;
-    text_put(t, "static const u64 kiln_image[%zu] = {", words);
+    text_put(t, "static const u64 kiln_image_%s[%zu] = {", o->prefix, words);
     for (size_t i = 0; i < words; i++) {
         uint64_t word = 0;
         for (size_t j = 0; j < 8 && 8 * i + j < o->image_bytes; j++)
@@ -161,26 +161,36 @@ static void c_image(struct text *t, const struct object_parts *o)
     text_put(t, "};\n\n");
 }
 
-/* The prelude, the runner, the kernels, and the image: what runtime/aot/object_source.c puts a program's functions
+static bool c_kernels(struct text *t, const struct object_parts *o, struct err *e)
+{
+    for (uint32_t i = 0; i < o->nkernel; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "kiln_kernel_%u_%.63s", i, o->prefix);
+        text_put(t, "/* %s */\nstatic ", o->kernel[i]->name);
+        if (!c_source(o->kernel[i], name, t, e))
+            return false;
+    }
+    text_put(t, "static kiln_kernel *const kiln_kernels_%s[] = {", o->prefix);
+    for (uint32_t i = 0; i < o->nkernel; i++)
+        text_put(t, "kiln_kernel_%u_%.63s, ", i, o->prefix);
+    text_put(t, "NULL};\n");
+    return true;
+}
+
+/* The prelude, the runner, the kernels, and the images: what runtime/aot/object_source.c puts the programs' functions
  * behind. */
-static bool c_object(const struct object_parts *o, const struct caps *target, struct code *out, struct err *e)
+static bool c_object(const struct object_parts *o, uint32_t n, const struct caps *target, struct code *out,
+                     struct err *e)
 {
     struct text t = {0};
     bool ok = true;
     (void)target;
     text_put(&t, "%s#define IMAGE_STRUCT struct KILN_ALIAS\n%s%s\n", prelude, image_format,
              runner);
-    for (uint32_t i = 0; i < o->nkernel && ok; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "kiln_kernel_%u", i);
-        text_put(&t, "/* %s */\nstatic ", o->kernel[i]->name);
-        ok = c_source(o->kernel[i], name, &t, e);
+    for (uint32_t i = 0; i < n && ok; i++) {
+        ok = c_kernels(&t, &o[i], e);
+        c_image(&t, &o[i]);
     }
-    text_put(&t, "static kiln_kernel *const kiln_kernels[] = {");
-    for (uint32_t i = 0; i < o->nkernel; i++)
-        text_put(&t, "kiln_kernel_%u, ", i);
-    text_put(&t, "NULL};\n");
-    c_image(&t, o);
     if (ok && t.failed)
         ok = err_set(e, KL_ERR_MEMORY, "out of memory writing the C of %s", o->prefix);
     if (!ok)

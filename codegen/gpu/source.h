@@ -91,6 +91,9 @@ uint32_t matrix_nvidia_dtypes(const char *arch), matrix_amd_dtypes(const char *a
 bool source_kernel(const struct kernel *k, const struct dialect *d, const char *entry, struct text *out,
                    struct source_info *info, struct err *e);
 void source_info_free(struct source_info *i);
+/* ---- source_range.c ---- */
+/* Iterations of the loops that a thread goes through for one iteration of the parallel loop, at most. */
+int64_t source_steps(const struct kernel *k);
 /* A whole file: the prelude and one kernel called `kernel`. */
 bool source_file(const struct kernel *k, const struct dialect *d, struct text *out, struct err *e);
 

@@ -79,14 +79,14 @@ static bool operands_fit(const struct emitter *m, const struct linst *i)
     return true;
 }
 
-bool source_ranges(struct emitter *m)
+/* Per value; NULL: out of memory. */
+static struct interval *source_intervals(const struct kernel *k)
 {
-    const struct kernel *k = m->k;
     struct interval *of = mem_alloc(k->ninst * sizeof *of);
-    for (val v = 1; of && v < k->ninst; v++) {
+    for (val v = 0; of && v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         of[v] = anything;
-        if (i->dtype != KL_I64 || i->cols)
+        if (!v || i->dtype != KL_I64 || i->cols)
             continue;
         if (i->op == L_CONST)
             of[v] = (struct interval){(int64_t)i->imm, (int64_t)i->imm};
@@ -94,9 +94,66 @@ bool source_ranges(struct emitter *m)
             of[v] = of_loop(i, of);
         else if (i->op >= L_PRIM)
             of[v] = of_prim(k, i, of);
+    }
+    return of;
+}
+
+bool source_ranges(struct emitter *m)
+{
+    const struct kernel *k = m->k;
+    struct interval *of = source_intervals(k);
+    for (val v = 1; of && v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->dtype != KL_I64 || i->cols)
+            continue;
         m->narrow[v] = i->op != L_CONST && (i->op == L_LOOP || i->op >= L_PRIM) && source_range_fits(of[v]) &&
             operands_fit(m, i);
     }
     mem_free(of);
     return of;
+}
+
+/* Iterations of a loop at most: its bounds' distance where the upper is the lower and a constant, or the lesser of
+ * that and another; else what their ranges say. */
+static int64_t iterations(const struct kernel *k, const struct linst *loop, const struct interval *of)
+{
+    const struct linst *hi = &k->inst[loop->b];
+    struct interval a = of[loop->a], b = of[loop->b];
+    int64_t step = loop->imm ? (int64_t)loop->imm : 1, room = INT64_MAX;
+    if (source_range_fits(a) && source_range_fits(b))
+        room = b.hi - a.lo;
+    if (hi->op == L_PRIM + P_SELECT && k->inst[hi->a].op == L_PRIM + P_LT && k->inst[hi->a].a == hi->b &&
+        k->inst[hi->a].b == hi->c)
+        hi = &k->inst[hi->b];
+    if (hi->op == L_PRIM + P_ADD && (hi->a == loop->a || hi->b == loop->a)) {
+        const struct linst *more = &k->inst[hi->a == loop->a ? hi->b : hi->a];
+        if (more->op == L_CONST && (int64_t)more->imm < room)
+            room = (int64_t)more->imm;
+    }
+    return room <= 0 ? 0 : room == INT64_MAX ? room : (room - 1) / step + 1;
+}
+
+int64_t source_steps(const struct kernel *k)
+{
+    enum { DEEP = 64, MOST = 1 << 30 };
+    int64_t sum[DEEP] = {0}; /* of the iterations in each open nest */
+    unsigned depth = 0;
+    struct interval *of = source_intervals(k);
+    for (val v = 1; of && v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v], *head = i->op == L_END ? &k->inst[i->a] : NULL;
+        if (i->op == L_LOOP || i->op == L_IF) {
+            depth++;
+            sum[depth < DEEP ? depth : DEEP - 1] = 0;
+        } else if (head && depth) {
+            int64_t inner = sum[depth < DEEP ? depth : DEEP - 1], *outer = &sum[--depth < DEEP ? depth : DEEP - 1];
+            bool counts = head->op == L_LOOP && head->kind != LOOP_VECTOR && head->kind != LOOP_BLOCK &&
+                          head->kind != LOOP_PARALLEL && head->kind != LOOP_GRID;
+            int64_t n = counts ? iterations(k, head, of) : 1;
+            inner += counts;
+            *outer += n > MOST || (n && inner > MOST / n) ? MOST : n * inner;
+            *outer = *outer > MOST ? MOST : *outer;
+        }
+    }
+    mem_free(of);
+    return of ? sum[0] : MOST;
 }

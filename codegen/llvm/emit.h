@@ -151,8 +151,8 @@ bool target_named(const char *cpu, struct caps *out, struct err *e);
 
 /* ---- object.c ---- */
 /* Fills the module with a program: its kernels, its image, and the functions that users call. */
-bool emit_object(const struct object_parts *o, const struct caps *target, LLVMModuleRef module, LLVMContextRef ctx,
-                 struct err *e);
+bool emit_object(const struct object_parts *o, uint32_t n, const struct caps *target, LLVMModuleRef module,
+                 LLVMContextRef ctx, struct err *e);
 
 /* ---- version.c ---- */
 const char *llvm_version(void);

@@ -330,7 +330,7 @@ static bool target(const char *cpu, struct caps *out, struct err *e)
 }
 
 /* One module for all kernels.  The sanitizers are not in it: it is for programs that do not have them. */
-static bool object(const struct object_parts *o, const struct caps *t, struct code *out, struct err *e)
+static bool object(const struct object_parts *o, uint32_t n, const struct caps *t, struct code *out, struct err *e)
 {
     *out = (struct code){0};
     pthread_once(&once, init);
@@ -341,7 +341,7 @@ static bool object(const struct object_parts *o, const struct caps *t, struct co
         return false;
     LLVMContextRef ctx = LLVMContextCreate();
     LLVMModuleRef module = module_new(o->prefix, ctx, tm);
-    bool ok = emit_object(o, t, module, ctx, e) && verified(module, o->prefix, e) &&
+    bool ok = emit_object(o, n, t, module, ctx, e) && verified(module, o->prefix, e) &&
               generate(module, tm, o->prefix, EMIT_OBJECT, out, e);
     LLVMDisposeModule(module);
     LLVMContextDispose(ctx);

@@ -1,4 +1,4 @@
-/* A program as one module: what runtime/aot/image.h says an object is. */
+/* Programs as one module: what runtime/aot/image.h says an object is. */
 #include "emit.h"
 #include <string.h>
 
@@ -50,7 +50,8 @@ static void emit_entry(const struct object_parts *o, LLVMModuleRef module, LLVMC
     LLVMTypeRef inner = LLVMFunctionType(result, type, nfirst + nparam, false);
     LLVMTypeRef outer = LLVMFunctionType(result, type, nparam, false);
     snprintf(text, sizeof text, "kiln_aot_%s", name);
-    LLVMValueRef callee = LLVMAddFunction(module, text, inner), arg[MOST];
+    LLVMValueRef callee = LLVMGetNamedFunction(module, text), arg[MOST];
+    callee = callee ? callee : LLVMAddFunction(module, text, inner);
     snprintf(text, sizeof text, "%s_%s", o->prefix, name);
     LLVMValueRef fn = LLVMAddFunction(module, text, outer);
     LLVMBuilderRef b = LLVMCreateBuilderInContext(ctx);
@@ -65,14 +66,16 @@ static void emit_entry(const struct object_parts *o, LLVMModuleRef module, LLVMC
     LLVMDisposeBuilder(b);
 }
 
-bool emit_object(const struct object_parts *o, const struct caps *target, LLVMModuleRef module, LLVMContextRef ctx,
-                 struct err *e)
+bool emit_object(const struct object_parts *o, uint32_t n, const struct caps *target, LLVMModuleRef module,
+                 LLVMContextRef ctx, struct err *e)
 {
-    LLVMValueRef kernels = emit_kernels(o, target, module, ctx, e);
-    if (!kernels)
-        return false;
-    LLVMValueRef image = emit_image(o, module, ctx);
-    emit_entry(o, module, ctx, "run", LLVMInt32TypeInContext(ctx), (LLVMValueRef[]){image, kernels}, 2, 1);
-    emit_entry(o, module, ctx, "workspace_bytes", LLVMInt64TypeInContext(ctx), &image, 1, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        LLVMValueRef kernels = emit_kernels(&o[i], target, module, ctx, e);
+        if (!kernels)
+            return false;
+        LLVMValueRef image = emit_image(&o[i], module, ctx);
+        emit_entry(&o[i], module, ctx, "run", LLVMInt32TypeInContext(ctx), (LLVMValueRef[]){image, kernels}, 2, 1);
+        emit_entry(&o[i], module, ctx, "workspace_bytes", LLVMInt64TypeInContext(ctx), &image, 1, 0);
+    }
     return true;
 }

@@ -32,6 +32,8 @@ bool cli_set_symbols(struct graph *g, const struct cli_values *v)
     struct err e = {0};
     for (unsigned i = 0; i < v->n; i++) {
         uint32_t symbol = graph_symbol_find(g, v->name[i], v->len[i]);
+        if (symbol == NO_SYMBOL && v->some)
+            continue;
         if (symbol == NO_SYMBOL) {
             cli_error("--bind: the graph has no symbol '%.*s'", (int)v->len[i], v->name[i]);
             return false;

@@ -54,7 +54,13 @@ struct graph *cli_load(const char *path, const struct cli_values *values);
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
 bool cli_schedules(struct cli_args *a);          /* takes --schedules' file, or reports and a->failed */
 /* ---- cli/bind.c ---- */
-struct cli_values { unsigned n; const char *name[MAX_SYMBOLS]; size_t len[MAX_SYMBOLS]; int64_t value[MAX_SYMBOLS]; };
+struct cli_values {
+    unsigned n;
+    const char *name[MAX_SYMBOLS];
+    size_t len[MAX_SYMBOLS];
+    int64_t value[MAX_SYMBOLS];
+    bool some; /* of several graphs, each of which has some of the symbols */
+};
 void cli_bind_option(struct cli_values *v, struct cli_args *a); /* takes --bind's value, or reports and a->failed */
 bool cli_set_symbols(struct graph *g, const struct cli_values *v); /* as graph_symbol_set; false: reported */
 bool cli_bind(struct graph *g);                  /* as graph_bind; false: reported */

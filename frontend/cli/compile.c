@@ -1,11 +1,15 @@
-/* kiln compile: a graph's text to an object file and its C header. */
+/* kiln compile: graphs and models to an object file and its C header, or to C. */
 #include "cli.h"
+#include "frontend/frontend.h"
 #include "model.h"
 #include "runtime/aot/object.h"
 #include <string.h>
 
+enum { MAX_FILES = 64 };
+
 struct compile {
-    const char *file, *object, *header, *weights, *emit;
+    const char *file[MAX_FILES], *object, *header, *weights, *emit;
+    unsigned nfile, models;
     struct object_options options;
     struct cli_values values;
 };
@@ -32,8 +36,8 @@ static int parse_args(struct compile *c, int argc, char **argv)
             c->emit = cli_value(&a);
         else if (cli_is(&a, "--unfused"))
             c->options.fuse = false;
-        else if (!a.option && !c->file)
-            c->file = a.value;
+        else if (!a.option && c->nfile < MAX_FILES)
+            c->file[c->nfile++] = a.value;
         else
             return cli_unexpected(&a);
     }
@@ -41,13 +45,18 @@ static int parse_args(struct compile *c, int argc, char **argv)
         return cli_error("--emit is object or c, not '%s'", c->emit), CLI_USAGE;
     c->options.source = c->emit && !strcmp(c->emit, "c");
     bool named = c->header || c->options.source; /* C declares itself what it defines */
-    if (!a.failed && (!c->file || !c->object || !named))
+    if (!a.failed && (!c->nfile || !c->object || !named))
         cli_error("compile needs a file, -o and --header (C code needs no header); see kiln help");
     if (!a.failed && c->weights && strcmp(c->weights, "inside") && strcmp(c->weights, "file"))
         return cli_error("--weights is inside or file, not '%s'", c->weights), CLI_USAGE;
-    if (!a.failed && c->weights && c->file && !cli_is_model(c->file))
+    for (unsigned i = 0; i < c->nfile; i++)
+        c->models += cli_is_model(c->file[i]);
+    c->values.some = c->nfile > 1;
+    if (!a.failed && c->weights && c->nfile && !c->models)
         return cli_error("--weights: only a model has them; a graph's states are the caller's"), CLI_USAGE;
-    return !a.failed && c->file && c->object && named ? CLI_OK : CLI_USAGE;
+    if (!a.failed && c->options.prefix && c->nfile > 1)
+        return cli_error("--prefix is for one program; each of several has its graph's or file's name"), CLI_USAGE;
+    return !a.failed && c->nfile && c->object && named ? CLI_OK : CLI_USAGE;
 }
 
 /* Beside the object: its name with another ending. */
@@ -69,38 +78,51 @@ static bool bind_symbols(struct graph *g)
     return cli_bind(g);
 }
 
+static bool compile_add_graph(const struct compile *c, const char *file, kl_object *object)
+{
+    struct err e = {0};
+    struct graph *g = cli_load(file, &c->values);
+    bool ok = g && bind_symbols(g);
+    if (ok && !object_file_add(object_file_of(object), g, &c->options, &e))
+        ok = cli_error("%s", e.msg), false;
+    graph_free(g);
+    return ok;
+}
+
+static bool compile_finish(const struct compile *c, kl_object *object, const char *weights)
+{
+    struct err e = {0};
+    struct object_made made;
+    if (!object_file_finish(object_file_of(object), &made, &e))
+        return cli_error("%s", e.msg), false;
+    bool ok = object_write(&made, c->object, c->header, weights, &e);
+    if (ok)
+        printf("%s: %s for %s: %u kernels, %zu bytes; %lld bytes of temporaries%s%s\n", c->object, made.functions,
+               made.cpu, made.kernels, made.code.size, (long long)made.workspace_bytes,
+               c->models ? "; weights " : "", !c->models ? "" : weights ? weights : "inside");
+    else
+        cli_error("%s", e.msg);
+    object_made_free(&made);
+    return ok;
+}
+
 int cli_compile(int argc, char **argv)
 {
     struct compile c = {.options.fuse = option_fuse()};
     int status = parse_args(&c, argc, argv);
     if (status)
         return status;
-    struct object_made made;
-    struct err e = {0};
-    if (cli_is_model(c.file)) {
-        char weights[4096];
-        bool apart = c.weights && !strcmp(c.weights, "file");
-        weights_path(c.object, weights, sizeof weights);
-        kl_compile_options o = {c.options.prefix, c.options.cpu, !apart, apart ? weights : NULL, c.emit};
-        option_fuse_here(c.options.fuse);
-        return cli_model_compile(c.file, &c.values, c.object, c.header, &o) ? CLI_OK : CLI_FAILED;
-    }
-    struct graph *g = cli_load(c.file, &c.values);
-    status = CLI_FAILED;
-    if (g && bind_symbols(g)) {
-        if (!object_make(g, &c.options, &made, &e)) {
-            cli_error("%s", e.msg);
-        } else {
-            if (object_write(&made, c.object, c.header, NULL, &e)) {
-                printf("%s: %s_run for %s: %u kernels, %zu bytes; %lld bytes of temporaries\n", c.object, made.prefix,
-                       made.cpu, made.kernels, made.code.size, (long long)made.workspace_bytes);
-                status = CLI_OK;
-            } else {
-                cli_error("%s", e.msg);
-            }
-            object_made_free(&made);
-        }
-    }
-    graph_free(g);
-    return status;
+    char weights[4096];
+    bool apart = c.weights && !strcmp(c.weights, "file");
+    weights_path(c.object, weights, sizeof weights);
+    option_fuse_here(c.options.fuse);
+    kl_object *object = kl_object_new(&(kl_compile_options){.cpu = c.options.cpu, .weights_inside = !apart,
+                                                           .weights_path = apart ? weights : NULL, .emit = c.emit});
+    bool ok = object || (cli_error("%s", kl_last_error()), false);
+    for (unsigned i = 0; i < c.nfile && ok; i++)
+        ok = cli_is_model(c.file[i]) ? cli_model_compile(c.file[i], &c.values, object, c.options.prefix)
+                                     : compile_add_graph(&c, c.file[i], object);
+    ok = ok && compile_finish(&c, object, apart ? weights : NULL);
+    kl_object_free(object);
+    return ok ? CLI_OK : CLI_FAILED;
 }

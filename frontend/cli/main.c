@@ -36,9 +36,9 @@ const struct cli_command cli_commands[] = {
      "      quotes, or the %x of a return; symbols are what the arrays' shapes say; --bf16-bits: .npy arrays of u16\n"
      "      hold bits of bf16",
      cli_run},
-    {"compile", "FILE -o FILE.o --header FILE.h [--emit object|c] [--prefix NAME] [--target TARGET]\n"
+    {"compile", "FILE.. -o FILE.o --header FILE.h [--emit object|c] [--prefix NAME] [--target TARGET]\n"
      "           [--bind SYMBOL=NUMBER] [--unfused] [--schedules FILE] [--weights inside|file]",
-     "compile the graph to an object that runs without Kiln's compiler, linked with libkiln-aot.a, or with --emit c\n"
+     "compile graphs to an object that runs without Kiln's compiler, linked with libkiln-aot.a, or with --emit c\n"
      "      to one C99 file (-o FILE.c) that needs nothing and has its declarations, too; a model's weights are in\n"
      "      it, or with --weights file beside it, in FILE.weights; TARGET, which may also be given by --cpu: baseline\n"
      "      (also without it), x86-64 (level v3), x86-64-v3, x86-64-v4, aarch64, native: this machine", cli_compile},

@@ -369,23 +369,13 @@ struct graph *cli_model_graph(const char *path, const char *device, const struct
     return g;
 }
 
-bool cli_model_compile(const char *path, const struct cli_values *values, const char *object, const char *header,
-                       const kl_compile_options *o)
+bool cli_model_compile(const char *path, const struct cli_values *values, kl_object *object, const char *prefix)
 {
     struct cli_model c = {0};
     bool outside, ok = model_load(&c, path, "cpu") && model_shapes(&c, values) &&
                        model_record(&c, path, "cpu", &outside);
-    if (ok && kl_trace_compile(object, header, o) != KL_OK)
+    if (ok && kl_object_add(object, prefix) != KL_OK)
         ok = cli_error("%s", kl_last_error()) == CLI_OK;
-    char name[64];
-    graph_name_of(path, name, sizeof name);
-    FILE *f = ok ? fopen(object, "rb") : NULL;
-    long bytes = f && !fseek(f, 0, SEEK_END) ? ftell(f) : -1;
-    if (f)
-        fclose(f);
-    if (ok)
-        printf("%s: %s_run, %ld bytes; weights %s\n", object, o->prefix ? o->prefix : name, bytes,
-               o->weights_inside ? "inside" : o->weights_path);
     cli_model_free(&c);
     return ok;
 }

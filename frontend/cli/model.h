@@ -10,7 +10,6 @@ bool cli_model_run(struct job *j);       /* kiln run; false: reported, as below 
 bool cli_model_open(struct job *j);      /* job_open of a model: the graph, and the values of all but its inputs */
 /* The model on inputs whose shapes it says, or `values` of its symbols.  NULL: reported. */
 struct graph *cli_model_graph(const char *path, const char *device, const struct cli_values *values);
-bool cli_model_compile(const char *path, const struct cli_values *values, const char *object, const char *header,
-                       const kl_compile_options *o);
+bool cli_model_compile(const char *path, const struct cli_values *values, kl_object *object, const char *prefix);
 
 #endif

@@ -1,4 +1,4 @@
-/* A trace compiled ahead of time. */
+/* Traces compiled ahead of time. */
 #include "frontend/frontend.h"
 #include "runtime/aot/object.h"
 #include <string.h>
@@ -51,64 +51,155 @@ static void **state_values(const struct graph *g, const struct trace *tr, struct
     return NULL;
 }
 
+struct kl_object {
+    struct object_file *file;
+    bool c, inside; /* C; values in the file */
+    char *weights;  /* the path of the values' file, or NULL */
+};
+
+struct object_file *object_file_of(kl_object *object) { return object->file; }
+
 static bool is_c(const kl_compile_options *o) { return o && o->emit && !strcmp(o->emit, "c"); }
 
-static bool trace_compile_compile(struct trace *tr, const char *object, const char *header,
-                                  const kl_compile_options *o, struct err *e)
+static kl_object *object_open(const kl_compile_options *o, struct err *e)
+{
+    if (o && o->emit && !is_c(o) && strcmp(o->emit, "object"))
+        return err_set(e, KL_ERR_ARGUMENT, "emit is \"object\" or \"c\", not \"%.40s\"", o->emit), NULL;
+    kl_object *object = mem_alloc(sizeof *object);
+    if (!object)
+        return err_set(e, KL_ERR_MEMORY, "out of memory"), NULL;
+    *object = (kl_object){.c = is_c(o), .inside = o && o->weights_inside};
+    if (o && o->weights_path && !o->weights_inside) {
+        size_t n = strlen(o->weights_path) + 1;
+        object->weights = mem_alloc(n);
+        if (object->weights)
+            memcpy(object->weights, o->weights_path, n);
+        else
+            err_set(e, KL_ERR_MEMORY, "out of memory");
+    }
+    if (!e->code && (object->file = object_file_new(o ? o->cpu : NULL, is_c(o), e)))
+        return object;
+    kl_object_free(object);
+    return NULL;
+}
+
+void kl_object_free(kl_object *object)
+{
+    if (object) {
+        object_file_free(object->file);
+        mem_free(object->weights);
+    }
+    mem_free(object);
+}
+
+static bool object_add(kl_object *object, struct trace *tr, const char *prefix, struct err *e)
 {
     bool known;
     const struct graph *recorded = trace_graph(tr, &known, e);
     if (!recorded)
         return e->code || err_set(e, KL_ERR_ARGUMENT, "it keeps and assigns nothing");
     bool *fixed = mem_alloc(recorded->slot.n);
-    struct object_options options = {.prefix = o ? o->prefix : NULL, .cpu = o ? o->cpu : NULL, .source = is_c(o),
-                                     .fuse = option_fuse(), .fixed = fixed, .slot = tr->r.slot,
-                                     .weights_apart = o && o->weights_path && !o->weights_inside};
-    struct object_made made;
+    struct object_options options = {.prefix = prefix, .fuse = option_fuse(), .fixed = fixed, .slot = tr->r.slot,
+                                     .weights_apart = object->weights};
     struct graph *g = graph_clone(recorded);
     void **value = NULL;
-    bool values = o && (o->weights_inside || o->weights_path), ok = g && fixed;
+    bool values = object->inside || object->weights, ok = g && fixed;
     if (ok) {
         name_leaves(g, tr, fixed);
         options.state = values ? (const void *const *)(value = state_values(g, tr, e)) : NULL;
-        ok = (!values || value) && object_make(g, &options, &made, e);
+        ok = (!values || value) && object_file_add(object->file, g, &options, e);
     } else {
         err_set(e, KL_ERR_MEMORY, "out of memory");
     }
     free_values(value, value ? g->state.n : 0);
     graph_free(g);
     mem_free(fixed);
-    if (ok) {
-        ok = object_write(&made, object, header, o ? o->weights_path : NULL, e);
-        object_made_free(&made);
-    }
     return ok;
+}
+
+static bool object_end(kl_object *object, const char *path, const char *header, struct err *e)
+{
+    struct object_made made;
+    if (!path || (!header && !object->c))
+        return err_set(e, KL_ERR_ARGUMENT, "the path of the %s is NULL", path ? "header" : "object");
+    if (!object_file_finish(object->file, &made, e))
+        return false;
+    bool ok = object_write(&made, path, header, object->weights, e);
+    object_made_free(&made);
+    return ok;
+}
+
+/* The thread, whose trace is open; NULL: *status, which is reported. */
+static struct thread *traced(const kl_site *site, const char *op, kl_status *status)
+{
+    struct thread *t = thread_self();
+    *status = KL_ERR_MEMORY;
+    if (!t)
+        return NULL;
+    *status = KL_ERR_TRACE;
+    if (region_refuses(t, site, op))
+        return NULL;
+    if (!t->tracing)
+        return report(t, site, KL_ERR_TRACE, "%s: no trace is open", op), NULL;
+    *status = t->trace->err.code;
+    if (*status)
+        t->last = t->trace->err;
+    return t;
 }
 
 kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, const char *header_path,
                               const kl_compile_options *options)
 {
-    struct thread *t = thread_self();
+    kl_status status;
+    struct thread *t = traced(site, "trace_compile", &status);
     if (!t)
-        return KL_ERR_MEMORY;
-    if (region_refuses(t, site, "trace_compile"))
-        return KL_ERR_TRACE;
-    if (!t->tracing)
-        return report(t, site, KL_ERR_TRACE, "trace_compile: no trace is open");
-    struct trace *tr = t->trace;
-    struct err e;
-    e.code = KL_OK;
-    kl_status status = tr->err.code;
-    if (status)
-        t->last = tr->err;
-    else if (options && options->emit && !is_c(options) && strcmp(options->emit, "object"))
-        status = report(t, site, KL_ERR_ARGUMENT, "trace_compile: emit is \"object\" or \"c\", not \"%.40s\"",
-                        options->emit);
-    else if (!object_path || (!header_path && !is_c(options)))
-        status = report(t, site, KL_ERR_ARGUMENT, "trace_compile: the path of the %s is NULL",
-                        object_path ? "header" : "object");
-    else if (!trace_compile_compile(tr, object_path, header_path, options, &e))
-        status = report(t, site, e.code, "trace_compile: trace \"%s\": %s", tr->r.g->name, e.msg);
+        return status;
+    if (!status) {
+        struct err e = {0};
+        kl_object *object = object_open(options, &e);
+        bool paths = object_path && (header_path || is_c(options)); /* missing ones before it is compiled */
+        if (!object || (paths && !object_add(object, t->trace, options ? options->prefix : NULL, &e)) ||
+            !object_end(object, object_path, header_path, &e))
+            status = report(t, site, e.code, "trace_compile: trace \"%s\": %s", t->trace->r.g->name, e.msg);
+        kl_object_free(object);
+    }
     trace_drop(t);
     return status;
+}
+
+kl_object *kl_object_new_at(const kl_site *site, const kl_compile_options *options)
+{
+    struct thread *t = thread_self();
+    struct err e = {0};
+    kl_object *object = t ? object_open(options, &e) : NULL;
+    if (t && !object)
+        report(t, site, e.code, "object_new: %s", e.msg);
+    return object;
+}
+
+kl_status kl_object_add_at(const kl_site *site, kl_object *object, const char *prefix)
+{
+    kl_status status;
+    struct err e = {0};
+    struct thread *t = traced(site, "object_add", &status);
+    if (!t)
+        return status;
+    if (!status && !object)
+        status = report(t, site, KL_ERR_ARGUMENT, "object_add: the object is NULL");
+    else if (!status && !object_add(object, t->trace, prefix, &e))
+        status = report(t, site, e.code, "object_add: trace \"%s\": %s", t->trace->r.g->name, e.msg);
+    trace_drop(t);
+    return status;
+}
+
+kl_status kl_object_write_at(const kl_site *site, kl_object *object, const char *object_path, const char *header_path)
+{
+    struct thread *t = thread_self();
+    struct err e = {0};
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!object)
+        return report(t, site, KL_ERR_ARGUMENT, "object_write: the object is NULL");
+    return object_end(object, object_path, header_path, &e) ? KL_OK
+                                                             : report(t, site, e.code, "object_write: %s", e.msg);
 }

@@ -44,7 +44,29 @@ typedef struct kl_compile_options {
  * DEVICE: no code generator is built in; those of kl_trace_end] */
 KL_API_AT kl_status kl_trace_compile(const char *object_path, const char *header_path,
                                      const kl_compile_options *options);
-/* The same with a call site, which may be NULL. */
+
+/* Several programs in one file, such as a training step and inference; a C file has what they share once.
+ *
+ *     kl_object *o = kl_object_new(NULL);
+ *     ...                                  a trace
+ *     kl_object_add(o, "train");           train_run
+ *     ...                                  another
+ *     kl_object_add(o, "predict");         predict_run
+ *     kl_status s = kl_object_write(o, "net.o", "net.h");
+ *     kl_object_free(o);
+ */
+typedef struct kl_object kl_object;
+/* options->prefix is not used: each program has its own.  NULL: it failed.
+ * [errors ARGUMENT: no such processor or language; DEVICE: no code generator is built in; MEMORY] */
+KL_API_AT kl_object *kl_object_new(const kl_compile_options *options);
+/* Ends the open trace, without running it, and adds its program, as kl_trace_compile.  After an error the object is as
+ * before.  [errors those of kl_trace_compile but IO; ARGUMENT: another program has this prefix] */
+KL_API_AT kl_status kl_object_add(kl_object *object, const char *prefix);
+/* Writes the files, once; values that are apart stand in the one weights file, program behind program, and each
+ * program's PREFIX_weights takes that file's bytes.
+ * [errors ARGUMENT: no program was added, a path is NULL; COMPILE, MEMORY; IO] */
+KL_API_AT kl_status kl_object_write(kl_object *object, const char *object_path, const char *header_path);
+KL_API void kl_object_free(kl_object *object); /* NULL is fine */
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,10 @@ extern "C" {
 
 KL_API kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, const char *header_path,
                                      const kl_compile_options *options);
+KL_API kl_object *kl_object_new_at(const kl_site *site, const kl_compile_options *options);
+KL_API kl_status kl_object_add_at(const kl_site *site, kl_object *object, const char *prefix);
+KL_API kl_status kl_object_write_at(const kl_site *site, kl_object *object, const char *object_path,
+                                    const char *header_path);
 KL_API kl_tensor kl_inner_at(const kl_site *site, kl_tensor t);
 KL_API kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor t);
 KL_API kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss);
@@ -510,6 +514,9 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 
 #ifndef KL_NO_CALL_SITES
 #define kl_trace_compile(...) kl_trace_compile_at(KL_HERE, __VA_ARGS__)
+#define kl_object_new(...) kl_object_new_at(KL_HERE, __VA_ARGS__)
+#define kl_object_add(...) kl_object_add_at(KL_HERE, __VA_ARGS__)
+#define kl_object_write(...) kl_object_write_at(KL_HERE, __VA_ARGS__)
 #define kl_inner(...) kl_inner_at(KL_HERE, __VA_ARGS__)
 #define kl_from_inner(...) kl_from_inner_at(KL_HERE, __VA_ARGS__)
 #define kl_backward(...) kl_backward_at(KL_HERE, __VA_ARGS__)

@@ -201,6 +201,7 @@ struct caps {
     uint32_t compact;           /* 1: another compiler translates the kernels, in a time that goes with their length */
     uint32_t mma_bytes;         /* of a CPU: depth of the mma of 8-bit integers that it is quick at; 0: none */
     uint32_t threads;           /* of a GPU: blocks that run at once */
+    uint32_t loop_limit;        /* of a GPU: iterations of loops in all that a thread is good for; 0: any number */
     int64_t l1_bytes, l2_bytes, l3_bytes;
     uint32_t block_threads;     /* of a GPU: most threads of a block; 0: no GPU */
     uint32_t shared_bytes;      /* of a GPU: of a block */

@@ -1,10 +1,9 @@
-/* Programs compiled ahead of time: a graph to an object file's bytes, and the C header of what is in it.
+/* Programs compiled ahead of time: a graph to its image and kernels.
  *
  * All nodes are on the CPU here, whatever device they were recorded for: results do not depend on it.  The image is
  * written from the inside out, so that whatever refers to a part knows its place. */
 #include "object.h"
 #include "image.h"
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -172,7 +171,7 @@ static uint64_t features_of(const struct caps *target)
     return all;
 }
 
-static size_t state_bytes(const struct graph *g, uint32_t i)
+size_t object_state_bytes(const struct graph *g, uint32_t i)
 {
     const struct leaf *l = &g->state.v[i];
     return (size_t)shape_count(&g->shape[l->shape]) * dtype_size(l->dtype);
@@ -189,7 +188,7 @@ static void put_weights(struct image_writer *w, const struct graph *g, const str
         uint32_t at = 0;
         if (o->state[i]) {
             aot_object_put(w, NULL, (size_t)(-(int64_t)w->n & (WEIGHT_ALIGN - 1)));
-            at = aot_object_put(w, o->state[i], state_bytes(g, i));
+            at = aot_object_put(w, o->state[i], object_state_bytes(g, i));
         }
         if (!w->failed)
             memcpy(w->bytes + m->weight + i * sizeof at, &at, sizeof at);
@@ -198,25 +197,10 @@ static void put_weights(struct image_writer *w, const struct graph *g, const str
 
 size_t object_weight_at(const struct graph *g, const struct object_options *o, uint32_t state)
 {
-    size_t at = 0;
+    size_t at = o->weights_at;
     for (uint32_t i = 0; i < state; i++)
-        at += o->state[i] ? (state_bytes(g, i) + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN : 0;
+        at += o->state[i] ? (object_state_bytes(g, i) + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN : 0;
     return at;
-}
-
-static bool weights_apart(const struct graph *g, const struct object_options *o, struct object_made *out,
-                          struct err *e)
-{
-    if (!o->state || !o->weights_apart)
-        return true;
-    out->weights_bytes = object_weight_at(g, o, g->state.n);
-    out->weights = mem_alloc(out->weights_bytes + 1);
-    if (!out->weights)
-        return err_set(e, KL_ERR_MEMORY, "no memory for the weights of @%s", g->name);
-    for (uint32_t i = 0; i < g->state.n; i++)
-        if (o->state[i])
-            memcpy(out->weights + object_weight_at(g, o, i), o->state[i], state_bytes(g, i));
-    return true;
 }
 
 static bool write_image(struct image_writer *w, const struct program *p, const struct object_options *o,
@@ -280,73 +264,18 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
     return p;
 }
 
-bool object_make(const struct graph *captured, const struct object_options *o, struct object_made *out, struct err *e)
+struct program *object_program(const struct graph *captured, const struct object_options *o, const struct caps *target,
+                               unsigned char **image, uint32_t *image_bytes, struct err *e)
 {
-    struct caps target;
-    char prefix[sizeof out->prefix];
     struct image_writer w = {0};
-    *out = (struct object_made){0};
-    if (!object_prefix(o->prefix ? o->prefix : captured->name, o->prefix != NULL, prefix, e) ||
-        !graph_is_bound(captured, e) || !compilable(captured, e))
-        return false;
-    const struct backend *b = backend_get(o->source ? "c" : "llvm", e);
     struct program *p =
-        b && b->target(o->cpu ? o->cpu : "baseline", &target, e) ? plan(captured, o->fuse, &target, e) : NULL;
-    const char *processor = *target.arch ? target.arch : target.name;
-    bool ok = p && write_image(&w, p, o, &target, e) && weights_apart(captured, o, out, e);
-    if (ok) {
-        struct object_parts object = {prefix, (const struct kernel *const *)p->kernel, p->nkernel, w.bytes, w.n};
-        ok = b->object(&object, &target, &out->code, e);
+        graph_is_bound(captured, e) && compilable(captured, e) ? plan(captured, o->fuse, target, e) : NULL;
+    if (p && !write_image(&w, p, o, target, e)) {
+        mem_free(w.bytes);
+        program_free(p);
+        return NULL;
     }
-    ok = ok && ((out->header = object_header(captured, o, prefix, processor)) ||
-                err_set(e, KL_ERR_MEMORY, "no memory for the header of @%s", captured->name));
-    ok = ok && (!o->source || object_source(captured, o, prefix, out->header, &out->code, e));
-    if (ok) {
-        snprintf(out->prefix, sizeof out->prefix, "%s", prefix);
-        snprintf(out->cpu, sizeof out->cpu, "%s", processor);
-        out->kernels = p->nkernel;
-        out->workspace_bytes = program_arenas(p);
-    }
-    mem_free(w.bytes);
-    program_free(p);
-    if (!ok)
-        object_made_free(out);
-    return ok;
-}
-
-void object_made_free(struct object_made *made)
-{
-    mem_free(made->code.bytes);
-    mem_free(made->header);
-    mem_free(made->weights);
-    *made = (struct object_made){0};
-}
-
-static bool aot_object_write_file(const char *path, const void *bytes, size_t size, struct err *e)
-{
-    FILE *f = fopen(path, "wb");
-    bool ok = f && fwrite(bytes, 1, size, f) == size;
-    int cause = errno;
-    if (f && fclose(f)) {
-        cause = ok ? errno : cause;
-        ok = false;
-    }
-    if (!ok && f)
-        remove(path);
-    return ok || err_set(e, KL_ERR_IO, "%s: %s", path, strerror(cause));
-}
-
-bool object_write(const struct object_made *made, const char *object_path, const char *header_path,
-                  const char *weights_path, struct err *e)
-{
-    if (!aot_object_write_file(object_path, made->code.bytes, made->code.size, e))
-        return false;
-    if (!header_path || aot_object_write_file(header_path, made->header, strlen(made->header), e)) {
-        if (!made->weights || aot_object_write_file(weights_path, made->weights, made->weights_bytes, e))
-            return true;
-        if (header_path)
-            remove(header_path);
-    }
-    remove(object_path);
-    return false;
+    *image = w.bytes;
+    *image_bytes = w.n;
+    return p;
 }

@@ -180,7 +180,7 @@ static void put_weights_function(struct text *t, const struct graph *g, const st
         text_put(t, "    args->%s = (const %s *)((const char *)bytes + %zu);\n", name, c_type(dtype),
                  object_weight_at(g, o, i));
     }
-    text_put(t, "}\n");
+    text_put(t, "    (void)args, (void)bytes; /* where there are none */\n}\n");
 }
 
 /* What the header declares besides one run: of an object, which shares a runtime with others, and of C. */

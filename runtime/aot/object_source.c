@@ -1,7 +1,6 @@
-/* A program as one C file: what the C backend makes of it, and the functions that its header declares. */
+/* A program as C: the functions that its header declares, behind what the C backend makes of it. */
 #include "ir/text/text.h"
 #include "object.h"
-#include <string.h>
 
 static void put_pointers(struct text *t, const struct graph *g)
 {
@@ -35,28 +34,18 @@ static void put_slot_values(struct text *t, const struct graph *g, const struct 
     }
 }
 
-static void put_functions(struct text *t, const struct graph *g, const struct object_options *o, const char *prefix)
+void object_functions(struct text *t, const struct graph *g, const struct object_options *o, const char *prefix)
 {
     uint32_t n = g->input.n + g->state.n + g->nout;
     text_put(t, "int %s_run(const %s_args *args)\n{\n    const void *pointer[%u];\n    u64 slot[%u];\n"
                 "    if (!args) return KILN_BAD_ARGUMENT;\n", prefix, prefix, n + 1, g->slot.n + 1);
     put_pointers(t, g);
     put_slot_values(t, g, o);
-    text_put(t, "    return kiln_run(kiln_image, kiln_kernels, pointer, slot, args->workspace, "
+    text_put(t, "    return kiln_run(kiln_image_%s, kiln_kernels_%s, pointer, slot, args->workspace, "
                 "args->workspace_bytes);\n}\n\n"
-                "size_t %s_workspace_bytes(void) { return kiln_workspace_bytes(kiln_image); }\n\n"
+                "size_t %s_workspace_bytes(void) { return kiln_workspace_bytes(kiln_image_%s); }\n\n"
                 "const char *%s_error(int status)\n{\n    return status == KILN_OK ? \"ok\" : status == "
                 "KILN_NO_MEMORY ? \"no memory for the workspace\"\n"
-                "           : \"a pointer is NULL, or the workspace too small\";\n}\n", prefix, prefix);
-}
-
-bool object_source(const struct graph *g, const struct object_options *o, const char *prefix, const char *header,
-                   struct code *code, struct err *e)
-{
-    struct text t = {0};
-    text_put(&t, "%s\n%.*s", header, (int)code->size, (const char *)code->bytes);
-    put_functions(&t, g, o, prefix);
-    mem_free(code->bytes);
-    *code = (struct code){.bytes = t.s, .size = t.len};
-    return !t.failed || err_set(e, KL_ERR_MEMORY, "out of memory writing the C of @%s", g->name);
+                "           : \"a pointer is NULL, or the workspace too small\";\n}\n\n",
+             prefix, prefix, prefix, prefix, prefix);
 }

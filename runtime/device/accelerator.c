@@ -76,6 +76,14 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
                                        struct err *e)
 {
     struct gpu_code g;
+    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k) + 1 : 0;
+    if (limit && steps > limit) {
+        err_set(e, KL_ERR_DEVICE,
+                "%s: kernel %s has up to %lld loop iterations a thread, and this device's driver ends loops after %lld in "
+                "all, whatever they do; another device has no such limit", a->caps.name, k->name, (long long)steps,
+                (long long)limit);
+        return NULL;
+    }
     struct device_kernel *d = mem_alloc(sizeof *d + k->nbuf + 1);
     if (!d) {
         err_set(e, KL_ERR_MEMORY, "no memory to load kernel %s", k->name);
@@ -85,6 +93,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
                                                                     "the code is that of another kernel"))) {
         d->nbuf = g.nbuf;
         memcpy(d->local, g.local, g.nbuf);
+        d->most_each = limit ? limit / steps : 0;
         for (uint32_t b = 0; b < k->nbuf; b++)
             d->has_work |= k->buf[b].role == BUF_SCRATCH && !g.local[b];
         accelerator_lock(a);
@@ -108,6 +117,8 @@ void accelerator_unload(struct accelerator *a, struct device_kernel *k)
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
 {
     int64_t most = k->has_work ? MOST_BLOCKS_WITH_WORK : MOST_BLOCKS;
+    if (k->most_each && extent / k->most_each >= most)
+        most = extent / k->most_each + 1;
     return (uint32_t)(extent < most ? extent : most);
 }
 

@@ -62,6 +62,7 @@ void accelerator_unlock(struct accelerator *a);
 struct device_kernel {
     struct driver_kernel *kernel;
     bool has_work;                       /* scratch that is an argument */
+    int64_t most_each;                   /* iterations of the parallel loop that a block may run; 0: any number */
     uint32_t nbuf;
     uint8_t local[];                    /* per lbuf: no argument */
 };

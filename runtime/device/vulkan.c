@@ -149,6 +149,8 @@ static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysica
         f->v12.shaderInt8;
     if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
         caps->threads = 1; /* what a core computes one after the other should be large */
+    if (driver->driverID == VK_DRIVER_ID_MESA_LLVMPIPE)
+        caps->loop_limit = 65535; /* Mesa's LP_MAX_TGSI_LOOP_ITERATIONS: of a shader's loops together */
     snprintf(caps->name, sizeof caps->name, "%.63s", p->deviceName);
     snprintf(caps->features, sizeof caps->features,
              "+f32+i32+u32+i64+u64%s%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",

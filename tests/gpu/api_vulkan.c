@@ -142,6 +142,31 @@ static void lost(kl_tensor w)
     kl_release(w);
 }
 
+/* Mesa's driver for processors ends a shader's loops after 65,535 iterations together: what would have more is
+ * refused, and the next program runs. */
+static void long_loops(void)
+{
+    enum { SHORT = 4096, LONG = 100000 };
+    static float x[LONG];
+    static int32_t got[SHORT];
+    for (int i = 0; i < LONG; i++)
+        x[i] = (float)((i * 7919) % LONG);
+    kl_tensor all = kl_input(dev, KL_F32, DIMS(LONG), x), few = kl_input(dev, KL_F32, DIMS(SHORT), x);
+    kl_tensor product = kl_cumprod(all, 0, false, false);
+    kl_status status = kl_flush(dev);
+    CHECK(status == KL_OK || strstr(kl_last_error(), "this device's driver ends loops after 65535 in all"));
+    kl_tensor order = kl_argsort(few, 0, false);
+    CHECK(kl_read(order, got, sizeof got) == KL_OK);
+    bool sorted = true;
+    for (int i = 1; i < SHORT; i++)
+        sorted &= x[got[i - 1]] < x[got[i]];
+    CHECK(sorted);
+    kl_release(product);
+    kl_release(order);
+    kl_release(few);
+    kl_release(all);
+}
+
 int main(void)
 {
     static char self[4000], path[4096];
@@ -163,6 +188,7 @@ int main(void)
     played_again(w);
     full(w);
     refused(w);
+    long_loops();
     lost(w);
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed != 0;

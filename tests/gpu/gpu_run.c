@@ -81,10 +81,15 @@ static bool agrees(const struct graph *g, uint64_t seed, struct err *why)
     return ok;
 }
 
+static unsigned too_long; /* graphs with a kernel that the device's driver would end early */
+
 static void try(struct graph *g, const char *what)
 {
     struct err why = {0};
-    if (!check(!g->err.code, "%s: %s", what, g->err.msg) || !check(agrees(g, 1, &why), "%s: %s", what, why.msg))
+    bool ok = check(!g->err.code, "%s: %s", what, g->err.msg), same = ok && agrees(g, 1, &why);
+    bool refused = ok && !same && why.code == KL_ERR_DEVICE && strstr(why.msg, "this device's driver ends loops");
+    too_long += refused;
+    if (!ok || !check(same || refused, "%s: %s", what, why.msg))
         graph_print(g, stdout);
     graph_free(g);
 }
@@ -318,6 +323,8 @@ int main(int argc, char **argv)
         snprintf(what, sizeof what, "graph %" PRIu64, seed + i);
         try(random_graph(seed + i), what);
     }
+    check(too_long <= graphs / 20, "%u graphs have loops too long for this device", too_long);
+    printf("%s: %u graphs with loops too long for its driver\n", device, too_long);
     printf("%s: %u pairs of an op and a dtype, %" PRIuFAST64 " kernels compiled, %" PRIuFAST64
            " from disk, %" PRIuFAST64 " launches, %" PRIuFAST64 " ops on the host\n",
            device, pairs, atomic_load(&counters.compiles), atomic_load(&counters.disk_hits),

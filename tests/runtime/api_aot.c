@@ -1,4 +1,5 @@
-/* kl_trace_compile, through the public headers: what it writes does in a program of its own what the trace does.
+/* kl_trace_compile and kl_object_add, through the public headers: what they write does in a program of its own what the
+ * traces do.
  *
  * Argument: the build folder, which has libkiln-aot.a. */
 #include "tests/support/api_check.h"
@@ -186,6 +187,92 @@ static void test_weights(kl_device dev)
     sh("cd %s && ! nm -u inside.o | grep -v kiln_aot_%s%s", "", "");
 }
 
+static const char several_program[] =
+    "#include \"net.h\"\n#include <stdio.h>\n#include <stdlib.h>\n"
+    "int main(void)\n{\n"
+    "    float x[first_count_in_x], sum[3];\n"
+    "    void *bytes = aligned_alloc(64, (second_weights_bytes + 63) / 64 * 64);\n"
+    "    FILE *f = fopen(\"net.weights\", \"rb\");\n"
+    "    if (!f || fread(bytes, 1, second_weights_bytes, f) != second_weights_bytes || getc(f) != EOF)\n"
+    "        return 1;\n"
+    "    for (int i = 0; i < first_count_in_x; i++)\n        x[i] = (float)((i * 7) % 11) / 4 - 1;\n"
+    "    first_args a = {.in_x = x, .out_0 = &sum[0]};\n"
+    "    second_args b = {.in_x = x, .out_0 = &sum[1]};\n"
+    "    third_args c = {.in_x = x, .out_0 = &sum[2]};\n"
+    "    first_weights(&a, bytes);\n    second_weights(&b, bytes);\n"
+    "    if (first_run(&a) || second_run(&b) || third_run(&c))\n        return 2;\n"
+    "    printf(\"%a\\n%a\\n%a\\n\", sum[0], sum[1], sum[2]);\n"
+    "    fclose(f);\n    free(bytes);\n    return 0;\n}\n";
+
+/* A trace of program `which`: the last has no weights. */
+static kl_tensor record_sum(kl_device dev, const char *which, kl_tensor w)
+{
+    float images[N * M];
+    for (int i = 0; i < N * M; i++)
+        images[i] = image(0, i);
+    kl_trace_begin(which);
+    kl_tensor x = kl_input(dev, KL_F32, DIMS(N, M), images);
+    kl_set_name(x, "x");
+    return kl_keep(kl_sum_all(w.id ? kl_exp(kl_matmul(x, w)) : kl_tanh(x)));
+}
+
+/* Three programs in one object, and in one C file, with the weights of two of them in one file. */
+static void test_several(kl_device dev)
+{
+    static const char *const names[] = {"first", "second", "third"};
+    kl_tensor w = weights(dev), other = kl_mul_scalar(w, 0.5), list[] = {w, other, {0}};
+    char path[4][1100];
+    float want[3], got[3];
+    OK(kl_flush(dev));
+    for (int i = 0; i < 3; i++) {
+        kl_tensor y = record_sum(dev, names[i], list[i]);
+        OK(kl_trace_end());
+        want[i] = kl_item_f32(y);
+        kl_release(y);
+    }
+    snprintf(path[1], sizeof path[1], "%s/net.h", folder);
+    snprintf(path[2], sizeof path[2], "%s/net.weights", folder);
+    snprintf(path[3], sizeof path[3], "%s/net_main.c", folder);
+    FILE *f = fopen(path[3], "w");
+    CHECK(f && fputs(several_program, f) >= 0 && !fclose(f));
+    for (int c = 0; c < 2; c++) {
+        kl_object *o = kl_object_new(&(kl_compile_options){.weights_path = path[2], .emit = c ? "c" : "object"});
+        snprintf(path[0], sizeof path[0], "%s/net.%c", folder, c ? 'c' : 'o');
+        CHECK(o && kl_object_write(o, path[0], path[1]) == KL_ERR_ARGUMENT &&
+              strstr(kl_last_error(), "no program was added"));
+        for (int i = 0; i < 3; i++) {
+            record_sum(dev, names[i], list[i]);
+            OK(kl_object_add(o, names[i]));
+        }
+        record_sum(dev, "other", w);
+        CHECK(kl_object_add(o, "first") == KL_ERR_ARGUMENT && !kl_tracing() &&
+              strstr(kl_last_error(), "two programs of a file are called 'first'"));
+        CHECK(kl_object_write(o, path[0], NULL) == (c ? KL_OK : KL_ERR_ARGUMENT));
+        if (!c)
+            OK(kl_object_write(o, path[0], path[1]));
+        CHECK(kl_object_write(o, path[0], path[1]) == KL_ERR_ARGUMENT &&
+              strstr(kl_last_error(), "its files were made before"));
+        kl_object_free(o);
+        bool built = c ? sh("cd %s && cc -std=c99 -Wall -Werror -O1 -c net.c -o net_c.o && cc -std=c17 -Wall -Werror "
+                            "%s net_main.c net_c.o -o net%s", SANITIZE, "")
+                       : sh("cd %s && cc -std=c17 -Wall -Wextra -Werror %s net_main.c net.o %s/libkiln-aot.a "
+                            "-pthread -o net", SANITIZE, build);
+        if (!built || !sh("cd %s && ./net > net.sums%s%s", "", ""))
+            continue;
+        char sums[1100];
+        snprintf(sums, sizeof sums, "%s/net.sums", folder);
+        f = fopen(sums, "r");
+        CHECK(f && fscanf(f, "%f%f%f", &got[0], &got[1], &got[2]) == 3 && !memcmp(got, want, sizeof got));
+        if (f)
+            fclose(f);
+    }
+    CHECK(!kl_object_new(&(kl_compile_options){.cpu = "z80"}) && strstr(kl_last_error(), "api_aot.c:"));
+    CHECK(!kl_object_new(&(kl_compile_options){.emit = "fortran"}));
+    kl_object_free(NULL);
+    kl_release(w);
+    kl_release(other);
+}
+
 static kl_status negate_types(void *ctx, const kl_custom_call *call, kl_type *out)
 {
     (void)ctx;
@@ -271,6 +358,7 @@ int main(int argc, char **argv)
     test_step(dev);
     test_again(dev);
     test_weights(dev);
+    test_several(dev);
     test_errors(dev);
     free((void *)(uintptr_t)build);
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
