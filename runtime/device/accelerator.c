@@ -79,8 +79,8 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
     int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k) + 1 : 0;
     if (limit && steps > limit) {
         err_set(e, KL_ERR_DEVICE,
-                "%s: kernel %s has up to %lld loop iterations a thread, and this device's driver ends loops after %lld in "
-                "all, whatever they do; another device has no such limit", a->caps.name, k->name, (long long)steps,
+                "%s: kernel %s has up to %lld loop iterations a thread, and this device's driver ends loops after %lld "
+                "in all, whatever they do; another device has no such limit", a->caps.name, k->name, (long long)steps,
                 (long long)limit);
         return NULL;
     }
