@@ -271,15 +271,15 @@ static ref random_bitcast(struct maker *m, ref x)
 /* The last two axes of x are queries. */
 static ref random_attention(struct maker *m, ref x)
 {
-    struct shape s = *node_shape(m->g, x), k = s, v = s, seen = s, weights = s;
+    struct shape s = *node_shape(m->g, x), k = s, v = s, seen = s, weights = s, out = s;
     unsigned dt = m->g->node[x].dtype, last = s.rank - 1;
     if (s.rank < 2 || !dtype_is_float(dt))
         return NIL;
     k.dim[last - 1] = v.dim[last - 1] = weights.dim[last] = random_dim(m);
-    v.dim[last] = random_dim(m);
+    out.dim[last] = v.dim[last] = random_dim(m);
     int sight = (int)rng_below(&m->r, 3);
     seen.dim[last] = sight == 1 ? weights.dim[last] : 2;
-    if (!fits(&k) || !fits(&v) || !fits(&seen) || !fits(&weights))
+    if (!fits(&k) || !fits(&v) || !fits(&seen) || !fits(&weights) || !fits(&out))
         return NIL;
     ref by = sight ? fitting(m, sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64, &seen) : NIL, din[3];
     ref y = n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), by, 0.5, chance(m, 3));
