@@ -95,6 +95,12 @@ bool lower_short_rows(const struct graph *g, ref reduce);
 void lower_memo_clear(void);
 size_t lower_memo_bytes(void);
 extern const struct fork_part lower_memo_fork;
+/* From begin to end the calling thread's groups are noted; end gives bytes, for mem_free, from which another process of
+ * this build has them by memo_unpack; NULL: all were found already, or there is no memory.  Inside another begin: NULL,
+ * which end takes. */
+struct memo_pack *memo_pack_begin(void);
+void *memo_pack_end(struct memo_pack *p, size_t *size);
+bool memo_unpack(const void *pack, size_t size); /* false: they are damaged */
 /* Groups lowered that were not found there: what tests of the cost of planning count. */
 extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 

@@ -84,7 +84,7 @@ static bool compile_add_graph(const struct compile *c, const char *file, kl_obje
     struct graph *g = cli_load(file, &c->values);
     bool ok = g && bind_symbols(g);
     if (ok && !object_file_add(object_file_of(object), g, &c->options, &e))
-        ok = cli_error("%s", e.msg), false;
+        ok = !cli_error("%s", e.msg);
     graph_free(g);
     return ok;
 }

@@ -5,13 +5,16 @@
  * so numbers of nodes, leaves and groups in their graph play no part.  What lowering reads beyond those values stands
  * in the key as an answer (KEY_EXP_DOWN).  Builds with assertions lower a found group all the same and compare.
  *
- * Entries are bounded by bytes, and the least recently used go first.  Without memory nothing is kept. */
+ * Entries are bounded by bytes, and the least recently used go first.  Without memory nothing is kept.
+ *
+ * The entries that one thread's groups met can be packed into bytes and handed in by another process of the same
+ * build, whose groups are then found. */
 #include "lower.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
-enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20 };
+enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MOST_PACKED = 4096 };
 
 /* How a node is met: computed in the kernel as a member or as a view or scalar of its own, or read from memory. */
 enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_DOWN = 8 };
@@ -114,6 +117,65 @@ void lower_key_free(struct lower_key *k)
     mem_free(k->node);
 }
 
+/* ---- packs ---- */
+
+/* The entries met since memo_pack_begin; one of them for each kernel, however many groups are like it. */
+struct memo_pack {
+    struct memo_entry **entry;
+    uint32_t n, cap;
+    size_t bytes;
+    bool missed, failed;
+};
+static _Thread_local struct memo_pack *memo_collecting;
+
+static void memo_release(struct memo_entry *m);
+
+static void memo_collect(struct memo_entry *m, bool missed)
+{
+    struct memo_pack *p = memo_collecting;
+    if (!p)
+        return;
+    p->missed |= missed;
+    for (uint32_t i = p->n; i-- > 0;)
+        if (p->entry[i] == m)
+            return;
+    if (p->n == MOST_PACKED || !mem_reserve(&p->entry, &p->cap, p->n + 1, sizeof *p->entry)) {
+        p->failed = true;
+        return;
+    }
+    atomic_fetch_add(&m->refs, 1);
+    p->entry[p->n++] = m;
+    p->bytes += (m->bytes + 7) / 8 * 8;
+}
+
+struct memo_pack *memo_pack_begin(void)
+{
+    return memo_collecting ? NULL : (memo_collecting = mem_alloc(sizeof *memo_collecting));
+}
+
+void *memo_pack_end(struct memo_pack *p, size_t *size)
+{
+    unsigned char *bytes = p && p->missed && !p->failed && p->n ? mem_alloc(p->bytes) : NULL;
+    if (p)
+        memo_collecting = NULL;
+    *size = 0;
+    for (uint32_t i = 0; p && i < p->n; i++) {
+        struct memo_entry *m = p->entry[i];
+        if (bytes) {
+            memcpy(bytes + *size, m, m->bytes);
+            struct memo_entry *copy = (struct memo_entry *)(bytes + *size); /* of this process: */
+            copy->next = copy->newer = copy->older = NULL;
+            atomic_init(&copy->refs, 0);
+            *size += (m->bytes + 7) / 8 * 8;
+        }
+        memo_release(m);
+    }
+    if (p)
+        mem_free(p->entry);
+    mem_free(p);
+    return bytes;
+}
+
 /* ---- the table ---- */
 
 static void memo_release(struct memo_entry *m)
@@ -187,6 +249,7 @@ bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lower
     pthread_mutex_unlock(&memo_lock);
     if (!m)
         return false;
+    memo_collect(m, false);
     bool ok = mem_reserve(&k->inst, &k->inst_cap, m->ninst, sizeof *k->inst) &&
               (!m->nbuf || mem_reserve(&k->buf, &k->buf_cap, m->nbuf, sizeof *k->buf)) &&
               (out->arg = mem_alloc((m->narg + 1) * sizeof *out->arg));
@@ -208,6 +271,24 @@ bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lower
     return ok;
 }
 
+/* Takes the entry, whose table's reference it has. */
+static void memo_insert(struct memo_entry *m)
+{
+    struct lower_key key = {.hash = m->hash, .word = m->key, .n = m->nkey};
+    pthread_mutex_lock(&memo_lock);
+    if (memo_look(&key)) { /* another thread was quicker */
+        memo_release(m);
+    } else {
+        m->next = *memo_place(m->hash);
+        *memo_place(m->hash) = m;
+        memo_link_newest(m);
+        memo_bytes += m->bytes;
+        while (memo_bytes > MEMO_BYTES)
+            memo_drop(memo_oldest);
+    }
+    pthread_mutex_unlock(&memo_lock);
+}
+
 void lower_memo_add(const struct lower_key *key, const struct lowered *l)
 {
     const struct kernel *k = l->k;
@@ -225,16 +306,31 @@ void lower_memo_add(const struct lower_key *key, const struct lowered *l)
         memcpy(memo_buf(m), k->buf, k->nbuf * sizeof *k->buf);
     for (uint32_t i = 0; i < l->narg; i++)
         memo_arg(m)[i] = (struct arg){key->mark[l->arg[i].node].number, l->arg[i].role};
-    pthread_mutex_lock(&memo_lock);
-    if (memo_look(key)) { /* another thread was quicker */
-        memo_release(m);
-    } else {
-        m->next = *memo_place(m->hash);
-        *memo_place(m->hash) = m;
-        memo_link_newest(m);
-        memo_bytes += bytes;
-        while (memo_bytes > MEMO_BYTES)
-            memo_drop(memo_oldest);
+    memo_collect(m, true);
+    memo_insert(m);
+}
+
+bool memo_unpack(const void *pack, size_t size)
+{
+    const unsigned char *at = pack, *end = at + size;
+    bool ok = size > 0;
+    while (ok && at < end) {
+        struct memo_entry head, *m;
+        ok = (size_t)(end - at) >= sizeof head;
+        if (ok)
+            memcpy(&head, at, sizeof head);
+        uint64_t whole = sizeof head + (uint64_t)head.nkey * sizeof *head.key +
+                         (uint64_t)head.ninst * sizeof(struct linst) + (uint64_t)head.nbuf * sizeof(struct lbuf) +
+                         (uint64_t)head.narg * sizeof(struct arg);
+        ok = ok && head.bytes == whole && whole <= MEMO_BYTES / 4 && whole <= (size_t)(end - at) &&
+             (m = mem_alloc(whole));
+        if (!ok)
+            break;
+        memcpy(m, at, whole);
+        m->next = m->newer = m->older = NULL;
+        atomic_init(&m->refs, 1);
+        memo_insert(m);
+        at += (whole + 7) / 8 * 8 < (size_t)(end - at) ? (whole + 7) / 8 * 8 : (size_t)(end - at);
     }
-    pthread_mutex_unlock(&memo_lock);
+    return ok;
 }

@@ -10,6 +10,7 @@
  * stand-in that runs it until a task has built the fused one.  Where the task fails, the next to ask builds it itself,
  * and has the error. */
 #include "cache.h"
+#include <lower_sources.h>
 #include "ir/graph/custom.h"
 #include "runtime/profile/debugger.h"
 #include <pthread.h>
@@ -111,6 +112,33 @@ static bool checks_on(void)
 #endif
 }
 
+enum { KEPT_NODES = 64 }; /* graphs of fewer are planned as fast as their lowered kernels are read from disk */
+
+/* Plans with the kernels that a process lowered for this graph before, or leaves them on disk for the next.  Lowering
+ * is most of a first run's time once the kernels' code is on disk. */
+static struct program *plan_kept(struct graph *g, const struct exec *x, const struct caps *caps, struct err *e)
+{
+    struct disk_key key = {0};
+    struct disk_code found;
+    struct hash128 h = graph_hash(g);
+    char text[sizeof caps->name + 200];
+    snprintf(text, sizeof text, "lowered graph %016llx%016llx for %s, by " LOWER_SOURCES, (unsigned long long)h.hi,
+             (unsigned long long)h.lo, caps->name);
+    bool kept = g->nnode >= KEPT_NODES && option_cache_bytes() > 0 && disk_key_text(&key, text, g->name);
+    if (kept && disk_load(&key, &found)) {
+        memo_unpack(found.code.bytes, found.code.size);
+        mem_free(found.file);
+    }
+    struct memo_pack *pack = kept ? memo_pack_begin() : NULL;
+    struct program *p = program_plan_with(g, caps, x->schedules, e);
+    struct code code;
+    code.bytes = memo_pack_end(pack, &code.size);
+    if (p && code.bytes) disk_store(&key, &code);
+    mem_free(code.bytes);
+    disk_key_free(&key);
+    return p;
+}
+
 /* Plans the program of g; without a code generator there is nothing to compile. */
 static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b, const struct caps *caps,
                             struct dump *dump, struct err *e)
@@ -121,7 +149,7 @@ static struct program *plan(struct graph *g, const struct exec *x, const struct 
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
     span_end(SPAN_PASSES, g->name, began);
     began = span_begin();
-    if (ok) p = b ? program_plan_with(g, caps, x->schedules, e) : program_plan(g, caps, true, e);
+    if (ok) p = b ? plan_kept(g, x, caps, e) : program_plan(g, caps, true, e);
     span_end(SPAN_PLAN, g->name, began);
     if (p && checks_on() && !program_check(p, e)) {
         program_free(p);

@@ -1,4 +1,5 @@
-/* The code of kernels, kept on disk: a folder with one file for each, named by the hash of its key.
+/* The code of kernels, kept on disk: a folder with one file for each, named by the hash of its key.  The lowered
+ * kernels of larger graphs (cache.c) are entries as well: one for a graph.
  *
  * A file is a head, the object code and the whole key; the head's sum covers all that follows it, so a file that is
  * cut, damaged or of another key is as good as none.  Writers make a temporary file and rename it, so no reader

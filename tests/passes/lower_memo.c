@@ -181,6 +181,74 @@ static void test_random(unsigned count)
     }
 }
 
+/* ---- packs ---- */
+
+/* What another process would find: packed, dropped, unpacked. */
+static bool found_in_pack(struct graph *g)
+{
+    size_t size = 0, none = 1;
+    lower_memo_clear();
+    struct graph *copy = graph_clone(g);
+    struct memo_pack *pack = memo_pack_begin();
+    program_free(plan(copy, &cpu, true));
+    void *bytes = memo_pack_end(pack, &size);
+    graph_free(copy);
+    lower_memo_clear();
+    if (!bytes) /* a graph without a kernel */
+        return graph_free(g), !size;
+    bool ok = memo_unpack(bytes, size) && lower_memo_bytes() > 0;
+    uint64_t before = atomic_load(&lower_misses);
+    copy = graph_clone(g);
+    pack = memo_pack_begin();
+    program_free(plan(copy, &cpu, true));
+    ok &= atomic_load(&lower_misses) == before && !memo_pack_end(pack, &none) && !none;
+    graph_free(copy);
+    ok &= found_as_lowered(g, &cpu, true);
+    mem_free(bytes);
+    return ok;
+}
+
+/* Each beginning of a pack is a pack or refused, and so is one whose entry has another size. */
+static void test_damaged(void)
+{
+    size_t size = 0, whole = 0;
+    struct graph *g = make_links(5, 0);
+    lower_memo_clear();
+    struct memo_pack *pack = memo_pack_begin();
+    CHECK(pack && !memo_pack_begin());
+    CHECK(!memo_pack_end(NULL, &size) && !size); /* the first one goes on */
+    program_free(plan(g, &cpu, true));
+    unsigned char *bytes = memo_pack_end(pack, &size);
+    graph_free(g);
+    if (!CHECK(bytes && size > 1000))
+        return;
+    for (size_t cut = 0; cut < size; cut++) {
+        unsigned char *part = malloc(cut + 1);
+        memcpy(part + 1, bytes, cut); /* at an odd address, and ending where its memory does */
+        whole += memo_unpack(part + 1, cut);
+        free(part);
+    }
+    CHECK(whole < 20);
+    CHECK(memo_unpack(bytes, size));
+    for (size_t i = 0; i < size; i += 3) {
+        unsigned char was = bytes[i];
+        bytes[i] ^= 0x80;
+        memo_unpack(bytes, size);
+        bytes[i] = was;
+    }
+    mem_free(bytes);
+    lower_memo_clear();
+}
+
+static void test_packs(unsigned count)
+{
+    CHECK(found_in_pack(make_links(40, 0)));
+    for (unsigned i = 0; i < count; i++)
+        if (!CHECK(found_in_pack(random_graph(5000 + i))))
+            printf("random graph %u\n", 5000 + i);
+    test_damaged();
+}
+
 /* ---- bounds, threads ---- */
 
 static void test_bound(void)
@@ -238,6 +306,7 @@ int main(int argc, char **argv)
     test_known();
     test_kept_apart();
     test_random(argc > 1 ? (unsigned)atoi(argv[1]) : 400);
+    test_packs(argc > 1 ? (unsigned)atoi(argv[1]) / 4 : 100);
     test_bound();
     test_threads();
     return finish();

@@ -56,7 +56,7 @@ static bool right(int i)
 static uint64_t count_of(const atomic_uint_fast64_t *c) { return atomic_load(c); }
 
 /* What a child found: whether results were right, and its counters. */
-struct report { bool ok; uint64_t compiles, hits, misses; };
+struct report { bool ok; uint64_t compiles, hits, misses, lowered; };
 
 static struct report finish_child(pid_t pid, int fd)
 {
@@ -80,7 +80,7 @@ static pid_t start_child(bool (*run)(void), int *fd)
     if (!pid) {
         alarm(120);
         struct report r = {.ok = run(), .compiles = count_of(&counters.compiles), .hits = count_of(&counters.disk_hits),
-                           .misses = count_of(&counters.disk_misses)};
+                           .misses = count_of(&counters.disk_misses), .lowered = atomic_load(&lower_misses)};
         _exit(write(ends[1], &r, sizeof r) != (ssize_t)sizeof r);
     }
     close(ends[1]);
@@ -530,6 +530,48 @@ static void test_bound(void)
     kernel_free(k);
 }
 
+/* ---- lowered groups ---- */
+
+enum { STEPS = 40 };
+static struct graph *long_graph;
+static struct values long_want;
+
+static void make_long_graph(void)
+{
+    struct err e = {0};
+    struct shape s = shape_make(1, (int64_t[]){LENGTH});
+    struct graph *g = long_graph = graph_new("long");
+    ref x = n_input(g, KL_F32, &s, "x");
+    for (int i = 0; i < STEPS; i++) {
+        x = n_tanh(g, n_mul(g, x, n_k(g, x, 1.5 + i)));
+        graph_output(g, OUT_RETURN, n_reduce(g, i % 2 ? OP_sum : OP_reduce_max, x, 1), 0);
+    }
+    check(run_on(g, "ref", true, &input, &(struct values){0}, NULL, &long_want, &e), "on ref: %s", e.msg);
+}
+
+static bool run_long(void)
+{
+    struct err e = {0};
+    struct values got = {0};
+    bool ok = run_on(long_graph, "cpu", true, &input, &(struct values){0}, NULL, &got, &e);
+    int64_t at;
+    for (uint32_t o = 0; ok && o < got.n; o++)
+        ok = same_values(KL_F32, got.v[o], long_want.v[o], 1, &at);
+    values_free(&got);
+    return ok;
+}
+
+static void test_lowered(void)
+{
+    empty_folder();
+    make_long_graph();
+    struct report first = in_child(run_long), second = in_child(run_long);
+    check(first.ok && first.lowered > 0, "a first process lowers %d groups", (int)first.lowered);
+    check(second.ok && second.lowered == 0 && second.compiles == 0, "the second one none: %d", (int)second.lowered);
+    values_free(&long_want);
+    graph_free(long_graph);
+}
+
 /* ---- who may use it ---- */
 
 static void refused(const char *what, const char *phrase)
@@ -632,6 +674,7 @@ int main(int argc, char **argv)
     test_strange_entries();
     test_killed(200);
     test_bound();
+    test_lowered();
     test_refused();
     empty_folder();
     check(!rmdir(folder), "nothing is left in the folder");

@@ -146,7 +146,7 @@ bool eval_attention_grad(const struct graph *g, const struct node *n, void *out,
 
 /* ---- the gradient of attention, made of it ---- */
 
-void n_attention_gradient(struct graph *g, ref y, ref dy, ref *din)
+void n_attention_gradient(struct graph *g, ref y, ref dy, ref din[3])
 {
     const struct node n = *node_at(g, y);
     const struct shape q = *shape_in(g, &n, 0);
