@@ -82,7 +82,9 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
 };
 struct lowerer;                                /* what lowering the groups of one graph shares */
 /* Kernels are named by group number, from `first` on.  NULL: out of memory. */
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first);
+struct memo_pack;
+/* pack: which notes what the groups are lowered to, or NULL. */
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
 /* given: the schedule to follow, of the kind that the group has; NULL: it is chosen here.  Where the kernel's own
  * schedule is then another, the one given cannot be had. */
@@ -95,10 +97,9 @@ bool lower_short_rows(const struct graph *g, ref reduce);
 void lower_memo_clear(void);
 size_t lower_memo_bytes(void);
 extern const struct fork_part lower_memo_fork;
-/* From begin to end the calling thread's groups are noted; end gives bytes, for mem_free, from which another process of
- * this build has them by memo_unpack; NULL: all were found already, or there is no memory.  Inside another begin: NULL,
- * which end takes. */
-struct memo_pack *memo_pack_begin(void);
+/* A pack notes the groups of the programs that are planned with it.  End frees it and gives bytes, for mem_free, from
+ * which another process of this build has those groups by memo_unpack; NULL: all were found, or there is no memory. */
+struct memo_pack *memo_pack_new(void); /* NULL: no memory, which program_plan_with and memo_pack_end take */
 void *memo_pack_end(struct memo_pack *p, size_t *size);
 bool memo_unpack(const void *pack, size_t size); /* false: they are damaged */
 /* Groups lowered that were not found there: what tests of the cost of planning count. */
@@ -152,9 +153,10 @@ int64_t program_arenas(const struct program *p); /* bytes of all arenas */
  * one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
 /* The same with the schedules of a section for its kernels, found by the names that a plan without them gives.  s may
- * be NULL.  [errors ARGUMENT: no such kernel, or not such a schedule, with the place in the text] */
+ * be NULL; so may pack, which notes what the groups are lowered to.  [errors ARGUMENT: no such kernel, or not such a
+ * schedule, with the place in the text] */
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
-                                  struct err *e);
+                                  struct memo_pack *pack, struct err *e);
 void program_free(struct program *p);
 size_t program_bytes(const struct program *p);  /* the memory that it takes */
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads,

@@ -425,12 +425,12 @@ static void find_assigned(struct lowerer *s)
     }
 }
 
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first)
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack)
 {
     struct lowerer *s = mem_alloc(sizeof *s);
     if (!s)
         return NULL;
-    *s = (struct lowerer){.g = g, .caps = caps, .first = first};
+    *s = (struct lowerer){.g = g, .caps = caps, .first = first, .key.pack = pack};
     bool ok = groups_make(g, &s->groups);
     for (int i = 0; i < 2; i++)
         ok &= (s->state[i] = mem_alloc(g->nnode * sizeof *s->state[i])) != NULL;

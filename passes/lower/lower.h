@@ -18,6 +18,7 @@ struct lower_key {
     ref *node; uint32_t nnode, node_cap;            /* by number in the key */
     struct { uint32_t stamp, number; } *mark;       /* per node of the graph */
     uint32_t stamp;
+    struct memo_pack *pack;        /* notes what is found and added, or NULL */
 };
 
 struct lowering {

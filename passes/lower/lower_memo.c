@@ -7,8 +7,8 @@
  *
  * Entries are bounded by bytes, and the least recently used go first.  Without memory nothing is kept.
  *
- * The entries that one thread's groups met can be packed into bytes and handed in by another process of the same
- * build, whose groups are then found. */
+ * The entries of a program's groups can be packed into bytes and handed in by another process of the same build, whose
+ * groups are then found. */
 #include "lower.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -119,20 +119,18 @@ void lower_key_free(struct lower_key *k)
 
 /* ---- packs ---- */
 
-/* The entries met since memo_pack_begin; one of them for each kernel, however many groups are like it. */
+/* The entries that groups were found in or added; one of them for each kernel, however many groups are like it. */
 struct memo_pack {
     struct memo_entry **entry;
     uint32_t n, cap;
     size_t bytes;
     bool missed, failed;
 };
-static _Thread_local struct memo_pack *memo_collecting;
 
 static void memo_release(struct memo_entry *m);
 
-static void memo_collect(struct memo_entry *m, bool missed)
+static void memo_collect(struct memo_pack *p, struct memo_entry *m, bool missed)
 {
-    struct memo_pack *p = memo_collecting;
     if (!p)
         return;
     p->missed |= missed;
@@ -148,16 +146,14 @@ static void memo_collect(struct memo_entry *m, bool missed)
     p->bytes += (m->bytes + 7) / 8 * 8;
 }
 
-struct memo_pack *memo_pack_begin(void)
+struct memo_pack *memo_pack_new(void)
 {
-    return memo_collecting ? NULL : (memo_collecting = mem_alloc(sizeof *memo_collecting));
+    return mem_alloc(sizeof(struct memo_pack));
 }
 
 void *memo_pack_end(struct memo_pack *p, size_t *size)
 {
     unsigned char *bytes = p && p->missed && !p->failed && p->n ? mem_alloc(p->bytes) : NULL;
-    if (p)
-        memo_collecting = NULL;
     *size = 0;
     for (uint32_t i = 0; p && i < p->n; i++) {
         struct memo_entry *m = p->entry[i];
@@ -249,7 +245,7 @@ bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lower
     pthread_mutex_unlock(&memo_lock);
     if (!m)
         return false;
-    memo_collect(m, false);
+    memo_collect(key->pack, m, false);
     bool ok = mem_reserve(&k->inst, &k->inst_cap, m->ninst, sizeof *k->inst) &&
               (!m->nbuf || mem_reserve(&k->buf, &k->buf_cap, m->nbuf, sizeof *k->buf)) &&
               (out->arg = mem_alloc((m->narg + 1) * sizeof *out->arg));
@@ -306,7 +302,7 @@ void lower_memo_add(const struct lower_key *key, const struct lowered *l)
         memcpy(memo_buf(m), k->buf, k->nbuf * sizeof *k->buf);
     for (uint32_t i = 0; i < l->narg; i++)
         memo_arg(m)[i] = (struct arg){key->mark[l->arg[i].node].number, l->arg[i].role};
-    memo_collect(m, true);
+    memo_collect(key->pack, m, true);
     memo_insert(m);
 }
 

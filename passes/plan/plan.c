@@ -493,7 +493,7 @@ static bool account(struct planner *p)
 
 static bool plan_kernels(struct planner *p)
 {
-    p->lowerer = lowerer_new(p->g, p->caps, p->root->ngroup);
+    p->lowerer = lowerer_new(p->g, p->caps, p->root->ngroup, p->root->pack);
     p->root->ngroup += p->g->ngroup;
     if (!p->lowerer)
         return plan_no_memory(p);
@@ -585,12 +585,11 @@ static bool plan_interpreter(struct planner *p)
 
 /* Plans the program of into->g, a region of root's or (NULL) the whole, with the schedules of a section or without. */
 static bool plan_into(struct program *into, const struct caps *caps, struct planner *root,
-                      const struct sched_section *section,
-                      bool interpret, struct err *e)
+                      const struct sched_section *section, struct memo_pack *pack, bool interpret, struct err *e)
 {
     const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
-    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section};
+    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section, .pack = pack};
     into->devices = graph_devices(g);
     into->calls = custom_any(g);
     p.root = root ? root : &p;
@@ -625,7 +624,7 @@ struct program *plan_graph(const struct graph *g, const struct caps *caps, struc
         return NULL;
     }
     p->g = (struct graph *)g;
-    if (plan_into(p, caps, root, NULL, false, e))
+    if (plan_into(p, caps, root, NULL, NULL, false, e))
         return p;
     free_commands(p, false);
     return NULL;
@@ -658,7 +657,7 @@ static double value_bytes(const struct graph *g)
 }
 
 static struct program *plan_whole(const struct graph *g, const struct caps *caps, const struct sched_section *section,
-                                  bool interpret, struct err *e)
+                                  struct memo_pack *pack, bool interpret, struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
@@ -672,7 +671,7 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
         p->g = graph_clone(g);
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
-    if (!p || !p->g || !plan_into(p, caps, NULL, section, interpret, e)) {
+    if (!p || !p->g || !plan_into(p, caps, NULL, section, pack, interpret, e)) {
         program_free(p);
         return NULL;
     }
@@ -682,13 +681,13 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
 
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
-    return plan_whole(g, caps, NULL, interpret, e);
+    return plan_whole(g, caps, NULL, NULL, interpret, e);
 }
 
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
-                                  struct err *e)
+                                  struct memo_pack *pack, struct err *e)
 {
-    return plan_whole(g, caps, s, false, e);
+    return plan_whole(g, caps, s, pack, false, e);
 }
 
 void program_free(struct program *p)

@@ -31,6 +31,7 @@ struct planner {
     uint32_t *seen, *stack, stamp; /* per group: searches */
     uint32_t *table, table_size;   /* the root's: kernels by hash, number + 1 */
     uint32_t ngroup;               /* the root's: groups so far, those of regions included: what kernels are named by */
+    struct memo_pack *pack;              /* the root's: notes what groups are lowered to, or NULL */
     const struct sched_section *section; /* the root's, with what follows: schedules handed in, or NULL */
     struct own_kernel *own; uint32_t nown, own_cap; /* kernels as they are without them */
     bool *used;                    /* per line: some kernel has its name */

@@ -129,8 +129,8 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
         memo_unpack(found.code.bytes, found.code.size);
         mem_free(found.file);
     }
-    struct memo_pack *pack = kept ? memo_pack_begin() : NULL;
-    struct program *p = program_plan_with(g, caps, x->schedules, e);
+    struct memo_pack *pack = kept ? memo_pack_new() : NULL;
+    struct program *p = program_plan_with(g, caps, x->schedules, pack, e);
     struct code code;
     code.bytes = memo_pack_end(pack, &code.size);
     if (p && code.bytes) disk_store(&key, &code);

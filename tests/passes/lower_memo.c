@@ -11,15 +11,20 @@ static const struct shape square = {.rank = 2, .dim = {16, 16}};
 static const struct caps cpu = {.name = "test", .vector_bytes = 32, .vector_regs = 16, .threads = 1,
                                 .l1_bytes = 32 << 10, .l2_bytes = 1 << 20, .l3_bytes = 8 << 20};
 
-static struct program *plan(struct graph *g, const struct caps *caps, bool fuse)
+static struct program *plan_packing(struct graph *g, const struct caps *caps, bool fuse, struct memo_pack *pack)
 {
     struct err e = {0};
     struct program *p = NULL;
     if (!g->err.code && passes_run(g, &(struct pass_options){.fuse = fuse}))
-        p = program_plan(g, caps, false, &e);
+        p = program_plan_with(g, caps, NULL, pack, &e);
     if (!p && e.code != KL_OK)
         printf("@%s: %s\n", g->name, e.msg);
     return p;
+}
+
+static struct program *plan(struct graph *g, const struct caps *caps, bool fuse)
+{
+    return plan_packing(g, caps, fuse, NULL);
 }
 
 /* A link's kernels depend on its number alone, not on what it reads or what reads it. */
@@ -189,8 +194,8 @@ static bool found_in_pack(struct graph *g)
     size_t size = 0, none = 1;
     lower_memo_clear();
     struct graph *copy = graph_clone(g);
-    struct memo_pack *pack = memo_pack_begin();
-    program_free(plan(copy, &cpu, true));
+    struct memo_pack *pack = memo_pack_new();
+    program_free(plan_packing(copy, &cpu, true, pack));
     void *bytes = memo_pack_end(pack, &size);
     graph_free(copy);
     lower_memo_clear();
@@ -199,8 +204,8 @@ static bool found_in_pack(struct graph *g)
     bool ok = memo_unpack(bytes, size) && lower_memo_bytes() > 0;
     uint64_t before = atomic_load(&lower_misses);
     copy = graph_clone(g);
-    pack = memo_pack_begin();
-    program_free(plan(copy, &cpu, true));
+    pack = memo_pack_new();
+    program_free(plan_packing(copy, &cpu, true, pack));
     ok &= atomic_load(&lower_misses) == before && !memo_pack_end(pack, &none) && !none;
     graph_free(copy);
     ok &= found_as_lowered(g, &cpu, true);
@@ -214,10 +219,9 @@ static void test_damaged(void)
     size_t size = 0, whole = 0;
     struct graph *g = make_links(5, 0);
     lower_memo_clear();
-    struct memo_pack *pack = memo_pack_begin();
-    CHECK(pack && !memo_pack_begin());
-    CHECK(!memo_pack_end(NULL, &size) && !size); /* the first one goes on */
-    program_free(plan(g, &cpu, true));
+    struct memo_pack *pack = memo_pack_new();
+    CHECK(!memo_pack_end(NULL, &size) && !size);
+    program_free(plan_packing(g, &cpu, true, pack));
     unsigned char *bytes = memo_pack_end(pack, &size);
     graph_free(g);
     if (!CHECK(bytes && size > 1000))
