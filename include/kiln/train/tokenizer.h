@@ -33,8 +33,8 @@ KL_API const char *kl_tokenizer_text(const kl_tokenizer *tokenizer, int64_t id, 
 KL_API int64_t kl_tokenizer_find(const kl_tokenizer *tokenizer, const char *text, int64_t bytes);
 
 /* Splits text into words as GPT-2 does (contractions; letters, numbers and others with a space in front; white space;
- * by Unicode's classes) and merges the bytes of each.  ids has room for `bytes` of them, which are always enough; *count
- * is their number.  Special tokens are not looked for: "<|endoftext|>" is encoded as any text.
+ * by Unicode's classes) and merges the bytes of each.  ids has room for `bytes` of them, which are always enough;
+ * *count is their number.  Special tokens are not looked for: "<|endoftext|>" is encoded as any text.
  * [errors ARGUMENT: no merges, 2^31 bytes or more; MEMORY: *count is then 0] */
 KL_API kl_status kl_tokenizer_encode(const kl_tokenizer *tokenizer, const char *text, int64_t bytes, int32_t *ids,
                                      int64_t *count);
