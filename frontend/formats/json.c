@@ -82,8 +82,7 @@ static char *put_utf8(char *to, unsigned v)
     return to;
 }
 
-/* Bytes of the UTF-8 character at p, 0: it is none. */
-static size_t utf8_length(const uint8_t *p, const uint8_t *end)
+size_t utf8_length(const uint8_t *p, const uint8_t *end)
 {
     size_t n = *p < 0x80 ? 1 : *p < 0xc2 ? 0 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : *p < 0xf5 ? 4 : 0;
     if (n == 0 || (size_t)(end - p) < n)

@@ -220,6 +220,14 @@ static bool read_file(kl_file *f)
     return file_bad(f, 0, NULL, "neither .npy, .npz, safetensors nor GGUF");
 }
 
+kl_file *file_failed(const kl_site *site, kl_file *f)
+{
+    kl_fail_at(site, f->why.code, f->why.text);
+    kl_file_close(f);
+    return NULL;
+}
+
+/* A file, mapped unless its bytes are given; not read yet.  NULL: kl_last_error. */
 static kl_file *file_new(const kl_site *site, const char *path, const void *bytes, size_t n)
 {
     if (!path || (n && !bytes))
@@ -235,18 +243,24 @@ static kl_file *file_new(const kl_site *site, const char *path, const void *byte
     memcpy(f->path, path, len);
     f->bytes = bytes;
     f->size = n;
-    if ((bytes || file_map(f, path)) && read_file(f))
-        return f;
-    kl_fail_at(site, f->why.code, f->why.text);
-    kl_file_close(f);
-    return NULL;
+    return bytes || file_map(f, path) ? f : file_failed(site, f);
 }
 
-kl_file *kl_file_open_at(const kl_site *site, const char *path) { return file_new(site, path, NULL, 0); }
+static kl_file *file_of_tensors(const kl_site *site, kl_file *f)
+{
+    return !f || read_file(f) ? f : file_failed(site, f);
+}
+
+kl_file *file_open_other(const char *path) { return file_new(NULL, path, NULL, 0); }
+
+kl_file *kl_file_open_at(const kl_site *site, const char *path)
+{
+    return file_of_tensors(site, file_new(site, path, NULL, 0));
+}
 
 kl_file *kl_file_open_bytes_at(const kl_site *site, const char *name, const void *bytes, size_t n)
 {
-    return file_new(site, name, bytes ? bytes : "", n);
+    return file_of_tensors(site, file_new(site, name, bytes ? bytes : "", n));
 }
 
 void kl_file_close(kl_file *f)

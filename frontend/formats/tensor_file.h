@@ -49,6 +49,10 @@ struct kl_file {
 /* Sets f->why to "path: byte at, field: .." and returns false.  field NULL: none. */
 bool file_bad(kl_file *f, size_t at, const char *field, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 bool file_no_memory(kl_file *f);
+/* A file of another kind, mapped and not read; closed by kl_file_close.  NULL: kl_last_error. */
+kl_file *file_open_other(const char *path);
+/* Makes f->why the thread's error and closes the file; NULL. */
+kl_file *file_failed(const kl_site *site, kl_file *f);
 bool text_set(struct file_text *why, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 struct file_entry *file_entry_add(kl_file *f); /* NULL: file_no_memory */
 struct file_value *file_value_add(kl_file *f);

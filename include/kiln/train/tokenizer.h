@@ -1,0 +1,49 @@
+/* Byte-pair tokenizers: GPT-2's, from its own files.  Included by <kiln/kiln.h>.
+ *
+ *     kl_tokenizer *t = kl_tokenizer_open("vocab.json", "merges.txt");
+ *     int32_t *ids = malloc(length * sizeof *ids);
+ *     int64_t n;
+ *     kl_tokenizer_encode(t, text, length, ids, &n);
+ *     int64_t end_of_text = kl_tokenizer_find(t, "<|endoftext|>", 13);
+ *
+ * Text is any bytes, as a rule UTF-8; decoding what was encoded gives the same bytes.  An open tokenizer does not
+ * change: any number of threads may use one. */
+#include <kiln/kiln.h> /* in front of the guard: it includes this file */
+#ifndef KILN_TOKENIZER_H
+#define KILN_TOKENIZER_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kl_tokenizer kl_tokenizer;
+
+/* vocabulary: a JSON object of tokens and their ids, which are 0 to n - 1, the tokens' bytes written as GPT-2's
+ * characters (vocab.json, encoder.json); or llm.c's gpt2_tokenizer.bin, told by its first bytes.  merges: pairs of
+ * tokens, a line each, in the order in which they are merged (merges.txt, vocab.bpe); NULL: the tokenizer only decodes.
+ * With merges each of the 256 bytes must have a token.  Errors name the file and its byte or line.
+ * [errors ARGUMENT; IO: missing, truncated or not what it should be; MEMORY: NULL] */
+KL_API kl_tokenizer *kl_tokenizer_open(const char *vocabulary, const char *merges);
+KL_API void kl_tokenizer_free(kl_tokenizer *tokenizer); /* NULL is fine */
+
+KL_API int64_t kl_tokenizer_count(const kl_tokenizer *tokenizer); /* tokens; ids are below */
+/* The bytes of a token, the tokenizer's, and their number; NULL: there is no such id, which is no error. */
+KL_API const char *kl_tokenizer_text(const kl_tokenizer *tokenizer, int64_t id, int64_t *bytes);
+/* The id of the token of these bytes, -1: there is none, which is no error. */
+KL_API int64_t kl_tokenizer_find(const kl_tokenizer *tokenizer, const char *text, int64_t bytes);
+
+/* Splits text into words as GPT-2 does (contractions; letters, numbers and others with a space in front; white space;
+ * by Unicode's classes) and merges the bytes of each.  ids has room for `bytes` of them, which are always enough;
+ * *count is their number.  Special tokens are not looked for: "<|endoftext|>" is encoded as any text.
+ * [errors ARGUMENT: no merges, 2^31 bytes or more; MEMORY: *count is then 0] */
+KL_API kl_status kl_tokenizer_encode(const kl_tokenizer *tokenizer, const char *text, int64_t bytes, int32_t *ids,
+                                     int64_t *count);
+/* Writes the bytes of n tokens to text, at most `room` of them and no zero behind them; *bytes is how many there are,
+ * also where there is not room for all.  [errors ARGUMENT: an id that is none: nothing is written] */
+KL_API kl_status kl_tokenizer_decode(const kl_tokenizer *tokenizer, const int32_t *ids, int64_t n, char *text,
+                                     int64_t room, int64_t *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
