@@ -209,9 +209,9 @@ static bool same_end(const struct result *a, const struct result *b)
     return !memcmp(a->state, b->state, sizeof a->state) && !memcmp(a->loss, b->loss, sizeof a->loss);
 }
 
-static int64_t all_tried, all_reported;
-
-static void one_by_one(const char *what, int64_t most)
+/* At least `share` of the allocations tried must end in an error, so that the calls are known to notice.  The rest do
+ * without: an entry on disk is not kept or not read, a miss is not explained. */
+static void one_by_one(const char *what, int64_t most, double share)
 {
     static struct result good;
     train_in_child(0); /* fills the folder of kernels, if there is one */
@@ -234,8 +234,7 @@ static void one_by_one(const char *what, int64_t most)
     }
     printf("%s: %lld allocations, %lld tried, %lld of them an error\n", what, (long long)good.taken, (long long)tried,
            (long long)reported);
-    all_tried += tried;
-    all_reported += reported;
+    CHECK((double)reported > share * (double)tried);
 }
 
 /* ---- a compilation in the background that fails is made up for by the next that is asked for ---- */
@@ -294,11 +293,9 @@ int main(int argc, char **argv)
     if (!CHECK(dev.id != 0))
         return 1;
     setenv("KILN_CACHE_DIR", folder, 1);
-    one_by_one("kernels from disk", most);
+    one_by_one("kernels from disk", most, 0.4); /* lowered kernels that cannot be read from disk are made again */
     setenv("KILN_CACHE_DIR", "none", 1);
-    one_by_one("kernels compiled", most / 8);
-    /* The rest did without: a kernel is not kept on disk, a miss not explained. */
-    CHECK(all_reported * 4 > all_tried * 3);
+    one_by_one("kernels compiled", most / 8, 0.6);
     if (!strcmp(kl_device_name(dev), "cpu"))
         background();
     OK(kl_scope_begin());
