@@ -66,7 +66,7 @@ static bool slope(const struct kernel *k, val v, val var, int64_t *by)
     bool sum = i->op == L_OP(P_ADD) || i->op == L_OP(P_SUB), product = i->op == L_OP(P_MUL) &&
         k->inst[i->b].op == L_CONST;
     *by = v == var;
-    if (v == var || !ix_depends(k, v, var))
+    if (v == var || !index_uses(k, v, var))
         return true;
     if (i->op == L_SPLAT)
         return slope(k, i->a, var, by);

@@ -425,7 +425,7 @@ void index_scope_end(struct kernel *k)
         k->index->ndiv = 0;
 }
 
-bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride)
+bool ix_stride(struct kernel *k, val v, val var, int64_t *stride)
 {
     struct form f = form_of(k, v);
     *stride = 0;
@@ -439,13 +439,13 @@ bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride)
 }
 
 /* Forward from var, each value once: what views of views divide is used many times over. */
-bool ix_depends(const struct kernel *k, val v, val var)
+int index_uses(const struct kernel *k, val v, val var)
 {
     if (v <= var)
         return v == var;
     bool *uses = mem_alloc(v - var + 1);
     if (!uses)
-        return true;
+        return -1;
     uses[0] = true;
     for (val r = var + 1; r <= v; r++) {
         const struct linst *i = &k->inst[r];
@@ -456,6 +456,14 @@ bool ix_depends(const struct kernel *k, val v, val var)
     }
     bool found = uses[v - var];
     mem_free(uses);
+    return found;
+}
+
+bool ix_depends(struct kernel *k, val v, val var)
+{
+    int found = index_uses(k, v, var);
+    if (found < 0)
+        err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
     return found;
 }
 

@@ -256,13 +256,14 @@ val ix_mod(struct kernel *k, val a, int64_t c);     /* a - c*floor(a/c) */
 /* v = d * *q + *rest with 0 <= *rest < d, d being the largest divisor of c for which v's form says so; 1: *q is v. */
 int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest);
 /* Coefficient of loop variable `var` in v and whether v is linear in it. */
-bool ix_stride(const struct kernel *k, val v, val var, int64_t *stride);
+bool ix_stride(struct kernel *k, val v, val var, int64_t *stride);
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
 bool ix_const(const struct kernel *k, val v, int64_t *c);
 void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi); /* promises lo <= v <= hi */
 /* Promises lo <= v <= hi; later values have v whole in their forms, not what it is made of, whose ranges say less. */
 void ix_whole(struct kernel *k, val v, int64_t lo, int64_t hi);
-bool ix_depends(const struct kernel *k, val v, val var);  /* does v use var at all?  Out of memory: yes */
+bool ix_depends(struct kernel *k, val v, val var);       /* does v use var at all? */
+int index_uses(const struct kernel *k, val v, val var);  /* the same of a kernel that is not built; -1: out of memory */
 bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms */
 void index_scope_end(struct kernel *k);                   /* k_end calls it */
 void index_free(struct kernel *k);                        /* kernel_free calls it */

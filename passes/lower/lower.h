@@ -101,7 +101,7 @@ bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lower
 void lower_memo_add(const struct lower_key *key, const struct lowered *l);
 
 /* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
-bool lower_can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size);
+bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size);
 /* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c,
  * lower_attention.c ---- */
 void lower_map(struct lowering *w);

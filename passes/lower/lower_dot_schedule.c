@@ -34,7 +34,7 @@ static int64_t tile_rows(const struct dot *d, int64_t most)
 }
 
 /* How far apart in memory elements x are as loop variable v goes by one, as dot_find_steps says it. */
-static int64_t step_of(const struct kernel *k, val x, val v)
+static int64_t step_of(struct kernel *k, val x, val v)
 {
     int64_t step = 0;
     return k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, v, &step) ? -1 : step;

@@ -41,7 +41,7 @@ static bool is_index(const struct kernel *k, val v)
     return i->op == L_CONST || i->op == L_LOOP || (i->op >= L_PRIM && i->kind == INST_INDEX);
 }
 
-static bool merges(const struct kernel *k, val index, val outer, val inner, int64_t inner_size)
+static bool merges(struct kernel *k, val index, val outer, val inner, int64_t inner_size)
 {
     int64_t so, si;
     if (!ix_depends(k, index, outer) && !ix_depends(k, index, inner))
@@ -50,7 +50,7 @@ static bool merges(const struct kernel *k, val index, val outer, val inner, int6
 }
 
 /* Every index that is used as an address or as data must allow it. */
-bool lower_can_merge(const struct kernel *k, val outer, val inner, int64_t inner_size)
+bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size)
 {
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];

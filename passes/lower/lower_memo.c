@@ -12,6 +12,7 @@
 #include "lower.h"
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MOST_PACKED = 4096 };
@@ -20,16 +21,18 @@ enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MOST_PACKED = 4096 };
 enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_DOWN = 8 };
 
 struct memo_entry {
-    struct hash128 hash;
     struct memo_entry *next;           /* of its bucket */
     struct memo_entry *newer, *older;  /* by use */
-    size_t bytes;
     atomic_uint refs;                  /* the table's, and those of threads that copy it */
+    struct hash128 hash;               /* this and what follows never changes: MEMO_CONSTANT */
+    size_t bytes;                      /* of all */
     struct schedule sched;
     int64_t extent, flops, traffic;
     uint32_t nkey, narg, ninst, nbuf;
     uint64_t key[];                    /* then the instructions, the buffers, and the arguments by number in the key */
 };
+
+enum { MEMO_CONSTANT = offsetof(struct memo_entry, hash) };
 
 static pthread_mutex_t memo_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
 static struct memo_entry *memo_bucket[MEMO_BUCKETS], *memo_newest, *memo_oldest;
@@ -158,10 +161,8 @@ void *memo_pack_end(struct memo_pack *p, size_t *size)
     for (uint32_t i = 0; p && i < p->n; i++) {
         struct memo_entry *m = p->entry[i];
         if (bytes) {
-            memcpy(bytes + *size, m, m->bytes);
-            struct memo_entry *copy = (struct memo_entry *)(bytes + *size); /* of this process: */
-            copy->next = copy->newer = copy->older = NULL;
-            atomic_init(&copy->refs, 0);
+            /* what other threads change meanwhile stays zeros */
+            memcpy(bytes + *size + MEMO_CONSTANT, (char *)m + MEMO_CONSTANT, m->bytes - MEMO_CONSTANT);
             *size += (m->bytes + 7) / 8 * 8;
         }
         memo_release(m);
