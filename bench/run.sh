@@ -45,6 +45,14 @@ peer_for_models() {
     export KILN_TEST_PYTHON=$peer/bin/python KILN_TEST_TURNS=$folder/../../bench/onnxruntime_turns.py
 }
 
+# PyTorch and JAX for bench/peers.c, likewise.
+peers_for_peers() {
+    local peers=$folder/../peers here=$folder/../../bench/peers
+    [ -e "$peers/ready" ] || { echo "installing PyTorch and JAX ..." >&2 && bash "$here/install.sh" "$peers" >&2; } ||
+        return 0
+    export KILN_TEST_PYTHON=$peers/bin/python KILN_TEST_PEERS=$here KILN_TEST_MKL=$peers/mkl_any_vendor.so
+}
+
 # Each program writes a JSON array; the file is one array of all their rows.
 parts=$(mktemp -d)
 trap 'rm -r "$parts"' EXIT
@@ -63,6 +71,7 @@ for name in "${names[@]}"; do
         continue
     fi
     if [ "$name" = models ]; then peer_for_models; fi
+    if [ "$name" = peers ]; then peers_for_peers; fi
     "$folder/$name" "${options[@]}" --json "$parts/$name"
     written+=("$name")
     if [ "$name" = dispatch ] && [ -x "$one/dispatch" ]; then

@@ -1,0 +1,116 @@
+"""PyTorch's turns for bench/peers.c (cases.py has the protocol).  Variants: eager; compile: torch.compile;
+channels_last: eager with convolutions in that layout.  Weights of dense layers lie as torch has them, [out, in]."""
+import torch
+import torch.nn.functional as F
+
+import cases
+from cases import GPT
+
+
+def tensor(x):
+    return torch.from_numpy(x)
+
+
+def mlp(p, x, y):
+    x = F.relu(F.linear(x, p[0], p[1]))
+    x = F.relu(F.linear(x, p[2], p[3]))
+    return F.cross_entropy(F.linear(x, p[4], p[5]), y)
+
+
+def cnn(p, x, y):
+    x = F.max_pool2d(F.relu(F.conv2d(x, p[0], p[1], padding=1)), 2)
+    x = F.max_pool2d(F.relu(F.conv2d(x, p[2], p[3], padding=1)), 2)
+    return F.cross_entropy(F.linear(F.relu(F.linear(x.flatten(1), p[4], p[5])), p[6], p[7]), y)
+
+
+def gpt(p, ids, y):
+    width, heads, batch, tokens = GPT["width"], GPT["heads"], GPT["batch"], GPT["tokens"]
+    x = F.embedding(ids, p[0]) + p[1]
+    for i in range(GPT["layers"]):
+        q = p[2 + 10 * i:]
+        qkv = F.linear(F.layer_norm(x, (width,), q[0], q[1]), q[2]).split(width, 2)
+        qkv = [u.view(batch, tokens, heads, width // heads).transpose(1, 2) for u in qkv]
+        seen = F.scaled_dot_product_attention(*qkv, is_causal=True).transpose(1, 2).reshape(batch, tokens, width)
+        x = x + F.linear(seen, q[3])
+        hidden = F.gelu(F.linear(F.layer_norm(x, (width,), q[4], q[5]), q[6], q[7]), approximate="tanh")
+        x = x + F.linear(hidden, q[8], q[9])
+    q = p[2 + 10 * GPT["layers"]:]
+    return F.cross_entropy(F.linear(F.layer_norm(x, (width,), q[0], q[1]), q[2]).flatten(0, 1), y)
+
+
+def make_model(family, size, variant):
+    embeddings = 2 if family == "gpt" else 0
+    p = [tensor(w if w.ndim != 2 or i < embeddings else w.T.copy()) for i, w in enumerate(cases.parameters(family))]
+    x, y = (tensor(v) for v in cases.inputs(family, size, False))
+    y = y.long()
+    if variant == "channels_last":
+        x = x.contiguous(memory_format=torch.channels_last)
+        p = [w.contiguous(memory_format=torch.channels_last) if w.dim() == 4 else w for w in p]
+    p = [torch.nn.Parameter(w) for w in p]
+    rate = 1e-3 if family == "cnn" or size[1] else 0.01
+    optimizer = (torch.optim.Adam if size[1] else torch.optim.SGD)(p, lr=rate, fused=True)
+    loss_of = {"mlp": mlp, "cnn": cnn, "gpt": gpt}[family]
+    if variant == "compile":
+        loss_of = torch.compile(loss_of)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(p, x, y)
+        loss.backward()
+        optimizer.step()
+        return (loss,)
+
+    return step
+
+
+def ops(x, one, count):
+    for _ in range(count):
+        x = x + one
+    return x
+
+
+def make(family, backward, size, variant):
+    torch.compiler.reset()
+    if family in ("mlp", "cnn", "gpt"):
+        return make_model(family, size, variant)
+    given = [tensor(v) for v in cases.inputs(family, size, backward)]
+    if variant == "channels_last":
+        given = [v.contiguous(memory_format=torch.channels_last) for v in given]
+    upstream = given.pop() if backward else None
+    if family == "matvec":
+        dtype = torch.bfloat16 if size[1] else torch.float32
+        given = [given[0].to(dtype), given[1].T.contiguous().to(dtype)]
+    if family == "embedding":
+        ids = given.pop().long()
+    f = {
+        "attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=bool(size[1])),
+        "chain": lambda x, a, b, c, d: F.gelu(x * a + b, approximate="tanh") * c + torch.tanh(d),
+        "gelu": lambda x: x * F.gelu(x, approximate="tanh"),
+        "sum": lambda x: x.sum(),
+        "softmax": lambda x: torch.softmax(x, -1),
+        "layer_norm": lambda x, w, b: F.layer_norm(x, (size[1],), w, b),
+        "conv": lambda x, w: F.conv2d(x, w, stride=size[4], padding=size[5]),
+        "matvec": F.linear,
+        "embedding": lambda w: F.embedding(ids, w),
+        "ops": lambda x, one: ops(x, one, size[0]),
+    }[family]
+    if variant == "compile":
+        f = torch.compile(f)
+    if not backward:
+
+        def forward():
+            with torch.no_grad():
+                return (f(*given),)
+
+        return forward
+    for v in given:
+        v.requires_grad_(True)
+
+    def both():
+        y = f(*given)
+        return (y, *torch.autograd.grad(y, given, upstream))
+
+    return both
+
+
+cases.serve(make, lambda result: [float(u.detach().double().abs().sum()) for u in result])
