@@ -134,9 +134,9 @@ struct schedule {
     uint16_t width;         /* lanes of the vector loops */
     uint16_t mr, nr;        /* dot: register tile rows and columns */
     uint32_t kc;            /* dot: contraction block, equal to the node's kblock */
-    uint8_t pack_a, pack_b; /* dot: operand copied into scratch panels first */
-    uint8_t stream;         /* map, rows: results are stored non-temporally, where vectors lie at whole registers */
-    uint8_t pad;
+    /* dot on a processor by tiles: rows that a task walks for each tile of columns.  0 in a record that is handed in:
+     * as chosen; so with `epilogue` */
+    uint32_t rows;
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
     /* dot on a GPU: rows and columns of a block of threads; width: its threads. As many threads as tiles: each has one.
      * More: the subgroups of the matrix units do (caps.mma) */
@@ -144,16 +144,23 @@ struct schedule {
     /* the same: elements of the contraction that the block holds in shared memory at a time.  dot of a few rows on a
      * processor: that it reads from a matrix read once at a time; 0: by tiles instead */
     uint16_t step;
-    uint16_t pad2;
+    uint8_t pack_b;         /* dot: the second operand is copied into scratch panels first */
+    uint8_t stream;         /* map, rows: results are stored non-temporally, where vectors lie at whole registers */
+    uint8_t epilogue;       /* dot on a processor by tiles: enum sched_epilogue */
+    uint8_t pad[7];
 };
-_Static_assert(sizeof(struct schedule) == 32, "no padding: schedules are hashed and compared as bytes");
+_Static_assert(sizeof(struct schedule) == 40, "no padding: schedules are hashed and compared as bytes");
 enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_DOT, SCHED_SCATTER,
                   SCHED_CUMULATIVE, SCHED_SORT, SCHED_ATTENTION, SCHED_COUNT };
 
+/* When the epilogue of a tile's products is computed: on the accumulators; or from a copy of them, after the tile,
+ * after all tiles of its rows, or during the products of the tile to the right. */
+enum sched_epilogue { EPILOGUE_NONE, EPILOGUE_IN_TILE, EPILOGUE_AFTER_TILE, EPILOGUE_AFTER_ROWS, EPILOGUE_DURING_NEXT,
+                      EPILOGUE_COUNT };
+
 /* What a user or a tuner hands in: the records of some kernels of some graphs, each with the place of its text. */
-enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_BLOCK, FIELD_STEP, FIELD_KBLOCK, FIELD_PACK_A,
-                   FIELD_PACK_B,
-                   FIELD_STREAM, FIELD_GRAIN, FIELD_COUNT };
+enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_BLOCK, FIELD_STEP, FIELD_KBLOCK, FIELD_ROWS,
+                   FIELD_PACK_B, FIELD_EPILOGUE, FIELD_STREAM, FIELD_GRAIN, FIELD_COUNT };
 struct sched_line {
     char kernel[64];
     struct schedule sched;

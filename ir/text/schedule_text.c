@@ -1,7 +1,7 @@
 /* Schedules as text.  The record is words with their numbers, each at most once and in this order; what is 0 is not
  * said.
  *
- *   schedule dot width 32 tile 14x32 kblock 512 pack_b grain 4
+ *   schedule dot width 32 tile 14x32 kblock 512 rows 56 pack_b epilogue after_tile grain 4
  *
  * A text of schedules is what a user or a tuner hands in, a kernel a line, in sections of a graph each:
  *
@@ -25,7 +25,12 @@ void schedule_put(struct text *t, const struct schedule *s)
         text_put(t, " step %u", s->step);
     if (s->kc)
         text_put(t, " kblock %u", s->kc);
-    text_put(t, "%s%s%s", s->pack_a ? " pack_a" : "", s->pack_b ? " pack_b" : "", s->stream ? " stream" : "");
+    if (s->rows)
+        text_put(t, " rows %u", s->rows);
+    text_put(t, "%s", s->pack_b ? " pack_b" : "");
+    if (s->epilogue)
+        text_put(t, " epilogue %s", epilogue_words.v[s->epilogue]);
+    text_put(t, "%s", s->stream ? " stream" : "");
     if (s->grain)
         text_put(t, " grain %" PRId64, s->grain);
 }
@@ -82,10 +87,26 @@ static bool flag(struct record *r, const char *name, enum sched_field f, uint8_t
     return true;
 }
 
+static bool epilogue(struct record *r, uint8_t *out)
+{
+    if (!begins(r, "epilogue", FIELD_EPILOGUE))
+        return true;
+    lex_space(r->l);
+    const char *at = r->l->p;
+    int which = words_find(&epilogue_words, lex_word(r->l));
+    if (which <= EPILOGUE_NONE) {
+        r->l->p = at;
+        return lex_expected(r->l, "in_tile, after_tile, after_rows or during_next");
+    }
+    *out = (uint8_t)which;
+    r->next = lex_word(r->l);
+    return true;
+}
+
 bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column)
 {
     *s = (struct schedule){0};
-    uint64_t width = 0, step = 0, kc = 0, grain = 0;
+    uint64_t width = 0, step = 0, kc = 0, rows = 0, grain = 0;
     lex_space(l);
     const char *at = l->p;
     int kind = words_find(&sched_words, lex_word(l));
@@ -99,20 +120,23 @@ bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column)
     if (!schedule_text_number(&r, "width", FIELD_WIDTH, UINT16_MAX, &width) ||
         !sides(&r, "tile", FIELD_TILE, &s->mr, &s->nr) ||
         !sides(&r, "block", FIELD_BLOCK, &s->block_m, &s->block_n) ||
-            !schedule_text_number(&r, "step", FIELD_STEP, UINT16_MAX, &step) ||
+        !schedule_text_number(&r, "step", FIELD_STEP, UINT16_MAX, &step) ||
         !schedule_text_number(&r, "kblock", FIELD_KBLOCK, UINT32_MAX, &kc) ||
-            !flag(&r, "pack_a", FIELD_PACK_A, &s->pack_a) ||
-        !flag(&r, "pack_b", FIELD_PACK_B, &s->pack_b) || !flag(&r, "stream", FIELD_STREAM, &s->stream) ||
+        !schedule_text_number(&r, "rows", FIELD_ROWS, UINT32_MAX, &rows) ||
+        !flag(&r, "pack_b", FIELD_PACK_B, &s->pack_b) || !epilogue(&r, &s->epilogue) ||
+        !flag(&r, "stream", FIELD_STREAM, &s->stream) ||
         !schedule_text_number(&r, "grain", FIELD_GRAIN, INT64_MAX, &grain))
         return false;
     s->kind = (uint16_t)kind;
     s->width = (uint16_t)width;
     s->step = (uint16_t)step;
     s->kc = (uint32_t)kc;
+    s->rows = (uint32_t)rows;
     s->grain = (int64_t)grain;
     if (r.next.len) {
         l->p = r.next.s;
-        return lex_expected(l, "width, tile, block, step, kblock, pack_a, pack_b, stream or grain in this order");
+        return lex_expected(l,
+                            "width, tile, block, step, kblock, rows, pack_b, epilogue, stream or grain in this order");
     }
     return lex_end_line(l);
 }

@@ -507,7 +507,8 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
     k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr,
                                  .nr = (uint16_t)d->nr,
-                                 .kc = (uint32_t)d->kblock, .pack_b = d->packs};
+                                 .kc = (uint32_t)d->kblock, .rows = (uint32_t)d->mblock, .pack_b = d->packs,
+                                 .epilogue = (uint8_t)d->when};
     k->extent = d->size.batch * row_blocks * columns;
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (k->extent) {
@@ -524,7 +525,7 @@ void lower_dot_group(struct lowering *w)
     const struct node *n = &w->g->node[w->anchor];
     struct dot d = {.w = w, .n = n, .dtype = dtype_compute(n->dtype), .a = *node_shape(w->g, n->in[0]),
                     .b = *node_shape(w->g, n->in[1]),
-                    .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n)};
+                    .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n), .when = EPILOGUE_IN_TILE};
     struct axes a = axes_of(&d, false), b = axes_of(&d, true);
     d.batch = pick(&d.a, a.batch, n->attr.dot.nbatch);
     d.con = pick(&d.a, a.con, n->attr.dot.ncon);

@@ -6,10 +6,6 @@
 /* rows of a register tile, steps of k in a visit of the loop over it */
 enum { MAX_ROWS = 32, UNROLL_K = 4, LINE_BYTES = 64 };
 
-/* When the epilogue of a tile's products is computed: on the accumulators; or from a copy of them, after the tile,
- * after all tiles of its rows, or during the products of the tile to the right. */
-enum dot_when { EPILOGUE_IN_TILE, EPILOGUE_AFTER_TILE, EPILOGUE_AFTER_ROWS, EPILOGUE_DURING_NEXT };
-
 struct dot {
     struct lowering *w;
     const struct node *n;
@@ -28,7 +24,7 @@ struct dot {
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
     bool packs;                                  /* B is copied into the panel, */
     int64_t pack_run, pack_run_k;                /*   in runs of so many columns, steps of k; 0: whole */
-    enum dot_when when;
+    enum sched_epilogue when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
     ref permute;                                 /* NIL, or what has the order of the members with a bit here */

@@ -28,7 +28,7 @@ enum { MAX_PARTS = 32 };            /* elements of an operand that a thread brin
 static bool dot_gpu_fits(const struct dot *d, const struct schedule *s)
 {
     const struct caps *c = d->w->caps;
-    if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n || s->block_m % s->mr ||
+    if (s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n || s->block_m % s->mr ||
         s->block_n % s->nr)
         return false;
     int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr), bytes = (int64_t)dtype_size(d->dtype);

@@ -70,7 +70,7 @@ static bool dot_matrix_fits(const struct dot *d, const struct schedule *s)
 {
     const struct caps *c = d->w->caps;
     const struct mma_caps *u = &c->mma;
-    if (s->pack_a || s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n)
+    if (s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n)
         return false;
     if (s->block_m % s->mr || s->block_n % s->nr || s->mr % u->m || s->nr % u->n || s->step % u->k ||
         s->mr / u->m > MAX_SLABS ||

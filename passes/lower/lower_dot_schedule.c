@@ -12,6 +12,7 @@
 #include "lower_dot.h"
 
 enum { MAX_STEP = 4 }; /* of a vector's elements that are loaded as whole vectors, of which some are picked */
+enum { MOST_TASK_ROWS = 1 << 30 }; /* that a record can say */
 enum { FEW_ROWS = 6 }; /* of a tile that shares B's vectors too little */
 /* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
  * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
@@ -219,23 +220,30 @@ void dot_choose_tiles(struct dot *d)
         d->mblock = (d->mblock + d->mr - 1) / d->mr * d->mr;
     if (d->mblock < 1)
         d->mblock = 1;
+    if (d->mblock > MOST_TASK_ROWS)
+        d->mblock = MOST_TASK_ROWS / d->mr * d->mr;
+    int64_t rows = d->w->override ? d->w->override->rows : 0;
+    if (rows && (rows == d->size.m || (rows < d->size.m && rows % d->mr == 0)))
+        d->mblock = rows;
 }
 
 /* A long epilogue.  Where a task can walk all columns of its rows, it is computed during the products of the next tile,
  * if registers are left for that beside a tile of one vector of columns, whose rows are enough to share the vector and
  * few enough to have a visit of the loop over k each.  So the gradient of a layer's weights, 784x512 from 128 rows,
  * with Adam behind it takes 1.10 times as long as alone; with Adam after all columns, 1.15 times. */
-static void choose_when(struct dot *d)
+static void choose_when(struct dot *d, enum sched_epilogue wanted)
 {
     enum { MANY_REGISTERS = 32, MIN_ROWS = 12 };
     const struct caps *c = d->w->caps;
     d->when = EPILOGUE_AFTER_TILE;
-    if (d->packs || d->run < d->size.n || !dot_sweeps(d->w->g, d->w->anchor))
+    if (wanted == EPILOGUE_AFTER_TILE || d->packs || d->run < d->size.n || !dot_sweeps(d->w->g, d->w->anchor))
         return;
     int64_t visits = (d->size.k - (d->blocks - 1) * d->kblock) / UNROLL_K;
     d->when = EPILOGUE_DURING_NEXT;
     dot_choose_tiles(d);
-    if (c->block_threads || c->vector_regs < MANY_REGISTERS || is_widened(d) || d->mr < MIN_ROWS || visits < d->mr) {
+    bool pays = wanted == EPILOGUE_DURING_NEXT || d->mr >= MIN_ROWS;
+    if (wanted == EPILOGUE_AFTER_ROWS || c->block_threads || c->vector_regs < MANY_REGISTERS || is_widened(d) ||
+        !pays || visits < d->mr) {
         d->when = EPILOGUE_AFTER_ROWS;
         dot_choose_tiles(d);
     }
@@ -273,6 +281,7 @@ static void choose_runs(struct dot *d, bool packs)
 void dot_choose(struct dot *d)
 {
     const struct lowering *w = d->w;
+    enum sched_epilogue wanted = w->override ? (enum sched_epilogue)w->override->epilogue : EPILOGUE_NONE;
     /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
     bool linear, gpu = w->caps->block_threads, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear));
     d->packs = w->override ? w->override->pack_b : !gpu && ((d->b_step_n != 0 && d->b_step_n != 1) || packing_pays(d));
@@ -285,6 +294,7 @@ void dot_choose(struct dot *d)
         d->packs = true; /* each element is computed once, for all rows of the task */
         dot_choose_tiles(d);
     }
-    if (w->nmember > MAX_INLINE && (d->packs || !computed))
-        choose_when(d);
+    bool apart = wanted ? wanted > EPILOGUE_IN_TILE : w->nmember > MAX_INLINE;
+    if (apart && (d->packs || !computed))
+        choose_when(d, wanted);
 }

@@ -61,6 +61,9 @@ static bool fits_lanes(const struct refusal *r, const struct schedule *own)
         return schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock: the kernel is no product");
     if (s->pack_b)
         return schedule_refuse(r->s, r->l, FIELD_PACK_B, r->e, "pack_b: the kernel is no product");
+    if (s->rows || s->epilogue)
+        return schedule_refuse(r->s, r->l, s->rows ? FIELD_ROWS : FIELD_EPILOGUE, r->e,
+                               "rows, epilogue: the kernel is no product");
     return true;
 }
 
@@ -75,8 +78,6 @@ static bool plan_schedule_fits(const struct refusal *r, const struct schedule *o
         mem_free(text);
         return false;
     }
-    if (s->pack_a)
-        return schedule_refuse(r->s, r->l, FIELD_PACK_A, r->e, "pack_a: no product packs its first operand");
     if (s->stream && s->kind != SCHED_MAP && s->kind != SCHED_ROWS)
         return schedule_refuse(r->s, r->l, FIELD_STREAM, r->e, "stream: only kernels of kind map and rows do that");
     return s->kind == SCHED_DOT ? fits_dot(r, own) : fits_lanes(r, own);
@@ -92,7 +93,12 @@ static bool relower(struct planner *p, uint32_t group, const struct sched_line *
     kernel_free(l->k);
     mem_free(l->arg);
     *l = again;
-    if (!memcmp(&again.k->sched, &line->sched, sizeof line->sched))
+    struct schedule wanted = line->sched;
+    if (!wanted.rows)
+        wanted.rows = again.k->sched.rows;
+    if (!wanted.epilogue)
+        wanted.epilogue = again.k->sched.epilogue;
+    if (!memcmp(&again.k->sched, &wanted, sizeof wanted))
         return true;
     char *text = schedule_line(&again.k->sched);
     schedule_refuse(r.s, line, FIELD_KIND, p->e, "the kernel cannot have this schedule; the nearest is \"%s\"",

@@ -255,7 +255,7 @@ static void test_kernels(void)
     repeated("deep loops", KERNEL, "  if true:bool {\n", LARGE, "}\n", false);
     repeated("many braces", KERNEL, "}\n", LARGE, "", false);
     repeated("many kernels", "", "kernel @k {\n}\n", LARGE / 16, "", true);
-    repeated("long schedule", "kernel @k {\n  schedule map", " pack_a", LARGE, "\n}\n", false);
+    repeated("long schedule", "kernel @k {\n  schedule map", " pack_b", LARGE, "\n}\n", false);
     repeated("many steps", KERNEL "  %l = loop serial 0 to 1", " step 2", LARGE, " {\n}\n}\n", false);
     repeated("largest estimate", "kernel @k {\n  estimate 9223372036854775807 flops 9223372036854775808 bytes", "\n", 1,
              "}\n", false);

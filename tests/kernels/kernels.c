@@ -70,13 +70,28 @@ static void vary(struct schedule *s)
     if (s->kind == SCHED_DOT && s->step && rng_below(&rng, 2)) {
         s->width = s->nr; /* a product of a few rows as it was, but for its tasks */
     } else if (s->kind == SCHED_DOT) {
+        uint32_t rows = s->rows;
+        bool packs = s->pack_b;
         s->step = 0;
         s->nr = s->width;
         s->mr = (uint16_t)(1 + rng_below(&rng, s->nr > 16 ? 8 : 32));
         s->pack_b = (uint8_t)rng_below(&rng, 2);
+        s->rows = 0; /* as chosen */
+        s->epilogue = s->epilogue > EPILOGUE_IN_TILE && s->pack_b == packs && rng_below(&rng, 2) ? EPILOGUE_AFTER_TILE
+                      : rng_below(&rng, 2) ? EPILOGUE_IN_TILE : EPILOGUE_NONE;
+        if (s->epilogue && s->mr < rows)
+            s->rows = s->mr * (1 + (uint32_t)rng_below(&rng, rows / s->mr));
     }
     s->stream = (s->kind == SCHED_MAP || s->kind == SCHED_ROWS) && rng_below(&rng, 2);
     s->grain = rng_below(&rng, 3) ? 1 + rng_below(&rng, 9) : 0;
+}
+
+/* Is it the one that was asked for, where that says something? */
+static bool has_schedule(const struct schedule *s, struct schedule asked)
+{
+    asked.rows = asked.rows ? asked.rows : s->rows;
+    asked.epilogue = asked.epilogue ? asked.epilogue : s->epilogue;
+    return !memcmp(s, &asked, sizeof asked);
 }
 
 /* The program of g with schedules made up for all of its kernels; NULL: failed. */
@@ -100,7 +115,7 @@ static const struct exec *other_schedules(const struct graph *g, const struct ex
     for (uint32_t i = 0; x && i < x->program->nkernel; i++) {
         bool found = false;
         for (uint32_t j = 0; j < n; j++)
-            found |= !memcmp(&x->program->kernel[i]->sched, &k[j].sched, sizeof k[j].sched);
+            found |= has_schedule(&x->program->kernel[i]->sched, k[j].sched);
         check(found, "%s: kernel @%s has none of the schedules of\n%s", what, x->program->kernel[i]->name, text);
     }
     mem_free(text);

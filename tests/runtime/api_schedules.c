@@ -102,7 +102,9 @@ static void round_trip(void)
     char tile[80] = "", width[64] = "";
     sscanf(strstr(own, " tile "), " tile %63s", width);
     snprintf(tile, sizeof tile, "tile %s", width);
-    CHECK(edit(own, tile, "tile 3x16", other, sizeof other));
+    char whole[4096], task[40];
+    snprintf(task, sizeof task, " rows %u ", (unsigned)strtoul(strstr(own, " rows ") + 6, NULL, 10));
+    CHECK(edit(own, tile, "tile 3x16", whole, sizeof whole) && edit(whole, task, " rows 3 ", other, sizeof other));
     char *nr = strstr(strstr(other, "schedule dot"), "width ");
     memmove(nr + 8, nr + strcspn(nr + 6, " ") + 6, strlen(nr + strcspn(nr + 6, " ") + 6) + 1);
     memcpy(nr, "width 16", 8);
@@ -113,6 +115,14 @@ static void round_trip(void)
           strstr(file_text("step.scheduled.loop"), "tile 3x16"));
     CHECK(!strcmp(file_text("step.schedules.txt"), other));
     remove_dump("step");
+    CHECK(edit(other, " rows 3 ", " rows 2 ", whole, sizeof whole)); /* no whole tile */
+    refused(whole, "the nearest is \"schedule dot width 16 tile 3x16");
+    CHECK(edit(other, " rows 3 epilogue in_tile", "", whole, sizeof whole)); /* as chosen */
+    OK(kl_set_schedules(whole));
+    OK(run("step"));
+    CHECK(same());
+    OK(kl_set_schedules(other));
+    OK(run("step"));
     built = kl_counter("graphs_built");
     for (int i = 0; i < 4; i++) { /* back and forth: all is known, and a replayed trace notices, too */
         OK(kl_set_schedules(i & 1 ? other : NULL));
@@ -162,6 +172,7 @@ static void texts(void)
          "schedules:2:14: expected a kind of schedule such as map, found 'maps'"},
         {"@k0 schedule map width x", "schedules:1:24: expected width, found 'x'"},
         {"@k0 schedule map grain 4 width 8", "schedules:1:26: expected width, tile, block, step, kblock"},
+        {"@k0 schedule dot epilogue soon", "schedules:1:27: expected in_tile, after_tile, after_rows or during_next"},
         {"@k0 schedule map width 70000", "width is above 65535"},
         {"@k0 schedule map\n@k0 schedule map", "schedules:2:1: kernel @k0 has a schedule already, in line 1"},
         {"graph @g\ngraph @g unfused\ngraph @g", "schedules:3:7: graph @g has a section already"},
